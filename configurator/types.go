@@ -1,0 +1,150 @@
+package configurator
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// Allocation is one network namespace to be wired up, and what it asks for.
+type Allocation struct {
+	// ID is the CNI container ID: letters, digits, '_', '.' and '-', the
+	// first one a letter or digit, at most 128 characters.
+	ID string `json:"id"`
+	// Netns is the path of the network namespace.
+	Netns string `json:"netns"`
+	// Networks overrides the Networks of the Config for this allocation.
+	Networks []string `json:"networks,omitempty"`
+	// Ports are published on the host.
+	Ports []portmap.Port `json:"ports,omitempty"`
+	// Args become CNI_ARGS, after IgnoreUnknown. A key may hold neither ';'
+	// nor '=', a value no ';'.
+	Args map[string]string `json:"args,omitempty"`
+	// SchedulerArgs are arguments of the embedder's own; they win over Args.
+	SchedulerArgs map[string]string `json:"schedulerArgs,omitempty"`
+
+	// The remaining fields are capability arguments: each reaches the
+	// plugins that declare the capability of that name.
+
+	DNS        *DNS        `json:"dns,omitempty"`
+	Bandwidth  *Bandwidth  `json:"bandwidth,omitempty"`
+	IPs        []string    `json:"ips,omitempty"`        // addresses to be given, with or without prefix length
+	IPRanges   [][]IPRange `json:"ipRanges,omitempty"`   // one set per address
+	MAC        string      `json:"mac,omitempty"`        // of the sandbox's interface
+	CgroupPath string      `json:"cgroupPath,omitempty"` // of the allocation's cgroup
+}
+
+// DNS is a resolver configuration.
+type DNS struct {
+	Servers  []string `json:"servers,omitempty"`
+	Domain   string   `json:"domain,omitempty"`
+	Searches []string `json:"searches,omitempty"`
+	Options  []string `json:"options,omitempty"`
+}
+
+// Bandwidth limits the traffic of an allocation, as seen by the allocation.
+// Rates are in bits per second, bursts in bits; 0 means no limit.
+type Bandwidth struct {
+	IngressRate  uint64 `json:"ingressRate,omitempty"`
+	IngressBurst uint64 `json:"ingressBurst,omitempty"`
+	EgressRate   uint64 `json:"egressRate,omitempty"`
+	EgressBurst  uint64 `json:"egressBurst,omitempty"`
+}
+
+// IPRange is one range of addresses of the ipRanges capability.
+type IPRange struct {
+	Subnet     string `json:"subnet"`
+	RangeStart string `json:"rangeStart,omitempty"`
+	RangeEnd   string `json:"rangeEnd,omitempty"`
+	Gateway    string `json:"gateway,omitempty"`
+}
+
+// Status is the network of an allocation as a scheduler publishes it.
+type Status struct {
+	// InterfaceName is the selected interface: the first one, by name, of the
+	// first network that lies in a sandbox and has an address; else the first
+	// with an address.
+	InterfaceName string `json:"interfaceName"`
+	// Address is the first IPv4 address of that interface, or, where it has
+	// none, its first IPv6 address. Without prefix length.
+	Address string `json:"address"`
+	// AddressIPv6 is the first IPv6 address of that interface, or "".
+	AddressIPv6 string `json:"addressIPv6,omitempty"`
+	// DNS is what the first network that names a server says; nil when none does.
+	DNS *DNS `json:"dns,omitempty"`
+	// Interfaces are all interfaces of all networks, in the order of the networks.
+	Interfaces []Interface `json:"interfaces"`
+	// Routes are all routes of all networks, in the order of the networks.
+	Routes []Route `json:"routes,omitempty"`
+	// Ports are the published ports.
+	Ports []portmap.Mapping `json:"ports,omitempty"`
+}
+
+// Interface is one interface that a network made, in the sandbox or on the host.
+type Interface struct {
+	Network   string    `json:"network"`
+	Name      string    `json:"name"`
+	MAC       string    `json:"mac,omitempty"`
+	MTU       int       `json:"mtu,omitempty"`
+	Sandbox   string    `json:"sandbox,omitempty"` // path of the network namespace; "" on the host
+	Addresses []Address `json:"addresses,omitempty"`
+}
+
+// Address is one address of an interface.
+type Address struct {
+	Address string `json:"address"` // with prefix length
+	Gateway string `json:"gateway,omitempty"`
+}
+
+// Route is one route inside the sandbox.
+type Route struct {
+	Network     string `json:"network"`
+	Destination string `json:"destination"` // with prefix length
+	Gateway     string `json:"gateway,omitempty"`
+	MTU         int    `json:"mtu,omitempty"`
+}
+
+// Phase says how far an allocation's record has come.
+type Phase string
+
+const (
+	// PhaseAdding: ADD was begun; the network may exist in part.
+	PhaseAdding Phase = "adding"
+	// PhaseReady: ADD succeeded; Status holds its result.
+	PhaseReady Phase = "ready"
+	// PhaseDeleting: DEL was begun; the network may still exist in part.
+	PhaseDeleting Phase = "deleting"
+)
+
+// Record is what allocnet remembers about an allocation.
+type Record struct {
+	ID       string            `json:"id"`
+	Netns    string            `json:"netns"`
+	Phase    Phase             `json:"phase"`
+	Engine   Engine            `json:"engine"`
+	Networks []NetworkRecord   `json:"networks"`
+	Ports    []portmap.Mapping `json:"ports,omitempty"`
+	Created  time.Time         `json:"created"`
+	Updated  time.Time         `json:"updated"`
+	// Status is nil unless Phase is PhaseReady.
+	Status *Status `json:"status,omitempty"`
+}
+
+// NetworkRecord is the part of a Record that one network has.
+type NetworkRecord struct {
+	Network   string          `json:"network"`
+	Interface string          `json:"interface"`        // inside the sandbox
+	Config    json.RawMessage `json:"config"`           // the conflist that ADD was given
+	Result    json.RawMessage `json:"result,omitempty"` // what ADD returned
+}
+
+// GCReport is what GC did.
+type GCReport struct {
+	// Removed are the IDs of the allocations that were taken away.
+	Removed []string `json:"removed"`
+	// Kept are the IDs of the live allocations that have a record.
+	Kept []string `json:"kept"`
+	// Forced are leftovers that DEL did not remove and force did.
+	Forced []Leftover `json:"forced,omitempty"`
+}
