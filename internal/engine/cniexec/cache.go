@@ -1,0 +1,111 @@
+package cniexec
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/containernetworking/cni/libcni"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/renameio/v2"
+
+	"github.com/allocnet/allocnet/internal/engine"
+)
+
+// libcni keeps the result of every ADD in a directory that all runtimes of a
+// host share: another one's GC of a network of the same name would delete our
+// attachments. go-cni cannot be told to use a different directory, so the
+// entries exist only while an operation runs; between two operations the
+// allocation's record alone holds the result. An entry of ours that a crash
+// left behind is among the things that package cleanup looks for.
+
+// noCache is a directory in which libcni finds nothing and, since only DEL and
+// GC go there, to which it writes nothing.
+const noCache = "/nonexistent/allocnet"
+
+// cacheFile is where libcni keeps the result of attachment i.
+func cacheFile(r *engine.Request, i int) string {
+	name := fmt.Sprintf("%s-%s-%s", r.Attachments[i].List.Name, r.ID, r.IfName(i))
+	return filepath.Join(libcni.CacheDir, "results", name)
+}
+
+// cacheEntry is the format of libcni's cache.
+type cacheEntry struct {
+	Kind           string           `json:"kind"`
+	ContainerID    string           `json:"containerId"`
+	Config         []byte           `json:"config"`
+	IfName         string           `json:"ifName"`
+	NetworkName    string           `json:"networkName"`
+	NetNS          string           `json:"netns,omitempty"`
+	CniArgs        [][2]string      `json:"cniArgs,omitempty"`
+	CapabilityArgs map[string]any   `json:"capabilityArgs,omitempty"`
+	Result         *types100.Result `json:"result,omitempty"`
+}
+
+// takeCache removes the entries that ADD wrote and returns their results, nil
+// where there is none.
+func takeCache(r *engine.Request) ([]*types100.Result, error) {
+	results := make([]*types100.Result, len(r.Attachments))
+	for i := range r.Attachments {
+		results[i] = readCache(cacheFile(r, i))
+	}
+	return results, dropCache(r)
+}
+
+func readCache(file string) *types100.Result {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	var entry struct{ Result json.RawMessage }
+	if json.Unmarshal(data, &entry) != nil {
+		return nil
+	}
+	result, err := engine.ParseResult(entry.Result)
+	if err != nil {
+		return nil
+	}
+	return result
+}
+
+// lendCache writes the entries that CHECK and DEL read their prevResult from.
+func lendCache(r *engine.Request) error {
+	for i, a := range r.Attachments {
+		rt := r.RuntimeConf(i)
+		data, err := json.Marshal(cacheEntry{
+			Kind: libcni.CNICacheV1, ContainerID: r.ID, Config: a.Bytes, IfName: rt.IfName,
+			NetworkName: a.List.Name, NetNS: r.Netns, CniArgs: rt.Args, CapabilityArgs: rt.CapabilityArgs,
+			Result: a.Result,
+		})
+		if err == nil {
+			err = os.MkdirAll(filepath.Dir(cacheFile(r, i)), 0o700)
+		}
+		if err == nil {
+			err = renameio.WriteFile(cacheFile(r, i), data, 0o600)
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("lend result of network %q to libcni: %w", a.List.Name, err), dropCache(r))
+		}
+	}
+	return nil
+}
+
+// cached says whether the entry of attachment i is still there.
+func cached(r *engine.Request, i int) bool {
+	_, err := os.Lstat(cacheFile(r, i))
+	return err == nil
+}
+
+// dropCache removes all entries of the request.
+func dropCache(r *engine.Request) error {
+	var errs []error
+	for i := range r.Attachments {
+		if err := os.Remove(cacheFile(r, i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove libcni's cache entry: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,49 @@
+package cniexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/pluginexec"
+)
+
+// delChain runs DEL on every plugin of attachment i, last one first. Other than
+// libcni's it does not stop at a plugin that fails: what the others can remove,
+// they shall.
+func delChain(ctx context.Context, r *engine.Request, i int) error {
+	a := r.Attachments[i]
+	c := libcni.NewCNIConfigWithCacheDir(r.PluginDirs, noCache, &pluginexec.Exec{})
+	var errs []error
+	for _, plugin := range slices.Backward(a.List.Plugins) {
+		one := *a.List
+		withResult, err := withPrevResult(&a, plugin)
+		if err == nil {
+			one.Plugins = []*libcni.PluginConfig{withResult}
+			err = c.DelNetworkList(ctx, &one, r.RuntimeConf(i))
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("network %q: %w", a.List.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// withPrevResult puts the result of ADD into a plugin's configuration, where
+// the version of the network has such a thing.
+func withPrevResult(a *engine.Attachment, plugin *libcni.PluginConfig) (*libcni.PluginConfig, error) {
+	since, err := version.GreaterThanOrEqualTo(a.List.CNIVersion, "0.4.0")
+	if err != nil || !since || a.Result == nil {
+		return plugin, err
+	}
+	prev, err := a.Result.GetAsVersion(a.List.CNIVersion)
+	if err != nil {
+		return nil, fmt.Errorf("plugin %q: convert result: %w", plugin.Network.Type, err)
+	}
+	return libcni.InjectConf(plugin, map[string]any{"prevResult": prev})
+}

@@ -1,0 +1,429 @@
+package cniexec
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+)
+
+func TestMain(m *testing.M) {
+	fakeplugin.Main()
+	dir, err := os.MkdirTemp("", "allocnet-cache-")
+	if err != nil {
+		panic(err)
+	}
+	libcni.CacheDir = dir // the shared cache, as far as these tests go
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+const goodResult = `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/ns"}],"ips":[{"address":"10.1.2.3/24","interface":0}]}`
+
+// world is a directory of fake plugins and the log of what they were asked.
+type world struct {
+	t        *testing.T
+	dir, log string
+}
+
+func newWorld(t *testing.T, types ...string) *world {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, fakeplugin.Install(filepath.Join(dir, "bin"), types...))
+	return &world{t: t, dir: dir, log: filepath.Join(dir, "log")}
+}
+
+// plugin is one plugin of a conflist with its behaviour.
+type plugin struct {
+	name string
+	on   map[string]fakeplugin.Behaviour
+	caps map[string]bool
+}
+
+func (w *world) attachment(name, version string, plugins ...plugin) engine.Attachment {
+	w.t.Helper()
+	var list []map[string]any
+	for _, p := range plugins {
+		list = append(list, map[string]any{
+			"type": p.name, "capabilities": p.caps, "fake": fakeplugin.Config{Log: w.log, On: p.on},
+		})
+	}
+	data, err := json.Marshal(map[string]any{"cniVersion": version, "name": name, "plugins": list})
+	require.NoError(w.t, err)
+	parsed, err := libcni.ConfListFromBytes(data)
+	require.NoError(w.t, err)
+	return engine.Attachment{List: parsed, Bytes: data}
+}
+
+func (w *world) request(id string, attachments ...engine.Attachment) *engine.Request {
+	return &engine.Request{
+		ID: id, Netns: "/ns", Args: [][2]string{{"IgnoreUnknown", "true"}, {"B", "2"}, {"A", "1"}},
+		PluginDirs: []string{filepath.Join(w.dir, "bin")}, InterfacePrefix: "eth", Attachments: attachments,
+	}
+}
+
+func (w *world) commands() []string {
+	w.t.Helper()
+	c, err := fakeplugin.Commands(w.log)
+	require.NoError(w.t, err)
+	return c
+}
+
+func (w *world) lastStdin() map[string]json.RawMessage {
+	w.t.Helper()
+	calls, err := fakeplugin.Calls(w.log)
+	require.NoError(w.t, err)
+	require.NotEmpty(w.t, calls)
+	var conf map[string]json.RawMessage
+	require.NoError(w.t, json.Unmarshal(calls[len(calls)-1].Stdin, &conf))
+	return conf
+}
+
+func requireEmptyCache(t *testing.T) {
+	t.Helper()
+	entries, _ := os.ReadDir(filepath.Join(libcni.CacheDir, "results"))
+	require.Empty(t, entries, "libcni's shared cache holds nothing between operations")
+}
+
+func on(command string, b fakeplugin.Behaviour) map[string]fakeplugin.Behaviour {
+	return map[string]fakeplugin.Behaviour{command: b}
+}
+
+var good = on("ADD", fakeplugin.Behaviour{Result: json.RawMessage(goodResult)})
+
+// add runs ADD, which must succeed, and keeps the results in the request.
+func add(t *testing.T, r *engine.Request) {
+	t.Helper()
+	results, err := Engine{}.Add(t.Context(), r)
+	require.NoError(t, err)
+	require.Len(t, results, len(r.Attachments))
+	for i := range results {
+		r.Attachments[i].Result = results[i]
+	}
+}
+
+func TestLifeOfAnAllocation(t *testing.T) {
+	w := newWorld(t, "main", "meta")
+	meta := plugin{name: "meta", caps: map[string]bool{"portMappings": true}}
+	r := w.request("life",
+		w.attachment("first", "1.0.0", plugin{name: "main", on: good}, meta),
+		w.attachment("second", "0.4.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Result: json.RawMessage(strings.Replace(goodResult, "1.0.0", "0.4.0", 1))})}))
+	r.Capabilities = map[string]json.RawMessage{"portMappings": json.RawMessage(`[{"hostPort":1,"containerPort":2,"protocol":"tcp"}]`), "mac": json.RawMessage(`"x"`)}
+
+	add(t, r)
+	require.Equal(t, "10.1.2.3/24", r.Attachments[1].Result.IPs[0].Address.String())
+	requireEmptyCache(t)
+	calls, err := fakeplugin.Calls(w.log)
+	require.NoError(t, err)
+	require.Equal(t, "IgnoreUnknown=true;B=2;A=1", calls[0].Args, "CNI_ARGS keep their order")
+	require.Equal(t, []string{"eth0", "eth0", "eth1"}, []string{calls[0].IfName, calls[1].IfName, calls[2].IfName})
+	var conf map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal(calls[1].Stdin, &conf))
+	require.JSONEq(t, `{"portMappings":[{"hostPort":1,"containerPort":2,"protocol":"tcp"}]}`, string(conf["runtimeConfig"]),
+		"what is both declared and given")
+
+	require.NoError(t, Engine{}.Check(t.Context(), r))
+	require.Contains(t, string(w.lastStdin()["prevResult"]), "10.1.2.3")
+	requireEmptyCache(t)
+
+	require.NoError(t, Engine{}.Del(t.Context(), r))
+	require.Contains(t, string(w.lastStdin()["prevResult"]), "10.1.2.3")
+	requireEmptyCache(t)
+	require.Equal(t, []string{"main ADD", "meta ADD", "main ADD", "main CHECK", "meta CHECK", "main CHECK", "meta DEL", "main DEL", "main DEL"}, w.commands())
+}
+
+// TestHungPlugin: go-cni waits for whoever holds the plugin's stdout, long past
+// the deadline.
+func TestHungPlugin(t *testing.T) {
+	for name, b := range map[string]fakeplugin.Behaviour{
+		"plugin":                        {Hang: true},
+		"plugin and grandchild":         {Hang: true, Grandchild: true},
+		"grandchild of an ended plugin": {Grandchild: true},
+		"grandchild of a failed plugin": {Grandchild: true, Exit: 1},
+	} {
+		for _, command := range []string{"ADD", "CHECK", "DEL"} {
+			t.Run(name+" "+command, func(t *testing.T) {
+				w := newWorld(t, "main")
+				r := w.request("hung", w.attachment("net", "1.0.0", plugin{name: "main", on: map[string]fakeplugin.Behaviour{"ADD": good["ADD"]}}))
+				if command != "ADD" {
+					add(t, r)
+				}
+				known := r.Attachments[0].Result
+				r.Attachments[0] = w.attachment("net", "1.0.0", plugin{name: "main", on: on(command, b)})
+				r.Attachments[0].Result = known
+				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+				defer cancel()
+				errc := make(chan error, 1)
+				go func() { errc <- run(ctx, r, command) }()
+				select {
+				case err := <-errc:
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					require.NotErrorIs(t, err, ErrAbandoned)
+				case <-time.After(10 * time.Second):
+					t.Fatal("operation is held past its deadline")
+				}
+				requireNobodyWorksOn(t, "hung")
+				requireEmptyCache(t)
+			})
+		}
+	}
+}
+
+func run(ctx context.Context, r *engine.Request, command string) error {
+	switch command {
+	case "ADD":
+		_, err := Engine{}.Add(ctx, r)
+		return err
+	case "CHECK":
+		return Engine{}.Check(ctx, r)
+	}
+	return Engine{}.Del(ctx, r)
+}
+
+func requireNobodyWorksOn(t *testing.T, id string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		procs, _ := filepath.Glob("/proc/[0-9]*")
+		for _, proc := range procs {
+			var pid int
+			fmt.Sscan(filepath.Base(proc), &pid)
+			if worksOn(pid, id) && !zombie(pid) {
+				return false
+			}
+		}
+		return true
+	}, 5*time.Second, 5*time.Millisecond, "every process of the plugin is dead")
+}
+
+func zombie(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}
+
+// TestHungPluginBlocksNobody: each operation has an instance of its own.
+func TestHungPluginBlocksNobody(t *testing.T) {
+	w := newWorld(t, "main")
+	hung := w.request("hung2", w.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Hang: true, Grandchild: true})}))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { _, err := Engine{}.Add(ctx, hung); done <- err }()
+	require.Eventually(t, func() bool { return len(w.commands()) == 1 }, 10*time.Second, time.Millisecond)
+
+	free := w.request("free", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
+	add(t, free)
+	require.NoError(t, Engine{}.Del(t.Context(), free))
+	select {
+	case err := <-done:
+		t.Fatal("the hung one ended meanwhile", err)
+	default:
+	}
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	requireNobodyWorksOn(t, "hung2")
+}
+
+// TestNotFoundIsNoSuccess: go-cni takes any error with these words for success.
+func TestNotFoundIsNoSuccess(t *testing.T) {
+	w := newWorld(t, "first", "last")
+	r := w.request("notfound", w.attachment("net", "1.0.0",
+		plugin{name: "first", on: good},
+		plugin{name: "last", on: on("DEL", fakeplugin.Behaviour{Code: 100, Msg: `exec: "iptables": executable file not found in $PATH`})}))
+	add(t, r)
+	err := Engine{}.Del(t.Context(), r)
+	var cniErr *types.Error
+	require.ErrorAs(t, err, &cniErr)
+	require.EqualValues(t, 100, cniErr.Code)
+	require.Contains(t, w.commands(), "first DEL", "the plugins behind the failed one run all the same")
+	requireEmptyCache(t)
+}
+
+// TestDelGoesOn: go-cni's Remove stops at the first failing network.
+func TestDelGoesOn(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	failing := on("DEL", fakeplugin.Behaviour{Code: 101, Msg: "no"})
+	failing["ADD"] = good["ADD"]
+	r := w.request("goeson",
+		w.attachment("one", "1.0.0", plugin{name: "a", on: failing}),
+		w.attachment("two", "1.0.0", plugin{name: "b", on: good}))
+	add(t, r)
+	err := Engine{}.Del(t.Context(), r)
+	require.ErrorContains(t, err, `network "one"`)
+	require.NotContains(t, err.Error(), `network "two"`)
+	require.Contains(t, w.commands(), "b DEL")
+	requireEmptyCache(t)
+}
+
+// TestFailedAddKeepsEarlierResults: go-cni throws them away.
+func TestFailedAddKeepsEarlierResults(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	r := w.request("partial",
+		w.attachment("one", "1.0.0", plugin{name: "a", on: good}),
+		w.attachment("two", "1.0.0", plugin{name: "b", on: on("ADD", fakeplugin.Behaviour{Code: 11, Msg: "later"})}))
+	results, err := Engine{}.Add(t.Context(), r)
+	var cniErr *types.Error
+	require.ErrorAs(t, err, &cniErr)
+	require.EqualValues(t, 11, cniErr.Code)
+	require.Len(t, results, 2)
+	require.NotNil(t, results[0])
+	require.Nil(t, results[1])
+	requireEmptyCache(t)
+
+	r.Attachments[0].Result = results[0]
+	require.NoError(t, Engine{}.Del(t.Context(), r))
+	require.Equal(t, []string{"a ADD", "b ADD", "b DEL", "a DEL"}, w.commands(), "last network first")
+	require.Contains(t, string(w.lastStdin()["prevResult"]), "10.1.2.3")
+}
+
+func TestBadResults(t *testing.T) {
+	for name, c := range map[string]struct {
+		behaviour fakeplugin.Behaviour
+		want      string
+	}{
+		"index equals the number of interfaces": { // go-cni panics
+			fakeplugin.Behaviour{Result: json.RawMessage(`{"cniVersion":"1.0.0","interfaces":[{"name":"eth0"}],"ips":[{"address":"10.1.2.3/24","interface":1}]}`)}, "invalid CNI result"},
+		"index out of range": {
+			fakeplugin.Behaviour{Result: json.RawMessage(`{"cniVersion":"1.0.0","ips":[{"address":"10.1.2.3/24","interface":7}]}`)}, "invalid CNI result"},
+		"garbage":           {fakeplugin.Behaviour{Stdout: "\x00garbage"}, "invalid character"},
+		"10 MB":             {fakeplugin.Behaviour{Stdout: "0123456789", Repeat: 1 << 20}, ""},
+		"10 MB of an error": {fakeplugin.Behaviour{Stdout: "0123456789", Repeat: 1 << 20, Exit: 1}, ""},
+		"exit without JSON": {fakeplugin.Behaviour{Exit: 3}, "exit status 3"},
+		"exit with stderr":  {fakeplugin.Behaviour{Exit: 3, Stderr: "out of cheese"}, "out of cheese"},
+		"null":              {fakeplugin.Behaviour{Stdout: "null"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "main")
+			r := w.request("bad", w.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", c.behaviour)}))
+			results, err := Engine{}.Add(t.Context(), r)
+			requireEmptyCache(t)
+			if name == "null" { // an empty result is for the configurator to refuse
+				require.NoError(t, err)
+				require.Len(t, results, 1)
+				return
+			}
+			require.ErrorContains(t, err, c.want)
+			require.Less(t, len(err.Error()), 8<<10, "the error does not repeat all that the plugin wrote")
+		})
+	}
+}
+
+func TestResultsOfTheSameInterfaceName(t *testing.T) {
+	w := newWorld(t, "main")
+	result := `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/ns"},{"name":"eth0"}],"ips":[{"address":"10.1.2.3/24","interface":0}]}`
+	r := w.request("same", w.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Result: json.RawMessage(result)})}))
+	add(t, r)
+	got := r.Attachments[0].Result
+	require.Len(t, got.Interfaces, 2, "go-cni's map would have lost one")
+	require.Equal(t, "/ns", got.Interfaces[0].Sandbox)
+}
+
+func TestConflistWithoutPlugins(t *testing.T) {
+	r := &engine.Request{ID: "none", InterfacePrefix: "eth", Attachments: []engine.Attachment{
+		{List: &libcni.NetworkConfigList{Name: "net"}, Bytes: []byte(`{"cniVersion":"1.0.0","name":"net"}`)}}}
+	_, err := Engine{}.Add(t.Context(), r)
+	require.ErrorContains(t, err, "no plugins")
+}
+
+// TestPluginDirsOfEveryNetwork: go-cni ignores a directory that is set after a
+// conflist.
+func TestPluginDirsOfEveryNetwork(t *testing.T) {
+	w := newWorld(t, "only-here")
+	r := w.request("dirs", w.attachment("net", "1.0.0", plugin{name: "only-here", on: good}))
+	add(t, r)
+	require.Equal(t, []string{"only-here ADD"}, w.commands())
+	calls, err := fakeplugin.Calls(w.log)
+	require.NoError(t, err)
+	require.Equal(t, "eth0", calls[0].IfName)
+}
+
+func TestCheckUnsupported(t *testing.T) {
+	w := newWorld(t, "main")
+	r := w.request("old", w.attachment("net", "0.3.1", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Result: json.RawMessage(`{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.1.2.3/24"}]}`)})}))
+	add(t, r)
+	require.ErrorIs(t, Engine{}.Check(t.Context(), r), engine.ErrCheckUnsupported)
+	requireEmptyCache(t)
+	require.NoError(t, Engine{}.Del(t.Context(), r))
+	require.NotContains(t, w.lastStdin(), "prevResult", "version 0.3.1 has none for DEL")
+}
+
+// TestStatusDoesNotBlockDel: STATUS fails, and DEL works all the same.
+func TestStatusDoesNotBlockDel(t *testing.T) {
+	w := newWorld(t, "main")
+	r := w.request("status", w.attachment("net", "1.1.0", plugin{name: "main", on: map[string]fakeplugin.Behaviour{
+		"ADD": good["ADD"], "STATUS": {Code: 50, Msg: "not available"}}}))
+	add(t, r)
+	err := Engine{}.Status(t.Context(), r.PluginDirs, r.Attachments[0].List)
+	var cniErr *types.Error
+	require.ErrorAs(t, err, &cniErr)
+	require.EqualValues(t, 50, cniErr.Code)
+	require.NoError(t, Engine{}.Del(t.Context(), r))
+}
+
+// TestGCLeavesOtherRuntimesAlone: libcni would DEL what it finds in its cache.
+func TestGCLeavesOtherRuntimesAlone(t *testing.T) {
+	w := newWorld(t, "main")
+	theirs := w.request("theirs", w.attachment("net", "1.1.0", plugin{name: "main", on: good}))
+	add(t, theirs)
+	require.NoError(t, lendCache(theirs)) // as another runtime would have it
+	t.Cleanup(func() { require.NoError(t, dropCache(theirs)) })
+
+	require.NoError(t, Engine{}.GC(t.Context(), theirs.PluginDirs, theirs.Attachments[0].List, nil))
+	require.Equal(t, []string{"main ADD", "main GC"}, w.commands())
+	require.JSONEq(t, `[]`, string(w.lastStdin()["cni.dev/valid-attachments"]), "an empty list, not null")
+
+	valid := []types.GCAttachment{{ContainerID: "theirs", IfName: "eth0"}}
+	require.NoError(t, Engine{}.GC(t.Context(), theirs.PluginDirs, theirs.Attachments[0].List, valid))
+	require.JSONEq(t, `[{"containerID":"theirs","ifname":"eth0"}]`, string(w.lastStdin()["cni.dev/valid-attachments"]))
+}
+
+// TestInterruptedDel: a plugin that outlived the process that started it is
+// stopped before DEL undoes its work.
+func TestInterruptedDel(t *testing.T) {
+	w := newWorld(t, "main")
+	hung := w.request("orphan", w.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Hang: true})}))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { _, err := Engine{}.Add(ctx, hung); done <- err }()
+	require.Eventually(t, func() bool { return len(w.commands()) == 1 }, 10*time.Second, time.Millisecond)
+
+	interrupted := *hung
+	interrupted.Interrupted = true
+	require.NoError(t, Engine{}.Del(t.Context(), &interrupted))
+	require.Error(t, <-done)
+	requireNobodyWorksOn(t, "orphan")
+	require.Equal(t, []string{"main ADD", "main DEL"}, w.commands())
+}
+
+func TestStragglersSpareTheCallerAndStrangers(t *testing.T) {
+	require.True(t, ancestry()[os.Getpid()])
+	require.True(t, ancestry()[os.Getppid()])
+	require.False(t, worksOn(os.Getpid(), "nobody"))
+	require.NoError(t, killStragglers("nobody"))
+	require.NoError(t, unix.Kill(os.Getppid(), 0))
+}
+
+func TestReadOnlyCacheIsNamed(t *testing.T) {
+	w := newWorld(t, "main")
+	r := w.request("cache", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
+	saved := libcni.CacheDir
+	libcni.CacheDir = filepath.Join(w.dir, "log", "below-a-file")
+	defer func() { libcni.CacheDir = saved }()
+	require.NoError(t, os.WriteFile(w.log, nil, 0o600))
+	_, err := Engine{}.Add(t.Context(), r)
+	require.ErrorContains(t, err, "cached result")
+	require.True(t, errors.Is(err, unix.ENOTDIR))
+}

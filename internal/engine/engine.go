@@ -1,0 +1,83 @@
+// Package engine is the narrow waist between the configurator, which knows
+// allocations and records, and the ways to run a chain of CNI plugins.
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// Engine runs the plugins of networks. It keeps nothing between two calls, is
+// safe for concurrent use, and returns no later than shortly after the deadline
+// of the context. The caller sees to it that no two operations run at once for
+// one allocation, and that GC runs alone.
+type Engine interface {
+	// Add attaches the sandbox to every network of the request, in order, and
+	// returns a result for each. After an error the results that became known
+	// are returned with it, nil for the others, and the caller calls Del.
+	Add(ctx context.Context, r *Request) ([]*types100.Result, error)
+	// Check runs CHECK on every network. ErrCheckUnsupported is found by
+	// errors.Is where a configuration is too old for it.
+	Check(ctx context.Context, r *Request) error
+	// Del detaches from every network, last one first, tries every plugin and
+	// joins the errors.
+	Del(ctx context.Context, r *Request) error
+	// Status asks the plugins of a network whether they can serve an ADD.
+	Status(ctx context.Context, dirs []string, n *libcni.NetworkConfigList) error
+	// GC tells the plugins of a network which attachments still exist.
+	GC(ctx context.Context, dirs []string, n *libcni.NetworkConfigList, valid []types.GCAttachment) error
+}
+
+// Request is one allocation as the plugins are to see it.
+type Request struct {
+	ID, Netns string
+	// Args are the CNI_ARGS in their order.
+	Args [][2]string
+	// Capabilities are the capability arguments by name.
+	Capabilities map[string]json.RawMessage
+	// Interrupted says that an earlier operation may have died halfway, and
+	// plugins that it started may still be at work.
+	Interrupted bool
+	// PluginDirs are searched for the plugins, in order.
+	PluginDirs []string
+	// InterfacePrefix and the index of an attachment make its IfName.
+	InterfacePrefix string
+	Attachments     []Attachment
+}
+
+// Attachment is one network of a request.
+type Attachment struct {
+	// List is the parsed conflist, Bytes its self-contained text.
+	List  *libcni.NetworkConfigList
+	Bytes []byte
+	// Result is what ADD returned; nil where it is not known.
+	Result *types100.Result
+}
+
+var (
+	// ErrCheckUnsupported: the cniVersion of a network is older than CHECK.
+	ErrCheckUnsupported = errors.New("network configuration is too old for CHECK")
+	// ErrInvalidResult: a plugin returned a result that contradicts itself.
+	ErrInvalidResult = errors.New("invalid CNI result")
+)
+
+// IfName is the name of the interface of attachment i.
+func (r *Request) IfName(i int) string { return fmt.Sprintf("%s%d", r.InterfacePrefix, i) }
+
+// RuntimeConf is the request as libcni wants it for attachment i.
+func (r *Request) RuntimeConf(i int) *libcni.RuntimeConf {
+	c := &libcni.RuntimeConf{
+		ContainerID: r.ID, NetNS: r.Netns, IfName: r.IfName(i), Args: r.Args,
+		CapabilityArgs: make(map[string]any, len(r.Capabilities)),
+	}
+	for name, value := range r.Capabilities {
+		c.CapabilityArgs[name] = value
+	}
+	return c
+}

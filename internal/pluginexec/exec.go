@@ -1,0 +1,130 @@
+// Package pluginexec runs CNI plugin binaries for libcni and keeps what libcni's
+// own runner does not: an end at the deadline for everything that the plugin
+// started, a bound on its output, and an error that names the plugin.
+package pluginexec
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+)
+
+const (
+	maxStdout = 4 << 20 // a result is some kilobytes
+	maxStderr = 16 << 10
+	// pipeDelay is how long a grandchild may go on holding the pipes of a
+	// plugin that has exited or was killed.
+	pipeDelay = 100 * time.Millisecond
+	// busyTries bounds how often a binary that is just being written is tried.
+	busyTries = 5
+	busyDelay = 50 * time.Millisecond
+)
+
+// ErrOutputTooLarge: a plugin wrote more to stdout than any CNI result takes.
+var ErrOutputTooLarge = fmt.Errorf("plugin wrote more than %d bytes to stdout", maxStdout)
+
+// Exec is an invoke.Exec. The zero value is ready, and safe for concurrent use.
+type Exec struct{ version.PluginDecoder }
+
+var _ invoke.Exec = (*Exec)(nil)
+
+// FindInPath finds the binary of a plugin type.
+func (*Exec) FindInPath(plugin string, paths []string) (string, error) {
+	return invoke.FindInPath(plugin, paths)
+}
+
+// ExecPlugin runs the binary and returns its stdout. An error that the plugin
+// reports in the form of the CNI specification is a *types.Error; the
+// context's error is found by errors.Is when its end killed the plugin.
+func (*Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	for try := 1; ; try++ {
+		out, err := run(ctx, path, stdin, environ)
+		if !errors.Is(err, syscall.ETXTBSY) || try == busyTries {
+			return out, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(err, ctx.Err())
+		case <-time.After(busyDelay):
+		}
+	}
+}
+
+func run(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	stdout, stderr := &limited{max: maxStdout}, &limited{max: maxStderr}
+	c := exec.CommandContext(ctx, path)
+	c.Env, c.Stdin, c.Stdout, c.Stderr = environ, bytes.NewReader(stdin), stdout, stderr
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
+	c.WaitDelay = pipeDelay
+	err := c.Run()
+	if errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil {
+		err = nil // the plugin itself ended well; what it left behind does not count
+	}
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return nil, fmt.Errorf("plugin %s was killed: %w", path, ctx.Err())
+	case stdout.overflow:
+		return nil, fmt.Errorf("plugin %s: %w", path, ErrOutputTooLarge)
+	case err == nil:
+		return stdout.Bytes(), nil
+	}
+	return nil, pluginError(path, err, stdout.Bytes(), stderr.Bytes())
+}
+
+// pluginError is the error of a plugin that ran and failed, or that could not
+// be started.
+func pluginError(path string, err error, stdout, stderr []byte) error {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return fmt.Errorf("run plugin %s: %w", path, err)
+	}
+	var e types.Error
+	if json.Unmarshal(stdout, &e) == nil && (e.Code != 0 || e.Msg != "") {
+		return &e
+	}
+	said := strings.TrimSpace(string(stderr))
+	if said == "" {
+		said = strings.TrimSpace(string(stdout))
+	}
+	if said == "" {
+		said = "it said nothing"
+	}
+	return types.NewError(types.ErrInternal, fmt.Sprintf("plugin %s: %v", path, err), clip(said))
+}
+
+func clip(s string) string {
+	const most = 1024
+	if len(s) > most {
+		return s[:most] + "..."
+	}
+	return s
+}
+
+// limited is a buffer that forgets what goes beyond its bound, so that the
+// writer neither blocks nor fills the memory.
+type limited struct {
+	bytes.Buffer
+	max      int
+	overflow bool
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	room := l.max - l.Len()
+	if len(p) > room {
+		l.overflow = true
+		l.Buffer.Write(p[:max(room, 0)])
+		return len(p), nil
+	}
+	return l.Buffer.Write(p)
+}

@@ -1,0 +1,123 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The locks are byte ranges of one file, held as open file description locks
+// (fcntl(2), F_OFD_SETLK): they exclude goroutines and processes alike, go away
+// with the process that held them, and leave no file per allocation behind.
+const (
+	offsetGate  = 0 // held by GC while it waits, so that newcomers do not starve it
+	offsetAll   = 1 // shared by every operation, exclusive to GC
+	offsetPorts = 2 // exclusive between looking for port conflicts and recording
+	offsetIDs   = 1 << 10
+)
+
+const (
+	firstPoll = time.Millisecond
+	lastPoll  = 50 * time.Millisecond
+)
+
+// Lock waits until no other operation works on the allocation and no GC runs.
+// The returned function gives the lock back.
+func (s *Store) Lock(ctx context.Context, id string) (unlock func(), err error) {
+	l, err := s.openLocks()
+	if err != nil {
+		return nil, err
+	}
+	// The gate is only passed: waiting for it lets a waiting GC go first.
+	err = l.take(ctx, unix.F_RDLCK, offsetGate)
+	if err == nil {
+		err = l.take(ctx, unix.F_RDLCK, offsetAll)
+	}
+	if err == nil {
+		err = l.release(offsetGate)
+	}
+	if err == nil {
+		err = l.take(ctx, unix.F_WRLCK, offsetOf(id))
+	}
+	if err != nil {
+		l.close()
+		return nil, fmt.Errorf("lock allocation %q: %w", id, err)
+	}
+	return l.close, nil
+}
+
+// LockAll waits until no operation runs and keeps new ones out.
+func (s *Store) LockAll(ctx context.Context) (unlock func(), err error) {
+	return s.lockOffsets(ctx, "all allocations", offsetGate, offsetAll)
+}
+
+// LockPorts excludes every other process between looking at the ports of all
+// records and writing a record with ports. It is held for a moment only.
+func (s *Store) LockPorts(ctx context.Context) (unlock func(), err error) {
+	return s.lockOffsets(ctx, "host ports", offsetPorts)
+}
+
+func (s *Store) lockOffsets(ctx context.Context, what string, offsets ...int64) (func(), error) {
+	l, err := s.openLocks()
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range offsets {
+		if err := l.take(ctx, unix.F_WRLCK, o); err != nil {
+			l.close()
+			return nil, fmt.Errorf("lock %s: %w", what, err)
+		}
+	}
+	return l.close, nil
+}
+
+// offsetOf spreads the IDs over the file; two that meet merely wait for each other.
+func offsetOf(id string) int64 {
+	h := fnv.New64a()
+	h.Write([]byte(id))
+	return offsetIDs + int64(h.Sum64()>>2)
+}
+
+type lockFile struct{ f *os.File }
+
+func (s *Store) openLocks() (lockFile, error) {
+	f, err := os.OpenFile(s.locks, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return lockFile{}, fmt.Errorf("open lock file: %w", err)
+	}
+	return lockFile{f}, nil
+}
+
+func (l lockFile) take(ctx context.Context, kind int16, offset int64) error {
+	wait := firstPoll
+	for {
+		err := l.set(kind, offset)
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+			wait = min(2*wait, lastPoll)
+		}
+	}
+}
+
+func (l lockFile) release(offset int64) error { return l.set(unix.F_UNLCK, offset) }
+
+func (l lockFile) set(kind int16, offset int64) error {
+	for {
+		err := unix.FcntlFlock(l.f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: offset, Len: 1})
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func (l lockFile) close() { _ = l.f.Close() }

@@ -1,0 +1,56 @@
+// Package record remembers what allocnet gave to each allocation: one file per
+// allocation in a directory on tmpfs, written whole by rename, so that a crash
+// at any instant leaves the old record or the new one.
+package record
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// Version is the format of the records that this package writes.
+const Version = 1
+
+// Phase says how far the operation went that wrote the record last.
+type Phase string
+
+// The phases of a record.
+const (
+	Adding   Phase = "adding"
+	Ready    Phase = "ready"
+	Deleting Phase = "deleting"
+)
+
+// Record is everything that DEL needs, and what ADD returned.
+type Record struct {
+	Version int    `json:"version"`
+	ID      string `json:"id"`
+	Netns   string `json:"netns"`
+	Phase   Phase  `json:"phase"`
+	Engine  string `json:"engine"`
+	// Asked are the networks by the names that the allocation asked for; "" is
+	// the default network.
+	Asked []string `json:"asked"`
+	// Args are the CNI_ARGS in their order.
+	Args [][2]string `json:"args"`
+	// Capabilities are the capability arguments by the name of the capability.
+	Capabilities map[string]json.RawMessage `json:"capabilities,omitempty"`
+	// InterfacePrefix and the index of an attachment give its interface's name.
+	InterfacePrefix string            `json:"interfacePrefix"`
+	Attachments     []Attachment      `json:"attachments"`
+	Ports           []portmap.Mapping `json:"ports,omitempty"`
+	Created         time.Time         `json:"created"`
+	Updated         time.Time         `json:"updated"`
+}
+
+// Attachment is the allocation's part in one network.
+type Attachment struct {
+	Network string `json:"network"`
+	IfName  string `json:"ifName"`
+	// Config is the self-contained conflist that ADD was given, byte for byte.
+	Config []byte `json:"config"`
+	// Result is the CNI result of ADD; nil until it is known.
+	Result json.RawMessage `json:"result,omitempty"`
+}

@@ -1,0 +1,155 @@
+package record
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"github.com/google/renameio/v2"
+)
+
+const suffix = ".json"
+
+// Store keeps the records below one state directory. It is safe for concurrent
+// use, also by several processes; who changes a record holds its lock.
+type Store struct {
+	dir   string // of the records
+	locks string // the file whose byte ranges are the locks
+}
+
+// CorruptError is a record that cannot be read back.
+type CorruptError struct {
+	ID   string
+	File string
+	Err  error
+}
+
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("record of allocation %q in %s: %v", e.ID, e.File, e.Err)
+}
+
+func (e *CorruptError) Unwrap() error { return e.Err }
+
+// ErrNewer is found by errors.Is where a newer allocnet wrote the record.
+var ErrNewer = errors.New("written by a newer version of allocnet")
+
+// Open makes the directories of a store below stateDir.
+func Open(stateDir string) (*Store, error) {
+	s := &Store{dir: filepath.Join(stateDir, "allocs"), locks: filepath.Join(stateDir, "lock")}
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Store) file(id string) string { return filepath.Join(s.dir, id+suffix) }
+
+// Get reads the record of an allocation. No record: errors.Is(err,
+// fs.ErrNotExist); one that cannot be understood: errors.As *CorruptError.
+func (s *Store) Get(id string) (*Record, error) {
+	file := s.file(id)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read record: %w", err)
+	}
+	r, err := decode(data)
+	if err == nil && r.ID != id {
+		err = fmt.Errorf("it is of allocation %q", r.ID)
+	}
+	if err != nil {
+		return nil, &CorruptError{ID: id, File: file, Err: err}
+	}
+	return r, nil
+}
+
+func decode(data []byte) (*Record, error) {
+	var r Record
+	if err := json.Unmarshal(data, &r); err != nil {
+		return nil, err
+	}
+	if r.Version > Version {
+		return nil, fmt.Errorf("format %d: %w (this one reads up to %d)", r.Version, ErrNewer, Version)
+	}
+	if r.Version < 1 {
+		return nil, errors.New("no format version")
+	}
+	switch r.Phase {
+	case Adding, Ready, Deleting:
+	default:
+		return nil, fmt.Errorf("unknown phase %q", r.Phase)
+	}
+	return &r, nil
+}
+
+// Put writes a record whole.
+func (s *Store) Put(r *Record) error {
+	r.Version = Version
+	data, err := encode(r)
+	if err != nil {
+		return fmt.Errorf("encode record of allocation %q: %w", r.ID, err)
+	}
+	if err := renameio.WriteFile(s.file(r.ID), data, 0o600); err != nil {
+		return fmt.Errorf("write record of allocation %q: %w", r.ID, err)
+	}
+	return nil
+}
+
+func encode(r *Record) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(r)
+	return b.Bytes(), err
+}
+
+// Delete removes a record; none is no error.
+func (s *Store) Delete(id string) error {
+	if err := os.Remove(s.file(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove record: %w", err)
+	}
+	return nil
+}
+
+// IDs are the allocations that have a record, readable or not, sorted.
+func (s *Store) IDs() ([]string, error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list records: %w", err)
+	}
+	var ids []string
+	for _, e := range entries {
+		// renameio's files in the making begin with a dot, no ID does.
+		if id, ok := strings.CutSuffix(e.Name(), suffix); ok && !strings.HasPrefix(id, ".") {
+			ids = append(ids, id)
+		}
+	}
+	sort.Strings(ids)
+	return ids, nil
+}
+
+// List reads all records, sorted by ID. Those that cannot be read are left out
+// and joined in the error.
+func (s *Store) List() ([]*Record, error) {
+	ids, err := s.IDs()
+	if err != nil {
+		return nil, err
+	}
+	var records []*Record
+	var errs []error
+	for _, id := range ids {
+		r, err := s.Get(id)
+		switch {
+		case err == nil:
+			records = append(records, r)
+		case !errors.Is(err, fs.ErrNotExist): // gone meanwhile is no error
+			errs = append(errs, err)
+		}
+	}
+	return records, errors.Join(errs...)
+}

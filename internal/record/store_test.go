@@ -1,0 +1,221 @@
+package record
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/portmap"
+)
+
+func open(t testing.TB) *Store {
+	t.Helper()
+	s, err := Open(filepath.Join(t.TempDir(), "state"))
+	require.NoError(t, err)
+	return s
+}
+
+func sample(id string) *Record {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	return &Record{
+		Version: Version, ID: id, Netns: "/run/netns/" + id, Phase: Ready, Engine: "exec",
+		Asked: []string{"a", ""}, Args: [][2]string{{"IgnoreUnknown", "true"}, {"K", "<&>"}},
+		Capabilities:    map[string]json.RawMessage{"mac": json.RawMessage(`"02:00:00:00:00:01"`)},
+		InterfacePrefix: "eth", Created: now, Updated: now,
+		Attachments: []Attachment{
+			{Network: "a", IfName: "eth0", Config: []byte("{\"odd\":  \"spaces\\u0000 <>\" }\n"), Result: json.RawMessage(`{"cniVersion":"1.0.0"}`)},
+			{Network: "b", IfName: "eth1", Config: []byte("{}")},
+		},
+		Ports: []portmap.Mapping{{Label: "http", HostPort: 80, ContainerPort: 8080, Protocol: "tcp", HostIP: "192.0.2.1"}},
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	s := open(t)
+	want := sample("one")
+	require.NoError(t, s.Put(want))
+	got, err := s.Get("one")
+	require.NoError(t, err)
+	require.Equal(t, want, got, "above all the bytes of the configuration")
+
+	require.NoError(t, s.Delete("one"))
+	require.NoError(t, s.Delete("one"), "removing what is not there is no error")
+	_, err = s.Get("one")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+func TestCorruptRecords(t *testing.T) {
+	for name, content := range map[string]string{
+		"empty":         "",
+		"garbage":       "\x00\x01",
+		"truncated":     `{"version":1,"id":"x"`,
+		"no version":    `{"id":"x","phase":"ready"}`,
+		"unknown phase": `{"version":1,"id":"x","phase":"dancing"}`,
+		"of another":    `{"version":1,"id":"y","phase":"ready"}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t)
+			require.NoError(t, s.Put(sample("good")))
+			require.NoError(t, os.WriteFile(s.file("x"), []byte(content), 0o600))
+			_, err := s.Get("x")
+			var corrupt *CorruptError
+			require.ErrorAs(t, err, &corrupt)
+			require.Equal(t, s.file("x"), corrupt.File)
+			require.NotErrorIs(t, err, ErrNewer)
+
+			all, err := s.List()
+			require.ErrorAs(t, err, &corrupt, "List tells of it")
+			require.Len(t, all, 1, "and returns the others")
+			ids, err := s.IDs()
+			require.NoError(t, err)
+			require.Equal(t, []string{"good", "x"}, ids)
+		})
+	}
+}
+
+func TestNewerRecord(t *testing.T) {
+	s := open(t)
+	require.NoError(t, os.WriteFile(s.file("x"), []byte(`{"version":2,"id":"x","phase":"resting"}`), 0o600))
+	_, err := s.Get("x")
+	require.ErrorIs(t, err, ErrNewer)
+}
+
+func TestFilesInTheMakingAreNoRecords(t *testing.T) {
+	s := open(t)
+	require.NoError(t, os.WriteFile(filepath.Join(s.dir, ".x.json123"), []byte("half"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(s.dir, ".x.json"), []byte("half"), 0o600))
+	all, err := s.List()
+	require.NoError(t, err)
+	require.Empty(t, all)
+}
+
+// TestModel compares the store with a map under random operations and restarts.
+func TestModel(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	dir := t.TempDir()
+	s, err := Open(dir)
+	require.NoError(t, err)
+	model := map[string]*Record{}
+	for range 600 {
+		id := fmt.Sprintf("alloc-%d", rnd.IntN(20))
+		switch rnd.IntN(5) {
+		case 0, 1:
+			r := sample(id)
+			r.Netns = fmt.Sprint(rnd.Int())
+			require.NoError(t, s.Put(r))
+			model[id] = r
+		case 2:
+			require.NoError(t, s.Delete(id))
+			delete(model, id)
+		case 3:
+			got, err := s.Get(id)
+			if model[id] == nil {
+				require.ErrorIs(t, err, fs.ErrNotExist)
+			} else {
+				require.NoError(t, err)
+				require.Equal(t, model[id], got)
+			}
+		case 4:
+			s, err = Open(dir)
+			require.NoError(t, err)
+			all, err := s.List()
+			require.NoError(t, err)
+			require.Len(t, all, len(model))
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	good, err := encode(sample("x"))
+	require.NoError(f, err)
+	f.Add(good)
+	f.Add([]byte(`{"version":1,"phase":"ready","attachments":[{"config":"e30="}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r, err := decode(data)
+		if err != nil {
+			return
+		}
+		again, err := encode(r)
+		require.NoError(t, err)
+		r2, err := decode(again)
+		require.NoError(t, err)
+		r2again, err := encode(r2)
+		require.NoError(t, err)
+		require.Equal(t, string(again), string(r2again))
+	})
+}
+
+func TestPutReportsFullDirectory(t *testing.T) {
+	s := open(t)
+	require.NoError(t, os.RemoveAll(s.dir))
+	err := s.Put(sample("x"))
+	require.ErrorContains(t, err, `allocation "x"`)
+	require.True(t, errors.Is(err, fs.ErrNotExist))
+}
+
+// locked says whether take would have to wait.
+func locked(t *testing.T, take func(context.Context) (func(), error)) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	unlock, err := take(ctx)
+	if err == nil {
+		unlock()
+		return false
+	}
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	return true
+}
+
+func TestLocks(t *testing.T) {
+	s := open(t)
+	other, err := Open(filepath.Dir(s.dir)) // as another process would
+	require.NoError(t, err)
+	one := func(ctx context.Context) (func(), error) { return other.Lock(ctx, "one") }
+	two := func(ctx context.Context) (func(), error) { return other.Lock(ctx, "two") }
+
+	unlock, err := s.Lock(t.Context(), "one")
+	require.NoError(t, err)
+	require.True(t, locked(t, one), "the same allocation waits")
+	require.False(t, locked(t, two), "another one does not")
+	require.False(t, locked(t, other.LockPorts))
+	require.True(t, locked(t, other.LockAll), "GC waits for operations")
+	unlock()
+	require.False(t, locked(t, one))
+
+	unlock, err = s.LockAll(t.Context())
+	require.NoError(t, err)
+	require.True(t, locked(t, one), "operations wait for GC")
+	require.True(t, locked(t, other.LockAll))
+	unlock()
+	require.False(t, locked(t, other.LockAll))
+}
+
+// TestGCDoesNotStarve: a GC that waits keeps newcomers out.
+func TestGCDoesNotStarve(t *testing.T) {
+	s := open(t)
+	unlock, err := s.Lock(t.Context(), "one")
+	require.NoError(t, err)
+	got := make(chan func())
+	go func() {
+		unlockAll, err := s.LockAll(context.Background())
+		if err == nil {
+			got <- unlockAll
+		}
+	}()
+	require.Eventually(t, func() bool {
+		return locked(t, func(ctx context.Context) (func(), error) { return s.Lock(ctx, "two") })
+	}, 5*time.Second, time.Millisecond)
+	unlock()
+	(<-got)()
+	require.False(t, locked(t, func(ctx context.Context) (func(), error) { return s.Lock(ctx, "two") }))
+}
