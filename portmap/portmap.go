@@ -1,17 +1,20 @@
 package portmap
 
-// Port is one port that an allocation asks to have published on the host.
+// Port is one port, or one range of ports, that an allocation asks to have
+// published on the host.
 type Port struct {
 	// Label names the port for people and for Lookup. It may be empty.
 	Label string `json:"label,omitempty"`
 	// Value is the port on the host, 1-65535.
 	Value int `json:"value"`
-	// To is the port inside the sandbox; less than 1 means the same as Value.
+	// To is the port inside the sandbox, at most 65535; less than 1 means the
+	// same as Value.
 	To int `json:"to,omitempty"`
 	// Range is how many consecutive ports are published, starting at Value
-	// and at To; less than 2 means one.
+	// and at To; 0 and 1 mean one. Neither end may lie beyond 65535.
 	Range int `json:"range,omitempty"`
-	// HostIP limits the port to one address of the host; "" means all.
+	// HostIP limits the port to one address of the host, without zone. "" means
+	// all addresses, "0.0.0.0" all of IPv4 and "::" all of IPv6.
 	HostIP string `json:"hostIP,omitempty"`
 	// Protocols are "tcp", "udp" and "sctp" in any case; none means tcp and udp.
 	Protocols []string `json:"protocols,omitempty"`
@@ -19,10 +22,23 @@ type Port struct {
 
 // Mapping is one published port of one protocol, in the spelling of the
 // portMappings capability of the CNI conventions, with the label added.
+// Mappings that come from the function Mappings have their protocol in lower
+// case and their host IP in its shortest spelling.
 type Mapping struct {
 	Label         string `json:"label,omitempty"`
 	HostPort      int    `json:"hostPort"`
 	ContainerPort int    `json:"containerPort"`
 	Protocol      string `json:"protocol"`
 	HostIP        string `json:"hostIP,omitempty"`
+}
+
+// Lookup returns the first mapping with the given label, and whether there is
+// one. The empty label finds the first mapping that has none.
+func Lookup(mappings []Mapping, label string) (Mapping, bool) {
+	for _, m := range mappings {
+		if m.Label == label {
+			return m, true
+		}
+	}
+	return Mapping{}, false
 }

@@ -1,0 +1,58 @@
+# Short verbs; `make help` lists them. Everything that a target needs on the
+# machine it installs itself where it may, and names where it may not.
+
+BIN      := $(CURDIR)/bin
+PLUGINS  := $(BIN)/cni
+MODULE   := github.com/containernetworking/plugins/plugins
+PLUGIN_PACKAGES := $(addprefix $(MODULE)/,main/bridge main/ptp main/loopback ipam/host-local ipam/static \
+                     meta/portmap meta/firewall meta/bandwidth meta/tuning)
+FUZZTIME ?= 20s
+
+# Commands run with these; tests find the reference plugins through CNI_PATH.
+export CNI_PATH := $(PLUGINS)
+export PATH     := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
+
+.DEFAULT_GOAL := help
+.PHONY: help build plugins deps test unit integration lint fuzz demo clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/' | expand -t 16
+
+build: ## bin/allocnet
+	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./cmd/...
+
+plugins: ## the reference CNI plugins of the pinned module, in bin/cni
+	@mkdir -p $(PLUGINS)
+	cd tools && CGO_ENABLED=0 go build -trimpath -o $(PLUGINS)/ $(PLUGIN_PACKAGES)
+
+deps: ## what the reference plugins and the tests need of the host (iptables, nft)
+	@tools/deps
+
+test: deps lint unit integration ## everything
+
+unit: ## unit and contract tests, with the race detector
+	go test -race -count=1 $$(go list ./... | grep -v /integration)
+
+integration: plugins ## the real kernel, in private namespaces, with the reference plugins
+	go test -count=1 -timeout 20m ./integration/...
+
+lint: ## gofmt, go vet, staticcheck, go mod tidy
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change: $$unformatted"; exit 1; }
+	go vet ./...
+	go tool -modfile=tools/go.mod staticcheck ./...
+	go mod tidy -diff
+	cd tools && go mod tidy -diff
+
+fuzz: ## every fuzz target for FUZZTIME each
+	@for pkg in $$(go list ./...); do \
+	  for target in $$(go test -list '^Fuzz' $$pkg | grep ^Fuzz); do \
+	    echo "$$pkg $$target"; \
+	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x $$pkg || exit 1; \
+	  done; \
+	done
+
+demo: deps build plugins ## two allocations come up, answer, and leave nothing; needs no root
+	@$(BIN)/allocnet demo
+
+clean: ## what the other targets made
+	rm -rf $(BIN)

@@ -1,0 +1,44 @@
+package conflist
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// WithoutCapabilities returns the network with the named capabilities no longer
+// declared by any of its plugins, so that libcni passes them nothing of these.
+func (n *Network) WithoutCapabilities(names ...string) (*Network, error) {
+	var list map[string]json.RawMessage
+	var plugins []map[string]json.RawMessage
+	err := json.Unmarshal(n.Bytes, &list)
+	if err == nil {
+		err = json.Unmarshal(list["plugins"], &plugins)
+	}
+	for _, p := range plugins {
+		if err == nil && p["capabilities"] != nil {
+			p["capabilities"], err = without(p["capabilities"], names)
+		}
+	}
+	if err == nil {
+		list["plugins"], err = json.Marshal(plugins)
+	}
+	var data []byte
+	if err == nil {
+		data, err = json.Marshal(list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("withdraw capabilities of network %q: %w", n.Name, err)
+	}
+	return Parse(data)
+}
+
+func without(capabilities json.RawMessage, names []string) (json.RawMessage, error) {
+	var declared map[string]bool
+	if err := json.Unmarshal(capabilities, &declared); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		delete(declared, name)
+	}
+	return json.Marshal(declared)
+}

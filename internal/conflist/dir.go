@@ -1,0 +1,185 @@
+package conflist
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Dir is a directory of network configurations. It is safe for concurrent use.
+type Dir struct {
+	path     string
+	embedded *Network
+	now      func() time.Time
+
+	mu    sync.Mutex
+	files []*file    // by name, as of the last reading of the directory
+	err   *FileError // of that reading
+}
+
+// New returns the directory at path, without reading it. The embedded network,
+// which may be nil, is found by its name where no file has that name; it is
+// never the default network.
+func New(path string, embedded *Network) *Dir {
+	return &Dir{path: path, embedded: embedded, now: time.Now}
+}
+
+// Load brings the networks up to date with the directory. Its error, a
+// *FileError, is that the directory cannot be read (errors.Is finds
+// fs.ErrNotExist when it is missing); every network last seen stays in force
+// then. Broken files are no error of Load: see Networks.
+func (d *Dir) Load() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refresh()
+	if d.err != nil {
+		return d.err
+	}
+	return nil
+}
+
+// Lookup brings the networks up to date and returns the one called name, or
+// the default network, which is the first by file name, for "". Its error is a
+// *NotFoundError.
+func (d *Dir) Lookup(name string) (*Network, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refresh()
+	networks, problems := d.resolve()
+	for _, n := range networks {
+		if name == "" && n != d.embedded || name == n.Name {
+			return n, nil
+		}
+	}
+	return nil, d.notFound(name, networks, problems)
+}
+
+// Networks brings the networks up to date and returns them by file name, the
+// embedded one last, with whatever was skipped: first the directory, if it
+// cannot be read, then the files by name.
+func (d *Dir) Networks() ([]*Network, []*FileError) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refresh()
+	return d.resolve()
+}
+
+// refresh reads the directory. When that fails, everything stays as it was.
+func (d *Dir) refresh() {
+	names, err := d.list()
+	if err != nil {
+		d.err = &FileError{File: d.path, Err: directoryError(err)}
+		return
+	}
+	d.err = nil
+	known := d.byName()
+	files := make([]*file, 0, len(names))
+	for _, name := range names {
+		f := known[name]
+		if f == nil {
+			f = &file{path: filepath.Join(d.path, name)}
+		}
+		f.refresh(d.now())
+		files = append(files, f)
+	}
+	d.files = files
+}
+
+// list returns the names of the configuration files, sorted.
+func (d *Dir) list() ([]string, error) {
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		switch filepath.Ext(e.Name()) {
+		case ".conflist", ".conf", ".json":
+			names = append(names, e.Name())
+		}
+	}
+	return d.addMissed(names), nil
+}
+
+// addMissed adds known files that are there although the listing lacks them: a
+// listing may miss a file that is replaced by a rename at that moment.
+func (d *Dir) addMissed(names []string) []string {
+	for _, f := range d.files {
+		name := filepath.Base(f.path)
+		i, listed := slices.BinarySearch(names, name)
+		if listed {
+			continue
+		}
+		if _, err := os.Lstat(f.path); err == nil {
+			names = slices.Insert(names, i, name)
+		}
+	}
+	return names
+}
+
+func (d *Dir) byName() map[string]*file {
+	files := make(map[string]*file, len(d.files))
+	for _, f := range d.files {
+		files[filepath.Base(f.path)] = f
+	}
+	return files
+}
+
+// resolve applies the rule that the first file with a name wins, to new and to
+// last good content alike.
+func (d *Dir) resolve() (networks []*Network, problems []*FileError) {
+	if d.err != nil {
+		problems = append(problems, d.err)
+	}
+	holder := map[string]string{}
+	for _, f := range d.files {
+		if p := f.problem(); p != nil {
+			problems = append(problems, p)
+		}
+		if f.good == nil {
+			continue
+		}
+		if first, taken := holder[f.good.Name]; taken {
+			problems = append(problems, shadowed(f, first))
+			continue
+		}
+		holder[f.good.Name] = filepath.Base(f.path)
+		networks = append(networks, f.good)
+	}
+	if d.embedded != nil && holder[d.embedded.Name] == "" {
+		networks = append(networks, d.embedded)
+	}
+	return networks, problems
+}
+
+func shadowed(f *file, first string) *FileError {
+	return &FileError{File: f.path, Err: fmt.Errorf("%w: %q is in %q: rename the network or remove one of the files",
+		ErrShadowed, f.good.Name, first)}
+}
+
+func (d *Dir) notFound(name string, networks []*Network, problems []*FileError) error {
+	e := &NotFoundError{Name: name, Dir: d.path, empty: d.err == nil && len(d.files) == 0}
+	for _, n := range networks {
+		e.Known = append(e.Known, n.Name)
+	}
+	for _, p := range problems {
+		// A shadowed file is not broken, and its network is known.
+		if !errors.Is(p, ErrShadowed) {
+			e.Broken = append(e.Broken, p)
+		}
+	}
+	return e
+}
+
+// directoryError adds what to do to the error of reading the directory.
+func directoryError(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: create the directory and put a network configuration list there", err)
+	}
+	return fmt.Errorf("%w: make the directory readable", err)
+}

@@ -1,0 +1,98 @@
+package conflist
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func indented(t *testing.T, n *Network) string {
+	t.Helper()
+	var b bytes.Buffer
+	require.NoError(t, json.Indent(&b, n.Bytes, "", "  "))
+	b.WriteByte('\n')
+	return b.String()
+}
+
+func TestEmbedded(t *testing.T) {
+	tests := []struct {
+		golden  string
+		options EmbeddedOptions
+	}{
+		{"testdata/embedded-default.json", EmbeddedOptions{StateDir: "/run/allocnet"}},
+		{"testdata/embedded-ipv6.json", EmbeddedOptions{
+			StateDir: "/state/",
+			Subnets:  []netip.Prefix{netip.MustParsePrefix("fd00:1::/126")},
+			Bridge:   "br-alloc",
+			MTU:      1400,
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.golden, func(t *testing.T) {
+			n, err := Embedded(tt.options)
+			require.NoError(t, err)
+			want, err := os.ReadFile(tt.golden)
+			require.NoError(t, err)
+			require.Equal(t, string(want), indented(t, n))
+			require.Equal(t, EmbeddedName, n.Name)
+			require.Empty(t, n.File)
+			require.Equal(t, []string{"loopback", "bridge", "firewall", "portmap"}, n.PluginTypes())
+			require.Equal(t, []string{"host-local"}, n.IPAMTypes())
+			require.Equal(t, []string{"ipRanges", "ips", "mac", "portMappings"}, n.Capabilities())
+			requireSelfContained(t, n)
+		})
+	}
+}
+
+func TestEmbeddedRejects(t *testing.T) {
+	subnets := func(texts ...string) EmbeddedOptions {
+		o := EmbeddedOptions{StateDir: "/run/allocnet"}
+		for _, s := range texts {
+			o.Subnets = append(o.Subnets, netip.MustParsePrefix(s))
+		}
+		return o
+	}
+	tests := []struct {
+		name    string
+		options EmbeddedOptions
+		want    string
+	}{
+		{"no state directory", EmbeddedOptions{}, `state directory "" is not an absolute path`},
+		{"relative state directory", EmbeddedOptions{StateDir: "state"}, `state directory "state" is not an absolute path`},
+		{"long bridge", EmbeddedOptions{StateDir: "/s", Bridge: "a-bridge-too-far"}, `bridge "a-bridge-too-far": `},
+		{"bridge is a path", EmbeddedOptions{StateDir: "/s", Bridge: "a/b"}, `bridge "a/b": `},
+		{"MTU below IPv6's", EmbeddedOptions{StateDir: "/s", MTU: 1279}, "MTU 1279 is out of range: choose 0 or 1280 to 65535"},
+		{"negative MTU", EmbeddedOptions{StateDir: "/s", MTU: -1}, "MTU -1 is out of range"},
+		{"zero prefix", EmbeddedOptions{StateDir: "/s", Subnets: make([]netip.Prefix, 1)}, `subnet "invalid Prefix": not a valid prefix`},
+		{"two of a family", subnets("10.0.0.0/8", "fd00::/64", "172.16.0.0/12"), `subnets "10.0.0.0/8" and "172.16.0.0/12" are both IPv4`},
+		{"host bits", subnets("10.0.0.1/24"), `subnet "10.0.0.1/24": has host bits set: the network is 10.0.0.0/24`},
+		{"small IPv4", subnets("10.0.0.0/31"), `subnet "10.0.0.0/31": too small: /30 is the smallest`},
+		{"small IPv6", subnets("fd00::/127"), `subnet "fd00::/127": too small: /126 is the smallest`},
+		{"mapped", subnets("::ffff:10.0.0.0/120"), "write it as the IPv4 prefix of 10.0.0.0"},
+		{"everything", subnets("0.0.0.0/0"), `subnet "0.0.0.0/0": not a range of ordinary unicast addresses`},
+		{"multicast", subnets("ff02::/64"), `subnet "ff02::/64": not a range`},
+		{"loopback", subnets("127.0.0.0/16"), `subnet "127.0.0.0/16": not a range`},
+		{"link local", subnets("fe80::/64"), `subnet "fe80::/64": not a range`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := Embedded(tt.options)
+			require.ErrorContains(t, err, tt.want)
+			require.ErrorContains(t, err, `embedded network "allocnet"`)
+		})
+	}
+}
+
+func TestEmbeddedSmallestSubnet(t *testing.T) {
+	n, err := Embedded(EmbeddedOptions{
+		StateDir: "/s",
+		Subnets:  []netip.Prefix{netip.MustParsePrefix("192.0.2.0/30")},
+		MTU:      68,
+	})
+	require.NoError(t, err)
+	require.Contains(t, string(n.Bytes), `"ranges":[[{"subnet":"192.0.2.0/30"}]],"routes":[{"dst":"0.0.0.0/0"}]`)
+}

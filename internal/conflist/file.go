@@ -1,0 +1,196 @@
+package conflist
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+)
+
+const (
+	// maxSize is far above any real configuration, and keeps a file that was
+	// put there by mistake out of memory.
+	maxSize = 1 << 20
+
+	// settleTime is how old a change must be before an unchanged stamp is
+	// taken as proof of unchanged content: two writes within one tick of the
+	// kernel's clock leave equal timestamps.
+	settleTime = time.Second
+)
+
+// file is one configuration file of a directory, as last read.
+type file struct {
+	path    string
+	sidecar string // its sidecar directory, "" when it has none
+	stamps  []stamp
+	settled bool // as long as the stamps are equal, so is the content
+
+	good *Network // as last read well; nil if it never was
+	err  error    // of the last reading
+}
+
+// refresh reads the file, unless nothing about it changed.
+func (f *file) refresh(now time.Time) {
+	if f.settled && slices.Equal(f.stamps, stampsOf(f.path, f.sidecar)) {
+		return
+	}
+	n, err := f.read()
+	f.err = err
+	if err == nil {
+		f.good = n
+	}
+	f.settled = settled(f.stamps, now) && !isIOError(err)
+}
+
+// read takes each stamp before the content it stands for, so that a change in
+// between is noticed at the next refresh.
+func (f *file) read() (*Network, error) {
+	f.sidecar, f.stamps = "", stampsOf(f.path, "")
+	d, err := readDraft(f.path)
+	if err != nil {
+		return nil, err
+	}
+	if !d.inlineOnly {
+		f.sidecar = filepath.Join(filepath.Dir(f.path), d.name)
+		f.stamps = append(f.stamps, sidecarStamps(f.sidecar)...)
+		if err := d.addSidecar(f.sidecar); err != nil {
+			return nil, err
+		}
+	}
+	n, err := d.network()
+	if err != nil {
+		return nil, err
+	}
+	n.File = f.path
+	return n, nil
+}
+
+// problem returns the error of the last reading, nil if it went well.
+func (f *file) problem() *FileError {
+	switch {
+	case f.err == nil:
+		return nil
+	case f.good != nil:
+		return &FileError{File: f.path, Err: fmt.Errorf("%w (network %q stays in force as last read)", f.err, f.good.Name)}
+	default:
+		return &FileError{File: f.path, Err: f.err}
+	}
+}
+
+// readDraft reads path in the form that its name stands for.
+func readDraft(path string) (*draft, error) {
+	data, err := readRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	if filepath.Ext(path) == ".conflist" {
+		return parseList(data)
+	}
+	return parsePlugin(data)
+}
+
+// addSidecar appends the plugins of the sidecar directory dir, by file name.
+func (d *draft) addSidecar(dir string) error {
+	paths, err := sidecarFiles(dir)
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		data, err := readRegular(path)
+		if err == nil {
+			_, err = pluginOf(data)
+		}
+		if err != nil {
+			return fmt.Errorf("sidecar plugin %q: %w", path, err)
+		}
+		d.plugins = append(d.plugins, data)
+	}
+	return nil
+}
+
+// sidecarFiles lists the plugin files of the directory dir, sorted. That there
+// is no such directory is normal.
+func sidecarFiles(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read sidecar directory: %w: make it readable, or set loadOnlyInlinedPlugins", err)
+	}
+	var paths []string
+	for _, e := range entries {
+		if !e.IsDir() && filepath.Ext(e.Name()) == ".conf" {
+			paths = append(paths, filepath.Join(dir, e.Name()))
+		}
+	}
+	return paths, nil
+}
+
+// readRegular reads a regular file. It never waits: a named pipe or a device
+// is refused before it is opened, and again should it take the file's place
+// just then.
+func readRegular(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, statError(path, err)
+	}
+	if err := checkRegular(info); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: make it readable", err)
+	}
+	defer f.Close()
+	if info, err = f.Stat(); err != nil {
+		return nil, fmt.Errorf("%w: make it readable", err)
+	}
+	if err := checkRegular(info); err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("%w: make it readable", err)
+	}
+	if len(data) > maxSize {
+		return nil, errors.New("larger than 1 MiB, so hardly a network configuration: remove it or shorten it")
+	}
+	return data, nil
+}
+
+// statError tells a symlink that leads nowhere from other errors.
+func statError(path string, err error) error {
+	if target, linkErr := os.Readlink(path); linkErr == nil && errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("dangling symlink to %q: %w: create the target, or remove the symlink", target, err)
+	}
+	return fmt.Errorf("%w: make it readable, or remove it", err)
+}
+
+func checkRegular(info fs.FileInfo) error {
+	if info.Mode().IsRegular() {
+		return nil
+	}
+	kind := "device"
+	switch info.Mode().Type() {
+	case fs.ModeDir:
+		kind = "directory"
+	case fs.ModeNamedPipe:
+		kind = "named pipe"
+	case fs.ModeSocket:
+		kind = "socket"
+	}
+	return fmt.Errorf("a %s, not a regular file: remove or rename it", kind)
+}
+
+// isIOError tells an error that may pass with no change to the file from one
+// of its content.
+func isIOError(err error) bool {
+	var path *fs.PathError
+	return errors.As(err, &path)
+}

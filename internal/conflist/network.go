@@ -1,0 +1,82 @@
+// Package conflist finds CNI network configuration lists on disk.
+//
+// A Dir reads a directory the way kubelet, Nomad and containerd do: files
+// sorted by name, the first with a given network name wins, the first valid
+// one is the default network. It differs from them where they are fragile: a
+// broken file is skipped and reported, and what was last read well stays in
+// force while the file, or the whole directory, cannot be read.
+//
+// Every Network is self-contained: its Bytes hold all that ADD was given, so
+// that a DEL never depends on the directory.
+package conflist
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/containernetworking/cni/libcni"
+)
+
+// Network is one valid network configuration. It is shared between callers:
+// nobody may change it.
+type Network struct {
+	Name string // satisfies the name rules of CNI
+	File string // where it came from; "" for the embedded and for parsed ones
+
+	// List is Bytes as libcni understands it.
+	List *libcni.NetworkConfigList
+
+	// Bytes is the configuration as one JSON object that needs nothing else:
+	// cniVersion is the one chosen of cniVersion and cniVersions, the plugins
+	// of the sidecar directory stand behind the inlined ones, and
+	// loadOnlyInlinedPlugins is true. Unknown keys are kept. Parse(Bytes)
+	// gives the same Bytes and an equal List.
+	Bytes []byte
+}
+
+// Parse reads a configuration list from memory, for example the recorded
+// Bytes of a Network. No sidecar directory belongs to it, so its plugins are
+// the inlined ones. The errors are those of a file's content: they name the
+// place and what to do.
+func Parse(data []byte) (*Network, error) {
+	d, err := parseList(data)
+	if err != nil {
+		return nil, err
+	}
+	return d.network()
+}
+
+// PluginTypes returns the types of the plugins in the order of ADD.
+func (n *Network) PluginTypes() []string {
+	types := make([]string, 0, len(n.List.Plugins))
+	for _, p := range n.List.Plugins {
+		types = append(types, p.Network.Type)
+	}
+	return types
+}
+
+// IPAMTypes returns the types of the IPAM plugins in the order of ADD; a
+// plugin without IPAM adds none.
+func (n *Network) IPAMTypes() []string {
+	types := []string{}
+	for _, p := range n.List.Plugins {
+		if t := p.Network.IPAM.Type; t != "" {
+			types = append(types, t)
+		}
+	}
+	return types
+}
+
+// Capabilities returns, sorted, every capability that at least one plugin
+// declares as true.
+func (n *Network) Capabilities() []string {
+	declared := map[string]bool{}
+	for _, p := range n.List.Plugins {
+		for name, on := range p.Network.Capabilities {
+			if on {
+				declared[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(declared))
+}

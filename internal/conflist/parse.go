@@ -1,0 +1,274 @@
+package conflist
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/containernetworking/cni/pkg/version"
+)
+
+// oldestVersion is what CNI takes a configuration without cniVersion for.
+const oldestVersion = "0.1.0"
+
+// errNoType makes the two forms of configuration tell each other apart.
+var errNoType = errors.New(`no "type": name the plugin's program under "type"`)
+
+// draft is a network configuration that may still lack its sidecar plugins.
+type draft struct {
+	name       string
+	version    string // the chosen one
+	inlineOnly bool
+	plugins    []json.RawMessage
+
+	// keys holds the top level as written, so that unknown keys and the exact
+	// form of numbers survive.
+	keys map[string]json.RawMessage
+}
+
+// parseList reads the top level of a configuration list.
+func parseList(data []byte) (*draft, error) {
+	keys, err := parseObject(data)
+	if err != nil {
+		return nil, err
+	}
+	d := &draft{keys: keys}
+	if d.name, err = stringOf(keys, "name"); err != nil {
+		return nil, err
+	}
+	if err := validateName(d.name); err != nil {
+		return nil, err
+	}
+	if d.version, err = versionOf(keys); err != nil {
+		return nil, err
+	}
+	if d.inlineOnly, err = boolOf(keys, "loadOnlyInlinedPlugins"); err != nil {
+		return nil, err
+	}
+	d.plugins, err = pluginsOf(keys)
+	return d, err
+}
+
+// parsePlugin reads the configuration of a single plugin, the form that came
+// before lists, and makes it a list of one. It never has a sidecar directory.
+func parsePlugin(data []byte) (*draft, error) {
+	conf, err := pluginOf(data)
+	if errors.Is(err, errNoType) && hasKey(data, "plugins") {
+		return nil, errors.New(`no "type", but a list of "plugins": rename the file so that it ends in .conflist`)
+	}
+	if err != nil {
+		return nil, err
+	}
+	name := conf.Network.Name
+	if err := validateName(name); err != nil {
+		return nil, err
+	}
+	v, err := chooseVersion([]string{conf.Network.CNIVersion})
+	if err != nil {
+		return nil, err
+	}
+	return &draft{
+		name:       name,
+		version:    v,
+		inlineOnly: true,
+		plugins:    []json.RawMessage{data},
+		keys:       map[string]json.RawMessage{"name": json.RawMessage(strconv.Quote(name))},
+	}, nil
+}
+
+// network completes the draft: it is the only place where a Network is made.
+func (d *draft) network() (*Network, error) {
+	if len(d.plugins) == 0 {
+		return nil, d.noPlugins()
+	}
+	for i, p := range d.plugins {
+		if _, err := pluginOf(p); err != nil {
+			return nil, fmt.Errorf("plugin %d of %d: %w", i+1, len(d.plugins), err)
+		}
+	}
+	data, err := d.encode()
+	if err != nil {
+		return nil, err
+	}
+	list, err := libcni.NetworkConfFromBytes(data)
+	if err != nil {
+		return nil, fmt.Errorf("parse network %q: %w: correct it", d.name, err)
+	}
+	return &Network{Name: d.name, List: list, Bytes: data}, nil
+}
+
+func (d *draft) noPlugins() error {
+	if _, typed := d.keys["type"]; typed {
+		return errors.New(`no "plugins", but a "type" as a single plugin has: rename the file so that it ends in .conf`)
+	}
+	if d.inlineOnly {
+		return errors.New(`no "plugins", and loadOnlyInlinedPlugins is true: list at least one plugin`)
+	}
+	return fmt.Errorf(`no plugins: list at least one under "plugins", or in a .conf file in the directory %q beside the file`, d.name)
+}
+
+// encode writes the draft as self-contained JSON. The keys are sorted, so
+// equal configurations have equal bytes.
+func (d *draft) encode() ([]byte, error) {
+	keys := make(map[string]any, len(d.keys)+3)
+	for k, v := range d.keys {
+		keys[k] = v
+	}
+	// The choice of version is part of what ADD was given: a later release
+	// that speaks a newer version must not choose again at DEL.
+	delete(keys, "cniVersions")
+	keys["cniVersion"] = d.version
+	keys["loadOnlyInlinedPlugins"] = true
+	keys["plugins"] = d.plugins
+	data, err := json.Marshal(keys)
+	if err != nil {
+		return nil, fmt.Errorf("encode network %q: %w", d.name, err)
+	}
+	return data, nil
+}
+
+// parseObject splits a JSON object into its values.
+func parseObject(data []byte) (map[string]json.RawMessage, error) {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil, errors.New("empty: write a network configuration list into it, or remove it")
+	}
+	var keys map[string]json.RawMessage
+	err := json.Unmarshal(data, &keys)
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &syntax):
+		line, column := position(data, syntax.Offset)
+		return nil, fmt.Errorf("invalid JSON at %d:%d (line:column): %w: correct it", line, column, err)
+	case err != nil || keys == nil:
+		return nil, errors.New("not a JSON object: it has to start with '{'")
+	}
+	return keys, nil
+}
+
+// position converts the offset of a syntax error, which counts the offending
+// byte, into the line and column of that byte, both from 1.
+func position(data []byte, offset int64) (line, column int) {
+	before := data[:max(0, min(offset-1, int64(len(data))))]
+	line = 1 + bytes.Count(before, []byte("\n"))
+	column = len(before) - bytes.LastIndexByte(before, '\n')
+	return line, column
+}
+
+func stringOf(keys map[string]json.RawMessage, key string) (string, error) {
+	raw, ok := keys[key]
+	if !ok {
+		return "", nil
+	}
+	var s *string
+	if err := json.Unmarshal(raw, &s); err != nil || s == nil {
+		return "", fmt.Errorf("%q is not a string: correct it", key)
+	}
+	return *s, nil
+}
+
+// boolOf also takes the strings "true" and "false", as libcni does.
+func boolOf(keys map[string]json.RawMessage, key string) (bool, error) {
+	raw, ok := keys[key]
+	if !ok {
+		return false, nil
+	}
+	switch strings.ToLower(strings.Trim(string(raw), `"`)) {
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	}
+	return false, fmt.Errorf("%q is neither true nor false: correct it", key)
+}
+
+func pluginsOf(keys map[string]json.RawMessage) ([]json.RawMessage, error) {
+	raw, ok := keys["plugins"]
+	if !ok {
+		return nil, nil
+	}
+	var plugins []json.RawMessage
+	if err := json.Unmarshal(raw, &plugins); err != nil || plugins == nil {
+		return nil, errors.New(`"plugins" is not a list: correct it`)
+	}
+	if len(plugins) == 0 {
+		return nil, errors.New(`"plugins" is an empty list: add a plugin, or remove the key if the plugins are in the sidecar directory`)
+	}
+	return plugins, nil
+}
+
+// versionOf chooses the version of a list.
+func versionOf(keys map[string]json.RawMessage) (string, error) {
+	var declared []string
+	if raw, ok := keys["cniVersions"]; ok {
+		if err := json.Unmarshal(raw, &declared); err != nil {
+			return "", errors.New(`"cniVersions" is not a list of strings: correct it`)
+		}
+	}
+	single, err := stringOf(keys, "cniVersion")
+	if err != nil {
+		return "", err
+	}
+	if single != "" || len(declared) == 0 {
+		declared = append(declared, single)
+	}
+	return chooseVersion(declared)
+}
+
+// chooseVersion returns the highest declared version that libcni implements.
+// libcni itself also accepts one that does not exist, such as 0.5.0, and then
+// cannot read any plugin's result.
+func chooseVersion(declared []string) (string, error) {
+	for _, v := range slices.Backward(version.All.SupportedVersions()) {
+		if slices.Contains(declared, v) {
+			return v, nil
+		}
+	}
+	if slices.Contains(declared, "") {
+		return oldestVersion, nil
+	}
+	return "", fmt.Errorf(`cniVersion %s is not supported: use one of %s, or add one of them to "cniVersions"`,
+		strings.Join(declared, ", "), strings.Join(version.All.SupportedVersions(), ", "))
+}
+
+func validateName(name string) error {
+	if name == "" {
+		return errors.New(`no network name: set "name"`)
+	}
+	if err := utils.ValidateNetworkName(name); err != nil {
+		return fmt.Errorf("network name %q: %w: use letters, digits, '_', '.' and '-', a letter or digit first", name, err)
+	}
+	return nil
+}
+
+// pluginOf reads the configuration of one plugin and checks what every plugin
+// needs. What else a plugin requires is for the plugin to say.
+func pluginOf(data []byte) (*libcni.PluginConfig, error) {
+	keys, err := parseObject(data)
+	if err != nil {
+		return nil, err
+	}
+	conf, err := libcni.NetworkPluginConfFromBytes(data)
+	if err != nil {
+		if raw := string(keys["type"]); raw == "" || raw == `""` {
+			return nil, errNoType
+		}
+		return nil, fmt.Errorf("%w: correct it", err)
+	}
+	// The type becomes a file name below the plugin directories.
+	if t := conf.Network.Type; t == "." || t == ".." || strings.ContainsAny(t, "/\\\x00") {
+		return nil, fmt.Errorf("type %q is not a file name: name the plugin's program without a path", t)
+	}
+	return conf, nil
+}
+
+func hasKey(data []byte, key string) bool {
+	keys, err := parseObject(data)
+	_, ok := keys[key]
+	return err == nil && ok
+}
