@@ -1,0 +1,142 @@
+package configurator
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// maxIDLength keeps every file name that is made from an ID below the limit of
+// the file systems, with room for names of networks and interfaces.
+const maxIDLength = 128
+
+func validateID(id string) error {
+	if len(id) > maxIDLength {
+		return fmt.Errorf("%w: ID %q... has %d characters; at most %d are allowed", ErrInvalidAllocation, id[:32], len(id), maxIDLength)
+	}
+	if err := utils.ValidateContainerID(id); err != nil {
+		return fmt.Errorf("%w: ID %q: must be letters, digits, '_', '.' and '-', and begin with a letter or digit: %w", ErrInvalidAllocation, id, err)
+	}
+	return nil
+}
+
+// validate finds everything that is wrong with an allocation by itself.
+func (a *Allocation) validate() error {
+	errs := []error{validateID(a.ID)}
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: %s", ErrInvalidAllocation, fmt.Sprintf(format, args...)))
+	}
+	if !filepath.IsAbs(a.Netns) {
+		bad("netns %q: must be an absolute path", a.Netns)
+	}
+	for _, args := range []map[string]string{a.Args, a.SchedulerArgs} {
+		for _, k := range slices.Sorted(maps.Keys(args)) {
+			if k == "" || strings.ContainsAny(k, ";=\x00") {
+				bad("args: key %q: must not be empty nor hold ';', '=' or NUL", k)
+			}
+			if strings.ContainsAny(args[k], ";\x00") {
+				bad("args: value %q of %q: must not hold ';' nor NUL", args[k], k)
+			}
+		}
+	}
+	if a.MAC != "" {
+		if _, err := net.ParseMAC(a.MAC); err != nil {
+			bad("mac %q: is no hardware address", a.MAC)
+		}
+	}
+	for _, ip := range a.IPs {
+		if _, err := netip.ParsePrefix(ip); err != nil {
+			if _, err := netip.ParseAddr(ip); err != nil {
+				bad("ips: %q: is neither an address nor one with a prefix length", ip)
+			}
+		}
+	}
+	a.validateRanges(bad)
+	return errors.Join(errs...)
+}
+
+func (a *Allocation) validateRanges(bad func(string, ...any)) {
+	for i, set := range a.IPRanges {
+		for j, r := range set {
+			if _, err := netip.ParsePrefix(r.Subnet); err != nil {
+				bad("ipRanges[%d][%d]: subnet %q: must be an address with a prefix length", i, j, r.Subnet)
+			}
+			for _, ip := range []string{r.RangeStart, r.RangeEnd, r.Gateway} {
+				if _, err := netip.ParseAddr(ip); ip != "" && err != nil {
+					bad("ipRanges[%d][%d]: %q: is no address", i, j, ip)
+				}
+			}
+		}
+	}
+}
+
+// ignoreUnknown lets plugins pass over arguments that are meant for others;
+// see the CNI conventions.
+const ignoreUnknown = "IgnoreUnknown"
+
+// cniArgs are the CNI_ARGS: IgnoreUnknown first, then the rest by key; the
+// scheduler's own win.
+func (a *Allocation) cniArgs() [][2]string {
+	merged := map[string]string{ignoreUnknown: "true"}
+	maps.Copy(merged, a.Args)
+	maps.Copy(merged, a.SchedulerArgs)
+	args := [][2]string{{ignoreUnknown, merged[ignoreUnknown]}}
+	delete(merged, ignoreUnknown)
+	for _, k := range slices.Sorted(maps.Keys(merged)) {
+		args = append(args, [2]string{k, merged[k]})
+	}
+	return args
+}
+
+// capabilityArgs are the capability arguments in the spelling of the CNI
+// conventions; what the allocation does not ask for is left out.
+func (a *Allocation) capabilityArgs(ports []portmap.Mapping) (map[string]json.RawMessage, error) {
+	given := map[string]any{}
+	if len(ports) > 0 {
+		unlabelled := slices.Clone(ports)
+		for i := range unlabelled {
+			unlabelled[i].Label = ""
+		}
+		given["portMappings"] = unlabelled
+	}
+	if a.DNS != nil {
+		given["dns"] = a.DNS
+	}
+	if a.Bandwidth != nil {
+		given["bandwidth"] = a.Bandwidth
+	}
+	if len(a.IPs) > 0 {
+		given["ips"] = a.IPs
+	}
+	if len(a.IPRanges) > 0 {
+		given["ipRanges"] = a.IPRanges
+	}
+	if a.MAC != "" {
+		given["mac"] = a.MAC
+	}
+	if a.CgroupPath != "" {
+		given["cgroupPath"] = a.CgroupPath
+	}
+	if len(given) == 0 {
+		return nil, nil // as it is read back from a record
+	}
+	encoded := make(map[string]json.RawMessage, len(given))
+	for name, value := range given {
+		data, err := json.Marshal(value)
+		if err != nil {
+			return nil, fmt.Errorf("encode capability %q: %w", name, err)
+		}
+		encoded[name] = data
+	}
+	return encoded, nil
+}

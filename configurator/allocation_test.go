@@ -1,0 +1,128 @@
+package configurator
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// parseLoosely reads a result without the checks of engine.ParseResult.
+func parseLoosely(text string) (*types100.Result, error) {
+	r := &types100.Result{}
+	return r, json.Unmarshal([]byte(text), r)
+}
+
+func TestInvalidAllocations(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Allocation)
+		want   string
+	}{
+		"no ID":              {func(a *Allocation) { a.ID = "" }, `ID ""`},
+		"ID with slash":      {func(a *Allocation) { a.ID = "a/b" }, `ID "a/b"`},
+		"ID with dots":       {func(a *Allocation) { a.ID = ".." }, `ID ".."`},
+		"ID with spaces":     {func(a *Allocation) { a.ID = "a b" }, `ID "a b"`},
+		"ID with newline":    {func(a *Allocation) { a.ID = "a\n" }, `ID "a\n"`},
+		"ID with NUL":        {func(a *Allocation) { a.ID = "a\x00b" }, `ID "a\x00b"`},
+		"ID of 10,000":       {func(a *Allocation) { a.ID = strings.Repeat("x", 10000) }, "10000 characters"},
+		"ID too long by one": {func(a *Allocation) { a.ID = strings.Repeat("x", maxIDLength+1) }, "129 characters"},
+		"no netns":           {func(a *Allocation) { a.Netns = "" }, `netns ""`},
+		"relative netns":     {func(a *Allocation) { a.Netns = "run/netns/x" }, `netns "run/netns/x"`},
+		"semicolon in key":   {func(a *Allocation) { a.Args = map[string]string{"a;b": "c"} }, `key "a;b"`},
+		"equals in key":      {func(a *Allocation) { a.Args = map[string]string{"a=b": "c"} }, `key "a=b"`},
+		"empty key":          {func(a *Allocation) { a.Args = map[string]string{"": "c"} }, `key ""`},
+		"semicolon in value": {func(a *Allocation) { a.SchedulerArgs = map[string]string{"a": "b;c"} }, `value "b;c" of "a"`},
+		"MAC":                {func(a *Allocation) { a.MAC = "02:00" }, `mac "02:00"`},
+		"IP":                 {func(a *Allocation) { a.IPs = []string{"10.0.0.1/24", "10.0.0"} }, `"10.0.0"`},
+		"range":              {func(a *Allocation) { a.IPRanges = [][]IPRange{{{Subnet: "10.0.0.0"}}} }, `subnet "10.0.0.0"`},
+		"gateway":            {func(a *Allocation) { a.IPRanges = [][]IPRange{{{Subnet: "10.0.0.0/8", Gateway: "x"}}} }, `"x"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := Allocation{ID: "ok", Netns: "/run/netns/ok"}
+			require.NoError(t, a.validate())
+			c.change(&a)
+			err := a.validate()
+			require.ErrorIs(t, err, ErrInvalidAllocation)
+			require.ErrorContains(t, err, c.want)
+			require.Less(t, len(err.Error()), 1000)
+		})
+	}
+}
+
+func TestArgs(t *testing.T) {
+	a := Allocation{
+		Args:          map[string]string{"B": "job", "A": "job=with=equals", "Z": ""},
+		SchedulerArgs: map[string]string{"B": "scheduler", "C": "3"},
+	}
+	require.Equal(t, [][2]string{{"IgnoreUnknown", "true"}, {"A", "job=with=equals"}, {"B", "scheduler"}, {"C", "3"}, {"Z", ""}}, a.cniArgs())
+	require.Equal(t, [][2]string{{"IgnoreUnknown", "true"}}, (&Allocation{}).cniArgs())
+	require.Equal(t, [][2]string{{"IgnoreUnknown", "0"}}, (&Allocation{Args: map[string]string{"IgnoreUnknown": "0"}}).cniArgs())
+}
+
+func TestCapabilityArgs(t *testing.T) {
+	a := Allocation{
+		DNS:        &DNS{Servers: []string{"10.0.0.1"}, Domain: "d", Searches: []string{"s"}, Options: []string{"o"}},
+		Bandwidth:  &Bandwidth{IngressRate: 1, IngressBurst: 2, EgressRate: 3, EgressBurst: 4},
+		IPs:        []string{"10.0.0.5/24"},
+		IPRanges:   [][]IPRange{{{Subnet: "10.0.0.0/24", RangeStart: "10.0.0.2", RangeEnd: "10.0.0.9", Gateway: "10.0.0.1"}}},
+		MAC:        "02:00:00:00:00:05",
+		CgroupPath: "/kubepods/x",
+	}
+	got, err := a.capabilityArgs([]portmap.Mapping{{Label: "http", HostPort: 80, ContainerPort: 8080, Protocol: "tcp", HostIP: "192.0.2.1"}, {HostPort: 53, ContainerPort: 53, Protocol: "udp"}})
+	require.NoError(t, err)
+	text, err := json.Marshal(got)
+	require.NoError(t, err)
+	require.JSONEq(t, `{
+		"portMappings": [{"hostPort":80,"containerPort":8080,"protocol":"tcp","hostIP":"192.0.2.1"},{"hostPort":53,"containerPort":53,"protocol":"udp"}],
+		"dns": {"servers":["10.0.0.1"],"domain":"d","searches":["s"],"options":["o"]},
+		"bandwidth": {"ingressRate":1,"ingressBurst":2,"egressRate":3,"egressBurst":4},
+		"ips": ["10.0.0.5/24"],
+		"ipRanges": [[{"subnet":"10.0.0.0/24","rangeStart":"10.0.0.2","rangeEnd":"10.0.0.9","gateway":"10.0.0.1"}]],
+		"mac": "02:00:00:00:00:05",
+		"cgroupPath": "/kubepods/x"}`, string(text))
+
+	none, err := (&Allocation{}).capabilityArgs(nil)
+	require.NoError(t, err)
+	require.Empty(t, none)
+}
+
+func TestTransient(t *testing.T) {
+	for code := uint(0); code < 120; code++ {
+		err := fmt.Errorf("ADD: %w", types.NewError(code, "said the plugin", ""))
+		require.Equal(t, code < 1 || code > 7, transient(err), "code %d", code)
+	}
+	require.True(t, transient(types.NewError(types.ErrTryAgainLater, "", "")))
+	require.True(t, transient(types.NewError(types.ErrInternal, "", "")))
+	require.True(t, transient(errors.New("connection refused")))
+	require.False(t, transient(fmt.Errorf("x: %w", ErrNoAddress)))
+	require.False(t, transient(fmt.Errorf("x: %w", ErrInvalidResult)))
+}
+
+func TestInvalidConfig(t *testing.T) {
+	for name, c := range map[string]struct {
+		cfg  Config
+		want string
+	}{
+		"relative ConfDir":  {Config{ConfDir: "conf"}, `ConfDir "conf"`},
+		"relative StateDir": {Config{StateDir: "state"}, `StateDir "state"`},
+		"long prefix":       {Config{InterfacePrefix: "fifteencharactr"}, "InterfacePrefix"},
+		"slash in prefix":   {Config{InterfacePrefix: "e/"}, "InterfacePrefix"},
+		"engine":            {Config{Engine: "warp"}, `Engine "warp"`},
+		"both":              {Config{Network: "a", Networks: []string{"b", "c"}}, "either Network or Networks"},
+		"timeout":           {Config{Timeout: -1}, "Timeout"},
+		"attempts":          {Config{Retry: RetryPolicy{Attempts: -1}}, "Retry.Attempts"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := New(c.cfg)
+			require.ErrorIs(t, err, ErrInvalidConfig)
+			require.ErrorContains(t, err, c.want)
+		})
+	}
+}

@@ -1,0 +1,60 @@
+package configurator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/record"
+)
+
+// Check finds out whether the network of an allocation is still as Setup left
+// it, with CHECK of every plugin, and changes nothing. Only the ID of the
+// allocation is looked at. It is ErrNotFound where nothing is set up, and
+// ErrUnhealthy, with what the plugins said, where something is amiss.
+//
+// Networks whose configuration is too old for CHECK, or disables it, are only
+// looked at from outside: the interface must be there with its addresses.
+func (c *Configurator) Check(ctx context.Context, a Allocation) error {
+	if err := validateID(a.ID); err != nil {
+		return err
+	}
+	unlock, err := c.store.Lock(ctx, a.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := c.load(a.ID)
+	if err != nil {
+		return err
+	}
+	return c.checkRecord(ctx, r)
+}
+
+// checkRecord is Check of a record; the caller holds its lock.
+func (c *Configurator) checkRecord(ctx context.Context, r *record.Record) error {
+	unhealthy := func(err error) error {
+		return fmt.Errorf("allocation %q: %w: %w", r.ID, ErrUnhealthy, err)
+	}
+	if r.Phase != record.Ready {
+		return unhealthy(fmt.Errorf("its record is in phase %q", r.Phase))
+	}
+	if err := validateNetns(r.Netns); err != nil {
+		return unhealthy(err)
+	}
+	if err := checkInterfaces(r); err != nil {
+		return unhealthy(err)
+	}
+	req, err := c.request(r)
+	if err != nil {
+		return unhealthy(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	err = c.engine(r).Check(ctx, req)
+	if err == nil || errors.Is(err, engine.ErrCheckUnsupported) {
+		return nil
+	}
+	return unhealthy(err)
+}

@@ -1,0 +1,174 @@
+package configurator
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/containernetworking/cni/pkg/utils"
+)
+
+// Config says where networks and plugins are found and how they are run. The
+// zero value is the host's default network with the defaults given here.
+type Config struct {
+	// Network is the name of the network; "" is the default network of
+	// ConfDir: that of the first valid file.
+	Network string
+	// Networks are several networks, in order, in place of Network. The first
+	// is the primary one: its interface is eth0, the next one's eth1.
+	Networks []string
+	// ConfDir holds the conflists; default /etc/cni/net.d.
+	ConfDir string
+	// PluginDirs are searched for plugins, in order; default $CNI_PATH, else
+	// /opt/cni/bin, /usr/lib/cni and /usr/libexec/cni.
+	PluginDirs []string
+	// VendorDir is a prefix under which vendors install plugins: a plugin of
+	// type T is first looked for in VendorDir/opt/T/bin. "" for none.
+	VendorDir string
+	// InterfacePrefix and a number name the interfaces; default "eth".
+	InterfacePrefix string
+	// IgnorePortMappingHostIP publishes every port on all addresses of the host.
+	IgnorePortMappingHostIP bool
+	// StateDir holds the records. It should be on tmpfs, as the kernel's state
+	// does not survive a reboot either; default /run/allocnet.
+	StateDir string
+	// Subnets are those of the embedded network "allocnet", at most one per
+	// family; default 10.202.0.0/16 and fd0a:110c:2e7::/64.
+	Subnets []netip.Prefix
+	// Engine runs the plugins; default EngineAuto.
+	Engine Engine
+	// Retry is how an ADD is tried again.
+	Retry RetryPolicy
+	// Timeout bounds one run of all plugins of an allocation (an ADD, a CHECK
+	// or a DEL), where the context does not do so earlier; default 1 minute.
+	Timeout time.Duration
+	// OnForced is called with what had to be removed by force, because DEL did
+	// not. It may be called from several goroutines at once and must not call
+	// the Configurator. Default none; the Logger is told in any case.
+	OnForced func(id string, removed []Leftover)
+	// Logger gets warnings about retries and forced cleanups; default none.
+	Logger hclog.Logger
+}
+
+// Engine is a way to run plugins.
+type Engine string
+
+const (
+	// EngineAuto chooses for every allocation; it is the zero value's meaning.
+	EngineAuto Engine = "auto"
+	// EngineExec runs plugin binaries, through containerd/go-cni.
+	EngineExec Engine = "exec"
+	// EngineNative does the work of the reference plugins inside the process.
+	EngineNative Engine = "native"
+)
+
+// RetryPolicy bounds the attempts of one Setup. Only errors that can pass are
+// tried again; see Setup.
+type RetryPolicy struct {
+	// Attempts is how often ADD is tried at most; default 3.
+	Attempts int
+	// Delay is the wait between two attempts, to which a random part of up to
+	// Jitter is added. 0 means the default of one second each, less means none.
+	Delay, Jitter time.Duration
+}
+
+// Defaults of the Config.
+const (
+	DefaultConfDir         = "/etc/cni/net.d"
+	DefaultStateDir        = "/run/allocnet"
+	DefaultInterfacePrefix = "eth"
+	DefaultTimeout         = time.Minute
+)
+
+func defaultPluginDirs() []string {
+	if path := os.Getenv("CNI_PATH"); path != "" {
+		return filepath.SplitList(path)
+	}
+	return []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
+}
+
+// withDefaults fills in what the caller left open.
+func (c Config) withDefaults() Config {
+	if len(c.Networks) == 0 {
+		c.Networks = []string{c.Network}
+	}
+	if len(c.PluginDirs) == 0 {
+		c.PluginDirs = defaultPluginDirs()
+	}
+	orString(&c.ConfDir, DefaultConfDir)
+	orString(&c.StateDir, DefaultStateDir)
+	orString(&c.InterfacePrefix, DefaultInterfacePrefix)
+	if c.Engine == "" {
+		c.Engine = EngineAuto
+	}
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	if c.OnForced == nil {
+		c.OnForced = func(string, []Leftover) {}
+	}
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	c.Retry = c.Retry.withDefaults()
+	return c
+}
+
+func (r RetryPolicy) withDefaults() RetryPolicy {
+	if r.Attempts == 0 {
+		r.Attempts = 3
+	}
+	for _, d := range []*time.Duration{&r.Delay, &r.Jitter} {
+		switch {
+		case *d == 0:
+			*d = time.Second
+		case *d < 0:
+			*d = 0
+		}
+	}
+	return r
+}
+
+func orString(s *string, otherwise string) {
+	if *s == "" {
+		*s = otherwise
+	}
+}
+
+// validate finds what is wrong with a configuration that has its defaults.
+func (c Config) validate() error {
+	var errs []error
+	bad := func(field string, value any, why string) {
+		errs = append(errs, fmt.Errorf("%w: %s %q: %s", ErrInvalidConfig, field, value, why))
+	}
+	if len(c.Networks) > 1 && c.Network != "" {
+		bad("Network", c.Network, "give either Network or Networks")
+	}
+	for field, dir := range map[string]string{"ConfDir": c.ConfDir, "StateDir": c.StateDir} {
+		if !filepath.IsAbs(dir) {
+			bad(field, dir, "must be an absolute path")
+		}
+	}
+	if err := utils.ValidateInterfaceName(c.InterfacePrefix + "00"); err != nil {
+		bad("InterfacePrefix", c.InterfacePrefix, err.Details+" "+err.Msg)
+	}
+	switch c.Engine {
+	case EngineAuto, EngineExec:
+	case EngineNative:
+		bad("Engine", c.Engine, "not part of this build; use auto or exec")
+	default:
+		bad("Engine", c.Engine, "must be auto or exec")
+	}
+	if c.Timeout < 0 {
+		bad("Timeout", c.Timeout, "must not be negative")
+	}
+	if c.Retry.Attempts < 0 {
+		bad("Retry.Attempts", fmt.Sprint(c.Retry.Attempts), "must not be negative")
+	}
+	return errors.Join(errs...)
+}

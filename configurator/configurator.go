@@ -1,0 +1,202 @@
+package configurator
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+
+	"github.com/allocnet/allocnet/internal/conflist"
+	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/engine/cniexec"
+	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// Configurator gives allocations their networks and takes them away again. It
+// is safe for concurrent use, also beside other processes on the same StateDir:
+// operations on one allocation run one after the other, on different ones at
+// once.
+type Configurator struct {
+	cfg     Config
+	confs   *conflist.Dir
+	store   *record.Store
+	engines map[Engine]engine.Engine
+
+	// What tests replace.
+	now    func() time.Time
+	jitter func(most time.Duration) time.Duration
+	sleep  sleeper
+}
+
+// New makes a Configurator and the state directory. The configuration
+// directory may still be missing or empty: it is read again whenever a network
+// is looked for. Errors: errors.Is ErrInvalidConfig; those of the file system.
+func New(cfg Config) (*Configurator, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{StateDir: cfg.StateDir, Subnets: cfg.Subnets})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+	}
+	store, err := record.Open(cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	return &Configurator{
+		cfg:     cfg,
+		confs:   conflist.New(cfg.ConfDir, embedded),
+		store:   store,
+		engines: map[Engine]engine.Engine{EngineExec: cniexec.Engine{}},
+		now:     time.Now,
+		jitter:  randomJitter,
+		sleep:   sleep,
+	}, nil
+}
+
+func randomJitter(most time.Duration) time.Duration {
+	if most <= 0 {
+		return 0
+	}
+	return rand.N(most)
+}
+
+// plan turns an allocation into the record of what is asked for it. It does not
+// look at the host.
+func (c *Configurator) plan(a *Allocation) (*record.Record, error) {
+	ports, portErr := c.mappings(a)
+	if err := errors.Join(a.validate(), portErr); err != nil {
+		return nil, err
+	}
+	return c.newRecord(a, ports)
+}
+
+// mappings are the ports of an allocation, one per protocol.
+func (c *Configurator) mappings(a *Allocation) ([]portmap.Mapping, error) {
+	mappings, err := portmap.Mappings(a.Ports, portmap.Options{IgnoreHostIP: c.cfg.IgnorePortMappingHostIP})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidAllocation, err)
+	}
+	return mappings, nil
+}
+
+func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*record.Record, error) {
+	capabilities, err := a.capabilityArgs(ports)
+	return &record.Record{
+		ID: a.ID, Netns: a.Netns, Phase: record.Adding, Engine: string(EngineExec),
+		Asked: c.asked(a), Args: a.cniArgs(), Capabilities: capabilities,
+		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, Created: c.now(),
+	}, err
+}
+
+// planNetworks finds the networks that a record asks for.
+func (c *Configurator) planNetworks(r *record.Record) error {
+	for i, name := range r.Asked {
+		n, err := c.lookup(name)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			if n, err = n.WithoutCapabilities(primaryCapabilities...); err != nil {
+				return err
+			}
+		}
+		for _, earlier := range r.Attachments {
+			if earlier.Network == n.Name {
+				return fmt.Errorf("%w: network %q is named twice", ErrInvalidAllocation, n.Name)
+			}
+		}
+		r.Attachments = append(r.Attachments, record.Attachment{
+			Network: n.Name, IfName: fmt.Sprintf("%s%d", r.InterfacePrefix, i), Config: n.Bytes,
+		})
+	}
+	return nil
+}
+
+// primaryCapabilities are about one interface only: given to every network of
+// an allocation, they would ask twice for the same address or host port.
+var primaryCapabilities = []string{"portMappings", "ips", "ipRanges", "mac"}
+
+// asked are the names of the networks that an allocation asks for.
+func (c *Configurator) asked(a *Allocation) []string {
+	if len(a.Networks) > 0 {
+		return a.Networks
+	}
+	return c.cfg.Networks
+}
+
+func (c *Configurator) lookup(name string) (*conflist.Network, error) {
+	n, err := c.confs.Lookup(name)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnknownNetwork, err)
+	}
+	return n, nil
+}
+
+// installed finds the plugins of a record that have no binary.
+func (c *Configurator) installed(r *record.Record) error {
+	var errs []error
+	for _, a := range r.Attachments {
+		n, err := conflist.Parse(a.Config)
+		if err != nil {
+			return err
+		}
+		for _, t := range append(n.PluginTypes(), n.IPAMTypes()...) {
+			dirs := c.pluginDirs(t)
+			if _, err := invoke.FindInPath(t, dirs); err != nil {
+				errs = append(errs, fmt.Errorf("%w: network %q needs plugin %q, which is in none of %q; install it there or name its directory",
+					ErrPluginNotInstalled, a.Network, t, dirs))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// request is a record as the engine wants it.
+func (c *Configurator) request(r *record.Record) (*engine.Request, error) {
+	req := &engine.Request{
+		ID: r.ID, Netns: r.Netns, Args: r.Args, Capabilities: r.Capabilities, InterfacePrefix: r.InterfacePrefix,
+	}
+	var types []string
+	for _, a := range r.Attachments {
+		n, err := conflist.Parse(a.Config)
+		if err != nil {
+			return nil, fmt.Errorf("recorded configuration of network %q: %w", a.Network, err)
+		}
+		types = append(types, n.PluginTypes()...)
+		types = append(types, n.IPAMTypes()...)
+		attachment := engine.Attachment{List: n.List, Bytes: a.Config}
+		if a.Result != nil {
+			// A result that contradicts itself was never acknowledged; DEL goes
+			// without it.
+			if result, err := engine.ParseResult(a.Result); err == nil {
+				attachment.Result = result
+			}
+		}
+		req.Attachments = append(req.Attachments, attachment)
+	}
+	req.PluginDirs = c.pluginDirs(types...)
+	return req, nil
+}
+
+// warnUndeclared says which capability arguments no plugin will get.
+func (c *Configurator) warnUndeclared(r *record.Record) {
+	declared := map[string]bool{}
+	for _, a := range r.Attachments {
+		if n, err := conflist.Parse(a.Config); err == nil {
+			for _, name := range n.Capabilities() {
+				declared[name] = true
+			}
+		}
+	}
+	for name := range r.Capabilities {
+		if !declared[name] {
+			c.cfg.Logger.Warn("no plugin of the networks declares a capability that the allocation uses; it has no effect",
+				"alloc", r.ID, "capability", name)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package configurator
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/allocnet/allocnet/cleanup"
+)
+
+// Errors that errors.Is finds in what this package returns. Beside them,
+// errors.As finds *types.Error of the CNI library with the code of a plugin,
+// *portmap.ConflictError, *portmap.PortError, *NetworkError and *LeftoverError.
+var (
+	// ErrInvalidConfig: the Config cannot be used.
+	ErrInvalidConfig = errors.New("invalid configuration")
+	// ErrInvalidAllocation: the Allocation cannot be set up as it is.
+	ErrInvalidAllocation = errors.New("invalid allocation")
+	// ErrDifferent: another allocation is set up under this ID.
+	ErrDifferent = errors.New("a different allocation has this ID")
+	// ErrNotFound: no such allocation is set up.
+	ErrNotFound = errors.New("allocation not found")
+	// ErrUnknownNetwork: no valid configuration has the name.
+	ErrUnknownNetwork = errors.New("unknown network")
+	// ErrPluginNotInstalled: the binary of a plugin type was not found.
+	ErrPluginNotInstalled = errors.New("plugin not installed")
+	// ErrInvalidResult: the result of the plugins contradicts itself.
+	ErrInvalidResult = errors.New("invalid CNI result")
+	// ErrNoAddress: no interface of the result has an address.
+	ErrNoAddress = errors.New("no interface has an address")
+	// ErrUnhealthy: a CHECK found that the network is not as ADD left it.
+	ErrUnhealthy = errors.New("network is not as it was set up")
+	// ErrIncomplete: something of the allocation may still be on the host; its
+	// record is kept, so that Teardown or GC can go on.
+	ErrIncomplete = errors.New("not everything could be taken away, the record is kept")
+)
+
+// Leftover is something that an allocation left on the host.
+type Leftover = cleanup.Leftover
+
+// LeftoverError names what could not be removed from the host.
+type LeftoverError struct {
+	ID        string
+	Leftovers []Leftover
+}
+
+func (e *LeftoverError) Error() string {
+	parts := make([]string, len(e.Leftovers))
+	for i, l := range e.Leftovers {
+		parts[i] = l.String()
+	}
+	return fmt.Sprintf("allocation %q left on the host: %s", e.ID, strings.Join(parts, "; "))
+}
+
+// NetworkError names a file of the configuration directory that was skipped,
+// and why.
+type NetworkError struct {
+	File string
+	Err  error
+}
+
+func (e *NetworkError) Error() string { return e.File + ": " + e.Err.Error() }
+func (e *NetworkError) Unwrap() error { return e.Err }

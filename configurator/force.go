@@ -1,0 +1,58 @@
+package configurator
+
+import (
+	"context"
+
+	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/internal/record"
+)
+
+// Audit lists everything that an allocation has on the host, found by its ID,
+// its record and, where that is gone, today's configuration. It changes
+// nothing. Of an allocation that is set up these are no leftovers but its
+// network.
+func (c *Configurator) Audit(ctx context.Context, a Allocation) ([]Leftover, error) {
+	target, unlock, err := c.lockTarget(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	return cleanup.Audit(ctx, target)
+}
+
+// Force removes everything that an allocation has on the host without running
+// any plugin, and then its record. It is for what Teardown cannot do: a plugin
+// that is gone, or fails for ever. It returns what it removed; when something
+// is left the record is kept and the error is ErrIncomplete.
+func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, error) {
+	target, unlock, err := c.lockTarget(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	flushErr := cleanup.FlushConntrack(ctx, target)
+	removed, err := cleanup.Force(ctx, target)
+	if err == nil {
+		err = flushErr
+	}
+	if err != nil {
+		return removed, wrapIncomplete(&record.Record{ID: a.ID}, err)
+	}
+	return removed, c.store.Delete(a.ID)
+}
+
+// lockTarget locks an allocation and says what cleanup has to look for.
+func (c *Configurator) lockTarget(ctx context.Context, a Allocation) (cleanup.Target, func(), error) {
+	if err := validateID(a.ID); err != nil {
+		return cleanup.Target{}, nil, err
+	}
+	unlock, err := c.store.Lock(ctx, a.ID)
+	if err != nil {
+		return cleanup.Target{}, nil, err
+	}
+	r, err := c.store.Get(a.ID)
+	if err != nil {
+		r = c.guess(a)
+	}
+	return cleanupTarget(r), unlock, nil
+}

@@ -1,0 +1,110 @@
+package configurator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/internal/conflist"
+	"github.com/allocnet/allocnet/internal/record"
+)
+
+// GC takes away every allocation that is not live: those that have a record,
+// and those that hold only an address of the embedded network. live must name
+// every allocation for which Setup was called and Teardown was not; what is set
+// up while GC runs is left alone.
+//
+// Then it tells the plugins of all networks, by CNI GC (specification 1.1,
+// unless the network disables it), which attachments still exist. Do not share
+// a network name with another runtime whose attachments GC should not take.
+//
+// GC goes on after errors and joins them; the report tells what was done all
+// the same.
+func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error) {
+	report := &GCReport{Removed: []string{}, Kept: []string{}}
+	var mu sync.Mutex
+	collecting := *c // the same configurator, that also tells us what it forced
+	collecting.cfg.OnForced = func(id string, removed []Leftover) {
+		mu.Lock()
+		defer mu.Unlock()
+		report.Forced = append(report.Forced, removed...)
+		c.cfg.OnForced(id, removed)
+	}
+	started := c.now()
+	ids, err := c.store.IDs()
+	errs := []error{err}
+	var networks []*conflist.Network
+	for _, id := range ids {
+		r, getErr := c.store.Get(id)
+		if getErr == nil {
+			networks = append(networks, networksOf(r)...)
+		}
+		if slices.Contains(live, id) || getErr == nil && r.Created.After(started) {
+			report.Kept = append(report.Kept, id)
+			continue
+		}
+		if err := collecting.Teardown(ctx, Allocation{ID: id}); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		report.Removed = append(report.Removed, id)
+	}
+	valid, _ := c.confs.Networks()
+	networks = append(networks, valid...)
+	errs = append(errs, c.gcPlugins(ctx, networks))
+	return report, errors.Join(errs...)
+}
+
+// networksOf are the networks of a record, as they were when it was made.
+func networksOf(r *record.Record) []*conflist.Network {
+	var networks []*conflist.Network
+	for _, a := range r.Attachments {
+		if n, err := conflist.Parse(a.Config); err == nil {
+			networks = append(networks, n)
+		}
+	}
+	return networks
+}
+
+// gcPlugins runs CNI GC on every network; of several with the same name, on the
+// last. No ADD or DEL may run meanwhile (CNI specification, "GC").
+func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Network) error {
+	byName := map[string]*libcni.NetworkConfigList{}
+	for _, n := range networks {
+		byName[n.Name] = n.List
+	}
+	unlock, err := c.store.LockAll(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	records, err := c.store.List()
+	if err != nil {
+		return err // a list with gaps would have plugins take live attachments away
+	}
+	attached := map[string][]types.GCAttachment{}
+	for _, r := range records {
+		for _, a := range r.Attachments {
+			attached[a.Network] = append(attached[a.Network], types.GCAttachment{ContainerID: r.ID, IfName: a.IfName})
+		}
+	}
+	var errs []error
+	for name, list := range byName {
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+		errs = append(errs, c.engines[EngineExec].GC(ctx, c.pluginDirs(pluginTypes(list)...), list, attached[name]))
+		cancel()
+	}
+	return errors.Join(errs...)
+}
+
+func pluginTypes(list *libcni.NetworkConfigList) []string {
+	var names []string
+	for _, p := range list.Plugins {
+		names = append(names, p.Network.Type)
+	}
+	return names
+}

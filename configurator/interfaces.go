@@ -1,0 +1,60 @@
+package configurator
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// checkInterfaces looks for every interface that a record's results put into
+// the sandbox, and for its addresses. It is cheaper than any CHECK, and all
+// there is for networks that have none.
+func checkInterfaces(r *record.Record) error {
+	status, err := statusOf(r)
+	if err != nil {
+		return err
+	}
+	ns, err := sandbox.Open(r.Netns)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return ns.Do(func() error {
+		var errs []error
+		for _, i := range status.Interfaces {
+			if i.Sandbox != "" {
+				errs = append(errs, checkInterface(i))
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// checkInterface runs inside the sandbox.
+func checkInterface(want Interface) error {
+	link, err := netlink.LinkByName(want.Name)
+	if err != nil {
+		return fmt.Errorf("interface %q: %w", want.Name, err)
+	}
+	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses of interface %q: %w", want.Name, err)
+	}
+	have := map[netip.Addr]bool{}
+	for _, a := range addrs {
+		if ip, ok := netip.AddrFromSlice(a.IP); ok {
+			have[ip.Unmap()] = true
+		}
+	}
+	for _, a := range want.Addresses {
+		if p, err := netip.ParsePrefix(a.Address); err == nil && !have[p.Addr().Unmap()] {
+			return fmt.Errorf("interface %q has lost its address %s", want.Name, a.Address)
+		}
+	}
+	return nil
+}

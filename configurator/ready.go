@@ -1,0 +1,73 @@
+package configurator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/allocnet/allocnet/internal/record"
+)
+
+// Ready finds out whether a Setup can be expected to work: the networks of the
+// Config are there, their plugins are installed and say so themselves (CNI
+// STATUS, specification 1.1), and the state directory can be written. It
+// changes nothing. All faults are joined.
+func (c *Configurator) Ready(ctx context.Context) error {
+	errs := []error{c.stateWritable()}
+	for _, name := range c.cfg.Networks {
+		errs = append(errs, c.networkReady(ctx, name))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Configurator) stateWritable() error {
+	f, err := os.CreateTemp(c.cfg.StateDir, ".ready-")
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+func (c *Configurator) networkReady(ctx context.Context, name string) error {
+	n, err := c.lookup(name)
+	if err != nil {
+		return err
+	}
+	r := &record.Record{Attachments: []record.Attachment{{Network: n.Name, Config: n.Bytes}}}
+	if err := c.installed(r); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	return c.engines[EngineExec].Status(ctx, c.pluginDirs(n.PluginTypes()...), n.List)
+}
+
+// Network is one network that Setup could be asked for.
+type Network struct {
+	Name         string   `json:"name"`
+	File         string   `json:"file,omitempty"` // "" for the embedded network
+	CNIVersion   string   `json:"cniVersion"`
+	Plugins      []string `json:"plugins"`
+	Capabilities []string `json:"capabilities"`
+	Default      bool     `json:"default"`
+}
+
+// Networks lists the networks that are in force, in the order of their files,
+// the embedded one last, and the files that were skipped.
+func (c *Configurator) Networks() ([]Network, []*NetworkError) {
+	first, defaultErr := c.confs.Lookup("")
+	valid, broken := c.confs.Networks()
+	networks := make([]Network, 0, len(valid))
+	for _, n := range valid {
+		networks = append(networks, Network{
+			Name: n.Name, File: n.File, CNIVersion: n.List.CNIVersion, Plugins: n.PluginTypes(),
+			Capabilities: n.Capabilities(), Default: defaultErr == nil && n.Name == first.Name,
+		})
+	}
+	var errs []*NetworkError
+	for _, b := range broken {
+		errs = append(errs, &NetworkError{File: b.File, Err: b.Err})
+	}
+	return networks, errs
+}

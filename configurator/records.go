@@ -1,0 +1,84 @@
+package configurator
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/record"
+)
+
+// List returns the records of all allocations, sorted by ID. Records that
+// cannot be read are left out and joined in the error; the others are returned
+// with it.
+func (c *Configurator) List() ([]Record, error) {
+	stored, err := c.store.List()
+	errs := []error{err}
+	records := make([]Record, 0, len(stored))
+	for _, r := range stored {
+		public, err := publicRecord(r)
+		errs = append(errs, err)
+		records = append(records, *public)
+	}
+	return records, errors.Join(errs...)
+}
+
+// Get returns the record of one allocation, or ErrNotFound.
+func (c *Configurator) Get(id string) (*Record, error) {
+	r, err := c.load(id)
+	if err != nil {
+		return nil, err
+	}
+	return publicRecord(r)
+}
+
+// load reads a record for one of the public methods.
+func (c *Configurator) load(id string) (*record.Record, error) {
+	if err := validateID(id); err != nil {
+		return nil, err
+	}
+	r, err := c.store.Get(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %q has no record in %s", ErrNotFound, id, c.cfg.StateDir)
+	}
+	return r, err
+}
+
+// publicRecord is what the outside sees of a record. It is never nil.
+func publicRecord(r *record.Record) (*Record, error) {
+	public := &Record{
+		ID: r.ID, Netns: r.Netns, Phase: Phase(r.Phase), Engine: Engine(r.Engine),
+		Ports: r.Ports, Created: r.Created, Updated: r.Updated,
+	}
+	for _, a := range r.Attachments {
+		public.Networks = append(public.Networks, NetworkRecord{
+			Network: a.Network, Interface: a.IfName, Config: json.RawMessage(a.Config), Result: a.Result,
+		})
+	}
+	if r.Phase != record.Ready {
+		return public, nil
+	}
+	var err error
+	public.Status, err = statusOf(r)
+	return public, err
+}
+
+// statusOf selects the status from the recorded results. The selection is
+// deterministic, so it is not recorded itself.
+func statusOf(r *record.Record) (*Status, error) {
+	var results []networkResult
+	for _, a := range r.Attachments {
+		parsed, err := engine.ParseResult(a.Result)
+		if err != nil {
+			return nil, fmt.Errorf("allocation %q, network %q: %w: %w", r.ID, a.Network, ErrInvalidResult, err)
+		}
+		results = append(results, networkResult{network: a.Network, ifName: a.IfName, netns: r.Netns, result: parsed})
+	}
+	s, err := newStatus(results, r.Ports)
+	if err != nil {
+		return nil, fmt.Errorf("allocation %q: %w", r.ID, err)
+	}
+	return s, nil
+}

@@ -1,0 +1,147 @@
+package configurator
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// networkResult is what one network gave to the sandbox.
+type networkResult struct {
+	network string
+	ifName  string // that the runtime asked for
+	netns   string
+	result  *types100.Result
+}
+
+// newStatus selects from the results of all networks what a scheduler publishes.
+func newStatus(results []networkResult, ports []portmap.Mapping) (*Status, error) {
+	s := &Status{Ports: ports}
+	for _, r := range results {
+		if err := engine.Validate(r.result); err != nil {
+			return nil, fmt.Errorf("%w: network %q: %w", ErrInvalidResult, r.network, err)
+		}
+		interfaces := r.interfaces()
+		s.Interfaces = append(s.Interfaces, interfaces...)
+		s.Routes = append(s.Routes, r.routes()...)
+		if s.DNS == nil {
+			s.DNS = r.dns()
+		}
+		if s.InterfaceName == "" {
+			s.publish(primary(interfaces))
+		}
+	}
+	if s.InterfaceName == "" {
+		return nil, fmt.Errorf("%w in the result of %s", ErrNoAddress, networkNames(results))
+	}
+	return s, nil
+}
+
+func networkNames(results []networkResult) string {
+	var names []string
+	for _, r := range results {
+		names = append(names, fmt.Sprintf("network %q", r.network))
+	}
+	return strings.Join(names, ", ")
+}
+
+// interfaces are the interfaces of the result with their addresses. An address
+// that names no interface is of the one that the runtime asked for (CNI
+// specification, "ips"); where the plugin lists no such interface, it is added.
+func (r networkResult) interfaces() []Interface {
+	var list []Interface
+	for _, i := range r.result.Interfaces {
+		list = append(list, Interface{Network: r.network, Name: i.Name, MAC: i.Mac, MTU: i.Mtu, Sandbox: i.Sandbox})
+	}
+	for _, ip := range r.result.IPs {
+		var at int
+		if ip.Interface != nil {
+			at = *ip.Interface
+		} else {
+			list, at = r.requested(list)
+		}
+		a := Address{Address: ip.Address.String()}
+		if len(ip.Gateway) > 0 {
+			a.Gateway = ip.Gateway.String()
+		}
+		list[at].Addresses = append(list[at].Addresses, a)
+	}
+	return list
+}
+
+// requested finds the interface that the runtime asked for, or adds it.
+func (r networkResult) requested(list []Interface) ([]Interface, int) {
+	at := slices.IndexFunc(list, func(i Interface) bool { return i.Name == r.ifName && i.Sandbox != "" })
+	if at >= 0 {
+		return list, at
+	}
+	return append(list, Interface{Network: r.network, Name: r.ifName, Sandbox: r.netns}), len(list)
+}
+
+func (r networkResult) routes() []Route {
+	var routes []Route
+	for _, x := range r.result.Routes {
+		if x == nil {
+			continue
+		}
+		route := Route{Network: r.network, Destination: x.Dst.String(), MTU: x.MTU}
+		if len(x.GW) > 0 {
+			route.Gateway = x.GW.String()
+		}
+		routes = append(routes, route)
+	}
+	return routes
+}
+
+// dns is nil where the network names no server.
+func (r networkResult) dns() *DNS {
+	d := r.result.DNS
+	if len(d.Nameservers) == 0 {
+		return nil
+	}
+	return &DNS{Servers: d.Nameservers, Domain: d.Domain, Searches: d.Search, Options: d.Options}
+}
+
+// primary is the first interface, by name, that lies in a sandbox and has an
+// address; else the first that has an address; else nil.
+func primary(interfaces []Interface) *Interface {
+	sorted := slices.Clone(interfaces)
+	slices.SortStableFunc(sorted, func(a, b Interface) int { return strings.Compare(a.Name, b.Name) })
+	addressed := func(i Interface) bool { return len(i.Addresses) > 0 }
+	at := slices.IndexFunc(sorted, func(i Interface) bool { return i.Sandbox != "" && addressed(i) })
+	if at < 0 {
+		at = slices.IndexFunc(sorted, addressed)
+	}
+	if at < 0 {
+		return nil
+	}
+	return &sorted[at]
+}
+
+// publish takes the name and the first address of each family over from i.
+func (s *Status) publish(i *Interface) {
+	if i == nil {
+		return
+	}
+	s.InterfaceName = i.Name
+	for _, a := range i.Addresses {
+		p, err := netip.ParsePrefix(a.Address)
+		if err != nil {
+			continue
+		}
+		if addr := p.Addr().Unmap(); addr.Is4() && s.Address == "" {
+			s.Address = addr.String()
+		} else if addr.Is6() && s.AddressIPv6 == "" {
+			s.AddressIPv6 = addr.String()
+		}
+	}
+	if s.Address == "" {
+		s.Address = s.AddressIPv6
+	}
+}

@@ -1,0 +1,136 @@
+package configurator
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/engine"
+)
+
+// TestSelection holds the cases of the schedulers: which interface and which
+// addresses are published.
+func TestSelection(t *testing.T) {
+	for name, c := range map[string]struct {
+		results []string
+		want    Status // InterfaceName, Address, AddressIPv6 and DNS
+		wantErr error
+	}{
+		"bridge: host links without sandbox come first in the result": {
+			results: []string{`{"interfaces":[{"name":"cni0","mac":"02:00:00:00:00:01"},{"name":"veth1"},{"name":"eth0","sandbox":"/ns"}],
+				"ips":[{"interface":2,"address":"10.0.0.2/24","gateway":"10.0.0.1"}]}`},
+			want: Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+		},
+		"sorted by name, not by place": {
+			results: []string{`{"interfaces":[{"name":"eth1","sandbox":"/ns"},{"name":"eth0","sandbox":"/ns"}],
+				"ips":[{"interface":0,"address":"10.0.1.2/24"},{"interface":1,"address":"10.0.0.2/24"}]}`},
+			want: Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+		},
+		"a sandbox wins over a name": {
+			results: []string{`{"interfaces":[{"name":"aaa"},{"name":"eth0","sandbox":"/ns"}],
+				"ips":[{"interface":0,"address":"10.0.1.2/24"},{"interface":1,"address":"10.0.0.2/24"}]}`},
+			want: Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+		},
+		"an address wins over a sandbox": {
+			results: []string{`{"interfaces":[{"name":"eth0","sandbox":"/ns"},{"name":"veth9"}],
+				"ips":[{"interface":1,"address":"10.0.1.2/24"}]}`},
+			want: Status{InterfaceName: "veth9", Address: "10.0.1.2"},
+		},
+		"both families, the first of each, of the same interface": {
+			results: []string{`{"interfaces":[{"name":"eth0","sandbox":"/ns"},{"name":"eth1","sandbox":"/ns"}],
+				"ips":[{"interface":1,"address":"fd00::9/64"},{"interface":0,"address":"fd00::2/64"},{"interface":0,"address":"10.0.0.2/24"},{"interface":0,"address":"10.0.0.3/24"},{"interface":0,"address":"fd00::3/64"}]}`},
+			want: Status{InterfaceName: "eth0", Address: "10.0.0.2", AddressIPv6: "fd00::2"},
+		},
+		"IPv6 only is the address too": {
+			results: []string{`{"interfaces":[{"name":"eth0","sandbox":"/ns"}],"ips":[{"interface":0,"address":"fd00::2/64"}]}`},
+			want:    Status{InterfaceName: "eth0", Address: "fd00::2", AddressIPv6: "fd00::2"},
+		},
+		"an IPv4-mapped address is an IPv4 address": {
+			results: []string{`{"interfaces":[{"name":"eth0","sandbox":"/ns"}],"ips":[{"interface":0,"address":"::ffff:10.0.0.2/120"}]}`},
+			want:    Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+		},
+		"no interfaces: the address is of the one that was asked for": {
+			results: []string{`{"ips":[{"address":"10.0.0.2/24"}]}`},
+			want:    Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+		},
+		"an address without interface is of the one in the sandbox, not of its namesake on the host": {
+			results: []string{`{"interfaces":[{"name":"eth0"},{"name":"eth0","sandbox":"/ns"}],"ips":[{"address":"10.0.0.2/24"}]}`},
+			want:    Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+		},
+		"the first network is the primary one": {
+			results: []string{`{"interfaces":[{"name":"zzz","sandbox":"/ns"}],"ips":[{"interface":0,"address":"10.0.0.2/24"}],"dns":{}}`,
+				`{"interfaces":[{"name":"aaa","sandbox":"/ns"}],"ips":[{"interface":0,"address":"10.1.0.2/24"}],"dns":{"nameservers":["10.1.0.1"],"domain":"d","search":["s"],"options":["o"]}}`},
+			want: Status{InterfaceName: "zzz", Address: "10.0.0.2", DNS: &DNS{Servers: []string{"10.1.0.1"}, Domain: "d", Searches: []string{"s"}, Options: []string{"o"}}},
+		},
+		"DNS without a server is none": {
+			results: []string{`{"ips":[{"address":"10.0.0.2/24"}],"dns":{"domain":"d","search":["s"]}}`},
+			want:    Status{InterfaceName: "eth0", Address: "10.0.0.2"},
+		},
+		"no address":            {results: []string{`{"interfaces":[{"name":"eth0","sandbox":"/ns"}]}`}, wantErr: ErrNoAddress},
+		"nothing":               {results: []string{`{}`}, wantErr: ErrNoAddress},
+		"index out of range":    {results: []string{`{"interfaces":[{"name":"eth0"}],"ips":[{"interface":1,"address":"10.0.0.2/24"}]}`}, wantErr: ErrInvalidResult},
+		"index below the range": {results: []string{`{"interfaces":[{"name":"eth0"}],"ips":[{"interface":-1,"address":"10.0.0.2/24"}]}`}, wantErr: ErrInvalidResult},
+		"null interface":        {results: []string{`{"interfaces":[null],"ips":[{"address":"10.0.0.2/24"}]}`}, wantErr: ErrInvalidResult},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := statusFromTexts(c.results...)
+			if c.wantErr != nil {
+				require.ErrorIs(t, err, c.wantErr)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, c.want.InterfaceName, s.InterfaceName)
+			require.Equal(t, c.want.Address, s.Address)
+			require.Equal(t, c.want.AddressIPv6, s.AddressIPv6)
+			require.Equal(t, c.want.DNS, s.DNS)
+		})
+	}
+}
+
+// statusFromTexts reads results as a plugin of version 1.1.0 would print them.
+func statusFromTexts(texts ...string) (*Status, error) {
+	var results []networkResult
+	for i, text := range texts {
+		r, err := parseLoosely(text)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, networkResult{network: string(rune('a' + i)), ifName: "eth0", netns: "/ns", result: r})
+	}
+	return newStatus(results, nil)
+}
+
+func TestFullResult(t *testing.T) {
+	s, err := statusFromTexts(`{"interfaces":[{"name":"br"},{"name":"eth0","mac":"02:00:00:00:00:02","mtu":1400,"sandbox":"/ns"}],
+		"ips":[{"interface":1,"address":"10.0.0.2/24","gateway":"10.0.0.1"}],
+		"routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.1","mtu":1300},{"dst":"fd00::/8"}]}`)
+	require.NoError(t, err)
+	require.Equal(t, []Interface{
+		{Network: "a", Name: "br"},
+		{Network: "a", Name: "eth0", MAC: "02:00:00:00:00:02", MTU: 1400, Sandbox: "/ns",
+			Addresses: []Address{{Address: "10.0.0.2/24", Gateway: "10.0.0.1"}}},
+	}, s.Interfaces)
+	require.Equal(t, []Route{
+		{Network: "a", Destination: "0.0.0.0/0", Gateway: "10.0.0.1", MTU: 1300},
+		{Network: "a", Destination: "fd00::/8"},
+	}, s.Routes)
+}
+
+func FuzzStatus(f *testing.F) {
+	f.Add(`{"interfaces":[{"name":"eth0","sandbox":"/ns"}],"ips":[{"interface":0,"address":"10.0.0.2/24"}],"routes":[{"dst":"0.0.0.0/0"}]}`)
+	f.Add(`{"ips":[{"address":"::1/128"},{"interface":3,"address":"1.2.3.4/5"}]}`)
+	f.Add(`{"ips":[null],"interfaces":[null],"routes":[null]}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		r, err := engine.ParseResult([]byte(text))
+		if err != nil {
+			return
+		}
+		s, err := newStatus([]networkResult{{network: "n", ifName: "eth0", netns: "/ns", result: r}}, nil)
+		if err != nil {
+			require.ErrorIs(t, err, ErrNoAddress, "everything else is refused when the result is parsed")
+			return
+		}
+		require.NotEmpty(t, s.InterfaceName)
+		require.NotEmpty(t, s.Address)
+	})
+}

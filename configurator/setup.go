@@ -1,0 +1,253 @@
+package configurator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// Setup attaches an allocation to its networks and returns what came of it.
+//
+// It is idempotent: an allocation that is set up already is CHECKed, and where
+// it is not as it was set up, it is taken down and set up again. A different
+// allocation under the same ID is ErrDifferent.
+//
+// An ADD that fails is rolled back, and tried again if its error can pass (CNI
+// codes 1 to 7, a broken result and the end of the context cannot). When Setup
+// returns an error, nothing of the allocation is left on the host, unless the
+// error is ErrIncomplete: then its record is kept, for Teardown or GC to go on.
+//
+// Errors, beside those and the ones of errors.go: *portmap.ConflictError names
+// the allocation that has a port already; *types.Error is what a plugin said.
+func (c *Configurator) Setup(ctx context.Context, a Allocation) (*Status, error) {
+	wanted, err := c.plan(&a)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := c.store.Lock(ctx, a.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+
+	current, err := c.store.Get(a.ID)
+	var corrupt *record.CorruptError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case errors.As(err, &corrupt) && !errors.Is(err, record.ErrNewer):
+		c.cfg.Logger.Warn("record cannot be read; taking down what it may stand for", "alloc", a.ID, "error", err)
+		if err := c.forget(ctx, a); err != nil {
+			return nil, err
+		}
+	case err != nil:
+		return nil, err
+	case current.Phase == record.Ready:
+		return c.confirm(ctx, current, wanted)
+	default:
+		c.cfg.Logger.Warn("an earlier operation did not end; taking down what it left", "alloc", a.ID, "phase", current.Phase)
+		if err := c.takeDown(ctx, current); err != nil {
+			return nil, err
+		}
+	}
+	return c.create(ctx, wanted)
+}
+
+// confirm is Setup of an allocation that is set up: CHECK, and repair.
+func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Record) (*Status, error) {
+	if what := difference(current, wanted); what != "" {
+		return nil, fmt.Errorf("%w: allocation %q was set up with another %s; tear it down first", ErrDifferent, current.ID, what)
+	}
+	err := c.checkRecord(ctx, current)
+	if err == nil {
+		return statusOf(current)
+	}
+	if ctx.Err() != nil {
+		return nil, err
+	}
+	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", err)
+	if err := validateNetns(current.Netns); err != nil {
+		return nil, err
+	}
+	if err := c.detach(ctx, current); err != nil {
+		return nil, err
+	}
+	current.Phase = record.Adding
+	if err := c.put(current); err != nil {
+		return nil, err
+	}
+	return c.attach(ctx, current)
+}
+
+// difference names the part in which two requests for one ID differ.
+func difference(a, b *record.Record) string {
+	for _, part := range []struct {
+		name string
+		a, b any
+	}{
+		{"netns (" + a.Netns + ")", a.Netns, b.Netns},
+		{fmt.Sprintf("list of networks (%s)", strings.Join(a.Asked, ", ")), a.Asked, b.Asked},
+		{"set of ports", a.Ports, b.Ports},
+		{"set of CNI_ARGS", a.Args, b.Args},
+		{"set of capability arguments", a.Capabilities, b.Capabilities},
+	} {
+		if !sameJSON(part.a, part.b) {
+			return part.name
+		}
+	}
+	return ""
+}
+
+// sameJSON compares what one side may have read back from a file.
+func sameJSON(a, b any) bool {
+	var decoded [2]any
+	for i, v := range []any{a, b} {
+		data, err := json.Marshal(v)
+		if err != nil || json.Unmarshal(data, &decoded[i]) != nil {
+			return false
+		}
+	}
+	return reflect.DeepEqual(decoded[0], decoded[1])
+}
+
+// create is Setup of an allocation that has no record.
+func (c *Configurator) create(ctx context.Context, r *record.Record) (*Status, error) {
+	if err := errors.Join(validateNetns(r.Netns), c.planNetworks(r)); err != nil {
+		return nil, err
+	}
+	if err := c.installed(r); err != nil {
+		return nil, err
+	}
+	c.warnUndeclared(r)
+	if err := c.reserve(ctx, r); err != nil {
+		return nil, err
+	}
+	return c.attach(ctx, r)
+}
+
+func validateNetns(path string) error {
+	if err := sandbox.Validate(path); err != nil {
+		return fmt.Errorf("%w: netns: %w", ErrInvalidAllocation, err)
+	}
+	return nil
+}
+
+// reserve records the intent, if no live record has one of the ports.
+func (c *Configurator) reserve(ctx context.Context, r *record.Record) error {
+	if len(r.Ports) == 0 {
+		return c.put(r)
+	}
+	unlock, err := c.store.LockPorts(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	others, err := c.store.List()
+	if err != nil { // what cannot be read may have a port, and then ADD fails
+		c.cfg.Logger.Warn("looking for port conflicts without the records that cannot be read", "error", err)
+	}
+	for _, o := range others {
+		if o.ID == r.ID {
+			continue
+		}
+		if wanted, taken, found := portmap.FindConflict(r.Ports, o.Ports); found {
+			return &portmap.ConflictError{Mapping: wanted, Other: taken, ID: r.ID, OtherID: o.ID}
+		}
+	}
+	return c.put(r)
+}
+
+// put writes a record and sets its time.
+func (c *Configurator) put(r *record.Record) error {
+	r.Updated = c.now()
+	return c.store.Put(r)
+}
+
+// attach is the loop of ADD and roll-back, and records the result. The record
+// of the intent stands already; it is gone after a roll-back.
+func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, error) {
+	var failures attempts
+	for {
+		status, err := c.add(ctx, r)
+		if err == nil {
+			return status, nil
+		}
+		failures.add(err)
+		if err := c.detach(ctx, r); err != nil {
+			return nil, failures.join(fmt.Errorf("roll back: %w", err))
+		}
+		if failures.count >= c.cfg.Retry.Attempts || !transient(err) || ctx.Err() != nil {
+			return nil, failures.join(c.store.Delete(r.ID))
+		}
+		wait := c.cfg.Retry.Delay + c.jitter(c.cfg.Retry.Jitter)
+		c.cfg.Logger.Warn("ADD failed and was rolled back; trying again", "alloc", r.ID,
+			"attempt", failures.count, "of", c.cfg.Retry.Attempts, "in", wait, "error", err)
+		if err := c.sleep(ctx, wait); err != nil {
+			return nil, failures.join(err, c.store.Delete(r.ID))
+		}
+	}
+}
+
+// add is one attempt. On an error, what results are known stand in r.
+func (c *Configurator) add(ctx context.Context, r *record.Record) (*Status, error) {
+	for i := range r.Attachments {
+		r.Attachments[i].Result = nil
+	}
+	req, err := c.request(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := sandbox.LoopbackUp(r.Netns); err != nil {
+		return nil, err
+	}
+	ctx, cancel := c.leaveTimeToRollBack(ctx)
+	defer cancel()
+	results, err := c.engine(r).Add(ctx, req)
+	for i, result := range results {
+		if result == nil {
+			continue
+		}
+		encoded, encodeErr := json.Marshal(result)
+		if encodeErr != nil {
+			return nil, errors.Join(err, fmt.Errorf("encode result of network %q: %w", r.Attachments[i].Network, encodeErr))
+		}
+		r.Attachments[i].Result = encoded
+	}
+	if err != nil {
+		return nil, err
+	}
+	status, err := statusOf(r)
+	if err != nil {
+		return nil, err
+	}
+	ready := *r
+	ready.Phase = record.Ready
+	if err := c.put(&ready); err != nil {
+		return nil, err
+	}
+	return status, nil
+}
+
+const rollbackShare = 5 * time.Second
+
+// leaveTimeToRollBack ends an ADD early enough for a DEL within the caller's
+// deadline.
+func (c *Configurator) leaveTimeToRollBack(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithTimeout(ctx, c.cfg.Timeout)
+	}
+	left := deadline.Sub(c.now())
+	return context.WithTimeout(ctx, min(left-min(left/4, rollbackShare), c.cfg.Timeout))
+}
+
+func (c *Configurator) engine(r *record.Record) engine.Engine { return c.engines[Engine(r.Engine)] }

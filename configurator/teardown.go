@@ -1,0 +1,175 @@
+package configurator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// Teardown takes away all that an allocation has on the host: DEL with exactly
+// what ADD was given, then an audit, and by force what DEL left. Only the ID of
+// the allocation has to be given where it has a record; the rest serves where
+// the record was lost. What was never set up is no error.
+//
+// An error says that something could not be removed, or that a plugin which
+// allocnet cannot stand in for failed; it is ErrIncomplete, the record is kept,
+// and Teardown can be called again.
+func (c *Configurator) Teardown(ctx context.Context, a Allocation) error {
+	if err := validateID(a.ID); err != nil {
+		return err
+	}
+	unlock, err := c.store.Lock(ctx, a.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return c.teardown(ctx, a)
+}
+
+func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
+	r, err := c.store.Get(a.ID)
+	var corrupt *record.CorruptError
+	switch {
+	case err == nil:
+		return c.takeDown(ctx, r)
+	case errors.As(err, &corrupt) && !errors.Is(err, record.ErrNewer):
+		c.cfg.Logger.Warn("record cannot be read; taking down what it may stand for", "alloc", a.ID, "error", err)
+		return c.forget(ctx, a)
+	case errors.Is(err, fs.ErrNotExist):
+		return c.forget(ctx, a)
+	}
+	return err
+}
+
+// takeDown detaches a recorded allocation and removes its record.
+func (c *Configurator) takeDown(ctx context.Context, r *record.Record) error {
+	interrupted := r.Phase != record.Ready
+	if !interrupted {
+		deleting := *r
+		deleting.Phase = record.Deleting
+		if err := c.put(&deleting); err != nil { // a full disk must not keep anything alive
+			c.cfg.Logger.Warn("teardown goes on without recording that it began", "alloc", r.ID, "error", err)
+		}
+	}
+	if err := c.detach(ctx, r); err != nil {
+		return err
+	}
+	return c.store.Delete(r.ID)
+}
+
+// forget takes down an allocation without a usable record, with what the
+// caller says and today's configuration.
+func (c *Configurator) forget(ctx context.Context, a Allocation) error {
+	if err := c.detach(ctx, c.guess(a)); err != nil {
+		return err
+	}
+	return c.store.Delete(a.ID)
+}
+
+// guess makes up the record of an allocation that has none.
+func (c *Configurator) guess(a Allocation) *record.Record {
+	ports, portErr := c.mappings(&a)
+	r, requestErr := c.newRecord(&a, ports)
+	networksErr := c.planNetworks(r)
+	if err := errors.Join(portErr, requestErr, networksErr); err != nil {
+		c.cfg.Logger.Debug("no record and no configuration; looking for leftovers by ID alone", "alloc", a.ID, "error", err)
+		r.Attachments = nil
+	}
+	r.Phase = record.Deleting
+	return r
+}
+
+// forceTime is what cleanup may take when the caller's context has ended. It
+// runs no plugin, so it cannot hang like one.
+const forceTime = 3 * time.Second
+
+// detach takes away the networks of an allocation. A nil error means that
+// nothing is left; any other is ErrIncomplete and holds every cause.
+func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
+	delErr := c.del(ctx, r)
+	if ctx.Err() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), forceTime)
+		defer cancel()
+	}
+	target := cleanupTarget(r)
+	flushErr := cleanup.FlushConntrack(ctx, target)
+	left, auditErr := cleanup.Audit(ctx, target)
+	if delErr == nil && auditErr == nil && len(left) == 0 {
+		return wrapIncomplete(r, flushErr)
+	}
+	return wrapIncomplete(r, errors.Join(c.force(ctx, r, target, delErr), flushErr))
+}
+
+// del runs DEL within its time.
+func (c *Configurator) del(ctx context.Context, r *record.Record) error {
+	if len(r.Attachments) == 0 {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	req, err := c.request(r)
+	if err != nil {
+		return err
+	}
+	req.Interrupted = r.Phase != record.Ready
+	if sandbox.Validate(req.Netns) != nil {
+		// Gone, or, worse, by now the path of another namespace. The
+		// specification has plugins do what they can without one.
+		req.Netns = ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	return c.engine(r).Del(ctx, req)
+}
+
+// force removes what DEL left. The error of DEL counts only when something is
+// left after that, or may be: where a plugin is at work that cleanup does not
+// know.
+func (c *Configurator) force(ctx context.Context, r *record.Record, target cleanup.Target, delErr error) error {
+	removed, forceErr := cleanup.Force(ctx, target)
+	left, auditErr := cleanup.Audit(ctx, target)
+	c.cfg.Logger.Warn("DEL did not remove everything; cleaned up by force",
+		"alloc", r.ID, "removed", len(removed), "left", len(left), "error", delErr)
+	for _, l := range removed {
+		c.cfg.Logger.Info("removed by force", "alloc", r.ID, "leftover", l.String())
+	}
+	if len(removed) > 0 {
+		c.cfg.OnForced(r.ID, removed)
+	}
+	var leftErr error
+	if len(left) > 0 {
+		leftErr = &LeftoverError{ID: r.ID, Leftovers: left}
+	}
+	if leftErr == nil && auditErr == nil && cleanup.Covers(target) {
+		return nil
+	}
+	return errors.Join(delErr, leftErr, forceErr, auditErr)
+}
+
+func wrapIncomplete(r *record.Record, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("allocation %q: %w: %w", r.ID, ErrIncomplete, err)
+}
+
+// cleanupTarget is what cleanup has to look for.
+func cleanupTarget(r *record.Record) cleanup.Target {
+	t := cleanup.Target{ID: r.ID, Netns: r.Netns, Ports: r.Ports, CacheDirs: []string{libcni.CacheDir}}
+	for _, a := range r.Attachments {
+		t.Attachments = append(t.Attachments, cleanup.Attachment{
+			Network: a.Network, IfName: a.IfName, Config: a.Config, Result: a.Result,
+		})
+	}
+	return t
+}

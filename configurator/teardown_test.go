@@ -1,0 +1,264 @@
+package configurator
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+func TestTeardownOfWhatWasNeverSetUp(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds())
+	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "never", Netns: "/run/netns/never"}))
+	require.Equal(t, []string{"one DEL"}, w.commands(), "DEL is idempotent, and the record may have been lost")
+	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "never"}))
+	require.ErrorIs(t, w.Check(t.Context(), Allocation{ID: "never"}), ErrNotFound)
+	_, err := w.Get("never")
+	require.ErrorIs(t, err, ErrNotFound)
+	require.ErrorIs(t, w.Teardown(t.Context(), Allocation{ID: "../../x"}), ErrInvalidAllocation)
+}
+
+func TestTeardownWhenThingsAreGone(t *testing.T) {
+	for name, c := range map[string]struct {
+		remove  func(*testing.T, *world, Allocation)
+		wantErr string
+	}{
+		"conflist": {func(t *testing.T, w *world, _ Allocation) { require.NoError(t, os.RemoveAll(w.conf)) }, ""},
+		"netns":    {func(t *testing.T, _ *world, a Allocation) { require.NoError(t, sandbox.Destroy(a.Netns)) }, ""},
+		"record": {func(t *testing.T, w *world, _ Allocation) {
+			require.NoError(t, os.RemoveAll(w.cfg.StateDir+"/allocs/a.json"))
+		}, ""},
+		"corrupt record": {func(t *testing.T, w *world, _ Allocation) {
+			require.NoError(t, os.WriteFile(w.cfg.StateDir+"/allocs/a.json", []byte("{"), 0o600))
+		}, ""},
+		"state directory": {func(t *testing.T, w *world, _ Allocation) { require.NoError(t, os.RemoveAll(w.cfg.StateDir+"/allocs")) }, ""},
+		"plugin binary":   {func(t *testing.T, w *world, _ Allocation) { require.NoError(t, os.RemoveAll(w.bin)) }, "one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.network("net", "1.0.0", adds())
+			a := w.alloc("a")
+			_, err := w.Setup(t.Context(), a)
+			require.NoError(t, err)
+			c.remove(t, w, a)
+			err = w.Teardown(t.Context(), a)
+			if c.wantErr == "" {
+				require.NoError(t, err)
+				require.Contains(t, w.commands(), "one DEL")
+				require.NoFileExists(t, filepath.Join(w.cfg.StateDir, "allocs", "a.json"))
+				return
+			}
+			require.ErrorIs(t, err, ErrIncomplete, "allocnet cannot stand in for a plugin that it does not know")
+			require.ErrorContains(t, err, c.wantErr)
+			_, err = w.Get("a")
+			require.NoError(t, err, "the record is kept")
+			require.NoError(t, fakeplugin.Install(w.bin, "one"))
+			require.NoError(t, w.Teardown(t.Context(), a))
+			w.requireNoRecords()
+		})
+	}
+}
+
+// TestNetnsOfTheHost: by the time of DEL, the path of a namespace may lead to
+// the host's own.
+func TestNetnsOfTheHost(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds())
+	a := w.alloc("a")
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.NoError(t, sandbox.Destroy(a.Netns))
+	require.NoError(t, os.Symlink("/proc/self/ns/net", a.Netns))
+	defer os.Remove(a.Netns)
+	require.ErrorIs(t, w.Check(t.Context(), a), ErrUnhealthy)
+	require.NoError(t, w.Teardown(t.Context(), a))
+	calls := w.calls()
+	last := calls[len(calls)-1]
+	require.Equal(t, "DEL", last.Command)
+	require.Empty(t, last.Netns, "plugins are not let loose on the host")
+}
+
+func TestDelErrorIsKept(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds(behaviours{"DEL": {Code: 101, Msg: "device is busy", Only: 2}}), behaviours{})
+	a := w.alloc("a")
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	w.commands()
+	err = w.Teardown(t.Context(), a)
+	require.ErrorIs(t, err, ErrIncomplete)
+	var cniErr *types.Error
+	require.ErrorAs(t, err, &cniErr)
+	r, err := w.Get("a")
+	require.NoError(t, err)
+	require.Equal(t, PhaseDeleting, r.Phase)
+
+	require.NoError(t, w.Teardown(t.Context(), a))
+	w.requireNoRecords()
+}
+
+func TestNewerRecordIsLeftAlone(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds())
+	a := w.alloc("a")
+	file := filepath.Join(w.cfg.StateDir, "allocs", "a.json")
+	require.NoError(t, os.WriteFile(file, []byte(`{"version":99,"id":"a"}`), 0o600))
+	_, err := w.Setup(t.Context(), a)
+	require.ErrorContains(t, err, "newer version")
+	require.ErrorContains(t, w.Teardown(t.Context(), a), "newer version")
+	require.FileExists(t, file)
+	require.Empty(t, w.commands())
+}
+
+func TestSetupOverACorruptRecord(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds())
+	a := w.alloc("a")
+	require.NoError(t, os.WriteFile(filepath.Join(w.cfg.StateDir, "allocs", "a.json"), []byte("{"), 0o600))
+	_, err := w.List()
+	require.ErrorContains(t, err, "a.json")
+	_, err = w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.Equal(t, []string{"one DEL", "one ADD"}, w.commands())
+}
+
+// TestFullStateDirectory: on a tmpfs without room, Setup says so and leaves
+// nothing, and Teardown still works.
+func TestFullStateDirectory(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds())
+	state := "/run/full-state"
+	require.NoError(t, os.MkdirAll(state, 0o700))
+	require.NoError(t, unix.Mount("tmpfs", state, "tmpfs", 0, "size=64k"))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(state, unix.MNT_DETACH)) })
+	w.cfg.StateDir = state
+	w.Configurator = newConfigurator(t, w.cfg)
+	w.sleep = w.recordSleep
+
+	first := w.alloc("first")
+	_, err := w.Setup(t.Context(), first)
+	require.NoError(t, err)
+	w.commands()
+	filler, err := os.Create(filepath.Join(state, "filler"))
+	require.NoError(t, err)
+	for err == nil {
+		_, err = filler.Write([]byte(strings.Repeat("x", 4096)))
+	}
+	require.ErrorIs(t, err, unix.ENOSPC)
+
+	second := w.alloc("second")
+	_, err = w.Setup(t.Context(), second)
+	require.ErrorIs(t, err, unix.ENOSPC)
+	require.Empty(t, w.commands(), "no ADD without a record of it")
+	records, err := w.List()
+	require.NoError(t, err)
+	require.Len(t, records, 1)
+
+	require.NoError(t, w.Teardown(t.Context(), first))
+	w.requireNoRecords()
+}
+
+func TestGC(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Networks = []string{"new"} })
+	w.network("new", "1.1.0", adds())
+	w.file("old.conflist", w.conflist("old", "1.0.0", nil, adds()))
+	w.file("quiet.conflist", w.conflist("quiet", "1.1.0", map[string]any{"disableGC": true}, adds()))
+	for _, id := range []string{"live", "dead"} {
+		for _, network := range []string{"new", "old", "quiet"} {
+			a := w.alloc(id + "-" + network)
+			a.Networks = []string{network}
+			_, err := w.Setup(t.Context(), a)
+			require.NoError(t, err)
+		}
+	}
+	before := len(w.calls())
+
+	report, err := w.GC(t.Context(), []string{"live-new", "live-old", "live-quiet", "unheard-of"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"dead-new", "dead-old", "dead-quiet"}, report.Removed)
+	require.Equal(t, []string{"live-new", "live-old", "live-quiet"}, report.Kept)
+	calls := w.calls()[before:]
+	require.Len(t, calls, 4, "three DELs, and GC of the one network that knows it and does not refuse")
+	last := calls[3]
+	require.Equal(t, "GC", last.Command)
+	require.Contains(t, string(last.Stdin), `"cni.dev/valid-attachments":[{"containerID":"live-new","ifname":"eth0"}]`)
+}
+
+func TestGCGoesOnAfterErrors(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.1.0", adds(behaviours{"DEL": {Code: 100, Msg: "never"}, "GC": {Code: 101, Msg: "gc trouble"}}))
+	for i := range 3 {
+		_, err := w.Setup(t.Context(), w.alloc(fmt.Sprintf("a%d", i)))
+		require.NoError(t, err)
+	}
+	report, err := w.GC(t.Context(), nil)
+	require.Empty(t, report.Removed)
+	for _, part := range []string{`"a0"`, `"a1"`, `"a2"`, "gc trouble"} {
+		require.ErrorContains(t, err, part)
+	}
+	records, err := w.List()
+	require.NoError(t, err)
+	require.Len(t, records, 3)
+}
+
+func TestReady(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.1.0", adds(behaviours{"STATUS": {Code: 50, Msg: "no uplink", Only: 1}}))
+	err := w.Ready(t.Context())
+	var cniErr *types.Error
+	require.ErrorAs(t, err, &cniErr)
+	require.EqualValues(t, 50, cniErr.Code)
+	require.NoError(t, w.Ready(t.Context()))
+	require.NoError(t, os.RemoveAll(w.cfg.StateDir))
+	require.ErrorContains(t, w.Ready(t.Context()), "state directory")
+}
+
+func TestNetworks(t *testing.T) {
+	w := newWorld(t)
+	w.file("00-broken.conflist", "{")
+	w.file("10-net.conflist", w.conflist("net", "1.0.0", nil, adds()))
+	networks, broken := w.Networks()
+	require.Len(t, broken, 1)
+	require.Contains(t, broken[0].Error(), "00-broken.conflist")
+	require.Equal(t, Network{Name: "net", File: filepath.Join(w.conf, "10-net.conflist"), CNIVersion: "1.0.0",
+		Plugins: []string{"one"}, Capabilities: []string{"mac", "portMappings"}, Default: true}, networks[0])
+	require.Equal(t, "allocnet", networks[1].Name)
+	require.False(t, networks[1].Default)
+}
+
+// TestLastGoodConfigurationStays: a bad edit takes no network away.
+func TestLastGoodConfigurationStays(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds())
+	_, err := w.Setup(t.Context(), w.alloc("before"))
+	require.NoError(t, err)
+	w.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plug`)
+	_, err = w.Setup(t.Context(), w.alloc("after"))
+	require.NoError(t, err)
+	_, broken := w.Networks()
+	require.Len(t, broken, 1)
+}
+
+func TestForceAndAudit(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds(behaviours{"DEL": {Code: 100, Msg: "never"}}))
+	a := w.alloc("a")
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.ErrorIs(t, w.Teardown(t.Context(), a), ErrIncomplete)
+	left, err := w.Audit(t.Context(), a)
+	require.NoError(t, err)
+	require.Empty(t, left)
+	_, err = w.Force(t.Context(), a)
+	require.NoError(t, err)
+	w.requireNoRecords()
+}

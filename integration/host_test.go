@@ -1,0 +1,229 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// The addresses of the wire between the host and a machine outside.
+var (
+	host4    = netip.MustParsePrefix("192.0.2.1/24")
+	host4b   = netip.MustParsePrefix("192.0.2.3/24") // a second address of the host
+	host6    = netip.MustParsePrefix("2001:db8::1/64")
+	host6b   = netip.MustParsePrefix("2001:db8::3/64")
+	outside4 = netip.MustParsePrefix("192.0.2.2/24")
+	outside6 = netip.MustParsePrefix("2001:db8::2/64")
+)
+
+// host is the machine of one test: the private host of the test binary, joined
+// to an outside machine, with a configurator on it.
+type host struct {
+	*configurator.Configurator
+	t       *testing.T
+	cfg     configurator.Config
+	conf    string
+	outside *sandbox.Sandbox
+}
+
+const wire = "up0"
+
+// newHost makes a host that has to look the same when the test ends.
+func newHost(t *testing.T, change ...func(*configurator.Config)) *host {
+	t.Helper()
+	requireHost(t, "iptables", "ip6tables")
+	h := &host{t: t, conf: filepath.Join(t.TempDir(), "net.d")}
+	require.NoError(t, os.Mkdir(h.conf, 0o755))
+	h.connectOutside()
+	libcni.CacheDir = "/var/lib/cni"
+	before, err := hostsnap.Take(snapshotOptions)
+	require.NoError(t, err)
+	t.Cleanup(func() { h.requireUnchanged(before) })
+	h.cfg = configurator.Config{
+		ConfDir: h.conf, PluginDirs: []string{pluginDir}, Logger: hclog.New(&hclog.LoggerOptions{Output: testWriter{t}, Level: hclog.Info}),
+	}
+	for _, f := range change {
+		f(&h.cfg)
+	}
+	h.Configurator, err = configurator.New(h.cfg)
+	require.NoError(t, err)
+	return h
+}
+
+var snapshotOptions = hostsnap.Options{Persistent: true}
+
+// requireUnchanged fails a test that left something on the host, and then
+// removes the bridges that may stay.
+func (h *host) requireUnchanged(before hostsnap.Snapshot) {
+	h.t.Helper()
+	after, err := hostsnap.Take(snapshotOptions)
+	require.NoError(h.t, err)
+	require.Empty(h.t, hostsnap.Diff(before, after), "the host is as it was before")
+	links, err := netlink.LinkList()
+	require.NoError(h.t, err)
+	for _, l := range links {
+		if l.Type() == "bridge" {
+			require.NoError(h.t, netlink.LinkDel(l))
+		}
+	}
+}
+
+// testWriter shows logs where a test fails.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// connectOutside makes the outside machine and the wire to it.
+func (h *host) connectOutside() {
+	h.t.Helper()
+	var err error
+	h.outside, err = sandbox.Create("outside")
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { require.NoError(h.t, h.outside.Destroy()) })
+	peer, err := os.Open(h.outside.Path())
+	require.NoError(h.t, err)
+	defer peer.Close()
+	require.NoError(h.t, netlink.LinkAdd(&netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: wire}, PeerName: "eth0", PeerNamespace: netlink.NsFd(peer.Fd()),
+	}))
+	h.t.Cleanup(func() {
+		l, err := netlink.LinkByName(wire)
+		require.NoError(h.t, err)
+		require.NoError(h.t, netlink.LinkDel(l))
+	})
+	configure(h.t, wire, host4, host4b, host6, host6b)
+	require.NoError(h.t, h.outside.Do(func() error {
+		configure(h.t, "eth0", outside4, outside6)
+		return nil
+	}))
+}
+
+// configure gives a link its addresses, without the wait for duplicates, and
+// brings it up.
+func configure(t *testing.T, name string, addrs ...netip.Prefix) {
+	t.Helper()
+	l, err := netlink.LinkByName(name)
+	require.NoError(t, err)
+	for _, p := range addrs {
+		a, err := netlink.ParseAddr(p.String())
+		require.NoError(t, err)
+		if p.Addr().Is6() {
+			a.Flags = 0x02 // IFA_F_NODAD
+		}
+		require.NoError(t, netlink.AddrAdd(l, a))
+	}
+	require.NoError(t, netlink.LinkSetUp(l))
+}
+
+// network writes a conflist.
+func (h *host) network(name string, plugins ...map[string]any) {
+	h.t.Helper()
+	data, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": name, "plugins": plugins})
+	require.NoError(h.t, err)
+	require.NoError(h.t, os.WriteFile(filepath.Join(h.conf, name+".conflist"), data, 0o600))
+}
+
+// families are the subnets of a test network.
+type families struct{ v4, v6 string }
+
+var (
+	dual   = families{"10.99.0.0/24", "fd00:99::/64"}
+	v4Only = families{v4: "10.99.0.0/24"}
+	v6Only = families{v6: "fd00:99::/64"}
+)
+
+func (f families) ipam() map[string]any {
+	var ranges, routes []any
+	if f.v4 != "" {
+		ranges = append(ranges, []any{map[string]any{"subnet": f.v4}})
+		routes = append(routes, map[string]any{"dst": "0.0.0.0/0"})
+	}
+	if f.v6 != "" {
+		ranges = append(ranges, []any{map[string]any{"subnet": f.v6}})
+		routes = append(routes, map[string]any{"dst": "::/0"})
+	}
+	return map[string]any{"type": "host-local", "ranges": ranges, "routes": routes}
+}
+
+// chain is a network of the kind that schedulers generate. backend is "" (the
+// plugins choose), "iptables" or "nftables".
+func chain(main string, f families, backend string) []map[string]any {
+	first := map[string]any{"type": main, "ipMasq": true, "ipam": f.ipam()}
+	if main == "bridge" {
+		first["bridge"], first["isGateway"], first["hairpinMode"] = "br-test", true, true
+	}
+	portmap := map[string]any{"type": "portmap", "snat": true, "capabilities": map[string]bool{"portMappings": true}}
+	if backend != "" {
+		first["ipMasqBackend"], portmap["backend"] = backend, backend
+	}
+	return []map[string]any{
+		{"type": "loopback"}, first,
+		{"type": "firewall", "backend": "iptables"}, portmap,
+	}
+}
+
+// alloc is an allocation with a namespace of its own.
+func (h *host) alloc(id string) configurator.Allocation {
+	h.t.Helper()
+	s, err := sandbox.Create(id)
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { require.NoError(h.t, s.Destroy()) })
+	return configurator.Allocation{ID: id, Netns: s.Path()}
+}
+
+// setUp attaches an allocation, which must succeed.
+func (h *host) setUp(a configurator.Allocation) *configurator.Status {
+	h.t.Helper()
+	s, err := h.Setup(h.ctx(), a)
+	require.NoError(h.t, err)
+	return s
+}
+
+// tearDown detaches allocations, which must succeed.
+func (h *host) tearDown(allocs ...configurator.Allocation) {
+	h.t.Helper()
+	for _, a := range allocs {
+		require.NoError(h.t, h.Teardown(h.ctx(), a))
+	}
+	records, err := h.List()
+	require.NoError(h.t, err)
+	for _, r := range records {
+		for _, a := range allocs {
+			require.NotEqual(h.t, a.ID, r.ID, "its record is gone")
+		}
+	}
+}
+
+// ctx bounds one operation of a test.
+func (h *host) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(h.t.Context(), 2*time.Minute)
+	h.t.Cleanup(cancel)
+	return ctx
+}
+
+// ids are the names of n allocations.
+func ids(prefix string, n int) []string {
+	var names []string
+	for i := range n {
+		names = append(names, fmt.Sprintf("%s-%d", prefix, i))
+	}
+	return names
+}

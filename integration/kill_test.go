@@ -1,0 +1,85 @@
+package integration
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// loopVariable makes the test binary set up and tear down an allocation until
+// it is killed: "<conf dir> <plugin dir> <ID>".
+const loopVariable = "ALLOCNET_TEST_LOOP"
+
+func loop() {
+	var conf, plugins, id string
+	if _, err := fmt.Sscan(os.Getenv(loopVariable), &conf, &plugins, &id); err != nil {
+		panic(err)
+	}
+	libcni.CacheDir = "/var/lib/cni"
+	c, err := configurator.New(configurator.Config{ConfDir: conf, PluginDirs: []string{plugins}})
+	if err != nil {
+		panic(err)
+	}
+	a := configurator.Allocation{ID: id, Netns: "/run/netns/" + id, Ports: []portmap.Port{{Value: 8080, To: 80}}}
+	fmt.Println("ready")
+	for {
+		if _, err := c.Setup(context.Background(), a); err != nil {
+			panic(err)
+		}
+		if err := c.Teardown(context.Background(), a); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// TestKilled kills a process at random moments of its work; GC leaves nothing.
+func TestKilled(t *testing.T) {
+	const times = 50
+	h := newHost(t)
+	h.network("net", chain("bridge", dual, "iptables")...)
+	a := h.alloc("killed")
+	self, err := os.Executable()
+	require.NoError(t, err)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	found := 0
+	for range times {
+		c := exec.Command(self)
+		c.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s", loopVariable, h.conf, pluginDir, a.ID))
+		c.Stderr = os.Stderr
+		out, err := c.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, c.Start())
+		line, err := bufio.NewReader(out).ReadString('\n')
+		require.NoError(t, err)
+		require.Equal(t, "ready\n", line)
+		moment := time.NewTimer(rand500ms(rnd))
+		<-moment.C
+		require.NoError(t, c.Process.Kill())
+		require.ErrorContains(t, c.Wait(), "killed")
+
+		report, err := h.GC(h.ctx(), nil)
+		require.NoError(t, err)
+		found += len(report.Removed)
+		left, err := h.Audit(h.ctx(), a)
+		require.NoError(t, err)
+		require.Empty(t, left)
+	}
+	require.Positive(t, found, "at least one kill hit an operation")
+}
+
+func rand500ms(rnd *rand.Rand) time.Duration {
+	return time.Duration(rnd.Int64N(int64(500 * time.Millisecond)))
+}

@@ -1,0 +1,60 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/privhost"
+)
+
+// pluginDir holds the reference plugins.
+var pluginDir string
+
+func TestMain(m *testing.M) {
+	fakeplugin.Main()
+	if os.Getenv(loopVariable) != "" {
+		loop()
+	}
+	var err error
+	if pluginDir, err = buildPlugins(); err != nil {
+		fmt.Fprintln(os.Stderr, "build the reference plugins:", err)
+		os.Exit(1)
+	}
+	os.Exit(privhost.Main(m))
+}
+
+// buildPlugins sees to it that the reference plugins are there, also where the
+// tests were not started by make.
+func buildPlugins() (string, error) {
+	top, err := filepath.Abs("..")
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(top, "bin", "cni")
+	if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
+		return dir, nil
+	}
+	c := exec.Command("make", "--no-print-directory", "-C", top, "plugins")
+	c.Stdout, c.Stderr = os.Stderr, os.Stderr
+	return dir, c.Run()
+}
+
+// requireHost lets a test run where the kernel and the programs are there that
+// it needs.
+func requireHost(t *testing.T, programs ...string) {
+	t.Helper()
+	privhost.Require(t)
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err == nil {
+			continue
+		}
+		if os.Getenv(privhost.RequireVariable) == "1" {
+			t.Fatalf("%s is not installed; as root, tools/deps installs it", p)
+		}
+		t.Skipf("%s is not installed; tools/deps says how to install it", p)
+	}
+}

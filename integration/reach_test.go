@@ -1,0 +1,138 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// serve answers on a port inside a namespace, over tcp or udp, with a name and
+// the address that the client has there.
+func serve(t *testing.T, netns, protocol string, port int, name string) {
+	t.Helper()
+	s, err := sandbox.Open(netns)
+	require.NoError(t, err)
+	defer s.Close()
+	answer := func(from net.Addr) []byte {
+		at := netip.MustParseAddrPort(from.String())
+		return []byte(name + " " + at.Addr().Unmap().String())
+	}
+	addr := fmt.Sprintf(":%d", port)
+	require.NoError(t, s.Do(func() error {
+		if protocol == "udp" {
+			c, err := net.ListenPacket("udp", addr)
+			if err == nil {
+				t.Cleanup(func() { c.Close() })
+				go serveUDP(c, answer)
+			}
+			return err
+		}
+		l, err := net.Listen("tcp", addr)
+		if err == nil {
+			t.Cleanup(func() { l.Close() })
+			go serveTCP(l, answer)
+		}
+		return err
+	}))
+}
+
+func serveTCP(l net.Listener, answer func(net.Addr) []byte) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = c.Write(answer(c.RemoteAddr()))
+		c.Close()
+	}
+}
+
+func serveUDP(c net.PacketConn, answer func(net.Addr) []byte) {
+	buf := make([]byte, 64)
+	for {
+		_, from, err := c.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		_, _ = c.WriteTo(answer(from), from)
+	}
+}
+
+// ask connects from a namespace ("" is the host) and returns the answer.
+func ask(netns, protocol, addr string) (answer string, err error) {
+	in := func(fn func() error) error { return fn() }
+	if netns != "" {
+		s, err := sandbox.Open(netns)
+		if err != nil {
+			return "", err
+		}
+		defer s.Close()
+		in = s.Do
+	}
+	err = in(func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		c, err := (&net.Dialer{}).DialContext(ctx, protocol, addr)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		deadline, _ := ctx.Deadline()
+		if err := c.SetDeadline(deadline); err != nil {
+			return err
+		}
+		if protocol == "udp" {
+			if _, err := c.Write([]byte("?")); err != nil {
+				return err
+			}
+			buf := make([]byte, 64)
+			n, err := c.Read(buf)
+			answer = string(buf[:n])
+			return err
+		}
+		all, err := io.ReadAll(c)
+		answer = string(all)
+		return err
+	})
+	return answer, err
+}
+
+// requireAnswer asks until it gets an answer: a first datagram or a neighbour
+// lookup may be lost.
+func requireAnswer(t *testing.T, netns, protocol, addr, name string) (from string) {
+	t.Helper()
+	var errs []error
+	for range 5 {
+		answer, err := ask(netns, protocol, addr)
+		if err == nil {
+			var got string
+			_, err = fmt.Sscan(answer, &got, &from)
+			require.NoError(t, err, answer)
+			require.Equal(t, name, got, "%s %s answers", protocol, addr)
+			return from
+		}
+		errs = append(errs, err)
+	}
+	require.NoError(t, errors.Join(errs...), "%s %s from %q", protocol, addr, netns)
+	return ""
+}
+
+// requireSilence asks once and wants no answer.
+func requireSilence(t *testing.T, netns, protocol, addr string) {
+	t.Helper()
+	answer, err := ask(netns, protocol, addr)
+	require.Error(t, err, "%s %s answered %q", protocol, addr, answer)
+}
+
+func hostPort(a netip.Prefix, port int) string {
+	return netip.AddrPortFrom(a.Addr(), uint16(port)).String()
+}

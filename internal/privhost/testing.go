@@ -1,0 +1,62 @@
+package privhost
+
+import (
+	"errors"
+	"fmt"
+	"os"
+)
+
+// RequireVariable is the environment variable that, set to "1", makes a run fail in which kernel tests could not
+// run. Without it they are skipped.
+const RequireVariable = "ALLOCNET_REQUIRE_KERNEL"
+
+// errNoMain is why Require cannot let a test run when Main was not called.
+var errNoMain = errors.New("TestMain does not call privhost.Main")
+
+// outside is why the tests do not run inside a private host.
+var outside = errNoMain
+
+// Main runs a test binary's tests inside a private host and returns the status to exit with. Use it so:
+//
+//	func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
+//
+// dirs are further directories that start out empty, as in [Options]. Where there can be no private host, the
+// reason goes to standard error, and the tests run where they are, those with [Require] being skipped; or, if
+// [RequireVariable] says so, none runs and the status is 1.
+func Main(m interface{ Run() int }, dirs ...string) int {
+	status, err := Enter(Options{Dirs: dirs}, m.Run)
+	if err == nil {
+		return status
+	}
+	outside = err
+	if required() {
+		fmt.Fprintf(os.Stderr, "%s=1, but there is no private host: %v\n", RequireVariable, err)
+		return 1
+	}
+	fmt.Fprintf(os.Stderr, "kernel tests are skipped: %v\n", err)
+	return m.Run()
+}
+
+// TB is the part of testing.TB that Require needs.
+type TB interface {
+	Helper()
+	Skipf(format string, args ...any)
+	Fatalf(format string, args ...any)
+}
+
+// Require lets a test run on only inside a private host. Elsewhere it skips the test with the reason, or fails it
+// if [RequireVariable] says so or if [Main] was not called at all.
+func Require(t TB) {
+	t.Helper()
+	switch {
+	case Inside():
+	case required() || errors.Is(outside, errNoMain):
+		t.Fatalf("no private host: %v", outside)
+	default:
+		t.Skipf("no private host: %v", outside)
+	}
+}
+
+func required() bool {
+	return os.Getenv(RequireVariable) == "1"
+}

@@ -1,0 +1,55 @@
+package privhost
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// A recorder is a test that notes how it ended.
+type recorder struct{ ended string }
+
+func (*recorder) Helper()                 {}
+func (r *recorder) Skipf(string, ...any)  { r.ended = "skipped" }
+func (r *recorder) Fatalf(string, ...any) { r.ended = "failed" }
+
+func TestRequire(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		reason   error
+		required string
+		want     string
+	}{
+		{"skips", unix.EPERM, "", "skipped"},
+		{"required", unix.EPERM, "1", "failed"},
+		{"no Main", errNoMain, "", "failed"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			saved := outside
+			t.Cleanup(func() { outside = saved })
+			outside = test.reason
+			t.Setenv(marker, "")
+			t.Setenv(RequireVariable, test.required)
+			var r recorder
+			Require(&r)
+			require.Equal(t, test.want, r.ended)
+		})
+	}
+	t.Run("inside", func(t *testing.T) {
+		Require(t)
+		var r recorder
+		Require(&r)
+		require.Empty(t, r.ended)
+	})
+}
+
+func TestCompletePath(t *testing.T) {
+	for _, test := range []struct{ path, want string }{
+		{"/bin:/sbin", "/bin:/sbin:/usr/local/sbin:/usr/sbin"},
+		{"/usr/local/sbin:/usr/sbin:/sbin", "/usr/local/sbin:/usr/sbin:/sbin"},
+		{"", "/usr/local/sbin:/usr/sbin:/sbin"},
+	} {
+		require.Equal(t, test.want, completePath(test.path))
+	}
+}
