@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -94,7 +95,8 @@ const forceTime = 3 * time.Second
 // detach takes away the networks of an allocation. A nil error means that
 // nothing is left; any other is ErrIncomplete and holds every cause.
 func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
-	delErr := c.del(ctx, r)
+	knowErr := c.rememberAddresses(ctx, r)
+	delErr := errors.Join(knowErr, c.del(ctx, r))
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), forceTime)
@@ -107,6 +109,31 @@ func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
 		return wrapIncomplete(r, flushErr)
 	}
 	return wrapIncomplete(r, errors.Join(c.force(ctx, r, target, delErr), flushErr))
+}
+
+// rememberAddresses finds the addresses of an allocation whose ADD has no result
+// before DEL gives them back, and records them, for the case that this DEL does
+// not end either.
+func (c *Configurator) rememberAddresses(ctx context.Context, r *record.Record) error {
+	if !slices.ContainsFunc(r.Attachments, func(a record.Attachment) bool { return a.Result == nil }) {
+		return nil
+	}
+	found, err := cleanup.Addresses(ctx, cleanupTarget(r))
+	if err != nil {
+		return err
+	}
+	for _, a := range found {
+		if !slices.Contains(r.Addresses, a) {
+			r.Addresses = append(r.Addresses, a)
+		}
+	}
+	if len(found) == 0 {
+		return nil
+	}
+	if err := c.put(r); err != nil {
+		c.cfg.Logger.Warn("teardown goes on without recording the addresses", "alloc", r.ID, "error", err)
+	}
+	return nil
 }
 
 // del runs DEL within its time.
@@ -165,7 +192,7 @@ func wrapIncomplete(r *record.Record, err error) error {
 
 // cleanupTarget is what cleanup has to look for.
 func cleanupTarget(r *record.Record) cleanup.Target {
-	t := cleanup.Target{ID: r.ID, Netns: r.Netns, Ports: r.Ports, CacheDirs: []string{libcni.CacheDir}}
+	t := cleanup.Target{ID: r.ID, Netns: r.Netns, Ports: r.Ports, Addresses: r.Addresses, CacheDirs: []string{libcni.CacheDir}}
 	for _, a := range r.Attachments {
 		t.Attachments = append(t.Attachments, cleanup.Attachment{
 			Network: a.Network, IfName: a.IfName, Config: a.Config, Result: a.Result,

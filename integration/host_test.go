@@ -68,9 +68,14 @@ func newHost(t *testing.T, change ...func(*configurator.Config)) *host {
 var snapshotOptions = hostsnap.Options{Persistent: true}
 
 // requireUnchanged fails a test that left something on the host, and then
-// removes the bridges that may stay.
+// removes the bridges that may stay. A test that failed already is cleaned up
+// after, for the sake of the next one.
 func (h *host) requireUnchanged(before hostsnap.Snapshot) {
 	h.t.Helper()
+	if h.t.Failed() {
+		_, err := h.GC(context.Background(), nil)
+		require.NoError(h.t, err)
+	}
 	after, err := hostsnap.Take(snapshotOptions)
 	require.NoError(h.t, err)
 	require.Empty(h.t, hostsnap.Diff(before, after), "the host is as it was before")

@@ -230,6 +230,7 @@ func TestThingsGoneBeforeTeardown(t *testing.T) {
 			h.setUp(a)
 			require.NoError(t, remove(h, plugins))
 			require.NoError(t, h.Teardown(h.ctx(), a))
+			require.NoError(t, os.MkdirAll(configurator.DefaultStateDir+"/allocs", 0o700))
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io/fs"
 	"os"
 	"time"
 
@@ -87,6 +88,11 @@ type lockFile struct{ f *os.File }
 
 func (s *Store) openLocks() (lockFile, error) {
 	f, err := os.OpenFile(s.locks, os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, fs.ErrNotExist) { // somebody swept the state directory
+		if err = os.MkdirAll(s.dir, 0o700); err == nil {
+			f, err = os.OpenFile(s.locks, os.O_RDWR|os.O_CREATE, 0o600)
+		}
+	}
 	if err != nil {
 		return lockFile{}, fmt.Errorf("open lock file: %w", err)
 	}

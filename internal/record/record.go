@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -41,8 +42,10 @@ type Record struct {
 	InterfacePrefix string            `json:"interfacePrefix"`
 	Attachments     []Attachment      `json:"attachments"`
 	Ports           []portmap.Mapping `json:"ports,omitempty"`
-	Created         time.Time         `json:"created"`
-	Updated         time.Time         `json:"updated"`
+	// Addresses are those that were found before a DEL without result.
+	Addresses []cleanup.Address `json:"addresses,omitempty"`
+	Created   time.Time         `json:"created"`
+	Updated   time.Time         `json:"updated"`
 }
 
 // Attachment is the allocation's part in one network.

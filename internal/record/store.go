@@ -94,7 +94,13 @@ func (s *Store) Put(r *Record) error {
 	if err != nil {
 		return fmt.Errorf("encode record of allocation %q: %w", r.ID, err)
 	}
-	if err := renameio.WriteFile(s.file(r.ID), data, 0o600); err != nil {
+	err = renameio.WriteFile(s.file(r.ID), data, 0o600)
+	if errors.Is(err, fs.ErrNotExist) { // somebody swept the state directory
+		if err = os.MkdirAll(s.dir, 0o700); err == nil {
+			err = renameio.WriteFile(s.file(r.ID), data, 0o600)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("write record of allocation %q: %w", r.ID, err)
 	}
 	return nil
@@ -119,7 +125,7 @@ func (s *Store) Delete(id string) error {
 // IDs are the allocations that have a record, readable or not, sorted.
 func (s *Store) IDs() ([]string, error) {
 	entries, err := os.ReadDir(s.dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list records: %w", err)
 	}
 	var ids []string

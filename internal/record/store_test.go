@@ -3,7 +3,6 @@ package record
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -154,12 +153,21 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func TestPutReportsFullDirectory(t *testing.T) {
+// TestSweptStateDirectory: it comes back by itself.
+func TestSweptStateDirectory(t *testing.T) {
 	s := open(t)
+	require.NoError(t, os.RemoveAll(filepath.Dir(s.dir)))
+	ids, err := s.IDs()
+	require.NoError(t, err)
+	require.Empty(t, ids)
+	unlock, err := s.Lock(t.Context(), "x")
+	require.NoError(t, err)
+	unlock()
 	require.NoError(t, os.RemoveAll(s.dir))
-	err := s.Put(sample("x"))
-	require.ErrorContains(t, err, `allocation "x"`)
-	require.True(t, errors.Is(err, fs.ErrNotExist))
+	require.NoError(t, s.Put(sample("x")))
+	require.NoError(t, os.RemoveAll(s.dir))
+	require.NoError(t, os.WriteFile(s.dir, nil, 0o600))
+	require.ErrorContains(t, s.Put(sample("x")), `allocation "x"`)
 }
 
 // locked says whether take would have to wait.

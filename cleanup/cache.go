@@ -1,0 +1,141 @@
+package cleanup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// cacheFinder looks for the results that libcni keeps for DEL.
+type cacheFinder struct {
+	*search
+	found []cacheFile
+}
+
+type cacheFile struct{ dir, name, network string }
+
+func (f cacheFile) path() string { return filepath.Join(f.dir, f.name) }
+
+func (f cacheFile) leftover() Leftover {
+	return Leftover{Kind: KindCache, Network: f.network, Where: f.dir, Object: f.name}
+}
+
+// cacheContent is what of a cached result tells its owner. Old versions of libcni kept the bare result.
+type cacheContent struct {
+	Kind        string          `json:"kind"`
+	ContainerID string          `json:"containerId"`
+	IfName      string          `json:"ifName"`
+	NetworkName string          `json:"networkName"`
+	Result      json.RawMessage `json:"result"`
+}
+
+const cacheKind = "cniCacheV1"
+
+func (f *cacheFinder) find(context.Context) ([]Leftover, error) {
+	var (
+		list []Leftover
+		errs []error
+	)
+	f.found = nil
+	for _, dir := range f.target.CacheDirs {
+		files, err := f.inDir(filepath.Join(dir, "results"))
+		f.found = append(f.found, files...)
+		errs = append(errs, err)
+	}
+	for _, file := range f.found {
+		list = append(list, file.leftover())
+	}
+	f.recall()
+	return list, errors.Join(errs...)
+}
+
+// inDir finds the target's files of one directory.
+func (f *cacheFinder) inDir(dir string) ([]cacheFile, error) {
+	if len(f.attachments) == 0 {
+		return f.byContent(dir)
+	}
+	var (
+		files []cacheFile
+		errs  []error
+	)
+	for _, a := range f.attachments {
+		file := cacheFile{dir: dir, name: a.Network + "-" + f.target.ID + "-" + a.IfName, network: a.Network}
+		if !isFileName(file.name) {
+			continue
+		}
+		content, err := readCache(file.path())
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			errs = append(errs, err)
+		case content.belongs(f.target.ID, a.Network, a.IfName):
+			files = append(files, file)
+			if a.result == nil {
+				a.result = parseResult(content.Result)
+			}
+		}
+	}
+	return files, errors.Join(errs...)
+}
+
+// byContent finds the files of a directory that hold the ID, whichever the network.
+func (f *cacheFinder) byContent(dir string) ([]cacheFile, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list cached results: %w", err)
+	}
+	var files []cacheFile
+	for _, entry := range entries {
+		file := cacheFile{dir: dir, name: entry.Name()}
+		if !strings.Contains(file.name, "-"+f.target.ID+"-") {
+			continue
+		}
+		content, err := readCache(file.path())
+		if err == nil && content.Kind == cacheKind && content.ContainerID == f.target.ID {
+			file.network = content.NetworkName
+			files = append(files, file)
+		}
+	}
+	return files, nil
+}
+
+func readCache(path string) (cacheContent, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return cacheContent{}, fmt.Errorf("read cached result: %w", err)
+	}
+	var content cacheContent
+	if err := json.Unmarshal(data, &content); err != nil {
+		// A file cut short by a crash is still the one of its name.
+		return cacheContent{}, nil
+	}
+	return content, nil
+}
+
+// belongs reports whether the content is that of an attachment. The file's name alone is ambiguous: networks and
+// IDs may contain the dash that joins them.
+func (c cacheContent) belongs(id, network, ifName string) bool {
+	return c.Kind != cacheKind || c.ContainerID == id && c.NetworkName == network && c.IfName == ifName
+}
+
+func (f *cacheFinder) remove(context.Context) ([]Leftover, error) {
+	var (
+		list []Leftover
+		errs []error
+	)
+	for _, file := range f.found {
+		err := os.Remove(file.path())
+		switch {
+		case err == nil:
+			list = append(list, file.leftover())
+		case !errors.Is(err, fs.ErrNotExist):
+			errs = append(errs, fmt.Errorf("remove cached result: %w", err))
+		}
+	}
+	return list, errors.Join(errs...)
+}

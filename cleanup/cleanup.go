@@ -1,0 +1,116 @@
+package cleanup
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// Attachment is one network that an allocation was attached to.
+type Attachment struct {
+	Network string // name of the network
+	IfName  string // interface inside the sandbox
+	Config  []byte // conflist that ADD was given, as JSON, complete in itself; nil when unknown
+	Result  []byte // CNI result of ADD, as JSON; nil when unknown
+}
+
+// Target is an allocation whose leftovers are looked for.
+type Target struct {
+	// ID is the CNI container ID.
+	ID string
+	// Netns is the path of the network namespace; it need not exist any more.
+	Netns string
+	// Attachments are the networks to look at. With none, whatever bears the ID counts, whichever its network.
+	Attachments []Attachment
+	// Ports are the published ports.
+	Ports []portmap.Mapping
+	// Addresses are addresses of the allocation beside those of the results.
+	Addresses []Address
+	// CacheDirs are libcni cache directories. Results lie in <dir>/results/<network>-<ID>-<IfName>.
+	CacheDirs []string
+}
+
+// Kind says what sort of object a leftover is.
+type Kind string
+
+// The kinds of leftovers.
+const (
+	KindLink          Kind = "link"
+	KindIPTablesRule  Kind = "iptables-rule"
+	KindIPTablesChain Kind = "iptables-chain" // with the rules in it
+	KindNFTablesRule  Kind = "nftables-rule"
+	KindLease         Kind = "lease"
+	KindConntrack     Kind = "conntrack" // all entries of one protocol and address
+	KindCache         Kind = "cache"
+)
+
+// Leftover is one object that an allocation left on the host.
+type Leftover struct {
+	Kind Kind `json:"kind"`
+	// Network is the name of the network, where it is known.
+	Network string `json:"network,omitempty"`
+	// Where is the place: family, table and chain, or a directory.
+	Where string `json:"where,omitempty"`
+	// Object is a rule as text, a chain, a link or a file.
+	Object string `json:"object"`
+}
+
+// String is the leftover on one line, for people.
+func (l Leftover) String() string {
+	parts := []string{string(l.Kind)}
+	if l.Where != "" {
+		parts = append(parts, l.Where)
+	}
+	parts = append(parts, l.Object)
+	if l.Network != "" {
+		parts = append(parts, fmt.Sprintf("(network %q)", l.Network))
+	}
+	return strings.Join(parts, " ")
+}
+
+// Audit returns what the allocation left on the host, sorted, and changes nothing. Leftovers are returned beside
+// an error too: what one step could not look at does not hide what the others found. It is safe for concurrent
+// use.
+//
+// What an installed plugin, a missing iptables or a kernel without nftables or connection tracking cannot have
+// made is not an error.
+func Audit(ctx context.Context, t Target) ([]Leftover, error) {
+	found, err := newSearch(t).find(ctx)
+	return sorted(found), err
+}
+
+// Force removes what Audit would find, and returns what it removed, sorted. Every step is tried, and the errors
+// are joined. What is gone already, or goes meanwhile, is no error, so Force can be repeated and can run
+// concurrently, for the same allocation too.
+func Force(ctx context.Context, t Target) ([]Leftover, error) {
+	s := newSearch(t)
+	_, findErr := s.find(ctx)
+	removed, err := s.remove(ctx)
+	return sorted(removed), errors.Join(findErr, err)
+}
+
+// FlushConntrack deletes the connection tracking entries that lead to the allocation: TCP, UDP and SCTP entries
+// DNATed to one of its addresses, unless another allocation holds the address now; and UDP entries from outside
+// to one of its host ports, which would keep a client from reaching the port's next owner. It is safe for
+// concurrent use. A kernel without connection tracking is not an error.
+func FlushConntrack(ctx context.Context, t Target) error {
+	return newSearch(t).flush(ctx)
+}
+
+// sorted puts leftovers in an order that does not depend on that of the kernel's lists.
+func sorted(list []Leftover) []Leftover {
+	slices.SortStableFunc(list, func(a, b Leftover) int {
+		return cmp.Or(
+			cmp.Compare(a.Kind, b.Kind),
+			cmp.Compare(a.Network, b.Network),
+			cmp.Compare(a.Where, b.Where),
+			cmp.Compare(a.Object, b.Object),
+		)
+	})
+	return list
+}

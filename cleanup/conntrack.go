@@ -1,0 +1,192 @@
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// conntrackFinder looks for connection tracking entries that lead to the allocation.
+type conntrackFinder struct {
+	*search
+	found []*flows
+}
+
+// flows are the entries of one family that match; it is the filter that netlink asks about each entry.
+type flows struct {
+	family family
+	isOurs func(netip.Addr) bool
+	ports  map[uint16][]netip.Addr // UDP host ports -> host addresses, the zero one for all
+	local  []netip.Prefix          // addresses of the host
+	counts map[flowKey]int
+}
+
+// flowKey is what entries are counted by.
+type flowKey struct{ protocol, addr string }
+
+var trackedProtocols = map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}
+
+// MatchConntrackFlow reports whether an entry leads to the allocation, and counts those that do.
+func (f *flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
+	protocol, tracked := trackedProtocols[flow.Forward.Protocol]
+	if !tracked {
+		return false
+	}
+	asked, answers := toAddr(flow.Forward.DstIP), toAddr(flow.Reverse.SrcIP)
+	toUs := asked != answers && f.isOurs(answers)
+	if !toUs && !(protocol == "udp" && f.isHostPort(asked, flow.Forward.DstPort)) {
+		return false
+	}
+	f.counts[flowKey{protocol, answers.String()}]++
+	return true
+}
+
+// isHostPort reports whether an address and port are a host port of the allocation. A port that is open on all
+// addresses is so on the host's own only: what passes through to the same port elsewhere does not concern it.
+func (f *flows) isHostPort(addr netip.Addr, port uint16) bool {
+	return slices.ContainsFunc(f.ports[port], func(host netip.Addr) bool {
+		if host.IsValid() && (!host.IsUnspecified() || host.Is4() != addr.Is4()) {
+			return addr == host
+		}
+		return slices.ContainsFunc(f.local, func(p netip.Prefix) bool { return p.Contains(addr) })
+	})
+}
+
+func (f *flows) leftovers() []Leftover {
+	var list []Leftover
+	for key, n := range f.counts {
+		list = append(list, Leftover{
+			Kind:   KindConntrack,
+			Where:  string(f.family) + " " + key.protocol,
+			Object: fmt.Sprintf("%s (entries: %d)", key.addr, n),
+		})
+	}
+	return list
+}
+
+func (f *conntrackFinder) find(ctx context.Context) ([]Leftover, error) {
+	f.found = nil
+	if len(f.target.Ports) == 0 && !f.within(func(s scope) bool { return s.ports }) {
+		return nil, nil
+	}
+	var (
+		list []Leftover
+		errs []error
+	)
+	for _, fam := range f.families() {
+		matching, err := f.list(ctx, fam)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("list %s connections: %w", fam, err))
+			continue
+		}
+		if len(matching.counts) > 0 {
+			f.found = append(f.found, matching)
+			list = append(list, matching.leftovers()...)
+		}
+	}
+	return list, errors.Join(errs...)
+}
+
+// list counts the matching entries of one family.
+func (f *conntrackFinder) list(ctx context.Context, fam family) (*flows, error) {
+	matching := &flows{family: fam, isOurs: f.addresses.isOurs, ports: udpPorts(f.target)}
+	err := retry(ctx, func() (err error) {
+		matching.counts = make(map[flowKey]int)
+		if matching.local, err = localAddresses(fam, matching.ports); err != nil {
+			return err
+		}
+		entries, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.InetFamily(fam.number()))
+		for _, entry := range entries {
+			matching.MatchConntrackFlow(entry)
+		}
+		return err
+	})
+	if isUnsupported(err) || errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
+		// No connection tracking, or none that can be seen, as in a restricted container.
+		return matching, nil
+	}
+	return matching, err
+}
+
+func (f *conntrackFinder) remove(ctx context.Context) ([]Leftover, error) {
+	var (
+		list []Leftover
+		errs []error
+	)
+	for _, matching := range f.found {
+		removed := maps.Clone(matching.counts)
+		clear(removed)
+		err := retry(ctx, func() error {
+			clear(matching.counts)
+			_, err := netlink.ConntrackDeleteFilters(
+				netlink.ConntrackTable, netlink.InetFamily(matching.family.number()), matching)
+			for key, n := range matching.counts {
+				removed[key] += n
+			}
+			return err
+		})
+		if err != nil {
+			errs = append(errs, fmt.Errorf("delete %s connections: %w", matching.family, err))
+			continue
+		}
+		matching.counts = removed
+		list = append(list, matching.leftovers()...)
+	}
+	return list, errors.Join(errs...)
+}
+
+// udpPorts are the target's UDP host ports and the addresses they are open on.
+func udpPorts(t Target) map[uint16][]netip.Addr {
+	ports := make(map[uint16][]netip.Addr)
+	for _, m := range t.Ports {
+		if strings.EqualFold(m.Protocol, "udp") {
+			host, _ := netip.ParseAddr(m.HostIP)
+			port := uint16(m.HostPort)
+			ports[port] = append(ports[port], host.Unmap())
+		}
+	}
+	return ports
+}
+
+// localAddresses are the addresses of one family that are the host's own, as far as host ports need them.
+func localAddresses(fam family, ports map[uint16][]netip.Addr) ([]netip.Prefix, error) {
+	if len(ports) == 0 {
+		return nil, nil
+	}
+	routes, err := netlink.RouteListFiltered(fam.number(),
+		&netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var local []netip.Prefix
+	for _, route := range routes {
+		if route.Dst == nil {
+			continue
+		}
+		bits, _ := route.Dst.Mask.Size()
+		local = append(local, netip.PrefixFrom(toAddr(route.Dst.IP), bits))
+	}
+	return local, nil
+}
+
+func toAddr(ip net.IP) netip.Addr {
+	addr, _ := netip.AddrFromSlice(ip)
+	return addr.Unmap()
+}
+
+// number is the family in the kernel's terms.
+func (f family) number() int {
+	if f == ipv4 {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}

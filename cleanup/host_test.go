@@ -1,0 +1,274 @@
+package cleanup
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
+
+// pluginDir is where the reference plugins are: in the first directory of $CNI_PATH that has them, or else built
+// from the pinned module.
+var pluginDir = sync.OnceValues(func() (string, error) {
+	for _, dir := range filepath.SplitList(os.Getenv("CNI_PATH")) {
+		if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
+			return dir, nil
+		}
+	}
+	dir, err := os.MkdirTemp("/run", "plugins")
+	if err != nil {
+		return "", err
+	}
+	args := []string{"build", "-modfile=../tools/go.mod", "-o", dir}
+	for _, name := range []string{
+		"ipam/host-local", "ipam/static", "main/bridge", "main/ptp", "meta/bandwidth", "meta/firewall", "meta/portmap",
+	} {
+		args = append(args, "github.com/containernetworking/plugins/plugins/"+name)
+	}
+	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build reference plugins: %w: %s", err, out)
+	}
+	return dir, nil
+})
+
+// network describes a conflist of reference plugins.
+type network struct {
+	name    string
+	kind    string // bridge or ptp
+	backend string // iptables or nftables
+	subnets []string
+	ipam    string // instead of host-local with the subnets
+	extra   string // further plugins
+}
+
+// conflist is the network's configuration with leases below dataDir.
+func (n network) conflist(dataDir string) []byte {
+	ipam := n.ipam
+	if ipam == "" {
+		var sets []string
+		for _, subnet := range n.subnets {
+			sets = append(sets, fmt.Sprintf(`[{"subnet": %q}]`, subnet))
+		}
+		ipam = fmt.Sprintf(`{"type": "host-local", "dataDir": %q, "ranges": [%s]}`, dataDir, strings.Join(sets, ","))
+	}
+	return fmt.Appendf(nil, `{
+		"cniVersion": "1.0.0", "name": %q, "plugins": [
+			{"type": %q, "bridge": "cni-test", "ipMasq": true, "ipMasqBackend": %q, "isGateway": true, "ipam": %s},
+			{"type": "portmap", "backend": %q, "snat": true, "capabilities": {"portMappings": true}},
+			{"type": "firewall", "backend": "iptables"} %s
+		]}`, n.name, n.kind, n.backend, ipam, n.backend, n.extra)
+}
+
+// testHost is the state of the private host that one test has to itself.
+type testHost struct {
+	t                 *testing.T
+	dataDir, cacheDir string
+}
+
+func newTestHost(t *testing.T) *testHost {
+	privhost.Require(t)
+	h := &testHost{t: t, dataDir: t.TempDir(), cacheDir: t.TempDir()}
+	t.Cleanup(h.clear)
+	h.clear()
+	return h
+}
+
+// clear makes the private host as it was at first.
+func (h *testHost) clear() {
+	h.run("nft", "flush", "ruleset")
+	require.NoError(h.t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
+	links, err := netlink.LinkList()
+	require.NoError(h.t, err)
+	for _, link := range links {
+		if link.Type() == "bridge" || link.Type() == "ifb" || link.Type() == "veth" {
+			_ = netlink.LinkDel(link) // the other end of a veth is gone by then
+		}
+	}
+}
+
+func (h *testHost) run(command string, args ...string) string {
+	h.t.Helper()
+	out, err := exec.Command(command, args...).CombinedOutput()
+	require.NoError(h.t, err, "%s %s: %s", command, args, out)
+	return string(out)
+}
+
+// netns makes a network namespace that lasts until the test ends or removes it.
+func (h *testHost) netns(name string) string {
+	h.t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	own, err := netns.Get()
+	require.NoError(h.t, err)
+	defer own.Close()
+	handle, err := netns.NewNamed(name)
+	require.NoError(h.t, err)
+	require.NoError(h.t, handle.Close())
+	// Waiting for duplicate addresses would take seconds.
+	require.NoError(h.t, os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0))
+	require.NoError(h.t, netns.Set(own))
+	h.t.Cleanup(func() { _ = netns.DeleteNamed(name) }) // the test may have done so
+	return "/run/netns/" + name
+}
+
+var testPorts = []portmap.Mapping{
+	{HostPort: 18080, ContainerPort: 80, Protocol: "tcp"},
+	{HostPort: 18080, ContainerPort: 80, Protocol: "udp"},
+	{HostPort: 18443, ContainerPort: 443, Protocol: "tcp", HostIP: "127.0.0.1"},
+}
+
+// add attaches a new sandbox to a network and returns all that is known about it.
+func (h *testHost) add(n network, id string, ports []portmap.Mapping) Target {
+	h.t.Helper()
+	return h.attach(n, Target{ID: id, Netns: h.netns("sandbox-" + id), Ports: ports, CacheDirs: []string{h.cacheDir}})
+}
+
+// attach attaches a sandbox to one more network.
+func (h *testHost) attach(n network, t Target) Target {
+	h.t.Helper()
+	plugins, err := pluginDir()
+	require.NoError(h.t, err)
+	conf := n.conflist(h.dataDir)
+	list, err := libcni.ConfListFromBytes(conf)
+	require.NoError(h.t, err)
+	ifName := fmt.Sprintf("eth%d", len(t.Attachments))
+	cni := libcni.NewCNIConfigWithCacheDir([]string{plugins}, h.cacheDir, nil)
+	result, err := cni.AddNetworkList(context.Background(), list, &libcni.RuntimeConf{
+		ContainerID: t.ID, NetNS: t.Netns, IfName: ifName,
+		CapabilityArgs: map[string]any{
+			"portMappings": t.Ports,
+			"bandwidth":    map[string]any{"ingressRate": 8e6, "ingressBurst": 8e6, "egressRate": 8e6, "egressBurst": 8e6},
+		},
+	})
+	require.NoError(h.t, err)
+	data, err := json.Marshal(result)
+	require.NoError(h.t, err)
+	t.Attachments = append(t.Attachments, Attachment{Network: n.name, IfName: ifName, Config: conf, Result: data})
+	return t
+}
+
+// snapshot is all of the host that allocations change and that should not stay.
+func (h *testHost) snapshot() string {
+	h.t.Helper()
+	var b strings.Builder
+	for _, command := range []string{"iptables", "ip6tables"} {
+		for _, table := range []string{"nat", "filter"} {
+			fmt.Fprintf(&b, "# %s %s\n%s", command, table, h.run(command, "-t", table, "-S"))
+		}
+	}
+	for _, table := range strings.Split(strings.TrimSpace(h.run("nft", "list", "tables")), "\n") {
+		if strings.Contains(table, "cni_") {
+			b.WriteString(h.run("nft", append([]string{"list"}, strings.Fields(table)...)...))
+		}
+	}
+	links, err := netlink.LinkList()
+	require.NoError(h.t, err)
+	for _, link := range links {
+		fmt.Fprintf(&b, "# link %s\n", link.Attrs().Name)
+	}
+	for _, dir := range []string{h.dataDir, h.cacheDir} {
+		for path, content := range h.files(dir) {
+			fmt.Fprintf(&b, "# file %s: %q\n", path, content)
+		}
+	}
+	return sortedLines(b.String())
+}
+
+// files are the leases and cached results below a directory; not what host-local keeps for all of them.
+func (h *testHost) files(dir string) map[string]string {
+	files := make(map[string]string)
+	require.NoError(h.t, filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
+		if err != nil || info.IsDir() || info.Name() == "lock" || strings.HasPrefix(info.Name(), "last_reserved_ip.") {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		files[path] = string(data)
+		return err
+	}))
+	return files
+}
+
+// sortedLines sorts the lines about files, which come in any order, and leaves the order of rules as it is.
+func sortedLines(text string) string {
+	var rules, files []string
+	for _, line := range strings.Split(text, "\n") {
+		if strings.HasPrefix(line, "# file") {
+			files = append(files, line)
+		} else {
+			rules = append(rules, line)
+		}
+	}
+	return strings.Join(append(rules, sortedCopy(files)...), "\n")
+}
+
+// audit is Audit for a test that expects no error.
+func (h *testHost) audit(t Target) []string {
+	h.t.Helper()
+	return h.texts(Audit(context.Background(), t))
+}
+
+// force is Force for a test that expects no error.
+func (h *testHost) force(t Target) []string {
+	h.t.Helper()
+	return h.texts(Force(context.Background(), t))
+}
+
+func (h *testHost) texts(list []Leftover, err error) []string {
+	h.t.Helper()
+	require.NoError(h.t, err)
+	texts := make([]string, 0, len(list))
+	for _, l := range list {
+		texts = append(texts, l.String())
+	}
+	return texts
+}
+
+// counts are how many leftovers there are of each kind in each place.
+func counts(t *testing.T, target Target) map[string]int {
+	t.Helper()
+	list, err := Audit(context.Background(), target)
+	require.NoError(t, err)
+	n := make(map[string]int)
+	for _, l := range list {
+		where := l.Where
+		if l.Kind == KindLease || l.Kind == KindCache {
+			where = ""
+		}
+		n[strings.TrimSpace(string(l.Kind)+" "+where)]++
+	}
+	return n
+}
+
+// acceptsIn are the firewall plugin's rules for an address in a snapshot.
+func acceptsIn(snapshot, addr string) []string {
+	var list []string
+	for _, line := range strings.Split(snapshot, "\n") {
+		if strings.HasPrefix(line, "-A CNI-FORWARD") && strings.Contains(line, addr+"/") {
+			list = append(list, line)
+		}
+	}
+	return list
+}
+
+// awaitNoLink waits until the kernel has taken away the target's link after its namespace.
+func awaitNoLink(t *testing.T, target Target) {
+	t.Helper()
+	require.Eventually(t, func() bool { return counts(t, target)["link"] == 0 }, 10*time.Second, 5*time.Millisecond)
+}

@@ -1,0 +1,226 @@
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// fakeTables are the tables of both families as listings. They count what is asked of them.
+type fakeTables struct {
+	text    map[string]string // "<family> <table>" -> listing
+	fail    map[string]error
+	listed  []string
+	deleted []string
+}
+
+// open is the command of one family.
+func (f *fakeTables) open(fam family) (tables, error) {
+	return fakeCommand{fam, f}, f.fail[string(fam)]
+}
+
+type fakeCommand struct {
+	fam family
+	*fakeTables
+}
+
+func (c fakeCommand) List(table, _ string) ([]string, error) {
+	key := string(c.fam) + " " + table
+	c.listed = append(c.listed, key)
+	c.fakeTables.listed = c.listed
+	return strings.Split(c.text[key], "\n"), c.fail[key]
+}
+
+func (c fakeCommand) Delete(table, chain string, spec ...string) error {
+	c.fakeTables.deleted = append(c.fakeTables.deleted, strings.Join(append([]string{string(c.fam), table, chain}, spec...), "|"))
+	return c.fail["delete "+chain]
+}
+
+func (c fakeCommand) ClearAndDeleteChain(table, chain string) error {
+	c.fakeTables.deleted = append(c.fakeTables.deleted, strings.Join([]string{string(c.fam), table, chain}, "|"))
+	return c.fail["delete "+chain]
+}
+
+// searchWith is a search whose iptables is fake and that looks at nothing else.
+func searchWith(fake *fakeTables, t Target) *search {
+	s := newSearch(t)
+	s.iptables.open = fake.open
+	s.recall()
+	return s
+}
+
+const resultV4 = `{"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}]}`
+
+func iptTarget(config, result string) Target {
+	return Target{ID: "id", Attachments: []Attachment{
+		{Network: "one", IfName: "eth0", Config: []byte(config), Result: []byte(result)},
+	}}
+}
+
+// No table is listed that cannot hold anything, and none twice.
+func TestIPTablesListings(t *testing.T) {
+	const firewall, masq = `{"type": "firewall"}`, `{"type": "bridge", "ipMasq": true}`
+	accept := map[string]string{"ipv4 filter": "-A CNI-FORWARD -s 10.0.0.2/32 -j ACCEPT"}
+	tests := []struct {
+		name, config, result string
+		text                 map[string]string
+		want                 []string
+	}{
+		{name: "nothing that uses iptables", config: `{"type": "bridge"}`},
+		{name: "nftables alone", config: `{"type": "portmap", "backend": "nftables"}`},
+		{name: "family of the result", config: masq, result: resultV4, want: []string{"ipv4 nat"}},
+		{name: "family unknown", config: masq, want: []string{"ipv4 nat", "ipv6 nat"}},
+		{name: "no address, no accepts", config: firewall},
+		{name: "accepts", config: firewall, result: resultV4, want: []string{"ipv4 filter"}},
+		{
+			name: "who holds the accepted address", config: firewall, result: resultV4, text: accept,
+			want: []string{"ipv4 filter", "ipv4 nat"},
+		},
+		{
+			name: "both", config: `{"plugins": [` + masq + `,` + firewall + `]}`, result: resultV4, text: accept,
+			want: []string{"ipv4 nat", "ipv4 filter"},
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			fake := &fakeTables{text: test.text}
+			_, err := searchWith(fake, iptTarget(test.config, test.result)).iptables.find(context.Background())
+			require.NoError(t, err)
+			require.Equal(t, test.want, fake.listed)
+		})
+	}
+}
+
+const natListing = `-P POSTROUTING ACCEPT
+-N CNI-68966f9f256fea8957de7869
+-N CNI-DN-68966f9f256fea8957de7
+-N CNI-000000000000000000000000
+-N CNI-HOSTPORT-DNAT
+-A POSTROUTING -s 10.0.0.2/32 -m comment --comment "name: \"one\" id: \"id\"" -j CNI-68966f9f256fea8957de7869
+-A POSTROUTING -s 10.0.0.3/32 -m comment --comment "name: \"one\" id: \"id2\"" -j CNI-000000000000000000000000
+-A CNI-68966f9f256fea8957de7869 -d 10.0.0.0/24 -m comment --comment "name: \"one\" id: \"id\"" -j ACCEPT
+-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"one\" id: \"id\"" -m multiport --dports 80 -j CNI-DN-68966f9f256fea8957de7
+-A CNI-DN-68966f9f256fea8957de7 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.0.0.4:80
+-A OUTPUT -m comment --comment "my own id: \"id\"" -j ACCEPT`
+
+const filterListing = `-N CNI-FORWARD
+-A CNI-FORWARD -d 10.0.0.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A CNI-FORWARD -s 10.0.0.2/32 -j ACCEPT
+-A CNI-FORWARD -s 10.0.0.2/32 -p tcp -j ACCEPT
+-A CNI-FORWARD -s 10.0.0.2/31 -j ACCEPT
+-A CNI-FORWARD -s 10.0.0.2/32 -j DROP
+-A CNI-FORWARD ! -s 10.0.0.2/32 -j ACCEPT
+-A FORWARD -s 10.0.0.2/32 -j ACCEPT
+-A CNI-FORWARD -s 10.0.0.3/32 -j ACCEPT
+-A CNI-FORWARD -s 10.0.0.4/32 -j ACCEPT`
+
+const fullChain = `{"plugins": [{"type": "bridge", "ipMasq": true}, {"type": "portmap"}, {"type": "firewall"}]}`
+
+func TestIPTablesFindAndRemove(t *testing.T) {
+	fake := &fakeTables{text: map[string]string{"ipv4 nat": natListing, "ipv4 filter": filterListing}}
+	// The result also names an address that another allocation masquerades now.
+	result := `{"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}, {"address": "10.0.0.3/24"}]}`
+	s := searchWith(fake, iptTarget(fullChain, result))
+	found, err := s.iptables.find(context.Background())
+	require.NoError(t, err)
+	removed, err := s.iptables.remove(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, sorted(found), sorted(removed))
+	const comment = `|-m|comment|--comment|`
+	require.Equal(t, []string{
+		`ipv4|nat|POSTROUTING|-s|10.0.0.2/32` + comment + `name: "one" id: "id"|-j|CNI-68966f9f256fea8957de7869`,
+		`ipv4|nat|CNI-HOSTPORT-DNAT|-p|tcp` + comment +
+			`dnat name: "one" id: "id"|-m|multiport|--dports|80|-j|CNI-DN-68966f9f256fea8957de7`,
+		`ipv4|filter|CNI-FORWARD|-d|10.0.0.2/32|-m|conntrack|--ctstate|RELATED,ESTABLISHED|-j|ACCEPT`,
+		`ipv4|filter|CNI-FORWARD|-s|10.0.0.2/32|-j|ACCEPT`,
+		`ipv4|filter|CNI-FORWARD|-s|10.0.0.4/32|-j|ACCEPT`,
+		`ipv4|nat|CNI-68966f9f256fea8957de7869`,
+		`ipv4|nat|CNI-DN-68966f9f256fea8957de7`,
+	}, fake.deleted)
+}
+
+// Where the result is unknown, the rules tell the addresses.
+func TestIPTablesAddresses(t *testing.T) {
+	fake := &fakeTables{text: map[string]string{"ipv4 nat": natListing}}
+	s := searchWith(fake, iptTarget(fullChain, ""))
+	_, err := s.iptables.find(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, map[netip.Addr]string{
+		netip.MustParseAddr("10.0.0.2"): "one", netip.MustParseAddr("10.0.0.4"): "one",
+	}, s.addresses.own)
+	require.Equal(t, map[netip.Addr]bool{netip.MustParseAddr("10.0.0.3"): true}, s.addresses.foreign)
+}
+
+// A chain that two allocations share by the plugins' hash stays; what the comments tell apart goes.
+func TestIPTablesSharedChain(t *testing.T) {
+	shared := strings.Replace(natListing, `-A CNI-DN`, `-A CNI-HOSTPORT-DNAT -p udp -m comment `+
+		`--comment "dnat name: \"on\" id: \"eid\"" -m multiport --dports 53 -j CNI-DN-68966f9f256fea8957de7
+-A CNI-DN`, 1)
+	fake := &fakeTables{text: map[string]string{"ipv4 nat": shared}}
+	s := searchWith(fake, iptTarget(fullChain, resultV4))
+	list, err := s.iptables.find(context.Background())
+	require.NoError(t, err)
+	require.NotContains(t, objects(list), "CNI-DN-68966f9f256fea8957de7")
+	require.Contains(t, objects(list), "CNI-68966f9f256fea8957de7869")
+	require.Len(t, list, 3)
+}
+
+// So does one that holds another allocation's rules, though nothing leads there any more.
+func TestIPTablesChainWithForeignRules(t *testing.T) {
+	mixed := natListing + `
+-A CNI-68966f9f256fea8957de7869 -d 10.0.1.0/24 -m comment --comment "name: \"on\" id: \"eid\"" -j ACCEPT`
+	fake := &fakeTables{text: map[string]string{"ipv4 nat": mixed}}
+	list, err := searchWith(fake, iptTarget(fullChain, resultV4)).iptables.find(context.Background())
+	require.NoError(t, err)
+	require.NotContains(t, objects(list), "CNI-68966f9f256fea8957de7869")
+	require.Contains(t, objects(list), "CNI-DN-68966f9f256fea8957de7")
+}
+
+func TestIPTablesErrors(t *testing.T) {
+	broken := errors.New("broken")
+	fake := &fakeTables{
+		text: map[string]string{"ipv4 nat": natListing, "ipv6 nat": natListing, "ipv4 filter": filterListing},
+		fail: map[string]error{"ipv6 nat": broken},
+	}
+	s := searchWith(fake, iptTarget(fullChain, ""))
+	list, err := s.iptables.find(context.Background())
+	require.ErrorIs(t, err, broken)
+	require.NotEmpty(t, list, "one family hides the other")
+
+	fake.fail = map[string]error{"delete POSTROUTING": broken}
+	removed, err := s.iptables.remove(context.Background())
+	require.ErrorIs(t, err, broken)
+	require.Len(t, removed, len(list)-1)
+}
+
+// An iptables that is not installed has left nothing; one that does not work is an error.
+func TestOpenTables(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	ipt, err := openTables(ipv6)
+	require.NoError(t, err)
+	require.Nil(t, ipt)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "ip6tables"), []byte("#!/bin/sh\nexit 3\n"), 0o755))
+	_, err = openTables(ipv6)
+	require.Error(t, err)
+}
+
+// Somebody else's change of the tables is waited for.
+func TestIPTablesRetry(t *testing.T) {
+	dir := t.TempDir()
+	busy := filepath.Join(dir, "busy")
+	script := "#!/bin/sh\n[ \"$1\" = --version ] && echo iptables v1.8.9 && exit\nrm " + busy + " 2>/dev/null && exit 4\nexit 0\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "iptables"), []byte(script), 0o755))
+	require.NoError(t, os.WriteFile(busy, nil, 0o644))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	s := newSearch(Target{ID: "id"})
+	err := s.iptables.change(context.Background(), ipv4, func(ipt tables) error { return ipt.Delete("nat", "X") })
+	require.NoError(t, err)
+	require.NoFileExists(t, busy)
+}

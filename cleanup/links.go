@@ -1,0 +1,197 @@
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// linkFinder looks for the host's side of the allocation's interfaces: veths, and the ifbs of the bandwidth plugin.
+// Nothing else is ever removed: bridges are shared, and devices belong to the host.
+type linkFinder struct {
+	*search
+	found []hostLink
+}
+
+type hostLink struct {
+	netlink.Link
+	network string
+}
+
+func (l hostLink) leftover() Leftover {
+	return Leftover{Kind: KindLink, Network: l.network, Object: l.Attrs().Name}
+}
+
+func (f *linkFinder) find(context.Context) ([]Leftover, error) {
+	var errs []error
+	f.found = nil
+	for _, a := range f.attachments {
+		errs = append(errs, f.findNamed(a), f.findIfb(a))
+	}
+	errs = append(errs, f.findPeers())
+	var list []Leftover
+	for _, l := range f.found {
+		list = append(list, l.leftover())
+	}
+	return list, errors.Join(errs...)
+}
+
+// findNamed finds the links that the result names on the host.
+func (f *linkFinder) findNamed(a *attachment) error {
+	if a.result == nil {
+		return nil
+	}
+	var errs []error
+	for _, i := range a.result.Interfaces {
+		if i.Sandbox != "" {
+			continue
+		}
+		errs = append(errs, f.add(i.Name, a.Network, func(link netlink.Link) bool {
+			// Another MAC means that the name has passed to somebody else's link.
+			mac := link.Attrs().HardwareAddr.String()
+			return (link.Type() == "veth" || link.Type() == "ifb") && (i.Mac == "" || strings.EqualFold(i.Mac, mac))
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// findIfb finds the link that the bandwidth plugin made, by its name.
+func (f *linkFinder) findIfb(a *attachment) error {
+	return f.add(ifbName(a.Network, f.target.ID), a.Network, func(link netlink.Link) bool {
+		return link.Type() == "ifb"
+	})
+}
+
+// add takes a link of the host if it exists and is ours.
+func (f *linkFinder) add(name, network string, ours func(netlink.Link) bool) error {
+	link, err := netlink.LinkByName(name)
+	switch {
+	case isLinkGone(err):
+		return nil
+	case err != nil:
+		return fmt.Errorf("look up link %q: %w", name, err)
+	case ours(link):
+		f.take(link, network)
+	}
+	return nil
+}
+
+// take remembers a link once.
+func (f *linkFinder) take(link netlink.Link, network string) {
+	if !slices.ContainsFunc(f.found, func(l hostLink) bool { return l.Attrs().Index == link.Attrs().Index }) {
+		f.found = append(f.found, hostLink{Link: link, network: network})
+	}
+}
+
+// findPeers finds the peers of the interfaces in the sandbox, for the attachments whose result is unknown.
+func (f *linkFinder) findPeers() error {
+	if f.target.Netns == "" || !slices.ContainsFunc(f.attachments, func(a *attachment) bool { return a.result == nil }) {
+		return nil
+	}
+	sandbox, err := openNetns(f.target.Netns)
+	if err != nil || !sandbox.IsOpen() {
+		return err
+	}
+	defer sandbox.Close()
+	handle, err := netlink.NewHandleAt(sandbox, unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("enter network namespace %q: %w", f.target.Netns, err)
+	}
+	defer handle.Close()
+	var errs []error
+	for _, a := range f.attachments {
+		if a.result == nil {
+			errs = append(errs, f.findPeer(sandbox, handle, a))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// openNetns opens a network namespace. There is none to open when the path is gone, has been unmounted, or leads
+// to the host's own namespace.
+func openNetns(path string) (netns.NsHandle, error) {
+	none := netns.None()
+	var stat unix.Statfs_t
+	if err := unix.Statfs(path, &stat); errors.Is(err, fs.ErrNotExist) || err == nil && stat.Type != unix.NSFS_MAGIC {
+		return none, nil
+	}
+	sandbox, err := netns.GetFromPath(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return none, nil
+	}
+	if err != nil {
+		return none, fmt.Errorf("open network namespace %q: %w", path, err)
+	}
+	host, err := netns.Get()
+	if err != nil {
+		sandbox.Close()
+		return none, fmt.Errorf("open own network namespace: %w", err)
+	}
+	defer host.Close()
+	if sandbox.Equal(host) {
+		sandbox.Close()
+		return none, nil
+	}
+	return sandbox, nil
+}
+
+// findPeer finds the link of the host whose peer is an attachment's interface. Indexes are unique only within a
+// namespace, so the two must point at each other.
+func (f *linkFinder) findPeer(sandbox netns.NsHandle, inside *netlink.Handle, a *attachment) error {
+	inner, err := inside.LinkByName(a.IfName)
+	if isLinkGone(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look up link %q in %q: %w", a.IfName, f.target.Netns, err)
+	}
+	if inner.Type() != "veth" {
+		return nil
+	}
+	outer, err := netlink.LinkByIndex(inner.Attrs().ParentIndex)
+	if isLinkGone(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look up peer of link %q in %q: %w", a.IfName, f.target.Netns, err)
+	}
+	id, err := netlink.GetNetNsIdByFd(int(sandbox))
+	if err != nil {
+		return fmt.Errorf("identify network namespace %q: %w", f.target.Netns, err)
+	}
+	attrs := outer.Attrs()
+	if outer.Type() == "veth" && attrs.ParentIndex == inner.Attrs().Index && attrs.NetNsID == id {
+		f.take(outer, a.Network)
+	}
+	return nil
+}
+
+func (f *linkFinder) remove(ctx context.Context) ([]Leftover, error) {
+	var (
+		list []Leftover
+		errs []error
+	)
+	for _, l := range f.found {
+		err := retry(ctx, func() error { return netlink.LinkDel(l) })
+		switch {
+		case err == nil:
+			list = append(list, l.leftover())
+		case !isLinkGone(err):
+			errs = append(errs, fmt.Errorf("delete link %q: %w", l.Attrs().Name, err))
+		}
+	}
+	return list, errors.Join(errs...)
+}
+
+// isLinkGone reports whether an error says that there is no such link.
+func isLinkGone(err error) bool {
+	var notFound netlink.LinkNotFoundError
+	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
+}

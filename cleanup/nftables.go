@@ -1,0 +1,241 @@
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// nftablesFinder looks for rules of the reference plugins' nftables backends. The tables and chains are shared.
+type nftablesFinder struct {
+	*search
+	found []nftRule
+}
+
+// nftChain is a chain in which a plugin has rules for each allocation.
+type nftChain struct {
+	family nftables.TableFamily
+	table  string
+	chain  string
+	// holder is the field of the IP header that a rule compares with the allocation's address.
+	holder nftField
+}
+
+// nftField is where a field lies in the headers of the two families.
+type nftField struct{ offset4, offset6 uint32 }
+
+var (
+	sourceAddress      = nftField{12, 8}
+	destinationAddress = nftField{16, 24}
+	noField            = nftField{}
+)
+
+var masqChecks = nftChain{nftables.TableFamilyINet, "cni_plugins_masquerade", "masq_checks", sourceAddress}
+
+var nftChains = []nftChain{
+	masqChecks,
+	{nftables.TableFamilyIPv4, "cni_hostport", "hostports", noField},
+	{nftables.TableFamilyIPv4, "cni_hostport", "hostip_hostports", noField},
+	{nftables.TableFamilyIPv4, "cni_hostport", "masquerading", destinationAddress},
+	{nftables.TableFamilyIPv6, "cni_hostport", "hostports", noField},
+	{nftables.TableFamilyIPv6, "cni_hostport", "hostip_hostports", noField},
+	{nftables.TableFamilyIPv6, "cni_hostport", "masquerading", destinationAddress},
+}
+
+// String is the chain in nft's words.
+func (c nftChain) String() string {
+	names := map[nftables.TableFamily]string{
+		nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
+	}
+	return names[c.family] + " " + c.table + " " + c.chain
+}
+
+// nftRule is a rule of one of the chains.
+type nftRule struct {
+	*nftables.Rule
+	where   nftChain
+	comment string
+	network string
+}
+
+func (r nftRule) leftover() Leftover {
+	return Leftover{
+		Kind:    KindNFTablesRule,
+		Network: r.network,
+		Where:   r.where.String(),
+		Object:  fmt.Sprintf("handle %d comment %q", r.Handle, r.comment),
+	}
+}
+
+func (f *nftablesFinder) find(ctx context.Context) ([]Leftover, error) {
+	f.found = nil
+	if !f.within(func(s scope) bool { return s.nftables }) {
+		return nil, nil
+	}
+	rules, err := listNFTables(ctx)
+	if err != nil {
+		f.addresses.unsure = true
+		return nil, err
+	}
+	var list []Leftover
+	for _, rule := range f.own(rules) {
+		f.found = append(f.found, rule)
+		list = append(list, rule.leftover())
+	}
+	return list, nil
+}
+
+// own picks the allocation's rules, and learns from all of them who holds which address.
+func (f *nftablesFinder) own(rules []nftRule) []nftRule {
+	var own []nftRule
+	for _, rule := range rules {
+		network, ours := f.owner(rule)
+		if ours {
+			rule.network = network
+			own = append(own, rule)
+			f.addresses.addOwn(rule.holder(), network)
+		} else if rule.where == masqChecks {
+			f.addresses.addForeign(rule.holder())
+		}
+	}
+	return own
+}
+
+// owner reports whether a rule is the allocation's, and, where the rule tells it, in which network.
+func (f *nftablesFinder) owner(rule nftRule) (network string, ours bool) {
+	if rule.where != masqChecks {
+		return "", rule.comment == f.target.ID
+	}
+	hash, _, _ := strings.Cut(rule.comment, ",")
+	for _, a := range f.attachments {
+		if hash == masqHash(a.Network, a.IfName, f.target.ID) {
+			return a.Network, true
+		}
+	}
+	return "", len(f.attachments) == 0 && masqHashHasID(rule.comment, f.target.ID)
+}
+
+// holder is the address of the allocation that a rule is for, if the rule tells it.
+func (r nftRule) holder() netip.Addr {
+	for i := 1; i < len(r.Exprs); i++ {
+		load, _ := r.Exprs[i-1].(*expr.Payload)
+		compare, _ := r.Exprs[i].(*expr.Cmp)
+		if load == nil || compare == nil || load.Base != expr.PayloadBaseNetworkHeader || compare.Op != expr.CmpOpEq {
+			continue
+		}
+		addr, ok := netip.AddrFromSlice(compare.Data)
+		if ok && (addr.Is4() && load.Offset == r.where.holder.offset4 || addr.Is6() && load.Offset == r.where.holder.offset6) {
+			return addr
+		}
+	}
+	return netip.Addr{}
+}
+
+// listNFTables lists the rules of all the chains, all of the same moment.
+func listNFTables(ctx context.Context) ([]nftRule, error) {
+	conn, err := nftables.New(nftables.AsLasting())
+	if err != nil {
+		return nil, fmt.Errorf("open nftables: %w", err)
+	}
+	defer conn.CloseLasting()
+	var rules []nftRule
+	err = retry(ctx, func() error {
+		before, err := generation()
+		if err != nil {
+			return err
+		}
+		listed, listErr := listChains(conn)
+		after, err := generation()
+		switch {
+		case err != nil:
+			return err
+		case before != after:
+			return errChanged // the list can have holes
+		}
+		rules = listed
+		return listErr
+	})
+	if isUnsupported(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list nftables rules: %w", err)
+	}
+	return rules, nil
+}
+
+// listChains lists the rules of all the chains. A chain that does not exist has none.
+func listChains(conn *nftables.Conn) ([]nftRule, error) {
+	var rules []nftRule
+	for _, where := range nftChains {
+		table := &nftables.Table{Family: where.family, Name: where.table}
+		list, err := conn.GetRules(table, &nftables.Chain{Name: where.chain, Table: table})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", where, err)
+		}
+		for _, rule := range list {
+			rules = append(rules, nftRule{Rule: rule, where: where, comment: commentOf(rule.UserData)})
+		}
+	}
+	return rules, nil
+}
+
+// commentOf finds the comment among a rule's user data: records of type, length and value.
+func commentOf(data []byte) string {
+	const typeComment = 0
+	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
+		kind, value := data[0], data[2:2+int(data[1])]
+		if kind == typeComment {
+			return strings.TrimSuffix(string(value), "\x00")
+		}
+		data = data[2+len(value):]
+	}
+	return ""
+}
+
+func (f *nftablesFinder) remove(ctx context.Context) ([]Leftover, error) {
+	err := retry(ctx, func() error {
+		err := deleteRules(f.found)
+		if !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+		// Somebody else removed one of them, so none of ours went. The rest is still to be removed.
+		rules, err := listNFTables(ctx)
+		if err != nil {
+			return err
+		}
+		f.found = f.own(rules)
+		return errChanged
+	})
+	if err != nil {
+		return nil, fmt.Errorf("delete nftables rules: %w", err)
+	}
+	var list []Leftover
+	for _, rule := range f.found {
+		list = append(list, rule.leftover())
+	}
+	return list, nil
+}
+
+// deleteRules deletes rules by handle, all or none.
+func deleteRules(rules []nftRule) error {
+	if len(rules) == 0 {
+		return nil
+	}
+	conn, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	for _, rule := range rules {
+		if err := conn.DelRule(rule.Rule); err != nil {
+			return err
+		}
+	}
+	return conn.Flush()
+}

@@ -1,0 +1,51 @@
+package cleanup
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestScopeOf(t *testing.T) {
+	tests := []struct {
+		name, config string
+		want         scope
+	}{
+		{"nothing known", ``, everything()},
+		{"broken", `{"plugins": [`, everything()},
+		{"unknown plugin", `{"plugins": [{"type": "bridge"}, {"type": "calico"}]}`, everything()},
+		{"unknown IPAM", `{"plugins": [{"type": "bridge", "ipam": {"type": "whereabouts"}}]}`, everything()},
+		{"links alone", `{"plugins": [{"type": "loopback"}, {"type": "ptp", "ipam": {"type": "static"}}]}`, scope{}},
+		{"masquerade", `{"plugins": [{"type": "bridge", "ipMasq": true}]}`, scope{nat: true, nftables: true}},
+		{
+			"masquerade with iptables",
+			`{"plugins": [{"type": "ptp", "ipMasq": true, "ipMasqBackend": "iptables"}]}`,
+			scope{nat: true},
+		},
+		{
+			"all with nftables",
+			`{"plugins": [{"type": "ptp", "ipMasq": true, "ipMasqBackend": "nftables"}, {"type": "portmap", "backend": "nftables"}]}`,
+			scope{nftables: true, ports: true},
+		},
+		{"firewall", `{"plugins": [{"type": "firewall"}]}`, scope{filter: true}},
+		{"firewalld", `{"plugins": [{"type": "firewall", "backend": "firewalld"}]}`, scope{}},
+		{
+			"leases",
+			`{"plugins": [{"type": "bridge", "ipam": {"type": "host-local"}},
+				{"type": "macvlan", "ipam": {"type": "host-local", "dataDir": "/x"}}]}`,
+			scope{dataDirs: []string{defaultDataDir, "/x"}},
+		},
+		{"single plugin", `{"type": "bridge", "ipMasq": true, "ipMasqBackend": "nftables"}`, scope{nftables: true}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) { require.Equal(t, test.want, scopeOf([]byte(test.config))) })
+	}
+}
+
+func FuzzScopeOf(f *testing.F) {
+	f.Add([]byte(`{"plugins": [{"type": "bridge", "ipam": {"type": "host-local"}}]}`))
+	f.Fuzz(func(t *testing.T, config []byte) {
+		require.Equal(t, scopeOf(config), scopeOf(config))
+		parseResult(config)
+	})
+}

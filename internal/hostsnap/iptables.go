@@ -1,0 +1,94 @@
+package hostsnap
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+)
+
+// ruleset is what a save program of iptables listed for one address family.
+type ruleset struct {
+	native bool            // the rules are kept in nftables
+	tables map[string]bool // listed ones, by name
+	lines  []string        // "table rule"
+}
+
+// iptables collects the rules that iptables shows, and returns the names, such as "ip nat", of the nftables
+// tables that were covered in doing so.
+func (c *collector) iptables() (covered map[string]bool, err error) {
+	covered = map[string]bool{}
+	for family, program := range map[string]string{"ip": "iptables-save", "ip6": "ip6tables-save"} {
+		output, err := save(program)
+		if err != nil {
+			return nil, err
+		}
+		rules := parseSaved(output)
+		for _, text := range rules.lines {
+			_, rule, _ := strings.Cut(text, " ")
+			c.add(sharedRules.MatchString(rule), "iptables", family, text)
+		}
+		for table := range rules.tables {
+			covered[family+" "+table] = rules.native
+		}
+	}
+	return covered, nil
+}
+
+// save runs a save program. Where it is not installed, nobody has made rules with it.
+func save(program string) ([]byte, error) {
+	path, err := exec.LookPath(program)
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find program %q: %w", program, err)
+	}
+	cmd := exec.Command(path)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	output, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("run %q: %w: %s", program, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return output, nil
+}
+
+// counters are the packets and bytes that a chain's line ends with.
+var counters = regexp.MustCompile(` \[\d+:\d+\]$`)
+
+// parseSaved takes the output of a save program apart, and drops what differs from one run to the next.
+func parseSaved(output []byte) ruleset {
+	rules := ruleset{tables: map[string]bool{}}
+	table := ""
+	for text := range strings.Lines(string(output)) {
+		text = strings.TrimSpace(text)
+		switch {
+		case strings.HasPrefix(text, "# Generated"):
+			rules.native = strings.Contains(text, "nf_tables")
+		case strings.HasPrefix(text, "# Table"), strings.HasPrefix(text, "# Warning"):
+			rules.lines = append(rules.lines, text)
+		case text == "" || text == "COMMIT" || text[0] == '#':
+		case text[0] == '*':
+			table = text[1:]
+			rules.tables[table] = true
+		default:
+			rules.lines = append(rules.lines, table+" "+counters.ReplaceAllString(text, ""))
+		}
+	}
+	return rules
+}
+
+// sharedRules matches what stays in iptables after the first use of a network: chains without effect of their
+// own, and what the reference plugins share between all attachments.
+var sharedRules = regexp.MustCompile(`^(?:` + strings.Join([]string{
+	`:[A-Z]+ ACCEPT`,
+	`:(?:` + sharedChains + `) -`,
+	`-A (?:FORWARD|PREROUTING|OUTPUT|POSTROUTING) .*-j (?:` + sharedChains + `)`,
+	`-A CNI-FORWARD .*-j CNI-ADMIN`,
+	`-A CNI-(?:HOSTPORT-(?:SETMARK|MASQ)|ISOLATION-STAGE-[12]) .*`,
+}, "|") + `)$`)
+
+const sharedChains = `CNI-(?:FORWARD|ADMIN|HOSTPORT-(?:DNAT|SETMARK|MASQ)|ISOLATION-STAGE-[12])`

@@ -1,0 +1,137 @@
+// Package hostsnap takes snapshots of all that attaching sandboxes can change on a host, as text, and compares
+// them. A test, or a demonstration, takes one before and one after, and shows the difference when there is one.
+//
+// A snapshot has one line per object, which begins with its kind:
+//
+//	link cni0 bridge 0a:58:0a:01:00:01 mtu 1500 up
+//	address cni0 10.1.0.1/24
+//	route main 10.1.0.0/24 dev cni0 src 10.1.0.1 proto kernel scope link
+//	rule 32766 from all lookup 254
+//	iptables ip nat -A POSTROUTING -s 10.1.0.2/32 -j CNI-5ad8
+//	nft table inet example
+//	nft rule inet example forward Meta{Key:6 Register:1} ...
+//	file /var/lib/cni/networks/example/10.1.0.2 0600 "c1\r\neth0"
+//	netns /run/netns/c1
+//	mount /run/netns/c1 nsfs
+//	sysctl net.ipv4.ip_forward = 1
+//
+// # Caveats
+//
+// What the kernel changes by itself is left out: IPv6 link-local and temporary addresses, routes learnt from
+// router advertisements, link-local and multicast routes, the routes that the kernel derives from addresses into
+// the local table, lifetimes, counters, states of carriers. Rules are compared as a set, so a change of their
+// order alone does not show. A snapshot is not atomic: take it while nothing else changes the host.
+package hostsnap
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+)
+
+// Options says what a snapshot contains. The zero value is ready for use.
+type Options struct {
+	// Dirs are further directories, the files in which are part of the snapshot. Those in /run and
+	// /var/lib/cni always are. They need not exist.
+	Dirs []string
+
+	// Persistent lets Diff ignore the appearance of what may stay on a host after the first use of a network
+	// because it is shared by all attachments: a bridge without ports and what hangs on it; the chains and
+	// rules that the reference plugins share; chains that accept everything, sets and tables that are empty;
+	// enabled forwarding; directories, lock files and host-local's last reserved addresses.
+	Persistent bool
+
+	// Ignore, if set, names more lines the appearance of which Diff ignores. It is given whole lines.
+	Ignore func(line string) bool
+}
+
+// A Snapshot is the state of a host at one time. The zero value is an empty host.
+type Snapshot struct {
+	lines []line // sorted
+}
+
+// A line describes one object.
+type line struct {
+	text       string
+	persistent bool // may appear
+}
+
+// Take takes a snapshot of the host as the calling thread sees it: of its network namespace and its mounts. It
+// needs root's rights in both.
+func Take(opts Options) (Snapshot, error) {
+	c := &collector{opts: opts}
+	for _, part := range []struct {
+		name    string
+		collect func() error
+	}{
+		{"links and routes", c.network},
+		{"nftables", c.nftables},
+		{"files", c.files},
+		{"mounts", c.mounts},
+		{"sysctls", c.sysctls},
+	} {
+		if err := part.collect(); err != nil {
+			return Snapshot{}, fmt.Errorf("take snapshot of %s: %w", part.name, err)
+		}
+	}
+	sort.SliceStable(c.lines, func(i, j int) bool { return c.lines[i].text < c.lines[j].text })
+	return Snapshot{lines: c.lines}, nil
+}
+
+// String returns the sorted lines of the snapshot.
+func (s Snapshot) String() string {
+	var b strings.Builder
+	for _, l := range s.lines {
+		b.WriteString(l.text + "\n")
+	}
+	return b.String()
+}
+
+// Diff returns the lines that differ, those that went away after a minus sign, those that appeared after a plus
+// sign, or "" when there are none. What may appear is up to the Options of after.
+func Diff(before, after Snapshot) string {
+	var b strings.Builder
+	old, now := before.lines, after.lines
+	for len(old) > 0 || len(now) > 0 {
+		switch {
+		case len(now) == 0 || len(old) > 0 && old[0].text < now[0].text:
+			b.WriteString("-" + old[0].text + "\n")
+			old = old[1:]
+		case len(old) == 0 || now[0].text < old[0].text:
+			if !now[0].persistent {
+				b.WriteString("+" + now[0].text + "\n")
+			}
+			now = now[1:]
+		default:
+			old, now = old[1:], now[1:]
+		}
+	}
+	return b.String()
+}
+
+// A collector gathers the lines of a snapshot.
+type collector struct {
+	opts  Options
+	lines []line
+}
+
+// add adds the line made of the non-empty words. shared says that it may stay on a host.
+func (c *collector) add(shared bool, words ...string) {
+	var present []string
+	for _, word := range words {
+		if word != "" {
+			present = append(present, word)
+		}
+	}
+	text := strings.Join(present, " ")
+	persistent := shared && c.opts.Persistent || c.opts.Ignore != nil && c.opts.Ignore(text)
+	c.lines = append(c.lines, line{text: text, persistent: persistent})
+}
+
+// labelled returns "label value", or "" when there is no value.
+func labelled(label, value string) string {
+	if value == "" {
+		return ""
+	}
+	return label + " " + value
+}

@@ -1,0 +1,138 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// DefaultDir is where iproute2 looks for named network namespaces.
+const DefaultDir = "/run/netns"
+
+// maxName is the most bytes that the name of a file can have.
+const maxName = 255
+
+// Create makes a sandbox in DefaultDir. See [CreateIn].
+func Create(name string) (*Sandbox, error) {
+	return CreateIn(DefaultDir, name)
+}
+
+// CreateIn makes a sandbox of that name in dir: a new network namespace with nothing in it but its loopback link,
+// which is up. The directory is made if it is missing, and becomes a shared mount point, as iproute2 makes it, so
+// that the sandboxes in it are seen in other mount namespaces too.
+//
+// Errors are ErrInvalidName, ErrExist or one of the system; then nothing is left behind but the directory.
+func CreateIn(dir, name string) (*Sandbox, error) {
+	path := filepath.Join(dir, name)
+	if err := checkName(name); err != nil {
+		return nil, fmt.Errorf("create sandbox in %q: %w", dir, err)
+	}
+	if err := shareDir(dir); err != nil {
+		return nil, fmt.Errorf("create sandbox %q: %w", path, err)
+	}
+	if err := reserve(path); err != nil {
+		return nil, fmt.Errorf("create sandbox %q: %w", path, err)
+	}
+	s, err := fill(path)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("create sandbox %q: %w", path, err), Destroy(path))
+	}
+	return s, nil
+}
+
+// checkName returns nil if a file can have that name.
+func checkName(name string) error {
+	switch {
+	case name == "", name == ".", name == "..", len(name) > maxName, strings.ContainsAny(name, "/\x00"):
+		return fmt.Errorf("%w: %q", ErrInvalidName, name)
+	}
+	return nil
+}
+
+// reserve makes the file that the namespace will be mounted on.
+func reserve(path string) error {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}
+
+// steps turn a thread and the file at path into a sandbox. They have one undo, which is Destroy.
+var steps = []func(path string) error{
+	func(string) error { return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)) },
+	func(string) error { return loopbackUp() },
+	func(path string) error {
+		return os.NewSyscallError("mount", unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""))
+	},
+}
+
+// fill mounts a new namespace on the file at path and opens it.
+func fill(path string) (*Sandbox, error) {
+	err := onThread(func() error {
+		for _, step := range steps {
+			if err := step(path); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return Open(path)
+}
+
+// shareDir makes dir a shared mount point.
+func shareDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := makeShared(dir); !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	unlock, err := lockDir(dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	// It was no mount point, but somebody else may have made it one meanwhile; one is enough.
+	if err := makeShared(dir); !errors.Is(err, unix.EINVAL) {
+		return err
+	}
+	if err := unix.Mount(dir, dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind directory %q: %w", dir, err)
+	}
+	return makeShared(dir)
+}
+
+// makeShared lets mounts in dir propagate. The error is EINVAL if dir is no mount point.
+func makeShared(dir string) error {
+	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
+		return fmt.Errorf("share directory %q: %w", dir, err)
+	}
+	return nil
+}
+
+// lockDir takes the lock that iproute2 takes too. The mount changes the path but not the file behind the lock.
+func lockDir(dir string) (unlock func(), err error) {
+	file, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = unix.Flock(int(file.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		file.Close()
+		return nil, fmt.Errorf("lock directory %q: %w", dir, err)
+	}
+	return func() { file.Close() }, nil
+}

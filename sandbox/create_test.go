@@ -1,0 +1,267 @@
+package sandbox
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+func TestCheckName(t *testing.T) {
+	for _, name := range []string{"", ".", "..", "a/b", "/a", "a\x00", strings.Repeat("a", 256)} {
+		require.ErrorIs(t, checkName(name), ErrInvalidName, "%q", name)
+	}
+	for _, name := range []string{"a", "...", ".a", "a b", "-a", strings.Repeat("a", 255)} {
+		require.NoError(t, checkName(name), "%q", name)
+	}
+}
+
+func TestCreateInvalidName(t *testing.T) {
+	needKernel(t)
+	_, err := Create("../c1")
+	require.ErrorIs(t, err, ErrInvalidName)
+	require.EqualError(t, err, `create sandbox in "/run/netns": invalid name: "../c1"`)
+}
+
+func TestCreateExisting(t *testing.T) {
+	needKernel(t)
+	s := create(t, "c1")
+	before, err := identify(s.file)
+	require.NoError(t, err)
+	_, err = Create("c1")
+	require.ErrorIs(t, err, ErrExist)
+	require.ErrorContains(t, err, `create sandbox "/run/netns/c1": `)
+
+	again, err := Open(s.Path())
+	require.NoError(t, err)
+	defer again.Close()
+	after, err := identify(again.file)
+	require.NoError(t, err)
+	require.Equal(t, before, after, "the one that was there stays")
+}
+
+// TestCreateLeavesNothing lets every step fail, once before and once after it did its work.
+func TestCreateLeavesNothing(t *testing.T) {
+	needKernel(t)
+	broken := errors.New("broken")
+	for i, step := range steps {
+		for name, failing := range map[string]func(string) error{
+			"before": func(string) error { return broken },
+			"after":  func(path string) error { return errors.Join(step(path), broken) },
+		} {
+			t.Run(fmt.Sprint(i, " ", name), func(t *testing.T) {
+				before := snapshot(t)
+				steps[i] = failing
+				t.Cleanup(func() { steps[i] = step })
+				_, err := Create("c1")
+				require.ErrorIs(t, err, broken)
+				require.NoFileExists(t, "/run/netns/c1")
+				require.NotContains(t, snapshot(t).String(), "/run/netns/c1")
+				require.Equal(t, strings.Count(before.String(), "nsfs"), strings.Count(snapshot(t).String(), "nsfs"))
+				requireAllAtHome(t)
+			})
+		}
+	}
+}
+
+func TestCreateInImpossibleDir(t *testing.T) {
+	needKernel(t)
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, err := CreateIn(file, "c1")
+	require.ErrorIs(t, err, unix.ENOTDIR)
+	require.ErrorContains(t, err, "create sandbox")
+}
+
+// TestCreateWithoutRights tries as somebody who may make neither namespaces nor mounts.
+func TestCreateWithoutRights(t *testing.T) {
+	needKernel(t)
+	s := create(t, "other")
+	require.NoError(t, s.Do(func() error {
+		require.NoError(t, dropPower())
+		// The step itself runs on this thread: rights are the thread's own.
+		require.ErrorIs(t, steps[0](""), unix.EPERM)
+		require.ErrorIs(t, makeShared(DefaultDir), unix.EPERM)
+		return nil
+	}))
+}
+
+// TestCreateAtTheSameTime makes a directory's first sandboxes all at once, half of them under one name.
+func TestCreateAtTheSameTime(t *testing.T) {
+	needKernel(t)
+	dir := "/run/parallel"
+	t.Cleanup(func() { require.NoError(t, os.Remove(dir)) })
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, 0)) })
+	var mutex sync.Mutex
+	results := map[string]int{}
+	var wait sync.WaitGroup
+	for i := range 32 {
+		wait.Go(func() {
+			name := "same"
+			if i%2 == 0 {
+				name = fmt.Sprint("c", i)
+			}
+			s, err := CreateIn(dir, name)
+			mutex.Lock()
+			defer mutex.Unlock()
+			switch {
+			case err == nil:
+				results["made"]++
+				t.Cleanup(func() { require.NoError(t, s.Destroy()) })
+			case errors.Is(err, ErrExist):
+				results["exists"]++
+			default:
+				t.Error(err)
+			}
+		})
+	}
+	wait.Wait()
+	require.Equal(t, map[string]int{"made": 17, "exists": 15}, results)
+	require.Equal(t, 1, strings.Count(snapshot(t).String(), "mount "+dir+" tmpfs\n"))
+	requireAllAtHome(t)
+}
+
+// TestShareDirWaits lets another creator make the directory a mount point at the same time.
+func TestShareDirWaits(t *testing.T) {
+	needKernel(t)
+	dir := "/run/contended"
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	t.Cleanup(func() { require.NoError(t, os.Remove(dir)) })
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, 0)) })
+	unlock, err := lockDir(dir)
+	require.NoError(t, err)
+
+	shared := make(chan error, 1)
+	go func() { shared <- shareDir(dir) }()
+	require.Eventually(t, func() bool { return isAwaited(t, dir) }, 10*time.Second, time.Millisecond)
+	require.NoError(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))
+	unlock()
+	require.NoError(t, <-shared)
+	require.Equal(t, 1, strings.Count(snapshot(t).String(), "mount "+dir+" tmpfs\n"))
+}
+
+// isAwaited reports whether somebody waits for a lock of dir.
+func isAwaited(t *testing.T, dir string) bool {
+	var stat unix.Stat_t
+	require.NoError(t, unix.Stat(dir, &stat))
+	locks, err := os.ReadFile("/proc/locks")
+	require.NoError(t, err)
+	for lock := range strings.Lines(string(locks)) {
+		if strings.Contains(lock, "-> FLOCK") && strings.Contains(lock, fmt.Sprintf(":%d ", stat.Ino)) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestShareDirKeepsWhatIsThere has a namespace in the directory before it becomes a mount point.
+func TestShareDirKeepsWhatIsThere(t *testing.T) {
+	needKernel(t)
+	s := create(t, "c1")
+	dir, old := "/run/older", "/run/older/c0"
+	require.NoError(t, os.Mkdir(dir, 0o755))
+	require.NoError(t, reserve(old))
+	require.NoError(t, unix.Mount(s.Path(), old, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { require.NoError(t, errors.Join(Destroy(old), os.Remove(dir))) })
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(dir, unix.MNT_DETACH)) })
+	require.NoError(t, shareDir(dir))
+	require.NoError(t, Validate(old))
+}
+
+func TestNoLeak(t *testing.T) {
+	needKernel(t)
+	cycle := func(rounds int) {
+		var wait sync.WaitGroup
+		for worker := range 16 {
+			wait.Go(func() {
+				for range rounds {
+					s, err := Create(fmt.Sprint("c", worker))
+					if err == nil {
+						err = errors.Join(LoopbackUp(s.Path()), s.Do(func() error { return nil }), s.Destroy())
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wait.Wait()
+	}
+	cycle(2) // The runtime keeps the threads that it needed once.
+	descriptors, threads := resources(t)
+	cycle(13)
+	descriptorsAfter, threadsAfter := resources(t)
+	require.Equal(t, descriptors, descriptorsAfter)
+	require.LessOrEqual(t, threadsAfter, threads+16, "208 sandboxes must not cost a thread each")
+	requireAllAtHome(t)
+}
+
+// TestNoLeakInFailures opens what is no sandbox.
+func TestNoLeakInFailures(t *testing.T) {
+	needKernel(t)
+	create(t, "c1")
+	fail := func() {
+		for _, path := range []string{"/proc/self/ns/net", "/proc/self/ns/mnt", "/etc/passwd"} {
+			require.Error(t, Validate(path))
+			require.Error(t, Destroy(path))
+		}
+		_, err := Create("c1")
+		require.ErrorIs(t, err, ErrExist)
+	}
+	fail()
+	before, _ := resources(t)
+	for range 50 {
+		fail()
+	}
+	after, _ := resources(t)
+	require.Equal(t, before, after)
+}
+
+// TestSeenInOtherMountNamespaces looks from a process that left before the sandbox was made.
+func TestSeenInOtherMountNamespaces(t *testing.T) {
+	needKernel(t)
+	create(t, "first") // makes the directory
+	script := `mount --make-rslave / && echo ready && read go && stat -f -c %T /run/netns/first /run/netns/second` +
+		` && echo done && read go && ls /run/netns`
+	cmd := exec.Command("/bin/sh", "-c", script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	output := bufio.NewReader(stdout)
+	require.Equal(t, "ready\n", readLine(t, output))
+
+	s := create(t, "second")
+	_, err = io.WriteString(stdin, "go\n")
+	require.NoError(t, err)
+	require.Equal(t, "nsfs\n", readLine(t, output))
+	require.Equal(t, "nsfs\n", readLine(t, output))
+	require.Equal(t, "done\n", readLine(t, output))
+	require.NoError(t, s.Destroy(), "also while it is mounted elsewhere")
+	_, err = io.WriteString(stdin, "go\n")
+	require.NoError(t, err)
+	require.Equal(t, "first\n", readLine(t, output))
+	require.NoError(t, cmd.Wait())
+}
+
+func readLine(t *testing.T, reader *bufio.Reader) string {
+	t.Helper()
+	line, err := reader.ReadString('\n')
+	require.NoError(t, err)
+	return line
+}

@@ -1,0 +1,63 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Destroy takes away the sandbox at path. The namespace and the links in it go when nothing else holds it: no
+// process inside, no open descriptor, no other mount. A missing path is no error, nor is the empty file that is left
+// where creating or destroying a sandbox was cut short. Anything else is left alone, with ErrNotNamespace.
+func Destroy(path string) error {
+	if err := destroy(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("destroy sandbox %q: %w", path, err)
+	}
+	return nil
+}
+
+func destroy(path string) error {
+	mounted, err := isMounted(path)
+	if err != nil {
+		return err
+	}
+	if mounted {
+		// Detached, because a process that looks at the file just now must not keep it from going. EINVAL
+		// means that another destroyer came first.
+		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if err != nil && !errors.Is(err, unix.EINVAL) {
+			return os.NewSyscallError("umount", err)
+		}
+	}
+	return os.Remove(path)
+}
+
+// isMounted reports whether a network namespace is mounted on path. Where it is not, there must be an empty file,
+// or else it is not a sandbox's.
+func isMounted(path string) (bool, error) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return false, err
+	}
+	if !info.Mode().IsRegular() {
+		return false, ErrNotNamespace
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer file.Close()
+	kind, err := namespaceKind(file)
+	switch {
+	case err != nil:
+		return false, err
+	case kind == unix.CLONE_NEWNET:
+		return true, nil
+	case kind == 0 && info.Size() == 0:
+		return false, nil
+	}
+	return false, ErrNotNamespace
+}

@@ -1,0 +1,97 @@
+package sandbox
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/privhost"
+)
+
+func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
+
+// needKernel lets a test run on inside a private host, on which it leaves nothing behind.
+func needKernel(t *testing.T) {
+	t.Helper()
+	privhost.Require(t)
+	before := snapshot(t)
+	t.Cleanup(func() { require.Empty(t, hostsnap.Diff(before, snapshot(t))) })
+}
+
+func snapshot(t *testing.T) hostsnap.Snapshot {
+	t.Helper()
+	s, err := hostsnap.Take(hostsnap.Options{Persistent: true})
+	require.NoError(t, err)
+	return s
+}
+
+// create makes a sandbox that lasts as long as the test.
+func create(t *testing.T, name string) *Sandbox {
+	t.Helper()
+	s, err := Create(name)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Destroy()) })
+	return s
+}
+
+// iproute2 runs ip with the words of command, and returns what it says.
+func iproute2(t *testing.T, command string) string {
+	t.Helper()
+	path, err := exec.LookPath("ip")
+	if err != nil && os.Getenv(privhost.RequireVariable) != "1" {
+		t.Skipf("iproute2 is not installed: %v", err)
+	}
+	require.NoError(t, err)
+	output, err := exec.Command(path, strings.Fields(command)...).CombinedOutput()
+	require.NoError(t, err, string(output))
+	return string(output)
+}
+
+// threadNamespace identifies the network namespace that the calling thread is in.
+func threadNamespace() (identity, error) {
+	file, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return identity{}, err
+	}
+	defer file.Close()
+	return identify(file)
+}
+
+// requireAllAtHome looks at the namespaces of all threads.
+func requireAllAtHome(t *testing.T) {
+	t.Helper()
+	tasks, err := filepath.Glob("/proc/self/task/*/ns/net")
+	require.NoError(t, err)
+	require.NotEmpty(t, tasks)
+	for _, task := range tasks {
+		var stat unix.Stat_t
+		if err := unix.Stat(task, &stat); err == unix.ENOENT {
+			continue // The thread has just ended.
+		} else {
+			require.NoError(t, err)
+		}
+		require.Equal(t, home, identity{stat.Dev, stat.Ino}, task)
+	}
+}
+
+// resources counts what a leak would make more.
+func resources(t *testing.T) (descriptors, threads int) {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	tasks, err := os.ReadDir("/proc/self/task")
+	require.NoError(t, err)
+	return len(files), len(tasks)
+}
+
+// dropPower takes from the calling thread the right to change its namespace.
+func dropPower() error {
+	var none [2]unix.CapUserData
+	return unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0])
+}

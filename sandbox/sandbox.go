@@ -1,0 +1,75 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// A Sandbox is an open network namespace. It owns a descriptor of the namespace, which Close or Destroy gives
+// back, and which keeps the namespace alive until then. It is safe for concurrent use.
+type Sandbox struct {
+	path string
+	file *os.File
+}
+
+// Open opens the sandbox whose namespace is mounted on path, and leaves it as it is. Errors: see [Validate].
+func Open(path string) (*Sandbox, error) {
+	file, err := open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open sandbox %q: %w", path, err)
+	}
+	return &Sandbox{path: path, file: file}, nil
+}
+
+// Validate returns nil if path can be opened as a sandbox. Otherwise the error is ErrNotExist, ErrNotNamespace,
+// ErrHostNamespace or one of the system.
+func Validate(path string) error {
+	s, err := Open(path)
+	if err != nil {
+		return err
+	}
+	return s.Close()
+}
+
+// LoopbackUp brings up the loopback link of the sandbox at path. It is idempotent. Errors: see [Validate].
+func LoopbackUp(path string) error {
+	s, err := Open(path)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return s.Do(loopbackUp)
+}
+
+// Path returns the path of the file that the namespace is mounted on.
+func (s *Sandbox) Path() string { return s.path }
+
+// Name returns the last element of the path.
+func (s *Sandbox) Name() string { return filepath.Base(s.path) }
+
+// Do calls fn on a thread inside the sandbox and returns its error. The thread is fn's alone until it returns; the
+// caller's own stays where it is. If fn ends its goroutine, as a failing test does, then Do ends the caller's. After
+// Close the error is os.ErrClosed.
+func (s *Sandbox) Do(fn func() error) error {
+	return onThread(func() error {
+		if err := enter(s.file); err != nil {
+			return fmt.Errorf("enter sandbox %q: %w", s.path, err)
+		}
+		return fn()
+	})
+}
+
+// Close gives back the descriptor. The sandbox remains; closing it again does no harm.
+func (s *Sandbox) Close() error {
+	if err := s.file.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return fmt.Errorf("close sandbox %q: %w", s.path, err)
+	}
+	return nil
+}
+
+// Destroy closes s and destroys the sandbox, as the function of the same name does.
+func (s *Sandbox) Destroy() error {
+	return errors.Join(Destroy(s.path), s.Close())
+}
