@@ -2,7 +2,14 @@ package cleanup
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
 )
 
 // Address is an address that an allocation has in a network.
@@ -23,4 +30,30 @@ func Addresses(ctx context.Context, t Target) ([]Address, error) {
 		known = append(known, Address{Network: network, IP: ip})
 	}
 	return known, err
+}
+
+// Holders are the IDs of the allocations that hold an address of a network with
+// host-local, by its conflist, sorted.
+func Holders(network string, config []byte) ([]string, error) {
+	s := newSearch(Target{Attachments: []Attachment{{Network: network, Config: config}}})
+	ids := map[string]bool{}
+	for _, dir := range s.leases.dirs() {
+		entries, err := os.ReadDir(dir.path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("list leases: %w", err)
+		}
+		for _, entry := range entries {
+			if _, err := netip.ParseAddr(entry.Name()); err != nil || !entry.Type().IsRegular() {
+				continue
+			}
+			h, _, err := readLease(filepath.Join(dir.path, entry.Name()))
+			if err != nil {
+				return nil, err
+			}
+			if h.id != "" {
+				ids[h.id] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(ids)), nil
 }

@@ -3,12 +3,15 @@ package configurator
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/record"
 )
@@ -35,28 +38,66 @@ func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error)
 		c.cfg.OnForced(id, removed)
 	}
 	started := c.now()
-	ids, err := c.store.IDs()
+	ids, err := c.known()
 	errs := []error{err}
-	var networks []*conflist.Network
+	networks, _ := c.confs.Networks()
 	for _, id := range ids {
-		r, getErr := c.store.Get(id)
-		if getErr == nil {
-			networks = append(networks, networksOf(r)...)
-		}
-		if slices.Contains(live, id) || getErr == nil && r.Created.After(started) {
+		if slices.Contains(live, id) {
 			report.Kept = append(report.Kept, id)
 			continue
 		}
-		if err := collecting.Teardown(ctx, Allocation{ID: id}); err != nil {
+		of, removed, err := collecting.collect(ctx, id, started)
+		networks = append(networks, of...)
+		switch {
+		case err != nil:
 			errs = append(errs, err)
-			continue
+		case removed:
+			report.Removed = append(report.Removed, id)
+		default:
+			report.Kept = append(report.Kept, id)
 		}
-		report.Removed = append(report.Removed, id)
 	}
-	valid, _ := c.confs.Networks()
-	networks = append(networks, valid...)
 	errs = append(errs, c.gcPlugins(ctx, networks))
 	return report, errors.Join(errs...)
+}
+
+// known are the allocations that have a record or an address of the embedded
+// network, sorted.
+func (c *Configurator) known() ([]string, error) {
+	ids, err := c.store.IDs()
+	errs := []error{err}
+	if n, err := c.confs.Lookup(conflist.EmbeddedName); err == nil && n.File == "" {
+		holders, err := cleanup.Holders(n.Name, n.Bytes)
+		ids = append(ids, holders...)
+		errs = append(errs, err)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), errors.Join(errs...)
+}
+
+// collect takes one allocation away, unless it was set up since GC began, and
+// says of which networks it was.
+func (c *Configurator) collect(ctx context.Context, id string, began time.Time) (networks []*conflist.Network, removed bool, err error) {
+	if err := validateID(id); err != nil {
+		return nil, false, err
+	}
+	unlock, err := c.store.Lock(ctx, id)
+	if err != nil {
+		return nil, false, err
+	}
+	defer unlock()
+	a := Allocation{ID: id}
+	r, err := c.store.Get(id)
+	switch {
+	case err == nil && r.Created.After(began):
+		return nil, false, nil
+	case err == nil:
+		networks = networksOf(r)
+	case errors.Is(err, fs.ErrNotExist):
+		a.Networks = []string{conflist.EmbeddedName}
+	}
+	err = c.teardown(ctx, a)
+	return networks, err == nil, err
 }
 
 // networksOf are the networks of a record, as they were when it was made.

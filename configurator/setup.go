@@ -211,7 +211,12 @@ func (c *Configurator) add(ctx context.Context, r *record.Record) (*Status, erro
 	}
 	ctx, cancel := c.leaveTimeToRollBack(ctx)
 	defer cancel()
+	done, err := c.store.First(ctx, kinds(r)...)
+	if err != nil {
+		return nil, err
+	}
 	results, err := c.engine(r).Add(ctx, req)
+	done(err == nil)
 	for i, result := range results {
 		if result == nil {
 			continue
@@ -235,6 +240,19 @@ func (c *Configurator) add(ctx context.Context, r *record.Record) (*Status, erro
 		return nil, err
 	}
 	return status, nil
+}
+
+// kinds are the things that the first ADD of them creates for all: what a
+// network shares, and what its port mappings do.
+func kinds(r *record.Record) []string {
+	var names []string
+	for _, a := range r.Attachments {
+		names = append(names, a.Network)
+		if len(r.Ports) > 0 {
+			names = append(names, a.Network+"+ports")
+		}
+	}
+	return names
 }
 
 const rollbackShare = 5 * time.Second

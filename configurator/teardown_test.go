@@ -1,11 +1,13 @@
 package configurator
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
@@ -261,4 +263,47 @@ func TestForceAndAudit(t *testing.T) {
 	_, err = w.Force(t.Context(), a)
 	require.NoError(t, err)
 	w.requireNoRecords()
+}
+
+// TestGCFindsLeasesWithoutRecord: the addresses of the embedded network are
+// allocnet's own, so what holds one without a record was lost.
+func TestGCFindsLeasesWithoutRecord(t *testing.T) {
+	w := newWorld(t)
+	embedded, err := w.lookup("allocnet")
+	require.NoError(t, err)
+	require.NoError(t, fakeplugin.Install(w.bin, append(embedded.PluginTypes(), embedded.IPAMTypes()...)...))
+	var conf struct{ IPAM struct{ DataDir string } }
+	for _, p := range embedded.List.Plugins {
+		if p.Network.Type == "bridge" {
+			require.NoError(t, json.Unmarshal(p.Bytes, &conf))
+		}
+	}
+	dir := filepath.Join(conf.IPAM.DataDir, "allocnet")
+	require.NoError(t, os.MkdirAll(dir, 0o755))
+	for ip, id := range map[string]string{"10.202.0.2": "lost", "10.202.0.3": "live"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, ip), []byte(id+"\r\neth0"), 0o600))
+	}
+	report, err := w.GC(t.Context(), []string{"live"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"lost"}, report.Removed)
+	require.Equal(t, []string{"live"}, report.Kept)
+	require.NoFileExists(t, filepath.Join(dir, "10.202.0.2"))
+	require.FileExists(t, filepath.Join(dir, "10.202.0.3"))
+	require.NotEmpty(t, report.Forced)
+}
+
+// TestGCSparesNewcomers: an allocation that was set up after GC began is not in
+// its list of live ones.
+func TestGCSparesNewcomers(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds())
+	began := time.Now()
+	_, err := w.Setup(t.Context(), w.alloc("newcomer"))
+	require.NoError(t, err)
+	_, removed, err := w.collect(t.Context(), "newcomer", began)
+	require.NoError(t, err)
+	require.False(t, removed)
+	_, removed, err = w.collect(t.Context(), "newcomer", time.Now())
+	require.NoError(t, err)
+	require.True(t, removed)
 }

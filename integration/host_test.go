@@ -65,7 +65,10 @@ func newHost(t *testing.T, change ...func(*configurator.Config)) *host {
 	return h
 }
 
-var snapshotOptions = hostsnap.Options{Persistent: true}
+// snapshotOptions let stay what the first use of a network leaves on purpose.
+var snapshotOptions = hostsnap.Options{Persistent: true, Ignore: func(line string) bool {
+	return strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/warm/")
+}}
 
 // requireUnchanged fails a test that left something on the host, and then
 // removes the bridges that may stay. A test that failed already is cleaned up

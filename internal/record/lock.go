@@ -19,7 +19,13 @@ const (
 	offsetGate  = 0 // held by GC while it waits, so that newcomers do not starve it
 	offsetAll   = 1 // shared by every operation, exclusive to GC
 	offsetPorts = 2 // exclusive between looking for port conflicts and recording
+	offsetFirst = 3 // exclusive to the first ADD of a network
 	offsetIDs   = 1 << 10
+)
+
+const (
+	readLock  = unix.F_RDLCK
+	writeLock = unix.F_WRLCK
 )
 
 const (
@@ -35,15 +41,15 @@ func (s *Store) Lock(ctx context.Context, id string) (unlock func(), err error) 
 		return nil, err
 	}
 	// The gate is only passed: waiting for it lets a waiting GC go first.
-	err = l.take(ctx, unix.F_RDLCK, offsetGate)
+	err = l.take(ctx, readLock, offsetGate)
 	if err == nil {
-		err = l.take(ctx, unix.F_RDLCK, offsetAll)
+		err = l.take(ctx, readLock, offsetAll)
 	}
 	if err == nil {
 		err = l.release(offsetGate)
 	}
 	if err == nil {
-		err = l.take(ctx, unix.F_WRLCK, offsetOf(id))
+		err = l.take(ctx, writeLock, offsetOf(id))
 	}
 	if err != nil {
 		l.close()
@@ -69,7 +75,7 @@ func (s *Store) lockOffsets(ctx context.Context, what string, offsets ...int64) 
 		return nil, err
 	}
 	for _, o := range offsets {
-		if err := l.take(ctx, unix.F_WRLCK, o); err != nil {
+		if err := l.take(ctx, writeLock, o); err != nil {
 			l.close()
 			return nil, fmt.Errorf("lock %s: %w", what, err)
 		}

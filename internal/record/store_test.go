@@ -227,3 +227,42 @@ func TestGCDoesNotStarve(t *testing.T) {
 	(<-got)()
 	require.False(t, locked(t, func(ctx context.Context) (func(), error) { return s.Lock(ctx, "two") }))
 }
+
+// TestFirst: one ADD of a network goes alone until one has succeeded.
+func TestFirst(t *testing.T) {
+	s := open(t)
+	done, err := s.First(t.Context(), "net")
+	require.NoError(t, err)
+	other := func(ctx context.Context) (func(), error) {
+		done, err := s.First(ctx, "net")
+		return func() { done(false) }, err
+	}
+	require.True(t, locked(t, other))
+	done(false)
+	require.False(t, locked(t, other), "it failed: the next one may try")
+
+	done, err = s.First(t.Context(), "net")
+	require.NoError(t, err)
+	waited := make(chan error)
+	go func() {
+		done, err := s.First(context.Background(), "net")
+		if err == nil {
+			done(true)
+		}
+		waited <- err
+	}()
+	done(true)
+	require.NoError(t, <-waited)
+	hung, err := s.First(t.Context(), "other")
+	require.NoError(t, err)
+	require.False(t, locked(t, other), "a network that is warm waits for nobody")
+	require.True(t, locked(t, func(ctx context.Context) (func(), error) {
+		done, err := s.First(ctx, "net", "net+ports")
+		return func() { done(false) }, err
+	}))
+	// Patience ends, the ADD goes on all the same.
+	done, err = s.First(t.Context(), "third")
+	require.NoError(t, err)
+	done(true)
+	hung(true)
+}
