@@ -91,7 +91,7 @@ func (d *demo) up(ctx context.Context) error {
 }
 
 // downTime bounds how long an interrupted demo goes on.
-const downTime = 30 * time.Second
+const downTime = time.Minute
 
 // down takes everything away, whatever fails, and compares the host.
 func (d *demo) down(ctx context.Context) error {

@@ -38,7 +38,11 @@ func (d *demo) snapshot(context.Context) (string, error) {
 
 // snapshotOptions let stay what the first use of a network leaves for the next.
 func (d *demo) snapshotOptions() hostsnap.Options {
-	return hostsnap.Options{Dirs: []string{d.Config.StateDir}, Persistent: true}
+	warm := "file " + filepath.Join(d.Config.StateDir, "warm") + "/"
+	return hostsnap.Options{
+		Dirs: []string{d.Config.StateDir}, Persistent: true,
+		Ignore: func(line string) bool { return strings.HasPrefix(line, warm) },
+	}
 }
 
 // ofConcern drops, on a real host, what other programs do to their files

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/sandbox"
@@ -42,6 +43,17 @@ func TestRemoveBridge(t *testing.T) {
 	exists, err := bridgeExists()
 	require.NoError(t, err)
 	require.False(t, exists)
+}
+
+func TestTheMemoryOfAFirstUseMayStay(t *testing.T) {
+	d := &demo{Options: Options{Config: configurator.Config{StateDir: "/run/allocnet"}}}
+	ignore := d.snapshotOptions().Ignore
+	require.True(t, ignore(`file /run/allocnet/warm/allocnet+ports 0600 ""`))
+	for _, line := range []string{
+		`file /run/allocnet/warmer/x 0600 ""`, `file /run/allocnet/allocs/x 0600 ""`, `file /run/warm/x 0600 ""`,
+	} {
+		require.False(t, ignore(line), line)
+	}
 }
 
 // TestSettle has an address whose duplicates are looked for, which takes a

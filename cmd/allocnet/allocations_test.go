@@ -1,0 +1,186 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+func TestLifeOfAnAllocation(t *testing.T) {
+	w := newWorld(t)
+	s := w.sandbox("web")
+
+	status := decode[configurator.Status](t, w.run("setup", "web", "--json", "--port", "http=127.0.0.1:8080:80/tcp").ok(t))
+	require.Equal(t, "eth0", status.InterfaceName)
+	require.Equal(t, "10.9.0.2", status.Address)
+	require.Equal(t, "fd00:9::2", status.AddressIPv6)
+	mapping := portmap.Mapping{Label: "http", HostPort: 8080, ContainerPort: 80, Protocol: "tcp", HostIP: "127.0.0.1"}
+	require.Equal(t, []portmap.Mapping{mapping}, status.Ports)
+
+	require.Regexp(t, `(?m)^ID +PHASE +NETWORKS +ADDRESS +PORTS +AGE$\n^web +ready +front +10\.9\.0\.2, fd00:9::2 +127\.0\.0\.1:8080->80/tcp +\d+s$`,
+		w.run("ls").ok(t))
+	list := decode[[]configurator.Record](t, w.run("ls", "--json").ok(t))
+	require.Len(t, list, 1)
+	require.Equal(t, "web", list[0].ID)
+	record := decode[configurator.Record](t, w.run("inspect", "web", "--json").ok(t))
+	require.Equal(t, "/run/netns/web", record.Netns)
+	require.Equal(t, "front", record.Networks[0].Network)
+
+	require.JSONEq(t, `{"id": "web", "healthy": true}`, w.run("check", "web", "--json").ok(t))
+	require.Equal(t, "ok: web is healthy\n", w.run("check", "web").ok(t))
+	require.Equal(t, "ok: web is torn down\n", w.run("teardown", "web", "--destroy").ok(t))
+	require.ErrorIs(t, sandbox.Validate(s.Path()), sandbox.ErrNotExist)
+	require.JSONEq(t, "[]", w.run("ls", "--json").ok(t))
+	require.Equal(t, []string{"fake ADD", "fake CHECK", "fake CHECK", "fake DEL"}, w.commands())
+}
+
+func TestSetupText(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("web")
+	require.Equal(t, `ok: web is set up
+
+INTERFACE  NETWORK  ADDRESSES                  GATEWAYS  MAC
+eth0       front    10.9.0.2/24, fd00:9::2/64  -         -
+
+HOST PORT  PORT  PROTOCOL  LABEL
+53         53    tcp       -
+53         53    udp       -
+`, w.run("setup", "web", "-p", "53").ok(t))
+	text := w.run("inspect", "web").ok(t)
+	require.Regexp(t, `(?m)^ID +web$\n^Phase +ready$\n^Namespace +/run/netns/web$`, text)
+	require.Contains(t, text, "HOST PORT")
+	w.run("teardown", "web").ok(t)
+}
+
+// TestSetupArguments looks at what reaches the plugin.
+func TestSetupArguments(t *testing.T) {
+	w := newWorld(t)
+	s := w.sandbox("web")
+	w.run("setup", "web", "--netns", s.Path(), "--network", "back", "--arg", "K=V", "--arg", "A=B=C", "--ip", "10.9.1.2",
+		"--mac", "02:00:00:00:00:01", "--dns-server", "10.9.1.53", "--dns-search", "a,b", "--bandwidth", "egress=1k").ok(t)
+	calls, err := fakeplugin.Calls(w.path("log"))
+	require.NoError(t, err)
+	require.Equal(t, "IgnoreUnknown=true;A=B=C;K=V", calls[0].Args)
+	require.Equal(t, "/run/netns/web", calls[0].Netns)
+	config := decodeLoosely[struct{ RuntimeConfig map[string]any }](t, calls[0].Stdin)
+	require.Equal(t, map[string]any{
+		"ips": []any{"10.9.1.2"}, "mac": "02:00:00:00:00:01",
+		"dns":       map[string]any{"servers": []any{"10.9.1.53"}, "searches": []any{"a", "b"}},
+		"bandwidth": map[string]any{"egressRate": 1000., "egressBurst": 1000.},
+	}, config.RuntimeConfig)
+}
+
+func TestSetupCreate(t *testing.T) {
+	privhost.Require(t)
+	w := newWorld(t)
+	path := filepath.Join(sandbox.DefaultDir, "made")
+	w.run("setup", "made", "--create").ok(t)
+	require.NoError(t, sandbox.Validate(path))
+
+	report := w.run("setup", "made", "--create", "--json").failure(t, exitFailure)
+	require.Contains(t, report.Error, "exists already")
+	require.Contains(t, report.Hint, "leave out --create")
+	require.NoError(t, sandbox.Validate(path), "what was there before is not destroyed")
+
+	report = decode[errorReport](t, w.run("setup", "other", "--create", "--network", "nope", "--json").errOut)
+	require.Contains(t, report.Error, "unknown network")
+	require.Contains(t, report.Error, `"front"`)
+	require.NoFileExists(t, filepath.Join(sandbox.DefaultDir, "other"))
+
+	teardown := decode[teardownReport](t, w.run("teardown", "made", "--destroy", "--json").ok(t))
+	require.Equal(t, teardownReport{ID: "made", Destroyed: true, Forced: []configurator.Leftover{}}, teardown)
+	require.NoFileExists(t, path)
+	w.run("teardown", "made", "--destroy").ok(t)
+}
+
+func TestTeardownDestroysTheRecordedNamespace(t *testing.T) {
+	w := newWorld(t)
+	s := w.sandbox("elsewhere")
+	w.run("setup", "web", "--netns", s.Path()).ok(t)
+	w.run("teardown", "web", "--destroy").ok(t)
+	require.NoFileExists(t, s.Path())
+}
+
+func TestPluginErrorKeepsItsCode(t *testing.T) {
+	w := newWorld(t)
+	w.network("10-front", "front", map[string]fakeplugin.Behaviour{"ADD": {Code: 7, Msg: "bad subnet"}})
+	w.sandbox("web")
+	report := w.run("setup", "web", "--json").failure(t, exitFailure)
+	require.Equal(t, uint(7), report.Code)
+	require.Contains(t, report.Error, "bad subnet")
+	require.Contains(t, w.run("setup", "web").errOut, "error: ")
+}
+
+func TestNotFoundAndUnhealthy(t *testing.T) {
+	w := newWorld(t)
+	for _, command := range []string{"inspect", "check"} {
+		report := w.run(command, "nobody", "--json").failure(t, exitNo)
+		require.Contains(t, report.Error, "allocation not found")
+		require.Contains(t, report.Hint, "allocnet ls")
+	}
+	s := w.sandbox("web")
+	w.run("setup", "web").ok(t)
+	require.NoError(t, s.Do(func() error { return removeInterface("eth0") }))
+	got := w.run("check", "web", "--json")
+	require.Contains(t, got.failure(t, exitNo).Hint, "allocnet setup")
+	require.JSONEq(t, `{"id": "web", "healthy": false}`, got.out)
+
+	require.NoError(t, sandbox.Destroy(s.Path()))
+	require.Contains(t, w.run("check", "web", "--json").failure(t, exitNo).Hint, "allocnet teardown")
+	w.run("teardown", "web").ok(t)
+}
+
+func TestPortConflict(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("a")
+	w.sandbox("b")
+	w.run("setup", "a", "--port", "80").ok(t)
+	report := w.run("setup", "b", "--port", "80", "--json").failure(t, exitFailure)
+	require.Equal(t, "choose another host port, or free it: allocnet teardown a", report.Hint)
+}
+
+func TestLsShowsWhatCanBeRead(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("web")
+	w.run("setup", "web").ok(t)
+	records, err := filepath.Glob(w.path("state/*/web*"))
+	require.NoError(t, err)
+	require.Len(t, records, 1)
+	broken := filepath.Join(filepath.Dir(records[0]), "broken"+filepath.Ext(records[0]))
+	require.NoError(t, os.WriteFile(broken, []byte("{"), 0o600))
+
+	got := w.run("ls", "--json")
+	require.Contains(t, got.failure(t, exitFailure).Error, "broken")
+	require.Len(t, decode[[]configurator.Record](t, got.out), 1)
+}
+
+func TestLsOfNothing(t *testing.T) {
+	got := newWorld(t).run("ls")
+	require.Empty(t, got.ok(t))
+	require.Contains(t, got.errOut, "nothing is set up")
+}
+
+func removeInterface(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	return netlink.LinkDel(link)
+}
+
+func decodeLoosely[T any](t *testing.T, data []byte) T {
+	t.Helper()
+	var v T
+	require.NoError(t, json.Unmarshal(data, &v))
+	return v
+}

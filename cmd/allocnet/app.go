@@ -1,0 +1,114 @@
+package main
+
+import (
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+// app is what all commands of one run share.
+type app struct {
+	in    io.Reader
+	out   *printer
+	err   *printer
+	flags globalFlags
+	// started says that a command has begun: what fails before that is the
+	// command line.
+	started bool
+}
+
+func newApp(in io.Reader, out, errOut io.Writer) *app {
+	return &app{in: in, out: newPrinter(out), err: newPrinter(errOut)}
+}
+
+// prepare runs before every command.
+func (a *app) prepare(*cobra.Command, []string) error {
+	if err := a.flags.fromEnvironment(); err != nil {
+		return err
+	}
+	if !slices.Contains(logLevels, a.flags.logLevel) {
+		return usagef("--log-level %q: must be one of %q", a.flags.logLevel, logLevels)
+	}
+	return a.flags.absolute()
+}
+
+// running notes that the command line was fit to run a command.
+func (a *app) running(command runFunc) runFunc {
+	return func(c *cobra.Command, args []string) error {
+		a.started = true
+		return command(c, args)
+	}
+}
+
+type runFunc = func(*cobra.Command, []string) error
+
+// configurator makes the library's Configurator from the flags.
+func (a *app) configurator() (*configurator.Configurator, error) {
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	return configurator.New(cfg)
+}
+
+// config is what the flags say. It also moves libcni's cache: this process is
+// allocnet's own, so nothing of it has to lie in the host's shared directory.
+func (a *app) config() (configurator.Config, error) {
+	libcni.CacheDir = filepath.Join(a.flags.stateDir, "cni-cache")
+	cfg := configurator.Config{
+		ConfDir: a.flags.confDir, StateDir: a.flags.stateDir, Networks: a.flags.networks,
+		PluginDirs: a.pluginDirs(), Timeout: a.flags.timeout, Logger: a.logger(),
+	}
+	for _, s := range a.flags.subnets {
+		prefix, err := netip.ParsePrefix(s)
+		if err != nil {
+			return cfg, usagef("--subnet %q: must be an address with a prefix length, like 10.202.0.0/16", s)
+		}
+		cfg.Subnets = append(cfg.Subnets, prefix)
+	}
+	return cfg, nil
+}
+
+// standardPluginDirs are the library's own, for when something goes before them.
+var standardPluginDirs = []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
+
+// pluginDirs are those of the flags, or the ones that came with this program;
+// none leaves it to the library.
+func (a *app) pluginDirs() []string {
+	if len(a.flags.pluginDirs) > 0 || os.Getenv("CNI_PATH") != "" {
+		return a.flags.pluginDirs
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil
+	}
+	return pluginDirsBeside(program)
+}
+
+func pluginDirsBeside(program string) []string {
+	beside := filepath.Join(filepath.Dir(program), "cni")
+	if info, err := os.Stat(beside); err != nil || !info.IsDir() {
+		return nil
+	}
+	return append([]string{beside}, standardPluginDirs...)
+}
+
+// logger writes to stderr.
+func (a *app) logger() hclog.Logger {
+	color := hclog.ColorOff
+	if a.err.colored && !a.flags.json {
+		color = hclog.ForceColor
+	}
+	return hclog.New(&hclog.LoggerOptions{
+		Name: "allocnet", Level: hclog.LevelFromString(a.flags.logLevel), Output: a.err,
+		Color: color, JSONFormat: a.flags.json, TimeFormat: "15:04:05.000",
+	})
+}

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+func newCheck(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check ID",
+		Short: "Find out whether a network is still as it was set up",
+		Long: `Find out whether the network of an allocation is still as it was set up, with
+CHECK of every plugin. Nothing is changed. The exit code is 3 when it is not.`,
+		Args:              oneID,
+		ValidArgsFunction: a.completeIDs,
+		RunE:              func(c *cobra.Command, args []string) error { return a.check(c, args[0]) },
+	}
+}
+
+func (a *app) check(c *cobra.Command, id string) error {
+	conf, err := a.configurator()
+	if err != nil {
+		return err
+	}
+	done := a.progress("checking %s", id)
+	err = conf.Check(c.Context(), configurator.Allocation{ID: id})
+	done()
+	if a.flags.json && (err == nil || errors.Is(err, configurator.ErrUnhealthy)) {
+		return errors.Join(err, a.out.json(map[string]any{"id": id, "healthy": err == nil}))
+	}
+	if err != nil {
+		return err
+	}
+	a.out.printf("%s %s is healthy\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
+	return nil
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+func newCleanup(a *app) *cobra.Command {
+	var audit, force bool
+	c := &cobra.Command{
+		Use:   "cleanup (--audit | --force) [ID]...",
+		Short: "Find, or remove, what allocations left on the host",
+		Long: `Find, or remove, what allocations left on the host: links, rules, leases,
+connection tracking entries. No plugin is run.
+
+Without an ID it looks at every allocation whose record says that something was
+interrupted, or whose network namespace is gone. An ID need not have a record.
+The exit code of --audit is 3 when leftovers were found. For an allocation that
+is set up, use teardown.`,
+		ValidArgsFunction: a.completeIDs,
+		RunE:              func(c *cobra.Command, ids []string) error { return a.cleanup(c.Context(), ids, force) },
+	}
+	c.Flags().BoolVar(&audit, "audit", false, "only look")
+	c.Flags().BoolVar(&force, "force", false, "remove what is found, and the record")
+	c.MarkFlagsOneRequired("audit", "force")
+	c.MarkFlagsMutuallyExclusive("audit", "force")
+	return c
+}
+
+// A cleanupResult is what was found, or removed, of one allocation.
+type cleanupResult struct {
+	ID string `json:"id"`
+	// State says why the allocation was looked at.
+	State allocationState `json:"state"`
+	// Found is what an audit found; of a live allocation that is its network.
+	Found   []configurator.Leftover `json:"found,omitzero"`
+	Removed []configurator.Leftover `json:"removed,omitzero"`
+	Error   string                  `json:"error,omitempty"`
+}
+
+// allocationState says whether an allocation may have anything on the host.
+type allocationState string
+
+const (
+	stateLive        allocationState = "live"          // it is set up
+	stateInterrupted allocationState = "interrupted"   // an operation did not end
+	stateNetnsGone   allocationState = "netns gone"    // it is set up, for nobody
+	stateNoRecord    allocationState = "no record"     // it is not set up
+	stateUnreadable  allocationState = "record broken" // nobody knows
+)
+
+func (a *app) cleanup(ctx context.Context, ids []string, force bool) error {
+	conf, err := a.configurator()
+	if err != nil {
+		return err
+	}
+	targets, err := cleanupTargets(conf, ids)
+	if err != nil && len(targets) == 0 {
+		return err
+	}
+	errs := []error{err}
+	results := make([]cleanupResult, len(targets))
+	for i, target := range targets {
+		done := a.progress("looking at %s (%d of %d)", target.ID, i+1, len(targets))
+		err := target.clean(ctx, conf, force)
+		done()
+		errs = append(errs, err)
+		results[i] = target
+	}
+	if a.flags.json {
+		errs = append(errs, a.out.json(map[string]any{"allocations": results}))
+	} else {
+		a.printCleanup(results)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return verdict(results)
+}
+
+// cleanupTargets are the named allocations, or the suspicious ones.
+func cleanupTargets(conf *configurator.Configurator, ids []string) ([]cleanupResult, error) {
+	var targets []cleanupResult
+	if len(ids) > 0 {
+		for _, id := range ids {
+			state, err := stateOf(conf, id)
+			if err != nil {
+				return nil, err
+			}
+			targets = append(targets, cleanupResult{ID: id, State: state})
+		}
+		return targets, nil
+	}
+	records, err := conf.List()
+	for i := range records {
+		if state := recordState(&records[i]); state != stateLive {
+			targets = append(targets, cleanupResult{ID: records[i].ID, State: state})
+		}
+	}
+	return targets, err
+}
+
+func stateOf(conf *configurator.Configurator, id string) (allocationState, error) {
+	r, err := conf.Get(id)
+	switch {
+	case err == nil:
+		return recordState(r), nil
+	case errors.Is(err, configurator.ErrInvalidAllocation):
+		return "", err
+	case errors.Is(err, configurator.ErrNotFound):
+		return stateNoRecord, nil
+	}
+	return stateUnreadable, nil
+}
+
+func recordState(r *configurator.Record) allocationState {
+	switch {
+	case r.Phase != configurator.PhaseReady:
+		return stateInterrupted
+	case sandbox.Validate(r.Netns) != nil:
+		return stateNetnsGone
+	}
+	return stateLive
+}
+
+func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurator, force bool) (err error) {
+	alloc := configurator.Allocation{ID: r.ID, Netns: netnsPath(r.ID, "")}
+	if force {
+		r.Removed, err = conf.Force(ctx, alloc)
+		r.Removed = orEmpty(r.Removed)
+	} else {
+		r.Found, err = conf.Audit(ctx, alloc)
+		r.Found = orEmpty(r.Found)
+	}
+	if err != nil {
+		r.Error = err.Error()
+		return fmt.Errorf("clean up %q: %w", r.ID, err)
+	}
+	return nil
+}
+
+// orEmpty is an empty list, not null, as JSON.
+func orEmpty(list []configurator.Leftover) []configurator.Leftover {
+	if list == nil {
+		return []configurator.Leftover{}
+	}
+	return list
+}
+
+// verdict is errLeftovers when an audit found something that nobody uses.
+func verdict(results []cleanupResult) error {
+	count := 0
+	for _, r := range results {
+		if r.State != stateLive && len(r.Found) > 0 {
+			count++
+		}
+	}
+	if count > 0 {
+		return fmt.Errorf("%w: %s", errLeftovers, plural(count, "allocation"))
+	}
+	return nil
+}
+
+func (a *app) printCleanup(results []cleanupResult) {
+	if len(results) == 0 {
+		a.out.printf("%s no allocation is interrupted or without its namespace\n", a.out.paint(green, a.mark()))
+	}
+	for _, r := range results {
+		list, what := r.Found, "found"
+		if r.Removed != nil {
+			list, what = r.Removed, "removed"
+		}
+		if r.State == stateLive && r.Removed == nil {
+			what = "in use"
+		}
+		a.out.printf("%s (%s): %s %s\n", a.out.paint(bold, r.ID), r.State, plural(len(list), "object"), what)
+		a.printLeftovers(list)
+	}
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/internal/demo"
+	"github.com/allocnet/allocnet/internal/privhost"
+)
+
+func newDemo(a *app) *cobra.Command {
+	var onHost bool
+	c := &cobra.Command{
+		Use:   "demo",
+		Short: "Show two allocations come up, answer, go away and leave nothing",
+		Long: `Show two allocations on the embedded network come up, answer on their host ports,
+go away and leave nothing, step by step.
+
+By default all of it happens in private namespaces: nothing on this host changes,
+and no root is needed. Needed are the reference plugins and iptables.
+
+With --json every step is a line of JSON.`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, _ []string) error { return a.demo(c.Context(), onHost) },
+	}
+	c.Flags().BoolVar(&onHost, "on-host", false, "do it for real on this host; needs root")
+	return c
+}
+
+// reported is the exit code of a run whose errors have been reported.
+type reported int
+
+func (r reported) Error() string { return fmt.Sprintf("exit status %d", int(r)) }
+
+// failedDemo stands for errors that were shown with their steps.
+type failedDemo struct {
+	failed, steps int
+	cause         error
+}
+
+func (e *failedDemo) Error() string {
+	return fmt.Sprintf("%d of %s of the demo failed", e.failed, plural(e.steps, "step"))
+}
+
+func (e *failedDemo) Unwrap() error { return e.cause }
+
+func (a *app) demo(ctx context.Context, onHost bool) error {
+	if _, err := a.config(); err != nil {
+		return err
+	}
+	if onHost {
+		if os.Geteuid() != 0 {
+			return fmt.Errorf("run the demo on this host: %w", fs.ErrPermission)
+		}
+		return a.showDemo(ctx, true)
+	}
+	var err error
+	shown := false
+	code, enterErr := privhost.Enter(privhost.Options{Dirs: []string{a.flags.stateDir}}, func() int {
+		shown = true
+		err = a.showDemo(ctx, false)
+		return exitCode(err)
+	})
+	switch {
+	case enterErr != nil:
+		return fmt.Errorf("%w: %w", demo.ErrNoPrivateHost, enterErr)
+	case !shown && code != 0: // in a copy of this process
+		return reported(code)
+	}
+	return err
+}
+
+// showDemo runs the demo on what is the host here.
+func (a *app) showDemo(ctx context.Context, onHost bool) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	show := a.newShow()
+	if !a.flags.json {
+		where := "in private namespaces: nothing on this host changes"
+		if onHost {
+			where = "on this host"
+		}
+		a.out.printf("%s %s\n", a.out.paint(bold, "allocnet demo"), where)
+	}
+	summary, err := demo.Run(ctx, demo.Options{Config: cfg, OnHost: onHost, Reporter: show})
+	if err != nil {
+		err = &failedDemo{failed: show.failures(), steps: summary.Steps, cause: err}
+	}
+	show.summarize(summary, err == nil)
+	return err
+}
+
+// show is a demo.Reporter that also tells how it ended.
+type show interface {
+	demo.Reporter
+	failures() int
+	summarize(s *demo.Summary, ok bool)
+}
+
+func (a *app) newShow() show {
+	if a.flags.json {
+		return &jsonShow{app: a}
+	}
+	return &textShow{app: a}
+}
+
+// textShow is for people.
+type textShow struct {
+	*app
+	section string
+	failed  int
+}
+
+func (t *textShow) failures() int { return t.failed }
+
+// Begin shows what is going on, where that can be wiped out again.
+func (t *textShow) Begin(section, name string) {
+	if section != t.section {
+		t.section = section
+		t.out.printf("\n%s\n", t.out.paint(bold, section))
+	}
+	t.out.setStatus("  … " + name)
+}
+
+// End writes the line of a step.
+func (t *textShow) End(s demo.Step) {
+	ok, failed := "ok  ", "FAIL"
+	if t.out.terminal {
+		ok, failed = "✓", "✗"
+	}
+	sign := t.out.paint(green, ok)
+	if s.Err != nil {
+		t.failed++
+		sign = t.out.paint(red, failed)
+	}
+	line := fmt.Sprintf("  %s %-44s %s  %s", sign, s.Name, t.out.paint(dim, fmt.Sprintf("%8s", span(s.Took))), s.Detail)
+	t.out.printf("%s\n", strings.TrimRight(line, " "))
+	if s.Err != nil {
+		t.out.printf("%s\n", t.out.paint(red, indent(s.Err.Error(), "      ")))
+	}
+}
+
+func (t *textShow) summarize(s *demo.Summary, ok bool) {
+	if !ok {
+		t.out.printf("\n")
+		return
+	}
+	t.out.printf("\n%s %s in %s: set up in %s, %s answered (median %s), torn down in %s; nothing is left\n",
+		t.out.paint(green, t.mark()), plural(s.Steps, "step"), span(s.Took), span(slices.Min(s.Setups)),
+		plural(s.Requests, "request"), span(s.Answer), span(slices.Min(s.Teardowns)))
+}
+
+// jsonShow writes a line per step, and one for the summary.
+type jsonShow struct {
+	*app
+	failed int
+}
+
+type stepLine struct {
+	Section string  `json:"section"`
+	Step    string  `json:"step"`
+	OK      bool    `json:"ok"`
+	Ms      float64 `json:"ms"`
+	Detail  string  `json:"detail,omitempty"`
+	Error   string  `json:"error,omitempty"`
+}
+
+type summaryLine struct {
+	OK           bool      `json:"ok"`
+	Steps        int       `json:"steps"`
+	Failed       int       `json:"failed"`
+	Ms           float64   `json:"ms"`
+	SetupMs      []float64 `json:"setupMs"`
+	TeardownMs   []float64 `json:"teardownMs"`
+	Requests     int       `json:"requests"`
+	RequestP50Ms float64   `json:"requestP50Ms"`
+}
+
+func (j *jsonShow) failures() int { return j.failed }
+
+// Begin says nothing: a step is one line.
+func (j *jsonShow) Begin(_, _ string) {}
+
+// End writes the line of a step.
+func (j *jsonShow) End(s demo.Step) {
+	line := stepLine{Section: s.Section, Step: s.Name, OK: s.Err == nil, Ms: milliseconds(s.Took), Detail: s.Detail}
+	if s.Err != nil {
+		j.failed++
+		line.Error = s.Err.Error()
+	}
+	_ = j.out.jsonLine(line)
+}
+
+func (j *jsonShow) summarize(s *demo.Summary, ok bool) {
+	line := summaryLine{
+		OK: ok, Steps: s.Steps, Failed: j.failed, Ms: milliseconds(s.Took), Requests: s.Requests,
+		RequestP50Ms: milliseconds(s.Answer), SetupMs: []float64{}, TeardownMs: []float64{},
+	}
+	for _, d := range s.Setups {
+		line.SetupMs = append(line.SetupMs, milliseconds(d))
+	}
+	for _, d := range s.Teardowns {
+		line.TeardownMs = append(line.TeardownMs, milliseconds(d))
+	}
+	_ = j.out.jsonLine(line)
+}
+
+func milliseconds(d time.Duration) float64 {
+	return float64(d.Round(10*time.Microsecond)) / float64(time.Millisecond)
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// The exit codes; rootHelp explains them.
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+	exitNo      = 3
+)
+
+// usageError is a command line that cannot be used.
+type usageError struct {
+	error
+	command *cobra.Command // whose line it is; nil where that does not matter
+}
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usagef(format string, args ...any) error {
+	return usageError{error: fmt.Errorf(format, args...)}
+}
+
+// oneID is the check of the arguments of commands for one allocation.
+func oneID(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usagef("give the ID of one allocation, not %s", plural(len(args), "argument"))
+	}
+	return nil
+}
+
+// errLeftovers is the answer of an audit that found something. It has been
+// printed already.
+var errLeftovers = errors.New("leftovers were found")
+
+// finish reports the error of a command and returns the exit code.
+func (a *app) finish(command *cobra.Command, err error, args []string) int {
+	if err == nil {
+		return exitOK
+	}
+	var done reported
+	if errors.As(err, &done) {
+		return int(done)
+	}
+	if !a.started {
+		err = usageError{err, command}
+	}
+	// Before the flags were parsed, only the arguments tell.
+	if a.flags.json || !a.started && slices.Contains(args, "--json") {
+		_ = a.err.jsonLine(newErrorReport(err))
+	} else {
+		a.printError(err)
+	}
+	return exitCode(err)
+}
+
+func (a *app) printError(err error) {
+	a.err.printf("%s %s\n", a.err.paint(red, "error:"), indent(err.Error(), "  ")[2:])
+	if h := hint(err); h != "" {
+		a.err.printf("%s %s\n", a.err.paint(bold, "hint:"), h)
+	}
+}
+
+// warn tells of what did not keep a command from being done.
+func (a *app) warn(format string, args ...any) {
+	if a.flags.json {
+		_ = a.err.jsonLine(map[string]string{"warning": fmt.Sprintf(format, args...)})
+		return
+	}
+	a.err.printf("%s %s\n", a.err.paint(yellow, "warning:"), fmt.Sprintf(format, args...))
+}
+
+// errorReport is an error as JSON.
+type errorReport struct {
+	Error string `json:"error"`
+	Hint  string `json:"hint,omitempty"`
+	// Code is the code of the CNI error, where a plugin reported one.
+	Code uint `json:"code,omitempty"`
+}
+
+func newErrorReport(err error) errorReport {
+	r := errorReport{Error: err.Error(), Hint: hint(err)}
+	var e *types.Error
+	if errors.As(err, &e) {
+		r.Code = e.Code
+	}
+	return r
+}
+
+func exitCode(err error) int {
+	var usage usageError
+	var port *portmap.PortError
+	var demo *failedDemo
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &demo) && !errors.Is(err, configurator.ErrInvalidConfig):
+		return exitFailure
+	// Why an allocation is unhealthy may be that it is no longer valid.
+	case errors.Is(err, configurator.ErrNotFound), errors.Is(err, configurator.ErrUnhealthy), errors.Is(err, errLeftovers):
+		return exitNo
+	case errors.As(err, &usage), errors.As(err, &port),
+		errors.Is(err, configurator.ErrInvalidConfig), errors.Is(err, configurator.ErrInvalidAllocation):
+		return exitUsage
+	}
+	return exitFailure
+}

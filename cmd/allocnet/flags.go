@@ -1,0 +1,89 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+// globalFlags are the flags that every command has.
+type globalFlags struct {
+	set *pflag.FlagSet
+
+	confDir    string
+	stateDir   string
+	pluginDirs []string
+	networks   []string
+	subnets    []string
+	timeout    time.Duration
+	json       bool
+	logLevel   string
+}
+
+var logLevels = []string{"trace", "debug", "info", "warn", "error", "off"}
+
+// register adds the flags to the root command, with completion of their values.
+func (f *globalFlags) register(root *cobra.Command) {
+	f.set = root.PersistentFlags()
+	f.set.StringVar(&f.confDir, "conf-dir", configurator.DefaultConfDir, "directory of the network configurations")
+	f.set.StringVar(&f.stateDir, "state-dir", configurator.DefaultStateDir, "directory of what is remembered")
+	f.set.StringArrayVar(&f.pluginDirs, "plugin-dir", nil, "directory to search for plugins; may be repeated")
+	f.set.StringSliceVar(&f.networks, "network", nil, "network to attach to; may be repeated, the first one is eth0 (default the first one of --conf-dir)")
+	f.set.StringSliceVar(&f.subnets, "subnet", nil, "subnet of the embedded network \"allocnet\", at most one per family")
+	f.set.DurationVar(&f.timeout, "timeout", configurator.DefaultTimeout, "longest time for one run of all plugins of an allocation")
+	f.set.BoolVar(&f.json, "json", false, "print JSON, errors too")
+	f.set.StringVar(&f.logLevel, "log-level", "warn", "what to log to stderr: "+strings.Join(logLevels, ", "))
+	for _, name := range []string{"conf-dir", "state-dir", "plugin-dir"} {
+		_ = root.MarkPersistentFlagDirname(name)
+	}
+	_ = root.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions(logLevels, cobra.ShellCompDirectiveNoFileComp))
+	for _, name := range []string{"subnet", "timeout"} {
+		_ = root.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
+	}
+}
+
+// fromEnvironment gives the flags that the command line does not have the value
+// of their variable.
+func (f *globalFlags) fromEnvironment() error {
+	var first error
+	f.set.VisitAll(func(flag *pflag.Flag) {
+		name := "ALLOCNET_" + strings.ToUpper(strings.ReplaceAll(flag.Name, "-", "_"))
+		value := os.Getenv(name)
+		if flag.Changed || value == "" {
+			return
+		}
+		values := []string{value}
+		if flag.Name == "plugin-dir" {
+			values = filepath.SplitList(value)
+		}
+		for _, v := range values {
+			if err := f.set.Set(flag.Name, v); err != nil && first == nil {
+				first = fmt.Errorf("environment variable %s: %w", name, err)
+			}
+		}
+	})
+	return first
+}
+
+// absolute makes the directories independent of the working directory.
+func (f *globalFlags) absolute() error {
+	dirs := []*string{&f.confDir, &f.stateDir}
+	for i := range f.pluginDirs {
+		dirs = append(dirs, &f.pluginDirs[i])
+	}
+	for _, dir := range dirs {
+		abs, err := filepath.Abs(*dir)
+		if err != nil {
+			return fmt.Errorf("directory %q: %w", *dir, err)
+		}
+		*dir = abs
+	}
+	return nil
+}

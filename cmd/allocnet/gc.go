@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+// gcFlags say which allocations live.
+type gcFlags struct {
+	live     []string
+	liveFrom string
+	none     bool
+	dryRun   bool
+}
+
+func newGC(a *app) *cobra.Command {
+	var f gcFlags
+	c := &cobra.Command{
+		Use:   "gc (--live ID... | --live-from FILE | --none)",
+		Short: "Take away every allocation that is not named as live",
+		Long: `Take away every allocation that is not named as live, and let the plugins collect
+what no allocation has (CNI GC). That nobody lives has to be said: --none.`,
+		Example: `  allocnet gc --live web --live db --dry-run
+  my-runtime ps --quiet | allocnet gc --live-from -`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, _ []string) error { return a.gc(c, &f) },
+	}
+	c.Flags().StringSliceVar(&f.live, "live", nil, "ID of an allocation that stays; may be repeated")
+	c.Flags().StringVar(&f.liveFrom, "live-from", "", "file with an ID per line, or - for stdin")
+	c.Flags().BoolVar(&f.none, "none", false, "no allocation stays")
+	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "only list what would go")
+	c.MarkFlagsOneRequired("live", "live-from", "none")
+	c.MarkFlagsMutuallyExclusive("live", "none")
+	c.MarkFlagsMutuallyExclusive("live-from", "none")
+	_ = c.RegisterFlagCompletionFunc("live", a.completeIDs)
+	return c
+}
+
+// gcReport is the library's report with what the command adds.
+type gcReport struct {
+	DryRun bool `json:"dryRun,omitempty"`
+	configurator.GCReport
+}
+
+// gc prints the report also when GC failed in part.
+func (a *app) gc(c *cobra.Command, f *gcFlags) error {
+	live, err := f.liveIDs(a.in)
+	if err != nil {
+		return err
+	}
+	conf, err := a.configurator()
+	if err != nil {
+		return err
+	}
+	if err := a.warnOfUnknown(conf, live); err != nil {
+		return err
+	}
+	done := a.progress("collecting")
+	defer done()
+	report, gcErr := collect(c, conf, live, f.dryRun)
+	done()
+	if report == nil {
+		return gcErr
+	}
+	if a.flags.json {
+		return errors.Join(gcErr, a.out.json(gcReport{f.dryRun, *report}))
+	}
+	a.printGC(report, f.dryRun)
+	return gcErr
+}
+
+// liveIDs reads the flags. A list that turns out empty is refused: it is more
+// likely a program that failed than a host without allocations.
+func (f *gcFlags) liveIDs(in io.Reader) ([]string, error) {
+	live := slices.Clone(f.live)
+	if f.liveFrom != "" {
+		if f.liveFrom != "-" {
+			file, err := os.Open(f.liveFrom)
+			if err != nil {
+				return nil, usagef("--live-from: %w", err)
+			}
+			defer file.Close()
+			in = file
+		}
+		ids, err := readIDs(in)
+		if err != nil {
+			return nil, fmt.Errorf("--live-from %s: %w", f.liveFrom, err)
+		}
+		live = append(live, ids...)
+	}
+	if len(live) == 0 && !f.none {
+		return nil, usagef("no live allocation is named: if all of them are to go, say so with --none")
+	}
+	return live, nil
+}
+
+// readIDs reads an ID per line; empty lines and those that begin with # do not
+// count.
+func readIDs(in io.Reader) ([]string, error) {
+	var ids []string
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if strings.ContainsAny(line, " \t") {
+			return nil, usagef("line %q: must be one ID", line)
+		}
+		ids = append(ids, line)
+	}
+	return ids, lines.Err()
+}
+
+// warnOfUnknown tells of live IDs that have no record: they may be misspelt.
+func (a *app) warnOfUnknown(conf *configurator.Configurator, live []string) error {
+	for _, id := range live {
+		_, err := conf.Get(id)
+		switch {
+		case errors.Is(err, configurator.ErrInvalidAllocation):
+			return err
+		case errors.Is(err, configurator.ErrNotFound):
+			a.warn("live allocation %q is not set up", id)
+		}
+	}
+	return nil
+}
+
+// collect runs GC, or finds out what it would do.
+func collect(c *cobra.Command, conf *configurator.Configurator, live []string, dryRun bool) (*configurator.GCReport, error) {
+	if !dryRun {
+		return conf.GC(c.Context(), live)
+	}
+	records, err := conf.List()
+	report := &configurator.GCReport{Removed: []string{}, Kept: []string{}}
+	for _, r := range records {
+		if slices.Contains(live, r.ID) {
+			report.Kept = append(report.Kept, r.ID)
+		} else {
+			report.Removed = append(report.Removed, r.ID)
+		}
+	}
+	return report, err
+}
+
+func (a *app) printGC(r *configurator.GCReport, dryRun bool) {
+	removed := "removed"
+	if dryRun {
+		removed = "would remove"
+	}
+	a.out.printf("%s %s, kept %s\n", removed, plural(len(r.Removed), "allocation"), plural(len(r.Kept), "allocation"))
+	for _, id := range r.Removed {
+		a.out.printf("  %s %s\n", a.out.paint(red, "-"), id)
+	}
+	a.printForced(r.Forced)
+}
+
+// printForced tells what plugins should have removed.
+func (a *app) printForced(list []configurator.Leftover) {
+	if len(list) > 0 {
+		a.out.printf("removed by force, because DEL did not:\n")
+		a.printLeftovers(list)
+	}
+}
+
+func (a *app) printLeftovers(list []configurator.Leftover) {
+	for _, l := range list {
+		a.out.printf("  %s %s\n", a.out.paint(yellow, string(l.Kind)), l.String()[len(l.Kind)+1:])
+	}
+}

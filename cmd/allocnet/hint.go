@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/demo"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// hint is the next step to take after an error; "" where the error says it.
+func hint(err error) string {
+	var failed *failedDemo
+	if errors.As(err, &failed) {
+		err = failed.cause
+		if errors.Is(err, context.Canceled) {
+			return "" // the demo cleans up behind itself
+		}
+	}
+	var texts []string
+	for _, h := range hints {
+		if !h.applies(err) || len(texts) > 0 && !h.install {
+			continue
+		}
+		texts = append(texts, h.text(err))
+		if !h.install {
+			break
+		}
+	}
+	return strings.Join(texts, "; and ")
+}
+
+// hints are in order: the first one that applies is given, or all of those that
+// tell what to install. What lies nearest to the cause comes first.
+var hints = []struct {
+	applies func(error) bool
+	text    func(error) string
+	install bool
+}{
+	{applies: is(context.Canceled), text: say("it was interrupted; what had been begun was rolled back or is recorded: see `allocnet ls`")},
+	{applies: is(demo.ErrNoPrivateHost), text: func(error) string { return privateHostHint() }},
+	{applies: is(configurator.ErrPluginNotInstalled), install: true, text: say(
+		"for the plugins, on Debian: apt-get install containernetworking-plugins (they go to /usr/lib/cni), or, " +
+			"in the source of allocnet: make plugins (they go to bin/cni), or --plugin-dir with their directory")},
+	{applies: iptablesMissing, install: true, text: say("plugins need iptables, on Debian: apt-get install iptables")},
+	{applies: notPermitted, text: say("this needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): try again with sudo; only `allocnet demo` works without")},
+	{applies: is(configurator.ErrUnknownNetwork), text: say(
+		"`allocnet networks` lists the networks and the files that were skipped; --network allocnet, the embedded one, needs no file")},
+	{applies: is(configurator.ErrDifferent), text: say("`allocnet inspect ID` shows what is set up; `allocnet teardown ID` makes way")},
+	{applies: isConflict, text: conflictHint},
+	{applies: is(configurator.ErrUnhealthy), text: unhealthyHint},
+	{applies: is(errLeftovers), text: say("`allocnet cleanup --force` with the same IDs removes them")},
+	{applies: netnsMissing, text: say("make it first (ip netns add NAME), or have it made: setup --create")},
+	{applies: netnsExists, text: say("leave out --create to use the namespace that exists")},
+	{applies: is(configurator.ErrNotFound), text: say("`allocnet ls` lists what is set up; --state-dir says where to look")},
+	{applies: is(configurator.ErrIncomplete), text: say("`allocnet teardown ID` can be repeated; `allocnet cleanup --force ID` does it without plugins")},
+	{applies: is(context.DeadlineExceeded), text: say("a plugin hangs, or needs a longer --timeout")},
+	{applies: isUsage, text: usageHint},
+}
+
+func say(text string) func(error) string { return func(error) string { return text } }
+
+func is(target error) func(error) bool {
+	return func(err error) bool { return errors.Is(err, target) }
+}
+
+// iptablesMissing also reads texts: what a plugin says arrives as text.
+func iptablesMissing(err error) bool {
+	text := err.Error()
+	return (errors.Is(err, exec.ErrNotFound) || strings.Contains(text, exec.ErrNotFound.Error())) &&
+		(strings.Contains(text, "iptables") || strings.Contains(text, "ip6tables"))
+}
+
+func notPermitted(err error) bool {
+	text := strings.ToLower(err.Error())
+	return errors.Is(err, fs.ErrPermission) ||
+		strings.Contains(text, "operation not permitted") || strings.Contains(text, "permission denied")
+}
+
+func isConflict(err error) bool { return errors.Is(err, portmap.ErrConflict) }
+
+func conflictHint(err error) string {
+	var e *portmap.ConflictError
+	if errors.As(err, &e) && e.OtherID != "" && e.OtherID != e.ID {
+		return fmt.Sprintf("choose another host port, or free it: allocnet teardown %s", e.OtherID)
+	}
+	return "publish every host port only once"
+}
+
+func netnsMissing(err error) bool {
+	return errors.Is(err, configurator.ErrInvalidAllocation) && errors.Is(err, fs.ErrNotExist)
+}
+
+func netnsExists(err error) bool { return errors.Is(err, errNetnsExists) }
+
+// unhealthyHint tells a network that is broken from one whose namespace is gone.
+func unhealthyHint(err error) string {
+	if netnsMissing(err) {
+		return "its network namespace is gone: `allocnet teardown ID` takes away what is left on the host"
+	}
+	return "`allocnet setup` with the same arguments as before repairs it"
+}
+
+// usageHint shows how the command is used, where that was the mistake.
+func usageHint(err error) string {
+	var usage usageError
+	if !errors.As(err, &usage) || usage.command == nil {
+		return "`allocnet --help` and `allocnet COMMAND --help` tell more"
+	}
+	return fmt.Sprintf("usage: %s; `%s --help` tells more", usage.command.UseLine(), usage.command.CommandPath())
+}
+
+func isUsage(err error) bool { return exitCode(err) == exitUsage }
+
+// privateHostHint looks for what forbids an ordinary user namespaces of its own.
+func privateHostHint() string {
+	const instead = "; or run the demo as root"
+	for _, s := range []struct{ file, forbids, set string }{
+		{"/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"},
+		{"/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1", "kernel.apparmor_restrict_unprivileged_userns=0"},
+		{"/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces=10000"},
+	} {
+		if value, err := os.ReadFile(s.file); err == nil && strings.TrimSpace(string(value)) == s.forbids {
+			return "user namespaces are forbidden here; as root: sysctl -w " + s.set + instead
+		}
+	}
+	if os.Geteuid() == 0 {
+		return "root may not make namespaces here; in a container, start it with --privileged (or --cap-add SYS_ADMIN,NET_ADMIN)"
+	}
+	return "user namespaces seem to be forbidden here (in a container, start it with --privileged)" + instead
+}

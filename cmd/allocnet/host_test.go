@@ -1,0 +1,166 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+type networksReport struct {
+	Networks []configurator.Network `json:"networks"`
+	Skipped  []skippedFile          `json:"skipped"`
+}
+
+func TestNetworks(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, os.WriteFile(w.path("conf/05-bad.conflist"), []byte("{"), 0o600))
+	report := decode[networksReport](t, w.run("networks", "--json").ok(t))
+	var names, defaults []string
+	for _, n := range report.Networks {
+		names = append(names, n.Name)
+		if n.Default {
+			defaults = append(defaults, n.Name)
+		}
+	}
+	require.Equal(t, []string{"front", "back", "allocnet"}, names)
+	require.Equal(t, []string{"front"}, defaults)
+	require.Len(t, report.Skipped, 1)
+	require.Equal(t, w.path("conf/05-bad.conflist"), report.Skipped[0].File)
+
+	got := w.run("networks")
+	require.Regexp(t, `(?m)^NAME +DEFAULT +CNI +PLUGINS +CAPABILITIES +FILE$`, got.ok(t))
+	require.Regexp(t, `(?m)^front +yes +1\.0\.0 +fake `, got.out)
+	require.Regexp(t, `(?m)^allocnet +- .*\(embedded\)$`, got.out)
+	require.Contains(t, got.errOut, "warning: skipped "+w.path("conf/05-bad.conflist"))
+}
+
+func TestNetworksWithoutDirectory(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, os.RemoveAll(w.path("conf")))
+	got := w.run("networks")
+	require.Contains(t, got.ok(t), "allocnet")
+	require.Contains(t, got.errOut, "does not exist: there is only the embedded network")
+	report := decode[networksReport](t, w.run("networks", "--json").ok(t))
+	require.Len(t, report.Networks, 1)
+}
+
+func TestGC(t *testing.T) {
+	w := newWorld(t)
+	for _, id := range []string{"a", "b", "c"} {
+		w.sandbox(id)
+		w.run("setup", id).ok(t)
+	}
+	got := w.run("gc", "--live", "a,typo", "--dry-run", "--json")
+	report := decode[gcReport](t, got.ok(t))
+	require.Equal(t, gcReport{true, configurator.GCReport{Removed: []string{"b", "c"}, Kept: []string{"a"}}}, report)
+	require.JSONEq(t, `{"warning": "live allocation \"typo\" is not set up"}`, got.errOut)
+	require.Len(t, decode[[]configurator.Record](t, w.run("ls", "--json").ok(t)), 3, "a dry run removes nothing")
+
+	args := append([]string{"gc", "--live-from", "-"}, w.flags()...)
+	require.Equal(t, "removed 1 allocation, kept 2 allocations\n  - c\n", runWith("# live\na\n\n b \n", args...).ok(t))
+
+	file := w.path("live")
+	require.NoError(t, os.WriteFile(file, []byte("a\n"), 0o600))
+	report = decode[gcReport](t, w.run("gc", "--live-from", file, "--json").ok(t))
+	require.Equal(t, []string{"b"}, report.Removed)
+
+	report = decode[gcReport](t, w.run("gc", "--none", "--json").ok(t))
+	require.Equal(t, []string{"a"}, report.Removed)
+	require.JSONEq(t, "[]", w.run("ls", "--json").ok(t))
+}
+
+func TestReadIDs(t *testing.T) {
+	ids, err := readIDs(strings.NewReader("a\r\n\n# no\n  b\nc"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b", "c"}, ids)
+	_, err = readIDs(strings.NewReader("a b\n"))
+	require.ErrorContains(t, err, `line "a b": must be one ID`)
+	require.Equal(t, exitUsage, exitCode(err))
+}
+
+type cleanupReport struct {
+	Allocations []cleanupResult `json:"allocations"`
+}
+
+func TestCleanup(t *testing.T) {
+	w := newWorld(t)
+	s := w.sandbox("web")
+	w.run("setup", "web").ok(t)
+	require.Equal(t, "ok: no allocation is interrupted or without its namespace\n", w.run("cleanup", "--audit").ok(t))
+	require.JSONEq(t, `{"allocations": []}`, w.run("cleanup", "--audit", "--json").ok(t))
+	report := decode[cleanupReport](t, w.run("cleanup", "--audit", "web", "nobody", "--json").ok(t))
+	require.Equal(t, stateLive, report.Allocations[0].State)
+	require.Equal(t, stateNoRecord, report.Allocations[1].State)
+
+	require.NoError(t, sandbox.Destroy(s.Path()))
+	require.Contains(t, w.run("cleanup", "--audit").out, "web (netns gone): ")
+	w.run("cleanup", "--force").ok(t)
+	require.JSONEq(t, "[]", w.run("ls", "--json").ok(t))
+}
+
+// lease writes what host-local writes.
+func (w *world) lease(file, id string) {
+	w.Helper()
+	require.NoError(w, os.MkdirAll(filepath.Dir(file), 0o755))
+	require.NoError(w, os.WriteFile(file, []byte(id+"\r\neth0"), 0o600))
+}
+
+func TestVerdict(t *testing.T) {
+	found := []configurator.Leftover{{Kind: "link", Object: "x"}}
+	require.NoError(t, verdict(nil))
+	require.NoError(t, verdict([]cleanupResult{{State: stateNoRecord}, {State: stateLive, Found: found}}), "in use, not left over")
+	for _, state := range []allocationState{stateInterrupted, stateNetnsGone, stateNoRecord, stateUnreadable} {
+		require.ErrorIs(t, verdict([]cleanupResult{{State: state, Found: found}}), errLeftovers, state)
+	}
+}
+
+// TestCleanupOfLeftovers removes a lease of the kind that host-local leaves
+// behind when it is killed.
+func TestCleanupOfLeftovers(t *testing.T) {
+	privhost.Require(t)
+	w := newWorld(t)
+	lease := filepath.Join(w.path("state"), "leases", "allocnet", "10.202.0.9")
+	w.lease(lease, "gone")
+	got := w.run("cleanup", "--audit", "gone", "--network", "allocnet", "--json")
+	require.Contains(t, got.failure(t, exitNo).Hint, "cleanup --force")
+	report := decode[cleanupReport](t, got.out)
+	require.Len(t, report.Allocations, 1)
+	require.Len(t, report.Allocations[0].Found, 1)
+	require.EqualValues(t, "lease", report.Allocations[0].Found[0].Kind)
+	require.FileExists(t, lease)
+
+	require.Contains(t, w.run("cleanup", "--force", "gone", "--network", "allocnet").ok(t), "gone (no record): 1 object removed\n  lease ")
+	require.NoFileExists(t, lease)
+	require.Contains(t, w.run("cleanup", "--force", "gone", "--network", "allocnet").ok(t), "0 objects removed")
+	require.Contains(t, w.run("cleanup", "--audit", "gone", "--network", "allocnet").ok(t), "0 objects found")
+}
+
+func TestCompletion(t *testing.T) {
+	w := newWorld(t)
+	complete := func(args ...string) string {
+		return runWith("", append(append([]string{"__complete"}, w.flags()...), args...)...).ok(t)
+	}
+	require.Equal(t, ":4\n", complete("teardown", ""), "nothing is set up")
+	require.NoDirExists(t, w.path("state"), "completion leaves no trace")
+	for _, id := range []string{"web", "wiki", "db"} {
+		w.sandbox(id)
+		w.run("setup", id).ok(t)
+	}
+	for _, command := range []string{"teardown", "check", "inspect"} {
+		require.Equal(t, "web\tready, front, 10.9.0.2, fd00:9::2\nwiki\tready, front, 10.9.0.2, fd00:9::2\n:4\n", complete(command, "w"))
+		require.Equal(t, ":4\n", complete(command, "web", ""), "one ID is enough")
+	}
+	require.Regexp(t, `^db\t.*\nwiki\t.*\n:4\n$`, complete("cleanup", "--audit", "web", ""))
+	require.Regexp(t, `^web\t.*\nwiki\t.*\n:4\n$`, complete("gc", "--live", "w"))
+	require.Equal(t, "front\tfake\nback\tfake\nallocnet\tloopback bridge firewall portmap\n:4\n", complete("setup", "x", "--network", ""))
+	require.Equal(t, "back\tfake\n:4\n", complete("setup", "x", "--network", "b"))
+	require.Equal(t, "trace\ndebug\ninfo\nwarn\nerror\noff\n:4\n", complete("ls", "--log-level", ""))
+	require.Equal(t, ":16\n", complete("ls", "--state-dir", ""), "directories")
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+func newInspect(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "inspect ID",
+		Short: "Show all that is remembered about an allocation",
+		Long: `Show all that is remembered about an allocation. With --json also the configuration
+that its networks were given, and what the plugins returned.`,
+		Args:              oneID,
+		ValidArgsFunction: a.completeIDs,
+		RunE:              func(_ *cobra.Command, args []string) error { return a.inspect(args[0]) },
+	}
+}
+
+func (a *app) inspect(id string) error {
+	conf, err := a.configurator()
+	if err != nil {
+		return err
+	}
+	r, err := conf.Get(id)
+	if err != nil {
+		return err
+	}
+	if a.flags.json {
+		return a.out.json(r)
+	}
+	a.printRecord(r)
+	return nil
+}
+
+func (a *app) printRecord(r *configurator.Record) {
+	now := time.Now()
+	a.out.table(nil, properties(
+		"ID", r.ID, "Phase", string(r.Phase), "Namespace", r.Netns, "Networks", networkNames(r), "Address", addressesOf(r),
+		"Engine", string(r.Engine), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
+	))
+	if r.Status == nil {
+		a.printPorts(r.Ports)
+		return
+	}
+	a.out.printf("\n")
+	a.printInterfaces(r.Status)
+	if len(r.Status.Routes) > 0 {
+		var rows [][]cell
+		for _, route := range r.Status.Routes {
+			rows = append(rows, cells(route.Destination, route.Gateway, route.Network))
+		}
+		a.out.printf("\n")
+		a.out.table([]string{"ROUTE", "GATEWAY", "NETWORK"}, rows)
+	}
+	a.printPorts(r.Ports)
+	if d := r.Status.DNS; d != nil {
+		a.out.printf("\n")
+		a.out.table(nil, properties("DNS servers", join(d.Servers), "DNS domain", d.Domain, "DNS search", join(d.Searches)))
+	}
+}
+
+// properties are the rows of a table of names and values.
+func properties(pairs ...string) [][]cell {
+	var rows [][]cell
+	for i := 0; i < len(pairs); i += 2 {
+		rows = append(rows, []cell{{pairs[i], bold}, {pairs[i+1], plain}})
+	}
+	return rows
+}
+
+func when(t, now time.Time) string {
+	return t.Local().Format(time.DateTime) + " (" + age(now.Sub(t)) + " ago)"
+}

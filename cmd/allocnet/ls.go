@@ -1,0 +1,58 @@
+package main
+
+import (
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+func newLs(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:               "ls",
+		Aliases:           []string{"list"},
+		Short:             "List the allocations",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(*cobra.Command, []string) error { return a.ls() },
+	}
+}
+
+// ls prints what can be read even when some records cannot.
+func (a *app) ls() error {
+	conf, err := a.configurator()
+	if err != nil {
+		return err
+	}
+	records, listErr := conf.List()
+	if a.flags.json {
+		if err := a.out.json(records); err != nil {
+			return err
+		}
+		return listErr
+	}
+	if len(records) == 0 && listErr == nil {
+		a.err.printf("nothing is set up in %s\n", a.flags.stateDir)
+		return nil
+	}
+	rows := make([][]cell, len(records))
+	for i := range records {
+		rows[i] = listRow(&records[i], time.Now())
+	}
+	a.out.table([]string{"ID", "PHASE", "NETWORKS", "ADDRESS", "PORTS", "AGE"}, rows)
+	return listErr
+}
+
+func listRow(r *configurator.Record, now time.Time) []cell {
+	row := cells(r.ID, string(r.Phase), networkNames(r), addressesOf(r), shortPorts(r.Ports), age(now.Sub(r.Created)))
+	row[1].style = phaseStyle(r.Phase)
+	return row
+}
+
+func phaseStyle(p configurator.Phase) style {
+	if p == configurator.PhaseReady {
+		return green
+	}
+	return yellow
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+func TestMain(m *testing.M) {
+	fakeplugin.Main()
+	for _, name := range []string{"CNI_PATH", "ALLOCNET_NETWORK", "ALLOCNET_STATE_DIR"} {
+		os.Unsetenv(name)
+	}
+	os.Exit(privhost.Main(m))
+}
+
+// outcome is what one run of the program did.
+type outcome struct {
+	code        int
+	out, errOut string
+}
+
+// runWith runs the program in this process.
+func runWith(stdin string, args ...string) outcome {
+	var out, errOut bytes.Buffer
+	code := run(context.Background(), args, strings.NewReader(stdin), &out, &errOut)
+	return outcome{code, out.String(), errOut.String()}
+}
+
+// ok insists on success and returns what was printed.
+func (o outcome) ok(t *testing.T) string {
+	t.Helper()
+	require.Equal(t, exitOK, o.code, o.out+o.errOut)
+	return o.out
+}
+
+// failure insists on an exit code and returns the error, which must be JSON.
+func (o outcome) failure(t *testing.T, code int) errorReport {
+	t.Helper()
+	require.Equal(t, code, o.code, o.out+o.errOut)
+	return decode[errorReport](t, o.errOut)
+}
+
+func decode[T any](t *testing.T, text string) T {
+	t.Helper()
+	var v T
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	require.NoError(t, d.Decode(&v), text)
+	require.False(t, d.More(), text)
+	return v
+}
+
+// world is a host with a network "front", the default, and a network "back",
+// of fake plugins.
+type world struct {
+	*testing.T
+	dir string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t, t.TempDir()}
+	require.NoError(t, fakeplugin.Install(w.path("plugins"), "fake"))
+	require.NoError(t, os.Mkdir(w.path("conf"), 0o755))
+	w.network("10-front", "front", map[string]fakeplugin.Behaviour{"ADD": {Result: result("10.9.0.2/24", "fd00:9::2/64")}})
+	w.network("20-back", "back", map[string]fakeplugin.Behaviour{"ADD": {Result: result("10.9.1.2/24")}})
+	return w
+}
+
+func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+
+// network writes a configuration.
+func (w *world) network(file, name string, on map[string]fakeplugin.Behaviour) {
+	w.Helper()
+	data, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": name, "plugins": []any{map[string]any{
+		"type": "fake", "capabilities": map[string]bool{"portMappings": true, "dns": true, "bandwidth": true, "ips": true, "mac": true},
+		"fake": fakeplugin.Config{Log: w.path("log"), On: on},
+	}}})
+	require.NoError(w, err)
+	require.NoError(w, os.WriteFile(w.path("conf/"+file+".conflist"), data, 0o600))
+}
+
+// result is a CNI result; the addresses belong to the interface that was asked
+// for.
+func result(addresses ...string) json.RawMessage {
+	ips := make([]map[string]string, len(addresses))
+	for i, a := range addresses {
+		ips[i] = map[string]string{"address": a}
+	}
+	data, _ := json.Marshal(map[string]any{"cniVersion": "1.0.0", "ips": ips})
+	return data
+}
+
+// flags lead the program into this world.
+func (w *world) flags() []string {
+	return []string{"--conf-dir", w.path("conf"), "--state-dir", w.path("state"), "--plugin-dir", w.path("plugins")}
+}
+
+func (w *world) run(args ...string) outcome {
+	return runWith("", append(args, w.flags()...)...)
+}
+
+// sandbox makes a namespace with the interface that the fake plugin pretends to
+// make.
+func (w *world) sandbox(name string) *sandbox.Sandbox {
+	w.Helper()
+	privhost.Require(w)
+	s, err := sandbox.Create(name)
+	require.NoError(w, err)
+	w.Cleanup(func() { require.NoError(w, s.Destroy()) })
+	require.NoError(w, s.Do(func() error { return addInterface("10.9.0.2/24", "fd00:9::2/64") }))
+	return s
+}
+
+func addInterface(addresses ...string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "eth0"
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer"}); err != nil {
+		return err
+	}
+	link, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	for _, a := range addresses {
+		ip, network, err := net.ParseCIDR(a)
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{IP: ip, Mask: network.Mask}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) commands() []string {
+	w.Helper()
+	commands, err := fakeplugin.Commands(w.path("log"))
+	require.NoError(w, err)
+	return commands
+}
+
+func TestCompletePath(t *testing.T) {
+	for path, want := range map[string]string{
+		"/bin":                   "/bin:/usr/local/sbin:/usr/sbin:/sbin",
+		"/sbin:/usr/sbin:/x":     "/sbin:/usr/sbin:/x:/usr/local/sbin",
+		"":                       "/usr/local/sbin:/usr/sbin:/sbin",
+		"/usr/local/sbin:/a:/b/": "/usr/local/sbin:/a:/b/:/usr/sbin:/sbin",
+	} {
+		require.Equal(t, want, completePath(path), path)
+	}
+}

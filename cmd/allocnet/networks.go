@@ -1,0 +1,69 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+func newNetworks(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "networks",
+		Short: "List the networks that setup can be asked for",
+		Long: `List the networks that setup can be asked for: those of --conf-dir, and the
+embedded one. Files that were skipped are named, with the reason, on stderr.`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(*cobra.Command, []string) error { return a.networks() },
+	}
+}
+
+type skippedFile struct {
+	File  string `json:"file"`
+	Error string `json:"error"`
+}
+
+func (a *app) networks() error {
+	conf, err := a.configurator()
+	if err != nil {
+		return err
+	}
+	networks, broken := conf.Networks()
+	if a.flags.json {
+		skipped := []skippedFile{}
+		for _, b := range broken {
+			skipped = append(skipped, skippedFile{b.File, b.Err.Error()})
+		}
+		return a.out.json(map[string]any{"networks": networks, "skipped": skipped})
+	}
+	rows := make([][]cell, len(networks))
+	for i, n := range networks {
+		rows[i] = networkRow(n)
+	}
+	a.out.table([]string{"NAME", "DEFAULT", "CNI", "PLUGINS", "CAPABILITIES", "FILE"}, rows)
+	for _, b := range broken {
+		if b.File == a.flags.confDir && errors.Is(b.Err, fs.ErrNotExist) {
+			a.warn("%s does not exist: there is only the embedded network", b.File)
+			continue
+		}
+		a.warn("skipped %s: %v", b.File, b.Err)
+	}
+	return nil
+}
+
+func networkRow(n configurator.Network) []cell {
+	isDefault, file := "", n.File
+	if n.Default {
+		isDefault = "yes"
+	}
+	if file == "" {
+		file = "(embedded)"
+	}
+	row := cells(n.Name, isDefault, n.CNIVersion, strings.Join(n.Plugins, " "), strings.Join(n.Capabilities, " "), file)
+	row[0].style, row[1].style = bold, green
+	return row
+}

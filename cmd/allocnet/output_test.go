@@ -1,0 +1,244 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"runtime/debug"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/demo"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+func TestTable(t *testing.T) {
+	rows := [][]cell{{{"é", green}, {"", plain}}, {{"long name", plain}, {"x", plain}}}
+	var b bytes.Buffer
+	newPrinter(&b).table([]string{"A", "B"}, rows)
+	require.Equal(t, "A          B\né          -\nlong name  x\n", b.String())
+
+	b.Reset()
+	(&printer{w: &b, colored: true}).table([]string{"A", "B"}, rows)
+	require.Equal(t, "\x1b[1mA\x1b[0m          \x1b[1mB\x1b[0m\n\x1b[32mé\x1b[0m          \x1b[2m-\x1b[0m\nlong name  x\n", b.String())
+}
+
+func TestStatusLine(t *testing.T) {
+	var b bytes.Buffer
+	p := &printer{w: &b, terminal: true}
+	p.setStatus("")
+	p.setStatus("one")
+	p.setStatus("two")
+	p.printf("done\n")
+	p.printf("more\n")
+	p.setStatus("three")
+	p.setStatus("")
+	require.Equal(t, wipe+"one"+wipe+"two"+wipe+"done\nmore\n"+wipe+"three"+wipe, b.String())
+
+	b.Reset()
+	newPrinter(&b).setStatus("nothing")
+	require.Empty(t, b.String(), "not on a terminal")
+}
+
+func TestProgress(t *testing.T) {
+	shown := make(chan string, 100)
+	a := newApp(nil, nil, nil)
+	a.err = &printer{w: writerFunc(func(p []byte) { shown <- string(p) }), terminal: true}
+	done := a.progress("setting up %s", "web")
+	require.Regexp(t, "^\r\x1b\\[Ksetting up web \\.\\.\\. 0\\.[3-9] s$", <-shown)
+	done()
+	done()
+	last := ""
+	for len(shown) > 0 {
+		last = <-shown
+	}
+	require.Equal(t, wipe, last)
+}
+
+type writerFunc func([]byte)
+
+func (f writerFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }
+
+func TestHints(t *testing.T) {
+	for want, err := range map[string]error{
+		"containernetworking-plugins": fmt.Errorf("x: %w", configurator.ErrPluginNotInstalled),
+		"apt-get install iptables":    errors.New(`plugin type="portmap" failed (add): exec: "iptables": executable file not found in $PATH`),
+		"CAP_NET_ADMIN":               fmt.Errorf("x: %w", fs.ErrPermission),
+		"sudo":                        errors.New("plugin bridge: operation not permitted"),
+		"allocnet networks":           fmt.Errorf("x: %w", configurator.ErrUnknownNetwork),
+		"allocnet inspect ID":         fmt.Errorf("x: %w", configurator.ErrDifferent),
+		"allocnet teardown other":     &portmap.ConflictError{ID: "a", OtherID: "other"},
+		"only once":                   &portmap.ConflictError{ID: "a"},
+		"ip netns add":                fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, fs.ErrNotExist),
+		"cleanup --force ID":          fmt.Errorf("x: %w", configurator.ErrIncomplete),
+		"--timeout":                   fmt.Errorf("x: %w", context.DeadlineExceeded),
+		"interrupted":                 fmt.Errorf("x: %w", context.Canceled),
+	} {
+		require.Contains(t, hint(err), want)
+	}
+	require.Empty(t, hint(errors.New("anything else")))
+
+	missing := errors.Join(configurator.ErrPluginNotInstalled, &exec.Error{Name: "iptables", Err: exec.ErrNotFound})
+	both := hint(&failedDemo{cause: missing})
+	require.Contains(t, both, "containernetworking-plugins")
+	require.Contains(t, both, "apt-get install iptables", "all that is to be installed at once")
+	first := hint(configurator.ErrPluginNotInstalled)
+	require.Equal(t, first, hint(errors.Join(configurator.ErrPluginNotInstalled, configurator.ErrNotFound)), "else the first one alone")
+	require.NotContains(t, hint(&exec.Error{Name: "other", Err: exec.ErrNotFound}), "iptables")
+}
+
+func TestExitCodes(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		want int
+	}{
+		{nil, exitOK},
+		{errors.New("x"), exitFailure},
+		{usagef("x"), exitUsage},
+		{configurator.ErrInvalidConfig, exitUsage},
+		{fmt.Errorf("x: %w", &portmap.PortError{}), exitUsage},
+		{configurator.ErrUnknownNetwork, exitFailure},
+		{configurator.ErrNotFound, exitNo},
+		{errLeftovers, exitNo},
+		{fmt.Errorf("%w: %w", configurator.ErrUnhealthy, configurator.ErrInvalidAllocation), exitNo},
+		{&failedDemo{cause: configurator.ErrUnhealthy}, exitFailure},
+		{&failedDemo{cause: configurator.ErrInvalidConfig}, exitUsage},
+	} {
+		require.Equal(t, test.want, exitCode(test.err), "%v", test.err)
+	}
+	require.Equal(t, 137, newApp(nil, nil, nil).finish(nil, reported(137), nil))
+}
+
+func TestParseBandwidth(t *testing.T) {
+	for text, want := range map[string]configurator.Bandwidth{
+		"ingress=10M":                  {IngressRate: 1e7, IngressBurst: 1e7},
+		"egress=5G":                    {EgressRate: 5e9, EgressBurst: maxBurst},
+		"ingress=1k:2k,egress=300:400": {IngressRate: 1000, IngressBurst: 2000, EgressRate: 300, EgressBurst: 400},
+	} {
+		got, err := parseBandwidth(text)
+		require.NoError(t, err, text)
+		require.Equal(t, want, *got, text)
+	}
+	for _, text := range []string{
+		"", "10M", "ingress", "ingress=", "ingress=0", "ingress=-1", "ingress=1T", "ingress=1:", "ingress=1,ingress=2",
+		"ingress=1,", "ingress=18446744073709551616", "ingress=18446744073709552k", "up=1",
+	} {
+		_, err := parseBandwidth(text)
+		require.Error(t, err, text)
+	}
+}
+
+func FuzzParseBandwidth(f *testing.F) {
+	f.Add("ingress=10M:1k,egress=5G")
+	f.Fuzz(func(t *testing.T, text string) {
+		b, err := parseBandwidth(text)
+		if err != nil {
+			return
+		}
+		require.NotZero(t, b.IngressRate+b.EgressRate)
+		require.Equal(t, b.IngressRate == 0, b.IngressBurst == 0)
+		require.Equal(t, b.EgressRate == 0, b.EgressBurst == 0)
+	})
+}
+
+func TestShortPorts(t *testing.T) {
+	var mappings []portmap.Mapping
+	for _, text := range []string{"8080:80/tcp", "53", "[::1]:9000-9002:90-92", "100-101:300-301/udp", "102:400/udp"} {
+		port, err := portmap.Parse(text)
+		require.NoError(t, err)
+		some, err := portmap.Mappings([]portmap.Port{port}, portmap.Options{})
+		require.NoError(t, err)
+		mappings = append(mappings, some...)
+	}
+	require.Equal(t, "8080->80/tcp, 53->53/tcp+udp, [::1]:9000-9002->90-92/tcp+udp, 100-101->300-301/udp, 102->400/udp", shortPorts(mappings))
+	require.Empty(t, shortPorts(nil))
+}
+
+func TestDurations(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0s", 59 * time.Second: "59s", 61 * time.Second: "1m", 47 * time.Hour: "47h", 49 * time.Hour: "2d",
+	} {
+		require.Equal(t, want, age(d))
+	}
+	for d, want := range map[time.Duration]string{
+		123 * time.Microsecond: "0.1 ms", 12345 * time.Microsecond: "12 ms", 1234 * time.Millisecond: "1.2 s",
+	} {
+		require.Equal(t, want, span(d))
+	}
+}
+
+func TestVersion(t *testing.T) {
+	require.Contains(t, runWith("", "version").ok(t), "go-cni")
+	got := decode[versionInfo](t, runWith("", "version", "--json").ok(t))
+	require.NotEmpty(t, got.Go)
+	require.Contains(t, got.CNIVersions, "1.1.0")
+
+	got = newVersionInfo(&debug.BuildInfo{
+		GoVersion: "go1", Main: debug.Module{Version: "v1"},
+		Settings: []debug.BuildSetting{{Key: "vcs.modified", Value: "true"}, {Key: "vcs.revision", Value: "abc"}, {Key: "vcs.time", Value: "now"}},
+		Deps: []*debug.Module{
+			{Path: "github.com/containerd/go-cni", Version: "v2"},
+			{Path: "github.com/containernetworking/cni", Version: "v3", Replace: &debug.Module{Path: "github.com/containernetworking/cni", Version: "v4"}},
+		},
+	})
+	require.Equal(t, versionInfo{"v1", "abc+changes", "now", "go1", "v2", "v4", got.CNIVersions}, got)
+	require.Equal(t, "unknown", newVersionInfo(nil).GoCNI)
+}
+
+func TestShowDemo(t *testing.T) {
+	steps := []demo.Step{
+		{Section: "First", Name: "one", Detail: "well done", Took: 1500 * time.Microsecond},
+		{Section: "First", Name: "two", Took: time.Second},
+		{Section: "Last", Name: "three", Err: errors.New("bad\nworse"), Took: time.Millisecond},
+	}
+	summary := &demo.Summary{
+		Steps: 3, Requests: 1, Answer: time.Millisecond, Took: 2 * time.Second,
+		Setups: []time.Duration{3 * time.Millisecond}, Teardowns: []time.Duration{4 * time.Millisecond},
+	}
+	show := func(json bool, ok bool) string {
+		var b bytes.Buffer
+		a := newApp(nil, &b, nil)
+		a.flags.json = json
+		s := a.newShow()
+		for _, step := range steps {
+			s.Begin(step.Section, step.Name)
+			s.End(step)
+		}
+		require.Equal(t, 1, s.failures())
+		s.summarize(summary, ok)
+		return b.String()
+	}
+	require.Equal(t, `
+First
+  ok   one                                            1.5 ms  well done
+  ok   two                                             1.0 s
+
+Last
+  FAIL three                                          1.0 ms
+      bad
+      worse
+
+`, show(false, false))
+	require.Contains(t, show(false, true),
+		"\nok: 3 steps in 2.0 s: set up in 3.0 ms, 1 request answered (median 1.0 ms), torn down in 4.0 ms; nothing is left\n")
+	require.Equal(t, `{"section":"First","step":"one","ok":true,"ms":1.5,"detail":"well done"}
+{"section":"First","step":"two","ok":true,"ms":1000}
+{"section":"Last","step":"three","ok":false,"ms":1,"error":"bad\nworse"}
+{"ok":false,"steps":3,"failed":1,"ms":2000,"setupMs":[3],"teardownMs":[4],"requests":1,"requestP50Ms":1}
+`, show(true, false))
+}
+
+func TestDemoThatCannotBegin(t *testing.T) {
+	w := newWorld(t)
+	got := w.run("demo", "--json") // inside a private host the demo runs in place
+	report := got.failure(t, exitFailure)
+	require.Contains(t, report.Hint, "containernetworking-plugins")
+	require.Contains(t, got.out, `"step":"plugins","ok":false`)
+	require.Contains(t, got.out, `{"ok":false,"steps":4,`)
+}

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// printer writes for people or for programs: what is beautiful in a terminal is
+// plain in a pipe. It is safe for concurrent use.
+type printer struct {
+	terminal bool // something can be shown and wiped out again
+	colored  bool
+
+	mu     sync.Mutex
+	w      io.Writer
+	status bool // an unfinished line stands there
+}
+
+func newPrinter(w io.Writer) *printer {
+	f, ok := w.(*os.File)
+	terminal := ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
+	return &printer{w: w, terminal: terminal, colored: terminal && os.Getenv("NO_COLOR") == ""}
+}
+
+const wipe = "\r\x1b[K"
+
+// Write removes a status line that may stand there.
+func (p *printer) Write(data []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.status {
+		p.status = false
+		if _, err := io.WriteString(p.w, wipe); err != nil {
+			return 0, err
+		}
+	}
+	return p.w.Write(data)
+}
+
+// setStatus shows what is being done, on a terminal, until something else is
+// written; "" shows nothing.
+func (p *printer) setStatus(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.terminal || text == "" && !p.status {
+		return
+	}
+	p.status = text != ""
+	_, _ = io.WriteString(p.w, wipe+text)
+}
+
+// printf ignores errors: there is nobody left to tell.
+func (p *printer) printf(format string, args ...any) {
+	_, _ = fmt.Fprintf(p, format, args...)
+}
+
+func (p *printer) json(v any) error {
+	e := json.NewEncoder(p)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// jsonLine prints v on one line, for programs that read while others write.
+func (p *printer) jsonLine(v any) error {
+	e := json.NewEncoder(p)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// style is an SGR parameter.
+type style string
+
+const (
+	plain  style = ""
+	bold   style = "1"
+	dim    style = "2"
+	red    style = "31"
+	green  style = "32"
+	yellow style = "33"
+)
+
+func (p *printer) paint(s style, text string) string {
+	if !p.colored || s == plain || text == "" {
+		return text
+	}
+	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
+}
+
+// cell is one field of a table.
+type cell struct {
+	text  string
+	style style
+}
+
+func cells(texts ...string) []cell {
+	row := make([]cell, len(texts))
+	for i, t := range texts {
+		row[i].text = t
+	}
+	return row
+}
+
+// table prints rows in columns. An empty header, like the names of a list of
+// properties, is left out.
+func (p *printer) table(header []string, rows [][]cell) {
+	if len(header) > 0 {
+		first := cells(header...)
+		for i := range first {
+			first[i].style = bold
+		}
+		rows = append([][]cell{first}, rows...)
+	}
+	widths := columnWidths(rows)
+	var b strings.Builder
+	for _, row := range rows {
+		for i, c := range row {
+			if c.text == "" {
+				c = cell{"-", dim}
+			}
+			b.WriteString(p.paint(c.style, c.text))
+			if i < len(row)-1 {
+				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c.text)+2))
+			}
+		}
+		b.WriteByte('\n')
+	}
+	p.printf("%s", b.String())
+}
+
+func columnWidths(rows [][]cell) []int {
+	var widths []int
+	for _, row := range rows {
+		for i, c := range row {
+			if i == len(widths) {
+				widths = append(widths, 1)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(c.text))
+		}
+	}
+	return widths
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+)
+
+const rootHelp = `Give network namespaces their network (CNI), take it away again, and prove that
+nothing is left.
+
+An allocation is one network namespace under an ID. What is remembered about it
+lies in the state directory, so that every command needs only the ID.
+
+To see it work, without root and without a change to this host:
+
+  allocnet demo
+
+Exit codes:
+  0  it is done, or the answer is yes
+  1  it failed
+  2  the command line, a value in it or the configuration cannot be used
+  3  the answer is no: not healthy, not found, or leftovers were found
+
+Environment:
+  Every global flag can be set by a variable: --state-dir by ALLOCNET_STATE_DIR,
+  --network by ALLOCNET_NETWORK (separated by commas), --plugin-dir by
+  ALLOCNET_PLUGIN_DIR (separated by colons) or CNI_PATH, and so on. A flag wins.
+  NO_COLOR switches colours off.
+
+Plugins are looked for in the directories of --plugin-dir or CNI_PATH; without
+either in "cni" beside this program, where that exists, then in /opt/cni/bin,
+/usr/lib/cni and /usr/libexec/cni.`
+
+// run is the whole program but for the process around it; it returns the exit
+// code.
+func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+	a := newApp(in, out, errOut)
+	root := newRoot(a)
+	root.SetArgs(args)
+	command, err := root.ExecuteContextC(ctx)
+	return a.finish(command, err, args)
+}
+
+// newRoot assembles the command tree.
+func newRoot(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:               "allocnet",
+		Short:             "Give network namespaces their network",
+		Long:              rootHelp,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		PersistentPreRunE: a.prepare,
+	}
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	a.flags.register(root)
+	a.completeNetworks(root)
+	for _, group := range []cobra.Group{
+		{ID: "allocations", Title: "Allocations:"},
+		{ID: "host", Title: "The host:"},
+	} {
+		root.AddGroup(&group)
+	}
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = group
+			c.RunE = a.running(c.RunE)
+			root.AddCommand(c)
+		}
+	}
+	add("allocations", newSetup(a), newCheck(a), newTeardown(a), newLs(a), newInspect(a))
+	add("host", newNetworks(a), newGC(a), newCleanup(a), newDemo(a))
+	add("", newVersion(a))
+	return root
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// setupFlags are the flags of setup as they are typed.
+type setupFlags struct {
+	netns     string
+	create    bool
+	ports     []string
+	args      []string
+	bandwidth string
+	ips       []string
+	mac       string
+	dns       configurator.DNS
+}
+
+func newSetup(a *app) *cobra.Command {
+	var f setupFlags
+	c := &cobra.Command{
+		Use:   "setup ID",
+		Short: "Attach a network namespace to its networks",
+		Long: `Attach a network namespace to its networks.
+
+It can be repeated: what is set up already is checked, and repaired if need be.
+A failure leaves nothing behind.`,
+		Example: `  allocnet setup web --create --port 8080:80/tcp
+  allocnet setup web --netns /run/netns/web --network front --network back
+  allocnet setup web --create --port http=127.0.0.1:8080:80/tcp --bandwidth ingress=100M,egress=10M`,
+		Args:              oneID,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, args []string) error { return a.setup(c, args[0], &f) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.netns, "netns", "", "path of the network namespace (default /run/netns/ID)")
+	flags.BoolVar(&f.create, "create", false, "make the network namespace")
+	flags.StringArrayVarP(&f.ports, "port", "p", nil, "port to publish: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]]; may be repeated")
+	flags.StringArrayVar(&f.args, "arg", nil, "CNI argument KEY=VALUE; may be repeated")
+	flags.StringSliceVar(&f.ips, "ip", nil, "address to be given; may be repeated")
+	flags.StringVar(&f.mac, "mac", "", "hardware address of the interface")
+	flags.StringSliceVar(&f.dns.Servers, "dns-server", nil, "resolver for the network to use; may be repeated")
+	flags.StringSliceVar(&f.dns.Searches, "dns-search", nil, "search domain; may be repeated")
+	flags.StringSliceVar(&f.dns.Options, "dns-option", nil, "resolver option; may be repeated")
+	flags.StringVar(&f.dns.Domain, "dns-domain", "", "domain of the allocation")
+	flags.StringVar(&f.bandwidth, "bandwidth", "", "limits in bits per second: ingress=RATE[:BURST],egress=RATE[:BURST]")
+	for _, name := range []string{"port", "arg", "ip", "mac", "dns-server", "dns-search", "dns-option", "dns-domain", "bandwidth"} {
+		_ = c.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
+	}
+	return c
+}
+
+func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
+	alloc, err := f.allocation(id)
+	if err != nil {
+		return err
+	}
+	conf, err := a.configurator()
+	if err != nil {
+		return err
+	}
+	destroy := func() error { return nil }
+	if f.create {
+		if destroy, err = createNetns(alloc.Netns); err != nil {
+			return err
+		}
+	}
+	done := a.progress("setting up %s", id)
+	status, err := conf.Setup(c.Context(), *alloc)
+	done()
+	if err != nil {
+		return errors.Join(err, destroy())
+	}
+	return a.printStatus(id, status)
+}
+
+// allocation reads the flags.
+func (f *setupFlags) allocation(id string) (*configurator.Allocation, error) {
+	alloc := &configurator.Allocation{ID: id, Netns: netnsPath(id, f.netns), IPs: f.ips, MAC: f.mac}
+	for _, s := range f.ports {
+		port, err := portmap.Parse(s)
+		if err != nil {
+			return nil, usagef("--port: %w", err)
+		}
+		alloc.Ports = append(alloc.Ports, port)
+	}
+	for _, s := range f.args {
+		key, value, found := strings.Cut(s, "=")
+		if !found || key == "" {
+			return nil, usagef("--arg %q: must be KEY=VALUE", s)
+		}
+		if alloc.Args == nil {
+			alloc.Args = map[string]string{}
+		}
+		alloc.Args[key] = value
+	}
+	if d := f.dns; len(d.Servers)+len(d.Searches)+len(d.Options) > 0 || d.Domain != "" {
+		alloc.DNS = &d
+	}
+	if f.bandwidth != "" {
+		limits, err := parseBandwidth(f.bandwidth)
+		if err != nil {
+			return nil, usagef("--bandwidth: %w", err)
+		}
+		alloc.Bandwidth = limits
+	}
+	return alloc, nil
+}
+
+// printStatus shows what came of a setup.
+func (a *app) printStatus(id string, s *configurator.Status) error {
+	if a.flags.json {
+		return a.out.json(s)
+	}
+	a.out.printf("%s %s is set up\n\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
+	a.printInterfaces(s)
+	a.printPorts(s.Ports)
+	return nil
+}
+
+// printInterfaces lists the interfaces inside the sandbox.
+func (a *app) printInterfaces(s *configurator.Status) {
+	var rows [][]cell
+	for _, i := range s.Interfaces {
+		if i.Sandbox == "" || i.Name == "lo" {
+			continue
+		}
+		var addresses, gateways []string
+		for _, address := range i.Addresses {
+			addresses = append(addresses, address.Address)
+			gateways = append(gateways, address.Gateway)
+		}
+		rows = append(rows, cells(i.Name, i.Network, strings.Join(addresses, ", "), join(gateways), i.MAC))
+	}
+	a.out.table([]string{"INTERFACE", "NETWORK", "ADDRESSES", "GATEWAYS", "MAC"}, rows)
+}
+
+func (a *app) printPorts(ports []portmap.Mapping) {
+	if len(ports) == 0 {
+		return
+	}
+	rows := make([][]cell, len(ports))
+	for i, p := range ports {
+		rows[i] = cells(hostPort(p), fmt.Sprint(p.ContainerPort), p.Protocol, p.Label)
+	}
+	a.out.printf("\n")
+	a.out.table([]string{"HOST PORT", "PORT", "PROTOCOL", "LABEL"}, rows)
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+func newTeardown(a *app) *cobra.Command {
+	var netns string
+	var destroy bool
+	c := &cobra.Command{
+		Use:   "teardown ID",
+		Short: "Take away all that an allocation has on the host",
+		Long: `Take away all that an allocation has on the host: run DEL, look for what it left,
+and remove that by force.
+
+What was never set up is no failure. Where the record was lost, --netns and
+--network help to find everything.`,
+		Args:              oneID,
+		ValidArgsFunction: a.completeIDs,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.teardown(c, args[0], netns, destroy)
+		},
+	}
+	c.Flags().StringVar(&netns, "netns", "", "path of the network namespace, where the record was lost (default /run/netns/ID)")
+	c.Flags().BoolVar(&destroy, "destroy", false, "destroy the network namespace too")
+	return c
+}
+
+type teardownReport struct {
+	ID        string                  `json:"id"`
+	Destroyed bool                    `json:"destroyed"` // the network namespace, too
+	Forced    []configurator.Leftover `json:"forced"`    // what DEL did not remove
+}
+
+func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
+	cfg, err := a.config()
+	if err != nil {
+		return err
+	}
+	report := teardownReport{ID: id, Destroyed: destroy, Forced: []configurator.Leftover{}}
+	cfg.OnForced = func(_ string, removed []configurator.Leftover) { report.Forced = append(report.Forced, removed...) }
+	conf, err := configurator.New(cfg)
+	if err != nil {
+		return err
+	}
+	path := netnsPath(id, netns)
+	if r, err := conf.Get(id); err == nil && netns == "" {
+		path = r.Netns
+	}
+	done := a.progress("tearing down %s", id)
+	defer done()
+	if err := conf.Teardown(c.Context(), configurator.Allocation{ID: id, Netns: path}); err != nil {
+		return err
+	}
+	if destroy {
+		if err := sandbox.Destroy(path); err != nil {
+			return err
+		}
+	}
+	done()
+	if a.flags.json {
+		return a.out.json(report)
+	}
+	a.out.printf("%s %s is torn down\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
+	a.printForced(report.Forced)
+	return nil
+}
