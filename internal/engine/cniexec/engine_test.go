@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +20,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/privhost"
 )
 
 func TestMain(m *testing.M) {
@@ -27,7 +30,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	libcni.CacheDir = dir // the shared cache, as far as these tests go
-	code := m.Run()
+	code := privhost.Main(m)
 	os.RemoveAll(dir)
 	os.Exit(code)
 }
@@ -416,6 +419,26 @@ func TestStragglersSpareTheCallerAndStrangers(t *testing.T) {
 	require.False(t, worksOn(os.Getpid(), "nobody"))
 	require.NoError(t, killStragglers("nobody"))
 	require.NoError(t, unix.Kill(os.Getppid(), 0))
+}
+
+// TestStragglersOfAnotherHost: the same ID in another network namespace is
+// another allocation.
+func TestStragglersOfAnotherHost(t *testing.T) {
+	privhost.Require(t)
+	for name, flags := range map[string]uintptr{"same": 0, "other": syscall.CLONE_NEWNET} {
+		c := exec.Command("sleep", "60")
+		c.Env = []string{"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=ADD", "CNI_CONTAINERID=twin"}
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}
+		require.NoError(t, c.Start())
+		require.Equal(t, name == "same", worksOn(c.Process.Pid, "twin"), name)
+		require.NoError(t, killStragglers("twin"))
+		if name == "other" {
+			require.NoError(t, c.Process.Signal(syscall.SIGTERM), "it was left alone")
+		}
+		err := c.Wait()
+		want := map[string]string{"same": "signal: killed", "other": "signal: terminated"}
+		require.EqualError(t, err, want[name])
+	}
 }
 
 func TestReadOnlyCacheIsNamed(t *testing.T) {

@@ -15,8 +15,9 @@ import (
 // killStragglers kills every process that still works on an ADD, CHECK or DEL
 // of the allocation: plugins of an operation whose deadline passed, or that
 // outlived the process that started them. They are known by the environment
-// that CNI prescribes and every child inherits. The caller and its ancestors
-// are spared: it may be a CNI plugin itself.
+// that CNI prescribes and every child inherits, and by the network namespace:
+// another host, in a namespace of its own, may use the same ID. The caller and
+// its ancestors are spared: it may be a CNI plugin itself.
 func killStragglers(id string) error {
 	spared := ancestry()
 	procs, err := filepath.Glob("/proc/[0-9]*")
@@ -56,7 +57,7 @@ func killIfWorkingOn(pid int, id string) error {
 
 func worksOn(pid int, id string) bool {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil {
+	if err != nil || !sameHost(pid) {
 		return false // gone, or not ours
 	}
 	var ours, plugin bool
@@ -65,6 +66,17 @@ func worksOn(pid int, id string) bool {
 		plugin = plugin || bytes.HasPrefix(kv, []byte("CNI_COMMAND="))
 	}
 	return ours && plugin
+}
+
+// sameHost says whether a process runs in the network namespace of the caller's
+// process, which is the host's.
+func sameHost(pid int) bool {
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		return false
+	}
+	its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	return err == nil && its == own
 }
 
 // ancestry are the caller's process and all above it.
