@@ -85,7 +85,9 @@ const (
 	DefaultTimeout         = time.Minute
 )
 
-func defaultPluginDirs() []string {
+// DefaultPluginDirs are the directories that are searched for plugins where the
+// Config names none.
+func DefaultPluginDirs() []string {
 	if path := os.Getenv("CNI_PATH"); path != "" {
 		return filepath.SplitList(path)
 	}
@@ -98,7 +100,7 @@ func (c Config) withDefaults() Config {
 		c.Networks = []string{c.Network}
 	}
 	if len(c.PluginDirs) == 0 {
-		c.PluginDirs = defaultPluginDirs()
+		c.PluginDirs = DefaultPluginDirs()
 	}
 	orString(&c.ConfDir, DefaultConfDir)
 	orString(&c.StateDir, DefaultStateDir)

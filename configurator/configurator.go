@@ -88,14 +88,19 @@ func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*recor
 	capabilities, err := a.capabilityArgs(ports)
 	return &record.Record{
 		ID: a.ID, Netns: a.Netns, Phase: record.Adding, Engine: string(EngineExec),
-		Asked: c.asked(a), Args: a.cniArgs(), Capabilities: capabilities,
+		Asked: a.Networks, Args: a.cniArgs(), Capabilities: capabilities,
 		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, Created: c.now(),
 	}, err
 }
 
-// planNetworks finds the networks that a record asks for.
+// planNetworks finds the networks that a record asks for: its own, or those of
+// the Config.
 func (c *Configurator) planNetworks(r *record.Record) error {
-	for i, name := range r.Asked {
+	names := r.Asked
+	if len(names) == 0 {
+		names = c.cfg.Networks
+	}
+	for i, name := range names {
 		n, err := c.lookup(name)
 		if err != nil {
 			return err
@@ -120,14 +125,6 @@ func (c *Configurator) planNetworks(r *record.Record) error {
 // primaryCapabilities are about one interface only: given to every network of
 // an allocation, they would ask twice for the same address or host port.
 var primaryCapabilities = []string{"portMappings", "ips", "ipRanges", "mac"}
-
-// asked are the names of the networks that an allocation asks for.
-func (c *Configurator) asked(a *Allocation) []string {
-	if len(a.Networks) > 0 {
-		return a.Networks
-	}
-	return c.cfg.Networks
-}
 
 func (c *Configurator) lookup(name string) (*conflist.Network, error) {
 	n, err := c.confs.Lookup(name)

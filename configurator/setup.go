@@ -31,7 +31,7 @@ import (
 // the allocation that has a port already; *types.Error is what a plugin said.
 func (c *Configurator) Setup(ctx context.Context, a Allocation) (*Status, error) {
 	wanted, err := c.plan(&a)
-	if err != nil {
+	if err := errors.Join(err, ctx.Err()); err != nil {
 		return nil, err
 	}
 	unlock, err := c.store.Lock(ctx, a.ID)

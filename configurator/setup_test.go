@@ -85,6 +85,36 @@ func TestSetupOfADifferentAllocation(t *testing.T) {
 	require.Empty(t, w.commands(), "nothing was touched")
 }
 
+// TestSetupAfterTheConfigurationChanged: what is set up stays as it is, though
+// new allocations are to get another network.
+func TestSetupAfterTheConfigurationChanged(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Network = "old" })
+	w.network("old", "1.0.0", adds())
+	w.network("new", "1.0.0", adds())
+	a := w.alloc("a")
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	w.cfg.Network, w.cfg.Networks = "new", nil
+	w.Configurator = newConfigurator(t, w.cfg)
+	_, err = w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.Equal(t, []string{"one ADD", "one CHECK"}, w.commands())
+	r, err := w.Get("a")
+	require.NoError(t, err)
+	require.Equal(t, "old", r.Networks[0].Network)
+}
+
+func TestSetupWithAnEndedContext(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := w.Setup(ctx, w.alloc("a"))
+	require.ErrorIs(t, err, context.Canceled)
+	require.Empty(t, w.commands())
+	w.requireNoRecords()
+}
+
 func TestRetry(t *testing.T) {
 	for name, c := range map[string]struct {
 		add      fakeplugin.Behaviour

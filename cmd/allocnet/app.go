@@ -77,9 +77,6 @@ func (a *app) config() (configurator.Config, error) {
 	return cfg, nil
 }
 
-// standardPluginDirs are the library's own, for when something goes before them.
-var standardPluginDirs = []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
-
 // pluginDirs are those of the flags, or the ones that came with this program;
 // none leaves it to the library.
 func (a *app) pluginDirs() []string {
@@ -98,7 +95,7 @@ func pluginDirsBeside(program string) []string {
 	if info, err := os.Stat(beside); err != nil || !info.IsDir() {
 		return nil
 	}
-	return append([]string{beside}, standardPluginDirs...)
+	return append([]string{beside}, configurator.DefaultPluginDirs()...)
 }
 
 // logger writes to stderr.

@@ -31,9 +31,9 @@ type Record struct {
 	Netns   string `json:"netns"`
 	Phase   Phase  `json:"phase"`
 	Engine  string `json:"engine"`
-	// Asked are the networks by the names that the allocation asked for; "" is
-	// the default network.
-	Asked []string `json:"asked"`
+	// Asked are the networks that the allocation itself asked for by name; none
+	// means that it took those of the configuration.
+	Asked []string `json:"asked,omitempty"`
 	// Args are the CNI_ARGS in their order.
 	Args [][2]string `json:"args"`
 	// Capabilities are the capability arguments by the name of the capability.
