@@ -43,7 +43,7 @@ func (c *Configurator) checkRecord(ctx context.Context, r *record.Record) error 
 	if err := validateNetns(r.Netns); err != nil {
 		return unhealthy(err)
 	}
-	if err := checkInterfaces(r); err != nil {
+	if err := errors.Join(checkInterfaces(r), checkForwarding(r)); err != nil {
 		return unhealthy(err)
 	}
 	req, err := c.request(r)

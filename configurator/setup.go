@@ -216,6 +216,9 @@ func (c *Configurator) add(ctx context.Context, r *record.Record) (*Status, erro
 		return nil, err
 	}
 	results, err := c.engine(r).Add(ctx, req)
+	if err == nil {
+		err = openForwarding(r)
+	}
 	done(err == nil)
 	for i, result := range results {
 		if result == nil {

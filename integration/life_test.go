@@ -2,6 +2,8 @@ package integration
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
@@ -233,4 +235,38 @@ func TestThingsGoneBeforeTeardown(t *testing.T) {
 			require.NoError(t, os.MkdirAll(configurator.DefaultStateDir+"/allocs", 0o700))
 		})
 	}
+}
+
+// TestForwardPolicyDrop: published ports work on a host that forwards nothing by
+// itself, as Docker and hardened hosts have it; the rest stays shut.
+func TestForwardPolicyDrop(t *testing.T) {
+	h := newHost(t, func(c *configurator.Config) { c.Network = "allocnet" })
+	for _, program := range []string{"iptables", "ip6tables"} {
+		require.NoError(t, command(program, "-P", "FORWARD", "DROP"))
+		t.Cleanup(func() { require.NoError(t, command(program, "-P", "FORWARD", "ACCEPT")) })
+	}
+	a, b := h.alloc("a"), h.alloc("b")
+	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+	s := h.setUp(a)
+	h.setUp(b)
+	serve(t, a.Netns, "tcp", 80, "a")
+	for _, address := range []netip.Prefix{host4, host6} {
+		requireAnswer(t, h.outside.Path(), "tcp", hostPort(address, 8080), "a")
+		requireAnswer(t, b.Netns, "tcp", hostPort(address, 8080), "a")
+	}
+	require.NoError(t, h.outside.Do(func() error {
+		link, err := netlink.LinkByName("eth0")
+		require.NoError(t, err)
+		_, subnet, err := net.ParseCIDR("10.202.0.0/16")
+		require.NoError(t, err)
+		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: subnet, Gw: host4.Addr().AsSlice()})
+	}))
+	requireSilence(t, h.outside.Path(), "tcp", s.Address+":80")
+
+	// A flush by another tool is noticed, and one Setup mends it.
+	require.NoError(t, command("iptables", "-F", "ALLOCNET-ADMIN"))
+	require.NoError(t, command("iptables", "-F", "CNI-FORWARD"))
+	h.setUp(a)
+	requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "a")
+	h.tearDown(a, b)
 }

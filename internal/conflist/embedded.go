@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/allocnet/allocnet/internal/forward"
 )
 
 const (
@@ -129,7 +131,7 @@ func (o EmbeddedOptions) list() object {
 		"plugins": []object{
 			{"type": "loopback"},
 			o.bridge(),
-			{"type": "firewall", "backend": "iptables"},
+			{"type": "firewall", "backend": "iptables", "iptablesAdminChainName": forward.Chain},
 			{"type": "portmap", "snat": true, "capabilities": object{"portMappings": true}},
 		},
 	}

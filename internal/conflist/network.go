@@ -11,10 +11,13 @@
 package conflist
 
 import (
+	"encoding/json"
 	"maps"
 	"slices"
 
 	"github.com/containernetworking/cni/libcni"
+
+	"github.com/allocnet/allocnet/internal/forward"
 )
 
 // Network is one valid network configuration. It is shared between callers:
@@ -79,4 +82,31 @@ func (n *Network) Capabilities() []string {
 		}
 	}
 	return slices.Sorted(maps.Keys(declared))
+}
+
+// OpenBridge returns the bridge to which package forward lets published ports
+// through: that of a network whose firewall plugin leaves the decision to the
+// chain of that package. "" for all others.
+func (n *Network) OpenBridge() string {
+	var bridge string
+	var ours bool
+	for _, p := range n.List.Plugins {
+		var conf struct {
+			Bridge     string `json:"bridge"`
+			AdminChain string `json:"iptablesAdminChainName"`
+		}
+		if json.Unmarshal(p.Bytes, &conf) != nil {
+			return ""
+		}
+		switch p.Network.Type {
+		case "bridge":
+			bridge = conf.Bridge
+		case "firewall":
+			ours = conf.AdminChain == forward.Chain
+		}
+	}
+	if !ours {
+		return ""
+	}
+	return bridge
 }

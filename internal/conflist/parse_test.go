@@ -187,3 +187,20 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestOpenBridge(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"type":"bridge","bridge":"br9"},{"type":"firewall","iptablesAdminChainName":"ALLOCNET-ADMIN"}`: "br9",
+		`{"type":"bridge","bridge":"br9"},{"type":"firewall","iptablesAdminChainName":"CNI-ADMIN"}`:      "",
+		`{"type":"bridge","bridge":"br9"},{"type":"firewall"}`:                                           "",
+		`{"type":"ptp"},{"type":"firewall","iptablesAdminChainName":"ALLOCNET-ADMIN"}`:                   "",
+		`{"type":"bridge","bridge":7}`: "",
+	} {
+		n, err := Parse([]byte(`{"cniVersion":"1.0.0","name":"n","plugins":[` + text + `]}`))
+		require.NoError(t, err)
+		require.Equal(t, want, n.OpenBridge(), text)
+	}
+	embedded, err := Embedded(EmbeddedOptions{StateDir: "/run/x"})
+	require.NoError(t, err)
+	require.Equal(t, EmbeddedBridge, embedded.OpenBridge())
+}

@@ -87,8 +87,9 @@ var sharedRules = regexp.MustCompile(`^(?:` + strings.Join([]string{
 	`:[A-Z]+ ACCEPT`,
 	`:(?:` + sharedChains + `) -`,
 	`-A (?:FORWARD|PREROUTING|OUTPUT|POSTROUTING) .*-j (?:` + sharedChains + `)`,
-	`-A CNI-FORWARD .*-j CNI-ADMIN`,
+	`-A CNI-FORWARD .*-j (?:CNI|ALLOCNET)-ADMIN`,
+	`-A ALLOCNET-ADMIN -o \S+ -m conntrack --ctstate DNAT -j ACCEPT`,
 	`-A CNI-(?:HOSTPORT-(?:SETMARK|MASQ)|ISOLATION-STAGE-[12]) .*`,
 }, "|") + `)$`)
 
-const sharedChains = `CNI-(?:FORWARD|ADMIN|HOSTPORT-(?:DNAT|SETMARK|MASQ)|ISOLATION-STAGE-[12])`
+const sharedChains = `ALLOCNET-ADMIN|CNI-(?:FORWARD|ADMIN|HOSTPORT-(?:DNAT|SETMARK|MASQ)|ISOLATION-STAGE-[12])`
