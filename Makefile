@@ -13,7 +13,7 @@ export CNI_PATH := $(PLUGINS)
 export PATH     := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help build plugins deps test unit integration lint fuzz demo clean
+.PHONY: help build plugins deps test unit integration lint fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -50,6 +50,9 @@ fuzz: ## every fuzz target for FUZZTIME each
 	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x $$pkg || exit 1; \
 	  done; \
 	done
+
+bench: deps plugins ## an allocation's life beside the bare go-cni calls, as ratios of one run
+	go test -run '^$$' -bench . -benchtime 30x ./integration
 
 demo: deps build plugins ## two allocations come up, answer, and leave nothing; needs no root
 	@$(BIN)/allocnet demo

@@ -421,4 +421,3 @@ func TestErrorsOfAllAttempts(t *testing.T) {
 	require.ErrorIs(t, err, causes[0])
 	require.ErrorIs(t, err, causes[1])
 }
-

@@ -35,7 +35,7 @@ var (
 // to an outside machine, with a configurator on it.
 type host struct {
 	*configurator.Configurator
-	t       *testing.T
+	t       testing.TB
 	cfg     configurator.Config
 	conf    string
 	outside *sandbox.Sandbox
@@ -44,7 +44,7 @@ type host struct {
 const wire = "up0"
 
 // newHost makes a host that has to look the same when the test ends.
-func newHost(t *testing.T, change ...func(*configurator.Config)) *host {
+func newHost(t testing.TB, change ...func(*configurator.Config)) *host {
 	t.Helper()
 	requireHost(t, "iptables", "ip6tables")
 	h := &host{t: t, conf: filepath.Join(t.TempDir(), "net.d")}
@@ -92,7 +92,7 @@ func (h *host) requireUnchanged(before hostsnap.Snapshot) {
 }
 
 // testWriter shows logs where a test fails.
-type testWriter struct{ t *testing.T }
+type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Log(strings.TrimSpace(string(p)))
@@ -126,7 +126,7 @@ func (h *host) connectOutside() {
 
 // configure gives a link its addresses, without the wait for duplicates, and
 // brings it up.
-func configure(t *testing.T, name string, addrs ...netip.Prefix) {
+func configure(t testing.TB, name string, addrs ...netip.Prefix) {
 	t.Helper()
 	l, err := netlink.LinkByName(name)
 	require.NoError(t, err)

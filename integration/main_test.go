@@ -45,7 +45,7 @@ func buildPlugins() (string, error) {
 
 // requireHost lets a test run where the kernel and the programs are there that
 // it needs.
-func requireHost(t *testing.T, programs ...string) {
+func requireHost(t testing.TB, programs ...string) {
 	t.Helper()
 	privhost.Require(t)
 	for _, p := range programs {

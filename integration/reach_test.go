@@ -17,7 +17,7 @@ import (
 
 // serve answers on a port inside a namespace, over tcp or udp, with a name and
 // the address that the client has there.
-func serve(t *testing.T, netns, protocol string, port int, name string) {
+func serve(t testing.TB, netns, protocol string, port int, name string) {
 	t.Helper()
 	s, err := sandbox.Open(netns)
 	require.NoError(t, err)
@@ -108,7 +108,7 @@ func ask(netns, protocol, addr string) (answer string, err error) {
 
 // requireAnswer asks until it gets an answer: a first datagram or a neighbour
 // lookup may be lost.
-func requireAnswer(t *testing.T, netns, protocol, addr, name string) (from string) {
+func requireAnswer(t testing.TB, netns, protocol, addr, name string) (from string) {
 	t.Helper()
 	var errs []error
 	for range 5 {
@@ -127,7 +127,7 @@ func requireAnswer(t *testing.T, netns, protocol, addr, name string) (from strin
 }
 
 // requireSilence asks once and wants no answer.
-func requireSilence(t *testing.T, netns, protocol, addr string) {
+func requireSilence(t testing.TB, netns, protocol, addr string) {
 	t.Helper()
 	answer, err := ask(netns, protocol, addr)
 	require.Error(t, err, "%s %s answered %q", protocol, addr, answer)
