@@ -83,7 +83,7 @@ type testHost struct {
 }
 
 func newTestHost(t *testing.T) *testHost {
-	privhost.Require(t)
+	privhost.Require(t, "iptables", "ip6tables", "nft")
 	h := &testHost{t: t, dataDir: t.TempDir(), cacheDir: t.TempDir()}
 	t.Cleanup(h.clear)
 	h.clear()

@@ -199,6 +199,7 @@ func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, e
 
 // add is one attempt. On an error, what results are known stand in r.
 func (c *Configurator) add(ctx context.Context, r *record.Record) (*Status, error) {
+	r.Addresses = nil
 	for i := range r.Attachments {
 		r.Attachments[i].Result = nil
 	}

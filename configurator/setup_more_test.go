@@ -359,6 +359,7 @@ func TestFullBetweenIntentAndResult(t *testing.T) {
 			_, fillErr = filler.Write(make([]byte, 4096))
 		}
 		require.ErrorIs(t, fillErr, unix.ENOSPC)
+		require.NoError(t, filler.Close())
 		return results, err
 	}
 	a := w.alloc("a")

@@ -60,6 +60,21 @@ func TestSetupRepairs(t *testing.T) {
 	require.NoError(t, w.Check(t.Context(), a))
 }
 
+// TestRepairThatFails: the record no longer says that the allocation is ready.
+func TestRepairThatFails(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds(behaviours{"CHECK": {Code: 100, Msg: "rule is gone"}, "DEL": {Code: 100, Msg: "del trouble"}}))
+	a := w.alloc("a")
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	_, err = w.Setup(t.Context(), a)
+	require.ErrorIs(t, err, ErrIncomplete)
+	r, err := w.Get("a")
+	require.NoError(t, err)
+	require.Equal(t, PhaseDeleting, r.Phase)
+	require.Nil(t, r.Status)
+}
+
 func TestSetupOfADifferentAllocation(t *testing.T) {
 	w := newWorld(t)
 	w.network("net", "1.0.0", adds())

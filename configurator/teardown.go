@@ -52,14 +52,6 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 
 // takeDown detaches a recorded allocation and removes its record.
 func (c *Configurator) takeDown(ctx context.Context, r *record.Record) error {
-	interrupted := r.Phase != record.Ready
-	if !interrupted {
-		deleting := *r
-		deleting.Phase = record.Deleting
-		if err := c.put(&deleting); err != nil { // a full disk must not keep anything alive
-			c.cfg.Logger.Warn("teardown goes on without recording that it began", "alloc", r.ID, "error", err)
-		}
-	}
 	if err := c.detach(ctx, r); err != nil {
 		return err
 	}
@@ -95,6 +87,7 @@ const forceTime = 3 * time.Second
 // detach takes away the networks of an allocation. A nil error means that
 // nothing is left; any other is ErrIncomplete and holds every cause.
 func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
+	c.recordDeleting(r)
 	knowErr := c.rememberAddresses(ctx, r)
 	delErr := errors.Join(knowErr, c.del(ctx, r))
 	if ctx.Err() != nil {
@@ -109,6 +102,19 @@ func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
 		return wrapIncomplete(r, flushErr)
 	}
 	return wrapIncomplete(r, errors.Join(c.force(ctx, r, target, delErr), flushErr))
+}
+
+// recordDeleting says in the record of a ready allocation that it no longer is.
+// A full disk must not keep anything alive, so that it fails is only logged.
+func (c *Configurator) recordDeleting(r *record.Record) {
+	if r.Phase != record.Ready {
+		return
+	}
+	deleting := *r
+	deleting.Phase = record.Deleting
+	if err := c.put(&deleting); err != nil {
+		c.cfg.Logger.Warn("teardown goes on without recording that it began", "alloc", r.ID, "error", err)
+	}
 }
 
 // rememberAddresses finds the addresses of an allocation whose ADD has no result

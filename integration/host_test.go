@@ -18,6 +18,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -46,7 +47,7 @@ const wire = "up0"
 // newHost makes a host that has to look the same when the test ends.
 func newHost(t testing.TB, change ...func(*configurator.Config)) *host {
 	t.Helper()
-	requireHost(t, "iptables", "ip6tables")
+	privhost.Require(t, "iptables", "ip6tables")
 	h := &host{t: t, conf: filepath.Join(t.TempDir(), "net.d")}
 	require.NoError(t, os.Mkdir(h.conf, 0o755))
 	h.connectOutside()

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -162,7 +163,7 @@ func TestNetnsDeletedUnderALiveAllocation(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		for _, backend := range []string{"iptables", "nftables"} {
 			t.Run(main+" "+backend, func(t *testing.T) {
-				requireHost(t, "nft")
+				privhost.Require(t, "nft")
 				h := newHost(t)
 				h.network("net", chain(main, dual, backend)...)
 				a := h.alloc("a")

@@ -42,19 +42,3 @@ func buildPlugins() (string, error) {
 	c.Stdout, c.Stderr = os.Stderr, os.Stderr
 	return dir, c.Run()
 }
-
-// requireHost lets a test run where the kernel and the programs are there that
-// it needs.
-func requireHost(t testing.TB, programs ...string) {
-	t.Helper()
-	privhost.Require(t)
-	for _, p := range programs {
-		if _, err := exec.LookPath(p); err == nil {
-			continue
-		}
-		if os.Getenv(privhost.RequireVariable) == "1" {
-			t.Fatalf("%s is not installed; as root, tools/deps installs it", p)
-		}
-		t.Skipf("%s is not installed; tools/deps says how to install it", p)
-	}
-}

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -18,7 +19,7 @@ func TestTraffic(t *testing.T) {
 			for _, backend := range []string{"iptables", "nftables"} {
 				t.Run(fmt.Sprintf("%s %s %s", main, name, backend), func(t *testing.T) {
 					if backend == "nftables" {
-						requireHost(t, "nft")
+						privhost.Require(t, "nft")
 					}
 					h := newHost(t)
 					h.network("net", chain(main, f, backend)...)

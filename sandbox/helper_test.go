@@ -43,12 +43,8 @@ func create(t *testing.T, name string) *Sandbox {
 // iproute2 runs ip with the words of command, and returns what it says.
 func iproute2(t *testing.T, command string) string {
 	t.Helper()
-	path, err := exec.LookPath("ip")
-	if err != nil && os.Getenv(privhost.RequireVariable) != "1" {
-		t.Skipf("iproute2 is not installed: %v", err)
-	}
-	require.NoError(t, err)
-	output, err := exec.Command(path, strings.Fields(command)...).CombinedOutput()
+	privhost.Require(t, "ip")
+	output, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput()
 	require.NoError(t, err, string(output))
 	return string(output)
 }

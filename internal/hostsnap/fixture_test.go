@@ -67,12 +67,8 @@ func addLink(t *testing.T, link netlink.Link, addresses ...string) {
 func iptables(t *testing.T, command string) {
 	t.Helper()
 	words := strings.Fields(command)
-	path, err := exec.LookPath(words[0])
-	if err != nil && os.Getenv(privhost.RequireVariable) != "1" {
-		t.Skipf("iptables is not installed: %v", err)
-	}
-	require.NoError(t, err)
-	output, err := exec.Command(path, append([]string{"-w"}, words[1:]...)...).CombinedOutput()
+	privhost.Require(t, words[0])
+	output, err := exec.Command(words[0], append([]string{"-w"}, words[1:]...)...).CombinedOutput()
 	require.NoError(t, err, string(output))
 }
 

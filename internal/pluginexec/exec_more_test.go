@@ -86,7 +86,7 @@ func TestExecPluginPassesOnWhatItIsGiven(t *testing.T) {
 // TestDeadlineKillsTheGroup: a child of the plugin that holds none of its pipes
 // would go on unseen.
 func TestDeadlineKillsTheGroup(t *testing.T) {
-	path, environ := script(t, `sleep 300 </dev/null >/dev/null 2>&1 & echo $! >$DIR/child; wait`), env(t)
+	path, environ := script(t, `(trap "" TERM; exec sleep 300) </dev/null >/dev/null 2>&1 & echo $! >$DIR/child; wait`), env(t)
 	child := strings.TrimPrefix(environ[1], "DIR=") + "/child"
 	ctx, cancel := context.WithCancel(t.Context())
 	var err error

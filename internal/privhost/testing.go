@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 )
 
 // RequireVariable is the environment variable that, set to "1", makes a run fail in which kernel tests could not
@@ -44,17 +45,27 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// Require lets a test run on only inside a private host. Elsewhere it skips the test with the reason, or fails it
-// if [RequireVariable] says so or if [Main] was not called at all.
-func Require(t TB) {
+// Require lets a test run on only inside a private host, and where the named programs are installed. Elsewhere it
+// skips the test with the reason, or fails it if [RequireVariable] says so or if [Main] was not called at all.
+func Require(t TB, programs ...string) {
 	t.Helper()
-	switch {
-	case Inside():
-	case required() || errors.Is(outside, errNoMain):
-		t.Fatalf("no private host: %v", outside)
-	default:
-		t.Skipf("no private host: %v", outside)
+	if !Inside() {
+		refuse(t, errors.Is(outside, errNoMain), fmt.Sprintf("no private host: %v", outside))
 	}
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil {
+			refuse(t, false, fmt.Sprintf("%s is not installed", program))
+		}
+	}
+}
+
+// refuse ends a test that cannot run here.
+func refuse(t TB, fault bool, reason string) {
+	t.Helper()
+	if fault || required() {
+		t.Fatalf("%s", reason)
+	}
+	t.Skipf("%s", reason)
 }
 
 func required() bool {

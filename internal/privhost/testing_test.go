@@ -39,8 +39,14 @@ func TestRequire(t *testing.T) {
 	t.Run("inside", func(t *testing.T) {
 		Require(t)
 		var r recorder
-		Require(&r)
+		Require(&r, "go")
 		require.Empty(t, r.ended)
+		t.Setenv(RequireVariable, "")
+		Require(&r, "go", "no-such-program")
+		require.Equal(t, "skipped", r.ended)
+		t.Setenv(RequireVariable, "1")
+		Require(&r, "no-such-program")
+		require.Equal(t, "failed", r.ended)
 	})
 }
 
