@@ -64,6 +64,7 @@ func refuse(t TB, fault bool, reason string) {
 	t.Helper()
 	if fault || required() {
 		t.Fatalf("%s", reason)
+		return
 	}
 	t.Skipf("%s", reason)
 }

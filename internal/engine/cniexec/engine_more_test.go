@@ -1,0 +1,271 @@
+package cniexec
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/privhost"
+)
+
+// killer names the variable that makes this binary call killStragglers, as a
+// plugin that works with this package inside would.
+const killer = "ALLOCNET_TEST_KILL_STRAGGLERS"
+
+func init() {
+	id := os.Getenv(killer)
+	if id == "" {
+		return
+	}
+	if err := killStragglers(id); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println("survived")
+	os.Exit(0)
+}
+
+func TestInterfacePrefix(t *testing.T) {
+	w := newWorld(t, "main")
+	r := w.request("prefix", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
+	r.InterfacePrefix = "wan"
+	add(t, r)
+	require.NoError(t, Engine{}.Del(t.Context(), r))
+	calls, err := fakeplugin.Calls(w.log)
+	require.NoError(t, err)
+	require.Equal(t, []string{"wan0", "wan0"}, []string{calls[0].IfName, calls[1].IfName})
+}
+
+// TestHungPluginWithoutGoCNI: the operations that pass go-cni by keep their
+// deadline too, though a grandchild holds stdout.
+func TestHungPluginWithoutGoCNI(t *testing.T) {
+	for command, operate := range map[string]func(context.Context, *engine.Request) error{
+		"STATUS": func(ctx context.Context, r *engine.Request) error {
+			return Engine{}.Status(ctx, r.PluginDirs, r.Attachments[0].List)
+		},
+		"GC": func(ctx context.Context, r *engine.Request) error {
+			return Engine{}.GC(ctx, r.PluginDirs, r.Attachments[0].List, nil)
+		},
+		"DEL": Engine{}.Del, // without a result
+	} {
+		t.Run(command, func(t *testing.T) {
+			w := newWorld(t, "main")
+			id := "direct-" + command
+			r := w.request(id, w.attachment("net", "1.1.0", plugin{name: "main", on: on(command, fakeplugin.Behaviour{Hang: true, Grandchild: true})}))
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			done := make(chan error, 1)
+			go func() { done <- operate(ctx, r) }()
+			select {
+			case err := <-done:
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+			case <-time.After(10 * time.Second):
+				t.Fatal("operation is held past its deadline")
+			}
+			requireNobodyWorksOn(t, id)
+			requireEmptyCache(t)
+		})
+	}
+}
+
+// TestDelClearsWhatACrashedAddCached: the entry would be another runtime's GC's
+// to act upon.
+func TestDelClearsWhatACrashedAddCached(t *testing.T) {
+	w := newWorld(t, "main")
+	r := w.request("crashed", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
+	require.NoError(t, os.MkdirAll(filepath.Dir(cacheFile(r, 0)), 0o700))
+	require.NoError(t, os.WriteFile(cacheFile(r, 0), []byte(`{"kind":"cniCacheV1"}`), 0o600))
+	require.NoError(t, Engine{}.Del(t.Context(), r))
+	requireEmptyCache(t)
+}
+
+// TestDelOfWhatGoCNIRefuses: the plugins run all the same.
+func TestDelOfWhatGoCNIRefuses(t *testing.T) {
+	w := newWorld(t, "main")
+	r := w.request("refused", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
+	add(t, r)
+	r.Attachments[0].Bytes = []byte("{")
+	require.NoError(t, Engine{}.Del(t.Context(), r))
+	require.Equal(t, []string{"main ADD", "main DEL"}, w.commands())
+}
+
+// TestPrevResultHasTheVersionOfTheNetwork also where DEL passes go-cni by.
+func TestPrevResultHasTheVersionOfTheNetwork(t *testing.T) {
+	for version, want := range map[string]string{"0.3.1": "", "0.4.0": "0.4.0", "1.0.0": "1.0.0"} {
+		w := newWorld(t, "a", "b")
+		result := json.RawMessage(fmt.Sprintf(`{"cniVersion":%q,"ips":[{"version":"4","address":"10.1.2.3/24"}]}`, version))
+		r := w.request("version", w.attachment("one", version, plugin{name: "a", on: on("ADD", fakeplugin.Behaviour{Result: result})}))
+		add(t, r)
+		r.Attachments = append(r.Attachments, w.attachment("two", version, plugin{name: "b"})) // of unknown result
+		require.NoError(t, Engine{}.Del(t.Context(), r))
+		var prev struct{ CNIVersion string }
+		if raw, given := w.lastStdin()["prevResult"]; given {
+			require.NoError(t, json.Unmarshal(raw, &prev))
+		}
+		require.Equal(t, want, prev.CNIVersion)
+	}
+}
+
+func TestCacheThatIsNoResult(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "entry")
+	require.Nil(t, readCache(file), "missing")
+	for _, content := range []string{"", "{", "{}", `{"result":7}`,
+		`{"result":{"cniVersion":"1.0.0","ips":[{"address":"10.1.2.3/24","interface":7}]}}`} {
+		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+		require.Nil(t, readCache(file), content)
+	}
+	require.NoError(t, os.WriteFile(file, []byte(`{"result":`+goodResult+`}`), 0o600))
+	require.NotNil(t, readCache(file))
+}
+
+// TestLendingToAFreshHost: libcni's directory need not exist.
+func TestLendingToAFreshHost(t *testing.T) {
+	w := newWorld(t, "main")
+	r := w.request("fresh", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
+	add(t, r)
+	saved := libcni.CacheDir
+	libcni.CacheDir = filepath.Join(w.dir, "not", "yet")
+	defer func() { libcni.CacheDir = saved }()
+	require.NoError(t, Engine{}.Check(t.Context(), r))
+	require.NoError(t, Engine{}.Del(t.Context(), r))
+	require.Contains(t, string(w.lastStdin()["prevResult"]), "10.1.2.3")
+}
+
+// TestCacheThatCannotBeWritten: the error says so, and the entries that could
+// be written do not stay.
+func TestCacheThatCannotBeWritten(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	r := w.request("unwritable",
+		w.attachment("one", "1.0.0", plugin{name: "a", on: good}), w.attachment("two", "1.0.0", plugin{name: "b", on: good}))
+	add(t, r)
+	block := func(i int) {
+		require.NoError(t, os.MkdirAll(filepath.Join(cacheFile(r, i), "in the way"), 0o700))
+		t.Cleanup(func() { os.RemoveAll(cacheFile(r, i)) })
+	}
+	block(1)
+	require.ErrorContains(t, Engine{}.Check(t.Context(), r), `lend result of network "two"`)
+	require.NoFileExists(t, cacheFile(r, 0))
+
+	block(0)
+	require.NoError(t, os.RemoveAll(cacheFile(r, 1)))
+	require.NoError(t, os.WriteFile(cacheFile(r, 1), nil, 0o600))
+	require.ErrorIs(t, dropCache(r), unix.ENOTEMPTY)
+	require.NoFileExists(t, cacheFile(r, 1), "one that stays does not save the others")
+}
+
+// TestClippedErrorKeepsItsCauses: only the text is shortened.
+func TestClippedErrorKeepsItsCauses(t *testing.T) {
+	w := newWorld(t, "main")
+	long := strings.Repeat("x", 3*maxErrorText)
+	r := w.request("long", w.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Code: 11, Msg: long})}))
+	_, err := Engine{}.Add(t.Context(), r)
+	require.Less(t, len(err.Error()), maxErrorText+100)
+	var cniErr *types.Error
+	require.ErrorAs(t, err, &cniErr)
+	require.EqualValues(t, 11, cniErr.Code)
+	require.Equal(t, long, cniErr.Msg)
+}
+
+func TestPanicIsAnError(t *testing.T) {
+	err := guard(t.Context(), "panics", func(context.Context) error { panic("index out of range") })
+	require.ErrorIs(t, err, engine.ErrInvalidResult)
+	require.ErrorContains(t, err, "index out of range")
+}
+
+// TestGuardAbandons what neither ends nor has a process that could be killed.
+func TestGuardAbandons(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("because"))
+	forever := make(chan struct{})
+	defer close(forever)
+	began := time.Now()
+	err := guard(ctx, "abandoned", func(context.Context) error { <-forever; return nil })
+	require.ErrorIs(t, err, ErrAbandoned)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Less(t, time.Since(began), 3*(polite+lingering))
+}
+
+// straggler is a process with the environment of a plugin.
+func straggler(t *testing.T, env ...string) *exec.Cmd {
+	t.Helper()
+	c := exec.Command("sleep", "300")
+	c.Env = append(env, "PATH="+os.Getenv("PATH"))
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	require.NoError(t, c.Start())
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return c
+}
+
+func TestStragglersAreKnownByTheirEnvironment(t *testing.T) {
+	privhost.Require(t)
+	strangers := map[string]*exec.Cmd{
+		"an ID that begins alike": straggler(t, "CNI_COMMAND=ADD", "CNI_CONTAINERID=known2"),
+		"an ID that ends alike":   straggler(t, "CNI_COMMAND=ADD", "CNI_CONTAINERID=unknown"),
+		"no plugin":               straggler(t, "CNI_CONTAINERID=known"),
+		"another variable":        straggler(t, "CNI_COMMAND=ADD", "X=CNI_CONTAINERID=known"),
+	}
+	ours := []*exec.Cmd{
+		straggler(t, "CNI_COMMAND=ADD", "CNI_CONTAINERID=known"),
+		straggler(t, "CNI_CONTAINERID=known", "CNI_COMMAND=DEL"),
+	}
+	for _, c := range ours {
+		require.Eventually(t, func() bool { return worksOn(c.Process.Pid, "known") }, 5*time.Second, time.Millisecond)
+	}
+	require.NoError(t, killStragglers("known"))
+	for _, c := range ours {
+		require.EqualError(t, c.Wait(), "signal: killed")
+	}
+	for name, c := range strangers {
+		require.False(t, worksOn(c.Process.Pid, "known"), name)
+		require.NoError(t, c.Process.Signal(unix.SIGCONT), name)
+		require.False(t, zombie(c.Process.Pid), name)
+	}
+}
+
+// TestStragglersSpareAPluginThatCalls: allocnet can run inside a plugin, which
+// has this very environment, and so has what started it.
+func TestStragglersSpareAPluginThatCalls(t *testing.T) {
+	self, err := os.Executable()
+	require.NoError(t, err)
+	c := exec.Command("sh", "-c", `"$0"; echo "$?, and so did its parent"`, self)
+	c.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=embedded", killer+"=embedded")
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	require.NoError(t, c.Run(), out.String())
+	require.Equal(t, "survived\n0, and so did its parent\n", out.String())
+}
+
+// TestParentOfAnOddlyNamedProcess: the name in /proc/PID/stat can hold anything.
+func TestParentOfAnOddlyNamedProcess(t *testing.T) {
+	sleep, err := exec.LookPath("sleep")
+	require.NoError(t, err)
+	data, err := os.ReadFile(sleep)
+	require.NoError(t, err)
+	odd := filepath.Join(t.TempDir(), "a) S 1 (b")
+	require.NoError(t, os.WriteFile(odd, data, 0o755))
+	c := exec.Command(odd, "300")
+	require.Eventually(t, func() bool {
+		err := c.Start() // another thread's fork may hold the file open for a moment
+		return err == nil || !errors.Is(err, unix.ETXTBSY)
+	}, 5*time.Second, time.Millisecond)
+	require.NotNil(t, c.Process)
+	defer func() { _ = c.Process.Kill(); _ = c.Wait() }()
+	require.Equal(t, os.Getpid(), parent(c.Process.Pid))
+	require.Zero(t, parent(1<<30))
+}
