@@ -190,9 +190,10 @@ func TestLongSpeechIsClipped(t *testing.T) {
 }
 
 func TestPluginThatCannotBeStarted(t *testing.T) {
-	_, err := (&Exec{}).ExecPlugin(t.Context(), "/nonexistent/plugin", nil, nil)
+	absent := filepath.Join(t.TempDir(), "plugin")
+	_, err := (&Exec{}).ExecPlugin(t.Context(), absent, nil, nil)
 	require.ErrorIs(t, err, os.ErrNotExist)
-	require.ErrorContains(t, err, "/nonexistent/plugin")
+	require.ErrorContains(t, err, absent)
 
 	noProgram := filepath.Join(t.TempDir(), "plugin")
 	require.NoError(t, os.WriteFile(noProgram, []byte("text"), 0o755))
