@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/portmap"
@@ -197,8 +199,27 @@ func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, e
 	}
 }
 
-// add is one attempt. On an error, what results are known stand in r.
+// add is one attempt: ADD, the selection of the status, and the record of it.
+// On an error, what results are known stand in r.
 func (c *Configurator) add(ctx context.Context, r *record.Record) (*Status, error) {
+	results, err := c.runPlugins(ctx, r)
+	if err := errors.Join(err, keepResults(r, results)); err != nil {
+		return nil, err
+	}
+	status, err := statusOf(r)
+	if err != nil {
+		return nil, err
+	}
+	ready := *r
+	ready.Phase = record.Ready
+	if err := c.put(&ready); err != nil {
+		return nil, err
+	}
+	return status, nil
+}
+
+// runPlugins brings up what a network needs besides its plugins, and runs them.
+func (c *Configurator) runPlugins(ctx context.Context, r *record.Record) ([]*types100.Result, error) {
 	r.Addresses = nil
 	for i := range r.Attachments {
 		r.Attachments[i].Result = nil
@@ -221,29 +242,22 @@ func (c *Configurator) add(ctx context.Context, r *record.Record) (*Status, erro
 		err = openForwarding(r)
 	}
 	done(err == nil)
+	return results, err
+}
+
+// keepResults puts what ADD returned into the record.
+func keepResults(r *record.Record, results []*types100.Result) error {
 	for i, result := range results {
 		if result == nil {
 			continue
 		}
-		encoded, encodeErr := json.Marshal(result)
-		if encodeErr != nil {
-			return nil, errors.Join(err, fmt.Errorf("encode result of network %q: %w", r.Attachments[i].Network, encodeErr))
+		encoded, err := json.Marshal(result)
+		if err != nil {
+			return fmt.Errorf("encode result of network %q: %w", r.Attachments[i].Network, err)
 		}
 		r.Attachments[i].Result = encoded
 	}
-	if err != nil {
-		return nil, err
-	}
-	status, err := statusOf(r)
-	if err != nil {
-		return nil, err
-	}
-	ready := *r
-	ready.Phase = record.Ready
-	if err := c.put(&ready); err != nil {
-		return nil, err
-	}
-	return status, nil
+	return nil
 }
 
 // kinds are the things that the first ADD of them creates for all: what a

@@ -1,0 +1,216 @@
+package configurator
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// TestCheckLooksFromOutside at what the results say, before any plugin is asked.
+func TestCheckLooksFromOutside(t *testing.T) {
+	const elsewhere = `{"name":"on-the-host"},`
+	for name, c := range map[string]struct {
+		version, result string
+		change          func(*testing.T, *world, Allocation)
+		want            string
+		commands        []string
+	}{
+		"all is well":                                  {"1.0.0", result, nil, "", []string{"one CHECK"}},
+		"a version without CHECK":                      {"0.3.1", strings.Replace(result, "1.0.0", "0.3.1", 1), nil, "", nil},
+		"an interface that is on the host":             {"1.0.0", strings.NewReplacer(`[{"name":"lo"`, `[`+elsewhere+`{"name":"lo"`, `"interface":0`, `"interface":1`).Replace(result), nil, "", []string{"one CHECK"}},
+		"the interface is not there":                   {"1.0.0", strings.ReplaceAll(result, `"lo"`, `"eth7"`), nil, `"eth7"`, nil},
+		"a version without CHECK, and it is not there": {"0.3.1", strings.NewReplacer(`"lo"`, `"eth7"`, "1.0.0", "0.3.1").Replace(result), nil, `"eth7"`, nil},
+		"the address is not there": {"1.0.0", result, func(t *testing.T, _ *world, a Allocation) {
+			loseAddress(t, a.Netns)
+		}, "lost its address 127.0.0.1/8", nil},
+		"the netns is gone": {"1.0.0", result, func(t *testing.T, _ *world, a Allocation) {
+			require.NoError(t, sandbox.Destroy(a.Netns))
+		}, "netns", nil},
+		"ADD did not end": {"1.0.0", result, func(_ *testing.T, w *world, _ Allocation) {
+			w.setPhase("a", record.Adding)
+		}, `phase "adding"`, nil},
+		"DEL did not end": {"1.0.0", result, func(_ *testing.T, w *world, _ Allocation) {
+			w.setPhase("a", record.Deleting)
+		}, `phase "deleting"`, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.network("net", c.version, adds(behaviours{"ADD": {Result: json.RawMessage(c.result)}}))
+			a := w.alloc("a")
+			_, err := w.Setup(t.Context(), a)
+			require.NoError(t, err)
+			w.commands()
+			if c.change != nil {
+				c.change(t, w, a)
+			}
+			err = w.Check(t.Context(), a)
+			if c.want == "" {
+				require.NoError(t, err)
+			} else {
+				require.ErrorIs(t, err, ErrUnhealthy)
+				require.ErrorContains(t, err, c.want)
+				require.ErrorContains(t, err, `"a"`)
+			}
+			require.ElementsMatch(t, c.commands, w.commands())
+		})
+	}
+}
+
+func loseAddress(t *testing.T, netns string) {
+	t.Helper()
+	ns, err := sandbox.Open(netns)
+	require.NoError(t, err)
+	defer ns.Close()
+	require.NoError(t, ns.Do(func() error {
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		addr, err := netlink.ParseAddr("127.0.0.1/8")
+		if err != nil {
+			return err
+		}
+		return netlink.AddrDel(lo, addr)
+	}))
+}
+
+func TestVersionThatAPluginDoesNotKnowIsNotTriedAgain(t *testing.T) {
+	require.False(t, transient(&version.ErrorIncompatible{Config: "1.0.0", Supported: []string{"0.4.0"}}))
+}
+
+// TestForceWithoutRecord looks where today's configuration points to.
+func TestForceWithoutRecord(t *testing.T) {
+	w := newWorld(t)
+	leases := w.bridged("net", adds())
+	held, foreign := lease(t, leases, "10.9.9.9", "a"), lease(t, leases, "10.9.9.10", "b")
+	left, err := w.Audit(t.Context(), Allocation{ID: "a"})
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+	removed, err := w.Force(t.Context(), Allocation{ID: "a"})
+	require.NoError(t, err)
+	require.Equal(t, left, removed)
+	require.NoFileExists(t, held)
+	require.FileExists(t, foreign)
+	require.Empty(t, w.commands())
+}
+
+// TestReadyNamesAllFaults and leaves no trace.
+func TestReadyNamesAllFaults(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Networks = []string{"first", "second", "good"} })
+	w.network("good", "1.1.0", adds())
+	err := w.Ready(t.Context())
+	require.ErrorIs(t, err, ErrUnknownNetwork)
+	require.ErrorContains(t, err, `"first"`)
+	require.ErrorContains(t, err, `"second"`)
+	require.Equal(t, []string{"one STATUS"}, w.commands())
+	entries, err := os.ReadDir(w.cfg.StateDir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		require.NotContains(t, e.Name(), "ready")
+	}
+}
+
+// TestPluginDirsOfAChain: vendors' directories come first, those of IPAM
+// plugins too, and none twice.
+func TestPluginDirsOfAChain(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.VendorDir = "/vendor" })
+	n := `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"one","ipam":{"type":"pool"}},{"type":"two"},{"type":"one"}]}`
+	req, err := w.request(&record.Record{Attachments: []record.Attachment{{Network: "net", Config: []byte(n)}}})
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"/vendor/opt/one/bin", "/vendor/opt/two/bin", "/vendor/opt/pool/bin", w.bin}, req.PluginDirs)
+	require.Equal(t, w.bin, req.PluginDirs[3])
+}
+
+func TestDefaults(t *testing.T) {
+	t.Setenv("CNI_PATH", "/a:/b")
+	c := Config{Retry: RetryPolicy{Delay: -1, Jitter: -1}}.withDefaults()
+	require.Equal(t, []string{"/a", "/b"}, c.PluginDirs)
+	require.Equal(t, RetryPolicy{Attempts: 3}, c.Retry, "less than nothing means no wait")
+	t.Setenv("CNI_PATH", "")
+	c = Config{}.withDefaults()
+	require.Equal(t, []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}, c.PluginDirs)
+	require.Equal(t, RetryPolicy{Attempts: 3, Delay: time.Second, Jitter: time.Second}, c.Retry)
+	require.Equal(t, time.Minute, c.Timeout)
+	require.Equal(t, EngineAuto, c.Engine)
+	require.Equal(t, []string{""}, c.Networks)
+}
+
+func TestDNSOfTheFirstNetworkThatHasAServer(t *testing.T) {
+	s, err := statusFromTexts(`{"ips":[{"address":"10.0.0.2/24"}],"dns":{"domain":"none"}}`,
+		`{"ips":[{"address":"10.0.1.2/24"}],"dns":{"nameservers":["192.0.2.1"]}}`,
+		`{"ips":[{"address":"10.0.2.2/24"}],"dns":{"nameservers":["192.0.2.2"]}}`)
+	require.NoError(t, err)
+	require.Equal(t, &DNS{Servers: []string{"192.0.2.1"}}, s.DNS)
+}
+
+func TestNullRoute(t *testing.T) {
+	s, err := statusFromTexts(`{"ips":[{"address":"10.0.0.2/24"}],"routes":[null,{"dst":"10.0.0.0/8"}]}`)
+	require.NoError(t, err)
+	require.Equal(t, []Route{{Network: "a", Destination: "10.0.0.0/8"}}, s.Routes)
+}
+
+// TestListOfARecordWithoutStatus: it is listed all the same, and the error
+// tells of it.
+func TestListOfARecordWithoutStatus(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds())
+	for _, id := range []string{"a", "b"} {
+		_, err := w.Setup(t.Context(), w.alloc(id))
+		require.NoError(t, err)
+	}
+	r, err := w.store.Get("a")
+	require.NoError(t, err)
+	r.Attachments[0].Result = json.RawMessage(`{"cniVersion":"1.0.0"}`)
+	require.NoError(t, w.store.Put(r))
+	records, err := w.List()
+	require.ErrorIs(t, err, ErrNoAddress)
+	require.ErrorContains(t, err, `"a"`)
+	require.Len(t, records, 2)
+	require.Nil(t, records[0].Status)
+	require.NotNil(t, records[1].Status)
+}
+
+func TestNULInArgs(t *testing.T) {
+	for _, args := range []map[string]string{{"K": "a\x00b"}, {"a\x00b": "V"}} {
+		a := Allocation{ID: "a", Netns: "/run/netns/a", Args: args}
+		require.ErrorIs(t, a.validate(), ErrInvalidAllocation)
+		a = Allocation{ID: "a", Netns: "/run/netns/a", SchedulerArgs: args}
+		require.ErrorIs(t, a.validate(), ErrInvalidAllocation)
+	}
+}
+
+func TestLabelsAreNotForPlugins(t *testing.T) {
+	ports := []portmap.Mapping{{Label: "http", HostPort: 80, ContainerPort: 80, Protocol: "tcp"}}
+	args, err := (&Allocation{}).capabilityArgs(ports)
+	require.NoError(t, err)
+	require.NotContains(t, string(args["portMappings"]), "http")
+	require.Equal(t, "http", ports[0].Label, "the caller's are left as they are")
+}
+
+// TestContradictoryRecordedResult: DEL goes without it.
+func TestContradictoryRecordedResult(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds())
+	a := w.alloc("a")
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	r, err := w.store.Get("a")
+	require.NoError(t, err)
+	r.Attachments[0].Result = json.RawMessage(`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/8","interface":7}]}`)
+	require.NoError(t, w.store.Put(r))
+	require.NoError(t, w.Teardown(t.Context(), a))
+	calls := w.calls()
+	require.NotContains(t, string(calls[len(calls)-1].Stdin), "prevResult")
+	require.NoFileExists(t, filepath.Join(w.cfg.StateDir, "allocs", "a.json"))
+}

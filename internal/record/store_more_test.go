@@ -1,0 +1,205 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// descriptors counts how often this process has the lock file open.
+func descriptors(t *testing.T, s *Store) int {
+	t.Helper()
+	open, err := filepath.Glob("/proc/self/fd/*")
+	require.NoError(t, err)
+	n := 0
+	for _, fd := range open {
+		if target, err := os.Readlink(fd); err == nil && target == s.locks {
+			n++
+		}
+	}
+	return n
+}
+
+// TestGivingUpGivesAllBack: who stops waiting for a lock holds none of those
+// that it got on the way, nor the file.
+func TestGivingUpGivesAllBack(t *testing.T) {
+	s := open(t)
+	first := func(ctx context.Context) (func(), error) {
+		done, err := s.First(ctx, "net")
+		return func() { done(false) }, err
+	}
+	for name, take := range map[string]func(context.Context) (func(), error){
+		"Lock":      func(ctx context.Context) (func(), error) { return s.Lock(ctx, "one") },
+		"LockAll":   s.LockAll,
+		"LockPorts": s.LockPorts,
+		"First":     first,
+	} {
+		t.Run(name, func(t *testing.T) {
+			unlock, err := take(t.Context())
+			require.NoError(t, err)
+			require.True(t, locked(t, take), "it excludes itself")
+			require.Equal(t, 1, descriptors(t, s))
+			unlock()
+			require.Zero(t, descriptors(t, s))
+			require.False(t, locked(t, s.LockAll))
+			require.False(t, locked(t, take))
+		})
+	}
+}
+
+// TestFirstThatFails makes nothing warm.
+func TestFirstThatFails(t *testing.T) {
+	s := open(t)
+	done, err := s.First(t.Context(), "net")
+	require.NoError(t, err)
+	done(false)
+	require.False(t, s.warm([]string{"net"}))
+	done, err = s.First(t.Context(), "net", "net+ports")
+	require.NoError(t, err)
+	done(true)
+	require.True(t, s.warm([]string{"net"}))
+	require.True(t, s.warm([]string{"net", "net+ports"}))
+	require.False(t, s.warm([]string{"net", "other"}))
+}
+
+// TestWaitersForTheFirstGoTogether once it has succeeded: they do not queue up.
+func TestWaitersForTheFirstGoTogether(t *testing.T) {
+	s := open(t)
+	done, err := s.First(t.Context(), "net")
+	require.NoError(t, err)
+	const waiters = 3
+	passed := make(chan error, waiters)
+	release := make(chan struct{})
+	ended := make(chan struct{}, waiters)
+	for range waiters {
+		go func() {
+			done, err := s.First(t.Context(), "net")
+			passed <- err
+			<-release
+			if err == nil {
+				done(true)
+			}
+			ended <- struct{}{}
+		}()
+	}
+	require.Eventually(t, func() bool { return descriptors(t, s) == 1+waiters }, 5*time.Second, time.Millisecond)
+	done(true)
+	for range waiters {
+		select {
+		case err := <-passed:
+			require.NoError(t, err)
+		case <-time.After(firstPatience / 2):
+			t.Fatal("one waits for another")
+		}
+	}
+	require.Zero(t, descriptors(t, s))
+	close(release)
+	for range waiters {
+		<-ended
+	}
+}
+
+// TestFirstHasPatienceOnly: one that hangs holds up nobody for ever.
+func TestFirstHasPatienceOnly(t *testing.T) {
+	s := open(t)
+	hung, err := s.First(t.Context(), "net")
+	require.NoError(t, err)
+	defer hung(false)
+	began := time.Now()
+	done, err := s.First(t.Context(), "net")
+	require.NoError(t, err)
+	require.Less(t, time.Since(began), 2*firstPatience)
+	done(true)
+}
+
+// TestOrderOfWaiting: an operation that waits for its allocation does not keep
+// others from starting.
+func TestOrderOfWaiting(t *testing.T) {
+	s := open(t)
+	unlock, err := s.Lock(t.Context(), "one")
+	require.NoError(t, err)
+	defer unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting := make(chan error, 1)
+	go func() { _, err := s.Lock(ctx, "one"); waiting <- err }()
+	require.Eventually(t, func() bool { return descriptors(t, s) == 2 }, 5*time.Second, time.Millisecond)
+	require.False(t, locked(t, func(ctx context.Context) (func(), error) { return s.Lock(ctx, "two") }))
+	cancel()
+	require.ErrorIs(t, <-waiting, context.Canceled)
+}
+
+// TestRecordsArePrivate: they hold what a scheduler tells its plugins.
+func TestRecordsArePrivate(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Put(sample("one")))
+	unlock, err := s.Lock(t.Context(), "one")
+	require.NoError(t, err)
+	unlock()
+	for file, want := range map[string]fs.FileMode{s.dir: 0o700, s.file("one"): 0o600, s.locks: 0o600} {
+		info, err := os.Stat(file)
+		require.NoError(t, err)
+		require.Equal(t, want, info.Mode().Perm(), file)
+	}
+}
+
+// TestPutIsWhole: whoever reads meanwhile finds the old record or the new one.
+func TestPutIsWhole(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Put(sample("one")))
+	ctx, cancel := context.WithCancel(t.Context())
+	wrote := make(chan error, 1)
+	go func() {
+		var err error
+		for ctx.Err() == nil && err == nil {
+			err = s.Put(sample("one"))
+		}
+		wrote <- err
+	}()
+	for range 2000 {
+		_, err := s.Get("one")
+		require.NoError(t, err)
+	}
+	cancel()
+	require.NoError(t, <-wrote)
+	entries, err := os.ReadDir(s.dir)
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "nothing in the making stays")
+}
+
+// TestListWhileRecordsGo: one that is gone meanwhile is no error.
+func TestListWhileRecordsGo(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Put(sample("stays")))
+	ctx, cancel := context.WithCancel(t.Context())
+	wrote := make(chan error, 1)
+	go func() {
+		var errs []error
+		for ctx.Err() == nil {
+			errs = append(errs, s.Put(sample("goes")), s.Delete("goes"))
+		}
+		wrote <- errors.Join(errs...)
+	}()
+	for range 2000 {
+		records, err := s.List()
+		require.NoError(t, err)
+		require.NotEmpty(t, records)
+	}
+	cancel()
+	require.NoError(t, <-wrote)
+}
+
+func TestPutSetsTheVersion(t *testing.T) {
+	s := open(t)
+	r := sample("one")
+	r.Version = 0
+	require.NoError(t, s.Put(r))
+	got, err := s.Get("one")
+	require.NoError(t, err)
+	require.Equal(t, Version, got.Version)
+}
