@@ -29,6 +29,7 @@ deps: ## what the reference plugins and the tests need of the host (iptables, nf
 	@tools/deps
 
 test: deps lint unit integration ## everything
+	@tools/deps remind
 
 unit: ## unit and contract tests, with the race detector
 	go test -race -count=1 $$(go list ./... | grep -v /integration)
