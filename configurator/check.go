@@ -5,14 +5,18 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/record"
 )
 
 // Check finds out whether the network of an allocation is still as Setup left
 // it, with CHECK of every plugin, and changes nothing. Only the ID of the
-// allocation is looked at. It is ErrNotFound where nothing is set up, and
-// ErrUnhealthy, with what the plugins said, where something is amiss.
+// allocation is looked at. It is ErrNotFound where nothing is set up,
+// ErrUnhealthy, with what the plugins said, where something is amiss, and
+// ErrNotChecked where that could not be found out: a plugin was missing, hung,
+// crashed or was interrupted.
 //
 // Networks whose configuration is too old for CHECK, or disables it, are only
 // looked at from outside: the interface must be there with its addresses.
@@ -37,6 +41,9 @@ func (c *Configurator) checkRecord(ctx context.Context, r *record.Record) error 
 	unhealthy := func(err error) error {
 		return fmt.Errorf("allocation %q: %w: %w", r.ID, ErrUnhealthy, err)
 	}
+	notChecked := func(err error) error {
+		return fmt.Errorf("allocation %q: %w: %w", r.ID, ErrNotChecked, err)
+	}
 	if r.Phase != record.Ready {
 		return unhealthy(fmt.Errorf("its record is in phase %q", r.Phase))
 	}
@@ -46,15 +53,29 @@ func (c *Configurator) checkRecord(ctx context.Context, r *record.Record) error 
 	if err := errors.Join(checkInterfaces(r), checkForwarding(r)); err != nil {
 		return unhealthy(err)
 	}
+	if err := errors.Join(ctx.Err(), c.installed(r)); err != nil {
+		return notChecked(err)
+	}
 	req, err := c.request(r)
 	if err != nil {
-		return unhealthy(err)
+		return notChecked(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	err = c.engine(r).Check(ctx, req)
-	if err == nil || errors.Is(err, engine.ErrCheckUnsupported) {
+	switch {
+	case err == nil || errors.Is(err, engine.ErrCheckUnsupported):
 		return nil
+	case isFinding(err) && ctx.Err() == nil:
+		return unhealthy(err)
 	}
-	return unhealthy(err)
+	return notChecked(err)
+}
+
+// isFinding tells what a plugin found from that it could not look: a plugin that
+// ran to its end reports an error with a code (CNI specification, "Error"). The
+// code 11 says that it will know later.
+func isFinding(err error) bool {
+	var e *types.Error
+	return errors.As(err, &e) && e.Code != types.ErrUnknown && e.Code != types.ErrTryAgainLater
 }

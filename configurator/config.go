@@ -63,7 +63,8 @@ const (
 	EngineAuto Engine = "auto"
 	// EngineExec runs plugin binaries, through containerd/go-cni.
 	EngineExec Engine = "exec"
-	// EngineNative does the work of the reference plugins inside the process.
+	// EngineNative does the work of the reference plugins inside the process. It
+	// is not part of this build: New refuses it.
 	EngineNative Engine = "native"
 )
 

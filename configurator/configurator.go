@@ -31,9 +31,9 @@ type Configurator struct {
 	sleep  sleeper
 }
 
-// New makes a Configurator and the state directory. The configuration
-// directory may still be missing or empty: it is read again whenever a network
-// is looked for. Errors: errors.Is ErrInvalidConfig; those of the file system.
+// New makes a Configurator. Neither directory needs to exist: the state
+// directory is made by the first Setup, the configuration directory is read
+// whenever a network is looked for. The error is ErrInvalidConfig.
 func New(cfg Config) (*Configurator, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -43,14 +43,10 @@ func New(cfg Config) (*Configurator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
-	store, err := record.Open(cfg.StateDir)
-	if err != nil {
-		return nil, err
-	}
 	return &Configurator{
 		cfg:     cfg,
 		confs:   conflist.New(cfg.ConfDir, embedded),
-		store:   store,
+		store:   record.Open(cfg.StateDir),
 		engines: map[Engine]engine.Engine{EngineExec: cniexec.Engine{}},
 		now:     time.Now,
 		jitter:  randomJitter,

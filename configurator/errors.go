@@ -28,8 +28,14 @@ var (
 	ErrInvalidResult = errors.New("invalid CNI result")
 	// ErrNoAddress: no interface of the result has an address.
 	ErrNoAddress = errors.New("no interface has an address")
+	// ErrInUse: the network namespace belongs to another allocation, or has an
+	// interface already where Setup would make one.
+	ErrInUse = errors.New("network namespace is in use")
 	// ErrUnhealthy: a CHECK found that the network is not as ADD left it.
 	ErrUnhealthy = errors.New("network is not as it was set up")
+	// ErrNotChecked: whether the network is as ADD left it could not be found
+	// out, because a CHECK could not be run to its end. It is left as it is.
+	ErrNotChecked = errors.New("network could not be checked")
 	// ErrIncomplete: something of the allocation may still be on the host; its
 	// record is kept, so that Teardown or GC can go on.
 	ErrIncomplete = errors.New("not everything could be taken away, the record is kept")

@@ -53,6 +53,10 @@ func (c *Configurator) lockTarget(ctx context.Context, a Allocation) (cleanup.Ta
 	r, err := c.store.Get(a.ID)
 	if err != nil {
 		r = c.guess(a)
+		if err := c.disown(ctx, r); err != nil {
+			unlock()
+			return cleanup.Target{}, nil, err
+		}
 	}
 	return cleanupTarget(r), unlock, nil
 }

@@ -25,8 +25,9 @@ import (
 // unless the network disables it), which attachments still exist. Do not share
 // a network name with another runtime whose attachments GC should not take.
 //
-// GC goes on after errors and joins them; the report tells what was done all
-// the same.
+// GC goes on after errors and joins them, and stops when the context ends; the
+// report tells what was done all the same. An allocation whose record cannot be
+// read is such an error: tear it down with the path of its network namespace.
 func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error) {
 	report := &GCReport{Removed: []string{}, Kept: []string{}}
 	var mu sync.Mutex
@@ -45,6 +46,9 @@ func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error)
 		if slices.Contains(live, id) {
 			report.Kept = append(report.Kept, id)
 			continue
+		}
+		if ctx.Err() != nil {
+			return report, errors.Join(append(errs, ctx.Err())...)
 		}
 		of, removed, err := collecting.collect(ctx, id, started)
 		networks = append(networks, of...)

@@ -35,6 +35,31 @@ func checkInterfaces(r *record.Record) error {
 	})
 }
 
+// unused looks whether the names of a record's interfaces are free in its
+// network namespace. A plugin that meets a foreign one fails, and the DEL that
+// rolls it back would take the foreign one away.
+func unused(r *record.Record) error {
+	ns, err := sandbox.Open(r.Netns)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return ns.Do(func() error {
+		var errs []error
+		for _, a := range r.Attachments {
+			var gone netlink.LinkNotFoundError
+			_, err := netlink.LinkByName(a.IfName)
+			switch {
+			case err == nil:
+				errs = append(errs, fmt.Errorf("%w: %q has an interface %q already", ErrInUse, r.Netns, a.IfName))
+			case !errors.As(err, &gone):
+				errs = append(errs, fmt.Errorf("look for interface %q: %w", a.IfName, err))
+			}
+		}
+		return errors.Join(errs...)
+	})
+}
+
 // checkInterface runs inside the sandbox.
 func checkInterface(want Interface) error {
 	link, err := netlink.LinkByName(want.Name)

@@ -11,8 +11,8 @@ import (
 
 // Ready finds out whether a Setup can be expected to work: the networks of the
 // Config are there, their plugins are installed and say so themselves (CNI
-// STATUS, specification 1.1), and the state directory can be written. It
-// changes nothing. All faults are joined.
+// STATUS, specification 1.1), and the state directory can be written, for which
+// it is made if need be. All faults are joined.
 func (c *Configurator) Ready(ctx context.Context) error {
 	errs := []error{c.stateWritable()}
 	for _, name := range c.cfg.Networks {
@@ -22,6 +22,10 @@ func (c *Configurator) Ready(ctx context.Context) error {
 }
 
 func (c *Configurator) stateWritable() error {
+	err := os.MkdirAll(c.cfg.StateDir, 0o700)
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
 	f, err := os.CreateTemp(c.cfg.StateDir, ".ready-")
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)

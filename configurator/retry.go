@@ -2,6 +2,7 @@ package configurator
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -15,11 +16,17 @@ import (
 // tried again. Codes 1 to 7 of the CNI specification say that the request or
 // the configuration is wrong, which does not pass; 11 asks to try again.
 func transient(err error) bool {
-	var e *types.Error
+	var (
+		e        *types.Error
+		syntax   *json.SyntaxError
+		mistyped *json.UnmarshalTypeError
+	)
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
 	case errors.Is(err, engine.ErrInvalidResult), errors.Is(err, ErrInvalidResult), errors.Is(err, ErrNoAddress):
+		return false
+	case errors.As(err, &syntax), errors.As(err, &mistyped): // the result is no JSON
 		return false
 	case errors.As(err, &e):
 		return e.Code < types.ErrIncompatibleCNIVersion || e.Code > types.ErrInvalidNetworkConfig

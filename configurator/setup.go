@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"time"
@@ -21,8 +22,13 @@ import (
 // Setup attaches an allocation to its networks and returns what came of it.
 //
 // It is idempotent: an allocation that is set up already is CHECKed, and where
-// it is not as it was set up, it is taken down and set up again. A different
-// allocation under the same ID is ErrDifferent.
+// it is not as it was set up, it is taken down and set up again, on the same
+// networks but maybe with another address. Where it cannot be checked it is left
+// as it is (ErrNotChecked). A different allocation under the same ID is
+// ErrDifferent.
+//
+// The namespace must be the allocation's own: one that another allocation has,
+// or in which an interface of the wanted name exists, is ErrInUse.
 //
 // An ADD that fails is rolled back, and tried again if its error can pass (CNI
 // codes 1 to 7, a broken result and the end of the context cannot). When Setup
@@ -73,7 +79,7 @@ func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Reco
 	if err == nil {
 		return statusOf(current)
 	}
-	if ctx.Err() != nil {
+	if !errors.Is(err, ErrUnhealthy) {
 		return nil, err
 	}
 	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", err)
@@ -126,7 +132,7 @@ func (c *Configurator) create(ctx context.Context, r *record.Record) (*Status, e
 	if err := errors.Join(validateNetns(r.Netns), c.planNetworks(r)); err != nil {
 		return nil, err
 	}
-	if err := c.installed(r); err != nil {
+	if err := errors.Join(c.installed(r), unused(r)); err != nil {
 		return nil, err
 	}
 	c.warnUndeclared(r)
@@ -143,12 +149,10 @@ func validateNetns(path string) error {
 	return nil
 }
 
-// reserve records the intent, if no live record has one of the ports.
+// reserve records the intent, if no other record has the network namespace or one
+// of the ports.
 func (c *Configurator) reserve(ctx context.Context, r *record.Record) error {
-	if len(r.Ports) == 0 {
-		return c.put(r)
-	}
-	unlock, err := c.store.LockPorts(ctx)
+	unlock, err := c.store.LockClaims(ctx)
 	if err != nil {
 		return err
 	}
@@ -160,6 +164,9 @@ func (c *Configurator) reserve(ctx context.Context, r *record.Record) error {
 	for _, o := range others {
 		if o.ID == r.ID {
 			continue
+		}
+		if filepath.Clean(o.Netns) == filepath.Clean(r.Netns) {
+			return fmt.Errorf("%w: %q is that of allocation %q", ErrInUse, r.Netns, o.ID)
 		}
 		if wanted, taken, found := portmap.FindConflict(r.Ports, o.Ports); found {
 			return &portmap.ConflictError{Mapping: wanted, Other: taken, ID: r.ID, OtherID: o.ID}
@@ -184,7 +191,7 @@ func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, e
 			return status, nil
 		}
 		failures.add(err)
-		if err := c.detach(ctx, r); err != nil {
+		if err := c.rollBack(ctx, r); err != nil {
 			return nil, failures.join(fmt.Errorf("roll back: %w", err))
 		}
 		if failures.count >= c.cfg.Retry.Attempts || !transient(err) || ctx.Err() != nil {
@@ -197,6 +204,17 @@ func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, e
 			return nil, failures.join(err, c.store.Delete(r.ID))
 		}
 	}
+}
+
+// rollBack undoes an attempt. A caller that has lost interest gets it undone all
+// the same; one whose deadline has passed had part of its time kept for this.
+func (c *Configurator) rollBack(ctx context.Context, r *record.Record) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), rollbackShare)
+		defer cancel()
+	}
+	return c.detach(ctx, r)
 }
 
 // add is one attempt: ADD, the selection of the status, and the record of it.

@@ -22,9 +22,10 @@ import (
 //
 // An error says that something could not be removed, or that a plugin which
 // allocnet cannot stand in for failed; it is ErrIncomplete, the record is kept,
-// and Teardown can be called again.
+// and Teardown can be called again. A context that has ended before Teardown
+// began leaves everything as it is.
 func (c *Configurator) Teardown(ctx context.Context, a Allocation) error {
-	if err := validateID(a.ID); err != nil {
+	if err := errors.Join(validateID(a.ID), ctx.Err()); err != nil {
 		return err
 	}
 	unlock, err := c.store.Lock(ctx, a.ID)
@@ -42,6 +43,9 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 	case err == nil:
 		return c.takeDown(ctx, r)
 	case errors.As(err, &corrupt) && !errors.Is(err, record.ErrNewer):
+		if a.Netns == "" {
+			return fmt.Errorf("%w: tell the network namespace of the allocation to have it torn down without the record", err)
+		}
 		c.cfg.Logger.Warn("record cannot be read; taking down what it may stand for", "alloc", a.ID, "error", err)
 		return c.forget(ctx, a)
 	case errors.Is(err, fs.ErrNotExist):
@@ -59,12 +63,35 @@ func (c *Configurator) takeDown(ctx context.Context, r *record.Record) error {
 }
 
 // forget takes down an allocation without a usable record, with what the
-// caller says and today's configuration.
+// caller says and today's configuration. Without anything on the host that bears
+// the ID, the network namespace is not touched: it may be somebody else's.
 func (c *Configurator) forget(ctx context.Context, a Allocation) error {
-	if err := c.detach(ctx, c.guess(a)); err != nil {
+	r := c.guess(a)
+	if err := c.disown(ctx, r); err != nil {
+		return err
+	}
+	if err := c.detach(ctx, r); err != nil {
 		return err
 	}
 	return c.store.Delete(a.ID)
+}
+
+// disown drops the network namespace from a record that was made up, unless
+// something on the host says that the allocation was set up.
+func (c *Configurator) disown(ctx context.Context, r *record.Record) error {
+	if _, err := c.store.Get(r.ID); !errors.Is(err, fs.ErrNotExist) {
+		return nil // a record that cannot be read is evidence enough
+	}
+	target := cleanupTarget(r)
+	target.Netns = ""
+	found, err := cleanup.Audit(ctx, target)
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		r.Netns = ""
+	}
+	return nil
 }
 
 // guess makes up the record of an allocation that has none.
@@ -171,8 +198,12 @@ func (c *Configurator) del(ctx context.Context, r *record.Record) error {
 func (c *Configurator) force(ctx context.Context, r *record.Record, target cleanup.Target, delErr error) error {
 	removed, forceErr := cleanup.Force(ctx, target)
 	left, auditErr := cleanup.Audit(ctx, target)
-	c.cfg.Logger.Warn("DEL did not remove everything; cleaned up by force",
-		"alloc", r.ID, "removed", len(removed), "left", len(left), "error", delErr)
+	if delErr != nil {
+		c.cfg.Logger.Warn("DEL failed", "alloc", r.ID, "error", delErr)
+	}
+	if len(removed) > 0 || len(left) > 0 {
+		c.cfg.Logger.Warn("cleaned up by force what DEL did not remove", "alloc", r.ID, "removed", len(removed), "left", len(left))
+	}
 	for _, l := range removed {
 		c.cfg.Logger.Info("removed by force", "alloc", r.ID, "leftover", l.String())
 	}

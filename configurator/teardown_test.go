@@ -22,6 +22,7 @@ func TestTeardownOfWhatWasNeverSetUp(t *testing.T) {
 	w.network("net", "1.0.0", adds())
 	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "never", Netns: "/run/netns/never"}))
 	require.Equal(t, []string{"one DEL"}, w.commands(), "DEL is idempotent, and the record may have been lost")
+	require.Empty(t, w.calls()[0].Netns, "nothing says that the namespace is the allocation's")
 	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "never"}))
 	require.ErrorIs(t, w.Check(t.Context(), Allocation{ID: "never"}), ErrNotFound)
 	_, err := w.Get("never")
@@ -221,6 +222,9 @@ func TestReady(t *testing.T) {
 	require.EqualValues(t, 50, cniErr.Code)
 	require.NoError(t, w.Ready(t.Context()))
 	require.NoError(t, os.RemoveAll(w.cfg.StateDir))
+	require.NoError(t, w.Ready(t.Context()), "it can be made")
+	require.NoError(t, os.RemoveAll(w.cfg.StateDir))
+	require.NoError(t, os.WriteFile(w.cfg.StateDir, nil, 0o600))
 	require.ErrorContains(t, w.Ready(t.Context()), "state directory")
 }
 

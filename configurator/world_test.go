@@ -51,6 +51,7 @@ func newWorld(t *testing.T, change ...func(*Config)) *world {
 	for _, f := range change {
 		f(&cfg)
 	}
+	require.NoError(t, os.MkdirAll(filepath.Join(cfg.StateDir, "allocs"), 0o700))
 	w.Configurator = newConfigurator(t, cfg)
 	w.sleep = w.recordSleep
 	return w

@@ -16,11 +16,11 @@ import (
 // (fcntl(2), F_OFD_SETLK): they exclude goroutines and processes alike, go away
 // with the process that held them, and leave no file per allocation behind.
 const (
-	offsetGate  = 0 // held by GC while it waits, so that newcomers do not starve it
-	offsetAll   = 1 // shared by every operation, exclusive to GC
-	offsetPorts = 2 // exclusive between looking for port conflicts and recording
-	offsetFirst = 3 // exclusive to the first ADD of a network
-	offsetIDs   = 1 << 10
+	offsetGate   = 0 // held by GC while it waits, so that newcomers do not starve it
+	offsetAll    = 1 // shared by every operation, exclusive to GC
+	offsetClaims = 2 // exclusive between looking for conflicts and recording
+	offsetFirst  = 3 // exclusive to the first ADD of a network
+	offsetIDs    = 1 << 10
 )
 
 const (
@@ -63,10 +63,11 @@ func (s *Store) LockAll(ctx context.Context) (unlock func(), err error) {
 	return s.lockOffsets(ctx, "all allocations", offsetGate, offsetAll)
 }
 
-// LockPorts excludes every other process between looking at the ports of all
-// records and writing a record with ports. It is held for a moment only.
-func (s *Store) LockPorts(ctx context.Context) (unlock func(), err error) {
-	return s.lockOffsets(ctx, "host ports", offsetPorts)
+// LockClaims excludes every other process between looking at what all records
+// claim, host ports and network namespaces, and writing a record. It is held for
+// a moment only.
+func (s *Store) LockClaims(ctx context.Context) (unlock func(), err error) {
+	return s.lockOffsets(ctx, "host ports and namespaces", offsetClaims)
 }
 
 func (s *Store) lockOffsets(ctx context.Context, what string, offsets ...int64) (func(), error) {

@@ -11,6 +11,7 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/google/renameio/v2"
 )
 
@@ -39,13 +40,10 @@ func (e *CorruptError) Unwrap() error { return e.Err }
 // ErrNewer is found by errors.Is where a newer allocnet wrote the record.
 var ErrNewer = errors.New("written by a newer version of allocnet")
 
-// Open makes the directories of a store below stateDir.
-func Open(stateDir string) (*Store, error) {
-	s := &Store{dir: filepath.Join(stateDir, "allocs"), locks: filepath.Join(stateDir, "lock")}
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make state directory: %w", err)
-	}
-	return s, nil
+// Open returns the store below stateDir. The directories are made when something
+// is to be written or locked, so that looking changes nothing.
+func Open(stateDir string) *Store {
+	return &Store{dir: filepath.Join(stateDir, "allocs"), locks: filepath.Join(stateDir, "lock")}
 }
 
 func (s *Store) file(id string) string { return filepath.Join(s.dir, id+suffix) }
@@ -122,7 +120,8 @@ func (s *Store) Delete(id string) error {
 	return nil
 }
 
-// IDs are the allocations that have a record, readable or not, sorted.
+// IDs are the allocations that have a record, readable or not, sorted. What
+// somebody else put into the directory is none.
 func (s *Store) IDs() ([]string, error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -130,8 +129,8 @@ func (s *Store) IDs() ([]string, error) {
 	}
 	var ids []string
 	for _, e := range entries {
-		// renameio's files in the making begin with a dot, no ID does.
-		if id, ok := strings.CutSuffix(e.Name(), suffix); ok && !strings.HasPrefix(id, ".") {
+		id, ok := strings.CutSuffix(e.Name(), suffix)
+		if ok && e.Type().IsRegular() && utils.ValidateContainerID(id) == nil {
 			ids = append(ids, id)
 		}
 	}

@@ -35,10 +35,10 @@ func TestGivingUpGivesAllBack(t *testing.T) {
 		return func() { done(false) }, err
 	}
 	for name, take := range map[string]func(context.Context) (func(), error){
-		"Lock":      func(ctx context.Context) (func(), error) { return s.Lock(ctx, "one") },
-		"LockAll":   s.LockAll,
-		"LockPorts": s.LockPorts,
-		"First":     first,
+		"Lock":       func(ctx context.Context) (func(), error) { return s.Lock(ctx, "one") },
+		"LockAll":    s.LockAll,
+		"LockClaims": s.LockClaims,
+		"First":      first,
 	} {
 		t.Run(name, func(t *testing.T) {
 			unlock, err := take(t.Context())

@@ -18,8 +18,8 @@ import (
 
 func open(t testing.TB) *Store {
 	t.Helper()
-	s, err := Open(filepath.Join(t.TempDir(), "state"))
-	require.NoError(t, err)
+	s := Open(filepath.Join(t.TempDir(), "state"))
+	require.NoError(t, os.MkdirAll(s.dir, 0o700))
 	return s
 }
 
@@ -88,8 +88,22 @@ func TestNewerRecord(t *testing.T) {
 	require.ErrorIs(t, err, ErrNewer)
 }
 
-func TestFilesInTheMakingAreNoRecords(t *testing.T) {
+// TestLookingChangesNothing, also where there is no state directory.
+func TestLookingChangesNothing(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	s := Open(dir)
+	all, err := s.List()
+	require.NoError(t, err)
+	require.Empty(t, all)
+	_, err = s.Get("x")
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.NoDirExists(t, dir)
+}
+
+func TestOtherFilesAreNoRecords(t *testing.T) {
 	s := open(t)
+	require.NoError(t, os.Mkdir(s.file("directory"), 0o755))
+	require.NoError(t, os.WriteFile(s.file("we ird"), nil, 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, ".x.json123"), []byte("half"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(s.dir, ".x.json"), []byte("half"), 0o600))
 	all, err := s.List()
@@ -101,8 +115,7 @@ func TestFilesInTheMakingAreNoRecords(t *testing.T) {
 func TestModel(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	dir := t.TempDir()
-	s, err := Open(dir)
-	require.NoError(t, err)
+	s := Open(dir)
 	model := map[string]*Record{}
 	for range 600 {
 		id := fmt.Sprintf("alloc-%d", rnd.IntN(20))
@@ -124,8 +137,7 @@ func TestModel(t *testing.T) {
 				require.Equal(t, model[id], got)
 			}
 		case 4:
-			s, err = Open(dir)
-			require.NoError(t, err)
+			s = Open(dir)
 			all, err := s.List()
 			require.NoError(t, err)
 			require.Len(t, all, len(model))
@@ -186,8 +198,7 @@ func locked(t *testing.T, take func(context.Context) (func(), error)) bool {
 
 func TestLocks(t *testing.T) {
 	s := open(t)
-	other, err := Open(filepath.Dir(s.dir)) // as another process would
-	require.NoError(t, err)
+	other := Open(filepath.Dir(s.dir)) // as another process would
 	one := func(ctx context.Context) (func(), error) { return other.Lock(ctx, "one") }
 	two := func(ctx context.Context) (func(), error) { return other.Lock(ctx, "two") }
 
@@ -195,7 +206,7 @@ func TestLocks(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, locked(t, one), "the same allocation waits")
 	require.False(t, locked(t, two), "another one does not")
-	require.False(t, locked(t, other.LockPorts))
+	require.False(t, locked(t, other.LockClaims))
 	require.True(t, locked(t, other.LockAll), "GC waits for operations")
 	unlock()
 	require.False(t, locked(t, one))
