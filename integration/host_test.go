@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/google/nftables"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
@@ -50,6 +51,7 @@ func newHost(t testing.TB, change ...func(*configurator.Config)) *host {
 	privhost.Require(t, "iptables", "ip6tables")
 	h := &host{t: t, conf: filepath.Join(t.TempDir(), "net.d")}
 	require.NoError(t, os.Mkdir(h.conf, 0o755))
+	freshHost(t)
 	h.connectOutside()
 	libcni.CacheDir = "/var/lib/cni"
 	before, err := hostsnap.Take(snapshotOptions)
@@ -89,6 +91,18 @@ func (h *host) requireUnchanged(before hostsnap.Snapshot) {
 		if l.Type() == "bridge" {
 			require.NoError(h.t, netlink.LinkDel(l))
 		}
+	}
+}
+
+// freshHost makes the private host as it was before any network was used on it.
+func freshHost(t testing.TB) {
+	t.Helper()
+	c, err := nftables.New()
+	require.NoError(t, err)
+	c.FlushRuleset()
+	require.NoError(t, c.Flush())
+	for _, dir := range []string{configurator.DefaultStateDir, "/var/lib/cni/networks", "/var/lib/cni/results"} {
+		require.NoError(t, os.RemoveAll(dir))
 	}
 }
 
