@@ -2,6 +2,7 @@ package configurator_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"time"
@@ -12,29 +13,32 @@ import (
 )
 
 // A scheduler sets up the network of an allocation, publishes its address and
-// takes everything away again.
+// takes everything away again. After a restart it does just the same: what is
+// set up already is checked.
 func Example() {
 	nets, err := configurator.New(configurator.Config{Network: "allocnet"})
 	if err != nil {
 		log.Fatal(err)
 	}
-	ns, err := sandbox.Create("web-1")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer ns.Destroy()
-	alloc := configurator.Allocation{
-		ID: "web-1", Netns: ns.Path(),
-		Ports: []portmap.Port{{Label: "http", Value: 8080, To: 80}},
+	run := func(ctx context.Context, id string) error {
+		ns, _, err := sandbox.Ensure(id)
+		if err != nil {
+			return err
+		}
+		alloc := configurator.Allocation{
+			ID: id, Netns: ns.Path(),
+			Ports: []portmap.Port{{Label: "http", Value: 8080, To: 80, Protocols: []string{"tcp"}}},
+		}
+		status, err := nets.Setup(ctx, alloc)
+		if err != nil {
+			return errors.Join(err, ns.Destroy())
+		}
+		fmt.Println(status.InterfaceName, status.Address, status.AddressIPv6)
+		return errors.Join(nets.Teardown(ctx, alloc), ns.Destroy())
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	status, err := nets.Setup(ctx, alloc)
-	if err != nil {
-		log.Fatal(err) // nothing is left of it on the host
-	}
-	fmt.Println(status.InterfaceName, status.Address, status.AddressIPv6)
-	if err := nets.Teardown(ctx, alloc); err != nil {
+	if err := run(ctx, "web-1"); err != nil {
 		log.Fatal(err)
 	}
 }
