@@ -31,6 +31,8 @@ var (
 	// ErrInUse: the network namespace belongs to another allocation, or has an
 	// interface already where Setup would make one.
 	ErrInUse = errors.New("network namespace is in use")
+	// ErrSetUp: what was asked for is not done to an allocation that is set up.
+	ErrSetUp = errors.New("allocation is set up")
 	// ErrUnhealthy: a CHECK found that the network is not as ADD left it.
 	ErrUnhealthy = errors.New("network is not as it was set up")
 	// ErrNotChecked: whether the network is as ADD left it could not be found

@@ -2,9 +2,11 @@ package configurator
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // Audit lists everything that an allocation has on the host, found by its ID,
@@ -22,14 +24,20 @@ func (c *Configurator) Audit(ctx context.Context, a Allocation) ([]Leftover, err
 
 // Force removes everything that an allocation has on the host without running
 // any plugin, and then its record. It is for what Teardown cannot do: a plugin
-// that is gone, or fails for ever. It returns what it removed; when something
-// is left the record is kept and the error is ErrIncomplete.
+// that is gone, or fails for ever. An allocation that is set up, in a namespace
+// that is still there, is ErrSetUp: call Teardown first. It returns what it
+// removed; when something is left the record is kept and the error is
+// ErrIncomplete.
 func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, error) {
 	target, unlock, err := c.lockTarget(ctx, a)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+	// Looked at under the lock: a Setup may have ended meanwhile.
+	if r, err := c.store.Get(a.ID); err == nil && r.Phase == record.Ready && sandbox.Validate(r.Netns) == nil {
+		return nil, fmt.Errorf("%w: %q in %q; tear it down", ErrSetUp, a.ID, r.Netns)
+	}
 	flushErr := cleanup.FlushConntrack(ctx, target)
 	removed, err := cleanup.Force(ctx, target)
 	if err == nil {

@@ -221,7 +221,11 @@ func TestWhatNobodyCanRemove(t *testing.T) {
 func TestConntrackIsFlushed(t *testing.T) {
 	for name, end := range map[string]func(*world, Allocation) error{
 		"Teardown": func(w *world, a Allocation) error { return w.Teardown(w.t.Context(), a) },
-		"Force":    func(w *world, a Allocation) error { _, err := w.Force(w.t.Context(), a); return err },
+		"Force": func(w *world, a Allocation) error {
+			w.setPhase(a.ID, record.Deleting)
+			_, err := w.Force(w.t.Context(), a)
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, func(c *Config) {

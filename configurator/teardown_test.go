@@ -260,6 +260,8 @@ func TestForceAndAudit(t *testing.T) {
 	a := w.alloc("a")
 	_, err := w.Setup(t.Context(), a)
 	require.NoError(t, err)
+	_, err = w.Force(t.Context(), a)
+	require.ErrorIs(t, err, ErrSetUp, "it is set up, and Teardown was not tried")
 	require.ErrorIs(t, w.Teardown(t.Context(), a), ErrIncomplete)
 	left, err := w.Audit(t.Context(), a)
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/fakeplugin"
-	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -80,29 +80,6 @@ func TestSetupArguments(t *testing.T) {
 	}, config.RuntimeConfig)
 }
 
-func TestSetupCreate(t *testing.T) {
-	privhost.Require(t)
-	w := newWorld(t)
-	path := filepath.Join(sandbox.DefaultDir, "made")
-	w.run("setup", "made", "--create").ok(t)
-	require.NoError(t, sandbox.Validate(path))
-
-	report := w.run("setup", "made", "--create", "--json").failure(t, exitFailure)
-	require.Contains(t, report.Error, "exists already")
-	require.Contains(t, report.Hint, "leave out --create")
-	require.NoError(t, sandbox.Validate(path), "what was there before is not destroyed")
-
-	report = decode[errorReport](t, w.run("setup", "other", "--create", "--network", "nope", "--json").errOut)
-	require.Contains(t, report.Error, "unknown network")
-	require.Contains(t, report.Error, `"front"`)
-	require.NoFileExists(t, filepath.Join(sandbox.DefaultDir, "other"))
-
-	teardown := decode[teardownReport](t, w.run("teardown", "made", "--destroy", "--json").ok(t))
-	require.Equal(t, teardownReport{ID: "made", Destroyed: true, Forced: []configurator.Leftover{}}, teardown)
-	require.NoFileExists(t, path)
-	w.run("teardown", "made", "--destroy").ok(t)
-}
-
 func TestTeardownDestroysTheRecordedNamespace(t *testing.T) {
 	w := newWorld(t)
 	s := w.sandbox("elsewhere")
@@ -160,7 +137,15 @@ func TestLsShowsWhatCanBeRead(t *testing.T) {
 	require.NoError(t, os.WriteFile(broken, []byte("{"), 0o600))
 
 	got := w.run("ls", "--json")
-	require.Contains(t, got.failure(t, exitFailure).Error, "broken")
+	report := got.failure(t, exitFailure)
+	require.Equal(t, 1, strings.Count(report.Error, `record of allocation "broken"`), report.Error)
+	require.Equal(t, "unreadable-record", report.Kind)
+	require.Contains(t, report.Hint, broken+" is damaged: `allocnet teardown broken --netns PATH`")
+	for _, args := range [][]string{{"gc", "--live", "web"}, {"gc", "--live", "web,broken"}, {"gc", "--live", "web", "--dry-run"}} {
+		report = w.run(append(args, "--json")...).failure(t, exitFailure)
+		require.Equal(t, 1, strings.Count(report.Error, `record of allocation "broken"`), report.Error)
+		require.Contains(t, report.Hint, broken)
+	}
 	require.Len(t, decode[[]configurator.Record](t, got.out), 1)
 }
 

@@ -13,7 +13,8 @@ func newCheck(a *app) *cobra.Command {
 		Use:   "check ID",
 		Short: "Find out whether a network is still as it was set up",
 		Long: `Find out whether the network of an allocation is still as it was set up, with
-CHECK of every plugin. Nothing is changed. The exit code is 3 when it is not.`,
+CHECK of every plugin. Nothing is changed.`,
+		Annotations:       exits("it is not, or no allocation is set up under this ID"),
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
 		RunE:              func(c *cobra.Command, args []string) error { return a.check(c, args[0]) },

@@ -12,7 +12,7 @@ import (
 )
 
 func newCleanup(a *app) *cobra.Command {
-	var audit, force bool
+	var audit, force, destroy bool
 	c := &cobra.Command{
 		Use:   "cleanup (--audit | --force) [ID]...",
 		Short: "Find, or remove, what allocations left on the host",
@@ -21,14 +21,24 @@ connection tracking entries. No plugin is run.
 
 Without an ID it looks at every allocation whose record says that something was
 interrupted, or whose network namespace is gone. An ID need not have a record.
-The exit code of --audit is 3 when leftovers were found. For an allocation that
-is set up, use teardown.`,
+For an allocation that is set up, use teardown.
+
+With --destroy the network namespaces go too that the records name, where they lie
+in ` + sandbox.DefaultDir + `, as those that setup --create makes do.`,
+		Example: `  allocnet cleanup --audit
+  allocnet cleanup --force web
+  allocnet cleanup --force --destroy`,
+		Annotations:       exits("leftovers were found (--audit)"),
 		ValidArgsFunction: a.completeIDs,
-		RunE:              func(c *cobra.Command, ids []string) error { return a.cleanup(c.Context(), ids, force) },
+		RunE: func(c *cobra.Command, ids []string) error {
+			return a.cleanup(c.Context(), ids, force, destroy)
+		},
 	}
 	c.Flags().BoolVar(&audit, "audit", false, "only look")
 	c.Flags().BoolVar(&force, "force", false, "remove what is found, and the record")
+	c.Flags().BoolVar(&destroy, "destroy", false, "with --force: destroy the network namespaces too")
 	c.MarkFlagsOneRequired("audit", "force")
+	c.MarkFlagsMutuallyExclusive("audit", "destroy")
 	c.MarkFlagsMutuallyExclusive("audit", "force")
 	return c
 }
@@ -41,7 +51,12 @@ type cleanupResult struct {
 	// Found is what an audit found; of a live allocation that is its network.
 	Found   []configurator.Leftover `json:"found,omitzero"`
 	Removed []configurator.Leftover `json:"removed,omitzero"`
-	Error   string                  `json:"error,omitempty"`
+	// Destroyed says that there was a network namespace, and it was destroyed.
+	Destroyed bool   `json:"destroyed"`
+	Error     string `json:"error,omitempty"`
+	Kind      string `json:"kind,omitempty"` // of the error
+
+	netns string // of its record
 }
 
 // allocationState says whether an allocation may have anything on the host.
@@ -55,7 +70,7 @@ const (
 	stateUnreadable  allocationState = "record broken" // nobody knows
 )
 
-func (a *app) cleanup(ctx context.Context, ids []string, force bool) error {
+func (a *app) cleanup(ctx context.Context, ids []string, force, destroy bool) error {
 	conf, err := a.configurator()
 	if err != nil {
 		return err
@@ -68,7 +83,7 @@ func (a *app) cleanup(ctx context.Context, ids []string, force bool) error {
 	results := make([]cleanupResult, len(targets))
 	for i, target := range targets {
 		done := a.progress("looking at %s (%d of %d)", target.ID, i+1, len(targets))
-		err := target.clean(ctx, conf, force)
+		err := target.clean(ctx, conf, force, destroy)
 		done()
 		errs = append(errs, err)
 		results[i] = target
@@ -89,34 +104,34 @@ func cleanupTargets(conf *configurator.Configurator, ids []string) ([]cleanupRes
 	var targets []cleanupResult
 	if len(ids) > 0 {
 		for _, id := range ids {
-			state, err := stateOf(conf, id)
+			target, err := newTarget(conf, id)
 			if err != nil {
 				return nil, err
 			}
-			targets = append(targets, cleanupResult{ID: id, State: state})
+			targets = append(targets, target)
 		}
 		return targets, nil
 	}
 	records, err := conf.List()
 	for i := range records {
 		if state := recordState(&records[i]); state != stateLive {
-			targets = append(targets, cleanupResult{ID: records[i].ID, State: state})
+			targets = append(targets, cleanupResult{ID: records[i].ID, State: state, netns: records[i].Netns})
 		}
 	}
 	return targets, err
 }
 
-func stateOf(conf *configurator.Configurator, id string) (allocationState, error) {
+func newTarget(conf *configurator.Configurator, id string) (cleanupResult, error) {
 	r, err := conf.Get(id)
 	switch {
 	case err == nil:
-		return recordState(r), nil
+		return cleanupResult{ID: id, State: recordState(r), netns: r.Netns}, nil
 	case errors.Is(err, configurator.ErrInvalidAllocation):
-		return "", err
+		return cleanupResult{}, err
 	case errors.Is(err, configurator.ErrNotFound):
-		return stateNoRecord, nil
+		return cleanupResult{ID: id, State: stateNoRecord}, nil
 	}
-	return stateUnreadable, nil
+	return cleanupResult{ID: id, State: stateUnreadable}, nil
 }
 
 func recordState(r *configurator.Record) allocationState {
@@ -129,7 +144,7 @@ func recordState(r *configurator.Record) allocationState {
 	return stateLive
 }
 
-func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurator, force bool) (err error) {
+func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurator, force, destroy bool) (err error) {
 	alloc := configurator.Allocation{ID: r.ID, Netns: netnsPath(r.ID, "")}
 	if force {
 		r.Removed, err = conf.Force(ctx, alloc)
@@ -138,17 +153,20 @@ func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurat
 		r.Found, err = conf.Audit(ctx, alloc)
 		r.Found = orEmpty(r.Found)
 	}
+	if err == nil && destroy && isNamed(r.netns) && netnsOwners(conf)[r.netns] == "" {
+		r.Destroyed, err = destroyNetns(r.netns)
+	}
 	if err != nil {
-		r.Error = err.Error()
+		r.Error, r.Kind = message(err), kindOf(err).word
 		return fmt.Errorf("clean up %q: %w", r.ID, err)
 	}
 	return nil
 }
 
 // orEmpty is an empty list, not null, as JSON.
-func orEmpty(list []configurator.Leftover) []configurator.Leftover {
+func orEmpty[T any](list []T) []T {
 	if list == nil {
-		return []configurator.Leftover{}
+		return []T{}
 	}
 	return list
 }
@@ -181,5 +199,8 @@ func (a *app) printCleanup(results []cleanupResult) {
 		}
 		a.out.printf("%s (%s): %s %s\n", a.out.paint(bold, r.ID), r.State, plural(len(list), "object"), what)
 		a.printLeftovers(list)
+		if r.Destroyed {
+			a.out.printf("  network namespace %s destroyed\n", r.netns)
+		}
 	}
 }

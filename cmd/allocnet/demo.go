@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -44,9 +45,16 @@ func (r reported) Error() string { return fmt.Sprintf("exit status %d", int(r)) 
 type failedDemo struct {
 	failed, steps int
 	cause         error
+	clean         bool // all was taken down again
 }
 
 func (e *failedDemo) Error() string {
+	if errors.Is(e.cause, demo.ErrInterrupted) && e.clean {
+		return demo.ErrInterrupted.Error() + "; everything was taken down again"
+	}
+	if errors.Is(e.cause, demo.ErrInterrupted) {
+		return demo.ErrInterrupted.Error() + "; not everything could be taken down again: see the steps that failed"
+	}
 	return fmt.Sprintf("%d of %s of the demo failed", e.failed, plural(e.steps, "step"))
 }
 
@@ -94,7 +102,7 @@ func (a *app) showDemo(ctx context.Context, onHost bool) error {
 	}
 	summary, err := demo.Run(ctx, demo.Options{Config: cfg, OnHost: onHost, Reporter: show})
 	if err != nil {
-		err = &failedDemo{failed: show.failures(), steps: summary.Steps, cause: err}
+		err = &failedDemo{failed: show.failures(), steps: summary.Steps, cause: err, clean: summary.Clean}
 	}
 	show.summarize(summary, err == nil)
 	return err
@@ -177,6 +185,8 @@ type stepLine struct {
 
 type summaryLine struct {
 	OK           bool      `json:"ok"`
+	Clean        bool      `json:"clean"` // all was taken down again
+	Interrupted  bool      `json:"interrupted"`
 	Steps        int       `json:"steps"`
 	Failed       int       `json:"failed"`
 	Ms           float64   `json:"ms"`
@@ -203,7 +213,7 @@ func (j *jsonShow) End(s demo.Step) {
 
 func (j *jsonShow) summarize(s *demo.Summary, ok bool) {
 	line := summaryLine{
-		OK: ok, Steps: s.Steps, Failed: j.failed, Ms: milliseconds(s.Took), Requests: s.Requests,
+		OK: ok, Clean: s.Clean, Interrupted: s.Interrupted, Steps: s.Steps, Failed: j.failed, Ms: milliseconds(s.Took), Requests: s.Requests,
 		RequestP50Ms: milliseconds(s.Answer), SetupMs: []float64{}, TeardownMs: []float64{},
 	}
 	for _, d := range s.Setups {

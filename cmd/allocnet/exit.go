@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/portmap"
 )
 
 // The exit codes; rootHelp explains them.
@@ -40,6 +40,15 @@ func oneID(_ *cobra.Command, args []string) error {
 	return nil
 }
 
+// usableID returns ErrInvalidAllocation for what cannot be an ID. Nothing may be
+// derived from it then.
+func usableID(conf *configurator.Configurator, id string) error {
+	if _, err := conf.Get(id); errors.Is(err, configurator.ErrInvalidAllocation) {
+		return err
+	}
+	return nil
+}
+
 // errLeftovers is the answer of an audit that found something. It has been
 // printed already.
 var errLeftovers = errors.New("leftovers were found")
@@ -66,7 +75,7 @@ func (a *app) finish(command *cobra.Command, err error, args []string) int {
 }
 
 func (a *app) printError(err error) {
-	a.err.printf("%s %s\n", a.err.paint(red, "error:"), indent(err.Error(), "  ")[2:])
+	a.err.printf("%s %s\n", a.err.paint(red, "error:"), indent(message(err), "  ")[2:])
 	if h := hint(err); h != "" {
 		a.err.printf("%s %s\n", a.err.paint(bold, "hint:"), h)
 	}
@@ -84,13 +93,14 @@ func (a *app) warn(format string, args ...any) {
 // errorReport is an error as JSON.
 type errorReport struct {
 	Error string `json:"error"`
+	Kind  string `json:"kind"`
 	Hint  string `json:"hint,omitempty"`
 	// Code is the code of the CNI error, where a plugin reported one.
 	Code uint `json:"code,omitempty"`
 }
 
 func newErrorReport(err error) errorReport {
-	r := errorReport{Error: err.Error(), Hint: hint(err)}
+	r := errorReport{Error: message(err), Kind: kindOf(err).word, Hint: hint(err)}
 	var e *types.Error
 	if errors.As(err, &e) {
 		r.Code = e.Code
@@ -98,21 +108,29 @@ func newErrorReport(err error) errorReport {
 	return r
 }
 
+// message is the text of an error. Of errors that were joined, what several say
+// is said once, by the one that says more.
+func message(err error) string {
+	lines := strings.Split(err.Error(), "\n")
+	var kept []string
+	for i, line := range lines {
+		said := slices.Contains(lines[:i], line) || slices.ContainsFunc(lines, func(other string) bool {
+			return strings.HasPrefix(other, line+": ")
+		})
+		if !said || line == "" {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "\n")
+}
+
 func exitCode(err error) int {
-	var usage usageError
-	var port *portmap.PortError
 	var demo *failedDemo
 	switch {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &demo) && !errors.Is(err, configurator.ErrInvalidConfig):
 		return exitFailure
-	// Why an allocation is unhealthy may be that it is no longer valid.
-	case errors.Is(err, configurator.ErrNotFound), errors.Is(err, configurator.ErrUnhealthy), errors.Is(err, errLeftovers):
-		return exitNo
-	case errors.As(err, &usage), errors.As(err, &port),
-		errors.Is(err, configurator.ErrInvalidConfig), errors.Is(err, configurator.ErrInvalidAllocation):
-		return exitUsage
 	}
-	return exitFailure
+	return kindOf(err).exit
 }

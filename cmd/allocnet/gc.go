@@ -3,8 +3,8 @@ package main
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // gcFlags say which allocations live.
@@ -20,6 +21,7 @@ type gcFlags struct {
 	liveFrom string
 	none     bool
 	dryRun   bool
+	destroy  bool
 }
 
 func newGC(a *app) *cobra.Command {
@@ -28,9 +30,13 @@ func newGC(a *app) *cobra.Command {
 		Use:   "gc (--live ID... | --live-from FILE | --none)",
 		Short: "Take away every allocation that is not named as live",
 		Long: `Take away every allocation that is not named as live, and let the plugins collect
-what no allocation has (CNI GC). That nobody lives has to be said: --none.`,
+what no allocation has (CNI GC). That nobody lives has to be said: --none.
+
+With --destroy the network namespaces of what was taken away go too, where they
+lie in ` + sandbox.DefaultDir + `, as those that setup --create makes do.`,
 		Example: `  allocnet gc --live web --live db --dry-run
-  my-runtime ps --quiet | allocnet gc --live-from -`,
+  my-runtime ps --quiet | allocnet gc --live-from -
+  allocnet gc --none --destroy`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.gc(c, &f) },
@@ -39,6 +45,7 @@ what no allocation has (CNI GC). That nobody lives has to be said: --none.`,
 	c.Flags().StringVar(&f.liveFrom, "live-from", "", "file with an ID per line, or - for stdin")
 	c.Flags().BoolVar(&f.none, "none", false, "no allocation stays")
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "only list what would go")
+	c.Flags().BoolVar(&f.destroy, "destroy", false, "destroy the network namespaces too")
 	c.MarkFlagsOneRequired("live", "live-from", "none")
 	c.MarkFlagsMutuallyExclusive("live", "none")
 	c.MarkFlagsMutuallyExclusive("live-from", "none")
@@ -50,6 +57,7 @@ what no allocation has (CNI GC). That nobody lives has to be said: --none.`,
 type gcReport struct {
 	DryRun bool `json:"dryRun,omitempty"`
 	configurator.GCReport
+	Destroyed []string `json:"destroyed"` // paths of network namespaces
 }
 
 // gc prints the report also when GC failed in part.
@@ -67,16 +75,47 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	}
 	done := a.progress("collecting")
 	defer done()
+	before := netnsOwners(conf) // as long as the records are there
 	report, gcErr := collect(c, conf, live, f.dryRun)
-	done()
 	if report == nil {
 		return gcErr
 	}
-	if a.flags.json {
-		return errors.Join(gcErr, a.out.json(gcReport{f.dryRun, *report}))
+	full := gcReport{DryRun: f.dryRun, GCReport: *report, Destroyed: []string{}}
+	if f.destroy {
+		var err error
+		full.Destroyed, err = destroyRemoved(conf, before, report.Removed, f.dryRun)
+		gcErr = errors.Join(gcErr, err)
 	}
-	a.printGC(report, f.dryRun)
+	done()
+	if a.flags.json {
+		return errors.Join(gcErr, a.out.json(full))
+	}
+	a.printGC(&full)
 	return gcErr
+}
+
+// destroyRemoved destroys the named network namespaces of allocations that were
+// removed, or finds out which ones it would. What was set up again stays.
+func destroyRemoved(conf *configurator.Configurator, before owners, removed []string, dryRun bool) ([]string, error) {
+	destroyed := []string{}
+	var errs []error
+	after := netnsOwners(conf)
+	for _, path := range slices.Sorted(maps.Keys(before)) {
+		switch {
+		case !slices.Contains(removed, before[path]) || !isNamed(path):
+		case dryRun:
+			if sandbox.Validate(path) == nil {
+				destroyed = append(destroyed, path)
+			}
+		case after[path] == "":
+			there, err := destroyNetns(path)
+			if there {
+				destroyed = append(destroyed, path)
+			}
+			errs = append(errs, err)
+		}
+	}
+	return destroyed, errors.Join(errs...)
 }
 
 // liveIDs reads the flags. A list that turns out empty is refused: it is more
@@ -94,7 +133,7 @@ func (f *gcFlags) liveIDs(in io.Reader) ([]string, error) {
 		}
 		ids, err := readIDs(in)
 		if err != nil {
-			return nil, fmt.Errorf("--live-from %s: %w", f.liveFrom, err)
+			return nil, usagef("--live-from %s: %w", f.liveFrom, err)
 		}
 		live = append(live, ids...)
 	}
@@ -115,7 +154,7 @@ func readIDs(in io.Reader) ([]string, error) {
 			continue
 		}
 		if strings.ContainsAny(line, " \t") {
-			return nil, usagef("line %q: must be one ID", line)
+			return nil, usagef("line %q: must be one ID", line[:min(len(line), 64)])
 		}
 		ids = append(ids, line)
 	}
@@ -153,14 +192,17 @@ func collect(c *cobra.Command, conf *configurator.Configurator, live []string, d
 	return report, err
 }
 
-func (a *app) printGC(r *configurator.GCReport, dryRun bool) {
-	removed := "removed"
-	if dryRun {
-		removed = "would remove"
+func (a *app) printGC(r *gcReport) {
+	removed, destroyed := "removed", "destroyed"
+	if r.DryRun {
+		removed, destroyed = "would remove", "would destroy"
 	}
 	a.out.printf("%s %s, kept %s\n", removed, plural(len(r.Removed), "allocation"), plural(len(r.Kept), "allocation"))
 	for _, id := range r.Removed {
 		a.out.printf("  %s %s\n", a.out.paint(red, "-"), id)
+	}
+	for _, path := range r.Destroyed {
+		a.out.printf("%s network namespace %s\n", destroyed, path)
 	}
 	a.printForced(r.Forced)
 }

@@ -7,10 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/demo"
+	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -50,6 +52,14 @@ var hints = []struct {
 			"in the source of allocnet: make plugins (they go to bin/cni), or --plugin-dir with their directory")},
 	{applies: iptablesMissing, install: true, text: say("plugins need iptables, on Debian: apt-get install iptables")},
 	{applies: notPermitted, text: say("this needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): try again with sudo; only `allocnet demo` works without")},
+	{applies: as[*record.CorruptError], text: recordHint},
+	{applies: keepsOldAddress, text: bridgeHint},
+	{applies: is(configurator.ErrInUse), text: say(
+		"every allocation needs a network namespace of its own: --netns with another path, or --create once this one is gone; " +
+			"`allocnet ls` lists what is set up")},
+	{applies: is(configurator.ErrSetUp), text: say("`allocnet teardown ID` takes it down; force is for what that cannot remove")},
+	{applies: is(configurator.ErrNotChecked), text: say(
+		"the network is left as it is: mend what keeps the plugin from looking (a longer --timeout, where it hangs), and try again")},
 	{applies: is(configurator.ErrUnknownNetwork), text: say(
 		"`allocnet networks` lists the networks and the files that were skipped; --network allocnet, the embedded one, needs no file")},
 	{applies: is(configurator.ErrDifferent), text: say("`allocnet inspect ID` shows what is set up; `allocnet teardown ID` makes way")},
@@ -57,18 +67,14 @@ var hints = []struct {
 	{applies: is(configurator.ErrUnhealthy), text: unhealthyHint},
 	{applies: is(errLeftovers), text: say("`allocnet cleanup --force` with the same IDs removes them")},
 	{applies: netnsMissing, text: say("make it first (ip netns add NAME), or have it made: setup --create")},
-	{applies: netnsExists, text: say("leave out --create to use the namespace that exists")},
 	{applies: is(configurator.ErrNotFound), text: say("`allocnet ls` lists what is set up; --state-dir says where to look")},
 	{applies: is(configurator.ErrIncomplete), text: say("`allocnet teardown ID` can be repeated; `allocnet cleanup --force ID` does it without plugins")},
 	{applies: is(context.DeadlineExceeded), text: say("a plugin hangs, or needs a longer --timeout")},
 	{applies: isUsage, text: usageHint},
+	{applies: is(errOutput), text: say("only the text is lost: what the command did stands")},
 }
 
 func say(text string) func(error) string { return func(error) string { return text } }
-
-func is(target error) func(error) bool {
-	return func(err error) bool { return errors.Is(err, target) }
-}
 
 // iptablesMissing also reads texts: what a plugin says arrives as text.
 func iptablesMissing(err error) bool {
@@ -83,8 +89,6 @@ func notPermitted(err error) bool {
 		strings.Contains(text, "operation not permitted") || strings.Contains(text, "permission denied")
 }
 
-func isConflict(err error) bool { return errors.Is(err, portmap.ErrConflict) }
-
 func conflictHint(err error) string {
 	var e *portmap.ConflictError
 	if errors.As(err, &e) && e.OtherID != "" && e.OtherID != e.ID {
@@ -97,7 +101,27 @@ func netnsMissing(err error) bool {
 	return errors.Is(err, configurator.ErrInvalidAllocation) && errors.Is(err, fs.ErrNotExist)
 }
 
-func netnsExists(err error) bool { return errors.Is(err, errNetnsExists) }
+// recordHint says how to go on without a record.
+func recordHint(err error) string {
+	var e *record.CorruptError
+	errors.As(err, &e)
+	if errors.Is(e, record.ErrNewer) {
+		return fmt.Sprintf("use the newer allocnet that wrote %s", e.File)
+	}
+	return fmt.Sprintf("%s is damaged: `allocnet teardown %s --netns PATH`, with the path of its network namespace, "+
+		"takes the allocation away without it", e.File, e.ID)
+}
+
+// oldAddress is how the bridge plugin says that its bridge was made for another
+// subnet.
+var oldAddress = regexp.MustCompile(`"?([^\s"\\]+)\\?"? already has an IP address different from`)
+
+func keepsOldAddress(err error) bool { return oldAddress.MatchString(err.Error()) }
+
+func bridgeHint(err error) string {
+	return fmt.Sprintf("a bridge keeps the subnet that it was made with: go on with the old one (--subnet), or, "+
+		"once no allocation uses the bridge: ip link del %s", oldAddress.FindStringSubmatch(err.Error())[1])
+}
 
 // unhealthyHint tells a network that is broken from one whose namespace is gone.
 func unhealthyHint(err error) string {

@@ -51,6 +51,20 @@ func TestNetworksWithoutDirectory(t *testing.T) {
 	require.Len(t, report.Networks, 1)
 }
 
+// TestListsAreNeverNull has a network without capabilities.
+func TestListsAreNeverNull(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, os.WriteFile(w.path("conf/01-bare.conflist"),
+		[]byte(`{"cniVersion": "1.0.0", "name": "bare", "plugins": [{"type": "fake", "fake": {"log": "`+w.path("log")+`"}}]}`), 0o600))
+	require.Contains(t, w.run("networks", "--json").ok(t), `"capabilities": []`)
+	for _, args := range [][]string{
+		{"networks"}, {"ls"}, {"gc", "--none", "--dry-run"}, {"gc", "--none"}, {"teardown", "x"}, {"cleanup", "--audit"},
+		{"cleanup", "--audit", "x"}, {"cleanup", "--force", "x"}, {"version"},
+	} {
+		require.NotContains(t, w.run(append(args, "--json")...).ok(t), "null", args)
+	}
+}
+
 func TestGC(t *testing.T) {
 	w := newWorld(t)
 	for _, id := range []string{"a", "b", "c"} {
@@ -59,7 +73,9 @@ func TestGC(t *testing.T) {
 	}
 	got := w.run("gc", "--live", "a,typo", "--dry-run", "--json")
 	report := decode[gcReport](t, got.ok(t))
-	require.Equal(t, gcReport{true, configurator.GCReport{Removed: []string{"b", "c"}, Kept: []string{"a"}}}, report)
+	require.Equal(t, gcReport{
+		DryRun: true, GCReport: configurator.GCReport{Removed: []string{"b", "c"}, Kept: []string{"a"}}, Destroyed: []string{},
+	}, report)
 	require.JSONEq(t, `{"warning": "live allocation \"typo\" is not set up"}`, got.errOut)
 	require.Len(t, decode[[]configurator.Record](t, w.run("ls", "--json").ok(t)), 3, "a dry run removes nothing")
 

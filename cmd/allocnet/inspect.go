@@ -14,6 +14,7 @@ func newInspect(a *app) *cobra.Command {
 		Short: "Show all that is remembered about an allocation",
 		Long: `Show all that is remembered about an allocation. With --json also the configuration
 that its networks were given, and what the plugins returned.`,
+		Annotations:       exits("no allocation is set up under this ID"),
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
 		RunE:              func(_ *cobra.Command, args []string) error { return a.inspect(args[0]) },

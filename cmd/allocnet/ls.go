@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,10 +28,7 @@ func (a *app) ls() error {
 	}
 	records, listErr := conf.List()
 	if a.flags.json {
-		if err := a.out.json(records); err != nil {
-			return err
-		}
-		return listErr
+		return errors.Join(listErr, a.out.json(records))
 	}
 	if len(records) == 0 && listErr == nil {
 		a.err.printf("nothing is set up in %s\n", a.flags.stateDir)

@@ -10,13 +10,24 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
+// doubled is how long a signal may arrive twice: sent to the process and to its
+// group. After that a second one ends the process at once.
+const doubled = time.Second
+
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	ctx := interruptible(context.Background())
 	_ = os.Setenv("PATH", completePath(os.Getenv("PATH")))
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// interruptible ends with the first signal that asks the process to end.
+func interruptible(ctx context.Context) context.Context {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, func() { time.AfterFunc(doubled, stop) })
+	return ctx
 }
 
 // completePath adds the directories of system commands, which an ordinary

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +22,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if err := actOnInterface(os.Getenv("CNI_COMMAND"), os.Getenv("CNI_NETNS"), os.Getenv("CNI_IFNAME")); err != nil {
+		fmt.Fprintln(os.Stderr, "fake interface:", err)
+		os.Exit(3)
+	}
 	fakeplugin.Main()
 	for _, name := range []string{"CNI_PATH", "ALLOCNET_NETWORK", "ALLOCNET_STATE_DIR"} {
 		os.Unsetenv(name)
@@ -113,29 +120,50 @@ func (w *world) run(args ...string) outcome {
 	return runWith("", append(args, w.flags()...)...)
 }
 
-// sandbox makes a namespace with the interface that the fake plugin pretends to
-// make.
+// sandbox makes a namespace.
 func (w *world) sandbox(name string) *sandbox.Sandbox {
 	w.Helper()
 	privhost.Require(w)
 	s, err := sandbox.Create(name)
 	require.NoError(w, err)
 	w.Cleanup(func() { require.NoError(w, s.Destroy()) })
-	require.NoError(w, s.Do(func() error { return addInterface("10.9.0.2/24", "fd00:9::2/64") }))
 	return s
 }
 
-func addInterface(addresses ...string) error {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name = "eth0"
-	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer"}); err != nil {
-		return err
+// actOnInterface does what a plugin does to the interface in a sandbox, before
+// the fake one says what it did.
+func actOnInterface(command, netns, name string) error {
+	if netns == "" || command != "ADD" && command != "DEL" {
+		return nil
 	}
-	link, err := netlink.LinkByName("eth0")
+	s, err := sandbox.Open(netns)
 	if err != nil {
 		return err
 	}
-	for _, a := range addresses {
+	defer s.Close()
+	return s.Do(func() error {
+		if command == "ADD" {
+			return addInterface(name)
+		}
+		var gone netlink.LinkNotFoundError
+		if err := removeInterface(name); !errors.As(err, &gone) {
+			return err
+		}
+		return nil
+	})
+}
+
+func addInterface(name string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "peer-" + name}); err != nil {
+		return err
+	}
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	for _, a := range []string{"10.9.0.2/24", "fd00:9::2/64", "10.9.1.2/24"} {
 		ip, network, err := net.ParseCIDR(a)
 		if err != nil {
 			return err
@@ -152,6 +180,16 @@ func (w *world) commands() []string {
 	commands, err := fakeplugin.Commands(w.path("log"))
 	require.NoError(w, err)
 	return commands
+}
+
+// TestDoubledSignalIsOne would end with the process if it were not.
+func TestDoubledSignalIsOne(t *testing.T) {
+	ctx := interruptible(t.Context())
+	for range 1000 {
+		require.NoError(t, syscall.Kill(os.Getpid(), syscall.SIGINT))
+		<-ctx.Done()
+	}
+	require.ErrorIs(t, ctx.Err(), context.Canceled)
 }
 
 func TestCompletePath(t *testing.T) {

@@ -33,6 +33,10 @@ func (a *app) networks() error {
 		return err
 	}
 	networks, broken := conf.Networks()
+	for i := range networks {
+		networks[i].Plugins = orEmpty(networks[i].Plugins)
+		networks[i].Capabilities = orEmpty(networks[i].Capabilities)
+	}
 	if a.flags.json {
 		skipped := []skippedFile{}
 		for _, b := range broken {

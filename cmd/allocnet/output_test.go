@@ -8,13 +8,17 @@ import (
 	"io/fs"
 	"os/exec"
 	"runtime/debug"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/demo"
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -79,6 +83,13 @@ func TestHints(t *testing.T) {
 		"cleanup --force ID":          fmt.Errorf("x: %w", configurator.ErrIncomplete),
 		"--timeout":                   fmt.Errorf("x: %w", context.DeadlineExceeded),
 		"interrupted":                 fmt.Errorf("x: %w", context.Canceled),
+		"of its own":                  fmt.Errorf("x: %w", configurator.ErrInUse),
+		"allocnet teardown ID":        fmt.Errorf("x: %w", configurator.ErrSetUp),
+		"left as it is":               fmt.Errorf("x: %w: %w", configurator.ErrNotChecked, context.DeadlineExceeded),
+		"ip link del allocnet0":       errors.New(`plugin type="bridge" failed (add): failed to set bridge addr: "allocnet0" already has an IP address different from 10.9.0.1/16`),
+		"/s/a.json is damaged: `allocnet teardown a --netns PATH`": fmt.Errorf("x: %w", &record.CorruptError{ID: "a", File: "/s/a.json", Err: errors.New("x")}),
+		"newer allocnet":        &record.CorruptError{ID: "a", File: "/s/a.json", Err: record.ErrNewer},
+		"only the text is lost": fmt.Errorf("%w: x", errOutput),
 	} {
 		require.Contains(t, hint(err), want)
 	}
@@ -105,6 +116,11 @@ func TestExitCodes(t *testing.T) {
 		{fmt.Errorf("x: %w", &portmap.PortError{}), exitUsage},
 		{configurator.ErrUnknownNetwork, exitFailure},
 		{configurator.ErrNotFound, exitNo},
+		{configurator.ErrNotChecked, exitFailure},
+		{configurator.ErrInUse, exitUsage},
+		{errors.Join(configurator.ErrUnhealthy, errOutput), exitFailure},
+		{&portmap.ConflictError{}, exitFailure},
+		{fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, &portmap.ConflictError{}), exitUsage},
 		{errLeftovers, exitNo},
 		{fmt.Errorf("%w: %w", configurator.ErrUnhealthy, configurator.ErrInvalidAllocation), exitNo},
 		{&failedDemo{cause: configurator.ErrUnhealthy}, exitFailure},
@@ -113,6 +129,64 @@ func TestExitCodes(t *testing.T) {
 		require.Equal(t, test.want, exitCode(test.err), "%v", test.err)
 	}
 	require.Equal(t, 137, newApp(nil, nil, nil).finish(nil, reported(137), nil))
+}
+
+func TestKinds(t *testing.T) {
+	for want, err := range map[string]error{
+		"incomplete":           fmt.Errorf("%w: %w", configurator.ErrIncomplete, context.DeadlineExceeded),
+		"not-checked":          fmt.Errorf("%w: %w", configurator.ErrNotChecked, context.DeadlineExceeded),
+		"unhealthy":            fmt.Errorf("%w: %w", configurator.ErrUnhealthy, configurator.ErrInvalidAllocation),
+		"leftovers":            errLeftovers,
+		"not-found":            configurator.ErrNotFound,
+		"in-use":               configurator.ErrInUse,
+		"set-up":               configurator.ErrSetUp,
+		"different":            configurator.ErrDifferent,
+		"unknown-network":      configurator.ErrUnknownNetwork,
+		"plugin-not-installed": configurator.ErrPluginNotInstalled,
+		"port-conflict":        &portmap.ConflictError{},
+		"invalid":              fmt.Errorf("x: %w", &portmap.PortError{}),
+		"unreadable-record":    &record.CorruptError{Err: errors.New("x")},
+		"canceled":             &failedDemo{cause: fmt.Errorf("%w: %w", demo.ErrInterrupted, context.Canceled)},
+		"timeout":              context.DeadlineExceeded,
+		"not-permitted":        fs.ErrPermission,
+		"plugin":               &types.Error{Code: 7},
+		"output":               errOutput,
+		"internal":             errors.New("x"),
+	} {
+		require.Equal(t, want, newErrorReport(err).Kind)
+		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
+	}
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 19, "every kind is in the table above")
+}
+
+func TestMessageSaysNothingTwice(t *testing.T) {
+	a, b := errors.New("a"), errors.New("b")
+	for want, err := range map[string]error{
+		"a":                errors.Join(a, a),
+		"a\nb":             errors.Join(a, b, a),
+		"a: more\nb":       errors.Join(a, fmt.Errorf("%w: more", a), b),
+		"a\n\nab: c\n\nbc": errors.New("a\n\nab: c\n\nbc"),
+	} {
+		require.Equal(t, want, message(err))
+	}
+}
+
+func TestInterruptedDemo(t *testing.T) {
+	err := &failedDemo{cause: fmt.Errorf("%w: %w", demo.ErrInterrupted, context.Canceled), clean: true}
+	require.EqualError(t, err, "the demo was interrupted; everything was taken down again")
+	require.Equal(t, exitFailure, exitCode(err))
+	err.clean = false
+	require.ErrorContains(t, err, "the demo was interrupted; not everything could be taken down again")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var out, errOut bytes.Buffer
+	w := newWorld(t)
+	privhost.Require(t)
+	require.Equal(t, exitFailure, run(ctx, append(w.flags(), "demo", "--json"), nil, &out, &errOut))
+	report := decode[errorReport](t, errOut.String())
+	require.Equal(t, errorReport{Error: "the demo was interrupted; everything was taken down again", Kind: "canceled"}, report)
+	require.Contains(t, out.String(), `{"ok":false,"clean":true,"interrupted":true,`)
 }
 
 func TestParseBandwidth(t *testing.T) {
@@ -198,7 +272,7 @@ func TestShowDemo(t *testing.T) {
 		{Section: "Last", Name: "three", Err: errors.New("bad\nworse"), Took: time.Millisecond},
 	}
 	summary := &demo.Summary{
-		Steps: 3, Requests: 1, Answer: time.Millisecond, Took: 2 * time.Second,
+		Steps: 3, Requests: 1, Clean: true, Answer: time.Millisecond, Took: 2 * time.Second,
 		Setups: []time.Duration{3 * time.Millisecond}, Teardowns: []time.Duration{4 * time.Millisecond},
 	}
 	show := func(json bool, ok bool) string {
@@ -230,7 +304,7 @@ Last
 	require.Equal(t, `{"section":"First","step":"one","ok":true,"ms":1.5,"detail":"well done"}
 {"section":"First","step":"two","ok":true,"ms":1000}
 {"section":"Last","step":"three","ok":false,"ms":1,"error":"bad\nworse"}
-{"ok":false,"steps":3,"failed":1,"ms":2000,"setupMs":[3],"teardownMs":[4],"requests":1,"requestP50Ms":1}
+{"ok":false,"clean":true,"interrupted":false,"steps":3,"failed":1,"ms":2000,"setupMs":[3],"teardownMs":[4],"requests":1,"requestP50Ms":1}
 `, show(true, false))
 }
 
@@ -240,5 +314,5 @@ func TestDemoThatCannotBegin(t *testing.T) {
 	report := got.failure(t, exitFailure)
 	require.Contains(t, report.Hint, "containernetworking-plugins")
 	require.Contains(t, got.out, `"step":"plugins","ok":false`)
-	require.Contains(t, got.out, `{"ok":false,"steps":4,`)
+	require.Contains(t, got.out, `{"ok":false,"clean":true,"interrupted":false,"steps":4,`)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,8 +21,12 @@ type printer struct {
 
 	mu     sync.Mutex
 	w      io.Writer
-	status bool // an unfinished line stands there
+	status bool  // an unfinished line stands there
+	err    error // the first one of writing
 }
+
+// errOutput: what a command printed did not arrive.
+var errOutput = errors.New("write output")
 
 func newPrinter(w io.Writer) *printer {
 	f, ok := w.(*os.File)
@@ -38,10 +43,29 @@ func (p *printer) Write(data []byte) (int, error) {
 	if p.status {
 		p.status = false
 		if _, err := io.WriteString(p.w, wipe); err != nil {
-			return 0, err
+			return 0, p.failed(err)
 		}
 	}
-	return p.w.Write(data)
+	n, err := p.w.Write(data)
+	return n, p.failed(err)
+}
+
+// failed remembers an error of writing.
+func (p *printer) failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	if p.err == nil {
+		p.err = fmt.Errorf("%w: %w", errOutput, err)
+	}
+	return p.err
+}
+
+// failure is the first error of writing.
+func (p *printer) failure() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
 }
 
 // setStatus shows what is being done, on a terminal, until something else is
@@ -56,7 +80,7 @@ func (p *printer) setStatus(text string) {
 	_, _ = io.WriteString(p.w, wipe+text)
 }
 
-// printf ignores errors: there is nobody left to tell.
+// printf leaves its error to failure.
 func (p *printer) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(p, format, args...)
 }

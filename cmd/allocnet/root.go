@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -23,6 +25,12 @@ Exit codes:
   2  the command line, a value in it or the configuration cannot be used
   3  the answer is no: not healthy, not found, or leftovers were found
 
+With --json an error is the last line on stderr, an object: "error" is for people,
+"kind" for programs and does not change; "hint" and "code" (of a CNI plugin) may
+be missing.
+Kinds:
+%s
+
 Environment:
   Every global flag can be set by a variable: --state-dir by ALLOCNET_STATE_DIR,
   --network by ALLOCNET_NETWORK (separated by commas), --plugin-dir by
@@ -40,6 +48,9 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	root := newRoot(a)
 	root.SetArgs(args)
 	command, err := root.ExecuteContextC(ctx)
+	if failure := a.out.failure(); failure != nil {
+		err = errors.Join(err, failure)
+	}
 	return a.finish(command, err, args)
 }
 
@@ -48,11 +59,12 @@ func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "allocnet",
 		Short:             "Give network namespaces their network",
-		Long:              rootHelp,
+		Long:              fmt.Sprintf(rootHelp, kindsHelp()),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRunE: a.prepare,
 	}
+	root.SetHelpTemplate(root.HelpTemplate() + exitsTemplate)
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
@@ -74,5 +86,46 @@ func newRoot(a *app) *cobra.Command {
 	add("allocations", newSetup(a), newCheck(a), newTeardown(a), newLs(a), newInspect(a))
 	add("host", newNetworks(a), newGC(a), newCleanup(a), newDemo(a))
 	add("", newVersion(a))
+	a.addVersionFlag(root)
+	refineHelp(root)
+	refineCompletion(root)
 	return root
+}
+
+// exitsTemplate ends the help of the commands that have an answer.
+const exitsTemplate = `{{with index .Annotations "no"}}
+Exit codes:
+  0  it is done, or the answer is yes
+  1  it failed
+  2  the command line, a value in it or the configuration cannot be used
+  3  {{.}}
+{{end}}`
+
+// exits says when a command ends with exitNo.
+func exits(no string) map[string]string { return map[string]string{"no": no} }
+
+// refineHelp has the help command refuse what is no command.
+func refineHelp(root *cobra.Command) {
+	root.InitDefaultHelpFlag() // known early, or the flag after it would be taken for its value
+	root.InitDefaultHelpCmd()
+	c, _, _ := root.Find([]string{"help"})
+	c.Run = nil
+	c.RunE = func(_ *cobra.Command, args []string) error {
+		topic, rest, err := root.Find(args)
+		if err == nil && len(rest) > 0 {
+			err = fmt.Errorf("unknown command %q for %q", rest[0], topic.CommandPath())
+		}
+		if err != nil {
+			return err
+		}
+		topic.InitDefaultHelpFlag()
+		return topic.Help()
+	}
+}
+
+// refineCompletion has the completion command refuse what is no shell.
+func refineCompletion(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	c, _, _ := root.Find([]string{"completion"})
+	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 }

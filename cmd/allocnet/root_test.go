@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,6 +35,12 @@ func TestUsageErrors(t *testing.T) {
 		"ID to check":      {[]string{"check", ".."}, `ID ".."`},
 		"ID to clean":      {[]string{"cleanup", "--audit", "a/b"}, `ID "a/b"`},
 		"live ID":          {[]string{"gc", "--live", "a/b"}, `ID "a/b"`},
+		"long ID":          {[]string{"setup", strings.Repeat("a", 10000), "--create"}, "has 10000 characters"},
+		"dns server":       {[]string{"setup", "a", "--dns-server", "10.0.0.1,notanip"}, `--dns-server "notanip": must be an IP address`},
+		"help topic":       {[]string{"help", "nope"}, `unknown command "nope"`},
+		"help subtopic":    {[]string{"help", "setup", "nope"}, `unknown command "nope" for "allocnet setup"`},
+		"shell":            {[]string{"completion", "nope"}, `unknown command "nope" for "allocnet completion"`},
+		"audit or destroy": {[]string{"cleanup", "--audit", "--destroy"}, "none of the others can be"},
 		"netns":            {[]string{"setup", "a", "--netns", dir}, "not a network namespace"},
 		"create elsewhere": {[]string{"setup", "a", "--create", "--netns", dir + "/a"}, "can only be made in /run/netns"},
 		"gc of what":       {[]string{"gc"}, "live live-from none"},
@@ -54,7 +62,32 @@ func TestUsageErrors(t *testing.T) {
 			report := runWith("", append(args, "--json")...).failure(t, exitUsage)
 			require.Contains(t, report.Error, test.want)
 			require.NotEmpty(t, report.Hint)
+			require.Equal(t, "invalid", report.Kind)
 		})
+	}
+}
+
+// TestBadIDs: nothing is derived from what is no ID.
+func TestBadIDs(t *testing.T) {
+	w := newWorld(t)
+	for _, id := range []string{"a/b", "..", "", strings.Repeat("a", 10000), "-"} {
+		for _, command := range [][]string{
+			{"setup", "--create"}, {"setup"}, {"teardown", "--destroy"}, {"check"}, {"inspect"}, {"cleanup", "--audit"}, {"cleanup", "--force"},
+			{"gc", "--live", id},
+		} {
+			args := append(command, w.flags()...)
+			if command[0] != "gc" {
+				args = append(args, "--", id)
+			}
+			if command[0] == "gc" && id == "" {
+				continue // no live allocation is named
+			}
+			got := runWith("", args...)
+			require.Equal(t, exitUsage, got.code, got.errOut)
+			require.Contains(t, got.errOut, "error: invalid allocation: ID ", args)
+			require.NotContains(t, got.errOut, "netns", args)
+			require.Less(t, len(got.errOut), 500, args)
+		}
 	}
 }
 
@@ -66,11 +99,64 @@ func TestUsageHintNamesTheCommand(t *testing.T) {
 func TestHelp(t *testing.T) {
 	help := runWith("", "--help").ok(t)
 	for _, want := range []string{
-		"0  it is done", "1  it failed", "2  the command line", "3  the answer is no", "ALLOCNET_STATE_DIR", "NO_COLOR",
+		`"kind" for programs`, "  port-conflict ", "  internal ", "0  it is done", "1  it failed", "2  the command line", "3  the answer is no", "ALLOCNET_STATE_DIR", "NO_COLOR",
 		"setup", "teardown", "check", "ls", "inspect", "gc", "networks", "cleanup", "demo", "version", "completion",
 	} {
 		require.Contains(t, help, want)
 	}
+}
+
+func TestHelpOfACommand(t *testing.T) {
+	require.Equal(t, runWith("", "setup", "--help").ok(t), runWith("", "help", "setup").ok(t))
+	require.Contains(t, runWith("", "help", "completion", "bash").ok(t), "bash")
+	require.Contains(t, runWith("", "completion").ok(t), "fish")
+	require.Contains(t, runWith("").ok(t), "Give network namespaces their network")
+	for command, want := range map[string]string{
+		"check": "it is not, or no allocation", "inspect": "no allocation is set up", "cleanup": "leftovers were found",
+	} {
+		help := runWith("", command, "--help").ok(t)
+		_, exits, _ := strings.Cut(help, "\nExit codes:\n")
+		require.Regexp(t, "(?s)^  0 .*\n  1 .*\n  2 .*\n  3  "+want+"[^\n]*\n$", exits, command)
+	}
+	for _, command := range []string{"setup", "teardown", "ls", "gc", "networks", "demo", "version"} {
+		require.NotContains(t, runWith("", command, "--help").ok(t), "Exit codes:", command)
+	}
+	require.Contains(t, runWith("", "setup", "--help").ok(t), "unless its message\nsays that the record is kept")
+	for _, command := range []string{"gc", "cleanup"} {
+		require.Regexp(t, `(?s)Examples:.*--destroy.*Flags:.*--destroy`, runWith("", command, "--help").ok(t))
+	}
+}
+
+func TestVersionFlag(t *testing.T) {
+	first, _, _ := strings.Cut(runWith("", "version").ok(t), "\n")
+	require.Equal(t, first+"\n", runWith("", "--version").ok(t))
+	require.Equal(t, runWith("", "version", "--json").ok(t), runWith("", "--version", "--json").ok(t))
+}
+
+// TestOutputThatDoesNotArrive writes to where nothing can be written.
+func TestOutputThatDoesNotArrive(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("web")
+	w.run("setup", "web").ok(t)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	require.NoError(t, err)
+	defer full.Close()
+	for _, args := range [][]string{
+		{"setup", "web"}, {"ls"}, {"inspect", "web"}, {"check", "web"}, {"networks"}, {"gc", "--live", "web", "--dry-run"},
+		{"cleanup", "--audit"}, {"version"}, {"--version"}, {"--help"}, {"help", "ls"}, {"completion", "bash"}, {"ls", "--json"},
+		{"teardown", "web"},
+	} {
+		var errOut bytes.Buffer
+		code := run(t.Context(), append(args, w.flags()...), strings.NewReader(""), full, &errOut)
+		require.Equal(t, exitFailure, code, args)
+		require.Contains(t, errOut.String(), "write output: write /dev/full: no space left on device", args)
+		require.NotContains(t, errOut.String(), "usage:", args)
+	}
+	var errOut bytes.Buffer
+	require.Equal(t, exitFailure, run(t.Context(), append(w.flags(), "ls", "--json"), nil, full, &errOut))
+	report := decode[errorReport](t, errOut.String())
+	require.Equal(t, "output", report.Kind)
+	require.NotContains(t, report.Error, "\n", "it is said once")
 }
 
 func TestEnvironment(t *testing.T) {

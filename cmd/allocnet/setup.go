@@ -3,12 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // setupFlags are the flags of setup as they are typed.
@@ -31,7 +33,10 @@ func newSetup(a *app) *cobra.Command {
 		Long: `Attach a network namespace to its networks.
 
 It can be repeated: what is set up already is checked, and repaired if need be.
-A failure leaves nothing behind.`,
+
+A failure leaves nothing behind, nor a namespace that it made, unless its message
+says that the record is kept: then something may be left, and ` + "`allocnet teardown ID`" + `
+takes it away.`,
 		Example: `  allocnet setup web --create --port 8080:80/tcp
   allocnet setup web --netns /run/netns/web --network front --network back
   allocnet setup web --create --port http=127.0.0.1:8080:80/tcp --bandwidth ingress=100M,egress=10M`,
@@ -41,7 +46,7 @@ A failure leaves nothing behind.`,
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.netns, "netns", "", "path of the network namespace (default /run/netns/ID)")
-	flags.BoolVar(&f.create, "create", false, "make the network namespace")
+	flags.BoolVar(&f.create, "create", false, "make the network namespace, unless it is there")
 	flags.StringArrayVarP(&f.ports, "port", "p", nil, "port to publish: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]]; may be repeated")
 	flags.StringArrayVar(&f.args, "arg", nil, "CNI argument KEY=VALUE; may be repeated")
 	flags.StringSliceVar(&f.ips, "ip", nil, "address to be given; may be repeated")
@@ -58,27 +63,38 @@ A failure leaves nothing behind.`,
 }
 
 func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
-	alloc, err := f.allocation(id)
-	if err != nil {
-		return err
-	}
 	conf, err := a.configurator()
 	if err != nil {
 		return err
 	}
-	destroy := func() error { return nil }
+	if err := usableID(conf, id); err != nil {
+		return err
+	}
+	alloc, err := f.allocation(id)
+	if err != nil {
+		return err
+	}
+	created := false
 	if f.create {
-		if destroy, err = createNetns(alloc.Netns); err != nil {
+		if created, err = ensureNetns(alloc.Netns); err != nil {
 			return err
 		}
 	}
 	done := a.progress("setting up %s", id)
 	status, err := conf.Setup(c.Context(), *alloc)
 	done()
+	if err != nil && created && rolledBack(err) {
+		return errors.Join(err, sandbox.Destroy(alloc.Netns))
+	}
 	if err != nil {
-		return errors.Join(err, destroy())
+		return err
 	}
 	return a.printStatus(id, status)
+}
+
+// rolledBack reports whether a failed setup left nothing in the namespace.
+func rolledBack(err error) bool {
+	return !errors.Is(err, configurator.ErrIncomplete) && !errors.Is(err, configurator.ErrNotChecked)
 }
 
 // allocation reads the flags.
@@ -100,6 +116,11 @@ func (f *setupFlags) allocation(id string) (*configurator.Allocation, error) {
 			alloc.Args = map[string]string{}
 		}
 		alloc.Args[key] = value
+	}
+	for _, s := range f.dns.Servers {
+		if _, err := netip.ParseAddr(s); err != nil {
+			return nil, usagef("--dns-server %q: must be an IP address", s)
+		}
 	}
 	if d := f.dns; len(d.Servers)+len(d.Searches)+len(d.Options) > 0 || d.Domain != "" {
 		alloc.DNS = &d

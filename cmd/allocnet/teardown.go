@@ -4,7 +4,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/sandbox"
 )
 
 func newTeardown(a *app) *cobra.Command {
@@ -31,7 +30,7 @@ What was never set up is no failure. Where the record was lost, --netns and
 
 type teardownReport struct {
 	ID        string                  `json:"id"`
-	Destroyed bool                    `json:"destroyed"` // the network namespace, too
+	Destroyed bool                    `json:"destroyed"` // there was a network namespace, and it was destroyed
 	Forced    []configurator.Leftover `json:"forced"`    // what DEL did not remove
 }
 
@@ -40,15 +39,23 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	if err != nil {
 		return err
 	}
-	report := teardownReport{ID: id, Destroyed: destroy, Forced: []configurator.Leftover{}}
+	report := teardownReport{ID: id, Forced: []configurator.Leftover{}}
 	cfg.OnForced = func(_ string, removed []configurator.Leftover) { report.Forced = append(report.Forced, removed...) }
 	conf, err := configurator.New(cfg)
 	if err != nil {
 		return err
 	}
+	if err := usableID(conf, id); err != nil {
+		return err
+	}
 	path := netnsPath(id, netns)
 	if r, err := conf.Get(id); err == nil && netns == "" {
 		path = r.Netns
+	}
+	if destroy {
+		if err := netnsOwners(conf).checkFree(path, id); err != nil {
+			return err
+		}
 	}
 	done := a.progress("tearing down %s", id)
 	defer done()
@@ -56,7 +63,7 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 		return err
 	}
 	if destroy {
-		if err := sandbox.Destroy(path); err != nil {
+		if report.Destroyed, err = destroyNetns(path); err != nil {
 			return err
 		}
 	}
@@ -65,6 +72,9 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 		return a.out.json(report)
 	}
 	a.out.printf("%s %s is torn down\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
+	if destroy && !report.Destroyed {
+		a.out.printf("there was no network namespace at %s\n", path)
+	}
 	a.printForced(report.Forced)
 	return nil
 }

@@ -32,6 +32,23 @@ func newVersion(a *app) *cobra.Command {
 	}
 }
 
+// addVersionFlag gives the root command a flag that most programs have.
+func (a *app) addVersionFlag(root *cobra.Command) {
+	wanted := root.Flags().Bool("version", false, "print the version of this program")
+	root.RunE = a.running(func(c *cobra.Command, _ []string) error {
+		if !*wanted {
+			return c.Help()
+		}
+		info, _ := debug.ReadBuildInfo()
+		v := newVersionInfo(info)
+		if a.flags.json {
+			return a.out.json(v)
+		}
+		a.out.table(nil, properties("allocnet", v.Version))
+		return nil
+	})
+}
+
 // newVersionInfo accepts nil, for a program built without modules.
 func newVersionInfo(b *debug.BuildInfo) versionInfo {
 	v := versionInfo{Version: "unknown", Go: "unknown", GoCNI: "unknown", LibCNI: "unknown", CNIVersions: version.All.SupportedVersions()}

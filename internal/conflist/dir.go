@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -180,6 +181,9 @@ func (d *Dir) notFound(name string, networks []*Network, problems []*FileError) 
 func directoryError(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: create the directory and put a network configuration list there", err)
+	}
+	if errors.Is(err, syscall.ENOTDIR) {
+		return fmt.Errorf("%w: name the directory that holds the configurations, not a file", err)
 	}
 	return fmt.Errorf("%w: make the directory readable", err)
 }

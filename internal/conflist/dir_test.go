@@ -330,7 +330,7 @@ func TestDirectoryIsNoDirectory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "net.d")
 	require.NoError(t, syscall.Mkfifo(path, 0o644))
 	within(t, func() {
-		require.ErrorContains(t, New(path, nil).Load(), "make the directory readable")
+		require.ErrorContains(t, New(path, nil).Load(), "not a file")
 	})
 }
 

@@ -17,6 +17,9 @@ import (
 // ErrNoPrivateHost: the namespaces that a demo runs in by default cannot be had.
 var ErrNoPrivateHost = errors.New("no private namespaces")
 
+// ErrInterrupted: the context ended before everything was shown.
+var ErrInterrupted = errors.New("the demo was interrupted")
+
 // Options says how a demo runs.
 type Options struct {
 	// Config is used but for its networks: the demo shows the embedded one.
@@ -37,10 +40,15 @@ type Summary struct {
 	// Answer is the median time of a request.
 	Answer time.Duration
 	Took   time.Duration
+	// Interrupted says that the context ended before everything was shown.
+	Interrupted bool
+	// Clean says that all was taken down again, and the host is as before.
+	Clean bool
 }
 
 // Run runs the demo on what the process sees as its host, and returns all
-// errors. Whatever happened before, it takes down what it set up.
+// errors, ErrInterrupted first. Whatever happened before, it takes down what it
+// set up.
 func Run(ctx context.Context, o Options) (*Summary, error) {
 	start := time.Now()
 	o.Config.Network, o.Config.Networks = conflist.EmbeddedName, nil
@@ -48,11 +56,15 @@ func Run(ctx context.Context, o Options) (*Summary, error) {
 	o.Config.ConfDir = filepath.Join(o.Config.StateDir, "no-configuration")
 	d := &demo{Options: o, steps: &steps{reporter: o.Reporter}}
 	err := d.up(ctx)
-	err = errors.Join(err, d.down(context.WithoutCancel(ctx)))
-	s := d.summary
+	s := &d.summary
+	if s.Interrupted = err != nil && ctx.Err() != nil; s.Interrupted {
+		err = fmt.Errorf("%w: %w", ErrInterrupted, err)
+	}
+	downErr := d.down(context.WithoutCancel(ctx))
+	s.Clean = downErr == nil
 	s.Steps, s.Took = d.steps.count, time.Since(start)
 	s.Requests, s.Answer = len(d.answers), median(d.answers)
-	return &s, err
+	return s, errors.Join(err, downErr)
 }
 
 // demo is one run.

@@ -157,6 +157,24 @@ func TestFailureTakesDownWhatStands(t *testing.T) {
 	require.NoError(t, sandbox.Validate(inTheWay.Path()), "what was there before stays")
 }
 
+func TestInterruptionIsTold(t *testing.T) {
+	privhost.Require(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var l log
+	options := Options{Config: configurator.Config{StateDir: t.TempDir(), PluginDirs: []string{"/nonexistent"}}, Reporter: &l}
+	summary, err := Run(ctx, options)
+	require.ErrorIs(t, err, ErrInterrupted)
+	require.ErrorIs(t, err, context.Canceled)
+	require.True(t, summary.Interrupted)
+	require.True(t, summary.Clean)
+
+	summary, err = Run(t.Context(), options)
+	require.Error(t, err)
+	require.NotErrorIs(t, err, ErrInterrupted, "it failed by itself")
+	require.False(t, summary.Interrupted)
+}
+
 func TestCompareFindsWhatIsLeft(t *testing.T) {
 	privhost.Require(t)
 	var l log

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/demo"
+	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// errorKind tells scripts of what kind an error is. The words are for ever.
+type errorKind struct {
+	word    string
+	meaning string // for the help
+	exit    int
+	applies func(error) bool
+}
+
+// kinds are in order: the first one that applies is that of the error. What an
+// embracing error says of the state of the host comes before its cause.
+var kinds = []errorKind{
+	{"output", "what the command printed did not arrive", exitFailure, is(errOutput)},
+	{"incomplete", "something may be left on the host; the record is kept", exitFailure, is(configurator.ErrIncomplete)},
+	{"not-checked", "it could not be found out whether the network is healthy", exitFailure, is(configurator.ErrNotChecked)},
+	{"unhealthy", "the network is not as it was set up", exitNo, is(configurator.ErrUnhealthy)},
+	{"leftovers", "an audit found what nobody uses", exitNo, is(errLeftovers)},
+	{"not-found", "nothing is set up under this ID", exitNo, is(configurator.ErrNotFound)},
+	{"in-use", "the network namespace belongs to something else", exitUsage, is(configurator.ErrInUse)},
+	{"set-up", "the allocation is set up and would have to be torn down", exitFailure, is(configurator.ErrSetUp)},
+	{"different", "another allocation is set up under this ID", exitFailure, is(configurator.ErrDifferent)},
+	{"port-conflict", "a host port is taken", exitUsage, both(isConflict, is(configurator.ErrInvalidAllocation))},
+	{"port-conflict", "a host port is taken", exitFailure, isConflict},
+	{"invalid", "the command line, a value in it or the configuration cannot be used", exitUsage, isInvalid},
+	{"unknown-network", "no valid configuration has the name", exitFailure, is(configurator.ErrUnknownNetwork)},
+	{"plugin-not-installed", "a plugin was not found", exitFailure, is(configurator.ErrPluginNotInstalled)},
+	{"unreadable-record", "what is remembered of an allocation cannot be read", exitFailure, as[*record.CorruptError]},
+	{"canceled", "it was interrupted", exitFailure, is(context.Canceled)},
+	{"timeout", "it took too long", exitFailure, is(context.DeadlineExceeded)},
+	{"not-permitted", "it needs more rights", exitFailure, either(is(fs.ErrPermission), is(demo.ErrNoPrivateHost))},
+	{"plugin", "a plugin refused, or its result cannot be used; \"code\" is that of the plugin", exitFailure, isPluginError},
+	{"internal", "any other", exitFailure, func(error) bool { return true }},
+}
+
+func kindOf(err error) errorKind {
+	for _, k := range kinds {
+		if k.applies(err) {
+			return k
+		}
+	}
+	panic("the last kind applies to every error")
+}
+
+// kindsHelp explains the words, each of them once.
+func kindsHelp() string {
+	var b strings.Builder
+	last := ""
+	for _, k := range kinds {
+		if k.word != last {
+			fmt.Fprintf(&b, "  %-20s  %s\n", k.word, k.meaning)
+		}
+		last = k.word
+	}
+	return strings.TrimRight(b.String(), "\n")
+}
+
+func is(target error) func(error) bool {
+	return func(err error) bool { return errors.Is(err, target) }
+}
+
+func as[E error](err error) bool {
+	var e E
+	return errors.As(err, &e)
+}
+
+func either(a, b func(error) bool) func(error) bool {
+	return func(err error) bool { return a(err) || b(err) }
+}
+
+func both(a, b func(error) bool) func(error) bool {
+	return func(err error) bool { return a(err) && b(err) }
+}
+
+func isConflict(err error) bool { return errors.Is(err, portmap.ErrConflict) }
+
+func isInvalid(err error) bool {
+	return as[usageError](err) || as[*portmap.PortError](err) ||
+		errors.Is(err, configurator.ErrInvalidConfig) || errors.Is(err, configurator.ErrInvalidAllocation)
+}
+
+func isPluginError(err error) bool {
+	return as[*types.Error](err) || errors.Is(err, configurator.ErrInvalidResult) || errors.Is(err, configurator.ErrNoAddress)
+}

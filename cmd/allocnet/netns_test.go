@@ -1,0 +1,181 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// named is the path of a namespace that is gone when the test has ended.
+func (w *world) named(name string) string {
+	w.Helper()
+	privhost.Require(w)
+	path := filepath.Join(sandbox.DefaultDir, name)
+	w.Cleanup(func() { require.NoError(w, sandbox.Destroy(path)) })
+	return path
+}
+
+func TestSetupCreateCanBeRepeated(t *testing.T) {
+	w := newWorld(t)
+	path := w.named("made")
+	w.run("setup", "made", "--create").ok(t)
+	require.NoError(t, sandbox.Validate(path))
+	w.run("setup", "made", "--create").ok(t)
+	require.Equal(t, []string{"fake ADD", "fake CHECK"}, w.commands())
+
+	w.run("gc", "--none").ok(t)
+	require.NoError(t, sandbox.Validate(path))
+	w.run("setup", "made", "--create").ok(t)
+	w.run("teardown", "made", "--destroy").ok(t)
+}
+
+// TestSetupCreateAfterACrash finds the file that a process leaves behind which
+// is killed before the namespace is there.
+func TestSetupCreateAfterACrash(t *testing.T) {
+	w := newWorld(t)
+	path := w.named("killed")
+	other, err := sandbox.Create("other") // makes the directory, too
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, other.Destroy()) })
+	require.NoError(t, os.WriteFile(path, nil, 0o444))
+	w.run("setup", "killed", "--create").ok(t)
+	require.NoError(t, sandbox.Validate(path))
+	w.run("teardown", "killed", "--destroy").ok(t)
+}
+
+func TestFailedSetupDestroysOnlyWhatItMade(t *testing.T) {
+	w := newWorld(t)
+	path := w.named("made")
+	report := w.run("setup", "made", "--create", "--network", "nope", "--json").failure(t, exitFailure)
+	require.Contains(t, report.Error, `"front"`)
+	require.Equal(t, "unknown-network", report.Kind)
+	require.NoFileExists(t, path)
+
+	s := w.sandbox("there")
+	w.run("setup", "there", "--create", "--network", "nope", "--json").failure(t, exitFailure)
+	require.NoError(t, sandbox.Validate(s.Path()), "what was there before stays")
+}
+
+// TestIncompleteSetupKeepsItsNamespace: the DEL that goes on needs it.
+func TestIncompleteSetupKeepsItsNamespace(t *testing.T) {
+	w := newWorld(t)
+	path := w.named("made")
+	refuse := fakeplugin.Behaviour{Code: 7, Msg: "no"}
+	w.network("10-front", "front", map[string]fakeplugin.Behaviour{"ADD": refuse, "DEL": refuse})
+	report := w.run("setup", "made", "--create", "--json", "--log-level", "off").failure(t, exitFailure)
+	require.Equal(t, "incomplete", report.Kind)
+	require.Equal(t, uint(7), report.Code)
+	require.NoError(t, sandbox.Validate(path))
+	cleaned := decode[cleanupReport](t, w.run("cleanup", "--force", "--destroy", "--json").ok(t))
+	require.True(t, cleaned.Allocations[0].Destroyed)
+	require.NoFileExists(t, path)
+}
+
+func TestTeardownTellsWhetherItDestroyed(t *testing.T) {
+	w := newWorld(t)
+	w.named("made")
+	w.run("setup", "made", "--create").ok(t)
+	want := teardownReport{ID: "made", Destroyed: true, Forced: []configurator.Leftover{}}
+	require.Equal(t, want, decode[teardownReport](t, w.run("teardown", "made", "--destroy", "--json").ok(t)))
+	want.Destroyed = false
+	require.Equal(t, want, decode[teardownReport](t, w.run("teardown", "made", "--destroy", "--json").ok(t)))
+	require.Equal(t, "ok: made is torn down\nthere was no network namespace at /run/netns/made\n",
+		w.run("teardown", "made", "--destroy").ok(t))
+}
+
+func TestTeardownSparesTheNamespaceOfAnother(t *testing.T) {
+	w := newWorld(t)
+	s := w.sandbox("web")
+	w.run("setup", "web").ok(t)
+	report := w.run("teardown", "wbe", "--destroy", "--netns", s.Path(), "--json").failure(t, exitUsage)
+	require.Equal(t, "in-use", report.Kind)
+	require.Contains(t, report.Error, `that of allocation "web"`)
+	report = w.run("teardown", "a/b", "--destroy", "--netns", s.Path(), "--json").failure(t, exitUsage)
+	require.Contains(t, report.Error, `ID "a/b"`, "that comes first")
+	require.NoError(t, sandbox.Validate(s.Path()))
+	w.run("check", "web").ok(t)
+	w.run("teardown", "web", "--destroy").ok(t)
+}
+
+func TestGCDestroys(t *testing.T) {
+	w := newWorld(t)
+	for _, id := range []string{"a", "b", "c"} {
+		w.named(id)
+		w.run("setup", id, "--create").ok(t)
+	}
+	elsewhere := w.path("elsewhere")
+	s, err := sandbox.CreateIn(elsewhere, "d")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Destroy()); unmount(t, elsewhere) })
+	w.run("setup", "d", "--netns", s.Path()).ok(t)
+
+	want := []string{"/run/netns/b", "/run/netns/c"}
+	report := decode[gcReport](t, w.run("gc", "--live", "a", "--destroy", "--dry-run", "--json").ok(t))
+	require.Equal(t, want, report.Destroyed)
+	require.FileExists(t, want[0])
+	report = decode[gcReport](t, w.run("gc", "--live", "a", "--destroy", "--json").ok(t))
+	require.Equal(t, []string{"b", "c", "d"}, report.Removed)
+	require.Equal(t, want, report.Destroyed)
+	require.NoFileExists(t, want[0])
+	require.NoError(t, sandbox.Validate("/run/netns/a"), "it lives")
+	require.NoError(t, sandbox.Validate(s.Path()), "it is not in the directory of named ones")
+
+	require.Equal(t, "removed 1 allocation, kept 0 allocations\n  - a\ndestroyed network namespace /run/netns/a\n",
+		w.run("gc", "--none", "--destroy").ok(t))
+}
+
+// TestWhatWasSetUpAgainIsNotDestroyed has another record for the namespace of a
+// removed allocation.
+func TestWhatWasSetUpAgainIsNotDestroyed(t *testing.T) {
+	w := newWorld(t)
+	s := w.sandbox("web")
+	w.run("setup", "web").ok(t)
+	conf, err := configurator.New(configurator.Config{StateDir: w.path("state")})
+	require.NoError(t, err)
+	destroyed, err := destroyRemoved(conf, netnsOwners(conf), []string{"web"}, false)
+	require.NoError(t, err)
+	require.Empty(t, destroyed)
+	require.NoError(t, sandbox.Validate(s.Path()))
+	w.run("teardown", "web").ok(t)
+}
+
+func TestCleanupDestroysOnlyOnDemand(t *testing.T) {
+	w := newWorld(t)
+	path := w.named("web")
+	w.run("setup", "web", "--create").ok(t)
+	require.Equal(t, "set-up", w.run("cleanup", "--force", "--destroy", "web", "--json").failure(t, exitFailure).Kind)
+	require.NoError(t, sandbox.Validate(path), "nothing happens to what is set up")
+	w.interrupt("web")
+	require.NotContains(t, w.run("cleanup", "--force", "web").ok(t), "destroyed")
+	require.NoError(t, sandbox.Validate(path))
+
+	path = w.named("db")
+	w.run("setup", "db", "--create").ok(t)
+	w.interrupt("db")
+	require.Contains(t, w.run("cleanup", "--force", "--destroy", "db").ok(t), "  network namespace /run/netns/db destroyed\n")
+	require.NoFileExists(t, path)
+}
+
+// interrupt has the record say that a teardown did not end.
+func (w *world) interrupt(id string) {
+	w.Helper()
+	store := record.Open(w.path("state"))
+	r, err := store.Get(id)
+	require.NoError(w, err)
+	r.Phase = record.Deleting
+	require.NoError(w, store.Put(r))
+}
+
+func unmount(t *testing.T, dir string) {
+	t.Helper()
+	require.NoError(t, unix.Unmount(dir, 0))
+}
