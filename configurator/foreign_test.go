@@ -118,6 +118,9 @@ func TestWhatCannotBeCheckedStays(t *testing.T) {
 				} else {
 					require.ErrorIs(t, err, ErrNotChecked, what)
 				}
+				if name == "missing" {
+					require.ErrorIs(t, err, ErrPluginNotInstalled, what)
+				}
 			}
 			require.NotContains(t, w.commands(), "one DEL")
 			r, err := w.Get("a")
