@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/containernetworking/cni/pkg/utils"
 
@@ -36,8 +37,8 @@ func (a *Allocation) validate() error {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: %s", ErrInvalidAllocation, fmt.Sprintf(format, args...)))
 	}
-	if !filepath.IsAbs(a.Netns) {
-		bad("netns %q: must be an absolute path", a.Netns)
+	if !filepath.IsAbs(a.Netns) || !utf8.ValidString(a.Netns) {
+		bad("netns %q: must be an absolute path, in UTF-8", a.Netns)
 	}
 	for _, args := range []map[string]string{a.Args, a.SchedulerArgs} {
 		for _, k := range slices.Sorted(maps.Keys(args)) {
@@ -46,6 +47,9 @@ func (a *Allocation) validate() error {
 			}
 			if strings.ContainsAny(args[k], ";\x00") {
 				bad("args: value %q of %q: must not hold ';' nor NUL", args[k], k)
+			}
+			if !utf8.ValidString(k + args[k]) {
+				bad("args: %q=%q: is not UTF-8", k, args[k])
 			}
 		}
 	}

@@ -56,13 +56,14 @@ func (c *Configurator) checkRecord(ctx context.Context, r *record.Record) error 
 	if err := errors.Join(ctx.Err(), c.installed(r)); err != nil {
 		return notChecked(err)
 	}
-	req, err := c.request(r)
-	if err != nil {
+	req, requestErr := c.request(r)
+	e, engineErr := c.engine(r)
+	if err := errors.Join(requestErr, engineErr); err != nil {
 		return notChecked(err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	err = c.engine(r).Check(ctx, req)
+	err := e.Check(ctx, req)
 	switch {
 	case err == nil || errors.Is(err, engine.ErrCheckUnsupported):
 		return nil

@@ -149,9 +149,6 @@ func (c Config) validate() error {
 	bad := func(field string, value any, why string) {
 		errs = append(errs, fmt.Errorf("%w: %s %q: %s", ErrInvalidConfig, field, value, why))
 	}
-	if len(c.Networks) > 1 && c.Network != "" {
-		bad("Network", c.Network, "give either Network or Networks")
-	}
 	for field, dir := range map[string]string{"ConfDir": c.ConfDir, "StateDir": c.StateDir} {
 		if !filepath.IsAbs(dir) {
 			bad(field, dir, "must be an absolute path")

@@ -35,6 +35,9 @@ type Configurator struct {
 // directory is made by the first Setup, the configuration directory is read
 // whenever a network is looked for. The error is ErrInvalidConfig.
 func New(cfg Config) (*Configurator, error) {
+	if cfg.Network != "" && len(cfg.Networks) > 0 {
+		return nil, fmt.Errorf("%w: Network %q and Networks %q: give either Network or Networks", ErrInvalidConfig, cfg.Network, cfg.Networks)
+	}
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -84,7 +87,7 @@ func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*recor
 	capabilities, err := a.capabilityArgs(ports)
 	return &record.Record{
 		ID: a.ID, Netns: a.Netns, Phase: record.Adding, Engine: string(EngineExec),
-		Asked: a.Networks, Args: a.cniArgs(), Capabilities: capabilities,
+		Asked: a.Networks, AskedPorts: a.Ports, Args: a.cniArgs(), Capabilities: capabilities,
 		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, Created: c.now(),
 	}, err
 }
@@ -138,7 +141,7 @@ func (c *Configurator) installed(r *record.Record) error {
 		if err != nil {
 			return err
 		}
-		for _, t := range append(n.PluginTypes(), n.IPAMTypes()...) {
+		for _, t := range pluginTypes(n) {
 			dirs := c.pluginDirs(t)
 			if _, err := invoke.FindInPath(t, dirs); err != nil {
 				errs = append(errs, fmt.Errorf("%w: network %q needs plugin %q, which is in none of %q; install it there or name its directory",
@@ -152,7 +155,7 @@ func (c *Configurator) installed(r *record.Record) error {
 // request is a record as the engine wants it.
 func (c *Configurator) request(r *record.Record) (*engine.Request, error) {
 	req := &engine.Request{
-		ID: r.ID, Netns: r.Netns, Args: r.Args, Capabilities: r.Capabilities, InterfacePrefix: r.InterfacePrefix,
+		ID: r.ID, Netns: r.Netns, Mark: engine.Mark(c.cfg.StateDir), Args: r.Args, Capabilities: r.Capabilities, InterfacePrefix: r.InterfacePrefix,
 	}
 	var types []string
 	for _, a := range r.Attachments {
@@ -160,8 +163,7 @@ func (c *Configurator) request(r *record.Record) (*engine.Request, error) {
 		if err != nil {
 			return nil, fmt.Errorf("recorded configuration of network %q: %w", a.Network, err)
 		}
-		types = append(types, n.PluginTypes()...)
-		types = append(types, n.IPAMTypes()...)
+		types = append(types, pluginTypes(n)...)
 		attachment := engine.Attachment{List: n.List, Bytes: a.Config}
 		if a.Result != nil {
 			// A result that contradicts itself was never acknowledged; DEL goes

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/internal/engine"
 )
 
 // Errors that errors.Is finds in what this package returns. Beside them,
@@ -25,7 +26,7 @@ var (
 	// ErrPluginNotInstalled: the binary of a plugin type was not found.
 	ErrPluginNotInstalled = errors.New("plugin not installed")
 	// ErrInvalidResult: the result of the plugins contradicts itself.
-	ErrInvalidResult = errors.New("invalid CNI result")
+	ErrInvalidResult = engine.ErrInvalidResult
 	// ErrNoAddress: no interface of the result has an address.
 	ErrNoAddress = errors.New("no interface has an address")
 	// ErrInUse: the network namespace belongs to another allocation, or has an

@@ -2,7 +2,9 @@ package configurator
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/record"
@@ -59,12 +61,14 @@ func (c *Configurator) lockTarget(ctx context.Context, a Allocation) (cleanup.Ta
 		return cleanup.Target{}, nil, err
 	}
 	r, err := c.store.Get(a.ID)
-	if err != nil {
+	var corrupt *record.CorruptError
+	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &corrupt) && !errors.Is(err, record.ErrNewer) {
 		r = c.guess(a)
-		if err := c.disown(ctx, r); err != nil {
-			unlock()
-			return cleanup.Target{}, nil, err
-		}
+		err = c.disown(ctx, r)
+	}
+	if err != nil {
+		unlock()
+		return cleanup.Target{}, nil, err
 	}
 	return cleanupTarget(r), unlock, nil
 }

@@ -3,13 +3,13 @@ package configurator
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/conflist"
@@ -21,30 +21,34 @@ import (
 // every allocation for which Setup was called and Teardown was not; what is set
 // up while GC runs is left alone.
 //
-// Then it tells the plugins of all networks, by CNI GC (specification 1.1,
-// unless the network disables it), which attachments still exist. Do not share
-// a network name with another runtime whose attachments GC should not take.
+// Then it tells the plugins of the Config's networks, and of those that the
+// allocations had, by CNI GC (specification 1.1, unless the network disables it)
+// which attachments still exist. Do not share a network with another runtime
+// whose attachments GC should not take.
 //
 // GC goes on after errors and joins them, and stops when the context ends; the
 // report tells what was done all the same. An allocation whose record cannot be
 // read is such an error: tear it down with the path of its network namespace.
 func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error) {
 	report := &GCReport{Removed: []string{}, Kept: []string{}}
-	var mu sync.Mutex
 	collecting := *c // the same configurator, that also tells us what it forced
 	collecting.cfg.OnForced = func(id string, removed []Leftover) {
-		mu.Lock()
-		defer mu.Unlock()
 		report.Forced = append(report.Forced, removed...)
 		c.cfg.OnForced(id, removed)
 	}
 	started := c.now()
 	ids, err := c.known()
 	errs := []error{err}
-	networks, _ := c.confs.Networks()
+	networks := c.configured()
 	for _, id := range ids {
 		if slices.Contains(live, id) {
 			report.Kept = append(report.Kept, id)
+			r, err := c.store.Get(id)
+			if err == nil {
+				networks = append(networks, networksOf(r)...)
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
 			continue
 		}
 		if ctx.Err() != nil {
@@ -104,6 +108,18 @@ func (c *Configurator) collect(ctx context.Context, id string, began time.Time) 
 	return networks, err == nil, err
 }
 
+// configured are the networks of the Config. Others in the same directory may be
+// another runtime's, whose attachments we do not know.
+func (c *Configurator) configured() []*conflist.Network {
+	var networks []*conflist.Network
+	for _, name := range c.cfg.Networks {
+		if n, err := c.lookup(name); err == nil {
+			networks = append(networks, n)
+		}
+	}
+	return networks
+}
+
 // networksOf are the networks of a record, as they were when it was made.
 func networksOf(r *record.Record) []*conflist.Network {
 	var networks []*conflist.Network
@@ -115,16 +131,27 @@ func networksOf(r *record.Record) []*conflist.Network {
 	return networks
 }
 
-// gcPlugins runs CNI GC on every network; of several with the same name, on the
-// last. No ADD or DEL may run meanwhile (CNI specification, "GC").
+// gcPatience bounds what GC of the plugins may hold up: no ADD or DEL may run
+// meanwhile (CNI specification, "GC").
+const gcPatience = 10 * time.Second
+
+// gcPlugins runs CNI GC on the networks that know it; of several with the same
+// name, on the last.
 func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Network) error {
-	byName := map[string]*libcni.NetworkConfigList{}
+	byName := map[string]*conflist.Network{}
 	for _, n := range networks {
-		byName[n.Name] = n.List
+		if knows, err := version.GreaterThanOrEqualTo(n.List.CNIVersion, "1.1.0"); err == nil && knows && !n.List.DisableGC {
+			byName[n.Name] = n
+		}
 	}
-	unlock, err := c.store.LockAll(ctx)
+	if len(byName) == 0 {
+		return nil
+	}
+	patient, cancel := context.WithTimeout(ctx, gcPatience)
+	defer cancel()
+	unlock, err := c.store.LockAll(patient)
 	if err != nil {
-		return err
+		return fmt.Errorf("GC of the plugins: operations that run did not end in time: %w", err)
 	}
 	defer unlock()
 	records, err := c.store.List()
@@ -138,18 +165,10 @@ func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Netwo
 		}
 	}
 	var errs []error
-	for name, list := range byName {
-		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
-		errs = append(errs, c.engines[EngineExec].GC(ctx, c.pluginDirs(pluginTypes(list)...), list, attached[name]))
+	for name, n := range byName {
+		ctx, cancel := context.WithTimeout(ctx, min(c.cfg.Timeout, gcPatience))
+		errs = append(errs, c.engines[EngineExec].GC(ctx, c.pluginDirs(pluginTypes(n)...), n.List, attached[name]))
 		cancel()
 	}
 	return errors.Join(errs...)
-}
-
-func pluginTypes(list *libcni.NetworkConfigList) []string {
-	var names []string
-	for _, p := range list.Plugins {
-		names = append(names, p.Network.Type)
-	}
-	return names
 }

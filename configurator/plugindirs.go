@@ -3,6 +3,8 @@ package configurator
 import (
 	"path/filepath"
 	"slices"
+
+	"github.com/allocnet/allocnet/internal/conflist"
 )
 
 // pluginDirs are the directories that are searched for plugins of some types:
@@ -18,4 +20,9 @@ func (c *Configurator) pluginDirs(types ...string) []string {
 		}
 	}
 	return append(dirs, c.cfg.PluginDirs...)
+}
+
+// pluginTypes are the types of all plugins that a network runs, IPAM included.
+func pluginTypes(n *conflist.Network) []string {
+	return append(n.PluginTypes(), n.IPAMTypes()...)
 }

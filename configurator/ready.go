@@ -21,6 +21,9 @@ func (c *Configurator) Ready(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// roomForRecord is more than a record takes.
+const roomForRecord = 16 << 10
+
 func (c *Configurator) stateWritable() error {
 	err := os.MkdirAll(c.cfg.StateDir, 0o700)
 	if err != nil {
@@ -30,7 +33,11 @@ func (c *Configurator) stateWritable() error {
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
+	_, err = f.Write(make([]byte, roomForRecord))
+	if err = errors.Join(err, f.Close(), os.Remove(f.Name())); err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	return nil
 }
 
 func (c *Configurator) networkReady(ctx context.Context, name string) error {
@@ -44,7 +51,7 @@ func (c *Configurator) networkReady(ctx context.Context, name string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	return c.engines[EngineExec].Status(ctx, c.pluginDirs(n.PluginTypes()...), n.List)
+	return c.engines[EngineExec].Status(ctx, c.pluginDirs(pluginTypes(n)...), n.List)
 }
 
 // Network is one network that Setup could be asked for.

@@ -72,7 +72,7 @@ func statusOf(r *record.Record) (*Status, error) {
 	for _, a := range r.Attachments {
 		parsed, err := engine.ParseResult(a.Result)
 		if err != nil {
-			return nil, fmt.Errorf("allocation %q, network %q: %w: %w", r.ID, a.Network, ErrInvalidResult, err)
+			return nil, fmt.Errorf("allocation %q, network %q: %w", r.ID, a.Network, err)
 		}
 		results = append(results, networkResult{network: a.Network, ifName: a.IfName, netns: r.Netns, result: parsed})
 	}

@@ -25,7 +25,7 @@ func newStatus(results []networkResult, ports []portmap.Mapping) (*Status, error
 	s := &Status{Ports: ports}
 	for _, r := range results {
 		if err := engine.Validate(r.result); err != nil {
-			return nil, fmt.Errorf("%w: network %q: %w", ErrInvalidResult, r.network, err)
+			return nil, fmt.Errorf("network %q: %w", r.network, err)
 		}
 		interfaces := r.interfaces()
 		s.Interfaces = append(s.Interfaces, interfaces...)

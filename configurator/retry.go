@@ -8,8 +8,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
-
-	"github.com/allocnet/allocnet/internal/engine"
 )
 
 // transient says whether an ADD that failed with err may succeed when it is
@@ -24,7 +22,7 @@ func transient(err error) bool {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
-	case errors.Is(err, engine.ErrInvalidResult), errors.Is(err, ErrInvalidResult), errors.Is(err, ErrNoAddress):
+	case errors.Is(err, ErrInvalidResult), errors.Is(err, ErrNoAddress):
 		return false
 	case errors.As(err, &syntax), errors.As(err, &mistyped): // the result is no JSON
 		return false

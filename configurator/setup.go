@@ -6,14 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/forward"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
@@ -31,8 +34,8 @@ import (
 // or in which an interface of the wanted name exists, is ErrInUse.
 //
 // An ADD that fails is rolled back, and tried again if its error can pass (CNI
-// codes 1 to 7, a broken result and the end of the context cannot). When Setup
-// returns an error, nothing of the allocation is left on the host, unless the
+// codes 1 to 7, a broken result and the end of the context cannot). When an ADD
+// failed for good, nothing of the allocation is left on the host, unless the
 // error is ErrIncomplete: then its record is kept, for Teardown or GC to go on.
 //
 // Errors, beside those and the ones of errors.go: *portmap.ConflictError names
@@ -76,6 +79,11 @@ func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Reco
 		return nil, fmt.Errorf("%w: allocation %q was set up with another %s; tear it down first", ErrDifferent, current.ID, what)
 	}
 	err := c.checkRecord(ctx, current)
+	if errors.Is(err, forward.ErrShut) { // a reloaded firewall needs no new address
+		if err = openForwarding(current); err == nil {
+			err = c.checkRecord(ctx, current)
+		}
+	}
 	if err == nil {
 		return statusOf(current)
 	}
@@ -104,15 +112,34 @@ func difference(a, b *record.Record) string {
 	}{
 		{"netns (" + a.Netns + ")", a.Netns, b.Netns},
 		{fmt.Sprintf("list of networks (%s)", strings.Join(a.Asked, ", ")), a.Asked, b.Asked},
-		{"set of ports", a.Ports, b.Ports},
+		{"set of ports", unlabelled(a.AskedPorts), unlabelled(b.AskedPorts)},
 		{"set of CNI_ARGS", a.Args, b.Args},
-		{"set of capability arguments", a.Capabilities, b.Capabilities},
+		{"set of capability arguments", withoutPorts(a.Capabilities), withoutPorts(b.Capabilities)},
 	} {
 		if !sameJSON(part.a, part.b) {
 			return part.name
 		}
 	}
 	return ""
+}
+
+// unlabelled leaves out what is only for people.
+func unlabelled(ports []portmap.Port) []portmap.Port {
+	ports = slices.Clone(ports)
+	for i := range ports {
+		ports[i].Label = ""
+	}
+	return ports
+}
+
+// withoutPorts leaves out what is compared by itself.
+func withoutPorts(capabilities map[string]json.RawMessage) map[string]json.RawMessage {
+	others := maps.Clone(capabilities)
+	delete(others, "portMappings")
+	if len(others) == 0 {
+		return nil
+	}
+	return others
 }
 
 // sameJSON compares what one side may have read back from a file.
@@ -242,8 +269,9 @@ func (c *Configurator) runPlugins(ctx context.Context, r *record.Record) ([]*typ
 	for i := range r.Attachments {
 		r.Attachments[i].Result = nil
 	}
-	req, err := c.request(r)
-	if err != nil {
+	req, requestErr := c.request(r)
+	e, engineErr := c.engine(r)
+	if err := errors.Join(requestErr, engineErr); err != nil {
 		return nil, err
 	}
 	if err := sandbox.LoopbackUp(r.Netns); err != nil {
@@ -255,7 +283,7 @@ func (c *Configurator) runPlugins(ctx context.Context, r *record.Record) ([]*typ
 	if err != nil {
 		return nil, err
 	}
-	results, err := c.engine(r).Add(ctx, req)
+	results, err := e.Add(ctx, req)
 	if err == nil {
 		err = openForwarding(r)
 	}
@@ -304,4 +332,11 @@ func (c *Configurator) leaveTimeToRollBack(ctx context.Context) (context.Context
 	return context.WithTimeout(ctx, min(left-min(left/4, rollbackShare), c.cfg.Timeout))
 }
 
-func (c *Configurator) engine(r *record.Record) engine.Engine { return c.engines[Engine(r.Engine)] }
+// engine is the one that did the ADD of a record, or is to do it.
+func (c *Configurator) engine(r *record.Record) (engine.Engine, error) {
+	e, ok := c.engines[Engine(r.Engine)]
+	if !ok {
+		return nil, fmt.Errorf("allocation %q is of engine %q, which this build does not have", r.ID, r.Engine)
+	}
+	return e, nil
+}

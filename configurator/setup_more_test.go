@@ -319,8 +319,8 @@ func TestFirstAddOfANetworkGoesAlone(t *testing.T) {
 	var alone []bool
 	spy := w.spy()
 	spy.add = func(ctx context.Context, r *engine.Request) ([]*types100.Result, error) {
-		another, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
+		another, cancel := context.WithCancel(t.Context())
+		defer time.AfterFunc(20*time.Millisecond, cancel).Stop()
 		done, err := w.store.First(another, "unheard-of")
 		if err == nil {
 			done(false)

@@ -71,7 +71,7 @@ func (c *Configurator) forget(ctx context.Context, a Allocation) error {
 		return err
 	}
 	if err := c.detach(ctx, r); err != nil {
-		return err
+		return errors.Join(err, c.put(r)) // for GC to go on with
 	}
 	return c.store.Delete(a.ID)
 }
@@ -99,7 +99,10 @@ func (c *Configurator) guess(a Allocation) *record.Record {
 	ports, portErr := c.mappings(&a)
 	r, requestErr := c.newRecord(&a, ports)
 	networksErr := c.planNetworks(r)
-	if err := errors.Join(portErr, requestErr, networksErr); err != nil {
+	if err := errors.Join(portErr, requestErr); err != nil {
+		c.cfg.Logger.Debug("no record; guessing without what cannot be used", "alloc", a.ID, "error", err)
+	}
+	if err := networksErr; err != nil {
 		c.cfg.Logger.Debug("no record and no configuration; looking for leftovers by ID alone", "alloc", a.ID, "error", err)
 		r.Attachments = nil
 	}
@@ -177,8 +180,9 @@ func (c *Configurator) del(ctx context.Context, r *record.Record) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	req, err := c.request(r)
-	if err != nil {
+	req, requestErr := c.request(r)
+	e, engineErr := c.engine(r)
+	if err := errors.Join(requestErr, engineErr); err != nil {
 		return err
 	}
 	req.Interrupted = r.Phase != record.Ready
@@ -189,7 +193,7 @@ func (c *Configurator) del(ctx context.Context, r *record.Record) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	return c.engine(r).Del(ctx, req)
+	return e.Del(ctx, req)
 }
 
 // force removes what DEL left. The error of DEL counts only when something is

@@ -7,6 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
@@ -46,6 +50,10 @@ type Request struct {
 	Interrupted bool
 	// PluginDirs are searched for the plugins, in order.
 	PluginDirs []string
+	// Mark is the last entry of the plugins' CNI_PATH, where nothing is found: it
+	// tells the processes of this host and this state directory from all others
+	// that work on the same ID. See Mark.
+	Mark string
 	// InterfacePrefix and the index of an attachment make its IfName.
 	InterfacePrefix string
 	Attachments     []Attachment
@@ -66,6 +74,21 @@ var (
 	// ErrInvalidResult: a plugin returned a result that contradicts itself.
 	ErrInvalidResult = errors.New("invalid CNI result")
 )
+
+// Mark is the Mark of requests that are recorded below a state directory. It
+// names the host's network namespace, too: another host in a namespace of its
+// own may have its state at the same path.
+func Mark(stateDir string) string {
+	host, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		host = "unknown"
+	}
+	// A colon would end the entry.
+	return filepath.Join(stateDir, "mark", strings.NewReplacer(":", "", "[", "", "]", "").Replace(host))
+}
+
+// Path is the CNI_PATH of the request.
+func (r *Request) Path() []string { return append(slices.Clone(r.PluginDirs), r.Mark) }
 
 // IfName is the name of the interface of attachment i.
 func (r *Request) IfName(i int) string { return fmt.Sprintf("%s%d", r.InterfacePrefix, i) }

@@ -75,11 +75,11 @@ func makeChain(ipt *iptables.IPTables) error {
 // to open: the firewall plugin says so itself, and nobody else made the policy.
 func each(act func(name string, ipt *iptables.IPTables) error) error {
 	var errs []error
-	for name, open := range programs {
+	for name, family := range families {
 		if _, err := exec.LookPath(name); err != nil {
 			continue
 		}
-		ipt, err := open()
+		ipt, err := open(name, family)
 		if err == nil {
 			err = act(name, ipt)
 		}
@@ -88,8 +88,19 @@ func each(act func(name string, ipt *iptables.IPTables) error) error {
 	return errors.Join(errs...)
 }
 
-// programs are opened once: go-iptables asks for the version every time.
-var programs = map[string]func() (*iptables.IPTables, error){
-	"iptables":  sync.OnceValues(func() (*iptables.IPTables, error) { return iptables.New(iptables.IPFamily(iptables.ProtocolIPv4)) }),
-	"ip6tables": sync.OnceValues(func() (*iptables.IPTables, error) { return iptables.New(iptables.IPFamily(iptables.ProtocolIPv6)) }),
+// families are the programs and what they stand for.
+var families = map[string]iptables.Protocol{"iptables": iptables.ProtocolIPv4, "ip6tables": iptables.ProtocolIPv6}
+
+// opened keeps what was opened: go-iptables asks for the version every time.
+var opened sync.Map
+
+func open(name string, family iptables.Protocol) (*iptables.IPTables, error) {
+	if ipt, ok := opened.Load(name); ok {
+		return ipt.(*iptables.IPTables), nil
+	}
+	ipt, err := iptables.New(iptables.IPFamily(family))
+	if err == nil {
+		opened.Store(name, ipt)
+	}
+	return ipt, err
 }

@@ -114,17 +114,19 @@ func clip(s string) string {
 // limited is a buffer that forgets what goes beyond its bound, so that the
 // writer neither blocks nor fills the memory.
 type limited struct {
-	bytes.Buffer
+	buf      bytes.Buffer // not embedded: its ReadFrom would get around the bound
 	max      int
 	overflow bool
 }
 
+func (l *limited) Bytes() []byte { return l.buf.Bytes() }
+
 func (l *limited) Write(p []byte) (int, error) {
-	room := l.max - l.Len()
+	room := l.max - l.buf.Len()
 	if len(p) > room {
 		l.overflow = true
-		l.Buffer.Write(p[:max(room, 0)])
+		l.buf.Write(p[:max(room, 0)])
 		return len(p), nil
 	}
-	return l.Buffer.Write(p)
+	return l.buf.Write(p)
 }

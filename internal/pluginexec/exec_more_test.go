@@ -235,10 +235,16 @@ func TestLimitedForgetsTheRest(t *testing.T) {
 		require.Equal(t, len(part), n)
 	}
 	require.True(t, l.overflow)
-	require.Equal(t, "0123456789", l.String())
+	require.Equal(t, "0123456789", string(l.Bytes()))
 
 	exact := &limited{max: 3}
 	_, err := exact.Write([]byte("abc"))
 	require.NoError(t, err)
 	require.False(t, exact.overflow)
+}
+
+func TestEndlessOutputIsBounded(t *testing.T) {
+	out, err := execute(t, `head -c 20000000 /dev/zero`)
+	require.ErrorIs(t, err, ErrOutputTooLarge)
+	require.Empty(t, out)
 }

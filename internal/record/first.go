@@ -25,7 +25,7 @@ func (s *Store) First(ctx context.Context, kinds ...string) (done func(succeeded
 	if err != nil {
 		return nil, err
 	}
-	patient, cancel := context.WithTimeout(ctx, firstPatience)
+	patient, cancel := context.WithTimeout(ctx, patience(ctx))
 	defer cancel()
 	if err := l.take(patient, writeLock, offsetFirst); err != nil && ctx.Err() != nil {
 		l.close()
@@ -41,6 +41,14 @@ func (s *Store) First(ctx context.Context, kinds ...string) (done func(succeeded
 		}
 		l.close()
 	}, nil
+}
+
+// patience is little of the time that the caller has left.
+func patience(ctx context.Context) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return min(firstPatience, time.Until(deadline)/4)
+	}
+	return firstPatience
 }
 
 func (s *Store) warmFile(kind string) string {

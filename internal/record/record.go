@@ -34,6 +34,9 @@ type Record struct {
 	// Asked are the networks that the allocation itself asked for by name; none
 	// means that it took those of the configuration.
 	Asked []string `json:"asked,omitempty"`
+	// AskedPorts are the ports as the allocation asked for them; Ports are what
+	// became of them.
+	AskedPorts []portmap.Port `json:"askedPorts,omitempty"`
 	// Args are the CNI_ARGS in their order.
 	Args [][2]string `json:"args"`
 	// Capabilities are the capability arguments by the name of the capability.

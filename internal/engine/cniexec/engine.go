@@ -39,7 +39,7 @@ var _ engine.Engine = Engine{}
 func load(r *engine.Request) (gocni.CNI, error) {
 	opts := []gocni.Opt{
 		gocni.WithInterfacePrefix(r.InterfacePrefix),
-		gocni.WithPluginDir(r.PluginDirs),
+		gocni.WithPluginDir(r.Path()),
 		gocni.WithMinNetworkCount(len(r.Attachments)),
 	}
 	for _, a := range r.Attachments {
@@ -81,7 +81,7 @@ func (Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, e
 		return nil, err
 	}
 	var res *gocni.Result
-	err = guard(ctx, r.ID, func(ctx context.Context) error {
+	err = guard(ctx, r, "ADD", func(ctx context.Context) error {
 		var err error
 		res, err = c.SetupSerially(ctx, r.ID, r.Netns, options(r)...)
 		return err
@@ -107,7 +107,7 @@ func (Engine) Check(ctx context.Context, r *engine.Request) error {
 	if err := lendCache(r); err != nil {
 		return err
 	}
-	err = guard(ctx, r.ID, func(ctx context.Context) error {
+	err = guard(ctx, r, "CHECK", func(ctx context.Context) error {
 		return c.Check(ctx, r.ID, r.Netns, options(r)...)
 	})
 	err = errors.Join(err, dropCache(r))
@@ -127,7 +127,7 @@ func (Engine) Check(ctx context.Context, r *engine.Request) error {
 // networks are detached plugin by plugin.
 func (Engine) Del(ctx context.Context, r *engine.Request) error {
 	if r.Interrupted {
-		if err := killStragglers(r.ID); err != nil {
+		if err := killStragglers(r); err != nil {
 			return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
 		}
 	}
@@ -162,7 +162,7 @@ func remove(ctx context.Context, r *engine.Request) (pending []int, err error) {
 	if err != nil {
 		return all, errors.Join(err, dropCache(r))
 	}
-	err = guard(ctx, r.ID, func(ctx context.Context) error {
+	err = guard(ctx, r, "DEL", func(ctx context.Context) error {
 		return c.Remove(ctx, r.ID, r.Netns, options(r)...)
 	})
 	pending = slices.DeleteFunc(all, func(i int) bool { return !cached(r, i) })

@@ -33,7 +33,7 @@ func init() {
 	if id == "" {
 		return
 	}
-	if err := killStragglers(id); err != nil {
+	if err := killStragglers(of(id)); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
@@ -67,7 +67,7 @@ func TestHungPluginWithoutGoCNI(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			w := newWorld(t, "main")
 			id := "direct-" + command
-			t.Cleanup(func() { _ = killStragglers(id) })
+			t.Cleanup(func() { _ = killStragglers(of(id)) })
 			r := w.request(id, w.attachment("net", "1.1.0", plugin{name: "main", on: on(command, fakeplugin.Behaviour{Hang: true, Grandchild: true})}))
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
@@ -184,7 +184,7 @@ func TestClippedErrorKeepsItsCauses(t *testing.T) {
 }
 
 func TestPanicIsAnError(t *testing.T) {
-	err := guard(t.Context(), "panics", func(context.Context) error { panic("index out of range") })
+	err := guard(t.Context(), of("panics"), "ADD", func(context.Context) error { panic("index out of range") })
 	require.ErrorIs(t, err, engine.ErrInvalidResult)
 	require.ErrorContains(t, err, "index out of range")
 }
@@ -196,7 +196,7 @@ func TestGuardAbandons(t *testing.T) {
 	forever := make(chan struct{})
 	defer close(forever)
 	began := time.Now()
-	err := guard(ctx, "abandoned", func(context.Context) error { <-forever; return nil })
+	err := guard(ctx, of("abandoned"), "ADD", func(context.Context) error { <-forever; return nil })
 	require.ErrorIs(t, err, ErrAbandoned)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Less(t, time.Since(began), 3*(polite+lingering))
@@ -215,25 +215,29 @@ func straggler(t *testing.T, env ...string) *exec.Cmd {
 
 func TestStragglersAreKnownByTheirEnvironment(t *testing.T) {
 	privhost.Require(t)
+	path := "CNI_PATH=/opt/cni/bin:" + engine.Mark("/state")
 	strangers := map[string]*exec.Cmd{
-		"an ID that begins alike": straggler(t, "CNI_COMMAND=ADD", "CNI_CONTAINERID=known2"),
-		"an ID that ends alike":   straggler(t, "CNI_COMMAND=ADD", "CNI_CONTAINERID=unknown"),
-		"no plugin":               straggler(t, "CNI_CONTAINERID=known"),
-		"another variable":        straggler(t, "CNI_COMMAND=ADD", "X=CNI_CONTAINERID=known"),
+		"an ID that begins alike": straggler(t, path, "CNI_COMMAND=ADD", "CNI_CONTAINERID=known2"),
+		"an ID that ends alike":   straggler(t, path, "CNI_COMMAND=ADD", "CNI_CONTAINERID=unknown"),
+		"another variable":        straggler(t, path, "CNI_COMMAND=ADD", "X=CNI_CONTAINERID=known"),
+		"another runtime":         straggler(t, "CNI_PATH=/opt/cni/bin", "CNI_COMMAND=ADD", "CNI_CONTAINERID=known"),
+		"another state directory": straggler(t, "CNI_PATH="+engine.Mark("/other"), "CNI_COMMAND=ADD", "CNI_CONTAINERID=known"),
+		"another host":            straggler(t, "CNI_PATH=/state/mark/net1", "CNI_COMMAND=ADD", "CNI_CONTAINERID=known"),
 	}
-	ours := []*exec.Cmd{
-		straggler(t, "CNI_COMMAND=ADD", "CNI_CONTAINERID=known"),
-		straggler(t, "CNI_CONTAINERID=known", "CNI_COMMAND=DEL"),
+	adding := straggler(t, path, "CNI_COMMAND=ADD", "CNI_CONTAINERID=known")
+	deleting := straggler(t, "CNI_CONTAINERID=known", "CNI_COMMAND=DEL", path)
+	for _, c := range []*exec.Cmd{adding, deleting} {
+		require.Eventually(t, func() bool { return worksOn(c.Process.Pid, of("known"), nil) }, 5*time.Second, time.Millisecond)
 	}
-	for _, c := range ours {
-		require.Eventually(t, func() bool { return worksOn(c.Process.Pid, "known") }, 5*time.Second, time.Millisecond)
-	}
-	require.NoError(t, killStragglers("known"))
-	for _, c := range ours {
-		require.EqualError(t, c.Wait(), "signal: killed")
-	}
+	require.NoError(t, killStragglers(of("known"), "CHECK"))
+	require.False(t, zombie(adding.Process.Pid), "what ADD left running on purpose survives a CHECK")
+	require.NoError(t, killStragglers(of("known"), "DEL"))
+	require.EqualError(t, deleting.Wait(), "signal: killed")
+	require.False(t, zombie(adding.Process.Pid))
+	require.NoError(t, killStragglers(of("known")))
+	require.EqualError(t, adding.Wait(), "signal: killed")
 	for name, c := range strangers {
-		require.False(t, worksOn(c.Process.Pid, "known"), name)
+		require.False(t, worksOn(c.Process.Pid, of("known"), nil), name)
 		require.NoError(t, c.Process.Signal(unix.SIGCONT), name)
 		require.False(t, zombie(c.Process.Pid), name)
 	}
@@ -245,7 +249,7 @@ func TestStragglersSpareAPluginThatCalls(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	c := exec.Command("sh", "-c", `"$0"; echo "$?, and so did its parent"`, self)
-	c.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=embedded", killer+"=embedded")
+	c.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=embedded", "CNI_PATH="+engine.Mark("/state"), killer+"=embedded")
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = &out, &out
 	require.NoError(t, c.Run(), out.String())

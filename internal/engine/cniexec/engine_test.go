@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -75,7 +73,7 @@ func (w *world) attachment(name, version string, plugins ...plugin) engine.Attac
 func (w *world) request(id string, attachments ...engine.Attachment) *engine.Request {
 	return &engine.Request{
 		ID: id, Netns: "/ns", Args: [][2]string{{"IgnoreUnknown", "true"}, {"B", "2"}, {"A", "1"}},
-		PluginDirs: []string{filepath.Join(w.dir, "bin")}, InterfacePrefix: "eth", Attachments: attachments,
+		Mark: engine.Mark("/state"), PluginDirs: []string{filepath.Join(w.dir, "bin")}, InterfacePrefix: "eth", Attachments: attachments,
 	}
 }
 
@@ -206,13 +204,16 @@ func requireNobodyWorksOn(t *testing.T, id string) {
 		for _, proc := range procs {
 			var pid int
 			fmt.Sscan(filepath.Base(proc), &pid)
-			if worksOn(pid, id) && !zombie(pid) {
+			if worksOn(pid, of(id), nil) && !zombie(pid) {
 				return false
 			}
 		}
 		return true
 	}, 5*time.Second, 5*time.Millisecond, "every process of the plugin is dead")
 }
+
+// of is as much of a request as tells its processes.
+func of(id string) *engine.Request { return &engine.Request{ID: id, Mark: engine.Mark("/state")} }
 
 func zombie(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -416,29 +417,9 @@ func TestInterruptedDel(t *testing.T) {
 func TestStragglersSpareTheCallerAndStrangers(t *testing.T) {
 	require.True(t, ancestry()[os.Getpid()])
 	require.True(t, ancestry()[os.Getppid()])
-	require.False(t, worksOn(os.Getpid(), "nobody"))
-	require.NoError(t, killStragglers("nobody"))
+	require.False(t, worksOn(os.Getpid(), of("nobody"), nil))
+	require.NoError(t, killStragglers(of("nobody")))
 	require.NoError(t, unix.Kill(os.Getppid(), 0))
-}
-
-// TestStragglersOfAnotherHost: the same ID in another network namespace is
-// another allocation.
-func TestStragglersOfAnotherHost(t *testing.T) {
-	privhost.Require(t)
-	for name, flags := range map[string]uintptr{"same": 0, "other": syscall.CLONE_NEWNET} {
-		c := exec.Command("sleep", "60")
-		c.Env = []string{"PATH=" + os.Getenv("PATH"), "CNI_COMMAND=ADD", "CNI_CONTAINERID=twin"}
-		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags, Pdeathsig: syscall.SIGKILL}
-		require.NoError(t, c.Start())
-		require.Equal(t, name == "same", worksOn(c.Process.Pid, "twin"), name)
-		require.NoError(t, killStragglers("twin"))
-		if name == "other" {
-			require.NoError(t, c.Process.Signal(syscall.SIGTERM), "it was left alone")
-		}
-		err := c.Wait()
-		want := map[string]string{"same": "signal: killed", "other": "signal: terminated"}
-		require.EqualError(t, err, want[name])
-	}
 }
 
 func TestReadOnlyCacheIsNamed(t *testing.T) {

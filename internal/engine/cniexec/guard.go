@@ -22,9 +22,10 @@ var ErrAbandoned = errors.New("plugin could not be stopped")
 
 // guard runs one go-cni operation and returns shortly after the context ends,
 // whatever the plugins do: go-cni kills only the process it started itself, and
-// waits for as long as any grandchild holds the plugin's stdout. All that carry
-// the allocation's environment are killed then.
-func guard(ctx context.Context, id string, op func(context.Context) error) error {
+// waits for as long as any grandchild holds the plugin's stdout. All that work on
+// this command for the allocation are killed then; what an earlier ADD left
+// running on purpose is not.
+func guard(ctx context.Context, r *engine.Request, command string, op func(context.Context) error) error {
 	done := make(chan error, 1)
 	go func() { done <- noPanic(func() error { return op(ctx) }) }()
 	select {
@@ -40,7 +41,7 @@ func guard(ctx context.Context, id string, op func(context.Context) error) error
 		case <-end:
 			return errors.Join(fmt.Errorf("%w: %w", ErrAbandoned, ctx.Err()), killErr)
 		case <-time.After(polite):
-			killErr = killStragglers(id)
+			killErr = killStragglers(r, command)
 		}
 	}
 }

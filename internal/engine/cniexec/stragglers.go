@@ -6,77 +6,83 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/engine"
 )
 
-// killStragglers kills every process that still works on an ADD, CHECK or DEL
-// of the allocation: plugins of an operation whose deadline passed, or that
-// outlived the process that started them. They are known by the environment
-// that CNI prescribes and every child inherits, and by the network namespace:
-// another host, in a namespace of its own, may use the same ID. The caller and
-// its ancestors are spared: it may be a CNI plugin itself.
-func killStragglers(id string) error {
+// killStragglers kills every process that still works for the request on one of
+// the commands, or on any if none is named: plugins of an operation whose
+// deadline passed, or that outlived the process that started them, with all that
+// they started. They are known by the environment that CNI prescribes and every
+// child inherits, and by the mark at the end of its CNI_PATH: another runtime, or
+// a plugin that calls us, may work on the same ID. The caller and its ancestors
+// are spared.
+func killStragglers(r *engine.Request, commands ...string) error {
 	spared := ancestry()
+	for try := 1; ; try++ {
+		found, err := killOnce(r, commands, spared)
+		// One that was just forking left a child that was not there yet.
+		if !found || err != nil || try == 20 {
+			return err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func killOnce(r *engine.Request, commands []string, spared map[int]bool) (found bool, err error) {
 	procs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
-		return err
+		return false, err
 	}
 	var errs []error
 	for _, proc := range procs {
 		pid, err := strconv.Atoi(filepath.Base(proc))
-		if err != nil || spared[pid] {
+		if err != nil || spared[pid] || !worksOn(pid, r, commands) {
 			continue
 		}
-		errs = append(errs, killIfWorkingOn(pid, id))
+		found = true
+		errs = append(errs, killIfWorkingOn(pid, r, commands))
 	}
-	return errors.Join(errs...)
+	return found, errors.Join(errs...)
 }
 
-// killIfWorkingOn looks at the environment through a pidfd that was opened
-// before, so that a reused number cannot hit a stranger.
-func killIfWorkingOn(pid int, id string) error {
-	if !worksOn(pid, id) {
-		return nil
-	}
+// killIfWorkingOn looks at the environment once more through a pidfd, so that a
+// reused number cannot hit a stranger.
+func killIfWorkingOn(pid int, r *engine.Request, commands []string) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return nil // gone
 	}
 	defer unix.Close(fd)
-	if !worksOn(pid, id) {
+	if !worksOn(pid, r, commands) {
 		return nil
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("kill process %d of allocation %q: %w", pid, id, err)
+		return fmt.Errorf("kill process %d of allocation %q: %w", pid, r.ID, err)
 	}
 	return nil
 }
 
-func worksOn(pid int, id string) bool {
-	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if err != nil || !sameHost(pid) {
+// worksOn reads the environment of a process; a dead one has none.
+func worksOn(pid int, r *engine.Request, commands []string) bool {
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil {
 		return false // gone, or not ours
 	}
-	var ours, plugin bool
-	for kv := range bytes.SplitSeq(env, []byte{0}) {
-		ours = ours || string(kv) == "CNI_CONTAINERID="+id
-		plugin = plugin || bytes.HasPrefix(kv, []byte("CNI_COMMAND="))
+	env := map[string]string{}
+	for kv := range bytes.SplitSeq(environ, []byte{0}) {
+		key, value, _ := strings.Cut(string(kv), "=")
+		env[key] = value
 	}
-	return ours && plugin
-}
-
-// sameHost says whether a process runs in the network namespace of the caller's
-// process, which is the host's.
-func sameHost(pid int) bool {
-	own, err := os.Readlink("/proc/self/ns/net")
-	if err != nil {
-		return false
-	}
-	its, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
-	return err == nil && its == own
+	dirs := filepath.SplitList(env["CNI_PATH"])
+	return env["CNI_CONTAINERID"] == r.ID && slices.Contains(dirs, r.Mark) &&
+		(len(commands) == 0 || slices.Contains(commands, env["CNI_COMMAND"]))
 }
 
 // ancestry are the caller's process and all above it.
