@@ -39,6 +39,8 @@ func TestInvalidAllocations(t *testing.T) {
 		"equals in key":      {func(a *Allocation) { a.Args = map[string]string{"a=b": "c"} }, `key "a=b"`},
 		"empty key":          {func(a *Allocation) { a.Args = map[string]string{"": "c"} }, `key ""`},
 		"semicolon in value": {func(a *Allocation) { a.SchedulerArgs = map[string]string{"a": "b;c"} }, `value "b;c" of "a"`},
+		"no UTF-8 in args":   {func(a *Allocation) { a.Args = map[string]string{"a": "\xff"} }, "UTF-8"},
+		"no UTF-8 in netns":  {func(a *Allocation) { a.Netns = "/run/\xff" }, "UTF-8"},
 		"MAC":                {func(a *Allocation) { a.MAC = "02:00" }, `mac "02:00"`},
 		"IP":                 {func(a *Allocation) { a.IPs = []string{"10.0.0.1/24", "10.0.0"} }, `"10.0.0"`},
 		"range":              {func(a *Allocation) { a.IPRanges = [][]IPRange{{{Subnet: "10.0.0.0"}}} }, `subnet "10.0.0.0"`},
@@ -115,7 +117,7 @@ func TestInvalidConfig(t *testing.T) {
 		"long prefix":       {Config{InterfacePrefix: "fifteencharactr"}, "InterfacePrefix"},
 		"slash in prefix":   {Config{InterfacePrefix: "e/"}, "InterfacePrefix"},
 		"engine":            {Config{Engine: "warp"}, `Engine "warp"`},
-		"both":              {Config{Network: "a", Networks: []string{"b", "c"}}, "either Network or Networks"},
+		"both":              {Config{Network: "a", Networks: []string{"b"}}, "either Network or Networks"},
 		"timeout":           {Config{Timeout: -1}, "Timeout"},
 		"attempts":          {Config{Retry: RetryPolicy{Attempts: -1}}, "Retry.Attempts"},
 	} {

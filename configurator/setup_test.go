@@ -3,6 +3,7 @@ package configurator
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
@@ -170,6 +171,7 @@ func TestRetry(t *testing.T) {
 			}
 			require.ErrorContains(t, err, c.wantErr)
 			require.NotErrorIs(t, err, ErrIncomplete)
+			require.Equal(t, name == "index out of range", errors.Is(err, ErrInvalidResult))
 			if c.add.Code != 0 {
 				var cniErr *types.Error
 				require.ErrorAs(t, err, &cniErr)

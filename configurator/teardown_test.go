@@ -118,6 +118,8 @@ func TestNewerRecordIsLeftAlone(t *testing.T) {
 	_, err := w.Setup(t.Context(), a)
 	require.ErrorContains(t, err, "newer version")
 	require.ErrorContains(t, w.Teardown(t.Context(), a), "newer version")
+	_, err = w.Force(t.Context(), a)
+	require.ErrorContains(t, err, "newer version")
 	require.FileExists(t, file)
 	require.Empty(t, w.commands())
 }
@@ -165,6 +167,7 @@ func TestFullStateDirectory(t *testing.T) {
 	records, err := w.List()
 	require.NoError(t, err)
 	require.Len(t, records, 1)
+	require.ErrorIs(t, w.Ready(t.Context()), unix.ENOSPC)
 
 	require.NoError(t, w.Teardown(t.Context(), first))
 	w.requireNoRecords()

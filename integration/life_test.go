@@ -264,7 +264,12 @@ func TestForwardPolicyDrop(t *testing.T) {
 	}))
 	requireSilence(t, h.outside.Path(), "tcp", s.Address+":80")
 
-	// A flush by another tool is noticed, and one Setup mends it.
+	// A flush by another tool is noticed, and one Setup mends it; where the chain of
+	// published ports is all that went, without a new address.
+	require.NoError(t, command("iptables", "-F", "ALLOCNET-ADMIN"))
+	require.ErrorIs(t, h.Check(h.ctx(), a), configurator.ErrUnhealthy)
+	require.Equal(t, s, h.setUp(a))
+	requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "a")
 	require.NoError(t, command("iptables", "-F", "ALLOCNET-ADMIN"))
 	require.NoError(t, command("iptables", "-F", "CNI-FORWARD"))
 	h.setUp(a)
