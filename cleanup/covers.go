@@ -1,6 +1,9 @@
 package cleanup
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"os"
+)
 
 // Covers says whether cleanup knows everything that the plugins of the target
 // can leave on the host, so that after a Force without error and an Audit that
@@ -24,11 +27,21 @@ func Covers(t Target) bool {
 	return true
 }
 
+// firewalldPID is there while firewalld runs.
+var firewalldPID = "/run/firewalld.pid"
+
+func runs(pidFile string) bool {
+	_, err := os.Stat(pidFile)
+	return err == nil
+}
+
 func covered(p pluginConf) bool {
 	switch p.Type {
 	case "bridge", "ptp", "loopback", "portmap", "tuning", "bandwidth":
 	case "firewall":
-		if p.Backend == "firewalld" {
+		// Without a backend in its configuration the plugin takes firewalld where
+		// that runs, whose zones cleanup does not know.
+		if p.Backend == "firewalld" || p.Backend == "" && runs(firewalldPID) {
 			return false
 		}
 	default:

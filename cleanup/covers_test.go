@@ -1,6 +1,8 @@
 package cleanup
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,4 +22,17 @@ func TestCovers(t *testing.T) {
 		require.Equal(t, want, Covers(Target{Attachments: []Attachment{{Config: []byte(config)}}}), config)
 	}
 	require.True(t, Covers(Target{ID: "x"}), "nothing was attached")
+}
+
+func TestCoversWithFirewalld(t *testing.T) {
+	target := func(backend string) Target {
+		return Target{Attachments: []Attachment{{Config: []byte(`{"plugins":[{"type":"firewall","backend":"` + backend + `"}]}`)}}}
+	}
+	saved := firewalldPID
+	t.Cleanup(func() { firewalldPID = saved })
+	firewalldPID = filepath.Join(t.TempDir(), "pid")
+	require.True(t, Covers(target("")))
+	require.NoError(t, os.WriteFile(firewalldPID, nil, 0o600))
+	require.False(t, Covers(target("")), "then the plugin uses it")
+	require.True(t, Covers(target("iptables")))
 }
