@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,9 +30,11 @@ func killStragglers(r *engine.Request, commands ...string) error {
 		if !found || err != nil || try == 20 {
 			return err
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
+
+// deathMilliseconds is how long a killed process is waited for.
+const deathMilliseconds = 100
 
 func killOnce(r *engine.Request, commands []string, spared map[int]bool) (found bool, err error) {
 	procs, err := filepath.Glob("/proc/[0-9]*")
@@ -66,6 +67,8 @@ func killIfWorkingOn(pid int, r *engine.Request, commands []string) error {
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill process %d of allocation %q: %w", pid, r.ID, err)
 	}
+	// The descriptor is readable once the process has ended, see pidfd_open(2).
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, deathMilliseconds)
 	return nil
 }
 
