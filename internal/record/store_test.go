@@ -277,3 +277,18 @@ func TestFirst(t *testing.T) {
 	done(true)
 	hung(true)
 }
+
+// TestFirstLeavesTimeForTheAdd: a caller with a deadline waits for a fraction of
+// it only.
+func TestFirstLeavesTimeForTheAdd(t *testing.T) {
+	s := open(t)
+	hung, err := s.First(t.Context(), "net")
+	require.NoError(t, err)
+	defer hung(false)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	done, err := s.First(ctx, "net")
+	require.NoError(t, err)
+	require.NoError(t, ctx.Err())
+	done(false)
+}
