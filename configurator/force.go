@@ -40,13 +40,10 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 	if r, err := c.store.Get(a.ID); err == nil && r.Phase == record.Ready && sandbox.Validate(r.Netns) == nil {
 		return nil, fmt.Errorf("%w: %q in %q; tear it down", ErrSetUp, a.ID, r.Netns)
 	}
-	flushErr := cleanup.FlushConntrack(ctx, target)
 	removed, err := cleanup.Force(ctx, target)
-	if err == nil {
-		err = flushErr
-	}
+	err = errors.Join(err, cleanup.FlushConntrack(ctx, target))
 	if err != nil {
-		return removed, wrapIncomplete(&record.Record{ID: a.ID}, err)
+		return removed, wrapIncomplete(a.ID, err)
 	}
 	return removed, c.store.Delete(a.ID)
 }
@@ -61,8 +58,7 @@ func (c *Configurator) lockTarget(ctx context.Context, a Allocation) (cleanup.Ta
 		return cleanup.Target{}, nil, err
 	}
 	r, err := c.store.Get(a.ID)
-	var corrupt *record.CorruptError
-	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &corrupt) && !errors.Is(err, record.ErrNewer) {
+	if errors.Is(err, fs.ErrNotExist) || unreadable(err) {
 		r = c.guess(a)
 		err = c.disown(ctx, r)
 	}

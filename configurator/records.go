@@ -46,6 +46,13 @@ func (c *Configurator) load(id string) (*record.Record, error) {
 	return r, err
 }
 
+// unreadable says of the error of a record that nobody can make anything of it;
+// one of a newer version is another one's to read.
+func unreadable(err error) bool {
+	var corrupt *record.CorruptError
+	return errors.As(err, &corrupt) && !errors.Is(err, record.ErrNewer)
+}
+
 // publicRecord is what the outside sees of a record. It is never nil.
 func publicRecord(r *record.Record) (*Record, error) {
 	public := &Record{

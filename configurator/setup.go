@@ -52,10 +52,9 @@ func (c *Configurator) Setup(ctx context.Context, a Allocation) (*Status, error)
 	defer unlock()
 
 	current, err := c.store.Get(a.ID)
-	var corrupt *record.CorruptError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-	case errors.As(err, &corrupt) && !errors.Is(err, record.ErrNewer):
+	case unreadable(err):
 		c.cfg.Logger.Warn("record cannot be read; taking down what it may stand for", "alloc", a.ID, "error", err)
 		if err := c.forget(ctx, a); err != nil {
 			return nil, err

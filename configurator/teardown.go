@@ -38,11 +38,10 @@ func (c *Configurator) Teardown(ctx context.Context, a Allocation) error {
 
 func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 	r, err := c.store.Get(a.ID)
-	var corrupt *record.CorruptError
 	switch {
 	case err == nil:
 		return c.takeDown(ctx, r)
-	case errors.As(err, &corrupt) && !errors.Is(err, record.ErrNewer):
+	case unreadable(err):
 		if a.Netns == "" {
 			return fmt.Errorf("%w: tell the network namespace of the allocation to have it torn down without the record", err)
 		}
@@ -129,9 +128,9 @@ func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
 	flushErr := cleanup.FlushConntrack(ctx, target)
 	left, auditErr := cleanup.Audit(ctx, target)
 	if delErr == nil && auditErr == nil && len(left) == 0 {
-		return wrapIncomplete(r, flushErr)
+		return wrapIncomplete(r.ID, flushErr)
 	}
-	return wrapIncomplete(r, errors.Join(c.force(ctx, r, target, delErr), flushErr))
+	return wrapIncomplete(r.ID, errors.Join(c.force(ctx, r, target, delErr), flushErr))
 }
 
 // recordDeleting says in the record of a ready allocation that it no longer is.
@@ -224,11 +223,11 @@ func (c *Configurator) force(ctx context.Context, r *record.Record, target clean
 	return errors.Join(delErr, leftErr, forceErr, auditErr)
 }
 
-func wrapIncomplete(r *record.Record, err error) error {
+func wrapIncomplete(id string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("allocation %q: %w: %w", r.ID, ErrIncomplete, err)
+	return fmt.Errorf("allocation %q: %w: %w", id, ErrIncomplete, err)
 }
 
 // cleanupTarget is what cleanup has to look for.
