@@ -20,6 +20,7 @@ require (
 )
 
 require (
+	github.com/containernetworking/plugins v1.9.1 // indirect
 	github.com/fatih/color v1.13.0 // indirect
 	github.com/go-logr/logr v1.4.3 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect

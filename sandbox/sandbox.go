@@ -73,3 +73,17 @@ func (s *Sandbox) Close() error {
 func (s *Sandbox) Destroy() error {
 	return errors.Join(Destroy(s.path), s.Close())
 }
+
+// With calls fn with the descriptor of the namespace, which stays open until fn returns; fn must not close it.
+// After [Sandbox.Close] the error is os.ErrClosed.
+func (s *Sandbox) With(fn func(fd int) error) error {
+	conn, err := s.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var fnErr error
+	if err := conn.Control(func(fd uintptr) { fnErr = fn(int(fd)) }); err != nil {
+		return err
+	}
+	return fnErr
+}

@@ -1,0 +1,131 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// doomed is the interface group of links that are about to be deleted.
+const doomed = 0x646f6f6d
+
+// deleter deletes links together. Every single deletion waits for several RCU
+// grace periods with the kernel's configuration lock held; links that leave in
+// one request wait once. So whoever finds nobody deleting begins at once, and
+// all that arrive meanwhile leave together in the next request.
+type deleter struct {
+	socket requester
+	mu     sync.Mutex
+	queue  []*deletion
+	busy   bool
+}
+
+type deletion struct {
+	name string
+	done chan error
+}
+
+func newDeleter() (*deleter, error) {
+	socket, err := openRequester()
+	return &deleter{socket: socket}, err
+}
+
+func (d *deleter) close() {
+	if d != nil {
+		d.socket.close()
+	}
+}
+
+// DeleteLink deletes a link by its name, and with a veth its peer. Links that
+// are deleted at the same time leave in one transaction. A link that is not
+// there is no error: it reports found as false. When the context ends first,
+// the link may be deleted all the same.
+func (h *Host) DeleteLink(ctx context.Context, name string) (found bool, err error) {
+	one := &deletion{name: name, done: make(chan error, 1)}
+	h.deleter.mu.Lock()
+	h.deleter.queue = append(h.deleter.queue, one)
+	if !h.deleter.busy {
+		h.deleter.busy = true
+		go h.deleter.run()
+	}
+	h.deleter.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		return false, fmt.Errorf("delete link %q: %w", name, ctx.Err())
+	case err := <-one.done:
+		if errors.Is(err, unix.ENODEV) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("delete link %q: %w", name, err)
+		}
+		return true, nil
+	}
+}
+
+// run deletes until nothing is left to do.
+func (d *deleter) run() {
+	for {
+		d.mu.Lock()
+		batch := d.queue
+		d.queue = nil
+		d.busy = len(batch) > 0
+		d.mu.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		d.delete(batch)
+	}
+}
+
+func (d *deleter) delete(batch []*deletion) {
+	if len(batch) == 1 {
+		req := d.socket.request(unix.RTM_DELLINK, 0)
+		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+		req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(batch[0].name)))
+		_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+		batch[0].done <- err
+		return
+	}
+	var marked []*deletion
+	for _, one := range batch {
+		if err := d.mark(one.name); err != nil {
+			one.done <- err
+			continue
+		}
+		marked = append(marked, one)
+	}
+	if len(marked) == 0 {
+		return
+	}
+	err := d.deleteGroup()
+	for _, one := range marked {
+		one.done <- err
+	}
+}
+
+func (d *deleter) mark(name string) error {
+	req := d.socket.request(unix.RTM_NEWLINK, 0)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomed)))
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// deleteGroup deletes all marked links. That there is none left means that
+// another process's batch took ours along.
+func (d *deleter) deleteGroup() error {
+	req := d.socket.request(unix.RTM_DELLINK, 0)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomed)))
+	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}

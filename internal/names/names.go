@@ -1,0 +1,70 @@
+// Package names makes every name that allocnet gives to something in the
+// kernel, for those who create and those who delete alike, and reads them back.
+package names
+
+import (
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/hex"
+	"strings"
+)
+
+// Table is the name of allocnet's nftables table, one in each family.
+const Table = "allocnet"
+
+// Owner is the attachment that an object in the kernel belongs to.
+type Owner struct{ Network, ID, IfName string }
+
+const (
+	ownerPrefix = "allocnet:"
+	// maxOwner is what nft shows of an element's comment; an interface's alias
+	// has room for more.
+	maxOwner = 127
+)
+
+// String is the owner as interface aliases and nftables comments have it:
+// allocnet:NETWORK/ID/IFNAME. Parts that would be too long stand as their hash,
+// after a #, so that owners are compared as text.
+func (o Owner) String() string {
+	if s := ownerPrefix + o.Network + "/" + o.ID + "/" + o.IfName; len(s) <= maxOwner {
+		return s
+	}
+	return ownerPrefix + short(o.Network) + "/" + short(o.ID) + "/" + o.IfName
+}
+
+// short is a part of a long owner. CNI allows no # in names.
+func short(part string) string {
+	const most = 50
+	if len(part) <= most {
+		return part
+	}
+	sum := sha256.Sum256([]byte(part))
+	return "#" + hex.EncodeToString(sum[:16])
+}
+
+// ParseOwner reads what String made. Long parts stay hashes: compare with Is.
+func ParseOwner(s string) (Owner, bool) {
+	rest, ok := strings.CutPrefix(s, ownerPrefix)
+	parts := strings.Split(rest, "/")
+	if !ok || len(parts) != 3 {
+		return Owner{}, false
+	}
+	return Owner{Network: parts[0], ID: parts[1], IfName: parts[2]}, true
+}
+
+// OfNetwork reports whether an owner that was read back is of that network.
+func (o Owner) OfNetwork(network string) bool {
+	return o.Network == network || o.Network == short(network)
+}
+
+// OfID reports whether an owner that was read back is of that container.
+func (o Owner) OfID(id string) bool { return o.ID == id || o.ID == short(id) }
+
+var lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// Veth is the name of the host's end of the owner's link: 55 bits of a hash
+// behind the prefix that network managers know to leave alone.
+func (o Owner) Veth() string {
+	sum := sha256.Sum256([]byte(o.Network + "/" + o.ID + "/" + o.IfName))
+	return "veth" + lower.EncodeToString(sum[:7])[:11]
+}

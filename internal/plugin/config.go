@@ -1,0 +1,113 @@
+package plugin
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+)
+
+// Common are the keys that every plugin may find in its configuration: those of
+// the specification. A plugin embeds it and adds its own.
+type Common struct {
+	CNIVersion    string          `json:"cniVersion"`
+	Name          string          `json:"name"`
+	Type          string          `json:"type"`
+	Capabilities  json.RawMessage `json:"capabilities"`
+	IPAM          json.RawMessage `json:"ipam"`
+	DNS           json.RawMessage `json:"dns"`
+	Args          json.RawMessage `json:"args"`
+	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
+	PrevResult    json.RawMessage `json:"prevResult"`
+	// ValidAttachments comes with GC only.
+	ValidAttachments []types.GCAttachment `json:"cni.dev/valid-attachments"`
+}
+
+// UnknownKeyError says that a configuration has a key that the native plugin
+// does not know, or a value of a known one that it does not implement.
+type UnknownKeyError struct{ Key string }
+
+func (e *UnknownKeyError) Error() string {
+	return fmt.Sprintf("the native plugin does not understand the key %q", e.Key)
+}
+
+// Decode reads a configuration into v, a pointer to a struct, and all of it
+// also when the error is an *UnknownKeyError. Any other error is one of CNI code
+// 6, and names the place.
+func Decode(conf []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(conf))
+	d.DisallowUnknownFields()
+	err := d.Decode(v)
+	if err == nil {
+		if _, err := d.Token(); !errors.Is(err, io.EOF) {
+			return decodingError(errors.New("something follows the configuration"))
+		}
+		return nil
+	}
+	quoted, unknown := strings.CutPrefix(err.Error(), "json: unknown field ")
+	if !unknown {
+		return decodingError(err)
+	}
+	if err := json.Unmarshal(conf, v); err != nil {
+		return decodingError(err)
+	}
+	return &UnknownKeyError{Key: strings.Trim(quoted, `"`)}
+}
+
+func decodingError(err error) error {
+	return types.NewError(types.ErrDecodingFailure, "network configuration cannot be read", err.Error())
+}
+
+// IsUnknownKey reports whether an error only says that a key was not
+// understood.
+func IsUnknownKey(err error) bool {
+	var unknown *UnknownKeyError
+	return errors.As(err, &unknown)
+}
+
+// Previous is the prevResult in the newest version; nil where there is none.
+func (c *Common) Previous() (*types100.Result, error) {
+	if len(c.PrevResult) == 0 || string(c.PrevResult) == "null" {
+		return nil, nil
+	}
+	result, err := create.Create(c.CNIVersion, c.PrevResult)
+	if err != nil {
+		return nil, decodingError(fmt.Errorf("prevResult: %w", err))
+	}
+	previous, err := types100.NewResultFromResult(result)
+	if err != nil {
+		return nil, decodingError(fmt.Errorf("prevResult: %w", err))
+	}
+	return previous, nil
+}
+
+// Runtime decodes runtimeConfig, or one part of it, into v. Keys that are not
+// v's belong to other plugins.
+func (c *Common) Runtime(v any) error { return decodePart("runtimeConfig", c.RuntimeConfig, v) }
+
+// CNIArgs decodes args.cni into v, in the same way.
+func (c *Common) CNIArgs(v any) error {
+	var args struct {
+		CNI json.RawMessage `json:"cni"`
+	}
+	if err := decodePart("args", c.Args, &args); err != nil {
+		return err
+	}
+	return decodePart("args.cni", args.CNI, v)
+}
+
+func decodePart(name string, data json.RawMessage, v any) error {
+	if len(data) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return decodingError(fmt.Errorf("%s: %w", name, err))
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package plugin
+
+import (
+	"context"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/ruleset"
+)
+
+// Plugin is one CNI plugin with its configuration. The operations are those of
+// the CNI specification; an error that is no *types.Error stands for code 999.
+//
+// Add returns the result in the newest version; whoever calls converts it. An
+// Add that fails undoes what it did itself. Del is idempotent, succeeds without
+// the namespace, and tries everything before it returns an error.
+type Plugin interface {
+	Add(context.Context, *Call) (*types100.Result, error)
+	Check(context.Context, *Call) error
+	Del(context.Context, *Call) error
+	// Status says whether an Add can be served now: nil, or code 50 or 51.
+	Status(context.Context, *Call) error
+	// GC removes what belongs to the network of the configuration and to none of
+	// its valid attachments.
+	GC(context.Context, *Call) error
+}
+
+// Factory reads a configuration. With an *UnknownKeyError it returns a plugin
+// all the same, which ignores that key as the reference plugins do.
+type Factory func(conf []byte) (Plugin, error)
+
+// Host is what all plugins of one host share. It is safe for concurrent use.
+type Host struct {
+	Kernel *kernel.Host
+	Rules  *ruleset.Ruleset
+	Log    hclog.Logger
+}
+
+// Call is one operation on one attachment. For Status and GC only Path, Config
+// and Host are set.
+type Call struct {
+	ContainerID, Netns, IfName string
+	// Args is CNI_ARGS as it came.
+	Args string
+	// Path is CNI_PATH.
+	Path []string
+	// Config is the network configuration as it came on stdin.
+	Config []byte
+	Host   *Host
+
+	exec *Exec
+	env  []string
+}
+
+// Owner names the attachment in the kernel.
+func (c *Call) Owner(network string) names.Owner {
+	return names.Owner{Network: network, ID: c.ContainerID, IfName: c.IfName}
+}
+
+// Sandbox is rtnetlink in the namespace of the call. It is opened once for all
+// plugins of an operation, and nobody but its opener closes it.
+func (c *Call) Sandbox() (*kernel.Sandbox, error) { return c.exec.openSandbox(c.Netns) }
+
+// ValidOwners are the attachments that a GC must not touch, as owners.
+func ValidOwners(network string, valid []types.GCAttachment) map[string]bool {
+	owners := make(map[string]bool, len(valid))
+	for _, a := range valid {
+		owners[names.Owner{Network: network, ID: a.ContainerID, IfName: a.IfName}.String()] = true
+	}
+	return owners
+}
