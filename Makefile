@@ -31,7 +31,7 @@ deps: ## what the reference plugins and the tests need of the host (iptables, nf
 test: deps lint unit integration ## everything
 	@tools/deps remind
 
-unit: ## unit and contract tests, with the race detector
+unit: plugins ## unit and contract tests, with the race detector
 	go test -race -count=1 $$(go list ./... | grep -v /integration)
 
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins

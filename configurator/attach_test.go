@@ -37,9 +37,9 @@ func (s *spied) Del(ctx context.Context, r *engine.Request) error { return s.del
 
 // spy puts a spied engine, which does what the real one does, in its place.
 func (w *world) spy() *spied {
-	inner := w.engines[EngineExec]
+	inner := w.exec
 	s := &spied{Engine: inner, add: inner.Add, del: inner.Del}
-	w.engines[EngineExec] = s
+	w.exec = s
 	return s
 }
 

@@ -59,12 +59,15 @@ type Config struct {
 type Engine string
 
 const (
-	// EngineAuto chooses for every allocation; it is the zero value's meaning.
+	// EngineAuto is the zero value's meaning: EngineNative for every allocation
+	// of whose plugins at least one is native, else EngineExec.
 	EngineAuto Engine = "auto"
 	// EngineExec runs plugin binaries, through containerd/go-cni.
 	EngineExec Engine = "exec"
-	// EngineNative does the work of the reference plugins inside the process. It
-	// is not part of this build: New refuses it.
+	// EngineNative does the work of the reference plugins loopback, bridge, ptp,
+	// host-local, static, portmap, firewall, bandwidth and tuning inside the
+	// process. Other plugins, and those whose configuration has a key that it
+	// does not understand, run as binaries.
 	EngineNative Engine = "native"
 )
 
@@ -158,11 +161,9 @@ func (c Config) validate() error {
 		bad("InterfacePrefix", c.InterfacePrefix, err.Details+" "+err.Msg)
 	}
 	switch c.Engine {
-	case EngineAuto, EngineExec:
-	case EngineNative:
-		bad("Engine", c.Engine, "not part of this build; use auto or exec")
+	case EngineAuto, EngineExec, EngineNative:
 	default:
-		bad("Engine", c.Engine, "must be auto or exec")
+		bad("Engine", c.Engine, "must be auto, exec or native")
 	}
 	if c.Timeout < 0 {
 		bad("Timeout", c.Timeout, "must not be negative")

@@ -11,6 +11,7 @@ import (
 	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/cniexec"
+	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -20,10 +21,11 @@ import (
 // operations on one allocation run one after the other, on different ones at
 // once.
 type Configurator struct {
-	cfg     Config
-	confs   *conflist.Dir
-	store   *record.Store
-	engines map[Engine]engine.Engine
+	cfg    Config
+	confs  *conflist.Dir
+	store  *record.Store
+	exec   engine.Engine
+	native nativeEngine
 
 	// What tests replace.
 	now    func() time.Time
@@ -42,18 +44,21 @@ func New(cfg Config) (*Configurator, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{StateDir: cfg.StateDir, Subnets: cfg.Subnets})
+	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{
+		StateDir: cfg.StateDir, Subnets: cfg.Subnets, ForBinaries: cfg.Engine == EngineExec,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
 	return &Configurator{
-		cfg:     cfg,
-		confs:   conflist.New(cfg.ConfDir, embedded),
-		store:   record.Open(cfg.StateDir),
-		engines: map[Engine]engine.Engine{EngineExec: cniexec.Engine{}},
-		now:     time.Now,
-		jitter:  randomJitter,
-		sleep:   sleep,
+		cfg:    cfg,
+		confs:  conflist.New(cfg.ConfDir, embedded),
+		store:  record.Open(cfg.StateDir),
+		exec:   cniexec.Engine{},
+		native: native.New(cfg.Logger),
+		now:    time.Now,
+		jitter: randomJitter,
+		sleep:  sleep,
 	}, nil
 }
 
@@ -86,7 +91,7 @@ func (c *Configurator) mappings(a *Allocation) ([]portmap.Mapping, error) {
 func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*record.Record, error) {
 	capabilities, err := a.capabilityArgs(ports)
 	return &record.Record{
-		ID: a.ID, Netns: a.Netns, Phase: record.Adding, Engine: string(EngineExec),
+		ID: a.ID, Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
 		Asked: a.Networks, AskedPorts: a.Ports, Args: a.cniArgs(), Capabilities: capabilities,
 		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, Created: c.now(),
 	}, err
@@ -133,15 +138,19 @@ func (c *Configurator) lookup(name string) (*conflist.Network, error) {
 	return n, nil
 }
 
-// installed finds the plugins of a record that have no binary.
+// installed finds the plugins of a record that need a binary and have none.
 func (c *Configurator) installed(r *record.Record) error {
-	var errs []error
+	e, err := c.engine(r)
+	errs := []error{err}
+	if err != nil {
+		return err
+	}
 	for _, a := range r.Attachments {
 		n, err := conflist.Parse(a.Config)
 		if err != nil {
 			return err
 		}
-		for _, t := range pluginTypes(n) {
+		for _, t := range e.Binaries(n.List) {
 			dirs := c.pluginDirs(t)
 			if _, err := invoke.FindInPath(t, dirs); err != nil {
 				errs = append(errs, fmt.Errorf("%w: network %q needs plugin %q, which is in none of %q; install it there or name its directory",

@@ -135,12 +135,14 @@ func networksOf(r *record.Record) []*conflist.Network {
 // meanwhile (CNI specification, "GC").
 const gcPatience = 10 * time.Second
 
-// gcPlugins runs CNI GC on the networks that know it; of several with the same
-// name, on the last.
+// gcPlugins runs CNI GC on the networks that know it, as those do that have
+// native plugins; of several with the same name, on the last.
 func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Network) error {
 	byName := map[string]*conflist.Network{}
 	for _, n := range networks {
-		if knows, err := version.GreaterThanOrEqualTo(n.List.CNIVersion, "1.1.0"); err == nil && knows && !n.List.DisableGC {
+		knows, err := version.GreaterThanOrEqualTo(n.List.CNIVersion, "1.1.0")
+		knows = err == nil && knows || c.engineOf(n) == c.native
+		if knows && !n.List.DisableGC {
 			byName[n.Name] = n
 		}
 	}
@@ -167,7 +169,7 @@ func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Netwo
 	var errs []error
 	for name, n := range byName {
 		ctx, cancel := context.WithTimeout(ctx, min(c.cfg.Timeout, gcPatience))
-		errs = append(errs, c.engines[EngineExec].GC(ctx, c.pluginDirs(pluginTypes(n)...), n.List, attached[name]))
+		errs = append(errs, c.engineOf(n).GC(ctx, c.pluginDirs(pluginTypes(n)...), n.List, attached[name]))
 		cancel()
 	}
 	return errors.Join(errs...)

@@ -45,13 +45,13 @@ func (c *Configurator) networkReady(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	r := &record.Record{Attachments: []record.Attachment{{Network: n.Name, Config: n.Bytes}}}
+	r := &record.Record{Engine: string(c.cfg.Engine), Attachments: []record.Attachment{{Network: n.Name, Config: n.Bytes}}}
 	if err := c.installed(r); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	return c.engines[EngineExec].Status(ctx, c.pluginDirs(pluginTypes(n)...), n.List)
+	return c.engineOf(n).Status(ctx, c.pluginDirs(pluginTypes(n)...), n.List)
 }
 
 // Network is one network that Setup could be asked for.

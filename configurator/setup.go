@@ -15,7 +15,6 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/forward"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/portmap"
@@ -158,6 +157,9 @@ func (c *Configurator) create(ctx context.Context, r *record.Record) (*Status, e
 	if err := errors.Join(validateNetns(r.Netns), c.planNetworks(r)); err != nil {
 		return nil, err
 	}
+	if err := c.chooseEngine(r); err != nil {
+		return nil, err
+	}
 	if err := errors.Join(c.installed(r), unused(r)); err != nil {
 		return nil, err
 	}
@@ -273,16 +275,25 @@ func (c *Configurator) runPlugins(ctx context.Context, r *record.Record) ([]*typ
 	if err := errors.Join(requestErr, engineErr); err != nil {
 		return nil, err
 	}
+	ctx, cancel := c.leaveTimeToRollBack(ctx)
+	defer cancel()
+	if c.runsInProcess(r) {
+		return e.Add(ctx, req)
+	}
+	return c.runBinaries(ctx, r, func() ([]*types100.Result, error) { return e.Add(ctx, req) })
+}
+
+// runBinaries sees to what the reference plugins leave to others, or cannot do
+// several at a time.
+func (c *Configurator) runBinaries(ctx context.Context, r *record.Record, add func() ([]*types100.Result, error)) ([]*types100.Result, error) {
 	if err := sandbox.LoopbackUp(r.Netns); err != nil {
 		return nil, err
 	}
-	ctx, cancel := c.leaveTimeToRollBack(ctx)
-	defer cancel()
 	done, err := c.store.First(ctx, kinds(r)...)
 	if err != nil {
 		return nil, err
 	}
-	results, err := e.Add(ctx, req)
+	results, err := add()
 	if err == nil {
 		err = openForwarding(r)
 	}
@@ -329,13 +340,4 @@ func (c *Configurator) leaveTimeToRollBack(ctx context.Context) (context.Context
 	}
 	left := deadline.Sub(c.now())
 	return context.WithTimeout(ctx, min(left-min(left/4, rollbackShare), c.cfg.Timeout))
-}
-
-// engine is the one that did the ADD of a record, or is to do it.
-func (c *Configurator) engine(r *record.Record) (engine.Engine, error) {
-	e, ok := c.engines[Engine(r.Engine)]
-	if !ok {
-		return nil, fmt.Errorf("allocation %q is of engine %q, which this build does not have", r.ID, r.Engine)
-	}
-	return e, nil
 }

@@ -124,6 +124,9 @@ func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), forceTime)
 		defer cancel()
 	}
+	if delErr == nil && c.runsInProcess(r) {
+		return nil
+	}
 	target := cleanupTarget(r)
 	flushErr := cleanup.FlushConntrack(ctx, target)
 	left, auditErr := cleanup.Audit(ctx, target)

@@ -32,6 +32,9 @@ type EmbeddedOptions struct {
 	Subnets  []netip.Prefix // at most one per family; default 10.202.0.0/16 and fd0a:110c:2e7::/64
 	Bridge   string         // default EmbeddedBridge
 	MTU      int            // in bytes; 0 leaves it to the kernel
+	// ForBinaries is a network for plugin binaries alone: their firewall needs an
+	// admin chain to let published ports pass.
+	ForBinaries bool
 }
 
 // Embedded returns the network for hosts without a configuration: a bridge
@@ -131,10 +134,17 @@ func (o EmbeddedOptions) list() object {
 		"plugins": []object{
 			{"type": "loopback"},
 			o.bridge(),
-			{"type": "firewall", "backend": "iptables", "iptablesAdminChainName": forward.Chain},
+			o.firewall(),
 			{"type": "portmap", "snat": true, "capabilities": object{"portMappings": true}},
 		},
 	}
+}
+
+func (o EmbeddedOptions) firewall() object {
+	if o.ForBinaries {
+		return object{"type": "firewall", "backend": "iptables", "iptablesAdminChainName": forward.Chain}
+	}
+	return object{"type": "firewall"}
 }
 
 func (o EmbeddedOptions) bridge() object {

@@ -34,6 +34,9 @@ type Engine interface {
 	Del(ctx context.Context, r *Request) error
 	// Status asks the plugins of a network whether they can serve an ADD.
 	Status(ctx context.Context, dirs []string, n *libcni.NetworkConfigList) error
+	// Binaries are the types of a network's plugins, IPAM included, that this
+	// engine runs as binaries.
+	Binaries(n *libcni.NetworkConfigList) []string
 	// GC tells the plugins of a network which attachments still exist.
 	GC(ctx context.Context, dirs []string, n *libcni.NetworkConfigList, valid []types.GCAttachment) error
 }
@@ -87,7 +90,11 @@ func Mark(stateDir string) string {
 	return filepath.Join(stateDir, "mark", strings.NewReplacer(":", "", "[", "", "]", "").Replace(host))
 }
 
-// Path is the CNI_PATH of the request.
+// NoCache is a directory for libcni in which it finds nothing, for nobody can
+// make it. Operations that write nothing there may name it.
+const NoCache = "/proc/self/no-cache"
+
+// Path are the entries of the request's CNI_PATH.
 func (r *Request) Path() []string { return append(slices.Clone(r.PluginDirs), r.Mark) }
 
 // IfName is the name of the interface of attachment i.

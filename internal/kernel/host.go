@@ -44,11 +44,12 @@ func (h *Host) Close() {
 	h.deleter.close()
 }
 
-// Sandbox is rtnetlink in an allocation's namespace. It holds two descriptors
-// until Close.
+// Sandbox is rtnetlink in an allocation's namespace. It is safe for concurrent
+// use and holds three descriptors until Close.
 type Sandbox struct {
 	*netlink.Handle
 	*sandbox.Sandbox
+	requester requester
 }
 
 // OpenSandbox opens the namespace at a path, which must not be the host's own,
@@ -60,11 +61,14 @@ func OpenSandbox(path string) (*Sandbox, error) {
 	}
 	s := &Sandbox{Sandbox: ns}
 	err = ns.Do(func() (err error) {
-		s.Handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		if s.Handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+			return err
+		}
+		s.requester, err = openRequester()
 		return err
 	})
 	if err != nil {
-		ns.Close()
+		s.Close()
 		return nil, fmt.Errorf("open rtnetlink in %q: %w", path, err)
 	}
 	return s, nil
@@ -72,7 +76,10 @@ func OpenSandbox(path string) (*Sandbox, error) {
 
 // Close gives the descriptors back.
 func (s *Sandbox) Close() error {
-	s.Handle.Close()
+	if s.Handle != nil {
+		s.Handle.Close()
+	}
+	s.requester.close()
 	return s.Sandbox.Close()
 }
 

@@ -1,11 +1,13 @@
 package kernel
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -49,13 +51,19 @@ func (h *Host) CreateVeth(v *Veth, to *Sandbox) error {
 		_, err := req.Execute(unix.NETLINK_ROUTE, 0)
 		return err
 	})
-	if errors.Is(err, unix.EXFULL) {
+	switch {
+	case errors.Is(err, unix.EXFULL):
 		return ErrBridgeFull
+	case errors.Is(err, unix.EEXIST):
+		return fmt.Errorf("interface %q of the sandbox, or %q of the host, is there already: %w", v.PeerName, v.Name, err)
+	case err != nil:
+		return fmt.Errorf("create veth %q: %w", v.Name, err)
 	}
-	if err == nil {
-		err = h.describe(v)
+	if err := h.describe(v); err != nil {
+		_, deleteErr := h.DeleteLink(context.Background(), v.Name)
+		return errors.Join(err, deleteErr)
 	}
-	return err
+	return nil
 }
 
 // describe sets what the kernel does not take from a request that creates.
@@ -109,4 +117,14 @@ func RandomMAC() net.HardwareAddr {
 	rand.Read(mac) // never fails
 	mac[0] = mac[0]&^1 | 2
 	return mac
+}
+
+// IsOperational reports whether a link of the host carries traffic: RFC 2863's
+// state up, which for a bridge port means that the bridge forwards.
+func (h *Host) IsOperational(name string) (bool, error) {
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return false, fmt.Errorf("find link %q: %w", name, err)
+	}
+	return link.Attrs().OperState == netlink.OperUp, nil
 }

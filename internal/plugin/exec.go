@@ -27,6 +27,10 @@ type Exec struct {
 	// Binary runs what is not in Plugins, or has a configuration that is not
 	// understood.
 	Binary invoke.Exec
+	// Lenient ignores keys that are not understood, as the reference plugins do,
+	// and says so in the log. It is for the plugin binaries themselves, beside
+	// which there is no other.
+	Lenient bool
 
 	mu      sync.Mutex
 	sandbox *kernel.Sandbox
@@ -53,13 +57,20 @@ func (e *Exec) ExecPlugin(ctx context.Context, path string, conf []byte, environ
 	}
 	command, call := e.call(conf, environ)
 	p, err := e.Plugins[name](conf)
-	if IsUnknownKey(err) {
+	if e.Lenient && p != nil && IsUnknownKey(err) {
+		e.Host.Log.Warn("key of the configuration is ignored", "plugin", name, "because", err)
+		err = nil
+	}
+	if IsUnknownKey(err) && !e.Lenient {
 		path, findErr := e.Binary.FindInPath(name, call.Path)
 		if findErr != nil {
 			return nil, fmt.Errorf("plugin %q: %w, and there is no binary to do it: %w", name, err, findErr)
 		}
 		e.Host.Log.Warn("running the plugin's binary", "plugin", name, "because", err)
 		return e.Binary.ExecPlugin(ctx, path, conf, environ)
+	}
+	if IsUnknownKey(err) {
+		return nil, types.NewError(types.ErrInvalidNetworkConfig, "unsupported configuration", err.Error())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("plugin %q: %w", name, err)
@@ -83,7 +94,7 @@ func run(ctx context.Context, p Plugin, command string, c *Call) (*types100.Resu
 	case "ADD":
 		return p.Add(ctx, c)
 	case "CHECK":
-		return nil, p.Check(ctx, c)
+		return nil, checked(ctx, p.Check(ctx, c))
 	case "DEL":
 		return nil, p.Del(ctx, c)
 	case "STATUS":
@@ -130,7 +141,8 @@ func (e *Exec) call(conf []byte, environ []string) (command string, c *Call) {
 	return command, c
 }
 
-func (e *Exec) openSandbox(path string) (*kernel.Sandbox, error) {
+// Sandbox is the namespace at a path, opened once for the operation.
+func (e *Exec) Sandbox(path string) (*kernel.Sandbox, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.sandbox != nil && e.sandbox.Path() == path {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/kernel"
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/opening"
 	"github.com/allocnet/allocnet/internal/ruleset"
 )
 
@@ -37,7 +38,9 @@ type Factory func(conf []byte) (Plugin, error)
 type Host struct {
 	Kernel *kernel.Host
 	Rules  *ruleset.Ruleset
-	Log    hclog.Logger
+	// Forward lets through iptables what Rules approved.
+	Forward *opening.Opener
+	Log     hclog.Logger
 }
 
 // Call is one operation on one attachment. For Status and GC only Path, Config
@@ -63,7 +66,7 @@ func (c *Call) Owner(network string) names.Owner {
 
 // Sandbox is rtnetlink in the namespace of the call. It is opened once for all
 // plugins of an operation, and nobody but its opener closes it.
-func (c *Call) Sandbox() (*kernel.Sandbox, error) { return c.exec.openSandbox(c.Netns) }
+func (c *Call) Sandbox() (*kernel.Sandbox, error) { return c.exec.Sandbox(c.Netns) }
 
 // ValidOwners are the attachments that a GC must not touch, as owners.
 func ValidOwners(network string, valid []types.GCAttachment) map[string]bool {

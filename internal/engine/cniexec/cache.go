@@ -22,10 +22,6 @@ import (
 // allocation's record alone holds the result. An entry of ours that a crash
 // left behind is among the things that package cleanup looks for.
 
-// noCache is a directory in which libcni finds nothing, for nobody can make it;
-// only DEL and GC, which write nothing, go there.
-const noCache = "/proc/self/no-cache"
-
 // cacheFile is where libcni keeps the result of attachment i.
 func cacheFile(r *engine.Request, i int) string {
 	name := fmt.Sprintf("%s-%s-%s", r.Attachments[i].List.Name, r.ID, r.IfName(i))

@@ -18,7 +18,7 @@ import (
 // they shall.
 func delChain(ctx context.Context, r *engine.Request, i int) error {
 	a := r.Attachments[i]
-	c := libcni.NewCNIConfigWithCacheDir(r.Path(), noCache, &pluginexec.Exec{})
+	c := libcni.NewCNIConfigWithCacheDir(r.Path(), engine.NoCache, &pluginexec.Exec{})
 	var errs []error
 	for _, plugin := range slices.Backward(a.List.Plugins) {
 		one := *a.List

@@ -169,6 +169,18 @@ func remove(ctx context.Context, r *engine.Request) (pending []int, err error) {
 	return pending, errors.Join(err, dropCache(r))
 }
 
+// Binaries implements engine.Engine: all plugins are.
+func (Engine) Binaries(n *libcni.NetworkConfigList) []string {
+	var types []string
+	for _, p := range n.Plugins {
+		types = append(types, p.Network.Type)
+		if ipam := p.Network.IPAM.Type; ipam != "" {
+			types = append(types, ipam)
+		}
+	}
+	return types
+}
+
 // Status implements engine.Engine. It does not go through go-cni, whose Status
 // knows no deadline.
 func (Engine) Status(ctx context.Context, dirs []string, n *libcni.NetworkConfigList) error {
@@ -186,7 +198,7 @@ func (Engine) GC(ctx context.Context, dirs []string, n *libcni.NetworkConfigList
 	if valid == nil {
 		valid = []types.GCAttachment{} // null would not be a list
 	}
-	c := libcni.NewCNIConfigWithCacheDir(dirs, noCache, &pluginexec.Exec{})
+	c := libcni.NewCNIConfigWithCacheDir(dirs, engine.NoCache, &pluginexec.Exec{})
 	if err := c.GCNetworkList(ctx, n, &libcni.GCArgs{ValidAttachments: valid}); err != nil {
 		return fmt.Errorf("GC of network %q: %w", n.Name, err)
 	}

@@ -1,0 +1,13 @@
+// allocnet-plugins is the native plugins as CNI plugin binaries: called by the
+// name of a plugin, through a link, it answers as that plugin.
+package main
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/plugin/builtin"
+)
+
+func main() { os.Exit(plugin.Main(filepath.Base(os.Args[0]), builtin.Plugins)) }

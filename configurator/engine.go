@@ -1,0 +1,75 @@
+package configurator
+
+import (
+	"fmt"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/allocnet/allocnet/internal/conflist"
+	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/record"
+)
+
+// nativeEngine can say for which networks it is worth while.
+type nativeEngine interface {
+	engine.Engine
+	Understands(*libcni.NetworkConfigList) bool
+}
+
+// engine is the one that did the ADD of a record, or is to do it. A record that
+// was made up, or is not planned yet, has none: its networks decide.
+func (c *Configurator) engine(r *record.Record) (engine.Engine, error) {
+	if Engine(r.Engine) == EngineAuto {
+		if err := c.chooseEngine(r); err != nil {
+			return nil, err
+		}
+	}
+	switch Engine(r.Engine) {
+	case EngineExec:
+		return c.exec, nil
+	case EngineNative:
+		return c.native, nil
+	}
+	return nil, fmt.Errorf("allocation %q is of engine %q, which this build does not have", r.ID, r.Engine)
+}
+
+// chooseEngine settles the engine of a record whose networks are known.
+func (c *Configurator) chooseEngine(r *record.Record) error {
+	if Engine(r.Engine) != EngineAuto {
+		return nil
+	}
+	r.Engine = string(EngineExec)
+	for _, a := range r.Attachments {
+		n, err := conflist.Parse(a.Config)
+		if err != nil {
+			return fmt.Errorf("recorded configuration of network %q: %w", a.Network, err)
+		}
+		if c.native.Understands(n.List) {
+			r.Engine = string(EngineNative)
+		}
+	}
+	return nil
+}
+
+// engineOf is the one that a network would be set up with now.
+func (c *Configurator) engineOf(n *conflist.Network) engine.Engine {
+	if c.cfg.Engine == EngineExec || c.cfg.Engine == EngineAuto && !c.native.Understands(n.List) {
+		return c.exec
+	}
+	return c.native
+}
+
+// runsInProcess reports whether every plugin of a record runs inside the
+// process: then DEL has the kernel's word for everything that it removed.
+func (c *Configurator) runsInProcess(r *record.Record) bool {
+	if Engine(r.Engine) != EngineNative {
+		return false
+	}
+	for _, a := range r.Attachments {
+		n, err := conflist.Parse(a.Config)
+		if err != nil || len(c.native.Binaries(n.List)) > 0 {
+			return false
+		}
+	}
+	return true
+}

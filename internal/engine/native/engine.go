@@ -1,0 +1,189 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/plugin/builtin"
+	"github.com/allocnet/allocnet/internal/pluginexec"
+)
+
+// Engine implements engine.Engine. It opens its sockets at first use, in the
+// namespace that the process lives in, and gives them back when it is collected.
+type Engine struct {
+	log  hclog.Logger
+	mu   sync.Mutex
+	host *plugin.Host
+
+	verdicts verdicts
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// New makes the engine. It opens nothing yet.
+func New(log hclog.Logger) *Engine { return &Engine{log: log} }
+
+// open opens the host once.
+func (e *Engine) open() (*plugin.Host, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.host != nil {
+		return e.host, nil
+	}
+	host, err := plugin.OpenHost(e.log)
+	if err != nil {
+		return nil, err
+	}
+	e.host = host
+	runtime.AddCleanup(e, func(h *plugin.Host) { h.Close() }, host)
+	return host, nil
+}
+
+// exec is the runner of one operation.
+func (e *Engine) exec() (*plugin.Exec, error) {
+	host, err := e.open()
+	if err != nil {
+		return nil, err
+	}
+	return &plugin.Exec{Plugins: builtin.Plugins, Host: host, Binary: &pluginexec.Exec{}}, nil
+}
+
+// Add implements engine.Engine.
+func (e *Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, error) {
+	exec, err := e.exec()
+	if err != nil {
+		return nil, fmt.Errorf("ADD allocation %q: %w", r.ID, err)
+	}
+	defer exec.Close()
+	if err := loopbackUp(exec, r.Netns); err != nil {
+		return nil, fmt.Errorf("ADD allocation %q: %w", r.ID, err)
+	}
+	results := make([]*types100.Result, len(r.Attachments))
+	for i, a := range r.Attachments {
+		result, err := newChain(exec, r, i).add(ctx)
+		if err == nil {
+			err = engine.Validate(result)
+		}
+		if err != nil {
+			return results, fmt.Errorf("ADD allocation %q: network %q: %w", r.ID, a.List.Name, err)
+		}
+		results[i] = result
+	}
+	return results, nil
+}
+
+// loopbackUp brings up what every sandbox needs, also where no plugin is named
+// that does it.
+func loopbackUp(exec *plugin.Exec, netns string) error {
+	s, err := exec.Sandbox(netns)
+	if err != nil {
+		return err
+	}
+	return s.SetUp(kernel.Loopback)
+}
+
+// Check implements engine.Engine.
+func (e *Engine) Check(ctx context.Context, r *engine.Request) error {
+	exec, err := e.exec()
+	if err != nil {
+		return fmt.Errorf("CHECK allocation %q: %w", r.ID, err)
+	}
+	defer exec.Close()
+	for i, a := range r.Attachments {
+		if err := checkChain(ctx, newChain(exec, r, i), a); err != nil {
+			return fmt.Errorf("CHECK allocation %q: network %q: %w", r.ID, a.List.Name, err)
+		}
+	}
+	return nil
+}
+
+func checkChain(ctx context.Context, c *chain, a engine.Attachment) error {
+	since, err := version.GreaterThanOrEqualTo(a.List.CNIVersion, "0.4.0")
+	switch {
+	case err != nil:
+		return err
+	case !since:
+		return fmt.Errorf("%w: cniVersion %s", engine.ErrCheckUnsupported, a.List.CNIVersion)
+	case a.List.DisableCheck:
+		return nil
+	}
+	for _, p := range a.List.Plugins {
+		if err := c.run(ctx, "CHECK", p, a.Result); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Del implements engine.Engine. Every plugin is tried.
+func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
+	exec, err := e.exec()
+	if err != nil {
+		return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
+	}
+	defer exec.Close()
+	var errs []error
+	for i, a := range slices.Backward(r.Attachments) {
+		c := newChain(exec, r, i)
+		for _, p := range slices.Backward(a.List.Plugins) {
+			if err := c.run(ctx, "DEL", p, a.Result); err != nil {
+				errs = append(errs, fmt.Errorf("network %q: %w", a.List.Name, err))
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
+	}
+	return nil
+}
+
+// Status implements engine.Engine.
+func (e *Engine) Status(ctx context.Context, dirs []string, n *libcni.NetworkConfigList) error {
+	exec, err := e.exec()
+	if err == nil {
+		err = libcni.NewCNIConfig(dirs, exec).GetStatusNetworkList(ctx, n)
+	}
+	if err != nil {
+		return fmt.Errorf("STATUS of network %q: %w", n.Name, err)
+	}
+	return nil
+}
+
+// GC implements engine.Engine. Native plugins know it in every version of the
+// network's configuration, binaries since 1.1.0.
+func (e *Engine) GC(ctx context.Context, dirs []string, n *libcni.NetworkConfigList, valid []types.GCAttachment) error {
+	if n.DisableGC {
+		return nil
+	}
+	exec, err := e.exec()
+	if err != nil {
+		return fmt.Errorf("GC of network %q: %w", n.Name, err)
+	}
+	defer exec.Close()
+	binaries := e.Binaries(n)
+	knows, err := version.GreaterThanOrEqualTo(n.CNIVersion, "1.1.0")
+	errs := []error{err}
+	c := newChain(exec, &engine.Request{PluginDirs: dirs, Attachments: []engine.Attachment{{List: n}}}, 0)
+	for _, p := range n.Plugins {
+		if knows || !slices.Contains(binaries, p.Network.Type) {
+			errs = append(errs, c.collect(ctx, p, valid))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("GC of network %q: %w", n.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,29 @@
+package kernel
+
+import (
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// OwnedLinks are the names of the host's links whose owner the function names.
+// It reads all links.
+func (h *Host) OwnedLinks(of func(names.Owner) bool) ([]string, error) {
+	var links []netlink.Link
+	err := retryDump(func() (err error) {
+		links, err = h.LinkList()
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	var owned []string
+	for _, link := range links {
+		if owner, ok := names.ParseOwner(link.Attrs().Alias); ok && of(owner) {
+			owned = append(owned, link.Attrs().Name)
+		}
+	}
+	return owned, nil
+}

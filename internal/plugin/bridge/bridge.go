@@ -1,0 +1,191 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/plugin/pair"
+)
+
+// addition is one ADD.
+type addition struct {
+	*bridge
+	call    *plugin.Call
+	sandbox *kernel.Sandbox
+	link    *netlink.Bridge
+	veth    kernel.Veth
+	result  *types100.Result
+}
+
+// Add implements plugin.Plugin.
+func (b *bridge) Add(ctx context.Context, c *plugin.Call) (*types100.Result, error) {
+	mac, err := b.mac(c)
+	if err != nil {
+		return nil, err
+	}
+	if mac == nil {
+		mac = kernel.RandomMAC()
+	}
+	owner := c.Owner(b.Name)
+	a := &addition{bridge: b, call: c, veth: kernel.Veth{
+		Name: owner.Veth(), MAC: kernel.RandomMAC(), Alias: owner.String(),
+		PeerName: c.IfName, PeerMAC: mac, MTU: b.MTU, Hairpin: b.HairpinMode, Isolated: b.PortIsolation,
+	}}
+	if a.sandbox, err = c.Sandbox(); err != nil {
+		return nil, err
+	}
+	if err := plugin.Run(ctx, a.steps()...); err != nil {
+		return nil, err
+	}
+	return a.result, nil
+}
+
+func (a *addition) steps() []plugin.Step {
+	bridge := plugin.Step{Name: "bridge", Do: a.ensureBridge}
+	attach := plugin.Step{Name: "attach interface " + a.call.IfName, Do: a.attach, Undo: a.detach}
+	forwards := plugin.Step{Name: "bridge port", Do: a.awaitPort}
+	if a.ipam == "" {
+		return []plugin.Step{bridge, attach, {Name: "interface", Do: a.bringUp}, forwards}
+	}
+	return []plugin.Step{
+		bridge,
+		{Name: "addresses", Do: a.allocate, Undo: a.release},
+		attach,
+		{Name: "configure interface " + a.call.IfName, Do: a.configure},
+		{Name: "gateway", Do: a.gateway},
+		{Name: "masquerade", Do: a.masquerade, Undo: a.unmasquerade},
+		forwards,
+	}
+}
+
+// ensureBridge finds the bridge or makes it, with a MAC of its own.
+func (a *addition) ensureBridge(context.Context) error {
+	host := a.call.Host.Kernel
+	link, err := host.LinkByName(a.Bridge)
+	if kernel.IsNotFound(err) {
+		link, err = a.createBridge(host)
+	}
+	if err != nil {
+		return fmt.Errorf("bridge %q: %w", a.Bridge, err)
+	}
+	br, ok := link.(*netlink.Bridge)
+	if !ok {
+		return fmt.Errorf("%q already exists but is not a bridge", a.Bridge)
+	}
+	if a.PromiscMode && br.Promisc == 0 {
+		if err := host.SetPromiscOn(br); err != nil {
+			return fmt.Errorf("promiscuous mode of bridge %q: %w", a.Bridge, err)
+		}
+	}
+	if br.Flags&net.FlagUp == 0 {
+		if err := host.LinkSetUp(br); err != nil {
+			return fmt.Errorf("bring up bridge %q: %w", a.Bridge, err)
+		}
+	}
+	a.link, a.veth.Master = br, br.Index
+	a.result = &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
+	return nil
+}
+
+func (a *addition) createBridge(host *kernel.Host) (netlink.Link, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = a.Bridge, a.MTU, kernel.RandomMAC()
+	if err := host.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, err
+	}
+	// Its routes are the host's own business. Without IPv6 there is no such thing.
+	_ = kernel.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_ra", "0")
+	return host.LinkByName(a.Bridge)
+}
+
+func (a *addition) allocate(ctx context.Context) error {
+	r, err := a.ipam.Allocate(ctx, a.call)
+	if err != nil {
+		return err
+	}
+	a.result.IPs, a.result.Routes, a.result.DNS = r.IPs, r.Routes, r.DNS
+	a.route(a.result)
+	a.result.DNS, err = pair.DNS(&a.Common, r.DNS)
+	return err
+}
+
+func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.call) }
+
+// attach makes the link.
+func (a *addition) attach(context.Context) error {
+	if err := a.call.Host.Kernel.CreateVeth(&a.veth, a.sandbox); err != nil {
+		return err
+	}
+	container := &types100.Interface{Name: a.call.IfName, Mac: a.veth.PeerMAC.String(), Sandbox: a.call.Netns}
+	a.result.Interfaces = []*types100.Interface{
+		{Name: a.Bridge, Mac: a.link.HardwareAddr.String()},
+		{Name: a.veth.Name, Mac: a.veth.MAC.String()},
+		container,
+	}
+	return nil
+}
+
+func (a *addition) detach(ctx context.Context) error {
+	_, err := a.call.Host.Kernel.DeleteLink(ctx, a.veth.Name)
+	return err
+}
+
+func (a *addition) configure(ctx context.Context) error {
+	return pair.Configure(ctx, a.sandbox, a.call.IfName, a.result, pair.Options{DAD: a.EnableDAD})
+}
+
+// bringUp is for a link without addresses.
+func (a *addition) bringUp(context.Context) error {
+	if a.DisableContainerInterface {
+		return nil
+	}
+	index, err := a.sandbox.Index(a.call.IfName)
+	if err != nil {
+		return err
+	}
+	return a.sandbox.SetUp(index)
+}
+
+func (a *addition) gateway(context.Context) error {
+	return a.serve(a.call.Host.Kernel, a.link, a.result)
+}
+
+func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.call, a.result) }
+
+func (a *addition) unmasquerade(ctx context.Context) error { return a.masq.Del(ctx, a.call, a.result) }
+
+const (
+	portTime = 3 * time.Second
+	portPoll = 2 * time.Millisecond
+)
+
+// awaitPort waits until the bridge forwards through the new port, which it does
+// once the kernel has noticed that both ends are up. Asking for the link's state
+// makes recent kernels look at once.
+func (a *addition) awaitPort(ctx context.Context) error {
+	if a.DisableContainerInterface {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, portTime)
+	defer cancel()
+	for {
+		up, err := a.call.Host.Kernel.IsOperational(a.veth.Name)
+		if err != nil || up {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for bridge port %q to come up: %w", a.veth.Name, ctx.Err())
+		case <-time.After(portPoll):
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/plugin/pair"
+)
+
+// defaultBridge is the reference plugin's.
+const defaultBridge = "cni0"
+
+// config has the keys of the reference plugin.
+type config struct {
+	plugin.Common
+	Bridge                    string  `json:"bridge"`
+	IsGateway                 bool    `json:"isGateway"`
+	IsDefaultGateway          bool    `json:"isDefaultGateway"`
+	ForceAddress              bool    `json:"forceAddress"`
+	IPMasq                    bool    `json:"ipMasq"`
+	IPMasqBackend             *string `json:"ipMasqBackend"`
+	MTU                       int     `json:"mtu"`
+	HairpinMode               bool    `json:"hairpinMode"`
+	PromiscMode               bool    `json:"promiscMode"`
+	Vlan                      int     `json:"vlan"`
+	VlanTrunk                 []trunk `json:"vlanTrunk"`
+	PreserveDefaultVlan       bool    `json:"preserveDefaultVlan"`
+	MacSpoofChk               bool    `json:"macspoofchk"`
+	EnableDAD                 bool    `json:"enabledad"`
+	DisableContainerInterface bool    `json:"disableContainerInterface"`
+	PortIsolation             bool    `json:"portIsolation"`
+}
+
+type trunk struct {
+	MinID *int `json:"minID"`
+	MaxID *int `json:"maxID"`
+	ID    *int `json:"id"`
+}
+
+// bridge is the plugin.
+type bridge struct {
+	config
+	ipam pair.IPAM
+	masq pair.Masquerade
+}
+
+// New is the plugin's Factory.
+func New(conf []byte) (plugin.Plugin, error) {
+	b := &bridge{config: config{Bridge: defaultBridge}}
+	unknown := plugin.Decode(conf, &b.config)
+	if unknown != nil && !plugin.IsUnknownKey(unknown) {
+		return nil, unknown
+	}
+	var err error
+	if b.ipam, err = pair.IPAMOf(&b.Common); err != nil {
+		return nil, err
+	}
+	if b.IsDefaultGateway {
+		b.IsGateway = true
+	}
+	b.masq = pair.Masquerade{On: b.IPMasq && b.ipam != "", Backend: b.IPMasqBackend, Network: b.Name}
+	if err := b.validate(); err != nil {
+		return nil, err
+	}
+	return b, unknown
+}
+
+// validate finds what cannot be, and what is not implemented here.
+func (b *bridge) validate() error {
+	switch {
+	case b.Vlan < 0 || b.Vlan > 4094:
+		return fmt.Errorf("invalid VLAN ID %d (must be between 0 and 4094)", b.Vlan)
+	case b.ipam != "" && b.DisableContainerInterface:
+		return errors.New("cannot use IPAM when DisableContainerInterface flag is set")
+	case b.HairpinMode && b.PromiscMode:
+		return errors.New("cannot set hairpin mode and promiscuous mode at the same time")
+	case b.Vlan != 0:
+		return &plugin.UnknownKeyError{Key: "vlan"}
+	case len(b.VlanTrunk) > 0:
+		return &plugin.UnknownKeyError{Key: "vlanTrunk"}
+	case b.MacSpoofChk:
+		return &plugin.UnknownKeyError{Key: "macspoofchk"}
+	}
+	return nil
+}
+
+// mac is the hardware address that was asked for; nil if none was. The later
+// ways to ask win: CNI_ARGS, args.cni, runtimeConfig.
+func (b *bridge) mac(c *plugin.Call) (net.HardwareAddr, error) {
+	var env struct {
+		types.CommonArgs
+		MAC types.UnmarshallableString
+	}
+	if c.Args != "" {
+		if err := types.LoadArgs(c.Args, &env); err != nil {
+			return nil, err
+		}
+	}
+	var args, runtime struct {
+		Mac string `json:"mac"`
+	}
+	if err := errors.Join(b.CNIArgs(&args), b.Runtime(&runtime)); err != nil {
+		return nil, err
+	}
+	wanted := string(env.MAC)
+	for _, mac := range []string{args.Mac, runtime.Mac} {
+		if mac != "" {
+			wanted = mac
+		}
+	}
+	if wanted == "" {
+		return nil, nil
+	}
+	mac, err := net.ParseMAC(wanted)
+	if err != nil {
+		return nil, fmt.Errorf("requested MAC: %w", err)
+	}
+	return mac, nil
+}

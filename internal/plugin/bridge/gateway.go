@@ -1,0 +1,115 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/plugins/pkg/ip"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/kernel"
+)
+
+// route completes what the IPAM plugin said: the interface of each address, the
+// gateway where the bridge is one, and default routes.
+func (b *bridge) route(r *types100.Result) {
+	defaulted := map[bool]bool{}
+	for _, address := range r.IPs {
+		address.Interface = types100.Int(2)
+		if address.Gateway == nil && b.IsGateway {
+			address.Gateway = ip.NextIP(address.Address.IP.Mask(address.Address.Mask))
+		}
+		v4 := address.Address.IP.To4() != nil
+		if b.IsDefaultGateway && !defaulted[v4] {
+			defaulted[v4] = true
+			b.defaultRoute(r, address.Gateway)
+		}
+	}
+}
+
+// defaultRoute adds one through a gateway, unless the IPAM plugin names another.
+func (b *bridge) defaultRoute(r *types100.Result, gateway net.IP) {
+	all := net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
+	if gateway.To4() != nil {
+		all = net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+	}
+	for _, route := range r.Routes {
+		if route.GW != nil && route.Dst.String() == all.String() {
+			return
+		}
+	}
+	r.Routes = append(r.Routes, &types.Route{Dst: all, GW: gateway})
+}
+
+// serve makes the bridge the gateway of the addresses' networks.
+func (b *bridge) serve(host *kernel.Host, br *netlink.Bridge, r *types100.Result) error {
+	if !b.IsGateway {
+		return nil
+	}
+	var v4, v6 bool
+	for _, address := range r.IPs {
+		gateway := &net.IPNet{IP: address.Gateway, Mask: address.Address.Mask}
+		if err := b.ensureAddress(host, br, gateway); err != nil {
+			return err
+		}
+		if gateway.IP.To4() != nil {
+			v4 = true
+		} else {
+			v6 = true
+		}
+	}
+	return kernel.EnableForwarding(v4, v6)
+}
+
+// ensureAddress gives the bridge an address. That it is there already is the
+// common case, and found out by adding it; to list the addresses of a host that
+// has thousands would take longer.
+func (b *bridge) ensureAddress(host *kernel.Host, br *netlink.Bridge, want *net.IPNet) error {
+	err := host.AddAddress(br.Index, want, kernel.NoDAD)
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("bridge %q: %w", b.Bridge, err)
+	}
+	if err := b.resolveConflicts(host, br, want); err != nil {
+		return errors.Join(err, host.AddrDel(br, &netlink.Addr{IPNet: want}))
+	}
+	// Once set, the MAC no longer follows that of the ports.
+	if err := host.LinkSetHardwareAddr(br, br.HardwareAddr); err != nil {
+		return fmt.Errorf("pin MAC of bridge %q: %w", b.Bridge, err)
+	}
+	return nil
+}
+
+// resolveConflicts looks at what else the bridge had when it got an address: for
+// IPv4 any other, for IPv6 one of an overlapping network. These go if
+// forceAddress says so.
+func (b *bridge) resolveConflicts(host *kernel.Host, br *netlink.Bridge, want *net.IPNet) error {
+	family := netlink.FAMILY_V6
+	if want.IP.To4() != nil {
+		family = netlink.FAMILY_V4
+	}
+	addresses, err := host.AddrList(br, family)
+	if err != nil {
+		return fmt.Errorf("list addresses of bridge %q: %w", b.Bridge, err)
+	}
+	for _, a := range addresses {
+		overlaps := a.Contains(want.IP) || want.Contains(a.IP)
+		if a.IPNet.String() == want.String() || family == netlink.FAMILY_V6 && !overlaps {
+			continue
+		}
+		if !b.ForceAddress {
+			return fmt.Errorf("bridge %q already has the address %s, which is not the gateway %s of the network; remove it, name another bridge, or set forceAddress",
+				b.Bridge, a.IPNet, want)
+		}
+		if err := host.AddrDel(br, &netlink.Addr{IPNet: a.IPNet}); err != nil {
+			return fmt.Errorf("remove address %s from bridge %q: %w", a.IPNet, b.Bridge, err)
+		}
+	}
+	return nil
+}

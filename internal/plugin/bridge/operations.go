@@ -1,0 +1,92 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/plugin/pair"
+)
+
+// Check implements plugin.Plugin.
+func (b *bridge) Check(ctx context.Context, c *plugin.Call) error {
+	r, err := b.Previous()
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return errors.New("Required prevResult missing") //nolint:staticcheck // the reference plugin's words
+	}
+	if err := b.ipam.Check(ctx, c); err != nil {
+		return err
+	}
+	br, err := b.checkBridge(c, r)
+	if err != nil {
+		return err
+	}
+	if b.DisableContainerInterface {
+		return nil
+	}
+	peer, err := pair.CheckSandbox(c, r)
+	if err != nil {
+		return err
+	}
+	return errors.Join(b.checkPort(c, r, peer, br), b.masq.Check(ctx, c, r))
+}
+
+func (b *bridge) checkBridge(c *plugin.Call, r *types100.Result) (*netlink.Bridge, error) {
+	i := slices.IndexFunc(r.Interfaces, func(itf *types100.Interface) bool {
+		return itf.Name == b.Bridge && itf.Sandbox == ""
+	})
+	if i < 0 {
+		return nil, fmt.Errorf("prevResult has no bridge %q", b.Bridge)
+	}
+	link, err := c.Host.Kernel.LinkByName(b.Bridge)
+	if err != nil {
+		return nil, fmt.Errorf("find bridge %q: %w", b.Bridge, err)
+	}
+	br, ok := link.(*netlink.Bridge)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
+	case r.Interfaces[i].Mac != "" && r.Interfaces[i].Mac != br.HardwareAddr.String():
+		return nil, fmt.Errorf("bridge %q has the MAC %s, not %s", b.Bridge, br.HardwareAddr, r.Interfaces[i].Mac)
+	case b.PromiscMode != (br.Promisc != 0):
+		return nil, fmt.Errorf("bridge %q: promiscuous mode is %v, not %v", b.Bridge, br.Promisc != 0, b.PromiscMode)
+	}
+	return br, nil
+}
+
+// checkPort finds the host's end among the interfaces of the result.
+func (b *bridge) checkPort(c *plugin.Call, r *types100.Result, peer netlink.Link, br *netlink.Bridge) error {
+	var errs []error
+	for _, itf := range r.Interfaces {
+		if itf.Sandbox != "" || itf.Name == b.Bridge {
+			continue
+		}
+		err := pair.CheckHost(c, itf, peer, br.Index)
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, fmt.Errorf("bridge %q has no port for %q", b.Bridge, c.IfName))...)
+}
+
+// Del implements plugin.Plugin.
+func (b *bridge) Del(ctx context.Context, c *plugin.Call) error {
+	return pair.Detach(ctx, c, &b.Common, b.ipam, b.masq)
+}
+
+// Status implements plugin.Plugin.
+func (b *bridge) Status(ctx context.Context, c *plugin.Call) error { return b.ipam.Status(ctx, c) }
+
+// GC implements plugin.Plugin. The bridge stays.
+func (b *bridge) GC(ctx context.Context, c *plugin.Call) error {
+	return pair.Collect(ctx, c, &b.Common, b.ipam, b.masq)
+}

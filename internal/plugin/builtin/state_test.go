@@ -1,0 +1,99 @@
+package builtin_test
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+var random = regexp.MustCompile(`veth\S*|([0-9a-f]{2}:){5}[0-9a-f]{2}|if\d+`)
+
+// scrub leaves out names and addresses that are random, and the columns' widths.
+func scrub(text string) string {
+	text = regexp.MustCompile(`02:aa:(\S+)`).ReplaceAllString(text, "asked-for-$1")
+	text = random.ReplaceAllString(text, "RANDOM")
+	return regexp.MustCompile(` +`).ReplaceAllString(text, " ")
+}
+
+func sorted(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func clone(t testing.TB, v any) any {
+	t.Helper()
+	data, err := json.Marshal(v)
+	require.NoError(t, err)
+	var copied any
+	require.NoError(t, json.Unmarshal(data, &copied))
+	return copied
+}
+
+func removeBridge(t testing.TB) {
+	t.Helper()
+	link, err := netlink.LinkByName("br0")
+	if err == nil {
+		require.NoError(t, netlink.LinkDel(link))
+	}
+}
+
+// requireGone finds no link of the sandbox, no lease and no masquerading.
+func requireGone(t testing.TB, a attachment) {
+	t.Helper()
+	s, err := sandbox.Open(a.netns)
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.Do(func() error {
+		links, err := netlink.LinkList()
+		require.Len(t, links, 1, "only lo")
+		return err
+	}))
+	for _, entry := range list("/var/lib/cni/networks/net") {
+		require.True(t, entry == "lock" || strings.HasPrefix(entry, "last_reserved_ip."), "lease %s is left", entry)
+	}
+	require.NotContains(t, output(t, "iptables-save", "-t", "nat"), a.id)
+	require.NotContains(t, output(t, "nft", "list", "ruleset"), a.id)
+}
+
+func list(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// awaitCarrier waits until the kernel has noticed that both ends of the link are
+// up, which it does some time after they are.
+func awaitCarrier(t testing.TB, a attachment, conf object) {
+	t.Helper()
+	if conf["type"] == "loopback" || conf["disableContainerInterface"] == true {
+		return
+	}
+	s, err := sandbox.Open(a.netns)
+	require.NoError(t, err)
+	defer s.Close()
+	operational := func(name string) bool {
+		link, err := netlink.LinkByName(name)
+		return err == nil && link.Attrs().OperState == netlink.OperUp
+	}
+	require.Eventually(t, func() bool {
+		inside := false
+		require.NoError(t, s.Do(func() error { inside = operational(a.ifName); return nil }))
+		return inside && (conf["type"] != "bridge" || operational("br0"))
+	}, 5*time.Second, 5*time.Millisecond)
+}

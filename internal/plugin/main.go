@@ -1,0 +1,73 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/allocnet/allocnet/internal/pluginexec"
+)
+
+// Main answers as the plugin binary of that name, on stdin, stdout and in the
+// environment as the specification has it, and returns the exit code.
+func Main(name string, plugins map[string]Factory) int {
+	if _, ok := plugins[name]; !ok {
+		fmt.Fprintf(os.Stderr, "%s answers as the CNI plugin whose name it is called by: %s.\n"+
+			"Put links with these names into the runtime's plugin directory: allocnet plugins install DIR\n",
+			name, strings.Join(slices.Sorted(maps.Keys(plugins)), ", "))
+		return 2
+	}
+	m := &multicall{name: name, plugins: plugins}
+	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
+		Add: m.serve, Del: m.serve, Check: m.serve, GC: m.serve, Status: m.serve,
+	}, version.All, "CNI "+name+" plugin of allocnet")
+	if err == nil {
+		return 0
+	}
+	if err := err.Print(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	return 1
+}
+
+// multicall is one plugin of the program.
+type multicall struct {
+	name    string
+	plugins map[string]Factory
+}
+
+// serve runs the command of the environment, and prints its result.
+func (m *multicall) serve(args *skel.CmdArgs) error {
+	log := hclog.New(&hclog.LoggerOptions{Name: m.name, Level: hclog.Warn, Output: os.Stderr})
+	host, err := OpenHost(log)
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	exec := &Exec{Plugins: m.plugins, Host: host, Binary: &pluginexec.Exec{}, Lenient: true}
+	defer exec.Close()
+	out, err := exec.ExecPlugin(context.Background(), native+m.name, args.StdinData, os.Environ())
+	if err != nil {
+		return m.coded(err)
+	}
+	_, err = os.Stdout.Write(out)
+	return err
+}
+
+// coded is the error as a runtime gets it: with the code that a plugin gave it.
+func (m *multicall) coded(err error) error {
+	var coded *types.Error
+	if errors.As(err, &coded) {
+		return coded
+	}
+	return err
+}

@@ -1,0 +1,191 @@
+package pair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/kernel"
+)
+
+// Options are how the sandbox's end gets its addresses.
+type Options struct {
+	// DAD looks for another owner of each IPv6 address first, and waits for it.
+	DAD bool
+	// ViaGateway sends everything, the own network too, through the gateway.
+	ViaGateway bool
+}
+
+// Configure brings the sandbox's end up and gives it the addresses and routes of
+// a result.
+func Configure(ctx context.Context, s *kernel.Sandbox, name string, r *types100.Result, o Options) error {
+	index, err := s.Index(name)
+	if err != nil {
+		return err
+	}
+	v6 := hasIPv6(r)
+	if v6 {
+		if err := enableIPv6(s, name, o.DAD); err != nil {
+			return err
+		}
+	}
+	if err := s.SetUp(index); err != nil {
+		return err
+	}
+	for _, ip := range r.IPs {
+		if err := addAddress(s, index, ip, o); err != nil {
+			return err
+		}
+	}
+	if v6 && o.DAD {
+		if err := settle(ctx, s, index); err != nil {
+			return err
+		}
+	}
+	return addRoutes(s, index, r)
+}
+
+func hasIPv6(r *types100.Result) bool {
+	for _, ip := range r.IPs {
+		if ip.Address.IP.To4() == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// enableIPv6 lets the interface and loopback have IPv6 addresses, and the
+// interface keep its own while it is down.
+func enableIPv6(s *kernel.Sandbox, name string, dad bool) error {
+	return s.Do(func() error {
+		conf := "net/ipv6/conf/"
+		err := errors.Join(
+			kernel.SetSysctl(conf+"lo/disable_ipv6", "0"),
+			kernel.SetSysctl(conf+name+"/disable_ipv6", "0"),
+			kernel.SetSysctl(conf+name+"/keep_addr_on_down", "1"),
+		)
+		if dad {
+			return errors.Join(err, kernel.SetSysctl(conf+name+"/enhanced_dad", "1"), kernel.SetSysctl(conf+name+"/accept_dad", "1"))
+		}
+		return errors.Join(err, kernel.SetSysctl(conf+name+"/accept_dad", "0"))
+	})
+}
+
+// addAddress adds one address. Where everything goes through the gateway, the
+// routes that the kernel would make for the network are made the other way.
+func addAddress(s *kernel.Sandbox, index int, ip *types100.IPConfig, o Options) error {
+	flags := 0
+	if ip.Address.IP.To4() == nil && !o.DAD {
+		flags |= kernel.NoDAD
+	}
+	if !o.ViaGateway {
+		return s.AddAddress(index, &ip.Address, flags)
+	}
+	if err := s.AddAddress(index, &ip.Address, flags|kernel.NoPrefixRoute); err != nil {
+		return err
+	}
+	return addGatewayRoutes(s, index, ip)
+}
+
+// addGatewayRoutes reach the gateway directly, and the network through it.
+func addGatewayRoutes(s *kernel.Sandbox, index int, ip *types100.IPConfig) error {
+	network := &net.IPNet{IP: ip.Address.IP.Mask(ip.Address.Mask), Mask: ip.Address.Mask}
+	for _, r := range []netlink.Route{
+		{Dst: HostPrefix(ip.Gateway), Scope: netlink.SCOPE_LINK},
+		{Dst: network, Scope: netlink.SCOPE_UNIVERSE, Gw: ip.Gateway},
+	} {
+		r.LinkIndex, r.Src = index, ip.Address.IP
+		if err := s.RouteAdd(&r); err != nil {
+			return fmt.Errorf("add route to %s: %w", r.Dst, err)
+		}
+	}
+	return nil
+}
+
+// HostPrefix is the prefix of one address alone.
+func HostPrefix(ip net.IP) *net.IPNet {
+	if v4 := ip.To4(); v4 != nil {
+		return &net.IPNet{IP: v4, Mask: net.CIDRMask(32, 32)}
+	}
+	return &net.IPNet{IP: ip, Mask: net.CIDRMask(128, 128)}
+}
+
+// addRoutes adds the routes of a result. Those without a gateway get the first
+// one of their family.
+func addRoutes(s *kernel.Sandbox, index int, r *types100.Result) error {
+	var v4, v6 net.IP
+	for _, ip := range r.IPs {
+		if ip.Gateway.To4() != nil && v4 == nil {
+			v4 = ip.Gateway
+		} else if ip.Gateway.To4() == nil && v6 == nil {
+			v6 = ip.Gateway
+		}
+	}
+	for _, route := range r.Routes {
+		gateway := route.GW
+		if gateway == nil {
+			gateway = v6
+			if route.Dst.IP.To4() != nil {
+				gateway = v4
+			}
+		}
+		if err := s.RouteAddEcmp(kernelRoute(route, index, gateway)); err != nil {
+			return fmt.Errorf("add route to %s via %s: %w", route.Dst.String(), gateway, err)
+		}
+	}
+	return nil
+}
+
+func kernelRoute(r *types.Route, index int, gateway net.IP) *netlink.Route {
+	route := &netlink.Route{
+		Dst: &r.Dst, LinkIndex: index, Gw: gateway, Priority: r.Priority, MTU: r.MTU, AdvMSS: r.AdvMSS,
+	}
+	if r.Table != nil {
+		route.Table = *r.Table
+	}
+	if r.Scope != nil {
+		route.Scope = netlink.Scope(*r.Scope)
+	}
+	return route
+}
+
+const (
+	settleTime = 5 * time.Second
+	settlePoll = 10 * time.Millisecond
+)
+
+// settle waits until no address of the link is tentative any more.
+func settle(ctx context.Context, s *kernel.Sandbox, index int) error {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	for {
+		addresses, err := s.Addresses(index)
+		if err != nil {
+			return err
+		}
+		tentative := ""
+		for _, a := range addresses {
+			if a.Flags&unix.IFA_F_DADFAILED != 0 {
+				return fmt.Errorf("address %s: somebody else has it", a.IPNet)
+			}
+			if a.Flags&unix.IFA_F_TENTATIVE != 0 {
+				tentative = a.IPNet.String()
+			}
+		}
+		if tentative == "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait until nobody else has address %s: %w", tentative, ctx.Err())
+		case <-time.After(settlePoll):
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package pair
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"sync"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/plugin"
+)
+
+// Detach takes an attachment away: its masquerading, its link, and at last its
+// addresses, which then may be somebody else's. Everything is tried.
+func Detach(ctx context.Context, c *plugin.Call, common *plugin.Common, ipam IPAM, m Masquerade) error {
+	previous, prevErr := common.Previous()
+	masqErr := m.Del(ctx, c, previous)
+	_, linkErr := c.Host.Kernel.DeleteLink(ctx, c.Owner(common.Name).Veth())
+	return errors.Join(prevErr, masqErr, linkErr, detachReference(c, common, previous, m), ipam.Release(ctx, c))
+}
+
+// detachReference takes away what a reference plugin made, if the result says
+// that it did: no interface in it is named as ours are. Without a result, an
+// interface in the sandbox may be anybody's.
+func detachReference(c *plugin.Call, common *plugin.Common, previous *types100.Result, m Masquerade) error {
+	if previous == nil || has(previous, c.Owner(common.Name).Veth(), "") || !has(previous, c.IfName, c.Netns) {
+		return nil
+	}
+	return errors.Join(deleteInside(c), m.DelReference(c, previous))
+}
+
+func deleteInside(c *plugin.Call) error {
+	if c.Netns == "" {
+		return nil
+	}
+	s, err := c.Sandbox()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	link, err := s.LinkByName(c.IfName)
+	if err == nil {
+		err = s.LinkDel(link)
+	}
+	if kernel.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func has(r *types100.Result, name, sandbox string) bool {
+	return slices.ContainsFunc(r.Interfaces, func(itf *types100.Interface) bool {
+		return itf.Name == name && itf.Sandbox == sandbox
+	})
+}
+
+// Collect is GC: links and elements whose owner is of the network and not among
+// the valid attachments, and their addresses.
+func Collect(ctx context.Context, c *plugin.Call, common *plugin.Common, ipam IPAM, m Masquerade) error {
+	stale := common.Stale()
+	return errors.Join(
+		c.Host.Rules.DelOwned(ctx, stale),
+		m.collect(common),
+		collectLinks(ctx, c, stale),
+		ipam.GC(ctx, c),
+	)
+}
+
+// collectLinks deletes them at once, so that they leave together.
+func collectLinks(ctx context.Context, c *plugin.Call, stale func(names.Owner) bool) error {
+	owned, err := c.Host.Kernel.OwnedLinks(stale)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(owned))
+	var running sync.WaitGroup
+	for i, name := range owned {
+		running.Go(func() { _, errs[i] = c.Host.Kernel.DeleteLink(ctx, name) })
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,98 @@
+package pair
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/plugins/pkg/ip"
+
+	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/ruleset"
+)
+
+// Masquerade is ipMasq and ipMasqBackend of a network. Where a backend is named,
+// its rules are laid out as the reference plugins lay them; else they are
+// elements of allocnet's tables.
+type Masquerade struct {
+	On      bool
+	Backend *string
+	Network string
+}
+
+// Add lets traffic from the addresses of a result leave with the host's.
+func (m Masquerade) Add(ctx context.Context, c *plugin.Call, r *types100.Result) error {
+	if !m.On {
+		return nil
+	}
+	if m.Backend == nil {
+		return c.Host.Rules.Add(ctx, m.elements(c, r))
+	}
+	return ip.SetupIPMasqForNetworks(m.Backend, networks(r), m.Network, c.IfName, c.ContainerID)
+}
+
+// Del takes it back. Without a result only what names its owner is found.
+func (m Masquerade) Del(ctx context.Context, c *plugin.Call, r *types100.Result) error {
+	if !m.On {
+		return nil
+	}
+	if m.Backend != nil {
+		return m.DelReference(c, r)
+	}
+	if r == nil {
+		return plugin.DelOwned(ctx, c, m.Network)
+	}
+	return c.Host.Rules.Del(ctx, m.elements(c, r))
+}
+
+// DelReference takes back what the reference plugins made.
+func (m Masquerade) DelReference(c *plugin.Call, r *types100.Result) error {
+	if !m.On || r == nil {
+		return nil
+	}
+	if err := ip.TeardownIPMasqForNetworks(networks(r), m.Network, c.IfName, c.ContainerID); err != nil {
+		return fmt.Errorf("remove masquerading: %w", err)
+	}
+	return nil
+}
+
+// Check finds it in place. The reference plugins do not look for theirs.
+func (m Masquerade) Check(ctx context.Context, c *plugin.Call, r *types100.Result) error {
+	if !m.On || m.Backend != nil {
+		return nil
+	}
+	return c.Host.Rules.Check(ctx, m.elements(c, r))
+}
+
+// collect removes what the reference layouts have of attachments that are no
+// more.
+func (m Masquerade) collect(common *plugin.Common) error {
+	if !m.On || m.Backend == nil {
+		return nil
+	}
+	return ip.GCIPMasqForNetwork(common.Name, common.ValidAttachments)
+}
+
+func (m Masquerade) elements(c *plugin.Call, r *types100.Result) *ruleset.Elements {
+	e := &ruleset.Elements{Owner: c.Owner(m.Network)}
+	for _, ip := range r.IPs {
+		e.Masquerade = append(e.Masquerade, prefix(ip.Address))
+	}
+	return e
+}
+
+func prefix(n net.IPNet) netip.Prefix {
+	addr, _ := netip.AddrFromSlice(n.IP)
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(addr.Unmap(), bits)
+}
+
+func networks(r *types100.Result) []*net.IPNet {
+	list := make([]*net.IPNet, len(r.IPs))
+	for i, ip := range r.IPs {
+		list[i] = &ip.Address
+	}
+	return list
+}

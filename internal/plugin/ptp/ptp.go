@@ -1,0 +1,195 @@
+// Package ptp is the native ptp plugin: a pair of links between the host and the
+// sandbox, without a bridge, over which everything is routed.
+package ptp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/plugin/pair"
+)
+
+// ptp is the plugin, with the keys of the reference plugin.
+type ptp struct {
+	plugin.Common
+	IPMasq        bool    `json:"ipMasq"`
+	IPMasqBackend *string `json:"ipMasqBackend"`
+	MTU           int     `json:"mtu"`
+
+	ipam pair.IPAM
+	masq pair.Masquerade
+}
+
+// New is the plugin's Factory.
+func New(conf []byte) (plugin.Plugin, error) {
+	p := &ptp{}
+	unknown := plugin.Decode(conf, p)
+	if unknown != nil && !plugin.IsUnknownKey(unknown) {
+		return nil, unknown
+	}
+	var err error
+	if p.ipam, err = pair.IPAMOf(&p.Common); err != nil {
+		return nil, err
+	}
+	p.masq = pair.Masquerade{On: p.IPMasq, Backend: p.IPMasqBackend, Network: p.Name}
+	return p, unknown
+}
+
+// addition is one ADD.
+type addition struct {
+	*ptp
+	call    *plugin.Call
+	sandbox *kernel.Sandbox
+	veth    kernel.Veth
+	result  *types100.Result
+}
+
+// Add implements plugin.Plugin.
+func (p *ptp) Add(ctx context.Context, c *plugin.Call) (*types100.Result, error) {
+	if p.ipam == "" {
+		return nil, errors.New("ptp needs an IPAM plugin: its configuration has no ipam.type")
+	}
+	owner := c.Owner(p.Name)
+	a := &addition{ptp: p, call: c, veth: kernel.Veth{
+		Name: owner.Veth(), MAC: kernel.RandomMAC(), Alias: owner.String(),
+		PeerName: c.IfName, PeerMAC: kernel.RandomMAC(), MTU: p.MTU,
+	}}
+	var err error
+	if a.sandbox, err = c.Sandbox(); err != nil {
+		return nil, err
+	}
+	err = plugin.Run(ctx,
+		plugin.Step{Name: "addresses", Do: a.allocate, Undo: a.release},
+		plugin.Step{Name: "attach interface " + c.IfName, Do: a.attach, Undo: a.detach},
+		plugin.Step{Name: "configure interface " + c.IfName, Do: a.configure},
+		plugin.Step{Name: "host", Do: a.serve},
+		plugin.Step{Name: "masquerade", Do: a.masquerade},
+	)
+	if err != nil {
+		return nil, err
+	}
+	return a.result, nil
+}
+
+// allocate asks for the addresses and completes the result. There is nothing to
+// route through without a gateway.
+func (a *addition) allocate(ctx context.Context) error {
+	r, err := a.ipam.Allocate(ctx, a.call)
+	if err != nil {
+		return err
+	}
+	err = a.complete(r)
+	if err != nil {
+		return errors.Join(err, a.release(ctx))
+	}
+	return nil
+}
+
+func (a *addition) complete(r *types100.Result) (err error) {
+	for _, ip := range r.IPs {
+		if ip.Gateway == nil {
+			return fmt.Errorf("the IPAM plugin named no gateway for %s", ip.Address.String())
+		}
+		ip.Interface = types100.Int(1)
+	}
+	a.result = &types100.Result{
+		CNIVersion: types100.ImplementedSpecVersion, IPs: r.IPs, Routes: r.Routes,
+		Interfaces: []*types100.Interface{
+			{Name: a.veth.Name, Mac: a.veth.MAC.String()},
+			{Name: a.veth.PeerName, Mac: a.veth.PeerMAC.String(), Sandbox: a.call.Netns},
+		},
+	}
+	a.result.DNS, err = pair.DNS(&a.Common, r.DNS)
+	return err
+}
+
+func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.call) }
+
+func (a *addition) attach(context.Context) error {
+	return a.call.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
+}
+
+func (a *addition) detach(ctx context.Context) error {
+	_, err := a.call.Host.Kernel.DeleteLink(ctx, a.veth.Name)
+	return err
+}
+
+func (a *addition) configure(ctx context.Context) error {
+	return pair.Configure(ctx, a.sandbox, a.call.IfName, a.result, pair.Options{ViaGateway: true})
+}
+
+// serve makes the host's end the gateway of each address, and the way to it. It
+// goes with the link.
+func (a *addition) serve(context.Context) error {
+	host := a.call.Host.Kernel
+	index, err := host.Index(a.veth.Name)
+	if err != nil {
+		return err
+	}
+	var v4, v6 bool
+	for _, ip := range a.result.IPs {
+		if err := host.AddAddress(index, pair.HostPrefix(ip.Gateway), kernel.NoDAD); err != nil {
+			return err
+		}
+		route := &netlink.Route{LinkIndex: index, Scope: netlink.SCOPE_HOST, Dst: pair.HostPrefix(ip.Address.IP)}
+		if err := host.RouteAdd(route); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("add route to %s: %w", route.Dst, err)
+		}
+		if ip.Address.IP.To4() != nil {
+			v4 = true
+		} else {
+			v6 = true
+		}
+	}
+	return kernel.EnableForwarding(v4, v6)
+}
+
+func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.call, a.result) }
+
+// Check implements plugin.Plugin.
+func (p *ptp) Check(ctx context.Context, c *plugin.Call) error {
+	r, err := p.Previous()
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return errors.New("ptp: Required prevResult missing")
+	}
+	if err := p.ipam.Check(ctx, c); err != nil {
+		return err
+	}
+	peer, err := pair.CheckSandbox(c, r)
+	if err != nil {
+		return err
+	}
+	return errors.Join(checkHost(c, r, peer), p.masq.Check(ctx, c, r))
+}
+
+func checkHost(c *plugin.Call, r *types100.Result, peer netlink.Link) error {
+	for _, itf := range r.Interfaces {
+		if itf.Sandbox == "" {
+			return pair.CheckHost(c, itf, peer, 0)
+		}
+	}
+	return errors.New("prevResult has no interface of the host")
+}
+
+// Del implements plugin.Plugin.
+func (p *ptp) Del(ctx context.Context, c *plugin.Call) error {
+	return pair.Detach(ctx, c, &p.Common, p.ipam, p.masq)
+}
+
+// Status implements plugin.Plugin.
+func (p *ptp) Status(ctx context.Context, c *plugin.Call) error { return p.ipam.Status(ctx, c) }
+
+// GC implements plugin.Plugin.
+func (p *ptp) GC(ctx context.Context, c *plugin.Call) error {
+	return pair.Collect(ctx, c, &p.Common, p.ipam, p.masq)
+}
