@@ -31,6 +31,9 @@ type Target struct {
 	Ports []portmap.Mapping
 	// Addresses are addresses of the allocation beside those of the results.
 	Addresses []Address
+	// StateDir is where the allocation's record is kept, which objects in the kernel tell their owners by; "" is the
+	// default one.
+	StateDir string
 	// CacheDirs are libcni cache directories. Results lie in <dir>/results/<network>-<ID>-<IfName>.
 	CacheDirs []string
 }
@@ -40,13 +43,14 @@ type Kind string
 
 // The kinds of leftovers.
 const (
-	KindLink          Kind = "link"
-	KindIPTablesRule  Kind = "iptables-rule"
-	KindIPTablesChain Kind = "iptables-chain" // with the rules in it
-	KindNFTablesRule  Kind = "nftables-rule"
-	KindLease         Kind = "lease"
-	KindConntrack     Kind = "conntrack" // all entries of one protocol and address
-	KindCache         Kind = "cache"
+	KindLink            Kind = "link"
+	KindIPTablesRule    Kind = "iptables-rule"
+	KindIPTablesChain   Kind = "iptables-chain" // with the rules in it
+	KindNFTablesRule    Kind = "nftables-rule"
+	KindNFTablesElement Kind = "nftables-element" // of allocnet's own tables
+	KindLease           Kind = "lease"
+	KindConntrack       Kind = "conntrack" // all entries of one protocol and address
+	KindCache           Kind = "cache"
 )
 
 // Leftover is one object that an allocation left on the host.

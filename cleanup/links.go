@@ -29,13 +29,13 @@ func (l hostLink) leftover() Leftover {
 	return Leftover{Kind: KindLink, Network: l.network, Object: l.Attrs().Name}
 }
 
-func (f *linkFinder) find(context.Context) ([]Leftover, error) {
+func (f *linkFinder) find(ctx context.Context) ([]Leftover, error) {
 	var errs []error
 	f.found = nil
 	for _, a := range f.attachments {
-		errs = append(errs, f.findNamed(a), f.findIfb(a))
+		errs = append(errs, f.findNamed(a), f.findOwned(a), f.findIfb(a))
 	}
-	errs = append(errs, f.findPeers())
+	errs = append(errs, f.findAllOwned(ctx), f.findPeers())
 	var list []Leftover
 	for _, l := range f.found {
 		list = append(list, l.leftover())

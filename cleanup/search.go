@@ -29,6 +29,7 @@ type search struct {
 	cache     cacheFinder
 	leases    leaseFinder
 	links     linkFinder
+	elements  elementFinder
 	nftables  nftablesFinder
 	iptables  iptablesFinder
 	conntrack conntrackFinder
@@ -53,6 +54,7 @@ func newSearch(t Target) *search {
 	s.cache.search = s
 	s.leases.search = s
 	s.links.search = s
+	s.elements.search = s
 	s.nftables.search = s
 	s.iptables = iptablesFinder{search: s, open: openTables}
 	s.conntrack.search = s
@@ -78,13 +80,13 @@ func parseResult(data []byte) *current.Result {
 // find looks with every finder. The order matters: a cached result stands in for an unknown one, and leases and
 // rules tell addresses that later finders look for.
 func (s *search) find(ctx context.Context) ([]Leftover, error) {
-	return each(ctx, finder.find, &s.cache, &s.leases, &s.links, &s.nftables, &s.iptables, &s.conntrack)
+	return each(ctx, finder.find, &s.cache, &s.leases, &s.links, &s.elements, &s.nftables, &s.iptables, &s.conntrack)
 }
 
 // remove takes away what find found. Leases come after everything that bears their address: once a lease is gone,
 // the address can be another allocation's.
 func (s *search) remove(ctx context.Context) ([]Leftover, error) {
-	return each(ctx, finder.remove, &s.links, &s.iptables, &s.nftables, &s.conntrack, &s.leases, &s.cache)
+	return each(ctx, finder.remove, &s.links, &s.elements, &s.iptables, &s.nftables, &s.conntrack, &s.leases, &s.cache)
 }
 
 // flush deletes connection tracking entries only. Rules, which cost the most to list, are consulted only when they

@@ -11,6 +11,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/allocnet/allocnet/internal/names"
 )
 
 // Config says where networks and plugins are found and how they are run. The
@@ -84,7 +86,7 @@ type RetryPolicy struct {
 // Defaults of the Config.
 const (
 	DefaultConfDir         = "/etc/cni/net.d"
-	DefaultStateDir        = "/run/allocnet"
+	DefaultStateDir        = names.DefaultStateDir
 	DefaultInterfacePrefix = "eth"
 	DefaultTimeout         = time.Minute
 )

@@ -55,7 +55,7 @@ func New(cfg Config) (*Configurator, error) {
 		confs:  conflist.New(cfg.ConfDir, embedded),
 		store:  record.Open(cfg.StateDir),
 		exec:   cniexec.Engine{},
-		native: native.New(cfg.Logger),
+		native: native.New(cfg.Logger, cfg.StateDir),
 		now:    time.Now,
 		jitter: randomJitter,
 		sleep:  sleep,

@@ -257,7 +257,7 @@ func TestConntrackIsFlushed(t *testing.T) {
 func TestCleanupTarget(t *testing.T) {
 	address := cleanup.Address{Network: "a", IP: netip.MustParseAddr("10.0.0.2")}
 	port := portmap.Mapping{HostPort: 1, ContainerPort: 2, Protocol: "tcp"}
-	got := cleanupTarget(&record.Record{
+	got := (&Configurator{}).cleanupTarget(&record.Record{
 		ID: "x", Netns: "/ns", Ports: []portmap.Mapping{port}, Addresses: []cleanup.Address{address},
 		Attachments: []record.Attachment{{Network: "a", IfName: "eth0", Config: []byte("{}"), Result: []byte("{ }")}, {Network: "b", IfName: "eth1"}},
 	})

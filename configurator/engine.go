@@ -1,6 +1,7 @@
 package configurator
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/containernetworking/cni/libcni"
@@ -10,10 +11,12 @@ import (
 	"github.com/allocnet/allocnet/internal/record"
 )
 
-// nativeEngine can say for which networks it is worth while.
+// nativeEngine can say for which networks it is worth while, and mend an
+// allocation without a DEL.
 type nativeEngine interface {
 	engine.Engine
 	Understands(*libcni.NetworkConfigList) bool
+	Repair(context.Context, *engine.Request) error
 }
 
 // engine is the one that did the ADD of a record, or is to do it. A record that

@@ -66,5 +66,5 @@ func (c *Configurator) lockTarget(ctx context.Context, a Allocation) (cleanup.Ta
 		unlock()
 		return cleanup.Target{}, nil, err
 	}
-	return cleanupTarget(r), unlock, nil
+	return c.cleanupTarget(r), unlock, nil
 }

@@ -17,6 +17,7 @@ import (
 )
 
 // GC takes away every allocation that is not live: those that have a record,
+// those that the kernel names as owners of something in the Config's networks,
 // and those that hold only an address of the embedded network. live must name
 // every allocation for which Setup was called and Teardown was not; what is set
 // up while GC runs is left alone.
@@ -37,7 +38,7 @@ func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error)
 		c.cfg.OnForced(id, removed)
 	}
 	started := c.now()
-	ids, err := c.known()
+	ids, lost, err := c.known(ctx)
 	errs := []error{err}
 	networks := c.configured()
 	for _, id := range ids {
@@ -54,7 +55,7 @@ func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error)
 		if ctx.Err() != nil {
 			return report, errors.Join(append(errs, ctx.Err())...)
 		}
-		of, removed, err := collecting.collect(ctx, id, started)
+		of, removed, err := collecting.collect(ctx, id, lost[id], started)
 		networks = append(networks, of...)
 		switch {
 		case err != nil:
@@ -69,23 +70,42 @@ func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error)
 	return report, errors.Join(errs...)
 }
 
-// known are the allocations that have a record or an address of the embedded
-// network, sorted.
-func (c *Configurator) known() ([]string, error) {
-	ids, err := c.store.IDs()
+// known are the allocations that have a record, and those that have lost it: by
+// an address of the embedded network, or by what names them in the kernel as its
+// owner in one of the Config's. ids is sorted; lost tells the networks of those
+// without a record.
+func (c *Configurator) known(ctx context.Context) (ids []string, lost map[string][]string, err error) {
+	ids, err = c.store.IDs()
 	errs := []error{err}
+	lost = map[string][]string{}
+	note := func(network string, owners []string, err error) {
+		errs = append(errs, err)
+		for _, id := range owners {
+			ids = append(ids, id)
+			lost[id] = append(lost[id], network)
+		}
+	}
+	networks := c.configured()
 	if n, err := c.confs.Lookup(conflist.EmbeddedName); err == nil && n.File == "" {
 		holders, err := cleanup.Holders(n.Name, n.Bytes)
-		ids = append(ids, holders...)
-		errs = append(errs, err)
+		note(n.Name, holders, err)
+		networks = append(networks, n)
+	}
+	for _, n := range networks {
+		owners, err := cleanup.Owners(ctx, n.Name, c.cfg.StateDir)
+		note(n.Name, owners, err)
+	}
+	for id, names := range lost {
+		slices.Sort(names)
+		lost[id] = slices.Compact(names)
 	}
 	slices.Sort(ids)
-	return slices.Compact(ids), errors.Join(errs...)
+	return slices.Compact(ids), lost, errors.Join(errs...)
 }
 
 // collect takes one allocation away, unless it was set up since GC began, and
 // says of which networks it was.
-func (c *Configurator) collect(ctx context.Context, id string, began time.Time) (networks []*conflist.Network, removed bool, err error) {
+func (c *Configurator) collect(ctx context.Context, id string, lost []string, began time.Time) (networks []*conflist.Network, removed bool, err error) {
 	if err := validateID(id); err != nil {
 		return nil, false, err
 	}
@@ -102,7 +122,7 @@ func (c *Configurator) collect(ctx context.Context, id string, began time.Time) 
 	case err == nil:
 		networks = networksOf(r)
 	case errors.Is(err, fs.ErrNotExist):
-		a.Networks = []string{conflist.EmbeddedName}
+		a.Networks = lost
 	}
 	err = c.teardown(ctx, a)
 	return networks, err == nil, err
@@ -135,14 +155,13 @@ func networksOf(r *record.Record) []*conflist.Network {
 // meanwhile (CNI specification, "GC").
 const gcPatience = 10 * time.Second
 
-// gcPlugins runs CNI GC on the networks that know it, as those do that have
-// native plugins; of several with the same name, on the last.
+// gcPlugins runs CNI GC on the networks that know it; of several with the same
+// name, on the last. To those whose configuration is older than that, the native
+// plugins would do it all the same, but other runtimes do not expect it.
 func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Network) error {
 	byName := map[string]*conflist.Network{}
 	for _, n := range networks {
-		knows, err := version.GreaterThanOrEqualTo(n.List.CNIVersion, "1.1.0")
-		knows = err == nil && knows || c.engineOf(n) == c.native
-		if knows && !n.List.DisableGC {
+		if knows, err := version.GreaterThanOrEqualTo(n.List.CNIVersion, "1.1.0"); err == nil && knows && !n.List.DisableGC {
 			byName[n.Name] = n
 		}
 	}

@@ -15,7 +15,6 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/allocnet/allocnet/internal/forward"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
@@ -76,12 +75,7 @@ func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Reco
 	if what := difference(current, wanted); what != "" {
 		return nil, fmt.Errorf("%w: allocation %q was set up with another %s; tear it down first", ErrDifferent, current.ID, what)
 	}
-	err := c.checkRecord(ctx, current)
-	if errors.Is(err, forward.ErrShut) { // a reloaded firewall needs no new address
-		if err = openForwarding(current); err == nil {
-			err = c.checkRecord(ctx, current)
-		}
-	}
+	_, err := c.mend(ctx, current)
 	if err == nil {
 		return statusOf(current)
 	}

@@ -81,7 +81,7 @@ func (c *Configurator) disown(ctx context.Context, r *record.Record) error {
 	if _, err := c.store.Get(r.ID); !errors.Is(err, fs.ErrNotExist) {
 		return nil // a record that cannot be read is evidence enough
 	}
-	target := cleanupTarget(r)
+	target := c.cleanupTarget(r)
 	target.Netns = ""
 	found, err := cleanup.Audit(ctx, target)
 	if err != nil {
@@ -127,7 +127,7 @@ func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
 	if delErr == nil && c.runsInProcess(r) {
 		return nil
 	}
-	target := cleanupTarget(r)
+	target := c.cleanupTarget(r)
 	flushErr := cleanup.FlushConntrack(ctx, target)
 	left, auditErr := cleanup.Audit(ctx, target)
 	if delErr == nil && auditErr == nil && len(left) == 0 {
@@ -156,7 +156,7 @@ func (c *Configurator) rememberAddresses(ctx context.Context, r *record.Record) 
 	if !slices.ContainsFunc(r.Attachments, func(a record.Attachment) bool { return a.Result == nil }) {
 		return nil
 	}
-	found, err := cleanup.Addresses(ctx, cleanupTarget(r))
+	found, err := cleanup.Addresses(ctx, c.cleanupTarget(r))
 	if err != nil {
 		return err
 	}
@@ -234,8 +234,8 @@ func wrapIncomplete(id string, err error) error {
 }
 
 // cleanupTarget is what cleanup has to look for.
-func cleanupTarget(r *record.Record) cleanup.Target {
-	t := cleanup.Target{ID: r.ID, Netns: r.Netns, Ports: r.Ports, Addresses: r.Addresses, CacheDirs: []string{libcni.CacheDir}}
+func (c *Configurator) cleanupTarget(r *record.Record) cleanup.Target {
+	t := cleanup.Target{ID: r.ID, Netns: r.Netns, Ports: r.Ports, Addresses: r.Addresses, StateDir: c.cfg.StateDir, CacheDirs: []string{libcni.CacheDir}}
 	for _, a := range r.Attachments {
 		t.Attachments = append(t.Attachments, cleanup.Attachment{
 			Network: a.Network, IfName: a.IfName, Config: a.Config, Result: a.Result,

@@ -309,10 +309,10 @@ func TestGCSparesNewcomers(t *testing.T) {
 	began := time.Now()
 	_, err := w.Setup(t.Context(), w.alloc("newcomer"))
 	require.NoError(t, err)
-	_, removed, err := w.collect(t.Context(), "newcomer", began)
+	_, removed, err := w.collect(t.Context(), "newcomer", nil, began)
 	require.NoError(t, err)
 	require.False(t, removed)
-	_, removed, err = w.collect(t.Context(), "newcomer", time.Now())
+	_, removed, err = w.collect(t.Context(), "newcomer", nil, time.Now())
 	require.NoError(t, err)
 	require.True(t, removed)
 }

@@ -12,8 +12,23 @@ import (
 // Table is the name of allocnet's nftables table, one in each family.
 const Table = "allocnet"
 
-// Owner is the attachment that an object in the kernel belongs to.
-type Owner struct{ Network, ID, IfName string }
+// Owner is the attachment that an object in the kernel belongs to. Instance
+// tells apart the users of allocnet on one host, each with its own records: see
+// Instance.
+type Owner struct{ Network, ID, IfName, Instance string }
+
+// Instance is that of the users of a state directory. The default directory's,
+// and that of plugin binaries, which have none, is "".
+func Instance(stateDir string) string {
+	if stateDir == "" || stateDir == DefaultStateDir {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(stateDir))
+	return hex.EncodeToString(sum[:4])
+}
+
+// DefaultStateDir is where records are kept.
+const DefaultStateDir = "/run/allocnet"
 
 const (
 	ownerPrefix = "allocnet:"
@@ -23,13 +38,18 @@ const (
 )
 
 // String is the owner as interface aliases and nftables comments have it:
-// allocnet:NETWORK/ID/IFNAME. Parts that would be too long stand as their hash,
-// after a #, so that owners are compared as text.
+// allocnet:NETWORK/ID/IFNAME, and :INSTANCE where there is one. Parts that would
+// be too long stand as their hash, after a #, so that owners are compared as
+// text.
 func (o Owner) String() string {
-	if s := ownerPrefix + o.Network + "/" + o.ID + "/" + o.IfName; len(s) <= maxOwner {
+	instance := ""
+	if o.Instance != "" {
+		instance = ":" + o.Instance
+	}
+	if s := ownerPrefix + o.Network + "/" + o.ID + "/" + o.IfName + instance; len(s) <= maxOwner {
 		return s
 	}
-	return ownerPrefix + short(o.Network) + "/" + short(o.ID) + "/" + o.IfName
+	return ownerPrefix + short(o.Network) + "/" + short(o.ID) + "/" + o.IfName + instance
 }
 
 // short is a part of a long owner. CNI allows no # in names.
@@ -42,6 +62,9 @@ func short(part string) string {
 	return "#" + hex.EncodeToString(sum[:16])
 }
 
+// IsHash reports whether a part of an owner that was read back is a hash.
+func IsHash(part string) bool { return strings.HasPrefix(part, "#") }
+
 // ParseOwner reads what String made. Long parts stay hashes: compare with Is.
 func ParseOwner(s string) (Owner, bool) {
 	rest, ok := strings.CutPrefix(s, ownerPrefix)
@@ -49,7 +72,9 @@ func ParseOwner(s string) (Owner, bool) {
 	if !ok || len(parts) != 3 {
 		return Owner{}, false
 	}
-	return Owner{Network: parts[0], ID: parts[1], IfName: parts[2]}, true
+	// No interface has a colon in its name.
+	ifName, instance, _ := strings.Cut(parts[2], ":")
+	return Owner{Network: parts[0], ID: parts[1], IfName: ifName, Instance: instance}, true
 }
 
 // OfNetwork reports whether an owner that was read back is of that network.
@@ -65,6 +90,6 @@ var lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(b
 // Veth is the name of the host's end of the owner's link: 55 bits of a hash
 // behind the prefix that network managers know to leave alone.
 func (o Owner) Veth() string {
-	sum := sha256.Sum256([]byte(o.Network + "/" + o.ID + "/" + o.IfName))
+	sum := sha256.Sum256([]byte(o.Network + "/" + o.ID + "/" + o.IfName + ":" + o.Instance))
 	return "veth" + lower.EncodeToString(sum[:7])[:11]
 }

@@ -24,6 +24,8 @@ type Exec struct {
 	version.PluginDecoder
 	Plugins map[string]Factory
 	Host    *Host
+	// Instance is that of the owners: see names.Owner.
+	Instance string
 	// Binary runs what is not in Plugins, or has a configuration that is not
 	// understood.
 	Binary invoke.Exec
@@ -101,6 +103,11 @@ func run(ctx context.Context, p Plugin, command string, c *Call) (*types100.Resu
 		return nil, p.Status(ctx, c)
 	case "GC":
 		return nil, p.GC(ctx, c)
+	case Repair:
+		if r, ok := p.(Repairer); ok {
+			return nil, r.Repair(ctx, c)
+		}
+		return nil, nil
 	}
 	return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND", command)
 }
@@ -120,7 +127,7 @@ func encode(result *types100.Result, conf []byte) ([]byte, error) {
 
 // call reads what the specification puts into the environment.
 func (e *Exec) call(conf []byte, environ []string) (command string, c *Call) {
-	c = &Call{Config: conf, Host: e.Host, exec: e, env: environ}
+	c = &Call{Config: conf, Instance: e.Instance, Host: e.Host, exec: e, env: environ}
 	for _, kv := range environ {
 		key, value, _ := strings.Cut(kv, "=")
 		switch key {

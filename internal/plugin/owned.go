@@ -13,9 +13,15 @@ func DelOwned(ctx context.Context, c *Call, network string) error {
 	return c.Host.Rules.DelOwned(ctx, func(o names.Owner) bool { return o.String() == owner })
 }
 
-// Stale tells the owners of a network that are not among the valid attachments
-// of a GC.
-func (c *Common) Stale() func(names.Owner) bool {
-	valid := ValidOwners(c.Name, c.ValidAttachments)
-	return func(o names.Owner) bool { return o.OfNetwork(c.Name) && !valid[o.String()] }
+// Stale tells the owners of the network of a GC, and of this instance, that are
+// not among its valid attachments.
+func (c *Call) Stale(conf *Common) func(names.Owner) bool {
+	valid := make(map[string]bool, len(conf.ValidAttachments))
+	for _, a := range conf.ValidAttachments {
+		o := names.Owner{Network: conf.Name, ID: a.ContainerID, IfName: a.IfName, Instance: c.Instance}
+		valid[o.String()] = true
+	}
+	return func(o names.Owner) bool {
+		return o.OfNetwork(conf.Name) && o.Instance == c.Instance && !valid[o.String()]
+	}
 }

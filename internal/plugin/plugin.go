@@ -3,10 +3,10 @@ package plugin
 import (
 	"context"
 
-	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/allocnet/allocnet/internal/conntrack"
 	"github.com/allocnet/allocnet/internal/kernel"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/opening"
@@ -30,6 +30,17 @@ type Plugin interface {
 	GC(context.Context, *Call) error
 }
 
+// Repairer is a plugin that can put back what another program removed from the
+// host (rules, addresses of a bridge, sysctls), from the result of its ADD. It
+// leaves the sandbox alone.
+type Repairer interface {
+	Repair(context.Context, *Call) error
+}
+
+// Repair is the command that reaches a Repairer through an Exec. It is none of
+// the specification's.
+const Repair = "REPAIR"
+
 // Factory reads a configuration. With an *UnknownKeyError it returns a plugin
 // all the same, which ignores that key as the reference plugins do.
 type Factory func(conf []byte) (Plugin, error)
@@ -40,7 +51,9 @@ type Host struct {
 	Rules  *ruleset.Ruleset
 	// Forward lets through iptables what Rules approved.
 	Forward *opening.Opener
-	Log     hclog.Logger
+	// Conntrack forgets connections.
+	Conntrack *conntrack.Conn
+	Log       hclog.Logger
 }
 
 // Call is one operation on one attachment. For Status and GC only Path, Config
@@ -53,7 +66,9 @@ type Call struct {
 	Path []string
 	// Config is the network configuration as it came on stdin.
 	Config []byte
-	Host   *Host
+	// Instance is the owner's: see names.Owner.
+	Instance string
+	Host     *Host
 
 	exec *Exec
 	env  []string
@@ -61,18 +76,9 @@ type Call struct {
 
 // Owner names the attachment in the kernel.
 func (c *Call) Owner(network string) names.Owner {
-	return names.Owner{Network: network, ID: c.ContainerID, IfName: c.IfName}
+	return names.Owner{Network: network, ID: c.ContainerID, IfName: c.IfName, Instance: c.Instance}
 }
 
 // Sandbox is rtnetlink in the namespace of the call. It is opened once for all
 // plugins of an operation, and nobody but its opener closes it.
 func (c *Call) Sandbox() (*kernel.Sandbox, error) { return c.exec.Sandbox(c.Netns) }
-
-// ValidOwners are the attachments that a GC must not touch, as owners.
-func ValidOwners(network string, valid []types.GCAttachment) map[string]bool {
-	owners := make(map[string]bool, len(valid))
-	for _, a := range valid {
-		owners[names.Owner{Network: network, ID: a.ContainerID, IfName: a.IfName}.String()] = true
-	}
-	return owners
-}

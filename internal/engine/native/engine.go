@@ -16,6 +16,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
 	"github.com/allocnet/allocnet/internal/plugin/builtin"
 	"github.com/allocnet/allocnet/internal/pluginexec"
@@ -24,17 +25,20 @@ import (
 // Engine implements engine.Engine. It opens its sockets at first use, in the
 // namespace that the process lives in, and gives them back when it is collected.
 type Engine struct {
-	log  hclog.Logger
-	mu   sync.Mutex
-	host *plugin.Host
+	log      hclog.Logger
+	instance string
+	mu       sync.Mutex
+	host     *plugin.Host
 
 	verdicts verdicts
 }
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New makes the engine. It opens nothing yet.
-func New(log hclog.Logger) *Engine { return &Engine{log: log} }
+// New makes the engine of the users of a state directory. It opens nothing yet.
+func New(log hclog.Logger, stateDir string) *Engine {
+	return &Engine{log: log, instance: names.Instance(stateDir)}
+}
 
 // open opens the host once.
 func (e *Engine) open() (*plugin.Host, error) {
@@ -58,7 +62,7 @@ func (e *Engine) exec() (*plugin.Exec, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &plugin.Exec{Plugins: builtin.Plugins, Host: host, Binary: &pluginexec.Exec{}}, nil
+	return &plugin.Exec{Plugins: builtin.Plugins, Host: host, Instance: e.instance, Binary: &pluginexec.Exec{}}, nil
 }
 
 // Add implements engine.Engine.
@@ -146,6 +150,31 @@ func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
+	}
+	return nil
+}
+
+// Repair puts back what another program removed from the host: rules, the
+// gateway's addresses, sysctls. It leaves the sandbox alone, so that nothing of
+// the allocation changes; what it cannot mend, CHECK finds. Binaries have no
+// such thing.
+func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
+	exec, err := e.exec()
+	if err != nil {
+		return fmt.Errorf("repair allocation %q: %w", r.ID, err)
+	}
+	defer exec.Close()
+	var errs []error
+	for i, a := range r.Attachments {
+		c, binaries := newChain(exec, r, i), e.Binaries(a.List)
+		for _, p := range a.List.Plugins {
+			if !slices.Contains(binaries, p.Network.Type) {
+				errs = append(errs, c.run(ctx, plugin.Repair, p, a.Result))
+			}
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("repair allocation %q: %w", r.ID, err)
 	}
 	return nil
 }

@@ -189,3 +189,16 @@ func settle(ctx context.Context, s *kernel.Sandbox, index int) error {
 		}
 	}
 }
+
+// Forward lets the host forward packets of the families of a result.
+func Forward(r *types100.Result) error {
+	var v4, v6 bool
+	for _, ip := range r.IPs {
+		if ip.Address.IP.To4() != nil {
+			v4 = true
+		} else {
+			v6 = true
+		}
+	}
+	return kernel.EnableForwarding(v4, v6)
+}

@@ -63,7 +63,7 @@ func has(r *types100.Result, name, sandbox string) bool {
 // Collect is GC: links and elements whose owner is of the network and not among
 // the valid attachments, and their addresses.
 func Collect(ctx context.Context, c *plugin.Call, common *plugin.Common, ipam IPAM, m Masquerade) error {
-	stale := common.Stale()
+	stale := c.Stale(common)
 	return errors.Join(
 		c.Host.Rules.DelOwned(ctx, stale),
 		m.collect(common),

@@ -1,0 +1,113 @@
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/ruleset"
+)
+
+// elementFinder looks for elements of allocnet's own tables. Each names its owner.
+type elementFinder struct {
+	*search
+	found bool
+}
+
+// isOwner reports whether an owner is the target, in one of its networks.
+func (s *search) isOwner(o names.Owner) bool {
+	return o.OfID(s.target.ID) && o.Instance == names.Instance(s.target.StateDir) && (len(s.attachments) == 0 ||
+		slices.ContainsFunc(s.attachments, func(a *attachment) bool { return o.OfNetwork(a.Network) }))
+}
+
+func (f *elementFinder) find(ctx context.Context) ([]Leftover, error) {
+	f.found = false
+	var list []Leftover
+	err := withRules(func(r *ruleset.Ruleset) error {
+		elements, err := r.Owned(ctx, f.isOwner)
+		for _, e := range elements {
+			list = append(list, Leftover{Kind: KindNFTablesElement, Where: "table " + names.Table, Object: e})
+		}
+		return err
+	})
+	f.found = len(list) > 0
+	return list, err
+}
+
+func (f *elementFinder) remove(ctx context.Context) ([]Leftover, error) {
+	if !f.found {
+		return nil, nil
+	}
+	removed, err := f.find(ctx)
+	return removed, errors.Join(err, withRules(func(r *ruleset.Ruleset) error { return r.DelOwned(ctx, f.isOwner) }))
+}
+
+// withRules lends a connection to nftables. A kernel without them has nothing in them.
+func withRules(act func(*ruleset.Ruleset) error) error {
+	r, err := ruleset.Open()
+	if err == nil {
+		defer r.Close()
+		err = act(r)
+	}
+	if isUnsupported(err) {
+		return nil
+	}
+	return err
+}
+
+// findOwned finds the host's end of a link of which ADD's result is not known, by the name that its owner gives it.
+func (f *linkFinder) findOwned(a *attachment) error {
+	owner := names.Owner{Network: a.Network, ID: f.target.ID, IfName: a.IfName, Instance: names.Instance(f.target.StateDir)}
+	return f.add(owner.Veth(), a.Network, func(link netlink.Link) bool {
+		return link.Attrs().Alias == owner.String()
+	})
+}
+
+// findAllOwned finds every link that names the target as its owner, for when no network is known.
+func (f *linkFinder) findAllOwned(ctx context.Context) error {
+	if len(f.attachments) > 0 {
+		return nil
+	}
+	return retry(ctx, func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return fmt.Errorf("list links: %w", err)
+		}
+		for _, link := range links {
+			if owner, ok := names.ParseOwner(link.Attrs().Alias); ok && f.isOwner(owner) {
+				f.take(link, owner.Network)
+			}
+		}
+		return nil
+	})
+}
+
+// Owners are the IDs of the users of a state directory that objects in the kernel name as their owner in a network,
+// sorted. Those that are too long to stand there are left out.
+func Owners(ctx context.Context, network, stateDir string) ([]string, error) {
+	ids := map[string]bool{}
+	note := func(o names.Owner) {
+		if o.OfNetwork(network) && o.Instance == names.Instance(stateDir) && !names.IsHash(o.ID) {
+			ids[o.ID] = true
+		}
+	}
+	rulesErr := withRules(func(r *ruleset.Ruleset) error {
+		_, err := r.Owned(ctx, func(o names.Owner) bool { note(o); return false })
+		return err
+	})
+	linkErr := retry(ctx, func() error {
+		links, err := netlink.LinkList()
+		for _, link := range links {
+			if o, ok := names.ParseOwner(link.Attrs().Alias); ok {
+				note(o)
+			}
+		}
+		return err
+	})
+	return slices.Sorted(maps.Keys(ids)), errors.Join(rulesErr, linkErr)
+}

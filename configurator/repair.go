@@ -1,0 +1,96 @@
+package configurator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/allocnet/allocnet/internal/forward"
+	"github.com/allocnet/allocnet/internal/record"
+)
+
+// RepairReport says what a Repair found, by the IDs of the allocations, sorted.
+type RepairReport struct {
+	Healthy  []string `json:"healthy"`
+	Repaired []string `json:"repaired"`
+	// Broken are those that need to be set up again, or could not be looked at.
+	Broken []string `json:"broken"`
+}
+
+// Repair puts back, for every allocation that is set up, what another program
+// removed from the host: rules that were flushed, a bridge's address, sysctls.
+// No allocation's interface, address or connection is touched. It is for after
+// "nft flush ruleset", a restart of firewalld, and their like.
+//
+// What it cannot put back is Broken, with the reason in the error: a Setup of
+// that allocation takes it down and sets it up again.
+func (c *Configurator) Repair(ctx context.Context) (*RepairReport, error) {
+	ids, err := c.store.IDs()
+	report, errs := &RepairReport{}, []error{err}
+	for _, id := range ids {
+		repaired, err := c.repairOne(ctx, id)
+		switch {
+		case ctx.Err() != nil:
+			return report, errors.Join(append(errs, ctx.Err())...)
+		case errors.Is(err, fs.ErrNotExist): // torn down meanwhile
+		case err != nil:
+			report.Broken = append(report.Broken, id)
+			errs = append(errs, err)
+		case repaired:
+			report.Repaired = append(report.Repaired, id)
+		default:
+			report.Healthy = append(report.Healthy, id)
+		}
+	}
+	return report, errors.Join(errs...)
+}
+
+func (c *Configurator) repairOne(ctx context.Context, id string) (repaired bool, err error) {
+	unlock, err := c.store.Lock(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	r, err := c.store.Get(id)
+	if err != nil {
+		return false, err
+	}
+	return c.mend(ctx, r)
+}
+
+// mend CHECKs an allocation, and where that finds something, puts back what can
+// be put back without a DEL and CHECKs again. The caller holds its lock.
+func (c *Configurator) mend(ctx context.Context, r *record.Record) (repaired bool, err error) {
+	err = c.checkRecord(ctx, r)
+	if !errors.Is(err, ErrUnhealthy) || r.Phase != record.Ready {
+		return false, err
+	}
+	if repairErr := c.putBack(ctx, r, err); repairErr != nil {
+		return false, errors.Join(err, repairErr)
+	}
+	if err := c.checkRecord(ctx, r); err != nil {
+		return false, err
+	}
+	c.cfg.Logger.Warn("network was not as it was set up; put back what was missing", "alloc", r.ID, "found", err)
+	return true, nil
+}
+
+// putBack mends what a CHECK found, as far as the engine can.
+func (c *Configurator) putBack(ctx context.Context, r *record.Record, found error) error {
+	if errors.Is(found, forward.ErrShut) { // a reloaded firewall
+		if err := openForwarding(r); err != nil {
+			return err
+		}
+	}
+	if Engine(r.Engine) != EngineNative {
+		return nil
+	}
+	req, err := c.request(r)
+	if err != nil {
+		return fmt.Errorf("repair allocation %q: %w", r.ID, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	return c.native.Repair(ctx, req)
+}

@@ -1,0 +1,266 @@
+package kernel_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
+
+func open(t *testing.T) *kernel.Host {
+	t.Helper()
+	privhost.Require(t)
+	h, err := kernel.OpenHost()
+	require.NoError(t, err)
+	t.Cleanup(h.Close)
+	return h
+}
+
+func newSandbox(t *testing.T, name string) *kernel.Sandbox {
+	t.Helper()
+	ns, err := sandbox.Create(name)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, ns.Destroy()) })
+	s, err := kernel.OpenSandbox(ns.Path())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func veth(id string) *kernel.Veth {
+	o := names.Owner{Network: "net", ID: id, IfName: "eth0"}
+	return &kernel.Veth{Name: o.Veth(), Alias: o.String(), MAC: kernel.RandomMAC(), PeerName: "eth0", PeerMAC: kernel.RandomMAC()}
+}
+
+func addBridge(t *testing.T, h *kernel.Host, name string) int {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr = name, kernel.RandomMAC()
+	require.NoError(t, h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	link, err := h.LinkByName(name)
+	require.NoError(t, err)
+	require.NoError(t, h.LinkSetUp(link))
+	t.Cleanup(func() { require.NoError(t, h.LinkDel(link)) })
+	return link.Attrs().Index
+}
+
+func TestCreateVeth(t *testing.T) {
+	h := open(t)
+	s := newSandbox(t, "a")
+	v := veth("a")
+	v.Master, v.Hairpin, v.Isolated, v.MTU = addBridge(t, h, "br0"), true, true, 1400
+	require.NoError(t, h.CreateVeth(v, s))
+
+	link, err := h.LinkByName(v.Name)
+	require.NoError(t, err)
+	attrs := link.Attrs()
+	require.Equal(t, v.MAC, attrs.HardwareAddr)
+	require.Equal(t, v.Alias, attrs.Alias)
+	require.Equal(t, v.Master, attrs.MasterIndex)
+	require.Equal(t, 1400, attrs.MTU)
+	require.Equal(t, []int{1, 1}, []int{attrs.NumTxQueues, attrs.NumRxQueues})
+	require.NotZero(t, attrs.Flags&net.FlagUp)
+	port, err := netlink.LinkGetProtinfo(link)
+	require.NoError(t, err)
+	require.True(t, port.Hairpin)
+	require.True(t, port.Isolated)
+	up, err := h.IsOperational(v.Name)
+	require.NoError(t, err)
+	require.False(t, up, "its peer is down")
+
+	peer, err := s.LinkByName("eth0")
+	require.NoError(t, err)
+	require.Equal(t, v.PeerMAC, peer.Attrs().HardwareAddr)
+	require.Equal(t, 1400, peer.Attrs().MTU)
+	index, err := s.Index("eth0")
+	require.NoError(t, err)
+	require.Equal(t, peer.Attrs().Index, index)
+	require.NoError(t, s.SetUp(index))
+	require.Eventually(t, func() bool {
+		up, err := h.IsOperational(v.Name)
+		return err == nil && up
+	}, waitTime, pollTime)
+
+	err = h.CreateVeth(v, s)
+	require.ErrorIs(t, err, os.ErrExist)
+	require.ErrorContains(t, err, `"eth0"`)
+	_, err = h.LinkByName(v.Name)
+	require.NoError(t, err, "the first one is still there")
+
+	found, err := h.DeleteLink(t.Context(), v.Name)
+	require.NoError(t, err)
+	require.True(t, found)
+	_, err = s.Index("eth0")
+	require.True(t, kernel.IsNotFound(err), "its peer went with it: %v", err)
+	found, err = h.DeleteLink(t.Context(), v.Name)
+	require.NoError(t, err)
+	require.False(t, found)
+}
+
+// TestDeleteTogether: links that are deleted at once all go, those that are not
+// there are told apart, and nobody else's goes along.
+func TestDeleteTogether(t *testing.T) {
+	h := open(t)
+	s := newSandbox(t, "a")
+	const n = 40
+	other := veth("other")
+	other.PeerName = "other"
+	require.NoError(t, h.CreateVeth(other, s))
+	for i := range n {
+		v := veth(fmt.Sprint(i))
+		v.PeerName = fmt.Sprintf("eth%d", i)
+		require.NoError(t, h.CreateVeth(v, s))
+	}
+	found := make([]bool, 2*n)
+	var running sync.WaitGroup
+	for i := range found {
+		running.Go(func() {
+			var err error
+			found[i], err = h.DeleteLink(t.Context(), veth(fmt.Sprint(i)).Name)
+			if err != nil {
+				t.Errorf("link %d: %v", i, err)
+			}
+		})
+	}
+	running.Wait()
+	for i, f := range found {
+		require.Equal(t, i < n, f, "link %d", i)
+	}
+	links, err := h.LinkList()
+	require.NoError(t, err)
+	var left []string
+	for _, l := range links {
+		if l.Type() == "veth" {
+			left = append(left, l.Attrs().Name)
+		}
+	}
+	require.Equal(t, []string{other.Name}, left)
+	_, err = h.DeleteLink(t.Context(), other.Name)
+	require.NoError(t, err)
+}
+
+func TestDeleteHeedsTheContext(t *testing.T) {
+	h := open(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := h.DeleteLink(ctx, "absent")
+	if err != nil { // the kernel may have been faster
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	require.Eventually(t, func() bool { // whatever came of it, the next one is served
+		found, err := h.DeleteLink(t.Context(), "absent")
+		return err == nil && !found
+	}, waitTime, pollTime)
+}
+
+// TestBridgeFull: the 1024th port is refused with the reason.
+func TestBridgeFull(t *testing.T) {
+	h := open(t)
+	s := newSandbox(t, "a")
+	br := addBridge(t, h, "br0")
+	const ports = 1023
+	t.Cleanup(func() {
+		var running sync.WaitGroup
+		for i := range ports {
+			running.Go(func() { _, _ = h.DeleteLink(context.Background(), veth(fmt.Sprint(i)).Name) })
+		}
+		running.Wait()
+	})
+	add := func(i int) error {
+		v := veth(fmt.Sprint(i))
+		v.PeerName, v.Master = fmt.Sprintf("p%d", i), br
+		return h.CreateVeth(v, s)
+	}
+	for i := range ports {
+		require.NoError(t, add(i))
+	}
+	err := add(ports)
+	require.ErrorIs(t, err, kernel.ErrBridgeFull)
+	_, err = h.LinkByName(veth(fmt.Sprint(ports)).Name)
+	require.True(t, kernel.IsNotFound(err), "nothing is left of it")
+}
+
+func TestOwnedLinks(t *testing.T) {
+	h := open(t)
+	s := newSandbox(t, "a")
+	for _, id := range []string{"live", "dead"} {
+		v := veth(id)
+		v.PeerName = id
+		require.NoError(t, h.CreateVeth(v, s))
+		t.Cleanup(func() { _, _ = h.DeleteLink(context.Background(), v.Name) })
+	}
+	owned, err := h.OwnedLinks(func(o names.Owner) bool { return o.Network == "net" && o.ID == "dead" })
+	require.NoError(t, err)
+	require.Equal(t, []string{veth("dead").Name}, owned)
+}
+
+func TestAddresses(t *testing.T) {
+	open(t)
+	s := newSandbox(t, "a")
+	require.NoError(t, s.SetUp(kernel.Loopback))
+	_, address, err := net.ParseCIDR("10.1.2.3/32")
+	require.NoError(t, err)
+	require.NoError(t, s.AddAddress(kernel.Loopback, address, 0))
+	require.ErrorIs(t, s.AddAddress(kernel.Loopback, address, 0), os.ErrExist)
+	list, err := s.Addresses(kernel.Loopback)
+	require.NoError(t, err)
+	var text []string
+	for _, a := range list {
+		text = append(text, a.IPNet.String())
+	}
+	require.Subset(t, text, []string{"127.0.0.1/8", "10.1.2.3/32"})
+}
+
+func TestSetSysctl(t *testing.T) {
+	open(t)
+	require.NoError(t, kernel.SetSysctl("net/ipv4/ip_forward", "0"))
+	require.NoError(t, kernel.EnableForwarding(true, false))
+	data, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
+	require.NoError(t, err)
+	require.Equal(t, "1\n", string(data))
+	require.ErrorContains(t, kernel.SetSysctl("net/ipv4/absent", "1"), "net/ipv4/absent")
+	require.ErrorContains(t, kernel.SetSysctl("net/ipv4/ip_forward", "x"), "net/ipv4/ip_forward")
+}
+
+func TestOpenSandboxRefusesTheHost(t *testing.T) {
+	privhost.Require(t)
+	_, err := kernel.OpenSandbox("/proc/self/ns/net")
+	require.ErrorIs(t, err, sandbox.ErrHostNamespace)
+	_, err = kernel.OpenSandbox("/run/netns/absent")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// TestNoDescriptorStays: what is opened is given back.
+func TestNoDescriptorStays(t *testing.T) {
+	open(t)
+	ns, err := sandbox.Create("a")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, ns.Destroy()) })
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		require.NoError(t, err)
+		return len(entries)
+	}
+	before := count()
+	for range 20 {
+		s, err := kernel.OpenSandbox(ns.Path())
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+		h, err := kernel.OpenHost()
+		require.NoError(t, err)
+		h.Close()
+	}
+	require.Equal(t, before, count())
+}
