@@ -24,6 +24,7 @@ func TestEmbedded(t *testing.T) {
 		options EmbeddedOptions
 	}{
 		{"testdata/embedded-default.json", EmbeddedOptions{StateDir: "/run/allocnet"}},
+		{"testdata/embedded-binaries.json", EmbeddedOptions{StateDir: "/run/allocnet", ForBinaries: true}},
 		{"testdata/embedded-ipv6.json", EmbeddedOptions{
 			StateDir: "/state/",
 			Subnets:  []netip.Prefix{netip.MustParsePrefix("fd00:1::/126")},

@@ -200,7 +200,7 @@ func TestOpenBridge(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, n.OpenBridge(), text)
 	}
-	embedded, err := Embedded(EmbeddedOptions{StateDir: "/run/x"})
+	embedded, err := Embedded(EmbeddedOptions{StateDir: "/run/x", ForBinaries: true})
 	require.NoError(t, err)
 	require.Equal(t, EmbeddedBridge, embedded.OpenBridge())
 }
