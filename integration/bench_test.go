@@ -17,7 +17,7 @@ import (
 // BenchmarkExec compares an allocation's life through allocnet with the bare
 // go-cni calls for the same chain, in turns, and reports medians and ratios.
 func BenchmarkExec(b *testing.B) {
-	h := newHost(b)
+	h := newHost(b, configurator.EngineExec)
 	h.network("net", chain("bridge", dual, "iptables")...)
 	a := h.alloc("bench")
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}

@@ -45,8 +45,9 @@ type host struct {
 
 const wire = "up0"
 
-// newHost makes a host that has to look the same when the test ends.
-func newHost(t testing.TB, change ...func(*configurator.Config)) *host {
+// newHost makes a host with one engine that has to look the same when the test
+// ends.
+func newHost(t testing.TB, engine configurator.Engine, change ...func(*configurator.Config)) *host {
 	t.Helper()
 	privhost.Require(t, "iptables", "ip6tables")
 	h := &host{t: t, conf: filepath.Join(t.TempDir(), "net.d")}
@@ -58,7 +59,7 @@ func newHost(t testing.TB, change ...func(*configurator.Config)) *host {
 	require.NoError(t, err)
 	t.Cleanup(func() { h.requireUnchanged(before) })
 	h.cfg = configurator.Config{
-		ConfDir: h.conf, PluginDirs: []string{pluginDir}, Logger: hclog.New(&hclog.LoggerOptions{Output: testWriter{t}, Level: hclog.Info}),
+		Engine: engine, ConfDir: h.conf, PluginDirs: []string{pluginDir}, Logger: hclog.New(&hclog.LoggerOptions{Output: testWriter{t}, Level: hclog.Info}),
 	}
 	for _, f := range change {
 		f(&h.cfg)
@@ -186,6 +187,39 @@ func (f families) ipam() map[string]any {
 	return map[string]any{"type": "host-local", "ranges": ranges, "routes": routes}
 }
 
+// way is an engine and the backend that its networks name. Without one, the
+// native engine has its own tables.
+type way struct {
+	engine  configurator.Engine
+	backend string
+}
+
+func (w way) String() string { return strings.TrimSpace(string(w.engine) + " " + w.backend) }
+
+var (
+	execTables   = way{configurator.EngineExec, "iptables"}
+	execNFT      = way{configurator.EngineExec, "nftables"}
+	native       = way{configurator.EngineNative, ""}
+	nativeTables = way{configurator.EngineNative, "iptables"}
+	nativeNFT    = way{configurator.EngineNative, "nftables"}
+)
+
+// each runs a test on every way.
+func each(t *testing.T, ways []way, test func(t *testing.T, w way)) {
+	t.Helper()
+	for _, w := range ways {
+		t.Run(w.String(), func(t *testing.T) {
+			if w.backend == "nftables" {
+				privhost.Require(t, "nft")
+			}
+			test(t, w)
+		})
+	}
+}
+
+// engines is one way of each engine.
+var engines = []way{execTables, native}
+
 // chain is a network of the kind that schedulers generate. backend is "" (the
 // plugins choose), "iptables" or "nftables".
 func chain(main string, f families, backend string) []map[string]any {
@@ -193,14 +227,12 @@ func chain(main string, f families, backend string) []map[string]any {
 	if main == "bridge" {
 		first["bridge"], first["isGateway"], first["hairpinMode"] = "br-test", true, true
 	}
+	firewall := map[string]any{"type": "firewall"}
 	portmap := map[string]any{"type": "portmap", "snat": true, "capabilities": map[string]bool{"portMappings": true}}
 	if backend != "" {
-		first["ipMasqBackend"], portmap["backend"] = backend, backend
+		first["ipMasqBackend"], portmap["backend"], firewall["backend"] = backend, backend, "iptables"
 	}
-	return []map[string]any{
-		{"type": "loopback"}, first,
-		{"type": "firewall", "backend": "iptables"}, portmap,
-	}
+	return []map[string]any{{"type": "loopback"}, first, firewall, portmap}
 }
 
 // alloc is an allocation with a namespace of its own.
@@ -233,6 +265,13 @@ func (h *host) tearDown(allocs ...configurator.Allocation) {
 			require.NotEqual(h.t, a.ID, r.ID, "its record is gone")
 		}
 	}
+}
+
+// in is the host in a test below its own.
+func (h *host) in(t testing.TB) *host {
+	sub := *h
+	sub.t = t
+	return &sub
 }
 
 // ctx bounds one operation of a test.

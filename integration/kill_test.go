@@ -18,16 +18,16 @@ import (
 )
 
 // loopVariable makes the test binary set up and tear down an allocation until
-// it is killed: "<conf dir> <plugin dir> <ID>".
+// it is killed: "<engine> <conf dir> <plugin dir> <ID>".
 const loopVariable = "ALLOCNET_TEST_LOOP"
 
 func loop() {
-	var conf, plugins, id string
-	if _, err := fmt.Sscan(os.Getenv(loopVariable), &conf, &plugins, &id); err != nil {
+	var engine, conf, plugins, id string
+	if _, err := fmt.Sscan(os.Getenv(loopVariable), &engine, &conf, &plugins, &id); err != nil {
 		panic(err)
 	}
 	libcni.CacheDir = "/var/lib/cni"
-	c, err := configurator.New(configurator.Config{ConfDir: conf, PluginDirs: []string{plugins}})
+	c, err := configurator.New(configurator.Config{Engine: configurator.Engine(engine), ConfDir: conf, PluginDirs: []string{plugins}})
 	if err != nil {
 		panic(err)
 	}
@@ -44,10 +44,15 @@ func loop() {
 }
 
 // TestKilled kills a process at random moments of its work; GC leaves nothing.
-func TestKilled(t *testing.T) {
-	const times = 50
-	h := newHost(t)
-	h.network("net", chain("bridge", dual, "iptables")...)
+func TestKilled(t *testing.T) { each(t, engines, testKilled) }
+
+func testKilled(t *testing.T, w way) {
+	times, most := 50, 500*time.Millisecond
+	if w == native { // an operation is much shorter
+		times, most = 200, 60*time.Millisecond
+	}
+	h := newHost(t, w.engine)
+	h.network("net", chain("bridge", dual, w.backend)...)
 	a := h.alloc("killed")
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -57,7 +62,7 @@ func TestKilled(t *testing.T) {
 	found := 0
 	for range times {
 		c := exec.Command(self)
-		c.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s", loopVariable, h.conf, pluginDir, a.ID))
+		c.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %s", loopVariable, w.engine, h.conf, pluginDir, a.ID))
 		c.Stderr = os.Stderr
 		out, err := c.StdoutPipe()
 		require.NoError(t, err)
@@ -65,7 +70,7 @@ func TestKilled(t *testing.T) {
 		line, err := bufio.NewReader(out).ReadString('\n')
 		require.NoError(t, err)
 		require.Equal(t, "ready\n", line)
-		moment := time.NewTimer(rand500ms(rnd))
+		moment := time.NewTimer(time.Duration(rnd.Int64N(int64(most))))
 		<-moment.C
 		require.NoError(t, c.Process.Kill())
 		require.ErrorContains(t, c.Wait(), "killed")
@@ -78,8 +83,4 @@ func TestKilled(t *testing.T) {
 		require.Empty(t, left)
 	}
 	require.Positive(t, found, "at least one kill hit an operation")
-}
-
-func rand500ms(rnd *rand.Rand) time.Duration {
-	return time.Duration(rnd.Int64N(int64(500 * time.Millisecond)))
 }

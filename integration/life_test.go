@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -13,14 +15,15 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
 // TestEmbeddedNetwork: a host without any configuration.
-func TestEmbeddedNetwork(t *testing.T) {
-	h := newHost(t, func(c *configurator.Config) { c.Network = "allocnet" })
+func TestEmbeddedNetwork(t *testing.T) { each(t, engines, testEmbeddedNetwork) }
+
+func testEmbeddedNetwork(t *testing.T, w way) {
+	h := newHost(t, w.engine, func(c *configurator.Config) { c.Network = "allocnet" })
 	require.NoError(t, os.RemoveAll(h.conf))
 	require.NoError(t, h.Ready(h.ctx()))
 	a := h.alloc("a")
@@ -49,34 +52,61 @@ func TestEmbeddedNetwork(t *testing.T) {
 	h.tearDown(a)
 }
 
-// TestSetupAgain: the same allocation twice, then with its network damaged.
-func TestSetupAgain(t *testing.T) {
-	h := newHost(t)
-	h.network("net", chain("bridge", dual, "iptables")...)
+// TestSetupAgain: the same allocation twice, then with its network damaged. What
+// other programs flush, the native engine puts back without a new address.
+func TestSetupAgain(t *testing.T) { each(t, engines, testSetupAgain) }
+
+func testSetupAgain(t *testing.T, w way) {
+	h := newHost(t, w.engine)
+	h.network("net", chain("bridge", dual, w.backend)...)
 	a := h.alloc("a")
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 	first := h.setUp(a)
 	require.Equal(t, first, h.setUp(a))
 
-	for name, damage := range map[string]func() error{
-		"link": func() error {
-			l, err := netlink.LinkByName(hostLink(t, first))
-			require.NoError(t, err)
-			return netlink.LinkDel(l)
-		},
-		"port mapping": func() error { return command("iptables", "-t", "nat", "-F", "CNI-HOSTPORT-DNAT") },
-		"firewall":     func() error { return command("iptables", "-F", "CNI-FORWARD") },
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.NoError(t, damage())
-			require.ErrorIs(t, h.Check(h.ctx(), a), configurator.ErrUnhealthy)
-			first = h.setUp(a)
-			require.NoError(t, h.Check(h.ctx(), a))
-			serve(t, a.Netns, "tcp", 80, "a")
-			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "a")
+	rules := map[string][]string{
+		"iptables -t nat -F CNI-HOSTPORT-DNAT":     {"exec"},
+		"iptables -F CNI-FORWARD":                  {"exec"},
+		"nft flush ruleset":                        {"exec", "native"},
+		"nft delete table ip allocnet":             {"native"},
+		"nft flush chain ip6 allocnet postrouting": {"native"},
+		"iptables -F ALLOCNET-FORWARD":             {"native"},
+		"iptables -F FORWARD":                      {"native"},
+		"ip6tables -F FORWARD":                     {"native"},
+		"ip addr flush dev br-test":                {"native"},
+	}
+	for line, engines := range rules {
+		if !slices.Contains(engines, string(w.engine)) {
+			continue
+		}
+		t.Run(line, func(t *testing.T) {
+			fields := strings.Fields(line)
+			require.NoError(t, command(fields[0], fields[1:]...))
+			requireMended(h.in(t), a, w.engine == configurator.EngineNative, &first)
 		})
 	}
+	t.Run("link", func(t *testing.T) {
+		l, err := netlink.LinkByName(hostLink(t, first))
+		require.NoError(t, err)
+		require.NoError(t, netlink.LinkDel(l))
+		requireMended(h.in(t), a, false, &first)
+	})
 	h.tearDown(a)
+}
+
+// requireMended has CHECK notice a damage, and Setup mend it.
+func requireMended(h *host, a configurator.Allocation, inPlace bool, last **configurator.Status) {
+	h.t.Helper()
+	require.ErrorIs(h.t, h.Check(h.ctx(), a), configurator.ErrUnhealthy)
+	s := h.setUp(a)
+	if inPlace {
+		require.Equal(h.t, *last, s)
+	}
+	*last = s
+	require.NoError(h.t, h.Check(h.ctx(), a))
+	serve(h.t, a.Netns, "tcp", 80, "a")
+	requireAnswer(h.t, h.outside.Path(), "tcp", hostPort(host4, 8080), "a")
+	requireAnswer(h.t, h.outside.Path(), "tcp", hostPort(host6, 8080), "a")
 }
 
 // hostLink is the veth of an allocation on the host.
@@ -91,10 +121,12 @@ func hostLink(t *testing.T, s *configurator.Status) string {
 	return ""
 }
 
-func TestTwoNetworks(t *testing.T) {
-	h := newHost(t, func(c *configurator.Config) { c.Networks = []string{"front", "back"} })
-	h.network("front", chain("bridge", v4Only, "iptables")...)
-	h.network("back", chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, "iptables")...)
+func TestTwoNetworks(t *testing.T) { each(t, engines, testTwoNetworks) }
+
+func testTwoNetworks(t *testing.T, w way) {
+	h := newHost(t, w.engine, func(c *configurator.Config) { c.Networks = []string{"front", "back"} })
+	h.network("front", chain("bridge", v4Only, w.backend)...)
+	h.network("back", chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, w.backend)...)
 	a := h.alloc("a")
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 	s := h.setUp(a)
@@ -113,13 +145,15 @@ func TestTwoNetworks(t *testing.T) {
 }
 
 // TestSecondNetworkFails: what the first one made is rolled back.
-func TestSecondNetworkFails(t *testing.T) {
-	h := newHost(t, func(c *configurator.Config) {
+func TestSecondNetworkFails(t *testing.T) { each(t, engines, testSecondNetworkFails) }
+
+func testSecondNetworkFails(t *testing.T, w way) {
+	h := newHost(t, w.engine, func(c *configurator.Config) {
 		c.Networks = []string{"front", "back"}
 		c.Retry.Attempts = 1
 	})
-	h.network("front", chain("bridge", dual, "iptables")...)
-	broken := chain("ptp", v4Only, "iptables")
+	h.network("front", chain("bridge", dual, w.backend)...)
+	broken := chain("ptp", v4Only, w.backend)
 	broken[1]["mtu"] = 7 // the kernel refuses it
 	h.network("back", broken...)
 	_, err := h.Setup(h.ctx(), h.alloc("a"))
@@ -128,18 +162,20 @@ func TestSecondNetworkFails(t *testing.T) {
 }
 
 // TestParallel: a fresh bridge, and no failure.
-func TestParallel(t *testing.T) {
+func TestParallel(t *testing.T) { each(t, engines, testParallel) }
+
+func testParallel(t *testing.T, w way) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
-			h := newHost(t)
-			h.network("net", chain(main, dual, "iptables")...)
+			h := newHost(t, w.engine)
+			h.network("net", chain(main, dual, w.backend)...)
 			var allocs []configurator.Allocation
 			for i, id := range ids("p", 30) {
 				a := h.alloc(id)
 				a.Ports = []portmap.Port{{Value: 20000 + i, To: 80}}
 				allocs = append(allocs, a)
 			}
-			each := func(what string, do func(configurator.Allocation) error) {
+			all := func(what string, do func(configurator.Allocation) error) {
 				var wg sync.WaitGroup
 				for _, a := range allocs {
 					wg.Go(func() {
@@ -150,22 +186,21 @@ func TestParallel(t *testing.T) {
 				}
 				wg.Wait()
 			}
-			each("setup", func(a configurator.Allocation) error { _, err := h.Setup(h.ctx(), a); return err })
+			all("setup", func(a configurator.Allocation) error { _, err := h.Setup(h.ctx(), a); return err })
 			serve(t, allocs[29].Netns, "tcp", 80, "last")
 			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 20029), "last")
-			each("check", func(a configurator.Allocation) error { return h.Check(h.ctx(), a) })
-			each("teardown", func(a configurator.Allocation) error { return h.Teardown(h.ctx(), a) })
+			all("check", func(a configurator.Allocation) error { return h.Check(h.ctx(), a) })
+			all("teardown", func(a configurator.Allocation) error { return h.Teardown(h.ctx(), a) })
 		})
 	}
 }
 
 func TestNetnsDeletedUnderALiveAllocation(t *testing.T) {
-	for _, main := range []string{"bridge", "ptp"} {
-		for _, backend := range []string{"iptables", "nftables"} {
-			t.Run(main+" "+backend, func(t *testing.T) {
-				privhost.Require(t, "nft")
-				h := newHost(t)
-				h.network("net", chain(main, dual, backend)...)
+	each(t, []way{execTables, execNFT, native, nativeTables, nativeNFT}, func(t *testing.T, w way) {
+		for _, main := range []string{"bridge", "ptp"} {
+			t.Run(main, func(t *testing.T) {
+				h := newHost(t, w.engine)
+				h.network("net", chain(main, dual, w.backend)...)
 				a := h.alloc("a")
 				a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 				h.setUp(a)
@@ -174,7 +209,7 @@ func TestNetnsDeletedUnderALiveAllocation(t *testing.T) {
 				h.tearDown(a)
 			})
 		}
-	}
+	})
 }
 
 // TestDelFails makes DEL fail in every plugin of the chain in turn.
@@ -184,11 +219,11 @@ func TestDelFails(t *testing.T) {
 			t.Run(main+" "+failing, func(t *testing.T) {
 				dir := t.TempDir()
 				var forced []configurator.Leftover
-				h := newHost(t, func(c *configurator.Config) {
+				h := newHost(t, configurator.EngineExec, func(c *configurator.Config) {
 					c.PluginDirs = []string{dir, pluginDir}
 					c.OnForced = func(_ string, removed []configurator.Leftover) { forced = append(forced, removed...) }
 				})
-				h.network("net", chain(main, dual, "iptables")...)
+				h.network("net", chain(main, dual, execTables.backend)...)
 				a := h.alloc("a")
 				a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 				h.setUp(a)
@@ -216,7 +251,9 @@ exec %s/%s
 	require.NoError(t, os.WriteFile(filepath.Join(dir, plugin), []byte(script), 0o755))
 }
 
-func TestThingsGoneBeforeTeardown(t *testing.T) {
+func TestThingsGoneBeforeTeardown(t *testing.T) { each(t, engines, testThingsGoneBeforeTeardown) }
+
+func testThingsGoneBeforeTeardown(t *testing.T, w way) {
 	for name, remove := range map[string]func(h *host, plugins string) error{
 		"conflist": func(h *host, _ string) error { return os.RemoveAll(h.conf) },
 		"plugins":  func(_ *host, plugins string) error { return os.Remove(plugins) },
@@ -226,8 +263,8 @@ func TestThingsGoneBeforeTeardown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			plugins := filepath.Join(t.TempDir(), "plugins")
 			require.NoError(t, os.Symlink(pluginDir, plugins))
-			h := newHost(t, func(c *configurator.Config) { c.PluginDirs = []string{plugins} })
-			h.network("net", chain("bridge", dual, "iptables")...)
+			h := newHost(t, w.engine, func(c *configurator.Config) { c.PluginDirs = []string{plugins} })
+			h.network("net", chain("bridge", dual, w.backend)...)
 			a := h.alloc("a")
 			a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 			h.setUp(a)
@@ -240,8 +277,10 @@ func TestThingsGoneBeforeTeardown(t *testing.T) {
 
 // TestForwardPolicyDrop: published ports work on a host that forwards nothing by
 // itself, as Docker and hardened hosts have it; the rest stays shut.
-func TestForwardPolicyDrop(t *testing.T) {
-	h := newHost(t, func(c *configurator.Config) { c.Network = "allocnet" })
+func TestForwardPolicyDrop(t *testing.T) { each(t, engines, testForwardPolicyDrop) }
+
+func testForwardPolicyDrop(t *testing.T, w way) {
+	h := newHost(t, w.engine, func(c *configurator.Config) { c.Network = "allocnet" })
 	for _, program := range []string{"iptables", "ip6tables"} {
 		require.NoError(t, command(program, "-P", "FORWARD", "DROP"))
 		t.Cleanup(func() { require.NoError(t, command(program, "-P", "FORWARD", "ACCEPT")) })
@@ -266,12 +305,16 @@ func TestForwardPolicyDrop(t *testing.T) {
 
 	// A flush by another tool is noticed, and one Setup mends it; where the chain of
 	// published ports is all that went, without a new address.
-	require.NoError(t, command("iptables", "-F", "ALLOCNET-ADMIN"))
+	chain, rest := "ALLOCNET-ADMIN", "CNI-FORWARD"
+	if w == native {
+		chain, rest = "ALLOCNET-FORWARD", "FORWARD"
+	}
+	require.NoError(t, command("iptables", "-F", chain))
 	require.ErrorIs(t, h.Check(h.ctx(), a), configurator.ErrUnhealthy)
 	require.Equal(t, s, h.setUp(a))
 	requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "a")
-	require.NoError(t, command("iptables", "-F", "ALLOCNET-ADMIN"))
-	require.NoError(t, command("iptables", "-F", "CNI-FORWARD"))
+	require.NoError(t, command("iptables", "-F", chain))
+	require.NoError(t, command("iptables", "-F", rest))
 	h.setUp(a)
 	requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "a")
 	h.tearDown(a, b)

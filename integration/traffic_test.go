@@ -8,26 +8,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
 // TestTraffic reaches two neighbours on every way that a host port has.
 func TestTraffic(t *testing.T) {
-	for _, main := range []string{"bridge", "ptp"} {
-		for name, f := range map[string]families{"v4": v4Only, "v6": v6Only, "dual": dual} {
-			for _, backend := range []string{"iptables", "nftables"} {
-				t.Run(fmt.Sprintf("%s %s %s", main, name, backend), func(t *testing.T) {
-					if backend == "nftables" {
-						privhost.Require(t, "nft")
-					}
-					h := newHost(t)
-					h.network("net", chain(main, f, backend)...)
+	each(t, []way{execTables, execNFT, native, nativeTables, nativeNFT}, func(t *testing.T, w way) {
+		for _, main := range []string{"bridge", "ptp"} {
+			for name, f := range map[string]families{"v4": v4Only, "v6": v6Only, "dual": dual} {
+				t.Run(fmt.Sprintf("%s %s", main, name), func(t *testing.T) {
+					h := newHost(t, w.engine)
+					h.network("net", chain(main, f, w.backend)...)
 					testTraffic(h, f)
 				})
 			}
 		}
-	}
+	})
 }
 
 func testTraffic(h *host, f families) {

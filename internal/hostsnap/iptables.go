@@ -88,8 +88,9 @@ var sharedRules = regexp.MustCompile(`^(?:` + strings.Join([]string{
 	`:(?:` + sharedChains + `) -`,
 	`-A (?:FORWARD|PREROUTING|OUTPUT|POSTROUTING) .*-j (?:` + sharedChains + `)`,
 	`-A CNI-FORWARD .*-j (?:CNI|ALLOCNET)-ADMIN`,
+	`-A ALLOCNET-FORWARD (?:-j \S+|-m mark --mark 0x1000/0x1000 -j ACCEPT)`,
 	`-A ALLOCNET-ADMIN -o \S+ -m conntrack --ctstate DNAT -j ACCEPT`,
 	`-A CNI-(?:HOSTPORT-(?:SETMARK|MASQ)|ISOLATION-STAGE-[12]) .*`,
 }, "|") + `)$`)
 
-const sharedChains = `ALLOCNET-ADMIN|CNI-(?:FORWARD|ADMIN|HOSTPORT-(?:DNAT|SETMARK|MASQ)|ISOLATION-STAGE-[12])`
+const sharedChains = `ALLOCNET-(?:ADMIN|FORWARD)|CNI-(?:FORWARD|ADMIN|HOSTPORT-(?:DNAT|SETMARK|MASQ)|ISOLATION-STAGE-[12])`

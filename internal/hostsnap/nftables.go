@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/userdata"
+
+	"github.com/allocnet/allocnet/internal/names"
 )
 
 // nftables collects all rules of the host. What iptables can show is left to it, because people know its form.
@@ -68,7 +70,7 @@ func (c *collector) chain(conn *nftables.Conn, table *nftables.Table, chain *nft
 		return fmt.Errorf("list rules: %w", err)
 	}
 	accepts := chain.Policy == nil || *chain.Policy == nftables.ChainPolicyAccept
-	dispatches := dispatchers[tableTitle(table)][chain.Name]
+	dispatches := dispatchers[tableTitle(table)][chain.Name] || table.Name == names.Table
 	c.add(accepts && (len(rules) == 0 || dispatches), "nft chain", tableTitle(table), chain.Name, chainHook(chain))
 	for _, rule := range rules {
 		c.add(dispatches, "nft rule", tableTitle(table), chain.Name, describeExprs(rule.Exprs),
@@ -114,12 +116,16 @@ func (c *collector) set(conn *nftables.Conn, table *nftables.Table, set *nftable
 		kind = "map"
 	}
 	// An anonymous set goes with its rule, which is what matters.
-	c.add(len(elements) == 0 || set.Anonymous, "nft", kind, tableTitle(table), name, labelled("type", set.KeyType.Name))
+	shared := set.Anonymous || table.Name == names.Table && sharedSets[set.Name]
+	c.add(len(elements) == 0 || shared, "nft", kind, tableTitle(table), name, labelled("type", set.KeyType.Name))
 	for _, element := range elements {
-		c.add(set.Anonymous, "nft element", tableTitle(table), name, describeElement(element))
+		c.add(shared, "nft element", tableTitle(table), name, describeElement(element))
 	}
 	return nil
 }
+
+// sharedSets are those of allocnet's tables whose elements belong to networks and bridges, not to an attachment.
+var sharedSets = map[string]bool{"networks": true, "guarded": true, "guards": true}
 
 // objects collects named counters and the like, and flow tables.
 func (c *collector) objects(conn *nftables.Conn, table *nftables.Table) error {

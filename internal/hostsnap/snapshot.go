@@ -37,7 +37,7 @@ type Options struct {
 
 	// Persistent lets Diff ignore the appearance of what may stay on a host after the first use of a network
 	// because it is shared by all attachments: a bridge without ports and what hangs on it; the chains and
-	// rules that the reference plugins share; chains that accept everything, sets and tables that are empty;
+	// rules that the reference plugins share, and those of allocnet's own tables; chains that accept everything, sets and tables that are empty;
 	// enabled forwarding; directories, lock files and host-local's last reserved addresses.
 	Persistent bool
 

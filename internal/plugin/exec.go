@@ -64,12 +64,7 @@ func (e *Exec) ExecPlugin(ctx context.Context, path string, conf []byte, environ
 		err = nil
 	}
 	if IsUnknownKey(err) && !e.Lenient {
-		path, findErr := e.Binary.FindInPath(name, call.Path)
-		if findErr != nil {
-			return nil, fmt.Errorf("plugin %q: %w, and there is no binary to do it: %w", name, err, findErr)
-		}
-		e.Host.Log.Warn("running the plugin's binary", "plugin", name, "because", err)
-		return e.Binary.ExecPlugin(ctx, path, conf, environ)
+		return e.fallBack(ctx, name, p, call, command, err)
 	}
 	if IsUnknownKey(err) {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, "unsupported configuration", err.Error())
@@ -85,6 +80,23 @@ func (e *Exec) ExecPlugin(ctx context.Context, path string, conf []byte, environ
 		return nil, nil
 	}
 	return encode(result, conf)
+}
+
+// fallBack runs the binary of a plugin whose configuration is not understood. A
+// DEL or GC is for what the plugin itself may have made as well, when it still
+// understood: what it understands can depend on the host.
+func (e *Exec) fallBack(ctx context.Context, name string, p Plugin, c *Call, command string, why error) ([]byte, error) {
+	var ownErr error
+	if p != nil && (command == "DEL" || command == "GC") {
+		_, ownErr = run(ctx, p, command, c)
+	}
+	path, err := e.Binary.FindInPath(name, c.Path)
+	if err != nil {
+		return nil, errors.Join(ownErr, fmt.Errorf("plugin %q: %w, and there is no binary to do it: %w", name, why, err))
+	}
+	e.Host.Log.Warn("running the plugin's binary", "plugin", name, "because", why)
+	out, err := e.Binary.ExecPlugin(ctx, path, c.Config, c.env)
+	return out, errors.Join(ownErr, err)
 }
 
 // run calls the operation that a command names.

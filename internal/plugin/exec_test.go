@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -114,7 +116,15 @@ func TestUnknownKey(t *testing.T) {
 	require.Empty(t, f.called)
 	require.Contains(t, log.String(), `novel`, "the log says why")
 
-	b.missing = true
+	// What an allocation has may be of a time when the key was understood.
+	for _, command := range []string{"DEL", "GC"} {
+		b.ran, f.called = nil, nil
+		_, err = e.ExecPlugin(t.Context(), native+"fake", conf, []string{"CNI_COMMAND=" + command})
+		require.NoError(t, err)
+		require.Equal(t, []string{command}, f.called)
+		require.Equal(t, []string{"/bin/fake " + command}, b.ran)
+	}
+	b.missing, f.called = true, nil
 	_, err = e.ExecPlugin(t.Context(), native+"fake", conf, environment)
 	require.ErrorContains(t, err, `"novel"`)
 	require.ErrorContains(t, err, "not installed")
@@ -169,6 +179,8 @@ func TestCheckedTellsFindings(t *testing.T) {
 		{syscall.ENODEV, true},
 		{syscall.EPERM, false},
 		{syscall.ENOBUFS, false},
+		{&exec.Error{Name: "iptables", Err: exec.ErrNotFound}, false},
+		{&exec.ExitError{ProcessState: &os.ProcessState{}}, false},
 		{types.NewError(7, "bad", ""), true},
 	} {
 		err := checked(t.Context(), c.err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os/exec"
 	"syscall"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -24,17 +25,24 @@ func (f finding) As(target any) bool {
 	return ok
 }
 
-// checked tells a CHECK that found something from one that could not be made:
-// an error of the system other than that a thing is not there, or the end of the
-// context, says nothing about the network.
+// checked tells a CHECK that found something from one that could not be made.
 func checked(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() != nil {
-		return err
-	}
-	var errno syscall.Errno
 	var coded *types.Error
-	if errors.As(err, &coded) || errors.As(err, &errno) && !errors.Is(err, fs.ErrNotExist) && errno != syscall.ENODEV {
+	if err == nil || ctx.Err() != nil || errors.As(err, &coded) || isObstacle(err) {
 		return err
 	}
 	return finding{err}
+}
+
+// isObstacle reports whether an error says nothing about the network: one of the
+// system, other than that a thing is not there, or of a program that could not
+// be run to its end.
+func isObstacle(err error) bool {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return !errors.Is(err, fs.ErrNotExist) && errno != syscall.ENODEV
+	}
+	var exit *exec.ExitError
+	var start *exec.Error
+	return errors.As(err, &exit) || errors.As(err, &start)
 }

@@ -5,18 +5,34 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/allocnet/allocnet/internal/conntrack"
 	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/opening"
 	"github.com/allocnet/allocnet/internal/ruleset"
 )
 
+// Host is what all plugins of one host share. It is safe for concurrent use.
+type Host struct {
+	Kernel *kernel.Host
+	Rules  *ruleset.Ruleset
+	// Forward lets through iptables what Rules approved.
+	Forward *opening.Opener
+	// Conntrack forgets connections.
+	Conntrack *conntrack.Conn
+	Log       hclog.Logger
+}
+
 // OpenHost opens the host that the process lives in.
 func OpenHost(log hclog.Logger) (*Host, error) {
-	h := &Host{Log: log}
+	h := &Host{Forward: opening.New(), Log: log}
 	var err error
 	if h.Kernel, err = kernel.OpenHost(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, h.Close())
 	}
 	if h.Rules, err = ruleset.Open(); err != nil {
+		return nil, errors.Join(err, h.Close())
+	}
+	if h.Conntrack, err = conntrack.Open(); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
 	return h, nil
@@ -24,9 +40,15 @@ func OpenHost(log hclog.Logger) (*Host, error) {
 
 // Close gives back what OpenHost opened. No operation may be under way.
 func (h *Host) Close() error {
-	h.Kernel.Close()
-	if h.Rules == nil {
-		return nil
+	errs := []error{h.Forward.Close()}
+	if h.Kernel != nil {
+		h.Kernel.Close()
 	}
-	return h.Rules.Close()
+	if h.Rules != nil {
+		errs = append(errs, h.Rules.Close())
+	}
+	if h.Conntrack != nil {
+		errs = append(errs, h.Conntrack.Close())
+	}
+	return errors.Join(errs...)
 }

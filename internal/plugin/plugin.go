@@ -4,13 +4,9 @@ import (
 	"context"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/hashicorp/go-hclog"
 
-	"github.com/allocnet/allocnet/internal/conntrack"
 	"github.com/allocnet/allocnet/internal/kernel"
 	"github.com/allocnet/allocnet/internal/names"
-	"github.com/allocnet/allocnet/internal/opening"
-	"github.com/allocnet/allocnet/internal/ruleset"
 )
 
 // Plugin is one CNI plugin with its configuration. The operations are those of
@@ -44,17 +40,6 @@ const Repair = "REPAIR"
 // Factory reads a configuration. With an *UnknownKeyError it returns a plugin
 // all the same, which ignores that key as the reference plugins do.
 type Factory func(conf []byte) (Plugin, error)
-
-// Host is what all plugins of one host share. It is safe for concurrent use.
-type Host struct {
-	Kernel *kernel.Host
-	Rules  *ruleset.Ruleset
-	// Forward lets through iptables what Rules approved.
-	Forward *opening.Opener
-	// Conntrack forgets connections.
-	Conntrack *conntrack.Conn
-	Log       hclog.Logger
-}
 
 // Call is one operation on one attachment. For Status and GC only Path, Config
 // and Host are set.

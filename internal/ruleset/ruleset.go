@@ -1,9 +1,11 @@
 package ruleset
 
 import (
-	"context"
-	"errors"
+	"fmt"
 	"net/netip"
+	"strconv"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
 )
@@ -11,13 +13,24 @@ import (
 // Ruleset is allocnet's tables in the namespace in which it was opened. It is
 // safe for concurrent use, also beside other processes, and holds one
 // descriptor until Close.
-type Ruleset struct{}
+type Ruleset struct{ *socket }
 
 // Open opens the connection. The tables are made by the first Add.
-func Open() (*Ruleset, error) { return nil, errors.New("not there yet") }
+func Open() (*Ruleset, error) {
+	s, err := openSocket()
+	if err != nil {
+		return nil, fmt.Errorf("open nf_tables: %w", err)
+	}
+	return &Ruleset{s}, nil
+}
 
-// Close gives the descriptor back.
-func (r *Ruleset) Close() error { return nil }
+// Close gives the descriptor back. What is called later returns os.ErrClosed.
+func (r *Ruleset) Close() error {
+	if err := r.close(); err != nil {
+		return fmt.Errorf("close nf_tables: %w", err)
+	}
+	return nil
+}
 
 // Elements are what one attachment has in the tables, all families together.
 type Elements struct {
@@ -70,32 +83,15 @@ type Guard struct {
 	Isolated bool
 }
 
-var (
-	// ErrMissing: elements, or parts of the tables, are not as they should be.
-	ErrMissing = errors.New("nftables rules are missing")
-	// ErrPortTaken: a host port belongs to another owner: see PortTakenError.
-	ErrPortTaken = errors.New("host port is taken")
-)
-
-// Add puts the elements in, in one transaction per family, and makes the tables
-// where they are missing. It is idempotent. A mapping that another owner has is a
-// *PortTakenError, and then nothing was added.
-func (r *Ruleset) Add(ctx context.Context, e *Elements) error { return nil }
-
-// Del takes those of the elements out that belong to the owner. It is
-// idempotent; Guarded and what a network shares stay.
-func (r *Ruleset) Del(ctx context.Context, e *Elements) error { return nil }
-
-// Check finds by key whether all elements are in and the tables complete;
-// ErrMissing names what is not.
-func (r *Ruleset) Check(ctx context.Context, e *Elements) error { return nil }
-
-// DelOwned removes every element whose owner the function names for removal. It
-// reads all elements.
-func (r *Ruleset) DelOwned(ctx context.Context, remove func(names.Owner) bool) error { return nil }
-
-// Owned returns the text of every element whose owner the function names, for
-// people. It reads all elements.
-func (r *Ruleset) Owned(ctx context.Context, of func(names.Owner) bool) ([]string, error) {
-	return nil, nil
+// String is the host port alone, as in "host port 127.0.0.1:8080/tcp".
+func (m *Mapping) String() string {
+	port := strconv.Itoa(int(m.HostPort))
+	if m.HostIP.IsValid() {
+		port = netip.AddrPortFrom(m.HostIP, m.HostPort).String()
+	}
+	protocol, ok := map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}[m.Protocol]
+	if !ok {
+		protocol = strconv.Itoa(int(m.Protocol))
+	}
+	return "host port " + port + "/" + protocol
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/plugin/pair"
 )
 
 // route completes what the IPAM plugin said: the interface of each address, the
@@ -50,19 +51,13 @@ func (b *bridge) serve(host *kernel.Host, br *netlink.Bridge, r *types100.Result
 	if !b.IsGateway {
 		return nil
 	}
-	var v4, v6 bool
 	for _, address := range r.IPs {
 		gateway := &net.IPNet{IP: address.Gateway, Mask: address.Address.Mask}
 		if err := b.ensureAddress(host, br, gateway); err != nil {
 			return err
 		}
-		if gateway.IP.To4() != nil {
-			v4 = true
-		} else {
-			v6 = true
-		}
 	}
-	return kernel.EnableForwarding(v4, v6)
+	return pair.Forward(r)
 }
 
 // ensureAddress gives the bridge an address. That it is there already is the

@@ -78,6 +78,24 @@ func (b *bridge) checkPort(c *plugin.Call, r *types100.Result, peer netlink.Link
 	return errors.Join(append(errs, fmt.Errorf("bridge %q has no port for %q", b.Bridge, c.IfName))...)
 }
 
+// Repair implements plugin.Repairer: it makes the bridge the gateway again, and
+// masquerades.
+func (b *bridge) Repair(ctx context.Context, c *plugin.Call) error {
+	r, err := b.Previous()
+	if err != nil || r == nil {
+		return err
+	}
+	link, err := c.Host.Kernel.LinkByName(b.Bridge)
+	if err != nil {
+		return fmt.Errorf("find bridge %q: %w", b.Bridge, err)
+	}
+	br, ok := link.(*netlink.Bridge)
+	if !ok {
+		return fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
+	}
+	return errors.Join(b.serve(c.Host.Kernel, br, r), b.masq.Add(ctx, c, r))
+}
+
 // Del implements plugin.Plugin.
 func (b *bridge) Del(ctx context.Context, c *plugin.Call) error {
 	return pair.Detach(ctx, c, &b.Common, b.ipam, b.masq)

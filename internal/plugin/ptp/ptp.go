@@ -133,7 +133,6 @@ func (a *addition) serve(context.Context) error {
 	if err != nil {
 		return err
 	}
-	var v4, v6 bool
 	for _, ip := range a.result.IPs {
 		if err := host.AddAddress(index, pair.HostPrefix(ip.Gateway), kernel.NoDAD); err != nil {
 			return err
@@ -142,13 +141,8 @@ func (a *addition) serve(context.Context) error {
 		if err := host.RouteAdd(route); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("add route to %s: %w", route.Dst, err)
 		}
-		if ip.Address.IP.To4() != nil {
-			v4 = true
-		} else {
-			v6 = true
-		}
 	}
-	return kernel.EnableForwarding(v4, v6)
+	return pair.Forward(a.result)
 }
 
 func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.call, a.result) }
@@ -179,6 +173,15 @@ func checkHost(c *plugin.Call, r *types100.Result, peer netlink.Link) error {
 		}
 	}
 	return errors.New("prevResult has no interface of the host")
+}
+
+// Repair implements plugin.Repairer: it masquerades again, and forwards.
+func (p *ptp) Repair(ctx context.Context, c *plugin.Call) error {
+	r, err := p.Previous()
+	if err != nil || r == nil {
+		return err
+	}
+	return errors.Join(pair.Forward(r), p.masq.Add(ctx, c, r))
 }
 
 // Del implements plugin.Plugin.

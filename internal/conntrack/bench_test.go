@@ -1,0 +1,37 @@
+package conntrack
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// BenchmarkFlush flushes what is not there, among so many other entries.
+func BenchmarkFlush(b *testing.B) {
+	address, host := netip.MustParseAddr("10.77.0.5"), netip.MustParseAddr("127.0.0.1")
+	calls := []struct {
+		name string
+		call func(c *Conn) error
+	}{
+		{"port", func(c *Conn) error { return c.FlushPort(b.Context(), v4, udp, 53, any) }},
+		{"port of an address", func(c *Conn) error { return c.FlushPort(b.Context(), v4, udp, 53, host) }},
+		{"address", func(c *Conn) error { return c.FlushAddress(b.Context(), address) }},
+	}
+	for _, entries := range []int{0, 1, 20000} {
+		for _, filter := range []bool{true, false} {
+			c := opened(b, filter)
+			for i := range entries {
+				track(b, udp, fmt.Sprintf("192.0.%d.%d:1", i/250, i%250), "192.0.2.3:999", "10.77.0.6:53")
+			}
+			for _, call := range calls {
+				b.Run(fmt.Sprintf("%s/entries=%d/filter=%t", call.name, entries, filter), func(b *testing.B) {
+					for b.Loop() {
+						require.NoError(b, call.call(c))
+					}
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,138 @@
+package conntrack
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Attributes of linux/netfilter/nfnetlink_conntrack.h.
+const (
+	ctaTupleOrig  = 1
+	ctaTupleReply = 2
+	ctaID         = 12
+	ctaZone       = 18
+	ctaFilter     = 25
+
+	ctaTupleIP    = 1
+	ctaTupleProto = 2
+
+	ctaIPv4Src = 1
+	ctaIPv4Dst = 2
+	ctaIPv6Src = 3
+	ctaIPv6Dst = 4
+
+	ctaProtoNum     = 1
+	ctaProtoDstPort = 3
+
+	ctaFilterOrigFlags  = 1
+	ctaFilterReplyFlags = 2
+
+	flagSource      = 1 << 0 // CTA_FILTER_F_CTA_IP_SRC
+	flagDestination = 1 << 1 // CTA_FILTER_F_CTA_IP_DST
+	flagProtocol    = 1 << 3 // CTA_FILTER_F_CTA_PROTO_NUM
+	flagPort        = 1 << 5 // CTA_FILTER_F_CTA_PROTO_DST_PORT
+)
+
+// filter is what entries have in common; what is zero is not compared.
+type filter struct {
+	family              uint8
+	protocol            uint8
+	source, destination netip.Addr // of the first packet
+	port                uint16     // its destination port
+	answers             netip.Addr // where answers come from
+}
+
+// exact reports whether the kernel understands the filter as it is meant. Of one
+// that asks for nothing it would take everything.
+func (f filter) exact() bool {
+	addressed := f.source.IsValid() || f.destination.IsValid() || f.answers.IsValid()
+	switch {
+	case f.family != unix.AF_INET && addressed:
+		return false
+	case f.port != 0 && f.protocol != unix.IPPROTO_TCP && f.protocol != unix.IPPROTO_UDP:
+		return false
+	}
+	return addressed || f.protocol != 0
+}
+
+// listing is as much of the filter as the kernel may be given for a list, which
+// is compared again. All kernels have this part right, or ignore it.
+func (f filter) listing() filter {
+	listing := filter{family: f.family, protocol: f.protocol}
+	if f.protocol == unix.IPPROTO_TCP || f.protocol == unix.IPPROTO_UDP {
+		listing.port = f.port
+	}
+	return listing
+}
+
+// encode is the filter as attributes; none for one that only names a family.
+func (f filter) encode() ([]byte, error) {
+	ae := netlink.NewAttributeEncoder()
+	orig := f.put(ae, ctaTupleOrig, f.source, f.destination, f.protocol)
+	reply := f.put(ae, ctaTupleReply, f.answers, netip.Addr{}, 0)
+	if orig|reply != 0 {
+		ae.Nested(ctaFilter, func(flags *netlink.AttributeEncoder) error {
+			flags.Uint32(ctaFilterOrigFlags, orig)
+			flags.Uint32(ctaFilterReplyFlags, reply)
+			return nil
+		})
+	}
+	return ae.Encode()
+}
+
+// put adds one direction's part and returns what of it counts.
+func (f filter) put(ae *netlink.AttributeEncoder, kind uint16, source, destination netip.Addr, protocol uint8) (flags uint32) {
+	if !source.IsValid() && !destination.IsValid() && protocol == 0 {
+		return 0
+	}
+	ae.Nested(kind, func(tuple *netlink.AttributeEncoder) error {
+		tuple.Nested(ctaTupleIP, func(ip *netlink.AttributeEncoder) error {
+			if source.IsValid() {
+				flags |= flagSource
+				ip.Bytes(ctaIPv4Src, source.AsSlice())
+			}
+			if destination.IsValid() {
+				flags |= flagDestination
+				ip.Bytes(ctaIPv4Dst, destination.AsSlice())
+			}
+			return nil
+		})
+		if protocol == 0 {
+			return nil
+		}
+		flags |= flagProtocol
+		tuple.Nested(ctaTupleProto, func(proto *netlink.AttributeEncoder) error {
+			proto.Uint8(ctaProtoNum, protocol)
+			if f.port != 0 {
+				flags |= flagPort
+				proto.Bytes(ctaProtoDstPort, []byte{byte(f.port >> 8), byte(f.port)})
+			}
+			return nil
+		})
+		return nil
+	})
+	return flags
+}
+
+// deleteBy has the kernel delete what an exact filter matches. It reports false
+// where the kernel cannot; nothing was deleted then. Such a kernel takes the
+// request for one to delete a single entry, and refuses it, because a filter
+// never names all that an entry is found by.
+func (c *Conn) deleteBy(ctx context.Context, f filter) (bool, error) {
+	if c.noFilter.Load() || !f.exact() {
+		return false, nil
+	}
+	attributes, err := f.encode()
+	if err != nil {
+		return false, err
+	}
+	_, err = c.execute(ctx, deleteEntries, netlink.Acknowledge, f.family, attributes)
+	if isUnsupported(err) {
+		c.noFilter.Store(true)
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,16 @@
+package lease
+
+import "errors"
+
+// Reserve fails with these, which errors.Is finds.
+var (
+	// ErrExhausted: all addresses of a range set are leased.
+	ErrExhausted = errors.New("no IP addresses available")
+	// ErrDuplicate: the owner has an address of the range set already.
+	ErrDuplicate = errors.New("duplicate allocation is not allowed")
+	// ErrTaken: the requested address is leased.
+	ErrTaken = errors.New("it is leased already")
+	// ErrNotInRange: the requested address is not one that can be leased, or that
+	// of the gateway.
+	ErrNotInRange = errors.New("the address is not for lease")
+)

@@ -1,0 +1,176 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// The functions here are open(2) and the like without what package os does for
+// pipes and terminals, which doubles the calls of an operation.
+
+const lineBreak = "\r\n"
+
+// text is what a lease of the owner holds.
+func (o Owner) text() string {
+	if o.IfName == "" {
+		return o.ID
+	}
+	return o.ID + lineBreak + o.IfName
+}
+
+// parseOwner reads a lease. Old ones hold the container ID alone; one that is
+// nobody's gives the zero Owner: its writer crashed before it wrote.
+func parseOwner(content string) Owner {
+	id, ifName, _ := strings.Cut(strings.TrimSpace(content), lineBreak)
+	return Owner{ID: id, IfName: ifName}
+}
+
+// parseName reads a lease's name; other files are none.
+func parseName(name string) (netip.Addr, bool) {
+	if name == "" || !strings.ContainsRune("0123456789abcdef:", rune(name[0])) {
+		return netip.Addr{}, false
+	}
+	addr, err := netip.ParseAddr(name)
+	return addr, err == nil && addr.Zone() == "" && !addr.Is4In6() && addr.String() == name
+}
+
+func (s *Store) path(addr netip.Addr) string { return s.dir + "/" + addr.String() }
+
+// holder reads whose an address is. ok says whether there is a lease at all.
+func (s *Store) holder(addr netip.Addr) (owner Owner, ok bool, err error) {
+	content, err := readFile(s.path(addr))
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ELOOP):
+		return Owner{}, false, nil
+	case err != nil:
+		return Owner{}, false, fmt.Errorf("read lease of %s: %w", addr, err)
+	}
+	return parseOwner(content), true, nil
+}
+
+// names lists the addresses that are leased.
+func (s *Store) names() ([]netip.Addr, error) {
+	s.did("list leases")
+	dir, err := os.Open(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list leases: %w", err)
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, fmt.Errorf("list leases: %w", err)
+	}
+	addrs := make([]netip.Addr, 0, len(names))
+	for _, name := range names {
+		if addr, ok := parseName(name); ok {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs, nil
+}
+
+// create makes a lease; false where there is one already.
+func (x *index) create(addr netip.Addr, owner Owner) (bool, error) {
+	path := x.path(addr)
+	fd, err := openFile(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+	if errors.Is(err, unix.EEXIST) {
+		if !x.vacant(addr) {
+			return false, nil
+		}
+		if err := x.removeEmpty(addr); err != nil {
+			return false, err
+		}
+		fd, err = openFile(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+	}
+	if err != nil {
+		return false, fmt.Errorf("create lease of %s: %w", addr, err)
+	}
+	x.did("create lease")
+	if err := errors.Join(writeAt(fd, owner.text()), unix.Close(fd)); err != nil {
+		undo := unix.Unlink(path)
+		x.exact = x.exact && undo == nil
+		return false, errors.Join(fmt.Errorf("write lease of %s: %w", addr, err), undo)
+	}
+	x.did("write lease")
+	return true, nil
+}
+
+// removeEmpty removes a file that a crash of its writer left without content.
+func (x *index) removeEmpty(addr netip.Addr) error {
+	if err := unix.Unlink(x.path(addr)); err != nil {
+		return fmt.Errorf("remove empty lease of %s: %w", addr, err)
+	}
+	x.did("remove empty lease")
+	return nil
+}
+
+// remove removes a lease if it is the owner's.
+func (s *Store) remove(addr netip.Addr, owner Owner) (bool, error) {
+	if holder, ok, err := s.holder(addr); err != nil || !ok || holder != owner {
+		return false, err
+	}
+	if err := unix.Unlink(s.path(addr)); err != nil {
+		return false, fmt.Errorf("remove lease of %s: %w", addr, err)
+	}
+	s.did("remove lease")
+	return true, nil
+}
+
+// vacant reports whether nobody holds an address: there is no lease, or one that
+// a crash of its writer left empty.
+func (s *Store) vacant(addr netip.Addr) bool {
+	var stat unix.Stat_t
+	err := unix.Lstat(s.path(addr), &stat)
+	if err != nil {
+		return errors.Is(err, unix.ENOENT)
+	}
+	return stat.Mode&unix.S_IFMT == unix.S_IFREG && stat.Size == 0
+}
+
+func openFile(path string, flags int) (int, error) {
+	for {
+		fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
+
+func writeAt(fd int, text string) error {
+	n, err := unix.Pwrite(fd, []byte(text), 0)
+	if err == nil && n != len(text) {
+		return unix.ENOSPC
+	}
+	return err
+}
+
+func readFile(path string) (string, error) {
+	fd, err := openFile(path, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	return readAll(fd)
+}
+
+// readAll reads a file in one call unless it is a long one.
+func readAll(fd int) (string, error) {
+	var content []byte
+	buffer := make([]byte, 512)
+	for {
+		n, err := unix.Read(fd, buffer)
+		if err != nil {
+			return "", err
+		}
+		content = append(content, buffer[:n]...)
+		if n < len(buffer) {
+			return string(content), nil
+		}
+	}
+}

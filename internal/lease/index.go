@@ -1,0 +1,192 @@
+package lease
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// signature is the modification time of a directory whose index is complete. No
+// clock shows it, and a file system that cannot keep it to the nanosecond is
+// never taken for signed.
+var signature = unix.Timespec{Sec: 946684800, Nsec: 10555591}
+
+// index says which addresses an owner holds. It lives as long as the lock is held.
+type index struct {
+	*Store
+	// exact says that the links tell the truth, so that the directory may be
+	// signed.
+	exact bool
+	// all is what reading all leases gave, else nil.
+	all map[Owner][]netip.Addr
+	// unread is about leases that could not be read then.
+	unread error
+}
+
+// openIndex looks whether the links can be trusted.
+func (s *Store) openIndex() *index {
+	var dir, links unix.Stat_t
+	signed := unix.Stat(s.dir, &dir) == nil && dir.Mtim == signature && unix.Stat(s.links, &links) == nil
+	return &index{Store: s, exact: signed}
+}
+
+// sign says that the links tell the truth, if they do. It comes last.
+func (x *index) sign() {
+	if x.exact {
+		x.touch(signature)
+		x.did("sign")
+	}
+}
+
+func (s *Store) touch(mtime unix.Timespec) {
+	omit := unix.Timespec{Nsec: unix.UTIME_OMIT}
+	_ = unix.UtimesNanoAt(unix.AT_FDCWD, s.dir, []unix.Timespec{omit, mtime}, 0)
+}
+
+// link is where an owner's addresses stand. The ID may be anything.
+func (s *Store) link(owner Owner) string {
+	sum := sha256.Sum256([]byte(owner.text()))
+	return s.links + "/" + hex.EncodeToString(sum[:16])
+}
+
+// addrs are the addresses that the owner holds, going by the index.
+func (x *index) addrs(owner Owner) []netip.Addr {
+	if x.all != nil {
+		return x.all[owner]
+	}
+	buffer := make([]byte, unix.PathMax)
+	n, err := unix.Readlink(x.link(owner), buffer)
+	if err != nil {
+		return nil
+	}
+	return parseAddrs(string(buffer[:n]))
+}
+
+// set replaces the owner's addresses in the index.
+func (x *index) set(owner Owner, addrs []netip.Addr) {
+	if x.all != nil {
+		x.all[owner] = addrs
+	}
+	if !x.exact {
+		return
+	}
+	x.exact = relink(x.link(owner), addrs) == nil
+	x.did("index")
+}
+
+// relink replaces one link, or removes it.
+func relink(link string, addrs []netip.Addr) error {
+	if len(addrs) > 0 {
+		if err := unix.Symlink(formatAddrs(addrs), link); !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+	if err := unix.Unlink(link); err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	if len(addrs) == 0 {
+		return nil
+	}
+	return unix.Symlink(formatAddrs(addrs), link)
+}
+
+// need makes the index anew unless it is exact.
+func (x *index) need() error {
+	if x.exact {
+		return nil
+	}
+	return x.rebuild()
+}
+
+// rebuild reads all leases, removes the empty ones, makes the links tell the same
+// and signs. Leases that cannot be read, and links that cannot be made, leave the index
+// inexact.
+func (x *index) rebuild() error {
+	x.exact = false
+	x.touch(unix.Timespec{Nsec: unix.UTIME_NOW})
+	if err := x.walk(); err != nil {
+		return err
+	}
+	x.exact = x.relinkAll() == nil && x.unread == nil
+	x.did("rebuild")
+	x.sign()
+	return nil
+}
+
+// walk reads all leases.
+func (x *index) walk() error {
+	names, err := x.names()
+	if err != nil {
+		return err
+	}
+	x.all = map[Owner][]netip.Addr{}
+	for _, addr := range names {
+		owner, ok, err := x.holder(addr)
+		switch {
+		case ok && owner == Owner{}:
+			err = x.removeEmpty(addr)
+		case ok:
+			x.all[owner] = append(x.all[owner], addr)
+		}
+		x.unread = errors.Join(x.unread, err)
+	}
+	return nil
+}
+
+// relinkAll makes the links the same as all, with as few changes as that takes.
+func (x *index) relinkAll() error {
+	if err := os.MkdirAll(x.links, 0o700); err != nil {
+		return err
+	}
+	want := make(map[string]string, len(x.all))
+	for owner, addrs := range x.all {
+		want[x.link(owner)] = formatAddrs(addrs)
+	}
+	have, err := os.ReadDir(x.links)
+	if err != nil {
+		return err
+	}
+	for _, entry := range have {
+		link := x.links + "/" + entry.Name()
+		if target, err := os.Readlink(link); err == nil && target == want[link] {
+			delete(want, link)
+			continue
+		}
+		if err := os.RemoveAll(link); err != nil {
+			return err
+		}
+		x.did("unlink")
+	}
+	for link, target := range want {
+		if err := unix.Symlink(target, link); err != nil {
+			return err
+		}
+		x.did("link")
+	}
+	return nil
+}
+
+func formatAddrs(addrs []netip.Addr) string {
+	sorted := slices.SortedFunc(slices.Values(addrs), netip.Addr.Compare)
+	text := make([]string, len(sorted))
+	for i, addr := range sorted {
+		text[i] = addr.String()
+	}
+	return strings.Join(text, " ")
+}
+
+func parseAddrs(text string) []netip.Addr {
+	var addrs []netip.Addr
+	for field := range strings.FieldsSeq(text) {
+		if addr, ok := parseName(field); ok {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs
+}

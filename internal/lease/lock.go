@@ -1,0 +1,83 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	firstPoll = 200 * time.Microsecond
+	lastPoll  = 5 * time.Millisecond
+)
+
+// gates let one goroutine of this process at a time ask for the lock of a
+// directory. flock alone would do, since each call opens the file anew; but those
+// who queue here are woken at once, and one polls for all.
+var gates sync.Map // directory -> chan struct{}
+
+// lock waits for the directory's lock; without the directory the error is
+// fs.ErrNotExist. It polls: a thread inside flock(2) cannot be called back, and
+// one more would be lost for every caller that gives up on a lock that is never
+// released.
+func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
+	value, _ := gates.LoadOrStore(s.dir, make(chan struct{}, 1))
+	gate := value.(chan struct{})
+	select {
+	case gate <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("lock leases of network %q: %w", s.network, ctx.Err())
+	}
+	fd, err := s.flock(ctx)
+	if err != nil {
+		<-gate
+		return nil, fmt.Errorf("lock leases of network %q: %w", s.network, err)
+	}
+	return func() {
+		unix.Close(fd)
+		<-gate
+	}, nil
+}
+
+// flock opens the lock file and locks it. Closing the descriptor unlocks.
+func (s *Store) flock(ctx context.Context) (int, error) {
+	for {
+		if err := ctx.Err(); err != nil {
+			return -1, err
+		}
+		fd, err := openFile(s.dir+"/lock", unix.O_RDONLY|unix.O_CREAT)
+		if err != nil {
+			return -1, err
+		}
+		if err := waitFlock(ctx, fd); err != nil {
+			unix.Close(fd)
+			return -1, err
+		}
+		var stat unix.Stat_t
+		if err := unix.Fstat(fd, &stat); err == nil && stat.Nlink > 0 {
+			return fd, nil
+		}
+		unix.Close(fd) // the directory was swept while we waited
+	}
+}
+
+func waitFlock(ctx context.Context, fd int) error {
+	for wait := firstPoll; ; wait = min(2*wait, lastPoll) {
+		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Request asks for one address of a range set: Address, or any if that is zero.
+type Request struct {
+	Set     RangeSet
+	Address netip.Addr
+}
+
+// Reserve leases one address per request to the owner, or none at all. The place
+// of a request tells range sets apart, for the memory of what was given out last.
+//
+// The error is ErrDuplicate if the owner has an address of the same set already
+// and asks for any, ErrTaken or ErrNotInRange if it asks for one that it cannot
+// get, ErrExhausted if there is none left. None of them changes anything.
+func (s *Store) Reserve(ctx context.Context, owner Owner, requests []Request) ([]netip.Addr, error) {
+	if err := owner.validate(); err != nil {
+		return nil, err
+	}
+	unlock, err := s.lockNew(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	x := s.openIndex()
+	if err := x.need(); err != nil {
+		return nil, err
+	}
+	r := reservation{index: x, owner: owner, own: x.held(owner), old: x.held(Owner{ID: owner.ID})}
+	for i, request := range requests {
+		if err := r.reserve(i, request); err != nil {
+			err = errors.Join(fmt.Errorf("allocate from range set %d: %w", i, err), r.undo())
+			x.sign()
+			return nil, err
+		}
+	}
+	x.set(owner, slices.Concat(r.own, r.taken))
+	x.sign()
+	return r.taken, nil
+}
+
+// lockNew makes the directory if need be.
+func (s *Store) lockNew(ctx context.Context) (func(), error) {
+	unlock, err := s.lock(ctx)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return unlock, err
+	}
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make leases of network %q: %w", s.network, err)
+	}
+	return s.lock(ctx)
+}
+
+// reservation is a Reserve that is under way.
+type reservation struct {
+	*index
+	owner    Owner
+	own, old []netip.Addr // what the owner and its container had before
+	taken    []netip.Addr
+}
+
+func (r *reservation) reserve(i int, request Request) error {
+	fd, err := openFile(r.lastPath(i), unix.O_RDWR|unix.O_CREAT)
+	if err != nil {
+		return fmt.Errorf("open last reserved address: %w", err)
+	}
+	defer unix.Close(fd)
+	last, err := readAll(fd)
+	if err != nil {
+		return fmt.Errorf("read last reserved address: %w", err)
+	}
+	var addr netip.Addr
+	if request.Address.IsValid() {
+		addr, err = r.one(request)
+	} else {
+		addr, err = r.any(request.Set, parseLast(last))
+	}
+	if err != nil {
+		return err
+	}
+	r.taken = append(r.taken, addr)
+	if err := overwrite(fd, last, addr.String()); err != nil {
+		return fmt.Errorf("write last reserved address: %w", err)
+	}
+	r.did("write last")
+	return nil
+}
+
+// one leases the address that was asked for.
+func (r *reservation) one(request Request) (netip.Addr, error) {
+	addr, set := request.Address, request.Set
+	if !set.Contains(addr) {
+		return addr, fmt.Errorf("requested IP address %s is not in range set %s: %w", addr, set, ErrNotInRange)
+	}
+	if !set.leasable(addr) {
+		return addr, fmt.Errorf("requested ip %s is subnet's gateway: %w", addr, ErrNotInRange)
+	}
+	ok, err := r.create(addr, r.owner)
+	if err == nil && !ok {
+		err = fmt.Errorf("requested IP address %s is not available in range set %s: %w", addr, set, ErrTaken)
+	}
+	return addr, err
+}
+
+// any leases the next address that is free.
+func (r *reservation) any(set RangeSet, last netip.Addr) (netip.Addr, error) {
+	for _, addr := range slices.Concat(r.own, r.old) {
+		if set.Contains(addr) {
+			return addr, fmt.Errorf("%s has been allocated to %s, %w", addr, r.owner.ID, ErrDuplicate)
+		}
+	}
+	return r.find(set, last, func(addr netip.Addr) (bool, error) { return r.create(addr, r.owner) })
+}
+
+// undo gives back what was taken.
+func (r *reservation) undo() error {
+	var errs []error
+	for _, addr := range r.taken {
+		_, err := r.remove(addr, r.owner)
+		r.exact = r.exact && err == nil
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// guesses is how many addresses are tried one by one. Then all names are read at
+// once, which is cheaper where a range is nearly full.
+const guesses = 8
+
+// find returns the first address after last that try accepts.
+func (s *Store) find(set RangeSet, last netip.Addr, try func(netip.Addr) (bool, error)) (netip.Addr, error) {
+	var leased map[netip.Addr]bool
+	n := 0
+	for addr := range set.after(last) {
+		if n == guesses {
+			names, err := s.names()
+			if err != nil {
+				return addr, err
+			}
+			leased = make(map[netip.Addr]bool, len(names))
+			for _, name := range names {
+				leased[name] = true
+			}
+		}
+		n++
+		if leased[addr] {
+			continue
+		}
+		if ok, err := try(addr); ok || err != nil {
+			return addr, err
+		}
+	}
+	// What is left is leases that are empty.
+	for addr := range leased {
+		if !set.leasable(addr) {
+			continue
+		}
+		if ok, err := try(addr); ok || err != nil {
+			return addr, err
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("network %q: %w in range set: %s", s.network, ErrExhausted, set)
+}
+
+func (s *Store) lastPath(i int) string { return s.dir + "/last_reserved_ip." + strconv.Itoa(i) }
+
+// parseLast reads the address that was given out last; zero if it is unknown.
+func parseLast(text string) netip.Addr {
+	addr, _ := parseName(strings.TrimSpace(text))
+	return addr
+}
+
+func overwrite(fd int, old, text string) error {
+	if len(text) < len(old) {
+		if err := unix.Ftruncate(fd, 0); err != nil {
+			return err
+		}
+	}
+	return writeAt(fd, text)
+}

@@ -1,0 +1,180 @@
+package opening
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Family is an address family, each of which has its own iptables.
+type Family uint8
+
+// The families, by the numbers that the kernel has for them.
+const (
+	IPv4 Family = unix.AF_INET
+	IPv6 Family = unix.AF_INET6
+)
+
+// ErrShut: the opening, or a part of it, is not there.
+var ErrShut = errors.New("forwarding is not open")
+
+// Opener makes the opening, and remembers what it made. It is safe for
+// concurrent use, also beside other processes, and holds one descriptor from the
+// first use until Close.
+type Opener struct {
+	netfilter netfilter
+	families  map[Family]*family
+}
+
+// New returns an Opener, which has done nothing yet. It acts in the network
+// namespace of the process.
+func New() *Opener { return newOpener("iptables", "ip6tables") }
+
+func newOpener(iptables, ip6tables string) *Opener {
+	return &Opener{families: map[Family]*family{
+		IPv4: {Family: IPv4, program: iptables, turn: make(chan struct{}, 1)},
+		IPv6: {Family: IPv6, program: ip6tables, turn: make(chan struct{}, 1)},
+	}}
+}
+
+// Close gives the descriptor back, and forgets. Nothing may run that uses it.
+func (o *Opener) Close() error {
+	for _, f := range o.families {
+		f.known = nil
+	}
+	return o.netfilter.close()
+}
+
+// family is one family's iptables and what is known of it.
+type family struct {
+	Family
+	program string
+	turn    chan struct{} // has room for who works with known
+	known   *known
+}
+
+// known is an opening that was there.
+type known struct {
+	admins []string
+	watch  watch
+}
+
+// watch tells cheaply whether rules are still as they were when it began.
+type watch interface {
+	unchanged() bool
+	// covers says whether it sees all that a listing showed, which was made after
+	// it began. Then, while nothing changes, what it sees is what was listed.
+	covers(*listing) bool
+}
+
+// Ensure makes the opening in the families, with a jump to each of the admin
+// chains, where that is not so yet. Missing chains are made. What is already
+// there, from other calls or by other tools, stays. Where iptables is not
+// installed there is nothing to open, and it returns nil.
+//
+// It takes microseconds when an earlier call of the same Opener found everything
+// there and nobody has touched it since, and runs iptables otherwise.
+func (o *Opener) Ensure(ctx context.Context, families []Family, adminChains ...string) error {
+	if err := checkNames(adminChains); err != nil {
+		return err
+	}
+	return o.each(ctx, families, func(f *family) error {
+		if f.known.stillHas(adminChains) {
+			return nil
+		}
+		f.known = nil
+		p, err := f.find(ctx)
+		if p == nil || err != nil {
+			return err
+		}
+		w, err := p.mend(ctx, adminChains, func() watch { return o.watch(p) })
+		if err != nil {
+			return fmt.Errorf("open forwarding with %s: %w", f.program, err)
+		}
+		if w != nil {
+			f.known = &known{admins: slices.Clone(adminChains), watch: w}
+		}
+		return nil
+	})
+}
+
+// Check looks at the rules in the kernel, with iptables. ErrShut names what is
+// missing; where the jump stands among others' rules does not matter.
+func (o *Opener) Check(ctx context.Context, families []Family, adminChains ...string) error {
+	if err := checkNames(adminChains); err != nil {
+		return err
+	}
+	return o.each(ctx, families, func(f *family) error {
+		p, err := f.find(ctx)
+		if p == nil || err != nil {
+			return err
+		}
+		now, err := p.list(ctx, nil)
+		if err != nil {
+			return fmt.Errorf("check forwarding with %s: %w", f.program, err)
+		}
+		if missing := now.missing(adminChains); len(missing) > 0 {
+			return fmt.Errorf("%w: %s: %v", ErrShut, f.program, missing)
+		}
+		return nil
+	})
+}
+
+// Remove takes the chain and every jump to it away in both families, for all
+// networks. Admin chains stay: they are the operators'.
+func (o *Opener) Remove(ctx context.Context) error {
+	return o.each(ctx, []Family{IPv4, IPv6}, func(f *family) error {
+		f.known = nil
+		p, err := f.find(ctx)
+		if p == nil || err != nil {
+			return err
+		}
+		if err := p.remove(ctx); err != nil {
+			return fmt.Errorf("shut forwarding with %s: %w", f.program, err)
+		}
+		return nil
+	})
+}
+
+// each acts on every family, alone in each of this Opener's calls.
+func (o *Opener) each(ctx context.Context, families []Family, act func(*family) error) error {
+	var errs []error
+	for _, number := range families {
+		f := o.families[number]
+		if f == nil {
+			return fmt.Errorf("open forwarding: no address family %d", number)
+		}
+		select {
+		case f.turn <- struct{}{}:
+			errs = append(errs, act(f))
+			<-f.turn
+		case <-ctx.Done():
+			errs = append(errs, fmt.Errorf("wait for %s: %w", f.program, ctx.Err()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stillHas asks the kernel about what is known.
+func (k *known) stillHas(admins []string) bool {
+	if k == nil {
+		return false
+	}
+	for _, admin := range admins {
+		if !slices.Contains(k.admins, admin) {
+			return false
+		}
+	}
+	return k.watch.unchanged()
+}
+
+// watch begins to watch the rules that a program works on; nil if that cannot be.
+func (o *Opener) watch(p *program) watch {
+	if p.legacy {
+		return watchLegacy(p.family)
+	}
+	return o.netfilter.watch(p.family)
+}

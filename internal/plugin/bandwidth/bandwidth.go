@@ -1,0 +1,135 @@
+package bandwidth
+
+import (
+	"context"
+	"fmt"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/plugin"
+)
+
+// bandwidth is the plugin with its configuration.
+type bandwidth struct {
+	config
+	limit Limits
+}
+
+// New is the plugin's Factory.
+func New(conf []byte) (plugin.Plugin, error) {
+	b := &bandwidth{}
+	unknown := plugin.Decode(conf, &b.config)
+	if unknown != nil && !plugin.IsUnknownKey(unknown) {
+		return nil, unknown
+	}
+	runtime, err := b.runtimeLimits()
+	if err != nil && !plugin.IsUnknownKey(err) {
+		return nil, err
+	}
+	if unknown == nil {
+		unknown = err
+	}
+	b.limit = b.limits(runtime)
+	return b, unknown
+}
+
+// addition is one ADD that has a limit to set.
+type addition struct {
+	host    *kernel.Host
+	owner   names.Owner
+	veth    netlink.Link // the host's end
+	ifbName string
+	ifb     netlink.Link
+}
+
+// Add implements plugin.Plugin. The ifb joins the interfaces of prevResult.
+func (b *bandwidth) Add(ctx context.Context, c *plugin.Call) (*types100.Result, error) {
+	if err := b.checkVersion(); err != nil {
+		return nil, err
+	}
+	ingress, egress, err := b.limit.buckets()
+	if err != nil {
+		return nil, err
+	}
+	result, err := b.Previous()
+	if err != nil {
+		return nil, err
+	}
+	if result == nil {
+		return nil, errNotChained
+	}
+	if ingress == nil && egress == nil {
+		return result, nil
+	}
+	veth, err := hostEnd(c, result)
+	if err != nil {
+		return nil, err
+	}
+	a := &addition{
+		host: c.Host.Kernel, owner: c.Owner(b.Name), veth: veth, ifbName: ifbName(b.Name, c.ContainerID),
+	}
+	if err := plugin.Run(ctx, a.steps(ingress, egress)...); err != nil {
+		return nil, err
+	}
+	if a.ifb != nil {
+		result.Interfaces = append(result.Interfaces, &types100.Interface{
+			Name: a.ifbName, Mac: a.ifb.Attrs().HardwareAddr.String(),
+		})
+	}
+	return result, nil
+}
+
+// steps come in an order in which nothing is sent to an ifb that is not ready.
+func (a *addition) steps(ingress, egress *bucket) []plugin.Step {
+	var steps []plugin.Step
+	if ingress != nil {
+		steps = append(steps, a.discipline("limit what the container receives", func() netlink.Qdisc {
+			return ingress.qdisc(a.veth.Attrs().Index)
+		}))
+	}
+	if egress != nil {
+		steps = append(steps,
+			plugin.Step{Name: fmt.Sprintf("create ifb %q", a.ifbName), Do: a.createIfb, Undo: a.deleteIfb},
+			plugin.Step{Name: fmt.Sprintf("prepare ifb %q", a.ifbName), Do: a.prepareIfb},
+			plugin.Step{Name: "limit what the container sends", Do: func(context.Context) error {
+				return a.host.QdiscAdd(egress.qdisc(a.ifb.Attrs().Index))
+			}},
+			a.discipline("add the ingress discipline", func() netlink.Qdisc {
+				return newIngress(a.veth.Attrs().Index)
+			}),
+			plugin.Step{Name: fmt.Sprintf("redirect to ifb %q", a.ifbName), Do: func(context.Context) error {
+				return a.host.FilterAdd(redirect(a.veth.Attrs().Index, a.ifb.Attrs().Index))
+			}},
+		)
+	}
+	return steps
+}
+
+// discipline adds one to the veth.
+func (a *addition) discipline(act string, qdisc func() netlink.Qdisc) plugin.Step {
+	return plugin.Step{
+		Name: fmt.Sprintf("%s on veth %q", act, a.veth.Attrs().Name),
+		Do:   func(context.Context) error { return a.host.QdiscAdd(qdisc()) },
+		Undo: func(context.Context) error { return a.host.QdiscDel(qdisc()) },
+	}
+}
+
+func (a *addition) createIfb(context.Context) error {
+	return a.host.LinkAdd(newIfb(a.ifbName, a.veth.Attrs().MTU))
+}
+
+func (a *addition) deleteIfb(ctx context.Context) error {
+	_, err := a.host.DeleteLink(ctx, a.ifbName)
+	return err
+}
+
+// prepareIfb names the owner, and finds out what the result tells.
+func (a *addition) prepareIfb(context.Context) (err error) {
+	if a.ifb, err = a.host.LinkByName(a.ifbName); err != nil {
+		return err
+	}
+	return a.host.LinkSetAlias(a.ifb, a.owner.String())
+}

@@ -1,0 +1,83 @@
+package bandwidth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/plugin"
+)
+
+// Check implements plugin.Plugin. Unlike the reference plugin's it finds that a
+// bucket, or the way to the ifb, is gone.
+func (b *bandwidth) Check(_ context.Context, c *plugin.Call) error {
+	ingress, egress, err := b.limit.buckets()
+	if err != nil {
+		return err
+	}
+	result, err := b.Previous()
+	if err != nil {
+		return err
+	}
+	veth, err := hostEnd(c, result)
+	if err != nil {
+		return err
+	}
+	if ingress != nil {
+		if err := checkRoot(c.Host.Kernel, veth, ingress); err != nil {
+			return err
+		}
+	}
+	if egress == nil {
+		return nil
+	}
+	return checkEgress(c.Host.Kernel, veth, ifbName(b.Name, c.ContainerID), egress)
+}
+
+func checkEgress(h *kernel.Host, veth netlink.Link, name string, egress *bucket) error {
+	ifb, err := h.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find ifb %q: %w", name, err)
+	}
+	if err := checkRoot(h, ifb, egress); err != nil {
+		return err
+	}
+	filters, err := dump(func() ([]netlink.Filter, error) { return h.FilterList(veth, ingressHandle) })
+	if err != nil {
+		return fmt.Errorf("list filters of veth %q: %w", veth.Attrs().Name, err)
+	}
+	if !redirects(filters, ifb.Attrs().Index) {
+		return fmt.Errorf("veth %q does not redirect to ifb %q", veth.Attrs().Name, name)
+	}
+	return nil
+}
+
+func checkRoot(h *kernel.Host, link netlink.Link, want *bucket) error {
+	qdiscs, err := dump(func() ([]netlink.Qdisc, error) { return h.QdiscList(link) })
+	if err != nil {
+		return fmt.Errorf("list disciplines of link %q: %w", link.Attrs().Name, err)
+	}
+	if err := want.findRoot(qdiscs); err != nil {
+		return fmt.Errorf("link %q: %w", link.Attrs().Name, err)
+	}
+	return nil
+}
+
+// dumpTries bounds how often a dump is made again that another change
+// interrupted.
+const dumpTries = 10
+
+// dump lists again what changed while it was listed.
+func dump[T any](list func() ([]T, error)) ([]T, error) {
+	for range dumpTries {
+		found, err := list()
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return found, err
+		}
+	}
+	return nil, fmt.Errorf("changed all the time: %w", unix.EINTR)
+}

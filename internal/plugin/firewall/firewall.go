@@ -1,0 +1,171 @@
+package firewall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/ruleset"
+)
+
+// firewall is the plugin with its configuration.
+type firewall struct {
+	plugin.Common
+	Backend       string `json:"backend"`
+	AdminChain    string `json:"iptablesAdminChainName"`
+	FirewalldZone string `json:"firewalldZone"`
+	IngressPolicy string `json:"ingressPolicy"`
+
+	backend backend
+}
+
+var _ plugin.Repairer = (*firewall)(nil)
+
+// backend is a way to let traffic through.
+type backend interface {
+	add(context.Context, *plugin.Call, *passage) error
+	check(context.Context, *plugin.Call, *passage) error
+	// del takes everything that it can find away; without addresses, what names
+	// the attachment.
+	del(context.Context, *plugin.Call, *passage) error
+	status(context.Context, *plugin.Call) error
+}
+
+// passage is what one attachment is to be let through.
+type passage struct {
+	network   string
+	addresses []netip.Addr
+	admin     string
+	guard     *ruleset.Guard // what the ingressPolicy closes
+}
+
+// adminChain is the reference plugin's default.
+const adminChain = "CNI-ADMIN"
+
+// New reads a configuration. The error is an *UnknownKeyError also where the work
+// is firewalld's.
+func New(conf []byte) (plugin.Plugin, error) {
+	f := &firewall{}
+	err := plugin.Decode(conf, f)
+	if err != nil && !plugin.IsUnknownKey(err) {
+		return nil, err
+	}
+	if f.AdminChain == "" {
+		f.AdminChain = adminChain
+	}
+	f.backend = native{}
+	if f.Backend == "iptables" {
+		f.backend = iptablesBackend{}
+	} else if err == nil && (f.Backend == "firewalld" || firewalldRuns()) {
+		err = &plugin.UnknownKeyError{Key: "backend"}
+	}
+	return f, err
+}
+
+// Add implements plugin.Plugin. The result is what came from the plugin before.
+func (f *firewall) Add(ctx context.Context, c *plugin.Call) (*types100.Result, error) {
+	previous, p, err := f.passage()
+	if err != nil {
+		return nil, err
+	}
+	if len(p.addresses) > 0 {
+		if err := f.backend.add(ctx, c, p); err != nil {
+			return nil, err
+		}
+	}
+	return previous, nil
+}
+
+// Repair implements plugin.Repairer: all that ADD does is on the host, and is
+// done again without harm.
+func (f *firewall) Repair(ctx context.Context, c *plugin.Call) error {
+	_, err := f.Add(ctx, c)
+	return err
+}
+
+// Check implements plugin.Plugin.
+func (f *firewall) Check(ctx context.Context, c *plugin.Call) error {
+	_, p, err := f.passage()
+	if err != nil || len(p.addresses) == 0 {
+		return err
+	}
+	return f.backend.check(ctx, c, p)
+}
+
+// Del implements plugin.Plugin. What guards a bridge stays: others may be on it.
+func (f *firewall) Del(ctx context.Context, c *plugin.Call) error {
+	previous, err := f.Previous()
+	p := &passage{network: f.Name, admin: f.AdminChain}
+	if previous != nil {
+		p.addresses = addresses(previous)
+	}
+	_, policyErr := f.closes()
+	return errors.Join(err, f.backend.del(ctx, c, p), policyErr)
+}
+
+// Status implements plugin.Plugin.
+func (f *firewall) Status(ctx context.Context, c *plugin.Call) error {
+	return f.backend.status(ctx, c)
+}
+
+// GC implements plugin.Plugin. Elements of other plugins go as well: their owner,
+// an attachment of this network, is gone. Rules of the backend iptables do not
+// name whose they are.
+func (f *firewall) GC(ctx context.Context, c *plugin.Call) error {
+	return c.Host.Rules.DelOwned(ctx, c.Stale(&f.Common))
+}
+
+// passage reads what the plugins before have set up.
+func (f *firewall) passage() (*types100.Result, *passage, error) {
+	previous, err := f.Previous()
+	if err != nil {
+		return nil, nil, err
+	}
+	if previous == nil {
+		return nil, nil, errors.New("missing prevResult: the firewall plugin comes after one that makes an interface")
+	}
+	p := &passage{network: f.Name, addresses: addresses(previous), admin: f.AdminChain}
+	policy, err := f.closes()
+	if err != nil || policy == "" {
+		return previous, p, err
+	}
+	if len(previous.Interfaces) == 0 || previous.Interfaces[0] == nil || previous.Interfaces[0].Name == "" {
+		return nil, nil, fmt.Errorf("ingressPolicy %q: prevResult does not begin with a bridge: put the firewall plugin behind the bridge plugin", policy)
+	}
+	p.guard = &ruleset.Guard{Bridge: previous.Interfaces[0].Name, Isolated: policy == isolated}
+	return previous, p, nil
+}
+
+// The values of ingressPolicy that close something.
+const (
+	sameBridge = "same-bridge"
+	isolated   = "isolated"
+)
+
+// closes is the policy, if it closes anything.
+func (f *firewall) closes() (string, error) {
+	switch f.IngressPolicy {
+	case "", "open":
+		return "", nil
+	case sameBridge, isolated:
+		return f.IngressPolicy, nil
+	}
+	return "", fmt.Errorf("unknown ingress policy: %q", f.IngressPolicy)
+}
+
+// addresses are all that a result has, each once.
+func addresses(r *types100.Result) []netip.Addr {
+	var all []netip.Addr
+	for _, ip := range r.IPs {
+		address, ok := netip.AddrFromSlice(ip.Address.IP)
+		if address = address.Unmap(); ok && !slices.Contains(all, address) {
+			all = append(all, address)
+		}
+	}
+	return all
+}

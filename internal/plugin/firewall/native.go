@@ -1,0 +1,78 @@
+package firewall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/internal/opening"
+	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/ruleset"
+)
+
+// native is allocnet's own tables.
+type native struct{}
+
+// add makes what is shared first: the rest is one transaction, with nothing to
+// undo.
+func (native) add(ctx context.Context, c *plugin.Call, p *passage) error {
+	if err := c.Host.Forward.Ensure(ctx, p.families(), p.admin); err != nil {
+		return err
+	}
+	if err := c.Host.Rules.Add(ctx, p.elements(c)); err != nil {
+		return fmt.Errorf("let addresses %v through: %w", p.addresses, err)
+	}
+	return nil
+}
+
+func (native) check(ctx context.Context, c *plugin.Call, p *passage) error {
+	return errors.Join(
+		c.Host.Rules.Check(ctx, p.elements(c)),
+		c.Host.Forward.Check(ctx, p.families(), p.admin))
+}
+
+func (native) del(ctx context.Context, c *plugin.Call, p *passage) error {
+	if len(p.addresses) == 0 {
+		return plugin.DelOwned(ctx, c, p.network)
+	}
+	if err := c.Host.Rules.Del(ctx, p.elements(c)); err != nil {
+		return fmt.Errorf("take back addresses %v: %w", p.addresses, err)
+	}
+	return nil
+}
+
+// status asks for an address that nobody has: that it is missing, or that the
+// tables are not there yet, is no obstacle.
+func (native) status(ctx context.Context, c *plugin.Call) error {
+	err := c.Host.Rules.Check(ctx, &ruleset.Elements{Open: []netip.Addr{netip.IPv4Unspecified()}})
+	if err == nil || errors.Is(err, ruleset.ErrMissing) {
+		return nil
+	}
+	return types.NewError(types.ErrPluginNotAvailable, "nftables cannot be used", err.Error())
+}
+
+func (p *passage) elements(c *plugin.Call) *ruleset.Elements {
+	e := &ruleset.Elements{Owner: c.Owner(p.network), Open: p.addresses}
+	if p.guard != nil {
+		e.Guarded = []ruleset.Guard{*p.guard}
+	}
+	return e
+}
+
+func (p *passage) families() []opening.Family {
+	var families []opening.Family
+	for _, address := range p.addresses {
+		family := opening.IPv6
+		if address.Is4() {
+			family = opening.IPv4
+		}
+		if !slices.Contains(families, family) {
+			families = append(families, family)
+		}
+	}
+	return families
+}

@@ -1,0 +1,230 @@
+package firewall
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// attached is a namespace behind a bridge of the host, where it listens.
+type attached struct {
+	*sandbox.Sandbox
+	v4, v6 string
+}
+
+const port = 4711
+
+// attach makes a namespace .2 of a subnet, and the host its gateway .1 on a bridge.
+func (h *host) attach(name, bridge string, subnet int) *attached {
+	h.Helper()
+	a := &attached{h.sandbox(name), fmt.Sprintf("10.%d.0.2", subnet), fmt.Sprintf("fd00:%d::2", subnet)}
+	br := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: bridge}}
+	require.NoError(h, netlink.LinkAdd(br))
+	h.Cleanup(func() { require.NoError(h, netlink.LinkDel(br)) })
+	require.NoError(h, a.Do(func() error { return setSysctls(noDAD) }))
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "v" + name, MasterIndex: br.Index}, PeerName: "eth0"}
+	require.NoError(h, a.With(func(fd int) error {
+		veth.PeerNamespace = netlink.NsFd(fd)
+		return netlink.LinkAdd(veth)
+	}))
+	h.Cleanup(func() { require.NoError(h, netlink.LinkDel(veth)) })
+	require.NoError(h, netlink.LinkSetUp(veth))
+	require.NoError(h, configure(br, gateways(subnet)...))
+	require.NoError(h, a.Do(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		if err := configure(link, a.v4+"/24", a.v6+"/64"); err != nil {
+			return err
+		}
+		for _, gateway := range gateways(subnet) {
+			via := net.IP(netip.MustParsePrefix(gateway).Addr().AsSlice())
+			if err := netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: via}); err != nil {
+				return fmt.Errorf("route via %s: %w", via, err)
+			}
+		}
+		return nil
+	}))
+	for _, gateway := range gateways(subnet) {
+		h.awaitNeighbour(a, netip.MustParsePrefix(gateway).Addr().String())
+	}
+	h.listen(a)
+	return a
+}
+
+// awaitNeighbour waits until a namespace and the host have found one another,
+// which the kernel gives up on after three seconds of a link that is not ready.
+// Nobody listens, and only who is there can say so.
+func (h *host) awaitNeighbour(a *attached, gateway string) {
+	h.Helper()
+	var err error
+	for range 5 {
+		if err = reach(a, gateway, 10*time.Second); errors.Is(err, unix.ECONNREFUSED) {
+			return
+		}
+	}
+	require.ErrorIs(h, err, unix.ECONNREFUSED)
+}
+
+func gateways(subnet int) []string {
+	return []string{fmt.Sprintf("10.%d.0.1/24", subnet), fmt.Sprintf("fd00:%d::1/64", subnet)}
+}
+
+// configure gives a link addresses, which need not wait to be found unique.
+func configure(link netlink.Link, addresses ...string) error {
+	for _, address := range addresses {
+		a, err := netlink.ParseAddr(address)
+		if err != nil {
+			return err
+		}
+		a.Flags = unix.IFA_F_NODAD
+		if err := netlink.AddrAdd(link, a); err != nil {
+			return fmt.Errorf("address %s: %w", address, err)
+		}
+	}
+	return netlink.LinkSetUp(link)
+}
+
+// listen accepts and greets until the test ends.
+func (h *host) listen(a *attached) {
+	var listener net.Listener
+	require.NoError(h, a.Do(func() (err error) {
+		listener, err = net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
+		return err
+	}))
+	h.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("hello"))
+			conn.Close()
+		}
+	}()
+}
+
+// reach gets one the other's greeting. What is refused ends at once, so that time
+// is lost only on what is dropped.
+func reach(from *attached, to string, patience time.Duration) error {
+	return from.Do(func() error {
+		conn, err := (&net.Dialer{Timeout: patience}).Dial("tcp", net.JoinHostPort(to, fmt.Sprint(port)))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		greeting := make([]byte, 5)
+		_, err = conn.Read(greeting)
+		return err
+	})
+}
+
+// requireReach wants connections in both families, or in none.
+func (h *host) requireReach(want bool, from, to *attached, why string) {
+	h.Helper()
+	for _, address := range []string{to.v4, to.v6} {
+		if want {
+			require.NoError(h, reach(from, address, 10*time.Second), why)
+		} else {
+			require.Error(h, reach(from, address, 300*time.Millisecond), why)
+		}
+	}
+}
+
+// each runs a command of iptables in both families.
+func (h *host) each(command string) {
+	h.Helper()
+	h.run("iptables", strings.Fields(command)...)
+	h.run("ip6tables", strings.Fields(command)...)
+}
+
+// noDAD spares the seconds in which a link-local address is not used yet.
+var noDAD = map[string]string{"net/ipv6/conf/all/accept_dad": "0", "net/ipv6/conf/default/accept_dad": "0"}
+
+func setSysctls(values map[string]string) error {
+	var errs []error
+	for name, value := range values {
+		errs = append(errs, os.WriteFile("/proc/sys/"+name, []byte(value), 0))
+	}
+	return errors.Join(errs...)
+}
+
+// newRouter is a host that forwards.
+func newRouter(t *testing.T) *host {
+	h := newHost(t)
+	sysctls := map[string]string{"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1"}
+	maps.Copy(sysctls, noDAD)
+	require.NoError(t, setSysctls(sysctls))
+	return h
+}
+
+func resultOf(a *attached, keys string) string { return conf(keys, a.v4+"/24", a.v6+"/64") }
+
+func TestTrafficByPolicy(t *testing.T) {
+	nowhere(t)
+	// A policy of DROP is what Docker sets; a rejection at the end, what a
+	// hardened host has.
+	policies := map[string]struct {
+		command string
+		open    bool
+	}{
+		"accept": {"-P FORWARD ACCEPT", true},
+		"drop":   {"-P FORWARD DROP", false},
+		"reject": {"-A FORWARD -p tcp -j REJECT --reject-with tcp-reset", false},
+	}
+	for name, policy := range policies {
+		t.Run(name, func(t *testing.T) {
+			h := newRouter(t)
+			a, outside := h.attach("a", "br0", 1), h.attach("outside", "br9", 9)
+			h.each(policy.command)
+			h.requireReach(policy.open, a, outside, "nothing is let through")
+
+			h.add("a", resultOf(a, ""))
+			h.requireReach(true, a, outside, "the allocation asks")
+			h.requireReach(policy.open, outside, a, "nobody asked")
+
+			h.each("-I CNI-ADMIN -p tcp -j REJECT --reject-with tcp-reset")
+			h.requireReach(false, a, outside, "the admin chain decides first")
+			h.each("-F CNI-ADMIN")
+
+			h.each("-F")
+			h.each(policy.command)
+			h.requireReach(policy.open, a, outside, "the rules were flushed")
+			h.add("a", resultOf(a, ""))
+			h.requireReach(true, a, outside, "the next ADD mends")
+
+			h.del("a", resultOf(a, ""))
+			h.requireReach(policy.open, a, outside, "nothing is let through any more")
+		})
+	}
+}
+
+func TestGuardedBridges(t *testing.T) {
+	nowhere(t)
+	h := newRouter(t)
+	a, b, outside := h.attach("a", "br0", 1), h.attach("b", "br1", 2), h.attach("outside", "br9", 9)
+	h.each("-P FORWARD DROP")
+	h.add("a", resultOf(a, `"ingressPolicy": "same-bridge",`))
+	onBridge1 := strings.Replace(resultOf(b, `"ingressPolicy": "same-bridge",`), `"name": "br0"`, `"name": "br1"`, 1)
+	h.add("b", strings.Replace(resultOf(b, ""), `"name": "br0"`, `"name": "br1"`, 1))
+	h.requireReach(true, a, b, "only one of them is guarded")
+	h.add("b", onBridge1)
+	h.requireReach(false, a, b, "both are guarded")
+	h.requireReach(false, b, a, "both are guarded")
+	h.requireReach(true, a, outside, "outside is not guarded")
+	require.NoError(t, h.check("b", onBridge1))
+}

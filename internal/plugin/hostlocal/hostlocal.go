@@ -1,0 +1,172 @@
+package hostlocal
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/lease"
+	"github.com/allocnet/allocnet/internal/plugin"
+)
+
+// hostLocal is the plugin with one configuration.
+type hostLocal struct {
+	plugin.Common
+	dataDir, resolvConf string
+	routes              []*types.Route
+	sets                []pool
+	leases              *lease.Store
+}
+
+// New is the plugin's Factory.
+func New(conf []byte) (plugin.Plugin, error) {
+	p, err := parse(conf)
+	if p == nil {
+		return nil, err
+	}
+	var openErr error
+	if p.leases, openErr = lease.Open(p.dataDir, p.Name); openErr != nil {
+		return nil, openErr
+	}
+	return p, err
+}
+
+// owner is who leases: the container's interface.
+func owner(c *plugin.Call) lease.Owner { return lease.Owner{ID: c.ContainerID, IfName: c.IfName} }
+
+// Add leases one address of every range set.
+func (p *hostLocal) Add(ctx context.Context, c *plugin.Call) (*types100.Result, error) {
+	requests, err := p.requests(c.Args)
+	if err != nil {
+		return nil, err
+	}
+	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, Routes: p.routes}
+	if p.resolvConf != "" {
+		if result.DNS, err = readResolvConf(p.resolvConf); err != nil {
+			return nil, err
+		}
+	}
+	addrs, err := p.leases.Reserve(ctx, owner(c), requests)
+	if err != nil {
+		return nil, err
+	}
+	for i, addr := range addrs {
+		subnet, gateway := p.sets[i].find(addr)
+		mask := net.CIDRMask(subnet.Bits(), addr.BitLen())
+		result.IPs = append(result.IPs, &types100.IPConfig{
+			Address: net.IPNet{IP: addr.AsSlice(), Mask: mask},
+			Gateway: gateway,
+		})
+	}
+	return result, nil
+}
+
+// requests gives every requested address to the first range set that has it and
+// was not asked for another one.
+func (p *hostLocal) requests(args string) ([]lease.Request, error) {
+	left, err := p.requested(args)
+	if err != nil {
+		return nil, err
+	}
+	requests := make([]lease.Request, len(p.sets))
+	for i, set := range p.sets {
+		requests[i].Set = set.set
+		for j, addr := range left {
+			if set.set.Contains(addr) {
+				requests[i].Address = addr
+				left = append(left[:j:j], left[j+1:]...)
+				break
+			}
+		}
+	}
+	if len(left) > 0 {
+		return nil, fmt.Errorf("allocate all requested IPs: no range set for %v: %w", left, lease.ErrNotInRange)
+	}
+	return requests, nil
+}
+
+// Check says whether the addresses of the previous result are still leased to the
+// container; if none is of these ranges, whether any is.
+func (p *hostLocal) Check(ctx context.Context, c *plugin.Call) error {
+	if _, err := p.requested(c.Args); err != nil {
+		return err
+	}
+	addrs, err := p.previous()
+	if err != nil {
+		return err
+	}
+	for _, addr := range addrs {
+		ok, err := p.leases.Holds(owner(c), addr)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return fmt.Errorf("address %s of network %q is not leased to container %q", addr, p.Name, c.ContainerID)
+		}
+	}
+	if len(addrs) > 0 {
+		return nil
+	}
+	if addrs, err = p.leases.Lookup(ctx, owner(c)); err == nil && len(addrs) == 0 {
+		err = fmt.Errorf("container %q has no address of network %q", c.ContainerID, p.Name)
+	}
+	return err
+}
+
+// previous are the addresses of the previous result that are of these ranges.
+func (p *hostLocal) previous() ([]netip.Addr, error) {
+	result, err := p.Previous()
+	if err != nil || result == nil {
+		return nil, err
+	}
+	var addrs []netip.Addr
+	for _, ip := range result.IPs {
+		addr, err := toAddr(ip.Address.IP)
+		if err != nil {
+			return nil, fmt.Errorf("previous result: %w", err)
+		}
+		for _, set := range p.sets {
+			if set.set.Contains(addr) {
+				addrs = append(addrs, addr)
+			}
+		}
+	}
+	return addrs, nil
+}
+
+// Del gives back what the container holds.
+func (p *hostLocal) Del(ctx context.Context, c *plugin.Call) error {
+	// Add gave one address per range set. With fewer of them, or a result that
+	// cannot be read, the leases have to tell.
+	known, err := p.previous()
+	if err != nil || len(known) < len(p.sets) {
+		known = nil
+	}
+	return p.leases.Release(ctx, owner(c), known...)
+}
+
+// Status says whether every range set has an address left.
+func (p *hostLocal) Status(context.Context, *plugin.Call) error {
+	sets := make([]lease.RangeSet, len(p.sets))
+	for i, set := range p.sets {
+		sets[i] = set.set
+	}
+	if err := p.leases.Available(sets); err != nil {
+		return types.NewError(types.ErrPluginNotAvailable, "no address can be leased", err.Error())
+	}
+	return nil
+}
+
+// GC gives back the leases of the network that belong to no valid attachment.
+func (p *hostLocal) GC(ctx context.Context, _ *plugin.Call) error {
+	valid := make([]lease.Owner, len(p.ValidAttachments))
+	for i, a := range p.ValidAttachments {
+		valid[i] = lease.Owner{ID: a.ContainerID, IfName: a.IfName}
+	}
+	_, err := p.leases.Retain(ctx, valid)
+	return err
+}

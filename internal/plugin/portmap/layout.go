@@ -1,0 +1,136 @@
+package portmap
+
+import (
+	"crypto/sha512"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The reference plugin's chains and comments in iptables' nat table. Its CHECK
+// finds rules by their exact text, its DEL the chain by its name.
+const (
+	table        = "nat"
+	portsChain   = "CNI-HOSTPORT-DNAT"
+	setMarkChain = "CNI-HOSTPORT-SETMARK"
+	masqChain    = "CNI-HOSTPORT-MASQ"
+
+	setMarkComment = "CNI portfwd masquerade mark"
+	masqComment    = "CNI portfwd requiring masquerade"
+
+	chainLength   = 28
+	commentLength = 255
+	multiport     = 15 // ports that one rule can have
+)
+
+// ownChain is the name of the chain with an attachment's host ports.
+func ownChain(network, id string) string {
+	sum := sha512.Sum512([]byte(network + id))
+	return ("CNI-DN-" + hex.EncodeToString(sum[:]))[:chainLength]
+}
+
+func ownComment(network, id string) string {
+	comment := fmt.Sprintf(`dnat name: "%s" id: "%s"`, network, id)
+	if len(comment) > commentLength {
+		comment = comment[:commentLength-2] + "..."
+	}
+	return comment
+}
+
+// rule is one rule of a chain, or the chain itself where it has no spec.
+type rule struct {
+	chain string
+	spec  []string
+	first bool // to be inserted before the others
+}
+
+func (r rule) String() string { return r.chain + " " + strings.Join(r.spec, " ") }
+
+// sharedRules are those that all attachments use, and that stay.
+func (p *publication) sharedRules() []rule {
+	var rules []rule
+	if p.snat && p.ExternalSetMarkChain == nil {
+		mark := fmt.Sprintf("%#x/%#x", 1<<p.markBit, 1<<p.markBit)
+		rules = []rule{
+			{chain: setMarkChain},
+			{chain: setMarkChain, spec: []string{"-m", "comment", "--comment", setMarkComment, "-j", "MARK", "--set-xmark", mark}},
+			{chain: masqChain},
+			{chain: masqChain, spec: []string{"-m", "mark", "--mark", mark, "-j", "MASQUERADE"}},
+			{chain: "POSTROUTING", spec: []string{"-m", "comment", "--comment", masqComment, "-j", masqChain}, first: true},
+		}
+	}
+	toPorts := []string{"-m", "addrtype", "--dst-type", "LOCAL", "-j", portsChain}
+	return append(rules, rule{chain: portsChain},
+		rule{chain: "PREROUTING", spec: toPorts}, rule{chain: "OUTPUT", spec: toPorts})
+}
+
+// entryRules lead to the attachment's own chain, by protocols and ports.
+func (p *publication) entryRules(addr netip.Addr) []rule {
+	conditions := p.ConditionsV4
+	if addr.Is6() {
+		conditions = p.ConditionsV6
+	}
+	ports := map[string][]string{}
+	var protocols []string
+	for _, m := range p.mappings {
+		if ports[m.Protocol] == nil {
+			protocols = append(protocols, m.Protocol)
+		}
+		ports[m.Protocol] = append(ports[m.Protocol], strconv.Itoa(m.HostPort))
+	}
+	slices.Sort(protocols)
+	var rules []rule
+	for _, protocol := range protocols {
+		for some := range slices.Chunk(ports[protocol], multiport) {
+			spec := []string{"-m", "comment", "--comment", ownComment(p.Name, p.id),
+				"-m", "multiport", "-p", protocol, "--destination-ports", strings.Join(some, ",")}
+			spec = slices.Concat(spec, conditions, []string{"-j", ownChain(p.Name, p.id)})
+			rules = append(rules, rule{chain: portsChain, spec: spec})
+		}
+	}
+	return rules
+}
+
+// portRules are the content of the attachment's own chain, in order: what is to
+// be masqueraded is marked before it is redirected.
+func (p *publication) portRules(address netip.Prefix) []rule {
+	var rules []rule
+	add := func(base []string, spec ...string) {
+		rules = append(rules, rule{chain: ownChain(p.Name, p.id), spec: slices.Concat(base, spec)})
+	}
+	mark := setMarkChain
+	if p.ExternalSetMarkChain != nil {
+		mark = *p.ExternalSetMarkChain
+	}
+	for _, m := range p.of(address.Addr()) {
+		base := []string{"-p", m.Protocol, "--dport", strconv.Itoa(m.HostPort)}
+		if m.restricted() {
+			base = append(base, "-d", m.HostIP)
+		}
+		for _, source := range p.masqueraded(address) {
+			add(base, "-s", source, "-j", mark)
+		}
+		to := netip.AddrPortFrom(address.Addr(), uint16(m.ContainerPort))
+		add(base, "-j", "DNAT", "--to-destination", to.String())
+	}
+	return rules
+}
+
+// masqueraded are the sources whose connections get an address of the host.
+func (p *publication) masqueraded(address netip.Prefix) []string {
+	is4 := address.Addr().Is4()
+	switch {
+	case !p.snat:
+		return nil
+	case p.MasqAll && is4:
+		return []string{"0.0.0.0/0"}
+	case p.MasqAll:
+		return []string{"::/0"}
+	case is4:
+		return []string{address.String(), "127.0.0.1"}
+	}
+	return []string{address.String()}
+}

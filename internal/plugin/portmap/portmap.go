@@ -1,0 +1,148 @@
+package portmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/plugin"
+)
+
+// backend is a way to lead host ports to a sandbox.
+type backend interface {
+	add(context.Context, *plugin.Call, *publication) error
+	check(context.Context, *plugin.Call, *publication) error
+	// del takes everything away; without addresses, what names the attachment.
+	del(context.Context, *plugin.Call, *publication) error
+	status(context.Context, *plugin.Call) error
+}
+
+// Add implements plugin.Plugin. The result is what came from the plugin before.
+func (p *portmap) Add(ctx context.Context, c *plugin.Call) (*types100.Result, error) {
+	previous, err := p.previous()
+	if err != nil || len(p.mappings) == 0 {
+		return previous, err
+	}
+	pub := p.publication(c, previous)
+	if len(pub.addresses) == 0 {
+		return previous, nil
+	}
+	if err := pub.routeLoopback(c); err != nil {
+		return nil, err
+	}
+	if err := p.backend.add(ctx, c, pub); err != nil {
+		return nil, err
+	}
+	if err := pub.forget(ctx, c); err != nil {
+		c.Host.Log.Warn("clients that sent to the host port before may not get through", "error", err)
+	}
+	return previous, nil
+}
+
+// Repair implements plugin.Repairer: all that ADD does is on the host, and is
+// done again without harm.
+func (p *portmap) Repair(ctx context.Context, c *plugin.Call) error {
+	_, err := p.Add(ctx, c)
+	return err
+}
+
+// previous is the prevResult, which there must be.
+func (p *portmap) previous() (*types100.Result, error) {
+	if p.invalid != nil {
+		return nil, p.invalid
+	}
+	previous, err := p.Previous()
+	if err == nil && previous == nil {
+		err = errNoResult
+	}
+	return previous, err
+}
+
+// Check implements plugin.Plugin.
+func (p *portmap) Check(ctx context.Context, c *plugin.Call) error {
+	previous, err := p.previous()
+	if err != nil || len(p.mappings) == 0 {
+		return err
+	}
+	pub := p.publication(c, previous)
+	if len(pub.addresses) == 0 {
+		return nil
+	}
+	return p.backend.check(ctx, c, pub)
+}
+
+// Del implements plugin.Plugin.
+func (p *portmap) Del(ctx context.Context, c *plugin.Call) error {
+	previous, err := p.Previous()
+	pub := p.publication(c, previous)
+	if p.invalid != nil {
+		pub.addresses, pub.mappings = nil, nil
+	}
+	if delErr := p.backend.del(ctx, c, pub); delErr != nil {
+		return errors.Join(err, delErr)
+	}
+	return errors.Join(err, pub.disconnect(ctx, c))
+}
+
+// Status implements plugin.Plugin.
+func (p *portmap) Status(ctx context.Context, c *plugin.Call) error {
+	return p.backend.status(ctx, c)
+}
+
+// GC implements plugin.Plugin. Elements of other plugins go as well: their owner,
+// an attachment of this network, is gone. The reference plugin's layouts know no
+// GC.
+func (p *portmap) GC(ctx context.Context, c *plugin.Call) error {
+	return c.Host.Rules.DelOwned(ctx, c.Stale(&p.Common))
+}
+
+// routeLoopback lets connections from 127.0.0.1 leave through the interface that
+// leads to the sandbox. Where there is no route yet there is nothing to do.
+func (p *publication) routeLoopback(c *plugin.Call) error {
+	addr := p.addresses[0].Addr()
+	if !p.snat || !addr.Is4() {
+		return nil
+	}
+	routes, err := c.Host.Kernel.RouteGet(addr.AsSlice())
+	if err != nil || len(routes) == 0 {
+		return nil
+	}
+	link, err := c.Host.Kernel.LinkByIndex(routes[0].LinkIndex)
+	if kernel.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find the interface that leads to %s: %w", addr, err)
+	}
+	return kernel.SetSysctl("net/ipv4/conf/"+link.Attrs().Name+"/route_localnet", "1")
+}
+
+// forget makes the kernel forget where it led clients of the host ports before.
+func (p *publication) forget(ctx context.Context, c *plugin.Call) error {
+	var errs []error
+	for _, address := range p.addresses {
+		addr := address.Addr()
+		errs = append(errs, c.Host.Conntrack.FlushPorts(ctx, family(addr), p.stateless(addr)...))
+	}
+	return errors.Join(errs...)
+}
+
+// disconnect makes the kernel forget the connections to the sandbox. Where its
+// address is not known, those to the host ports are what is left to go by.
+func (p *publication) disconnect(ctx context.Context, c *plugin.Call) error {
+	var errs []error
+	if len(p.mappings) > 0 && len(p.addresses) > 0 {
+		for _, address := range p.addresses {
+			errs = append(errs, c.Host.Conntrack.FlushAddress(ctx, address.Addr()))
+		}
+		return errors.Join(errs...)
+	}
+	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		errs = append(errs, c.Host.Conntrack.FlushPorts(ctx, family(any), p.stateless(any)...))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,103 @@
+package portmap
+
+import (
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/conntrack"
+	"github.com/allocnet/allocnet/internal/plugin"
+)
+
+// publication is what one attachment publishes.
+type publication struct {
+	*portmap
+	id string
+	// addresses are the sandbox's first of each family, as far as there are any,
+	// with the prefix length of its network.
+	addresses []netip.Prefix
+}
+
+// publication reads what the plugins before have set up. Without a result it has
+// no addresses.
+func (p *portmap) publication(c *plugin.Call, previous *types100.Result) *publication {
+	pub := &publication{portmap: p, id: c.ContainerID}
+	if previous == nil {
+		return pub
+	}
+	var has4, has6 bool
+	for _, ip := range previous.IPs {
+		if ip == nil || !inSandbox(previous, ip.Interface, c.IfName) {
+			continue
+		}
+		address := prefix(ip)
+		has := &has6
+		if address.Addr().Is4() {
+			has = &has4
+		}
+		if address.IsValid() && !*has {
+			*has = true
+			pub.addresses = append(pub.addresses, address)
+		}
+	}
+	if len(pub.addresses) == 2 && pub.addresses[0].Addr().Is6() {
+		pub.addresses[0], pub.addresses[1] = pub.addresses[1], pub.addresses[0]
+	}
+	return pub
+}
+
+// inSandbox reports whether an address may be the sandbox's: it is so unless the
+// result says that it is on another interface.
+func inSandbox(result *types100.Result, index *int, ifName string) bool {
+	if index == nil || *index < 0 || *index >= len(result.Interfaces) {
+		return true
+	}
+	itf := result.Interfaces[*index]
+	return itf != nil && itf.Name == ifName && itf.Sandbox != ""
+}
+
+func prefix(ip *types100.IPConfig) netip.Prefix {
+	addr, _ := netip.AddrFromSlice(ip.Address.IP)
+	ones, bits := ip.Address.Mask.Size()
+	addr = addr.Unmap()
+	return netip.PrefixFrom(addr, ones-bits+addr.BitLen())
+}
+
+// of are the mappings that lead to an address: those without a host IP, and those
+// with one of its family.
+func (p *publication) of(addr netip.Addr) []portMapping {
+	var list []portMapping
+	for _, m := range p.mappings {
+		if !m.hostIP.IsValid() || m.hostIP.Is4() == addr.Is4() {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
+// restricted reports whether the mapping is for one host address only.
+func (m *portMapping) restricted() bool { return m.hostIP.IsValid() && !m.hostIP.IsUnspecified() }
+
+// stateless are the host ports of an address's family whose clients may go on
+// with the connection that the kernel remembers, without ever beginning a new one.
+func (p *publication) stateless(addr netip.Addr) []conntrack.Port {
+	var ports []conntrack.Port
+	for _, m := range p.of(addr) {
+		if m.protocol != unix.IPPROTO_TCP {
+			ports = append(ports, conntrack.Port{Protocol: m.protocol, Number: uint16(m.HostPort), HostIP: m.hostIP})
+		}
+	}
+	return ports
+}
+
+func family(addr netip.Addr) uint8 {
+	if addr.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+var errNoResult = types.NewError(types.ErrInternal, "missing prevResult",
+	"the portmap plugin comes after one that makes an interface")

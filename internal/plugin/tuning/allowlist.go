@@ -1,0 +1,59 @@
+package tuning
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"regexp"
+	"strings"
+)
+
+// allowlistFile has a regular expression per line, of which one must be found in
+// every sysctl's key, as it is written. Without the file all are allowed.
+const allowlistFile = "/etc/cni/tuning/allowlist.conf"
+
+// checkAllowed finds every sysctl in the host's allowlist.
+func checkAllowed(list []sysctl) error {
+	if len(list) == 0 {
+		return nil
+	}
+	data, err := os.ReadFile(allowlistFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read allowlist: %w", err)
+	}
+	patterns := parseAllowlist(string(data))
+	for _, s := range list {
+		ok, err := allowed(s.key, patterns)
+		if err != nil {
+			return fmt.Errorf("allowlist %s: %w", allowlistFile, err)
+		}
+		if !ok {
+			return fmt.Errorf("sysctl %q is not in the allowlist %s", s.key, allowlistFile)
+		}
+	}
+	return nil
+}
+
+func parseAllowlist(text string) []string {
+	var patterns []string
+	for line := range strings.SplitSeq(text, "\n") {
+		if line = strings.TrimSpace(line); line != "" {
+			patterns = append(patterns, line)
+		}
+	}
+	return patterns
+}
+
+// allowed looks no further than to the first pattern that is found.
+func allowed(key string, patterns []string) (bool, error) {
+	for _, p := range patterns {
+		if found, err := regexp.MatchString(p, key); found || err != nil {
+			return found, err
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,146 @@
+package tuning
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/kernel"
+)
+
+// attributes are those of a link that are to be set, or that it had; the zero
+// value of each is none.
+type attributes struct {
+	MAC      string `json:"mac,omitempty"`
+	Promisc  *bool  `json:"promisc,omitempty"`
+	MTU      int    `json:"mtu,omitempty"`
+	Allmulti *bool  `json:"allmulti,omitempty"`
+	TxQLen   *int   `json:"txQLen,omitempty"`
+}
+
+func (a *attributes) empty() bool { return *a == attributes{} }
+
+// of are the same attributes as the link has them.
+func (a *attributes) of(link netlink.Link) attributes {
+	have := link.Attrs()
+	var had attributes
+	if a.MAC != "" {
+		had.MAC = have.HardwareAddr.String()
+	}
+	if a.Promisc != nil {
+		had.Promisc = flag(have, unix.IFF_PROMISC)
+	}
+	if a.MTU != 0 {
+		had.MTU = have.MTU
+	}
+	if a.Allmulti != nil {
+		had.Allmulti = flag(have, unix.IFF_ALLMULTI)
+	}
+	if a.TxQLen != nil {
+		had.TxQLen = &have.TxQLen
+	}
+	return had
+}
+
+// flag tells whether a flag was set on a link itself: a program that listens to
+// all packets does not make it so.
+func flag(link *netlink.LinkAttrs, bit uint32) *bool {
+	on := link.RawFlags&bit != 0
+	return &on
+}
+
+// change sets one attribute.
+type change struct {
+	name string
+	do   func() error
+}
+
+// changes are what sets the attributes.
+func (a *attributes) changes(s *kernel.Sandbox, link netlink.Link) []change {
+	var list []change
+	add := func(name string, do func() error) { list = append(list, change{name, do}) }
+	if a.MAC != "" {
+		add("MAC "+a.MAC, func() error { return setMAC(s, link, a.MAC) })
+	}
+	if a.Promisc != nil {
+		add("promisc", func() error { return onOff(*a.Promisc, s.SetPromiscOn, s.SetPromiscOff, link) })
+	}
+	if a.MTU != 0 {
+		add(fmt.Sprintf("MTU %d", a.MTU), func() error { return s.LinkSetMTU(link, a.MTU) })
+	}
+	if a.Allmulti != nil {
+		add("allmulti", func() error {
+			return onOff(*a.Allmulti, s.LinkSetAllmulticastOn, s.LinkSetAllmulticastOff, link)
+		})
+	}
+	if a.TxQLen != nil {
+		add(fmt.Sprintf("txQLen %d", *a.TxQLen), func() error { return s.LinkSetTxQLen(link, *a.TxQLen) })
+	}
+	return list
+}
+
+// setMAC sets a MAC of the link's own length: of a longer one the kernel would
+// take a part.
+func setMAC(s *kernel.Sandbox, link netlink.Link, text string) error {
+	mac, err := net.ParseMAC(text)
+	if err != nil {
+		return err
+	}
+	if have := link.Attrs().HardwareAddr; len(have) != 0 && len(have) != len(mac) {
+		return fmt.Errorf("it has %d bytes, not %d", len(mac), len(have))
+	}
+	return s.LinkSetHardwareAddr(link, mac)
+}
+
+func onOff(on bool, set, unset func(netlink.Link) error, link netlink.Link) error {
+	if on {
+		return set(link)
+	}
+	return unset(link)
+}
+
+// set sets them until one fails.
+func (a *attributes) set(s *kernel.Sandbox, link netlink.Link) error {
+	for _, c := range a.changes(s, link) {
+		if err := c.do(); err != nil {
+			return fmt.Errorf("set %s of link %q: %w", c.name, link.Attrs().Name, err)
+		}
+	}
+	return nil
+}
+
+// restore sets every one that can be set.
+func (a *attributes) restore(s *kernel.Sandbox, link netlink.Link) error {
+	var errs []error
+	for _, c := range a.changes(s, link) {
+		if err := c.do(); err != nil {
+			errs = append(errs, fmt.Errorf("restore %s of link %q: %w", c.name, link.Attrs().Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// check finds what the link does not have. A link that was not to be promiscuous
+// must not have been made so.
+func (a *attributes) check(link netlink.Link) error {
+	have := link.Attrs()
+	if mac := have.HardwareAddr.String(); a.MAC != "" && a.MAC != mac {
+		return fmt.Errorf("the MAC is %s, not %s", mac, a.MAC)
+	}
+	if on := *flag(have, unix.IFF_PROMISC); on != (a.Promisc != nil && *a.Promisc) {
+		return fmt.Errorf("promisc is %t", on)
+	}
+	if a.MTU != 0 && a.MTU != have.MTU {
+		return fmt.Errorf("the MTU is %d, not %d", have.MTU, a.MTU)
+	}
+	if on := *flag(have, unix.IFF_ALLMULTI); a.Allmulti != nil && on != *a.Allmulti {
+		return fmt.Errorf("allmulti is %t", on)
+	}
+	if a.TxQLen != nil && *a.TxQLen != have.TxQLen {
+		return fmt.Errorf("txQLen is %d, not %d", have.TxQLen, *a.TxQLen)
+	}
+	return nil
+}

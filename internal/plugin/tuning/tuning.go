@@ -1,0 +1,73 @@
+package tuning
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/allocnet/allocnet/internal/plugin"
+)
+
+// tuning is the plugin with its configuration.
+type tuning struct{ config }
+
+var errNoPrevious = errors.New("no prevResult: the plugin must come after one that makes an interface")
+
+// validate refuses names that would lead out of a directory.
+func validate(c *plugin.Call) error {
+	if err := utils.ValidateContainerID(c.ContainerID); err != nil {
+		return err
+	}
+	if err := utils.ValidateInterfaceName(c.IfName); err != nil {
+		return err
+	}
+	return nil
+}
+
+// prepare is what ADD and CHECK begin with.
+func (t *tuning) prepare(c *plugin.Call) (*settings, *types100.Result, error) {
+	if err := validate(c); err != nil {
+		return nil, nil, err
+	}
+	if t.Sysctl.duplicate != "" {
+		return nil, nil, fmt.Errorf("sysctl %q is there twice", t.Sysctl.duplicate)
+	}
+	want, err := t.settings(c.Args)
+	if err != nil {
+		return nil, nil, err
+	}
+	result, err := t.Previous()
+	if err == nil && result == nil {
+		err = errNoPrevious
+	}
+	return want, result, err
+}
+
+// Check implements plugin.Plugin.
+func (t *tuning) Check(_ context.Context, c *plugin.Call) error {
+	want, _, err := t.prepare(c)
+	if err != nil {
+		return err
+	}
+	s, err := c.Sandbox()
+	if err != nil {
+		return err
+	}
+	if err := checkSysctls(s, want.sysctls, c.IfName); err != nil {
+		return err
+	}
+	link, err := s.LinkByName(c.IfName)
+	if err != nil {
+		return fmt.Errorf("find link %q: %w", c.IfName, err)
+	}
+	if err := want.link.check(link); err != nil {
+		return fmt.Errorf("link %q: %w", c.IfName, err)
+	}
+	return nil
+}
+
+// Status implements plugin.Plugin: there is nothing that could run out.
+func (t *tuning) Status(context.Context, *plugin.Call) error { return nil }

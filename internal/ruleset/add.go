@@ -1,0 +1,188 @@
+package ruleset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// attempts bounds how often something is tried that others may get in the way of.
+const attempts = 10
+
+// change is what one transaction does.
+type change struct{ remove, add []element }
+
+func (r *Ruleset) apply(ctx context.Context, c change) error {
+	return r.commit(ctx, func(b *buffer) {
+		putElements(b, c.remove, unix.NFT_MSG_DELSETELEM)
+		putElements(b, c.add, unix.NFT_MSG_NEWSETELEM)
+	})
+}
+
+// Add puts the elements in, all in one transaction, and makes the tables where
+// they are missing. It is idempotent: what the owner has already becomes as
+// given. A mapping that another owner has is a *PortTakenError, and then nothing
+// was added. An address that another owner has becomes this one's, since whoever
+// gives addresses out has taken it from the other.
+func (r *Ruleset) Add(ctx context.Context, e *Elements) error {
+	list, err := e.elements()
+	if err == nil {
+		err = r.add(ctx, list)
+	}
+	if err != nil {
+		return fmt.Errorf("add elements of %s: %w", e.Owner, err)
+	}
+	return nil
+}
+
+// add assumes the usual case, that everything is new and the tables are there,
+// and looks only if the kernel says otherwise.
+func (r *Ruleset) add(ctx context.Context, list []element) error {
+	err := r.apply(ctx, change{add: list})
+	for try := 0; err != nil && try < attempts; try++ {
+		missing, exists := errors.Is(err, unix.ENOENT), errors.Is(err, unix.EEXIST)
+		if !missing && !exists {
+			return err
+		}
+		if missing {
+			if err := r.ensure(ctx, list); err != nil {
+				return err
+			}
+		}
+		c, settleErr := r.settle(ctx, list)
+		if settleErr != nil {
+			return settleErr
+		}
+		err = r.apply(ctx, c)
+	}
+	return err
+}
+
+// ensure makes the tables of the elements where they are missing or incomplete.
+func (r *Ruleset) ensure(ctx context.Context, list []element) error {
+	for _, t := range tables {
+		if !t.used(list) {
+			continue
+		}
+		if err := r.ensureTable(ctx, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// used reports whether any of the elements is in the table.
+func (t *table) used(list []element) bool {
+	for i := range list {
+		if list[i].set.table == t {
+			return true
+		}
+	}
+	return false
+}
+
+// settle compares the elements with what is there, and returns what is to be
+// done.
+func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
+	var c change
+	found, err := r.lookUp(ctx, slices.Concat(list, ends(list)))
+	if err != nil {
+		return c, err
+	}
+	atEnd := found[len(list):]
+	seen := make(map[place]*element, len(list))
+	for i := range list {
+		want, is := &list[i], &found[i]
+		if want.set.interval {
+			c.settleNetwork(want, is, &atEnd[0])
+			atEnd = atEnd[1:]
+			continue
+		}
+		if twin := seen[want.place()]; twin != nil {
+			if twin.value != want.value && want.isMapping() {
+				return c, taken(want, twin)
+			}
+			continue
+		}
+		seen[want.place()] = want
+		if err := c.settle(want, is); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// settle decides about one element: where there is none, is has no set.
+func (c *change) settle(want, is *element) error {
+	switch {
+	case is.set == nil:
+	case is.owner == want.owner && is.value == want.value:
+		return nil
+	case want.isMapping() && is.owner != want.owner && (is.owner != "" || is.value != want.value):
+		return taken(want, is)
+	default:
+		c.remove = append(c.remove, *is)
+	}
+	c.add = append(c.add, *want)
+	return nil
+}
+
+// settleNetwork decides about a network. The kernel refuses one that begins or
+// ends within another: a larger one serves as well, and smaller ones give way.
+func (c *change) settleNetwork(want, atStart, atEnd *element) {
+	if atStart.set != nil && atStart.covers(want) {
+		return
+	}
+	for _, smaller := range []*element{atStart, atEnd} {
+		if smaller.set != nil {
+			c.remove = append(c.remove, *smaller)
+		}
+	}
+	c.add = append(c.add, *want)
+}
+
+// ends are the last addresses of the networks, to be looked up as well.
+func ends(list []element) []element {
+	var last []element
+	for _, e := range list {
+		if e.set.interval {
+			e.key = e.end
+			last = append(last, e)
+		}
+	}
+	return last
+}
+
+func (e *element) isMapping() bool {
+	return e.set == e.set.table.hostPorts || e.set == e.set.table.hostIPPorts
+}
+
+func taken(want, by *element) error {
+	owner, _ := names.ParseOwner(by.owner)
+	return &PortTakenError{Mapping: want.mapping(), Owner: owner}
+}
+
+// lookUp gets the elements of the same keys. One that is not there has no set.
+func (r *Ruleset) lookUp(ctx context.Context, list []element) ([]element, error) {
+	found := make([]element, len(list))
+	var failed error
+	err := r.get(ctx, len(list), func(b *buffer, i int) {
+		nest := beginElements(b, list[i].set, unix.NFT_MSG_GETSETELEM, 0)
+		list[i].put(b, false)
+		b.end(nest)
+	}, func(i int, payload []byte, err error) {
+		switch {
+		case errors.Is(err, unix.ENOENT):
+		case err != nil:
+			failed = errors.Join(failed, err)
+		default:
+			readElements(list[i].set, payload, func(e element) { found[i] = e })
+		}
+	})
+	return found, errors.Join(err, failed)
+}

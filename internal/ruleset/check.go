@@ -1,0 +1,56 @@
+package ruleset
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// Check finds by key whether all elements are in, as the owner's and with the
+// right value, and whether the tables that they are in are complete; ErrMissing
+// names what is not.
+func (r *Ruleset) Check(ctx context.Context, e *Elements) error {
+	list, err := e.elements()
+	if err != nil {
+		return fmt.Errorf("check elements of %s: %w", e.Owner, err)
+	}
+	missing, err := r.missing(ctx, list)
+	if err != nil {
+		return fmt.Errorf("check elements of %s: %w", e.Owner, err)
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: %s", ErrMissing, strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+func (r *Ruleset) missing(ctx context.Context, list []element) ([]string, error) {
+	var missing []string
+	for _, t := range tables {
+		if !t.used(list) {
+			continue
+		}
+		is, err := r.inspect(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		missing = append(missing, t.problems(is)...)
+	}
+	found, err := r.lookUp(ctx, list)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		want, is := &list[i], &found[i]
+		switch {
+		case is.set == nil:
+			missing = append(missing, want.String())
+		case want.set.interval && is.covers(want), is.value == want.value && is.owner == want.owner:
+		case is.owner != "":
+			missing = append(missing, fmt.Sprintf("%s (there is %s of %s)", want, is, is.owner))
+		default:
+			missing = append(missing, fmt.Sprintf("%s (there is %s)", want, is))
+		}
+	}
+	return missing, nil
+}

@@ -1,0 +1,136 @@
+package ruleset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// Del takes those of the elements out that belong to the owner, all in one
+// transaction. It is idempotent; Guarded and what a network shares stay.
+func (r *Ruleset) Del(ctx context.Context, e *Elements) error {
+	list, err := e.remains()
+	if err == nil {
+		err = r.del(ctx, list)
+	}
+	if err != nil {
+		return fmt.Errorf("delete elements of %s: %w", e.Owner, err)
+	}
+	return nil
+}
+
+// del removes what is there of the elements and still the owner's.
+func (r *Ruleset) del(ctx context.Context, list []element) error {
+	list = slices.DeleteFunc(list, func(e element) bool { return e.set.shared })
+	var err error
+	for range attempts {
+		var c change
+		if c.remove, err = r.owned(ctx, list); err != nil {
+			return err
+		}
+		if err = r.apply(ctx, c); !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	return err
+}
+
+// owned finds which of the elements are there as the owner's, each once.
+func (r *Ruleset) owned(ctx context.Context, list []element) ([]element, error) {
+	found, err := r.lookUp(ctx, list)
+	if err != nil {
+		return nil, err
+	}
+	var own []element
+	seen := make(map[place]bool, len(list))
+	for i, is := range found {
+		ours := is.owner == list[i].owner || is.owner == "" && is.value == list[i].value
+		if is.set != nil && ours && !seen[is.place()] {
+			seen[is.place()] = true
+			own = append(own, is)
+		}
+	}
+	return own, nil
+}
+
+// DelOwned removes every element whose owner the function names for removal. It
+// reads all elements. While others change the tables all the time, it may miss
+// some.
+func (r *Ruleset) DelOwned(ctx context.Context, remove func(names.Owner) bool) error {
+	list, err := r.all(ctx, remove)
+	for part := range slices.Chunk(list, 1000) {
+		err = errors.Join(err, r.del(ctx, part))
+	}
+	if err != nil {
+		return fmt.Errorf("delete elements by their owners: %w", err)
+	}
+	return nil
+}
+
+// Owned returns the text of every element whose owner the function names, for
+// people. It reads all elements.
+func (r *Ruleset) Owned(ctx context.Context, of func(names.Owner) bool) ([]string, error) {
+	list, err := r.all(ctx, of)
+	if err != nil {
+		return nil, fmt.Errorf("list elements by their owners: %w", err)
+	}
+	texts := make([]string, len(list))
+	for i := range list {
+		texts[i] = list[i].String() + " of " + list[i].owner
+	}
+	slices.Sort(texts)
+	return texts, nil
+}
+
+// all finds the elements of owners, in both tables.
+func (r *Ruleset) all(ctx context.Context, of func(names.Owner) bool) ([]element, error) {
+	var list []element
+	var errs []error
+	for _, t := range tables {
+		for _, s := range t.sets {
+			if s.shared {
+				continue
+			}
+			some, err := r.dumpSet(ctx, s, of)
+			list = append(list, some...)
+			errs = append(errs, err)
+		}
+	}
+	return list, errors.Join(errs...)
+}
+
+// dumpSet reads a set until nothing changes meanwhile. Where something always
+// does, it returns what was seen at least once: a dump that is interrupted skips
+// an element at most here and there, hardly ever the same one again.
+func (r *Ruleset) dumpSet(ctx context.Context, s *set, of func(names.Owner) bool) ([]element, error) {
+	seen := make(map[element]bool)
+	var list []element
+	for range attempts {
+		err := r.dump(ctx, func(b *buffer) {
+			b.family = s.table.family
+			b.message(s.label, unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP)
+			b.text(unix.NFTA_SET_ELEM_LIST_TABLE, names.Table)
+			b.text(unix.NFTA_SET_ELEM_LIST_SET, s.name)
+		}, func(payload []byte) {
+			readElements(s, payload, func(e element) {
+				owner, ok := names.ParseOwner(e.owner)
+				if ok && !seen[e] && of(owner) {
+					seen[e] = true
+					list = append(list, e)
+				}
+			})
+		})
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			return nil, nil
+		case !errors.Is(err, unix.EINTR):
+			return list, err
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,203 @@
+package ruleset
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// element is one of a set or a map, as the kernel has it. Two are the same if
+// they compare equal.
+type element struct {
+	set *set
+	key key
+	end key // the last key, of an interval
+	value
+	owner string
+}
+
+type key [32]byte
+
+// value is what a map leads to: data, or a verdict.
+type value struct {
+	data    [20]byte
+	verdict int32
+}
+
+// place is what there can be one of.
+type place struct {
+	set *set
+	key key
+}
+
+func (e *element) place() place { return place{e.set, e.key} }
+
+// covers reports whether an interval contains another one, or an element is the
+// other.
+func (e *element) covers(other *element) bool {
+	if !e.set.interval {
+		return e.key == other.key
+	}
+	half := e.set.keyLen / 2 // both fields of a network are the same
+	return string(e.key[:half]) <= string(other.key[:half]) && string(other.end[:half]) <= string(e.end[:half])
+}
+
+// maxList bounds the elements of one message: the length of an attribute has 16
+// bits.
+const maxList = 60 << 10
+
+// putElements appends messages with the elements, one for each run of the same
+// set. With values, they are added, else taken out.
+func putElements(b *buffer, list []element, kind uint16) {
+	flags := uint16(0)
+	for i := 0; i < len(list); {
+		s := list[i].set
+		if kind == unix.NFT_MSG_NEWSETELEM {
+			flags = unix.NLM_F_CREATE
+			if !s.shared {
+				flags |= unix.NLM_F_EXCL
+			}
+		}
+		nest := beginElements(b, s, kind, flags)
+		for start := nest; i < len(list) && list[i].set == s && len(b.data)-start < maxList; i++ {
+			list[i].put(b, kind == unix.NFT_MSG_NEWSETELEM)
+		}
+		b.end(nest)
+	}
+}
+
+func beginElements(b *buffer, s *set, kind, flags uint16) (nest int) {
+	b.family = s.table.family
+	b.message(s.label, kind, flags)
+	b.text(unix.NFTA_SET_ELEM_LIST_TABLE, names.Table)
+	b.text(unix.NFTA_SET_ELEM_LIST_SET, s.name)
+	return b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+}
+
+const attrKeyEnd = 10 // NFTA_SET_ELEM_KEY_END
+
+func (e *element) put(b *buffer, whole bool) {
+	one := b.nest(unix.NFTA_LIST_ELEM)
+	putData(b, unix.NFTA_SET_ELEM_KEY, e.key[:e.set.keyLen])
+	if e.set.interval {
+		putData(b, attrKeyEnd, e.end[:e.set.keyLen])
+	}
+	if whole {
+		e.putValue(b)
+		if e.owner != "" {
+			b.comment(unix.NFTA_SET_ELEM_USERDATA, e.owner)
+		}
+	}
+	b.end(one)
+}
+
+func putData(b *buffer, kind uint16, data []byte) {
+	nest := b.nest(kind)
+	b.bytes(unix.NFTA_DATA_VALUE, data)
+	b.end(nest)
+}
+
+func (e *element) putValue(b *buffer) {
+	if !e.set.verdicts() {
+		if e.set.data != nil {
+			putData(b, unix.NFTA_SET_ELEM_DATA, e.value.data[:e.set.dataLen])
+		}
+		return
+	}
+	data := b.nest(unix.NFTA_SET_ELEM_DATA)
+	verdict := b.nest(unix.NFTA_DATA_VERDICT)
+	b.number(unix.NFTA_VERDICT_CODE, uint32(e.verdict))
+	b.end(verdict)
+	b.end(data)
+}
+
+// readElements reads the elements of an answer.
+func readElements(s *set, payload []byte, each func(element)) {
+	attributes(payload[4:], func(kind uint16, list []byte) {
+		if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+			return
+		}
+		attributes(list, func(_ uint16, attrs []byte) { each(readElement(s, attrs)) })
+	})
+}
+
+func readElement(s *set, attrs []byte) element {
+	e := element{set: s}
+	attributes(attrs, func(kind uint16, nested []byte) {
+		switch kind {
+		case unix.NFTA_SET_ELEM_KEY:
+			attributes(nested, func(_ uint16, v []byte) { copy(e.key[:], v) })
+		case attrKeyEnd:
+			attributes(nested, func(_ uint16, v []byte) { copy(e.end[:], v) })
+		case unix.NFTA_SET_ELEM_DATA:
+			attributes(nested, func(kind uint16, v []byte) { e.readValue(kind, v) })
+		case unix.NFTA_SET_ELEM_USERDATA:
+			e.owner = commentOf(nested)
+		}
+	})
+	return e
+}
+
+func (e *element) readValue(kind uint16, v []byte) {
+	if kind != unix.NFTA_DATA_VERDICT {
+		copy(e.value.data[:], v)
+		return
+	}
+	attributes(v, func(kind uint16, v []byte) {
+		if kind == unix.NFTA_VERDICT_CODE {
+			e.verdict = int32(binary.BigEndian.Uint32(v))
+		}
+	})
+}
+
+// String is the element for people.
+func (e *element) String() string {
+	switch t := e.set.table; e.set {
+	case t.hostPorts, t.hostIPPorts:
+		m := e.mapping()
+		return fmt.Sprintf("%s -> %s", &m, m.To)
+	case t.snatAll, t.snatLocal:
+		return fmt.Sprintf("published address %s (%s)", e.address(), strings.Replace(e.set.name, "_", " ", 1))
+	case t.masqueraded:
+		return fmt.Sprintf("masqueraded address %s", e.address())
+	case t.open:
+		return fmt.Sprintf("open address %s", e.address())
+	case t.networks:
+		last, _ := netip.AddrFromSlice(e.end[:e.set.keyLen/2])
+		return fmt.Sprintf("network %s-%s", e.address(), last)
+	case t.guards:
+		if e.verdict == int32(expr.VerdictDrop) {
+			return fmt.Sprintf("isolated ports of bridge %q", e.link())
+		}
+		return fmt.Sprintf("passage within bridge %q", e.link())
+	default:
+		return fmt.Sprintf("guarded bridge %q", e.link())
+	}
+}
+
+func (e *element) address() netip.Addr {
+	a, _ := netip.AddrFromSlice(e.key[:e.set.table.addrLen])
+	return a
+}
+
+func (e *element) link() string { return strings.TrimRight(string(e.key[:unix.IFNAMSIZ]), "\x00") }
+
+// mapping is what an element of the maps of host ports says.
+func (e *element) mapping() Mapping {
+	var m Mapping
+	rest := e.key[:]
+	n := int(e.set.table.addrLen)
+	if e.set == e.set.table.hostIPPorts {
+		m.HostIP, rest = e.address(), e.key[n:]
+	}
+	m.Protocol, m.HostPort = rest[0], binary.BigEndian.Uint16(rest[4:])
+	to, _ := netip.AddrFromSlice(e.value.data[:n])
+	m.To = netip.AddrPortFrom(to, binary.BigEndian.Uint16(e.value.data[n:]))
+	return m
+}

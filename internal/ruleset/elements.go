@@ -1,0 +1,203 @@
+package ruleset
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// lister collects the kernel's elements of an attachment, and the first thing
+// that cannot be one.
+type lister struct {
+	owner string
+	// removing lists an address in all sets that it may be in.
+	removing bool
+	list     []element
+	err      error
+}
+
+// elements are what the kernel gets, those of one set together.
+func (e *Elements) elements() ([]element, error) {
+	return e.listTo(&lister{owner: e.Owner.String()})
+}
+
+// remains are what there may be of the elements.
+func (e *Elements) remains() ([]element, error) {
+	return e.listTo(&lister{owner: e.Owner.String(), removing: true})
+}
+
+func (e *Elements) listTo(l *lister) ([]element, error) {
+	l.list = make([]element, 0, 2*(len(e.Masquerade)+len(e.Published))+len(e.Mappings)+len(e.Open)+4*len(e.Guarded))
+	for _, t := range tables {
+		l.addresses(t, e)
+		l.mappings(t, e.Mappings)
+		l.networks(t, e)
+		l.guards(t, e.Guarded)
+	}
+	return l.list, l.err
+}
+
+func (l *lister) fail(format string, args ...any) {
+	if l.err == nil {
+		l.err = fmt.Errorf(format, args...)
+	}
+}
+
+// addresses adds those that stand in sets of their own.
+func (l *lister) addresses(t *table, e *Elements) {
+	for _, p := range e.Masquerade {
+		l.address(t, t.masqueraded, p.Addr())
+	}
+	for _, s := range []*set{t.snatAll, t.snatLocal} {
+		for i := range e.Published {
+			l.published(t, s, &e.Published[i])
+		}
+	}
+	for _, a := range e.Open {
+		l.address(t, t.open, a)
+	}
+}
+
+// published adds an address to the set of its kind.
+func (l *lister) published(t *table, s *set, p *Published) {
+	switch p.SNAT {
+	case SNATAll, SNATLocal, SNATNone:
+	default:
+		l.fail("published address %s: no such SNAT as %q", p.Address, p.SNAT)
+		return
+	}
+	if l.removing || s == t.snatAll && p.SNAT == SNATAll || s == t.snatLocal && p.SNAT == SNATLocal {
+		l.address(t, s, p.Address.Addr())
+	}
+}
+
+// address adds an element if it is of the table's family.
+func (l *lister) address(t *table, s *set, a netip.Addr) *element {
+	if !a.IsValid() {
+		l.fail("%s: an address is missing", s.label)
+		return nil
+	}
+	if a = a.Unmap(); tableOf(a) != t {
+		return nil
+	}
+	return l.add(s, a.AsSlice())
+}
+
+func (l *lister) add(s *set, keys ...[]byte) *element {
+	l.list = append(l.list, element{set: s})
+	e := &l.list[len(l.list)-1]
+	if !s.shared {
+		e.owner = l.owner
+	}
+	at := 0
+	for _, k := range keys {
+		at += (copy(e.key[at:], k) + 3) &^ 3
+	}
+	return e
+}
+
+// mappings adds the host ports of every address, and then the others.
+func (l *lister) mappings(t *table, list []Mapping) {
+	for _, s := range []*set{t.hostPorts, t.hostIPPorts} {
+		for i := range list {
+			l.mapping(t, s, &list[i])
+		}
+	}
+}
+
+func (l *lister) mapping(t *table, s *set, m *Mapping) {
+	to, host := m.To.Addr().Unmap(), m.HostIP.Unmap()
+	switch {
+	case !to.IsValid():
+		l.fail("%s: the address is missing", m)
+		return
+	case host.IsValid() && host.Is4() != to.Is4():
+		l.fail("%s: %s is of another family", m, to)
+		return
+	case tableOf(to) != t || (s == t.hostPorts) != (!host.IsValid() || host.IsUnspecified()):
+		return
+	}
+	protocol := []byte{m.Protocol, 0, 0, 0}
+	port := binary.BigEndian.AppendUint16(nil, m.HostPort)
+	var e *element
+	if s == t.hostPorts {
+		e = l.add(s, protocol, port)
+	} else {
+		e = l.add(s, host.AsSlice(), protocol, port)
+	}
+	n := copy(e.value.data[:], to.AsSlice())
+	binary.BigEndian.PutUint16(e.value.data[n:], m.To.Port())
+}
+
+// networks adds each once, and none that lies within another.
+func (l *lister) networks(t *table, e *Elements) {
+	first := len(l.list)
+	add := func(p netip.Prefix) {
+		if a := p.Addr(); a.Is4In6() {
+			p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+		}
+		if !p.IsValid() {
+			l.fail("%s: %s is not a network", t.networks.label, p)
+			return
+		}
+		if tableOf(p.Addr()) != t {
+			return
+		}
+		p = p.Masked()
+		start, end := p.Addr().AsSlice(), last(p)
+		one := l.add(t.networks, start, start)
+		copy(one.end[copy(one.end[:], end):], end)
+		l.list = l.list[:first+len(outermost(l.list[first:]))]
+	}
+	for _, p := range e.Masquerade {
+		add(p)
+	}
+	for _, p := range e.Published {
+		add(p.Address)
+	}
+}
+
+// outermost takes the last of the networks out if it lies within another, and
+// else the others that lie within it.
+func outermost(list []element) []element {
+	known, one := list[:len(list)-1], list[len(list)-1]
+	if slices.ContainsFunc(known, func(e element) bool { return e.covers(&one) }) {
+		return known
+	}
+	return append(slices.DeleteFunc(known, func(e element) bool { return one.covers(&e) }), one)
+}
+
+// last is the last address of a network.
+func last(p netip.Prefix) []byte {
+	a := p.Addr().AsSlice()
+	for i := range a {
+		if bits := p.Bits() - 8*i; bits < 8 {
+			a[i] |= 0xff >> max(bits, 0)
+		}
+	}
+	return a
+}
+
+// guards adds bridges, which are of both families.
+func (l *lister) guards(t *table, list []Guard) {
+	for _, g := range list {
+		if len(g.Bridge) == 0 || len(g.Bridge) >= unix.IFNAMSIZ {
+			l.fail("%s: %q is not the name of a bridge", t.guarded.label, g.Bridge)
+			return
+		}
+		l.add(t.guarded, []byte(g.Bridge))
+	}
+	for _, g := range list {
+		name := make([]byte, unix.IFNAMSIZ)
+		copy(name, g.Bridge)
+		one := l.add(t.guards, name, name)
+		one.verdict = int32(expr.VerdictReturn)
+		if g.Isolated {
+			one.verdict = int32(expr.VerdictDrop)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package ruleset
+
+import (
+	"net/netip"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// table is what there is of one family.
+type table struct {
+	family byte
+	label  string // how nft calls it
+	// addrLen, source and destination say where the addresses lie in a header.
+	addrLen, source, destination uint32
+
+	hostPorts, hostIPPorts, snatAll, snatLocal, masqueraded, open *set // the owners'
+	networks, guarded, guards                                     *set // everybody's
+
+	sets []*set
+	// chains builds the chains once they are needed.
+	chains func() []chain
+}
+
+// set is a set or a map.
+type set struct {
+	table     *table
+	name      string
+	label     string
+	key, data []nftables.SetDatatype // no data: not a map
+	keyLen    int
+	dataLen   int
+	interval  bool
+	// shared elements belong to nobody and stay.
+	shared bool
+}
+
+// The tables. Nothing changes them.
+var (
+	ip     = newTable(unix.NFPROTO_IPV4)
+	ip6    = newTable(unix.NFPROTO_IPV6)
+	tables = []*table{ip, ip6}
+)
+
+// tableOf is the table of an address's family.
+func tableOf(a netip.Addr) *table {
+	if a.Is4() {
+		return ip
+	}
+	return ip6
+}
+
+func newTable(family byte) *table {
+	t := &table{family: family, label: "table ip " + names.Table, addrLen: 4, source: 12, destination: 16}
+	addr := nftables.TypeIPAddr
+	if family == unix.NFPROTO_IPV6 {
+		t.label, t.addrLen, t.source, t.destination = "table ip6 "+names.Table, 16, 8, 24
+		addr = nftables.TypeIP6Addr
+	}
+	proto, port, link := nftables.TypeInetProto, nftables.TypeInetService, nftables.TypeIFName
+	t.hostPorts = t.newSet("host_ports", types{proto, port}, types{addr, port})
+	t.hostIPPorts = t.newSet("host_ip_ports", types{addr, proto, port}, types{addr, port})
+	// Not one map of verdicts: with every element that jumps, the kernel validates
+	// all the others again.
+	t.snatAll = t.newSet("snat_all", types{addr}, nil)
+	t.snatLocal = t.newSet("snat_local", types{addr}, nil)
+	// "masquerade" is a keyword, and nft could not read what it lists.
+	t.masqueraded = t.newSet("masqueraded", types{addr}, nil)
+	t.open = t.newSet("open", types{addr}, nil)
+	t.networks = t.newSet("networks", types{addr, addr}, nil)
+	t.networks.interval = true
+	t.guarded = t.newSet("guarded", types{link}, nil)
+	t.guards = t.newSet("guards", types{link, link}, types{nftables.TypeVerdict})
+	for _, s := range []*set{t.networks, t.guarded, t.guards} {
+		s.shared = true
+	}
+	t.chains = onceChains(t)
+	return t
+}
+
+type types = []nftables.SetDatatype
+
+func (t *table) newSet(name string, key, data types) *set {
+	s := &set{table: t, name: name, label: t.label + ", set " + name, key: key, data: data}
+	s.keyLen, s.dataLen = length(key), length(data)
+	t.sets = append(t.sets, s)
+	return s
+}
+
+// verdicts reports whether the data of a map are verdicts.
+func (s *set) verdicts() bool { return len(s.data) == 1 && s.data[0].Name == nftables.TypeVerdict.Name }
+
+// length is that of a concatenation, whose parts fill whole registers.
+func length(of types) int {
+	n := 0
+	for _, one := range of {
+		n += int(one.Bytes+3) &^ 3
+	}
+	return n
+}
+
+// put appends the message that makes the set. The id is the transaction's.
+func (s *set) put(b *buffer, id uint32) {
+	const (
+		descConcat   = 2    // NFTA_SET_DESC_CONCAT
+		flagConcat   = 0x80 // NFT_SET_CONCAT
+		keyOrder     = 0    // NFTNL_UDATA_SET_KEYBYTEORDER
+		hostOrder    = 1
+		networkOrder = 2
+	)
+	flags, order := uint32(0), uint32(networkOrder)
+	if s.interval {
+		flags |= unix.NFT_SET_INTERVAL | flagConcat
+	}
+	if s.data != nil {
+		flags |= unix.NFT_SET_MAP
+	}
+	if s.key[0].Name == nftables.TypeIFName.Name {
+		order = hostOrder
+	}
+	b.message(s.label, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE)
+	b.text(unix.NFTA_SET_TABLE, names.Table)
+	b.text(unix.NFTA_SET_NAME, s.name)
+	b.number(unix.NFTA_SET_FLAGS, flags)
+	b.number(unix.NFTA_SET_KEY_TYPE, magic(s.key))
+	b.number(unix.NFTA_SET_KEY_LEN, uint32(s.keyLen))
+	b.number(unix.NFTA_SET_ID, id)
+	if s.verdicts() {
+		b.number(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
+	} else if s.data != nil {
+		b.number(unix.NFTA_SET_DATA_TYPE, magic(s.data))
+		b.number(unix.NFTA_SET_DATA_LEN, uint32(s.dataLen))
+	}
+	if s.interval {
+		desc := b.nest(unix.NFTA_SET_DESC)
+		concat := b.nest(descConcat)
+		for _, field := range s.key {
+			one := b.nest(unix.NFTA_LIST_ELEM)
+			b.number(1, field.Bytes) // NFTA_SET_FIELD_LEN
+			b.end(one)
+		}
+		b.end(concat)
+		b.end(desc)
+	}
+	// As nft does it itself: byte order, a number of the host's.
+	b.bytes(unix.NFTA_SET_USERDATA, append([]byte{keyOrder, 4}, native(order)...))
+}
+
+// magic is nft's number for a type.
+func magic(of types) uint32 {
+	t := nftables.MustConcatSetType(of...)
+	return t.GetNFTMagic()
+}

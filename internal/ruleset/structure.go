@@ -1,0 +1,257 @@
+package ruleset
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// tableComment stands at the tables for people.
+const tableComment = "made by allocnet, which repairs it"
+
+// state is what there is of a table's structure.
+type state struct {
+	exists bool
+	flags  uint32
+	chains map[string]hook
+	rules  map[string][]string // their comments, by chain
+}
+
+// ensureTable makes a table, or completes it. Of several that do so at once, one
+// makes it, and the others find it.
+func (r *Ruleset) ensureTable(ctx context.Context, t *table) error {
+	err := r.commit(ctx, func(b *buffer) { t.build(b, unix.NLM_F_EXCL, nil) })
+	if !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	is, err := r.inspect(ctx, t)
+	if err != nil || len(t.problems(is)) == 0 {
+		return err
+	}
+	return r.rebuild(ctx, t)
+}
+
+// Repair makes the chains and rules of the tables that are there anew, each
+// table in one transaction. It keeps the sets with their elements; a table that
+// is missing is left to the next Add.
+func (r *Ruleset) Repair(ctx context.Context) error {
+	var errs []error
+	for _, t := range tables {
+		if err := r.rebuild(ctx, t); err != nil {
+			errs = append(errs, fmt.Errorf("repair %s: %w", t.label, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Ruleset) rebuild(ctx context.Context, t *table) error {
+	var err error
+	for range attempts {
+		var is *state
+		if is, err = r.inspect(ctx, t); err != nil || !is.exists {
+			return err
+		}
+		if is.flags != 0 {
+			// A table that sleeps takes no chains in the transaction that wakes it.
+			if err := r.commit(ctx, func(b *buffer) { t.put(b, 0) }); err != nil {
+				return err
+			}
+		}
+		err = r.commit(ctx, func(b *buffer) { t.build(b, 0, is) })
+		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+	return err
+}
+
+// put appends the message that makes the table.
+func (t *table) put(b *buffer, flags uint16) {
+	const userData = 6 // NFTA_TABLE_USERDATA
+	b.family = t.family
+	b.message(t.label, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|flags)
+	b.text(unix.NFTA_TABLE_NAME, names.Table)
+	b.number(unix.NFTA_TABLE_FLAGS, 0)
+	b.comment(userData, tableComment)
+}
+
+// build appends all messages that make the table, or make it anew from what is
+// there: rules go, and so do chains that are called from elsewhere than they
+// should.
+func (t *table) build(b *buffer, flags uint16, is *state) {
+	t.put(b, flags)
+	for i, s := range t.sets {
+		s.put(b, uint32(i+1))
+	}
+	chains := t.chains()
+	if is != nil {
+		t.clear(b, chains, is)
+	}
+	for _, c := range chains {
+		c.put(b)
+	}
+	for _, c := range chains {
+		for _, one := range c.rules {
+			b.message(c.label, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
+			b.text(unix.NFTA_RULE_TABLE, names.Table)
+			b.text(unix.NFTA_RULE_CHAIN, c.name)
+			b.bytes(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, one.exprs)
+			b.comment(unix.NFTA_RULE_USERDATA, one.comment)
+		}
+	}
+}
+
+func (t *table) clear(b *buffer, chains []chain, is *state) {
+	for _, c := range chains {
+		if _, ok := is.chains[c.name]; ok {
+			b.message(c.label, unix.NFT_MSG_DELRULE, 0)
+			b.text(unix.NFTA_RULE_TABLE, names.Table)
+			b.text(unix.NFTA_RULE_CHAIN, c.name)
+		}
+	}
+	for _, c := range chains {
+		if h, ok := is.chains[c.name]; ok && h != c.hook {
+			b.message(c.label, unix.NFT_MSG_DELCHAIN, 0)
+			b.text(unix.NFTA_CHAIN_TABLE, names.Table)
+			b.text(unix.NFTA_CHAIN_NAME, c.name)
+		}
+	}
+}
+
+func (c *chain) put(b *buffer) {
+	b.message(c.label, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
+	b.text(unix.NFTA_CHAIN_TABLE, names.Table)
+	b.text(unix.NFTA_CHAIN_NAME, c.name)
+	if c.hook == (hook{}) {
+		return
+	}
+	nest := b.nest(unix.NFTA_CHAIN_HOOK)
+	b.number(unix.NFTA_HOOK_HOOKNUM, c.hook.number)
+	b.number(unix.NFTA_HOOK_PRIORITY, uint32(c.hook.priority))
+	b.end(nest)
+	b.number(unix.NFTA_CHAIN_POLICY, c.hook.policy)
+	b.text(unix.NFTA_CHAIN_TYPE, c.hook.kind)
+}
+
+// problems compares what there is with what should be, in words.
+func (t *table) problems(is *state) []string {
+	if !is.exists {
+		return []string{t.label}
+	}
+	var list []string
+	if is.flags != 0 {
+		list = append(list, t.label+": flags differ")
+	}
+	for _, c := range t.chains() {
+		h, ok := is.chains[c.name]
+		same := func(comment string, one rule) bool { return comment == one.comment }
+		switch {
+		case !ok:
+			list = append(list, c.label)
+		case h != c.hook:
+			list = append(list, c.label+": hook differs")
+		case !slices.EqualFunc(is.rules[c.name], c.rules, same):
+			list = append(list, c.label+": rules differ")
+		}
+	}
+	return list
+}
+
+// inspect reads a table's structure.
+func (r *Ruleset) inspect(ctx context.Context, t *table) (*state, error) {
+	is := &state{chains: make(map[string]hook), rules: make(map[string][]string)}
+	chains := t.chains()
+	var failed error
+	// Index 0 is the table itself.
+	err := r.get(ctx, 1+len(chains), func(b *buffer, i int) {
+		b.family = t.family
+		if i == 0 {
+			b.message(t.label, unix.NFT_MSG_GETTABLE, 0)
+			b.text(unix.NFTA_TABLE_NAME, names.Table)
+			return
+		}
+		b.message(chains[i-1].label, unix.NFT_MSG_GETCHAIN, 0)
+		b.text(unix.NFTA_CHAIN_TABLE, names.Table)
+		b.text(unix.NFTA_CHAIN_NAME, chains[i-1].name)
+	}, func(i int, payload []byte, err error) {
+		switch {
+		case errors.Is(err, unix.ENOENT):
+		case err != nil:
+			failed = errors.Join(failed, err)
+		case i == 0:
+			is.exists, is.flags = true, readFlags(payload)
+		default:
+			is.chains[chains[i-1].name] = readHook(payload)
+		}
+	})
+	if err := errors.Join(err, failed); err != nil || !is.exists {
+		return is, err
+	}
+	return is, r.readRules(ctx, t, is)
+}
+
+// readRules reads the comments of all rules. It insists on a whole list.
+func (r *Ruleset) readRules(ctx context.Context, t *table, is *state) error {
+	var err error
+	for range attempts {
+		clear(is.rules)
+		err = r.dump(ctx, func(b *buffer) {
+			b.family = t.family
+			b.message(t.label, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP)
+			b.text(unix.NFTA_RULE_TABLE, names.Table)
+		}, func(payload []byte) {
+			var chain, comment string
+			attributes(payload[4:], func(kind uint16, v []byte) {
+				switch kind {
+				case unix.NFTA_RULE_CHAIN:
+					chain = string(bytes.TrimRight(v, "\x00"))
+				case unix.NFTA_RULE_USERDATA:
+					comment = commentOf(v)
+				}
+			})
+			is.rules[chain] = append(is.rules[chain], comment)
+		})
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+	return err
+}
+
+func readFlags(payload []byte) (flags uint32) {
+	attributes(payload[4:], func(kind uint16, v []byte) {
+		if kind == unix.NFTA_TABLE_FLAGS {
+			flags = binary.BigEndian.Uint32(v)
+		}
+	})
+	return flags
+}
+
+// readHook reads where a chain is called from.
+func readHook(payload []byte) (h hook) {
+	attributes(payload[4:], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.NFTA_CHAIN_TYPE:
+			h.kind = string(bytes.TrimRight(v, "\x00"))
+		case unix.NFTA_CHAIN_POLICY:
+			h.policy = binary.BigEndian.Uint32(v)
+		case unix.NFTA_CHAIN_HOOK:
+			attributes(v, func(kind uint16, v []byte) {
+				switch kind {
+				case unix.NFTA_HOOK_HOOKNUM:
+					h.number = binary.BigEndian.Uint32(v)
+				case unix.NFTA_HOOK_PRIORITY:
+					h.priority = int32(binary.BigEndian.Uint32(v))
+				}
+			})
+		}
+	})
+	return h
+}

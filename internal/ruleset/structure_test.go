@@ -1,0 +1,141 @@
+package ruleset
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+func TestRepair(t *testing.T) {
+	for name, test := range map[string]struct {
+		damage [][]string
+		want   string
+	}{
+		"flushed": {[][]string{{"flush", "table", "ip", "allocnet"}}, "table ip allocnet, chain postrouting: rules differ"},
+		"a chain gone": {[][]string{{"delete", "chain", "ip", "allocnet", "postrouting"}},
+			"table ip allocnet, chain postrouting"},
+		"a rule more": {[][]string{{"insert", "rule", "ip", "allocnet", "forward", "accept"}},
+			"table ip allocnet, chain forward: rules differ"},
+		"another place": {[][]string{
+			{"delete", "chain", "ip", "allocnet", "forward"},
+			{"add", "chain", "ip", "allocnet", "forward", "{ type filter hook forward priority 10; }"}},
+			"table ip allocnet, chain forward: hook differs"},
+		"another policy": {[][]string{{"add", "chain", "ip", "allocnet", "forward", "{ policy drop; }"}},
+			"table ip allocnet, chain forward: hook differs"},
+		"asleep": {[][]string{{"add", "table", "ip", "allocnet", "{ flags dormant; }"}}, "table ip allocnet: flags differ"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := open(t)
+			require.NoError(t, r.Add(t.Context(), everything()))
+			before := nft(t, "list", "ruleset")
+			for _, args := range test.damage {
+				nft(t, args...)
+			}
+			err := r.Check(t.Context(), everything())
+			require.ErrorIs(t, err, ErrMissing)
+			require.ErrorContains(t, err, test.want)
+			require.NotContains(t, err.Error(), "ip6")
+			for range 2 {
+				require.NoError(t, r.Repair(t.Context()))
+				require.NoError(t, r.Check(t.Context(), everything()))
+			}
+			require.ElementsMatch(t, lines(before), lines(nft(t, "list", "ruleset")))
+		})
+	}
+}
+
+// lines are those of a listing, in which chains made anew have another place.
+func lines(s string) []string { return strings.Split(s, "\n") }
+
+func TestFlushRuleset(t *testing.T) {
+	r := open(t)
+	require.NoError(t, r.Add(t.Context(), everything()))
+	nft(t, "flush", "ruleset")
+	e := example(1, "ip")
+	err := r.Check(t.Context(), e)
+	require.ErrorIs(t, err, ErrMissing)
+	require.EqualError(t, err, "nftables rules are missing: table ip allocnet, masqueraded address 10.1.0.1, "+
+		"published address 10.1.0.1 (snat local), open address 10.1.0.1, host port 1/tcp -> 10.1.0.1:80, "+
+		"host port 1/udp -> 10.1.0.1:80, network 10.1.0.0-10.1.255.255")
+	require.NoError(t, r.Add(t.Context(), e))
+	require.NoError(t, r.Check(t.Context(), e))
+}
+
+// Where a chain or a set is missing with all that leads to it, Add makes it.
+func TestAddRepairs(t *testing.T) {
+	r := open(t)
+	require.NoError(t, r.Add(t.Context(), everything()))
+	nft(t, "flush", "table", "ip", "allocnet")
+	nft(t, "delete", "set", "ip", "allocnet", "open")
+	require.NoError(t, r.Add(t.Context(), example(1)))
+	require.NoError(t, r.Check(t.Context(), example(1)))
+	requireStructure(t, r, tables...)
+}
+
+func TestConcurrentAdds(t *testing.T) {
+	r := open(t)
+	both := []*Ruleset{r, openAnother(t)}
+	const n = 32
+	for round := range 3 {
+		if round > 0 {
+			nft(t, "flush", "ruleset")
+		}
+		var wg sync.WaitGroup
+		errs := make([]error, n)
+		for i := range n {
+			wg.Go(func() { errs[i] = both[i%2].Add(t.Context(), example(i+1)) })
+		}
+		wg.Wait()
+		for i := range n {
+			require.NoError(t, errs[i])
+			require.NoError(t, r.Check(t.Context(), example(i+1)), "no rule is there twice")
+		}
+	}
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i := range n {
+		wg.Go(func() {
+			if i == 0 {
+				errs[i] = both[0].DelOwned(t.Context(), func(o names.Owner) bool { return o.ID != "alloc-2" })
+			} else if i != 1 {
+				errs[i] = both[i%2].Del(t.Context(), example(i+1))
+			}
+		})
+	}
+	wg.Wait()
+	for i := range n {
+		require.NoError(t, errs[i], fmt.Sprint(i))
+	}
+	require.Equal(t, 10, countElements(t))
+	require.NoError(t, r.Check(t.Context(), example(2)))
+}
+
+// Repairs beside Adds lose nothing.
+func TestConcurrentRepairs(t *testing.T) {
+	r := open(t)
+	another := openAnother(t)
+	require.NoError(t, r.Add(t.Context(), example(100)))
+	var wg sync.WaitGroup
+	errs := make([]error, 16)
+	for i := range errs {
+		wg.Go(func() {
+			if i%2 == 0 {
+				errs[i] = []*Ruleset{r, another}[i/2%2].Repair(t.Context())
+			} else {
+				errs[i] = another.Add(t.Context(), example(i))
+			}
+		})
+	}
+	wg.Wait()
+	for i, err := range errs {
+		require.NoError(t, err)
+		if i%2 == 1 {
+			require.NoError(t, r.Check(t.Context(), example(i)))
+		}
+	}
+}
