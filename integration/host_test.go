@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -288,4 +289,17 @@ func ids(prefix string, n int) []string {
 		names = append(names, fmt.Sprintf("%s-%d", prefix, i))
 	}
 	return names
+}
+
+// logger writes a log where a test can read it.
+func logger(w io.Writer) hclog.Logger {
+	return hclog.New(&hclog.LoggerOptions{Output: w, Level: hclog.Info})
+}
+
+// mtuOf is the MTU of a link in the namespace of the thread.
+func mtuOf(t testing.TB, name string) int {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	require.NoError(t, err)
+	return link.Attrs().MTU
 }

@@ -59,7 +59,7 @@ func (c *collector) file(path string, entry fs.DirEntry) error {
 		if err != nil {
 			return err
 		}
-		c.add(false, "symlink", path, target)
+		c.add(isIndex(path), "symlink", path, target)
 	case !entry.Type().IsRegular():
 		c.add(false, "special", path, info.Mode().String())
 	case isNamespace(path):
@@ -98,6 +98,10 @@ func isShared(path string) bool {
 	name := filepath.Base(path)
 	return name == "lock" || strings.HasSuffix(name, ".lock") || strings.HasPrefix(name, "last_reserved_ip.")
 }
+
+// isIndex reports whether a link is of the index that allocnet keeps beside leases. It holds nothing that the leases
+// do not say, and is made anew where other plugins have changed these.
+func isIndex(path string) bool { return strings.Contains(path, "/.allocnet/") }
 
 // describeContent shows short text as it is.
 func describeContent(data []byte) string {

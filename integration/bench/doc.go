@@ -1,0 +1,22 @@
+// Command bench measures allocnet in one run on one machine, beside what it
+// replaces and beside what the kernel itself needs, and prints a table; on
+// request also JSON and a chart.
+//
+//	go run ./integration/bench -json bench.json -svg bench.svg
+//
+// One allocation is loopback, bridge or ptp, host-local, masquerading, firewall
+// and one port as tcp and udp; its record and its lease are on tmpfs. The
+// systems are
+//
+//   - floor: bare rtnetlink and nftables messages for the same links,
+//     addresses, routes and elements, with no lease, no record and no plugin.
+//   - native: the configurator with EngineNative.
+//   - exec: the configurator with EngineExec and the reference plugins.
+//   - go-cni: the bare go-cni calls with the reference plugins.
+//
+// All of it runs in a private host (internal/privhost), so nothing of the
+// machine is touched. Sandboxes are made before the clock starts. Systems take
+// turns within every measurement, so that noise hits all alike, and only ratios
+// of one run are compared with the targets. A missed target is reported and
+// does not fail the run; an operation that fails does.
+package main

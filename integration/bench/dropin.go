@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// What is measured of plugins that run as processes, and whose they are.
+const (
+	processTitle   = "bridge ADD, one process"
+	processesTitle = "chain ADD, processes"
+	referenceName  = "reference plugins"
+	allocnetName   = "allocnet-plugins"
+)
+
+// pluginProgram is the multi-call program, below the module.
+const pluginProgram = "cmd/allocnet-plugins"
+
+// pluginTypes are what a chain of this benchmark consists of.
+var pluginTypes = []string{"loopback", "bridge", "ptp", "host-local", "firewall", "portmap"}
+
+// dropin measures plugin binaries in the place of the reference ones.
+func (b *bench) dropin(ctx context.Context) error {
+	b.progress("plugins as processes")
+	slots, err := b.slots(ctx, 1)
+	if err != nil {
+		return err
+	}
+	dirs := map[string]string{referenceName: b.plugins}
+	names := []string{referenceName}
+	switch dir, err := b.buildPlugins(ctx); {
+	case errors.Is(err, errNoPlugins):
+		b.progress("  without %s: %v", allocnetName, err)
+	case err != nil:
+		return err
+	default:
+		dirs[allocnetName] = dir
+		names = []string{allocnetName, referenceName}
+	}
+	measured := map[string]*dropinSamples{}
+	var turns []turn
+	for _, name := range names {
+		d, err := newDropin(b.newNetwork(name[:8], "bridge", false), dirs[name], slots[0])
+		if err != nil {
+			return err
+		}
+		// The first makes the bridge.
+		if err := d.live(ctx, &dropinSamples{}); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		m := &dropinSamples{}
+		measured[name] = m
+		turns = append(turns, turn{1, func(int) error {
+			if err := d.live(ctx, m); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			return nil
+		}})
+	}
+	if err := takeTurns(ctx, b.size.dropin, turns); err != nil {
+		return err
+	}
+	for _, name := range names {
+		b.report.add(processTitle, name, seconds, measured[name].process)
+	}
+	for _, name := range names {
+		b.report.add(processesTitle, name, seconds, measured[name].chain)
+	}
+	return nil
+}
+
+// errNoPlugins: the module has no program for plugins, or not for all of them.
+var errNoPlugins = errors.New("this build has not all plugins")
+
+// buildPlugins builds the multi-call program and gives it its names, by each of
+// which it has to answer. The error may be errNoPlugins.
+func (b *bench) buildPlugins(ctx context.Context) (string, error) {
+	if _, err := os.Stat(filepath.Join(b.module, pluginProgram)); err != nil {
+		return "", fmt.Errorf("%w: %w", errNoPlugins, err)
+	}
+	dir := filepath.Join(workDir, "plugins")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	program := filepath.Join(dir, filepath.Base(pluginProgram))
+	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", program, "./"+pluginProgram)
+	c.Dir, c.Env = b.module, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w: %s", pluginProgram, err, out)
+	}
+	for _, name := range pluginTypes {
+		link := filepath.Join(dir, name)
+		if err := os.Symlink(program, link); err != nil {
+			return "", err
+		}
+		c := exec.CommandContext(ctx, link)
+		c.Env, c.Stdin = append(os.Environ(), "CNI_COMMAND=VERSION"), bytes.NewReader([]byte(`{"cniVersion":"1.0.0"}`))
+		if err := c.Run(); err != nil {
+			return "", fmt.Errorf("%w: the program does not answer as %s: %w", errNoPlugins, name, err)
+		}
+	}
+	return dir, nil
+}
+
+// dropinUser runs plugins of one directory as a runtime does.
+type dropinUser struct {
+	dir    string
+	slot   *slot
+	list   *libcni.NetworkConfigList
+	bridge []byte // the configuration of the bridge plugin alone
+	cni    *libcni.CNIConfig
+	args   *libcni.RuntimeConf
+}
+
+type dropinSamples struct{ process, chain samples }
+
+func newDropin(n *network, dir string, s *slot) (*dropinUser, error) {
+	text, err := n.conflist()
+	if err != nil {
+		return nil, err
+	}
+	d := &dropinUser{dir: dir, slot: s, cni: libcni.NewCNIConfigWithCacheDir([]string{dir}, workDir+"/cache", nil)}
+	if d.list, err = libcni.NetworkConfFromBytes(text); err != nil {
+		return nil, err
+	}
+	alone := n.main()
+	alone["cniVersion"], alone["name"] = "1.0.0", n.name
+	if d.bridge, err = json.Marshal(alone); err != nil {
+		return nil, err
+	}
+	mappings, err := portmap.Mappings(s.ports(), portmap.Options{})
+	d.args = &libcni.RuntimeConf{
+		ContainerID: s.id, NetNS: s.netns, IfName: "eth0", CapabilityArgs: map[string]any{"portMappings": mappings},
+	}
+	return d, err
+}
+
+// live measures the bridge plugin alone and then the whole chain.
+func (d *dropinUser) live(ctx context.Context, m *dropinSamples) error {
+	if err := timed(&m.process, func() error { return d.process(ctx, "ADD") }); err != nil {
+		return err
+	}
+	if err := d.process(ctx, "DEL"); err != nil {
+		return err
+	}
+	err := timed(&m.chain, func() error {
+		_, err := d.cni.AddNetworkList(ctx, d.list, d.args)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return d.cni.DelNetworkList(ctx, d.list, d.args)
+}
+
+// process runs the bridge plugin as the specification has it.
+func (d *dropinUser) process(ctx context.Context, command string) error {
+	c := exec.CommandContext(ctx, filepath.Join(d.dir, "bridge"))
+	c.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+d.slot.id,
+		"CNI_NETNS="+d.slot.netns, "CNI_IFNAME=eth0", "CNI_PATH="+d.dir)
+	c.Stdin = bytes.NewReader(d.bridge)
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("run bridge %s: %w: %s", command, err, out)
+	}
+	return nil
+}

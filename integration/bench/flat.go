@@ -1,0 +1,119 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// flatTitle names an operation with so many allocations present.
+func flatTitle(operation, kind string, present int) string {
+	return fmt.Sprintf("%s, %s, %d present", operation, kind, present)
+}
+
+// flat measures whether an ADD and a DEL take longer where many allocations
+// are. All sandboxes are there from the beginning.
+func (b *bench) flat(ctx context.Context) error {
+	for _, f := range b.size.flat {
+		if err := b.flatOf(ctx, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) flatOf(ctx context.Context, f flatSize) error {
+	slots, err := b.slots(ctx, f.present+spare)
+	if err != nil {
+		return err
+	}
+	full, free := slots[:f.present], slots[f.present:]
+	systems, err := b.openAll(ctx, f.kind, false, floorName, nativeName)
+	if err != nil {
+		return err
+	}
+	list := inOrder(systems)
+	z := rounds{fast: b.size.flatRounds, slow: b.size.flatRounds}
+	b.progress("%s: none present", f.kind)
+	before, err := liveTurns(ctx, list, free, z)
+	if err != nil {
+		return err
+	}
+	filled := map[string]*lives{}
+	for _, sys := range list {
+		b.progress("%s: %d of %s present", f.kind, f.present, sys.name())
+		if filled[sys.name()], err = flatOfSystem(ctx, sys, full, free, z); err != nil {
+			return err
+		}
+	}
+	// None again: so what drifts in the course of the measurement hits both sides.
+	b.progress("%s: none present again", f.kind)
+	after, err := liveTurns(ctx, list, free, z)
+	if err := errors.Join(err, closeAll(ctx, systems)); err != nil {
+		return err
+	}
+	for _, operation := range []string{"ADD", "DEL"} {
+		for _, sys := range list {
+			none := append(before[sys.name()].of(operation), after[sys.name()].of(operation)...)
+			b.report.add(flatTitle(operation, f.kind, 0), sys.name(), seconds, none)
+		}
+		for _, sys := range list {
+			b.report.add(flatTitle(operation, f.kind, f.present), sys.name(), seconds, filled[sys.name()].of(operation))
+		}
+	}
+	return nil
+}
+
+func (l *lives) of(operation string) samples {
+	if operation == "ADD" {
+		return l.adds
+	}
+	return l.dels
+}
+
+// flatOfSystem measures with allocations of the system present.
+func flatOfSystem(ctx context.Context, sys system, full, free []*slot, z rounds) (*lives, error) {
+	if err := fill(ctx, sys, full); err != nil {
+		return nil, err
+	}
+	if err := settled(ctx); err != nil {
+		return nil, err
+	}
+	measured, err := liveTurns(ctx, []system{sys}, free, z)
+	if err != nil {
+		return nil, err
+	}
+	return measured[sys.name()], drain(ctx, sys, full)
+}
+
+// settled waits until the kernel has looked for duplicates of all link-local
+// addresses: that goes on for seconds behind a link that came up, and delays
+// every change of links.
+func settled(ctx context.Context) error {
+	const tentative = 0x40 // IFA_F_TENTATIVE
+	for {
+		text, err := os.ReadFile("/proc/net/if_inet6")
+		if err != nil {
+			return err
+		}
+		waiting := 0
+		for line := range strings.Lines(string(text)) {
+			fields := strings.Fields(line)
+			if flags, err := strconv.ParseUint(fields[4], 16, 32); err == nil && flags&tentative != 0 {
+				waiting++
+			}
+		}
+		if waiting == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// floor makes allocations with as few and as plain messages as the kernel
+// allows: what any implementation has to do at least. It uses nothing that one
+// could not use as well. It is safe for concurrent use.
+type floor struct {
+	network *network
+	bridge  int // index, or 0
+	home    *os.File
+
+	mu   sync.Mutex
+	idle []*floorSockets
+}
+
+// floorSockets are the lasting sockets of one operation at a time.
+type floorSockets struct{ links, rules *socket }
+
+// newFloor makes the network itself: the bridge, forwarding and the tables.
+func newFloor(ctx context.Context, n *network) (*floor, error) {
+	home, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return nil, err
+	}
+	f := &floor{network: n, home: home}
+	if err := f.prepare(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare the floor's network: %w", err), f.close(ctx))
+	}
+	return f, nil
+}
+
+func (f *floor) prepare(ctx context.Context) error {
+	for _, s := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
+		if err := os.WriteFile(s, []byte("1"), 0o644); err != nil {
+			return err
+		}
+	}
+	if err := makeTables(ctx, f.network); err != nil {
+		return err
+	}
+	if f.network.kind != "bridge" {
+		return nil
+	}
+	return f.makeBridge()
+}
+
+func (f *floor) makeBridge() error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = f.network.bridge()
+	attrs.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, byte(f.network.number)}
+	br := &netlink.Bridge{LinkAttrs: attrs}
+	if err := netlink.LinkAdd(br); err != nil {
+		return fmt.Errorf("make bridge %q: %w", attrs.Name, err)
+	}
+	l, err := netlink.LinkByName(attrs.Name)
+	if err != nil {
+		return fmt.Errorf("find bridge %q: %w", attrs.Name, err)
+	}
+	f.bridge = l.Attrs().Index
+	sockets, err := f.take()
+	if err != nil {
+		return err
+	}
+	defer f.give(sockets)
+	messages := []*message{upMessage(f.bridge)}
+	for _, s := range f.network.families() {
+		gateway := s.gateway()
+		messages = append(messages, addrMessage(f.bridge, netip.PrefixFrom(gateway, s.subnet.Bits()), 0))
+	}
+	return sockets.links.do(messages...)
+}
+
+// close takes the network itself away.
+func (f *floor) close(ctx context.Context) error {
+	var errs []error
+	for _, s := range f.idle {
+		errs = append(errs, s.links.close(), s.rules.close())
+	}
+	f.idle = nil
+	if f.bridge != 0 {
+		errs = append(errs, netlink.LinkDel(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Index: f.bridge}}))
+	}
+	return errors.Join(append(errs, dropTables(ctx, f.network), f.home.Close())...)
+}
+
+// take returns sockets for one operation, opened by an earlier one if there was
+// one; give hands them back.
+func (f *floor) take() (*floorSockets, error) {
+	f.mu.Lock()
+	if last := len(f.idle) - 1; last >= 0 {
+		s := f.idle[last]
+		f.idle = f.idle[:last]
+		f.mu.Unlock()
+		return s, nil
+	}
+	f.mu.Unlock()
+	links, err := openSocket(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	rules, err := openSocket(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, errors.Join(err, links.close())
+	}
+	return &floorSockets{links, rules}, nil
+}
+
+func (f *floor) give(s *floorSockets) {
+	f.mu.Lock()
+	f.idle = append(f.idle, s)
+	f.mu.Unlock()
+}
+
+func (f *floor) name() string { return floorName }
+
+func (f *floor) linkName(s *slot) string { return fmt.Sprintf("floor%d", s.index) }
+
+// add makes the allocation of a slot.
+func (f *floor) add(_ context.Context, s *slot) error {
+	sockets, err := f.take()
+	if err != nil {
+		return err
+	}
+	defer f.give(sockets)
+	host, err := f.attach(sockets.links, s)
+	if err != nil {
+		return fmt.Errorf("floor: attach %q: %w", s.id, err)
+	}
+	if f.network.kind == "ptp" {
+		if err := sockets.links.do(f.hostMessages(s, host)...); err != nil {
+			return fmt.Errorf("floor: configure the host's end of %q: %w", s.id, err)
+		}
+	}
+	if err := sockets.change(unix.NFT_MSG_NEWSETELEM, f.elements(s)); err != nil {
+		return fmt.Errorf("floor: add the elements of %q: %w", s.id, err)
+	}
+	return nil
+}
+
+// attach makes the pair and configures the end in the sandbox.
+func (f *floor) attach(links *socket, s *slot) (host int, err error) {
+	sandbox, err := os.Open(s.netns)
+	if err != nil {
+		return 0, err
+	}
+	defer sandbox.Close()
+	pair := veth{
+		name: f.linkName(s), mac: s.mac(1), peer: "eth0", peerMAC: s.mac(2),
+		master: f.bridge, sandbox: int(sandbox.Fd()),
+	}
+	if err := links.do(pair.create()); err != nil {
+		return 0, err
+	}
+	// Before the peer is up there is no carrier, so it is not too late for this.
+	bridged := f.network.kind == "bridge"
+	if err := links.do(portMessage(pair.name, bridged, f.network.dual && !bridged)); err != nil {
+		return 0, err
+	}
+	inside, err := openSocketIn(int(sandbox.Fd()), int(f.home.Fd()), unix.NETLINK_ROUTE)
+	if err != nil {
+		return 0, err
+	}
+	index, host, err := inside.link(pair.peer)
+	if err == nil {
+		err = inside.do(f.sandboxMessages(s, index)...)
+	}
+	return host, errors.Join(err, inside.close())
+}
+
+const loopbackIndex = 1
+
+// sandboxMessages configure the links in the sandbox. For ptp, all traffic goes
+// by way of the gateway, also within the subnet.
+func (f *floor) sandboxMessages(s *slot, index int) []*message {
+	messages := []*message{upMessage(loopbackIndex), upMessage(index)}
+	for _, n := range f.network.families() {
+		a, gateway := n.address(s.index), n.gateway()
+		p := netip.PrefixFrom(a, n.subnet.Bits())
+		if f.network.kind == "bridge" {
+			messages = append(messages, addrMessage(index, p, 0))
+		} else {
+			near := route{index: index, to: n.host(gateway), source: a}
+			rest := route{index: index, to: n.subnet, gateway: gateway, source: a}
+			messages = append(messages, addrMessage(index, p, unix.IFA_F_NOPREFIXROUTE), near.message(), rest.message())
+		}
+		out := route{index: index, to: n.all(), gateway: gateway}
+		messages = append(messages, out.message())
+	}
+	return messages
+}
+
+// hostMessages configure the host's end of ptp, which is up already.
+func (f *floor) hostMessages(s *slot, index int) []*message {
+	var messages []*message
+	for _, n := range f.network.families() {
+		gateway := n.gateway()
+		to := route{index: index, to: n.host(n.address(s.index))}
+		messages = append(messages, addrMessage(index, n.host(gateway), 0), to.message())
+	}
+	return messages
+}
+
+func (f *floor) elements(slots ...*slot) []elements {
+	var all []elements
+	for _, s := range slots {
+		for _, n := range f.network.families() {
+			all = append(all, allocationElements(n.address(s.index), s.hostPort(), containerPort)...)
+		}
+	}
+	return all
+}
+
+// change adds or removes elements in one transaction.
+func (s *floorSockets) change(kind int, changes []elements) error {
+	messages, last := transaction(kind, changes)
+	return s.rules.exchange(messages, last, nil)
+}
+
+// del takes the allocation of a slot away.
+func (f *floor) del(_ context.Context, s *slot) error {
+	sockets, err := f.take()
+	if err != nil {
+		return err
+	}
+	defer f.give(sockets)
+	if err := sockets.change(unix.NFT_MSG_DELSETELEM, f.elements(s)); err != nil {
+		return fmt.Errorf("floor: remove the elements of %q: %w", s.id, err)
+	}
+	if err := sockets.links.do(delLinkMessage(f.linkName(s))); err != nil {
+		return fmt.Errorf("floor: delete the link of %q: %w", s.id, err)
+	}
+	return nil
+}
+
+// batchGroup is the interface group of links that leave together.
+const batchGroup = 0x62656e
+
+// delBatch takes the allocations of slots away at once, at most some hundred.
+func (f *floor) delBatch(slots []*slot) error {
+	sockets, err := f.take()
+	if err != nil {
+		return err
+	}
+	defer f.give(sockets)
+	if err := sockets.change(unix.NFT_MSG_DELSETELEM, f.elements(slots...)); err != nil {
+		return fmt.Errorf("floor: remove the elements of %d allocations: %w", len(slots), err)
+	}
+	var messages []*message
+	for _, s := range slots {
+		messages = append(messages, groupMessage(f.linkName(s), batchGroup))
+	}
+	if err := sockets.links.do(append(messages, delGroupMessage(batchGroup))...); err != nil {
+		return fmt.Errorf("floor: delete %d links: %w", len(slots), err)
+	}
+	return nil
+}

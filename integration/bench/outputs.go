@@ -1,0 +1,28 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+)
+
+// write writes the report to where it is wanted.
+func (o *options) write(r *Report, stdout io.Writer) error {
+	if err := r.writeTable(stdout); err != nil {
+		return fmt.Errorf("write table: %w", err)
+	}
+	return errors.Join(toFile(o.json, r.writeJSON), toFile(o.svg, r.writeChart))
+}
+
+// toFile writes a file, if it has a name.
+func toFile(name string, write func(io.Writer) error) error {
+	if name == "" {
+		return nil
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Units of measures.
+const (
+	seconds = "s"
+	rate    = "1/s" // allocations per second
+	memory  = "B"
+)
+
+// Measure is one figure of one system.
+type Measure struct {
+	What    string  `json:"what"`
+	System  string  `json:"system"`
+	Unit    string  `json:"unit"`
+	Median  float64 `json:"median"`
+	P95     float64 `json:"p95"`
+	Samples int     `json:"samples"`
+}
+
+// Target is a bound for the quotient of two measures, or for one measure alone.
+type Target struct {
+	What string `json:"what"`
+	// Of and To name measures: "what/system". To is "" for a bound of the
+	// measure itself.
+	Of string `json:"of"`
+	To string `json:"to,omitempty"`
+	// Limit is the most that the quotient may be, or, with AtLeast, the least.
+	Limit   float64 `json:"limit"`
+	AtLeast bool    `json:"atLeast,omitempty"`
+	// Value is the quotient, and Verdict what it comes to.
+	Value   float64 `json:"value,omitempty"`
+	Verdict string  `json:"verdict"`
+}
+
+// Verdicts of targets.
+const (
+	reached     = "reached"
+	missed      = "missed"
+	notMeasured = "not measured"
+)
+
+// Report is one run.
+type Report struct {
+	Machine  Machine   `json:"machine"`
+	Measures []Measure `json:"measures"`
+	Targets  []Target  `json:"targets"`
+}
+
+// Machine is where a run was.
+type Machine struct {
+	Time   time.Time `json:"time"`
+	Kernel string    `json:"kernel"`
+	CPU    string    `json:"cpu,omitempty"`
+	CPUs   int       `json:"cpus"`
+	Go     string    `json:"go"`
+}
+
+func thisMachine() Machine {
+	var u unix.Utsname
+	_ = unix.Uname(&u) // never fails
+	m := Machine{
+		Time: time.Now().UTC().Truncate(time.Second), Kernel: unix.ByteSliceToString(u.Release[:]),
+		CPUs: runtime.NumCPU(), Go: runtime.Version(),
+	}
+	info, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(info)) {
+		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == "model name" {
+			m.CPU = strings.TrimSpace(value)
+			break
+		}
+	}
+	return m
+}
+
+// add adds a measure.
+func (r *Report) add(what, system, unit string, s samples) {
+	r.Measures = append(r.Measures, Measure{
+		What: what, System: system, Unit: unit, Median: s.median(), P95: s.quantile(0.95), Samples: len(s),
+	})
+}
+
+// find returns the measure of a name, "what/system".
+func (r *Report) find(name string) (*Measure, bool) {
+	for i, m := range r.Measures {
+		if key(m.What, m.System) == name {
+			return &r.Measures[i], true
+		}
+	}
+	return nil, false
+}
+
+func key(what, system string) string { return what + "/" + system }
+
+// judge compares the targets with what was measured.
+func (r *Report) judge(targets []Target) {
+	for _, t := range targets {
+		t.judge(r)
+		r.Targets = append(r.Targets, t)
+	}
+}
+
+func (t *Target) judge(r *Report) {
+	t.Verdict = notMeasured
+	of, ok := r.find(t.Of)
+	if !ok {
+		return
+	}
+	value := of.Median
+	if t.To != "" {
+		to, ok := r.find(t.To)
+		if !ok {
+			return
+		}
+		value /= to.Median
+	}
+	if math.IsNaN(value) || math.IsInf(value, 0) {
+		return
+	}
+	t.Value, t.Verdict = value, missed
+	if t.AtLeast == (value >= t.Limit) || value == t.Limit {
+		t.Verdict = reached
+	}
+}
+
+// writeJSON writes the report for programs.
+func (r *Report) writeJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	if err := e.Encode(r); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}

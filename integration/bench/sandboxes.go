@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// slot is a sandbox and what is asked for its allocation. Every system can use
+// every slot, one after the other.
+type slot struct {
+	index     int
+	id, netns string
+}
+
+const (
+	firstPort     = 20000
+	containerPort = 80
+)
+
+func (s *slot) hostPort() uint16 { return uint16(firstPort + s.index) }
+
+func (s *slot) ports() []portmap.Port {
+	return []portmap.Port{{Label: "http", Value: int(s.hostPort()), To: containerPort}}
+}
+
+// mac is an address of the slot's own.
+func (s *slot) mac(end byte) [6]byte {
+	return [6]byte{2, 0xbe, end, 0, byte(s.index >> 8), byte(s.index)}
+}
+
+// pool makes sandboxes when they are first asked for. They stay to the end: the
+// kernel would take them away in the background of later measurements.
+type pool struct{ all []*slot }
+
+// slots returns n of them.
+func (p *pool) slots(ctx context.Context, n int) ([]*slot, error) {
+	from := len(p.all)
+	for i := from; i < n; i++ {
+		id := fmt.Sprintf("bench-%d", i)
+		p.all = append(p.all, &slot{index: i, id: id, netns: filepath.Join(sandbox.DefaultDir, id)})
+	}
+	err := atOnce(4, p.all[min(from, n):n], func(s *slot) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		made, err := sandbox.Create(s.id)
+		if err != nil {
+			return err
+		}
+		return made.Close()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make sandboxes: %w", err)
+	}
+	return p.all[:n], nil
+}
+
+// atOnce calls f for every slot, for so many at a time, and joins the errors.
+func atOnce(workers int, slots []*slot, f func(*slot) error) error {
+	work := make(chan *slot)
+	errs := make([]error, workers)
+	var wg sync.WaitGroup
+	for i := range workers {
+		wg.Go(func() {
+			for s := range work {
+				errs[i] = errors.Join(errs[i], f(s))
+			}
+		})
+	}
+	for _, s := range slots {
+		work <- s
+	}
+	close(work)
+	wg.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	gocni "github.com/containerd/go-cni"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// system is one way to make allocations. add and del are safe for concurrent
+// use on different slots.
+type system interface {
+	name() string
+	add(context.Context, *slot) error
+	del(context.Context, *slot) error
+	// close takes away what the network itself has, where it is the benchmark's.
+	close(context.Context) error
+}
+
+// The systems.
+const (
+	floorName  = "floor"
+	nativeName = "native"
+	execName   = "exec"
+	goCNIName  = "go-cni"
+)
+
+// world is the machine that the measurements run on: what they share.
+type world struct {
+	pool
+	plugins  string // directory of the reference plugins
+	module   string // directory of the module
+	networks int    // how many were made
+	progress func(format string, args ...any)
+}
+
+// errNoNative: configurator.New refuses EngineNative, or it lacks a plugin.
+var errNoNative = errors.New("this build cannot do it without plugin binaries")
+
+// newNetwork is a network that no system has yet.
+func (w *world) newNetwork(system, kind string, dual bool) *network {
+	w.networks++
+	return &network{name: fmt.Sprintf("%s-%d", system, w.networks), kind: kind, number: w.networks, dual: dual}
+}
+
+// open makes a system with a network of its own.
+func (w *world) open(ctx context.Context, name, kind string, dual bool) (system, error) {
+	n := w.newNetwork(name, kind, dual)
+	switch name {
+	case floorName:
+		return newFloor(ctx, n)
+	case nativeName:
+		return w.newConfigured(ctx, n, name, configurator.EngineNative)
+	case execName:
+		return w.newConfigured(ctx, n, name, configurator.EngineExec)
+	case goCNIName:
+		return w.newBare(n)
+	}
+	return nil, fmt.Errorf("there is no system %q", name)
+}
+
+// openAll makes those of the named systems that this build has. A system that
+// it has not is said so, once for every measurement.
+func (w *world) openAll(ctx context.Context, kind string, dual bool, names ...string) (map[string]system, error) {
+	systems := map[string]system{}
+	for _, name := range names {
+		s, err := w.open(ctx, name, kind, dual)
+		if errors.Is(err, errNoNative) {
+			w.progress("  without %s: %v", name, err)
+			continue
+		}
+		if err != nil {
+			return nil, errors.Join(err, closeAll(ctx, systems))
+		}
+		systems[name] = s
+	}
+	return systems, nil
+}
+
+func closeAll(ctx context.Context, systems map[string]system) error {
+	var errs []error
+	for _, s := range systems {
+		errs = append(errs, s.close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// configured is the configurator with one of its engines.
+type configured struct {
+	*configurator.Configurator
+	label, bridge string
+}
+
+func (w *world) newConfigured(ctx context.Context, n *network, label string, engine configurator.Engine) (*configured, error) {
+	if err := n.write(); err != nil {
+		return nil, err
+	}
+	cfg := configurator.Config{
+		Network: n.name, ConfDir: confDir, PluginDirs: []string{w.plugins},
+		StateDir: workDir + "/state-" + n.name, Engine: engine,
+		// An ADD that only succeeds when tried again counts as failed.
+		Retry: configurator.RetryPolicy{Attempts: 1},
+	}
+	if engine == configurator.EngineNative {
+		// There is no binary to fall back to, which would be measured instead.
+		cfg.PluginDirs = []string{workDir + "/no-plugins"}
+	}
+	c, err := configurator.New(cfg)
+	if err == nil {
+		err = c.Ready(ctx)
+	}
+	absent := errors.Is(err, configurator.ErrInvalidConfig) || errors.Is(err, configurator.ErrPluginNotInstalled)
+	if engine == configurator.EngineNative && absent {
+		return nil, fmt.Errorf("%w: %w", errNoNative, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &configured{Configurator: c, label: label}
+	if n.kind == "bridge" {
+		s.bridge = n.bridge()
+	}
+	return s, nil
+}
+
+func (c *configured) name() string { return c.label }
+
+func (c *configured) add(ctx context.Context, s *slot) error {
+	return c.setup(ctx, configurator.Allocation{ID: s.id, Netns: s.netns, Ports: s.ports()})
+}
+
+func (c *configured) setup(ctx context.Context, a configurator.Allocation) error {
+	if _, err := c.Setup(ctx, a); err != nil {
+		return fmt.Errorf("%s: set up %q: %w", c.label, a.ID, err)
+	}
+	return nil
+}
+
+func (c *configured) del(ctx context.Context, s *slot) error {
+	if err := c.Teardown(ctx, configurator.Allocation{ID: s.id, Netns: s.netns}); err != nil {
+		return fmt.Errorf("%s: tear down %q: %w", c.label, s.id, err)
+	}
+	return nil
+}
+
+func (c *configured) close(context.Context) error { return removeBridge(c.bridge) }
+
+// bare is go-cni itself.
+type bare struct {
+	cni    gocni.CNI
+	bridge string
+}
+
+func (w *world) newBare(n *network) (*bare, error) {
+	conf, err := n.conflist()
+	if err != nil {
+		return nil, err
+	}
+	cni, err := gocni.New(gocni.WithPluginDir([]string{w.plugins}), gocni.WithConfListBytes(conf))
+	if err != nil {
+		return nil, fmt.Errorf("load network %q: %w", n.name, err)
+	}
+	b := &bare{cni: cni}
+	if n.kind == "bridge" {
+		b.bridge = n.bridge()
+	}
+	return b, nil
+}
+
+func (b *bare) name() string { return goCNIName }
+
+func (b *bare) add(ctx context.Context, s *slot) error {
+	ports, err := portmap.Mappings(s.ports(), portmap.Options{})
+	if err != nil {
+		return err
+	}
+	if _, err := b.cni.SetupSerially(ctx, s.id, s.netns, gocni.WithCapability("portMappings", ports)); err != nil {
+		return fmt.Errorf("go-cni: set up %q: %w", s.id, err)
+	}
+	return nil
+}
+
+func (b *bare) del(ctx context.Context, s *slot) error {
+	ports, err := portmap.Mappings(s.ports(), portmap.Options{})
+	if err != nil {
+		return err
+	}
+	if err := b.cni.Remove(ctx, s.id, s.netns, gocni.WithCapability("portMappings", ports)); err != nil {
+		return fmt.Errorf("go-cni: remove %q: %w", s.id, err)
+	}
+	return nil
+}
+
+func (b *bare) close(context.Context) error { return removeBridge(b.bridge) }
+
+// removeBridge removes the bridge that plugins leave, where one was made.
+func removeBridge(name string) error {
+	if name == "" {
+		return nil
+	}
+	if _, err := os.Stat("/sys/class/net/" + name); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	sockets, err := (&floor{}).take()
+	if err != nil {
+		return err
+	}
+	return errors.Join(sockets.links.do(delLinkMessage(name)), sockets.links.close(), sockets.rules.close())
+}

@@ -1,0 +1,36 @@
+package main
+
+import "fmt"
+
+// targets are what is to be reached, as ratios of p50 within one run.
+func targets(s *size) []Target {
+	var all []Target
+	most := func(limit float64, what, of, to string) {
+		all = append(all, Target{What: what, Of: of, To: to, Limit: limit})
+	}
+	least := func(limit float64, what, of, to string) {
+		all = append(all, Target{What: what, Of: of, To: to, Limit: limit, AtLeast: true})
+	}
+	for _, kind := range []string{"bridge", "ptp"} {
+		add, del := "ADD, "+kind, "DEL, "+kind
+		most(2, add+": native to floor", key(add, nativeName), key(add, floorName))
+		least(100, add+": exec to native", key(add, execName), key(add, nativeName))
+		most(1.2, del+": native to floor", key(del, nativeName), key(del, floorName))
+	}
+	most(2, batchTitle+": native to floor", key(batchTitle, nativeName), key(batchTitle, floorName))
+	for _, kind := range []string{"bridge", "ptp"} {
+		least(0.6, burstTitle(kind)+": rate, native to floor", key(burstTitle(kind), nativeName), key(burstTitle(kind), floorName))
+	}
+	for _, f := range s.flat {
+		for _, operation := range []string{"ADD", "DEL"} {
+			many, none := flatTitle(operation, f.kind, f.present), flatTitle(operation, f.kind, 0)
+			most(1.25, fmt.Sprintf("%s: native, to none present", many), key(many, nativeName), key(none, nativeName))
+		}
+	}
+	most(1.05, packetTitle(s.mappings)+": native, to 1 mapping",
+		key(packetTitle(s.mappings), nativeName), key(packetTitle(1), nativeName))
+	least(8, processTitle+": reference to allocnet", key(processTitle, referenceName), key(processTitle, allocnetName))
+	least(15, processesTitle+": reference to allocnet", key(processesTitle, referenceName), key(processesTitle, allocnetName))
+	most(4<<10, memoryTitle+": native", key(memoryTitle, nativeName), "")
+	return all
+}

@@ -1,0 +1,239 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// TestEngineChanges: what one engine set up, a configurator with the other one as
+// its default checks and takes down.
+func TestEngineChanges(t *testing.T) {
+	for _, main := range []string{"bridge", "ptp"} {
+		each(t, engines, func(t *testing.T, w way) {
+			h := newHost(t, w.engine)
+			h.network("net", chain(main, dual, w.backend)...)
+			a, b := h.alloc("a"), h.alloc("b")
+			a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+			b.Ports = []portmap.Port{{Value: 8081, To: 80}}
+			first := h.setUp(a)
+			other := h.in(t)
+			other.cfg.Engine = configurator.EngineExec
+			if w.engine == configurator.EngineExec {
+				other.cfg.Engine = configurator.EngineNative
+			}
+			var err error
+			other.Configurator, err = configurator.New(other.cfg)
+			require.NoError(t, err)
+			require.NoError(t, other.Check(h.ctx(), a))
+			require.Equal(t, first, other.setUp(a))
+			second := other.setUp(b)
+			require.NotEqual(t, first.Address, second.Address, "both see the same leases")
+			for _, alloc := range []configurator.Allocation{a, b} {
+				serve(t, alloc.Netns, "tcp", 80, alloc.ID)
+			}
+			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "a")
+			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host6, 8081), "b")
+			other.tearDown(a)
+			h.tearDown(b)
+		})
+	}
+}
+
+// TestMixedChain: native plugins, a binary among them, because its configuration
+// is not understood; results pass through all of them.
+func TestMixedChain(t *testing.T) {
+	var log strings.Builder
+	h := newHost(t, configurator.EngineAuto, func(c *configurator.Config) { c.Logger = logger(&log) })
+	plugins := slices.Insert(chain("bridge", dual, ""), 2,
+		map[string]any{"type": "tuning", "mtu": 1400, "aKeyOfTomorrow": true})
+	h.network("net", plugins...)
+	a := h.alloc("a")
+	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+	h.setUp(a)
+	r, err := h.Get("a")
+	require.NoError(t, err)
+	require.Equal(t, configurator.EngineNative, r.Engine)
+	require.Contains(t, log.String(), "aKeyOfTomorrow", "the log says why a binary runs")
+	serve(t, a.Netns, "tcp", 80, "a")
+	requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "a")
+	ns, err := sandbox.Open(a.Netns)
+	require.NoError(t, err)
+	defer ns.Close()
+	require.NoError(t, ns.Do(func() error {
+		require.Equal(t, 1400, mtuOf(t, "eth0"))
+		return nil
+	}))
+	h.tearDown(a)
+}
+
+// TestAutoChooses: native where a plugin of the network is, else exec.
+func TestAutoChooses(t *testing.T) {
+	h := newHost(t, configurator.EngineAuto)
+	h.network("known", chain("ptp", v4Only, "")...)
+	h.network("foreign", map[string]any{"type": "dummy", "ipam": v4Only.ipam()})
+	for network, engine := range map[string]configurator.Engine{"known": configurator.EngineNative, "foreign": configurator.EngineExec} {
+		a := h.alloc(network)
+		a.Networks = []string{network}
+		if _, err := h.Setup(h.ctx(), a); network == "foreign" && err != nil {
+			// Whether the kernel has dummy links is beside the point.
+			require.ErrorContains(t, err, `"dummy"`)
+			continue
+		}
+		r, err := h.Get(network)
+		require.NoError(t, err)
+		require.Equal(t, engine, r.Engine)
+		h.tearDown(a)
+	}
+}
+
+// TestRepair: after other programs flushed everything, one call puts the rules
+// of all allocations back, and nobody loses an address.
+func TestRepair(t *testing.T) {
+	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"one"} })
+	h.network("one", chain("bridge", dual, "")...)
+	h.network("two", chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, "")...)
+	for _, program := range []string{"iptables", "ip6tables"} {
+		require.NoError(t, command(program, "-P", "FORWARD", "DROP"))
+		t.Cleanup(func() { require.NoError(t, command(program, "-P", "FORWARD", "ACCEPT")) })
+	}
+	var allocs []configurator.Allocation
+	var before []*configurator.Status
+	for i, id := range ids("r", 8) {
+		a := h.alloc(id)
+		a.Ports = []portmap.Port{{Value: 20000 + i, To: 80}}
+		a.Networks = [][]string{{"one"}, {"two"}}[i%2]
+		serve(t, a.Netns, "tcp", 80, id)
+		allocs, before = append(allocs, a), append(before, h.setUp(a))
+	}
+	reach := func() {
+		for i, a := range allocs {
+			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 20000+i), a.ID)
+			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host6, 20000+i), a.ID)
+		}
+	}
+	reach()
+	report, err := h.Repair(h.ctx())
+	require.NoError(t, err)
+	require.Len(t, report.Healthy, len(allocs))
+
+	require.NoError(t, command("nft", "flush", "ruleset"))
+	for _, program := range []string{"iptables", "ip6tables"} {
+		require.NoError(t, command(program, "-F"))
+		require.NoError(t, command(program, "-P", "FORWARD", "DROP"))
+	}
+	requireSilence(t, h.outside.Path(), "tcp", hostPort(host4, 20000))
+	require.ErrorIs(t, h.Check(h.ctx(), allocs[0]), configurator.ErrUnhealthy)
+	report, err = h.Repair(h.ctx())
+	require.NoError(t, err)
+	require.Len(t, report.Repaired, len(allocs))
+	require.Empty(t, report.Broken)
+	reach()
+	for i, a := range allocs {
+		require.NoError(t, h.Check(h.ctx(), a))
+		require.Equal(t, before[i], h.setUp(a))
+	}
+	h.tearDown(allocs...)
+}
+
+// TestStateLost: without any record, GC finds by the names of their owners in the
+// kernel what allocations have.
+func TestStateLost(t *testing.T) {
+	for _, main := range []string{"bridge", "ptp"} {
+		t.Run(main, func(t *testing.T) {
+			h := newHost(t, configurator.EngineNative)
+			h.network("net", chain(main, dual, "")...)
+			var live []string
+			for i, id := range ids("lost", 6) {
+				a := h.alloc(id)
+				a.Ports = []portmap.Port{{Value: 20000 + i, To: 80}}
+				h.setUp(a)
+				live = append(live, id)
+			}
+			require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
+			report, err := h.GC(h.ctx(), live)
+			require.NoError(t, err)
+			require.Empty(t, report.Removed, "they live")
+			require.NoError(t, sandbox.Destroy("/run/netns/lost-0")) // of one, the link went with its namespace
+			report, err = h.GC(h.ctx(), nil)
+			require.NoError(t, err)
+			require.Equal(t, live, report.Removed)
+		})
+	}
+}
+
+// TestCycles: an embedding process neither grows in descriptors nor in threads.
+func TestCycles(t *testing.T) {
+	const cycles, atOnce = 2000, 50
+	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Logger = nil })
+	h.network("net", chain("ptp", v4Only, "")...)
+	var allocs []configurator.Allocation
+	for i, id := range ids("c", atOnce) {
+		a := h.alloc(id)
+		a.Ports = []portmap.Port{{Value: 20000 + i, To: 80}}
+		allocs = append(allocs, a)
+	}
+	round := func() {
+		var running sync.WaitGroup
+		for _, a := range allocs {
+			running.Go(func() {
+				if _, err := h.Setup(h.ctx(), a); err != nil {
+					t.Errorf("setup %s: %v", a.ID, err)
+				}
+				if err := h.Teardown(h.ctx(), a); err != nil {
+					t.Errorf("teardown %s: %v", a.ID, err)
+				}
+			})
+		}
+		running.Wait()
+	}
+	round() // opens what stays open, and starts the threads that so many at once need
+	descriptors, threads := entries(t, "/proc/self/fd"), entries(t, "/proc/self/task")
+	for range cycles/atOnce - 1 {
+		round()
+	}
+	require.Eventually(t, func() bool { return entries(t, "/proc/self/fd") <= descriptors }, 10*time.Second, 10*time.Millisecond,
+		"descriptors: %d before", descriptors)
+	// The runtime keeps threads that were blocked at the same time; their number is
+	// that of what ran at once, not of what ever ran.
+	require.LessOrEqual(t, entries(t, "/proc/self/task"), threads+atOnce)
+}
+
+func entries(t *testing.T, dir string) int {
+	t.Helper()
+	list, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	return len(list)
+}
+
+// TestPortTaken: a host port that another owner has in the kernel, though no
+// record says so, is named with its owner.
+func TestPortTaken(t *testing.T) {
+	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Retry.Attempts = 1 })
+	h.network("net", chain("ptp", v4Only, "")...)
+	a, b := h.alloc("a"), h.alloc("b")
+	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+	b.Ports = a.Ports
+	h.setUp(a)
+	_, err := h.Setup(h.ctx(), b)
+	var conflict *portmap.ConflictError
+	require.ErrorAs(t, err, &conflict)
+	require.NoError(t, os.Rename(configurator.DefaultStateDir, configurator.DefaultStateDir+".aside"))
+	_, err = h.Setup(h.ctx(), b)
+	require.ErrorContains(t, err, fmt.Sprintf("%d", 8080))
+	require.ErrorContains(t, err, "a/eth0")
+	require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
+	require.NoError(t, os.Rename(configurator.DefaultStateDir+".aside", configurator.DefaultStateDir))
+	require.NoError(t, h.Check(h.ctx(), a), "the first one was not harmed")
+	h.tearDown(a)
+}
