@@ -27,7 +27,7 @@ func TestLifeOfAnAllocation(t *testing.T) {
 	mapping := portmap.Mapping{Label: "http", HostPort: 8080, ContainerPort: 80, Protocol: "tcp", HostIP: "127.0.0.1"}
 	require.Equal(t, []portmap.Mapping{mapping}, status.Ports)
 
-	require.Regexp(t, `(?m)^ID +PHASE +NETWORKS +ADDRESS +PORTS +AGE$\n^web +ready +front +10\.9\.0\.2, fd00:9::2 +127\.0\.0\.1:8080->80/tcp +\d+s$`,
+	require.Regexp(t, `(?m)^ID +PHASE +NETWORKS +ENGINE +ADDRESS +PORTS +AGE$\n^web +ready +front +exec +10\.9\.0\.2, fd00:9::2 +127\.0\.0\.1:8080->80/tcp +\d+s$`,
 		w.run("ls").ok(t))
 	list := decode[[]configurator.Record](t, w.run("ls", "--json").ok(t))
 	require.Len(t, list, 1)

@@ -66,6 +66,7 @@ func (a *app) config() (configurator.Config, error) {
 	cfg := configurator.Config{
 		ConfDir: a.flags.confDir, StateDir: a.flags.stateDir, Networks: a.flags.networks,
 		PluginDirs: a.pluginDirs(), Timeout: a.flags.timeout, Logger: a.logger(),
+		Engine: configurator.Engine(a.flags.engine),
 	}
 	for _, s := range a.flags.subnets {
 		prefix, err := netip.ParsePrefix(s)

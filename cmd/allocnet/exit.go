@@ -32,6 +32,14 @@ func usagef(format string, args ...any) error {
 	return usageError{error: fmt.Errorf(format, args...)}
 }
 
+// stepError is an error that knows the next step.
+type stepError struct {
+	error
+	step string
+}
+
+func (e stepError) Unwrap() error { return e.error }
+
 // oneID is the check of the arguments of commands for one allocation.
 func oneID(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {

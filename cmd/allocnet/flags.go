@@ -23,6 +23,7 @@ type globalFlags struct {
 	networks   []string
 	subnets    []string
 	timeout    time.Duration
+	engine     engineFlag
 	json       bool
 	logLevel   string
 }
@@ -38,12 +39,15 @@ func (f *globalFlags) register(root *cobra.Command) {
 	f.set.StringSliceVar(&f.networks, "network", nil, "network to attach to; may be repeated, the first one is eth0 (default the first one of --conf-dir)")
 	f.set.StringSliceVar(&f.subnets, "subnet", nil, "subnet of the embedded network \"allocnet\", at most one per family")
 	f.set.DurationVar(&f.timeout, "timeout", configurator.DefaultTimeout, "longest time for one run of all plugins of an allocation")
+	f.engine = engineFlag(configurator.EngineAuto)
+	f.set.Var(&f.engine, "engine", "what runs the plugins: auto, exec (plugin binaries) or native (inside this process)")
 	f.set.BoolVar(&f.json, "json", false, "print JSON, errors too")
 	f.set.StringVar(&f.logLevel, "log-level", "warn", "what to log to stderr: "+strings.Join(logLevels, ", "))
 	for _, name := range []string{"conf-dir", "state-dir", "plugin-dir"} {
 		_ = root.MarkPersistentFlagDirname(name)
 	}
 	_ = root.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions(logLevels, cobra.ShellCompDirectiveNoFileComp))
+	_ = root.RegisterFlagCompletionFunc("engine", completeEngines)
 	for _, name := range []string{"subnet", "timeout"} {
 		_ = root.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}

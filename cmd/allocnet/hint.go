@@ -8,11 +8,16 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/demo"
+	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/lease"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/ruleset"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -24,6 +29,10 @@ func hint(err error) string {
 		if errors.Is(err, context.Canceled) {
 			return "" // the demo cleans up behind itself
 		}
+	}
+	var broken *brokenError
+	if errors.As(err, &broken) {
+		err = fmt.Errorf("%w: %w", errBroken, broken.cause)
 	}
 	var texts []string
 	for _, h := range hints {
@@ -46,6 +55,7 @@ var hints = []struct {
 	install bool
 }{
 	{applies: is(context.Canceled), text: say("it was interrupted; what had been begun was rolled back or is recorded: see `allocnet ls`")},
+	{applies: as[stepError], text: nextStep},
 	{applies: is(demo.ErrNoPrivateHost), text: func(error) string { return privateHostHint() }},
 	{applies: is(configurator.ErrPluginNotInstalled), install: true, text: say(
 		"for the plugins, on Debian: apt-get install containernetworking-plugins (they go to /usr/lib/cni), or, " +
@@ -54,6 +64,18 @@ var hints = []struct {
 	{applies: notPermitted, text: say("this needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): try again with sudo; only `allocnet demo` works without")},
 	{applies: as[*record.CorruptError], text: recordHint},
 	{applies: keepsOldAddress, text: bridgeHint},
+	{applies: both(is(errBroken), is(configurator.ErrUnhealthy)), text: say(
+		"a broken one comes back with `allocnet setup`, with the same arguments as before; where its network namespace is gone, " +
+			"`allocnet teardown ID` takes away what is left")},
+	{applies: saying(kernel.ErrBridgeFull, "exchange full"), text: say(
+		"`allocnet ls` lists what is on the bridge: `allocnet teardown ID` and `allocnet gc` make room; or --network with another network")},
+	{applies: saying(lease.ErrExhausted), text: say(
+		"`allocnet ls` lists who has an address: `allocnet teardown ID` and `allocnet gc` give some back; " +
+			"or give the network a larger subnet, or use another one (--network)")},
+	{applies: saying(nil, "requested IP address"), text: say("`allocnet ls` tells who has the address; leave out --ip, or ask for another")},
+	{applies: saying(lease.ErrDuplicate), text: say(
+		"an earlier allocation with this ID left its address: `allocnet cleanup --force ID` gives it back")},
+	{applies: saying(ruleset.ErrPortTaken), text: portTakenHint},
 	{applies: is(configurator.ErrInUse), text: say(
 		"every allocation needs a network namespace of its own: --netns with another path, or --create once this one is gone; " +
 			"`allocnet ls` lists what is set up")},
@@ -76,6 +98,24 @@ var hints = []struct {
 
 func say(text string) func(error) string { return func(error) string { return text } }
 
+func nextStep(err error) string {
+	var e stepError
+	errors.As(err, &e)
+	return e.step
+}
+
+// saying finds an error, or one of some texts: what a plugin binary says, the
+// reference plugins' among them, arrives as text.
+func saying(target error, texts ...string) func(error) bool {
+	if target != nil {
+		texts = append(texts, target.Error())
+	}
+	return func(err error) bool {
+		said := err.Error()
+		return errors.Is(err, target) || slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(said, text) })
+	}
+}
+
 // iptablesMissing also reads texts: what a plugin says arrives as text.
 func iptablesMissing(err error) bool {
 	text := err.Error()
@@ -95,6 +135,17 @@ func conflictHint(err error) string {
 		return fmt.Sprintf("choose another host port, or free it: allocnet teardown %s", e.OtherID)
 	}
 	return "publish every host port only once"
+}
+
+// portTakenHint is for a port of which no record tells, or conflictHint would
+// have been given.
+func portTakenHint(err error) string {
+	const another = "choose another host port"
+	var e *ruleset.PortTakenError
+	if !errors.As(err, &e) || e.Owner.ID == "" || names.IsHash(e.Owner.ID) {
+		return another + "; `allocnet ls` lists those of all allocations"
+	}
+	return fmt.Sprintf("%s, or free it: `allocnet teardown %s`, or, if no record tells of it, `allocnet cleanup --force %[2]s`", another, e.Owner.ID)
 }
 
 func netnsMissing(err error) bool {
@@ -128,7 +179,7 @@ func unhealthyHint(err error) string {
 	if netnsMissing(err) {
 		return "its network namespace is gone: `allocnet teardown ID` takes away what is left on the host"
 	}
-	return "`allocnet setup` with the same arguments as before repairs it"
+	return "`allocnet repair` puts back what another program removed from the host; `allocnet setup` with the same arguments as before sets it up again"
 }
 
 // usageHint shows how the command is used, where that was the mistake.

@@ -59,7 +59,7 @@ func TestListsAreNeverNull(t *testing.T) {
 	require.Contains(t, w.run("networks", "--json").ok(t), `"capabilities": []`)
 	for _, args := range [][]string{
 		{"networks"}, {"ls"}, {"gc", "--none", "--dry-run"}, {"gc", "--none"}, {"teardown", "x"}, {"cleanup", "--audit"},
-		{"cleanup", "--audit", "x"}, {"cleanup", "--force", "x"}, {"version"},
+		{"cleanup", "--audit", "x"}, {"cleanup", "--force", "x"}, {"repair"}, {"plugins", "list"}, {"version"},
 	} {
 		require.NotContains(t, w.run(append(args, "--json")...).ok(t), "null", args)
 	}
@@ -178,5 +178,9 @@ func TestCompletion(t *testing.T) {
 	require.Equal(t, "front\tfake\nback\tfake\nallocnet\tloopback bridge firewall portmap\n:4\n", complete("setup", "x", "--network", ""))
 	require.Equal(t, "back\tfake\n:4\n", complete("setup", "x", "--network", "b"))
 	require.Equal(t, "trace\ndebug\ninfo\nwarn\nerror\noff\n:4\n", complete("ls", "--log-level", ""))
+	require.Regexp(t, `^auto\t.*\nexec\t.*\nnative\t.*\n:4\n$`, complete("ls", "--engine", ""))
 	require.Equal(t, ":16\n", complete("ls", "--state-dir", ""), "directories")
+	require.Equal(t, ":16\n", complete("plugins", "install", ""), "a directory")
+	require.Equal(t, ":4\n", complete("plugins", "install", "/", ""), "one is enough")
+	require.Regexp(t, `^install\t.*\nlist\t.*\nuninstall\t.*\n:4\n$`, complete("plugins", ""))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/demo"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/ruleset"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -36,9 +37,10 @@ var kinds = []errorKind{
 	{"set-up", "the allocation is set up and would have to be torn down", exitFailure, is(configurator.ErrSetUp)},
 	{"different", "another allocation is set up under this ID", exitFailure, is(configurator.ErrDifferent)},
 	{"port-conflict", "a host port is taken", exitUsage, both(isConflict, is(configurator.ErrInvalidAllocation))},
-	{"port-conflict", "a host port is taken", exitFailure, isConflict},
+	{"port-conflict", "a host port is taken", exitFailure, either(isConflict, is(ruleset.ErrPortTaken))},
 	{"invalid", "the command line, a value in it or the configuration cannot be used", exitUsage, isInvalid},
 	{"unknown-network", "no valid configuration has the name", exitFailure, is(configurator.ErrUnknownNetwork)},
+	{"foreign-file", "a file that is not allocnet's is in the way", exitFailure, is(errForeign)},
 	{"plugin-not-installed", "a plugin was not found", exitFailure, is(configurator.ErrPluginNotInstalled)},
 	{"unreadable-record", "what is remembered of an allocation cannot be read", exitFailure, as[*record.CorruptError]},
 	{"canceled", "it was interrupted", exitFailure, is(context.Canceled)},

@@ -38,12 +38,12 @@ func (a *app) ls() error {
 	for i := range records {
 		rows[i] = listRow(&records[i], time.Now())
 	}
-	a.out.table([]string{"ID", "PHASE", "NETWORKS", "ADDRESS", "PORTS", "AGE"}, rows)
+	a.out.table([]string{"ID", "PHASE", "NETWORKS", "ENGINE", "ADDRESS", "PORTS", "AGE"}, rows)
 	return listErr
 }
 
 func listRow(r *configurator.Record, now time.Time) []cell {
-	row := cells(r.ID, string(r.Phase), networkNames(r), addressesOf(r), shortPorts(r.Ports), age(now.Sub(r.Created)))
+	row := cells(r.ID, string(r.Phase), networkNames(r), string(r.Engine), addressesOf(r), shortPorts(r.Ports), age(now.Sub(r.Created)))
 	row[1].style = phaseStyle(r.Phase)
 	return row
 }

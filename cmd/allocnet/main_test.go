@@ -27,10 +27,12 @@ func TestMain(m *testing.M) {
 		os.Exit(3)
 	}
 	fakeplugin.Main()
-	for _, name := range []string{"CNI_PATH", "ALLOCNET_NETWORK", "ALLOCNET_STATE_DIR"} {
+	for _, name := range []string{"CNI_PATH", "ALLOCNET_NETWORK", "ALLOCNET_STATE_DIR", "ALLOCNET_ENGINE"} {
 		os.Unsetenv(name)
 	}
-	os.Exit(privhost.Main(m))
+	status := privhost.Main(m)
+	_ = os.RemoveAll(builtDir)
+	os.Exit(status)
 }
 
 // outcome is what one run of the program did.

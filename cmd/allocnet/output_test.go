@@ -17,8 +17,12 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/demo"
+	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/lease"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/ruleset"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -88,8 +92,20 @@ func TestHints(t *testing.T) {
 		"left as it is":               fmt.Errorf("x: %w: %w", configurator.ErrNotChecked, context.DeadlineExceeded),
 		"ip link del allocnet0":       errors.New(`plugin type="bridge" failed (add): failed to set bridge addr: "allocnet0" already has an IP address different from 10.9.0.1/16`),
 		"/s/a.json is damaged: `allocnet teardown a --netns PATH`": fmt.Errorf("x: %w", &record.CorruptError{ID: "a", File: "/s/a.json", Err: errors.New("x")}),
-		"newer allocnet":        &record.CorruptError{ID: "a", File: "/s/a.json", Err: record.ErrNewer},
-		"only the text is lost": fmt.Errorf("%w: x", errOutput),
+		"a broken one comes back":                                  &brokenError{1, fmt.Errorf("x: %w", configurator.ErrUnhealthy)},
+		"where it hangs":                                           &brokenError{1, fmt.Errorf("x: %w", configurator.ErrNotChecked)},
+		"do as I say":                                              fmt.Errorf("x: %w", stepError{fs.ErrPermission, "do as I say"}),
+		"make room":                                                fmt.Errorf("x: %w", kernel.ErrBridgeFull),
+		"another network":                                          errors.New(`failed to connect "veth1" to bridge cni0: exchange full`),
+		"larger subnet":                                            fmt.Errorf("x: %w", lease.ErrExhausted),
+		"gc` give":                                                 errors.New(`plugin type="host-local" failed (add): no IP addresses available in range set: 10.1.0.1-10.1.0.2`),
+		"ask for another":                                          errors.New("requested IP address 10.1.0.2 is not available in range set 10.1.0.1-10.1.0.2"),
+		"gives it back":                                            errors.New("10.1.0.1 has been allocated to web, duplicate allocation is not allowed"),
+		"allocnet teardown db`":                                    fmt.Errorf("x: %w", &ruleset.PortTakenError{Owner: names.Owner{Network: "n", ID: "db", IfName: "eth0"}}),
+		"those of all":                                             fmt.Errorf("x: %w", &ruleset.PortTakenError{Owner: names.Owner{ID: "#0123"}}),
+		"`allocnet repair` puts":                                   fmt.Errorf("x: %w", configurator.ErrUnhealthy),
+		"newer allocnet":                                           &record.CorruptError{ID: "a", File: "/s/a.json", Err: record.ErrNewer},
+		"only the text is lost":                                    fmt.Errorf("%w: x", errOutput),
 	} {
 		require.Contains(t, hint(err), want)
 	}
@@ -141,6 +157,7 @@ func TestKinds(t *testing.T) {
 		"in-use":               configurator.ErrInUse,
 		"set-up":               configurator.ErrSetUp,
 		"different":            configurator.ErrDifferent,
+		"foreign-file":         errForeign,
 		"unknown-network":      configurator.ErrUnknownNetwork,
 		"plugin-not-installed": configurator.ErrPluginNotInstalled,
 		"port-conflict":        &portmap.ConflictError{},
@@ -156,7 +173,8 @@ func TestKinds(t *testing.T) {
 		require.Equal(t, want, newErrorReport(err).Kind)
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 19, "every kind is in the table above")
+	require.Equal(t, "port-conflict", newErrorReport(&ruleset.PortTakenError{}).Kind)
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 20, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {
@@ -310,7 +328,7 @@ Last
 
 func TestDemoThatCannotBegin(t *testing.T) {
 	w := newWorld(t)
-	got := w.run("demo", "--json") // inside a private host the demo runs in place
+	got := w.run("demo", "--json", "--engine", "exec") // inside a private host the demo runs in place
 	report := got.failure(t, exitFailure)
 	require.Contains(t, report.Hint, "containernetworking-plugins")
 	require.Contains(t, got.out, `"step":"plugins","ok":false`)

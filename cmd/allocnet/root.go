@@ -37,7 +37,12 @@ Environment:
   ALLOCNET_PLUGIN_DIR (separated by colons) or CNI_PATH, and so on. A flag wins.
   NO_COLOR switches colours off.
 
-Plugins are looked for in the directories of --plugin-dir or CNI_PATH; without
+Engines:
+  With --engine auto, an allocation is native if this program can run a plugin of
+  its network itself (` + "`allocnet plugins list`" + `), in the configuration that it has;
+  other plugins run as binaries. It keeps the engine that it was set up with.
+
+Plugin binaries are looked for in the directories of --plugin-dir or CNI_PATH; without
 either in "cni" beside this program, where that exists, then in /opt/cni/bin,
 /usr/lib/cni and /usr/libexec/cni.`
 
@@ -79,12 +84,14 @@ func newRoot(a *app) *cobra.Command {
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
-			c.RunE = a.running(c.RunE)
+			for _, runs := range append(c.Commands(), c) {
+				runs.RunE = a.running(runs.RunE)
+			}
 			root.AddCommand(c)
 		}
 	}
 	add("allocations", newSetup(a), newCheck(a), newTeardown(a), newLs(a), newInspect(a))
-	add("host", newNetworks(a), newGC(a), newCleanup(a), newDemo(a))
+	add("host", newNetworks(a), newRepair(a), newGC(a), newCleanup(a), newPlugins(a), newDemo(a))
 	add("", newVersion(a))
 	a.addVersionFlag(root)
 	refineHelp(root)

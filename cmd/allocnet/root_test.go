@@ -23,6 +23,15 @@ func TestUsageErrors(t *testing.T) {
 		"flag":             {[]string{"ls", "--bogus"}, "unknown flag: --bogus"},
 		"flag value":       {[]string{"ls", "--timeout", "soon"}, `invalid argument "soon"`},
 		"log level":        {[]string{"ls", "--log-level", "loud"}, `--log-level "loud": must be one of`},
+		"engine":           {[]string{"ls", "--engine", "magic"}, `invalid argument "magic" for "--engine" flag: must be one of auto, exec, native`},
+		"plugins command":  {[]string{"plugins", "bogus"}, `unknown command "bogus" for "allocnet plugins"`},
+		"plugins how many": {[]string{"plugins", "install"}, "give one plugin directory, like /opt/cni/bin, not 0 arguments"},
+		"plugins where":    {[]string{"plugins", "install", dir + "/no"}, "does not exist"},
+		"plugins in file":  {[]string{"plugins", "uninstall", "/dev/null"}, "is not a directory"},
+		"plugins of what":  {[]string{"plugins", "install", dir, "--program", dir + "/no"}, `program "` + dir + `/no" does not exist`},
+		"plugins of text":  {[]string{"plugins", "install", dir, "--program", "/etc/passwd"}, `program "/etc/passwd" is not an executable file`},
+		"plugins of dir":   {[]string{"plugins", "install", dir, "--program", dir}, "is not an executable file"},
+		"repair of one":    {[]string{"repair", "web"}, `unknown command "web"`},
 		"no ID":            {[]string{"setup"}, "give the ID of one allocation, not 0 arguments"},
 		"two IDs":          {[]string{"check", "a", "b"}, "not 2 arguments"},
 		"surplus argument": {[]string{"ls", "a"}, `unknown command "a"`},
@@ -100,7 +109,7 @@ func TestHelp(t *testing.T) {
 	help := runWith("", "--help").ok(t)
 	for _, want := range []string{
 		`"kind" for programs`, "  port-conflict ", "  internal ", "0  it is done", "1  it failed", "2  the command line", "3  the answer is no", "ALLOCNET_STATE_DIR", "NO_COLOR",
-		"setup", "teardown", "check", "ls", "inspect", "gc", "networks", "cleanup", "demo", "version", "completion",
+		"setup", "teardown", "check", "ls", "inspect", "gc", "networks", "repair", "plugins", "cleanup", "demo", "version", "completion",
 	} {
 		require.Contains(t, help, want)
 	}
@@ -113,12 +122,13 @@ func TestHelpOfACommand(t *testing.T) {
 	require.Contains(t, runWith("").ok(t), "Give network namespaces their network")
 	for command, want := range map[string]string{
 		"check": "it is not, or no allocation", "inspect": "no allocation is set up", "cleanup": "leftovers were found",
+		"repair": "an allocation is broken",
 	} {
 		help := runWith("", command, "--help").ok(t)
 		_, exits, _ := strings.Cut(help, "\nExit codes:\n")
 		require.Regexp(t, "(?s)^  0 .*\n  1 .*\n  2 .*\n  3  "+want+"[^\n]*\n$", exits, command)
 	}
-	for _, command := range []string{"setup", "teardown", "ls", "gc", "networks", "demo", "version"} {
+	for _, command := range []string{"setup", "teardown", "ls", "gc", "networks", "plugins", "demo", "version"} {
 		require.NotContains(t, runWith("", command, "--help").ok(t), "Exit codes:", command)
 	}
 	require.Contains(t, runWith("", "setup", "--help").ok(t), "unless its message\nsays that the record is kept")
@@ -143,7 +153,7 @@ func TestOutputThatDoesNotArrive(t *testing.T) {
 	defer full.Close()
 	for _, args := range [][]string{
 		{"setup", "web"}, {"ls"}, {"inspect", "web"}, {"check", "web"}, {"networks"}, {"gc", "--live", "web", "--dry-run"},
-		{"cleanup", "--audit"}, {"version"}, {"--version"}, {"--help"}, {"help", "ls"}, {"completion", "bash"}, {"ls", "--json"},
+		{"cleanup", "--audit"}, {"repair"}, {"plugins"}, {"plugins", "list"}, {"version"}, {"--version"}, {"--help"}, {"help", "ls"}, {"completion", "bash"}, {"ls", "--json"},
 		{"teardown", "web"},
 	} {
 		var errOut bytes.Buffer
@@ -172,6 +182,13 @@ func TestEnvironment(t *testing.T) {
 	report := runWith("", "ls", "--json").failure(t, exitUsage)
 	require.Contains(t, report.Error, "environment variable ALLOCNET_TIMEOUT")
 	runWith("", "ls", "--timeout", "1s").ok(t)
+
+	t.Setenv("ALLOCNET_TIMEOUT", "")
+	t.Setenv("ALLOCNET_ENGINE", "magic")
+	report = runWith("", "ls", "--json").failure(t, exitUsage)
+	require.Contains(t, report.Error, `environment variable ALLOCNET_ENGINE: invalid argument "magic"`)
+	require.Contains(t, report.Error, "must be one of auto, exec, native")
+	runWith("", "ls", "--engine", "exec").ok(t)
 }
 
 func TestConfig(t *testing.T) {
@@ -186,12 +203,18 @@ func TestConfig(t *testing.T) {
 	require.Equal(t, 7*time.Second, cfg.Timeout)
 	require.True(t, filepath.IsAbs(cfg.StateDir), cfg.StateDir)
 	require.Equal(t, configurator.DefaultConfDir, cfg.ConfDir)
+	require.Equal(t, configurator.EngineAuto, cfg.Engine)
 
+	t.Setenv("ALLOCNET_ENGINE", "exec")
 	a = parsedApp(t, "--plugin-dir", "/c", "--network", "other")
 	cfg, err = a.config()
 	require.NoError(t, err)
 	require.Equal(t, []string{"/c"}, cfg.PluginDirs)
 	require.Equal(t, []string{"other"}, cfg.Networks)
+	require.Equal(t, configurator.EngineExec, cfg.Engine)
+	cfg, err = parsedApp(t, "--engine", "native").config()
+	require.NoError(t, err)
+	require.Equal(t, configurator.EngineNative, cfg.Engine)
 }
 
 // parsedApp is an app whose global flags were read.

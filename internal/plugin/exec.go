@@ -90,13 +90,42 @@ func (e *Exec) fallBack(ctx context.Context, name string, p Plugin, c *Call, com
 	if p != nil && (command == "DEL" || command == "GC") {
 		_, ownErr = run(ctx, p, command, c)
 	}
-	path, err := e.Binary.FindInPath(name, c.Path)
+	path, err := e.findOther(name, c.Path)
 	if err != nil {
 		return nil, errors.Join(ownErr, fmt.Errorf("plugin %q: %w, and there is no binary to do it: %w", name, why, err))
 	}
 	e.Host.Log.Warn("running the plugin's binary", "plugin", name, "because", why)
 	out, err := e.Binary.ExecPlugin(ctx, path, c.Config, c.env)
 	return out, errors.Join(ownErr, err)
+}
+
+// Program is the name of the program that is the native plugins as binaries, and
+// Aside what it adds to the names of those whose place its links take.
+const (
+	Program = "allocnet-plugins"
+	Aside   = ".reference"
+)
+
+// findOther finds the binary of a plugin that is not this code once more, under
+// the plugin's name.
+func (e *Exec) findOther(name string, paths []string) (string, error) {
+	if path, err := e.Binary.FindInPath(name+Aside, paths); err == nil {
+		return path, nil
+	}
+	var errs []error
+	for _, dir := range paths {
+		path, err := e.Binary.FindInPath(name, []string{dir})
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if target, err := filepath.EvalSymlinks(path); err == nil && filepath.Base(target) == Program {
+			errs = append(errs, fmt.Errorf("%s leads to %s", path, Program))
+			continue
+		}
+		return path, nil
+	}
+	return "", errors.Join(errs...)
 }
 
 // run calls the operation that a command names.

@@ -7,10 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
@@ -42,12 +44,16 @@ func (f *fake) GC(context.Context, *Call) error     { return f.note("GC") }
 type binaries struct {
 	version.PluginDecoder
 	missing bool
+	real    bool // look on the disk
 	ran     []string
 	out     string
 }
 
-func (b *binaries) FindInPath(name string, _ []string) (string, error) {
-	if b.missing {
+func (b *binaries) FindInPath(name string, paths []string) (string, error) {
+	if b.real {
+		return invoke.FindInPath(name, paths)
+	}
+	if b.missing || strings.HasSuffix(name, Aside) {
 		return "", errors.New("not installed")
 	}
 	return "/bin/" + name, nil
@@ -119,7 +125,7 @@ func TestUnknownKey(t *testing.T) {
 	// What an allocation has may be of a time when the key was understood.
 	for _, command := range []string{"DEL", "GC"} {
 		b.ran, f.called = nil, nil
-		_, err = e.ExecPlugin(t.Context(), native+"fake", conf, []string{"CNI_COMMAND=" + command})
+		_, err = e.ExecPlugin(t.Context(), native+"fake", conf, []string{"CNI_COMMAND=" + command, "CNI_PATH=/bin"})
 		require.NoError(t, err)
 		require.Equal(t, []string{command}, f.called)
 		require.Equal(t, []string{"/bin/fake " + command}, b.ran)
@@ -144,6 +150,28 @@ func TestUnknownKey(t *testing.T) {
 	require.ErrorAs(t, err, &coded)
 	require.Equal(t, types.ErrInvalidNetworkConfig, coded.Code)
 	require.ErrorContains(t, err, "vlan")
+}
+
+// TestFallBackIsAnother: the binary that stands in is not a link to this code.
+func TestFallBackIsAnother(t *testing.T) {
+	conf := []byte(`{"cniVersion":"1.0.0","type":"fake","novel":1}`)
+	ours, theirs := t.TempDir(), t.TempDir()
+	program := filepath.Join(t.TempDir(), Program)
+	require.NoError(t, os.WriteFile(program, nil, 0o755))
+	require.NoError(t, os.Symlink(program, filepath.Join(ours, "fake")))
+	env := []string{"CNI_COMMAND=ADD", "CNI_PATH=" + ours + ":" + theirs}
+	e, _, b := newExec(t)
+	b.real = true
+	_, err := e.ExecPlugin(t.Context(), native+"fake", conf, env)
+	require.ErrorContains(t, err, "leads to "+Program)
+
+	require.NoError(t, os.WriteFile(filepath.Join(theirs, "fake"), nil, 0o755))
+	_, err = e.ExecPlugin(t.Context(), native+"fake", conf, env)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(ours, "fake"+Aside), nil, 0o755))
+	_, err = e.ExecPlugin(t.Context(), native+"fake", conf, env)
+	require.NoError(t, err)
+	require.Equal(t, []string{filepath.Join(theirs, "fake") + " ADD", filepath.Join(ours, "fake"+Aside) + " ADD"}, b.ran)
 }
 
 // TestDelegate: an IPAM plugin gets the call's configuration and environment with

@@ -16,8 +16,6 @@ type buffer struct {
 	family byte     // of the messages that follow
 }
 
-const headerLen = unix.SizeofNlMsghdr + 4 // with nfgenmsg
-
 // reset empties the buffer; its messages get the numbers from first on.
 func (b *buffer) reset(first uint32) {
 	b.data, b.labels, b.first, b.start = b.data[:0], b.labels[:0], first, 0

@@ -122,7 +122,7 @@ func (t *table) postrouting() chain {
 	}
 	masquerade := append([]expr.Any{t.src(0), inSet(t.masqueraded)}, unicast...)
 	return newChain("postrouting", base("nat", unix.NF_INET_POST_ROUTING, 100),
-		newRule("every connection to host ports", append(redirected(), t.dest(0), inSet(t.snatAll), drop())...),
+		newRule("every connection to host ports", append(redirected(), t.dest(0), inSet(t.snatAll), &expr.Masq{})...),
 		newRule("some connections to host ports", append(redirected(), t.dest(0), inSet(t.snatLocal), jump(chainSNATLocal))...),
 		newRule("within one network", t.src(0), t.dest(t.addrLen), inSet(t.networks), &expr.Verdict{Kind: expr.VerdictReturn}),
 		newRule("out of the host", append(masquerade, &expr.Masq{})...))

@@ -27,7 +27,10 @@ func TestRepair(t *testing.T) {
 			"table ip allocnet, chain forward: hook differs"},
 		"another policy": {[][]string{{"add", "chain", "ip", "allocnet", "forward", "{ policy drop; }"}},
 			"table ip allocnet, chain forward: hook differs"},
-		"asleep": {[][]string{{"add", "table", "ip", "allocnet", "{ flags dormant; }"}}, "table ip allocnet: flags differ"},
+		"asleep": {[][]string{
+			{"add", "table", "ip", "allocnet", "{ flags dormant; }"},
+			{"delete", "chain", "ip", "allocnet", "forward"}},
+			"table ip allocnet: flags differ"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := open(t)

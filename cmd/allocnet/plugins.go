@@ -1,0 +1,261 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/internal/plugin/builtin"
+)
+
+func newPlugins(a *app) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "plugins",
+		Short: "Give the native plugins to other container runtimes",
+		Long: `Give the native plugins to other container runtimes, as plugin binaries: the program
+` + programName + ` answers as the plugin whose name it is called by.
+
+allocnet itself needs no links: it runs them in its own process.`,
+		Example: `  allocnet plugins list
+  allocnet plugins install /opt/cni/bin
+  allocnet plugins uninstall /opt/cni/bin`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newPluginsList(a), newPluginsInstall(a), newPluginsUninstall(a))
+	return c
+}
+
+func newPluginsList(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:               "list",
+		Aliases:           []string{"ls"},
+		Short:             "List the native plugins",
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(*cobra.Command, []string) error {
+			if a.flags.json {
+				return a.out.json(map[string]any{"plugins": pluginNames()})
+			}
+			a.out.printf("%s\n", strings.Join(pluginNames(), "\n"))
+			return nil
+		},
+	}
+}
+
+func newPluginsInstall(a *app) *cobra.Command {
+	var program string
+	var force bool
+	c := &cobra.Command{
+		Use:   "install DIR",
+		Short: "Make the native plugins those of a container runtime",
+		Long: `Make the native plugins those of a container runtime: put a symbolic link for each
+into DIR, its plugin directory, that leads to the program ` + programName + `. The
+program is called through every link first. It must stay where it is: name it by a
+path that outlives an update.
+
+It can be repeated, to update the links, and while the runtime is at work: at no
+moment is a plugin missing. A file that is there already and is no link of
+allocnet's is refused. With --force it stays, under the name NAME` + asideSuffix + `, and
+uninstall puts it back.`,
+		Example: `  allocnet plugins install /opt/cni/bin
+  allocnet plugins install /usr/lib/cni --force
+  allocnet plugins install /opt/cni/bin --program /usr/local/bin/` + programName,
+		Args:              oneDir,
+		ValidArgsFunction: completeDir,
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.installPlugins(c, args[0], program, force)
+		},
+	}
+	programFlag(c, &program)
+	c.Flags().BoolVar(&force, "force", false, "replace other files, and keep them as NAME"+asideSuffix)
+	return c
+}
+
+func newPluginsUninstall(a *app) *cobra.Command {
+	var program string
+	c := &cobra.Command{
+		Use:   "uninstall DIR",
+		Short: "Take the native plugins away from a container runtime",
+		Long: `Take the native plugins away from a container runtime: remove the links that install
+put into DIR, and put back what they replaced. Everything else stays.
+
+Before a plugin goes for which there was no other, take down what the runtime has
+set up with it: without the plugin it cannot.`,
+		Example:           `  allocnet plugins uninstall /opt/cni/bin`,
+		Args:              oneDir,
+		ValidArgsFunction: completeDir,
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.uninstallPlugins(args[0], program)
+		},
+	}
+	programFlag(c, &program)
+	return c
+}
+
+func programFlag(c *cobra.Command, program *string) {
+	c.Flags().StringVar(program, "program", "", "path of "+programName+" (default beside this program)")
+	_ = c.MarkFlagFilename("program")
+}
+
+func oneDir(_ *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usagef("give one plugin directory, like /opt/cni/bin, not %s", plural(len(args), "argument"))
+	}
+	return nil
+}
+
+func completeDir(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return nil, cobra.ShellCompDirectiveFilterDirs
+}
+
+// pluginNames are the names that the program answers by.
+func pluginNames() []string { return slices.Sorted(maps.Keys(builtin.Plugins)) }
+
+// pluginsReport is what became of a directory.
+type pluginsReport struct {
+	Dir     string       `json:"dir"`
+	Program string       `json:"program"`
+	Plugins []pluginLink `json:"plugins"`
+}
+
+func (a *app) installPlugins(c *cobra.Command, dir, program string, force bool) error {
+	l, err := newPluginLinks(dir, program)
+	if err != nil {
+		return err
+	}
+	if err := l.usableProgram(); err != nil {
+		return err
+	}
+	done := a.progress("asking %s", l.program)
+	links, err := l.install(c.Context(), force, a.flags.timeout)
+	done()
+	if err != nil && !slices.ContainsFunc(links, func(p pluginLink) bool { return p.State == linkInstalled }) {
+		return err
+	}
+	return a.printPlugins(l, links, err, fmt.Sprintf("%s in %s lead to %s", plural(len(links), "plugin"), l.dir, l.program))
+}
+
+func (a *app) uninstallPlugins(dir, program string) error {
+	l, err := newPluginLinks(dir, program)
+	if err != nil {
+		return err
+	}
+	links, err := l.uninstall()
+	return a.printPlugins(l, links, err, fmt.Sprintf("no plugin in %s is allocnet's", l.dir))
+}
+
+// printPlugins shows what was done, also where something failed; the summary only
+// where nothing did.
+func (a *app) printPlugins(l *pluginLinks, links []pluginLink, err error, summary string) error {
+	if a.flags.json {
+		return errors.Join(err, a.out.json(pluginsReport{l.dir, l.program, orEmpty(links)}))
+	}
+	if err == nil {
+		a.out.printf("%s %s\n\n", a.out.paint(green, a.mark()), summary)
+	}
+	rows := make([][]cell, len(links))
+	for i, link := range links {
+		rows[i] = cells(link.Name, string(link.State), link.Aside)
+		rows[i][0].style, rows[i][1].style = bold, linkStyle(link.State)
+	}
+	a.out.table([]string{"PLUGIN", "STATE", "REPLACED"}, rows)
+	return err
+}
+
+func linkStyle(s linkState) style {
+	switch s {
+	case linkInstalled, linkRestored:
+		return green
+	case linkForeign, linkOutdated:
+		return yellow
+	}
+	return plain
+}
+
+// newPluginLinks reads what the command line says. An empty program is the one
+// beside this program.
+func newPluginLinks(dir, program string) (*pluginLinks, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, stepError{usagef("plugin directory %q does not exist", dir), "name the directory in which the runtime looks for plugins; where that is the one: mkdir -p " + dir}
+	case err != nil:
+		return nil, fmt.Errorf("plugin directory: %w", err)
+	case !info.IsDir():
+		return nil, usagef("plugin directory %q is not a directory", dir)
+	}
+	if program == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		program = beside(self)
+	}
+	if program, err = filepath.Abs(program); err != nil {
+		return nil, err
+	}
+	return &pluginLinks{dir: dir, program: program, names: pluginNames()}, nil
+}
+
+// beside is where the program of the plugins lies if it was installed with this
+// one, which may have been called through a link.
+func beside(self string) string {
+	if real, err := filepath.EvalSymlinks(self); err == nil {
+		self = real
+	}
+	return filepath.Join(filepath.Dir(self), programName)
+}
+
+// usableProgram looks at the program before any link leads to it.
+func (l *pluginLinks) usableProgram() error {
+	info, err := os.Stat(l.program)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return notThePlugins(usagef("program %q does not exist", l.program))
+	case err != nil:
+		return fmt.Errorf("program of the plugins: %w", err)
+	case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
+		return notThePlugins(usagef("program %q is not an executable file", l.program))
+	case l.isThrough():
+		return notThePlugins(usagef("program %q is itself, or through a link, one of the plugins in %s", l.program, l.dir))
+	}
+	return nil
+}
+
+// isThrough reports whether the way to the program leads through a name that is
+// to lead to the program: the links would go round in a circle.
+func (l *pluginLinks) isThrough() bool {
+	dir, err := filepath.EvalSymlinks(l.dir)
+	if err != nil {
+		return false
+	}
+	for path := l.program; ; {
+		at, err := filepath.EvalSymlinks(filepath.Dir(path))
+		if err == nil && at == dir && slices.Contains(l.names, filepath.Base(path)) {
+			return true
+		}
+		target, err := os.Readlink(path)
+		if err != nil {
+			return false
+		}
+		if path = target; !filepath.IsAbs(target) {
+			path = filepath.Join(at, target)
+		}
+	}
+}

@@ -1,0 +1,425 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/plugin/builtin"
+)
+
+// builtDir holds what tests built.
+var builtDir string
+
+// builtProgram is the real allocnet-plugins, built once.
+var builtProgram = sync.OnceValues(func() (string, error) {
+	var err error
+	if builtDir, err = os.MkdirTemp("", "allocnet-plugins-"); err != nil {
+		return "", err
+	}
+	program := filepath.Join(builtDir, programName)
+	build := exec.Command("go", "build", "-trimpath", "-o", program, "../allocnet-plugins")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build %s: %w: %s", programName, err, out)
+	}
+	return program, nil
+})
+
+// pluginDir is a runtime's plugin directory, and a program that answers by the
+// names of the native plugins but for those that were left out.
+type pluginDir struct {
+	*testing.T
+	dir, program string
+}
+
+func newPluginDir(t *testing.T, without ...string) *pluginDir {
+	t.Helper()
+	p := &pluginDir{t, filepath.Join(t.TempDir(), "bin"), filepath.Join(t.TempDir(), programName)}
+	require.NoError(t, os.Mkdir(p.dir, 0o755))
+	p.script(p.program, without...)
+	return p
+}
+
+func (p *pluginDir) script(path string, without ...string) {
+	p.Helper()
+	known := slices.DeleteFunc(pluginNames(), func(name string) bool { return slices.Contains(without, name) })
+	require.NoError(p, os.WriteFile(path, []byte("#!/bin/sh\n"+
+		"case ${0##*/} in "+strings.Join(known, "|")+") ;; *) echo \"no plugin ${0##*/}\" >&2; exit 2 ;; esac\n"+
+		`echo '{"cniVersion": "1.1.0", "supportedVersions": ["1.0.0", "1.1.0"]}'`+"\n"), 0o755))
+}
+
+func (p *pluginDir) path(name string) string { return filepath.Join(p.dir, name) }
+
+func (p *pluginDir) run(command string, args ...string) outcome {
+	return runWith("", append([]string{"plugins", command, p.dir, "--program", p.program}, args...)...)
+}
+
+// write puts another plugin there.
+func (p *pluginDir) write(name, content string) {
+	p.Helper()
+	require.NoError(p, os.WriteFile(p.path(name), []byte(content), 0o755))
+}
+
+func (p *pluginDir) requireContent(name, content string) {
+	p.Helper()
+	data, err := os.ReadFile(p.path(name))
+	require.NoError(p, err)
+	require.Equal(p, content, string(data))
+	info, err := os.Lstat(p.path(name))
+	require.NoError(p, err)
+	require.Equal(p, fs.FileMode(0o755), info.Mode())
+}
+
+// entries are what is in the directory, links with their targets.
+func (p *pluginDir) entries() map[string]string {
+	p.Helper()
+	list, err := os.ReadDir(p.dir)
+	require.NoError(p, err)
+	entries := map[string]string{}
+	for _, e := range list {
+		target, err := os.Readlink(p.path(e.Name()))
+		if err != nil {
+			target = "a file"
+		}
+		entries[e.Name()] = target
+	}
+	return entries
+}
+
+// installed are the entries of a directory with all links and nothing else.
+func (p *pluginDir) installed() map[string]string {
+	entries := map[string]string{}
+	for name := range builtin.Plugins {
+		entries[name] = p.program
+	}
+	return entries
+}
+
+// states are those of a JSON report, by name.
+func states(t *testing.T, text string) map[string]linkState {
+	t.Helper()
+	states := map[string]linkState{}
+	for _, link := range decode[pluginsReport](t, text).Plugins {
+		states[link.Name] = link.State
+	}
+	return states
+}
+
+func all(state linkState) map[string]linkState {
+	states := map[string]linkState{}
+	for name := range builtin.Plugins {
+		states[name] = state
+	}
+	return states
+}
+
+func TestPluginsList(t *testing.T) {
+	var names []string
+	for name := range builtin.Plugins {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	require.Equal(t, strings.Join(names, "\n")+"\n", runWith("", "plugins", "list").ok(t))
+	got := decode[struct {
+		Plugins []string `json:"plugins"`
+	}](t, runWith("", "plugins", "list", "--json").ok(t))
+	require.Equal(t, names, got.Plugins)
+	require.Contains(t, names, "bridge")
+}
+
+// TestPluginsOfTheRealProgram installs the program itself, and calls it as a
+// runtime does.
+func TestPluginsOfTheRealProgram(t *testing.T) {
+	program, err := builtProgram()
+	require.NoError(t, err)
+	p := newPluginDir(t)
+	p.program = program
+	text := p.run("install").ok(t)
+	require.Contains(t, text, fmt.Sprintf("ok: %d plugins in %s lead to %s\n", len(builtin.Plugins), p.dir, program))
+	require.Regexp(t, `(?m)^bridge +installed +-$`, text)
+	require.Equal(t, p.installed(), p.entries())
+
+	bridge := exec.Command(p.path("bridge"))
+	bridge.Env = []string{"CNI_COMMAND=VERSION"}
+	out, err := bridge.Output()
+	require.NoError(t, err)
+	var version struct{ SupportedVersions []string }
+	require.NoError(t, json.Unmarshal(out, &version))
+	require.Contains(t, version.SupportedVersions, "1.0.0")
+}
+
+func TestPluginsInstallAgain(t *testing.T) {
+	p := newPluginDir(t)
+	require.Equal(t, all(linkInstalled), states(t, p.run("install", "--json").ok(t)))
+	before, err := os.Lstat(p.path("bridge"))
+	require.NoError(t, err)
+	require.Equal(t, all(linkCurrent), states(t, p.run("install", "--json").ok(t)))
+	after, err := os.Lstat(p.path("bridge"))
+	require.NoError(t, err)
+	require.True(t, os.SameFile(before, after), "a link that is right is left alone")
+
+	// The program moved; its old place is empty.
+	elsewhere := filepath.Join(t.TempDir(), programName)
+	require.NoError(t, os.Rename(p.program, elsewhere))
+	p.program = elsewhere
+	require.Equal(t, all(linkInstalled), states(t, p.run("install", "--json").ok(t)))
+	require.Equal(t, p.installed(), p.entries())
+}
+
+// TestPluginsUnderAnotherName: the program may be called anything.
+func TestPluginsUnderAnotherName(t *testing.T) {
+	p := newPluginDir(t)
+	p.program = filepath.Join(t.TempDir(), "multi")
+	p.script(p.program)
+	p.run("install").ok(t)
+	link := filepath.Join(t.TempDir(), "current")
+	require.NoError(t, os.Symlink(p.program, link))
+	p.program = link
+	require.Equal(t, all(linkInstalled), states(t, p.run("install", "--json").ok(t)))
+	require.Equal(t, p.installed(), p.entries(), "the path of the program is kept as it was given")
+	require.Equal(t, all(linkRemoved), states(t, p.run("uninstall", "--json").ok(t)))
+}
+
+func TestPluginsInTheWay(t *testing.T) {
+	p := newPluginDir(t)
+	p.write("bridge", "reference bridge")
+	require.NoError(t, os.Symlink("/usr/lib/cni/ptp", p.path("ptp")))
+	before := p.entries()
+
+	got := p.run("install")
+	require.Equal(t, exitFailure, got.code)
+	require.Contains(t, got.errOut, fmt.Sprintf("error: %s, %s: is there already and is not allocnet's\n", p.path("bridge"), p.path("ptp")))
+	require.Contains(t, got.errOut, "hint: --force keeps what is there as NAME.reference")
+	require.Equal(t, "foreign-file", p.run("install", "--json").failure(t, exitFailure).Kind)
+	require.Equal(t, before, p.entries(), "nothing was done")
+
+	for _, state := range []linkState{linkInstalled, linkCurrent} {
+		report := decode[pluginsReport](t, p.run("install", "--force", "--json").ok(t))
+		require.Contains(t, report.Plugins, pluginLink{Name: "bridge", State: state, Aside: "bridge.reference"})
+		require.Contains(t, report.Plugins, pluginLink{Name: "loopback", State: state})
+		p.requireContent("bridge.reference", "reference bridge")
+	}
+	want := p.installed()
+	want["bridge.reference"], want["ptp.reference"] = "a file", "/usr/lib/cni/ptp"
+	require.Equal(t, want, p.entries())
+	require.Regexp(t, `(?m)^bridge +unchanged +bridge\.reference$`, p.run("install").ok(t), "without --force, too")
+
+	report := states(t, p.run("uninstall", "--json").ok(t))
+	require.Equal(t, linkRestored, report["bridge"])
+	require.Equal(t, linkRestored, report["ptp"])
+	require.Equal(t, linkRemoved, report["loopback"])
+	require.Equal(t, before, p.entries())
+	p.requireContent("bridge", "reference bridge")
+}
+
+// TestPluginsKeepBoth: a package manager has put its plugin back over the link.
+func TestPluginsKeepBoth(t *testing.T) {
+	p := newPluginDir(t)
+	p.write("bridge", "old")
+	p.run("install", "--force").ok(t)
+	require.NoError(t, os.Remove(p.path("bridge")))
+	p.write("bridge", "new")
+
+	got := p.run("install", "--force", "--json").failure(t, exitFailure)
+	require.Contains(t, got.Error, `keep "`+p.path("bridge")+`" as "bridge.reference"`)
+	require.Contains(t, got.Hint, "remove or rename one of them")
+	p.requireContent("bridge", "new")
+	p.requireContent("bridge.reference", "old")
+
+	report := decode[pluginsReport](t, p.run("uninstall", "--json").ok(t))
+	require.Contains(t, report.Plugins, pluginLink{Name: "bridge", State: linkForeign, Aside: "bridge.reference"})
+	p.requireContent("bridge", "new")
+	p.requireContent("bridge.reference", "old")
+}
+
+// TestPluginsAfterAnInstallThatWasKilled finds a file that has got its other
+// name, and has not lost its own.
+func TestPluginsAfterAnInstallThatWasKilled(t *testing.T) {
+	for _, command := range []string{"uninstall", "install"} {
+		p := newPluginDir(t)
+		p.write("bridge", "reference bridge")
+		require.NoError(t, os.Link(p.path("bridge"), p.path("bridge.reference")))
+		require.NoError(t, os.MkdirAll(p.path(stageName), 0o700))
+		require.NoError(t, os.Symlink("/nonexistent", filepath.Join(p.path(stageName), "bridge")))
+		if command == "install" {
+			p.run("install", "--force").ok(t)
+			want := p.installed()
+			want["bridge.reference"] = "a file"
+			require.Equal(t, want, p.entries())
+		}
+		p.run("uninstall").ok(t)
+		require.NoError(t, os.RemoveAll(p.path(stageName)))
+		require.Equal(t, map[string]string{"bridge": "a file"}, p.entries())
+		p.requireContent("bridge", "reference bridge")
+	}
+}
+
+func TestPluginsDirectoryInTheWay(t *testing.T) {
+	p := newPluginDir(t)
+	require.NoError(t, os.Mkdir(p.path("bridge"), 0o755))
+	got := p.run("install", "--force", "--json").failure(t, exitFailure)
+	require.Contains(t, got.Error, "it is a directory")
+	require.Equal(t, map[string]string{"bridge": "a file"}, p.entries())
+}
+
+// TestPluginsAreNeverMissing asks the kernel whether a name ever went away.
+func TestPluginsAreNeverMissing(t *testing.T) {
+	p := newPluginDir(t)
+	for _, name := range pluginNames() {
+		p.write(name, "reference")
+	}
+	watch, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	require.NoError(t, err)
+	defer unix.Close(watch)
+	_, err = unix.InotifyAddWatch(watch, p.dir, unix.IN_DELETE|unix.IN_MOVED_FROM)
+	require.NoError(t, err)
+
+	p.run("install", "--force").ok(t)
+	moved := filepath.Join(t.TempDir(), programName)
+	require.NoError(t, os.Rename(p.program, moved))
+	p.program = moved
+	p.run("install").ok(t)
+	p.run("uninstall").ok(t)
+
+	for _, name := range namesOfEvents(t, watch) {
+		require.NotContains(t, pluginNames(), name, "it was away for a moment")
+	}
+	for _, name := range pluginNames() {
+		p.requireContent(name, "reference")
+	}
+}
+
+// namesOfEvents reads which names the events of an inotify watch are about.
+func namesOfEvents(t *testing.T, watch int) []string {
+	t.Helper()
+	var names []string
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := unix.Read(watch, buffer)
+		if err == unix.EAGAIN {
+			require.NotEmpty(t, names, "at least the staged links come and go")
+			return names
+		}
+		require.NoError(t, err)
+		for events := buffer[:n]; len(events) > 0; {
+			length := int(events[12]) | int(events[13])<<8 // little endian hosts; names are short
+			names = append(names, strings.TrimRight(string(events[unix.SizeofInotifyEvent:unix.SizeofInotifyEvent+length]), "\x00"))
+			events = events[unix.SizeofInotifyEvent+length:]
+		}
+	}
+}
+
+// TestPluginsOfAWrongProgram leaves the directory as it was.
+func TestPluginsOfAWrongProgram(t *testing.T) {
+	p := newPluginDir(t, "ptp")
+	p.run("install").failureWith(t, exitFailure, `as plugin "ptp" (VERSION): `, "no plugin ptp", "--program")
+
+	require.NoError(t, os.WriteFile(p.program, []byte("#!/bin/sh\n"), 0o755))
+	p.run("install").failureWith(t, exitFailure, `as plugin "`+pluginNames()[0]+`" (VERSION): `, "--program")
+
+	p.script(p.program)
+	single := fmt.Sprintf("#!/bin/sh\necho '%s'\n", `{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}`)
+	require.NoError(t, os.WriteFile(p.program, []byte(single), 0o755))
+	p.run("install").failureWith(t, exitUsage, "it answers by every name", "--program")
+
+	require.NoError(t, os.WriteFile(p.program, []byte("#!/bin/sh\nsleep 1000\n"), 0o755))
+	p.run("install", "--timeout", "50ms").failureWith(t, exitFailure, "deadline exceeded")
+	require.Empty(t, p.entries())
+}
+
+func (o outcome) failureWith(t *testing.T, code int, texts ...string) {
+	t.Helper()
+	require.Equal(t, code, o.code, o.out+o.errOut)
+	for _, text := range texts {
+		require.Contains(t, o.errOut, text)
+	}
+}
+
+// TestPluginsInACircle has a program that is one of the links.
+func TestPluginsInACircle(t *testing.T) {
+	p := newPluginDir(t)
+	p.run("install").ok(t)
+	through := filepath.Join(t.TempDir(), "through")
+	require.NoError(t, os.Symlink(p.path("bridge"), through))
+	before := p.entries()
+	for _, program := range []string{p.path("bridge"), through} {
+		got := runWith("", "plugins", "install", p.dir, "--program", program)
+		got.failureWith(t, exitUsage, "is itself, or through a link, one of the plugins in "+p.dir)
+	}
+	require.Equal(t, before, p.entries())
+
+	// The program may lie there under its own name.
+	inside := p.path(programName)
+	require.NoError(t, os.Rename(p.program, inside))
+	p.program = inside
+	p.run("install").ok(t)
+	p.run("uninstall").ok(t)
+	require.Equal(t, map[string]string{programName: "a file"}, p.entries())
+}
+
+func TestPluginsOneAtATime(t *testing.T) {
+	p := newPluginDir(t)
+	l := &pluginLinks{dir: p.dir, program: p.program, names: pluginNames()}
+	unlock, err := l.lock()
+	require.NoError(t, err)
+	for _, command := range []string{"install", "uninstall"} {
+		p.run(command).failureWith(t, exitFailure, "lock plugin directory", "try again")
+	}
+	unlock()
+	p.run("install").ok(t)
+}
+
+func TestPluginsUninstallOfNothing(t *testing.T) {
+	p := newPluginDir(t)
+	require.Contains(t, p.run("uninstall").ok(t), "ok: no plugin in "+p.dir+" is allocnet's\n")
+	p.write("bridge", "reference")
+	report := states(t, p.run("uninstall", "--json").ok(t))
+	require.Equal(t, linkForeign, report["bridge"])
+	require.Equal(t, linkMissing, report["loopback"])
+	require.Equal(t, map[string]string{"bridge": "a file"}, p.entries())
+
+	// The program is gone, and so is a link whose plugin was kept aside.
+	p.run("install", "--force").ok(t)
+	require.NoError(t, os.Remove(p.program))
+	require.NoError(t, os.Remove(p.path("bridge")))
+	p.run("uninstall").ok(t)
+	require.Equal(t, map[string]string{"bridge": "a file"}, p.entries())
+}
+
+// TestPluginsInterrupted leaves nothing of the install behind.
+func TestPluginsInterrupted(t *testing.T) {
+	p := newPluginDir(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	l := &pluginLinks{dir: p.dir, program: p.program, names: pluginNames()}
+	_, err := l.install(ctx, false, time.Minute)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Empty(t, p.entries())
+}
+
+func TestBeside(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "real"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "real", "allocnet"), nil, 0o755))
+	require.NoError(t, os.Symlink("real/allocnet", filepath.Join(dir, "allocnet")))
+	real, err := filepath.EvalSymlinks(filepath.Join(dir, "real"))
+	require.NoError(t, err)
+	require.Equal(t, filepath.Join(real, programName), beside(filepath.Join(dir, "allocnet")))
+
+	got := runWith("", "plugins", "install", dir, "--json").failure(t, exitUsage)
+	require.Contains(t, got.Error, programName+`" does not exist`, "beside the test binary")
+	require.Contains(t, got.Hint, "--program")
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+func newRepair(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "repair",
+		Short: "Put back what another program removed from the host",
+		Long: `Put back, for every allocation, what another program removed from the host: rules,
+a bridge's addresses, sysctls. It is for after ` + "`nft flush ruleset`" + `, a reload of the
+firewall, and their like, and can be run at any time.
+
+Nothing of an allocation changes: its interfaces, addresses and connections stay
+as they are. What cannot be put back so is broken, and has to be set up again, as
+where a plugin binary did it: binaries can only check.`,
+		Example: `  allocnet repair
+  nft -f /etc/nftables.conf && allocnet repair
+  allocnet repair --json | jq -r '.broken[]'`,
+		Annotations:       exits("an allocation is broken and has to be set up again"),
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, _ []string) error { return a.repair(c) },
+	}
+}
+
+// repairReport is the library's report with why the broken ones are.
+type repairReport struct {
+	configurator.RepairReport
+	Reasons map[string]string `json:"reasons"` // by ID
+}
+
+// errBroken marks the error of a repair for its hint.
+var errBroken = errors.New("broken")
+
+// brokenError stands for errors that the report shows with their allocations.
+type brokenError struct {
+	count int
+	cause error
+}
+
+func (e *brokenError) Error() string { return plural(e.count, "allocation") + " broken" }
+func (e *brokenError) Unwrap() error { return e.cause }
+
+// repair prints the report also when something is broken.
+func (a *app) repair(c *cobra.Command) error {
+	conf, err := a.configurator()
+	if err != nil {
+		return err
+	}
+	done := a.progress("looking at all allocations")
+	report, err := conf.Repair(c.Context())
+	done()
+	if report == nil {
+		return err
+	}
+	full, err := newRepairReport(report, err)
+	if a.flags.json {
+		return errors.Join(err, a.out.json(full))
+	}
+	a.printRepair(full)
+	return err
+}
+
+// newRepairReport finds out which of the joined errors is whose. What is
+// nobody's stays an error of its own.
+func newRepairReport(r *configurator.RepairReport, err error) (*repairReport, error) {
+	full := &repairReport{RepairReport: configurator.RepairReport{
+		Healthy: orEmpty(r.Healthy), Repaired: orEmpty(r.Repaired), Broken: orEmpty(r.Broken),
+	}, Reasons: map[string]string{}}
+	var causes, others []error
+	for _, e := range unjoin(err) {
+		id, ok := whose(e, r.Broken)
+		if !ok {
+			others = append(others, e)
+			continue
+		}
+		full.Reasons[id] = strings.TrimPrefix(message(e), inErrors(id)+": ")
+		causes = append(causes, e)
+	}
+	if len(causes) > 0 {
+		others = append([]error{&brokenError{len(causes), errors.Join(causes...)}}, others...)
+	}
+	return full, errors.Join(others...)
+}
+
+// whose is the allocation that an error names first.
+func whose(err error, ids []string) (string, bool) {
+	first, owner := len(err.Error()), ""
+	for _, id := range ids {
+		if at := strings.Index(err.Error(), inErrors(id)); at >= 0 && at < first {
+			first, owner = at, id
+		}
+	}
+	return owner, owner != ""
+}
+
+// inErrors is how the library's errors name an allocation.
+func inErrors(id string) string { return fmt.Sprintf("allocation %q", id) }
+
+// unjoin are the errors that errors.Join made one of.
+func unjoin(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
+}
+
+func (a *app) printRepair(r *repairReport) {
+	mark := a.out.paint(green, a.mark()) + " "
+	if len(r.Broken) > 0 {
+		mark = ""
+	}
+	a.out.printf("%shealthy %d, repaired %d, broken %d\n", mark, len(r.Healthy), len(r.Repaired), len(r.Broken))
+	for _, id := range r.Repaired {
+		a.out.printf("  %s %s\n", a.out.paint(green, "repaired"), id)
+	}
+	for _, id := range r.Broken {
+		a.out.printf("  %s   %s", a.out.paint(red, "broken"), a.out.paint(bold, id))
+		if reason := r.Reasons[id]; reason != "" {
+			a.out.printf(": %s", indent(reason, "    ")[4:])
+		}
+		a.out.printf("\n")
+	}
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/privhost"
+)
+
+func TestRepairOfNothing(t *testing.T) {
+	w := newWorld(t)
+	require.Equal(t, "ok: healthy 0, repaired 0, broken 0\n", w.run("repair").ok(t))
+	require.JSONEq(t, `{"healthy": [], "repaired": [], "broken": [], "reasons": {}}`, w.run("repair", "--json").ok(t))
+}
+
+// ailing sets up an allocation whose plugin finds something at its first CHECKs.
+func (w *world) ailing(id string, checks fakeplugin.Behaviour) {
+	w.Helper()
+	w.network("10-front", "front", map[string]fakeplugin.Behaviour{
+		"ADD": {Result: result("10.9.0.2/24", "fd00:9::2/64")}, "CHECK": checks,
+	})
+	w.sandbox(id)
+	w.run("setup", id, "--network", "front").ok(w.T)
+}
+
+func TestRepair(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("sound")
+	w.run("setup", "sound", "--network", "back").ok(t)
+	w.ailing("web", fakeplugin.Behaviour{Code: 100, Msg: "rules are gone", Only: 2}) // the first is of the other one
+	require.Equal(t, "ok: healthy 1, repaired 1, broken 0\n  repaired web\n", w.run("repair").ok(t))
+	require.Equal(t, "ok: healthy 2, repaired 0, broken 0\n", w.run("repair").ok(t))
+
+	w.ailing("db", fakeplugin.Behaviour{Code: 100, Msg: "rules are gone"})
+	got := w.run("repair")
+	require.Equal(t, exitNo, got.code)
+	require.Regexp(t, `^healthy 2, repaired 0, broken 1\n  broken   db: network is not as it was set up: .*rules are gone.*\n$`, got.out)
+	require.Regexp(t, "^error: 1 allocation broken\nhint: a broken one comes back with `allocnet setup`", got.errOut)
+
+	got = w.run("repair", "--json")
+	failure := got.failure(t, exitNo)
+	require.Equal(t, "unhealthy", failure.Kind)
+	require.Equal(t, uint(100), failure.Code)
+	report := decode[repairReport](t, got.out)
+	require.Equal(t, configurator.RepairReport{Healthy: []string{"sound", "web"}, Repaired: []string{}, Broken: []string{"db"}}, report.RepairReport)
+	require.Contains(t, report.Reasons["db"], "rules are gone")
+	require.Regexp(t, "^network is not", report.Reasons["db"], "the ID stands beside it")
+}
+
+// TestRepairAfterAFlush has another program flush all rules of the host.
+func TestRepairAfterAFlush(t *testing.T) {
+	privhost.Require(t, "nft", "iptables")
+	w := newWorld(t)
+	w.sandbox("web")
+	native := func(args ...string) outcome {
+		return w.run(append(args, "--network", "allocnet", "--engine", "native")...)
+	}
+	native("setup", "web", "--port", "8080:80/tcp").ok(t)
+	defer func() { native("teardown", "web").ok(t) }()
+	require.Regexp(t, `(?m)^web +ready +allocnet +native `, w.run("ls").ok(t))
+	require.Regexp(t, `(?m)^Engine +native$`, w.run("inspect", "web").ok(t))
+	require.Equal(t, "ok: healthy 1, repaired 0, broken 0\n", w.run("repair").ok(t))
+
+	out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Contains(t, w.run("check", "web", "--json").failure(t, exitNo).Hint, "allocnet repair")
+	require.Equal(t, "ok: healthy 0, repaired 1, broken 0\n  repaired web\n", w.run("repair").ok(t))
+	w.run("check", "web").ok(t)
+}
+
+// TestRepairThatCannotLook is no answer but a failure.
+func TestRepairThatCannotLook(t *testing.T) {
+	w := newWorld(t)
+	w.ailing("web", fakeplugin.Behaviour{Exit: 2, Stderr: "out of luck"})
+	require.NoError(t, os.WriteFile(w.path("state/allocs/torn.json"), []byte("{"), 0o600))
+	got := w.run("repair", "--json")
+	require.Equal(t, "not-checked", got.failure(t, exitFailure).Kind)
+	report := decode[repairReport](t, got.out)
+	require.Equal(t, []string{"torn", "web"}, report.Broken)
+	require.Contains(t, report.Reasons["web"], "out of luck")
+	require.Contains(t, report.Reasons["torn"], `record of allocation "torn"`)
+}
+
+func TestReasonsOfARepair(t *testing.T) {
+	broken := &configurator.RepairReport{Broken: []string{"a", "b"}}
+	unhealthy := func(id, why string) error {
+		return fmt.Errorf("allocation %q: %w: %s", id, configurator.ErrUnhealthy, why)
+	}
+	list := errors.New("list records")
+	report, err := newRepairReport(broken, errors.Join(list, unhealthy("a", `port of allocation "b"`), unhealthy("b", `port of allocation "a"`), context.Canceled))
+	require.Equal(t, map[string]string{
+		"a": `network is not as it was set up: port of allocation "b"`, "b": `network is not as it was set up: port of allocation "a"`,
+	}, report.Reasons)
+	require.EqualError(t, err, "2 allocations broken\nlist records\ncontext canceled", "what is nobody's is said")
+	for _, cause := range []error{list, configurator.ErrUnhealthy, context.Canceled} {
+		require.ErrorIs(t, err, cause)
+	}
+
+	report, err = newRepairReport(broken, errors.Join(list))
+	require.Empty(t, report.Reasons)
+	require.EqualError(t, err, "list records")
+	_, err = newRepairReport(&configurator.RepairReport{}, nil)
+	require.NoError(t, err)
+}
