@@ -125,7 +125,7 @@ func (c *collector) set(conn *nftables.Conn, table *nftables.Table, set *nftable
 }
 
 // sharedSets are those of allocnet's tables whose elements belong to networks and bridges, not to an attachment.
-var sharedSets = map[string]bool{"networks": true, "guarded": true, "guards": true}
+var sharedSets = map[string]bool{"networks": true, "guarded": true, "guards": true, "asked": true}
 
 // objects collects named counters and the like, and flow tables.
 func (c *collector) objects(conn *nftables.Conn, table *nftables.Table) error {

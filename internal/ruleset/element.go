@@ -168,6 +168,8 @@ func (e *element) String() string {
 		return fmt.Sprintf("masqueraded address %s", e.address())
 	case t.open:
 		return fmt.Sprintf("open address %s", e.address())
+	case t.asked:
+		return fmt.Sprintf("asked port %d/%d", binary.BigEndian.Uint16(e.key[4:]), e.key[0])
 	case t.networks:
 		last, _ := netip.AddrFromSlice(e.end[:e.set.keyLen/2])
 		return fmt.Sprintf("network %s-%s", e.address(), last)

@@ -17,7 +17,7 @@ type table struct {
 	addrLen, source, destination uint32
 
 	hostPorts, hostIPPorts, snatAll, snatLocal, masqueraded, open *set // the owners'
-	networks, guarded, guards                                     *set // everybody's
+	networks, guarded, guards, asked                              *set // everybody's
 
 	sets []*set
 	// chains builds the chains once they are needed.
@@ -33,6 +33,8 @@ type set struct {
 	keyLen    int
 	dataLen   int
 	interval  bool
+	// size bounds a set that packets add to; 0 for the others.
+	size uint32
 	// shared elements belong to nobody and stay.
 	shared bool
 }
@@ -73,7 +75,9 @@ func newTable(family byte) *table {
 	t.networks.interval = true
 	t.guarded = t.newSet("guarded", types{link}, nil)
 	t.guards = t.newSet("guards", types{link, link}, types{nftables.TypeVerdict})
-	for _, s := range []*set{t.networks, t.guarded, t.guards} {
+	t.asked = t.newSet("asked", types{proto, port}, nil)
+	t.asked.size = askedSize
+	for _, s := range []*set{t.networks, t.guarded, t.guards, t.asked} {
 		s.shared = true
 	}
 	t.chains = onceChains(t)
@@ -111,6 +115,9 @@ func (s *set) put(b *buffer, id uint32) {
 		networkOrder = 2
 	)
 	flags, order := uint32(0), uint32(networkOrder)
+	if s.size != 0 {
+		flags |= unix.NFT_SET_EVAL
+	}
 	if s.interval {
 		flags |= unix.NFT_SET_INTERVAL | flagConcat
 	}
@@ -132,6 +139,11 @@ func (s *set) put(b *buffer, id uint32) {
 	} else if s.data != nil {
 		b.number(unix.NFTA_SET_DATA_TYPE, magic(s.data))
 		b.number(unix.NFTA_SET_DATA_LEN, uint32(s.dataLen))
+	}
+	if s.size != 0 {
+		desc := b.nest(unix.NFTA_SET_DESC)
+		b.number(unix.NFTA_SET_DESC_SIZE, s.size)
+		b.end(desc)
 	}
 	if s.interval {
 		desc := b.nest(unix.NFTA_SET_DESC)

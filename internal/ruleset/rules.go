@@ -95,8 +95,16 @@ func base(kind string, number uint32, priority int32) hook {
 func (t *table) dnat() chain {
 	n := t.addrLen
 	return newChain(chainDNAT, hook{},
+		t.note("tcp", unix.IPPROTO_TCP), t.note("udp", unix.IPPROTO_UDP), t.note("sctp", unix.IPPROTO_SCTP),
 		newRule("host ports of one address", t.dest(0), protocol(n), port(n+4), dataOf(t.hostIPPorts), t.nat()),
 		newRule("host ports of every address", protocol(0), port(4), dataOf(t.hostPorts), t.nat()))
+}
+
+// note remembers the ports that somebody asked for: see TakeAsked.
+func (t *table) note(name string, number byte) rule {
+	const dynsetAdd = 0 // NFT_DYNSET_OP_ADD
+	return newRule(name+" ports that were asked for", protocol(0), equal([]byte{number}), port(4),
+		&expr.Dynset{SrcRegKey: register(0), SetName: t.asked.name, Operation: dynsetAdd})
 }
 
 func toHostPorts(name string, number uint32) chain {

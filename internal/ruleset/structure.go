@@ -38,13 +38,17 @@ func (r *Ruleset) ensureTable(ctx context.Context, t *table) error {
 	return r.rebuild(ctx, t)
 }
 
-// Repair makes the chains and rules of the tables that are there anew, each
-// table in one transaction. It keeps the sets with their elements; a table that
-// is missing is left to the next Add.
+// Repair makes the chains and rules of the tables anew that are there, but not as
+// they should be, each table in one transaction. It keeps the sets with their
+// elements; a table that is missing is left to the next Add.
 func (r *Ruleset) Repair(ctx context.Context) error {
 	var errs []error
 	for _, t := range tables {
-		if err := r.rebuild(ctx, t); err != nil {
+		is, err := r.inspect(ctx, t)
+		if err == nil && len(t.problems(is)) > 0 {
+			err = r.rebuild(ctx, t)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("repair %s: %w", t.label, err))
 		}
 	}
