@@ -66,7 +66,7 @@ func (c *Configurator) mend(ctx context.Context, r *record.Record) (repaired boo
 	if !errors.Is(err, ErrUnhealthy) || r.Phase != record.Ready {
 		return false, err
 	}
-	if repairErr := c.putBack(ctx, r, err); repairErr != nil {
+	if could, repairErr := c.putBack(ctx, r, err); !could || repairErr != nil {
 		return false, errors.Join(err, repairErr)
 	}
 	if err := c.checkRecord(ctx, r); err != nil {
@@ -76,21 +76,20 @@ func (c *Configurator) mend(ctx context.Context, r *record.Record) (repaired boo
 	return true, nil
 }
 
-// putBack mends what a CHECK found, as far as the engine can.
-func (c *Configurator) putBack(ctx context.Context, r *record.Record, found error) error {
-	if errors.Is(found, forward.ErrShut) { // a reloaded firewall
-		if err := openForwarding(r); err != nil {
-			return err
-		}
-	}
+// putBack mends what a CHECK found, if the engine can.
+func (c *Configurator) putBack(ctx context.Context, r *record.Record, found error) (could bool, err error) {
 	if Engine(r.Engine) != EngineNative {
-		return nil
+		shut := errors.Is(found, forward.ErrShut) // a reloaded firewall
+		if shut {
+			err = openForwarding(r)
+		}
+		return shut, err
 	}
 	req, err := c.request(r)
 	if err != nil {
-		return fmt.Errorf("repair allocation %q: %w", r.ID, err)
+		return true, fmt.Errorf("repair allocation %q: %w", r.ID, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	return c.native.Repair(ctx, req)
+	return true, c.native.Repair(ctx, req)
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -174,27 +173,15 @@ func validateNetns(path string) error {
 // reserve records the intent, if no other record has the network namespace or one
 // of the ports.
 func (c *Configurator) reserve(ctx context.Context, r *record.Record) error {
-	unlock, err := c.store.LockClaims(ctx)
-	if err != nil {
-		return err
+	r.Updated = c.now()
+	err := c.store.Claim(ctx, r, func(err error) { // may have a port, and then ADD fails
+		c.cfg.Logger.Warn("looking for port conflicts without a record that cannot be read", "error", err)
+	})
+	var taken *record.NetnsError
+	if errors.As(err, &taken) {
+		return fmt.Errorf("%w: %q is that of allocation %q", ErrInUse, taken.Netns, taken.OtherID)
 	}
-	defer unlock()
-	others, err := c.store.List()
-	if err != nil { // what cannot be read may have a port, and then ADD fails
-		c.cfg.Logger.Warn("looking for port conflicts without the records that cannot be read", "error", err)
-	}
-	for _, o := range others {
-		if o.ID == r.ID {
-			continue
-		}
-		if filepath.Clean(o.Netns) == filepath.Clean(r.Netns) {
-			return fmt.Errorf("%w: %q is that of allocation %q", ErrInUse, r.Netns, o.ID)
-		}
-		if wanted, taken, found := portmap.FindConflict(r.Ports, o.Ports); found {
-			return &portmap.ConflictError{Mapping: wanted, Other: taken, ID: r.ID, OtherID: o.ID}
-		}
-	}
-	return c.put(r)
+	return err
 }
 
 // put writes a record and sets its time.

@@ -280,7 +280,6 @@ func TestGCFindsLeasesWithoutRecord(t *testing.T) {
 	w := newWorld(t)
 	embedded, err := w.lookup("allocnet")
 	require.NoError(t, err)
-	require.NoError(t, fakeplugin.Install(w.bin, append(embedded.PluginTypes(), embedded.IPAMTypes()...)...))
 	var conf struct{ IPAM struct{ DataDir string } }
 	for _, p := range embedded.List.Plugins {
 		if p.Network.Type == "bridge" {
@@ -298,7 +297,6 @@ func TestGCFindsLeasesWithoutRecord(t *testing.T) {
 	require.Equal(t, []string{"live"}, report.Kept)
 	require.NoFileExists(t, filepath.Join(dir, "10.202.0.2"))
 	require.FileExists(t, filepath.Join(dir, "10.202.0.3"))
-	require.NotEmpty(t, report.Forced)
 }
 
 // TestGCSparesNewcomers: an allocation that was set up after GC began is not in

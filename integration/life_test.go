@@ -73,7 +73,7 @@ func testSetupAgain(t *testing.T, w way) {
 		"iptables -F ALLOCNET-FORWARD":             {"native"},
 		"iptables -F FORWARD":                      {"native"},
 		"ip6tables -F FORWARD":                     {"native"},
-		"ip addr flush dev br-test":                {"native"},
+		"ip addr flush dev br-test scope global":   {"native"},
 	}
 	for line, engines := range rules {
 		if !slices.Contains(engines, string(w.engine)) {

@@ -3,6 +3,7 @@ package sandbox
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,21 +28,30 @@ func Create(name string) (*Sandbox, error) {
 //
 // Errors are ErrInvalidName, ErrExist or one of the system; then nothing is left behind but the directory.
 func CreateIn(dir, name string) (*Sandbox, error) {
+	if err := prepare(dir, name); err != nil {
+		return nil, err
+	}
 	path := filepath.Join(dir, name)
-	if err := checkName(name); err != nil {
-		return nil, fmt.Errorf("create sandbox in %q: %w", dir, err)
-	}
-	if err := shareDir(dir); err != nil {
-		return nil, fmt.Errorf("create sandbox %q: %w", path, err)
-	}
-	if err := reserve(path); err != nil {
-		return nil, fmt.Errorf("create sandbox %q: %w", path, err)
-	}
 	s, err := fill(path)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("create sandbox %q: %w", path, err), Destroy(path))
 	}
 	return s, nil
+}
+
+// prepare makes the file that the namespace will be mounted on, in a directory fit for it.
+func prepare(dir, name string) error {
+	if err := checkName(name); err != nil {
+		return fmt.Errorf("create sandbox in %q: %w", dir, err)
+	}
+	path := filepath.Join(dir, name)
+	if err := shareDir(dir); err != nil {
+		return fmt.Errorf("create sandbox %q: %w", path, err)
+	}
+	if err := reserve(path); err != nil {
+		return fmt.Errorf("create sandbox %q: %w", path, err)
+	}
+	return nil
 }
 
 // checkName returns nil if a file can have that name.
@@ -55,36 +65,55 @@ func checkName(name string) error {
 
 // reserve makes the file that the namespace will be mounted on.
 func reserve(path string) error {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
-	if err != nil {
-		return err
+	if err := unix.Mknod(path, unix.S_IFREG|0o444, 0); err != nil {
+		return &fs.PathError{Op: "create", Path: path, Err: err}
 	}
-	return file.Close()
+	return nil
 }
 
 // steps turn a thread and the file at path into a sandbox. They have one undo, which is Destroy.
 var steps = []func(path string) error{
 	func(string) error { return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)) },
 	func(string) error { return loopbackUp() },
-	func(path string) error {
-		return os.NewSyscallError("mount", unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""))
-	},
+	func(path string) error { return bind(threadNetns, path) },
+}
+
+// bind mounts the namespace that is at source on the file at path.
+func bind(source, path string) error {
+	return os.NewSyscallError("mount", unix.Mount(source, path, "", unix.MS_BIND, ""))
 }
 
 // fill mounts a new namespace on the file at path and opens it.
 func fill(path string) (*Sandbox, error) {
-	err := onThread(func() error {
-		for _, step := range steps {
-			if err := step(path); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
+	if err := onThread(func() error { return take(steps, path) }); err != nil {
 		return nil, err
 	}
 	return Open(path)
+}
+
+// unnamed makes a namespace that is mounted nowhere: it goes with the returned descriptor.
+func unnamed() (*os.File, error) {
+	fd := -1
+	err := onThread(func() error {
+		err := take(steps[:2], "")
+		if err == nil {
+			fd, err = openRaw(threadNetns, 0)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make namespace: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "network namespace"), nil
+}
+
+func take(steps []func(string) error, path string) error {
+	for _, step := range steps {
+		if err := step(path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // shareDir makes dir a shared mount point.

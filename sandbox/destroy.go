@@ -45,12 +45,12 @@ func isMounted(path string) (bool, error) {
 	if !info.Mode().IsRegular() {
 		return false, ErrNotNamespace
 	}
-	file, err := os.Open(path)
+	fd, err := openRaw(path, unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err != nil {
 		return false, err
 	}
-	defer file.Close()
-	kind, err := namespaceKind(file)
+	defer unix.Close(fd)
+	kind, err := namespaceKind(fd)
 	switch {
 	case err != nil:
 		return false, err

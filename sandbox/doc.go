@@ -11,6 +11,15 @@
 //	defer s.Destroy()
 //	err = s.Do(func() error { return configure() })
 //
+// A program that makes many keeps some ready, which cost nothing but a name when they are wanted:
+//
+//	pool, err := sandbox.NewPool(sandbox.PoolOptions{Size: 16})
+//	if err != nil {
+//		return err
+//	}
+//	defer pool.Close()
+//	s, err := pool.Take(ctx, "alloc-1")
+//
 // # Caveats
 //
 // A thread is in a namespace, not a process or a goroutine: what [Sandbox.Do] runs must not hand work to other

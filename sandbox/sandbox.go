@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Sandbox is an open network namespace. It owns a descriptor of the namespace, which Close or Destroy gives
@@ -26,11 +28,10 @@ func Open(path string) (*Sandbox, error) {
 // Validate returns nil if path can be opened as a sandbox. Otherwise the error is ErrNotExist, ErrNotNamespace,
 // ErrHostNamespace or one of the system.
 func Validate(path string) error {
-	s, err := Open(path)
-	if err != nil {
-		return err
+	if err := validate(path); err != nil {
+		return fmt.Errorf("open sandbox %q: %w", path, err)
 	}
-	return s.Close()
+	return nil
 }
 
 // LoopbackUp brings up the loopback link of the sandbox at path. It is idempotent. Errors: see [Validate].
@@ -54,8 +55,8 @@ func (s *Sandbox) Name() string { return filepath.Base(s.path) }
 // Close the error is os.ErrClosed.
 func (s *Sandbox) Do(fn func() error) error {
 	return onThread(func() error {
-		if err := enter(s.file); err != nil {
-			return fmt.Errorf("enter sandbox %q: %w", s.path, err)
+		if err := s.enter(); err != nil {
+			return err
 		}
 		return fn()
 	})
@@ -74,16 +75,28 @@ func (s *Sandbox) Destroy() error {
 	return errors.Join(Destroy(s.path), s.Close())
 }
 
-// With calls fn with the descriptor of the namespace, which stays open until fn returns; fn must not close it.
-// After [Sandbox.Close] the error is os.ErrClosed.
+// With calls fn with the descriptor of the namespace, as requests to the kernel want it, and returns fn's error.
+// Close does not wait, but the descriptor stays open, and its number nobody else's, until fn returns; fn must neither
+// keep nor close it. After Close the error is os.ErrClosed, and fn is not called.
 func (s *Sandbox) With(fn func(fd int) error) error {
 	conn, err := s.file.SyscallConn()
 	if err != nil {
-		return err
+		return fmt.Errorf("use sandbox %q: %w", s.path, err)
 	}
 	var fnErr error
-	if err := conn.Control(func(fd uintptr) { fnErr = fn(int(fd)) }); err != nil {
-		return err
+	// The error of Control can only mean that the descriptor was closed before.
+	if conn.Control(func(fd uintptr) { fnErr = fn(int(fd)) }) != nil {
+		return fmt.Errorf("use sandbox %q: %w", s.path, os.ErrClosed)
 	}
 	return fnErr
+}
+
+// enter moves the calling thread into the sandbox.
+func (s *Sandbox) enter() error {
+	return s.With(func(fd int) error {
+		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter sandbox %q: %w", s.path, os.NewSyscallError("setns", err))
+		}
+		return nil
+	})
 }

@@ -59,6 +59,33 @@ func TestDo(t *testing.T) {
 	requireAllAtHome(t)
 }
 
+// TestDoSparesTheMainThread begins a call on what it says is the main thread.
+func TestDoSparesTheMainThread(t *testing.T) {
+	needKernel(t)
+	s := create(t, "c1")
+	main := mainThread
+	t.Cleanup(func() { mainThread = main })
+	var ran int
+	c := call{done: make(chan struct{}), fn: func() error {
+		ran = unix.Gettid()
+		return s.enter()
+	}}
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		runtime.LockOSThread()
+		mainThread = unix.Gettid()
+		c.run()
+		if got, err := threadNamespace(); err != nil || got != home {
+			t.Error("the main thread was moved", got, err)
+		}
+	})
+	wait.Wait()
+	require.NoError(t, c.err)
+	require.True(t, c.finished)
+	require.NotEqual(t, mainThread, ran)
+	requireAllAtHome(t)
+}
+
 func TestDoReturnsTheError(t *testing.T) {
 	needKernel(t)
 	s := create(t, "c1")
@@ -121,8 +148,30 @@ func TestClosed(t *testing.T) {
 	require.NoError(t, s.Close())
 	err = s.Do(func() error { return nil })
 	require.ErrorIs(t, err, os.ErrClosed)
-	require.ErrorContains(t, err, `enter sandbox "/run/netns/c1"`)
+	require.ErrorContains(t, err, `use sandbox "/run/netns/c1"`)
 	require.NoError(t, Validate("/run/netns/c1"), "closing does not destroy")
+}
+
+func TestWith(t *testing.T) {
+	needKernel(t)
+	create(t, "c1")
+	s, err := Open("/run/netns/c1")
+	require.NoError(t, err)
+	want, err := identify(s.file)
+	require.NoError(t, err)
+	require.ErrorIs(t, s.With(func(int) error { return unix.ENOTTY }), unix.ENOTTY)
+	require.NoError(t, s.With(func(fd int) error {
+		require.NoError(t, s.Close())
+		got, err := identifyRaw(fd)
+		require.Equal(t, want, got, "closing waits until it is no longer used")
+		return err
+	}))
+	err = s.With(func(int) error {
+		t.Error("called with what is closed")
+		return nil
+	})
+	require.ErrorIs(t, err, os.ErrClosed)
+	require.ErrorContains(t, err, `use sandbox "/run/netns/c1": `)
 }
 
 func TestLoopbackUp(t *testing.T) {

@@ -2,64 +2,63 @@ package sandbox
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 
 	"golang.org/x/sys/unix"
 )
 
+// threadNetns is the network namespace that the calling thread is in.
+const threadNetns = "/proc/thread-self/ns/net"
+
+// mainThread stands for the whole process in /proc, and cannot end before it. No call may run there.
+var mainThread = unix.Getpid()
+
 // onThread calls fn, which may change the network namespace, on a thread of its own.
 func onThread(fn func() error) error {
-	var err error
-	finished := false
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		err = lockThread(fn)
-		finished = true
-	}()
-	<-done
-	if !finished {
+	c := call{fn: fn, done: make(chan struct{})}
+	go c.run()
+	<-c.done
+	if !c.finished {
 		runtime.Goexit()
 	}
-	return err
+	return c.err
 }
 
-// lockThread calls fn with the goroutine locked to its thread, and puts the thread back into the namespace it was
-// in. A thread that cannot be put back stays locked, and so ends together with its goroutine.
-func lockThread(fn func() error) error {
+// A call is a function that runs on a thread of its own.
+type call struct {
+	fn       func() error
+	err      error
+	finished bool // and did not end its goroutine
+	done     chan struct{}
+}
+
+func (c *call) run() {
 	runtime.LockOSThread()
-	if unix.Gettid() == unix.Getpid() {
-		// The main thread stands for the whole process in /proc, and cannot end before it. While it is
-		// locked here, fn gets another one.
+	if unix.Gettid() == mainThread {
+		// While it is locked here, the call gets another one, which answers the caller by itself.
 		defer runtime.UnlockOSThread()
-		return onThread(fn)
+		go c.run()
+		<-c.done
+		return
 	}
-	home, err := os.Open("/proc/thread-self/ns/net")
+	defer close(c.done)
+	c.err = restoring(c.fn)
+	c.finished = true
+}
+
+// restoring calls fn with the goroutine locked to its thread, and puts the thread back into the namespace it was in,
+// unlocked. A thread that cannot be put back stays locked, and so ends together with its goroutine.
+func restoring(fn func() error) error {
+	before, err := openRaw(threadNetns, 0)
 	if err != nil {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("open namespace of thread: %w", err)
 	}
 	defer func() {
-		if enter(home) == nil {
+		if unix.Setns(before, unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
-		home.Close()
+		unix.Close(before)
 	}()
 	return fn()
-}
-
-// enter moves the thread into the network namespace that file is open on.
-func enter(file *os.File) error {
-	conn, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var setErr error
-	// Control keeps the descriptor from being closed, and its number reused, during the call. Its own error can
-	// only mean that it was closed before.
-	if conn.Control(func(fd uintptr) { setErr = unix.Setns(int(fd), unix.CLONE_NEWNET) }) != nil {
-		return os.ErrClosed
-	}
-	return os.NewSyscallError("setns", setErr)
 }

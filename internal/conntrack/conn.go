@@ -1,13 +1,10 @@
 package conntrack
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -19,8 +16,9 @@ import (
 // opened. It is safe for concurrent use, and holds two descriptors until Close.
 type Conn struct {
 	socket *netlink.Conn
-	// noFilter: the kernel does not delete by a filter.
-	noFilter atomic.Bool
+	// noFilter: the kernel does not delete by a filter. noText: it does not show
+	// entries as text.
+	noFilter, noText atomic.Bool
 
 	mu      sync.Mutex
 	counter *os.File // nil until there is one
@@ -45,26 +43,6 @@ func (c *Conn) Close() error {
 		return fmt.Errorf("close connection tracking: %w", err)
 	}
 	return nil
-}
-
-const counterPath = "/proc/sys/net/netfilter/nf_conntrack_count"
-
-// empty reports whether there is nothing to delete. An open file is read in a few
-// microseconds. Where there is none, the kernel tracks nothing.
-func (c *Conn) empty() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.counter == nil {
-		file, err := os.Open(counterPath)
-		if err != nil {
-			return errors.Is(err, fs.ErrNotExist)
-		}
-		c.counter = file
-	}
-	var text [20]byte
-	n, _ := c.counter.ReadAt(text[:], 0)
-	count, err := strconv.Atoi(string(bytes.TrimSpace(text[:n])))
-	return err == nil && count == 0
 }
 
 // Message types of linux/netfilter/nfnetlink_conntrack.h.

@@ -59,13 +59,9 @@ func (f filter) exact() bool {
 }
 
 // listing is as much of the filter as the kernel may be given for a list, which
-// is compared again. All kernels have this part right, or ignore it.
+// is compared again: what kernels have right, or ignore.
 func (f filter) listing() filter {
-	listing := filter{family: f.family, protocol: f.protocol}
-	if f.protocol == unix.IPPROTO_TCP || f.protocol == unix.IPPROTO_UDP {
-		listing.port = f.port
-	}
-	return listing
+	return filter{family: f.family, protocol: f.protocol, port: f.port}
 }
 
 // encode is the filter as attributes; none for one that only names a family.

@@ -29,7 +29,7 @@ func (c *Conn) FlushPort(ctx context.Context, family, protocol uint8, port uint1
 // packet went to one of the host ports, wherever it was led. What passed through
 // to the same port of another host stays.
 func (c *Conn) FlushPorts(ctx context.Context, family uint8, ports ...Port) error {
-	if len(ports) == 0 || c.empty() {
+	if len(ports) == 0 || c.count() == 0 {
 		return nil
 	}
 	if err := c.flushPorts(ctx, family, ports); err != nil {
@@ -42,6 +42,12 @@ func (c *Conn) FlushPorts(ctx context.Context, family uint8, ports ...Port) erro
 const fewWalks = 4
 
 func (c *Conn) flushPorts(ctx context.Context, family uint8, ports []Port) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if c.absent(portWords(ports)...) {
+		return nil
+	}
 	if len(ports) <= fewWalks && !slices.ContainsFunc(ports, Port.everywhere) {
 		left := ports[:0:0]
 		for _, p := range ports {
@@ -99,10 +105,31 @@ func common(family uint8, ports []Port) filter {
 	return f
 }
 
+// Ports are those that the first packets of a family's entries went to, each
+// once. Some may be other hosts'.
+func (c *Conn) Ports(ctx context.Context, family uint8) ([]Port, error) {
+	if c.count() == 0 {
+		return nil, nil
+	}
+	var ports []Port
+	seen := make(map[Port]bool)
+	err := c.each(ctx, filter{family: family}, func(e *entry) {
+		p := Port{Protocol: e.protocol, Number: e.port}
+		if p.Number != 0 && !seen[p] {
+			seen[p] = true
+			ports = append(ports, p)
+		}
+	})
+	if err != nil && !isUnsupported(err) {
+		return nil, fmt.Errorf("list ports of tracked connections: %w", err)
+	}
+	return ports, nil
+}
+
 // FlushAddress deletes the entries that lead to an address, whether the first
 // packet was sent to it or redirected, and those whose first packet came from it.
 func (c *Conn) FlushAddress(ctx context.Context, addr netip.Addr) error {
-	if !addr.IsValid() || c.empty() {
+	if !addr.IsValid() || c.count() == 0 {
 		return nil
 	}
 	if err := c.flushAddress(ctx, addr.Unmap()); err != nil {
@@ -120,7 +147,7 @@ func (c *Conn) flushAddress(ctx context.Context, addr netip.Addr) error {
 	if deleted {
 		deleted, err = c.deleteBy(ctx, filter{family: family, source: addr})
 	}
-	if deleted || err != nil {
+	if deleted || err != nil || c.absent(addressWord(addr)) {
 		return err
 	}
 	return c.deleteEach(ctx, filter{family: family}, func(e *entry) bool {

@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -21,8 +22,8 @@ const (
 )
 
 var (
-	ip4 = netip.MustParseAddr
-	any = netip.Addr{}
+	ip4   = netip.MustParseAddr
+	anyIP = netip.Addr{}
 )
 
 // flow is an entry: protocol, from, to, served by; and its number.
@@ -58,19 +59,19 @@ var flushPortsTests = []struct {
 	gone   []int
 }{
 	{"none", v4, nil, nil},
-	{"everywhere", v4, []Port{port(udp, 5353, any)}, []int{0, 1, 2}},
+	{"everywhere", v4, []Port{port(udp, 5353, anyIP)}, []int{0, 1, 2}},
 	{"unspecified", v4, []Port{port(udp, 5353, ip4("0.0.0.0"))}, []int{0, 1, 2}},
 	{"one address", v4, []Port{port(udp, 5353, ip4("127.0.0.3"))}, []int{2}},
 	{"address that is not the host's", v4, []Port{port(udp, 5353, ip4("192.0.2.9"))}, []int{3}},
-	{"several", v4, []Port{port(udp, 5353, any), port(udp, 53, any)}, []int{0, 1, 2, 4}},
+	{"several", v4, []Port{port(udp, 5353, anyIP), port(udp, 53, anyIP)}, []int{0, 1, 2, 4}},
 	{"several of one address", v4, []Port{port(udp, 5353, ip4("127.0.0.1")), port(udp, 53, ip4("127.0.0.1"))}, []int{0, 1, 4}},
-	{"tcp", v4, []Port{port(tcp, 5353, any)}, []int{5}},
-	{"both", v4, []Port{port(tcp, 5353, any), port(udp, 5353, any)}, []int{0, 1, 2, 5}},
-	{"sctp", v4, []Port{port(sctp, 5353, any)}, []int{7}},
+	{"tcp", v4, []Port{port(tcp, 5353, anyIP)}, []int{5}},
+	{"both", v4, []Port{port(tcp, 5353, anyIP), port(udp, 5353, anyIP)}, []int{0, 1, 2, 5}},
+	{"sctp", v4, []Port{port(sctp, 5353, anyIP)}, []int{7}},
 	{"sctp of one address", v4, []Port{port(sctp, 5353, ip4("127.0.0.1"))}, []int{7}},
 	{"sctp and udp", v4, []Port{port(sctp, 5353, ip4("127.0.0.1")), port(udp, 53, ip4("127.0.0.1"))}, []int{4, 7}},
-	{"nobody's", v4, []Port{port(udp, 9, any)}, nil},
-	{"v6 everywhere", v6, []Port{port(udp, 5353, any)}, []int{9}},
+	{"nobody's", v4, []Port{port(udp, 9, anyIP)}, nil},
+	{"v6 everywhere", v6, []Port{port(udp, 5353, anyIP)}, []int{9}},
 	{"v6 one address", v6, []Port{port(udp, 5353, ip4("::1"))}, []int{9}},
 	{"v6 address that is not there", v6, []Port{port(udp, 5353, ip4("fd00::99"))}, nil},
 }
@@ -161,15 +162,15 @@ func TestFlushRealTraffic(t *testing.T) {
 // Where nothing is tracked the kernel is not asked at all.
 func TestNothingTracked(t *testing.T) {
 	c := opened(t, true)
-	require.True(t, c.empty())
+	require.Zero(t, c.count())
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.NoError(t, c.FlushPort(ended, v4, udp, 9, any))
+	require.NoError(t, c.FlushPort(ended, v4, udp, 9, anyIP))
 	require.NoError(t, c.FlushAddress(ended, ip4("10.77.0.5")))
 
 	track(t, udp, "192.0.2.1:1", "127.0.0.1:9", "10.77.0.5:9")
-	require.False(t, c.empty())
-	require.ErrorIs(t, c.FlushPort(ended, v4, udp, 9, any), context.Canceled)
+	require.Equal(t, 1, c.count())
+	require.ErrorIs(t, c.FlushPort(ended, v4, udp, 9, anyIP), context.Canceled)
 	require.ErrorIs(t, c.FlushAddress(ended, ip4("10.77.0.5")), context.Canceled)
 }
 
@@ -213,6 +214,29 @@ func TestExact(t *testing.T) {
 	}
 }
 
+// Text is looked at as long as it is short, and tells of whatever may match.
+func TestAbsent(t *testing.T) {
+	c := opened(t, true)
+	fill(t, c)
+	for word, want := range map[string]bool{
+		portWords([]Port{{Number: 5353}})[0]: false,
+		portWords([]Port{{Number: 535}})[0]:  true,
+		portWords([]Port{{Number: 77}})[0]:   true,
+		addressWord(ip4("10.77.0.5")):        false,
+		addressWord(ip4("10.77.0.50")):       true,
+		addressWord(ip4("fd00:77::5")):       false,
+		addressWord(ip4("fd00:77::6")):       true,
+		addressWord(ip4("2001:db8::1")):      false,
+	} {
+		require.Equal(t, want, c.absent(word), word)
+		require.False(t, c.absent(word, " dport=53 "))
+	}
+	for i := range fewEntries {
+		track(t, udp, fmt.Sprintf("198.51.%d.%d:1", i/250, i%250), "192.0.2.3:999", "192.0.2.3:999")
+	}
+	require.False(t, c.absent(" dport=77 "))
+}
+
 func TestConcurrently(t *testing.T) {
 	bothWays(t, func(t *testing.T, c *Conn) {
 		check := fill(t, c)
@@ -222,7 +246,7 @@ func TestConcurrently(t *testing.T) {
 				if i%2 == 0 {
 					errs <- c.FlushAddress(t.Context(), ip4("10.77.0.5"))
 				} else {
-					errs <- c.FlushPort(t.Context(), v4, udp, 5353, any)
+					errs <- c.FlushPort(t.Context(), v4, udp, 5353, anyIP)
 				}
 			}()
 		}
@@ -230,5 +254,20 @@ func TestConcurrently(t *testing.T) {
 			require.NoError(t, <-errs)
 		}
 		check([]int{0, 1, 2, 3, 5})
+	})
+}
+
+func TestPorts(t *testing.T) {
+	bothWays(t, func(t *testing.T, c *Conn) {
+		fill(t, c)
+		for family, want := range map[uint8][]Port{
+			v4: {{Protocol: udp, Number: 5353}, {Protocol: udp, Number: 53}, {Protocol: tcp, Number: 5353},
+				{Protocol: tcp, Number: 8080}, {Protocol: sctp, Number: 5353}, {Protocol: sctp, Number: 53}},
+			v6: {{Protocol: udp, Number: 5353}, {Protocol: tcp, Number: 443}, {Protocol: udp, Number: 53}},
+		} {
+			got, err := c.Ports(t.Context(), family)
+			require.NoError(t, err)
+			require.ElementsMatch(t, want, got)
+		}
 	})
 }

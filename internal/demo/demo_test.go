@@ -121,7 +121,7 @@ func TestNothingBeginsWithoutPlugins(t *testing.T) {
 	require.NoError(t, err)
 	var l log
 	summary, err := Run(t.Context(), Options{
-		Config: configurator.Config{StateDir: state, PluginDirs: []string{"/nonexistent"}}, Reporter: &l,
+		Config: configurator.Config{Engine: configurator.EngineExec, StateDir: state, PluginDirs: []string{"/nonexistent"}}, Reporter: &l,
 	})
 	require.ErrorIs(t, err, configurator.ErrPluginNotInstalled)
 	require.Contains(t, l.names(true), "plugins")

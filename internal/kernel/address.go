@@ -86,10 +86,16 @@ func addAddress(h *netlink.Handle, index int, address *net.IPNet, flags int) err
 }
 
 // Addresses are those of a link of the sandbox, of both families.
-func (s *Sandbox) Addresses(index int) ([]netlink.Addr, error) {
+func (s *Sandbox) Addresses(index int) ([]netlink.Addr, error) { return addresses(s.Handle, index) }
+
+// Addresses are those of a link of the host, of both families. It reads those of
+// all links.
+func (h *Host) Addresses(index int) ([]netlink.Addr, error) { return addresses(h.Handle, index) }
+
+func addresses(h *netlink.Handle, index int) ([]netlink.Addr, error) {
 	var addresses []netlink.Addr
 	err := retryDump(func() (err error) {
-		addresses, err = s.AddrList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.FAMILY_ALL)
+		addresses, err = h.AddrList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.FAMILY_ALL)
 		return err
 	})
 	if err != nil {

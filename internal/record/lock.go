@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,8 +30,10 @@ const (
 )
 
 const (
-	firstPoll = time.Millisecond
+	firstPoll = 100 * time.Microsecond
 	lastPoll  = 50 * time.Millisecond
+	// lastClaimsPoll is short, because the lock of the claims is held for shorter.
+	lastClaimsPoll = time.Millisecond
 )
 
 // Lock waits until no other operation works on the allocation and no GC runs.
@@ -63,11 +66,37 @@ func (s *Store) LockAll(ctx context.Context) (unlock func(), err error) {
 	return s.lockOffsets(ctx, "all allocations", offsetGate, offsetAll)
 }
 
-// LockClaims excludes every other process between looking at what all records
-// claim, host ports and network namespaces, and writing a record. It is held for
-// a moment only.
+// LockClaims excludes every other one between looking at what all records claim,
+// host ports and network namespaces, and writing a record. It is held for a
+// moment only. Claim takes it by itself.
 func (s *Store) LockClaims(ctx context.Context) (unlock func(), err error) {
-	return s.lockOffsets(ctx, "host ports and namespaces", offsetClaims)
+	const what = "host ports and namespaces"
+	// Within the process it goes from one to the next, without polling.
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("lock %s: %w", what, ctx.Err())
+	}
+	release, err := s.lockOffsets(ctx, what, offsetClaims)
+	if err != nil {
+		<-s.turn
+		return nil, err
+	}
+	return sync.OnceFunc(func() { release(); <-s.turn }), nil
+}
+
+// tryLock takes the lock of an allocation if nobody has it. It may be called with
+// any other lock held.
+func (s *Store) tryLock(id string) (unlock func(), ok bool) {
+	l, err := s.openLocks()
+	if err != nil {
+		return nil, false
+	}
+	if l.set(writeLock, offsetOf(id)) != nil {
+		l.close()
+		return nil, false
+	}
+	return l.close, true
 }
 
 func (s *Store) lockOffsets(ctx context.Context, what string, offsets ...int64) (func(), error) {
@@ -94,10 +123,10 @@ func offsetOf(id string) int64 {
 type lockFile struct{ f *os.File }
 
 func (s *Store) openLocks() (lockFile, error) {
-	f, err := os.OpenFile(s.locks, os.O_RDWR|os.O_CREATE, 0o600)
+	f, err := openFile(s.locks, unix.O_RDWR|unix.O_CREAT)
 	if errors.Is(err, fs.ErrNotExist) { // somebody swept the state directory
 		if err = os.MkdirAll(s.dir, 0o700); err == nil {
-			f, err = os.OpenFile(s.locks, os.O_RDWR|os.O_CREATE, 0o600)
+			f, err = openFile(s.locks, unix.O_RDWR|unix.O_CREAT)
 		}
 	}
 	if err != nil {
@@ -107,7 +136,10 @@ func (s *Store) openLocks() (lockFile, error) {
 }
 
 func (l lockFile) take(ctx context.Context, kind int16, offset int64) error {
-	wait := firstPoll
+	wait, last := firstPoll, lastPoll
+	if offset == offsetClaims {
+		last = lastClaimsPoll
+	}
 	for {
 		err := l.set(kind, offset)
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
@@ -117,7 +149,7 @@ func (l lockFile) take(ctx context.Context, kind int16, offset int64) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(wait):
-			wait = min(2*wait, lastPoll)
+			wait = min(2*wait, last)
 		}
 	}
 }

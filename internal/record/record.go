@@ -1,6 +1,3 @@
-// Package record remembers what allocnet gave to each allocation: one file per
-// allocation in a directory on tmpfs, written whole by rename, so that a crash
-// at any instant leaves the old record or the new one.
 package record
 
 import (

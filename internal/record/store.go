@@ -12,7 +12,8 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/utils"
-	"github.com/google/renameio/v2"
+
+	"github.com/allocnet/allocnet/portmap"
 )
 
 const suffix = ".json"
@@ -20,8 +21,10 @@ const suffix = ".json"
 // Store keeps the records below one state directory. It is safe for concurrent
 // use, also by several processes; who changes a record holds its lock.
 type Store struct {
-	dir   string // of the records
-	locks string // the file whose byte ranges are the locks
+	dir    string        // of the records
+	claims index         // of what they claim
+	locks  string        // the file whose byte ranges are the locks
+	turn   chan struct{} // holds an element while this process has the lock of the claims, or waits for it
 }
 
 // CorruptError is a record that cannot be read back.
@@ -43,16 +46,25 @@ var ErrNewer = errors.New("written by a newer version of allocnet")
 // Open returns the store below stateDir. The directories are made when something
 // is to be written or locked, so that looking changes nothing.
 func Open(stateDir string) *Store {
-	return &Store{dir: filepath.Join(stateDir, "allocs"), locks: filepath.Join(stateDir, "lock")}
+	return &Store{
+		dir:    filepath.Join(stateDir, "allocs"),
+		claims: index(filepath.Join(stateDir, "claims")),
+		locks:  filepath.Join(stateDir, "lock"),
+		turn:   make(chan struct{}, 1),
+	}
 }
 
 func (s *Store) file(id string) string { return filepath.Join(s.dir, id+suffix) }
+
+// draft is where a record is written before it replaces the one that is there. It
+// is no record's name, and the same each time: what a crash left is overwritten.
+func (s *Store) draft(id string) string { return filepath.Join(s.dir, "."+id+suffix) }
 
 // Get reads the record of an allocation. No record: errors.Is(err,
 // fs.ErrNotExist); one that cannot be understood: errors.As *CorruptError.
 func (s *Store) Get(id string) (*Record, error) {
 	file := s.file(id)
-	data, err := os.ReadFile(file)
+	data, err := readFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("read record: %w", err)
 	}
@@ -85,17 +97,23 @@ func decode(data []byte) (*Record, error) {
 	return &r, nil
 }
 
-// Put writes a record whole.
+// Put writes a record whole, and makes sure that what it claims is in the index.
+// It does not ask whether another record claims the same: see Claim.
 func (s *Store) Put(r *Record) error {
 	r.Version = Version
 	data, err := encode(r)
 	if err != nil {
 		return fmt.Errorf("encode record of allocation %q: %w", r.ID, err)
 	}
-	err = renameio.WriteFile(s.file(r.ID), data, 0o600)
+	for _, c := range claimsOf(r.Netns, r.Ports) {
+		if err := s.claims.enter(r.ID, c); err != nil {
+			return err
+		}
+	}
+	err = replaceFile(s.file(r.ID), s.draft(r.ID), data)
 	if errors.Is(err, fs.ErrNotExist) { // somebody swept the state directory
 		if err = os.MkdirAll(s.dir, 0o700); err == nil {
-			err = renameio.WriteFile(s.file(r.ID), data, 0o600)
+			err = replaceFile(s.file(r.ID), s.draft(r.ID), data)
 		}
 	}
 	if err != nil {
@@ -112,12 +130,33 @@ func encode(r *Record) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Delete removes a record; none is no error.
+// Delete removes a record and gives back what it claims; none is no error. What an
+// unreadable record claims is given back when another allocation wants it.
 func (s *Store) Delete(id string) error {
-	if err := os.Remove(s.file(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	claimed := s.claimed(id)
+	errs := []error{remove(s.file(id)), remove(s.draft(id)), remove(s.claims.draft(id))}
+	if errs[0] == nil {
+		for _, c := range claimed {
+			errs = append(errs, s.claims.leave(id, c))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove record: %w", err)
 	}
 	return nil
+}
+
+// claimed is what the record of an allocation claims, if there is one that tells.
+func (s *Store) claimed(id string) []claim {
+	var r struct {
+		Netns string
+		Ports []portmap.Mapping
+	}
+	data, err := readFile(s.file(id))
+	if err != nil || json.Unmarshal(data, &r) != nil {
+		return nil
+	}
+	return claimsOf(r.Netns, r.Ports)
 }
 
 // IDs are the allocations that have a record, readable or not, sorted. What

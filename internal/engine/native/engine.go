@@ -164,7 +164,7 @@ func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 		return fmt.Errorf("repair allocation %q: %w", r.ID, err)
 	}
 	defer exec.Close()
-	var errs []error
+	errs := []error{exec.Host.Rules.Repair(ctx)}
 	for i, a := range r.Attachments {
 		c, binaries := newChain(exec, r, i), e.Binaries(a.List)
 		for _, p := range a.List.Plugins {

@@ -59,7 +59,25 @@ func (b *bridge) checkBridge(c *plugin.Call, r *types100.Result) (*netlink.Bridg
 	case b.PromiscMode != (br.Promisc != 0):
 		return nil, fmt.Errorf("bridge %q: promiscuous mode is %v, not %v", b.Bridge, br.Promisc != 0, b.PromiscMode)
 	}
-	return br, nil
+	return br, b.checkGateways(c, br, r)
+}
+
+// checkGateways finds the bridge still the gateway of the addresses.
+func (b *bridge) checkGateways(c *plugin.Call, br *netlink.Bridge, r *types100.Result) error {
+	if !b.IsGateway {
+		return nil
+	}
+	addresses, err := c.Host.Kernel.Addresses(br.Index)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, ip := range r.IPs {
+		if !slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return a.IP.Equal(ip.Gateway) }) {
+			errs = append(errs, fmt.Errorf("bridge %q does not have the gateway's address %s", b.Bridge, ip.Gateway))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // checkPort finds the host's end among the interfaces of the result.

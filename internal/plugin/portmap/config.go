@@ -105,7 +105,8 @@ const highest = 65535
 
 func (m *portMapping) validate() (err error) {
 	var ok bool
-	if m.protocol, ok = protocols[strings.ToLower(m.Protocol)]; !ok {
+	m.Protocol = strings.ToLower(m.Protocol)
+	if m.protocol, ok = protocols[m.Protocol]; !ok {
 		return fmt.Errorf("invalid protocol: %q", m.Protocol)
 	}
 	if m.ContainerPort <= 0 || m.ContainerPort > highest {

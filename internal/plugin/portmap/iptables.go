@@ -62,8 +62,8 @@ func (iptablesBackend) check(ctx context.Context, _ *plugin.Call, p *publication
 // too.
 func (iptablesBackend) del(_ context.Context, _ *plugin.Call, p *publication) error {
 	var errs, unusable []error
-	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		t, err := openNAT(any)
+	for _, wildcard := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		t, err := openNAT(wildcard)
 		if err == nil {
 			_, err = t.ListChains(table)
 		}
@@ -167,10 +167,18 @@ func (t *nat) ensure(r rule) error {
 }
 
 // publish fills the attachment's chain, and then leads to it. What an ADD that
-// was never taken back left in the chain goes.
+// was never taken back left goes first.
 func (t *nat) publish(ctx context.Context, p *publication, address netip.Prefix) error {
-	if err := t.ClearChain(table, ownChain(p.Name, p.id)); err != nil {
-		return fmt.Errorf("make chain %s: %w", ownChain(p.Name, p.id), err)
+	chain := ownChain(p.Name, p.id)
+	found, err := t.ChainExists(table, chain)
+	if err == nil && found {
+		err = t.unpublish(chain)
+	}
+	if err == nil {
+		err = t.NewChain(table, chain)
+	}
+	if err != nil {
+		return fmt.Errorf("make chain %s: %w", chain, err)
 	}
 	for _, r := range p.portRules(address) {
 		if err := ctx.Err(); err != nil {

@@ -16,12 +16,7 @@ import (
 type native struct{}
 
 func (native) add(ctx context.Context, c *plugin.Call, p *publication) error {
-	e := p.elements(c)
-	err := c.Host.Rules.Add(ctx, e)
-	if err == nil || errors.Is(err, ruleset.ErrPortTaken) {
-		return err
-	}
-	return errors.Join(err, c.Host.Rules.Del(context.WithoutCancel(ctx), e))
+	return c.Host.Rules.Add(ctx, p.elements(c))
 }
 
 func (native) check(ctx context.Context, c *plugin.Call, p *publication) error {

@@ -59,8 +59,8 @@ func (nftablesBackend) check(ctx context.Context, _ *plugin.Call, p *publication
 
 func (nftablesBackend) del(ctx context.Context, _ *plugin.Call, p *publication) error {
 	var errs []error
-	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		t, err := openNFT(any)
+	for _, wildcard := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		t, err := openNFT(wildcard)
 		if err == nil {
 			err = t.unpublish(ctx, p.id)
 		}

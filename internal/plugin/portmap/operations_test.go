@@ -132,3 +132,19 @@ func TestDelWithoutIPTables(t *testing.T) {
 	require.NoError(t, os.Symlink("/usr/sbin/iptables", filepath.Join(dir, "iptables")))
 	two.do("DEL")
 }
+
+// What one family took is given back when the other one refuses.
+func TestAddUndone(t *testing.T) {
+	h := newTestHost(t)
+	two := h.allocation(2).with(ports("8080->80/tcp"))
+	for _, config := range []object{
+		{"backend": "iptables", "conditionsV6": []string{"--dport", "nonsense"}},
+		{"backend": "nftables", "conditionsV6": []string{"nonsense"}},
+	} {
+		h.clear()
+		_, err := two.with(config).call(h.native, "ADD")
+		require.Error(t, err)
+		require.NotContains(t, h.rules(), "CNI-DN-")
+		require.NotContains(t, h.rules(), "alloc-2")
+	}
+}

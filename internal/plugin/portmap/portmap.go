@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -119,30 +118,4 @@ func (p *publication) routeLoopback(c *plugin.Call) error {
 		return fmt.Errorf("find the interface that leads to %s: %w", addr, err)
 	}
 	return kernel.SetSysctl("net/ipv4/conf/"+link.Attrs().Name+"/route_localnet", "1")
-}
-
-// forget makes the kernel forget where it led clients of the host ports before.
-func (p *publication) forget(ctx context.Context, c *plugin.Call) error {
-	var errs []error
-	for _, address := range p.addresses {
-		addr := address.Addr()
-		errs = append(errs, c.Host.Conntrack.FlushPorts(ctx, family(addr), p.stateless(addr)...))
-	}
-	return errors.Join(errs...)
-}
-
-// disconnect makes the kernel forget the connections to the sandbox. Where its
-// address is not known, those to the host ports are what is left to go by.
-func (p *publication) disconnect(ctx context.Context, c *plugin.Call) error {
-	var errs []error
-	if len(p.mappings) > 0 && len(p.addresses) > 0 {
-		for _, address := range p.addresses {
-			errs = append(errs, c.Host.Conntrack.FlushAddress(ctx, address.Addr()))
-		}
-		return errors.Join(errs...)
-	}
-	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		errs = append(errs, c.Host.Conntrack.FlushPorts(ctx, family(any), p.stateless(any)...))
-	}
-	return errors.Join(errs...)
 }

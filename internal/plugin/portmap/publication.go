@@ -2,6 +2,7 @@ package portmap
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -80,16 +81,19 @@ func (p *publication) of(addr netip.Addr) []portMapping {
 // restricted reports whether the mapping is for one host address only.
 func (m *portMapping) restricted() bool { return m.hostIP.IsValid() && !m.hostIP.IsUnspecified() }
 
+// ports are the host ports of an address's family.
+func (p *publication) ports(addr netip.Addr) []conntrack.Port {
+	var ports []conntrack.Port
+	for _, m := range p.of(addr) {
+		ports = append(ports, conntrack.Port{Protocol: m.protocol, Number: uint16(m.HostPort), HostIP: m.hostIP})
+	}
+	return ports
+}
+
 // stateless are the host ports of an address's family whose clients may go on
 // with the connection that the kernel remembers, without ever beginning a new one.
 func (p *publication) stateless(addr netip.Addr) []conntrack.Port {
-	var ports []conntrack.Port
-	for _, m := range p.of(addr) {
-		if m.protocol != unix.IPPROTO_TCP {
-			ports = append(ports, conntrack.Port{Protocol: m.protocol, Number: uint16(m.HostPort), HostIP: m.hostIP})
-		}
-	}
-	return ports
+	return slices.DeleteFunc(p.ports(addr), func(port conntrack.Port) bool { return port.Protocol == unix.IPPROTO_TCP })
 }
 
 func family(addr netip.Addr) uint8 {

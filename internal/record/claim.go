@@ -1,0 +1,175 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// NetnsError says that a network namespace is that of another allocation.
+type NetnsError struct {
+	Netns   string // as the allocation that wants it has it
+	ID      string // of that allocation
+	OtherID string // of the one that has it
+}
+
+func (e *NetnsError) Error() string {
+	return fmt.Sprintf("network namespace %q of allocation %q is that of allocation %q", e.Netns, e.ID, e.OtherID)
+}
+
+// Claim puts a record, if no other record has its network namespace or one of its
+// host ports. Otherwise nothing is written, and errors.As finds a *NetnsError, or
+// a *portmap.ConflictError with both mappings and IDs. The time it takes depends
+// on the record's own ports, not on how many records there are. The caller holds
+// the lock of the allocation.
+//
+// A record that is in the way but cannot be read is no conflict, since nobody
+// knows; warn is told of it.
+func (s *Store) Claim(ctx context.Context, r *Record, warn func(error)) error {
+	unlock, err := s.LockClaims(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := s.completeIndex(warn); err != nil {
+		return err
+	}
+	claims := claimsOf(r.Netns, r.Ports)
+	holders := map[string][]claim{}
+	for _, c := range claims {
+		ids, err := s.claims.holders(c)
+		if err != nil {
+			return err
+		}
+		for _, id := range ids {
+			if id != r.ID {
+				holders[id] = append(holders[id], c)
+			}
+		}
+	}
+	if err := s.ask(r, holders, warn); err != nil {
+		return err
+	}
+	if err := s.Put(r); err != nil {
+		return errors.Join(err, s.abandon(r.ID, claims))
+	}
+	return nil
+}
+
+// ask looks into the records of those who are said to have what r wants, by ID.
+func (s *Store) ask(r *Record, holders map[string][]claim, warn func(error)) error {
+	ids := make([]string, 0, len(holders))
+	for id := range holders {
+		ids = append(ids, id)
+	}
+	sort.Strings(ids)
+	for _, id := range ids {
+		other, err := s.Get(id)
+		switch {
+		case err == nil:
+			if err := conflict(r, other); err != nil {
+				return err
+			}
+			s.prune(id, holders[id])
+		case errors.Is(err, fs.ErrNotExist):
+			s.prune(id, holders[id])
+		default:
+			warn(err)
+		}
+	}
+	return nil
+}
+
+// conflict returns the error of two records that cannot both be.
+func conflict(r, other *Record) error {
+	if filepath.Clean(other.Netns) == filepath.Clean(r.Netns) {
+		return &NetnsError{Netns: r.Netns, ID: r.ID, OtherID: other.ID}
+	}
+	if wanted, taken, found := portmap.FindConflict(r.Ports, other.Ports); found {
+		return &portmap.ConflictError{Mapping: wanted, Other: taken, ID: r.ID, OtherID: other.ID}
+	}
+	return nil
+}
+
+// prune removes those claims of an allocation that its record does not know. Who
+// works on the allocation just now may be about to write that record: then the
+// claims stay, and are found stale another time.
+func (s *Store) prune(id string, claims []claim) {
+	unlock, ok := s.tryLock(id)
+	if !ok {
+		return
+	}
+	defer unlock()
+	r, err := s.Get(id)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var known []claim
+	if err == nil {
+		known = claimsOf(r.Netns, r.Ports)
+	}
+	for _, c := range claims {
+		if !slices.ContainsFunc(known, func(k claim) bool { return k.thing == c.thing }) {
+			_ = s.claims.leave(id, c) // stale claims cost time, nothing else
+		}
+	}
+}
+
+// abandon gives back what was claimed for a record that could not be written.
+func (s *Store) abandon(id string, claims []claim) error {
+	if _, err := os.Lstat(s.file(id)); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var errs []error
+	for _, c := range claims {
+		errs = append(errs, s.claims.leave(id, c))
+	}
+	return errors.Join(errs...)
+}
+
+// completeIndex makes the index from the records where it is not known to have all
+// of them. The lock of the claims is held; records that are written meanwhile
+// enter their claims by themselves.
+func (s *Store) completeIndex(warn func(error)) error {
+	if _, err := os.Lstat(s.claims.complete()); err == nil {
+		return nil
+	}
+	ids, err := s.IDs()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		r, err := s.Get(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			warn(err)
+			continue
+		}
+		for _, c := range claimsOf(r.Netns, r.Ports) {
+			if err := s.claims.enter(id, c); err != nil {
+				return err
+			}
+		}
+	}
+	if err := os.MkdirAll(string(s.claims), 0o700); err != nil {
+		return fmt.Errorf("complete index of claims: %w", err)
+	}
+	return s.markComplete()
+}
+
+func (s *Store) markComplete() error {
+	f, err := openFile(s.claims.complete(), os.O_CREATE|os.O_WRONLY)
+	if err != nil {
+		return fmt.Errorf("complete index of claims: %w", err)
+	}
+	return f.Close()
+}

@@ -1,0 +1,433 @@
+package record
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// claiming is a record that claims a network namespace and these ports.
+func claiming(id, netns string, ports ...portmap.Mapping) *Record {
+	return &Record{Version: Version, ID: id, Netns: netns, Phase: Adding, Ports: ports}
+}
+
+func tcp(port int, ip string) portmap.Mapping {
+	return portmap.Mapping{HostPort: port, Protocol: "tcp", HostIP: ip}
+}
+
+// stateFiles are all files below the state directory but the lock.
+func stateFiles(t *testing.T, s *Store) []string {
+	t.Helper()
+	files := []string{}
+	require.NoError(t, filepath.WalkDir(filepath.Dir(s.dir), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && path != s.locks {
+			files = append(files, strings.TrimPrefix(path, filepath.Dir(s.dir)+"/"))
+		}
+		return err
+	}))
+	return files
+}
+
+func TestClaim(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", tcp(80, "192.0.2.1"), tcp(443, "")), unwarned(t)))
+	for _, test := range []struct {
+		name   string
+		record *Record
+		want   error
+	}{
+		{"netns, spelt otherwise", claiming("b", "/n//./a"),
+			&NetnsError{Netns: "/n//./a", ID: "b", OtherID: "a"}},
+		{"same address", claiming("b", "/n/b", tcp(81, ""), tcp(80, "::ffff:192.0.2.1")),
+			&portmap.ConflictError{Mapping: tcp(80, "::ffff:192.0.2.1"), Other: tcp(80, "192.0.2.1"), ID: "b", OtherID: "a"}},
+		{"all addresses", claiming("b", "/n/b", tcp(80, "")),
+			&portmap.ConflictError{Mapping: tcp(80, ""), Other: tcp(80, "192.0.2.1"), ID: "b", OtherID: "a"}},
+		{"all of IPv4", claiming("b", "/n/b", tcp(80, "0.0.0.0")),
+			&portmap.ConflictError{Mapping: tcp(80, "0.0.0.0"), Other: tcp(80, "192.0.2.1"), ID: "b", OtherID: "a"}},
+		{"one of all", claiming("b", "/n/b", tcp(443, "2001:db8::1")),
+			&portmap.ConflictError{Mapping: tcp(443, "2001:db8::1"), Other: tcp(443, ""), ID: "b", OtherID: "a"}},
+		{"all of IPv6", claiming("b", "/n/b", tcp(80, "::")), nil},
+		{"another address", claiming("b", "/n/b", tcp(80, "192.0.2.2")), nil},
+		{"another protocol", claiming("b", "/n/b", portmap.Mapping{HostPort: 443, Protocol: "udp"}), nil},
+		{"its own", claiming("a", "/n/a", tcp(80, ""), tcp(443, "")), nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			before := stateFiles(t, s)
+			err := s.Claim(t.Context(), test.record, unwarned(t))
+			if test.want != nil {
+				require.Equal(t, test.want, err)
+				require.Equal(t, before, stateFiles(t, s), "nothing was written")
+				return
+			}
+			require.NoError(t, err)
+			if test.record.ID != "a" {
+				require.NoError(t, s.Delete(test.record.ID))
+				require.Equal(t, before, stateFiles(t, s), "nothing is left")
+			}
+		})
+	}
+	require.EqualError(t, &NetnsError{Netns: "/n", ID: "b", OtherID: "a"},
+		`network namespace "/n" of allocation "b" is that of allocation "a"`)
+}
+
+func TestClaimLeavesNothing(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", tcp(80, ""), tcp(81, "")), unwarned(t)))
+	require.Len(t, stateFiles(t, s), 5)
+	require.NoError(t, s.Delete("a"))
+	require.Equal(t, []string{"claims/complete"}, stateFiles(t, s))
+	entries, err := os.ReadDir(string(s.claims))
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "no empty directories")
+
+	require.NoError(t, os.Mkdir(s.draft("b"), 0o700)) // so that the record cannot be written
+	require.ErrorContains(t, s.Claim(t.Context(), claiming("b", "/n/b", tcp(80, "")), unwarned(t)), `write record of allocation "b"`)
+	require.Equal(t, []string{"claims/complete"}, stateFiles(t, s))
+}
+
+// TestClaimReadsNoOtherRecords: none that is not in the way is looked at.
+func TestClaimReadsNoOtherRecords(t *testing.T) {
+	s := open(t)
+	for i := range 20 {
+		id := fmt.Sprint("other-", i)
+		require.NoError(t, s.Claim(t.Context(), claiming(id, "/n/"+id, tcp(1000+i, ""), tcp(80, fmt.Sprint("192.0.2.", i))), unwarned(t)))
+		require.NoError(t, os.WriteFile(s.file(id), []byte("garbage"), 0o600))
+	}
+	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", tcp(80, "192.0.2.99"), tcp(999, "")), unwarned(t)))
+	require.NoError(t, s.Delete("a"))
+
+	var warned []string
+	warn := func(err error) {
+		var corrupt *CorruptError
+		require.ErrorAs(t, err, &corrupt)
+		warned = append(warned, corrupt.ID)
+	}
+	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", tcp(80, "192.0.2.3"), tcp(1007, "")), warn))
+	require.Equal(t, []string{"other-3", "other-7"}, warned)
+	require.FileExists(t, s.file("a"))
+	for _, id := range warned {
+		require.Contains(t, stateFiles(t, s), "claims/port-80/"+id, "what cannot be read may still have it")
+	}
+}
+
+// TestClaimAfterCrash has everything that a crash can leave, or somebody who
+// sweeps.
+func TestClaimAfterCrash(t *testing.T) {
+	owner := claiming("a", "/n/a", tcp(80, ""))
+	rival := claiming("b", "/n/b", tcp(80, ""))
+	for _, test := range []struct {
+		name  string
+		crash func(t *testing.T, s *Store)
+		taken bool
+	}{
+		{"claimed, not recorded", func(t *testing.T, s *Store) { require.NoError(t, os.Remove(s.file("a"))) }, false},
+		{"claimed more than recorded", func(t *testing.T, s *Store) {
+			other, err := encode(claiming("a", "/n/other", tcp(81, "")))
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(s.file("a"), other, 0o600))
+		}, false},
+		{"half a draft", func(t *testing.T, s *Store) {
+			require.NoError(t, os.WriteFile(s.draft("a"), bytes.Repeat([]byte("half"), 2000), 0o600))
+		}, true},
+		{"half a wider claim", func(t *testing.T, s *Store) {
+			require.NoError(t, os.Symlink("*", s.claims.draft("a")))
+		}, true},
+		{"recorded, index gone", func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(string(s.claims))) }, true},
+		{"index half made", func(t *testing.T, s *Store) {
+			require.NoError(t, errors.Join(os.Remove(s.claims.complete()), os.RemoveAll(s.claims.thing("port-80"))))
+		}, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := open(t)
+			require.NoError(t, s.Claim(t.Context(), owner, unwarned(t)))
+			test.crash(t, s)
+			s = Open(filepath.Dir(s.dir))
+			err := s.Claim(t.Context(), rival, unwarned(t))
+			if test.taken {
+				require.ErrorIs(t, err, portmap.ErrConflict)
+				require.NoError(t, s.Put(claiming("a", "/n/a", tcp(80, "192.0.2.1"))))
+				require.ErrorIs(t, s.Claim(t.Context(), rival, unwarned(t)), portmap.ErrConflict)
+				require.NoError(t, s.Delete("a"))
+				require.NoError(t, s.Claim(t.Context(), rival, unwarned(t)))
+			}
+			require.NoError(t, errors.Join(s.Claim(t.Context(), rival, unwarned(t)), s.Delete("b")))
+			require.NotContains(t, strings.Join(stateFiles(t, s), " "), "port-80/a", "what was stale is gone")
+			require.NotContains(t, strings.Join(stateFiles(t, s), " "), ".a")
+		})
+	}
+}
+
+// TestStaleClaimOfTheBusy: who holds the lock of an allocation may be between its
+// claims and its record.
+func TestStaleClaimOfTheBusy(t *testing.T) {
+	s := open(t)
+	for _, c := range claimsOf("/n/a", []portmap.Mapping{tcp(80, "")}) {
+		require.NoError(t, s.claims.enter("a", c))
+	}
+	unlock, err := Open(filepath.Dir(s.dir)).Lock(t.Context(), "a")
+	require.NoError(t, err)
+	require.NoError(t, s.Claim(t.Context(), claiming("b", "/n/b", tcp(80, "")), unwarned(t)))
+	require.Contains(t, stateFiles(t, s), "claims/port-80/a")
+	unlock()
+	require.NoError(t, s.Claim(t.Context(), claiming("b", "/n/b", tcp(80, "")), unwarned(t)))
+	require.NotContains(t, stateFiles(t, s), "claims/port-80/a")
+}
+
+// TestPutClaims: a record that is written without asking is in the way as well.
+func TestPutClaims(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Claim(t.Context(), claiming("x", "/n/x"), unwarned(t))) // completes the index
+	require.NoError(t, s.Put(claiming("a", "/n/a", tcp(80, "192.0.2.1"))))
+	wants := func(ip string) error {
+		return s.Claim(t.Context(), claiming("b", "/n/b", tcp(80, ip)), unwarned(t))
+	}
+	require.ErrorIs(t, wants("192.0.2.1"), portmap.ErrConflict)
+	require.NoError(t, s.Put(claiming("a", "/n/a", tcp(80, "192.0.2.2"))))
+	require.ErrorIs(t, wants("192.0.2.2"), portmap.ErrConflict)
+	require.NoError(t, wants("192.0.2.1"))
+	part, err := os.Readlink(s.claims.claim("port-80", "a"))
+	require.NoError(t, err)
+	require.Equal(t, everything, part, "until it is written, both records hold")
+}
+
+func TestDeleteUnreadable(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", tcp(80, "")), unwarned(t)))
+	require.NoError(t, os.WriteFile(s.file("a"), []byte("garbage"), 0o600))
+	require.NoError(t, os.WriteFile(s.draft("a"), []byte("half"), 0o600))
+	require.NoError(t, os.Symlink(everything, s.claims.draft("a")))
+	require.NoError(t, s.Delete("a"))
+	require.NotContains(t, stateFiles(t, s), "claims/.a")
+	require.NoFileExists(t, s.file("a"))
+	require.NoFileExists(t, s.draft("a"))
+	require.NoError(t, s.Claim(t.Context(), claiming("b", "/n/a", tcp(80, "")), unwarned(t)))
+}
+
+func TestClaimOfOlderRecords(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Put(claiming("a", "/n/a", tcp(80, ""))))
+	require.NoError(t, os.WriteFile(s.file("newer"), []byte(`{"version":2,"id":"newer"}`), 0o600))
+	require.NoError(t, os.RemoveAll(string(s.claims)))
+	var warned error
+	err := s.Claim(t.Context(), claiming("b", "/n/b", tcp(80, "")), func(err error) { warned = errors.Join(warned, err) })
+	require.ErrorIs(t, err, portmap.ErrConflict)
+	require.ErrorIs(t, warned, ErrNewer)
+	require.NoError(t, s.Claim(t.Context(), claiming("b", "/n/b"), unwarned(t)), "once only")
+}
+
+func TestClaimGivesUp(t *testing.T) {
+	s := open(t)
+	unlock, err := Open(filepath.Dir(s.dir)).LockClaims(t.Context())
+	require.NoError(t, err)
+	defer unlock()
+	require.True(t, locked(t, func(ctx context.Context) (func(), error) {
+		return func() {}, s.Claim(ctx, claiming("a", "/n/a"), unwarned(t))
+	}))
+	require.NoFileExists(t, s.file("a"))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, s.Claim(ended, claiming("a", "/n/a"), unwarned(t)), context.Canceled)
+	unlock()
+	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a"), unwarned(t)))
+}
+
+func TestPartOf(t *testing.T) {
+	for want, ports := range map[string][]portmap.Mapping{
+		"tcp/,udp/192.0.2.1": {tcp(1, ""), {HostPort: 1, Protocol: "udp", HostIP: "192.0.2.1"}},
+		"/":                  {{HostPort: 1}},
+		"*":                  {tcp(1, "a,b")},
+		"* ":                 {tcp(1, "a/b")},
+		"*  ":                {tcp(1, strings.Repeat("a", longestPart))},
+	} {
+		require.Equal(t, strings.TrimSpace(want), partOf(ports))
+		require.True(t, claim{part: partOf(ports), ports: ports}.meets(partOf(ports)))
+	}
+	require.True(t, claim{part: everything}.meets("of/another version"))
+	require.True(t, claim{part: "tcp/", ports: []portmap.Mapping{tcp(1, "")}}.meets("of another version"))
+}
+
+// scan is what Claim decides, from all records.
+func scan(r *Record, others []*Record) error {
+	for _, o := range others {
+		if o.ID == r.ID {
+			continue
+		}
+		if err := conflict(r, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestClaimIsThePlainScan compares Claim with a scan of all records, while
+// records come, change, go, break and lose their index.
+func TestClaimIsThePlainScan(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(3, 4))
+	one := func(of ...string) string { return of[rnd.IntN(len(of))] }
+	mapping := func() portmap.Mapping {
+		return portmap.Mapping{
+			HostPort: 80 + rnd.IntN(6),
+			Protocol: one("tcp", "udp", "TCP"),
+			HostIP: one("", "0.0.0.0", "::", "192.0.2.1", "192.0.2.2", "192.0.2.3", "2001:db8::1", "2001:DB8::1",
+				"fe80::1%eth0", "::ffff:192.0.2.1", "no address", "x/y"),
+		}
+	}
+	random := func() *Record {
+		id := fmt.Sprint("alloc-", rnd.IntN(12))
+		r := claiming(id, one("/n/"+id, "/n/"+id, "/n//"+id, "/n/shared", "/n/./shared"))
+		for range rnd.IntN(4) {
+			r.Ports = append(r.Ports, mapping())
+		}
+		return r
+	}
+	s := open(t)
+	warned := func(error) {}
+	conflicts, successes := 0, 0
+	for range 3000 {
+		r := random()
+		switch rnd.IntN(16) {
+		default:
+			all, _ := s.List()
+			want := scan(r, all)
+			require.Equal(t, want, s.Claim(t.Context(), r, warned))
+			if want == nil {
+				successes++
+			} else {
+				conflicts++
+			}
+		case 0:
+			require.NoError(t, s.Put(r))
+		case 1, 2, 3, 4, 5:
+			require.NoError(t, s.Delete(r.ID))
+		case 6:
+			_ = os.Remove(s.file(r.ID))
+		case 7:
+			require.NoError(t, os.WriteFile(s.file(r.ID), []byte("garbage"), 0o600))
+		case 8:
+			require.NoError(t, os.RemoveAll(string(s.claims)))
+		case 9:
+			for _, c := range claimsOf(r.Netns, r.Ports) {
+				require.NoError(t, s.claims.enter(r.ID, c))
+			}
+		case 10:
+			s = Open(filepath.Dir(s.dir))
+		}
+	}
+	require.Greater(t, conflicts, 100)
+	require.Greater(t, successes, 100)
+}
+
+const rivalDir = "ALLOCNET_TEST_RIVAL_DIR"
+
+// TestClaimExcludes has processes, and goroutines in each, fight for one port.
+func TestClaimExcludes(t *testing.T) {
+	if dir := os.Getenv(rivalDir); dir != "" {
+		fight(t, dir, "child")
+		return
+	}
+	s := open(t)
+	dir := filepath.Dir(s.dir)
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestClaimExcludes$")
+	cmd.Env = append(os.Environ(), rivalDir+"="+dir)
+	var output strings.Builder
+	cmd.Stdout, cmd.Stderr = &output, &output
+	require.NoError(t, cmd.Start())
+	fight(t, dir, "parent")
+	require.NoError(t, cmd.Wait(), output.String())
+	require.Equal(t, []string{"claims/complete"}, stateFiles(t, s))
+}
+
+func fight(t *testing.T, dir, name string) {
+	const rivals, rounds = 3, 60
+	done := make(chan error, rivals)
+	s := Open(dir)
+	for i := range rivals {
+		go func() { done <- claimInTurn(t.Context(), s, fmt.Sprint(name, i), rounds) }()
+	}
+	for range rivals {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// claimInTurn claims and gives back, and looks in between that nobody else has the same.
+func claimInTurn(ctx context.Context, s *Store, id string, rounds int) error {
+	for won := 0; won < rounds; {
+		unlock, err := s.Lock(ctx, id)
+		if err != nil {
+			return err
+		}
+		r := claiming(id, "/n/"+id, tcp(80, ""))
+		err = s.Claim(ctx, r, func(err error) { panic(err) })
+		if errors.Is(err, portmap.ErrConflict) {
+			unlock()
+			continue
+		}
+		won++
+		all, listErr := s.List()
+		err = errors.Join(err, listErr, scan(r, all), s.Delete(id))
+		unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestEnterAtTheSameTime: who completes the index does not hold the allocation's
+// lock, and others come and go beside it.
+func TestEnterAtTheSameTime(t *testing.T) {
+	x := open(t).claims
+	done := make(chan error)
+	const rivals, rounds = 4, 2000
+	for i := range rivals {
+		go func() {
+			var err error
+			for round := 0; round < rounds && err == nil; round++ {
+				c := claimsOf("", []portmap.Mapping{tcp(80, fmt.Sprint((i+round)%3))})[1]
+				if err = x.enter("a", c); err == nil && i%2 == 0 {
+					err = x.leave("a", c)
+				}
+			}
+			done <- err
+		}()
+	}
+	for range rivals {
+		require.NoError(t, <-done)
+	}
+	require.NoError(t, os.Symlink("nowhere", x.thing("port-81")))
+	c := claimsOf("", []portmap.Mapping{tcp(81, "")})[1]
+	require.ErrorContains(t, x.enter("a", c), `claim port-81 for allocation "a": `)
+}
+
+// TestRecordsAreInTheIndex is what everything else relies on, whatever was done.
+func TestRecordsAreInTheIndex(t *testing.T) {
+	s := open(t)
+	for i := range 30 {
+		id := fmt.Sprint("alloc-", i%7)
+		require.NoError(t, s.Put(claiming(id, fmt.Sprint("/n/", i%3), tcp(80+i%5, ""), tcp(80+i%4, "192.0.2.1"))))
+		all, err := s.List()
+		require.NoError(t, err)
+		for _, r := range all {
+			for _, c := range claimsOf(r.Netns, r.Ports) {
+				ids, err := s.claims.holders(c)
+				require.NoError(t, err)
+				require.True(t, slices.Contains(ids, r.ID), "%s %s", r.ID, c.thing)
+			}
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// PoolOptions say what a Pool keeps ready. Their zero value is of use: it keeps nothing.
+type PoolOptions struct {
+	// Dir is where the sandboxes are named when they are taken; DefaultDir if empty.
+	Dir string
+	// Size is how many namespaces are kept ready. Each costs a descriptor, and some 200 KB of the kernel's memory.
+	Size int
+	// Interval is the least time between two namespaces that are made in the background, a millisecond if zero:
+	// making one occupies the kernel's network lock, which those who configure sandboxes need too.
+	Interval time.Duration
+	// OnError, if set, is told why a namespace could not be made in the background, from the goroutine that does
+	// it. It is tried again after a second.
+	OnError func(error)
+}
+
+const (
+	defaultInterval = time.Millisecond
+	retryInterval   = time.Second
+)
+
+// A Pool keeps network namespaces ready, so that taking a sandbox costs microseconds where making one costs a good
+// part of a millisecond. It owns one goroutine, and a descriptor for each namespace, until Close.
+//
+// What is ready has neither name nor mount: nothing but the descriptor keeps it, so that a process that dies takes it
+// along, and nobody else finds it. All methods are safe for concurrent use. Several pools, also of several processes,
+// may have one Dir.
+type Pool struct {
+	options PoolOptions
+	mu      sync.Mutex
+	ready   []*os.File
+	closed  bool
+	taken   chan struct{} // has an element when ready may not be full
+	stop    chan struct{} // closed by Close
+	filler  sync.WaitGroup
+}
+
+// NewPool returns a pool, and fills it in the background. It makes the first namespace itself, so that an error,
+// such as missing rights, is found at once. Nothing is changed on disk.
+func NewPool(options PoolOptions) (*Pool, error) {
+	if options.Size < 0 || options.Interval < 0 {
+		return nil, fmt.Errorf("make sandbox pool: negative size %d or interval %v", options.Size, options.Interval)
+	}
+	if options.Dir == "" {
+		options.Dir = DefaultDir
+	}
+	if options.Interval == 0 {
+		options.Interval = defaultInterval
+	}
+	p := &Pool{options: options, taken: make(chan struct{}, 1), stop: make(chan struct{})}
+	if options.Size == 0 {
+		return p, nil
+	}
+	first, err := unnamed()
+	if err != nil {
+		return nil, fmt.Errorf("make sandbox pool: %w", err)
+	}
+	p.put(first)
+	p.filler.Go(p.fill)
+	return p, nil
+}
+
+// Take returns a sandbox of that name in the pool's directory, just as [CreateIn] does, which the caller then owns;
+// closing the pool does nothing to it. With nothing ready, the namespace is made at once: Take never waits for the
+// background.
+//
+// Errors are those of CreateIn, os.ErrClosed after Close, and that of a context that has ended before; then nothing is
+// left behind but the directory, and what was ready stays ready.
+func (p *Pool) Take(ctx context.Context, name string) (*Sandbox, error) {
+	path := filepath.Join(p.options.Dir, name)
+	if err := errors.Join(ctx.Err(), p.errClosed()); err != nil {
+		return nil, fmt.Errorf("take sandbox %q: %w", path, err)
+	}
+	if err := prepare(p.options.Dir, name); err != nil {
+		return nil, err
+	}
+	namespace, err := p.get()
+	if err == nil {
+		if err = bind("/proc/self/fd/"+strconv.Itoa(int(namespace.Fd())), path); err == nil {
+			return &Sandbox{path: path, file: namespace}, nil
+		}
+		p.put(namespace)
+	}
+	return nil, errors.Join(fmt.Errorf("take sandbox %q: %w", path, err), Destroy(path))
+}
+
+// Ready returns how many namespaces are ready.
+func (p *Pool) Ready() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.ready)
+}
+
+// Close destroys what is ready, and waits for the background to end. Sandboxes that were taken remain. Closing again
+// does no harm.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	if !p.closed {
+		p.closed = true
+		close(p.stop)
+	}
+	ready := p.ready
+	p.ready = nil
+	p.mu.Unlock()
+	p.filler.Wait()
+	var errs []error
+	for _, namespace := range ready {
+		errs = append(errs, namespace.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Pool) errClosed() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return os.ErrClosed
+	}
+	return nil
+}
+
+// get returns a namespace that is ready, or else a new one.
+func (p *Pool) get() (*os.File, error) {
+	p.mu.Lock()
+	if n := len(p.ready); n > 0 {
+		defer p.mu.Unlock()
+		namespace := p.ready[n-1]
+		p.ready = slices.Delete(p.ready, n-1, n)
+		select {
+		case p.taken <- struct{}{}:
+		default:
+		}
+		return namespace, nil
+	}
+	p.mu.Unlock()
+	return unnamed()
+}
+
+// put keeps a namespace, or destroys it where there is no room for it.
+func (p *Pool) put(namespace *os.File) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || len(p.ready) >= p.options.Size {
+		namespace.Close()
+		return
+	}
+	p.ready = append(p.ready, namespace)
+}
+
+// fill keeps the pool full until it is closed.
+func (p *Pool) fill() {
+	wait := p.options.Interval
+	for p.pause(wait) && p.awaitRoom() {
+		wait = p.options.Interval
+		namespace, err := unnamed()
+		if err != nil {
+			wait = max(wait, retryInterval)
+			p.report(err)
+			continue
+		}
+		p.put(namespace)
+	}
+}
+
+func (p *Pool) report(err error) {
+	if p.options.OnError != nil {
+		p.options.OnError(fmt.Errorf("fill sandbox pool: %w", err))
+	}
+}
+
+// awaitRoom waits until the pool is not full, and reports whether it is still open.
+func (p *Pool) awaitRoom() bool {
+	for p.Ready() >= p.options.Size {
+		select {
+		case <-p.taken:
+		case <-p.stop:
+			return false
+		}
+	}
+	return true
+}
+
+// pause reports whether the pool is still open after that time.
+func (p *Pool) pause(wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-p.stop:
+		return false
+	}
+}
