@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/containernetworking/cni/libcni"
 
@@ -41,12 +42,48 @@ type Network struct {
 // Bytes of a Network. No sidecar directory belongs to it, so its plugins are
 // the inlined ones. The errors are those of a file's content: they name the
 // place and what to do.
+//
+// The last ones are remembered: every operation on an allocation begins with the
+// same few texts, and to read one takes as long as to make a link.
 func Parse(data []byte) (*Network, error) {
+	if n := parsed.get(data); n != nil {
+		return n, nil
+	}
 	d, err := parseList(data)
 	if err != nil {
 		return nil, err
 	}
-	return d.network()
+	n, err := d.network()
+	if err == nil {
+		parsed.put(data, n)
+	}
+	return n, err
+}
+
+// parsed are networks by the text that they were read from.
+var parsed memory
+
+// mostParsed is more than a host has networks.
+const mostParsed = 64
+
+type memory struct {
+	mu       sync.Mutex
+	networks map[string]*Network
+}
+
+func (m *memory) get(data []byte) *Network {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.networks[string(data)]
+}
+
+func (m *memory) put(data []byte, n *Network) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.networks == nil || len(m.networks) == mostParsed {
+		m.networks = make(map[string]*Network, mostParsed)
+	}
+	m.networks[string(data)] = n
 }
 
 // PluginTypes returns the types of the plugins in the order of ADD.

@@ -71,8 +71,8 @@ func IsUnknownKey(err error) bool {
 	return errors.As(err, &unknown)
 }
 
-// Previous is the prevResult in the newest version; nil where there is none.
-func (c *Common) Previous() (*types100.Result, error) {
+// previous is the prevResult in the newest version; nil where there is none.
+func (c *Common) previous() (*types100.Result, error) {
 	if len(c.PrevResult) == 0 || string(c.PrevResult) == "null" {
 		return nil, nil
 	}

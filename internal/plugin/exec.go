@@ -17,9 +17,9 @@ import (
 	"github.com/allocnet/allocnet/internal/kernel"
 )
 
-// Exec is the invoke.Exec of one operation. It runs the plugins that it knows
-// inside the process, and all others as binaries; so results, prevResult,
-// versions, capabilities and delegation stay libcni's. Close it in the end.
+// Exec runs the plugins of one operation: those that it knows inside the process,
+// and all others as binaries. As an invoke.Exec it does so for libcni; Run does
+// it without the detour over JSON text. Close it in the end.
 type Exec struct {
 	version.PluginDecoder
 	Plugins map[string]Factory
@@ -33,6 +33,8 @@ type Exec struct {
 	// and says so in the log. It is for the plugin binaries themselves, beside
 	// which there is no other.
 	Lenient bool
+	// Memory, if there is one, keeps configurations that were read.
+	Memory *Memory
 
 	mu      sync.Mutex
 	sandbox *kernel.Sandbox
@@ -58,45 +60,54 @@ func (e *Exec) ExecPlugin(ctx context.Context, path string, conf []byte, environ
 		return e.Binary.ExecPlugin(ctx, path, conf, environ)
 	}
 	command, call := e.call(conf, environ)
-	p, err := e.Plugins[name](conf)
-	if e.Lenient && p != nil && IsUnknownKey(err) {
-		e.Host.Log.Warn("key of the configuration is ignored", "plugin", name, "because", err)
-		err = nil
+	result, why, err := e.inside(ctx, name, command, call)
+	if why != nil {
+		path, findErr := e.instead(name, call.Path, why)
+		if findErr != nil {
+			return nil, errors.Join(err, findErr)
+		}
+		out, binaryErr := e.Binary.ExecPlugin(ctx, path, conf, environ)
+		return out, errors.Join(err, binaryErr)
 	}
-	if IsUnknownKey(err) && !e.Lenient {
-		return e.fallBack(ctx, name, p, call, command, err)
-	}
-	if IsUnknownKey(err) {
-		return nil, types.NewError(types.ErrInvalidNetworkConfig, "unsupported configuration", err.Error())
-	}
-	if err != nil {
-		return nil, fmt.Errorf("plugin %q: %w", name, err)
-	}
-	result, err := run(ctx, p, command, call)
-	if err != nil {
-		return nil, fmt.Errorf("plugin %q: %w", name, err)
-	}
-	if result == nil {
-		return nil, nil
+	if err != nil || result == nil {
+		return nil, err
 	}
 	return encode(result, conf)
 }
 
-// fallBack runs the binary of a plugin whose configuration is not understood. A
-// DEL or GC is for what the plugin itself may have made as well, when it still
-// understood: what it understands can depend on the host.
-func (e *Exec) fallBack(ctx context.Context, name string, p Plugin, c *Call, command string, why error) ([]byte, error) {
-	var ownErr error
-	if p != nil && (command == "DEL" || command == "GC") {
-		_, ownErr = run(ctx, p, command, c)
+// inside runs a plugin inside the process. Where it does not understand its
+// configuration, why says so, and the binary is to run. A DEL or GC is done all
+// the same, for what the plugin may have made when it still understood: what it
+// understands can depend on the host.
+func (e *Exec) inside(ctx context.Context, name, command string, c *Call) (result *types100.Result, why, err error) {
+	p, err := e.parse(name, c)
+	if IsUnknownKey(err) {
+		switch {
+		case e.Lenient && p == nil:
+			return nil, nil, types.NewError(types.ErrInvalidNetworkConfig, "unsupported configuration", err.Error())
+		case e.Lenient:
+			e.Host.Log.Warn("key of the configuration is ignored", "plugin", name, "because", err)
+			err = nil
+		case p == nil || command != "DEL" && command != "GC":
+			return nil, err, nil
+		default:
+			why, err = err, nil
+		}
 	}
-	path, err := e.findOther(name, c.Path)
+	if err == nil {
+		result, err = run(ctx, p, command, c)
+	}
 	if err != nil {
-		return nil, errors.Join(ownErr, fmt.Errorf("plugin %q: %w, and there is no binary to do it: %w", name, why, err))
+		return nil, why, fmt.Errorf("plugin %q: %w", name, err)
 	}
-	e.Host.Log.Warn("running the plugin's binary", "plugin", name, "because", why)
-	out, err := e.Binary.ExecPlugin(ctx, path, c.Config, c.env)
-	return out, errors.Join(ownErr, err)
+	return result, why, nil
+}
+
+func (e *Exec) parse(name string, c *Call) (Plugin, error) {
+	if c.shared && e.Memory != nil {
+		return e.Memory.parse(name, c.Config, e.Plugins[name])
+	}
+	return e.Plugins[name](c.Config)
 }
 
 // Program is the name of the program that is the native plugins as binaries, and
@@ -106,8 +117,17 @@ const (
 	Aside   = ".reference"
 )
 
-// findOther finds the binary of a plugin that is not this code once more, under
-// the plugin's name.
+// instead finds the binary of a plugin that is not this code once more, under
+// the plugin's name, and says why it runs.
+func (e *Exec) instead(name string, paths []string, why error) (string, error) {
+	path, err := e.findOther(name, paths)
+	if err != nil {
+		return "", fmt.Errorf("plugin %q: %w, and there is no binary to do it: %w", name, why, err)
+	}
+	e.Host.Log.Warn("running the plugin's binary", "plugin", name, "because", why)
+	return path, nil
+}
+
 func (e *Exec) findOther(name string, paths []string) (string, error) {
 	if path, err := e.Binary.FindInPath(name+Aside, paths); err == nil {
 		return path, nil
@@ -218,40 +238,3 @@ func (e *Exec) Close() error {
 	e.sandbox = nil
 	return err
 }
-
-// Delegate runs another plugin, an IPAM one, with the call's own configuration,
-// as the specification has it. The result is nil for all but ADD.
-func (c *Call) Delegate(ctx context.Context, command, name string) (*types100.Result, error) {
-	path, err := c.exec.FindInPath(name, c.Path)
-	if err != nil {
-		return nil, err
-	}
-	args := delegateArgs{command: command, env: c.env}
-	if command != "ADD" {
-		return nil, invoke.ExecPluginWithoutResult(ctx, path, c.Config, args, c.exec)
-	}
-	result, err := invoke.ExecPluginWithResult(ctx, path, c.Config, args, c.exec)
-	if err != nil {
-		return nil, err
-	}
-	return types100.NewResultFromResult(result)
-}
-
-// delegateArgs is the environment of the call with another command.
-type delegateArgs struct {
-	command string
-	env     []string
-}
-
-func (a delegateArgs) AsEnv() []string {
-	env := make([]string, 0, len(a.env))
-	for _, kv := range a.env {
-		if !strings.HasPrefix(kv, "CNI_COMMAND=") {
-			env = append(env, kv)
-		}
-	}
-	return append(env, "CNI_COMMAND="+a.command)
-}
-
-// ErrNoSandbox: an operation needs a namespace that is not there.
-var ErrNoSandbox = errors.New("network namespace is gone")

@@ -242,15 +242,15 @@ func TestDecode(t *testing.T) {
 
 func TestPrevious(t *testing.T) {
 	c := Common{CNIVersion: "0.4.0", PrevResult: json.RawMessage(`{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.0.0.2/24"}],"dns":{}}`)}
-	r, err := c.Previous()
+	r, err := c.previous()
 	require.NoError(t, err)
 	require.Equal(t, "10.0.0.2/24", r.IPs[0].Address.String())
 	for _, none := range []string{"", "null"} {
-		r, err := (&Common{CNIVersion: "1.0.0", PrevResult: json.RawMessage(none)}).Previous()
+		r, err := (&Common{CNIVersion: "1.0.0", PrevResult: json.RawMessage(none)}).previous()
 		require.NoError(t, err)
 		require.Nil(t, r)
 	}
-	_, err = (&Common{CNIVersion: "1.0.0", PrevResult: json.RawMessage(`{"ips":[{"address":"x"}]}`)}).Previous()
+	_, err = (&Common{CNIVersion: "1.0.0", PrevResult: json.RawMessage(`{"ips":[{"address":"x"}]}`)}).previous()
 	require.ErrorContains(t, err, "prevResult")
 }
 

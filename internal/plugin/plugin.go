@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 
+	"github.com/containernetworking/cni/pkg/invoke"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/kernel"
@@ -56,7 +57,13 @@ type Call struct {
 	Host     *Host
 
 	exec *Exec
+	// The environment comes as env or as args.
 	env  []string
+	args *invoke.Args
+	// shared: see Invocation.
+	shared   bool
+	previous *types100.Result
+	version  string
 }
 
 // Owner names the attachment in the kernel.

@@ -21,114 +21,123 @@ import (
 // specification derives it from the network's: name, cniVersion, the result of
 // the plugin before, and of the capability arguments those that it declares.
 //
-// It does what libcni's AddNetworkList and its kin do, with libcni's parts, but
-// for the cache file, which a record stands in for, and for reading the same
-// configuration several times over: that costs more than the kernel takes for
-// all links, addresses and routes.
+// It does what libcni's AddNetworkList and its kin do, but hands results from one
+// native plugin to the next as they are, and reads what allocations have in
+// common once: libcni's way over JSON text, and a cache file, takes more time
+// than the kernel does for all links, addresses and routes.
 type chain struct {
-	exec *plugin.Exec
-	req  *engine.Request
-	list *libcni.NetworkConfigList
-	args invoke.Args
+	engine *Engine
+	exec   *plugin.Exec
+	req    *engine.Request
+	list   *libcni.NetworkConfigList
+	args   invoke.Args
 }
 
-func newChain(exec *plugin.Exec, r *engine.Request, i int) *chain {
-	return &chain{exec: exec, req: r, list: r.Attachments[i].List, args: invoke.Args{
-		ContainerID: r.ID, NetNS: r.Netns, IfName: r.IfName(i), PluginArgs: r.Args, Path: strings.Join(r.Path(), string(os.PathListSeparator)),
+func (e *Engine) newChain(exec *plugin.Exec, r *engine.Request, i int) *chain {
+	return &chain{engine: e, exec: exec, req: r, list: r.Attachments[i].List, args: invoke.Args{
+		ContainerID: r.ID, NetNS: r.Netns, IfName: r.IfName(i), PluginArgs: r.Args,
+		Path: strings.Join(r.Path(), string(os.PathListSeparator)),
 	}}
 }
 
 // add runs ADD on every plugin, and returns the last one's result.
 func (c *chain) add(ctx context.Context) (*types100.Result, error) {
-	c.args.Command = "ADD"
-	var result types.Result
-	for _, p := range c.list.Plugins {
-		conf, path, err := c.prepare(p, result)
-		if err != nil {
+	var result *types100.Result
+	var err error
+	for i, p := range c.list.Plugins {
+		if result, err = c.call(ctx, "ADD", i, result); err != nil {
 			return nil, err
 		}
-		if result, err = invoke.ExecPluginWithResult(ctx, path, conf, &c.args, c.exec); err != nil {
-			return nil, fmt.Errorf("plugin %q (ADD): %w", p.Network.Type, err)
+		if result == nil {
+			return nil, fmt.Errorf("%w: plugin %q returned none", engine.ErrInvalidResult, p.Network.Type)
 		}
 	}
-	return types100.NewResultFromResult(result)
-}
-
-// run runs a command without a result on one plugin.
-func (c *chain) run(ctx context.Context, command string, p *libcni.PluginConfig, previous *types100.Result) error {
-	c.args.Command = command
-	result, err := c.previous(previous)
+	// What the plugins made is what the network's version can say.
+	converted, err := result.GetAsVersion(c.list.CNIVersion)
 	if err != nil {
-		return err
-	}
-	conf, path, err := c.prepare(p, result)
-	if err == nil {
-		err = invoke.ExecPluginWithoutResult(ctx, path, conf, &c.args, c.exec)
-	}
-	if err != nil {
-		return fmt.Errorf("plugin %q (%s): %w", p.Network.Type, command, err)
-	}
-	return nil
-}
-
-// collect runs GC on one plugin.
-func (c *chain) collect(ctx context.Context, p *libcni.PluginConfig, valid []types.GCAttachment) error {
-	if valid == nil {
-		valid = []types.GCAttachment{} // null would not be a list
-	}
-	withValid, err := libcni.InjectConf(p, map[string]any{"cni.dev/valid-attachments": valid})
-	if err != nil {
-		return err
-	}
-	return c.run(ctx, "GC", withValid, nil)
-}
-
-// previous is a result of ADD in the network's version, where that version hands
-// results to CHECK and DEL.
-func (c *chain) previous(r *types100.Result) (types.Result, error) {
-	since, err := version.GreaterThanOrEqualTo(c.list.CNIVersion, "0.4.0")
-	if err != nil || !since || r == nil {
 		return nil, err
 	}
-	return r.GetAsVersion(c.list.CNIVersion)
+	return types100.NewResultFromResult(converted)
 }
 
-// prepare finds a plugin and derives its configuration.
-func (c *chain) prepare(p *libcni.PluginConfig, previous types.Result) (conf []byte, path string, err error) {
-	if path, err = c.exec.FindInPath(p.Network.Type, c.req.Path()); err != nil {
-		return nil, "", err
-	}
-	keys := map[string]json.RawMessage{}
-	if err := json.Unmarshal(p.Bytes, &keys); err != nil {
-		return nil, "", fmt.Errorf("configuration of plugin %q: %w", p.Network.Type, err)
-	}
-	set := func(key string, value any) {
-		if err == nil {
-			keys[key], err = json.Marshal(value)
-		}
-	}
-	set("name", c.list.Name)
-	set("cniVersion", c.list.CNIVersion)
-	if previous != nil {
-		set("prevResult", previous)
-	}
-	if runtime := c.runtimeConfig(p); len(runtime) > 0 {
-		set("runtimeConfig", runtime)
-	}
+// run runs a command without a result on one plugin. The result of ADD goes with
+// it where the network's version hands it on.
+func (c *chain) run(ctx context.Context, command string, i int, previous *types100.Result) error {
+	since, err := version.GreaterThanOrEqualTo(c.list.CNIVersion, "0.4.0")
 	if err != nil {
-		return nil, "", err
+		return err
 	}
-	conf, err = json.Marshal(keys)
-	return conf, path, err
+	if !since {
+		previous = nil
+	}
+	_, err = c.call(ctx, command, i, previous)
+	return err
+}
+
+// call calls plugin i.
+func (c *chain) call(ctx context.Context, command string, i int, previous *types100.Result) (*types100.Result, error) {
+	p := c.list.Plugins[i]
+	conf, shared, err := c.config(i)
+	if err != nil {
+		return nil, fmt.Errorf("configuration of plugin %q: %w", p.Network.Type, err)
+	}
+	one := &plugin.Invocation{
+		Plugin: p.Network.Type, Config: conf, Shared: shared, Version: c.list.CNIVersion, Previous: previous, Args: c.args,
+	}
+	one.Args.Command = command
+	result, err := c.exec.Run(ctx, one)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", command, err)
+	}
+	return result, nil
+}
+
+// config derives the configuration of plugin i. It is shared where there are no
+// capability arguments in it.
+func (c *chain) config(i int) (conf []byte, shared bool, err error) {
+	n, err := c.engine.network(c.list)
+	if err != nil {
+		return nil, false, err
+	}
+	runtime := c.runtimeConfig(c.list.Plugins[i])
+	if len(runtime) == 0 {
+		return n.plugins[i].conf, true, nil
+	}
+	conf, err = plugin.WithKey(n.plugins[i].bare, "runtimeConfig", runtime)
+	return conf, false, err
 }
 
 // runtimeConfig are the capability arguments that a plugin declares.
 func (c *chain) runtimeConfig(p *libcni.PluginConfig) map[string]json.RawMessage {
-	values := map[string]json.RawMessage{}
+	var values map[string]json.RawMessage
 	for name, declared := range p.Network.Capabilities {
 		if value, given := c.req.Capabilities[name]; declared && given {
+			if values == nil {
+				values = make(map[string]json.RawMessage)
+			}
 			values[name] = value
 		}
 	}
 	return values
+}
+
+// collect runs GC on plugin i.
+func (c *chain) collect(ctx context.Context, i int, valid []types.GCAttachment) error {
+	n, err := c.engine.network(c.list)
+	if err != nil {
+		return err
+	}
+	if valid == nil {
+		valid = []types.GCAttachment{} // null would not be a list
+	}
+	conf, err := plugin.WithKey(n.plugins[i].conf, "cni.dev/valid-attachments", valid)
+	if err != nil {
+		return err
+	}
+	one := &plugin.Invocation{Plugin: c.list.Plugins[i].Network.Type, Config: conf, Version: c.list.CNIVersion, Args: c.args}
+	one.Args.Command = "GC"
+	if _, err := c.exec.Run(ctx, one); err != nil {
+		return fmt.Errorf("GC: %w", err)
+	}
+	return nil
 }

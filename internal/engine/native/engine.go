@@ -30,7 +30,8 @@ type Engine struct {
 	mu       sync.Mutex
 	host     *plugin.Host
 
-	verdicts verdicts
+	networks networks
+	memory   plugin.Memory
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -62,7 +63,7 @@ func (e *Engine) exec() (*plugin.Exec, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &plugin.Exec{Plugins: builtin.Plugins, Host: host, Instance: e.instance, Binary: &pluginexec.Exec{}}, nil
+	return &plugin.Exec{Plugins: builtin.Plugins, Host: host, Instance: e.instance, Binary: &pluginexec.Exec{}, Memory: &e.memory}, nil
 }
 
 // Add implements engine.Engine.
@@ -77,7 +78,7 @@ func (e *Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result
 	}
 	results := make([]*types100.Result, len(r.Attachments))
 	for i, a := range r.Attachments {
-		result, err := newChain(exec, r, i).add(ctx)
+		result, err := e.newChain(exec, r, i).add(ctx)
 		if err == nil {
 			err = engine.Validate(result)
 		}
@@ -107,7 +108,7 @@ func (e *Engine) Check(ctx context.Context, r *engine.Request) error {
 	}
 	defer exec.Close()
 	for i, a := range r.Attachments {
-		if err := checkChain(ctx, newChain(exec, r, i), a); err != nil {
+		if err := checkChain(ctx, e.newChain(exec, r, i), a); err != nil {
 			return fmt.Errorf("CHECK allocation %q: network %q: %w", r.ID, a.List.Name, err)
 		}
 	}
@@ -124,8 +125,8 @@ func checkChain(ctx context.Context, c *chain, a engine.Attachment) error {
 	case a.List.DisableCheck:
 		return nil
 	}
-	for _, p := range a.List.Plugins {
-		if err := c.run(ctx, "CHECK", p, a.Result); err != nil {
+	for i := range a.List.Plugins {
+		if err := c.run(ctx, "CHECK", i, a.Result); err != nil {
 			return err
 		}
 	}
@@ -141,9 +142,9 @@ func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
 	defer exec.Close()
 	var errs []error
 	for i, a := range slices.Backward(r.Attachments) {
-		c := newChain(exec, r, i)
-		for _, p := range slices.Backward(a.List.Plugins) {
-			if err := c.run(ctx, "DEL", p, a.Result); err != nil {
+		c := e.newChain(exec, r, i)
+		for i := range slices.Backward(a.List.Plugins) {
+			if err := c.run(ctx, "DEL", i, a.Result); err != nil {
 				errs = append(errs, fmt.Errorf("network %q: %w", a.List.Name, err))
 			}
 		}
@@ -166,11 +167,9 @@ func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 	defer exec.Close()
 	errs := []error{exec.Host.Rules.Repair(ctx)}
 	for i, a := range r.Attachments {
-		c, binaries := newChain(exec, r, i), e.Binaries(a.List)
-		for _, p := range a.List.Plugins {
-			if !slices.Contains(binaries, p.Network.Type) {
-				errs = append(errs, c.run(ctx, plugin.Repair, p, a.Result))
-			}
+		c := e.newChain(exec, r, i)
+		for i := range a.List.Plugins {
+			errs = append(errs, c.run(ctx, plugin.Repair, i, a.Result))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -205,10 +204,10 @@ func (e *Engine) GC(ctx context.Context, dirs []string, n *libcni.NetworkConfigL
 	binaries := e.Binaries(n)
 	knows, err := version.GreaterThanOrEqualTo(n.CNIVersion, "1.1.0")
 	errs := []error{err}
-	c := newChain(exec, &engine.Request{PluginDirs: dirs, Attachments: []engine.Attachment{{List: n}}}, 0)
-	for _, p := range n.Plugins {
+	c := e.newChain(exec, &engine.Request{PluginDirs: dirs, Attachments: []engine.Attachment{{List: n}}}, 0)
+	for i, p := range n.Plugins {
 		if knows || !slices.Contains(binaries, p.Network.Type) {
-			errs = append(errs, c.collect(ctx, p, valid))
+			errs = append(errs, c.collect(ctx, i, valid))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

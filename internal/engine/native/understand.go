@@ -1,7 +1,10 @@
 package native
 
 import (
+	"encoding/json"
+	"fmt"
 	"sync"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 
@@ -12,58 +15,113 @@ import (
 // Understands reports whether at least one plugin of a network runs inside the
 // process.
 func (e *Engine) Understands(n *libcni.NetworkConfigList) bool {
-	return e.verdict(n).native > 0
+	known, err := e.network(n)
+	return err == nil && known.native > 0
 }
 
 // Binaries implements engine.Engine.
-func (e *Engine) Binaries(n *libcni.NetworkConfigList) []string { return e.verdict(n).binaries }
+func (e *Engine) Binaries(n *libcni.NetworkConfigList) []string {
+	known, err := e.network(n)
+	if err != nil {
+		return nil
+	}
+	return known.binaries
+}
 
-// verdict says how a network's plugins run.
-type verdict struct {
+// network is what the engine knows of a network.
+type network struct {
+	plugins []derived
+	// native is how many plugins run inside, binaries are the types of those that
+	// do not.
 	native   int
 	binaries []string
+
+	until time.Time
 }
 
-// verdicts remembers some by the text of the network: to decode every plugin's
-// configuration would cost an ADD as much as a link does.
-type verdicts struct {
+// derived is a plugin's configuration with the keys that come from the network.
+type derived struct {
+	conf []byte
+	bare []byte // without runtimeConfig
+}
+
+// networks remembers some by their text, for a while: what is understood can
+// depend on the host.
+type networks struct {
 	mu     sync.Mutex
-	byText map[string]verdict
+	byText map[string]*network
 }
 
-const mostVerdicts = 128
+const (
+	networksTime = 5 * time.Second
+	mostNetworks = 128
+)
 
-func (e *Engine) verdict(n *libcni.NetworkConfigList) verdict {
-	e.verdicts.mu.Lock()
-	defer e.verdicts.mu.Unlock()
-	if v, ok := e.verdicts.byText[string(n.Bytes)]; ok && len(n.Bytes) > 0 {
-		return v
+func (e *Engine) network(list *libcni.NetworkConfigList) (*network, error) {
+	e.networks.mu.Lock()
+	defer e.networks.mu.Unlock()
+	now := time.Now()
+	if n := e.networks.byText[string(list.Bytes)]; n != nil && now.Before(n.until) {
+		return n, nil
 	}
-	v := judge(n)
-	if len(e.verdicts.byText) >= mostVerdicts || e.verdicts.byText == nil {
-		e.verdicts.byText = map[string]verdict{}
+	n, err := derive(list)
+	if err != nil {
+		return nil, err
 	}
-	e.verdicts.byText[string(n.Bytes)] = v
-	return v
+	if len(e.networks.byText) >= mostNetworks || e.networks.byText == nil {
+		e.networks.byText = map[string]*network{}
+	}
+	n.until = now.Add(networksTime)
+	e.networks.byText[string(list.Bytes)] = n
+	return n, nil
 }
 
-func judge(n *libcni.NetworkConfigList) verdict {
-	var v verdict
-	for _, p := range n.Plugins {
-		ipam := p.Network.IPAM.Type
-		if !understood(p.Network.Type, p.Bytes) {
-			v.binaries = append(v.binaries, p.Network.Type)
-			if ipam != "" { // which a binary runs as a binary
-				v.binaries = append(v.binaries, ipam)
-			}
-			continue
+func derive(list *libcni.NetworkConfigList) (*network, error) {
+	n := &network{}
+	for _, p := range list.Plugins {
+		one, err := deriveOne(list, p)
+		if err != nil {
+			return nil, fmt.Errorf("configuration of plugin %q: %w", p.Network.Type, err)
 		}
-		v.native++
-		if ipam != "" && !understood(ipam, p.Bytes) {
-			v.binaries = append(v.binaries, ipam)
+		n.plugins = append(n.plugins, one)
+		n.judge(p, one.conf)
+	}
+	return n, nil
+}
+
+func deriveOne(list *libcni.NetworkConfigList, p *libcni.PluginConfig) (one derived, err error) {
+	keys := map[string]json.RawMessage{}
+	if err := json.Unmarshal(p.Bytes, &keys); err != nil {
+		return one, err
+	}
+	for key, value := range map[string]string{"name": list.Name, "cniVersion": list.CNIVersion} {
+		if keys[key], err = json.Marshal(value); err != nil {
+			return one, err
 		}
 	}
-	return v
+	delete(keys, "prevResult")
+	if one.conf, err = json.Marshal(keys); err != nil {
+		return one, err
+	}
+	delete(keys, "runtimeConfig")
+	one.bare, err = json.Marshal(keys)
+	return one, err
+}
+
+// judge says how a plugin and its IPAM plugin run.
+func (n *network) judge(p *libcni.PluginConfig, conf []byte) {
+	ipam := p.Network.IPAM.Type
+	if !understood(p.Network.Type, conf) {
+		n.binaries = append(n.binaries, p.Network.Type)
+		if ipam != "" { // which a binary runs as a binary
+			n.binaries = append(n.binaries, ipam)
+		}
+		return
+	}
+	n.native++
+	if ipam != "" && !understood(ipam, conf) {
+		n.binaries = append(n.binaries, ipam)
+	}
 }
 
 // understood reports whether there is a native plugin of that type that knows

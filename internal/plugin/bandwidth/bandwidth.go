@@ -54,7 +54,7 @@ func (b *bandwidth) Add(ctx context.Context, c *plugin.Call) (*types100.Result, 
 	if err != nil {
 		return nil, err
 	}
-	result, err := b.Previous()
+	result, err := c.Previous(&b.Common)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,7 @@ func (b *bandwidth) Check(_ context.Context, c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	result, err := b.Previous()
+	result, err := c.Previous(&b.Common)
 	if err != nil {
 		return err
 	}

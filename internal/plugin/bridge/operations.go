@@ -15,7 +15,7 @@ import (
 
 // Check implements plugin.Plugin.
 func (b *bridge) Check(ctx context.Context, c *plugin.Call) error {
-	r, err := b.Previous()
+	r, err := c.Previous(&b.Common)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (b *bridge) checkPort(c *plugin.Call, r *types100.Result, peer netlink.Link
 // Repair implements plugin.Repairer: it makes the bridge the gateway again, and
 // masquerades.
 func (b *bridge) Repair(ctx context.Context, c *plugin.Call) error {
-	r, err := b.Previous()
+	r, err := c.Previous(&b.Common)
 	if err != nil || r == nil {
 		return err
 	}

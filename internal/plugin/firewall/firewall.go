@@ -69,7 +69,7 @@ func New(conf []byte) (plugin.Plugin, error) {
 
 // Add implements plugin.Plugin. The result is what came from the plugin before.
 func (f *firewall) Add(ctx context.Context, c *plugin.Call) (*types100.Result, error) {
-	previous, p, err := f.passage()
+	previous, p, err := f.passage(c)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (f *firewall) Repair(ctx context.Context, c *plugin.Call) error {
 
 // Check implements plugin.Plugin.
 func (f *firewall) Check(ctx context.Context, c *plugin.Call) error {
-	_, p, err := f.passage()
+	_, p, err := f.passage(c)
 	if err != nil || len(p.addresses) == 0 {
 		return err
 	}
@@ -99,7 +99,7 @@ func (f *firewall) Check(ctx context.Context, c *plugin.Call) error {
 
 // Del implements plugin.Plugin. What guards a bridge stays: others may be on it.
 func (f *firewall) Del(ctx context.Context, c *plugin.Call) error {
-	previous, err := f.Previous()
+	previous, err := c.Previous(&f.Common)
 	p := &passage{network: f.Name, admin: f.AdminChain}
 	if previous != nil {
 		p.addresses = addresses(previous)
@@ -121,8 +121,8 @@ func (f *firewall) GC(ctx context.Context, c *plugin.Call) error {
 }
 
 // passage reads what the plugins before have set up.
-func (f *firewall) passage() (*types100.Result, *passage, error) {
-	previous, err := f.Previous()
+func (f *firewall) passage(c *plugin.Call) (*types100.Result, *passage, error) {
+	previous, err := c.Previous(&f.Common)
 	if err != nil {
 		return nil, nil, err
 	}

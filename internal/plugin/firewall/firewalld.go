@@ -2,6 +2,8 @@ package firewall
 
 import (
 	"os"
+	"sync"
+	"time"
 
 	"github.com/google/nftables"
 )
@@ -23,10 +25,31 @@ func firewalldRuns() bool {
 			return true
 		}
 	}
-	conn, err := nftables.New()
-	if err != nil {
-		return false
+	return firewalldTable.exists()
+}
+
+// tableWatch remembers for a while whether a table is there: to look costs a
+// socket, and to close one of nftables can wait for the kernel.
+type tableWatch struct {
+	mu     sync.Mutex
+	looked time.Time
+	found  bool
+}
+
+var firewalldTable tableWatch
+
+const lookEvery = 5 * time.Second
+
+func (w *tableWatch) exists() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Since(w.looked) < lookEvery {
+		return w.found
 	}
-	table, err := conn.ListTableOfFamily("firewalld", nftables.TableFamilyINet)
-	return err == nil && table != nil
+	w.looked, w.found = time.Now(), false
+	if conn, err := nftables.New(); err == nil {
+		table, err := conn.ListTableOfFamily("firewalld", nftables.TableFamilyINet)
+		w.found = err == nil && table != nil
+	}
+	return w.found
 }

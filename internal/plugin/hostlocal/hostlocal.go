@@ -95,7 +95,7 @@ func (p *hostLocal) Check(ctx context.Context, c *plugin.Call) error {
 	if _, err := p.requested(c.Args); err != nil {
 		return err
 	}
-	addrs, err := p.previous()
+	addrs, err := p.previous(c)
 	if err != nil {
 		return err
 	}
@@ -118,8 +118,8 @@ func (p *hostLocal) Check(ctx context.Context, c *plugin.Call) error {
 }
 
 // previous are the addresses of the previous result that are of these ranges.
-func (p *hostLocal) previous() ([]netip.Addr, error) {
-	result, err := p.Previous()
+func (p *hostLocal) previous(c *plugin.Call) ([]netip.Addr, error) {
+	result, err := c.Previous(&p.Common)
 	if err != nil || result == nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (p *hostLocal) previous() ([]netip.Addr, error) {
 func (p *hostLocal) Del(ctx context.Context, c *plugin.Call) error {
 	// Add gave one address per range set. With fewer of them, or a result that
 	// cannot be read, the leases have to tell.
-	known, err := p.previous()
+	known, err := p.previous(c)
 	if err != nil || len(known) < len(p.sets) {
 		known = nil
 	}

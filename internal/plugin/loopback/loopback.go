@@ -41,7 +41,7 @@ func (p *loopback) Add(_ context.Context, c *plugin.Call) (*types100.Result, err
 	if err != nil {
 		return nil, err
 	}
-	previous, err := p.Previous()
+	previous, err := c.Previous(&p.Common)
 	if err != nil || previous != nil {
 		return previous, err
 	}

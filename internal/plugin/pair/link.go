@@ -17,7 +17,7 @@ import (
 // Detach takes an attachment away: its masquerading, its link, and at last its
 // addresses, which then may be somebody else's. Everything is tried.
 func Detach(ctx context.Context, c *plugin.Call, common *plugin.Common, ipam IPAM, m Masquerade) error {
-	previous, prevErr := common.Previous()
+	previous, prevErr := c.Previous(common)
 	masqErr := m.Del(ctx, c, previous)
 	_, linkErr := c.Host.Kernel.DeleteLink(ctx, c.Owner(common.Name).Veth())
 	return errors.Join(prevErr, masqErr, linkErr, detachReference(c, common, previous, m), ipam.Release(ctx, c))

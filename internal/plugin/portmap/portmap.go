@@ -22,7 +22,7 @@ type backend interface {
 
 // Add implements plugin.Plugin. The result is what came from the plugin before.
 func (p *portmap) Add(ctx context.Context, c *plugin.Call) (*types100.Result, error) {
-	previous, err := p.previous()
+	previous, err := p.previous(c)
 	if err != nil || len(p.mappings) == 0 {
 		return previous, err
 	}
@@ -50,11 +50,11 @@ func (p *portmap) Repair(ctx context.Context, c *plugin.Call) error {
 }
 
 // previous is the prevResult, which there must be.
-func (p *portmap) previous() (*types100.Result, error) {
+func (p *portmap) previous(c *plugin.Call) (*types100.Result, error) {
 	if p.invalid != nil {
 		return nil, p.invalid
 	}
-	previous, err := p.Previous()
+	previous, err := c.Previous(&p.Common)
 	if err == nil && previous == nil {
 		err = errNoResult
 	}
@@ -63,7 +63,7 @@ func (p *portmap) previous() (*types100.Result, error) {
 
 // Check implements plugin.Plugin.
 func (p *portmap) Check(ctx context.Context, c *plugin.Call) error {
-	previous, err := p.previous()
+	previous, err := p.previous(c)
 	if err != nil || len(p.mappings) == 0 {
 		return err
 	}
@@ -76,7 +76,7 @@ func (p *portmap) Check(ctx context.Context, c *plugin.Call) error {
 
 // Del implements plugin.Plugin.
 func (p *portmap) Del(ctx context.Context, c *plugin.Call) error {
-	previous, err := p.Previous()
+	previous, err := c.Previous(&p.Common)
 	pub := p.publication(c, previous)
 	if p.invalid != nil {
 		pub.addresses, pub.mappings = nil, nil

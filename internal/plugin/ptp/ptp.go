@@ -149,7 +149,7 @@ func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx
 
 // Check implements plugin.Plugin.
 func (p *ptp) Check(ctx context.Context, c *plugin.Call) error {
-	r, err := p.Previous()
+	r, err := c.Previous(&p.Common)
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func checkHost(c *plugin.Call, r *types100.Result, peer netlink.Link) error {
 
 // Repair implements plugin.Repairer: it masquerades again, and forwards.
 func (p *ptp) Repair(ctx context.Context, c *plugin.Call) error {
-	r, err := p.Previous()
+	r, err := c.Previous(&p.Common)
 	if err != nil || r == nil {
 		return err
 	}

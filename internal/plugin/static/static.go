@@ -49,7 +49,7 @@ func (p *static) Check(_ context.Context, c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	previous, err := p.Previous()
+	previous, err := c.Previous(&p.Common)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func (t *tuning) prepare(c *plugin.Call) (*settings, *types100.Result, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	result, err := t.Previous()
+	result, err := c.Previous(&t.Common)
 	if err == nil && result == nil {
 		err = errNoPrevious
 	}

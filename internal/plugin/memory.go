@@ -1,0 +1,44 @@
+package plugin
+
+import (
+	"sync"
+	"time"
+)
+
+// Memory keeps plugins whose configuration was read, for a while: a host has few
+// networks, and to read their configurations takes as long as to make a link.
+// What a plugin understands can depend on the host, so nothing is kept for long.
+// It is safe for concurrent use; the zero value is ready.
+type Memory struct {
+	mu    sync.Mutex
+	known map[memoryKey]memoryEntry
+}
+
+type memoryKey struct{ name, conf string }
+
+type memoryEntry struct {
+	plugin Plugin
+	err    error
+	until  time.Time
+}
+
+const (
+	memoryTime = 5 * time.Second
+	memorySize = 256
+)
+
+// parse is factory(conf), or what that was lately.
+func (m *Memory) parse(name string, conf []byte, factory Factory) (Plugin, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := time.Now()
+	if known, ok := m.known[memoryKey{name, string(conf)}]; ok && now.Before(known.until) {
+		return known.plugin, known.err
+	}
+	if m.known == nil || len(m.known) >= memorySize {
+		m.known = make(map[memoryKey]memoryEntry)
+	}
+	p, err := factory(conf)
+	m.known[memoryKey{name, string(conf)}] = memoryEntry{p, err, now.Add(memoryTime)}
+	return p, err
+}

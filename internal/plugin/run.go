@@ -1,0 +1,181 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// Invocation is one call of a plugin in a chain.
+type Invocation struct {
+	Plugin string
+	// Config is the plugin's configuration as the specification derives it from
+	// the network's, a JSON object without prevResult.
+	Config []byte
+	// Shared says that the same configuration comes again for other allocations.
+	Shared bool
+	// Version is the network's cniVersion.
+	Version string
+	// Previous is the result of the plugin before, or of ADD; nil where there is
+	// none. An ADD may change it and return it.
+	Previous *types100.Result
+	// Args.Command says which operation it is.
+	Args invoke.Args
+}
+
+// Run calls a plugin. The result is nil for all but ADD.
+func (e *Exec) Run(ctx context.Context, i *Invocation) (*types100.Result, error) {
+	paths := filepath.SplitList(i.Args.Path)
+	c := &Call{
+		ContainerID: i.Args.ContainerID, Netns: i.Args.NetNS, IfName: i.Args.IfName, Args: pluginArgs(&i.Args), Path: paths,
+		Config: i.Config, Instance: e.Instance, Host: e.Host,
+		exec: e, args: &i.Args, shared: i.Shared, previous: i.Previous, version: i.Version,
+	}
+	return c.run(ctx, i.Plugin, i.Args.Command)
+}
+
+// run runs a plugin with the call's configuration.
+func (c *Call) run(ctx context.Context, name, command string) (*types100.Result, error) {
+	var ownErr error
+	path, err := c.exec.FindInPath(name, c.Path)
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasPrefix(path, native) {
+		result, why, err := c.exec.inside(ctx, name, command, c)
+		if why == nil {
+			return result, err
+		}
+		ownErr = err
+		if path, err = c.exec.instead(name, c.Path, why); err != nil {
+			return nil, errors.Join(ownErr, err)
+		}
+	}
+	result, err := c.binary(ctx, path, command)
+	return result, errors.Join(ownErr, err)
+}
+
+// binary runs a binary.
+func (c *Call) binary(ctx context.Context, path, command string) (*types100.Result, error) {
+	if command == Repair {
+		return nil, nil
+	}
+	conf, err := c.complete()
+	if err != nil {
+		return nil, err
+	}
+	args := commandEnv{command: command, env: c.environ()}
+	if command != "ADD" {
+		return nil, invoke.ExecPluginWithoutResult(ctx, path, conf, args, c.exec.Binary)
+	}
+	result, err := invoke.ExecPluginWithResult(ctx, path, conf, args, c.exec.Binary)
+	if err != nil {
+		return nil, err
+	}
+	return types100.NewResultFromResult(result)
+}
+
+// complete is the configuration with prevResult.
+func (c *Call) complete() ([]byte, error) {
+	if c.previous == nil {
+		return c.Config, nil
+	}
+	previous, err := c.previous.GetAsVersion(c.version)
+	if err != nil {
+		return nil, fmt.Errorf("convert result to version %s: %w", c.version, err)
+	}
+	return WithKey(c.Config, "prevResult", previous)
+}
+
+// WithKey adds a key to a JSON object that does not have it.
+func WithKey(object []byte, key string, value any) ([]byte, error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	end := strings.LastIndexByte(string(object), '}')
+	if end < 0 {
+		return nil, decodingError(fmt.Errorf("no object to add %q to", key))
+	}
+	with := slices.Concat(object[:end], []byte(`,"`+key+`":`), text, object[end:])
+	return with, nil
+}
+
+// Delegate runs another plugin, an IPAM one, with the call's own configuration,
+// as the specification has it. The result is the caller's, and nil for all but
+// ADD.
+func (c *Call) Delegate(ctx context.Context, command, name string) (*types100.Result, error) {
+	delegated := *c
+	result, err := delegated.run(ctx, name, command)
+	if err != nil || result == nil {
+		return nil, err
+	}
+	return copyResult(result), nil
+}
+
+// copyResult is one that shares nothing with a configuration that is kept.
+func copyResult(r *types100.Result) *types100.Result {
+	copied := &types100.Result{CNIVersion: r.CNIVersion, DNS: *r.DNS.Copy()}
+	for _, i := range r.Interfaces {
+		copied.Interfaces = append(copied.Interfaces, i.Copy())
+	}
+	for _, i := range r.IPs {
+		copied.IPs = append(copied.IPs, i.Copy())
+	}
+	for _, route := range r.Routes {
+		copied.Routes = append(copied.Routes, route.Copy())
+	}
+	return copied
+}
+
+// Previous is the prevResult in the newest version; nil where there is none. Only
+// an ADD may change it.
+func (c *Call) Previous(common *Common) (*types100.Result, error) {
+	if c.previous != nil {
+		return c.previous, nil
+	}
+	return common.previous()
+}
+
+// environ is the environment of a plugin that is called on behalf of this one.
+func (c *Call) environ() []string {
+	if c.env == nil {
+		c.env = c.args.AsEnv()
+	}
+	return c.env
+}
+
+// commandEnv is an environment with another command.
+type commandEnv struct {
+	command string
+	env     []string
+}
+
+func (a commandEnv) AsEnv() []string {
+	env := make([]string, 0, len(a.env)+1)
+	for _, kv := range a.env {
+		if !strings.HasPrefix(kv, "CNI_COMMAND=") {
+			env = append(env, kv)
+		}
+	}
+	return append(env, "CNI_COMMAND="+a.command)
+}
+
+// pluginArgs is CNI_ARGS.
+func pluginArgs(a *invoke.Args) string {
+	if a.PluginArgsStr != "" {
+		return a.PluginArgsStr
+	}
+	pairs := make([]string, len(a.PluginArgs))
+	for i, kv := range a.PluginArgs {
+		pairs[i] = kv[0] + "=" + kv[1]
+	}
+	return strings.Join(pairs, ";")
+}
