@@ -57,17 +57,23 @@ func (m *multicall) serve(args *skel.CmdArgs) error {
 	defer exec.Close()
 	out, err := exec.ExecPlugin(context.Background(), native+m.name, args.StdinData, os.Environ())
 	if err != nil {
-		return m.coded(err)
+		return AsReference(err)
 	}
 	_, err = os.Stdout.Write(out)
 	return err
 }
 
-// coded is the error as a runtime gets it: with the code that a plugin gave it.
-func (m *multicall) coded(err error) error {
+// AsReference is an error as a runtime gets it of a plugin binary. The reference
+// plugins tell a bad configuration or bad CNI_ARGS by no code of their own, and
+// runtimes know them so; inside the process it is better to be exact.
+func AsReference(err error) *types.Error {
 	var coded *types.Error
-	if errors.As(err, &coded) {
-		return coded
+	if !errors.As(err, &coded) {
+		return types.NewError(types.ErrInternal, err.Error(), "")
 	}
-	return err
+	switch coded.Code {
+	case types.ErrInvalidEnvironmentVariables, types.ErrDecodingFailure, types.ErrInvalidNetworkConfig:
+		return types.NewError(types.ErrInternal, coded.Msg, coded.Details)
+	}
+	return coded
 }

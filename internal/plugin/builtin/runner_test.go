@@ -3,14 +3,12 @@ package builtin_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
@@ -93,11 +91,7 @@ func with(conf map[string]any, key string, value any) map[string]any {
 
 // code is the CNI error code of an error, as a runtime would see it.
 func code(err error) uint {
-	var e *types.Error
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return types.ErrInternal
+	return plugin.AsReference(err).Code
 }
 
 // normal is the text of a result, with random names and addresses left out.

@@ -58,9 +58,10 @@ func (m Masquerade) DelReference(c *plugin.Call, r *types100.Result) error {
 	return nil
 }
 
-// Check finds it in place. The reference plugins do not look for theirs.
+// Check finds it in place. The reference plugins do not look for theirs, and what
+// they made is not looked for here.
 func (m Masquerade) Check(ctx context.Context, c *plugin.Call, r *types100.Result) error {
-	if !m.On || m.Backend != nil {
+	if !m.On || m.Backend != nil || !has(r, c.Owner(m.Network).Veth(), "") {
 		return nil
 	}
 	return c.Host.Rules.Check(ctx, m.elements(c, r))
