@@ -7,6 +7,9 @@ import (
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/kernel"
+	leases "github.com/allocnet/allocnet/internal/lease"
+	"github.com/allocnet/allocnet/internal/ruleset"
 )
 
 // Errors that errors.Is finds in what this package returns. Beside them,
@@ -31,7 +34,16 @@ var (
 	ErrNoAddress = errors.New("no interface has an address")
 	// ErrInUse: the network namespace belongs to another allocation, or has an
 	// interface already where Setup would make one.
-	ErrInUse = errors.New("network namespace is in use")
+	ErrInUse = engine.ErrInUse
+	// ErrExhausted: a network has no free address left.
+	ErrExhausted = leases.ErrExhausted
+	// ErrBridgeFull: a bridge has the most ports that the kernel allows, 1023.
+	ErrBridgeFull = kernel.ErrBridgeFull
+	// ErrLimit: a limit of the host is reached; the text names the sysctl.
+	ErrLimit = kernel.ErrLimit
+	// ErrPortTaken: a host port belongs in the kernel to an allocation that has no
+	// record here; the text names it.
+	ErrPortTaken = ruleset.ErrPortTaken
 	// ErrSetUp: what was asked for is not done to an allocation that is set up.
 	ErrSetUp = errors.New("allocation is set up")
 	// ErrUnhealthy: a CHECK found that the network is not as ADD left it.

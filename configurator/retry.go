@@ -22,7 +22,8 @@ func transient(err error) bool {
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
-	case errors.Is(err, ErrInvalidResult), errors.Is(err, ErrNoAddress):
+	case errors.Is(err, ErrInvalidResult), errors.Is(err, ErrNoAddress), errors.Is(err, ErrInUse),
+		errors.Is(err, ErrBridgeFull), errors.Is(err, ErrLimit), errors.Is(err, ErrPortTaken):
 		return false
 	case errors.As(err, &syntax), errors.As(err, &mistyped): // the result is no JSON
 		return false

@@ -153,8 +153,13 @@ func (c *Configurator) create(ctx context.Context, r *record.Record) (*Status, e
 	if err := c.chooseEngine(r); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(c.installed(r), unused(r)); err != nil {
+	if err := c.installed(r); err != nil {
 		return nil, err
+	}
+	if !c.runsInProcess(r) { // inside the process the engine looks, and DEL takes nothing foreign
+		if err := unused(r); err != nil {
+			return nil, err
+		}
 	}
 	c.warnUndeclared(r)
 	if err := c.reserve(ctx, r); err != nil {

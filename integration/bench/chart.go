@@ -11,7 +11,7 @@ import (
 // Sizes of the chart, in pixels.
 const (
 	chartWidth  = 1000
-	chartLeft   = 300 // where bars begin
+	chartLeft   = 330 // where bars begin
 	chartRight  = 870 // where the longest ends; behind it stands its value
 	chartTop    = 84
 	barHeight   = 15
@@ -69,7 +69,9 @@ func scaleOf(groups []bars) scale {
 	if math.IsInf(least, 0) {
 		return scale{-6, 0}
 	}
-	s := scale{int(math.Floor(math.Log10(least))), int(math.Ceil(math.Log10(most)))}
+	// A power of ten is not one exactly.
+	const almost = 1e-9
+	s := scale{int(math.Floor(math.Log10(least) + almost)), int(math.Ceil(math.Log10(most) - almost))}
 	if s.to <= s.from {
 		s.to = s.from + 1
 	}
@@ -92,7 +94,7 @@ func (r *Report) writeChart(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="DejaVu Sans, Verdana, sans-serif" font-size="12">`+"\n", chartWidth, height)
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#fdfdfb"/>`+"\n", chartWidth, height)
-	text(&b, 20, 28, "An allocation's network: median times, logarithmic", `font-size="17" font-weight="bold"`)
+	text(&b, 20, 28, "An allocation's network: median times on a logarithmic axis, shorter is better", `font-size="17" font-weight="bold"`)
 	text(&b, 20, 48, r.Machine.String(), `fill="#667"`)
 	drawAxis(&b, axis, height)
 	y := chartTop

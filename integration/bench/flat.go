@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
-	"time"
 )
 
 // flatTitle names an operation with so many allocations present.
@@ -80,7 +76,7 @@ func flatOfSystem(ctx context.Context, sys system, full, free []*slot, z rounds)
 	if err := fill(ctx, sys, full); err != nil {
 		return nil, err
 	}
-	if err := settled(ctx); err != nil {
+	if err := quiet(ctx); err != nil {
 		return nil, err
 	}
 	measured, err := liveTurns(ctx, []system{sys}, free, z)
@@ -88,32 +84,4 @@ func flatOfSystem(ctx context.Context, sys system, full, free []*slot, z rounds)
 		return nil, err
 	}
 	return measured[sys.name()], drain(ctx, sys, full)
-}
-
-// settled waits until the kernel has looked for duplicates of all link-local
-// addresses: that goes on for seconds behind a link that came up, and delays
-// every change of links.
-func settled(ctx context.Context) error {
-	const tentative = 0x40 // IFA_F_TENTATIVE
-	for {
-		text, err := os.ReadFile("/proc/net/if_inet6")
-		if err != nil {
-			return err
-		}
-		waiting := 0
-		for line := range strings.Lines(string(text)) {
-			fields := strings.Fields(line)
-			if flags, err := strconv.ParseUint(fields[4], 16, 32); err == nil && flags&tentative != 0 {
-				waiting++
-			}
-		}
-		if waiting == 0 {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
 }

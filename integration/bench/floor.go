@@ -191,7 +191,7 @@ func (f *floor) sandboxMessages(s *slot, index int) []*message {
 		if f.network.kind == "bridge" {
 			messages = append(messages, addrMessage(index, p, 0))
 		} else {
-			near := route{index: index, to: n.host(gateway), source: a}
+			near := route{index: index, scope: unix.RT_SCOPE_LINK, to: n.host(gateway), source: a}
 			rest := route{index: index, to: n.subnet, gateway: gateway, source: a}
 			messages = append(messages, addrMessage(index, p, unix.IFA_F_NOPREFIXROUTE), near.message(), rest.message())
 		}
@@ -206,7 +206,7 @@ func (f *floor) hostMessages(s *slot, index int) []*message {
 	var messages []*message
 	for _, n := range f.network.families() {
 		gateway := n.gateway()
-		to := route{index: index, to: n.host(n.address(s.index))}
+		to := route{index: index, scope: unix.RT_SCOPE_HOST, to: n.host(n.address(s.index))}
 		messages = append(messages, addrMessage(index, n.host(gateway), 0), to.message())
 	}
 	return messages

@@ -53,10 +53,11 @@ func (s subnet) all() netip.Prefix {
 
 type object = map[string]any
 
-// plugins is the network as a chain of plugins.
+// plugins is the network as a chain of plugins. Each chooses its backend: those
+// of the reference are iptables.
 func (n *network) plugins() []object {
 	return []object{
-		{"type": "loopback"}, n.main(), {"type": "firewall", "backend": "iptables"},
+		{"type": "loopback"}, n.main(), {"type": "firewall"},
 		{"type": "portmap", "snat": true, "capabilities": object{"portMappings": true}},
 	}
 }

@@ -161,6 +161,7 @@ func addrMessage(index int, p netip.Prefix, flags uint32) *message {
 // route is one route; the zero gateway means that the link reaches it itself.
 type route struct {
 	index           int
+	scope           byte // RT_SCOPE; IPv6 has none
 	to              netip.Prefix
 	gateway, source netip.Addr
 }
@@ -169,9 +170,9 @@ func (r *route) message() *message {
 	header := make([]byte, unix.SizeofRtMsg)
 	header[0], header[1] = family(r.to.Addr()), byte(r.to.Bits())
 	header[4], header[5] = unix.RT_TABLE_MAIN, unix.RTPROT_BOOT
-	header[6], header[7] = unix.RT_SCOPE_UNIVERSE, unix.RTN_UNICAST
-	if !r.gateway.IsValid() && r.to.Addr().Is4() {
-		header[6] = unix.RT_SCOPE_LINK
+	header[7] = unix.RTN_UNICAST
+	if r.to.Addr().Is4() {
+		header[6] = r.scope
 	}
 	m := newMessage(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, header)
 	if r.to.Bits() > 0 {

@@ -22,7 +22,7 @@ func (r *Report) writeTable(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", what, m.System,
 			format(m.Median, m.Unit), format(m.P95, m.Unit), m.Samples, r.ratio(m, floorName), r.ratio(m, execName))
 	}
-	fmt.Fprintln(t, "\nTARGET\tVALUE\tTO REACH\t")
+	fmt.Fprintln(t, "\nTARGET\tVALUE\tTO REACH\tVERDICT")
 	for _, target := range r.Targets {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", target.What, target.value(), target.bound(), target.Verdict)
 	}
@@ -88,6 +88,8 @@ func format(v float64, unit string) string {
 
 func digits(v float64) string {
 	switch {
+	case v > 0 && v < 0.1:
+		return fmt.Sprintf("%.4f", v)
 	case v < 10:
 		return fmt.Sprintf("%.2f", v)
 	case v < 100:

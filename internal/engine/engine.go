@@ -74,6 +74,9 @@ type Attachment struct {
 var (
 	// ErrCheckUnsupported: the cniVersion of a network is older than CHECK.
 	ErrCheckUnsupported = errors.New("network configuration is too old for CHECK")
+	// ErrInUse: the sandbox has an interface already where ADD would make one.
+	// Nothing was done.
+	ErrInUse = errors.New("network namespace is in use")
 	// ErrInvalidResult: a plugin returned a result that contradicts itself.
 	ErrInvalidResult = errors.New("invalid CNI result")
 )

@@ -10,55 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loopback is the index of the loopback link in every namespace: LOOPBACK_IFINDEX
-// of linux/net/flow.h.
-const Loopback = 1
-
-// Index is the index of a link in the sandbox.
-func (s *Sandbox) Index(name string) (int, error) { return s.requester.index(name) }
-
-// Index is the index of a link of the host.
-func (h *Host) Index(name string) (int, error) { return h.create.index(name) }
-
-func (r requester) index(name string) (int, error) {
-	req := r.request(unix.RTM_GETLINK, 0)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	messages, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	if err == nil && len(messages) != 1 {
-		err = unix.ENODEV
-	}
-	if err != nil {
-		return 0, fmt.Errorf("find link %q: %w", name, err)
-	}
-	return int(nl.DeserializeIfInfomsg(messages[0]).Index), nil
-}
-
-// skipStats is RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h: the answer is read
-// for the index only.
-const skipStats = 1 << 3
-
-// SetUp brings a link of the sandbox up. An Ethernet link announces its IPv4
-// addresses to its neighbours (arp_notify), who may remember another MAC.
-func (s *Sandbox) SetUp(index int) error {
-	req := s.requester.request(unix.RTM_NEWLINK, 0)
-	req.AddData(upMessage(index))
-	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-	conf := spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil)
-	conf.AddRtAttr(arpNotify, nl.Uint32Attr(1))
-	req.AddData(spec)
-	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
-		return fmt.Errorf("bring up link %d: %w", index, err)
-	}
-	return nil
-}
-
-const (
-	inetConf  = 1  // IFLA_INET_CONF of linux/if_link.h
-	arpNotify = 21 // IPV4_DEVCONF_ARP_NOTIFY of linux/ip.h
-)
-
 // Address flags.
 const (
 	// NoDAD: the address can be used at once; nobody else has it.
@@ -67,41 +18,64 @@ const (
 	NoPrefixRoute = unix.IFA_F_NOPREFIXROUTE
 )
 
+// AddAddress gives an address to a link.
+func (b *Batch) AddAddress(index int, address *net.IPNet, flags int) {
+	ip, family := address.IP.To4(), unix.AF_INET
+	if ip == nil {
+		ip, family = address.IP.To16(), unix.AF_INET6
+	}
+	ones, bits := address.Mask.Size()
+	r := request(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	m := nl.NewIfAddrmsg(family)
+	m.Index, m.Prefixlen = uint32(index), uint8(ones)
+	r.AddData(m)
+	r.AddData(nl.NewRtAttr(unix.IFA_LOCAL, ip))
+	r.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, ip))
+	if family == unix.AF_INET && bits-ones > 1 {
+		r.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(ip, address.Mask)))
+	}
+	r.AddData(nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(uint32(flags))))
+	b.add(fmt.Sprintf("add address %s", address), r)
+}
+
+func broadcast(ip net.IP, mask net.IPMask) net.IP {
+	last := make(net.IP, len(ip))
+	for i := range ip {
+		last[i] = ip[i] | ^mask[len(mask)-len(ip)+i]
+	}
+	return last
+}
+
 // AddAddress gives an address to a link of the host.
 func (h *Host) AddAddress(index int, address *net.IPNet, flags int) error {
-	return addAddress(h.Handle, index, address, flags)
-}
-
-// AddAddress gives an address to a link of the sandbox.
-func (s *Sandbox) AddAddress(index int, address *net.IPNet, flags int) error {
-	return addAddress(s.Handle, index, address, flags)
-}
-
-func addAddress(h *netlink.Handle, index int, address *net.IPNet, flags int) error {
-	link := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
-	if err := h.AddrAdd(link, &netlink.Addr{IPNet: address, Flags: flags}); err != nil {
-		return fmt.Errorf("add address %s: %w", address, err)
-	}
-	return nil
+	var b Batch
+	b.AddAddress(index, address, flags)
+	return h.Apply(&b)
 }
 
 // Addresses are those of a link of the sandbox, of both families.
-func (s *Sandbox) Addresses(index int) ([]netlink.Addr, error) { return addresses(s.Handle, index) }
+func (s *Sandbox) Addresses(index int) ([]netlink.Addr, error) {
+	h, err := s.Handle()
+	if err != nil {
+		return nil, err
+	}
+	return addresses(h, index)
+}
 
 // Addresses are those of a link of the host, of both families. It reads those of
 // all links.
 func (h *Host) Addresses(index int) ([]netlink.Addr, error) { return addresses(h.Handle, index) }
 
 func addresses(h *netlink.Handle, index int) ([]netlink.Addr, error) {
-	var addresses []netlink.Addr
+	var list []netlink.Addr
 	err := retryDump(func() (err error) {
-		addresses, err = h.AddrList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.FAMILY_ALL)
+		list, err = h.AddrList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.FAMILY_ALL)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list addresses of link %d: %w", index, err)
 	}
-	return addresses, nil
+	return list, nil
 }
 
 // dumpTries bounds how often a dump is made again that another change

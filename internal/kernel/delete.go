@@ -18,7 +18,7 @@ const doomed = 0x646f6f6d
 // one request wait once. So whoever finds nobody deleting begins at once, and
 // all that arrive meanwhile leave together in the next request.
 type deleter struct {
-	socket requester
+	socket *conn
 	mu     sync.Mutex
 	queue  []*deletion
 	busy   bool
@@ -30,13 +30,13 @@ type deletion struct {
 }
 
 func newDeleter() (*deleter, error) {
-	socket, err := openRequester()
+	socket, err := openConn()
 	return &deleter{socket: socket}, err
 }
 
 func (d *deleter) close() {
 	if d != nil {
-		d.socket.close()
+		_ = d.socket.close()
 	}
 }
 
@@ -84,11 +84,10 @@ func (d *deleter) run() {
 
 func (d *deleter) delete(batch []*deletion) {
 	if len(batch) == 1 {
-		req := d.socket.request(unix.RTM_DELLINK, 0)
+		req := request(unix.RTM_DELLINK, 0)
 		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 		req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(batch[0].name)))
-		_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-		batch[0].done <- err
+		batch[0].done <- d.socket.do(req)
 		return
 	}
 	var marked []*deletion
@@ -109,21 +108,20 @@ func (d *deleter) delete(batch []*deletion) {
 }
 
 func (d *deleter) mark(name string) error {
-	req := d.socket.request(unix.RTM_NEWLINK, 0)
+	req := request(unix.RTM_NEWLINK, 0)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
 	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomed)))
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
-	return err
+	return d.socket.do(req)
 }
 
 // deleteGroup deletes all marked links. That there is none left means that
 // another process's batch took ours along.
 func (d *deleter) deleteGroup() error {
-	req := d.socket.request(unix.RTM_DELLINK, 0)
+	req := request(unix.RTM_DELLINK, 0)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomed)))
-	_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	err := d.socket.do(req)
 	if errors.Is(err, unix.ENODEV) {
 		return nil
 	}

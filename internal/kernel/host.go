@@ -3,30 +3,32 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Host is rtnetlink in the namespace that the process lives in. It is safe for
-// concurrent use and holds three descriptors until Close.
+// Host is rtnetlink in the namespace that the process lives in: its own methods
+// for what every allocation needs, and netlink's Handle for the rest. It is safe
+// for concurrent use and holds three descriptors until Close.
 type Host struct {
 	*netlink.Handle
-	create  requester
+	conn    *conn
 	deleter *deleter
+	limits  limits
 }
 
 // OpenHost opens the host's sockets.
 func OpenHost() (*Host, error) {
-	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
+	h := &Host{limits: limits{root: "/proc"}}
+	var err error
+	if h.Handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("open rtnetlink: %w", err)
 	}
-	h := &Host{Handle: handle}
-	if h.create, err = openRequester(); err != nil {
+	if h.conn, err = openConn(); err != nil {
 		h.Close()
 		return nil, err
 	}
@@ -40,16 +42,21 @@ func OpenHost() (*Host, error) {
 // Close gives the descriptors back. Nothing may run that uses them.
 func (h *Host) Close() {
 	h.Handle.Close()
-	h.create.close()
+	_ = h.conn.close()
 	h.deleter.close()
 }
 
+// Apply makes changes in the host.
+func (h *Host) Apply(b *Batch) error { return h.conn.apply(b) }
+
 // Sandbox is rtnetlink in an allocation's namespace. It is safe for concurrent
-// use and holds three descriptors until Close.
+// use and holds two descriptors until Close, and one more after Handle.
 type Sandbox struct {
-	*netlink.Handle
 	*sandbox.Sandbox
-	requester requester
+	conn *conn
+
+	mu     sync.Mutex
+	handle *netlink.Handle
 }
 
 // OpenSandbox opens the namespace at a path, which must not be the host's own,
@@ -61,50 +68,46 @@ func OpenSandbox(path string) (*Sandbox, error) {
 	}
 	s := &Sandbox{Sandbox: ns}
 	err = ns.Do(func() (err error) {
-		if s.Handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-			return err
-		}
-		s.requester, err = openRequester()
+		s.conn, err = openConn()
 		return err
 	})
 	if err != nil {
-		s.Close()
-		return nil, fmt.Errorf("open rtnetlink in %q: %w", path, err)
+		ns.Close()
+		return nil, fmt.Errorf("open %q: %w", path, err)
 	}
 	return s, nil
 }
 
+// Handle is netlink's, in the sandbox, for what Sandbox itself cannot do. It is
+// opened at its first use, and closed with the sandbox.
+func (s *Sandbox) Handle() (*netlink.Handle, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.handle != nil {
+		return s.handle, nil
+	}
+	err := s.Do(func() (err error) {
+		s.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink in %q: %w", s.Path(), err)
+	}
+	return s.handle, nil
+}
+
+// Apply makes changes in the sandbox.
+func (s *Sandbox) Apply(b *Batch) error { return s.conn.apply(b) }
+
 // Close gives the descriptors back.
 func (s *Sandbox) Close() error {
-	if s.Handle != nil {
-		s.Handle.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.handle != nil {
+		s.handle.Close()
+		s.handle = nil
 	}
-	s.requester.close()
-	return s.Sandbox.Close()
-}
-
-// requester is a socket for the requests that netlink's Handle cannot make.
-type requester map[int]*nl.SocketHandle
-
-func openRequester() (requester, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, fmt.Errorf("open rtnetlink: %w", err)
-	}
-	return requester{unix.NETLINK_ROUTE: {Socket: s}}, nil
-}
-
-func (r requester) close() {
-	for _, s := range r {
-		s.Close()
-	}
-}
-
-// request starts one that is acknowledged.
-func (r requester) request(kind, flags int) *nl.NetlinkRequest {
-	req := nl.NewNetlinkRequest(kind, flags|unix.NLM_F_ACK)
-	req.Sockets = r
-	return req
+	return errors.Join(s.conn.close(), s.Sandbox.Close())
 }
 
 // IsNotFound reports whether an error says that a link is not there.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"sync"
 	"testing"
 
@@ -80,7 +81,7 @@ func TestCreateVeth(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, up, "its peer is down")
 
-	peer, err := s.LinkByName("eth0")
+	peer, err := s.Link("eth0")
 	require.NoError(t, err)
 	require.Equal(t, v.PeerMAC, peer.Attrs().HardwareAddr)
 	require.Equal(t, 1400, peer.Attrs().MTU)
@@ -210,17 +211,40 @@ func TestAddresses(t *testing.T) {
 	open(t)
 	s := newSandbox(t, "a")
 	require.NoError(t, s.SetUp(kernel.Loopback))
-	_, address, err := net.ParseCIDR("10.1.2.3/32")
-	require.NoError(t, err)
-	require.NoError(t, s.AddAddress(kernel.Loopback, address, 0))
-	require.ErrorIs(t, s.AddAddress(kernel.Loopback, address, 0), os.ErrExist)
+	prefix := func(text string) *net.IPNet {
+		ip, n, err := net.ParseCIDR(text)
+		require.NoError(t, err)
+		return &net.IPNet{IP: ip, Mask: n.Mask}
+	}
+	var changes kernel.Batch
+	changes.AddAddress(kernel.Loopback, prefix("10.1.2.3/24"), 0)
+	changes.AddAddress(kernel.Loopback, prefix("fd00::3/64"), kernel.NoDAD)
+	changes.AddRoute(&kernel.Route{Index: kernel.Loopback, Dst: prefix("10.9.0.0/16"), Via: net.ParseIP("10.1.2.9"), MTU: 1300, AdvMSS: 1200, Priority: 7})
+	changes.AddRoute(&kernel.Route{Index: kernel.Loopback, Dst: prefix("fd00:9::/64"), Table: 100})
+	require.NoError(t, s.Apply(&changes))
+	err := s.Apply(&changes)
+	require.ErrorIs(t, err, os.ErrExist)
+	require.ErrorContains(t, err, "add address 10.1.2.3/24")
+	require.ErrorContains(t, err, "add address fd00::3/64", "all are tried")
+	require.NoError(t, s.Do(func() error {
+		out, err := exec.Command("ip", "-4", "route").CombinedOutput()
+		require.NoError(t, err)
+		require.Contains(t, string(out), "10.9.0.0/16 via 10.1.2.9 dev lo metric 7 mtu 1300 advmss 1200")
+		out, err = exec.Command("ip", "-6", "route", "show", "table", "100").CombinedOutput()
+		require.NoError(t, err)
+		require.Contains(t, string(out), "fd00:9::/64 dev lo")
+		out, err = exec.Command("ip", "-4", "addr", "show", "dev", "lo").CombinedOutput()
+		require.NoError(t, err)
+		require.Contains(t, string(out), "10.1.2.3/24 brd 10.1.2.255")
+		return nil
+	}))
 	list, err := s.Addresses(kernel.Loopback)
 	require.NoError(t, err)
 	var text []string
 	for _, a := range list {
 		text = append(text, a.IPNet.String())
 	}
-	require.Subset(t, text, []string{"127.0.0.1/8", "10.1.2.3/32"})
+	require.Subset(t, text, []string{"127.0.0.1/8", "10.1.2.3/24", "fd00::3/64"})
 }
 
 func TestSetSysctl(t *testing.T) {

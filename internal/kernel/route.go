@@ -2,15 +2,90 @@ package kernel
 
 import (
 	"fmt"
+	"net"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
+
+// Route is a route over one link.
+type Route struct {
+	Index    int
+	Dst      *net.IPNet
+	Via, Src net.IP
+	Scope    uint8
+	Table    int // 0: the main one
+	Priority int // 0: the kernel's default
+	// MTU and AdvMSS are in bytes; 0 is none.
+	MTU, AdvMSS int
+	// Exclusive has a route fail that is there already.
+	Exclusive bool
+}
+
+// AddRoute adds a route.
+func (b *Batch) AddRoute(route *Route) {
+	flags := unix.NLM_F_CREATE
+	if route.Exclusive {
+		flags |= unix.NLM_F_EXCL
+	}
+	m := nl.NewRtMsg()
+	m.Family, m.Scope, m.Table = unix.AF_INET6, route.Scope, unix.RT_TABLE_UNSPEC
+	short := func(ip net.IP) net.IP { return ip.To16() }
+	if route.Dst.IP.To4() != nil {
+		m.Family, short = unix.AF_INET, net.IP.To4
+	}
+	ones, _ := route.Dst.Mask.Size()
+	m.Dst_len = uint8(ones)
+	r := request(unix.RTM_NEWROUTE, flags)
+	r.AddData(m)
+	attr := func(kind int, value []byte) { r.AddData(nl.NewRtAttr(kind, value)) }
+	if ones > 0 {
+		attr(unix.RTA_DST, short(route.Dst.IP))
+	}
+	if route.Via != nil {
+		attr(unix.RTA_GATEWAY, short(route.Via))
+	}
+	if route.Src != nil {
+		attr(unix.RTA_PREFSRC, short(route.Src))
+	}
+	if route.Priority != 0 {
+		attr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(route.Priority)))
+	}
+	table := route.Table
+	if table == 0 {
+		table = unix.RT_TABLE_MAIN
+	}
+	attr(unix.RTA_TABLE, nl.Uint32Attr(uint32(table)))
+	attr(unix.RTA_OIF, nl.Uint32Attr(uint32(route.Index)))
+	if metrics := route.metrics(); metrics != nil {
+		r.AddData(metrics)
+	}
+	b.add(fmt.Sprintf("add route to %s", route.Dst), r)
+}
+
+func (r *Route) metrics() *nl.RtAttr {
+	if r.MTU == 0 && r.AdvMSS == 0 {
+		return nil
+	}
+	metrics := nl.NewRtAttr(unix.RTA_METRICS, nil)
+	if r.MTU != 0 {
+		metrics.AddRtAttr(unix.RTAX_MTU, nl.Uint32Attr(uint32(r.MTU)))
+	}
+	if r.AdvMSS != 0 {
+		metrics.AddRtAttr(unix.RTAX_ADVMSS, nl.Uint32Attr(uint32(r.AdvMSS)))
+	}
+	return metrics
+}
 
 // Routes are those of the sandbox to the destination of a wanted one, through
 // its gateway and in its table where it names them.
 func (s *Sandbox) Routes(want *types.Route) ([]netlink.Route, error) {
+	h, err := s.Handle()
+	if err != nil {
+		return nil, err
+	}
 	family := netlink.FAMILY_V6
 	if want.Dst.IP.To4() != nil {
 		family = netlink.FAMILY_V4
@@ -24,8 +99,8 @@ func (s *Sandbox) Routes(want *types.Route) ([]netlink.Route, error) {
 		filter.Table = *want.Table
 	}
 	var routes []netlink.Route
-	err := retryDump(func() (err error) {
-		routes, err = s.RouteListFiltered(family, filter, mask)
+	err = retryDump(func() (err error) {
+		routes, err = h.RouteListFiltered(family, filter, mask)
 		return err
 	})
 	if err != nil {

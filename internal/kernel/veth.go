@@ -6,8 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"sync"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -24,6 +25,9 @@ type Veth struct {
 	// is none. Hairpin and Isolated are properties of that port.
 	Master            int
 	Hairpin, Isolated bool
+	// NoLinkLocal spares the host's end an IPv6 link-local address, which nobody
+	// uses, and the search for another owner of it.
+	NoLinkLocal bool
 }
 
 // ErrBridgeFull: a bridge has its 1023 ports (BR_MAX_PORTS of the kernel).
@@ -34,57 +38,91 @@ var ErrBridgeFull = errors.New("the bridge is full: it has 1023 ports, the most 
 // between namespaces, which would wait for RCU. The peer is down: it cannot be
 // brought up before it has a peer itself.
 func (h *Host) CreateVeth(v *Veth, to *Sandbox) error {
-	err := to.With(func(fd int) error {
-		req := h.create.request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-		req.AddData(upMessage(0))
-		addEnd(req.AddData, v.Name, v.MAC, v.MTU)
-		if v.Master != 0 {
-			req.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(v.Master))))
-		}
-		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
-		peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
-		peer.AddChild(nl.NewIfInfomsg(unix.AF_UNSPEC))
-		addEnd(func(d nl.NetlinkRequestData) { peer.AddChild(d) }, v.PeerName, v.PeerMAC, v.MTU)
-		peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(fd)))
-		req.AddData(info)
-		_, err := req.Execute(unix.NETLINK_ROUTE, 0)
+	if err := h.Limits(); err != nil {
 		return err
+	}
+	var created, described error
+	err := to.With(func(fd int) error {
+		requests := []*nl.NetlinkRequest{v.create(fd), v.describe()}
+		return h.conn.exchange(requests, func(i int, _ []byte, errno unix.Errno) {
+			switch {
+			case errno == 0:
+			case i == 0:
+				created = errno
+			default:
+				described = errno
+			}
+		})
 	})
 	switch {
-	case errors.Is(err, unix.EXFULL):
-		return ErrBridgeFull
-	case errors.Is(err, unix.EEXIST):
-		return fmt.Errorf("interface %q of the sandbox, or %q of the host, is there already: %w", v.PeerName, v.Name, err)
 	case err != nil:
-		return fmt.Errorf("create veth %q: %w", v.Name, err)
+	case errors.Is(created, unix.EXFULL):
+		return ErrBridgeFull
+	case errors.Is(created, unix.EEXIST):
+		return fmt.Errorf("interface %q of the sandbox, or %q of the host, is there already: %w", v.PeerName, v.Name, created)
+	case created != nil:
+		return fmt.Errorf("create veth %q: %w", v.Name, created)
+	case described == nil:
+		return nil
+	default:
+		err = described
 	}
-	if err := h.describe(v); err != nil {
-		_, deleteErr := h.DeleteLink(context.Background(), v.Name)
-		return errors.Join(err, deleteErr)
-	}
-	return nil
+	_, deleteErr := h.DeleteLink(context.Background(), v.Name)
+	return errors.Join(fmt.Errorf("create veth %q: %w", v.Name, err), deleteErr)
 }
 
-// describe sets what the kernel does not take from a request that creates.
-func (h *Host) describe(v *Veth) error {
-	req := h.create.request(unix.RTM_NEWLINK, 0)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(v.Name)))
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, nl.NonZeroTerminated(v.Alias)))
+// create is the request that makes the pair.
+func (v *Veth) create(sandbox int) *nl.NetlinkRequest {
+	r := request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	r.AddData(upMessage(0))
+	addEnd(r.AddData, v.Name, v.MAC, v.MTU)
+	if v.Master != 0 {
+		r.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(v.Master))))
+	}
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
+	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
+	peer.AddChild(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	addEnd(func(d nl.NetlinkRequestData) { peer.AddChild(d) }, v.PeerName, v.PeerMAC, v.MTU)
+	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(sandbox)))
+	r.AddData(info)
+	return r
+}
+
+// describe is the request that sets what the kernel does not take from one that
+// creates. Where the link was there already, it is the same owner's.
+func (v *Veth) describe() *nl.NetlinkRequest {
+	r := request(unix.RTM_NEWLINK, 0)
+	r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(v.Name)))
+	r.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, nl.NonZeroTerminated(v.Alias)))
+	if v.NoLinkLocal && hasIPv6() {
+		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{addrGenNone})
+		r.AddData(spec)
+	}
 	if v.Hairpin || v.Isolated {
 		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
 		port := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
 		port.AddRtAttr(nl.IFLA_BRPORT_MODE, flag(v.Hairpin))
 		port.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, flag(v.Isolated))
-		req.AddData(info)
+		r.AddData(info)
 	}
-	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
-		return fmt.Errorf("name the owner of veth %q: %w", v.Name, err)
-	}
-	return nil
+	return r
 }
+
+const (
+	addrGenMode = 8 // IFLA_INET6_ADDR_GEN_MODE of linux/if_link.h
+	addrGenNone = 1 // IN6_ADDR_GEN_MODE_NONE
+)
+
+// hasIPv6 reports whether the kernel has IPv6: without, it knows no such
+// attribute.
+var hasIPv6 = sync.OnceValue(func() bool {
+	_, err := os.Stat("/proc/sys/net/ipv6")
+	return err == nil
+})
 
 // addEnd adds what both ends of a pair have.
 func addEnd(add func(nl.NetlinkRequestData), name string, mac net.HardwareAddr, mtu int) {
@@ -95,13 +133,6 @@ func addEnd(add func(nl.NetlinkRequestData), name string, mac net.HardwareAddr, 
 	if mtu != 0 {
 		add(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))))
 	}
-}
-
-func upMessage(index int) *nl.IfInfomsg {
-	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	m.Index = int32(index)
-	m.Flags, m.Change = unix.IFF_UP, unix.IFF_UP
-	return m
 }
 
 func flag(on bool) []byte {
@@ -117,14 +148,4 @@ func RandomMAC() net.HardwareAddr {
 	rand.Read(mac) // never fails
 	mac[0] = mac[0]&^1 | 2
 	return mac
-}
-
-// IsOperational reports whether a link of the host carries traffic: RFC 2863's
-// state up, which for a bridge port means that the bridge forwards.
-func (h *Host) IsOperational(name string) (bool, error) {
-	link, err := h.LinkByName(name)
-	if err != nil {
-		return false, fmt.Errorf("find link %q: %w", name, err)
-	}
-	return link.Attrs().OperState == netlink.OperUp, nil
 }

@@ -73,7 +73,7 @@ func (e *Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result
 		return nil, fmt.Errorf("ADD allocation %q: %w", r.ID, err)
 	}
 	defer exec.Close()
-	if err := loopbackUp(exec, r.Netns); err != nil {
+	if err := prepareSandbox(exec, r); err != nil {
 		return nil, fmt.Errorf("ADD allocation %q: %w", r.ID, err)
 	}
 	results := make([]*types100.Result, len(r.Attachments))
@@ -90,12 +90,21 @@ func (e *Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result
 	return results, nil
 }
 
-// loopbackUp brings up what every sandbox needs, also where no plugin is named
-// that does it.
-func loopbackUp(exec *plugin.Exec, netns string) error {
-	s, err := exec.Sandbox(netns)
+// prepareSandbox brings loopback up, also where no plugin is named that does it,
+// and looks whether the names of the interfaces are free.
+func prepareSandbox(exec *plugin.Exec, r *engine.Request) error {
+	s, err := exec.Sandbox(r.Netns)
 	if err != nil {
 		return err
+	}
+	for i := range r.Attachments {
+		_, err := s.Index(r.IfName(i))
+		if err == nil {
+			return fmt.Errorf("%w: %q has an interface %q already", engine.ErrInUse, r.Netns, r.IfName(i))
+		}
+		if !kernel.IsNotFound(err) {
+			return err
+		}
 	}
 	return s.SetUp(kernel.Loopback)
 }

@@ -22,7 +22,7 @@ func hostEnd(c *plugin.Call, result *types100.Result) (netlink.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	inside, err := s.LinkByName(c.IfName)
+	inside, err := s.Link(c.IfName)
 	if err != nil {
 		return nil, fmt.Errorf("find interface %q: %w", c.IfName, err)
 	}

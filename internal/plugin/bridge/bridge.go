@@ -38,7 +38,7 @@ func (b *bridge) Add(ctx context.Context, c *plugin.Call) (*types100.Result, err
 	owner := c.Owner(b.Name)
 	a := &addition{bridge: b, call: c, veth: kernel.Veth{
 		Name: owner.Veth(), MAC: kernel.RandomMAC(), Alias: owner.String(),
-		PeerName: c.IfName, PeerMAC: mac, MTU: b.MTU, Hairpin: b.HairpinMode, Isolated: b.PortIsolation,
+		PeerName: c.IfName, PeerMAC: mac, MTU: b.MTU, Hairpin: b.HairpinMode, Isolated: b.PortIsolation, NoLinkLocal: true,
 	}}
 	if a.sandbox, err = c.Sandbox(); err != nil {
 		return nil, err
@@ -70,7 +70,7 @@ func (a *addition) steps() []plugin.Step {
 // ensureBridge finds the bridge or makes it, with a MAC of its own.
 func (a *addition) ensureBridge(context.Context) error {
 	host := a.call.Host.Kernel
-	link, err := host.LinkByName(a.Bridge)
+	link, err := host.Link(a.Bridge)
 	if kernel.IsNotFound(err) {
 		link, err = a.createBridge(host)
 	}

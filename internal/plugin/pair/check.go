@@ -27,7 +27,7 @@ func CheckSandbox(c *plugin.Call, r *types100.Result) (netlink.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	link, err := s.LinkByName(c.IfName)
+	link, err := s.Link(c.IfName)
 	if err != nil {
 		return nil, fmt.Errorf("find interface %q in the sandbox: %w", c.IfName, err)
 	}

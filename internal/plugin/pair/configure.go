@@ -9,7 +9,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/kernel"
@@ -36,20 +35,24 @@ func Configure(ctx context.Context, s *kernel.Sandbox, name string, r *types100.
 			return err
 		}
 	}
-	if err := s.SetUp(index); err != nil {
+	var changes kernel.Batch
+	changes.SetUp(index)
+	for _, ip := range r.IPs {
+		addAddress(&changes, index, ip, o)
+	}
+	if !v6 || !o.DAD {
+		addRoutes(&changes, index, r)
+		return s.Apply(&changes)
+	}
+	if err := s.Apply(&changes); err != nil {
 		return err
 	}
-	for _, ip := range r.IPs {
-		if err := addAddress(s, index, ip, o); err != nil {
-			return err
-		}
+	if err := settle(ctx, s, index); err != nil {
+		return err
 	}
-	if v6 && o.DAD {
-		if err := settle(ctx, s, index); err != nil {
-			return err
-		}
-	}
-	return addRoutes(s, index, r)
+	var routes kernel.Batch
+	addRoutes(&routes, index, r)
+	return s.Apply(&routes)
 }
 
 func hasIPv6(r *types100.Result) bool {
@@ -79,34 +82,21 @@ func enableIPv6(s *kernel.Sandbox, name string, dad bool) error {
 }
 
 // addAddress adds one address. Where everything goes through the gateway, the
-// routes that the kernel would make for the network are made the other way.
-func addAddress(s *kernel.Sandbox, index int, ip *types100.IPConfig, o Options) error {
+// routes that the kernel would make for the network are made the other way: to
+// the gateway directly, and to the network through it.
+func addAddress(b *kernel.Batch, index int, ip *types100.IPConfig, o Options) {
 	flags := 0
 	if ip.Address.IP.To4() == nil && !o.DAD {
 		flags |= kernel.NoDAD
 	}
 	if !o.ViaGateway {
-		return s.AddAddress(index, &ip.Address, flags)
+		b.AddAddress(index, &ip.Address, flags)
+		return
 	}
-	if err := s.AddAddress(index, &ip.Address, flags|kernel.NoPrefixRoute); err != nil {
-		return err
-	}
-	return addGatewayRoutes(s, index, ip)
-}
-
-// addGatewayRoutes reach the gateway directly, and the network through it.
-func addGatewayRoutes(s *kernel.Sandbox, index int, ip *types100.IPConfig) error {
+	b.AddAddress(index, &ip.Address, flags|kernel.NoPrefixRoute)
 	network := &net.IPNet{IP: ip.Address.IP.Mask(ip.Address.Mask), Mask: ip.Address.Mask}
-	for _, r := range []netlink.Route{
-		{Dst: HostPrefix(ip.Gateway), Scope: netlink.SCOPE_LINK},
-		{Dst: network, Scope: netlink.SCOPE_UNIVERSE, Gw: ip.Gateway},
-	} {
-		r.LinkIndex, r.Src = index, ip.Address.IP
-		if err := s.RouteAdd(&r); err != nil {
-			return fmt.Errorf("add route to %s: %w", r.Dst, err)
-		}
-	}
-	return nil
+	b.AddRoute(&kernel.Route{Index: index, Dst: HostPrefix(ip.Gateway), Src: ip.Address.IP, Scope: unix.RT_SCOPE_LINK, Exclusive: true})
+	b.AddRoute(&kernel.Route{Index: index, Dst: network, Via: ip.Gateway, Src: ip.Address.IP, Exclusive: true})
 }
 
 // HostPrefix is the prefix of one address alone.
@@ -119,7 +109,7 @@ func HostPrefix(ip net.IP) *net.IPNet {
 
 // addRoutes adds the routes of a result. Those without a gateway get the first
 // one of their family.
-func addRoutes(s *kernel.Sandbox, index int, r *types100.Result) error {
+func addRoutes(b *kernel.Batch, index int, r *types100.Result) {
 	var v4, v6 net.IP
 	for _, ip := range r.IPs {
 		if ip.Gateway.To4() != nil && v4 == nil {
@@ -136,22 +126,19 @@ func addRoutes(s *kernel.Sandbox, index int, r *types100.Result) error {
 				gateway = v4
 			}
 		}
-		if err := s.RouteAddEcmp(kernelRoute(route, index, gateway)); err != nil {
-			return fmt.Errorf("add route to %s via %s: %w", route.Dst.String(), gateway, err)
-		}
+		b.AddRoute(kernelRoute(route, index, gateway))
 	}
-	return nil
 }
 
-func kernelRoute(r *types.Route, index int, gateway net.IP) *netlink.Route {
-	route := &netlink.Route{
-		Dst: &r.Dst, LinkIndex: index, Gw: gateway, Priority: r.Priority, MTU: r.MTU, AdvMSS: r.AdvMSS,
+func kernelRoute(r *types.Route, index int, gateway net.IP) *kernel.Route {
+	route := &kernel.Route{
+		Index: index, Dst: &r.Dst, Via: gateway, Priority: r.Priority, MTU: r.MTU, AdvMSS: r.AdvMSS,
 	}
 	if r.Table != nil {
 		route.Table = *r.Table
 	}
 	if r.Scope != nil {
-		route.Scope = netlink.Scope(*r.Scope)
+		route.Scope = uint8(*r.Scope)
 	}
 	return route
 }

@@ -44,9 +44,13 @@ func deleteInside(c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	link, err := s.LinkByName(c.IfName)
+	h, err := s.Handle()
+	if err != nil {
+		return err
+	}
+	link, err := h.LinkByName(c.IfName)
 	if err == nil {
-		err = s.LinkDel(link)
+		err = h.LinkDel(link)
 	}
 	if kernel.IsNotFound(err) {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -106,6 +107,15 @@ func (p *publication) routeLoopback(c *plugin.Call) error {
 	if !p.snat || !addr.Is4() {
 		return nil
 	}
+	// The first interface of bridge's and ptp's results is the one; for others the
+	// kernel knows.
+	err := fs.ErrNotExist
+	if p.first != "" {
+		err = setRouteLoopback(p.first)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	routes, err := c.Host.Kernel.RouteGet(addr.AsSlice())
 	if err != nil || len(routes) == 0 {
 		return nil
@@ -117,5 +127,9 @@ func (p *publication) routeLoopback(c *plugin.Call) error {
 	if err != nil {
 		return fmt.Errorf("find the interface that leads to %s: %w", addr, err)
 	}
-	return kernel.SetSysctl("net/ipv4/conf/"+link.Attrs().Name+"/route_localnet", "1")
+	return setRouteLoopback(link.Attrs().Name)
+}
+
+func setRouteLoopback(link string) error {
+	return kernel.SetSysctl("net/ipv4/conf/"+link+"/route_localnet", "1")
 }

@@ -19,6 +19,8 @@ type publication struct {
 	// addresses are the sandbox's first of each family, as far as there are any,
 	// with the prefix length of its network.
 	addresses []netip.Prefix
+	// first is the first interface of the result, if it is the host's.
+	first string
 }
 
 // publication reads what the plugins before have set up. Without a result it has
@@ -27,6 +29,9 @@ func (p *portmap) publication(c *plugin.Call, previous *types100.Result) *public
 	pub := &publication{portmap: p, id: c.ContainerID}
 	if previous == nil {
 		return pub
+	}
+	if len(previous.Interfaces) > 0 && previous.Interfaces[0] != nil && previous.Interfaces[0].Sandbox == "" {
+		pub.first = previous.Interfaces[0].Name
 	}
 	var has4, has6 bool
 	for _, ip := range previous.IPs {

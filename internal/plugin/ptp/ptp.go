@@ -133,14 +133,13 @@ func (a *addition) serve(context.Context) error {
 	if err != nil {
 		return err
 	}
+	var changes kernel.Batch
 	for _, ip := range a.result.IPs {
-		if err := host.AddAddress(index, pair.HostPrefix(ip.Gateway), kernel.NoDAD); err != nil {
-			return err
-		}
-		route := &netlink.Route{LinkIndex: index, Scope: netlink.SCOPE_HOST, Dst: pair.HostPrefix(ip.Address.IP)}
-		if err := host.RouteAdd(route); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("add route to %s: %w", route.Dst, err)
-		}
+		changes.AddAddress(index, pair.HostPrefix(ip.Gateway), kernel.NoDAD)
+		changes.AddRoute(&kernel.Route{Index: index, Dst: pair.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST})
+	}
+	if err := host.Apply(&changes); err != nil {
+		return err
 	}
 	return pair.Forward(a.result)
 }

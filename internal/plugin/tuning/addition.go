@@ -64,7 +64,7 @@ func (a *addition) setSysctls(context.Context) (err error) {
 func (a *addition) resetSysctls(context.Context) error { return resetSysctls(a.sandbox, a.sysctls) }
 
 func (a *addition) writeBackup(context.Context) (err error) {
-	if a.link, err = a.sandbox.LinkByName(a.ifName); err != nil {
+	if a.link, err = a.sandbox.Link(a.ifName); err != nil {
 		return fmt.Errorf("find link %q: %w", a.ifName, err)
 	}
 	a.backup.attributes = a.want.link.of(a.link)
@@ -74,8 +74,12 @@ func (a *addition) writeBackup(context.Context) (err error) {
 func (a *addition) removeBackup(context.Context) error { return removeBackup(a.file) }
 
 func (a *addition) setAttributes(context.Context) error {
-	if err := a.want.link.set(a.sandbox, a.link); err != nil {
-		return errors.Join(err, a.backup.restore(a.sandbox, a.link))
+	h, err := a.sandbox.Handle()
+	if err != nil {
+		return err
+	}
+	if err := a.want.link.set(h, a.link); err != nil {
+		return errors.Join(err, a.backup.restore(h, a.link))
 	}
 	return nil
 }

@@ -7,8 +7,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/allocnet/allocnet/internal/kernel"
 )
 
 // attributes are those of a link that are to be set, or that it had; the zero
@@ -59,32 +57,32 @@ type change struct {
 }
 
 // changes are what sets the attributes.
-func (a *attributes) changes(s *kernel.Sandbox, link netlink.Link) []change {
+func (a *attributes) changes(h *netlink.Handle, link netlink.Link) []change {
 	var list []change
 	add := func(name string, do func() error) { list = append(list, change{name, do}) }
 	if a.MAC != "" {
-		add("MAC "+a.MAC, func() error { return setMAC(s, link, a.MAC) })
+		add("MAC "+a.MAC, func() error { return setMAC(h, link, a.MAC) })
 	}
 	if a.Promisc != nil {
-		add("promisc", func() error { return onOff(*a.Promisc, s.SetPromiscOn, s.SetPromiscOff, link) })
+		add("promisc", func() error { return onOff(*a.Promisc, h.SetPromiscOn, h.SetPromiscOff, link) })
 	}
 	if a.MTU != 0 {
-		add(fmt.Sprintf("MTU %d", a.MTU), func() error { return s.LinkSetMTU(link, a.MTU) })
+		add(fmt.Sprintf("MTU %d", a.MTU), func() error { return h.LinkSetMTU(link, a.MTU) })
 	}
 	if a.Allmulti != nil {
 		add("allmulti", func() error {
-			return onOff(*a.Allmulti, s.LinkSetAllmulticastOn, s.LinkSetAllmulticastOff, link)
+			return onOff(*a.Allmulti, h.LinkSetAllmulticastOn, h.LinkSetAllmulticastOff, link)
 		})
 	}
 	if a.TxQLen != nil {
-		add(fmt.Sprintf("txQLen %d", *a.TxQLen), func() error { return s.LinkSetTxQLen(link, *a.TxQLen) })
+		add(fmt.Sprintf("txQLen %d", *a.TxQLen), func() error { return h.LinkSetTxQLen(link, *a.TxQLen) })
 	}
 	return list
 }
 
 // setMAC sets a MAC of the link's own length: of a longer one the kernel would
 // take a part.
-func setMAC(s *kernel.Sandbox, link netlink.Link, text string) error {
+func setMAC(h *netlink.Handle, link netlink.Link, text string) error {
 	mac, err := net.ParseMAC(text)
 	if err != nil {
 		return err
@@ -92,7 +90,7 @@ func setMAC(s *kernel.Sandbox, link netlink.Link, text string) error {
 	if have := link.Attrs().HardwareAddr; len(have) != 0 && len(have) != len(mac) {
 		return fmt.Errorf("it has %d bytes, not %d", len(mac), len(have))
 	}
-	return s.LinkSetHardwareAddr(link, mac)
+	return h.LinkSetHardwareAddr(link, mac)
 }
 
 func onOff(on bool, set, unset func(netlink.Link) error, link netlink.Link) error {
@@ -103,8 +101,8 @@ func onOff(on bool, set, unset func(netlink.Link) error, link netlink.Link) erro
 }
 
 // set sets them until one fails.
-func (a *attributes) set(s *kernel.Sandbox, link netlink.Link) error {
-	for _, c := range a.changes(s, link) {
+func (a *attributes) set(h *netlink.Handle, link netlink.Link) error {
+	for _, c := range a.changes(h, link) {
 		if err := c.do(); err != nil {
 			return fmt.Errorf("set %s of link %q: %w", c.name, link.Attrs().Name, err)
 		}
@@ -113,9 +111,9 @@ func (a *attributes) set(s *kernel.Sandbox, link netlink.Link) error {
 }
 
 // restore sets every one that can be set.
-func (a *attributes) restore(s *kernel.Sandbox, link netlink.Link) error {
+func (a *attributes) restore(h *netlink.Handle, link netlink.Link) error {
 	var errs []error
-	for _, c := range a.changes(s, link) {
+	for _, c := range a.changes(h, link) {
 		if err := c.do(); err != nil {
 			errs = append(errs, fmt.Errorf("restore %s of link %q: %w", c.name, link.Attrs().Name, err))
 		}

@@ -55,10 +55,11 @@ const (
 // testHost is a private host with one container.
 type testHost struct {
 	*testing.T
-	shared *plugin.Host
-	log    *bytes.Buffer
-	netns  *sandbox.Sandbox
-	inside *kernel.Sandbox
+	shared      *plugin.Host
+	log         *bytes.Buffer
+	netns       *sandbox.Sandbox
+	inside      *netlink.Handle
+	closeInside func() error
 }
 
 // newTestHost makes the container and its veth as a bridge plugin would.
@@ -83,14 +84,17 @@ func newTestHost(t *testing.T) *testHost {
 		})
 	})
 	require.NoError(t, err)
-	h.inside, err = kernel.OpenSandbox(h.netns.Path())
+	s, err := kernel.OpenSandbox(h.netns.Path())
+	require.NoError(t, err)
+	h.closeInside = s.Close
+	h.inside, err = s.Handle()
 	require.NoError(t, err)
 	return h
 }
 
 // clear takes everything away.
 func (h *testHost) clear() {
-	require.NoError(h, h.inside.Close())
+	require.NoError(h, h.closeInside())
 	require.NoError(h, h.netns.Destroy())
 	if link, err := netlink.LinkByName(testVeth); err == nil {
 		if err := netlink.LinkDel(link); !errors.Is(err, unix.ENODEV) {

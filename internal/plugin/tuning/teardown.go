@@ -39,14 +39,18 @@ func (b *backup) restoreIn(c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	link, err := s.LinkByName(c.IfName)
+	link, err := s.Link(c.IfName)
 	if kernel.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("find link %q: %w", c.IfName, err)
 	}
-	return b.restore(s, link)
+	h, err := s.Handle()
+	if err != nil {
+		return err
+	}
+	return b.restore(h, link)
 }
 
 // GC implements plugin.Plugin. Backups of the reference plugin name no network

@@ -59,7 +59,7 @@ func (t *tuning) Check(_ context.Context, c *plugin.Call) error {
 	if err := checkSysctls(s, want.sysctls, c.IfName); err != nil {
 		return err
 	}
-	link, err := s.LinkByName(c.IfName)
+	link, err := s.Link(c.IfName)
 	if err != nil {
 		return fmt.Errorf("find link %q: %w", c.IfName, err)
 	}

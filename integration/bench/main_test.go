@@ -1,0 +1,35 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/privhost"
+)
+
+func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
+
+// testWorld is a world with the reference plugins, which make builds.
+func testWorld(t *testing.T) *world {
+	t.Helper()
+	privhost.Require(t, "iptables", "nft")
+	plugins, err := filepath.Abs("../../bin/cni")
+	require.NoError(t, err)
+	require.FileExists(t, filepath.Join(plugins, "bridge"), "run make plugins")
+	return &world{plugins: plugins, module: "../..", progress: t.Logf}
+}
+
+func TestChoose(t *testing.T) {
+	all, err := choose("")
+	require.NoError(t, err)
+	require.Len(t, all, len(groups))
+	two, err := choose("burst,life")
+	require.NoError(t, err)
+	require.Equal(t, "burst", two[0].name)
+	require.Equal(t, "life", two[1].name)
+	_, err = choose("life,lief")
+	require.ErrorContains(t, err, "there is no measurement lief; there are life, ")
+}

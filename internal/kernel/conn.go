@@ -1,0 +1,167 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// conn is an rtnetlink socket for what every allocation needs. The kernel works
+// while it is sent to, so that the answers are there as soon as sending returns,
+// and nothing here waits but for another user of the socket. It is not known to
+// the runtime's poller: to be woken for every answer takes longer than most
+// requests do.
+type conn struct {
+	mu  sync.Mutex
+	fd  int
+	seq uint32
+}
+
+func openConn() (*conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, os.NewSyscallError("open rtnetlink", err)
+	}
+	// Errors need not repeat the message that they are about.
+	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1); err != nil {
+		return nil, errors.Join(os.NewSyscallError("open rtnetlink", err), unix.Close(fd))
+	}
+	return &conn{fd: fd}, nil
+}
+
+func (c *conn) close() error {
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd < 0 {
+		return nil
+	}
+	fd := c.fd
+	c.fd = -1
+	return unix.Close(fd)
+}
+
+// answerSize is the longest that the kernel makes.
+const answerSize = 32 << 10
+
+var answerBuffers = sync.Pool{New: func() any { return new([answerSize]byte) }}
+
+// exchange sends requests in one system call, and hands over the answers with the
+// index of their request. The kernel works through all of them, also after one
+// that fails.
+func (c *conn) exchange(requests []*nl.NetlinkRequest, each func(i int, payload []byte, errno unix.Errno)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd < 0 {
+		return os.ErrClosed
+	}
+	var out []byte
+	for i, r := range requests {
+		r.Seq = c.seq + uint32(i)
+		out = append(out, r.Serialize()...)
+	}
+	first := c.seq
+	c.seq += uint32(len(requests))
+	if _, err := unix.Write(c.fd, out); err != nil {
+		return os.NewSyscallError("send to rtnetlink", err)
+	}
+	in := answerBuffers.Get().(*[answerSize]byte)
+	defer answerBuffers.Put(in)
+	for left := len(requests); left > 0; {
+		n, _, err := unix.Recvfrom(c.fd, in[:], unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return os.NewSyscallError("read the answer of rtnetlink", err)
+		}
+		if err := eachMessage(in[:n], func(kind uint16, seq uint32, payload []byte) {
+			i := int(seq - first)
+			if i < 0 || i >= len(requests) { // an answer to an earlier request
+				return
+			}
+			left--
+			if kind == unix.NLMSG_ERROR {
+				each(i, nil, unix.Errno(-int32(binary.NativeEndian.Uint32(payload))))
+				return
+			}
+			each(i, payload, 0)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachMessage takes apart what was read.
+func eachMessage(data []byte, each func(kind uint16, seq uint32, payload []byte)) error {
+	for len(data) >= unix.SizeofNlMsghdr {
+		length := int(binary.NativeEndian.Uint32(data))
+		if length < unix.SizeofNlMsghdr+4 || length > len(data) {
+			return os.NewSyscallError("read the answer of rtnetlink", unix.EBADMSG)
+		}
+		each(binary.NativeEndian.Uint16(data[4:]), binary.NativeEndian.Uint32(data[8:]), data[unix.SizeofNlMsghdr:length])
+		data = data[min(len(data), nlAlign(length)):]
+	}
+	return nil
+}
+
+func nlAlign(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
+
+// get makes one request and returns a copy of its answer.
+func (c *conn) get(r *nl.NetlinkRequest) (answer []byte, err error) {
+	var failed unix.Errno
+	err = c.exchange([]*nl.NetlinkRequest{r}, func(_ int, payload []byte, errno unix.Errno) {
+		answer, failed = append([]byte(nil), payload...), errno
+	})
+	if err == nil && failed != 0 {
+		err = failed
+	}
+	return answer, err
+}
+
+// do makes one request that is only acknowledged.
+func (c *conn) do(r *nl.NetlinkRequest) error {
+	_, err := c.get(r)
+	return err
+}
+
+// Batch is changes that go to the kernel in one system call.
+type Batch struct {
+	requests []*nl.NetlinkRequest
+	labels   []string
+}
+
+func (b *Batch) add(label string, r *nl.NetlinkRequest) {
+	b.requests, b.labels = append(b.requests, r), append(b.labels, label)
+}
+
+// apply makes all changes, in order, also after one that fails. The error holds
+// all failures.
+func (c *conn) apply(b *Batch) error {
+	if len(b.requests) == 0 {
+		return nil
+	}
+	errs := make([]error, len(b.requests))
+	err := c.exchange(b.requests, func(i int, _ []byte, errno unix.Errno) {
+		if errno != 0 {
+			errs[i] = fmt.Errorf("%s: %w", b.labels[i], errno)
+		}
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// request starts one that is acknowledged.
+func request(kind, flags int) *nl.NetlinkRequest {
+	return nl.NewNetlinkRequest(kind, flags|unix.NLM_F_ACK)
+}
+
+// inquiry starts one that is answered.
+func inquiry(kind int) *nl.NetlinkRequest { return nl.NewNetlinkRequest(kind, 0) }
