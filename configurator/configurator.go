@@ -24,6 +24,7 @@ type Configurator struct {
 	cfg    Config
 	confs  *conflist.Dir
 	store  *record.Store
+	mark   string
 	exec   engine.Engine
 	native nativeEngine
 
@@ -54,6 +55,7 @@ func New(cfg Config) (*Configurator, error) {
 		cfg:    cfg,
 		confs:  conflist.New(cfg.ConfDir, embedded),
 		store:  record.Open(cfg.StateDir),
+		mark:   engine.Mark(cfg.StateDir),
 		exec:   cniexec.Engine{},
 		native: native.New(cfg.Logger, cfg.StateDir),
 		now:    time.Now,
@@ -164,7 +166,7 @@ func (c *Configurator) installed(r *record.Record) error {
 // request is a record as the engine wants it.
 func (c *Configurator) request(r *record.Record) (*engine.Request, error) {
 	req := &engine.Request{
-		ID: r.ID, Netns: r.Netns, Mark: engine.Mark(c.cfg.StateDir), Args: r.Args, Capabilities: r.Capabilities, InterfacePrefix: r.InterfacePrefix,
+		ID: r.ID, Netns: r.Netns, Mark: c.mark, Args: r.Args, Capabilities: r.Capabilities, InterfacePrefix: r.InterfacePrefix,
 	}
 	var types []string
 	for _, a := range r.Attachments {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/record"
 )
@@ -75,15 +77,24 @@ func publicRecord(r *record.Record) (*Record, error) {
 // statusOf selects the status from the recorded results. The selection is
 // deterministic, so it is not recorded itself.
 func statusOf(r *record.Record) (*Status, error) {
-	var results []networkResult
+	var results []*types100.Result
 	for _, a := range r.Attachments {
 		parsed, err := engine.ParseResult(a.Result)
 		if err != nil {
 			return nil, fmt.Errorf("allocation %q, network %q: %w", r.ID, a.Network, err)
 		}
-		results = append(results, networkResult{network: a.Network, ifName: a.IfName, netns: r.Netns, result: parsed})
+		results = append(results, parsed)
 	}
-	s, err := newStatus(results, r.Ports)
+	return statusFrom(r, results)
+}
+
+// statusFrom is the status of a record whose results are at hand.
+func statusFrom(r *record.Record, results []*types100.Result) (*Status, error) {
+	var list []networkResult
+	for i, a := range r.Attachments {
+		list = append(list, networkResult{network: a.Network, ifName: a.IfName, netns: r.Netns, result: results[i]})
+	}
+	s, err := newStatus(list, r.Ports)
 	if err != nil {
 		return nil, fmt.Errorf("allocation %q: %w", r.ID, err)
 	}

@@ -238,7 +238,7 @@ func (c *Configurator) add(ctx context.Context, r *record.Record) (*Status, erro
 	if err := errors.Join(err, keepResults(r, results)); err != nil {
 		return nil, err
 	}
-	status, err := statusOf(r)
+	status, err := statusFrom(r, results)
 	if err != nil {
 		return nil, err
 	}

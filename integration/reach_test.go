@@ -7,10 +7,12 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -28,6 +30,14 @@ func serve(t testing.TB, netns, protocol string, port int, name string) {
 	}
 	addr := fmt.Sprintf(":%d", port)
 	require.NoError(t, s.Do(func() error {
+		if protocol == "sctp" {
+			l, err := listenSCTP(port)
+			if err == nil {
+				t.Cleanup(func() { l.Close() })
+				go serveTCP(l, answer)
+			}
+			return err
+		}
 		if protocol == "udp" {
 			c, err := net.ListenPacket("udp", addr)
 			if err == nil {
@@ -67,8 +77,15 @@ func serveUDP(c net.PacketConn, answer func(net.Addr) []byte) {
 	}
 }
 
+// How long a question may take, and how long is waited for one that must not be
+// answered.
+const (
+	patience = 2 * time.Second
+	silence  = 500 * time.Millisecond
+)
+
 // ask connects from a namespace ("" is the host) and returns the answer.
-func ask(netns, protocol, addr string) (answer string, err error) {
+func ask(patience time.Duration, netns, protocol, addr string) (answer string, err error) {
 	in := func(fn func() error) error { return fn() }
 	if netns != "" {
 		s, err := sandbox.Open(netns)
@@ -79,9 +96,13 @@ func ask(netns, protocol, addr string) (answer string, err error) {
 		in = s.Do
 	}
 	err = in(func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		c, err := (&net.Dialer{}).DialContext(ctx, protocol, addr)
+		dial := (&net.Dialer{}).DialContext
+		if protocol == "sctp" {
+			dial = dialSCTP
+		}
+		c, err := dial(ctx, protocol, addr)
 		if err != nil {
 			return err
 		}
@@ -112,7 +133,7 @@ func requireAnswer(t testing.TB, netns, protocol, addr, name string) (from strin
 	t.Helper()
 	var errs []error
 	for range 5 {
-		answer, err := ask(netns, protocol, addr)
+		answer, err := ask(patience, netns, protocol, addr)
 		if err == nil {
 			var got string
 			_, err = fmt.Sscan(answer, &got, &from)
@@ -129,8 +150,23 @@ func requireAnswer(t testing.TB, netns, protocol, addr, name string) (from strin
 // requireSilence asks once and wants no answer.
 func requireSilence(t testing.TB, netns, protocol, addr string) {
 	t.Helper()
-	answer, err := ask(netns, protocol, addr)
+	answer, err := ask(silence, netns, protocol, addr)
 	require.Error(t, err, "%s %s answered %q", protocol, addr, answer)
+}
+
+// requireRefused asks and wants to be told that nobody is there. The first word
+// may be lost to a neighbour lookup.
+func requireRefused(t testing.TB, netns, protocol, addr string) {
+	t.Helper()
+	var answer string
+	var err error
+	for range 3 {
+		answer, err = ask(patience, netns, protocol, addr)
+		if !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
+	}
+	require.ErrorIs(t, err, unix.ECONNREFUSED, "%s %s from %q answered %q", protocol, addr, netns, answer)
 }
 
 func hostPort(a netip.Prefix, port int) string {

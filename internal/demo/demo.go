@@ -74,11 +74,12 @@ type demo struct {
 	summary Summary
 	answers []time.Duration
 
-	conf      *configurator.Configurator
-	before    *hostsnap.Snapshot
-	hadBridge bool
-	outside   *outside
-	allocs    []*allocation
+	conf          *configurator.Configurator
+	needsIPTables bool
+	before        *hostsnap.Snapshot
+	hadBridge     bool
+	outside       *outside
+	allocs        []*allocation
 }
 
 // up shows everything up to the moment when all is to go again. It stops at the

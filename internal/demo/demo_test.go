@@ -109,9 +109,11 @@ func TestOnARealHostOtherFilesAreOfNoConcern(t *testing.T) {
 	d := &demo{Options: Options{OnHost: true, Config: configurator.Config{StateDir: "/run/allocnet"}}}
 	foreign := "- file /run/other 0600 \"1\"\n+ file /run/other 0600 \"2\"\n+ file /run/allocnet-other/x 0600 \"\"\n"
 	own := "+ file /run/allocnet/leases/x 0600 \"\"\n+ netns /run/netns/x\n+ link allocdemo0 veth\n- address lo 127.0.0.1/8\n+ file /var/lib/cni/x 0600 \"\"\n"
-	require.Equal(t, own, d.ofConcern(foreign+own))
+	own += "-nft element ip allocnet host_ports 0600\n"
+	asked := "-nft element ip allocnet asked 0600000046a10000\n+nft element ip6 allocnet asked 0600000046a10000\n"
+	require.Equal(t, own, d.ofConcern(foreign+asked+own))
 	d.OnHost = false
-	require.Equal(t, foreign+own, d.ofConcern(foreign+own))
+	require.Equal(t, foreign+own, d.ofConcern(foreign+asked+own))
 }
 
 func TestNothingBeginsWithoutPlugins(t *testing.T) {
@@ -155,24 +157,6 @@ func TestFailureTakesDownWhatStands(t *testing.T) {
 		"destroy sandbox allocnet-demo-a", "remove the outside", "compare the host",
 	}, l.names(false))
 	require.NoError(t, sandbox.Validate(inTheWay.Path()), "what was there before stays")
-}
-
-func TestInterruptionIsTold(t *testing.T) {
-	privhost.Require(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	var l log
-	options := Options{Config: configurator.Config{StateDir: t.TempDir(), PluginDirs: []string{"/nonexistent"}}, Reporter: &l}
-	summary, err := Run(ctx, options)
-	require.ErrorIs(t, err, ErrInterrupted)
-	require.ErrorIs(t, err, context.Canceled)
-	require.True(t, summary.Interrupted)
-	require.True(t, summary.Clean)
-
-	summary, err = Run(t.Context(), options)
-	require.Error(t, err)
-	require.NotErrorIs(t, err, ErrInterrupted, "it failed by itself")
-	require.False(t, summary.Interrupted)
 }
 
 func TestCompareFindsWhatIsLeft(t *testing.T) {

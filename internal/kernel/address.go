@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -55,11 +56,52 @@ func (h *Host) AddAddress(index int, address *net.IPNet, flags int) error {
 
 // Addresses are those of a link of the sandbox, of both families.
 func (s *Sandbox) Addresses(index int) ([]netlink.Addr, error) {
-	h, err := s.Handle()
+	var list []netlink.Addr
+	err := retryDump(func() (err error) {
+		list = nil
+		return s.conn.dump(addressInquiry(), func(payload []byte) error {
+			a, of, err := parseAddress(payload)
+			if err == nil && of == index {
+				list = append(list, a)
+			}
+			return err
+		})
+	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list addresses of link %d: %w", index, err)
 	}
-	return addresses(h, index)
+	return list, nil
+}
+
+func addressInquiry() *nl.NetlinkRequest {
+	r := inquiry(unix.RTM_GETADDR)
+	r.Flags |= unix.NLM_F_DUMP
+	r.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
+	return r
+}
+
+// parseAddress reads an address and the index of its link.
+func parseAddress(payload []byte) (a netlink.Addr, index int, err error) {
+	m := nl.DeserializeIfAddrmsg(payload)
+	attrs, err := nl.ParseRouteAttr(payload[m.Len():])
+	if err != nil {
+		return a, 0, err
+	}
+	a.IPNet, a.Flags, a.Scope = &net.IPNet{}, int(m.IfAddrmsg.Flags), int(m.Scope)
+	for _, attr := range attrs {
+		switch attr.Attr.Type {
+		case unix.IFA_ADDRESS:
+			if a.IP == nil {
+				a.IP = attr.Value
+			}
+		case unix.IFA_LOCAL: // of a pair, ours
+			a.IP = attr.Value
+		case unix.IFA_FLAGS:
+			a.Flags = int(binary.NativeEndian.Uint32(attr.Value))
+		}
+	}
+	a.Mask = net.CIDRMask(int(m.Prefixlen), 8*len(a.IP))
+	return a, int(m.Index), nil
 }
 
 // Addresses are those of a link of the host, of both families. It reads those of

@@ -82,13 +82,13 @@ func (c *conn) exchange(requests []*nl.NetlinkRequest, each func(i int, payload 
 		if err != nil {
 			return os.NewSyscallError("read the answer of rtnetlink", err)
 		}
-		if err := eachMessage(in[:n], func(kind uint16, seq uint32, payload []byte) {
-			i := int(seq - first)
+		if err := eachMessage(in[:n], func(h header, payload []byte) {
+			i := int(h.seq - first)
 			if i < 0 || i >= len(requests) { // an answer to an earlier request
 				return
 			}
 			left--
-			if kind == unix.NLMSG_ERROR {
+			if h.kind == unix.NLMSG_ERROR {
 				each(i, nil, unix.Errno(-int32(binary.NativeEndian.Uint32(payload))))
 				return
 			}
@@ -100,14 +100,22 @@ func (c *conn) exchange(requests []*nl.NetlinkRequest, each func(i int, payload 
 	return nil
 }
 
+type header struct {
+	kind, flags uint16
+	seq         uint32
+}
+
 // eachMessage takes apart what was read.
-func eachMessage(data []byte, each func(kind uint16, seq uint32, payload []byte)) error {
+func eachMessage(data []byte, each func(h header, payload []byte)) error {
 	for len(data) >= unix.SizeofNlMsghdr {
 		length := int(binary.NativeEndian.Uint32(data))
 		if length < unix.SizeofNlMsghdr+4 || length > len(data) {
 			return os.NewSyscallError("read the answer of rtnetlink", unix.EBADMSG)
 		}
-		each(binary.NativeEndian.Uint16(data[4:]), binary.NativeEndian.Uint32(data[8:]), data[unix.SizeofNlMsghdr:length])
+		h := header{
+			kind: binary.NativeEndian.Uint16(data[4:]), flags: binary.NativeEndian.Uint16(data[6:]), seq: binary.NativeEndian.Uint32(data[8:]),
+		}
+		each(h, data[unix.SizeofNlMsghdr:length])
 		data = data[min(len(data), nlAlign(length)):]
 	}
 	return nil
@@ -125,6 +133,57 @@ func (c *conn) get(r *nl.NetlinkRequest) (answer []byte, err error) {
 		err = failed
 	}
 	return answer, err
+}
+
+// dump hands over every answer to a request for all of something. The error is
+// EINTR where something changed meanwhile: then some may be missing.
+func (c *conn) dump(r *nl.NetlinkRequest, each func(payload []byte) error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fd < 0 {
+		return os.ErrClosed
+	}
+	r.Seq = c.seq
+	c.seq++
+	if _, err := unix.Write(c.fd, r.Serialize()); err != nil {
+		return os.NewSyscallError("send to rtnetlink", err)
+	}
+	in := answerBuffers.Get().(*[answerSize]byte)
+	defer answerBuffers.Put(in)
+	var found error
+	for done := false; !done; {
+		n, _, err := unix.Recvfrom(c.fd, in[:], unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return os.NewSyscallError("read the answer of rtnetlink", err)
+		}
+		err = eachMessage(in[:n], func(h header, payload []byte) {
+			if h.seq != r.Seq {
+				return
+			}
+			if h.flags&unix.NLM_F_DUMP_INTR != 0 {
+				found = unix.EINTR
+			}
+			switch h.kind {
+			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+				done = true
+				if errno := int32(binary.NativeEndian.Uint32(payload)); errno != 0 {
+					found = unix.Errno(-errno)
+				}
+			default:
+				// The buffer is used again.
+				if err := each(append([]byte(nil), payload...)); err != nil && found == nil {
+					found = err
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return found
 }
 
 // do makes one request that is only acknowledged.

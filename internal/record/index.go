@@ -104,12 +104,14 @@ func (x index) enter(id string, c claim) error {
 	const enough = 100
 	var err error
 	for range enough {
-		switch x.part(c.thing, id) {
-		case c.part, everything:
-			return nil
-		case "":
-			err = unix.Symlink(c.part, x.claim(c.thing, id))
-		default:
+		err = unix.Symlink(c.part, x.claim(c.thing, id))
+		if errors.Is(err, fs.ErrExist) {
+			switch x.part(c.thing, id) {
+			case c.part, everything:
+				return nil
+			case "": // it went meanwhile
+				continue
+			}
 			err = x.widen(id, c)
 		}
 		if errors.Is(err, fs.ErrNotExist) {

@@ -90,8 +90,8 @@ func (e *Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result
 	return results, nil
 }
 
-// prepareSandbox brings loopback up, also where no plugin is named that does it,
-// and looks whether the names of the interfaces are free.
+// prepareSandbox brings loopback up, where no plugin is named that does it, and
+// looks whether the names of the interfaces are free.
 func prepareSandbox(exec *plugin.Exec, r *engine.Request) error {
 	s, err := exec.Sandbox(r.Netns)
 	if err != nil {
@@ -104,6 +104,13 @@ func prepareSandbox(exec *plugin.Exec, r *engine.Request) error {
 		}
 		if !kernel.IsNotFound(err) {
 			return err
+		}
+	}
+	for _, a := range r.Attachments {
+		for _, p := range a.List.Plugins {
+			if p.Network.Type == "loopback" {
+				return nil
+			}
 		}
 	}
 	return s.SetUp(kernel.Loopback)
