@@ -243,8 +243,8 @@ func (c *Configurator) add(ctx context.Context, r *record.Record) (*Status, erro
 		return nil, err
 	}
 	ready := *r
-	ready.Phase = record.Ready
-	if err := c.put(&ready); err != nil {
+	ready.Phase, ready.Updated = record.Ready, c.now()
+	if err := c.store.Update(&ready); err != nil {
 		return nil, err
 	}
 	return status, nil

@@ -297,6 +297,37 @@ func logger(w io.Writer) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{Output: w, Level: hclog.Info})
 }
 
+// setSysctls gives sysctls of a namespace ("" is the host) values until the test
+// ends.
+func setSysctls(t testing.TB, netns string, values map[string]string) {
+	t.Helper()
+	for name, value := range values {
+		var before []byte
+		within(t, netns, func() (err error) {
+			if before, err = os.ReadFile("/proc/sys/" + name); err != nil {
+				return err
+			}
+			return os.WriteFile("/proc/sys/"+name, []byte(value), 0)
+		})
+		if netns == "" {
+			t.Cleanup(func() { require.NoError(t, os.WriteFile("/proc/sys/"+name, before, 0)) })
+		}
+	}
+}
+
+// within runs a function in a namespace; "" is the host.
+func within(t testing.TB, netns string, fn func() error) {
+	t.Helper()
+	if netns == "" {
+		require.NoError(t, fn())
+		return
+	}
+	s, err := sandbox.Open(netns)
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.Do(fn))
+}
+
 // mtuOf is the MTU of a link in the namespace of the thread.
 func mtuOf(t testing.TB, name string) int {
 	t.Helper()

@@ -3,7 +3,6 @@ package integration
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -14,45 +13,47 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// unlimited lets the host and the outside machine say at once, and every time,
-// that nobody has a port.
-var unlimited = []string{"net/ipv4/icmp_ratelimit", "net/ipv6/icmp/ratelimit"}
+// quick is a host on which nobody waits: it says every time that nobody has a port,
+// and uses its link-local addresses at once.
+var quick = map[string]string{
+	"net/ipv4/icmp_ratelimit":          "0",
+	"net/ipv6/icmp/ratelimit":          "0",
+	"net/ipv6/conf/default/accept_dad": "0",
+}
 
 // TestMatrix reaches an allocation on every way that its host ports have, and on
-// none that they do not have. Both engines give the same answers.
+// none that they do not have. All engines and layouts give the same answers.
 func TestMatrix(t *testing.T) {
 	each(t, []way{execTables, execNFT, native, nativeTables, nativeNFT}, func(t *testing.T, w way) {
-		tested := map[string]families{"v4": v4Only, "v6": v6Only, "dual": dual}
-		if w != execTables && w != native { // the other layouts
-			delete(tested, "v4")
-			delete(tested, "v6")
-		}
 		for _, main := range []string{"bridge", "ptp"} {
-			for name, f := range tested {
-				t.Run(main+" "+name, func(t *testing.T) { testMatrix(t, w, main, f) })
+			for name, f := range map[string]families{"v4": v4Only, "v6": v6Only, "dual": dual} {
+				t.Run(main+" "+name, func(t *testing.T) { testMatrix(newHost(t, w.engine), w, main, f) })
 			}
 		}
 	})
 }
 
-func testMatrix(t *testing.T, w way, main string, f families) {
-	h := newHost(t, w.engine)
+// testMatrix sets an allocation with every kind of host port up beside another,
+// asks for all of them, and takes both down.
+func testMatrix(h *host, w way, main string, f families) {
+	t := h.t
 	h.network("net", chain(main, f, w.backend)...)
-	m := &matrix{host: h, a: h.alloc("alloc-a"), b: h.alloc("alloc-b")}
+	m := &matrix{host: h, way: w, a: h.alloc("alloc-a"), b: h.alloc("alloc-b")}
+	for _, netns := range []string{"", m.a.Netns, m.b.Netns} {
+		setSysctls(t, netns, quick)
+	}
 	m.a.Ports = published()
 	m.statusA, m.statusB = h.setUp(m.a), h.setUp(m.b)
-	m.quicken()
 	m.serve()
+	if !sctpSockets() {
+		t.Log("this kernel has no SCTP sockets: of SCTP, only the rules are looked at")
+	}
 	for _, s := range sides(f, m.statusA, m.statusB) {
-		for _, protocol := range []string{"tcp", "udp", "sctp"} {
-			if protocol == "sctp" && !sctpSockets() {
-				t.Log("this kernel has no SCTP sockets: no packets, only the rules are looked at")
-				continue
-			}
+		for _, protocol := range spoken() {
 			m.ask(protocol, s)
 			m.askDirectly(protocol, s)
 		}
-		m.requireRules(w, "sctp", s)
+		m.requireRules("sctp", s)
 	}
 	require.NoError(t, h.Check(h.ctx(), m.a))
 	require.NoError(t, h.Check(h.ctx(), m.b))
@@ -63,9 +64,18 @@ func testMatrix(t *testing.T, w way, main string, f families) {
 	}
 }
 
+// spoken are the protocols that the kernel has sockets for.
+func spoken() []string {
+	if sctpSockets() {
+		return []string{"tcp", "udp", "sctp"}
+	}
+	return []string{"tcp", "udp"}
+}
+
 // matrix is an allocation with published ports and its neighbour.
 type matrix struct {
 	*host
+	way
 	a, b             configurator.Allocation
 	statusA, statusB *configurator.Status
 }
@@ -75,7 +85,7 @@ func published() []portmap.Port {
 	ports := []portmap.Port{
 		{Label: "plain", Value: 8080, To: 80},
 		{Label: "host IP", Value: 9090, To: 80, HostIP: host4b.Addr().String()},
-		{Label: "host IPv6", Value: 9090, To: 80, HostIP: host6b.Addr().String()},
+		{Label: "host IPv6", Value: 9091, To: 80, HostIP: host6b.Addr().String()},
 		{Label: "wildcard", Value: 9191, To: 80, HostIP: "0.0.0.0"},
 		{Label: "IPv6 wildcard", Value: 9192, To: 80, HostIP: "::"},
 		{Label: "loopback", Value: 9393, To: 80, HostIP: "127.0.0.1"},
@@ -89,9 +99,12 @@ func published() []portmap.Port {
 	return ports
 }
 
-// side is what one address family has of everything.
+// side is what one address family has of everything. No packet of the loopback's
+// leaves it over IPv6, so that host ports are not those of ::1.
 type side struct {
 	a, b, gateway, host, second, loopback, outside netip.Addr
+	// sourceTo is the source that the host takes for each of its addresses, or gets.
+	sourceTo map[netip.Addr]netip.Addr
 }
 
 func sides(f families, a, b *configurator.Status) []side {
@@ -105,29 +118,24 @@ func sides(f families, a, b *configurator.Status) []side {
 	if f.v6 != "" {
 		sides = append(sides, side{
 			a: netip.MustParseAddr(a.AddressIPv6), b: netip.MustParseAddr(b.AddressIPv6), gateway: netip.MustParseAddr("fd00:99::1"),
-			host: host6.Addr(), second: host6b.Addr(), loopback: netip.IPv6Loopback(), outside: outside6.Addr(),
+			host: host6.Addr(), second: host6b.Addr(), outside: outside6.Addr(),
 		})
 	}
-	return sides
-}
-
-// quicken takes away the bound on refusals.
-func (m *matrix) quicken() {
-	m.t.Helper()
-	for _, name := range unlimited {
-		require.NoError(m.t, os.WriteFile("/proc/sys/"+name, []byte("0"), 0))
+	for i := range sides {
+		s := &sides[i]
+		s.sourceTo = map[netip.Addr]netip.Addr{s.host: s.host, s.second: s.second, s.gateway: s.gateway, s.loopback: s.gateway}
+		if s.second.Is4() {
+			s.sourceTo[s.second] = s.host // the first of the subnet
+		}
 	}
+	return sides
 }
 
 // serve has a server on every port that a host port leads to, which answers with
 // that port.
 func (m *matrix) serve() {
 	m.t.Helper()
-	protocols := []string{"tcp", "udp"}
-	if sctpSockets() {
-		protocols = append(protocols, "sctp")
-	}
-	for _, protocol := range protocols {
+	for _, protocol := range spoken() {
 		for _, port := range []int{80, 7000, 7001, 7002, 7003, 7004} {
 			serve(m.t, m.a.Netns, protocol, port, fmt.Sprint(port))
 		}
@@ -141,19 +149,23 @@ func (m *matrix) serve() {
 func (m *matrix) ask(protocol string, s side) {
 	m.t.Helper()
 	everywhere := []netip.Addr{s.host, s.second, s.gateway}
+	here := everywhere
+	if s.loopback.IsValid() {
+		here = append(here, s.loopback)
+	}
 	from := []struct {
 		name, netns string
 		to          []netip.Addr
 		seen        func(to netip.Addr) netip.Addr // by the server
 	}{
 		{"outside", m.outside.Path(), everywhere[:2], func(netip.Addr) netip.Addr { return s.outside }},
-		{"host", "", append(everywhere, s.loopback), func(to netip.Addr) netip.Addr {
-			if to == s.loopback {
-				return s.gateway
+		{"host", "", here, func(to netip.Addr) netip.Addr { return s.sourceTo[to] }},
+		{"neighbour", m.b.Netns, everywhere, func(netip.Addr) netip.Addr {
+			if m.backend == "nftables" { // that layout changes only what it has to
+				return s.b
 			}
-			return to
+			return s.gateway
 		}},
-		{"neighbour", m.b.Netns, everywhere, func(netip.Addr) netip.Addr { return s.gateway }},
 		{"itself", m.a.Netns, everywhere, func(netip.Addr) netip.Addr { return s.gateway }},
 	}
 	for _, p := range append(published(), portmap.Port{Label: "unmapped", Value: 8081, HostIP: "198.51.100.1"}) {
@@ -190,7 +202,7 @@ func (m *matrix) askDirectly(protocol string, s side) {
 }
 
 // requireRules looks for the rules of a protocol as text.
-func (m *matrix) requireRules(w way, protocol string, s side) {
+func (m *matrix) requireRules(protocol string, s side) {
 	m.t.Helper()
 	family, iptables, target := "ip", "iptables", s.a.String()
 	if s.a.Is6() {
@@ -198,9 +210,9 @@ func (m *matrix) requireRules(w way, protocol string, s side) {
 	}
 	list, rule := iptables+" -t nat -S", "-p %s -m %[1]s --dport %d -j DNAT --to-destination "+target+":%d"
 	switch {
-	case w == native:
+	case m.way == native:
 		list, rule = "nft list table "+family+" allocnet", `%s . %d comment "allocnet:net/alloc-a/eth0" : `+s.a.String()+" . %d"
-	case w.backend == "nftables":
+	case m.backend == "nftables":
 		list, rule = "nft list table "+family+" cni_hostport", "%s dport %d dnat to "+target+":%d"
 	}
 	fields := strings.Fields(list)

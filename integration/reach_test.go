@@ -81,7 +81,7 @@ func serveUDP(c net.PacketConn, answer func(net.Addr) []byte) {
 // answered.
 const (
 	patience = 2 * time.Second
-	silence  = 500 * time.Millisecond
+	silence  = 300 * time.Millisecond
 )
 
 // ask connects from a namespace ("" is the host) and returns the answer.

@@ -61,11 +61,29 @@ func (l *lives) live(ctx context.Context, sys system, s *slot) error {
 	return timed(&l.dels, func() error { return sys.del(ctx, s) })
 }
 
-// spare is how many slots a measurement of single allocations uses by turns.
-const spare = 8
+// block measures ADDs one after the other, then DELs one after the other. After
+// a single operation, and the wait of its DEL, whatever comes next runs cold:
+// that would measure the machine's caches.
+func (l *lives) block(ctx context.Context, sys system, slots []*slot) error {
+	for _, s := range slots {
+		if err := timed(&l.adds, func() error { return sys.add(ctx, s) }); err != nil {
+			return err
+		}
+	}
+	for _, s := range slots {
+		if err := timed(&l.dels, func() error { return sys.del(ctx, s) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-// liveTurns measures single allocations of systems, in turns. A first one of
-// each, which makes what the network itself has, is not counted.
+// spare is how many slots a measurement of single allocations uses by turns.
+const spare = 10
+
+// liveTurns measures single allocations of systems, in turns: of a fast system
+// some in a row, of a slow one each by itself. A first one of each, which makes
+// what the network itself has, is not counted.
 func liveTurns(ctx context.Context, systems []system, slots []*slot, z rounds) (map[string]*lives, error) {
 	measured := map[string]*lives{}
 	var turns []turn
@@ -75,15 +93,15 @@ func liveTurns(ctx context.Context, systems []system, slots []*slot, z rounds) (
 		}
 		m := &lives{}
 		measured[sys.name()] = m
-		every := 1
+		one := turn{1, func(int) error { return m.block(ctx, sys, slots) }}
 		if slow(sys) {
-			every = z.slowEvery()
+			one = turn{max(1, z.slowEvery()/len(slots)), func(round int) error {
+				return m.live(ctx, sys, slots[round%len(slots)])
+			}}
 		}
-		turns = append(turns, turn{every, func(round int) error {
-			return m.live(ctx, sys, slots[round%len(slots)])
-		}})
+		turns = append(turns, one)
 	}
-	return measured, takeTurns(ctx, z.fast, turns)
+	return measured, takeTurns(ctx, max(1, z.fast/len(slots)), turns)
 }
 
 // rounds are the numbers of samples of fast and slow systems.

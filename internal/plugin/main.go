@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/allocnet/allocnet/internal/pluginexec"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // Main answers as the plugin binary of that name, on stdin, stdout and in the
@@ -28,7 +29,7 @@ func Main(name string, plugins map[string]Factory) int {
 	}
 	m := &multicall{name: name, plugins: plugins}
 	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
-		Add: m.serve, Del: m.serve, Check: m.serve, GC: m.serve, Status: m.serve,
+		Add: m.add, Del: m.serve, Check: m.serve, GC: m.serve, Status: m.serve,
 	}, version.All, "CNI "+name+" plugin of allocnet")
 	if err == nil {
 		return 0
@@ -43,6 +44,16 @@ func Main(name string, plugins map[string]Factory) int {
 type multicall struct {
 	name    string
 	plugins map[string]Factory
+}
+
+// add refuses the host's own namespace. So does skel, but after the work is done
+// and its result printed: then nobody undoes it.
+func (m *multicall) add(args *skel.CmdArgs) error {
+	override := args.NetnsOverride == "1" || strings.EqualFold(args.NetnsOverride, "true")
+	if !override && errors.Is(sandbox.Validate(args.Netns), sandbox.ErrHostNamespace) {
+		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the network namespace of the plugin itself", args.Netns)
+	}
+	return m.serve(args)
 }
 
 // serve runs the command of the environment, and prints its result.

@@ -100,15 +100,21 @@ func decode(data []byte) (*Record, error) {
 // Put writes a record whole, and makes sure that what it claims is in the index.
 // It does not ask whether another record claims the same: see Claim.
 func (s *Store) Put(r *Record) error {
-	r.Version = Version
-	data, err := encode(r)
-	if err != nil {
-		return fmt.Errorf("encode record of allocation %q: %w", r.ID, err)
-	}
 	for _, c := range claimsOf(r.Netns, r.Ports) {
 		if err := s.claims.enter(r.ID, c); err != nil {
 			return err
 		}
+	}
+	return s.Update(r)
+}
+
+// Update writes a record whole whose claims are those of the one that it takes
+// the place of.
+func (s *Store) Update(r *Record) error {
+	r.Version = Version
+	data, err := encode(r)
+	if err != nil {
+		return fmt.Errorf("encode record of allocation %q: %w", r.ID, err)
 	}
 	err = replaceFile(s.file(r.ID), s.draft(r.ID), data)
 	if errors.Is(err, fs.ErrNotExist) { // somebody swept the state directory

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/pluginexec"
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+type object = map[string]any
+
+// network is a list of plugins as a runtime reads it.
+func network(t testing.TB, cniVersion string, plugins ...object) *libcni.NetworkConfigList {
+	t.Helper()
+	data, err := json.Marshal(object{"cniVersion": cniVersion, "name": "net", "plugins": plugins})
+	require.NoError(t, err)
+	list, err := libcni.NetworkConfFromBytes(data)
+	require.NoError(t, err)
+	return list
+}
+
+func bridged(dataDir string) object {
+	return object{"type": "bridge", "bridge": "br0", "isGateway": true, "ipMasq": true, "capabilities": object{"mac": true}, "ipam": object{
+		"type": "host-local", "dataDir": dataDir, "ranges": []any{[]any{object{"subnet": "10.9.0.0/24"}}, []any{object{"subnet": "fd00:9::/64"}}},
+		"routes": []any{object{"dst": "0.0.0.0/0"}},
+	}}
+}
+
+var (
+	aFirewall = object{"type": "firewall"}
+	// The rest of a chain, after the bridge and the firewall.
+	rest = []object{
+		{"type": "portmap", "snat": true, "capabilities": object{"portMappings": true}},
+		{"type": "bandwidth", "capabilities": object{"bandwidth": true}},
+		{"type": "tuning", "sysctl": object{"net.ipv4.conf.IFNAME.arp_filter": "1"}, "mtu": 1400},
+	}
+)
+
+// runtime is libcni, as runtimes call it.
+func runtime(t testing.TB, dirs ...string) *libcni.CNIConfig {
+	return libcni.NewCNIConfigWithCacheDir(dirs, t.TempDir(), &pluginexec.Exec{})
+}
+
+func attachment(id, netns string) *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: id, NetNS: netns, IfName: "eth0", CapabilityArgs: object{
+		"portMappings": []object{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}},
+		"bandwidth":    object{"ingressRate": 1000000, "ingressBurst": 1000000},
+		"mac":          askedMAC,
+	}}
+}
+
+const askedMAC = "02:aa:00:00:00:01"
+
+var random = regexp.MustCompile(`(?:veth|bwp)[0-9a-z]+|(?:[0-9a-f]{2}:){5}[0-9a-f]{2}`)
+
+// text is a result without what is random, and the namespace.
+func text(t testing.TB, r types.Result, a *libcni.RuntimeConf) string {
+	t.Helper()
+	data, err := json.MarshalIndent(r, "", " ")
+	require.NoError(t, err)
+	return strings.ReplaceAll(random.ReplaceAllStringFunc(string(data), func(s string) string {
+		switch {
+		case s == askedMAC:
+			return s
+		case s[2] == ':':
+			return "MAC"
+		}
+		return s[:3] + "RANDOM"
+	}), a.NetNS, "NETNS")
+}
+
+// TestChain has a runtime do an allocation's life with the links, in every
+// version, and with the reference plugins. What results is the same, each CHECK
+// accepts it, and nothing is left.
+func TestChain(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables")
+	for _, v := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+		t.Run(v, func(t *testing.T) {
+			plugins := func(dir string) []object {
+				list := []object{{"type": "loopback"}, bridged(t.TempDir())}
+				if since(t, v, "0.4.0") || dir == links { // the reference firewall is not made for less
+					list = append(list, aFirewall)
+				}
+				return append(list, rest...)
+			}
+			want := life(t, reference, network(t, v, plugins(reference)...))
+			require.Equal(t, want, life(t, links, network(t, v, plugins(links)...)))
+			require.Contains(t, want, fmt.Sprintf(`"cniVersion": %q`, v))
+		})
+	}
+}
+
+func since(t testing.TB, v, other string) bool {
+	t.Helper()
+	is, err := version.GreaterThanOrEqualTo(v, other)
+	require.NoError(t, err)
+	return is
+}
+
+// life is ADD, CHECK, STATUS, DEL and DEL again, and GC.
+func life(t *testing.T, dir string, list *libcni.NetworkConfigList) string {
+	t.Helper()
+	cni, ctx := runtime(t, dir), t.Context()
+	before, err := hostsnap.Take(hostsnap.Options{})
+	require.NoError(t, err)
+	s, err := sandbox.Create("web")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Destroy() }) // which has been done where nothing failed
+	a := attachment("web", s.Path())
+
+	result, err := cni.AddNetworkList(ctx, list, a)
+	require.NoError(t, err)
+	requireAddress(t, s, result)
+	if since(t, list.CNIVersion, "0.4.0") {
+		require.NoError(t, cni.CheckNetworkList(ctx, list, a))
+	}
+	require.NoError(t, cni.GetStatusNetworkList(ctx, list))
+	require.NoError(t, cni.DelNetworkList(ctx, list, a))
+	require.NoError(t, cni.DelNetworkList(ctx, list, a), "again")
+	require.NoError(t, cni.GCNetworkList(ctx, list, &libcni.GCArgs{}))
+	require.NoError(t, s.Destroy())
+	require.NoError(t, cni.DelNetworkList(ctx, list, a), "without the namespace")
+
+	after, err := hostsnap.Take(hostsnap.Options{Persistent: true})
+	require.NoError(t, err)
+	require.Empty(t, hostsnap.Diff(before, after), dir)
+	return text(t, result, a)
+}
+
+// requireAddress finds the result's first address in the sandbox.
+func requireAddress(t *testing.T, s *sandbox.Sandbox, result types.Result) {
+	t.Helper()
+	r, err := types100.NewResultFromResult(result)
+	require.NoError(t, err)
+	address, ok := netip.AddrFromSlice(r.IPs[0].Address.IP)
+	require.True(t, ok)
+	require.Contains(t, addresses(t, s), address.Unmap())
+}
+
+// TestDelWithoutNamespace is a host on which the namespace goes first.
+func TestDelWithoutNamespace(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables")
+	list := network(t, "1.0.0", append([]object{{"type": "loopback"}, bridged(t.TempDir()), aFirewall}, rest...)...)
+	before, err := hostsnap.Take(hostsnap.Options{})
+	require.NoError(t, err)
+	s, err := sandbox.Create("web")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Destroy() }) // which has been done where nothing failed
+	cni, a := runtime(t, links), attachment("web", s.Path())
+	_, err = cni.AddNetworkList(t.Context(), list, a)
+	require.NoError(t, err)
+	require.NoError(t, s.Destroy())
+	require.NoError(t, cni.DelNetworkList(t.Context(), list, a))
+	after, err := hostsnap.Take(hostsnap.Options{Persistent: true})
+	require.NoError(t, err)
+	require.Empty(t, hostsnap.Diff(before, after))
+}
+
+// TestGC takes away what belongs to no valid attachment of a network, and leaves
+// the rest.
+func TestGC(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables")
+	dataDir := t.TempDir()
+	list := network(t, "1.1.0", bridged(dataDir), aFirewall)
+	cni := runtime(t, links)
+	for _, id := range []string{"kept", "stale"} {
+		a := attachment(id, namespace(t, id))
+		a.CapabilityArgs = nil
+		_, err := cni.AddNetworkList(t.Context(), list, a)
+		require.NoError(t, err)
+	}
+	require.NoError(t, runtime(t, links).GCNetworkList(t.Context(), list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "kept", IfName: "eth0"}}}))
+	require.Equal(t, []string{"10.9.0.2", "fd00:9::2"}, leases(t, dataDir))
+	require.NoError(t, runtime(t, links).GCNetworkList(t.Context(), list, &libcni.GCArgs{}))
+	require.Empty(t, leases(t, dataDir))
+}
+
+// leases are the addresses that are given away.
+func leases(t testing.TB, dataDir string) (list []string) {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(dataDir, "net"))
+	require.NoError(t, err)
+	for _, e := range entries {
+		if _, err := netip.ParseAddr(e.Name()); err == nil {
+			list = append(list, e.Name())
+		}
+	}
+	return list
+}
+
+// TestForeignIPAM has a bridge plugin call an IPAM plugin that is not of its kind.
+func TestForeignIPAM(t *testing.T) {
+	privhost.Require(t)
+	var texts []string
+	for _, dir := range []string{reference, links} {
+		mixed := t.TempDir()
+		require.NoError(t, os.Symlink(filepath.Join(dir, "bridge"), filepath.Join(mixed, "bridge")))
+		require.NoError(t, fakeplugin.Install(mixed, "leaser"))
+		log := filepath.Join(mixed, "log")
+		list := network(t, "1.0.0", object{"type": "bridge", "bridge": "br0", "ipam": object{"type": "leaser"}, "fake": fakeplugin.Config{
+			Log: log, On: map[string]fakeplugin.Behaviour{
+				"ADD": {Result: json.RawMessage(`{"cniVersion":"1.0.0","ips":[{"address":"10.9.0.7/24"}],"dns":{}}`)},
+			},
+		}})
+		a := attachment("web", namespace(t, fmt.Sprintf("foreign-%d", len(texts))))
+		a.Args = [][2]string{{"IgnoreUnknown", "1"}, {"K8S", "x"}}
+		cni := runtime(t, mixed)
+		result, err := cni.AddNetworkList(t.Context(), list, a)
+		require.NoError(t, err)
+		require.NoError(t, cni.CheckNetworkList(t.Context(), list, a))
+		require.NoError(t, cni.DelNetworkList(t.Context(), list, a))
+
+		calls, err := fakeplugin.Calls(log)
+		require.NoError(t, err)
+		var commands []string
+		for _, c := range calls {
+			commands = append(commands, c.Command)
+			require.Equal(t, []string{"web", a.NetNS, "eth0", "IgnoreUnknown=1;K8S=x"}, []string{c.ID, c.Netns, c.IfName, c.Args}, c.Command)
+			require.Contains(t, string(c.Stdin), `"leaser"`)
+		}
+		require.Equal(t, []string{"ADD", "CHECK", "DEL"}, commands, dir)
+		texts = append(texts, text(t, result, a))
+	}
+	require.Equal(t, texts[0], texts[1])
+	require.Contains(t, texts[0], "10.9.0.7/24")
+}
+
+// TestIPAMOfTheReferenceBridge is host-local of ours, which the reference plugin
+// calls.
+func TestIPAMOfTheReferenceBridge(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables")
+	mixed, dataDir := t.TempDir(), t.TempDir()
+	require.NoError(t, os.Symlink(filepath.Join(reference, "bridge"), filepath.Join(mixed, "bridge")))
+	require.NoError(t, os.Symlink(filepath.Join(links, "host-local"), filepath.Join(mixed, "host-local")))
+	var texts []string
+	for i, dir := range []string{reference, mixed} {
+		list := network(t, "1.0.0", bridged(dataDir))
+		a := attachment("web", namespace(t, fmt.Sprintf("ipam-%d", i)))
+		cni := runtime(t, dir)
+		result, err := cni.AddNetworkList(t.Context(), list, a)
+		require.NoError(t, err)
+		require.Len(t, leases(t, dataDir), 2)
+		require.NoError(t, cni.CheckNetworkList(t.Context(), list, a))
+		require.NoError(t, cni.DelNetworkList(t.Context(), list, a))
+		require.Empty(t, leases(t, dataDir))
+		texts = append(texts, text(t, result, a))
+		require.NoError(t, os.RemoveAll(filepath.Join(dataDir, "net")))
+	}
+	require.Equal(t, texts[0], texts[1])
+}

@@ -1,0 +1,141 @@
+package integration
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// golden is a configuration, and an allocation with these ports on it. The result
+// and the rules are in testdata/golden/<name>.txt.
+type golden struct {
+	main  string
+	f     families
+	ports []portmap.Port
+	// change edits the plugins, by type.
+	change func(plugins map[string]map[string]any)
+	more   []map[string]any // plugins at the end of the chain
+}
+
+var goldens = map[string]golden{
+	"bridge": {main: "bridge", f: v4Only, ports: []portmap.Port{{Value: 8080, To: 80}}},
+	"bridge-host-ips": {main: "bridge", f: dual, ports: []portmap.Port{
+		{Value: 8080, To: 80, HostIP: "127.0.0.1", Protocols: []string{"tcp"}},
+		{Value: 8080, To: 80, HostIP: host4.Addr().String(), Protocols: []string{"tcp"}},
+		{Value: 8080, To: 80, HostIP: host6.Addr().String(), Protocols: []string{"sctp"}},
+		{Value: 9090, HostIP: "0.0.0.0", Protocols: []string{"udp"}},
+		{Value: 9090, HostIP: "::", Protocols: []string{"tcp"}},
+	}},
+	"ptp": {main: "ptp", f: dual, ports: []portmap.Port{{Value: 8080, To: 80}, {Value: 8081, Protocols: []string{"sctp"}}}},
+	"no-snat": {
+		main: "bridge", f: dual, ports: []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"tcp"}}},
+		change: func(plugins map[string]map[string]any) {
+			plugins["portmap"]["snat"], plugins["bridge"]["ipMasq"] = false, false
+		},
+	},
+	"masquerade-all": {
+		main: "bridge", f: dual, ports: []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"tcp"}}},
+		change: func(plugins map[string]map[string]any) { plugins["portmap"]["masqAll"] = true },
+	},
+	"isolated": {
+		main: "bridge", f: dual,
+		change: func(plugins map[string]map[string]any) { plugins["firewall"]["ingressPolicy"] = "isolated" },
+	},
+	"bandwidth-tuning": {main: "ptp", f: v4Only, more: []map[string]any{
+		{"type": "bandwidth", "ingressRate": 8_000_000, "ingressBurst": 800_000, "egressRate": 8_000_000, "egressBurst": 800_000},
+		{"type": "tuning", "mtu": 1400, "mac": chosenMAC, "sysctl": map[string]string{"net.core.somaxconn": "500"}},
+	}},
+}
+
+// TestGolden compares all that the native engine leaves of a set-up with text.
+func TestGolden(t *testing.T) {
+	privhost.Require(t, "nft")
+	for name, g := range goldens {
+		t.Run(name, func(t *testing.T) {
+			got := g.text(t)
+			file := filepath.Join("testdata", "golden", name+".txt")
+			if *update {
+				require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
+				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+			}
+			want, err := os.ReadFile(file)
+			require.NoError(t, err, "-update writes it")
+			require.Equal(t, string(want), got)
+		})
+	}
+}
+
+// text is the result and the rules of a set-up on a fresh host.
+func (g golden) text(t *testing.T) string {
+	h := newHost(t, configurator.EngineNative)
+	plugins := append(chain(g.main, g.f, ""), g.more...)
+	if g.change != nil {
+		byType := map[string]map[string]any{}
+		for _, p := range plugins {
+			byType[p["type"].(string)] = p
+		}
+		g.change(byType)
+	}
+	h.network("net", plugins...)
+	a := h.alloc("golden")
+	a.Ports = g.ports
+	h.setUp(a)
+	r, err := h.Get(a.ID)
+	require.NoError(t, err)
+	require.Equal(t, configurator.EngineNative, r.Engine)
+	var b bytes.Buffer
+	b.WriteString("# CNI result\n")
+	require.NoError(t, json.Indent(&b, r.Networks[0].Result, "", "  "))
+	for _, command := range []string{"nft list table ip allocnet", "nft list table ip6 allocnet", "iptables -S", "ip6tables -S"} {
+		fmt.Fprintf(&b, "\n# %s\n", command)
+		fields := strings.Fields(command)
+		out, err := exec.Command(fields[0], fields[1:]...).Output()
+		if g.f.v6 == "" && strings.Contains(command, "ip6 ") {
+			require.Error(t, err, "no table without an address")
+			out, err = []byte("no table\n"), nil
+		}
+		require.NoError(t, err, command)
+		b.WriteString(sorted(string(out)))
+	}
+	h.tearDown(a)
+	return anyMAC.ReplaceAllStringFunc(b.String(), func(mac string) string {
+		if strings.Contains(mac, chosenMAC) {
+			return mac
+		}
+		return `"mac": "(any)"`
+	})
+}
+
+// chosenMAC is the one that a configuration asks for; all others are different
+// every time.
+const chosenMAC = "02:00:00:00:00:07"
+
+var anyMAC = regexp.MustCompile(`"mac": "[^"]*"`)
+
+// sorted puts the elements of sets, one on each line, in one order: which one the
+// kernel lists them in is its own affair.
+func sorted(rules string) string {
+	elements := regexp.MustCompile(`(?s)elements = \{ .*? \}\n`)
+	return elements.ReplaceAllStringFunc(rules, func(list string) string {
+		list = strings.TrimSuffix(strings.TrimPrefix(list, "elements = { "), " }\n")
+		lines := regexp.MustCompile(`,\s+`).Split(list, -1)
+		slices.Sort(lines)
+		return "elements = { " + strings.Join(lines, ",\n\t\t\t     ") + " }\n"
+	})
+}

@@ -1,0 +1,97 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// TestHandover: clients that go on sending from their ports reach whoever has the
+// host port now, also if they sent before anybody had it.
+func TestHandover(t *testing.T) {
+	each(t, engines, func(t *testing.T, w way) {
+		mains := []string{"bridge"}
+		if w == native {
+			mains = append(mains, "ptp")
+		}
+		for _, main := range mains {
+			t.Run(main, func(t *testing.T) { testHandover(t, w, main) })
+		}
+	})
+}
+
+func testHandover(t *testing.T, w way, main string) {
+	h := newHost(t, w.engine)
+	h.network("net", chain(main, dual, w.backend)...)
+	setSysctls(t, "", quick)
+	two := []configurator.Allocation{h.alloc("a"), h.alloc("b")}
+	for i := range two {
+		setSysctls(t, two[i].Netns, quick)
+		two[i].Ports = []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"udp"}}}
+		serve(t, two[i].Netns, "udp", 80, two[i].ID)
+	}
+	other := h.alloc("other") // there are rules, and connections are tracked
+	other.Ports = []portmap.Port{{Value: 8081, To: 80}}
+	h.setUp(other)
+
+	clients := map[string]net.Conn{outside4.Addr().String(): h.client(at(host4.Addr(), 8080)), outside6.Addr().String(): h.client(at(host6.Addr(), 8080))}
+	requireNobody := func() {
+		for _, c := range clients {
+			_, err := exchange(c)
+			require.ErrorIs(t, err, unix.ECONNREFUSED)
+		}
+	}
+	requireServer := func(name string) {
+		for from, c := range clients {
+			answer, err := exchange(c)
+			if err != nil { // the first datagram may be lost
+				answer, err = exchange(c)
+			}
+			require.NoError(t, err, "%s to %s", from, name)
+			require.Equal(t, name+" "+from, answer)
+		}
+	}
+	requireNobody()
+	for _, silent := range []bool{false, true} {
+		for _, a := range two {
+			h.setUp(a)
+			requireServer(a.ID)
+			h.tearDown(a)
+			if !silent {
+				requireNobody()
+			}
+		}
+	}
+	h.tearDown(other)
+}
+
+// client is a UDP socket outside, with one port for all that it sends.
+func (h *host) client(to string) (c net.Conn) {
+	h.t.Helper()
+	within(h.t, h.outside.Path(), func() (err error) {
+		c, err = net.Dial("udp", to)
+		return err
+	})
+	h.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// exchange sends one datagram and waits for one.
+func exchange(c net.Conn) (string, error) {
+	buf := make([]byte, 64)
+	err := c.SetDeadline(time.Now().Add(patience))
+	_, writeErr := c.Write([]byte("?"))
+	if err := errors.Join(err, writeErr); err != nil {
+		return "", fmt.Errorf("send to %s: %w", c.RemoteAddr(), err)
+	}
+	n, err := c.Read(buf)
+	return string(buf[:n]), err
+}

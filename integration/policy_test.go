@@ -1,0 +1,80 @@
+package integration
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// TestIngressPolicy: who reaches whom between two bridges and within one.
+func TestIngressPolicy(t *testing.T) {
+	policies := map[string]struct{ between, within bool }{
+		"open":        {true, true},
+		"same-bridge": {false, true},
+		"isolated":    {false, false},
+	}
+	each(t, engines, func(t *testing.T, w way) {
+		for policy, want := range policies {
+			t.Run(policy, func(t *testing.T) { testIngressPolicy(t, w, policy, want.between, want.within) })
+		}
+	})
+}
+
+func testIngressPolicy(t *testing.T, w way, policy string, between, within bool) {
+	h := newHost(t, w.engine)
+	setSysctls(t, "", quick)
+	for name, f := range map[string]families{"one": dual, "two": {"10.98.0.0/24", "fd00:98::/64"}} {
+		plugins := chain("bridge", f, w.backend)
+		plugins[1]["bridge"], plugins[2]["ingressPolicy"] = "br-"+name, policy
+		h.network(name, plugins...)
+	}
+	a, b, c := h.alloc("a"), h.alloc("b"), h.alloc("c")
+	a.Networks, b.Networks, c.Networks = []string{"one"}, []string{"one"}, []string{"two"}
+	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+	for _, one := range []string{a.Netns, b.Netns, c.Netns} {
+		setSysctls(t, one, quick)
+		serve(t, one, "tcp", 80, "x")
+	}
+	statusA, _, statusC := h.setUp(a), h.setUp(b), h.setUp(c)
+	require.NoError(t, h.Check(h.ctx(), a))
+	reach := func(want bool, netns string, to netip.Addr, port int) {
+		t.Helper()
+		if want {
+			requireAnswer(t, netns, "tcp", at(to, port), "x")
+		} else {
+			requireSilence(t, netns, "tcp", at(to, port))
+		}
+	}
+	addr := netip.MustParseAddr
+	for _, family := range []struct{ a, c, host, outside netip.Addr }{
+		{addr(statusA.Address), addr(statusC.Address), host4.Addr(), outside4.Addr()},
+		{addr(statusA.AddressIPv6), addr(statusC.AddressIPv6), host6.Addr(), outside6.Addr()},
+	} {
+		reach(between, c.Netns, family.a, 80)
+		reach(between, a.Netns, family.c, 80)
+		reach(between, c.Netns, family.host, 8080)
+		// What stays on a bridge the firewall sees only where frames are shown to it.
+		reach(within || !bridgeNetfilter(t), b.Netns, family.a, 80)
+		reach(within, b.Netns, family.host, 8080)
+		reach(true, h.outside.Path(), family.host, 8080)
+		reach(true, "", family.a, 80)
+	}
+	h.tearDown(a, b, c)
+}
+
+// bridgeNetfilter says whether the firewall is asked about frames, too.
+func bridgeNetfilter(t *testing.T) bool {
+	t.Helper()
+	value, err := os.ReadFile("/proc/sys/net/bridge/bridge-nf-call-iptables")
+	if errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	require.NoError(t, err)
+	return string(value) == "1\n"
+}
