@@ -236,6 +236,9 @@ func wrapIncomplete(id string, err error) error {
 // cleanupTarget is what cleanup has to look for.
 func (c *Configurator) cleanupTarget(r *record.Record) cleanup.Target {
 	t := cleanup.Target{ID: r.ID, Netns: r.Netns, Ports: r.Ports, Addresses: r.Addresses, StateDir: c.cfg.StateDir, CacheDirs: []string{libcni.CacheDir}}
+	if c.runsInProcess(r) {
+		t.Netns = "" // links of ours name their owner; what else is in there may be another's
+	}
 	for _, a := range r.Attachments {
 		t.Attachments = append(t.Attachments, cleanup.Attachment{
 			Network: a.Network, IfName: a.IfName, Config: a.Config, Result: a.Result,

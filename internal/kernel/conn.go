@@ -205,16 +205,20 @@ func (b *Batch) add(label string, r *nl.NetlinkRequest) {
 // apply makes all changes, in order, also after one that fails. The error holds
 // all failures.
 func (c *conn) apply(b *Batch) error {
-	if len(b.requests) == 0 {
-		return nil
-	}
-	errs := make([]error, len(b.requests))
-	err := c.exchange(b.requests, func(i int, _ []byte, errno unix.Errno) {
-		if errno != 0 {
-			errs[i] = fmt.Errorf("%s: %w", b.labels[i], errno)
+	const atOnce = 64 // answers to more may not fit into what the socket can hold
+	var errs []error
+	for first := 0; first < len(b.requests); first += atOnce {
+		some := b.requests[first:min(first+atOnce, len(b.requests))]
+		err := c.exchange(some, func(i int, _ []byte, errno unix.Errno) {
+			if errno != 0 {
+				errs = append(errs, fmt.Errorf("%s: %w", b.labels[first+i], errno))
+			}
+		})
+		if err != nil {
+			return errors.Join(append(errs, err)...)
 		}
-	})
-	return errors.Join(append(errs, err)...)
+	}
+	return errors.Join(errs...)
 }
 
 // request starts one that is acknowledged.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/vishvananda/netlink/nl"
@@ -55,6 +56,7 @@ func (h *Host) DeleteLink(ctx context.Context, name string) (found bool, err err
 	h.deleter.mu.Unlock()
 	select {
 	case <-ctx.Done():
+		h.deleter.forget(one)
 		return false, fmt.Errorf("delete link %q: %w", name, ctx.Err())
 	case err := <-one.done:
 		if errors.Is(err, unix.ENODEV) {
@@ -65,6 +67,14 @@ func (h *Host) DeleteLink(ctx context.Context, name string) (found bool, err err
 		}
 		return true, nil
 	}
+}
+
+// forget takes back a deletion that has not begun: by then, the name may be that
+// of another link.
+func (d *deleter) forget(one *deletion) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.queue = slices.DeleteFunc(d.queue, func(q *deletion) bool { return q == one })
 }
 
 // run deletes until nothing is left to do.

@@ -96,7 +96,7 @@ func (v *Veth) describe() *nl.NetlinkRequest {
 	r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(v.Name)))
 	r.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, nl.NonZeroTerminated(v.Alias)))
-	if v.NoLinkLocal && hasIPv6() {
+	if v.NoLinkLocal && hasIPv6() && (v.MTU == 0 || v.MTU >= 1280) {
 		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{addrGenNone})
 		r.AddData(spec)

@@ -38,6 +38,9 @@ func checked(ctx context.Context, err error) error {
 // system, other than that a thing is not there, or of a program that could not
 // be run to its end.
 func isObstacle(err error) bool {
+	if errors.Is(err, syscall.EINTR) { // a dump that others interrupt all the time
+		return true
+	}
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		return !errors.Is(err, fs.ErrNotExist) && errno != syscall.ENODEV

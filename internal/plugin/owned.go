@@ -2,6 +2,9 @@ package plugin
 
 import (
 	"context"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/names"
 )
@@ -24,4 +27,13 @@ func (c *Call) Stale(conf *Common) func(names.Owner) bool {
 	return func(o names.Owner) bool {
 		return o.OfNetwork(conf.Name) && o.Instance == c.Instance && !valid[o.String()]
 	}
+}
+
+// MadeElsewhere reports whether a result tells that the reference plugins set up
+// the attachment, before these took their place: then what they laid out has to
+// go as well.
+func MadeElsewhere(c *Call, network string, r *types100.Result) bool {
+	return r != nil && !slices.ContainsFunc(r.Interfaces, func(i *types100.Interface) bool {
+		return i != nil && i.Sandbox == "" && i.Name == c.Owner(network).Veth()
+	})
 }

@@ -79,7 +79,25 @@ func (c *Call) binary(ctx context.Context, path, command string) (*types100.Resu
 	if err != nil {
 		return nil, err
 	}
-	return types100.NewResultFromResult(result)
+	converted, err := types100.NewResultFromResult(result)
+	if err != nil {
+		return nil, err
+	}
+	return converted, wellFormed(converted)
+}
+
+func wellFormed(r *types100.Result) error {
+	for _, i := range r.Interfaces {
+		if i == nil {
+			return errors.New("result: an interface is null")
+		}
+	}
+	for _, ip := range r.IPs {
+		if ip == nil {
+			return errors.New("result: an address is null")
+		}
+	}
+	return nil
 }
 
 // complete is the configuration with prevResult.

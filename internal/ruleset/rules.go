@@ -171,7 +171,9 @@ func (t *table) localOnly() chain {
 	lo := make([]byte, unix.IFNAMSIZ)
 	copy(lo, "lo")
 	return newChain("local_only", base("filter", unix.NF_INET_PRE_ROUTING, -300), newRule("the loopback is the host's own",
-		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, unequal(lo), firstByte(t.destination), equal([]byte{127}), drop()))
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, unequal(lo), firstByte(t.destination), equal([]byte{127}), drop()),
+		newRule("nobody else speaks from the loopback",
+			&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, unequal(lo), firstByte(t.source), equal([]byte{127}), drop()))
 }
 
 func newRule(comment string, exprs ...expr.Any) rule {

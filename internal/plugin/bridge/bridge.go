@@ -81,7 +81,7 @@ func (a *addition) ensureBridge(context.Context) error {
 	if !ok {
 		return fmt.Errorf("%q already exists but is not a bridge", a.Bridge)
 	}
-	if a.PromiscMode && br.Promisc == 0 {
+	if a.PromiscMode && br.RawFlags&unix.IFF_PROMISC == 0 {
 		if err := host.SetPromiscOn(br); err != nil {
 			return fmt.Errorf("promiscuous mode of bridge %q: %w", a.Bridge, err)
 		}

@@ -105,6 +105,10 @@ func (b *bridge) resolveConflicts(host *kernel.Host, br *netlink.Bridge, want *n
 		if err := host.AddrDel(br, &netlink.Addr{IPNet: a.IPNet}); err != nil {
 			return fmt.Errorf("remove address %s from bridge %q: %w", a.IPNet, b.Bridge, err)
 		}
+		// With the first address of a network the kernel removes the others of it.
+		if err := host.AddAddress(br.Index, want, kernel.NoDAD); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("bridge %q: %w", b.Bridge, err)
+		}
 	}
 	return nil
 }

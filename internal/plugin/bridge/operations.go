@@ -8,6 +8,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/plugin"
 	"github.com/allocnet/allocnet/internal/plugin/pair"
@@ -56,8 +57,8 @@ func (b *bridge) checkBridge(c *plugin.Call, r *types100.Result) (*netlink.Bridg
 		return nil, fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
 	case r.Interfaces[i].Mac != "" && r.Interfaces[i].Mac != br.HardwareAddr.String():
 		return nil, fmt.Errorf("bridge %q has the MAC %s, not %s", b.Bridge, br.HardwareAddr, r.Interfaces[i].Mac)
-	case b.PromiscMode != (br.Promisc != 0):
-		return nil, fmt.Errorf("bridge %q: promiscuous mode is %v, not %v", b.Bridge, br.Promisc != 0, b.PromiscMode)
+	case b.PromiscMode != (br.RawFlags&unix.IFF_PROMISC != 0):
+		return nil, fmt.Errorf("bridge %q: promiscuous mode is %v, not %v", b.Bridge, !b.PromiscMode, b.PromiscMode)
 	}
 	return br, b.checkGateways(c, br, r)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os/exec"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -85,7 +86,7 @@ func (p *portmap) Del(ctx context.Context, c *plugin.Call) error {
 	if delErr := p.backend.del(ctx, c, pub); delErr != nil {
 		return errors.Join(err, delErr)
 	}
-	return errors.Join(err, pub.disconnect(ctx, c))
+	return errors.Join(err, pub.delReference(ctx, c, previous), pub.disconnect(ctx, c))
 }
 
 // Status implements plugin.Plugin.
@@ -132,4 +133,16 @@ func (p *publication) routeLoopback(c *plugin.Call) error {
 
 func setRouteLoopback(link string) error {
 	return kernel.SetSysctl("net/ipv4/conf/"+link+"/route_localnet", "1")
+}
+
+// delReference takes away what the reference plugin laid out, if it was that.
+func (p *publication) delReference(ctx context.Context, c *plugin.Call, previous *types100.Result) error {
+	if _, own := p.backend.(native); !own || !plugin.MadeElsewhere(c, p.Name, previous) {
+		return nil
+	}
+	var errs []error
+	if _, err := exec.LookPath("iptables"); err == nil {
+		errs = append(errs, iptablesBackend{}.del(ctx, c, p))
+	}
+	return errors.Join(append(errs, nftablesBackend{}.del(ctx, c, p))...)
 }
