@@ -18,7 +18,7 @@ export PATH     := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/' | expand -t 16
 
-build: ## bin/allocnet
+build: ## the commands, in bin
 	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./cmd/...
 
 plugins: ## the reference CNI plugins of the pinned module, in bin/cni
@@ -52,8 +52,8 @@ fuzz: ## every fuzz target for FUZZTIME each
 	  done; \
 	done
 
-bench: deps plugins ## an allocation's life beside the bare go-cni calls, as ratios of one run
-	go test -run '^$$' -bench . -benchtime 30x ./integration
+bench: deps plugins ## both engines beside the bare kernel calls: a table, bin/bench.json, bin/bench.svg
+	go run ./integration/bench -json $(BIN)/bench.json -svg $(BIN)/bench.svg $(BENCHFLAGS)
 
 demo: deps build plugins ## two allocations come up, answer, and leave nothing; needs no root
 	@$(BIN)/allocnet demo
