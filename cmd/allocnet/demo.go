@@ -25,8 +25,8 @@ func newDemo(a *app) *cobra.Command {
 go away and leave nothing, step by step.
 
 By default all of it happens in private namespaces: nothing on this host changes,
-and no root is needed. Needed is iptables, and with --engine exec the plugin
-binaries.
+and no root is needed. With --engine exec it needs the plugin binaries, and
+iptables for them.
 
 With --json every step is a line of JSON.`,
 		Args:              cobra.NoArgs,

@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/hostsnap"
-	"github.com/allocnet/allocnet/internal/names"
 )
 
 // prepareHost remembers what the host looks like, and gives it an outside.
@@ -48,20 +46,17 @@ func (d *demo) snapshotOptions() hostsnap.Options {
 	}
 }
 
-// ofConcern drops what is nobody's: which ports somebody asked for, which traffic
-// adds to and every allocation takes from; and, on a real host, what other
-// programs do to their files meanwhile.
+// ofConcern drops, on a real host, what other programs do to their files
+// meanwhile.
 func (d *demo) ofConcern(diff string) string {
 	var kept strings.Builder
 	for line := range strings.Lines(diff) {
-		if !askedPort.MatchString(line) && !(d.OnHost && d.isForeignFile(line)) {
+		if !d.OnHost || !d.isForeignFile(line) {
 			kept.WriteString(line)
 		}
 	}
 	return kept.String()
 }
-
-var askedPort = regexp.MustCompile(`^[+-] *nft element ip6? ` + names.Table + ` asked `)
 
 // isForeignFile reads a line of a difference: sign, kind, path, and so on.
 func (d *demo) isForeignFile(line string) bool {

@@ -107,6 +107,9 @@ func chainHook(chain *nftables.Chain) string {
 }
 
 func (c *collector) set(conn *nftables.Conn, table *nftables.Table, set *nftables.Set) error {
+	if table.Name == names.Table && set.Name == "asked" {
+		return nil // what packets from anywhere leave, and any operation may forget
+	}
 	elements, err := conn.GetSetElements(set)
 	if err != nil {
 		return fmt.Errorf("list elements: %w", err)
@@ -125,7 +128,7 @@ func (c *collector) set(conn *nftables.Conn, table *nftables.Table, set *nftable
 }
 
 // sharedSets are those of allocnet's tables whose elements belong to networks and bridges, not to an attachment.
-var sharedSets = map[string]bool{"networks": true, "guarded": true, "guards": true, "asked": true}
+var sharedSets = map[string]bool{"networks": true, "guarded": true, "guards": true}
 
 // objects collects named counters and the like, and flow tables.
 func (c *collector) objects(conn *nftables.Conn, table *nftables.Table) error {

@@ -27,6 +27,8 @@ type Common struct {
 	PrevResult    json.RawMessage `json:"prevResult"`
 	// ValidAttachments comes with GC only.
 	ValidAttachments []types.GCAttachment `json:"cni.dev/valid-attachments"`
+	// Attachments is what the specification called the same by mistake once.
+	Attachments []types.GCAttachment `json:"cni.dev/attachments"`
 }
 
 // UnknownKeyError says that a configuration has a key that the native plugin
