@@ -15,6 +15,8 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/pluginexec"
 )
 
 // Engine runs the plugins of networks. It keeps nothing between two calls, is
@@ -99,6 +101,9 @@ const NoCache = "/proc/self/no-cache"
 
 // Path are the entries of the request's CNI_PATH.
 func (r *Request) Path() []string { return append(slices.Clone(r.PluginDirs), r.Mark) }
+
+// Work is what the processes of the request's plugins are known by.
+func (r *Request) Work() pluginexec.Work { return pluginexec.Work{ID: r.ID, Mark: r.Mark} }
 
 // IfName is the name of the interface of attachment i.
 func (r *Request) IfName(i int) string { return fmt.Sprintf("%s%d", r.InterfacePrefix, i) }

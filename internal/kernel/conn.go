@@ -48,6 +48,60 @@ func (c *conn) close() error {
 	return unix.Close(fd)
 }
 
+// exchanger is a conn, or several.
+type exchanger interface {
+	exchange(requests []*nl.NetlinkRequest, each func(i int, payload []byte, errno unix.Errno)) error
+}
+
+// pool is as many sockets as are used at the same time: an exchange that waits
+// for the kernel's configuration lock holds up none that need not wait.
+type pool struct {
+	mu   sync.Mutex
+	idle []*conn
+}
+
+// mostIdle are kept for the next burst.
+const mostIdle = 8
+
+func (p *pool) exchange(requests []*nl.NetlinkRequest, each func(i int, payload []byte, errno unix.Errno)) error {
+	c, err := p.take()
+	if err != nil {
+		return err
+	}
+	defer p.give(c)
+	return c.exchange(requests, each)
+}
+
+func (p *pool) take() (*conn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if last := len(p.idle) - 1; last >= 0 {
+		c := p.idle[last]
+		p.idle = p.idle[:last]
+		return c, nil
+	}
+	return openConn()
+}
+
+func (p *pool) give(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.idle) < mostIdle {
+		p.idle = append(p.idle, c)
+		return
+	}
+	_ = c.close()
+}
+
+func (p *pool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.idle {
+		_ = c.close()
+	}
+	p.idle = nil
+}
+
 // answerSize is the longest that the kernel makes.
 const answerSize = 32 << 10
 
@@ -124,9 +178,9 @@ func eachMessage(data []byte, each func(h header, payload []byte)) error {
 func nlAlign(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
 
 // get makes one request and returns a copy of its answer.
-func (c *conn) get(r *nl.NetlinkRequest) (answer []byte, err error) {
+func get(e exchanger, r *nl.NetlinkRequest) (answer []byte, err error) {
 	var failed unix.Errno
-	err = c.exchange([]*nl.NetlinkRequest{r}, func(_ int, payload []byte, errno unix.Errno) {
+	err = e.exchange([]*nl.NetlinkRequest{r}, func(_ int, payload []byte, errno unix.Errno) {
 		answer, failed = append([]byte(nil), payload...), errno
 	})
 	if err == nil && failed != 0 {
@@ -187,8 +241,8 @@ func (c *conn) dump(r *nl.NetlinkRequest, each func(payload []byte) error) error
 }
 
 // do makes one request that is only acknowledged.
-func (c *conn) do(r *nl.NetlinkRequest) error {
-	_, err := c.get(r)
+func do(e exchanger, r *nl.NetlinkRequest) error {
+	_, err := get(e, r)
 	return err
 }
 
@@ -204,12 +258,12 @@ func (b *Batch) add(label string, r *nl.NetlinkRequest) {
 
 // apply makes all changes, in order, also after one that fails. The error holds
 // all failures.
-func (c *conn) apply(b *Batch) error {
+func apply(e exchanger, b *Batch) error {
 	const atOnce = 64 // answers to more may not fit into what the socket can hold
 	var errs []error
 	for first := 0; first < len(b.requests); first += atOnce {
 		some := b.requests[first:min(first+atOnce, len(b.requests))]
-		err := c.exchange(some, func(i int, _ []byte, errno unix.Errno) {
+		err := e.exchange(some, func(i int, _ []byte, errno unix.Errno) {
 			if errno != 0 {
 				errs = append(errs, fmt.Errorf("%s: %w", b.labels[first+i], errno))
 			}

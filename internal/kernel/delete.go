@@ -97,7 +97,7 @@ func (d *deleter) delete(batch []*deletion) {
 		req := request(unix.RTM_DELLINK, 0)
 		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 		req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(batch[0].name)))
-		batch[0].done <- d.socket.do(req)
+		batch[0].done <- do(d.socket, req)
 		return
 	}
 	var marked []*deletion
@@ -122,7 +122,7 @@ func (d *deleter) mark(name string) error {
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
 	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomed)))
-	return d.socket.do(req)
+	return do(d.socket, req)
 }
 
 // deleteGroup deletes all marked links. That there is none left means that
@@ -131,7 +131,7 @@ func (d *deleter) deleteGroup() error {
 	req := request(unix.RTM_DELLINK, 0)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomed)))
-	err := d.socket.do(req)
+	err := do(d.socket, req)
 	if errors.Is(err, unix.ENODEV) {
 		return nil
 	}

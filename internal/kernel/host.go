@@ -13,10 +13,11 @@ import (
 
 // Host is rtnetlink in the namespace that the process lives in: its own methods
 // for what every allocation needs, and netlink's Handle for the rest. It is safe
-// for concurrent use and holds three descriptors until Close.
+// for concurrent use and holds some descriptors until Close: two, and one for each
+// of a few that work at the same time.
 type Host struct {
 	*netlink.Handle
-	conn    *conn
+	conns   pool
 	deleter *deleter
 	limits  limits
 }
@@ -28,10 +29,6 @@ func OpenHost() (*Host, error) {
 	if h.Handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return nil, fmt.Errorf("open rtnetlink: %w", err)
 	}
-	if h.conn, err = openConn(); err != nil {
-		h.Close()
-		return nil, err
-	}
 	if h.deleter, err = newDeleter(); err != nil {
 		h.Close()
 		return nil, err
@@ -42,12 +39,12 @@ func OpenHost() (*Host, error) {
 // Close gives the descriptors back. Nothing may run that uses them.
 func (h *Host) Close() {
 	h.Handle.Close()
-	_ = h.conn.close()
+	h.conns.close()
 	h.deleter.close()
 }
 
 // Apply makes changes in the host.
-func (h *Host) Apply(b *Batch) error { return h.conn.apply(b) }
+func (h *Host) Apply(b *Batch) error { return apply(&h.conns, b) }
 
 // Sandbox is rtnetlink in an allocation's namespace. It is safe for concurrent
 // use and holds two descriptors until Close, and one more after Handle.
@@ -97,7 +94,7 @@ func (s *Sandbox) Handle() (*netlink.Handle, error) {
 }
 
 // Apply makes changes in the sandbox.
-func (s *Sandbox) Apply(b *Batch) error { return s.conn.apply(b) }
+func (s *Sandbox) Apply(b *Batch) error { return apply(s.conn, b) }
 
 // Close gives the descriptors back.
 func (s *Sandbox) Close() error {

@@ -14,33 +14,33 @@ const Loopback = 1
 
 // Link is a link of the host; IsNotFound tells that there is none. Its statistics
 // are left out.
-func (h *Host) Link(name string) (netlink.Link, error) { return h.conn.link(byName(name)) }
+func (h *Host) Link(name string) (netlink.Link, error) { return link(&h.conns, byName(name)) }
 
 // Link is a link of the sandbox; IsNotFound tells that there is none. Its
 // statistics are left out.
-func (s *Sandbox) Link(name string) (netlink.Link, error) { return s.conn.link(byName(name)) }
+func (s *Sandbox) Link(name string) (netlink.Link, error) { return link(s.conn, byName(name)) }
 
 // LinkByIndex is a link of the sandbox.
 func (s *Sandbox) LinkByIndex(index int) (netlink.Link, error) {
-	return s.conn.link(linkInquiry(index))
+	return link(s.conn, linkInquiry(index))
 }
 
 // Index is the index of a link in the sandbox.
-func (s *Sandbox) Index(name string) (int, error) { return s.conn.index(name) }
+func (s *Sandbox) Index(name string) (int, error) { return index(s.conn, name) }
 
 // Index is the index of a link of the host.
-func (h *Host) Index(name string) (int, error) { return h.conn.index(name) }
+func (h *Host) Index(name string) (int, error) { return index(&h.conns, name) }
 
-func (c *conn) link(r *nl.NetlinkRequest) (netlink.Link, error) {
-	answer, err := c.get(r)
+func link(e exchanger, r *nl.NetlinkRequest) (netlink.Link, error) {
+	answer, err := get(e, r)
 	if err != nil {
 		return nil, fmt.Errorf("find link: %w", err)
 	}
 	return netlink.LinkDeserialize(nil, answer)
 }
 
-func (c *conn) index(name string) (int, error) {
-	answer, err := c.get(byName(name))
+func index(e exchanger, name string) (int, error) {
+	answer, err := get(e, byName(name))
 	if err != nil {
 		return 0, fmt.Errorf("find link %q: %w", name, err)
 	}
@@ -67,7 +67,7 @@ func linkInquiry(index int) *nl.NetlinkRequest {
 // IsOperational reports whether a link of the host carries traffic: RFC 2863's
 // state up, which for a bridge port means that the bridge forwards.
 func (h *Host) IsOperational(name string) (bool, error) {
-	answer, err := h.conn.get(byName(name))
+	answer, err := get(&h.conns, byName(name))
 	if err != nil {
 		return false, fmt.Errorf("find link %q: %w", name, err)
 	}

@@ -44,7 +44,7 @@ func (h *Host) CreateVeth(v *Veth, to *Sandbox) error {
 	var created, described error
 	err := to.With(func(fd int) error {
 		requests := []*nl.NetlinkRequest{v.create(fd), v.describe()}
-		return h.conn.exchange(requests, func(i int, _ []byte, errno unix.Errno) {
+		return h.conns.exchange(requests, func(i int, _ []byte, errno unix.Errno) {
 			switch {
 			case errno == 0:
 			case i == 0:

@@ -127,7 +127,7 @@ func (Engine) Check(ctx context.Context, r *engine.Request) error {
 // networks are detached plugin by plugin.
 func (Engine) Del(ctx context.Context, r *engine.Request) error {
 	if r.Interrupted {
-		if err := killStragglers(r); err != nil {
+		if err := pluginexec.KillStragglers(r.Work()); err != nil {
 			return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
 		}
 	}

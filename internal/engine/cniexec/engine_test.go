@@ -204,7 +204,7 @@ func requireNobodyWorksOn(t *testing.T, id string) {
 		for _, proc := range procs {
 			var pid int
 			fmt.Sscan(filepath.Base(proc), &pid)
-			if worksOn(pid, of(id), nil) && !zombie(pid) {
+			if of(id).Work().On(pid) && !zombie(pid) {
 				return false
 			}
 		}
@@ -412,14 +412,6 @@ func TestInterruptedDel(t *testing.T) {
 	require.Error(t, <-done)
 	requireNobodyWorksOn(t, "orphan")
 	require.Equal(t, []string{"main ADD", "main DEL"}, w.commands())
-}
-
-func TestStragglersSpareTheCallerAndStrangers(t *testing.T) {
-	require.True(t, ancestry()[os.Getpid()])
-	require.True(t, ancestry()[os.Getppid()])
-	require.False(t, worksOn(os.Getpid(), of("nobody"), nil))
-	require.NoError(t, killStragglers(of("nobody")))
-	require.NoError(t, unix.Kill(os.Getppid(), 0))
 }
 
 func TestReadOnlyCacheIsNamed(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/pluginexec"
 )
 
 const (
@@ -41,7 +42,7 @@ func guard(ctx context.Context, r *engine.Request, command string, op func(conte
 		case <-end:
 			return errors.Join(fmt.Errorf("%w: %w", ErrAbandoned, ctx.Err()), killErr)
 		case <-time.After(polite):
-			killErr = killStragglers(r, command)
+			killErr = pluginexec.KillStragglers(r.Work(), command)
 		}
 	}
 }

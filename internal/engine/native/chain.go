@@ -57,6 +57,9 @@ func (c *chain) add(ctx context.Context) (*types100.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if same, ok := converted.(*types100.Result); ok {
+		return same, nil
+	}
 	return types100.NewResultFromResult(converted)
 }
 

@@ -102,8 +102,11 @@ func (a *addition) createBridge(host *kernel.Host) (netlink.Link, error) {
 	if err := host.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, err
 	}
-	// Its routes are the host's own business. Without IPv6 there is no such thing.
+	// Its routes are the host's own business, and nobody else has its address: to
+	// look for one would hold up IPv6 for two seconds. Without IPv6 there is no such
+	// thing.
 	_ = kernel.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_ra", "0")
+	_ = kernel.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_dad", "0")
 	return host.LinkByName(a.Bridge)
 }
 

@@ -29,7 +29,7 @@ func Configure(ctx context.Context, s *kernel.Sandbox, name string, r *types100.
 	if err != nil {
 		return err
 	}
-	v6 := hasIPv6(r)
+	v6 := HasIPv6(r)
 	if v6 {
 		if err := enableIPv6(s, name, o.DAD); err != nil {
 			return err
@@ -55,7 +55,8 @@ func Configure(ctx context.Context, s *kernel.Sandbox, name string, r *types100.
 	return s.Apply(&routes)
 }
 
-func hasIPv6(r *types100.Result) bool {
+// HasIPv6 reports whether a result has an IPv6 address.
+func HasIPv6(r *types100.Result) bool {
 	for _, ip := range r.IPs {
 		if ip.Address.IP.To4() == nil {
 			return true

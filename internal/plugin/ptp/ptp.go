@@ -113,7 +113,16 @@ func (a *addition) complete(r *types100.Result) (err error) {
 func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.call) }
 
 func (a *addition) attach(context.Context) error {
-	return a.call.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
+	a.veth.NoLinkLocal = !pair.HasIPv6(a.result)
+	if err := a.call.Host.Kernel.CreateVeth(&a.veth, a.sandbox); err != nil {
+		return err
+	}
+	if !a.veth.NoLinkLocal {
+		// From its link-local address the host looks for the sandbox. To look for
+		// another owner of that first would hold up IPv6 for two seconds.
+		_ = kernel.SetSysctl("net/ipv6/conf/"+a.veth.Name+"/accept_dad", "0")
+	}
+	return nil
 }
 
 func (a *addition) detach(ctx context.Context) error {

@@ -1,4 +1,4 @@
-package cniexec
+package pluginexec
 
 import (
 	"bytes"
@@ -11,21 +11,23 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/allocnet/allocnet/internal/engine"
 )
 
-// killStragglers kills every process that still works for the request on one of
-// the commands, or on any if none is named: plugins of an operation whose
+// Work is what a plugin's process works on, as its environment tells: the
+// container, and the last entry of CNI_PATH, the caller's mark.
+type Work struct{ ID, Mark string }
+
+// KillStragglers kills every process that still does the work on one of the
+// commands, or on any if none is named: plugins of an operation whose
 // deadline passed, or that outlived the process that started them, with all that
 // they started. They are known by the environment that CNI prescribes and every
 // child inherits, and by the mark at the end of its CNI_PATH: another runtime, or
 // a plugin that calls us, may work on the same ID. The caller and its ancestors
 // are spared.
-func killStragglers(r *engine.Request, commands ...string) error {
+func KillStragglers(w Work, commands ...string) error {
 	spared := ancestry()
 	for try := 1; ; try++ {
-		found, err := killOnce(r, commands, spared)
+		found, err := killOnce(w, commands, spared)
 		// One that was just forking left a child that was not there yet.
 		if !found || err != nil || try == 20 {
 			return err
@@ -36,7 +38,7 @@ func killStragglers(r *engine.Request, commands ...string) error {
 // deathMilliseconds is how long a killed process is waited for.
 const deathMilliseconds = 100
 
-func killOnce(r *engine.Request, commands []string, spared map[int]bool) (found bool, err error) {
+func killOnce(w Work, commands []string, spared map[int]bool) (found bool, err error) {
 	procs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return false, err
@@ -44,36 +46,37 @@ func killOnce(r *engine.Request, commands []string, spared map[int]bool) (found 
 	var errs []error
 	for _, proc := range procs {
 		pid, err := strconv.Atoi(filepath.Base(proc))
-		if err != nil || spared[pid] || !worksOn(pid, r, commands) {
+		if err != nil || spared[pid] || !w.On(pid, commands...) {
 			continue
 		}
 		found = true
-		errs = append(errs, killIfWorkingOn(pid, r, commands))
+		errs = append(errs, killIfWorkingOn(pid, w, commands))
 	}
 	return found, errors.Join(errs...)
 }
 
 // killIfWorkingOn looks at the environment once more through a pidfd, so that a
 // reused number cannot hit a stranger.
-func killIfWorkingOn(pid int, r *engine.Request, commands []string) error {
+func killIfWorkingOn(pid int, w Work, commands []string) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return nil // gone
 	}
 	defer unix.Close(fd)
-	if !worksOn(pid, r, commands) {
+	if !w.On(pid, commands...) {
 		return nil
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("kill process %d of allocation %q: %w", pid, r.ID, err)
+		return fmt.Errorf("kill process %d of allocation %q: %w", pid, w.ID, err)
 	}
 	// The descriptor is readable once the process has ended, see pidfd_open(2).
 	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, deathMilliseconds)
 	return nil
 }
 
-// worksOn reads the environment of a process; a dead one has none.
-func worksOn(pid int, r *engine.Request, commands []string) bool {
+// On reports whether a process does the work on one of the commands, or on any if
+// none is named. A dead one has no environment.
+func (w Work) On(pid int, commands ...string) bool {
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
 		return false // gone, or not ours
@@ -84,7 +87,7 @@ func worksOn(pid int, r *engine.Request, commands []string) bool {
 		env[key] = value
 	}
 	dirs := filepath.SplitList(env["CNI_PATH"])
-	return env["CNI_CONTAINERID"] == r.ID && slices.Contains(dirs, r.Mark) &&
+	return env["CNI_CONTAINERID"] == w.ID && slices.Contains(dirs, w.Mark) &&
 		(len(commands) == 0 || slices.Contains(commands, env["CNI_COMMAND"]))
 }
 
