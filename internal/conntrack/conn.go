@@ -13,9 +13,11 @@ import (
 )
 
 // Conn is the connection tracking of the network namespace in which it was
-// opened. It is safe for concurrent use, and holds two descriptors until Close.
+// opened. It is safe for concurrent use, and holds up to two descriptors until Close.
 type Conn struct {
-	socket *netlink.Conn
+	// open opens the socket when it is needed for the first time.
+	open   func() (*netlink.Conn, error)
+	opened atomic.Bool
 	// noFilter: the kernel does not delete by a filter. noText: it does not show
 	// entries as text.
 	noFilter, noText atomic.Bool
@@ -24,18 +26,29 @@ type Conn struct {
 	counter *os.File // nil until there is one
 }
 
-// Open opens the connection. It needs no connection tracking in the kernel.
-func Open() (*Conn, error) {
-	socket, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return nil, fmt.Errorf("open connection tracking: %w", err)
-	}
-	return &Conn{socket: socket}, nil
+// New makes a connection, which is opened when it is needed. It needs no
+// connection tracking in the kernel.
+func New() *Conn {
+	c := &Conn{}
+	c.open = sync.OnceValues(func() (*netlink.Conn, error) {
+		c.opened.Store(true)
+		socket, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+		if err != nil {
+			return nil, fmt.Errorf("open connection tracking: %w", err)
+		}
+		return socket, nil
+	})
+	return c
 }
 
 // Close gives the descriptors back. Nothing may run that uses them.
 func (c *Conn) Close() error {
-	err := c.socket.Close()
+	var err error
+	if c.opened.Load() {
+		if socket, openErr := c.open(); openErr == nil {
+			err = socket.Close()
+		}
+	}
 	if c.counter != nil {
 		err = errors.Join(err, c.counter.Close())
 	}
@@ -56,7 +69,11 @@ func (c *Conn) execute(ctx context.Context, kind netlink.HeaderType, flags netli
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return c.socket.Execute(netlink.Message{
+	socket, err := c.open()
+	if err != nil {
+		return nil, err
+	}
+	return socket.Execute(netlink.Message{
 		Header: netlink.Header{Type: kind, Flags: netlink.Request | flags},
 		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attributes...),
 	})

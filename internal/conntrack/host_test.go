@@ -23,8 +23,7 @@ func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
 func opened(t testing.TB, modern bool) *Conn {
 	t.Helper()
 	privhost.Require(t, "nft")
-	c, err := Open()
-	require.NoError(t, err)
+	c := New()
 	c.noFilter.Store(!modern)
 	c.noText.Store(!modern)
 	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))

@@ -30,15 +30,10 @@ type deletion struct {
 	done chan error
 }
 
-func newDeleter() (*deleter, error) {
-	socket, err := openConn()
-	return &deleter{socket: socket}, err
-}
-
 func (d *deleter) close() {
-	if d != nil {
-		_ = d.socket.close()
-	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_ = d.socket.close()
 }
 
 // DeleteLink deletes a link by its name, and with a veth its peer. Links that
@@ -93,6 +88,12 @@ func (d *deleter) run() {
 }
 
 func (d *deleter) delete(batch []*deletion) {
+	if err := d.open(); err != nil {
+		for _, one := range batch {
+			one.done <- err
+		}
+		return
+	}
 	if len(batch) == 1 {
 		req := request(unix.RTM_DELLINK, 0)
 		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
@@ -115,6 +116,16 @@ func (d *deleter) delete(batch []*deletion) {
 	for _, one := range marked {
 		one.done <- err
 	}
+}
+
+// open opens the socket at the first deletion.
+func (d *deleter) open() (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.socket == nil {
+		d.socket, err = openConn()
+	}
+	return err
 }
 
 func (d *deleter) mark(name string) error {

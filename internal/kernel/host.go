@@ -13,8 +13,8 @@ import (
 
 // Host is rtnetlink in the namespace that the process lives in: its own methods
 // for what every allocation needs, and netlink's Handle for the rest. It is safe
-// for concurrent use and holds some descriptors until Close: two, and one for each
-// of a few that work at the same time.
+// for concurrent use and holds some descriptors until Close: one for deletions, and
+// one for each of a few that work at the same time.
 type Host struct {
 	*netlink.Handle
 	conns   pool
@@ -22,23 +22,15 @@ type Host struct {
 	limits  limits
 }
 
-// OpenHost opens the host's sockets.
-func OpenHost() (*Host, error) {
-	h := &Host{limits: limits{root: "/proc"}}
-	var err error
-	if h.Handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
-		return nil, fmt.Errorf("open rtnetlink: %w", err)
-	}
-	if h.deleter, err = newDeleter(); err != nil {
-		h.Close()
-		return nil, err
-	}
-	return h, nil
+// OpenHost opens nothing yet: sockets are opened when they are needed.
+func OpenHost() *Host {
+	// A Handle without sockets opens one for every request, in the namespace of the
+	// thread, which is the host's.
+	return &Host{Handle: &netlink.Handle{}, deleter: &deleter{}, limits: limits{root: "/proc"}}
 }
 
 // Close gives the descriptors back. Nothing may run that uses them.
 func (h *Host) Close() {
-	h.Handle.Close()
 	h.conns.close()
 	h.deleter.close()
 }

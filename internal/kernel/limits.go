@@ -1,11 +1,12 @@
 package kernel
 
 import (
-	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,61 +25,81 @@ type limits struct {
 	mu     sync.Mutex
 	looked time.Time
 	found  error
+	// fulls are the overflows that the kernel had counted at the last look, by
+	// table.
+	fulls map[string]uint64
 }
 
-// limitsTime is how long an answer serves.
-const limitsTime = time.Second
+const (
+	// limitsTime is how long an answer serves.
+	limitsTime = time.Second
+	// limitsMemory is how old a count may be to be compared with: overflows of
+	// longer ago are over.
+	limitsMemory = 10 * limitsTime
+)
 
-// Limits is ErrLimit where a neighbour table is full. It looks once a second at
-// most. In a network namespace other than the first, whose limits nobody there
-// can see, it finds nothing.
+// Limits is ErrLimit while a neighbour table overflows: where the kernel counted
+// overflows between the last two looks. It looks once a second at most. How many
+// entries there are says little, for those that stay for ever, and those that can
+// go at once, count as well. In a network namespace other than the first, whose
+// limits nobody there can see, it finds nothing.
 func (h *Host) Limits() error { return h.limits.check() }
 
 func (l *limits) check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Since(l.looked) < limitsTime {
+	since := time.Since(l.looked)
+	if since < limitsTime {
 		return l.found
+	}
+	if since > limitsMemory || l.fulls == nil {
+		l.fulls = map[string]uint64{}
 	}
 	l.looked = time.Now()
 	l.found = errors.Join(l.neighbours("ipv4", "arp_cache"), l.neighbours("ipv6", "ndisc_cache"))
 	return l.found
 }
 
-// neighbours compares the entries of a table with the most that it can have:
-// neigh/default/gc_thresh3 of Documentation/networking/ip-sysctl.rst.
+// neighbours compares the overflows of a table with those at the last look. The
+// most entries that it can have are neigh/default/gc_thresh3 of
+// Documentation/networking/ip-sysctl.rst.
 func (l *limits) neighbours(family, table string) error {
 	key := "net/" + family + "/neigh/default/gc_thresh3"
-	text, err := os.ReadFile(filepath.Join(l.root, "sys", key))
+	most, err := os.ReadFile(filepath.Join(l.root, "sys", key))
 	if err != nil {
 		return nil
 	}
-	most, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	fulls, err := tableFulls(filepath.Join(l.root, "net/stat", table))
 	if err != nil {
 		return nil
 	}
-	entries, err := neighbourEntries(filepath.Join(l.root, "net/stat", table))
-	if err != nil || entries < most {
+	before, known := l.fulls[table]
+	l.fulls[table] = fulls
+	if !known || fulls <= before {
 		return nil
 	}
-	return fmt.Errorf("%w: the neighbour table has %d entries, and %s allows %d; raise it, and gc_thresh1 and gc_thresh2 below it",
-		ErrLimit, entries, strings.ReplaceAll(key, "/", "."), most)
+	return fmt.Errorf("%w: the neighbour table overflows, %s allows %s entries; raise it, and gc_thresh1 and gc_thresh2 below it",
+		ErrLimit, strings.ReplaceAll(key, "/", "."), bytes.TrimSpace(most))
 }
 
-// neighbourEntries reads the first number, in hexadecimal, below a line of
-// titles.
-func neighbourEntries(file string) (int, error) {
-	f, err := os.Open(file)
+// tableFulls sums a column of hexadecimal numbers, of one line for each CPU.
+func tableFulls(file string) (sum uint64, err error) {
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return 0, err
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Scan()
-	if !lines.Scan() {
-		return 0, errors.Join(lines.Err(), fmt.Errorf("%s: no second line", file))
+	titles, lines, _ := strings.Cut(string(text), "\n")
+	column := slices.Index(strings.Fields(titles), "table_fulls")
+	for line := range strings.Lines(lines) {
+		fields := strings.Fields(line)
+		if column < 0 || column >= len(fields) {
+			return 0, fmt.Errorf("%s: no column table_fulls", file)
+		}
+		n, err := strconv.ParseUint(fields[column], 16, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", file, err)
+		}
+		sum += n
 	}
-	first, _, _ := strings.Cut(strings.TrimSpace(lines.Text()), " ")
-	n, err := strconv.ParseInt(first, 16, 64)
-	return int(n), err
+	return sum, nil
 }

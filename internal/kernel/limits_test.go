@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,27 +18,45 @@ func TestNeighbourLimit(t *testing.T) {
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	}
+	fulls := func(table string, perCPU ...int) {
+		t.Helper()
+		text := "entries  allocs   table_fulls\n"
+		for _, n := range perCPU {
+			text += fmt.Sprintf("00010000 00000016 %08x\n", n)
+		}
+		write("net/stat/"+table, text)
+	}
 	l := &limits{root: root}
-	again := func() error { l.looked = time.Time{}; return l.check() }
-	require.NoError(t, again(), "what cannot be seen is no limit")
+	again := func(ago time.Duration) error { l.looked = time.Now().Add(-ago); return l.check() }
+	require.NoError(t, again(limitsTime), "what cannot be seen is no limit")
 
 	write("sys/net/ipv4/neigh/default/gc_thresh3", "1024\n")
 	write("sys/net/ipv6/neigh/default/gc_thresh3", "16\n")
-	write("net/stat/arp_cache", "entries  allocs   destroys\n000003ff  00000016 0000000a\n000003ff  0 0\n")
-	write("net/stat/ndisc_cache", "entries,allocs\n0000000f  00000016\n")
-	require.NoError(t, again())
+	fulls("arp_cache", 0xa, 3)
+	fulls("ndisc_cache", 7)
+	require.NoError(t, again(limitsTime), "overflows of before the first look are over, and entries do not count")
+	require.NoError(t, again(limitsTime))
 
-	write("net/stat/arp_cache", "entries  allocs   destroys\n00000400  00000016 0000000a\n")
+	fulls("arp_cache", 0xa, 4)
 	require.NoError(t, l.check(), "the answer serves for a while")
-	err := again()
+	err := again(limitsTime)
 	require.ErrorIs(t, err, ErrLimit)
-	require.ErrorContains(t, err, "1024 entries")
-	require.ErrorContains(t, err, "net.ipv4.neigh.default.gc_thresh3")
+	require.ErrorContains(t, err, "net.ipv4.neigh.default.gc_thresh3 allows 1024 entries")
 	require.NotContains(t, err.Error(), "ipv6")
+	require.NoError(t, again(limitsTime), "it overflows no more")
 
-	write("net/stat/ndisc_cache", "entries\n00000010\n")
-	require.ErrorContains(t, again(), "net.ipv6.neigh.default.gc_thresh3")
-	write("net/stat/arp_cache", "entries\n")
-	write("net/stat/ndisc_cache", "entries\nxyz\n")
-	require.NoError(t, again())
+	fulls("ndisc_cache", 8)
+	require.ErrorContains(t, again(limitsTime), "net.ipv6.neigh.default.gc_thresh3")
+	fulls("ndisc_cache", 9)
+	require.NoError(t, again(2*limitsMemory), "it overflowed at some time since")
+	for _, text := range []string{"entries\n00000010\n", "table_fulls\nxyz\n", "entries table_fulls\n00000010\n", ""} {
+		write("net/stat/arp_cache", text)
+		require.NoError(t, again(limitsTime), text)
+	}
+}
+
+// TestNeighbourStatistics: the kernel has the column.
+func TestNeighbourStatistics(t *testing.T) {
+	_, err := tableFulls("/proc/net/stat/arp_cache")
+	require.NoError(t, err)
 }

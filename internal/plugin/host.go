@@ -24,15 +24,10 @@ type Host struct {
 
 // OpenHost opens the host that the process lives in.
 func OpenHost(log hclog.Logger) (*Host, error) {
-	h := &Host{Forward: opening.New(), Log: log}
+	h := &Host{Forward: opening.New(), Conntrack: conntrack.New(), Log: log}
 	var err error
-	if h.Kernel, err = kernel.OpenHost(); err != nil {
-		return nil, errors.Join(err, h.Close())
-	}
+	h.Kernel = kernel.OpenHost()
 	if h.Rules, err = ruleset.Open(); err != nil {
-		return nil, errors.Join(err, h.Close())
-	}
-	if h.Conntrack, err = conntrack.Open(); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
 	return h, nil
@@ -40,15 +35,10 @@ func OpenHost(log hclog.Logger) (*Host, error) {
 
 // Close gives back what OpenHost opened. No operation may be under way.
 func (h *Host) Close() error {
-	errs := []error{h.Forward.Close()}
-	if h.Kernel != nil {
-		h.Kernel.Close()
-	}
+	errs := []error{h.Forward.Close(), h.Conntrack.Close()}
+	h.Kernel.Close()
 	if h.Rules != nil {
 		errs = append(errs, h.Rules.Close())
-	}
-	if h.Conntrack != nil {
-		errs = append(errs, h.Conntrack.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -63,7 +63,7 @@ func (m *multicall) serve(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	defer host.Close()
+	// What is open ends with the process.
 	exec := &Exec{Plugins: m.plugins, Host: host, Binary: &pluginexec.Exec{}, Lenient: true}
 	defer exec.Close()
 	out, err := exec.ExecPlugin(context.Background(), native+m.name, args.StdinData, os.Environ())

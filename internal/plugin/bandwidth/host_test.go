@@ -65,10 +65,10 @@ type testHost struct {
 func newTestHost(t *testing.T) *testHost {
 	t.Helper()
 	privhost.Require(t)
-	k, err := kernel.OpenHost()
-	require.NoError(t, err)
+	k := kernel.OpenHost()
 	t.Cleanup(k.Close)
 	h := &testHost{T: t, shared: &plugin.Host{Kernel: k, Log: hclog.NewNullLogger()}}
+	var err error
 	h.netns, err = sandbox.Create("test")
 	require.NoError(t, err)
 	t.Cleanup(h.clear)

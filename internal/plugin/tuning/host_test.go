@@ -66,11 +66,11 @@ type testHost struct {
 func newTestHost(t *testing.T) *testHost {
 	t.Helper()
 	privhost.Require(t)
-	k, err := kernel.OpenHost()
-	require.NoError(t, err)
+	k := kernel.OpenHost()
 	t.Cleanup(k.Close)
 	h := &testHost{T: t, log: &bytes.Buffer{}}
 	h.shared = &plugin.Host{Kernel: k, Log: hclog.New(&hclog.LoggerOptions{Output: h.log})}
+	var err error
 	h.netns, err = sandbox.Create("test")
 	require.NoError(t, err)
 	t.Cleanup(h.clear)
