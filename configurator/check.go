@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/forward"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // Check finds out whether the network of an allocation is still as Setup left
@@ -16,7 +21,7 @@ import (
 // allocation is looked at. It is ErrNotFound where nothing is set up,
 // ErrUnhealthy, with what the plugins said, where something is amiss, and
 // ErrNotChecked where that could not be found out: a plugin was missing, hung,
-// crashed or was interrupted.
+// crashed or was interrupted, or the host had no descriptor or memory left.
 //
 // Networks whose configuration is too old for CHECK, or disables it, are only
 // looked at from outside: the interface must be there with its addresses.
@@ -47,11 +52,15 @@ func (c *Configurator) checkRecord(ctx context.Context, r *record.Record) error 
 	if r.Phase != record.Ready {
 		return unhealthy(fmt.Errorf("its record is in phase %q", r.Phase))
 	}
-	if err := validateNetns(r.Netns); err != nil {
-		return unhealthy(err)
+	err := validateNetns(r.Netns)
+	if err == nil {
+		err = errors.Join(checkInterfaces(r), checkForwarding(r))
 	}
-	if err := errors.Join(checkInterfaces(r), checkForwarding(r)); err != nil {
+	switch {
+	case isAmiss(err):
 		return unhealthy(err)
+	case err != nil:
+		return notChecked(err)
 	}
 	if err := errors.Join(ctx.Err(), c.installed(r)); err != nil {
 		return notChecked(err)
@@ -63,7 +72,7 @@ func (c *Configurator) checkRecord(ctx context.Context, r *record.Record) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	err := e.Check(ctx, req)
+	err = e.Check(ctx, req)
 	switch {
 	case err == nil || errors.Is(err, engine.ErrCheckUnsupported):
 		return nil
@@ -71,6 +80,23 @@ func (c *Configurator) checkRecord(ctx context.Context, r *record.Record) error 
 		return unhealthy(err)
 	}
 	return notChecked(err)
+}
+
+// amissError is what a look from outside found, unlike that it could not look.
+type amissError struct{ error }
+
+func (e amissError) Unwrap() error { return e.error }
+
+// isAmiss also knows the errors of those that look for us: that the namespace is
+// gone, and that published ports are shut.
+func isAmiss(err error) bool {
+	var amiss amissError
+	if errors.As(err, &amiss) {
+		return true
+	}
+	return slices.ContainsFunc([]error{
+		fs.ErrNotExist, unix.ENOTDIR, sandbox.ErrNotNamespace, sandbox.ErrHostNamespace, forward.ErrShut,
+	}, func(is error) bool { return errors.Is(err, is) })
 }
 
 // isFinding tells what a plugin found from that it could not look: a plugin that

@@ -175,7 +175,7 @@ func (c *Configurator) request(r *record.Record) (*engine.Request, error) {
 			return nil, fmt.Errorf("recorded configuration of network %q: %w", a.Network, err)
 		}
 		types = append(types, pluginTypes(n)...)
-		attachment := engine.Attachment{List: n.List, Bytes: a.Config}
+		attachment := engine.Attachment{List: n.List, Bytes: a.Config, Binaries: a.Binaries}
 		if a.Result != nil {
 			// A result that contradicts itself was never acknowledged; DEL goes
 			// without it.

@@ -3,6 +3,7 @@ package configurator
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/containernetworking/cni/libcni"
 
@@ -62,17 +63,31 @@ func (c *Configurator) engineOf(n *conflist.Network) engine.Engine {
 	return c.native
 }
 
-// runsInProcess reports whether every plugin of a record runs inside the
-// process: then DEL has the kernel's word for everything that it removed.
-func (c *Configurator) runsInProcess(r *record.Record) bool {
+// noteBinaries records which plugins of a record run as binaries: what the native
+// engine understands can be another by the time of the DEL.
+func (c *Configurator) noteBinaries(r *record.Record) error {
 	if Engine(r.Engine) != EngineNative {
-		return false
+		return nil
 	}
-	for _, a := range r.Attachments {
-		n, err := conflist.Parse(a.Config)
-		if err != nil || len(c.native.Binaries(n.List)) > 0 {
-			return false
+	for i := range r.Attachments {
+		n, err := conflist.Parse(r.Attachments[i].Config)
+		if err != nil {
+			return fmt.Errorf("recorded configuration of network %q: %w", r.Attachments[i].Network, err)
 		}
+		r.Attachments[i].Binaries = append([]string{}, c.native.Binaries(n.List)...)
 	}
-	return true
+	return nil
+}
+
+// runsInProcess reports whether every plugin of a record runs, or did so for ADD,
+// inside the process: then DEL has the kernel's word for everything that it
+// removed.
+func (c *Configurator) runsInProcess(r *record.Record) bool {
+	return Engine(r.Engine) == EngineNative && !slices.ContainsFunc(r.Attachments, func(a record.Attachment) bool {
+		if a.Binaries != nil {
+			return len(a.Binaries) > 0
+		}
+		n, err := conflist.Parse(a.Config)
+		return err != nil || len(c.native.Binaries(n.List)) > 0
+	})
 }

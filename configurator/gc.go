@@ -25,7 +25,11 @@ import (
 // Then it tells the plugins of the Config's networks, and of those that the
 // allocations had, by CNI GC (specification 1.1, unless the network disables it)
 // which attachments still exist. Do not share a network with another runtime
-// whose attachments GC should not take.
+// whose attachments GC should not take. That is so of another Configurator with
+// another StateDir as well, where both have a network of the same name whose
+// addresses are leased in the same directory (dataDir of host-local): GC of one
+// spares what the kernel names as the other's, but takes the leases of what the
+// other is just setting up, or runs by plugin binaries.
 //
 // GC goes on after errors and joins them, and stops when the context ends; the
 // report tells what was done all the same. An allocation whose record cannot be

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/kernel"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -17,7 +18,7 @@ import (
 func checkInterfaces(r *record.Record) error {
 	status, err := statusOf(r)
 	if err != nil {
-		return err
+		return amissError{err}
 	}
 	ns, err := sandbox.Open(r.Netns)
 	if err != nil {
@@ -63,8 +64,11 @@ func unused(r *record.Record) error {
 // checkInterface runs inside the sandbox.
 func checkInterface(want Interface) error {
 	link, err := netlink.LinkByName(want.Name)
-	if err != nil {
-		return fmt.Errorf("interface %q: %w", want.Name, err)
+	switch {
+	case kernel.IsNotFound(err):
+		return amissError{fmt.Errorf("interface %q: %w", want.Name, err)}
+	case err != nil:
+		return fmt.Errorf("look at interface %q: %w", want.Name, err)
 	}
 	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
@@ -78,7 +82,7 @@ func checkInterface(want Interface) error {
 	}
 	for _, a := range want.Addresses {
 		if p, err := netip.ParsePrefix(a.Address); err == nil && !have[p.Addr().Unmap()] {
-			return fmt.Errorf("interface %q has lost its address %s", want.Name, a.Address)
+			return amissError{fmt.Errorf("interface %q has lost its address %s", want.Name, a.Address)}
 		}
 	}
 	return nil

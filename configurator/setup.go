@@ -89,7 +89,7 @@ func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Reco
 		return nil, err
 	}
 	current.Phase = record.Adding
-	if err := c.put(current); err != nil {
+	if err := errors.Join(c.noteBinaries(current), c.put(current)); err != nil {
 		return nil, err
 	}
 	return c.attach(ctx, current)
@@ -153,7 +153,7 @@ func (c *Configurator) create(ctx context.Context, r *record.Record) (*Status, e
 	if err := c.chooseEngine(r); err != nil {
 		return nil, err
 	}
-	if err := c.installed(r); err != nil {
+	if err := errors.Join(c.noteBinaries(r), c.installed(r)); err != nil {
 		return nil, err
 	}
 	if !c.runsInProcess(r) { // inside the process the engine looks, and DEL takes nothing foreign

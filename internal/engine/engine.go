@@ -69,6 +69,9 @@ type Attachment struct {
 	// List is the parsed conflist, Bytes its self-contained text.
 	List  *libcni.NetworkConfigList
 	Bytes []byte
+	// Binaries are the types of the plugins that ADD ran as binaries, where the
+	// engine ran others itself; nil where that is not known.
+	Binaries []string
 	// Result is what ADD returned; nil where it is not known.
 	Result *types100.Result
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"testing"
 
@@ -107,6 +108,37 @@ func TestCreateVeth(t *testing.T) {
 	found, err = h.DeleteLink(t.Context(), v.Name)
 	require.NoError(t, err)
 	require.False(t, found)
+}
+
+// TestSmallMTU: below the least of IPv6, a link has none, and nothing can be asked
+// about it.
+func TestSmallMTU(t *testing.T) {
+	h := open(t)
+	v := veth("a")
+	v.MTU, v.NoLinkLocal = 1279, true
+	require.NoError(t, h.CreateVeth(v, newSandbox(t, "a")))
+	_, err := h.DeleteLink(t.Context(), v.Name)
+	require.NoError(t, err)
+}
+
+// TestBatchOfMany: no answer gets lost, nor what fails among them.
+func TestBatchOfMany(t *testing.T) {
+	s := newSandbox(t, "a")
+	lo, err := s.Index("lo")
+	require.NoError(t, err)
+	require.NoError(t, s.SetUp(lo))
+	const n = 3000
+	var b kernel.Batch
+	for i := range n {
+		b.AddAddress(lo, &net.IPNet{IP: net.IPv4(10, 9, byte(i>>8), byte(i)), Mask: net.CIDRMask(32, 32)}, 0)
+	}
+	require.NoError(t, s.Apply(&b))
+	addresses, err := s.Addresses(lo)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(addresses), n)
+	err = s.Apply(&b)
+	require.ErrorIs(t, err, os.ErrExist)
+	require.Len(t, strings.Split(err.Error(), "\n"), n)
 }
 
 // TestDeleteTogether: links that are deleted at once all go, those that are not

@@ -59,7 +59,7 @@ func TestCrash(t *testing.T) {
 			_ = s.Release(t.Context(), two, addrs("10.0.0.2 fd00::2")...)
 		}, 2},
 		"release without index":  {foreign, func(t *testing.T, s *Store) { _ = s.Release(t.Context(), two) }, 6},
-		"retain":                 {foreign, func(t *testing.T, s *Store) { _, _ = s.Retain(t.Context(), nil) }, 6},
+		"retain":                 {foreign, func(t *testing.T, s *Store) { _, _ = s.Retain(t.Context(), nil, nil) }, 6},
 		"lookup of a lost index": {noIndex, func(t *testing.T, s *Store) { _, _ = s.Lookup(t.Context(), two) }, 4},
 		"lookup without index":   {foreign, func(t *testing.T, s *Store) { _, _ = s.Lookup(t.Context(), two) }, 3},
 	} {

@@ -105,7 +105,7 @@ func TestNoIndexPossible(t *testing.T) {
 		require.ErrorIs(t, err, ErrDuplicate)
 	}
 	require.NoError(t, s.Release(t.Context(), eth0("c1")))
-	removed, err := s.Retain(t.Context(), []Owner{eth0("c0")})
+	removed, err := s.Retain(t.Context(), []Owner{eth0("c0")}, nil)
 	require.NoError(t, err)
 	require.Equal(t, addrs("10.0.0.4"), removed)
 	require.Len(t, dump(t, s), 1)

@@ -31,7 +31,7 @@ func TestWaitingEndsWithTheContext(t *testing.T) {
 		"Reserve": func(ctx context.Context) error { _, err := s.Reserve(ctx, eth0("two"), anyOf(ten)); return err },
 		"Release": func(ctx context.Context) error { return s.Release(ctx, eth0("one")) },
 		"Lookup":  func(ctx context.Context) error { _, err := s.Lookup(ctx, eth0("one")); return err },
-		"Retain":  func(ctx context.Context) error { _, err := s.Retain(ctx, nil); return err },
+		"Retain":  func(ctx context.Context) error { _, err := s.Retain(ctx, nil, nil); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
 			unlock := foreignLock(t, s)

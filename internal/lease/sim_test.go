@@ -188,7 +188,7 @@ func (m *simulation) retain() {
 		}
 	}
 	slices.SortFunc(want, netip.Addr.Compare)
-	got, err := m.s.Retain(m.t.Context(), valid)
+	got, err := m.s.Retain(m.t.Context(), valid, nil)
 	require.NoError(m.t, err)
 	require.Equal(m.t, want, got)
 }

@@ -152,9 +152,10 @@ func (s *Store) Holds(owner Owner, addr netip.Addr) (bool, error) {
 	return ok && (holder == owner || holder == Owner{ID: owner.ID}), err
 }
 
-// Retain gives back the leases of all owners but the valid ones, and says which. A
-// lease in the old format is valid if its container has any valid owner.
-func (s *Store) Retain(ctx context.Context, valid []Owner) ([]netip.Addr, error) {
+// Retain gives back the leases of all owners but the valid ones, and those that
+// spare names, if it is not nil; it says which. A lease in the old format, whose
+// owner has no IfName, is valid if its container has any valid owner.
+func (s *Store) Retain(ctx context.Context, valid []Owner, spare func(Owner) bool) ([]netip.Addr, error) {
 	unlock, err := s.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -175,7 +176,7 @@ func (s *Store) Retain(ctx context.Context, valid []Owner) ([]netip.Addr, error)
 	var removed []netip.Addr
 	errs := []error{x.unread}
 	for owner, addrs := range x.all {
-		if keep[owner] {
+		if keep[owner] || spare != nil && spare(owner) {
 			continue
 		}
 		_, err := x.release(owner)

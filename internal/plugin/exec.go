@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 
@@ -30,8 +32,8 @@ type Exec struct {
 	// understood.
 	Binary invoke.Exec
 	// Lenient ignores keys that are not understood, as the reference plugins do,
-	// and says so in the log. It is for the plugin binaries themselves, beside
-	// which there is no other.
+	// and says so in the log; a value that cannot be ignored needs the reference
+	// plugin, where that was kept. It is for the plugin binaries themselves.
 	Lenient bool
 	// Memory, if there is one, keeps configurations that were read.
 	Memory *Memory
@@ -63,7 +65,10 @@ func (e *Exec) ExecPlugin(ctx context.Context, path string, conf []byte, environ
 	result, why, err := e.inside(ctx, name, command, call)
 	if why != nil {
 		path, findErr := e.instead(name, call.Path, why)
-		if findErr != nil {
+		switch {
+		case findErr != nil && e.Lenient:
+			return nil, types.NewError(types.ErrInvalidNetworkConfig, "unsupported configuration", findErr.Error())
+		case findErr != nil:
 			return nil, errors.Join(err, findErr)
 		}
 		out, binaryErr := e.Binary.ExecPlugin(ctx, path, conf, environ)
@@ -78,20 +83,30 @@ func (e *Exec) ExecPlugin(ctx context.Context, path string, conf []byte, environ
 // inside runs a plugin inside the process. Where it does not understand its
 // configuration, why says so, and the binary is to run. A DEL or GC is done all
 // the same, for what the plugin may have made when it still understood: what it
-// understands can depend on the host.
+// understands can depend on the host. For DEL, what ADD did decides about the
+// binary, where it is known.
 func (e *Exec) inside(ctx context.Context, name, command string, c *Call) (result *types100.Result, why, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = e.panicked(name, command, r)
+		}
+	}()
 	p, err := e.parse(name, c)
 	if IsUnknownKey(err) {
 		switch {
-		case e.Lenient && p == nil:
-			return nil, nil, types.NewError(types.ErrInvalidNetworkConfig, "unsupported configuration", err.Error())
-		case e.Lenient:
+		case e.Lenient && p != nil:
 			e.Host.Log.Warn("key of the configuration is ignored", "plugin", name, "because", err)
 			err = nil
 		case p == nil || command != "DEL" && command != "GC":
 			return nil, err, nil
 		default:
 			why, err = err, nil
+		}
+	}
+	if command == "DEL" && c.binaries != nil {
+		why = nil
+		if slices.Contains(c.binaries, name) {
+			why = errAddedByBinary
 		}
 	}
 	if err == nil {
@@ -101,6 +116,15 @@ func (e *Exec) inside(ctx context.Context, name, command string, c *Call) (resul
 		return nil, why, fmt.Errorf("plugin %q: %w", name, err)
 	}
 	return result, why, nil
+}
+
+var errAddedByBinary = errors.New("it did the ADD")
+
+// panicked makes an error of a panic: a defect here must not end the process that
+// embeds it. Of a CHECK, it is no finding.
+func (e *Exec) panicked(name, command string, value any) error {
+	e.Host.Log.Error("a native plugin panicked", "plugin", name, "command", command, "panic", value, "stack", string(debug.Stack()))
+	return fmt.Errorf("plugin %q: %s panicked: %v", name, command, value)
 }
 
 func (e *Exec) parse(name string, c *Call) (Plugin, error) {
@@ -131,6 +155,9 @@ func (e *Exec) instead(name string, paths []string, why error) (string, error) {
 func (e *Exec) findOther(name string, paths []string) (string, error) {
 	if path, err := e.Binary.FindInPath(name+Aside, paths); err == nil {
 		return path, nil
+	}
+	if len(paths) == 0 {
+		return "", errors.New("no directory of plugins is given")
 	}
 	var errs []error
 	for _, dir := range paths {

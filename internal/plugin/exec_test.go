@@ -18,6 +18,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 )
 
 // fake is a plugin with one key of its own.
@@ -27,13 +28,21 @@ type fake struct {
 
 	called []string
 	err    error
+	defect bool
 }
 
 func (f *fake) Add(_ context.Context, c *Call) (*types100.Result, error) {
 	f.called = append(f.called, "ADD "+c.ContainerID+" "+c.IfName+" "+c.Netns+" "+c.Args+" "+strings.Join(c.Path, "+"))
 	return &types100.Result{CNIVersion: types100.ImplementedSpecVersion}, f.err
 }
-func (f *fake) note(what string) error { f.called = append(f.called, what); return f.err }
+
+func (f *fake) note(what string) error {
+	f.called = append(f.called, what)
+	if f.defect {
+		panic("no such index")
+	}
+	return f.err
+}
 
 func (f *fake) Check(context.Context, *Call) error  { return f.note("CHECK") }
 func (f *fake) Del(context.Context, *Call) error    { return f.note("DEL") }
@@ -150,6 +159,10 @@ func TestUnknownKey(t *testing.T) {
 	require.ErrorAs(t, err, &coded)
 	require.Equal(t, types.ErrInvalidNetworkConfig, coded.Code)
 	require.ErrorContains(t, err, "vlan")
+	b.missing, b.ran = false, nil
+	_, err = e.ExecPlugin(t.Context(), native+"fake", conf, environment)
+	require.NoError(t, err, "but the reference plugin does it where there is one")
+	require.Equal(t, []string{"/bin/fake ADD"}, b.ran)
 }
 
 // TestFallBackIsAnother: the binary that stands in is not a link to this code.
@@ -207,6 +220,8 @@ func TestCheckedTellsFindings(t *testing.T) {
 		{syscall.ENODEV, true},
 		{syscall.EPERM, false},
 		{syscall.ENOBUFS, false},
+		{syscall.EINTR, false},
+		{netlink.ErrDumpInterrupted, false},
 		{&exec.Error{Name: "iptables", Err: exec.ErrNotFound}, false},
 		{&exec.ExitError{ProcessState: &os.ProcessState{}}, false},
 		{types.NewError(7, "bad", ""), true},

@@ -29,6 +29,21 @@ func (c *Call) Stale(conf *Common) func(names.Owner) bool {
 	}
 }
 
+// Others are the owners of links of a network that belong to another instance.
+func (c *Call) Others(network string) ([]names.Owner, error) {
+	if c.Host == nil || c.Host.Kernel == nil {
+		return nil, nil
+	}
+	var others []names.Owner
+	_, err := c.Host.Kernel.OwnedLinks(func(o names.Owner) bool {
+		if o.OfNetwork(network) && o.Instance != c.Instance {
+			others = append(others, o)
+		}
+		return false
+	})
+	return others, err
+}
+
 // MadeElsewhere reports whether a result tells that the reference plugins set up
 // the attachment, before these took their place: then what they laid out has to
 // go as well.

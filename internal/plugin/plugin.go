@@ -60,8 +60,9 @@ type Call struct {
 	// The environment comes as env or as args.
 	env  []string
 	args *invoke.Args
-	// shared: see Invocation.
+	// shared and binaries: see Invocation.
 	shared   bool
+	binaries []string
 	previous *types100.Result
 	version  string
 }

@@ -26,6 +26,9 @@ type Invocation struct {
 	// Previous is the result of the plugin before, or of ADD; nil where there is
 	// none. An ADD may change it and return it.
 	Previous *types100.Result
+	// Binaries are the types of the plugins that ADD ran as binaries; nil where
+	// that is not known. DEL runs them so, beside their native kin.
+	Binaries []string
 	// Args.Command says which operation it is.
 	Args invoke.Args
 }
@@ -36,7 +39,7 @@ func (e *Exec) Run(ctx context.Context, i *Invocation) (*types100.Result, error)
 	c := &Call{
 		ContainerID: i.Args.ContainerID, Netns: i.Args.NetNS, IfName: i.Args.IfName, Args: pluginArgs(&i.Args), Path: paths,
 		Config: i.Config, Instance: e.Instance, Host: e.Host,
-		exec: e, args: &i.Args, shared: i.Shared, previous: i.Previous, version: i.Version,
+		exec: e, args: &i.Args, shared: i.Shared, previous: i.Previous, version: i.Version, binaries: i.Binaries,
 	}
 	return c.run(ctx, i.Plugin, i.Args.Command)
 }

@@ -54,6 +54,9 @@ type Attachment struct {
 	IfName  string `json:"ifName"`
 	// Config is the self-contained conflist that ADD was given, byte for byte.
 	Config []byte `json:"config"`
+	// Binaries are the types of the plugins that the native engine ran as binaries;
+	// nil where it is not known, or all were.
+	Binaries []string `json:"binaries,omitzero"`
 	// Result is the CNI result of ADD; nil until it is known.
 	Result json.RawMessage `json:"result,omitempty"`
 }

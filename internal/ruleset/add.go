@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -27,15 +28,46 @@ func (r *Ruleset) apply(ctx context.Context, c change) error {
 // Add puts the elements in, all in one transaction, and makes the tables where
 // they are missing. It is idempotent: what the owner has already becomes as
 // given. A mapping that another owner has is a *PortTakenError, and then nothing
-// was added. An address that another owner has becomes this one's, since whoever
+// was added; so is one of a host IP where another has the port on every address.
+// For one of every address, nobody looks through those of all host IPs: these
+// keep theirs. An address that another owner has becomes this one's, since whoever
 // gives addresses out has taken it from the other.
 func (r *Ruleset) Add(ctx context.Context, e *Elements) error {
 	list, err := e.elements()
+	if err == nil {
+		err = r.checkEverywhere(ctx, list)
+	}
 	if err == nil {
 		err = r.add(ctx, list)
 	}
 	if err != nil {
 		return fmt.Errorf("add elements of %s: %w", e.Owner, err)
+	}
+	return nil
+}
+
+// checkEverywhere looks for the host ports of one address among another's of
+// every address, which would lose a part of its clients.
+func (r *Ruleset) checkEverywhere(ctx context.Context, list []element) error {
+	var pairs []element
+	for _, e := range list {
+		if e.set == e.set.table.hostIPPorts {
+			pairs = append(pairs, e, e.everywhere())
+		}
+	}
+	if len(pairs) == 0 {
+		return nil
+	}
+	found, err := r.lookUp(ctx, pairs)
+	if err != nil {
+		return err
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		want, is, all := &pairs[i], &found[i], &found[i+1]
+		there := is.set != nil && is.owner == want.owner
+		if !there && all.set != nil && all.owner != want.owner {
+			return taken(want, all)
+		}
 	}
 	return nil
 }
@@ -99,7 +131,9 @@ func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
 	for i := range list {
 		want, is := &list[i], &found[i]
 		if want.set.interval {
-			c.settleNetwork(want, is, &atEnd[0])
+			if err := r.settleNetwork(ctx, &c, want, [2]*element{is, &atEnd[0]}); err != nil {
+				return c, err
+			}
 			atEnd = atEnd[1:]
 			continue
 		}
@@ -121,7 +155,7 @@ func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
 func (c *change) settle(want, is *element) error {
 	switch {
 	case is.set == nil:
-	case is.owner == want.owner && is.value == want.value:
+	case is.owner == want.owner && is.value == want.value && is.network == want.network:
 		return nil
 	case want.isMapping() && is.owner != want.owner && (is.owner != "" || is.value != want.value):
 		return taken(want, is)
@@ -132,18 +166,60 @@ func (c *change) settle(want, is *element) error {
 	return nil
 }
 
-// settleNetwork decides about a network. The kernel refuses one that begins or
-// ends within another: a larger one serves as well, and smaller ones give way.
-func (c *change) settleNetwork(want, atStart, atEnd *element) {
-	if atStart.set != nil && atStart.covers(want) {
-		return
+// settleNetwork decides about a network, with what there is at its first and its
+// last address. The kernel refuses one that begins or ends within another: a
+// larger one serves as well while somebody uses it, and smaller ones give way.
+func (r *Ruleset) settleNetwork(ctx context.Context, c *change, want *element, at [2]*element) error {
+	wanted := []element{*want}
+	if larger := at[0]; larger.set != nil && larger.covers(want) {
+		if want.covers(larger) {
+			return nil
+		}
+		inside, used, err := r.networksOf(ctx, larger)
+		if err != nil || used {
+			return err
+		}
+		wanted = outermost(append(inside, *want))
 	}
-	for _, smaller := range []*element{atStart, atEnd} {
-		if smaller.set != nil {
-			c.remove = append(c.remove, *smaller)
+	for _, other := range at {
+		if other.set != nil && !slices.Contains(c.remove, *other) {
+			c.remove = append(c.remove, *other)
 		}
 	}
-	c.add = append(c.add, *want)
+	for _, one := range wanted {
+		if !slices.Contains(c.add, one) {
+			c.add = append(c.add, one)
+		}
+	}
+	return nil
+}
+
+// networksOf are the networks of the addresses within a network that is there,
+// and whether it is still that of any of them. It reads all addresses; that a
+// network lies within another is rare.
+func (r *Ruleset) networksOf(ctx context.Context, larger *element) (inside []element, used bool, err error) {
+	t := larger.set.table
+	first, end := larger.address(), string(larger.end[:t.addrLen])
+	for _, s := range []*set{t.masqueraded, t.snatLocal} {
+		list, err := r.dumpSet(ctx, s, func(names.Owner) bool { return true })
+		if err != nil {
+			return nil, false, err
+		}
+		for _, e := range list {
+			if e.address().Less(first) || string(e.key[:t.addrLen]) > end {
+				continue
+			}
+			if e.network == 0 {
+				return nil, true, nil
+			}
+			one := t.network(netip.PrefixFrom(e.address(), int(e.network)-1))
+			if one.covers(larger) {
+				return nil, true, nil
+			}
+			inside = outermost(append(inside, one))
+		}
+	}
+	return inside, false, nil
 }
 
 // ends are the last addresses of the networks, to be looked up as well.

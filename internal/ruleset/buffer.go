@@ -92,12 +92,15 @@ func (b *buffer) number(kind uint16, value uint32) {
 	b.data = binary.BigEndian.AppendUint32(b.data, value)
 }
 
-// comment is user data with nothing but a comment. Its type is 0 for rules,
-// tables and elements alike.
-func (b *buffer) comment(kind uint16, value string) {
-	b.attribute(kind, len(value)+3)
-	b.data = append(b.data, 0, byte(len(value)+1))
+// dataComment is the type of a comment, for rules, tables and elements alike.
+const dataComment = 0
+
+// comment is user data: a comment, and maybe more records.
+func (b *buffer) comment(kind uint16, value string, more ...byte) {
+	b.attribute(kind, len(value)+3+len(more))
+	b.data = append(b.data, dataComment, byte(len(value)+1))
 	b.data = append(append(b.data, value...), 0)
+	b.data = append(b.data, more...)
 	b.pad()
 }
 
@@ -120,14 +123,20 @@ func attributes(data []byte, each func(kind uint16, value []byte)) {
 	}
 }
 
-// commentOf finds the comment in user data: records of type, length and value.
+// commentOf finds the comment in user data.
 func commentOf(data []byte) string {
+	value := recordOf(data, dataComment)
+	return string(value[:max(len(value)-1, 0)])
+}
+
+// recordOf finds a record in user data: these are of type, length and value.
+func recordOf(data []byte, kind byte) []byte {
 	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
 		value := data[2 : 2+int(data[1])]
-		if data[0] == 0 && len(value) > 0 {
-			return string(value[:len(value)-1])
+		if data[0] == kind {
+			return value
 		}
 		data = data[2+len(value):]
 	}
-	return ""
+	return nil
 }

@@ -20,6 +20,9 @@ type element struct {
 	end key // the last key, of an interval
 	value
 	owner string
+	// network is the prefix length of the network of an address that has one, plus
+	// one; 0 where it is not known.
+	network uint8
 }
 
 type key [32]byte
@@ -91,10 +94,22 @@ func (e *element) put(b *buffer, whole bool) {
 	if whole {
 		e.putValue(b)
 		if e.owner != "" {
-			b.comment(unix.NFTA_SET_ELEM_USERDATA, e.owner)
+			b.comment(unix.NFTA_SET_ELEM_USERDATA, e.owner, e.notes()...)
 		}
 	}
 	b.end(one)
+}
+
+// dataNetwork is the type of a record in user data that nft does not know, and
+// passes over.
+const dataNetwork = 0x61
+
+// notes are what stands behind the comment.
+func (e *element) notes() []byte {
+	if e.network == 0 {
+		return nil
+	}
+	return []byte{dataNetwork, 1, e.network}
 }
 
 func putData(b *buffer, kind uint16, data []byte) {
@@ -139,6 +154,9 @@ func readElement(s *set, attrs []byte) element {
 			attributes(nested, func(kind uint16, v []byte) { e.readValue(kind, v) })
 		case unix.NFTA_SET_ELEM_USERDATA:
 			e.owner = commentOf(nested)
+			if n := recordOf(nested, dataNetwork); len(n) == 1 {
+				e.network = n[0]
+			}
 		}
 	})
 	return e
@@ -186,6 +204,14 @@ func (e *element) String() string {
 func (e *element) address() netip.Addr {
 	a, _ := netip.AddrFromSlice(e.key[:e.set.table.addrLen])
 	return a
+}
+
+// everywhere is a host port of one address as one of every address.
+func (e *element) everywhere() element {
+	n := int(e.set.table.addrLen)
+	all := element{set: e.set.table.hostPorts, owner: e.owner}
+	copy(all.key[:all.set.keyLen], e.key[n:])
+	return all
 }
 
 func (e *element) link() string { return strings.TrimRight(string(e.key[:unix.IFNAMSIZ]), "\x00") }

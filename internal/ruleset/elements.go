@@ -50,7 +50,7 @@ func (l *lister) fail(format string, args ...any) {
 // addresses adds those that stand in sets of their own.
 func (l *lister) addresses(t *table, e *Elements) {
 	for _, p := range e.Masquerade {
-		l.address(t, t.masqueraded, p.Addr())
+		l.within(t, t.masqueraded, p)
 	}
 	for _, s := range []*set{t.snatAll, t.snatLocal} {
 		for i := range e.Published {
@@ -71,8 +71,23 @@ func (l *lister) published(t *table, s *set, p *Published) {
 		return
 	}
 	if l.removing || s == t.snatAll && p.SNAT == SNATAll || s == t.snatLocal && p.SNAT == SNATLocal {
-		l.address(t, s, p.Address.Addr())
+		l.within(t, s, p.Address)
 	}
+}
+
+// within adds an address with its network.
+func (l *lister) within(t *table, s *set, p netip.Prefix) {
+	e := l.address(t, s, p.Addr())
+	if p = unmap(p); e != nil && p.IsValid() {
+		e.network = uint8(p.Bits()) + 1
+	}
+}
+
+func unmap(p netip.Prefix) netip.Prefix {
+	if a := p.Addr(); a.Is4In6() {
+		return netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+	}
+	return p
 }
 
 // address adds an element if it is of the table's family.
@@ -133,32 +148,39 @@ func (l *lister) mapping(t *table, s *set, m *Mapping) {
 	binary.BigEndian.PutUint16(e.value.data[n:], m.To.Port())
 }
 
-// networks adds each once, and none that lies within another.
+// networks adds each once, and none that lies within another. Where nothing is
+// masqueraded, or everything, they make no difference.
 func (l *lister) networks(t *table, e *Elements) {
 	first := len(l.list)
-	add := func(p netip.Prefix) {
-		if a := p.Addr(); a.Is4In6() {
-			p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
-		}
-		if !p.IsValid() {
+	add := func(p netip.Prefix, matters bool) {
+		if p = unmap(p); !p.IsValid() {
 			l.fail("%s: %s is not a network", t.networks.label, p)
 			return
 		}
-		if tableOf(p.Addr()) != t {
-			return
+		if matters && tableOf(p.Addr()) == t {
+			l.list = append(l.list, t.network(p))
+			l.list = l.list[:first+len(outermost(l.list[first:]))]
 		}
-		p = p.Masked()
-		start, end := p.Addr().AsSlice(), last(p)
-		one := l.add(t.networks, start, start)
-		copy(one.end[copy(one.end[:], end):], end)
-		l.list = l.list[:first+len(outermost(l.list[first:]))]
 	}
 	for _, p := range e.Masquerade {
-		add(p)
+		add(p, true)
 	}
 	for _, p := range e.Published {
-		add(p.Address)
+		add(p.Address, p.SNAT == SNATLocal)
 	}
+}
+
+// network is the element of one.
+func (t *table) network(p netip.Prefix) element {
+	p = p.Masked()
+	e := element{set: t.networks}
+	for _, b := range []struct {
+		to   *key
+		addr []byte
+	}{{&e.key, p.Addr().AsSlice()}, {&e.end, last(p)}} {
+		copy(b.to[copy(b.to[:], b.addr):], b.addr)
+	}
+	return e
 }
 
 // outermost takes the last of the networks out if it lies within another, and

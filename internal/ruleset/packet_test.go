@@ -7,11 +7,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/sandbox"
@@ -319,6 +321,47 @@ func TestLocalOnly(t *testing.T) {
 	require.NoError(t, n.Add(t.Context(), n.elements(SNATLocal)))
 	n.wantSilence(n.a, loopback, 7070)
 	n.wantAnswer("host sees 127.0.0.1", nil, loopback, 7070)
+}
+
+// With route_localnet, the kernel also takes packets that claim to be from the
+// loopback, which nothing on the host expects of others.
+func TestNobodyElseIsLoopback(t *testing.T) {
+	n := newNet(t)
+	sysctl(t, "ipv4/conf/all/rp_filter", "0")
+	sysctl(t, "ipv4/conf/br0/rp_filter", "0")
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(fd)
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrInet4{Port: 5353}))
+	require.NoError(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}))
+	host := addr4(net0, 1).Addr().As4()
+	receive := func() netip.Addr {
+		t.Helper()
+		_, from, err := unix.Recvfrom(fd, make([]byte, 1), 0)
+		require.NoError(t, err)
+		return netip.AddrFrom4(from.(*unix.SockaddrInet4).Addr)
+	}
+	loopback, a := netip.MustParseAddr("127.0.0.2"), addr4(net0, 2).Addr()
+	send := func() {
+		t.Helper()
+		require.NoError(t, n.a.Do(func() error {
+			raw, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+			require.NoError(t, err)
+			defer unix.Close(raw)
+			for _, from := range []netip.Addr{loopback, a} {
+				p := slices.Concat([]byte{0x45, 0, 0, 28, 0, 1, 0, 0, 64, unix.IPPROTO_UDP, 0, 0},
+					from.AsSlice(), host[:], []byte{0x30, 0x39, 0x14, 0xe9, 0, 8, 0, 0})
+				require.NoError(t, unix.Sendto(raw, p, 0, &unix.SockaddrInet4{Addr: host}))
+			}
+			return nil
+		}))
+	}
+	send()
+	require.Equal(t, loopback, receive())
+	require.Equal(t, a, receive())
+	require.NoError(t, n.Add(t.Context(), n.elements(SNATLocal)))
+	send()
+	require.Equal(t, a, receive(), "of the two, the first to arrive")
 }
 
 // Where the host's own policy drops, one rule lets open addresses pass.

@@ -38,7 +38,9 @@ type Elements struct {
 	Owner names.Owner
 	// Masquerade are addresses whose traffic leaves the host with the address of
 	// the host, each with the prefix length of its network: within that, and to
-	// multicast, it keeps its own.
+	// multicast, it keeps its own. Of networks that lie within each other the
+	// largest counts for all; once nobody has that one, it counts until the next Add
+	// in one within it.
 	Masquerade []netip.Prefix
 	// Published are addresses to which Mappings lead, each with the prefix length
 	// of its network, and what of that traffic gets the host's own address.

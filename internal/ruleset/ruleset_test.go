@@ -210,6 +210,78 @@ func TestNestedNetworks(t *testing.T) {
 	}
 }
 
+// A larger network serves while somebody is in it, and then gives way to those of
+// the addresses within it.
+func TestLargerNetworkThatNobodyHas(t *testing.T) {
+	r := open(t)
+	in := func(id, address string) *Elements {
+		return &Elements{Owner: owner(id), Masquerade: []netip.Prefix{netip.MustParsePrefix(address)}}
+	}
+	networks := func(want ...string) {
+		t.Helper()
+		list := nft(t, "list set ip allocnet networks")
+		require.Equal(t, len(want), strings.Count(list, " . 1"), list)
+		for _, n := range want {
+			require.Contains(t, list, n+" . "+n)
+		}
+	}
+	large, another := in("large", "10.0.0.5/8"), in("another", "10.0.0.6/8")
+	require.NoError(t, r.Add(t.Context(), large))
+	require.NoError(t, r.Add(t.Context(), another))
+	require.NoError(t, r.Del(t.Context(), large))
+	for i, address := range []string{"10.1.0.5/16", "10.17.0.5/12", "10.17.1.5/24"} {
+		require.NoError(t, r.Add(t.Context(), in(fmt.Sprint(i), address)))
+		networks("10.0.0.0/8")
+	}
+	require.NoError(t, r.Del(t.Context(), another))
+	published := &Elements{Owner: owner("published"), Published: []Published{{netip.MustParsePrefix("10.17.2.5/24"), SNATLocal}}}
+	require.NoError(t, r.Add(t.Context(), published))
+	networks("10.1.0.0/16", "10.16.0.0/12")
+	require.NoError(t, r.Check(t.Context(), published))
+	for i := range 3 {
+		require.NoError(t, r.Del(t.Context(), in(fmt.Sprint(i), []string{"10.1.0.5/16", "10.17.0.5/12", "10.17.1.5/24"}[i])))
+	}
+	require.NoError(t, r.Add(t.Context(), in("more", "10.17.2.6/24")))
+	networks("10.1.0.0/16", "10.17.2.0/24")
+}
+
+// An element of which nobody knows the network keeps what is there.
+func TestAddressOfAnUnknownNetwork(t *testing.T) {
+	r := open(t)
+	require.NoError(t, r.Add(t.Context(), &Elements{Owner: owner("large"), Masquerade: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/8")}}))
+	saved := nft(t, "list", "ruleset")
+	nft(t, "flush", "ruleset")
+	file := filepath.Join(t.TempDir(), "saved.nft")
+	require.NoError(t, os.WriteFile(file, []byte(saved), 0o600))
+	nft(t, "-f", file)
+	require.NoError(t, r.Add(t.Context(), &Elements{Owner: owner("small"), Masquerade: []netip.Prefix{netip.MustParsePrefix("10.1.0.5/16")}}))
+	require.Contains(t, nft(t, "list set ip allocnet networks"), "10.0.0.0/8")
+}
+
+// Where another has a port on every address, one on a host IP would take a part
+// of its clients away.
+func TestPortTakenOnEveryAddress(t *testing.T) {
+	r := open(t)
+	for i, addresses := range [][2]string{{"10.1.0.1:80", "127.0.0.1"}, {"[fd00::1]:80", "::1"}} {
+		to, host := netip.MustParseAddrPort(addresses[0]), netip.MustParseAddr(addresses[1])
+		every := &Elements{Owner: owner(fmt.Sprint("every", i)), Mappings: []Mapping{{Protocol: 6, HostPort: 8080, To: to}}}
+		one := &Elements{Owner: owner("one"), Mappings: []Mapping{{HostIP: host, Protocol: 6, HostPort: 8080, To: to}}}
+		require.NoError(t, r.Add(t.Context(), one), "nobody has it")
+		require.NoError(t, r.Add(t.Context(), every), "that of one address keeps it")
+		require.NoError(t, r.Add(t.Context(), one), "it has it already")
+		require.NoError(t, r.Del(t.Context(), one))
+		err := r.Add(t.Context(), one)
+		var taken *PortTakenError
+		require.ErrorAs(t, err, &taken)
+		require.Equal(t, PortTakenError{Mapping: one.Mappings[0], Owner: every.Owner}, *taken)
+		one.Mappings[0].Protocol = 17
+		require.NoError(t, r.Add(t.Context(), one))
+		require.NoError(t, r.Del(t.Context(), one))
+		every.Mappings = append(every.Mappings, Mapping{HostIP: host, Protocol: 6, HostPort: 8080, To: to})
+		require.NoError(t, r.Add(t.Context(), every), "both are its own")
+	}
+}
+
 // One transaction of many messages, and more than the socket holds at first.
 func TestManyPorts(t *testing.T) {
 	r := open(t)

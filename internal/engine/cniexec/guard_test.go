@@ -1,16 +1,13 @@
 package cniexec
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -21,7 +18,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/fakeplugin"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/pluginexec"
 )
 
 func TestInterfacePrefix(t *testing.T) {

@@ -30,11 +30,13 @@ type chain struct {
 	exec   *plugin.Exec
 	req    *engine.Request
 	list   *libcni.NetworkConfigList
-	args   invoke.Args
+	// binaries: see engine.Attachment.
+	binaries []string
+	args     invoke.Args
 }
 
 func (e *Engine) newChain(exec *plugin.Exec, r *engine.Request, i int) *chain {
-	return &chain{engine: e, exec: exec, req: r, list: r.Attachments[i].List, args: invoke.Args{
+	return &chain{engine: e, exec: exec, req: r, list: r.Attachments[i].List, binaries: r.Attachments[i].Binaries, args: invoke.Args{
 		ContainerID: r.ID, NetNS: r.Netns, IfName: r.IfName(i), PluginArgs: r.Args,
 		Path: strings.Join(r.Path(), string(os.PathListSeparator)),
 	}}
@@ -85,7 +87,7 @@ func (c *chain) call(ctx context.Context, command string, i int, previous *types
 		return nil, fmt.Errorf("configuration of plugin %q: %w", p.Network.Type, err)
 	}
 	one := &plugin.Invocation{
-		Plugin: p.Network.Type, Config: conf, Shared: shared, Version: c.list.CNIVersion, Previous: previous, Args: c.args,
+		Plugin: p.Network.Type, Config: conf, Shared: shared, Version: c.list.CNIVersion, Previous: previous, Binaries: c.binaries, Args: c.args,
 	}
 	one.Args.Command = command
 	result, err := c.exec.Run(ctx, one)

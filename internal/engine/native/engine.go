@@ -151,6 +151,11 @@ func checkChain(ctx context.Context, c *chain, a engine.Attachment) error {
 
 // Del implements engine.Engine. Every plugin is tried.
 func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
+	if r.Interrupted && e.ranBinaries(r) {
+		if err := pluginexec.KillStragglers(r.Work()); err != nil {
+			return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
+		}
+	}
 	exec, err := e.exec()
 	if err != nil {
 		return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
@@ -169,6 +174,13 @@ func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
 		return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
 	}
 	return nil
+}
+
+// ranBinaries reports whether a plugin of the request may have run as a binary.
+func (e *Engine) ranBinaries(r *engine.Request) bool {
+	return slices.ContainsFunc(r.Attachments, func(a engine.Attachment) bool {
+		return len(a.Binaries) > 0 || a.Binaries == nil && len(e.Binaries(a.List)) > 0
+	})
 }
 
 // Repair puts back what another program removed from the host: rules, the

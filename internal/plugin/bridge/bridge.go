@@ -117,8 +117,10 @@ func (a *addition) allocate(ctx context.Context) error {
 	}
 	a.result.IPs, a.result.Routes, a.result.DNS = r.IPs, r.Routes, r.DNS
 	a.route(a.result)
-	a.result.DNS, err = pair.DNS(&a.Common, r.DNS)
-	return err
+	if a.result.DNS, err = pair.DNS(&a.Common, r.DNS); err != nil {
+		return errors.Join(err, a.release(ctx))
+	}
+	return nil
 }
 
 func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.call) }

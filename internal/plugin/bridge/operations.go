@@ -21,7 +21,8 @@ func (b *bridge) Check(ctx context.Context, c *plugin.Call) error {
 		return err
 	}
 	if r == nil {
-		return errors.New("Required prevResult missing") //nolint:staticcheck // the reference plugin's words
+		//lint:ignore ST1005 the reference plugin's words
+		return errors.New("Required prevResult missing")
 	}
 	if err := b.ipam.Check(ctx, c); err != nil {
 		return err

@@ -71,11 +71,14 @@ func TestWhereFirewalldRunsTheBinaryDoesIt(t *testing.T) {
 func TestFirewalldIsKnownByItsTable(t *testing.T) {
 	nowhere(t)
 	h := newHost(t)
-	require.False(t, firewalldRuns())
+	look := func() { firewalldTable = tableWatch{} }
+	t.Cleanup(look)
+	runs := func() bool { look(); return firewalldRuns() }
+	require.False(t, runs())
 	h.run("nft", "add", "table", "ip", "firewalld")
-	require.False(t, firewalldRuns())
+	require.False(t, runs())
 	h.run("nft", "add", "table", "inet", "firewalld")
-	require.True(t, firewalldRuns())
+	require.True(t, runs())
 }
 
 func TestWhatIsRefused(t *testing.T) {

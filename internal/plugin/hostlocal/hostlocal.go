@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/lease"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
 )
 
@@ -161,12 +163,23 @@ func (p *hostLocal) Status(context.Context, *plugin.Call) error {
 	return nil
 }
 
-// GC gives back the leases of the network that belong to no valid attachment.
-func (p *hostLocal) GC(ctx context.Context, _ *plugin.Call) error {
+// GC gives back the leases of the network that belong to no valid attachment. A
+// directory can be that of several users, of which none knows the attachments of
+// the others: leases whose owner has a link of another instance stay. Of those
+// without one, or without one as yet, nobody can tell whose they are.
+func (p *hostLocal) GC(ctx context.Context, c *plugin.Call) error {
 	valid := make([]lease.Owner, len(p.ValidAttachments))
 	for i, a := range p.ValidAttachments {
 		valid[i] = lease.Owner{ID: a.ContainerID, IfName: a.IfName}
 	}
-	_, err := p.leases.Retain(ctx, valid)
+	others, err := c.Others(p.Name)
+	if err != nil {
+		return err
+	}
+	_, err = p.leases.Retain(ctx, valid, func(o lease.Owner) bool {
+		return slices.ContainsFunc(others, func(other names.Owner) bool {
+			return other.OfID(o.ID) && (o.IfName == other.IfName || o.IfName == "")
+		})
+	})
 	return err
 }

@@ -28,14 +28,15 @@ func IPAMOf(common *plugin.Common) (IPAM, error) {
 	return IPAM(ipam.Type), nil
 }
 
-// Allocate asks for addresses. It makes sure that there is at least one.
+// Allocate asks for addresses. It makes sure that there is at least one, and
+// gives back what came without.
 func (i IPAM) Allocate(ctx context.Context, c *plugin.Call) (*types100.Result, error) {
 	r, err := c.Delegate(ctx, "ADD", string(i))
 	if err != nil {
 		return nil, err
 	}
 	if len(r.IPs) == 0 {
-		return nil, errors.New("IPAM plugin returned missing IP config")
+		return nil, errors.Join(errors.New("IPAM plugin returned missing IP config"), i.Release(ctx, c))
 	}
 	return r, nil
 }

@@ -3,7 +3,6 @@ package pair
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"slices"
 	"sync"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/allocnet/allocnet/internal/kernel"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // Detach takes an attachment away: its masquerading, its link, and at last its
@@ -38,8 +38,8 @@ func deleteInside(c *plugin.Call) error {
 		return nil
 	}
 	s, err := c.Sandbox()
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if errors.Is(err, sandbox.ErrNotExist) || errors.Is(err, sandbox.ErrNotNamespace) {
+		return nil // gone with all that was in it
 	}
 	if err != nil {
 		return err
