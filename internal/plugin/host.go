@@ -19,7 +19,9 @@ type Host struct {
 	Forward *opening.Opener
 	// Conntrack forgets connections.
 	Conntrack *conntrack.Conn
-	Log       hclog.Logger
+	// Lately is nil where a process does one thing only.
+	Lately *Lately
+	Log    hclog.Logger
 }
 
 // OpenHost opens the host that the process lives in.

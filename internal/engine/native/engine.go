@@ -52,6 +52,7 @@ func (e *Engine) open() (*plugin.Host, error) {
 	if err != nil {
 		return nil, err
 	}
+	host.Lately = &plugin.Lately{}
 	e.host = host
 	runtime.AddCleanup(e, func(h *plugin.Host) { h.Close() }, host)
 	return host, nil
@@ -193,6 +194,7 @@ func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 		return fmt.Errorf("repair allocation %q: %w", r.ID, err)
 	}
 	defer exec.Close()
+	exec.Host.Lately.Forget()
 	errs := []error{exec.Host.Rules.Repair(ctx)}
 	for i, a := range r.Attachments {
 		c := e.newChain(exec, r, i)

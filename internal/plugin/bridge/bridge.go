@@ -102,6 +102,7 @@ func (a *addition) createBridge(host *kernel.Host) (netlink.Link, error) {
 	if err := host.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, err
 	}
+	a.call.Host.Lately.Forget() // what was seen on one of that name
 	// Its routes are the host's own business, and nobody else has its address: to
 	// look for one would hold up IPv6 for two seconds. Without IPv6 there is no such
 	// thing.
@@ -161,7 +162,11 @@ func (a *addition) bringUp(context.Context) error {
 }
 
 func (a *addition) gateway(context.Context) error {
-	return a.serve(a.call.Host.Kernel, a.link, a.result)
+	key := fmt.Sprintf("gateway %d", a.link.Index)
+	for _, ip := range a.result.IPs {
+		key += " " + ip.Gateway.String()
+	}
+	return a.call.Host.Lately.Unless(key, func() error { return a.serve(a.call.Host.Kernel, a.link, a.result) })
 }
 
 func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.call, a.result) }

@@ -20,7 +20,11 @@ type native struct{}
 // add makes what is shared first: the rest is one transaction, with nothing to
 // undo.
 func (native) add(ctx context.Context, c *plugin.Call, p *passage) error {
-	if err := c.Host.Forward.Ensure(ctx, p.families(), p.admin); err != nil {
+	families := p.families()
+	err := c.Host.Lately.Unless(fmt.Sprint("forward ", families, p.admin), func() error {
+		return c.Host.Forward.Ensure(ctx, families, p.admin)
+	})
+	if err != nil {
 		return err
 	}
 	if err := c.Host.Rules.Add(ctx, p.elements(c)); err != nil {

@@ -112,7 +112,7 @@ func (p *publication) routeLoopback(c *plugin.Call) error {
 	// kernel knows.
 	err := fs.ErrNotExist
 	if p.first != "" {
-		err = setRouteLoopback(p.first)
+		err = c.Host.Lately.Unless("route_localnet "+p.first, func() error { return setRouteLoopback(p.first) })
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
