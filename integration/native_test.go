@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/portmap"
@@ -144,6 +146,32 @@ func TestRepair(t *testing.T) {
 		require.Equal(t, before[i], h.setUp(a))
 	}
 	h.tearDown(allocs...)
+}
+
+// TestIPv6AtOnce: no address of the host is still looked for another owner of
+// when an ADD returns, which would hold up connections for seconds.
+func TestIPv6AtOnce(t *testing.T) {
+	for _, main := range []string{"bridge", "ptp"} {
+		t.Run(main, func(t *testing.T) {
+			h := newHost(t, configurator.EngineNative)
+			h.network("net", chain(main, dual, "")...)
+			a := h.alloc("a")
+			s := h.setUp(a)
+			for _, i := range s.Interfaces {
+				if i.Sandbox != "" {
+					continue
+				}
+				link, err := netlink.LinkByName(i.Name)
+				require.NoError(t, err)
+				addresses, err := netlink.AddrList(link, netlink.FAMILY_V6)
+				require.NoError(t, err)
+				for _, address := range addresses {
+					require.Zero(t, address.Flags&unix.IFA_F_TENTATIVE, "%s of %s", address.IPNet, i.Name)
+				}
+			}
+			h.tearDown(a)
+		})
+	}
 }
 
 // TestStateLost: without any record, GC finds by the names of their owners in the

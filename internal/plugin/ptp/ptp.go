@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
@@ -59,7 +60,7 @@ func (p *ptp) Add(ctx context.Context, c *plugin.Call) (*types100.Result, error)
 	owner := c.Owner(p.Name)
 	a := &addition{ptp: p, call: c, veth: kernel.Veth{
 		Name: owner.Veth(), MAC: kernel.RandomMAC(), Alias: owner.String(),
-		PeerName: c.IfName, PeerMAC: kernel.RandomMAC(), MTU: p.MTU,
+		PeerName: c.IfName, PeerMAC: kernel.RandomMAC(), MTU: p.MTU, NoLinkLocal: true,
 	}}
 	var err error
 	if a.sandbox, err = c.Sandbox(); err != nil {
@@ -113,16 +114,7 @@ func (a *addition) complete(r *types100.Result) (err error) {
 func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.call) }
 
 func (a *addition) attach(context.Context) error {
-	a.veth.NoLinkLocal = !pair.HasIPv6(a.result)
-	if err := a.call.Host.Kernel.CreateVeth(&a.veth, a.sandbox); err != nil {
-		return err
-	}
-	if !a.veth.NoLinkLocal {
-		// From its link-local address the host looks for the sandbox. To look for
-		// another owner of that first would hold up IPv6 for two seconds.
-		_ = kernel.SetSysctl("net/ipv6/conf/"+a.veth.Name+"/accept_dad", "0")
-	}
-	return nil
+	return a.call.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
 }
 
 func (a *addition) detach(ctx context.Context) error {
@@ -134,6 +126,15 @@ func (a *addition) configure(ctx context.Context) error {
 	return pair.Configure(ctx, a.sandbox, a.call.IfName, a.result, pair.Options{ViaGateway: true})
 }
 
+// linkLocal is the address from which the host looks for the sandbox (RFC 4291,
+// appendix A). The kernel would make the same, but look for another owner of it
+// first, and hold up IPv6 for two seconds; to forbid it that by a sysctl of the
+// link makes the link's deletion wait for RCU once more.
+func linkLocal(mac net.HardwareAddr) *net.IPNet {
+	ip := net.IP{0xfe, 0x80, 0, 0, 0, 0, 0, 0, mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
+	return &net.IPNet{IP: ip, Mask: net.CIDRMask(64, 128)}
+}
+
 // serve makes the host's end the gateway of each address, and the way to it. It
 // goes with the link.
 func (a *addition) serve(context.Context) error {
@@ -143,6 +144,9 @@ func (a *addition) serve(context.Context) error {
 		return err
 	}
 	var changes kernel.Batch
+	if pair.HasIPv6(a.result) {
+		changes.AddAddress(index, linkLocal(a.veth.MAC), kernel.NoDAD)
+	}
 	for _, ip := range a.result.IPs {
 		changes.AddAddress(index, pair.HostPrefix(ip.Gateway), kernel.NoDAD)
 		changes.AddRoute(&kernel.Route{Index: index, Dst: pair.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST})
