@@ -101,7 +101,7 @@ func (x index) draft(id string) string { return filepath.Join(string(x), "."+id)
 // the index may do the same for the same allocation at the same time, and others
 // remove directories that are empty: then it begins again.
 func (x index) enter(id string, c claim) error {
-	const enough = 100
+	const enough = 10_000 // some tens of milliseconds
 	var err error
 	for range enough {
 		err = unix.Symlink(c.part, x.claim(c.thing, id))

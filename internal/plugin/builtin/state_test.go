@@ -15,11 +15,15 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-var random = regexp.MustCompile(`veth\S*|([0-9a-f]{2}:){5}[0-9a-f]{2}|if\d+`)
+var (
+	random = regexp.MustCompile(`veth\S*|([0-9a-f]{2}:){5}[0-9a-f]{2}|if\d+`)
+	// askedFor is the whole of a MAC address: a random one may have 02:aa in its midst.
+	askedFor = regexp.MustCompile(`02:aa:(([0-9a-f]{2}:){3}[0-9a-f]{2})`)
+)
 
 // scrub leaves out names and addresses that are random, and the columns' widths.
 func scrub(text string) string {
-	text = regexp.MustCompile(`02:aa:(\S+)`).ReplaceAllString(text, "asked-for-$1")
+	text = askedFor.ReplaceAllString(text, "asked-for-$1")
 	text = random.ReplaceAllString(text, "RANDOM")
 	return regexp.MustCompile(` +`).ReplaceAllString(text, " ")
 }
