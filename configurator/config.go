@@ -53,6 +53,8 @@ type Config struct {
 	// not. It may be called from several goroutines at once and must not call
 	// the Configurator. Default none; the Logger is told in any case.
 	OnForced func(id string, removed []Leftover)
+	// Observer is told of every operation and its steps; default none.
+	Observer Observer
 	// Logger gets warnings about retries and forced cleanups; default none.
 	Logger hclog.Logger
 }

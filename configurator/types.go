@@ -16,6 +16,20 @@ type Allocation struct {
 	Netns string `json:"netns"`
 	// Networks overrides the Networks of the Config for this allocation.
 	Networks []string `json:"networks,omitempty"`
+	// Conflists are complete network configuration lists, in place of Networks.
+	// The first plugin of the first one may have a prevResult, which is what other
+	// plugins have done to the namespace already.
+	Conflists []json.RawMessage `json:"conflists,omitempty"`
+	// ContainerID is what plugins get as CNI_CONTAINERID; default the ID. Several
+	// allocations may have one container and its namespace between them, each with
+	// an interface of its own, as a runtime makes them that speaks CNI.
+	ContainerID string `json:"containerID,omitempty"`
+	// Interface is the name of the primary network's interface inside the sandbox,
+	// in place of the InterfacePrefix of the Config and 0.
+	Interface string `json:"interface,omitempty"`
+	// Scope says who keeps count of the allocation: GC takes only those of the
+	// scope that it is asked for. It is free text; default "".
+	Scope string `json:"scope,omitempty"`
 	// Ports are published on the host.
 	Ports []portmap.Port `json:"ports,omitempty"`
 	// Args become CNI_ARGS, after IgnoreUnknown. A key may hold neither ';'
@@ -33,6 +47,9 @@ type Allocation struct {
 	IPRanges   [][]IPRange `json:"ipRanges,omitempty"`   // one set per address
 	MAC        string      `json:"mac,omitempty"`        // of the sandbox's interface
 	CgroupPath string      `json:"cgroupPath,omitempty"` // of the allocation's cgroup
+	// Capabilities are further capability arguments by name, as JSON. One that has
+	// a field of its own above must not be among them.
+	Capabilities map[string]json.RawMessage `json:"capabilities,omitempty"`
 }
 
 // DNS is a resolver configuration.
@@ -119,14 +136,16 @@ const (
 
 // Record is what allocnet remembers about an allocation.
 type Record struct {
-	ID       string            `json:"id"`
-	Netns    string            `json:"netns"`
-	Phase    Phase             `json:"phase"`
-	Engine   Engine            `json:"engine"`
-	Networks []NetworkRecord   `json:"networks"`
-	Ports    []portmap.Mapping `json:"ports,omitempty"`
-	Created  time.Time         `json:"created"`
-	Updated  time.Time         `json:"updated"`
+	ID          string            `json:"id"`
+	ContainerID string            `json:"containerID,omitempty"` // where it is not the ID
+	Scope       string            `json:"scope,omitempty"`
+	Netns       string            `json:"netns"`
+	Phase       Phase             `json:"phase"`
+	Engine      Engine            `json:"engine"`
+	Networks    []NetworkRecord   `json:"networks"`
+	Ports       []portmap.Mapping `json:"ports,omitempty"`
+	Created     time.Time         `json:"created"`
+	Updated     time.Time         `json:"updated"`
 	// Status is nil unless Phase is PhaseReady.
 	Status *Status `json:"status,omitempty"`
 }

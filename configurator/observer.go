@@ -1,0 +1,56 @@
+package configurator
+
+import "context"
+
+// Observer is told when operations and their steps begin and end: for metrics,
+// traces and logs. It is called from the goroutines of the operations, several at
+// once, must not wait and must not call the Configurator.
+type Observer interface {
+	// Begin is called before the step, which runs with the context that it
+	// returns.
+	Begin(ctx context.Context, s Step) context.Context
+	// End is called after the step, with the context that Begin returned. What was
+	// not known at the beginning (the networks, the engine) is filled in by now.
+	End(ctx context.Context, s Step, err error)
+}
+
+// Step is an operation, or a part of one.
+type Step struct {
+	// Operation is setup, check, teardown, gc or repair.
+	Operation string `json:"operation"`
+	// Name is what is done: "" for the whole operation, else one of the Step
+	// constants.
+	Name string `json:"step,omitempty"`
+	// ID is that of the allocation; "" for the whole of a gc or repair.
+	ID       string   `json:"id,omitempty"`
+	Networks []string `json:"networks,omitempty"`
+	Engine   Engine   `json:"engine,omitempty"`
+}
+
+// Steps of operations. One that is tried again ends several times.
+const (
+	StepLock     = "lock"      // wait for other operations on the allocation
+	StepPlan     = "plan"      // find networks, engine and plugins
+	StepClaim    = "claim"     // look for conflicts, record the intent
+	StepAdd      = "add"       // ADD of all plugins
+	StepRecord   = "record"    // record the result
+	StepCheck    = "check"     // CHECK of all plugins
+	StepRepair   = "repair"    // put back what is missing
+	StepRollBack = "roll back" // undo an ADD that failed
+	StepWait     = "wait"      // until an ADD is tried again
+	StepDel      = "del"       // DEL of all plugins
+	StepAudit    = "audit"     // look for what DEL left
+	StepForce    = "force"     // remove what DEL left
+)
+
+// observe runs an operation or a step of one. Without an Observer it costs
+// nothing.
+func (c *Configurator) observe(ctx context.Context, s *Step, do func(context.Context) error) error {
+	if c.cfg.Observer == nil {
+		return do(ctx)
+	}
+	ctx = c.cfg.Observer.Begin(ctx, *s)
+	err := do(ctx)
+	c.cfg.Observer.End(ctx, *s, err)
+	return err
+}
