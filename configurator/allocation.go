@@ -31,6 +31,14 @@ func validateID(id string) error {
 	return nil
 }
 
+// containerID is what plugins get in place of the ID; "" where it is the same.
+func (a *Allocation) containerID() string {
+	if a.ContainerID == a.ID {
+		return ""
+	}
+	return a.ContainerID
+}
+
 // validate finds everything that is wrong with an allocation by itself.
 func (a *Allocation) validate() error {
 	errs := []error{validateID(a.ID)}
@@ -53,6 +61,7 @@ func (a *Allocation) validate() error {
 			}
 		}
 	}
+	a.validateNames(bad)
 	if a.MAC != "" {
 		if _, err := net.ParseMAC(a.MAC); err != nil {
 			bad("mac %q: is no hardware address", a.MAC)
@@ -68,6 +77,39 @@ func (a *Allocation) validate() error {
 	a.validateRanges(bad)
 	return errors.Join(errs...)
 }
+
+func (a *Allocation) validateNames(bad func(string, ...any)) {
+	if a.ContainerID != "" {
+		if err := utils.ValidateContainerID(a.ContainerID); err != nil || len(a.ContainerID) > maxIDLength {
+			bad("container ID %q: must be at most %d letters, digits, '_', '.' and '-', and begin with a letter or digit", a.ContainerID, maxIDLength)
+		}
+	}
+	if a.Interface != "" {
+		if err := utils.ValidateInterfaceName(a.Interface); err != nil {
+			bad("interface %q: %s %s", a.Interface, err.Msg, err.Details)
+		}
+	}
+	if len(a.Conflists) > 0 && len(a.Networks) > 0 {
+		bad("conflists and networks: give either")
+	}
+	if len(a.Scope) > maxScope || !utf8.ValidString(a.Scope) {
+		bad("scope: must be at most %d bytes of UTF-8", maxScope)
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.Capabilities)) {
+		if slices.Contains(ownCapabilities, name) {
+			bad("capabilities: %q has a field of its own", name)
+		}
+		if !json.Valid(a.Capabilities[name]) {
+			bad("capabilities: %q is not JSON", name)
+		}
+	}
+}
+
+// maxScope bounds what a record holds of it.
+const maxScope = 256
+
+// ownCapabilities are those that an Allocation has fields for.
+var ownCapabilities = []string{"portMappings", "dns", "bandwidth", "ips", "ipRanges", "mac", "cgroupPath"}
 
 func (a *Allocation) validateRanges(bad func(string, ...any)) {
 	for i, set := range a.IPRanges {
@@ -130,6 +172,9 @@ func (a *Allocation) capabilityArgs(ports []portmap.Mapping) (map[string]json.Ra
 	}
 	if a.CgroupPath != "" {
 		given["cgroupPath"] = a.CgroupPath
+	}
+	for name, value := range a.Capabilities {
+		given[name] = value
 	}
 	if len(given) == 0 {
 		return nil, nil // as it is read back from a record

@@ -26,10 +26,14 @@ import (
 // Networks whose configuration is too old for CHECK, or disables it, are only
 // looked at from outside: the interface must be there with its addresses.
 func (c *Configurator) Check(ctx context.Context, a Allocation) error {
+	return c.operation(ctx, "check", a.ID, func(ctx context.Context) error { return c.check(ctx, a) })
+}
+
+func (c *Configurator) check(ctx context.Context, a Allocation) error {
 	if err := validateID(a.ID); err != nil {
 		return err
 	}
-	unlock, err := c.store.Lock(ctx, a.ID)
+	unlock, err := c.lock(ctx, a.ID)
 	if err != nil {
 		return err
 	}
@@ -43,6 +47,10 @@ func (c *Configurator) Check(ctx context.Context, a Allocation) error {
 
 // checkRecord is Check of a record; the caller holds its lock.
 func (c *Configurator) checkRecord(ctx context.Context, r *record.Record) error {
+	return c.step(ctx, StepCheck, r, func(ctx context.Context) error { return c.examine(ctx, r) })
+}
+
+func (c *Configurator) examine(ctx context.Context, r *record.Record) error {
 	unhealthy := func(err error) error {
 		return fmt.Errorf("allocation %q: %w: %w", r.ID, ErrUnhealthy, err)
 	}

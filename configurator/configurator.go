@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
+	"strconv"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/engine"
@@ -27,6 +30,8 @@ type Configurator struct {
 	mark   string
 	exec   engine.Engine
 	native nativeEngine
+	// steps runs binaries one by one, where go-cni cannot: see inSteps.
+	steps engine.Engine
 
 	// What tests replace.
 	now    func() time.Time
@@ -58,6 +63,7 @@ func New(cfg Config) (*Configurator, error) {
 		mark:   engine.Mark(cfg.StateDir),
 		exec:   cniexec.Engine{},
 		native: native.New(cfg.Logger, cfg.StateDir),
+		steps:  native.NewForBinaries(cfg.Logger, cfg.StateDir),
 		now:    time.Now,
 		jitter: randomJitter,
 		sleep:  sleep,
@@ -78,7 +84,11 @@ func (c *Configurator) plan(a *Allocation) (*record.Record, error) {
 	if err := errors.Join(a.validate(), portErr); err != nil {
 		return nil, err
 	}
-	return c.newRecord(a, ports)
+	r, err := c.newRecord(a, ports)
+	if err != nil {
+		return nil, err
+	}
+	return r, c.planConflists(r, a)
 }
 
 // mappings are the ports of an allocation, one per protocol.
@@ -93,39 +103,80 @@ func (c *Configurator) mappings(a *Allocation) ([]portmap.Mapping, error) {
 func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*record.Record, error) {
 	capabilities, err := a.capabilityArgs(ports)
 	return &record.Record{
-		ID: a.ID, Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
+		ID: a.ID, ContainerID: a.containerID(), Scope: a.Scope, Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
 		Asked: a.Networks, AskedPorts: a.Ports, Args: a.cniArgs(), Capabilities: capabilities,
+		Inline: len(a.Conflists) > 0, Interface: a.Interface, Previous: a.PrevResult,
 		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, Created: c.now(),
 	}, err
+}
+
+// planConflists plans the networks that an allocation brings along.
+func (c *Configurator) planConflists(r *record.Record, a *Allocation) error {
+	for i, text := range a.Conflists {
+		n, err := conflist.Parse(text)
+		if err != nil {
+			return fmt.Errorf("%w: conflists[%d]: %w", ErrInvalidAllocation, i, err)
+		}
+		if err := planNetwork(r, n); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // planNetworks finds the networks that a record asks for: its own, or those of
 // the Config.
 func (c *Configurator) planNetworks(r *record.Record) error {
+	if r.Inline {
+		return nil
+	}
 	names := r.Asked
 	if len(names) == 0 {
 		names = c.cfg.Networks
 	}
-	for i, name := range names {
+	for _, name := range names {
 		n, err := c.lookup(name)
 		if err != nil {
 			return err
 		}
-		if i > 0 {
-			if n, err = n.WithoutCapabilities(primaryCapabilities...); err != nil {
-				return err
-			}
+		if err := planNetwork(r, n); err != nil {
+			return err
 		}
-		for _, earlier := range r.Attachments {
-			if earlier.Network == n.Name {
-				return fmt.Errorf("%w: network %q is named twice", ErrInvalidAllocation, n.Name)
-			}
-		}
-		r.Attachments = append(r.Attachments, record.Attachment{
-			Network: n.Name, IfName: fmt.Sprintf("%s%d", r.InterfacePrefix, i), Config: n.Bytes,
-		})
 	}
 	return nil
+}
+
+// planNetwork adds a network to a record.
+func planNetwork(r *record.Record, n *conflist.Network) error {
+	i := len(r.Attachments)
+	for _, earlier := range r.Attachments {
+		if earlier.Network == n.Name {
+			return fmt.Errorf("%w: network %q is named twice", ErrInvalidAllocation, n.Name)
+		}
+	}
+	if i > 0 {
+		var err error
+		if n, err = n.WithoutCapabilities(primaryCapabilities...); err != nil {
+			return err
+		}
+	}
+	r.Attachments = append(r.Attachments, record.Attachment{Network: n.Name, IfName: interfaceName(r, i), Config: n.Bytes})
+	return nil
+}
+
+// interfaceName is that of a record's attachment i: what was asked for the first
+// one is not given again.
+func interfaceName(r *record.Record, i int) string {
+	numbered := func(i int) string { return r.InterfacePrefix + strconv.Itoa(i) }
+	switch {
+	case r.Interface == "":
+		return numbered(i)
+	case i == 0:
+		return r.Interface
+	case numbered(i) == r.Interface:
+		return numbered(0)
+	}
+	return numbered(i)
 }
 
 // primaryCapabilities are about one interface only: given to every network of
@@ -166,16 +217,23 @@ func (c *Configurator) installed(r *record.Record) error {
 // request is a record as the engine wants it.
 func (c *Configurator) request(r *record.Record) (*engine.Request, error) {
 	req := &engine.Request{
-		ID: r.ID, Netns: r.Netns, Mark: c.mark, Args: r.Args, Capabilities: r.Capabilities, InterfacePrefix: r.InterfacePrefix,
+		ID: r.Container(), Netns: r.Netns, Mark: c.markOf(r), Args: r.Args, Capabilities: r.Capabilities, InterfacePrefix: r.InterfacePrefix,
+	}
+	previous, err := previousOf(r)
+	if err != nil {
+		return nil, err
 	}
 	var types []string
-	for _, a := range r.Attachments {
+	for i, a := range r.Attachments {
 		n, err := conflist.Parse(a.Config)
 		if err != nil {
 			return nil, fmt.Errorf("recorded configuration of network %q: %w", a.Network, err)
 		}
 		types = append(types, pluginTypes(n)...)
-		attachment := engine.Attachment{List: n.List, Bytes: a.Config, Binaries: a.Binaries}
+		attachment := engine.Attachment{List: n.List, Bytes: a.Config, IfName: a.IfName, Binaries: a.Binaries}
+		if i == 0 {
+			attachment.Previous = previous
+		}
 		if a.Result != nil {
 			// A result that contradicts itself was never acknowledged; DEL goes
 			// without it.
@@ -187,6 +245,28 @@ func (c *Configurator) request(r *record.Record) (*engine.Request, error) {
 	}
 	req.PluginDirs = c.pluginDirs(types...)
 	return req, nil
+}
+
+// previousOf is the result that a record's first plugin goes on from. It is read
+// anew for every operation, because an ADD may change it.
+func previousOf(r *record.Record) (*types100.Result, error) {
+	if r.Previous == nil {
+		return nil, nil
+	}
+	result, err := engine.ParseResult(r.Previous)
+	if err != nil {
+		return nil, fmt.Errorf("%w: prevResult: %w", ErrInvalidAllocation, err)
+	}
+	return result, nil
+}
+
+// markOf tells the processes of a record's plugins from those of others that are
+// for the same container.
+func (c *Configurator) markOf(r *record.Record) string {
+	if r.ContainerID == "" {
+		return c.mark
+	}
+	return filepath.Join(c.mark, r.ID)
 }
 
 // warnUndeclared says which capability arguments no plugin will get.

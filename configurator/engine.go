@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/containernetworking/cni/libcni"
 
@@ -30,11 +31,25 @@ func (c *Configurator) engine(r *record.Record) (engine.Engine, error) {
 	}
 	switch Engine(r.Engine) {
 	case EngineExec:
+		if inSteps(r) {
+			return c.steps, nil
+		}
 		return c.exec, nil
 	case EngineNative:
 		return c.native, nil
 	}
 	return nil, fmt.Errorf("allocation %q is of engine %q, which this build does not have", r.ID, r.Engine)
+}
+
+// inSteps reports whether go-cni cannot do what a record asks for: it names
+// interfaces by itself, and knows no result to go on from.
+func inSteps(r *record.Record) bool {
+	for i, a := range r.Attachments {
+		if a.IfName != r.InterfacePrefix+strconv.Itoa(i) {
+			return true
+		}
+	}
+	return r.Previous != nil
 }
 
 // chooseEngine settles the engine of a record whose networks are known.

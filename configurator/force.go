@@ -53,7 +53,7 @@ func (c *Configurator) lockTarget(ctx context.Context, a Allocation) (cleanup.Ta
 	if err := validateID(a.ID); err != nil {
 		return cleanup.Target{}, nil, err
 	}
-	unlock, err := c.store.Lock(ctx, a.ID)
+	unlock, err := c.lock(ctx, a.ID)
 	if err != nil {
 		return cleanup.Target{}, nil, err
 	}

@@ -2,10 +2,12 @@ package configurator
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -34,7 +36,39 @@ import (
 // GC goes on after errors and joins them, and stops when the context ends; the
 // report tells what was done all the same. An allocation whose record cannot be
 // read is such an error: tear it down with the path of its network namespace.
+//
+// Allocations with a Scope are left alone, see GCScope.
 func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error) {
+	return c.GCScope(ctx, Scope{Live: live})
+}
+
+// Scope says what GCScope looks at, and what of it is live.
+type Scope struct {
+	// Name is the Scope of the allocations.
+	Name string
+	// Live are the IDs of the allocations that stay.
+	Live []string
+	// Attachments are live beside those of all records: what a runtime that
+	// speaks CNI says of containers whose record was lost.
+	Attachments []types.GCAttachment
+	// Networks are those whose plugins are told, beside the ones that the
+	// allocations have; default those of the Config where Name is "".
+	Networks []string
+	// Conflists are further such networks, as in an Allocation.
+	Conflists []json.RawMessage
+}
+
+// GCScope is GC of the allocations of one scope. What has lost its record has lost
+// its scope as well, and is taken with the scope "".
+func (c *Configurator) GCScope(ctx context.Context, s Scope) (report *GCReport, err error) {
+	err = c.operation(ctx, "gc", "", func(ctx context.Context) error {
+		report, err = c.gc(ctx, s)
+		return err
+	})
+	return report, err
+}
+
+func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	report := &GCReport{Removed: []string{}, Kept: []string{}}
 	collecting := *c // the same configurator, that also tells us what it forced
 	collecting.cfg.OnForced = func(id string, removed []Leftover) {
@@ -42,11 +76,15 @@ func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error)
 		c.cfg.OnForced(id, removed)
 	}
 	started := c.now()
-	ids, lost, err := c.known(ctx)
+	networks, err := c.scopeNetworks(s)
 	errs := []error{err}
-	networks := c.configured()
+	ids, lost, err := c.known(ctx, s.Name)
+	errs = append(errs, err)
 	for _, id := range ids {
-		if slices.Contains(live, id) {
+		if slices.Contains(s.Live, id) {
+			for i := range lost[id] {
+				s.Attachments = append(s.Attachments, types.GCAttachment{ContainerID: id, IfName: c.cfg.InterfacePrefix + strconv.Itoa(i)})
+			}
 			report.Kept = append(report.Kept, id)
 			r, err := c.store.Get(id)
 			if err == nil {
@@ -70,23 +108,28 @@ func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error)
 			report.Kept = append(report.Kept, id)
 		}
 	}
-	errs = append(errs, c.gcPlugins(ctx, networks))
+	errs = append(errs, c.gcPlugins(ctx, networks, s.Attachments))
 	return report, errors.Join(errs...)
 }
 
-// known are the allocations that have a record, and those that have lost it: by
-// an address of the embedded network, or by what names them in the kernel as its
-// owner in one of the Config's. ids is sorted; lost tells the networks of those
-// without a record.
-func (c *Configurator) known(ctx context.Context) (ids []string, lost map[string][]string, err error) {
-	ids, err = c.store.IDs()
+// known are the allocations of a scope that have a record and, with the scope "",
+// those that have lost it: by an address of the embedded network, or by what names
+// them in the kernel as its owner in one of the Config's. ids is sorted; lost tells
+// the networks of those without a record.
+func (c *Configurator) known(ctx context.Context, scope string) (ids []string, lost map[string][]string, err error) {
+	ids, containers, err := c.inScope(scope)
+	if scope != "" {
+		return ids, nil, err
+	}
 	errs := []error{err}
 	lost = map[string][]string{}
 	note := func(network string, owners []string, err error) {
 		errs = append(errs, err)
 		for _, id := range owners {
-			ids = append(ids, id)
-			lost[id] = append(lost[id], network)
+			if !containers[id] {
+				ids = append(ids, id)
+				lost[id] = append(lost[id], network)
+			}
 		}
 	}
 	networks := c.configured()
@@ -107,13 +150,56 @@ func (c *Configurator) known(ctx context.Context) (ids []string, lost map[string
 	return slices.Compact(ids), lost, errors.Join(errs...)
 }
 
+// inScope are the IDs of the recorded allocations of a scope, and the containers
+// of all. One that cannot be read has the scope "", so that its error comes up.
+func (c *Configurator) inScope(scope string) (ids []string, containers map[string]bool, err error) {
+	all, err := c.store.IDs()
+	containers = map[string]bool{}
+	for _, id := range all {
+		r, err := c.store.Get(id)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			r = &record.Record{ID: id}
+		}
+		containers[r.Container()] = true
+		if r.Scope == scope {
+			ids = append(ids, id)
+		}
+	}
+	return ids, containers, err
+}
+
+// scopeNetworks are the networks whose plugins are told in any case.
+func (c *Configurator) scopeNetworks(s Scope) ([]*conflist.Network, error) {
+	var networks []*conflist.Network
+	if s.Name == "" && len(s.Networks) == 0 {
+		networks = c.configured()
+	}
+	var errs []error
+	for _, name := range s.Networks {
+		n, err := c.lookup(name)
+		if errs = append(errs, err); err == nil {
+			networks = append(networks, n)
+		}
+	}
+	for _, text := range s.Conflists {
+		n, err := conflist.Parse(text)
+		if errs = append(errs, err); err == nil {
+			networks = append(networks, n)
+		}
+	}
+	return networks, errors.Join(errs...)
+}
+
 // collect takes one allocation away, unless it was set up since GC began, and
 // says of which networks it was.
 func (c *Configurator) collect(ctx context.Context, id string, lost []string, began time.Time) (networks []*conflist.Network, removed bool, err error) {
 	if err := validateID(id); err != nil {
 		return nil, false, err
 	}
-	unlock, err := c.store.Lock(ctx, id)
+	unlock, err := c.lock(ctx, id)
 	if err != nil {
 		return nil, false, err
 	}
@@ -162,7 +248,7 @@ const gcPatience = 10 * time.Second
 // gcPlugins runs CNI GC on the networks that know it; of several with the same
 // name, on the last. To those whose configuration is older than that, the native
 // plugins would do it all the same, but other runtimes do not expect it.
-func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Network) error {
+func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Network, live []types.GCAttachment) error {
 	byName := map[string]*conflist.Network{}
 	for _, n := range networks {
 		if knows, err := version.GreaterThanOrEqualTo(n.List.CNIVersion, "1.1.0"); err == nil && knows && !n.List.DisableGC {
@@ -186,11 +272,16 @@ func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Netwo
 	attached := map[string][]types.GCAttachment{}
 	for _, r := range records {
 		for _, a := range r.Attachments {
-			attached[a.Network] = append(attached[a.Network], types.GCAttachment{ContainerID: r.ID, IfName: a.IfName})
+			attached[a.Network] = append(attached[a.Network], types.GCAttachment{ContainerID: r.Container(), IfName: a.IfName})
 		}
 	}
 	var errs []error
 	for name, n := range byName {
+		for _, a := range live {
+			if !slices.Contains(attached[name], a) {
+				attached[name] = append(attached[name], a)
+			}
+		}
 		ctx, cancel := context.WithTimeout(ctx, min(c.cfg.Timeout, gcPatience))
 		errs = append(errs, c.engineOf(n).GC(ctx, c.pluginDirs(pluginTypes(n)...), n.List, attached[name]))
 		cancel()

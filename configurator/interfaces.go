@@ -47,7 +47,10 @@ func unused(r *record.Record) error {
 	defer ns.Close()
 	return ns.Do(func() error {
 		var errs []error
-		for _, a := range r.Attachments {
+		for i, a := range r.Attachments {
+			if i == 0 && r.Previous != nil { // somebody else has made it
+				continue
+			}
 			var gone netlink.LinkNotFoundError
 			_, err := netlink.LinkByName(a.IfName)
 			switch {

@@ -1,6 +1,10 @@
 package configurator
 
-import "context"
+import (
+	"context"
+
+	"github.com/allocnet/allocnet/internal/record"
+)
 
 // Observer is told when operations and their steps begin and end: for metrics,
 // traces and logs. It is called from the goroutines of the operations, several at
@@ -43,14 +47,47 @@ const (
 	StepForce    = "force"     // remove what DEL left
 )
 
-// observe runs an operation or a step of one. Without an Observer it costs
-// nothing.
-func (c *Configurator) observe(ctx context.Context, s *Step, do func(context.Context) error) error {
+// operationKey is where a context has the Step of the whole operation.
+type operationKey struct{}
+
+// operation runs an operation. Without an Observer it costs nothing.
+func (c *Configurator) operation(ctx context.Context, name, id string, do func(context.Context) error) error {
 	if c.cfg.Observer == nil {
 		return do(ctx)
 	}
-	ctx = c.cfg.Observer.Begin(ctx, *s)
+	s := &Step{Operation: name, ID: id}
+	ctx = context.WithValue(c.cfg.Observer.Begin(ctx, *s), operationKey{}, s)
 	err := do(ctx)
 	c.cfg.Observer.End(ctx, *s, err)
 	return err
+}
+
+// step runs a step of the operation that the context is of. The operation's
+// networks and engine are those of the record.
+func (c *Configurator) step(ctx context.Context, name string, r *record.Record, do func(context.Context) error) error {
+	whole, ok := ctx.Value(operationKey{}).(*Step)
+	if !ok || c.cfg.Observer == nil {
+		return do(ctx)
+	}
+	s := &Step{Operation: whole.Operation, Name: name, ID: r.ID}
+	ctx = c.cfg.Observer.Begin(ctx, *s)
+	err := do(ctx)
+	s.Engine, s.Networks = Engine(r.Engine), nil
+	for _, a := range r.Attachments {
+		s.Networks = append(s.Networks, a.Network)
+	}
+	if whole.ID != "" {
+		whole.Engine, whole.Networks = s.Engine, s.Networks
+	}
+	c.cfg.Observer.End(ctx, *s, err)
+	return err
+}
+
+// lock waits for other operations on an allocation.
+func (c *Configurator) lock(ctx context.Context, id string) (unlock func(), err error) {
+	err = c.step(ctx, StepLock, &record.Record{ID: id}, func(ctx context.Context) error {
+		unlock, err = c.store.Lock(ctx, id)
+		return err
+	})
+	return unlock, err
 }

@@ -58,7 +58,7 @@ func unreadable(err error) bool {
 // publicRecord is what the outside sees of a record. It is never nil.
 func publicRecord(r *record.Record) (*Record, error) {
 	public := &Record{
-		ID: r.ID, Netns: r.Netns, Phase: Phase(r.Phase), Engine: Engine(r.Engine),
+		ID: r.ID, ContainerID: r.ContainerID, Scope: r.Scope, Netns: r.Netns, Phase: Phase(r.Phase), Engine: Engine(r.Engine),
 		Ports: r.Ports, Created: r.Created, Updated: r.Updated,
 	}
 	for _, a := range r.Attachments {

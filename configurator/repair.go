@@ -25,7 +25,15 @@ type RepairReport struct {
 //
 // What it cannot put back is Broken, with the reason in the error: a Setup of
 // that allocation takes it down and sets it up again.
-func (c *Configurator) Repair(ctx context.Context) (*RepairReport, error) {
+func (c *Configurator) Repair(ctx context.Context) (report *RepairReport, err error) {
+	err = c.operation(ctx, "repair", "", func(ctx context.Context) error {
+		report, err = c.repair(ctx)
+		return err
+	})
+	return report, err
+}
+
+func (c *Configurator) repair(ctx context.Context) (*RepairReport, error) {
 	ids, err := c.store.IDs()
 	report, errs := &RepairReport{}, []error{err}
 	for _, id := range ids {
@@ -47,7 +55,7 @@ func (c *Configurator) Repair(ctx context.Context) (*RepairReport, error) {
 }
 
 func (c *Configurator) repairOne(ctx context.Context, id string) (repaired bool, err error) {
-	unlock, err := c.store.Lock(ctx, id)
+	unlock, err := c.lock(ctx, id)
 	if err != nil {
 		return false, err
 	}
@@ -66,7 +74,12 @@ func (c *Configurator) mend(ctx context.Context, r *record.Record) (repaired boo
 	if !errors.Is(err, ErrUnhealthy) || r.Phase != record.Ready {
 		return false, err
 	}
-	if could, repairErr := c.putBack(ctx, r, err); !could || repairErr != nil {
+	var could bool
+	repairErr := c.step(ctx, StepRepair, r, func(ctx context.Context) (repairErr error) {
+		could, repairErr = c.putBack(ctx, r, err)
+		return repairErr
+	})
+	if !could || repairErr != nil {
 		return false, errors.Join(err, repairErr)
 	}
 	if err := c.checkRecord(ctx, r); err != nil {

@@ -37,12 +37,20 @@ import (
 //
 // Errors, beside those and the ones of errors.go: *portmap.ConflictError names
 // the allocation that has a port already; *types.Error is what a plugin said.
-func (c *Configurator) Setup(ctx context.Context, a Allocation) (*Status, error) {
+func (c *Configurator) Setup(ctx context.Context, a Allocation) (status *Status, err error) {
+	err = c.operation(ctx, "setup", a.ID, func(ctx context.Context) error {
+		status, err = c.setup(ctx, a)
+		return err
+	})
+	return status, err
+}
+
+func (c *Configurator) setup(ctx context.Context, a Allocation) (*Status, error) {
 	wanted, err := c.plan(&a)
 	if err := errors.Join(err, ctx.Err()); err != nil {
 		return nil, err
 	}
-	unlock, err := c.store.Lock(ctx, a.ID)
+	unlock, err := c.lock(ctx, a.ID)
 	if err != nil {
 		return nil, err
 	}
@@ -103,6 +111,11 @@ func difference(a, b *record.Record) string {
 	}{
 		{"netns (" + a.Netns + ")", a.Netns, b.Netns},
 		{fmt.Sprintf("list of networks (%s)", strings.Join(a.Asked, ", ")), a.Asked, b.Asked},
+		{"list of networks (of its own)", inlined(a), inlined(b)},
+		{"interface (" + a.Interface + ")", a.Interface, b.Interface},
+		{"container ID (" + a.ContainerID + ")", a.ContainerID, b.ContainerID},
+		{"scope (" + a.Scope + ")", a.Scope, b.Scope},
+		{"prevResult", a.Previous, b.Previous},
 		{"set of ports", unlabelled(a.AskedPorts), unlabelled(b.AskedPorts)},
 		{"set of CNI_ARGS", a.Args, b.Args},
 		{"set of capability arguments", withoutPorts(a.Capabilities), withoutPorts(b.Capabilities)},
@@ -112,6 +125,17 @@ func difference(a, b *record.Record) string {
 		}
 	}
 	return ""
+}
+
+// inlined are the configurations that an allocation brought along.
+func inlined(r *record.Record) []string {
+	var texts []string
+	for _, a := range r.Attachments {
+		if r.Inline {
+			texts = append(texts, string(a.Config))
+		}
+	}
+	return texts
 }
 
 // unlabelled leaves out what is only for people.
@@ -147,25 +171,33 @@ func sameJSON(a, b any) bool {
 
 // create is Setup of an allocation that has no record.
 func (c *Configurator) create(ctx context.Context, r *record.Record) (*Status, error) {
-	if err := errors.Join(validateNetns(r.Netns), c.planNetworks(r)); err != nil {
+	if err := c.step(ctx, StepPlan, r, func(context.Context) error { return c.complete(r) }); err != nil {
 		return nil, err
 	}
-	if err := c.chooseEngine(r); err != nil {
-		return nil, err
-	}
-	if err := errors.Join(c.noteBinaries(r), c.installed(r)); err != nil {
-		return nil, err
-	}
-	if !c.runsInProcess(r) { // inside the process the engine looks, and DEL takes nothing foreign
-		if err := unused(r); err != nil {
-			return nil, err
-		}
-	}
-	c.warnUndeclared(r)
-	if err := c.reserve(ctx, r); err != nil {
+	if err := c.step(ctx, StepClaim, r, func(ctx context.Context) error { return c.reserve(ctx, r) }); err != nil {
 		return nil, err
 	}
 	return c.attach(ctx, r)
+}
+
+// complete finds what a record asks for: networks, engine and plugins.
+func (c *Configurator) complete(r *record.Record) error {
+	if err := errors.Join(validateNetns(r.Netns), c.planNetworks(r)); err != nil {
+		return err
+	}
+	if err := c.chooseEngine(r); err != nil {
+		return err
+	}
+	if err := errors.Join(c.noteBinaries(r), c.installed(r)); err != nil {
+		return err
+	}
+	if !c.runsInProcess(r) { // inside the process the engine looks, and DEL takes nothing foreign
+		if err := unused(r); err != nil {
+			return err
+		}
+	}
+	c.warnUndeclared(r)
+	return nil
 }
 
 func validateNetns(path string) error {
@@ -205,7 +237,7 @@ func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, e
 			return status, nil
 		}
 		failures.add(err)
-		if err := c.rollBack(ctx, r); err != nil {
+		if err := c.step(ctx, StepRollBack, r, func(ctx context.Context) error { return c.rollBack(ctx, r) }); err != nil {
 			return nil, failures.join(fmt.Errorf("roll back: %w", err))
 		}
 		if failures.count >= c.cfg.Retry.Attempts || !transient(err) || ctx.Err() != nil {
@@ -214,7 +246,7 @@ func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, e
 		wait := c.cfg.Retry.Delay + c.jitter(c.cfg.Retry.Jitter)
 		c.cfg.Logger.Warn("ADD failed and was rolled back; trying again", "alloc", r.ID,
 			"attempt", failures.count, "of", c.cfg.Retry.Attempts, "in", wait, "error", err)
-		if err := c.sleep(ctx, wait); err != nil {
+		if err := c.step(ctx, StepWait, r, func(ctx context.Context) error { return c.sleep(ctx, wait) }); err != nil {
 			return nil, failures.join(err, c.store.Delete(r.ID))
 		}
 	}
@@ -234,7 +266,11 @@ func (c *Configurator) rollBack(ctx context.Context, r *record.Record) error {
 // add is one attempt: ADD, the selection of the status, and the record of it.
 // On an error, what results are known stand in r.
 func (c *Configurator) add(ctx context.Context, r *record.Record) (*Status, error) {
-	results, err := c.runPlugins(ctx, r)
+	var results []*types100.Result
+	err := c.step(ctx, StepAdd, r, func(ctx context.Context) (err error) {
+		results, err = c.runPlugins(ctx, r)
+		return err
+	})
 	if err := errors.Join(err, keepResults(r, results)); err != nil {
 		return nil, err
 	}
@@ -244,7 +280,7 @@ func (c *Configurator) add(ctx context.Context, r *record.Record) (*Status, erro
 	}
 	ready := *r
 	ready.Phase, ready.Updated = record.Ready, c.now()
-	if err := c.store.Update(&ready); err != nil {
+	if err := c.step(ctx, StepRecord, r, func(context.Context) error { return c.store.Update(&ready) }); err != nil {
 		return nil, err
 	}
 	return status, nil

@@ -25,10 +25,14 @@ import (
 // and Teardown can be called again. A context that has ended before Teardown
 // began leaves everything as it is.
 func (c *Configurator) Teardown(ctx context.Context, a Allocation) error {
+	return c.operation(ctx, "teardown", a.ID, func(ctx context.Context) error { return c.lockAndTeardown(ctx, a) })
+}
+
+func (c *Configurator) lockAndTeardown(ctx context.Context, a Allocation) error {
 	if err := errors.Join(validateID(a.ID), ctx.Err()); err != nil {
 		return err
 	}
-	unlock, err := c.store.Lock(ctx, a.ID)
+	unlock, err := c.lock(ctx, a.ID)
 	if err != nil {
 		return err
 	}
@@ -97,7 +101,7 @@ func (c *Configurator) disown(ctx context.Context, r *record.Record) error {
 func (c *Configurator) guess(a Allocation) *record.Record {
 	ports, portErr := c.mappings(&a)
 	r, requestErr := c.newRecord(&a, ports)
-	networksErr := c.planNetworks(r)
+	networksErr := errors.Join(c.planConflists(r, &a), c.planNetworks(r))
 	if err := errors.Join(portErr, requestErr); err != nil {
 		c.cfg.Logger.Debug("no record; guessing without what cannot be used", "alloc", a.ID, "error", err)
 	}
@@ -118,7 +122,7 @@ const forceTime = 3 * time.Second
 func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
 	c.recordDeleting(r)
 	knowErr := c.rememberAddresses(ctx, r)
-	delErr := errors.Join(knowErr, c.del(ctx, r))
+	delErr := errors.Join(knowErr, c.step(ctx, StepDel, r, func(ctx context.Context) error { return c.del(ctx, r) }))
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), forceTime)
@@ -129,11 +133,17 @@ func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
 	}
 	target := c.cleanupTarget(r)
 	flushErr := cleanup.FlushConntrack(ctx, target)
-	left, auditErr := cleanup.Audit(ctx, target)
+	var left []Leftover
+	auditErr := c.step(ctx, StepAudit, r, func(ctx context.Context) (err error) {
+		left, err = cleanup.Audit(ctx, target)
+		return err
+	})
 	if delErr == nil && auditErr == nil && len(left) == 0 {
 		return wrapIncomplete(r.ID, flushErr)
 	}
-	return wrapIncomplete(r.ID, errors.Join(c.force(ctx, r, target, delErr), flushErr))
+	return wrapIncomplete(r.ID, errors.Join(c.step(ctx, StepForce, r, func(ctx context.Context) error {
+		return c.force(ctx, r, target, delErr)
+	}), flushErr))
 }
 
 // recordDeleting says in the record of a ready allocation that it no longer is.
@@ -235,8 +245,8 @@ func wrapIncomplete(id string, err error) error {
 
 // cleanupTarget is what cleanup has to look for.
 func (c *Configurator) cleanupTarget(r *record.Record) cleanup.Target {
-	t := cleanup.Target{ID: r.ID, Netns: r.Netns, Ports: r.Ports, Addresses: r.Addresses, StateDir: c.cfg.StateDir, CacheDirs: []string{libcni.CacheDir}}
-	if c.runsInProcess(r) {
+	t := cleanup.Target{ID: r.Container(), Netns: r.Netns, Ports: r.Ports, Addresses: r.Addresses, StateDir: c.cfg.StateDir, CacheDirs: []string{libcni.CacheDir}}
+	if c.runsInProcess(r) || r.Previous != nil {
 		t.Netns = "" // links of ours name their owner; what else is in there may be another's
 	}
 	for _, a := range r.Attachments {

@@ -17,9 +17,10 @@ type Allocation struct {
 	// Networks overrides the Networks of the Config for this allocation.
 	Networks []string `json:"networks,omitempty"`
 	// Conflists are complete network configuration lists, in place of Networks.
-	// The first plugin of the first one may have a prevResult, which is what other
-	// plugins have done to the namespace already.
 	Conflists []json.RawMessage `json:"conflists,omitempty"`
+	// PrevResult is the CNI result of plugins that have attached the namespace
+	// already: the first plugin of the primary network goes on from it.
+	PrevResult json.RawMessage `json:"prevResult,omitempty"`
 	// ContainerID is what plugins get as CNI_CONTAINERID; default the ID. Several
 	// allocations may have one container and its namespace between them, each with
 	// an interface of its own, as a runtime makes them that speaks CNI.

@@ -142,7 +142,7 @@ func (d *Dir) resolve() (networks []*Network, problems []*FileError) {
 		if p := f.problem(); p != nil {
 			problems = append(problems, p)
 		}
-		if f.good == nil {
+		if f.good == nil || f.good.IsOurs() {
 			continue
 		}
 		if first, taken := holder[f.good.Name]; taken {
@@ -167,6 +167,11 @@ func (d *Dir) notFound(name string, networks []*Network, problems []*FileError) 
 	e := &NotFoundError{Name: name, Dir: d.path, empty: d.err == nil && len(d.files) == 0}
 	for _, n := range networks {
 		e.Known = append(e.Known, n.Name)
+	}
+	for _, f := range d.files {
+		if f.good != nil && f.good.Name == name && f.good.IsOurs() {
+			e.ours = f.path
+		}
 	}
 	for _, p := range problems {
 		// A shadowed file is not broken, and its network is known.

@@ -37,7 +37,8 @@ type NotFoundError struct {
 	Known  []string     // the names that can be asked for, the embedded one last
 	Broken []*FileError // what was skipped; its File is Dir when the directory was not readable
 
-	empty bool // the directory is readable and holds no configuration file
+	ours  string // the file that has the name, and has allocnet do the work
+	empty bool   // the directory is readable and holds no configuration file
 }
 
 // maxListed bounds how many things of a kind an error message lists.
@@ -51,6 +52,9 @@ func (e *NotFoundError) Error() string {
 	}
 	if e.empty {
 		parts = append(parts, "the directory holds no .conflist, .conf or .json file: put a network configuration list there")
+	}
+	if e.ours != "" {
+		parts = append(parts, fmt.Sprintf("%q has it, whose plugin is allocnet itself: name the network that it delegates to", e.ours))
 	}
 	if len(e.Known) > 0 {
 		parts = append(parts, "known by name: "+listed(e.Known, strconv.Quote))

@@ -86,6 +86,15 @@ func (m *memory) put(data []byte, n *Network) {
 	m.networks[string(data)] = n
 }
 
+// OwnType is the type of the plugin that hands its work on to allocnet.
+const OwnType = "allocnet"
+
+// IsOurs reports whether a plugin of the network is allocnet itself: for others
+// to use, since allocnet would call itself.
+func (n *Network) IsOurs() bool {
+	return slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type == OwnType })
+}
+
 // PluginTypes returns the types of the plugins in the order of ADD.
 func (n *Network) PluginTypes() []string {
 	types := make([]string, 0, len(n.List.Plugins))

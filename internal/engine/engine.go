@@ -45,7 +45,7 @@ type Engine interface {
 
 // Request is one allocation as the plugins are to see it.
 type Request struct {
-	ID, Netns string
+	ID, Netns string // ID is the CNI_CONTAINERID
 	// Args are the CNI_ARGS in their order.
 	Args [][2]string
 	// Capabilities are the capability arguments by name.
@@ -59,7 +59,8 @@ type Request struct {
 	// tells the processes of this host and this state directory from all others
 	// that work on the same ID. See Mark.
 	Mark string
-	// InterfacePrefix and the index of an attachment make its IfName.
+	// InterfacePrefix and the index of an attachment make its IfName, where it
+	// does not name one.
 	InterfacePrefix string
 	Attachments     []Attachment
 }
@@ -69,6 +70,11 @@ type Attachment struct {
 	// List is the parsed conflist, Bytes its self-contained text.
 	List  *libcni.NetworkConfigList
 	Bytes []byte
+	// IfName is the name of the interface in the sandbox; "" for the prefix and
+	// the index.
+	IfName string
+	// Previous is the result that the first plugin goes on from; nil for none.
+	Previous *types100.Result
 	// Binaries are the types of the plugins that ADD ran as binaries, where the
 	// engine ran others itself; nil where that is not known.
 	Binaries []string
@@ -109,7 +115,12 @@ func (r *Request) Path() []string { return append(slices.Clone(r.PluginDirs), r.
 func (r *Request) Work() pluginexec.Work { return pluginexec.Work{ID: r.ID, Mark: r.Mark} }
 
 // IfName is the name of the interface of attachment i.
-func (r *Request) IfName(i int) string { return fmt.Sprintf("%s%d", r.InterfacePrefix, i) }
+func (r *Request) IfName(i int) string {
+	if name := r.Attachments[i].IfName; name != "" {
+		return name
+	}
+	return fmt.Sprintf("%s%d", r.InterfacePrefix, i)
+}
 
 // RuntimeConf is the request as libcni wants it for attachment i.
 func (r *Request) RuntimeConf(i int) *libcni.RuntimeConf {

@@ -89,13 +89,27 @@ func (s *Store) ask(r *Record, holders map[string][]claim, warn func(error)) err
 
 // conflict returns the error of two records that cannot both be.
 func conflict(r, other *Record) error {
-	if filepath.Clean(other.Netns) == filepath.Clean(r.Netns) {
+	if filepath.Clean(other.Netns) == filepath.Clean(r.Netns) && !share(r, other) {
 		return &NetnsError{Netns: r.Netns, ID: r.ID, OtherID: other.ID}
 	}
 	if wanted, taken, found := portmap.FindConflict(r.Ports, other.Ports); found {
 		return &portmap.ConflictError{Mapping: wanted, Other: taken, ID: r.ID, OtherID: other.ID}
 	}
 	return nil
+}
+
+// share reports whether two records are of one container, which has an interface
+// for each of them.
+func share(r, other *Record) bool {
+	if r.ContainerID == "" || r.ContainerID != other.ContainerID {
+		return false
+	}
+	for _, a := range r.Attachments {
+		if slices.ContainsFunc(other.Attachments, func(b Attachment) bool { return a.IfName == b.IfName }) {
+			return false
+		}
+	}
+	return true
 }
 
 // prune removes those claims of an allocation that its record does not know. Who

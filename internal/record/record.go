@@ -25,20 +25,33 @@ const (
 type Record struct {
 	Version int    `json:"version"`
 	ID      string `json:"id"`
-	Netns   string `json:"netns"`
-	Phase   Phase  `json:"phase"`
-	Engine  string `json:"engine"`
+	// ContainerID is what plugins get as CNI_CONTAINERID, where it is not the ID.
+	ContainerID string `json:"containerID,omitempty"`
+	// Scope says who keeps count of the allocation.
+	Scope  string `json:"scope,omitempty"`
+	Netns  string `json:"netns"`
+	Phase  Phase  `json:"phase"`
+	Engine string `json:"engine"`
 	// Asked are the networks that the allocation itself asked for by name; none
 	// means that it took those of the configuration.
 	Asked []string `json:"asked,omitempty"`
+	// Inline says that the allocation brought the configurations of its networks
+	// along.
+	Inline bool `json:"inline,omitempty"`
+	// Interface is the name that was asked for the first attachment's interface.
+	Interface string `json:"interface,omitempty"`
 	// AskedPorts are the ports as the allocation asked for them; Ports are what
 	// became of them.
 	AskedPorts []portmap.Port `json:"askedPorts,omitempty"`
+	// Previous is the result of the plugins that somebody else ran before; the
+	// first attachment goes on from it.
+	Previous json.RawMessage `json:"previous,omitempty"`
 	// Args are the CNI_ARGS in their order.
 	Args [][2]string `json:"args"`
 	// Capabilities are the capability arguments by the name of the capability.
 	Capabilities map[string]json.RawMessage `json:"capabilities,omitempty"`
-	// InterfacePrefix and the index of an attachment give its interface's name.
+	// InterfacePrefix and the index of an attachment give its interface's name,
+	// where no other was asked for.
 	InterfacePrefix string            `json:"interfacePrefix"`
 	Attachments     []Attachment      `json:"attachments"`
 	Ports           []portmap.Mapping `json:"ports,omitempty"`
@@ -46,6 +59,14 @@ type Record struct {
 	Addresses []cleanup.Address `json:"addresses,omitempty"`
 	Created   time.Time         `json:"created"`
 	Updated   time.Time         `json:"updated"`
+}
+
+// Container is the CNI_CONTAINERID of the plugins.
+func (r *Record) Container() string {
+	if r.ContainerID != "" {
+		return r.ContainerID
+	}
+	return r.ID
 }
 
 // Attachment is the allocation's part in one network.

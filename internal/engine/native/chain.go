@@ -30,13 +30,15 @@ type chain struct {
 	exec   *plugin.Exec
 	req    *engine.Request
 	list   *libcni.NetworkConfigList
-	// binaries: see engine.Attachment.
+	// previous and binaries: see engine.Attachment.
+	previous *types100.Result
 	binaries []string
 	args     invoke.Args
 }
 
 func (e *Engine) newChain(exec *plugin.Exec, r *engine.Request, i int) *chain {
-	return &chain{engine: e, exec: exec, req: r, list: r.Attachments[i].List, binaries: r.Attachments[i].Binaries, args: invoke.Args{
+	a := r.Attachments[i]
+	return &chain{engine: e, exec: exec, req: r, list: a.List, previous: a.Previous, binaries: a.Binaries, args: invoke.Args{
 		ContainerID: r.ID, NetNS: r.Netns, IfName: r.IfName(i), PluginArgs: r.Args,
 		Path: strings.Join(r.Path(), string(os.PathListSeparator)),
 	}}
@@ -44,8 +46,8 @@ func (e *Engine) newChain(exec *plugin.Exec, r *engine.Request, i int) *chain {
 
 // add runs ADD on every plugin, and returns the last one's result.
 func (c *chain) add(ctx context.Context) (*types100.Result, error) {
-	var result *types100.Result
 	var err error
+	result := c.previous
 	for i, p := range c.list.Plugins {
 		if result, err = c.call(ctx, "ADD", i, result); err != nil {
 			return nil, err

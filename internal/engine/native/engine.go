@@ -27,6 +27,7 @@ import (
 type Engine struct {
 	log      hclog.Logger
 	instance string
+	plugins  map[string]plugin.Factory
 	mu       sync.Mutex
 	host     *plugin.Host
 
@@ -38,6 +39,11 @@ var _ engine.Engine = (*Engine)(nil)
 
 // New makes the engine of the users of a state directory. It opens nothing yet.
 func New(log hclog.Logger, stateDir string) *Engine {
+	return &Engine{log: log, instance: names.Instance(stateDir), plugins: builtin.Plugins}
+}
+
+// NewForBinaries makes an engine that runs all plugins as binaries.
+func NewForBinaries(log hclog.Logger, stateDir string) *Engine {
 	return &Engine{log: log, instance: names.Instance(stateDir)}
 }
 
@@ -64,7 +70,7 @@ func (e *Engine) exec() (*plugin.Exec, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &plugin.Exec{Plugins: builtin.Plugins, Host: host, Instance: e.instance, Binary: &pluginexec.Exec{}, Memory: &e.memory}, nil
+	return &plugin.Exec{Plugins: e.plugins, Host: host, Instance: e.instance, Binary: &pluginexec.Exec{}, Memory: &e.memory}, nil
 }
 
 // Add implements engine.Engine.
@@ -98,7 +104,10 @@ func prepareSandbox(exec *plugin.Exec, r *engine.Request) error {
 	if err != nil {
 		return err
 	}
-	for i := range r.Attachments {
+	for i, a := range r.Attachments {
+		if a.Previous != nil { // somebody else has made the interface
+			continue
+		}
 		_, err := s.Index(r.IfName(i))
 		if err == nil {
 			return fmt.Errorf("%w: %q has an interface %q already", engine.ErrInUse, r.Netns, r.IfName(i))

@@ -9,7 +9,6 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/allocnet/allocnet/internal/plugin"
-	"github.com/allocnet/allocnet/internal/plugin/builtin"
 )
 
 // Understands reports whether at least one plugin of a network runs inside the
@@ -64,7 +63,7 @@ func (e *Engine) network(list *libcni.NetworkConfigList) (*network, error) {
 	if n := e.networks.byText[string(list.Bytes)]; n != nil && now.Before(n.until) {
 		return n, nil
 	}
-	n, err := derive(list)
+	n, err := e.derive(list)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +75,7 @@ func (e *Engine) network(list *libcni.NetworkConfigList) (*network, error) {
 	return n, nil
 }
 
-func derive(list *libcni.NetworkConfigList) (*network, error) {
+func (e *Engine) derive(list *libcni.NetworkConfigList) (*network, error) {
 	n := &network{}
 	for _, p := range list.Plugins {
 		one, err := deriveOne(list, p)
@@ -84,7 +83,7 @@ func derive(list *libcni.NetworkConfigList) (*network, error) {
 			return nil, fmt.Errorf("configuration of plugin %q: %w", p.Network.Type, err)
 		}
 		n.plugins = append(n.plugins, one)
-		n.judge(p, one.conf)
+		e.judge(n, p, one.conf)
 	}
 	return n, nil
 }
@@ -109,9 +108,9 @@ func deriveOne(list *libcni.NetworkConfigList, p *libcni.PluginConfig) (one deri
 }
 
 // judge says how a plugin and its IPAM plugin run.
-func (n *network) judge(p *libcni.PluginConfig, conf []byte) {
+func (e *Engine) judge(n *network, p *libcni.PluginConfig, conf []byte) {
 	ipam := p.Network.IPAM.Type
-	if !understood(p.Network.Type, conf) {
+	if !e.understood(p.Network.Type, conf) {
 		n.binaries = append(n.binaries, p.Network.Type)
 		if ipam != "" { // which a binary runs as a binary
 			n.binaries = append(n.binaries, ipam)
@@ -119,7 +118,7 @@ func (n *network) judge(p *libcni.PluginConfig, conf []byte) {
 		return
 	}
 	n.native++
-	if ipam != "" && !understood(ipam, conf) {
+	if ipam != "" && !e.understood(ipam, conf) {
 		n.binaries = append(n.binaries, ipam)
 	}
 }
@@ -127,8 +126,8 @@ func (n *network) judge(p *libcni.PluginConfig, conf []byte) {
 // understood reports whether there is a native plugin of that type that knows
 // every key of a configuration. One that is invalid is understood, too: the
 // plugin says what is wrong with it.
-func understood(name string, conf []byte) bool {
-	factory, ok := builtin.Plugins[name]
+func (e *Engine) understood(name string, conf []byte) bool {
+	factory, ok := e.plugins[name]
 	if !ok {
 		return false
 	}
