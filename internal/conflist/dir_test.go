@@ -358,3 +358,20 @@ func TestEmbeddedYieldsToFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "b", n.Name)
 }
+
+// TestOwnFiles are for others: allocnet would call itself.
+func TestOwnFiles(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, "00-allocnet.conflist", list("net", OwnType), "05-chain.conflist",
+		`{"name":"chain","cniVersion":"1.0.0","plugins":[{"type":"bridge"},{"type":"allocnet"}]}`, "10-net.conflist", list("net", "bridge"))
+	d := New(dir, nil)
+	networks, problems := state(d)
+	require.Equal(t, []string{"net@10-net.conflist:bridge"}, networks)
+	require.Empty(t, problems)
+	n, err := d.Lookup("")
+	require.NoError(t, err)
+	require.Equal(t, []string{"bridge"}, n.PluginTypes())
+	_, err = d.Lookup("chain")
+	require.ErrorIs(t, err, ErrNotFound)
+	require.ErrorContains(t, err, `05-chain.conflist" has it, whose plugin is allocnet itself: name the network that it delegates to`)
+}

@@ -1,0 +1,96 @@
+package configurator
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+)
+
+// observed writes down what an Observer is told.
+type observed struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+type observedKey struct{}
+
+func (o *observed) Begin(ctx context.Context, s Step) context.Context {
+	o.note("begin", s, "")
+	return context.WithValue(ctx, observedKey{}, s.Operation+"/"+s.Name)
+}
+
+func (o *observed) End(ctx context.Context, s Step, err error) {
+	if ctx.Value(observedKey{}) != s.Operation+"/"+s.Name {
+		o.note("foreign context", s, "")
+	}
+	outcome := "ok"
+	if err != nil {
+		outcome, _, _ = strings.Cut(err.Error(), "\n")
+	}
+	o.note("end", s, " "+strings.Join(s.Networks, ",")+" "+string(s.Engine)+": "+outcome)
+}
+
+func (o *observed) note(what string, s Step, more string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lines = append(o.lines, fmt.Sprintf("%s %s/%s %s%s", what, s.Operation, s.Name, s.ID, more))
+}
+
+// take are the ends since the last call, without spaces at the end.
+func (o *observed) take() []string {
+	var ends []string
+	for _, line := range o.lines {
+		if !strings.HasPrefix(line, "begin") {
+			ends = append(ends, strings.TrimPrefix(line, "end "))
+		}
+	}
+	o.lines = nil
+	return ends
+}
+
+func TestObserver(t *testing.T) {
+	o := &observed{}
+	w := newWorld(t, func(c *Config) { c.Observer = o })
+	w.network("net", "1.0.0", adds(behaviours{"ADD": {Code: 100, Msg: "not yet", Only: 1}}))
+	a := w.alloc("a")
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"setup/lock a  : ok", "setup/plan a net exec: ok", "setup/claim a net exec: ok",
+		`setup/add a net exec: ADD allocation "a": plugin type="one" failed (add): not yet`,
+		"setup/del a net exec: ok", "setup/audit a net exec: ok", "setup/roll back a net exec: ok", "setup/wait a net exec: ok",
+		"setup/add a net exec: ok", "setup/record a net exec: ok", "setup/ a net exec: ok",
+	}, o.take())
+
+	require.NoError(t, w.Check(t.Context(), a))
+	require.Equal(t, []string{"check/lock a  : ok", "check/check a net exec: ok", "check/ a net exec: ok"}, o.take())
+
+	report, err := w.Repair(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, report.Healthy)
+	require.Equal(t, []string{"repair/lock a  : ok", "repair/check a net exec: ok", "repair/   : ok"}, o.take())
+
+	w.network("net", "1.0.0", adds(behaviours{"DEL": fakeplugin.Behaviour{Code: 100, Msg: "stuck"}}))
+	b := w.alloc("b")
+	_, err = w.Setup(t.Context(), b)
+	require.NoError(t, err)
+	o.take()
+	require.ErrorIs(t, w.Teardown(t.Context(), b), ErrIncomplete)
+	ends := o.take()
+	require.Equal(t, "teardown/lock b  : ok", ends[0])
+	require.Contains(t, ends[1], "teardown/del b net exec: DEL allocation")
+	require.Equal(t, "teardown/audit b net exec: ok", ends[2])
+	require.Contains(t, ends[3], "teardown/force b net exec: DEL allocation")
+	require.Contains(t, ends[4], "teardown/ b net exec: allocation")
+	require.Len(t, ends, 5)
+
+	_, err = w.GC(t.Context(), []string{"b"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"gc/lock a  : ok", "gc/del a net exec: ok", "gc/audit a net exec: ok", "gc/   : ok"}, o.take())
+}
