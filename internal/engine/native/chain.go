@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
@@ -32,11 +31,11 @@ type chain struct {
 	list   *libcni.NetworkConfigList
 	// binaries: see engine.Attachment.
 	binaries []string
-	args     invoke.Args
+	args     plugin.Args
 }
 
 func (e *Engine) newChain(exec *plugin.Exec, r *engine.Request, i int) *chain {
-	return &chain{engine: e, exec: exec, req: r, list: r.Attachments[i].List, binaries: r.Attachments[i].Binaries, args: invoke.Args{
+	return &chain{engine: e, exec: exec, req: r, list: r.Attachments[i].List, binaries: r.Attachments[i].Binaries, args: plugin.Args{
 		ContainerID: r.ID, NetNS: r.Netns, IfName: r.IfName(i), PluginArgs: r.Args,
 		Path: strings.Join(r.Path(), string(os.PathListSeparator)),
 	}}
