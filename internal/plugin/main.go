@@ -6,13 +6,17 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/pluginexec"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // Main answers as the plugin binary of that name, on stdin, stdout and in the
@@ -24,19 +28,17 @@ func Main(name string, plugins map[string]Factory) int {
 			name, strings.Join(slices.Sorted(maps.Keys(plugins)), ", "))
 		return 2
 	}
-	if os.Getenv("CNI_COMMAND") == "" {
-		fmt.Fprintf(os.Stderr, "CNI %s plugin of allocnet\nCNI protocol versions supported: %s\n",
-			name, strings.Join(version.All.SupportedVersions(), ", "))
+	m := &multicall{name: name, plugins: plugins}
+	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
+		Add: m.add, Del: m.serve, Check: m.serve, GC: m.serve, Status: m.serve,
+	}, version.All, "CNI "+name+" plugin of allocnet")
+	if err == nil {
 		return 0
 	}
-	m := &multicall{name: name, plugins: plugins}
-	if err := m.answer(os.Getenv, os.Stdin); err != nil {
-		if err := err.Print(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-		return 1
+	if err := err.Print(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 	}
-	return 0
+	return 1
 }
 
 // multicall is one plugin of the program.
@@ -45,16 +47,28 @@ type multicall struct {
 	plugins map[string]Factory
 }
 
+// add refuses the host's own namespace. So does skel, but after the work is done
+// and its result printed: then nobody undoes it.
+func (m *multicall) add(args *skel.CmdArgs) error {
+	override := args.NetnsOverride == "1" || strings.EqualFold(args.NetnsOverride, "true")
+	if !override && errors.Is(sandbox.Validate(args.Netns), sandbox.ErrHostNamespace) {
+		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the network namespace of the plugin itself", args.Netns)
+	}
+	return m.serve(args)
+}
+
 // serve runs the command of the environment, and prints its result.
-func (m *multicall) serve(conf []byte) error {
-	host, err := OpenHost(lines{name: m.name, to: os.Stderr})
+func (m *multicall) serve(args *skel.CmdArgs) error {
+	log := lines{name: m.name, to: os.Stderr}
+	host, err := OpenHost(log)
 	if err != nil {
 		return err
 	}
+	host.Forward.Remember(filepath.Join(names.DefaultStateDir, "forwarding"))
 	// What is open ends with the process.
 	exec := &Exec{Plugins: m.plugins, Host: host, Binary: &pluginexec.Exec{}, Lenient: true}
 	defer exec.Close()
-	out, err := exec.ExecPlugin(context.Background(), native+m.name, conf, os.Environ())
+	out, err := exec.ExecPlugin(context.Background(), native+m.name, args.StdinData, os.Environ())
 	if err != nil {
 		return AsReference(err)
 	}
