@@ -17,12 +17,12 @@ type identity struct {
 var home, errHome = homeIdentity()
 
 func homeIdentity() (identity, error) {
-	file, err := os.Open("/proc/self/ns/net")
-	if err != nil {
-		return identity{}, err
+	var stat unix.Stat_t
+	const path = "/proc/self/ns/net"
+	if err := unix.Stat(path, &stat); err != nil {
+		return identity{}, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	defer file.Close()
-	return identify(file)
+	return identity{device: stat.Dev, inode: stat.Ino}, nil
 }
 
 // open opens the network namespace at path, which must not be home.

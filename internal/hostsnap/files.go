@@ -92,11 +92,11 @@ func (c *collector) regular(path, mode string) error {
 	return nil
 }
 
-// isShared reports whether a file serves all attachments, going by its name: locks, and host-local's memory of the
-// address that it gave last. Their contents mean nothing to anybody else.
+// isShared reports whether a file serves all attachments, going by its name: locks, host-local's memory of the
+// address that it gave last, and that of openings that were seen. Their contents mean nothing to anybody else.
 func isShared(path string) bool {
-	name := filepath.Base(path)
-	return name == "lock" || strings.HasSuffix(name, ".lock") || strings.HasPrefix(name, "last_reserved_ip.")
+	dir, name := filepath.Split(path)
+	return filepath.Base(dir) == "forwarding" || name == "lock" || strings.HasSuffix(name, ".lock") || strings.HasPrefix(name, "last_reserved_ip.")
 }
 
 // isIndex reports whether a link is of the index that allocnet keeps beside leases. It holds nothing that the leases

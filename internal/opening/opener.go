@@ -26,6 +26,7 @@ var ErrShut = errors.New("forwarding is not open")
 // first use until Close.
 type Opener struct {
 	netfilter netfilter
+	memory    memory
 	families  map[Family]*family
 }
 
@@ -76,7 +77,8 @@ type watch interface {
 // installed there is nothing to open, and it returns nil.
 //
 // It takes microseconds when an earlier call of the same Opener found everything
-// there and nobody has touched it since, and runs iptables otherwise.
+// there and nobody has touched it since, or another process did, see Remember. It
+// runs iptables otherwise.
 func (o *Opener) Ensure(ctx context.Context, families []Family, adminChains ...string) error {
 	if err := checkNames(adminChains); err != nil {
 		return err
@@ -86,13 +88,16 @@ func (o *Opener) Ensure(ctx context.Context, families []Family, adminChains ...s
 			return nil
 		}
 		f.known = nil
-		p, err := f.find(ctx)
-		if p == nil || err != nil {
-			return err
-		}
-		w, err := p.mend(ctx, adminChains, func() watch { return o.watch(p) })
-		if err != nil {
-			return fmt.Errorf("open forwarding with %s: %w", f.program, err)
+		w := o.recognise(f, adminChains)
+		if w == nil {
+			p, err := f.find(ctx)
+			if p == nil || err != nil {
+				return err
+			}
+			if w, err = p.mend(ctx, adminChains, func() watch { return o.watch(p) }); err != nil {
+				return fmt.Errorf("open forwarding with %s: %w", f.program, err)
+			}
+			o.remember(f, adminChains, w)
 		}
 		if w != nil {
 			f.known = &known{admins: slices.Clone(adminChains), watch: w}

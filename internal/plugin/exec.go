@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
@@ -30,7 +29,7 @@ type Exec struct {
 	Instance string
 	// Binary runs what is not in Plugins, or has a configuration that is not
 	// understood.
-	Binary invoke.Exec
+	Binary Runner
 	// Lenient ignores keys that are not understood, as the reference plugins do,
 	// and says so in the log; a value that cannot be ignored needs the reference
 	// plugin, where that was kept. It is for the plugin binaries themselves.
@@ -42,7 +41,11 @@ type Exec struct {
 	sandbox *kernel.Sandbox
 }
 
-var _ invoke.Exec = (*Exec)(nil)
+// Runner finds and runs plugin binaries.
+type Runner interface {
+	FindInPath(name string, paths []string) (string, error)
+	ExecPlugin(ctx context.Context, path string, conf []byte, environ []string) ([]byte, error)
+}
 
 // native marks what FindInPath returns for a plugin inside the process.
 const native = "native:"

@@ -3,8 +3,6 @@ package plugin
 import (
 	"errors"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/allocnet/allocnet/internal/conntrack"
 	"github.com/allocnet/allocnet/internal/kernel"
 	"github.com/allocnet/allocnet/internal/opening"
@@ -21,11 +19,11 @@ type Host struct {
 	Conntrack *conntrack.Conn
 	// Lately is nil where a process does one thing only.
 	Lately *Lately
-	Log    hclog.Logger
+	Log    Logger
 }
 
 // OpenHost opens the host that the process lives in.
-func OpenHost(log hclog.Logger) (*Host, error) {
+func OpenHost(log Logger) (*Host, error) {
 	h := &Host{Forward: opening.New(), Conntrack: conntrack.New(), Log: log}
 	var err error
 	h.Kernel = kernel.OpenHost()

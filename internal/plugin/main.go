@@ -6,14 +6,15 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
-	"github.com/hashicorp/go-hclog"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/pluginexec"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -58,11 +59,12 @@ func (m *multicall) add(args *skel.CmdArgs) error {
 
 // serve runs the command of the environment, and prints its result.
 func (m *multicall) serve(args *skel.CmdArgs) error {
-	log := hclog.New(&hclog.LoggerOptions{Name: m.name, Level: hclog.Warn, Output: os.Stderr})
+	log := lines{name: m.name, to: os.Stderr}
 	host, err := OpenHost(log)
 	if err != nil {
 		return err
 	}
+	host.Forward.Remember(filepath.Join(names.DefaultStateDir, "forwarding"))
 	// What is open ends with the process.
 	exec := &Exec{Plugins: m.plugins, Host: host, Binary: &pluginexec.Exec{}, Lenient: true}
 	defer exec.Close()

@@ -3,7 +3,6 @@ package plugin
 import (
 	"context"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/kernel"
@@ -59,7 +58,7 @@ type Call struct {
 	exec *Exec
 	// The environment comes as env or as args.
 	env  []string
-	args *invoke.Args
+	args *Args
 	// shared and binaries: see Invocation.
 	shared   bool
 	binaries []string

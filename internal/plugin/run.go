@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
 )
 
 // Invocation is one call of a plugin in a chain.
@@ -30,14 +32,14 @@ type Invocation struct {
 	// that is not known. DEL runs them so, beside their native kin.
 	Binaries []string
 	// Args.Command says which operation it is.
-	Args invoke.Args
+	Args Args
 }
 
 // Run calls a plugin. The result is nil for all but ADD.
 func (e *Exec) Run(ctx context.Context, i *Invocation) (*types100.Result, error) {
 	paths := filepath.SplitList(i.Args.Path)
 	c := &Call{
-		ContainerID: i.Args.ContainerID, Netns: i.Args.NetNS, IfName: i.Args.IfName, Args: pluginArgs(&i.Args), Path: paths,
+		ContainerID: i.Args.ContainerID, Netns: i.Args.NetNS, IfName: i.Args.IfName, Args: i.Args.text(), Path: paths,
 		Config: i.Config, Instance: e.Instance, Host: e.Host,
 		exec: e, args: &i.Args, shared: i.Shared, previous: i.Previous, version: i.Version, binaries: i.Binaries,
 	}
@@ -74,11 +76,11 @@ func (c *Call) binary(ctx context.Context, path, command string) (*types100.Resu
 	if err != nil {
 		return nil, err
 	}
-	args := commandEnv{command: command, env: c.environ()}
-	if command != "ADD" {
-		return nil, invoke.ExecPluginWithoutResult(ctx, path, conf, args, c.exec.Binary)
+	out, err := c.exec.Binary.ExecPlugin(ctx, path, conf, replaceEnv(c.environ(), "CNI_COMMAND="+command))
+	if err != nil || command != "ADD" {
+		return nil, err
 	}
-	result, err := invoke.ExecPluginWithResult(ctx, path, conf, args, c.exec.Binary)
+	result, err := resultOf(out, conf)
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +89,31 @@ func (c *Call) binary(ctx context.Context, path, command string) (*types100.Resu
 		return nil, err
 	}
 	return converted, wellFormed(converted)
+}
+
+// resultOf reads what a plugin wrote. A result that does not name its version has
+// that of the configuration, as libcni has it.
+func resultOf(out, conf []byte) (types.Result, error) {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(out, &object); err != nil {
+		return nil, fmt.Errorf("read the plugin's result: %w", err)
+	}
+	var version string
+	if json.Unmarshal(object["cniVersion"], &version) == nil && version != "" {
+		return create.Create(version, out)
+	}
+	version, err := create.DecodeVersion(conf)
+	if err != nil {
+		return nil, err
+	}
+	if object == nil { // the text was null
+		object = map[string]json.RawMessage{}
+	}
+	object["cniVersion"] = json.RawMessage(strconv.Quote(version))
+	if out, err = json.Marshal(object); err != nil {
+		return nil, err
+	}
+	return create.Create(version, out)
 }
 
 func wellFormed(r *types100.Result) error {
@@ -168,35 +195,7 @@ func (c *Call) Previous(common *Common) (*types100.Result, error) {
 // environ is the environment of a plugin that is called on behalf of this one.
 func (c *Call) environ() []string {
 	if c.env == nil {
-		c.env = c.args.AsEnv()
+		c.env = c.args.environ()
 	}
 	return c.env
-}
-
-// commandEnv is an environment with another command.
-type commandEnv struct {
-	command string
-	env     []string
-}
-
-func (a commandEnv) AsEnv() []string {
-	env := make([]string, 0, len(a.env)+1)
-	for _, kv := range a.env {
-		if !strings.HasPrefix(kv, "CNI_COMMAND=") {
-			env = append(env, kv)
-		}
-	}
-	return append(env, "CNI_COMMAND="+a.command)
-}
-
-// pluginArgs is CNI_ARGS.
-func pluginArgs(a *invoke.Args) string {
-	if a.PluginArgsStr != "" {
-		return a.PluginArgsStr
-	}
-	pairs := make([]string, len(a.PluginArgs))
-	for i, kv := range a.PluginArgs {
-		pairs[i] = kv[0] + "=" + kv[1]
-	}
-	return strings.Join(pairs, ";")
 }

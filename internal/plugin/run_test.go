@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
@@ -13,7 +12,7 @@ import (
 
 // invocation is one of a plugin that is known by its configuration.
 func invocation(plugin, command string) *Invocation {
-	return &Invocation{Plugin: plugin, Config: []byte(`{"cniVersion":"1.0.0"}`), Version: "1.0.0", Args: invoke.Args{Command: command, Path: "/bin"}}
+	return &Invocation{Plugin: plugin, Config: []byte(`{"cniVersion":"1.0.0"}`), Version: "1.0.0", Args: Args{Command: command, Path: "/bin"}}
 }
 
 // TestNullInABinarysResult: what comes after it need not expect that.

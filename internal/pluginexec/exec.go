@@ -9,12 +9,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 )
@@ -36,11 +37,20 @@ var ErrOutputTooLarge = fmt.Errorf("plugin wrote more than %d bytes to stdout", 
 // Exec is an invoke.Exec. The zero value is ready, and safe for concurrent use.
 type Exec struct{ version.PluginDecoder }
 
-var _ invoke.Exec = (*Exec)(nil)
-
-// FindInPath finds the binary of a plugin type.
+// FindInPath finds the binary of a plugin type. libcni's own function stands in a
+// package with an HTTP client and tracing, which each plugin binary would have to
+// initialise.
 func (*Exec) FindInPath(plugin string, paths []string) (string, error) {
-	return invoke.FindInPath(plugin, paths)
+	if plugin == "" || strings.ContainsRune(plugin, os.PathSeparator) {
+		return "", fmt.Errorf("%q cannot be the name of a plugin", plugin)
+	}
+	for _, dir := range paths {
+		path := filepath.Join(dir, plugin)
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("find plugin %q: it is not in %q", plugin, paths)
 }
 
 // ExecPlugin runs the binary and returns its stdout. An error that the plugin

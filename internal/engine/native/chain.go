@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
@@ -33,12 +32,12 @@ type chain struct {
 	// previous and binaries: see engine.Attachment.
 	previous *types100.Result
 	binaries []string
-	args     invoke.Args
+	args     plugin.Args
 }
 
 func (e *Engine) newChain(exec *plugin.Exec, r *engine.Request, i int) *chain {
 	a := r.Attachments[i]
-	return &chain{engine: e, exec: exec, req: r, list: a.List, previous: a.Previous, binaries: a.Binaries, args: invoke.Args{
+	return &chain{engine: e, exec: exec, req: r, list: a.List, previous: a.Previous, binaries: a.Binaries, args: plugin.Args{
 		ContainerID: r.ID, NetNS: r.Netns, IfName: r.IfName(i), PluginArgs: r.Args,
 		Path: strings.Join(r.Path(), string(os.PathListSeparator)),
 	}}

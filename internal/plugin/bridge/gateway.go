@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/plugins/pkg/ip"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -22,7 +22,7 @@ func (b *bridge) route(r *types100.Result) {
 	for _, address := range r.IPs {
 		address.Interface = types100.Int(2)
 		if address.Gateway == nil && b.IsGateway {
-			address.Gateway = ip.NextIP(address.Address.IP.Mask(address.Address.Mask))
+			address.Gateway = firstOf(&address.Address)
 		}
 		v4 := address.Address.IP.To4() != nil
 		if b.IsDefaultGateway && !defaulted[v4] {
@@ -30,6 +30,12 @@ func (b *bridge) route(r *types100.Result) {
 			b.defaultRoute(r, address.Gateway)
 		}
 	}
+}
+
+// firstOf is the first address of a network, after that of the network itself.
+func firstOf(n *net.IPNet) net.IP {
+	base, _ := netip.AddrFromSlice(n.IP.Mask(n.Mask))
+	return base.Unmap().Next().AsSlice()
 }
 
 // defaultRoute adds one through a gateway, unless the IPAM plugin names another.

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	cniversion "github.com/containernetworking/cni/pkg/version"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
@@ -163,7 +162,7 @@ func TestIPAMWithoutAddress(t *testing.T) {
 	defer exec.Close()
 	_, err = exec.Run(t.Context(), &plugin.Invocation{
 		Plugin: "ptp", Config: []byte(`{"cniVersion":"1.0.0","name":"net","type":"ptp","ipam":{"type":"poor"}}`), Version: "1.0.0",
-		Args: invoke.Args{Command: "ADD", ContainerID: a.id, NetNS: a.netns, IfName: "eth0"},
+		Args: plugin.Args{Command: "ADD", ContainerID: a.id, NetNS: a.netns, IfName: "eth0"},
 	})
 	require.ErrorContains(t, err, "missing IP config")
 	require.Equal(t, []string{"ADD", "DEL"}, ipam.asked)

@@ -20,17 +20,17 @@ func Detach(ctx context.Context, c *plugin.Call, common *plugin.Common, ipam IPA
 	previous, prevErr := c.Previous(common)
 	masqErr := m.Del(ctx, c, previous)
 	_, linkErr := c.Host.Kernel.DeleteLink(ctx, c.Owner(common.Name).Veth())
-	return errors.Join(prevErr, masqErr, linkErr, detachReference(c, common, previous, m), ipam.Release(ctx, c))
+	return errors.Join(prevErr, masqErr, linkErr, detachReference(ctx, c, common, previous, m), ipam.Release(ctx, c))
 }
 
 // detachReference takes away what a reference plugin made, if the result says
 // that it did: no interface in it is named as ours are. Without a result, an
 // interface in the sandbox may be anybody's.
-func detachReference(c *plugin.Call, common *plugin.Common, previous *types100.Result, m Masquerade) error {
+func detachReference(ctx context.Context, c *plugin.Call, common *plugin.Common, previous *types100.Result, m Masquerade) error {
 	if previous == nil || has(previous, c.Owner(common.Name).Veth(), "") || !has(previous, c.IfName, c.Netns) {
 		return nil
 	}
-	return errors.Join(deleteInside(c), m.DelReference(c, previous))
+	return errors.Join(deleteInside(c), m.DelReference(ctx, c, previous))
 }
 
 func deleteInside(c *plugin.Call) error {
@@ -70,7 +70,7 @@ func Collect(ctx context.Context, c *plugin.Call, common *plugin.Common, ipam IP
 	stale := c.Stale(common)
 	return errors.Join(
 		c.Host.Rules.DelOwned(ctx, stale),
-		m.collect(common),
+		m.collect(ctx, common),
 		collectLinks(ctx, c, stale),
 		ipam.GC(ctx, c),
 	)

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/plugins/pkg/ip"
 
 	"github.com/allocnet/allocnet/internal/plugin"
 	"github.com/allocnet/allocnet/internal/ruleset"
@@ -30,7 +29,7 @@ func (m Masquerade) Add(ctx context.Context, c *plugin.Call, r *types100.Result)
 	if m.Backend == nil {
 		return c.Host.Rules.Add(ctx, m.elements(c, r))
 	}
-	return ip.SetupIPMasqForNetworks(m.Backend, networks(r), m.Network, c.IfName, c.ContainerID)
+	return m.reference(c).add(ctx, *m.Backend, networks(r))
 }
 
 // Del takes it back. Without a result only what names its owner is found.
@@ -39,7 +38,7 @@ func (m Masquerade) Del(ctx context.Context, c *plugin.Call, r *types100.Result)
 		return nil
 	}
 	if m.Backend != nil {
-		return m.DelReference(c, r)
+		return m.DelReference(ctx, c, r)
 	}
 	if r == nil {
 		return plugin.DelOwned(ctx, c, m.Network)
@@ -48,11 +47,11 @@ func (m Masquerade) Del(ctx context.Context, c *plugin.Call, r *types100.Result)
 }
 
 // DelReference takes back what the reference plugins made.
-func (m Masquerade) DelReference(c *plugin.Call, r *types100.Result) error {
+func (m Masquerade) DelReference(ctx context.Context, c *plugin.Call, r *types100.Result) error {
 	if !m.On || r == nil {
 		return nil
 	}
-	if err := ip.TeardownIPMasqForNetworks(networks(r), m.Network, c.IfName, c.ContainerID); err != nil {
+	if err := m.reference(c).del(ctx, networks(r)); err != nil {
 		return fmt.Errorf("remove masquerading: %w", err)
 	}
 	return nil
@@ -69,11 +68,15 @@ func (m Masquerade) Check(ctx context.Context, c *plugin.Call, r *types100.Resul
 
 // collect removes what the reference layouts have of attachments that are no
 // more.
-func (m Masquerade) collect(common *plugin.Common) error {
+func (m Masquerade) collect(ctx context.Context, common *plugin.Common) error {
 	if !m.On || m.Backend == nil {
 		return nil
 	}
-	return ip.GCIPMasqForNetwork(common.Name, common.ValidAttachments)
+	return reference{network: common.Name}.collect(ctx, common.ValidAttachments)
+}
+
+func (m Masquerade) reference(c *plugin.Call) reference {
+	return reference{network: m.Network, ifName: c.IfName, id: c.ContainerID}
 }
 
 func (m Masquerade) elements(c *plugin.Call, r *types100.Result) *ruleset.Elements {

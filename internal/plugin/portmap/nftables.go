@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"sigs.k8s.io/knftables"
 
+	"github.com/allocnet/allocnet/internal/nft"
 	"github.com/allocnet/allocnet/internal/plugin"
 )
 
@@ -69,123 +71,124 @@ func (nftablesBackend) del(ctx context.Context, _ *plugin.Call, p *publication) 
 	return errors.Join(errs...)
 }
 
-func (nftablesBackend) status(context.Context, *plugin.Call) error {
-	if _, err := openNFT(netip.IPv4Unspecified()); err != nil {
+func (nftablesBackend) status(ctx context.Context, _ *plugin.Call) error {
+	t, err := openNFT(netip.IPv4Unspecified())
+	if err == nil {
+		err = t.Usable(ctx)
+	}
+	if err != nil {
 		return types.NewError(types.ErrPluginNotAvailable, "nftables cannot be used", err.Error())
 	}
 	return nil
 }
 
-// nft is the table of one family.
-type nft struct {
-	knftables.Interface
-	keyword string // of the family in rules
-}
+// hostports is the table of one family.
+type hostports struct{ *nft.Table }
 
-func openNFT(addr netip.Addr) (*nft, error) {
-	family, keyword := knftables.IPv4Family, "ip"
+func openNFT(addr netip.Addr) (*hostports, error) {
+	family := "ip"
 	if addr.Is6() {
-		family, keyword = knftables.IPv6Family, "ip6"
+		family = "ip6"
 	}
-	table, err := knftables.New(family, nftTable)
+	table, err := nft.Open(family, nftTable)
 	if err != nil {
 		return nil, fmt.Errorf("use nft, which the backend nftables needs: %w", err)
 	}
-	return &nft{Interface: table, keyword: keyword}, nil
+	return &hostports{table}, nil
 }
 
 // publish makes the table, as far as it is missing, and the attachment's rules,
 // in one transaction. What an ADD that was never taken back left goes.
-func (t *nft) publish(ctx context.Context, p *publication, address netip.Prefix) error {
-	return t.change(ctx, p.id, func(tx *knftables.Transaction) {
+func (t *hostports) publish(ctx context.Context, p *publication, address netip.Prefix) error {
+	return t.change(ctx, p.id, func(s *nft.Script) {
 		conditions := p.ConditionsV4
 		if address.Addr().Is6() {
 			conditions = p.ConditionsV6
 		}
-		frame(tx, conditions, p.snat)
+		frame(s, conditions, p.snat)
 		for _, r := range t.rules(p, address) {
-			tx.Add(r)
+			s.Rule(r.chain, p.id, r.spec...)
 		}
 	})
 }
 
+// What nft calls dstnat, of every hook, and srcnat.
+const (
+	beforeRouting = -100
+	afterRouting  = 100
+)
+
 // frame makes what all attachments share.
-func frame(tx *knftables.Transaction, conditions []string, masquerade bool) {
-	tx.Add(&knftables.Table{Comment: knftables.PtrTo(nftTableComment)})
+func frame(s *nft.Script, conditions []string, masquerade bool) {
+	s.Make(nftTableComment)
 	for _, name := range []string{hostPortsChain, hostIPChain, allChain} {
-		tx.Add(&knftables.Chain{Name: name})
+		s.Chain(name, "")
 	}
-	tx.Flush(&knftables.Chain{Name: allChain})
+	s.Flush(allChain)
 	for _, name := range []string{hostIPChain, hostPortsChain} {
-		tx.Add(&knftables.Rule{Chain: allChain, Rule: knftables.Concat("jump", name)})
+		s.Rule(allChain, "", "jump", name)
 	}
-	base := func(name string, hook knftables.BaseChainHook, priority knftables.BaseChainPriority) *knftables.Chain {
-		return &knftables.Chain{Name: name, Type: knftables.PtrTo(knftables.NATType), Hook: &hook, Priority: &priority}
-	}
-	for _, chain := range []*knftables.Chain{
-		base(preroutingChain, knftables.PreroutingHook, knftables.DNATPriority),
-		base(outputChain, knftables.OutputHook, knftables.DNATPriority),
-	} {
-		tx.Add(chain)
-		tx.Flush(&knftables.Chain{Name: chain.Name})
-		tx.Add(&knftables.Rule{Chain: chain.Name, Rule: knftables.Concat(conditions, localDestination, "jump", allChain)})
+	for _, hook := range []string{preroutingChain, outputChain} {
+		s.NAT(hook, hook, beforeRouting)
+		s.Flush(hook)
+		s.Rule(hook, "", slices.Concat(conditions, []string{localDestination, "jump", allChain})...)
 	}
 	if masquerade {
-		tx.Add(base(masqueradeChain, knftables.PostroutingHook, knftables.SNATPriority))
+		s.NAT(masqueradeChain, "postrouting", afterRouting)
 	}
 }
 
 // rules are the attachment's own.
-func (t *nft) rules(p *publication, address netip.Prefix) []*knftables.Rule {
-	var rules []*knftables.Rule
-	add := func(chain string, words ...any) {
-		rules = append(rules, &knftables.Rule{Chain: chain, Rule: knftables.Concat(words...), Comment: &p.id})
+func (t *hostports) rules(p *publication, address netip.Prefix) []rule {
+	var rules []rule
+	add := func(chain string, words ...string) {
+		rules = append(rules, rule{chain: chain, spec: words})
 	}
 	addr := address.Addr()
 	for _, m := range p.of(addr) {
 		var destination []string
 		if m.restricted() {
-			destination = []string{t.keyword, "daddr", m.HostIP}
+			destination = []string{t.Family, "daddr", m.HostIP}
 		}
 		to := netip.AddrPortFrom(addr, uint16(m.ContainerPort))
-		add(hostPortsChain, destination, m.Protocol, "dport", m.HostPort, "dnat to", to.String())
+		add(hostPortsChain, append(destination, m.Protocol, "dport", strconv.Itoa(m.HostPort), "dnat to", to.String())...)
 	}
 	if !p.snat {
 		return rules
 	}
-	add(masqueradeChain, t.keyword, "saddr", addr.String(), t.keyword, "daddr", addr.String(), "masquerade")
+	add(masqueradeChain, t.Family, "saddr", addr.String(), t.Family, "daddr", addr.String(), "masquerade")
 	if addr.Is4() {
-		add(masqueradeChain, t.keyword, "saddr 127.0.0.1", t.keyword, "daddr", addr.String(), "masquerade")
+		add(masqueradeChain, t.Family, "saddr 127.0.0.1", t.Family, "daddr", addr.String(), "masquerade")
 	}
 	return rules
 }
 
 // unpublish deletes the container's rules, if there are any.
-func (t *nft) unpublish(ctx context.Context, id string) error {
-	return t.change(ctx, id, func(*knftables.Transaction) {})
+func (t *hostports) unpublish(ctx context.Context, id string) error {
+	return t.change(ctx, id, func(*nft.Script) {})
 }
 
 // change deletes the container's rules and does something else in the same
 // transaction. Rules are deleted by their handles; when others have changed what
 // was listed, it begins again.
-func (t *nft) change(ctx context.Context, id string, more func(*knftables.Transaction)) error {
+func (t *hostports) change(ctx context.Context, id string, more func(*nft.Script)) error {
 	var err error
 	for range attempts {
-		tx := t.NewTransaction()
+		s := t.Script()
 		for _, chain := range []string{hostPortsChain, hostIPChain, masqueradeChain} {
 			own, err := t.own(ctx, chain, id)
 			if err != nil {
 				return err
 			}
 			for _, r := range own {
-				tx.Delete(r)
+				s.Delete(r)
 			}
 		}
-		more(tx)
-		if tx.NumOperations() == 0 {
+		more(s)
+		if s.Empty() {
 			return nil
 		}
-		if err = t.Run(ctx, tx); err == nil {
+		if err = t.Run(ctx, s); err == nil {
 			return nil
 		}
 		select {
@@ -194,32 +197,23 @@ func (t *nft) change(ctx context.Context, id string, more func(*knftables.Transa
 		case <-time.After(between):
 		}
 	}
-	return fmt.Errorf("change table %s %s: %w", t.keyword, nftTable, err)
+	return fmt.Errorf("change table %s %s: %w", t.Family, nftTable, err)
 }
 
 // own are the container's rules in a chain.
-func (t *nft) own(ctx context.Context, chain, id string) ([]*knftables.Rule, error) {
-	rules, err := t.ListRules(ctx, chain)
-	if knftables.IsNotFound(err) {
-		return nil, nil
-	}
+func (t *hostports) own(ctx context.Context, chain, id string) ([]nft.Rule, error) {
+	rules, err := t.Rules(ctx, chain)
 	if err != nil {
-		return nil, fmt.Errorf("list chain %s of table %s %s: %w", chain, t.keyword, nftTable, err)
+		return nil, fmt.Errorf("list chain %s of table %s %s: %w", chain, t.Family, nftTable, err)
 	}
-	var own []*knftables.Rule
-	for _, r := range rules {
-		if r.Comment != nil && *r.Comment == id {
-			own = append(own, r)
-		}
-	}
-	return own, nil
+	return slices.DeleteFunc(rules, func(r nft.Rule) bool { return r.Comment != id }), nil
 }
 
 // check counts rules: nft does not show them as they were given.
-func (t *nft) check(ctx context.Context, p *publication, address netip.Prefix) error {
+func (t *hostports) check(ctx context.Context, p *publication, address netip.Prefix) error {
 	want := map[string]int{}
 	for _, r := range t.rules(p, address) {
-		want[r.Chain]++
+		want[r.chain]++
 	}
 	for _, chain := range []string{hostPortsChain, masqueradeChain} {
 		if want[chain] == 0 {
@@ -231,7 +225,7 @@ func (t *nft) check(ctx context.Context, p *publication, address netip.Prefix) e
 		}
 		if len(own) < want[chain] {
 			return fmt.Errorf("chain %s of table %s %s has %d rules of the container instead of %d",
-				chain, t.keyword, nftTable, len(own), want[chain])
+				chain, t.Family, nftTable, len(own), want[chain])
 		}
 	}
 	return nil

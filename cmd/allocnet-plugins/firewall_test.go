@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/privhost"
+)
+
+// TestOpeningIsRecognised: that the opening in iptables is whole is found out by
+// the first process, not by each.
+func TestOpeningIsRecognised(t *testing.T) {
+	privhost.Require(t, "iptables-nft", "ip6tables-nft")
+	dir, log := t.TempDir(), filepath.Join(t.TempDir(), "log")
+	for _, suffix := range []string{"", "-restore"} {
+		real, err := exec.LookPath("iptables-nft" + suffix)
+		require.NoError(t, err)
+		script := fmt.Sprintf("#!/bin/sh\necho \"$@\" >> %s\nexec %s \"$@\"\n", log, real)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "iptables"+suffix), []byte(script), 0o755))
+	}
+	path := "PATH=" + dir + ":" + os.Getenv("PATH")
+	runs := func(id string) string {
+		require.NoError(t, os.RemoveAll(log))
+		conf := `{"cniVersion":"1.0.0","name":"n","prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.9.0.2/24"}]}}`
+		env := append(changed("ADD", links, namespace(t, id), []string{"CNI_CONTAINERID=" + id}), path)
+		require.Zero(t, call(t, links, "firewall", conf, env...).exit)
+		data, err := os.ReadFile(log)
+		if err != nil {
+			require.ErrorIs(t, err, os.ErrNotExist)
+		}
+		return string(data)
+	}
+	require.Contains(t, runs("first"), "-S FORWARD")
+	require.Empty(t, runs("second"))
+	out, err := exec.Command("iptables-nft", strings.Fields("-F FORWARD")...).CombinedOutput()
+	require.NoError(t, err, string(out))
+	require.Contains(t, runs("third"), "-S FORWARD")
+	require.Empty(t, runs("fourth"))
+}

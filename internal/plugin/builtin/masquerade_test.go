@@ -1,0 +1,82 @@
+package builtin_test
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/privhost"
+)
+
+// TestMasqueradeLayouts masquerades with a named backend: the rules are those of
+// the reference plugin, and each one's DEL takes away what the other made.
+func TestMasqueradeLayouts(t *testing.T) {
+	reference, native := runners(t)
+	privhost.Require(t, "ip6tables", "nft")
+	for _, backend := range []string{"iptables", "nftables"} {
+		t.Run(backend, func(t *testing.T) {
+			conf := masqueraded(backend)
+			a := sandboxed(t, "masq-"+backend)
+			life := func(one, other *runner) (with, without string) {
+				reference.t, native.t = t, t
+				removeBridge(t)
+				require.NoError(t, os.RemoveAll(masqueradedLeases))
+				output(t, "nft", "flush", "ruleset")
+				result := one.add(a, conf)
+				with = rules(t)
+				for _, r := range []*runner{other, one} {
+					_, err := r.run("DEL", a, withResult(t, conf, result))
+					require.NoError(t, err, r.name)
+				}
+				return with, rules(t)
+			}
+			want, wantLeft := life(reference, native)
+			got, left := life(native, reference)
+			require.Equal(t, want, got)
+			require.Contains(t, want, a.id)
+			for _, left := range []string{wantLeft, left} {
+				require.NotContains(t, left, a.id)
+				require.NotContains(t, left, "CNI-")
+			}
+		})
+	}
+}
+
+// TestMasqueradeCollected: GC takes away what the backend nftables has of
+// attachments that are no more, whoever made it, and nothing else.
+func TestMasqueradeCollected(t *testing.T) {
+	reference, native := runners(t)
+	privhost.Require(t, "nft")
+	conf := with(masqueraded("nftables"), "cniVersion", "1.1.0")
+	removeBridge(t)
+	output(t, "nft", "flush", "ruleset")
+	stays, theirs, ours := sandboxed(t, "collect-stays"), sandboxed(t, "collect-theirs"), sandboxed(t, "collect-ours")
+	reference.add(theirs, conf)
+	native.add(ours, conf)
+	native.add(stays, conf)
+	valid := []object{{"containerID": stays.id, "ifname": stays.ifName}}
+	_, err := native.run("GC", stays, with(conf, "cni.dev/valid-attachments", valid))
+	require.NoError(t, err)
+	rules := output(t, "nft", "list", "table", "inet", "cni_plugins_masquerade")
+	require.Contains(t, rules, "id: "+stays.id)
+	require.NotContains(t, rules, "id: "+ours.id)
+	require.NotContains(t, rules, "id: "+theirs.id)
+}
+
+// rules are those of the host, with the comments of both programs.
+func rules(t *testing.T) string {
+	return output(t, "nft", "list", "ruleset") + output(t, "iptables", "-t", "nat", "-S") + output(t, "ip6tables", "-t", "nat", "-S")
+}
+
+const masqueradedLeases = "/run/masqueraded"
+
+func masqueraded(backend string) object {
+	ipam := with(hostLocal("10.9.0.0/24", "fd00:9::/64"), "dataDir", masqueradedLeases)
+	return object{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": "br0", "isGateway": true,
+		"ipMasq": true, "ipMasqBackend": backend, "ipam": ipam}
+}
+
+func withResult(t *testing.T, conf, result object) object {
+	return with(conf, "prevResult", clone(t, result))
+}
