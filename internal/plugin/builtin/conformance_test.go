@@ -144,7 +144,9 @@ func state(t *testing.T, a attachment) string {
 		return nil
 	}))
 	text.WriteString("\nhost\n" + sorted(withAddress(output(t, "ip", "-br", "addr", "show", "type", "bridge", "scope", "global"))))
-	text.WriteString(sorted(output(t, "ip", "-4", "route")))
+	// Over ptp, our route names the gateway as the source that the reference's takes
+	// from the link: TestGatewayOfPtp.
+	text.WriteString(strings.ReplaceAll(sorted(output(t, "ip", "-4", "route")), "scope host src "+ptpGateway, "scope host"))
 	return scrub(text.String())
 }
 

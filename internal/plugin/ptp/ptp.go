@@ -136,7 +136,10 @@ func linkLocal(mac net.HardwareAddr) *net.IPNet {
 }
 
 // serve makes the host's end the gateway of each address, and the way to it. It
-// goes with the link.
+// goes with the link. All links have the same gateway, and the kernel walks all
+// that have an address for each that gets it; a local route does as well, and can
+// stand before the others. But a host that ignores ARP answers only for addresses,
+// as the search for neighbours of IPv6 does.
 func (a *addition) serve(context.Context) error {
 	host := a.call.Host.Kernel
 	index, err := host.Index(a.veth.Name)
@@ -146,10 +149,22 @@ func (a *addition) serve(context.Context) error {
 	var changes kernel.Batch
 	if pair.HasIPv6(a.result) {
 		changes.AddAddress(index, linkLocal(a.veth.MAC), kernel.NoDAD)
+	} else {
+		changes.DropMulticast(index)
+	}
+	byAddress, err := kernel.IgnoresARP()
+	if err != nil {
+		return err
 	}
 	for _, ip := range a.result.IPs {
-		changes.AddAddress(index, pair.HostPrefix(ip.Gateway), kernel.NoDAD)
-		changes.AddRoute(&kernel.Route{Index: index, Dst: pair.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST})
+		way := kernel.Route{Index: index, Dst: pair.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST}
+		if byAddress || ip.Gateway.To4() == nil {
+			changes.AddAddress(index, pair.HostPrefix(ip.Gateway), kernel.NoDAD)
+		} else {
+			changes.AddRoute(&kernel.Route{Index: index, Dst: pair.HostPrefix(ip.Gateway), Local: true})
+			way.Src = ip.Gateway
+		}
+		changes.AddRoute(&way)
 	}
 	if err := host.Apply(&changes); err != nil {
 		return err
