@@ -22,9 +22,6 @@ type Route struct {
 	MTU, AdvMSS int
 	// Exclusive has a route fail that is there already.
 	Exclusive bool
-	// Local makes the destination an IPv4 address of the namespace itself, as long
-	// as the link is there. Scope, Table and Priority follow from it.
-	Local bool
 }
 
 // AddRoute adds a route.
@@ -53,16 +50,12 @@ func (b *Batch) AddRoute(route *Route) {
 	if route.Src != nil {
 		attr(unix.RTA_PREFSRC, short(route.Src))
 	}
-	table, priority := route.Table, uint32(route.Priority)
-	switch {
-	case route.Local:
-		m.Type, m.Scope = unix.RTN_LOCAL, unix.RT_SCOPE_HOST
-		table, priority = unix.RT_TABLE_LOCAL, newestFirst(route.Index)
-	case table == 0:
-		table = unix.RT_TABLE_MAIN
+	if route.Priority != 0 {
+		attr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(route.Priority)))
 	}
-	if priority != 0 {
-		attr(unix.RTA_PRIORITY, nl.Uint32Attr(priority))
+	table := route.Table
+	if table == 0 {
+		table = unix.RT_TABLE_MAIN
 	}
 	attr(unix.RTA_TABLE, nl.Uint32Attr(uint32(table)))
 	attr(unix.RTA_OIF, nl.Uint32Attr(uint32(route.Index)))
@@ -71,12 +64,6 @@ func (b *Batch) AddRoute(route *Route) {
 	}
 	b.add(fmt.Sprintf("add route to %s", route.Dst), r)
 }
-
-// newestFirst is a priority that puts a new link's route before those of older
-// links: the kernel then need not walk these to insert it. It is twice the index
-// because the kernel hashes routes by the exclusive or of both, which must not be
-// the same for all.
-func newestFirst(index int) uint32 { return ^uint32(0) - 2*uint32(index) }
 
 // DropMulticast takes away a link's route to all IPv6 multicast addresses, which
 // the kernel makes for every link that comes up. It keeps those of all links in

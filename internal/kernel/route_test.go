@@ -1,7 +1,7 @@
 package kernel_test
 
 import (
-	"errors"
+	"context"
 	"net"
 	"os"
 	"os/exec"
@@ -11,23 +11,25 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/kernel"
 )
 
-// TestLocalRoutes: the route of the newest link stands before the others by its
+// TestSharedAddress: the route of the newest link stands before the others by its
 // metric, and no two have the same hash.
-func TestLocalRoutes(t *testing.T) {
+func TestSharedAddress(t *testing.T) {
 	h := open(t)
-	local := &net.IPNet{IP: net.IPv4(10, 5, 0, 1), Mask: net.CIDRMask(32, 32)}
+	shared := net.IPv4(10, 5, 0, 1)
 	var names []string
 	for _, name := range []string{"a", "b", "c"} {
 		s, v := newSandbox(t, name), veth(name)
 		require.NoError(t, h.CreateVeth(v, s))
+		defer h.DeleteLink(context.Background(), v.Name)
 		index, err := h.Index(v.Name)
 		require.NoError(t, err)
 		var changes kernel.Batch
-		changes.AddRoute(&kernel.Route{Index: index, Dst: local, Local: true})
+		changes.AddSharedAddress(index, shared)
 		require.NoError(t, h.Apply(&changes))
 		require.ErrorIs(t, h.Apply(&changes), os.ErrExist)
 		names = append([]string{v.Name}, names...)
@@ -38,6 +40,7 @@ func TestLocalRoutes(t *testing.T) {
 		require.NoError(t, err, "%s", out)
 		for line := range strings.Lines(string(out)) {
 			require.Contains(t, line, "local 10.5.0.1 ")
+			require.Contains(t, line, "proto kernel scope host src 10.5.0.1")
 			fields := strings.Fields(line)
 			links = append(links, fields[3])
 			metric, err := strconv.ParseUint(fields[slices.Index(fields, "metric")+1], 10, 32)
@@ -50,10 +53,14 @@ func TestLocalRoutes(t *testing.T) {
 	}
 	require.Equal(t, names, listed())
 	require.Len(t, hashes, len(names))
-	for i, name := range names {
-		_, err := h.DeleteLink(t.Context(), name)
+	_, err := h.DeleteLink(t.Context(), names[0])
+	require.NoError(t, err)
+	require.Equal(t, names[1:], listed(), "it went with its link")
+	for i, name := range names[1:] {
+		link, err := h.LinkByName(name)
 		require.NoError(t, err)
-		require.ElementsMatch(t, names[i+1:], listed(), "it went with its link")
+		require.NoError(t, h.AddrDel(link, &netlink.Addr{IPNet: netlink.NewIPNet(shared)}))
+		require.Equal(t, names[i+2:], append([]string{}, listed()...), "it went with its address")
 	}
 }
 
@@ -80,19 +87,5 @@ func TestDropMulticast(t *testing.T) {
 	for range 2 { // that there is none is no error
 		require.NoError(t, h.Apply(&changes))
 		require.NotContains(t, routes(), "ff00::/8")
-	}
-}
-
-func TestIgnoresARP(t *testing.T) {
-	open(t)
-	for _, of := range []string{"all", "default"} {
-		ignores, err := kernel.IgnoresARP()
-		require.NoError(t, err)
-		require.False(t, ignores)
-		name := "net/ipv4/conf/" + of + "/arp_ignore"
-		require.NoError(t, kernel.SetSysctl(name, "1"))
-		ignores, err = kernel.IgnoresARP()
-		require.NoError(t, errors.Join(err, kernel.SetSysctl(name, "0")))
-		require.True(t, ignores, of)
 	}
 }

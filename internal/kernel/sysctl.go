@@ -56,18 +56,3 @@ func EnableForwarding(v4, v6 bool) error {
 	}
 	return nil
 }
-
-// IgnoresARP reports whether new links of the host leave ARP requests unanswered
-// that ask for what is not an address of theirs (arp_ignore).
-func IgnoresARP() (bool, error) {
-	for _, of := range []string{"all", "default"} {
-		value, err := readShort("/proc/sys/net/ipv4/conf/" + of + "/arp_ignore")
-		if err != nil {
-			return false, fmt.Errorf("read sysctl net/ipv4/conf/%s/arp_ignore: %w", of, err)
-		}
-		if string(bytes.TrimSpace(value)) != "0" {
-			return true, nil
-		}
-	}
-	return false, nil
-}

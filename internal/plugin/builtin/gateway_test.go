@@ -24,25 +24,22 @@ func TestGatewayOfPtp(t *testing.T) {
 	reference.t, native.t = t, t
 	conf := object{"cniVersion": "1.0.0", "name": "net", "type": "ptp", "ipam": hostLocal("10.9.0.0/24")}
 	defer os.RemoveAll("/var/lib/cni/networks")
-	for _, c := range []struct {
-		arpIgnore string
-		addresses int
-	}{{"0", 0}, {"1", 3}} {
-		t.Run("arp_ignore "+c.arpIgnore, func(t *testing.T) {
+	for _, arpIgnore := range []string{"0", "1"} {
+		t.Run("arp_ignore "+arpIgnore, func(t *testing.T) {
 			require.NoError(t, os.RemoveAll("/var/lib/cni/networks"))
 			setSysctl(t, "net/ipv4/conf/all/rp_filter", "1")
-			setSysctl(t, "net/ipv4/conf/all/arp_ignore", c.arpIgnore)
+			setSysctl(t, "net/ipv4/conf/all/arp_ignore", arpIgnore)
 			var all []attachment
 			var results []object
 			for i := range 3 {
-				a := sandboxed(t, fmt.Sprintf("g-%s-%d", c.arpIgnore, i))
+				a := sandboxed(t, fmt.Sprintf("g-%s-%d", arpIgnore, i))
 				all, results = append(all, a), append(results, native.add(a, conf))
 			}
-			require.Equal(t, c.addresses, strings.Count(output(t, "ip", "-4", "-o", "addr"), ptpGateway+"/32"))
+			require.Equal(t, 3, strings.Count(output(t, "ip", "-4", "-o", "addr"), ptpGateway+"/32"))
 			local := output(t, "ip", "-4", "route", "show", "table", "local", "exact", ptpGateway)
 			require.Equal(t, 3, strings.Count(local, "local "+ptpGateway), local)
 
-			foreign := sandboxed(t, "g-foreign-"+c.arpIgnore)
+			foreign := sandboxed(t, "g-foreign-"+arpIgnore)
 			made := reference.add(foreign, conf)
 			for i := range all {
 				requireGateway(t, all[i], address(results[i]))

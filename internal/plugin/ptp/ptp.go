@@ -136,10 +136,7 @@ func linkLocal(mac net.HardwareAddr) *net.IPNet {
 }
 
 // serve makes the host's end the gateway of each address, and the way to it. It
-// goes with the link. All links have the same gateway, and the kernel walks all
-// that have an address for each that gets it; a local route does as well, and can
-// stand before the others. But a host that ignores ARP answers only for addresses,
-// as the search for neighbours of IPv6 does.
+// goes with the link.
 func (a *addition) serve(context.Context) error {
 	host := a.call.Host.Kernel
 	index, err := host.Index(a.veth.Name)
@@ -152,19 +149,13 @@ func (a *addition) serve(context.Context) error {
 	} else {
 		changes.DropMulticast(index)
 	}
-	byAddress, err := kernel.IgnoresARP()
-	if err != nil {
-		return err
-	}
 	for _, ip := range a.result.IPs {
-		way := kernel.Route{Index: index, Dst: pair.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST}
-		if byAddress || ip.Gateway.To4() == nil {
-			changes.AddAddress(index, pair.HostPrefix(ip.Gateway), kernel.NoDAD)
+		if ip.Gateway.To4() != nil {
+			changes.AddSharedAddress(index, ip.Gateway)
 		} else {
-			changes.AddRoute(&kernel.Route{Index: index, Dst: pair.HostPrefix(ip.Gateway), Local: true})
-			way.Src = ip.Gateway
+			changes.AddAddress(index, pair.HostPrefix(ip.Gateway), kernel.NoDAD)
 		}
-		changes.AddRoute(&way)
+		changes.AddRoute(&kernel.Route{Index: index, Dst: pair.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST})
 	}
 	if err := host.Apply(&changes); err != nil {
 		return err
