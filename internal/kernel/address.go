@@ -39,6 +39,38 @@ func (b *Batch) AddAddress(index int, address *net.IPNet, flags int) {
 	b.add(fmt.Sprintf("add address %s", address), r)
 }
 
+// AddSharedAddress gives a link an IPv4 address that many links have. With each the
+// kernel makes a route to the namespace itself, and to add one it walks all that
+// have the same metric. So the route gets a metric of its own, lower than those of
+// older links: it is found, and added, before them. Otherwise it is the kernel's,
+// which takes it away with the address or the link.
+func (b *Batch) AddSharedAddress(index int, ip net.IP) {
+	b.AddAddress(index, &net.IPNet{IP: ip.To4(), Mask: net.CIDRMask(32, 32)}, 0)
+	label := fmt.Sprintf("sort local route to %s", ip)
+	b.add(label, localRoute(unix.RTM_DELROUTE, 0, index, ip))
+	r := localRoute(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, ip)
+	r.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(newestFirst(index))))
+	b.add(label, r)
+}
+
+// localRoute is the route that the kernel makes for an address.
+func localRoute(kind, flags, index int, ip net.IP) *nl.NetlinkRequest {
+	r := request(kind, flags)
+	r.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{
+		Family: unix.AF_INET, Dst_len: 32, Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST,
+		Table: unix.RT_TABLE_LOCAL, Protocol: unix.RTPROT_KERNEL,
+	}})
+	r.AddData(nl.NewRtAttr(unix.RTA_DST, ip.To4()))
+	r.AddData(nl.NewRtAttr(unix.RTA_PREFSRC, ip.To4()))
+	r.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))))
+	return r
+}
+
+// newestFirst is a metric that is lower for newer links. It is made of twice the
+// index because the kernel hashes routes by the exclusive or of both, which must
+// not be the same for all.
+func newestFirst(index int) uint32 { return ^uint32(0) - 2*uint32(index) }
+
 func broadcast(ip net.IP, mask net.IPMask) net.IP {
 	last := make(net.IP, len(ip))
 	for i := range ip {

@@ -250,10 +250,13 @@ func do(e exchanger, r *nl.NetlinkRequest) error {
 type Batch struct {
 	requests []*nl.NetlinkRequest
 	labels   []string
+	excused  []unix.Errno // what the request may fail with; 0 is nothing
 }
 
-func (b *Batch) add(label string, r *nl.NetlinkRequest) {
-	b.requests, b.labels = append(b.requests, r), append(b.labels, label)
+func (b *Batch) add(label string, r *nl.NetlinkRequest) { b.addExcused(label, r, 0) }
+
+func (b *Batch) addExcused(label string, r *nl.NetlinkRequest, errno unix.Errno) {
+	b.requests, b.labels, b.excused = append(b.requests, r), append(b.labels, label), append(b.excused, errno)
 }
 
 // apply makes all changes, in order, also after one that fails. The error holds
@@ -264,7 +267,7 @@ func apply(e exchanger, b *Batch) error {
 	for first := 0; first < len(b.requests); first += atOnce {
 		some := b.requests[first:min(first+atOnce, len(b.requests))]
 		err := e.exchange(some, func(i int, _ []byte, errno unix.Errno) {
-			if errno != 0 {
+			if errno != 0 && errno != b.excused[first+i] {
 				errs = append(errs, fmt.Errorf("%s: %w", b.labels[first+i], errno))
 			}
 		})

@@ -77,7 +77,7 @@ func TestCreateVeth(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, port.Hairpin)
 	require.True(t, port.Isolated)
-	up, err := h.IsOperational(v.Name)
+	_, up, err := h.Operational(v.Name)
 	require.NoError(t, err)
 	require.False(t, up, "its peer is down")
 
@@ -90,7 +90,7 @@ func TestCreateVeth(t *testing.T) {
 	require.Equal(t, peer.Attrs().Index, index)
 	require.NoError(t, s.SetUp(index))
 	require.Eventually(t, func() bool {
-		up, err := h.IsOperational(v.Name)
+		_, up, err := h.Operational(v.Name)
 		return err == nil && up
 	}, waitTime, pollTime)
 

@@ -64,23 +64,23 @@ func linkInquiry(index int) *nl.NetlinkRequest {
 	return r
 }
 
-// IsOperational reports whether a link of the host carries traffic: RFC 2863's
-// state up, which for a bridge port means that the bridge forwards.
-func (h *Host) IsOperational(name string) (bool, error) {
+// Operational is the index of a link of the host and whether it carries traffic:
+// RFC 2863's state up, which for a bridge port means that the bridge forwards.
+func (h *Host) Operational(name string) (index int, up bool, err error) {
 	answer, err := get(&h.conns, byName(name))
 	if err != nil {
-		return false, fmt.Errorf("find link %q: %w", name, err)
+		return 0, false, fmt.Errorf("find link %q: %w", name, err)
 	}
 	attrs, err := nl.ParseRouteAttr(answer[unix.SizeofIfInfomsg:])
 	if err != nil {
-		return false, fmt.Errorf("read link %q: %w", name, err)
+		return 0, false, fmt.Errorf("read link %q: %w", name, err)
 	}
 	for _, a := range attrs {
 		if a.Attr.Type == unix.IFLA_OPERSTATE && len(a.Value) > 0 {
-			return netlink.LinkOperState(a.Value[0]) == netlink.OperUp, nil
+			up = netlink.LinkOperState(a.Value[0]) == netlink.OperUp
 		}
 	}
-	return false, nil
+	return int(nl.DeserializeIfInfomsg(answer).Index), up, nil
 }
 
 // SetUp brings a link up. An Ethernet link announces its IPv4 addresses to its

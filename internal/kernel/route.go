@@ -65,6 +65,23 @@ func (b *Batch) AddRoute(route *Route) {
 	b.add(fmt.Sprintf("add route to %s", route.Dst), r)
 }
 
+// DropMulticast takes away a link's route to all IPv6 multicast addresses, which
+// the kernel makes for every link that comes up. It keeps those of all links in
+// one list, and walks it for each link that comes and each packet that arrives. A
+// link with IPv6 of its own needs its route. Without one, nothing changes.
+func (b *Batch) DropMulticast(index int) {
+	if !hasIPv6() {
+		return
+	}
+	m := nl.NewRtDelMsg()
+	m.Family, m.Dst_len, m.Table = unix.AF_INET6, 8, unix.RT_TABLE_LOCAL
+	r := request(unix.RTM_DELROUTE, 0)
+	r.AddData(m)
+	r.AddData(nl.NewRtAttr(unix.RTA_DST, []byte{0xff, 15: 0}))
+	r.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))))
+	b.addExcused("remove multicast route", r, unix.ESRCH)
+}
+
 func (r *Route) metrics() *nl.RtAttr {
 	if r.MTU == 0 && r.AdvMSS == 0 {
 		return nil

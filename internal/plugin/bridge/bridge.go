@@ -188,9 +188,14 @@ func (a *addition) awaitPort(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, portTime)
 	defer cancel()
 	for {
-		up, err := a.call.Host.Kernel.IsOperational(a.veth.Name)
-		if err != nil || up {
+		index, up, err := a.call.Host.Kernel.Operational(a.veth.Name)
+		if err != nil {
 			return err
+		}
+		if up {
+			var changes kernel.Batch
+			changes.DropMulticast(index) // a port's own IPv6 is never used
+			return a.call.Host.Kernel.Apply(&changes)
 		}
 		select {
 		case <-ctx.Done():

@@ -133,7 +133,7 @@ func configure(t testing.TB, link netlink.Link, addresses ...string) {
 func (h *testHost) await(link string) {
 	h.t.Helper()
 	require.Eventually(h.t, func() bool {
-		up, err := h.host.Kernel.IsOperational(link)
+		_, up, err := h.host.Kernel.Operational(link)
 		return err == nil && up
 	}, patience, time.Millisecond)
 }

@@ -146,9 +146,15 @@ func (a *addition) serve(context.Context) error {
 	var changes kernel.Batch
 	if pair.HasIPv6(a.result) {
 		changes.AddAddress(index, linkLocal(a.veth.MAC), kernel.NoDAD)
+	} else {
+		changes.DropMulticast(index)
 	}
 	for _, ip := range a.result.IPs {
-		changes.AddAddress(index, pair.HostPrefix(ip.Gateway), kernel.NoDAD)
+		if ip.Gateway.To4() != nil {
+			changes.AddSharedAddress(index, ip.Gateway)
+		} else {
+			changes.AddAddress(index, pair.HostPrefix(ip.Gateway), kernel.NoDAD)
+		}
 		changes.AddRoute(&kernel.Route{Index: index, Dst: pair.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST})
 	}
 	if err := host.Apply(&changes); err != nil {

@@ -1,0 +1,140 @@
+package builtin_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+const ptpGateway = "10.9.0.1"
+
+// TestGatewayOfPtp: all links of a network are the same gateway. It answers and
+// is the source of the host's own packets, with every way in which a host may
+// look at addresses, beside one that the reference plugin made, until the last
+// link is gone.
+func TestGatewayOfPtp(t *testing.T) {
+	reference, native := runners(t)
+	reference.t, native.t = t, t
+	conf := object{"cniVersion": "1.0.0", "name": "net", "type": "ptp", "ipam": hostLocal("10.9.0.0/24")}
+	defer os.RemoveAll("/var/lib/cni/networks")
+	for _, arpIgnore := range []string{"0", "1"} {
+		t.Run("arp_ignore "+arpIgnore, func(t *testing.T) {
+			require.NoError(t, os.RemoveAll("/var/lib/cni/networks"))
+			setSysctl(t, "net/ipv4/conf/all/rp_filter", "1")
+			setSysctl(t, "net/ipv4/conf/all/arp_ignore", arpIgnore)
+			var all []attachment
+			var results []object
+			for i := range 3 {
+				a := sandboxed(t, fmt.Sprintf("g-%s-%d", arpIgnore, i))
+				all, results = append(all, a), append(results, native.add(a, conf))
+			}
+			require.Equal(t, 3, strings.Count(output(t, "ip", "-4", "-o", "addr"), ptpGateway+"/32"))
+			local := output(t, "ip", "-4", "route", "show", "table", "local", "exact", ptpGateway)
+			require.Equal(t, 3, strings.Count(local, "local "+ptpGateway), local)
+
+			foreign := sandboxed(t, "g-foreign-"+arpIgnore)
+			made := reference.add(foreign, conf)
+			for i := range all {
+				requireGateway(t, all[i], address(results[i]))
+			}
+			requireGateway(t, foreign, address(made))
+			_, err := reference.run("DEL", foreign, with(conf, "prevResult", made))
+			require.NoError(t, err)
+			for i := range all {
+				requireGateway(t, all[i], address(results[i]))
+				_, err := native.run("DEL", all[i], with(conf, "prevResult", results[i]))
+				require.NoError(t, err)
+			}
+			require.NotContains(t, output(t, "ip", "-4", "route", "show", "table", "all"), "10.9.0.")
+		})
+	}
+}
+
+// TestNoMulticastRoute: a link of the host that has no IPv6 of its own makes the
+// list of multicast routes no longer.
+func TestNoMulticastRoute(t *testing.T) {
+	_, native := runners(t)
+	native.t = t
+	defer os.RemoveAll("/var/lib/cni/networks")
+	for i, c := range []struct {
+		conf object
+		want bool
+	}{
+		{object{"type": "ptp", "ipam": hostLocal("10.9.0.0/24")}, false},
+		{object{"type": "ptp", "ipam": hostLocal("10.9.0.0/24", "fd00:9::/64")}, true},
+		{object{"type": "bridge", "bridge": "br0", "isGateway": true, "ipam": hostLocal("10.9.0.0/24", "fd00:9::/64")}, false},
+	} {
+		a := sandboxed(t, fmt.Sprintf("m-%d", i))
+		conf := with(with(c.conf, "name", "net"), "cniVersion", "1.0.0")
+		result := native.add(a, conf)
+		awaitCarrier(t, a, conf)
+		veth := result["interfaces"].([]any)[0].(object)["name"].(string)
+		if conf["type"] == "bridge" {
+			veth = result["interfaces"].([]any)[1].(object)["name"].(string)
+		}
+		routes := output(t, "ip", "-6", "route", "show", "table", "local", "dev", veth)
+		require.Equal(t, c.want, strings.Contains(routes, "ff00::/8"), "%v: %s", c.conf, routes)
+		_, err := native.run("DEL", a, with(conf, "prevResult", result))
+		require.NoError(t, err)
+	}
+	removeBridge(t)
+}
+
+func setSysctl(t *testing.T, path, value string) {
+	t.Helper()
+	file := "/proc/sys/" + path
+	before, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, []byte(value), 0))
+	t.Cleanup(func() { require.NoError(t, os.WriteFile(file, before, 0)) })
+}
+
+// address is the first one of a result.
+func address(result object) string {
+	with, _, _ := strings.Cut(result["ips"].([]any)[0].(object)["address"].(string), "/")
+	return with
+}
+
+// requireGateway connects a sandbox to the gateway and the host to the sandbox:
+// each sees the other's address.
+func requireGateway(t *testing.T, a attachment, address string) {
+	t.Helper()
+	s, err := sandbox.Open(a.netns)
+	require.NoError(t, err)
+	defer s.Close()
+	outside, err := net.Listen("tcp4", ptpGateway+":0")
+	require.NoError(t, err)
+	defer outside.Close()
+	var inside net.Listener
+	require.NoError(t, s.Do(func() (err error) {
+		inside, err = net.Listen("tcp4", address+":0")
+		return err
+	}))
+	defer inside.Close()
+	here := func(f func() error) error { return f() }
+	require.Equal(t, address, connect(t, outside, s.Do))
+	require.Equal(t, ptpGateway, connect(t, inside, here))
+}
+
+// connect is the address from which a listener is reached.
+func connect(t *testing.T, l net.Listener, within func(func() error) error) string {
+	t.Helper()
+	require.NoError(t, within(func() error {
+		c, err := net.DialTimeout("tcp4", l.Addr().String(), 5*time.Second)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}), "connect to %s", l.Addr())
+	c, err := l.Accept()
+	require.NoError(t, err)
+	defer c.Close()
+	return c.RemoteAddr().(*net.TCPAddr).IP.String()
+}
