@@ -24,7 +24,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "build the reference plugins:", err)
 		os.Exit(1)
 	}
-	os.Exit(privhost.Main(m))
+	code := privhost.Main(m)
+	if programsDir != "" {
+		_ = os.RemoveAll(programsDir)
+	}
+	os.Exit(code)
 }
 
 // buildPlugins sees to it that the reference plugins are there, also where the

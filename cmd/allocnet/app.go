@@ -23,6 +23,8 @@ type app struct {
 	// started says that a command has begun: what fails before that is the
 	// command line.
 	started bool
+	// onForced learns what plugins should have removed; may be nil.
+	onForced func(id string, removed []configurator.Leftover)
 }
 
 func newApp(in io.Reader, out, errOut io.Writer) *app {
@@ -66,7 +68,7 @@ func (a *app) config() (configurator.Config, error) {
 	cfg := configurator.Config{
 		ConfDir: a.flags.confDir, StateDir: a.flags.stateDir, Networks: a.flags.networks,
 		PluginDirs: a.pluginDirs(), Timeout: a.flags.timeout, Logger: a.logger(),
-		Engine: configurator.Engine(a.flags.engine),
+		Engine: configurator.Engine(a.flags.engine), OnForced: a.onForced,
 	}
 	for _, s := range a.flags.subnets {
 		prefix, err := netip.ParsePrefix(s)

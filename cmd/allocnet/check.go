@@ -22,7 +22,7 @@ CHECK of every plugin. Nothing is changed.`,
 }
 
 func (a *app) check(c *cobra.Command, id string) error {
-	conf, err := a.configurator()
+	conf, err := a.service()
 	if err != nil {
 		return err
 	}

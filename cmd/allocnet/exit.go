@@ -50,7 +50,7 @@ func oneID(_ *cobra.Command, args []string) error {
 
 // usableID returns ErrInvalidAllocation for what cannot be an ID. Nothing may be
 // derived from it then.
-func usableID(conf *configurator.Configurator, id string) error {
+func usableID(conf service, id string) error {
 	if _, err := conf.Get(id); errors.Is(err, configurator.ErrInvalidAllocation) {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -24,6 +25,8 @@ type globalFlags struct {
 	subnets    []string
 	timeout    time.Duration
 	engine     engineFlag
+	socket     string
+	noDaemon   bool
 	json       bool
 	logLevel   string
 }
@@ -41,6 +44,8 @@ func (f *globalFlags) register(root *cobra.Command) {
 	f.set.DurationVar(&f.timeout, "timeout", configurator.DefaultTimeout, "longest time for one run of all plugins of an allocation")
 	f.engine = engineFlag(configurator.EngineAuto)
 	f.set.Var(&f.engine, "engine", "what runs the plugins: auto, exec (plugin binaries) or native (inside this process)")
+	f.set.StringVar(&f.socket, "socket", client.DefaultSocket, "socket of the daemon, which is asked where it runs")
+	f.set.BoolVar(&f.noDaemon, "no-daemon", false, "work alone, also where the daemon runs")
 	f.set.BoolVar(&f.json, "json", false, "print JSON, errors too")
 	f.set.StringVar(&f.logLevel, "log-level", "warn", "what to log to stderr: "+strings.Join(logLevels, ", "))
 	for _, name := range []string{"conf-dir", "state-dir", "plugin-dir"} {
@@ -48,6 +53,7 @@ func (f *globalFlags) register(root *cobra.Command) {
 	}
 	_ = root.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions(logLevels, cobra.ShellCompDirectiveNoFileComp))
 	_ = root.RegisterFlagCompletionFunc("engine", completeEngines)
+	_ = root.MarkPersistentFlagFilename("socket")
 	for _, name := range []string{"subnet", "timeout"} {
 		_ = root.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}
@@ -76,9 +82,20 @@ func (f *globalFlags) fromEnvironment() error {
 	return first
 }
 
+// alone names a flag that says how this process is to work, so that the daemon is
+// not asked; "" if there is none.
+func (f *globalFlags) alone() string {
+	for _, name := range []string{"no-daemon", "state-dir", "conf-dir", "plugin-dir", "subnet", "timeout", "engine"} {
+		if f.set.Changed(name) && (name != "no-daemon" || f.noDaemon) {
+			return name
+		}
+	}
+	return ""
+}
+
 // absolute makes the directories independent of the working directory.
 func (f *globalFlags) absolute() error {
-	dirs := []*string{&f.confDir, &f.stateDir}
+	dirs := []*string{&f.confDir, &f.stateDir, &f.socket}
 	for i := range f.pluginDirs {
 		dirs = append(dirs, &f.pluginDirs[i])
 	}

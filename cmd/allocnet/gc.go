@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"maps"
@@ -66,7 +67,7 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	if err != nil {
 		return err
 	}
-	conf, err := a.configurator()
+	conf, err := a.service()
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	full := gcReport{DryRun: f.dryRun, GCReport: *report, Destroyed: []string{}}
 	if f.destroy {
 		var err error
-		full.Destroyed, err = destroyRemoved(conf, before, report.Removed, f.dryRun)
+		full.Destroyed, err = destroyRemoved(c.Context(), conf, before, report.Removed, f.dryRun)
 		gcErr = errors.Join(gcErr, err)
 	}
 	done()
@@ -96,7 +97,7 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 
 // destroyRemoved destroys the named network namespaces of allocations that were
 // removed, or finds out which ones it would. What was set up again stays.
-func destroyRemoved(conf *configurator.Configurator, before owners, removed []string, dryRun bool) ([]string, error) {
+func destroyRemoved(ctx context.Context, conf service, before owners, removed []string, dryRun bool) ([]string, error) {
 	destroyed := []string{}
 	var errs []error
 	after := netnsOwners(conf)
@@ -108,7 +109,7 @@ func destroyRemoved(conf *configurator.Configurator, before owners, removed []st
 				destroyed = append(destroyed, path)
 			}
 		case after[path] == "":
-			there, err := destroyNetns(path)
+			there, err := namespacesOf(conf).destroy(ctx, path)
 			if there {
 				destroyed = append(destroyed, path)
 			}
@@ -162,7 +163,7 @@ func readIDs(in io.Reader) ([]string, error) {
 }
 
 // warnOfUnknown tells of live IDs that have no record: they may be misspelt.
-func (a *app) warnOfUnknown(conf *configurator.Configurator, live []string) error {
+func (a *app) warnOfUnknown(conf service, live []string) error {
 	for _, id := range live {
 		_, err := conf.Get(id)
 		switch {
@@ -176,7 +177,7 @@ func (a *app) warnOfUnknown(conf *configurator.Configurator, live []string) erro
 }
 
 // collect runs GC, or finds out what it would do.
-func collect(c *cobra.Command, conf *configurator.Configurator, live []string, dryRun bool) (*configurator.GCReport, error) {
+func collect(c *cobra.Command, conf service, live []string, dryRun bool) (*configurator.GCReport, error) {
 	if !dryRun {
 		return conf.GC(c.Context(), live)
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/demo"
 	"github.com/allocnet/allocnet/internal/kernel"
@@ -56,6 +57,9 @@ var hints = []struct {
 }{
 	{applies: is(context.Canceled), text: say("it was interrupted; what had been begun was rolled back or is recorded: see `allocnet ls`")},
 	{applies: as[stepError], text: nextStep},
+	{applies: is(client.ErrUnavailable), text: say("start it (systemctl start allocnetd), say where it listens (--socket), or do without (--no-daemon)")},
+	{applies: is(client.ErrForbidden), text: say("the daemon serves root and the group of its socket: try again with sudo, or join the group")},
+	{applies: is(client.ErrBusy), text: say("try again in a moment")},
 	{applies: is(demo.ErrNoPrivateHost), text: func(error) string { return privateHostHint() }},
 	{applies: is(configurator.ErrPluginNotInstalled), install: true, text: say(
 		"for the plugins, on Debian: apt-get install containernetworking-plugins (they go to /usr/lib/cni), or, " +

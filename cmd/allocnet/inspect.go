@@ -22,7 +22,7 @@ that its networks were given, and what the plugins returned.`,
 }
 
 func (a *app) inspect(id string) error {
-	conf, err := a.configurator()
+	conf, err := a.service()
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/demo"
 	"github.com/allocnet/allocnet/internal/record"
@@ -28,6 +29,10 @@ type errorKind struct {
 // embracing error says of the state of the host comes before its cause.
 var kinds = []errorKind{
 	{"output", "what the command printed did not arrive", exitFailure, is(errOutput)},
+	{"no-daemon", "no daemon listens", exitFailure, is(client.ErrUnavailable)},
+	{"not-allowed", "the daemon does not serve this user", exitFailure, is(client.ErrForbidden)},
+	{"busy", "the daemon has too much to do", exitFailure, is(client.ErrBusy)},
+	{"not-ready", "setup cannot be expected to work", exitNo, is(errNotReady)},
 	{"incomplete", "something may be left on the host; the record is kept", exitFailure, is(configurator.ErrIncomplete)},
 	{"not-checked", "it could not be found out whether the network is healthy", exitFailure, is(configurator.ErrNotChecked)},
 	{"unhealthy", "the network is not as it was set up", exitNo, is(configurator.ErrUnhealthy)},

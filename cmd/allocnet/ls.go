@@ -22,7 +22,7 @@ func newLs(a *app) *cobra.Command {
 
 // ls prints what can be read even when some records cannot.
 func (a *app) ls() error {
-	conf, err := a.configurator()
+	conf, err := a.service()
 	if err != nil {
 		return err
 	}

@@ -24,17 +24,12 @@ func isNamed(path string) bool {
 	return filepath.Dir(path) == sandbox.DefaultDir
 }
 
-// ensureNetns makes the namespace of an allocation unless it is there. It must
-// lie in the directory of named ones.
-func ensureNetns(path string) (created bool, err error) {
+// creatable refuses a path where no namespace can be made.
+func creatable(path string) error {
 	if !isNamed(path) {
-		return false, usagef("--create with --netns %q: a namespace can only be made in %s", path, sandbox.DefaultDir)
+		return usagef("--create with --netns %q: a namespace can only be made in %s", path, sandbox.DefaultDir)
 	}
-	ns, created, err := sandbox.Ensure(filepath.Base(path))
-	if err != nil {
-		return false, err
-	}
-	return created, ns.Close()
+	return nil
 }
 
 // owners maps the paths of network namespaces to the allocations that the
@@ -42,7 +37,7 @@ func ensureNetns(path string) (created bool, err error) {
 type owners map[string]string
 
 // netnsOwners leaves out what cannot be read.
-func netnsOwners(conf *configurator.Configurator) owners {
+func netnsOwners(conf service) owners {
 	records, _ := conf.List()
 	o := owners{}
 	for i := range records {
@@ -57,13 +52,4 @@ func (o owners) checkFree(path, id string) error {
 		return fmt.Errorf("destroy network namespace: %w: %q is that of allocation %q", configurator.ErrInUse, path, other)
 	}
 	return nil
-}
-
-// destroyNetns tells whether there was a namespace to be destroyed.
-func destroyNetns(path string) (destroyed bool, err error) {
-	there := sandbox.Validate(path) == nil
-	if err := sandbox.Destroy(path); err != nil {
-		return false, err
-	}
-	return there, nil
 }

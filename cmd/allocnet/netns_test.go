@@ -141,7 +141,7 @@ func TestWhatWasSetUpAgainIsNotDestroyed(t *testing.T) {
 	w.run("setup", "web").ok(t)
 	conf, err := configurator.New(configurator.Config{StateDir: w.path("state")})
 	require.NoError(t, err)
-	destroyed, err := destroyRemoved(conf, netnsOwners(conf), []string{"web"}, false)
+	destroyed, err := destroyRemoved(t.Context(), conf, netnsOwners(conf), []string{"web"}, false)
 	require.NoError(t, err)
 	require.Empty(t, destroyed)
 	require.NoError(t, sandbox.Validate(s.Path()))

@@ -28,7 +28,7 @@ type skippedFile struct {
 }
 
 func (a *app) networks() error {
-	conf, err := a.configurator()
+	conf, err := a.service()
 	if err != nil {
 		return err
 	}

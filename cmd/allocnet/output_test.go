@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/demo"
 	"github.com/allocnet/allocnet/internal/kernel"
@@ -153,6 +154,10 @@ func TestKinds(t *testing.T) {
 		"not-checked":          fmt.Errorf("%w: %w", configurator.ErrNotChecked, context.DeadlineExceeded),
 		"unhealthy":            fmt.Errorf("%w: %w", configurator.ErrUnhealthy, configurator.ErrInvalidAllocation),
 		"leftovers":            errLeftovers,
+		"no-daemon":            fmt.Errorf("%w: %w", client.ErrUnavailable, fs.ErrNotExist),
+		"not-allowed":          fmt.Errorf("%w: %w", client.ErrForbidden, fs.ErrPermission),
+		"busy":                 client.ErrBusy,
+		"not-ready":            fmt.Errorf("%w: %w", errNotReady, configurator.ErrPluginNotInstalled),
 		"not-found":            configurator.ErrNotFound,
 		"in-use":               configurator.ErrInUse,
 		"set-up":               configurator.ErrSetUp,
@@ -174,7 +179,7 @@ func TestKinds(t *testing.T) {
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
 	require.Equal(t, "port-conflict", newErrorReport(&ruleset.PortTakenError{}).Kind)
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 20, "every kind is in the table above")
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 24, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {

@@ -51,7 +51,7 @@ func (e *brokenError) Unwrap() error { return e.cause }
 
 // repair prints the report also when something is broken.
 func (a *app) repair(c *cobra.Command) error {
-	conf, err := a.configurator()
+	conf, err := a.service()
 	if err != nil {
 		return err
 	}

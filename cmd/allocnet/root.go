@@ -37,6 +37,12 @@ Environment:
   ALLOCNET_PLUGIN_DIR (separated by colons) or CNI_PATH, and so on. A flag wins.
   NO_COLOR switches colours off.
 
+The daemon:
+  Where allocnetd runs, it does what a command asks for, with the settings that it
+  has; --network still says which networks. --no-daemon, or a flag that says how to
+  work (--state-dir, --conf-dir, --plugin-dir, --engine, --subnet, --timeout), has
+  this process do it. cleanup always works alone, on --state-dir.
+
 Engines:
   With --engine auto, an allocation is native if this program can run a plugin of
   its network itself (` + "`allocnet plugins list`" + `), in the configuration that it has;
@@ -91,7 +97,7 @@ func newRoot(a *app) *cobra.Command {
 		}
 	}
 	add("allocations", newSetup(a), newCheck(a), newTeardown(a), newLs(a), newInspect(a))
-	add("host", newNetworks(a), newRepair(a), newGC(a), newCleanup(a), newPlugins(a), newDemo(a))
+	add("host", newNetworks(a), newReady(a), newEvents(a), newRepair(a), newGC(a), newCleanup(a), newPlugins(a), newDemo(a))
 	add("", newVersion(a))
 	a.addVersionFlag(root)
 	refineHelp(root)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/portmap"
-	"github.com/allocnet/allocnet/sandbox"
 )
 
 // setupFlags are the flags of setup as they are typed.
@@ -63,7 +63,7 @@ takes it away.`,
 }
 
 func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
-	conf, err := a.configurator()
+	conf, err := a.service()
 	if err != nil {
 		return err
 	}
@@ -74,9 +74,13 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 	if err != nil {
 		return err
 	}
+	alloc.Networks = a.flags.networks
 	created := false
 	if f.create {
-		if created, err = ensureNetns(alloc.Netns); err != nil {
+		if err := creatable(alloc.Netns); err != nil {
+			return err
+		}
+		if created, err = namespacesOf(conf).ensure(c.Context(), alloc.Netns); err != nil {
 			return err
 		}
 	}
@@ -84,7 +88,8 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 	status, err := conf.Setup(c.Context(), *alloc)
 	done()
 	if err != nil && created && rolledBack(err) {
-		return errors.Join(err, sandbox.Destroy(alloc.Netns))
+		_, destroyErr := namespacesOf(conf).destroy(context.WithoutCancel(c.Context()), alloc.Netns)
+		return errors.Join(err, destroyErr)
 	}
 	if err != nil {
 		return err

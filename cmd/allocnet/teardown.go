@@ -35,13 +35,9 @@ type teardownReport struct {
 }
 
 func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
-	cfg, err := a.config()
-	if err != nil {
-		return err
-	}
 	report := teardownReport{ID: id, Forced: []configurator.Leftover{}}
-	cfg.OnForced = func(_ string, removed []configurator.Leftover) { report.Forced = append(report.Forced, removed...) }
-	conf, err := configurator.New(cfg)
+	a.onForced = func(_ string, removed []configurator.Leftover) { report.Forced = append(report.Forced, removed...) }
+	conf, err := a.service()
 	if err != nil {
 		return err
 	}
@@ -59,11 +55,11 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	}
 	done := a.progress("tearing down %s", id)
 	defer done()
-	if err := conf.Teardown(c.Context(), configurator.Allocation{ID: id, Netns: path}); err != nil {
+	if err := conf.Teardown(c.Context(), configurator.Allocation{ID: id, Netns: path, Networks: a.flags.networks}); err != nil {
 		return err
 	}
 	if destroy {
-		if report.Destroyed, err = destroyNetns(path); err != nil {
+		if report.Destroyed, err = namespacesOf(conf).destroy(c.Context(), path); err != nil {
 			return err
 		}
 	}

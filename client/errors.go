@@ -1,0 +1,54 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"syscall"
+
+	"github.com/allocnet/allocnet/internal/api/wire"
+)
+
+// Errors of the way to the daemon, for errors.Is.
+var (
+	// ErrUnavailable: no daemon listens on the socket. Nothing was done.
+	ErrUnavailable = errors.New("allocnetd is not running")
+	// ErrForbidden: the caller is neither root nor in a group that may use the
+	// daemon. Nothing was done.
+	ErrForbidden = wire.ErrForbidden
+	// ErrBusy: the daemon has too much to do. Nothing was done; try again later.
+	ErrBusy = wire.ErrBusy
+)
+
+// remoteError is an error of the daemon. Its causes are made anew from what they
+// are.
+type remoteError struct {
+	message string
+	causes  []error
+}
+
+func (e *remoteError) Error() string   { return e.message }
+func (e *remoteError) Unwrap() []error { return e.causes }
+
+// remote is an error as it was in the daemon; nil for nil.
+func remote(e *wire.Error) error {
+	if e == nil {
+		return nil
+	}
+	return &remoteError{e.Message, e.Causes()}
+}
+
+// transportError is why there is no answer.
+func (c *Client) transportError(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	switch {
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return fmt.Errorf("%w: %w", ErrForbidden, err)
+	}
+	return fmt.Errorf("ask allocnetd at %s: %w", c.cfg.Socket, err)
+}

@@ -1,0 +1,121 @@
+package client
+
+import (
+	"context"
+	"net/url"
+	"strings"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/api/wire"
+)
+
+func pathOf(id string) string { return "/v1/allocs/" + segment(id) }
+
+// segment is a name as one segment of a path, which the server is to judge, whatever
+// it is.
+func segment(name string) string {
+	if strings.Trim(name, ".") == "" {
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return url.PathEscape(name)
+}
+
+// Setup is that of a Configurator.
+func (c *Client) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
+	var status configurator.Status
+	if err := c.call(ctx, "PUT", pathOf(a.ID), a, &status); err != nil {
+		return nil, err
+	}
+	return &status, nil
+}
+
+// Check is that of a Configurator.
+func (c *Client) Check(ctx context.Context, a configurator.Allocation) error {
+	return c.call(ctx, "POST", pathOf(a.ID)+"/check", a, nil)
+}
+
+// Teardown is that of a Configurator.
+func (c *Client) Teardown(ctx context.Context, a configurator.Allocation) error {
+	return c.call(ctx, "DELETE", pathOf(a.ID), a, nil)
+}
+
+// GC is that of a Configurator.
+func (c *Client) GC(ctx context.Context, live []string) (*configurator.GCReport, error) {
+	return c.GCScope(ctx, configurator.Scope{Live: live})
+}
+
+// GCScope is that of a Configurator.
+func (c *Client) GCScope(ctx context.Context, s configurator.Scope) (*configurator.GCReport, error) {
+	if s.Live == nil {
+		s.Live = []string{} // said, not forgotten
+	}
+	var answer struct{ *configurator.GCReport }
+	err := c.call(ctx, "POST", "/v1/gc", wire.Collect{
+		Live: s.Live, Scope: s.Name, Attachments: s.Attachments, Networks: s.Networks, Conflists: s.Conflists,
+	}, &answer)
+	return answer.GCReport, err
+}
+
+// Repair is that of a Configurator.
+func (c *Client) Repair(ctx context.Context) (*configurator.RepairReport, error) {
+	var answer struct{ *configurator.RepairReport }
+	err := c.call(ctx, "POST", "/v1/repair", nil, &answer)
+	return answer.RepairReport, err
+}
+
+// List is that of a Configurator.
+func (c *Client) List() ([]configurator.Record, error) {
+	ctx, cancel := c.unhurried()
+	defer cancel()
+	var answer wire.Allocations
+	if err := c.call(ctx, "GET", "/v1/allocs", nil, &answer); err != nil {
+		return nil, err
+	}
+	return answer.Allocations, remote(answer.Error)
+}
+
+// Get is that of a Configurator.
+func (c *Client) Get(id string) (*configurator.Record, error) {
+	ctx, cancel := c.unhurried()
+	defer cancel()
+	var r configurator.Record
+	if err := c.call(ctx, "GET", pathOf(id), nil, &r); err != nil {
+		return nil, err
+	}
+	return &r, nil
+}
+
+// Networks is that of a Configurator. Where the daemon cannot be asked, the only
+// error has the socket as its File.
+func (c *Client) Networks() ([]configurator.Network, []*configurator.NetworkError) {
+	ctx, cancel := c.unhurried()
+	defer cancel()
+	var answer wire.Networks
+	if err := c.call(ctx, "GET", "/v1/networks", nil, &answer); err != nil {
+		return nil, []*configurator.NetworkError{{File: c.cfg.Socket, Err: err}}
+	}
+	var skipped []*configurator.NetworkError
+	for _, s := range answer.Skipped {
+		skipped = append(skipped, s.NetworkError())
+	}
+	return answer.Networks, skipped
+}
+
+// Ready finds out whether a Setup can be expected to work, on any of the daemon's
+// networks. All faults are joined.
+func (c *Client) Ready(ctx context.Context) error {
+	return c.call(ctx, "GET", "/readyz", nil, nil)
+}
+
+// CreateSandbox makes a network namespace, and returns its path. One of that name
+// that is there is fs.ErrExist.
+func (c *Client) CreateSandbox(ctx context.Context, name string) (path string, err error) {
+	var made wire.Sandbox
+	err = c.call(ctx, "POST", "/v1/sandboxes", wire.NewSandbox{Name: name}, &made)
+	return made.Path, err
+}
+
+// DestroySandbox takes a network namespace away. A missing one is no error.
+func (c *Client) DestroySandbox(ctx context.Context, name string) error {
+	return c.call(ctx, "DELETE", "/v1/sandboxes/"+segment(name), nil, nil)
+}

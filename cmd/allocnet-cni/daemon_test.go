@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/api"
+	"github.com/allocnet/allocnet/internal/cniservice"
+	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/settings"
+)
+
+// daemonOf makes a copy of the test binary the daemon that has a file of settings.
+const daemonOf = "ALLOCNET_CNI_TEST_DAEMON"
+
+// serveDaemon is the daemon as far as the plugin sees it: its way in, over the same
+// settings. It says on stdout when it listens, and what it has done.
+func serveDaemon(file string) error {
+	s, err := settings.Source{File: file}.Load()
+	if err != nil {
+		return err
+	}
+	libcni.CacheDir = filepath.Join(s.StateDir, "cni-cache")
+	c, err := configurator.New(s.Configurator())
+	if err != nil {
+		return err
+	}
+	service := cniservice.New(cniservice.Options{
+		Backend: func() cniservice.Backend { return c },
+		Ready:   func(ctx context.Context, _ configurator.Allocation) error { return c.Ready(ctx) },
+	})
+	_ = os.Remove(s.Socket.Path)
+	l, err := net.Listen("unix", s.Socket.Path)
+	if err != nil {
+		return err
+	}
+	fmt.Println("listens")
+	server := api.New(api.Options{
+		Service: func() api.Service { return c },
+		CNI: func(ctx context.Context, r cniwire.Request) cniwire.Response {
+			response := service.Serve(ctx, r)
+			code := uint(0)
+			if response.Error != nil {
+				code = response.Error.Code
+			}
+			fmt.Printf("%s %s %d\n", r.Env.Command, r.Env.ContainerID, code)
+			return response
+		},
+		Metrics: http.NotFoundHandler(),
+	}).Server()
+	handler := server.Handler
+	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handler.ServeHTTP(w, r)
+		fmt.Println(handled)
+	})
+	return server.Serve(l)
+}
+
+// handled is what the daemon says when it has done with a request, also with one that
+// it did not begin.
+const handled = "handled"
+
+// daemon is a running one.
+type daemon struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	lines chan string
+	done  chan struct{} // requests
+}
+
+func (w *world) startDaemon() *daemon {
+	w.t.Helper()
+	d := &daemon{t: w.t, cmd: exec.Command("/proc/self/exe"), lines: make(chan string, 100), done: make(chan struct{}, 100)}
+	d.cmd.Env = append(os.Environ(), daemonOf+"="+w.path("allocnetd.hcl"))
+	d.cmd.Stderr = os.Stderr
+	out, err := d.cmd.StdoutPipe()
+	require.NoError(w.t, err)
+	require.NoError(w.t, d.cmd.Start())
+	go func() {
+		for scan := bufio.NewScanner(out); scan.Scan(); {
+			if scan.Text() == handled {
+				d.done <- struct{}{}
+			} else {
+				d.lines <- scan.Text()
+			}
+		}
+	}()
+	d.says("listens")
+	w.t.Cleanup(d.kill)
+	return d
+}
+
+const soon = 20 * time.Second
+
+// says waits for what the daemon says next.
+func (d *daemon) says(want string) {
+	d.t.Helper()
+	select {
+	case line := <-d.lines:
+		require.Equal(d.t, want, line)
+	case <-time.After(soon):
+		require.FailNow(d.t, "the daemon does not say "+want)
+	}
+}
+
+// handled waits until the daemon has done with one request more.
+func (d *daemon) handled() {
+	d.t.Helper()
+	select {
+	case <-d.done:
+	case <-time.After(soon):
+		require.FailNow(d.t, "the daemon does not end a request")
+	}
+}
+
+func (d *daemon) kill() {
+	if d.cmd.ProcessState != nil {
+		return
+	}
+	_ = d.cmd.Process.Kill()
+	_ = d.cmd.Wait()
+}
+
+// stop has the daemon hang, goOn ends that.
+func (d *daemon) stop() {
+	d.t.Helper()
+	require.NoError(d.t, d.cmd.Process.Signal(unix.SIGSTOP))
+	require.Eventually(d.t, func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", d.cmd.Process.Pid))
+		require.NoError(d.t, err)
+		var pid int
+		var name, state string
+		_, err = fmt.Sscan(string(stat), &pid, &name, &state)
+		return err == nil && state == "T"
+	}, 10*time.Second, time.Millisecond)
+}
+
+func (d *daemon) goOn() {
+	d.t.Helper()
+	require.NoError(d.t, d.cmd.Process.Signal(unix.SIGCONT))
+}

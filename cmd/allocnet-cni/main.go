@@ -1,0 +1,78 @@
+package main
+
+import (
+	"errors"
+	"os"
+
+	"github.com/allocnet/allocnet/internal/cniwire/thin"
+)
+
+func main() {
+	out, err := run()
+	if _, writeErr := os.Stdout.Write(out); err != nil || writeErr != nil {
+		os.Exit(1)
+	}
+}
+
+// errSaid: what the runtime gets is an error.
+var errSaid = errors.New("said on stdout")
+
+// run returns what the runtime gets. It does not return where the process becomes
+// another program.
+func run() (out []byte, err error) {
+	version := ""
+	answer, err := ask(&version)
+	if err == nil {
+		if answer.Error != nil {
+			return answer.Error, errSaid
+		}
+		return answer.Result, nil
+	}
+	var e *thin.Error
+	if !errors.As(err, &e) {
+		e = &thin.Error{Code: thin.CodeInternal, Msg: err.Error()}
+	}
+	return e.JSON(version), errSaid
+}
+
+// ask gets the answer, and the version of CNI in which to say an error.
+func ask(version *string) (*thin.Answer, error) {
+	values, err := thin.Environ(os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	config, err := thin.ReadConfig(os.Stdin)
+	if err != nil {
+		return nil, err
+	}
+	command := values[0]
+	o, err := readOptions(config)
+	*version = o.version
+	if command == thin.Version { // whose configuration is just a version
+		return &thin.Answer{Result: thin.VersionResult(o.version)}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	request, err := thin.Request(values, config)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := thin.Call(o.socket, o.patience, request)
+	switch {
+	case errors.Is(err, thin.ErrAway), errors.Is(err, thin.ErrHung) && command == thin.Del:
+		return nil, alone(config, err)
+	case errors.Is(err, thin.ErrHung):
+		return nil, hung(command, err)
+	}
+	return answer, err
+}
+
+// hung is what a runtime gets that does not wait for what was begun.
+func hung(command string, err error) error {
+	e := &thin.Error{Code: thin.CodeTryAgainLater, Msg: thin.ErrHung.Error(), Details: err.Error()}
+	if command == thin.Status {
+		e.Code = thin.CodeNotAvailable
+	}
+	return e
+}

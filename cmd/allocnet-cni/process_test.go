@@ -1,0 +1,306 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/cniwire/thin"
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+)
+
+// TestLife is an attachment's, through libcni: with the daemon, without it, and with
+// one that comes and goes in between.
+func TestLife(t *testing.T) {
+	const up, away = true, false
+	for name, there := range map[string][3]bool{
+		"up": {up, up, up}, "away": {away, away, away}, "comes": {away, up, up}, "goes": {up, up, away}, "restarts": {up, away, up},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			var d *daemon
+			turn := func(i int) {
+				if d != nil && (!there[i] || i > 0) {
+					d.kill()
+				}
+				if d = nil; there[i] {
+					d = w.startDaemon()
+				}
+			}
+			did := func(what string) {
+				if d != nil {
+					d.says(what)
+				}
+			}
+			runtime := libcni.NewCNIConfigWithCacheDir([]string{w.bin}, w.path("runtime"), nil)
+			list := w.list(`"delegate":"br"`)
+			rt := &libcni.RuntimeConf{
+				ContainerID: "c1", NetNS: w.sandbox("c1"), IfName: "eth0", Args: [][2]string{{"K8S_POD_NAME", "web"}},
+				CapabilityArgs: map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}},
+			}
+			turn(0)
+			require.NoError(t, runtime.GetStatusNetworkList(t.Context(), list))
+			did("STATUS  0")
+			result, err := runtime.AddNetworkList(t.Context(), list, rt)
+			require.NoError(t, err)
+			did("ADD c1 0")
+			newest, err := types100.NewResultFromResult(result)
+			require.NoError(t, err)
+			require.Equal(t, "10.68.0.2/24", newest.IPs[0].Address.String())
+			require.Equal(t, []string{"c1.eth0 ready"}, w.records())
+			turn(1)
+			require.NoError(t, runtime.CheckNetworkList(t.Context(), list, rt))
+			did("CHECK c1 0")
+			valid := []types.GCAttachment{{ContainerID: "c1", IfName: "eth0"}}
+			require.NoError(t, runtime.GCNetworkList(t.Context(), list, &libcni.GCArgs{ValidAttachments: valid}))
+			did("GC  0")
+			require.NoError(t, runtime.CheckNetworkList(t.Context(), list, rt))
+			did("CHECK c1 0")
+			turn(2)
+			require.NoError(t, runtime.DelNetworkList(t.Context(), list, rt))
+			did("DEL c1 0")
+			require.Empty(t, w.records())
+		})
+	}
+}
+
+// TestCnitool is how people try a plugin.
+func TestCnitool(t *testing.T) {
+	w := newWorld(t)
+	w.startDaemon()
+	built, err := programs()
+	require.NoError(t, err)
+	w.write("runtime/net.conflist", string(w.list(`"delegate":"br"`).Bytes))
+	netns := w.sandbox("c1")
+	for _, command := range []string{"status", "add", "check", "del"} {
+		c := exec.Command(filepath.Join(built, "cnitool"), command, "net", netns)
+		c.Env = append(os.Environ(), "CNI_PATH="+w.bin, "NETCONFPATH="+w.path("runtime"))
+		out, err := c.CombinedOutput()
+		require.NoError(t, err, string(out))
+		if command == "add" {
+			require.Contains(t, string(out), "10.68.0.2/24")
+		}
+	}
+}
+
+var adds = fakeplugin.Behaviour{Result: json.RawMessage(
+	`{"cniVersion":"1.1.0","interfaces":[{"name":"lo","sandbox":"/sandbox"}],"ips":[{"address":"127.0.0.1/8","interface":0}]}`)}
+
+func (w *world) waitForCall(want ...string) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		commands, err := fakeplugin.Commands(w.path("log"))
+		return err == nil && strings.Join(commands, ", ") == strings.Join(want, ", ")
+	}, 20*time.Second, 2*time.Millisecond)
+}
+
+// TestDaemonDiesInTheMiddle of an ADD: the plugin goes on from there.
+func TestDaemonDiesInTheMiddle(t *testing.T) {
+	w := newWorld(t)
+	d := w.startDaemon()
+	hangs := adds
+	hangs.Hang, hangs.Only = true, 1
+	conf := w.fake(map[string]fakeplugin.Behaviour{"ADD": hangs})
+	netns := w.sandbox("c1")
+	add := w.call("ADD", "c1", netns, conf)
+	require.NoError(t, add.Start())
+	w.waitForCall("one ADD")
+	d.kill()
+	require.NoError(t, add.Wait(), add.out.String())
+	require.Contains(t, add.out.String(), "127.0.0.1/8")
+	w.waitForCall("one ADD", "one DEL", "one ADD")
+	require.Equal(t, []string{"c1.eth0 ready"}, w.records())
+	d = w.startDaemon()
+	w.ok(w.call("CHECK", "c1", netns, conf))
+	d.says("CHECK c1 0")
+	w.ok(w.call("DEL", "c1", netns, conf))
+	d.says("DEL c1 0")
+}
+
+// TestDaemonHangs before it sees the request. What it finds when it goes on is from
+// nobody any more.
+func TestDaemonHangs(t *testing.T) {
+	w := newWorld(t)
+	d := w.startDaemon()
+	d.stop()
+	conf := w.plugin(`"delegate":"br"`)
+	netns := w.sandbox("c1")
+	e := w.refused(w.call("ADD", "c1", netns, conf))
+	require.Equal(t, cniwire.CodeTryAgainLater, e.Code)
+	require.Equal(t, "allocnetd does not answer", e.Msg)
+	require.Equal(t, cniwire.CodeNotAvailable, w.refused(w.call("STATUS", "", "", conf)).Code)
+	w.ok(w.call("DEL", "c1", netns, conf))
+	require.Empty(t, w.records())
+	d.goOn()
+	for range 3 {
+		d.handled()
+	}
+	require.Empty(t, w.records())
+	w.ok(w.call("STATUS", "", "", conf))
+}
+
+// TestDaemonHangsWithTheAllocation locked: a DEL cannot be done, and says so. It is
+// done when the daemon goes on, or is killed.
+func TestDaemonHangsWithTheAllocation(t *testing.T) {
+	w := newWorld(t)
+	d := w.startDaemon()
+	hangs := adds
+	hangs.Hang, hangs.Only = true, 1
+	conf := w.fake(map[string]fakeplugin.Behaviour{"ADD": hangs})
+	netns := w.sandbox("c1")
+	add := w.call("ADD", "c1", netns, conf)
+	require.NoError(t, add.Start())
+	w.waitForCall("one ADD")
+	d.stop()
+	require.Error(t, add.Wait())
+	require.Contains(t, add.out.String(), `"code":11`)
+	require.Equal(t, cniwire.CodeTryAgainLater, w.refused(w.call("DEL", "c1", netns, conf)).Code)
+	require.Equal(t, []string{"c1.eth0 adding"}, w.records())
+	d.kill()
+	w.ok(w.call("DEL", "c1", netns, conf))
+	require.Empty(t, w.records())
+}
+
+// TestRuntimeGivesUp: what was begun for it is undone, with the daemon and without.
+func TestRuntimeGivesUp(t *testing.T) {
+	for name, up := range map[string]bool{"up": true, "away": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			if up {
+				w.startDaemon()
+			}
+			hangs := adds
+			hangs.Hang = true
+			add := w.call("ADD", "c1", w.sandbox("c1"), w.fake(map[string]fakeplugin.Behaviour{"ADD": hangs}))
+			require.NoError(t, add.Start())
+			w.waitForCall("one ADD")
+			require.NoError(t, add.Process.Signal(os.Interrupt))
+			require.Error(t, add.Wait())
+			require.Eventually(t, func() bool { return len(w.records()) == 0 }, 20*time.Second, 5*time.Millisecond)
+			w.waitForCall("one ADD", "one DEL")
+		})
+	}
+}
+
+// TestNothingLeaks: the daemon gets five variables and the configuration.
+func TestNothingLeaks(t *testing.T) {
+	w := newWorld(t)
+	l, err := net.Listen("unix", w.path("sock"))
+	require.NoError(t, err)
+	bodies := make(chan string, 1)
+	s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		head, _ := json.Marshal(r.Header)
+		body, _ := io.ReadAll(r.Body)
+		bodies <- string(head) + string(body)
+		_, _ = io.WriteString(rw, `{"error":{"cniVersion":"1.1.0","code":123,"msg":"as it is","details":"d"}}`)
+	})}
+	go func() { _ = s.Serve(l) }()
+	defer s.Close()
+	conf := w.plugin(`"delegate":"br"`)
+	e := w.refused(w.call("ADD", "c1", "/netns", conf))
+	require.Equal(t, &cniwire.Error{CNIVersion: "1.1.0", Code: 123, Msg: "as it is", Details: "d"}, e)
+	body := <-bodies
+	require.NotContains(t, body, secret)
+	require.NotContains(t, body, "PATH")
+	_, request, _ := strings.Cut(body, "}")
+	var got map[string]json.RawMessage
+	require.NoError(t, json.Unmarshal([]byte(request), &got))
+	require.JSONEq(t, `{"CNI_COMMAND":"ADD","CNI_CONTAINERID":"c1","CNI_NETNS":"/netns","CNI_IFNAME":"eth0","CNI_ARGS":""}`, string(got["env"]))
+	require.JSONEq(t, conf, string(got["config"]))
+}
+
+// TestNoProgramBeside: the error says what is missing, and where.
+func TestNoProgramBeside(t *testing.T) {
+	w := newWorld(t)
+	program := filepath.Join(w.bin, "allocnet")
+	data, err := os.ReadFile(program)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(program))
+	require.NoError(t, os.WriteFile(program, data, 0o755))
+	for _, command := range []string{"ADD", "DEL"} {
+		e := w.refused(w.call(command, "c1", "/netns", w.plugin(`"delegate":"br"`)))
+		require.Equal(t, cniwire.CodeTryAgainLater, e.Code)
+		require.Contains(t, e.Details, w.path("sock"))
+		require.Contains(t, e.Details, "run "+filepath.Join(w.bin, "allocnet-cni-alone")+": no such file or directory: start allocnetd, or install")
+	}
+}
+
+// TestBadInput is refused with or without a daemon, and never said again.
+func TestBadInput(t *testing.T) {
+	w := newWorld(t)
+	w.write("broken.hcl", "engine = \""+secret)
+	for _, test := range []struct {
+		name, command, conf string
+		code                uint
+		text                string
+	}{
+		{"no command", "", "", 4, "CNI_COMMAND is not set"},
+		{"unknown command", "add", w.plugin(`"delegate":"br"`), 4, "unknown CNI_COMMAND"},
+		{"not UTF-8", "ADD\xff", "{}", 4, "CNI_COMMAND is not UTF-8"},
+		{"nothing", "ADD", "", 6, "cannot be read"},
+		{"cut short", "ADD", `{"cniVersion":"1.0.0","secret":"` + secret, 6, "not one JSON object"},
+		{"two", "ADD", `{} {"secret":"` + secret + `"}`, 6, "not one JSON object"},
+		{"a list", "DEL", `["` + secret + `"]`, 6, "cannot be read"},
+		{"huge", "ADD", `"` + strings.Repeat("x", cniwire.MaxConfig) + `"`, 7, "longer than"},
+		{"huge environment", "ADD", w.plugin(`"delegate":"br"`), 4, "KEY=VALUE"},
+		{"relative socket", "ADD", `{"socket":"x"}`, 7, `"socket" must be`},
+		{"long socket", "ADD", `{"socket":"/` + strings.Repeat("x", 107) + `"}`, 7, `"socket" must be`},
+		{"socket is no text", "ADD", `{"socket":7}`, 7, `"socket" must be`},
+		{"no patience", "ADD", `{"patience":"1ms"}`, 7, `at least "1s"`},
+		{"another patience", "ADD", `{"patience":"` + secret + `"}`, 7, `"patience" must be`},
+		{"unknown key", "ADD", w.plugin(`"delegate":"br","secret":"` + secret + `"`), 7, "secret (line"},
+		{"no settings", "ADD", strings.Replace(w.plugin(`"delegate":"br"`), "allocnetd.hcl", "none.hcl", 1), 999, "none.hcl"},
+		{"broken settings", "ADD", strings.Replace(w.plugin(`"delegate":"br"`), "allocnetd.hcl", "broken.hcl", 1), 999, "broken.hcl"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := w.call(test.command, "c1", "/netns", test.conf)
+			if test.name == "huge environment" {
+				c.Env = append(c.Env, "CNI_ARGS="+strings.Repeat("x", 100<<10))
+			}
+			e := (&world{t: t}).refused(c)
+			require.Equal(t, test.code, e.Code)
+			require.Contains(t, e.Msg+e.Details, test.text)
+			require.Less(t, len(e.Msg+e.Details), 4096)
+		})
+	}
+}
+
+// TestVersion needs neither a daemon nor a configuration.
+func TestVersion(t *testing.T) {
+	w := newWorld(t)
+	for stdin, version := range map[string]string{`{"cniVersion":"0.4.0"}`: "0.4.0", ``: "1.1.0", `x`: "1.1.0"} {
+		require.JSONEq(t, `{"cniVersion":"`+version+`","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}`, w.ok(w.call("VERSION", "", "", stdin)))
+	}
+}
+
+// FuzzReadOptions: what is not refused can be used.
+func FuzzReadOptions(f *testing.F) {
+	f.Add([]byte(`{"cniVersion":"1.0.0","socket":"/s","patience":"5s"}`))
+	f.Add([]byte(`{"socket":"/","patience":7}`))
+	f.Fuzz(func(t *testing.T, config []byte) {
+		o, err := readOptions(config)
+		if err != nil {
+			var e *thin.Error
+			require.ErrorAs(t, err, &e)
+			require.NotZero(t, e.Code)
+			return
+		}
+		require.True(t, filepath.IsAbs(o.socket))
+		require.LessOrEqual(t, len(o.socket), maxSocket)
+		require.GreaterOrEqual(t, o.patience, thin.LeastPatience)
+		require.True(t, json.Valid(config))
+	})
+}

@@ -1,0 +1,194 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/settings"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+func TestMain(m *testing.M) {
+	fakeplugin.Main() // first: the daemon's plugins have its environment
+	if file := os.Getenv(daemonOf); file != "" {
+		fmt.Fprintln(os.Stderr, serveDaemon(file))
+		os.Exit(1)
+	}
+	code := privhost.Main(m)
+	if dir, err := programs(); err == nil {
+		_ = os.RemoveAll(dir)
+	}
+	os.Exit(code)
+}
+
+// programs builds both programs, and cnitool, once.
+var programs = sync.OnceValues(func() (dir string, err error) {
+	if !privhost.Inside() {
+		return "", errors.New("only inside a private host")
+	}
+	if dir, err = os.MkdirTemp("", "allocnet-cni-"); err != nil {
+		return "", err
+	}
+	c := exec.Command("go", "build", "-trimpath", "-o", dir, ".", "./allocnet-cni-alone", "github.com/containernetworking/cni/cnitool")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("%w: %s", err, out)
+	}
+	return dir, nil
+})
+
+// secret stands in every configuration and in the environment.
+const secret = "hunter2"
+
+// world is a host with the plugin installed, the bridged network "br", and a fake
+// plugin "one". It is as before when the test ends.
+type world struct {
+	t        *testing.T
+	dir, bin string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	privhost.Require(t)
+	built, err := programs()
+	require.NoError(t, err)
+	w := &world{t: t, dir: t.TempDir()}
+	w.bin = w.path("bin")
+	require.NoError(t, fakeplugin.Install(w.bin, "one"))
+	require.NoError(t, os.Symlink(filepath.Join(built, "allocnet-cni"), filepath.Join(w.bin, "allocnet")))
+	w.write("conf/br.conflist", `{"cniVersion":"1.1.0","name":"br","plugins":[{"type":"bridge","bridge":"brproc","isGateway":true,
+		"ipam":{"type":"host-local","dataDir":"`+w.path("leases")+`","subnet":"10.68.0.0/24"}},{"type":"portmap","capabilities":{"portMappings":true}}]}`)
+	w.write("allocnetd.hcl", `
+		conf_dir    = "`+w.path("conf")+`"
+		plugin_dirs = ["`+w.bin+`"]
+		state_dir   = "`+w.path("state")+`"
+		socket { path = "`+w.path("sock")+`" }
+		limits { operation_timeout = "3s" }
+		retry { attempts = 1 }`)
+	before := w.snapshot()
+	t.Cleanup(func() {
+		if link, err := netlink.LinkByName("brproc"); err == nil {
+			require.NoError(t, netlink.LinkDel(link))
+		}
+		require.Empty(t, hostsnap.Diff(before, w.snapshot()))
+	})
+	return w
+}
+
+func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+
+func (w *world) write(name, text string) {
+	w.t.Helper()
+	require.NoError(w.t, os.MkdirAll(filepath.Dir(w.path(name)), 0o755))
+	require.NoError(w.t, os.WriteFile(w.path(name), []byte(text), 0o600))
+}
+
+func (w *world) snapshot() hostsnap.Snapshot {
+	s, err := hostsnap.Take(hostsnap.Options{Dirs: []string{w.path("leases"), w.path("state/allocs")}, Persistent: true})
+	require.NoError(w.t, err)
+	return s
+}
+
+// sandbox is the path of a new network namespace.
+func (w *world) sandbox(name string) string {
+	w.t.Helper()
+	s, err := sandbox.Create(name)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { _ = s.Destroy() })
+	return s.Path()
+}
+
+// plugin is a configuration of the plugin alone, with more keys.
+func (w *world) plugin(more string) string {
+	return `{"cniVersion":"1.1.0","name":"net","type":"allocnet","capabilities":{"portMappings":true},"patience":"1s",
+		"socket":"` + w.path("sock") + `","settings":"` + w.path("allocnetd.hcl") + `",` + more + `}`
+}
+
+// fake is the plugin with a chain of the fake plugin.
+func (w *world) fake(on map[string]fakeplugin.Behaviour) string {
+	data, err := json.Marshal(map[string]any{"type": "one", "password": secret, "fake": fakeplugin.Config{Log: w.path("log"), On: on}})
+	require.NoError(w.t, err)
+	return w.plugin(`"plugins":[` + string(data) + `]`)
+}
+
+// list is the plugin in a network of its own, for libcni.
+func (w *world) list(more string) *libcni.NetworkConfigList {
+	w.t.Helper()
+	var plugin map[string]any
+	require.NoError(w.t, json.Unmarshal([]byte(w.plugin(more)), &plugin))
+	data, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "net", "plugins": []any{plugin}})
+	require.NoError(w.t, err)
+	list, err := libcni.NetworkConfFromBytes(data)
+	require.NoError(w.t, err)
+	return list
+}
+
+// command is one call of the plugin.
+type command struct {
+	*exec.Cmd
+	out bytes.Buffer
+}
+
+// call prepares a call for a container, whose namespace may be "".
+func (w *world) call(name, container, netns, config string) *command {
+	c := &command{Cmd: exec.Command(filepath.Join(w.bin, "allocnet"))}
+	c.Env = append(os.Environ(), "SECRET="+secret, "CNI_PATH="+w.bin,
+		"CNI_COMMAND="+name, "CNI_CONTAINERID="+container, "CNI_NETNS="+netns, "CNI_IFNAME=eth0")
+	c.Stdin, c.Stdout, c.Stderr = strings.NewReader(config), &c.out, os.Stderr
+	return c
+}
+
+// ok runs a call that succeeds and returns what it prints.
+func (w *world) ok(c *command) string {
+	w.t.Helper()
+	err := c.Run()
+	require.NoError(w.t, err, c.out.String())
+	return c.out.String()
+}
+
+// refused runs a call that does not. Its error holds no secret.
+func (w *world) refused(c *command) *cniwire.Error {
+	w.t.Helper()
+	err := c.Run()
+	var exit *exec.ExitError
+	require.ErrorAs(w.t, err, &exit, c.out.String())
+	require.Equal(w.t, 1, exit.ExitCode())
+	require.NotContains(w.t, c.out.String(), secret)
+	var e cniwire.Error
+	require.NoError(w.t, json.Unmarshal(c.out.Bytes(), &e), c.out.String())
+	require.Contains(w.t, cniwire.Versions, e.CNIVersion)
+	return &e
+}
+
+// records are the allocations, as any process sees them.
+func (w *world) records() []string {
+	w.t.Helper()
+	s, err := settings.Source{File: w.path("allocnetd.hcl")}.Load()
+	require.NoError(w.t, err)
+	c, err := configurator.New(s.Configurator())
+	require.NoError(w.t, err)
+	records, err := c.List()
+	require.NoError(w.t, err)
+	ids := []string{}
+	for _, r := range records {
+		ids = append(ids, r.ID+" "+string(r.Phase))
+	}
+	return ids
+}

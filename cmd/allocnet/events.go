@@ -1,0 +1,120 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/client"
+)
+
+func newEvents(a *app) *cobra.Command {
+	var after uint64
+	c := &cobra.Command{
+		Use:   "events",
+		Short: "Follow what the daemon does",
+		Long: `Follow what the daemon does, until interrupted: every operation with its steps and
+how long they took, what was removed by force, reloads, changes of the networks.
+
+With --json one object per line. --after goes on behind an event, as far back as
+the daemon remembers.`,
+		Example: `  allocnet events
+  allocnet events --json | jq -c 'select(.type == "forced")'`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, _ []string) error { return a.events(c, after) },
+	}
+	c.Flags().Uint64Var(&after, "after", 0, "number of the last event that is known already")
+	return c
+}
+
+func (a *app) events(c *cobra.Command, after uint64) error {
+	daemon, err := a.daemon()
+	if err != nil {
+		return err
+	}
+	if daemon == nil {
+		return fmt.Errorf("follow events: %w: no daemon listens on %s", client.ErrUnavailable, a.flags.socket)
+	}
+	for e, err := range daemon.Events(c.Context(), after) {
+		switch {
+		case err != nil:
+			return fmt.Errorf("follow events: %w", err)
+		case a.flags.json:
+			if err := a.out.jsonLine(e); err != nil {
+				return err
+			}
+		default:
+			a.out.printf("%s  %s\n", a.out.paint(bold, e.Time.Local().Format("15:04:05.000")), a.eventText(&e))
+		}
+	}
+	return nil
+}
+
+// eventText says an event in a line.
+func (a *app) eventText(e *client.Event) string {
+	switch d := e.Data.(type) {
+	case *client.Operation:
+		return a.operationText(d)
+	case *client.Forced:
+		var objects []string
+		for _, l := range d.Removed {
+			objects = append(objects, l.String())
+		}
+		return fmt.Sprintf("%s %s: %s", a.out.paint(yellow, "forced"), d.ID, strings.Join(objects, ", "))
+	case *client.Reload:
+		if d.Error != "" {
+			return a.out.paint(red, "reload refused") + ": " + d.Error
+		}
+		return "reloaded"
+	case *client.Configuration:
+		return a.configurationText(d)
+	case *client.Lost:
+		return a.out.paint(yellow, "events were lost")
+	}
+	return e.Type + " " + string(e.JSON)
+}
+
+func (a *app) configurationText(d *client.Configuration) string {
+	text := "no network is in force"
+	if d.Primary != "" {
+		text = fmt.Sprintf("network %s (%s) is in force", d.Primary, d.File)
+	}
+	if d.NotReady != "" {
+		text += "; " + a.out.paint(yellow, "not ready") + ": " + d.NotReady
+	}
+	if len(d.Problems) > 0 {
+		text += "; " + a.out.paint(yellow, "problems") + ": " + strings.Join(d.Problems, "; ")
+	}
+	return text
+}
+
+func (a *app) operationText(o *client.Operation) string {
+	took := func(s float64) string {
+		return (time.Duration(s * float64(time.Second))).Round(10 * time.Microsecond).String()
+	}
+	outcome := a.out.paint(green, o.Outcome)
+	if o.Error != "" {
+		outcome = a.out.paint(red, o.Outcome)
+	}
+	words := []string{string(o.Operation)}
+	for _, w := range []string{o.Name, o.ID, strings.Join(o.Networks, ","), string(o.Engine)} {
+		if w != "" {
+			words = append(words, w)
+		}
+	}
+	text := fmt.Sprintf("%s %s in %s", strings.Join(words, " "), outcome, took(o.Seconds))
+	var steps []string
+	for _, s := range o.Steps {
+		steps = append(steps, s.Step+" "+took(s.Seconds))
+	}
+	if len(steps) > 0 {
+		text += " (" + strings.Join(steps, ", ") + ")"
+	}
+	if o.Error != "" {
+		text += ": " + o.Error
+	}
+	return text
+}

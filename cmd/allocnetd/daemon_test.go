@@ -1,0 +1,286 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/telemetry"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+const embedded = `networks = ["allocnet"]`
+
+// allocate sets up an allocation in a sandbox of its own.
+func (w *world) allocate(id string) *configurator.Status {
+	w.Helper()
+	path, err := w.client().CreateSandbox(background(), id)
+	require.NoError(w, err)
+	status, err := w.client().Setup(background(), configurator.Allocation{ID: id, Netns: path})
+	require.NoError(w, err)
+	return status
+}
+
+func (w *world) release(id string) {
+	w.Helper()
+	require.NoError(w, w.client().Teardown(background(), configurator.Allocation{ID: id}))
+	require.NoError(w, w.client().DestroySandbox(background(), id))
+}
+
+func snapshot(t *testing.T) hostsnap.Snapshot {
+	t.Helper()
+	s, err := hostsnap.Take(hostsnap.Options{Persistent: true})
+	require.NoError(t, err)
+	return s
+}
+
+// TestAllocationsOutliveTheDaemon ends one daemon and kills another.
+func TestAllocationsOutliveTheDaemon(t *testing.T) {
+	w := newWorld(t)
+	w.configure(embedded)
+	before := snapshot(t)
+	first := w.start()
+	status := w.allocate("a1")
+	first.stop()
+	require.NoFileExists(t, w.path("s"))
+	s, err := sandbox.Open(sandbox.DefaultDir + "/a1")
+	require.NoError(t, err)
+	require.NoError(t, s.Do(func() error {
+		_, err := netlink.LinkByName("eth0")
+		return err
+	}))
+	require.NoError(t, s.Close())
+
+	second := w.start()
+	require.Contains(t, second.logged("compared records with the kernel"), "healthy=1 repaired=0 broken=0")
+	record, err := w.client().Get("a1")
+	require.NoError(t, err)
+	require.Equal(t, status.Address, record.Status.Address)
+	require.NoError(t, second.cmd.Process.Kill())
+	_ = second.cmd.Wait()
+
+	third := w.start()
+	w.release("a1")
+	third.stop()
+	require.Empty(t, hostsnap.Diff(before, snapshot(t)))
+}
+
+// TestUnfinished has an operation end with the daemon before.
+func TestUnfinished(t *testing.T) {
+	w := newWorld(t)
+	w.configure(embedded)
+	p := w.start()
+	w.allocate("a1")
+	w.allocate("a2")
+	p.stop()
+	store := record.Open(w.path("state"))
+	r, err := store.Get("a1")
+	require.NoError(t, err)
+	r.Phase = record.Adding
+	require.NoError(t, store.Put(r))
+	p = w.start()
+	require.Contains(t, p.logged("took down what an earlier run had not finished"), `allocs=["a1"]`)
+	_, err = w.client().Get("a1")
+	require.ErrorIs(t, err, configurator.ErrNotFound)
+	require.NoError(t, w.client().Check(background(), configurator.Allocation{ID: "a2"}))
+	w.release("a1") // its namespace
+	w.release("a2")
+	p.stop()
+}
+
+// TestReconcile has rules flushed while the daemon is away.
+func TestReconcile(t *testing.T) {
+	privhost.Require(t, "nft")
+	w := newWorld(t)
+	w.configure(embedded)
+	p := w.start()
+	w.allocate("a1")
+	p.stop()
+	flush := func() {
+		out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	flush()
+	p = w.start("--reconcile-mode", "report")
+	require.Contains(t, p.logged("not everything agrees with the records"), "nftables rules are missing")
+	p.stop()
+	p = w.start()
+	p.logged("repaired=1")
+	p.stop()
+	p = w.start("--reconcile-mode=report")
+	require.NoError(t, w.client().Check(background(), configurator.Allocation{ID: "a1"}))
+	w.release("a1")
+	require.NotContains(t, p.stop(), "not everything agrees")
+}
+
+func TestReload(t *testing.T) {
+	w := newWorld(t)
+	w.configure(embedded, `log { level = "warn" }`)
+	p := w.start()
+	w.allocate("a1")
+
+	w.configure(embedded, "engine = 1\nnope = 2")
+	require.Equal(t, "ready; the last reload was refused, see the log", p.reload())
+	w.allocate("a2") // as before
+	p.logged("not reloaded")
+	p.logged("/d.hcl:6: engine: must be text in quotes")
+	p.logged("/d.hcl:7: nope: there is no such setting")
+
+	w.configure(embedded, `interface_prefix = "net"`, `log { json = true }`, `pool { size = 3 }`)
+	require.Equal(t, "ready", p.reload())
+	require.Contains(t, p.logged("settings have changed"), `settings=["interface_prefix", "log.level"]`)
+	require.Contains(t, p.logged("that need a restart"), `settings=["pool.size", "log.json"]`)
+	status := w.allocate("a3")
+	require.Equal(t, "net0", status.InterfaceName)
+	require.Equal(t, "ready", p.reload())
+	p.logged("that need a restart") // still
+	for _, id := range []string{"a1", "a2", "a3"} {
+		w.release(id)
+	}
+	p.stop()
+}
+
+// TestReloadStartsManager switches the manager on, over to another network, and
+// off.
+func TestReloadStartsManager(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"one", "two"} {
+		w.write("conf/"+name+".conflist", fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [{"type": "loopback"}]}`, name))
+	}
+	w.configure()
+	p := w.start()
+	own := w.path("conf/00-allocnet.conflist")
+	require.NoFileExists(t, own)
+	holds := func(part string) func() bool {
+		return func() bool {
+			data, err := os.ReadFile(own)
+			return err == nil && strings.Contains(string(data), part)
+		}
+	}
+	w.configure("manager { enabled = true }")
+	require.Equal(t, "ready", p.reload())
+	require.Eventually(t, holds(`"one"`), time.Minute, time.Millisecond)
+	for e, err := range w.client().Events(background(), 1) {
+		require.NoError(t, err)
+		if e.Type == telemetry.TypeConfiguration {
+			break
+		}
+	}
+	require.True(t, holds(w.path("s"))(), "it names the socket")
+	require.True(t, holds(w.path("d.hcl"))(), "and the settings")
+	require.Eventually(t, func() bool { return w.client().Ready(background()) == nil }, time.Minute, time.Millisecond)
+
+	w.configure("manager {\n enabled = true\n primary = \"two\"\n readiness_file = \"" + w.path("none") + "\"\n}")
+	require.Equal(t, "ready", p.reload())
+	w.write("none", "")
+	require.Eventually(t, holds(`"two"`), time.Minute, time.Millisecond)
+	require.NoError(t, os.Remove(w.path("none")))
+	require.Eventually(t, func() bool {
+		err := w.client().Ready(background())
+		return err != nil && strings.Contains(err.Error(), "readiness file")
+	}, time.Minute, time.Millisecond)
+
+	w.configure()
+	require.Equal(t, "ready", p.reload())
+	require.NoError(t, os.Remove(own))
+	p.stop()
+	require.NoFileExists(t, own, "nobody keeps it any more")
+}
+
+// TestEndUndoesWhatRuns has a plugin that hangs when the daemon is to end, whose
+// grace a reload has taken away.
+func TestEndUndoesWhatRuns(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, fakeplugin.Install(w.path("bin"), "fake"))
+	conf, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "one", "plugins": []any{map[string]any{
+		"type": "fake", "fake": fakeplugin.Config{Log: w.path("calls"), On: map[string]fakeplugin.Behaviour{"ADD": {Hang: true}}},
+	}}})
+	require.NoError(t, err)
+	w.write("conf/one.conflist", string(conf))
+	w.configure()
+	p := w.start()
+	w.configure(`shutdown_grace = "1ms"`)
+	require.Equal(t, "ready", p.reload())
+	path, err := w.client().CreateSandbox(background(), "a1")
+	require.NoError(t, err)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := w.client().Setup(background(), configurator.Allocation{ID: "a1", Netns: path})
+		failed <- err
+	}()
+	require.Eventually(t, func() bool {
+		calls, _ := fakeplugin.Commands(w.path("calls"))
+		return len(calls) == 1
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	require.Contains(t, p.told("STOPPING=1"), "EXTEND_TIMEOUT_USEC=15001000")
+	err = <-failed
+	require.ErrorIs(t, err, context.Canceled, "the client hears of it")
+	p.logged("cancelling what still runs")
+	require.NoError(t, p.cmd.Wait())
+	calls, err := fakeplugin.Commands(w.path("calls"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"fake ADD", "fake DEL"}, calls)
+
+	p = w.start()
+	records, err := w.client().List()
+	require.NoError(t, err)
+	require.Empty(t, records)
+	require.NoError(t, w.client().DestroySandbox(background(), "a1"))
+	p.stop()
+}
+
+func TestTwoDaemons(t *testing.T) {
+	w := newWorld(t)
+	w.configure(embedded)
+	p := w.start()
+	out, err := w.command("run").CombinedOutput()
+	var exit *exec.ExitError
+	require.ErrorAs(t, err, &exit)
+	require.Equal(t, exitFailure, exit.ExitCode())
+	require.Equal(t, fmt.Sprintf("allocnetd: listen on %q: the socket is in use: another daemon (pid %d) serves it: stop that one, or set another socket\n",
+		w.path("s"), p.cmd.Process.Pid), string(out))
+	p.stop()
+}
+
+func TestSocketModeAndGroup(t *testing.T) {
+	w := newWorld(t)
+	w.configure(embedded)
+	p := w.start("--socket-mode=0600")
+	info, err := os.Stat(w.path("s"))
+	require.NoError(t, err)
+	require.Equal(t, fs.ModeSocket|0o600, info.Mode())
+	p.stop()
+	out, err := w.command("--socket-group", "no such group").CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "make that group, or set another one")
+}
+
+// TestStateDirectory has one that cannot be used: the daemon says so, and lives.
+func TestStateDirectory(t *testing.T) {
+	w := newWorld(t)
+	w.configure(embedded)
+	w.write("state", "a file")
+	p := w.start()
+	require.ErrorContains(t, w.client().Ready(background()), "state directory")
+	_, err := w.client().Setup(background(), configurator.Allocation{ID: "a1", Netns: "/proc/self/ns/net"})
+	require.ErrorContains(t, err, "state")
+	require.False(t, errors.Is(err, syscall.ECONNREFUSED))
+	p.stop()
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/conflist"
+	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/settings"
+	"github.com/allocnet/allocnet/internal/telemetry"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// host is what the daemon consists of.
+type host struct {
+	source    settings.Source
+	logger    hclog.Logger
+	current   atomic.Pointer[generation]
+	telemetry *telemetry.Telemetry
+	manager   *supervisor
+	pool      *sandbox.Pool
+}
+
+// generation is what a reload replaces. What runs finishes with the one that it
+// began with.
+type generation struct {
+	settings settings.Settings
+	service  *configurator.Configurator
+	networks *conflist.Dir // for the metrics
+	embedded *conflist.Network
+}
+
+func (h *host) inForce() *generation { return h.current.Load() }
+
+func newHost(source settings.Source, s settings.Settings, logger hclog.Logger) (h *host, err error) {
+	// Elsewhere, the results of other runtimes would be mixed with ours.
+	libcni.CacheDir = filepath.Join(s.StateDir, "cni-cache")
+	h = &host{source: source, logger: logger, manager: newSupervisor()}
+	if h.telemetry, err = h.newTelemetry(&s); err != nil {
+		return nil, err
+	}
+	if err := h.apply(nil, &s); err != nil {
+		return nil, err
+	}
+	h.telemetry.Reloaded(nil)
+	h.pool, err = sandbox.NewPool(sandbox.PoolOptions{Dir: s.Pool.Dir, Size: s.Pool.Size, OnError: func(err error) {
+		h.logger.Warn("no network namespace could be made ahead", "error", err)
+	}})
+	return h, err
+}
+
+func (h *host) newTelemetry(s *settings.Settings) (*telemetry.Telemetry, error) {
+	info, _ := debug.ReadBuildInfo()
+	b := newBuild(info)
+	records := record.Open(s.StateDir)
+	return telemetry.New(telemetry.Options{
+		Version: b.Version, Revision: b.Revision,
+		Networks: func() ([]*conflist.Network, []*conflist.FileError) { return h.inForce().networks.Networks() },
+		Allocations: func() (int, error) {
+			ids, err := records.IDs()
+			return len(ids), err
+		},
+		TraceEndpoint: s.Telemetry.OTLPEndpoint,
+		Logger:        h.logger.Named("telemetry"),
+	})
+}
+
+// apply puts settings in force; after an error everything is as before. Parts
+// whose settings are the same stay, with what they know.
+func (h *host) apply(before *generation, s *settings.Settings) error {
+	g := &generation{settings: *s}
+	if before != nil && reflect.DeepEqual(before.settings.Configurator(), s.Configurator()) {
+		g.service, g.networks, g.embedded = before.service, before.networks, before.embedded
+	} else if err := h.configure(g); err != nil {
+		return err
+	}
+	if before == nil || g.service != before.service || before.settings.Manager != s.Manager {
+		if err := h.replaceManager(g); err != nil {
+			return err
+		}
+	}
+	h.logger.SetLevel(s.Log.Level)
+	h.current.Store(g)
+	return nil
+}
+
+// configure makes what depends on the Configurator's settings.
+func (h *host) configure(g *generation) (err error) {
+	if g.service, err = h.newService(g.settings.Configurator()); err != nil {
+		return err
+	}
+	g.embedded, err = conflist.Embedded(conflist.EmbeddedOptions{
+		StateDir: g.settings.StateDir, Subnets: g.settings.Subnets,
+		ForBinaries: g.settings.Engine == configurator.EngineExec,
+	})
+	g.networks = conflist.New(g.settings.ConfDir, g.embedded)
+	return err
+}
+
+func (h *host) newService(cfg configurator.Config) (*configurator.Configurator, error) {
+	cfg.Logger = h.logger
+	cfg.Observer = h.telemetry.Observer()
+	cfg.OnForced = h.telemetry.OnForced
+	return configurator.New(cfg)
+}
+
+// reload reads the settings again.
+func (h *host) reload(context.Context) (err error) {
+	defer func() { h.telemetry.Reloaded(err) }()
+	next, err := h.source.Load()
+	if err != nil {
+		return err
+	}
+	before := h.inForce()
+	live, restart := next.Changes(&before.settings)
+	next.Keep(&before.settings)
+	if err := h.apply(before, &next); err != nil {
+		return err
+	}
+	if len(live) > 0 {
+		h.logger.Info("settings have changed", "settings", live)
+	}
+	if len(restart) > 0 {
+		h.logger.Warn("settings have changed that need a restart: they stay as they were", "settings", restart)
+	}
+	return nil
+}
+
+func (h *host) grace() time.Duration { return h.inForce().settings.ShutdownGrace }
+
+// closeTime is how long the last spans may take.
+const closeTime = 5 * time.Second
+
+func (h *host) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	if err := h.telemetry.Shutdown(ctx); err != nil {
+		h.logger.Warn("not all spans were delivered", "error", err)
+	}
+	if err := h.pool.Close(); err != nil {
+		return fmt.Errorf("close the pool of network namespaces: %w", err)
+	}
+	return nil
+}
+
+// reconcile compares the records with the kernel.
+func (h *host) reconcile(ctx context.Context) error {
+	g := h.inForce()
+	if g.settings.Reconcile.Mode == settings.ReconcileReport {
+		return g.report(ctx)
+	}
+	removed, recoverErr := g.service.Recover(ctx)
+	if len(removed) > 0 {
+		h.logger.Warn("took down what an earlier run had not finished", "allocs", removed)
+	}
+	found, err := g.service.Repair(ctx)
+	if found != nil {
+		h.logger.Info("compared records with the kernel",
+			"healthy", len(found.Healthy), "repaired", len(found.Repaired), "broken", len(found.Broken))
+	}
+	return errors.Join(recoverErr, err)
+}
+
+// report returns what is wrong with all allocations.
+func (g *generation) report(ctx context.Context) error {
+	records, err := g.service.List()
+	errs := []error{err}
+	for _, r := range records {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		err := g.service.Check(ctx, configurator.Allocation{ID: r.ID, Netns: r.Netns})
+		if err != nil && !errors.Is(err, configurator.ErrNotFound) { // torn down meanwhile
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

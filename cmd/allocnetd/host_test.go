@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/daemon"
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/settings"
+)
+
+// TestHostOwnsItsParts looks at what is shared with the process.
+func TestHostOwnsItsParts(t *testing.T) {
+	w := newWorld(t)
+	s := settings.Default()
+	s.StateDir, s.Pool.Size, s.Pool.Dir = w.path("state"), 1, w.path("netns")
+	h, err := newHost(settings.Source{}, s, hclog.NewNullLogger())
+	require.NoError(t, err)
+	require.Equal(t, w.path("state/cni-cache"), libcni.CacheDir)
+	require.NoError(t, h.close())
+	_, err = h.pool.Take(background(), "x")
+	require.ErrorIs(t, err, os.ErrClosed)
+}
+
+// fakeKeeper shows when it runs, and ends when it is let.
+type fakeKeeper struct{ running, ended chan struct{} }
+
+func newFakeKeeper() *fakeKeeper {
+	return &fakeKeeper{make(chan struct{}), make(chan struct{})}
+}
+
+func (*fakeKeeper) Ready() error { return nil }
+
+func (k *fakeKeeper) Run(ctx context.Context) error {
+	k.running <- struct{}{}
+	<-ctx.Done()
+	<-k.ended
+	return nil
+}
+
+func TestSupervisorRunsOneAtATime(t *testing.T) {
+	s := newSupervisor()
+	ctx, cancel := context.WithCancel(background())
+	done := make(chan error, 1)
+	go func() { done <- s.run(ctx) }()
+	first, second := newFakeKeeper(), newFakeKeeper()
+	s.replace(first)
+	<-first.running
+	s.replace(second)
+	select {
+	case <-second.running:
+		t.Fatal("the first still runs")
+	case first.ended <- struct{}{}:
+	}
+	<-second.running
+	s.replace(nil)
+	second.ended <- struct{}{}
+	cancel()
+	require.NoError(t, <-done)
+}
+
+type brokenKeeper struct{}
+
+func (brokenKeeper) Ready() error              { return nil }
+func (brokenKeeper) Run(context.Context) error { return errors.New("broken") }
+
+func TestSupervisorReturnsErrors(t *testing.T) {
+	s := newSupervisor()
+	s.replace(brokenKeeper{})
+	require.EqualError(t, s.run(background()), "broken")
+}
+
+func TestGroups(t *testing.T) {
+	w := newWorld(t)
+	var log bytes.Buffer
+	h := &host{logger: hclog.New(&hclog.LoggerOptions{Output: &log})}
+	groups := func(group string, directory os.FileMode) []uint32 {
+		log.Reset()
+		require.NoError(t, os.Chmod(w.dir, directory))
+		l, err := daemon.Listen(daemon.Socket{Path: w.path("s"), Group: group, Mode: 0o660})
+		require.NoError(t, err)
+		defer func() { require.NoError(t, l.Release()) }()
+		return h.groups(l)
+	}
+	require.Empty(t, groups("0", 0o700), "root's group is that of a socket by default")
+	require.Empty(t, log.String())
+	other := w.otherGroupID()
+	if other == 0 {
+		return // an ordinary user's private host has no other
+	}
+	require.Equal(t, []uint32{uint32(other)}, groups(w.otherGroup(), 0o711))
+	require.Empty(t, log.String())
+	require.Equal(t, []uint32{uint32(other)}, groups(w.otherGroup(), 0o700))
+	require.Contains(t, log.String(), "only root can reach the socket")
+}
+
+// otherGroup is a group beside root's, where there are others.
+func (w *world) otherGroup() string { return strconv.Itoa(w.otherGroupID()) }
+
+func (w *world) otherGroupID() int {
+	w.write("owned", "")
+	if os.Chown(w.path("owned"), -1, 12345) == nil {
+		return 12345
+	}
+	return 0
+}
+
+// TestReadyLooksAtTheNetworksOfFiles has binaries only, and those of one network;
+// the embedded network, which nobody asked for, has none.
+func TestReadyLooksAtTheNetworksOfFiles(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, fakeplugin.Install(w.path("bin"), "loopback"))
+	w.write("conf/one.conflist", `{"cniVersion": "1.0.0", "name": "one", "plugins": [{"type": "loopback"}]}`)
+	w.configure(`engine = "exec"`)
+	p := w.start()
+	require.NoError(t, w.client().Ready(background()))
+	w.write("conf/two.conflist", `{"cniVersion": "1.0.0", "name": "two", "plugins": [{"type": "missing"}]}`)
+	err := w.client().Ready(background())
+	require.ErrorContains(t, err, `network "two" needs plugin "missing"`)
+	w.write("conf/two.conflist", `{"cniVersion": "1.0.0", "name": "two", "plugins": [{"type": "loopback"}]}`)
+	require.NoError(t, w.client().Ready(background()))
+	p.stop()
+}
+
+// TestPluginWaitsForReadiness has the plugin ask before the readiness file is there.
+func TestPluginWaitsForReadiness(t *testing.T) {
+	w := newWorld(t)
+	w.configure(embedded, `manager { readiness_file = "`+w.path("ready")+`" }`)
+	p := w.start()
+	path, err := w.client().CreateSandbox(background(), "c1")
+	require.NoError(t, err)
+	call := func(command string) *cniwire.Error {
+		return w.plugin(cniwire.Request{
+			Env:    cniwire.Env{Command: command, ContainerID: "c1", Netns: path, IfName: "eth0"},
+			Config: []byte(`{"cniVersion": "1.1.0", "name": "x", "type": "allocnet"}`),
+		})
+	}
+	refused := call(cniwire.Add)
+	require.NotNil(t, refused)
+	require.Equal(t, cniwire.CodeTryAgainLater, refused.Code)
+	require.Contains(t, refused.Error(), "readiness file")
+	w.write("ready", "")
+	require.Nil(t, call(cniwire.Add))
+	require.Nil(t, call(cniwire.Check))
+	require.Nil(t, call(cniwire.Del))
+	require.NoError(t, w.client().DestroySandbox(background(), "c1"))
+	p.stop()
+}
+
+// plugin asks as the CNI plugin does.
+func (w *world) plugin(r cniwire.Request) *cniwire.Error {
+	w.Helper()
+	body, err := json.Marshal(r)
+	require.NoError(w, err)
+	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+		return net.Dial("unix", w.path("s"))
+	}}
+	response, err := (&http.Client{Transport: transport}).Post("http://localhost"+cniwire.Path, "application/json", bytes.NewReader(body))
+	require.NoError(w, err)
+	defer response.Body.Close()
+	var answer cniwire.Response
+	require.NoError(w, json.NewDecoder(response.Body).Decode(&answer))
+	return answer.Error
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/internal/daemon"
+	"github.com/allocnet/allocnet/internal/settings"
+)
+
+func (a *app) newRun() *cobra.Command {
+	return &cobra.Command{
+		Use:   "run",
+		Short: "Run the daemon (as does no command at all)",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return runDaemon(c.Context(), a.source(), a.errTo)
+		},
+	}
+}
+
+func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) error {
+	s, err := source.Load()
+	if err != nil {
+		return usageError{err}
+	}
+	logger := hclog.New(&hclog.LoggerOptions{Name: "allocnetd", Level: s.Log.Level, JSONFormat: s.Log.JSON, Output: logTo})
+	l, err := daemon.Listen(daemon.Socket{Path: s.Socket.Path, Owner: s.Socket.Owner, Group: s.Socket.Group, Mode: s.Socket.Mode})
+	if err != nil {
+		return err
+	}
+	h, err := newHost(source, s, logger)
+	if err != nil {
+		return errors.Join(err, l.Release())
+	}
+	return errors.Join(daemon.Run(ctx, h.options(l)), h.close())
+}
+
+// options are the life of the daemon.
+func (h *host) options(l *daemon.Listener) daemon.Options {
+	s := h.inForce().settings
+	return daemon.Options{
+		Listener: l, Server: h.newAPI(l).Server(), HealthPath: "/healthz",
+		Tasks:         []daemon.Task{{Name: "configuration manager", Run: h.manager.run}},
+		Reconcile:     h.reconcile,
+		ReconcileWait: s.Reconcile.Wait,
+		Reload:        h.reload,
+		Grace:         h.grace,
+		Logger:        h.logger,
+	}
+}

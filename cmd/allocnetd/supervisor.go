@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"sync"
+)
+
+// keeper is the part of a *manager.Manager that the daemon needs.
+type keeper interface {
+	Run(context.Context) error
+	Ready() error
+}
+
+// supervisor runs the manager of the CNI configuration, one at a time. There may
+// be none.
+type supervisor struct {
+	mu       sync.Mutex
+	current  keeper
+	replaced chan struct{}
+}
+
+func newSupervisor() *supervisor { return &supervisor{replaced: make(chan struct{}, 1)} }
+
+// replace has another manager, or nil, run as soon as the one before has ended.
+func (s *supervisor) replace(k keeper) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.current = k
+	select {
+	case s.replaced <- struct{}{}:
+	default:
+	}
+}
+
+// now is the manager that was asked for last.
+func (s *supervisor) now() keeper {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current
+}
+
+func (s *supervisor) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if err := s.runOne(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *supervisor) runOne(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		if k := s.now(); k != nil {
+			done <- k.Run(ctx)
+			return
+		}
+		<-ctx.Done()
+		done <- nil
+	}()
+	select {
+	case <-s.replaced:
+		cancel()
+		return <-done
+	case err := <-done:
+		return err
+	}
+}

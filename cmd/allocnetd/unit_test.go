@@ -1,0 +1,125 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/coreos/go-systemd/v22/unit"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/settings"
+)
+
+const units = "../../packaging/systemd/"
+
+// section is what a unit file says in a section, by option.
+func section(t *testing.T, name, section string) map[string][]string {
+	t.Helper()
+	f, err := os.Open(units + name)
+	require.NoError(t, err)
+	defer f.Close()
+	options, err := unit.DeserializeOptions(f)
+	require.NoError(t, err)
+	all := map[string][]string{}
+	for _, o := range options {
+		if o.Section == section {
+			all[o.Name] = append(all[o.Name], o.Value)
+		}
+	}
+	return all
+}
+
+func TestServiceUnit(t *testing.T) {
+	s := section(t, "allocnetd.service", "Service")
+	for option, want := range map[string][]string{
+		"Type":                     {"notify"},
+		"ExecReload":               {"/usr/bin/allocnetd validate", "/bin/kill -HUP $MAINPID"},
+		"RestartPreventExitStatus": {"2"}, // exitUsage
+		"KillMode":                 {"process"},
+		"RuntimeDirectory":         {"allocnet"},
+		"RuntimeDirectoryPreserve": {"yes"},
+		"NoNewPrivileges":          {"yes"},
+	} {
+		require.Equal(t, want, s[option], option)
+	}
+	require.Contains(t, s, "WatchdogSec")
+	require.Equal(t, "/run/"+s["RuntimeDirectory"][0], settings.Default().StateDir)
+}
+
+// TestServiceUnitSharesMounts has no option in the unit that gives the service a
+// mount namespace: network namespaces are mounts that the host must see.
+func TestServiceUnitSharesMounts(t *testing.T) {
+	own := strings.Fields(`
+		RootDirectory RootImage RootImageOptions RootEphemeral RootHash MountAPIVFS ProtectProc ProcSubset BindPaths
+		BindReadOnlyPaths MountImages ExtensionImages ExtensionDirectories ProtectSystem ProtectHome ReadWritePaths
+		ReadOnlyPaths InaccessiblePaths ExecPaths NoExecPaths TemporaryFileSystem PrivateTmp PrivateDevices PrivateNetwork
+		NetworkNamespacePath PrivateIPC IPCNamespacePath PrivatePIDs PrivateUsers PrivateMounts ProtectHostname
+		ProtectKernelTunables ProtectKernelModules ProtectKernelLogs ProtectControlGroups MountFlags DynamicUser LogNamespace`)
+	for option := range section(t, "allocnetd.service", "Service") {
+		require.False(t, slices.Contains(own, option), option)
+	}
+}
+
+func TestSocketUnit(t *testing.T) {
+	s := section(t, "allocnetd.socket", "Socket")
+	require.Equal(t, []string{settings.Default().Socket.Path}, s["ListenStream"])
+	require.Equal(t, []string{settings.Default().Values()["socket.mode"]}, []string{`"` + s["SocketMode"][0] + `"`})
+	require.NotContains(t, s, "Accept")
+}
+
+// TestUnitsWithSystemd has systemd read them, where it is installed.
+func TestUnitsWithSystemd(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed")
+	}
+	dir := t.TempDir()
+	program, err := os.Executable() // which has to be there
+	require.NoError(t, err)
+	for _, name := range []string{"allocnetd.service", "allocnetd.socket"} {
+		data, err := os.ReadFile(units + name)
+		require.NoError(t, err)
+		text := strings.ReplaceAll(string(data), "/usr/bin/allocnetd", program)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	out, err := exec.Command(analyze, "verify", "--man=no", filepath.Join(dir, "allocnetd.service"), filepath.Join(dir, "allocnetd.socket")).CombinedOutput()
+	require.NoError(t, err, string(out))
+	var about []string // others' units may have faults
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "allocnetd") {
+			about = append(about, line)
+		}
+	}
+	require.Empty(t, about)
+}
+
+// TestServiceUnitRights has a daemon and plugin binaries with the rights that the
+// unit leaves them.
+func TestServiceUnitRights(t *testing.T) {
+	privhost.Require(t, "setpriv", "iptables", "nft")
+	bounds := []string{"-all"}
+	for _, line := range section(t, "allocnetd.service", "Service")["CapabilityBoundingSet"] {
+		for _, capability := range strings.Fields(line) {
+			bounds = append(bounds, "+"+strings.ToLower(strings.TrimPrefix(capability, "CAP_")))
+		}
+	}
+	for _, engine := range []string{"exec", "native"} {
+		t.Run(engine, func(t *testing.T) {
+			w := newWorld(t)
+			w.prefix = []string{"setpriv", "--bounding-set=" + strings.Join(bounds, ","), "--no-new-privs"}
+			w.configure(embedded)
+			before := snapshot(t)
+			p := w.start("--engine", engine, "--plugin-dirs", os.Getenv("CNI_PATH"), "--socket-group", w.otherGroup())
+			w.allocate("a1")
+			w.release("a1")
+			p.stop()
+			require.Empty(t, hostsnap.Diff(before, snapshot(t)))
+		})
+	}
+}

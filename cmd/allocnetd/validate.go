@@ -1,0 +1,71 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/internal/settings"
+)
+
+// validation is what validate prints as JSON.
+type validation struct {
+	File   string            `json:"file"`
+	Valid  bool              `json:"valid"`
+	Errors []*settings.Error `json:"errors"`
+	// Settings are all that would be in force, by key, as they are written.
+	Settings map[string]string `json:"settings,omitempty"`
+}
+
+func (a *app) newValidate() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "validate [FILE]",
+		Short: "Say what is wrong with the settings, and change nothing",
+		Long: `Say everything that is wrong with a file, or with that of --config, together with
+the environment and the flags: with its line and key, and what to write.`,
+		Example: `  allocnetd validate
+  allocnetd validate new.hcl && mv new.hcl ` + settings.DefaultFile + ` && systemctl reload allocnetd
+  allocnetd validate --json | jq -r '.settings | to_entries[] | "\(.key) = \(.value)"'`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				a.config = args[0]
+			}
+			return a.validate(asJSON)
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func (a *app) validate(asJSON bool) error {
+	source := a.source()
+	loaded, err := source.Load()
+	v := validation{File: source.Path(), Valid: err == nil, Errors: settings.Errors(err)}
+	if v.Valid {
+		v.Errors, v.Settings = []*settings.Error{}, loaded.Values()
+	}
+	if asJSON {
+		return a.printValidation(v)
+	}
+	if err != nil {
+		return usageError{err}
+	}
+	_, err = fmt.Fprintln(a.out, v.File+": valid")
+	return err
+}
+
+func (a *app) printValidation(v validation) error {
+	e := json.NewEncoder(a.out)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("print: %w", err)
+	}
+	if !v.Valid {
+		return errReported
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// build is what this program was built from.
+type build struct {
+	Version  string `json:"version"`
+	Revision string `json:"revision,omitempty"`
+	Go       string `json:"go"`
+}
+
+// newBuild accepts nil, for a program built without modules.
+func newBuild(info *debug.BuildInfo) build {
+	if info == nil {
+		return build{Version: "unknown", Go: "unknown"}
+	}
+	b := build{Version: info.Main.Version, Go: info.GoVersion}
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			b.Revision = s.Value + b.Revision
+		case s.Key == "vcs.modified" && s.Value == "true":
+			b.Revision += "+changes"
+		}
+	}
+	return b
+}
+
+func (a *app) newVersion() *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this program",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			info, _ := debug.ReadBuildInfo()
+			b := newBuild(info)
+			if asJSON {
+				return json.NewEncoder(a.out).Encode(b)
+			}
+			_, err := fmt.Fprintf(a.out, "allocnetd %s %s %s\n", b.Version, b.Revision, b.Go)
+			return err
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/api"
+	"github.com/allocnet/allocnet/internal/cniservice"
+	"github.com/allocnet/allocnet/internal/conflist"
+	"github.com/allocnet/allocnet/internal/daemon"
+	"github.com/allocnet/allocnet/internal/engine/native"
+	"github.com/allocnet/allocnet/internal/manager"
+	"github.com/allocnet/allocnet/internal/settings"
+)
+
+// newAPI is what is served.
+func (h *host) newAPI(l *daemon.Listener) *api.API {
+	s := h.inForce().settings
+	cni := cniservice.New(cniservice.Options{
+		Backend:  func() cniservice.Backend { return h.inForce().service },
+		Ready:    h.networksReady,
+		NotReady: h.notReady,
+	})
+	return api.New(api.Options{
+		Service:   func() api.Service { return h.inForce().service },
+		Sandboxes: api.Pooled(h.pool, s.Pool.Dir),
+		Ready:     h.ready,
+		CNI:       cni.Serve,
+		Events:    h.telemetry.Events().Subscribe,
+		Metrics:   h.telemetry.Handler(),
+		Groups:    h.groups(l),
+		Limits:    limits(&s.Limits),
+		Queue:     h.telemetry.Queue(),
+		Logger:    h.logger.Named("api"),
+	})
+}
+
+// groups are those whose members may use the daemon: that of the socket. Root's
+// own group says nothing: it is what a socket has by default.
+func (h *host) groups(l *daemon.Listener) []uint32 {
+	gid, ok := l.Group()
+	if !ok || gid == 0 {
+		return nil
+	}
+	dir := filepath.Dir(l.Path())
+	if info, err := os.Stat(dir); err == nil && info.Mode()&0o011 == 0 {
+		h.logger.Warn("only root can reach the socket, not its group: let others search the directory (chmod go+x)", "directory", dir)
+	}
+	return []uint32{gid}
+}
+
+func limits(l *settings.Limits) api.Limits {
+	return api.Limits{
+		Operations: l.Operations, Queue: l.Queue, PerAllocation: l.PerAllocation,
+		Streams: l.Streams, Connections: l.Connections, Body: l.Body,
+		HeaderTimeout: l.HeaderTimeout, OperationTimeout: l.OperationTimeout,
+	}
+}
+
+func (h *host) replaceManager(g *generation) error {
+	s := &g.settings
+	if !s.Manager.Enabled {
+		h.manager.replace(nil)
+		return nil
+	}
+	m, err := manager.New(manager.Options{
+		ConfDir: s.ConfDir, OwnFile: s.Manager.OwnFile, Primary: s.Manager.Primary, Embedded: g.embedded,
+		Name: s.Manager.Name, Plugin: h.pluginKeys(s), PluginDirs: s.PluginDirs, Usable: h.installed(s),
+		ReadinessFile: s.Manager.ReadinessFile,
+		OnChange: func(now manager.State) {
+			h.telemetry.Configured(now.Primary, now.File, now.NotReady, now.Problems)
+		},
+		Logger: h.logger.Named("manager"),
+	})
+	if err != nil {
+		return err
+	}
+	h.manager.replace(m)
+	return nil
+}
+
+// pluginKeys lead the plugin here, where that is not where it looks by itself.
+func (h *host) pluginKeys(s *settings.Settings) map[string]any {
+	keys := map[string]any{}
+	if s.Socket.Path != settings.Default().Socket.Path {
+		keys["socket"] = s.Socket.Path
+	}
+	if h.source.Path() != settings.DefaultFile {
+		keys["settings"] = h.source.Path()
+	}
+	return keys
+}
+
+// installed finds the plugins of a network that the engine does not run itself.
+func (h *host) installed(s *settings.Settings) func(*conflist.Network) error {
+	engine := native.New(h.logger, s.StateDir)
+	if s.Engine == configurator.EngineExec {
+		engine = native.NewForBinaries(h.logger, s.StateDir)
+	}
+	return func(n *conflist.Network) error {
+		var errs []error
+		for _, t := range engine.Binaries(n.List) {
+			dirs := s.PluginDirs
+			if s.VendorDir != "" {
+				dirs = append([]string{filepath.Join(s.VendorDir, "opt", t, "bin")}, dirs...)
+			}
+			if _, err := invoke.FindInPath(t, dirs); err != nil {
+				errs = append(errs, fmt.Errorf("network %q needs plugin %q, which is in none of %q: install it there or name its directory", n.Name, t, dirs))
+			}
+		}
+		return errors.Join(errs...)
+	}
+}
+
+// notReady says why no ADD is to be begun now.
+func (h *host) notReady() error {
+	if m := h.manager.now(); m != nil {
+		return m.Ready()
+	}
+	file := h.inForce().settings.Manager.ReadinessFile
+	if file == "" {
+		return nil
+	}
+	if _, err := os.Stat(file); err != nil {
+		return fmt.Errorf("readiness file: %w: whoever provides the network has to create it", err)
+	}
+	return nil
+}
+
+// ready is the manager's readiness and that of each network that files or settings
+// name.
+func (h *host) ready(ctx context.Context) []api.Check {
+	checks := []api.Check{{Name: "configuration", Err: h.notReady()}}
+	names := h.inForce().names()
+	if len(names) == 0 {
+		return append(checks, api.Check{Name: "network", Err: h.inForce().service.Ready(ctx)})
+	}
+	found := make(chan api.Check, len(names))
+	for _, name := range names {
+		go func() {
+			err := h.networksReady(ctx, configurator.Allocation{Networks: []string{name}})
+			found <- api.Check{Name: "network", Network: name, Err: err}
+		}()
+	}
+	for range names {
+		checks = append(checks, <-found)
+	}
+	slices.SortStableFunc(checks, func(a, b api.Check) int { return strings.Compare(a.Network, b.Network) })
+	return checks
+}
+
+// names are the networks that can be expected to be asked for: not the embedded
+// one, unless the settings name it.
+func (g *generation) names() []string {
+	s := &g.settings
+	names := slices.Clone(s.Networks)
+	if s.Manager.Enabled && s.Manager.Primary != "" {
+		names = append(names, s.Manager.Primary)
+	}
+	networks, _ := g.service.Networks()
+	for _, n := range networks {
+		if n.File != "" {
+			names = append(names, n.Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// networksReady asks the networks of an allocation. A conflist of its own was
+// read, which is all that can be said of it.
+func (h *host) networksReady(ctx context.Context, a configurator.Allocation) error {
+	if len(a.Conflists) > 0 {
+		return nil
+	}
+	g := h.inForce()
+	if len(a.Networks) == 0 {
+		return g.service.Ready(ctx)
+	}
+	cfg := g.settings.Configurator()
+	cfg.Networks = a.Networks
+	service, err := configurator.New(cfg)
+	if err != nil {
+		return err
+	}
+	return service.Ready(ctx)
+}

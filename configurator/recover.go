@@ -1,0 +1,60 @@
+package configurator
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"github.com/allocnet/allocnet/internal/record"
+)
+
+// Recover takes down what was left unfinished: allocations whose Setup or Teardown
+// ended with its process, or as ErrIncomplete. It is for the start of a program
+// that was killed. What an operation works on is waited for, and stays if that
+// operation ends well. It returns the IDs of what it took down, sorted.
+//
+// Errors are those of Teardown, joined; what one of them is about keeps its record.
+func (c *Configurator) Recover(ctx context.Context) (removed []string, err error) {
+	err = c.operation(ctx, "recover", "", func(ctx context.Context) error {
+		removed, err = c.recoverAll(ctx)
+		return err
+	})
+	return removed, err
+}
+
+func (c *Configurator) recoverAll(ctx context.Context) ([]string, error) {
+	removed := []string{}
+	ids, err := c.store.IDs()
+	errs := []error{err}
+	for _, id := range ids {
+		if ctx.Err() != nil {
+			return removed, errors.Join(append(errs, ctx.Err())...)
+		}
+		if r, err := c.store.Get(id); err == nil && r.Phase == record.Ready {
+			continue // without a lock, that others may hold for long
+		}
+		unfinished, err := c.recoverOne(ctx, id)
+		if unfinished && err == nil {
+			removed = append(removed, id)
+		}
+		errs = append(errs, err)
+	}
+	return removed, errors.Join(errs...)
+}
+
+func (c *Configurator) recoverOne(ctx context.Context, id string) (unfinished bool, err error) {
+	unlock, err := c.lock(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	r, err := c.store.Get(id)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil // it was torn down meanwhile
+	case err != nil, r.Phase == record.Ready:
+		return false, err
+	}
+	c.cfg.Logger.Warn("an earlier operation did not end; taking down what it left", "alloc", id, "phase", r.Phase)
+	return true, c.takeDown(ctx, r)
+}

@@ -1,0 +1,71 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/api/strict"
+	"github.com/allocnet/allocnet/internal/api/wire"
+)
+
+func (a *API) listAllocations(*http.Request, *body) (work, error) {
+	return func(context.Context) (any, error) {
+		records, err := a.options.Service().List()
+		return wire.Allocations{Allocations: notNil(records), Error: wire.FromError(err)}, nil
+	}, nil
+}
+
+func (a *API) getAllocation(r *http.Request, _ *body) (work, error) {
+	return func(context.Context) (any, error) {
+		return given(a.options.Service().Get(pathID(r)))
+	}, nil
+}
+
+func (a *API) setup(r *http.Request, b *body) (work, error) {
+	alloc, err := allocation(r, b, false)
+	return func(ctx context.Context) (any, error) {
+		return given(a.options.Service().Setup(ctx, alloc))
+	}, err
+}
+
+func (a *API) teardown(r *http.Request, b *body) (work, error) {
+	alloc, err := allocation(r, b, true)
+	return func(ctx context.Context) (any, error) {
+		return nil, a.options.Service().Teardown(ctx, alloc)
+	}, err
+}
+
+func (a *API) check(r *http.Request, b *body) (work, error) {
+	alloc, err := allocation(r, b, true)
+	return func(ctx context.Context) (any, error) {
+		return nil, a.options.Service().Check(ctx, alloc)
+	}, err
+}
+
+// allocation is the one of the path, with what the body says of it.
+func allocation(r *http.Request, b *body, optional bool) (configurator.Allocation, error) {
+	var alloc configurator.Allocation
+	err := b.decode(&alloc, optional)
+	if err == nil && alloc.ID != "" && alloc.ID != pathID(r) {
+		err = fmt.Errorf("%w: %w", wire.ErrMalformed, strict.Wrong("id", fmt.Sprintf("is %q, the path says %q", alloc.ID, pathID(r))))
+	}
+	alloc.ID = pathID(r)
+	return alloc, err
+}
+
+// given keeps a nil pointer from becoming a value.
+func given[T any](v *T, err error) (any, error) {
+	if v == nil || err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+func notNil[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}

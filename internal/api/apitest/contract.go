@@ -1,0 +1,159 @@
+package apitest
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// Configurator is what a *configurator.Configurator and a *client.Client have in
+// common: a program may use either.
+type Configurator interface {
+	Setup(context.Context, configurator.Allocation) (*configurator.Status, error)
+	Check(context.Context, configurator.Allocation) error
+	Teardown(context.Context, configurator.Allocation) error
+	GC(ctx context.Context, live []string) (*configurator.GCReport, error)
+	GCScope(context.Context, configurator.Scope) (*configurator.GCReport, error)
+	Repair(context.Context) (*configurator.RepairReport, error)
+	Ready(context.Context) error
+	List() ([]configurator.Record, error)
+	Get(id string) (*configurator.Record, error)
+	Networks() ([]configurator.Network, []*configurator.NetworkError)
+}
+
+// Contract finds out whether c does what every Configurator does. It has the
+// networks Net, the default, and Failing, and the file Broken that was skipped.
+// netns makes a network namespace.
+func Contract(t *testing.T, c Configurator, netns func(name string) string) {
+	t.Run("life", func(t *testing.T) { life(t, c, netns) })
+	t.Run("errors", func(t *testing.T) { refusals(t, c, netns) })
+	t.Run("sweeps", func(t *testing.T) { sweeps(t, c, netns) })
+	t.Run("networks", func(t *testing.T) { networks(t, c) })
+}
+
+func life(t *testing.T, c Configurator, netns func(string) string) {
+	ctx := t.Context()
+	a := configurator.Allocation{ID: "web_1.a", Netns: netns("web"), Ports: []portmap.Port{{Label: "http", Value: 8080, To: 80}}}
+	status, err := c.Setup(ctx, a)
+	require.NoError(t, err)
+	require.NotEmpty(t, status.Address)
+	require.Len(t, status.Ports, 2)
+	again, err := c.Setup(ctx, a)
+	require.NoError(t, err)
+	require.Equal(t, status, again)
+	require.NoError(t, c.Check(ctx, configurator.Allocation{ID: a.ID}))
+
+	record, err := c.Get(a.ID)
+	require.NoError(t, err)
+	require.Equal(t, configurator.PhaseReady, record.Phase)
+	require.Equal(t, status, record.Status)
+	list, err := c.List()
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	require.Equal(t, a.Netns, list[0].Netns)
+
+	for range 2 {
+		require.NoError(t, c.Teardown(ctx, configurator.Allocation{ID: a.ID}))
+	}
+	list, err = c.List()
+	require.NoError(t, err)
+	require.Empty(t, list)
+}
+
+func refusals(t *testing.T, c Configurator, netns func(string) string) {
+	ctx := t.Context()
+	for _, id := range []string{"../x", "a/b", ".", "..", "...", "-a", "ä", "a b", "%2e", "a?b", "a#b"} {
+		_, err := c.Setup(ctx, configurator.Allocation{ID: id, Netns: "/run/netns/x"})
+		require.ErrorIs(t, err, configurator.ErrInvalidAllocation, id)
+		require.ErrorIs(t, c.Check(ctx, configurator.Allocation{ID: id}), configurator.ErrInvalidAllocation, id)
+		require.ErrorIs(t, c.Teardown(ctx, configurator.Allocation{ID: id}), configurator.ErrInvalidAllocation, id)
+		_, err = c.Get(id)
+		require.ErrorIs(t, err, configurator.ErrInvalidAllocation, id)
+	}
+	_, err := c.Get("nobody")
+	require.ErrorIs(t, err, configurator.ErrNotFound)
+	require.ErrorIs(t, c.Check(ctx, configurator.Allocation{ID: "nobody"}), configurator.ErrNotFound)
+
+	first := configurator.Allocation{ID: "first", Netns: netns("first"), Ports: []portmap.Port{{Value: 53}}}
+	_, err = c.Setup(ctx, first)
+	require.NoError(t, err)
+	first.Ports[0].Value = 54
+	_, err = c.Setup(ctx, first)
+	require.ErrorIs(t, err, configurator.ErrDifferent)
+
+	second := configurator.Allocation{ID: "second", Netns: netns("second"), Ports: []portmap.Port{{Value: 53}}}
+	_, err = c.Setup(ctx, second)
+	var conflict *portmap.ConflictError
+	require.ErrorAs(t, err, &conflict)
+	require.Equal(t, "first", conflict.OtherID)
+	require.Equal(t, 53, conflict.Mapping.HostPort)
+
+	second.Ports[0].Value = 70000
+	_, err = c.Setup(ctx, second)
+	var port *portmap.PortError
+	require.ErrorIs(t, err, configurator.ErrInvalidAllocation)
+	require.ErrorAs(t, err, &port)
+	require.Equal(t, "value", port.Field)
+
+	second.Ports, second.Networks = nil, []string{Failing}
+	_, err = c.Setup(ctx, second)
+	var plugin *types.Error
+	require.ErrorAs(t, err, &plugin)
+	require.Equal(t, types.Error{Code: 7, Msg: "no good"}, *plugin)
+
+	second.Networks = []string{"nowhere"}
+	_, err = c.Setup(ctx, second)
+	require.ErrorIs(t, err, configurator.ErrUnknownNetwork)
+
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = c.Setup(ended, first)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, c.Teardown(ctx, first))
+}
+
+func sweeps(t *testing.T, c Configurator, netns func(string) string) {
+	ctx := t.Context()
+	for _, id := range []string{"a", "b", "c"} {
+		a := configurator.Allocation{ID: id, Netns: netns("sweep-" + id)}
+		if id == "c" {
+			a.Scope = "other"
+		}
+		_, err := c.Setup(ctx, a)
+		require.NoError(t, err)
+	}
+	repaired, err := c.Repair(ctx)
+	require.NoError(t, err)
+	require.Equal(t, &configurator.RepairReport{Healthy: []string{"a", "b", "c"}}, repaired)
+
+	report, err := c.GC(ctx, []string{"a"})
+	require.NoError(t, err)
+	require.Equal(t, &configurator.GCReport{Removed: []string{"b"}, Kept: []string{"a"}}, report)
+	report, err = c.GCScope(ctx, configurator.Scope{Name: "other"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"c"}, report.Removed)
+	report, err = c.GC(ctx, nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, report.Removed)
+}
+
+func networks(t *testing.T, c Configurator) {
+	require.NoError(t, c.Ready(t.Context()))
+	valid, skipped := c.Networks()
+	var names []string
+	for _, n := range valid {
+		names = append(names, n.Name)
+		require.Equal(t, n.Name == Net, n.Default)
+	}
+	require.Subset(t, names, []string{Net, Failing})
+	require.Len(t, skipped, 1)
+	require.Equal(t, Broken, filepath.Base(skipped[0].File))
+	require.NotEmpty(t, skipped[0].Err.Error())
+	require.NotContains(t, skipped[0].Err.Error(), skipped[0].File)
+}

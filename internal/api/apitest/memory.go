@@ -1,0 +1,214 @@
+package apitest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// The networks that a Memory has, and that the contract wants.
+const (
+	Net     = "net"     // the default one
+	Failing = "failing" // its ADD fails with CNI code 7
+	Broken  = "broken.conflist"
+)
+
+// Memory keeps allocations in memory and touches no host. It keeps the contract. It
+// is safe for concurrent use.
+type Memory struct {
+	// Before is called at the beginning of every operation that has a context. Its
+	// error is that of the operation.
+	Before func(ctx context.Context, operation, id string) error
+
+	mu     sync.Mutex
+	allocs map[string]held
+}
+
+type held struct {
+	asked  string // as JSON
+	record configurator.Record
+}
+
+func (m *Memory) begin(ctx context.Context, operation, id string) error {
+	if m.Before != nil {
+		if err := m.Before(ctx, operation, id); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+func validID(id string) error {
+	if err := utils.ValidateContainerID(id); err != nil || len(id) > 128 {
+		return fmt.Errorf("%w: ID %q", configurator.ErrInvalidAllocation, id)
+	}
+	return nil
+}
+
+// Setup implements api.Service.
+func (m *Memory) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
+	ports, portErr := portmap.Mappings(a.Ports, portmap.Options{})
+	if portErr != nil {
+		portErr = fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, portErr)
+	}
+	if err := errors.Join(validID(a.ID), portErr); err != nil {
+		return nil, err
+	}
+	if !strings.HasPrefix(a.Netns, "/") {
+		return nil, fmt.Errorf("%w: netns %q", configurator.ErrInvalidAllocation, a.Netns)
+	}
+	if err := m.begin(ctx, "setup", a.ID); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h, ok := m.allocs[a.ID]; ok {
+		if h.asked != text(a) {
+			return nil, fmt.Errorf("%w: %q", configurator.ErrDifferent, a.ID)
+		}
+		return h.record.Status, nil
+	}
+	return m.add(a, ports)
+}
+
+func (m *Memory) add(a configurator.Allocation, ports []portmap.Mapping) (*configurator.Status, error) {
+	for id, h := range m.allocs {
+		for _, mine := range ports {
+			for _, other := range h.record.Ports {
+				if mine.HostPort == other.HostPort && mine.Protocol == other.Protocol {
+					return nil, &portmap.ConflictError{Mapping: mine, Other: other, ID: a.ID, OtherID: id}
+				}
+			}
+		}
+	}
+	for _, network := range a.Networks {
+		switch network {
+		case Net:
+		case Failing:
+			return nil, fmt.Errorf("network %q: %w", network, &types.Error{Code: 7, Msg: "no good"})
+		default:
+			return nil, fmt.Errorf("%w: %q", configurator.ErrUnknownNetwork, network)
+		}
+	}
+	now := time.Now()
+	status := &configurator.Status{InterfaceName: "eth0", Address: "192.0.2.1", Ports: ports}
+	if m.allocs == nil {
+		m.allocs = map[string]held{}
+	}
+	m.allocs[a.ID] = held{text(a), configurator.Record{
+		ID: a.ID, Scope: a.Scope, Netns: a.Netns, Phase: configurator.PhaseReady, Engine: configurator.EngineNative,
+		Ports: ports, Created: now, Updated: now, Status: status,
+	}}
+	return status, nil
+}
+
+func text(a configurator.Allocation) string {
+	data, err := json.Marshal(a)
+	if err != nil {
+		panic(err) // it came as JSON, or from a test
+	}
+	return string(data)
+}
+
+// Check implements api.Service.
+func (m *Memory) Check(ctx context.Context, a configurator.Allocation) error {
+	if err := m.begin(ctx, "check", a.ID); err != nil {
+		return err
+	}
+	_, err := m.Get(a.ID)
+	return err
+}
+
+// Teardown implements api.Service.
+func (m *Memory) Teardown(ctx context.Context, a configurator.Allocation) error {
+	if err := errors.Join(validID(a.ID), m.begin(ctx, "teardown", a.ID)); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.allocs, a.ID)
+	return nil
+}
+
+// GCScope implements api.Service.
+func (m *Memory) GCScope(ctx context.Context, s configurator.Scope) (*configurator.GCReport, error) {
+	if err := m.begin(ctx, "gc", ""); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	report := &configurator.GCReport{Removed: []string{}, Kept: []string{}}
+	for _, id := range slices.Sorted(maps.Keys(m.allocs)) {
+		switch {
+		case m.allocs[id].record.Scope != s.Name:
+		case slices.Contains(s.Live, id):
+			report.Kept = append(report.Kept, id)
+		default:
+			report.Removed = append(report.Removed, id)
+			delete(m.allocs, id)
+		}
+	}
+	return report, nil
+}
+
+// GC is that of a Configurator.
+func (m *Memory) GC(ctx context.Context, live []string) (*configurator.GCReport, error) {
+	return m.GCScope(ctx, configurator.Scope{Live: live})
+}
+
+// Repair implements api.Service.
+func (m *Memory) Repair(ctx context.Context) (*configurator.RepairReport, error) {
+	if err := m.begin(ctx, "repair", ""); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return &configurator.RepairReport{Healthy: slices.Sorted(maps.Keys(m.allocs))}, nil
+}
+
+// List implements api.Service.
+func (m *Memory) List() ([]configurator.Record, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var records []configurator.Record
+	for _, id := range slices.Sorted(maps.Keys(m.allocs)) {
+		records = append(records, m.allocs[id].record)
+	}
+	return records, nil
+}
+
+// Get implements api.Service.
+func (m *Memory) Get(id string) (*configurator.Record, error) {
+	if err := validID(id); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h, ok := m.allocs[id]
+	if !ok {
+		return nil, fmt.Errorf("%w: %q", configurator.ErrNotFound, id)
+	}
+	return &h.record, nil
+}
+
+// Networks implements api.Service.
+func (m *Memory) Networks() ([]configurator.Network, []*configurator.NetworkError) {
+	return []configurator.Network{
+		{Name: Failing, CNIVersion: "1.1.0"}, {Name: Net, CNIVersion: "1.1.0", Default: true},
+	}, []*configurator.NetworkError{{File: "/conf/" + Broken, Err: errors.New("is broken")}}
+}
+
+// Ready is that of a Configurator.
+func (m *Memory) Ready(ctx context.Context) error { return ctx.Err() }

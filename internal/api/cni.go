@@ -1,0 +1,124 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/allocnet/allocnet/internal/api/wire"
+	"github.com/allocnet/allocnet/internal/cniwire"
+)
+
+// cni is the way in for the CNI plugin. While the operation waits or runs, a white
+// space goes out at every heartbeat; what is done before the first one is answered
+// in one piece. A refusal is an answer as well, with the code that a runtime knows.
+func (a *API) cni(w http.ResponseWriter, r *http.Request) {
+	b, err := a.readBody(r, cniwire.MaxRequest)
+	if err != nil {
+		w.Header().Set("Connection", "close")
+		a.send(w, r, http.StatusOK, refusal(cniwire.Newest, err))
+		return
+	}
+	defer b.release()
+	var req cniwire.Request
+	if err := b.decode(&req, false); err != nil {
+		a.send(w, r, http.StatusOK, refusal(cniwire.Newest, err))
+		return
+	}
+	timeout := a.limits.OperationTimeout
+	if req.Env.Command == cniwire.GC {
+		timeout = a.limits.SweepTimeout
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	defer cancel()
+	done := make(chan cniwire.Response, 1)
+	go func() { done <- a.runCNI(ctx, r, req) }()
+	a.await(w, r, done, cancel)
+}
+
+// await keeps the plugin waiting with signs of life. It returns after the
+// operation in any case.
+func (a *API) await(w http.ResponseWriter, r *http.Request, done <-chan cniwire.Response, cancel func()) {
+	beat := time.NewTicker(cniwire.Heartbeat)
+	defer beat.Stop()
+	begun := false
+	for {
+		select {
+		case response := <-done:
+			if !begun {
+				a.send(w, r, http.StatusOK, response)
+				return
+			}
+			a.unsent(r, a.pushResponse(w, response))
+			return
+		case <-beat.C:
+			if !begun {
+				w.Header().Set("Content-Type", "application/json")
+			}
+			begun = true
+			if err := a.push(w, []byte("\n")); err != nil {
+				beat.Stop()
+				cancel()
+			}
+		}
+	}
+}
+
+func (a *API) pushResponse(w http.ResponseWriter, response cniwire.Response) error {
+	data, err := json.Marshal(response)
+	if err != nil {
+		return err
+	}
+	return a.push(w, append(data, '\n'))
+}
+
+// runCNI passes the gate and works. STATUS and VERSION are reads.
+func (a *API) runCNI(ctx context.Context, r *http.Request, req cniwire.Request) (response cniwire.Response) {
+	version := versionOf(req.Config)
+	defer func() {
+		if p := recover(); p != nil {
+			response = refusal(version, a.panicked(r, p))
+		}
+	}()
+	gate, key := a.operations, req.Env.ContainerID
+	if req.Env.Command == cniwire.Status || req.Env.Command == cniwire.Version {
+		gate, key = a.reads, ""
+	}
+	leave, err := gate.enter(ctx, key)
+	if err != nil {
+		return refusal(version, err)
+	}
+	defer leave()
+	response = a.options.CNI(ctx, req)
+	if response.Result != nil && !json.Valid(response.Result) {
+		return refusal(version, errors.New("the result is not JSON"))
+	}
+	return response
+}
+
+// versionOf is the version in which to answer a configuration.
+func versionOf(config json.RawMessage) string {
+	var c struct {
+		CNIVersion string `json:"cniVersion"`
+	}
+	if json.Unmarshal(config, &c) != nil {
+		return cniwire.Newest
+	}
+	return cniwire.ReportVersion(c.CNIVersion)
+}
+
+// refusal is an error of the API's own for a runtime.
+func refusal(version string, err error) cniwire.Response {
+	e := &cniwire.Error{CNIVersion: version, Code: cniwire.CodeInternal, Msg: wire.FromError(err).Message}
+	switch {
+	case errors.Is(err, wire.ErrMalformed), errors.Is(err, wire.ErrTooLarge):
+		e.Code = cniwire.CodeDecodingFailure
+	case errors.Is(err, wire.ErrTooSlow):
+		e.Code = cniwire.CodeIOFailure
+	case errors.Is(err, wire.ErrBusy), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		e.Code = cniwire.CodeTryAgainLater
+	}
+	return cniwire.Response{Error: e}
+}

@@ -1,0 +1,79 @@
+package api_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/internal/api"
+	"github.com/allocnet/allocnet/internal/api/apitest"
+	"github.com/allocnet/allocnet/internal/privhost"
+)
+
+// peerSocket names the variable that makes the test binary a client.
+const peerSocket = "ALLOCNET_TEST_PEER_SOCKET"
+
+// actAsPeer prints what a client gets.
+func actAsPeer(socket string) int {
+	list, err := client.New(client.Config{Socket: socket}).List()
+	switch {
+	case errors.Is(err, client.ErrForbidden):
+		fmt.Print("forbidden")
+	case err != nil:
+		fmt.Print(err)
+	default:
+		fmt.Print(len(list), " allocations")
+	}
+	return 0
+}
+
+// TestPeers connects as other users, from processes of their own.
+func TestPeers(t *testing.T) {
+	const user, group, other = 65534, 54321, 54322
+	if os.Geteuid() != 0 {
+		if os.Getenv(privhost.RequireVariable) == "1" {
+			t.Fatal("only root can connect as other users")
+		}
+		t.Skip("only root can connect as other users")
+	}
+	many := make([]uint32, 200) // more than are asked for at first
+	for i := range many {
+		many[i] = uint32(60000 + i)
+	}
+	socket, _ := apitest.Serve(t, api.Options{Groups: []uint32{7, group}})
+	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o755))
+	require.NoError(t, os.Chmod(filepath.Dir(filepath.Dir(socket)), 0o755))
+	admitted, forbidden := "0 allocations", "forbidden"
+	for name, c := range map[string]struct {
+		credential syscall.Credential
+		mode       os.FileMode // of the socket
+		want       string
+	}{
+		"root":                {syscall.Credential{}, 0o600, admitted},
+		"group":               {syscall.Credential{Uid: user, Gid: group}, 0o777, admitted},
+		"supplementary group": {syscall.Credential{Uid: user, Gid: user, Groups: []uint32{other, group}}, 0o777, admitted},
+		"one of many groups":  {syscall.Credential{Uid: user, Gid: user, Groups: append(many, group)}, 0o777, admitted},
+		"another group":       {syscall.Credential{Uid: user, Gid: other, Groups: []uint32{other}}, 0o777, forbidden},
+		"root's group":        {syscall.Credential{Uid: user, Gid: 0}, 0o777, forbidden},
+		"many others":         {syscall.Credential{Uid: user, Gid: user, Groups: many}, 0o777, forbidden},
+		"no way to connect":   {syscall.Credential{Uid: user, Gid: group}, 0o600, forbidden},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, os.Chmod(socket, c.mode))
+			peer := exec.Command("/proc/self/exe")
+			peer.Env = append(os.Environ(), peerSocket+"="+socket, "GORACE=atexit_sleep_ms=0")
+			peer.Dir = "/"
+			peer.SysProcAttr = &syscall.SysProcAttr{Credential: &c.credential}
+			out, err := peer.Output()
+			require.NoError(t, err)
+			require.Equal(t, c.want, string(out))
+		})
+	}
+}

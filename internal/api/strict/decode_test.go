@@ -1,0 +1,109 @@
+package strict
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+type inner struct {
+	To    int      `json:"to"`
+	Names []string `json:"names"`
+}
+
+type sample struct {
+	ID     string            `json:"id"`
+	Ports  []inner           `json:"ports,omitempty"`
+	Args   map[string]string `json:"args"`
+	Inner  *inner            `json:"inner"`
+	Raw    json.RawMessage   `json:"raw"`
+	Many   []json.RawMessage `json:"many"`
+	Small  uint8             `json:"small"`
+	Half   float64           `json:"half"`
+	Yes    bool              `json:"yes"`
+	Hidden string            `json:"-"`
+}
+
+func TestDecodes(t *testing.T) {
+	const text = ` {"id":"a","ports":[{"to":1,"names":["x"]},{"to":-2}],"args":{"K":"v","k":""},"inner":{"to":3},
+		"raw":{"any":[1,{"thing":null}]},"many":[1,"2",null],"small":255,"half":0.5,"yes":true} `
+	var got, want sample
+	require.NoError(t, Decode([]byte(text), &got))
+	require.NoError(t, json.Unmarshal([]byte(text), &want))
+	require.Equal(t, want, got)
+	require.NoError(t, Decode([]byte(`{"ports":null,"args":null,"inner":null,"raw":null,"many":null}`), &got))
+}
+
+func TestRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                  `the body (line 1, column 1): is empty, JSON is wanted`,
+		" \n":                               `the body (line 1, column 1): is empty, JSON is wanted`,
+		"null":                              `the body (line 1, column 1): must be an object, not null`,
+		"[]":                                `the body (line 1, column 1): must be an object, not an array`,
+		`"id"`:                              `the body (line 1, column 1): must be an object, not a string`,
+		`{"id":"a"`:                         `the body (line 1, column 10): is cut short`,
+		`{"id":"a",}`:                       `the body (line 1, column 11): invalid character '}' looking for beginning of object key string`,
+		`{"id":"a"} {}`:                     `the body (line 1, column 12): invalid character '{' after top-level value`,
+		"{\"id\":\"a\",\n \"id\":\"b\"}":    `id (line 2, column 2): is there twice`,
+		`{"ID":"a"}`:                        `ID (line 1, column 2): is not a known field`,
+		`{"-":"a"}`:                         `- (line 1, column 2): is not a known field`,
+		`{"hidden":"a"}`:                    `hidden (line 1, column 2): is not a known field`,
+		`{"":1}`:                            `[""] (line 1, column 2): is not a known field`,
+		`{"id":1}`:                          `id (line 1, column 7): must be a string, not a number`,
+		`{"id":null}`:                       `id (line 1, column 7): must be a string, not null`,
+		`{"ports":{}}`:                      `ports (line 1, column 10): must be an array, not an object`,
+		`{"ports":[{},{"to":"1"}]}`:         `ports[1].to (line 1, column 20): must be a number, not a string`,
+		`{"ports":[{"to":1.5}]}`:            `ports[0].to (line 1, column 17): must be a number of type int`,
+		`{"ports":[{"to":1e2}]}`:            `ports[0].to (line 1, column 17): must be a number of type int`,
+		`{"ports":[{"names":["",2]}]}`:      `ports[0].names[1] (line 1, column 24): must be a string, not a number`,
+		`{"ports":[{"nope":[]}]}`:           `ports[0].nope (line 1, column 12): is not a known field`,
+		`{"args":{"a.b":1}}`:                `args["a.b"] (line 1, column 16): must be a string, not a number`,
+		`{"args":{"k":"","k":""}}`:          `args.k (line 1, column 17): is there twice`,
+		`{"args":{"k":"","\u006b":""}}`:     `args.k (line 1, column 17): is there twice`,
+		`{"raw":[{"a":1,"a":2}]}`:           `raw[0].a (line 1, column 16): is there twice`,
+		`{"many":[{},{"a":{"b":1,"b":2}}]}`: `many[1].a.b (line 1, column 25): is there twice`,
+		`{"small":256}`:                     `small (line 1, column 10): must be a number of type uint8`,
+		`{"small":-1}`:                      `small (line 1, column 10): must be a number of type uint8`,
+		`{"half":1e999}`:                    `half (line 1, column 9): must be a number of type float64`,
+		`{"yes":"true"}`:                    `yes (line 1, column 8): must be a boolean, not a string`,
+		"{\"id\":\"\xff\"}":                 `the body (line 1, column 8): is not UTF-8`,
+		`{"raw":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}`: `raw` + strings.Repeat("[0]", 100) + ` (line 1, column 108): is nested deeper than 100`,
+		`{"` + strings.Repeat("k", 100) + `":1}`:                              `["` + strings.Repeat("k", 64) + `..."] (line 1, column 2): is not a known field`,
+	} {
+		var got sample
+		err := Decode([]byte(text), &got)
+		require.EqualError(t, err, want, text)
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		require.Zero(t, got, "nothing is decoded of %s", text)
+	}
+	require.EqualError(t, Wrong("live", "is missing"), "live: is missing")
+}
+
+// FuzzDecode holds what is decoded against encoding/json.
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{
+		`{"id":"a","ports":[{"to":1,"names":["x"]}],"args":{"K":"v"},"raw":{"a":[1]},"small":1,"half":1e3,"yes":true}`,
+		`{"id":"a","id":"b"}`, `[`, `{"ports":[{"to":"1"}]}`, "\xff", `{"args":{"\ud800":""}}`, `{"raw":1}{}`, `{"inner":{"to":-0}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var got, want sample
+		if err := Decode(data, &got); err != nil {
+			var e *Error
+			require.ErrorAs(t, err, &e)
+			return
+		}
+		require.NoError(t, json.Unmarshal(data, &want))
+		require.Equal(t, want, got)
+		again, err := json.Marshal(got)
+		require.NoError(t, err)
+		var back sample
+		require.NoError(t, Decode(again, &back), "%s", again)
+		require.True(t, reflect.DeepEqual(got.Args, back.Args) && got.ID == back.ID)
+	})
+}

@@ -1,0 +1,40 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/api/strict"
+	"github.com/allocnet/allocnet/internal/api/wire"
+)
+
+// gc wants the live allocations named, even if there are none: to forget them
+// would take all away.
+func (a *API) gc(_ *http.Request, b *body) (work, error) {
+	var asked wire.Collect
+	err := b.decode(&asked, false)
+	if err == nil && asked.Live == nil {
+		err = fmt.Errorf("%w: %w", wire.ErrMalformed, strict.Wrong("live", "is missing"))
+	}
+	return func(ctx context.Context) (any, error) {
+		report, err := a.options.Service().GCScope(ctx, configurator.Scope{
+			Name: asked.Scope, Live: asked.Live, Attachments: asked.Attachments, Networks: asked.Networks, Conflists: asked.Conflists,
+		})
+		if report == nil {
+			return nil, err
+		}
+		return wire.Collected{GCReport: *report, Error: wire.FromError(err)}, err
+	}, err
+}
+
+func (a *API) repair(*http.Request, *body) (work, error) {
+	return func(ctx context.Context) (any, error) {
+		report, err := a.options.Service().Repair(ctx)
+		if report == nil {
+			return nil, err
+		}
+		return wire.Repaired{RepairReport: *report, Error: wire.FromError(err)}, err
+	}, nil
+}

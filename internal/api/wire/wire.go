@@ -1,0 +1,102 @@
+package wire
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+// TimeoutHeader says how long the client will wait for the answer, in seconds:
+// what is not done by then is undone in time to say so.
+const TimeoutHeader = "Request-Timeout"
+
+// Failure is the body of every answer that is an error and nothing else.
+type Failure struct {
+	Error *Error `json:"error"`
+}
+
+// Allocations is the body of GET /v1/allocs.
+type Allocations struct {
+	Allocations []configurator.Record `json:"allocations"`
+	Error       *Error                `json:"error,omitempty"`
+}
+
+// Collect is the request of POST /v1/gc.
+type Collect struct {
+	Live        []string             `json:"live"` // there even if empty
+	Scope       string               `json:"scope,omitempty"`
+	Attachments []types.GCAttachment `json:"attachments,omitempty"`
+	Networks    []string             `json:"networks,omitempty"`
+	Conflists   []json.RawMessage    `json:"conflists,omitempty"`
+}
+
+// Collected is the body of POST /v1/gc.
+type Collected struct {
+	configurator.GCReport
+	Error *Error `json:"error,omitempty"`
+}
+
+// Repaired is the body of POST /v1/repair.
+type Repaired struct {
+	configurator.RepairReport
+	Error *Error `json:"error,omitempty"`
+}
+
+// Networks is the body of GET /v1/networks.
+type Networks struct {
+	Networks []configurator.Network `json:"networks"`
+	Skipped  []SkippedFile          `json:"skipped"`
+}
+
+// SkippedFile is a file of the configuration directory that is not in force.
+type SkippedFile struct {
+	File  string `json:"file"`
+	Error *Error `json:"error"`
+}
+
+// NewSandbox is the request of POST /v1/sandboxes.
+type NewSandbox struct {
+	Name string `json:"name"`
+}
+
+// Sandbox is the body of POST /v1/sandboxes.
+type Sandbox struct {
+	Path string `json:"path"`
+}
+
+// Health is the body of GET /healthz.
+type Health struct {
+	Status string `json:"status"`
+}
+
+// Readiness is the body of GET /readyz. Error joins those of the checks.
+type Readiness struct {
+	Ready  bool    `json:"ready"`
+	Checks []Check `json:"checks"`
+	Error  *Error  `json:"error,omitempty"`
+}
+
+// Check is one thing that has to be so before an ADD can succeed.
+type Check struct {
+	Name    string `json:"name"`
+	Network string `json:"network,omitempty"`
+	Ready   bool   `json:"ready"`
+	Error   *Error `json:"error,omitempty"`
+}
+
+// Event is one event of GET /v1/events.
+type Event struct {
+	// ID is one more than that of the event before; 0 where Type is lost.
+	ID   uint64    `json:"id,omitempty"`
+	Time time.Time `json:"time"`
+	Type string    `json:"type"`
+	Data any       `json:"data"`
+}
+
+// NetworkError is the error as the configurator has it.
+func (s SkippedFile) NetworkError() *configurator.NetworkError {
+	return &configurator.NetworkError{File: s.File, Err: s.Error.Cause()}
+}

@@ -1,0 +1,108 @@
+package cniservice
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/cniwire"
+)
+
+// errNotReady: the daemon waits for something before it begins an ADD.
+var errNotReady = errors.New("the network is not ready")
+
+func (c *call) add(ctx context.Context) (json.RawMessage, error) {
+	a, err := c.allocation()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.options.NotReady(); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotReady, err)
+	}
+	known, err := c.own()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.backend.Setup(ctx, a); err != nil {
+		return nil, err
+	}
+	result, err := c.result()
+	if err == nil {
+		err = ctx.Err() // there is nobody who would take it
+	}
+	if err != nil && !known {
+		err = errors.Join(err, c.undo(ctx))
+	}
+	return result, err
+}
+
+// undoTime is what the end of an ADD may take whose runtime is gone.
+const undoTime = 10 * time.Second
+
+func (c *call) undo(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	return c.backend.Teardown(ctx, c.bare())
+}
+
+// check is about what was set up; that the configuration is another by now does not
+// matter.
+func (c *call) check(ctx context.Context) error {
+	if _, err := c.own(); err != nil {
+		return err
+	}
+	return c.backend.Check(ctx, c.bare())
+}
+
+// del takes away what the record says. Where there is none, it looks for what the
+// configuration, if it is whole, may have left.
+func (c *call) del(ctx context.Context, whole bool) error {
+	if _, err := c.own(); err != nil {
+		return nil // this attachment is not there
+	}
+	a := c.bare()
+	if whole {
+		a, _ = c.allocation() // as much as can be understood
+	}
+	return c.backend.Teardown(ctx, a)
+}
+
+func (c *call) gc(ctx context.Context) error {
+	valid, err := c.conf.attachments()
+	if err != nil {
+		return err
+	}
+	names, lists, err := c.conf.networks()
+	if err != nil {
+		return err
+	}
+	scope := configurator.Scope{Name: scopeOf(c.conf.Name), Attachments: valid, Networks: names, Conflists: lists}
+	for _, a := range valid {
+		scope.Live = append(scope.Live, idOf(a.ContainerID, a.IfName))
+	}
+	_, err = c.backend.GCScope(ctx, scope)
+	return err
+}
+
+// status says that an ADD cannot work now by the code 50, unless a plugin says it by
+// its own.
+func (c *call) status(ctx context.Context) error {
+	names, lists, err := c.conf.networks()
+	if err != nil {
+		return err
+	}
+	err = c.options.NotReady()
+	if err == nil {
+		err = c.options.Ready(ctx, configurator.Allocation{Networks: names, Conflists: lists})
+	}
+	var coded *types.Error
+	if err == nil || errors.As(err, &coded) {
+		return err
+	}
+	return &cniwire.Error{Code: cniwire.CodeNotAvailable, Msg: errNotReady.Error(), Details: err.Error()}
+}

@@ -1,0 +1,315 @@
+package cniservice
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+)
+
+// parse reads a result that says that it is of a version.
+func parse(t *testing.T, version string, data json.RawMessage) *types100.Result {
+	t.Helper()
+	result, err := create.Create(version, data)
+	require.NoError(t, err)
+	require.Equal(t, version, result.Version())
+	newest, err := types100.NewResultFromResult(result)
+	require.NoError(t, err)
+	return newest
+}
+
+// TestLife is an attachment's, in every version and with both engines.
+func TestLife(t *testing.T) {
+	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
+		for _, version := range cniwire.Versions {
+			t.Run(string(engine)+" "+version, func(t *testing.T) {
+				w := newWorld(t, engine)
+				conf := ours(version, `"delegate":"br"`)
+				add := w.env("ADD", "c1")
+				first := w.serve(add, conf)
+				result := parse(t, version, first)
+				require.Equal(t, "10.66.0.2/24", result.IPs[0].Address.String())
+				require.Equal(t, "eth0", result.Interfaces[*result.IPs[0].Interface].Name)
+				require.JSONEq(t, string(first), string(w.serve(add, conf)), "once more")
+				require.Equal(t, []string{"c1.eth0"}, w.records())
+				if version >= "0.4.0" {
+					w.serve(as(add, "CHECK"), conf)
+				} else {
+					require.Equal(t, uint(1), w.refuse(as(add, "CHECK"), conf).Code)
+				}
+				for range 2 {
+					require.Nil(t, w.serve(as(add, "DEL"), conf))
+				}
+				require.Empty(t, w.records())
+			})
+		}
+	}
+}
+
+// TestVersions that are not ours, and commands that are newer than the configuration.
+func TestVersions(t *testing.T) {
+	w := newWorld(t, configurator.EngineNative)
+	for version, commands := range map[string]string{"": "ADD DEL CHECK", "0.2.0": "ADD DEL", "1.2.0": "ADD DEL STATUS GC", "1.0.0": "GC STATUS"} {
+		for command := range strings.FieldsSeq(commands) {
+			e := w.refuse(w.env(command, "c1"), ours(version, ""))
+			require.Equal(t, uint(1), e.Code, command)
+			require.Contains(t, cniwire.Versions, e.CNIVersion)
+		}
+	}
+	result := w.Serve(t.Context(), cniwire.Request{Env: cniwire.Env{Command: "VERSION"}, Config: json.RawMessage(`{"cniVersion":"0.4.0"}`)})
+	require.JSONEq(t, `{"cniVersion":"0.4.0","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}`, string(result.Result))
+}
+
+// TestDelegates: several networks have one result.
+func TestDelegates(t *testing.T) {
+	w := newWorld(t, configurator.EngineNative)
+	w.network("second", `"1.1.0"`, w.bridge("brcni2", "10.67.0.0/24"))
+	conf := ours("1.1.0", `"delegates":["br","second"]`)
+	add := w.env("ADD", "c1")
+	add.IfName = "eth1"
+	result := parse(t, "1.1.0", w.serve(add, conf))
+	var got []string
+	for _, ip := range result.IPs {
+		i := result.Interfaces[*ip.Interface]
+		require.Equal(t, add.Netns, i.Sandbox)
+		got = append(got, i.Name+" "+ip.Address.String())
+	}
+	require.Equal(t, []string{"eth1 10.66.0.2/24", "eth0 10.67.0.2/24"}, got)
+	require.Len(t, result.Interfaces, 6)
+	require.Len(t, result.Routes, 2)
+	w.serve(as(add, "CHECK"), conf)
+	w.serve(as(add, "DEL"), conf)
+}
+
+// TestDefaultNetworks are those of the host.
+func TestDefaultNetworks(t *testing.T) {
+	w := newWorld(t, configurator.EngineNative)
+	add := w.env("ADD", "c1")
+	require.Equal(t, "10.66.0.2/24", parse(t, "1.0.0", w.serve(add, ours("1.0.0", ""))).IPs[0].Address.String())
+	w.serve(as(add, "DEL"), ours("1.0.0", ""))
+}
+
+// TestChainOfItsOwn gets all that the runtime says.
+func TestChainOfItsOwn(t *testing.T) {
+	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
+		t.Run(string(engine), func(t *testing.T) {
+			w := newWorld(t, engine)
+			add := w.env("ADD", "c1")
+			add.Args = "IgnoreUnknown=1;K8S_POD_NAME=web;EMPTY="
+			conf := ours("1.0.0", `"plugins":[`+w.fake("one", adds)+`,`+w.fake("two", nil)+`],
+				"args":{"cni":{"mac":"02:00:00:00:00:01"}},
+				"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"TCP"},{"hostPort":0,"containerPort":1,"protocol":"tcp"}],
+					"aliases":{"net":["web"]},"mac":null,"undeclared":7}`)
+			w.serve(add, conf)
+			w.serve(as(add, "DEL"), conf)
+			calls, err := fakeplugin.Calls(w.log)
+			require.NoError(t, err)
+			require.Len(t, calls, 4)
+			for _, call := range calls {
+				require.Equal(t, []string{"c1", "eth0"}, []string{call.ID, call.IfName})
+				var conf struct {
+					Name          string
+					Args          json.RawMessage
+					RuntimeConfig json.RawMessage
+				}
+				require.NoError(t, json.Unmarshal(call.Stdin, &conf))
+				require.Equal(t, "net", conf.Name)
+				require.JSONEq(t, `{"cni":{"mac":"02:00:00:00:00:01"}}`, string(conf.Args))
+				require.JSONEq(t, `{"aliases":{"net":["web"]},"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`, string(conf.RuntimeConfig))
+				require.ElementsMatch(t, []string{"IgnoreUnknown=1", "K8S_POD_NAME=web", "EMPTY="}, strings.Split(call.Args, ";"))
+			}
+		})
+	}
+}
+
+// TestPortsThatNobodyPublishes are not claimed.
+func TestPortsThatNobodyPublishes(t *testing.T) {
+	w := newWorld(t, configurator.EngineNative)
+	ports := `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`
+	first, second := w.env("ADD", "c1"), w.env("ADD", "c2")
+	inline := `"plugins":[` + w.bridge("brcni", "10.66.0.0/24") + `]`
+	for _, delegate := range []string{`"delegate":"br",`, inline + `,`} {
+		for _, add := range []cniwire.Env{first, second} {
+			w.serve(add, ours("1.0.0", delegate+ports))
+		}
+		for _, add := range []cniwire.Env{first, second} {
+			w.serve(as(add, "DEL"), ours("1.0.0", ""))
+		}
+	}
+	conf := ours("1.0.0", `"plugins":[`+w.fake("one", adds)+`],`+ports)
+	w.serve(first, conf)
+	require.Contains(t, w.refuse(second, conf).Msg, `"c1.eth0"`)
+	w.serve(as(first, "DEL"), conf)
+}
+
+// TestChained goes on from the result of the plugin before, whatever its version.
+func TestChained(t *testing.T) {
+	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
+		for _, version := range []string{"0.3.1", "1.1.0"} {
+			t.Run(string(engine)+" "+version, func(t *testing.T) {
+				w := newWorld(t, engine)
+				add := w.env("ADD", "c1")
+				bridge := strings.Replace(ours(version, `"delegate":"br"`), `"net"`, `"first"`, 1)
+				add.IfName = "eth9"
+				previous := w.serve(add, bridge)
+				chained := add
+				chained.IfName = "eth0"
+				conf := ours(version, `"plugins":[`+w.fake("one", nil)+`],"prevResult":`+string(previous))
+				require.JSONEq(t, string(previous), string(w.serve(chained, conf)))
+				w.serve(as(chained, "DEL"), conf)
+				w.serve(as(add, "DEL"), bridge)
+			})
+		}
+	}
+}
+
+// TestDelNeedsTheRecordOnly: by the time of the DEL everything else is gone or another.
+func TestDelNeedsTheRecordOnly(t *testing.T) {
+	for name, change := range map[string]func(w *world, e *cniwire.Env, conf *string){
+		"the same":                  func(*world, *cniwire.Env, *string) {},
+		"no namespace is named":     func(_ *world, e *cniwire.Env, _ *string) { e.Netns = "" },
+		"the namespace is gone":     func(_ *world, e *cniwire.Env, _ *string) { require.NoError(t, destroy(e.Netns)) },
+		"a path that is none":       func(_ *world, e *cniwire.Env, _ *string) { e.Netns = "x" },
+		"the network is gone":       func(w *world, _ *cniwire.Env, _ *string) { require.NoError(t, os.RemoveAll(w.conf)) },
+		"another delegate":          func(_ *world, _ *cniwire.Env, c *string) { *c = ours("1.1.0", `"delegate":"other"`) },
+		"an invalid configuration":  func(_ *world, _ *cniwire.Env, c *string) { *c = ours("1.1.0", `"delegate":[1],"secret":"`+secret+`"`) },
+		"a broken chain":            func(_ *world, _ *cniwire.Env, c *string) { *c = ours("1.1.0", `"plugins":[{"type":"allocnet"}]`) },
+		"broken CNI_ARGS":           func(_ *world, e *cniwire.Env, _ *string) { e.Args = "x" },
+		"not ready":                 func(w *world, _ *cniwire.Env, _ *string) { w.notReady = errors.New("wait") },
+		"a broken result before":    func(_ *world, _ *cniwire.Env, c *string) { *c = ours("1.1.0", `"delegate":"br","prevResult":[7]`) },
+		"the record cannot be read": func(w *world, _ *cniwire.Env, _ *string) { w.breakRecord("c1.eth0") },
+		"the record is gone": func(w *world, _ *cniwire.Env, _ *string) {
+			require.NoError(t, os.RemoveAll(filepath.Join(w.dir, "state")))
+		},
+		"the record is gone, and the namespace": func(w *world, e *cniwire.Env, _ *string) {
+			require.NoError(t, os.RemoveAll(filepath.Join(w.dir, "state")))
+			require.NoError(t, destroy(e.Netns))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, configurator.EngineNative)
+			conf := ours("1.1.0", `"delegate":"br"`)
+			add := w.env("ADD", "c1")
+			w.serve(add, conf)
+			del := as(add, "DEL")
+			change(w, &del, &conf)
+			w.serve(del, conf)
+			w.serve(del, conf)
+			require.Empty(t, w.records())
+		})
+	}
+}
+
+// TestDelOfAnother leaves what is not its own.
+func TestDelOfAnother(t *testing.T) {
+	w := newWorld(t, configurator.EngineNative)
+	add := w.env("ADD", "c1")
+	conf := ours("1.1.0", `"delegate":"br"`)
+	other := strings.Replace(conf, `"net"`, `"other"`, 1)
+	w.serve(add, conf)
+	e := w.refuse(add, other)
+	require.Equal(t, uint(999), e.Code)
+	require.Contains(t, e.Msg, `"c1.eth0" is an attachment to network "net"`)
+	w.refuse(as(add, "CHECK"), other)
+	w.serve(as(add, "DEL"), other)
+	w.serve(as(add, "CHECK"), conf)
+	w.serve(as(add, "DEL"), conf)
+
+	mine := configurator.Allocation{ID: "c1.eth0", Netns: add.Netns, Networks: []string{"br"}}
+	_, err := w.c.Setup(t.Context(), mine)
+	require.NoError(t, err)
+	require.Contains(t, w.refuse(add, conf).Msg, "not made through CNI")
+	w.serve(as(add, "DEL"), conf)
+	require.NoError(t, w.c.Check(t.Context(), mine))
+	require.NoError(t, w.c.Teardown(t.Context(), mine))
+}
+
+func TestGC(t *testing.T) {
+	w := newWorld(t, configurator.EngineNative)
+	conf := ours("1.1.0", `"delegate":"br"`)
+	for _, id := range []string{"a", "b", "c"} {
+		w.serve(w.env("ADD", id), conf)
+	}
+	other := strings.Replace(conf, `"net"`, `"other"`, 1)
+	w.serve(w.env("ADD", "d"), other)
+	gc := func(valid string) string {
+		return ours("1.1.0", `"delegate":"br","cni.dev/attachments":[],"cni.dev/valid-attachments":`+valid)
+	}
+	w.serve(cniwire.Env{Command: "GC"}, gc(`[{"containerID":"a","ifname":"eth0"},{"containerID":"b","ifname":"eth1"},{"containerID":"gone","ifname":"eth0"}]`))
+	require.Equal(t, []string{"a.eth0", "d.eth0"}, w.records())
+	for text, conf := range map[string]string{
+		`"cni.dev/valid-attachments" is missing`: conf, "lacks containerID or ifname": gc(`[{"containerID":"a"}]`),
+		"containerId": gc(`[{"containerId":"a","ifname":"eth0"}]`), "must be an array": gc(`{}`),
+	} {
+		e := w.refuse(cniwire.Env{Command: "GC"}, conf)
+		require.Equal(t, uint(7), e.Code)
+		require.Contains(t, e.Msg, text)
+	}
+	require.Equal(t, []string{"a.eth0", "d.eth0"}, w.records())
+	w.serve(cniwire.Env{Command: "GC"}, gc(`null`))
+	require.Equal(t, []string{"d.eth0"}, w.records())
+	w.serve(w.env("DEL", "d"), other)
+}
+
+func TestStatus(t *testing.T) {
+	w := newWorld(t, configurator.EngineNative)
+	status := cniwire.Env{Command: "STATUS"}
+	conf := ours("1.1.0", `"delegate":"br"`)
+	w.serve(status, conf)
+	w.ready = types.NewError(51, "limited", "some")
+	require.Equal(t, &cniwire.Error{CNIVersion: "1.1.0", Code: 51, Msg: "limited", Details: "some"}, w.refuse(status, conf))
+	w.ready = errors.New("no directory")
+	require.Equal(t, &cniwire.Error{CNIVersion: "1.1.0", Code: 50, Msg: "the network is not ready", Details: "no directory"}, w.refuse(status, conf))
+	w.notReady = errors.New("no file")
+	require.Equal(t, &cniwire.Error{CNIVersion: "1.1.0", Code: 50, Msg: "the network is not ready", Details: "no file"}, w.refuse(status, conf))
+	add := w.env("ADD", "c1")
+	require.Equal(t, &cniwire.Error{CNIVersion: "1.1.0", Code: 11, Msg: "the network is not ready: no file"}, w.refuse(add, conf))
+	require.Empty(t, w.records())
+	w.serve(as(add, "DEL"), conf)
+}
+
+// TestNobodyTakesTheResult: the runtime went away at the last moment. What it had
+// already stays.
+func TestNobodyTakesTheResult(t *testing.T) {
+	w := newWorld(t, configurator.EngineNative)
+	ctx, cancel := context.WithCancel(t.Context())
+	w.options.Backend = func() Backend { return &leaving{w.c, cancel} }
+	conf := json.RawMessage(ours("1.0.0", `"delegate":"br"`))
+	add := w.env("ADD", "c1")
+	response := w.Serve(ctx, cniwire.Request{Env: add, Config: conf})
+	require.Equal(t, uint(11), response.Error.Code)
+	require.Empty(t, w.records())
+
+	w.options.Backend = func() Backend { return w.c }
+	w.serve(add, string(conf))
+	ctx, cancel = context.WithCancel(t.Context())
+	w.options.Backend = func() Backend { return &leaving{w.c, cancel} }
+	response = w.Serve(ctx, cniwire.Request{Env: add, Config: conf})
+	require.Equal(t, uint(11), response.Error.Code)
+	require.Equal(t, []string{"c1.eth0"}, w.records())
+	w.options.Backend = func() Backend { return w.c }
+	w.serve(as(add, "DEL"), string(conf))
+}
+
+// leaving is a backend whose caller goes away when the work is done.
+type leaving struct {
+	Backend
+	leave func()
+}
+
+func (l *leaving) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
+	defer l.leave()
+	return l.Backend.Setup(ctx, a)
+}

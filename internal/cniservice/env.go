@@ -1,0 +1,83 @@
+package cniservice
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/utils"
+
+	"github.com/allocnet/allocnet/internal/cniwire"
+)
+
+// commands are those that are not VERSION, with the variables that each requires.
+var commands = map[string][]string{
+	cniwire.Add:    {containerID, netns, ifName},
+	cniwire.Check:  {containerID, netns, ifName},
+	cniwire.Del:    {containerID, ifName},
+	cniwire.GC:     nil,
+	cniwire.Status: nil,
+}
+
+const (
+	containerID = "CNI_CONTAINERID"
+	netns       = "CNI_NETNS"
+	ifName      = "CNI_IFNAME"
+)
+
+// maxContainerID is what the configurator allows.
+const maxContainerID = 128
+
+func badEnv(format string, args ...any) error {
+	return &cniwire.Error{Code: cniwire.CodeInvalidEnvironment, Msg: fmt.Sprintf(format, args...)}
+}
+
+// checkEnv finds what is wrong with the environment of a command.
+func checkEnv(e cniwire.Env) error {
+	required, known := commands[e.Command]
+	if !known {
+		return badEnv("unknown CNI_COMMAND %.32q", e.Command)
+	}
+	var missing []string
+	for _, v := range required {
+		if map[string]string{containerID: e.ContainerID, netns: e.Netns, ifName: e.IfName}[v] == "" {
+			missing = append(missing, v)
+		}
+	}
+	if len(missing) > 0 {
+		return badEnv("%s requires %s", e.Command, strings.Join(missing, ", "))
+	}
+	if slices.Contains(required, containerID) {
+		if err := utils.ValidateContainerID(e.ContainerID); err != nil {
+			return err
+		}
+		if len(e.ContainerID) > maxContainerID {
+			return badEnv("%s has more than %d characters", containerID, maxContainerID)
+		}
+		if err := utils.ValidateInterfaceName(e.IfName); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(required, netns) && !filepath.IsAbs(e.Netns) {
+		return badEnv("%s %.128q is not an absolute path", netns, e.Netns)
+	}
+	return nil
+}
+
+// readArgs reads CNI_ARGS: pairs of key and value, separated by semicolons. Of a
+// key that is there twice the last value counts.
+func readArgs(text string) (map[string]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	args := map[string]string{}
+	for pair := range strings.SplitSeq(text, ";") {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || key == "" {
+			return nil, badEnv("CNI_ARGS: %.64q is not of the form KEY=VALUE", pair)
+		}
+		args[key] = value
+	}
+	return args, nil
+}

@@ -1,0 +1,57 @@
+package cniservice
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/utils"
+)
+
+// maxID is what the configurator allows.
+const maxID = 128
+
+// idOf is the ID of the allocation that an attachment is: CONTAINER.INTERFACE. Where
+// that would be too long, could be read in two ways, or holds what no ID may, it is the
+// beginning of the container's ID and a hash. That is longer behind its last dot than
+// any interface's name, so that neither form is the other of another attachment.
+func idOf(container, ifName string) string {
+	id := container + "." + ifName
+	if len(id) <= maxID && !strings.Contains(ifName, ".") && utils.ValidateContainerID(id) == nil {
+		return id
+	}
+	const shown = 32
+	sum := sha256.Sum256([]byte(container + "/" + ifName))
+	return container[:min(len(container), shown)] + "-" + hex.EncodeToString(sum[:16])
+}
+
+// scopeOf is the scope of the allocations of a runtime's network.
+func scopeOf(network string) string { return "cni/" + network }
+
+// own reports whether the call's attachment has a record. The error is errForeign
+// where somebody else has an allocation under its ID. A record that cannot be read is
+// for the backend to judge.
+func (c *call) own() (known bool, err error) {
+	r, err := c.backend.Get(c.id())
+	switch {
+	case err != nil:
+		return false, nil
+	case r.Scope != scopeOf(c.head.Name):
+		return false, fmt.Errorf("%w: %q is %s", errForeign, r.ID, describe(r.Scope))
+	}
+	return true, nil
+}
+
+// errForeign: the allocation is of another network, or not a runtime's.
+var errForeign = errors.New("the container's interface belongs to somebody else")
+
+func describe(scope string) string {
+	if network, ok := strings.CutPrefix(scope, scopeOf("")); ok {
+		return fmt.Sprintf("an attachment to network %q", network)
+	}
+	return "an allocation that was not made through CNI"
+}
+
+func (c *call) id() string { return idOf(c.env.ContainerID, c.env.IfName) }

@@ -1,0 +1,175 @@
+package manager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/allocnet/allocnet/internal/conflist"
+)
+
+// Manager keeps the own file in step with the directory while it runs. All its
+// methods but Run are safe for concurrent use, and cost nothing.
+type Manager struct {
+	o   Options
+	dir *conflist.Dir
+	own ownFile
+
+	begun   bool              // the readiness file was there once
+	inForce *conflist.Network // the primary network as last seen
+	since   time.Time         // when inForce was first seen
+	want    []byte            // what the own file has to hold; nil until known
+
+	mu       sync.Mutex
+	state    State
+	networks []*conflist.Network
+
+	// What tests replace.
+	now   func() time.Time
+	timer func(time.Duration) (<-chan time.Time, func() bool)
+	watch func() (*fsnotify.Watcher, error)
+}
+
+// State is what was true at the last look.
+func (m *Manager) State() State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state
+}
+
+// Ready returns nil if a new allocation can be expected to get the primary
+// network, else the reason, as State has it.
+func (m *Manager) Ready() error { return m.State().NotReady }
+
+// Networks returns the networks in force at the last look, by file name, the
+// embedded one last: each as last read well, until its file is removed. Nobody may
+// change them.
+func (m *Manager) Networks() []*conflist.Network {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.networks
+}
+
+// Conflist returns the complete configuration of one of Networks, for an
+// allocation to bring along; ok is false if none has that name. Nobody may change
+// it.
+func (m *Manager) Conflist(name string) (raw json.RawMessage, ok bool) {
+	for _, n := range m.Networks() {
+		if n.Name == name {
+			return n.Bytes, true
+		}
+	}
+	return nil, false
+}
+
+// Run follows the directory until ctx ends, which is no error. The own file stays
+// as it is then. It may run again, but not twice at once.
+func (m *Manager) Run(ctx context.Context) error {
+	w := newWatch(m.watch, m.own.isTemp)
+	defer w.close()
+	m.own.removeTemps()
+	for ctx.Err() == nil {
+		m.look(w)
+		m.wait(ctx, w.changed)
+	}
+	return nil
+}
+
+// look brings everything up to date. Watches come first: what changes while the
+// files are read is seen next time.
+func (m *Manager) look(w *watch) {
+	watching := w.follow(m.o)
+	missing := m.readinessFile()
+	if missing == nil {
+		m.begun = true
+	}
+	if !m.begun {
+		m.publish(m.newState(nil, watching, missing), nil)
+		return
+	}
+	networks, broken, err := m.read()
+	if err == nil {
+		err = m.choose(networks)
+	}
+	m.publish(m.newState(broken, watching, missing, err, m.keep()), networks)
+}
+
+// maxTries bounds how often our file may be edited while the others are read.
+const maxTries = 5
+
+// read returns what the directory holds beside our own file. An edit of that file
+// has to be undone first: with the primary's name in it, it would stand in for the
+// primary. The error is that it could not be, and nothing is known.
+func (m *Manager) read() (networks []*conflist.Network, broken []*conflist.FileError, err error) {
+	own := func(n *conflist.Network) bool { return n.File == m.own.path }
+	for range maxTries {
+		_ = m.keep()
+		networks, broken = m.dir.Networks()
+		if !slices.ContainsFunc(networks, own) {
+			return networks, broken, nil
+		}
+	}
+	return m.Networks(), broken, fmt.Errorf("own file %q holds a network of somebody else: remove it, or let the own file have another name", m.own.path)
+}
+
+// readinessFile returns why the network is not ready by that file.
+func (m *Manager) readinessFile() error {
+	if m.o.ReadinessFile == "" {
+		return nil
+	}
+	if _, err := os.Stat(m.o.ReadinessFile); err != nil {
+		return fmt.Errorf("readiness file: %w: whoever provides the network has to create it", err)
+	}
+	return nil
+}
+
+// choose finds the primary network and with it what the own file has to hold. Its
+// error is that there is no primary network.
+func (m *Manager) choose(networks []*conflist.Network) error {
+	i := slices.IndexFunc(networks, func(n *conflist.Network) bool {
+		return m.o.Primary == n.Name || m.o.Primary == "" && n.File != ""
+	})
+	if i < 0 {
+		return m.absent()
+	}
+	n := networks[i]
+	if m.inForce != nil && m.inForce.File == n.File && string(m.inForce.Bytes) == string(n.Bytes) {
+		return nil
+	}
+	data, err := m.conflist(n)
+	if err != nil {
+		return err
+	}
+	m.inForce, m.since, m.want = n, m.now(), data
+	return nil
+}
+
+func (m *Manager) absent() error {
+	_, err := m.dir.Lookup(m.o.Primary)
+	if err == nil {
+		return errors.New("the primary network has just appeared: try again")
+	}
+	if m.inForce != nil {
+		return fmt.Errorf("primary network %q is gone: put it back: %w", m.inForce.Name, err)
+	}
+	return fmt.Errorf("no primary network: %w", err)
+}
+
+// keep sees to it that the own file holds what it has to.
+func (m *Manager) keep() error {
+	if m.want == nil {
+		return nil
+	}
+	written, err := m.own.keep(m.want)
+	if written {
+		m.o.Logger.Info("wrote network configuration", "file", m.own.path, "delegate", m.inForce.Name)
+	}
+	return err
+}

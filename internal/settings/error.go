@@ -1,0 +1,38 @@
+package settings
+
+import "fmt"
+
+// Error is one thing that is wrong with the settings: where it is, and what to
+// do about it.
+type Error struct {
+	Origin  string `json:"origin"`         // the file, or the variable or flag by its name
+	Line    int    `json:"line,omitempty"` // in the file
+	Key     string `json:"key,omitempty"`
+	Problem string `json:"problem"`
+}
+
+func (e *Error) Error() string {
+	where := e.Origin
+	if e.Line > 0 {
+		where += fmt.Sprintf(":%d", e.Line)
+	}
+	if e.Key != "" {
+		where += ": " + e.Key
+	}
+	return where + ": " + e.Problem
+}
+
+// Errors returns all things that are wrong, of an error of Load.
+func Errors(err error) []*Error {
+	switch e := err.(type) {
+	case *Error:
+		return []*Error{e}
+	case interface{ Unwrap() []error }:
+		var all []*Error
+		for _, one := range e.Unwrap() {
+			all = append(all, Errors(one)...)
+		}
+		return all
+	}
+	return nil
+}

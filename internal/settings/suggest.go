@@ -1,0 +1,47 @@
+package settings
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/agext/levenshtein"
+)
+
+// known says what there is in a block, "" for the top level, in place of a name
+// that is not there.
+func known(block, name string) string {
+	for i := range table {
+		if s := &table[i]; s.name == name && s.block != block {
+			if s.block == "" {
+				return fmt.Sprintf("%q belongs outside of all blocks", name)
+			}
+			return fmt.Sprintf("%q belongs into the block %s", name, s.block)
+		}
+	}
+	var here []string
+	for i := range table {
+		switch s := &table[i]; {
+		case s.block == block:
+			here = append(here, s.name)
+		case block == "" && !slices.Contains(here, s.block):
+			here = append(here, s.block)
+		}
+	}
+	if near := nearest(name, here); near != "" {
+		return fmt.Sprintf("did you mean %q?", near)
+	}
+	return "remove it, or write one of " + strings.Join(here, ", ")
+}
+
+// nearest is the one that name may be a slip of, or "".
+func nearest(name string, these []string) string {
+	const slips = 2
+	best, least := "", slips+1
+	for _, t := range these {
+		if d := levenshtein.Distance(strings.ToLower(name), strings.ToLower(t), nil); d < least {
+			best, least = t, d
+		}
+	}
+	return best
+}

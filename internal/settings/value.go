@@ -1,0 +1,231 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// kind is what a value is written as in the file.
+type kind string
+
+const (
+	text    kind = `text in quotes`
+	number  kind = `a whole number without quotes`
+	boolean kind = `true or false`
+	texts   kind = `a list of texts in quotes`
+)
+
+// value is a place in Settings that is read and written as text.
+type value interface {
+	// set takes one text, but for a list.
+	set(texts []string) error
+	// get is the reverse of set.
+	get() []string
+	kind() kind
+	// split takes apart what a flag or variable has.
+	split(text string) []string
+}
+
+// parser reads one text; its error goes on from "...": and says what to write.
+type parser[T any] func(text string) (T, error)
+
+type scalar[T any] struct {
+	to     *T
+	parse  parser[T]
+	format func(T) string
+	is     kind
+}
+
+func (v scalar[T]) set(texts []string) error {
+	if len(texts) != 1 {
+		return errors.New("give one value")
+	}
+	got, err := v.parse(texts[0])
+	if err != nil {
+		return fmt.Errorf("%q %w", texts[0], err)
+	}
+	*v.to = got
+	return nil
+}
+
+func (v scalar[T]) get() []string           { return []string{v.format(*v.to)} }
+func (v scalar[T]) kind() kind              { return v.is }
+func (v scalar[T]) split(s string) []string { return []string{s} }
+
+type list[T any] struct {
+	to        *[]T
+	parse     parser[T]
+	format    func(T) string
+	separator string
+	check     func([]T) error // of the whole
+}
+
+func (v list[T]) set(texts []string) error {
+	var got []T
+	var errs []error
+	for _, t := range texts {
+		one, err := v.parse(t)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%q %w", t, err))
+		}
+		got = append(got, one)
+	}
+	if len(errs) == 0 {
+		errs = append(errs, v.check(got))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	*v.to = got
+	return nil
+}
+
+func (v list[T]) get() []string {
+	got := []string{}
+	for _, one := range *v.to {
+		got = append(got, v.format(one))
+	}
+	return got
+}
+
+func (v list[T]) kind() kind { return texts }
+
+func (v list[T]) split(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(s, v.separator)
+}
+
+func textOf[T ~string](to *T, parse parser[T]) value {
+	return scalar[T]{to, parse, func(t T) string { return string(t) }, text}
+}
+
+func listOf(to *[]string, parse parser[string], separator string) value {
+	return list[string]{to, parse, func(t string) string { return t }, separator, unlike}
+}
+
+func boolOf(to *bool) value {
+	parse := func(t string) (bool, error) {
+		b, err := strconv.ParseBool(t)
+		if err != nil {
+			return false, errors.New("is neither true nor false")
+		}
+		return b, nil
+	}
+	return scalar[bool]{to, parse, strconv.FormatBool, boolean}
+}
+
+func intOf(to *int, least, most int) value {
+	parse := func(t string) (int, error) {
+		n, err := strconv.Atoi(t)
+		if err != nil || n < least || n > most {
+			return 0, fmt.Errorf("is not a whole number from %d to %d", least, most)
+		}
+		return n, nil
+	}
+	return scalar[int]{to, parse, strconv.Itoa, number}
+}
+
+// maxDuration keeps sums of durations from overflowing.
+const maxDuration = 1000 * time.Hour
+
+func durationOf(to *time.Duration, least time.Duration) value {
+	parse := func(t string) (time.Duration, error) {
+		d, err := time.ParseDuration(t)
+		switch {
+		case err != nil:
+			return 0, errors.New(`is not a duration: write it with its unit, such as "5s" or "1m30s"`)
+		case d < least:
+			return 0, errors.New("is too short")
+		case d > maxDuration:
+			return 0, fmt.Errorf("is too long: at most %s", formatDuration(maxDuration))
+		}
+		return d, nil
+	}
+	return scalar[time.Duration]{to, parse, formatDuration, text}
+}
+
+// formatDuration is 1m for what Go calls 1m0s.
+func formatDuration(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+var sizeUnits = []struct {
+	name  string
+	bytes int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"B", 1}}
+
+func sizeOf(to *int64, least, most int64) value {
+	parse := func(t string) (int64, error) {
+		for _, u := range sizeUnits {
+			digits, found := strings.CutSuffix(t, u.name)
+			if !found {
+				continue
+			}
+			n, err := strconv.ParseInt(digits, 10, 64)
+			if err != nil || n < 0 || n > most/u.bytes || n*u.bytes < least {
+				break
+			}
+			return n * u.bytes, nil
+		}
+		return 0, fmt.Errorf(`is not a size from %s to %s: write it with its unit, such as "512KiB" or "1MiB"`, formatSize(least), formatSize(most))
+	}
+	return scalar[int64]{to, parse, formatSize, text}
+}
+
+func formatSize(n int64) string {
+	for _, u := range sizeUnits {
+		if n >= u.bytes && n%u.bytes == 0 {
+			return strconv.FormatInt(n/u.bytes, 10) + u.name
+		}
+	}
+	return "0B"
+}
+
+func modeOf(to *fs.FileMode) value {
+	parse := func(t string) (fs.FileMode, error) {
+		n, err := strconv.ParseUint(t, 8, 32)
+		if err != nil || n > 0o777 {
+			return 0, errors.New(`are not octal permissions: write for example "0660"`)
+		}
+		return fs.FileMode(n), nil
+	}
+	return scalar[fs.FileMode]{to, parse, func(m fs.FileMode) string { return fmt.Sprintf("%04o", m) }, text}
+}
+
+func levelOf(to *hclog.Level) value {
+	parse := func(t string) (hclog.Level, error) {
+		l := hclog.LevelFromString(t)
+		if l == hclog.NoLevel {
+			return l, errors.New("is not a level: write trace, debug, info, warn, error or off")
+		}
+		return l, nil
+	}
+	return scalar[hclog.Level]{to, parse, hclog.Level.String, text}
+}
+
+func prefixesOf(to *[]netip.Prefix) value {
+	parse := func(t string) (netip.Prefix, error) {
+		p, err := netip.ParsePrefix(t)
+		if err != nil {
+			return p, errors.New(`is not a subnet: write for example "10.202.0.0/16"`)
+		}
+		return p, nil
+	}
+	return list[netip.Prefix]{to, parse, netip.Prefix.String, ",", subnets}
+}
