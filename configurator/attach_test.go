@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -343,7 +344,8 @@ func TestFirstAddOfANetworkGoesAlone(t *testing.T) {
 // rolled back, for nobody could take it away later as it was made.
 func TestFullBetweenIntentAndResult(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Retry.Attempts = 1 })
-	w.network("net", "1.0.0", adds())
+	// The result does not fit into the page that the intent has begun.
+	w.file("net.conflist", w.conflist("net", "1.0.0", map[string]any{"comment": strings.Repeat("x", 2000)}, adds()))
 	state := "/run/full-between"
 	require.NoError(t, os.MkdirAll(state, 0o700))
 	require.NoError(t, unix.Mount("tmpfs", state, "tmpfs", 0, "size=64k"))

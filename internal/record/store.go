@@ -80,7 +80,7 @@ func (s *Store) Get(id string) (*Record, error) {
 
 func decode(data []byte) (*Record, error) {
 	var r Record
-	if err := json.Unmarshal(data, &r); err != nil {
+	if err := json.Unmarshal(lastLine(data), &r); err != nil {
 		return nil, err
 	}
 	if r.Version > Version {
@@ -105,16 +105,26 @@ func (s *Store) Put(r *Record) error {
 			return err
 		}
 	}
-	return s.Update(r)
+	return s.replace(r)
 }
 
-// Update writes a record whole whose claims are those of the one that it takes
-// the place of.
+// Update writes a record whose claims are those of the one that it takes the place
+// of. It is added to what is there, as another line: less work than a file of its
+// own, and until the line is complete the one before it counts. Put begins anew.
 func (s *Store) Update(r *Record) error {
-	r.Version = Version
+	line, err := encode(r)
+	// An empty line ends what a crash may have left of another one.
+	if err == nil && appendFile(s.file(r.ID), append([]byte{'\n'}, line...)) == nil {
+		return nil
+	}
+	return s.replace(r)
+}
+
+// replace writes a record whole.
+func (s *Store) replace(r *Record) error {
 	data, err := encode(r)
 	if err != nil {
-		return fmt.Errorf("encode record of allocation %q: %w", r.ID, err)
+		return err
 	}
 	err = replaceFile(s.file(r.ID), s.draft(r.ID), data)
 	if errors.Is(err, fs.ErrNotExist) { // somebody swept the state directory
@@ -128,12 +138,27 @@ func (s *Store) Update(r *Record) error {
 	return nil
 }
 
+// encode makes the line of a record.
 func encode(r *Record) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
+	r.Version = Version
+	b := bytes.NewBuffer(make([]byte, 0, 4<<10)) // as much as most records have
+	e := json.NewEncoder(b)
 	e.SetEscapeHTML(false)
-	err := e.Encode(r)
-	return b.Bytes(), err
+	if err := e.Encode(r); err != nil {
+		return nil, fmt.Errorf("encode record of allocation %q: %w", r.ID, err)
+	}
+	return b.Bytes(), nil
+}
+
+// lastLine is the last line that was written to its end; a file without one is
+// taken as it is. Empty lines are none.
+func lastLine(data []byte) []byte {
+	end := bytes.LastIndexByte(data, '\n')
+	if end < 0 {
+		return data
+	}
+	data = bytes.TrimRight(data[:end], "\n")
+	return data[bytes.LastIndexByte(data, '\n')+1:]
 }
 
 // Delete removes a record and gives back what it claims; none is no error. What an
@@ -159,7 +184,7 @@ func (s *Store) claimed(id string) []claim {
 		Ports []portmap.Mapping
 	}
 	data, err := readFile(s.file(id))
-	if err != nil || json.Unmarshal(data, &r) != nil {
+	if err != nil || json.Unmarshal(lastLine(data), &r) != nil {
 		return nil
 	}
 	return claimsOf(r.Netns, r.Ports)

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -79,6 +80,39 @@ func TestCorruptRecords(t *testing.T) {
 			require.Equal(t, []string{"good", "x"}, ids)
 		})
 	}
+}
+
+// TestUpdate: what came of an ADD is a line behind what was intended, and counts
+// from when it is complete.
+func TestUpdate(t *testing.T) {
+	s := open(t)
+	intent, result := sample("one"), sample("one")
+	intent.Phase = Adding
+	require.NoError(t, s.Put(intent))
+	before, err := os.ReadFile(s.file("one"))
+	require.NoError(t, err)
+	require.NoError(t, s.Update(result))
+	after, err := os.ReadFile(s.file("one"))
+	require.NoError(t, err)
+	require.True(t, bytes.HasPrefix(after, before), "nothing that counts is overwritten")
+
+	for n := len(before); n < len(after); n++ {
+		require.NoError(t, os.WriteFile(s.file("one"), after[:n], 0o600))
+		got, err := s.Get("one")
+		require.NoError(t, err)
+		require.Equal(t, intent, got, "after %d bytes", n)
+		require.Equal(t, claimsOf(intent.Netns, intent.Ports), s.claimed("one"))
+		require.NoError(t, s.Update(result))
+		got, err = s.Get("one")
+		require.NoError(t, err)
+		require.Equal(t, result, got, "behind what was left of another line")
+	}
+
+	require.NoError(t, s.Delete("one"))
+	require.NoError(t, s.Update(result), "somebody swept the state directory")
+	got, err := s.Get("one")
+	require.NoError(t, err)
+	require.Equal(t, result, got)
 }
 
 func TestNewerRecord(t *testing.T) {
