@@ -88,6 +88,11 @@ func TestCreateVeth(t *testing.T) {
 	index, err := s.Index("eth0")
 	require.NoError(t, err)
 	require.Equal(t, peer.Attrs().Index, index)
+	for name, want := range map[string]bool{"eth0": true, "lo": true, "eth1": false} {
+		has, err := s.Has(name)
+		require.NoError(t, err)
+		require.Equal(t, want, has, name)
+	}
 	require.NoError(t, s.SetUp(index))
 	require.Eventually(t, func() bool {
 		up, err := h.IsOperational(v.Name)
@@ -112,6 +117,39 @@ func TestCreateVeth(t *testing.T) {
 
 // TestSmallMTU: below the least of IPv6, a link has none, and nothing can be asked
 // about it.
+// TestBridge: what is read of a bridge is what netlink reads.
+func TestBridge(t *testing.T) {
+	h := open(t)
+	_, err := h.Bridge("br-none")
+	require.True(t, kernel.IsNotFound(err), err)
+	_, err = h.Bridge("lo")
+	require.ErrorIs(t, err, kernel.ErrNotBridge)
+	require.EqualError(t, err, `"lo" already exists but is not a bridge`)
+
+	addBridge(t, h, "br0")
+	for _, change := range []func(netlink.Link) error{
+		func(netlink.Link) error { return nil },
+		h.LinkSetDown,
+		h.SetPromiscOn,
+		func(l netlink.Link) error { return h.LinkSetMTU(l, 1400) },
+	} {
+		link, err := h.LinkByName("br0")
+		require.NoError(t, err)
+		require.NoError(t, change(link))
+		link, err = h.LinkByName("br0")
+		require.NoError(t, err)
+		want := link.Attrs()
+		br, err := h.Bridge("br0")
+		require.NoError(t, err)
+		require.Equal(t, want.Index, br.Index)
+		require.Equal(t, want.Name, br.Name)
+		require.Equal(t, want.HardwareAddr, br.HardwareAddr)
+		require.Equal(t, want.MTU, br.MTU)
+		require.Equal(t, want.RawFlags, br.RawFlags)
+		require.Equal(t, want.Flags&net.FlagUp, br.Flags&net.FlagUp)
+	}
+}
+
 func TestSmallMTU(t *testing.T) {
 	h := open(t)
 	v := veth("a")

@@ -107,6 +107,15 @@ func (c *Common) CNIArgs(v any) error {
 	return decodePart("args.cni", args.CNI, v)
 }
 
+// LoadArgs reads CNI_ARGS into v as types.LoadArgs does, which takes its time where
+// there is nothing for v.
+func LoadArgs(args string, v any) error {
+	if args == "" || args == "IgnoreUnknown=true" {
+		return nil
+	}
+	return types.LoadArgs(args, v)
+}
+
 func decodePart(name string, data json.RawMessage, v any) error {
 	if len(data) == 0 {
 		return nil

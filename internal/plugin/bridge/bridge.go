@@ -70,16 +70,12 @@ func (a *addition) steps() []plugin.Step {
 // ensureBridge finds the bridge or makes it, with a MAC of its own.
 func (a *addition) ensureBridge(context.Context) error {
 	host := a.call.Host.Kernel
-	link, err := host.Link(a.Bridge)
+	br, err := host.Bridge(a.Bridge)
 	if kernel.IsNotFound(err) {
-		link, err = a.createBridge(host)
+		br, err = a.createBridge(host)
 	}
 	if err != nil {
-		return fmt.Errorf("bridge %q: %w", a.Bridge, err)
-	}
-	br, ok := link.(*netlink.Bridge)
-	if !ok {
-		return fmt.Errorf("%q already exists but is not a bridge", a.Bridge)
+		return err
 	}
 	if a.PromiscMode && br.RawFlags&unix.IFF_PROMISC == 0 {
 		if err := host.SetPromiscOn(br); err != nil {
@@ -96,11 +92,11 @@ func (a *addition) ensureBridge(context.Context) error {
 	return nil
 }
 
-func (a *addition) createBridge(host *kernel.Host) (netlink.Link, error) {
+func (a *addition) createBridge(host *kernel.Host) (*netlink.Bridge, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = a.Bridge, a.MTU, kernel.RandomMAC()
 	if err := host.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, err
+		return nil, fmt.Errorf("bridge %q: %w", a.Bridge, err)
 	}
 	a.call.Host.Lately.Forget() // what was seen on one of that name
 	// Its routes are the host's own business, and nobody else has its address: to
@@ -108,7 +104,7 @@ func (a *addition) createBridge(host *kernel.Host) (netlink.Link, error) {
 	// thing.
 	_ = kernel.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_ra", "0")
 	_ = kernel.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_dad", "0")
-	return host.LinkByName(a.Bridge)
+	return host.Bridge(a.Bridge)
 }
 
 func (a *addition) allocate(ctx context.Context) error {
@@ -185,17 +181,19 @@ func (a *addition) awaitPort(ctx context.Context) error {
 	if a.DisableContainerInterface {
 		return nil
 	}
+	if up, err := a.call.Host.Kernel.IsOperational(a.veth.Name); err != nil || up {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, portTime)
 	defer cancel()
 	for {
-		up, err := a.call.Host.Kernel.IsOperational(a.veth.Name)
-		if err != nil || up {
-			return err
-		}
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("wait for bridge port %q to come up: %w", a.veth.Name, ctx.Err())
 		case <-time.After(portPoll):
+		}
+		if up, err := a.call.Host.Kernel.IsOperational(a.veth.Name); err != nil || up {
+			return err
 		}
 	}
 }
