@@ -108,8 +108,8 @@ const answerSize = 32 << 10
 var answerBuffers = sync.Pool{New: func() any { return new([answerSize]byte) }}
 
 // exchange sends requests in one system call, and hands over the answers with the
-// index of their request. The kernel works through all of them, also after one
-// that fails.
+// index of their request: one for each, and before it what NLM_F_ECHO asks for. The
+// kernel works through all of them, also after one that fails.
 func (c *conn) exchange(requests []*nl.NetlinkRequest, each func(i int, payload []byte, errno unix.Errno)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,10 +141,13 @@ func (c *conn) exchange(requests []*nl.NetlinkRequest, each func(i int, payload 
 			if i < 0 || i >= len(requests) { // an answer to an earlier request
 				return
 			}
-			left--
 			if h.kind == unix.NLMSG_ERROR {
+				left--
 				each(i, nil, unix.Errno(-int32(binary.NativeEndian.Uint32(payload))))
 				return
+			}
+			if requests[i].Flags&unix.NLM_F_ACK == 0 { // else there is more to come
+				left--
 			}
 			each(i, payload, 0)
 		}); err != nil {

@@ -88,12 +88,18 @@ func TestCreateVeth(t *testing.T) {
 	index, err := s.Index("eth0")
 	require.NoError(t, err)
 	require.Equal(t, peer.Attrs().Index, index)
+	require.Equal(t, []int{attrs.Index, index}, []int{v.Index, v.PeerIndex})
+	v.Index, v.PeerIndex = 0, 0
+	require.NoError(t, v.Find(h, s), "where the kernel did not tell")
+	require.Equal(t, []int{attrs.Index, index}, []int{v.Index, v.PeerIndex})
 	for name, want := range map[string]bool{"eth0": true, "lo": true, "eth1": false} {
 		has, err := s.Has(name)
 		require.NoError(t, err)
 		require.Equal(t, want, has, name)
 	}
 	require.NoError(t, s.SetUp(index))
+	require.Equal(t, "1", sysctl(t, s, "net/ipv4/conf/eth0/arp_notify"))
+	require.Equal(t, "0", sysctl(t, s, "net/ipv4/conf/eth0/arp_accept"))
 	require.Eventually(t, func() bool {
 		up, err := h.IsOperational(v.Name)
 		return err == nil && up
@@ -117,6 +123,32 @@ func TestCreateVeth(t *testing.T) {
 
 // TestSmallMTU: below the least of IPv6, a link has none, and nothing can be asked
 // about it.
+// sysctl reads one of the sandbox.
+func sysctl(t *testing.T, s *kernel.Sandbox, path string) string {
+	t.Helper()
+	var value []byte
+	require.NoError(t, s.Do(func() (err error) {
+		value, err = os.ReadFile("/proc/sys/" + path)
+		return err
+	}))
+	return strings.TrimSpace(string(value))
+}
+
+func TestRouteLoopback(t *testing.T) {
+	h := open(t)
+	require.True(t, kernel.IsNotFound(h.RouteLoopback("br-none")))
+	addBridge(t, h, "br0")
+	for range 2 {
+		require.NoError(t, h.RouteLoopback("br0"))
+		value, err := os.ReadFile("/proc/sys/net/ipv4/conf/br0/route_localnet")
+		require.NoError(t, err)
+		require.Equal(t, "1\n", string(value))
+	}
+	link, err := h.LinkByName("br0")
+	require.NoError(t, err)
+	require.NotZero(t, link.Attrs().Flags&net.FlagUp, "nothing else is changed")
+}
+
 // TestBridge: what is read of a bridge is what netlink reads.
 func TestBridge(t *testing.T) {
 	h := open(t)

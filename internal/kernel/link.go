@@ -147,23 +147,44 @@ func (h *Host) IsOperational(name string) (up bool, err error) {
 	return up, nil
 }
 
-// SetUp brings a link up. An Ethernet link announces its IPv4 addresses to its
-// neighbours (arp_notify), who may remember another MAC. Loopback has no neighbours.
+// SetUp brings a link up. From then on an Ethernet link that gets another MAC, or
+// goes down and up, announces its IPv4 addresses to its neighbours (arp_notify).
+// Loopback has none.
 func (b *Batch) SetUp(index int) {
-	const (
-		inetConf  = 1  // IFLA_INET_CONF of linux/if_link.h
-		arpNotify = 21 // IPV4_DEVCONF_ARP_NOTIFY of linux/ip.h
-	)
 	r := request(unix.RTM_NEWLINK, 0)
 	r.AddData(upMessage(index))
-	b.add("bring up link", r)
-	if index == Loopback {
-		return
+	if index != Loopback {
+		r.AddData(inet(arpNotify))
 	}
+	b.add("bring up link", r)
+}
+
+// RouteLoopback lets a link of the host carry packets of 127.0.0.0/8
+// (route_localnet). IsNotFound tells that there is no such link. To open the sysctl
+// instead takes longer than to make it so, and the link's deletion waits for that.
+func (h *Host) RouteLoopback(name string) error {
+	r := request(unix.RTM_NEWLINK, 0)
+	r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	r.AddData(inet(routeLocalnet))
+	if err := do(&h.conns, r); err != nil {
+		return fmt.Errorf("set route_localnet of link %q: %w", name, err)
+	}
+	return nil
+}
+
+// IPV4_DEVCONF_ARP_NOTIFY and IPV4_DEVCONF_ROUTE_LOCALNET of linux/ip.h.
+const (
+	arpNotify     = 22
+	routeLocalnet = 26
+)
+
+// inet is the attribute that sets one IPv4 sysctl of a link to 1.
+func inet(sysctl int) *nl.RtAttr {
+	const inetConf = 1 // IFLA_INET_CONF of linux/if_link.h
 	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-	conf := spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil)
-	conf.AddRtAttr(arpNotify, nl.Uint32Attr(1))
-	r.AddData(spec)
+	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(sysctl, nl.Uint32Attr(1))
+	return spec
 }
 
 // SetUp brings a link of the sandbox up: see Batch.SetUp.

@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -28,6 +29,9 @@ type Veth struct {
 	// NoLinkLocal spares the host's end an IPv6 link-local address, which nobody
 	// uses, and the search for another owner of it.
 	NoLinkLocal bool
+
+	// Index and PeerIndex are those of the ends, once they are made.
+	Index, PeerIndex int
 }
 
 // ErrBridgeFull: a bridge has its 1023 ports (BR_MAX_PORTS of the kernel).
@@ -41,12 +45,13 @@ func (h *Host) CreateVeth(v *Veth, to *Sandbox) error {
 	if err := h.Limits(); err != nil {
 		return err
 	}
-	var created, described error
+	var created, described unix.Errno
 	err := to.With(func(fd int) error {
 		requests := []*nl.NetlinkRequest{v.create(fd), v.describe()}
-		return h.conns.exchange(requests, func(i int, _ []byte, errno unix.Errno) {
+		return h.conns.exchange(requests, func(i int, link []byte, errno unix.Errno) {
 			switch {
-			case errno == 0:
+			case link != nil:
+				v.Index, v.PeerIndex = ends(link)
 			case i == 0:
 				created = errno
 			default:
@@ -56,24 +61,52 @@ func (h *Host) CreateVeth(v *Veth, to *Sandbox) error {
 	})
 	switch {
 	case err != nil:
-	case errors.Is(created, unix.EXFULL):
+	case created == unix.EXFULL:
 		return ErrBridgeFull
-	case errors.Is(created, unix.EEXIST):
+	case created == unix.EEXIST:
 		return fmt.Errorf("interface %q of the sandbox, or %q of the host, is there already: %w", v.PeerName, v.Name, created)
-	case created != nil:
+	case created != 0:
 		return fmt.Errorf("create veth %q: %w", v.Name, created)
-	case described == nil:
-		return nil
-	default:
+	case described != 0:
 		err = described
+	default:
+		err = v.find(h, to)
+	}
+	if err == nil {
+		return nil
 	}
 	_, deleteErr := h.DeleteLink(context.Background(), v.Name)
 	return errors.Join(fmt.Errorf("create veth %q: %w", v.Name, err), deleteErr)
 }
 
+// ends are the indexes in what the kernel says of the host's end.
+func ends(link []byte) (index, peer int) {
+	if len(link) < unix.SizeofIfInfomsg {
+		return 0, 0
+	}
+	eachAttribute(link[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) {
+		if kind == unix.IFLA_LINK && len(value) == 4 {
+			peer = int(binary.NativeEndian.Uint32(value))
+		}
+	})
+	return indexOf(link), peer
+}
+
+// find looks for the indexes, unless they are known: Linux before 6.2 does not tell
+// them to who makes a link.
+func (v *Veth) find(h *Host, to *Sandbox) (err error) {
+	if v.Index != 0 && v.PeerIndex != 0 {
+		return nil
+	}
+	if v.Index, err = h.Index(v.Name); err == nil {
+		v.PeerIndex, err = to.Index(v.PeerName)
+	}
+	return err
+}
+
 // create is the request that makes the pair.
 func (v *Veth) create(sandbox int) *nl.NetlinkRequest {
-	r := request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	r := request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ECHO)
 	r.AddData(upMessage(0))
 	addEnd(r.AddData, v.Name, v.MAC, v.MTU)
 	if v.Master != 0 {

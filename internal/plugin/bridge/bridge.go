@@ -142,7 +142,7 @@ func (a *addition) detach(ctx context.Context) error {
 }
 
 func (a *addition) configure(ctx context.Context) error {
-	return pair.Configure(ctx, a.sandbox, a.call.IfName, a.result, pair.Options{DAD: a.EnableDAD})
+	return pair.Configure(ctx, a.sandbox, &a.veth, a.result, pair.Options{DAD: a.EnableDAD})
 }
 
 // bringUp is for a link without addresses.
@@ -150,11 +150,7 @@ func (a *addition) bringUp(context.Context) error {
 	if a.DisableContainerInterface {
 		return nil
 	}
-	index, err := a.sandbox.Index(a.call.IfName)
-	if err != nil {
-		return err
-	}
-	return a.sandbox.SetUp(index)
+	return a.sandbox.SetUp(a.veth.PeerIndex)
 }
 
 func (a *addition) gateway(context.Context) error {
@@ -162,7 +158,7 @@ func (a *addition) gateway(context.Context) error {
 	for _, ip := range a.result.IPs {
 		key += " " + ip.Gateway.String()
 	}
-	return a.call.Host.Lately.Unless(key, func() error { return a.serve(a.call.Host.Kernel, a.link, a.result) })
+	return a.call.Host.Lately.Unless(key, func() error { return a.serve(a.call.Host, a.link, a.result) })
 }
 
 func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.call, a.result) }
