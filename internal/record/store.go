@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/utils"
 
@@ -78,9 +79,12 @@ func (s *Store) Get(id string) (*Record, error) {
 	return r, nil
 }
 
+// decode reads a record, and the outcomes behind it. The last line counts only if it
+// ends, unless it is the first.
 func decode(data []byte) (*Record, error) {
+	first, more, _ := bytes.Cut(data, []byte{'\n'})
 	var r Record
-	if err := json.Unmarshal(lastLine(data), &r); err != nil {
+	if err := json.Unmarshal(first, &r); err != nil {
 		return nil, err
 	}
 	if r.Version > Version {
@@ -88,6 +92,18 @@ func decode(data []byte) (*Record, error) {
 	}
 	if r.Version < 1 {
 		return nil, errors.New("no format version")
+	}
+	for line := range bytes.Lines(more) {
+		if !bytes.HasSuffix(line, []byte{'\n'}) || len(line) == 1 {
+			continue
+		}
+		var o outcome
+		if json.Unmarshal(line, &o) != nil {
+			continue // what a crash left of one, and another one behind it
+		}
+		if err := o.apply(&r); err != nil {
+			return nil, err
+		}
 	}
 	switch r.Phase {
 	case Adding, Ready, Deleting:
@@ -108,11 +124,16 @@ func (s *Store) Put(r *Record) error {
 	return s.replace(r)
 }
 
-// Update writes a record whose claims are those of the one that it takes the place
-// of. It is added to what is there, as another line: less work than a file of its
-// own, and until the line is complete the one before it counts. Put begins anew.
+// Update writes what came of an ADD: the phase, the time and the results of a record,
+// and that no addresses are noted. All else is as it was put. It is added to what is
+// there as a line: less work than a file of its own, and before it is complete it
+// does not count.
 func (s *Store) Update(r *Record) error {
-	line, err := encode(r)
+	o := outcome{Phase: r.Phase, Updated: r.Updated}
+	for _, a := range r.Attachments {
+		o.Results = append(o.Results, a.Result)
+	}
+	line, err := encode(o)
 	// An empty line ends what a crash may have left of another one.
 	if err == nil && appendFile(s.file(r.ID), append([]byte{'\n'}, line...)) == nil {
 		return nil
@@ -120,11 +141,33 @@ func (s *Store) Update(r *Record) error {
 	return s.replace(r)
 }
 
+// outcome is what a line says that was added to a record.
+type outcome struct {
+	Phase   Phase             `json:"phase"`
+	Updated time.Time         `json:"updated"`
+	Results []json.RawMessage `json:"results"` // of each attachment
+}
+
+func (o *outcome) apply(r *Record) error {
+	if len(o.Results) != len(r.Attachments) {
+		return fmt.Errorf("results of %d attachments, and there are %d", len(o.Results), len(r.Attachments))
+	}
+	r.Phase, r.Updated, r.Addresses = o.Phase, o.Updated, nil
+	for i, result := range o.Results {
+		if string(result) == "null" {
+			result = nil
+		}
+		r.Attachments[i].Result = result
+	}
+	return nil
+}
+
 // replace writes a record whole.
 func (s *Store) replace(r *Record) error {
+	r.Version = Version
 	data, err := encode(r)
 	if err != nil {
-		return err
+		return fmt.Errorf("encode record of allocation %q: %w", r.ID, err)
 	}
 	err = replaceFile(s.file(r.ID), s.draft(r.ID), data)
 	if errors.Is(err, fs.ErrNotExist) { // somebody swept the state directory
@@ -138,27 +181,13 @@ func (s *Store) replace(r *Record) error {
 	return nil
 }
 
-// encode makes the line of a record.
-func encode(r *Record) ([]byte, error) {
-	r.Version = Version
-	b := bytes.NewBuffer(make([]byte, 0, 4<<10)) // as much as most records have
+// encode makes a line.
+func encode(v any) ([]byte, error) {
+	b := bytes.NewBuffer(make([]byte, 0, 2<<10)) // as much as most records have
 	e := json.NewEncoder(b)
 	e.SetEscapeHTML(false)
-	if err := e.Encode(r); err != nil {
-		return nil, fmt.Errorf("encode record of allocation %q: %w", r.ID, err)
-	}
-	return b.Bytes(), nil
-}
-
-// lastLine is the last line that was written to its end; a file without one is
-// taken as it is. Empty lines are none.
-func lastLine(data []byte) []byte {
-	end := bytes.LastIndexByte(data, '\n')
-	if end < 0 {
-		return data
-	}
-	data = bytes.TrimRight(data[:end], "\n")
-	return data[bytes.LastIndexByte(data, '\n')+1:]
+	err := e.Encode(v)
+	return b.Bytes(), err
 }
 
 // Delete removes a record and gives back what it claims; none is no error. What an
@@ -184,7 +213,8 @@ func (s *Store) claimed(id string) []claim {
 		Ports []portmap.Mapping
 	}
 	data, err := readFile(s.file(id))
-	if err != nil || json.Unmarshal(lastLine(data), &r) != nil {
+	first, _, _ := bytes.Cut(data, []byte{'\n'})
+	if err != nil || json.Unmarshal(first, &r) != nil {
 		return nil
 	}
 	return claimsOf(r.Netns, r.Ports)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -87,7 +89,8 @@ func TestCorruptRecords(t *testing.T) {
 func TestUpdate(t *testing.T) {
 	s := open(t)
 	intent, result := sample("one"), sample("one")
-	intent.Phase = Adding
+	intent.Phase, intent.Updated, intent.Attachments[0].Result = Adding, intent.Created.Add(time.Second), nil
+	intent.Addresses = []cleanup.Address{{Network: "a", IP: netip.MustParseAddr("192.0.2.1")}}
 	require.NoError(t, s.Put(intent))
 	before, err := os.ReadFile(s.file("one"))
 	require.NoError(t, err)
@@ -107,6 +110,10 @@ func TestUpdate(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, result, got, "behind what was left of another line")
 	}
+
+	require.NoError(t, os.WriteFile(s.file("one"), append(before, "{\"phase\":\"ready\",\"results\":[]}\n"...), 0o600))
+	_, err = s.Get("one")
+	require.ErrorContains(t, err, "results of 0 attachments, and there are 2")
 
 	require.NoError(t, s.Delete("one"))
 	require.NoError(t, s.Update(result), "somebody swept the state directory")
@@ -184,6 +191,7 @@ func FuzzDecode(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(good)
 	f.Add([]byte(`{"version":1,"phase":"ready","attachments":[{"config":"e30="}]}`))
+	f.Add([]byte(`{"version":1,"phase":"adding","attachments":[{}]}` + "\n\n{\n\n" + `{"phase":"ready","results":[null]}` + "\n{"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := decode(data)
 		if err != nil {
