@@ -126,9 +126,7 @@ func linkInquiry(index int) *nl.NetlinkRequest {
 	// RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h
 	const skipStats = 1 << 3
 	r := inquiry(unix.RTM_GETLINK)
-	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	m.Index = int32(index)
-	r.AddData(m)
+	r.AddData(linkMessage(index))
 	r.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
 	return r
 }
@@ -149,13 +147,17 @@ func (h *Host) IsOperational(name string) (up bool, err error) {
 
 // SetUp brings a link up. From then on an Ethernet link that gets another MAC, or
 // goes down and up, announces its IPv4 addresses to its neighbours (arp_notify).
-// Loopback has none.
+// Loopback has none. That is asked for first: of a change to a link that is up, the
+// kernel tells all its parts.
 func (b *Batch) SetUp(index int) {
+	if index != Loopback {
+		r := request(unix.RTM_NEWLINK, 0)
+		r.AddData(linkMessage(index))
+		r.AddData(inet(arpNotify))
+		b.add("set arp_notify of link", r)
+	}
 	r := request(unix.RTM_NEWLINK, 0)
 	r.AddData(upMessage(index))
-	if index != Loopback {
-		r.AddData(inet(arpNotify))
-	}
 	b.add("bring up link", r)
 }
 
@@ -194,9 +196,14 @@ func (s *Sandbox) SetUp(index int) error {
 	return s.Apply(&b)
 }
 
-func upMessage(index int) *nl.IfInfomsg {
+func linkMessage(index int) *nl.IfInfomsg {
 	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	m.Index = int32(index)
+	return m
+}
+
+func upMessage(index int) *nl.IfInfomsg {
+	m := linkMessage(index)
 	m.Flags, m.Change = unix.IFF_UP, unix.IFF_UP
 	return m
 }

@@ -38,23 +38,24 @@ type Veth struct {
 var ErrBridgeFull = errors.New("the bridge is full: it has 1023 ports, the most that the kernel allows; use another network, or ptp, which has no such limit")
 
 // CreateVeth makes the pair with one request: both names, both MACs, the peer
-// in its namespace, the master, and the host's end up. Nothing is ever moved
-// between namespaces, which would wait for RCU. The peer is down: it cannot be
-// brought up before it has a peer itself.
+// in its namespace, and the master. Nothing is ever moved between namespaces, which
+// would wait for RCU. The host's end is brought up when all else of it is set, for of
+// a change to a link that is up the kernel tells all its parts. The peer is down: it
+// cannot be brought up before it has a peer itself.
 func (h *Host) CreateVeth(v *Veth, to *Sandbox) error {
 	if err := h.Limits(); err != nil {
 		return err
 	}
 	var created, described unix.Errno
 	err := to.With(func(fd int) error {
-		requests := []*nl.NetlinkRequest{v.create(fd), v.describe()}
+		requests := []*nl.NetlinkRequest{v.create(fd), v.describe(), v.bringUp()}
 		return h.conns.exchange(requests, func(i int, link []byte, errno unix.Errno) {
 			switch {
 			case link != nil:
 				v.Index, v.PeerIndex = ends(link)
 			case i == 0:
 				created = errno
-			default:
+			case described == 0:
 				described = errno
 			}
 		})
@@ -107,7 +108,7 @@ func (v *Veth) find(h *Host, to *Sandbox) (err error) {
 // create is the request that makes the pair.
 func (v *Veth) create(sandbox int) *nl.NetlinkRequest {
 	r := request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ECHO)
-	r.AddData(upMessage(0))
+	r.AddData(linkMessage(0))
 	addEnd(r.AddData, v.Name, v.MAC, v.MTU)
 	if v.Master != 0 {
 		r.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(v.Master))))
@@ -125,9 +126,7 @@ func (v *Veth) create(sandbox int) *nl.NetlinkRequest {
 // describe is the request that sets what the kernel does not take from one that
 // creates. Where the link was there already, it is the same owner's.
 func (v *Veth) describe() *nl.NetlinkRequest {
-	r := request(unix.RTM_NEWLINK, 0)
-	r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(v.Name)))
+	r := v.change(linkMessage(0))
 	r.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, nl.NonZeroTerminated(v.Alias)))
 	if v.NoLinkLocal && hasIPv6() && (v.MTU == 0 || v.MTU >= 1280) {
 		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
@@ -142,6 +141,16 @@ func (v *Veth) describe() *nl.NetlinkRequest {
 		port.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, flag(v.Isolated))
 		r.AddData(info)
 	}
+	return r
+}
+
+func (v *Veth) bringUp() *nl.NetlinkRequest { return v.change(upMessage(0)) }
+
+// change begins a request about the host's end.
+func (v *Veth) change(m *nl.IfInfomsg) *nl.NetlinkRequest {
+	r := request(unix.RTM_NEWLINK, 0)
+	r.AddData(m)
+	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(v.Name)))
 	return r
 }
 

@@ -129,16 +129,28 @@ func (s *Store) Put(r *Record) error {
 // there as a line: less work than a file of its own, and before it is complete it
 // does not count.
 func (s *Store) Update(r *Record) error {
-	o := outcome{Phase: r.Phase, Updated: r.Updated}
-	for _, a := range r.Attachments {
-		o.Results = append(o.Results, a.Result)
-	}
-	line, err := encode(o)
-	// An empty line ends what a crash may have left of another one.
-	if err == nil && appendFile(s.file(r.ID), append([]byte{'\n'}, line...)) == nil {
+	if appendFile(s.file(r.ID), appendOutcome(make([]byte, 0, 2<<10), r)) == nil {
 		return nil
 	}
 	return s.replace(r)
+}
+
+// appendOutcome adds the line of a record's outcome. An empty line before it ends
+// what a crash may have left of another one. Results are JSON in one line.
+func appendOutcome(b []byte, r *Record) []byte {
+	b = append(append(b, "\n{\"phase\":\""...), r.Phase...)
+	b = r.Updated.AppendFormat(append(b, `","updated":"`...), time.RFC3339Nano)
+	b = append(b, `","results":[`...)
+	for i, a := range r.Attachments {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if a.Result == nil {
+			b = append(b, "null"...)
+		}
+		b = append(b, a.Result...)
+	}
+	return append(b, "]}\n"...)
 }
 
 // outcome is what a line says that was added to a record.
