@@ -3,10 +3,12 @@ package configurator
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -343,7 +345,9 @@ func TestFirstAddOfANetworkGoesAlone(t *testing.T) {
 // rolled back, for nobody could take it away later as it was made.
 func TestFullBetweenIntentAndResult(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Retry.Attempts = 1 })
-	w.network("net", "1.0.0", adds())
+	// A result that does not fit into the page that the intent has begun.
+	long := strings.TrimSuffix(strings.TrimSpace(result), "}") + `,"dns":{"domain":"` + strings.Repeat("x", 5000) + `"}}`
+	w.network("net", "1.0.0", adds(behaviours{"ADD": {Result: json.RawMessage(long)}}))
 	state := "/run/full-between"
 	require.NoError(t, os.MkdirAll(state, 0o700))
 	require.NoError(t, unix.Mount("tmpfs", state, "tmpfs", 0, "size=64k"))

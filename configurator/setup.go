@@ -14,6 +14,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
@@ -329,7 +330,7 @@ func keepResults(r *record.Record, results []*types100.Result) error {
 		if result == nil {
 			continue
 		}
-		encoded, err := json.Marshal(result)
+		encoded, err := engine.EncodeResult(result)
 		if err != nil {
 			return fmt.Errorf("encode result of network %q: %w", r.Attachments[i].Network, err)
 		}

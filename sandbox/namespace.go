@@ -31,6 +31,11 @@ func open(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Of a descriptor that does not block, os.NewFile would think that it can be polled.
+	if err := unix.SetNonblock(fd, false); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("fcntl F_SETFL", err)
+	}
 	return os.NewFile(uintptr(fd), path), nil
 }
 

@@ -18,9 +18,11 @@ type Dir struct {
 	embedded *Network
 	now      func() time.Time
 
-	mu    sync.Mutex
-	files []*file    // by name, as of the last reading of the directory
-	err   *FileError // of that reading
+	mu      sync.Mutex
+	files   []*file    // by name, as of the last reading of the directory
+	err     *FileError // of that reading
+	stamp   stamp      // of the directory, from before that reading
+	settled bool       // as long as the stamp is equal, the names are the same
 }
 
 // New returns the directory at path, without reading it. The embedded network,
@@ -70,14 +72,29 @@ func (d *Dir) Networks() ([]*Network, []*FileError) {
 	return d.resolve()
 }
 
-// refresh reads the directory. When that fails, everything stays as it was.
+// refresh reads the directory, unless nothing about it changed, and the files. When
+// that fails, everything stays as it was.
 func (d *Dir) refresh() {
+	now, state := d.now(), stampOf(d.path)
+	if !d.settled || state != d.stamp {
+		d.stamp, d.settled = state, false
+		if err := d.read(); err != nil {
+			d.err = &FileError{File: d.path, Err: directoryError(err)}
+			return
+		}
+		d.err, d.settled = nil, state.errno == nil && settled([]stamp{state}, now)
+	}
+	for _, f := range d.files {
+		f.refresh(now)
+	}
+}
+
+// read reads the names of the files.
+func (d *Dir) read() error {
 	names, err := d.list()
 	if err != nil {
-		d.err = &FileError{File: d.path, Err: directoryError(err)}
-		return
+		return err
 	}
-	d.err = nil
 	known := d.byName()
 	files := make([]*file, 0, len(names))
 	for _, name := range names {
@@ -85,10 +102,10 @@ func (d *Dir) refresh() {
 		if f == nil {
 			f = &file{path: filepath.Join(d.path, name)}
 		}
-		f.refresh(d.now())
 		files = append(files, f)
 	}
 	d.files = files
+	return nil
 }
 
 // list returns the names of the configuration files, sorted.

@@ -2,6 +2,7 @@ package conflist
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -310,6 +311,53 @@ func fill(tb testing.TB, count int) string {
 		require.NoError(tb, os.WriteFile(path, []byte(list(fmt.Sprintf("net%d", i), "p")), 0o644))
 	}
 	return dir
+}
+
+// TestUnchangedIsNotListed uses that listing makes a new slice each time.
+func TestUnchangedIsNotListed(t *testing.T) {
+	parent := t.TempDir()
+	dir := filepath.Join(parent, "net.d")
+	require.NoError(t, os.Mkdir(filepath.Join(parent, "real"), 0o755))
+	require.NoError(t, os.Mkdir(filepath.Join(parent, "other"), 0o755))
+	require.NoError(t, os.Symlink("real", dir))
+	write(t, dir, "10-a.conflist", list("a", "p"))
+	write(t, filepath.Join(parent, "other"), "10-a.conflist", list("o", "p"))
+	d := New(dir, nil)
+	listed := func() **file {
+		require.NoError(t, d.Load())
+		return &d.files[0]
+	}
+
+	d.now = func() time.Time { return time.Now().Add(-time.Minute) }
+	require.NotSame(t, listed(), listed(), "a change that is too young may hide another")
+	d.now = func() time.Time { return time.Now().Add(time.Minute) }
+	settled := listed()
+	require.Same(t, settled, listed())
+
+	for _, c := range []struct {
+		name   string
+		change func()
+		want   []string
+	}{
+		{"added", func() { write(t, dir, "20-b.conflist", list("b", "p")) }, []string{"a@10-a.conflist:p", "b@20-b.conflist:p"}},
+		{"renamed", func() {
+			require.NoError(t, os.Rename(filepath.Join(dir, "10-a.conflist"), filepath.Join(dir, "30-a.conflist")))
+		}, []string{"b@20-b.conflist:p", "a@30-a.conflist:p"}},
+		{"removed", func() { require.NoError(t, os.Remove(filepath.Join(dir, "20-b.conflist"))) }, []string{"a@30-a.conflist:p"}},
+		{"another directory", func() {
+			require.NoError(t, os.Remove(dir))
+			require.NoError(t, os.Symlink("other", dir))
+		}, []string{"o@10-a.conflist:p"}},
+	} {
+		c.change()
+		require.Equal(t, c.want, first(state(d)), c.name)
+	}
+	require.NoError(t, os.RemoveAll(dir))
+	for range 2 {
+		require.ErrorIs(t, d.Load(), fs.ErrNotExist)
+	}
+	require.NoError(t, os.Symlink("other", dir))
+	require.NoError(t, d.Load())
 }
 
 func TestManyFiles(t *testing.T) {

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
@@ -46,4 +48,91 @@ func Validate(r *types100.Result) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// EncodeResult writes a result as JSON, with the bytes of its own MarshalJSON. That
+// one goes over a map and takes as long as the kernel does to add a route.
+func EncodeResult(r *types100.Result) ([]byte, error) {
+	text := resultText{CNIVersion: r.CNIVersion}
+	if !r.DNS.IsEmpty() {
+		text.DNS = &dnsText{Domain: r.DNS.Domain, Nameservers: r.DNS.Nameservers, Options: r.DNS.Options, Search: r.DNS.Search}
+	}
+	for _, itf := range r.Interfaces {
+		if itf == nil {
+			return json.Marshal(r)
+		}
+		text.Interfaces = append(text.Interfaces, interfaceText{
+			Mac: itf.Mac, Mtu: itf.Mtu, Name: itf.Name, PciID: itf.PciID, Sandbox: itf.Sandbox, SocketPath: itf.SocketPath,
+		})
+	}
+	for _, ip := range r.IPs {
+		if ip == nil || !isAddress(ip.Gateway) {
+			return json.Marshal(r)
+		}
+		text.IPs = append(text.IPs, addressText{Address: ip.Address.String(), Gateway: addressOf(ip.Gateway), Interface: ip.Interface})
+	}
+	for _, route := range r.Routes {
+		if route == nil || !isAddress(route.GW) {
+			return json.Marshal(r)
+		}
+		text.Routes = append(text.Routes, routeText{
+			AdvMSS: route.AdvMSS, Dst: route.Dst.String(), GW: addressOf(route.GW), MTU: route.MTU,
+			Priority: route.Priority, Scope: route.Scope, Table: route.Table,
+		})
+	}
+	return json.Marshal(&text)
+}
+
+// isAddress reports whether ip is an address, or none at all.
+func isAddress(ip net.IP) bool {
+	return len(ip) == 0 || len(ip) == net.IPv4len || len(ip) == net.IPv6len
+}
+
+// addressOf is "" where there is no address.
+func addressOf(ip net.IP) string {
+	if len(ip) == 0 {
+		return ""
+	}
+	return ip.String()
+}
+
+// resultText and its parts have the keys of a result in alphabetical order.
+type resultText struct {
+	CNIVersion string          `json:"cniVersion,omitempty"`
+	DNS        *dnsText        `json:"dns,omitempty"`
+	Interfaces []interfaceText `json:"interfaces,omitempty"`
+	IPs        []addressText   `json:"ips,omitempty"`
+	Routes     []routeText     `json:"routes,omitempty"`
+}
+
+type dnsText struct {
+	Domain      string   `json:"domain,omitempty"`
+	Nameservers []string `json:"nameservers,omitempty"`
+	Options     []string `json:"options,omitempty"`
+	Search      []string `json:"search,omitempty"`
+}
+
+type interfaceText struct {
+	Mac        string `json:"mac,omitempty"`
+	Mtu        int    `json:"mtu,omitempty"`
+	Name       string `json:"name"`
+	PciID      string `json:"pciID,omitempty"`
+	Sandbox    string `json:"sandbox,omitempty"`
+	SocketPath string `json:"socketPath,omitempty"`
+}
+
+type addressText struct {
+	Address   string `json:"address"`
+	Gateway   string `json:"gateway,omitempty"`
+	Interface *int   `json:"interface,omitempty"`
+}
+
+type routeText struct {
+	AdvMSS   int    `json:"advmss,omitempty"`
+	Dst      string `json:"dst"`
+	GW       string `json:"gw,omitempty"`
+	MTU      int    `json:"mtu,omitempty"`
+	Priority int    `json:"priority,omitempty"`
+	Scope    *int   `json:"scope,omitempty"`
+	Table    *int   `json:"table,omitempty"`
 }

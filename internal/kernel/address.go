@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -114,24 +116,19 @@ func addressInquiry() *nl.NetlinkRequest {
 
 // parseAddress reads an address and the index of its link.
 func parseAddress(payload []byte) (a netlink.Addr, index int, err error) {
+	if len(payload) < unix.SizeofIfAddrmsg {
+		return a, 0, os.NewSyscallError("read an address", unix.EBADMSG)
+	}
 	m := nl.DeserializeIfAddrmsg(payload)
-	attrs, err := nl.ParseRouteAttr(payload[m.Len():])
-	if err != nil {
-		return a, 0, err
-	}
 	a.IPNet, a.Flags, a.Scope = &net.IPNet{}, int(m.IfAddrmsg.Flags), int(m.Scope)
-	for _, attr := range attrs {
-		switch attr.Attr.Type {
-		case unix.IFA_ADDRESS:
-			if a.IP == nil {
-				a.IP = attr.Value
-			}
-		case unix.IFA_LOCAL: // of a pair, ours
-			a.IP = attr.Value
-		case unix.IFA_FLAGS:
-			a.Flags = int(binary.NativeEndian.Uint32(attr.Value))
+	eachAttribute(payload[unix.SizeofIfAddrmsg:], func(kind uint16, value []byte) {
+		switch {
+		case kind == unix.IFA_ADDRESS && a.IP == nil, kind == unix.IFA_LOCAL: // of a pair, ours
+			a.IP = slices.Clone(value)
+		case kind == unix.IFA_FLAGS && len(value) == 4:
+			a.Flags = int(binary.NativeEndian.Uint32(value))
 		}
-	}
+	})
 	a.Mask = net.CIDRMask(int(m.Prefixlen), 8*len(a.IP))
 	return a, int(m.Index), nil
 }

@@ -23,7 +23,7 @@ type conn struct {
 }
 
 func openConn() (*conn, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, os.NewSyscallError("open rtnetlink", err)
 	}
@@ -108,8 +108,8 @@ const answerSize = 32 << 10
 var answerBuffers = sync.Pool{New: func() any { return new([answerSize]byte) }}
 
 // exchange sends requests in one system call, and hands over the answers with the
-// index of their request. The kernel works through all of them, also after one
-// that fails.
+// index of their request: one for each, and before it what NLM_F_ECHO asks for. The
+// kernel works through all of them, also after one that fails.
 func (c *conn) exchange(requests []*nl.NetlinkRequest, each func(i int, payload []byte, errno unix.Errno)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -129,7 +129,7 @@ func (c *conn) exchange(requests []*nl.NetlinkRequest, each func(i int, payload 
 	in := answerBuffers.Get().(*[answerSize]byte)
 	defer answerBuffers.Put(in)
 	for left := len(requests); left > 0; {
-		n, _, err := unix.Recvfrom(c.fd, in[:], unix.MSG_DONTWAIT)
+		n, err := unix.Read(c.fd, in[:])
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -141,10 +141,13 @@ func (c *conn) exchange(requests []*nl.NetlinkRequest, each func(i int, payload 
 			if i < 0 || i >= len(requests) { // an answer to an earlier request
 				return
 			}
-			left--
 			if h.kind == unix.NLMSG_ERROR {
+				left--
 				each(i, nil, unix.Errno(-int32(binary.NativeEndian.Uint32(payload))))
 				return
+			}
+			if requests[i].Flags&unix.NLM_F_ACK == 0 { // else there is more to come
+				left--
 			}
 			each(i, payload, 0)
 		}); err != nil {
@@ -175,21 +178,37 @@ func eachMessage(data []byte, each func(h header, payload []byte)) error {
 	return nil
 }
 
+// eachAttribute takes the attributes of a message apart, up to one that is broken.
+func eachAttribute(data []byte, each func(kind uint16, value []byte)) {
+	for len(data) >= unix.SizeofNlAttr {
+		length := int(binary.NativeEndian.Uint16(data))
+		if length < unix.SizeofNlAttr || length > len(data) {
+			return
+		}
+		const flags = unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
+		each(binary.NativeEndian.Uint16(data[2:])&^flags, data[unix.SizeofNlAttr:length])
+		data = data[min(len(data), nlAlign(length)):]
+	}
+}
+
 func nlAlign(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
 
-// get makes one request and returns a copy of its answer.
-func get(e exchanger, r *nl.NetlinkRequest) (answer []byte, err error) {
+// get makes one request and hands over its answer, which is valid during the call.
+func get(e exchanger, r *nl.NetlinkRequest, each func(answer []byte)) error {
 	var failed unix.Errno
-	err = e.exchange([]*nl.NetlinkRequest{r}, func(_ int, payload []byte, errno unix.Errno) {
-		answer, failed = append([]byte(nil), payload...), errno
+	err := e.exchange([]*nl.NetlinkRequest{r}, func(_ int, payload []byte, errno unix.Errno) {
+		if failed = errno; errno == 0 {
+			each(payload)
+		}
 	})
 	if err == nil && failed != 0 {
 		err = failed
 	}
-	return answer, err
+	return err
 }
 
-// dump hands over every answer to a request for all of something. The error is
+// dump hands over every answer to a request for all of something, each valid during
+// the call. The error is
 // EINTR where something changed meanwhile: then some may be missing.
 func (c *conn) dump(r *nl.NetlinkRequest, each func(payload []byte) error) error {
 	c.mu.Lock()
@@ -206,7 +225,7 @@ func (c *conn) dump(r *nl.NetlinkRequest, each func(payload []byte) error) error
 	defer answerBuffers.Put(in)
 	var found error
 	for done := false; !done; {
-		n, _, err := unix.Recvfrom(c.fd, in[:], unix.MSG_DONTWAIT)
+		n, err := unix.Read(c.fd, in[:])
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -227,8 +246,7 @@ func (c *conn) dump(r *nl.NetlinkRequest, each func(payload []byte) error) error
 					found = unix.Errno(-errno)
 				}
 			default:
-				// The buffer is used again.
-				if err := each(append([]byte(nil), payload...)); err != nil && found == nil {
+				if err := each(payload); err != nil && found == nil {
 					found = err
 				}
 			}
@@ -241,10 +259,7 @@ func (c *conn) dump(r *nl.NetlinkRequest, each func(payload []byte) error) error
 }
 
 // do makes one request that is only acknowledged.
-func do(e exchanger, r *nl.NetlinkRequest) error {
-	_, err := get(e, r)
-	return err
-}
+func do(e exchanger, r *nl.NetlinkRequest) error { return get(e, r, func([]byte) {}) }
 
 // Batch is changes that go to the kernel in one system call.
 type Batch struct {

@@ -77,7 +77,7 @@ func TestCreateVeth(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, port.Hairpin)
 	require.True(t, port.Isolated)
-	_, up, err := h.Operational(v.Name)
+	up, err := h.IsOperational(v.Name)
 	require.NoError(t, err)
 	require.False(t, up, "its peer is down")
 
@@ -88,9 +88,20 @@ func TestCreateVeth(t *testing.T) {
 	index, err := s.Index("eth0")
 	require.NoError(t, err)
 	require.Equal(t, peer.Attrs().Index, index)
+	require.Equal(t, []int{attrs.Index, index}, []int{v.Index, v.PeerIndex})
+	v.Index, v.PeerIndex = 0, 0
+	require.NoError(t, v.Find(h, s), "where the kernel did not tell")
+	require.Equal(t, []int{attrs.Index, index}, []int{v.Index, v.PeerIndex})
+	for name, want := range map[string]bool{"eth0": true, "lo": true, "eth1": false} {
+		has, err := s.Has(name)
+		require.NoError(t, err)
+		require.Equal(t, want, has, name)
+	}
 	require.NoError(t, s.SetUp(index))
+	require.Equal(t, "1", sysctl(t, s, "net/ipv4/conf/eth0/arp_notify"))
+	require.Equal(t, "0", sysctl(t, s, "net/ipv4/conf/eth0/arp_accept"))
 	require.Eventually(t, func() bool {
-		_, up, err := h.Operational(v.Name)
+		up, err := h.IsOperational(v.Name)
 		return err == nil && up
 	}, waitTime, pollTime)
 
@@ -112,6 +123,65 @@ func TestCreateVeth(t *testing.T) {
 
 // TestSmallMTU: below the least of IPv6, a link has none, and nothing can be asked
 // about it.
+// sysctl reads one of the sandbox.
+func sysctl(t *testing.T, s *kernel.Sandbox, path string) string {
+	t.Helper()
+	var value []byte
+	require.NoError(t, s.Do(func() (err error) {
+		value, err = os.ReadFile("/proc/sys/" + path)
+		return err
+	}))
+	return strings.TrimSpace(string(value))
+}
+
+func TestRouteLoopback(t *testing.T) {
+	h := open(t)
+	require.True(t, kernel.IsNotFound(h.RouteLoopback("br-none")))
+	addBridge(t, h, "br0")
+	for range 2 {
+		require.NoError(t, h.RouteLoopback("br0"))
+		value, err := os.ReadFile("/proc/sys/net/ipv4/conf/br0/route_localnet")
+		require.NoError(t, err)
+		require.Equal(t, "1\n", string(value))
+	}
+	link, err := h.LinkByName("br0")
+	require.NoError(t, err)
+	require.NotZero(t, link.Attrs().Flags&net.FlagUp, "nothing else is changed")
+}
+
+// TestBridge: what is read of a bridge is what netlink reads.
+func TestBridge(t *testing.T) {
+	h := open(t)
+	_, err := h.Bridge("br-none")
+	require.True(t, kernel.IsNotFound(err), err)
+	_, err = h.Bridge("lo")
+	require.ErrorIs(t, err, kernel.ErrNotBridge)
+	require.EqualError(t, err, `"lo" already exists but is not a bridge`)
+
+	addBridge(t, h, "br0")
+	for _, change := range []func(netlink.Link) error{
+		func(netlink.Link) error { return nil },
+		h.LinkSetDown,
+		h.SetPromiscOn,
+		func(l netlink.Link) error { return h.LinkSetMTU(l, 1400) },
+	} {
+		link, err := h.LinkByName("br0")
+		require.NoError(t, err)
+		require.NoError(t, change(link))
+		link, err = h.LinkByName("br0")
+		require.NoError(t, err)
+		want := link.Attrs()
+		br, err := h.Bridge("br0")
+		require.NoError(t, err)
+		require.Equal(t, want.Index, br.Index)
+		require.Equal(t, want.Name, br.Name)
+		require.Equal(t, want.HardwareAddr, br.HardwareAddr)
+		require.Equal(t, want.MTU, br.MTU)
+		require.Equal(t, want.RawFlags, br.RawFlags)
+		require.Equal(t, want.Flags&net.FlagUp, br.Flags&net.FlagUp)
+	}
+}
+
 func TestSmallMTU(t *testing.T) {
 	h := open(t)
 	v := veth("a")

@@ -71,9 +71,8 @@ func TestDropMulticast(t *testing.T) {
 	peer, err := s.Index("eth0")
 	require.NoError(t, err)
 	require.NoError(t, s.SetUp(peer))
-	var index int
 	require.Eventually(t, func() (up bool) {
-		index, up, err = h.Operational(v.Name)
+		up, err = h.IsOperational(v.Name)
 		return err == nil && up
 	}, waitTime, pollTime)
 	routes := func() string {
@@ -83,7 +82,7 @@ func TestDropMulticast(t *testing.T) {
 	}
 	require.Contains(t, routes(), "ff00::/8")
 	var changes kernel.Batch
-	changes.DropMulticast(index)
+	changes.DropMulticast(v.Index)
 	for range 2 { // that there is none is no error
 		require.NoError(t, h.Apply(&changes))
 		require.NotContains(t, routes(), "ff00::/8")

@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -28,53 +29,86 @@ type Veth struct {
 	// NoLinkLocal spares the host's end an IPv6 link-local address, which nobody
 	// uses, and the search for another owner of it.
 	NoLinkLocal bool
+
+	// Index and PeerIndex are those of the ends, once they are made.
+	Index, PeerIndex int
 }
 
 // ErrBridgeFull: a bridge has its 1023 ports (BR_MAX_PORTS of the kernel).
 var ErrBridgeFull = errors.New("the bridge is full: it has 1023 ports, the most that the kernel allows; use another network, or ptp, which has no such limit")
 
 // CreateVeth makes the pair with one request: both names, both MACs, the peer
-// in its namespace, the master, and the host's end up. Nothing is ever moved
-// between namespaces, which would wait for RCU. The peer is down: it cannot be
-// brought up before it has a peer itself.
+// in its namespace, and the master. Nothing is ever moved between namespaces, which
+// would wait for RCU. The host's end is brought up when all else of it is set, for of
+// a change to a link that is up the kernel tells all its parts. The peer is down: it
+// cannot be brought up before it has a peer itself.
 func (h *Host) CreateVeth(v *Veth, to *Sandbox) error {
 	if err := h.Limits(); err != nil {
 		return err
 	}
-	var created, described error
+	var created, described unix.Errno
 	err := to.With(func(fd int) error {
-		requests := []*nl.NetlinkRequest{v.create(fd), v.describe()}
-		return h.conns.exchange(requests, func(i int, _ []byte, errno unix.Errno) {
+		requests := []*nl.NetlinkRequest{v.create(fd), v.describe(), v.bringUp()}
+		return h.conns.exchange(requests, func(i int, link []byte, errno unix.Errno) {
 			switch {
-			case errno == 0:
+			case link != nil:
+				v.Index, v.PeerIndex = ends(link)
 			case i == 0:
 				created = errno
-			default:
+			case described == 0:
 				described = errno
 			}
 		})
 	})
 	switch {
 	case err != nil:
-	case errors.Is(created, unix.EXFULL):
+	case created == unix.EXFULL:
 		return ErrBridgeFull
-	case errors.Is(created, unix.EEXIST):
+	case created == unix.EEXIST:
 		return fmt.Errorf("interface %q of the sandbox, or %q of the host, is there already: %w", v.PeerName, v.Name, created)
-	case created != nil:
+	case created != 0:
 		return fmt.Errorf("create veth %q: %w", v.Name, created)
-	case described == nil:
-		return nil
-	default:
+	case described != 0:
 		err = described
+	default:
+		err = v.find(h, to)
+	}
+	if err == nil {
+		return nil
 	}
 	_, deleteErr := h.DeleteLink(context.Background(), v.Name)
 	return errors.Join(fmt.Errorf("create veth %q: %w", v.Name, err), deleteErr)
 }
 
+// ends are the indexes in what the kernel says of the host's end.
+func ends(link []byte) (index, peer int) {
+	if len(link) < unix.SizeofIfInfomsg {
+		return 0, 0
+	}
+	eachAttribute(link[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) {
+		if kind == unix.IFLA_LINK && len(value) == 4 {
+			peer = int(binary.NativeEndian.Uint32(value))
+		}
+	})
+	return indexOf(link), peer
+}
+
+// find looks for the indexes, unless they are known: Linux before 6.2 does not tell
+// them to who makes a link.
+func (v *Veth) find(h *Host, to *Sandbox) (err error) {
+	if v.Index != 0 && v.PeerIndex != 0 {
+		return nil
+	}
+	if v.Index, err = h.Index(v.Name); err == nil {
+		v.PeerIndex, err = to.Index(v.PeerName)
+	}
+	return err
+}
+
 // create is the request that makes the pair.
 func (v *Veth) create(sandbox int) *nl.NetlinkRequest {
-	r := request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-	r.AddData(upMessage(0))
+	r := request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ECHO)
+	r.AddData(linkMessage(0))
 	addEnd(r.AddData, v.Name, v.MAC, v.MTU)
 	if v.Master != 0 {
 		r.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(v.Master))))
@@ -92,9 +126,7 @@ func (v *Veth) create(sandbox int) *nl.NetlinkRequest {
 // describe is the request that sets what the kernel does not take from one that
 // creates. Where the link was there already, it is the same owner's.
 func (v *Veth) describe() *nl.NetlinkRequest {
-	r := request(unix.RTM_NEWLINK, 0)
-	r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(v.Name)))
+	r := v.change(linkMessage(0))
 	r.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, nl.NonZeroTerminated(v.Alias)))
 	if v.NoLinkLocal && hasIPv6() && (v.MTU == 0 || v.MTU >= 1280) {
 		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
@@ -109,6 +141,16 @@ func (v *Veth) describe() *nl.NetlinkRequest {
 		port.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, flag(v.Isolated))
 		r.AddData(info)
 	}
+	return r
+}
+
+func (v *Veth) bringUp() *nl.NetlinkRequest { return v.change(upMessage(0)) }
+
+// change begins a request about the host's end.
+func (v *Veth) change(m *nl.IfInfomsg) *nl.NetlinkRequest {
+	r := request(unix.RTM_NEWLINK, 0)
+	r.AddData(m)
+	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(v.Name)))
 	return r
 }
 

@@ -60,12 +60,22 @@ func (x *index) addrs(owner Owner) []netip.Addr {
 	if x.all != nil {
 		return x.all[owner]
 	}
-	buffer := make([]byte, unix.PathMax)
-	n, err := unix.Readlink(x.link(owner), buffer)
-	if err != nil {
-		return nil
+	return parseAddrs(readlink(x.link(owner)))
+}
+
+// readlink is the target of a link, and empty if there is none.
+func readlink(link string) string {
+	for size := 128; size <= unix.PathMax; size *= 2 { // enough for a few addresses
+		buffer := make([]byte, size)
+		n, err := unix.Readlink(link, buffer)
+		if err != nil {
+			return ""
+		}
+		if n < size || size == unix.PathMax {
+			return string(buffer[:n])
+		}
 	}
-	return parseAddrs(string(buffer[:n]))
+	return ""
 }
 
 // set replaces the owner's addresses in the index.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -145,4 +146,15 @@ func TestOddDirectory(t *testing.T) {
 	reserve(t, s, eth0("two"), anyOf(ten)...)
 	requireTruth(t, s)
 	require.True(t, isSigned(t, s))
+}
+
+func TestReadlink(t *testing.T) {
+	dir := t.TempDir()
+	require.Empty(t, readlink(dir+"/none"))
+	require.Empty(t, readlink(dir))
+	for _, n := range []int{1, 127, 128, 129, 1024, 4095} {
+		link := fmt.Sprint(dir, "/", n)
+		require.NoError(t, os.Symlink(strings.Repeat("x", n), link))
+		require.Len(t, readlink(link), n)
+	}
 }

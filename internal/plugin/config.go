@@ -93,6 +93,9 @@ func (c *Common) previous() (*types100.Result, error) {
 // v's belong to other plugins.
 func (c *Common) Runtime(v any) error { return decodePart("runtimeConfig", c.RuntimeConfig, v) }
 
+// DecodeRuntime decodes one value of a runtimeConfig into v; none changes nothing.
+func DecodeRuntime(value json.RawMessage, v any) error { return decodePart("runtimeConfig", value, v) }
+
 // CNIArgs decodes args.cni into v, in the same way.
 func (c *Common) CNIArgs(v any) error {
 	var args struct {
@@ -102,6 +105,15 @@ func (c *Common) CNIArgs(v any) error {
 		return err
 	}
 	return decodePart("args.cni", args.CNI, v)
+}
+
+// LoadArgs reads CNI_ARGS into v as types.LoadArgs does, which takes its time where
+// there is nothing for v.
+func LoadArgs(args string, v any) error {
+	if args == "" || args == "IgnoreUnknown=true" {
+		return nil
+	}
+	return types.LoadArgs(args, v)
 }
 
 func decodePart(name string, data json.RawMessage, v any) error {

@@ -132,9 +132,13 @@ func (e *Exec) panicked(name, command string, value any) error {
 
 func (e *Exec) parse(name string, c *Call) (Plugin, error) {
 	if c.shared && e.Memory != nil {
-		return e.Memory.parse(name, c.Config, e.Plugins[name])
+		return e.Memory.plugin(name, c, e.Plugins[name])
 	}
-	return e.Plugins[name](c.Config)
+	conf, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	return e.Plugins[name](conf)
 }
 
 // Program is the name of the program that is the native plugins as binaries, and

@@ -42,3 +42,20 @@ func (m *Memory) parse(name string, conf []byte, factory Factory) (Plugin, error
 	m.known[memoryKey{name, string(conf)}] = memoryEntry{p, err, now.Add(memoryTime)}
 	return p, err
 }
+
+// plugin is the plugin of a call. Its runtimeConfig is the allocation's own and is
+// not kept.
+func (m *Memory) plugin(name string, c *Call, factory Factory) (Plugin, error) {
+	if c.runtime == nil {
+		return m.parse(name, c.Config, factory)
+	}
+	p, err := m.parse(name, c.Config, factory)
+	if r, ok := p.(RuntimeConfigured); ok && err == nil {
+		return r.WithRuntime(c.runtime)
+	}
+	conf, err := c.config()
+	if err != nil {
+		return nil, err
+	}
+	return factory(conf)
+}

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"encoding/json"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -41,6 +42,13 @@ const Repair = "REPAIR"
 // all the same, which ignores that key as the reference plugins do.
 type Factory func(conf []byte) (Plugin, error)
 
+// RuntimeConfigured is a plugin that can be given its runtimeConfig when the rest of
+// its configuration has been read, once for all allocations. It returns another
+// plugin, and is not changed.
+type RuntimeConfigured interface {
+	WithRuntime(map[string]json.RawMessage) (Plugin, error)
+}
+
 // Call is one operation on one attachment. For Status and GC only Path, Config
 // and Host are set.
 type Call struct {
@@ -49,7 +57,8 @@ type Call struct {
 	Args string
 	// Path is CNI_PATH.
 	Path []string
-	// Config is the network configuration as it came on stdin.
+	// Config is the network configuration as it came on stdin, or without
+	// runtimeConfig.
 	Config []byte
 	// Instance is the owner's: see names.Owner.
 	Instance string
@@ -59,8 +68,9 @@ type Call struct {
 	// The environment comes as env or as args.
 	env  []string
 	args *Args
-	// shared and binaries: see Invocation.
+	// shared, runtime and binaries: see Invocation.
 	shared   bool
+	runtime  map[string]json.RawMessage
 	binaries []string
 	previous *types100.Result
 	version  string
@@ -74,3 +84,11 @@ func (c *Call) Owner(network string) names.Owner {
 // Sandbox is rtnetlink in the namespace of the call. It is opened once for all
 // plugins of an operation, and nobody but its opener closes it.
 func (c *Call) Sandbox() (*kernel.Sandbox, error) { return c.exec.Sandbox(c.Netns) }
+
+// config is Config with the runtimeConfig.
+func (c *Call) config() ([]byte, error) {
+	if c.runtime == nil {
+		return c.Config, nil
+	}
+	return WithKey(c.Config, "runtimeConfig", c.runtime)
+}

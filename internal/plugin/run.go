@@ -21,7 +21,9 @@ type Invocation struct {
 	// Config is the plugin's configuration as the specification derives it from
 	// the network's, a JSON object without prevResult.
 	Config []byte
-	// Shared says that the same configuration comes again for other allocations.
+	// Runtime is the runtimeConfig, which Config then has none of; nil is none.
+	Runtime map[string]json.RawMessage
+	// Shared says that the same Config comes again for other allocations.
 	Shared bool
 	// Version is the network's cniVersion.
 	Version string
@@ -41,7 +43,7 @@ func (e *Exec) Run(ctx context.Context, i *Invocation) (*types100.Result, error)
 	c := &Call{
 		ContainerID: i.Args.ContainerID, Netns: i.Args.NetNS, IfName: i.Args.IfName, Args: i.Args.text(), Path: paths,
 		Config: i.Config, Instance: e.Instance, Host: e.Host,
-		exec: e, args: &i.Args, shared: i.Shared, previous: i.Previous, version: i.Version, binaries: i.Binaries,
+		exec: e, args: &i.Args, shared: i.Shared, runtime: i.Runtime, previous: i.Previous, version: i.Version, binaries: i.Binaries,
 	}
 	return c.run(ctx, i.Plugin, i.Args.Command)
 }
@@ -130,16 +132,17 @@ func wellFormed(r *types100.Result) error {
 	return nil
 }
 
-// complete is the configuration with prevResult.
+// complete is the configuration with runtimeConfig and prevResult.
 func (c *Call) complete() ([]byte, error) {
-	if c.previous == nil {
-		return c.Config, nil
+	conf, err := c.config()
+	if err != nil || c.previous == nil {
+		return conf, err
 	}
 	previous, err := c.previous.GetAsVersion(c.version)
 	if err != nil {
 		return nil, fmt.Errorf("convert result to version %s: %w", c.version, err)
 	}
-	return WithKey(c.Config, "prevResult", previous)
+	return WithKey(conf, "prevResult", previous)
 }
 
 // WithKey adds a key to a JSON object that does not have it.

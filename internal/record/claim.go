@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sort"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -42,25 +44,43 @@ func (s *Store) Claim(ctx context.Context, r *Record, warn func(error)) error {
 		return err
 	}
 	claims := claimsOf(r.Netns, r.Ports)
-	holders := map[string][]claim{}
-	for _, c := range claims {
-		ids, err := s.claims.holders(c)
-		if err != nil {
-			return err
-		}
-		for _, id := range ids {
-			if id != r.ID {
-				holders[id] = append(holders[id], c)
-			}
-		}
+	holders, begun, err := s.holders(r.ID, claims)
+	if err == nil {
+		err = s.ask(r, holders, warn)
 	}
-	if err := s.ask(r, holders, warn); err != nil {
+	if err != nil {
+		for _, c := range begun {
+			_ = unix.Rmdir(s.claims.thing(c.thing)) // an empty directory is nobody's claim
+		}
 		return err
 	}
 	if err := s.Put(r); err != nil {
 		return errors.Join(err, s.abandon(r.ID, claims))
 	}
 	return nil
+}
+
+// holders are those other than id who are said to have some of what is claimed.
+// Where there is nobody, the claim is begun: its directory is made, which is the
+// quickest way to find that out.
+func (s *Store) holders(id string, claims []claim) (holders map[string][]claim, begun []claim, err error) {
+	holders = map[string][]claim{}
+	for _, c := range claims {
+		if unix.Mkdir(s.claims.thing(c.thing), 0o700) == nil {
+			begun = append(begun, c)
+			continue
+		}
+		ids, err := s.claims.holders(c)
+		if err != nil {
+			return nil, begun, err
+		}
+		for _, other := range ids {
+			if other != id {
+				holders[other] = append(holders[other], c)
+			}
+		}
+	}
+	return holders, begun, nil
 }
 
 // ask looks into the records of those who are said to have what r wants, by ID.
@@ -181,9 +201,9 @@ func (s *Store) completeIndex(warn func(error)) error {
 }
 
 func (s *Store) markComplete() error {
-	f, err := openFile(s.claims.complete(), os.O_CREATE|os.O_WRONLY)
+	fd, err := openFile(s.claims.complete(), unix.O_CREAT|unix.O_WRONLY)
 	if err != nil {
 		return fmt.Errorf("complete index of claims: %w", err)
 	}
-	return f.Close()
+	return closeFile(fd, s.claims.complete())
 }

@@ -1,7 +1,9 @@
 // Package record remembers what allocnet gave to each allocation: one file per
-// allocation in a directory on tmpfs, replaced by rename, so that a crash of the
-// process at any instant leaves the old record or the new one. Nothing is synced
-// to a disk: the network that records speak of does not outlive the kernel.
+// allocation in a directory on tmpfs. Its first line is the record as JSON, written
+// to a draft that is renamed: what ADD intends, for example. What came of the ADD is
+// a line that is added, and counts when it is complete. So a crash of the process at
+// any instant leaves the old record or the new one. Nothing is synced to a disk: the
+// network that records speak of does not outlive the kernel.
 //
 // # Claims
 //

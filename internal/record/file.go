@@ -2,43 +2,41 @@ package record
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
 )
 
-// openFile opens a file as os.OpenFile does, without offering it to the poller:
-// that no regular file can be polled takes five system calls to find out.
-func openFile(path string, flags int) (*os.File, error) {
+// The functions here are open(2) and the like without what package os does for
+// pipes and terminals, which doubles the calls of an operation.
+
+// openFile opens a file; the caller closes the descriptor.
+func openFile(path string, flags int) (fd int, err error) {
 	for {
-		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0o600)
-		if err == nil {
-			return os.NewFile(uintptr(fd), path), nil
-		}
+		fd, err = unix.Open(path, flags|unix.O_CLOEXEC, 0o600)
 		if err != unix.EINTR {
-			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+			return fd, pathError("open", path, err)
 		}
 	}
 }
 
 func readFile(path string) ([]byte, error) {
-	f, err := openFile(path, unix.O_RDONLY)
+	fd, err := openFile(path, unix.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
+	defer unix.Close(fd)
 	data := make([]byte, 0, 4<<10) // as much as most records have
 	for {
-		n, err := f.Read(data[len(data):cap(data)])
+		n, err := unix.Read(fd, data[len(data):cap(data)])
+		if err == unix.EINTR {
+			continue
+		}
+		if n <= 0 || err != nil {
+			return data, pathError("read", path, err)
+		}
 		data = data[:len(data)+n]
-		if err == io.EOF {
-			return data, nil
-		}
-		if err != nil {
-			return nil, err
-		}
 		if len(data) == cap(data) {
 			data = append(data, 0)[:len(data)]
 		}
@@ -48,12 +46,11 @@ func readFile(path string) ([]byte, error) {
 // replaceFile gives a file a new content, written as a draft first: whoever reads
 // finds the old content or the new one, also after a crash of this process.
 func replaceFile(path, draft string, content []byte) error {
-	f, err := openFile(draft, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC)
+	fd, err := openFile(draft, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
-	if err = errors.Join(err, f.Close()); err == nil {
+	if err = errors.Join(writeAll(fd, draft, content), closeFile(fd, draft)); err == nil {
 		err = rename(draft, path)
 	}
 	if err != nil {
@@ -61,6 +58,31 @@ func replaceFile(path, draft string, content []byte) error {
 	}
 	return nil
 }
+
+// appendFile adds to a file that is there.
+func appendFile(path string, content []byte) error {
+	fd, err := openFile(path, unix.O_WRONLY|unix.O_APPEND)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeAll(fd, path, content), closeFile(fd, path))
+}
+
+func writeAll(fd int, path string, content []byte) error {
+	for len(content) > 0 {
+		n, err := unix.Write(fd, content)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return pathError("write", path, err)
+		}
+		content = content[n:]
+	}
+	return nil
+}
+
+func closeFile(fd int, path string) error { return pathError("close", path, unix.Close(fd)) }
 
 // rename is os.Rename without its look at what is there.
 func rename(from, to string) error {
@@ -72,8 +94,16 @@ func rename(from, to string) error {
 
 // remove removes a file; none is no error.
 func remove(path string) error {
-	if err := unix.Unlink(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return &fs.PathError{Op: "remove", Path: path, Err: err}
+	if err := unix.Unlink(path); err != unix.ENOENT {
+		return pathError("remove", path, err)
 	}
 	return nil
+}
+
+// pathError says what was done to which file, unless err is nil.
+func pathError(op, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &fs.PathError{Op: op, Path: path, Err: err}
 }

@@ -120,22 +120,23 @@ func offsetOf(id string) int64 {
 	return offsetIDs + int64(h.Sum64()>>2)
 }
 
-type lockFile struct{ f *os.File }
+// lockFile is the lock file, opened for one holder of locks.
+type lockFile struct{ fd int }
 
-func (s *Store) openLocks() (lockFile, error) {
-	f, err := openFile(s.locks, unix.O_RDWR|unix.O_CREAT)
+func (s *Store) openLocks() (*lockFile, error) {
+	fd, err := openFile(s.locks, unix.O_RDWR|unix.O_CREAT)
 	if errors.Is(err, fs.ErrNotExist) { // somebody swept the state directory
 		if err = os.MkdirAll(s.dir, 0o700); err == nil {
-			f, err = openFile(s.locks, unix.O_RDWR|unix.O_CREAT)
+			fd, err = openFile(s.locks, unix.O_RDWR|unix.O_CREAT)
 		}
 	}
 	if err != nil {
-		return lockFile{}, fmt.Errorf("open lock file: %w", err)
+		return nil, fmt.Errorf("open lock file: %w", err)
 	}
-	return lockFile{f}, nil
+	return &lockFile{fd}, nil
 }
 
-func (l lockFile) take(ctx context.Context, kind int16, offset int64) error {
+func (l *lockFile) take(ctx context.Context, kind int16, offset int64) error {
 	wait, last := firstPoll, lastPoll
 	if offset == offsetClaims {
 		last = lastClaimsPoll
@@ -154,15 +155,21 @@ func (l lockFile) take(ctx context.Context, kind int16, offset int64) error {
 	}
 }
 
-func (l lockFile) release(offset int64) error { return l.set(unix.F_UNLCK, offset) }
+func (l *lockFile) release(offset int64) error { return l.set(unix.F_UNLCK, offset) }
 
-func (l lockFile) set(kind int16, offset int64) error {
+func (l *lockFile) set(kind int16, offset int64) error {
 	for {
-		err := unix.FcntlFlock(l.f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: offset, Len: 1})
+		err := unix.FcntlFlock(uintptr(l.fd), unix.F_OFD_SETLK, &unix.Flock_t{Type: kind, Start: offset, Len: 1})
 		if !errors.Is(err, unix.EINTR) {
 			return err
 		}
 	}
 }
 
-func (l lockFile) close() { _ = l.f.Close() }
+// close gives all locks back. To call it again does no harm.
+func (l *lockFile) close() {
+	if l.fd >= 0 {
+		_ = unix.Close(l.fd)
+		l.fd = -1
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/utils"
 
@@ -78,9 +79,12 @@ func (s *Store) Get(id string) (*Record, error) {
 	return r, nil
 }
 
+// decode reads a record, and the outcomes behind it. The last line counts only if it
+// ends, unless it is the first.
 func decode(data []byte) (*Record, error) {
+	first, more, _ := bytes.Cut(data, []byte{'\n'})
 	var r Record
-	if err := json.Unmarshal(data, &r); err != nil {
+	if err := json.Unmarshal(first, &r); err != nil {
 		return nil, err
 	}
 	if r.Version > Version {
@@ -88,6 +92,18 @@ func decode(data []byte) (*Record, error) {
 	}
 	if r.Version < 1 {
 		return nil, errors.New("no format version")
+	}
+	for line := range bytes.Lines(more) {
+		if !bytes.HasSuffix(line, []byte{'\n'}) || len(line) == 1 {
+			continue
+		}
+		var o outcome
+		if json.Unmarshal(line, &o) != nil {
+			continue // what a crash left of one, and another one behind it
+		}
+		if err := o.apply(&r); err != nil {
+			return nil, err
+		}
 	}
 	switch r.Phase {
 	case Adding, Ready, Deleting:
@@ -105,12 +121,61 @@ func (s *Store) Put(r *Record) error {
 			return err
 		}
 	}
-	return s.Update(r)
+	return s.replace(r)
 }
 
-// Update writes a record whole whose claims are those of the one that it takes
-// the place of.
+// Update writes what came of an ADD: the phase, the time and the results of a record,
+// and that no addresses are noted. All else is as it was put. It is added to what is
+// there as a line: less work than a file of its own, and before it is complete it
+// does not count.
 func (s *Store) Update(r *Record) error {
+	if appendFile(s.file(r.ID), appendOutcome(make([]byte, 0, 2<<10), r)) == nil {
+		return nil
+	}
+	return s.replace(r)
+}
+
+// appendOutcome adds the line of a record's outcome. An empty line before it ends
+// what a crash may have left of another one. Results are JSON in one line.
+func appendOutcome(b []byte, r *Record) []byte {
+	b = append(append(b, "\n{\"phase\":\""...), r.Phase...)
+	b = r.Updated.AppendFormat(append(b, `","updated":"`...), time.RFC3339Nano)
+	b = append(b, `","results":[`...)
+	for i, a := range r.Attachments {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if a.Result == nil {
+			b = append(b, "null"...)
+		}
+		b = append(b, a.Result...)
+	}
+	return append(b, "]}\n"...)
+}
+
+// outcome is what a line says that was added to a record.
+type outcome struct {
+	Phase   Phase             `json:"phase"`
+	Updated time.Time         `json:"updated"`
+	Results []json.RawMessage `json:"results"` // of each attachment
+}
+
+func (o *outcome) apply(r *Record) error {
+	if len(o.Results) != len(r.Attachments) {
+		return fmt.Errorf("results of %d attachments, and there are %d", len(o.Results), len(r.Attachments))
+	}
+	r.Phase, r.Updated, r.Addresses = o.Phase, o.Updated, nil
+	for i, result := range o.Results {
+		if string(result) == "null" {
+			result = nil
+		}
+		r.Attachments[i].Result = result
+	}
+	return nil
+}
+
+// replace writes a record whole.
+func (s *Store) replace(r *Record) error {
 	r.Version = Version
 	data, err := encode(r)
 	if err != nil {
@@ -128,11 +193,12 @@ func (s *Store) Update(r *Record) error {
 	return nil
 }
 
-func encode(r *Record) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
+// encode makes a line.
+func encode(v any) ([]byte, error) {
+	b := bytes.NewBuffer(make([]byte, 0, 2<<10)) // as much as most records have
+	e := json.NewEncoder(b)
 	e.SetEscapeHTML(false)
-	err := e.Encode(r)
+	err := e.Encode(v)
 	return b.Bytes(), err
 }
 
@@ -159,7 +225,8 @@ func (s *Store) claimed(id string) []claim {
 		Ports []portmap.Mapping
 	}
 	data, err := readFile(s.file(id))
-	if err != nil || json.Unmarshal(data, &r) != nil {
+	first, _, _ := bytes.Cut(data, []byte{'\n'})
+	if err != nil || json.Unmarshal(first, &r) != nil {
 		return nil
 	}
 	return claimsOf(r.Netns, r.Ports)

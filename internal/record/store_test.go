@@ -1,11 +1,13 @@
 package record
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -79,6 +82,44 @@ func TestCorruptRecords(t *testing.T) {
 			require.Equal(t, []string{"good", "x"}, ids)
 		})
 	}
+}
+
+// TestUpdate: what came of an ADD is a line behind what was intended, and counts
+// from when it is complete.
+func TestUpdate(t *testing.T) {
+	s := open(t)
+	intent, result := sample("one"), sample("one")
+	intent.Phase, intent.Updated, intent.Attachments[0].Result = Adding, intent.Created.Add(time.Second), nil
+	intent.Addresses = []cleanup.Address{{Network: "a", IP: netip.MustParseAddr("192.0.2.1")}}
+	require.NoError(t, s.Put(intent))
+	before, err := os.ReadFile(s.file("one"))
+	require.NoError(t, err)
+	require.NoError(t, s.Update(result))
+	after, err := os.ReadFile(s.file("one"))
+	require.NoError(t, err)
+	require.True(t, bytes.HasPrefix(after, before), "nothing that counts is overwritten")
+
+	for n := len(before); n < len(after); n++ {
+		require.NoError(t, os.WriteFile(s.file("one"), after[:n], 0o600))
+		got, err := s.Get("one")
+		require.NoError(t, err)
+		require.Equal(t, intent, got, "after %d bytes", n)
+		require.Equal(t, claimsOf(intent.Netns, intent.Ports), s.claimed("one"))
+		require.NoError(t, s.Update(result))
+		got, err = s.Get("one")
+		require.NoError(t, err)
+		require.Equal(t, result, got, "behind what was left of another line")
+	}
+
+	require.NoError(t, os.WriteFile(s.file("one"), append(before, "{\"phase\":\"ready\",\"results\":[]}\n"...), 0o600))
+	_, err = s.Get("one")
+	require.ErrorContains(t, err, "results of 0 attachments, and there are 2")
+
+	require.NoError(t, s.Delete("one"))
+	require.NoError(t, s.Update(result), "somebody swept the state directory")
+	got, err := s.Get("one")
+	require.NoError(t, err)
+	require.Equal(t, result, got)
 }
 
 func TestNewerRecord(t *testing.T) {
@@ -150,6 +191,7 @@ func FuzzDecode(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(good)
 	f.Add([]byte(`{"version":1,"phase":"ready","attachments":[{"config":"e30="}]}`))
+	f.Add([]byte(`{"version":1,"phase":"adding","attachments":[{}]}` + "\n\n{\n\n" + `{"phase":"ready","results":[null]}` + "\n{"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := decode(data)
 		if err != nil {

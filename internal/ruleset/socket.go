@@ -28,7 +28,7 @@ type socket struct {
 const atOnce = 16
 
 func openSocket() (*socket, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +233,7 @@ type header struct{ kind, flags uint16 }
 // receive takes one answer of the kernel and hands over its messages, with the
 // index of the request. What answers an earlier request is dropped.
 func (s *socket) receive(each func(i int, h header, payload []byte)) error {
-	n, _, err := unix.Recvfrom(s.fd, s.in, unix.MSG_DONTWAIT)
+	n, err := unix.Read(s.fd, s.in)
 	if errors.Is(err, unix.EINTR) {
 		return nil
 	}

@@ -83,12 +83,12 @@ func (c *chain) run(ctx context.Context, command string, i int, previous *types1
 // call calls plugin i.
 func (c *chain) call(ctx context.Context, command string, i int, previous *types100.Result) (*types100.Result, error) {
 	p := c.list.Plugins[i]
-	conf, shared, err := c.config(i)
+	conf, runtime, err := c.config(i)
 	if err != nil {
 		return nil, fmt.Errorf("configuration of plugin %q: %w", p.Network.Type, err)
 	}
 	one := &plugin.Invocation{
-		Plugin: p.Network.Type, Config: conf, Shared: shared, Version: c.list.CNIVersion, Previous: previous, Binaries: c.binaries, Args: c.args,
+		Plugin: p.Network.Type, Config: conf, Runtime: runtime, Shared: true, Version: c.list.CNIVersion, Previous: previous, Binaries: c.binaries, Args: c.args,
 	}
 	one.Args.Command = command
 	result, err := c.exec.Run(ctx, one)
@@ -98,19 +98,17 @@ func (c *chain) call(ctx context.Context, command string, i int, previous *types
 	return result, nil
 }
 
-// config derives the configuration of plugin i. It is shared where there are no
-// capability arguments in it.
-func (c *chain) config(i int) (conf []byte, shared bool, err error) {
+// config derives the configuration of plugin i, and its runtimeConfig where there
+// are capability arguments for it.
+func (c *chain) config(i int) (conf []byte, runtime map[string]json.RawMessage, err error) {
 	n, err := c.engine.network(c.list)
 	if err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
-	runtime := c.runtimeConfig(c.list.Plugins[i])
-	if len(runtime) == 0 {
-		return n.plugins[i].conf, true, nil
+	if runtime = c.runtimeConfig(c.list.Plugins[i]); runtime != nil {
+		return n.plugins[i].bare, runtime, nil
 	}
-	conf, err = plugin.WithKey(n.plugins[i].bare, "runtimeConfig", runtime)
-	return conf, false, err
+	return n.plugins[i].conf, nil, nil
 }
 
 // runtimeConfig are the capability arguments that a plugin declares.

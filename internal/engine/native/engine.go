@@ -108,12 +108,12 @@ func prepareSandbox(exec *plugin.Exec, r *engine.Request) error {
 		if a.Previous != nil { // somebody else has made the interface
 			continue
 		}
-		_, err := s.Index(r.IfName(i))
-		if err == nil {
-			return fmt.Errorf("%w: %q has an interface %q already", engine.ErrInUse, r.Netns, r.IfName(i))
-		}
-		if !kernel.IsNotFound(err) {
+		taken, err := s.Has(r.IfName(i))
+		if err != nil {
 			return err
+		}
+		if taken {
+			return fmt.Errorf("%w: %q has an interface %q already", engine.ErrInUse, r.Netns, r.IfName(i))
 		}
 	}
 	for _, a := range r.Attachments {

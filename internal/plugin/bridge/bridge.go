@@ -70,16 +70,12 @@ func (a *addition) steps() []plugin.Step {
 // ensureBridge finds the bridge or makes it, with a MAC of its own.
 func (a *addition) ensureBridge(context.Context) error {
 	host := a.call.Host.Kernel
-	link, err := host.Link(a.Bridge)
+	br, err := host.Bridge(a.Bridge)
 	if kernel.IsNotFound(err) {
-		link, err = a.createBridge(host)
+		br, err = a.createBridge(host)
 	}
 	if err != nil {
-		return fmt.Errorf("bridge %q: %w", a.Bridge, err)
-	}
-	br, ok := link.(*netlink.Bridge)
-	if !ok {
-		return fmt.Errorf("%q already exists but is not a bridge", a.Bridge)
+		return err
 	}
 	if a.PromiscMode && br.RawFlags&unix.IFF_PROMISC == 0 {
 		if err := host.SetPromiscOn(br); err != nil {
@@ -96,11 +92,11 @@ func (a *addition) ensureBridge(context.Context) error {
 	return nil
 }
 
-func (a *addition) createBridge(host *kernel.Host) (netlink.Link, error) {
+func (a *addition) createBridge(host *kernel.Host) (*netlink.Bridge, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = a.Bridge, a.MTU, kernel.RandomMAC()
 	if err := host.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, err
+		return nil, fmt.Errorf("bridge %q: %w", a.Bridge, err)
 	}
 	a.call.Host.Lately.Forget() // what was seen on one of that name
 	// Its routes are the host's own business, and nobody else has its address: to
@@ -108,7 +104,7 @@ func (a *addition) createBridge(host *kernel.Host) (netlink.Link, error) {
 	// thing.
 	_ = kernel.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_ra", "0")
 	_ = kernel.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_dad", "0")
-	return host.LinkByName(a.Bridge)
+	return host.Bridge(a.Bridge)
 }
 
 func (a *addition) allocate(ctx context.Context) error {
@@ -146,7 +142,7 @@ func (a *addition) detach(ctx context.Context) error {
 }
 
 func (a *addition) configure(ctx context.Context) error {
-	return pair.Configure(ctx, a.sandbox, a.call.IfName, a.result, pair.Options{DAD: a.EnableDAD})
+	return pair.Configure(ctx, a.sandbox, &a.veth, a.result, pair.Options{DAD: a.EnableDAD})
 }
 
 // bringUp is for a link without addresses.
@@ -154,11 +150,7 @@ func (a *addition) bringUp(context.Context) error {
 	if a.DisableContainerInterface {
 		return nil
 	}
-	index, err := a.sandbox.Index(a.call.IfName)
-	if err != nil {
-		return err
-	}
-	return a.sandbox.SetUp(index)
+	return a.sandbox.SetUp(a.veth.PeerIndex)
 }
 
 func (a *addition) gateway(context.Context) error {
@@ -166,7 +158,7 @@ func (a *addition) gateway(context.Context) error {
 	for _, ip := range a.result.IPs {
 		key += " " + ip.Gateway.String()
 	}
-	return a.call.Host.Lately.Unless(key, func() error { return a.serve(a.call.Host.Kernel, a.link, a.result) })
+	return a.call.Host.Lately.Unless(key, func() error { return a.serve(a.call.Host, a.link, a.result) })
 }
 
 func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.call, a.result) }
@@ -188,13 +180,13 @@ func (a *addition) awaitPort(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, portTime)
 	defer cancel()
 	for {
-		index, up, err := a.call.Host.Kernel.Operational(a.veth.Name)
+		up, err := a.call.Host.Kernel.IsOperational(a.veth.Name)
 		if err != nil {
 			return err
 		}
 		if up {
 			var changes kernel.Batch
-			changes.DropMulticast(index) // a port's own IPv6 is never used
+			changes.DropMulticast(a.veth.Index) // a port's own IPv6 is never used
 			return a.call.Host.Kernel.Apply(&changes)
 		}
 		select {

@@ -95,10 +95,8 @@ func (b *bridge) mac(c *plugin.Call) (net.HardwareAddr, error) {
 		types.CommonArgs
 		MAC types.UnmarshallableString
 	}
-	if c.Args != "" {
-		if err := types.LoadArgs(c.Args, &env); err != nil {
-			return nil, err
-		}
+	if err := plugin.LoadArgs(c.Args, &env); err != nil {
+		return nil, err
 	}
 	var args, runtime struct {
 		Mac string `json:"mac"`

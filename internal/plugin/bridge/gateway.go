@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/plugin"
 	"github.com/allocnet/allocnet/internal/plugin/pair"
 )
 
@@ -53,17 +54,17 @@ func (b *bridge) defaultRoute(r *types100.Result, gateway net.IP) {
 }
 
 // serve makes the bridge the gateway of the addresses' networks.
-func (b *bridge) serve(host *kernel.Host, br *netlink.Bridge, r *types100.Result) error {
+func (b *bridge) serve(host *plugin.Host, br *netlink.Bridge, r *types100.Result) error {
 	if !b.IsGateway {
 		return nil
 	}
 	for _, address := range r.IPs {
 		gateway := &net.IPNet{IP: address.Gateway, Mask: address.Address.Mask}
-		if err := b.ensureAddress(host, br, gateway); err != nil {
+		if err := b.ensureAddress(host.Kernel, br, gateway); err != nil {
 			return err
 		}
 	}
-	return pair.Forward(r)
+	return pair.Forward(host.Lately, r)
 }
 
 // ensureAddress gives the bridge an address. That it is there already is the

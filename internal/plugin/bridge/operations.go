@@ -113,7 +113,7 @@ func (b *bridge) Repair(ctx context.Context, c *plugin.Call) error {
 	if !ok {
 		return fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
 	}
-	return errors.Join(b.serve(c.Host.Kernel, br, r), b.masq.Add(ctx, c, r))
+	return errors.Join(b.serve(c.Host, br, r), b.masq.Add(ctx, c, r))
 }
 
 // Del implements plugin.Plugin.

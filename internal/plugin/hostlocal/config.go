@@ -145,7 +145,7 @@ type envArgs struct {
 // together, each once.
 func (p *hostLocal) requested(args string) ([]netip.Addr, error) {
 	var env envArgs
-	if err := types.LoadArgs(args, &env); err != nil {
+	if err := plugin.LoadArgs(args, &env); err != nil {
 		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_ARGS cannot be read", err.Error())
 	}
 	var text []string

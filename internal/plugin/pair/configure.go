@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/plugin"
 )
 
 // Options are how the sandbox's end gets its addresses.
@@ -24,14 +25,11 @@ type Options struct {
 
 // Configure brings the sandbox's end up and gives it the addresses and routes of
 // a result.
-func Configure(ctx context.Context, s *kernel.Sandbox, name string, r *types100.Result, o Options) error {
-	index, err := s.Index(name)
-	if err != nil {
-		return err
-	}
+func Configure(ctx context.Context, s *kernel.Sandbox, v *kernel.Veth, r *types100.Result, o Options) error {
+	index := v.PeerIndex
 	v6 := HasIPv6(r)
 	if v6 {
-		if err := enableIPv6(s, name, o.DAD); err != nil {
+		if err := enableIPv6(s, v.PeerName, o.DAD); err != nil {
 			return err
 		}
 	}
@@ -178,15 +176,18 @@ func settle(ctx context.Context, s *kernel.Sandbox, index int) error {
 	}
 }
 
-// Forward lets the host forward packets of the families of a result.
-func Forward(r *types100.Result) error {
-	var v4, v6 bool
+// Forward lets the host forward packets of the families of a result, unless it was
+// seen to do so a moment ago.
+func Forward(lately *plugin.Lately, r *types100.Result) error {
 	for _, ip := range r.IPs {
-		if ip.Address.IP.To4() != nil {
-			v4 = true
-		} else {
-			v6 = true
+		v4 := ip.Address.IP.To4() != nil
+		key := "forward IPv6"
+		if v4 {
+			key = "forward IPv4"
+		}
+		if err := lately.Unless(key, func() error { return kernel.EnableForwarding(v4, !v4) }); err != nil {
+			return err
 		}
 	}
-	return kernel.EnableForwarding(v4, v6)
+	return nil
 }

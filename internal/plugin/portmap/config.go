@@ -1,6 +1,7 @@
 package portmap
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -60,12 +61,11 @@ func New(conf []byte) (plugin.Plugin, error) {
 		return nil, unknown
 	}
 	var runtime struct {
-		PortMappings []portMapping `json:"portMappings"`
+		PortMappings json.RawMessage `json:"portMappings"`
 	}
 	if err := p.Runtime(&runtime); err != nil {
 		return nil, err
 	}
-	p.mappings = runtime.PortMappings
 	p.snat = p.SNAT == nil || *p.SNAT
 	if p.MarkMasqBit != nil {
 		p.markBit = *p.MarkMasqBit
@@ -77,8 +77,29 @@ func New(conf []byte) (plugin.Plugin, error) {
 	case nftablesName:
 		p.backend = nftablesBackend{}
 	}
-	p.invalid = errors.Join(p.validate(), err, p.validateMappings())
+	p.invalid = errors.Join(p.validate(), err)
+	if err := p.publish(runtime.PortMappings); err != nil {
+		return nil, err
+	}
 	return p, unknown
+}
+
+// WithRuntime implements plugin.RuntimeConfigured.
+func (p *portmap) WithRuntime(runtime map[string]json.RawMessage) (plugin.Plugin, error) {
+	with := *p
+	if err := with.publish(runtime["portMappings"]); err != nil {
+		return nil, err
+	}
+	return &with, nil
+}
+
+// publish reads the port mappings.
+func (p *portmap) publish(mappings json.RawMessage) error {
+	if err := plugin.DecodeRuntime(mappings, &p.mappings); err != nil {
+		return err
+	}
+	p.invalid = errors.Join(p.invalid, p.validateMappings())
+	return nil
 }
 
 func (p *portmap) validate() error {

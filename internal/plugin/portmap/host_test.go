@@ -133,7 +133,7 @@ func configure(t testing.TB, link netlink.Link, addresses ...string) {
 func (h *testHost) await(link string) {
 	h.t.Helper()
 	require.Eventually(h.t, func() bool {
-		_, up, err := h.host.Kernel.Operational(link)
+		up, err := h.host.Kernel.IsOperational(link)
 		return err == nil && up
 	}, patience, time.Millisecond)
 }

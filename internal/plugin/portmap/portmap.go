@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os/exec"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -110,12 +109,11 @@ func (p *publication) routeLoopback(c *plugin.Call) error {
 	}
 	// The first interface of bridge's and ptp's results is the one; for others the
 	// kernel knows.
-	err := fs.ErrNotExist
 	if p.first != "" {
-		err = c.Host.Lately.Unless("route_localnet "+p.first, func() error { return setRouteLoopback(p.first) })
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return err
+		err := c.Host.Lately.Unless("route_localnet "+p.first, func() error { return c.Host.Kernel.RouteLoopback(p.first) })
+		if !kernel.IsNotFound(err) {
+			return err
+		}
 	}
 	routes, err := c.Host.Kernel.RouteGet(addr.AsSlice())
 	if err != nil || len(routes) == 0 {
@@ -128,11 +126,7 @@ func (p *publication) routeLoopback(c *plugin.Call) error {
 	if err != nil {
 		return fmt.Errorf("find the interface that leads to %s: %w", addr, err)
 	}
-	return setRouteLoopback(link.Attrs().Name)
-}
-
-func setRouteLoopback(link string) error {
-	return kernel.SetSysctl("net/ipv4/conf/"+link+"/route_localnet", "1")
+	return c.Host.Kernel.RouteLoopback(link.Attrs().Name)
 }
 
 // delReference takes away what the reference plugin laid out, if it was that.

@@ -123,7 +123,7 @@ func (a *addition) detach(ctx context.Context) error {
 }
 
 func (a *addition) configure(ctx context.Context) error {
-	return pair.Configure(ctx, a.sandbox, a.call.IfName, a.result, pair.Options{ViaGateway: true})
+	return pair.Configure(ctx, a.sandbox, &a.veth, a.result, pair.Options{ViaGateway: true})
 }
 
 // linkLocal is the address from which the host looks for the sandbox (RFC 4291,
@@ -139,10 +139,7 @@ func linkLocal(mac net.HardwareAddr) *net.IPNet {
 // goes with the link.
 func (a *addition) serve(context.Context) error {
 	host := a.call.Host.Kernel
-	index, err := host.Index(a.veth.Name)
-	if err != nil {
-		return err
-	}
+	index := a.veth.Index
 	var changes kernel.Batch
 	if pair.HasIPv6(a.result) {
 		changes.AddAddress(index, linkLocal(a.veth.MAC), kernel.NoDAD)
@@ -160,7 +157,7 @@ func (a *addition) serve(context.Context) error {
 	if err := host.Apply(&changes); err != nil {
 		return err
 	}
-	return pair.Forward(a.result)
+	return pair.Forward(a.call.Host.Lately, a.result)
 }
 
 func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.call, a.result) }
@@ -199,7 +196,7 @@ func (p *ptp) Repair(ctx context.Context, c *plugin.Call) error {
 	if err != nil || r == nil {
 		return err
 	}
-	return errors.Join(pair.Forward(r), p.masq.Add(ctx, c, r))
+	return errors.Join(pair.Forward(c.Host.Lately, r), p.masq.Add(ctx, c, r))
 }
 
 // Del implements plugin.Plugin.

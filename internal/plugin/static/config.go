@@ -113,7 +113,7 @@ func (p *static) addresses(args string) ([]*types100.IPConfig, error) {
 // in its subnet.
 func environment(args string) ([]*types100.IPConfig, error) {
 	var env envArgs
-	if err := types.LoadArgs(args, &env); err != nil {
+	if err := plugin.LoadArgs(args, &env); err != nil {
 		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_ARGS cannot be read", err.Error())
 	}
 	ips, err := parseAll(list(env.IP))

@@ -79,7 +79,7 @@ type settings struct {
 func (c *config) settings(args string) (*settings, error) {
 	mac := c.MAC
 	var env envArgs
-	if err := types.LoadArgs(args, &env); err != nil {
+	if err := plugin.LoadArgs(args, &env); err != nil {
 		return nil, fmt.Errorf("CNI_ARGS: %w", err)
 	}
 	if env.MAC != "" {

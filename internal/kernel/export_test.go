@@ -1,0 +1,4 @@
+package kernel
+
+// Find is find.
+func (v *Veth) Find(h *Host, s *Sandbox) error { return v.find(h, s) }
