@@ -76,6 +76,7 @@ type group struct {
 var groups = []group{
 	{"life", (*bench).life},
 	{"dropin", (*bench).dropin},
+	{"daemon", (*bench).daemon},
 	{"batch", (*bench).batch},
 	{"packet", (*bench).packet},
 	{"burst", (*bench).burst},

@@ -37,6 +37,8 @@ type Target struct {
 	// measure itself.
 	Of string `json:"of"`
 	To string `json:"to,omitempty"`
+	// Unit is that of Limit and Value where To is "".
+	Unit string `json:"unit,omitempty"`
 	// Limit is the most that the quotient may be, or, with AtLeast, the least.
 	Limit   float64 `json:"limit"`
 	AtLeast bool    `json:"atLeast,omitempty"`

@@ -56,7 +56,7 @@ func TestTable(t *testing.T) {
 	r.judge([]Target{
 		{What: "ADD: native to floor", Of: "ADD/native", To: "ADD/floor", Limit: 2},
 		{What: "ADD: exec to native", Of: "ADD/exec", To: "ADD/native", Limit: 200, AtLeast: true},
-		{What: "heap", Of: "heap/native", Limit: 4 << 10},
+		{What: "heap", Of: "heap/native", Limit: 4 << 10, Unit: memory},
 		{What: "DEL", Of: "DEL/native", To: "DEL/floor", Limit: 2},
 	})
 	var b bytes.Buffer
@@ -121,6 +121,9 @@ func TestTargetsHaveMeasures(t *testing.T) {
 		r.add(processTitle, name, seconds, samples{1})
 		r.add(processesTitle, name, seconds, samples{1})
 	}
+	r.add(throughTitle, daemonName, seconds, samples{1})
+	r.add(beyondTitle, daemonName, seconds, samples{1})
+	r.add(emptyTitle, emptyName, seconds, samples{1})
 	r.add(memoryTitle, nativeName, memory, samples{1})
 	r.judge(targets(&full))
 	require.NotEmpty(t, r.Targets)

@@ -12,6 +12,7 @@ type size struct {
 	connects             int
 	mappings, slowBefore int // other mappings: in maps, in chains of rules
 	dropin               int
+	daemon               int
 	heap                 int
 }
 
@@ -26,7 +27,7 @@ var full = size{
 	life: rounds{fast: 300, slow: 25}, dual: rounds{fast: 100, slow: 10},
 	batch: 100, batches: 10, slowBatch: 16, burst: 1000, bursts: 3, slowBurst: 48,
 	flat: []flatSize{{"bridge", 1000}, {"ptp", 4000}}, flatRounds: 100,
-	connects: 20000, mappings: 10000, slowBefore: 5000, dropin: 25, heap: 1000,
+	connects: 20000, mappings: 10000, slowBefore: 5000, dropin: 25, daemon: 100, heap: 1000,
 }
 
 // short is a run to see that everything works.
@@ -34,7 +35,7 @@ var short = size{
 	life: rounds{fast: 60, slow: 5}, dual: rounds{fast: 20, slow: 2},
 	batch: 100, batches: 3, slowBatch: 8, burst: 200, bursts: 1, slowBurst: 16,
 	flat: []flatSize{{"bridge", 200}, {"ptp", 400}}, flatRounds: 30,
-	connects: 3000, mappings: 10000, slowBefore: 300, dropin: 5, heap: 200,
+	connects: 3000, mappings: 10000, slowBefore: 300, dropin: 5, daemon: 15, heap: 200,
 }
 
 // withRounds replaces the number of samples of single operations.
@@ -44,6 +45,7 @@ func (s size) withRounds(n int) size {
 		s.dual = rounds{fast: n, slow: min(s.dual.slow, n)}
 		s.flatRounds = n
 		s.dropin = min(s.dropin, n)
+		s.daemon = n
 	}
 	return s
 }

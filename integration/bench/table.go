@@ -63,7 +63,7 @@ func (t *Target) bound() string {
 
 func (t *Target) format(v float64) string {
 	if t.To == "" {
-		return format(v, memory)
+		return format(v, t.Unit)
 	}
 	return times(v)
 }

@@ -31,6 +31,11 @@ func targets(s *size) []Target {
 		key(packetTitle(s.mappings), nativeName), key(packetTitle(1), nativeName))
 	least(8, processTitle+": reference to allocnet", key(processTitle, referenceName), key(processTitle, allocnetName))
 	least(15, processesTitle+": reference to allocnet", key(processesTitle, referenceName), key(processesTitle, allocnetName))
-	most(4<<10, memoryTitle+": native", key(memoryTitle, nativeName), "")
+	alone := func(limit float64, unit, what, of string) {
+		all = append(all, Target{What: what, Of: of, Limit: limit, Unit: unit})
+	}
+	alone(6e-3, seconds, throughTitle+": allocnetd", key(throughTitle, daemonName))
+	most(1.3, throughTitle+" "+beyondTitle[4:]+": to an empty program", key(beyondTitle, daemonName), key(emptyTitle, emptyName))
+	alone(4<<10, memory, memoryTitle+": native", key(memoryTitle, nativeName))
 	return all
 }

@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// What is measured of the daemon's plugin, and beside it.
+const (
+	throughTitle = "ADD, allocnet-cni, one process"
+	beyondTitle  = "... without the library's own time"
+	emptyTitle   = "start of an empty Go program"
+	daemonName   = "allocnetd"
+	aloneName    = "without it"
+	emptyName    = "go"
+)
+
+// daemonPrograms have to lie in one directory.
+var daemonPrograms = []string{"allocnetd", "allocnet-cni", "allocnet-cni/allocnet-cni-alone"}
+
+// daemon measures ADDs through the CNI plugin of allocnetd, as a runtime runs it:
+// with the daemon, without it, and beside both the library's own ADD of the same
+// network and a program that does nothing.
+func (b *bench) daemon(ctx context.Context) (err error) {
+	b.progress("the daemon's plugin")
+	slots, err := b.slots(ctx, 1)
+	if err != nil {
+		return err
+	}
+	dir, err := b.buildDaemon(ctx)
+	if err != nil {
+		return err
+	}
+	library, err := b.open(ctx, nativeName, "bridge", false)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, library.close(ctx)) }()
+	through, err := newPluginUser(b.newNetwork(daemonName, "bridge", false), dir, slots[0])
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, removeBridge(through.bridge)) }()
+	stop, err := through.startDaemon(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	alone, err := newPluginUser(b.newNetwork("alone", "bridge", false), dir, slots[0])
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, removeBridge(alone.bridge)) }()
+	return b.daemonTurns(ctx, filepath.Join(dir, emptyName), library, through, alone)
+}
+
+func (b *bench) daemonTurns(ctx context.Context, empty string, library system, through, alone *pluginUser) error {
+	var native lives
+	var nothing, beyond samples
+	round := func() error {
+		if err := native.live(ctx, library, through.slot); err != nil {
+			return err
+		}
+		if err := timed(&nothing, func() error { return exec.CommandContext(ctx, empty).Run() }); err != nil {
+			return fmt.Errorf("run the empty program: %w", err)
+		}
+		if err := through.live(ctx); err != nil {
+			return err
+		}
+		beyond = append(beyond, through.adds[len(through.adds)-1]-native.adds[len(native.adds)-1])
+		return alone.live(ctx)
+	}
+	for range b.size.daemon + 1 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := round(); err != nil {
+			return err
+		}
+	}
+	// The first round made what the networks themselves have.
+	b.report.add(emptyTitle, emptyName, seconds, nothing[1:])
+	b.report.add(throughTitle, nativeName, seconds, native.adds[1:])
+	b.report.add(throughTitle, daemonName, seconds, through.adds[1:])
+	b.report.add(throughTitle, aloneName, seconds, alone.adds[1:])
+	b.report.add(beyondTitle, daemonName, seconds, beyond[1:])
+	return nil
+}
+
+// buildDaemon builds the programs, and an empty one, and returns their directory.
+func (b *bench) buildDaemon(ctx context.Context) (string, error) {
+	dir := filepath.Join(workDir, "daemon")
+	source := filepath.Join(dir, emptyName+".go")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	if err := os.WriteFile(source, []byte("package main\n\nfunc main() {}\n"), 0o600); err != nil {
+		return "", err
+	}
+	packages := []string{source}
+	for _, name := range daemonPrograms {
+		packages = append(packages, "./cmd/"+name)
+	}
+	for _, of := range packages {
+		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", dir+"/", of)
+		c.Dir, c.Env = b.module, append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := c.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build %s: %w: %s", of, err, out)
+		}
+	}
+	return dir, nil
+}
+
+// pluginUser runs allocnet-cni as a runtime does.
+type pluginUser struct {
+	dir, network, bridge string
+	slot                 *slot
+	config               []byte
+	adds                 samples
+}
+
+func newPluginUser(n *network, dir string, s *slot) (*pluginUser, error) {
+	if err := n.write(); err != nil {
+		return nil, err
+	}
+	u := &pluginUser{dir: dir, network: n.name, bridge: n.bridge(), slot: s}
+	mappings, err := portmap.Mappings(s.ports(), portmap.Options{})
+	if err != nil {
+		return nil, err
+	}
+	u.config, err = json.Marshal(object{
+		"cniVersion": "1.0.0", "name": "runtime-" + n.name, "type": "allocnet", "delegate": n.name,
+		"socket": u.file("sock"), "settings": u.file("hcl"),
+		"capabilities": object{"portMappings": true}, "runtimeConfig": object{"portMappings": mappings},
+	})
+	if err != nil {
+		return nil, err
+	}
+	settings := fmt.Sprintf("conf_dir = %q\nstate_dir = %q\nplugin_dirs = [%q]\nengine = \"native\"\nsocket {\n  path = %q\n}\nlog {\n  level = \"warn\"\n}\n",
+		confDir, u.file("state"), workDir+"/no-plugins", u.file("sock"))
+	return u, os.WriteFile(u.file("hcl"), []byte(settings), 0o600)
+}
+
+// file is one of this user's own.
+func (u *pluginUser) file(kind string) string {
+	return filepath.Join(workDir, u.network+"."+kind)
+}
+
+// daemonTime is how long the daemon may take to listen, and to end.
+const daemonTime = 20 * time.Second
+
+// startDaemon returns when the daemon is ready; stop ends it.
+func (u *pluginUser) startDaemon(ctx context.Context) (stop func() error, err error) {
+	c := exec.CommandContext(ctx, filepath.Join(u.dir, "allocnetd"), "--config", u.file("hcl"))
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+	c.WaitDelay = daemonTime
+	c.Stderr = os.Stderr
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	stop = func() error { return errors.Join(c.Process.Signal(syscall.SIGTERM), <-ended) }
+	late := time.After(daemonTime)
+	for {
+		err := client.New(client.Config{Socket: u.file("sock")}).Ready(ctx)
+		if err == nil {
+			return stop, nil
+		}
+		select {
+		case ended := <-ended:
+			return nil, fmt.Errorf("start allocnetd: %w", ended)
+		case <-late:
+			return nil, errors.Join(fmt.Errorf("start allocnetd: %w", err), stop())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (u *pluginUser) live(ctx context.Context) error {
+	if err := timed(&u.adds, func() error { return u.run(ctx, "ADD") }); err != nil {
+		return err
+	}
+	return u.run(ctx, "DEL")
+}
+
+func (u *pluginUser) run(ctx context.Context, command string) error {
+	c := exec.CommandContext(ctx, filepath.Join(u.dir, "allocnet-cni"))
+	c.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + u.slot.id, "CNI_NETNS=" + u.slot.netns,
+		"CNI_IFNAME=eth0", "CNI_PATH=" + u.dir, "PATH=" + os.Getenv("PATH")}
+	c.Stdin = bytes.NewReader(u.config)
+	if out, err := c.CombinedOutput(); err != nil {
+		return fmt.Errorf("run allocnet-cni %s: %w: %s", command, err, out)
+	}
+	return nil
+}
