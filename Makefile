@@ -12,14 +12,28 @@ FUZZTIME ?= 20s
 export CNI_PATH := $(PLUGINS)
 export PATH     := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
+# Where install puts things; DESTDIR goes before all of them.
+PREFIX   := /usr
+CNI_BIN  := /opt/cni/bin
+UNITS    := $(PREFIX)/lib/systemd/system
+
 .DEFAULT_GOAL := help
-.PHONY: help build plugins deps test unit integration lint fuzz bench demo clean
+.PHONY: help build install plugins deps test unit integration lint fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/' | expand -t 16
 
 build: ## the commands, in bin
 	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./cmd/...
+
+install: ## what build built, the units and the settings: below DESTDIR, PREFIX and CNI_BIN
+	install -D -t $(DESTDIR)$(PREFIX)/bin $(BIN)/allocnet $(BIN)/allocnetd $(BIN)/allocnet-plugins
+	install -D -t $(DESTDIR)$(PREFIX)/lib/allocnet $(BIN)/allocnet-cni $(BIN)/allocnet-cni-alone
+	install -d $(DESTDIR)$(CNI_BIN)
+	ln -sfn $(PREFIX)/lib/allocnet/allocnet-cni $(DESTDIR)$(CNI_BIN)/allocnet
+	install -D -m 644 -t $(DESTDIR)$(UNITS) packaging/systemd/allocnetd.service packaging/systemd/allocnetd.socket
+	sed -i 's|/usr/bin/|$(PREFIX)/bin/|' $(DESTDIR)$(UNITS)/allocnetd.service
+	test -e $(DESTDIR)/etc/allocnet/allocnetd.hcl || install -D -m 644 -t $(DESTDIR)/etc/allocnet packaging/allocnetd.hcl
 
 plugins: ## the reference CNI plugins of the pinned module, in bin/cni
 	@mkdir -p $(PLUGINS)

@@ -29,17 +29,22 @@ What was never set up is no failure. Where the record was lost, --netns and
 }
 
 type teardownReport struct {
-	ID        string                  `json:"id"`
-	Destroyed bool                    `json:"destroyed"` // there was a network namespace, and it was destroyed
-	Forced    []configurator.Leftover `json:"forced"`    // what DEL did not remove
+	ID        string `json:"id"`
+	Destroyed bool   `json:"destroyed"` // there was a network namespace, and it was destroyed
+	// Forced is what DEL did not remove; not known where the daemon did it, whose
+	// events tell.
+	Forced []configurator.Leftover `json:"forced,omitzero"`
 }
 
 func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
-	report := teardownReport{ID: id, Forced: []configurator.Leftover{}}
+	report := teardownReport{ID: id}
 	a.onForced = func(_ string, removed []configurator.Leftover) { report.Forced = append(report.Forced, removed...) }
 	conf, err := a.service()
 	if err != nil {
 		return err
+	}
+	if _, own := conf.(*configurator.Configurator); own {
+		report.Forced = []configurator.Leftover{}
 	}
 	if err := usableID(conf, id); err != nil {
 		return err

@@ -71,7 +71,7 @@ func take(files []*os.File) (*Listener, error) {
 }
 
 func create(s Socket) (*Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(s.Path), 0o755); err != nil {
+	if err := s.makeDir(); err != nil {
 		return nil, fmt.Errorf("make its directory: %w", err)
 	}
 	held, err := lock(s.Path)

@@ -21,6 +21,24 @@ type Socket struct {
 	Mode         fs.FileMode
 }
 
+// makeDir makes the directory of the socket, or lets others pass through one that is
+// there and was made for nobody else, as the configurator makes its state directory:
+// what lies in it has modes of its own.
+func (s Socket) makeDir() error {
+	dir := filepath.Dir(s.Path)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(dir, &stat); err != nil {
+		return &fs.PathError{Op: "stat", Path: dir, Err: err}
+	}
+	if s.Group == "" || stat.Mode&0o777 != 0o700 || int(stat.Uid) != os.Geteuid() {
+		return nil
+	}
+	return os.Chmod(dir, 0o711)
+}
+
 // make replaces a stale socket by one that listens. Whoever sees it sees it with
 // its mode and owner: until then it is in a directory that only root can enter. It
 // must be called with the lock of the path.

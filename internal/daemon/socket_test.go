@@ -74,6 +74,24 @@ func accepted(t *testing.T, l *Listener) {
 
 // TestSocketAppearsComplete watches the directory: the socket appears once, and
 // its mode and owner do not change after that.
+// TestDirectoryOfTheSocket lets a group through a directory that was made for its
+// owner only, and nobody without a group.
+func TestDirectoryOfTheSocket(t *testing.T) {
+	for group, want := range map[string]fs.FileMode{"": 0o700, strconv.Itoa(os.Getgid()): 0o711} {
+		dir := tempDir(t)
+		listen(t, Socket{Path: dir + "/s", Group: group, Mode: 0o660})
+		info, err := os.Stat(dir)
+		require.NoError(t, err)
+		require.Equal(t, want, info.Mode().Perm())
+	}
+	dir := tempDir(t)
+	require.NoError(t, os.Chmod(dir, 0o750)) // on purpose
+	listen(t, Socket{Path: dir + "/s", Group: strconv.Itoa(os.Getgid()), Mode: 0o660})
+	info, err := os.Stat(dir)
+	require.NoError(t, err)
+	require.EqualValues(t, 0o750, info.Mode().Perm())
+}
+
 func TestSocketAppearsComplete(t *testing.T) {
 	dir := tempDir(t)
 	w, err := fsnotify.NewWatcher()
