@@ -306,7 +306,7 @@ func TestTimeoutOfTheConfig(t *testing.T) {
 			require.NoError(t, err)
 			require.ErrorIs(t, w.Check(ctx, a), context.DeadlineExceeded)
 			require.ErrorIs(t, w.Teardown(ctx, a), context.DeadlineExceeded)
-			require.ErrorIs(t, w.networkReady(ctx, "check"), context.DeadlineExceeded)
+			require.ErrorIs(t, w.ReadyFor(ctx, a), context.DeadlineExceeded)
 			_, err = w.GC(ctx, []string{"a"})
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		})

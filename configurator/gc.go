@@ -173,18 +173,24 @@ func (c *Configurator) inScope(scope string) (ids []string, containers map[strin
 
 // scopeNetworks are the networks whose plugins are told in any case.
 func (c *Configurator) scopeNetworks(s Scope) ([]*conflist.Network, error) {
-	var networks []*conflist.Network
+	networks, err := c.asked(s.Networks, s.Conflists)
 	if s.Name == "" && len(s.Networks) == 0 {
-		networks = c.configured()
+		networks = append(networks, c.configured()...)
 	}
+	return networks, err
+}
+
+// asked are networks by their names, and others by their texts.
+func (c *Configurator) asked(names []string, texts []json.RawMessage) ([]*conflist.Network, error) {
+	var networks []*conflist.Network
 	var errs []error
-	for _, name := range s.Networks {
+	for _, name := range names {
 		n, err := c.lookup(name)
 		if errs = append(errs, err); err == nil {
 			networks = append(networks, n)
 		}
 	}
-	for _, text := range s.Conflists {
+	for _, text := range texts {
 		n, err := conflist.Parse(text)
 		if errs = append(errs, err); err == nil {
 			networks = append(networks, n)
@@ -207,7 +213,7 @@ func (c *Configurator) collect(ctx context.Context, id string, lost []string, be
 	a := Allocation{ID: id}
 	r, err := c.store.Get(id)
 	switch {
-	case err == nil && r.Created.After(began):
+	case err == nil && c.since(began, r.Created):
 		return nil, false, nil
 	case err == nil:
 		networks = networksOf(r)
@@ -216,6 +222,14 @@ func (c *Configurator) collect(ctx context.Context, id string, lost []string, be
 	}
 	err = c.teardown(ctx, a)
 	return networks, err == nil, err
+}
+
+// since reports whether an allocation was made after GC began. One of the future was
+// made before the clock was set back, unless that was while GC runs.
+func (c *Configurator) since(began, created time.Time) bool {
+	now := c.now()
+	unmoved := began.Add(now.Sub(began)) // by the monotonic clock
+	return created.After(began) && !(created.After(now) && created.After(unmoved))
 }
 
 // configured are the networks of the Config. Others in the same directory may be

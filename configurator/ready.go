@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/record"
 )
 
@@ -13,10 +14,18 @@ import (
 // Config are there, their plugins are installed and say so themselves (CNI
 // STATUS, specification 1.1), and the state directory can be written, for which
 // it is made if need be. All faults are joined.
-func (c *Configurator) Ready(ctx context.Context) error {
-	errs := []error{c.stateWritable()}
-	for _, name := range c.cfg.Networks {
-		errs = append(errs, c.networkReady(ctx, name))
+func (c *Configurator) Ready(ctx context.Context) error { return c.ReadyFor(ctx, Allocation{}) }
+
+// ReadyFor is Ready for one allocation, of which only Networks and Conflists are
+// looked at: those are asked, where there are any.
+func (c *Configurator) ReadyFor(ctx context.Context, a Allocation) error {
+	if len(a.Networks) == 0 && len(a.Conflists) == 0 {
+		a.Networks = c.cfg.Networks
+	}
+	networks, err := c.asked(a.Networks, a.Conflists)
+	errs := []error{c.stateWritable(), err}
+	for _, n := range networks {
+		errs = append(errs, c.networkReady(ctx, n))
 	}
 	return errors.Join(errs...)
 }
@@ -40,11 +49,7 @@ func (c *Configurator) stateWritable() error {
 	return nil
 }
 
-func (c *Configurator) networkReady(ctx context.Context, name string) error {
-	n, err := c.lookup(name)
-	if err != nil {
-		return err
-	}
+func (c *Configurator) networkReady(ctx context.Context, n *conflist.Network) error {
 	r := &record.Record{Engine: string(c.cfg.Engine), Attachments: []record.Attachment{{Network: n.Name, Config: n.Bytes}}}
 	if err := c.installed(r); err != nil {
 		return err

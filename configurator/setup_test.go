@@ -390,7 +390,7 @@ func TestBadNetworks(t *testing.T) {
 			}
 			require.Empty(t, w.commands())
 			w.requireNoRecords()
-			require.ErrorIs(t, w.networkReady(t.Context(), c.network), c.is, "Ready says so too")
+			require.ErrorIs(t, w.ReadyFor(t.Context(), a), c.is, "Ready says so too")
 		})
 	}
 }

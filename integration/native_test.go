@@ -239,7 +239,7 @@ func TestCycles(t *testing.T) {
 	require.LessOrEqual(t, entries(t, "/proc/self/task"), threads+atOnce)
 }
 
-func entries(t *testing.T, dir string) int {
+func entries(t testing.TB, dir string) int {
 	t.Helper()
 	list, err := os.ReadDir(dir)
 	require.NoError(t, err)

@@ -33,6 +33,9 @@ func (a *app) networks() error {
 		return err
 	}
 	networks, broken := conf.Networks()
+	if err := a.unasked(broken); err != nil {
+		return err
+	}
 	for i := range networks {
 		networks[i].Plugins = orEmpty(networks[i].Plugins)
 		networks[i].Capabilities = orEmpty(networks[i].Capabilities)
@@ -49,6 +52,20 @@ func (a *app) networks() error {
 		rows[i] = networkRow(n)
 	}
 	a.out.table([]string{"NAME", "DEFAULT", "CNI", "PLUGINS", "CAPABILITIES", "FILE"}, rows)
+	a.warnSkipped(broken)
+	return nil
+}
+
+// unasked returns why the daemon could not be asked for networks; then there is no
+// other error.
+func (a *app) unasked(broken []*configurator.NetworkError) error {
+	if len(broken) == 1 && broken[0].File == a.flags.socket {
+		return broken[0].Err
+	}
+	return nil
+}
+
+func (a *app) warnSkipped(broken []*configurator.NetworkError) {
 	for _, b := range broken {
 		if b.File == a.flags.confDir && errors.Is(b.Err, fs.ErrNotExist) {
 			a.warn("%s does not exist: there is only the embedded network", b.File)
@@ -56,7 +73,6 @@ func (a *app) networks() error {
 		}
 		a.warn("skipped %s: %v", b.File, b.Err)
 	}
-	return nil
 }
 
 func networkRow(n configurator.Network) []cell {

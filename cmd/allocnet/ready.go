@@ -32,6 +32,9 @@ func (a *app) ready(c *cobra.Command) error {
 	done := a.progress("asking the networks")
 	err = conf.Ready(c.Context())
 	done()
+	if _, broken := conf.Networks(); a.unasked(broken) == nil {
+		a.warnSkipped(broken) // ready or not, somebody has to mend them
+	}
 	switch {
 	case err != nil && c.Context().Err() != nil:
 		return err

@@ -26,7 +26,7 @@ func (h *host) newAPI(l *daemon.Listener) *api.API {
 	s := h.inForce().settings
 	cni := cniservice.New(cniservice.Options{
 		Backend:  func() cniservice.Backend { return h.inForce().service },
-		Ready:    h.networksReady,
+		Ready:    h.readyFor,
 		NotReady: h.notReady,
 	})
 	return api.New(api.Options{
@@ -75,6 +75,8 @@ func (h *host) replaceManager(g *generation) error {
 		ConfDir: s.ConfDir, OwnFile: s.Manager.OwnFile, Primary: s.Manager.Primary, Embedded: g.embedded,
 		Name: s.Manager.Name, Plugin: h.pluginKeys(s), PluginDirs: s.PluginDirs, Usable: h.installed(s),
 		ReadinessFile: s.Manager.ReadinessFile,
+		// What the manager has seen is in force also for who was never asked for it.
+		OnRead: func() { g.service.Networks() },
 		OnChange: func(now manager.State) {
 			h.telemetry.Configured(now.Primary, now.File, now.NotReady, now.Problems)
 		},
@@ -87,9 +89,14 @@ func (h *host) replaceManager(g *generation) error {
 	return nil
 }
 
-// pluginKeys lead the plugin here, where that is not where it looks by itself.
+// managedScope is that of what runtimes attach by the manager's configuration, also
+// when that is called otherwise, because another network has become the primary one.
+const managedScope = "allocnetd"
+
+// pluginKeys name the scope, and lead the plugin here, where that is not where it
+// looks by itself.
 func (h *host) pluginKeys(s *settings.Settings) map[string]any {
-	keys := map[string]any{}
+	keys := map[string]any{"scope": managedScope}
 	if s.Socket.Path != settings.Default().Socket.Path {
 		keys["socket"] = s.Socket.Path
 	}
@@ -136,17 +143,20 @@ func (h *host) notReady() error {
 }
 
 // ready is the manager's readiness and that of each network that files or settings
-// name.
+// name. Files that cannot be used, or only as they were, are told.
 func (h *host) ready(ctx context.Context) []api.Check {
 	checks := []api.Check{{Name: "configuration", Err: h.notReady()}}
-	names := h.inForce().names()
+	names, skipped := h.inForce().names()
+	for _, s := range skipped {
+		checks = append(checks, api.Check{Name: "file", Warning: s})
+	}
 	if len(names) == 0 {
 		return append(checks, api.Check{Name: "network", Err: h.inForce().service.Ready(ctx)})
 	}
 	found := make(chan api.Check, len(names))
 	for _, name := range names {
 		go func() {
-			err := h.networksReady(ctx, configurator.Allocation{Networks: []string{name}})
+			err := h.readyFor(ctx, configurator.Allocation{Networks: []string{name}})
 			found <- api.Check{Name: "network", Network: name, Err: err}
 		}()
 	}
@@ -157,39 +167,24 @@ func (h *host) ready(ctx context.Context) []api.Check {
 	return checks
 }
 
+func (h *host) readyFor(ctx context.Context, a configurator.Allocation) error {
+	return h.inForce().service.ReadyFor(ctx, a)
+}
+
 // names are the networks that can be expected to be asked for: not the embedded
 // one, unless the settings name it.
-func (g *generation) names() []string {
+func (g *generation) names() (names []string, skipped []*configurator.NetworkError) {
 	s := &g.settings
-	names := slices.Clone(s.Networks)
+	names = slices.Clone(s.Networks)
 	if s.Manager.Enabled && s.Manager.Primary != "" {
 		names = append(names, s.Manager.Primary)
 	}
-	networks, _ := g.service.Networks()
+	networks, skipped := g.service.Networks()
 	for _, n := range networks {
 		if n.File != "" {
 			names = append(names, n.Name)
 		}
 	}
 	slices.Sort(names)
-	return slices.Compact(names)
-}
-
-// networksReady asks the networks of an allocation. A conflist of its own was
-// read, which is all that can be said of it.
-func (h *host) networksReady(ctx context.Context, a configurator.Allocation) error {
-	if len(a.Conflists) > 0 {
-		return nil
-	}
-	g := h.inForce()
-	if len(a.Networks) == 0 {
-		return g.service.Ready(ctx)
-	}
-	cfg := g.settings.Configurator()
-	cfg.Networks = a.Networks
-	service, err := configurator.New(cfg)
-	if err != nil {
-		return err
-	}
-	return service.Ready(ctx)
+	return slices.Compact(names), skipped
 }

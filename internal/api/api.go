@@ -40,11 +40,12 @@ type Sandboxes interface {
 }
 
 // Check is one thing that has to be so before an ADD can succeed; Err says why it
-// is not.
+// is not. Warning is what somebody has to mend although an ADD can.
 type Check struct {
 	Name    string
 	Network string // "" where it is about no network
 	Err     error
+	Warning error
 }
 
 // Queue is told what the gate of the operations does. It must not wait.

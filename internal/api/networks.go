@@ -45,7 +45,8 @@ func (a *API) sendReadiness(w http.ResponseWriter, r *http.Request, checks []Che
 	for _, c := range checks {
 		errs = append(errs, c.Err)
 		readiness.Checks = append(readiness.Checks, wire.Check{
-			Name: c.Name, Network: c.Network, Ready: c.Err == nil, Error: wire.FromError(c.Err),
+			Name: c.Name, Network: c.Network, Ready: c.Err == nil,
+			Error: wire.FromError(c.Err), Warning: wire.FromError(c.Warning),
 		})
 	}
 	if err := errors.Join(errs...); err != nil {

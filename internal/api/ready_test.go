@@ -21,6 +21,7 @@ func TestNotReady(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{Ready: func(context.Context) []api.Check {
 		return []api.Check{
 			{Name: "state directory"},
+			{Name: "file", Warning: errors.New("is broken")},
 			{Name: "status", Network: "one", Err: fmt.Errorf("network %q: %w", "one", &types.Error{Code: 50, Msg: "no"})},
 			{Name: "readiness file", Err: errors.New("is gone")},
 		}
@@ -35,6 +36,7 @@ func TestNotReady(t *testing.T) {
 	all.Message += "\nis gone"
 	require.Equal(t, wire.Readiness{Checks: []wire.Check{
 		{Name: "state directory", Ready: true},
+		{Name: "file", Ready: true, Warning: &wire.Error{Kind: "internal", Message: "is broken"}},
 		{Name: "status", Network: "one", Error: &status},
 		{Name: "readiness file", Error: &wire.Error{Kind: "internal", Message: "is gone"}},
 	}, Error: &all}, readiness)

@@ -19,7 +19,7 @@ import (
 // bare is the allocation as far as the environment tells.
 func (c *call) bare() configurator.Allocation {
 	return configurator.Allocation{
-		ID: c.id(), ContainerID: c.env.ContainerID, Interface: c.env.IfName, Netns: c.env.Netns, Scope: scopeOf(c.head.Name),
+		ID: c.id(), ContainerID: c.env.ContainerID, Interface: c.env.IfName, Netns: c.env.Netns, Scope: c.head.scope(),
 	}
 }
 

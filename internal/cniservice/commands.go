@@ -72,16 +72,18 @@ func (c *call) del(ctx context.Context, whole bool) error {
 	return c.backend.Teardown(ctx, a)
 }
 
+// gc collects what a runtime does not know. Of one that does not say what it knows,
+// that is nothing.
 func (c *call) gc(ctx context.Context) error {
-	valid, err := c.conf.attachments()
-	if err != nil {
+	valid, said, err := c.conf.attachments()
+	if err != nil || !said {
 		return err
 	}
 	names, lists, err := c.conf.networks()
 	if err != nil {
 		return err
 	}
-	scope := configurator.Scope{Name: scopeOf(c.conf.Name), Attachments: valid, Networks: names, Conflists: lists}
+	scope := configurator.Scope{Name: c.head.scope(), Attachments: valid, Networks: names, Conflists: lists}
 	for _, a := range valid {
 		scope.Live = append(scope.Live, idOf(a.ContainerID, a.IfName))
 	}

@@ -236,6 +236,25 @@ func TestDelOfAnother(t *testing.T) {
 	require.NoError(t, w.c.Teardown(t.Context(), mine))
 }
 
+// TestScope finds attachments under another name of the network.
+func TestScope(t *testing.T) {
+	w := newWorld(t, configurator.EngineNative)
+	conf := ours("1.1.0", `"delegate":"br","scope":"s"`)
+	renamed := strings.Replace(conf, `"net"`, `"other"`, 1)
+	a, b := w.env("ADD", "a"), w.env("ADD", "b")
+	w.serve(a, conf)
+	w.serve(b, conf)
+	w.serve(w.env("ADD", "c"), ours("1.1.0", `"delegate":"br"`))
+	w.serve(as(a, "CHECK"), renamed)
+	w.serve(as(a, "DEL"), renamed)
+	require.Contains(t, w.refuse(b, ours("1.1.0", `"delegate":"br"`)).Msg, `an attachment of scope "s"`)
+	w.serve(as(b, "DEL"), ours("1.1.0", `"delegate":"br"`))
+	require.Equal(t, []string{"b.eth0", "c.eth0"}, w.records())
+	w.serve(cniwire.Env{Command: "GC"}, strings.Replace(renamed, "{", `{"cni.dev/valid-attachments":[],`, 1))
+	require.Equal(t, []string{"c.eth0"}, w.records())
+	w.serve(w.env("DEL", "c"), ours("1.1.0", `"delegate":"br"`))
+}
+
 func TestGC(t *testing.T) {
 	w := newWorld(t, configurator.EngineNative)
 	conf := ours("1.1.0", `"delegate":"br"`)
@@ -250,13 +269,14 @@ func TestGC(t *testing.T) {
 	w.serve(cniwire.Env{Command: "GC"}, gc(`[{"containerID":"a","ifname":"eth0"},{"containerID":"b","ifname":"eth1"},{"containerID":"gone","ifname":"eth0"}]`))
 	require.Equal(t, []string{"a.eth0", "d.eth0"}, w.records())
 	for text, conf := range map[string]string{
-		`"cni.dev/valid-attachments" is missing`: conf, "lacks containerID or ifname": gc(`[{"containerID":"a"}]`),
-		"containerId": gc(`[{"containerId":"a","ifname":"eth0"}]`), "must be an array": gc(`{}`),
+		"lacks containerID or ifname": gc(`[{"containerID":"a"}]`),
+		"containerId":                 gc(`[{"containerId":"a","ifname":"eth0"}]`), "must be an array": gc(`{}`),
 	} {
 		e := w.refuse(cniwire.Env{Command: "GC"}, conf)
 		require.Equal(t, uint(7), e.Code)
 		require.Contains(t, e.Msg, text)
 	}
+	w.serve(cniwire.Env{Command: "GC"}, conf) // without a list
 	require.Equal(t, []string{"a.eth0", "d.eth0"}, w.records())
 	w.serve(cniwire.Env{Command: "GC"}, gc(`null`))
 	require.Equal(t, []string{"d.eth0"}, w.records())

@@ -15,6 +15,7 @@ import (
 type head struct {
 	CNIVersion string `json:"cniVersion"`
 	Name       string `json:"name"`
+	Scope      string `json:"scope"`
 }
 
 // config is a configuration of type "allocnet".
@@ -28,6 +29,7 @@ type config struct {
 	Delegates []string          `json:"delegates"`
 	Plugins   []json.RawMessage `json:"plugins"`
 	Args      json.RawMessage   `json:"args"`
+	Scope     string            `json:"scope"`
 
 	// Of the programs.
 	Socket   string `json:"socket"`
@@ -118,21 +120,21 @@ func readConfig(data []byte) (*config, error) {
 
 func isNull(value json.RawMessage) bool { return len(value) == 0 || string(value) == "null" }
 
-// attachments are those that a runtime knows. There must be a list, or null, as libcni
-// says that there are none: its absence would be the end of all.
-func (c *config) attachments() ([]types.GCAttachment, error) {
+// attachments are those that a runtime knows; null, as libcni says it, are none. It is
+// not said where the runtime has none to tell, as cnitool, which runs DEL of all that
+// it knows instead.
+func (c *config) attachments() (valid []types.GCAttachment, said bool, err error) {
 	const key = "cni.dev/valid-attachments"
 	if len(c.ValidAttachments) == 0 {
-		return nil, badConfig("%q is missing", key)
+		return nil, false, nil
 	}
-	var valid []types.GCAttachment
 	if err := strict.Decode(c.ValidAttachments, &valid); err != nil {
-		return nil, badConfig("%q: %v", key, err)
+		return nil, false, badConfig("%q: %v", key, err)
 	}
 	for i, a := range valid {
 		if a.ContainerID == "" || a.IfName == "" {
-			return nil, badConfig("%q: [%d] lacks containerID or ifname", key, i)
+			return nil, false, badConfig("%q: [%d] lacks containerID or ifname", key, i)
 		}
 	}
-	return valid, nil
+	return valid, true, nil
 }

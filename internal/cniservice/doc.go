@@ -26,7 +26,8 @@
 //
 // An attachment, which is a container and an interface, is one allocation. Its scope
 // is the network of the runtime's configuration: what else is on the host, of other
-// networks or none, is not touched by DEL and GC.
+// networks or none, is not touched by DEL and GC. A configuration whose name may change
+// while there are attachments has a "scope" instead, which must not.
 //
 // # Errors
 //

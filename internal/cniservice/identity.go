@@ -27,8 +27,20 @@ func idOf(container, ifName string) string {
 	return container[:min(len(container), shown)] + "-" + hex.EncodeToString(sum[:16])
 }
 
-// scopeOf is the scope of the allocations of a runtime's network.
-func scopeOf(network string) string { return "cni/" + network }
+// scopes are those of the attachments of runtimes. No network is called as a scope
+// that a configuration names itself: that has a slash more.
+const (
+	scopes      = "cni/"
+	namedScopes = "cni//"
+)
+
+// scope is that of the attachments of a configuration.
+func (h *head) scope() string {
+	if h.Scope != "" {
+		return namedScopes + h.Scope
+	}
+	return scopes + h.Name
+}
 
 // own reports whether the call's attachment has a record. The error is errForeign
 // where somebody else has an allocation under its ID. A record that cannot be read is
@@ -38,7 +50,7 @@ func (c *call) own() (known bool, err error) {
 	switch {
 	case err != nil:
 		return false, nil
-	case r.Scope != scopeOf(c.head.Name):
+	case r.Scope != c.head.scope():
 		return false, fmt.Errorf("%w: %q is %s", errForeign, r.ID, describe(r.Scope))
 	}
 	return true, nil
@@ -48,7 +60,10 @@ func (c *call) own() (known bool, err error) {
 var errForeign = errors.New("the container's interface belongs to somebody else")
 
 func describe(scope string) string {
-	if network, ok := strings.CutPrefix(scope, scopeOf("")); ok {
+	if name, ok := strings.CutPrefix(scope, namedScopes); ok {
+		return fmt.Sprintf("an attachment of scope %q", name)
+	}
+	if network, ok := strings.CutPrefix(scope, scopes); ok {
 		return fmt.Sprintf("an attachment to network %q", network)
 	}
 	return "an allocation that was not made through CNI"

@@ -14,7 +14,6 @@ const (
 	Path          = thin.Path
 	MaxConfig     = thin.MaxConfig
 	MaxRequest    = thin.MaxRequest
-	MaxResponse   = thin.MaxResponse
 	Heartbeat     = thin.Heartbeat
 
 	CodeIncompatible       = thin.CodeIncompatible

@@ -65,7 +65,24 @@ func serveIn(dir string) error {
 	if there(dir, "impatient") {
 		o.ReconcileWait, o.Grace = time.Nanosecond, nil
 	}
+	if there(dir, "child") {
+		if err := inherit(l, filepath.Join(dir, "child")); err != nil {
+			return err
+		}
+	}
 	return Run(context.Background(), o)
+}
+
+// inherit starts a child that has the daemon's files, and ends when the test tells so.
+func inherit(l *Listener, fifo string) error {
+	socket, err := l.File()
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	child := exec.Command("cat", fifo)
+	child.ExtraFiles = []*os.File{socket, l.lock}
+	return child.Start()
 }
 
 func handler(dir string) http.Handler {

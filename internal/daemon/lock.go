@@ -1,12 +1,10 @@
 package daemon
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,45 +12,36 @@ import (
 // ErrInUse is in the error of Listen if somebody else listens there.
 var ErrInUse = errors.New("the socket is in use")
 
-// lock takes the lock of a socket, until the file is closed. The file stays: with
-// its removal two daemons could each lock one of that name.
+// lock takes the lock of a socket for the process, until the file is closed. The file
+// stays: with its removal two daemons could each lock one of that name.
+//
+// It is a lock of the process, not of the open file: that one a child would share
+// which is just being started when the daemon is killed, and keep the next daemon out.
 func lock(socket string) (*os.File, error) {
 	path := socket + ".lock"
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open lock file: %w", err)
 	}
-	err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err = unix.FcntlFlock(file.Fd(), unix.F_SETLK, wholeFile())
 	switch {
-	case errors.Is(err, unix.EWOULDBLOCK):
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EACCES):
 		err = fmt.Errorf("%w: another daemon%s serves it: stop that one, or set another socket", ErrInUse, holder(file))
 	case err != nil:
 		err = fmt.Errorf("lock %q: %w", path, err)
 	default:
-		err = sign(file)
+		return file, nil
 	}
-	if err != nil {
-		return nil, errors.Join(err, file.Close())
-	}
-	return file, nil
+	return nil, errors.Join(err, file.Close())
 }
 
-// holder names who holds a lock, as far as he has signed already.
+func wholeFile() *unix.Flock_t { return &unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart} }
+
+// holder names who holds a lock, unless that is hidden or over.
 func holder(file *os.File) string {
-	data, _ := io.ReadAll(io.LimitReader(file, 32))
-	pid, err := strconv.Atoi(string(bytes.TrimSpace(data)))
-	if err != nil {
+	l := wholeFile()
+	if err := unix.FcntlFlock(file.Fd(), unix.F_GETLK, l); err != nil || l.Type == unix.F_UNLCK || l.Pid <= 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (pid %d)", pid)
-}
-
-func sign(file *os.File) error {
-	if err := file.Truncate(0); err != nil {
-		return fmt.Errorf("write lock file: %w", err)
-	}
-	if _, err := fmt.Fprintln(file, os.Getpid()); err != nil {
-		return fmt.Errorf("write lock file: %w", err)
-	}
-	return nil
+	return fmt.Sprintf(" (pid %d)", l.Pid)
 }

@@ -104,12 +104,30 @@ func vacant(path string) error {
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
-		_ = conn.Close()
+		defer conn.Close()
+		if orphaned(conn) {
+			return nil
+		}
 	}
 	if errors.Is(err, unix.ECONNREFUSED) {
 		return nil
 	}
 	return fmt.Errorf("%w: another program listens, perhaps systemd for the daemon: stop that one (systemctl stop allocnetd.socket), or set another socket", ErrInUse)
+}
+
+// orphaned reports whether the process that listens is dead: then a child has its
+// socket that was just being started, and knows nothing of it.
+func orphaned(conn net.Conn) bool {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return false
+	}
+	dead := false
+	err = raw.Control(func(fd uintptr) {
+		listens, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		dead = err == nil && listens.Pid > 0 && errors.Is(unix.Kill(int(listens.Pid), 0), unix.ESRCH)
+	})
+	return err == nil && dead
 }
 
 // owners are -1 where nothing is to be changed.

@@ -72,8 +72,6 @@ func accepted(t *testing.T, l *Listener) {
 	require.NoError(t, server.Close())
 }
 
-// TestSocketAppearsComplete watches the directory: the socket appears once, and
-// its mode and owner do not change after that.
 // TestDirectoryOfTheSocket lets a group through a directory that was made for its
 // owner only, and nobody without a group.
 func TestDirectoryOfTheSocket(t *testing.T) {
@@ -92,6 +90,8 @@ func TestDirectoryOfTheSocket(t *testing.T) {
 	require.EqualValues(t, 0o750, info.Mode().Perm())
 }
 
+// TestSocketAppearsComplete watches the directory: the socket appears once, and
+// its mode and owner do not change after that.
 func TestSocketAppearsComplete(t *testing.T) {
 	dir := tempDir(t)
 	w, err := fsnotify.NewWatcher()
@@ -126,11 +126,21 @@ func TestStaleSocket(t *testing.T) {
 	stale.SetUnlinkOnClose(false)
 	require.NoError(t, stale.Close())
 	require.NoError(t, os.MkdirAll(dir+"/s.new/socket", 0o700)) // of one that was killed
-	require.NoError(t, os.WriteFile(dir+"/s.lock", []byte("2147483647\nmore"), 0o600))
+	require.NoError(t, os.WriteFile(dir+"/s.lock", nil, 0o600))
 	accepted(t, listen(t, Socket{Path: dir + "/s", Mode: 0o600}))
-	data, err := os.ReadFile(dir + "/s.lock")
-	require.NoError(t, err)
-	require.Equal(t, fmt.Sprintf("%d\n", os.Getpid()), string(data))
+}
+
+// TestKilledOverAChild: a daemon may be killed while it starts a plugin, which has its
+// files until it is another program.
+func TestKilledOverAChild(t *testing.T) {
+	i := prepare(t, "child").ready()
+	i.signal(syscall.SIGKILL)
+	require.Error(t, i.cmd.Wait())
+	conn, err := net.Dial("unix", i.dir+"/s")
+	require.NoError(t, err, "the child has the socket")
+	require.NoError(t, conn.Close())
+	accepted(t, listen(t, Socket{Path: i.dir + "/s", Mode: 0o600}))
+	tell(i.dir, "child")
 }
 
 func TestListenRefused(t *testing.T) {

@@ -98,6 +98,9 @@ func (m *Manager) look(w *watch) {
 	if err == nil {
 		err = m.choose(networks)
 	}
+	if m.o.OnRead != nil {
+		m.o.OnRead()
+	}
 	m.publish(m.newState(broken, watching, missing, err, m.keep()), networks)
 }
 

@@ -47,6 +47,9 @@ type Options struct {
 	// ReadinessFile has to be there for the network to be ready; "" is none.
 	ReadinessFile string
 
+	// OnRead, if set, is called after every look at the directory, before its State is
+	// known: for others who read it, and keep what was good the last time.
+	OnRead func()
 	// OnChange, if set, is called with every new State, one call at a time.
 	OnChange func(State)
 	Logger   hclog.Logger // default: none

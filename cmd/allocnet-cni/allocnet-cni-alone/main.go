@@ -77,25 +77,9 @@ func newService(s *settings.Settings) (*cniservice.Service, error) {
 	}
 	return cniservice.New(cniservice.Options{
 		Backend:  func() cniservice.Backend { return c },
-		Ready:    func(ctx context.Context, a configurator.Allocation) error { return ready(ctx, cfg, a) },
+		Ready:    c.ReadyFor,
 		NotReady: func() error { return readinessFile(s.Manager.ReadinessFile) },
 	}), nil
-}
-
-// ready asks the networks that are named. A text of one's own was read, which is all
-// that can be said of it.
-func ready(ctx context.Context, cfg configurator.Config, a configurator.Allocation) error {
-	if len(a.Conflists) > 0 {
-		return nil
-	}
-	if len(a.Networks) > 0 {
-		cfg.Networks = a.Networks
-	}
-	c, err := configurator.New(cfg)
-	if err != nil {
-		return err
-	}
-	return c.Ready(ctx)
 }
 
 // readinessFile waits for the same as the daemon.

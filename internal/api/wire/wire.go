@@ -85,6 +85,8 @@ type Check struct {
 	Network string `json:"network,omitempty"`
 	Ready   bool   `json:"ready"`
 	Error   *Error `json:"error,omitempty"`
+	// Warning is what somebody has to mend although an ADD can succeed.
+	Warning *Error `json:"warning,omitempty"`
 }
 
 // Event is one event of GET /v1/events.

@@ -1,0 +1,377 @@
+package integration
+
+import (
+	"bytes"
+	"crypto/sha512"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+// cni is a runtime on the daemon's host, with a directory of configurations of its
+// own. It is cnitool, or libcni where cnitool cannot do something; both have the
+// same cache.
+type cni struct {
+	*daemonProcess
+	conf   string
+	libcni *libcni.CNIConfig
+}
+
+func (d *daemonProcess) runtime() *cni {
+	d.h.t.Helper()
+	conf := filepath.Join(d.dir, "runtime")
+	require.NoError(d.h.t, os.MkdirAll(conf, 0o755))
+	return &cni{d, conf, libcni.NewCNIConfig([]string{d.bin, pluginDir}, nil)}
+}
+
+// list writes a conflist of the runtime.
+func (r *cni) list(name, version string, plugins ...map[string]any) {
+	r.h.t.Helper()
+	data, err := json.Marshal(map[string]any{"cniVersion": version, "name": name, "plugins": plugins})
+	require.NoError(r.h.t, err)
+	require.NoError(r.h.t, os.WriteFile(filepath.Join(r.conf, name+".conflist"), data, 0o600))
+}
+
+// ours is a configuration of the plugin for a list.
+func (r *cni) ours(key string, value any) map[string]any {
+	return map[string]any{
+		"type": "allocnet", "settings": r.settings, "capabilities": map[string]bool{"portMappings": true}, key: value,
+	}
+}
+
+// tool runs cnitool with variables and returns what it prints.
+func (r *cni) tool(command, network, netns string, variables ...string) (string, error) {
+	c := exec.Command(filepath.Join(r.bin, "cnitool"), command, network, netns)
+	c.Env = append(os.Environ(), "CNI_PATH="+r.bin+":"+pluginDir, "NETCONFPATH="+r.conf)
+	c.Env = append(c.Env, variables...)
+	var out, errOut bytes.Buffer
+	c.Stdout, c.Stderr = &out, &errOut
+	if err := c.Run(); err != nil {
+		return "", fmt.Errorf("cnitool %s: %w: %s%s", command, err, &out, &errOut)
+	}
+	return out.String(), nil
+}
+
+// ok is tool for what must succeed.
+func (r *cni) ok(command, network, netns string, variables ...string) string {
+	r.h.t.Helper()
+	out, err := r.tool(command, network, netns, variables...)
+	require.NoError(r.h.t, err)
+	return out
+}
+
+// result is tool for an ADD.
+func (r *cni) result(network, netns string, variables ...string) (*types100.Result, string) {
+	r.h.t.Helper()
+	out := r.ok("add", network, netns, variables...)
+	var version struct{ CNIVersion string }
+	require.NoError(r.h.t, json.Unmarshal([]byte(out), &version), out)
+	old, err := create.CreateFromBytes([]byte(out))
+	require.NoError(r.h.t, err, out)
+	result, err := types100.NewResultFromResult(old)
+	require.NoError(r.h.t, err, out)
+	return result, version.CNIVersion
+}
+
+// allocation is the ID of what cnitool attaches: it makes the container's of the
+// namespace.
+func (r *cni) allocation(netns string) string { return cnitoolID(netns) + ".eth0" }
+
+func cnitoolID(netns string) string {
+	sum := sha512.Sum512([]byte(netns))
+	return fmt.Sprintf("cnitool-%x", sum[:10])
+}
+
+// load reads a conflist as libcni does.
+func (r *cni) load(network string) *libcni.NetworkConfigList {
+	r.h.t.Helper()
+	list, err := libcni.LoadNetworkConf(r.conf, network)
+	require.NoError(r.h.t, err)
+	return list
+}
+
+// gc is GC with what is valid.
+func (r *cni) gc(network string, valid ...string) error {
+	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
+	for _, id := range valid {
+		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: id, IfName: "eth0"})
+	}
+	return r.libcni.GCNetworkList(r.h.t.Context(), r.load(network), args)
+}
+
+// status is the code of STATUS, 0 for a network that is ready.
+func (r *cni) status(network string) (code uint, text string) {
+	r.h.t.Helper()
+	err := r.libcni.GetStatusNetworkList(r.h.t.Context(), r.load(network))
+	if err == nil {
+		return 0, ""
+	}
+	var coded *types.Error
+	require.ErrorAs(r.h.t, err, &coded)
+	return coded.Code, coded.Error()
+}
+
+// portMapping asks for a host port, in the way of cnitool.
+func portMapping(host, container int) string {
+	return fmt.Sprintf(`CAP_ARGS={"portMappings":[{"hostPort":%d,"containerPort":%d,"protocol":"tcp"}]}`, host, container)
+}
+
+// netns is a new network namespace.
+func (h *host) netns(name string) string {
+	h.t.Helper()
+	return h.alloc(name).Netns
+}
+
+// phases are all allocations, as any process sees them.
+func (h *host) phases() []string {
+	h.t.Helper()
+	records, err := h.List()
+	require.NoError(h.t, err)
+	all := []string{}
+	for _, r := range records {
+		all = append(all, r.ID+" "+string(r.Phase))
+	}
+	return all
+}
+
+// newCNI is a host with the network "net", a daemon that does not run yet, and a
+// runtime whose network "runtime" delegates to "net".
+func newCNI(t *testing.T) *cni {
+	h := newHost(t, native.engine)
+	h.network("net", chain("bridge", dual, "")...)
+	r := h.newDaemon("").runtime()
+	r.list("runtime", "1.1.0", r.ours("delegate", "net"))
+	return r
+}
+
+func (r *cni) running() bool {
+	if r.cmd == nil {
+		return false
+	}
+	select {
+	case <-r.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// mode is what becomes of the daemon before a step.
+type mode struct {
+	name string
+	turn func(r *cni)
+}
+
+// modes are all of them.
+var modes = []mode{
+	{"up", func(r *cni) { r.turn(false, nil) }},
+	{"away", func(r *cni) {
+		if r.running() {
+			r.kill()
+		}
+	}},
+	{"restarted", func(r *cni) { r.turn(true, r.term) }},
+	{"killed and started", func(r *cni) { r.turn(true, r.kill) }},
+}
+
+// awayAndUp are the modes between which nothing may differ; in the end the daemon
+// runs, and takes its socket away when it ends.
+var awayAndUp = []mode{modes[1], modes[0]}
+
+// turn has the daemon run; if it does already, maybe another one.
+func (r *cni) turn(another bool, end func()) {
+	r.h.t.Helper()
+	switch {
+	case !r.running():
+	case another:
+		end()
+	default:
+		return
+	}
+	r.begin()
+	r.told("READY=1")
+}
+
+// TestDaemonTurns is the life of an attachment while the daemon comes and goes: what
+// becomes of it before one step meets, for every two steps, what becomes of it
+// before the other.
+func TestDaemonTurns(t *testing.T) {
+	r := newCNI(t)
+	double := [4]int{0, 2, 3, 1} // in the field of four elements
+	for a := range modes {
+		for b := range modes {
+			r.life(fmt.Sprintf("t%d%d", a, b), [4]int{a, b, a ^ b, a ^ double[b]})
+		}
+	}
+}
+
+// life is ADD, CHECK, GC and DEL, with what becomes of the daemon before each. GC
+// finds an attachment beside it of which its runtime knows nothing any more.
+func (r *cni) life(name string, turns [4]int) {
+	r.h.t.Helper()
+	netns, stale := r.h.netns(name), name+"s"
+	doing := ""
+	turn := func(step int, command string) {
+		doing = fmt.Sprintf("%s of %v", command, turns)
+		modes[turns[step]].turn(r)
+	}
+	turn(0, "ADD")
+	result, _ := r.result("runtime", netns, "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAME=web", portMapping(8080, 80))
+	require.Equal(r.h.t, "eth0", result.Interfaces[*result.IPs[0].Interface].Name, doing)
+	_, err := r.plugin("ADD", stale, r.h.netns(stale), r.pluginConfig(map[string]any{"delegate": "net"}))
+	require.NoError(r.h.t, err, doing)
+	id := r.allocation(netns)
+	require.Equal(r.h.t, []string{id + " ready", stale + ".eth0 ready"}, r.h.phases(), doing)
+	turn(1, "CHECK")
+	_, err = r.tool("check", "runtime", netns)
+	require.NoError(r.h.t, err, doing)
+	turn(2, "GC")
+	require.NoError(r.h.t, r.gc("runtime", cnitoolID(netns)), doing)
+	require.Equal(r.h.t, []string{id + " ready"}, r.h.phases(), doing)
+	_, err = r.tool("check", "runtime", netns)
+	require.NoError(r.h.t, err, doing)
+	turn(3, "DEL")
+	for range 2 {
+		_, err = r.tool("del", "runtime", netns)
+		require.NoError(r.h.t, err, doing)
+	}
+	require.Empty(r.h.t, r.h.phases(), doing)
+}
+
+// TestDaemonCnitool is each command of cnitool, with everything that it can ask for.
+func TestDaemonCnitool(t *testing.T) {
+	r := newCNI(t)
+	for _, mode := range awayAndUp {
+		mode.turn(r)
+		netns := r.h.netns("c1" + mode.name)
+		serve(t, netns, "tcp", 80, "c1")
+		r.ok("status", "runtime", netns)
+		result, _ := r.result("runtime", netns, "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAME=web", portMapping(8080, 80))
+		require.Equal(t, "10.99.0", result.IPs[0].Address.IP.String()[:7])
+		requireAnswer(t, r.h.outside.Path(), "tcp", hostPort(host4, 8080), "c1")
+		record, err := r.h.Get(r.allocation(netns))
+		require.NoError(t, err)
+		require.Equal(t, "cni/runtime", record.Scope)
+		r.ok("check", "runtime", netns)
+		r.ok("gc", "runtime", netns)
+		require.Empty(t, r.h.phases(), "cnitool knows of nothing that is valid")
+		requireRefused(t, r.h.outside.Path(), "tcp", hostPort(host4, 8080))
+		r.ok("del", "runtime", netns)
+		r.ok("status", "runtime", netns)
+		_, err = r.tool("check", "runtime", netns)
+		require.ErrorContains(t, err, "not found")
+	}
+}
+
+// TestDaemonVersions has results in the version that the runtime asked for.
+func TestDaemonVersions(t *testing.T) {
+	r := newCNI(t)
+	for _, mode := range awayAndUp {
+		mode.turn(r)
+		for _, version := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+			r.list("old", version, r.ours("delegate", "net"))
+			netns := r.h.netns("v" + strings.ReplaceAll(version, ".", "") + mode.name)
+			result, got := r.result("old", netns, portMapping(8080, 80))
+			require.Equal(t, version, got)
+			require.Len(t, result.IPs, 2)
+			if version >= "0.4.0" {
+				r.ok("check", "old", netns)
+			}
+			r.ok("del", "old", netns)
+			require.Empty(t, r.h.phases())
+		}
+	}
+}
+
+// TestDaemonPicksUp what was done while it was away.
+func TestDaemonPicksUp(t *testing.T) {
+	r := newCNI(t)
+	up, away := modes[0].turn, modes[1].turn
+	a, b := r.h.netns("a"), r.h.netns("b")
+	r.result("runtime", a, portMapping(8080, 80))
+	r.result("runtime", b)
+	up(r)
+	records, err := r.client().List()
+	require.NoError(t, err)
+	require.Len(t, records, 2)
+	for _, netns := range []string{a, b} {
+		require.NoError(t, r.client().Check(t.Context(), configurator.Allocation{ID: r.allocation(netns)}))
+	}
+	_, err = r.client().GC(t.Context(), nil)
+	require.NoError(t, err)
+	require.Len(t, r.h.phases(), 2, "who does not speak CNI does not know of them")
+	require.NoError(t, r.client().Teardown(t.Context(), configurator.Allocation{ID: r.allocation(a)}))
+	r.ok("del", "runtime", a)
+	away(r)
+	r.ok("del", "runtime", b)
+	up(r)
+	records, err = r.client().List()
+	require.NoError(t, err)
+	require.Empty(t, records)
+}
+
+// compositions are the ways to say what the plugin is to do.
+func compositions(r *cni) map[string][]map[string]any {
+	inline := chain("bridge", dual, "")
+	portmap := map[string]any{"type": "portmap", "snat": true, "capabilities": map[string]bool{"portMappings": true}}
+	reference := chain("bridge", dual, "iptables")[1]
+	return map[string][]map[string]any{
+		"delegate":  {r.ours("delegate", "net")},
+		"delegates": {r.ours("delegates", []string{"net", "back"})},
+		"inline":    {r.ours("plugins", inline)},
+		"chain":     {reference, r.ours("plugins", []any{portmap}), {"type": "tuning", "sysctl": map[string]string{"net.ipv4.conf.IFNAME.arp_filter": "1"}}},
+		"between":   {{"type": "loopback"}, r.ours("delegate", "net")},
+	}
+}
+
+// TestDaemonCompositions are networks of a runtime in which the plugin stands alone,
+// or between others, with the same to show for it.
+func TestDaemonCompositions(t *testing.T) {
+	r := newCNI(t)
+	r.h.network("back", chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, "")...)
+	for _, engine := range []string{"auto", "exec"} {
+		r.configure(fmt.Sprintf("engine = %q", engine))
+		for _, mode := range awayAndUp {
+			mode.turn(r)
+			for name, plugins := range compositions(r) {
+				if engine == "exec" && name != "inline" {
+					continue // all that differs is slowness
+				}
+				t.Log(engine, mode.name, name)
+				r.list("made", "1.1.0", plugins...)
+				r.requireComposition(strings.Fields(name)[0] + engine + mode.name)
+			}
+		}
+	}
+}
+
+// requireComposition is the life of a container in the network "made".
+func (r *cni) requireComposition(name string) {
+	t := r.h.t
+	t.Helper()
+	netns := r.h.netns(name)
+	serve(t, netns, "tcp", 80, name)
+	result, _ := r.result("made", netns, portMapping(8080, 80))
+	requireAnswer(t, r.h.outside.Path(), "tcp", hostPort(host4, 8080), name)
+	if strings.HasPrefix(name, "delegates") {
+		require.Len(t, result.IPs, 4)
+	}
+	r.ok("check", "made", netns)
+	require.NoError(t, r.gc("made", cnitoolID(netns)))
+	r.ok("check", "made", netns)
+	r.ok("del", "made", netns)
+	require.Empty(t, r.h.phases())
+	requireRefused(t, r.h.outside.Path(), "tcp", hostPort(host4, 8080))
+}

@@ -1,0 +1,164 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// crowd is many containers, of which some work at the same time, each call being a
+// process of its own, as runtimes make them.
+type crowd struct {
+	d      *daemonProcess
+	names  []string
+	netns  []string
+	atOnce int
+}
+
+func (d *daemonProcess) crowd(prefix string, containers, atOnce int) *crowd {
+	d.h.t.Helper()
+	c := &crowd{d: d, names: ids(prefix, containers), netns: make([]string, containers), atOnce: atOnce}
+	require.Empty(d.h.t, c.each(func(i int) error {
+		s, err := sandbox.Create(c.names[i])
+		if err == nil {
+			c.netns[i] = s.Path()
+			err = s.Close()
+		}
+		return err
+	}))
+	d.h.t.Cleanup(func() {
+		require.Empty(d.h.t, c.each(func(i int) error { return sandbox.Destroy(c.netns[i]) }))
+	})
+	return c
+}
+
+// each does something for every container, and returns all errors.
+func (c *crowd) each(do func(i int) error) (errs []error) {
+	var mu sync.Mutex
+	var running sync.WaitGroup
+	for first := range c.atOnce {
+		running.Go(func() {
+			for i := first; i < len(c.names); i += c.atOnce {
+				if err := do(i); err != nil {
+					mu.Lock()
+					errs = append(errs, err)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	running.Wait()
+	return errs
+}
+
+const crowdPort = 20000
+
+// add attaches all, every fifth with a host port, and returns their addresses.
+func (c *crowd) add() []netip.Addr {
+	c.d.h.t.Helper()
+	addresses := make([]netip.Addr, len(c.names))
+	plain := c.d.pluginConfig(nil)
+	require.Empty(c.d.h.t, c.each(func(i int) error {
+		config := plain
+		if i%5 == 0 {
+			config = c.d.pluginConfig(map[string]any{"runtimeConfig": map[string]any{
+				"portMappings": []portmap.Mapping{{HostPort: crowdPort + i, ContainerPort: 80, Protocol: "tcp"}},
+			}})
+		}
+		out, err := c.d.plugin("ADD", c.names[i], c.netns[i], config)
+		if err != nil {
+			return err
+		}
+		var result types100.Result
+		if err := json.Unmarshal(out, &result); err != nil {
+			return fmt.Errorf("result %q: %w", out, err)
+		}
+		for _, ip := range result.IPs {
+			if a, ok := netip.AddrFromSlice(ip.Address.IP.To4()); ok && !a.IsLoopback() {
+				addresses[i] = a
+			}
+		}
+		return nil
+	}))
+	return addresses
+}
+
+func (c *crowd) del() {
+	c.d.h.t.Helper()
+	config := c.d.pluginConfig(nil)
+	require.Empty(c.d.h.t, c.each(func(i int) error {
+		_, err := c.d.plugin("DEL", c.names[i], c.netns[i], config)
+		return err
+	}))
+}
+
+// TestDaemonCrowd has 500 containers come at once, from 50 processes, and go again.
+// None has to ask twice, and the daemon does not grow with them.
+func TestDaemonCrowd(t *testing.T) {
+	const (
+		containers, atOnce = 500, 50
+		// What may be in work at once, by the defaults of the settings; and what may
+		// be added for each: the longest request, once as it came and once decoded.
+		operations, each = 32, 2 << 10 // kB
+	)
+	h := newHost(t, native.engine)
+	h.network("net", chain("bridge", families{"10.99.0.0/16", "fd00:99::/64"}, "")...)
+	d := h.startDaemon(`log { level = "warn" }`)
+	first := d.crowd("first", atOnce, atOnce) // opens what stays open
+	first.add()
+	first.del()
+	memory, descriptors, threads := d.procStatus("VmHWM"), d.descriptors(), d.procStatus("Threads")
+
+	began := time.Now()
+	c := d.crowd("c", containers, atOnce)
+	created := time.Now()
+	addresses := c.add()
+	added := time.Now()
+	seen := map[netip.Addr]bool{}
+	for i, a := range addresses {
+		require.True(t, a.IsValid() && !seen[a], "address %q of %s", a, c.names[i])
+		seen[a] = true
+	}
+	records, err := d.client().List()
+	require.NoError(t, err)
+	require.Len(t, records, containers)
+	for i := 0; i < containers; i += 50 { // each has a port
+		serve(t, c.netns[i], "tcp", 80, c.names[i])
+		requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, crowdPort+i), c.names[i])
+		requireAnswer(t, "", "tcp", netip.AddrPortFrom(addresses[i], 80).String(), c.names[i])
+	}
+	reached := time.Now()
+	c.del()
+	t.Logf("%d namespaces in %s, ADDs in %s, DELs in %s", containers, created.Sub(began), added.Sub(created), time.Since(reached))
+
+	peak := d.procStatus("VmHWM")
+	t.Logf("memory: %d kB after %d containers, at most %d kB with %d", memory, atOnce, peak, containers)
+	require.LessOrEqual(t, peak, memory+operations*each)
+	// A few sockets are kept for what works at the same time.
+	const kept = 8
+	require.Eventually(t, func() bool { return d.descriptors() <= descriptors+kept }, 10*time.Second, 10*time.Millisecond,
+		"descriptors: %d before, %d now", descriptors, d.descriptors())
+	// A thread, once started, stays for what will be blocked at the same time: one
+	// for each operation.
+	require.LessOrEqual(t, d.procStatus("Threads"), threads+operations)
+	require.NotContains(t, strings.ToLower(d.log()), "forc")
+	records, err = d.client().List()
+	require.NoError(t, err)
+	require.Empty(t, records)
+}
+
+// descriptors is how many the daemon has open.
+func (d *daemonProcess) descriptors() int {
+	d.h.t.Helper()
+	return entries(d.h.t, fmt.Sprintf("/proc/%d/fd", d.pid()))
+}

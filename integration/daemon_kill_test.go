@@ -1,0 +1,357 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// TestDaemonKilled kills the daemon at random moments, again and again, while clients
+// work through it. What was acknowledged works, what was not can be removed, and then
+// nothing is left.
+func TestDaemonKilled(t *testing.T) {
+	const (
+		kills   = 200
+		clients = 16
+		most    = 200 * time.Millisecond
+	)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	h := newHost(t, native.engine)
+	h.network("net", chain("bridge", families{"10.99.0.0/16", "fd00:99::/64"}, "")...)
+	d := h.newDaemon(`networks = ["net"]` + "\n" + `log { level = "warn" }`)
+	b := &barrage{h: h, d: d, config: d.pluginConfig(map[string]any{"delegate": "net"}), stop: make(chan struct{})}
+	var working sync.WaitGroup
+	var workers []*worker
+	for i := range clients {
+		w := b.worker(i, seed)
+		workers = append(workers, w)
+		working.Go(w.run)
+	}
+	rnd := rand.New(rand.NewPCG(seed, clients))
+	for i := range kills {
+		d.begin()
+		switch { // else it may be killed as it starts
+		case i%50 == 0:
+			d.told("READY=1")
+		case i%2 == 0:
+			d.told("STATUS=comparing") // from here on it serves
+		}
+		<-time.NewTimer(time.Duration(rnd.Int64N(int64(most)))).C
+		d.kill()
+	}
+	d.begin()
+	d.told("READY=1")
+	close(b.stop)
+	working.Wait()
+	b.finish(workers)
+}
+
+// barrage is what all clients share.
+type barrage struct {
+	h      *host
+	d      *daemonProcess
+	config []byte
+	stop   chan struct{}
+	ports  atomic.Int64
+
+	acknowledged, lost atomic.Int64 // operations
+	mu                 sync.Mutex
+	wrong              []error // what no daemon's end explains
+}
+
+// stopped reports whether it is over.
+func (b *barrage) stopped() bool {
+	select {
+	case <-b.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// await returns when a daemon listens, or it is over.
+func (b *barrage) await() {
+	for wait := time.NewTicker(2 * time.Millisecond); !b.stopped(); <-wait.C {
+		if c, err := net.Dial("unix", client.DefaultSocket); err == nil {
+			c.Close()
+			return
+		}
+	}
+}
+
+// worker is one client. An allocation is in one of its slots.
+type worker struct {
+	*barrage
+	name  string
+	rnd   *rand.Rand
+	slots []*slot
+	given []*held // nobody asks for them any more, without a DEL that was acknowledged
+	count int
+}
+
+// slot is a network namespace, and a host port, for one allocation at a time.
+type slot struct {
+	name  string
+	netns *sandbox.Sandbox
+	port  int
+	held  *held
+}
+
+// held is an allocation as far as its client knows.
+type held struct {
+	configurator.Allocation
+	name         string // what answers in its namespace
+	plugin       bool   // else it is that of an API client
+	acknowledged bool
+	addresses    []netip.Prefix // then
+}
+
+func (b *barrage) worker(i int, seed uint64) *worker {
+	w := &worker{barrage: b, name: fmt.Sprintf("w%d", i), rnd: rand.New(rand.NewPCG(seed, uint64(i)))}
+	for range 4 {
+		w.slots = append(w.slots, w.slot())
+	}
+	return w
+}
+
+func (w *worker) next() int {
+	w.count++
+	return w.count
+}
+
+func (w *worker) slot() *slot {
+	s := &slot{name: fmt.Sprintf("%s-s%d", w.name, w.next()), port: 20000 + int(w.ports.Add(1))}
+	var err error
+	s.netns, err = sandbox.Create(s.name)
+	require.NoError(w.h.t, err)
+	serve(w.h.t, s.netns.Path(), "tcp", 80, s.name)
+	return s
+}
+
+func (w *worker) run() {
+	for !w.stopped() {
+		err := w.step(w.rnd.IntN(len(w.slots)))
+		switch {
+		case err == nil:
+			w.acknowledged.Add(1)
+		case errors.Is(err, client.ErrUnavailable):
+			w.await()
+		case died(err):
+			w.barrage.lost.Add(1)
+		default:
+			w.mu.Lock()
+			w.wrong = append(w.wrong, err)
+			w.mu.Unlock()
+		}
+	}
+}
+
+// died reports whether an answer did not come because the daemon was killed.
+func died(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// step does one operation on a slot.
+func (w *worker) step(i int) error {
+	s := w.slots[i]
+	switch {
+	case len(w.given) > 2:
+		err := w.remove(w.given[0])
+		if err == nil {
+			w.given = w.given[1:]
+		}
+		return err
+	case s.held == nil:
+		s.held = w.hold(s)
+		return w.add(s.held)
+	case s.held.acknowledged && w.rnd.IntN(3) == 0:
+		return w.confirm(s.held)
+	case s.held.acknowledged || w.rnd.IntN(3) == 0:
+		err := w.remove(s.held)
+		if err == nil {
+			s.held = nil
+		}
+		return err
+	case w.rnd.IntN(2) == 0:
+		return w.add(s.held)
+	}
+	// As a runtime does that has lost interest.
+	w.given = append(w.given, s.held)
+	w.slots[i] = w.slot()
+	return s.netns.Destroy()
+}
+
+// hold is an allocation for a slot: with a new ID, or one that was there before.
+func (w *worker) hold(s *slot) *held {
+	a := &held{name: s.name, plugin: w.rnd.IntN(2) == 0}
+	a.ID, a.Netns = s.name, s.netns.Path()
+	if w.rnd.IntN(2) == 0 {
+		a.ID = fmt.Sprintf("%s-u%d", w.name, w.next())
+	}
+	if w.rnd.IntN(2) == 0 {
+		a.Ports = []portmap.Port{{Value: s.port, To: 80, Protocols: []string{"tcp"}}}
+	}
+	return a
+}
+
+func (b *barrage) ctx() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), time.Minute)
+}
+
+func (b *barrage) add(a *held) error {
+	addresses, err := b.setup(a)
+	if err == nil {
+		a.acknowledged, a.addresses = true, addresses
+	}
+	return err
+}
+
+func (b *barrage) setup(a *held) (addresses []netip.Prefix, err error) {
+	if a.plugin {
+		return b.pluginAdd(a)
+	}
+	ctx, cancel := b.ctx()
+	defer cancel()
+	status, err := b.d.client().Setup(ctx, a.Allocation)
+	if err != nil {
+		return nil, fmt.Errorf("setup %s: %w", a.ID, err)
+	}
+	for _, i := range status.Interfaces {
+		for _, address := range i.Addresses {
+			if p := netip.MustParsePrefix(address.Address); !p.Addr().IsLoopback() {
+				addresses = append(addresses, p)
+			}
+		}
+	}
+	return addresses, nil
+}
+
+func (b *barrage) pluginAdd(a *held) (addresses []netip.Prefix, err error) {
+	config := b.config
+	if len(a.Ports) > 0 {
+		var keys map[string]any
+		if err := json.Unmarshal(config, &keys); err != nil {
+			return nil, err
+		}
+		keys["runtimeConfig"] = map[string]any{"portMappings": []portmap.Mapping{{HostPort: a.Ports[0].Value, ContainerPort: 80, Protocol: "tcp"}}}
+		if config, err = json.Marshal(keys); err != nil {
+			return nil, err
+		}
+	}
+	out, err := b.d.plugin("ADD", a.ID, a.Netns, config)
+	if err != nil {
+		return nil, fmt.Errorf("ADD %s: %w", a.ID, err)
+	}
+	var result types100.Result
+	if err := json.Unmarshal(out, &result); err != nil {
+		return nil, fmt.Errorf("result %q: %w", out, err)
+	}
+	for _, ip := range result.IPs {
+		ones, _ := ip.Address.Mask.Size()
+		if address, _ := netip.AddrFromSlice(ip.Address.IP); !address.IsLoopback() {
+			addresses = append(addresses, netip.PrefixFrom(address.Unmap(), ones))
+		}
+	}
+	return addresses, nil
+}
+
+// confirm asks for what was acknowledged: it is as it was.
+func (b *barrage) confirm(a *held) error {
+	if a.plugin {
+		_, err := b.d.plugin("CHECK", a.ID, a.Netns, b.config)
+		return during(err, "CHECK", a)
+	}
+	addresses, err := b.setup(a)
+	if err == nil && fmt.Sprint(addresses) != fmt.Sprint(a.addresses) {
+		return fmt.Errorf("%s had the addresses %s, and has %s", a.ID, a.addresses, addresses)
+	}
+	return err
+}
+
+func during(err error, act string, a *held) error {
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", act, a.ID, err)
+	}
+	return nil
+}
+
+func (b *barrage) remove(a *held) error {
+	a.acknowledged = false
+	if a.plugin {
+		_, err := b.d.plugin("DEL", a.ID, a.Netns, b.config)
+		return during(err, "DEL", a)
+	}
+	ctx, cancel := b.ctx()
+	defer cancel()
+	return during(b.d.client().Teardown(ctx, a.Allocation), "teardown", a)
+}
+
+// finish looks at what is there, and removes it.
+func (b *barrage) finish(workers []*worker) {
+	t := b.h.t
+	working, given := 0, 0
+	for _, w := range workers {
+		for _, s := range w.slots {
+			if s.held != nil && s.held.acknowledged {
+				working++
+				b.works(s.held)
+			}
+		}
+	}
+	for _, w := range workers {
+		for _, s := range w.slots {
+			if s.held != nil {
+				require.NoError(t, b.remove(s.held))
+			}
+			require.NoError(t, s.netns.Destroy())
+		}
+		for _, a := range w.given {
+			given++
+			require.NoError(t, b.remove(a))
+		}
+	}
+	t.Logf("%d operations acknowledged, %d lost; in the end %d allocations worked, %d were given up",
+		b.acknowledged.Load(), b.lost.Load(), working, given)
+	require.Empty(t, b.wrong, "%d errors are not those of a daemon that was killed", len(b.wrong))
+	require.Positive(t, b.lost.Load(), "at least one kill hit an operation")
+	require.Positive(t, working)
+	records, err := b.d.client().List()
+	require.NoError(t, err)
+	require.Empty(t, records)
+	b.d.term()
+}
+
+// works insists on an allocation's addresses, its port and its CHECK.
+func (b *barrage) works(a *held) {
+	t := b.h.t
+	require.NoError(t, b.confirm(a))
+	require.Len(t, a.addresses, 2)
+	for _, address := range a.addresses {
+		requireAnswer(t, "", "tcp", hostPort(address, 80), a.name)
+	}
+	for _, port := range a.Ports {
+		for _, address := range []netip.Prefix{host4, host6} {
+			requireAnswer(t, b.h.outside.Path(), "tcp", hostPort(address, port.Value), a.name)
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package integration
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+// editing is a host whose configuration is edited while clients work. Each edition of
+// the network "net" has a DNS domain of its own, by which those who use it tell it.
+type editing struct {
+	h       *host
+	d       *daemonProcess
+	edition int
+	stop    chan struct{}
+
+	mu    sync.Mutex
+	wrong []error
+	done  atomic.Int64
+}
+
+const refused = "ready; the last reload was refused, see the log"
+
+// TestDaemonReloadUnderLoad edits configurations and settings, well and badly, while
+// clients work: no operation fails, and the last good edition stays in force.
+func TestDaemonReloadUnderLoad(t *testing.T) {
+	const clients, rounds = 8, 6
+	h := newHost(t, native.engine)
+	e := &editing{h: h, d: h.newDaemon(""), stop: make(chan struct{})}
+	e.settings(time.Second)
+	e.write(e.text())
+	e.d.begin()
+	e.d.told("READY=1")
+	require.Eventually(t, func() bool { return e.d.client().Ready(t.Context()) == nil }, time.Minute, time.Millisecond)
+	var working sync.WaitGroup
+	for i := range clients {
+		a := h.alloc(fmt.Sprintf("client-%d", i))
+		working.Go(func() { e.work(a, i%2 == 0) })
+	}
+	probe := h.alloc("probe")
+	for round := range rounds {
+		e.edition++
+		e.write(e.text())
+		require.Equal(t, e.edition, e.use(probe, "net"))
+		for _, bad := range []string{e.text()[:100], "", `{"cniVersion": "1.0.0", "name": "net", "plugins": 7}`} {
+			e.write(bad)
+			e.inForce(probe)
+		}
+		e.newcomer(probe, round)
+		e.d.configure("engine = 7")
+		require.Equal(t, refused, e.d.reload())
+		e.inForce(probe)
+		e.settings(time.Duration(2+round) * time.Second) // good ones, that begin anew
+		require.Equal(t, refused, e.d.reload(), "the network that is in force would be lost")
+		e.inForce(probe)
+
+		// In place, in two parts: who reads between them reads half of it.
+		e.edition++
+		text := e.text()
+		e.writeInPlace(text[:len(text)/2])
+		e.writeInPlace(text)
+		require.Equal(t, e.edition, e.use(probe, "net"))
+		require.Equal(t, "ready", e.d.reload())
+		require.Equal(t, e.edition, e.use(probe, "net"))
+	}
+	close(e.stop)
+	working.Wait()
+	require.Empty(t, e.wrong)
+	t.Logf("%d cycles of clients meanwhile", e.done.Load())
+	require.Positive(t, e.done.Load())
+}
+
+func (e *editing) file(network string) string { return filepath.Join(e.h.conf, network+".conflist") }
+
+// settings differ from the ones before by what the configurator has of them.
+func (e *editing) settings(delay time.Duration) {
+	e.d.configure(fmt.Sprintf("manager { enabled = true }\nretry {\n attempts = 1\n delay = %q\n}", delay))
+}
+
+// text is the edition of the network.
+func (e *editing) text() string {
+	plugins := chain("bridge", families{"10.99.0.0/16", "fd00:99::/64"}, "")
+	plugins[1]["dns"] = map[string]any{"nameservers": []string{"192.0.2.53"}, "domain": fmt.Sprintf("e%d", e.edition)}
+	data, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "net", "plugins": plugins})
+	require.NoError(e.h.t, err)
+	return string(data)
+}
+
+func (e *editing) write(text string) {
+	e.h.t.Helper()
+	next := filepath.Join(e.h.conf, "next")
+	require.NoError(e.h.t, os.WriteFile(next, []byte(text), 0o600))
+	require.NoError(e.h.t, os.Rename(next, e.file("net")))
+}
+
+func (e *editing) writeInPlace(text string) {
+	e.h.t.Helper()
+	require.NoError(e.h.t, os.WriteFile(e.file("net"), []byte(text), 0o600))
+}
+
+// use sets up an allocation and tears it down, and returns the edition that it got.
+func (e *editing) use(a configurator.Allocation, network string) (edition int) {
+	e.h.t.Helper()
+	a.Networks = []string{network}
+	status, err := e.d.client().Setup(e.h.ctx(), a)
+	require.NoError(e.h.t, err)
+	require.NoError(e.h.t, e.d.client().Teardown(e.h.ctx(), a))
+	if status.DNS != nil { // of "net"
+		_, err = fmt.Sscanf(status.DNS.Domain, "e%d", &edition)
+		require.NoError(e.h.t, err)
+	}
+	return edition
+}
+
+// inForce insists on the last good edition, although its file is bad, and on that
+// being said.
+func (e *editing) inForce(probe configurator.Allocation) {
+	e.h.t.Helper()
+	require.Equal(e.h.t, e.edition, e.use(probe, "net"))
+	_, skipped := e.d.client().Networks()
+	require.Len(e.h.t, skipped, 1)
+	require.Equal(e.h.t, e.file("net"), skipped[0].File)
+}
+
+// newcomer is a network that can be used as soon as it is there.
+func (e *editing) newcomer(probe configurator.Allocation, round int) {
+	e.h.t.Helper()
+	name := fmt.Sprintf("new-%d", round)
+	e.h.network(name, chain("ptp", families{v4: fmt.Sprintf("10.98.%d.0/24", round)}, "")...)
+	e.use(probe, name)
+	require.NoError(e.h.t, os.Remove(e.file(name)))
+	probe.Networks = []string{name}
+	_, err := e.d.client().Setup(e.h.ctx(), probe)
+	require.ErrorIs(e.h.t, err, configurator.ErrUnknownNetwork)
+}
+
+// work is a client: an allocation comes, is checked and goes.
+func (e *editing) work(a configurator.Allocation, plugin bool) {
+	cycle, last := e.apiCycle, 0
+	if plugin {
+		cycle = e.pluginCycle
+	}
+	for {
+		select {
+		case <-e.stop:
+			return
+		default:
+		}
+		edition, err := cycle(a)
+		if err == nil && edition < last {
+			err = fmt.Errorf("edition %d after edition %d", edition, last)
+		}
+		last = edition
+		e.done.Add(1)
+		if err != nil {
+			e.mu.Lock()
+			e.wrong = append(e.wrong, err)
+			e.mu.Unlock()
+			return
+		}
+	}
+}
+
+func (e *editing) apiCycle(a configurator.Allocation) (edition int, err error) {
+	c, ctx := e.d.client(), e.h.t.Context()
+	status, err := c.Setup(ctx, a)
+	if err != nil {
+		return 0, err
+	}
+	if status.DNS != nil {
+		_, err = fmt.Sscanf(status.DNS.Domain, "e%d", &edition)
+	}
+	return edition, errors.Join(err, c.Check(ctx, a), c.Teardown(ctx, a))
+}
+
+// pluginCycle takes the configuration that the manager keeps, as a runtime does.
+func (e *editing) pluginCycle(a configurator.Allocation) (edition int, err error) {
+	list, err := libcni.ConfListFromFile(filepath.Join(e.h.conf, "00-allocnet.conflist"))
+	if err != nil {
+		return 0, err
+	}
+	var keys map[string]any
+	if err := json.Unmarshal(list.Plugins[0].Bytes, &keys); err != nil {
+		return 0, err
+	}
+	keys["name"], keys["cniVersion"] = list.Name, list.CNIVersion
+	config, err := json.Marshal(keys)
+	if err != nil {
+		return 0, err
+	}
+	out, err := e.d.plugin("ADD", a.ID, a.Netns, config)
+	if err != nil {
+		return 0, err
+	}
+	var result types100.Result
+	if err := json.Unmarshal(out, &result); err != nil {
+		return 0, err
+	}
+	if result.DNS.Domain != "" {
+		_, err = fmt.Sscanf(result.DNS.Domain, "e%d", &edition)
+	}
+	_, checkErr := e.d.plugin("CHECK", a.ID, a.Netns, config)
+	_, delErr := e.d.plugin("DEL", a.ID, a.Netns, config)
+	return edition, errors.Join(err, checkErr, delErr)
+}
