@@ -193,14 +193,3 @@ func TestDoubledSignalIsOne(t *testing.T) {
 	}
 	require.ErrorIs(t, ctx.Err(), context.Canceled)
 }
-
-func TestCompletePath(t *testing.T) {
-	for path, want := range map[string]string{
-		"/bin":                   "/bin:/usr/local/sbin:/usr/sbin:/sbin",
-		"/sbin:/usr/sbin:/x":     "/sbin:/usr/sbin:/x:/usr/local/sbin",
-		"":                       "/usr/local/sbin:/usr/sbin:/sbin",
-		"/usr/local/sbin:/a:/b/": "/usr/local/sbin:/a:/b/:/usr/sbin:/sbin",
-	} {
-		require.Equal(t, want, completePath(path), path)
-	}
-}

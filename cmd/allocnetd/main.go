@@ -5,24 +5,11 @@ package main
 import (
 	"context"
 	"os"
-	"path/filepath"
-	"slices"
-	"strings"
+
+	"github.com/allocnet/allocnet/internal/pluginexec"
 )
 
 func main() {
-	_ = os.Setenv("PATH", completePath(os.Getenv("PATH")))
+	_ = os.Setenv("PATH", pluginexec.CompletePath(os.Getenv("PATH")))
 	os.Exit(execute(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
-}
-
-// completePath adds the directories of system commands, which an ordinary user's
-// PATH often lacks: plugins look for iptables in it.
-func completePath(path string) string {
-	dirs := filepath.SplitList(path)
-	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
-		if !slices.Contains(dirs, dir) {
-			dirs = append(dirs, dir)
-		}
-	}
-	return strings.Join(dirs, string(filepath.ListSeparator))
 }

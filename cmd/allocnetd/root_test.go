@@ -118,7 +118,3 @@ func TestVersion(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(run(nil, "version", "--json").out), &b))
 	require.NotEmpty(t, b.Go)
 }
-
-func TestCompletePath(t *testing.T) {
-	require.Equal(t, "/bin:/sbin:/usr/local/sbin:/usr/sbin", completePath("/bin:/sbin"))
-}

@@ -3,12 +3,12 @@ package privhost
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/pluginexec"
 )
 
 // stateDirs hold what a host knows of its network: locks, named namespaces and records below /run, address
@@ -56,19 +56,8 @@ func setEnvironment() error {
 	if err := os.Setenv(marker, markedInside+id); err != nil {
 		return fmt.Errorf("mark private host: %w", err)
 	}
-	if err := os.Setenv("PATH", completePath(os.Getenv("PATH"))); err != nil {
+	if err := os.Setenv("PATH", pluginexec.CompletePath(os.Getenv("PATH"))); err != nil {
 		return fmt.Errorf("complete PATH: %w", err)
 	}
 	return nil
-}
-
-// completePath adds to path the directories of system commands, which an ordinary user's often lacks.
-func completePath(path string) string {
-	dirs := filepath.SplitList(path)
-	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
-		if !slices.Contains(dirs, dir) {
-			dirs = append(dirs, dir)
-		}
-	}
-	return strings.Join(dirs, string(filepath.ListSeparator))
 }

@@ -49,13 +49,3 @@ func TestRequire(t *testing.T) {
 		require.Equal(t, "failed", r.ended)
 	})
 }
-
-func TestCompletePath(t *testing.T) {
-	for _, test := range []struct{ path, want string }{
-		{"/bin:/sbin", "/bin:/sbin:/usr/local/sbin:/usr/sbin"},
-		{"/usr/local/sbin:/usr/sbin:/sbin", "/usr/local/sbin:/usr/sbin:/sbin"},
-		{"", "/usr/local/sbin:/usr/sbin:/sbin"},
-	} {
-		require.Equal(t, test.want, completePath(test.path))
-	}
-}

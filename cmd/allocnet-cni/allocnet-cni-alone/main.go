@@ -21,10 +21,12 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/cniservice"
 	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/pluginexec"
 	"github.com/allocnet/allocnet/internal/settings"
 )
 
 func main() {
+	_ = os.Setenv("PATH", pluginexec.CompletePath(os.Getenv("PATH")))
 	version, response := run()
 	os.Exit(cniwire.Print(os.Stdout, version, &response))
 }
