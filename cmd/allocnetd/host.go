@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -85,6 +86,9 @@ func (h *host) apply(before *generation, s *settings.Settings) error {
 		return err
 	}
 	if before == nil || g.service != before.service || before.settings.Manager != s.Manager {
+		if err := g.keepsNetworks(before); err != nil {
+			return err
+		}
 		if err := h.replaceManager(g); err != nil {
 			return err
 		}
@@ -105,6 +109,24 @@ func (h *host) configure(g *generation) (err error) {
 	})
 	g.networks = conflist.New(g.settings.ConfDir, g.embedded)
 	return err
+}
+
+// keepsNetworks refuses to begin anew, with no memory, while a network is in force as
+// it was last read because its file is bad now.
+func (g *generation) keepsNetworks(before *generation) error {
+	if before == nil || g.settings.ConfDir != before.settings.ConfDir {
+		return nil
+	}
+	inForce, _ := before.service.Networks()
+	read, bad := conflist.New(g.settings.ConfDir, g.embedded).Networks()
+	var errs []error
+	for _, b := range bad {
+		known := slices.ContainsFunc(inForce, func(n configurator.Network) bool { return n.File == b.File })
+		if known && !slices.ContainsFunc(read, func(n *conflist.Network) bool { return n.File == b.File }) {
+			errs = append(errs, fmt.Errorf("%w; its network is in force as last read, and would be lost: reload after that", b))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (h *host) newService(cfg configurator.Config) (*configurator.Configurator, error) {

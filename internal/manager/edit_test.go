@@ -198,8 +198,11 @@ func TestPlugins(t *testing.T) {
 func TestStop(t *testing.T) {
 	r := newRig(t)
 	r.write("net.d/20-b.conflist", network("b", "p"), "net.d/."+OwnFileName+"123", "left", "net.d/."+OwnFileName+".swp", "an editor's")
-	require.ErrorContains(t, r.Ready(), "not been read yet")
+	require.ErrorContains(t, r.State().NotReady, "not been read yet")
+	ready := make(chan error, 1)
+	go func() { ready <- r.Ready() }() // waits for the first look
 	r.run().delegates("b")
+	require.NoError(t, <-ready)
 	require.NoFileExists(t, r.path("net.d/."+OwnFileName+"123"))
 	require.FileExists(t, r.path("net.d/."+OwnFileName+".swp"))
 	good := r.read(own)

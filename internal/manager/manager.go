@@ -27,6 +27,9 @@ type Manager struct {
 	since   time.Time         // when inForce was first seen
 	want    []byte            // what the own file has to hold; nil until known
 
+	looked func() // ends the wait for the first look
+	first  <-chan struct{}
+
 	mu       sync.Mutex
 	state    State
 	networks []*conflist.Network
@@ -44,9 +47,21 @@ func (m *Manager) State() State {
 	return m.state
 }
 
+// firstPatience is how long Ready waits for the first look.
+const firstPatience = 2 * time.Second
+
 // Ready returns nil if a new allocation can be expected to get the primary
-// network, else the reason, as State has it.
-func (m *Manager) Ready() error { return m.State().NotReady }
+// network, else the reason, as State has it. Just before the first look there is no
+// other reason than that: it is waited for.
+func (m *Manager) Ready() error {
+	patience := time.NewTimer(firstPatience)
+	defer patience.Stop()
+	select {
+	case <-m.first:
+	case <-patience.C:
+	}
+	return m.State().NotReady
+}
 
 // Networks returns the networks in force at the last look, by file name, the
 // embedded one last: each as last read well, until its file is removed. Nobody may

@@ -2,6 +2,7 @@ package manager
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,7 +63,9 @@ func New(o Options) (*Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration manager: %w", err)
 	}
+	first, looked := context.WithCancel(context.Background())
 	m := &Manager{
+		first: first.Done(), looked: looked,
 		o:     o,
 		dir:   conflist.New(o.ConfDir, o.Embedded),
 		own:   ownFile{path: filepath.Join(o.ConfDir, o.OwnFile)},

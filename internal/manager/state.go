@@ -92,6 +92,7 @@ func texts(errs []error) []string {
 
 // publish makes s the state, and tells of it if it is another one.
 func (m *Manager) publish(s State, networks []*conflist.Network) {
+	defer m.looked()
 	s.Problems = append(s.Problems, m.earlier(networks)...)
 	m.mu.Lock()
 	old := m.state

@@ -209,6 +209,22 @@ func TestPutClaims(t *testing.T) {
 	require.Equal(t, everything, part, "until it is written, both records hold")
 }
 
+// TestDeleteAfterACrash came between the claims and the record.
+func TestDeleteAfterACrash(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Claim(t.Context(), claiming("b", "/n/b", tcp(80, "192.0.2.1")), unwarned(t)))
+	before := stateFiles(t, s)
+	for _, c := range claimsOf("/n/a", []portmap.Mapping{tcp(80, "192.0.2.2"), tcp(81, "")}) {
+		require.NoError(t, s.claims.enter("a", c))
+	}
+	require.NoError(t, s.claims.makeThing("port-82")) // earlier still
+	require.NoError(t, s.Delete("a"))
+	require.Equal(t, before, stateFiles(t, s))
+	entries, err := os.ReadDir(string(s.claims))
+	require.NoError(t, err)
+	require.Len(t, entries, 3, "no empty directories")
+}
+
 func TestDeleteUnreadable(t *testing.T) {
 	s := open(t)
 	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", tcp(80, "")), unwarned(t)))

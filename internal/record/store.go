@@ -202,8 +202,7 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Delete removes a record and gives back what it claims; none is no error. What an
-// unreadable record claims is given back when another allocation wants it.
+// Delete removes a record and gives back what it claims; none is no error.
 func (s *Store) Delete(id string) error {
 	claimed := s.claimed(id)
 	errs := []error{remove(s.file(id)), remove(s.draft(id)), remove(s.claims.draft(id))}
@@ -218,7 +217,8 @@ func (s *Store) Delete(id string) error {
 	return nil
 }
 
-// claimed is what the record of an allocation claims, if there is one that tells.
+// claimed is what an allocation may claim: what its record says, or anything where no
+// record tells, because a crash may have come between the claims and the record.
 func (s *Store) claimed(id string) []claim {
 	var r struct {
 		Netns string
@@ -227,7 +227,7 @@ func (s *Store) claimed(id string) []claim {
 	data, err := readFile(s.file(id))
 	first, _, _ := bytes.Cut(data, []byte{'\n'})
 	if err != nil || json.Unmarshal(first, &r) != nil {
-		return nil
+		return s.claims.all()
 	}
 	return claimsOf(r.Netns, r.Ports)
 }
