@@ -130,9 +130,18 @@ func (a *addition) configure(ctx context.Context) error {
 // appendix A). The kernel would make the same, but look for another owner of it
 // first, and hold up IPv6 for two seconds; to forbid it that by a sysctl of the
 // link makes the link's deletion wait for RCU once more.
-func linkLocal(mac net.HardwareAddr) *net.IPNet {
-	ip := net.IP{0xfe, 0x80, 0, 0, 0, 0, 0, 0, mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
-	return &net.IPNet{IP: ip, Mask: net.CIDRMask(64, 128)}
+func linkLocal(mac net.HardwareAddr) net.IP {
+	return net.IP{0xfe, 0x80, 0, 0, 0, 0, 0, 0, mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
+}
+
+// addLinkLocal gives the host's end that address, and the way to its neighbour's. In
+// one the kernel would join the anycast group of routers (RFC 4291, section 2.6.1) as
+// well, whose end also makes the link's deletion wait once more.
+func addLinkLocal(b *kernel.Batch, v *kernel.Veth) {
+	ip := linkLocal(v.MAC)
+	b.AddAddress(v.Index, pair.HostPrefix(ip), kernel.NoDAD)
+	network := &net.IPNet{IP: ip.Mask(net.CIDRMask(64, 128)), Mask: net.CIDRMask(64, 128)}
+	b.AddRoute(&kernel.Route{Index: v.Index, Dst: network, Scope: unix.RT_SCOPE_LINK})
 }
 
 // serve makes the host's end the gateway of each address, and the way to it. It
@@ -142,7 +151,7 @@ func (a *addition) serve(context.Context) error {
 	index := a.veth.Index
 	var changes kernel.Batch
 	if pair.HasIPv6(a.result) {
-		changes.AddAddress(index, linkLocal(a.veth.MAC), kernel.NoDAD)
+		addLinkLocal(&changes, &a.veth)
 	} else {
 		changes.DropMulticast(index)
 	}
