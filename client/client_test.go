@@ -171,10 +171,14 @@ func TestSandboxes(t *testing.T) {
 	path, err := c.CreateSandbox(t.Context(), "box")
 	require.NoError(t, err)
 	require.NoError(t, sandbox.Validate(path))
-	_, err = c.CreateSandbox(t.Context(), "box")
+	again, err := c.CreateSandbox(t.Context(), "box")
 	require.ErrorIs(t, err, fs.ErrExist)
+	require.Equal(t, path, again)
+	require.ErrorIs(t, c.DestroySandboxAt(t.Context(), "/elsewhere/box"), fs.ErrNotExist)
+	require.NoError(t, sandbox.Validate(path))
 	for range 2 {
 		require.NoError(t, c.DestroySandbox(t.Context(), "box"))
+		require.NoError(t, c.DestroySandboxAt(t.Context(), path))
 	}
 	require.ErrorIs(t, sandbox.Validate(path), sandbox.ErrNotExist)
 	for _, name := range []string{"..", ".", "a/b", "../x"} {
@@ -184,6 +188,25 @@ func TestSandboxes(t *testing.T) {
 	}
 	require.NoError(t, os.WriteFile("/run/netns/file", []byte("x"), 0o600))
 	require.ErrorIs(t, c.DestroySandbox(t.Context(), "file"), sandbox.ErrNotNamespace)
+}
+
+// TestSandboxOfAnAllocationIsNotDestroyed reaches it by another path, too.
+func TestSandboxOfAnAllocationIsNotDestroyed(t *testing.T) {
+	c := newHost(t).serve(t)
+	path, err := c.CreateSandbox(t.Context(), "box")
+	require.NoError(t, err)
+	alias := filepath.Join(t.TempDir(), "netns")
+	require.NoError(t, os.Symlink(sandbox.DefaultDir, alias))
+	for _, netns := range []string{path, filepath.Join(alias, "box")} {
+		a := configurator.Allocation{ID: "a", Netns: netns}
+		_, err = c.Setup(t.Context(), a)
+		require.NoError(t, err)
+		require.ErrorIs(t, c.DestroySandbox(t.Context(), "box"), configurator.ErrInUse)
+		require.NoError(t, sandbox.Validate(path))
+		require.NoError(t, c.Teardown(t.Context(), a))
+	}
+	require.NoError(t, c.DestroySandbox(t.Context(), "box"))
+	require.ErrorIs(t, sandbox.Validate(path), sandbox.ErrNotExist)
 }
 
 func TestReports(t *testing.T) {

@@ -15,8 +15,9 @@
 // # Caveats
 //
 // When the context of a call ends, the daemon cancels the operation and undoes what
-// it had done; the call does not wait for that. A deadline is told to the daemon
-// beforehand, so that it can answer in time with what became of the operation.
+// it had done; the call does not wait for that. An answer that is on its way by then
+// is lost, and what it tells of stays. A deadline is told to the daemon beforehand, so
+// that it can answer in time with what became of the operation.
 //
 // A call that breaks off because the daemon died has an error that is not
 // ErrUnavailable. All operations are idempotent: call again.

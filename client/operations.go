@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"net/url"
+	"path/filepath"
 	"strings"
 
 	"github.com/allocnet/allocnet/configurator"
@@ -63,7 +64,8 @@ func (c *Client) Repair(ctx context.Context) (*configurator.RepairReport, error)
 	return answer.RepairReport, err
 }
 
-// List is that of a Configurator.
+// List is that of a Configurator. Who is not root is not told the configurations of
+// networks.
 func (c *Client) List() ([]configurator.Record, error) {
 	ctx, cancel := c.unhurried()
 	defer cancel()
@@ -74,7 +76,8 @@ func (c *Client) List() ([]configurator.Record, error) {
 	return answer.Allocations, remote(answer.Error)
 }
 
-// Get is that of a Configurator.
+// Get is that of a Configurator, like List without the configurations of networks
+// where the caller is not root.
 func (c *Client) Get(id string) (*configurator.Record, error) {
 	ctx, cancel := c.unhurried()
 	defer cancel()
@@ -107,15 +110,24 @@ func (c *Client) Ready(ctx context.Context) error {
 	return c.call(ctx, "GET", "/readyz", nil, nil)
 }
 
-// CreateSandbox makes a network namespace, and returns its path. One of that name
-// that is there is fs.ErrExist.
+// CreateSandbox makes a network namespace of that name in the daemon's directory, and
+// returns its path. One that is there is fs.ErrExist, with its path.
 func (c *Client) CreateSandbox(ctx context.Context, name string) (path string, err error) {
 	var made wire.Sandbox
 	err = c.call(ctx, "POST", "/v1/sandboxes", wire.NewSandbox{Name: name}, &made)
 	return made.Path, err
 }
 
-// DestroySandbox takes a network namespace away. A missing one is no error.
+// DestroySandbox takes a network namespace away: any of that name in the daemon's
+// directory, whoever made it, but not that of an allocation, which is
+// configurator.ErrInUse until its Teardown. A missing one is no error.
 func (c *Client) DestroySandbox(ctx context.Context, name string) error {
 	return c.call(ctx, "DELETE", "/v1/sandboxes/"+segment(name), nil, nil)
+}
+
+// DestroySandboxAt is DestroySandbox for a path that CreateSandbox returned. One that
+// is not in the daemon's directory is fs.ErrNotExist.
+func (c *Client) DestroySandboxAt(ctx context.Context, path string) error {
+	dir, name := filepath.Split(filepath.Clean(path))
+	return c.call(ctx, "DELETE", "/v1/sandboxes/"+segment(name)+"?dir="+url.QueryEscape(dir), nil, nil)
 }

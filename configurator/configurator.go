@@ -34,9 +34,10 @@ type Configurator struct {
 	steps engine.Engine
 
 	// What tests replace.
-	now    func() time.Time
-	jitter func(most time.Duration) time.Duration
-	sleep  sleeper
+	now        func() time.Time
+	jitter     func(most time.Duration) time.Duration
+	sleep      sleeper
+	gcPatience time.Duration
 }
 
 // New makes a Configurator. Neither directory needs to exist: the state
@@ -67,6 +68,8 @@ func New(cfg Config) (*Configurator, error) {
 		now:    time.Now,
 		jitter: randomJitter,
 		sleep:  sleep,
+
+		gcPatience: gcPatience,
 	}, nil
 }
 
@@ -116,6 +119,9 @@ func (c *Configurator) planConflists(r *record.Record, a *Allocation) error {
 		n, err := conflist.Parse(text)
 		if err != nil {
 			return fmt.Errorf("%w: conflists[%d]: %w", ErrInvalidAllocation, i, err)
+		}
+		if n.IsOurs() {
+			return fmt.Errorf("%w: conflists[%d]: type %q would call itself", ErrInvalidAllocation, i, conflist.OwnType)
 		}
 		if err := planNetwork(r, n); err != nil {
 			return err

@@ -143,6 +143,10 @@ func TestInvalidConflists(t *testing.T) {
 	_, err := w.Setup(t.Context(), a)
 	require.ErrorIs(t, err, ErrInvalidAllocation)
 	require.ErrorContains(t, err, `conflists[1]: no plugins`)
+	a.Conflists = []json.RawMessage{json.RawMessage(`{"cniVersion":"1.0.0","name":"loop","plugins":[{"type":"bridge"},{"type":"allocnet"}]}`)}
+	_, err = w.Setup(t.Context(), a)
+	require.ErrorIs(t, err, ErrInvalidAllocation)
+	require.ErrorContains(t, err, `conflists[0]: type "allocnet" would call itself`)
 	a.Networks = []string{"net"}
 	_, err = w.Setup(t.Context(), a)
 	require.ErrorContains(t, err, "conflists and networks: give either")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/fakeplugin"
 	"github.com/allocnet/allocnet/internal/record"
@@ -355,6 +357,64 @@ func TestPluginsAreCollectedAlone(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
 	require.NoError(t, w.Teardown(t.Context(), live))
+}
+
+// TestGCHasOnePatience for all plugins, since everybody waits, and says whom it did
+// not tell.
+func TestGCHasOnePatience(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Networks = []string{"x", "y", "z"} })
+	for _, name := range w.cfg.Networks {
+		w.network(name, "1.1.0", adds(behaviours{"GC": {Hang: true}}))
+	}
+	w.Configurator.gcPatience = 300 * time.Millisecond
+	_, err := w.GC(t.Context(), nil)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.LessOrEqual(t, len(w.commands()), 1)
+	require.Regexp(t, `GC of the plugins of networks \["[xyz]" "[xyz]"\]: time was up before they were told`, err.Error())
+}
+
+// TestGCEndsWithItsContext, also between two networks.
+func TestGCEndsWithItsContext(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	n, err := conflist.Parse([]byte(w.conflist("net", "1.1.0", nil, adds())))
+	require.NoError(t, err)
+	err = w.tellPlugins(ctx, map[string]*conflist.Network{"net": n}, nil)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorContains(t, err, `["net"]`)
+	require.Empty(t, w.commands())
+}
+
+// TestGCSweepsClaims that a crash left beside a record which knows nothing of them.
+func TestGCSweepsClaims(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds())
+	a := w.alloc("a")
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	claims := filepath.Join(w.cfg.StateDir, "claims")
+	before := w.tree(claims)
+	require.NoError(t, os.Mkdir(filepath.Join(claims, "port-80"), 0o700))
+	require.NoError(t, os.Symlink("*", filepath.Join(claims, "port-80", "a")))
+
+	_, err = w.GCScope(t.Context(), Scope{Name: "other"})
+	require.NoError(t, err)
+	require.NotEqual(t, before, w.tree(claims), "it is of everything only that it looks at what others have")
+	_, err = w.GC(t.Context(), []string{"a"})
+	require.NoError(t, err)
+	require.Equal(t, before, w.tree(claims))
+}
+
+// tree is all that is below a directory.
+func (w *world) tree(dir string) []string {
+	w.t.Helper()
+	var paths []string
+	require.NoError(w.t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		paths = append(paths, path)
+		return err
+	}))
+	return paths
 }
 
 // TestGCDoesNotTellPluginsHalf of what there is.

@@ -60,7 +60,7 @@ func (c *Configurator) lockTarget(ctx context.Context, a Allocation) (cleanup.Ta
 	r, err := c.store.Get(a.ID)
 	if errors.Is(err, fs.ErrNotExist) || unreadable(err) {
 		r = c.guess(a)
-		err = c.disown(ctx, r)
+		_, err = c.disown(ctx, r)
 	}
 	if err != nil {
 		unlock()

@@ -108,6 +108,9 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 			report.Kept = append(report.Kept, id)
 		}
 	}
+	if s.Name == "" {
+		errs = append(errs, c.store.Sweep())
+	}
 	errs = append(errs, c.gcPlugins(ctx, networks, s.Attachments))
 	return report, errors.Join(errs...)
 }
@@ -272,7 +275,7 @@ func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Netwo
 	if len(byName) == 0 {
 		return nil
 	}
-	patient, cancel := context.WithTimeout(ctx, gcPatience)
+	patient, cancel := context.WithTimeout(ctx, c.gcPatience)
 	defer cancel()
 	unlock, err := c.store.LockAll(patient)
 	if err != nil {
@@ -289,16 +292,36 @@ func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Netwo
 			attached[a.Network] = append(attached[a.Network], types.GCAttachment{ContainerID: r.Container(), IfName: a.IfName})
 		}
 	}
-	var errs []error
-	for name, n := range byName {
+	for name := range byName {
 		for _, a := range live {
 			if !slices.Contains(attached[name], a) {
 				attached[name] = append(attached[name], a)
 			}
 		}
-		ctx, cancel := context.WithTimeout(ctx, min(c.cfg.Timeout, gcPatience))
+	}
+	return c.tellPlugins(ctx, byName, attached)
+}
+
+// tellPlugins runs GC of networks, with one patience for all of them, because
+// everybody waits. Their order is not the same each time, so that one that hangs
+// does not keep it from the same others for ever.
+func (c *Configurator) tellPlugins(ctx context.Context, networks map[string]*conflist.Network, attached map[string][]types.GCAttachment) error {
+	ctx, cancel := context.WithTimeout(ctx, c.gcPatience)
+	defer cancel()
+	var errs []error
+	var untold []string
+	for name, n := range networks {
+		if ctx.Err() != nil {
+			untold = append(untold, name)
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 		errs = append(errs, c.engineOf(n).GC(ctx, c.pluginDirs(pluginTypes(n)...), n.List, attached[name]))
 		cancel()
+	}
+	if len(untold) > 0 {
+		slices.Sort(untold)
+		errs = append(errs, fmt.Errorf("GC of the plugins of networks %q: time was up before they were told: %w", untold, ctx.Err()))
 	}
 	return errors.Join(errs...)
 }

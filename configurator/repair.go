@@ -7,6 +7,7 @@ import (
 	"io/fs"
 
 	"github.com/allocnet/allocnet/internal/forward"
+	"github.com/allocnet/allocnet/internal/opening"
 	"github.com/allocnet/allocnet/internal/record"
 )
 
@@ -23,6 +24,9 @@ type RepairReport struct {
 // No allocation's interface, address or connection is touched. It is for after
 // "nft flush ruleset", a restart of firewalld, and their like.
 //
+// What all allocations share on the host is looked at once: what somebody removes
+// while Repair runs may be left for the next one.
+//
 // What it cannot put back is Broken, with the reason in the error: a Setup of
 // that allocation takes it down and sets it up again.
 func (c *Configurator) Repair(ctx context.Context) (report *RepairReport, err error) {
@@ -34,6 +38,7 @@ func (c *Configurator) Repair(ctx context.Context) (report *RepairReport, err er
 }
 
 func (c *Configurator) repair(ctx context.Context) (*RepairReport, error) {
+	ctx = opening.LookOnce(ctx) // iptables takes longer than all else in a CHECK
 	ids, err := c.store.IDs()
 	report, errs := &RepairReport{}, []error{err}
 	for _, id := range ids {
@@ -41,7 +46,7 @@ func (c *Configurator) repair(ctx context.Context) (*RepairReport, error) {
 		switch {
 		case ctx.Err() != nil:
 			return report, errors.Join(append(errs, ctx.Err())...)
-		case errors.Is(err, fs.ErrNotExist): // torn down meanwhile
+		case errors.Is(err, errGone):
 		case err != nil:
 			report.Broken = append(report.Broken, id)
 			errs = append(errs, err)
@@ -54,6 +59,9 @@ func (c *Configurator) repair(ctx context.Context) (*RepairReport, error) {
 	return report, errors.Join(errs...)
 }
 
+// errGone: an allocation was torn down meanwhile.
+var errGone = errors.New("there is no record any more")
+
 func (c *Configurator) repairOne(ctx context.Context, id string) (repaired bool, err error) {
 	unlock, err := c.lock(ctx, id)
 	if err != nil {
@@ -61,7 +69,10 @@ func (c *Configurator) repairOne(ctx context.Context, id string) (repaired bool,
 	}
 	defer unlock()
 	r, err := c.store.Get(id)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, errGone
+	case err != nil:
 		return false, err
 	}
 	return c.mend(ctx, r)

@@ -2,6 +2,7 @@ package configurator
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -66,6 +67,40 @@ func TestTeardownThatFailsWithoutRecordLeavesOne(t *testing.T) {
 	report, err := w.GC(t.Context(), nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"lost"}, report.Removed)
+}
+
+// TestTeardownOfWhatWasRefused: an ADD that found a plugin missing recorded nothing,
+// and neither does the DEL after it, which would have all that follows go by the
+// broken configuration.
+func TestTeardownOfWhatWasRefused(t *testing.T) {
+	w := newWorld(t)
+	broken := strings.ReplaceAll(w.conflist("net", "1.0.0", nil, adds()), `"type":"one"`, `"type":"nosuch"`)
+	w.file("net.conflist", broken)
+	a := w.alloc("a")
+	_, err := w.Setup(t.Context(), a)
+	require.ErrorIs(t, err, ErrPluginNotInstalled)
+	err = w.Teardown(t.Context(), a)
+	require.ErrorIs(t, err, ErrPluginNotInstalled, "nosuch may hold something that only it knows of")
+	require.NotErrorIs(t, err, ErrIncomplete, "which says that there is a record")
+	require.ErrorContains(t, err, `needs plugin "nosuch"`)
+	w.requireNoRecords()
+
+	w.network("net", "1.0.0", adds())
+	require.NoError(t, w.Teardown(t.Context(), a))
+	_, err = w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.Equal(t, []string{"one DEL", "one ADD"}, w.commands())
+}
+
+// TestTeardownOfWhatCleanupKnows: that nothing is found is enough, installed or not.
+func TestTeardownOfWhatCleanupKnows(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Engine = EngineExec })
+	w.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","ipam":{"type":"host-local","subnet":"10.77.0.0/24"}}]}`)
+	a := w.alloc("a")
+	_, err := w.Setup(t.Context(), a)
+	require.ErrorIs(t, err, ErrPluginNotInstalled)
+	require.NoError(t, w.Teardown(t.Context(), a))
+	w.requireNoRecords()
 }
 
 // TestSameAllocationAfterARestart: what the configuration makes of its ports, and

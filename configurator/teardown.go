@@ -22,7 +22,9 @@ import (
 //
 // An error says that something could not be removed, or that a plugin which
 // allocnet cannot stand in for failed; it is ErrIncomplete, the record is kept,
-// and Teardown can be called again. A context that has ended before Teardown
+// and Teardown can be called again. Where there is neither a record nor anything on
+// the host, and such a plugin is not installed, it is ErrPluginNotInstalled instead,
+// and no record is made: the next call goes by the configuration of its time. A context that has ended before Teardown
 // began leaves everything as it is.
 func (c *Configurator) Teardown(ctx context.Context, a Allocation) error {
 	return c.operation(ctx, "teardown", a.ID, func(ctx context.Context) error { return c.lockAndTeardown(ctx, a) })
@@ -68,33 +70,44 @@ func (c *Configurator) takeDown(ctx context.Context, r *record.Record) error {
 // forget takes down an allocation without a usable record, with what the
 // caller says and today's configuration. Without anything on the host that bears
 // the ID, the network namespace is not touched: it may be somebody else's.
+//
+// That nothing is found is success where cleanup knows all that the plugins can
+// leave, even if one of them is not installed. Another one may hold something that
+// only it knows of, an address or a lease elsewhere: then that it cannot be asked is
+// an error.
 func (c *Configurator) forget(ctx context.Context, a Allocation) error {
 	r := c.guess(a)
-	if err := c.disown(ctx, r); err != nil {
+	evidence, err := c.disown(ctx, r)
+	if err != nil {
 		return err
 	}
 	if err := c.detach(ctx, r); err != nil {
+		if missing := c.installed(r); missing != nil && !evidence {
+			// Nothing tells that it ever was set up, and with this configuration it cannot
+			// have been. A record would have every later try go by it, mended or not.
+			return fmt.Errorf("allocation %q: nothing of it is on this host, and what else there may be cannot be asked for: %w", a.ID, missing)
+		}
 		return errors.Join(err, c.put(r)) // for GC to go on with
 	}
 	return c.store.Delete(a.ID)
 }
 
-// disown drops the network namespace from a record that was made up, unless
-// something on the host says that the allocation was set up.
-func (c *Configurator) disown(ctx context.Context, r *record.Record) error {
+// disown drops the network namespace from a record that was made up, unless there
+// is evidence, something on the host, that the allocation was set up.
+func (c *Configurator) disown(ctx context.Context, r *record.Record) (evidence bool, err error) {
 	if _, err := c.store.Get(r.ID); !errors.Is(err, fs.ErrNotExist) {
-		return nil // a record that cannot be read is evidence enough
+		return true, nil // a record that cannot be read is evidence enough
 	}
 	target := c.cleanupTarget(r)
 	target.Netns = ""
 	found, err := cleanup.Audit(ctx, target)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if len(found) == 0 {
 		r.Netns = ""
 	}
-	return nil
+	return len(found) > 0, nil
 }
 
 // guess makes up the record of an allocation that has none.

@@ -8,7 +8,9 @@
 # Times are written as "5s" or "1m30s", sizes as "512KiB" or "1MiB".
 #
 # `allocnetd validate FILE` says what is wrong with a file. SIGHUP (`systemctl
-# reload allocnetd`) reads it again; what needs a restart is marked so.
+# reload allocnetd`) reads it again; what needs a restart is marked so. What is in
+# force is beside the socket, in allocnetd.sock.settings: the CNI plugin goes by that
+# while the daemon is away, so what is changed here meanwhile waits for the daemon.
 
 # Where networks and their plugins are found.
 

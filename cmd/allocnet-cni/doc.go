@@ -7,6 +7,8 @@
 // "socket", the path of the daemon's socket, and "patience", how long the daemon may
 // show no sign of life, such as "5s".
 //
+// It refuses to run as a plugin of the daemon, or of itself.
+//
 // It is a process per operation, so what it imports counts: no package net, and
 // nothing from outside the standard library.
 package main

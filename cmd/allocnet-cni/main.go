@@ -51,6 +51,9 @@ func ask(version *string) (*thin.Answer, error) {
 	if command == thin.Version { // whose configuration is just a version
 		return &thin.Answer{Result: thin.VersionResult(o.version)}, nil
 	}
+	if caller := os.Getenv(callerVariable); caller != "" {
+		return below(caller, command)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -66,6 +69,21 @@ func ask(version *string) (*thin.Answer, error) {
 		return nil, hung(command, err)
 	}
 	return answer, err
+}
+
+// callerVariable is that of package pluginexec.
+const callerVariable = "ALLOCNET_CALLER"
+
+// below is the answer to one whose plugins run for the sake of this one. There is
+// never anything to take away.
+func below(caller, command string) (*thin.Answer, error) {
+	if command == thin.Del || command == thin.GC {
+		return &thin.Answer{}, nil
+	}
+	return nil, &thin.Error{
+		Code: thin.CodeInvalidConfig, Msg: "allocnet-cni was called for a plugin of " + caller,
+		Details: "use it in configurations of the runtime alone",
+	}
 }
 
 // hung is what a runtime gets that does not wait for what was begun.

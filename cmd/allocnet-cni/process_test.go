@@ -20,6 +20,8 @@ import (
 	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/cniwire/thin"
 	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/pluginexec"
+	"github.com/allocnet/allocnet/internal/settings"
 )
 
 // TestLife is an attachment's, through libcni: with the daemon, without it, and with
@@ -276,6 +278,74 @@ func TestBadInput(t *testing.T) {
 			require.Less(t, len(e.Msg+e.Details), 4096)
 		})
 	}
+}
+
+// TestSettingsOfOthers: a file that others can write is not read, and what others call
+// their variables does not matter.
+func TestSettingsOfOthers(t *testing.T) {
+	w := newWorld(t)
+	t.Setenv("ALLOCNETD_NOPE", "1")
+	t.Setenv("ALLOCNETD_PORT_80_TCP", "tcp://10.0.0.1:80")
+	conf := w.plugin(`"delegate":"br"`)
+	netns := w.sandbox("c1")
+	w.ok(w.call("ADD", "c1", netns, conf))
+	require.NoError(t, os.Chmod(w.path("allocnetd.hcl"), 0o666))
+	for _, command := range []string{"ADD", "DEL"} {
+		require.Contains(t, w.refused(w.call(command, "c1", netns, conf)).Msg, "can be written by others")
+	}
+	require.NoError(t, os.Chmod(w.path("allocnetd.hcl"), 0o644))
+	w.ok(w.call("DEL", "c1", netns, conf))
+	require.Empty(t, w.records())
+}
+
+// TestSettingsBesideTheSocket win over everything, unless they cannot be used.
+func TestSettingsBesideTheSocket(t *testing.T) {
+	w := newWorld(t)
+	s, err := settings.Source{File: w.path("allocnetd.hcl")}.Load()
+	require.NoError(t, err)
+	file := settings.InForce(w.path("sock"))
+	require.NoError(t, s.Write(file))
+	w.write("broken.hcl", "engine = 1")
+	t.Setenv("ALLOCNETD_STATE_DIR", w.path("another"))
+	conf := strings.Replace(w.plugin(`"delegate":"br"`), "allocnetd.hcl", "broken.hcl", 1)
+	netns := w.sandbox("c1")
+	w.ok(w.call("ADD", "c1", netns, conf))
+	require.NoFileExists(t, w.path("another"))
+	for _, text := range []string{"", "{", `{"engine":["x"]}`} {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		require.Contains(t, w.refused(w.call("DEL", "c1", netns, conf)).Msg, "broken.hcl")
+	}
+	require.NoError(t, s.Write(file))
+	w.ok(w.call("DEL", "c1", netns, conf))
+	require.Empty(t, w.records())
+}
+
+// TestBelowItself: the plugin does nothing, with the daemon and without.
+func TestBelowItself(t *testing.T) {
+	w := newWorld(t)
+	w.startDaemon()
+	require.Equal(t, pluginexec.CallerVariable, callerVariable)
+	t.Setenv(callerVariable, "allocnetd")
+	conf := w.plugin(`"delegate":"br"`)
+	netns := w.sandbox("c1")
+	built, err := programs()
+	require.NoError(t, err)
+	for _, program := range []string{"allocnet-cni", "allocnet-cni-alone"} {
+		call := func(command string) *command {
+			c := w.call(command, "c1", netns, conf)
+			c.Path = filepath.Join(built, program)
+			return c
+		}
+		for _, command := range []string{"ADD", "CHECK", "STATUS"} {
+			e := w.refused(call(command))
+			require.Equal(t, cniwire.CodeInvalidConfig, e.Code)
+			require.Equal(t, program+" was called for a plugin of allocnetd", e.Msg)
+		}
+		require.Empty(t, w.ok(call("DEL")))
+		require.Empty(t, w.ok(call("GC")))
+		require.Contains(t, w.ok(call("VERSION")), "1.1.0")
+	}
+	require.Empty(t, w.records())
 }
 
 // TestVersion needs neither a daemon nor a configuration.

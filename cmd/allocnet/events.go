@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/internal/api/wire"
 )
 
 func newEvents(a *app) *cobra.Command {
@@ -43,7 +44,7 @@ func (a *app) events(c *cobra.Command, after uint64) error {
 		case err != nil:
 			return fmt.Errorf("follow events: %w", err)
 		case a.flags.json:
-			if err := a.out.jsonLine(e); err != nil {
+			if err := a.out.jsonLine(wire.Event{ID: e.ID, Time: e.Time, Type: e.Type, Data: e.JSON}); err != nil {
 				return err
 			}
 		default:

@@ -76,12 +76,13 @@ func decode[T any](t *testing.T, text string) T {
 // of fake plugins.
 type world struct {
 	*testing.T
-	dir string
+	dir    string
+	socket string // of its daemon, if it has one
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t, t.TempDir()}
+	w := &world{T: t, dir: t.TempDir()}
 	require.NoError(t, fakeplugin.Install(w.path("plugins"), "fake"))
 	require.NoError(t, os.Mkdir(w.path("conf"), 0o755))
 	w.network("10-front", "front", map[string]fakeplugin.Behaviour{"ADD": {Result: result("10.9.0.2/24", "fd00:9::2/64")}})

@@ -24,12 +24,9 @@ func isNamed(path string) bool {
 	return filepath.Dir(path) == sandbox.DefaultDir
 }
 
-// creatable refuses a path where no namespace can be made.
-func creatable(path string) error {
-	if !isNamed(path) {
-		return usagef("--create with --netns %q: a namespace can only be made in %s", path, sandbox.DefaultDir)
-	}
-	return nil
+// notCreatable is why no namespace can be made at a path.
+func notCreatable(path, dir string) error {
+	return usagef("--create with --netns %q: a namespace can only be made in %s", path, dir)
 }
 
 // owners maps the paths of network namespaces to the allocations that the

@@ -62,8 +62,9 @@ func (a *app) daemon() (*client.Client, error) {
 
 // namespaces makes and destroys network namespaces with a name.
 type namespaces interface {
-	// ensure makes a namespace unless it is there.
-	ensure(ctx context.Context, path string) (created bool, err error)
+	// ensure makes a namespace unless it is there. Where a path is not wanted in
+	// particular, only its name matters.
+	ensure(ctx context.Context, wanted string, exactly bool) (path string, created bool, err error)
 	// destroy tells whether there was one.
 	destroy(ctx context.Context, path string) (destroyed bool, err error)
 }
@@ -78,12 +79,15 @@ func namespacesOf(s service) namespaces {
 
 type ownNamespaces struct{}
 
-func (ownNamespaces) ensure(_ context.Context, path string) (bool, error) {
-	ns, created, err := sandbox.Ensure(filepath.Base(path))
-	if err != nil {
-		return false, err
+func (ownNamespaces) ensure(_ context.Context, wanted string, _ bool) (string, bool, error) {
+	if !isNamed(wanted) {
+		return "", false, notCreatable(wanted, sandbox.DefaultDir)
 	}
-	return created, ns.Close()
+	ns, created, err := sandbox.Ensure(filepath.Base(wanted))
+	if err != nil {
+		return "", false, err
+	}
+	return ns.Path(), created, ns.Close()
 }
 
 func (ownNamespaces) destroy(_ context.Context, path string) (bool, error) {
@@ -97,21 +101,29 @@ func (ownNamespaces) destroy(_ context.Context, path string) (bool, error) {
 // daemonNamespaces works for those who may use the daemon and nothing else.
 type daemonNamespaces struct{ client *client.Client }
 
-func (d daemonNamespaces) ensure(ctx context.Context, path string) (bool, error) {
-	_, err := d.client.CreateSandbox(ctx, filepath.Base(path))
-	if errors.Is(err, fs.ErrExist) {
-		return false, nil
+// ensure makes it in the daemon's directory.
+func (d daemonNamespaces) ensure(ctx context.Context, wanted string, exactly bool) (string, bool, error) {
+	path, err := d.client.CreateSandbox(ctx, filepath.Base(wanted))
+	created := err == nil
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return "", false, err
 	}
-	return err == nil, err
+	if !exactly || path == wanted {
+		return path, created, nil
+	}
+	err = notCreatable(wanted, filepath.Dir(path))
+	if created {
+		err = errors.Join(err, d.client.DestroySandboxAt(context.WithoutCancel(ctx), path))
+	}
+	return "", false, err
 }
 
+// destroy leaves to this process what is not in the daemon's directory.
 func (d daemonNamespaces) destroy(ctx context.Context, path string) (bool, error) {
 	there := sandbox.Validate(path) == nil
-	if !isNamed(path) {
+	err := d.client.DestroySandboxAt(ctx, path)
+	if errors.Is(err, fs.ErrNotExist) {
 		return ownNamespaces{}.destroy(ctx, path)
 	}
-	if err := d.client.DestroySandbox(ctx, filepath.Base(path)); err != nil {
-		return false, err
-	}
-	return there, nil
+	return there && err == nil, err
 }

@@ -45,7 +45,7 @@ takes it away.`,
 		RunE:              func(c *cobra.Command, args []string) error { return a.setup(c, args[0], &f) },
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.netns, "netns", "", "path of the network namespace (default /run/netns/ID)")
+	flags.StringVar(&f.netns, "netns", "", "path of the network namespace (default /run/netns/ID; with --create, where the daemon makes it)")
 	flags.BoolVar(&f.create, "create", false, "make the network namespace, unless it is there")
 	flags.StringArrayVarP(&f.ports, "port", "p", nil, "port to publish: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]]; may be repeated")
 	flags.StringArrayVar(&f.args, "arg", nil, "CNI argument KEY=VALUE; may be repeated")
@@ -77,10 +77,7 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 	alloc.Networks = a.flags.networks
 	created := false
 	if f.create {
-		if err := creatable(alloc.Netns); err != nil {
-			return err
-		}
-		if created, err = namespacesOf(conf).ensure(c.Context(), alloc.Netns); err != nil {
+		if alloc.Netns, created, err = namespacesOf(conf).ensure(c.Context(), alloc.Netns, f.netns != ""); err != nil {
 			return err
 		}
 	}
@@ -88,7 +85,11 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 	status, err := conf.Setup(c.Context(), *alloc)
 	done()
 	if err != nil && created && rolledBack(err) {
-		_, destroyErr := namespacesOf(conf).destroy(context.WithoutCancel(c.Context()), alloc.Netns)
+		rest := context.WithoutCancel(c.Context())
+		if c.Context().Err() != nil { // the daemon may not be done with undoing it; a check waits for its turn
+			_ = conf.Check(rest, configurator.Allocation{ID: id})
+		}
+		_, destroyErr := namespacesOf(conf).destroy(rest, alloc.Netns)
 		return errors.Join(err, destroyErr)
 	}
 	if err != nil {

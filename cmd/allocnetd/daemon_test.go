@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/settings"
 	"github.com/allocnet/allocnet/internal/telemetry"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -283,4 +285,55 @@ func TestStateDirectory(t *testing.T) {
 	require.ErrorContains(t, err, "state")
 	require.False(t, errors.Is(err, syscall.ECONNREFUSED))
 	p.stop()
+}
+
+// TestSettingsInForce are beside the socket, for the plugin, also when the daemon is
+// gone. What needs a restart is as it was before a reload.
+func TestSettingsInForce(t *testing.T) {
+	w := newWorld(t)
+	w.configure()
+	file := settings.InForce(w.path("s"))
+	w.write(filepath.Base(file), "of one before")
+	inForce := func() settings.Settings {
+		s, err := settings.Read(file)
+		require.NoError(t, err)
+		return s
+	}
+	p := w.start("--timeout=3s")
+	require.Equal(t, 3*time.Second, inForce().Timeout)
+	require.Equal(t, w.path("state"), inForce().StateDir)
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Equal(t, fs.FileMode(0o600), info.Mode())
+
+	w.configure(`engine = "exec"`, `pool { dir = "/x" }`)
+	require.Equal(t, "ready", p.reload())
+	require.Equal(t, configurator.EngineExec, inForce().Engine)
+	require.Equal(t, 3*time.Second, inForce().Timeout)
+	require.Equal(t, sandbox.DefaultDir, inForce().Pool.Dir)
+
+	w.configure(`engine = "x"`)
+	require.Contains(t, p.reload(), "refused")
+	require.Equal(t, configurator.EngineExec, inForce().Engine)
+
+	w.configure(`engine = "native"`)
+	require.NoError(t, os.Remove(file))
+	require.NoError(t, os.Mkdir(file, 0o700))
+	require.Contains(t, p.reload(), "refused")
+	p.logged("the plugin goes by those before")
+	require.NoError(t, os.Remove(file))
+	require.Equal(t, "ready", p.reload())
+	p.stop()
+	require.Equal(t, configurator.EngineNative, inForce().Engine)
+}
+
+// TestSettingsThatCannotBeWritten end the daemon before anybody relies on it.
+func TestSettingsThatCannotBeWritten(t *testing.T) {
+	w := newWorld(t)
+	w.configure()
+	require.NoError(t, os.Mkdir(settings.InForce(w.path("s")), 0o700))
+	out, err := w.command().CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "write settings to")
+	require.NoFileExists(t, w.path("s"))
 }

@@ -30,6 +30,8 @@ type host struct {
 	telemetry *telemetry.Telemetry
 	manager   *supervisor
 	pool      *sandbox.Pool
+
+	inForceFile string // what reloads write their settings to; "" for none
 }
 
 // generation is what a reload replaces. What runs finishes with the one that it
@@ -149,6 +151,9 @@ func (h *host) reload(context.Context) (err error) {
 	if err := h.apply(before, &next); err != nil {
 		return err
 	}
+	if err := h.writeInForce(); err != nil {
+		return fmt.Errorf("%w; the settings are in force, but without the daemon the plugin goes by those before", err)
+	}
 	if len(live) > 0 {
 		h.logger.Info("settings have changed", "settings", live)
 	}
@@ -156,6 +161,14 @@ func (h *host) reload(context.Context) (err error) {
 		h.logger.Warn("settings have changed that need a restart: they stay as they were", "settings", restart)
 	}
 	return nil
+}
+
+// writeInForce tells the plugin what is in force, for when the daemon is away.
+func (h *host) writeInForce() error {
+	if h.inForceFile == "" {
+		return nil
+	}
+	return h.inForce().settings.Write(h.inForceFile)
 }
 
 func (h *host) grace() time.Duration { return h.inForce().settings.ShutdownGrace }

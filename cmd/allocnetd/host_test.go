@@ -18,6 +18,7 @@ import (
 	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/daemon"
 	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/manager"
 	"github.com/allocnet/allocnet/internal/settings"
 )
 
@@ -41,7 +42,8 @@ func newFakeKeeper() *fakeKeeper {
 	return &fakeKeeper{make(chan struct{}), make(chan struct{})}
 }
 
-func (*fakeKeeper) Ready() error { return nil }
+func (*fakeKeeper) Ready() error         { return nil }
+func (*fakeKeeper) State() manager.State { return manager.State{} }
 
 func (k *fakeKeeper) Run(ctx context.Context) error {
 	k.running <- struct{}{}
@@ -74,6 +76,7 @@ func TestSupervisorRunsOneAtATime(t *testing.T) {
 type brokenKeeper struct{}
 
 func (brokenKeeper) Ready() error              { return nil }
+func (brokenKeeper) State() manager.State      { return manager.State{} }
 func (brokenKeeper) Run(context.Context) error { return errors.New("broken") }
 
 func TestSupervisorReturnsErrors(t *testing.T) {

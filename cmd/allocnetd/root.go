@@ -25,7 +25,9 @@ const rootHelp = `Give allocations their networks, for whoever asks on a unix so
 Settings come from a file, environment variables and flags; a flag wins over the
 environment, that over the file. --socket-path is path in the block socket of the
 file, and ALLOCNETD_SOCKET_PATH. The file is that of --config or ALLOCNETD_CONFIG,
-else ` + settings.DefaultFile + ` if it is there.
+else ` + settings.DefaultFile + ` if it is there. What is in force is written
+beside the socket, with ".settings" after its name: the CNI plugin goes by that while
+the daemon is away.
 
 Signals:
   SIGHUP           read the settings again; what runs is not disturbed

@@ -53,7 +53,7 @@ func TestValidate(t *testing.T) {
 		"bad":           {nil, []string{bad}, outcome{exitUsage, "", wrong}},
 		"bad variable":  {[]string{"ALLOCNETD_ENGINE=x"}, []string{good}, outcome{exitUsage, "", "allocnetd: environment variable ALLOCNETD_ENGINE: engine: \"x\" is not one of [\"auto\" \"exec\" \"native\"]\n"}},
 		"bad flag":      {nil, []string{good, "--timeout=5"}, outcome{exitUsage, "", "allocnetd: flag --timeout: timeout: \"5\" is not a duration: write it with its unit, such as \"5s\" or \"1m30s\"\n"}},
-		"missing":       {nil, []string{"/none.hcl"}, outcome{exitUsage, "", "allocnetd: /none.hcl: cannot be read: stat /none.hcl: no such file or directory\n"}},
+		"missing":       {nil, []string{"/none.hcl"}, outcome{exitUsage, "", "allocnetd: /none.hcl: cannot be read: open /none.hcl: no such file or directory\n"}},
 		"two files":     {nil, []string{good, bad}, outcome{exitUsage, "", "allocnetd: accepts at most 1 arg(s), received 2\nallocnetd: see allocnetd --help\n"}},
 		"unknown flag":  {nil, []string{"--nope"}, outcome{exitUsage, "", "allocnetd: unknown flag: --nope\nallocnetd: see allocnetd --help\n"}},
 	} {

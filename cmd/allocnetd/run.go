@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/internal/daemon"
+	"github.com/allocnet/allocnet/internal/pluginexec"
 	"github.com/allocnet/allocnet/internal/settings"
 )
 
@@ -29,6 +31,9 @@ func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) err
 		return usageError{err}
 	}
 	logger := hclog.New(&hclog.LoggerOptions{Name: "allocnetd", Level: s.Log.Level, JSONFormat: s.Log.JSON, Output: logTo})
+	if err := os.Setenv(pluginexec.CallerVariable, "allocnetd"); err != nil {
+		return err
+	}
 	l, err := daemon.Listen(daemon.Socket{Path: s.Socket.Path, Owner: s.Socket.Owner, Group: s.Socket.Group, Mode: s.Socket.Mode})
 	if err != nil {
 		return err
@@ -37,7 +42,20 @@ func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) err
 	if err != nil {
 		return errors.Join(err, l.Release())
 	}
+	h.inForceFile = inForceFile(l)
+	if err := h.writeInForce(); err != nil {
+		return errors.Join(err, l.Release(), h.close())
+	}
 	return errors.Join(daemon.Run(ctx, h.options(l)), h.close())
+}
+
+// inForceFile is where the plugin looks, beside its socket; "" for a socket that is
+// no file.
+func inForceFile(l *daemon.Listener) string {
+	if l.Path() == "" {
+		return ""
+	}
+	return settings.InForce(l.Path())
 }
 
 // options are the life of the daemon.

@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"sync"
+
+	"github.com/allocnet/allocnet/internal/manager"
 )
 
 // keeper is the part of a *manager.Manager that the daemon needs.
 type keeper interface {
 	Run(context.Context) error
 	Ready() error
+	State() manager.State
 }
 
 // supervisor runs the manager of the CNI configuration, one at a time. There may

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,11 +128,32 @@ func (h *host) installed(s *settings.Settings) func(*conflist.Network) error {
 	}
 }
 
-// notReady says why no ADD is to be begun now.
-func (h *host) notReady() error {
-	if m := h.manager.now(); m != nil {
-		return m.Ready()
+// notReady says why no ADD of an allocation's networks is to be begun now. What the
+// manager waits for beside the readiness file matters to its primary network alone.
+func (h *host) notReady(a configurator.Allocation) error {
+	m := h.manager.now()
+	if m == nil {
+		return h.readinessFile()
 	}
+	err := m.Ready()
+	if err == nil || h.wantsPrimary(a, m) {
+		return err
+	}
+	return h.readinessFile()
+}
+
+// wantsPrimary reports whether an allocation is to have the manager's primary network,
+// or names none.
+func (h *host) wantsPrimary(a configurator.Allocation, m keeper) bool {
+	if len(a.Conflists) > 0 {
+		return false
+	}
+	primary := cmp.Or(h.inForce().settings.Manager.Primary, m.State().Primary)
+	return len(a.Networks) == 0 || slices.Contains(a.Networks, primary)
+}
+
+// readinessFile says that the file is not there.
+func (h *host) readinessFile() error {
 	file := h.inForce().settings.Manager.ReadinessFile
 	if file == "" {
 		return nil
@@ -145,7 +167,7 @@ func (h *host) notReady() error {
 // ready is the manager's readiness and that of each network that files or settings
 // name. Files that cannot be used, or only as they were, are told.
 func (h *host) ready(ctx context.Context) []api.Check {
-	checks := []api.Check{{Name: "configuration", Err: h.notReady()}}
+	checks := []api.Check{{Name: "configuration", Err: h.notReady(configurator.Allocation{})}}
 	names, skipped := h.inForce().names()
 	for _, s := range skipped {
 		checks = append(checks, api.Check{Name: "file", Warning: s})

@@ -72,8 +72,8 @@ func (b *bench) daemonTurns(ctx context.Context, empty string, library system, t
 		if err := native.live(ctx, library, through.slot); err != nil {
 			return err
 		}
-		if err := timed(&nothing, func() error { return exec.CommandContext(ctx, empty).Run() }); err != nil {
-			return fmt.Errorf("run the empty program: %w", err)
+		if err := timed(&nothing, func() error { return through.start(ctx, empty, "ADD") }); err != nil {
+			return err
 		}
 		if err := through.live(ctx); err != nil {
 			return err
@@ -196,12 +196,17 @@ func (u *pluginUser) live(ctx context.Context) error {
 }
 
 func (u *pluginUser) run(ctx context.Context, command string) error {
-	c := exec.CommandContext(ctx, filepath.Join(u.dir, "allocnet-cni"))
+	return u.start(ctx, filepath.Join(u.dir, "allocnet-cni"), command)
+}
+
+// start runs a program as a runtime does.
+func (u *pluginUser) start(ctx context.Context, program, command string) error {
+	c := exec.CommandContext(ctx, program)
 	c.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + u.slot.id, "CNI_NETNS=" + u.slot.netns,
 		"CNI_IFNAME=eth0", "CNI_PATH=" + u.dir, "PATH=" + os.Getenv("PATH")}
 	c.Stdin = bytes.NewReader(u.config)
 	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("run allocnet-cni %s: %w: %s", command, err, out)
+		return fmt.Errorf("run %s %s: %w: %s", filepath.Base(program), command, err, out)
 	}
 	return nil
 }

@@ -2,33 +2,76 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"time"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/api/strict"
 	"github.com/allocnet/allocnet/internal/api/wire"
 )
 
-func (a *API) listAllocations(*http.Request, *body) (work, error) {
+func (a *API) listAllocations(r *http.Request, _ *body) (work, error) {
 	return func(context.Context) (any, error) {
 		records, err := a.options.Service().List()
+		for i := range records {
+			records[i].Networks = visible(r, records[i].Networks)
+		}
 		return wire.Allocations{Allocations: notNil(records), Error: wire.FromError(err)}, nil
 	}, nil
 }
 
 func (a *API) getAllocation(r *http.Request, _ *body) (work, error) {
 	return func(context.Context) (any, error) {
-		return given(a.options.Service().Get(pathID(r)))
+		record, err := a.options.Service().Get(pathID(r))
+		if err == nil {
+			shown := *record
+			shown.Networks = visible(r, record.Networks)
+			record = &shown
+		}
+		return given(record, err)
 	}, nil
+}
+
+// visible leaves out configurations for who is not root: their files may be root's
+// alone to read.
+func visible(r *http.Request, networks []configurator.NetworkRecord) []configurator.NetworkRecord {
+	if byRoot(r) {
+		return networks
+	}
+	networks = slices.Clone(networks)
+	for i := range networks {
+		networks[i].Config = nil
+	}
+	return networks
 }
 
 func (a *API) setup(r *http.Request, b *body) (work, error) {
 	alloc, err := allocation(r, b, false)
 	return func(ctx context.Context) (any, error) {
-		return given(a.options.Service().Setup(ctx, alloc))
+		return given(a.setUp(ctx, alloc))
 	}, err
 }
+
+// setUp undoes a Setup that ended too late for its client, unless the allocation was
+// there before. It has the turn of the allocation all the while, so that one who asks
+// for the same in between gets one that stays.
+func (a *API) setUp(ctx context.Context, alloc configurator.Allocation) (*configurator.Status, error) {
+	service := a.options.Service()
+	_, known := service.Get(alloc.ID)
+	status, err := service.Setup(ctx, alloc)
+	if err != nil || ctx.Err() == nil || !errors.Is(known, configurator.ErrNotFound) {
+		return status, err
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	return nil, errors.Join(ctx.Err(), service.Teardown(undo, configurator.Allocation{ID: alloc.ID}))
+}
+
+// undoTime bounds the undoing of a Setup whose client is gone.
+const undoTime = 10 * time.Second
 
 func (a *API) teardown(r *http.Request, b *body) (work, error) {
 	alloc, err := allocation(r, b, true)

@@ -37,6 +37,8 @@ type Service interface {
 type Sandboxes interface {
 	Create(ctx context.Context, name string) (path string, err error)
 	Destroy(name string) error
+	// Path is where one of that name lies, or would.
+	Path(name string) string
 }
 
 // Check is one thing that has to be so before an ADD can succeed; Err says why it
@@ -82,18 +84,20 @@ type Options struct {
 
 // API serves allocnetd's clients. It is safe for concurrent use.
 type API struct {
-	options     Options
-	limits      Limits
-	mux         *http.ServeMux
-	operations  *gate
-	reads       *gate
-	streams     chan struct{}
-	bodies      *semaphore.Weighted
-	readiness   singleflight.Group
-	connections atomic.Int64
-	stopped     chan struct{}
-	stopStreams func()
-	logger      hclog.Logger
+	options      Options
+	limits       Limits
+	mux          *http.ServeMux
+	operations   *gate
+	reads        *gate
+	streams      chan struct{}
+	bodies       *semaphore.Weighted
+	answers      *semaphore.Weighted
+	roomPatience time.Duration
+	readiness    singleflight.Group
+	connections  atomic.Int64
+	stopped      chan struct{}
+	stopStreams  func()
+	logger       hclog.Logger
 }
 
 // New makes an API.
@@ -105,7 +109,8 @@ func New(o Options) *API {
 		reads:      newGate(gateLimits{slots: l.Reads, most: l.Reads + l.Queue, patience: l.Patience}, nil),
 		streams:    make(chan struct{}, l.Streams),
 		bodies:     semaphore.NewWeighted(l.AllBodies),
-		stopped:    make(chan struct{}),
+		answers:    semaphore.NewWeighted(l.AllAnswers), roomPatience: roomPatience,
+		stopped: make(chan struct{}),
 	}
 	a.stopStreams = sync.OnceFunc(func() { close(a.stopped) })
 	if a.logger == nil {

@@ -24,7 +24,8 @@ func (a *API) cni(w http.ResponseWriter, r *http.Request) {
 	defer b.release()
 	var req cniwire.Request
 	if err := b.decode(&req, false); err != nil {
-		a.send(w, r, http.StatusOK, refusal(cniwire.Newest, err))
+		_ = json.Unmarshal(b.Bytes(), &req) // the configuration may be readable all the same
+		a.send(w, r, http.StatusOK, refusal(versionOf(req.Config), err))
 		return
 	}
 	timeout := a.limits.OperationTimeout
@@ -33,6 +34,7 @@ func (a *API) cni(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
+	ctx = attend(ctx, r)
 	done := make(chan cniwire.Response, 1)
 	go func() { done <- a.runCNI(ctx, r, req) }()
 	a.await(w, r, done, cancel)

@@ -83,6 +83,8 @@ func TestCNIRefusals(t *testing.T) {
 		"{":                                   `"code":6`,
 		`{"env":{"PATH":"/bin"},"config":{}}`: `"code":6,"msg":"malformed request: env.PATH (line 1, column 9): is not a known field`,
 		`{"env":{"CNI_COMMAND":"ADD"},"config":{"password":"secret","password":"x"}}`: `config.password (line 1, column 60): is there twice`,
+		`{"env":{"PATH":"/bin"},"config":{"cniVersion":"0.4.0"}}`:                     `{"cniVersion":"0.4.0","code":6,`,
+		`{"config":{"cniVersion":"9.0.0"},"more":1}`:                                  `{"cniVersion":"1.1.0","code":6,`,
 		strings.Repeat(" ", cniwire.MaxRequest+1):                                     `"code":6,"msg":"request is too large`,
 		add: `{"error":{"cniVersion":"1.0.0","code":999,"msg":"the result is not JSON"}}`,
 	} {

@@ -103,7 +103,7 @@ func (g *gate) join(key string) (*turn, error) {
 		t = &turn{mine: make(chan struct{}, 1)}
 	}
 	if g.perKey > 0 && t.users >= g.perKey {
-		return nil, fmt.Errorf("%w: %d on this allocation are in progress", wire.ErrBusy, t.users)
+		return nil, fmt.Errorf("%w: %d on this allocation or sandbox are in progress", wire.ErrBusy, t.users)
 	}
 	if key != "" {
 		g.turns[key] = t

@@ -19,7 +19,9 @@ func TestNoWayInButUnixSockets(t *testing.T) {
 	c, err := net.Dial("tcp", listener.Addr().String())
 	require.NoError(t, err)
 	defer c.Close()
-	require.ErrorIs(t, a.judge(c), wire.ErrForbidden)
+	root, err := a.judge(c)
+	require.ErrorIs(t, err, wire.ErrForbidden)
+	require.False(t, root)
 
 	got := httptest.NewRecorder()
 	a.serve(got, httptest.NewRequest(http.MethodGet, "/v1/allocs", nil))

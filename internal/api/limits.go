@@ -30,6 +30,9 @@ type Limits struct {
 	// cniwire.MaxRequest. AllBodies bounds those of all requests that are in
 	// progress; default 64 MiB.
 	Body, AllBodies int64
+	// AllAnswers bounds those of reads and the errors of more than 64 KiB that are on
+	// their way to clients, in bytes; default 32 MiB. A larger one goes alone.
+	AllAnswers int64
 
 	HeaderTimeout time.Duration // to send a header; default 5 s
 	BodyTimeout   time.Duration // to send a body; default 10 s
@@ -54,6 +57,7 @@ func (l Limits) withDefaults() Limits {
 	l.Connections = cmp.Or(l.Connections, 2048)
 	l.Body = cmp.Or(l.Body, 1<<20)
 	l.AllBodies = cmp.Or(l.AllBodies, 64<<20)
+	l.AllAnswers = cmp.Or(l.AllAnswers, 32<<20)
 	l.HeaderTimeout = cmp.Or(l.HeaderTimeout, 5*time.Second)
 	l.BodyTimeout = cmp.Or(l.BodyTimeout, 10*time.Second)
 	l.WriteTimeout = cmp.Or(l.WriteTimeout, 10*time.Second)

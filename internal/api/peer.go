@@ -18,16 +18,21 @@ import (
 // verdictKey is where the context of a connection has its *verdict.
 type verdictKey struct{}
 
-// verdict says why a connection is refused; nil if it is not.
-type verdict struct{ err error }
+// verdict says why a connection is refused, nil if it is not, and whether it is
+// root's.
+type verdict struct {
+	err  error
+	root bool
+	conn net.Conn
+}
 
 // connContext judges a new connection, which is not counted yet.
 func (a *API) connContext(ctx context.Context, c net.Conn) context.Context {
-	err := a.judge(c)
+	root, err := a.judge(c)
 	if n := a.connections.Load(); err == nil && n >= int64(a.limits.Connections) {
 		err = fmt.Errorf("%w: %d connections are open", wire.ErrBusy, n)
 	}
-	return context.WithValue(ctx, verdictKey{}, &verdict{err})
+	return context.WithValue(ctx, verdictKey{}, &verdict{err, root, c})
 }
 
 // connState counts connections.
@@ -50,21 +55,27 @@ func admitted(r *http.Request) error {
 	return v.err
 }
 
-func (a *API) judge(c net.Conn) error {
+// byRoot reports whether a request is root's.
+func byRoot(r *http.Request) bool {
+	v, ok := r.Context().Value(verdictKey{}).(*verdict)
+	return ok && v.root
+}
+
+func (a *API) judge(c net.Conn) (root bool, err error) {
 	unixConn, ok := c.(*net.UnixConn)
 	if !ok {
-		return fmt.Errorf("%w: not over a unix socket", wire.ErrForbidden)
+		return false, fmt.Errorf("%w: not over a unix socket", wire.ErrForbidden)
 	}
 	uid, gids, err := peer(unixConn)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: look at the peer's credentials: %w", wire.ErrForbidden, err)
+		return false, fmt.Errorf("%w: look at the peer's credentials: %w", wire.ErrForbidden, err)
 	case uid == 0:
-		return nil
+		return true, nil
 	case slices.ContainsFunc(gids, func(gid uint32) bool { return slices.Contains(a.options.Groups, gid) }):
-		return nil
+		return false, nil
 	}
-	return fmt.Errorf("%w: user %d is neither root nor in an allowed group", wire.ErrForbidden, uid)
+	return false, fmt.Errorf("%w: user %d is neither root nor in an allowed group", wire.ErrForbidden, uid)
 }
 
 // peer returns the user and all groups that the peer had when it connected.

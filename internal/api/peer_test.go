@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/api"
 	"github.com/allocnet/allocnet/internal/api/apitest"
 	"github.com/allocnet/allocnet/internal/privhost"
@@ -22,19 +23,34 @@ const peerSocket = "ALLOCNET_TEST_PEER_SOCKET"
 
 // actAsPeer prints what a client gets.
 func actAsPeer(socket string) int {
-	list, err := client.New(client.Config{Socket: socket}).List()
+	c := client.New(client.Config{Socket: socket})
+	list, err := c.List()
 	switch {
 	case errors.Is(err, client.ErrForbidden):
 		fmt.Print("forbidden")
 	case err != nil:
 		fmt.Print(err)
 	default:
-		fmt.Print(len(list), " allocations")
+		one, err := c.Get(list[0].ID)
+		fmt.Print(err, " ", string(list[0].Networks[0].Config), " ", string(one.Networks[0].Config))
 	}
 	return 0
 }
 
-// TestPeers connects as other users, from processes of their own.
+// attached is a service with a record of a network.
+type attached struct{ apitest.Memory }
+
+func (*attached) Get(id string) (*configurator.Record, error) {
+	return &configurator.Record{ID: id, Networks: []configurator.NetworkRecord{{Network: "net", Config: []byte(`{"secret":1}`)}}}, nil
+}
+
+func (a *attached) List() ([]configurator.Record, error) {
+	r, err := a.Get("a")
+	return []configurator.Record{*r}, err
+}
+
+// TestPeers connects as other users, from processes of their own. Only root is told
+// configurations.
 func TestPeers(t *testing.T) {
 	const user, group, other = 65534, 54321, 54322
 	if os.Geteuid() != 0 {
@@ -47,19 +63,19 @@ func TestPeers(t *testing.T) {
 	for i := range many {
 		many[i] = uint32(60000 + i)
 	}
-	socket, _ := apitest.Serve(t, api.Options{Groups: []uint32{7, group}})
+	socket, _ := apitest.Serve(t, api.Options{Groups: []uint32{7, group}, Service: func() api.Service { return &attached{} }})
 	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o755))
 	require.NoError(t, os.Chmod(filepath.Dir(filepath.Dir(socket)), 0o755))
-	admitted, forbidden := "0 allocations", "forbidden"
+	root, member, forbidden := `<nil> {"secret":1} {"secret":1}`, "<nil> null null", "forbidden"
 	for name, c := range map[string]struct {
 		credential syscall.Credential
 		mode       os.FileMode // of the socket
 		want       string
 	}{
-		"root":                {syscall.Credential{}, 0o600, admitted},
-		"group":               {syscall.Credential{Uid: user, Gid: group}, 0o777, admitted},
-		"supplementary group": {syscall.Credential{Uid: user, Gid: user, Groups: []uint32{other, group}}, 0o777, admitted},
-		"one of many groups":  {syscall.Credential{Uid: user, Gid: user, Groups: append(many, group)}, 0o777, admitted},
+		"root":                {syscall.Credential{}, 0o600, root},
+		"group":               {syscall.Credential{Uid: user, Gid: group}, 0o777, member},
+		"supplementary group": {syscall.Credential{Uid: user, Gid: user, Groups: []uint32{other, group}}, 0o777, member},
+		"one of many groups":  {syscall.Credential{Uid: user, Gid: user, Groups: append(many, group)}, 0o777, member},
 		"another group":       {syscall.Credential{Uid: user, Gid: other, Groups: []uint32{other}}, 0o777, forbidden},
 		"root's group":        {syscall.Credential{Uid: user, Gid: 0}, 0o777, forbidden},
 		"many others":         {syscall.Credential{Uid: user, Gid: user, Groups: many}, 0o777, forbidden},

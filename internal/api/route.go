@@ -20,9 +20,9 @@ type route struct {
 }
 
 func (a *API) routes() []route {
-	allocation := way{gate: a.operations, key: pathID, timeout: a.limits.OperationTimeout, body: a.limits.Body}
-	sandbox := way{gate: a.operations, timeout: a.limits.OperationTimeout, body: a.limits.Body}
-	unsaid := way{gate: a.operations, timeout: a.limits.OperationTimeout}
+	allocation := way{gate: a.operations, key: keyOfAllocation, timeout: a.limits.OperationTimeout, body: a.limits.Body}
+	create := way{gate: a.operations, key: keyOfNewSandbox, timeout: a.limits.OperationTimeout, body: a.limits.Body}
+	destroy := way{gate: a.operations, key: keyOfSandbox, timeout: a.limits.OperationTimeout}
 	gc := way{gate: a.operations, timeout: a.limits.SweepTimeout, body: a.limits.Body}
 	repair := way{gate: a.operations, timeout: a.limits.SweepTimeout}
 	read := way{gate: a.reads, timeout: a.limits.ReadTimeout}
@@ -32,8 +32,8 @@ func (a *API) routes() []route {
 		{"PUT", "/v1/allocs/{id}", a.pass(allocation, a.setup)},
 		{"DELETE", "/v1/allocs/{id}", a.pass(allocation, a.teardown)},
 		{"POST", "/v1/allocs/{id}/check", a.pass(allocation, a.check)},
-		{"POST", "/v1/sandboxes", a.pass(sandbox, a.createSandbox)},
-		{"DELETE", "/v1/sandboxes/{name}", a.pass(unsaid, a.destroySandbox)},
+		{"POST", "/v1/sandboxes", a.pass(create, a.createSandbox)},
+		{"DELETE", "/v1/sandboxes/{name}", a.pass(destroy, a.destroySandbox)},
 		{"GET", "/v1/networks", a.pass(read, a.listNetworks)},
 		{"POST", "/v1/gc", a.pass(gc, a.gc)},
 		{"POST", "/v1/repair", a.pass(repair, a.repair)},
@@ -71,10 +71,12 @@ func noSuchPath(r *http.Request) error {
 
 func pathID(r *http.Request) string { return r.PathValue("id") }
 
+func keyOfAllocation(r *http.Request, _ *body) string { return pathID(r) }
+
 // way is how a request gets to where it is worked on.
 type way struct {
 	gate    *gate
-	key     func(*http.Request) string // nil: the gate's ""
+	key     func(*http.Request, *body) string // nil: the gate's ""
 	timeout time.Duration
 	body    int64 // the most; 0: none may come
 }
@@ -88,19 +90,22 @@ type work func(context.Context) (value any, err error)
 type prepare func(*http.Request, *body) (work, error)
 
 // pass reads a request, has it prepared, waits at the gate, works, leaves the gate
-// and answers: who does not read the answer holds nothing.
+// and answers: who does not read the answer holds nothing but the answer.
 func (a *API) pass(by way, understand prepare) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		value, err := a.work(w, r, by, understand)
-		if value == nil && err != nil {
+		o, err := a.work(w, r, by, understand)
+		if err != nil {
 			a.fail(w, r, err)
 			return
 		}
-		a.send(w, r, statusOf(value, err), value)
+		defer o.release()
+		a.write(w, r, o)
 	}
 }
 
-func (a *API) work(w http.ResponseWriter, r *http.Request, by way, understand prepare) (any, error) {
+// work returns an answer that there is room for, or why there is no answer. What is
+// encoded and waits for room is inside the gate, which bounds that too.
+func (a *API) work(w http.ResponseWriter, r *http.Request, by way, understand prepare) (*answer, error) {
 	b, err := a.readBody(r, by.body)
 	if err != nil {
 		w.Header().Set("Connection", "close")
@@ -117,16 +122,25 @@ func (a *API) work(w http.ResponseWriter, r *http.Request, by way, understand pr
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
+	ctx = attend(ctx, r)
 	key := ""
 	if by.key != nil {
-		key = by.key(r)
+		key = by.key(r, b)
 	}
 	leave, err := by.gate.enter(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	return do(ctx)
+	value, err := do(ctx)
+	if value == nil && err != nil {
+		return nil, err
+	}
+	o := a.encode(r, statusOf(value, err), value)
+	if by.gate != a.reads { // small, and "busy" would say that nothing was done
+		return o, nil
+	}
+	return o, o.wait(ctx)
 }
 
 // timeoutOf is how long the client wants to wait, at most the given time.

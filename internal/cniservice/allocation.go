@@ -124,7 +124,7 @@ func (c *config) capabilities(a *configurator.Allocation) error {
 			}
 			a.Capabilities[name] = value
 		default:
-			if err := strict.Decode(value, field); err != nil {
+			if err := decodeCapability(value, field); err != nil {
 				return badConfig("runtimeConfig: %s: %v", name, err)
 			}
 		}
@@ -132,6 +132,21 @@ func (c *config) capabilities(a *configurator.Allocation) error {
 	var err error
 	a.Ports, err = ports(mappings)
 	return err
+}
+
+// decodeCapability reads what a runtime asks for. go-cni has a flat list of ranges:
+// each is a set of its own, so that they may be of both families.
+func decodeCapability(value json.RawMessage, field any) error {
+	err := strict.DecodeFold(value, field)
+	sets, is := field.(*[][]configurator.IPRange)
+	var flat []configurator.IPRange
+	if err == nil || !is || strict.DecodeFold(value, &flat) != nil {
+		return err
+	}
+	for _, r := range flat {
+		*sets = append(*sets, []configurator.IPRange{r})
+	}
+	return nil
 }
 
 // ports are the port mappings of a runtime. One without a host port is for the

@@ -21,9 +21,17 @@ func (c *call) add(ctx context.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.options.NotReady(); err != nil {
+	asked := configurator.Allocation{Networks: a.Networks, Conflists: a.Conflists}
+	if err := c.options.NotReady(asked); err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotReady, err)
 	}
+	// Until the result is there, and whether somebody takes it: what is undone here
+	// must not be what another ADD found.
+	unlock, err := c.adds.lock(ctx, a.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	known, err := c.own()
 	if err != nil {
 		return nil, err
@@ -53,6 +61,9 @@ func (c *call) undo(ctx context.Context) error {
 // check is about what was set up; that the configuration is another by now does not
 // matter.
 func (c *call) check(ctx context.Context) error {
+	if _, err := c.backend.Get(c.id()); errors.Is(err, configurator.ErrNotFound) {
+		return &cniwire.Error{Code: cniwire.CodeUnknownContainer, Msg: "unknown container: " + err.Error()}
+	}
 	if _, err := c.own(); err != nil {
 		return err
 	}
@@ -62,8 +73,8 @@ func (c *call) check(ctx context.Context) error {
 // del takes away what the record says. Where there is none, it looks for what the
 // configuration, if it is whole, may have left.
 func (c *call) del(ctx context.Context, whole bool) error {
-	if _, err := c.own(); err != nil {
-		return nil // this attachment is not there
+	if _, err := c.own(); err != nil && !c.renamed() {
+		return err
 	}
 	a := c.bare()
 	if whole {
@@ -98,9 +109,10 @@ func (c *call) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = c.options.NotReady()
+	a := configurator.Allocation{Networks: names, Conflists: lists}
+	err = c.options.NotReady(a)
 	if err == nil {
-		err = c.options.Ready(ctx, configurator.Allocation{Networks: names, Conflists: lists})
+		err = c.options.Ready(ctx, a)
 	}
 	var coded *types.Error
 	if err == nil || errors.As(err, &coded) {

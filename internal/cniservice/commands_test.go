@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -53,6 +54,11 @@ func TestLife(t *testing.T) {
 					require.Nil(t, w.serve(as(add, "DEL"), conf))
 				}
 				require.Empty(t, w.records())
+				if version >= "0.4.0" {
+					e := w.refuse(as(add, "CHECK"), conf)
+					require.Equal(t, uint(3), e.Code)
+					require.Contains(t, e.Msg, "unknown container")
+				}
 			})
 		}
 	}
@@ -154,6 +160,41 @@ func TestPortsThatNobodyPublishes(t *testing.T) {
 	w.serve(as(first, "DEL"), conf)
 }
 
+// TestSpelling of others: go-cni sends structs without tags, and a flat list of ranges.
+// What a newer specification may add is passed over.
+func TestSpelling(t *testing.T) {
+	w := newWorld(t, configurator.EngineNative)
+	add := w.env("ADD", "c1")
+	plugin := strings.Replace(w.fake("one", adds), `"aliases"`, `"ipRanges":true,"bandwidth":true,"dns":true,"aliases"`, 1)
+	given := func(runtimeConfig string) string {
+		return ours("1.0.0", `"plugins":[`+plugin+`],"cni.dev/new":{"a":1},"runtimeConfig":`+runtimeConfig)
+	}
+	conf := given(`{"portMappings":[{"HostPort":8080,"ContainerPort":80,"Protocol":"TCP","HostIP":""}],
+		"bandwidth":{"IngressRate":1000,"IngressBurst":2000,"EgressRate":0,"EgressBurst":0},
+		"dns":{"Servers":["10.0.0.53"],"Searches":null,"Options":null},
+		"ipRanges":[{"Subnet":"10.5.0.0/24","RangeStart":"10.5.0.9","RangeEnd":"","Gateway":""},{"Subnet":"fd00:5::/64","RangeStart":"","RangeEnd":"","Gateway":""}]}`)
+	w.serve(add, conf)
+	w.serve(as(add, "DEL"), conf)
+	calls, err := fakeplugin.Calls(w.log)
+	require.NoError(t, err)
+	var got struct{ RuntimeConfig json.RawMessage }
+	require.NoError(t, json.Unmarshal(calls[0].Stdin, &got))
+	require.JSONEq(t, `{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}],
+		"bandwidth":{"ingressRate":1000,"ingressBurst":2000},"dns":{"servers":["10.0.0.53"]},
+		"ipRanges":[[{"subnet":"10.5.0.0/24","rangeStart":"10.5.0.9"}],[{"subnet":"fd00:5::/64"}]]}`, string(got.RuntimeConfig))
+	for text, wrong := range map[string]string{
+		"there twice":                   given(`{"portMappings":[{"HostPort":1,"hostport":2,"containerPort":1,"protocol":"tcp"}]}`),
+		"not a known field":             given(`{"bandwidth":{"Ingress":1}}`),
+		"ipRanges: [0]":                 given(`{"ipRanges":[{"Subnets":"10.5.0.0/24"}]}`),
+		`["cni.dev/Valid-Attachments"]`: ours("1.0.0", `"cni.dev/Valid-Attachments":[]`),
+		"plugins[0].type":               ours("1.0.0", `"cni.dev/x":{"b":1},"plugins":[{"type":"one","type":"one"}]`),
+	} {
+		e := w.refuse(add, wrong)
+		require.Equal(t, uint(7), e.Code)
+		require.Contains(t, e.Msg, text)
+	}
+}
+
 // TestChained goes on from the result of the plugin before, whatever its version.
 func TestChained(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
@@ -223,7 +264,13 @@ func TestDelOfAnother(t *testing.T) {
 	require.Equal(t, uint(999), e.Code)
 	require.Contains(t, e.Msg, `"c1.eth0" is an attachment to network "net"`)
 	w.refuse(as(add, "CHECK"), other)
-	w.serve(as(add, "DEL"), other)
+	del := as(add, "DEL")
+	del.Netns = w.env("", "elsewhere").Netns
+	e = w.refuse(del, other)
+	require.Equal(t, uint(999), e.Code)
+	require.Contains(t, e.Msg, `"c1.eth0" is an attachment to network "net"`)
+	del.Netns = "/run/netns/gone"
+	w.refuse(del, other)
 	w.serve(as(add, "CHECK"), conf)
 	w.serve(as(add, "DEL"), conf)
 
@@ -231,9 +278,44 @@ func TestDelOfAnother(t *testing.T) {
 	_, err := w.c.Setup(t.Context(), mine)
 	require.NoError(t, err)
 	require.Contains(t, w.refuse(add, conf).Msg, "not made through CNI")
-	w.serve(as(add, "DEL"), conf)
+	for _, netns := range []string{add.Netns, ""} {
+		del := as(add, "DEL")
+		del.Netns = netns
+		require.Contains(t, w.refuse(del, conf).Msg, "not made through CNI")
+	}
 	require.NoError(t, w.c.Check(t.Context(), mine))
 	require.NoError(t, w.c.Teardown(t.Context(), mine))
+}
+
+// TestDelUnderAnotherName takes down what is the same attachment all the same.
+func TestDelUnderAnotherName(t *testing.T) {
+	for name, change := range map[string]func(w *world, e *cniwire.Env){
+		"the same namespace":       func(*world, *cniwire.Env) {},
+		"by another path":          func(w *world, e *cniwire.Env) { e.Netns = w.link(e.Netns) },
+		"no namespace is named":    func(_ *world, e *cniwire.Env) { e.Netns = "" },
+		"the namespace is gone":    func(_ *world, e *cniwire.Env) { require.NoError(t, destroy(e.Netns)) },
+		"and was elsewhere, maybe": func(_ *world, e *cniwire.Env) { require.NoError(t, destroy(e.Netns)); e.Netns = "/run/netns/gone" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, configurator.EngineNative)
+			add := w.env("ADD", "c1")
+			conf := ours("1.1.0", `"delegate":"br"`)
+			w.serve(add, conf)
+			del := as(add, "DEL")
+			change(w, &del)
+			for range 2 {
+				w.serve(del, strings.Replace(conf, `"net"`, `"other"`, 1))
+			}
+			require.Empty(t, w.records())
+		})
+	}
+}
+
+// link is another path of a file.
+func (w *world) link(path string) string {
+	link := filepath.Join(w.dir, "link")
+	require.NoError(w.t, os.Symlink(path, link))
+	return link
 }
 
 // TestScope finds attachments under another name of the network.
@@ -248,7 +330,6 @@ func TestScope(t *testing.T) {
 	w.serve(as(a, "CHECK"), renamed)
 	w.serve(as(a, "DEL"), renamed)
 	require.Contains(t, w.refuse(b, ours("1.1.0", `"delegate":"br"`)).Msg, `an attachment of scope "s"`)
-	w.serve(as(b, "DEL"), ours("1.1.0", `"delegate":"br"`))
 	require.Equal(t, []string{"b.eth0", "c.eth0"}, w.records())
 	w.serve(cniwire.Env{Command: "GC"}, strings.Replace(renamed, "{", `{"cni.dev/valid-attachments":[],`, 1))
 	require.Equal(t, []string{"c.eth0"}, w.records())
@@ -321,6 +402,51 @@ func TestNobodyTakesTheResult(t *testing.T) {
 	require.Equal(t, []string{"c1.eth0"}, w.records())
 	w.options.Backend = func() Backend { return w.c }
 	w.serve(as(add, "DEL"), string(conf))
+}
+
+// TestUndoneBeforeTheNext: what an ADD takes back that nobody waits for is not what
+// another has found meanwhile.
+func TestUndoneBeforeTheNext(t *testing.T) {
+	w := newWorld(t, configurator.EngineNative)
+	conf := json.RawMessage(ours("1.0.0", `"delegate":"br"`))
+	add := w.env("ADD", "c1")
+	ctx, cancel := context.WithCancel(t.Context())
+	second := make(chan cniwire.Response, 1)
+	w.options.Backend = func() Backend {
+		return &leaving{w.c, func() {
+			w.options.Backend = func() Backend { return w.c }
+			cancel()
+			go func() { second <- w.Serve(t.Context(), cniwire.Request{Env: add, Config: conf}) }()
+			for done := false; !done; { // until it has the network, or waits
+				w.adds.mu.Lock()
+				done = len(second) > 0 || w.adds.held["c1.eth0"] != nil && w.adds.held["c1.eth0"].users == 2
+				w.adds.mu.Unlock()
+				runtime.Gosched()
+			}
+		}}
+	}
+	require.Equal(t, uint(11), w.Serve(ctx, cniwire.Request{Env: add, Config: conf}).Error.Code)
+	require.Nil(t, (<-second).Error)
+	require.Equal(t, []string{"c1.eth0"}, w.records())
+	w.serve(as(add, "CHECK"), string(conf))
+	w.serve(as(add, "DEL"), string(conf))
+	require.Empty(t, w.adds.held)
+}
+
+// TestLock waits no longer than its context.
+func TestLock(t *testing.T) {
+	var l locks
+	unlock, err := l.lock(t.Context(), "a")
+	require.NoError(t, err)
+	other, err := l.lock(t.Context(), "b")
+	require.NoError(t, err)
+	other()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = l.lock(ctx, "a")
+	require.ErrorIs(t, err, context.Canceled)
+	unlock()
+	require.Empty(t, l.held)
 }
 
 // leaving is a backend whose caller goes away when the work is done.

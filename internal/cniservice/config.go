@@ -40,8 +40,6 @@ type config struct {
 	PrevResult       json.RawMessage            `json:"prevResult"`
 	RuntimeConfig    map[string]json.RawMessage `json:"runtimeConfig"`
 	ValidAttachments json.RawMessage            `json:"cni.dev/valid-attachments"`
-	// Attachments is what the specification called the same by mistake once.
-	Attachments json.RawMessage `json:"cni.dev/attachments"`
 }
 
 func badConfig(format string, args ...any) error {
@@ -85,10 +83,15 @@ func (h *head) speaks(command string) error {
 	return nil
 }
 
+// reserved is what names of keys begin with that the specification may add; those that
+// are not known are passed over, as is "cni.dev/attachments", which was said by mistake
+// once.
+const reserved = "cni.dev/"
+
 // readConfig reads a configuration, of which nothing may be misread.
 func readConfig(data []byte) (*config, error) {
 	c := &config{}
-	if err := strict.Decode(data, c); err != nil {
+	if err := strict.DecodeBut(reserved, data, c); err != nil {
 		return nil, badConfig("%v", err)
 	}
 	given := 0

@@ -20,16 +20,21 @@
 //
 // "args" is handed on to the plugins of a chain; networks that are named cannot be
 // given any. "socket" and "patience" are read by the program allocnet-cni, "settings"
-// by allocnet-cni-alone. Any other key is an error that names it.
+// by allocnet-cni-alone. Any other key is an error that names it, unless it begins
+// with "cni.dev/", which the specification has for itself. In "runtimeConfig" the case
+// of names does not matter: go-cni has its own.
 //
 // # Allocations
 //
 // An attachment, which is a container and an interface, is one allocation. Its scope
 // is the network of the runtime's configuration: what else is on the host, of other
 // networks or none, is not touched by DEL and GC. A configuration whose name may change
-// while there are attachments has a "scope" instead, which must not.
+// while there are attachments has a "scope" instead, which must not. A DEL by another
+// name is that of the same attachment where the container, the interface and the network
+// namespace, as far as there is one, are the same; else it is refused.
 //
 // # Errors
 //
-// An error of a plugin is returned as it is. No error holds the configuration.
+// An error of a plugin is returned as it is, but for a configuration that it quotes. No
+// error holds the configuration.
 package cniservice

@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -30,8 +31,16 @@ var codes = []struct {
 	{configurator.ErrInvalidAllocation, cniwire.CodeInvalidConfig},
 }
 
-// fault is an error as a runtime gets it. What a plugin said is not changed.
+// fault is an error as a runtime gets it: without the configuration, which a plugin
+// may have quoted.
 func fault(err error) *cniwire.Error {
+	e := faultOf(err)
+	e.Msg, e.Details = redact.Configurations(e.Msg), redact.Configurations(e.Details)
+	return e
+}
+
+// faultOf is what a plugin said, as it is, or one with the code of an error of ours.
+func faultOf(err error) *cniwire.Error {
 	var own *cniwire.Error
 	if errors.As(err, &own) {
 		e := *own

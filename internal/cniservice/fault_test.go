@@ -45,6 +45,30 @@ func TestPluginErrors(t *testing.T) {
 	}
 }
 
+// TestPluginQuotes: of a plugin that says what it was given, the runtime hears the rest.
+func TestPluginQuotes(t *testing.T) {
+	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
+		for name, script := range map[string]string{
+			"it is all":   "cat",
+			"to stderr":   "cat >&2",
+			"with words":  `printf 'got '; cat; printf ' of all'`,
+			"cut off":     `printf 'got '; head -c -9`,
+			"as an error": `printf '{"code":123,"msg":"got %s of all"}' "$(sed 's/"/\\"/g')"`,
+			"in details":  `printf '{"code":123,"msg":"no","details":"got %s of all"}' "$(sed 's/"/\\"/g')"`,
+		} {
+			t.Run(string(engine)+" "+name, func(t *testing.T) {
+				w := newWorld(t, engine)
+				text := "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exit 0\n" + script + "\nexit 1\n"
+				require.NoError(t, os.WriteFile(filepath.Join(w.dir, "bin", "quotes"), []byte(text), 0o755))
+				e := w.refuse(w.env("ADD", "c1"), ours("1.0.0", `"plugins":[{"type":"quotes","password":"`+secret+`"}]`))
+				if name != "it is all" || engine == configurator.EngineNative { // go-cni takes that for an empty error
+					require.Contains(t, e.Msg+e.Details, "{...}")
+				}
+			})
+		}
+	}
+}
+
 func TestBadConfigurations(t *testing.T) {
 	w := newWorld(t, configurator.EngineNative)
 	w.network("ours", `"1.0.0"`, `{"type":"allocnet","delegate":"br"}`)

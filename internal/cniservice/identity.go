@@ -5,6 +5,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/utils"
@@ -54,6 +57,28 @@ func (c *call) own() (known bool, err error) {
 		return false, fmt.Errorf("%w: %q is %s", errForeign, r.ID, describe(r.Scope))
 	}
 	return true, nil
+}
+
+// renamed reports whether the record of somebody else is that of the call's attachment
+// all the same, made when the network had another name: it is a runtime's, and about
+// the same network namespace, as far as there is one.
+func (c *call) renamed() bool {
+	r, err := c.backend.Get(c.id())
+	return err == nil && strings.HasPrefix(r.Scope, scopes) && (c.env.Netns == "" || sameNetns(c.env.Netns, r.Netns))
+}
+
+// sameNetns compares paths, and what they lead to. Those that are gone are not told
+// apart: nobody lives there any more.
+func sameNetns(a, b string) bool {
+	if filepath.Clean(a) == filepath.Clean(b) {
+		return true
+	}
+	first, errA := os.Stat(a)
+	second, errB := os.Stat(b)
+	if errA == nil && errB == nil {
+		return os.SameFile(first, second)
+	}
+	return errors.Is(errA, fs.ErrNotExist) && errors.Is(errB, fs.ErrNotExist)
 }
 
 // errForeign: the allocation is of another network, or not a runtime's.

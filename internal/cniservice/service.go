@@ -25,20 +25,24 @@ type Options struct {
 	// Ready finds out whether a Setup of the networks of an allocation can be
 	// expected to work; of the allocation only Networks and Conflists are set.
 	Ready func(context.Context, configurator.Allocation) error
-	// NotReady says why no ADD is to be begun now; nil means that it is, as does the
-	// function's absence. It is asked before each, so it must be quick.
-	NotReady func() error
+	// NotReady says why no ADD of the networks of an allocation, given as to Ready, is
+	// to be begun now; nil means that it is, as does the function's absence. It is
+	// asked before each, so it must be quick.
+	NotReady func(configurator.Allocation) error
 }
 
 // Service answers requests. It is safe for concurrent use.
-type Service struct{ options Options }
+type Service struct {
+	options Options
+	adds    locks // of attachments
+}
 
 // New makes a Service.
 func New(o Options) *Service {
 	if o.NotReady == nil {
-		o.NotReady = func() error { return nil }
+		o.NotReady = func(configurator.Allocation) error { return nil }
 	}
-	return &Service{o}
+	return &Service{options: o}
 }
 
 // Serve does what is asked for. Where the context ends, an ADD is undone.

@@ -69,7 +69,7 @@ func newWorld(t *testing.T, engine configurator.Engine) *world {
 	w.Service = New(Options{
 		Backend:  func() Backend { return c },
 		Ready:    func(context.Context, configurator.Allocation) error { return w.ready },
-		NotReady: func() error { return w.notReady },
+		NotReady: func(configurator.Allocation) error { return w.notReady },
 	})
 	return w
 }

@@ -17,6 +17,7 @@ const (
 	Heartbeat     = thin.Heartbeat
 
 	CodeIncompatible       = thin.CodeIncompatible
+	CodeUnknownContainer   = thin.CodeUnknownContainer
 	CodeInvalidEnvironment = thin.CodeInvalidEnvironment
 	CodeIOFailure          = thin.CodeIOFailure
 	CodeDecodingFailure    = thin.CodeDecodingFailure

@@ -25,11 +25,13 @@ func (m *Manager) conflist(n *conflist.Network) ([]byte, error) {
 		name = n.Name
 	}
 	list := map[string]any{
-		"cniVersion": v,
-		"name":       name,
-		"plugins":    []any{m.plugin(n)},
+		"name":    name,
+		"plugins": []any{m.plugin(n)},
 		// Under the primary's name, libcni would add the primary's sidecar plugins.
 		"loadOnlyInlinedPlugins": true,
+	}
+	if err := setVersion(list, v); err != nil {
+		return nil, err
 	}
 	// What the primary does not support need not be asked of us.
 	if n.List.DisableCheck {
@@ -46,6 +48,20 @@ func (m *Manager) conflist(n *conflist.Network) ([]byte, error) {
 		return nil, fmt.Errorf("configuration that delegates to network %q: %w", n.Name, err)
 	}
 	return append(data, '\n'), nil
+}
+
+// knownVersion is the newest one that runtimes know who do not read "cniVersions",
+// which came with the next.
+const knownVersion = "1.0.0"
+
+// setVersion has the list in a version, and in one that every runtime knows.
+func setVersion(list map[string]any, v string) error {
+	list["cniVersion"] = v
+	newer, err := version.GreaterThan(v, knownVersion)
+	if newer {
+		list["cniVersion"], list["cniVersions"] = knownVersion, []string{knownVersion, v}
+	}
+	return err
 }
 
 func (m *Manager) plugin(n *conflist.Network) map[string]any {

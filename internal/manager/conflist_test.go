@@ -49,6 +49,11 @@ func TestConflist(t *testing.T) {
 			got, err := m.conflist(n)
 			require.NoError(t, err)
 			requireValid(t, got)
+			list, err := libcni.NetworkConfFromBytes(got)
+			require.NoError(t, err)
+			wanted, err := versionFor(n)
+			require.NoError(t, err)
+			require.Equal(t, wanted, list.CNIVersion, "for who reads cniVersions")
 			golden := filepath.Join("testdata", tt.name+".conflist")
 			if *update {
 				require.NoError(t, os.WriteFile(golden, got, 0o644))

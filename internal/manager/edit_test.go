@@ -61,9 +61,9 @@ func TestBadEdit(t *testing.T) {
 			r.delegates("b")
 			require.Equal(t, before.Since, r.State().Since)
 			require.Equal(t, good, r.read(own))
-			raw, ok := r.Conflist("b")
+			raw, ok := r.raw("b")
 			require.True(t, ok)
-			require.Contains(t, string(raw), `"type":"p"`)
+			require.Contains(t, raw, `"type":"p"`)
 			r.logs("stays in force")
 
 			r.remove(file)
@@ -110,9 +110,9 @@ func TestSince(t *testing.T) {
 	first := r.State().Since
 	r.write("net.d/20-b.conflist", network("b", "q"))
 	r.eventually(func() bool { return r.State().Since.After(first) }, "later")
-	raw, ok := r.Conflist("b")
+	raw, ok := r.raw("b")
 	require.True(t, ok)
-	require.Contains(t, string(raw), `"type":"q"`)
+	require.Contains(t, raw, `"type":"q"`)
 }
 
 // TestPrimaryGone removes the only network. Our file stays, for without it runtimes
@@ -128,7 +128,7 @@ func TestPrimaryGone(t *testing.T) {
 			r.remove("net.d/20-b.conflist")
 			r.unready(`primary network "b" is gone`, "put it back")
 			require.Equal(t, good, r.read(own))
-			_, ok := r.Conflist("b")
+			_, ok := r.raw("b")
 			require.False(t, ok)
 			r.remove(own)
 			r.eventually(func() bool { return r.read(own) == good }, "restored")

@@ -90,7 +90,7 @@ func whileRead(t *testing.T, r *rig) (stop func()) {
 				if n.IsOurs() || n.File == r.path(own) {
 					t.Errorf("delegates to itself: %q of %q", n.Name, n.File)
 				}
-				_, _ = r.Conflist(n.Name)
+				_, _ = r.raw(n.Name)
 			}
 			time.Sleep(time.Millisecond) // leave the processor to the others
 		}

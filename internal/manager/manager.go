@@ -2,7 +2,6 @@ package manager
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -70,18 +69,6 @@ func (m *Manager) Networks() []*conflist.Network {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.networks
-}
-
-// Conflist returns the complete configuration of one of Networks, for an
-// allocation to bring along; ok is false if none has that name. Nobody may change
-// it.
-func (m *Manager) Conflist(name string) (raw json.RawMessage, ok bool) {
-	for _, n := range m.Networks() {
-		if n.Name == name {
-			return n.Bytes, true
-		}
-	}
-	return nil, false
 }
 
 // Run follows the directory until ctx ends, which is no error. The own file stays

@@ -136,7 +136,7 @@ func TestEarlierThanOurs(t *testing.T) {
 func TestNetworks(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.Embedded = embedded(t) })
 	r.write("net.d/20-b.conflist", network("b", "p"), "net.d/30-c.conflist", network("c", "p"), "net.d/40-o.conflist", oursFor("o"))
-	_, ok := r.Conflist("b")
+	_, ok := r.raw("b")
 	require.False(t, ok, "before the first look")
 	r.run().delegates("b")
 	var known []string
@@ -145,27 +145,27 @@ func TestNetworks(t *testing.T) {
 	}
 	require.Equal(t, []string{"b", "c", conflist.EmbeddedName}, known)
 	for _, name := range known {
-		raw, ok := r.Conflist(name)
+		raw, ok := r.raw(name)
 		require.True(t, ok)
-		n, err := conflist.Parse(raw)
+		n, err := conflist.Parse([]byte(raw))
 		require.NoError(t, err)
 		require.Equal(t, name, n.Name)
-		require.Equal(t, string(raw), string(n.Bytes), "complete")
+		require.Equal(t, raw, string(n.Bytes), "complete")
 	}
 	for _, name := range []string{"", "o", "x"} {
-		_, ok := r.Conflist(name)
+		_, ok := r.raw(name)
 		require.False(t, ok, name)
 	}
 
 	// A broken one stays until its file is removed; one that only came later too.
-	good, _ := r.Conflist("c")
+	good, _ := r.raw("c")
 	r.write("net.d/30-c.conflist", "{")
 	r.reports(r.path("net.d/30-c.conflist"))
-	raw, ok := r.Conflist("c")
+	raw, ok := r.raw("c")
 	require.True(t, ok)
-	require.Equal(t, string(good), string(raw))
+	require.Equal(t, good, raw)
 	r.remove("net.d/30-c.conflist")
-	r.eventually(func() bool { _, ok := r.Conflist("c"); return !ok }, "gone")
+	r.eventually(func() bool { _, ok := r.raw("c"); return !ok }, "gone")
 	require.NoError(t, r.Ready())
 }
 

@@ -194,3 +194,13 @@ func containsAll(s string, parts []string) bool {
 func network(name, plugin string) string {
 	return fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":%q}]}`, name, plugin)
 }
+
+// raw is the complete configuration of one of the Networks.
+func (r *rig) raw(name string) (text string, ok bool) {
+	for _, n := range r.Networks() {
+		if n.Name == name {
+			return string(n.Bytes), true
+		}
+	}
+	return "", false
+}

@@ -107,12 +107,17 @@ func (o *Opener) Ensure(ctx context.Context, families []Family, adminChains ...s
 }
 
 // Check looks at the rules in the kernel, with iptables. ErrShut names what is
-// missing; where the jump stands among others' rules does not matter.
+// missing; where the jump stands among others' rules does not matter. In a context
+// of LookOnce it does so only until it has found all there.
 func (o *Opener) Check(ctx context.Context, families []Family, adminChains ...string) error {
 	if err := checkNames(adminChains); err != nil {
 		return err
 	}
+	earlier := seenIn(ctx)
 	return o.each(ctx, families, func(f *family) error {
+		if earlier.has(f, adminChains) {
+			return nil
+		}
 		p, err := f.find(ctx)
 		if p == nil || err != nil {
 			return err
@@ -124,6 +129,7 @@ func (o *Opener) Check(ctx context.Context, families []Family, adminChains ...st
 		if missing := now.missing(adminChains); len(missing) > 0 {
 			return fmt.Errorf("%w: %s: %v", ErrShut, f.program, missing)
 		}
+		earlier.add(f, adminChains)
 		return nil
 	})
 }

@@ -34,6 +34,12 @@ const (
 // ErrOutputTooLarge: a plugin wrote more to stdout than any CNI result takes.
 var ErrOutputTooLarge = fmt.Errorf("plugin wrote more than %d bytes to stdout", maxStdout)
 
+// CallerVariable is set for the plugins that the daemon runs, or allocnet-cni-alone in
+// its place. The plugin of type "allocnet" does not run below either: it would wait for
+// itself, and the configuration may be that of somebody who is allowed to use the
+// daemon, and no more.
+const CallerVariable = "ALLOCNET_CALLER"
+
 // Exec is an invoke.Exec. The zero value is ready, and safe for concurrent use.
 type Exec struct{ version.PluginDecoder }
 

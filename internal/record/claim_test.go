@@ -192,6 +192,30 @@ func TestStaleClaimOfTheBusy(t *testing.T) {
 	require.NotContains(t, stateFiles(t, s), "claims/port-80/a")
 }
 
+// TestSweep takes the claims that no record backs, and no others: not those of who
+// holds the lock of an allocation, nor of a record that cannot be read.
+func TestSweep(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Sweep(), "there is no index yet")
+	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", tcp(80, "")), unwarned(t)))
+	require.NoError(t, s.Claim(t.Context(), claiming("unreadable", "/n/u", tcp(81, "")), unwarned(t)))
+	require.NoError(t, os.WriteFile(s.file("unreadable"), []byte("garbage"), 0o600))
+	before := stateFiles(t, s)
+	for id, netns := range map[string]string{"a": "/n/earlier", "gone": "/n/gone", "busy": "/n/busy"} {
+		for _, c := range claimsOf(netns, []portmap.Mapping{tcp(82, "192.0.2.1")}) {
+			require.NoError(t, s.claims.enter(id, c))
+		}
+	}
+	unlock, err := Open(filepath.Dir(s.dir)).Lock(t.Context(), "busy")
+	require.NoError(t, err)
+	require.NoError(t, s.Sweep())
+	busy := []string{"claims/" + netnsThing("/n/busy") + "/busy", "claims/port-82/busy"}
+	require.ElementsMatch(t, append(busy, before...), stateFiles(t, s))
+	unlock()
+	require.NoError(t, s.Sweep())
+	require.Equal(t, before, stateFiles(t, s))
+}
+
 // TestPutClaims: a record that is written without asking is in the way as well.
 func TestPutClaims(t *testing.T) {
 	s := open(t)

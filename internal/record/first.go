@@ -14,7 +14,8 @@ const firstPatience = 3 * time.Second
 
 // First lets the first ADD of a kind go alone: plugins create what all
 // allocations of a host share, such as chains, and several that do so at once
-// get in each other's way. The kinds are names that can be file names. It
+// get in each other's way. Much of that is also the same for all networks, so there
+// is one lock for all kinds. The kinds are names that can be file names. It
 // returns at once where an ADD of each kind has succeeded since the host was
 // started. The returned function must be called when the ADD has ended.
 func (s *Store) First(ctx context.Context, kinds ...string) (done func(succeeded bool), err error) {

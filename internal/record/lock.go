@@ -20,7 +20,7 @@ const (
 	offsetGate   = 0 // held by GC while it waits, so that newcomers do not starve it
 	offsetAll    = 1 // shared by every operation, exclusive to GC
 	offsetClaims = 2 // exclusive between looking for conflicts and recording
-	offsetFirst  = 3 // exclusive to the first ADD of a network
+	offsetFirst  = 3 // exclusive to the first ADD of a network, whichever it is
 	offsetIDs    = 1 << 10
 )
 

@@ -6,5 +6,8 @@
 // in the file, its variable and its flag follow: operations in the block
 // limits is ALLOCNETD_LIMITS_OPERATIONS and --limits-operations.
 //
+// What came out of that is written beside the socket of the daemon, see [InForce], for
+// the plugin when the daemon is away.
+//
 // packaging/allocnetd.hcl shows all settings with their defaults.
 package settings

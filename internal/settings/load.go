@@ -3,10 +3,13 @@ package settings
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // DefaultFile is read where no other file is named, if it is there.
@@ -17,6 +20,12 @@ type Source struct {
 	File    string   // must exist; "" for DefaultFile, which need not
 	Environ []string // as os.Environ returns it
 	Flags   *Flags   // nil for none
+	// Wary refuses a file that others than root and this process's user can write:
+	// who named it may be allowed to use the daemon, and no more.
+	Wary bool
+	// Foreign passes over variables with the Prefix that are no settings: the
+	// environment is somebody else's, who may call other things so.
+	Foreign bool
 }
 
 // Path is the file that is read.
@@ -32,7 +41,7 @@ func (s Source) Path() string {
 func (s Source) Load() (Settings, error) {
 	loaded := Default()
 	errs := s.file(&loaded)
-	errs = append(errs, environment(&loaded, s.Environ)...)
+	errs = append(errs, environment(&loaded, s.Environ, s.Foreign)...)
 	if s.Flags != nil {
 		errs = append(errs, s.Flags.apply(&loaded)...)
 	}
@@ -43,30 +52,53 @@ func (s Source) Load() (Settings, error) {
 const maxFile = 256 << 10
 
 func (s Source) file(to *Settings) []error {
-	problem := func(p string, args ...any) []error {
-		return []error{&Error{Origin: s.Path(), Problem: fmt.Sprintf(p, args...)}}
-	}
-	info, err := os.Stat(s.Path())
+	data, err := contents(s.Path(), s.Wary)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && s.File == "":
 		return nil
 	case err != nil:
-		return problem("cannot be read: %v", err)
-	case !info.Mode().IsRegular():
-		return problem("is not a file")
-	case info.Size() > maxFile:
-		return problem("is larger than %s", formatSize(maxFile))
-	}
-	data, err := os.ReadFile(s.Path())
-	if err != nil {
-		return problem("cannot be read: %v", err)
+		return []error{&Error{Origin: s.Path(), Problem: err.Error()}}
 	}
 	return parse(to, s.Path(), data)
 }
 
+// contents are those of a file. The error goes on from its name.
+func contents(path string, wary bool) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not wait for a pipe
+	if err != nil {
+		return nil, fmt.Errorf("cannot be read: %w", err)
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("cannot be read: %w", err)
+	case !info.Mode().IsRegular():
+		return nil, errors.New("is not a file")
+	case info.Size() > maxFile:
+		return nil, fmt.Errorf("is larger than %s", formatSize(maxFile))
+	case wary && !private(info):
+		return nil, errors.New("can be written by others: chown it to root and chmod go-w")
+	}
+	data, err := io.ReadAll(io.LimitReader(file, maxFile))
+	if err != nil {
+		return nil, fmt.Errorf("cannot be read: %w", err)
+	}
+	return data, nil
+}
+
+func private(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid()) && info.Mode()&0o022 == 0
+}
+
+// ofKubernetes are the variables that Kubernetes gives all pods in the namespace of a
+// service, here one that is called allocnetd or allocnetd-something.
+var ofKubernetes = regexp.MustCompile(`^` + Prefix + `(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
 // environment applies the variables with the Prefix. An empty one counts as one
 // that is not set.
-func environment(to *Settings, environ []string) []error {
+func environment(to *Settings, environ []string, foreign bool) []error {
 	var errs []error
 	for _, entry := range environ {
 		name, text, _ := strings.Cut(entry, "=")
@@ -75,12 +107,13 @@ func environment(to *Settings, environ []string) []error {
 		}
 		origin := "environment variable " + name
 		i := slices.IndexFunc(table, func(s setting) bool { return s.variable() == name })
-		if i < 0 {
+		switch {
+		case i >= 0:
+			v := table[i].in(to)
+			errs = append(errs, problems(origin, 0, &table[i], v.set(v.split(text)))...)
+		case !foreign && !ofKubernetes.MatchString(name):
 			errs = append(errs, &Error{Origin: origin, Problem: "there is no such setting: " + knownVariable(name)})
-			continue
 		}
-		v := table[i].in(to)
-		errs = append(errs, problems(origin, 0, &table[i], v.set(v.split(text)))...)
 	}
 	return errs
 }

@@ -191,3 +191,27 @@ func TestChanges(t *testing.T) {
 	require.Equal(t, []string{"networks", "timeout"}, live)
 	require.Empty(t, restart)
 }
+
+// TestForeignVariables: Kubernetes has its own for services of that name, which are
+// never a mistake; in the plugin's environment nothing is.
+func TestForeignVariables(t *testing.T) {
+	for name, kubernetes := range map[string]bool{
+		"SERVICE_HOST": true, "SERVICE_PORT": true, "SERVICE_PORT_HTTP": true, "PORT": true, "PORT_80_TCP": true,
+		"PORT_80_TCP_PROTO": true, "PORT_80_UDP_PORT": true, "PORT_80_SCTP_ADDR": true,
+		"METRICS_SERVICE_HOST": true, "METRICS_SERVICE_PORT_WEB_UI": true, "METRICS_PORT": true, "METRICS_PORT_80_TCP_ADDR": true,
+		"NOPE": false, "STATE_DIRR": false, "PORTS": false, "PORT_80": false, "PORT_X_TCP": false, "IMPORT": false,
+		"SERVICE_HOSTS": false, "PORT_80_TCP_X": false,
+	} {
+		environ := []string{Prefix + name + "=tcp://10.0.0.1:80"}
+		_, err := load(t, "", environ)
+		require.Equal(t, kubernetes, err == "", name)
+		s, wrong := Source{Environ: append(environ, "ALLOCNETD_STATE_DIR=/x"), Foreign: true}.Load()
+		require.NoError(t, wrong)
+		require.Equal(t, "/x", s.StateDir)
+	}
+	for i := range table {
+		require.False(t, ofKubernetes.MatchString(table[i].variable()), "a setting must not be called so")
+	}
+	_, err := Source{Environ: []string{"ALLOCNETD_ENGINE=x"}, Foreign: true}.Load()
+	require.ErrorContains(t, err, "ALLOCNETD_ENGINE", "a setting that is wrong")
+}

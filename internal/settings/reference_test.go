@@ -111,7 +111,7 @@ func TestEverySetting(t *testing.T) {
 		require.Equal(t, v.get(), s.in(&got).get(), s.key())
 
 		got = Settings{}
-		require.Empty(t, environment(&got, []string{s.variable() + "=" + given}), s.key())
+		require.Empty(t, environment(&got, []string{s.variable() + "=" + given}, false), s.key())
 		if given != "" {
 			require.Equal(t, v.get(), s.in(&got).get(), s.key())
 		}

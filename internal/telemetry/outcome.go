@@ -9,6 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -81,14 +82,7 @@ func errorText(err error, most int) string {
 	if err == nil {
 		return ""
 	}
-	text := strings.ToValidUTF8(err.Error(), "?")
-	if begin := strings.IndexByte(text, '{'); begin >= 0 {
-		rest := ""
-		if end := strings.LastIndexByte(text, '}'); end > begin {
-			rest = text[end+1:]
-		}
-		text = text[:begin] + "{...}" + rest
-	}
+	text := redact.Objects(strings.ToValidUTF8(err.Error(), "?"))
 	if len(text) <= most {
 		return text
 	}

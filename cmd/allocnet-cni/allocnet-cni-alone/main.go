@@ -1,8 +1,12 @@
 // allocnet-cni-alone is the CNI plugin of type "allocnet" that needs no daemon: what
 // allocnet-cni becomes while allocnetd is away, and a plugin by itself on a host that
-// has none. It works on the records and leases of the daemon, with its settings:
-// those of the file that the key "settings" of the configuration names, or of
-// /etc/allocnet/allocnetd.hcl, and of variables ALLOCNETD_*.
+// has none. It works on the records and leases of the daemon, with its settings: those
+// that the daemon has left beside its socket, which the key "socket" of the
+// configuration names. Where there are none, they are those of the file that its key
+// "settings" names, or of /etc/allocnet/allocnetd.hcl, and of variables ALLOCNETD_*.
+//
+// It refuses files that others than root can write, and to run as a plugin of the
+// daemon or of itself: runtimes call it.
 package main
 
 import (
@@ -10,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -24,6 +29,10 @@ import (
 	"github.com/allocnet/allocnet/internal/pluginexec"
 	"github.com/allocnet/allocnet/internal/settings"
 )
+
+const program = "allocnet-cni-alone"
+
+var logger = hclog.New(&hclog.LoggerOptions{Name: program, Level: hclog.Warn, Output: os.Stderr})
 
 func main() {
 	_ = os.Setenv("PATH", pluginexec.CompletePath(os.Getenv("PATH")))
@@ -42,10 +51,17 @@ func run() (version string, response cniwire.Response) {
 	}
 	var keys struct {
 		CNIVersion string `json:"cniVersion"`
+		Socket     string `json:"socket"`
 		Settings   string `json:"settings"`
 	}
 	_ = json.Unmarshal(config, &keys) // the service says what is wrong with it
-	s, err := settings.Source{File: keys.Settings, Environ: os.Environ()}.Load()
+	if caller := os.Getenv(pluginexec.CallerVariable); caller != "" && env.Command != cniwire.Version {
+		return keys.CNIVersion, below(caller, env.Command)
+	}
+	if err := os.Setenv(pluginexec.CallerVariable, program); err != nil {
+		return keys.CNIVersion, failure(err)
+	}
+	s, err := load(keys.Socket, keys.Settings)
 	if err != nil {
 		return keys.CNIVersion, failure(err)
 	}
@@ -61,6 +77,34 @@ func run() (version string, response cniwire.Response) {
 	return keys.CNIVersion, service.Serve(ctx, cniwire.Request{Env: env, Config: config})
 }
 
+// below is the answer to one whose plugins run for the sake of this one. There is
+// never anything to take away.
+func below(caller, command string) (r cniwire.Response) {
+	if command != cniwire.Del && command != cniwire.GC {
+		r.Error = &cniwire.Error{
+			Code: cniwire.CodeInvalidConfig, Msg: program + " was called for a plugin of " + caller,
+			Details: "use it in configurations of the runtime alone",
+		}
+	}
+	return r
+}
+
+// load gives what was in force in the daemon of that socket, or else what a daemon
+// would start with that has the file.
+func load(socket, file string) (settings.Settings, error) {
+	if !filepath.IsAbs(socket) {
+		socket = settings.Default().Socket.Path
+	}
+	s, err := settings.Read(settings.InForce(socket))
+	if err == nil {
+		return s, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		logger.Warn("what the daemon has left of its settings is not used", "error", err)
+	}
+	return settings.Source{File: file, Environ: os.Environ(), Wary: true, Foreign: true}.Load()
+}
+
 func failure(err error) cniwire.Response {
 	var e *cniwire.Error
 	if !errors.As(err, &e) {
@@ -72,7 +116,7 @@ func failure(err error) cniwire.Response {
 func newService(s *settings.Settings) (*cniservice.Service, error) {
 	libcni.CacheDir = filepath.Join(s.StateDir, "cni-cache")
 	cfg := s.Configurator()
-	cfg.Logger = hclog.New(&hclog.LoggerOptions{Name: "allocnet-cni-alone", Level: hclog.Warn, Output: os.Stderr})
+	cfg.Logger = logger
 	c, err := configurator.New(cfg)
 	if err != nil {
 		return nil, err
@@ -80,7 +124,7 @@ func newService(s *settings.Settings) (*cniservice.Service, error) {
 	return cniservice.New(cniservice.Options{
 		Backend:  func() cniservice.Backend { return c },
 		Ready:    c.ReadyFor,
-		NotReady: func() error { return readinessFile(s.Manager.ReadinessFile) },
+		NotReady: func(configurator.Allocation) error { return readinessFile(s.Manager.ReadinessFile) },
 	}), nil
 }
 

@@ -97,7 +97,8 @@ type noSandboxes struct{}
 func (noSandboxes) Create(_ context.Context, name string) (string, error) {
 	return "/run/netns/" + name, nil
 }
-func (noSandboxes) Destroy(string) error { return nil }
+func (noSandboxes) Destroy(string) error    { return nil }
+func (noSandboxes) Path(name string) string { return "/run/netns/" + name }
 
 // logWriter shows the log where a test fails.
 type logWriter struct{ t *testing.T }

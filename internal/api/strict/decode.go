@@ -36,8 +36,21 @@ func (e *Error) Error() string {
 // consists of structs without embedded fields, maps, slices, pointers, strings,
 // numbers, bools and json.RawMessage. Inside the latter any value is good, except
 // one with duplicate keys. Errors are *Error.
-func Decode(data []byte, v any) error {
-	w := &walker{data: data, dec: json.NewDecoder(bytes.NewReader(data))}
+func Decode(data []byte, v any) error { return decode(data, v, walker{}) }
+
+// DecodeFold is Decode for what others write, who spell field names in any case, as
+// encoding/json reads them: go-cni sends its structs without tags. Names that differ
+// only in case are duplicates.
+func DecodeFold(data []byte, v any) error { return decode(data, v, walker{fold: true}) }
+
+// DecodeBut is Decode into a struct, and passes over fields of it that are not known
+// where their names begin with a prefix.
+func DecodeBut(prefix string, data []byte, v any) error {
+	return decode(data, v, walker{passed: prefix})
+}
+
+func decode(data []byte, v any, w walker) error {
+	w.data, w.dec = data, json.NewDecoder(bytes.NewReader(data))
 	if at := invalidUTF8(data); at >= 0 {
 		return w.errorAt(at, "", "is not UTF-8")
 	}
@@ -72,6 +85,9 @@ func invalidUTF8(data []byte) int {
 type walker struct {
 	data []byte
 	dec  *json.Decoder
+
+	fold   bool   // fields are known by their names in any case
+	passed string // what names of the whole's unknown fields begin with, if not ""
 }
 
 func (w *walker) errorAt(offset int, path, reason string) *Error {
@@ -231,12 +247,12 @@ func (w *walker) object(path string, t reflect.Type, depth int) error {
 		}
 		key := token.(string)
 		inner := join(path, key)
-		if seen[key] {
+		name, of, known := w.member(t, key)
+		if seen[name] {
 			return w.errorAt(at, inner, "is there twice")
 		}
-		seen[key] = true
-		of, known := member(t, key)
-		if !known {
+		seen[name] = true
+		if !known && (depth > 0 || !w.passes(t, key)) {
 			return w.errorAt(at, inner, "is not a known field")
 		}
 		if err := w.value(inner, of, depth+1); err != nil {
@@ -247,20 +263,45 @@ func (w *walker) object(path string, t reflect.Type, depth int) error {
 	return err
 }
 
-// member is the type of one value of an object.
-func member(t reflect.Type, key string) (of reflect.Type, known bool) {
+// member is one value of an object: the name of the field that it goes into, and its
+// type.
+func (w *walker) member(t reflect.Type, key string) (name string, of reflect.Type, known bool) {
 	switch {
 	case t == nil:
-		return nil, true
+		return key, nil, true
 	case t.Kind() == reflect.Map:
-		return t.Elem(), true
+		return key, t.Elem(), true
 	}
 	for i := range t.NumField() {
-		if name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ","); name == key && name != "" && name != "-" {
-			return t.Field(i).Type, true
+		name := fieldName(t.Field(i))
+		if name != "" && (name == key || w.fold && strings.EqualFold(name, key)) {
+			return name, t.Field(i).Type, true
 		}
 	}
-	return nil, false
+	return key, nil, false
+}
+
+// fieldName is that in JSON, if a field has any there.
+func fieldName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	if name == "-" {
+		return ""
+	}
+	return name
+}
+
+// passes reports whether a field of the whole that is not known does not matter. One
+// that encoding/json would take for another does.
+func (w *walker) passes(t reflect.Type, key string) bool {
+	if w.passed == "" || !strings.HasPrefix(key, w.passed) {
+		return false
+	}
+	for i := range t.NumField() {
+		if strings.EqualFold(fieldName(t.Field(i)), key) {
+			return false
+		}
+	}
+	return true
 }
 
 // longestKey is how much of a key is shown.

@@ -83,6 +83,52 @@ func TestRefuses(t *testing.T) {
 	require.EqualError(t, Wrong("live", "is missing"), "live: is missing")
 }
 
+// TestFolds reads names in any case, each once.
+func TestFolds(t *testing.T) {
+	var got, want sample
+	const text = `{"ID":"a","Ports":[{"TO":1,"Names":null}],"ARGS":{"K":"v","k":""},"raw":{"A":1,"a":2}}`
+	require.NoError(t, DecodeFold([]byte(text), &got))
+	require.NoError(t, json.Unmarshal([]byte(text), &want))
+	require.Equal(t, want, got)
+	for text, want := range map[string]string{
+		`{"id":"a","ID":"b"}`:         `ID (line 1, column 11): is there twice`,
+		`{"Ports":[{"To":1,"tO":2}]}`: `Ports[0].tO (line 1, column 19): is there twice`,
+		`{"aRgs":{"k":"","k":""}}`:    `aRgs.k (line 1, column 17): is there twice`,
+		`{"Inner":{"nope":1}}`:        `Inner.nope (line 1, column 11): is not a known field`,
+		`{"Hidden":""}`:               `Hidden (line 1, column 2): is not a known field`,
+		`{"Small":-1}`:                `Small (line 1, column 10): must be a number of type uint8`,
+		"{\"in\u212aer\":1}":          "in\u212aer (line 1, column 2): is not a known field",
+		`{"RAW":1,"raw":2}`:           `raw (line 1, column 10): is there twice`,
+	} {
+		require.EqualError(t, DecodeFold([]byte(text), &sample{}), want, text)
+	}
+}
+
+// TestPassesOver what begins so, in the whole alone.
+func TestPassesOver(t *testing.T) {
+	decode := func(text string, v any) error { return DecodeBut("x/", []byte(text), v) }
+	type reserved struct {
+		Known int             `json:"x/known"`
+		Inner *reserved       `json:"inner"`
+		Raw   json.RawMessage `json:"raw"`
+	}
+	var got reserved
+	require.NoError(t, decode(`{"x/new":{"a":[1]},"x/known":1,"x/":null,"inner":{"x/known":2},"raw":{"x/any":1}}`, &got))
+	require.Equal(t, []int{1, 2}, []int{got.Known, got.Inner.Known})
+	for text, want := range map[string]string{
+		`{"y":1}`:                 `y (line 1, column 2): is not a known field`,
+		`{"X/new":1}`:             `X/new (line 1, column 2): is not a known field`,
+		`{"x/Known":1}`:           `x/Known (line 1, column 2): is not a known field`,
+		`{"x/a":1,"x/a":1}`:       `x/a (line 1, column 10): is there twice`,
+		`{"x/a":{"b":1,"b":1}}`:   `x/a.b (line 1, column 15): is there twice`,
+		`{"inner":{"x/new":1}}`:   `inner.x/new (line 1, column 11): is not a known field`,
+		`{"x/known":"not a one"}`: `x/known (line 1, column 12): must be a number, not a string`,
+	} {
+		require.EqualError(t, decode(text, &reserved{}), want, text)
+	}
+	require.Error(t, Decode([]byte(`{"x/new":1}`), &got))
+}
+
 // FuzzDecode holds what is decoded against encoding/json.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
@@ -100,6 +146,9 @@ func FuzzDecode(f *testing.F) {
 		}
 		require.NoError(t, json.Unmarshal(data, &want))
 		require.Equal(t, want, got)
+		var folded sample
+		require.NoError(t, DecodeFold(data, &folded))
+		require.Equal(t, want, folded)
 		again, err := json.Marshal(got)
 		require.NoError(t, err)
 		var back sample

@@ -64,7 +64,8 @@ type NewSandbox struct {
 
 // Sandbox is the body of POST /v1/sandboxes.
 type Sandbox struct {
-	Path string `json:"path"`
+	Path  string `json:"path"`
+	Error *Error `json:"error,omitempty"` // where it was there already
 }
 
 // Health is the body of GET /healthz.

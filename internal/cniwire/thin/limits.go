@@ -22,9 +22,10 @@ const (
 	Longest = 15 * time.Minute
 )
 
-// The codes of the CNI specification that the plugin itself returns.
+// The codes of the CNI specification that allocnet itself returns.
 const (
 	CodeIncompatible       uint = 1
+	CodeUnknownContainer   uint = 3
 	CodeInvalidEnvironment uint = 4
 	CodeIOFailure          uint = 5
 	CodeDecodingFailure    uint = 6

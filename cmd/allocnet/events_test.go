@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/api"
+	"github.com/allocnet/allocnet/internal/api/apitest"
+	"github.com/allocnet/allocnet/internal/api/wire"
+)
+
+// told are events as the daemon sends them, and the text for them.
+var told = []struct{ kind, data, text string }{
+	{"operation", `{"operation":"setup","id":"web","networks":["front","back"],"engine":"native","seconds":0.01234567,"outcome":"ok",` +
+		`"steps":[{"step":"add","at":0.001,"seconds":0.0101,"outcome":"ok"},{"step":"record","at":0.012,"seconds":0.00002,"outcome":"ok"}]}`,
+		"setup web front,back native ok in 12.35ms (add 10.1ms, record 20µs)"},
+	{"operation", `{"operation":"gc","seconds":2,"outcome":"ok"}`, "gc ok in 2s"},
+	{"operation", `{"operation":"check","id":"web","seconds":0.001,"outcome":"unhealthy","error":"port 80 is away"}`,
+		"check web unhealthy in 1ms: port 80 is away"},
+	{"forced", `{"id":"web","removed":[{"kind":"link","object":"veth1"},{"kind":"lease","object":"10.0.0.2","network":"front","where":"/leases"}]}`,
+		"forced web: link veth1, lease /leases 10.0.0.2 (network \"front\")"},
+	{"reload", `{}`, "reloaded"},
+	{"reload", `{"error":"line 3: no"}`, "reload refused: line 3: no"},
+	{"configuration", `{"primary":"front","file":"/conf/10-front.conflist"}`, "network front (/conf/10-front.conflist) is in force"},
+	{"configuration", `{"notReady":"no file","problems":["a is broken","b too"]}`,
+		"no network is in force; not ready: no file; problems: a is broken; b too"},
+	{"lost", `{"count":3}`, "events were lost"},
+	{"lost", `{"restarted":true}`, "events were lost"},
+	{"news", `{"x":1}`, `news {"x":1}`},
+}
+
+// serveEvents has a daemon that tells them and stops.
+func serveEvents(t *testing.T) (socket string) {
+	socket, _ = apitest.Serve(t, api.Options{Events: func(_ context.Context, last uint64) <-chan wire.Event {
+		events := make(chan wire.Event, len(told))
+		for i := int(last); i < len(told); i++ {
+			events <- wire.Event{ID: uint64(i + 1), Time: time.Unix(int64(i), 0).UTC(), Type: told[i].kind, Data: json.RawMessage(told[i].data)}
+		}
+		close(events)
+		return events
+	}})
+	return socket
+}
+
+func TestEvents(t *testing.T) {
+	socket := serveEvents(t)
+	got := runWith("", "events", "--socket", socket)
+	require.Equal(t, exitFailure, got.code)
+	require.Contains(t, got.errOut, "follow events")
+	lines := strings.Split(strings.TrimSuffix(got.out, "\n"), "\n")
+	require.Len(t, lines, len(told))
+	for i, line := range lines {
+		require.Regexp(t, `^\d\d:\d\d:\d\d\.000  `+regexp.QuoteMeta(told[i].text)+"$", line)
+	}
+	require.Len(t, strings.Split(runWith("", "events", "--socket", socket, "--after", "9").out, "\n"), len(told)-9+1)
+}
+
+// TestEventsAsJSON are what scripts read: as the daemon sends them, line by line.
+func TestEventsAsJSON(t *testing.T) {
+	got := runWith("", "events", "--json", "--socket", serveEvents(t))
+	lines := strings.Split(strings.TrimSuffix(got.out, "\n"), "\n")
+	require.Len(t, lines, len(told))
+	for i, line := range lines {
+		require.JSONEq(t, fmt.Sprintf(`{"id":%d,"time":"1970-01-01T00:00:%02dZ","type":%q,"data":%s}`, i+1, i, told[i].kind, told[i].data), line)
+	}
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/api"
+	"github.com/allocnet/allocnet/internal/api/apitest"
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+func TestWhoIsAsked(t *testing.T) {
+	listens, _ := apitest.Serve(t, api.Options{})
+	dir := t.TempDir()
+	stale := filepath.Join(dir, "stale")
+	listener, err := net.Listen("unix", stale)
+	require.NoError(t, err)
+	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	require.NoError(t, listener.Close())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
+	for name, c := range map[string]struct {
+		socket string // the default one
+		args   []string
+		daemon bool
+	}{
+		"listens":          {listens, nil, true},
+		"network":          {listens, []string{"--network", "net"}, true},
+		"missing":          {filepath.Join(dir, "none"), nil, false},
+		"stale":            {stale, nil, false},
+		"no directory":     {filepath.Join(dir, "file", "x"), nil, false},
+		"no-daemon":        {listens, []string{"--no-daemon"}, false},
+		"no-daemon=false":  {listens, []string{"--no-daemon=false"}, true},
+		"state-dir":        {listens, []string{"--state-dir", dir}, false},
+		"conf-dir":         {listens, []string{"--conf-dir", dir}, false},
+		"plugin-dir":       {listens, []string{"--plugin-dir", dir}, false},
+		"subnet":           {listens, []string{"--subnet", "10.0.0.0/16"}, false},
+		"timeout":          {listens, []string{"--timeout", "1s"}, false},
+		"engine":           {listens, []string{"--engine", "exec"}, false},
+		"socket":           {"", []string{"--socket", listens}, true},
+		"socket not there": {listens, []string{"--socket", stale}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newApp(nil, os.Stdout, os.Stderr)
+			a.flags.register(&cobra.Command{})
+			a.flags.socket = c.socket
+			require.NoError(t, a.flags.set.Parse(c.args))
+			daemon, err := a.daemon()
+			require.NoError(t, err)
+			require.Equal(t, c.daemon, daemon != nil)
+		})
+	}
+}
+
+func TestSocketIsNotForWhoWorksAlone(t *testing.T) {
+	for _, alone := range [][]string{{"--no-daemon"}, {"--state-dir", "/x"}, {"--engine", "exec"}} {
+		for _, command := range [][]string{{"ls"}, {"ready"}, {"events"}} {
+			report := runWith("", append(append(command, "--json", "--socket", "/x"), alone...)...).failure(t, exitUsage)
+			require.Contains(t, report.Error, "--socket and "+alone[0])
+		}
+	}
+}
+
+func TestNoDaemon(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "none")
+	for _, command := range [][]string{{"ls"}, {"ready"}, {"events"}, {"setup", "a", "--create"}, {"teardown", "a", "--destroy"}, {"networks"}} {
+		report := runWith("", append(command, "--json", "--socket", socket)...).failure(t, exitFailure)
+		require.Equal(t, "no-daemon", report.Kind, command)
+		require.Contains(t, report.Error, socket)
+	}
+	require.Equal(t, "no-daemon", runWith("", "events", "--no-daemon", "--json").failure(t, exitFailure).Kind)
+}
+
+// serve has a daemon for this world, with sandboxes in a directory of its own. The
+// returned function runs commands that ask it.
+func (w *world) serve(sandboxes string) func(args ...string) outcome {
+	w.Helper()
+	privhost.Require(w)
+	c, err := configurator.New(configurator.Config{
+		ConfDir: w.path("conf"), StateDir: w.path("state"), PluginDirs: []string{w.path("plugins")},
+		Retry: configurator.RetryPolicy{Delay: -1, Jitter: -1},
+	})
+	require.NoError(w, err)
+	pool, err := sandbox.NewPool(sandbox.PoolOptions{Dir: sandboxes})
+	require.NoError(w, err)
+	w.Cleanup(func() { require.NoError(w, pool.Close()) })
+	socket, _ := apitest.Serve(w.T, api.Options{
+		Service: func() api.Service { return c }, Sandboxes: api.Pooled(pool, sandboxes),
+		Ready: func(ctx context.Context) []api.Check { return []api.Check{{Name: "ready", Err: c.Ready(ctx)}} },
+	})
+	w.socket = socket
+	return func(args ...string) outcome { return runWith("", append(args, "--socket", socket)...) }
+}
+
+// elsewhere is a directory for sandboxes that is not the one of iproute2.
+func (w *world) elsewhere() string {
+	dir := w.path("netns")
+	w.Cleanup(func() { unmount(w.T, dir) })
+	return dir
+}
+
+// TestDaemonWithSandboxesElsewhere has a namespace of the same name in /run/netns,
+// which is none of it.
+func TestDaemonWithSandboxesElsewhere(t *testing.T) {
+	w := newWorld(t)
+	foreign := w.sandbox("web").Path()
+	dir := w.elsewhere()
+	ask := w.serve(dir)
+	path := filepath.Join(dir, "web")
+	for range 2 {
+		ask("setup", "web", "--create").ok(t)
+		record := decode[configurator.Record](t, ask("inspect", "web", "--json").ok(t))
+		require.Equal(t, path, record.Netns)
+		require.NoError(t, sandbox.Validate(path))
+	}
+	report := decode[teardownReport](t, ask("teardown", "web", "--destroy", "--json").ok(t))
+	require.True(t, report.Destroyed)
+	require.NoFileExists(t, path)
+	require.NoError(t, sandbox.Validate(foreign))
+
+	ask("setup", "web", "--create", "--netns", path).ok(t)
+	ask("teardown", "web", "--destroy").ok(t)
+	ask("setup", "web", "--create", "--network", "nope", "--json").failure(t, exitFailure)
+	require.NoFileExists(t, path, "it is gone with the setup")
+	refused := ask("setup", "web", "--create", "--netns", foreign, "--json").failure(t, exitUsage)
+	require.Contains(t, refused.Error, "can only be made in "+dir)
+	require.NoFileExists(t, path)
+	require.NoError(t, sandbox.Validate(foreign))
+	require.True(t, decode[teardownReport](t, ask("teardown", "web", "--destroy", "--netns", foreign, "--json").ok(t)).Destroyed)
+	require.NoFileExists(t, foreign, "this process may destroy it")
+}
+
+func TestDaemonKeepsTheSandboxOfAnother(t *testing.T) {
+	w := newWorld(t)
+	ask := w.serve(sandbox.DefaultDir)
+	path := w.named("web")
+	ask("setup", "web", "--create").ok(t)
+	require.Equal(t, "in-use", ask("teardown", "other", "--destroy", "--netns", path, "--json").failure(t, exitUsage).Kind)
+	require.NoError(t, sandbox.Validate(path))
+	ask("teardown", "web", "--destroy").ok(t)
+	require.NoFileExists(t, path)
+}
+
+// TestInterruptedSetupDestroysWhatTheDaemonMade interrupts a setup while a plugin hangs
+// in ADD.
+func TestInterruptedSetupDestroysWhatTheDaemonMade(t *testing.T) {
+	w := newWorld(t)
+	w.network("10-front", "front", map[string]fakeplugin.Behaviour{"ADD": {Hang: true}})
+	w.serve(sandbox.DefaultDir)
+	path := w.named("web")
+	ctx, cancel := context.WithCancel(t.Context())
+	var errOut bytes.Buffer
+	done := make(chan int, 1)
+	go func() {
+		done <- run(ctx, []string{"setup", "web", "--create", "--socket", w.socket}, nil, io.Discard, &errOut)
+	}()
+	require.Eventually(t, func() bool { return slices.Contains(w.commands(), "fake ADD") }, 20*time.Second, time.Millisecond)
+	cancel()
+	require.Equal(t, exitFailure, <-done)
+	require.NotContains(t, errOut.String(), "destroy")
+	require.NoFileExists(t, path)
+}
+
+func TestReady(t *testing.T) {
+	w := newWorld(t)
+	ask := w.serve(sandbox.DefaultDir)
+	for name, run := range map[string]func(...string) outcome{"daemon": ask, "alone": w.run} {
+		t.Run(name, func(t *testing.T) {
+			require.Equal(t, "ok: ready\n", run("ready").ok(t))
+			require.JSONEq(t, `{"ready": true}`, run("ready", "--json").ok(t))
+			broken := w.path("conf/30-broken.conflist")
+			require.NoError(t, os.WriteFile(broken, []byte("{"), 0o600))
+			require.Contains(t, run("ready").errOut, "warning: skipped "+broken)
+			require.NoError(t, os.Remove(broken))
+
+			plugin, away := w.path("plugins/fake"), w.path("away")
+			require.NoError(t, os.Rename(plugin, away))
+			report := run("ready", "--json").failure(t, exitNo)
+			require.Equal(t, "not-ready", report.Kind)
+			require.Contains(t, report.Error, "fake")
+			require.NoError(t, os.Rename(away, plugin))
+		})
+	}
+}

@@ -1,0 +1,113 @@
+package configurator
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/opening"
+)
+
+// watchPrograms puts programs before those of the same name that count their runs.
+func watchPrograms(tb testing.TB, names ...string) (runs func() int) {
+	tb.Helper()
+	dir := tb.TempDir()
+	log := filepath.Join(dir, "log")
+	for _, name := range names {
+		program, err := exec.LookPath(name)
+		require.NoError(tb, err)
+		script := fmt.Sprintf("#!/bin/sh\necho %s >>%s\nexec %s \"$@\"\n", name, log, program)
+		require.NoError(tb, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
+	}
+	tb.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return func() int {
+		data, err := os.ReadFile(log)
+		if !os.IsNotExist(err) {
+			require.NoError(tb, err)
+		}
+		_ = os.Remove(log)
+		return strings.Count(string(data), "\n")
+	}
+}
+
+// TestRepairLooksOnce at what all allocations share, and each CHECK by itself.
+func TestRepairLooksOnce(t *testing.T) {
+	w, _ := nativeWorld(t, "1.0.0", `{"type":"firewall"}`)
+	var allocs []Allocation
+	for i := range 4 {
+		a := w.alloc(fmt.Sprint("a", i))
+		_, err := w.Setup(t.Context(), a)
+		require.NoError(t, err)
+		allocs = append(allocs, a)
+	}
+	runs := watchPrograms(t, "iptables", "iptables-restore")
+	require.NoError(t, w.Check(t.Context(), allocs[0]))
+	once := runs()
+	require.NotZero(t, once)
+	report, err := w.Repair(t.Context())
+	require.NoError(t, err)
+	require.Len(t, report.Healthy, 4)
+	require.Equal(t, once, runs(), "as one CHECK")
+
+	shut := func() {
+		require.NoError(t, exec.Command("iptables", "-D", "FORWARD", "-m", "comment", "--comment", "allocnet", "-j", opening.Chain).Run())
+		runs()
+	}
+	shut()
+	require.ErrorIs(t, w.Check(t.Context(), allocs[0]), ErrUnhealthy)
+	report, err = w.Repair(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a0"}, report.Repaired)
+	require.Len(t, report.Healthy, 3)
+	shut()
+	report, err = w.Repair(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a0"}, report.Repaired, "nothing is kept from one to the next")
+}
+
+// TestRepairWithoutItsProgram names what it could not mend: a file that is missing is
+// no sign that an allocation was torn down.
+func TestRepairWithoutItsProgram(t *testing.T) {
+	w, _ := nativeWorld(t, "1.0.0", `{"type":"firewall"}`)
+	_, err := w.Setup(t.Context(), w.alloc("a"))
+	require.NoError(t, err)
+	require.NoError(t, exec.Command("iptables", "-D", "FORWARD", "-m", "comment", "--comment", "allocnet", "-j", opening.Chain).Run())
+	watchPrograms(t, "iptables") // and no iptables-restore beside it
+	report, err := w.Repair(t.Context())
+	require.ErrorContains(t, err, "iptables-restore")
+	require.Equal(t, []string{"a"}, report.Broken)
+}
+
+// tornDown takes an allocation's record away when a CHECK of another one begins.
+type tornDown struct {
+	observed
+	remove func()
+}
+
+func (o *tornDown) Begin(ctx context.Context, s Step) context.Context {
+	if s.Name == StepCheck {
+		o.remove()
+	}
+	return o.observed.Begin(ctx, s)
+}
+
+// TestRepairOfWhatIsTornDownMeanwhile says nothing of it.
+func TestRepairOfWhatIsTornDownMeanwhile(t *testing.T) {
+	o := &tornDown{}
+	w := newWorld(t, func(c *Config) { c.Observer = o })
+	w.network("net", "1.0.0", adds())
+	o.remove = func() { require.NoError(t, w.store.Delete("b")) }
+	for _, id := range []string{"a", "b"} {
+		_, err := w.Setup(t.Context(), w.alloc(id))
+		require.NoError(t, err)
+	}
+	report, err := w.Repair(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, &RepairReport{Healthy: []string{"a"}}, report)
+}

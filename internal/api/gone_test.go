@@ -1,0 +1,227 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/api"
+	"github.com/allocnet/allocnet/internal/api/apitest"
+)
+
+// deaf is a service whose Setup does not notice that its client goes away.
+type deaf struct {
+	apitest.Memory
+	begun chan string
+	gone  chan struct{} // one for each client that was seen to go
+	close chan func()   // closes the connection of a client
+
+	mu   sync.Mutex
+	done []string
+}
+
+func newDeaf() *deaf {
+	return &deaf{begun: make(chan string, 64), gone: make(chan struct{}, 8), close: make(chan func(), 8)}
+}
+
+// Setup waits for the client of "gone" to go.
+func (d *deaf) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
+	d.begun <- a.ID
+	switch a.Scope {
+	case "gone":
+		<-ctx.Done()
+		<-d.gone
+	case "closed": // and nobody has had the time to notice
+		(<-d.close)()
+	}
+	a.Scope = ""
+	d.note("setup " + a.ID)
+	return d.Memory.Setup(context.WithoutCancel(ctx), a)
+}
+
+func (d *deaf) Teardown(ctx context.Context, a configurator.Allocation) error {
+	d.note("teardown " + a.ID)
+	return d.Memory.Teardown(ctx, a)
+}
+
+func (d *deaf) note(what string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.done = append(d.done, what)
+}
+
+func (d *deaf) did() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.done)
+}
+
+const goneAlloc = `{"netns":"/run/netns/a","scope":"gone"}`
+
+func TestSetupWithoutClientIsUndone(t *testing.T) {
+	d := newDeaf()
+	socket, _ := apitest.Serve(t, api.Options{Service: func() api.Service { return d }})
+	c := dial(t, socket, request("PUT", "/v1/allocs/a", goneAlloc))
+	receive(t, d.begun)
+	require.NoError(t, c.Close())
+	d.gone <- struct{}{}
+	require.Eventually(t, func() bool { return len(d.did()) == 2 }, patience, time.Millisecond)
+	require.Equal(t, []string{"setup a", "teardown a"}, d.did())
+	require.Equal(t, 404, ask(t, socket, "GET", "/v1/allocs/a", "").status)
+}
+
+// TestSetupThatEndsAsItsClientGoesIsUndone is quicker than the server's reading ahead.
+func TestSetupThatEndsAsItsClientGoesIsUndone(t *testing.T) {
+	d := newDeaf()
+	socket, _ := apitest.Serve(t, api.Options{Service: func() api.Service { return d }})
+	for range 20 {
+		before := len(d.did())
+		c := dial(t, socket, request("PUT", "/v1/allocs/a", `{"netns":"/run/netns/a","scope":"closed"}`))
+		d.close <- func() { require.NoError(t, c.Close()) }
+		require.Eventually(t, func() bool { return len(d.did()) == before+2 }, patience, time.Millisecond)
+		require.Equal(t, []string{"setup a", "teardown a"}, d.did()[before:])
+	}
+}
+
+func TestSetupThatEndsAfterItsDeadlineIsUndone(t *testing.T) {
+	d := newDeaf()
+	socket, _ := apitest.Serve(t, api.Options{Service: func() api.Service { return d }})
+	d.gone <- struct{}{}
+	got := ask(t, socket, "PUT", "/v1/allocs/a", goneAlloc, "Request-Timeout", "0.01")
+	require.Equal(t, http.StatusGatewayTimeout, got.status)
+	require.Equal(t, []string{"setup a", "teardown a"}, d.did())
+}
+
+// TestSetupOfWhatWasThereIsNotUndone has a client go that asks again.
+func TestSetupOfWhatWasThereIsNotUndone(t *testing.T) {
+	d := newDeaf()
+	socket, _ := apitest.Serve(t, api.Options{Service: func() api.Service { return d }})
+	require.Equal(t, 200, ask(t, socket, "PUT", "/v1/allocs/a", alloc).status)
+	receive(t, d.begun)
+	c := dial(t, socket, request("PUT", "/v1/allocs/a", goneAlloc))
+	receive(t, d.begun)
+	require.NoError(t, c.Close())
+	d.gone <- struct{}{}
+	require.Equal(t, 204, ask(t, socket, "POST", "/v1/allocs/a/check", "").status, "it waited for its turn")
+	require.Equal(t, []string{"setup a", "setup a"}, d.did())
+}
+
+// TestSetupBesideAGoneOneStays has one wait for its turn while the other is undone.
+func TestSetupBesideAGoneOneStays(t *testing.T) {
+	d, queue := newDeaf(), &counter{}
+	socket, _ := apitest.Serve(t, api.Options{Service: func() api.Service { return d }, Queue: queue, Limits: api.Limits{Patience: time.Hour}})
+	c := dial(t, socket, request("PUT", "/v1/allocs/a", goneAlloc))
+	receive(t, d.begun)
+	wait := begin(t, socket, "a")
+	require.Eventually(t, queue.is(1, 1), patience, time.Millisecond)
+	require.NoError(t, c.Close())
+	d.gone <- struct{}{}
+	require.Equal(t, 200, wait().status)
+	require.Equal(t, []string{"setup a", "teardown a", "setup a"}, d.did())
+	require.Equal(t, 200, ask(t, socket, "GET", "/v1/allocs/a", "").status)
+}
+
+// named are sandboxes that are no more than names. One that is made outlives its
+// client.
+type named struct {
+	begun, gone, destroyed chan string
+}
+
+func newNamed() named { return named{make(chan string, 8), make(chan string, 8), make(chan string, 8)} }
+
+func (n named) Create(ctx context.Context, name string) (string, error) {
+	n.begun <- name
+	if name == "gone" {
+		<-ctx.Done()
+	}
+	return n.Path(name), nil
+}
+func (n named) Path(name string) string   { return "/run/netns/" + name }
+func (n named) Destroy(name string) error { n.destroyed <- name; return nil }
+
+func TestSandboxWithoutClientIsDestroyed(t *testing.T) {
+	n := newNamed()
+	socket, _ := apitest.Serve(t, api.Options{Sandboxes: n})
+	require.Equal(t, 200, ask(t, socket, "POST", "/v1/sandboxes", `{"name":"kept"}`).status)
+	receive(t, n.begun)
+	c := dial(t, socket, request("POST", "/v1/sandboxes", `{"name":"gone"}`))
+	receive(t, n.begun)
+	require.NoError(t, c.Close())
+	require.Equal(t, "gone", receive(t, n.destroyed))
+}
+
+// TestOperationsOnOneSandboxTakeTurns lets nobody find a sandbox that is to go.
+func TestOperationsOnOneSandboxTakeTurns(t *testing.T) {
+	n, queue := newNamed(), &counter{}
+	socket, _ := apitest.Serve(t, api.Options{Sandboxes: n, Queue: queue, Limits: api.Limits{Patience: time.Hour}})
+	c := dial(t, socket, request("POST", "/v1/sandboxes", `{"name":"gone"}`))
+	receive(t, n.begun)
+	done := make(chan answer, 1)
+	go func() {
+		got, _ := try(t.Context(), socket, "DELETE", "/v1/sandboxes/gone", "")
+		done <- got
+	}()
+	require.Eventually(t, queue.is(1, 1), patience, time.Millisecond)
+	require.Empty(t, n.destroyed)
+	require.NoError(t, c.Close())
+	require.Equal(t, 204, receive(t, done).status)
+}
+
+func TestSandboxOfAnAllocationStays(t *testing.T) {
+	n := newNamed()
+	socket, _ := apitest.Serve(t, api.Options{Sandboxes: n})
+	require.Equal(t, 200, ask(t, socket, "PUT", "/v1/allocs/a", `{"netns":"/run//netns/./s"}`).status)
+	got := ask(t, socket, "DELETE", "/v1/sandboxes/s", "")
+	require.Equal(t, http.StatusConflict, got.status)
+	require.Equal(t, "in-use", got.failure(t).Kind)
+	require.Contains(t, got.failure(t).Message, `allocation "a"`)
+	got = ask(t, socket, "DELETE", "/v1/sandboxes/other?dir=/elsewhere", "")
+	require.Equal(t, "missing", got.failure(t).Kind)
+	require.Empty(t, n.destroyed)
+	require.Equal(t, 204, ask(t, socket, "DELETE", "/v1/sandboxes/other?dir=/run/netns/", "").status)
+	require.Equal(t, "other", receive(t, n.destroyed))
+	require.Equal(t, 204, ask(t, socket, "DELETE", "/v1/allocs/a", "").status)
+	require.Equal(t, 204, ask(t, socket, "DELETE", "/v1/sandboxes/s", "").status)
+}
+
+// TestAnswersTogetherAreBounded has answers of 1 MiB, of which one at a time.
+func TestAnswersTogetherAreBounded(t *testing.T) {
+	socket, _ := apitest.Serve(t, api.Options{
+		Service: func() api.Service { return &large{} },
+		Limits:  api.Limits{WriteTimeout: time.Hour, AllAnswers: 100 << 10},
+	})
+	first := unread(t, socket)
+	got := ask(t, socket, "GET", "/v1/allocs", "")
+	require.Equal(t, http.StatusTooManyRequests, got.status)
+	require.Contains(t, got.failure(t).Message, "no room for the answer")
+	require.Equal(t, 200, ask(t, socket, "GET", "/v1/networks", "").status, "small ones go out")
+	require.NoError(t, first.Close())
+	require.Eventually(t, func() bool {
+		got, err := try(t.Context(), socket, "GET", "/v1/allocs", "")
+		return err == nil && got.status == 200 && len(got.body) > 1e6
+	}, patience, time.Millisecond, "one alone fits, whatever its size")
+}
+
+// wordy is a service that repeats what it was asked for.
+type wordy struct{ large }
+
+func (*wordy) Get(string) (*configurator.Record, error) {
+	return nil, errors.New(string(make([]byte, 100<<10)))
+}
+
+func TestLongErrorIsCutWhereThereIsNoRoom(t *testing.T) {
+	socket, _ := apitest.Serve(t, api.Options{
+		Service: func() api.Service { return &wordy{} },
+		Limits:  api.Limits{WriteTimeout: time.Hour, AllAnswers: 100 << 10},
+	})
+	require.Len(t, ask(t, socket, "GET", "/v1/allocs/a", "").failure(t).Message, 100<<10)
+	unread(t, socket)
+	require.Len(t, ask(t, socket, "GET", "/v1/allocs/a", "").failure(t).Message, 1000)
+}

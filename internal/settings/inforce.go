@@ -1,0 +1,80 @@
+package settings
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"unicode/utf8"
+)
+
+// InForce is the file beside a daemon's socket that holds what is in force there: the
+// daemon writes it, and it stays for the plugin that does its work while it is away.
+// Where the daemon had its settings from, its flags and variables, nobody else knows.
+func InForce(socket string) string { return socket + ".settings" }
+
+// Write writes all settings to a file, for [Read]. The file is replaced as a whole;
+// only this process's user can read it.
+func (s *Settings) Write(file string) error {
+	all := map[string][]string{}
+	for i := range table {
+		got := table[i].in(s).get()
+		for _, text := range got {
+			if !utf8.ValidString(text) {
+				return fmt.Errorf("write settings to %q: %s: %q is not UTF-8: set another", file, table[i].key(), text)
+			}
+		}
+		all[table[i].key()] = got
+	}
+	data, err := json.MarshalIndent(all, "", "  ")
+	if err == nil {
+		err = replace(file, append(data, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("write settings to %q: %w", file, err)
+	}
+	return nil
+}
+
+// replace leaves nothing behind but the file; the lock of the daemon's socket keeps
+// others from doing the same.
+func replace(file string, data []byte) error {
+	made := file + ".new"
+	if err := os.RemoveAll(made); err != nil { // of a daemon that was killed
+		return err
+	}
+	f, err := os.OpenFile(made, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(made, file)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(made))
+	}
+	return nil
+}
+
+// Read reads what Write has written, also that of another version: a setting that is
+// not there any more is passed over, a new one has its default. It refuses what
+// others than root and this process's user can write. errors.Is finds fs.ErrNotExist.
+func Read(file string) (Settings, error) {
+	s := Default()
+	data, err := contents(file, true)
+	if err != nil {
+		return s, fmt.Errorf("settings in %q: %w", file, err)
+	}
+	var all map[string][]string
+	if err := json.Unmarshal(data, &all); err != nil {
+		return s, fmt.Errorf("settings in %q: %w", file, err)
+	}
+	var errs []error
+	for i := range table {
+		if texts, ok := all[table[i].key()]; ok {
+			errs = append(errs, problems(file, 0, &table[i], table[i].in(&s).set(texts))...)
+		}
+	}
+	return s, errors.Join(errs...)
+}

@@ -1,0 +1,176 @@
+package settings
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// others are values that are not the defaults, for every setting.
+var others = map[string][]string{
+	"socket.path": {"/a/ß \"\\${x}%{y}\n\u2028"}, "socket.owner": {"1"}, "socket.group": {"2"}, "socket.mode": {"0600"},
+	"conf_dir": {"/c"}, "plugin_dirs": {"/p", "/q:,"}, "vendor_dir": {"/v"}, "state_dir": {"/cafe\u0301"}, // not composed
+	"engine": {"exec"}, "networks": {}, "interface_prefix": {"net"}, "subnets": {"10.1.0.0/16"},
+	"ignore_port_mapping_host_ip": {"true"}, "timeout": {"1h0m1s"}, "shutdown_grace": {"0s"},
+	"retry.attempts": {"7"}, "retry.delay": {"1ms"}, "retry.jitter": {"1h"},
+	"limits.operations": {"1"}, "limits.queue": {"2"}, "limits.per_allocation": {"3"}, "limits.streams": {"4"},
+	"limits.connections": {"5"}, "limits.body": {"1025B"}, "limits.header_timeout": {"6s"}, "limits.operation_timeout": {"7s"},
+	"reconcile.mode": {"report"}, "reconcile.wait": {"8s"}, "pool.size": {"9"}, "pool.dir": {"/d"},
+	"manager.enabled": {"true"}, "manager.primary": {"m"}, "manager.name": {"n"}, "manager.own_file": {"o.conflist"},
+	"manager.readiness_file": {"/r"}, "log.level": {"off"}, "log.json": {"true"}, "telemetry.otlp_endpoint": {"http://h:1"},
+}
+
+// TestInForce writes and reads all settings: the defaults, and each one otherwise.
+func TestInForce(t *testing.T) {
+	file := InForce(filepath.Join(t.TempDir(), "s"))
+	require.NoError(t, os.Mkdir(file+".new", 0o700), "what is left of one that was killed")
+	same := func(s Settings) {
+		t.Helper()
+		require.NoError(t, s.Write(file))
+		info, err := os.Stat(file)
+		require.NoError(t, err)
+		require.Equal(t, fs.FileMode(0o600), info.Mode())
+		got, err := Read(file)
+		require.NoError(t, err)
+		require.Equal(t, s.Values(), got.Values())
+		require.Equal(t, s.Configurator(), got.Configurator())
+	}
+	same(Default())
+	all := Default()
+	all.Networks = []string{"one"}
+	for i := range table {
+		require.Contains(t, others, table[i].key())
+		before := all
+		require.NoError(t, table[i].in(&all).set(others[table[i].key()]), table[i].key())
+		live, restart := all.Changes(&before)
+		require.Len(t, append(live, restart...), 1, "%s is another value", table[i].key())
+		same(all)
+	}
+	require.Len(t, others, len(table))
+	entries, err := os.ReadDir(filepath.Dir(file))
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+}
+
+func TestInForceThatCannotBeWritten(t *testing.T) {
+	s := Default()
+	dir := t.TempDir()
+	require.ErrorIs(t, s.Write(filepath.Join(dir, "none/f")), fs.ErrNotExist)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "f"), 0o700))
+	require.ErrorIs(t, s.Write(filepath.Join(dir, "f")), fs.ErrExist)
+	require.NoFileExists(t, filepath.Join(dir, "f.new"))
+	s.StateDir = "/a\xff"
+	require.ErrorContains(t, s.Write(filepath.Join(dir, "g")), `state_dir: "/a\xff" is not UTF-8`)
+	require.NoFileExists(t, filepath.Join(dir, "g"))
+}
+
+func TestRead(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	_, err := Read(file)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	for name, test := range map[string]struct{ text, err string }{
+		"cut short":   {`{"engine": ["ex`, "unexpected end of JSON input"},
+		"no list":     {`{"engine": "exec"}`, "cannot unmarshal"},
+		"two":         {`{"engine": ["exec", "exec"]}`, "engine: give one value"},
+		"bad value":   {`{"engine": ["x"]}`, `engine: "x" is not one of`},
+		"a newer one": {`{"state_dir": ["/x"], "what": ["ever"]}`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, os.WriteFile(file, []byte(test.text), 0o600))
+			s, err := Read(file)
+			if test.err != "" {
+				require.ErrorContains(t, err, test.err)
+				require.ErrorContains(t, err, file)
+				return
+			}
+			want := Default()
+			want.StateDir = "/x"
+			require.NoError(t, err)
+			require.Equal(t, want, s, "what is not there has its default")
+		})
+	}
+}
+
+// TestWary: who may write a file, and what is none.
+func TestWary(t *testing.T) {
+	const other = 12345
+	const refused = "can be written by others: chown it to root and chmod go-w"
+	for name, test := range map[string]struct {
+		owner int // 0 for this process's user
+		mode  fs.FileMode
+		link  bool // a symbolic link leads there
+		err   string
+	}{
+		"own":                    {0, 0o600, false, ""},
+		"own, others read it":    {0, 0o644, false, ""},
+		"own, behind a link":     {0, 0o600, true, ""},
+		"its group writes it":    {0, 0o620, false, refused},
+		"everybody writes it":    {0, 0o602, false, refused},
+		"another's":              {other, 0o600, false, refused},
+		"another's, read-only":   {other, 0o444, false, refused}, // whose owner can chmod it
+		"another's, with a link": {other, 0o600, true, refused},
+		"a pipe":                 {0, fs.ModeNamedPipe | 0o600, false, "is not a file"},
+		"a link to a pipe":       {0, fs.ModeNamedPipe | 0o600, true, "is not a file"},
+		"a directory":            {0, fs.ModeDir | 0o700, false, "is not a file"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if test.owner != 0 && os.Geteuid() != 0 {
+				t.Skip("only root can give a file away")
+			}
+			file := filepath.Join(t.TempDir(), "f")
+			switch test.mode.Type() {
+			case fs.ModeNamedPipe:
+				require.NoError(t, unix.Mkfifo(file, 0o600))
+			case fs.ModeDir:
+				require.NoError(t, os.Mkdir(file, 0o700))
+			default:
+				require.NoError(t, os.WriteFile(file, []byte(`{}`), 0o600))
+				require.NoError(t, os.Chmod(file, test.mode))
+			}
+			if test.owner != 0 {
+				require.NoError(t, os.Chown(file, test.owner, -1))
+			}
+			if test.link {
+				require.NoError(t, os.Symlink(file, file+".link"))
+				file += ".link"
+			}
+			_, err := Read(file)
+			if test.err != "" {
+				require.ErrorContains(t, err, test.err)
+				_, err = Source{File: file, Wary: true}.Load()
+				require.EqualError(t, err, file+": "+test.err)
+				return
+			}
+			require.NoError(t, err)
+			_, err = contents(file, true)
+			require.NoError(t, err)
+		})
+	}
+	file := filepath.Join(t.TempDir(), "f")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	require.NoError(t, os.Chmod(file, 0o666))
+	_, err := Source{File: file}.Load()
+	require.NoError(t, err, "the daemon's own file is its administrator's matter")
+}
+
+// FuzzRead looks for files whose settings are others when they are written again.
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(`{"engine": ["exec"], "networks": [], "state_dir": ["/\u0065\u0301"]}`))
+	f.Add([]byte(`{"limits.body": ["1025B"], "engine": null}`))
+	file := filepath.Join(f.TempDir(), "f")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		require.NoError(t, os.WriteFile(file, data, 0o600))
+		s, err := Read(file)
+		if err != nil {
+			return
+		}
+		require.NoError(t, s.Write(file))
+		again, err := Read(file)
+		require.NoError(t, err)
+		require.Equal(t, s.Values(), again.Values())
+	})
+}
