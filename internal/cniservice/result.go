@@ -21,6 +21,9 @@ func (c *call) result() (json.RawMessage, error) {
 		return nil, fmt.Errorf("allocation %q was changed meanwhile: it is in phase %q", r.ID, r.Phase)
 	}
 	version := c.conf.CNIVersion
+	if len(r.Networks) == 1 && versionOf(r.Networks[0].Result) == version {
+		return r.Networks[0].Result, nil
+	}
 	merged := &types100.Result{CNIVersion: version}
 	for _, n := range r.Networks {
 		result, err := engine.ParseResult(n.Result)
