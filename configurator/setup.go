@@ -16,6 +16,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -246,7 +247,7 @@ func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, e
 		}
 		wait := c.cfg.Retry.Delay + c.jitter(c.cfg.Retry.Jitter)
 		c.cfg.Logger.Warn("ADD failed and was rolled back; trying again", "alloc", r.ID,
-			"attempt", failures.count, "of", c.cfg.Retry.Attempts, "in", wait, "error", err)
+			"attempt", failures.count, "of", c.cfg.Retry.Attempts, "in", wait, "error", redact.Configurations(err.Error()))
 		if err := c.step(ctx, StepWait, r, func(ctx context.Context) error { return c.sleep(ctx, wait) }); err != nil {
 			return nil, failures.join(err, c.store.Delete(r.ID))
 		}

@@ -1,0 +1,23 @@
+package configurator
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+)
+
+// TestNoConfigurationInTheLog has a plugin that says what it was given.
+func TestNoConfigurationInTheLog(t *testing.T) {
+	var log bytes.Buffer
+	w := newWorld(t, func(c *Config) { c.Logger = hclog.New(&hclog.LoggerOptions{Output: &log}) })
+	said := `got {"cniVersion":"1.0.0","password":"hunter2"}`
+	w.network("net", "1.0.0", adds(behaviours{"ADD": {Code: 11, Msg: said}, "DEL": {Code: 100, Msg: said}}))
+	a := w.alloc("a")
+	_, err := w.Setup(t.Context(), a)
+	require.ErrorContains(t, err, "hunter2", "for the caller, whose configuration it is")
+	require.Contains(t, log.String(), "got {...}")
+	require.Contains(t, log.String(), "DEL failed")
+	require.NotContains(t, log.String(), "hunter2")
+}
