@@ -167,9 +167,6 @@ func TestBesideFirewalld(t *testing.T) {
 }
 
 func testBesideFirewalld(t *testing.T, ended bool) {
-	if ended {
-		t.Skip("known gap: Teardown trusts DEL where every plugin of the chain runs inside the process now, though a binary ran at ADD")
-	}
 	var log strings.Builder
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Logger = logger(&log) })
 	setSysctls(t, "", quick)
