@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -92,7 +93,7 @@ func whileRead(t *testing.T, r *rig) (stop func()) {
 				}
 				_, _ = r.raw(n.Name)
 			}
-			time.Sleep(time.Millisecond) // leave the processor to the others
+			runtime.Gosched()
 		}
 	})
 	return func() { cancel(); reader.Wait() }
