@@ -221,7 +221,7 @@ func TestReports(t *testing.T) {
 	require.Len(t, list, 1)
 	report, err := c.Repair(t.Context())
 	require.Error(t, err)
-	require.Equal(t, &configurator.RepairReport{Healthy: []string{"a"}, Broken: []string{"b"}}, report)
+	require.Equal(t, &configurator.RepairReport{Healthy: []string{"a"}, Repaired: []string{}, Broken: []string{"b"}}, report)
 	collected, err := c.GC(t.Context(), []string{"a", "b"})
 	require.Error(t, err)
 	require.Equal(t, []string{"a", "b"}, collected.Kept)

@@ -11,7 +11,8 @@ import (
 	"github.com/allocnet/allocnet/internal/record"
 )
 
-// RepairReport says what a Repair found, by the IDs of the allocations, sorted.
+// RepairReport says what a Repair found, by the IDs of the allocations, sorted. No
+// list is nil.
 type RepairReport struct {
 	Healthy  []string `json:"healthy"`
 	Repaired []string `json:"repaired"`
@@ -40,7 +41,7 @@ func (c *Configurator) Repair(ctx context.Context) (report *RepairReport, err er
 func (c *Configurator) repair(ctx context.Context) (*RepairReport, error) {
 	ctx = opening.LookOnce(ctx) // iptables takes longer than all else in a CHECK
 	ids, err := c.store.IDs()
-	report, errs := &RepairReport{}, []error{err}
+	report, errs := &RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{}}, []error{err}
 	for _, id := range ids {
 		repaired, err := c.repairOne(ctx, id)
 		switch {

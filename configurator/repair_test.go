@@ -109,5 +109,5 @@ func TestRepairOfWhatIsTornDownMeanwhile(t *testing.T) {
 	}
 	report, err := w.Repair(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, &RepairReport{Healthy: []string{"a"}}, report)
+	require.Equal(t, &RepairReport{Healthy: []string{"a"}, Repaired: []string{}, Broken: []string{}}, report)
 }

@@ -72,9 +72,7 @@ func (a *app) repair(c *cobra.Command) error {
 // newRepairReport finds out which of the joined errors is whose. What is
 // nobody's stays an error of its own.
 func newRepairReport(r *configurator.RepairReport, err error) (*repairReport, error) {
-	full := &repairReport{RepairReport: configurator.RepairReport{
-		Healthy: orEmpty(r.Healthy), Repaired: orEmpty(r.Repaired), Broken: orEmpty(r.Broken),
-	}, Reasons: map[string]string{}}
+	full := &repairReport{RepairReport: *r, Reasons: map[string]string{}}
 	var causes, others []error
 	for _, e := range unjoin(err) {
 		id, ok := whose(e, r.Broken)

@@ -130,7 +130,7 @@ func sweeps(t *testing.T, c Configurator, netns func(string) string) {
 	}
 	repaired, err := c.Repair(ctx)
 	require.NoError(t, err)
-	require.Equal(t, &configurator.RepairReport{Healthy: []string{"a", "b", "c"}}, repaired)
+	require.Equal(t, &configurator.RepairReport{Healthy: []string{"a", "b", "c"}, Repaired: []string{}, Broken: []string{}}, repaired)
 
 	report, err := c.GC(ctx, []string{"a"})
 	require.NoError(t, err)

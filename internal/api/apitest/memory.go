@@ -175,7 +175,7 @@ func (m *Memory) Repair(ctx context.Context) (*configurator.RepairReport, error)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return &configurator.RepairReport{Healthy: slices.Sorted(maps.Keys(m.allocs))}, nil
+	return &configurator.RepairReport{Healthy: slices.Sorted(maps.Keys(m.allocs)), Repaired: []string{}, Broken: []string{}}, nil
 }
 
 // List implements api.Service.
