@@ -72,13 +72,12 @@ type Network struct {
 // Networks lists the networks that are in force, in the order of their files,
 // the embedded one last, and the files that were skipped.
 func (c *Configurator) Networks() ([]Network, []*NetworkError) {
-	first, defaultErr := c.confs.Lookup("")
 	valid, broken := c.confs.Networks()
 	networks := make([]Network, 0, len(valid))
-	for _, n := range valid {
+	for i, n := range valid {
 		networks = append(networks, Network{
 			Name: n.Name, File: n.File, CNIVersion: n.List.CNIVersion, Plugins: n.PluginTypes(),
-			Capabilities: n.Capabilities(), Default: defaultErr == nil && n.Name == first.Name,
+			Capabilities: n.Capabilities(), Default: i == 0 && n.File != "",
 		})
 	}
 	var errs []*NetworkError

@@ -91,12 +91,15 @@ func statusOf(r *record.Record) (*Status, error) {
 // statusFrom is the status of a record whose results are at hand.
 func statusFrom(r *record.Record, results []*types100.Result) (*Status, error) {
 	var list []networkResult
+	var texts []json.RawMessage
 	for i, a := range r.Attachments {
+		texts = append(texts, a.Result)
 		list = append(list, networkResult{network: a.Network, ifName: a.IfName, netns: r.Netns, result: results[i]})
 	}
 	s, err := newStatus(list, r.Ports)
 	if err != nil {
 		return nil, fmt.Errorf("allocation %q: %w", r.ID, err)
 	}
+	s.Results = texts
 	return s, nil
 }

@@ -97,6 +97,9 @@ type Status struct {
 	Routes []Route `json:"routes,omitempty"`
 	// Ports are the published ports.
 	Ports []portmap.Mapping `json:"ports,omitempty"`
+	// Results are what the networks' last plugins returned, in the order of the
+	// networks: CNI results, as the record has them. They are not part of the JSON.
+	Results []json.RawMessage `json:"-"`
 }
 
 // Interface is one interface that a network made, in the sandbox or on the host.

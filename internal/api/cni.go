@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/allocnet/allocnet/internal/api/wire"
@@ -35,37 +36,13 @@ func (a *API) cni(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
 	ctx = attend(ctx, r)
-	done := make(chan cniwire.Response, 1)
-	go func() { done <- a.runCNI(ctx, r, req) }()
-	a.await(w, r, done, cancel)
-}
-
-// await keeps the plugin waiting with signs of life. It returns after the
-// operation in any case.
-func (a *API) await(w http.ResponseWriter, r *http.Request, done <-chan cniwire.Response, cancel func()) {
-	beat := time.NewTicker(cniwire.Heartbeat)
-	defer beat.Stop()
-	begun := false
-	for {
-		select {
-		case response := <-done:
-			if !begun {
-				a.send(w, r, http.StatusOK, response)
-				return
-			}
-			a.unsent(r, a.pushResponse(w, response))
-			return
-		case <-beat.C:
-			if !begun {
-				w.Header().Set("Content-Type", "application/json")
-			}
-			begun = true
-			if err := a.push(w, []byte("\n")); err != nil {
-				beat.Stop()
-				cancel()
-			}
-		}
+	life := a.showLife(w, cancel)
+	response := a.runCNI(ctx, r, req)
+	if !life.end() {
+		a.send(w, r, http.StatusOK, response)
+		return
 	}
+	a.unsent(r, a.pushResponse(w, response))
 }
 
 func (a *API) pushResponse(w http.ResponseWriter, response cniwire.Response) error {
@@ -76,12 +53,53 @@ func (a *API) pushResponse(w http.ResponseWriter, response cniwire.Response) err
 	return a.push(w, append(data, '\n'))
 }
 
+// life keeps the plugin waiting with signs of life, which go out beside the operation.
+type life struct {
+	mu    sync.Mutex // of the answer, until the end
+	timer *time.Timer
+	begun bool // the answer, with the first sign
+	ended bool
+}
+
+// showLife begins with the signs; end must be called. gone is called where nobody takes
+// them in.
+func (a *API) showLife(w http.ResponseWriter, gone func()) *life {
+	l := &life{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.timer = time.AfterFunc(cniwire.Heartbeat, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.ended {
+			return
+		}
+		if !l.begun {
+			w.Header().Set("Content-Type", "application/json")
+		}
+		l.begun = true
+		if err := a.push(w, []byte("\n")); err != nil {
+			gone()
+			return
+		}
+		l.timer.Reset(cniwire.Heartbeat)
+	})
+	return l
+}
+
+// end reports whether the answer has begun. No sign goes out from then on.
+func (l *life) end() (begun bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+	l.timer.Stop()
+	return l.begun
+}
+
 // runCNI passes the gate and works. STATUS and VERSION are reads.
 func (a *API) runCNI(ctx context.Context, r *http.Request, req cniwire.Request) (response cniwire.Response) {
-	version := versionOf(req.Config)
 	defer func() {
 		if p := recover(); p != nil {
-			response = refusal(version, a.panicked(r, p))
+			response = refusal(versionOf(req.Config), a.panicked(r, p))
 		}
 	}()
 	gate, key := a.operations, req.Env.ContainerID
@@ -90,12 +108,12 @@ func (a *API) runCNI(ctx context.Context, r *http.Request, req cniwire.Request) 
 	}
 	leave, err := gate.enter(ctx, key)
 	if err != nil {
-		return refusal(version, err)
+		return refusal(versionOf(req.Config), err)
 	}
 	defer leave()
 	response = a.options.CNI(ctx, req)
 	if response.Result != nil && !json.Valid(response.Result) {
-		return refusal(version, errors.New("the result is not JSON"))
+		return refusal(versionOf(req.Config), errors.New("the result is not JSON"))
 	}
 	return response
 }

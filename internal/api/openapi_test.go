@@ -85,10 +85,10 @@ func schemaOf(t reflect.Type) schema {
 func objectOf(name string, t reflect.Type) schema {
 	properties, required := schema{}, []any{}
 	for _, f := range reflect.VisibleFields(t) {
-		if f.Anonymous {
+		field, omit, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous || field == "-" {
 			continue
 		}
-		field, omit, _ := strings.Cut(f.Tag.Get("json"), ",")
 		s := schemaOf(f.Type)
 		if omit == "" {
 			if !slices.Contains(optional, name+"."+field) {

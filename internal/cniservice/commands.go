@@ -36,10 +36,11 @@ func (c *call) add(ctx context.Context) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := c.backend.Setup(ctx, a); err != nil {
+	status, err := c.backend.Setup(ctx, a)
+	if err != nil {
 		return nil, err
 	}
-	result, err := c.result()
+	result, err := resultOf(status, c.conf.CNIVersion)
 	if err == nil {
 		err = ctx.Err() // there is nobody who would take it
 	}

@@ -10,31 +10,22 @@ import (
 	"github.com/allocnet/allocnet/internal/engine"
 )
 
-// result is that of all networks of the call's attachment, in the version that is
-// asked for.
-func (c *call) result() (json.RawMessage, error) {
-	r, err := c.backend.Get(c.id())
-	if err != nil {
-		return nil, err
-	}
-	if r.Phase != configurator.PhaseReady {
-		return nil, fmt.Errorf("allocation %q was changed meanwhile: it is in phase %q", r.ID, r.Phase)
-	}
-	version := c.conf.CNIVersion
-	if len(r.Networks) == 1 && versionOf(r.Networks[0].Result) == version {
-		return r.Networks[0].Result, nil
+// resultOf is the result of all networks of an attachment, in a version of CNI.
+func resultOf(status *configurator.Status, version string) (json.RawMessage, error) {
+	if len(status.Results) == 1 && versionOf(status.Results[0]) == version {
+		return status.Results[0], nil
 	}
 	merged := &types100.Result{CNIVersion: version}
-	for _, n := range r.Networks {
-		result, err := engine.ParseResult(n.Result)
+	for i, text := range status.Results {
+		result, err := engine.ParseResult(text)
 		if err != nil {
-			return nil, fmt.Errorf("network %q: %w", n.Network, err)
+			return nil, fmt.Errorf("result %d of %d: %w", i+1, len(status.Results), err)
 		}
 		merge(merged, result)
 	}
 	converted, err := merged.GetAsVersion(version)
 	if err != nil {
-		return nil, fmt.Errorf("result of allocation %q: %w", r.ID, err)
+		return nil, fmt.Errorf("results in version %s: %w", version, err)
 	}
 	return json.Marshal(converted)
 }

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -50,19 +52,18 @@ func DecodeBut(prefix string, data []byte, v any) error {
 }
 
 func decode(data []byte, v any, w walker) error {
-	w.data, w.dec = data, json.NewDecoder(bytes.NewReader(data))
+	w.data = data
 	if at := invalidUTF8(data); at >= 0 {
-		return w.errorAt(at, "", "is not UTF-8")
+		return w.errorAt(at, nil, "is not UTF-8")
 	}
 	if err := w.syntax(); err != nil {
 		return err
 	}
-	w.dec.UseNumber()
-	if err := w.value("", reflect.TypeOf(v).Elem(), 0); err != nil {
+	if err := w.value(nil, reflect.TypeOf(v).Elem(), 0); err != nil {
 		return err
 	}
 	if err := json.Unmarshal(data, v); err != nil {
-		return w.errorAt(0, "", err.Error())
+		return w.errorAt(0, nil, err.Error())
 	}
 	return nil
 }
@@ -81,73 +82,115 @@ func invalidUTF8(data []byte) int {
 	}
 }
 
-// walker goes through the tokens of a value beside its type.
+// walker goes through a value beside its type. The syntax is known to be right.
 type walker struct {
 	data []byte
-	dec  *json.Decoder
+	at   int // what comes next
 
 	fold   bool   // fields are known by their names in any case
 	passed string // what names of the whole's unknown fields begin with, if not ""
 }
 
-func (w *walker) errorAt(offset int, path, reason string) *Error {
+// place is where in the whole a value is; nil is the whole.
+type place struct {
+	in    *place
+	key   string
+	index int // instead of a key, if not below 0
+}
+
+func (p *place) String() string {
+	switch {
+	case p == nil:
+		return ""
+	case p.index >= 0:
+		return fmt.Sprintf("%s[%d]", p.in, p.index)
+	}
+	return join(p.in.String(), p.key)
+}
+
+func (w *walker) errorAt(offset int, p *place, reason string) *Error {
 	before := w.data[:min(max(offset, 0), len(w.data))]
 	return &Error{
-		Path: path, Reason: reason,
+		Path: p.String(), Reason: reason,
 		Line: bytes.Count(before, []byte("\n")) + 1, Column: len(before) - bytes.LastIndexByte(before, '\n'),
 	}
 }
 
 // syntax finds what is no JSON at all, or more than one value.
 func (w *walker) syntax() error {
-	var whole json.RawMessage
-	err := json.Unmarshal(w.data, &whole)
-	var syntax *json.SyntaxError
-	switch {
-	case err == nil:
+	if json.Valid(w.data) {
 		return nil
-	case len(bytes.TrimSpace(w.data)) == 0:
-		return w.errorAt(0, "", "is empty, JSON is wanted")
-	case errors.As(err, &syntax) && strings.HasPrefix(syntax.Error(), "unexpected end"):
-		return w.errorAt(len(w.data), "", "is cut short")
-	case errors.As(err, &syntax):
-		return w.errorAt(int(syntax.Offset)-1, "", syntax.Error())
 	}
-	return w.errorAt(0, "", err.Error())
+	var syntax *json.SyntaxError
+	err := json.Unmarshal(w.data, new(json.RawMessage))
+	switch {
+	case len(bytes.TrimSpace(w.data)) == 0:
+		return w.errorAt(0, nil, "is empty, JSON is wanted")
+	case errors.As(err, &syntax) && strings.HasPrefix(syntax.Error(), "unexpected end"):
+		return w.errorAt(len(w.data), nil, "is cut short")
+	case errors.As(err, &syntax):
+		return w.errorAt(int(syntax.Offset)-1, nil, syntax.Error())
+	}
+	return w.errorAt(0, nil, "is not JSON")
 }
 
-// start is the offset of the token that comes next.
-func (w *walker) start() int {
-	at := int(w.dec.InputOffset())
-	for at < len(w.data) && strings.IndexByte(" \t\r\n,:", w.data[at]) >= 0 {
-		at++
+// next is the byte that begins what comes next.
+func (w *walker) next() byte {
+	for strings.IndexByte(" \t\r\n,:", w.data[w.at]) >= 0 {
+		w.at++
 	}
-	return at
+	return w.data[w.at]
+}
+
+// token reads what comes next up to its end: a string, or what is one word.
+func (w *walker) token() []byte {
+	from := w.at
+	if w.next() == '"' {
+		for w.at++; w.data[w.at] != '"'; w.at++ {
+			if w.data[w.at] == '\\' {
+				w.at++
+			}
+		}
+		w.at++
+		return w.data[from:w.at]
+	}
+	for w.at < len(w.data) && strings.IndexByte(" \t\r\n,:]}", w.data[w.at]) < 0 {
+		w.at++
+	}
+	return w.data[from:w.at]
 }
 
 // value walks over one value, which is to become a t; nil stands for any type.
-func (w *walker) value(path string, t reflect.Type, depth int) error {
-	at := w.start()
+func (w *walker) value(p *place, t reflect.Type, depth int) error {
+	begin := w.next()
+	at := w.at
 	if depth > maxDepth {
-		return w.errorAt(at, path, fmt.Sprintf("is nested deeper than %d", maxDepth))
-	}
-	token, err := w.dec.Token()
-	if err != nil {
-		return w.errorAt(at, path, err.Error())
+		return w.errorAt(at, p, fmt.Sprintf("is nested deeper than %d", maxDepth))
 	}
 	t, nullable := target(t)
 	if t != nil {
-		if reason := mismatch(token, t, nullable); reason != "" {
-			return w.errorAt(at, path, reason)
+		if got, want := kinds[begin], wanted(t); got != want && !(got == "null" && nullable) {
+			return w.errorAt(at, p, fmt.Sprintf("must be %s, not %s", want, got))
 		}
 	}
-	switch token {
-	case json.Delim('{'):
-		return w.object(path, t, depth)
-	case json.Delim('['):
-		return w.array(path, t, depth)
+	switch begin {
+	case '{':
+		return w.object(p, t, depth)
+	case '[':
+		return w.array(p, t, depth)
+	}
+	token := w.token()
+	if t != nil && kinds[begin] == "a number" && !fits(string(token), t) {
+		return w.errorAt(at, p, fmt.Sprintf("must be a number of type %s", t.Kind()))
 	}
 	return nil
+}
+
+// kinds are those of values, by what they begin with.
+var kinds = [256]string{
+	'{': "an object", '[': "an array", '"': "a string", 't': "a boolean", 'f': "a boolean", 'n': "null",
+	'-': "a number", '0': "a number", '1': "a number", '2': "a number", '3': "a number", '4': "a number",
+	'5': "a number", '6': "a number", '7': "a number", '8': "a number", '9': "a number",
 }
 
 var rawMessage = reflect.TypeFor[json.RawMessage]()
@@ -163,34 +206,7 @@ func target(t reflect.Type) (_ reflect.Type, nullable bool) {
 	return t, nullable || t.Kind() == reflect.Slice || t.Kind() == reflect.Map
 }
 
-// mismatch says why a token cannot begin a value of type t.
-func mismatch(token json.Token, t reflect.Type, nullable bool) string {
-	want := wanted(t)
-	got := ""
-	switch token := token.(type) {
-	case nil:
-		if nullable {
-			return ""
-		}
-		got = "null"
-	case json.Delim:
-		got = map[json.Delim]string{'{': "an object", '[': "an array"}[token]
-	case string:
-		got = "a string"
-	case bool:
-		got = "a boolean"
-	case json.Number:
-		got = want
-		if reason := badNumber(token.String(), t); reason != "" {
-			return reason
-		}
-	}
-	if got == want {
-		return ""
-	}
-	return fmt.Sprintf("must be %s, not %s", want, got)
-}
-
+// wanted is the kind of the values that become a t.
 func wanted(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
@@ -205,11 +221,10 @@ func wanted(t reflect.Type) string {
 	return "a number"
 }
 
-func badNumber(number string, t reflect.Type) string {
+// fits reports whether a number can be a t.
+func fits(number string, t reflect.Type) bool {
 	var err error
 	switch {
-	case wanted(t) != "a number":
-		return fmt.Sprintf("must be %s, not a number", wanted(t))
 	case t.Kind() == reflect.Float32 || t.Kind() == reflect.Float64:
 		_, err = strconv.ParseFloat(number, t.Bits())
 	case t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uintptr:
@@ -217,50 +232,53 @@ func badNumber(number string, t reflect.Type) string {
 	default:
 		_, err = strconv.ParseInt(number, 10, t.Bits())
 	}
-	if err != nil {
-		return fmt.Sprintf("must be a number of type %s", t.Kind())
-	}
-	return ""
+	return err == nil
 }
 
-func (w *walker) array(path string, t reflect.Type, depth int) error {
+func (w *walker) array(p *place, t reflect.Type, depth int) error {
 	var of reflect.Type
 	if t != nil {
 		of = t.Elem()
 	}
-	for i := 0; w.dec.More(); i++ {
-		if err := w.value(fmt.Sprintf("%s[%d]", path, i), of, depth+1); err != nil {
+	w.at++
+	for i := 0; w.next() != ']'; i++ {
+		if err := w.value(&place{in: p, index: i}, of, depth+1); err != nil {
 			return err
 		}
 	}
-	_, err := w.dec.Token()
-	return err
+	w.at++
+	return nil
 }
 
-func (w *walker) object(path string, t reflect.Type, depth int) error {
+func (w *walker) object(p *place, t reflect.Type, depth int) error {
 	seen := map[string]bool{}
-	for w.dec.More() {
-		at := w.start()
-		token, err := w.dec.Token()
-		if err != nil {
-			return w.errorAt(at, path, err.Error())
-		}
-		key := token.(string)
-		inner := join(path, key)
-		name, of, known := w.member(t, key)
+	w.at++
+	for w.next() != '}' {
+		at := w.at
+		inner := &place{in: p, key: textOf(w.token()), index: -1}
+		name, of, known := w.member(t, inner.key)
 		if seen[name] {
 			return w.errorAt(at, inner, "is there twice")
 		}
 		seen[name] = true
-		if !known && (depth > 0 || !w.passes(t, key)) {
+		if !known && (depth > 0 || !w.passes(t, inner.key)) {
 			return w.errorAt(at, inner, "is not a known field")
 		}
 		if err := w.value(inner, of, depth+1); err != nil {
 			return err
 		}
 	}
-	_, err := w.dec.Token()
-	return err
+	w.at++
+	return nil
+}
+
+// textOf is the text that a string stands for.
+func textOf(token []byte) (text string) {
+	if bytes.IndexByte(token, '\\') < 0 {
+		return string(token[1 : len(token)-1])
+	}
+	_ = json.Unmarshal(token, &text) // its syntax is right
+	return text
 }
 
 // member is one value of an object: the name of the field that it goes into, and its
@@ -272,36 +290,43 @@ func (w *walker) member(t reflect.Type, key string) (name string, of reflect.Typ
 	case t.Kind() == reflect.Map:
 		return key, t.Elem(), true
 	}
-	for i := range t.NumField() {
-		name := fieldName(t.Field(i))
-		if name != "" && (name == key || w.fold && strings.EqualFold(name, key)) {
-			return name, t.Field(i).Type, true
+	for _, f := range fieldsOf(t) {
+		if f.name == key || w.fold && strings.EqualFold(f.name, key) {
+			return f.name, f.of, true
 		}
 	}
 	return key, nil, false
 }
 
-// fieldName is that in JSON, if a field has any there.
-func fieldName(f reflect.StructField) string {
-	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-	if name == "-" {
-		return ""
+// field is one of a struct that JSON knows.
+type field struct {
+	name string // there
+	of   reflect.Type
+}
+
+// fields has the []field of each reflect.Type that was asked for.
+var fields sync.Map
+
+func fieldsOf(t reflect.Type) []field {
+	if known, ok := fields.Load(t); ok {
+		return known.([]field)
 	}
-	return name
+	var all []field
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			all = append(all, field{name, f.Type})
+		}
+	}
+	fields.Store(t, all)
+	return all
 }
 
 // passes reports whether a field of the whole that is not known does not matter. One
 // that encoding/json would take for another does.
 func (w *walker) passes(t reflect.Type, key string) bool {
-	if w.passed == "" || !strings.HasPrefix(key, w.passed) {
-		return false
-	}
-	for i := range t.NumField() {
-		if strings.EqualFold(fieldName(t.Field(i)), key) {
-			return false
-		}
-	}
-	return true
+	return w.passed != "" && strings.HasPrefix(key, w.passed) &&
+		!slices.ContainsFunc(fieldsOf(t), func(f field) bool { return strings.EqualFold(f.name, key) })
 }
 
 // longestKey is how much of a key is shown.
