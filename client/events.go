@@ -10,75 +10,9 @@ import (
 	"iter"
 	"net/http"
 	"strings"
-	"time"
 
-	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/api/wire"
 )
-
-// Event is something that happened in the daemon.
-type Event struct {
-	// ID is one more than that of the event before, also across a restart, where
-	// there is a gap. 0 for Lost.
-	ID   uint64
-	Time time.Time
-	// Type is the word for what Data is: operation (*Operation), forced (*Forced),
-	// reload (*Reload), configuration (*Configuration), lost (*Lost). Of other types
-	// Data is nil.
-	Type string
-	Data any
-	// JSON is the text of Data.
-	JSON json.RawMessage
-}
-
-// Operation is an operation that ended.
-type Operation struct {
-	configurator.Step
-	Seconds float64    `json:"seconds"`
-	Outcome string     `json:"outcome"` // ok, or a word for the kind of failure
-	Error   string     `json:"error,omitempty"`
-	Steps   []StepTime `json:"steps,omitempty"` // in the order in which they ended
-	Omitted int        `json:"stepsOmitted,omitempty"`
-}
-
-// StepTime is a step of an operation.
-type StepTime struct {
-	Step    string  `json:"step"`
-	ID      string  `json:"id,omitempty"` // of the allocation, where it is not the operation's
-	At      float64 `json:"at"`           // seconds after the operation began
-	Seconds float64 `json:"seconds"`
-	Outcome string  `json:"outcome"`
-	Error   string  `json:"error,omitempty"`
-}
-
-// Forced is what DEL did not remove and force did.
-type Forced struct {
-	ID      string                  `json:"id"`
-	Removed []configurator.Leftover `json:"removed"`
-}
-
-// Reload is that the daemon's configuration was read. With an Error the one before
-// stays in force.
-type Reload struct {
-	Error string `json:"error,omitempty"`
-}
-
-// Configuration is that another network configuration is in force: its primary
-// network, the file that it is in, why it cannot be used, if so, and what somebody
-// has to mend.
-type Configuration struct {
-	Primary  string   `json:"primary,omitempty"`
-	File     string   `json:"file,omitempty"`
-	NotReady string   `json:"notReady,omitempty"`
-	Problems []string `json:"problems,omitempty"`
-}
-
-// Lost tells that events are missing before the next one: Count of them, or, where
-// the daemon was Restarted, nobody knows how many.
-type Lost struct {
-	Count     uint64 `json:"count,omitempty"`
-	Restarted bool   `json:"restarted,omitempty"`
-}
 
 // Events yields what happens in the daemon, after the event with the ID last as far
 // as the daemon still has them, or from now on where last is 0. It goes on until the
@@ -135,15 +69,15 @@ func decodeEvent(data []byte) (Event, error) {
 	}
 	e := Event{ID: sent.ID, Time: sent.Time, Type: sent.Type, JSON: raw}
 	switch e.Type {
-	case "operation":
+	case TypeOperation:
 		e.Data = new(Operation)
-	case "forced":
+	case TypeForced:
 		e.Data = new(Forced)
-	case "reload":
+	case TypeReload:
 		e.Data = new(Reload)
-	case "configuration":
+	case TypeConfiguration:
 		e.Data = new(Configuration)
-	case "lost":
+	case TypeLost:
 		e.Data = new(Lost)
 	default:
 		return e, nil

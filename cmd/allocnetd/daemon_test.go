@@ -17,13 +17,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/fakeplugin"
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/internal/settings"
-	"github.com/allocnet/allocnet/internal/telemetry"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -180,7 +180,7 @@ func TestReloadStartsManager(t *testing.T) {
 	require.Eventually(t, holds(`"one"`), time.Minute, time.Millisecond)
 	for e, err := range w.client().Events(background(), 1) {
 		require.NoError(t, err)
-		if e.Type == telemetry.TypeConfiguration {
+		if e.Type == client.TypeConfiguration {
 			break
 		}
 	}

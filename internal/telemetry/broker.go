@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/internal/api/wire"
 )
 
@@ -133,11 +134,11 @@ func (s *subscription) take() (wire.Event, <-chan struct{}) {
 	switch {
 	case s.restarted:
 		s.restarted, s.next = false, oldest
-		return b.lost(Lost{Restarted: true}), nil
+		return b.lost(client.Lost{Restarted: true}), nil
 	case s.next < oldest:
 		missed := oldest - s.next
 		s.next = oldest
-		return b.lost(Lost{Count: missed}), nil
+		return b.lost(client.Lost{Count: missed}), nil
 	case s.next < b.next:
 		e := b.kept[s.next%uint64(len(b.kept))]
 		s.next++
@@ -151,4 +152,6 @@ func (s *subscription) take() (wire.Event, <-chan struct{}) {
 	return wire.Event{}, b.wake
 }
 
-func (b *Broker) lost(l Lost) wire.Event { return wire.Event{Time: b.now(), Type: TypeLost, Data: l} }
+func (b *Broker) lost(l client.Lost) wire.Event {
+	return wire.Event{Time: b.now(), Type: client.TypeLost, Data: l}
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/internal/api/wire"
 )
 
@@ -48,7 +49,7 @@ func (s *subscription) drain() (got []string) {
 }
 
 func text(e wire.Event) string {
-	switch l, ok := e.Data.(Lost); {
+	switch l, ok := e.Data.(client.Lost); {
 	case !ok:
 		return fmt.Sprint(e.Data)
 	case l.Restarted:
@@ -157,7 +158,7 @@ func TestLostHasNoID(t *testing.T) {
 	b := newTestBroker(1)
 	publishN(b, 3)
 	e, _ := b.after(b.first).take()
-	require.Equal(t, TypeLost, e.Type)
+	require.Equal(t, client.TypeLost, e.Type)
 	require.Zero(t, e.ID)
 }
 
@@ -169,7 +170,7 @@ func TestSubscriptionsEnd(t *testing.T) {
 	b.after(b.first - 100).run(ctx) // comes back although nobody reads
 	for _, s := range []<-chan wire.Event{waiting, unread} {
 		for e := range s { // the marker may have been handed over first
-			require.Equal(t, TypeLost, e.Type)
+			require.Equal(t, client.TypeLost, e.Type)
 		}
 	}
 	last := b.Subscribe(t.Context(), 0)
@@ -195,7 +196,7 @@ func TestAllAtOnce(t *testing.T) {
 		subscribers.Go(func() {
 			last, seen := b.first-1, uint64(0)
 			for e := range from {
-				if l, ok := e.Data.(Lost); ok {
+				if l, ok := e.Data.(client.Lost); ok {
 					seen, last = seen+l.Count, last+l.Count
 					continue
 				}

@@ -8,6 +8,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -23,7 +24,7 @@ type operation struct {
 	began time.Time
 
 	mu      sync.Mutex
-	steps   []StepTime
+	steps   []client.StepTime
 	omitted int
 }
 
@@ -49,7 +50,7 @@ func (m *moment) Value(key any) any {
 func (o observer) Begin(ctx context.Context, s configurator.Step) context.Context {
 	m := &moment{Context: ctx, began: o.now()}
 	if s.Name == "" {
-		m.whole = &operation{id: s.ID, began: m.began, steps: make([]StepTime, 0, 8)}
+		m.whole = &operation{id: s.ID, began: m.began, steps: make([]client.StepTime, 0, 8)}
 	} else if outer, ok := ctx.Value(momentKey{}).(*moment); ok {
 		m.whole = outer.whole
 	}
@@ -77,9 +78,9 @@ func (o observer) End(ctx context.Context, s configurator.Step, err error) {
 	}
 	o.metrics.operation(s, took, outcome)
 	s.Networks = slices.Clone(s.Networks)
-	d := Done{Step: s, Seconds: took.Seconds(), Outcome: outcome, Error: errorText(err, maxErrorText)}
+	d := client.Operation{Step: s, Seconds: took.Seconds(), Outcome: string(outcome), Error: errorText(err, maxErrorText)}
 	d.Steps, d.Omitted = m.whole.end()
-	o.events.publish(TypeOperation, d)
+	o.events.publish(client.TypeOperation, d)
 }
 
 // add notes a step that ended.
@@ -93,9 +94,9 @@ func (p *operation) add(s configurator.Step, began time.Time, took time.Duration
 		p.omitted++
 		return
 	}
-	t := StepTime{
+	t := client.StepTime{
 		Step: s.Name, At: began.Sub(p.began).Seconds(), Seconds: took.Seconds(),
-		Outcome: outcomeOf(err), Error: errorText(err, maxStepErrorText),
+		Outcome: string(outcomeOf(err)), Error: errorText(err, maxStepErrorText),
 	}
 	if s.ID != p.id {
 		t.ID = s.ID
@@ -104,7 +105,7 @@ func (p *operation) add(s configurator.Step, began time.Time, took time.Duration
 }
 
 // end gives the steps away. One that is added later is not seen.
-func (p *operation) end() ([]StepTime, int) {
+func (p *operation) end() ([]client.StepTime, int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.steps, p.omitted

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -70,7 +71,7 @@ func TestStepsOfManyAllocations(t *testing.T) {
 	o.End(ctx, whole, nil)
 	o.End(late, configurator.Step{Operation: "gc", Name: configurator.StepDel}, nil)
 	e, _ := r.events.after(r.events.first - 1).take()
-	d := e.Data.(Done)
+	d := e.Data.(client.Operation)
 	require.Len(t, d.Steps, maxSteps)
 	require.Equal(t, 3, d.Omitted)
 	require.Equal(t, "a1", d.Steps[1].ID)

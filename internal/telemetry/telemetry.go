@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/conflist"
 )
@@ -100,25 +101,28 @@ func (t *Telemetry) Observer() configurator.Observer { return observer{t} }
 func (t *Telemetry) OnForced(id string, removed []configurator.Leftover) {
 	t.metrics.forced.Inc()
 	t.metrics.countLeftovers(removed, "removed")
-	t.events.publish(TypeForced, Forced{ID: id, Removed: slices.Clone(removed)})
+	t.events.publish(client.TypeForced, client.Forced{ID: id, Removed: slices.Clone(removed)})
 }
 
 // Reloaded tells that the program's own configuration was read, at the start or
 // again; with an error, what was in force before still is.
 func (t *Telemetry) Reloaded(err error) {
 	t.metrics.reloaded(err, t.now())
-	t.events.publish(TypeReload, Reload{Error: errorText(err, maxErrorText)})
+	t.events.publish(client.TypeReload, client.Reload{Error: errorText(err, maxErrorText)})
 }
+
+// maxProblems bounds the problems of one event.
+const maxProblems = 64
 
 // Configured tells that the network configuration is another one: which network
 // is the primary one, the file that it is in, why it cannot be used, if so, and
 // what else somebody has to mend.
 func (t *Telemetry) Configured(primary, file string, notReady error, problems []error) {
-	c := Configuration{Primary: primary, File: file, NotReady: errorText(notReady, maxErrorText)}
+	c := client.Configuration{Primary: primary, File: file, NotReady: errorText(notReady, maxErrorText)}
 	for _, p := range problems[:min(len(problems), maxProblems)] {
 		c.Problems = append(c.Problems, errorText(p, maxErrorText))
 	}
-	t.events.publish(TypeConfiguration, c)
+	t.events.publish(client.TypeConfiguration, c)
 }
 
 // Shutdown ends all subscriptions after their last event and delivers the spans
