@@ -52,8 +52,12 @@ func (a *app) running(command runFunc) runFunc {
 
 type runFunc = func(*cobra.Command, []string) error
 
-// configurator makes the library's Configurator from the flags.
+// configurator makes the library's Configurator from the flags and, for what they do
+// not say, from what was in force in the daemon that is away.
 func (a *app) configurator() (*configurator.Configurator, error) {
+	if err := a.flags.adopt(); err != nil {
+		a.warn("what the daemon has left of its settings is not used: %v", err)
+	}
 	cfg, err := a.config()
 	if err != nil {
 		return nil, err
@@ -65,11 +69,16 @@ func (a *app) configurator() (*configurator.Configurator, error) {
 // allocnet's own, so nothing of it has to lie in the host's shared directory.
 func (a *app) config() (configurator.Config, error) {
 	libcni.CacheDir = filepath.Join(a.flags.stateDir, "cni-cache")
-	cfg := configurator.Config{
-		ConfDir: a.flags.confDir, StateDir: a.flags.stateDir, Networks: a.flags.networks,
-		PluginDirs: a.pluginDirs(), Timeout: a.flags.timeout, Logger: a.logger(),
-		Engine: configurator.Engine(a.flags.engine), OnForced: a.onForced,
+	cfg := a.flags.others
+	cfg.ConfDir, cfg.StateDir, cfg.PluginDirs = a.flags.confDir, a.flags.stateDir, a.pluginDirs()
+	cfg.Engine, cfg.Timeout = configurator.Engine(a.flags.engine), a.flags.timeout
+	if len(a.flags.networks) > 0 {
+		cfg.Networks = a.flags.networks
 	}
+	if len(a.flags.subnets) > 0 {
+		cfg.Subnets = nil
+	}
+	cfg.Logger, cfg.OnForced = a.logger(), a.onForced
 	for _, s := range a.flags.subnets {
 		prefix, err := netip.ParsePrefix(s)
 		if err != nil {

@@ -18,6 +18,7 @@ func (a *app) completionConfigurator() *configurator.Configurator {
 	if a.flags.fromEnvironment() != nil || a.flags.absolute() != nil {
 		return nil
 	}
+	_ = a.flags.adopt() // as well as it can be
 	if _, err := os.Stat(a.flags.stateDir); err != nil {
 		return nil
 	}
@@ -52,6 +53,7 @@ func (a *app) completeNetworks(c *cobra.Command) {
 		if a.flags.fromEnvironment() != nil || a.flags.absolute() != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
+		_ = a.flags.adopt() // as well as it can be
 		embedded, err := conflist.Embedded(conflist.EmbeddedOptions{StateDir: a.flags.stateDir})
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/settings"
 )
 
 // globalFlags are the flags that every command has.
@@ -29,6 +32,9 @@ type globalFlags struct {
 	noDaemon   bool
 	json       bool
 	logLevel   string
+
+	// others has what flags do not say.
+	others configurator.Config
 }
 
 var logLevels = []string{"trace", "debug", "info", "warn", "error", "off"}
@@ -44,8 +50,8 @@ func (f *globalFlags) register(root *cobra.Command) {
 	f.set.DurationVar(&f.timeout, "timeout", configurator.DefaultTimeout, "longest time for one run of all plugins of an allocation")
 	f.engine = engineFlag(configurator.EngineAuto)
 	f.set.Var(&f.engine, "engine", "what runs the plugins: auto, exec (plugin binaries) or native (inside this process)")
-	f.set.StringVar(&f.socket, "socket", client.DefaultSocket, "socket of the daemon, which is asked where it runs")
-	f.set.BoolVar(&f.noDaemon, "no-daemon", false, "work alone, also where the daemon runs")
+	f.set.StringVar(&f.socket, "socket", client.DefaultSocket, "socket of the daemon, which is asked where it runs, and whose settings count where it does not")
+	f.set.BoolVar(&f.noDaemon, "no-daemon", false, "work alone, also where the daemon runs, with its settings")
 	f.set.BoolVar(&f.json, "json", false, "print JSON, errors too")
 	f.set.StringVar(&f.logLevel, "log-level", "warn", "what to log to stderr: "+strings.Join(logLevels, ", "))
 	for _, name := range []string{"conf-dir", "state-dir", "plugin-dir"} {
@@ -85,12 +91,43 @@ func (f *globalFlags) fromEnvironment() error {
 // alone names a flag that says how this process is to work, so that the daemon is
 // not asked; "" if there is none.
 func (f *globalFlags) alone() string {
-	for _, name := range []string{"no-daemon", "state-dir", "conf-dir", "plugin-dir", "subnet", "timeout", "engine"} {
-		if f.set.Changed(name) && (name != "no-daemon" || f.noDaemon) {
+	for _, name := range []string{"state-dir", "conf-dir", "plugin-dir", "subnet", "timeout", "engine"} {
+		if f.set.Changed(name) {
 			return name
 		}
 	}
 	return ""
+}
+
+// adopt takes what flags do not say from what a daemon has left of its settings, if
+// there was one.
+func (f *globalFlags) adopt() error {
+	left, err := settings.Read(settings.InForce(f.socket))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	said := f.set.Changed
+	cfg := left.Configurator()
+	if !said("conf-dir") {
+		f.confDir = cfg.ConfDir
+	}
+	if !said("state-dir") {
+		f.stateDir = cfg.StateDir
+	}
+	if !said("plugin-dir") && os.Getenv("CNI_PATH") == "" {
+		f.pluginDirs = cfg.PluginDirs
+	}
+	if !said("timeout") {
+		f.timeout = cfg.Timeout
+	}
+	if !said("engine") {
+		f.engine = engineFlag(cfg.Engine)
+	}
+	f.others = cfg
+	return nil
 }
 
 // absolute makes the directories independent of the working directory.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -31,7 +32,11 @@ func (a *app) ls() error {
 		return errors.Join(listErr, a.out.json(records))
 	}
 	if len(records) == 0 && listErr == nil {
-		a.err.printf("nothing is set up in %s\n", a.flags.stateDir)
+		where := a.flags.stateDir
+		if _, asked := conf.(*client.Client); asked {
+			where = "the daemon at " + a.flags.socket
+		}
+		a.err.printf("nothing is set up in %s\n", where)
 		return nil
 	}
 	rows := make([][]cell, len(records))

@@ -44,6 +44,8 @@ func (a *app) service() (service, error) {
 func (a *app) daemon() (*client.Client, error) {
 	alone, asked := a.flags.alone(), a.flags.set.Changed("socket")
 	switch {
+	case a.flags.noDaemon: // whose settings may count all the same
+		return nil, nil
 	case alone != "" && asked:
 		return nil, usagef("--socket and --%s: the daemon has settings of its own; give either", alone)
 	case alone != "":

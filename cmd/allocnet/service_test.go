@@ -19,6 +19,7 @@ import (
 	"github.com/allocnet/allocnet/internal/api/apitest"
 	"github.com/allocnet/allocnet/internal/fakeplugin"
 	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/settings"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -42,6 +43,7 @@ func TestWhoIsAsked(t *testing.T) {
 		"stale":            {stale, nil, false},
 		"no directory":     {filepath.Join(dir, "file", "x"), nil, false},
 		"no-daemon":        {listens, []string{"--no-daemon"}, false},
+		"its settings":     {"", []string{"--no-daemon", "--socket", listens}, false},
 		"no-daemon=false":  {listens, []string{"--no-daemon=false"}, true},
 		"state-dir":        {listens, []string{"--state-dir", dir}, false},
 		"conf-dir":         {listens, []string{"--conf-dir", dir}, false},
@@ -64,8 +66,67 @@ func TestWhoIsAsked(t *testing.T) {
 	}
 }
 
+// TestDaemonsSettings are those of a daemon that is away.
+func TestDaemonsSettings(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "d.hcl")
+	require.NoError(t, os.WriteFile(file, []byte(`
+		conf_dir = "`+dir+`/conf"
+		state_dir = "`+dir+`/state"
+		plugin_dirs = ["`+dir+`/plugins"]
+		networks = ["blue"]
+		subnets = ["10.9.0.0/16"]
+		engine = "exec"
+		interface_prefix = "net"
+		timeout = "7s"
+		retry { attempts = 5 }`), 0o600))
+	s, err := settings.Source{File: file}.Load()
+	require.NoError(t, err)
+	socket := filepath.Join(dir, "sock")
+	require.NoError(t, s.Write(settings.InForce(socket)))
+	t.Setenv("CNI_PATH", "")
+	t.Setenv("ALLOCNET_SOCKET", socket)
+
+	a := parsedApp(t, "--no-daemon")
+	_, err = a.configurator()
+	require.NoError(t, err)
+	got, err := a.config()
+	require.NoError(t, err)
+	want := s.Configurator()
+	want.Logger = got.Logger
+	require.Equal(t, want, got)
+
+	flags := []string{"--conf-dir", "/c", "--state-dir", dir + "/own", "--plugin-dir", "/p", "--network", "red",
+		"--subnet", "10.8.0.0/16", "--engine", "native", "--timeout", "9s"}
+	a = parsedApp(t, flags...)
+	_, err = a.configurator()
+	require.NoError(t, err)
+	got, err = a.config()
+	require.NoError(t, err)
+	require.Equal(t, []string{"/c", dir + "/own", "/p", "red", "10.8.0.0/16", "native", "9s"}, []string{got.ConfDir, got.StateDir,
+		got.PluginDirs[0], got.Networks[0], got.Subnets[0].String(), string(got.Engine), got.Timeout.String()})
+	require.Len(t, got.Subnets, 1)
+	require.Equal(t, 5, got.Retry.Attempts, "what no flag says")
+
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "conf"), 0o755))
+	list := `{"cniVersion":"1.0.0","name":"blue","plugins":[{"type":"loopback"}]}`
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "conf", "blue.conflist"), []byte(list), 0o600))
+	require.Contains(t, runWith("", "__complete", "setup", "--network", "b").ok(t), "blue\tloopback")
+
+	t.Setenv("CNI_PATH", "/x")
+	a = parsedApp(t, "--no-daemon")
+	_, err = a.configurator()
+	require.NoError(t, err)
+	require.Empty(t, a.flags.pluginDirs, "the library reads CNI_PATH")
+
+	// What anybody could have written does not count, and is told.
+	require.NoError(t, os.Chmod(settings.InForce(socket), 0o666))
+	r := runWith("", "ls", "--no-daemon", "--state-dir", dir+"/third")
+	require.Contains(t, r.errOut, "what the daemon has left of its settings is not used")
+}
+
 func TestSocketIsNotForWhoWorksAlone(t *testing.T) {
-	for _, alone := range [][]string{{"--no-daemon"}, {"--state-dir", "/x"}, {"--engine", "exec"}} {
+	for _, alone := range [][]string{{"--conf-dir", "/x"}, {"--state-dir", "/x"}, {"--engine", "exec"}} {
 		for _, command := range [][]string{{"ls"}, {"ready"}, {"events"}} {
 			report := runWith("", append(append(command, "--json", "--socket", "/x"), alone...)...).failure(t, exitUsage)
 			require.Contains(t, report.Error, "--socket and "+alone[0])
@@ -146,6 +207,7 @@ func TestDaemonKeepsTheSandboxOfAnother(t *testing.T) {
 	w := newWorld(t)
 	ask := w.serve(sandbox.DefaultDir)
 	path := w.named("web")
+	require.Equal(t, "nothing is set up in the daemon at "+w.socket+"\n", ask("ls").errOut)
 	ask("setup", "web", "--create").ok(t)
 	require.Equal(t, "in-use", ask("teardown", "other", "--destroy", "--netns", path, "--json").failure(t, exitUsage).Kind)
 	require.NoError(t, sandbox.Validate(path))
