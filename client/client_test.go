@@ -161,9 +161,10 @@ func TestDeadlineIsTold(t *testing.T) {
 	_, err := c.Setup(ctx, configurator.Allocation{ID: "hung", Netns: netns(t)("hung"), Networks: []string{"hanging"}})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, `ADD allocation "hung"`, "it is the daemon that says so")
-	list, err := c.List()
-	require.NoError(t, err)
-	require.Empty(t, list)
+	list, listErr := c.List()
+	require.NoError(t, listErr)
+	// A machine under load may have no time left for the roll-back.
+	require.Equal(t, errors.Is(err, configurator.ErrIncomplete), len(list) > 0, "%v", err)
 }
 
 func TestSandboxes(t *testing.T) {

@@ -25,8 +25,8 @@ import (
 // allocnet cannot stand in for failed; it is ErrIncomplete, the record is kept,
 // and Teardown can be called again. Where there is neither a record nor anything on
 // the host, and such a plugin is not installed, it is ErrPluginNotInstalled instead,
-// and no record is made: the next call goes by the configuration of its time. A context that has ended before Teardown
-// began leaves everything as it is.
+// and no record is made: the next call goes by the configuration of its time. A
+// context that has ended before Teardown began leaves everything as it is.
 func (c *Configurator) Teardown(ctx context.Context, a Allocation) error {
 	return c.operation(ctx, "teardown", a.ID, func(ctx context.Context) error { return c.lockAndTeardown(ctx, a) })
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/privhost"
 	"golang.org/x/sys/unix"
 )
 
@@ -216,6 +218,7 @@ func TestExact(t *testing.T) {
 
 // Text is looked at as long as it is short, and tells of whatever may match.
 func TestAbsent(t *testing.T) {
+	privhost.RequireRoot(t) // others cannot read it
 	c := opened(t, true)
 	fill(t, c)
 	for word, want := range map[string]bool{

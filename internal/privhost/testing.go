@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 )
 
 // RequireVariable is the environment variable that, set to "1", makes a run fail in which kernel tests could not
@@ -57,6 +58,24 @@ func Require(t TB, programs ...string) {
 			refuse(t, false, fmt.Sprintf("%s is not installed", program))
 		}
 	}
+}
+
+// RequireRoot is Require for a test of what only root outside of user namespaces may
+// do.
+func RequireRoot(t TB, programs ...string) {
+	t.Helper()
+	Require(t, programs...)
+	if !hostsRoot() {
+		refuse(t, false, "the kernel lets only root of the host do this")
+	}
+}
+
+// hostsRoot reports whether root is root outside as well: it alone has a user
+// namespace in which there are others.
+func hostsRoot() bool {
+	users, err := os.ReadFile("/proc/self/uid_map")
+	fields := strings.Fields(string(users))
+	return err == nil && len(fields) == 3 && fields[2] != "1"
 }
 
 // refuse ends a test that cannot run here.

@@ -47,5 +47,19 @@ func TestRequire(t *testing.T) {
 		t.Setenv(RequireVariable, "1")
 		Require(&r, "no-such-program")
 		require.Equal(t, "failed", r.ended)
+
+		t.Setenv(RequireVariable, "")
+		r.ended = ""
+		RequireRoot(&r)
+		rightsOfRoot := unix.SetsockoptInt(socket(t), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 1<<20) == nil
+		require.Equal(t, rightsOfRoot, r.ended == "")
 	})
+}
+
+func socket(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
 }
