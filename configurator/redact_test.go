@@ -20,4 +20,15 @@ func TestNoConfigurationInTheLog(t *testing.T) {
 	require.Contains(t, log.String(), "got {...}")
 	require.Contains(t, log.String(), "DEL failed")
 	require.NotContains(t, log.String(), "hunter2")
+
+	said = `bad section {"password":"hunter2"}`
+	w.network("net", "1.0.0", adds(behaviours{"CHECK": {Code: 100, Msg: said, Only: 1}}))
+	b := w.alloc("b")
+	for range 2 {
+		_, err = w.Setup(t.Context(), b)
+		require.NoError(t, err)
+	}
+	require.Contains(t, log.String(), "bad section {...}")
+	require.Contains(t, log.String(), "setting it up again")
+	require.NotContains(t, log.String(), "hunter2")
 }

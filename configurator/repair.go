@@ -9,6 +9,7 @@ import (
 	"github.com/allocnet/allocnet/internal/forward"
 	"github.com/allocnet/allocnet/internal/opening"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/redact"
 )
 
 // RepairReport says what a Repair found, by the IDs of the allocations, sorted. No
@@ -97,7 +98,7 @@ func (c *Configurator) mend(ctx context.Context, r *record.Record) (repaired boo
 	if err := c.checkRecord(ctx, r); err != nil {
 		return false, err
 	}
-	c.cfg.Logger.Warn("network was not as it was set up; put back what was missing", "alloc", r.ID, "found", err)
+	c.cfg.Logger.Warn("network was not as it was set up; put back what was missing", "alloc", r.ID, "found", redact.Objects(err.Error()))
 	return true, nil
 }
 

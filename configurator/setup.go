@@ -36,6 +36,8 @@ import (
 // codes 1 to 7, a broken result and the end of the context cannot). When an ADD
 // failed for good, nothing of the allocation is left on the host, unless the
 // error is ErrIncomplete: then its record is kept, for Teardown or GC to go on.
+// So it is where the context ends before Setup does, even after the last plugin has
+// succeeded; what was set up before stays.
 //
 // Errors, beside those and the ones of errors.go: *portmap.ConflictError names
 // the allocation that has a port already; *types.Error is what a plugin said.
@@ -91,7 +93,7 @@ func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Reco
 	if !errors.Is(err, ErrUnhealthy) {
 		return nil, err
 	}
-	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", err)
+	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", redact.Objects(err.Error()))
 	if err := validateNetns(current.Netns); err != nil {
 		return nil, err
 	}
@@ -179,7 +181,27 @@ func (c *Configurator) create(ctx context.Context, r *record.Record) (*Status, e
 	if err := c.step(ctx, StepClaim, r, func(ctx context.Context) error { return c.reserve(ctx, r) }); err != nil {
 		return nil, err
 	}
-	return c.attach(ctx, r)
+	status, err := c.attach(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	// As long as the record is locked nobody else can have found it.
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("allocation %q was set up too late: %w", r.ID, errors.Join(err, c.undo(ctx, r)))
+	}
+	return status, nil
+}
+
+// undoTime is what it may take to undo a Setup that nobody waits for.
+const undoTime = 10 * time.Second
+
+// undo takes down what was set up for a context that has ended.
+func (c *Configurator) undo(ctx context.Context, r *record.Record) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	ready := *r
+	ready.Phase = record.Ready
+	return c.step(ctx, StepRollBack, r, func(ctx context.Context) error { return c.takeDown(ctx, &ready) })
 }
 
 // complete finds what a record asks for: networks, engine and plugins.
@@ -247,7 +269,7 @@ func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, e
 		}
 		wait := c.cfg.Retry.Delay + c.jitter(c.cfg.Retry.Jitter)
 		c.cfg.Logger.Warn("ADD failed and was rolled back; trying again", "alloc", r.ID,
-			"attempt", failures.count, "of", c.cfg.Retry.Attempts, "in", wait, "error", redact.Configurations(err.Error()))
+			"attempt", failures.count, "of", c.cfg.Retry.Attempts, "in", wait, "error", redact.Objects(err.Error()))
 		if err := c.step(ctx, StepWait, r, func(ctx context.Context) error { return c.sleep(ctx, wait) }); err != nil {
 			return nil, failures.join(err, c.store.Delete(r.ID))
 		}

@@ -445,3 +445,81 @@ func TestDelGetsWhatAddWasGiven(t *testing.T) {
 	delete(deleted, "prevResult")
 	require.Equal(t, added, deleted, "the same configuration and runtimeConfig")
 }
+
+// late is a context that ends as soon as an allocation is ready, in one way or the
+// other.
+type late struct {
+	context.Context
+	w  *world
+	id string
+	as error
+}
+
+func (l late) Err() error {
+	if r, err := l.w.Get(l.id); err == nil && r.Phase == PhaseReady {
+		return l.as
+	}
+	return l.Context.Err()
+}
+
+// TestTooLate: who gets an error has nothing, and who had something keeps it.
+func TestTooLate(t *testing.T) {
+	for name, end := range map[string]error{"canceled": context.Canceled, "deadline": context.DeadlineExceeded} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.network("net", "1.0.0", adds(nil))
+			a := w.alloc("a")
+			status, err := w.Setup(late{t.Context(), w, "a", end}, a)
+			require.ErrorIs(t, err, end)
+			require.ErrorContains(t, err, `"a" was set up too late`)
+			require.Nil(t, status)
+			require.Equal(t, []string{"one ADD", "one DEL"}, w.commands())
+			_, err = w.Get("a")
+			require.ErrorIs(t, err, ErrNotFound)
+
+			_, err = w.Setup(t.Context(), a)
+			require.NoError(t, err)
+			_, err = w.Setup(late{t.Context(), w, "a", end}, a)
+			require.ErrorIs(t, err, end)
+			require.NotContains(t, w.commands(), "one DEL")
+			require.NoError(t, w.Check(t.Context(), a))
+		})
+	}
+}
+
+// TestTooLateBesideAnother has one wait for the same allocation, which gets one that
+// stays.
+func TestTooLateBesideAnother(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds(nil))
+	a := w.alloc("a")
+	second := make(chan error, 1)
+	var begin sync.Once
+	ctx := late{t.Context(), w, "a", context.Canceled}
+	first := &during{late: ctx, then: func() {
+		begin.Do(func() {
+			go func() {
+				_, err := newConfigurator(t, w.cfg).Setup(t.Context(), a)
+				second <- err
+			}()
+		})
+	}}
+	_, err := w.Setup(first, a)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, <-second)
+	require.NoError(t, w.Check(t.Context(), a))
+}
+
+// during does something when it ends.
+type during struct {
+	late
+	then func()
+}
+
+func (d *during) Err() error {
+	err := d.late.Err()
+	if err != nil {
+		d.then()
+	}
+	return err
+}

@@ -2,11 +2,9 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/api/strict"
@@ -51,27 +49,9 @@ func visible(r *http.Request, networks []configurator.NetworkRecord) []configura
 func (a *API) setup(r *http.Request, b *body) (work, error) {
 	alloc, err := allocation(r, b, false)
 	return func(ctx context.Context) (any, error) {
-		return given(a.setUp(ctx, alloc))
+		return given(a.options.Service().Setup(ctx, alloc))
 	}, err
 }
-
-// setUp undoes a Setup that ended too late for its client, unless the allocation was
-// there before. It has the turn of the allocation all the while, so that one who asks
-// for the same in between gets one that stays.
-func (a *API) setUp(ctx context.Context, alloc configurator.Allocation) (*configurator.Status, error) {
-	service := a.options.Service()
-	_, known := service.Get(alloc.ID)
-	status, err := service.Setup(ctx, alloc)
-	if err != nil || ctx.Err() == nil || !errors.Is(known, configurator.ErrNotFound) {
-		return status, err
-	}
-	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-	defer cancel()
-	return nil, errors.Join(ctx.Err(), service.Teardown(undo, configurator.Allocation{ID: alloc.ID}))
-}
-
-// undoTime bounds the undoing of a Setup whose client is gone.
-const undoTime = 10 * time.Second
 
 func (a *API) teardown(r *http.Request, b *body) (work, error) {
 	alloc, err := allocation(r, b, true)

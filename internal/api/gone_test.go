@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,118 +13,6 @@ import (
 	"github.com/allocnet/allocnet/internal/api"
 	"github.com/allocnet/allocnet/internal/api/apitest"
 )
-
-// deaf is a service whose Setup does not notice that its client goes away.
-type deaf struct {
-	apitest.Memory
-	begun chan string
-	gone  chan struct{} // one for each client that was seen to go
-	close chan func()   // closes the connection of a client
-
-	mu   sync.Mutex
-	done []string
-}
-
-func newDeaf() *deaf {
-	return &deaf{begun: make(chan string, 64), gone: make(chan struct{}, 8), close: make(chan func(), 8)}
-}
-
-// Setup waits for the client of "gone" to go.
-func (d *deaf) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
-	d.begun <- a.ID
-	switch a.Scope {
-	case "gone":
-		<-ctx.Done()
-		<-d.gone
-	case "closed": // and nobody has had the time to notice
-		(<-d.close)()
-	}
-	a.Scope = ""
-	d.note("setup " + a.ID)
-	return d.Memory.Setup(context.WithoutCancel(ctx), a)
-}
-
-func (d *deaf) Teardown(ctx context.Context, a configurator.Allocation) error {
-	d.note("teardown " + a.ID)
-	return d.Memory.Teardown(ctx, a)
-}
-
-func (d *deaf) note(what string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.done = append(d.done, what)
-}
-
-func (d *deaf) did() []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.done)
-}
-
-const goneAlloc = `{"netns":"/run/netns/a","scope":"gone"}`
-
-func TestSetupWithoutClientIsUndone(t *testing.T) {
-	d := newDeaf()
-	socket, _ := apitest.Serve(t, api.Options{Service: func() api.Service { return d }})
-	c := dial(t, socket, request("PUT", "/v1/allocs/a", goneAlloc))
-	receive(t, d.begun)
-	require.NoError(t, c.Close())
-	d.gone <- struct{}{}
-	require.Eventually(t, func() bool { return len(d.did()) == 2 }, patience, time.Millisecond)
-	require.Equal(t, []string{"setup a", "teardown a"}, d.did())
-	require.Equal(t, 404, ask(t, socket, "GET", "/v1/allocs/a", "").status)
-}
-
-// TestSetupThatEndsAsItsClientGoesIsUndone is quicker than the server's reading ahead.
-func TestSetupThatEndsAsItsClientGoesIsUndone(t *testing.T) {
-	d := newDeaf()
-	socket, _ := apitest.Serve(t, api.Options{Service: func() api.Service { return d }})
-	for range 20 {
-		before := len(d.did())
-		c := dial(t, socket, request("PUT", "/v1/allocs/a", `{"netns":"/run/netns/a","scope":"closed"}`))
-		d.close <- func() { require.NoError(t, c.Close()) }
-		require.Eventually(t, func() bool { return len(d.did()) == before+2 }, patience, time.Millisecond)
-		require.Equal(t, []string{"setup a", "teardown a"}, d.did()[before:])
-	}
-}
-
-func TestSetupThatEndsAfterItsDeadlineIsUndone(t *testing.T) {
-	d := newDeaf()
-	socket, _ := apitest.Serve(t, api.Options{Service: func() api.Service { return d }})
-	d.gone <- struct{}{}
-	got := ask(t, socket, "PUT", "/v1/allocs/a", goneAlloc, "Request-Timeout", "0.01")
-	require.Equal(t, http.StatusGatewayTimeout, got.status)
-	require.Equal(t, []string{"setup a", "teardown a"}, d.did())
-}
-
-// TestSetupOfWhatWasThereIsNotUndone has a client go that asks again.
-func TestSetupOfWhatWasThereIsNotUndone(t *testing.T) {
-	d := newDeaf()
-	socket, _ := apitest.Serve(t, api.Options{Service: func() api.Service { return d }})
-	require.Equal(t, 200, ask(t, socket, "PUT", "/v1/allocs/a", alloc).status)
-	receive(t, d.begun)
-	c := dial(t, socket, request("PUT", "/v1/allocs/a", goneAlloc))
-	receive(t, d.begun)
-	require.NoError(t, c.Close())
-	d.gone <- struct{}{}
-	require.Equal(t, 204, ask(t, socket, "POST", "/v1/allocs/a/check", "").status, "it waited for its turn")
-	require.Equal(t, []string{"setup a", "setup a"}, d.did())
-}
-
-// TestSetupBesideAGoneOneStays has one wait for its turn while the other is undone.
-func TestSetupBesideAGoneOneStays(t *testing.T) {
-	d, queue := newDeaf(), &counter{}
-	socket, _ := apitest.Serve(t, api.Options{Service: func() api.Service { return d }, Queue: queue, Limits: api.Limits{Patience: time.Hour}})
-	c := dial(t, socket, request("PUT", "/v1/allocs/a", goneAlloc))
-	receive(t, d.begun)
-	wait := begin(t, socket, "a")
-	require.Eventually(t, queue.is(1, 1), patience, time.Millisecond)
-	require.NoError(t, c.Close())
-	d.gone <- struct{}{}
-	require.Equal(t, 200, wait().status)
-	require.Equal(t, []string{"setup a", "teardown a", "setup a"}, d.did())
-	require.Equal(t, 200, ask(t, socket, "GET", "/v1/allocs/a", "").status)
-}
 
 // named are sandboxes that are no more than names. One that is made outlives its
 // client.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -25,13 +24,6 @@ func (c *call) add(ctx context.Context) (json.RawMessage, error) {
 	if err := c.options.NotReady(asked); err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotReady, err)
 	}
-	// Until the result is there, and whether somebody takes it: what is undone here
-	// must not be what another ADD found.
-	unlock, err := c.adds.lock(ctx, a.ID)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
 	known, err := c.own()
 	if err != nil {
 		return nil, err
@@ -41,22 +33,10 @@ func (c *call) add(ctx context.Context) (json.RawMessage, error) {
 		return nil, err
 	}
 	result, err := resultOf(status, c.conf.CNIVersion)
-	if err == nil {
-		err = ctx.Err() // there is nobody who would take it
-	}
 	if err != nil && !known {
-		err = errors.Join(err, c.undo(ctx))
+		err = errors.Join(err, c.backend.Teardown(ctx, c.bare()))
 	}
 	return result, err
-}
-
-// undoTime is what the end of an ADD may take whose runtime is gone.
-const undoTime = 10 * time.Second
-
-func (c *call) undo(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-	defer cancel()
-	return c.backend.Teardown(ctx, c.bare())
 }
 
 // check is about what was set up; that the configuration is another by now does not

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -58,6 +58,34 @@ func TestLife(t *testing.T) {
 					e := w.refuse(as(add, "CHECK"), conf)
 					require.Equal(t, uint(3), e.Code)
 					require.Contains(t, e.Msg, "unknown container")
+				}
+			})
+		}
+	}
+}
+
+// TestFormOfResults: the address of a result has its family before 1.0.0, as in the
+// plugins' own.
+func TestFormOfResults(t *testing.T) {
+	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
+		for _, version := range cniwire.Versions {
+			t.Run(string(engine)+" "+version, func(t *testing.T) {
+				w := newWorld(t, engine)
+				w.network("same", strconv.Quote(version), w.bridge("brcni2", "10.67.0.0/24"))
+				for _, delegates := range []string{`["same"]`, `["br"]`, `["same","br"]`} {
+					add := w.env("ADD", "c1")
+					conf := ours(version, `"delegates":`+delegates)
+					var result struct {
+						CNIVersion string           `json:"cniVersion"`
+						IPs        []map[string]any `json:"ips"`
+					}
+					require.NoError(t, json.Unmarshal(w.serve(add, conf), &result))
+					require.Equal(t, version, result.CNIVersion)
+					require.Len(t, result.IPs, strings.Count(delegates, ",")+1)
+					for _, ip := range result.IPs {
+						require.Equal(t, version < "1.0.0", ip["version"] == "4", "%s: %v", delegates, ip)
+					}
+					w.serve(as(add, "DEL"), conf)
 				}
 			})
 		}
@@ -381,81 +409,33 @@ func TestStatus(t *testing.T) {
 	w.serve(as(add, "DEL"), conf)
 }
 
+// leaving is the context of a runtime that goes away when its network is ready.
+type leaving struct {
+	context.Context
+	w *world
+}
+
+func (l leaving) Err() error {
+	if records, err := l.w.c.List(); err == nil && len(records) > 0 && records[0].Phase == configurator.PhaseReady {
+		return context.Canceled
+	}
+	return l.Context.Err()
+}
+
 // TestNobodyTakesTheResult: the runtime went away at the last moment. What it had
 // already stays.
 func TestNobodyTakesTheResult(t *testing.T) {
 	w := newWorld(t, configurator.EngineNative)
-	ctx, cancel := context.WithCancel(t.Context())
-	w.options.Backend = func() Backend { return &leaving{w.c, cancel} }
-	conf := json.RawMessage(ours("1.0.0", `"delegate":"br"`))
+	conf := ours("1.0.0", `"delegate":"br"`)
 	add := w.env("ADD", "c1")
-	response := w.Serve(ctx, cniwire.Request{Env: add, Config: conf})
-	require.Equal(t, uint(11), response.Error.Code)
-	require.Empty(t, w.records())
-
-	w.options.Backend = func() Backend { return w.c }
-	w.serve(add, string(conf))
-	ctx, cancel = context.WithCancel(t.Context())
-	w.options.Backend = func() Backend { return &leaving{w.c, cancel} }
-	response = w.Serve(ctx, cniwire.Request{Env: add, Config: conf})
-	require.Equal(t, uint(11), response.Error.Code)
-	require.Equal(t, []string{"c1.eth0"}, w.records())
-	w.options.Backend = func() Backend { return w.c }
-	w.serve(as(add, "DEL"), string(conf))
-}
-
-// TestUndoneBeforeTheNext: what an ADD takes back that nobody waits for is not what
-// another has found meanwhile.
-func TestUndoneBeforeTheNext(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
-	conf := json.RawMessage(ours("1.0.0", `"delegate":"br"`))
-	add := w.env("ADD", "c1")
-	ctx, cancel := context.WithCancel(t.Context())
-	second := make(chan cniwire.Response, 1)
-	w.options.Backend = func() Backend {
-		return &leaving{w.c, func() {
-			w.options.Backend = func() Backend { return w.c }
-			cancel()
-			go func() { second <- w.Serve(t.Context(), cniwire.Request{Env: add, Config: conf}) }()
-			for done := false; !done; { // until it has the network, or waits
-				w.adds.mu.Lock()
-				done = len(second) > 0 || w.adds.held["c1.eth0"] != nil && w.adds.held["c1.eth0"].users == 2
-				w.adds.mu.Unlock()
-				runtime.Gosched()
-			}
-		}}
+	for range 2 {
+		response := w.Serve(leaving{t.Context(), w}, cniwire.Request{Env: add, Config: json.RawMessage(conf)})
+		require.Equal(t, uint(11), response.Error.Code)
+		require.Empty(t, w.records())
 	}
-	require.Equal(t, uint(11), w.Serve(ctx, cniwire.Request{Env: add, Config: conf}).Error.Code)
-	require.Nil(t, (<-second).Error)
+	w.serve(add, conf)
+	w.Serve(leaving{t.Context(), w}, cniwire.Request{Env: add, Config: json.RawMessage(conf)})
 	require.Equal(t, []string{"c1.eth0"}, w.records())
-	w.serve(as(add, "CHECK"), string(conf))
-	w.serve(as(add, "DEL"), string(conf))
-	require.Empty(t, w.adds.held)
-}
-
-// TestLock waits no longer than its context.
-func TestLock(t *testing.T) {
-	var l locks
-	unlock, err := l.lock(t.Context(), "a")
-	require.NoError(t, err)
-	other, err := l.lock(t.Context(), "b")
-	require.NoError(t, err)
-	other()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err = l.lock(ctx, "a")
-	require.ErrorIs(t, err, context.Canceled)
-	unlock()
-	require.Empty(t, l.held)
-}
-
-// leaving is a backend whose caller goes away when the work is done.
-type leaving struct {
-	Backend
-	leave func()
-}
-
-func (l *leaving) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
-	defer l.leave()
-	return l.Backend.Setup(ctx, a)
+	w.serve(as(add, "CHECK"), conf)
+	w.serve(as(add, "DEL"), conf)
 }

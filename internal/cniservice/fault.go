@@ -35,7 +35,7 @@ var codes = []struct {
 // may have quoted.
 func fault(err error) *cniwire.Error {
 	e := faultOf(err)
-	e.Msg, e.Details = redact.Configurations(e.Msg), redact.Configurations(e.Details)
+	e.Msg, e.Details = redact.Objects(e.Msg), redact.Objects(e.Details)
 	return e
 }
 

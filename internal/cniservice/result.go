@@ -7,15 +7,17 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/engine"
 )
 
 // resultOf is the result of all networks of an attachment, in a version of CNI.
 func resultOf(status *configurator.Status, version string) (json.RawMessage, error) {
-	if len(status.Results) == 1 && versionOf(status.Results[0]) == version {
+	// Results are as in 1.0.0 whatever version they name: before, they had another form.
+	if len(status.Results) == 1 && versionOf(status.Results[0]) == version && cniwire.AtLeast(version, "1.0.0") {
 		return status.Results[0], nil
 	}
-	merged := &types100.Result{CNIVersion: version}
+	merged := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
 	for i, text := range status.Results {
 		result, err := engine.ParseResult(text)
 		if err != nil {

@@ -34,7 +34,6 @@ type Options struct {
 // Service answers requests. It is safe for concurrent use.
 type Service struct {
 	options Options
-	adds    locks // of attachments
 }
 
 // New makes a Service.

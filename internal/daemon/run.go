@@ -13,6 +13,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/allocnet/allocnet/internal/redact"
 )
 
 // daemon is one Run.
@@ -156,7 +158,7 @@ func (d *daemon) start(ctx context.Context) error {
 
 func (d *daemon) reconcile(ctx context.Context) {
 	if err := d.Reconcile(ctx); err != nil && ctx.Err() == nil {
-		d.Logger.Error("not everything agrees with the records", "error", err)
+		d.Logger.Error("not everything agrees with the records", "error", redact.Objects(err.Error()))
 	}
 }
 

@@ -2,27 +2,29 @@
 // to others.
 package redact
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+)
 
-// Objects returns a text without the JSON objects that it quotes: all from the first
-// brace to the last is cut, or to the end where it was cut off before.
+// object is where a JSON object with a member begins, also inside a string that is
+// quoted, and quoted again.
+var object = regexp.MustCompile(`\{(?:\s|\\+[nrt])*\\*"`)
+
+// Objects returns a text without the JSON objects that it quotes: all from the
+// beginning of the first to the last brace is cut, or to the end where it was cut off
+// before.
 func Objects(text string) string {
-	begin := strings.IndexByte(text, '{')
-	if begin < 0 {
+	if strings.IndexByte(text, '{') < 0 {
 		return text
 	}
-	rest := ""
+	found := object.FindStringIndex(text)
+	if found == nil {
+		return text
+	}
+	begin, rest := found[0], ""
 	if end := strings.LastIndexByte(text, '}'); end > begin {
 		rest = text[end+1:]
 	}
 	return text[:begin] + "{...}" + rest
-}
-
-// Configurations is Objects for a text that quotes a network configuration; any other
-// is not changed.
-func Configurations(text string) string {
-	if !strings.Contains(text, "cniVersion") {
-		return text
-	}
-	return Objects(text)
 }

@@ -55,7 +55,7 @@ func TestErrorTexts(t *testing.T) {
 		{"plain", "plain"},
 		{`netplugin: {"password":"x","a":{}}: unknown`, "netplugin: {...}: unknown"},
 		{`cut off: {"password":"x`, "cut off: {...}"},
-		{"turned } and {secret", "turned } and {...}"},
+		{`turned } and {"secret`, "turned } and {...}"},
 		{"bytes \xff", "bytes ?"},
 		{strings.Repeat("é", 30), strings.Repeat("é", 18) + "..."},
 		{strings.Repeat("a", 40), strings.Repeat("a", 40)},

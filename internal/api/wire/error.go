@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -64,12 +65,13 @@ type Record struct {
 	Reason string `json:"reason"`
 }
 
-// FromError says err for the wire; nil for nil.
+// FromError says err for the wire; nil for nil. What a plugin quotes of its
+// configuration does not go along: clients may not be allowed to read that.
 func FromError(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	e := &Error{Message: strings.ToValidUTF8(err.Error(), "\uFFFD")}
+	e := &Error{Message: redact.Objects(strings.ToValidUTF8(err.Error(), "\uFFFD"))}
 	for _, k := range Kinds {
 		switch {
 		case !k.applies(err):
@@ -94,7 +96,7 @@ func (e *Error) addTyped(err error) {
 		corrupt   *record.CorruptError
 	)
 	if errors.As(err, &cni) {
-		e.CNICode, e.CNIMessage, e.Details = &cni.Code, cni.Msg, cni.Details
+		e.CNICode, e.CNIMessage, e.Details = &cni.Code, redact.Objects(cni.Msg), redact.Objects(cni.Details)
 	}
 	if errors.As(err, &conflict) {
 		e.Conflict = &Conflict{conflict.Mapping, conflict.Other, conflict.ID, conflict.OtherID}

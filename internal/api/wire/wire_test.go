@@ -45,6 +45,17 @@ func TestEveryKindArrives(t *testing.T) {
 	}
 }
 
+// TestNoConfigurationIsTold, which a plugin has quoted.
+func TestNoConfigurationIsTold(t *testing.T) {
+	const quoted = `bad section {"password":"hunter2"}`
+	e := FromError(fmt.Errorf("network: %w", &types.Error{Code: 100, Msg: quoted, Details: quoted}))
+	data, err := json.Marshal(e)
+	require.NoError(t, err)
+	require.NotContains(t, string(data), "hunter2")
+	require.Equal(t, []string{"bad section {...}", "bad section {...}"}, []string{e.CNIMessage, e.Details})
+	require.Contains(t, e.Message, "network: bad section {...}")
+}
+
 func TestAllKindsOfAnErrorArrive(t *testing.T) {
 	err := fmt.Errorf("%w: %w: %w", configurator.ErrIncomplete, context.DeadlineExceeded, &types.Error{Code: 11, Msg: "later", Details: "d"})
 	e, causes := sent(t, err)
