@@ -119,7 +119,8 @@ pool {
 
 # The manager of the CNI configuration: it writes a configuration list into
 # conf_dir that has runtimes call allocnet-cni, which delegates to the primary
-# network.
+# network. Turned off, it leaves that file to you: runtimes go on by it until it is
+# removed.
 manager {
   #enabled = false
 
@@ -133,7 +134,10 @@ manager {
   #own_file = "00-allocnet.conflist"
 
   # A file that another program makes when the network is ready, and removes when
-  # it is not. None: nothing is waited for.
+  # it is not. None: nothing is waited for. Before it is there for the first time,
+  # runtimes that find another network use that, without allocnet. When it goes away
+  # later, allocnet refuses what is new; runtimes show that as their own state only
+  # where they ask (CNI STATUS: networks of cniVersion 1.1.0).
   #readiness_file = ""
 }
 

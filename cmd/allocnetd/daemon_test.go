@@ -198,8 +198,19 @@ func TestReloadStartsManager(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "readiness file")
 	}, time.Minute, time.Millisecond)
 
-	w.configure()
+	// Another name for the file; that of before goes.
+	w.configure("manager {\n enabled = true\n own_file = \"01-other.conflist\"\n}")
 	require.Equal(t, "ready", p.reload())
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(own)
+		return errors.Is(err, fs.ErrNotExist)
+	}, time.Minute, time.Millisecond)
+	own = w.path("conf/01-other.conflist")
+	require.True(t, holds(`"one"`)())
+
+	w.configure("manager { own_file = \"01-other.conflist\" }")
+	require.Equal(t, "ready", p.reload())
+	p.logged("the configuration manager is off")
 	require.NoError(t, os.Remove(own))
 	p.stop()
 	require.NoFileExists(t, own, "nobody keeps it any more")

@@ -66,14 +66,21 @@ func limits(l *settings.Limits) api.Limits {
 	}
 }
 
-func (h *host) replaceManager(g *generation) error {
+func (h *host) replaceManager(g, before *generation) error {
 	s := &g.settings
 	if !s.Manager.Enabled {
 		h.manager.replace(nil)
+		if own := filepath.Join(s.ConfDir, s.Manager.OwnFile); manager.Wrote(own) {
+			h.logger.Warn("the configuration manager is off, and runtimes go on by its file, which nobody keeps up to date: remove it when no container needs it any more", "file", own)
+		}
 		return nil
 	}
+	former := ""
+	if before != nil && before.settings.ConfDir == s.ConfDir && before.settings.Manager.OwnFile != s.Manager.OwnFile {
+		former = before.settings.Manager.OwnFile
+	}
 	m, err := manager.New(manager.Options{
-		ConfDir: s.ConfDir, OwnFile: s.Manager.OwnFile, Primary: s.Manager.Primary, Embedded: g.embedded,
+		ConfDir: s.ConfDir, OwnFile: s.Manager.OwnFile, Former: former, Primary: s.Manager.Primary, Embedded: g.embedded,
 		Name: s.Manager.Name, Plugin: h.pluginKeys(s), PluginDirs: s.PluginDirs, Usable: h.installed(s),
 		ReadinessFile: s.Manager.ReadinessFile,
 		// What the manager has seen is in force also for who was never asked for it.

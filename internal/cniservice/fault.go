@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -27,6 +28,7 @@ var codes = []struct {
 	{configurator.ErrLimit, cniwire.CodeTryAgainLater},
 	{sandbox.ErrNotNamespace, cniwire.CodeInvalidNetns},
 	{sandbox.ErrHostNamespace, cniwire.CodeInvalidNetns},
+	{configurator.ErrNotFound, cniwire.CodeUnknownContainer},
 	{configurator.ErrUnknownNetwork, cniwire.CodeInvalidConfig},
 	{configurator.ErrInvalidAllocation, cniwire.CodeInvalidConfig},
 }
@@ -53,6 +55,10 @@ func faultOf(err error) *cniwire.Error {
 	e := &cniwire.Error{Code: cniwire.CodeInternal, Msg: err.Error()}
 	if errors.Is(err, configurator.ErrInvalidAllocation) && errors.Is(err, fs.ErrNotExist) {
 		e.Code = cniwire.CodeInvalidNetns // the one thing of an allocation that has to exist
+		return e
+	}
+	if missing := (*conflist.NotFoundError)(nil); errors.As(err, &missing) && len(missing.Broken) > 0 {
+		e.Code = cniwire.CodeTryAgainLater // it may be in one of those
 		return e
 	}
 	for _, c := range codes {

@@ -50,6 +50,7 @@ func TestPluginQuotes(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
 		for name, script := range map[string]string{
 			"it is all":   "cat",
+			"a section":   `printf 'cannot use {"password":"%s"}' hunter2`,
 			"to stderr":   "cat >&2",
 			"with words":  `printf 'got '; cat; printf ' of all'`,
 			"cut off":     `printf 'got '; head -c -9`,
@@ -67,6 +68,33 @@ func TestPluginQuotes(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestMayBeInABrokenFile: what is not found may be there later.
+func TestMayBeInABrokenFile(t *testing.T) {
+	w := newWorld(t, configurator.EngineNative)
+	add, conf := w.env("ADD", "c1"), ours("1.0.0", `"delegate":"none"`)
+	require.Equal(t, uint(7), w.refuse(add, conf).Code)
+	require.NoError(t, os.WriteFile(filepath.Join(w.conf, "none.conflist"), []byte("{"), 0o600))
+	e := w.refuse(add, conf)
+	require.Equal(t, uint(11), e.Code)
+	require.Contains(t, e.Msg, "skipped, and may hold it: none.conflist")
+}
+
+// vanishing is a backend that does not have any more what it had a moment ago.
+type vanishing struct{ Backend }
+
+func (v vanishing) Check(context.Context, configurator.Allocation) error {
+	return fmt.Errorf("%w: gone", configurator.ErrNotFound)
+}
+
+func TestCheckBesideDel(t *testing.T) {
+	w := newWorld(t, configurator.EngineNative)
+	add, conf := w.env("ADD", "c1"), ours("1.0.0", `"delegate":"br"`)
+	w.serve(add, conf)
+	w.options.Backend = func() Backend { return vanishing{w.c} }
+	require.Equal(t, uint(3), w.refuse(as(add, "CHECK"), conf).Code)
+	w.serve(as(add, "DEL"), conf)
 }
 
 func TestBadConfigurations(t *testing.T) {

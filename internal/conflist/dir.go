@@ -72,6 +72,21 @@ func (d *Dir) Networks() ([]*Network, []*FileError) {
 	return d.resolve()
 }
 
+// Ours brings the networks up to date and returns those for runtimes, which have
+// allocnet do the work, by file name.
+func (d *Dir) Ours() []*Network {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.refresh()
+	var ours []*Network
+	for _, f := range d.files {
+		if f.good != nil && f.good.IsOurs() {
+			ours = append(ours, f.good)
+		}
+	}
+	return ours
+}
+
 // refresh reads the directory, unless nothing about it changed, and the files. When
 // that fails, everything stays as it was.
 func (d *Dir) refresh() {

@@ -27,6 +27,7 @@ func (m *Manager) conflist(n *conflist.Network) ([]byte, error) {
 	list := map[string]any{
 		"name":    name,
 		"plugins": []any{m.plugin(n)},
+		markKey:   mark{PrimaryFile: n.File},
 		// Under the primary's name, libcni would add the primary's sidecar plugins.
 		"loadOnlyInlinedPlugins": true,
 	}
@@ -48,6 +49,25 @@ func (m *Manager) conflist(n *conflist.Network) ([]byte, error) {
 		return nil, fmt.Errorf("configuration that delegates to network %q: %w", n.Name, err)
 	}
 	return append(data, '\n'), nil
+}
+
+// markKey is that of what a manager notes for itself: libcni passes over keys of a list
+// that it does not know.
+const markKey = "allocnet"
+
+type mark struct {
+	// PrimaryFile is the path of the primary network's file.
+	PrimaryFile string `json:"primaryFile,omitempty"`
+}
+
+// markOf is the mark in a file's content; nil where no manager has written it.
+func markOf(data []byte) *mark {
+	var list map[string]json.RawMessage
+	var m *mark
+	if json.Unmarshal(data, &list) != nil || json.Unmarshal(list[markKey], &m) != nil {
+		return nil
+	}
+	return m
 }
 
 // knownVersion is the newest one that runtimes know who do not read "cniVersions",

@@ -14,7 +14,8 @@
 //
 // The primary network's file becomes invalid: the network stays in force as it
 // was last read, and stays ready; State names the file, the place and what to do.
-// Nothing survives a restart here: then the next valid file is the primary one.
+// After a restart that is lost. The own file, which notes where the primary network
+// was, stays then, and the manager is not ready until the file is mended or removed.
 //
 // A plugin of the primary network is missing: it stays the primary one, and is not
 // ready until the plugin appears. Any other network would be one that nobody meant.

@@ -154,6 +154,11 @@ func TestOwnFileRestored(t *testing.T) {
 			r.rename("tmp", own)
 		}},
 		{"other mode", func(r *rig) { require.NoError(r.t, os.Chmod(r.path(own), 0o644)) }},
+		{"other owner", func(r *rig) {
+			if os.Geteuid() == 0 { // who may give it away
+				require.NoError(r.t, os.Chown(r.path(own), 65534, 0))
+			}
+		}},
 		{"renamed", func(r *rig) { r.rename(own, "net.d/00-away") }},
 		{"symlink to its copy", func(r *rig) {
 			r.write("copy", r.read(own))
@@ -177,7 +182,7 @@ func TestOwnFileRestored(t *testing.T) {
 			tt.change(r)
 			restored := func() bool {
 				info, err := os.Lstat(r.path(own))
-				return err == nil && info.Mode() == ownMode && r.read(own) == want
+				return err == nil && info.Mode() == ownMode && int(info.Sys().(*syscall.Stat_t).Uid) == os.Geteuid() && r.read(own) == want
 			}
 			r.eventually(restored, "restored")
 			r.delegates("b")

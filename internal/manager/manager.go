@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -25,6 +26,8 @@ type Manager struct {
 	inForce *conflist.Network // the primary network as last seen
 	since   time.Time         // when inForce was first seen
 	want    []byte            // what the own file has to hold; nil until known
+	wrote   []byte            // what was written last
+	writes  []time.Time       // that undid what others had done to it, the last ones
 
 	looked func() // ends the wait for the first look
 	first  <-chan struct{}
@@ -93,17 +96,18 @@ func (m *Manager) look(w *watch) {
 		m.begun = true
 	}
 	if !m.begun {
-		m.publish(m.newState(nil, watching, missing), nil)
+		m.publish(m.newState(nil, []error{watching}, missing), nil)
 		return
 	}
 	networks, broken, err := m.read()
 	if err == nil {
-		err = m.choose(networks)
+		err = m.choose(networks, broken)
 	}
 	if m.o.OnRead != nil {
 		m.o.OnRead()
 	}
-	m.publish(m.newState(broken, watching, missing, err, m.keep()), networks)
+	err = errors.Join(err, m.keep())
+	m.publish(m.newState(broken, append(m.retireFormer(), watching), missing, err), networks)
 }
 
 // maxTries bounds how often our file may be edited while the others are read.
@@ -137,7 +141,7 @@ func (m *Manager) readinessFile() error {
 
 // choose finds the primary network and with it what the own file has to hold. Its
 // error is that there is no primary network.
-func (m *Manager) choose(networks []*conflist.Network) error {
+func (m *Manager) choose(networks []*conflist.Network, broken []*conflist.FileError) error {
 	i := slices.IndexFunc(networks, func(n *conflist.Network) bool {
 		return m.o.Primary == n.Name || m.o.Primary == "" && n.File != ""
 	})
@@ -145,6 +149,9 @@ func (m *Manager) choose(networks []*conflist.Network) error {
 		return m.absent()
 	}
 	n := networks[i]
+	if err := m.unreadable(n, broken); err != nil {
+		return err
+	}
 	if m.inForce != nil && m.inForce.File == n.File && string(m.inForce.Bytes) == string(n.Bytes) {
 		return nil
 	}
@@ -156,8 +163,31 @@ func (m *Manager) choose(networks []*conflist.Network) error {
 	return nil
 }
 
+// unreadable reports, at the start, that the network which was the primary one before
+// cannot be read now, and would be it instead of n.
+func (m *Manager) unreadable(n *conflist.Network, broken []*conflist.FileError) error {
+	if m.inForce != nil || m.o.Primary != "" {
+		return nil
+	}
+	data, _ := m.own.read()
+	before := markOf(data)
+	if before == nil || before.PrimaryFile == "" || before.PrimaryFile > n.File {
+		return nil
+	}
+	for _, b := range broken {
+		if b.File == before.PrimaryFile {
+			return fmt.Errorf("the primary network cannot be read since the start: %w; or remove the file, for network %q to be the primary one", b, n.Name)
+		}
+	}
+	return nil
+}
+
 func (m *Manager) absent() error {
-	_, err := m.dir.Lookup(m.o.Primary)
+	name := m.o.Primary
+	if name == "" && m.inForce != nil {
+		name = m.inForce.Name
+	}
+	_, err := m.dir.Lookup(name)
 	if err == nil {
 		return errors.New("the primary network has just appeared: try again")
 	}
@@ -174,7 +204,45 @@ func (m *Manager) keep() error {
 	}
 	written, err := m.own.keep(m.want)
 	if written {
+		if string(m.wrote) == string(m.want) {
+			m.writes = append(m.writes, m.now())
+		}
+		m.wrote = m.want
 		m.o.Logger.Info("wrote network configuration", "file", m.own.path, "delegate", m.inForce.Name)
 	}
 	return err
+}
+
+// Two who write the same file do so about as often as a burst of events ends.
+const (
+	contestTime   = time.Minute
+	contestWrites = 20
+)
+
+// contested reports that the own file was written again and again of late: somebody
+// else wants it to be otherwise.
+func (m *Manager) contested() error {
+	m.writes = slices.DeleteFunc(m.writes, func(at time.Time) bool { return m.now().Sub(at) > contestTime })
+	if len(m.writes) < contestWrites {
+		return nil
+	}
+	return fmt.Errorf("own file %q was changed by another program, and written again, %d times or more within a minute: stop that program, maybe another allocnetd, or give the own file another name",
+		m.own.path, contestWrites)
+}
+
+// retireFormer removes our file of another name, once. Its error is that it could not.
+func (m *Manager) retireFormer() []error {
+	if m.o.Former == "" || !m.own.kept {
+		return nil
+	}
+	path := filepath.Join(m.o.ConfDir, m.o.Former)
+	removed, err := retire(path)
+	if err != nil {
+		return []error{fmt.Errorf("own file of before: %w: remove it, or runtimes may go by it", err)}
+	}
+	if removed {
+		m.o.Logger.Info("removed network configuration, which has another name now", "file", path, "now", m.own.path)
+	}
+	m.o.Former = ""
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,8 +40,8 @@ func (f *ownFile) keep(want []byte) (written bool, err error) {
 	return true, nil
 }
 
-// read returns what the file holds, and whether it is a plain file of our mode.
-// It does not wait for a pipe, nor follow a symlink.
+// read returns what the file holds, and whether it is a plain file of our user and
+// mode: whoever owns it could change what runtimes do as root. It does not wait for a pipe, nor follow a symlink.
 func (f *ownFile) read() (data []byte, intact bool) {
 	file, err := os.OpenFile(f.path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -55,7 +56,26 @@ func (f *ownFile) read() (data []byte, intact bool) {
 	if err != nil {
 		return nil, false
 	}
-	return data, info.Mode() == ownMode
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return data, ok && int(stat.Uid) == os.Geteuid() && info.Mode() == ownMode
+}
+
+// Wrote reports whether a file is as a manager writes it.
+func Wrote(path string) bool {
+	f := ownFile{path: path}
+	data, intact := f.read()
+	return intact && markOf(data) != nil
+}
+
+// retire removes the own file of an earlier manager, if that is what it is.
+func retire(path string) (removed bool, err error) {
+	if !Wrote(path) {
+		return false, nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	return true, nil
 }
 
 // write replaces the file by a complete one. No runtime reads the temporary file:

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -180,4 +181,79 @@ func TestOtherNames(t *testing.T) {
 	entries, err := os.ReadDir(filepath.Dir(r.path(mine)))
 	require.NoError(t, err)
 	require.Len(t, entries, 2)
+}
+
+// TestUnreadableAtTheStart: no restart turns a host to another network because of a
+// bad edit.
+func TestUnreadableAtTheStart(t *testing.T) {
+	r := newRig(t)
+	r.write("net.d/10-a.conflist", network("a", "p"), "net.d/20-b.conflist", network("b", "p"))
+	r.run().delegates("a")
+	again := func(change ...func(*Options)) *rig {
+		r.stop()
+		next := newRig(t, append(change, func(o *Options) { o.ConfDir = r.path("net.d") })...)
+		next.dir = r.dir
+		r = next
+		return r.run()
+	}
+	written := r.read(own)
+	bad := []string{"cannot be read since the start", r.path("net.d/10-a.conflist"), "invalid JSON", `for network "b"`}
+	r.write("net.d/10-a.conflist", "{")
+	again().unready(bad...)
+	require.Equal(t, written, r.read(own))
+	r.write("net.d/10-a.conflist", network("a", "q"))
+	r.delegates("a")
+
+	r.write("net.d/10-a.conflist", "{")
+	again().unready(bad...)
+	require.Equal(t, written, r.read(own))
+	r.remove("net.d/10-a.conflist")
+	r.delegates("b")
+
+	// What sorts before it would be the primary network all the same, and so would
+	// the one that is named.
+	r.write("net.d/20-b.conflist", "{", "net.d/15-c.conflist", network("c", "p"), "net.d/30-d.conflist", network("d", "p"))
+	again().delegates("c")
+	r.write("net.d/15-c.conflist", "{")
+	again(func(o *Options) { o.Primary = "d" }).delegates("d")
+}
+
+// TestFormer is the own file's name of before.
+func TestFormer(t *testing.T) {
+	const name = "00-Former.conflist" // sorts before the own file
+	former := func(o *Options) { o.Former = name }
+	r := newRig(t, func(o *Options) { o.OwnFile = name })
+	r.write("net.d/20-b.conflist", network("b", "p"))
+	r.run()
+	r.eventually(func() bool { return r.State().Written }, "writes")
+	r.stop()
+	require.True(t, Wrote(r.path("net.d/"+name)))
+	next := newRig(t, former, func(o *Options) { o.ConfDir = r.path("net.d") })
+	next.dir = r.dir
+	next.run().delegates("b")
+	next.eventually(func() bool { return next.read("net.d/"+name) == "" }, "removes the former")
+	next.logs("has another name now")
+
+	foreign := newRig(t, former)
+	foreign.write("net.d/20-b.conflist", network("b", "p"), "net.d/"+name, oursFor("b"))
+	foreign.run().reports(name, `sorts before "00-allocnet.conflist"`)
+	require.NotEmpty(t, foreign.read("net.d/"+name))
+	require.False(t, Wrote(foreign.path("net.d/"+name)))
+}
+
+// TestContested has another program want the own file to be otherwise.
+func TestContested(t *testing.T) {
+	r := newRig(t)
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	r.write("net.d/20-b.conflist", network("b", "p"))
+	r.run().delegates("b")
+	written := r.read(own)
+	for i := range contestWrites {
+		require.Empty(t, r.State().Problems, i)
+		r.write(own, oursFor("x"))
+		r.eventually(func() bool { return r.read(own) == written }, "written again")
+	}
+	r.reports(own, "changed by another program")
+	require.NoError(t, r.Ready())
 }

@@ -33,12 +33,14 @@ type State struct {
 	Problems []error
 }
 
-// newState describes the moment. reasons are why the network is not ready;
-// watching is no such reason, for all will be seen in the end.
-func (m *Manager) newState(broken []*conflist.FileError, watching error, reasons ...error) State {
+// newState describes the moment. reasons are why the network is not ready; problems
+// are none of these, for what cannot be watched will be seen in the end.
+func (m *Manager) newState(broken []*conflist.FileError, problems []error, reasons ...error) State {
 	s := State{OwnFile: m.own.path, Written: m.want != nil && m.own.kept}
-	if watching != nil {
-		s.Problems = append(s.Problems, watching)
+	for _, p := range append(problems, m.contested()) {
+		if p != nil {
+			s.Problems = append(s.Problems, p)
+		}
 	}
 	for _, b := range broken {
 		if b.File != m.own.path {
@@ -61,6 +63,13 @@ func (m *Manager) earlier(networks []*conflist.Network) []error {
 			errs = append(errs, &conflist.FileError{File: n.File, Err: fmt.Errorf(
 				"sorts before %q, so runtimes use network %q without allocnet: rename the file so that it sorts after it",
 				filepath.Base(m.own.path), n.Name)})
+		}
+	}
+	for _, n := range m.dir.Ours() {
+		if n.File < m.own.path {
+			errs = append(errs, &conflist.FileError{File: n.File, Err: fmt.Errorf(
+				"sorts before %q, so runtimes go by it, and nobody keeps it up to date: remove it, or rename it so that it sorts after that",
+				filepath.Base(m.own.path))})
 		}
 	}
 	return errs
