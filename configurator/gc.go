@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -258,8 +259,9 @@ func networksOf(r *record.Record) []*conflist.Network {
 	return networks
 }
 
-// gcPatience bounds what GC of the plugins may hold up: no ADD or DEL may run
-// meanwhile (CNI specification, "GC").
+// gcPatience bounds what GC of the plugins of a network may hold up: no ADD or DEL on
+// it may run meanwhile (CNI specification, "GC"). It is the time to wait for those that
+// run, and then that of the plugins.
 const gcPatience = 10 * time.Second
 
 // gcPlugins runs CNI GC on the networks that know it; of several with the same
@@ -272,56 +274,42 @@ func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Netwo
 			byName[n.Name] = n
 		}
 	}
-	if len(byName) == 0 {
-		return nil
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		err := ctx.Err()
+		if err == nil {
+			err = c.gcNetwork(ctx, byName[name], live)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("GC of the plugins of network %q: %w", name, err))
+		}
 	}
+	return errors.Join(errs...)
+}
+
+// gcNetwork runs GC of one network, beside which nothing happens there.
+func (c *Configurator) gcNetwork(ctx context.Context, n *conflist.Network, live []types.GCAttachment) error {
 	patient, cancel := context.WithTimeout(ctx, c.gcPatience)
 	defer cancel()
-	unlock, err := c.store.LockAll(patient)
+	unlock, err := c.store.LockNetwork(patient, n.Name)
 	if err != nil {
-		return fmt.Errorf("GC of the plugins: operations that run did not end in time: %w", err)
+		return fmt.Errorf("operations that run did not end in time: %w", err)
 	}
 	defer unlock()
 	records, err := c.store.List()
 	if err != nil {
 		return err // a list with gaps would have plugins take live attachments away
 	}
-	attached := map[string][]types.GCAttachment{}
+	attached := slices.Clone(live)
 	for _, r := range records {
 		for _, a := range r.Attachments {
-			attached[a.Network] = append(attached[a.Network], types.GCAttachment{ContainerID: r.Container(), IfName: a.IfName})
-		}
-	}
-	for name := range byName {
-		for _, a := range live {
-			if !slices.Contains(attached[name], a) {
-				attached[name] = append(attached[name], a)
+			attachment := types.GCAttachment{ContainerID: r.Container(), IfName: a.IfName}
+			if a.Network == n.Name && !slices.Contains(live, attachment) {
+				attached = append(attached, attachment)
 			}
 		}
 	}
-	return c.tellPlugins(ctx, byName, attached)
-}
-
-// tellPlugins runs GC of networks, with one patience for all of them, because
-// everybody waits. Their order is not the same each time, so that one that hangs
-// does not keep it from the same others for ever.
-func (c *Configurator) tellPlugins(ctx context.Context, networks map[string]*conflist.Network, attached map[string][]types.GCAttachment) error {
-	ctx, cancel := context.WithTimeout(ctx, c.gcPatience)
+	ctx, cancel = context.WithTimeout(ctx, min(c.gcPatience, c.cfg.Timeout))
 	defer cancel()
-	var errs []error
-	var untold []string
-	for name, n := range networks {
-		if ctx.Err() != nil {
-			untold = append(untold, name)
-			continue
-		}
-		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
-		errs = append(errs, c.engineOf(n).GC(ctx, c.pluginDirs(pluginTypes(n)...), n.List, attached[name]))
-		cancel()
-	}
-	if len(untold) > 0 {
-		slices.Sort(untold)
-		errs = append(errs, fmt.Errorf("GC of the plugins of networks %q: time was up before they were told: %w", untold, ctx.Err()))
-	}
-	return errors.Join(errs...)
+	return c.engineOf(n).GC(ctx, c.pluginDirs(pluginTypes(n)...), n.List, attached)
 }

@@ -1,6 +1,7 @@
 package configurator
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,6 +69,10 @@ func TestTeardownEndsWhatACrashLeft(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- plugin.Wait() }()
 			defer func() { _ = plugin.Process.Kill() }()
+			require.Eventually(t, func() bool { // it has begun, but the kernel may not show its variables yet
+				environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", plugin.Process.Pid))
+				return err == nil && len(environ) > 0
+			}, 5*time.Second, time.Millisecond)
 			require.NoError(t, w.Teardown(t.Context(), a))
 			select {
 			case err := <-ended:

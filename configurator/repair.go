@@ -77,6 +77,11 @@ func (c *Configurator) repairOne(ctx context.Context, id string) (repaired bool,
 	case err != nil:
 		return false, err
 	}
+	release, err := c.share(ctx, r)
+	if err != nil {
+		return false, err
+	}
+	defer release()
 	return c.mend(ctx, r)
 }
 

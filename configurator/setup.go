@@ -86,7 +86,12 @@ func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Reco
 	if what := difference(current, wanted); what != "" {
 		return nil, fmt.Errorf("%w: allocation %q was set up with another %s; tear it down first", ErrDifferent, current.ID, what)
 	}
-	_, err := c.mend(ctx, current)
+	unlock, err := c.share(ctx, current)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	_, err = c.mend(ctx, current)
 	if err == nil {
 		return statusOf(current)
 	}
@@ -178,6 +183,11 @@ func (c *Configurator) create(ctx context.Context, r *record.Record) (*Status, e
 	if err := c.step(ctx, StepPlan, r, func(context.Context) error { return c.complete(r) }); err != nil {
 		return nil, err
 	}
+	unlock, err := c.share(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	if err := c.step(ctx, StepClaim, r, func(ctx context.Context) error { return c.reserve(ctx, r) }); err != nil {
 		return nil, err
 	}
@@ -201,7 +211,7 @@ func (c *Configurator) undo(ctx context.Context, r *record.Record) error {
 	defer cancel()
 	ready := *r
 	ready.Phase = record.Ready
-	return c.step(ctx, StepRollBack, r, func(ctx context.Context) error { return c.takeDown(ctx, &ready) })
+	return c.step(ctx, StepRollBack, r, func(ctx context.Context) error { return c.takeDownShared(ctx, &ready) })
 }
 
 // complete finds what a record asks for: networks, engine and plugins.

@@ -62,6 +62,16 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 
 // takeDown detaches a recorded allocation and removes its record.
 func (c *Configurator) takeDown(ctx context.Context, r *record.Record) error {
+	unlock, err := c.share(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return c.takeDownShared(ctx, r)
+}
+
+// takeDownShared is takeDown for who shares the networks.
+func (c *Configurator) takeDownShared(ctx context.Context, r *record.Record) error {
 	if err := c.detach(ctx, r); err != nil {
 		return err
 	}
@@ -82,6 +92,11 @@ func (c *Configurator) forget(ctx context.Context, a Allocation) error {
 	if err != nil {
 		return err
 	}
+	unlock, err := c.share(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := c.detach(ctx, r); err != nil {
 		if missing := c.installed(r); missing != nil && !evidence {
 			// Nothing tells that it ever was set up, and with this configuration it cannot

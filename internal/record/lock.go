@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -17,11 +18,13 @@ import (
 // (fcntl(2), F_OFD_SETLK): they exclude goroutines and processes alike, go away
 // with the process that held them, and leave no file per allocation behind.
 const (
-	offsetGate   = 0 // held by GC while it waits, so that newcomers do not starve it
-	offsetAll    = 1 // shared by every operation, exclusive to GC
 	offsetClaims = 2 // exclusive between looking for conflicts and recording
 	offsetFirst  = 3 // exclusive to the first ADD of a network, whichever it is
 	offsetIDs    = 1 << 10
+	// offsetNetworks is where each network has two: the gate, held by GC while it
+	// waits, so that newcomers do not starve it, and the network itself, shared by
+	// every operation on it and exclusive to GC.
+	offsetNetworks = 1<<62 + 1<<20
 )
 
 const (
@@ -36,34 +39,44 @@ const (
 	lastClaimsPoll = time.Millisecond
 )
 
-// Lock waits until no other operation works on the allocation and no GC runs.
-// The returned function gives the lock back.
+// Lock waits until no other operation works on the allocation. The returned function
+// gives the lock back.
 func (s *Store) Lock(ctx context.Context, id string) (unlock func(), err error) {
+	return s.lockOffsets(ctx, fmt.Sprintf("allocation %q", id), offsetOf(id))
+}
+
+// Share waits until no GC of the networks runs, and keeps them from one. It comes
+// after the lock of the allocation.
+func (s *Store) Share(ctx context.Context, networks []string) (unlock func(), err error) {
 	l, err := s.openLocks()
 	if err != nil {
 		return nil, err
 	}
-	// The gate is only passed: waiting for it lets a waiting GC go first.
-	err = l.take(ctx, readLock, offsetGate)
-	if err == nil {
-		err = l.take(ctx, readLock, offsetAll)
+	var gates []int64
+	for _, name := range networks {
+		gates = append(gates, gateOf(name))
 	}
-	if err == nil {
-		err = l.release(offsetGate)
-	}
-	if err == nil {
-		err = l.take(ctx, writeLock, offsetOf(id))
-	}
-	if err != nil {
-		l.close()
-		return nil, fmt.Errorf("lock allocation %q: %w", id, err)
+	slices.Sort(gates) // all take them in one order, so that none waits in a circle
+	for _, gate := range slices.Compact(gates) {
+		// The gate is only passed: waiting for it lets a waiting GC go first.
+		if err = l.take(ctx, readLock, gate); err == nil {
+			err = l.take(ctx, readLock, gate+1)
+		}
+		if err == nil {
+			err = l.release(gate)
+		}
+		if err != nil {
+			l.close()
+			return nil, fmt.Errorf("share networks %q with others: %w", networks, err)
+		}
 	}
 	return l.close, nil
 }
 
-// LockAll waits until no operation runs and keeps new ones out.
-func (s *Store) LockAll(ctx context.Context) (unlock func(), err error) {
-	return s.lockOffsets(ctx, "all allocations", offsetGate, offsetAll)
+// LockNetwork waits until no operation on a network runs and keeps new ones out. Who
+// has it must not wait for another lock but that of the claims.
+func (s *Store) LockNetwork(ctx context.Context, name string) (unlock func(), err error) {
+	return s.lockOffsets(ctx, fmt.Sprintf("network %q", name), gateOf(name), gateOf(name)+1)
 }
 
 // LockClaims excludes every other one between looking at what all records claim,
@@ -114,10 +127,15 @@ func (s *Store) lockOffsets(ctx context.Context, what string, offsets ...int64) 
 }
 
 // offsetOf spreads the IDs over the file; two that meet merely wait for each other.
-func offsetOf(id string) int64 {
+func offsetOf(id string) int64 { return offsetIDs + int64(hash(id)>>2) }
+
+// gateOf does that for networks; the offset after it is the network itself.
+func gateOf(network string) int64 { return offsetNetworks + 2*int64(hash(network)>>4) }
+
+func hash(text string) uint64 {
 	h := fnv.New64a()
-	h.Write([]byte(id))
-	return offsetIDs + int64(h.Sum64()>>2)
+	h.Write([]byte(text))
+	return h.Sum64()
 }
 
 // lockFile is the lock file, opened for one holder of locks.

@@ -35,10 +35,10 @@ func TestGivingUpGivesAllBack(t *testing.T) {
 		return func() { done(false) }, err
 	}
 	for name, take := range map[string]func(context.Context) (func(), error){
-		"Lock":       func(ctx context.Context) (func(), error) { return s.Lock(ctx, "one") },
-		"LockAll":    s.LockAll,
-		"LockClaims": s.LockClaims,
-		"First":      first,
+		"Lock":        func(ctx context.Context) (func(), error) { return s.Lock(ctx, "one") },
+		"LockNetwork": func(ctx context.Context) (func(), error) { return s.LockNetwork(ctx, "net") },
+		"LockClaims":  s.LockClaims,
+		"First":       first,
 	} {
 		t.Run(name, func(t *testing.T) {
 			unlock, err := take(t.Context())
@@ -47,7 +47,6 @@ func TestGivingUpGivesAllBack(t *testing.T) {
 			require.Equal(t, 1, descriptors(t, s))
 			unlock()
 			require.Zero(t, descriptors(t, s))
-			require.False(t, locked(t, s.LockAll))
 			require.False(t, locked(t, take))
 		})
 	}

@@ -249,36 +249,57 @@ func TestLocks(t *testing.T) {
 	require.True(t, locked(t, one), "the same allocation waits")
 	require.False(t, locked(t, two), "another one does not")
 	require.False(t, locked(t, other.LockClaims))
-	require.True(t, locked(t, other.LockAll), "GC waits for operations")
 	unlock()
 	require.False(t, locked(t, one))
+}
 
-	unlock, err = s.LockAll(t.Context())
+// TestNetworks are shared by operations, and GC has one alone.
+func TestNetworks(t *testing.T) {
+	s := open(t)
+	other := Open(filepath.Dir(s.dir)) // as another process would
+	share := func(names ...string) func(context.Context) (func(), error) {
+		return func(ctx context.Context) (func(), error) { return other.Share(ctx, names) }
+	}
+	alone := func(name string) func(context.Context) (func(), error) {
+		return func(ctx context.Context) (func(), error) { return other.LockNetwork(ctx, name) }
+	}
+	unlock, err := s.Share(t.Context(), []string{"a", "b", "a"})
 	require.NoError(t, err)
-	require.True(t, locked(t, one), "operations wait for GC")
-	require.True(t, locked(t, other.LockAll))
+	require.False(t, locked(t, share("b", "a")))
+	require.True(t, locked(t, alone("a")), "GC waits for operations")
+	require.True(t, locked(t, alone("b")))
+	require.False(t, locked(t, alone("c")))
 	unlock()
-	require.False(t, locked(t, other.LockAll))
+
+	unlock, err = s.LockNetwork(t.Context(), "a")
+	require.NoError(t, err)
+	require.True(t, locked(t, share("b", "a")), "operations wait for GC")
+	require.False(t, locked(t, alone("b")), "and then hold nothing")
+	require.False(t, locked(t, share("b")))
+	require.True(t, locked(t, alone("a")))
+	require.False(t, locked(t, func(ctx context.Context) (func(), error) { return other.Lock(ctx, "a") }))
+	require.False(t, locked(t, other.LockClaims))
+	unlock()
+	require.False(t, locked(t, alone("a")))
 }
 
 // TestGCDoesNotStarve: a GC that waits keeps newcomers out.
 func TestGCDoesNotStarve(t *testing.T) {
 	s := open(t)
-	unlock, err := s.Lock(t.Context(), "one")
+	share := func(ctx context.Context) (func(), error) { return s.Share(ctx, []string{"net"}) }
+	unlock, err := share(t.Context())
 	require.NoError(t, err)
 	got := make(chan func())
 	go func() {
-		unlockAll, err := s.LockAll(context.Background())
+		unlockAlone, err := s.LockNetwork(context.Background(), "net")
 		if err == nil {
-			got <- unlockAll
+			got <- unlockAlone
 		}
 	}()
-	require.Eventually(t, func() bool {
-		return locked(t, func(ctx context.Context) (func(), error) { return s.Lock(ctx, "two") })
-	}, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return locked(t, share) }, 5*time.Second, time.Millisecond)
 	unlock()
 	(<-got)()
-	require.False(t, locked(t, func(ctx context.Context) (func(), error) { return s.Lock(ctx, "two") }))
+	require.False(t, locked(t, share))
 }
 
 // TestFirst: one ADD of a network goes alone until one has succeeded.
