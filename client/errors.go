@@ -30,6 +30,13 @@ type remoteError struct {
 func (e *remoteError) Error() string   { return e.message }
 func (e *remoteError) Unwrap() []error { return e.causes }
 
+// Remote reports whether an error came about in the daemon, which did what it was
+// asked to.
+func Remote(err error) bool {
+	var e *remoteError
+	return errors.As(err, &e)
+}
+
 // remote is an error as it was in the daemon; nil for nil.
 func remote(e *wire.Error) error {
 	if e == nil {

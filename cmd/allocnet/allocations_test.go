@@ -147,6 +147,11 @@ func TestLsShowsWhatCanBeRead(t *testing.T) {
 		require.Contains(t, report.Hint, broken)
 	}
 	require.Len(t, decode[[]configurator.Record](t, got.out), 1)
+
+	w.run("teardown", "web").ok(t)
+	got = w.run("ls")
+	require.Equal(t, exitFailure, got.code)
+	require.Empty(t, got.out, "no table of nothing")
 }
 
 func TestLsOfNothing(t *testing.T) {

@@ -103,7 +103,7 @@ func (f *globalFlags) alone() string {
 // there was one.
 func (f *globalFlags) adopt() error {
 	left, err := settings.Read(settings.InForce(f.socket))
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) { // none, or none for this user
 		return nil
 	}
 	if err != nil {

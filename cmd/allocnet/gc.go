@@ -31,7 +31,8 @@ func newGC(a *app) *cobra.Command {
 		Use:   "gc (--live ID... | --live-from FILE | --none)",
 		Short: "Take away every allocation that is not named as live",
 		Long: `Take away every allocation that is not named as live, and let the plugins collect
-what no allocation has (CNI GC). That nobody lives has to be said: --none.
+what no allocation has (CNI GC). That nobody lives has to be said: --none. What
+runtimes set up through CNI stays: they know what of it is live.
 
 With --destroy the network namespaces of what was taken away go too, where they
 lie in ` + sandbox.DefaultDir + `, as those that setup --create makes do.`,
@@ -74,6 +75,7 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	if err := a.warnOfUnknown(conf, live); err != nil {
 		return err
 	}
+	a.warnOfScoped(conf)
 	done := a.progress("collecting")
 	defer done()
 	before := netnsOwners(conf) // as long as the records are there
@@ -184,13 +186,30 @@ func collect(c *cobra.Command, conf service, live []string, dryRun bool) (*confi
 	records, err := conf.List()
 	report := &configurator.GCReport{Removed: []string{}, Kept: []string{}}
 	for _, r := range records {
-		if slices.Contains(live, r.ID) {
+		switch {
+		case r.Scope != "":
+		case slices.Contains(live, r.ID):
 			report.Kept = append(report.Kept, r.ID)
-		} else {
+		default:
 			report.Removed = append(report.Removed, r.ID)
 		}
 	}
 	return report, err
+}
+
+// warnOfScoped tells that allocations of runtimes stay, which know themselves what is
+// live.
+func (a *app) warnOfScoped(conf service) {
+	records, _ := conf.List() // what cannot be read, GC tells
+	n := 0
+	for _, r := range records {
+		if r.Scope != "" {
+			n++
+		}
+	}
+	if n > 0 {
+		a.warn("%s of runtimes (CNI) left alone: their runtime collects them; `allocnet teardown ID` takes one away", plural(n, "allocation"))
+	}
 }
 
 func (a *app) printGC(r *gcReport) {

@@ -128,6 +128,9 @@ func iptablesMissing(err error) bool {
 }
 
 func notPermitted(err error) bool {
+	if client.Remote(err) { // root is not what the daemon lacks
+		return false
+	}
 	text := strings.ToLower(err.Error())
 	return errors.Is(err, fs.ErrPermission) ||
 		strings.Contains(text, "operation not permitted") || strings.Contains(text, "permission denied")

@@ -39,6 +39,9 @@ func (a *app) ls() error {
 		a.err.printf("nothing is set up in %s\n", where)
 		return nil
 	}
+	if len(records) == 0 {
+		return listErr
+	}
 	rows := make([][]cell, len(records))
 	for i := range records {
 		rows[i] = listRow(&records[i], time.Now())

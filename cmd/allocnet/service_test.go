@@ -203,6 +203,35 @@ func TestDaemonWithSandboxesElsewhere(t *testing.T) {
 	require.NoFileExists(t, foreign, "this process may destroy it")
 }
 
+// TestGCLeavesWhatRuntimesSetUp, in a dry run as well, and says so.
+func TestGCLeavesWhatRuntimesSetUp(t *testing.T) {
+	w := newWorld(t)
+	c, err := configurator.New(configurator.Config{ConfDir: w.path("conf"), StateDir: w.path("state"), PluginDirs: []string{w.path("plugins")}})
+	require.NoError(t, err)
+	for id, scope := range map[string]string{"ours": "", "theirs": "cni/web"} {
+		_, err := c.Setup(t.Context(), configurator.Allocation{ID: id, Netns: w.sandbox(id).Path(), Scope: scope})
+		require.NoError(t, err)
+	}
+	for _, args := range [][]string{{"gc", "--none", "--json", "--dry-run"}, {"gc", "--none", "--json"}} {
+		got := w.run(args...)
+		require.Equal(t, []string{"ours"}, decode[gcReport](t, got.ok(t)).Removed)
+		require.Contains(t, got.errOut, "1 allocation of runtimes (CNI) left alone")
+	}
+	require.Len(t, decode[[]configurator.Record](t, w.run("ls", "--json").ok(t)), 1)
+	w.run("teardown", "theirs").ok(t)
+}
+
+// TestDaemonWithoutTheRight: sudo would not help.
+func TestDaemonWithoutTheRight(t *testing.T) {
+	w := newWorld(t)
+	w.network("10-front", "front", map[string]fakeplugin.Behaviour{"ADD": {Code: 100, Msg: "modprobe: operation not permitted"}})
+	ask := w.serve(sandbox.DefaultDir)
+	w.named("web")
+	report := ask("setup", "web", "--create", "--json").failure(t, exitFailure)
+	require.Contains(t, report.Error, "operation not permitted")
+	require.NotContains(t, report.Hint, "sudo")
+}
+
 func TestDaemonKeepsTheSandboxOfAnother(t *testing.T) {
 	w := newWorld(t)
 	ask := w.serve(sandbox.DefaultDir)

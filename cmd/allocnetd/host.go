@@ -133,7 +133,7 @@ func (g *generation) keepsNetworks(before *generation) error {
 
 func (h *host) newService(cfg configurator.Config) (*configurator.Configurator, error) {
 	cfg.Logger = h.logger
-	cfg.Observer = h.telemetry.Observer()
+	cfg.Observer = failures{h.telemetry.Observer(), h.logger}
 	cfg.OnForced = h.telemetry.OnForced
 	return configurator.New(cfg)
 }

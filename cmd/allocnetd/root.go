@@ -13,11 +13,13 @@ import (
 	"github.com/allocnet/allocnet/internal/settings"
 )
 
-// The exit codes. systemd's unit does not restart after exitUsage.
+// The exit codes. systemd's unit does not restart after exitUsage, which is EX_CONFIG
+// of sysexits.h: not 2, with which Go ends a program that panics, or that systemd's
+// watchdog aborts.
 const (
 	exitOK      = 0
 	exitFailure = 1
-	exitUsage   = 2
+	exitUsage   = 78
 )
 
 const rootHelp = `Give allocations their networks, for whoever asks on a unix socket.
@@ -35,9 +37,9 @@ Signals:
                    A second one ends at once
 
 Exit codes:
-  0  it is done
-  1  it failed
-  2  the command line or the settings cannot be used`
+  0   it is done
+  1   it failed
+  78  the command line or the settings cannot be used`
 
 // usageError is a command line or settings that cannot be used.
 type usageError struct{ error }

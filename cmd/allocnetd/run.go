@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/internal/daemon"
@@ -30,7 +29,7 @@ func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) err
 	if err != nil {
 		return usageError{err}
 	}
-	logger := hclog.New(&hclog.LoggerOptions{Name: "allocnetd", Level: s.Log.Level, JSONFormat: s.Log.JSON, Output: logTo})
+	logger := newLogger(&s.Log, logTo, toJournal(logTo, os.Getenv))
 	if err := os.Setenv(pluginexec.CallerVariable, "allocnetd"); err != nil {
 		return err
 	}

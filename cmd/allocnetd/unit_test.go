@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -40,7 +41,7 @@ func TestServiceUnit(t *testing.T) {
 	for option, want := range map[string][]string{
 		"Type":                     {"notify"},
 		"ExecReload":               {"/usr/bin/allocnetd validate", "/bin/kill -HUP $MAINPID"},
-		"RestartPreventExitStatus": {"2"}, // exitUsage
+		"RestartPreventExitStatus": {strconv.Itoa(exitUsage)},
 		"KillMode":                 {"process"},
 		"RuntimeDirectory":         {"allocnet"},
 		"RuntimeDirectoryPreserve": {"yes"},
@@ -50,6 +51,17 @@ func TestServiceUnit(t *testing.T) {
 	}
 	require.Contains(t, s, "WatchdogSec")
 	require.Equal(t, "/run/"+s["RuntimeDirectory"][0], settings.Default().StateDir)
+
+	// Restarts must not run into the limit on starts, RestartSec apart, nor leave the
+	// socket behind that the service has from its unit.
+	u := section(t, "allocnetd.service", "Unit")
+	require.Equal(t, []string{"allocnetd.socket"}, u["PartOf"])
+	interval, err := strconv.Atoi(u["StartLimitIntervalSec"][0])
+	require.NoError(t, err)
+	wait, err := strconv.Atoi(s["RestartSec"][0])
+	require.NoError(t, err)
+	const burst = 5 // systemd's default
+	require.LessOrEqual(t, interval, burst*wait)
 }
 
 // TestServiceUnitSharesMounts has no option in the unit that gives the service a

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/settings"
+)
+
+func TestLogger(t *testing.T) {
+	var log bytes.Buffer
+	l := newLogger(&settings.Log{Level: hclog.Debug}, &log, true).Named("x")
+	l.Debug("one")
+	l.Info("two")
+	l.Warn("three", "error", errors.New("a\nb"))
+	l.Error("four")
+	require.Equal(t, "<7>[DEBUG] allocnetd.x: one\n<6>[INFO]  allocnetd.x: two\n"+
+		"<4>[WARN]  allocnetd.x: three:\n<4>  error=\n<4>  | a\n<4>  | b\n<4>  \n<3>[ERROR] allocnetd.x: four\n", log.String())
+	log.Reset()
+	newLogger(&settings.Log{Level: hclog.Warn, JSON: true}, &log, true).Warn("five")
+	require.Equal(t, `<4>{"@level":"warn","@message":"five","@module":"allocnetd"}`+"\n", log.String())
+	log.Reset()
+	newLogger(&settings.Log{Level: hclog.Info}, &log, false).Info("six")
+	require.Regexp(t, `^\d{4}-.* \[INFO\]  allocnetd: six\n$`, log.String())
+}
+
+func TestToJournal(t *testing.T) {
+	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
+	require.NoError(t, err)
+	defer f.Close()
+	info, err := f.Stat()
+	require.NoError(t, err)
+	stat := info.Sys().(*syscall.Stat_t)
+	variable := func(value string) func(string) string {
+		return func(name string) string { return map[string]string{"JOURNAL_STREAM": value}[name] }
+	}
+	require.True(t, toJournal(f, variable(fmt.Sprintf("%d:%d", stat.Dev, stat.Ino))))
+	require.False(t, toJournal(f, variable(fmt.Sprintf("%d:%d", stat.Dev, stat.Ino+1))), "stderr leads elsewhere")
+	require.False(t, toJournal(f, variable("")))
+	require.False(t, toJournal(&bytes.Buffer{}, variable("")))
+}
+
+// unseen is an Observer of nothing.
+type unseen struct{}
+
+func (unseen) Begin(ctx context.Context, _ configurator.Step) context.Context { return ctx }
+func (unseen) End(context.Context, configurator.Step, error)                  {}
+
+func TestFailuresAreLogged(t *testing.T) {
+	var log bytes.Buffer
+	f := failures{unseen{}, newLogger(&settings.Log{Level: hclog.Warn}, &log, true)}
+	f.End(context.Background(), configurator.Step{Operation: "setup", ID: "a"}, nil)
+	f.End(context.Background(), configurator.Step{Operation: "setup", ID: "a", Name: configurator.StepAdd}, errors.New("part"))
+	require.Empty(t, log.String())
+	f.End(context.Background(), configurator.Step{Operation: "setup", ID: "a", Networks: []string{"net"}}, errors.New(`no: {"password":"x"}`))
+	require.Equal(t, "<4>[WARN]  allocnetd: operation failed: operation=setup alloc=a networks=[\"net\"] error=\"no: {...}\"\n", log.String())
+}
