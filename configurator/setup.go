@@ -252,6 +252,13 @@ func (c *Configurator) reserve(ctx context.Context, r *record.Record) error {
 	if errors.As(err, &taken) {
 		return fmt.Errorf("%w: %q is that of allocation %q", ErrInUse, taken.Netns, taken.OtherID)
 	}
+	var conflict *portmap.ConflictError
+	if errors.As(err, &conflict) && conflict.OtherID != r.ID {
+		other, otherErr := c.store.Get(conflict.OtherID)
+		if otherErr == nil && errors.Is(sandbox.Validate(other.Netns), fs.ErrNotExist) {
+			return fmt.Errorf("%w, whose network namespace %q is gone: tear that allocation down", err, other.Netns)
+		}
+	}
 	return err
 }
 

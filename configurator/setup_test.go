@@ -15,6 +15,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/fakeplugin"
 	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 func TestSetupIsIdempotent(t *testing.T) {
@@ -255,8 +256,13 @@ func TestPortConflicts(t *testing.T) {
 			require.ErrorIs(t, err, ErrNotFound)
 		})
 	}
-	require.NoError(t, w.Teardown(t.Context(), first))
 	second.Ports = first.Ports
+	_, err = w.Setup(t.Context(), second)
+	require.NotContains(t, err.Error(), "is gone")
+	require.NoError(t, sandbox.Destroy(first.Netns))
+	_, err = w.Setup(t.Context(), second)
+	require.ErrorContains(t, err, `network namespace "/run/netns/first" is gone: tear that allocation down`)
+	require.NoError(t, w.Teardown(t.Context(), first))
 	_, err = w.Setup(t.Context(), second)
 	require.NoError(t, err, "the ports are free again")
 }
