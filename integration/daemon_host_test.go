@@ -40,7 +40,11 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 	if out, err := c.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("%w: %s", err, out)
 	}
-	return dir, os.Symlink("allocnet-cni", filepath.Join(dir, "allocnet"))
+	c = exec.Command("make", "-C", "..", "front", "BIN="+dir)
+	if out, err := c.CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("%w: %s", err, out)
+	}
+	return dir, os.Symlink("allocnet-cni-front", filepath.Join(dir, "allocnet"))
 })
 
 // programsDir is for the end of all tests, which removes it.
@@ -227,10 +231,10 @@ func (d *daemonProcess) pluginConfig(more map[string]any) []byte {
 	return data
 }
 
-// plugin calls allocnet-cni, for eth0, and returns its result; an error of its own
+// plugin calls the plugin, for eth0, and returns its result; an error of its own
 // is a *types.Error.
 func (d *daemonProcess) plugin(command, container, netns string, config []byte) ([]byte, error) {
-	c := exec.Command(filepath.Join(d.bin, "allocnet-cni"))
+	c := exec.Command(filepath.Join(d.bin, "allocnet"))
 	c.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+container,
 		"CNI_NETNS="+netns, "CNI_IFNAME=eth0", "CNI_PATH="+pluginDir)
 	c.Stdin = bytes.NewReader(config)

@@ -33,7 +33,25 @@ func TestInstall(t *testing.T) {
 	plugin, err := os.Readlink(filepath.Join(stage, "opt/cni/bin/allocnet"))
 	require.NoError(t, err)
 	require.Contains(t, run(plugin, []string{"CNI_COMMAND=VERSION"}, `{"cniVersion": "1.1.0"}`), `"supportedVersions"`)
-	require.FileExists(t, filepath.Join(stage, plugin+"-alone"), "it has to be beside the plugin")
+	require.Equal(t, "/usr/local/lib/allocnet/allocnet-cni-front", plugin)
+	for _, program := range []string{"allocnet-cni", "allocnet-cni-alone"} {
+		require.FileExists(t, filepath.Join(stage, filepath.Dir(plugin), program), "it has to be beside the plugin")
+	}
+
+	// Without a compiler for C.
+	bin := t.TempDir()
+	out, err := exec.Command("make", "--no-print-directory", "-C", top, "front", "CC=no-compiler", "BIN="+bin).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "runtimes start allocnet-cni itself")
+	for _, program := range []string{"allocnet", "allocnetd", "allocnet-plugins", "allocnet-cni", "allocnet-cni-alone"} {
+		require.NoError(t, os.WriteFile(filepath.Join(bin, program), nil, 0o755))
+	}
+	other := t.TempDir()
+	out, err = exec.Command("make", "--no-print-directory", "-C", top, "install", "DESTDIR="+other, "BIN="+bin).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	plugin, err = os.Readlink(filepath.Join(other, "opt/cni/bin/allocnet"))
+	require.NoError(t, err)
+	require.Equal(t, "/usr/lib/allocnet/allocnet-cni", plugin)
 
 	unit, err := os.ReadFile(filepath.Join(stage, "usr/local/lib/systemd/system/allocnetd.service"))
 	require.NoError(t, err)

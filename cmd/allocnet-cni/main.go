@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"strconv"
 
 	"github.com/allocnet/allocnet/internal/cniwire/thin"
 )
@@ -57,11 +58,7 @@ func ask(version *string) (*thin.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	request, err := thin.Request(values, config)
-	if err != nil {
-		return nil, err
-	}
-	answer, err := thin.Call(o.socket, o.patience, request)
+	answer, err := call(o, values, config)
 	switch {
 	case errors.Is(err, thin.ErrAway), errors.Is(err, thin.ErrHung) && command == thin.Del:
 		return nil, alone(config, err)
@@ -69,6 +66,21 @@ func ask(version *string) (*thin.Answer, error) {
 		return nil, hung(command, err)
 	}
 	return answer, err
+}
+
+// call has the daemon do it, or gets the answer of one that was asked already: the only
+// argument is the connection's descriptor then, from allocnet-cni-front.
+func call(o options, values []string, config []byte) (*thin.Answer, error) {
+	if len(os.Args) == 2 {
+		if fd, err := strconv.Atoi(os.Args[1]); err == nil && fd > 2 {
+			return thin.Resume(fd, o.socket, o.patience)
+		}
+	}
+	request, err := thin.Request(values, config)
+	if err != nil {
+		return nil, err
+	}
+	return thin.Call(o.socket, o.patience, request)
 }
 
 // callerVariable is that of package pluginexec.

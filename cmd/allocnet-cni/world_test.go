@@ -31,14 +31,28 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, serveDaemon(file))
 		os.Exit(1)
 	}
-	code := privhost.Main(m)
+	code := privhost.Main(twice{m})
 	if dir, err := programs(); err == nil {
 		_ = os.RemoveAll(dir)
 	}
 	os.Exit(code)
 }
 
-// programs builds both programs, and cnitool, once.
+// plugin is what runtimes run.
+var plugin string
+
+// twice runs all tests with either program as the plugin.
+type twice struct{ *testing.M }
+
+func (t twice) Run() (code int) {
+	for _, plugin = range []string{"allocnet-cni", "allocnet-cni-front"} {
+		fmt.Println("as", plugin)
+		code = max(code, t.M.Run())
+	}
+	return code
+}
+
+// programs builds all programs, and cnitool, once.
 var programs = sync.OnceValues(func() (dir string, err error) {
 	if !privhost.Inside() {
 		return "", errors.New("only inside a private host")
@@ -48,6 +62,10 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 	}
 	c := exec.Command("go", "build", "-trimpath", "-o", dir, ".", "./allocnet-cni-alone", "github.com/containernetworking/cni/cnitool")
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("%w: %s", err, out)
+	}
+	c = exec.Command("make", "-C", "../..", "front", "BIN="+dir)
 	if out, err := c.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("%w: %s", err, out)
 	}
@@ -72,7 +90,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, dir: t.TempDir()}
 	w.bin = w.path("bin")
 	require.NoError(t, fakeplugin.Install(w.bin, "one"))
-	require.NoError(t, os.Symlink(filepath.Join(built, "allocnet-cni"), filepath.Join(w.bin, "allocnet")))
+	require.NoError(t, os.Symlink(filepath.Join(built, plugin), filepath.Join(w.bin, "allocnet")))
 	w.write("conf/br.conflist", `{"cniVersion":"1.1.0","name":"br","plugins":[{"type":"bridge","bridge":"brproc","isGateway":true,
 		"ipam":{"type":"host-local","dataDir":"`+w.path("leases")+`","subnet":"10.68.0.0/24"}},{"type":"portmap","capabilities":{"portMappings":true}}]}`)
 	w.write("allocnetd.hcl", `

@@ -22,8 +22,15 @@ const (
 	beyondTitle  = "... without the library's own time"
 	emptyTitle   = "start of an empty Go program"
 	daemonName   = "allocnetd"
+	wholeTitle   = "all in Go"
 	aloneName    = "without it"
 	emptyName    = "go"
+)
+
+// The programs that a runtime may run as the plugin.
+const (
+	frontName = "allocnet-cni-front"
+	wholeName = "allocnet-cni"
 )
 
 // daemonPrograms have to lie in one directory.
@@ -47,25 +54,27 @@ func (b *bench) daemon(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, library.close(ctx)) }()
-	through, err := newPluginUser(b.newNetwork(daemonName, "bridge", false), dir, slots[0])
+	through, err := newPluginUser(b.newNetwork(daemonName, "bridge", false), dir, frontName, slots[0])
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, removeBridge(through.bridge)) }()
+	whole := *through
+	whole.program, whole.adds = wholeName, nil
 	stop, err := through.startDaemon(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	alone, err := newPluginUser(b.newNetwork("alone", "bridge", false), dir, slots[0])
+	alone, err := newPluginUser(b.newNetwork("alone", "bridge", false), dir, frontName, slots[0])
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, removeBridge(alone.bridge)) }()
-	return b.daemonTurns(ctx, filepath.Join(dir, emptyName), library, through, alone)
+	return b.daemonTurns(ctx, filepath.Join(dir, emptyName), library, through, &whole, alone)
 }
 
-func (b *bench) daemonTurns(ctx context.Context, empty string, library system, through, alone *pluginUser) error {
+func (b *bench) daemonTurns(ctx context.Context, empty string, library system, through, whole, alone *pluginUser) error {
 	var native lives
 	var nothing, beyond samples
 	round := func() error {
@@ -76,6 +85,9 @@ func (b *bench) daemonTurns(ctx context.Context, empty string, library system, t
 			return err
 		}
 		if err := through.live(ctx); err != nil {
+			return err
+		}
+		if err := whole.live(ctx); err != nil {
 			return err
 		}
 		beyond = append(beyond, through.adds[len(through.adds)-1]-native.adds[len(native.adds)-1])
@@ -93,6 +105,7 @@ func (b *bench) daemonTurns(ctx context.Context, empty string, library system, t
 	b.report.add(emptyTitle, emptyName, seconds, nothing[1:])
 	b.report.add(throughTitle, nativeName, seconds, native.adds[1:])
 	b.report.add(throughTitle, daemonName, seconds, through.adds[1:])
+	b.report.add(throughTitle, wholeTitle, seconds, whole.adds[1:])
 	b.report.add(throughTitle, aloneName, seconds, alone.adds[1:])
 	b.report.add(beyondTitle, daemonName, seconds, beyond[1:])
 	return nil
@@ -119,22 +132,27 @@ func (b *bench) buildDaemon(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("build %s: %w: %s", of, err, out)
 		}
 	}
+	c := exec.CommandContext(ctx, "make", "-C", b.module, "front", "BIN="+dir)
+	if out, err := c.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build allocnet-cni-front: %w: %s", err, out)
+	}
 	return dir, nil
 }
 
 // pluginUser runs allocnet-cni as a runtime does.
 type pluginUser struct {
-	dir, network, bridge string
-	slot                 *slot
-	config               []byte
-	adds                 samples
+	dir, program    string
+	network, bridge string
+	slot            *slot
+	config          []byte
+	adds            samples
 }
 
-func newPluginUser(n *network, dir string, s *slot) (*pluginUser, error) {
+func newPluginUser(n *network, dir, program string, s *slot) (*pluginUser, error) {
 	if err := n.write(); err != nil {
 		return nil, err
 	}
-	u := &pluginUser{dir: dir, network: n.name, bridge: n.bridge(), slot: s}
+	u := &pluginUser{dir: dir, program: program, network: n.name, bridge: n.bridge(), slot: s}
 	mappings, err := portmap.Mappings(s.ports(), portmap.Options{})
 	if err != nil {
 		return nil, err
@@ -196,7 +214,7 @@ func (u *pluginUser) live(ctx context.Context) error {
 }
 
 func (u *pluginUser) run(ctx context.Context, command string) error {
-	return u.start(ctx, filepath.Join(u.dir, "allocnet-cni"), command)
+	return u.start(ctx, filepath.Join(u.dir, u.program), command)
 }
 
 // start runs a program as a runtime does.

@@ -3,6 +3,7 @@ package thin
 import (
 	"errors"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -50,6 +51,21 @@ func call(socket string, patience time.Duration, until time.Time, request []byte
 	if err := c.write(append([]byte(head), request...)); errors.Is(err, ErrHung) {
 		return nil, while("send to "+socket, err)
 	}
+	return receive(c, socket)
+}
+
+// Resume is the rest of a Call: the request was sent on fd, which is closed in the end.
+func Resume(fd int, socket string, patience time.Duration) (*Answer, error) {
+	syscall.CloseOnExec(fd)
+	c, err := adopt(fd, patience, time.Now().Add(Longest))
+	if err != nil {
+		return nil, while("take over the connection to "+socket, err)
+	}
+	defer c.close()
+	return receive(c, socket)
+}
+
+func receive(c *conn, socket string) (*Answer, error) {
 	status, body, err := readAnswer(c)
 	if err != nil {
 		return nil, while("answer on "+socket, err)

@@ -20,19 +20,26 @@ func dial(socket string, patience time.Duration, until time.Time) (*conn, error)
 	if err != nil {
 		return nil, fault(err)
 	}
+	c, err := adopt(fd, patience, until)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.again(func() (int, error) { return 0, syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket}) }); err != nil {
+		c.close()
+		return nil, fault(err)
+	}
+	return c, nil
+}
+
+// adopt takes over a socket, as dial does its own.
+func adopt(fd int, patience time.Duration, until time.Time) (*conn, error) {
 	c := &conn{fd: fd, until: until}
 	wait := syscall.NsecToTimeval(patience.Nanoseconds())
 	for _, option := range []int{syscall.SO_SNDTIMEO, syscall.SO_RCVTIMEO} {
-		if err == nil {
-			err = syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, option, &wait)
+		if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, option, &wait); err != nil {
+			c.close()
+			return nil, fault(err)
 		}
-	}
-	if err == nil {
-		_, err = c.again(func() (int, error) { return 0, syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket}) })
-	}
-	if err != nil {
-		c.close()
-		return nil, fault(err)
 	}
 	return c, nil
 }
