@@ -22,8 +22,8 @@ const (
 	beyondTitle  = "... without the library's own time"
 	emptyTitle   = "start of an empty Go program"
 	daemonName   = "allocnetd"
-	wholeTitle   = "all in Go"
-	aloneName    = "without it"
+	wholeTitle   = "Go-only"
+	aloneName    = "no-daemon"
 	emptyName    = "go"
 )
 
