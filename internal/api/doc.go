@@ -21,8 +21,8 @@
 // Bodies are strict JSON, see package strict; nobody looks at the Content-Type.
 //
 // The context of an operation ends when its client goes away, or at the deadline
-// that the client named; the configurator then undoes what was begun. What was done
-// by then, but not there before, is undone too, as long as the answer has not left.
-// A client that shuts down its writing side counts as gone, one that sends the next
+// that the client named; the configurator then undoes what was begun, also a Setup
+// that succeeded but for that. What is over by then stays, its answer unread. A
+// client that shuts down its writing side counts as gone, one that sends the next
 // request before it has its answer does not.
 package api

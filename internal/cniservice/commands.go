@@ -34,7 +34,7 @@ func (c *call) add(ctx context.Context) (json.RawMessage, error) {
 	}
 	result, err := resultOf(status, c.conf.CNIVersion)
 	if err != nil && !known {
-		err = errors.Join(err, c.backend.Teardown(ctx, c.bare()))
+		err = errors.Join(err, c.backend.Teardown(context.WithoutCancel(ctx), c.bare()))
 	}
 	return result, err
 }

@@ -35,6 +35,6 @@
 //
 // # Errors
 //
-// An error of a plugin is returned as it is, but for a configuration that it quotes. No
-// error holds the configuration.
+// An error of a plugin is returned as it is, but for JSON that it quotes, of which some
+// may be from the configuration.
 package cniservice
