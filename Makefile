@@ -31,7 +31,8 @@ build: front ## the commands, in bin
 front:
 	@mkdir -p $(BIN)
 	@rm -f $(BIN)/allocnet-cni-front
-	@command -v $(CC) >/dev/null || { echo "no compiler for C ($(CC)): runtimes start allocnet-cni itself, which takes longer"; exit 0; }; \
+	@{ command -v $(CC) >/dev/null && test $$(go env GOARCH) = $$(go env GOHOSTARCH); } || { \
+	  echo "no compiler for C ($(CC)) for $$(go env GOARCH): runtimes start allocnet-cni itself, which takes longer"; exit 0; }; \
 	$(CC) -static $(FRONT) 2>/dev/null || $(CC) $(FRONT)
 
 install: ## what build built, the units and the settings: below DESTDIR, PREFIX and CNI_BIN

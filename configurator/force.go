@@ -36,6 +36,15 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 		return nil, err
 	}
 	defer unlock()
+	var names []string
+	for _, at := range target.Attachments {
+		names = append(names, at.Network)
+	}
+	release, err := c.store.Share(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	// Looked at under the lock: a Setup may have ended meanwhile.
 	if r, err := c.store.Get(a.ID); err == nil && r.Phase == record.Ready && sandbox.Validate(r.Netns) == nil {
 		return nil, fmt.Errorf("%w: %q in %q; tear it down", ErrSetUp, a.ID, r.Netns)

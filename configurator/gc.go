@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -275,10 +274,12 @@ func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Netwo
 		}
 	}
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(byName)) {
+	// Their order is not the same each time, so that those that hang do not keep it from
+	// the same others for ever.
+	for name, n := range byName {
 		err := ctx.Err()
 		if err == nil {
-			err = c.gcNetwork(ctx, byName[name], live)
+			err = c.gcNetwork(ctx, n, live)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("GC of the plugins of network %q: %w", name, err))

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -121,6 +122,37 @@ func TestFront(t *testing.T) {
 				require.NotContains(t, got.out, "not as agreed", name)
 			}
 		}
+	})
+	t.Run("descriptors", func(t *testing.T) {
+		serve = answering(200, `{"result":{"cniVersion":"1.0.0"}}`)
+		var ends [2]int
+		require.NoError(t, syscall.Pipe2(ends[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK))
+		r, in := os.NewFile(uintptr(ends[0]), "r"), os.NewFile(uintptr(ends[1]), "in")
+		defer r.Close()
+		c := exec.Command(filepath.Join(built, "allocnet-cni-front"))
+		c.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=/netns", "CNI_IFNAME=eth0"}
+		var out strings.Builder
+		c.Stdin, c.Stdout = r, &out
+		require.NoError(t, c.Start())
+		flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(ends[0]), syscall.F_GETFL, 0)
+		require.Zero(t, errno)
+		require.NotZero(t, flags&syscall.O_NONBLOCK)
+		require.Eventually(t, func() bool { // it waits for more
+			wchan, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", c.Process.Pid))
+			return err == nil && !strings.HasPrefix(string(wchan), "running")
+		}, 20*time.Second, time.Millisecond)
+		_, err = io.WriteString(in, conf(""))
+		require.NoError(t, err)
+		require.NoError(t, in.Close())
+		require.NoError(t, c.Wait())
+		require.Equal(t, `{"cniVersion":"1.0.0"}`, out.String())
+		<-asked
+
+		closed := exec.Command("sh", "-c", `"$0" <"$1" >&-`, filepath.Join(built, "allocnet-cni-front"), w.path("config"))
+		closed.Env = c.Env
+		w.write("config", conf(""))
+		require.NoError(t, closed.Run(), "who asked does not want to know")
+		<-asked
 	})
 	require.NoError(t, os.Remove(w.path("sock")))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"net/netip"
 	"os"
@@ -56,6 +57,9 @@ type runFunc = func(*cobra.Command, []string) error
 // not say, from what was in force in the daemon that is away.
 func (a *app) configurator() (*configurator.Configurator, error) {
 	if err := a.flags.adopt(); err != nil {
+		if !a.flags.set.Changed("state-dir") { // records may lie elsewhere
+			return nil, fmt.Errorf("what the daemon has left of its settings cannot be used: %w: remove it, start the daemon, or say --state-dir", err)
+		}
 		a.warn("what the daemon has left of its settings is not used: %v", err)
 	}
 	cfg, err := a.config()

@@ -123,6 +123,8 @@ func TestDaemonsSettings(t *testing.T) {
 	require.NoError(t, os.Chmod(settings.InForce(socket), 0o666))
 	r := runWith("", "ls", "--no-daemon", "--state-dir", dir+"/third")
 	require.Contains(t, r.errOut, "what the daemon has left of its settings is not used")
+	require.Equal(t, exitOK, r.code)
+	require.Contains(t, runWith("", "ls", "--no-daemon", "--json").failure(t, exitFailure).Error, "say --state-dir")
 }
 
 func TestSocketIsNotForWhoWorksAlone(t *testing.T) {

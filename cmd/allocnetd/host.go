@@ -91,7 +91,7 @@ func (h *host) apply(before *generation, s *settings.Settings) error {
 		if err := g.keepsNetworks(before); err != nil {
 			return err
 		}
-		if err := h.replaceManager(g, before); err != nil {
+		if err := h.replaceManager(g); err != nil {
 			return err
 		}
 	}

@@ -66,7 +66,7 @@ func limits(l *settings.Limits) api.Limits {
 	}
 }
 
-func (h *host) replaceManager(g, before *generation) error {
+func (h *host) replaceManager(g *generation) error {
 	s := &g.settings
 	if !s.Manager.Enabled {
 		h.manager.replace(nil)
@@ -75,12 +75,8 @@ func (h *host) replaceManager(g, before *generation) error {
 		}
 		return nil
 	}
-	former := ""
-	if before != nil && before.settings.ConfDir == s.ConfDir && before.settings.Manager.OwnFile != s.Manager.OwnFile {
-		former = before.settings.Manager.OwnFile
-	}
 	m, err := manager.New(manager.Options{
-		ConfDir: s.ConfDir, OwnFile: s.Manager.OwnFile, Former: former, Primary: s.Manager.Primary, Embedded: g.embedded,
+		ConfDir: s.ConfDir, OwnFile: s.Manager.OwnFile, Owner: s.Socket.Path, Primary: s.Manager.Primary, Embedded: g.embedded,
 		Name: s.Manager.Name, Plugin: h.pluginKeys(s), PluginDirs: s.PluginDirs, Usable: h.installed(s),
 		ReadinessFile: s.Manager.ReadinessFile,
 		// What the manager has seen is in force also for who was never asked for it.

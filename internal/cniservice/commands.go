@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -34,10 +35,15 @@ func (c *call) add(ctx context.Context) (json.RawMessage, error) {
 	}
 	result, err := resultOf(status, c.conf.CNIVersion)
 	if err != nil && !known {
-		err = errors.Join(err, c.backend.Teardown(context.WithoutCancel(ctx), c.bare()))
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		defer cancel()
+		err = errors.Join(err, c.backend.Teardown(ctx, c.bare()))
 	}
 	return result, err
 }
+
+// undoTime is what the end of an ADD may take whose result cannot be said.
+const undoTime = 10 * time.Second
 
 // check is about what was set up; that the configuration is another by now does not
 // matter.

@@ -27,7 +27,7 @@ func (m *Manager) conflist(n *conflist.Network) ([]byte, error) {
 	list := map[string]any{
 		"name":    name,
 		"plugins": []any{m.plugin(n)},
-		markKey:   mark{PrimaryFile: n.File},
+		markKey:   mark{PrimaryFile: n.File, Owner: m.o.Owner},
 		// Under the primary's name, libcni would add the primary's sidecar plugins.
 		"loadOnlyInlinedPlugins": true,
 	}
@@ -58,6 +58,7 @@ const markKey = "allocnet"
 type mark struct {
 	// PrimaryFile is the path of the primary network's file.
 	PrimaryFile string `json:"primaryFile,omitempty"`
+	Owner       string `json:"owner,omitempty"`
 }
 
 // markOf is the mark in a file's content; nil where no manager has written it.

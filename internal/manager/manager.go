@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -25,6 +24,7 @@ type Manager struct {
 	begun   bool              // the readiness file was there once
 	inForce *conflist.Network // the primary network as last seen
 	since   time.Time         // when inForce was first seen
+	retired bool              // files that we wrote under other names
 	want    []byte            // what the own file has to hold; nil until known
 	wrote   []byte            // what was written last
 	writes  []time.Time       // that undid what others had done to it, the last ones
@@ -171,7 +171,7 @@ func (m *Manager) unreadable(n *conflist.Network, broken []*conflist.FileError) 
 	}
 	data, _ := m.own.read()
 	before := markOf(data)
-	if before == nil || before.PrimaryFile == "" || before.PrimaryFile > n.File {
+	if before == nil || before.PrimaryFile == "" || before.PrimaryFile >= n.File {
 		return nil
 	}
 	for _, b := range broken {
@@ -230,19 +230,24 @@ func (m *Manager) contested() error {
 		m.own.path, contestWrites)
 }
 
-// retireFormer removes our file of another name, once. Its error is that it could not.
-func (m *Manager) retireFormer() []error {
-	if m.o.Former == "" || !m.own.kept {
+// retireFormer removes, once, our files of other names. Its errors are that it could
+// not.
+func (m *Manager) retireFormer() (errs []error) {
+	if m.retired || m.o.Owner == "" || !m.own.kept {
 		return nil
 	}
-	path := filepath.Join(m.o.ConfDir, m.o.Former)
-	removed, err := retire(path)
-	if err != nil {
-		return []error{fmt.Errorf("own file of before: %w: remove it, or runtimes may go by it", err)}
+	for _, n := range m.dir.Ours() {
+		if n.File == m.own.path {
+			continue
+		}
+		removed, err := retire(n.File, m.o.Owner)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("own file of before: %w: remove it, or runtimes may go by it", err))
+		}
+		if removed {
+			m.o.Logger.Info("removed network configuration, which has another name now", "file", n.File, "now", m.own.path)
+		}
 	}
-	if removed {
-		m.o.Logger.Info("removed network configuration, which has another name now", "file", path, "now", m.own.path)
-	}
-	m.o.Former = ""
-	return nil
+	m.retired = errs == nil
+	return errs
 }

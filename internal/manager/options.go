@@ -26,9 +26,10 @@ type Options struct {
 	ConfDir string // where the networks are; need not exist
 	OwnFile string // name of our file in ConfDir, ending in .conflist; default OwnFileName
 
-	// Former is the name that our file had before, "" for none: where a manager has
-	// written that, it is removed once ours is there.
-	Former string
+	// Owner tells managers apart that write into the same directory. Other files that
+	// one of the same Owner has written, when the own file had another name, are
+	// removed once ours is there. "" leaves all.
+	Owner string
 
 	// Primary is the name of the network to delegate to; "" is the first valid one
 	// by file name. Embedded is the network that needs no file; it is primary only

@@ -67,9 +67,11 @@ func Wrote(path string) bool {
 	return intact && markOf(data) != nil
 }
 
-// retire removes the own file of an earlier manager, if that is what it is.
-func retire(path string) (removed bool, err error) {
-	if !Wrote(path) {
+// retire removes a file that a manager of that owner wrote under another name.
+func retire(path, owner string) (removed bool, err error) {
+	f := ownFile{path: path}
+	data, intact := f.read()
+	if m := markOf(data); !intact || m == nil || m.Owner != owner {
 		return false, nil
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"context"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -218,27 +219,35 @@ func TestUnreadableAtTheStart(t *testing.T) {
 	again(func(o *Options) { o.Primary = "d" }).delegates("d")
 }
 
-// TestFormer is the own file's name of before.
+// TestFormer is the own file under its names of before.
 func TestFormer(t *testing.T) {
-	const name = "00-Former.conflist" // sorts before the own file
-	former := func(o *Options) { o.Former = name }
-	r := newRig(t, func(o *Options) { o.OwnFile = name })
+	r := newRig(t)
 	r.write("net.d/20-b.conflist", network("b", "p"))
-	r.run()
-	r.eventually(func() bool { return r.State().Written }, "writes")
-	r.stop()
-	require.True(t, Wrote(r.path("net.d/"+name)))
-	next := newRig(t, former, func(o *Options) { o.ConfDir = r.path("net.d") })
+	as := func(owner, file string) {
+		m, err := New(Options{ConfDir: r.path("net.d"), OwnFile: file, Owner: owner, Usable: func(*conflist.Network) error { return nil }})
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- m.Run(ctx) }()
+		r.eventually(func() bool { return m.State().Written }, "writes %s", file)
+		cancel()
+		require.NoError(t, <-done)
+		require.True(t, Wrote(r.path("net.d/"+file)))
+	}
+	as("me", "00-A.conflist")
+	as("me", "00-Former.conflist")
+	require.Empty(t, r.read("net.d/00-A.conflist"), "removed at once")
+	as("another", "00-Other.conflist")
+	r.write("net.d/00-Hand.conflist", oursFor("b"))
+
+	next := newRig(t, func(o *Options) { o.ConfDir, o.Owner = r.path("net.d"), "me" })
 	next.dir = r.dir
 	next.run().delegates("b")
-	next.eventually(func() bool { return next.read("net.d/"+name) == "" }, "removes the former")
+	next.eventually(func() bool { return next.read("net.d/00-Former.conflist") == "" }, "removes the former")
 	next.logs("has another name now")
-
-	foreign := newRig(t, former)
-	foreign.write("net.d/20-b.conflist", network("b", "p"), "net.d/"+name, oursFor("b"))
-	foreign.run().reports(name, `sorts before "00-allocnet.conflist"`)
-	require.NotEmpty(t, foreign.read("net.d/"+name))
-	require.False(t, Wrote(foreign.path("net.d/"+name)))
+	next.reports("00-Other.conflist", "00-Hand.conflist", `sorts before "00-allocnet.conflist"`)
+	require.True(t, Wrote(r.path("net.d/00-Other.conflist")))
+	require.False(t, Wrote(r.path("net.d/00-Hand.conflist")))
 }
 
 // TestContested has another program want the own file to be otherwise.

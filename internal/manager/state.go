@@ -65,6 +65,9 @@ func (m *Manager) earlier(networks []*conflist.Network) []error {
 				filepath.Base(m.own.path), n.Name)})
 		}
 	}
+	if !m.begun { // nothing is looked at before
+		return nil
+	}
 	for _, n := range m.dir.Ours() {
 		if n.File < m.own.path {
 			errs = append(errs, &conflist.FileError{File: n.File, Err: fmt.Errorf(

@@ -11,20 +11,54 @@ import (
 // quoted, and quoted again.
 var object = regexp.MustCompile(`\{(?:\s|\\+[nrt])*\\*"`)
 
-// Objects returns a text without the JSON objects that it quotes: all from the
-// beginning of the first to the last brace is cut, or to the end where it was cut off
-// before.
+// Objects returns a text without the JSON objects that it quotes. One whose end is not
+// there, or not found, is cut with all that follows; so is all from the first brace of
+// a text that has a network configuration in another form.
 func Objects(text string) string {
-	if strings.IndexByte(text, '{') < 0 {
-		return text
+	var kept strings.Builder
+	for strings.IndexByte(text, '{') >= 0 {
+		found := object.FindStringIndex(text)
+		if found == nil {
+			break
+		}
+		kept.WriteString(text[:found[0]] + "{...}")
+		text = text[found[0]+length(text[found[0]:]):]
 	}
-	found := object.FindStringIndex(text)
-	if found == nil {
-		return text
+	if begin := strings.IndexByte(text, '{'); begin >= 0 && strings.Contains(text[begin:], "cniVersion") {
+		text = text[:begin] + "{...}"
 	}
-	begin, rest := found[0], ""
-	if end := strings.LastIndexByte(text, '}'); end > begin {
-		rest = text[end+1:]
+	return kept.String() + text
+}
+
+// length is that of the object that a text begins with. Its strings begin and end with
+// as many backslashes as the first one begins with.
+func length(text string) int {
+	slashes, depth, inside, level := 0, 0, false, -1
+	for i := range len(text) {
+		switch text[i] {
+		case '\\':
+			slashes++
+			continue
+		case '"':
+			if level < 0 {
+				level = slashes
+			}
+			if slashes == level {
+				inside = !inside
+			}
+		case '{':
+			if !inside {
+				depth++
+			}
+		case '}':
+			if !inside {
+				depth--
+			}
+			if depth == 0 {
+				return i + 1
+			}
+		}
+		slashes = 0
 	}
-	return text[:begin] + "{...}" + rest
+	return len(text)
 }

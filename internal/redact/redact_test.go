@@ -14,7 +14,11 @@ func TestObjects(t *testing.T) {
 		"a {\n\t\"b\":1} c":    "a {...} c",
 		"a { 80, 443 } and {}": "a { 80, 443 } and {}",
 		`netplugin: {"cniVersion":"1.0.0","password":"x","a":{}}: unknown`: "netplugin: {...}: unknown",
-		`{ 80 } of {"password":"x"} and {"a":"b"}.`:                        "{ 80 } of {...}.",
+		`{ 80 } of {"password":"x"} and {"a":"b"}.`:                        "{ 80 } of {...} and {...}.",
+		`cut: {"ipam":{"type":"y"},"password":"x","mo`:                     "cut: {...}",
+		`a {"k":"s"}: bad; b {"password":"x","mo`:                          "a {...}: bad; b {...}",
+		`a {"k":"}","password":"x\\"}"} b`:                                 "a {...} b",
+		`{'cniVersion':'1','password':'x'} b`:                              "{...}",
 		`cut off: {"password":"x`:                                          "cut off: {...}",
 		`turned } {"secret`:                                                `turned } {...}`,
 	} {

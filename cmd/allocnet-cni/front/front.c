@@ -40,10 +40,17 @@ static _Noreturn void fail(const char *what) {
 	exit(1);
 }
 
+// again reports whether a call that failed is to be repeated, and waits until it can
+// be: what a runtime gives us need not block.
+static bool again(int fd, short events) {
+	struct pollfd p = {.fd = fd, .events = events};
+	return errno == EINTR || errno == EAGAIN && poll(&p, 1, -1) >= 0;
+}
+
 static bool write_all(int fd, const char *data, size_t n) {
 	while (n > 0) {
 		ssize_t k = write(fd, data, n);
-		if (k < 0 && errno == EINTR)
+		if (k < 0 && again(fd, POLLOUT))
 			continue;
 		if (k <= 0)
 			return false;
@@ -52,14 +59,19 @@ static bool write_all(int fd, const char *data, size_t n) {
 	return true;
 }
 
-// put_back makes stdin what it was: what was read of it, and the rest.
+// put_back makes stdin what it was: what was read of it, and the rest. A pipe, which
+// serves where there is no memory file, has room for what was read only.
 static void put_back(void) {
+	int fds[2];
 	int fd = memfd_create("config", MFD_CLOEXEC);
-	if (fd < 0 || !write_all(fd, config, length))
+	bool file = fd >= 0;
+	if (!file && (length == MOST || pipe2(fds, O_CLOEXEC) < 0))
 		fail("keep the configuration");
-	for (size_t total = 0; total <= 16 * MOST;) { // allocnet-cni refuses less
+	if (!write_all(file ? fd : fds[1], config, length))
+		fail("keep the configuration");
+	for (size_t total = 0; file && total <= 16 * MOST;) { // allocnet-cni refuses less
 		ssize_t k = read(0, answer, sizeof answer);
-		if (k < 0 && errno == EINTR)
+		if (k < 0 && again(0, POLLIN))
 			continue;
 		if (k <= 0)
 			break;
@@ -67,7 +79,7 @@ static void put_back(void) {
 			fail("keep the configuration");
 		total += k;
 	}
-	if (lseek(fd, 0, SEEK_SET) < 0 || dup2(fd, 0) < 0)
+	if (file && lseek(fd, 0, SEEK_SET) < 0 || dup2(file ? fd : fds[0], 0) < 0)
 		fail("keep the configuration");
 }
 
@@ -218,8 +230,8 @@ static int send_request(text sock) {
 	if (fd < 0)
 		return -1;
 	ssize_t all = to - body + n;
-	if (connect(fd, (struct sockaddr *)&address, sizeof address) || send(fd, body - n, all, MSG_NOSIGNAL) != all ||
-		fcntl(fd, F_SETFL, 0) < 0) {
+	if (connect(fd, (struct sockaddr *)&address, sizeof address) || fcntl(fd, F_SETFL, 0) < 0 ||
+		send(fd, body - n, all, MSG_NOSIGNAL | MSG_DONTWAIT) != all) {
 		close(fd); // what was sent is no request
 		return -1;
 	}
@@ -268,6 +280,9 @@ static void print(text body) {
 }
 
 int main(void) {
+	for (int fd = 0; fd <= 2; fd++) // else the connection would be one of these
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+			return 1;
 	static const char *const commands[] = {"ADD", "DEL", "CHECK", "GC", "STATUS", NULL};
 	const char *command = getenv("CNI_COMMAND"), *caller = getenv("ALLOCNET_CALLER");
 	const char *const *c = commands;
@@ -275,13 +290,12 @@ int main(void) {
 		c++;
 	if (!command || !*c || caller && *caller)
 		hand_over(-1);
-	for (ssize_t k = 1; k != 0 && length < MOST;) {
-		k = read(0, config + length, MOST - length);
-		if (k < 0 && errno == EINTR)
-			continue;
+	for (ssize_t k = 1; k != 0 && length < MOST; length += k) {
+		do
+			k = read(0, config + length, MOST - length);
+		while (k < 0 && again(0, POLLIN));
 		if (k < 0)
-			fail("read the network configuration from stdin");
-		length += k;
+			hand_over(-1); // which says why
 	}
 	int fd = -1;
 	text sock = {DEFAULT_SOCKET, sizeof DEFAULT_SOCKET - 1}, body;
