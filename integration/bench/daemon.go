@@ -71,10 +71,15 @@ func (b *bench) daemon(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, removeBridge(alone.bridge)) }()
-	return b.daemonTurns(ctx, filepath.Join(dir, emptyName), library, through, &whole, alone)
+	return b.daemonTurns(ctx, filepath.Join(dir, emptyName), library, &pluginUsers{through, &whole, alone})
 }
 
-func (b *bench) daemonTurns(ctx context.Context, empty string, library system, through, whole, alone *pluginUser) error {
+// pluginUsers are those with the daemon, with the plugin all in Go, and without the
+// daemon.
+type pluginUsers struct{ through, whole, alone *pluginUser }
+
+func (b *bench) daemonTurns(ctx context.Context, empty string, library system, u *pluginUsers) error {
+	through, whole, alone := u.through, u.whole, u.alone
 	var native lives
 	var nothing, beyond samples
 	round := func() error {

@@ -1,6 +1,6 @@
 // allocnet-cni-front is allocnet-cni for a runtime in a hurry. A program of Go takes a
 // millisecond or two to start, most of what an ADD through the daemon costs; this one
-// takes none. It knows only how things go when all is well: it hands what a runtime
+// takes a fraction of that. It knows only how things go when all is well: it hands what a runtime
 // asks for to allocnetd and prints an answer that comes soon and in one piece. In every
 // other case it becomes allocnet-cni, beside it, which decides: before anything was
 // sent, or with the connection on which the answer is to come, of which nothing was
@@ -59,17 +59,12 @@ static bool write_all(int fd, const char *data, size_t n) {
 	return true;
 }
 
-// put_back makes stdin what it was: what was read of it, and the rest. A pipe, which
-// serves where there is no memory file, has room for what was read only.
+// put_back makes stdin what it was: what was read of it, and the rest.
 static void put_back(void) {
-	int fds[2];
 	int fd = memfd_create("config", MFD_CLOEXEC);
-	bool file = fd >= 0;
-	if (!file && (length == MOST || pipe2(fds, O_CLOEXEC) < 0))
+	if (fd < 0 || !write_all(fd, config, length))
 		fail("keep the configuration");
-	if (!write_all(file ? fd : fds[1], config, length))
-		fail("keep the configuration");
-	for (size_t total = 0; file && total <= 16 * MOST;) { // allocnet-cni refuses less
+	for (size_t total = 0; total <= 16 * MOST;) { // allocnet-cni refuses less
 		ssize_t k = read(0, answer, sizeof answer);
 		if (k < 0 && again(0, POLLIN))
 			continue;
@@ -79,7 +74,7 @@ static void put_back(void) {
 			fail("keep the configuration");
 		total += k;
 	}
-	if (file && lseek(fd, 0, SEEK_SET) < 0 || dup2(file ? fd : fds[0], 0) < 0)
+	if (lseek(fd, 0, SEEK_SET) < 0 || dup2(fd, 0) < 0)
 		fail("keep the configuration");
 }
 
