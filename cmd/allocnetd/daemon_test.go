@@ -158,6 +158,26 @@ func TestReload(t *testing.T) {
 	p.stop()
 }
 
+// TestReloadTooEarly is no end: who starts the daemon may not know how far it is.
+func TestReloadTooEarly(t *testing.T) {
+	w := newWorld(t)
+	w.configure(embedded)
+	for range 5 {
+		cmd := w.command("run")
+		cmd.Stderr = os.Stderr
+		require.NoError(t, cmd.Start())
+		require.Eventually(t, func() bool {
+			_, err := os.Lstat(w.path("s"))
+			return err == nil
+		}, time.Minute, 10*time.Microsecond)
+		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+		require.Eventually(t, func() bool { return w.client().Ready(background()) == nil }, time.Minute, time.Millisecond)
+		require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		require.NoError(t, cmd.Wait())
+		_ = os.Remove(w.path("s"))
+	}
+}
+
 // TestReloadStartsManager switches the manager on, over to another network, and
 // off.
 func TestReloadStartsManager(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -25,6 +27,7 @@ func (a *app) newRun() *cobra.Command {
 }
 
 func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) error {
+	signal.Ignore(syscall.SIGHUP) // until reloads begin: the settings are just being read
 	s, err := source.Load()
 	if err != nil {
 		return usageError{err}
