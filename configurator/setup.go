@@ -105,8 +105,7 @@ func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Reco
 	if err := c.detach(ctx, current); err != nil {
 		return nil, err
 	}
-	current.Phase = record.Adding
-	if err := errors.Join(c.noteBinaries(current), c.put(current)); err != nil {
+	if err := c.intend(current); err != nil {
 		return nil, err
 	}
 	return c.attach(ctx, current)
@@ -262,6 +261,13 @@ func (c *Configurator) reserve(ctx context.Context, r *record.Record) error {
 	return err
 }
 
+// intend records a further ADD of an allocation that was detached. DEL of a crash
+// goes by the record, so nothing stays in it that an earlier ADD made.
+func (c *Configurator) intend(r *record.Record) error {
+	r.BeginAdd()
+	return errors.Join(c.noteBinaries(r), c.put(r))
+}
+
 // put writes a record and sets its time.
 func (c *Configurator) put(r *record.Record) error {
 	r.Updated = c.now()
@@ -288,6 +294,9 @@ func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, e
 		c.cfg.Logger.Warn("ADD failed and was rolled back; trying again", "alloc", r.ID,
 			"attempt", failures.count, "of", c.cfg.Retry.Attempts, "in", wait, "error", redact.Objects(err.Error()))
 		if err := c.step(ctx, StepWait, r, func(ctx context.Context) error { return c.sleep(ctx, wait) }); err != nil {
+			return nil, failures.join(err, c.store.Delete(r.ID))
+		}
+		if err := c.intend(r); err != nil {
 			return nil, failures.join(err, c.store.Delete(r.ID))
 		}
 	}
@@ -329,10 +338,6 @@ func (c *Configurator) add(ctx context.Context, r *record.Record) (*Status, erro
 
 // runPlugins brings up what a network needs besides its plugins, and runs them.
 func (c *Configurator) runPlugins(ctx context.Context, r *record.Record) ([]*types100.Result, error) {
-	r.Addresses = nil
-	for i := range r.Attachments {
-		r.Attachments[i].Result = nil
-	}
 	req, requestErr := c.request(r)
 	e, engineErr := c.engine(r)
 	if err := errors.Join(requestErr, engineErr); err != nil {

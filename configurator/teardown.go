@@ -157,8 +157,8 @@ func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), forceTime)
 		defer cancel()
 	}
-	if delErr == nil && c.runsInProcess(r) {
-		return nil
+	if delErr == nil && r.Phase == record.Ready && c.runsInProcess(r) {
+		return nil // what was made is known, and its removal acknowledged
 	}
 	target := c.cleanupTarget(r)
 	flushErr := cleanup.FlushConntrack(ctx, target)

@@ -69,6 +69,14 @@ func (r *Record) Container() string {
 	return r.ID
 }
 
+// BeginAdd makes it the record of an ADD that has not made anything yet.
+func (r *Record) BeginAdd() {
+	r.Phase, r.Addresses = Adding, nil
+	for i := range r.Attachments {
+		r.Attachments[i].Result = nil
+	}
+}
+
 // Attachment is the allocation's part in one network.
 type Attachment struct {
 	Network string `json:"network"`
