@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -28,7 +29,7 @@ func TestFront(t *testing.T) {
 	w := newWorld(t)
 	built, err := programs()
 	require.NoError(t, err)
-	asked, serve := make(chan string, 8), answering(200, `{"result":{"cniVersion":"1.0.0"}}`)
+	asked, serve := make(chan string, 8), answering(200, `{"result":`+added+`}`)
 	l, err := net.Listen("unix", w.path("sock"))
 	require.NoError(t, err)
 	s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
@@ -39,8 +40,8 @@ func TestFront(t *testing.T) {
 	go func() { _ = s.Serve(l) }()
 	defer s.Close()
 
-	run := func(program, config string, environ ...string) (one said) {
-		c := exec.Command(filepath.Join(built, program))
+	run := func(dir, program, config string, environ ...string) (one said) {
+		c := exec.Command(filepath.Join(dir, program))
 		c.Env = append([]string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=/netns", "CNI_IFNAME=eth0"}, environ...)
 		c.Stdin = strings.NewReader(config)
 		out, err := c.Output()
@@ -55,25 +56,27 @@ func TestFront(t *testing.T) {
 		}
 		return one
 	}
-	same := func(t *testing.T, config string, environ ...string) said {
-		want := run("allocnet-cni", config, environ...)
-		require.Equal(t, want, run("allocnet-cni-front", config, environ...), "%.300s", config)
+	same := func(t *testing.T, dir string, config string, environ ...string) said {
+		want := run(dir, "allocnet-cni", config, environ...)
+		require.Equal(t, want, run(dir, "allocnet-cni-front", config, environ...), "%.300s", config)
 		return want
 	}
-	conf := func(more string) string { return `{"socket":"` + w.path("sock") + `"` + more + `}` }
+	conf := func(more string) string {
+		return `{"cniVersion":"1.0.0","socket":"` + w.path("sock") + `"` + more + `}`
+	}
 
 	t.Run("configurations", func(t *testing.T) {
 		inner := `,"plugins":[{"socket":"/nowhere","patience":7,"x":"}]\\\"{"},[[],{}],-1.5e3,true,null]`
 		for _, config := range []string{
 			conf(""), conf(inner), " \n{ \"a\" : { } ,\t" + conf("")[1:] + "\r\n", `{"x":{"socket":"/a"},` + conf(inner)[1:],
-			`{"socket":"/nowhere",` + conf("")[1:], conf(`,"patience":"2s"`), conf(`,"cniVersion":"0.4.0","name":"n\u00e9t"`),
+			`{"socket":"/nowhere",` + conf("")[1:], conf(`,"patience":"2s"`), conf(`,"cniVersion":"0.4.0","name":"n\u00e9t"`), conf(`,"cniVersion":7`), conf(`,"cniVersion":"\u0031.0.0"`),
 			`{"\u0073ocket":"` + w.path("sock") + `"}`, `{"socket":"` + strings.ReplaceAll(w.path("sock"), "/", `\/`) + `"}`,
 			conf(`,"k\"":1`), conf(`,"é":"é"`), conf(`,"a":"` + strings.Repeat("x", 60<<10) + `"`), conf(`,"a":"` + strings.Repeat("x", 64<<10) + `"`),
 			conf(`,"a":"` + strings.Repeat("x", 300<<10) + `"`), conf(`,"a":"` + strings.Repeat("x", 600<<10) + `"`),
 		} {
-			same(t, config)
+			same(t, built, config)
 		}
-		got := run("allocnet-cni-front", conf(inner))
+		got := run(built, "allocnet-cni-front", conf(inner))
 		require.Contains(t, got.asked, conf(inner)+"}")
 	})
 	t.Run("bad configurations", func(t *testing.T) {
@@ -81,7 +84,7 @@ func TestFront(t *testing.T) {
 			"", "{", "[]", "null", "{}x", conf("") + "x", conf(","), conf(`,"a"`), conf(`,"a":`), conf(`,"a":"`), conf(`,"a":{`), conf(`,"a":1 2`),
 			`{"socket":7}`, `{"socket":"sock"}`, `{"socket":""}`, `{"socket":"/` + strings.Repeat("s", 200) + `"}`, conf(`,"patience":7`), conf("\x00"),
 		} {
-			got := run("allocnet-cni-front", config)
+			got := run(built, "allocnet-cni-front", config)
 			require.Equal(t, 1, got.code, "%.300s", config)
 			var e map[string]any
 			require.NoError(t, json.Unmarshal([]byte(got.out), &e), got.out)
@@ -93,38 +96,65 @@ func TestFront(t *testing.T) {
 			"CNI_COMMAND=DEL", "CNI_COMMAND=CHECK", "CNI_COMMAND=GC", "CNI_COMMAND=STATUS", "CNI_COMMAND=VERSION", "CNI_COMMAND=", "CNI_COMMAND=ADDS",
 			"ALLOCNET_CALLER=x", "ALLOCNET_CALLER=",
 		} {
-			same(t, conf(""), environ)
+			same(t, built, conf(""), environ)
 		}
 	})
 	t.Run("answers", func(t *testing.T) {
 		for name, answer := range map[string]http.HandlerFunc{
-			"result":        answering(200, "{\"result\":{\"ips\":[{\"a\":\"}\"}]}}\n"),
-			"nothing":       answering(200, "{}\n"),
+			"result":        answering(200, `{"result":{"cniVersion":"1.0.0","ips":[{"a":"}"}]}}`+"\n"),
 			"error":         answering(200, `{"error":{"code":7,"msg":"m"}}`),
-			"another order": answering(200, ` {"result":{}}`),
-			"other keys":    answering(200, `{"result":{},"x":1}`),
+			"another order": answering(200, ` {"result":`+added+`}`),
+			"other keys":    answering(200, `{"result":`+added+`,"x":1}`),
 			"busy":          answering(429, `{"error":{"kind":"busy","message":"full"}}`),
-			"large":         answering(200, `{"result":{"x":"`+strings.Repeat("x", 3<<10)+`"}}`),
-			"larger":        answering(200, `{"result":{"x":"`+strings.Repeat("x", 200<<10)+`"}}`),
+			"large":         answering(200, `{"result":{"cniVersion":"1.0.0","ips":[{"x":"`+strings.Repeat("x", 3<<10)+`"}]}}`),
+			"larger":        answering(200, `{"result":{"cniVersion":"1.0.0","ips":[{"x":"`+strings.Repeat("x", 200<<10)+`"}]}}`),
 			"late": func(rw http.ResponseWriter, r *http.Request) {
 				<-time.After(400 * time.Millisecond)
-				answering(200, `{"result":{}}`)(rw, r)
+				answering(200, `{"result":`+added+`}`)(rw, r)
 			},
-			"in two pieces": func(rw http.ResponseWriter, _ *http.Request) { pieces(rw, "\n", `{"result":{}}`) },
+			"in two pieces": func(rw http.ResponseWriter, _ *http.Request) { pieces(rw, "\n", `{"result":`+added+`}`) },
 			"and a long one": func(rw http.ResponseWriter, _ *http.Request) {
 				pieces(rw, "\n", "\n", `{"error":{"code":11,"msg":"x"}}`)
 			},
 		} {
 			serve = answer
-			got := same(t, conf(""))
+			got := same(t, built, conf(""))
 			require.NotEmpty(t, got.asked, name)
 			if name != "other keys" {
 				require.NotContains(t, got.out, "not as agreed", name)
 			}
 		}
 	})
+	t.Run("no answers", func(t *testing.T) {
+		lonely := w.lonely(built)
+		for _, command := range []string{"ADD", "DEL", "CHECK", "GC", "STATUS"} {
+			for _, body := range broken(command) {
+				serve = answering(200, body)
+				got := same(t, lonely, conf(""), "CNI_COMMAND="+command)
+				require.Equal(t, 1, got.code, "%s %s", command, body)
+				var e map[string]any
+				require.NoError(t, json.Unmarshal([]byte(got.out), &e), "%s %s: %s", command, body, got.out)
+				require.NotZero(t, e["code"])
+				require.NotEmpty(t, e["msg"])
+			}
+			if command != "ADD" {
+				serve = answering(200, "{}\n")
+				got := same(t, lonely, conf(""), "CNI_COMMAND="+command)
+				require.Equal(t, said{asked: got.asked}, got)
+			}
+		}
+		random := rand.New(rand.NewPCG(1, 2))
+		for range 100 {
+			body := mutated(random, `{"result":`+added+`}`)
+			serve = answering(200, body)
+			if got := same(t, lonely, conf("")); got.code == 0 {
+				require.True(t, json.Valid([]byte(got.out)), body)
+				require.Contains(t, got.out, `"cniVersion":"1.0.0"`, body)
+			}
+		}
+	})
 	t.Run("descriptors", func(t *testing.T) {
-		serve = answering(200, `{"result":{"cniVersion":"1.0.0"}}`)
+		serve = answering(200, `{"result":`+added+`}`)
 		var ends [2]int
 		require.NoError(t, syscall.Pipe2(ends[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK))
 		r, in := os.NewFile(uintptr(ends[0]), "r"), os.NewFile(uintptr(ends[1]), "in")
@@ -145,7 +175,7 @@ func TestFront(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, in.Close())
 		require.NoError(t, c.Wait())
-		require.Equal(t, `{"cniVersion":"1.0.0"}`, out.String())
+		require.Equal(t, added, out.String())
 		<-asked
 
 		closed := exec.Command("sh", "-c", `"$0" <"$1" >&-`, filepath.Join(built, "allocnet-cni-front"), w.path("config"))
@@ -169,4 +199,59 @@ func pieces(rw http.ResponseWriter, texts ...string) {
 		_, _ = io.WriteString(rw, text)
 		rw.(http.Flusher).Flush()
 	}
+}
+
+// added is a result.
+const added = `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/netns"}],"ips":[{"address":"10.0.0.2/24"}],"dns":{}}`
+
+// broken are bodies of the daemon that are no answer to a command.
+func broken(command string) []string {
+	bodies := []string{
+		"", " ", "null", "[]", "{", "true", `"{}"`, "{}{}", "{}x", `{"result":null}`, `{"error":null}`, `{"result":{},"error":{}}`,
+		`{"result":` + added + `,"error":{"code":7,"msg":"m"}}`, `{"result":` + added + `,"result":` + added + `}`, `{"result":` + added + `}x`,
+		`{"error":{}}`, `{"error":{"cniVersion":"1.0.0","code":0,"msg":"m"}}`, `{"error":{"cniVersion":"1.0.0","code":7}}`, `{"error":{"code":"7","msg":"m"}}`,
+		`{"error":{"cniVersion":"1.0.0","code":7.5,"msg":"m"}}`, `{"error":{"cniVersion":"1.0.0","code":70000000000,"msg":"m"}}`, `{"error":{"code":7,"msg":null}}`,
+		`{"error":[]}`, `{"error":"no"}`, `{"error":{"code":7,"msg":"m"}`, `{"error":{"code":7,"msg":"m",x}}`,
+	}
+	if command != "ADD" {
+		return append(bodies, `{"result":{}}`, `{"result":`+added+`}`)
+	}
+	for _, result := range []string{
+		"{}", "[]", `"x"`, "7", `{"cniVersion":"1.0.0"}`, `{"ips":[{"address":"10.0.0.2/24"}]}`, `{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.2/24"}]}`,
+		`{"cniVersion":"1.0.0","ips":[]}`, `{"cniVersion":"1.0.0","ips":null}`, `{"cniVersion":"1.0.0","x":{"ips":[{}]}}`, `{"cniVersion":"1.0.0","ips":[{]}`,
+		`{"cniVersion":"1.0.0","cniVersion":null,"ips":[{}]}`, `{"cniVersion":"1.0.0","ips":[{}],"x":"\x"}`, `{"cniVersion":"1.0.0","ips":[{}],"x":01}`,
+	} {
+		bodies = append(bodies, `{"result":`+result+`}`)
+	}
+	return append(bodies, "{}", "{}\n")
+}
+
+// mutated is a text with some of its bytes gone, doubled or replaced.
+func mutated(random *rand.Rand, text string) string {
+	body := []byte(text)
+	for range 1 + random.IntN(3) {
+		at := random.IntN(len(body))
+		switch random.IntN(3) {
+		case 0:
+			body = append(body[:at], body[at+1:]...)
+		case 1:
+			body = append(body[:at+1], body[at:]...)
+		default:
+			body[at] = "{}[]\",:\\01e-. \x00\xff"[random.IntN(16)]
+		}
+	}
+	return string(body)
+}
+
+// lonely is a directory with the programs, but for the one that does the daemon's work.
+func (w *world) lonely(built string) string {
+	w.t.Helper()
+	dir := w.path("lonely")
+	require.NoError(w.t, os.Mkdir(dir, 0o755))
+	for _, program := range []string{"allocnet-cni", "allocnet-cni-front"} {
+		data, err := os.ReadFile(filepath.Join(built, program))
+		require.NoError(w.t, err)
+		require.NoError(w.t, os.WriteFile(filepath.Join(dir, program), data, 0o755))
+	}
+	return dir
 }

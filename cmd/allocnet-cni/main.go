@@ -59,6 +59,9 @@ func ask(version *string) (*thin.Answer, error) {
 		return nil, err
 	}
 	answer, err := call(o, values, config)
+	if err == nil {
+		err = answer.Verify(command, o.version)
+	}
 	switch {
 	case errors.Is(err, thin.ErrAway), errors.Is(err, thin.ErrHung) && command == thin.Del:
 		return nil, alone(config, err)

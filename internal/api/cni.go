@@ -112,8 +112,11 @@ func (a *API) runCNI(ctx context.Context, r *http.Request, req cniwire.Request) 
 	}
 	defer leave()
 	response = a.options.CNI(ctx, req)
-	if response.Result != nil && !json.Valid(response.Result) {
+	switch {
+	case response.Result != nil && !json.Valid(response.Result):
 		return refusal(versionOf(req.Config), errors.New("the result is not JSON"))
+	case req.Env.Command == cniwire.Add && response.Result == nil && response.Error == nil:
+		return refusal(versionOf(req.Config), errors.New("there is no result"))
 	}
 	return response
 }

@@ -73,6 +73,17 @@ func TestCNIHeartbeat(t *testing.T) {
 	require.Equal(t, `{"result":{}}`, strings.TrimSpace(string(rest)))
 }
 
+// TestCNIWithoutResult: an ADD that was done has one.
+func TestCNIWithoutResult(t *testing.T) {
+	socket, _ := apitest.Serve(t, api.Options{CNI: func(context.Context, cniwire.Request) cniwire.Response { return cniwire.Response{} }})
+	for command, want := range map[string]string{
+		"ADD": `{"error":{"cniVersion":"1.0.0","code":999,"msg":"there is no result"}}`, "DEL": "{}", "CHECK": "{}",
+	} {
+		got := ask(t, socket, "POST", "/cni", `{"env":{"CNI_COMMAND":"`+command+`"},"config":{"cniVersion":"1.0.0"}}`)
+		require.Equal(t, want, strings.TrimSpace(got.body))
+	}
+}
+
 func TestCNIRefusals(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{
 		CNI:    func(context.Context, cniwire.Request) cniwire.Response { return cniwire.Response{Result: []byte("{")} },
@@ -120,7 +131,7 @@ func TestCNIOperationsAreBounded(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{
 		CNI: func(context.Context, cniwire.Request) cniwire.Response {
 			<-release
-			return cniwire.Response{}
+			return cniwire.Response{Result: []byte("{}")}
 		},
 		Queue: queue,
 	})
@@ -134,7 +145,7 @@ func TestCNIOperationsAreBounded(t *testing.T) {
 	require.Eventually(t, queue.is(1, 1), patience, time.Millisecond)
 	close(release)
 	for range cap(done) {
-		require.Equal(t, "{}", strings.TrimSpace(receive(t, done).body))
+		require.Equal(t, `{"result":{}}`, strings.TrimSpace(receive(t, done).body))
 	}
 	require.Eventually(t, queue.is(0, 0), patience, time.Millisecond)
 }

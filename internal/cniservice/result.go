@@ -2,6 +2,7 @@ package cniservice
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -13,6 +14,9 @@ import (
 
 // resultOf is the result of all networks of an attachment, in a version of CNI.
 func resultOf(status *configurator.Status, version string) (json.RawMessage, error) {
+	if len(status.Results) == 0 {
+		return nil, errors.New("no network returned a result")
+	}
 	// Results are as in 1.0.0 whatever version they name: before, they had another form.
 	if len(status.Results) == 1 && versionOf(status.Results[0]) == version && cniwire.AtLeast(version, "1.0.0") {
 		return status.Results[0], nil

@@ -28,6 +28,7 @@ enum {
 	MOST = 64 << 10, // bytes of a configuration, and of an answer
 	SOON = 250,      // milliseconds; the daemon's first sign of life comes later
 	HANDED = 3,      // descriptor of the connection that is handed over
+	DEEPEST = 100,   // how deep values may be nested
 };
 
 static char config[MOST], request[MOST + (8 << 10)], answer[MOST];
@@ -115,6 +116,8 @@ static bool plain(text t) {
 
 static const char *at, *end; // what comes next, and the end
 
+static bool seen(const char *bytes) { return at < end && *at && strchr(bytes, *at); }
+
 static char next(void) {
 	while (at < end && memchr(" \t\r\n", *at, 4))
 		at++;
@@ -123,69 +126,118 @@ static char next(void) {
 
 // string reads one, which begins here.
 static bool string(text *t) {
-	t->at = ++at;
-	for (; at < end && *at != '"'; at++)
-		if (*at == '\\')
-			at++;
+	for (t->at = ++at; at < end && *at != '"'; at++) {
+		if ((unsigned char)*at < ' ')
+			return false;
+		if (*at != '\\')
+			continue;
+		at++;
+		if (!seen("\"\\/bfnrtu"))
+			return false;
+		for (int i = *at == 'u' ? 4 : 0; i > 0; i--)
+			if (at++, !seen("0123456789abcdefABCDEF"))
+				return false;
+	}
 	if (at >= end)
 		return false;
 	t->n = at++ - t->at;
 	return true;
 }
 
-// value passes over one. What is inside of it is for others to judge.
-static bool value(void) {
-	text t;
-	char c = next();
-	if (c == '"')
-		return string(&t);
-	if (c != '{' && c != '[') {
-		const char *from = at;
-		while (at < end && !memchr(" \t\r\n,:{}[]\"", *at, 11))
-			at++;
-		return at > from;
-	}
-	int depth = 0;
-	do {
-		if (c == '"') {
-			if (!string(&t))
-				return false;
-		} else {
-			depth += (c == '{' || c == '[') - (c == '}' || c == ']');
-			at++;
-		}
-		c = depth > 0 ? next() : 0;
-	} while (c);
-	return depth == 0;
+static bool word(const char *w) {
+	size_t n = strlen(w);
+	if ((size_t)(end - at) < n || memcmp(at, w, n))
+		return false;
+	at += n;
+	return true;
 }
 
-// options finds the socket in the configuration, if it is an object that has nothing
-// else which is for the plugin itself.
-static bool options(text *sock) {
-	bool given = false;
-	at = config, end = config + length;
-	if (next() != '{')
-		return false;
-	do {
+static bool digits(void) {
+	const char *from = at;
+	while (seen("0123456789"))
 		at++;
-		text key;
-		if (next() == '}' && at[-1] == '{')
+	return at > from;
+}
+
+static bool number(void) {
+	if (seen("-"))
+		at++;
+	if (!word("0") && !digits())
+		return false;
+	if (word(".") && !digits())
+		return false;
+	if (!seen("eE"))
+		return true;
+	if (at++, seen("+-"))
+		at++;
+	return digits();
+}
+
+// value passes over one that is JSON.
+static bool value(int depth) {
+	text key;
+	char c = next();
+	if (c == '"')
+		return string(&key);
+	if (c != '{' && c != '[')
+		return word("true") || word("false") || word("null") || number();
+	char close = c == '{' ? '}' : ']';
+	if (at++, next() == close)
+		return at++, true;
+	for (; depth < DEEPEST; at++) {
+		if (c == '{' && (next() != '"' || !string(&key) || next() != ':' || !word(":")))
+			return false;
+		if (!value(depth + 1))
+			return false;
+		if (next() == close)
+			return at++, true;
+		if (!seen(","))
+			return false;
+	}
+	return false;
+}
+
+// object reads one that begins here, each of whose members reads its own value.
+static bool object(bool (*member)(text key)) {
+	if (!word("{"))
+		return false;
+	if (next() == '}')
+		return word("}");
+	for (text key; next() == '"' && string(&key) && plain(key) && next() == ':' && word(":") && member(key);) {
+		if (next() == '}')
+			return word("}");
+		if (!word(","))
 			break;
-		if (next() != '"' || !string(&key) || !plain(key) || next() != ':')
-			return false;
-		at++;
-		if (is(key, "socket")) {
-			if (given || next() != '"' || !string(sock) || !plain(*sock) || sock->n == 0 || sock->at[0] != '/')
-				return false;
-			given = true;
-		} else if (is(key, "patience") || !value()) {
-			return false;
-		}
-	} while (next() == ',');
-	if (next() != '}')
+	}
+	return false;
+}
+
+// nothing reports whether nothing follows.
+static bool nothing(void) { return next() == 0 && at == end; }
+
+// plain_string reads one.
+static bool plain_string(text *t) { return next() == '"' && string(t) && plain(*t); }
+
+// What the configuration says for the plugin itself.
+static text version = {"", 0}, sock = {DEFAULT_SOCKET, sizeof DEFAULT_SOCKET - 1};
+
+static bool option(text key) {
+	static bool given;
+	if (is(key, "cniVersion"))
+		return plain_string(&version);
+	if (!is(key, "socket"))
+		return !is(key, "patience") && value(0);
+	if (given || !plain_string(&sock) || sock.n == 0 || sock.at[0] != '/')
 		return false;
-	at++;
-	return next() == 0 && at == end;
+	return given = true;
+}
+
+// options reads the configuration, if it is an object in which all is plain that is for
+// the plugin itself.
+static bool options(void) {
+	at = config, end = config + length;
+	next();
+	return object(option) && nothing();
 }
 
 // environment puts the variables into the request, and returns its new end.
@@ -202,7 +254,7 @@ static char *environment(char *to) {
 }
 
 // send_request has the daemon begin. -1 is that it has not heard of it.
-static int send_request(text sock) {
+static int send_request(void) {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	if (sock.n >= sizeof address.sun_path)
 		return -1;
@@ -246,32 +298,59 @@ static bool receive(int fd, text *body) {
 	char *content = strstr(answer, "\r\n\r\n");
 	if (strncmp(answer, status, sizeof status - 1) || !content)
 		return false;
-	char *size = strstr(answer, field);
-	if (!size || size >= content)
+	char *size = strstr(answer, field), *behind;
+	if (!size || size >= content || strcasestr(answer, "transfer-encoding"))
 		return false;
-	body->at = content += 4;
-	body->n = strtoul(size + sizeof field - 1, NULL, 10);
-	return body->n == (size_t)(answer + n - content);
+	size += sizeof field - 1;
+	body->at = content + 4;
+	body->n = strtoul(size, &behind, 10);
+	return *size >= '0' && *size <= '9' && *behind == '\r' && !strcasestr(behind, "content-length:") &&
+		body->n == (size_t)(answer + n - body->at);
 }
 
-// print prints the body's result or error, if it is nothing else, and ends the program.
-static void print(text body) {
-	static const char *const kinds[] = {"{\"result\":", "{\"error\":"};
-	at = body.at, end = body.at + body.n;
-	if (body.n >= 2 && memcmp(at, "{}", 2) == 0 && (at += 2, next() == 0) && at == end)
-		exit(0);
-	for (int failed = 0; failed <= 1; failed++) {
-		size_t head = strlen(kinds[failed]);
-		if (body.n <= head || memcmp(body.at, kinds[failed], head))
-			continue;
-		at = body.at + head;
-		if (!value())
-			return;
-		const char *from = body.at + head, *to = at;
-		if (next() != '}' || (at++, next() != 0) || at != end)
-			return;
-		exit(write_all(1, from, to - from) ? failed : 1);
+// What a result or an error has that must have it.
+static bool versioned, addressed, coded, said;
+
+static bool result_member(text key) {
+	text t;
+	if (is(key, "cniVersion"))
+		return versioned = plain_string(&t) && t.n == version.n && memcmp(t.at, version.at, t.n) == 0;
+	if (is(key, "ips")) {
+		next();
+		const char *from = at;
+		addressed = word("[") && next() == '{';
+		at = from;
 	}
+	return value(0);
+}
+
+static bool error_member(text key) {
+	text t;
+	next();
+	const char *from = at;
+	if (is(key, "code"))
+		return coded = seen("123456789") && digits() && at - from < 10;
+	if (is(key, "msg"))
+		return said = seen("\"") && string(&t);
+	return value(0);
+}
+
+// print prints the body's result, for an ADD, or its error, and ends the program. What is
+// not just that is left to allocnet-cni.
+static void print(text body, bool add) {
+	at = body.at, end = body.at + body.n;
+	if (!add && word("{}") && nothing())
+		exit(0);
+	at = body.at;
+	bool good = word("{\"result\":");
+	if (!good && !word("{\"error\":"))
+		return;
+	const char *from = at;
+	if (!object(good ? result_member : error_member) || !(good ? add && versioned && addressed : coded && said))
+		return;
+	const char *to = at;
+	if (next() == '}' && word("}") && nothing())
+		exit(write_all(1, from, to - from) ? !good : 1);
 }
 
 int main(void) {
@@ -293,11 +372,11 @@ int main(void) {
 			hand_over(-1); // which says why
 	}
 	int fd = -1;
-	text sock = {DEFAULT_SOCKET, sizeof DEFAULT_SOCKET - 1}, body;
-	if (length < MOST && options(&sock))
-		fd = send_request(sock);
+	text body;
+	if (length < MOST && options())
+		fd = send_request();
 	if (fd >= 0 && receive(fd, &body))
-		print(body);
+		print(body, strcmp(command, "ADD") == 0);
 	put_back();
 	hand_over(fd);
 }

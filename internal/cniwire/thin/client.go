@@ -73,13 +73,18 @@ func receive(c *conn, socket string) (*Answer, error) {
 	if status != statusOK {
 		return &Answer{Error: refusal(status, body).JSON("")}, nil
 	}
-	answer := &Answer{}
-	known := true
+	return readBody(body, socket)
+}
+
+// readBody reads the body of an answer: an object that has nothing but a result or an
+// error, and no key twice.
+func readBody(body []byte, socket string) (*Answer, error) {
+	answer, known := &Answer{}, true
 	ok := Members(body, func(key string, value []byte) {
-		switch key {
-		case "result":
+		switch {
+		case key == "result" && answer.Result == nil:
 			answer.Result = value
-		case "error":
+		case key == "error" && answer.Error == nil:
 			answer.Error = value
 		default:
 			known = false
