@@ -11,6 +11,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/internal/statedir"
 )
 
 // elementFinder looks for elements of allocnet's own tables. Each names its owner.
@@ -21,12 +22,15 @@ type elementFinder struct {
 
 // isOwner reports whether an owner is the target, in one of its networks.
 func (s *search) isOwner(o names.Owner) bool {
-	return o.OfID(s.target.ID) && o.Instance == names.Instance(s.target.StateDir) && (len(s.attachments) == 0 ||
+	return o.OfID(s.target.ID) && o.Instance == s.instance && (len(s.attachments) == 0 ||
 		slices.ContainsFunc(s.attachments, func(a *attachment) bool { return o.OfNetwork(a.Network) }))
 }
 
 func (f *elementFinder) find(ctx context.Context) ([]Leftover, error) {
 	f.found = false
+	if f.instanceErr != nil {
+		return nil, f.instanceErr
+	}
 	var list []Leftover
 	err := withRules(func(r *ruleset.Ruleset) error {
 		elements, err := r.Owned(ctx, f.isOwner)
@@ -62,7 +66,10 @@ func withRules(act func(*ruleset.Ruleset) error) error {
 
 // findOwned finds the host's end of a link of which ADD's result is not known, by the name that its owner gives it.
 func (f *linkFinder) findOwned(a *attachment) error {
-	owner := names.Owner{Network: a.Network, ID: f.target.ID, IfName: a.IfName, Instance: names.Instance(f.target.StateDir)}
+	if f.instanceErr != nil {
+		return f.instanceErr
+	}
+	owner := names.Owner{Network: a.Network, ID: f.target.ID, IfName: a.IfName, Instance: f.instance}
 	return f.add(owner.Veth(), a.Network, func(link netlink.Link) bool {
 		return link.Attrs().Alias == owner.String()
 	})
@@ -72,6 +79,9 @@ func (f *linkFinder) findOwned(a *attachment) error {
 func (f *linkFinder) findAllOwned(ctx context.Context) error {
 	if len(f.attachments) > 0 {
 		return nil
+	}
+	if f.instanceErr != nil {
+		return f.instanceErr
 	}
 	return retry(ctx, func() error {
 		links, err := netlink.LinkList()
@@ -90,9 +100,13 @@ func (f *linkFinder) findAllOwned(ctx context.Context) error {
 // Owners are the IDs of the users of a state directory that objects in the kernel name as their owner in a network,
 // sorted. Those that are too long to stand there are left out.
 func Owners(ctx context.Context, network, stateDir string) ([]string, error) {
+	state, err := statedir.Resolve(stateDir)
+	if err != nil {
+		return nil, err
+	}
 	ids := map[string]bool{}
 	note := func(o names.Owner) {
-		if o.OfNetwork(network) && o.Instance == names.Instance(stateDir) && !names.IsHash(o.ID) {
+		if o.OfNetwork(network) && o.Instance == state.Instance && !names.IsHash(o.ID) {
 			ids[o.ID] = true
 		}
 	}

@@ -10,6 +10,8 @@ import (
 
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
+
+	"github.com/allocnet/allocnet/internal/statedir"
 )
 
 // A finder looks after one kind of thing.
@@ -25,6 +27,8 @@ type search struct {
 	target      Target
 	attachments []*attachment
 	addresses   addresses
+	instance    string // of the owners
+	instanceErr error
 
 	cache     cacheFinder
 	leases    leaseFinder
@@ -43,7 +47,8 @@ type attachment struct {
 }
 
 func newSearch(t Target) *search {
-	s := &search{target: t}
+	state, err := statedir.Resolve(t.StateDir)
+	s := &search{target: t, instance: state.Instance, instanceErr: err}
 	for _, a := range t.Attachments {
 		s.attachments = append(s.attachments,
 			&attachment{Attachment: a, scope: scopeOf(a.Config), result: parseResult(a.Result)})

@@ -37,7 +37,9 @@ type Config struct {
 	// IgnorePortMappingHostIP publishes every port on all addresses of the host.
 	IgnorePortMappingHostIP bool
 	// StateDir holds the records. It should be on tmpfs, as the kernel's state
-	// does not survive a reboot either; default /run/allocnet.
+	// does not survive a reboot either; default /run/allocnet. All who use one
+	// directory are one user of the host, whichever path leads them there; New
+	// finds out where it leads.
 	StateDir string
 	// Subnets are those of the embedded network "allocnet", at most one per
 	// family; default 10.202.0.0/16 and fd0a:110c:2e7::/64.

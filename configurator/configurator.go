@@ -16,6 +16,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine/cniexec"
 	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/statedir"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -51,6 +52,12 @@ func New(cfg Config) (*Configurator, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	// From here on nothing goes by how the path is spelt.
+	state, err := statedir.Resolve(cfg.StateDir)
+	if err != nil {
+		return nil, fmt.Errorf("%w: StateDir: %w", ErrInvalidConfig, err)
+	}
+	cfg.StateDir = state.Path
 	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{
 		StateDir: cfg.StateDir, Subnets: cfg.Subnets, ForBinaries: cfg.Engine == EngineExec,
 	})
@@ -61,10 +68,10 @@ func New(cfg Config) (*Configurator, error) {
 		cfg:    cfg,
 		confs:  conflist.New(cfg.ConfDir, embedded),
 		store:  record.Open(cfg.StateDir),
-		mark:   engine.Mark(cfg.StateDir),
+		mark:   engine.Mark(state.Instance),
 		exec:   cniexec.Engine{},
-		native: native.New(cfg.Logger, cfg.StateDir),
-		steps:  native.NewForBinaries(cfg.Logger, cfg.StateDir),
+		native: native.New(cfg.Logger, state.Instance),
+		steps:  native.NewForBinaries(cfg.Logger, state.Instance),
 		now:    time.Now,
 		jitter: randomJitter,
 		sleep:  sleep,

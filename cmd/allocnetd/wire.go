@@ -112,9 +112,9 @@ func (h *host) pluginKeys(s *settings.Settings) map[string]any {
 
 // installed finds the plugins of a network that the engine does not run itself.
 func (h *host) installed(s *settings.Settings) func(*conflist.Network) error {
-	engine := native.New(h.logger, s.StateDir)
+	engine := native.New(h.logger, "") // asked what it runs, and nothing else
 	if s.Engine == configurator.EngineExec {
-		engine = native.NewForBinaries(h.logger, s.StateDir)
+		engine = native.NewForBinaries(h.logger, "")
 	}
 	return func(n *conflist.Network) error {
 		var errs []error

@@ -44,7 +44,7 @@ func (d *demo) findPlugins(ctx context.Context) (string, error) {
 	all := cniexec.Engine{}.Binaries(network.List)
 	binaries := all
 	if d.Config.Engine != configurator.EngineExec {
-		binaries = native.New(hclog.NewNullLogger(), d.Config.StateDir).Binaries(network.List)
+		binaries = native.New(hclog.NewNullLogger(), "").Binaries(network.List)
 	}
 	d.needsIPTables = len(binaries) > 0
 	return whoRuns(all, binaries), d.conf.Ready(ctx)

@@ -3,6 +3,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -92,16 +93,17 @@ var (
 	ErrInvalidResult = errors.New("invalid CNI result")
 )
 
-// Mark is the Mark of requests that are recorded below a state directory. It
+// Mark is the Mark of requests of an instance, which package statedir names. It
 // names the host's network namespace, too: another host in a namespace of its
-// own may have its state at the same path.
-func Mark(stateDir string) string {
+// own may have its state in the same place. Nobody can make what it names.
+func Mark(instance string) string {
 	host, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
 		host = "unknown"
 	}
 	// A colon would end the entry.
-	return filepath.Join(stateDir, "mark", strings.NewReplacer(":", "", "[", "", "]", "").Replace(host))
+	host = strings.NewReplacer(":", "", "[", "", "]", "").Replace(host)
+	return filepath.Join("/proc/self/allocnet", cmp.Or(instance, "default"), host)
 }
 
 // NoCache is a directory for libcni in which it finds nothing, for nobody can

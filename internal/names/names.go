@@ -14,18 +14,9 @@ const Table = "allocnet"
 
 // Owner is the attachment that an object in the kernel belongs to. Instance
 // tells apart the users of allocnet on one host, each with its own records: see
-// Instance.
+// package statedir. That of the default directory, and of plugin binaries, which
+// have none, is "".
 type Owner struct{ Network, ID, IfName, Instance string }
-
-// Instance is that of the users of a state directory. The default directory's,
-// and that of plugin binaries, which have none, is "".
-func Instance(stateDir string) string {
-	if stateDir == "" || stateDir == DefaultStateDir {
-		return ""
-	}
-	sum := sha256.Sum256([]byte(stateDir))
-	return hex.EncodeToString(sum[:4])
-}
 
 // DefaultStateDir is where records are kept.
 const DefaultStateDir = "/run/allocnet"

@@ -66,13 +66,6 @@ func TestVethNames(t *testing.T) {
 	}
 }
 
-func TestInstance(t *testing.T) {
-	require.Empty(t, names.Instance(""))
-	require.Empty(t, names.Instance(names.DefaultStateDir))
-	require.NotEmpty(t, names.Instance("/run/other"))
-	require.NotEqual(t, names.Instance("/run/a"), names.Instance("/run/b"))
-}
-
 func FuzzParseOwner(f *testing.F) {
 	f.Add("allocnet:net/web/eth0:i")
 	f.Fuzz(func(t *testing.T, text string) {

@@ -16,7 +16,6 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/kernel"
-	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
 	"github.com/allocnet/allocnet/internal/plugin/builtin"
 	"github.com/allocnet/allocnet/internal/pluginexec"
@@ -37,14 +36,15 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New makes the engine of the users of a state directory. It opens nothing yet.
-func New(log hclog.Logger, stateDir string) *Engine {
-	return &Engine{log: log, instance: names.Instance(stateDir), plugins: builtin.Plugins}
+// New makes the engine of an instance, which package statedir names. It opens
+// nothing yet.
+func New(log hclog.Logger, instance string) *Engine {
+	return &Engine{log: log, instance: instance, plugins: builtin.Plugins}
 }
 
 // NewForBinaries makes an engine that runs all plugins as binaries.
-func NewForBinaries(log hclog.Logger, stateDir string) *Engine {
-	return &Engine{log: log, instance: names.Instance(stateDir)}
+func NewForBinaries(log hclog.Logger, instance string) *Engine {
+	return &Engine{log: log, instance: instance}
 }
 
 // open opens the host once.

@@ -1,0 +1,129 @@
+package configurator
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// spellings are paths that all lead to the same state directory.
+func spellings(t *testing.T, state string) map[string]string {
+	t.Helper()
+	root, name := filepath.Split(state)
+	links := t.TempDir()
+	link, bound := filepath.Join(links, "link"), filepath.Join(links, "bound")
+	require.NoError(t, os.Symlink(root, link))
+	require.NoError(t, os.Mkdir(bound, 0o700))
+	require.NoError(t, unix.Mount(root, bound, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(bound, unix.MNT_DETACH)) })
+	return map[string]string{
+		"plain": state, "trailing slash": state + "/", "two slashes": root + "//" + name, "dot": root + "/./" + name,
+		"symlink": filepath.Join(link, name), "bind mount": filepath.Join(bound, name),
+	}
+}
+
+// requireNothingOwned looks for what native plugins leave, whoever owns it.
+func requireNothingOwned(t *testing.T) {
+	t.Helper()
+	rules, err := ruleset.Open()
+	require.NoError(t, err)
+	defer rules.Close()
+	elements, err := rules.Owned(t.Context(), func(names.Owner) bool { return true })
+	require.NoError(t, err)
+	require.Empty(t, elements)
+	links, err := netlink.LinkList()
+	require.NoError(t, err)
+	for _, l := range links {
+		require.Empty(t, l.Attrs().Alias, l.Attrs().Name)
+	}
+}
+
+// TestSpellingsOfTheStateDirectory are one owner: what one user set up, another
+// checks, finds and takes down.
+func TestSpellingsOfTheStateDirectory(t *testing.T) {
+	for _, e := range []Engine{EngineNative, EngineExec} {
+		t.Run(string(e), func(t *testing.T) {
+			w, leases := nativeWorld(t, "1.1.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
+			network := "net"
+			if e == EngineExec {
+				w.network("fakes", "1.1.0", adds())
+				network = "fakes"
+			}
+			users := map[string]*Configurator{}
+			for name, dir := range spellings(t, w.cfg.StateDir) {
+				if e == EngineExec && name != "plain" && name != "symlink" && name != "bind mount" {
+					continue // each takes its time, and all text is compared natively
+				}
+				cfg := w.cfg
+				cfg.StateDir, cfg.Network, cfg.Networks, cfg.Engine = dir, "", []string{network}, e
+				users[name] = newConfigurator(t, cfg)
+			}
+			a := w.alloc("a")
+			a.Ports = []portmap.Port{{Label: "http", Value: 18080}}
+			for first, one := range users {
+				other := users["plain"]
+				if first == "plain" {
+					other = users["bind mount"]
+				}
+				for _, pair := range [][2]*Configurator{{one, other}, {other, one}} {
+					w.requireOneOwner(pair[0], pair[1], a)
+				}
+			}
+			requireNothingOwned(t)
+			entries, err := filepath.Glob(filepath.Join(leases, "net", "10.*"))
+			require.NoError(t, err)
+			require.Empty(t, entries)
+		})
+	}
+}
+
+func (w *world) requireOneOwner(one, other *Configurator, a Allocation) {
+	w.t.Helper()
+	t := w.t
+	set, err := one.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.NoError(t, other.Check(t.Context(), a))
+	again, err := other.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.Equal(t, set, again)
+	records, err := other.List()
+	require.NoError(t, err)
+	require.Len(t, records, 1)
+	repaired, err := other.Repair(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, repaired.Healthy)
+	kept, err := other.GC(t.Context(), []string{"a"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, kept.Kept)
+	require.NoError(t, one.Check(t.Context(), a))
+	require.NoError(t, other.Teardown(t.Context(), a))
+	requireNothingOwned(t)
+}
+
+// TestLostStateDirectory that is made again has the same owner, whichever path leads
+// there: GC finds what has no record any more.
+func TestLostStateDirectory(t *testing.T) {
+	w, _ := nativeWorld(t, "1.1.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
+	a := w.alloc("a")
+	a.Ports = []portmap.Port{{Label: "http", Value: 18080}}
+	for name, dir := range spellings(t, w.cfg.StateDir) {
+		_, err := w.Setup(t.Context(), a)
+		require.NoError(t, err)
+		require.NoError(t, os.RemoveAll(w.cfg.StateDir))
+		cfg := w.cfg
+		cfg.StateDir, cfg.Network = dir, ""
+		report, err := newConfigurator(t, cfg).GC(t.Context(), nil)
+		require.NoError(t, err, name)
+		require.Equal(t, []string{"a"}, report.Removed, name)
+		requireNothingOwned(t)
+		require.NoError(t, os.MkdirAll(w.cfg.StateDir, 0o700))
+	}
+}

@@ -1,0 +1,191 @@
+// Package statedir finds out which directory the path of a state directory
+// leads to: however the path is spelt, the users of one directory are one owner
+// of what is in the kernel, and those of another directory are another.
+package statedir
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// Dir is a state directory.
+type Dir struct {
+	// Path leads there without symbolic links.
+	Path string
+	// Instance tells its users apart from those of others: see names.Owner. It is
+	// made of the file system and of the directory's place in it, so it is the same
+	// through symbolic links and bind mounts, and survives that the directory is
+	// removed and made again. That of the default directory is "".
+	Instance string
+}
+
+// Resolve says which directory an absolute path leads to; "" is the default one.
+// The directory need not exist: what is missing of the path is taken as it is
+// written. Errors are those of a /proc that cannot be read.
+func Resolve(path string) (Dir, error) {
+	if path == "" {
+		path = names.DefaultStateDir
+	}
+	found, err := locate(path)
+	if err != nil {
+		return Dir{}, fmt.Errorf("resolve state directory %q: %w", path, err)
+	}
+	usual, err := locate(names.DefaultStateDir)
+	if err != nil {
+		return Dir{}, fmt.Errorf("resolve state directory %q: %w", names.DefaultStateDir, err)
+	}
+	d := Dir{Path: found.path}
+	if found.place != usual.place {
+		sum := sha256.Sum256([]byte(found.device + "\x00" + found.inside))
+		d.Instance = hex.EncodeToString(sum[:4])
+	}
+	return d, nil
+}
+
+// location is a directory: where it is seen, and its place.
+type location struct {
+	path string
+	place
+}
+
+// place is a file system, by its device number as text, and a path in it.
+type place struct{ device, inside string }
+
+// below is what has that name in a directory.
+func (l location) below(name string) location {
+	l.path, l.inside = filepath.Join(l.path, name), filepath.Join(l.inside, name)
+	return l
+}
+
+// mostLinks is where the kernel gives up, see path_resolution(7).
+const mostLinks = 40
+
+// locate finds the directory, or else the closest one above that can be reached.
+func locate(path string) (location, error) {
+	path = filepath.Clean(path)
+	missing := ""
+	for links := 0; ; {
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err == nil {
+			defer unix.Close(fd)
+			l, err := locateOpen(fd)
+			return l.below(missing), err
+		}
+		if target, err := os.Readlink(path); err == nil && links < mostLinks {
+			links++ // to something that is not there yet
+			if !filepath.IsAbs(target) {
+				target = filepath.Join(filepath.Dir(path), target)
+			}
+			path = target
+			continue
+		}
+		if path == "/" {
+			return location{}, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+		path, missing = filepath.Dir(path), filepath.Join(filepath.Base(path), missing)
+	}
+}
+
+// key is an open directory. As mounts' numbers are used again, it has more than
+// would be needed at one time.
+type key struct {
+	mount         string
+	device, inode uint64
+	path          string
+}
+
+// known keeps what was found, as the list of mounts is as long as there are
+// sandboxes.
+var known = struct {
+	sync.Mutex
+	places map[key]place
+}{places: map[key]place{}}
+
+const mostKnown = 64
+
+func locateOpen(fd int) (location, error) {
+	k, err := keyOf(fd)
+	if err != nil {
+		return location{}, err
+	}
+	known.Lock()
+	defer known.Unlock()
+	if p, ok := known.places[k]; ok {
+		return location{path: k.path, place: p}, nil
+	}
+	p, err := placeOf(k)
+	if err != nil {
+		return location{}, err
+	}
+	if len(known.places) >= mostKnown {
+		clear(known.places)
+	}
+	known.places[k] = p
+	return location{path: k.path, place: p}, nil
+}
+
+func keyOf(fd int) (key, error) {
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return key{}, os.NewSyscallError("fstat", err)
+	}
+	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if err != nil {
+		return key{}, err
+	}
+	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
+	if err != nil {
+		return key{}, err
+	}
+	for line := range strings.Lines(string(info)) {
+		if mount, ok := strings.CutPrefix(line, "mnt_id:"); ok {
+			return key{mount: strings.TrimSpace(mount), device: stat.Dev, inode: stat.Ino, path: path}, nil
+		}
+	}
+	return key{}, errors.New("no mnt_id in /proc/self/fdinfo")
+}
+
+// placeOf looks the directory's mount up. One that is not in the list has its
+// root outside of what the process sees, as below chroot(2): then the path is all
+// that can be said.
+func placeOf(k key) (place, error) {
+	const tries = 3 // mounts that come and go while the list is read may hide others
+	for range tries {
+		mounts, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			return place{}, err
+		}
+		for line := range bytes.Lines(mounts) {
+			if p, ok := placeBelow(string(line), k); ok {
+				return p, nil
+			}
+		}
+	}
+	return place{device: fmt.Sprintf("%d:%d", unix.Major(k.device), unix.Minor(k.device)), inside: k.path}, nil
+}
+
+// placeBelow reads a line of mountinfo, see proc_pid_mountinfo(5).
+func placeBelow(line string, k key) (place, bool) {
+	fields := strings.Fields(line)
+	if len(fields) < 5 || fields[0] != k.mount {
+		return place{}, false
+	}
+	rest, ok := strings.CutPrefix(k.path, unescaped(fields[4]))
+	return place{device: fields[2], inside: filepath.Join(unescaped(fields[3]), rest)}, ok
+}
+
+// unescaped is a path as it was before the kernel escaped what would end a field.
+var unescaped = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#").Replace
