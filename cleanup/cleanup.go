@@ -49,7 +49,7 @@ const (
 	KindNFTablesRule    Kind = "nftables-rule"
 	KindNFTablesElement Kind = "nftables-element" // of allocnet's own tables
 	KindLease           Kind = "lease"
-	KindConntrack       Kind = "conntrack" // all entries of one protocol and address
+	KindConntrack       Kind = "conntrack" // all entries of one protocol that lead to one address
 	KindCache           Kind = "cache"
 )
 
@@ -100,8 +100,9 @@ func Force(ctx context.Context, t Target) ([]Leftover, error) {
 
 // FlushConntrack deletes the connection tracking entries that lead to the allocation: TCP, UDP and SCTP entries
 // DNATed to one of its addresses, unless another allocation holds the address now; and UDP entries from outside
-// to one of its host ports, which would keep a client from reaching the port's next owner. It is safe for
-// concurrent use. A kernel without connection tracking is not an error.
+// to one of its host ports, which would keep a client from reaching the port's next owner. Those a client that keeps
+// sending makes again at once, so no Audit counts them. It is safe for concurrent use. A kernel without connection
+// tracking is not an error.
 func FlushConntrack(ctx context.Context, t Target) error {
 	return newSearch(t).flush(ctx)
 }

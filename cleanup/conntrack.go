@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -27,7 +25,10 @@ type flows struct {
 	isOurs func(netip.Addr) bool
 	ports  map[uint16][]netip.Addr // UDP host ports -> host addresses, the zero one for all
 	local  []netip.Prefix          // addresses of the host
-	counts map[flowKey]int
+	counts map[flowKey]int         // entries that lead to the allocation
+	// strays are UDP entries of the host ports that lead elsewhere. A client that keeps sending makes a new one as
+	// soon as one is deleted, so they are deleted and never counted as left.
+	strays int
 }
 
 // flowKey is what entries are counted by.
@@ -35,18 +36,21 @@ type flowKey struct{ protocol, addr string }
 
 var trackedProtocols = map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}
 
-// MatchConntrackFlow reports whether an entry leads to the allocation, and counts those that do.
+// MatchConntrackFlow reports whether an entry is to be deleted, and counts those that are.
 func (f *flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	protocol, tracked := trackedProtocols[flow.Forward.Protocol]
 	if !tracked {
 		return false
 	}
 	asked, answers := toAddr(flow.Forward.DstIP), toAddr(flow.Reverse.SrcIP)
-	toUs := asked != answers && f.isOurs(answers)
-	if !toUs && !(protocol == "udp" && f.isHostPort(asked, flow.Forward.DstPort)) {
+	switch {
+	case asked != answers && f.isOurs(answers):
+		f.counts[flowKey{protocol, answers.String()}]++
+	case protocol == "udp" && f.isHostPort(asked, flow.Forward.DstPort):
+		f.strays++
+	default:
 		return false
 	}
-	f.counts[flowKey{protocol, answers.String()}]++
 	return true
 }
 
@@ -73,9 +77,14 @@ func (f *flows) leftovers() []Leftover {
 	return list
 }
 
+// possible reports whether anything can have led clients to the allocation.
+func (f *conntrackFinder) possible() bool {
+	return len(f.target.Ports) > 0 || f.within(func(s scope) bool { return s.ports })
+}
+
 func (f *conntrackFinder) find(ctx context.Context) ([]Leftover, error) {
 	f.found = nil
-	if len(f.target.Ports) == 0 && !f.within(func(s scope) bool { return s.ports }) {
+	if !f.possible() {
 		return nil, nil
 	}
 	var (
@@ -88,7 +97,7 @@ func (f *conntrackFinder) find(ctx context.Context) ([]Leftover, error) {
 			errs = append(errs, fmt.Errorf("list %s connections: %w", fam, err))
 			continue
 		}
-		if len(matching.counts) > 0 {
+		if len(matching.counts) > 0 || matching.strays > 0 {
 			f.found = append(f.found, matching)
 			list = append(list, matching.leftovers()...)
 		}
@@ -98,50 +107,71 @@ func (f *conntrackFinder) find(ctx context.Context) ([]Leftover, error) {
 
 // list counts the matching entries of one family.
 func (f *conntrackFinder) list(ctx context.Context, fam family) (*flows, error) {
-	matching := &flows{family: fam, isOurs: f.addresses.isOurs, ports: udpPorts(f.target)}
-	err := retry(ctx, func() (err error) {
-		matching.counts = make(map[flowKey]int)
-		if matching.local, err = localAddresses(fam, matching.ports); err != nil {
-			return err
-		}
+	return f.walk(ctx, fam, func(matching *flows) error {
 		entries, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.InetFamily(fam.number()))
 		for _, entry := range entries {
 			matching.MatchConntrackFlow(entry)
 		}
 		return err
 	})
-	if isUnsupported(err) || errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) {
-		// No connection tracking, or none that can be seen, as in a restricted container.
+}
+
+// walk has a filter for one family filled. A kernel without connection tracking has no entries.
+func (f *conntrackFinder) walk(ctx context.Context, fam family, fill func(*flows) error) (*flows, error) {
+	matching := &flows{family: fam, isOurs: f.addresses.isOurs, ports: udpPorts(f.target)}
+	err := retry(ctx, func() (err error) {
+		matching.counts, matching.strays = make(map[flowKey]int), 0
+		if matching.local, err = localAddresses(fam, matching.ports); err != nil {
+			return err
+		}
+		return fill(matching)
+	})
+	if isUnsupported(err) {
 		return matching, nil
 	}
 	return matching, err
 }
 
+// mostPasses bounds how often entries are deleted: packets that were on their way when the rules went may make new
+// ones, once each, and rules that stay make new ones for ever.
+const mostPasses = 5
+
+// remove deletes entries until a pass finds none that leads to the allocation. It looks again, whatever was found
+// before the rules went.
 func (f *conntrackFinder) remove(ctx context.Context) ([]Leftover, error) {
+	if !f.possible() {
+		return nil, nil
+	}
 	var (
 		list []Leftover
 		errs []error
 	)
-	for _, matching := range f.found {
-		removed := maps.Clone(matching.counts)
-		clear(removed)
-		err := retry(ctx, func() error {
-			clear(matching.counts)
-			_, err := netlink.ConntrackDeleteFilters(
-				netlink.ConntrackTable, netlink.InetFamily(matching.family.number()), matching)
+	for _, fam := range f.families() {
+		removed, err := f.empty(ctx, fam)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("delete %s connections: %w", fam, err))
+		}
+		list = append(list, removed.leftovers()...)
+	}
+	return list, errors.Join(errs...)
+}
+
+// empty deletes the matching entries of one family, and counts what led to the allocation.
+func (f *conntrackFinder) empty(ctx context.Context, fam family) (*flows, error) {
+	removed := &flows{family: fam, counts: make(map[flowKey]int)}
+	for range mostPasses {
+		matching, err := f.walk(ctx, fam, func(matching *flows) error {
+			_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(fam.number()), matching)
 			for key, n := range matching.counts {
-				removed[key] += n
+				removed.counts[key] += n
 			}
 			return err
 		})
-		if err != nil {
-			errs = append(errs, fmt.Errorf("delete %s connections: %w", matching.family, err))
-			continue
+		if err != nil || len(matching.counts) == 0 {
+			return removed, err
 		}
-		matching.counts = removed
-		list = append(list, matching.leftovers()...)
 	}
-	return list, errors.Join(errs...)
+	return removed, nil
 }
 
 // udpPorts are the target's UDP host ports and the addresses they are open on.

@@ -408,12 +408,8 @@ func TestConntrack(t *testing.T) {
 		"conntrack ipv4 sctp 10.77.0.5 (entries: 1)",
 		"conntrack ipv4 tcp 10.77.0.5 (entries: 1)",
 		"conntrack ipv4 udp 10.77.0.5 (entries: 1)",
-		"conntrack ipv4 udp 10.77.0.99 (entries: 1)",
-		"conntrack ipv4 udp 127.0.0.1 (entries: 1)",
-		"conntrack ipv4 udp 127.0.0.3 (entries: 1)",
 		"conntrack ipv6 tcp fd00:77::5 (entries: 1)",
-		"conntrack ipv6 udp ::1 (entries: 1)",
-	}, h.audit(target))
+	}, h.audit(target), "what a client makes again by itself is no leftover")
 
 	require.NoError(t, FlushConntrack(context.Background(), target))
 	require.ElementsMatch(t, kept, tracked(t))

@@ -102,6 +102,9 @@ func (s *search) flush(ctx context.Context) error {
 		_, ruleErr := each(ctx, finder.find, &s.nftables, &s.iptables, &s.conntrack)
 		err = errors.Join(err, ruleErr)
 	}
+	if len(s.conntrack.found) == 0 {
+		return err
+	}
 	_, removeErr := s.conntrack.remove(ctx)
 	return errors.Join(err, removeErr)
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/plugin/builtin"
 	"github.com/allocnet/allocnet/internal/privhost"
 )
 
@@ -15,6 +17,9 @@ import (
 var pluginDir string
 
 func TestMain(m *testing.M) {
+	if name := filepath.Base(os.Args[0]); builtin.Plugins[name] != nil {
+		os.Exit(plugin.Main(name, builtin.Plugins))
+	}
 	fakeplugin.Main()
 	if os.Getenv(loopVariable) != "" {
 		loop()
