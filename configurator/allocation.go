@@ -12,20 +12,15 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/containernetworking/cni/pkg/utils"
-
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// maxIDLength keeps every file name that is made from an ID below the limit of
-// the file systems, with room for names of networks and interfaces.
-const maxIDLength = 128
-
 func validateID(id string) error {
-	if len(id) > maxIDLength {
-		return fmt.Errorf("%w: ID %q... has %d characters; at most %d are allowed", ErrInvalidAllocation, id[:32], len(id), maxIDLength)
+	if len(id) > names.MaxID {
+		return fmt.Errorf("%w: ID %q... has %d characters; at most %d are allowed", ErrInvalidAllocation, id[:32], len(id), names.MaxID)
 	}
-	if err := utils.ValidateContainerID(id); err != nil {
+	if err := names.ValidateContainer(id); err != nil {
 		return fmt.Errorf("%w: ID %q: must be letters, digits, '_', '.' and '-', and begin with a letter or digit: %w", ErrInvalidAllocation, id, err)
 	}
 	return nil
@@ -80,13 +75,13 @@ func (a *Allocation) validate() error {
 
 func (a *Allocation) validateNames(bad func(string, ...any)) {
 	if a.ContainerID != "" {
-		if err := utils.ValidateContainerID(a.ContainerID); err != nil || len(a.ContainerID) > maxIDLength {
-			bad("container ID %q: must be at most %d letters, digits, '_', '.' and '-', and begin with a letter or digit", a.ContainerID, maxIDLength)
+		if err := names.ValidateContainer(a.ContainerID); err != nil || len(a.ContainerID) > names.MaxID {
+			bad("container ID %q: must be at most %d letters, digits, '_', '.' and '-', and begin with a letter or digit", a.ContainerID, names.MaxID)
 		}
 	}
 	if a.Interface != "" {
-		if err := utils.ValidateInterfaceName(a.Interface); err != nil {
-			bad("interface %q: %s %s", a.Interface, err.Msg, err.Details)
+		if err := names.ValidateInterface(a.Interface); err != nil {
+			bad("interface %q: %v", a.Interface, err)
 		}
 	}
 	if len(a.Conflists) > 0 && len(a.Networks) > 0 {

@@ -11,6 +11,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -32,7 +33,7 @@ func TestInvalidAllocations(t *testing.T) {
 		"ID with newline":    {func(a *Allocation) { a.ID = "a\n" }, `ID "a\n"`},
 		"ID with NUL":        {func(a *Allocation) { a.ID = "a\x00b" }, `ID "a\x00b"`},
 		"ID of 10,000":       {func(a *Allocation) { a.ID = strings.Repeat("x", 10000) }, "10000 characters"},
-		"ID too long by one": {func(a *Allocation) { a.ID = strings.Repeat("x", maxIDLength+1) }, "129 characters"},
+		"ID too long by one": {func(a *Allocation) { a.ID = strings.Repeat("x", names.MaxID+1) }, "129 characters"},
 		"no netns":           {func(a *Allocation) { a.Netns = "" }, `netns ""`},
 		"relative netns":     {func(a *Allocation) { a.Netns = "run/netns/x" }, `netns "run/netns/x"`},
 		"semicolon in key":   {func(a *Allocation) { a.Args = map[string]string{"a;b": "c"} }, `key "a;b"`},

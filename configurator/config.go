@@ -10,8 +10,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/containernetworking/cni/pkg/utils"
-
 	"github.com/allocnet/allocnet/internal/names"
 )
 
@@ -163,8 +161,8 @@ func (c Config) validate() error {
 			bad(field, dir, "must be an absolute path")
 		}
 	}
-	if err := utils.ValidateInterfaceName(c.InterfacePrefix + "00"); err != nil {
-		bad("InterfacePrefix", c.InterfacePrefix, err.Details+" "+err.Msg)
+	if err := names.ValidateInterface(c.InterfacePrefix + "00"); err != nil {
+		bad("InterfacePrefix", c.InterfacePrefix, err.Error())
 	}
 	switch c.Engine {
 	case EngineAuto, EngineExec, EngineNative:

@@ -1,25 +1,13 @@
 package configurator
 
 import (
-	"path/filepath"
-	"slices"
-
 	"github.com/allocnet/allocnet/internal/conflist"
+	"github.com/allocnet/allocnet/internal/pluginexec"
 )
 
-// pluginDirs are the directories that are searched for plugins of some types:
-// those of their vendors, then the common ones.
+// pluginDirs are the directories that are searched for plugins of some types.
 func (c *Configurator) pluginDirs(types ...string) []string {
-	var dirs []string
-	if c.cfg.VendorDir != "" {
-		for _, t := range types {
-			dir := filepath.Join(c.cfg.VendorDir, "opt", t, "bin")
-			if !slices.Contains(dirs, dir) {
-				dirs = append(dirs, dir)
-			}
-		}
-	}
-	return append(dirs, c.cfg.PluginDirs...)
+	return pluginexec.Dirs(c.cfg.VendorDir, c.cfg.PluginDirs, types...)
 }
 
 // pluginTypes are the types of all plugins that a network runs, IPAM included.

@@ -19,6 +19,7 @@ import (
 	"github.com/allocnet/allocnet/internal/daemon"
 	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/manager"
+	"github.com/allocnet/allocnet/internal/pluginexec"
 	"github.com/allocnet/allocnet/internal/settings"
 )
 
@@ -119,10 +120,7 @@ func (h *host) installed(s *settings.Settings) func(*conflist.Network) error {
 	return func(n *conflist.Network) error {
 		var errs []error
 		for _, t := range engine.Binaries(n.List) {
-			dirs := s.PluginDirs
-			if s.VendorDir != "" {
-				dirs = append([]string{filepath.Join(s.VendorDir, "opt", t, "bin")}, dirs...)
-			}
+			dirs := pluginexec.Dirs(s.VendorDir, s.PluginDirs, t)
 			if _, err := invoke.FindInPath(t, dirs); err != nil {
 				errs = append(errs, fmt.Errorf("network %q needs plugin %q, which is in none of %q: install it there or name its directory", n.Name, t, dirs))
 			}

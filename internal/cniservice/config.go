@@ -2,13 +2,14 @@ package cniservice
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/utils"
 
 	"github.com/allocnet/allocnet/internal/api/strict"
 	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/names"
 )
 
 // head is the part of a configuration without which nothing can be done.
@@ -60,7 +61,7 @@ func readHead(data []byte) (h head, err error) {
 	if h.Name == "" {
 		return h, badConfig(`"name" is missing`)
 	}
-	if err := utils.ValidateNetworkName(h.Name); err != nil {
+	if err := names.ValidateNetwork(h.Name); err != nil {
 		return h, err
 	}
 	return h, nil
@@ -137,6 +138,9 @@ func (c *config) attachments() (valid []types.GCAttachment, said bool, err error
 	for i, a := range valid {
 		if a.ContainerID == "" || a.IfName == "" {
 			return nil, false, badConfig("%q: [%d] lacks containerID or ifname", key, i)
+		}
+		if err := errors.Join(names.ValidateContainer(a.ContainerID), names.ValidateInterface(a.IfName)); err != nil {
+			return nil, false, badConfig("%q: [%d]: %v", key, i, err)
 		}
 	}
 	return valid, true, nil

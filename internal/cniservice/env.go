@@ -6,9 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/utils"
-
 	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/names"
 )
 
 // commands are those that are not VERSION, with the variables that each requires.
@@ -25,9 +24,6 @@ const (
 	netns       = "CNI_NETNS"
 	ifName      = "CNI_IFNAME"
 )
-
-// maxContainerID is what the configurator allows.
-const maxContainerID = 128
 
 func badEnv(format string, args ...any) error {
 	return &cniwire.Error{Code: cniwire.CodeInvalidEnvironment, Msg: fmt.Sprintf(format, args...)}
@@ -49,13 +45,13 @@ func checkEnv(e cniwire.Env) error {
 		return badEnv("%s requires %s", e.Command, strings.Join(missing, ", "))
 	}
 	if slices.Contains(required, containerID) {
-		if err := utils.ValidateContainerID(e.ContainerID); err != nil {
+		if err := names.ValidateContainer(e.ContainerID); err != nil {
 			return err
 		}
-		if len(e.ContainerID) > maxContainerID {
-			return badEnv("%s has more than %d characters", containerID, maxContainerID)
+		if len(e.ContainerID) > names.MaxID {
+			return badEnv("%s has more than %d characters", containerID, names.MaxID)
 		}
-		if err := utils.ValidateInterfaceName(e.IfName); err != nil {
+		if err := names.ValidateInterface(e.IfName); err != nil {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -222,7 +223,7 @@ func TestIDOf(t *testing.T) {
 		} else {
 			require.Equal(t, test.want, id)
 		}
-		require.LessOrEqual(t, len(id), maxID)
+		require.LessOrEqual(t, len(id), names.MaxID)
 	}
 	require.NotEqual(t, idOf(long, "eth0"), idOf(long, "eth1"))
 	hash := idOf("a.b", "c.d")

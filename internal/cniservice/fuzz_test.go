@@ -11,6 +11,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/names"
 )
 
 // memory is a backend whose networks are no more than records.
@@ -107,7 +108,7 @@ func FuzzIDOf(f *testing.F) {
 			if checkEnv(e) != nil {
 				return
 			}
-			require.LessOrEqual(t, len(idOf(e.ContainerID, e.IfName)), maxID)
+			require.LessOrEqual(t, len(idOf(e.ContainerID, e.IfName)), names.MaxID)
 		}
 		if c1 != c2 || i1 != i2 {
 			require.NotEqual(t, idOf(c1, i1), idOf(c2, i2))

@@ -10,11 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/allocnet/allocnet/internal/names"
 )
-
-// maxID is what the configurator allows.
-const maxID = 128
 
 // idOf is the ID of the allocation that an attachment is: CONTAINER.INTERFACE. Where
 // that would be too long, could be read in two ways, or holds what no ID may, it is the
@@ -22,7 +19,7 @@ const maxID = 128
 // any interface's name, so that neither form is the other of another attachment.
 func idOf(container, ifName string) string {
 	id := container + "." + ifName
-	if len(id) <= maxID && !strings.Contains(ifName, ".") && utils.ValidateContainerID(id) == nil {
+	if len(id) <= names.MaxID && !strings.Contains(ifName, ".") && names.ValidateContainer(id) == nil {
 		return id
 	}
 	const shown = 32

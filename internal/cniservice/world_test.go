@@ -3,6 +3,7 @@ package cniservice
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,6 +35,7 @@ const secret = "hunter2"
 type world struct {
 	*Service
 	c              *configurator.Configurator
+	cfg            configurator.Config
 	t              *testing.T
 	dir, conf, log string
 	notReady       error
@@ -58,20 +60,30 @@ func newWorld(t *testing.T, engine configurator.Engine) *world {
 		}
 		require.Empty(t, hostsnap.Diff(before, w.snapshot()))
 	})
-	c, err := configurator.New(configurator.Config{
+	w.cfg = configurator.Config{
 		ConfDir: w.conf, StateDir: filepath.Join(dir, "state"), Engine: engine, Network: "br",
 		PluginDirs: append([]string{filepath.Join(dir, "bin")}, filepath.SplitList(os.Getenv("CNI_PATH"))...),
 		Retry:      configurator.RetryPolicy{Attempts: 1},
 		Logger:     hclog.New(&hclog.LoggerOptions{Output: testWriter{t}}),
-	})
-	require.NoError(t, err)
-	w.c = c
+	}
+	w.vendor("")
 	w.Service = New(Options{
-		Backend:  func() Backend { return c },
-		Ready:    func(context.Context, configurator.Allocation) error { return w.ready },
+		Backend: func() Backend { return w.c },
+		Ready: func(ctx context.Context, a configurator.Allocation) error {
+			return errors.Join(w.ready, w.c.ReadyFor(ctx, a))
+		},
 		NotReady: func(configurator.Allocation) error { return w.notReady },
 	})
 	return w
+}
+
+// vendor makes the configurator, with a directory of vendors.
+func (w *world) vendor(dir string) {
+	w.t.Helper()
+	w.cfg.VendorDir = dir
+	c, err := configurator.New(w.cfg)
+	require.NoError(w.t, err)
+	w.c = c
 }
 
 type testWriter struct{ t *testing.T }

@@ -7,9 +7,8 @@ import (
 	"net/netip"
 	"path/filepath"
 
-	"github.com/containernetworking/cni/pkg/utils"
-
 	"github.com/allocnet/allocnet/internal/forward"
+	"github.com/allocnet/allocnet/internal/names"
 )
 
 const (
@@ -68,7 +67,7 @@ func (o EmbeddedOptions) validate() error {
 	if !filepath.IsAbs(o.StateDir) {
 		return fmt.Errorf("state directory %q is not an absolute path", o.StateDir)
 	}
-	if err := utils.ValidateInterfaceName(o.Bridge); err != nil {
+	if err := names.ValidateInterface(o.Bridge); err != nil {
 		return fmt.Errorf("bridge %q: %w", o.Bridge, err)
 	}
 	seen := map[string]netip.Prefix{}

@@ -10,8 +10,9 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/allocnet/allocnet/internal/names"
 )
 
 // oldestVersion is what CNI takes a configuration without cniVersion for.
@@ -240,7 +241,7 @@ func validateName(name string) error {
 	if name == "" {
 		return errors.New(`no network name: set "name"`)
 	}
-	if err := utils.ValidateNetworkName(name); err != nil {
+	if err := names.ValidateNetwork(name); err != nil {
 		return fmt.Errorf("network name %q: %w: use letters, digits, '_', '.' and '-', a letter or digit first", name, err)
 	}
 	return nil
@@ -260,9 +261,15 @@ func pluginOf(data []byte) (*libcni.PluginConfig, error) {
 		}
 		return nil, fmt.Errorf("%w: correct it", err)
 	}
-	// The type becomes a file name below the plugin directories.
-	if t := conf.Network.Type; t == "." || t == ".." || strings.ContainsAny(t, "/\\\x00") {
-		return nil, fmt.Errorf("type %q is not a file name: name the plugin's program without a path", t)
+	// The types become file names below the plugin directories, and names of the
+	// vendors' directories.
+	if err := names.ValidatePluginType(conf.Network.Type); err != nil {
+		return nil, err
+	}
+	if ipam := conf.Network.IPAM.Type; ipam != "" {
+		if err := names.ValidatePluginType(ipam); err != nil {
+			return nil, fmt.Errorf("ipam: %w", err)
+		}
 	}
 	return conf, nil
 }

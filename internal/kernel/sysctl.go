@@ -13,6 +13,9 @@ import (
 // path is relative and has slashes. Whose namespace is meant depends on the
 // thread: inside a sandbox, call it within Do.
 func SetSysctl(path, value string) error {
+	if !filepath.IsLocal(path) { // a name in it leads elsewhere
+		return fmt.Errorf("set sysctl %q: not below /proc/sys", path)
+	}
 	file := filepath.Join("/proc/sys", path)
 	current, err := readShort(file)
 	if err != nil {

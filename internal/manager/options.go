@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/fsnotify/fsnotify"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/allocnet/allocnet/internal/conflist"
+	"github.com/allocnet/allocnet/internal/names"
 )
 
 // OwnFileName is what the own file is called unless Options say otherwise. It
@@ -117,7 +117,7 @@ func (o *Options) validate() error {
 		return fmt.Errorf("own file %q: give a file name that ends in .conflist, without a directory", o.OwnFile)
 	}
 	if o.Name != "" {
-		if err := utils.ValidateNetworkName(o.Name); err != nil {
+		if err := names.ValidateNetwork(o.Name); err != nil {
 			return fmt.Errorf("network name %q: %w: use letters, digits, '_', '.' and '-', a letter or digit first", o.Name, err)
 		}
 	}

@@ -1,5 +1,6 @@
 // Package names makes every name that allocnet gives to something in the
-// kernel, for those who create and those who delete alike, and reads them back.
+// kernel, for those who create and those who delete alike, and reads them back. It
+// also validates the names that come from outside.
 package names
 
 import (

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/allocnet/allocnet/internal/iptrules"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/ruleset"
 )
 
@@ -13,8 +14,6 @@ const (
 	// Chain is the chain of the opening, in the filter table.
 	Chain   = "ALLOCNET-FORWARD"
 	forward = "FORWARD"
-	// maxChain is the longest name of a chain that every iptables takes.
-	maxChain = 28
 )
 
 // The rules, spelt as iptables lists them.
@@ -114,9 +113,7 @@ func rulesOf(output string) ([]string, error) {
 // checkNames refuses what would mean something else in a line of iptables-restore.
 func checkNames(admins []string) error {
 	for _, admin := range admins {
-		bad := strings.ContainsFunc(admin, func(r rune) bool { return r <= ' ' || r > '~' })
-		if bad || admin == "" || len(admin) > maxChain || strings.ContainsAny(admin, `"'\`) ||
-			admin[0] == '-' || admin[0] == '!' || admin == Chain {
+		if names.ValidateChain(admin) != nil || admin == Chain {
 			return fmt.Errorf("open forwarding: %q cannot be the name of an admin chain", admin)
 		}
 	}

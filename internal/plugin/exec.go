@@ -94,6 +94,9 @@ func (e *Exec) inside(ctx context.Context, name, command string, c *Call) (resul
 			err = e.panicked(name, command, r)
 		}
 	}()
+	if err := c.validateNames(); err != nil {
+		return nil, nil, err
+	}
 	p, err := e.parse(name, c)
 	if IsUnknownKey(err) {
 		switch {

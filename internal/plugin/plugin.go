@@ -76,6 +76,17 @@ type Call struct {
 	version  string
 }
 
+// validateNames validates what plugins make names and paths of.
+func (c *Call) validateNames() error {
+	if c.ContainerID == "" { // STATUS and GC
+		return nil
+	}
+	if err := names.ValidateContainer(c.ContainerID); err != nil {
+		return err
+	}
+	return names.ValidateInterface(c.IfName)
+}
+
 // Owner names the attachment in the kernel.
 func (c *Call) Owner(network string) names.Owner {
 	return names.Owner{Network: network, ID: c.ContainerID, IfName: c.IfName, Instance: c.Instance}

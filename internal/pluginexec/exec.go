@@ -18,6 +18,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/allocnet/allocnet/internal/names"
 )
 
 const (
@@ -47,8 +49,8 @@ type Exec struct{ version.PluginDecoder }
 // package with an HTTP client and tracing, which each plugin binary would have to
 // initialise.
 func (*Exec) FindInPath(plugin string, paths []string) (string, error) {
-	if plugin == "" || strings.ContainsRune(plugin, os.PathSeparator) {
-		return "", fmt.Errorf("%q cannot be the name of a plugin", plugin)
+	if err := names.ValidatePluginType(plugin); err != nil {
+		return "", fmt.Errorf("find plugin: %w", err)
 	}
 	for _, dir := range paths {
 		path := filepath.Join(dir, plugin)

@@ -12,8 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/utils"
-
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -242,7 +241,7 @@ func (s *Store) IDs() ([]string, error) {
 	var ids []string
 	for _, e := range entries {
 		id, ok := strings.CutSuffix(e.Name(), suffix)
-		if ok && e.Type().IsRegular() && utils.ValidateContainerID(id) == nil {
+		if ok && e.Type().IsRegular() && names.ValidateContainer(id) == nil {
 			ids = append(ids, id)
 		}
 	}

@@ -9,10 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/utils"
-
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/conflist"
+	"github.com/allocnet/allocnet/internal/names"
 )
 
 func anyText(t string) (string, error) { return t, nil }
@@ -55,14 +54,14 @@ func oneOf[T ~string](these ...T) parser[T] {
 }
 
 func networkName(t string) (string, error) {
-	if err := utils.ValidateNetworkName(t); err != nil {
+	if err := names.ValidateNetwork(t); err != nil {
 		return "", errors.New("is not the name of a network: it has letters, digits, '_', '.' and '-', the first one a letter or digit")
 	}
 	return t, nil
 }
 
 func interfacePrefix(t string) (string, error) {
-	if err := utils.ValidateInterfaceName(t + "00"); err != nil || t == "" {
+	if err := names.ValidateInterface(t + "00"); err != nil || t == "" {
 		return "", errors.New("cannot begin the name of an interface: use at most 13 characters without '/', ':' and blanks")
 	}
 	return t, nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
 	"github.com/allocnet/allocnet/internal/plugin/pair"
 )
@@ -71,6 +72,9 @@ func New(conf []byte) (plugin.Plugin, error) {
 
 // validate finds what cannot be, and what is not implemented here.
 func (b *bridge) validate() error {
+	if err := names.ValidateInterface(b.Bridge); err != nil {
+		return fmt.Errorf("bridge %q: %w", b.Bridge, err)
+	}
 	switch {
 	case b.Vlan < 0 || b.Vlan > 4094:
 		return fmt.Errorf("invalid VLAN ID %d (must be between 0 and 4094)", b.Vlan)

@@ -10,6 +10,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
 	"github.com/allocnet/allocnet/internal/ruleset"
 )
@@ -142,12 +143,18 @@ func (f *firewall) passage(c *plugin.Call) (*types100.Result, *passage, error) {
 		return nil, nil, errors.New("missing prevResult: the firewall plugin comes after one that makes an interface")
 	}
 	p := &passage{network: f.Name, addresses: addresses(previous), admin: f.AdminChain}
+	if err := names.ValidateChain(p.admin); err != nil {
+		return nil, nil, fmt.Errorf("iptablesAdminChainName: %w", err)
+	}
 	policy, err := f.closes()
 	if err != nil || policy == "" {
 		return previous, p, err
 	}
 	if len(previous.Interfaces) == 0 || previous.Interfaces[0] == nil || previous.Interfaces[0].Name == "" {
 		return nil, nil, fmt.Errorf("ingressPolicy %q: prevResult does not begin with a bridge: put the firewall plugin behind the bridge plugin", policy)
+	}
+	if err := names.ValidateInterface(previous.Interfaces[0].Name); err != nil {
+		return nil, nil, fmt.Errorf("prevResult: bridge %q: %w", previous.Interfaces[0].Name, err)
 	}
 	p.guard = &ruleset.Guard{Bridge: previous.Interfaces[0].Name, Isolated: policy == isolated}
 	return previous, p, nil

@@ -10,9 +10,9 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
 )
 
@@ -56,7 +56,7 @@ func parse(conf []byte) (*hostLocal, error) {
 	if err := json.Unmarshal(conf, &p.Common); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "network configuration cannot be read", err.Error())
 	}
-	if err := utils.ValidateNetworkName(p.Name); err != nil {
+	if err := names.ValidateNetwork(p.Name); err != nil {
 		return nil, err
 	}
 	if len(p.IPAM) == 0 || bytes.Equal(p.IPAM, []byte("null")) {

@@ -8,6 +8,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
 )
 
@@ -25,7 +26,10 @@ func IPAMOf(common *plugin.Common) (IPAM, error) {
 	if err := json.Unmarshal(common.IPAM, &ipam); err != nil {
 		return "", types.NewError(types.ErrDecodingFailure, "ipam cannot be read", err.Error())
 	}
-	return IPAM(ipam.Type), nil
+	if ipam.Type == "" {
+		return "", nil
+	}
+	return IPAM(ipam.Type), names.ValidatePluginType(ipam.Type)
 }
 
 // Allocate asks for addresses. It makes sure that there is at least one, and

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
 )
 
@@ -105,6 +106,11 @@ func (p *portmap) publish(mappings json.RawMessage) error {
 func (p *portmap) validate() error {
 	if p.MarkMasqBit != nil && p.ExternalSetMarkChain != nil {
 		return errors.New("cannot specify externalSetMarkChain and markMasqBit")
+	}
+	if p.ExternalSetMarkChain != nil {
+		if err := names.ValidateChain(*p.ExternalSetMarkChain); err != nil {
+			return fmt.Errorf("externalSetMarkChain: %w", err)
+		}
 	}
 	if p.markBit < 0 || p.markBit > 31 {
 		return fmt.Errorf("markMasqBit is %d, but must be between 0 and 31", p.markBit)

@@ -9,9 +9,9 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
 )
 
@@ -52,7 +52,7 @@ func parse(conf []byte) (*static, error) {
 	if err := json.Unmarshal(conf, &p.Common); err != nil {
 		return nil, types.NewError(types.ErrDecodingFailure, "network configuration cannot be read", err.Error())
 	}
-	if err := utils.ValidateNetworkName(p.Name); err != nil {
+	if err := names.ValidateNetwork(p.Name); err != nil {
 		return nil, err
 	}
 	if len(p.IPAM) == 0 || bytes.Equal(p.IPAM, []byte("null")) {

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/cni/pkg/utils"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
 )
 
@@ -18,13 +18,10 @@ var errNoPrevious = errors.New("no prevResult: the plugin must come after one th
 
 // validate refuses names that would lead out of a directory.
 func validate(c *plugin.Call) error {
-	if err := utils.ValidateContainerID(c.ContainerID); err != nil {
+	if err := names.ValidateContainer(c.ContainerID); err != nil {
 		return err
 	}
-	if err := utils.ValidateInterfaceName(c.IfName); err != nil {
-		return err
-	}
-	return nil
+	return names.ValidateInterface(c.IfName)
 }
 
 // prepare is what ADD and CHECK begin with.
