@@ -5,8 +5,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net"
 	"net/http"
 	"strconv"
@@ -47,7 +49,7 @@ func New(cfg Config) *Client {
 	}
 	return &Client{cfg: cfg, http: &http.Client{Transport: &http.Transport{
 		DialContext: dial, DisableKeepAlives: true, DisableCompression: true,
-	}}}
+	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
 // open sends a request; in is its body, nil for none. The caller closes the body of
@@ -85,33 +87,79 @@ func patience(left time.Duration) string {
 	return strconv.FormatFloat(max(left, time.Millisecond).Seconds(), 'f', 6, 64)
 }
 
-// call sends a request and decodes the answer into out, which is nil where there is
-// none. An answer that is an error is decoded too, for what it holds beside it.
-func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
-	response, err := c.open(ctx, method, path, in)
+// exchange is a request and the answer that is expected: nothing where out is nil, and
+// else what is decoded into out and passes verify.
+type exchange struct {
+	method, path string
+	in, out      any
+	verify       func() error
+}
+
+// maxAnswer bounds an answer, in bytes: it is more than a host's records take.
+const maxAnswer = 1 << 30
+
+// call sends a request and reads the answer. Success is only what was verified. An
+// answer that is an error is decoded into out too, for what it holds beside it.
+func (c *Client) call(ctx context.Context, e exchange) error {
+	response, err := c.open(ctx, e.method, e.path, e.in)
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
-	data, err := io.ReadAll(response.Body)
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	if err != nil {
 		return c.transportError(err)
 	}
-	var failure wire.Failure
+	failure, err := e.read(response, data)
+	if err != nil {
+		return fmt.Errorf("%s %s of allocnetd at %s: unexpected answer %q: %w", e.method, e.path, c.cfg.Socket, response.Status, err)
+	}
+	return remote(failure)
+}
+
+// read returns the error that an answer tells of. err is why it is not an answer.
+func (e *exchange) read(response *http.Response, data []byte) (failure *wire.Error, err error) {
+	if response.StatusCode == http.StatusNoContent && e.out == nil {
+		return nil, nil
+	}
+	if err := readable(response, data); err != nil {
+		return nil, err
+	}
+	if response.StatusCode != http.StatusOK {
+		failure, err := readFailure(data)
+		if err == nil && e.out != nil {
+			_ = json.Unmarshal(data, e.out)
+		}
+		return failure, err
+	}
+	if e.out == nil {
+		return nil, errors.New("a body, where there is none")
+	}
+	if err := json.Unmarshal(data, e.out); err != nil {
+		return nil, err
+	}
+	return nil, e.verify()
+}
+
+// readable tells a body of JSON.
+func readable(response *http.Response, data []byte) error {
+	kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	switch {
-	case response.StatusCode == http.StatusNoContent:
-		return nil
-	case response.StatusCode != http.StatusOK:
-		if json.Unmarshal(data, &failure) != nil || failure.Error == nil {
-			return fmt.Errorf("%s %s of allocnetd at %s: unexpected answer %q", method, path, c.cfg.Socket, response.Status)
-		}
+	case len(data) > maxAnswer:
+		return fmt.Errorf("it is longer than %d bytes", maxAnswer)
+	case err != nil || kind != "application/json":
+		return fmt.Errorf("content type %q", response.Header.Get("Content-Type"))
 	}
-	if out != nil {
-		if err := json.Unmarshal(data, out); err != nil && failure.Error == nil {
-			return fmt.Errorf("decode answer of allocnetd at %s: %w", c.cfg.Socket, err)
-		}
+	return nil
+}
+
+// readFailure reads the error of an answer that has one.
+func readFailure(data []byte) (*wire.Error, error) {
+	var failure wire.Failure
+	if err := json.Unmarshal(data, &failure); err != nil {
+		return nil, err
 	}
-	return remote(failure.Error)
+	return failure.Error, verifyError(failure.Error)
 }
 
 // unhurried is a context for calls that have none.

@@ -20,5 +20,6 @@
 // that it can answer in time with what became of the operation.
 //
 // A call that breaks off because the daemon died has an error that is not
-// ErrUnavailable. All operations are idempotent: call again.
+// ErrUnavailable. So does one whose answer is not that of its operation: whether
+// anything was done is not known then. All operations are idempotent: call again.
 package client

@@ -2,14 +2,15 @@ package client
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
+	"mime"
 	"net/http"
-	"strings"
 
 	"github.com/allocnet/allocnet/internal/api/wire"
 )
@@ -34,31 +35,59 @@ func (c *Client) follow(ctx context.Context, last uint64, yield func(Event) bool
 		return err
 	}
 	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		var failure wire.Failure
-		if err := json.NewDecoder(response.Body).Decode(&failure); err != nil || failure.Error == nil {
-			return fmt.Errorf("events of allocnetd at %s: unexpected answer %q", c.cfg.Socket, response.Status)
-		}
-		return remote(failure.Error)
+	if err := c.verifyStream(response); err != nil {
+		return err
 	}
-	lines := bufio.NewReader(response.Body)
-	for {
-		line, err := lines.ReadString('\n')
-		switch data, isData := strings.CutPrefix(line, "data: "); {
-		case errors.Is(err, io.EOF):
-			return io.EOF
-		case err != nil:
-			return c.transportError(err)
-		case isData:
-			e, err := decodeEvent([]byte(data))
-			if err != nil {
-				return fmt.Errorf("decode event of allocnetd at %s: %w", c.cfg.Socket, err)
-			}
-			if !yield(e) {
-				return nil
-			}
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, maxEvent)
+	lines.Split(wholeLines)
+	for lines.Scan() {
+		data, isData := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
+		if !isData {
+			continue
+		}
+		e, err := decodeEvent(data)
+		if err != nil {
+			return fmt.Errorf("decode event of allocnetd at %s: %w", c.cfg.Socket, err)
+		}
+		if !yield(e) {
+			return nil
 		}
 	}
+	if err := lines.Err(); err != nil {
+		return c.transportError(err)
+	}
+	return io.EOF
+}
+
+// maxEvent bounds one event, in bytes.
+const maxEvent = 16 << 20
+
+// wholeLines is bufio.ScanLines without a last line that does not end.
+func wholeLines(data []byte, _ bool) (advance int, line []byte, err error) {
+	end := bytes.IndexByte(data, '\n')
+	if end < 0 {
+		return 0, nil, nil
+	}
+	return end + 1, bytes.TrimSuffix(data[:end], []byte{'\r'}), nil
+}
+
+// verifyStream returns the error of an answer that is no stream of events.
+func (c *Client) verifyStream(response *http.Response) error {
+	kind := response.Header.Get("Content-Type")
+	mediaType, _, err := mime.ParseMediaType(kind)
+	if response.StatusCode == http.StatusOK && err == nil && mediaType == "text/event-stream" {
+		return nil
+	}
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxEvent))
+	if err != nil {
+		return c.transportError(err)
+	}
+	failure, err := readFailure(data)
+	if err != nil || response.StatusCode == http.StatusOK || readable(response, data) != nil {
+		return fmt.Errorf("events of allocnetd at %s: unexpected answer %q of type %q", c.cfg.Socket, response.Status, kind)
+	}
+	return remote(failure)
 }
 
 func decodeEvent(data []byte) (Event, error) {
@@ -66,6 +95,9 @@ func decodeEvent(data []byte) (Event, error) {
 	sent := wire.Event{Data: &raw}
 	if err := json.Unmarshal(data, &sent); err != nil {
 		return Event{}, err
+	}
+	if sent.Type == "" || sent.Time.IsZero() || sent.ID == 0 && sent.Type != TypeLost || len(raw) == 0 || string(raw) == "null" {
+		return Event{}, errors.New("it lacks its ID, time, type or data")
 	}
 	e := Event{ID: sent.ID, Time: sent.Time, Type: sent.Type, JSON: raw}
 	switch e.Type {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -24,7 +25,8 @@ func segment(name string) string {
 // Setup is that of a Configurator.
 func (c *Client) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
 	var status configurator.Status
-	if err := c.call(ctx, "PUT", pathOf(a.ID), a, &status); err != nil {
+	err := c.call(ctx, exchange{"PUT", pathOf(a.ID), a, &status, func() error { return verifyStatus(&status) }})
+	if err != nil {
 		return nil, err
 	}
 	return &status, nil
@@ -32,12 +34,12 @@ func (c *Client) Setup(ctx context.Context, a configurator.Allocation) (*configu
 
 // Check is that of a Configurator.
 func (c *Client) Check(ctx context.Context, a configurator.Allocation) error {
-	return c.call(ctx, "POST", pathOf(a.ID)+"/check", a, nil)
+	return c.call(ctx, exchange{method: "POST", path: pathOf(a.ID) + "/check", in: a})
 }
 
 // Teardown is that of a Configurator.
 func (c *Client) Teardown(ctx context.Context, a configurator.Allocation) error {
-	return c.call(ctx, "DELETE", pathOf(a.ID), a, nil)
+	return c.call(ctx, exchange{method: "DELETE", path: pathOf(a.ID), in: a})
 }
 
 // GC is that of a Configurator.
@@ -50,18 +52,27 @@ func (c *Client) GCScope(ctx context.Context, s configurator.Scope) (*configurat
 	if s.Live == nil {
 		s.Live = []string{} // said, not forgotten
 	}
-	var answer struct{ *configurator.GCReport }
-	err := c.call(ctx, "POST", "/v1/gc", wire.Collect{
-		Live: s.Live, Scope: s.Name, Attachments: s.Attachments, Networks: s.Networks, Conflists: s.Conflists,
-	}, &answer)
-	return answer.GCReport, err
+	asked := wire.Collect{Live: s.Live, Scope: s.Name, Attachments: s.Attachments, Networks: s.Networks, Conflists: s.Conflists}
+	var answer wire.Collected
+	err := c.call(ctx, exchange{"POST", "/v1/gc", asked, &answer, func() error {
+		return errors.Join(verifyCollected(&answer.GCReport), verifyNoError(answer.Error))
+	}})
+	if verifyCollected(&answer.GCReport) != nil {
+		return nil, err
+	}
+	return &answer.GCReport, err
 }
 
 // Repair is that of a Configurator.
 func (c *Client) Repair(ctx context.Context) (*configurator.RepairReport, error) {
-	var answer struct{ *configurator.RepairReport }
-	err := c.call(ctx, "POST", "/v1/repair", nil, &answer)
-	return answer.RepairReport, err
+	var answer wire.Repaired
+	err := c.call(ctx, exchange{"POST", "/v1/repair", nil, &answer, func() error {
+		return errors.Join(verifyRepaired(&answer.RepairReport), verifyNoError(answer.Error))
+	}})
+	if verifyRepaired(&answer.RepairReport) != nil {
+		return nil, err
+	}
+	return &answer.RepairReport, err
 }
 
 // List is that of a Configurator. Who is not root is not told the configurations of
@@ -70,7 +81,8 @@ func (c *Client) List() ([]configurator.Record, error) {
 	ctx, cancel := c.unhurried()
 	defer cancel()
 	var answer wire.Allocations
-	if err := c.call(ctx, "GET", "/v1/allocs", nil, &answer); err != nil {
+	err := c.call(ctx, exchange{"GET", "/v1/allocs", nil, &answer, func() error { return verifyRecords(&answer) }})
+	if err != nil {
 		return nil, err
 	}
 	return answer.Allocations, remote(answer.Error)
@@ -82,7 +94,8 @@ func (c *Client) Get(id string) (*configurator.Record, error) {
 	ctx, cancel := c.unhurried()
 	defer cancel()
 	var r configurator.Record
-	if err := c.call(ctx, "GET", pathOf(id), nil, &r); err != nil {
+	err := c.call(ctx, exchange{"GET", pathOf(id), nil, &r, func() error { return verifyRecord(&r, id) }})
+	if err != nil {
 		return nil, err
 	}
 	return &r, nil
@@ -94,7 +107,8 @@ func (c *Client) Networks() ([]configurator.Network, []*configurator.NetworkErro
 	ctx, cancel := c.unhurried()
 	defer cancel()
 	var answer wire.Networks
-	if err := c.call(ctx, "GET", "/v1/networks", nil, &answer); err != nil {
+	err := c.call(ctx, exchange{"GET", "/v1/networks", nil, &answer, func() error { return verifyNetworks(&answer) }})
+	if err != nil {
 		return nil, []*configurator.NetworkError{{File: c.cfg.Socket, Err: err}}
 	}
 	var skipped []*configurator.NetworkError
@@ -107,14 +121,19 @@ func (c *Client) Networks() ([]configurator.Network, []*configurator.NetworkErro
 // Ready finds out whether a Setup can be expected to work, on any of the daemon's
 // networks. All faults are joined.
 func (c *Client) Ready(ctx context.Context) error {
-	return c.call(ctx, "GET", "/readyz", nil, nil)
+	var answer wire.Readiness
+	return c.call(ctx, exchange{"GET", "/readyz", nil, &answer, func() error { return verifyReady(&answer) }})
 }
 
 // CreateSandbox makes a network namespace of that name in the daemon's directory, and
 // returns its path. One that is there is fs.ErrExist, with its path.
 func (c *Client) CreateSandbox(ctx context.Context, name string) (path string, err error) {
 	var made wire.Sandbox
-	err = c.call(ctx, "POST", "/v1/sandboxes", wire.NewSandbox{Name: name}, &made)
+	verify := func() error { return errors.Join(verifySandbox(&made, name), verifyNoError(made.Error)) }
+	err = c.call(ctx, exchange{"POST", "/v1/sandboxes", wire.NewSandbox{Name: name}, &made, verify})
+	if verifySandbox(&made, name) != nil {
+		return "", err
+	}
 	return made.Path, err
 }
 
@@ -122,12 +141,12 @@ func (c *Client) CreateSandbox(ctx context.Context, name string) (path string, e
 // directory, whoever made it, but not that of an allocation, which is
 // configurator.ErrInUse until its Teardown. A missing one is no error.
 func (c *Client) DestroySandbox(ctx context.Context, name string) error {
-	return c.call(ctx, "DELETE", "/v1/sandboxes/"+segment(name), nil, nil)
+	return c.call(ctx, exchange{method: "DELETE", path: "/v1/sandboxes/" + segment(name)})
 }
 
 // DestroySandboxAt is DestroySandbox for a path that CreateSandbox returned. One that
 // is not in the daemon's directory is fs.ErrNotExist.
 func (c *Client) DestroySandboxAt(ctx context.Context, path string) error {
 	dir, name := filepath.Split(filepath.Clean(path))
-	return c.call(ctx, "DELETE", "/v1/sandboxes/"+segment(name)+"?dir="+url.QueryEscape(dir), nil, nil)
+	return c.call(ctx, exchange{method: "DELETE", path: "/v1/sandboxes/" + segment(name) + "?dir=" + url.QueryEscape(dir)})
 }

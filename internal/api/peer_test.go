@@ -41,7 +41,7 @@ func actAsPeer(socket string) int {
 type attached struct{ apitest.Memory }
 
 func (*attached) Get(id string) (*configurator.Record, error) {
-	return &configurator.Record{ID: id, Networks: []configurator.NetworkRecord{{Network: "net", Config: []byte(`{"secret":1}`)}}}, nil
+	return &configurator.Record{ID: id, Phase: configurator.PhaseReady, Networks: []configurator.NetworkRecord{{Network: "net", Config: []byte(`{"secret":1}`)}}}, nil
 }
 
 func (a *attached) List() ([]configurator.Record, error) {

@@ -1,0 +1,110 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/api/wire"
+)
+
+// The functions here tell an answer from what only decodes as one.
+
+func verifyError(e *wire.Error) error {
+	if e == nil || e.Kind == "" || e.Message == "" {
+		return errors.New("no error, or one without a kind or a message")
+	}
+	return nil
+}
+
+// verifyNoError is for an answer that tells of success and may hold an error.
+func verifyNoError(e *wire.Error) error {
+	if e != nil {
+		return errors.New("success, with an error")
+	}
+	return nil
+}
+
+func verifyStatus(s *configurator.Status) error {
+	if s.InterfaceName == "" || s.Address == "" {
+		return errors.New("a status without an interface or an address")
+	}
+	return nil
+}
+
+func verifyRecord(r *configurator.Record, id string) error {
+	switch {
+	case r.ID == "" || r.Phase == "":
+		return errors.New("a record without an ID or a phase")
+	case r.ID != id:
+		return fmt.Errorf("the record of allocation %q", r.ID)
+	}
+	return nil
+}
+
+func verifyRecords(answer *wire.Allocations) error {
+	if answer.Allocations == nil {
+		return errors.New("no list of allocations")
+	}
+	for i := range answer.Allocations {
+		if err := verifyRecord(&answer.Allocations[i], answer.Allocations[i].ID); err != nil {
+			return err
+		}
+	}
+	if answer.Error != nil {
+		return verifyError(answer.Error)
+	}
+	return nil
+}
+
+func verifyNetworks(answer *wire.Networks) error {
+	if answer.Networks == nil || answer.Skipped == nil {
+		return errors.New("no list of networks, or of files that were skipped")
+	}
+	for _, n := range answer.Networks {
+		if n.Name == "" {
+			return errors.New("a network without a name")
+		}
+	}
+	for _, s := range answer.Skipped {
+		if s.File == "" || verifyError(s.Error) != nil {
+			return errors.New("a file without a name, or without an error")
+		}
+	}
+	return nil
+}
+
+func verifyReady(answer *wire.Readiness) error {
+	if !answer.Ready || answer.Checks == nil {
+		return errors.New("it does not say that it is ready, or has no list of checks")
+	}
+	for _, check := range answer.Checks {
+		if !check.Ready || check.Error != nil {
+			return fmt.Errorf("ready, but for %q", check.Name)
+		}
+	}
+	return verifyNoError(answer.Error)
+}
+
+func verifySandbox(answer *wire.Sandbox, name string) error {
+	if !filepath.IsAbs(answer.Path) || filepath.Base(answer.Path) != name {
+		return fmt.Errorf("no path of a sandbox %q: %q", name, answer.Path)
+	}
+	return nil
+}
+
+// verifyCollected wants all lists, as those of a report are never nil.
+func verifyCollected(r *configurator.GCReport) error {
+	if r.Removed == nil || r.Kept == nil {
+		return errors.New("no report of a GC")
+	}
+	return nil
+}
+
+func verifyRepaired(r *configurator.RepairReport) error {
+	if r.Healthy == nil || r.Repaired == nil || r.Broken == nil {
+		return errors.New("no report of a repair")
+	}
+	return nil
+}
