@@ -72,7 +72,7 @@ func (h *host) path(elements ...string) string {
 func (h *host) network(t *testing.T, file, name string, on map[string]fakeplugin.Behaviour) {
 	t.Helper()
 	data, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": name, "plugins": []any{map[string]any{
-		"type": "fake", "fake": map[string]any{"log": h.path("log"), "on": on},
+		"capabilities": map[string]bool{"portMappings": true}, "type": "fake", "fake": map[string]any{"log": h.path("log"), "on": on},
 	}}})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(h.path("conf", file+".conflist"), data, 0o600))

@@ -1,7 +1,6 @@
 package configurator
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -151,18 +149,6 @@ func TestIntentIsRecorded(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, []Phase{PhaseAdding, PhaseAdding}, phases)
-}
-
-func TestUndeclaredCapabilityIsLogged(t *testing.T) {
-	var log bytes.Buffer
-	w := newWorld(t, func(c *Config) { c.Logger = hclog.New(&hclog.LoggerOptions{Output: &log}) })
-	w.network("net", "1.0.0", adds())
-	a := w.alloc("a")
-	a.CgroupPath, a.MAC = "/x", "02:00:00:00:00:01" // the second one is declared
-	_, err := w.Setup(t.Context(), a)
-	require.NoError(t, err)
-	require.Contains(t, log.String(), "capability=cgroupPath")
-	require.NotContains(t, log.String(), "capability=mac")
 }
 
 // TestReservingPorts: who looks at the ports of all records excludes others

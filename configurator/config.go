@@ -20,7 +20,8 @@ type Config struct {
 	// ConfDir: that of the first valid file.
 	Network string
 	// Networks are several networks, in order, in place of Network. The first
-	// is the primary one: its interface is eth0, the next one's eth1.
+	// is the primary one: its interface is eth0, the next one's eth1. A network
+	// whose only plugin is loopback is not counted: its interface is lo.
 	Networks []string
 	// ConfDir holds the conflists; default /etc/cni/net.d.
 	ConfDir string
@@ -34,6 +35,11 @@ type Config struct {
 	InterfacePrefix string
 	// IgnorePortMappingHostIP publishes every port on all addresses of the host.
 	IgnorePortMappingHostIP bool
+	// AllowUnserved accepts allocations that request capabilities which no plugin
+	// of their networks declares. It is for schedulers that always send ports. The
+	// requests have no effect: their ports are not reserved, and Status and Record
+	// name them as Unserved. By default they are an *UnservedError.
+	AllowUnserved bool
 	// StateDir holds the records. It should be on tmpfs, as the kernel's state
 	// does not survive a reboot either; default /run/allocnet. All who use one
 	// directory are one user of the host, whichever path leads them there; New

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/cniexec"
 	"github.com/allocnet/allocnet/internal/engine/native"
+	"github.com/allocnet/allocnet/internal/kernel"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/internal/statedir"
 	"github.com/allocnet/allocnet/portmap"
@@ -161,25 +163,37 @@ func (c *Configurator) planNetworks(r *record.Record) error {
 
 // planNetwork adds a network to a record.
 func planNetwork(r *record.Record, n *conflist.Network) error {
-	i := len(r.Attachments)
 	for _, earlier := range r.Attachments {
 		if earlier.Network == n.Name {
 			return fmt.Errorf("%w: network %q is named twice", ErrInvalidAllocation, n.Name)
 		}
 	}
-	if i > 0 {
-		var err error
-		if n, err = n.WithoutCapabilities(primaryCapabilities...); err != nil {
-			return err
-		}
+	declared, err := declaredBefore(r)
+	if err != nil {
+		return err
 	}
-	r.Attachments = append(r.Attachments, record.Attachment{Network: n.Name, IfName: interfaceName(r, i), Config: n.Bytes})
+	if n, err = n.WithoutCapabilities(declared...); err != nil {
+		return err
+	}
+	r.Attachments = append(r.Attachments, record.Attachment{
+		Network: n.Name, IfName: interfaceName(r, n), Config: n.Bytes, Loopback: n.IsLoopback(),
+	})
 	return nil
 }
 
-// interfaceName is that of a record's attachment i: what was asked for the first
-// one is not given again.
-func interfaceName(r *record.Record, i int) string {
+// interfaceName is that of the next attachment of a record. A loopback network has
+// the interface that every namespace has, and takes no number. What was asked for
+// the first of the others is not given again.
+func interfaceName(r *record.Record, n *conflist.Network) string {
+	if n.IsLoopback() {
+		return kernel.LoopbackName
+	}
+	i := 0
+	for _, a := range r.Attachments {
+		if !a.Loopback {
+			i++
+		}
+	}
 	numbered := func(i int) string { return r.InterfacePrefix + strconv.Itoa(i) }
 	switch {
 	case r.Interface == "":
@@ -192,9 +206,11 @@ func interfaceName(r *record.Record, i int) string {
 	return numbered(i)
 }
 
-// primaryCapabilities are about one interface only: given to every network of
-// an allocation, they would ask twice for the same address or host port.
-var primaryCapabilities = []string{"portMappings", "ips", "ipRanges", "mac"}
+// primaryOf is the index of a record's primary attachment, the first one that is
+// not a loopback network; 0 where all are.
+func primaryOf(r *record.Record) int {
+	return max(0, slices.IndexFunc(r.Attachments, func(a record.Attachment) bool { return !a.Loopback }))
+}
 
 func (c *Configurator) lookup(name string) (*conflist.Network, error) {
 	n, err := c.confs.Lookup(name)
@@ -243,8 +259,8 @@ func (c *Configurator) request(r *record.Record) (*engine.Request, error) {
 			return nil, fmt.Errorf("recorded configuration of network %q: %w", a.Network, err)
 		}
 		types = append(types, pluginTypes(n)...)
-		attachment := engine.Attachment{List: n.List, Bytes: a.Config, IfName: a.IfName, Binaries: a.Binaries}
-		if i == 0 {
+		attachment := engine.Attachment{List: n.List, Bytes: a.Config, IfName: a.IfName, Loopback: a.Loopback, Binaries: a.Binaries}
+		if i == primaryOf(r) {
 			attachment.Previous = previous
 		}
 		if a.Result != nil {
@@ -280,22 +296,4 @@ func (c *Configurator) markOf(r *record.Record) string {
 		return c.mark
 	}
 	return filepath.Join(c.mark, r.ID)
-}
-
-// warnUndeclared says which capability arguments no plugin will get.
-func (c *Configurator) warnUndeclared(r *record.Record) {
-	declared := map[string]bool{}
-	for _, a := range r.Attachments {
-		if n, err := conflist.Parse(a.Config); err == nil {
-			for _, name := range n.Capabilities() {
-				declared[name] = true
-			}
-		}
-	}
-	for name := range r.Capabilities {
-		if !declared[name] {
-			c.cfg.Logger.Warn("no plugin of the networks declares a capability that the allocation uses; it has no effect",
-				"alloc", r.ID, "capability", name)
-		}
-	}
 }

@@ -14,7 +14,8 @@ import (
 
 // Errors that errors.Is finds in what this package returns. Beside them,
 // errors.As finds *types.Error of the CNI library with the code of a plugin,
-// *portmap.ConflictError, *portmap.PortError, *NetworkError and *LeftoverError.
+// *portmap.ConflictError, *portmap.PortError, *NetworkError, *UnservedError and
+// *LeftoverError.
 var (
 	// ErrInvalidConfig: the Config cannot be used.
 	ErrInvalidConfig = errors.New("invalid configuration")
@@ -26,6 +27,9 @@ var (
 	ErrNotFound = errors.New("allocation not found")
 	// ErrUnknownNetwork: no valid configuration has the name.
 	ErrUnknownNetwork = errors.New("unknown network")
+	// ErrUnserved: the allocation requests capabilities that no plugin of its
+	// networks declares. errors.As finds an *UnservedError that names them.
+	ErrUnserved = errors.New("no plugin serves a request")
 	// ErrPluginNotInstalled: the binary of a plugin type was not found.
 	ErrPluginNotInstalled = errors.New("plugin not installed")
 	// ErrInvalidResult: the result of the plugins contradicts itself.
@@ -72,6 +76,26 @@ func (e *LeftoverError) Error() string {
 	}
 	return fmt.Sprintf("allocation %q left on the host: %s", e.ID, strings.Join(parts, "; "))
 }
+
+// UnservedError names what an allocation requests and no plugin of its networks
+// declares. Nothing was done. errors.Is finds ErrUnserved.
+type UnservedError struct {
+	ID           string
+	Capabilities []string // sorted; the names are those of the CNI conventions
+	Networks     []string // of the allocation, in order
+}
+
+func (e *UnservedError) Error() string {
+	networks := make([]string, len(e.Networks))
+	for i, name := range e.Networks {
+		networks[i] = fmt.Sprintf("%q", name)
+	}
+	return fmt.Sprintf("set up allocation %q: no plugin of network %s declares %s: "+
+		`add a plugin that serves it to the network, with "capabilities", leave the request out, or allow unserved requests`,
+		e.ID, strings.Join(networks, ", "), strings.Join(e.Capabilities, ", "))
+}
+
+func (e *UnservedError) Unwrap() error { return ErrUnserved }
 
 // NetworkError names a file of the configuration directory that was skipped,
 // and why.

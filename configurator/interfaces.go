@@ -48,7 +48,7 @@ func unused(r *record.Record) error {
 	return ns.Do(func() error {
 		var errs []error
 		for i, a := range r.Attachments {
-			if i == 0 && r.Previous != nil { // somebody else has made it
+			if a.Loopback || i == primaryOf(r) && r.Previous != nil { // the kernel or another plugin has made it
 				continue
 			}
 			var gone netlink.LinkNotFoundError

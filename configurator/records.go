@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/portmap"
 )
 
 // List returns the records of all allocations, sorted by ID. Records that
@@ -59,7 +61,11 @@ func unreadable(err error) bool {
 func publicRecord(r *record.Record) (*Record, error) {
 	public := &Record{
 		ID: r.ID, ContainerID: r.ContainerID, Scope: r.Scope, Netns: r.Netns, Phase: Phase(r.Phase), Engine: Engine(r.Engine),
-		Ports: r.Ports, Created: r.Created, Updated: r.Updated,
+		Created: r.Created, Updated: r.Updated,
+	}
+	var err error
+	if public.Ports, public.Unserved, err = served(r); err != nil {
+		return public, fmt.Errorf("allocation %q: %w", r.ID, err)
 	}
 	for _, a := range r.Attachments {
 		public.Networks = append(public.Networks, NetworkRecord{
@@ -69,7 +75,6 @@ func publicRecord(r *record.Record) (*Record, error) {
 	if r.Phase != record.Ready {
 		return public, nil
 	}
-	var err error
 	public.Status, err = statusOf(r)
 	return public, err
 }
@@ -96,10 +101,24 @@ func statusFrom(r *record.Record, results []*types100.Result) (*Status, error) {
 		texts = append(texts, a.Result)
 		list = append(list, networkResult{network: a.Network, ifName: a.IfName, netns: r.Netns, result: results[i]})
 	}
-	s, err := newStatus(list, r.Ports)
+	ports, unserved, err := served(r)
 	if err != nil {
 		return nil, fmt.Errorf("allocation %q: %w", r.ID, err)
 	}
-	s.Results = texts
+	s, err := newStatus(list, ports)
+	if err != nil {
+		return nil, fmt.Errorf("allocation %q: %w", r.ID, err)
+	}
+	s.Results, s.Unserved = texts, unserved
 	return s, nil
+}
+
+// served are the ports of a record that are published, and the capabilities that
+// nobody serves. Records of earlier versions have ports that nobody publishes.
+func served(r *record.Record) (ports []portmap.Mapping, without []string, err error) {
+	without, err = unserved(r)
+	if err != nil || slices.Contains(without, portMappings) {
+		return nil, without, err
+	}
+	return r.Ports, without, nil
 }

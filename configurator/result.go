@@ -9,6 +9,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/kernel"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -34,8 +35,11 @@ func newStatus(results []networkResult, ports []portmap.Mapping) (*Status, error
 			s.DNS = r.dns()
 		}
 		if s.InterfaceName == "" {
-			s.publish(primary(interfaces))
+			s.publish(primary(slices.DeleteFunc(slices.Clone(interfaces), isLoopback)))
 		}
+	}
+	if s.InterfaceName == "" {
+		s.publish(primary(s.Interfaces))
 	}
 	if s.InterfaceName == "" {
 		return nil, fmt.Errorf("%w in the result of %s", ErrNoAddress, networkNames(results))
@@ -107,6 +111,8 @@ func (r networkResult) dns() *DNS {
 	}
 	return &DNS{Servers: d.Nameservers, Domain: d.Domain, Searches: d.Search, Options: d.Options}
 }
+
+func isLoopback(i Interface) bool { return i.Name == kernel.LoopbackName }
 
 // primary is the first interface, by name, that lies in a sandbox and has an
 // address; else the first that has an address; else nil.

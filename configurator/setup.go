@@ -86,6 +86,9 @@ func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Reco
 	if what := difference(current, wanted); what != "" {
 		return nil, fmt.Errorf("%w: allocation %q was set up with another %s; tear it down first", ErrDifferent, current.ID, what)
 	}
+	if err := c.requireServed(current); err != nil {
+		return nil, err
+	}
 	unlock, err := c.share(ctx, current)
 	if err != nil {
 		return nil, err
@@ -218,19 +221,19 @@ func (c *Configurator) complete(r *record.Record) error {
 	if err := errors.Join(validateNetns(r.Netns), c.planNetworks(r)); err != nil {
 		return err
 	}
+	if err := errors.Join(c.requireServed(r), dropUnservedPorts(r)); err != nil {
+		return err
+	}
 	if err := c.chooseEngine(r); err != nil {
 		return err
 	}
 	if err := errors.Join(c.noteBinaries(r), c.installed(r)); err != nil {
 		return err
 	}
-	if !c.runsInProcess(r) { // inside the process the engine looks, and DEL takes nothing foreign
-		if err := unused(r); err != nil {
-			return err
-		}
+	if c.runsInProcess(r) { // the engine looks, and DEL takes nothing foreign
+		return nil
 	}
-	c.warnUndeclared(r)
-	return nil
+	return unused(r)
 }
 
 func validateNetns(path string) error {

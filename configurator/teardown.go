@@ -131,6 +131,9 @@ func (c *Configurator) guess(a Allocation) *record.Record {
 	ports, portErr := c.mappings(&a)
 	r, requestErr := c.newRecord(&a, ports)
 	networksErr := errors.Join(c.planConflists(r, &a), c.planNetworks(r))
+	if networksErr == nil {
+		networksErr = dropUnservedPorts(r)
+	}
 	if err := errors.Join(portErr, requestErr); err != nil {
 		c.cfg.Logger.Debug("no record; guessing without what cannot be used", "alloc", a.ID, "error", err)
 	}

@@ -26,7 +26,8 @@ type Allocation struct {
 	// an interface of its own, as a runtime makes them that speaks CNI.
 	ContainerID string `json:"containerID,omitempty"`
 	// Interface is the name of the primary network's interface inside the sandbox,
-	// in place of the InterfacePrefix of the Config and 0.
+	// in place of the InterfacePrefix of the Config and 0. The primary network is
+	// the first one that is more than the loopback interface.
 	Interface string `json:"interface,omitempty"`
 	// Scope says who keeps count of the allocation: GC takes only those of the
 	// scope that it is asked for. It is free text; default "".
@@ -39,8 +40,10 @@ type Allocation struct {
 	// SchedulerArgs are arguments of the embedder's own; they win over Args.
 	SchedulerArgs map[string]string `json:"schedulerArgs,omitempty"`
 
-	// The remaining fields are capability arguments: each reaches the
-	// plugins that declare the capability of that name.
+	// Ports and the remaining fields are capability arguments: each reaches the
+	// plugins that declare the capability of that name. Ports, IPs, IPRanges and MAC
+	// are for one interface: they reach the first network that declares them. What
+	// no plugin declares is an *UnservedError, unless the Config has AllowUnserved.
 
 	DNS        *DNS        `json:"dns,omitempty"`
 	Bandwidth  *Bandwidth  `json:"bandwidth,omitempty"`
@@ -82,7 +85,7 @@ type IPRange struct {
 type Status struct {
 	// InterfaceName is the selected interface: the first one, by name, of the
 	// first network that lies in a sandbox and has an address; else the first
-	// with an address.
+	// with an address. The loopback interface is selected only if there is no other.
 	InterfaceName string `json:"interfaceName"`
 	// Address is the first IPv4 address of that interface, or, where it has
 	// none, its first IPv6 address. Without prefix length.
@@ -97,6 +100,9 @@ type Status struct {
 	Routes []Route `json:"routes,omitempty"`
 	// Ports are the published ports.
 	Ports []portmap.Mapping `json:"ports,omitempty"`
+	// Unserved are, sorted, the capabilities that the allocation requests and no
+	// plugin declares: they have no effect. See Config.AllowUnserved.
+	Unserved []string `json:"unserved,omitempty"`
 	// Results are what the networks' last plugins returned, in the order of the
 	// networks: CNI results, as the record has them. They are not part of the JSON.
 	Results []json.RawMessage `json:"-"`
@@ -148,8 +154,10 @@ type Record struct {
 	Engine      Engine            `json:"engine"`
 	Networks    []NetworkRecord   `json:"networks"`
 	Ports       []portmap.Mapping `json:"ports,omitempty"`
-	Created     time.Time         `json:"created"`
-	Updated     time.Time         `json:"updated"`
+	// Unserved is that of the Status, in every phase.
+	Unserved []string  `json:"unserved,omitempty"`
+	Created  time.Time `json:"created"`
+	Updated  time.Time `json:"updated"`
 	// Status is nil unless Phase is PhaseReady.
 	Status *Status `json:"status,omitempty"`
 }

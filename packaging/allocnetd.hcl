@@ -25,7 +25,8 @@
 #vendor_dir = ""
 
 # Networks to attach to where a request names none, in order: the first one's
-# interface is eth0, the next one's eth1. None: that of the first file.
+# interface is eth0, the next one's eth1. One that has the plugin loopback alone is
+# not counted. None: that of the first file.
 #networks = []
 
 # Subnets of the embedded network "allocnet", at most one per family.
@@ -42,6 +43,12 @@
 
 # Publish every port on all addresses of the host, whatever address was asked for.
 #ignore_port_mapping_host_ip = false
+
+# Set up allocations that request something no plugin of their networks declares:
+# ports, addresses, a MAC address, bandwidth, DNS. The request has no effect, and the
+# status names it as unserved. It is for schedulers that always send ports; by
+# default such a request is an error.
+#allow_unserved = false
 
 # The longest that all plugins of an allocation together may take.
 #timeout = "1m"

@@ -126,6 +126,31 @@ func TestPortConflict(t *testing.T) {
 	require.Equal(t, "choose another host port, or free it: allocnet teardown a", report.Hint)
 }
 
+// TestUnserved: ports that no plugin publishes are refused, or not shown as published.
+func TestUnserved(t *testing.T) {
+	w := newWorld(t)
+	text, err := os.ReadFile(w.path("conf/10-front.conflist"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(w.path("conf/10-front.conflist"), []byte(strings.Replace(string(text), `"portMappings":true`, `"portMappings":false`, 1)), 0o600))
+	w.sandbox("web")
+	w.sandbox("db")
+	report := w.run("setup", "web", "--port", "9000:80/tcp", "--json").failure(t, exitUsage)
+	require.Equal(t, "unserved", report.Kind)
+	require.Contains(t, report.Error, `no plugin of network "front" declares portMappings`)
+	require.Contains(t, report.Hint, "--allow-unserved")
+	require.Empty(t, w.commands())
+	require.Contains(t, w.run("setup", "web", "--port", "9000:80/tcp", "--allow-unserved").ok(t), "not served: portMappings\n")
+	w.run("setup", "db").ok(t)
+	require.Regexp(t, `(?m)^ID +PHASE +NETWORKS +ENGINE +ADDRESS +PORTS +AGE +NOT SERVED$\n^db .* - +\d+s +-$\n^web .* - +\d+s +portMappings$`, w.run("ls").ok(t))
+	inspected := w.run("inspect", "web").ok(t)
+	require.Contains(t, inspected, "not served: portMappings\n")
+	require.NotContains(t, inspected, "HOST PORT")
+	require.Equal(t, "ok: web is healthy\n\nnot served: portMappings\n", w.run("check", "web").ok(t))
+	require.JSONEq(t, `{"id": "web", "healthy": true, "unserved": ["portMappings"]}`, w.run("check", "web", "--json").ok(t))
+	w.run("teardown", "web").ok(t)
+	w.run("teardown", "db").ok(t)
+}
+
 func TestLsShowsWhatCanBeRead(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("web")

@@ -13,7 +13,8 @@ func newCheck(a *app) *cobra.Command {
 		Use:   "check ID",
 		Short: "Find out whether a network is still as it was set up",
 		Long: `Find out whether the network of an allocation is still as it was set up, with
-CHECK of every plugin. Nothing is changed.`,
+CHECK of every plugin. Nothing is changed. Requests that no plugin serves, where
+that was allowed, are named.`,
 		Annotations:       exits("it is not, or no allocation is set up under this ID"),
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
@@ -29,12 +30,25 @@ func (a *app) check(c *cobra.Command, id string) error {
 	done := a.progress("checking %s", id)
 	err = conf.Check(c.Context(), configurator.Allocation{ID: id})
 	done()
-	if a.flags.json && (err == nil || errors.Is(err, configurator.ErrUnhealthy)) {
-		return errors.Join(err, a.out.json(map[string]any{"id": id, "healthy": err == nil}))
-	}
-	if err != nil {
+	if err != nil && !(a.flags.json && errors.Is(err, configurator.ErrUnhealthy)) {
 		return err
 	}
+	answer := map[string]any{"id": id, "healthy": err == nil}
+	var unserved []string
+	if err == nil {
+		r, err := conf.Get(id)
+		if err != nil { // torn down since, or the daemon has ended
+			return err
+		}
+		unserved = r.Unserved
+	}
+	if len(unserved) > 0 {
+		answer["unserved"] = unserved
+	}
+	if a.flags.json {
+		return errors.Join(err, a.out.json(answer))
+	}
 	a.out.printf("%s %s is healthy\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
+	a.printUnserved(unserved)
 	return nil
 }

@@ -28,6 +28,7 @@ type globalFlags struct {
 	subnets    []string
 	timeout    time.Duration
 	engine     engineFlag
+	unserved   bool
 	socket     string
 	noDaemon   bool
 	json       bool
@@ -50,6 +51,7 @@ func (f *globalFlags) register(root *cobra.Command) {
 	f.set.DurationVar(&f.timeout, "timeout", configurator.DefaultTimeout, "longest time for one run of all plugins of an allocation")
 	f.engine = engineFlag(configurator.EngineAuto)
 	f.set.Var(&f.engine, "engine", "what runs the plugins: auto, exec (plugin binaries) or native (inside this process)")
+	f.set.BoolVar(&f.unserved, "allow-unserved", false, "set up an allocation also without what no plugin of its networks serves, such as ports")
 	f.set.StringVar(&f.socket, "socket", client.DefaultSocket, "socket of the daemon, which is asked where it runs, and whose settings count where it does not")
 	f.set.BoolVar(&f.noDaemon, "no-daemon", false, "work alone, also where the daemon runs, with its settings")
 	f.set.BoolVar(&f.json, "json", false, "print JSON, errors too")
@@ -91,7 +93,7 @@ func (f *globalFlags) fromEnvironment() error {
 // alone names a flag that says how this process is to work, so that the daemon is
 // not asked; "" if there is none.
 func (f *globalFlags) alone() string {
-	for _, name := range []string{"state-dir", "conf-dir", "plugin-dir", "subnet", "timeout", "engine"} {
+	for _, name := range []string{"state-dir", "conf-dir", "plugin-dir", "subnet", "timeout", "engine", "allow-unserved"} {
 		if f.set.Changed(name) {
 			return name
 		}
@@ -125,6 +127,9 @@ func (f *globalFlags) adopt() error {
 	}
 	if !said("engine") {
 		f.engine = engineFlag(cfg.Engine)
+	}
+	if !said("allow-unserved") {
+		f.unserved = cfg.AllowUnserved
 	}
 	f.others = cfg
 	return nil

@@ -88,6 +88,9 @@ var hints = []struct {
 		"the network is left as it is: mend what keeps the plugin from looking (a longer --timeout, where it hangs), and try again")},
 	{applies: is(configurator.ErrUnknownNetwork), text: say(
 		"`allocnet networks` lists the networks and the files that were skipped; --network allocnet, the embedded one, needs no file")},
+	{applies: is(configurator.ErrUnserved), text: say(
+		"`allocnet networks` lists what each network serves, --network chooses another one; " +
+			"to go without: --allow-unserved, or allow_unserved in the settings of the daemon")},
 	{applies: is(configurator.ErrDifferent), text: say("`allocnet inspect ID` shows what is set up; `allocnet teardown ID` makes way")},
 	{applies: isConflict, text: conflictHint},
 	{applies: is(configurator.ErrUnhealthy), text: unhealthyHint},

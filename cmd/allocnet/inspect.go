@@ -43,6 +43,7 @@ func (a *app) printRecord(r *configurator.Record) {
 		"ID", r.ID, "Phase", string(r.Phase), "Namespace", r.Netns, "Networks", networkNames(r), "Address", addressesOf(r),
 		"Engine", string(r.Engine), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
 	))
+	defer a.printUnserved(r.Unserved)
 	if r.Status == nil {
 		a.printPorts(r.Ports)
 		return

@@ -45,6 +45,7 @@ var kinds = []errorKind{
 	{"port-conflict", "a host port is taken", exitFailure, either(isConflict, is(ruleset.ErrPortTaken))},
 	{"invalid", "the command line, a value in it or the configuration cannot be used", exitUsage, isInvalid},
 	{"unknown-network", "no valid configuration has the name", exitFailure, is(configurator.ErrUnknownNetwork)},
+	{"unserved", "no plugin of the networks serves what was requested", exitUsage, is(configurator.ErrUnserved)},
 	{"foreign-file", "a file that is not allocnet's is in the way", exitFailure, is(errForeign)},
 	{"plugin-not-installed", "a plugin was not found", exitFailure, is(configurator.ErrPluginNotInstalled)},
 	{"unreadable-record", "what is remembered of an allocation cannot be read", exitFailure, as[*record.CorruptError]},

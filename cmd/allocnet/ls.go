@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -46,7 +48,14 @@ func (a *app) ls() error {
 	for i := range records {
 		rows[i] = listRow(&records[i], time.Now())
 	}
-	a.out.table([]string{"ID", "PHASE", "NETWORKS", "ENGINE", "ADDRESS", "PORTS", "AGE"}, rows)
+	header := []string{"ID", "PHASE", "NETWORKS", "ENGINE", "ADDRESS", "PORTS", "AGE"}
+	if slices.ContainsFunc(records, func(r configurator.Record) bool { return len(r.Unserved) > 0 }) {
+		header = append(header, "NOT SERVED")
+		for i := range rows {
+			rows[i] = append(rows[i], cells(strings.Join(records[i].Unserved, ", "))...)
+		}
+	}
+	a.out.table(header, rows)
 	return listErr
 }
 

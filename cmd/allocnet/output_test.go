@@ -135,6 +135,7 @@ func TestExitCodes(t *testing.T) {
 		{configurator.ErrNotFound, exitNo},
 		{configurator.ErrNotChecked, exitFailure},
 		{configurator.ErrInUse, exitUsage},
+		{&configurator.UnservedError{}, exitUsage},
 		{errors.Join(configurator.ErrUnhealthy, errOutput), exitFailure},
 		{&portmap.ConflictError{}, exitFailure},
 		{fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, &portmap.ConflictError{}), exitUsage},
@@ -165,6 +166,7 @@ func TestKinds(t *testing.T) {
 		"foreign-file":         errForeign,
 		"unknown-network":      configurator.ErrUnknownNetwork,
 		"plugin-not-installed": configurator.ErrPluginNotInstalled,
+		"unserved":             &configurator.UnservedError{},
 		"port-conflict":        &portmap.ConflictError{},
 		"invalid":              fmt.Errorf("x: %w", &portmap.PortError{}),
 		"unreadable-record":    &record.CorruptError{Err: errors.New("x")},
@@ -179,7 +181,7 @@ func TestKinds(t *testing.T) {
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
 	require.Equal(t, "port-conflict", newErrorReport(&ruleset.PortTakenError{}).Kind)
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 24, "every kind is in the table above")
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 25, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {

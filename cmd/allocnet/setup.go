@@ -149,7 +149,15 @@ func (a *app) printStatus(id string, s *configurator.Status) error {
 	a.out.printf("%s %s is set up\n\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
 	a.printInterfaces(s)
 	a.printPorts(s.Ports)
+	a.printUnserved(s.Unserved)
 	return nil
+}
+
+// printUnserved names requests that have no effect.
+func (a *app) printUnserved(capabilities []string) {
+	if len(capabilities) > 0 {
+		a.out.printf("\n%s %s\n", a.out.paint(yellow, "not served:"), strings.Join(capabilities, ", "))
+	}
 }
 
 // printInterfaces lists the interfaces inside the sandbox.

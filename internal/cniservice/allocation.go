@@ -35,13 +35,7 @@ func (c *call) allocation() (a configurator.Allocation, err error) {
 	if a.PrevResult, err = c.conf.previous(); err != nil {
 		return a, err
 	}
-	if err := c.conf.capabilities(&a); err != nil {
-		return a, err
-	}
-	if !c.publishes(&a) {
-		a.Ports = nil // nobody would publish them, and nobody else could have them
-	}
-	return a, nil
+	return a, c.conf.capabilities(&a)
 }
 
 // networks are those that the work is handed on to: names, or a text.
@@ -165,26 +159,4 @@ func ports(mappings []portmap.Mapping) ([]portmap.Port, error) {
 		})
 	}
 	return ports, nil
-}
-
-// publishes reports whether the primary network publishes ports, or is not known.
-func (c *call) publishes(a *configurator.Allocation) bool {
-	const capability = "portMappings"
-	if len(a.Ports) == 0 {
-		return false
-	}
-	if len(a.Conflists) > 0 {
-		n, err := conflist.Parse(a.Conflists[0])
-		return err != nil || slices.Contains(n.Capabilities(), capability)
-	}
-	if len(a.Networks) == 0 {
-		return true
-	}
-	networks, _ := c.backend.Networks() // what is wrong with others is theirs
-	for _, n := range networks {
-		if n.Name == a.Networks[0] {
-			return slices.Contains(n.Capabilities, capability)
-		}
-	}
-	return true
 }

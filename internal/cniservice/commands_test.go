@@ -145,7 +145,7 @@ func TestChainOfItsOwn(t *testing.T) {
 			conf := ours("1.0.0", `"plugins":[`+w.fake("one", adds)+`,`+w.fake("two", nil)+`],
 				"args":{"cni":{"mac":"02:00:00:00:00:01"}},
 				"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"TCP"},{"hostPort":0,"containerPort":1,"protocol":"tcp"}],
-					"aliases":{"net":["web"]},"mac":null,"undeclared":7}`)
+					"aliases":{"net":["web"]},"mac":null,"empty":{}}`)
 			w.serve(add, conf)
 			w.serve(as(add, "DEL"), conf)
 			calls, err := fakeplugin.Calls(w.log)
@@ -168,19 +168,23 @@ func TestChainOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestPortsThatNobodyPublishes are not claimed.
-func TestPortsThatNobodyPublishes(t *testing.T) {
+// TestUnserved: what a runtime sends since our configuration declares it, a plugin
+// of the delegate has to declare as well.
+func TestUnserved(t *testing.T) {
 	w := newWorld(t, configurator.EngineNative)
 	ports := `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`
 	first, second := w.env("ADD", "c1"), w.env("ADD", "c2")
 	inline := `"plugins":[` + w.bridge("brcni", "10.66.0.0/24") + `]`
-	for _, delegate := range []string{`"delegate":"br",`, inline + `,`} {
-		for _, add := range []cniwire.Env{first, second} {
-			w.serve(add, ours("1.0.0", delegate+ports))
-		}
-		for _, add := range []cniwire.Env{first, second} {
-			w.serve(as(add, "DEL"), ours("1.0.0", ""))
-		}
+	for _, delegate := range []string{`"delegate":"br",`, inline + `,`, ""} {
+		e := w.refuse(first, ours("1.0.0", delegate+ports))
+		require.Equal(t, uint(7), e.Code)
+		require.Contains(t, e.Msg, "declares portMappings")
+		require.Empty(t, w.records())
+		w.serve(as(first, "DEL"), ours("1.0.0", delegate+ports))
+	}
+	for _, empty := range []string{`{"portMappings":[]}`, `{"portMappings":null,"dns":{},"aliases":[]}`, `{"bandwidth":{"ingressRate":0}}`} {
+		w.serve(first, ours("1.0.0", `"runtimeConfig":`+empty))
+		w.serve(as(first, "DEL"), ours("1.0.0", ""))
 	}
 	conf := ours("1.0.0", `"plugins":[`+w.fake("one", adds)+`],`+ports)
 	w.serve(first, conf)

@@ -30,6 +30,7 @@ var codes = []struct {
 	{sandbox.ErrHostNamespace, cniwire.CodeInvalidNetns},
 	{configurator.ErrNotFound, cniwire.CodeUnknownContainer},
 	{configurator.ErrUnknownNetwork, cniwire.CodeInvalidConfig},
+	{configurator.ErrUnserved, cniwire.CodeInvalidConfig},
 	{configurator.ErrInvalidAllocation, cniwire.CodeInvalidConfig},
 }
 

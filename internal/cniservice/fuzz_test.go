@@ -50,8 +50,6 @@ func (m memory) Get(id string) (*configurator.Record, error) {
 	return &configurator.Record{ID: id, Scope: a.Scope, Phase: configurator.PhaseReady, Networks: networks}, nil
 }
 
-func (m memory) Networks() ([]configurator.Network, []*configurator.NetworkError) { return nil, nil }
-
 // FuzzServe: whatever comes in, the answer is one that a runtime understands, an ADD
 // that succeeded is undone by the same DEL, and nothing else is touched.
 func FuzzServe(f *testing.F) {

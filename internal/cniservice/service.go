@@ -15,7 +15,6 @@ type Backend interface {
 	Teardown(context.Context, configurator.Allocation) error
 	GCScope(context.Context, configurator.Scope) (*configurator.GCReport, error)
 	Get(id string) (*configurator.Record, error)
-	Networks() ([]configurator.Network, []*configurator.NetworkError)
 }
 
 // Options say what a Service works with. Backend and Ready must be given.

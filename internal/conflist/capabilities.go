@@ -3,11 +3,22 @@ package conflist
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
+
+	"github.com/containernetworking/cni/libcni"
 )
+
+// Declares reports whether at least one plugin declares a capability as true.
+func (n *Network) Declares(capability string) bool {
+	return slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Capabilities[capability] })
+}
 
 // WithoutCapabilities returns the network with the named capabilities no longer
 // declared by any of its plugins, so that libcni passes them nothing of these.
 func (n *Network) WithoutCapabilities(names ...string) (*Network, error) {
+	if !slices.ContainsFunc(names, n.Declares) {
+		return n, nil
+	}
 	var list map[string]json.RawMessage
 	var plugins []map[string]json.RawMessage
 	err := json.Unmarshal(n.Bytes, &list)

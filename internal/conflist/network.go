@@ -95,6 +95,12 @@ func (n *Network) IsOurs() bool {
 	return slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type == OwnType })
 }
 
+// IsLoopback reports whether the network is the loopback interface and nothing
+// else.
+func (n *Network) IsLoopback() bool {
+	return !slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type != "loopback" })
+}
+
 // PluginTypes returns the types of the plugins in the order of ADD.
 func (n *Network) PluginTypes() []string {
 	types := make([]string, 0, len(n.List.Plugins))

@@ -74,6 +74,9 @@ type Attachment struct {
 	// IfName is the name of the interface in the sandbox; "" for the prefix and
 	// the index.
 	IfName string
+	// Loopback says that the network is the loopback interface, which is there
+	// before ADD.
+	Loopback bool
 	// Previous is the result that the first plugin goes on from; nil for none.
 	Previous *types100.Result
 	// Binaries are the types of the plugins that ADD ran as binaries, where the

@@ -17,6 +17,9 @@ import (
 // of linux/net/flow.h.
 const Loopback = 1
 
+// LoopbackName is its name.
+const LoopbackName = "lo"
+
 // Link is a link of the host; IsNotFound tells that there is none. Its statistics
 // are left out.
 func (h *Host) Link(name string) (netlink.Link, error) { return link(&h.conns, byName(name)) }

@@ -119,13 +119,13 @@ func conflict(r, other *Record) error {
 }
 
 // share reports whether two records are of one container, which has an interface
-// for each of them.
+// for each of them beside the loopback interface.
 func share(r, other *Record) bool {
 	if r.ContainerID == "" || r.ContainerID != other.ContainerID {
 		return false
 	}
 	for _, a := range r.Attachments {
-		if slices.ContainsFunc(other.Attachments, func(b Attachment) bool { return a.IfName == b.IfName }) {
+		if !a.Loopback && slices.ContainsFunc(other.Attachments, func(b Attachment) bool { return a.IfName == b.IfName }) {
 			return false
 		}
 	}

@@ -50,8 +50,8 @@ type Record struct {
 	Args [][2]string `json:"args"`
 	// Capabilities are the capability arguments by the name of the capability.
 	Capabilities map[string]json.RawMessage `json:"capabilities,omitempty"`
-	// InterfacePrefix and the index of an attachment give its interface's name,
-	// where no other was asked for.
+	// InterfacePrefix and the index of an attachment, loopback networks not counted,
+	// give its interface's name, where no other was asked for.
 	InterfacePrefix string            `json:"interfacePrefix"`
 	Attachments     []Attachment      `json:"attachments"`
 	Ports           []portmap.Mapping `json:"ports,omitempty"`
@@ -81,6 +81,8 @@ func (r *Record) BeginAdd() {
 type Attachment struct {
 	Network string `json:"network"`
 	IfName  string `json:"ifName"`
+	// Loopback says that the network is the loopback interface and nothing else.
+	Loopback bool `json:"loopback,omitempty"`
 	// Config is the self-contained conflist that ADD was given, byte for byte.
 	Config []byte `json:"config"`
 	// Binaries are the types of the plugins that the native engine ran as binaries;

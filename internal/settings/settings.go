@@ -24,6 +24,7 @@ type Settings struct {
 	InterfacePrefix         string
 	Subnets                 []netip.Prefix // of the embedded network
 	IgnorePortMappingHostIP bool
+	AllowUnserved           bool          // requests that no plugin serves
 	Timeout                 time.Duration // of one run of all plugins of an allocation
 	Retry                   Retry
 	Limits                  Limits
@@ -131,7 +132,7 @@ func Default() Settings {
 func (s *Settings) Configurator() configurator.Config {
 	return configurator.Config{
 		Networks: s.Networks, ConfDir: s.ConfDir, PluginDirs: s.PluginDirs, VendorDir: s.VendorDir,
-		InterfacePrefix: s.InterfacePrefix, IgnorePortMappingHostIP: s.IgnorePortMappingHostIP,
+		InterfacePrefix: s.InterfacePrefix, IgnorePortMappingHostIP: s.IgnorePortMappingHostIP, AllowUnserved: s.AllowUnserved,
 		StateDir: s.StateDir, Subnets: s.Subnets, Engine: s.Engine, Timeout: s.Timeout,
 		Retry: configurator.RetryPolicy{
 			Attempts: s.Retry.Attempts, Delay: orNone(s.Retry.Delay), Jitter: orNone(s.Retry.Jitter),

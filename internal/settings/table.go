@@ -65,6 +65,8 @@ var table = []setting{
 		func(s *Settings) value { return prefixesOf(&s.Subnets) }},
 	{"", "ignore_port_mapping_host_ip", "publish every port on all addresses of the host", true,
 		func(s *Settings) value { return boolOf(&s.IgnorePortMappingHostIP) }},
+	{"", "allow_unserved", "set up allocations also without what no plugin of their networks serves, such as ports", true,
+		func(s *Settings) value { return boolOf(&s.AllowUnserved) }},
 	{"", "timeout", "longest time for one run of all plugins of an allocation", true,
 		func(s *Settings) value { return durationOf(&s.Timeout, 1) }},
 

@@ -43,7 +43,7 @@ var outcomes = []struct {
 	{Conflict, []error{configurator.ErrDifferent, configurator.ErrInUse, configurator.ErrPortTaken, configurator.ErrSetUp, portmap.ErrConflict}, nil},
 	{Invalid, []error{
 		configurator.ErrInvalidConfig, configurator.ErrInvalidAllocation, configurator.ErrNotFound,
-		configurator.ErrUnknownNetwork, configurator.ErrPluginNotInstalled,
+		configurator.ErrUnknownNetwork, configurator.ErrPluginNotInstalled, configurator.ErrUnserved,
 	}, []uint{
 		types.ErrIncompatibleCNIVersion, types.ErrUnsupportedField, types.ErrUnknownContainer,
 		types.ErrInvalidEnvironmentVariables, types.ErrDecodingFailure, types.ErrInvalidNetworkConfig,

@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"context"
+	"encoding/json"
 	"path/filepath"
 	"testing"
 
@@ -110,6 +111,13 @@ func refusals(t *testing.T, c Configurator, netns func(string) string) {
 	second.Networks = []string{"nowhere"}
 	_, err = c.Setup(ctx, second)
 	require.ErrorIs(t, err, configurator.ErrUnknownNetwork)
+
+	second.Networks, second.Capabilities = nil, map[string]json.RawMessage{"nobodys": json.RawMessage("1")}
+	_, err = c.Setup(ctx, second)
+	var unserved *configurator.UnservedError
+	require.ErrorIs(t, err, configurator.ErrUnserved)
+	require.ErrorAs(t, err, &unserved)
+	require.Equal(t, &configurator.UnservedError{ID: "second", Capabilities: []string{"nobodys"}, Networks: []string{Net}}, unserved)
 
 	ended, cancel := context.WithCancel(ctx)
 	cancel()

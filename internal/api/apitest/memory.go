@@ -102,6 +102,9 @@ func (m *Memory) add(a configurator.Allocation, ports []portmap.Mapping) (*confi
 			return nil, fmt.Errorf("%w: %q", configurator.ErrUnknownNetwork, network)
 		}
 	}
+	if len(a.Capabilities) > 0 {
+		return nil, &configurator.UnservedError{ID: a.ID, Capabilities: slices.Sorted(maps.Keys(a.Capabilities)), Networks: []string{Net}}
+	}
 	now := time.Now()
 	status := &configurator.Status{InterfaceName: "eth0", Address: "192.0.2.1", Ports: ports}
 	if m.allocs == nil {

@@ -32,6 +32,8 @@ type Error struct {
 	Conflict *Conflict `json:"conflict,omitempty"`
 	// Port is a port that cannot be used.
 	Port *Port `json:"port,omitempty"`
+	// Unserved is what no plugin serves.
+	Unserved *Unserved `json:"unserved,omitempty"`
 	// File is that of the configuration directory that the error is about.
 	File string `json:"file,omitempty"`
 	// Record is one that cannot be read.
@@ -53,6 +55,13 @@ type Port struct {
 	Field  string `json:"field"`
 	Value  string `json:"value"`
 	Reason string `json:"reason"`
+}
+
+// Unserved is a configurator.UnservedError.
+type Unserved struct {
+	ID           string   `json:"id,omitempty"`
+	Capabilities []string `json:"capabilities"`
+	Networks     []string `json:"networks"`
 }
 
 // Record is a record.CorruptError.
@@ -93,6 +102,7 @@ func (e *Error) addTyped(err error) {
 		port      *portmap.PortError
 		leftovers *configurator.LeftoverError
 		network   *configurator.NetworkError
+		unserved  *configurator.UnservedError
 		corrupt   *record.CorruptError
 	)
 	if errors.As(err, &cni) {
@@ -106,6 +116,9 @@ func (e *Error) addTyped(err error) {
 	}
 	if errors.As(err, &leftovers) {
 		e.Allocation, e.Leftovers = leftovers.ID, leftovers.Leftovers
+	}
+	if errors.As(err, &unserved) {
+		e.Unserved = &Unserved{unserved.ID, unserved.Capabilities, unserved.Networks}
 	}
 	if errors.As(err, &network) {
 		e.File = network.File
@@ -136,6 +149,9 @@ func (e *Error) Causes() []error {
 	}
 	if len(e.Leftovers) > 0 {
 		causes = append(causes, &configurator.LeftoverError{ID: e.Allocation, Leftovers: e.Leftovers})
+	}
+	if u := e.Unserved; u != nil {
+		causes = append(causes, &configurator.UnservedError{ID: u.ID, Capabilities: u.Capabilities, Networks: u.Networks})
 	}
 	if e.File != "" {
 		causes = append(causes, &configurator.NetworkError{File: e.File, Err: e.Cause()})

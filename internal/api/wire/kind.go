@@ -65,6 +65,7 @@ var Kinds = []Kind{
 	{"invalid", http.StatusBadRequest, configurator.ErrInvalidAllocation, nil},
 	{"invalid-config", http.StatusInternalServerError, configurator.ErrInvalidConfig, nil},
 	{"unknown-network", http.StatusUnprocessableEntity, configurator.ErrUnknownNetwork, nil},
+	{"unserved", http.StatusUnprocessableEntity, configurator.ErrUnserved, nil},
 	{"plugin-not-installed", http.StatusServiceUnavailable, configurator.ErrPluginNotInstalled, nil},
 	{"exhausted", http.StatusServiceUnavailable, configurator.ErrExhausted, nil},
 	{"bridge-full", http.StatusServiceUnavailable, configurator.ErrBridgeFull, nil},

@@ -105,7 +105,7 @@ func prepareSandbox(exec *plugin.Exec, r *engine.Request) error {
 		return err
 	}
 	for i, a := range r.Attachments {
-		if a.Previous != nil { // somebody else has made the interface
+		if a.Loopback || a.Previous != nil { // the kernel or another plugin has made the interface
 			continue
 		}
 		taken, err := s.Has(r.IfName(i))

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	name  = "lo"
+	name  = kernel.LoopbackName
 	index = kernel.Loopback
 )
 
