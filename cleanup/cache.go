@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
 // cacheFinder looks for the results that libcni keeps for DEL.
@@ -35,6 +37,9 @@ type cacheContent struct {
 }
 
 const cacheKind = "cniCacheV1"
+
+// maxCache is what is read of a cached result, which has the configuration with it.
+const maxCache = 16 << 20
 
 func (f *cacheFinder) find(context.Context) ([]Leftover, error) {
 	var (
@@ -105,7 +110,7 @@ func (f *cacheFinder) byContent(dir string) ([]cacheFile, error) {
 }
 
 func readCache(path string) (cacheContent, error) {
-	data, err := os.ReadFile(path)
+	data, err := smallfile.ReadOwn(path, maxCache)
 	if err != nil {
 		return cacheContent{}, fmt.Errorf("read cached result: %w", err)
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
 // leaseFinder looks for host-local's leases: files named by an address that hold a container ID and an interface.
@@ -39,6 +41,9 @@ func (l lease) path() string { return filepath.Join(l.dir.path, l.addr) }
 func (l lease) leftover() Leftover {
 	return Leftover{Kind: KindLease, Network: l.dir.network, Where: l.dir.path, Object: l.addr}
 }
+
+// maxLease is far above an ID and the name of an interface.
+const maxLease = 4 << 10
 
 // holder is what a lease says.
 type holder struct{ id, ifName string }
@@ -139,9 +144,11 @@ func (d leaseDir) has(ifName string) bool {
 
 // readLease reads who holds a lease; the zero holder when the file is empty.
 func readLease(path string) (h holder, exists bool, err error) {
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return holder{}, false, nil
+	data, err := smallfile.ReadOwn(path, maxLease)
+	for _, none := range []error{fs.ErrNotExist, smallfile.ErrNotRegular, smallfile.ErrTooLarge, unix.ELOOP} {
+		if errors.Is(err, none) {
+			return holder{}, false, nil
+		}
 	}
 	if err != nil {
 		return holder{}, false, fmt.Errorf("read lease: %w", err)
@@ -213,7 +220,7 @@ func (f *leaseFinder) release(ctx context.Context, dir leaseDir, leases []lease)
 
 // lockDir takes the lock that host-local takes on a network's directory.
 func lockDir(ctx context.Context, dir string, flags int) (unlock func(), err error) {
-	file, err := os.OpenFile(filepath.Join(dir, "lock"), flags, 0o666)
+	file, err := os.OpenFile(filepath.Join(dir, "lock"), flags|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("lock leases: %w", err)
 	}

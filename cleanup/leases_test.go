@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
 // leaseTarget is an allocation on network "n" with leases below dir, and nothing else to look at.
@@ -207,4 +209,30 @@ func TestEachTriesAll(t *testing.T) {
 	_, err = each(ctx, act, &cacheFinder{})
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, 2, tried)
+}
+
+// TestFilesThatAreNoLeases are not waited for, nor read without an end.
+func TestFilesThatAreNoLeases(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "n")
+	writeFiles(t, dir, map[string]string{"10.0.0.2": "id\r\neth0", "10.0.0.3": ""})
+	require.NoError(t, os.Truncate(filepath.Join(dir, "10.0.0.3"), 1<<40))
+	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "10.0.0.4"), 0o600))
+	require.NoError(t, os.Symlink("/dev/zero", filepath.Join(dir, "10.0.0.5")))
+	for _, name := range []string{"10.0.0.3", "10.0.0.4", "10.0.0.5"} {
+		_, exists, err := readLease(filepath.Join(dir, name))
+		require.NoError(t, err, name)
+		require.False(t, exists, name)
+	}
+	ids, err := Holders("n", leaseTarget(filepath.Dir(dir)).Attachments[0].Config)
+	require.NoError(t, err)
+	require.Equal(t, []string{"id"}, ids)
+
+	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "lock"), 0o600))
+	unlock, err := lockDir(t.Context(), dir, os.O_RDONLY|os.O_CREATE)
+	require.NoError(t, err)
+	unlock()
+	cached := filepath.Join(dir, "result")
+	require.NoError(t, unix.Mkfifo(cached, 0o600))
+	_, err = readCache(cached)
+	require.ErrorIs(t, err, smallfile.ErrNotRegular)
 }

@@ -3,13 +3,14 @@ package conflist
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
 const (
@@ -132,60 +133,29 @@ func sidecarFiles(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// readRegular reads a regular file. It never waits: a named pipe or a device
-// is refused before it is opened, and again should it take the file's place
-// just then.
+// readRegular reads a file, and says what to do about one that cannot be read.
 func readRegular(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, statError(path, err)
-	}
-	if err := checkRegular(info); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("%w: make it readable", err)
-	}
-	defer f.Close()
-	if info, err = f.Stat(); err != nil {
-		return nil, fmt.Errorf("%w: make it readable", err)
-	}
-	if err := checkRegular(info); err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("%w: make it readable", err)
-	}
-	if len(data) > maxSize {
+	data, err := smallfile.Read(path, maxSize)
+	switch {
+	case err == nil:
+		return data, nil
+	case errors.Is(err, smallfile.ErrNotRegular):
+		return nil, fmt.Errorf("%w: remove or rename it", err)
+	case errors.Is(err, smallfile.ErrTooLarge):
 		return nil, errors.New("larger than 1 MiB, so hardly a network configuration: remove it or shorten it")
 	}
-	return data, nil
+	return nil, statError(path, err)
 }
 
 // statError tells a symlink that leads nowhere from other errors.
 func statError(path string, err error) error {
-	if target, linkErr := os.Readlink(path); linkErr == nil && errors.Is(err, fs.ErrNotExist) {
+	if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: make it readable", err)
+	}
+	if target, linkErr := os.Readlink(path); linkErr == nil {
 		return fmt.Errorf("dangling symlink to %q: %w: create the target, or remove the symlink", target, err)
 	}
 	return fmt.Errorf("%w: make it readable, or remove it", err)
-}
-
-func checkRegular(info fs.FileInfo) error {
-	if info.Mode().IsRegular() {
-		return nil
-	}
-	kind := "device"
-	switch info.Mode().Type() {
-	case fs.ModeDir:
-		kind = "directory"
-	case fs.ModeNamedPipe:
-		kind = "named pipe"
-	case fs.ModeSocket:
-		kind = "socket"
-	}
-	return fmt.Errorf("a %s, not a regular file: remove or rename it", kind)
 }
 
 // isIOError tells an error that may pass with no change to the file from one

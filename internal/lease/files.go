@@ -57,7 +57,7 @@ func (s *Store) holder(addr netip.Addr) (owner Owner, ok bool, err error) {
 // names lists the addresses that are leased.
 func (s *Store) names() ([]netip.Addr, error) {
 	s.did("list leases")
-	dir, err := os.Open(s.dir)
+	dir, err := os.OpenFile(s.dir, os.O_RDONLY|unix.O_DIRECTORY, 0) // does not wait for a pipe
 	if err != nil {
 		return nil, fmt.Errorf("list leases: %w", err)
 	}
@@ -133,9 +133,10 @@ func (s *Store) vacant(addr netip.Addr) bool {
 	return stat.Mode&unix.S_IFMT == unix.S_IFREG && stat.Size == 0
 }
 
+// openFile follows no symbolic link and waits for no pipe.
 func openFile(path string, flags int) (int, error) {
 	for {
-		fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+		fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 		if !errors.Is(err, unix.EINTR) {
 			return fd, err
 		}
@@ -151,7 +152,7 @@ func writeAt(fd int, text string) error {
 }
 
 func readFile(path string) (string, error) {
-	fd, err := openFile(path, unix.O_RDONLY|unix.O_NONBLOCK)
+	fd, err := openFile(path, unix.O_RDONLY)
 	if err != nil {
 		return "", err
 	}
@@ -159,18 +160,23 @@ func readFile(path string) (string, error) {
 	return readAll(fd)
 }
 
-// readAll reads a file in one call unless it is a long one.
+// maxFile is far above what any file here holds.
+const maxFile = 4 << 10
+
+// readAll reads a file in one call unless it is a long one. Of one that is longer
+// than any file here, the end is missing.
 func readAll(fd int) (string, error) {
 	var content []byte
 	buffer := make([]byte, 512)
-	for {
+	for len(content) < maxFile {
 		n, err := unix.Read(fd, buffer)
 		if err != nil {
 			return "", err
 		}
 		content = append(content, buffer[:n]...)
 		if n < len(buffer) {
-			return string(content), nil
+			break
 		}
 	}
+	return string(content), nil
 }

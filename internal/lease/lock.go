@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 	"time"
 
@@ -49,9 +50,10 @@ func (s *Store) flock(ctx context.Context) (int, error) {
 		if err := ctx.Err(); err != nil {
 			return -1, err
 		}
-		fd, err := openFile(s.dir+"/lock", unix.O_RDONLY|unix.O_CREAT)
+		file := s.dir + "/lock"
+		fd, err := openFile(file, unix.O_RDONLY|unix.O_CREAT)
 		if err != nil {
-			return -1, err
+			return -1, &fs.PathError{Op: "open", Path: file, Err: err}
 		}
 		if err := waitFlock(ctx, fd); err != nil {
 			unix.Close(fd)

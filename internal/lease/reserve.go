@@ -75,12 +75,12 @@ type reservation struct {
 func (r *reservation) reserve(i int, request Request) error {
 	fd, err := openFile(r.lastPath(i), unix.O_RDWR|unix.O_CREAT)
 	if err != nil {
-		return fmt.Errorf("open last reserved address: %w", err)
+		return fmt.Errorf("open last reserved address in %q: %w", r.lastPath(i), err)
 	}
 	defer unix.Close(fd)
 	last, err := readAll(fd)
 	if err != nil {
-		return fmt.Errorf("read last reserved address: %w", err)
+		return fmt.Errorf("read last reserved address in %q: %w", r.lastPath(i), err)
 	}
 	var addr netip.Addr
 	if request.Address.IsValid() {

@@ -1,13 +1,16 @@
 package lease
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 var (
@@ -242,4 +245,44 @@ func TestForeignFiles(t *testing.T) {
 	removed, err := s.Retain(t.Context(), nil, nil)
 	require.NoError(t, err)
 	require.Equal(t, []netip.Addr{one("10.0.0.2"), one("10.0.0.5")}, removed)
+}
+
+// TestFilesThatAreNone: whatever stands in the place of a file, nothing waits for
+// it, is read without an end or follows it elsewhere.
+func TestFilesThatAreNone(t *testing.T) {
+	set := ranges("10.0.0.1-10.0.0.2")
+	victim := filepath.Join(t.TempDir(), "victim")
+	for name, put := range map[string]func(path string) error{
+		"pipe":  func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"link":  func(path string) error { return os.Symlink(victim, path) },
+		"large": func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 1<<40)) },
+	} {
+		for _, file := range []string{"lock", "last_reserved_ip.0", "10.0.0.1"} {
+			s := newStore(t)
+			require.NoError(t, os.MkdirAll(s.dir, 0o755))
+			require.NoError(t, put(filepath.Join(s.dir, file)))
+			ended := make(chan error, 1)
+			go func() {
+				_, err := s.Reserve(t.Context(), eth0("a"), anyOf(set))
+				if err == nil {
+					err = s.Release(t.Context(), eth0("a"))
+				}
+				ended <- errors.Join(s.Available([]RangeSet{set}), err)
+			}()
+			select {
+			case err := <-ended:
+				if name == "link" && file != "10.0.0.1" {
+					require.ErrorIs(t, err, unix.ELOOP, "%s %s", name, file)
+					require.ErrorContains(t, err, file)
+				}
+			case <-time.After(30 * time.Second):
+				t.Fatalf("%s in the place of %s is waited for", name, file)
+			}
+			require.NoFileExists(t, victim)
+		}
+	}
+	s := newStore(t)
+	require.NoError(t, unix.Mkfifo(s.dir, 0o755))
+	_, err := s.names()
+	require.ErrorIs(t, err, unix.ENOTDIR)
 }

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/lease"
 )
@@ -59,7 +61,7 @@ func countLeases(n *conflist.Network) (counts families, err error) {
 // eachLease goes through a directory as host-local leaves it: a file per lease
 // that bears the address as its name. It gives up after so many files.
 func eachLease(path string, left int, do func(netip.Addr)) error {
-	dir, err := os.Open(path)
+	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0) // does not wait for a pipe
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // nothing was leased yet
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/renameio/v2"
 
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
 // libcni keeps the result of every ADD in a directory that all runtimes of a
@@ -27,6 +28,9 @@ func cacheFile(r *engine.Request, i int) string {
 	name := fmt.Sprintf("%s-%s-%s", r.Attachments[i].List.Name, r.ID, r.IfName(i))
 	return filepath.Join(libcni.CacheDir, "results", name)
 }
+
+// maxCache is far above a configuration and a result.
+const maxCache = 16 << 20
 
 // cacheEntry is the format of libcni's cache.
 type cacheEntry struct {
@@ -52,7 +56,7 @@ func takeCache(r *engine.Request) ([]*types100.Result, error) {
 }
 
 func readCache(file string) *types100.Result {
-	data, err := os.ReadFile(file)
+	data, err := smallfile.ReadOwn(file, maxCache)
 	if err != nil {
 		return nil
 	}

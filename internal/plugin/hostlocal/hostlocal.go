@@ -48,7 +48,7 @@ func (p *hostLocal) Add(ctx context.Context, c *plugin.Call) (*types100.Result, 
 	}
 	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, Routes: p.routes}
 	if p.resolvConf != "" {
-		if result.DNS, err = readResolvConf(p.resolvConf); err != nil {
+		if result.DNS, err = readResolvConf(ctx, p.resolvConf); err != nil {
 			return nil, err
 		}
 	}

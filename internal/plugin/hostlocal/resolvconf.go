@@ -1,18 +1,23 @@
 package hostlocal
 
 import (
+	"context"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
-// readResolvConf reads a file in the format of resolv.conf(5).
-func readResolvConf(path string) (types.DNS, error) {
-	data, err := os.ReadFile(path)
+// maxResolvConf is far above what any resolver reads.
+const maxResolvConf = 64 << 10
+
+// readResolvConf reads a regular file in the format of resolv.conf(5).
+func readResolvConf(ctx context.Context, path string) (types.DNS, error) {
+	data, err := smallfile.ReadContext(ctx, path, maxResolvConf)
 	if err != nil {
-		return types.DNS{}, fmt.Errorf("read resolvConf: %w", err)
+		return types.DNS{}, fmt.Errorf("read resolvConf %q: %w", path, err)
 	}
 	var dns types.DNS
 	for line := range strings.Lines(string(data)) {

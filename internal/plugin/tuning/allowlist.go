@@ -4,21 +4,25 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"regexp"
 	"strings"
+
+	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
 // allowlistFile has a regular expression per line, of which one must be found in
 // every sysctl's key, as it is written. Without the file all are allowed.
-const allowlistFile = "/etc/cni/tuning/allowlist.conf"
+const (
+	allowlistFile = "/etc/cni/tuning/allowlist.conf"
+	maxAllowlist  = 1 << 20
+)
 
 // checkAllowed finds every sysctl in the host's allowlist.
 func checkAllowed(list []sysctl) error {
 	if len(list) == 0 {
 		return nil
 	}
-	data, err := os.ReadFile(allowlistFile)
+	data, err := smallfile.Read(allowlistFile, maxAllowlist)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
 // backup is what the interface of one attachment was like, as the file has it.
@@ -25,6 +26,8 @@ const (
 	backupSuffix = ".json"
 	// draftSuffix is of a backup that is being written.
 	draftSuffix = ".tmp"
+
+	maxBackup = 64 << 10
 )
 
 // backupFile is the place of the call's backup. The parts of the name must have
@@ -54,7 +57,7 @@ func (b *backup) write(file string) error {
 
 // readBackup reads a backup; nil is none, or one that cannot be understood.
 func readBackup(file string) (*backup, error) {
-	data, err := os.ReadFile(file)
+	data, err := smallfile.ReadOwn(file, maxBackup)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -1,0 +1,102 @@
+// Package smallfile reads files that a configuration or a directory names, and
+// which may be anything: a named pipe without a writer, a device without an end.
+package smallfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotRegular: the path leads to something else than a regular file.
+var ErrNotRegular = errors.New("not a regular file")
+
+// ErrTooLarge: the file is larger than what is read.
+var ErrTooLarge = errors.New("file is too large")
+
+// Read reads a regular file of at most so many bytes. It follows symbolic links,
+// and never waits: a named pipe or a device is refused before it is opened, and
+// again should it take the file's place just then. errors.Is finds ErrNotRegular
+// and ErrTooLarge, which name no path; other errors are *fs.PathErrors.
+func Read(path string, most int64) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkRegular(info); err != nil {
+		return nil, err
+	}
+	return read(path, most, 0)
+}
+
+// ReadOwn is Read of a file in a directory of ours, where a symbolic link is
+// somebody else's: errors.Is finds unix.ELOOP.
+func ReadOwn(path string, most int64) ([]byte, error) { return read(path, most, unix.O_NOFOLLOW) }
+
+// ReadContext is Read that ends with the context: a file system may not answer. A
+// goroutine goes on waiting for it then.
+func ReadContext(ctx context.Context, path string, most int64) ([]byte, error) {
+	ended := func() error { return &fs.PathError{Op: "read", Path: path, Err: ctx.Err()} }
+	if ctx.Err() != nil {
+		return nil, ended()
+	}
+	type outcome struct {
+		data []byte
+		err  error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		data, err := Read(path, most)
+		done <- outcome{data, err}
+	}()
+	select {
+	case o := <-done:
+		return o.data, o.err
+	case <-ctx.Done():
+		return nil, ended()
+	}
+}
+
+func read(path string, most int64, flags int) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil {
+		err = checkRegular(info)
+	}
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > most {
+		return nil, fmt.Errorf("%w: more than %d bytes", ErrTooLarge, most)
+	}
+	return data, nil
+}
+
+func checkRegular(info fs.FileInfo) error {
+	if info.Mode().IsRegular() {
+		return nil
+	}
+	kind := "device"
+	switch info.Mode().Type() {
+	case fs.ModeDir:
+		kind = "directory"
+	case fs.ModeNamedPipe:
+		kind = "named pipe"
+	case fs.ModeSocket:
+		kind = "socket"
+	}
+	return fmt.Errorf("a %s, %w", kind, ErrNotRegular)
+}
