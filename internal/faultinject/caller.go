@@ -1,0 +1,106 @@
+package faultinject
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// caller is a thread of the process under test that waits in a call.
+type caller struct {
+	pidfd int
+	tid   int
+	args  [6]uint64
+}
+
+// What is read at most.
+const (
+	longestPath    = unix.PathMax
+	longestMessage = 1 << 20
+	longestVector  = 1 << 10
+)
+
+// read reads memory that an argument points to; less where the memory ends.
+func (c *caller) read(at, n int) ([]byte, error) { return c.readAt(c.args[at], n) }
+
+func (c *caller) readAt(address uint64, n int) ([]byte, error) {
+	buffer := make([]byte, n)
+	got, err := unix.ProcessVMReadv(c.tid, []unix.Iovec{iovec(buffer)}, []unix.RemoteIovec{{Base: uintptr(address), Len: n}}, 0)
+	if err != nil {
+		return nil, fmt.Errorf("read memory: %w", err)
+	}
+	return buffer[:got], nil
+}
+
+func iovec(buffer []byte) unix.Iovec {
+	v := unix.Iovec{Base: &buffer[0]}
+	v.SetLen(len(buffer))
+	return v
+}
+
+// text reads a string, page by page, as the next page need not be there.
+func (c *caller) text(at int) (string, error) {
+	var all []byte
+	for address := c.args[at]; len(all) < longestPath; {
+		n := os.Getpagesize() - int(address)%os.Getpagesize()
+		part, err := c.readAt(address, n)
+		if err != nil {
+			return "", err
+		}
+		if end := bytes.IndexByte(part, 0); end >= 0 {
+			return string(append(all, part[:end]...)), nil
+		}
+		all, address = append(all, part...), address+uint64(n)
+	}
+	return "", errors.New("a path is too long")
+}
+
+// path is what a directory's descriptor and the path behind it lead to. Without a
+// path it is the descriptor itself.
+func (c *caller) path(at int) (string, error) {
+	var path string
+	if c.args[at+1] != 0 {
+		var err error
+		if path, err = c.text(at + 1); err != nil {
+			return "", err
+		}
+	}
+	if own, ok := strings.CutPrefix(path, "/proc/self/"); ok {
+		return fmt.Sprintf("/proc/%d/%s", c.tid, own), nil
+	}
+	if filepath.IsAbs(path) {
+		return filepath.Clean(path), nil
+	}
+	directory := "cwd"
+	if fd := int32(c.args[at]); fd != unix.AT_FDCWD {
+		directory = fmt.Sprintf("fd/%d", fd)
+	}
+	base, err := os.Readlink(fmt.Sprintf("/proc/%d/%s", c.tid, directory))
+	return filepath.Join(base, path), err
+}
+
+// file is what a descriptor leads to, as the kernel names it.
+func (c *caller) file(at int) (string, error) {
+	return os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", c.tid, int32(c.args[at])))
+}
+
+// socket is the domain and the protocol of a descriptor.
+func (c *caller) socket(at int) (domain, protocol int, err error) {
+	fd, err := unix.PidfdGetfd(c.pidfd, int(int32(c.args[at])), 0)
+	if err != nil {
+		return 0, 0, fmt.Errorf("take socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if domain, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil {
+		return 0, 0, fmt.Errorf("socket domain: %w", err)
+	}
+	if protocol, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil {
+		return 0, 0, fmt.Errorf("socket protocol: %w", err)
+	}
+	return domain, protocol, nil
+}

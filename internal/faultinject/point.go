@@ -1,0 +1,207 @@
+package faultinject
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Kind is what a point changes.
+type Kind string
+
+// The kinds of points.
+const (
+	File       Kind = "file"
+	Sysctl     Kind = "sysctl"
+	Mount      Kind = "mount"
+	Subprocess Kind = "process" // one that is started, fed or ended
+	Message    Kind = "message" // what goes out over a socket
+	Route      Kind = "rtnetlink"
+	NFTables   Kind = "nftables"
+	Conntrack  Kind = "conntrack"
+	Netlink    Kind = "netlink" // of any other family
+)
+
+// Point is a call of the process under test that is about to change something.
+type Point struct {
+	Kind   Kind
+	Call   string // the system call, or the netlink messages
+	Object string // a path, where there is one
+}
+
+func (p Point) String() string {
+	return strings.TrimSpace(fmt.Sprintf("%s: %s %s", p.Kind, p.Call, p.Object))
+}
+
+// call is a system call that may change something.
+type call struct {
+	name string
+	// look makes a point of a call; nil if it changes nothing.
+	look func(c *caller, name string) (*Point, error)
+}
+
+// calls are those that Go programs make.
+var calls = map[int]call{
+	unix.SYS_OPENAT:            {"openat", (*caller).open},
+	unix.SYS_UNLINKAT:          {"unlinkat", existing(0)},
+	unix.SYS_RENAMEAT:          {"renameat", existing(0)},
+	unix.SYS_RENAMEAT2:         {"renameat2", existing(0)},
+	unix.SYS_FCHMODAT:          {"fchmodat", existing(0)},
+	unix.SYS_FCHOWNAT:          {"fchownat", existing(0)},
+	unix.SYS_UTIMENSAT:         {"utimensat", existing(0)},
+	unix.SYS_MKDIRAT:           {"mkdirat", missing(0)},
+	unix.SYS_MKNODAT:           {"mknodat", missing(0)},
+	unix.SYS_SYMLINKAT:         {"symlinkat", missing(1)},
+	unix.SYS_LINKAT:            {"linkat", missing(2)},
+	unix.SYS_WRITE:             {"write", (*caller).write},
+	unix.SYS_PWRITE64:          {"pwrite64", (*caller).write},
+	unix.SYS_WRITEV:            {"writev", (*caller).write},
+	unix.SYS_FTRUNCATE:         {"ftruncate", (*caller).write},
+	unix.SYS_FALLOCATE:         {"fallocate", (*caller).write},
+	unix.SYS_FCHMOD:            {"fchmod", (*caller).write},
+	unix.SYS_FCHOWN:            {"fchown", (*caller).write},
+	unix.SYS_SENDTO:            {"sendto", (*caller).send},
+	unix.SYS_SENDMSG:           {"sendmsg", (*caller).sendVector},
+	unix.SYS_IOCTL:             {"ioctl", (*caller).control},
+	unix.SYS_BIND:              {"bind", (*caller).bind},
+	unix.SYS_MOUNT:             {"mount", mounts(1)},
+	unix.SYS_UMOUNT2:           {"umount2", mounts(0)},
+	unix.SYS_MOVE_MOUNT:        {"move_mount", mounts(3)},
+	unix.SYS_CLONE:             {"clone", (*caller).process},
+	unix.SYS_CLONE3:            {"clone3", (*caller).process3},
+	unix.SYS_KILL:              {"kill", (*caller).signal},
+	unix.SYS_PIDFD_SEND_SIGNAL: {"pidfd_send_signal", (*caller).signal},
+}
+
+// point is what a call changes; nil if it changes nothing.
+func (c *caller) point(number int) (*Point, error) {
+	called := calls[number]
+	point, err := called.look(c, called.name)
+	if err != nil {
+		return nil, fmt.Errorf("understand %s of process under test: %w", called.name, err)
+	}
+	return point, nil
+}
+
+// existing makes calls points that change what the path behind argument at is; on
+// what is not there they change nothing.
+func existing(at int) func(*caller, string) (*Point, error) {
+	return func(c *caller, name string) (*Point, error) {
+		path, err := c.path(at)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		return &Point{Kind: File, Call: name, Object: path}, nil
+	}
+}
+
+// missing makes calls points that make the path behind argument at.
+func missing(at int) func(*caller, string) (*Point, error) {
+	return func(c *caller, name string) (*Point, error) {
+		path, err := c.path(at)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := os.Lstat(path); err == nil {
+			return nil, nil
+		}
+		return &Point{Kind: File, Call: name, Object: path}, nil
+	}
+}
+
+func mounts(at int) func(*caller, string) (*Point, error) {
+	return func(c *caller, name string) (*Point, error) {
+		path, err := c.text(at)
+		return &Point{Kind: Mount, Call: name, Object: path}, err
+	}
+}
+
+// open makes or empties a file. Whoever opens one that is there for writing has not
+// changed it yet.
+func (c *caller) open(name string) (*Point, error) {
+	path, err := c.path(0)
+	if err != nil || strings.HasPrefix(path, "/proc/") || strings.HasPrefix(path, "/dev/") {
+		return nil, err
+	}
+	flags := c.args[2]
+	info, err := os.Stat(path)
+	switch {
+	case err != nil && flags&unix.O_CREAT != 0:
+		return &Point{Kind: File, Call: name + " O_CREAT", Object: path}, nil
+	case err == nil && flags&unix.O_TRUNC != 0 && info.Mode().IsRegular() && info.Size() > 0:
+		return &Point{Kind: File, Call: name + " O_TRUNC", Object: path}, nil
+	}
+	return nil, nil
+}
+
+// write changes what a descriptor leads to, if others can see it.
+func (c *caller) write(name string) (*Point, error) {
+	target, err := c.file(0)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case strings.HasPrefix(target, "/proc/sys/"):
+		return &Point{Kind: Sysctl, Call: name, Object: target}, nil
+	case strings.HasPrefix(target, "/proc/"), strings.HasPrefix(target, "/dev/"), strings.HasPrefix(target, "/memfd:"):
+		return nil, nil
+	case filepath.IsAbs(target):
+		return &Point{Kind: File, Call: name, Object: target}, nil
+	case strings.HasPrefix(target, "pipe:"):
+		return &Point{Kind: Subprocess, Call: name, Object: "pipe"}, nil
+	case strings.HasPrefix(target, "socket:"):
+		return &Point{Kind: Message, Call: name, Object: "socket"}, nil
+	}
+	return nil, nil
+}
+
+// bind makes a file of a socket's address.
+func (c *caller) bind(name string) (*Point, error) {
+	address, err := c.read(1, int(min(c.args[2], 128)))
+	if err != nil || len(address) < 3 || address[0] != unix.AF_UNIX || address[2] == 0 {
+		return nil, err
+	}
+	path, _, _ := strings.Cut(string(address[2:]), "\x00")
+	return &Point{Kind: File, Call: name, Object: path}, nil
+}
+
+// control changes a network interface: the filter passes on no other requests.
+func (c *caller) control(name string) (*Point, error) {
+	switch c.args[1] {
+	case unix.SIOCGIFFLAGS, unix.SIOCGIFINDEX, unix.SIOCGIFNAME:
+		return nil, nil
+	case unix.SIOCSIFFLAGS:
+		return &Point{Kind: Route, Call: name + " SIOCSIFFLAGS"}, nil
+	}
+	return &Point{Kind: Route, Call: fmt.Sprintf("%s %#x", name, c.args[1])}, nil
+}
+
+func (c *caller) process(name string) (*Point, error) {
+	return &Point{Kind: Subprocess, Call: name}, nil
+}
+
+// process3 is clone3, whose flags come first behind its argument.
+func (c *caller) process3(name string) (*Point, error) {
+	flags, err := c.read(0, 8)
+	if err != nil || binary.NativeEndian.Uint64(flags)&unix.CLONE_THREAD != 0 {
+		return nil, err
+	}
+	return c.process(name)
+}
+
+// signal ends another process, unless it only asks for it.
+func (c *caller) signal(name string) (*Point, error) {
+	if c.args[1] == 0 {
+		return nil, nil
+	}
+	return &Point{Kind: Subprocess, Call: name}, nil
+}
