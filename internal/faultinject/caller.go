@@ -2,6 +2,7 @@ package faultinject
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -44,9 +45,11 @@ func iovec(buffer []byte) unix.Iovec {
 }
 
 // text reads a string, page by page, as the next page need not be there.
-func (c *caller) text(at int) (string, error) {
+func (c *caller) text(at int) (string, error) { return c.textAt(c.args[at]) }
+
+func (c *caller) textAt(address uint64) (string, error) {
 	var all []byte
-	for address := c.args[at]; len(all) < longestPath; {
+	for len(all) < longestPath {
 		n := os.Getpagesize() - int(address)%os.Getpagesize()
 		part, err := c.readAt(address, n)
 		if err != nil {
@@ -58,6 +61,27 @@ func (c *caller) text(at int) (string, error) {
 		all, address = append(all, part...), address+uint64(n)
 	}
 	return "", errors.New("a path is too long")
+}
+
+// texts reads a list of strings that ends with a null.
+func (c *caller) texts(at int) ([]string, error) {
+	var all []string
+	for i := range uint64(longestVector) {
+		entry, err := c.readAt(c.args[at]+8*i, 8)
+		if err != nil {
+			return nil, err
+		}
+		address := binary.NativeEndian.Uint64(entry)
+		if address == 0 {
+			break
+		}
+		text, err := c.textAt(address)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, text)
+	}
+	return all, nil
 }
 
 // path is what a directory's descriptor and the path behind it lead to. Without a

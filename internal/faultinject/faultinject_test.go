@@ -33,10 +33,6 @@ func TestMain(m *testing.M) {
 // change changes one of everything, and looks in between.
 func change(dir string) error {
 	file, old := filepath.Join(dir, "file"), filepath.Join(dir, "old")
-	// The first process of a Go program has others before it, for what the kernel can.
-	if err := exec.Command("true").Run(); err != nil {
-		return err
-	}
 	if err := Enter(); err != nil {
 		return err
 	}
@@ -52,7 +48,8 @@ func change(dir string) error {
 		func() error { _, err := netlink.LinkByName("changed"); return err },
 		func() error { return netlink.LinkDel(bridge) },
 		func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) },
-		func() error { return exec.Command("true").Run() },
+		func() error { return exec.Command("true", "-S").Run() },
+		func() error { return exec.Command("true", "changed").Run() },
 	} {
 		if err := step(); err != nil {
 			return err
@@ -71,7 +68,7 @@ var changes = []string{
 	"rtnetlink: NEWLINK",
 	"rtnetlink: DELLINK",
 	"sysctl: write /proc/sys/net/ipv4/ip_forward",
-	"process: clone",
+	"process: execve true changed",
 }
 
 func start(t *testing.T, decide Decide) (p *Process, dir string) {

@@ -95,8 +95,7 @@ const (
 	notify = unix.SECCOMP_RET_USER_NOTIF
 )
 
-// filter is the program: the calls of the table are notified, but for threads that
-// start, files that are only read, requests to what is no socket, and the standard
+// filter is the program: the calls of the table are notified, but for files that are only read, requests to what is no socket, and the standard
 // streams.
 func filter() []unix.SockFilter {
 	const changing = unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC
@@ -105,8 +104,6 @@ func filter() []unix.SockFilter {
 		switch number {
 		case unix.SYS_OPENAT:
 			p = append(p, only(number, load(argument(2)), jump(unix.BPF_JSET, changing, 1, 0), answer(allow), answer(notify))...)
-		case unix.SYS_CLONE:
-			p = append(p, only(number, load(argument(0)), jump(unix.BPF_JSET, unix.CLONE_THREAD, 0, 1), answer(allow), answer(notify))...)
 		case unix.SYS_IOCTL:
 			p = append(p, only(number, load(argument(1)), mask(0xff00), jump(unix.BPF_JEQ, socketRequests, 0, 1), answer(notify), answer(allow))...)
 		case unix.SYS_WRITE:

@@ -1,12 +1,12 @@
 package faultinject
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -73,8 +73,7 @@ var calls = map[int]call{
 	unix.SYS_MOUNT:             {"mount", mounts(1)},
 	unix.SYS_UMOUNT2:           {"umount2", mounts(0)},
 	unix.SYS_MOVE_MOUNT:        {"move_mount", mounts(3)},
-	unix.SYS_CLONE:             {"clone", (*caller).process},
-	unix.SYS_CLONE3:            {"clone3", (*caller).process3},
+	unix.SYS_EXECVE:            {"execve", (*caller).execute},
 	unix.SYS_KILL:              {"kill", (*caller).signal},
 	unix.SYS_PIDFD_SEND_SIGNAL: {"pidfd_send_signal", (*caller).signal},
 }
@@ -159,7 +158,7 @@ func (c *caller) write(name string) (*Point, error) {
 	case strings.HasPrefix(target, "pipe:"):
 		return &Point{Kind: Subprocess, Call: name, Object: "pipe"}, nil
 	case strings.HasPrefix(target, "socket:"):
-		return &Point{Kind: Message, Call: name, Object: "socket"}, nil
+		return c.send(name) // its arguments are those of sendto
 	}
 	return nil, nil
 }
@@ -185,17 +184,24 @@ func (c *caller) control(name string) (*Point, error) {
 	return &Point{Kind: Route, Call: fmt.Sprintf("%s %#x", name, c.args[1])}, nil
 }
 
-func (c *caller) process(name string) (*Point, error) {
-	return &Point{Kind: Subprocess, Call: name}, nil
-}
+// looks are the arguments with which programs of the host change nothing.
+var looks = []string{"-S", "-C", "-L", "--version", "-V", "list", "--json", "-j"}
 
-// process3 is clone3, whose flags come first behind its argument.
-func (c *caller) process3(name string) (*Point, error) {
-	flags, err := c.read(0, 8)
-	if err != nil || binary.NativeEndian.Uint64(flags)&unix.CLONE_THREAD != 0 {
+// execute starts a program, unless it is one that only looks.
+func (c *caller) execute(name string) (*Point, error) {
+	path, err := c.text(0)
+	if err != nil {
 		return nil, err
 	}
-	return c.process(name)
+	arguments, err := c.texts(1)
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasSuffix(path, "-save") || slices.ContainsFunc(arguments, func(a string) bool { return slices.Contains(looks, a) }) {
+		return nil, nil
+	}
+	arguments[0] = filepath.Base(path)
+	return &Point{Kind: Subprocess, Call: name, Object: strings.Join(arguments, " ")}, nil
 }
 
 // signal ends another process, unless it only asks for it.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -87,7 +88,7 @@ func (p *Process) answer(n *notification) error {
 	verdict, err := p.judge(n)
 	switch {
 	case verdict.Kill:
-		return errors.Join(err, unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0))
+		return errors.Join(err, p.end(n))
 	case verdict.Errno != 0:
 		r.Flags, r.Error = 0, -int32(verdict.Errno)
 	}
@@ -100,8 +101,8 @@ func (p *Process) answer(n *notification) error {
 
 // judge finds out whether a call is a point, and asks what becomes of it.
 func (p *Process) judge(n *notification) (Verdict, error) {
-	if _, err := os.Stat(fmt.Sprintf("/proc/%d/task/%d", p.cmd.Process.Pid, n.TID)); err != nil {
-		return Verdict{}, nil // it is of another process
+	if !p.isUnderTest(n) {
+		return Verdict{}, nil
 	}
 	p.mu.Lock()
 	stopped, decide := p.stopped, p.decide
@@ -121,6 +122,32 @@ func (p *Process) judge(n *notification) (Verdict, error) {
 		return Verdict{}, err
 	}
 	return p.ask(decide, *point), nil
+}
+
+// isUnderTest reports whether a call is one of the process under test, or the first
+// of one that it starts.
+func (p *Process) isUnderTest(n *notification) bool {
+	if n.Number != unix.SYS_EXECVE {
+		_, err := os.Stat(fmt.Sprintf("/proc/%d/task/%d", p.cmd.Process.Pid, n.TID))
+		return err == nil
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", n.TID))
+	var parent int
+	_, fields, _ := strings.Cut(string(stat), ") ")
+	if _, scanErr := fmt.Sscanf(fields, "%1s %d", new(string), &parent); err != nil || scanErr != nil {
+		return false
+	}
+	return parent == p.cmd.Process.Pid
+}
+
+// end kills the process under test, and who is about to become a program that it
+// starts.
+func (p *Process) end(n *notification) error {
+	err := unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
+	if n.Number == unix.SYS_EXECVE {
+		err = errors.Join(err, unix.Kill(int(n.TID), unix.SIGKILL))
+	}
+	return err
 }
 
 func (p *Process) ask(decide Decide, point Point) Verdict {

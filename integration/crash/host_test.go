@@ -1,0 +1,305 @@
+package crash
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// The wire between the host and a machine outside.
+const wire = "up0"
+
+var (
+	host4    = netip.MustParsePrefix("192.0.2.1/24")
+	host6    = netip.MustParsePrefix("2001:db8::1/64")
+	outside4 = netip.MustParsePrefix("192.0.2.2/24")
+	outside6 = netip.MustParsePrefix("2001:db8::2/64")
+)
+
+// cell is a kind of network, and who sets it up.
+type cell struct {
+	engine  configurator.Engine
+	main    string // bridge or ptp
+	backend string // the one that its plugins are told, if any
+	mixed   bool   // with a plugin that only a binary understands
+}
+
+func (c cell) String() string {
+	words := []string{string(c.engine), c.backend, c.main}
+	if c.mixed {
+		words[0] = "mixed"
+	}
+	return strings.Join(strings.Fields(strings.Join(words, " ")), " ")
+}
+
+// plugins is a chain of the kind that schedulers generate.
+func (c cell) plugins() []map[string]any {
+	ipam := map[string]any{
+		"type":   "host-local",
+		"ranges": []any{[]any{map[string]any{"subnet": "10.99.0.0/16"}}, []any{map[string]any{"subnet": "fd00:99::/64"}}},
+		"routes": []any{map[string]any{"dst": "0.0.0.0/0"}, map[string]any{"dst": "::/0"}},
+	}
+	first := map[string]any{"type": c.main, "ipMasq": true, "ipam": ipam}
+	if c.main == "bridge" {
+		first["bridge"], first["isGateway"], first["hairpinMode"] = "br-test", true, true
+	}
+	firewall := map[string]any{"type": "firewall"}
+	ports := map[string]any{"type": "portmap", "snat": true, "capabilities": map[string]bool{"portMappings": true}}
+	if c.backend != "" {
+		first["ipMasqBackend"], ports["backend"], firewall["backend"] = c.backend, c.backend, "iptables"
+	}
+	chain := []map[string]any{{"type": "loopback"}, first}
+	if c.mixed {
+		chain = append(chain, map[string]any{"type": "tuning", "mtu": 1400, "aKeyOfTomorrow": true})
+	}
+	return append(chain, firewall, ports)
+}
+
+// host is the private host of the test binary with one network, on which one
+// allocation is a bystander, and another is the one that operations are about.
+type host struct {
+	*configurator.Configurator
+	t         *testing.T
+	cell      cell
+	conf      string
+	outside   *sandbox.Sandbox
+	bystander configurator.Allocation
+	a         configurator.Allocation
+	before    hostsnap.Snapshot
+}
+
+func newHost(t *testing.T, c cell) *host {
+	t.Helper()
+	privhost.Require(t, "iptables", "ip6tables")
+	if c.backend == "nftables" {
+		privhost.Require(t, "nft")
+	}
+	h := &host{t: t, cell: c, conf: filepath.Join(t.TempDir(), "net.d")}
+	h.reset()
+	require.NoError(t, os.Mkdir(h.conf, 0o755))
+	data, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "net", "plugins": c.plugins()})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(h.conf, "net.conflist"), data, 0o600))
+	h.restart()
+	h.connect()
+	h.bystander, h.a = h.allocation("bystander", 8081), h.allocation("a", 8080)
+	h.mustSetUp(h.bystander)
+	h.mustSetUp(h.a) // what the first use leaves is there from now on
+	require.NoError(t, h.Teardown(h.ctx(), h.a))
+	h.before = h.snapshot()
+	t.Cleanup(func() {
+		require.NoError(t, h.Check(h.ctx(), h.bystander))
+		h.requireReachable(h.bystander)
+		require.NoError(t, h.Teardown(h.ctx(), h.bystander))
+		if link, err := netlink.LinkByName("br-test"); err == nil {
+			require.NoError(t, netlink.LinkDel(link))
+		}
+	})
+	return h
+}
+
+// reset makes the private host as it was before any network was used on it.
+func (h *host) reset() {
+	h.t.Helper()
+	c, err := nftables.New()
+	require.NoError(h.t, err)
+	c.FlushRuleset()
+	require.NoError(h.t, c.Flush())
+	for _, dir := range []string{configurator.DefaultStateDir, "/var/lib/cni/networks", "/var/lib/cni/results"} {
+		require.NoError(h.t, os.RemoveAll(dir))
+	}
+}
+
+// restart is another process on the same host.
+func (h *host) restart() {
+	h.t.Helper()
+	var err error
+	h.Configurator, err = configuratorOf(h.request(""), hclog.New(&hclog.LoggerOptions{Output: testWriter{h.t}, Level: hclog.Warn}))
+	require.NoError(h.t, err)
+}
+
+// request is an operation on the allocation that operations are about.
+func (h *host) request(operation string) *request {
+	return &request{
+		Operation: operation, Engine: h.cell.engine, Conf: h.conf, Plugins: []string{pluginDir},
+		Allocation: h.a, Live: []string{h.bystander.ID},
+	}
+}
+
+// testWriter shows logs where a test fails.
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// ctx bounds one operation of a test.
+func (h *host) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	h.t.Cleanup(cancel)
+	return ctx
+}
+
+// connect makes the machine outside and the wire to it.
+func (h *host) connect() {
+	h.t.Helper()
+	h.outside = h.netns("outside")
+	peer, err := os.Open(h.outside.Path())
+	require.NoError(h.t, err)
+	defer peer.Close()
+	require.NoError(h.t, netlink.LinkAdd(&netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: wire}, PeerName: "eth0", PeerNamespace: netlink.NsFd(peer.Fd()),
+	}))
+	h.t.Cleanup(func() {
+		link, err := netlink.LinkByName(wire)
+		require.NoError(h.t, err)
+		require.NoError(h.t, netlink.LinkDel(link))
+	})
+	configure(h.t, wire, host4, host6)
+	require.NoError(h.t, h.outside.Do(func() error {
+		configure(h.t, "eth0", outside4, outside6)
+		return nil
+	}))
+}
+
+func (h *host) netns(name string) *sandbox.Sandbox {
+	h.t.Helper()
+	s, err := sandbox.Create(name)
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { require.NoError(h.t, s.Destroy()) })
+	return s
+}
+
+// configure gives a link its addresses, without the wait for duplicates, and
+// brings it up.
+func configure(t *testing.T, name string, addrs ...netip.Prefix) {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	require.NoError(t, err)
+	for _, p := range addrs {
+		a, err := netlink.ParseAddr(p.String())
+		require.NoError(t, err)
+		if p.Addr().Is6() {
+			a.Flags = 0x02 // IFA_F_NODAD
+		}
+		require.NoError(t, netlink.AddrAdd(link, a))
+	}
+	require.NoError(t, netlink.LinkSetUp(link))
+}
+
+// allocation is one with a namespace of its own, in which its name answers, behind
+// a host port.
+func (h *host) allocation(id string, port int) configurator.Allocation {
+	h.t.Helper()
+	s := h.netns(id)
+	require.NoError(h.t, s.Do(func() error {
+		l, err := net.Listen("tcp", ":80")
+		if err != nil {
+			return err
+		}
+		h.t.Cleanup(func() { l.Close() })
+		go serve(l, id)
+		return nil
+	}))
+	return configurator.Allocation{ID: id, Netns: s.Path(), Ports: []portmap.Port{{Value: port, To: 80, Protocols: []string{"tcp"}}}}
+}
+
+func serve(l net.Listener, name string) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = io.WriteString(c, name)
+		c.Close()
+	}
+}
+
+// mustSetUp attaches an allocation, which answers then.
+func (h *host) mustSetUp(a configurator.Allocation) {
+	h.t.Helper()
+	_, err := h.Setup(h.ctx(), a)
+	require.NoError(h.t, err)
+}
+
+// requireReachable asks an allocation from outside, through its host port, over
+// both families.
+func (h *host) requireReachable(a configurator.Allocation) {
+	h.t.Helper()
+	for _, p := range []netip.Prefix{host4, host6} {
+		address := netip.AddrPortFrom(p.Addr(), uint16(a.Ports[0].Value)).String()
+		require.NoError(h.t, h.outside.Do(func() error {
+			c, err := net.DialTimeout("tcp", address, 5*time.Second)
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			said, err := io.ReadAll(c)
+			if err == nil && string(said) != a.ID {
+				err = fmt.Errorf("%q answers at %s, not %q", said, address, a.ID)
+			}
+			return err
+		}))
+	}
+}
+
+func (h *host) snapshot() hostsnap.Snapshot {
+	h.t.Helper()
+	s, err := hostsnap.Take(hostsnap.Options{Persistent: true, Ignore: func(line string) bool { return strings.HasPrefix(line, "file /run/allocnet/allocs/.") }})
+	require.NoError(h.t, err)
+	return s
+}
+
+// requireNothing insists that nothing of the allocation is left: not on the host,
+// not in its namespace, not in the records.
+func (h *host) requireNothing() {
+	h.t.Helper()
+	require.Empty(h.t, hostsnap.Diff(h.before, h.snapshot()), "the host is as it was before")
+	records, err := h.List()
+	require.NoError(h.t, err)
+	require.Len(h.t, records, 1)
+	s := h.open()
+	defer s.Close()
+	require.NoError(h.t, s.Do(func() error {
+		links, err := netlink.LinkList()
+		if err == nil && len(links) != 1 {
+			err = fmt.Errorf("%d links in the namespace, the second is %q", len(links), links[1].Attrs().Name)
+		}
+		return err
+	}))
+}
+
+// open opens the allocation's namespace.
+func (h *host) open() *sandbox.Sandbox {
+	h.t.Helper()
+	s, err := sandbox.Open(h.a.Netns)
+	require.NoError(h.t, err)
+	return s
+}
+
+// in is the host in a test below its own.
+func (h *host) in(t *testing.T) *host {
+	sub := *h
+	sub.t = t
+	return &sub
+}

@@ -1,0 +1,147 @@
+package crash
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/faultinject"
+)
+
+// requestVariable has the test binary do one operation, under fault injection.
+const requestVariable = "ALLOCNET_TEST_REQUEST"
+
+// answerFD is where it says how the operation ended: the first of ExtraFiles.
+const answerFD = 3
+
+// request is an operation for a process of its own.
+type request struct {
+	Operation  string // setup, teardown, repair, recover or gc
+	Engine     configurator.Engine
+	Conf       string
+	Plugins    []string
+	Allocation configurator.Allocation
+	Live       []string // for gc
+}
+
+// answer is how an operation ended.
+type answer struct {
+	Error      string
+	Incomplete bool // it was ErrIncomplete
+}
+
+// configuratorOf is the configurator of a request: a library user's.
+func configuratorOf(r *request, log hclog.Logger) (*configurator.Configurator, error) {
+	libcni.CacheDir = "/var/lib/cni"
+	return configurator.New(configurator.Config{
+		Engine: r.Engine, ConfDir: r.Conf, PluginDirs: r.Plugins, Network: "net", Logger: log,
+		Retry: configurator.RetryPolicy{Attempts: 2, Delay: time.Millisecond},
+	})
+}
+
+// operate does the operation of a request and exits.
+func operate() {
+	unix.CloseOnExec(answerFD)
+	var r request
+	err := json.Unmarshal([]byte(os.Getenv(requestVariable)), &r)
+	c, newErr := configuratorOf(&r, hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Warn}))
+	if err := errors.Join(err, newErr, faultinject.Enter()); err != nil {
+		panic(err)
+	}
+	err = r.run(c)
+	var a answer
+	if err != nil {
+		a = answer{Error: err.Error(), Incomplete: errors.Is(err, configurator.ErrIncomplete)}
+	}
+	text, err := json.Marshal(a)
+	if err == nil {
+		_, err = os.NewFile(answerFD, "answer").Write(text)
+	}
+	if err != nil {
+		panic(err)
+	}
+	os.Exit(0)
+}
+
+func (r *request) run(c *configurator.Configurator) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	switch r.Operation {
+	case "setup":
+		_, err := c.Setup(ctx, r.Allocation)
+		return err
+	case "teardown":
+		return c.Teardown(ctx, r.Allocation)
+	case "repair":
+		_, err := c.Repair(ctx)
+		return err
+	case "recover":
+		_, err := c.Recover(ctx)
+		return err
+	case "gc":
+		_, err := c.GC(ctx, r.Live)
+		return err
+	}
+	return fmt.Errorf("no such operation: %q", r.Operation)
+}
+
+// run is an operation that has ended, one way or another.
+type run struct {
+	*faultinject.Process
+	answer *answer // nil where it was killed before it answered
+	stderr string
+}
+
+// start does an operation in a process of its own, and waits for the end of that
+// process. What it started may go on: see requireGone.
+func start(t testing.TB, r *request, decide faultinject.Decide) *run {
+	t.Helper()
+	text, err := json.Marshal(r)
+	require.NoError(t, err)
+	answers, answerEnd, err := os.Pipe()
+	require.NoError(t, err)
+	defer answers.Close()
+	stderr, err := os.CreateTemp(t.TempDir(), "stderr")
+	require.NoError(t, err)
+	defer stderr.Close()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), requestVariable+"="+string(text))
+	cmd.ExtraFiles = []*os.File{answerEnd}
+	cmd.Stdout, cmd.Stderr = stderr, stderr
+	p, err := faultinject.Start(cmd, decide)
+	require.NoError(t, errors.Join(err, answerEnd.Close()))
+	waitErr := p.Wait()
+	said, err := os.ReadFile(stderr.Name())
+	require.NoError(t, err)
+	ended := &run{Process: p, stderr: string(said)}
+	if p.Killed() {
+		require.ErrorContains(t, waitErr, "killed")
+		return ended
+	}
+	require.NoError(t, waitErr, "the process said:\n%s", said)
+	ended.answer = &answer{}
+	require.NoError(t, json.NewDecoder(answers).Decode(ended.answer))
+	return ended
+}
+
+// requireGone waits until nothing is left of the process, and of what it started.
+func (r *run) requireGone(t testing.TB) {
+	t.Helper()
+	select {
+	case <-r.Gone():
+	case <-time.After(20 * time.Second):
+		t.Fatal("what the process started was forgotten, and runs")
+	}
+	require.NoError(t, r.Err())
+}
