@@ -60,7 +60,8 @@ func (c *Configurator) examine(ctx context.Context, r *record.Record) error {
 	if r.Phase != record.Ready {
 		return unhealthy(fmt.Errorf("its record is in phase %q", r.Phase))
 	}
-	err := validateNetns(r.Netns)
+	release, err := openNetns(r)
+	defer release()
 	if err == nil {
 		err = errors.Join(checkInterfaces(r), checkForwarding(r))
 	}
@@ -103,7 +104,7 @@ func isAmiss(err error) bool {
 		return true
 	}
 	return slices.ContainsFunc([]error{
-		fs.ErrNotExist, unix.ENOTDIR, sandbox.ErrNotNamespace, sandbox.ErrHostNamespace, forward.ErrShut,
+		fs.ErrNotExist, unix.ENOTDIR, sandbox.ErrNotNamespace, sandbox.ErrHostNamespace, errElsewhere, forward.ErrShut,
 	}, func(is error) bool { return errors.Is(err, is) })
 }
 

@@ -246,7 +246,7 @@ func (c *Configurator) installed(r *record.Record) error {
 // request is a record as the engine wants it.
 func (c *Configurator) request(r *record.Record) (*engine.Request, error) {
 	req := &engine.Request{
-		ID: r.Container(), Netns: r.Netns, Mark: c.markOf(r), Args: r.Args, Capabilities: r.Capabilities, InterfacePrefix: r.InterfacePrefix,
+		ID: r.Container(), Netns: r.Netns, Sandbox: r.Sandbox, Mark: c.markOf(r), Args: r.Args, Capabilities: r.Capabilities, InterfacePrefix: r.InterfacePrefix,
 	}
 	previous, err := previousOf(r)
 	if err != nil {

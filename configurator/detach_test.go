@@ -25,6 +25,7 @@ import (
 	"github.com/allocnet/allocnet/internal/fakeplugin"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // bridged writes a conflist of one fake plugin that bears the name of one that
@@ -259,12 +260,16 @@ func TestConntrackIsFlushed(t *testing.T) {
 func TestCleanupTarget(t *testing.T) {
 	address := cleanup.Address{Network: "a", IP: netip.MustParseAddr("10.0.0.2")}
 	port := portmap.Mapping{HostPort: 1, ContainerPort: 2, Protocol: "tcp"}
+	a := newWorld(t).alloc("x")
+	ns, err := sandbox.Open(a.Netns)
+	require.NoError(t, err)
+	defer ns.Close()
 	got := (&Configurator{}).cleanupTarget(&record.Record{
-		ID: "x", Netns: "/ns", Ports: []portmap.Mapping{port}, Addresses: []cleanup.Address{address},
+		ID: "x", Netns: a.Netns, Sandbox: ns, Ports: []portmap.Mapping{port}, Addresses: []cleanup.Address{address},
 		Attachments: []record.Attachment{{Network: "a", IfName: "eth0", Config: []byte("{}"), Result: []byte("{ }")}, {Network: "b", IfName: "eth1"}},
 	})
 	require.Equal(t, cleanup.Target{
-		ID: "x", Netns: "/ns", Ports: []portmap.Mapping{port}, Addresses: []cleanup.Address{address},
+		ID: "x", Netns: ns.ProcPath(), Ports: []portmap.Mapping{port}, Addresses: []cleanup.Address{address},
 		Attachments: []cleanup.Attachment{{Network: "a", IfName: "eth0", Config: []byte("{}"), Result: []byte("{ }")}, {Network: "b", IfName: "eth1"}},
 		CacheDirs:   []string{libcni.CacheDir},
 	}, got)

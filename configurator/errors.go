@@ -21,7 +21,8 @@ var (
 	ErrInvalidConfig = errors.New("invalid configuration")
 	// ErrInvalidAllocation: the Allocation cannot be set up as it is.
 	ErrInvalidAllocation = errors.New("invalid allocation")
-	// ErrDifferent: another allocation is set up under this ID.
+	// ErrDifferent: another allocation is set up under this ID, or the same one in
+	// another network namespace than the path leads to now.
 	ErrDifferent = errors.New("a different allocation has this ID")
 	// ErrNotFound: no such allocation is set up.
 	ErrNotFound = errors.New("allocation not found")

@@ -8,7 +8,6 @@ import (
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/record"
-	"github.com/allocnet/allocnet/sandbox"
 )
 
 // Audit lists everything that an allocation has on the host, found by its ID,
@@ -46,8 +45,12 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 	}
 	defer release()
 	// Looked at under the lock: a Setup may have ended meanwhile.
-	if r, err := c.store.Get(a.ID); err == nil && r.Phase == record.Ready && sandbox.Validate(r.Netns) == nil {
-		return nil, fmt.Errorf("%w: %q in %q; tear it down", ErrSetUp, a.ID, r.Netns)
+	if r, err := c.store.Get(a.ID); err == nil && r.Phase == record.Ready {
+		release, err := openNetns(r)
+		release()
+		if err == nil {
+			return nil, fmt.Errorf("%w: %q in %q; tear it down", ErrSetUp, a.ID, r.Netns)
+		}
 	}
 	removed, err := cleanup.Force(ctx, target)
 	err = errors.Join(err, cleanup.FlushConntrack(ctx, target))
@@ -75,5 +78,6 @@ func (c *Configurator) lockTarget(ctx context.Context, a Allocation) (cleanup.Ta
 		unlock()
 		return cleanup.Target{}, nil, err
 	}
-	return c.cleanupTarget(r), unlock, nil
+	release, _ := openNetns(r)
+	return c.cleanupTarget(r), func() { release(); unlock() }, nil
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/allocnet/allocnet/internal/kernel"
 	"github.com/allocnet/allocnet/internal/record"
-	"github.com/allocnet/allocnet/sandbox"
 )
 
 // checkInterfaces looks for every interface that a record's results put into
@@ -20,12 +19,12 @@ func checkInterfaces(r *record.Record) error {
 	if err != nil {
 		return amissError{err}
 	}
-	ns, err := sandbox.Open(r.Netns)
+	release, err := openNetns(r)
 	if err != nil {
 		return err
 	}
-	defer ns.Close()
-	return ns.Do(func() error {
+	defer release()
+	return r.Sandbox.Do(func() error {
 		var errs []error
 		for _, i := range status.Interfaces {
 			if i.Sandbox != "" {
@@ -40,12 +39,12 @@ func checkInterfaces(r *record.Record) error {
 // network namespace. A plugin that meets a foreign one fails, and the DEL that
 // rolls it back would take the foreign one away.
 func unused(r *record.Record) error {
-	ns, err := sandbox.Open(r.Netns)
+	release, err := openNetns(r)
 	if err != nil {
 		return err
 	}
-	defer ns.Close()
-	return ns.Do(func() error {
+	defer release()
+	return r.Sandbox.Do(func() error {
 		var errs []error
 		for i, a := range r.Attachments {
 			if a.Loopback || i == primaryOf(r) && r.Previous != nil { // the kernel or another plugin has made it

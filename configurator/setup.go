@@ -18,7 +18,6 @@ import (
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/portmap"
-	"github.com/allocnet/allocnet/sandbox"
 )
 
 // Setup attaches an allocation to its networks and returns what came of it.
@@ -60,6 +59,8 @@ func (c *Configurator) setup(ctx context.Context, a Allocation) (*Status, error)
 	}
 	defer unlock()
 
+	release, _ := claimNetns(wanted) // create tells why it cannot be
+	defer release()
 	current, err := c.store.Get(a.ID)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -94,6 +95,7 @@ func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Reco
 		return nil, err
 	}
 	defer unlock()
+	current.Sandbox = wanted.Sandbox // the same namespace, whatever its path is by now
 	_, err = c.mend(ctx, current)
 	if err == nil {
 		return statusOf(current)
@@ -102,7 +104,9 @@ func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Reco
 		return nil, err
 	}
 	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", redact.Objects(err.Error()))
-	if err := validateNetns(current.Netns); err != nil {
+	release, err := claimNetns(current)
+	defer release()
+	if err != nil {
 		return nil, err
 	}
 	if err := c.detach(ctx, current); err != nil {
@@ -120,7 +124,7 @@ func difference(a, b *record.Record) string {
 		name string
 		a, b any
 	}{
-		{"netns (" + a.Netns + ")", a.Netns, b.Netns},
+		{"netns (what was at " + a.Netns + ")", true, a.SameNetns(b)},
 		{fmt.Sprintf("list of networks (%s)", strings.Join(a.Asked, ", ")), a.Asked, b.Asked},
 		{"list of networks (of its own)", inlined(a), inlined(b)},
 		{"interface (" + a.Interface + ")", a.Interface, b.Interface},
@@ -182,6 +186,11 @@ func sameJSON(a, b any) bool {
 
 // create is Setup of an allocation that has no record.
 func (c *Configurator) create(ctx context.Context, r *record.Record) (*Status, error) {
+	release, err := claimNetns(r)
+	defer release()
+	if err != nil {
+		return nil, err
+	}
 	if err := c.step(ctx, StepPlan, r, func(context.Context) error { return c.complete(r) }); err != nil {
 		return nil, err
 	}
@@ -218,7 +227,7 @@ func (c *Configurator) undo(ctx context.Context, r *record.Record) error {
 
 // complete finds what a record asks for: networks, engine and plugins.
 func (c *Configurator) complete(r *record.Record) error {
-	if err := errors.Join(validateNetns(r.Netns), c.planNetworks(r)); err != nil {
+	if err := c.planNetworks(r); err != nil {
 		return err
 	}
 	if err := errors.Join(c.requireServed(r), dropUnservedPorts(r)); err != nil {
@@ -236,13 +245,6 @@ func (c *Configurator) complete(r *record.Record) error {
 	return unused(r)
 }
 
-func validateNetns(path string) error {
-	if err := sandbox.Validate(path); err != nil {
-		return fmt.Errorf("%w: netns: %w", ErrInvalidAllocation, err)
-	}
-	return nil
-}
-
 // reserve records the intent, if no other record has the network namespace or one
 // of the ports.
 func (c *Configurator) reserve(ctx context.Context, r *record.Record) error {
@@ -257,7 +259,7 @@ func (c *Configurator) reserve(ctx context.Context, r *record.Record) error {
 	var conflict *portmap.ConflictError
 	if errors.As(err, &conflict) && conflict.OtherID != r.ID {
 		other, otherErr := c.store.Get(conflict.OtherID)
-		if otherErr == nil && errors.Is(sandbox.Validate(other.Netns), fs.ErrNotExist) {
+		if otherErr == nil && isGone(other) {
 			return fmt.Errorf("%w, whose network namespace %q is gone: tear that allocation down", err, other.Netns)
 		}
 	}
@@ -357,7 +359,7 @@ func (c *Configurator) runPlugins(ctx context.Context, r *record.Record) ([]*typ
 // runBinaries sees to what the reference plugins leave to others, or cannot do
 // several at a time.
 func (c *Configurator) runBinaries(ctx context.Context, r *record.Record, add func() ([]*types100.Result, error)) ([]*types100.Result, error) {
-	if err := sandbox.LoopbackUp(r.Netns); err != nil {
+	if err := r.Sandbox.LoopbackUp(); err != nil {
 		return nil, err
 	}
 	done, err := c.store.First(ctx, kinds(r)...)

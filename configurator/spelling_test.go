@@ -30,19 +30,20 @@ func spellings(t *testing.T, state string) map[string]string {
 	}
 }
 
-// requireNothingOwned looks for what native plugins leave, whoever owns it.
-func requireNothingOwned(t *testing.T) {
+// requireNothingOwned looks for what native plugins leave of an ID, whoever's it is.
+func requireNothingOwned(t *testing.T, id string) {
 	t.Helper()
 	rules, err := ruleset.Open()
 	require.NoError(t, err)
 	defer rules.Close()
-	elements, err := rules.Owned(t.Context(), func(names.Owner) bool { return true })
+	elements, err := rules.Owned(t.Context(), func(o names.Owner) bool { return o.OfID(id) })
 	require.NoError(t, err)
 	require.Empty(t, elements)
 	links, err := netlink.LinkList()
 	require.NoError(t, err)
 	for _, l := range links {
-		require.Empty(t, l.Attrs().Alias, l.Attrs().Name)
+		owner, _ := names.ParseOwner(l.Attrs().Alias)
+		require.False(t, owner.OfID(id), l.Attrs().Name)
 	}
 }
 
@@ -66,7 +67,7 @@ func TestSpellingsOfTheStateDirectory(t *testing.T) {
 				cfg.StateDir, cfg.Network, cfg.Networks, cfg.Engine = dir, "", []string{network}, e
 				users[name] = newConfigurator(t, cfg)
 			}
-			a := w.alloc("a")
+			a := w.alloc("spelt")
 			a.Ports = []portmap.Port{{Label: "http", Value: 18080}}
 			for first, one := range users {
 				other := users["plain"]
@@ -77,7 +78,7 @@ func TestSpellingsOfTheStateDirectory(t *testing.T) {
 					w.requireOneOwner(pair[0], pair[1], a)
 				}
 			}
-			requireNothingOwned(t)
+			requireNothingOwned(t, "spelt")
 			entries, err := filepath.Glob(filepath.Join(leases, "net", "10.*"))
 			require.NoError(t, err)
 			require.Empty(t, entries)
@@ -99,20 +100,20 @@ func (w *world) requireOneOwner(one, other *Configurator, a Allocation) {
 	require.Len(t, records, 1)
 	repaired, err := other.Repair(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []string{"a"}, repaired.Healthy)
-	kept, err := other.GC(t.Context(), []string{"a"})
+	require.Equal(t, []string{"spelt"}, repaired.Healthy)
+	kept, err := other.GC(t.Context(), []string{"spelt"})
 	require.NoError(t, err)
-	require.Equal(t, []string{"a"}, kept.Kept)
+	require.Equal(t, []string{"spelt"}, kept.Kept)
 	require.NoError(t, one.Check(t.Context(), a))
 	require.NoError(t, other.Teardown(t.Context(), a))
-	requireNothingOwned(t)
+	requireNothingOwned(t, "spelt")
 }
 
 // TestLostStateDirectory that is made again has the same owner, whichever path leads
 // there: GC finds what has no record any more.
 func TestLostStateDirectory(t *testing.T) {
 	w, _ := nativeWorld(t, "1.1.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
-	a := w.alloc("a")
+	a := w.alloc("spelt")
 	a.Ports = []portmap.Port{{Label: "http", Value: 18080}}
 	for name, dir := range spellings(t, w.cfg.StateDir) {
 		_, err := w.Setup(t.Context(), a)
@@ -122,8 +123,8 @@ func TestLostStateDirectory(t *testing.T) {
 		cfg.StateDir, cfg.Network = dir, ""
 		report, err := newConfigurator(t, cfg).GC(t.Context(), nil)
 		require.NoError(t, err, name)
-		require.Equal(t, []string{"a"}, report.Removed, name)
-		requireNothingOwned(t)
+		require.Equal(t, []string{"spelt"}, report.Removed, name)
+		requireNothingOwned(t, "spelt")
 		require.NoError(t, os.MkdirAll(w.cfg.StateDir, 0o700))
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/internal/redact"
-	"github.com/allocnet/allocnet/sandbox"
 )
 
 // Teardown takes away all that an allocation has on the host: DEL with exactly
@@ -152,6 +151,8 @@ const forceTime = 3 * time.Second
 // detach takes away the networks of an allocation. A nil error means that
 // nothing is left; any other is ErrIncomplete and holds every cause.
 func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
+	release, _ := openNetns(r) // else it is gone
+	defer release()
 	c.recordDeleting(r)
 	knowErr := c.rememberAddresses(ctx, r)
 	delErr := errors.Join(knowErr, c.step(ctx, StepDel, r, func(ctx context.Context) error { return c.del(ctx, r) }))
@@ -230,7 +231,7 @@ func (c *Configurator) del(ctx context.Context, r *record.Record) error {
 		return err
 	}
 	req.Interrupted = r.Phase != record.Ready
-	if sandbox.Validate(req.Netns) != nil {
+	if r.Sandbox == nil {
 		// Gone, or, worse, by now the path of another namespace. The
 		// specification has plugins do what they can without one.
 		req.Netns = ""
@@ -275,11 +276,13 @@ func wrapIncomplete(id string, err error) error {
 	return fmt.Errorf("allocation %q: %w: %w", id, ErrIncomplete, err)
 }
 
-// cleanupTarget is what cleanup has to look for.
+// cleanupTarget is what cleanup has to look for. It is good for as long as the
+// record's namespace is open.
 func (c *Configurator) cleanupTarget(r *record.Record) cleanup.Target {
-	t := cleanup.Target{ID: r.Container(), Netns: r.Netns, Ports: r.Ports, Addresses: r.Addresses, StateDir: c.cfg.StateDir, CacheDirs: []string{libcni.CacheDir}}
-	if c.runsInProcess(r) || r.Previous != nil {
-		t.Netns = "" // links of ours name their owner; what else is in there may be another's
+	t := cleanup.Target{ID: r.Container(), Ports: r.Ports, Addresses: r.Addresses, StateDir: c.cfg.StateDir, CacheDirs: []string{libcni.CacheDir}}
+	// Links of ours name their owner; what else is in there may be another's.
+	if r.Sandbox != nil && !c.runsInProcess(r) && r.Previous == nil {
+		t.Netns = r.Sandbox.ProcPath()
 	}
 	for _, a := range r.Attachments {
 		t.Attachments = append(t.Attachments, cleanup.Attachment{

@@ -12,7 +12,11 @@ type Allocation struct {
 	// ID is the CNI container ID: letters, digits, '_', '.' and '-', the
 	// first one a letter or digit, at most 128 characters.
 	ID string `json:"id"`
-	// Netns is the path of the network namespace.
+	// Netns is the path of the network namespace. Setup records which namespace it
+	// leads to, and later operations enter no other one: another path to the same
+	// namespace is the same allocation, and where the path leads to another
+	// namespace, Check finds ErrUnhealthy, Setup ErrDifferent, and Teardown goes on as
+	// for a namespace that is gone.
 	Netns string `json:"netns"`
 	// Networks overrides the Networks of the Config for this allocation.
 	Networks []string `json:"networks,omitempty"`

@@ -50,10 +50,10 @@ func iproute2(t *testing.T, command string) string {
 }
 
 // threadNamespace identifies the network namespace that the calling thread is in.
-func threadNamespace() (identity, error) {
+func threadNamespace() (Identity, error) {
 	file, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
-		return identity{}, err
+		return Identity{}, err
 	}
 	defer file.Close()
 	return identify(file)
@@ -72,7 +72,7 @@ func requireAllAtHome(t *testing.T) {
 		} else {
 			require.NoError(t, err)
 		}
-		require.Equal(t, home, identity{stat.Dev, stat.Ino}, task)
+		require.Equal(t, home, Identity{Device: stat.Dev, Inode: stat.Ino}, task)
 	}
 }
 

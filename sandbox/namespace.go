@@ -8,21 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// identity tells namespaces apart.
-type identity struct {
-	device, inode uint64
-}
-
 // home is the namespace that the process was started in. Later, no thread can be trusted to be there.
 var home, errHome = homeIdentity()
 
-func homeIdentity() (identity, error) {
+func homeIdentity() (Identity, error) {
 	var stat unix.Stat_t
 	const path = "/proc/self/ns/net"
 	if err := unix.Stat(path, &stat); err != nil {
-		return identity{}, &fs.PathError{Op: "stat", Path: path, Err: err}
+		return Identity{}, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	return identity{device: stat.Dev, inode: stat.Ino}, nil
+	return Identity{Device: stat.Dev, Inode: stat.Ino}, nil
 }
 
 // open opens the network namespace at path, which must not be home.
@@ -85,7 +80,7 @@ func checkSandbox(fd int) error {
 	if err != nil {
 		return err
 	}
-	if id.device != home.device { // All namespaces are on one device, and nothing else is.
+	if id.Device != home.Device { // All namespaces are on one device, and nothing else is.
 		return ErrNotNamespace
 	}
 	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
@@ -111,16 +106,6 @@ func namespaceKind(fd int) (int, error) {
 	}
 	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
 	return kind, os.NewSyscallError("ioctl NS_GET_NSTYPE", err)
-}
-
-func identify(file *os.File) (identity, error) { return identifyRaw(int(file.Fd())) }
-
-func identifyRaw(fd int) (identity, error) {
-	var stat unix.Stat_t
-	if err := unix.Fstat(fd, &stat); err != nil {
-		return identity{}, os.NewSyscallError("fstat", err)
-	}
-	return identity{device: stat.Dev, inode: stat.Ino}, nil
 }
 
 // loopbackUp brings up lo in the namespace of the thread. Two calls on any socket do it, where rtnetlink would need

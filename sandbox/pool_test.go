@@ -48,7 +48,7 @@ func TestPoolTake(t *testing.T) {
 	needKernel(t)
 	p := openPool(t, PoolOptions{Size: 2, Interval: neverFills})
 	require.Equal(t, 1, p.Ready())
-	seen := map[identity]string{}
+	seen := map[Identity]string{}
 	for _, name := range []string{"ready", "beyond", "further beyond"} {
 		s := takeFrom(t, p, name)
 		require.Zero(t, p.Ready())

@@ -41,11 +41,24 @@ func LoopbackUp(path string) error {
 		return err
 	}
 	defer s.Close()
-	return s.Do(loopbackUp)
+	return s.LoopbackUp()
 }
+
+// LoopbackUp brings up the loopback link of the sandbox. It is idempotent.
+func (s *Sandbox) LoopbackUp() error { return s.Do(loopbackUp) }
 
 // Path returns the path of the file that the namespace is mounted on.
 func (s *Sandbox) Path() string { return s.path }
+
+// ProcPath returns a path that leads to the namespace from any process of the host, and that nobody can lead
+// elsewhere, until Close. After that, it is "" here, and elsewhere may lead to another file.
+func (s *Sandbox) ProcPath() (path string) {
+	_ = s.With(func(fd int) error {
+		path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)
+		return nil
+	})
+	return path
+}
 
 // Name returns the last element of the path.
 func (s *Sandbox) Name() string { return filepath.Base(s.path) }

@@ -18,6 +18,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/pluginexec"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // Engine runs the plugins of networks. It keeps nothing between two calls, is
@@ -47,6 +48,9 @@ type Engine interface {
 // Request is one allocation as the plugins are to see it.
 type Request struct {
 	ID, Netns string // ID is the CNI_CONTAINERID
+	// Sandbox is the namespace, open until the operation ends, which Netns need not
+	// lead to any more; nil where Netns is to be opened.
+	Sandbox *sandbox.Sandbox
 	// Args are the CNI_ARGS in their order.
 	Args [][2]string
 	// Capabilities are the capability arguments by name.

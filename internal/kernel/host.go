@@ -42,6 +42,7 @@ func (h *Host) Apply(b *Batch) error { return apply(&h.conns, b) }
 // use and holds two descriptors until Close, and one more after Handle.
 type Sandbox struct {
 	*sandbox.Sandbox
+	lent bool // and for another to close
 	conn *conn
 
 	mu     sync.Mutex
@@ -55,14 +56,24 @@ func OpenSandbox(path string) (*Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sandbox{Sandbox: ns}
-	err = ns.Do(func() (err error) {
+	s, err := EnterSandbox(ns)
+	if err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	s.lent = false
+	return s, nil
+}
+
+// EnterSandbox opens a socket in a namespace that is open, which stays the
+// caller's to close.
+func EnterSandbox(ns *sandbox.Sandbox) (*Sandbox, error) {
+	s := &Sandbox{Sandbox: ns, lent: true}
+	err := ns.Do(func() (err error) {
 		s.conn, err = openConn()
 		return err
 	})
 	if err != nil {
-		ns.Close()
-		return nil, fmt.Errorf("open %q: %w", path, err)
+		return nil, fmt.Errorf("open %q: %w", ns.Path(), err)
 	}
 	return s, nil
 }
@@ -95,6 +106,9 @@ func (s *Sandbox) Close() error {
 	if s.handle != nil {
 		s.handle.Close()
 		s.handle = nil
+	}
+	if s.lent {
+		return s.conn.close()
 	}
 	return errors.Join(s.conn.close(), s.Sandbox.Close())
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // Exec runs the plugins of one operation: those that it knows inside the process,
@@ -37,8 +38,13 @@ type Exec struct {
 	// Memory, if there is one, keeps configurations that were read.
 	Memory *Memory
 
+	// Netns is the path of a namespace that the caller has open, and keeps so.
+	Netns string
+	Open  *sandbox.Sandbox
+
 	mu      sync.Mutex
 	sandbox *kernel.Sandbox
+	path    string // that sandbox was asked for by
 }
 
 // Runner finds and runs plugin binaries.
@@ -250,18 +256,25 @@ func (e *Exec) call(conf []byte, environ []string) (command string, c *Call) {
 func (e *Exec) Sandbox(path string) (*kernel.Sandbox, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.sandbox != nil && e.sandbox.Path() == path {
+	if e.sandbox != nil && e.path == path {
 		return e.sandbox, nil
 	}
-	s, err := kernel.OpenSandbox(path)
+	s, err := e.openSandbox(path)
 	if err != nil {
 		return nil, err
 	}
 	if e.sandbox != nil {
 		e.sandbox.Close()
 	}
-	e.sandbox = s
+	e.sandbox, e.path = s, path
 	return s, nil
+}
+
+func (e *Exec) openSandbox(path string) (*kernel.Sandbox, error) {
+	if e.Open != nil && e.Netns == path {
+		return kernel.EnterSandbox(e.Open)
+	}
+	return kernel.OpenSandbox(path)
 }
 
 // Close gives back what the operation opened.

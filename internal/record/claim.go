@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"sort"
 
@@ -43,7 +42,7 @@ func (s *Store) Claim(ctx context.Context, r *Record, warn func(error)) error {
 	if err := s.completeIndex(warn); err != nil {
 		return err
 	}
-	claims := claimsOf(r.Netns, r.Ports)
+	claims := r.claims()
 	holders, begun, err := s.holders(r.ID, claims)
 	if err == nil {
 		err = s.ask(r, holders, warn)
@@ -109,7 +108,7 @@ func (s *Store) ask(r *Record, holders map[string][]claim, warn func(error)) err
 
 // conflict returns the error of two records that cannot both be.
 func conflict(r, other *Record) error {
-	if filepath.Clean(other.Netns) == filepath.Clean(r.Netns) && !share(r, other) {
+	if r.SameNetns(other) && !share(r, other) {
 		return &NetnsError{Netns: r.Netns, ID: r.ID, OtherID: other.ID}
 	}
 	if wanted, taken, found := portmap.FindConflict(r.Ports, other.Ports); found {
@@ -147,7 +146,7 @@ func (s *Store) prune(id string, claims []claim) {
 	}
 	var known []claim
 	if err == nil {
-		known = claimsOf(r.Netns, r.Ports)
+		known = r.claims()
 	}
 	for _, c := range claims {
 		if !slices.ContainsFunc(known, func(k claim) bool { return k.thing == c.thing }) {
@@ -207,7 +206,7 @@ func (s *Store) completeIndex(warn func(error)) error {
 			warn(err)
 			continue
 		}
-		for _, c := range claimsOf(r.Netns, r.Ports) {
+		for _, c := range r.claims() {
 			if err := s.claims.enter(id, c); err != nil {
 				return err
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // claiming is a record that claims a network namespace and these ports.
@@ -81,6 +82,46 @@ func TestClaim(t *testing.T) {
 	}
 	require.EqualError(t, &NetnsError{Netns: "/n", ID: "b", OtherID: "a"},
 		`network namespace "/n" of allocation "b" is that of allocation "a"`)
+}
+
+// TestClaimOfANamespace goes by what it is, and by its path where that is not known.
+func TestClaimOfANamespace(t *testing.T) {
+	s := open(t)
+	is := func(inode, cookie uint64) sandbox.Identity {
+		return sandbox.Identity{Device: 4, Inode: inode, Cookie: cookie}
+	}
+	have := claiming("a", "/n/a")
+	have.Namespace = is(7, 1)
+	require.NoError(t, s.Claim(t.Context(), have, unwarned(t)))
+	for _, test := range []struct {
+		name, netns string
+		namespace   sandbox.Identity
+		taken       bool
+	}{
+		{"another path", "/n/b", is(7, 1), true},
+		{"without its cookie", "/n/b", is(7, 0), true},
+		{"an inode that is used again", "/n/b", is(7, 2), false},
+		{"another one at the path", "/n/a", is(8, 2), false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			before := stateFiles(t, s)
+			r := claiming("b", test.netns)
+			r.Namespace = test.namespace
+			err := s.Claim(t.Context(), r, unwarned(t))
+			if test.taken {
+				require.Equal(t, &NetnsError{Netns: test.netns, ID: "b", OtherID: "a"}, err)
+			} else {
+				require.NoError(t, err)
+				require.NoError(t, s.Delete("b"))
+			}
+			require.Equal(t, before, stateFiles(t, s))
+		})
+	}
+	read, err := s.Get("a")
+	require.NoError(t, err)
+	require.Equal(t, have.Namespace, read.Namespace)
+	require.NoError(t, s.Delete("a"))
+	require.Equal(t, []string{"claims/complete"}, stateFiles(t, s), "nothing is left")
 }
 
 func TestClaimLeavesNothing(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // A claim is what a record has of something that can have one owner only.
@@ -29,8 +30,17 @@ const (
 	longestPart = 1000
 )
 
-// claimsOf are the claims of a record, one for each host port and one for the
-// network namespace.
+// claims are those of a record: the network namespace, which is known by what it
+// is, or in old records by its path, and each host port.
+func (r *Record) claims() []claim {
+	claims := claimsOf(r.Netns, r.Ports)
+	if r.Namespace != (sandbox.Identity{}) {
+		claims[0].thing = fmt.Sprintf("netns-%d-%d", r.Namespace.Device, r.Namespace.Inode)
+	}
+	return claims
+}
+
+// claimsOf are the claims of a network namespace's path and of ports.
 func claimsOf(netns string, ports []portmap.Mapping) []claim {
 	claims := []claim{{thing: netnsThing(netns), part: everything}}
 	at := map[int]int{}

@@ -2,10 +2,12 @@ package record
 
 import (
 	"encoding/json"
+	"path/filepath"
 	"time"
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // Version is the format of the records that this package writes.
@@ -28,10 +30,13 @@ type Record struct {
 	// ContainerID is what plugins get as CNI_CONTAINERID, where it is not the ID.
 	ContainerID string `json:"containerID,omitempty"`
 	// Scope says who keeps count of the allocation.
-	Scope  string `json:"scope,omitempty"`
-	Netns  string `json:"netns"`
-	Phase  Phase  `json:"phase"`
-	Engine string `json:"engine"`
+	Scope string `json:"scope,omitempty"`
+	Netns string `json:"netns"`
+	// Namespace is what Netns led to when the allocation was set up. Records of
+	// older versions have none.
+	Namespace sandbox.Identity `json:"namespace,omitzero"`
+	Phase     Phase            `json:"phase"`
+	Engine    string           `json:"engine"`
 	// Asked are the networks that the allocation itself asked for by name; none
 	// means that it took those of the configuration.
 	Asked []string `json:"asked,omitempty"`
@@ -59,6 +64,18 @@ type Record struct {
 	Addresses []cleanup.Address `json:"addresses,omitempty"`
 	Created   time.Time         `json:"created"`
 	Updated   time.Time         `json:"updated"`
+
+	// Sandbox is the namespace, while an operation has it open; nil where it is gone.
+	Sandbox *sandbox.Sandbox `json:"-"`
+}
+
+// SameNetns reports whether two records are of one network namespace, as far as
+// they tell: else their paths decide.
+func (r *Record) SameNetns(other *Record) bool {
+	if r.Namespace == (sandbox.Identity{}) || other.Namespace == (sandbox.Identity{}) {
+		return filepath.Clean(r.Netns) == filepath.Clean(other.Netns)
+	}
+	return r.Namespace.Is(other.Namespace)
 }
 
 // Container is the CNI_CONTAINERID of the plugins.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 const suffix = ".json"
@@ -115,7 +116,7 @@ func decode(data []byte) (*Record, error) {
 // Put writes a record whole, and makes sure that what it claims is in the index.
 // It does not ask whether another record claims the same: see Claim.
 func (s *Store) Put(r *Record) error {
-	for _, c := range claimsOf(r.Netns, r.Ports) {
+	for _, c := range r.claims() {
 		if err := s.claims.enter(r.ID, c); err != nil {
 			return err
 		}
@@ -219,16 +220,18 @@ func (s *Store) Delete(id string) error {
 // claimed is what an allocation may claim: what its record says, or anything where no
 // record tells, because a crash may have come between the claims and the record.
 func (s *Store) claimed(id string) []claim {
-	var r struct {
-		Netns string
-		Ports []portmap.Mapping
+	var part struct {
+		Netns     string
+		Namespace sandbox.Identity
+		Ports     []portmap.Mapping
 	}
 	data, err := readFile(s.file(id))
 	first, _, _ := bytes.Cut(data, []byte{'\n'})
-	if err != nil || json.Unmarshal(first, &r) != nil {
+	if err != nil || json.Unmarshal(first, &part) != nil {
 		return s.claims.all()
 	}
-	return claimsOf(r.Netns, r.Ports)
+	r := Record{Netns: part.Netns, Namespace: part.Namespace, Ports: part.Ports}
+	return r.claims()
 }
 
 // IDs are the allocations that have a record, readable or not, sorted. What

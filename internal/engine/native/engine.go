@@ -64,18 +64,18 @@ func (e *Engine) open() (*plugin.Host, error) {
 	return host, nil
 }
 
-// exec is the runner of one operation.
-func (e *Engine) exec() (*plugin.Exec, error) {
+// exec is the runner of one operation, in the namespace of a request if it has one.
+func (e *Engine) exec(r *engine.Request) (*plugin.Exec, error) {
 	host, err := e.open()
 	if err != nil {
 		return nil, err
 	}
-	return &plugin.Exec{Plugins: e.plugins, Host: host, Instance: e.instance, Binary: &pluginexec.Exec{}, Memory: &e.memory}, nil
+	return &plugin.Exec{Plugins: e.plugins, Host: host, Instance: e.instance, Binary: &pluginexec.Exec{}, Memory: &e.memory, Netns: r.Netns, Open: r.Sandbox}, nil
 }
 
 // Add implements engine.Engine.
 func (e *Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, error) {
-	exec, err := e.exec()
+	exec, err := e.exec(r)
 	if err != nil {
 		return nil, fmt.Errorf("ADD allocation %q: %w", r.ID, err)
 	}
@@ -128,7 +128,7 @@ func prepareSandbox(exec *plugin.Exec, r *engine.Request) error {
 
 // Check implements engine.Engine.
 func (e *Engine) Check(ctx context.Context, r *engine.Request) error {
-	exec, err := e.exec()
+	exec, err := e.exec(r)
 	if err != nil {
 		return fmt.Errorf("CHECK allocation %q: %w", r.ID, err)
 	}
@@ -166,7 +166,7 @@ func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
 			return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
 		}
 	}
-	exec, err := e.exec()
+	exec, err := e.exec(r)
 	if err != nil {
 		return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
 	}
@@ -198,7 +198,7 @@ func (e *Engine) ranBinaries(r *engine.Request) bool {
 // the allocation changes; what it cannot mend, CHECK finds. Binaries have no
 // such thing.
 func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
-	exec, err := e.exec()
+	exec, err := e.exec(r)
 	if err != nil {
 		return fmt.Errorf("repair allocation %q: %w", r.ID, err)
 	}
@@ -219,7 +219,7 @@ func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 
 // Status implements engine.Engine.
 func (e *Engine) Status(ctx context.Context, dirs []string, n *libcni.NetworkConfigList) error {
-	exec, err := e.exec()
+	exec, err := e.exec(&engine.Request{})
 	if err == nil {
 		err = libcni.NewCNIConfig(dirs, exec).GetStatusNetworkList(ctx, n)
 	}
@@ -235,7 +235,7 @@ func (e *Engine) GC(ctx context.Context, dirs []string, n *libcni.NetworkConfigL
 	if n.DisableGC {
 		return nil
 	}
-	exec, err := e.exec()
+	exec, err := e.exec(&engine.Request{})
 	if err != nil {
 		return fmt.Errorf("GC of network %q: %w", n.Name, err)
 	}

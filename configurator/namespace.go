@@ -1,0 +1,61 @@
+package configurator
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// errElsewhere: the path of a record leads to another namespace by now, which is
+// somebody else's.
+var errElsewhere = errors.New("it leads to another network namespace than when the allocation was set up")
+
+// openNetns opens the network namespace of a record, for all that an operation does
+// there: the path may lead elsewhere at any time. Where it does so already, or
+// nowhere, nothing is open and the error says why. One that is open already stays
+// so.
+func openNetns(r *record.Record) (release func(), err error) {
+	release = func() {}
+	if r.Sandbox != nil {
+		return release, nil
+	}
+	ns, err := sandbox.Open(r.Netns)
+	if err != nil {
+		return release, netnsError(err)
+	}
+	id, err := ns.Identity()
+	if err == nil && r.Namespace != (sandbox.Identity{}) && !r.Namespace.Is(id) {
+		err = fmt.Errorf("%q: %w", r.Netns, errElsewhere)
+	}
+	if err != nil {
+		return release, netnsError(errors.Join(err, ns.Close()))
+	}
+	r.Sandbox = ns
+	return func() {
+		r.Sandbox = nil
+		_ = ns.Close()
+	}, nil
+}
+
+// claimNetns is openNetns of a record that is to be made: what its path leads to now
+// is its namespace.
+func claimNetns(r *record.Record) (release func(), err error) {
+	release, err = openNetns(r)
+	if err == nil {
+		r.Namespace, err = r.Sandbox.Identity()
+	}
+	return release, err
+}
+
+func netnsError(err error) error { return fmt.Errorf("%w: netns: %w", ErrInvalidAllocation, err) }
+
+// isGone reports whether the namespace of another allocation is no longer where its
+// record says.
+func isGone(other *record.Record) bool {
+	release, err := openNetns(other)
+	release()
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errElsewhere)
+}

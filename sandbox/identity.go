@@ -1,0 +1,79 @@
+package sandbox
+
+import (
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Identity is what network namespaces are told apart by, whichever paths lead to them. The zero value is that of none.
+type Identity struct {
+	// Device and Inode are those of the namespace's file. The kernel gives an inode again when its namespace is gone.
+	Device uint64 `json:"device"`
+	Inode  uint64 `json:"inode"`
+	// Cookie is the kernel's own number, which it never gives again; 0 before Linux 5.14, which has none.
+	Cookie uint64 `json:"cookie,omitempty"`
+}
+
+// Is reports whether both are of the same namespace. Where one has no Cookie, the rest decides.
+func (i Identity) Is(other Identity) bool {
+	return i.Device == other.Device && i.Inode == other.Inode &&
+		(i.Cookie == other.Cookie || i.Cookie == 0 || other.Cookie == 0)
+}
+
+// Identity returns what tells the namespace apart from all others.
+func (s *Sandbox) Identity() (id Identity, err error) {
+	unnumbered := false
+	err = s.With(func(fd int) (err error) {
+		if id, err = identifyRaw(fd); err == nil {
+			id.Cookie, err = numberOf(fd)
+			unnumbered = err != nil
+		}
+		return err
+	})
+	if unnumbered {
+		id.Cookie, err = s.cookie()
+	}
+	if err != nil {
+		return Identity{}, fmt.Errorf("identify sandbox %q: %w", s.path, err)
+	}
+	return id, nil
+}
+
+// numberOf asks the namespace for its cookie, which it answers since Linux 6.18.
+func numberOf(fd int) (number uint64, err error) {
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.NS_GET_ID, uintptr(unsafe.Pointer(&number)))
+	if errno != 0 {
+		return 0, os.NewSyscallError("ioctl NS_GET_ID", errno)
+	}
+	return number, nil
+}
+
+// cookie asks a socket inside, which any kernel since 5.14 answers.
+func (s *Sandbox) cookie() (cookie uint64, err error) {
+	err = s.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return os.NewSyscallError("socket", err)
+		}
+		defer unix.Close(fd)
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		if err == unix.ENOPROTOOPT {
+			return nil
+		}
+		return os.NewSyscallError("getsockopt SO_NETNS_COOKIE", err)
+	})
+	return cookie, err
+}
+
+func identify(file *os.File) (Identity, error) { return identifyRaw(int(file.Fd())) }
+
+func identifyRaw(fd int) (Identity, error) {
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return Identity{}, os.NewSyscallError("fstat", err)
+	}
+	return Identity{Device: stat.Dev, Inode: stat.Ino}, nil
+}
