@@ -81,8 +81,9 @@ func (l Leftover) String() string {
 // an error too: what one step could not look at does not hide what the others found. It is safe for concurrent
 // use.
 //
-// What an installed plugin, a missing iptables or a kernel without nftables or connection tracking cannot have
-// made is not an error.
+// What cannot be looked at is an error, never clean: an iptables that is missing or does not work is none only where
+// the kernel shows that its tables hold nothing of the allocation. A kernel without nftables or connection tracking
+// has nothing in them.
 func Audit(ctx context.Context, t Target) ([]Leftover, error) {
 	found, err := newSearch(t).find(ctx)
 	return sorted(found), err

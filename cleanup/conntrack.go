@@ -12,6 +12,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netfilter"
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // conntrackFinder looks for connection tracking entries that lead to the allocation.
@@ -120,7 +123,7 @@ func (f *conntrackFinder) list(ctx context.Context, fam family) (*flows, error) 
 // walk has a filter for one family filled. A kernel without connection tracking has no entries.
 func (f *conntrackFinder) walk(ctx context.Context, fam family, fill func(*flows) error) (*flows, error) {
 	matching := &flows{family: fam, isOurs: f.addresses.isOurs, ports: udpPorts(f.target)}
-	err := retry(ctx, func() (err error) {
+	err := retry.Do(ctx, func() (err error) {
 		matching.counts, matching.strays = make(map[flowKey]int), 0
 		if matching.local, err = localAddresses(fam, matching.ports); err != nil {
 			return err
@@ -130,7 +133,7 @@ func (f *conntrackFinder) walk(ctx context.Context, fam family, fill func(*flows
 		}
 		return fill(matching)
 	})
-	if isUnsupported(err) {
+	if netfilter.IsUnsupported(err) {
 		return matching, nil
 	}
 	return matching, err

@@ -12,6 +12,7 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 
 	"github.com/allocnet/allocnet/internal/iptrules"
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // tables is what is needed of an iptables command. An error that says that a rule or chain does not exist is an
@@ -25,7 +26,8 @@ type tables interface {
 // iptablesFinder looks for chains and rules of the reference plugins' iptables backends.
 type iptablesFinder struct {
 	*search
-	open   func(family) (tables, error) // nil tables: not installed
+	open   func(family) (tables, error)
+	kernel func(family, string) unlisted
 	rules  []iptRule
 	chains []iptChain
 }
@@ -72,24 +74,28 @@ func (f *iptablesFinder) find(ctx context.Context) ([]Leftover, error) {
 	return list, errors.Join(errs...)
 }
 
-// inFamily looks at the tables of one family that the allocation can have something in. The filter table knows
-// nothing but addresses, so it comes second, and is read only when there are any.
+// inFamily looks at the tables of one family that the allocation can have something in.
 func (f *iptablesFinder) inFamily(ctx context.Context, fam family) error {
 	nat, filter := f.within(func(s scope) bool { return s.nat }), f.within(func(s scope) bool { return s.filter })
 	if !nat && !filter {
 		return nil
 	}
-	ipt, err := f.open(fam)
-	if err != nil || ipt == nil {
+	err := f.listed(ctx, fam, nat, filter)
+	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	if nat {
-		if err := f.inNat(ipt, fam); err != nil {
-			return err
-		}
+	return f.absent(ctx, fam, nat, filter, err)
+}
+
+// listed looks with the family's command. The filter table knows nothing but addresses, so it comes second, and is
+// read only when there are any.
+func (f *iptablesFinder) listed(ctx context.Context, fam family, nat, filter bool) error {
+	ipt, err := f.open(fam)
+	if err == nil && nat {
+		err = f.inNat(ipt, fam)
 	}
-	if !filter || len(f.addresses.own) == 0 || ctx.Err() != nil {
-		return context.Cause(ctx)
+	if err != nil || !filter || len(f.addresses.own) == 0 || ctx.Err() != nil {
+		return errors.Join(err, context.Cause(ctx))
 	}
 	accepts, err := f.inFilter(ipt, fam)
 	if len(accepts) > 0 && !nat {
@@ -148,9 +154,6 @@ func singleAddress(text string) netip.Addr {
 // chain is taken by an option that it gives anyway.
 func list(ipt tables, table string) (iptrules.Listing, error) {
 	lines, err := ipt.List(table, "--wait")
-	if isGone(err) {
-		return iptrules.Listing{}, nil // the kernel does not have this table
-	}
 	if err != nil {
 		return iptrules.Listing{}, err
 	}
@@ -188,13 +191,13 @@ func (f *iptablesFinder) remove(ctx context.Context) ([]Leftover, error) {
 // change makes one change, and makes it again when somebody else's got in the way.
 func (f *iptablesFinder) change(ctx context.Context, fam family, act func(tables) error) error {
 	ipt, err := f.open(fam)
-	if err != nil || ipt == nil {
+	if err != nil {
 		return err
 	}
-	return retry(ctx, func() error {
+	return retry.Do(ctx, func() error {
 		err := act(ipt)
 		if isBusy(err) {
-			return fmt.Errorf("%w: %w", errChanged, err)
+			return fmt.Errorf("%w: %w", retry.ErrChanged, err)
 		}
 		return err
 	})
@@ -218,16 +221,13 @@ const lockTimeout = 30 // seconds to wait for others to let go of the tables
 // opened are the commands that were asked for their version already, by path.
 var opened sync.Map
 
-// openTables returns the iptables command of a family, nil if it is not installed.
+// openTables returns the iptables command of a family.
 func openTables(fam family) (tables, error) {
 	command, protocol := "iptables", iptables.ProtocolIPv4
 	if fam == ipv6 {
 		command, protocol = "ip6tables", iptables.ProtocolIPv6
 	}
 	path, err := exec.LookPath(command)
-	if errors.Is(err, exec.ErrNotFound) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, fmt.Errorf("look up %s: %w", command, err)
 	}

@@ -3,8 +3,10 @@ package cleanup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -16,9 +18,23 @@ import (
 type fakeTables struct {
 	text    map[string]string // "<family> <table>" -> listing
 	fail    map[string]error
+	kernel  map[string]fakeKernel
 	listed  []string
 	deleted []string
 }
+
+// fakeKernel is a table as the kernel shows it.
+type fakeKernel struct {
+	chains   []string
+	accepted []netip.Addr
+	err      error
+}
+
+func (k fakeKernel) Chains(context.Context) ([]string, error) { return k.chains, k.err }
+func (k fakeKernel) Addresses(context.Context, string) ([]netip.Addr, error) {
+	return k.accepted, k.err
+}
+func (k fakeKernel) Held(cause error, what string) error { return fmt.Errorf("%s: %w", what, cause) }
 
 // open is the command of one family.
 func (f *fakeTables) open(fam family) (tables, error) {
@@ -51,6 +67,7 @@ func (c fakeCommand) ClearAndDeleteChain(table, chain string) error {
 func searchWith(fake *fakeTables, t Target) *search {
 	s := newSearch(t)
 	s.iptables.open = fake.open
+	s.iptables.kernel = func(fam family, table string) unlisted { return fake.kernel[string(fam)+" "+table] }
 	s.recall()
 	return s
 }
@@ -185,8 +202,9 @@ func TestIPTablesChainWithForeignRules(t *testing.T) {
 func TestIPTablesErrors(t *testing.T) {
 	broken := errors.New("broken")
 	fake := &fakeTables{
-		text: map[string]string{"ipv4 nat": natListing, "ipv6 nat": natListing, "ipv4 filter": filterListing},
-		fail: map[string]error{"ipv6 nat": broken},
+		text:   map[string]string{"ipv4 nat": natListing, "ipv6 nat": natListing, "ipv4 filter": filterListing},
+		fail:   map[string]error{"ipv6 nat": broken},
+		kernel: map[string]fakeKernel{"ipv6 nat": {chains: []string{"CNI-68966f9f256fea8957de7869"}}},
 	}
 	s := searchWith(fake, iptTarget(fullChain, ""))
 	list, err := s.iptables.find(context.Background())
@@ -199,13 +217,59 @@ func TestIPTablesErrors(t *testing.T) {
 	require.Len(t, removed, len(list)-1)
 }
 
-// An iptables that is not installed has left nothing; one that does not work is an error.
+// What a command cannot list is clean only if the kernel shows that it is.
+func TestIPTablesMissing(t *testing.T) {
+	broken := errors.New("broken")
+	own, other := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
+	for name, test := range map[string]struct {
+		kernel map[string]fakeKernel
+		bare   bool // nothing but the ID is known
+		want   string
+	}{
+		"no tables":           {},
+		"no tables, ID alone": {bare: true},
+		"another's chain":     {kernel: map[string]fakeKernel{"ipv4 nat": {chains: []string{"CNI-000000000000000000000000", "POSTROUTING"}}}},
+		"shared chains":       {kernel: map[string]fakeKernel{"ipv4 nat": {chains: []string{"CNI-HOSTPORT-DNAT", "POSTROUTING"}}}, bare: true},
+		"anybody's chain": {
+			kernel: map[string]fakeKernel{"ipv4 nat": {chains: []string{"CNI-000000000000000000000000"}}}, bare: true,
+			want: "CNI-000000000000000000000000",
+		},
+		"masquerading": {
+			kernel: map[string]fakeKernel{"ipv4 nat": {chains: []string{"CNI-68966f9f256fea8957de7869"}}}, want: "CNI-68966f9f256fea8957de7869",
+		},
+		"host ports": {
+			kernel: map[string]fakeKernel{"ipv4 nat": {chains: []string{"CNI-DN-68966f9f256fea8957de7"}}}, want: "CNI-DN-68966f9f256fea8957de7",
+		},
+		"accepts":            {kernel: map[string]fakeKernel{"ipv4 filter": {accepted: []netip.Addr{other, own}}}, want: "for 10.0.0.2"},
+		"another's accepts":  {kernel: map[string]fakeKernel{"ipv4 filter": {accepted: []netip.Addr{other}}}},
+		"kernel says no":     {kernel: map[string]fakeKernel{"ipv4 nat": {err: broken}}, want: "broken"},
+		"kernel says no too": {kernel: map[string]fakeKernel{"ipv4 filter": {err: broken}}, want: "broken"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			target := iptTarget(fullChain, resultV4)
+			if test.bare {
+				target.Attachments = nil
+			}
+			fake := &fakeTables{kernel: test.kernel, fail: map[string]error{"ipv4": exec.ErrNotFound, "ipv6": exec.ErrNotFound}}
+			list, err := searchWith(fake, target).iptables.find(context.Background())
+			require.Empty(t, list)
+			if test.want == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, exec.ErrNotFound)
+			require.ErrorContains(t, err, test.want)
+		})
+	}
+}
+
+// An iptables that is not installed, and one that does not work, are errors.
 func TestOpenTables(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
-	ipt, err := openTables(ipv6)
-	require.NoError(t, err)
-	require.Nil(t, ipt)
+	_, err := openTables(ipv6)
+	require.ErrorIs(t, err, exec.ErrNotFound)
+	require.ErrorContains(t, err, "ip6tables")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "ip6tables"), []byte("#!/bin/sh\nexit 3\n"), 0o755))
 	_, err = openTables(ipv6)
 	require.Error(t, err)

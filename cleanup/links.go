@@ -11,6 +11,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // linkFinder looks for the host's side of the allocation's interfaces: veths, and the ifbs of the bandwidth plugin.
@@ -179,7 +181,7 @@ func (f *linkFinder) remove(ctx context.Context) ([]Leftover, error) {
 		errs []error
 	)
 	for _, l := range f.found {
-		err := retry(ctx, func() error { return netlink.LinkDel(l) })
+		err := retry.Do(ctx, func() error { return netlink.LinkDel(l) })
 		switch {
 		case err == nil:
 			list = append(list, l.leftover())

@@ -67,25 +67,3 @@ func TestMasqHashHasID(t *testing.T) {
 	require.False(t, masqHashHasID(strings.Replace(comment, "if: eth0", "if: eth1", 1), "abc"))
 	require.False(t, masqHashHasID("", "abc"))
 }
-
-func TestCommentOf(t *testing.T) {
-	tests := []struct {
-		name, data, want string
-	}{
-		{"none", "", ""},
-		{"comment", "\x00\x04abc\x00", "abc"},
-		{"behind another record", "\x07\x02xx\x00\x02a\x00", "a"},
-		{"no zero at the end", "\x00\x01a", "a"},
-		{"too short", "\x00\x09abc", ""},
-		{"half a header", "\x00", ""},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) { require.Equal(t, test.want, commentOf([]byte(test.data))) })
-	}
-}
-
-func FuzzCommentOf(f *testing.F) {
-	f.Add([]byte("\x07\x02xx\x00\x02a\x00"))
-	f.Add([]byte("\x00\xff"))
-	f.Fuzz(func(t *testing.T, data []byte) { require.LessOrEqual(t, len(commentOf(data)), len(data)) })
-}

@@ -10,6 +10,9 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netfilter"
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // nftablesFinder looks for rules of the reference plugins' nftables backends. The tables and chains are shared.
@@ -138,32 +141,11 @@ func (r nftRule) holder() netip.Addr {
 }
 
 // listNFTables lists the rules of all the chains, all of the same moment.
-func listNFTables(ctx context.Context) ([]nftRule, error) {
-	conn, err := nftables.New(nftables.AsLasting())
-	if err != nil {
-		return nil, fmt.Errorf("open nftables: %w", err)
-	}
-	defer conn.CloseLasting()
-	var rules []nftRule
-	err = retry(ctx, func() error {
-		before, err := generation()
-		if err != nil {
-			return err
-		}
-		listed, listErr := listChains(conn)
-		after, err := generation()
-		switch {
-		case err != nil:
-			return err
-		case before != after:
-			return errChanged // the list can have holes
-		}
-		rules = listed
-		return listErr
+func listNFTables(ctx context.Context) (rules []nftRule, err error) {
+	err = netfilter.Look(ctx, func(conn *nftables.Conn) (err error) {
+		rules, err = listChains(conn)
+		return err
 	})
-	if isUnsupported(err) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, fmt.Errorf("list nftables rules: %w", err)
 	}
@@ -176,31 +158,21 @@ func listChains(conn *nftables.Conn) ([]nftRule, error) {
 	for _, where := range nftChains {
 		table := &nftables.Table{Family: where.family, Name: where.table}
 		list, err := conn.GetRules(table, &nftables.Chain{Name: where.chain, Table: table})
+		if netfilter.IsUnsupported(err) {
+			continue // a kernel without that family
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", where, err)
 		}
 		for _, rule := range list {
-			rules = append(rules, nftRule{Rule: rule, where: where, comment: commentOf(rule.UserData)})
+			rules = append(rules, nftRule{Rule: rule, where: where, comment: netfilter.Comment(rule.UserData)})
 		}
 	}
 	return rules, nil
 }
 
-// commentOf finds the comment among a rule's user data: records of type, length and value.
-func commentOf(data []byte) string {
-	const typeComment = 0
-	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
-		kind, value := data[0], data[2:2+int(data[1])]
-		if kind == typeComment {
-			return strings.TrimSuffix(string(value), "\x00")
-		}
-		data = data[2+len(value):]
-	}
-	return ""
-}
-
 func (f *nftablesFinder) remove(ctx context.Context) ([]Leftover, error) {
-	err := retry(ctx, func() error {
+	err := retry.Do(ctx, func() error {
 		err := deleteRules(f.found)
 		if !errors.Is(err, unix.ENOENT) {
 			return err
@@ -211,7 +183,7 @@ func (f *nftablesFinder) remove(ctx context.Context) ([]Leftover, error) {
 			return err
 		}
 		f.found = f.own(rules)
-		return errChanged
+		return retry.ErrChanged
 	})
 	if err != nil {
 		return nil, fmt.Errorf("delete nftables rules: %w", err)

@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netfilter"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/ruleset"
 	"github.com/allocnet/allocnet/internal/statedir"
 )
@@ -58,7 +60,7 @@ func withRules(act func(*ruleset.Ruleset) error) error {
 		defer r.Close()
 		err = act(r)
 	}
-	if isUnsupported(err) {
+	if netfilter.IsUnsupported(err) {
 		return nil
 	}
 	return err
@@ -83,7 +85,7 @@ func (f *linkFinder) findAllOwned(ctx context.Context) error {
 	if f.instanceErr != nil {
 		return f.instanceErr
 	}
-	return retry(ctx, func() error {
+	return retry.Do(ctx, func() error {
 		links, err := netlink.LinkList()
 		if err != nil {
 			return fmt.Errorf("list links: %w", err)
@@ -114,7 +116,7 @@ func Owners(ctx context.Context, network, stateDir string) ([]string, error) {
 		_, err := r.Owned(ctx, func(o names.Owner) bool { note(o); return false })
 		return err
 	})
-	linkErr := retry(ctx, func() error {
+	linkErr := retry.Do(ctx, func() error {
 		links, err := netlink.LinkList()
 		for _, link := range links {
 			if o, ok := names.ParseOwner(link.Attrs().Alias); ok {

@@ -61,7 +61,7 @@ func newSearch(t Target) *search {
 	s.links.search = s
 	s.elements.search = s
 	s.nftables.search = s
-	s.iptables = iptablesFinder{search: s, open: openTables}
+	s.iptables = iptablesFinder{search: s, open: openTables, kernel: inKernel}
 	s.conntrack.search = s
 	return s
 }

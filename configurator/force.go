@@ -53,11 +53,22 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 		}
 	}
 	removed, err := cleanup.Force(ctx, target)
-	err = errors.Join(err, cleanup.FlushConntrack(ctx, target))
+	if err = joinDistinct(err, cleanup.FlushConntrack(ctx, target)); err == nil {
+		err = requireClean(ctx, a.ID, target)
+	}
 	if err != nil {
 		return removed, wrapIncomplete(a.ID, err)
 	}
 	return removed, c.store.Delete(a.ID)
+}
+
+// requireClean is an error if something of an allocation is left, or may be.
+func requireClean(ctx context.Context, id string, target cleanup.Target) error {
+	left, err := cleanup.Audit(ctx, target)
+	if err == nil && len(left) > 0 {
+		err = &LeftoverError{ID: id, Leftovers: left}
+	}
+	return err
 }
 
 // lockTarget locks an allocation and says what cleanup has to look for.

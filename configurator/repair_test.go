@@ -44,6 +44,7 @@ func TestRepairLooksOnce(t *testing.T) {
 		a := w.alloc(fmt.Sprint("a", i))
 		_, err := w.Setup(t.Context(), a)
 		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, w.Teardown(context.Background(), a)) })
 		allocs = append(allocs, a)
 	}
 	runs := watchPrograms(t, "iptables", "iptables-restore")
@@ -75,8 +76,10 @@ func TestRepairLooksOnce(t *testing.T) {
 // no sign that an allocation was torn down.
 func TestRepairWithoutItsProgram(t *testing.T) {
 	w, _ := nativeWorld(t, "1.0.0", `{"type":"firewall"}`)
-	_, err := w.Setup(t.Context(), w.alloc("a"))
+	a := w.alloc("a")
+	_, err := w.Setup(t.Context(), a)
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, w.Teardown(context.Background(), a)) })
 	require.NoError(t, exec.Command("iptables", "-D", "FORWARD", "-m", "comment", "--comment", "allocnet", "-j", opening.Chain).Run())
 	watchPrograms(t, "iptables") // and no iptables-restore beside it
 	report, err := w.Repair(t.Context())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -89,7 +90,7 @@ func (c *Configurator) forget(ctx context.Context, a Allocation) error {
 	r := c.guess(a)
 	evidence, err := c.disown(ctx, r)
 	if err != nil {
-		return err
+		return wrapIncomplete(a.ID, err)
 	}
 	unlock, err := c.share(ctx, r)
 	if err != nil {
@@ -174,7 +175,7 @@ func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
 	if delErr == nil && auditErr == nil && len(left) == 0 {
 		return wrapIncomplete(r.ID, flushErr)
 	}
-	return wrapIncomplete(r.ID, errors.Join(c.step(ctx, StepForce, r, func(ctx context.Context) error {
+	return wrapIncomplete(r.ID, joinDistinct(c.step(ctx, StepForce, r, func(ctx context.Context) error {
 		return c.force(ctx, r, target, delErr)
 	}), flushErr))
 }
@@ -200,21 +201,18 @@ func (c *Configurator) rememberAddresses(ctx context.Context, r *record.Record) 
 		return nil
 	}
 	found, err := cleanup.Addresses(ctx, c.cleanupTarget(r))
-	if err != nil {
-		return err
-	}
 	for _, a := range found {
 		if !slices.Contains(r.Addresses, a) {
 			r.Addresses = append(r.Addresses, a)
 		}
 	}
 	if len(found) == 0 {
-		return nil
+		return err
 	}
 	if err := c.put(r); err != nil {
 		c.cfg.Logger.Warn("teardown goes on without recording the addresses", "alloc", r.ID, "error", err)
 	}
-	return nil
+	return err
 }
 
 // del runs DEL within its time.
@@ -266,7 +264,20 @@ func (c *Configurator) force(ctx context.Context, r *record.Record, target clean
 	if leftErr == nil && auditErr == nil && cleanup.Covers(target) {
 		return nil
 	}
-	return errors.Join(delErr, leftErr, forceErr, auditErr)
+	return joinDistinct(delErr, leftErr, forceErr, auditErr)
+}
+
+// joinDistinct joins errors, of those with the same text the first: what cannot be
+// looked at fails each look alike.
+func joinDistinct(errs ...error) error {
+	var distinct []error
+	for _, err := range errs {
+		if err == nil || slices.ContainsFunc(distinct, func(d error) bool { return strings.Contains(d.Error(), err.Error()) }) {
+			continue
+		}
+		distinct = append(distinct, err)
+	}
+	return errors.Join(distinct...)
 }
 
 func wrapIncomplete(id string, err error) error {

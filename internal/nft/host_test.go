@@ -15,8 +15,7 @@ func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
 // whole or not at all.
 func TestTable(t *testing.T) {
 	privhost.Require(t, "nft")
-	table, err := Open("inet", "web")
-	require.NoError(t, err)
+	table := &Table{Family: "inet", Name: "web"}
 	require.NoError(t, table.Usable(t.Context()))
 	rules, err := table.Rules(t.Context(), "first")
 	require.NoError(t, err)

@@ -1,37 +1,36 @@
-// Package nft changes and lists rules with the program of that name, for what has
-// to be laid out as the reference plugins lay it. allocnet's own tables are package
-// ruleset's, which needs no program.
+// Package nft changes rules with the program of that name, for what has to be laid
+// out as the reference plugins lay it, and lists them without it. allocnet's own
+// tables are package ruleset's, which needs no program.
 package nft
 
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/google/nftables"
+
+	"github.com/allocnet/allocnet/internal/netfilter"
 )
 
 // Table is one table. It is safe for concurrent use.
 type Table struct {
 	// Family is "ip", "ip6" or "inet".
 	Family, Name string
-	path         string
 }
 
-// Open finds the program; exec.ErrNotFound tells that it is not installed.
-func Open(family, name string) (*Table, error) {
-	path, err := exec.LookPath("nft")
-	if err != nil {
-		return nil, err
-	}
-	return &Table{Family: family, Name: name, path: path}, nil
+// families are the names of the families in the kernel's terms.
+var families = map[string]nftables.TableFamily{
+	"ip": nftables.TableFamilyIPv4, "ip6": nftables.TableFamilyIPv6, "inet": nftables.TableFamilyINet,
 }
 
-// Usable is nil if the program can be used on this host.
+// Usable is nil if the program can be used on this host; exec.ErrNotFound tells
+// that it is not installed.
 func (t *Table) Usable(ctx context.Context) error {
 	_, err := t.run(ctx, "", "list", "tables")
 	return err
@@ -39,39 +38,25 @@ func (t *Table) Usable(ctx context.Context) error {
 
 // Rule is one that was listed.
 type Rule struct {
-	Chain   string `json:"chain"`
-	Handle  uint64 `json:"handle"`
-	Comment string `json:"comment"`
+	Chain   string
+	Handle  uint64
+	Comment string
 }
 
-// Rules are those of a chain, in order; none if there is no such chain.
-func (t *Table) Rules(ctx context.Context, chain string) ([]Rule, error) {
-	out, err := t.run(ctx, "", "--json", "list", "chain", t.Family, t.Name, chain)
-	var failed *runError
-	if errors.As(err, &failed) && strings.Contains(failed.said, "No such file or directory") {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return parse(out)
-}
-
-// parse reads a listing, see libnftables-json(5).
-func parse(listing []byte) ([]Rule, error) {
-	var list struct {
-		Objects []struct {
-			Rule *Rule `json:"rule"`
-		} `json:"nftables"`
-	}
-	if err := json.Unmarshal(listing, &list); err != nil {
-		return nil, fmt.Errorf("read what nft lists: %w", err)
-	}
-	var rules []Rule
-	for _, o := range list.Objects {
-		if o.Rule != nil {
-			rules = append(rules, *o.Rule)
+// Rules are those of a chain, in order; none if there is no such chain. The kernel
+// is asked, not the program: that it is missing hides nothing.
+func (t *Table) Rules(ctx context.Context, chain string) (rules []Rule, err error) {
+	table := &nftables.Table{Family: families[t.Family], Name: t.Name}
+	err = netfilter.Look(ctx, func(conn *nftables.Conn) error {
+		rules = nil
+		listed, err := conn.GetRules(table, &nftables.Chain{Name: chain, Table: table})
+		for _, r := range listed {
+			rules = append(rules, Rule{Chain: chain, Handle: r.Handle, Comment: netfilter.Comment(r.UserData)})
 		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list chain %s of table %s %s: %w", chain, t.Family, t.Name, err)
 	}
 	return rules, nil
 }
@@ -89,7 +74,11 @@ func (t *Table) Run(ctx context.Context, s *Script) error {
 const pipeTime = time.Second
 
 func (t *Table) run(ctx context.Context, input string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, t.path, args...)
+	path, err := exec.LookPath("nft")
+	if err != nil {
+		return nil, fmt.Errorf("find nft, which the backend nftables needs: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = strings.NewReader(input), &stdout, &stderr, pipeTime
 	if err := cmd.Run(); err != nil {

@@ -1,11 +1,12 @@
 package nft
 
 import (
-	"errors"
 	"os/exec"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/privhost"
 )
 
 func TestScript(t *testing.T) {
@@ -39,33 +40,28 @@ delete rule ip web second handle 7
 // would be nft's.
 func TestCommentThatWouldEnd(t *testing.T) {
 	for _, comment := range []string{`a" ; flush ruleset ; #`, "a\nflush ruleset"} {
-		s := (&Table{Family: "ip", Name: "web", path: "/nowhere"}).Script()
+		s := (&Table{Family: "ip", Name: "web"}).Script()
 		s.Rule("first", comment, "accept")
 		require.ErrorContains(t, s.table.Run(t.Context(), s), "cannot be a comment")
 	}
 }
 
-func TestParse(t *testing.T) {
-	rules, err := parse([]byte(`{"nftables": [{"metainfo": {"version": "1.0.6"}}, {"chain": {"name": "c", "handle": 1}},
-		{"rule": {"family": "ip", "table": "web", "chain": "c", "handle": 4, "expr": [{"accept": null}]}},
-		{"rule": {"family": "ip", "table": "web", "chain": "c", "handle": 5, "comment": "mine", "expr": []}}]}`))
-	require.NoError(t, err)
-	require.Equal(t, []Rule{{Chain: "c", Handle: 4}, {Chain: "c", Handle: 5, Comment: "mine"}}, rules)
-	_, err = parse([]byte(`{"nftables": [`))
-	require.ErrorContains(t, err, "read what nft lists")
-}
-
-func FuzzParse(f *testing.F) {
-	f.Add([]byte(`{"nftables": [{"rule": {"chain": "c", "handle": 4, "comment": "mine"}}, {"rule": null}]}`))
-	f.Fuzz(func(t *testing.T, listing []byte) {
-		if rules, err := parse(listing); err != nil {
-			require.Nil(t, rules)
-		}
-	})
-}
-
+// A program that is not installed can change nothing; what is there is seen all
+// the same.
 func TestNotInstalled(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	_, err := Open("ip", "web")
-	require.True(t, errors.Is(err, exec.ErrNotFound))
+	privhost.Require(t, "nft")
+	table := &Table{Family: "ip", Name: "seen"}
+	s := table.Script()
+	s.Make("of a test")
+	s.Chain("first", "")
+	s.Rule("first", "mine", "accept")
+	require.NoError(t, table.Run(t.Context(), s))
+	t.Run("away", func(t *testing.T) {
+		t.Setenv("PATH", t.TempDir())
+		require.ErrorIs(t, table.Usable(t.Context()), exec.ErrNotFound)
+		rules, err := table.Rules(t.Context(), "first")
+		require.NoError(t, err)
+		require.Len(t, rules, 1)
+		require.Equal(t, "mine", rules[0].Comment)
+	})
 }

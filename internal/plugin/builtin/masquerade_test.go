@@ -43,6 +43,40 @@ func TestMasqueradeLayouts(t *testing.T) {
 	}
 }
 
+// TestMasqueradeWithoutProgram: what the program made stays an error until it is
+// back, with and without a result.
+func TestMasqueradeWithoutProgram(t *testing.T) {
+	_, native := runners(t)
+	privhost.Require(t, "ip6tables", "nft")
+	for backend, missing := range map[string]string{"iptables": "iptables", "nftables": "nft"} {
+		t.Run(backend, func(t *testing.T) {
+			conf := masqueraded(backend)
+			a := sandboxed(t, "away-"+backend)
+			native.t = t
+			removeBridge(t)
+			require.NoError(t, os.RemoveAll(masqueradedLeases))
+			output(t, "nft", "flush", "ruleset")
+			path, empty := os.Getenv("PATH"), t.TempDir()
+			result := native.add(a, conf)
+			for _, conf := range []object{conf, withResult(t, conf, result)} {
+				t.Setenv("PATH", empty)
+				_, err := native.run("DEL", a, conf)
+				require.ErrorContains(t, err, "remove masquerading")
+				require.ErrorContains(t, err, missing)
+				t.Setenv("PATH", path)
+				require.Contains(t, rules(t), a.id)
+			}
+			_, err := native.run("DEL", a, conf)
+			require.NoError(t, err)
+			require.NotContains(t, rules(t), a.id)
+			require.NotContains(t, rules(t), "CNI-")
+			t.Setenv("PATH", empty)
+			_, err = native.run("DEL", a, withResult(t, conf, result))
+			require.NoError(t, err, "nothing is left that the program is needed for")
+		})
+	}
+}
+
 // TestMasqueradeCollected: GC takes away what the backend nftables has of
 // attachments that are no more, whoever made it, and nothing else.
 func TestMasqueradeCollected(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -113,9 +112,6 @@ func (f *firewall) Del(ctx context.Context, c *plugin.Call) error {
 // delReference takes away what the reference plugin laid out, if it was that.
 func (f *firewall) delReference(ctx context.Context, c *plugin.Call, p *passage, previous *types100.Result) error {
 	if _, own := f.backend.(native); !own || !plugin.MadeElsewhere(c, f.Name, previous) {
-		return nil
-	}
-	if _, err := exec.LookPath("iptables"); err != nil {
 		return nil
 	}
 	return iptablesBackend{}.del(ctx, c, p)

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/coreos/go-iptables/iptables"
 
+	"github.com/allocnet/allocnet/internal/netfilter"
 	"github.com/allocnet/allocnet/internal/opening"
 	"github.com/allocnet/allocnet/internal/plugin"
 )
@@ -72,17 +74,34 @@ func (b iptablesBackend) check(ctx context.Context, _ *plugin.Call, p *passage) 
 }
 
 // del removes what is the addresses' own. Rules do not say to which attachment
-// they belong, so without addresses there is nothing to find.
-func (b iptablesBackend) del(_ context.Context, _ *plugin.Call, p *passage) error {
+// they belong, so without addresses there is nothing to find. A program that cannot
+// be used may have been used by ADD: the kernel has to show that nothing is there.
+func (b iptablesBackend) del(ctx context.Context, _ *plugin.Call, p *passage) error {
 	var errs []error
 	for _, family := range p.families() {
 		t, err := openTable(family)
-		if err == nil {
-			err = t.remove(p.own(family))
+		if err != nil {
+			errs = append(errs, p.absent(ctx, family, err))
+			continue
 		}
-		errs = append(errs, err)
+		errs = append(errs, t.remove(p.own(family)))
 	}
 	return errors.Join(errs...)
+}
+
+// absent is nil if the kernel has no rule for the addresses of a family.
+func (p *passage) absent(ctx context.Context, family opening.Family, cause error) error {
+	t := netfilter.Table{IPv6: family == opening.IPv6, Name: table}
+	accepted, err := t.Addresses(ctx, privateChain)
+	if err != nil {
+		return fmt.Errorf("%w; without it: %w", cause, err)
+	}
+	for _, address := range accepted {
+		if slices.Contains(p.addresses, address) {
+			return t.Held(cause, fmt.Sprintf("rule of chain %s for %s", privateChain, address))
+		}
+	}
+	return nil
 }
 
 func (b iptablesBackend) status(context.Context, *plugin.Call) error {

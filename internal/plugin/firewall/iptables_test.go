@@ -132,6 +132,17 @@ func TestWithoutIptables(t *testing.T) {
 		requireUnavailable(t, p.Status(context.Background(), h.call("")))
 		_, err := p.Add(context.Background(), h.call("c1"))
 		require.ErrorContains(t, err, "iptables, which the backend iptables needs")
-		require.Error(t, p.Del(context.Background(), h.call("c1")))
+		require.NoError(t, p.Del(context.Background(), h.call("c1")), "the kernel shows that there is nothing")
 	})
+	h.add("c1", conf)
+	t.Run("away after ADD", func(t *testing.T) {
+		t.Setenv("PATH", t.TempDir())
+		err := p.Del(context.Background(), h.call("c1"))
+		require.ErrorContains(t, err, "find iptables")
+		require.ErrorContains(t, err, "rule of chain CNI-FORWARD for 10.1.0.2")
+		other := h.plugin(strings.ReplaceAll(conf, "10.1.0.2", "10.1.0.20"))
+		require.NoError(t, other.Del(context.Background(), h.call("c2")), "what is there is another's")
+	})
+	h.del("c1", conf)
+	require.NotContains(t, h.rules(), "10.1.0.2")
 }

@@ -30,7 +30,7 @@ func detachReference(ctx context.Context, c *plugin.Call, common *plugin.Common,
 	if previous == nil || has(previous, c.Owner(common.Name).Veth(), "") || !has(previous, c.IfName, c.Netns) {
 		return nil
 	}
-	return errors.Join(deleteInside(c), m.DelReference(ctx, c, previous))
+	return errors.Join(deleteInside(c), m.delReference(ctx, c))
 }
 
 func deleteInside(c *plugin.Call) error {

@@ -32,13 +32,13 @@ func (m Masquerade) Add(ctx context.Context, c *plugin.Call, r *types100.Result)
 	return m.reference(c).add(ctx, *m.Backend, networks(r))
 }
 
-// Del takes it back. Without a result only what names its owner is found.
+// Del takes it back. Without a result, elements are found by their owner.
 func (m Masquerade) Del(ctx context.Context, c *plugin.Call, r *types100.Result) error {
 	if !m.On {
 		return nil
 	}
 	if m.Backend != nil {
-		return m.DelReference(ctx, c, r)
+		return m.delReference(ctx, c)
 	}
 	if r == nil {
 		return plugin.DelOwned(ctx, c, m.Network)
@@ -46,12 +46,12 @@ func (m Masquerade) Del(ctx context.Context, c *plugin.Call, r *types100.Result)
 	return c.Host.Rules.Del(ctx, m.elements(c, r))
 }
 
-// DelReference takes back what the reference plugins made.
-func (m Masquerade) DelReference(ctx context.Context, c *plugin.Call, r *types100.Result) error {
-	if !m.On || r == nil {
+// delReference takes back what the reference plugins made.
+func (m Masquerade) delReference(ctx context.Context, c *plugin.Call) error {
+	if !m.On {
 		return nil
 	}
-	if err := m.reference(c).del(ctx, networks(r)); err != nil {
+	if err := m.reference(c).del(ctx); err != nil {
 		return fmt.Errorf("remove masquerading: %w", err)
 	}
 	return nil

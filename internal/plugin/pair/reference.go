@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/coreos/go-iptables/iptables"
 
+	"github.com/allocnet/allocnet/internal/iptrules"
+	"github.com/allocnet/allocnet/internal/netfilter"
 	"github.com/allocnet/allocnet/internal/nft"
 )
 
@@ -33,9 +35,9 @@ func (m reference) add(ctx context.Context, backend string, addresses []*net.IPN
 }
 
 // del takes back what either backend made: the configuration may have been
-// another one. A program that is not there made nothing.
-func (m reference) del(ctx context.Context, addresses []*net.IPNet) error {
-	return errors.Join(m.delIPTables(addresses), m.changeNFT(ctx, m.hash(), func(nft.Rule) bool { return true }))
+// another one. It needs no result: both name the attachment.
+func (m reference) del(ctx context.Context) error {
+	return errors.Join(m.delIPTables(ctx), m.changeNFT(ctx, m.hash(), func(nft.Rule) bool { return true }))
 }
 
 // collect takes back what no valid attachment of the network has. The layout in
@@ -56,17 +58,20 @@ func (m reference) chain() string {
 	return ("CNI-" + hex.EncodeToString(sum[:]))[:28]
 }
 
+// natComment is that of the attachment's rules there.
+func (m reference) natComment() string { return fmt.Sprintf("name: %q id: %q", m.network, m.id) }
+
 // marked ends a rule of the attachment.
 func (m reference) marked(spec ...string) []string {
-	return append(spec, "-m", "comment", "--comment", fmt.Sprintf("name: %q id: %q", m.network, m.id))
+	return append(spec, "-m", "comment", "--comment", m.natComment())
 }
 
 // lockTime is how long, in seconds, iptables waits for another one.
 const lockTime = 30
 
-func openNAT(address *net.IPNet) (t *iptables.IPTables, multicast string, err error) {
+func openNAT(ipv6 bool) (t *iptables.IPTables, multicast string, err error) {
 	protocol, multicast := iptables.ProtocolIPv4, "224.0.0.0/4"
-	if address.IP.To4() == nil {
+	if ipv6 {
 		protocol, multicast = iptables.ProtocolIPv6, "ff00::/8"
 	}
 	t, err = iptables.New(iptables.IPFamily(protocol), iptables.Timeout(lockTime))
@@ -75,7 +80,7 @@ func openNAT(address *net.IPNet) (t *iptables.IPTables, multicast string, err er
 
 func (m reference) addIPTables(addresses []*net.IPNet) error {
 	for _, address := range addresses {
-		t, multicast, err := openNAT(address)
+		t, multicast, err := openNAT(address.IP.To4() == nil)
 		if err != nil {
 			return fmt.Errorf("find the program that the backend iptables needs: %w", err)
 		}
@@ -101,26 +106,46 @@ func (m reference) addIPTables(addresses []*net.IPNet) error {
 	return nil
 }
 
-func (m reference) delIPTables(addresses []*net.IPNet) error {
+// delIPTables looks in both families. One that cannot be used may have been used
+// by ADD: the kernel has to show that nothing is there.
+func (m reference) delIPTables(ctx context.Context) error {
 	var errs []error
-	for _, address := range addresses {
-		t, _, err := openNAT(address)
+	for _, ipv6 := range []bool{false, true} {
+		var chains []string
+		t, _, err := openNAT(ipv6)
 		if err == nil {
-			_, err = t.ListChains(natTable)
+			chains, err = t.ListChains(natTable)
 		}
 		if err != nil {
-			continue // then nothing was made with it
+			errs = append(errs, netfilter.Table{IPv6: ipv6, Name: natTable}.Absent(ctx, err, m.chain()))
+			continue
 		}
-		// Old versions led the whole network into the chain.
-		for _, source := range []string{address.IP.String(), address.String()} {
-			err := t.Delete(natTable, "POSTROUTING", m.marked("-s", source, "-j", m.chain())...)
-			if err != nil && !isMissing(err) {
-				errs = append(errs, err)
-			}
+		if slices.Contains(chains, m.chain()) {
+			errs = append(errs, m.delChain(t))
 		}
-		if err := t.ClearAndDeleteChain(natTable, m.chain()); err != nil && !isMissing(err) {
+	}
+	return errors.Join(errs...)
+}
+
+// delChain deletes the attachment's chain and what leads to it: a rule for each of
+// its addresses, or, of old versions, for the whole network.
+func (m reference) delChain(t *iptables.IPTables) error {
+	lines, err := t.List(natTable, "POSTROUTING")
+	if err != nil {
+		return err
+	}
+	listing, err := iptrules.Parse(lines)
+	errs := []error{err}
+	for _, r := range listing.Rules {
+		if r.Value("-j") != m.chain() || r.Value("--comment") != m.natComment() {
+			continue
+		}
+		if err := t.Delete(natTable, r.Chain, r.Spec...); err != nil && !isMissing(err) {
 			errs = append(errs, err)
 		}
+	}
+	if err := t.ClearAndDeleteChain(natTable, m.chain()); err != nil && !isMissing(err) {
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -161,10 +186,7 @@ func (m reference) comment() string {
 // addNFT makes the table, as far as it is missing, and the attachment's rules in
 // the place of those that an ADD left which was never taken back.
 func (m reference) addNFT(ctx context.Context, addresses []*net.IPNet) error {
-	t, err := nft.Open(nftFamily, nftTable)
-	if err != nil {
-		return fmt.Errorf("use nft, which the backend nftables needs: %w", err)
-	}
+	t := masqueradeTable()
 	stale, err := rulesOf(ctx, t, m.hash())
 	if err != nil {
 		return err
@@ -191,20 +213,13 @@ func (m reference) addNFT(ctx context.Context, addresses []*net.IPNet) error {
 	return t.Run(ctx, s)
 }
 
+func masqueradeTable() *nft.Table { return &nft.Table{Family: nftFamily, Name: nftTable} }
+
 // changeNFT deletes rules whose comments begin with a hash.
 func (m reference) changeNFT(ctx context.Context, hash string, goes func(nft.Rule) bool) error {
-	t, err := nft.Open(nftFamily, nftTable)
-	if errors.Is(err, exec.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
+	t := masqueradeTable()
 	rules, err := rulesOf(ctx, t, hash)
 	if err != nil {
-		if t.Usable(ctx) != nil {
-			return nil // then nothing was made with it
-		}
 		return err
 	}
 	s := t.Script()

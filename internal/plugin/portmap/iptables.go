@@ -12,6 +12,7 @@ import (
 	"github.com/coreos/go-iptables/iptables"
 
 	"github.com/allocnet/allocnet/internal/iptrules"
+	"github.com/allocnet/allocnet/internal/netfilter"
 	"github.com/allocnet/allocnet/internal/plugin"
 )
 
@@ -58,26 +59,26 @@ func (iptablesBackend) check(ctx context.Context, _ *plugin.Call, p *publication
 	return errors.Join(errs...)
 }
 
-// del looks in both families, and is content with one that can be used: ADD was,
-// too.
-func (iptablesBackend) del(_ context.Context, _ *plugin.Call, p *publication) error {
-	var errs, unusable []error
+// del looks in both families. One that cannot be used may have been used by ADD:
+// the kernel has to show that nothing is there.
+func (iptablesBackend) del(ctx context.Context, _ *plugin.Call, p *publication) error {
+	var chains []string
+	for _, prefix := range []string{"CNI-DN-", "CNI-SN-"} {
+		chains = append(chains, prefix+ownChain(p.Name, p.id)[len("CNI-DN-"):])
+	}
+	var errs []error
 	for _, wildcard := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 		t, err := openNAT(wildcard)
 		if err == nil {
 			_, err = t.ListChains(table)
 		}
 		if err != nil {
-			unusable = append(unusable, err)
+			errs = append(errs, netfilter.Table{IPv6: wildcard.Is6(), Name: table}.Absent(ctx, err, chains...))
 			continue
 		}
-		for _, prefix := range []string{"CNI-DN-", "CNI-SN-"} {
-			chain := prefix + ownChain(p.Name, p.id)[len("CNI-DN-"):]
+		for _, chain := range chains {
 			errs = append(errs, t.unpublish(chain))
 		}
-	}
-	if len(unusable) == 2 {
-		return errors.Join(unusable...)
 	}
 	return errors.Join(errs...)
 }

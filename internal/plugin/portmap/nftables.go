@@ -36,10 +36,7 @@ const (
 func (nftablesBackend) add(ctx context.Context, _ *plugin.Call, p *publication) error {
 	var steps []plugin.Step
 	for _, address := range p.addresses {
-		t, err := openNFT(address.Addr())
-		if err != nil {
-			return err
-		}
+		t := tableOf(address.Addr())
 		steps = append(steps, plugin.Step{Name: "nftables: publish host ports",
 			Do:   func(ctx context.Context) error { return t.publish(ctx, p, address) },
 			Undo: func(ctx context.Context) error { return t.unpublish(ctx, p.id) }})
@@ -50,11 +47,7 @@ func (nftablesBackend) add(ctx context.Context, _ *plugin.Call, p *publication) 
 func (nftablesBackend) check(ctx context.Context, _ *plugin.Call, p *publication) error {
 	var errs []error
 	for _, address := range p.addresses {
-		t, err := openNFT(address.Addr())
-		if err == nil {
-			err = t.check(ctx, p, address)
-		}
-		errs = append(errs, err)
+		errs = append(errs, tableOf(address.Addr()).check(ctx, p, address))
 	}
 	return errors.Join(errs...)
 }
@@ -62,21 +55,13 @@ func (nftablesBackend) check(ctx context.Context, _ *plugin.Call, p *publication
 func (nftablesBackend) del(ctx context.Context, _ *plugin.Call, p *publication) error {
 	var errs []error
 	for _, wildcard := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		t, err := openNFT(wildcard)
-		if err == nil {
-			err = t.unpublish(ctx, p.id)
-		}
-		errs = append(errs, err)
+		errs = append(errs, tableOf(wildcard).unpublish(ctx, p.id))
 	}
 	return errors.Join(errs...)
 }
 
 func (nftablesBackend) status(ctx context.Context, _ *plugin.Call) error {
-	t, err := openNFT(netip.IPv4Unspecified())
-	if err == nil {
-		err = t.Usable(ctx)
-	}
-	if err != nil {
+	if err := tableOf(netip.IPv4Unspecified()).Usable(ctx); err != nil {
 		return types.NewError(types.ErrPluginNotAvailable, "nftables cannot be used", err.Error())
 	}
 	return nil
@@ -85,16 +70,12 @@ func (nftablesBackend) status(ctx context.Context, _ *plugin.Call) error {
 // hostports is the table of one family.
 type hostports struct{ *nft.Table }
 
-func openNFT(addr netip.Addr) (*hostports, error) {
+func tableOf(addr netip.Addr) *hostports {
 	family := "ip"
 	if addr.Is6() {
 		family = "ip6"
 	}
-	table, err := nft.Open(family, nftTable)
-	if err != nil {
-		return nil, fmt.Errorf("use nft, which the backend nftables needs: %w", err)
-	}
-	return &hostports{table}, nil
+	return &hostports{&nft.Table{Family: family, Name: nftTable}}
 }
 
 // publish makes the table, as far as it is missing, and the attachment's rules,
@@ -203,10 +184,7 @@ func (t *hostports) change(ctx context.Context, id string, more func(*nft.Script
 // own are the container's rules in a chain.
 func (t *hostports) own(ctx context.Context, chain, id string) ([]nft.Rule, error) {
 	rules, err := t.Rules(ctx, chain)
-	if err != nil {
-		return nil, fmt.Errorf("list chain %s of table %s %s: %w", chain, t.Family, nftTable, err)
-	}
-	return slices.DeleteFunc(rules, func(r nft.Rule) bool { return r.Comment != id }), nil
+	return slices.DeleteFunc(rules, func(r nft.Rule) bool { return r.Comment != id }), err
 }
 
 // check counts rules: nft does not show them as they were given.

@@ -3,6 +3,7 @@ package portmap_test
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -120,17 +121,52 @@ func TestStatus(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// One family's iptables is enough for DEL, none is not.
-func TestDelWithoutIPTables(t *testing.T) {
+// A program that is not installed may have been there at ADD: without it DEL
+// succeeds only where the kernel shows that nothing is left.
+func TestDelWithoutProgram(t *testing.T) {
+	programs := map[string][]string{"iptables": {"iptables", "ip6tables"}, "nftables": {"nft"}}
+	for backend, missing := range programs {
+		t.Run(backend, func(t *testing.T) {
+			h := newTestHost(t)
+			h.clear()
+			two := h.allocation(2).with(object{"backend": backend}).with(ports("8080->80/tcp"))
+			path, empty := os.Getenv("PATH"), t.TempDir()
+			t.Setenv("PATH", empty)
+			two.do("DEL")
+			t.Setenv("PATH", path)
+			two.do("ADD")
+			with := h.rules()
+			t.Setenv("PATH", empty)
+			_, err := two.call(h.native, "DEL")
+			for _, program := range missing {
+				require.ErrorContains(t, err, program)
+			}
+			t.Setenv("PATH", path)
+			require.Equal(t, with, h.rules())
+			two.do("DEL")
+			require.NotContains(t, h.rules(), "alloc-2")
+			require.NotContains(t, h.rules(), "CNI-DN-")
+		})
+	}
+}
+
+// One family's iptables is not enough for what the other one's has made.
+func TestDelWithoutIP6Tables(t *testing.T) {
 	h := newTestHost(t)
+	h.clear()
 	two := h.allocation(2).with(object{"backend": "iptables"}).with(ports("8080->80/tcp"))
-	dir := t.TempDir()
+	two.do("ADD")
+	path, dir := os.Getenv("PATH"), t.TempDir()
+	iptables, err := exec.LookPath("iptables")
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(iptables, filepath.Join(dir, "iptables")))
 	t.Setenv("PATH", dir)
-	_, err := two.call(h.native, "DEL")
-	require.ErrorContains(t, err, "find iptables")
-	require.ErrorContains(t, err, "find ip6tables")
-	require.NoError(t, os.Symlink("/usr/sbin/iptables", filepath.Join(dir, "iptables")))
+	_, err = two.call(h.native, "DEL")
+	require.ErrorContains(t, err, "ip6tables -t nat: chain CNI-DN-")
+	t.Setenv("PATH", path)
+	require.NotContains(t, h.run("iptables", "-t", "nat", "-S"), "CNI-DN-", "what can be removed is")
 	two.do("DEL")
+	require.NotContains(t, h.rules(), "CNI-DN-")
 }
 
 // What one family took is given back when the other one refuses.

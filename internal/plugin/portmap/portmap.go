@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -134,9 +133,5 @@ func (p *publication) delReference(ctx context.Context, c *plugin.Call, previous
 	if _, own := p.backend.(native); !own || !plugin.MadeElsewhere(c, p.Name, previous) {
 		return nil
 	}
-	var errs []error
-	if _, err := exec.LookPath("iptables"); err == nil {
-		errs = append(errs, iptablesBackend{}.del(ctx, c, p))
-	}
-	return errors.Join(append(errs, nftablesBackend{}.del(ctx, c, p))...)
+	return errors.Join(iptablesBackend{}.del(ctx, c, p), nftablesBackend{}.del(ctx, c, p))
 }

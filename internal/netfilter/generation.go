@@ -1,4 +1,4 @@
-package cleanup
+package netfilter
 
 import (
 	"encoding/binary"

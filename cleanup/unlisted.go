@@ -1,0 +1,75 @@
+package cleanup
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/allocnet/allocnet/internal/netfilter"
+)
+
+// unlisted is one of iptables' tables as the kernel shows it where the command cannot list it.
+type unlisted interface {
+	Chains(context.Context) ([]string, error)
+	Addresses(ctx context.Context, chain string) ([]netip.Addr, error)
+	Held(cause error, what string) error
+}
+
+func inKernel(fam family, table string) unlisted {
+	return netfilter.Table{IPv6: fam == ipv6, Name: table}
+}
+
+// absent is nil if the kernel shows that the tables of a family hold nothing of the allocation: then what is wrong
+// with the command does not matter.
+func (f *iptablesFinder) absent(ctx context.Context, fam family, nat, filter bool, cause error) error {
+	if nat {
+		if err := f.absentInNat(ctx, f.kernel(fam, "nat"), cause); err != nil {
+			return err
+		}
+	}
+	if filter {
+		return f.absentInFilter(ctx, f.kernel(fam, "filter"), cause)
+	}
+	return nil
+}
+
+// absentInNat looks for chains of the allocation, through which all of its rules go. With no network known any
+// allocation's may be its own.
+func (f *iptablesFinder) absentInNat(ctx context.Context, nat unlisted, cause error) error {
+	chains, err := nat.Chains(ctx)
+	if err != nil {
+		return fmt.Errorf("%w; without it: %w", cause, err)
+	}
+	var own []string
+	for _, a := range f.attachments {
+		own = append(own, chainNames(a.Network, f.target.ID)...)
+	}
+	for _, chain := range chains {
+		if !ownChain.MatchString(chain) {
+			continue
+		}
+		f.addresses.unsure = true // the jumps to it would tell who holds its address
+		if len(f.attachments) == 0 || slices.Contains(own, chain) {
+			return nat.Held(cause, "chain "+chain)
+		}
+	}
+	return nil
+}
+
+// absentInFilter looks for accepts of the allocation's addresses.
+func (f *iptablesFinder) absentInFilter(ctx context.Context, filter unlisted, cause error) error {
+	if len(f.addresses.own) == 0 {
+		return nil
+	}
+	accepted, err := filter.Addresses(ctx, forwardChain)
+	if err != nil {
+		return fmt.Errorf("%w; without it: %w", cause, err)
+	}
+	for _, addr := range accepted {
+		if _, own := f.addresses.own[addr]; own && !f.addresses.foreign[addr] {
+			return filter.Held(cause, fmt.Sprintf("rule of chain %s for %s", forwardChain, addr))
+		}
+	}
+	return nil
+}

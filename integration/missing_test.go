@@ -1,0 +1,103 @@
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// without runs a function on a host where programs are not installed.
+func without(t *testing.T, fn func(), programs ...string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"iptables", "ip6tables", "nft", "sh"} {
+		path, err := exec.LookPath(name)
+		require.NoError(t, err)
+		require.NoError(t, os.Symlink(path, filepath.Join(dir, name)))
+	}
+	for _, name := range programs {
+		require.NoError(t, os.Remove(filepath.Join(dir, name)))
+	}
+	before := os.Getenv("PATH")
+	require.NoError(t, os.Setenv("PATH", dir))
+	defer func() { require.NoError(t, os.Setenv("PATH", before)) }()
+	fn()
+}
+
+// TestProgramMissingAtTeardown: rules that cannot be looked at any more are not
+// taken for gone, by whichever engine, with and without the record, with all of
+// iptables missing and with one family's. With the program back all goes.
+func TestProgramMissingAtTeardown(t *testing.T) {
+	each(t, []way{execTables, nativeTables, {configurator.EngineExec, ""}}, func(t *testing.T, w way) {
+		for main, missing := range map[string][]string{"bridge": {"iptables", "ip6tables"}, "ptp": {"ip6tables"}} {
+			t.Run(main, func(t *testing.T) {
+				h := newHost(t, w.engine)
+				h.network("net", chain(main, dual, w.backend)...)
+				a := h.alloc("a")
+				a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+				h.setUp(a)
+				without(t, func() { h.requireUnseen(a, missing[len(missing)-1]) }, missing...)
+				h.tearDown(a)
+			})
+		}
+	})
+}
+
+// requireUnseen tears down, by force as well, what cannot be looked at.
+func (h *host) requireUnseen(a configurator.Allocation, program string) {
+	h.t.Helper()
+	err := h.Teardown(h.ctx(), a)
+	require.ErrorIs(h.t, err, configurator.ErrIncomplete)
+	require.ErrorIs(h.t, err, exec.ErrNotFound)
+	require.ErrorContains(h.t, err, "table "+program+" -t nat: chain CNI-")
+	_, err = h.Get(a.ID)
+	require.NoError(h.t, err, "the record is kept")
+	_, err = h.Force(h.ctx(), a)
+	require.ErrorIs(h.t, err, configurator.ErrIncomplete)
+	_, err = h.Get(a.ID)
+	require.NoError(h.t, err, "the record is kept")
+}
+
+// TestRecordLostAndProgramMissing: no record tells what was set up, and no program
+// what there is.
+func TestRecordLostAndProgramMissing(t *testing.T) {
+	each(t, []way{execTables, nativeTables}, func(t *testing.T, w way) {
+		h := newHost(t, w.engine)
+		h.network("net", chain("bridge", dual, w.backend)...)
+		a := h.alloc("a")
+		a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+		h.setUp(a)
+		require.NoError(t, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
+		without(t, func() { require.ErrorIs(t, h.Teardown(h.ctx(), a), configurator.ErrIncomplete) }, "iptables", "ip6tables")
+		h.tearDown(a)
+	})
+}
+
+// TestNoIPTables: a host that never had iptables has no need of it.
+func TestNoIPTables(t *testing.T) {
+	each(t, []way{native, nativeNFT}, func(t *testing.T, w way) {
+		h := newHost(t, w.engine)
+		plugins := chain("bridge", dual, w.backend)
+		delete(plugins[2], "backend") // iptables
+		h.network("net", plugins...)
+		a, b := h.alloc("a"), h.alloc("b")
+		a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+		without(t, func() {
+			h.setUp(a)
+			h.setUp(b)
+			require.NoError(t, h.Check(h.ctx(), a))
+			h.tearDown(a)
+			require.NoError(t, os.Remove(configurator.DefaultStateDir+"/allocs/b.json"))
+			require.NoError(t, h.Teardown(h.ctx(), b), "lost")
+			require.NoError(t, h.Teardown(h.ctx(), configurator.Allocation{ID: "never"}))
+			_, err := h.GC(h.ctx(), nil)
+			require.NoError(t, err)
+		}, "iptables", "ip6tables")
+	})
+}

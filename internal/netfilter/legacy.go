@@ -1,0 +1,171 @@
+package netfilter
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/retry"
+)
+
+// legacyChain is a chain that an operator or a plugin made with the legacy
+// iptables, and the single addresses of its rules.
+type legacyChain struct {
+	name      string
+	addresses []netip.Addr
+}
+
+// The kernel's interface to the legacy tables: linux/netfilter_ipv4/ip_tables.h
+// and linux/netfilter_ipv6/ip6_tables.h.
+const (
+	getInfo    = 64 // IPT_SO_GET_INFO
+	getEntries = 65 // IPT_SO_GET_ENTRIES
+	nameLength = 32
+
+	sizeAt       = nameLength + 12*4 // of ipt_getinfo
+	infoLength   = sizeAt + 4
+	entriesStart = nameLength + 8 // of ipt_get_entries, aligned
+
+	errorTarget = "ERROR" // begins a chain, and ends the table
+)
+
+// layout is where things are in the entries of a family.
+type layout struct {
+	level, address    int // of the socket; length of an address
+	target, next, end int // ipt_entry
+}
+
+var layouts = map[bool]layout{
+	false: {level: unix.SOL_IP, address: 4, target: 88, next: 90, end: 112},
+	true:  {level: unix.SOL_IPV6, address: 16, target: 140, next: 142, end: 168},
+}
+
+// legacy reads the chains that the legacy iptables made. The kernel is not asked
+// for a table that is not in use: that would make it.
+func (t Table) legacy() ([]legacyChain, error) {
+	file := "/proc/thread-self/net/ip_tables_names"
+	if t.IPv6 {
+		file = "/proc/thread-self/net/ip6_tables_names"
+	}
+	names, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !slices.Contains(strings.Fields(string(names)), t.Name) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	entries, err := t.legacyEntries()
+	if err != nil {
+		return nil, fmt.Errorf("read rules of the legacy iptables: %w", err)
+	}
+	return layouts[t.IPv6].chains(entries)
+}
+
+// legacyEntries is the whole table as the kernel has it.
+func (t Table) legacyEntries() ([]byte, error) {
+	l := layouts[t.IPv6]
+	domain := unix.AF_INET
+	if t.IPv6 {
+		domain = unix.AF_INET6
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	const attempts = 10
+	for range attempts { // until nobody changes it in between
+		info := make([]byte, infoLength)
+		copy(info, t.Name)
+		if err := getsockopt(fd, l.level, getInfo, info); err != nil {
+			return nil, err
+		}
+		size := binary.NativeEndian.Uint32(info[sizeAt:])
+		entries := make([]byte, entriesStart+size)
+		copy(entries, t.Name)
+		binary.NativeEndian.PutUint32(entries[nameLength:], size)
+		err := getsockopt(fd, l.level, getEntries, entries)
+		if err == nil {
+			return entries[entriesStart:], nil
+		}
+		if err != unix.EAGAIN {
+			return nil, err
+		}
+	}
+	return nil, retry.ErrChanged
+}
+
+func getsockopt(fd, level, name int, value []byte) error {
+	size := uint32(len(value))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(name),
+		uintptr(unsafe.Pointer(&value[0])), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+var errEntries = errors.New("the kernel's table is not understood")
+
+// chains reads the entries of a table. Those of the built-in chains come first and
+// begin none.
+func (l layout) chains(entries []byte) ([]legacyChain, error) {
+	var chains []legacyChain
+	for len(entries) > 0 {
+		if len(entries) < l.end {
+			return nil, errEntries
+		}
+		target := int(binary.NativeEndian.Uint16(entries[l.target:]))
+		next := int(binary.NativeEndian.Uint16(entries[l.next:]))
+		if next < l.end || next > len(entries) || target < l.end || target > next {
+			return nil, errEntries
+		}
+		if name := begins(entries[target:next]); name != "" {
+			chains = append(chains, legacyChain{name: name})
+		} else if n := len(chains); n > 0 {
+			chains[n-1].addresses = append(chains[n-1].addresses, l.addresses(entries)...)
+		}
+		entries = entries[next:]
+	}
+	if n := len(chains); n > 0 && chains[n-1].name == errorTarget {
+		chains = chains[:n-1] // the end
+	}
+	return chains, nil
+}
+
+// begins is the name of the chain that an entry with a target begins, if any.
+func begins(target []byte) string {
+	const name, chain = 2, 32 // struct xt_error_target
+	if len(target) < chain || text(target[name:chain-1]) != errorTarget {
+		return ""
+	}
+	return text(target[chain:])
+}
+
+func text(data []byte) string {
+	before, _, _ := bytes.Cut(data, []byte{0})
+	return string(before)
+}
+
+// addresses are the source and the destination of an entry, where it names one
+// alone.
+func (l layout) addresses(entry []byte) []netip.Addr {
+	var list []netip.Addr
+	whole := bytes.Repeat([]byte{0xff}, l.address)
+	for i := range 2 { // addresses first, then their masks
+		mask := entry[(2+i)*l.address : (3+i)*l.address]
+		if addr, ok := netip.AddrFromSlice(entry[i*l.address : (i+1)*l.address]); ok && bytes.Equal(mask, whole) {
+			list = append(list, addr)
+		}
+	}
+	return list
+}

@@ -1,0 +1,134 @@
+package netfilter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+)
+
+// Table is one of iptables' tables, by whichever of the two kinds of iptables it
+// was made.
+type Table struct {
+	IPv6 bool
+	Name string
+}
+
+// String is the table as the command and its option.
+func (t Table) String() string { return t.Command() + " -t " + t.Name }
+
+// Command is the program that the table is managed with.
+func (t Table) Command() string {
+	if t.IPv6 {
+		return "ip6tables"
+	}
+	return "iptables"
+}
+
+func (t Table) family() nftables.TableFamily {
+	if t.IPv6 {
+		return nftables.TableFamilyIPv6
+	}
+	return nftables.TableFamilyIPv4
+}
+
+// Chains are the names of the table's chains; none where there is no such table.
+// An error says that they cannot be known.
+func (t Table) Chains(ctx context.Context) ([]string, error) {
+	legacy, err := t.legacy()
+	if err != nil {
+		return nil, fmt.Errorf("read table %s: %w", t, err)
+	}
+	var names []string
+	err = Look(ctx, func(conn *nftables.Conn) error {
+		names = nil
+		chains, err := conn.ListChainsOfTableFamily(t.family())
+		for _, chain := range chains {
+			if chain.Table.Name == t.Name {
+				names = append(names, chain.Name)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list chains of table %s: %w", t, err)
+	}
+	for _, chain := range legacy {
+		names = append(names, chain.name)
+	}
+	return names, nil
+}
+
+// Addresses are the single addresses that the rules of a chain ask for as a
+// packet's source or destination.
+func (t Table) Addresses(ctx context.Context, chain string) ([]netip.Addr, error) {
+	legacy, err := t.legacy()
+	if err != nil {
+		return nil, fmt.Errorf("read table %s: %w", t, err)
+	}
+	var addresses []netip.Addr
+	err = Look(ctx, func(conn *nftables.Conn) error {
+		addresses = nil
+		table := &nftables.Table{Family: t.family(), Name: t.Name}
+		rules, err := conn.GetRules(table, &nftables.Chain{Name: chain, Table: table})
+		for _, rule := range rules {
+			addresses = append(addresses, AddressesOf(rule)...)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list chain %s of table %s: %w", chain, t, err)
+	}
+	for _, c := range legacy {
+		if c.name == chain {
+			addresses = append(addresses, c.addresses...)
+		}
+	}
+	return addresses, nil
+}
+
+// AddressesOf are the single addresses that a rule asks for in a packet's header.
+func AddressesOf(rule *nftables.Rule) []netip.Addr {
+	var addresses []netip.Addr
+	for i := 1; i < len(rule.Exprs); i++ {
+		load, _ := rule.Exprs[i-1].(*expr.Payload)
+		compare, _ := rule.Exprs[i].(*expr.Cmp)
+		if load == nil || compare == nil || load.Base != expr.PayloadBaseNetworkHeader || compare.Op != expr.CmpOpEq {
+			continue
+		}
+		if addr, ok := netip.AddrFromSlice(compare.Data); ok {
+			addresses = append(addresses, addr)
+		}
+	}
+	return addresses
+}
+
+// ErrHeld: the kernel has what was to be shown absent.
+var ErrHeld = errors.New("it is still in the kernel")
+
+// Absent is nil if the kernel shows that the table has none of the chains. Where
+// its command is missing or does not work, that tells whether there would have
+// been something to do; cause, what is wrong with the command, stands in the
+// error.
+func (t Table) Absent(ctx context.Context, cause error, chains ...string) error {
+	there, err := t.Chains(ctx)
+	if err != nil {
+		return fmt.Errorf("%w; without it: %w", cause, err)
+	}
+	for _, chain := range chains {
+		if slices.Contains(there, chain) {
+			return t.Held(cause, "chain "+chain)
+		}
+	}
+	return nil
+}
+
+// Held is the error of something in the table that its command is needed for.
+func (t Table) Held(cause error, what string) error {
+	return fmt.Errorf("table %s: %s: %w, but %w; see that %s can be run, then try again",
+		t, what, ErrHeld, cause, t.Command())
+}
