@@ -114,7 +114,7 @@ func (c *Client) call(ctx context.Context, e exchange) error {
 	if err != nil {
 		return fmt.Errorf("%s %s of allocnetd at %s: unexpected answer %q: %w", e.method, e.path, c.cfg.Socket, response.Status, err)
 	}
-	return remote(failure)
+	return failure.Err()
 }
 
 // read returns the error that an answer tells of. err is why it is not an answer.

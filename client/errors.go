@@ -20,30 +20,9 @@ var (
 	ErrBusy = wire.ErrBusy
 )
 
-// remoteError is an error of the daemon. Its causes are made anew from what they
-// are.
-type remoteError struct {
-	message string
-	causes  []error
-}
-
-func (e *remoteError) Error() string   { return e.message }
-func (e *remoteError) Unwrap() []error { return e.causes }
-
 // Remote reports whether an error came about in the daemon, which did what it was
 // asked to.
-func Remote(err error) bool {
-	var e *remoteError
-	return errors.As(err, &e)
-}
-
-// remote is an error as it was in the daemon; nil for nil.
-func remote(e *wire.Error) error {
-	if e == nil {
-		return nil
-	}
-	return &remoteError{e.Message, e.Causes()}
-}
+func Remote(err error) bool { return wire.IsRemote(err) }
 
 // transportError is why there is no answer.
 func (c *Client) transportError(err error) error {

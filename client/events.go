@@ -87,7 +87,7 @@ func (c *Client) verifyStream(response *http.Response) error {
 	if err != nil || response.StatusCode == http.StatusOK || readable(response, data) != nil {
 		return fmt.Errorf("events of allocnetd at %s: unexpected answer %q of type %q", c.cfg.Socket, response.Status, kind)
 	}
-	return remote(failure)
+	return failure.Err()
 }
 
 func decodeEvent(data []byte) (Event, error) {

@@ -85,7 +85,7 @@ func (c *Client) List() ([]configurator.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	return answer.Allocations, remote(answer.Error)
+	return answer.Allocations, answer.Error.Err()
 }
 
 // Get is that of a Configurator, like List without the configurations of networks

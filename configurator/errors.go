@@ -14,8 +14,9 @@ import (
 
 // Errors that errors.Is finds in what this package returns. Beside them,
 // errors.As finds *types.Error of the CNI library with the code of a plugin,
-// *portmap.ConflictError, *portmap.PortError, *NetworkError, *UnservedError and
-// *LeftoverError.
+// *portmap.ConflictError, *portmap.PortError, *NetworkError, *UnservedError,
+// *NetnsError, *LeftoverError and, in what several allocations are about,
+// *AllocationError.
 var (
 	// ErrInvalidConfig: the Config cannot be used.
 	ErrInvalidConfig = errors.New("invalid configuration")
@@ -37,8 +38,8 @@ var (
 	ErrInvalidResult = engine.ErrInvalidResult
 	// ErrNoAddress: no interface of the result has an address.
 	ErrNoAddress = errors.New("no interface has an address")
-	// ErrInUse: the network namespace belongs to another allocation, or has an
-	// interface already where Setup would make one.
+	// ErrInUse: the network namespace belongs to another allocation, which a
+	// *NetnsError names, or has an interface already where Setup would make one.
 	ErrInUse = engine.ErrInUse
 	// ErrExhausted: a network has no free address left.
 	ErrExhausted = leases.ErrExhausted
@@ -107,3 +108,45 @@ type NetworkError struct {
 
 func (e *NetworkError) Error() string { return e.File + ": " + e.Err.Error() }
 func (e *NetworkError) Unwrap() error { return e.Err }
+
+// NetnsError says which allocation has a network namespace that somebody else wants.
+// errors.Is finds ErrInUse.
+type NetnsError struct {
+	Netns   string
+	ID      string // of the allocation that wants it; "" where it is for none
+	OtherID string // of the one that has it
+}
+
+func (e *NetnsError) Error() string {
+	return fmt.Sprintf("%v: %q is that of allocation %q", ErrInUse, e.Netns, e.OtherID)
+}
+
+// Unwrap returns ErrInUse.
+func (e *NetnsError) Unwrap() error { return ErrInUse }
+
+// AllocationError says of which allocation an error is, among those that Repair, GC
+// and Recover join.
+type AllocationError struct {
+	ID  string
+	Err error
+}
+
+// Error names the allocation, once.
+func (e *AllocationError) Error() string {
+	text, name := e.Err.Error(), fmt.Sprintf("allocation %q", e.ID)
+	if strings.Contains(text, name) {
+		return text
+	}
+	return name + ": " + text
+}
+
+// Unwrap returns the error of the allocation.
+func (e *AllocationError) Unwrap() error { return e.Err }
+
+// about is an error of an allocation; nil for nil.
+func about(id string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &AllocationError{ID: id, Err: err}
+}

@@ -90,7 +90,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 			if err == nil {
 				networks = append(networks, networksOf(r)...)
 			} else if !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
+				errs = append(errs, about(id, err))
 			}
 			continue
 		}
@@ -101,7 +101,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 		networks = append(networks, of...)
 		switch {
 		case err != nil:
-			errs = append(errs, err)
+			errs = append(errs, about(id, err))
 		case removed:
 			report.Removed = append(report.Removed, id)
 		default:

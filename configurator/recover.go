@@ -37,7 +37,7 @@ func (c *Configurator) recoverAll(ctx context.Context) ([]string, error) {
 		if unfinished && err == nil {
 			removed = append(removed, id)
 		}
-		errs = append(errs, err)
+		errs = append(errs, about(id, err))
 	}
 	return removed, errors.Join(errs...)
 }

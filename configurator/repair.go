@@ -51,7 +51,7 @@ func (c *Configurator) repair(ctx context.Context) (*RepairReport, error) {
 		case errors.Is(err, errGone):
 		case err != nil:
 			report.Broken = append(report.Broken, id)
-			errs = append(errs, err)
+			errs = append(errs, about(id, err))
 		case repaired:
 			report.Repaired = append(report.Repaired, id)
 		default:

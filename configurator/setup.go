@@ -254,7 +254,7 @@ func (c *Configurator) reserve(ctx context.Context, r *record.Record) error {
 	})
 	var taken *record.NetnsError
 	if errors.As(err, &taken) {
-		return fmt.Errorf("%w: %q is that of allocation %q", ErrInUse, taken.Netns, taken.OtherID)
+		return &NetnsError{Netns: taken.Netns, ID: r.ID, OtherID: taken.OtherID}
 	}
 	var conflict *portmap.ConflictError
 	if errors.As(err, &conflict) && conflict.OtherID != r.ID {

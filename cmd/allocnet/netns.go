@@ -46,7 +46,7 @@ func netnsOwners(conf service) owners {
 // checkFree returns ErrInUse for the namespace of another allocation.
 func (o owners) checkFree(path, id string) error {
 	if other := o[filepath.Clean(path)]; other != "" && other != id {
-		return fmt.Errorf("destroy network namespace: %w: %q is that of allocation %q", configurator.ErrInUse, path, other)
+		return fmt.Errorf("destroy network namespace: %w", &configurator.NetnsError{Netns: path, ID: id, OtherID: other})
 	}
 	return nil
 }

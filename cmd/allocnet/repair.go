@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/api/wire"
 )
 
 func newRepair(a *app) *cobra.Command {
@@ -74,44 +75,19 @@ func (a *app) repair(c *cobra.Command) error {
 func newRepairReport(r *configurator.RepairReport, err error) (*repairReport, error) {
 	full := &repairReport{RepairReport: *r, Reasons: map[string]string{}}
 	var causes, others []error
-	for _, e := range unjoin(err) {
-		id, ok := whose(e, r.Broken)
-		if !ok {
+	for _, e := range wire.Each(err) {
+		var about *configurator.AllocationError
+		if !errors.As(e, &about) {
 			others = append(others, e)
 			continue
 		}
-		full.Reasons[id] = strings.TrimPrefix(message(e), inErrors(id)+": ")
+		full.Reasons[about.ID] = strings.TrimPrefix(message(e), fmt.Sprintf("allocation %q: ", about.ID))
 		causes = append(causes, e)
 	}
 	if len(causes) > 0 {
 		others = append([]error{&brokenError{len(causes), errors.Join(causes...)}}, others...)
 	}
 	return full, errors.Join(others...)
-}
-
-// whose is the allocation that an error names first.
-func whose(err error, ids []string) (string, bool) {
-	first, owner := len(err.Error()), ""
-	for _, id := range ids {
-		if at := strings.Index(err.Error(), inErrors(id)); at >= 0 && at < first {
-			first, owner = at, id
-		}
-	}
-	return owner, owner != ""
-}
-
-// inErrors is how the library's errors name an allocation.
-func inErrors(id string) string { return fmt.Sprintf("allocation %q", id) }
-
-// unjoin are the errors that errors.Join made one of.
-func unjoin(err error) []error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		return joined.Unwrap()
-	}
-	if err == nil {
-		return nil
-	}
-	return []error{err}
 }
 
 func (a *app) printRepair(r *repairReport) {

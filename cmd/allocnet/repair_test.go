@@ -13,6 +13,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/fakeplugin"
 	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 func TestRepairOfNothing(t *testing.T) {
@@ -92,7 +93,7 @@ func TestRepairThatCannotLook(t *testing.T) {
 func TestReasonsOfARepair(t *testing.T) {
 	broken := &configurator.RepairReport{Broken: []string{"a", "b"}}
 	unhealthy := func(id, why string) error {
-		return fmt.Errorf("allocation %q: %w: %s", id, configurator.ErrUnhealthy, why)
+		return &configurator.AllocationError{ID: id, Err: fmt.Errorf("allocation %q: %w: %s", id, configurator.ErrUnhealthy, why)}
 	}
 	list := errors.New("list records")
 	report, err := newRepairReport(broken, errors.Join(list, unhealthy("a", `port of allocation "b"`), unhealthy("b", `port of allocation "a"`), context.Canceled))
@@ -109,4 +110,43 @@ func TestReasonsOfARepair(t *testing.T) {
 	require.EqualError(t, err, "list records")
 	_, err = newRepairReport(&configurator.RepairReport{}, nil)
 	require.NoError(t, err)
+}
+
+// TestRepairBothWays: whoever does it, all that is said of what is broken is the same.
+func TestRepairBothWays(t *testing.T) {
+	w := newWorld(t)
+	ask := w.serve(sandbox.DefaultDir)
+	w.ailing("web", fakeplugin.Behaviour{Code: 100, Msg: "rules are gone"})
+	w.ailing("db", fakeplugin.Behaviour{Code: 100, Msg: "rules are gone"})
+	require.NoError(t, os.WriteFile(w.path("state/allocs/torn.json"), []byte("{"), 0o600))
+	for _, args := range [][]string{{"repair"}, {"repair", "--json"}, {"gc", "--live", "db", "--live", "web"}, {"gc", "--live", "web", "--live", "db", "--json"}} {
+		alone, asked := w.run(args...), ask(args...)
+		require.Equal(t, alone, asked, args)
+		require.NotEqual(t, exitOK, alone.code)
+	}
+	report := decode[repairReport](t, ask("repair", "--json").out)
+	require.Len(t, report.Reasons, 3)
+	require.Regexp(t, "^network is not", report.Reasons["web"])
+}
+
+// TestPortTakenBothWays: the owner of a port that only the kernel knows is named.
+func TestPortTakenBothWays(t *testing.T) {
+	privhost.Require(t, "nft", "iptables")
+	w := newWorld(t)
+	ask := w.serve(sandbox.DefaultDir)
+	native := func(args ...string) outcome {
+		return w.run(append(args, "--network", "allocnet", "--engine", "native")...)
+	}
+	w.sandbox("web")
+	native("setup", "web", "--port", "8080:80/tcp").ok(t)
+	defer func() { native("teardown", "web").ok(t) }()
+	require.NoError(t, os.Remove(w.path("state/allocs/web.json")))
+	w.sandbox("other")
+	for _, more := range [][]string{nil, {"--json"}} {
+		alone := native(append(more, "setup", "other", "--port", "8080:80/tcp")...)
+		asked := ask(append(more, "setup", "other", "--port", "8080:80/tcp", "--network", "allocnet")...)
+		require.Equal(t, alone, asked)
+		require.Equal(t, exitFailure, asked.code)
+		require.Contains(t, asked.errOut, "allocnet teardown web")
+	}
 }

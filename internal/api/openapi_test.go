@@ -31,6 +31,7 @@ var schemas = map[string]reflect.Type{
 	"Conflict": reflect.TypeFor[wire.Conflict](), "Error": reflect.TypeFor[wire.Error](),
 	"Failure": reflect.TypeFor[wire.Failure](), "Health": reflect.TypeFor[wire.Health](),
 	"Networks": reflect.TypeFor[wire.Networks](), "NewSandbox": reflect.TypeFor[wire.NewSandbox](),
+	"About": reflect.TypeFor[wire.About](), "InUse": reflect.TypeFor[wire.InUse](), "PortTaken": reflect.TypeFor[wire.PortTaken](),
 	"PortFault": reflect.TypeFor[wire.Port](), "Readiness": reflect.TypeFor[wire.Readiness](),
 	"RecordFault": reflect.TypeFor[wire.Record](), "Repaired": reflect.TypeFor[wire.Repaired](),
 	"Sandbox": reflect.TypeFor[wire.Sandbox](), "SkippedFile": reflect.TypeFor[wire.SkippedFile](),

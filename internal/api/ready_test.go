@@ -34,6 +34,7 @@ func TestNotReady(t *testing.T) {
 	status := wire.Error{Kind: "plugin", Message: `network "one": no`, CNICode: &code, CNIMessage: "no"}
 	all := status
 	all.Message += "\nis gone"
+	all.Causes = []*wire.Error{&status, {Kind: "internal", Message: "is gone"}}
 	require.Equal(t, wire.Readiness{Checks: []wire.Check{
 		{Name: "state directory", Ready: true},
 		{Name: "file", Ready: true, Warning: &wire.Error{Kind: "internal", Message: "is broken"}},

@@ -61,7 +61,7 @@ func (a *API) destroySandbox(r *http.Request, _ *body) (work, error) {
 		records, _ := a.options.Service().List() // of what cannot be read, nobody knows
 		for i := range records {
 			if sameSandbox(records[i].Netns, path) {
-				return nil, fmt.Errorf("destroy sandbox %q: %w: it is that of allocation %q", name, configurator.ErrInUse, records[i].ID)
+				return nil, fmt.Errorf("destroy sandbox %q: %w", name, &configurator.NetnsError{Netns: path, OtherID: records[i].ID})
 			}
 		}
 		return nil, a.options.Sandboxes.Destroy(name)

@@ -2,13 +2,9 @@ package wire
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/types"
-
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -25,19 +21,31 @@ type Error struct {
 	CNICode    *uint  `json:"cniCode,omitempty"`
 	CNIMessage string `json:"cniMessage,omitempty"`
 	Details    string `json:"details,omitempty"`
+	// Errno is the name of an error of the kernel.
+	Errno string `json:"errno,omitempty"`
+	// About is which allocation the error is about, among several.
+	About *About `json:"about,omitempty"`
 	// Allocation is the one that the leftovers are of.
 	Allocation string                  `json:"allocation,omitempty"`
 	Leftovers  []configurator.Leftover `json:"leftovers,omitempty"`
 	// Conflict says which two host ports exclude each other.
 	Conflict *Conflict `json:"conflict,omitempty"`
+	// PortTaken is a host port that another has in the kernel.
+	PortTaken *PortTaken `json:"portTaken,omitempty"`
 	// Port is a port that cannot be used.
 	Port *Port `json:"port,omitempty"`
 	// Unserved is what no plugin serves.
 	Unserved *Unserved `json:"unserved,omitempty"`
-	// File is that of the configuration directory that the error is about.
-	File string `json:"file,omitempty"`
+	// InUse is a network namespace that another allocation has.
+	InUse *InUse `json:"inUse,omitempty"`
+	// File is that of the configuration directory that the error is about, and Reason
+	// what is wrong with it.
+	File   string `json:"file,omitempty"`
+	Reason *Error `json:"reason,omitempty"`
 	// Record is one that cannot be read.
 	Record *Record `json:"record,omitempty"`
+	// Causes are the errors that were joined in this one.
+	Causes []*Error `json:"causes,omitempty"`
 }
 
 // Conflict is a portmap.ConflictError.
@@ -46,6 +54,31 @@ type Conflict struct {
 	Other   portmap.Mapping `json:"other"`
 	ID      string          `json:"id,omitempty"`
 	OtherID string          `json:"otherID,omitempty"`
+}
+
+// About is a configurator.AllocationError.
+type About struct {
+	ID    string `json:"id"`
+	Error *Error `json:"error"`
+}
+
+// PortTaken is a ruleset.PortTakenError.
+type PortTaken struct {
+	HostIP    string `json:"hostIP,omitempty"`
+	HostPort  int    `json:"hostPort"`
+	Protocol  int    `json:"protocol"` // as in the header of IP
+	To        string `json:"to,omitempty"`
+	Network   string `json:"network,omitempty"`
+	ID        string `json:"id,omitempty"`
+	Interface string `json:"interface,omitempty"`
+	Instance  string `json:"instance,omitempty"`
+}
+
+// InUse is a configurator.NetnsError.
+type InUse struct {
+	Netns   string `json:"netns"`
+	ID      string `json:"id,omitempty"`
+	OtherID string `json:"otherID"`
 }
 
 // Port is a portmap.PortError.
@@ -80,7 +113,7 @@ func FromError(err error) *Error {
 	if err == nil {
 		return nil
 	}
-	e := &Error{Message: redact.Objects(strings.ToValidUTF8(err.Error(), "\uFFFD"))}
+	e := &Error{Message: text(err.Error())}
 	for _, k := range Kinds {
 		switch {
 		case !k.applies(err):
@@ -90,80 +123,93 @@ func FromError(err error) *Error {
 			e.Also = append(e.Also, k.Word)
 		}
 	}
-	e.addTyped(err)
+	for _, t := range typed() {
+		t.keep(err, e)
+	}
+	if causes := joined(err); len(causes) > 1 {
+		for _, cause := range causes {
+			e.Causes = append(e.Causes, FromError(cause))
+		}
+	}
 	return e
 }
 
-// addTyped keeps what the typed errors in err hold.
-func (e *Error) addTyped(err error) {
-	var (
-		cni       *types.Error
-		conflict  *portmap.ConflictError
-		port      *portmap.PortError
-		leftovers *configurator.LeftoverError
-		network   *configurator.NetworkError
-		unserved  *configurator.UnservedError
-		corrupt   *record.CorruptError
-	)
-	if errors.As(err, &cni) {
-		e.CNICode, e.CNIMessage, e.Details = &cni.Code, redact.Objects(cni.Msg), redact.Objects(cni.Details)
-	}
-	if errors.As(err, &conflict) {
-		e.Conflict = &Conflict{conflict.Mapping, conflict.Other, conflict.ID, conflict.OtherID}
-	}
-	if errors.As(err, &port) {
-		e.Port = &Port{port.Index, port.Label, port.Field, port.Value, port.Reason}
-	}
-	if errors.As(err, &leftovers) {
-		e.Allocation, e.Leftovers = leftovers.ID, leftovers.Leftovers
-	}
-	if errors.As(err, &unserved) {
-		e.Unserved = &Unserved{unserved.ID, unserved.Capabilities, unserved.Networks}
-	}
-	if errors.As(err, &network) {
-		e.File = network.File
-	}
-	if errors.As(err, &corrupt) {
-		e.Record = &Record{corrupt.ID, corrupt.File, errors.Is(corrupt, record.ErrNewer), corrupt.Err.Error()}
-	}
-}
+// text is what a client may read.
+func text(s string) string { return redact.Objects(strings.ToValidUTF8(s, "\uFFFD")) }
 
-// Causes are the errors that errors.Is and errors.As found in the original: the
-// sentinels of its kinds and its typed errors. Kinds that this build does not know
-// have none.
-func (e *Error) Causes() []error {
-	var causes []error
+// Err is the error that was sent: it has the same text, and errors.Is and errors.As find
+// in it what they found in the original, as far as this build knows the kinds. It is nil
+// for nil.
+func (e *Error) Err() error {
+	if e == nil {
+		return nil
+	}
+	if len(e.Causes) > 0 {
+		causes := make([]error, len(e.Causes))
+		for i, cause := range e.Causes {
+			causes[i] = cause.Err()
+		}
+		return errors.Join(causes...)
+	}
+	err := &remoteError{message: e.Message}
 	for _, word := range append([]string{e.Kind}, e.Also...) {
 		if k := lookup(word); k != nil && k.Sentinel != nil {
-			causes = append(causes, k.Sentinel)
+			err.causes = append(err.causes, k.Sentinel)
 		}
 	}
-	if e.CNICode != nil {
-		causes = append(causes, &types.Error{Code: *e.CNICode, Msg: e.CNIMessage, Details: e.Details})
-	}
-	if c := e.Conflict; c != nil {
-		causes = append(causes, &portmap.ConflictError{Mapping: c.Mapping, Other: c.Other, ID: c.ID, OtherID: c.OtherID})
-	}
-	if p := e.Port; p != nil {
-		causes = append(causes, &portmap.PortError{Index: p.Index, Label: p.Label, Field: p.Field, Value: p.Value, Reason: p.Reason})
-	}
-	if len(e.Leftovers) > 0 {
-		causes = append(causes, &configurator.LeftoverError{ID: e.Allocation, Leftovers: e.Leftovers})
-	}
-	if u := e.Unserved; u != nil {
-		causes = append(causes, &configurator.UnservedError{ID: u.ID, Capabilities: u.Capabilities, Networks: u.Networks})
-	}
-	if e.File != "" {
-		causes = append(causes, &configurator.NetworkError{File: e.File, Err: e.Cause()})
-	}
-	if r := e.Record; r != nil {
-		reason := errors.New(r.Reason)
-		if r.Newer {
-			reason = fmt.Errorf("%w: %s", record.ErrNewer, r.Reason)
+	for _, t := range typed() {
+		if cause := t.restore(e); cause != nil {
+			err.causes = append(err.causes, cause)
 		}
-		causes = append(causes, &record.CorruptError{ID: r.ID, File: r.File, Err: reason})
 	}
-	return causes
+	return err
+}
+
+// remoteError is an error of the daemon.
+type remoteError struct {
+	message string
+	causes  []error
+}
+
+func (e *remoteError) Error() string   { return e.message }
+func (e *remoteError) Unwrap() []error { return e.causes }
+
+// IsRemote reports whether errors.As finds an error that an Err made.
+func IsRemote(err error) bool { return as[*remoteError](err) }
+
+// Each are the errors that errors.Join made one of, also of some that it had joined
+// before, and err itself where it is another. There is none for nil.
+func Each(err error) []error {
+	if err == nil {
+		return nil
+	}
+	parts := joined(err)
+	if parts == nil {
+		return []error{err}
+	}
+	var each []error
+	for _, part := range parts {
+		each = append(each, Each(part)...)
+	}
+	return each
+}
+
+// joined are the errors of which an error says nothing but their texts, as errors.Join
+// makes it; nil for others.
+func joined(err error) []error {
+	several, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return nil
+	}
+	parts := several.Unwrap()
+	texts := make([]string, len(parts))
+	for i, part := range parts {
+		texts[i] = part.Error()
+	}
+	if err.Error() != strings.Join(texts, "\n") {
+		return nil
+	}
+	return parts
 }
 
 // Status is the HTTP status that fits the error.
@@ -172,12 +218,4 @@ func (e *Error) Status() int {
 		return k.Status
 	}
 	return internal.Status
-}
-
-// Cause is the error behind that of a file. It is never nil.
-func (e *Error) Cause() error {
-	if e == nil {
-		return errors.New("no reason is given")
-	}
-	return errors.New(strings.TrimPrefix(e.Message, e.File+": "))
 }

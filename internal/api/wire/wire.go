@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 
@@ -101,5 +102,5 @@ type Event struct {
 
 // NetworkError is the error as the configurator has it.
 func (s SkippedFile) NetworkError() *configurator.NetworkError {
-	return &configurator.NetworkError{File: s.File, Err: s.Error.Cause()}
+	return &configurator.NetworkError{File: s.File, Err: cmp.Or(s.Error.Reason, s.Error).Err()}
 }

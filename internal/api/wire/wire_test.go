@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
+	"reflect"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -25,7 +25,7 @@ func sent(t *testing.T, err error) (*Error, error) {
 	require.NoError(t, jsonErr)
 	var e Error
 	require.NoError(t, json.Unmarshal(data, &e))
-	return &e, errors.Join(e.Causes()...)
+	return &e, e.Err()
 }
 
 func TestEveryKindArrives(t *testing.T) {
@@ -76,7 +76,10 @@ func TestTypedErrorsArriveWhole(t *testing.T) {
 	for _, err := range []error{conflict, port, left} {
 		e, causes := sent(t, fmt.Errorf("outer: %w", err))
 		require.Equal(t, "outer: "+err.Error(), e.Message)
-		require.Contains(t, strings.Split(causes.Error(), "\n"), err.Error())
+		require.EqualError(t, causes, e.Message)
+		found := reflect.New(reflect.TypeOf(err))
+		require.True(t, errors.As(causes, found.Interface()))
+		require.Equal(t, err, found.Elem().Interface())
 	}
 	var network *configurator.NetworkError
 	_, causes := sent(t, &configurator.NetworkError{File: "/conf/x", Err: errors.New("why")})
@@ -100,6 +103,7 @@ func TestUnknownKind(t *testing.T) {
 	require.Equal(t, "internal", FromError(errors.New("x")).Kind)
 	later := &Error{Kind: "of a later version", Message: "x"}
 	require.Equal(t, http.StatusInternalServerError, later.Status())
-	require.Empty(t, later.Causes())
+	require.Empty(t, later.Err().(*remoteError).causes)
+	require.NoError(t, (*Error)(nil).Err())
 	require.Equal(t, "bad: \uFFFD", FromError(errors.New("bad: \xff")).Message)
 }

@@ -1,0 +1,275 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/api"
+	"github.com/allocnet/allocnet/internal/api/apitest"
+	"github.com/allocnet/allocnet/internal/lease"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// sentinels are what errors.Is can find in an error of the library.
+var sentinels = map[string]error{
+	"configurator.ErrInvalidConfig": configurator.ErrInvalidConfig, "configurator.ErrInvalidAllocation": configurator.ErrInvalidAllocation,
+	"configurator.ErrDifferent": configurator.ErrDifferent, "configurator.ErrNotFound": configurator.ErrNotFound,
+	"configurator.ErrUnknownNetwork": configurator.ErrUnknownNetwork, "configurator.ErrPluginNotInstalled": configurator.ErrPluginNotInstalled,
+	"configurator.ErrInvalidResult": configurator.ErrInvalidResult, "configurator.ErrNoAddress": configurator.ErrNoAddress,
+	"configurator.ErrInUse": configurator.ErrInUse, "configurator.ErrExhausted": configurator.ErrExhausted,
+	"configurator.ErrBridgeFull": configurator.ErrBridgeFull, "configurator.ErrLimit": configurator.ErrLimit,
+	"configurator.ErrPortTaken": configurator.ErrPortTaken, "configurator.ErrSetUp": configurator.ErrSetUp,
+	"configurator.ErrUnhealthy": configurator.ErrUnhealthy, "configurator.ErrNotChecked": configurator.ErrNotChecked,
+	"configurator.ErrIncomplete": configurator.ErrIncomplete,
+	"configurator.ErrUnserved":   configurator.ErrUnserved,
+	"portmap.ErrConflict":        portmap.ErrConflict,
+	"sandbox.ErrExist":           sandbox.ErrExist, "sandbox.ErrNotExist": sandbox.ErrNotExist, "sandbox.ErrInvalidName": sandbox.ErrInvalidName,
+	"sandbox.ErrNotNamespace": sandbox.ErrNotNamespace, "sandbox.ErrHostNamespace": sandbox.ErrHostNamespace,
+	"record.ErrNewer":  record.ErrNewer,
+	"context.Canceled": context.Canceled,
+	"DeadlineExceeded": context.DeadlineExceeded,
+	"fs.ErrPermission": fs.ErrPermission,
+	"syscall.ENOSPC":   syscall.ENOSPC,
+	"syscall.EPERM":    syscall.EPERM,
+	"syscall.ENOTDIR":  syscall.ENOTDIR,
+}
+
+// samples are errors of every type that errors.As can find.
+var samples = map[string]error{
+	"configurator.LeftoverError": &configurator.LeftoverError{ID: "web", Leftovers: []cleanup.Leftover{
+		{Kind: "lease", Object: "192.0.2.1"}, {Kind: "link", Object: "veth1"},
+	}},
+	"configurator.NetworkError": &configurator.NetworkError{File: "/etc/cni/net.d/x.conflist", Err: fmt.Errorf("read: %w", fs.ErrPermission)},
+	"configurator.NetnsError":   &configurator.NetnsError{Netns: "/run/netns/web", ID: "web", OtherID: "db"},
+	"configurator.AllocationError": &configurator.AllocationError{ID: "web", Err: fmt.Errorf("%w: %w",
+		configurator.ErrUnhealthy, &types.Error{Code: 100, Msg: "rules are gone"})},
+	"configurator.UnservedError": &configurator.UnservedError{ID: "web", Capabilities: []string{"mac", "portMappings"}, Networks: []string{"net"}},
+	"portmap.PortError":          &portmap.PortError{Index: 1, Label: "http", Field: "to", Value: "70000", Reason: "must be less"},
+	"portmap.ConflictError": &portmap.ConflictError{
+		Mapping: portmap.Mapping{HostPort: 80, ContainerPort: 8080, Protocol: "tcp", Label: "http"},
+		Other:   portmap.Mapping{HostPort: 80, Protocol: "tcp", HostIP: "127.0.0.1"}, ID: "web", OtherID: "db",
+	},
+	"record.CorruptError": &record.CorruptError{ID: "web", File: "/run/allocnet/allocs/web.json", Err: errors.New("unexpected end of JSON input")},
+	"ruleset.PortTakenError": &ruleset.PortTakenError{
+		Mapping: ruleset.Mapping{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: 80, Protocol: 6, To: netip.MustParseAddrPort("10.0.0.2:80")},
+		Owner:   names.Owner{Network: "net", ID: "db", IfName: "eth0", Instance: "i"},
+	},
+	"types.Error": &types.Error{Code: 11, Msg: "later", Details: "the moon"},
+}
+
+// failures are errors as operations return them, by what they are about.
+func failures() map[string]error {
+	all := map[string]error{}
+	for name, err := range sentinels {
+		all[name] = fmt.Errorf("act %q: %w: why", "object", err)
+	}
+	for name, err := range samples {
+		all[name] = fmt.Errorf("outer: %w", err)
+	}
+	newer := &record.CorruptError{ID: "web", File: "/run/allocnet/allocs/web.json", Err: fmt.Errorf("format 9: %w (this one reads up to 1)", record.ErrNewer)}
+	portTaken := *samples["ruleset.PortTakenError"].(*ruleset.PortTakenError)
+	portTaken.Owner = names.Owner{ID: "#0123"}
+	one, other := portmap.Mapping{HostPort: 80, Protocol: "tcp"}, portmap.Mapping{HostPort: 81, Protocol: "tcp"}
+	for name, err := range map[string]error{
+		"newer record": newer,
+		"incomplete": fmt.Errorf("allocation %q: %w: %w", "web", configurator.ErrIncomplete, errors.Join(
+			&types.Error{Code: 7, Msg: "no"}, samples["configurator.LeftoverError"], context.DeadlineExceeded)),
+		"not checked":      fmt.Errorf("allocation %q: %w: %w", "web", configurator.ErrNotChecked, configurator.ErrPluginNotInstalled),
+		"port of nobody":   fmt.Errorf("%w: %w", &types.Error{Code: 999, Msg: "x"}, &portTaken),
+		"plugin as text":   errors.New("plugin says: host port is taken"),
+		"conflict inside":  fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, errors.Join(&portmap.ConflictError{Mapping: one, Other: one}, &portmap.ConflictError{Mapping: other, Other: other})),
+		"no netns":         fmt.Errorf("%w: netns: %w", configurator.ErrInvalidAllocation, &fs.PathError{Op: "open", Path: "/run/netns/web", Err: syscall.ENOENT}),
+		"broken, no netns": fmt.Errorf("allocation %q: %w: %w", "web", configurator.ErrUnhealthy, fmt.Errorf("%w: netns: %w", configurator.ErrInvalidAllocation, fs.ErrNotExist)),
+		"duplicate lease":  fmt.Errorf("network %q: %w", "net", lease.ErrDuplicate),
+		"no iptables":      errors.New(`exec: "iptables": executable file not found in $PATH`),
+		"old bridge":       errors.New(`"cni0" already has an IP address different from 10.0.0.1/16`),
+		"several": errors.Join(errors.New("list records"), samples["configurator.AllocationError"], errors.Join(
+			&configurator.AllocationError{ID: "db", Err: newer}, &configurator.AllocationError{ID: "c", Err: context.Canceled})),
+	} {
+		all[name] = err
+	}
+	return all
+}
+
+// failing is a service whose operations all return one error.
+type failing struct {
+	apitest.Memory
+	err error
+}
+
+func (f *failing) Setup(context.Context, configurator.Allocation) (*configurator.Status, error) {
+	return nil, f.err
+}
+func (f *failing) Check(context.Context, configurator.Allocation) error    { return f.err }
+func (f *failing) Teardown(context.Context, configurator.Allocation) error { return f.err }
+func (f *failing) Get(string) (*configurator.Record, error)                { return nil, f.err }
+func (f *failing) List() ([]configurator.Record, error)                    { return nil, f.err }
+func (f *failing) Ready(context.Context) error                             { return f.err }
+func (f *failing) GC(ctx context.Context, live []string) (*configurator.GCReport, error) {
+	return f.GCScope(ctx, configurator.Scope{Live: live})
+}
+
+func (f *failing) GCScope(context.Context, configurator.Scope) (*configurator.GCReport, error) {
+	return &configurator.GCReport{Removed: []string{"a"}, Kept: []string{"web"}}, f.err
+}
+
+func (f *failing) Repair(context.Context) (*configurator.RepairReport, error) {
+	return &configurator.RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{"c", "db", "web"}}, f.err
+}
+
+// operations are all that can fail, with what they return beside the error.
+var operations = map[string]func(context.Context, service) (any, error){
+	"setup": func(ctx context.Context, s service) (any, error) {
+		return s.Setup(ctx, configurator.Allocation{ID: "web"})
+	},
+	"check": func(ctx context.Context, s service) (any, error) {
+		return nil, s.Check(ctx, configurator.Allocation{ID: "web"})
+	},
+	"teardown": func(ctx context.Context, s service) (any, error) {
+		return nil, s.Teardown(ctx, configurator.Allocation{ID: "web"})
+	},
+	"get":   func(_ context.Context, s service) (any, error) { return s.Get("web") },
+	"list":  func(_ context.Context, s service) (any, error) { records, err := s.List(); return len(records), err },
+	"gc":    func(ctx context.Context, s service) (any, error) { return s.GC(ctx, nil) },
+	"ready": func(ctx context.Context, s service) (any, error) { return nil, s.Ready(ctx) },
+	"repair": func(ctx context.Context, s service) (any, error) {
+		report, err := s.Repair(ctx)
+		return newRepairReport(report, err)
+	},
+}
+
+// TestErrorsAreTheSameBothWays: what the library returns arrives through the daemon with
+// the same text, sentinels, fields, kind, hint and exit code.
+func TestErrorsAreTheSameBothWays(t *testing.T) {
+	own := &failing{}
+	socket, _ := apitest.Serve(t, api.Options{
+		Service: func() api.Service { return own },
+		Ready:   func(context.Context) []api.Check { return []api.Check{{Name: "all", Err: own.err}} },
+	})
+	daemon := client.New(client.Config{Socket: socket})
+	for name, err := range failures() {
+		own.err = err
+		for operation, do := range operations {
+			t.Run(name+"/"+operation, func(t *testing.T) {
+				wantReport, want := do(t.Context(), own)
+				gotReport, got := do(t.Context(), daemon)
+				require.Equal(t, wantReport, gotReport)
+				requireSameError(t, want, got)
+			})
+		}
+	}
+}
+
+// requireSameError compares all that a program or a person can make of two errors.
+func requireSameError(t *testing.T, want, got error) {
+	t.Helper()
+	require.EqualError(t, got, want.Error())
+	require.Equal(t, message(want), message(got))
+	for name, sentinel := range sentinels {
+		require.Equal(t, errors.Is(want, sentinel), errors.Is(got, sentinel), name)
+	}
+	for name, sample := range samples {
+		require.Equal(t, fields(want, sample), fields(got, sample), name)
+	}
+	if !notPermitted(want) { // the rights that the daemon lacks are not those of its client
+		require.Equal(t, newErrorReport(want), newErrorReport(got))
+	}
+	require.Equal(t, kindOf(want).word, kindOf(got).word)
+	require.Equal(t, exitCode(want), exitCode(got))
+}
+
+// fields are those of the first error of a type, as JSON, with the text of the error that
+// it wraps; "" where there is none.
+func fields(err, sample error) string {
+	found := reflect.New(reflect.TypeOf(sample))
+	if !errors.As(err, found.Interface()) {
+		return ""
+	}
+	said := found.Elem().Interface().(error).Error()
+	members := map[string]any{}
+	value := reflect.Indirect(found.Elem())
+	for i := range value.NumField() {
+		if cause, is := value.Field(i).Interface().(error); is {
+			members[value.Type().Field(i).Name] = cause.Error()
+		} else {
+			members[value.Type().Field(i).Name] = value.Field(i).Interface()
+		}
+	}
+	data, jsonErr := json.Marshal(members)
+	if jsonErr != nil {
+		return jsonErr.Error()
+	}
+	return said + " " + string(data)
+}
+
+// TestEveryErrorHasARow: each exported error of the library's packages is in the tables
+// above.
+func TestEveryErrorHasARow(t *testing.T) {
+	for _, dir := range []string{"configurator", "portmap", "sandbox", "cleanup", "internal/record"} {
+		found := exportedErrors(t, filepath.Join("../..", dir))
+		for _, name := range found {
+			name = filepath.Base(dir) + "." + name
+			if name == "record.NetnsError" {
+				continue // the configurator makes its own of it
+			}
+			require.True(t, sentinels[name] != nil || samples[name] != nil, "%s has no row in sentinels or samples: "+
+				"add it there, and to package wire, and see to its hint, kind and exit code", name)
+		}
+	}
+}
+
+// exportedErrors are the names of a package's variables Err... and types ...Error.
+func exportedErrors(t *testing.T, dir string) (found []string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range slices.DeleteFunc(files, func(f string) bool { return strings.HasSuffix(f, "_test.go") }) {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		require.NoError(t, err)
+		for _, declaration := range parsed.Decls {
+			general, ok := declaration.(*ast.GenDecl)
+			if !ok {
+				continue
+			}
+			for _, spec := range general.Specs {
+				switch s := spec.(type) {
+				case *ast.ValueSpec:
+					for _, name := range s.Names {
+						if general.Tok == token.VAR && strings.HasPrefix(name.Name, "Err") {
+							found = append(found, name.Name)
+						}
+					}
+				case *ast.TypeSpec:
+					if s.Name.IsExported() && strings.HasSuffix(s.Name.Name, "Error") {
+						found = append(found, s.Name.Name)
+					}
+				}
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,166 @@
+package wire
+
+import (
+	"cmp"
+	"errors"
+	"net/netip"
+	"syscall"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// typedError is a type of error that holds more than its text: how the first one that
+// errors.As finds is kept in an Error, and how it comes out again, nil where none did.
+type typedError struct {
+	keep    func(error, *Error)
+	restore func(*Error) error
+}
+
+// typedAs is that of the type E.
+func typedAs[E error](keep func(E, *Error), restore func(*Error) error) typedError {
+	return typedError{
+		keep: func(err error, to *Error) {
+			if found := *new(E); errors.As(err, &found) {
+				keep(found, to)
+			}
+		},
+		restore: restore,
+	}
+}
+
+// typed are all of them.
+func typed() []typedError {
+	return []typedError{
+		typedAs(func(err *types.Error, to *Error) {
+			to.CNICode, to.CNIMessage, to.Details = &err.Code, text(err.Msg), text(err.Details)
+		}, func(e *Error) error {
+			if e.CNICode == nil {
+				return nil
+			}
+			return &types.Error{Code: *e.CNICode, Msg: e.CNIMessage, Details: e.Details}
+		}),
+		typedAs(func(err *portmap.ConflictError, to *Error) {
+			to.Conflict = &Conflict{err.Mapping, err.Other, err.ID, err.OtherID}
+		}, func(e *Error) error {
+			if e.Conflict == nil {
+				return nil
+			}
+			return &portmap.ConflictError{Mapping: e.Conflict.Mapping, Other: e.Conflict.Other, ID: e.Conflict.ID, OtherID: e.Conflict.OtherID}
+		}),
+		typedAs(keepPortTaken, restorePortTaken),
+		typedAs(func(err *portmap.PortError, to *Error) {
+			to.Port = &Port{err.Index, err.Label, err.Field, err.Value, err.Reason}
+		}, func(e *Error) error {
+			if e.Port == nil {
+				return nil
+			}
+			return &portmap.PortError{Index: e.Port.Index, Label: e.Port.Label, Field: e.Port.Field, Value: e.Port.Value, Reason: e.Port.Reason}
+		}),
+		typedAs(func(err *configurator.LeftoverError, to *Error) {
+			to.Allocation, to.Leftovers = err.ID, err.Leftovers
+		}, func(e *Error) error {
+			if len(e.Leftovers) == 0 {
+				return nil
+			}
+			return &configurator.LeftoverError{ID: e.Allocation, Leftovers: e.Leftovers}
+		}),
+		typedAs(func(err *configurator.UnservedError, to *Error) {
+			to.Unserved = &Unserved{err.ID, err.Capabilities, err.Networks}
+		}, func(e *Error) error {
+			if e.Unserved == nil {
+				return nil
+			}
+			return &configurator.UnservedError{ID: e.Unserved.ID, Capabilities: e.Unserved.Capabilities, Networks: e.Unserved.Networks}
+		}),
+		typedAs(func(err *configurator.NetnsError, to *Error) {
+			to.InUse = &InUse{err.Netns, err.ID, err.OtherID}
+		}, func(e *Error) error {
+			if e.InUse == nil {
+				return nil
+			}
+			return &configurator.NetnsError{Netns: e.InUse.Netns, ID: e.InUse.ID, OtherID: e.InUse.OtherID}
+		}),
+		typedAs(func(err *configurator.NetworkError, to *Error) {
+			to.File, to.Reason = err.File, FromError(err.Err)
+		}, func(e *Error) error {
+			if e.File == "" {
+				return nil
+			}
+			return &configurator.NetworkError{File: e.File, Err: cmp.Or(e.Reason, noReason).Err()}
+		}),
+		typedAs(keepRecord, restoreRecord),
+		typedAs(func(err syscall.Errno, to *Error) { to.Errno = unix.ErrnoName(err) }, restoreErrno),
+		typedAs(func(err *configurator.AllocationError, to *Error) {
+			to.About = &About{err.ID, FromError(err.Err)}
+		}, func(e *Error) error {
+			if e.About == nil {
+				return nil
+			}
+			return &configurator.AllocationError{ID: e.About.ID, Err: cmp.Or(e.About.Error, noReason).Err()}
+		}),
+	}
+}
+
+// noReason is for a daemon that gives none.
+var noReason = &Error{Kind: internal.Word, Message: "no reason is given"}
+
+func keepPortTaken(err *ruleset.PortTakenError, to *Error) {
+	m, o := err.Mapping, err.Owner
+	to.PortTaken = &PortTaken{
+		HostPort: int(m.HostPort), Protocol: int(m.Protocol), Network: o.Network, ID: o.ID, Interface: o.IfName, Instance: o.Instance,
+	}
+	if m.HostIP.IsValid() {
+		to.PortTaken.HostIP = m.HostIP.String()
+	}
+	if m.To.IsValid() {
+		to.PortTaken.To = m.To.String()
+	}
+}
+
+func restorePortTaken(e *Error) error {
+	p := e.PortTaken
+	if p == nil {
+		return nil
+	}
+	hostIP, _ := netip.ParseAddr(p.HostIP) // the zero Addr stands for every one
+	to, _ := netip.ParseAddrPort(p.To)
+	return &ruleset.PortTakenError{
+		Mapping: ruleset.Mapping{HostIP: hostIP, HostPort: uint16(p.HostPort), Protocol: uint8(p.Protocol), To: to},
+		Owner:   names.Owner{Network: p.Network, ID: p.ID, IfName: p.Interface, Instance: p.Instance},
+	}
+}
+
+func keepRecord(err *record.CorruptError, to *Error) {
+	to.Record = &Record{err.ID, err.File, errors.Is(err, record.ErrNewer), err.Err.Error()}
+}
+
+func restoreRecord(e *Error) error {
+	r := e.Record
+	if r == nil {
+		return nil
+	}
+	reason := &remoteError{message: r.Reason}
+	if r.Newer {
+		reason.causes = []error{record.ErrNewer}
+	}
+	return &record.CorruptError{ID: r.ID, File: r.File, Err: reason}
+}
+
+// lastErrno is the number of the kernel's last error.
+const lastErrno = 133
+
+func restoreErrno(e *Error) error {
+	for n := syscall.Errno(1); e.Errno != "" && n <= lastErrno; n++ {
+		if unix.ErrnoName(n) == e.Errno {
+			return n
+		}
+	}
+	return nil
+}
