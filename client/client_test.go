@@ -182,7 +182,7 @@ func TestSandboxes(t *testing.T) {
 		require.NoError(t, c.DestroySandboxAt(t.Context(), path))
 	}
 	require.ErrorIs(t, sandbox.Validate(path), sandbox.ErrNotExist)
-	for _, name := range []string{"..", ".", "a/b", "../x"} {
+	for _, name := range []string{"..", ".", "a/b", "../x", "-x", "a\nb"} {
 		_, err = c.CreateSandbox(t.Context(), name)
 		require.ErrorIs(t, err, sandbox.ErrInvalidName, name)
 		require.ErrorIs(t, c.DestroySandbox(t.Context(), name), sandbox.ErrInvalidName, name)

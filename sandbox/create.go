@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,7 +43,7 @@ func CreateIn(dir, name string) (*Sandbox, error) {
 
 // prepare makes the file that the namespace will be mounted on, in a directory fit for it.
 func prepare(dir, name string) error {
-	if err := checkName(name); err != nil {
+	if err := ValidateName(name); err != nil {
 		return fmt.Errorf("create sandbox in %q: %w", dir, err)
 	}
 	path := filepath.Join(dir, name)
@@ -54,11 +56,15 @@ func prepare(dir, name string) error {
 	return nil
 }
 
-// checkName returns nil if a file can have that name.
-func checkName(name string) error {
+// ValidateName returns nil if a sandbox can have that name, and ErrInvalidName otherwise. It is the name of a file of at
+// most 255 bytes, in UTF-8 and without control characters, so that lists have it on one line, and no dash begins it, so
+// that no program takes it for an option. Create, CreateIn and Pool.Take call it.
+func ValidateName(name string) error {
+	hidden := func(r rune) bool { return r == '/' || !unicode.IsGraphic(r) }
 	switch {
-	case name == "", name == ".", name == "..", len(name) > maxName, strings.ContainsAny(name, "/\x00"):
-		return fmt.Errorf("%w: %q", ErrInvalidName, name)
+	case name == "", name == ".", name == "..", name[0] == '-', len(name) > maxName,
+		!utf8.ValidString(name), strings.ContainsFunc(name, hidden):
+		return fmt.Errorf("%w: %.255q", ErrInvalidName, name)
 	}
 	return nil
 }

@@ -18,12 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestCheckName(t *testing.T) {
-	for _, name := range []string{"", ".", "..", "a/b", "/a", "a\x00", strings.Repeat("a", 256)} {
-		require.ErrorIs(t, checkName(name), ErrInvalidName, "%q", name)
+func TestValidateName(t *testing.T) {
+	for _, name := range []string{
+		"", ".", "..", "a/b", "/a", "a\x00", strings.Repeat("a", 256), strings.Repeat("é", 128),
+		"-", "-a", "--help", "a\nb", "\n", "a\tb", "a\x1b[2J", "a\x7f", "a\u0085", "a\u2028b", "a\u202eb", "\xff",
+	} {
+		require.ErrorIs(t, ValidateName(name), ErrInvalidName, "%q", name)
 	}
-	for _, name := range []string{"a", "...", ".a", "a b", "-a", strings.Repeat("a", 255)} {
-		require.NoError(t, checkName(name), "%q", name)
+	for _, name := range []string{"a", "...", ".a", "a b", "a-", "é", strings.Repeat("a", 255)} {
+		require.NoError(t, ValidateName(name), "%q", name)
 	}
 }
 

@@ -13,7 +13,7 @@ var (
 	// ErrNotExist means that there is nothing at that path. It is the same as os.ErrNotExist.
 	ErrNotExist = fs.ErrNotExist
 
-	// ErrInvalidName means that a name cannot be that of a file.
+	// ErrInvalidName means that a name cannot be that of a sandbox, see ValidateName.
 	ErrInvalidName = errors.New("invalid name")
 
 	// ErrNotNamespace means that what is at that path is not a network namespace.

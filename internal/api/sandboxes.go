@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/api/strict"
@@ -97,8 +96,8 @@ func (p pooled) Create(ctx context.Context, name string) (path string, err error
 func (p pooled) Path(name string) string { return filepath.Join(p.dir, name) }
 
 func (p pooled) Destroy(name string) error {
-	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
-		return fmt.Errorf("destroy sandbox %q: %w", name, sandbox.ErrInvalidName)
+	if err := sandbox.ValidateName(name); err != nil {
+		return fmt.Errorf("destroy sandbox: %w", err)
 	}
 	return sandbox.Destroy(p.Path(name))
 }
