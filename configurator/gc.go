@@ -19,8 +19,9 @@ import (
 )
 
 // GC takes away every allocation that is not live: those that have a record,
-// those that the kernel names as owners of something in the Config's networks,
-// and those that hold only an address of the embedded network. live must name
+// those that the kernel names as owners of something in the Config's networks
+// (also by comments of rules, where a network of the native engine names a
+// backend), and those that hold only an address of the embedded network. live must name
 // every allocation for which Setup was called and Teardown was not; what is set
 // up while GC runs is left alone.
 //
@@ -31,7 +32,8 @@ import (
 // another StateDir as well, where both have a network of the same name whose
 // addresses are leased in the same directory (dataDir of host-local): GC of one
 // spares what the kernel names as the other's, but takes the leases of what the
-// other is just setting up, or runs by plugin binaries.
+// other is just setting up, or runs by plugin binaries, and what rules of a named
+// backend tell of allocations without a link, as rules do not name a StateDir.
 //
 // GC goes on after errors and joins them, and stops when the context ends; the
 // report tells what was done all the same. An allocation whose record cannot be
@@ -117,7 +119,8 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 
 // known are the allocations of a scope that have a record and, with the scope "",
 // those that have lost it: by an address of the embedded network, or by what names
-// them in the kernel as its owner in one of the Config's. ids is sorted; lost tells
+// them in the kernel as its owner in one of the Config's, comments of rules where
+// the native engine runs it with a named backend. ids is sorted; lost tells
 // the networks of those without a record.
 func (c *Configurator) known(ctx context.Context, scope string) (ids []string, lost map[string][]string, err error) {
 	ids, containers, err := c.inScope(scope)
@@ -144,6 +147,10 @@ func (c *Configurator) known(ctx context.Context, scope string) (ids []string, l
 	for _, n := range networks {
 		owners, err := cleanup.Owners(ctx, n.Name, c.cfg.StateDir)
 		note(n.Name, owners, err)
+		if c.engineOf(n) == c.native {
+			marked, err := cleanup.Marked(ctx, n.Name, n.Bytes, c.cfg.StateDir)
+			note(n.Name, marked, err)
+		}
 	}
 	for id, names := range lost {
 		slices.Sort(names)

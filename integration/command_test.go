@@ -13,3 +13,9 @@ func command(name string, args ...string) error {
 	}
 	return nil
 }
+
+// output is what a program of the host prints.
+func output(name string, args ...string) (string, error) {
+	out, err := exec.Command(name, args...).Output()
+	return string(out), err
+}
