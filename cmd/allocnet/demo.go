@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -165,8 +164,17 @@ func (t *textShow) summarize(s *demo.Summary, ok bool) {
 		return
 	}
 	t.out.printf("\n%s %s in %s: set up in %s, %s answered (median %s), torn down in %s; nothing is left\n",
-		t.out.paint(green, t.mark()), plural(s.Steps, "step"), span(s.Took), span(slices.Min(s.Setups)),
-		plural(s.Requests, "request"), span(s.Answer), span(slices.Min(s.Teardowns)))
+		t.out.paint(green, t.mark()), plural(s.Steps, "step"), span(s.Took), spans(s.Setups),
+		plural(s.Requests, "request"), span(s.Answer), spans(s.Teardowns))
+}
+
+// spans are all of several durations, in their order: the first of a host takes longer.
+func spans(list []time.Duration) string {
+	texts := make([]string, len(list))
+	for i, d := range list {
+		texts[i] = span(d)
+	}
+	return strings.Join(texts, " and ")
 }
 
 // jsonShow writes a line per step, and one for the summary.

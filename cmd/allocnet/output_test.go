@@ -298,7 +298,7 @@ func TestShowDemo(t *testing.T) {
 	}
 	summary := &demo.Summary{
 		Steps: 3, Requests: 1, Clean: true, Answer: time.Millisecond, Took: 2 * time.Second,
-		Setups: []time.Duration{3 * time.Millisecond}, Teardowns: []time.Duration{4 * time.Millisecond},
+		Setups: []time.Duration{30 * time.Millisecond, 3 * time.Millisecond}, Teardowns: []time.Duration{4 * time.Millisecond},
 	}
 	show := func(json bool, ok bool) string {
 		var b bytes.Buffer
@@ -325,11 +325,11 @@ Last
 
 `, show(false, false))
 	require.Contains(t, show(false, true),
-		"\nok: 3 steps in 2.0 s: set up in 3.0 ms, 1 request answered (median 1.0 ms), torn down in 4.0 ms; nothing is left\n")
+		"\nok: 3 steps in 2.0 s: set up in 30 ms and 3.0 ms, 1 request answered (median 1.0 ms), torn down in 4.0 ms; nothing is left\n")
 	require.Equal(t, `{"section":"First","step":"one","ok":true,"ms":1.5,"detail":"well done"}
 {"section":"First","step":"two","ok":true,"ms":1000}
 {"section":"Last","step":"three","ok":false,"ms":1,"error":"bad\nworse"}
-{"ok":false,"clean":true,"interrupted":false,"steps":3,"failed":1,"ms":2000,"setupMs":[3],"teardownMs":[4],"requests":1,"requestP50Ms":1}
+{"ok":false,"clean":true,"interrupted":false,"steps":3,"failed":1,"ms":2000,"setupMs":[30,3],"teardownMs":[4],"requests":1,"requestP50Ms":1}
 `, show(true, false))
 }
 
