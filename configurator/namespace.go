@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -58,4 +60,20 @@ func isGone(other *record.Record) bool {
 	release, err := openNetns(other)
 	release()
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errElsewhere)
+}
+
+// netnsGone reports whether the path of a record no longer leads to its namespace, as
+// far as one look at the path tells: a list is made of thousands.
+func netnsGone(r *record.Record) bool {
+	if r.Netns == "" {
+		return false
+	}
+	var stat unix.Stat_t
+	switch err := unix.Stat(r.Netns, &stat); {
+	case err == unix.ENOENT, err == unix.ENOTDIR:
+		return true
+	case err != nil || r.Namespace == (sandbox.Identity{}):
+		return false
+	}
+	return !r.Namespace.Is(sandbox.Identity{Device: stat.Dev, Inode: stat.Ino})
 }

@@ -162,6 +162,9 @@ type Record struct {
 	Unserved []string  `json:"unserved,omitempty"`
 	Created  time.Time `json:"created"`
 	Updated  time.Time `json:"updated"`
+	// NetnsGone says that Netns leads nowhere, or to another network namespace. It is
+	// seen from outside; Check looks closer.
+	NetnsGone bool `json:"netnsGone,omitempty"`
 	// Status is nil unless Phase is PhaseReady.
 	Status *Status `json:"status,omitempty"`
 }

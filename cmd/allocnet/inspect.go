@@ -40,7 +40,7 @@ func (a *app) inspect(id string) error {
 func (a *app) printRecord(r *configurator.Record) {
 	now := time.Now()
 	a.out.table(nil, properties(
-		"ID", r.ID, "Phase", string(r.Phase), "Namespace", r.Netns, "Networks", networkNames(r), "Address", addressesOf(r),
+		"ID", r.ID, "Phase", phaseOf(r), "Namespace", r.Netns, "Networks", networkNames(r), "Address", addressesOf(r),
 		"Engine", string(r.Engine), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
 	))
 	defer a.printUnserved(r.Unserved)

@@ -60,13 +60,30 @@ func (a *app) ls() error {
 }
 
 func listRow(r *configurator.Record, now time.Time) []cell {
-	row := cells(r.ID, string(r.Phase), networkNames(r), string(r.Engine), addressesOf(r), shortPorts(r.Ports), age(now.Sub(r.Created)))
-	row[1].style = phaseStyle(r.Phase)
+	row := cells(r.ID, phaseOf(r), networkNames(r), string(r.Engine), addressesOf(r), shortPorts(r.Ports), age(now.Sub(r.Created)))
+	row[1].style = phaseStyle(r)
 	return row
 }
 
-func phaseStyle(p configurator.Phase) style {
-	if p == configurator.PhaseReady {
+const gone = "netns gone"
+
+// phaseOf is how far an allocation has come, and whether its network namespace is gone
+// meanwhile: it is not ready then, whatever its record says.
+func phaseOf(r *configurator.Record) string {
+	switch {
+	case !r.NetnsGone:
+		return string(r.Phase)
+	case r.Phase == configurator.PhaseReady:
+		return gone
+	}
+	return string(r.Phase) + ", " + gone
+}
+
+func phaseStyle(r *configurator.Record) style {
+	switch {
+	case r.NetnsGone:
+		return red
+	case r.Phase == configurator.PhaseReady:
 		return green
 	}
 	return yellow
