@@ -56,6 +56,10 @@ func calls() []call {
 		{"Check", "", func(t *testing.T, c *client.Client) error { return c.Check(t.Context(), a) }},
 		{"Teardown", "", func(t *testing.T, c *client.Client) error { return c.Teardown(t.Context(), a) }},
 		{"GC", `{"removed":[],"kept":[]}`, func(t *testing.T, c *client.Client) error { _, err := c.GC(t.Context(), nil); return err }},
+		{"PlanGC", `{"removed":[],"kept":[]}`, func(t *testing.T, c *client.Client) error {
+			_, err := c.PlanGC(t.Context(), configurator.Scope{})
+			return err
+		}},
 		{"Repair", `{"healthy":[],"repaired":[],"broken":[]}`, func(t *testing.T, c *client.Client) error { _, err := c.Repair(t.Context()); return err }},
 		{"List", `{"allocations":[]}`, func(_ *testing.T, c *client.Client) error { _, err := c.List(); return err }},
 		{"Get", `{"id":"a","phase":"ready"}`, func(t *testing.T, c *client.Client) error {

@@ -49,10 +49,19 @@ func (c *Client) GC(ctx context.Context, live []string) (*configurator.GCReport,
 
 // GCScope is that of a Configurator.
 func (c *Client) GCScope(ctx context.Context, s configurator.Scope) (*configurator.GCReport, error) {
+	return c.collect(ctx, s, false)
+}
+
+// PlanGC is that of a Configurator.
+func (c *Client) PlanGC(ctx context.Context, s configurator.Scope) (*configurator.GCReport, error) {
+	return c.collect(ctx, s, true)
+}
+
+func (c *Client) collect(ctx context.Context, s configurator.Scope, dryRun bool) (*configurator.GCReport, error) {
 	if s.Live == nil {
 		s.Live = []string{} // said, not forgotten
 	}
-	asked := wire.Collect{Live: s.Live, Scope: s.Name, Attachments: s.Attachments, Networks: s.Networks, Conflists: s.Conflists}
+	asked := wire.Collect{Live: s.Live, Scope: s.Name, Attachments: s.Attachments, Networks: s.Networks, Conflists: s.Conflists, DryRun: dryRun}
 	var answer wire.Collected
 	err := c.call(ctx, exchange{"POST", "/v1/gc", asked, &answer, func() error {
 		return errors.Join(verifyCollected(&answer.GCReport), verifyNoError(answer.Error))

@@ -70,36 +70,54 @@ func (c *Configurator) GCScope(ctx context.Context, s Scope) (report *GCReport, 
 	return report, err
 }
 
+// PlanGC says what GCScope would do now, and does nothing: Removed are the allocations
+// that it would take away, Kept those that it would leave. The error joins those of
+// allocations that it could not take away, as their records cannot be read.
+func (c *Configurator) PlanGC(ctx context.Context, s Scope) (*GCReport, error) {
+	known, err := c.known(ctx, s)
+	report, errs := &GCReport{Removed: []string{}, Kept: known.live}, []error{err}
+	began := c.now()
+	for _, id := range known.dead {
+		switch _, stays, err := c.collectable(id, began); {
+		case err != nil:
+			errs = append(errs, about(id, err))
+		case stays:
+			report.Kept = append(report.Kept, id)
+		default:
+			report.Removed = append(report.Removed, id)
+		}
+	}
+	return report, errors.Join(errs...)
+}
+
 func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
-	report := &GCReport{Removed: []string{}, Kept: []string{}}
+	started := c.now()
+	networks, err := c.scopeNetworks(s)
+	errs := []error{err}
+	known, err := c.known(ctx, s)
+	errs = append(errs, err)
+	report := &GCReport{Removed: []string{}, Kept: known.live}
 	collecting := *c // the same configurator, that also tells us what it forced
 	collecting.cfg.OnForced = func(id string, removed []Leftover) {
 		report.Forced = append(report.Forced, removed...)
 		c.cfg.OnForced(id, removed)
 	}
-	started := c.now()
-	networks, err := c.scopeNetworks(s)
-	errs := []error{err}
-	ids, lost, err := c.known(ctx, s.Name)
-	errs = append(errs, err)
-	for _, id := range ids {
-		if slices.Contains(s.Live, id) {
-			for i := range lost[id] {
-				s.Attachments = append(s.Attachments, types.GCAttachment{ContainerID: id, IfName: c.cfg.InterfacePrefix + strconv.Itoa(i)})
-			}
-			report.Kept = append(report.Kept, id)
-			r, err := c.store.Get(id)
-			if err == nil {
-				networks = append(networks, networksOf(r)...)
-			} else if !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, about(id, err))
-			}
-			continue
+	for _, id := range known.live {
+		for i := range known.lost[id] {
+			s.Attachments = append(s.Attachments, types.GCAttachment{ContainerID: id, IfName: c.cfg.InterfacePrefix + strconv.Itoa(i)})
 		}
+		r, err := c.store.Get(id)
+		if err == nil {
+			networks = append(networks, networksOf(r)...)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, about(id, err))
+		}
+	}
+	for _, id := range known.dead {
 		if ctx.Err() != nil {
 			return report, errors.Join(append(errs, ctx.Err())...)
 		}
-		of, removed, err := collecting.collect(ctx, id, lost[id], started)
+		of, removed, err := collecting.collect(ctx, id, known.lost[id], started)
 		networks = append(networks, of...)
 		switch {
 		case err != nil:
@@ -117,12 +135,32 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	return report, errors.Join(errs...)
 }
 
+// knownAllocations are those that GC looks at, sorted. No list is nil.
+type knownAllocations struct {
+	live, dead []string
+	lost       map[string][]string // the networks of those without a record
+}
+
 // known are the allocations of a scope that have a record and, with the scope "",
 // those that have lost it: by an address of the embedded network, or by what names
 // them in the kernel as its owner in one of the Config's, comments of rules where
-// the native engine runs it with a named backend. ids is sorted; lost tells
-// the networks of those without a record.
-func (c *Configurator) known(ctx context.Context, scope string) (ids []string, lost map[string][]string, err error) {
+// the native engine runs it with a named backend.
+func (c *Configurator) known(ctx context.Context, s Scope) (knownAllocations, error) {
+	ids, lost, err := c.discover(ctx, s.Name)
+	k := knownAllocations{live: []string{}, dead: []string{}, lost: lost}
+	for _, id := range ids {
+		if slices.Contains(s.Live, id) {
+			k.live = append(k.live, id)
+		} else {
+			k.dead = append(k.dead, id)
+		}
+	}
+	return k, err
+}
+
+// discover returns the IDs of the allocations of a scope, sorted, and the networks of
+// those without a record.
+func (c *Configurator) discover(ctx context.Context, scope string) (ids []string, lost map[string][]string, err error) {
 	ids, containers, err := c.inScope(scope)
 	if scope != "" {
 		return ids, nil, err
@@ -220,18 +258,36 @@ func (c *Configurator) collect(ctx context.Context, id string, lost []string, be
 		return nil, false, err
 	}
 	defer unlock()
-	a := Allocation{ID: id}
-	r, err := c.store.Get(id)
-	switch {
-	case err == nil && c.since(began, r.Created):
-		return nil, false, nil
-	case err == nil:
-		networks = networksOf(r)
-	case errors.Is(err, fs.ErrNotExist):
-		a.Networks = lost
+	r, stays, err := c.collectable(id, began)
+	if err != nil || stays {
+		return nil, false, err
 	}
-	err = c.teardown(ctx, a)
+	if r == nil {
+		err = c.forget(ctx, Allocation{ID: id, Networks: lost})
+	} else {
+		networks = networksOf(r)
+		err = c.takeDown(ctx, r)
+	}
 	return networks, err == nil, err
+}
+
+// collectable reads the record of an allocation that is not live, nil where it was
+// lost. It stays if it was set up since GC began. The error is that it cannot be taken
+// away by GC.
+func (c *Configurator) collectable(id string, began time.Time) (r *record.Record, stays bool, err error) {
+	if err := validateID(id); err != nil {
+		return nil, false, err
+	}
+	r, err = c.store.Get(id)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, false, nil
+	case unreadable(err):
+		return nil, false, withoutNetns(err)
+	case err != nil:
+		return nil, false, err
+	}
+	return r, c.since(began, r.Created), nil
 }
 
 // since reports whether an allocation was made after GC began. One of the future was

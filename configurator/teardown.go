@@ -50,7 +50,7 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 		return c.takeDown(ctx, r)
 	case unreadable(err):
 		if a.Netns == "" {
-			return fmt.Errorf("%w: tell the network namespace of the allocation to have it torn down without the record", err)
+			return withoutNetns(err)
 		}
 		c.cfg.Logger.Warn("record cannot be read; taking down what it may stand for", "alloc", a.ID, "error", err)
 		return c.forget(ctx, a)
@@ -58,6 +58,12 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 		return c.forget(ctx, a)
 	}
 	return err
+}
+
+// withoutNetns is the error of a record that cannot be read where nobody tells the
+// network namespace.
+func withoutNetns(err error) error {
+	return fmt.Errorf("%w: tell the network namespace of the allocation to have it torn down without the record", err)
 }
 
 // takeDown detaches a recorded allocation and removes its record.

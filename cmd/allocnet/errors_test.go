@@ -136,6 +136,10 @@ func (f *failing) GCScope(context.Context, configurator.Scope) (*configurator.GC
 	return &configurator.GCReport{Removed: []string{"a"}, Kept: []string{"web"}}, f.err
 }
 
+func (f *failing) PlanGC(ctx context.Context, s configurator.Scope) (*configurator.GCReport, error) {
+	return f.GCScope(ctx, s)
+}
+
 func (f *failing) Repair(context.Context) (*configurator.RepairReport, error) {
 	return &configurator.RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{"c", "db", "web"}}, f.err
 }
@@ -155,6 +159,7 @@ var operations = map[string]func(context.Context, service) (any, error){
 	"list":  func(_ context.Context, s service) (any, error) { records, err := s.List(); return len(records), err },
 	"gc":    func(ctx context.Context, s service) (any, error) { return s.GC(ctx, nil) },
 	"ready": func(ctx context.Context, s service) (any, error) { return nil, s.Ready(ctx) },
+	"plan":  func(ctx context.Context, s service) (any, error) { return s.PlanGC(ctx, configurator.Scope{}) },
 	"repair": func(ctx context.Context, s service) (any, error) {
 		report, err := s.Repair(ctx)
 		return newRepairReport(report, err)

@@ -180,21 +180,10 @@ func (a *app) warnOfUnknown(conf service, live []string) error {
 
 // collect runs GC, or finds out what it would do.
 func collect(c *cobra.Command, conf service, live []string, dryRun bool) (*configurator.GCReport, error) {
-	if !dryRun {
-		return conf.GC(c.Context(), live)
+	if dryRun {
+		return conf.PlanGC(c.Context(), configurator.Scope{Live: live})
 	}
-	records, err := conf.List()
-	report := &configurator.GCReport{Removed: []string{}, Kept: []string{}}
-	for _, r := range records {
-		switch {
-		case r.Scope != "":
-		case slices.Contains(live, r.ID):
-			report.Kept = append(report.Kept, r.ID)
-		default:
-			report.Removed = append(report.Removed, r.ID)
-		}
-	}
-	return report, err
+	return conf.GC(c.Context(), live)
 }
 
 // warnOfScoped tells that allocations of runtimes stay, which know themselves what is

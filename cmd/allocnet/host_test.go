@@ -184,3 +184,43 @@ func TestCompletion(t *testing.T) {
 	require.Equal(t, ":4\n", complete("plugins", "install", "/", ""), "one is enough")
 	require.Regexp(t, `^install\t.*\nlist\t.*\nuninstall\t.*\n:4\n$`, complete("plugins", ""))
 }
+
+// TestNetnsGone: an allocation whose network namespace is gone is not called ready.
+func TestNetnsGone(t *testing.T) {
+	w := newWorld(t)
+	ask := w.serve(sandbox.DefaultDir)
+	s := w.sandbox("web")
+	w.run("setup", "web").ok(t)
+	for _, run := range []func(...string) outcome{w.run, ask} {
+		require.Regexp(t, `(?m)^web +ready `, run("ls").ok(t))
+		require.NotContains(t, run("ls", "--json").ok(t), "netnsGone")
+	}
+	require.NoError(t, s.Destroy())
+	for _, run := range []func(...string) outcome{w.run, ask} {
+		require.Regexp(t, `(?m)^web +netns gone `, run("ls").ok(t))
+		require.Regexp(t, `(?m)^Phase +netns gone$`, run("inspect", "web").ok(t))
+		require.True(t, decode[[]configurator.Record](t, run("ls", "--json").ok(t))[0].NetnsGone)
+		require.True(t, decode[configurator.Record](t, run("inspect", "web", "--json").ok(t)).NetnsGone)
+	}
+	w.run("teardown", "web").ok(t)
+}
+
+// TestDryRunFindsWhatGCFinds: an allocation whose record was lost, by its owner.
+func TestDryRunFindsWhatGCFinds(t *testing.T) {
+	privhost.Require(t, "nft", "iptables")
+	w := newWorld(t)
+	native := func(args ...string) outcome {
+		return w.run(append(args, "--network", "allocnet", "--engine", "native")...)
+	}
+	ask := w.serve(sandbox.DefaultDir)
+	w.sandbox("web")
+	native("setup", "web").ok(t)
+	require.NoError(t, os.Remove(w.path("state/allocs/web.json")))
+	for _, run := range []func(...string) outcome{native, ask} {
+		report := decode[gcReport](t, run("gc", "--none", "--dry-run", "--json").ok(t))
+		require.Equal(t, []string{"web"}, report.Removed)
+		require.Equal(t, "would remove 1 allocation, kept 0 allocations\n  - web\n", run("gc", "--none", "--dry-run").ok(t))
+	}
+	require.Equal(t, []string{"web"}, decode[gcReport](t, native("gc", "--none", "--json").ok(t)).Removed)
+	require.Empty(t, decode[gcReport](t, native("gc", "--none", "--dry-run", "--json").ok(t)).Removed)
+}

@@ -20,6 +20,7 @@ type service interface {
 	Check(context.Context, configurator.Allocation) error
 	Teardown(context.Context, configurator.Allocation) error
 	GC(context.Context, []string) (*configurator.GCReport, error)
+	PlanGC(context.Context, configurator.Scope) (*configurator.GCReport, error)
 	Repair(context.Context) (*configurator.RepairReport, error)
 	Ready(context.Context) error
 	List() ([]configurator.Record, error)

@@ -27,6 +27,7 @@ type Service interface {
 	Check(context.Context, configurator.Allocation) error
 	Teardown(context.Context, configurator.Allocation) error
 	GCScope(context.Context, configurator.Scope) (*configurator.GCReport, error)
+	PlanGC(context.Context, configurator.Scope) (*configurator.GCReport, error)
 	Repair(context.Context) (*configurator.RepairReport, error)
 	List() ([]configurator.Record, error)
 	Get(id string) (*configurator.Record, error)

@@ -19,7 +19,11 @@ func (a *API) gc(_ *http.Request, b *body) (work, error) {
 		err = fmt.Errorf("%w: %w", wire.ErrMalformed, strict.Wrong("live", "is missing"))
 	}
 	return func(ctx context.Context) (any, error) {
-		report, err := a.options.Service().GCScope(ctx, configurator.Scope{
+		collect := a.options.Service().GCScope
+		if asked.DryRun {
+			collect = a.options.Service().PlanGC
+		}
+		report, err := collect(ctx, configurator.Scope{
 			Name: asked.Scope, Live: asked.Live, Attachments: asked.Attachments, Networks: asked.Networks, Conflists: asked.Conflists,
 		})
 		if report == nil {

@@ -21,6 +21,7 @@ type Configurator interface {
 	Teardown(context.Context, configurator.Allocation) error
 	GC(ctx context.Context, live []string) (*configurator.GCReport, error)
 	GCScope(context.Context, configurator.Scope) (*configurator.GCReport, error)
+	PlanGC(context.Context, configurator.Scope) (*configurator.GCReport, error)
 	Repair(context.Context) (*configurator.RepairReport, error)
 	Ready(context.Context) error
 	List() ([]configurator.Record, error)
@@ -140,6 +141,11 @@ func sweeps(t *testing.T, c Configurator, netns func(string) string) {
 	require.NoError(t, err)
 	require.Equal(t, &configurator.RepairReport{Healthy: []string{"a", "b", "c"}, Repaired: []string{}, Broken: []string{}}, repaired)
 
+	for range 2 { // it does nothing
+		planned, err := c.PlanGC(ctx, configurator.Scope{Live: []string{"a"}})
+		require.NoError(t, err)
+		require.Equal(t, &configurator.GCReport{Removed: []string{"b"}, Kept: []string{"a"}}, planned)
+	}
 	report, err := c.GC(ctx, []string{"a"})
 	require.NoError(t, err)
 	require.Equal(t, &configurator.GCReport{Removed: []string{"b"}, Kept: []string{"a"}}, report)

@@ -152,6 +152,24 @@ func (m *Memory) GCScope(ctx context.Context, s configurator.Scope) (*configurat
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	report := m.plan(s)
+	for _, id := range report.Removed {
+		delete(m.allocs, id)
+	}
+	return report, nil
+}
+
+// PlanGC implements api.Service.
+func (m *Memory) PlanGC(ctx context.Context, s configurator.Scope) (*configurator.GCReport, error) {
+	if err := m.begin(ctx, "gc", ""); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.plan(s), nil
+}
+
+func (m *Memory) plan(s configurator.Scope) *configurator.GCReport {
 	report := &configurator.GCReport{Removed: []string{}, Kept: []string{}}
 	for _, id := range slices.Sorted(maps.Keys(m.allocs)) {
 		switch {
@@ -160,10 +178,9 @@ func (m *Memory) GCScope(ctx context.Context, s configurator.Scope) (*configurat
 			report.Kept = append(report.Kept, id)
 		default:
 			report.Removed = append(report.Removed, id)
-			delete(m.allocs, id)
 		}
 	}
-	return report, nil
+	return report
 }
 
 // GC is that of a Configurator.

@@ -32,6 +32,7 @@ type Collect struct {
 	Attachments []types.GCAttachment `json:"attachments,omitempty"`
 	Networks    []string             `json:"networks,omitempty"`
 	Conflists   []json.RawMessage    `json:"conflists,omitempty"`
+	DryRun      bool                 `json:"dryRun,omitempty"` // only say what would be done
 }
 
 // Collected is the body of POST /v1/gc.
