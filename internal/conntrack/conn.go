@@ -22,6 +22,8 @@ type Conn struct {
 	// entries as text.
 	noFilter, noText atomic.Bool
 
+	addresses addressQueue
+
 	mu      sync.Mutex
 	counter *os.File // nil until there is one
 }

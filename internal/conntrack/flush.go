@@ -2,7 +2,6 @@ package conntrack
 
 import (
 	"context"
-
 	"fmt"
 	"net/netip"
 	"slices"
@@ -45,7 +44,7 @@ func (c *Conn) flushPorts(ctx context.Context, family uint8, ports []Port) error
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if c.absent(portWords(ports)...) {
+	if c.absent(ports) {
 		return nil
 	}
 	if len(ports) <= fewWalks && !slices.ContainsFunc(ports, Port.everywhere) {
@@ -106,7 +105,7 @@ func common(family uint8, ports []Port) filter {
 }
 
 // Ports are those that the first packets of a family's entries went to, each
-// once. Some may be other hosts'.
+// once, with the address. Some may be other hosts'.
 func (c *Conn) Ports(ctx context.Context, family uint8) ([]Port, error) {
 	if c.count() == 0 {
 		return nil, nil
@@ -114,7 +113,7 @@ func (c *Conn) Ports(ctx context.Context, family uint8) ([]Port, error) {
 	var ports []Port
 	seen := make(map[Port]bool)
 	err := c.each(ctx, filter{family: family}, func(e *entry) {
-		p := Port{Protocol: e.protocol, Number: e.port}
+		p := Port{Protocol: e.protocol, Number: e.port, HostIP: e.destination}
 		if p.Number != 0 && !seen[p] {
 			seen[p] = true
 			ports = append(ports, p)
@@ -124,35 +123,6 @@ func (c *Conn) Ports(ctx context.Context, family uint8) ([]Port, error) {
 		return nil, fmt.Errorf("list ports of tracked connections: %w", err)
 	}
 	return ports, nil
-}
-
-// FlushAddress deletes the entries that lead to an address, whether the first
-// packet was sent to it or redirected, and those whose first packet came from it.
-func (c *Conn) FlushAddress(ctx context.Context, addr netip.Addr) error {
-	if !addr.IsValid() || c.count() == 0 {
-		return nil
-	}
-	if err := c.flushAddress(ctx, addr.Unmap()); err != nil {
-		return fmt.Errorf("delete tracked connections of %s: %w", addr, err)
-	}
-	return nil
-}
-
-func (c *Conn) flushAddress(ctx context.Context, addr netip.Addr) error {
-	family := uint8(unix.AF_INET6)
-	if addr.Is4() {
-		family = unix.AF_INET
-	}
-	deleted, err := c.deleteBy(ctx, filter{family: family, answers: addr})
-	if deleted {
-		deleted, err = c.deleteBy(ctx, filter{family: family, source: addr})
-	}
-	if deleted || err != nil || c.absent(addressWord(addr)) {
-		return err
-	}
-	return c.deleteEach(ctx, filter{family: family}, func(e *entry) bool {
-		return e.answers.source == addr || e.source == addr
-	})
 }
 
 // locals remembers which addresses are the host's own.

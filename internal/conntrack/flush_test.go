@@ -221,23 +221,32 @@ func TestAbsent(t *testing.T) {
 	privhost.RequireRoot(t) // others cannot read it
 	c := opened(t, true)
 	fill(t, c)
-	for word, want := range map[string]bool{
-		portWords([]Port{{Number: 5353}})[0]: false,
-		portWords([]Port{{Number: 535}})[0]:  true,
-		portWords([]Port{{Number: 77}})[0]:   true,
-		addressWord(ip4("10.77.0.5")):        false,
-		addressWord(ip4("10.77.0.50")):       true,
-		addressWord(ip4("fd00:77::5")):       false,
-		addressWord(ip4("fd00:77::6")):       true,
-		addressWord(ip4("2001:db8::1")):      false,
-	} {
-		require.Equal(t, want, c.absent(word), word)
-		require.False(t, c.absent(word, " dport=53 "))
+	for number, want := range map[uint16]bool{5353: false, 535: true, 77: true} {
+		require.Equal(t, want, c.absent([]Port{{Number: number}}), number)
+		require.False(t, c.absent([]Port{{Number: number}, {Number: 53}}))
 	}
+	all := []netip.Addr{ip4("10.77.0.5"), ip4("10.77.0.50"), ip4("fd00:77::5"), ip4("fd00:77::6"), ip4("2001:db8::1")}
+	there := []netip.Addr{all[0], all[2], all[4]}
+	require.ElementsMatch(t, there, c.present(all))
 	for i := range fewEntries {
 		track(t, udp, fmt.Sprintf("198.51.%d.%d:1", i/250, i%250), "192.0.2.3:999", "192.0.2.3:999")
 	}
-	require.False(t, c.absent(" dport=77 "))
+	require.False(t, c.absent([]Port{{Number: 77}}))
+	require.Equal(t, all, c.present(all), "too long to be read")
+}
+
+// TestFlushAddresses: those of both families, more than the kernel is asked to
+// delete by, also when one is not there, twice or invalid.
+func TestFlushAddresses(t *testing.T) {
+	bothWays(t, func(t *testing.T, c *Conn) {
+		check := fill(t, c)
+		require.NoError(t, c.FlushAddresses(t.Context()))
+		require.NoError(t, c.FlushAddresses(t.Context(), netip.Addr{}))
+		check(nil)
+		require.NoError(t, c.FlushAddresses(t.Context(), ip4("10.77.0.5"), ip4("10.77.0.6"), ip4("10.77.0.5"),
+			ip4("::ffff:192.0.2.9"), ip4("10.77.0.7"), ip4("fd00:77::5"), ip4("fd00:77::6"), netip.Addr{}))
+		check([]int{1, 3, 5, 6, 7, 8, 9, 11})
+	})
 }
 
 func TestConcurrently(t *testing.T) {
@@ -263,11 +272,15 @@ func TestConcurrently(t *testing.T) {
 func TestPorts(t *testing.T) {
 	bothWays(t, func(t *testing.T, c *Conn) {
 		fill(t, c)
-		for family, want := range map[uint8][]Port{
-			v4: {{Protocol: udp, Number: 5353}, {Protocol: udp, Number: 53}, {Protocol: tcp, Number: 5353},
-				{Protocol: tcp, Number: 8080}, {Protocol: sctp, Number: 5353}, {Protocol: sctp, Number: 53}},
-			v6: {{Protocol: udp, Number: 5353}, {Protocol: tcp, Number: 443}, {Protocol: udp, Number: 53}},
-		} {
+		for _, family := range []uint8{v4, v6} {
+			var want []Port
+			for _, f := range flows {
+				to := netip.MustParseAddrPort(f.to)
+				p := port(f.protocol, to.Port(), to.Addr())
+				if to.Addr().Is4() == (family == v4) && !slices.Contains(want, p) {
+					want = append(want, p)
+				}
+			}
 			got, err := c.Ports(t.Context(), family)
 			require.NoError(t, err)
 			require.ElementsMatch(t, want, got)

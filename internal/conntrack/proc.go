@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 )
 
@@ -49,9 +50,10 @@ func (c *Conn) count() int {
 // in turn.
 const fewEntries = 1000
 
-// absent reports whether none of the words is in the text of any entry, which
-// shows both families and directions. It reports false where there is no telling.
-func (c *Conn) absent(words ...string) bool {
+// each line of the entries' text, which shows both families and directions, goes
+// to a function until that returns false. It reports false where not all of them
+// may have been seen, or are too many to be worth it.
+func (c *Conn) eachLine(use func(line []byte) bool) bool {
 	if c.noText.Load() || c.count() > fewEntries {
 		return false
 	}
@@ -63,23 +65,46 @@ func (c *Conn) absent(words ...string) bool {
 	defer file.Close()
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
-		for _, word := range words {
-			if bytes.Contains(lines.Bytes(), []byte(word)) {
-				return false
-			}
+		if !use(lines.Bytes()) {
+			return true
 		}
 	}
 	return lines.Err() == nil
 }
 
-// portWords are what entries of the ports have in their text.
-func portWords(ports []Port) []string {
-	words := make([]string, len(ports))
+// absent reports whether the text shows no entry of the ports.
+func (c *Conn) absent(ports []Port) bool {
+	words := make([][]byte, len(ports))
 	for i, p := range ports {
-		words[i] = " dport=" + strconv.Itoa(int(p.Number)) + " "
+		words[i] = []byte(" dport=" + strconv.Itoa(int(p.Number)) + " ")
 	}
-	return words
+	found := false
+	whole := c.eachLine(func(line []byte) bool {
+		found = slices.ContainsFunc(words, func(w []byte) bool { return bytes.Contains(line, w) })
+		return !found
+	})
+	return whole && !found
 }
 
-// addressWord is what entries from an address, or answered by it, have.
-func addressWord(addr netip.Addr) string { return " src=" + addr.StringExpanded() + " " }
+// present are those of the addresses that entries come from, or are answered by,
+// as far as the text tells: else all.
+func (c *Conn) present(addrs []netip.Addr) []netip.Addr {
+	wanted := make(map[string]netip.Addr, len(addrs))
+	for _, a := range addrs {
+		wanted[a.StringExpanded()] = a
+	}
+	var found []netip.Addr
+	whole := c.eachLine(func(line []byte) bool {
+		for _, part := range bytes.Split(line, []byte(" src="))[1:] {
+			text, _, _ := bytes.Cut(part, []byte(" "))
+			if a, ok := wanted[string(text)]; ok && !slices.Contains(found, a) {
+				found = append(found, a)
+			}
+		}
+		return true
+	})
+	if !whole {
+		return addrs
+	}
+	return found
+}

@@ -107,7 +107,7 @@ func chainHook(chain *nftables.Chain) string {
 }
 
 func (c *collector) set(conn *nftables.Conn, table *nftables.Table, set *nftables.Set) error {
-	if table.Name == names.Table && set.Name == "asked" {
+	if table.Name == names.Table && strings.HasPrefix(set.Name, "contacted") {
 		return nil // what packets from anywhere leave, and any operation may forget
 	}
 	elements, err := conn.GetSetElements(set)

@@ -153,9 +153,10 @@ func (s *Store) Holds(owner Owner, addr netip.Addr) (bool, error) {
 }
 
 // Retain gives back the leases of all owners but the valid ones, and those that
-// spare names, if it is not nil; it says which. A lease in the old format, whose
+// spare, if it is not nil, names when it is told an owner and the addresses; it
+// says which. A lease in the old format, whose
 // owner has no IfName, is valid if its container has any valid owner.
-func (s *Store) Retain(ctx context.Context, valid []Owner, spare func(Owner) bool) ([]netip.Addr, error) {
+func (s *Store) Retain(ctx context.Context, valid []Owner, spare func(Owner, []netip.Addr) bool) ([]netip.Addr, error) {
 	unlock, err := s.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -176,7 +177,7 @@ func (s *Store) Retain(ctx context.Context, valid []Owner, spare func(Owner) boo
 	var removed []netip.Addr
 	errs := []error{x.unread}
 	for owner, addrs := range x.all {
-		if keep[owner] || spare != nil && spare(owner) {
+		if keep[owner] || spare != nil && spare(owner, addrs) {
 			continue
 		}
 		_, err := x.release(owner)

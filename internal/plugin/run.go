@@ -171,6 +171,12 @@ func (c *Call) Delegate(ctx context.Context, command, name string) (*types100.Re
 	return copyResult(result), nil
 }
 
+// Inside reports whether Delegate runs a plugin inside the process.
+func (c *Call) Inside(name string) bool {
+	_, ok := c.exec.Plugins[name]
+	return ok
+}
+
 // copyResult is one that shares nothing with a configuration that is kept.
 func copyResult(r *types100.Result) *types100.Result {
 	copied := &types100.Result{CNIVersion: r.CNIVersion, DNS: *r.DNS.Copy()}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -85,6 +86,28 @@ func (r *Ruleset) Owned(ctx context.Context, of func(names.Owner) bool) ([]strin
 	}
 	slices.Sort(texts)
 	return texts, nil
+}
+
+// Addresses are those that the owner's host ports lead to. It reads all elements of
+// host ports.
+func (r *Ruleset) Addresses(ctx context.Context, owner names.Owner) ([]netip.Addr, error) {
+	var list []netip.Addr
+	is := owner.String()
+	for _, t := range tables {
+		for _, s := range []*set{t.hostPorts, t.hostIPPorts} {
+			some, err := r.dumpSet(ctx, s, func(o names.Owner) bool { return o.String() == is })
+			if err != nil {
+				return nil, fmt.Errorf("list published addresses of %s: %w", owner, err)
+			}
+			for _, e := range some {
+				m := e.mapping()
+				if addr := m.To.Addr(); !slices.Contains(list, addr) {
+					list = append(list, addr)
+				}
+			}
+		}
+	}
+	return list, nil
 }
 
 // all finds the elements of owners, in both tables.

@@ -83,6 +83,14 @@ func beginElements(b *buffer, s *set, kind, flags uint16) (nest int) {
 	return b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 }
 
+// emptySet appends the message that takes all elements out of a set.
+func emptySet(b *buffer, s *set) {
+	b.family = s.table.family
+	b.message(s.label, unix.NFT_MSG_DELSETELEM, 0)
+	b.text(unix.NFTA_SET_ELEM_LIST_TABLE, names.Table)
+	b.text(unix.NFTA_SET_ELEM_LIST_SET, s.name)
+}
+
 const attrKeyEnd = 10 // NFTA_SET_ELEM_KEY_END
 
 func (e *element) put(b *buffer, whole bool) {
@@ -186,8 +194,8 @@ func (e *element) String() string {
 		return fmt.Sprintf("masqueraded address %s", e.address())
 	case t.open:
 		return fmt.Sprintf("open address %s", e.address())
-	case t.asked:
-		return fmt.Sprintf("asked port %d/%d", binary.BigEndian.Uint16(e.key[4:]), e.key[0])
+	case t.contacted, t.contactedPorts, t.contactedMissed:
+		return fmt.Sprintf("%s %x", strings.Replace(e.set.name, "_", " ", 1), e.key[:e.set.keyLen])
 	case t.networks:
 		last, _ := netip.AddrFromSlice(e.end[:e.set.keyLen/2])
 		return fmt.Sprintf("network %s-%s", e.address(), last)

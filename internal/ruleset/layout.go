@@ -17,7 +17,8 @@ type table struct {
 	addrLen, source, destination uint32
 
 	hostPorts, hostIPPorts, snatAll, snatLocal, masqueraded, open *set // the owners'
-	networks, guarded, guards, asked                              *set // everybody's
+	networks, guarded, guards                                     *set // everybody's
+	contacted, contactedPorts, contactedMissed                    *set // packets add to them
 
 	sets []*set
 	// chains builds the chains once they are needed.
@@ -75,9 +76,11 @@ func newTable(family byte) *table {
 	t.networks.interval = true
 	t.guarded = t.newSet("guarded", types{link}, nil)
 	t.guards = t.newSet("guards", types{link, link}, types{nftables.TypeVerdict})
-	t.asked = t.newSet("asked", types{proto, port}, nil)
-	t.asked.size = askedSize
-	for _, s := range []*set{t.networks, t.guarded, t.guards, t.asked} {
+	t.contacted = t.newSet("contacted", types{addr, proto, port}, nil)
+	t.contactedPorts = t.newSet("contacted_ports", types{proto, port}, nil)
+	t.contactedMissed = t.newSet("contacted_missed", types{proto}, nil)
+	t.contacted.size, t.contactedPorts.size, t.contactedMissed.size = contactedSize, portsSize, missedSize
+	for _, s := range []*set{t.networks, t.guarded, t.guards, t.contacted, t.contactedPorts, t.contactedMissed} {
 		s.shared = true
 	}
 	t.chains = onceChains(t)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"sync"
 
 	"github.com/google/nftables/expr"
@@ -23,6 +24,7 @@ const (
 	chainDNAT      = "host_ports_dnat"
 	chainSNATLocal = "snat_local"
 	chainGuarded   = "guarded"
+	chainContacted = "note_contacted"
 )
 
 // chain is a chain with its rules. One without a hook is called by others.
@@ -54,7 +56,9 @@ func onceChains(t *table) func() []chain {
 		chains := []chain{
 			t.dnat(),
 			toHostPorts("prerouting", unix.NF_INET_PRE_ROUTING),
-			toHostPorts("output", unix.NF_INET_LOCAL_OUT),
+			t.note(),
+			t.output(),
+			t.input(),
 			t.fromHere(),
 			t.postrouting(),
 			t.guard(),
@@ -95,21 +99,54 @@ func base(kind string, number uint32, priority int32) hook {
 func (t *table) dnat() chain {
 	n := t.addrLen
 	return newChain(chainDNAT, hook{},
-		t.note("tcp", unix.IPPROTO_TCP), t.note("udp", unix.IPPROTO_UDP), t.note("sctp", unix.IPPROTO_SCTP),
 		newRule("host ports of one address", t.dest(0), protocol(n), port(n+4), dataOf(t.hostIPPorts), t.nat()),
 		newRule("host ports of every address", protocol(0), port(4), dataOf(t.hostPorts), t.nat()))
 }
 
-// note remembers the ports that somebody asked for: see TakeAsked.
-func (t *table) note(name string, number byte) rule {
-	const dynsetAdd = 0 // NFT_DYNSET_OP_ADD
-	return newRule(name+" ports that were asked for", protocol(0), equal([]byte{number}), port(4),
-		&expr.Dynset{SrcRegKey: register(0), SetName: t.asked.name, Operation: dynsetAdd})
+// toHostPorts redirects what is sent to the host itself.
+func toHostPorts(name string, number uint32, more ...rule) chain {
+	return newChain(name, base("nat", number, -100), append([]rule{newRule("host ports", toHost(chainDNAT)...)}, more...)...)
 }
 
-func toHostPorts(name string, number uint32) chain {
-	return newChain(name, base("nat", number, -100), newRule("host ports",
-		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true}, equal(native(unix.RTN_LOCAL)), jump(chainDNAT)))
+// toHost jumps to a chain with what is sent to an address of the host.
+func toHost(chain string) []expr.Any {
+	return []expr.Any{&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true}, equal(native(unix.RTN_LOCAL)), jump(chain)}
+}
+
+// output redirects as well. What comes from the host gets its entry on the way
+// out, so it is noted here, once it is clear that it is not redirected.
+func (t *table) output() chain {
+	return toHostPorts("output", unix.NF_INET_LOCAL_OUT, newRule("contacted from the host", toHost(chainContacted)...))
+}
+
+// behindAll is the priority of the last chain before an entry is made.
+const behindAll = math.MaxInt32 - 1
+
+// input notes what came through all that may drop it, and so gets an entry.
+func (t *table) input() chain {
+	fresh := append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitNEW)...)
+	return newChain("input", base("filter", unix.NF_INET_LOCAL_IN, behindAll),
+		newRule("contacted from elsewhere", append(fresh, jump(chainContacted))...))
+}
+
+// note adds to the sets of contacted ports: see Contacted. A set that is full ends
+// a rule before its verdict.
+func (t *table) note() chain {
+	n := t.addrLen
+	noted := func(name string, number byte) rule {
+		return newRule("contacted "+name+" ports", protocol(0), equal([]byte{number}), port(4), addTo(t.contactedPorts),
+			t.dest(0), protocol(n), port(n+4), addTo(t.contacted), &expr.Verdict{Kind: expr.VerdictReturn})
+	}
+	missed := func(name string, number byte) rule {
+		return newRule(name+" ports without room", protocol(0), equal([]byte{number}), addTo(t.contactedMissed))
+	}
+	return newChain(chainContacted, hook{}, noted("udp", unix.IPPROTO_UDP), noted("sctp", unix.IPPROTO_SCTP),
+		missed("udp", unix.IPPROTO_UDP), missed("sctp", unix.IPPROTO_SCTP))
+}
+
+func addTo(s *set) *expr.Dynset {
+	const dynsetAdd = 0 // NFT_DYNSET_OP_ADD
+	return &expr.Dynset{SrcRegKey: register(0), SetName: s.name, Operation: dynsetAdd}
 }
 
 func (t *table) fromHere() chain {

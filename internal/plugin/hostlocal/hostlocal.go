@@ -140,7 +140,9 @@ func (p *hostLocal) previous(c *plugin.Call) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// Del gives back what the container holds.
+// Del gives back what the container holds, once the kernel has forgotten the
+// connections to it and from it: whoever gets an address next is not to get them,
+// too. Addresses that it does not hold are left alone.
 func (p *hostLocal) Del(ctx context.Context, c *plugin.Call) error {
 	// Add gave one address per range set. With fewer of them, or a result that
 	// cannot be read, the leases have to tell.
@@ -148,7 +150,35 @@ func (p *hostLocal) Del(ctx context.Context, c *plugin.Call) error {
 	if err != nil || len(known) < len(p.sets) {
 		known = nil
 	}
+	if err := p.disconnect(ctx, c, known); err != nil {
+		return err
+	}
 	return p.leases.Release(ctx, owner(c), known...)
+}
+
+// disconnect flushes the connections of the addresses that the container holds;
+// known may be all of them.
+func (p *hostLocal) disconnect(ctx context.Context, c *plugin.Call, known []netip.Addr) error {
+	held := known
+	for _, addr := range known {
+		if ok, err := p.leases.Holds(owner(c), addr); !ok || err != nil {
+			held = nil
+		}
+	}
+	if len(held) == 0 {
+		var err error
+		if held, err = p.leases.Lookup(ctx, owner(c)); err != nil {
+			return err
+		}
+	}
+	return flush(ctx, c, held)
+}
+
+func flush(ctx context.Context, c *plugin.Call, addrs []netip.Addr) error {
+	if c.Host == nil || c.Host.Conntrack == nil {
+		return nil
+	}
+	return c.Host.Conntrack.FlushAddresses(ctx, addrs...)
 }
 
 // Status says whether every range set has an address left.
@@ -176,10 +206,26 @@ func (p *hostLocal) GC(ctx context.Context, c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	_, err = p.leases.Retain(ctx, valid, func(o lease.Owner) bool {
+	spare := func(o lease.Owner) bool {
 		return slices.ContainsFunc(others, func(other names.Owner) bool {
 			return other.OfID(o.ID) && (o.IfName == other.IfName || o.IfName == "")
 		})
+	}
+	// Connections go before leases do, all at once: so the first round only looks.
+	stale := map[lease.Owner]bool{}
+	var addrs []netip.Addr
+	_, err = p.leases.Retain(ctx, valid, func(o lease.Owner, held []netip.Addr) bool {
+		if !spare(o) {
+			stale[o], addrs = true, append(addrs, held...)
+		}
+		return true
 	})
+	if err == nil {
+		err = flush(ctx, c, addrs)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = p.leases.Retain(ctx, valid, func(o lease.Owner, _ []netip.Addr) bool { return !stale[o] })
 	return err
 }

@@ -3,6 +3,7 @@ package pair
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -14,13 +15,34 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Detach takes an attachment away: its masquerading, its link, and at last its
-// addresses, which then may be somebody else's. Everything is tried.
+// Detach takes an attachment away: its masquerading, its link, the connections
+// that the kernel tracks for it, and at last its addresses, which then may be
+// somebody else's. They are kept if anything failed that may still refer to them.
 func Detach(ctx context.Context, c *plugin.Call, common *plugin.Common, ipam IPAM, m Masquerade) error {
 	previous, prevErr := c.Previous(common)
 	masqErr := m.Del(ctx, c, previous)
 	_, linkErr := c.Host.Kernel.DeleteLink(ctx, c.Owner(common.Name).Veth())
-	return errors.Join(prevErr, masqErr, linkErr, detachReference(ctx, c, common, previous, m), ipam.Release(ctx, c))
+	err := errors.Join(masqErr, linkErr, detachReference(ctx, c, common, previous, m))
+	if err == nil {
+		err = disconnect(ctx, c, previous, ipam)
+	}
+	if err == nil {
+		err = ipam.Release(ctx, c)
+	}
+	return errors.Join(prevErr, err)
+}
+
+// disconnect flushes the connections of the addresses. host-local does so itself,
+// and knows which ones are still the attachment's.
+func disconnect(ctx context.Context, c *plugin.Call, previous *types100.Result, ipam IPAM) error {
+	if previous == nil || ipam == "" || ipam == "host-local" && c.Inside("host-local") {
+		return nil
+	}
+	addrs := make([]netip.Addr, len(previous.IPs))
+	for i, ip := range previous.IPs {
+		addrs[i] = prefix(ip.Address).Addr()
+	}
+	return c.Host.Conntrack.FlushAddresses(ctx, addrs...)
 }
 
 // detachReference takes away what a reference plugin made, if the result says
@@ -68,12 +90,11 @@ func has(r *types100.Result, name, sandbox string) bool {
 // the valid attachments, and their addresses.
 func Collect(ctx context.Context, c *plugin.Call, common *plugin.Common, ipam IPAM, m Masquerade) error {
 	stale := c.Stale(common)
-	return errors.Join(
-		c.Host.Rules.DelOwned(ctx, stale),
-		m.collect(ctx, common),
-		collectLinks(ctx, c, stale),
-		ipam.GC(ctx, c),
-	)
+	err := errors.Join(c.Host.Rules.DelOwned(ctx, stale), m.collect(ctx, common), collectLinks(ctx, c, stale))
+	if err != nil {
+		return err // the addresses are not free
+	}
+	return ipam.GC(ctx, c)
 }
 
 // collectLinks deletes them at once, so that they leave together.

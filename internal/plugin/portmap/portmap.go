@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -81,10 +82,20 @@ func (p *portmap) Del(ctx context.Context, c *plugin.Call) error {
 	if p.invalid != nil {
 		pub.addresses, pub.mappings = nil, nil
 	}
-	if delErr := p.backend.del(ctx, c, pub); delErr != nil {
+	var published []netip.Addr
+	if len(pub.addresses) == 0 {
+		var listErr error
+		published, listErr = c.Host.Rules.Addresses(ctx, c.Owner(p.Name))
+		err = errors.Join(err, listErr)
+	}
+	delErr := errors.Join(p.backend.del(ctx, c, pub), pub.delReference(ctx, c, previous))
+	if delErr != nil {
 		return errors.Join(err, delErr)
 	}
-	return errors.Join(err, pub.delReference(ctx, c, previous), pub.disconnect(ctx, c))
+	if previous != nil && !plugin.MadeElsewhere(c, p.Name, previous) {
+		return err // whoever made the link flushes what leads to it
+	}
+	return errors.Join(err, pub.disconnect(ctx, c, published))
 }
 
 // Status implements plugin.Plugin.

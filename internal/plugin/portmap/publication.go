@@ -98,7 +98,11 @@ func (p *publication) ports(addr netip.Addr) []conntrack.Port {
 // stateless are the host ports of an address's family whose clients may go on
 // with the connection that the kernel remembers, without ever beginning a new one.
 func (p *publication) stateless(addr netip.Addr) []conntrack.Port {
-	return slices.DeleteFunc(p.ports(addr), func(port conntrack.Port) bool { return port.Protocol == unix.IPPROTO_TCP })
+	return slices.DeleteFunc(p.ports(addr), func(port conntrack.Port) bool { return !isStateless(port) })
+}
+
+func isStateless(p conntrack.Port) bool {
+	return p.Protocol == unix.IPPROTO_UDP || p.Protocol == unix.IPPROTO_SCTP
 }
 
 func family(addr netip.Addr) uint8 {

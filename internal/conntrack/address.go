@@ -1,0 +1,144 @@
+package conntrack
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// FlushAddress deletes the entries of one address: see FlushAddresses.
+func (c *Conn) FlushAddress(ctx context.Context, addr netip.Addr) error {
+	return c.FlushAddresses(ctx, addr)
+}
+
+// FlushAddresses deletes the entries that lead to one of the addresses, whether
+// the first packet was sent to it or redirected, and those whose first packet came
+// from it, of all protocols. Calls that come while one is under way share the next
+// walk through the kernel's table.
+func (c *Conn) FlushAddresses(ctx context.Context, addrs ...netip.Addr) error {
+	if len(addrs) == 0 || c.count() == 0 {
+		return nil
+	}
+	err := ctx.Err()
+	if err == nil {
+		err = c.addresses.flush(ctx, addrs, c.flushAddresses)
+	}
+	if err != nil {
+		return fmt.Errorf("delete tracked connections of %v: %w", addrs, err)
+	}
+	return nil
+}
+
+// addressQueue gathers addresses while others are being flushed.
+type addressQueue struct {
+	mu      sync.Mutex
+	waiting []*addressFlush
+	running bool
+}
+
+type addressFlush struct {
+	addrs []netip.Addr
+	done  chan error
+}
+
+// flush waits until the addresses have been flushed, together with those of
+// others. What has been begun is finished, whatever becomes of the context.
+func (q *addressQueue) flush(ctx context.Context, addrs []netip.Addr, do func([]netip.Addr) error) error {
+	one := &addressFlush{addrs: addrs, done: make(chan error, 1)}
+	q.mu.Lock()
+	q.waiting = append(q.waiting, one)
+	if !q.running {
+		q.running = true
+		go q.run(do)
+	}
+	q.mu.Unlock()
+	select {
+	case err := <-one.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (q *addressQueue) run(do func([]netip.Addr) error) {
+	for {
+		q.mu.Lock()
+		batch := q.waiting
+		q.waiting, q.running = nil, len(batch) > 0
+		q.mu.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		var addrs []netip.Addr
+		for _, one := range batch {
+			addrs = append(addrs, one.addrs...)
+		}
+		err := do(addrs)
+		for _, one := range batch {
+			one.done <- err
+		}
+	}
+}
+
+// flushAddresses looks for all addresses in one walk where it can.
+func (c *Conn) flushAddresses(addrs []netip.Addr) error {
+	var list []netip.Addr
+	for _, a := range addrs {
+		if a = a.Unmap(); a.IsValid() && !slices.Contains(list, a) {
+			list = append(list, a)
+		}
+	}
+	list = c.present(list)
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		of := slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return a.Is4() != (family == unix.AF_INET) })
+		if err := c.flushFamily(context.Background(), family, of); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fewAddresses is the most addresses that take less time to be deleted by, two
+// walks each, than one walk of listing.
+const fewAddresses = fewWalks / 2
+
+func (c *Conn) flushFamily(ctx context.Context, family uint8, addrs []netip.Addr) error {
+	if len(addrs) <= fewAddresses {
+		var err error
+		if addrs, err = c.deleteByAddress(ctx, family, addrs); err != nil {
+			return err
+		}
+	}
+	if len(addrs) == 0 {
+		return nil
+	}
+	gone := make(map[netip.Addr]bool, len(addrs))
+	for _, a := range addrs {
+		gone[a] = true
+	}
+	return c.deleteEach(ctx, filter{family: family}, func(e *entry) bool {
+		return gone[e.answers.source] || gone[e.source]
+	})
+}
+
+// deleteByAddress has the kernel delete, and returns the addresses for which it
+// cannot.
+func (c *Conn) deleteByAddress(ctx context.Context, family uint8, addrs []netip.Addr) (left []netip.Addr, err error) {
+	for _, a := range addrs {
+		deleted, err := c.deleteBy(ctx, filter{family: family, answers: a})
+		if deleted {
+			deleted, err = c.deleteBy(ctx, filter{family: family, source: a})
+		}
+		if err != nil {
+			return nil, err
+		}
+		if !deleted {
+			left = append(left, a)
+		}
+	}
+	return left, nil
+}
