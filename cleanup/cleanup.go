@@ -99,10 +99,10 @@ func Force(ctx context.Context, t Target) ([]Leftover, error) {
 	return sorted(removed), errors.Join(findErr, err)
 }
 
-// FlushConntrack deletes the connection tracking entries that lead to the allocation: TCP, UDP and SCTP entries
-// DNATed to one of its addresses, unless another allocation holds the address now; and UDP entries from outside
-// to one of its host ports, which would keep a client from reaching the port's next owner. Those a client that keeps
-// sending makes again at once, so no Audit counts them. It is safe for concurrent use. A kernel without connection
+// FlushConntrack deletes the connection tracking entries of the allocation: those of connections to or from one of its
+// addresses, unless another allocation holds the address now; and UDP entries from outside to one of its host ports,
+// which would keep a client from reaching the port's next owner. A client that keeps sending makes some of them again
+// at once: Audit counts only TCP, UDP and SCTP entries DNATed to one of the addresses. It is safe for concurrent use. A kernel without connection
 // tracking is not an error.
 func FlushConntrack(ctx context.Context, t Target) error {
 	return newSearch(t).flush(ctx)

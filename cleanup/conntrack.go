@@ -30,8 +30,9 @@ type flows struct {
 	ports  map[uint16][]netip.Addr // UDP host ports -> host addresses, the zero one for all
 	local  []netip.Prefix          // addresses of the host
 	counts map[flowKey]int         // entries that lead to the allocation
-	// strays are UDP entries of the host ports that lead elsewhere. A client that keeps sending makes a new one as
-	// soon as one is deleted, so they are deleted and never counted as left.
+	// strays are UDP entries of the host ports that lead elsewhere, and connections to and from the allocation that
+	// were not redirected. A client that keeps sending makes a new one as soon as one is deleted, so they are deleted
+	// and never counted as left.
 	strays int
 }
 
@@ -40,17 +41,15 @@ type flowKey struct{ protocol, addr string }
 
 var trackedProtocols = map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}
 
-// MatchConntrackFlow reports whether an entry is to be deleted, and counts those that are.
+// MatchConntrackFlow reports whether an entry is to be deleted, and counts those that are. Those that nothing
+// redirected go as well, of every protocol: an address is free only without any.
 func (f *flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	protocol, tracked := trackedProtocols[flow.Forward.Protocol]
-	if !tracked {
-		return false
-	}
-	asked, answers := toAddr(flow.Forward.DstIP), toAddr(flow.Reverse.SrcIP)
+	from, asked, answers := toAddr(flow.Forward.SrcIP), toAddr(flow.Forward.DstIP), toAddr(flow.Reverse.SrcIP)
 	switch {
-	case asked != answers && f.isOurs(answers):
+	case tracked && asked != answers && f.isOurs(answers):
 		f.counts[flowKey{protocol, answers.String()}]++
-	case protocol == "udp" && f.isHostPort(asked, flow.Forward.DstPort):
+	case f.isOurs(answers) || f.isOurs(from), protocol == "udp" && f.isHostPort(asked, flow.Forward.DstPort):
 		f.strays++
 	default:
 		return false
@@ -81,9 +80,9 @@ func (f *flows) leftovers() []Leftover {
 	return list
 }
 
-// possible reports whether anything can have led clients to the allocation.
+// possible reports whether there can be connections of the allocation.
 func (f *conntrackFinder) possible() bool {
-	return len(f.target.Ports) > 0 || f.within(func(s scope) bool { return s.ports })
+	return len(f.target.Ports) > 0 || len(f.addresses.own) > 0 || f.within(func(s scope) bool { return s.ports })
 }
 
 func (f *conntrackFinder) find(ctx context.Context) ([]Leftover, error) {

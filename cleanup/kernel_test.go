@@ -394,12 +394,14 @@ func TestConntrack(t *testing.T) {
 		track(t, unix.IPPROTO_UDP, "192.0.2.1:6", "127.0.0.1:5353", "10.77.0.99:53"),
 		track(t, unix.IPPROTO_UDP, "192.0.2.1:7", "127.0.0.3:6000", "127.0.0.3:6000"),
 		track(t, unix.IPPROTO_UDP, "[2001:db8::1]:8", "[::1]:5353", "[::1]:5353"),
+		track(t, unix.IPPROTO_TCP, "192.0.2.1:4", "10.77.0.5:70", "10.77.0.5:70"), // not DNATed
+		track(t, unix.IPPROTO_UDP, "10.77.0.5:9", "192.0.2.2:53", "192.0.2.2:53"), // the allocation's own
+		track(t, unix.IPPROTO_TCP, "[fd00:77::5]:9", "[2001:db8::9]:1", "[2001:db8::9]:1"),
 	}
 	kept := []string{
 		track(t, unix.IPPROTO_UDP, "10.77.0.9:1", "192.0.2.2:5353", "192.0.2.2:5353"), // passes through
 		track(t, unix.IPPROTO_UDP, "192.0.2.1:2", "127.0.0.1:6000", "127.0.0.1:6000"), // another host address
 		track(t, unix.IPPROTO_TCP, "192.0.2.1:3", "127.0.0.1:7000", "127.0.0.1:7000"), // not UDP
-		track(t, unix.IPPROTO_TCP, "192.0.2.1:4", "10.77.0.5:70", "10.77.0.5:70"),     // not DNATed
 		track(t, unix.IPPROTO_TCP, "192.0.2.1:5", "192.0.2.2:7000", "10.77.0.50:70"),  // another allocation
 		track(t, unix.IPPROTO_UDP, "192.0.2.1:6", "127.0.0.1:53", "127.0.0.1:53"),     // another port
 	}

@@ -54,6 +54,8 @@ func testKilled(t *testing.T, w way) {
 	h := newHost(t, w.engine)
 	h.network("net", chain("bridge", dual, w.backend)...)
 	a := h.alloc("killed")
+	h.streamEvery(time.Millisecond, at(host4.Addr(), 8080)) // so that connections are tracked at every moment
+	h.streamEvery(time.Millisecond, at(host6.Addr(), 8080))
 	self, err := os.Executable()
 	require.NoError(t, err)
 	seed := uint64(time.Now().UnixNano())
@@ -81,6 +83,7 @@ func testKilled(t *testing.T, w way) {
 		left, err := h.Audit(h.ctx(), a)
 		require.NoError(t, err)
 		require.Empty(t, left)
+		requireTracked(t, false)
 	}
 	require.Positive(t, found, "at least one kill hit an operation")
 }

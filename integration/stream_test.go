@@ -18,13 +18,15 @@ import (
 
 // stream sends to a host port from outside, always from the same port, until the
 // test ends.
-func (h *host) stream(to string) {
+func (h *host) stream(to string) { h.streamEvery(50*time.Microsecond, to) }
+
+func (h *host) streamEvery(interval time.Duration, to string) {
 	h.t.Helper()
 	c := h.client(to)
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		pace := time.NewTicker(50 * time.Microsecond)
+		pace := time.NewTicker(interval)
 		defer pace.Stop()
 		for {
 			select {
