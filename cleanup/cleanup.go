@@ -47,10 +47,12 @@ const (
 	KindIPTablesRule    Kind = "iptables-rule"
 	KindIPTablesChain   Kind = "iptables-chain" // with the rules in it
 	KindNFTablesRule    Kind = "nftables-rule"
+	KindNFTablesChain   Kind = "nftables-chain"   // with the rules in it
 	KindNFTablesElement Kind = "nftables-element" // of allocnet's own tables
 	KindLease           Kind = "lease"
 	KindConntrack       Kind = "conntrack" // all entries of one protocol that lead to one address
 	KindCache           Kind = "cache"
+	KindBackup          Kind = "backup" // of an interface's attributes, by the tuning plugin
 )
 
 // Leftover is one object that an allocation left on the host.

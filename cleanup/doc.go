@@ -1,6 +1,6 @@
 // Package cleanup finds and removes what one allocation left on the host when the DEL of its plugins could not:
-// links, iptables and nftables rules, leases, connection tracking entries and cached results of the CNI reference
-// plugins, of any version and backend.
+// links, iptables and nftables rules (those of macspoofchk as well), leases, connection tracking entries, the tuning
+// plugin's backups and cached results of the CNI reference plugins, of any version and backend.
 //
 // # Basics
 //

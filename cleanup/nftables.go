@@ -55,6 +55,7 @@ var nftChains = []nftChain{
 func (c nftChain) String() string {
 	names := map[nftables.TableFamily]string{
 		nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
+		nftables.TableFamilyBridge: "bridge",
 	}
 	return names[c.family] + " " + c.table + " " + c.chain
 }

@@ -1,6 +1,9 @@
 package cleanup
 
-import "encoding/json"
+import (
+	"cmp"
+	"encoding/json"
+)
 
 const defaultDataDir = "/var/lib/cni/networks"
 
@@ -11,11 +14,17 @@ type scope struct {
 	nftables bool
 	ports    bool     // host ports, and with them connection tracking entries
 	dataDirs []string // of host-local
+
+	spoofcheck bool     // chains in the nftables table of family bridge
+	backupDirs []string // of tuning
 }
 
 // everything is the scope of a chain that is not understood.
 func everything() scope {
-	return scope{nat: true, filter: true, nftables: true, ports: true, dataDirs: []string{defaultDataDir}}
+	return scope{
+		nat: true, filter: true, nftables: true, ports: true, dataDirs: []string{defaultDataDir},
+		spoofcheck: true, backupDirs: []string{defaultBackupDir},
+	}
 }
 
 // pluginConf is what of a plugin's configuration decides what it leaves.
@@ -24,6 +33,8 @@ type pluginConf struct {
 	IPMasq        bool   `json:"ipMasq"`
 	IPMasqBackend string `json:"ipMasqBackend"`
 	Backend       string `json:"backend"`
+	MACSpoofCheck bool   `json:"macspoofchk"`
+	DataDir       string `json:"dataDir"`
 	IPAM          struct {
 		Type    string `json:"type"`
 		DataDir string `json:"dataDir"`
@@ -59,12 +70,15 @@ func (s *scope) addPlugin(plugin pluginConf) bool {
 		if plugin.IPMasq {
 			s.addBackend(plugin.IPMasqBackend)
 		}
+		s.spoofcheck = s.spoofcheck || plugin.MACSpoofCheck
 	case "portmap":
 		s.addBackend(plugin.Backend)
 		s.ports = true
 	case "firewall":
 		s.filter = s.filter || plugin.Backend != "firewalld"
-	case "bandwidth", "tuning", "loopback", "dummy", "host-device", "ipvlan", "macvlan", "sbr", "tap", "vlan", "vrf":
+	case "tuning":
+		s.backupDirs = append(s.backupDirs, cmp.Or(plugin.DataDir, defaultBackupDir))
+	case "bandwidth", "loopback", "dummy", "host-device", "ipvlan", "macvlan", "sbr", "tap", "vlan", "vrf":
 		// Nothing, or links alone.
 	default:
 		return false

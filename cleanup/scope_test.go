@@ -27,6 +27,8 @@ func TestScopeOf(t *testing.T) {
 			`{"plugins": [{"type": "ptp", "ipMasq": true, "ipMasqBackend": "nftables"}, {"type": "portmap", "backend": "nftables"}]}`,
 			scope{nftables: true, ports: true},
 		},
+		{"spoof check", `{"plugins": [{"type": "bridge", "macspoofchk": true}]}`, scope{spoofcheck: true}},
+		{"tuning", `{"plugins": [{"type": "tuning"}, {"type": "tuning", "dataDir": "/x"}]}`, scope{backupDirs: []string{defaultBackupDir, "/x"}}},
 		{"firewall", `{"plugins": [{"type": "firewall"}]}`, scope{filter: true}},
 		{"firewalld", `{"plugins": [{"type": "firewall", "backend": "firewalld"}]}`, scope{}},
 		{

@@ -35,8 +35,10 @@ type search struct {
 	links     linkFinder
 	elements  elementFinder
 	nftables  nftablesFinder
+	spoof     spoofFinder
 	iptables  iptablesFinder
 	conntrack conntrackFinder
+	backups   backupFinder
 }
 
 // attachment is an Attachment as far as it was understood.
@@ -63,6 +65,8 @@ func newSearch(t Target) *search {
 	s.nftables.search = s
 	s.iptables = iptablesFinder{search: s, open: openTables, kernel: inKernel}
 	s.conntrack.search = s
+	s.spoof.search = s
+	s.backups.search = s
 	return s
 }
 
@@ -85,13 +89,15 @@ func parseResult(data []byte) *current.Result {
 // find looks with every finder. The order matters: a cached result stands in for an unknown one, and leases and
 // rules tell addresses that later finders look for.
 func (s *search) find(ctx context.Context) ([]Leftover, error) {
-	return each(ctx, finder.find, &s.cache, &s.leases, &s.links, &s.elements, &s.nftables, &s.iptables, &s.conntrack)
+	return each(ctx, finder.find, &s.cache, &s.leases, &s.links, &s.elements, &s.nftables, &s.spoof, &s.iptables,
+		&s.conntrack, &s.backups)
 }
 
 // remove takes away what find found. Leases come after everything that bears their address: once a lease is gone,
 // the address can be another allocation's.
 func (s *search) remove(ctx context.Context) ([]Leftover, error) {
-	return each(ctx, finder.remove, &s.links, &s.elements, &s.iptables, &s.nftables, &s.conntrack, &s.leases, &s.cache)
+	return each(ctx, finder.remove, &s.links, &s.elements, &s.iptables, &s.nftables, &s.spoof, &s.conntrack, &s.backups,
+		&s.leases, &s.cache)
 }
 
 // flush deletes connection tracking entries only. Rules, which cost the most to list, are consulted only when they

@@ -1,0 +1,137 @@
+package cleanup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/smallfile"
+)
+
+const (
+	defaultBackupDir = "/run/cni/tuning"
+	maxBackup        = 1 << 16
+)
+
+// backupFinder looks for the tuning plugin's files, one for each interface, of what that was like before ADD. The
+// reference plugin leaves them where the namespace or the interface is gone at DEL.
+type backupFinder struct {
+	*search
+	found []backupFile
+}
+
+type backupFile struct{ dir, name, network string }
+
+func (f backupFile) path() string { return filepath.Join(f.dir, f.name) }
+
+func (f backupFile) leftover() Leftover {
+	return Leftover{Kind: KindBackup, Network: f.network, Where: f.dir, Object: f.name}
+}
+
+// backupSuffixes are of a file, and of one that a crash kept from getting its name.
+var backupSuffixes = []string{".json", ".json.tmp"}
+
+func (f *backupFinder) find(context.Context) ([]Leftover, error) {
+	var (
+		list []Leftover
+		errs []error
+	)
+	f.found = nil
+	candidates, err := f.candidates()
+	errs = append(errs, err)
+	for _, file := range candidates {
+		ours, err := f.isOurs(file)
+		errs = append(errs, err)
+		if ours {
+			f.found = append(f.found, file)
+			list = append(list, file.leftover())
+		}
+	}
+	return list, errors.Join(errs...)
+}
+
+// candidates are the files by their names.
+func (f *backupFinder) candidates() ([]backupFile, error) {
+	if len(f.attachments) == 0 {
+		return f.byID()
+	}
+	var files []backupFile
+	for _, a := range f.attachments {
+		for _, dir := range a.scope.backupDirs {
+			for _, suffix := range backupSuffixes {
+				file := backupFile{dir: dir, name: f.target.ID + "_" + a.IfName + suffix, network: a.Network}
+				if isFileName(file.name) && !slices.ContainsFunc(files, func(o backupFile) bool { return o.path() == file.path() }) {
+					files = append(files, file)
+				}
+			}
+		}
+	}
+	return files, nil
+}
+
+// byID are the files at the default place that bear the ID, whichever the interface. With an underscore in that the
+// name would be ambiguous.
+func (f *backupFinder) byID() ([]backupFile, error) {
+	entries, err := os.ReadDir(defaultBackupDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list backups: %w", err)
+	}
+	var files []backupFile
+	for _, entry := range entries {
+		rest, found := strings.CutPrefix(entry.Name(), f.target.ID+"_")
+		ifName, suffix, _ := strings.Cut(rest, ".")
+		if found && ifName != "" && !strings.Contains(ifName, "_") && slices.Contains(backupSuffixes, "."+suffix) {
+			files = append(files, backupFile{dir: defaultBackupDir, name: entry.Name()})
+		}
+	}
+	return files, nil
+}
+
+// isOurs reports whether a file is there and not another's. The native plugin notes the owner, the reference plugin
+// none.
+func (f *backupFinder) isOurs(file backupFile) (bool, error) {
+	data, err := smallfile.ReadOwn(file.path(), maxBackup)
+	for _, none := range []error{fs.ErrNotExist, smallfile.ErrNotRegular, smallfile.ErrTooLarge, unix.ELOOP} {
+		if errors.Is(err, none) {
+			return false, nil // no plugin's
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("read backup: %w", err)
+	}
+	var content struct {
+		Owner string `json:"owner"`
+	}
+	_ = json.Unmarshal(data, &content) // one that a crash cut short is still the one of its name
+	owner, noted := names.ParseOwner(content.Owner)
+	if !noted {
+		return true, nil
+	}
+	return f.isOwner(owner), f.instanceErr
+}
+
+func (f *backupFinder) remove(context.Context) ([]Leftover, error) {
+	var (
+		list []Leftover
+		errs []error
+	)
+	for _, file := range f.found {
+		err := os.Remove(file.path())
+		switch {
+		case err == nil:
+			list = append(list, file.leftover())
+		case !errors.Is(err, fs.ErrNotExist):
+			errs = append(errs, fmt.Errorf("remove backup: %w", err))
+		}
+	}
+	return list, errors.Join(errs...)
+}

@@ -1,0 +1,145 @@
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netfilter"
+	"github.com/allocnet/allocnet/internal/retry"
+)
+
+// spoofFinder looks for what the bridge plugin makes for macspoofchk: two chains for each interface, and a rule in a
+// shared chain that leads to the first.
+type spoofFinder struct {
+	*search
+	rules  []nftRule
+	chains []*nftables.Chain // the first ones before the second ones, to which they lead
+}
+
+// The bridge plugin's names.
+const (
+	spoofPrefix    = "cni-br-iface-"
+	spoofMACSuffix = "-mac"
+)
+
+var (
+	spoofTable = &nftables.Table{Family: nftables.TableFamilyBridge, Name: "nat"}
+	spoofBase  = nftChain{family: spoofTable.Family, table: spoofTable.Name, chain: "PREROUTING"}
+)
+
+func (f *spoofFinder) find(ctx context.Context) ([]Leftover, error) {
+	f.rules, f.chains = nil, nil
+	if !f.within(func(s scope) bool { return s.spoofcheck }) {
+		return nil, nil
+	}
+	err := netfilter.Look(ctx, f.look)
+	if err != nil {
+		return nil, fmt.Errorf("list nftables chains of family bridge: %w", err)
+	}
+	return f.leftovers(), nil
+}
+
+// look lists the allocation's chains and the rules that lead there.
+func (f *spoofFinder) look(conn *nftables.Conn) error {
+	f.rules, f.chains = nil, nil
+	chains, err := conn.ListChainsOfTableFamily(spoofTable.Family)
+	if netfilter.IsUnsupported(err) {
+		return nil // a kernel without that family
+	}
+	if err != nil {
+		return err
+	}
+	for _, chain := range chains {
+		if chain.Table.Name == spoofTable.Name && f.isOurs(chain.Name) {
+			f.chains = append(f.chains, chain)
+		}
+	}
+	if len(f.chains) == 0 {
+		return nil // a rule cannot lead to what is not there
+	}
+	slices.SortFunc(f.chains, func(a, b *nftables.Chain) int { return len(a.Name) - len(b.Name) })
+	rules, err := conn.GetRules(spoofTable, &nftables.Chain{Name: spoofBase.chain, Table: spoofTable})
+	for _, rule := range rules {
+		if slices.ContainsFunc(f.chains, func(c *nftables.Chain) bool { return leadsTo(rule, c.Name) }) {
+			f.rules = append(f.rules, nftRule{Rule: rule, where: spoofBase, comment: netfilter.Comment(rule.UserData)})
+		}
+	}
+	return err
+}
+
+// isOurs reports whether a chain is one of an interface of the allocation. Where its networks are not known, neither
+// are its interfaces: their usual names have no dash, and with one the name would be ambiguous.
+func (f *spoofFinder) isOurs(chain string) bool {
+	ifName, found := strings.CutPrefix(chain, spoofPrefix+f.target.ID+"-")
+	if !found {
+		return false
+	}
+	ifName = strings.TrimSuffix(ifName, spoofMACSuffix)
+	if len(f.attachments) == 0 {
+		return ifName != "" && !strings.Contains(ifName, "-")
+	}
+	return slices.ContainsFunc(f.attachments, func(a *attachment) bool { return a.IfName == ifName })
+}
+
+func leadsTo(rule *nftables.Rule, chain string) bool {
+	return slices.ContainsFunc(rule.Exprs, func(e expr.Any) bool {
+		verdict, ok := e.(*expr.Verdict)
+		return ok && verdict.Chain == chain
+	})
+}
+
+func (f *spoofFinder) leftovers() []Leftover {
+	var list []Leftover
+	for _, rule := range f.rules {
+		list = append(list, rule.leftover())
+	}
+	for _, chain := range f.chains {
+		list = append(list, Leftover{Kind: KindNFTablesChain, Where: "bridge " + spoofTable.Name, Object: chain.Name})
+	}
+	return list
+}
+
+// remove deletes all of it in one transaction. A chain can go only when nothing leads there any more.
+func (f *spoofFinder) remove(ctx context.Context) ([]Leftover, error) {
+	err := retry.Do(ctx, func() error {
+		err := f.delete()
+		if !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+		// Somebody else removed a part, so none of ours went. The rest is still to be removed.
+		if err := netfilter.Look(ctx, f.look); err != nil {
+			return err
+		}
+		return retry.ErrChanged
+	})
+	if err != nil {
+		return nil, fmt.Errorf("delete rules of macspoofchk: %w", err)
+	}
+	return f.leftovers(), nil
+}
+
+func (f *spoofFinder) delete() error {
+	if len(f.chains) == 0 {
+		return nil
+	}
+	conn, err := nftables.New()
+	if err != nil {
+		return err
+	}
+	for _, rule := range f.rules {
+		if err := conn.DelRule(rule.Rule); err != nil {
+			return err
+		}
+	}
+	for _, chain := range f.chains {
+		conn.DelChain(chain)
+	}
+	return conn.Flush()
+}

@@ -1,0 +1,75 @@
+package integration
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// TestNetnsGoneAndSpoofCheck: where the namespace is gone, the reference plugins
+// leave what they made for macspoofchk, and the file in which the tuning plugin
+// notes what an interface was like. Both go by force, also without a record, and
+// another allocation's stay.
+func TestNetnsGoneAndSpoofCheck(t *testing.T) {
+	for _, engine := range []configurator.Engine{configurator.EngineExec, configurator.EngineAuto} {
+		t.Run(string(engine), func(t *testing.T) {
+			privhost.Require(t, "nft")
+			h := newHost(t, engine)
+			plugins := chain("bridge", dual, execTables.backend)
+			plugins[1]["macspoofchk"] = true
+			h.network("net", slices.Insert(plugins, 2, map[string]any{"type": "tuning", "mtu": 1400})...)
+			other := h.alloc("a1")
+			h.setUp(other)
+			for _, lost := range []bool{false, true} {
+				s, err := sandbox.Create("a")
+				require.NoError(t, err)
+				a := configurator.Allocation{ID: "a", Netns: s.Path(), Ports: []portmap.Port{{Value: 8080, To: 80}}}
+				link := hostLink(t, h.setUp(a))
+				require.Len(t, spoofChains(t, "a"), 2)
+				require.FileExists(t, "/run/cni/tuning/a_eth0.json")
+				require.NoError(t, s.Destroy())
+				require.Eventually(t, func() bool { // with its namespace
+					_, err := netlink.LinkByName(link)
+					return err != nil
+				}, 10*time.Second, time.Millisecond)
+				if lost {
+					require.NoError(t, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
+				}
+				h.tearDown(a)
+				require.Empty(t, spoofChains(t, "a"))
+				require.NoFileExists(t, "/run/cni/tuning/a_eth0.json")
+			}
+			require.Len(t, spoofChains(t, "a1"), 2)
+			require.FileExists(t, "/run/cni/tuning/a1_eth0.json")
+			require.NoError(t, h.Check(h.ctx(), other))
+			h.tearDown(other)
+			_, err := h.GC(h.ctx(), nil) // of the index of namespaces
+			require.NoError(t, err)
+			require.NoError(t, command("nft", "delete", "table", "bridge", "nat"), "only what is shared is left in it")
+		})
+	}
+}
+
+// spoofChains are the chains of an allocation's interface, and the rules that lead
+// there, on lines of their own.
+func spoofChains(t *testing.T, id string) (chains []string) {
+	t.Helper()
+	out, err := output("nft", "list", "table", "bridge", "nat")
+	require.NoError(t, err)
+	for line := range strings.Lines(out) {
+		if strings.Contains(line, "chain cni-br-iface-"+id+"-eth0") {
+			chains = append(chains, strings.TrimSpace(line))
+		}
+	}
+	return chains
+}
