@@ -10,6 +10,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/engine/cniexec"
 	"github.com/allocnet/allocnet/internal/record"
 )
 
@@ -31,7 +32,7 @@ func (c *Configurator) engine(r *record.Record) (engine.Engine, error) {
 	}
 	switch Engine(r.Engine) {
 	case EngineExec:
-		if inSteps(r) {
+		if inSteps(r) || !cniexec.TakesRunner() {
 			return c.steps, nil
 		}
 		return c.exec, nil

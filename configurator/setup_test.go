@@ -443,7 +443,8 @@ func TestDelGetsWhatAddWasGiven(t *testing.T) {
 	add, del := calls[0], calls[1]
 	require.Equal(t, "DEL", del.Command)
 	require.Equal(t, add.Args, del.Args)
-	require.Equal(t, add.Netns, del.Netns)
+	require.Equal(t, add.Inode, del.Inode, "the same namespace")
+	require.NotZero(t, del.Inode)
 	var added, deleted map[string]json.RawMessage
 	require.NoError(t, json.Unmarshal(add.Stdin, &added))
 	require.NoError(t, json.Unmarshal(del.Stdin, &deleted))

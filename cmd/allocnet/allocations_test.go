@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/fakeplugin"
@@ -71,7 +72,9 @@ func TestSetupArguments(t *testing.T) {
 	calls, err := fakeplugin.Calls(w.path("log"))
 	require.NoError(t, err)
 	require.Equal(t, "IgnoreUnknown=true;A=B=C;K=V", calls[0].Args)
-	require.Equal(t, "/run/netns/web", calls[0].Netns)
+	var namespace unix.Stat_t
+	require.NoError(t, unix.Stat("/run/netns/web", &namespace))
+	require.Equal(t, namespace.Ino, calls[0].Inode)
 	config := decodeLoosely[struct{ RuntimeConfig map[string]any }](t, calls[0].Stdin)
 	require.Equal(t, map[string]any{
 		"ips": []any{"10.9.1.2"}, "mac": "02:00:00:00:00:01",

@@ -117,6 +117,32 @@ func Mark(instance string) string {
 // make it. Operations that write nothing there may name it.
 const NoCache = "/proc/self/no-cache"
 
+// ForBinaries is the request as plugin binaries are to see it: while it runs, nobody
+// can lead the path of the namespace elsewhere.
+func (r *Request) ForBinaries() *Request {
+	if r.Sandbox == nil {
+		return r
+	}
+	inside := *r
+	inside.Netns = r.Sandbox.ProcPath()
+	inside.Attachments = slices.Clone(r.Attachments)
+	for i := range inside.Attachments {
+		a := &inside.Attachments[i]
+		a.Previous = pluginexec.InNetns(a.Previous, r.Netns, inside.Netns)
+		a.Result = pluginexec.InNetns(a.Result, r.Netns, inside.Netns)
+	}
+	return &inside
+}
+
+// Hold keeps the path of ForBinaries from leading elsewhere until act returns, also
+// when the Sandbox is closed before, because nobody waits any longer.
+func (r *Request) Hold(act func() error) error {
+	if r.Sandbox == nil {
+		return act()
+	}
+	return r.Sandbox.With(func(int) error { return act() })
+}
+
 // Path are the entries of the request's CNI_PATH.
 func (r *Request) Path() []string { return append(slices.Clone(r.PluginDirs), r.Mark) }
 

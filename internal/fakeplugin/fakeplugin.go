@@ -27,6 +27,7 @@ type Behaviour struct {
 	Repeat     int             `json:"repeat,omitempty"`     //
 	Hang       bool            `json:"hang,omitempty"`       // never end
 	Grandchild bool            `json:"grandchild,omitempty"` // start a process that holds stdout and never ends
+	KillGroup  bool            `json:"killGroup,omitempty"`  // kill its process group
 	Only       int             `json:"only,omitempty"`       // behave so for the first Only calls, then succeed
 }
 
@@ -40,6 +41,7 @@ type Config struct {
 type Call struct {
 	Type, Command, ID, Netns, IfName, Args string
 	PID                                    int
+	Inode                                  uint64 // of what Netns leads to; 0 for nothing
 	Stdin                                  json.RawMessage
 }
 
@@ -151,6 +153,9 @@ func (b Behaviour) act(command, version string) error {
 			return err
 		}
 	}
+	if b.KillGroup {
+		_ = syscall.Kill(0, syscall.SIGKILL)
+	}
 	if b.Hang {
 		hang()
 	}
@@ -177,8 +182,16 @@ func logCall(log, pluginType string, stdin []byte) error {
 	return json.NewEncoder(f).Encode(Call{
 		Type: pluginType, Command: os.Getenv("CNI_COMMAND"), ID: os.Getenv("CNI_CONTAINERID"),
 		Netns: os.Getenv("CNI_NETNS"), IfName: os.Getenv("CNI_IFNAME"), Args: os.Getenv("CNI_ARGS"),
-		PID: os.Getpid(), Stdin: stdin,
+		PID: os.Getpid(), Inode: inode(os.Getenv("CNI_NETNS")), Stdin: stdin,
 	})
+}
+
+func inode(path string) uint64 {
+	var stat syscall.Stat_t
+	if syscall.Stat(path, &stat) != nil {
+		return 0
+	}
+	return stat.Ino
 }
 
 // hang blocks without the runtime noticing that nobody will ever wake it.

@@ -270,6 +270,15 @@ func (e *Exec) Sandbox(path string) (*kernel.Sandbox, error) {
 	return s, nil
 }
 
+// pathForBinaries is a path to the same namespace that nobody can lead elsewhere, where
+// it is open.
+func (e *Exec) pathForBinaries(path string) string {
+	if e.Open != nil && e.Netns == path {
+		return e.Open.ProcPath()
+	}
+	return path
+}
+
 func (e *Exec) openSandbox(path string) (*kernel.Sandbox, error) {
 	if e.Open != nil && e.Netns == path {
 		return kernel.EnterSandbox(e.Open)

@@ -13,6 +13,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
+
+	"github.com/allocnet/allocnet/internal/pluginexec"
 )
 
 // Invocation is one call of a plugin in a chain.
@@ -74,11 +76,15 @@ func (c *Call) binary(ctx context.Context, path, command string) (*types100.Resu
 	if command == Repair {
 		return nil, nil
 	}
-	conf, err := c.complete()
+	inside := *c
+	inside.Netns = c.exec.pathForBinaries(c.Netns)
+	inside.previous = pluginexec.InNetns(c.previous, c.Netns, inside.Netns)
+	conf, err := inside.complete()
 	if err != nil {
 		return nil, err
 	}
-	out, err := c.exec.Binary.ExecPlugin(ctx, path, conf, replaceEnv(c.environ(), "CNI_COMMAND="+command))
+	environ := replaceEnv(c.environ(), "CNI_COMMAND="+command, "CNI_NETNS="+inside.Netns)
+	out, err := c.exec.Binary.ExecPlugin(ctx, path, conf, environ)
 	if err != nil || command != "ADD" {
 		return nil, err
 	}
@@ -90,7 +96,7 @@ func (c *Call) binary(ctx context.Context, path, command string) (*types100.Resu
 	if err != nil {
 		return nil, err
 	}
-	return converted, wellFormed(converted)
+	return pluginexec.InNetns(converted, inside.Netns, c.Netns), wellFormed(converted)
 }
 
 // resultOf reads what a plugin wrote. A result that does not name its version has

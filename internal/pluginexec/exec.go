@@ -118,7 +118,8 @@ func pluginError(path string, err error, stdout, stderr []byte) error {
 	if said == "" {
 		said = "it said nothing"
 	}
-	return types.NewError(types.ErrInternal, fmt.Sprintf("plugin %s: %v", path, err), clip(said))
+	// No plugin reports this code: nobody can take it for a finding of CHECK.
+	return types.NewError(types.ErrUnknown, fmt.Sprintf("plugin %s: %v", path, err), clip(said))
 }
 
 func clip(s string) string {

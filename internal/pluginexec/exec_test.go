@@ -157,11 +157,11 @@ func TestErrorForms(t *testing.T) {
 		"of the specification":    {`echo '{"cniVersion":"1.0.0","code":11,"msg":"later","details":"d"}'; echo noise >&2; exit 1`, types.Error{Code: 11, Msg: "later", Details: "d"}},
 		"code alone":              {`echo '{"code":7}'; exit 1`, types.Error{Code: 7}},
 		"message alone":           {`echo '{"msg":"m"}'; exit 1`, types.Error{Msg: "m"}},
-		"another JSON object":     {`echo '{"a":1}'; exit 1`, types.Error{Code: types.ErrInternal, Msg: ": exit status 1", Details: `{"a":1}`}},
-		"text on stderr":          {`echo half a result; echo "  out of cheese" >&2; exit 3`, types.Error{Code: types.ErrInternal, Msg: ": exit status 3", Details: "out of cheese"}},
-		"text on stdout":          {`echo "out of cheese"; exit 3`, types.Error{Code: types.ErrInternal, Msg: ": exit status 3", Details: "out of cheese"}},
-		"nothing":                 {`exit 4`, types.Error{Code: types.ErrInternal, Msg: ": exit status 4", Details: "it said nothing"}},
-		"killed by somebody":      {`kill -9 $$`, types.Error{Code: types.ErrInternal, Msg: ": signal: killed", Details: "it said nothing"}},
+		"another JSON object":     {`echo '{"a":1}'; exit 1`, types.Error{Code: types.ErrUnknown, Msg: ": exit status 1", Details: `{"a":1}`}},
+		"text on stderr":          {`echo half a result; echo "  out of cheese" >&2; exit 3`, types.Error{Code: types.ErrUnknown, Msg: ": exit status 3", Details: "out of cheese"}},
+		"text on stdout":          {`echo "out of cheese"; exit 3`, types.Error{Code: types.ErrUnknown, Msg: ": exit status 3", Details: "out of cheese"}},
+		"nothing":                 {`exit 4`, types.Error{Code: types.ErrUnknown, Msg: ": exit status 4", Details: "it said nothing"}},
+		"killed by somebody":      {`kill -9 $$`, types.Error{Code: types.ErrUnknown, Msg: ": signal: killed", Details: "it said nothing"}},
 		"a JSON error and exit 0": {`echo '{"code":7,"msg":"m"}'`, types.Error{}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -6,6 +6,7 @@
 //     configuration. Nothing is ever reloaded in place, so a broken
 //     configuration cannot take away a good one, and a plugin that hangs holds
 //     no lock that another operation wants.
+//   - runner.go runs each plugin in a process group of its own.
 //   - guard.go keeps the deadline, whatever a plugin left running, and turns a
 //     panic into an error.
 //   - cache.go keeps libcni's result cache empty between operations.
@@ -39,7 +40,7 @@ var _ engine.Engine = Engine{}
 func load(r *engine.Request) (gocni.CNI, error) {
 	opts := []gocni.Opt{
 		gocni.WithInterfacePrefix(r.InterfacePrefix),
-		gocni.WithPluginDir(r.Path()),
+		withRunner(r.Path()),
 		gocni.WithMinNetworkCount(len(r.Attachments)),
 	}
 	for _, a := range r.Attachments {
@@ -76,6 +77,8 @@ func options(r *engine.Request) []gocni.NamespaceOpts {
 // Add implements engine.Engine. The networks are attached one after the other,
 // as the specification demands of one container.
 func (Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, error) {
+	outer := r.Netns
+	r = r.ForBinaries()
 	c, err := load(r)
 	if err != nil {
 		return nil, err
@@ -87,6 +90,9 @@ func (Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, e
 		return err
 	})
 	cached, cacheErr := takeCache(r)
+	for i, result := range cached {
+		cached[i] = pluginexec.InNetns(result, r.Netns, outer)
+	}
 	if err != nil {
 		if errors.Is(err, gocni.ErrInvalidResult) {
 			err = fmt.Errorf("%w: %w", engine.ErrInvalidResult, err)
@@ -95,11 +101,16 @@ func (Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, e
 	}
 	// Raw keeps what the plugins said; go-cni's own result mixes up interfaces
 	// of the same name.
-	return slices.Clone(res.Raw()), cacheErr
+	results := slices.Clone(res.Raw())
+	for i, result := range results {
+		results[i] = pluginexec.InNetns(result, r.Netns, outer)
+	}
+	return results, cacheErr
 }
 
 // Check implements engine.Engine.
 func (Engine) Check(ctx context.Context, r *engine.Request) error {
+	r = r.ForBinaries()
 	c, err := load(r)
 	if err != nil {
 		return err
@@ -131,6 +142,7 @@ func (Engine) Del(ctx context.Context, r *engine.Request) error {
 			return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
 		}
 	}
+	r = r.ForBinaries()
 	pending, removeErr := remove(ctx, r)
 	if ctx.Err() != nil {
 		return fmt.Errorf("DEL allocation %q: %w", r.ID, errors.Join(removeErr, ctx.Err()))

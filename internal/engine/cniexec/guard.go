@@ -22,13 +22,13 @@ const (
 var ErrAbandoned = errors.New("plugin could not be stopped")
 
 // guard runs one go-cni operation and returns shortly after the context ends,
-// whatever the plugins do: go-cni kills only the process it started itself, and
-// waits for as long as any grandchild holds the plugin's stdout. All that work on
-// this command for the allocation are killed then; what an earlier ADD left
-// running on purpose is not.
+// whatever the plugins do: the runner kills only the process group of a plugin. All
+// that work on this command for the allocation are killed then, in whatever group;
+// what an earlier ADD left running on purpose is not. As long as go-cni is at work,
+// the path of the namespace leads there.
 func guard(ctx context.Context, r *engine.Request, command string, op func(context.Context) error) error {
 	done := make(chan error, 1)
-	go func() { done <- noPanic(func() error { return op(ctx) }) }()
+	go func() { done <- noPanic(func() error { return r.Hold(func() error { return op(ctx) }) }) }()
 	select {
 	case err := <-done:
 		return withCause(ctx, err)
