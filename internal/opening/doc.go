@@ -10,6 +10,12 @@
 //	-A ALLOCNET-FORWARD -m mark --mark 0x1000/0x1000 -j ACCEPT
 //
 // The mark is set and cleared by allocnet's own tables, around the filter table.
+// They also clear it from packets that come with it, so that only what they decide
+// opens. Rules of the legacy iptables outlive those tables where all of nftables is
+// flushed; there one more rule, in the table mangle, clears it as well:
+//
+//	-A FORWARD -m comment --comment allocnet -m mark --mark 0x1000/0x1000 -j MARK --set-xmark 0x0/0x1000
+//
 // The admin chains are the operators': what they decide comes first.
 //
 // # Caveats

@@ -40,6 +40,9 @@ func (h *host) clear() {
 		h.run(program, "-P", "FORWARD", "ACCEPT")
 		h.run(program, "-F")
 		h.run(program, "-X")
+		if strings.HasSuffix(program, "legacy") {
+			h.run(program, "-t", "mangle", "-F")
+		}
 	}
 }
 

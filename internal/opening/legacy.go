@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyWatch is the shape of the filter table of the legacy iptables: which
-// hooks, how many rules, how many bytes. Every flush and every rule more or less
-// changes it; that one rule takes another's place does not.
+// legacyWatch is the shape of the tables filter and mangle of the legacy iptables:
+// which hooks, how many rules, how many bytes. Every flush and every rule more or
+// less changes it; that one rule takes another's place does not.
 type legacyWatch struct {
 	family Family
-	shape  shape
+	shapes [2]shape
 }
 
 // shape is struct ipt_getinfo, the same for both families.
@@ -26,26 +26,35 @@ type shape struct {
 const getInfo = 64
 
 func watchLegacy(f Family) watch {
-	now, err := readShape(f)
+	now, err := readShapes(f)
 	if err != nil {
 		return nil // iptables itself will say why
 	}
-	return legacyWatch{family: f, shape: now}
+	return legacyWatch{family: f, shapes: now}
 }
 
 func (w legacyWatch) covers(*listing) bool { return true }
 
 func (w legacyWatch) unchanged() bool {
-	now, err := readShape(w.family)
-	return err == nil && now == w.shape
+	now, err := readShapes(w.family)
+	return err == nil && now == w.shapes
 }
 
-func readShape(f Family) (shape, error) {
+func readShapes(f Family) (shapes [2]shape, err error) {
 	fd, err := unix.Socket(int(f), unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 	if err != nil {
-		return shape{}, err
+		return shapes, err
 	}
 	defer unix.Close(fd)
+	for i, name := range []string{table, mangle} {
+		if shapes[i], err = readShape(fd, f, name); err != nil {
+			return shapes, err
+		}
+	}
+	return shapes, nil
+}
+
+func readShape(fd int, f Family, table string) (shape, error) {
 	level := unix.SOL_IP
 	if f == IPv6 {
 		level = unix.SOL_IPV6

@@ -121,6 +121,38 @@ func TestDamageIsNoticedAndMended(t *testing.T) {
 	})
 }
 
+// TestMarkIsCleared: where rules outlive the tables of nftables, one of their own
+// clears the mark of packets that come with it; whoever takes it away is noticed.
+func TestMarkIsCleared(t *testing.T) {
+	eachVariant(t, func(h *host) {
+		ctx, o := context.Background(), h.opener()
+		marks := func() (list []string) {
+			for _, program := range h.programs {
+				rules, err := rulesOf(h.run(program, "-t", "mangle", "-S", "FORWARD"))
+				require.NoError(h.tb, err)
+				list = append(list, rules...)
+			}
+			return list
+		}
+		h.ensure(o, "CNI-ADMIN")
+		if h.programs == variants["nf_tables"] {
+			require.Empty(h.tb, marks())
+			return
+		}
+		require.Equal(h.tb, []string{unmark, unmark}, marks())
+		h.each("-t mangle -F FORWARD")
+		require.ErrorIs(h.tb, o.Check(ctx, both, "CNI-ADMIN"), ErrShut)
+		h.ensure(o, "CNI-ADMIN")
+		require.NoError(h.tb, o.Check(ctx, both, "CNI-ADMIN"))
+		h.each("-t mangle -A FORWARD " + unmark)
+		h.each("-t mangle -A FORWARD -j RETURN")
+		h.ensure(o, "CNI-ADMIN")
+		require.ElementsMatch(h.tb, []string{"-j RETURN", unmark, "-j RETURN", unmark}, marks())
+		require.NoError(h.tb, o.Remove(ctx))
+		require.Equal(h.tb, []string{"-j RETURN", "-j RETURN"}, marks())
+	})
+}
+
 // A table that is made again numbers its rules from the start, so that other
 // rules may have the handles of ours.
 func TestOtherRulesWithOurHandlesAreNotOurs(t *testing.T) {
@@ -273,7 +305,7 @@ func TestRepairOfWhatIsNoLongerSoFails(t *testing.T) {
 			lines := old.repair([]string{admin})
 			h.ensure(h.opener(), "CNI-ADMIN")
 			before := h.run(p.path, "-S")
-			require.Error(h.tb, p.restore(ctx, lines), "%q", lines)
+			require.Error(h.tb, p.restore(ctx, nil, lines), "%q", lines)
 			require.Equal(h.tb, before, h.run(p.path, "-S"))
 		}
 		spoil("MINE")

@@ -20,6 +20,8 @@ const (
 var (
 	jump   = "-m comment --comment allocnet -j " + Chain
 	accept = fmt.Sprintf("-m mark --mark %#x/%#[1]x -j ACCEPT", ruleset.ForwardMark)
+	// unmark stands in FORWARD of the table mangle, which comes before the others.
+	unmark = fmt.Sprintf("-m comment --comment allocnet -m mark --mark %#x/%#[1]x -j MARK --set-xmark 0x0/%#[1]x", ruleset.ForwardMark)
 )
 
 func toAdmin(chain string) string { return "-j " + chain }
@@ -28,6 +30,9 @@ func toAdmin(chain string) string { return "-j " + chain }
 type listing struct {
 	forward, chain []string        // rules of both chains, in order
 	exists         map[string]bool // the chains that are there
+	// unmarks is how many rules clear the mark first, where that is needed.
+	unmarks    int
+	mustUnmark bool
 }
 
 // repair are the lines for iptables-restore that turn the listing into the
@@ -58,6 +63,14 @@ func (l *listing) repair(admins []string) []string {
 	return lines
 }
 
+// repairUnmark are the lines for the table mangle.
+func (l *listing) repairUnmark() []string {
+	if !l.mustUnmark || l.unmarks == 1 {
+		return nil
+	}
+	return replace(forward, unmark, l.unmarks, "-A "+forward)
+}
+
 // missing says what keeps the listing from being open, for people.
 func (l *listing) missing(admins []string) []string {
 	var missing []string
@@ -66,6 +79,9 @@ func (l *listing) missing(admins []string) []string {
 	}
 	if !slices.Contains(l.chain, accept) {
 		missing = append(missing, Chain+" does not accept what is marked")
+	}
+	if l.mustUnmark && l.unmarks == 0 {
+		missing = append(missing, forward+" of the table "+mangle+" does not clear the mark")
 	}
 	for _, admin := range admins {
 		if !slices.Contains(l.chain, toAdmin(admin)) || !l.decidesFirst(admin) {

@@ -26,13 +26,13 @@ func TestRepair(t *testing.T) {
 			"-I ALLOCNET-FORWARD 1 -j B", "-I ALLOCNET-FORWARD 1 -j A",
 			"-I FORWARD 1 -m comment --comment allocnet -j ALLOCNET-FORWARD",
 		}},
-		"all there": {listing{[]string{"-j X", jump}, []string{"-j A", "-j B", "-j DROP", accept}, chains(Chain, "A", "B")}, "B A", nil},
-		"no admins": {listing{[]string{jump}, []string{accept}, chains(Chain)}, "", nil},
-		"another admin": {listing{[]string{jump}, []string{"-j A", accept}, chains(Chain, "A")}, "B",
+		"all there": {listing{forward: []string{"-j X", jump}, chain: []string{"-j A", "-j B", "-j DROP", accept}, exists: chains(Chain, "A", "B")}, "B A", nil},
+		"no admins": {listing{forward: []string{jump}, chain: []string{accept}, exists: chains(Chain)}, "", nil},
+		"another admin": {listing{forward: []string{jump}, chain: []string{"-j A", accept}, exists: chains(Chain, "A")}, "B",
 			[]string{"-N B", "-I ALLOCNET-FORWARD 1 -j B"}},
-		"too late": {listing{[]string{jump}, []string{accept, "-j A"}, chains(Chain, "A")}, "A",
+		"too late": {listing{forward: []string{jump}, chain: []string{accept, "-j A"}, exists: chains(Chain, "A")}, "A",
 			[]string{"-D ALLOCNET-FORWARD -j A", "-I ALLOCNET-FORWARD 1 -j A"}},
-		"surplus": {listing{[]string{jump, jump}, []string{"-j A", accept, accept, accept}, chains(Chain, "A")}, "A", []string{
+		"surplus": {listing{forward: []string{jump, jump}, chain: []string{"-j A", accept, accept, accept}, exists: chains(Chain, "A")}, "A", []string{
 			"-D ALLOCNET-FORWARD " + accept, "-D ALLOCNET-FORWARD " + accept, "-D ALLOCNET-FORWARD " + accept,
 			"-A ALLOCNET-FORWARD " + accept,
 			"-D FORWARD " + jump, "-D FORWARD " + jump,

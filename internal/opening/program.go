@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	table = "filter"
+	table  = "filter"
+	mangle = "mangle"
 	// wait is how long a program waits for another one's lock.
 	wait = "--wait=30"
 	// attempts are how often others may spoil a repair.
@@ -51,14 +52,14 @@ func (p *program) mend(ctx context.Context, admins []string, begin func() watch)
 		if listErr != nil {
 			return nil, listErr
 		}
-		lines := now.repair(admins)
-		if len(lines) == 0 {
+		lines, unmarkLines := now.repair(admins), now.repairUnmark()
+		if len(lines)+len(unmarkLines) == 0 {
 			if w == nil || !w.covers(now) {
 				return nil, nil
 			}
 			return w, nil
 		}
-		err = p.restore(ctx, lines)
+		err = p.restore(ctx, unmarkLines, lines)
 		if ctx.Err() != nil {
 			return nil, errors.Join(ctx.Err(), err)
 		}
@@ -86,12 +87,26 @@ func (p *program) list(ctx context.Context, chains []string) (*listing, error) {
 	if l.chain, err = rulesOf(output); err != nil {
 		return nil, err
 	}
+	if l.mustUnmark = p.legacy; l.mustUnmark {
+		if l.unmarks, err = p.countUnmarks(ctx); err != nil {
+			return nil, err
+		}
+	}
 	for _, chain := range chains {
 		if _, l.exists[chain], err = p.find(ctx, "-S", chain, "1"); err != nil {
 			return nil, err
 		}
 	}
 	return l, nil
+}
+
+func (p *program) countUnmarks(ctx context.Context) (int, error) {
+	output, err := run(ctx, "", p.path, wait, "-t", mangle, "-S", forward)
+	if err != nil {
+		return 0, err
+	}
+	rules, err := rulesOf(output)
+	return count(rules, unmark), err
 }
 
 // find runs the program on a chain that may not be there, which it says with
@@ -113,21 +128,32 @@ func (p *program) remove(ctx context.Context) error {
 		if listErr != nil {
 			return listErr
 		}
-		if !now.exists[Chain] {
+		unmarks := remove(forward, unmark, now.unmarks)
+		if !now.exists[Chain] && len(unmarks) == 0 {
 			return nil
 		}
-		lines := remove(forward, jump, count(now.forward, jump))
-		lines = append(lines, "-F "+Chain, "-X "+Chain)
-		if err = p.restore(ctx, lines); ctx.Err() != nil {
+		var lines []string
+		if now.exists[Chain] {
+			lines = append(remove(forward, jump, count(now.forward, jump)), "-F "+Chain, "-X "+Chain)
+		}
+		if err = p.restore(ctx, unmarks, lines); ctx.Err() != nil {
 			return errors.Join(ctx.Err(), err)
 		}
 	}
 	return err
 }
 
-// restore applies lines in one transaction.
-func (p *program) restore(ctx context.Context, lines []string) error {
-	input := "*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
+// restore applies lines of the tables mangle and filter, each in one transaction.
+func (p *program) restore(ctx context.Context, mangleLines, filterLines []string) error {
+	input := ""
+	for _, t := range []struct {
+		name  string
+		lines []string
+	}{{mangle, mangleLines}, {table, filterLines}} {
+		if len(t.lines) > 0 {
+			input += "*" + t.name + "\n" + strings.Join(t.lines, "\n") + "\nCOMMIT\n"
+		}
+	}
 	_, err := run(ctx, input, p.path+"-restore", "--noflush", wait)
 	return err
 }

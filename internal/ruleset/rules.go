@@ -14,7 +14,8 @@ import (
 
 // ForwardMark is the bit of a packet's mark that says, within the forward hook,
 // that the packet may pass, to the one iptables rule that accepts it. Nobody sees
-// it elsewhere. It is none of those that others use: portmap's 0x2000,
+// it elsewhere: of packets that come to the hook with it, it is cleared, so it is
+// none for others to use on what is forwarded. It is none of those that others use: portmap's 0x2000,
 // Kubernetes' 0x4000 and 0x8000, Tailscale's 0xff0000, wg-quick's 0xca6c and
 // Istio's 0x539.
 const ForwardMark = 0x1000
@@ -184,7 +185,9 @@ func (t *table) forward() chain {
 	answer := []expr.Any{t.dest(0), inSet(t.open), &expr.Ct{Key: expr.CtKeySTATE, Register: 1}}
 	answer = append(append(answer, anyBit(expr.CtStateBitESTABLISHED|expr.CtStateBitRELATED)...), setMark(ForwardMark)...)
 	toPort := append(append([]expr.Any{t.dest(0), inSet(t.open)}, redirected()...), setMark(ForwardMark)...)
+	foreign := append([]expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}}, anyBit(ForwardMark)...)
 	return newChain("forward", base("filter", unix.NF_INET_FORWARD, -1),
+		newRule("a mark that is not ours", append(foreign, setMark(0)...)...),
 		newRule("between guarded bridges", &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, inSet(t.guarded),
 			&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1}, inSet(t.guarded), jump(chainGuarded)),
 		newRule("from allocations", append([]expr.Any{t.src(0), inSet(t.open)}, setMark(ForwardMark)...)...),

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -211,6 +213,55 @@ func TestTrafficByPolicy(t *testing.T) {
 			h.requireReach(policy.open, a, outside, "nothing is let through any more")
 		})
 	}
+}
+
+// TestForeignMark: a packet that comes with the bit of our mark passes no policy
+// because of that, with and without allocations, and not when the tables that
+// clear it were flushed either.
+func TestForeignMark(t *testing.T) {
+	for _, variant := range []string{"nft", "legacy"} {
+		t.Run(variant, func(t *testing.T) {
+			nowhere(t)
+			useVariant(t, variant)
+			h := newRouter(t)
+			a, b, outside := h.attach("a", "br0", 1), h.attach("b", "br1", 2), h.attach("outside", "br9", 9)
+			h.each("-P FORWARD DROP")
+			t.Cleanup(func() { h.each("-P FORWARD ACCEPT"); h.each("-F"); h.each("-X"); h.each("-t mangle -F") })
+			mark := func() {
+				for _, family := range []string{"ip", "ip6"} {
+					h.run("nft", "add table "+family+" other { chain c { type filter hook prerouting priority mangle; meta mark set meta mark | 0x1000; }; }")
+				}
+			}
+			mark()
+			h.add("a", resultOf(a, ""))
+			h.requireReach(true, a, outside, "the allocation asks")
+			h.requireReach(false, b, outside, "an address that is not an allocation's")
+			h.requireReach(false, outside, a, "nobody asked")
+			h.del("a", resultOf(a, ""))
+			h.requireReach(false, b, outside, "no allocation is left")
+			h.requireReach(false, outside, a, "no allocation is left")
+			if variant == "legacy" {
+				h.run("nft", "flush", "ruleset")
+				mark()
+				h.requireReach(false, b, outside, "no table of ours is left")
+				h.requireReach(false, a, outside, "no table of ours is left")
+			}
+		})
+	}
+}
+
+// useVariant has "iptables" be one of its implementations.
+func useVariant(t *testing.T, variant string) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, program := range []string{"iptables", "ip6tables"} {
+		for _, suffix := range []string{"", "-save", "-restore"} {
+			path, err := exec.LookPath(program + "-" + variant + suffix)
+			require.NoError(t, err)
+			require.NoError(t, os.Symlink(path, filepath.Join(dir, program+suffix)))
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
 func TestGuardedBridges(t *testing.T) {
