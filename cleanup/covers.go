@@ -2,7 +2,8 @@ package cleanup
 
 import (
 	"encoding/json"
-	"os"
+
+	"github.com/allocnet/allocnet/internal/plugin/firewall"
 )
 
 // Covers says whether cleanup knows everything that the plugins of the target
@@ -27,13 +28,7 @@ func Covers(t Target) bool {
 	return true
 }
 
-// firewalldPID is there while firewalld runs.
-var firewalldPID = "/run/firewalld.pid"
-
-func runs(pidFile string) bool {
-	_, err := os.Stat(pidFile)
-	return err == nil
-}
+var firewalldRuns = firewall.FirewalldRuns
 
 func covered(p pluginConf) bool {
 	switch p.Type {
@@ -41,7 +36,7 @@ func covered(p pluginConf) bool {
 	case "firewall":
 		// Without a backend in its configuration the plugin takes firewalld where
 		// that runs, whose zones cleanup does not know.
-		if p.Backend == "firewalld" || p.Backend == "" && runs(firewalldPID) {
+		if p.Backend == "firewalld" || p.Backend == "" && firewalldRuns() {
 			return false
 		}
 	default:

@@ -1,8 +1,6 @@
 package cleanup
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,11 +26,11 @@ func TestCoversWithFirewalld(t *testing.T) {
 	target := func(backend string) Target {
 		return Target{Attachments: []Attachment{{Config: []byte(`{"plugins":[{"type":"firewall","backend":"` + backend + `"}]}`)}}}
 	}
-	saved := firewalldPID
-	t.Cleanup(func() { firewalldPID = saved })
-	firewalldPID = filepath.Join(t.TempDir(), "pid")
+	saved, running := firewalldRuns, false
+	t.Cleanup(func() { firewalldRuns = saved })
+	firewalldRuns = func() bool { return running }
 	require.True(t, Covers(target("")))
-	require.NoError(t, os.WriteFile(firewalldPID, nil, 0o600))
+	running = true
 	require.False(t, Covers(target("")), "then the plugin uses it")
 	require.True(t, Covers(target("iptables")))
 }

@@ -73,7 +73,7 @@ func TestFirewalldIsKnownByItsTable(t *testing.T) {
 	h := newHost(t)
 	look := func() { firewalldTable = tableWatch{} }
 	t.Cleanup(look)
-	runs := func() bool { look(); return firewalldRuns() }
+	runs := func() bool { look(); return FirewalldRuns() }
 	require.False(t, runs())
 	h.run("nft", "add", "table", "ip", "firewalld")
 	require.False(t, runs())

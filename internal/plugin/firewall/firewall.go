@@ -62,7 +62,7 @@ func New(conf []byte) (plugin.Plugin, error) {
 	f.backend = native{}
 	if f.Backend == "iptables" {
 		f.backend = iptablesBackend{}
-	} else if err == nil && (f.Backend == "firewalld" || firewalldRuns()) {
+	} else if err == nil && (f.Backend == "firewalld" || FirewalldRuns()) {
 		err = &plugin.UnknownKeyError{Key: "backend"}
 	}
 	return f, err

@@ -16,10 +16,10 @@ var firewalldMarks = []string{
 	"/sys/fs/cgroup/systemd/system.slice/firewalld.service",
 }
 
-// firewalldRuns says whether firewalld decides on what is forwarded, after and
+// FirewalldRuns says whether firewalld decides on what is forwarded, after and
 // regardless of what any other table accepts. Seen from a container it may be
 // there only by its table.
-func firewalldRuns() bool {
+func FirewalldRuns() bool {
 	for _, mark := range firewalldMarks {
 		if _, err := os.Stat(mark); err == nil {
 			return true
