@@ -31,7 +31,8 @@ const (
 	getEntries = 65 // IPT_SO_GET_ENTRIES
 	nameLength = 32
 
-	sizeAt       = nameLength + 12*4 // of ipt_getinfo
+	underflowAt  = nameLength + 6*4 // of ipt_getinfo: where the policies of the hooks are
+	sizeAt       = nameLength + 12*4
 	infoLength   = sizeAt + 4
 	entriesStart = nameLength + 8 // of ipt_get_entries, aligned
 
@@ -49,9 +50,21 @@ var layouts = map[bool]layout{
 	true:  {level: unix.SOL_IPV6, address: 16, target: 140, next: 142, end: 168},
 }
 
-// legacy reads the chains that the legacy iptables made. The kernel is not asked
-// for a table that is not in use: that would make it.
+// legacy reads the chains that the legacy iptables made.
 func (t Table) legacy() ([]legacyChain, error) {
+	table, err := t.legacyTable()
+	if err != nil || table == nil {
+		return nil, err
+	}
+	return layouts[t.IPv6].chains(table.entries)
+}
+
+// legacyTable is a table as the kernel has it.
+type legacyTable struct{ info, entries []byte }
+
+// legacyTable reads the table; nil if it is not in use. The kernel is not asked for
+// one that is not: that would make it.
+func (t Table) legacyTable() (*legacyTable, error) {
 	file := "/proc/thread-self/net/ip_tables_names"
 	if t.IPv6 {
 		file = "/proc/thread-self/net/ip6_tables_names"
@@ -63,15 +76,14 @@ func (t Table) legacy() ([]legacyChain, error) {
 	if err != nil {
 		return nil, err
 	}
-	entries, err := t.legacyEntries()
+	table, err := t.readLegacy()
 	if err != nil {
 		return nil, fmt.Errorf("read rules of the legacy iptables: %w", err)
 	}
-	return layouts[t.IPv6].chains(entries)
+	return table, nil
 }
 
-// legacyEntries is the whole table as the kernel has it.
-func (t Table) legacyEntries() ([]byte, error) {
+func (t Table) readLegacy() (*legacyTable, error) {
 	l := layouts[t.IPv6]
 	domain := unix.AF_INET
 	if t.IPv6 {
@@ -95,7 +107,7 @@ func (t Table) legacyEntries() ([]byte, error) {
 		binary.NativeEndian.PutUint32(entries[nameLength:], size)
 		err := getsockopt(fd, l.level, getEntries, entries)
 		if err == nil {
-			return entries[entriesStart:], nil
+			return &legacyTable{info: info, entries: entries[entriesStart:]}, nil
 		}
 		if err != unix.EAGAIN {
 			return nil, err
@@ -140,6 +152,21 @@ func (l layout) chains(entries []byte) ([]legacyChain, error) {
 		chains = chains[:n-1] // the end
 	}
 	return chains, nil
+}
+
+// drops reports whether the policy of a hook is to drop.
+func (l layout) drops(table *legacyTable, hook int) (bool, error) {
+	const verdict, drop = 32, -1 // struct xt_standard_target; -NF_DROP - 1
+	at := uint64(binary.NativeEndian.Uint32(table.info[underflowAt+4*hook:]))
+	if at+uint64(l.end) > uint64(len(table.entries)) {
+		return false, errEntries
+	}
+	entry := table.entries[at:]
+	at = uint64(binary.NativeEndian.Uint16(entry[l.target:])) + verdict
+	if at+4 > uint64(len(entry)) {
+		return false, errEntries
+	}
+	return int32(binary.NativeEndian.Uint32(entry[at:])) == drop, nil
 }
 
 // begins is the name of the chain that an entry with a target begins, if any.

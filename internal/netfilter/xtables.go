@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 )
 
 // Table is one of iptables' tables, by whichever of the two kinds of iptables it
@@ -89,6 +90,29 @@ func (t Table) Addresses(ctx context.Context, chain string) ([]netip.Addr, error
 		}
 	}
 	return addresses, nil
+}
+
+// DropsForwarded reports whether the policy of the chain FORWARD is to drop.
+func (t Table) DropsForwarded(ctx context.Context) (drops bool, err error) {
+	const chain = "FORWARD"
+	err = Look(ctx, func(conn *nftables.Conn) error {
+		drops = false
+		chains, err := conn.ListChainsOfTableFamily(t.family())
+		for _, c := range chains {
+			if c.Table.Name == t.Name && c.Name == chain && c.Policy != nil {
+				drops = *c.Policy == nftables.ChainPolicyDrop
+			}
+		}
+		return err
+	})
+	if err != nil || drops {
+		return drops, err
+	}
+	legacy, err := t.legacyTable()
+	if err != nil || legacy == nil {
+		return false, err
+	}
+	return layouts[t.IPv6].drops(legacy, unix.NF_INET_FORWARD)
 }
 
 // AddressesOf are the single addresses that a rule asks for in a packet's header.

@@ -16,6 +16,24 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
 
+// The policy of FORWARD is seen without the program, too.
+func TestDropsForwarded(t *testing.T) {
+	for command, c := range commands {
+		t.Run(command, func(t *testing.T) {
+			privhost.Require(t, command)
+			table := Table{IPv6: c.ipv6, Name: "filter"}
+			for _, policy := range []string{"ACCEPT", "DROP", "ACCEPT"} {
+				require.NoError(t, exec.Command(command, "-P", "FORWARD", policy).Run())
+				require.NoError(t, exec.Command(command, "-P", "INPUT", "DROP").Run())
+				drops, err := table.DropsForwarded(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, policy == "DROP", drops)
+				require.NoError(t, exec.Command(command, "-P", "INPUT", "ACCEPT").Run())
+			}
+		})
+	}
+}
+
 // commands are both kinds of iptables of both families.
 var commands = map[string]struct {
 	ipv6          bool

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -53,8 +55,10 @@ func (o *Opener) Close() error {
 type family struct {
 	Family
 	program string
-	turn    chan struct{} // has room for who works with known
+	turn    chan struct{} // has room for who works with known and forwards
 	known   *known
+	// forwards is when the host was last seen to forward without the program.
+	forwards time.Time
 }
 
 // known is an opening that was there.
@@ -74,7 +78,8 @@ type watch interface {
 // Ensure makes the opening in the families, with a jump to each of the admin
 // chains, where that is not so yet. Missing chains are made. What is already
 // there, from other calls or by other tools, stays. Where iptables is not
-// installed there is nothing to open, and it returns nil.
+// installed there is nothing to open, unless the kernel's policy is to drop: then
+// nothing would pass, and exec.ErrNotFound is in the error.
 //
 // It takes microseconds when an earlier call of the same Opener found everything
 // there and nobody has touched it since, or another process did, see Remember. It
@@ -91,11 +96,14 @@ func (o *Opener) Ensure(ctx context.Context, families []Family, adminChains ...s
 		w := o.recognise(f, adminChains)
 		if w == nil {
 			p, err := f.find(ctx)
+			if errors.Is(err, exec.ErrNotFound) {
+				err = f.unneeded(ctx, err)
+			}
 			if p == nil || err != nil {
-				return err
+				return wrap("open", f, err)
 			}
 			if w, err = p.mend(ctx, adminChains, func() watch { return o.watch(p) }); err != nil {
-				return fmt.Errorf("open forwarding with %s: %w", f.program, err)
+				return wrap("open", f, err)
 			}
 			o.remember(f, adminChains, w)
 		}
@@ -119,12 +127,15 @@ func (o *Opener) Check(ctx context.Context, families []Family, adminChains ...st
 			return nil
 		}
 		p, err := f.find(ctx)
+		if errors.Is(err, exec.ErrNotFound) {
+			err = f.unneeded(ctx, err)
+		}
 		if p == nil || err != nil {
-			return err
+			return wrap("check", f, err)
 		}
 		now, err := p.list(ctx, nil)
 		if err != nil {
-			return fmt.Errorf("check forwarding with %s: %w", f.program, err)
+			return wrap("check", f, err)
 		}
 		if missing := now.missing(adminChains); len(missing) > 0 {
 			return fmt.Errorf("%w: %s: %v", ErrShut, f.program, missing)
@@ -140,14 +151,22 @@ func (o *Opener) Remove(ctx context.Context) error {
 	return o.each(ctx, []Family{IPv4, IPv6}, func(f *family) error {
 		f.known = nil
 		p, err := f.find(ctx)
+		if errors.Is(err, exec.ErrNotFound) {
+			err = f.filter().Absent(ctx, err, Chain)
+		}
 		if p == nil || err != nil {
-			return err
+			return wrap("shut", f, err)
 		}
-		if err := p.remove(ctx); err != nil {
-			return fmt.Errorf("shut forwarding with %s: %w", f.program, err)
-		}
-		return nil
+		return wrap("shut", f, p.remove(ctx))
 	})
+}
+
+// wrap says what an error was met at.
+func wrap(act string, f *family, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s forwarding with %s: %w", act, f.program, err)
 }
 
 // each acts on every family, alone in each of this Opener's calls.

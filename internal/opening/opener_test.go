@@ -3,12 +3,15 @@ package opening
 import (
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	xtables "github.com/allocnet/allocnet/internal/netfilter"
 )
 
 const open = `
@@ -252,6 +255,28 @@ func TestWithoutIptablesThereIsNothingToOpen(t *testing.T) {
 	require.NoError(t, o.Check(context.Background(), both, "CNI-ADMIN"))
 	require.NoError(t, o.Remove(context.Background()))
 	require.NoError(t, o.Close())
+}
+
+// A policy that drops lets nothing pass without the program, and what is open
+// cannot be shut: that is no success.
+func TestProgramMissing(t *testing.T) {
+	eachVariant(t, func(h *host) {
+		open := h.opener()
+		h.ensure(open, "CNI-ADMIN")
+		o := newOpener("no-such-iptables", "no-such-ip6tables")
+		require.ErrorIs(h.tb, o.Remove(context.Background()), xtables.ErrHeld)
+		require.NoError(h.tb, open.Remove(context.Background()))
+		require.NoError(h.tb, o.Remove(context.Background()))
+		h.each("-P FORWARD DROP")
+		for _, err := range []error{o.Ensure(context.Background(), both), o.Check(context.Background(), both)} {
+			require.ErrorIs(h.tb, err, exec.ErrNotFound)
+			require.ErrorContains(h.tb, err, "no-such-iptables")
+			require.ErrorContains(h.tb, err, "no-such-ip6tables")
+			require.NotErrorIs(h.tb, err, ErrShut, "it could not be looked at")
+		}
+		h.each("-P FORWARD ACCEPT")
+		require.NoError(h.tb, o.Ensure(context.Background(), both))
+	})
 }
 
 func TestErrorsSayWhatToDo(t *testing.T) {

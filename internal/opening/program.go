@@ -26,12 +26,9 @@ type program struct {
 	legacy bool
 }
 
-// find finds the family's program: nil where it is not installed.
+// find finds the family's program; exec.ErrNotFound says that it is not installed.
 func (f *family) find(ctx context.Context) (*program, error) {
 	path, err := exec.LookPath(f.program)
-	if errors.Is(err, exec.ErrNotFound) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, fmt.Errorf("find %s: %w", f.program, err)
 	}
