@@ -336,7 +336,7 @@ func TestFullBetweenIntentAndResult(t *testing.T) {
 	w.network("net", "1.0.0", adds(behaviours{"ADD": {Result: json.RawMessage(long)}}))
 	state := "/run/full-between"
 	require.NoError(t, os.MkdirAll(state, 0o700))
-	require.NoError(t, unix.Mount("tmpfs", state, "tmpfs", 0, "size=64k"))
+	require.NoError(t, unix.Mount("tmpfs", state, "tmpfs", 0, "size=64k,mode=700"))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(state, unix.MNT_DETACH)) })
 	w.cfg.StateDir = state
 	w.Configurator = newConfigurator(t, w.cfg)

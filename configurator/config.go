@@ -43,7 +43,8 @@ type Config struct {
 	// StateDir holds the records. It should be on tmpfs, as the kernel's state
 	// does not survive a reboot either; default /run/allocnet. All who use one
 	// directory are one user of the host, whichever path leads them there; New
-	// finds out where it leads.
+	// finds out where it leads. Only the process's user and root may be able to
+	// write to it: otherwise every operation fails, and says what to change.
 	StateDir string
 	// Subnets are those of the embedded network "allocnet", at most one per
 	// family; default 10.202.0.0/16 and fd0a:110c:2e7::/64.

@@ -129,7 +129,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 		}
 	}
 	if s.Name == "" {
-		errs = append(errs, c.store.Sweep())
+		errs = append(errs, c.store.Sweep(ctx))
 	}
 	errs = append(errs, c.gcPlugins(ctx, networks, s.Attachments))
 	return report, errors.Join(errs...)

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"os"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/statedir"
 )
 
 // Ready finds out whether a Setup can be expected to work: the networks of the
@@ -35,18 +38,34 @@ const roomForRecord = 16 << 10
 
 func (c *Configurator) stateWritable() error {
 	err := os.MkdirAll(c.cfg.StateDir, 0o700)
-	if err != nil {
-		return fmt.Errorf("state directory: %w", err)
+	if err == nil {
+		err = statedir.CheckDirs(c.cfg.StateDir)
 	}
-	f, err := os.CreateTemp(c.cfg.StateDir, ".ready-")
-	if err != nil {
-		return fmt.Errorf("state directory: %w", err)
+	var f *os.File
+	if err == nil {
+		f, err = unnamed(c.cfg.StateDir)
 	}
-	_, err = f.Write(make([]byte, roomForRecord))
-	if err = errors.Join(err, f.Close(), os.Remove(f.Name())); err != nil {
+	if err == nil {
+		_, err = f.Write(make([]byte, roomForRecord))
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	return nil
+}
+
+// unnamed makes a file that goes with its descriptor, however this process ends,
+// where the file system knows such files.
+func unnamed(dir string) (*os.File, error) {
+	f, err := os.OpenFile(dir, os.O_WRONLY|unix.O_TMPFILE, 0o600)
+	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EINVAL) {
+		return f, err
+	}
+	if f, err = os.CreateTemp(dir, ".ready-"); err != nil {
+		return nil, err
+	}
+	return f, os.Remove(f.Name())
 }
 
 func (c *Configurator) networkReady(ctx context.Context, n *conflist.Network) error {

@@ -9,8 +9,8 @@ import (
 )
 
 // Recover takes down what was left unfinished: allocations whose Setup or Teardown
-// ended with its process, or as ErrIncomplete. It is for the start of a program
-// that was killed. What an operation works on is waited for, and stays if that
+// ended with its process, or as ErrIncomplete, and removes files that were left half
+// written. It is for the start of a program that was killed. What an operation works on is waited for, and stays if that
 // operation ends well. It returns the IDs of what it took down, sorted.
 //
 // Errors are those of Teardown, joined; what one of them is about keeps its record.
@@ -39,6 +39,7 @@ func (c *Configurator) recoverAll(ctx context.Context) ([]string, error) {
 		}
 		errs = append(errs, about(id, err))
 	}
+	errs = append(errs, c.store.Sweep(ctx))
 	return removed, errors.Join(errs...)
 }
 

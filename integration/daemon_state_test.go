@@ -23,7 +23,7 @@ func (d *daemonProcess) smallState() (dir string) {
 	t.Helper()
 	dir = filepath.Join(d.dir, "state")
 	require.NoError(t, os.Mkdir(dir, 0o700))
-	require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256k,nr_inodes=64"))
+	require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=256k,nr_inodes=64,mode=755"))
 	t.Cleanup(func() {
 		d.end()
 		require.NoError(t, syscall.Unmount(dir, syscall.MNT_DETACH))
@@ -124,7 +124,7 @@ func TestDaemonStateUnwritable(t *testing.T) {
 		}, true},
 		{"read-only", "read-only file system", func(t *testing.T, dir string) func() {
 			flags := uintptr(syscall.MS_REMOUNT | syscall.MS_RDONLY)
-			require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", flags, ""))
+			require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", flags, "mode=755"))
 			return func() { require.NoError(t, syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "")) }
 		}, false},
 	} {

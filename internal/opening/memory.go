@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+
+	"github.com/allocnet/allocnet/internal/statedir"
 )
 
 // memory is a directory that tells one process what another has found out: an
@@ -38,7 +40,7 @@ func (o *Opener) recognise(f *family, admins []string) watch {
 	if err != nil {
 		return nil
 	}
-	if _, err := os.Lstat(path); err != nil {
+	if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() || statedir.CheckDirs(string(o.memory)) != nil {
 		return nil
 	}
 	return w
@@ -52,11 +54,26 @@ func (o *Opener) remember(f *family, admins []string, w watch) {
 		return
 	}
 	path, err := o.memory.path(f, admins, seen)
-	if err != nil || os.MkdirAll(string(o.memory), 0o700) != nil {
+	if err != nil || os.MkdirAll(string(o.memory), 0o700) != nil || statedir.CheckDirs(string(o.memory)) != nil {
 		return
 	}
-	if file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
+	o.memory.trim()
+	if file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err == nil {
 		_ = file.Close()
+	}
+}
+
+// mostRemembered is more than a host has openings at one time.
+const mostRemembered = 256
+
+// trim forgets all where there are too many: rules that are made anew are others.
+func (m memory) trim() {
+	entries, err := os.ReadDir(string(m))
+	if err != nil || len(entries) < mostRemembered {
+		return
+	}
+	for _, e := range entries {
+		_ = os.Remove(filepath.Join(string(m), e.Name()))
 	}
 }
 

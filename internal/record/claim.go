@@ -155,25 +155,6 @@ func (s *Store) prune(id string, claims []claim) {
 	}
 }
 
-// Sweep gives back what is claimed for records that do not claim it, or are not
-// there, because a crash came between the two. What somebody works on is left alone,
-// so it may run beside everything.
-func (s *Store) Sweep() error {
-	claimed := map[string][]claim{}
-	var errs []error
-	for _, c := range s.claims.all() {
-		ids, err := s.claims.holders(c)
-		errs = append(errs, err)
-		for _, id := range ids {
-			claimed[id] = append(claimed[id], c)
-		}
-	}
-	for id, claims := range claimed {
-		s.prune(id, claims)
-	}
-	return errors.Join(errs...)
-}
-
 // abandon gives back what was claimed for a record that could not be written.
 func (s *Store) abandon(id string, claims []claim) error {
 	if _, err := os.Lstat(s.file(id)); !errors.Is(err, fs.ErrNotExist) {
@@ -190,7 +171,7 @@ func (s *Store) abandon(id string, claims []claim) error {
 // of them. The lock of the claims is held; records that are written meanwhile
 // enter their claims by themselves.
 func (s *Store) completeIndex(warn func(error)) error {
-	if _, err := os.Lstat(s.claims.complete()); err == nil {
+	if info, err := os.Lstat(s.claims.complete()); err == nil && info.Mode().IsRegular() {
 		return nil
 	}
 	ids, err := s.IDs()

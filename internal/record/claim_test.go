@@ -237,7 +237,7 @@ func TestStaleClaimOfTheBusy(t *testing.T) {
 // holds the lock of an allocation, nor of a record that cannot be read.
 func TestSweep(t *testing.T) {
 	s := open(t)
-	require.NoError(t, s.Sweep(), "there is no index yet")
+	require.NoError(t, s.Sweep(t.Context()), "there is no index yet")
 	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", tcp(80, "")), unwarned(t)))
 	require.NoError(t, s.Claim(t.Context(), claiming("unreadable", "/n/u", tcp(81, "")), unwarned(t)))
 	require.NoError(t, os.WriteFile(s.file("unreadable"), []byte("garbage"), 0o600))
@@ -249,11 +249,11 @@ func TestSweep(t *testing.T) {
 	}
 	unlock, err := Open(filepath.Dir(s.dir)).Lock(t.Context(), "busy")
 	require.NoError(t, err)
-	require.NoError(t, s.Sweep())
+	require.NoError(t, s.Sweep(t.Context()))
 	busy := []string{"claims/" + netnsThing("/n/busy") + "/busy", "claims/port-82/busy"}
 	require.ElementsMatch(t, append(busy, before...), stateFiles(t, s))
 	unlock()
-	require.NoError(t, s.Sweep())
+	require.NoError(t, s.Sweep(t.Context()))
 	require.Equal(t, before, stateFiles(t, s))
 }
 

@@ -2,24 +2,47 @@ package record
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/statedir"
 )
 
 // The functions here are open(2) and the like without what package os does for
 // pipes and terminals, which doubles the calls of an operation.
 
-// openFile opens a file; the caller closes the descriptor.
+// openFile opens a regular file of this user or root; the caller closes the
+// descriptor. It follows no symbolic link and waits for no pipe. What is none, or
+// another's, is statedir.ErrNotOurs.
 func openFile(path string, flags int) (fd int, err error) {
 	for {
-		fd, err = unix.Open(path, flags|unix.O_CLOEXEC, 0o600)
+		fd, err = unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 		if err != unix.EINTR {
-			return fd, pathError("open", path, err)
+			break
 		}
 	}
+	switch err {
+	case nil:
+	case unix.ELOOP:
+		return -1, fmt.Errorf("%q: %w: it is a symbolic link: remove it", path, statedir.ErrNotOurs)
+	default:
+		return -1, pathError("open", path, err)
+	}
+	if flags&unix.O_EXCL != 0 {
+		return fd, nil // we made it
+	}
+	if err := statedir.CheckFile(fd, path); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
+
+// maxFile is far above any record.
+const maxFile = 64 << 20
 
 func readFile(path string) ([]byte, error) {
 	fd, err := openFile(path, unix.O_RDONLY)
@@ -29,6 +52,9 @@ func readFile(path string) ([]byte, error) {
 	defer unix.Close(fd)
 	data := make([]byte, 0, 4<<10) // as much as most records have
 	for {
+		if len(data) > maxFile {
+			return nil, pathError("read", path, unix.EFBIG)
+		}
 		n, err := unix.Read(fd, data[len(data):cap(data)])
 		if err == unix.EINTR {
 			continue
@@ -46,7 +72,13 @@ func readFile(path string) ([]byte, error) {
 // replaceFile gives a file a new content, written as a draft first: whoever reads
 // finds the old content or the new one, also after a crash of this process.
 func replaceFile(path, draft string, content []byte) error {
-	fd, err := openFile(draft, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC)
+	const fresh = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL
+	fd, err := openFile(draft, fresh)
+	if errors.Is(err, fs.ErrExist) { // what a crash left, or somebody put there
+		if err = remove(draft); err == nil {
+			fd, err = openFile(draft, fresh)
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/statedir"
 )
 
 // firstPatience bounds how long an ADD waits for another one to be the first of
@@ -52,8 +56,10 @@ func patience(ctx context.Context) time.Duration {
 	return firstPatience
 }
 
+func (s *Store) warmDir() string { return filepath.Join(s.state, "warm") }
+
 func (s *Store) warmFile(kind string) string {
-	return filepath.Join(filepath.Dir(s.dir), "warm", kind)
+	return filepath.Join(s.warmDir(), kind)
 }
 
 func (s *Store) warm(kinds []string) bool {
@@ -67,10 +73,12 @@ func (s *Store) warm(kinds []string) bool {
 
 // setWarm may fail: then the next ADD goes alone, too.
 func (s *Store) setWarm(kinds []string) {
+	if os.MkdirAll(s.warmDir(), 0o700) != nil || statedir.CheckDirs(s.warmDir()) != nil {
+		return
+	}
 	for _, kind := range kinds {
-		file := s.warmFile(kind)
-		if os.MkdirAll(filepath.Dir(file), 0o700) == nil {
-			_ = os.WriteFile(file, nil, 0o600)
+		if fd, err := openFile(s.warmFile(kind), unix.O_WRONLY|unix.O_CREAT); err == nil {
+			unix.Close(fd)
 		}
 	}
 }

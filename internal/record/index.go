@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -197,17 +198,27 @@ func (x index) all() []claim {
 
 // holders are the allocations that may be in the way of a claim.
 func (x index) holders(c claim) ([]string, error) {
-	entries, err := os.ReadDir(x.thing(c.thing))
+	// A link would lead to another directory.
+	dir, err := os.OpenFile(x.thing(c.thing), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look for claims: %w", err)
 	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if errors.Is(err, fs.ErrNotExist) { // it went meanwhile
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for claims: %w", err)
+	}
+	slices.Sort(names)
 	var ids []string
-	for _, e := range entries {
-		if part := x.part(c.thing, e.Name()); part != "" && c.meets(part) {
-			ids = append(ids, e.Name())
+	for _, id := range names {
+		if part := x.part(c.thing, id); part != "" && c.meets(part) {
+			ids = append(ids, id)
 		}
 	}
 	return ids, nil

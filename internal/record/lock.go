@@ -41,7 +41,12 @@ const (
 
 // Lock waits until no other operation works on the allocation. The returned function
 // gives the lock back.
+//
+// An operation begins here, so that this also makes sure of the state directory.
 func (s *Store) Lock(ctx context.Context, id string) (unlock func(), err error) {
+	if err := s.checkDirs(); err != nil {
+		return nil, fmt.Errorf("lock allocation %q: state directory: %w", id, err)
+	}
 	return s.lockOffsets(ctx, fmt.Sprintf("allocation %q", id), offsetOf(id))
 }
 

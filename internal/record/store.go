@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/statedir"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -22,9 +23,11 @@ const suffix = ".json"
 // Store keeps the records below one state directory. It is safe for concurrent
 // use, also by several processes; who changes a record holds its lock.
 type Store struct {
-	dir    string        // of the records
-	claims index         // of what they claim
-	locks  string        // the file whose byte ranges are the locks
+	state  string // the state directory
+	dir    string // of the records
+	claims index  // of what they claim
+	locks  string // the file whose byte ranges are the locks
+	guard  statedir.Guard
 	turn   chan struct{} // holds an element while this process has the lock of the claims, or waits for it
 }
 
@@ -48,11 +51,18 @@ var ErrNewer = errors.New("written by a newer version of allocnet")
 // is to be written or locked, so that looking changes nothing.
 func Open(stateDir string) *Store {
 	return &Store{
+		state:  stateDir,
 		dir:    filepath.Join(stateDir, "allocs"),
 		claims: index(filepath.Join(stateDir, "claims")),
 		locks:  filepath.Join(stateDir, "lock"),
 		turn:   make(chan struct{}, 1),
 	}
+}
+
+// checkDirs makes sure that nobody else can change what is kept, or could when it
+// was put there.
+func (s *Store) checkDirs() error {
+	return s.guard.Check(s.state, "allocs", "claims", "leases")
 }
 
 func (s *Store) file(id string) string { return filepath.Join(s.dir, id+suffix) }
@@ -66,6 +76,9 @@ func (s *Store) draft(id string) string { return filepath.Join(s.dir, "."+id+suf
 func (s *Store) Get(id string) (*Record, error) {
 	file := s.file(id)
 	data, err := readFile(file)
+	if errors.Is(err, statedir.ErrNotOurs) {
+		return nil, &CorruptError{ID: id, File: file, Err: err}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read record: %w", err)
 	}
@@ -237,6 +250,9 @@ func (s *Store) claimed(id string) []claim {
 // IDs are the allocations that have a record, readable or not, sorted. What
 // somebody else put into the directory is none.
 func (s *Store) IDs() ([]string, error) {
+	if err := s.checkDirs(); err != nil {
+		return nil, fmt.Errorf("list records: %w", err)
+	}
 	entries, err := os.ReadDir(s.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list records: %w", err)

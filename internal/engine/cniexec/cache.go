@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/renameio/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/smallfile"
@@ -103,7 +104,7 @@ func cached(r *engine.Request, i int) bool {
 func dropCache(r *engine.Request) error {
 	var errs []error
 	for i := range r.Attachments {
-		if err := os.Remove(cacheFile(r, i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := os.Remove(cacheFile(r, i)); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
 			errs = append(errs, fmt.Errorf("remove libcni's cache entry: %w", err))
 		}
 	}

@@ -83,6 +83,10 @@ func (Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, e
 	if err != nil {
 		return nil, err
 	}
+	// libcni writes to what is there, wherever it leads.
+	if err := dropCache(r); err != nil {
+		return nil, fmt.Errorf("ADD allocation %q: %w", r.ID, err)
+	}
 	var res *gocni.Result
 	err = guard(ctx, r, "ADD", func(ctx context.Context) error {
 		var err error

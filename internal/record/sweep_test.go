@@ -1,0 +1,109 @@
+package record
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// allFiles are all files and directories below the state directory.
+func allFiles(t *testing.T, s *Store) []string {
+	t.Helper()
+	files := []string{}
+	require.NoError(t, filepath.WalkDir(s.state, func(path string, _ os.DirEntry, err error) error {
+		files = append(files, path)
+		return err
+	}))
+	return files
+}
+
+// TestSweepAfterKills: each kill leaves what the killed one was just making, and
+// nothing of it is there after a sweep.
+func TestSweepAfterKills(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Claim(t.Context(), claiming("lives", "/n/lives", tcp(80, "")), unwarned(t)))
+	require.NoError(t, s.Sweep(t.Context()))
+	before := allFiles(t, s)
+	for i := range 200 {
+		id, port := fmt.Sprintf("killed-%d", i), tcp(1000+i, "")
+		claims := claimsOf("/n/"+id, []portmap.Mapping{port})
+		switch i % 5 {
+		case 0: // a claim was begun
+			require.NoError(t, s.claims.makeThing(claims[1].thing))
+		case 1: // half a record was written
+			require.NoError(t, os.WriteFile(s.draft(id), []byte("half"), 0o600))
+		case 2: // and its claims before it
+			for _, c := range claims {
+				require.NoError(t, s.claims.enter(id, c))
+			}
+			require.NoError(t, os.WriteFile(s.draft(id), nil, 0o600))
+		case 3: // a claim was to become a wider one
+			require.NoError(t, os.Symlink(everything, s.claims.draft(id)))
+		case 4: // a claim was given back, and its directory was not
+			require.NoError(t, s.claims.enter(id, claims[0]))
+			require.NoError(t, os.Remove(s.claims.claim(claims[0].thing, id)))
+		}
+	}
+	require.NoError(t, os.WriteFile(s.draft("busy"), nil, 0o600))
+	unlock, err := Open(s.state).Lock(t.Context(), "busy")
+	require.NoError(t, err)
+	require.NoError(t, s.Sweep(t.Context()))
+	require.ElementsMatch(t, append(before, s.draft("busy")), allFiles(t, s), "who works keeps his draft")
+	unlock()
+	require.NoError(t, s.Sweep(t.Context()))
+	require.Equal(t, before, allFiles(t, s))
+}
+
+// TestSweepBesideClaims takes nothing from who is just claiming.
+func TestSweepBesideClaims(t *testing.T) {
+	s := open(t)
+	other := Open(s.state)
+	stop := make(chan struct{})
+	swept := make(chan error, 1)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				swept <- nil
+				return
+			default:
+				if err := other.Sweep(t.Context()); err != nil {
+					swept <- err
+					return
+				}
+			}
+		}
+	}()
+	for i := range 100 {
+		id := fmt.Sprint("a", i%3)
+		unlock, err := s.Lock(t.Context(), id)
+		require.NoError(t, err)
+		r := claiming(id, "/n/"+id, tcp(80+i%3, ""))
+		require.NoError(t, s.Claim(t.Context(), r, unwarned(t)))
+		r.Ports = append(r.Ports, tcp(80+i%3, "192.0.2.1"))
+		require.NoError(t, s.Put(r))
+		require.Contains(t, stateFiles(t, s), fmt.Sprintf("claims/port-%d/%s", 80+i%3, id))
+		require.NoError(t, s.Delete(id))
+		unlock()
+	}
+	close(stop)
+	require.NoError(t, <-swept)
+}
+
+// TestFirstUseMarkersAreBounded: allocations may bring networks of any name along.
+func TestFirstUseMarkersAreBounded(t *testing.T) {
+	s := open(t)
+	for i := range mostWarm + 1 {
+		s.setWarm([]string{fmt.Sprint("net", i)})
+	}
+	require.True(t, s.warm([]string{"net1"}))
+	require.NoError(t, s.Sweep(t.Context()))
+	entries, err := os.ReadDir(s.warmDir())
+	require.NoError(t, err)
+	require.Empty(t, entries)
+}

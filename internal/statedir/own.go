@@ -1,0 +1,107 @@
+package statedir
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNotOurs: a file or directory may be the work of another user. It is neither
+// read nor written.
+var ErrNotOurs = errors.New("not this user's alone")
+
+// othersWrite are the mode's bits that let others write.
+const othersWrite = 0o022
+
+// CheckDirs makes sure that only this process's user and root can put something
+// into directories: then nothing in there changes under its hands, and what is
+// put there stays what it is. Directories that are not there yet are fine. The
+// error is ErrNotOurs, or one of the system.
+func CheckDirs(paths ...string) error {
+	for _, path := range paths {
+		var stat unix.Stat_t
+		err := unix.Lstat(path, &stat)
+		if err == unix.ENOENT {
+			continue
+		}
+		if err != nil {
+			return &fs.PathError{Op: "lstat", Path: path, Err: err}
+		}
+		if stat.Mode&unix.S_IFMT != unix.S_IFDIR {
+			return notOurs(path, &stat, "is not a directory: remove it")
+		}
+		if err := checkOwner(path, &stat); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Guard is CheckDirs of a directory and what is in it, again and again: as long as
+// the directory is the same and unchanged, so is what is in it. The zero value is
+// ready, and safe for concurrent use.
+type Guard struct{ seen atomic.Pointer[seen] }
+
+// seen is what a change of the directory would change.
+type seen struct {
+	device, inode uint64
+	mode, user    uint32
+	changed       unix.Timespec
+}
+
+// Check is CheckDirs of the directory, and of those with the given names in it.
+func (g *Guard) Check(dir string, below ...string) error {
+	var stat unix.Stat_t
+	if err := unix.Lstat(dir, &stat); err != nil {
+		return CheckDirs(dir)
+	}
+	now := seen{stat.Dev, stat.Ino, stat.Mode, stat.Uid, stat.Ctim}
+	if last := g.seen.Load(); last != nil && *last == now {
+		return nil
+	}
+	paths := []string{dir}
+	for _, name := range below {
+		paths = append(paths, filepath.Join(dir, name))
+	}
+	if err := CheckDirs(paths...); err != nil {
+		return err
+	}
+	g.seen.Store(&now)
+	return nil
+}
+
+// CheckFile makes sure that an open file is a regular one that only this process's
+// user and root can write to, under this name alone. The error is ErrNotOurs.
+func CheckFile(fd int, path string) error {
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return &fs.PathError{Op: "fstat", Path: path, Err: err}
+	}
+	switch {
+	case stat.Mode&unix.S_IFMT != unix.S_IFREG:
+		return notOurs(path, &stat, "is not a regular file: remove it")
+	case stat.Nlink > 1: // none, where it was replaced meanwhile
+		return notOurs(path, &stat, "has other names: remove it")
+	}
+	return checkOwner(path, &stat)
+}
+
+func checkOwner(path string, stat *unix.Stat_t) error {
+	own := uint32(os.Geteuid())
+	switch {
+	case stat.Uid != own && stat.Uid != 0:
+		return notOurs(path, stat, fmt.Sprintf("belongs to another user: chown it to %d, if nobody else put anything there, or remove it", own))
+	case stat.Mode&othersWrite != 0:
+		return notOurs(path, stat, "can be written by others: chmod it go-w, if nobody else put anything there, or remove it")
+	}
+	return nil
+}
+
+func notOurs(path string, stat *unix.Stat_t, why string) error {
+	return fmt.Errorf("%q (user %d, mode %04o): %w: it %s", path, stat.Uid, stat.Mode&0o7777, ErrNotOurs, why)
+}
