@@ -70,7 +70,7 @@ func New(cfg Config) (*Configurator, error) {
 		cfg:    cfg,
 		confs:  conflist.New(cfg.ConfDir, embedded),
 		store:  record.Open(cfg.StateDir),
-		mark:   engine.Mark(state.Instance),
+		mark:   engine.Mark(state.Key),
 		exec:   cniexec.Engine{},
 		native: native.New(cfg.Logger, state.Instance),
 		steps:  native.NewForBinaries(cfg.Logger, state.Instance),

@@ -46,7 +46,7 @@ func openNetns(r *record.Record) (release func(), err error) {
 // is its namespace.
 func claimNetns(r *record.Record) (release func(), err error) {
 	release, err = openNetns(r)
-	if err == nil {
+	if err == nil && r.Namespace == (sandbox.Identity{}) {
 		r.Namespace, err = r.Sandbox.Identity()
 	}
 	return release, err

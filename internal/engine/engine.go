@@ -3,7 +3,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -100,17 +99,17 @@ var (
 	ErrInvalidResult = errors.New("invalid CNI result")
 )
 
-// Mark is the Mark of requests of an instance, which package statedir names. It
-// names the host's network namespace, too: another host in a namespace of its
+// Mark is the Mark of requests of a state directory by its key, see package statedir.
+// It names the host's network namespace, too: another host in a namespace of its
 // own may have its state in the same place. Nobody can make what it names.
-func Mark(instance string) string {
+func Mark(key string) string {
 	host, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
 		host = "unknown"
 	}
 	// A colon would end the entry.
 	host = strings.NewReplacer(":", "", "[", "", "]", "").Replace(host)
-	return filepath.Join("/proc/self/allocnet", cmp.Or(instance, "default"), host)
+	return filepath.Join("/proc/self/allocnet", key, host)
 }
 
 // NoCache is a directory for libcni in which it finds nothing, for nobody can

@@ -22,8 +22,8 @@ type Work struct{ ID, Mark string }
 // deadline passed, or that outlived the process that started them, with all that
 // they started. They are known by the environment that CNI prescribes and every
 // child inherits, and by the mark at the end of its CNI_PATH: another runtime, or
-// a plugin that calls us, may work on the same ID. The caller and its ancestors
-// are spared.
+// a plugin that calls us, may work on the same ID. With a plugin goes the process
+// group that it leads. The caller and its ancestors are spared.
 func KillStragglers(w Work, commands ...string) error {
 	spared := ancestry()
 	for try := 1; ; try++ {
@@ -66,12 +66,24 @@ func killIfWorkingOn(pid int, w Work, commands []string) error {
 	if !w.On(pid, commands...) {
 		return nil
 	}
+	if pgid, err := unix.Getpgid(pid); err == nil && pgid == pid && pgid != unix.Getpgrp() {
+		killGroup(fd, pgid)
+	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill process %d of allocation %q: %w", pid, w.ID, err)
 	}
 	// The descriptor is readable once the process has ended, see pidfd_open(2).
 	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, deathMilliseconds)
 	return nil
+}
+
+// killGroup kills the group that a plugin leads, also those in it that have another
+// environment by now. The group is that of the descriptor, as far as the kernel can
+// tell (since Linux 6.9); while its leader is not dead, no other has its number.
+func killGroup(leader, pgid int) {
+	if unix.PidfdSendSignal(leader, unix.SIGKILL, nil, unix.PIDFD_SIGNAL_PROCESS_GROUP) == unix.EINVAL {
+		_ = unix.Kill(-pgid, unix.SIGKILL)
+	}
 }
 
 // On reports whether a process does the work on one of the commands, or on any if

@@ -83,6 +83,24 @@ func TestStragglersAreKnownByTheirEnvironment(t *testing.T) {
 	}
 }
 
+// TestStragglersGoWithTheirGroup, whatever their environment is by then.
+func TestStragglersGoWithTheirGroup(t *testing.T) {
+	c := exec.Command("sh", "-c", `env -i sleep 300 & echo $!; wait`)
+	c.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=leader", "CNI_PATH="+mark)
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	out, err := c.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	var child int
+	_, err = fmt.Fscan(out, &child)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Kill(child, unix.SIGKILL) })
+	require.Eventually(t, func() bool { return !of("leader").On(child) }, 5*time.Second, time.Millisecond, "env ran")
+	require.NoError(t, KillStragglers(of("leader")))
+	require.EqualError(t, c.Wait(), "signal: killed")
+	require.Eventually(t, func() bool { return zombie(child) }, 5*time.Second, time.Millisecond)
+}
+
 // TestStragglersSpareAPluginThatCalls: allocnet can run inside a plugin, which
 // has this very environment, and so has what started it.
 func TestStragglersSpareAPluginThatCalls(t *testing.T) {

@@ -30,6 +30,9 @@ type Dir struct {
 	// through symbolic links and bind mounts, and survives that the directory is
 	// removed and made again. That of the default directory is "".
 	Instance string
+	// Key is the same as Instance, but for the default directory: those of several
+	// mount namespaces have keys of their own.
+	Key string
 }
 
 // Resolve says which directory an absolute path leads to; "" is the default one.
@@ -47,10 +50,10 @@ func Resolve(path string) (Dir, error) {
 	if err != nil {
 		return Dir{}, fmt.Errorf("resolve state directory %q: %w", names.DefaultStateDir, err)
 	}
-	d := Dir{Path: found.path}
+	sum := sha256.Sum256([]byte(found.device + "\x00" + found.inside))
+	d := Dir{Path: found.path, Key: hex.EncodeToString(sum[:4])}
 	if found.place != usual.place {
-		sum := sha256.Sum256([]byte(found.device + "\x00" + found.inside))
-		d.Instance = hex.EncodeToString(sum[:4])
+		d.Instance = d.Key
 	}
 	return d, nil
 }

@@ -80,7 +80,9 @@ func TestUnreachable(t *testing.T) {
 
 func TestDefault(t *testing.T) {
 	privhost.Require(t)
-	require.Equal(t, Dir{Path: names.DefaultStateDir}, resolve(t, ""))
+	usual := resolve(t, "")
+	require.Equal(t, Dir{Path: names.DefaultStateDir, Key: usual.Key}, usual)
+	require.NotEmpty(t, usual.Key)
 	for range 2 {
 		for _, s := range []string{names.DefaultStateDir, "/run//allocnet/", "/run/./allocnet"} {
 			require.Empty(t, resolve(t, s).Instance, s)
@@ -89,9 +91,9 @@ func TestDefault(t *testing.T) {
 	}
 	other := filepath.Join(t.TempDir(), "run")
 	require.NoError(t, os.Symlink("/run", other))
-	require.Equal(t, Dir{Path: names.DefaultStateDir}, resolve(t, other+"/allocnet"))
+	require.Equal(t, usual, resolve(t, other+"/allocnet"))
 	if target, err := filepath.EvalSymlinks("/var/run"); err == nil && target == "/run" {
-		require.Equal(t, Dir{Path: names.DefaultStateDir}, resolve(t, "/var/run/allocnet"))
+		require.Equal(t, usual, resolve(t, "/var/run/allocnet"))
 	}
 	require.NotEmpty(t, resolve(t, "/run/allocnet2").Instance)
 }
