@@ -246,7 +246,12 @@ func (c *Configurator) installed(r *record.Record) error {
 // request is a record as the engine wants it.
 func (c *Configurator) request(r *record.Record) (*engine.Request, error) {
 	req := &engine.Request{
-		ID: r.Container(), Netns: r.Netns, Sandbox: r.Sandbox, Mark: c.markOf(r), Args: r.Args, Capabilities: r.Capabilities, InterfacePrefix: r.InterfacePrefix,
+		ID: r.Container(), Sandbox: r.Sandbox, Mark: c.markOf(r), Args: r.Args, Capabilities: r.Capabilities, InterfacePrefix: r.InterfacePrefix,
+	}
+	// Else it is gone, or, worse, its path leads to another one by now: the
+	// specification has plugins do what they can without it.
+	if r.Sandbox != nil {
+		req.Netns = r.Netns
 	}
 	previous, err := previousOf(r)
 	if err != nil {

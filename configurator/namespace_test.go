@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/record"
@@ -150,4 +151,37 @@ func TestPathsOfOneNamespace(t *testing.T) {
 	require.NoError(t, os.Symlink("/proc/self/ns/net", link))
 	_, err := w.Setup(t.Context(), Allocation{ID: "a", Netns: link})
 	require.ErrorIs(t, err, sandbox.ErrHostNamespace)
+}
+
+// TestAnotherNamespaceInTheProcess is not entered by native plugins either.
+func TestAnotherNamespaceInTheProcess(t *testing.T) {
+	w, _ := nativeWorld(t, "1.0.0", `{"type":"firewall"}`, `{"type":"tuning","mtu":1400}`)
+	a := w.alloc("moved")
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	w.replaceNetns(a, "vforeign20")
+	foreign := func() (mtu int) {
+		s, err := sandbox.Open(a.Netns)
+		require.NoError(t, err)
+		defer s.Close()
+		require.NoError(t, s.Do(func() error {
+			link, err := netlink.LinkByName("eth0")
+			if err == nil {
+				mtu = link.Attrs().MTU
+			}
+			return err
+		}))
+		return mtu
+	}
+	before := foreign()
+	require.ErrorIs(t, w.Check(t.Context(), a), ErrUnhealthy)
+	report, err := w.Repair(t.Context())
+	require.ErrorIs(t, err, ErrUnhealthy)
+	require.Contains(t, report.Broken, "moved")
+	_, err = w.Setup(t.Context(), a)
+	require.ErrorIs(t, err, ErrDifferent)
+	require.NoError(t, w.Teardown(t.Context(), a))
+	require.Equal(t, before, foreign())
+	requireLink(t, "vforeign20")
+	requireNothingOwned(t, "moved")
 }

@@ -88,10 +88,10 @@ func (c *Configurator) repairOne(ctx context.Context, id string) (repaired bool,
 // mend CHECKs an allocation, and where that finds something, puts back what can
 // be put back without a DEL and CHECKs again. The caller holds its lock.
 func (c *Configurator) mend(ctx context.Context, r *record.Record) (repaired bool, err error) {
-	release, _ := openNetns(r) // CHECK tells why it cannot be
+	release, gone := openNetns(r) // CHECK tells why it cannot be
 	defer release()
 	err = c.checkRecord(ctx, r)
-	if !errors.Is(err, ErrUnhealthy) || r.Phase != record.Ready {
+	if gone != nil || !errors.Is(err, ErrUnhealthy) || r.Phase != record.Ready {
 		return false, err
 	}
 	var could bool

@@ -235,11 +235,6 @@ func (c *Configurator) del(ctx context.Context, r *record.Record) error {
 		return err
 	}
 	req.Interrupted = r.Phase != record.Ready
-	if r.Sandbox == nil {
-		// Gone, or, worse, by now the path of another namespace. The
-		// specification has plugins do what they can without one.
-		req.Netns = ""
-	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	return e.Del(ctx, req)
