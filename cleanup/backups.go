@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/smallfile"
 )
@@ -100,10 +98,8 @@ func (f *backupFinder) byID() ([]backupFile, error) {
 // none.
 func (f *backupFinder) isOurs(file backupFile) (bool, error) {
 	data, err := smallfile.ReadOwn(file.path(), maxBackup)
-	for _, none := range []error{fs.ErrNotExist, smallfile.ErrNotRegular, smallfile.ErrTooLarge, unix.ELOOP} {
-		if errors.Is(err, none) {
-			return false, nil // no plugin's
-		}
+	if isNone(err) {
+		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("read backup: %w", err)

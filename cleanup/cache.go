@@ -94,19 +94,25 @@ func (f *cacheFinder) byContent(dir string) ([]cacheFile, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list cached results: %w", err)
 	}
-	var files []cacheFile
+	var (
+		files []cacheFile
+		errs  []error
+	)
 	for _, entry := range entries {
 		file := cacheFile{dir: dir, name: entry.Name()}
 		if !strings.Contains(file.name, "-"+f.target.ID+"-") {
 			continue
 		}
 		content, err := readCache(file.path())
+		if err != nil && !isNone(err) {
+			errs = append(errs, err)
+		}
 		if err == nil && content.Kind == cacheKind && content.ContainerID == f.target.ID {
 			file.network = content.NetworkName
 			files = append(files, file)
 		}
 	}
-	return files, nil
+	return files, errors.Join(errs...)
 }
 
 func readCache(path string) (cacheContent, error) {

@@ -37,7 +37,11 @@ func Addresses(ctx context.Context, t Target) ([]Address, error) {
 func Holders(network string, config []byte) ([]string, error) {
 	s := newSearch(Target{Attachments: []Attachment{{Network: network, Config: config}}})
 	ids := map[string]bool{}
-	for _, dir := range s.leases.dirs() {
+	dirs, err := s.leases.dirs()
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range dirs {
 		entries, err := os.ReadDir(dir.path)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("list leases: %w", err)

@@ -54,7 +54,12 @@ func (f *leaseFinder) find(ctx context.Context) ([]Leftover, error) {
 		errs []error
 	)
 	f.found = nil
-	for _, dir := range f.dirs() {
+	dirs, err := f.dirs()
+	if err != nil {
+		f.addresses.unsure = true
+		errs = append(errs, err)
+	}
+	for _, dir := range dirs {
 		leases, err := f.inDir(ctx, dir)
 		if err != nil {
 			f.addresses.unsure = true
@@ -69,7 +74,7 @@ func (f *leaseFinder) find(ctx context.Context) ([]Leftover, error) {
 }
 
 // dirs are the directories in which the allocation can have leases.
-func (f *leaseFinder) dirs() []leaseDir {
+func (f *leaseFinder) dirs() ([]leaseDir, error) {
 	if len(f.attachments) == 0 {
 		return allLeaseDirs()
 	}
@@ -88,19 +93,22 @@ func (f *leaseFinder) dirs() []leaseDir {
 			dirs[i].ifNames = append(dirs[i].ifNames, a.IfName)
 		}
 	}
-	return dirs
+	return dirs, nil
 }
 
 // allLeaseDirs are the directories of all networks at host-local's default place.
-func allLeaseDirs() []leaseDir {
+func allLeaseDirs() ([]leaseDir, error) {
 	var dirs []leaseDir
-	entries, _ := os.ReadDir(defaultDataDir)
+	entries, err := os.ReadDir(defaultDataDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list networks with leases: %w", err)
+	}
 	for _, entry := range entries {
 		if entry.IsDir() {
 			dirs = append(dirs, leaseDir{path: filepath.Join(defaultDataDir, entry.Name()), network: entry.Name()})
 		}
 	}
-	return dirs
+	return dirs, nil
 }
 
 // inDir finds the leases of one directory, and learns who holds the other addresses.
@@ -145,16 +153,20 @@ func (d leaseDir) has(ifName string) bool {
 // readLease reads who holds a lease; the zero holder when the file is empty.
 func readLease(path string) (h holder, exists bool, err error) {
 	data, err := smallfile.ReadOwn(path, maxLease)
-	for _, none := range []error{fs.ErrNotExist, smallfile.ErrNotRegular, smallfile.ErrTooLarge, unix.ELOOP} {
-		if errors.Is(err, none) {
-			return holder{}, false, nil
-		}
+	if isNone(err) {
+		return holder{}, false, nil
 	}
 	if err != nil {
 		return holder{}, false, fmt.Errorf("read lease: %w", err)
 	}
 	id, ifName, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
 	return holder{id: strings.TrimSpace(id), ifName: strings.TrimSpace(ifName)}, true, nil
+}
+
+// isNone reports whether the error of a file says that it is gone, or that no plugin can have written it.
+func isNone(err error) bool {
+	return slices.ContainsFunc([]error{fs.ErrNotExist, smallfile.ErrNotRegular, smallfile.ErrTooLarge, unix.ELOOP},
+		func(none error) bool { return errors.Is(err, none) })
 }
 
 // stillEmpty looks again at empty leases while nobody can be about to write them.
@@ -181,7 +193,9 @@ func (f *leaseFinder) remove(ctx context.Context) ([]Leftover, error) {
 		list []Leftover
 		errs []error
 	)
-	for _, dir := range f.dirs() {
+	dirs, err := f.dirs()
+	errs = append(errs, err)
+	for _, dir := range dirs {
 		leases := slices.DeleteFunc(slices.Clone(f.found), func(l lease) bool { return l.dir.path != dir.path })
 		if len(leases) == 0 {
 			continue

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
@@ -209,6 +210,19 @@ func TestEachTriesAll(t *testing.T) {
 	_, err = each(ctx, act, &cacheFinder{})
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, 2, tried)
+}
+
+// Leases that cannot be listed are not none.
+func TestLeasesThatCannotBeListed(t *testing.T) {
+	privhost.Require(t)
+	require.NoError(t, os.RemoveAll(defaultDataDir))
+	require.NoError(t, os.MkdirAll(filepath.Dir(defaultDataDir), 0o755))
+	require.NoError(t, os.WriteFile(defaultDataDir, nil, 0o600))
+	defer os.Remove(defaultDataDir)
+	s := newSearch(Target{ID: "id"})
+	_, err := s.leases.find(t.Context())
+	require.ErrorIs(t, err, unix.ENOTDIR)
+	require.True(t, s.addresses.unsure)
 }
 
 // TestFilesThatAreNoLeases are not waited for, nor read without an end.
