@@ -230,8 +230,9 @@ func (s *Store) Delete(id string) error {
 	return nil
 }
 
-// claimed is what an allocation may claim: what its record says, or anything where no
-// record tells, because a crash may have come between the claims and the record.
+// claimed is what an allocation may claim: what its record says, or anything where none
+// does, because a crash may have come between the claims and the record, or where it
+// does not say which namespace it is of.
 func (s *Store) claimed(id string) []claim {
 	var part struct {
 		Netns     string
@@ -242,6 +243,9 @@ func (s *Store) claimed(id string) []claim {
 	first, _, _ := bytes.Cut(data, []byte{'\n'})
 	if err != nil || json.Unmarshal(first, &part) != nil {
 		return s.claims.all()
+	}
+	if part.Namespace == (sandbox.Identity{}) {
+		return s.claims.all() // made up where the record was lost: the claims are those of that one
 	}
 	r := Record{Netns: part.Netns, Namespace: part.Namespace, Ports: part.Ports}
 	return r.claims()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 func open(t testing.TB) *Store {
@@ -89,6 +90,7 @@ func TestCorruptRecords(t *testing.T) {
 func TestUpdate(t *testing.T) {
 	s := open(t)
 	intent, result := sample("one"), sample("one")
+	intent.Namespace, result.Namespace = sandbox.Identity{Device: 4, Inode: 5}, sandbox.Identity{Device: 4, Inode: 5}
 	intent.Phase, intent.Updated, intent.Attachments[0].Result = Adding, intent.Created.Add(time.Second), nil
 	intent.Addresses = []cleanup.Address{{Network: "a", IP: netip.MustParseAddr("192.0.2.1")}}
 	require.NoError(t, s.Put(intent))
@@ -104,7 +106,7 @@ func TestUpdate(t *testing.T) {
 		got, err := s.Get("one")
 		require.NoError(t, err)
 		require.Equal(t, intent, got, "after %d bytes", n)
-		require.Equal(t, claimsOf(intent.Netns, intent.Ports), s.claimed("one"))
+		require.Equal(t, intent.claims(), s.claimed("one"))
 		require.NoError(t, s.Update(result))
 		got, err = s.Get("one")
 		require.NoError(t, err)
