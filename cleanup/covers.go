@@ -28,6 +28,12 @@ func Covers(t Target) bool {
 	return true
 }
 
+// CoversPlugin is Covers for one plugin, by its part of the conflist.
+func CoversPlugin(config []byte) bool {
+	var p pluginConf
+	return json.Unmarshal(config, &p) == nil && covered(p)
+}
+
 var firewalldRuns = firewall.FirewalldRuns
 
 func covered(p pluginConf) bool {

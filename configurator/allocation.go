@@ -12,6 +12,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -40,19 +42,20 @@ func (a *Allocation) validate() error {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: %s", ErrInvalidAllocation, fmt.Sprintf(format, args...)))
 	}
-	if !filepath.IsAbs(a.Netns) || !utf8.ValidString(a.Netns) {
-		bad("netns %q: must be an absolute path, in UTF-8", a.Netns)
+	if !filepath.IsAbs(a.Netns) || !utf8.ValidString(a.Netns) || len(a.Netns) >= unix.PathMax {
+		bad("netns %.256q: must be an absolute path of less than %d bytes, in UTF-8", a.Netns, unix.PathMax)
 	}
 	for _, args := range []map[string]string{a.Args, a.SchedulerArgs} {
+		validateIgnoreUnknown(args, bad)
 		for _, k := range slices.Sorted(maps.Keys(args)) {
 			if k == "" || strings.ContainsAny(k, ";=\x00") {
-				bad("args: key %q: must not be empty nor hold ';', '=' or NUL", k)
+				bad("args: key %.64q: must not be empty nor hold ';', '=' or NUL", k)
 			}
 			if strings.ContainsAny(args[k], ";\x00") {
-				bad("args: value %q of %q: must not hold ';' nor NUL", args[k], k)
+				bad("args: value %.64q of %.64q: must not hold ';' nor NUL", args[k], k)
 			}
 			if !utf8.ValidString(k + args[k]) {
-				bad("args: %q=%q: is not UTF-8", k, args[k])
+				bad("args: %.64q=%.64q: is not UTF-8", k, args[k])
 			}
 		}
 	}
@@ -64,7 +67,7 @@ func (a *Allocation) validate() error {
 	}
 	for _, ip := range a.IPs {
 		if _, err := netip.ParsePrefix(ip); err != nil {
-			if _, err := netip.ParseAddr(ip); err != nil {
+			if addr, err := netip.ParseAddr(ip); err != nil || addr.Zone() != "" {
 				bad("ips: %q: is neither an address nor one with a prefix length", ip)
 			}
 		}
@@ -113,7 +116,7 @@ func (a *Allocation) validateRanges(bad func(string, ...any)) {
 				bad("ipRanges[%d][%d]: subnet %q: must be an address with a prefix length", i, j, r.Subnet)
 			}
 			for _, ip := range []string{r.RangeStart, r.RangeEnd, r.Gateway} {
-				if _, err := netip.ParseAddr(ip); ip != "" && err != nil {
+				if addr, err := netip.ParseAddr(ip); ip != "" && (err != nil || addr.Zone() != "") {
 					bad("ipRanges[%d][%d]: %q: is no address", i, j, ip)
 				}
 			}

@@ -7,10 +7,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/engine"
@@ -35,6 +37,8 @@ type Configurator struct {
 	native nativeEngine
 	// steps runs binaries one by one, where go-cni cannot: see inSteps.
 	steps engine.Engine
+	// ownsHost says that capabilities of the process count on the host.
+	ownsHost *atomic.Bool
 
 	// What tests replace.
 	now        func() time.Time
@@ -74,6 +78,9 @@ func New(cfg Config) (*Configurator, error) {
 		exec:   cniexec.Engine{},
 		native: native.New(cfg.Logger, state.Instance),
 		steps:  native.NewForBinaries(cfg.Logger, state.Instance),
+
+		ownsHost: new(atomic.Bool),
+
 		now:    time.Now,
 		jitter: randomJitter,
 		sleep:  sleep,
@@ -100,7 +107,7 @@ func (c *Configurator) plan(a *Allocation) (*record.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r, c.planConflists(r, a)
+	return r, errors.Join(validateBounds(r), c.planConflists(r, a))
 }
 
 // mappings are the ports of an allocation, one per protocol.
@@ -125,6 +132,9 @@ func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*recor
 // planConflists plans the networks that an allocation brings along.
 func (c *Configurator) planConflists(r *record.Record, a *Allocation) error {
 	for i, text := range a.Conflists {
+		if err := validateDocument(fmt.Sprintf("conflists[%d]", i), text); err != nil {
+			return err
+		}
 		n, err := conflist.Parse(text)
 		if err != nil {
 			return fmt.Errorf("%w: conflists[%d]: %w", ErrInvalidAllocation, i, err)
@@ -169,7 +179,7 @@ func planNetwork(r *record.Record, n *conflist.Network) error {
 		}
 	}
 	declared, err := declaredBefore(r)
-	if err != nil {
+	if err := errors.Join(err, validateNetworkName(n)); err != nil {
 		return err
 	}
 	if n, err = n.WithoutCapabilities(declared...); err != nil {
@@ -234,9 +244,13 @@ func (c *Configurator) installed(r *record.Record) error {
 		}
 		for _, t := range e.Binaries(n.List) {
 			dirs := c.pluginDirs(t)
-			if _, err := invoke.FindInPath(t, dirs); err != nil {
+			path, err := invoke.FindInPath(t, dirs)
+			if err != nil {
 				errs = append(errs, fmt.Errorf("%w: network %q needs plugin %q, which is in none of %q; install it there or name its directory",
 					ErrPluginNotInstalled, a.Network, t, dirs))
+			} else if err := unix.Access(path, unix.X_OK); err != nil {
+				errs = append(errs, fmt.Errorf("%w: network %q needs plugin %q, and %s cannot be executed: %w",
+					ErrPluginNotInstalled, a.Network, t, path, err))
 			}
 		}
 	}
@@ -254,8 +268,8 @@ func (c *Configurator) request(r *record.Record) (*engine.Request, error) {
 		req.Netns = r.Netns
 	}
 	previous, err := previousOf(r)
-	if err != nil {
-		return nil, err
+	if err != nil { // of an earlier version, which did not look; no plugin has gone on from it
+		previous = nil
 	}
 	var types []string
 	for i, a := range r.Attachments {

@@ -3,6 +3,7 @@ package configurator
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"github.com/allocnet/allocnet/cleanup"
@@ -41,6 +42,10 @@ var (
 	// ErrInUse: the network namespace belongs to another allocation, which a
 	// *NetnsError names, or has an interface already where Setup would make one.
 	ErrInUse = engine.ErrInUse
+	// ErrUnprivileged: the process lacks a capability (capabilities(7)) without which
+	// no network can be attached or removed. Nothing was done. errors.Is finds
+	// fs.ErrPermission as well.
+	ErrUnprivileged error = unprivileged{}
 	// ErrExhausted: a network has no free address left.
 	ErrExhausted = leases.ErrExhausted
 	// ErrBridgeFull: a bridge has the most ports that the kernel allows, 1023.
@@ -61,6 +66,11 @@ var (
 	// record is kept, so that Teardown or GC can go on.
 	ErrIncomplete = errors.New("not everything could be taken away, the record is kept")
 )
+
+type unprivileged struct{}
+
+func (unprivileged) Error() string { return "not privileged" }
+func (unprivileged) Unwrap() error { return fs.ErrPermission }
 
 // Leftover is something that an allocation left on the host.
 type Leftover = cleanup.Leftover

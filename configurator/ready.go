@@ -15,8 +15,8 @@ import (
 
 // Ready finds out whether a Setup can be expected to work: the networks of the
 // Config are there, their plugins are installed and say so themselves (CNI
-// STATUS, specification 1.1), and the state directory can be written, for which
-// it is made if need be. All faults are joined.
+// STATUS, specification 1.1), the process has the privileges, and the state
+// directory can be written, for which it is made if need be. All faults are joined.
 func (c *Configurator) Ready(ctx context.Context) error { return c.ReadyFor(ctx, Allocation{}) }
 
 // ReadyFor is Ready for one allocation, of which only Networks and Conflists are
@@ -26,7 +26,7 @@ func (c *Configurator) ReadyFor(ctx context.Context, a Allocation) error {
 		a.Networks = c.cfg.Networks
 	}
 	networks, err := c.asked(a.Networks, a.Conflists)
-	errs := []error{c.stateWritable(), err}
+	errs := []error{c.requirePrivileges(), c.stateWritable(), err}
 	for _, n := range networks {
 		errs = append(errs, c.networkReady(ctx, n))
 	}

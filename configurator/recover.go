@@ -24,6 +24,9 @@ func (c *Configurator) Recover(ctx context.Context) (removed []string, err error
 
 func (c *Configurator) recoverAll(ctx context.Context) ([]string, error) {
 	removed := []string{}
+	if err := c.requirePrivileges(); err != nil {
+		return removed, err
+	}
 	ids, err := c.store.IDs()
 	errs := []error{err}
 	for _, id := range ids {

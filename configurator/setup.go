@@ -28,6 +28,10 @@ import (
 // as it is (ErrNotChecked). A different allocation under the same ID is
 // ErrDifferent.
 //
+// A request that plugins cannot be given, or that none of them serves
+// (ErrUnserved), and a process without the privileges (ErrUnprivileged) are refused
+// before anything is done or recorded.
+//
 // The namespace must be the allocation's own: one that another allocation has,
 // or in which an interface of the wanted name exists, is ErrInUse.
 //
@@ -51,6 +55,9 @@ func (c *Configurator) Setup(ctx context.Context, a Allocation) (status *Status,
 func (c *Configurator) setup(ctx context.Context, a Allocation) (*Status, error) {
 	wanted, err := c.plan(&a)
 	if err := errors.Join(err, ctx.Err()); err != nil {
+		return nil, err
+	}
+	if err := c.requirePrivileges(); err != nil {
 		return nil, err
 	}
 	unlock, err := c.lock(ctx, a.ID)
@@ -289,7 +296,7 @@ func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, e
 			return status, nil
 		}
 		failures.add(err)
-		if err := c.step(ctx, StepRollBack, r, func(ctx context.Context) error { return c.rollBack(ctx, r) }); err != nil {
+		if err := c.rollBack(ctx, r, err); err != nil {
 			return nil, failures.join(fmt.Errorf("roll back: %w", err))
 		}
 		if failures.count >= c.cfg.Retry.Attempts || !transient(err) || ctx.Err() != nil {
@@ -307,15 +314,21 @@ func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, e
 	}
 }
 
-// rollBack undoes an attempt. A caller that has lost interest gets it undone all
-// the same; one whose deadline has passed had part of its time kept for this.
-func (c *Configurator) rollBack(ctx context.Context, r *record.Record) error {
-	if errors.Is(ctx.Err(), context.Canceled) {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), rollbackShare)
-		defer cancel()
+// rollBack undoes an attempt that ended with addErr, if it did anything. A caller
+// that has lost interest gets it undone all the same; one whose deadline has passed
+// had part of its time kept for this.
+func (c *Configurator) rollBack(ctx context.Context, r *record.Record, addErr error) error {
+	if errors.Is(addErr, engine.ErrNothingDone) {
+		return nil
 	}
-	return c.detach(ctx, r)
+	return c.step(ctx, StepRollBack, r, func(ctx context.Context) error {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), rollbackShare)
+			defer cancel()
+		}
+		return c.detachAfter(ctx, r, addErr)
+	})
 }
 
 // add is one attempt: ADD, the selection of the status, and the record of it.
@@ -346,7 +359,7 @@ func (c *Configurator) runPlugins(ctx context.Context, r *record.Record) ([]*typ
 	req, requestErr := c.request(r)
 	e, engineErr := c.engine(r)
 	if err := errors.Join(requestErr, engineErr); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
 	}
 	ctx, cancel := c.leaveTimeToRollBack(ctx)
 	defer cancel()
@@ -360,11 +373,11 @@ func (c *Configurator) runPlugins(ctx context.Context, r *record.Record) ([]*typ
 // several at a time.
 func (c *Configurator) runBinaries(ctx context.Context, r *record.Record, add func() ([]*types100.Result, error)) ([]*types100.Result, error) {
 	if err := r.Sandbox.LoopbackUp(); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
 	}
 	done, err := c.store.First(ctx, kinds(r)...)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
 	}
 	results, err := add()
 	if err == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/internal/redact"
 )
@@ -33,6 +34,9 @@ func (c *Configurator) Teardown(ctx context.Context, a Allocation) error {
 
 func (c *Configurator) lockAndTeardown(ctx context.Context, a Allocation) error {
 	if err := errors.Join(validateID(a.ID), ctx.Err()); err != nil {
+		return err
+	}
+	if err := c.requirePrivileges(); err != nil {
 		return err
 	}
 	unlock, err := c.lock(ctx, a.ID)
@@ -158,6 +162,12 @@ const forceTime = 3 * time.Second
 // detach takes away the networks of an allocation. A nil error means that
 // nothing is left; any other is ErrIncomplete and holds every cause.
 func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
+	return c.detachAfter(ctx, r, nil)
+}
+
+// detachAfter is detach after an ADD that ended with an error, which may tell how
+// far it came.
+func (c *Configurator) detachAfter(ctx context.Context, r *record.Record, addErr error) error {
 	release, _ := openNetns(r) // else it is gone
 	defer release()
 	c.recordDeleting(r)
@@ -182,7 +192,7 @@ func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
 		return wrapIncomplete(r.ID, flushErr)
 	}
 	return wrapIncomplete(r.ID, joinDistinct(c.step(ctx, StepForce, r, func(ctx context.Context) error {
-		return c.force(ctx, r, target, delErr)
+		return c.force(ctx, r, target, failure{addErr, delErr})
 	}), flushErr))
 }
 
@@ -243,7 +253,8 @@ func (c *Configurator) del(ctx context.Context, r *record.Record) error {
 // force removes what DEL left. The error of DEL counts only when something is
 // left after that, or may be: where a plugin is at work that cleanup does not
 // know.
-func (c *Configurator) force(ctx context.Context, r *record.Record, target cleanup.Target, delErr error) error {
+func (c *Configurator) force(ctx context.Context, r *record.Record, target cleanup.Target, f failure) error {
+	delErr := f.del
 	removed, forceErr := cleanup.Force(ctx, target)
 	left, auditErr := cleanup.Audit(ctx, target)
 	if delErr != nil {
@@ -262,7 +273,7 @@ func (c *Configurator) force(ctx context.Context, r *record.Record, target clean
 	if len(left) > 0 {
 		leftErr = &LeftoverError{ID: r.ID, Leftovers: left}
 	}
-	if leftErr == nil && auditErr == nil && cleanup.Covers(target) {
+	if leftErr == nil && auditErr == nil && (cleanup.Covers(target) || f.covered()) {
 		return nil
 	}
 	return joinDistinct(delErr, leftErr, forceErr, auditErr)
@@ -279,6 +290,32 @@ func joinDistinct(errs ...error) error {
 		distinct = append(distinct, err)
 	}
 	return errors.Join(distinct...)
+}
+
+// failure is the error of a DEL, and that of the ADD before it, if there was one.
+type failure struct{ add, del error }
+
+// covered reports whether cleanup stands in for every plugin whose DEL failed, or
+// ADD did not run it. The others have acknowledged theirs.
+func (f failure) covered() bool {
+	return f.del != nil && eachDelError(f.del, func(e *engine.DelError) bool {
+		var add *engine.AddError
+		return cleanup.CoversPlugin(e.Config) || errors.As(f.add, &add) && !add.Reached(e.Place)
+	})
+}
+
+// eachDelError reports whether err consists of errors of plugins and nothing else,
+// and all are as wanted.
+func eachDelError(err error, wanted func(*engine.DelError) bool) bool {
+	switch e := err.(type) {
+	case *engine.DelError:
+		return wanted(e)
+	case interface{ Unwrap() []error }:
+		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !eachDelError(err, wanted) })
+	case interface{ Unwrap() error }:
+		return e.Unwrap() != nil && eachDelError(e.Unwrap(), wanted)
+	}
+	return false
 }
 
 func wrapIncomplete(id string, err error) error {

@@ -39,7 +39,7 @@ type Allocation struct {
 	// Ports are published on the host.
 	Ports []portmap.Port `json:"ports,omitempty"`
 	// Args become CNI_ARGS, after IgnoreUnknown. A key may hold neither ';'
-	// nor '=', a value no ';'.
+	// nor '=', a value no ';'. With SchedulerArgs they may have nearly 128 KiB.
 	Args map[string]string `json:"args,omitempty"`
 	// SchedulerArgs are arguments of the embedder's own; they win over Args.
 	SchedulerArgs map[string]string `json:"schedulerArgs,omitempty"`

@@ -65,6 +65,7 @@ var hints = []struct {
 		"for the plugins, on Debian: apt-get install containernetworking-plugins (they go to /usr/lib/cni), or, " +
 			"in the source of allocnet: make plugins (they go to bin/cni), or --plugin-dir with their directory")},
 	{applies: iptablesMissing, install: true, text: say("plugins need iptables, on Debian: apt-get install iptables")},
+	{applies: is(configurator.ErrUnprivileged), text: say("run allocnet with sudo, or the daemon with the rights of its systemd unit; only `allocnet demo` works without")},
 	{applies: notPermitted, text: say("this needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): try again with sudo; only `allocnet demo` works without")},
 	{applies: as[*record.CorruptError], text: recordHint},
 	{applies: keepsOldAddress, text: bridgeHint},

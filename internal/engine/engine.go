@@ -95,6 +95,9 @@ var (
 	// ErrInUse: the sandbox has an interface already where ADD would make one.
 	// Nothing was done.
 	ErrInUse = errors.New("network namespace is in use")
+	// ErrNothingDone: ADD ended before it ran a plugin or changed anything, so that
+	// there is nothing for DEL to remove.
+	ErrNothingDone = errors.New("no plugin was run")
 	// ErrInvalidResult: a plugin returned a result that contradicts itself.
 	ErrInvalidResult = errors.New("invalid CNI result")
 )

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -35,6 +36,9 @@ const (
 
 // ErrOutputTooLarge: a plugin wrote more to stdout than any CNI result takes.
 var ErrOutputTooLarge = fmt.Errorf("plugin wrote more than %d bytes to stdout", maxStdout)
+
+// ErrNotStarted: the kernel could not start the plugin.
+var ErrNotStarted = errors.New("plugin was not started")
 
 // CallerVariable is set for the plugins that the daemon runs, or allocnet-cni-alone in
 // its place. The plugin of type "allocnet" does not run below either: it would wait for
@@ -67,6 +71,9 @@ func (*Exec) FindInPath(plugin string, paths []string) (string, error) {
 func (*Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	for try := 1; ; try++ {
 		out, err := run(ctx, path, stdin, environ)
+		if errors.Is(err, syscall.E2BIG) && slices.Contains(environ, "CNI_COMMAND=DEL") {
+			return run(ctx, path, stdin, necessary(environ))
+		}
 		if !errors.Is(err, syscall.ETXTBSY) || try == busyTries {
 			return out, err
 		}
@@ -76,6 +83,20 @@ func (*Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ 
 		case <-time.After(busyDelay):
 		}
 	}
+}
+
+// necessary is an environment for a DEL where the whole one is too large for the
+// kernel. ADD could not be started with it either, so that the plugin has gone by
+// nothing that is left out.
+func necessary(environ []string) []string {
+	kept := []string{"CNI_ARGS=IgnoreUnknown=true"}
+	for _, kv := range environ {
+		name, _, _ := strings.Cut(kv, "=")
+		if name == "PATH" || name == CallerVariable || strings.HasPrefix(name, "CNI_") && name != "CNI_ARGS" {
+			kept = append(kept, kv)
+		}
+	}
+	return kept
 }
 
 func run(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
@@ -96,6 +117,8 @@ func run(ctx context.Context, path string, stdin []byte, environ []string) ([]by
 		return nil, fmt.Errorf("plugin %s: %w", path, ErrOutputTooLarge)
 	case err == nil:
 		return stdout.Bytes(), nil
+	case c.Process == nil:
+		return nil, fmt.Errorf("%w: %w", ErrNotStarted, err)
 	}
 	return nil, pluginError(path, err, stdout.Bytes(), stderr.Bytes())
 }

@@ -248,3 +248,14 @@ func TestEndlessOutputIsBounded(t *testing.T) {
 	require.ErrorIs(t, err, ErrOutputTooLarge)
 	require.Empty(t, out)
 }
+
+// TestDelWithTooMuchInItsEnvironment is done with what it needs; an ADD is not.
+func TestDelWithTooMuchInItsEnvironment(t *testing.T) {
+	path := script(t, `echo "$CNI_CONTAINERID $CNI_ARGS$OTHER"; PATH=$PATH:/none`)
+	environ := append(env(t), "CNI_CONTAINERID=c", "CNI_ARGS=IgnoreUnknown=1;K="+strings.Repeat("x", 3<<20), "OTHER="+strings.Repeat("y", 3<<20))
+	_, err := (&Exec{}).ExecPlugin(t.Context(), path, nil, append(environ, "CNI_COMMAND=ADD"))
+	require.ErrorIs(t, err, syscall.E2BIG)
+	out, err := (&Exec{}).ExecPlugin(t.Context(), path, nil, append(environ, "CNI_COMMAND=DEL"))
+	require.NoError(t, err)
+	require.Equal(t, "c IgnoreUnknown=true\n", string(out))
+}

@@ -67,6 +67,7 @@ var Kinds = []Kind{
 	{"unknown-network", http.StatusUnprocessableEntity, configurator.ErrUnknownNetwork, nil},
 	{"unserved", http.StatusUnprocessableEntity, configurator.ErrUnserved, nil},
 	{"plugin-not-installed", http.StatusServiceUnavailable, configurator.ErrPluginNotInstalled, nil},
+	{"unprivileged", http.StatusServiceUnavailable, configurator.ErrUnprivileged, nil},
 	{"exhausted", http.StatusServiceUnavailable, configurator.ErrExhausted, nil},
 	{"bridge-full", http.StatusServiceUnavailable, configurator.ErrBridgeFull, nil},
 	{"limit", http.StatusServiceUnavailable, configurator.ErrLimit, nil},

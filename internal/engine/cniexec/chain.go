@@ -20,7 +20,7 @@ func delChain(ctx context.Context, r *engine.Request, i int) error {
 	a := r.Attachments[i]
 	c := libcni.NewCNIConfigWithCacheDir(r.Path(), engine.NoCache, &pluginexec.Exec{})
 	var errs []error
-	for _, plugin := range slices.Backward(a.List.Plugins) {
+	for j, plugin := range slices.Backward(a.List.Plugins) {
 		one := *a.List
 		withResult, err := withPrevResult(&a, plugin)
 		if err == nil {
@@ -28,7 +28,7 @@ func delChain(ctx context.Context, r *engine.Request, i int) error {
 			err = c.DelNetworkList(ctx, &one, r.RuntimeConf(i))
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("network %q: %w", a.List.Name, err))
+			errs = append(errs, &engine.DelError{Place: engine.Place{Attachment: i, Plugin: j}, Network: a.List.Name, Config: plugin.Bytes, Err: err})
 		}
 	}
 	return errors.Join(errs...)

@@ -81,7 +81,7 @@ func (Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, e
 	r = r.ForBinaries()
 	c, err := load(r)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
 	}
 	// libcni writes to what is there, wherever it leads.
 	if err := dropCache(r); err != nil {

@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/pluginexec"
 )
 
 // chain runs the plugins of one attachment, each with its configuration as the
@@ -28,6 +30,7 @@ type chain struct {
 	engine *Engine
 	exec   *plugin.Exec
 	req    *engine.Request
+	index  int // of the attachment
 	list   *libcni.NetworkConfigList
 	// previous and binaries: see engine.Attachment.
 	previous *types100.Result
@@ -37,7 +40,7 @@ type chain struct {
 
 func (e *Engine) newChain(exec *plugin.Exec, r *engine.Request, i int) *chain {
 	a := r.Attachments[i]
-	return &chain{engine: e, exec: exec, req: r, list: a.List, previous: a.Previous, binaries: a.Binaries, args: plugin.Args{
+	return &chain{engine: e, exec: exec, req: r, index: i, list: a.List, previous: a.Previous, binaries: a.Binaries, args: plugin.Args{
 		ContainerID: r.ID, NetNS: r.Netns, IfName: r.IfName(i), PluginArgs: r.Args,
 		Path: strings.Join(r.Path(), string(os.PathListSeparator)),
 	}}
@@ -49,7 +52,9 @@ func (c *chain) add(ctx context.Context) (*types100.Result, error) {
 	result := c.previous
 	for i, p := range c.list.Plugins {
 		if result, err = c.call(ctx, "ADD", i, result); err != nil {
-			return nil, err
+			return nil, &engine.AddError{
+				Place: engine.Place{Attachment: c.index, Plugin: i}, Unstarted: c.unstarted(p, err), Err: err,
+			}
 		}
 		if result == nil {
 			return nil, fmt.Errorf("%w: plugin %q returned none", engine.ErrInvalidResult, p.Network.Type)
@@ -64,6 +69,13 @@ func (c *chain) add(ctx context.Context) (*types100.Result, error) {
 		return same, nil
 	}
 	return types100.NewResultFromResult(converted)
+}
+
+// unstarted reports whether err says that a plugin was not even started. One that
+// is known here may have run, and what it called not.
+func (c *chain) unstarted(p *libcni.PluginConfig, err error) bool {
+	_, known := c.engine.plugins[p.Network.Type]
+	return !known && errors.Is(err, pluginexec.ErrNotStarted)
 }
 
 // run runs a command without a result on one plugin. The result of ADD goes with

@@ -77,11 +77,11 @@ func (e *Engine) exec(r *engine.Request) (*plugin.Exec, error) {
 func (e *Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, error) {
 	exec, err := e.exec(r)
 	if err != nil {
-		return nil, fmt.Errorf("ADD allocation %q: %w", r.ID, err)
+		return nil, fmt.Errorf("ADD allocation %q: %w: %w", r.ID, engine.ErrNothingDone, err)
 	}
 	defer exec.Close()
 	if err := prepareSandbox(exec, r); err != nil {
-		return nil, fmt.Errorf("ADD allocation %q: %w", r.ID, err)
+		return nil, fmt.Errorf("ADD allocation %q: %w: %w", r.ID, engine.ErrNothingDone, err)
 	}
 	results := make([]*types100.Result, len(r.Attachments))
 	for i, a := range r.Attachments {
@@ -174,9 +174,10 @@ func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
 	var errs []error
 	for i, a := range slices.Backward(r.Attachments) {
 		c := e.newChain(exec, r, i)
-		for i := range slices.Backward(a.List.Plugins) {
-			if err := c.run(ctx, "DEL", i, a.Result); err != nil {
-				errs = append(errs, fmt.Errorf("network %q: %w", a.List.Name, err))
+		for j, p := range slices.Backward(a.List.Plugins) {
+			if err := c.run(ctx, "DEL", j, a.Result); err != nil {
+				at := engine.Place{Attachment: i, Plugin: j}
+				errs = append(errs, &engine.DelError{Place: at, Network: a.List.Name, Config: p.Bytes, Err: err})
 			}
 		}
 	}

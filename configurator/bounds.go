@@ -1,0 +1,97 @@
+package configurator
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/allocnet/allocnet/internal/conflist"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/record"
+)
+
+// Bounds of a request. What plugins cannot be given is refused before anything is
+// recorded: DEL would get it as well.
+const (
+	// maxArgs is what execve takes as the value of CNI_ARGS: MAX_ARG_STRLEN of
+	// linux/binfmts.h with pages of 4 KiB, with the name and NUL.
+	maxArgs = 128<<10 - len("CNI_ARGS=") - 1
+	// maxArgument bounds a JSON document, and all capability arguments together.
+	// Those for ports are bounded by the number of ports.
+	maxArgument = 1 << 20
+	// maxLabel bounds the label of a port.
+	maxLabel = 1 << 10
+	// maxNetworkName leaves room for an ID and an interface in a file's name.
+	maxNetworkName = 255 - names.MaxID - len("--") - 15
+)
+
+// validateBounds finds what is too much of a record that is planned, and a result
+// that no plugin can go on from.
+func validateBounds(r *record.Record) error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: %s", ErrInvalidAllocation, fmt.Sprintf(format, args...)))
+	}
+	if n := lengthOfArgs(r.Args); n > maxArgs {
+		bad("args: have %d bytes; plugins can be given %d", n, maxArgs)
+	}
+	total := 0
+	for _, name := range slices.Sorted(maps.Keys(r.Capabilities)) {
+		n := len(r.Capabilities[name])
+		if name == portMappings {
+			continue
+		}
+		if total += n; total > maxArgument {
+			bad("%s: capability arguments have more than %d bytes, and that is the most", name, maxArgument)
+			break
+		}
+	}
+	for i, p := range r.AskedPorts {
+		if len(p.Label) > maxLabel {
+			bad("ports[%d]: label has %d bytes; at most %d are allowed", i, len(p.Label), maxLabel)
+		}
+	}
+	errs = append(errs, validateDocument("prevResult", r.Previous))
+	if len(r.Previous) <= maxArgument {
+		_, err := previousOf(r)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// lengthOfArgs is that of CNI_ARGS.
+func lengthOfArgs(args [][2]string) int {
+	n := max(0, len(args)-1) // semicolons
+	for _, kv := range args {
+		n += len(kv[0]) + len("=") + len(kv[1])
+	}
+	return n
+}
+
+func validateDocument(what string, text json.RawMessage) error {
+	if len(text) > maxArgument {
+		return fmt.Errorf("%w: %s: has %d bytes; at most %d are allowed", ErrInvalidAllocation, what, len(text), maxArgument)
+	}
+	return nil
+}
+
+// validateNetworkName bounds the name of a network that is to be attached to.
+func validateNetworkName(n *conflist.Network) error {
+	if len(n.Name) > maxNetworkName {
+		return fmt.Errorf("%w: network %q... has a name of %d characters; at most %d are allowed",
+			ErrInvalidAllocation, n.Name[:32], len(n.Name), maxNetworkName)
+	}
+	return nil
+}
+
+// validateIgnoreUnknown looks at the one argument that every plugin reads, as the
+// CNI library does.
+func validateIgnoreUnknown(args map[string]string, bad func(string, ...any)) {
+	value, given := args[ignoreUnknown]
+	if given && !slices.Contains([]string{"1", "true", "0", "false"}, strings.ToLower(value)) {
+		bad("args: value %.64q of %q: must be true or false", value, ignoreUnknown)
+	}
+}

@@ -1,0 +1,225 @@
+package configurator
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// badRequests are requests that cannot be served, by the words of their errors.
+func badRequests() map[string]func(*Allocation) {
+	raw := func(text string) json.RawMessage { return json.RawMessage(text) }
+	long := strings.Repeat("x", 3<<20)
+	ranges := func(sets ...[]IPRange) func(*Allocation) { return func(a *Allocation) { a.IPRanges = sets } }
+	return map[string]func(*Allocation){
+		"prevResult: invalid CNI result: ips[0]": func(a *Allocation) {
+			a.PrevResult = raw(`{"cniVersion":"1.0.0","interfaces":[{"name":"eth0"}],"ips":[{"address":"10.0.0.2/24","interface":1}]}`)
+		},
+		"prevResult: invalid CNI result: interfaces[0]":                                    func(a *Allocation) { a.PrevResult = raw(`{"cniVersion":"1.0.0","interfaces":[null]}`) },
+		"prevResult: invalid CNI result: decoding version from network config: json":       func(a *Allocation) { a.PrevResult = raw(`[]`) },
+		"prevResult: invalid CNI result: decoding version from network config: unexpected": func(a *Allocation) { a.PrevResult = raw(`{`) },
+		"prevResult: invalid CNI result: unsupported":                                      func(a *Allocation) { a.PrevResult = raw(`{"cniVersion":"9.0.0"}`) },
+		"prevResult: has 31":                           func(a *Allocation) { a.PrevResult = raw(`{"cniVersion":"1.0.0","x":"` + long + `"}`) },
+		"args: have 3145749 bytes":                     func(a *Allocation) { a.Args = map[string]string{"K": long} },
+		"args: have 131":                               func(a *Allocation) { a.SchedulerArgs = map[string]string{long[:128<<10]: ""} },
+		`args: value "maybe" of "IgnoreUnknown"`:       func(a *Allocation) { a.Args = map[string]string{"IgnoreUnknown": "maybe"} },
+		"invalid IP address x":                         func(a *Allocation) { a.Args = map[string]string{"IP": "x"} },
+		"aliases: capability arguments have more than": func(a *Allocation) { a.Capabilities = map[string]json.RawMessage{"aliases": raw(`"` + long + `"`)} },
+		"dns: capability arguments have more than":     func(a *Allocation) { a.DNS = &DNS{Options: []string{long}} },
+		"cgroupPath: capability arguments":             func(a *Allocation) { a.CgroupPath = "/" + long },
+		"invalid argument":                             func(a *Allocation) { a.MAC = "00:00:00:00:fe:80:00:00:00:00:00:00:02:00:5e:10:00:00:00:01" },
+		"assign requested address":                     func(a *Allocation) { a.MAC = "01:00:5e:00:00:01" },
+		`ips: "fe80::1%eth0"`:                          func(a *Allocation) { a.IPs = []string{"fe80::1%eth0"} },
+		"192.0.2.1":                                    func(a *Allocation) { a.IPs = []string{"192.0.2.1"} },
+		"empty range set":                              ranges([]IPRange{}),
+		"not in network":                               ranges([]IPRange{{Subnet: "10.79.0.0/24", RangeStart: "10.78.0.1"}}),
+		"host bits":                                    ranges([]IPRange{{Subnet: "10.79.0.7/24"}}),
+		"too small":                                    ranges([]IPRange{{Subnet: "10.79.0.0/32"}}),
+		"mixed address families":                       ranges([]IPRange{{Subnet: "10.79.0.0/24"}, {Subnet: "fd00::/64"}}),
+		"overlaps":                                     ranges([]IPRange{{Subnet: "10.77.0.0/24"}}),
+		"of less than 4096 bytes":                      func(a *Allocation) { a.Netns = "/" + long },
+		`\x00"`:                                        func(a *Allocation) { a.Netns += "\x00" },
+		`interface "."`:                                func(a *Allocation) { a.Interface = "." },
+		`interface "lo" already`:                       func(a *Allocation) { a.Interface = "lo" },
+		"ports[0]: label has 3145728 bytes":            func(a *Allocation) { a.Ports = []portmap.Port{{Value: 9, Label: long}} },
+		"conflists[0]: has 31":                         func(a *Allocation) { a.Conflists = []json.RawMessage{raw(`{"name":"` + long + `"}`)} },
+		"has a name of 200 characters": func(a *Allocation) {
+			a.Conflists = []json.RawMessage{raw(`{"cniVersion":"1.0.0","name":"` + long[:200] + `","plugins":[{"type":"one"}]}`)}
+		},
+	}
+}
+
+// TestBadRequests leave nothing behind that stands in the way of better ones, also
+// where a plugin is at work that cleanup does not know.
+func TestBadRequests(t *testing.T) {
+	for _, e := range []Engine{EngineExec, EngineNative} {
+		t.Run(string(e), func(t *testing.T) {
+			w := bridgedWithForeign(t, e, "")
+			good := w.alloc("a")
+			requests := badRequests()
+			for _, words := range slices.Sorted(maps.Keys(requests)) {
+				a := good
+				requests[words](&a)
+				_, err := w.Setup(t.Context(), a)
+				require.ErrorContains(t, err, words)
+				require.NotErrorIs(t, err, ErrIncomplete)
+				require.Less(t, len(err.Error()), 8<<10, "what is long is not quoted")
+				w.requireNoRecords()
+				require.Empty(t, claimed(t, w), words)
+			}
+			_, err := w.Setup(t.Context(), good)
+			require.NoError(t, err)
+			require.NoError(t, w.Teardown(t.Context(), good))
+		})
+	}
+}
+
+// bridgedWithForeign is a host with a bridged network and a plugin behind it that
+// cleanup does not know.
+func bridgedWithForeign(t *testing.T, e Engine, more string) *world {
+	t.Helper()
+	w, leases := nativeWorld(t, "1.0.0")
+	w.cfg.Engine, w.cfg.Networks, w.cfg.Network = e, []string{"net"}, ""
+	w.cfg.Retry = RetryPolicy{Attempts: 1}
+	w.cfg.PluginDirs = append(w.cfg.PluginDirs, append(filepath.SplitList(os.Getenv("CNI_PATH")), "../bin/cni")...)
+	w.Configurator = newConfigurator(t, w.cfg)
+	w.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[
+		{"type":"bridge","bridge":"brtest","capabilities":{"mac":true,"ips":true,"ipRanges":true},"ipam":{"type":"host-local","dataDir":"`+leases+`","subnet":"10.77.0.0/24"}},
+		{"type":"one","capabilities":{"portMappings":true,"aliases":true,"dns":true,"cgroupPath":true},"fake":{"log":"`+w.log+`"}}`+more+`]}`)
+	return w
+}
+
+// TestTeardownOfAPoisonedRecord: an earlier version recorded requests that no plugin
+// can be given.
+func TestTeardownOfAPoisonedRecord(t *testing.T) {
+	for _, e := range []Engine{EngineExec, EngineNative} {
+		for name, poison := range map[string]func(*record.Record){
+			"prevResult": func(r *record.Record) {
+				r.Previous = json.RawMessage(`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24","interface":1}]}`)
+			},
+			"args": func(r *record.Record) { r.Args = append(r.Args, [2]string{"K", strings.Repeat("x", 3<<20)}) },
+			"capability": func(r *record.Record) {
+				r.Capabilities = map[string]json.RawMessage{"ipRanges": json.RawMessage("[[]]")}
+			},
+		} {
+			t.Run(string(e)+" "+name, func(t *testing.T) {
+				w := bridgedWithForeign(t, e, "")
+				a := w.alloc("a")
+				r, err := w.plan(&a)
+				require.NoError(t, err)
+				require.NoError(t, w.complete(r))
+				poison(r)
+				require.NoError(t, w.reserve(t.Context(), r))
+				_, err = w.Setup(t.Context(), a)
+				require.NoError(t, err, "what it left is taken down first")
+				require.NoError(t, w.Teardown(t.Context(), a))
+				require.NoError(t, w.reserve(t.Context(), r))
+				require.NoError(t, w.Teardown(t.Context(), a))
+				w.requireNoRecords()
+				require.Empty(t, claimed(t, w))
+			})
+		}
+	}
+}
+
+// TestPluginThatCannotBeStarted: its DEL cannot either, and does not have to.
+func TestPluginThatCannotBeStarted(t *testing.T) {
+	w := bridgedWithForeign(t, EngineNative, `,{"type":"broken"}`)
+	broken := filepath.Join(w.bin, "broken")
+	require.NoError(t, os.WriteFile(broken, []byte("no program"), 0o644))
+	a := w.alloc("a")
+	_, err := w.Setup(t.Context(), a)
+	require.ErrorIs(t, err, ErrPluginNotInstalled)
+	require.ErrorContains(t, err, broken+" cannot be executed")
+	require.NoError(t, os.Chmod(broken, 0o755))
+	_, err = w.Setup(t.Context(), a)
+	require.ErrorIs(t, err, unix.ENOEXEC)
+	require.NotErrorIs(t, err, ErrIncomplete)
+	require.Equal(t, []string{"one ADD", "one DEL"}, w.commands())
+	w.requireNoRecords()
+	require.Empty(t, claimed(t, w))
+}
+
+// TestHostThatCannotBeOpened: as long as nothing was done there is nothing to undo.
+func TestHostThatCannotBeOpened(t *testing.T) {
+	w := bridgedWithForeign(t, EngineNative, "")
+	a := w.alloc("a")
+	r, err := w.plan(&a)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(w.complete(r), w.reserve(t.Context(), r)))
+	var limit unix.Rlimit
+	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
+	none := limit
+	none.Cur = 0
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &none))
+	_, err = w.runPlugins(t.Context(), r)
+	rollBackErr := w.rollBack(t.Context(), r, err)
+	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
+	require.ErrorIs(t, err, unix.EMFILE)
+	require.NoError(t, rollBackErr)
+	require.Empty(t, w.commands())
+	require.NoError(t, w.Teardown(t.Context(), a))
+}
+
+// TestWithoutPrivileges: nothing is begun that could not be undone.
+func TestWithoutPrivileges(t *testing.T) {
+	w := bridgedWithForeign(t, EngineNative, "")
+	a := w.alloc("a")
+	b := w.alloc("b")
+	_, err := w.Setup(t.Context(), b)
+	require.NoError(t, err)
+	before := claimed(t, w)
+	for _, lacking := range [][]uint{{unix.CAP_NET_ADMIN}, {unix.CAP_SYS_ADMIN}, {unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN}} {
+		done := make(chan error, 4)
+		go func() {
+			runtime.LockOSThread() // for ever: the thread ends with the goroutine
+			done <- dropPrivileges(lacking...)
+			_, err := w.Setup(t.Context(), a)
+			done <- err
+			done <- w.Ready(t.Context())
+			done <- w.Teardown(t.Context(), b)
+		}()
+		require.NoError(t, <-done)
+		for range 3 {
+			err := <-done
+			require.ErrorIs(t, err, ErrUnprivileged)
+			require.ErrorIs(t, err, fs.ErrPermission)
+			require.NotErrorIs(t, err, ErrIncomplete)
+			require.Equal(t, slices.Contains(lacking, unix.CAP_NET_ADMIN), strings.Contains(err.Error(), "CAP_NET_ADMIN"))
+			require.Equal(t, slices.Contains(lacking, unix.CAP_SYS_ADMIN), strings.Contains(err.Error(), "CAP_SYS_ADMIN"))
+		}
+		require.Equal(t, before, claimed(t, w))
+		records, err := w.List()
+		require.NoError(t, err)
+		require.Len(t, records, 1)
+		require.Equal(t, PhaseReady, records[0].Phase)
+	}
+	require.NoError(t, w.Ready(t.Context()))
+	require.NoError(t, w.Teardown(t.Context(), b))
+}
+
+// dropPrivileges takes capabilities from the calling thread.
+func dropPrivileges(lacking ...uint) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return err
+	}
+	for _, c := range lacking {
+		data[0].Effective &^= 1 << c
+	}
+	return unix.Capset(&header, &data[0])
+}

@@ -1,0 +1,31 @@
+package configurator
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/allocnet/allocnet/internal/kernel"
+)
+
+// requirePrivileges returns ErrUnprivileged where the kernel would refuse the first
+// change, and the DEL that undoes it.
+func (c *Configurator) requirePrivileges() error {
+	missing, err := kernel.MissingPrivileges()
+	if err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: this process lacks %s: run it as root, or grant it these capabilities",
+			ErrUnprivileged, strings.Join(missing, " and "))
+	}
+	if c.ownsHost.Load() {
+		return nil
+	}
+	owns, err := kernel.OwnsHost()
+	if err == nil && !owns {
+		err = fmt.Errorf("%w: CAP_NET_ADMIN does not count in the network namespace of the host, which belongs to another "+
+			"user namespace: run it there, or in a network namespace of its own", ErrUnprivileged)
+	}
+	c.ownsHost.Store(owns)
+	return err
+}

@@ -1,0 +1,38 @@
+package engine
+
+import "fmt"
+
+// Place is that of a plugin in a request: the indexes of its attachment and in the
+// chain of that.
+type Place struct{ Attachment, Plugin int }
+
+// AddError is the error of the plugin at which ADD ended. Those behind it did not
+// run.
+type AddError struct {
+	Place
+	// Unstarted says that the plugin itself did not run either.
+	Unstarted bool
+	Err       error
+}
+
+func (e *AddError) Error() string { return e.Err.Error() }
+func (e *AddError) Unwrap() error { return e.Err }
+
+// Reached reports whether ADD ran the plugin at a place.
+func (e *AddError) Reached(p Place) bool {
+	if p.Attachment != e.Attachment {
+		return p.Attachment < e.Attachment
+	}
+	return p.Plugin < e.Plugin || p.Plugin == e.Plugin && !e.Unstarted
+}
+
+// DelError is the error of one plugin's DEL.
+type DelError struct {
+	Place
+	Network string
+	Config  []byte // of the plugin, as the conflist has it
+	Err     error
+}
+
+func (e *DelError) Error() string { return fmt.Sprintf("network %q: %v", e.Network, e.Err) }
+func (e *DelError) Unwrap() error { return e.Err }
