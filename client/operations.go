@@ -61,7 +61,10 @@ func (c *Client) collect(ctx context.Context, s configurator.Scope, dryRun bool)
 	if s.Live == nil {
 		s.Live = []string{} // said, not forgotten
 	}
-	asked := wire.Collect{Live: s.Live, Scope: s.Name, Attachments: s.Attachments, Networks: s.Networks, Conflists: s.Conflists, DryRun: dryRun}
+	asked := wire.Collect{
+		Live: s.Live, Scope: s.Name, Attachments: s.Attachments, Networks: s.Networks, Conflists: s.Conflists,
+		DryRun: dryRun, DestroyNetns: s.DestroyNetns,
+	}
 	var answer wire.Collected
 	err := c.call(ctx, exchange{"POST", "/v1/gc", asked, &answer, func() error {
 		return errors.Join(verifyCollected(&answer.GCReport), verifyNoError(answer.Error))

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // Config says where networks and plugins are found and how they are run. The
@@ -46,6 +47,9 @@ type Config struct {
 	// finds out where it leads. Only the process's user and root may be able to
 	// write to it: otherwise every operation fails, and says what to change.
 	StateDir string
+	// NetnsDir is where Setup makes the network namespaces of allocations that have
+	// their own, and Teardown and GC destroy them; default sandbox.DefaultDir.
+	NetnsDir string
 	// Subnets are those of the embedded network "allocnet", at most one per
 	// family; default 10.202.0.0/16 and fd0a:110c:2e7::/64.
 	Subnets []netip.Prefix
@@ -119,6 +123,7 @@ func (c Config) withDefaults() Config {
 	}
 	orString(&c.ConfDir, DefaultConfDir)
 	orString(&c.StateDir, DefaultStateDir)
+	orString(&c.NetnsDir, sandbox.DefaultDir)
 	orString(&c.InterfacePrefix, DefaultInterfacePrefix)
 	if c.Engine == "" {
 		c.Engine = EngineAuto

@@ -58,6 +58,10 @@ type Scope struct {
 	Networks []string
 	// Conflists are further such networks, as in an Allocation.
 	Conflists []json.RawMessage
+	// DestroyNetns destroys the network namespaces of what is taken away, where they
+	// lie in the Config's NetnsDir, and, with the scope "", those that Setup has made
+	// for allocations that are no more.
+	DestroyNetns bool
 }
 
 // GCScope is GC of the allocations of one scope. What has lost its record has lost
@@ -87,7 +91,8 @@ func (c *Configurator) PlanGC(ctx context.Context, s Scope) (*GCReport, error) {
 			report.Removed = append(report.Removed, id)
 		}
 	}
-	return report, errors.Join(errs...)
+	report.Destroyed, err = c.planNetns(s, report.Removed)
+	return report, errors.Join(append(errs, err)...)
 }
 
 func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
@@ -117,7 +122,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 		if ctx.Err() != nil {
 			return report, errors.Join(append(errs, ctx.Err())...)
 		}
-		of, removed, err := collecting.collect(ctx, id, known.lost[id], started)
+		of, removed, err := collecting.collect(ctx, id, collection{lost: known.lost[id], began: started, destroyNetns: s.DestroyNetns})
 		networks = append(networks, of...)
 		switch {
 		case err != nil:
@@ -131,6 +136,8 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	if s.Name == "" {
 		errs = append(errs, c.store.Sweep(ctx))
 	}
+	report.Destroyed, err = c.gcNetns(ctx, s, report.Removed)
+	errs = append(errs, err)
 	errs = append(errs, c.gcPlugins(ctx, networks, s.Attachments))
 	return report, errors.Join(errs...)
 }
@@ -247,9 +254,16 @@ func (c *Configurator) asked(names []string, texts []json.RawMessage) ([]*confli
 	return networks, errors.Join(errs...)
 }
 
+// collection says how an allocation is collected.
+type collection struct {
+	lost         []string // the networks of one without a record
+	began        time.Time
+	destroyNetns bool
+}
+
 // collect takes one allocation away, unless it was set up since GC began, and
 // says of which networks it was.
-func (c *Configurator) collect(ctx context.Context, id string, lost []string, began time.Time) (networks []*conflist.Network, removed bool, err error) {
+func (c *Configurator) collect(ctx context.Context, id string, how collection) (networks []*conflist.Network, removed bool, err error) {
 	if err := validateID(id); err != nil {
 		return nil, false, err
 	}
@@ -258,14 +272,19 @@ func (c *Configurator) collect(ctx context.Context, id string, lost []string, be
 		return nil, false, err
 	}
 	defer unlock()
-	r, stays, err := c.collectable(id, began)
+	r, stays, err := c.collectable(id, how.began)
 	if err != nil || stays {
 		return nil, false, err
 	}
 	if r == nil {
-		err = c.forget(ctx, Allocation{ID: id, Networks: lost})
-	} else {
-		networks = networksOf(r)
+		err = c.forget(ctx, Allocation{ID: id, Networks: how.lost})
+		return nil, err == nil, err
+	}
+	networks = networksOf(r)
+	if how.destroyNetns {
+		err = c.noteForTeardown(Allocation{ID: id})
+	}
+	if err == nil || errors.Is(err, ErrInUse) { // somebody else's namespace stays
 		err = c.takeDown(ctx, r)
 	}
 	return networks, err == nil, err

@@ -53,6 +53,10 @@ func (c *Configurator) Setup(ctx context.Context, a Allocation) (status *Status,
 }
 
 func (c *Configurator) setup(ctx context.Context, a Allocation) (*Status, error) {
+	err := c.nameNetns(&a)
+	if err != nil {
+		return nil, err
+	}
 	wanted, err := c.plan(&a)
 	if err := errors.Join(err, ctx.Err()); err != nil {
 		return nil, err
@@ -65,7 +69,20 @@ func (c *Configurator) setup(ctx context.Context, a Allocation) (*Status, error)
 		return nil, err
 	}
 	defer unlock()
+	made, err := c.makeNetns(&a)
+	if err != nil {
+		return nil, err
+	}
+	status, err := c.setupLocked(ctx, a, wanted)
+	if err != nil && made {
+		err = c.unmakeNetns(&a, err)
+	}
+	return status, err
+}
 
+// setupLocked is Setup for who holds the lock of the allocation, whose network namespace
+// is there.
+func (c *Configurator) setupLocked(ctx context.Context, a Allocation, wanted *record.Record) (*Status, error) {
 	release, _ := claimNetns(wanted) // create tells why it cannot be
 	defer release()
 	current, err := c.store.Get(a.ID)

@@ -44,7 +44,16 @@ func (c *Configurator) lockAndTeardown(ctx context.Context, a Allocation) error 
 		return err
 	}
 	defer unlock()
-	return c.teardown(ctx, a)
+	if a.OwnNetns {
+		if err := c.noteForTeardown(a); err != nil {
+			return err
+		}
+	}
+	err = c.teardown(ctx, a)
+	if err == nil && a.OwnNetns {
+		_, err = c.destroyNoted(a.ID, every)
+	}
+	return err
 }
 
 func (c *Configurator) teardown(ctx context.Context, a Allocation) error {

@@ -307,10 +307,10 @@ func TestGCSparesNewcomers(t *testing.T) {
 	began := time.Now()
 	_, err := w.Setup(t.Context(), w.alloc("newcomer"))
 	require.NoError(t, err)
-	_, removed, err := w.collect(t.Context(), "newcomer", nil, began)
+	_, removed, err := w.collect(t.Context(), "newcomer", collection{began: began})
 	require.NoError(t, err)
 	require.False(t, removed)
-	_, removed, err = w.collect(t.Context(), "newcomer", nil, time.Now())
+	_, removed, err = w.collect(t.Context(), "newcomer", collection{began: time.Now()})
 	require.NoError(t, err)
 	require.True(t, removed)
 }

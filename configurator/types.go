@@ -18,6 +18,11 @@ type Allocation struct {
 	// namespace, Check finds ErrUnhealthy, Setup ErrDifferent, and Teardown goes on as
 	// for a namespace that is gone.
 	Netns string `json:"netns"`
+	// OwnNetns says that the network namespace is the allocation's own: Setup makes it
+	// in the Config's NetnsDir, unless it is there, and destroys one that it made if it
+	// fails; Teardown destroys it. Netns may be "" then, for NetnsDir/ID; Teardown goes
+	// by the record. One outside of NetnsDir is not made, and not destroyed.
+	OwnNetns bool `json:"ownNetns,omitempty"`
 	// Networks overrides the Networks of the Config for this allocation.
 	Networks []string `json:"networks,omitempty"`
 	// Conflists are complete network configuration lists, in place of Networks.
@@ -185,4 +190,6 @@ type GCReport struct {
 	Kept []string `json:"kept"`
 	// Forced are leftovers that DEL did not remove and force did.
 	Forced []Leftover `json:"forced,omitempty"`
+	// Destroyed are the paths of the network namespaces that were destroyed, sorted.
+	Destroyed []string `json:"destroyed,omitempty"`
 }

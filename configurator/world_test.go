@@ -15,12 +15,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/faultinject"
 	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
 func TestMain(m *testing.M) {
+	faultinject.Main()
 	fakeplugin.Main()
+	if request := os.Getenv(ownNetnsVariable); request != "" {
+		operateOwnNetns(request)
+	}
 	os.Exit(privhost.Main(m))
 }
 

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -41,6 +42,35 @@ func CreateIn(dir, name string) (*Sandbox, error) {
 	return s, nil
 }
 
+// CreateNoted is CreateIn that tells note what the namespace is before it has a name. Until then it goes with the
+// process, so that whoever writes down what note is told can find everything that a crash leaves. Where note fails,
+// nothing is made.
+func CreateNoted(dir, name string, note func(Identity) error) (*Sandbox, error) {
+	path := filepath.Join(dir, name)
+	if err := ValidateName(name); err != nil {
+		return nil, fmt.Errorf("create sandbox in %q: %w", dir, err)
+	}
+	namespace, err := unnamed()
+	if err != nil {
+		return nil, fmt.Errorf("create sandbox %q: %w", path, err)
+	}
+	s := &Sandbox{path: path, file: namespace}
+	id, err := s.Identity()
+	if err == nil {
+		err = note(id)
+	}
+	if err == nil {
+		err = prepare(dir, name)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if err := bind("/proc/self/fd/"+strconv.Itoa(int(namespace.Fd())), path); err != nil {
+		return nil, errors.Join(fmt.Errorf("create sandbox %q: %w", path, err), s.Destroy())
+	}
+	return s, nil
+}
+
 // prepare makes the file that the namespace will be mounted on, in a directory fit for it.
 func prepare(dir, name string) error {
 	if err := ValidateName(name); err != nil {
@@ -69,9 +99,12 @@ func ValidateName(name string) error {
 	return nil
 }
 
+// reserved is the mode of a file that nothing is mounted on yet.
+const reserved fs.FileMode = 0o444
+
 // reserve makes the file that the namespace will be mounted on.
 func reserve(path string) error {
-	if err := unix.Mknod(path, unix.S_IFREG|0o444, 0); err != nil {
+	if err := unix.Mknod(path, unix.S_IFREG|uint32(reserved), 0); err != nil {
 		return &fs.PathError{Op: "create", Path: path, Err: err}
 	}
 	return nil

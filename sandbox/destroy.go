@@ -19,6 +19,17 @@ func Destroy(path string) error {
 	return nil
 }
 
+// Unfinished reports whether the file at path is what a crash leaves of a sandbox that was being made here: empty, with
+// nothing mounted on it, and of the mode that this package gives it, which is not that of iproute2's.
+func Unfinished(path string) bool {
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode() != reserved {
+		return false
+	}
+	mounted, err := isMounted(path)
+	return err == nil && !mounted
+}
+
 func destroy(path string) error {
 	mounted, err := isMounted(path)
 	if err != nil {

@@ -154,7 +154,7 @@ func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurat
 		r.Found = orEmpty(r.Found)
 	}
 	if err == nil && destroy && isNamed(r.netns) && netnsOwners(conf)[r.netns] == "" {
-		r.Destroyed, err = ownNamespaces{}.destroy(ctx, r.netns)
+		r.Destroyed, err = destroyNetns(r.netns)
 	}
 	if err != nil {
 		r.Error, r.Kind = message(err), kindOf(err).word

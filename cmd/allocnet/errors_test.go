@@ -157,7 +157,7 @@ var operations = map[string]func(context.Context, service) (any, error){
 	},
 	"get":   func(_ context.Context, s service) (any, error) { return s.Get("web") },
 	"list":  func(_ context.Context, s service) (any, error) { records, err := s.List(); return len(records), err },
-	"gc":    func(ctx context.Context, s service) (any, error) { return s.GC(ctx, nil) },
+	"gc":    func(ctx context.Context, s service) (any, error) { return s.GCScope(ctx, configurator.Scope{}) },
 	"ready": func(ctx context.Context, s service) (any, error) { return nil, s.Ready(ctx) },
 	"plan":  func(ctx context.Context, s service) (any, error) { return s.PlanGC(ctx, configurator.Scope{}) },
 	"repair": func(ctx context.Context, s service) (any, error) {

@@ -2,10 +2,8 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"io"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -35,7 +33,8 @@ what no allocation has (CNI GC). That nobody lives has to be said: --none. What
 runtimes set up through CNI stays: they know what of it is live.
 
 With --destroy the network namespaces of what was taken away go too, where they
-lie in ` + sandbox.DefaultDir + `, as those that setup --create makes do.`,
+lie in ` + sandbox.DefaultDir + `, as those that setup --create makes do; so do those that it made
+for allocations that are not there, because it was killed.`,
 		Example: `  allocnet gc --live web --live db --dry-run
   my-runtime ps --quiet | allocnet gc --live-from -
   allocnet gc --none --destroy`,
@@ -59,7 +58,7 @@ lie in ` + sandbox.DefaultDir + `, as those that setup --create makes do.`,
 type gcReport struct {
 	DryRun bool `json:"dryRun,omitempty"`
 	configurator.GCReport
-	Destroyed []string `json:"destroyed"` // paths of network namespaces
+	Destroyed []string `json:"destroyed"` // that of the library, never null
 }
 
 // gc prints the report also when GC failed in part.
@@ -78,47 +77,21 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	a.warnOfScoped(conf)
 	done := a.progress("collecting")
 	defer done()
-	before := netnsOwners(conf) // as long as the records are there
-	report, gcErr := collect(c, conf, live, f.dryRun)
+	collect := conf.GCScope
+	if f.dryRun {
+		collect = conf.PlanGC
+	}
+	report, gcErr := collect(c.Context(), configurator.Scope{Live: live, DestroyNetns: f.destroy})
 	if report == nil {
 		return gcErr
 	}
-	full := gcReport{DryRun: f.dryRun, GCReport: *report, Destroyed: []string{}}
-	if f.destroy {
-		var err error
-		full.Destroyed, err = destroyRemoved(c.Context(), conf, before, report.Removed, f.dryRun)
-		gcErr = errors.Join(gcErr, err)
-	}
+	full := gcReport{DryRun: f.dryRun, GCReport: *report, Destroyed: append([]string{}, report.Destroyed...)}
 	done()
 	if a.flags.json {
 		return errors.Join(gcErr, a.out.json(full))
 	}
 	a.printGC(&full)
 	return gcErr
-}
-
-// destroyRemoved destroys the named network namespaces of allocations that were
-// removed, or finds out which ones it would. What was set up again stays.
-func destroyRemoved(ctx context.Context, conf service, before owners, removed []string, dryRun bool) ([]string, error) {
-	destroyed := []string{}
-	var errs []error
-	after := netnsOwners(conf)
-	for _, path := range slices.Sorted(maps.Keys(before)) {
-		switch {
-		case !slices.Contains(removed, before[path]) || !isNamed(path):
-		case dryRun:
-			if sandbox.Validate(path) == nil {
-				destroyed = append(destroyed, path)
-			}
-		case after[path] == "":
-			there, err := namespacesOf(conf).destroy(ctx, path)
-			if there {
-				destroyed = append(destroyed, path)
-			}
-			errs = append(errs, err)
-		}
-	}
-	return destroyed, errors.Join(errs...)
 }
 
 // liveIDs reads the flags. A list that turns out empty is refused: it is more
@@ -176,14 +149,6 @@ func (a *app) warnOfUnknown(conf service, live []string) error {
 		}
 	}
 	return nil
-}
-
-// collect runs GC, or finds out what it would do.
-func collect(c *cobra.Command, conf service, live []string, dryRun bool) (*configurator.GCReport, error) {
-	if dryRun {
-		return conf.PlanGC(c.Context(), configurator.Scope{Live: live})
-	}
-	return conf.GC(c.Context(), live)
 }
 
 // warnOfScoped tells that allocations of runtimes stay, which know themselves what is

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/allocnet/allocnet/configurator"
@@ -24,9 +25,25 @@ func isNamed(path string) bool {
 	return filepath.Dir(path) == sandbox.DefaultDir
 }
 
-// notCreatable is why no namespace can be made at a path.
-func notCreatable(path, dir string) error {
-	return usagef("--create with --netns %q: a namespace can only be made in %s", path, dir)
+// destroyNetns tells whether there was a network namespace.
+func destroyNetns(path string) (destroyed bool, err error) {
+	there := sandbox.Validate(path) == nil
+	if err := sandbox.Destroy(path); err != nil {
+		return false, err
+	}
+	return there, nil
+}
+
+// seen is a network namespace as it was found at a path; nil for none.
+func seen(path string) os.FileInfo {
+	if sandbox.Validate(path) != nil {
+		return nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil
+	}
+	return info
 }
 
 // owners maps the paths of network namespaces to the allocations that the

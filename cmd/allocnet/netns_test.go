@@ -133,21 +133,6 @@ func TestGCDestroys(t *testing.T) {
 		w.run("gc", "--none", "--destroy").ok(t))
 }
 
-// TestWhatWasSetUpAgainIsNotDestroyed has another record for the namespace of a
-// removed allocation.
-func TestWhatWasSetUpAgainIsNotDestroyed(t *testing.T) {
-	w := newWorld(t)
-	s := w.sandbox("web")
-	w.run("setup", "web").ok(t)
-	conf, err := configurator.New(configurator.Config{StateDir: w.path("state")})
-	require.NoError(t, err)
-	destroyed, err := destroyRemoved(t.Context(), conf, netnsOwners(conf), []string{"web"}, false)
-	require.NoError(t, err)
-	require.Empty(t, destroyed)
-	require.NoError(t, sandbox.Validate(s.Path()))
-	w.run("teardown", "web").ok(t)
-}
-
 func TestCleanupDestroysOnlyOnDemand(t *testing.T) {
 	w := newWorld(t)
 	path := w.named("web")
@@ -178,4 +163,25 @@ func (w *world) interrupt(id string) {
 func unmount(t *testing.T, dir string) {
 	t.Helper()
 	require.NoError(t, unix.Unmount(dir, 0))
+}
+
+// TestGCDestroysWhatIsLeft: a namespace that setup --create made outlives its allocation
+// until somebody destroys it, and one that somebody else made stays.
+func TestGCDestroysWhatIsLeft(t *testing.T) {
+	w := newWorld(t)
+	ask := w.serve(sandbox.DefaultDir)
+	foreign := w.sandbox("foreign").Path()
+	for _, run := range []func(...string) outcome{w.run, ask} {
+		path := w.named("web")
+		run("setup", "web", "--create").ok(t)
+		run("teardown", "web").ok(t)
+		require.Empty(t, decode[gcReport](t, run("gc", "--none", "--json").ok(t)).Destroyed)
+		require.NoError(t, sandbox.Validate(path))
+		require.Empty(t, decode[gcReport](t, run("gc", "--live", "web", "--destroy", "--json").ok(t)).Destroyed)
+		require.Equal(t, "would remove 0 allocations, kept 0 allocations\nwould destroy network namespace "+path+"\n",
+			run("gc", "--none", "--destroy", "--dry-run").ok(t))
+		require.Equal(t, []string{path}, decode[gcReport](t, run("gc", "--none", "--destroy", "--json").ok(t)).Destroyed)
+		require.NoFileExists(t, path)
+		require.NoError(t, sandbox.Validate(foreign))
+	}
 }

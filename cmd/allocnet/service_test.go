@@ -152,7 +152,7 @@ func (w *world) serve(sandboxes string) func(args ...string) outcome {
 	w.Helper()
 	privhost.Require(w)
 	c, err := configurator.New(configurator.Config{
-		ConfDir: w.path("conf"), StateDir: w.path("state"), PluginDirs: []string{w.path("plugins")},
+		ConfDir: w.path("conf"), StateDir: w.path("state"), PluginDirs: []string{w.path("plugins")}, NetnsDir: sandboxes,
 		Retry: configurator.RetryPolicy{Delay: -1, Jitter: -1},
 	})
 	require.NoError(w, err)

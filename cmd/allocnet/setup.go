@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -75,32 +74,19 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 		return err
 	}
 	alloc.Networks = a.flags.networks
-	created := false
-	if f.create {
-		if alloc.Netns, created, err = namespacesOf(conf).ensure(c.Context(), alloc.Netns, f.netns != ""); err != nil {
-			return err
-		}
+	if alloc.OwnNetns = f.create; f.create && f.netns == "" {
+		alloc.Netns = "" // it lies where whoever makes it has them
 	}
 	done := a.progress("setting up %s", id)
 	status, err := conf.Setup(c.Context(), *alloc)
 	done()
-	if err != nil && created && rolledBack(err) {
-		rest := context.WithoutCancel(c.Context())
-		if c.Context().Err() != nil { // the daemon may not be done with undoing it; a check waits for its turn
-			_ = conf.Check(rest, configurator.Allocation{ID: id})
-		}
-		_, destroyErr := namespacesOf(conf).destroy(rest, alloc.Netns)
-		return errors.Join(err, destroyErr)
+	if err != nil && c.Context().Err() != nil { // the daemon may not be done with undoing it; a check waits for its turn
+		_ = conf.Check(context.WithoutCancel(c.Context()), configurator.Allocation{ID: id})
 	}
 	if err != nil {
 		return err
 	}
 	return a.printStatus(id, status)
-}
-
-// rolledBack reports whether a failed setup left nothing in the namespace.
-func rolledBack(err error) bool {
-	return !errors.Is(err, configurator.ErrIncomplete) && !errors.Is(err, configurator.ErrNotChecked)
 }
 
 // allocation reads the flags.

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/configurator"
@@ -50,9 +53,11 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 		return err
 	}
 	path := netnsPath(id, netns)
-	if r, err := conf.Get(id); err == nil && netns == "" {
+	r, err := conf.Get(id)
+	if err == nil && netns == "" {
 		path = r.Netns
 	}
+	anothers := err == nil && r.NetnsGone && filepath.Clean(r.Netns) == filepath.Clean(path)
 	if destroy {
 		if err := netnsOwners(conf).checkFree(path, id); err != nil {
 			return err
@@ -60,13 +65,19 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	}
 	done := a.progress("tearing down %s", id)
 	defer done()
-	if err := conf.Teardown(c.Context(), configurator.Allocation{ID: id, Netns: path, Networks: a.flags.networks}); err != nil {
+	there := seen(path)
+	gone := configurator.Allocation{ID: id, Netns: path, Networks: a.flags.networks, OwnNetns: destroy}
+	if err := conf.Teardown(c.Context(), gone); err != nil {
 		return err
 	}
-	if destroy {
-		if report.Destroyed, err = namespacesOf(conf).destroy(c.Context(), path); err != nil {
-			return err
+	if destroy && there != nil && !anothers {
+		// Where it does not lie with those that the configurator makes, it is still there.
+		if now := seen(path); now != nil && os.SameFile(there, now) {
+			if _, err := destroyNetns(path); err != nil {
+				return err
+			}
 		}
+		report.Destroyed = true
 	}
 	done()
 	if a.flags.json {

@@ -25,6 +25,7 @@ func (a *API) gc(_ *http.Request, b *body) (work, error) {
 		}
 		report, err := collect(ctx, configurator.Scope{
 			Name: asked.Scope, Live: asked.Live, Attachments: asked.Attachments, Networks: asked.Networks, Conflists: asked.Conflists,
+			DestroyNetns: asked.DestroyNetns,
 		})
 		if report == nil {
 			return nil, err

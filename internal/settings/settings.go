@@ -133,7 +133,7 @@ func (s *Settings) Configurator() configurator.Config {
 	return configurator.Config{
 		Networks: s.Networks, ConfDir: s.ConfDir, PluginDirs: s.PluginDirs, VendorDir: s.VendorDir,
 		InterfacePrefix: s.InterfacePrefix, IgnorePortMappingHostIP: s.IgnorePortMappingHostIP, AllowUnserved: s.AllowUnserved,
-		StateDir: s.StateDir, Subnets: s.Subnets, Engine: s.Engine, Timeout: s.Timeout,
+		StateDir: s.StateDir, NetnsDir: s.Pool.Dir, Subnets: s.Subnets, Engine: s.Engine, Timeout: s.Timeout,
 		Retry: configurator.RetryPolicy{
 			Attempts: s.Retry.Attempts, Delay: orNone(s.Retry.Delay), Jitter: orNone(s.Retry.Jitter),
 		},

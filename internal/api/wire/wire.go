@@ -33,6 +33,8 @@ type Collect struct {
 	Networks    []string             `json:"networks,omitempty"`
 	Conflists   []json.RawMessage    `json:"conflists,omitempty"`
 	DryRun      bool                 `json:"dryRun,omitempty"` // only say what would be done
+	// DestroyNetns destroys the network namespaces of what is removed.
+	DestroyNetns bool `json:"destroyNetns,omitempty"`
 }
 
 // Collected is the body of POST /v1/gc.

@@ -1,0 +1,254 @@
+package configurator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// named reports whether a path is that of a network namespace with a name, which Setup
+// makes and Teardown destroys where they are told to.
+func (c *Configurator) named(path string) bool {
+	return filepath.Dir(path) == c.cfg.NetnsDir && filepath.Clean(path) == path
+}
+
+// nameNetns gives an allocation that makes its own network namespace the path of it.
+func (c *Configurator) nameNetns(a *Allocation) error {
+	if !a.OwnNetns {
+		return nil
+	}
+	if a.Netns == "" {
+		a.Netns = filepath.Join(c.cfg.NetnsDir, a.ID)
+	}
+	if !c.named(a.Netns) {
+		return fmt.Errorf("%w: netns %q: a namespace can only be made in %s", ErrInvalidAllocation, a.Netns, c.cfg.NetnsDir)
+	}
+	return nil
+}
+
+// makeNetns makes the network namespace of an allocation that has its own, unless it is
+// there. It is noted before anybody can see it, so that what a crash leaves is found.
+// The caller holds the lock of the allocation.
+func (c *Configurator) makeNetns(a *Allocation) (made bool, err error) {
+	if !a.OwnNetns {
+		return false, nil
+	}
+	s, err := sandbox.Open(a.Netns)
+	switch {
+	case err == nil:
+		return false, s.Close()
+	case errors.Is(err, sandbox.ErrNotNamespace):
+		err = sandbox.Destroy(a.Netns) // what a crash left of one
+	case errors.Is(err, fs.ErrNotExist):
+		err = nil
+	}
+	if err != nil {
+		return false, netnsError(err)
+	}
+	s, err = sandbox.CreateNoted(c.cfg.NetnsDir, filepath.Base(a.Netns), func(id sandbox.Identity) error {
+		return c.noteNetns(a.ID, a.Netns, id)
+	})
+	if err == nil {
+		return true, s.Close()
+	}
+	_, forgetErr := c.destroyNoted(a.ID, none)
+	if errors.Is(err, fs.ErrExist) { // somebody else has just made it
+		return false, forgetErr
+	}
+	return false, errors.Join(err, forgetErr)
+}
+
+// noteNetns notes that a network namespace goes with an allocation.
+func (c *Configurator) noteNetns(id, path string, identity sandbox.Identity) error {
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	return c.store.AddSandbox(id, record.Sandbox{Path: path, Identity: identity, Boot: boot})
+}
+
+func bootID() (string, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(boot)), err
+}
+
+// unmakeNetns destroys the network namespace that a failed Setup has made, unless
+// something of the allocation may still be in it.
+func (c *Configurator) unmakeNetns(a *Allocation, err error) error {
+	if errors.Is(err, ErrIncomplete) || errors.Is(err, ErrNotChecked) {
+		return err
+	}
+	_, destroyErr := c.destroyNoted(a.ID, func(path string) bool { return path == a.Netns })
+	return errors.Join(err, destroyErr)
+}
+
+// noteForTeardown notes the network namespace of an allocation that is to be destroyed
+// with it, before its record goes: the recorded one, or that at the given path. It is
+// ErrInUse if another allocation has it.
+func (c *Configurator) noteForTeardown(a Allocation) error {
+	r, err := c.store.Get(a.ID)
+	if err != nil {
+		r = &record.Record{ID: a.ID, Netns: a.Netns}
+		if r.Netns == "" {
+			r.Netns = filepath.Join(c.cfg.NetnsDir, a.ID)
+		}
+	}
+	if !c.named(r.Netns) {
+		return nil
+	}
+	release, err := openNetns(r)
+	defer release()
+	if err != nil {
+		return nil // gone, or somebody else's by now
+	}
+	identity, err := r.Sandbox.Identity()
+	if err != nil {
+		return err
+	}
+	others, err := c.store.Residents(a.ID, r.Netns, identity)
+	if err != nil {
+		return fmt.Errorf("destroy network namespace %q: %w", r.Netns, err)
+	}
+	if len(others) > 0 {
+		return fmt.Errorf("destroy network namespace: %w", &NetnsError{Netns: r.Netns, ID: a.ID, OtherID: others[0]})
+	}
+	return c.noteNetns(a.ID, r.Netns, identity)
+}
+
+// destroyNoted destroys those of the network namespaces noted for an allocation that are
+// wanted, and forgets those that are gone. Only what is still the noted namespace, and
+// no other allocation's, is touched. The caller holds the lock of the allocation.
+func (c *Configurator) destroyNoted(id string, wanted func(path string) bool) (destroyed []string, err error) {
+	list, err := c.store.Sandboxes(id)
+	if err == nil && len(list) == 0 {
+		err = c.store.PutSandboxes(id, nil) // and no draft of any
+	}
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	var kept []record.Sandbox
+	var errs []error
+	for _, s := range list {
+		whole := s.Boot == boot && isThere(s.Path, s.Identity)
+		if !whole && !(s.Boot == boot && sandbox.Unfinished(s.Path)) {
+			continue
+		}
+		gone, err := wanted(s.Path), error(nil)
+		if gone {
+			gone, err = c.destroyUnused(id, s)
+		}
+		if errs = append(errs, err); !gone {
+			kept = append(kept, s)
+		} else if whole {
+			destroyed = append(destroyed, s.Path)
+		}
+	}
+	if !slices.Equal(kept, list) {
+		errs = append(errs, c.store.PutSandboxes(id, kept))
+	}
+	return destroyed, errors.Join(errs...)
+}
+
+// destroyUnused destroys a network namespace, unless another allocation has it.
+func (c *Configurator) destroyUnused(id string, s record.Sandbox) (gone bool, err error) {
+	others, err := c.store.Residents(id, s.Path, s.Identity)
+	if err != nil || len(others) > 0 {
+		return false, err
+	}
+	err = sandbox.Destroy(s.Path)
+	return err == nil, err
+}
+
+// isThere reports whether a path still leads to a namespace.
+func isThere(path string, identity sandbox.Identity) bool {
+	release, err := openNetns(&record.Record{Netns: path, Namespace: identity})
+	release()
+	return err == nil
+}
+
+func every(string) bool { return true }
+
+func none(string) bool { return false }
+
+// gcNetns destroys the network namespaces that go with the allocations that GC has
+// removed and, with the scope "", with those that are no more; or it only forgets those
+// that are gone.
+func (c *Configurator) gcNetns(ctx context.Context, s Scope, removed []string) (destroyed []string, err error) {
+	ids, err := c.store.WithSandboxes()
+	errs := []error{err}
+	wanted := none
+	if s.DestroyNetns {
+		wanted = every
+	}
+	for _, id := range ids {
+		if !slices.Contains(removed, id) && (s.Name != "" || slices.Contains(s.Live, id)) || c.hasRecord(id) {
+			continue
+		}
+		unlock, err := c.lock(ctx, id)
+		if err != nil {
+			errs = append(errs, about(id, err))
+			continue
+		}
+		if !c.hasRecord(id) { // nor did a Setup make one while we waited
+			paths, err := c.destroyNoted(id, wanted)
+			destroyed, errs = append(destroyed, paths...), append(errs, about(id, err))
+		}
+		unlock()
+	}
+	slices.Sort(destroyed)
+	return destroyed, errors.Join(errs...)
+}
+
+// hasRecord reports whether an allocation has a record, readable or not.
+func (c *Configurator) hasRecord(id string) bool {
+	_, err := c.store.Get(id)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// planNetns are the paths of the network namespaces that gcNetns would destroy after
+// the removal of some allocations.
+func (c *Configurator) planNetns(s Scope, removed []string) (paths []string, err error) {
+	if !s.DestroyNetns {
+		return nil, nil
+	}
+	ids, err := c.store.WithSandboxes()
+	boot, bootErr := bootID()
+	errs := []error{err, bootErr}
+	goes := func(id string, one record.Sandbox) {
+		others, err := c.store.Residents(id, one.Path, one.Identity)
+		errs = append(errs, about(id, err))
+		stays := slices.ContainsFunc(others, func(other string) bool { return !slices.Contains(removed, other) })
+		if err == nil && !stays && one.Boot == boot && isThere(one.Path, one.Identity) {
+			paths = append(paths, one.Path)
+		}
+	}
+	for _, id := range removed {
+		if r, err := c.store.Get(id); err == nil && c.named(r.Netns) {
+			goes(id, record.Sandbox{Path: r.Netns, Identity: r.Namespace, Boot: boot})
+		}
+	}
+	for _, id := range ids {
+		if !slices.Contains(removed, id) && (s.Name != "" || slices.Contains(s.Live, id) || c.hasRecord(id)) {
+			continue
+		}
+		list, err := c.store.Sandboxes(id)
+		errs = append(errs, about(id, err))
+		for _, one := range list {
+			goes(id, one)
+		}
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths), errors.Join(errs...)
+}
