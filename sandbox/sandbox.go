@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,11 +56,19 @@ func (s *Sandbox) Path() string { return s.path }
 // elsewhere, until Close. After that, it is "" here, and elsewhere may lead to another file.
 func (s *Sandbox) ProcPath() (path string) {
 	_ = s.With(func(fd int) error {
-		path = fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), fd)
+		path = fmt.Sprintf("/proc/%s/fd/%d", self(), fd)
 		return nil
 	})
 	return path
 }
+
+// self is the number that the process has in the PID namespace of /proc, which need not be its own.
+var self = sync.OnceValue(func() string {
+	if pid, err := os.Readlink("/proc/self"); err == nil {
+		return pid
+	}
+	return strconv.Itoa(os.Getpid())
+})
 
 // Name returns the last element of the path.
 func (s *Sandbox) Name() string { return filepath.Base(s.path) }
