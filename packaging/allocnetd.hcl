@@ -91,7 +91,8 @@ limits {
   # Operations on one allocation, of which one runs and the others wait.
   #per_allocation = 16
 
-  # Streams of events, and connections of any kind.
+  # Streams of events, and connections of any kind. An eighth of the connections is
+  # kept for root; each other user may have half of the rest.
   #streams = 64
   #connections = 2048
 

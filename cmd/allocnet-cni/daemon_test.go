@@ -48,7 +48,7 @@ func serveDaemon(file string) error {
 		return err
 	}
 	fmt.Println("listens")
-	server := api.New(api.Options{
+	served := api.New(api.Options{
 		Service: func() api.Service { return c },
 		CNI: func(ctx context.Context, r cniwire.Request) cniwire.Response {
 			response := service.Serve(ctx, r)
@@ -60,13 +60,14 @@ func serveDaemon(file string) error {
 			return response
 		},
 		Metrics: http.NotFoundHandler(),
-	}).Server()
+	})
+	server := served.Server()
 	handler := server.Handler
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		handler.ServeHTTP(w, r)
 		fmt.Println(handled)
 	})
-	return server.Serve(l)
+	return server.Serve(served.Listener(l))
 }
 
 // handled is what the daemon says when it has done with a request, also with one that

@@ -62,9 +62,9 @@ func inForceFile(l *daemon.Listener) string {
 
 // options are the life of the daemon.
 func (h *host) options(l *daemon.Listener) daemon.Options {
-	s := h.inForce().settings
+	s, served := h.inForce().settings, h.newAPI(l)
 	return daemon.Options{
-		Listener: l, Server: h.newAPI(l).Server(), HealthPath: "/healthz",
+		Listener: l, Server: served.Server(), Admit: served.Listener, HealthPath: "/healthz",
 		Tasks:         []daemon.Task{{Name: "configuration manager", Run: h.manager.run}},
 		Reconcile:     h.reconcile,
 		ReconcileWait: s.Reconcile.Wait,

@@ -9,7 +9,6 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -95,7 +94,7 @@ type API struct {
 	answers      *semaphore.Weighted
 	roomPatience time.Duration
 	readiness    singleflight.Group
-	connections  atomic.Int64
+	admission    *admission
 	stopped      chan struct{}
 	stopStreams  func()
 	logger       hclog.Logger
@@ -111,7 +110,8 @@ func New(o Options) *API {
 		streams:    make(chan struct{}, l.Streams),
 		bodies:     semaphore.NewWeighted(l.AllBodies),
 		answers:    semaphore.NewWeighted(l.AllAnswers), roomPatience: roomPatience,
-		stopped: make(chan struct{}),
+		admission: newAdmission(l.Connections),
+		stopped:   make(chan struct{}),
 	}
 	a.stopStreams = sync.OnceFunc(func() { close(a.stopped) })
 	if a.logger == nil {
@@ -125,11 +125,11 @@ func New(o Options) *API {
 const maxHeader = 16 << 10
 
 // Server is an http.Server for the API, with the timeouts of its Limits, to be
-// served on unix sockets. Its Shutdown ends event streams and waits for what else
+// served on a Listener of the API. Its Shutdown ends event streams and waits for what else
 // runs; its Close cancels that.
 func (a *API) Server() *http.Server {
 	s := &http.Server{
-		Handler: http.HandlerFunc(a.serve), ConnContext: a.connContext, ConnState: a.connState,
+		Handler: http.HandlerFunc(a.serve), ConnContext: connContext, ConnState: a.admission.connState,
 		ReadHeaderTimeout: a.limits.HeaderTimeout, IdleTimeout: a.limits.IdleTimeout, MaxHeaderBytes: maxHeader,
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     a.logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Warn}),

@@ -19,9 +19,9 @@ func TestNoWayInButUnixSockets(t *testing.T) {
 	c, err := net.Dial("tcp", listener.Addr().String())
 	require.NoError(t, err)
 	defer c.Close()
-	root, err := a.judge(c)
-	require.ErrorIs(t, err, wire.ErrForbidden)
-	require.False(t, root)
+	_, err = a.Listener(listener).Accept()
+	require.ErrorContains(t, err, "unix sockets")
+	require.Nil(t, connContext(t.Context(), c).Value(verdictKey{}), "nor without the API's Listener")
 
 	got := httptest.NewRecorder()
 	a.serve(got, httptest.NewRequest(http.MethodGet, "/v1/allocs", nil))

@@ -23,7 +23,8 @@ type Limits struct {
 	Reads int
 	// Streams is how many streams of events there may be; default 64.
 	Streams int
-	// Connections is how many there may be; default 2048.
+	// Connections is how many there may be; default 2048. An eighth is kept for root,
+	// and a user who is not root may have half of what is left.
 	Connections int
 
 	// Body bounds one request's body, in bytes; default 1 MiB, at /cni

@@ -21,6 +21,9 @@ func TestMain(m *testing.M) {
 	if socket := os.Getenv(peerSocket); socket != "" {
 		os.Exit(actAsPeer(socket))
 	}
+	if socket := os.Getenv(crowdSocket); socket != "" {
+		os.Exit(actAsCrowd(socket))
+	}
 	os.Exit(m.Run())
 }
 

@@ -26,23 +26,14 @@ type verdict struct {
 	conn net.Conn
 }
 
-// connContext judges a new connection, which is not counted yet.
-func (a *API) connContext(ctx context.Context, c net.Conn) context.Context {
-	root, err := a.judge(c)
-	if n := a.connections.Load(); err == nil && n >= int64(a.limits.Connections) {
-		err = fmt.Errorf("%w: %d connections are open", wire.ErrBusy, n)
+// connContext takes the verdict along that was given on a connection.
+func connContext(ctx context.Context, c net.Conn) context.Context {
+	judged, ok := c.(*conn)
+	if !ok {
+		return ctx
 	}
-	return context.WithValue(ctx, verdictKey{}, &verdict{err, root, c})
-}
-
-// connState counts connections.
-func (a *API) connState(_ net.Conn, s http.ConnState) {
-	switch s {
-	case http.StateNew:
-		a.connections.Add(1)
-	case http.StateClosed, http.StateHijacked:
-		a.connections.Add(-1)
-	}
+	judged.verdict.conn = judged.UnixConn
+	return context.WithValue(ctx, verdictKey{}, &judged.verdict)
 }
 
 // admitted returns the verdict on the connection of a request. Without one there
@@ -61,21 +52,17 @@ func byRoot(r *http.Request) bool {
 	return ok && v.root
 }
 
-func (a *API) judge(c net.Conn) (root bool, err error) {
-	unixConn, ok := c.(*net.UnixConn)
-	if !ok {
-		return false, fmt.Errorf("%w: not over a unix socket", wire.ErrForbidden)
-	}
-	uid, gids, err := peer(unixConn)
+func (a *API) judge(c *net.UnixConn) (user uint32, root bool, err error) {
+	uid, gids, err := peer(c)
 	switch {
 	case err != nil:
-		return false, fmt.Errorf("%w: look at the peer's credentials: %w", wire.ErrForbidden, err)
+		return uid, false, fmt.Errorf("%w: look at the peer's credentials: %w", wire.ErrForbidden, err)
 	case uid == 0:
-		return true, nil
+		return uid, true, nil
 	case slices.ContainsFunc(gids, func(gid uint32) bool { return slices.Contains(a.options.Groups, gid) }):
-		return false, nil
+		return uid, false, nil
 	}
-	return false, fmt.Errorf("%w: user %d is neither root nor in an allowed group", wire.ErrForbidden, uid)
+	return uid, false, fmt.Errorf("%w: user %d is neither root nor in an allowed group", wire.ErrForbidden, uid)
 }
 
 // peer returns the user and all groups that the peer had when it connected.

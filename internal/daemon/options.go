@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"net"
 	"net/http"
 	"time"
 
@@ -25,6 +26,9 @@ type Task struct {
 type Options struct {
 	Listener *Listener    // Run owns it
 	Server   *http.Server // Run sets its BaseContext
+	// Admit makes the listener that the Server gets connections from; nil is the
+	// Listener itself.
+	Admit func(net.Listener) net.Listener
 	// HealthPath is what the daemon asks itself for on behalf of the watchdog.
 	HealthPath string
 	Tasks      []Task

@@ -123,7 +123,11 @@ func (t Task) run(ctx context.Context) error {
 
 func (d *daemon) serve() error {
 	d.Server.BaseContext = func(net.Listener) context.Context { return d.requests }
-	if err := d.Server.Serve(d.Listener); !errors.Is(err, http.ErrServerClosed) {
+	l := net.Listener(d.Listener)
+	if d.Admit != nil {
+		l = d.Admit(l)
+	}
+	if err := d.Server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve: %w", err)
 	}
 	return nil

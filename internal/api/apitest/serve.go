@@ -53,7 +53,8 @@ func Serve(t *testing.T, o api.Options) (socket string, server *http.Server) {
 	require.NoError(t, err)
 	router, err := router()
 	require.NoError(t, err)
-	server = api.New(o).Server()
+	served := api.New(o)
+	server = served.Server()
 	var handlers sync.WaitGroup
 	next := &Validator{Next: server.Handler, Router: router, Report: func(err error) { assert.NoError(t, err) }}
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -62,7 +63,7 @@ func Serve(t *testing.T, o api.Options) (socket string, server *http.Server) {
 		next.ServeHTTP(w, r)
 	})
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(listener) }()
+	go func() { ended <- server.Serve(served.Listener(listener)) }()
 	t.Cleanup(func() {
 		_ = server.Close()
 		require.ErrorIs(t, <-ended, http.ErrServerClosed)
