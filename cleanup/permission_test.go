@@ -1,0 +1,67 @@
+package cleanup
+
+import (
+	"io/fs"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// powerless runs a function on a thread of its own that may not administer
+// networks, nor may what it starts.
+func powerless(t *testing.T, fn func()) {
+	t.Helper()
+	failed := make(chan error, 1)
+	done := make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with this
+		defer close(done)
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var none [2]unix.CapUserData
+		err := unix.Capset(&header, &none[0])
+		failed <- err
+		if err == nil {
+			fn()
+		}
+	}()
+	require.NoError(t, <-failed)
+	<-done
+}
+
+// What may not be looked at is not clean.
+func TestAuditWithoutPermission(t *testing.T) {
+	privhost.Require(t)
+	target := func(plugin string) Target {
+		return Target{ID: "id", Attachments: []Attachment{{
+			Network: "net", IfName: "eth0", Config: []byte(`{"plugins": [` + plugin + `]}`), Result: []byte(resultV4),
+		}}}
+	}
+	ports := target(`{"type": "portmap", "backend": "nftables"}`)
+	ports.Ports = []portmap.Mapping{{HostPort: 53, ContainerPort: 53, Protocol: "udp"}}
+	t.Setenv("PATH", t.TempDir())
+	track(t, unix.IPPROTO_TCP, "192.0.2.1:1", "192.0.2.2:2", "192.0.2.2:2") // some connection: that there is none is seen by all
+	t.Cleanup(func() { require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable)) })
+	for name, target := range map[string]Target{
+		"connections": ports,
+		"iptables":    target(`{"type": "bridge", "ipMasq": true, "ipMasqBackend": "iptables"}`),
+		"nftables":    target(`{"type": "bridge", "ipMasq": true, "ipMasqBackend": "nftables"}`),
+		"macspoofchk": target(`{"type": "bridge", "macspoofchk": true}`),
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSearch(target)
+			s.recall()
+			finders := map[string]finder{"connections": &s.conntrack, "iptables": &s.iptables, "nftables": &s.nftables, "macspoofchk": &s.spoof}
+			var err error
+			powerless(t, func() { _, err = finders[name].find(t.Context()) })
+			require.ErrorIs(t, err, fs.ErrPermission)
+			_, err = finders[name].find(t.Context())
+			require.NoError(t, err)
+		})
+	}
+}
