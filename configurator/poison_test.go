@@ -137,20 +137,24 @@ func TestTeardownOfAPoisonedRecord(t *testing.T) {
 
 // TestPluginThatCannotBeStarted: its DEL cannot either, and does not have to.
 func TestPluginThatCannotBeStarted(t *testing.T) {
-	w := bridgedWithForeign(t, EngineNative, `,{"type":"broken"}`)
-	broken := filepath.Join(w.bin, "broken")
-	require.NoError(t, os.WriteFile(broken, []byte("no program"), 0o644))
-	a := w.alloc("a")
-	_, err := w.Setup(t.Context(), a)
-	require.ErrorIs(t, err, ErrPluginNotInstalled)
-	require.ErrorContains(t, err, broken+" cannot be executed")
-	require.NoError(t, os.Chmod(broken, 0o755))
-	_, err = w.Setup(t.Context(), a)
-	require.ErrorIs(t, err, unix.ENOEXEC)
-	require.NotErrorIs(t, err, ErrIncomplete)
-	require.Equal(t, []string{"one ADD", "one DEL"}, w.commands())
-	w.requireNoRecords()
-	require.Empty(t, claimed(t, w))
+	for _, e := range []Engine{EngineExec, EngineNative} {
+		t.Run(string(e), func(t *testing.T) {
+			w := bridgedWithForeign(t, e, `,{"type":"broken"}`)
+			broken := filepath.Join(w.bin, "broken")
+			require.NoError(t, os.WriteFile(broken, []byte("no program"), 0o644))
+			a := w.alloc("a")
+			_, err := w.Setup(t.Context(), a)
+			require.ErrorIs(t, err, ErrPluginNotInstalled)
+			require.ErrorContains(t, err, broken+" cannot be executed")
+			require.NoError(t, os.Chmod(broken, 0o755))
+			_, err = w.Setup(t.Context(), a)
+			require.ErrorContains(t, err, unix.ENOEXEC.Error())
+			require.NotErrorIs(t, err, ErrIncomplete)
+			require.Equal(t, []string{"one ADD", "one DEL"}, w.commands())
+			w.requireNoRecords()
+			require.Empty(t, claimed(t, w))
+		})
+	}
 }
 
 // TestHostThatCannotBeOpened: as long as nothing was done there is nothing to undo.

@@ -37,10 +37,10 @@ var _ engine.Engine = Engine{}
 // load makes the go-cni instance of one operation. The order of the options
 // matters: a conflist takes the plugin directories and the prefix that were set
 // before it.
-func load(r *engine.Request) (gocni.CNI, error) {
+func load(r *engine.Request, run *runner) (gocni.CNI, error) {
 	opts := []gocni.Opt{
 		gocni.WithInterfacePrefix(r.InterfacePrefix),
-		withRunner(r.Path()),
+		withRunner(run, r.Path()),
 		gocni.WithMinNetworkCount(len(r.Attachments)),
 	}
 	for _, a := range r.Attachments {
@@ -79,13 +79,14 @@ func options(r *engine.Request) []gocni.NamespaceOpts {
 func (Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, error) {
 	outer := r.Netns
 	r = r.ForBinaries()
-	c, err := load(r)
+	run := &runner{}
+	c, err := load(r, run)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
 	}
 	// libcni writes to what is there, wherever it leads.
 	if err := dropCache(r); err != nil {
-		return nil, fmt.Errorf("ADD allocation %q: %w", r.ID, err)
+		return nil, fmt.Errorf("ADD allocation %q: %w: %w", r.ID, engine.ErrNothingDone, err)
 	}
 	var res *gocni.Result
 	err = guard(ctx, r, "ADD", func(ctx context.Context) error {
@@ -101,6 +102,9 @@ func (Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, e
 		if errors.Is(err, gocni.ErrInvalidResult) {
 			err = fmt.Errorf("%w: %w", engine.ErrInvalidResult, err)
 		}
+		if ctx.Err() == nil { // else a plugin may be at work yet
+			err = run.ended(r, err)
+		}
 		return cached, fmt.Errorf("ADD allocation %q: %w", r.ID, err)
 	}
 	// Raw keeps what the plugins said; go-cni's own result mixes up interfaces
@@ -115,7 +119,7 @@ func (Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, e
 // Check implements engine.Engine.
 func (Engine) Check(ctx context.Context, r *engine.Request) error {
 	r = r.ForBinaries()
-	c, err := load(r)
+	c, err := load(r, &runner{})
 	if err != nil {
 		return err
 	}
@@ -171,7 +175,7 @@ func remove(ctx context.Context, r *engine.Request) (pending []int, err error) {
 	if slices.ContainsFunc(r.Attachments, func(a engine.Attachment) bool { return a.Result == nil }) {
 		return all, dropCache(r)
 	}
-	c, err := load(r)
+	c, err := load(r, &runner{})
 	if err == nil {
 		err = lendCache(r)
 	}

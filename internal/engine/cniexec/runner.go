@@ -3,7 +3,9 @@ package cniexec
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"unsafe"
@@ -12,12 +14,19 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"go.opentelemetry.io/otel/propagation"
 
+	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/pluginexec"
 )
 
 // runner runs the plugins of go-cni. Its own starts them in the process group of the
 // embedding process, which a plugin that kills its group would end.
-type runner struct{ pluginexec.Exec }
+type runner struct {
+	pluginexec.Exec
+
+	mu   sync.Mutex
+	runs int   // of ADD, begun
+	last error // of the last one that ended
+}
 
 // ExecPlugin tells plugins of the span that they run in, as libcni's own runner does.
 func (r *runner) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
@@ -26,20 +35,55 @@ func (r *runner) ExecPlugin(ctx context.Context, path string, stdin []byte, envi
 	for key, value := range span {
 		environ = append(environ, strings.ToUpper(key)+"="+value)
 	}
+	if slices.Contains(environ, "CNI_COMMAND=ADD") {
+		return r.add(ctx, path, stdin, environ)
+	}
 	return r.Exec.ExecPlugin(ctx, path, stdin, environ)
+}
+
+// add runs ADD of one plugin, and keeps count.
+func (r *runner) add(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	r.mu.Lock()
+	r.runs++
+	r.mu.Unlock()
+	out, err := r.Exec.ExecPlugin(ctx, path, stdin, environ)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = err
+	return out, err
+}
+
+// ended is the error of an ADD with the place at which it ended. go-cni adds
+// networks one after the other, and libcni runs each of their plugins once.
+func (r *runner) ended(req *engine.Request, err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.runs == 0 {
+		return fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
+	}
+	plugin := r.runs - 1
+	for i, a := range req.Attachments {
+		if n := len(a.List.Plugins); plugin >= n {
+			plugin -= n
+			continue
+		}
+		at := engine.Place{Attachment: i, Plugin: plugin}
+		return &engine.AddError{Place: at, Unstarted: errors.Is(r.last, pluginexec.ErrNotStarted), Err: err}
+	}
+	return err
 }
 
 // TakesRunner reports whether the go-cni of this build can be given our runner.
 var TakesRunner = sync.OnceValue(func() bool {
-	_, err := gocni.New(withRunner(nil))
+	_, err := gocni.New(withRunner(&runner{}, nil))
 	return err == nil
 })
 
 // withRunner is WithPluginDir with our runner in the place of go-cni's. No option of
 // go-cni does that, so it sets the field that WithPluginDir sets.
-func withRunner(dirs []string) gocni.Opt {
+func withRunner(r *runner, dirs []string) gocni.Opt {
 	return likeOption(gocni.WithPluginDir(dirs), func(instance any) error {
-		return setRunner(instance, libcni.NewCNIConfig(dirs, &runner{}))
+		return setRunner(instance, libcni.NewCNIConfig(dirs, r))
 	})
 }
 
