@@ -120,13 +120,18 @@ func newHost(t *testing.T, c cell) *host {
 // reset makes the private host as it was before any network was used on it.
 func (h *host) reset() {
 	h.t.Helper()
+	h.flushRules()
+	for _, dir := range []string{configurator.DefaultStateDir, "/var/lib/cni/networks", "/var/lib/cni/results"} {
+		require.NoError(h.t, os.RemoveAll(dir))
+	}
+}
+
+func (h *host) flushRules() {
+	h.t.Helper()
 	c, err := nftables.New()
 	require.NoError(h.t, err)
 	c.FlushRuleset()
 	require.NoError(h.t, c.Flush())
-	for _, dir := range []string{configurator.DefaultStateDir, "/var/lib/cni/networks", "/var/lib/cni/results"} {
-		require.NoError(h.t, os.RemoveAll(dir))
-	}
 }
 
 // restart is another process on the same host.
@@ -278,6 +283,7 @@ func (h *host) requireNothing() {
 	records, err := h.List()
 	require.NoError(h.t, err)
 	require.Len(h.t, records, 1)
+	h.requireNoConnections()
 	s := h.open()
 	defer s.Close()
 	require.NoError(h.t, s.Do(func() error {
@@ -287,6 +293,22 @@ func (h *host) requireNothing() {
 		}
 		return err
 	}))
+}
+
+// requireNoConnections finds no tracked connection of an allocation. Those that the
+// host has with its neighbours are forgotten, as looking for others takes the kernel
+// long where there is one.
+func (h *host) requireNoConnections() {
+	h.t.Helper()
+	text, err := os.ReadFile("/proc/thread-self/net/nf_conntrack")
+	require.NoError(h.t, err)
+	if len(text) == 0 {
+		return
+	}
+	for line := range strings.Lines(string(text)) {
+		require.Regexp(h.t, `dst=(224\.0\.0|ff02:|ff02::)`, line, "no connection of an allocation is tracked")
+	}
+	require.NoError(h.t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 }
 
 // open opens the allocation's namespace.

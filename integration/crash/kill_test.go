@@ -1,98 +1,40 @@
 package crash
 
 import (
-	"fmt"
+	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/faultinject"
 )
 
-// operation is one of the configurator's, from a state in which it has work.
-type operation struct {
-	name    string
-	request string
-	prepare func(h *host)
-}
-
-var operations = []operation{
-	{"setup", "setup", func(*host) {}},
-	{"setup again", "setup", func(h *host) {
-		h.mustSetUp(h.a)
-		h.unplug()
-	}},
-	{"teardown", "teardown", func(h *host) { h.mustSetUp(h.a) }},
-}
-
-// unplug deletes the allocation's link, which nothing but another ADD can restore.
-func (h *host) unplug() {
-	h.t.Helper()
-	s := h.open()
-	defer s.Close()
-	require.NoError(h.t, s.Do(func() error {
-		link, err := netlink.LinkByName("eth0")
-		if err != nil {
-			return err
-		}
-		return netlink.LinkDel(link)
-	}))
-}
-
-// recovery is what happens after a crash.
-type recovery struct {
-	name string
-	do   func(h *host)
-}
-
-var recoveries = []recovery{
-	{"recover and teardown", func(h *host) {
-		_, err := h.Recover(h.ctx())
-		require.NoError(h.t, err)
-		require.NoError(h.t, h.Teardown(h.ctx(), h.a))
-	}},
-	{"gc", func(h *host) {
-		_, err := h.GC(h.ctx(), []string{h.bystander.ID})
-		require.NoError(h.t, err)
-	}},
-	{"teardown", func(h *host) { require.NoError(h.t, h.Teardown(h.ctx(), h.a)) }},
-	{"setup and teardown", func(h *host) {
-		h.mustSetUp(h.a)
-		h.requireReachable(h.a)
-		require.NoError(h.t, h.Teardown(h.ctx(), h.a))
-	}},
-}
-
 // TestKilledAtEveryPoint kills the process of each operation before everything that
-// it changes, and after the last of it. What is left is removed then, in each way,
-// and nothing else is touched.
+// it changes, and after the last of it, before it has said so. Then what is left is
+// removed, in one way or another, and nothing else is touched.
 func TestKilledAtEveryPoint(t *testing.T) {
-	for _, c := range []cell{{engine: "native", main: "bridge"}} {
-		t.Run(c.String(), func(t *testing.T) {
-			h := newHost(t, c)
-			for _, o := range operations {
-				t.Run(o.name, func(t *testing.T) {
-					h := h.in(t)
-					h.killEverywhere(o, recoveries)
-				})
+	for _, k := range campaign() {
+		t.Run(k.cell.String(), func(t *testing.T) {
+			h := newHost(t, k.cell)
+			for _, o := range k.operations {
+				t.Run(o.name, func(t *testing.T) { h.in(t).killEverywhere(&o, k.recoveries) })
 			}
 		})
 	}
 }
 
-func (h *host) killEverywhere(o operation, recoveries []recovery) {
+// killEverywhere goes on until an operation ends before the point at which it was to
+// be killed, and logs all points.
+func (h *host) killEverywhere(o *operation, recoveries [][]recovery) {
 	h.t.Helper()
-	for at := 1; ; at++ {
-		for _, r := range recoveries {
-			began := time.Now()
-			points := h.killAt(o, at, r)
-			if h.t.Failed() {
-				return
-			}
-			h.t.Logf("%d: %v %s", at, points[len(points)-1], time.Since(began))
-			if len(points) < at {
+	for at := 1; !h.t.Failed(); at++ {
+		for _, r := range recoveries[at%len(recoveries)] {
+			points, killed := h.killAt(o, at, r)
+			if !killed {
+				h.t.Logf("%d points:", len(points))
+				for _, p := range points {
+					h.t.Log(p)
+				}
 				return
 			}
 		}
@@ -101,31 +43,48 @@ func (h *host) killEverywhere(o operation, recoveries []recovery) {
 
 // killAt kills an operation at one of its points, if it has as many, recovers, and
 // returns the points that there were.
-func (h *host) killAt(o operation, at int, r recovery) []faultinject.Point {
+func (h *host) killAt(o *operation, at int, r recovery) (points []faultinject.Point, killed bool) {
 	h.t.Helper()
-	o.prepare(h)
-	began := time.Now()
-	defer func() { h.t.Logf("rest %s", time.Since(began)) }()
-	ended := start(h.t, h.request(o.request), func(n int, _ faultinject.Point) faultinject.Verdict {
-		return faultinject.Verdict{Kill: n == at}
-	})
-	h.t.Logf("ran %s", time.Since(began))
-	began = time.Now()
-	points := ended.Points()
-	last := fmt.Sprintf("%s, killed at point %d: %v; then %s", o.name, at, points[len(points)-1], r.name)
+	if o.prepare != nil {
+		o.prepare(h)
+	}
+	ended := start(h.t, h.request(o.request), o.killing(at))
+	points = ended.Points()
+	defer func() {
+		if h.t.Failed() {
+			h.t.Logf("%s was killed at point %d (%v), then %s", o.name, at, points[len(points)-1], r.name)
+		}
+	}()
 	if !ended.Killed() {
 		require.Empty(h.t, ended.answer.Error, "%s", ended.stderr)
 	}
 	h.restart()
-	h.t.Run(last, func(t *testing.T) {
-		h := h.in(t)
-		r.do(h)
-		h.t.Logf("recovered %s", time.Since(began))
-		began = time.Now()
-		ended.requireGone(t)
-		h.t.Logf("gone %s", time.Since(began))
-		began = time.Now()
-		h.requireNothing()
-	})
-	return points
+	if o.heals != nil {
+		o.heals(h)
+	}
+	r.do(h)
+	ended.requireGone(h.t)
+	h.requireNothing()
+	return points, ended.Killed()
+}
+
+// campaign is which operations are killed where.
+type campaignPart struct {
+	cell       cell
+	operations []operation
+	recoveries [][]recovery // those of one point after those of another
+}
+
+func campaign() []campaignPart {
+	two := [][]recovery{recoveries[:2]}
+	turns := [][]recovery{recoveries[:1], recoveries[1:2], recoveries[2:3], recoveries[3:]}
+	_ = slices.Values(turns)
+	return []campaignPart{
+		{cell{engine: "native", main: "bridge"}, operations, two},
+		{cell{engine: "native", main: "ptp"}, operations, turns},
+		{cell{engine: "native", main: "bridge", mixed: true}, operations, turns},
+		{cell{engine: "native", main: "ptp", backend: "nftables"}, operations, turns},
+		{cell{engine: "native", main: "bridge", backend: "iptables"}, operations, turns},
+		{cell{engine: "exec", main: "bridge", backend: "iptables"}, operations, turns},
+	}
 }

@@ -26,7 +26,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "build the reference plugins:", err)
 		os.Exit(1)
 	}
-	os.Exit(privhost.Main(m))
+	code := privhost.Main(m)
+	if programDir != "" {
+		_ = os.RemoveAll(programDir)
+	}
+	os.Exit(code)
 }
 
 // buildPlugins builds the reference plugins where the tests were not started by

@@ -109,8 +109,7 @@ func start(t testing.TB, r *request, decide faultinject.Decide) *run {
 	t.Helper()
 	text, err := json.Marshal(r)
 	require.NoError(t, err)
-	answers, answerEnd, err := os.Pipe()
-	require.NoError(t, err)
+	answers, answerEnd := socketPair(t)
 	defer answers.Close()
 	stderr, err := os.CreateTemp(t.TempDir(), "stderr")
 	require.NoError(t, err)
@@ -133,6 +132,15 @@ func start(t testing.TB, r *request, decide faultinject.Decide) *run {
 	ended.answer = &answer{}
 	require.NoError(t, json.NewDecoder(answers).Decode(ended.answer))
 	return ended
+}
+
+// socketPair is where an answer comes in, and where it goes out: over a socket, as
+// pipes lead to plugins.
+func socketPair(t testing.TB) (in, out *os.File) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	return os.NewFile(uintptr(fds[0]), "answers"), os.NewFile(uintptr(fds[1]), "answer")
 }
 
 // requireGone waits until nothing is left of the process, and of what it started.

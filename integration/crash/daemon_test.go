@@ -1,0 +1,239 @@
+package crash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/faultinject"
+)
+
+// daemonProgram builds allocnetd once.
+var daemonProgram = sync.OnceValues(func() (path string, err error) {
+	if path, err = os.MkdirTemp("", "allocnetd-"); err != nil {
+		return "", err
+	}
+	programDir, path = path, filepath.Join(path, "allocnetd")
+	c := exec.Command("go", "build", "-o", path, "../../cmd/allocnetd")
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := c.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return path, nil
+})
+
+// programDir is for the end of all tests, which removes it.
+var programDir string
+
+// daemon is allocnetd on a host, as a process under test.
+type daemon struct {
+	*faultinject.Process
+	h        *host
+	program  string
+	settings string
+	notify   *net.UnixConn
+	log      *os.File
+}
+
+func newDaemon(h *host) *daemon {
+	h.t.Helper()
+	program, err := daemonProgram()
+	require.NoError(h.t, err)
+	dir, err := os.MkdirTemp("", "d") // short enough for a socket
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { require.NoError(h.t, os.RemoveAll(dir)) })
+	d := &daemon{h: h, program: program, settings: filepath.Join(dir, "allocnetd.hcl")}
+	text := fmt.Sprintf("conf_dir = %q\nplugin_dirs = [%q]\nnetworks = [\"net\"]\nengine = %q\nlog { level = \"warn\" }\n", h.conf, pluginDir, h.cell.engine)
+	require.NoError(h.t, os.WriteFile(d.settings, []byte(text), 0o600))
+	d.notify, err = net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: filepath.Join(dir, "notify")})
+	require.NoError(h.t, err)
+	d.log, err = os.Create(filepath.Join(dir, "log"))
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() {
+		d.end()
+		if h.t.Failed() {
+			said, _ := os.ReadFile(d.log.Name())
+			h.t.Logf("the daemon said:\n%s", said)
+		}
+		require.NoError(h.t, errors.Join(d.notify.Close(), d.log.Close()))
+	})
+	return d
+}
+
+// begin starts it and does not wait.
+func (d *daemon) begin(decide faultinject.Decide) {
+	d.h.t.Helper()
+	cmd := faultinject.Command(d.program, "--config", d.settings)
+	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+d.notify.LocalAddr().String())
+	cmd.Stdout, cmd.Stderr = d.log, d.log
+	var err error
+	d.Process, err = faultinject.Start(cmd, decide)
+	require.NoError(d.h.t, err)
+}
+
+// ready waits until it says that it has recovered, and serves.
+func (d *daemon) ready() {
+	d.h.t.Helper()
+	require.NoError(d.h.t, d.notify.SetReadDeadline(time.Now().Add(time.Minute)))
+	var buffer [4096]byte
+	for {
+		n, err := d.notify.Read(buffer[:])
+		require.NoError(d.h.t, err)
+		if strings.HasPrefix(string(buffer[:n]), "READY=1") {
+			return
+		}
+	}
+}
+
+// died waits for the end of a daemon that was killed.
+func (d *daemon) died() {
+	d.h.t.Helper()
+	require.ErrorContains(d.h.t, d.Wait(), "killed")
+	(&run{Process: d.Process}).requireGone(d.h.t)
+}
+
+// end ends it, if it runs.
+func (d *daemon) end() {
+	if d.Process != nil {
+		_ = d.Kill()
+		_ = d.Wait()
+		<-d.Gone()
+	}
+}
+
+// daemonOperation is a request to the daemon.
+type daemonOperation struct {
+	name    string
+	prepare func(h *host)
+	request func(context.Context, *client.Client, configurator.Allocation) error
+}
+
+func setupByDaemon(ctx context.Context, c *client.Client, a configurator.Allocation) error {
+	_, err := c.Setup(ctx, a)
+	return err
+}
+
+var daemonOperations = []daemonOperation{
+	{"setup", func(*host) {}, setupByDaemon},
+	{"setup again", func(h *host) { h.mustSetUp(h.a); h.unplug() }, setupByDaemon},
+	{"teardown", func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) },
+		func(ctx context.Context, c *client.Client, a configurator.Allocation) error {
+			return c.Teardown(ctx, a)
+		}},
+}
+
+// TestDaemonKilledAtEveryPoint kills the daemon before everything that a request has
+// it change, and before its answer. The next one removes what is left or, where the
+// allocation was whole by then, keeps it.
+func TestDaemonKilledAtEveryPoint(t *testing.T) {
+	h := newHost(t, cell{engine: "native", main: "bridge"})
+	for _, o := range daemonOperations {
+		t.Run(o.name, func(t *testing.T) {
+			d := newDaemon(h.in(t))
+			d.begin(nil)
+			d.ready()
+			d.h.before = d.h.snapshot()
+			for at := 1; d.killAt(&o, at); at++ {
+			}
+		})
+	}
+}
+
+// killAt kills the daemon at one of the points of a request, if there are as many.
+func (d *daemon) killAt(o *daemonOperation, at int) (killed bool) {
+	d.h.t.Helper()
+	o.prepare(d.h)
+	d.Arm(func(n int, _ faultinject.Point) faultinject.Verdict { return faultinject.Verdict{Kill: n == at} })
+	err := o.request(d.h.ctx(), client.New(client.Config{}), d.h.a)
+	killed = d.Killed()
+	points := d.Points()
+	if killed {
+		d.died()
+		d.begin(nil)
+		d.ready()
+	} else {
+		d.Arm(nil)
+		require.NoError(d.h.t, err)
+		d.h.t.Logf("%d points: %v", len(points), points)
+	}
+	d.h.restart()
+	d.requireWholeOrNothing(fmt.Sprintf("%s, killed at point %d of %v", o.name, at, points))
+	return killed && !d.h.t.Failed()
+}
+
+// requireWholeOrNothing finds the allocation whole, or no record of it, and removes
+// it. Without a record there may be reservations of it, which hold nothing up.
+func (d *daemon) requireWholeOrNothing(after string) {
+	d.h.t.Helper()
+	c := client.New(client.Config{})
+	if r, err := d.h.Get(d.h.a.ID); err == nil {
+		require.Equal(d.h.t, configurator.PhaseReady, r.Phase, after)
+		require.NoError(d.h.t, setupByDaemon(d.h.ctx(), c, d.h.a), after)
+		d.h.requireReachable(d.h.a)
+	}
+	require.NoError(d.h.t, c.Teardown(d.h.ctx(), d.h.a), after)
+	d.h.requireNothing()
+}
+
+// TestDaemonKilledWhileItStarts kills it at every point of its start, when it has
+// something to recover; the next one does.
+func TestDaemonKilledWhileItStarts(t *testing.T) {
+	h := newHost(t, cell{engine: "native", main: "bridge"})
+	d := newDaemon(h)
+	d.begin(nil)
+	d.ready()
+	h.before = h.snapshot()
+	require.NoError(t, d.Kill())
+	d.died()
+	for at := 1; !t.Failed(); at++ {
+		h.crashBeforeReady()
+		d.begin(func(n int, _ faultinject.Point) faultinject.Verdict { return faultinject.Verdict{Kill: n == at} })
+		if !d.endsAtPoint() {
+			break
+		}
+		d.died()
+		d.begin(nil)
+		d.ready()
+		d.requireWholeOrNothing(fmt.Sprintf("killed at point %d of its start", at))
+		require.NoError(t, d.Kill())
+		d.died()
+	}
+	d.requireWholeOrNothing("not killed")
+}
+
+// endsAtPoint waits until the daemon is killed, or ready.
+func (d *daemon) endsAtPoint() bool {
+	d.h.t.Helper()
+	ready := make(chan struct{})
+	go func() {
+		defer close(ready)
+		var buffer [4096]byte
+		for {
+			n, err := d.notify.Read(buffer[:])
+			if err != nil || strings.HasPrefix(string(buffer[:n]), "READY=1") {
+				return
+			}
+		}
+	}()
+	require.NoError(d.h.t, d.notify.SetReadDeadline(time.Now().Add(time.Minute)))
+	select {
+	case <-ready:
+	case <-d.Gone():
+		require.NoError(d.h.t, d.notify.SetReadDeadline(time.Now()))
+		<-ready
+	}
+	d.Arm(nil)
+	return d.Killed()
+}

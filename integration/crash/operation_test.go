@@ -1,0 +1,121 @@
+package crash
+
+import (
+	"strings"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/faultinject"
+)
+
+// operation is one of the configurator's, from a state in which it has work.
+type operation struct {
+	name    string
+	request string
+	prepare func(h *host)
+	// fails is the first point that fails, after which points are counted; nil for
+	// operations in which nothing fails.
+	fails func(faultinject.Point) bool
+	// heals restores what only this operation can, before anything is compared.
+	heals func(h *host)
+}
+
+var operations = []operation{
+	{name: "setup", request: "setup"},
+	{name: "setup again", request: "setup", prepare: func(h *host) { h.mustSetUp(h.a); h.unplug() }},
+	{name: "retry", request: "setup", fails: isRule},
+	{name: "teardown", request: "teardown", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }},
+	{name: "repair", request: "repair", prepare: func(h *host) { h.mustSetUp(h.a); h.flush() }, heals: (*host).requireRepaired},
+	{name: "recover", request: "recover", prepare: func(h *host) { h.crashBeforeReady() }},
+	{name: "gc", request: "gc", prepare: func(h *host) { h.mustSetUp(h.a) }},
+}
+
+// isRule reports whether a point makes rules, of which an ADD makes some when the
+// allocation has links and addresses already.
+func isRule(p faultinject.Point) bool {
+	return p.Kind == faultinject.NFTables || p.Kind == faultinject.Subprocess &&
+		(strings.HasPrefix(p.Object, "firewall") || strings.HasPrefix(p.Object, "iptables") || strings.HasPrefix(p.Object, "nft"))
+}
+
+// unplug deletes the allocation's link, which nothing but another ADD restores.
+func (h *host) unplug() {
+	h.t.Helper()
+	s := h.open()
+	defer s.Close()
+	require.NoError(h.t, s.Do(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(link)
+	}))
+}
+
+// flush removes all rules of the host, where Repair restores them.
+func (h *host) flush() {
+	h.t.Helper()
+	if h.cell.engine != configurator.EngineExec && !h.cell.mixed {
+		h.flushRules()
+	}
+}
+
+func (h *host) requireRepaired() {
+	h.t.Helper()
+	report, err := h.Repair(h.ctx())
+	require.NoError(h.t, err)
+	require.Empty(h.t, report.Broken)
+	require.NoError(h.t, h.Check(h.ctx(), h.a))
+}
+
+// crashBeforeReady leaves an allocation that is all there, and that nobody
+// acknowledged.
+func (h *host) crashBeforeReady() {
+	h.t.Helper()
+	ended := start(h.t, h.request("setup"), func(_ int, p faultinject.Point) faultinject.Verdict {
+		return faultinject.Verdict{Kill: p.Call == "write" && strings.HasSuffix(p.Object, "/allocs/a.json")}
+	})
+	require.True(h.t, ended.Killed(), "%v", ended.Points())
+	ended.requireGone(h.t)
+}
+
+// killing kills an operation at a point, counted from the one that fails.
+func (o *operation) killing(at int) faultinject.Decide {
+	failed := 0
+	return func(n int, p faultinject.Point) faultinject.Verdict {
+		if o.fails != nil && failed == 0 {
+			if !o.fails(p) {
+				return faultinject.Verdict{}
+			}
+			failed = n
+			return faultinject.Verdict{Errno: unix.ENOMEM}
+		}
+		return faultinject.Verdict{Kill: n-failed == at}
+	}
+}
+
+// recovery is what happens after a crash.
+type recovery struct {
+	name string
+	do   func(h *host)
+}
+
+var recoveries = []recovery{
+	{"recover and teardown", func(h *host) {
+		_, err := h.Recover(h.ctx())
+		require.NoError(h.t, err)
+		require.NoError(h.t, h.Teardown(h.ctx(), h.a))
+	}},
+	{"gc", func(h *host) {
+		_, err := h.GC(h.ctx(), []string{h.bystander.ID})
+		require.NoError(h.t, err)
+	}},
+	{"teardown", func(h *host) { require.NoError(h.t, h.Teardown(h.ctx(), h.a)) }},
+	{"setup and teardown", func(h *host) {
+		h.mustSetUp(h.a)
+		h.requireReachable(h.a)
+		require.NoError(h.t, h.Teardown(h.ctx(), h.a))
+	}},
+}
