@@ -10,7 +10,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/google/renameio/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/engine"
@@ -72,7 +71,8 @@ func readCache(file string) *types100.Result {
 	return result
 }
 
-// lendCache writes the entries that CHECK and DEL read their prevResult from.
+// lendCache writes the entries that CHECK and DEL read their prevResult from, in
+// place, as libcni does: a file by another name would outlive a crash.
 func lendCache(r *engine.Request) error {
 	for i, a := range r.Attachments {
 		rt := r.RuntimeConf(i)
@@ -85,7 +85,7 @@ func lendCache(r *engine.Request) error {
 			err = os.MkdirAll(filepath.Dir(cacheFile(r, i)), 0o700)
 		}
 		if err == nil {
-			err = renameio.WriteFile(cacheFile(r, i), data, 0o600)
+			err = os.WriteFile(cacheFile(r, i), data, 0o600)
 		}
 		if err != nil {
 			return errors.Join(fmt.Errorf("lend result of network %q to libcni: %w", a.List.Name, err), dropCache(r))
