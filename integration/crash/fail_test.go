@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,14 +15,28 @@ import (
 // something, one at a time. The operation succeeds and has done its work, or fails;
 // then the next Teardown leaves nothing.
 func TestFailsAtEveryPoint(t *testing.T) {
-	for _, part := range failures() {
-		t.Run(part.cell.String(), func(t *testing.T) {
-			h := newHost(t, part.cell)
-			for _, o := range part.operations {
+	eachPart(t, func(p part) bool { return p.fails }, func(t *testing.T, p part) {
+		h := newHost(t, p.cell)
+		for _, o := range operations {
+			if o.fails == nil && (stress() || slices.Contains(failing, o.name)) {
 				t.Run(o.name, func(t *testing.T) { h.in(t).failEverywhere(&o) })
 			}
-		})
+		}
+	})
+}
+
+// failing are the operations in which calls fail where not all can.
+var failing = []string{"setup", "setup again", "teardown"}
+
+// errnos are what a call fails with, one after the other.
+func errnos() []func(faultinject.Point) unix.Errno {
+	list := []func(faultinject.Point) unix.Errno{fitting}
+	if stress() {
+		for _, errno := range []unix.Errno{unix.EIO, unix.ENOSPC, unix.ENOMEM, unix.EPERM, unix.EBUSY} {
+			list = append(list, func(faultinject.Point) unix.Errno { return errno })
+		}
 	}
+	return list
 }
 
 // fitting is an error that the kernel may answer a call with.
@@ -36,26 +51,26 @@ func fitting(p faultinject.Point) unix.Errno {
 		return unix.EPERM
 	case faultinject.Subprocess:
 		if p.Object == "pipe" {
-			return unix.EPIPE
+			return unix.EIO
 		}
 		return unix.EACCES
-	case faultinject.Message:
-		return 0 // the answer of an operation that has ended
 	}
 	return unix.ENOMEM
 }
 
 func (h *host) failEverywhere(o *operation) {
 	h.t.Helper()
-	for at := 1; !h.t.Failed(); at++ {
-		if !h.failAt(o, at) {
-			return
+	for at := 1; ; at++ {
+		for _, errno := range errnos() {
+			if !h.failAt(o, at, errno) {
+				return
+			}
 		}
 	}
 }
 
 // failAt has one call fail, if there are as many, and judges what comes of it.
-func (h *host) failAt(o *operation, at int) (failed bool) {
+func (h *host) failAt(o *operation, at int, errno func(faultinject.Point) unix.Errno) (failed bool) {
 	h.t.Helper()
 	if o.prepare != nil {
 		o.prepare(h)
@@ -65,9 +80,11 @@ func (h *host) failAt(o *operation, at int) (failed bool) {
 		if n != at {
 			return faultinject.Verdict{}
 		}
-		errno := fitting(p)
-		point, failed = p, errno != 0
-		return faultinject.Verdict{Errno: errno}
+		point, failed = p, p.Kind != faultinject.Message // which is the answer of an operation that has ended
+		if !failed {
+			return faultinject.Verdict{}
+		}
+		return faultinject.Verdict{Errno: errno(p)}
 	})
 	ended.requireGone(h.t)
 	h.restart()
@@ -101,14 +118,4 @@ func (h *host) judge(o *operation, said *answer) {
 // removes reports whether nothing is left where the operation succeeds.
 func (o *operation) removes() bool {
 	return o.request == "teardown" || o.request == "recover" || o.request == "gc"
-}
-
-func failures() []campaignPart {
-	chosen := append(operations[:2:2], operations[3])
-	return []campaignPart{
-		{cell: cell{engine: "native", main: "bridge"}, operations: chosen},
-		{cell: cell{engine: "native", main: "ptp"}, operations: chosen},
-		{cell: cell{engine: "native", main: "bridge", mixed: true}, operations: chosen},
-		{cell: cell{engine: "exec", main: "bridge", backend: "iptables"}, operations: chosen},
-	}
 }

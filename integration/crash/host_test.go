@@ -67,7 +67,7 @@ func (c cell) plugins() []map[string]any {
 	if c.backend != "" {
 		first["ipMasqBackend"], ports["backend"], firewall["backend"] = c.backend, c.backend, "iptables"
 	}
-	chain := []map[string]any{{"type": "loopback"}, first}
+	chain := []map[string]any{first}
 	if c.mixed {
 		chain = append(chain, map[string]any{"type": "tuning", "mtu": 1400, "aKeyOfTomorrow": true})
 	}
@@ -240,7 +240,7 @@ func serve(l net.Listener, name string) {
 	}
 }
 
-// mustSetUp attaches an allocation, which answers then.
+// mustSetUp attaches an allocation.
 func (h *host) mustSetUp(a configurator.Allocation) {
 	h.t.Helper()
 	_, err := h.Setup(h.ctx(), a)
@@ -268,9 +268,15 @@ func (h *host) requireReachable(a configurator.Allocation) {
 	}
 }
 
+// snapshotOptions let stay what the first use of a network leaves on purpose, and the
+// drafts of records, which the next record of the same allocation overwrites.
+var snapshotOptions = hostsnap.Options{Persistent: true, Ignore: func(line string) bool {
+	return strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/allocs/.")
+}}
+
 func (h *host) snapshot() hostsnap.Snapshot {
 	h.t.Helper()
-	s, err := hostsnap.Take(hostsnap.Options{Persistent: true, Ignore: func(line string) bool { return strings.HasPrefix(line, "file /run/allocnet/allocs/.") }})
+	s, err := hostsnap.Take(snapshotOptions)
 	require.NoError(h.t, err)
 	return s
 }

@@ -1,11 +1,13 @@
 package crash
 
 import (
+	"maps"
 	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/faultinject"
 )
 
@@ -13,29 +15,45 @@ import (
 // it changes, and after the last of it, before it has said so. Then what is left is
 // removed, in one way or another, and nothing else is touched.
 func TestKilledAtEveryPoint(t *testing.T) {
-	for _, k := range campaign() {
-		t.Run(k.cell.String(), func(t *testing.T) {
-			h := newHost(t, k.cell)
-			for _, o := range k.operations {
-				t.Run(o.name, func(t *testing.T) { h.in(t).killEverywhere(&o, k.recoveries) })
-			}
-		})
+	eachPart(t, func(part) bool { return true }, func(t *testing.T, p part) {
+		h := newHost(t, p.cell)
+		kinds := map[faultinject.Kind]bool{}
+		for _, o := range operations {
+			t.Run(o.name, func(t *testing.T) {
+				for _, point := range h.in(t).killEverywhere(&o, p.recoveries) {
+					kinds[point.Kind] = true
+				}
+			})
+		}
+		require.Subset(t, slices.Collect(maps.Keys(kinds)), p.cell.kinds(), "what there is to change was seen to change")
+	})
+}
+
+// kinds are what the operations of a cell change at least.
+func (c cell) kinds() []faultinject.Kind {
+	switch {
+	case c.engine == configurator.EngineExec:
+		return []faultinject.Kind{faultinject.File, faultinject.Subprocess, faultinject.Conntrack}
+	case c.backend != "", c.mixed:
+		return []faultinject.Kind{faultinject.File, faultinject.Route, faultinject.Sysctl, faultinject.Subprocess, faultinject.Conntrack}
 	}
+	return []faultinject.Kind{faultinject.File, faultinject.Route, faultinject.Sysctl, faultinject.NFTables, faultinject.Conntrack}
 }
 
 // killEverywhere goes on until an operation ends before the point at which it was to
-// be killed, and logs all points.
-func (h *host) killEverywhere(o *operation, recoveries [][]recovery) {
+// be killed, and returns all points.
+func (h *host) killEverywhere(o *operation, several int) []faultinject.Point {
 	h.t.Helper()
-	for at := 1; !h.t.Failed(); at++ {
-		for _, r := range recoveries[at%len(recoveries)] {
-			points, killed := h.killAt(o, at, r)
+	first := seed(h.t)
+	for at := 1; ; at++ {
+		for i := range several {
+			points, killed := h.killAt(o, at, recoveries[(first+at*several+i)%len(recoveries)])
 			if !killed {
 				h.t.Logf("%d points:", len(points))
 				for _, p := range points {
 					h.t.Log(p)
 				}
-				return
+				return points
 			}
 		}
 	}
@@ -66,25 +84,4 @@ func (h *host) killAt(o *operation, at int, r recovery) (points []faultinject.Po
 	ended.requireGone(h.t)
 	h.requireNothing()
 	return points, ended.Killed()
-}
-
-// campaign is which operations are killed where.
-type campaignPart struct {
-	cell       cell
-	operations []operation
-	recoveries [][]recovery // those of one point after those of another
-}
-
-func campaign() []campaignPart {
-	two := [][]recovery{recoveries[:2]}
-	turns := [][]recovery{recoveries[:1], recoveries[1:2], recoveries[2:3], recoveries[3:]}
-	_ = slices.Values(turns)
-	return []campaignPart{
-		{cell{engine: "native", main: "bridge"}, operations, two},
-		{cell{engine: "native", main: "ptp"}, operations, turns},
-		{cell{engine: "native", main: "bridge", mixed: true}, operations, turns},
-		{cell{engine: "native", main: "ptp", backend: "nftables"}, operations, turns},
-		{cell{engine: "native", main: "bridge", backend: "iptables"}, operations, turns},
-		{cell{engine: "exec", main: "bridge", backend: "iptables"}, operations, turns},
-	}
 }

@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -72,6 +73,10 @@ func Inside() bool {
 	mounts, err := namespace("mnt")
 	return err == nil && mounts == id
 }
+
+// Another returns an environment with which a program enters a private host of its own, though it is started inside
+// one.
+func Another(environ []string) []string { return append(slices.Clip(environ), marker+"=") }
 
 // spawn starts the copy and waits for it.
 func spawn() (int, error) {
