@@ -16,6 +16,10 @@ var (
 	// ErrForbidden: the caller is neither root nor in a group that may use the
 	// daemon. Nothing was done.
 	ErrForbidden = wire.ErrForbidden
+	// ErrConflists: the request brings network configurations along, which the
+	// daemon takes from root only, unless its setting allow_conflists says otherwise.
+	// It is an ErrForbidden as well. Nothing was done.
+	ErrConflists = wire.ErrConflists
 	// ErrBusy: the daemon has too much to do. Nothing was done; try again later.
 	ErrBusy = wire.ErrBusy
 )

@@ -50,6 +50,12 @@
 # default such a request is an error.
 #allow_unserved = false
 
+# Run network configurations that come with a request of another user than root:
+# "conflists" of the API, and "plugins" of the CNI plugin. They name the plugins that
+# run as the daemon's user, with what they are to do: who may choose them is root.
+# By default such a request is an error. Needs a restart.
+#allow_conflists = false
+
 # The longest that all plugins of an allocation together may take.
 #timeout = "1m"
 
@@ -66,7 +72,8 @@
 socket {
   #path = "/run/allocnet/allocnetd.sock"
 
-  # Names or numbers. Root and the members of the group may use the daemon. None:
+  # Names or numbers. Root and the members of the group may use the daemon. Regard
+  # membership as root: members decide about the network of every allocation. None:
   # those of the process; and of a socket from systemd, that socket's.
   #owner = ""
   #group = ""

@@ -58,6 +58,8 @@ var hints = []struct {
 	{applies: is(context.Canceled), text: say("it was interrupted; what had been begun was rolled back or is recorded: see `allocnet ls`")},
 	{applies: as[stepError], text: nextStep},
 	{applies: is(client.ErrUnavailable), text: say("start it (systemctl start allocnetd), say where it listens (--socket), or do without (--no-daemon)")},
+	{applies: is(client.ErrConflists), text: say(
+		"name a network of the daemon instead, or have root set allow_conflists in the settings of the daemon")},
 	{applies: is(client.ErrForbidden), text: say("the daemon serves root and the group of its socket: try again with sudo, or join the group")},
 	{applies: is(client.ErrBusy), text: say("try again in a moment")},
 	{applies: is(demo.ErrNoPrivateHost), text: func(error) string { return privateHostHint() }},

@@ -32,16 +32,17 @@ func (h *host) newAPI(l *daemon.Listener) *api.API {
 		NotReady: h.notReady,
 	})
 	return api.New(api.Options{
-		Service:   func() api.Service { return h.inForce().service },
-		Sandboxes: api.Pooled(h.pool, s.Pool.Dir),
-		Ready:     h.ready,
-		CNI:       cni.Serve,
-		Events:    h.telemetry.Events().Subscribe,
-		Metrics:   h.telemetry.Handler(),
-		Groups:    h.groups(l),
-		Limits:    limits(&s.Limits),
-		Queue:     h.telemetry.Queue(),
-		Logger:    h.logger.Named("api"),
+		Service:        func() api.Service { return h.inForce().service },
+		Sandboxes:      api.Pooled(h.pool, s.Pool.Dir),
+		Ready:          h.ready,
+		CNI:            cni.Serve,
+		Events:         h.telemetry.Events().Subscribe,
+		Metrics:        h.telemetry.Handler(),
+		Groups:         h.groups(l),
+		AllowConflists: s.AllowConflists,
+		Limits:         limits(&s.Limits),
+		Queue:          h.telemetry.Queue(),
+		Logger:         h.logger.Named("api"),
 	})
 }
 

@@ -48,23 +48,40 @@ func visible(r *http.Request, networks []configurator.NetworkRecord) []configura
 
 func (a *API) setup(r *http.Request, b *body) (work, error) {
 	alloc, err := allocation(r, b, false)
+	if err == nil && len(alloc.Conflists) > 0 && !a.mayBringConflists(r) {
+		err = wire.ErrConflists
+	}
 	return func(ctx context.Context) (any, error) {
 		return given(a.options.Service().Setup(ctx, alloc))
 	}, err
 }
 
 func (a *API) teardown(r *http.Request, b *body) (work, error) {
-	alloc, err := allocation(r, b, true)
+	alloc, err := a.recorded(r, b)
 	return func(ctx context.Context) (any, error) {
 		return nil, a.options.Service().Teardown(ctx, alloc)
 	}, err
 }
 
 func (a *API) check(r *http.Request, b *body) (work, error) {
-	alloc, err := allocation(r, b, true)
+	alloc, err := a.recorded(r, b)
 	return func(ctx context.Context) (any, error) {
 		return nil, a.options.Service().Check(ctx, alloc)
 	}, err
+}
+
+// recorded is an allocation whose record, if there is one, counts more than what
+// the body says: then the configurations in the body do not matter.
+func (a *API) recorded(r *http.Request, b *body) (configurator.Allocation, error) {
+	alloc, err := allocation(r, b, true)
+	if err != nil || len(alloc.Conflists) == 0 || a.mayBringConflists(r) {
+		return alloc, err
+	}
+	if _, err := a.options.Service().Get(alloc.ID); err != nil {
+		return alloc, wire.ErrConflists
+	}
+	alloc.Conflists = nil
+	return alloc, nil
 }
 
 // allocation is the one of the path, with what the body says of it.

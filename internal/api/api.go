@@ -58,8 +58,8 @@ type Queue interface {
 	Refused()               // one found the queue full
 }
 
-// Options say what an API serves. All must be given but Queue, Groups, Limits and
-// Logger.
+// Options say what an API serves. All must be given but AllowConflists, Queue, Groups,
+// Limits and Logger.
 type Options struct {
 	// Service is asked for at every request, so that a reload takes effect.
 	Service func() Service
@@ -75,6 +75,9 @@ type Options struct {
 	Events func(ctx context.Context, last uint64) <-chan wire.Event
 	// Metrics serves /metrics.
 	Metrics http.Handler
+	// AllowConflists says that also others than root may bring network configurations
+	// along.
+	AllowConflists bool
 	// Groups are the IDs of the groups whose members may use the API, beside root.
 	Groups []uint32
 	Limits Limits

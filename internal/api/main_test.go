@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if socket := os.Getenv(peerSocket); socket != "" {
-		os.Exit(actAsPeer(socket))
+		os.Exit(actAsPeer(socket, os.Getenv(peerConflists) != ""))
 	}
 	if socket := os.Getenv(crowdSocket); socket != "" {
 		os.Exit(actAsCrowd(socket))

@@ -52,6 +52,9 @@ func byRoot(r *http.Request) bool {
 	return ok && v.root
 }
 
+// mayBringConflists reports whether a request may name the plugins that run.
+func (a *API) mayBringConflists(r *http.Request) bool { return a.options.AllowConflists || byRoot(r) }
+
 func (a *API) judge(c *net.UnixConn) (user uint32, root bool, err error) {
 	uid, gids, err := peer(c)
 	switch {

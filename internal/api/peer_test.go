@@ -21,9 +21,17 @@ import (
 // peerSocket names the variable that makes the test binary a client.
 const peerSocket = "ALLOCNET_TEST_PEER_SOCKET"
 
+// peerConflists names the variable that makes the client bring network
+// configurations along.
+const peerConflists = "ALLOCNET_TEST_PEER_CONFLISTS"
+
 // actAsPeer prints what a client gets.
-func actAsPeer(socket string) int {
+func actAsPeer(socket string, conflists bool) int {
 	c := client.New(client.Config{Socket: socket})
+	if conflists {
+		bringConflists(c)
+		return 0
+	}
 	list, err := c.List()
 	switch {
 	case errors.Is(err, client.ErrForbidden):
@@ -53,19 +61,13 @@ func (a *attached) List() ([]configurator.Record, error) {
 // configurations.
 func TestPeers(t *testing.T) {
 	const user, group, other = 65534, 54321, 54322
-	if os.Geteuid() != 0 {
-		if os.Getenv(privhost.RequireVariable) == "1" {
-			t.Fatal("only root can connect as other users")
-		}
-		t.Skip("only root can connect as other users")
-	}
+	requireRoot(t)
 	many := make([]uint32, 200) // more than are asked for at first
 	for i := range many {
 		many[i] = uint32(60000 + i)
 	}
 	socket, _ := apitest.Serve(t, api.Options{Groups: []uint32{7, group}, Service: func() api.Service { return &attached{} }})
-	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o755))
-	require.NoError(t, os.Chmod(filepath.Dir(filepath.Dir(socket)), 0o755))
+	openTo(t, socket)
 	root, member, forbidden := `<nil> {"secret":1} {"secret":1}`, "<nil> null null", "forbidden"
 	for name, c := range map[string]struct {
 		credential syscall.Credential
@@ -83,13 +85,39 @@ func TestPeers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, os.Chmod(socket, c.mode))
-			peer := exec.Command("/proc/self/exe")
-			peer.Env = append(os.Environ(), peerSocket+"="+socket, "GORACE=atexit_sleep_ms=0")
-			peer.Dir = "/"
-			peer.SysProcAttr = &syscall.SysProcAttr{Credential: &c.credential}
-			out, err := peer.Output()
-			require.NoError(t, err)
-			require.Equal(t, c.want, string(out))
+			require.Equal(t, c.want, runPeer(t, socket, c.credential))
 		})
 	}
+}
+
+// requireRoot skips a test that connects as other users.
+func requireRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv(privhost.RequireVariable) == "1" {
+		t.Fatal("only root can connect as other users")
+	}
+	t.Skip("only root can connect as other users")
+}
+
+// openTo lets other users search the directories of a socket.
+func openTo(t *testing.T, socket string) {
+	t.Helper()
+	require.NoError(t, os.Chmod(filepath.Dir(socket), 0o755))
+	require.NoError(t, os.Chmod(filepath.Dir(filepath.Dir(socket)), 0o755))
+}
+
+// runPeer returns what a client of that user prints.
+func runPeer(t *testing.T, socket string, who syscall.Credential, more ...string) string {
+	t.Helper()
+	peer := exec.Command("/proc/self/exe")
+	peer.Env = append(os.Environ(), peerSocket+"="+socket, "GORACE=atexit_sleep_ms=0")
+	peer.Env = append(peer.Env, more...)
+	peer.Dir = "/"
+	peer.SysProcAttr = &syscall.SysProcAttr{Credential: &who}
+	out, err := peer.Output()
+	require.NoError(t, err)
+	return string(out)
 }

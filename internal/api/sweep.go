@@ -12,11 +12,14 @@ import (
 
 // gc wants the live allocations named, even if there are none: to forget them
 // would take all away.
-func (a *API) gc(_ *http.Request, b *body) (work, error) {
+func (a *API) gc(r *http.Request, b *body) (work, error) {
 	var asked wire.Collect
 	err := b.decode(&asked, false)
 	if err == nil && asked.Live == nil {
 		err = fmt.Errorf("%w: %w", wire.ErrMalformed, strict.Wrong("live", "is missing"))
+	}
+	if err == nil && len(asked.Conflists) > 0 && !a.mayBringConflists(r) {
+		err = wire.ErrConflists
 	}
 	return func(ctx context.Context) (any, error) {
 		collect := a.options.Service().GCScope

@@ -12,6 +12,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/api/strict"
+	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -29,7 +30,7 @@ func (c *call) allocation() (a configurator.Allocation, err error) {
 	if a.Args, err = readArgs(c.env.Args); err != nil {
 		return a, err
 	}
-	if a.Networks, a.Conflists, err = c.conf.networks(); err != nil {
+	if a.Networks, a.Conflists, err = c.networks(); err != nil {
 		return a, err
 	}
 	if a.PrevResult, err = c.conf.previous(); err != nil {
@@ -38,7 +39,19 @@ func (c *call) allocation() (a configurator.Allocation, err error) {
 	return a, c.conf.capabilities(&a)
 }
 
-// networks are those that the work is handed on to: names, or a text.
+// networks are those that the work is handed on to: names, or a text where the
+// caller may bring one along.
+func (c *call) networks() (names []string, lists []json.RawMessage, err error) {
+	if c.conf.Plugins != nil && !c.conflists {
+		return nil, nil, &cniwire.Error{
+			Code: cniwire.CodeInvalidConfig, Msg: "the configuration lists plugins, which allocnetd runs for root only",
+			Details: `name a network of the daemon with "delegate", or have root set allow_conflists in its settings`,
+		}
+	}
+	return c.conf.networks()
+}
+
+// networks are the names of networks, or the text of one.
 func (c *config) networks() (names []string, lists []json.RawMessage, err error) {
 	if c.Plugins == nil {
 		return c.Delegates, nil, nil

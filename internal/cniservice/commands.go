@@ -77,7 +77,7 @@ func (c *call) gc(ctx context.Context) error {
 	if err != nil || !said {
 		return err
 	}
-	names, lists, err := c.conf.networks()
+	names, lists, err := c.networks()
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (c *call) gc(ctx context.Context) error {
 // status says that an ADD cannot work now by the code 50, unless a plugin says it by
 // its own.
 func (c *call) status(ctx context.Context) error {
-	names, lists, err := c.conf.networks()
+	names, lists, err := c.networks()
 	if err != nil {
 		return err
 	}

@@ -433,12 +433,12 @@ func TestNobodyTakesTheResult(t *testing.T) {
 	conf := ours("1.0.0", `"delegate":"br"`)
 	add := w.env("ADD", "c1")
 	for range 2 {
-		response := w.Serve(leaving{t.Context(), w}, cniwire.Request{Env: add, Config: json.RawMessage(conf)})
+		response := w.Serve(leaving{t.Context(), w}, cniwire.Request{Env: add, Config: json.RawMessage(conf), Conflists: true})
 		require.Equal(t, uint(11), response.Error.Code)
 		require.Empty(t, w.records())
 	}
 	w.serve(add, conf)
-	w.Serve(leaving{t.Context(), w}, cniwire.Request{Env: add, Config: json.RawMessage(conf)})
+	w.Serve(leaving{t.Context(), w}, cniwire.Request{Env: add, Config: json.RawMessage(conf), Conflists: true})
 	require.Equal(t, []string{"c1.eth0"}, w.records())
 	w.serve(as(add, "CHECK"), conf)
 	w.serve(as(add, "DEL"), conf)

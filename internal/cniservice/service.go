@@ -58,7 +58,7 @@ func (s *Service) serve(ctx context.Context, r cniwire.Request) (json.RawMessage
 	if r.Env.Command == cniwire.Version {
 		return cniwire.VersionResult(versionOf(r.Config)), nil
 	}
-	c := &call{Service: s, backend: s.options.Backend(), env: r.Env}
+	c := &call{Service: s, backend: s.options.Backend(), env: r.Env, conflists: r.Conflists}
 	if err := checkEnv(r.Env); err != nil {
 		return nil, err
 	}
@@ -92,6 +92,8 @@ type call struct {
 	*Service
 	backend Backend
 	env     cniwire.Env
-	head    head
-	conf    *config
+	// conflists says that the caller may bring plugins along.
+	conflists bool
+	head      head
+	conf      *config
 }

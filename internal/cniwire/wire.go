@@ -40,6 +40,9 @@ type Request struct {
 	Env Env `json:"env"`
 	// Config is what the plugin read from stdin.
 	Config json.RawMessage `json:"config"`
+	// Conflists says that the caller may bring along what the plugins are to do. The
+	// receiver sets it: it is not part of the message.
+	Conflists bool `json:"-"`
 }
 
 // Env are the variables of the environment that allocnet looks at. No other ones

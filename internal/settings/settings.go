@@ -25,6 +25,7 @@ type Settings struct {
 	Subnets                 []netip.Prefix // of the embedded network
 	IgnorePortMappingHostIP bool
 	AllowUnserved           bool          // requests that no plugin serves
+	AllowConflists          bool          // of callers other than root
 	Timeout                 time.Duration // of one run of all plugins of an allocation
 	Retry                   Retry
 	Limits                  Limits

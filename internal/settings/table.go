@@ -67,6 +67,8 @@ var table = []setting{
 		func(s *Settings) value { return boolOf(&s.IgnorePortMappingHostIP) }},
 	{"", "allow_unserved", "set up allocations also without what no plugin of their networks serves, such as ports", true,
 		func(s *Settings) value { return boolOf(&s.AllowUnserved) }},
+	{"", "allow_conflists", "run network configurations that requests of callers other than root bring along", false,
+		func(s *Settings) value { return boolOf(&s.AllowConflists) }},
 	{"", "timeout", "longest time for one run of all plugins of an allocation", true,
 		func(s *Settings) value { return durationOf(&s.Timeout, 1) }},
 

@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/http"
 
@@ -17,6 +18,7 @@ import (
 // What the API itself refuses.
 var (
 	ErrForbidden  = errors.New("not allowed to use allocnetd")
+	ErrConflists  = fmt.Errorf("%w with network configurations of one's own", ErrForbidden)
 	ErrBusy       = errors.New("too much is asked for at once; try again later")
 	ErrMalformed  = errors.New("malformed request")
 	ErrTooLarge   = errors.New("request is too large")
@@ -46,6 +48,7 @@ var internal = Kind{"internal", http.StatusInternalServerError, nil, func(error)
 // Kinds are in order: what an embracing error says of the state of the host comes
 // before its cause, and the last applies to every error.
 var Kinds = []Kind{
+	{"conflists-forbidden", http.StatusForbidden, ErrConflists, nil},
 	{"forbidden", http.StatusForbidden, ErrForbidden, nil},
 	{"busy", http.StatusTooManyRequests, ErrBusy, nil},
 	{"malformed", http.StatusBadRequest, ErrMalformed, nil},

@@ -1,0 +1,123 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/api"
+	"github.com/allocnet/allocnet/internal/api/apitest"
+	"github.com/allocnet/allocnet/internal/cniwire"
+)
+
+// bringConflists makes every call that can bring a network configuration along.
+func bringConflists(c *client.Client) {
+	ctx := context.Background()
+	lists := []json.RawMessage{[]byte(`{"cniVersion":"1.0.0","name":"mine","plugins":[{"type":"mine"}]}`)}
+	say := func(call string, err error) {
+		fmt.Println(call, errors.Is(err, client.ErrConflists), errors.Is(err, client.ErrForbidden))
+	}
+	for _, id := range []string{"recorded", "unknown"} {
+		a := configurator.Allocation{ID: id, Netns: "/n", Conflists: lists}
+		_, err := c.Setup(ctx, a)
+		say("setup "+id, err)
+		say("check "+id, c.Check(ctx, a))
+		say("teardown "+id, c.Teardown(ctx, a))
+	}
+	_, err := c.GCScope(ctx, configurator.Scope{Live: []string{}, Conflists: lists})
+	say("gc", err)
+}
+
+// receiver notes with which configurations calls arrive.
+type receiver struct {
+	attached
+	mu      sync.Mutex
+	arrived []string
+}
+
+func (r *receiver) note(call string, lists []json.RawMessage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.arrived = append(r.arrived, fmt.Sprint(call, " ", len(lists)))
+}
+
+func (r *receiver) Get(id string) (*configurator.Record, error) {
+	if id != "recorded" {
+		return nil, configurator.ErrNotFound
+	}
+	return r.attached.Get(id)
+}
+
+func (r *receiver) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
+	r.note("setup "+a.ID, a.Conflists)
+	return r.attached.Setup(ctx, a)
+}
+
+func (r *receiver) Check(_ context.Context, a configurator.Allocation) error {
+	r.note("check "+a.ID, a.Conflists)
+	return nil
+}
+
+func (r *receiver) Teardown(_ context.Context, a configurator.Allocation) error {
+	r.note("teardown "+a.ID, a.Conflists)
+	return nil
+}
+
+func (r *receiver) GCScope(_ context.Context, s configurator.Scope) (*configurator.GCReport, error) {
+	r.note("gc", s.Conflists)
+	return &configurator.GCReport{}, nil
+}
+
+// TestConflistsOfOthers: what plugins are to run, and how, is root's to say. Where
+// there is a record, nobody goes by the request, so a teardown is not refused.
+func TestConflistsOfOthers(t *testing.T) {
+	requireRoot(t)
+	const group = 54321
+	member := syscall.Credential{Uid: 65534, Gid: group}
+	everything := []string{"setup recorded 1", "check recorded 1", "teardown recorded 1",
+		"setup unknown 1", "check unknown 1", "teardown unknown 1", "gc 1"}
+	for name, c := range map[string]struct {
+		who     syscall.Credential
+		allowed bool
+		arrived []string
+		refused []string
+	}{
+		"root": {who: syscall.Credential{}, arrived: everything},
+		"a member": {who: member, arrived: []string{"check recorded 0", "teardown recorded 0"},
+			refused: []string{"setup recorded", "setup unknown", "check unknown", "teardown unknown", "gc"}},
+		"a member who may": {who: member, allowed: true, arrived: everything},
+	} {
+		t.Run(name, func(t *testing.T) {
+			service := &receiver{}
+			socket, _ := apitest.Serve(t, api.Options{
+				Groups: []uint32{group}, AllowConflists: c.allowed, Service: func() api.Service { return service },
+				CNI: func(_ context.Context, r cniwire.Request) cniwire.Response {
+					return cniwire.Response{Result: fmt.Appendf(nil, "%v", r.Conflists)}
+				},
+			})
+			openTo(t, socket)
+			require.NoError(t, os.Chmod(socket, 0o777))
+			said := runPeer(t, socket, c.who, peerConflists+"=1")
+			require.Equal(t, c.arrived, service.arrived)
+			var refused []string
+			for line := range strings.Lines(said) {
+				if call, is := strings.CutSuffix(line, " true true\n"); is {
+					refused = append(refused, call)
+				} else {
+					require.True(t, strings.HasSuffix(line, " false false\n"), line)
+				}
+			}
+			require.Equal(t, c.refused, refused)
+		})
+	}
+}
