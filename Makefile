@@ -6,7 +6,14 @@ PLUGINS  := $(BIN)/cni
 MODULE   := github.com/containernetworking/plugins/plugins
 PLUGIN_PACKAGES := $(addprefix $(MODULE)/,main/bridge main/ptp main/loopback ipam/host-local ipam/static \
                      meta/portmap meta/firewall meta/bandwidth meta/tuning)
-FRONT    := -std=c11 -O2 -Wall -Wextra -Wno-parentheses $(CFLAGS) -o $(BIN)/allocnet-cni-front cmd/allocnet-cni/front/front.c
+# Programs are position-independent, so that their addresses are random. Those of Go
+# then need the C library's loader at run time: BUILDMODE=exe for hosts without it.
+BUILDMODE := pie
+# What a package sets in CPPFLAGS, CFLAGS and LDFLAGS comes last, and so counts more.
+FRONT_CFLAGS  := -std=c11 -O2 -Wall -Wextra -Wno-parentheses -fPIE -fstack-protector-strong \
+                 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 $(CPPFLAGS) $(CFLAGS)
+FRONT_LDFLAGS := -Wl,-z,relro,-z,now,-z,noexecstack $(LDFLAGS)
+FRONT         := $(FRONT_CFLAGS) -o $(BIN)/allocnet-cni-front cmd/allocnet-cni/front/front.c $(FRONT_LDFLAGS)
 FUZZTIME ?= 20s
 
 # Commands run with these; tests find the reference plugins through CNI_PATH.
@@ -25,7 +32,7 @@ help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/' | expand -t 16
 
 build: front ## the commands, in bin
-	CGO_ENABLED=0 go build -trimpath -o $(BIN)/ ./cmd/...
+	CGO_ENABLED=0 go build -trimpath -buildmode=$(BUILDMODE) -o $(BIN)/ ./cmd/...
 
 # What runtimes start where there is a compiler for C: static if its library can be.
 front:
@@ -33,7 +40,7 @@ front:
 	@rm -f $(BIN)/allocnet-cni-front
 	@{ command -v $(CC) >/dev/null && test $$(go env GOARCH) = $$(go env GOHOSTARCH); } || { \
 	  echo "no compiler for C ($(CC)) for $$(go env GOARCH): runtimes start allocnet-cni itself, which takes longer"; exit 0; }; \
-	$(CC) -static $(FRONT) 2>/dev/null || $(CC) $(FRONT)
+	$(CC) -static-pie $(FRONT) 2>/dev/null || $(CC) -pie $(FRONT)
 
 install: ## what build built, the units and the settings: below DESTDIR, PREFIX and CNI_BIN
 	install -D -t $(DESTDIR)$(PREFIX)/bin $(BIN)/allocnet $(BIN)/allocnetd $(BIN)/allocnet-plugins
@@ -64,7 +71,7 @@ integration: plugins ## the real kernel, in private namespaces, with the referen
 lint: ## gofmt, go vet, staticcheck, go mod tidy
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change: $$unformatted"; exit 1; }
 	go vet ./...
-	$(CC) -fsyntax-only -Werror $(FRONT)
+	$(CC) -c -Werror $(FRONT_CFLAGS) -o /dev/null cmd/allocnet-cni/front/front.c
 	go tool -modfile=tools/go.mod staticcheck ./...
 	go mod tidy -diff
 	cd tools && go mod tidy -diff

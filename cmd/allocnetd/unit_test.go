@@ -46,8 +46,13 @@ func TestServiceUnit(t *testing.T) {
 		"RuntimeDirectory":         {"allocnet"},
 		"RuntimeDirectoryPreserve": {"yes"},
 		"NoNewPrivileges":          {"yes"},
+		"LimitCORE":                {"0"},
+		"OOMPolicy":                {"continue"},
 	} {
 		require.Equal(t, want, s[option], option)
+	}
+	for _, bound := range []string{"MemoryMax", "LimitNOFILE"} {
+		require.Regexp(t, `^[1-9][0-9]*[KMG]?$`, strings.Join(s[bound], " "), bound)
 	}
 	require.Contains(t, s, "WatchdogSec")
 	require.Equal(t, "/run/"+s["RuntimeDirectory"][0], settings.Default().StateDir)

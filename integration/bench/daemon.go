@@ -131,7 +131,7 @@ func (b *bench) buildDaemon(ctx context.Context) (string, error) {
 		packages = append(packages, "./cmd/"+name)
 	}
 	for _, of := range packages {
-		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", dir+"/", of)
+		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildmode=pie", "-o", dir+"/", of)
 		c.Dir, c.Env = b.module, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := c.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("build %s: %w: %s", of, err, out)

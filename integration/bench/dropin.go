@@ -93,7 +93,7 @@ func (b *bench) buildPlugins(ctx context.Context) (string, error) {
 		return "", err
 	}
 	program := filepath.Join(dir, filepath.Base(pluginProgram))
-	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", program, "./"+pluginProgram)
+	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildmode=pie", "-o", program, "./"+pluginProgram)
 	c.Dir, c.Env = b.module, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w: %s", pluginProgram, err, out)
