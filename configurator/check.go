@@ -13,6 +13,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/forward"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/ruleset"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -63,7 +64,7 @@ func (c *Configurator) examine(ctx context.Context, r *record.Record) error {
 	release, err := openNetns(r)
 	defer release()
 	if err == nil {
-		err = errors.Join(checkInterfaces(r), checkForwarding(r))
+		err = errors.Join(checkInterfaces(r), checkForwarding(ctx, r))
 	}
 	switch {
 	case isAmiss(err):
@@ -104,7 +105,7 @@ func isAmiss(err error) bool {
 		return true
 	}
 	return slices.ContainsFunc([]error{
-		fs.ErrNotExist, unix.ENOTDIR, sandbox.ErrNotNamespace, sandbox.ErrHostNamespace, errElsewhere, forward.ErrShut,
+		fs.ErrNotExist, unix.ENOTDIR, sandbox.ErrNotNamespace, sandbox.ErrHostNamespace, errElsewhere, forward.ErrShut, ruleset.ErrMissing,
 	}, func(is error) bool { return errors.Is(err, is) })
 }
 

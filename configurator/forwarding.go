@@ -1,19 +1,50 @@
 package configurator
 
 import (
+	"context"
 	"errors"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/forward"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/ruleset"
 )
 
 // openForwarding lets the published ports of a record through the host's FORWARD
-// path, for the networks that leave that to us.
-func openForwarding(r *record.Record) error { return eachOpenBridge(r, forward.Open) }
+// path, for the networks that leave that to us, and keeps others from the host's
+// loopback, which the portmap plugin has links route.
+func openForwarding(ctx context.Context, r *record.Record) error {
+	err := eachOpenBridge(r, forward.Open)
+	return errors.Join(err, withGuard(r, func(rules *ruleset.Ruleset) error { return errors.Join(rules.Guard(ctx), rules.Repair(ctx)) }))
+}
 
-// checkForwarding looks whether they still are.
-func checkForwarding(r *record.Record) error { return eachOpenBridge(r, forward.Check) }
+// checkForwarding looks whether it is still so.
+func checkForwarding(ctx context.Context, r *record.Record) error {
+	err := eachOpenBridge(r, forward.Check)
+	if Engine(r.Engine) == EngineNative {
+		return err // its plugins look for themselves
+	}
+	return errors.Join(err, withGuard(r, func(rules *ruleset.Ruleset) error { return rules.CheckGuard(ctx) }))
+}
+
+// withGuard acts on the guard of the loopback of a record with published ports. On
+// a host without nf_tables there can be none.
+func withGuard(r *record.Record, act func(*ruleset.Ruleset) error) error {
+	if len(r.Ports) == 0 {
+		return nil
+	}
+	rules, err := ruleset.Open()
+	if err != nil {
+		return err
+	}
+	err = act(rules)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
+		err = nil
+	}
+	return errors.Join(err, rules.Close())
+}
 
 func eachOpenBridge(r *record.Record, act func(bridge string) error) error {
 	if len(r.Ports) == 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/allocnet/allocnet/internal/opening"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/internal/redact"
+	"github.com/allocnet/allocnet/internal/ruleset"
 )
 
 // RepairReport says what a Repair found, by the IDs of the allocations, sorted. No
@@ -112,9 +113,9 @@ func (c *Configurator) mend(ctx context.Context, r *record.Record) (repaired boo
 // putBack mends what a CHECK found, if the engine can.
 func (c *Configurator) putBack(ctx context.Context, r *record.Record, found error) (could bool, err error) {
 	if Engine(r.Engine) != EngineNative {
-		shut := errors.Is(found, forward.ErrShut) // a reloaded firewall
+		shut := errors.Is(found, forward.ErrShut) || errors.Is(found, ruleset.ErrMissing) // a reloaded firewall
 		if shut {
-			err = openForwarding(r)
+			err = openForwarding(ctx, r)
 		}
 		return shut, err
 	}

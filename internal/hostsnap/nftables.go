@@ -70,7 +70,7 @@ func (c *collector) chain(conn *nftables.Conn, table *nftables.Table, chain *nft
 		return fmt.Errorf("list rules: %w", err)
 	}
 	accepts := chain.Policy == nil || *chain.Policy == nftables.ChainPolicyAccept
-	dispatches := dispatchers[tableTitle(table)][chain.Name] || table.Name == names.Table
+	dispatches := dispatchers[tableTitle(table)][chain.Name] || table.Name == names.Table || table.Name == names.GuardTable
 	c.add(accepts && (len(rules) == 0 || dispatches), "nft chain", tableTitle(table), chain.Name, chainHook(chain))
 	for _, rule := range rules {
 		c.add(dispatches, "nft rule", tableTitle(table), chain.Name, describeExprs(rule.Exprs),

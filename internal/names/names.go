@@ -13,6 +13,9 @@ import (
 // Table is the name of allocnet's nftables table, one in each family.
 const Table = "allocnet"
 
+// GuardTable is the name of the table that keeps others from the host's loopback.
+const GuardTable = "allocnet_guard"
+
 // Owner is the attachment that an object in the kernel belongs to. Instance
 // tells apart the users of allocnet on one host, each with its own records: see
 // package statedir. That of the default directory, and of plugin binaries, which

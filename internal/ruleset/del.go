@@ -137,7 +137,7 @@ func (r *Ruleset) dumpSet(ctx context.Context, s *set, of func(names.Owner) bool
 		err := r.dump(ctx, func(b *buffer) {
 			b.family = s.table.family
 			b.message(s.label, unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP)
-			b.text(unix.NFTA_SET_ELEM_LIST_TABLE, names.Table)
+			b.text(unix.NFTA_SET_ELEM_LIST_TABLE, s.table.name)
 			b.text(unix.NFTA_SET_ELEM_LIST_SET, s.name)
 		}, func(payload []byte) {
 			readElements(s, payload, func(e element) {

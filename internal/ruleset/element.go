@@ -8,8 +8,6 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-
-	"github.com/allocnet/allocnet/internal/names"
 )
 
 // element is one of a set or a map, as the kernel has it. Two are the same if
@@ -78,7 +76,7 @@ func putElements(b *buffer, list []element, kind uint16) {
 func beginElements(b *buffer, s *set, kind, flags uint16) (nest int) {
 	b.family = s.table.family
 	b.message(s.label, kind, flags)
-	b.text(unix.NFTA_SET_ELEM_LIST_TABLE, names.Table)
+	b.text(unix.NFTA_SET_ELEM_LIST_TABLE, s.table.name)
 	b.text(unix.NFTA_SET_ELEM_LIST_SET, s.name)
 	return b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 }
@@ -87,7 +85,7 @@ func beginElements(b *buffer, s *set, kind, flags uint16) (nest int) {
 func emptySet(b *buffer, s *set) {
 	b.family = s.table.family
 	b.message(s.label, unix.NFT_MSG_DELSETELEM, 0)
-	b.text(unix.NFTA_SET_ELEM_LIST_TABLE, names.Table)
+	b.text(unix.NFTA_SET_ELEM_LIST_TABLE, s.table.name)
 	b.text(unix.NFTA_SET_ELEM_LIST_SET, s.name)
 }
 

@@ -12,6 +12,7 @@ import (
 // table is what there is of one family.
 type table struct {
 	family byte
+	name   string
 	label  string // how nft calls it
 	// addrLen, source and destination say where the addresses lie in a header.
 	addrLen, source, destination uint32
@@ -45,6 +46,7 @@ var (
 	ip     = newTable(unix.NFPROTO_IPV4)
 	ip6    = newTable(unix.NFPROTO_IPV6)
 	tables = []*table{ip, ip6}
+	guards = newGuard()
 )
 
 // tableOf is the table of an address's family.
@@ -56,7 +58,7 @@ func tableOf(a netip.Addr) *table {
 }
 
 func newTable(family byte) *table {
-	t := &table{family: family, label: "table ip " + names.Table, addrLen: 4, source: 12, destination: 16}
+	t := &table{family: family, name: names.Table, label: "table ip " + names.Table, addrLen: 4, source: 12, destination: 16}
 	addr := nftables.TypeIPAddr
 	if family == unix.NFPROTO_IPV6 {
 		t.label, t.addrLen, t.source, t.destination = "table ip6 "+names.Table, 16, 8, 24
@@ -131,7 +133,7 @@ func (s *set) put(b *buffer, id uint32) {
 		order = hostOrder
 	}
 	b.message(s.label, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE)
-	b.text(unix.NFTA_SET_TABLE, names.Table)
+	b.text(unix.NFTA_SET_TABLE, s.table.name)
 	b.text(unix.NFTA_SET_NAME, s.name)
 	b.number(unix.NFTA_SET_FLAGS, flags)
 	b.number(unix.NFTA_SET_KEY_TYPE, magic(s.key))

@@ -318,8 +318,18 @@ func TestLocalOnly(t *testing.T) {
 		return nil
 	}))
 	n.wantAnswer(fmt.Sprintf("host sees %s", addr4(net0, 2).Addr()), n.a, loopback, 7070)
-	require.NoError(t, n.Add(t.Context(), n.elements(SNATLocal)))
+	require.ErrorIs(t, n.CheckGuard(t.Context()), ErrMissing)
+	require.NoError(t, n.Guard(t.Context()))
+	require.NoError(t, n.CheckGuard(t.Context()))
 	n.wantSilence(n.a, loopback, 7070)
+	nft(t, "flush", "chain", "ip", "allocnet_guard", "local_only")
+	require.ErrorIs(t, n.CheckGuard(t.Context()), ErrMissing)
+	require.NoError(t, n.Repair(t.Context()))
+	require.NoError(t, n.CheckGuard(t.Context()))
+	nft(t, "flush", "ruleset")
+	require.NoError(t, n.Repair(t.Context()))
+	require.NoError(t, n.Guard(t.Context()))
+	require.NoError(t, n.CheckGuard(t.Context()))
 	n.wantAnswer("host sees 127.0.0.1", nil, loopback, 7070)
 }
 
@@ -359,7 +369,7 @@ func TestNobodyElseIsLoopback(t *testing.T) {
 	send()
 	require.Equal(t, loopback, receive())
 	require.Equal(t, a, receive())
-	require.NoError(t, n.Add(t.Context(), n.elements(SNATLocal)))
+	require.NoError(t, n.Guard(t.Context()))
 	send()
 	require.Equal(t, a, receive(), "of the two, the first to arrive")
 }

@@ -66,15 +66,17 @@ func onceChains(t *table) func() []chain {
 			t.forward(),
 			t.forwarded(),
 		}
-		if t.family == unix.NFPROTO_IPV4 {
-			chains = append(chains, t.localOnly())
-		}
-		for i := range chains {
-			chains[i].label = t.label + ", chain " + chains[i].name
-			chains[i].sign()
-		}
-		return chains
+		return t.finish(chains)
 	})
+}
+
+// finish labels and signs chains.
+func (t *table) finish(chains []chain) []chain {
+	for i := range chains {
+		chains[i].label = t.label + ", chain " + chains[i].name
+		chains[i].sign()
+	}
+	return chains
 }
 
 func newChain(name string, h hook, rules ...rule) chain {
@@ -204,16 +206,6 @@ func (t *table) forwarded() chain {
 	return newChain("forwarded", base("filter", unix.NF_INET_FORWARD, 1),
 		newRule("from allocations", unmark(t.src(0))...),
 		newRule("to allocations", unmark(t.dest(0))...))
-}
-
-// localOnly keeps others from 127.0.0.0/8, which route_localnet would let in.
-func (t *table) localOnly() chain {
-	lo := make([]byte, unix.IFNAMSIZ)
-	copy(lo, "lo")
-	return newChain("local_only", base("filter", unix.NF_INET_PRE_ROUTING, -300), newRule("the loopback is the host's own",
-		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, unequal(lo), firstByte(t.destination), equal([]byte{127}), drop()),
-		newRule("nobody else speaks from the loopback",
-			&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, unequal(lo), firstByte(t.source), equal([]byte{127}), drop()))
 }
 
 func newRule(comment string, exprs ...expr.Any) rule {

@@ -9,8 +9,6 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/allocnet/allocnet/internal/names"
 )
 
 // tableComment stands at the tables for people.
@@ -40,10 +38,10 @@ func (r *Ruleset) ensureTable(ctx context.Context, t *table) error {
 
 // Repair makes the chains and rules of the tables anew that are there, but not as
 // they should be, each table in one transaction. It keeps the sets with their
-// elements; a table that is missing is left to the next Add.
+// elements; a table that is missing is left to the next Add or Guard.
 func (r *Ruleset) Repair(ctx context.Context) error {
 	var errs []error
-	for _, t := range tables {
+	for _, t := range append([]*table{guards}, tables...) {
 		is, err := r.inspect(ctx, t)
 		if err == nil && len(t.problems(is)) > 0 {
 			err = r.rebuild(ctx, t)
@@ -81,7 +79,7 @@ func (t *table) put(b *buffer, flags uint16) {
 	const userData = 6 // NFTA_TABLE_USERDATA
 	b.family = t.family
 	b.message(t.label, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|flags)
-	b.text(unix.NFTA_TABLE_NAME, names.Table)
+	b.text(unix.NFTA_TABLE_NAME, t.name)
 	b.number(unix.NFTA_TABLE_FLAGS, 0)
 	b.comment(userData, tableComment)
 }
@@ -99,12 +97,12 @@ func (t *table) build(b *buffer, flags uint16, is *state) {
 		t.clear(b, chains, is)
 	}
 	for _, c := range chains {
-		c.put(b)
+		c.put(b, t.name)
 	}
 	for _, c := range chains {
 		for _, one := range c.rules {
 			b.message(c.label, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
-			b.text(unix.NFTA_RULE_TABLE, names.Table)
+			b.text(unix.NFTA_RULE_TABLE, t.name)
 			b.text(unix.NFTA_RULE_CHAIN, c.name)
 			b.bytes(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, one.exprs)
 			b.comment(unix.NFTA_RULE_USERDATA, one.comment)
@@ -116,22 +114,22 @@ func (t *table) clear(b *buffer, chains []chain, is *state) {
 	for _, c := range chains {
 		if _, ok := is.chains[c.name]; ok {
 			b.message(c.label, unix.NFT_MSG_DELRULE, 0)
-			b.text(unix.NFTA_RULE_TABLE, names.Table)
+			b.text(unix.NFTA_RULE_TABLE, t.name)
 			b.text(unix.NFTA_RULE_CHAIN, c.name)
 		}
 	}
 	for _, c := range chains {
 		if h, ok := is.chains[c.name]; ok && h != c.hook {
 			b.message(c.label, unix.NFT_MSG_DELCHAIN, 0)
-			b.text(unix.NFTA_CHAIN_TABLE, names.Table)
+			b.text(unix.NFTA_CHAIN_TABLE, t.name)
 			b.text(unix.NFTA_CHAIN_NAME, c.name)
 		}
 	}
 }
 
-func (c *chain) put(b *buffer) {
+func (c *chain) put(b *buffer, table string) {
 	b.message(c.label, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
-	b.text(unix.NFTA_CHAIN_TABLE, names.Table)
+	b.text(unix.NFTA_CHAIN_TABLE, table)
 	b.text(unix.NFTA_CHAIN_NAME, c.name)
 	if c.hook == (hook{}) {
 		return
@@ -178,11 +176,11 @@ func (r *Ruleset) inspect(ctx context.Context, t *table) (*state, error) {
 		b.family = t.family
 		if i == 0 {
 			b.message(t.label, unix.NFT_MSG_GETTABLE, 0)
-			b.text(unix.NFTA_TABLE_NAME, names.Table)
+			b.text(unix.NFTA_TABLE_NAME, t.name)
 			return
 		}
 		b.message(chains[i-1].label, unix.NFT_MSG_GETCHAIN, 0)
-		b.text(unix.NFTA_CHAIN_TABLE, names.Table)
+		b.text(unix.NFTA_CHAIN_TABLE, t.name)
 		b.text(unix.NFTA_CHAIN_NAME, chains[i-1].name)
 	}, func(i int, payload []byte, err error) {
 		switch {
@@ -209,7 +207,7 @@ func (r *Ruleset) readRules(ctx context.Context, t *table, is *state) error {
 		err = r.dump(ctx, func(b *buffer) {
 			b.family = t.family
 			b.message(t.label, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP)
-			b.text(unix.NFTA_RULE_TABLE, names.Table)
+			b.text(unix.NFTA_RULE_TABLE, t.name)
 		}, func(payload []byte) {
 			var chain, comment string
 			attributes(payload[4:], func(kind uint16, v []byte) {

@@ -31,7 +31,7 @@ func (p *portmap) Add(ctx context.Context, c *plugin.Call) (*types100.Result, er
 	if len(pub.addresses) == 0 {
 		return previous, nil
 	}
-	if err := pub.routeLoopback(c); err != nil {
+	if err := pub.routeLoopback(ctx, c); err != nil {
 		return nil, err
 	}
 	if err := p.backend.add(ctx, c, pub); err != nil {
@@ -72,7 +72,11 @@ func (p *portmap) Check(ctx context.Context, c *plugin.Call) error {
 	if len(pub.addresses) == 0 {
 		return nil
 	}
-	return p.backend.check(ctx, c, pub)
+	err = p.backend.check(ctx, c, pub)
+	if pub.routesLoopback() {
+		err = errors.Join(err, c.Host.Rules.CheckGuard(ctx))
+	}
+	return err
 }
 
 // Del implements plugin.Plugin.
@@ -112,11 +116,17 @@ func (p *portmap) GC(ctx context.Context, c *plugin.Call) error {
 
 // routeLoopback lets connections from 127.0.0.1 leave through the interface that
 // leads to the sandbox. Where there is no route yet there is nothing to do.
-func (p *publication) routeLoopback(c *plugin.Call) error {
-	addr := p.addresses[0].Addr()
-	if !p.snat || !addr.Is4() {
+//
+// The kernel takes packets of 127.0.0.0/8 from others through that interface as
+// well, so these are dropped first.
+func (p *publication) routeLoopback(ctx context.Context, c *plugin.Call) error {
+	if !p.routesLoopback() {
 		return nil
 	}
+	if err := c.Host.Lately.Unless("guard", func() error { return c.Host.Rules.Guard(ctx) }); err != nil {
+		return err
+	}
+	addr := p.addresses[0].Addr()
 	// The first interface of bridge's and ptp's results is the one; for others the
 	// kernel knows.
 	if p.first != "" {
@@ -138,6 +148,9 @@ func (p *publication) routeLoopback(c *plugin.Call) error {
 	}
 	return c.Host.Kernel.RouteLoopback(link.Attrs().Name)
 }
+
+// routesLoopback reports whether connections from 127.0.0.1 are led to the sandbox.
+func (p *publication) routesLoopback() bool { return p.snat && p.addresses[0].Addr().Is4() }
 
 // delReference takes away what the reference plugin laid out, if it was that.
 func (p *publication) delReference(ctx context.Context, c *plugin.Call, previous *types100.Result) error {

@@ -277,3 +277,52 @@ func TestRouteLocalnet(t *testing.T) {
 	require.Equal(t, "1", localnet())
 	require.Contains(t, h.rules(), "10.9.0.2 comment")
 }
+
+// TestLoopbackIsTheHostsOwn: an allocation does not reach what listens on 127.0.0.1,
+// whichever backend published its ports; that all rules were flushed is a finding,
+// and mended; the host reaches the allocation through 127.0.0.1 as ever.
+func TestLoopbackIsTheHostsOwn(t *testing.T) {
+	for _, config := range []object{nil, {"backend": "iptables"}, {"backend": "nftables"}} {
+		t.Run(fmt.Sprint(config), func(t *testing.T) {
+			h := newTestHost(t)
+			two := h.allocation(2)
+			serve(t, two.Sandbox, "two")
+			l, err := net.Listen("tcp", "127.0.0.1:7070")
+			require.NoError(t, err)
+			defer l.Close()
+			require.NoError(t, two.Sandbox.Do(func() error {
+				require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/conf/eth0/route_localnet", []byte("1"), 0))
+				h.run("ip", "addr", "flush", "dev", "lo")
+				h.run("ip", "route", "add", "127.0.0.0/8", "via", "10.9.0.1")
+				return nil
+			}))
+			requireSilence := func() {
+				t.Helper()
+				require.NoError(t, two.Sandbox.Do(func() error {
+					c, err := net.DialTimeout("tcp", "127.0.0.1:7070", 200*time.Millisecond)
+					if err == nil {
+						c.Close()
+					}
+					var failed net.Error
+					require.ErrorAs(t, err, &failed)
+					require.True(t, failed.Timeout(), "%v", err)
+					return nil
+				}))
+			}
+			two = two.with(config).with(ports("8080->80/tcp"))
+			two.do("ADD")
+			two.do("CHECK")
+			requireSilence()
+			require.Equal(t, "two saw 10.9.0.1", ask(t, nil, "tcp", "127.0.0.1:8080"))
+			h.run("nft", "flush", "ruleset")
+			_, err = two.call(h.native, "CHECK")
+			require.Error(t, err)
+			require.NoError(t, h.host.Rules.Repair(t.Context()))
+			two.do("ADD")
+			two.do("CHECK")
+			requireSilence()
+			two.do("DEL")
+			requireSilence()
+		})
+	}
+}

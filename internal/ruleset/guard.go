@@ -1,0 +1,64 @@
+package ruleset
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// newGuard is a table without sets, of IPv4 alone: nothing of IPv6 is like
+// route_localnet.
+func newGuard() *table {
+	t := &table{family: unix.NFPROTO_IPV4, name: names.GuardTable, label: "table ip " + names.GuardTable, addrLen: 4, source: 12, destination: 16}
+	t.chains = sync.OnceValue(func() []chain { return t.finish([]chain{t.localOnly()}) })
+	return t
+}
+
+// localOnly keeps others from 127.0.0.0/8, which route_localnet would let in.
+func (t *table) localOnly() chain {
+	lo := make([]byte, unix.IFNAMSIZ)
+	copy(lo, "lo")
+	elsewhere := func(comment string, address uint32) rule {
+		return newRule(comment, &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, unequal(lo), firstByte(address), equal([]byte{127}), drop())
+	}
+	return newChain("local_only", base("filter", unix.NF_INET_PRE_ROUTING, -300),
+		elsewhere("the loopback is the host's own", t.destination),
+		elsewhere("nobody else speaks from the loopback", t.source))
+}
+
+// Guard keeps packets to and from 127.0.0.0/8 that do not come from the host
+// itself out of it, as they are to be where a link has route_localnet, whoever lays
+// out the host ports. Where the table is there it makes nothing: see Repair.
+func (r *Ruleset) Guard(ctx context.Context) error {
+	found := false
+	err := r.get(ctx, 1, func(b *buffer, _ int) {
+		b.family = guards.family
+		b.message(guards.label, unix.NFT_MSG_GETTABLE, 0)
+		b.text(unix.NFTA_TABLE_NAME, guards.name)
+	}, func(_ int, _ []byte, err error) { found = err == nil })
+	if err == nil && !found {
+		err = r.ensureTable(ctx, guards)
+	}
+	if err != nil {
+		return fmt.Errorf("guard the loopback: %w", err)
+	}
+	return nil
+}
+
+// CheckGuard finds the rules of Guard in place; ErrMissing names what is not.
+func (r *Ruleset) CheckGuard(ctx context.Context) error {
+	is, err := r.inspect(ctx, guards)
+	if err != nil {
+		return fmt.Errorf("check the guard of the loopback: %w", err)
+	}
+	if missing := guards.problems(is); len(missing) > 0 {
+		return fmt.Errorf("%w: %s", ErrMissing, strings.Join(missing, ", "))
+	}
+	return nil
+}
