@@ -56,7 +56,7 @@ type cleanupResult struct {
 	Error     string `json:"error,omitempty"`
 	Kind      string `json:"kind,omitempty"` // of the error
 
-	netns string // of its record
+	netns string // that may be destroyed
 }
 
 // allocationState says whether an allocation may have anything on the host.
@@ -115,7 +115,7 @@ func cleanupTargets(conf *configurator.Configurator, ids []string) ([]cleanupRes
 	records, err := conf.List()
 	for i := range records {
 		if state := recordState(&records[i]); state != stateLive {
-			targets = append(targets, cleanupResult{ID: records[i].ID, State: state, netns: records[i].Netns})
+			targets = append(targets, cleanupResult{ID: records[i].ID, State: state, netns: namespaceOf(&records[i])})
 		}
 	}
 	return targets, err
@@ -125,7 +125,7 @@ func newTarget(conf *configurator.Configurator, id string) (cleanupResult, error
 	r, err := conf.Get(id)
 	switch {
 	case err == nil:
-		return cleanupResult{ID: id, State: recordState(r), netns: r.Netns}, nil
+		return cleanupResult{ID: id, State: recordState(r), netns: namespaceOf(r)}, nil
 	case errors.Is(err, configurator.ErrInvalidAllocation):
 		return cleanupResult{}, err
 	case errors.Is(err, configurator.ErrNotFound):
@@ -138,10 +138,19 @@ func recordState(r *configurator.Record) allocationState {
 	switch {
 	case r.Phase != configurator.PhaseReady:
 		return stateInterrupted
-	case sandbox.Validate(r.Netns) != nil:
+	case r.NetnsGone || sandbox.Validate(r.Netns) != nil:
 		return stateNetnsGone
 	}
 	return stateLive
+}
+
+// namespaceOf is the path of an allocation's namespace; "" where another one, which is
+// somebody else's, lies there by now.
+func namespaceOf(r *configurator.Record) string {
+	if r.NetnsGone && sandbox.Validate(r.Netns) == nil {
+		return ""
+	}
+	return r.Netns
 }
 
 func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurator, force, destroy bool) (err error) {

@@ -150,6 +150,20 @@ func TestCleanupDestroysOnlyOnDemand(t *testing.T) {
 	require.NoFileExists(t, path)
 }
 
+// TestCleanupSparesAnotherNamespaceAtThePath: it is somebody else's.
+func TestCleanupSparesAnotherNamespaceAtThePath(t *testing.T) {
+	w := newWorld(t)
+	path := w.named("web")
+	w.run("setup", "web", "--create").ok(t)
+	require.NoError(t, sandbox.Destroy(path))
+	s, err := sandbox.Create("web")
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	require.Contains(t, w.run("cleanup", "--audit").out, "web (netns gone): ")
+	require.NotContains(t, w.run("cleanup", "--force", "--destroy").ok(t), "destroyed")
+	require.NoError(t, sandbox.Validate(path))
+}
+
 // interrupt has the record say that a teardown did not end.
 func (w *world) interrupt(id string) {
 	w.Helper()
