@@ -69,3 +69,26 @@ func requireNoRulesOf(t *testing.T, id string) {
 		require.NotContains(t, out, `id: `+id+`"`)
 	}
 }
+
+// TestLostRecordAndConfiguration: with nothing but the ID, what bears it goes.
+func TestLostRecordAndConfiguration(t *testing.T) {
+	each(t, []way{nativeTables, nativeNFT}, func(t *testing.T, w way) {
+		h := newHost(t, w.engine)
+		h.network("net", chain("bridge", dual, w.backend)...)
+		other, a := h.alloc("a1"), h.alloc("a")
+		other.Ports, a.Ports = []portmap.Port{{Value: 8081, To: 80}}, []portmap.Port{{Value: 8080, To: 80}}
+		h.setUp(other)
+		h.setUp(a)
+		require.NoError(t, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
+		without := h.cfg
+		without.ConfDir, without.Networks = t.TempDir(), []string{"net"}
+		later, err := configurator.New(without)
+		require.NoError(t, err)
+		require.NoError(t, later.Teardown(h.ctx(), configurator.Allocation{ID: "a"}))
+		requireNoRulesOf(t, "a")
+		require.NoError(t, h.Check(h.ctx(), other))
+		h.tearDown(other)
+		_, err = h.GC(h.ctx(), nil) // of the index of ports
+		require.NoError(t, err)
+	})
+}
