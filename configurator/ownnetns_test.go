@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -154,6 +155,27 @@ func TestForeignNetnsStays(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"/run/own/a"}, report.Destroyed)
 	require.Equal(t, planned, report)
+	w.requireNoOwn(foreign)
+}
+
+// TestGCWaitsForASetup that is about to give a network namespace its allocation.
+func TestGCWaitsForASetup(t *testing.T) {
+	w, foreign := ownWorld(t)
+	unlock, err := w.lock(t.Context(), "a") // as Setup has it
+	require.NoError(t, err)
+	made, err := w.makeNetns(&Allocation{ID: "a", Netns: "/run/own/a", OwnNetns: true})
+	require.NoError(t, err)
+	require.True(t, made)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	report, err := w.GCScope(ctx, Scope{DestroyNetns: true})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Empty(t, report.Destroyed)
+	require.NoError(t, sandbox.Validate("/run/own/a"))
+	unlock() // as if its process were killed
+	report, err = w.GCScope(t.Context(), Scope{DestroyNetns: true})
+	require.NoError(t, err)
+	require.Equal(t, []string{"/run/own/a"}, report.Destroyed)
 	w.requireNoOwn(foreign)
 }
 
