@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/cniwire"
 )
 
 // said is what a plugin printed, and what it asked the daemon for.
@@ -151,6 +153,30 @@ func TestFront(t *testing.T) {
 				require.True(t, json.Valid([]byte(got.out)), body)
 				require.Contains(t, got.out, `"cniVersion":"1.0.0"`, body)
 			}
+		}
+	})
+	t.Run("usual answers", func(t *testing.T) { // need no other program
+		alone := w.path("alone")
+		require.NoError(t, os.Mkdir(alone, 0o755))
+		data, err := os.ReadFile(filepath.Join(built, "allocnet-cni-front"))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(alone, "allocnet-cni-front"), data, 0o755))
+		for _, answer := range []struct {
+			command string
+			said    cniwire.Response
+			out     string
+			code    int
+		}{
+			{"ADD", cniwire.Response{Result: []byte(added)}, added, 0},
+			{"ADD", cniwire.Response{Error: &cniwire.Error{CNIVersion: "1.0.0", Code: 7, Msg: "<m>"}}, `{"cniVersion":"1.0.0","code":7,"msg":"\u003cm\u003e"}`, 1},
+			{"DEL", cniwire.Response{}, "", 0},
+			{"CHECK", cniwire.Response{}, "", 0},
+		} {
+			body, err := json.Marshal(answer.said)
+			require.NoError(t, err)
+			serve = answering(200, string(body)+"\n")
+			got := run(alone, "allocnet-cni-front", conf(""), "CNI_COMMAND="+answer.command)
+			require.Equal(t, []any{answer.out, answer.code}, []any{got.out, got.code})
 		}
 	})
 	t.Run("descriptors", func(t *testing.T) {
