@@ -34,6 +34,10 @@ func (e *NetnsError) Error() string {
 // A record that is in the way but cannot be read is no conflict, since nobody
 // knows; warn is told of it.
 func (s *Store) Claim(ctx context.Context, r *Record, warn func(error)) error {
+	text, err := textOf(r) // others need not wait for that
+	if err != nil {
+		return err
+	}
 	unlock, err := s.LockClaims(ctx)
 	if err != nil {
 		return err
@@ -53,7 +57,7 @@ func (s *Store) Claim(ctx context.Context, r *Record, warn func(error)) error {
 		}
 		return err
 	}
-	if err := s.Put(r); err != nil {
+	if err := s.put(r, claims, text); err != nil {
 		return errors.Join(err, s.abandon(r.ID, claims))
 	}
 	return nil
@@ -64,19 +68,27 @@ func (s *Store) Claim(ctx context.Context, r *Record, warn func(error)) error {
 // quickest way to find that out.
 func (s *Store) holders(id string, claims []claim) (holders map[string][]claim, begun []claim, err error) {
 	holders = map[string][]claim{}
-	for _, c := range claims {
-		if unix.Mkdir(s.claims.thing(c.thing), 0o700) == nil {
-			begun = append(begun, c)
-			continue
-		}
+	look := func(c claim) error {
 		ids, err := s.claims.holders(c)
-		if err != nil {
-			return nil, begun, err
-		}
 		for _, other := range ids {
 			if other != id {
 				holders[other] = append(holders[other], c)
 			}
+		}
+		return err
+	}
+	crossing, err := s.claims.crossing(claims)
+	for _, c := range crossing {
+		err = errors.Join(err, look(c))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, c := range claims {
+		if unix.Mkdir(s.claims.thing(c.thing), 0o700) == nil {
+			begun = append(begun, c)
+		} else if err := look(c); err != nil {
+			return nil, begun, err
 		}
 	}
 	return holders, begun, nil
@@ -204,5 +216,5 @@ func (s *Store) markComplete() error {
 	if err != nil {
 		return fmt.Errorf("complete index of claims: %w", err)
 	}
-	return closeFile(fd, s.claims.complete())
+	return errors.Join(closeFile(fd, s.claims.complete()), remove(s.claims.completeBefore()))
 }

@@ -121,7 +121,7 @@ func TestClaimOfANamespace(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, have.Namespace, read.Namespace)
 	require.NoError(t, s.Delete("a"))
-	require.Equal(t, []string{"claims/complete"}, stateFiles(t, s), "nothing is left")
+	require.Equal(t, []string{"claims/complete-2"}, stateFiles(t, s), "nothing is left")
 }
 
 func TestClaimLeavesNothing(t *testing.T) {
@@ -135,14 +135,14 @@ func TestClaimLeavesNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, after, "what was begun")
 	require.NoError(t, s.Delete("a"))
-	require.Equal(t, []string{"claims/complete"}, stateFiles(t, s))
+	require.Equal(t, []string{"claims/complete-2"}, stateFiles(t, s))
 	entries, err := os.ReadDir(string(s.claims))
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "no empty directories")
 
 	require.NoError(t, os.Mkdir(s.draft("b"), 0o700)) // so that the record cannot be written
 	require.ErrorContains(t, s.Claim(t.Context(), claiming("b", "/n/b", tcp(80, "")), unwarned(t)), `write record of allocation "b"`)
-	require.Equal(t, []string{"claims/complete"}, stateFiles(t, s))
+	require.Equal(t, []string{"claims/complete-2"}, stateFiles(t, s))
 }
 
 // TestClaimReadsNoOtherRecords: none that is not in the way is looked at.
@@ -434,7 +434,7 @@ func TestClaimExcludes(t *testing.T) {
 	require.NoError(t, cmd.Start())
 	fight(t, dir, "parent")
 	require.NoError(t, cmd.Wait(), output.String())
-	require.Equal(t, []string{"claims/complete"}, stateFiles(t, s))
+	require.Equal(t, []string{"claims/complete-2"}, stateFiles(t, s))
 }
 
 func fight(t *testing.T, dir, name string) {

@@ -11,8 +11,9 @@
 // them without reading all records, there is an index beside the records:
 //
 //	claims/port-8080/ID   a symbolic link to "tcp/,udp/192.0.2.1": what ID has of that port
+//	claims/ports-7/ID     to "=8000-8191": of an allocation with many ports, those of the 7th 1024
 //	claims/netns-HASH/ID  of the path of its network namespace
-//	claims/complete       every record of this state directory is in the index
+//	claims/complete-2     every record of this state directory is in the index
 //
 // The records are the truth, the index only says which of them to read: an
 // allocation claims before it has a record, and gives back after it has none. So

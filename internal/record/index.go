@@ -44,13 +44,16 @@ func (r *Record) claims() []claim {
 // claimsOf are the claims of a network namespace's path and of ports.
 func claimsOf(netns string, ports []portmap.Mapping) []claim {
 	claims := []claim{{thing: netnsThing(netns), part: everything}}
+	if len(ports) > mostSingle && countPorts(ports) > mostSingle {
+		return append(claims, blocksOf(ports)...)
+	}
 	at := map[int]int{}
 	for _, m := range ports {
 		i, ok := at[m.HostPort]
 		if !ok {
 			i = len(claims)
 			at[m.HostPort] = i
-			claims = append(claims, claim{thing: "port-" + strconv.Itoa(m.HostPort)})
+			claims = append(claims, claim{thing: singlePrefix + strconv.Itoa(m.HostPort)})
 		}
 		claims[i].ports = append(claims[i].ports, m)
 	}
@@ -86,6 +89,9 @@ func (c claim) meets(part string) bool {
 	if part == everything || len(c.ports) == 0 {
 		return true
 	}
+	if spans, ok := parseSpans(part); ok {
+		return slices.ContainsFunc(c.ports, func(m portmap.Mapping) bool { return spans.contain(m.HostPort) })
+	}
 	var taken []portmap.Mapping
 	for _, p := range strings.Split(part, ",") {
 		protocol, ip, ok := strings.Cut(p, "/")
@@ -101,7 +107,10 @@ func (c claim) meets(part string) bool {
 // index is the directory of the claims.
 type index string
 
-func (x index) complete() string              { return filepath.Join(string(x), "complete") }
+// complete is the mark of an index of all records; it has another name than that of
+// an index without blocks.
+func (x index) complete() string              { return filepath.Join(string(x), "complete-2") }
+func (x index) completeBefore() string        { return filepath.Join(string(x), "complete") }
 func (x index) thing(name string) string      { return filepath.Join(string(x), name) }
 func (x index) claim(thing, id string) string { return filepath.Join(string(x), thing, id) }
 

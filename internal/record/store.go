@@ -129,12 +129,21 @@ func decode(data []byte) (*Record, error) {
 // Put writes a record whole, and makes sure that what it claims is in the index.
 // It does not ask whether another record claims the same: see Claim.
 func (s *Store) Put(r *Record) error {
-	for _, c := range r.claims() {
+	text, err := textOf(r)
+	if err != nil {
+		return err
+	}
+	return s.put(r, r.claims(), text)
+}
+
+// put is Put of a record whose claims and text are at hand.
+func (s *Store) put(r *Record, claims []claim, text []byte) error {
+	for _, c := range claims {
 		if err := s.claims.enter(r.ID, c); err != nil {
 			return err
 		}
 	}
-	return s.replace(r)
+	return s.write(r.ID, text)
 }
 
 // Update writes what came of an ADD: the phase, the time and the results of a record,
@@ -189,19 +198,33 @@ func (o *outcome) apply(r *Record) error {
 
 // replace writes a record whole.
 func (s *Store) replace(r *Record) error {
-	r.Version = Version
-	data, err := encode(r)
+	text, err := textOf(r)
 	if err != nil {
-		return fmt.Errorf("encode record of allocation %q: %w", r.ID, err)
+		return err
 	}
-	err = replaceFile(s.file(r.ID), s.draft(r.ID), data)
+	return s.write(r.ID, text)
+}
+
+// textOf is a record as its file has it.
+func textOf(r *Record) ([]byte, error) {
+	r.Version = Version
+	text, err := encode(r)
+	if err != nil {
+		return nil, fmt.Errorf("encode record of allocation %q: %w", r.ID, err)
+	}
+	return text, nil
+}
+
+// write replaces the file of a record.
+func (s *Store) write(id string, text []byte) error {
+	err := replaceFile(s.file(id), s.draft(id), text)
 	if errors.Is(err, fs.ErrNotExist) { // somebody swept the state directory
 		if err = os.MkdirAll(s.dir, 0o700); err == nil {
-			err = replaceFile(s.file(r.ID), s.draft(r.ID), data)
+			err = replaceFile(s.file(id), s.draft(id), text)
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("write record of allocation %q: %w", r.ID, err)
+		return fmt.Errorf("write record of allocation %q: %w", id, err)
 	}
 	return nil
 }
