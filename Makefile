@@ -26,7 +26,7 @@ CNI_BIN  := /opt/cni/bin
 UNITS    := $(PREFIX)/lib/systemd/system
 
 .DEFAULT_GOAL := help
-.PHONY: help build front install plugins deps test unit integration lint fuzz bench demo clean
+.PHONY: help build front install plugins deps test unit integration stress lint fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -67,6 +67,13 @@ unit: plugins ## unit and contract tests, with the race detector
 
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
 	go test -count=1 -timeout 20m ./integration/...
+
+# The same tests as in test, at their full size; a run is repeated with its SEED.
+stress: SEED ?= $(shell date +%s)
+stress: plugins ## kills and failing calls in all combinations, with SEED=
+	@echo "SEED=$(SEED)"
+	SEED=$(SEED) ALLOCNET_STRESS=1 go test -count=1 -timeout 4h ./integration/crash
+	SEED=$(SEED) ALLOCNET_STRESS=1 go test -count=1 -timeout 2h -run 'Killed' ./integration
 
 lint: ## gofmt, go vet, staticcheck, go mod tidy
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change: $$unformatted"; exit 1; }

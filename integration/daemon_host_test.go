@@ -234,7 +234,15 @@ func (d *daemonProcess) pluginConfig(more map[string]any) []byte {
 // plugin calls the plugin, for eth0, and returns its result; an error of its own
 // is a *types.Error.
 func (d *daemonProcess) plugin(command, container, netns string, config []byte) ([]byte, error) {
-	c := exec.Command(filepath.Join(d.bin, "allocnet"))
+	return d.run(pluginProgram, command, container, netns, config)
+}
+
+// pluginProgram is the plugin as runtimes start it; allocnet-cni is the one that it
+// becomes.
+const pluginProgram = "allocnet"
+
+func (d *daemonProcess) run(program, command, container, netns string, config []byte) ([]byte, error) {
+	c := exec.Command(filepath.Join(d.bin, program))
 	c.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+container,
 		"CNI_NETNS="+netns, "CNI_IFNAME=eth0", "CNI_PATH="+pluginDir)
 	c.Stdin = bytes.NewReader(config)

@@ -29,12 +29,10 @@ import (
 // nothing is left.
 func TestDaemonKilled(t *testing.T) {
 	const (
-		kills   = 200
 		clients = 16
 		most    = 200 * time.Millisecond
 	)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	kills, seed := campaignSize(150, 300), campaignSeed(t)
 	h := newHost(t, native.engine)
 	h.network("net", chain("bridge", families{"10.99.0.0/16", "fd00:99::/64"}, "")...)
 	d := h.newDaemon(`networks = ["net"]` + "\n" + `log { level = "warn" }`)
@@ -120,7 +118,7 @@ type slot struct {
 type held struct {
 	configurator.Allocation
 	name         string // what answers in its namespace
-	plugin       bool   // else it is that of an API client
+	program      string // the plugin's; "" is for an API client
 	acknowledged bool
 	addresses    []netip.Prefix // then
 }
@@ -203,7 +201,10 @@ func (w *worker) step(i int) error {
 
 // hold is an allocation for a slot: with a new ID, or one that was there before.
 func (w *worker) hold(s *slot) *held {
-	a := &held{name: s.name, plugin: w.rnd.IntN(2) == 0}
+	a := &held{name: s.name}
+	if w.rnd.IntN(2) == 0 {
+		a.program = []string{pluginProgram, "allocnet-cni"}[w.rnd.IntN(2)]
+	}
 	a.ID, a.Netns = s.name, s.netns.Path()
 	if w.rnd.IntN(2) == 0 {
 		a.ID = fmt.Sprintf("%s-u%d", w.name, w.next())
@@ -227,7 +228,7 @@ func (b *barrage) add(a *held) error {
 }
 
 func (b *barrage) setup(a *held) (addresses []netip.Prefix, err error) {
-	if a.plugin {
+	if a.program != "" {
 		return b.pluginAdd(a)
 	}
 	ctx, cancel := b.ctx()
@@ -258,7 +259,7 @@ func (b *barrage) pluginAdd(a *held) (addresses []netip.Prefix, err error) {
 			return nil, err
 		}
 	}
-	out, err := b.d.plugin("ADD", a.ID, a.Netns, config)
+	out, err := b.d.run(a.program, "ADD", a.ID, a.Netns, config)
 	if err != nil {
 		return nil, fmt.Errorf("ADD %s: %w", a.ID, err)
 	}
@@ -277,8 +278,8 @@ func (b *barrage) pluginAdd(a *held) (addresses []netip.Prefix, err error) {
 
 // confirm asks for what was acknowledged: it is as it was.
 func (b *barrage) confirm(a *held) error {
-	if a.plugin {
-		_, err := b.d.plugin("CHECK", a.ID, a.Netns, b.config)
+	if a.program != "" {
+		_, err := b.d.run(a.program, "CHECK", a.ID, a.Netns, b.config)
 		return during(err, "CHECK", a)
 	}
 	addresses, err := b.setup(a)
@@ -297,8 +298,8 @@ func during(err error, act string, a *held) error {
 
 func (b *barrage) remove(a *held) error {
 	a.acknowledged = false
-	if a.plugin {
-		_, err := b.d.plugin("DEL", a.ID, a.Netns, b.config)
+	if a.program != "" {
+		_, err := b.d.run(a.program, "DEL", a.ID, a.Netns, b.config)
 		return during(err, "DEL", a)
 	}
 	ctx, cancel := b.ctx()

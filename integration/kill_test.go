@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -34,49 +35,58 @@ func loop() {
 	a := configurator.Allocation{ID: id, Netns: "/run/netns/" + id, Ports: []portmap.Port{{Value: 8080, To: 80}}}
 	fmt.Println("ready")
 	for {
-		if _, err := c.Setup(context.Background(), a); err != nil {
-			panic(err)
+		for range 2 { // the second time it is a CHECK
+			if _, err := c.Setup(context.Background(), a); err != nil {
+				panic(err)
+			}
+			fmt.Println(acknowledged)
 		}
+		fmt.Println("removing")
 		if err := c.Teardown(context.Background(), a); err != nil {
 			panic(err)
 		}
 	}
 }
 
-// TestKilled kills a process at random moments of its work; GC leaves nothing.
-func TestKilled(t *testing.T) { each(t, engines, testKilled) }
+// acknowledged is what the loop says of an allocation that is set up.
+const acknowledged = "acknowledged"
 
-func testKilled(t *testing.T, w way) {
-	times, most := 50, 500*time.Millisecond
+// TestKilled kills a process at random moments of its work. An allocation that was
+// acknowledged answers, and GC leaves nothing.
+func TestKilled(t *testing.T) {
+	each(t, engines, func(t *testing.T, w way) {
+		for _, main := range []string{"bridge", "ptp"} {
+			t.Run(main, func(t *testing.T) { testKilled(t, w, main) })
+		}
+	})
+}
+
+func testKilled(t *testing.T, w way, main string) {
+	times, most := campaignSize(20, 250), 500*time.Millisecond
 	if w == native { // an operation is much shorter
-		times, most = 200, 60*time.Millisecond
+		times, most = campaignSize(60, 500), 60*time.Millisecond
 	}
 	h := newHost(t, w.engine)
-	h.network("net", chain("bridge", dual, w.backend)...)
+	h.network("net", append(chain(main, dual, w.backend), map[string]any{"type": "tuning", "mtu": 1400},
+		map[string]any{"type": "bandwidth", "ingressRate": 1 << 30, "ingressBurst": 1 << 24, "egressRate": 1 << 30, "egressBurst": 1 << 24})...)
 	a := h.alloc("killed")
+	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+	serve(t, a.Netns, "tcp", 80, "killed")
+	h.setUp(a) // what the first use of a network leaves is there from now on
+	h.tearDown(a)
+	before, err := hostsnap.Take(snapshotOptions)
+	require.NoError(t, err)
 	h.streamEvery(time.Millisecond, at(host4.Addr(), 8080)) // so that connections are tracked at every moment
 	h.streamEvery(time.Millisecond, at(host6.Addr(), 8080))
-	self, err := os.Executable()
-	require.NoError(t, err)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 0))
+	rnd := rand.New(rand.NewPCG(campaignSeed(t), 0))
 	found := 0
 	for range times {
-		c := exec.Command(self)
-		c.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %s", loopVariable, w.engine, h.conf, pluginDir, a.ID))
-		c.Stderr = os.Stderr
-		out, err := c.StdoutPipe()
-		require.NoError(t, err)
-		require.NoError(t, c.Start())
-		line, err := bufio.NewReader(out).ReadString('\n')
-		require.NoError(t, err)
-		require.Equal(t, "ready\n", line)
-		moment := time.NewTimer(time.Duration(rnd.Int64N(int64(most))))
-		<-moment.C
-		require.NoError(t, c.Process.Kill())
-		require.ErrorContains(t, c.Wait(), "killed")
-
+		said := h.killLoop(a, time.Duration(rnd.Int64N(int64(most))))
+		if said == acknowledged {
+			require.NoError(t, h.Check(h.ctx(), a))
+			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "killed")
+			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host6, 8080), "killed")
+		}
 		report, err := h.GC(h.ctx(), nil)
 		require.NoError(t, err)
 		found += len(report.Removed)
@@ -84,6 +94,32 @@ func testKilled(t *testing.T, w way) {
 		require.NoError(t, err)
 		require.Empty(t, left)
 		requireTracked(t, false)
+		after, err := hostsnap.Take(snapshotOptions)
+		require.NoError(t, err)
+		require.Empty(t, hostsnap.Diff(before, after))
 	}
 	require.Positive(t, found, "at least one kill hit an operation")
+}
+
+// killLoop has a process set up and tear down an allocation, kills it after a while,
+// and returns what it said last.
+func (h *host) killLoop(a configurator.Allocation, after time.Duration) (said string) {
+	h.t.Helper()
+	self, err := os.Executable()
+	require.NoError(h.t, err)
+	c := exec.Command(self)
+	c.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %s", loopVariable, h.cfg.Engine, h.conf, pluginDir, a.ID))
+	c.Stderr = os.Stderr
+	out, err := c.StdoutPipe()
+	require.NoError(h.t, err)
+	require.NoError(h.t, c.Start())
+	lines := bufio.NewScanner(out)
+	require.True(h.t, lines.Scan())
+	require.Equal(h.t, "ready", lines.Text())
+	time.AfterFunc(after, func() { _ = c.Process.Kill() })
+	for lines.Scan() {
+		said = lines.Text()
+	}
+	require.ErrorContains(h.t, c.Wait(), "killed")
+	return said
 }

@@ -30,9 +30,9 @@ func seed(t *testing.T) int {
 	if text == "" {
 		return 0
 	}
-	n, err := strconv.ParseUint(text, 10, 32)
+	n, err := strconv.ParseUint(text, 10, 64)
 	require.NoError(t, err)
-	return int(n)
+	return int(n % uint64(len(recoveries)))
 }
 
 // part is a cell of a campaign.
@@ -87,7 +87,7 @@ func eachPart(t *testing.T, wanted func(part) bool, test func(t *testing.T, p pa
 	for _, p := range chosen {
 		t.Run(p.cell.String(), func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+strings.Split(t.Name(), "/")[0]+"$", "-test.v", "-test.timeout=1h")
+			cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+strings.Split(t.Name(), "/")[0]+"$", "-test.v", "-test.timeout=4h")
 			cmd.Env = append(privhost.Another(os.Environ()), cellVariable+"="+p.cell.String())
 			out, err := cmd.CombinedOutput()
 			require.NoError(t, err, "%s", out)
