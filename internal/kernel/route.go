@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net"
 
@@ -80,6 +81,37 @@ func (b *Batch) DropMulticast(index int) {
 	r.AddData(nl.NewRtAttr(unix.RTA_DST, []byte{0xff, 15: 0}))
 	r.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))))
 	b.addExcused("remove multicast route", r, unix.ESRCH)
+}
+
+// ReplaceNeighbour has a link's neighbour table lead to another MAC where it has an
+// address. Where it does not, the kernel asks for the MAC when it needs it.
+func (b *Batch) ReplaceNeighbour(index int, ip net.IP, mac net.HardwareAddr) {
+	family, address := uint8(unix.AF_INET6), ip.To16()
+	if v4 := ip.To4(); v4 != nil {
+		family, address = unix.AF_INET, v4
+	}
+	r := request(unix.RTM_NEWNEIGH, unix.NLM_F_REPLACE)
+	r.AddData(&neighbourMessage{family: family, index: uint32(index), state: unix.NUD_STALE})
+	r.AddData(nl.NewRtAttr(unix.NDA_DST, address))
+	r.AddData(nl.NewRtAttr(unix.NDA_LLADDR, mac))
+	b.addExcused("replace neighbour "+ip.String(), r, unix.ENOENT)
+}
+
+// neighbourMessage is struct ndmsg.
+type neighbourMessage struct {
+	family uint8
+	index  uint32
+	state  uint16
+}
+
+func (m *neighbourMessage) Len() int { return unix.SizeofNdMsg }
+
+func (m *neighbourMessage) Serialize() []byte {
+	b := make([]byte, 0, unix.SizeofNdMsg)
+	b = append(b, m.family, 0, 0, 0)
+	b = binary.NativeEndian.AppendUint32(b, m.index)
+	b = binary.NativeEndian.AppendUint16(b, m.state)
+	return append(b, 0, 0) // flags and type
 }
 
 func (r *Route) metrics() *nl.RtAttr {

@@ -187,6 +187,10 @@ func (a *addition) awaitPort(ctx context.Context) error {
 		if up {
 			var changes kernel.Batch
 			changes.DropMulticast(a.veth.Index) // a port's own IPv6 is never used
+			for _, ip := range a.result.IPs {
+				// The bridge may remember who had the address before, for minutes.
+				changes.ReplaceNeighbour(a.link.Index, ip.Address.IP, a.veth.PeerMAC)
+			}
 			return a.call.Host.Kernel.Apply(&changes)
 		}
 		select {
