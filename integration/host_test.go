@@ -71,7 +71,7 @@ func newHost(t testing.TB, engine configurator.Engine, change ...func(*configura
 }
 
 // snapshotOptions let stay what the first use of a network leaves on purpose.
-var snapshotOptions = hostsnap.Options{Persistent: true, Ignore: func(line string) bool {
+var snapshotOptions = hostsnap.Options{Persistent: true, Tracked: isAllocations, Ignore: func(line string) bool {
 	return strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/warm/") ||
 		strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/claims/complete-2 ") ||
 		strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/allocnetd.sock.settings ") // of the daemon

@@ -239,7 +239,12 @@ func requireTracked(t testing.TB, want bool) {
 	for _, family := range []string{"ipv4 ", "ipv6 "} {
 		var list []string
 		for line := range strings.Lines(string(text)) {
-			if strings.HasPrefix(line, family) && slices.ContainsFunc(strings.Fields(line), isAllocations) {
+			concerns := func(word string) bool {
+				_, text, _ := strings.Cut(word, "=")
+				addr, err := netip.ParseAddr(text)
+				return err == nil && isAllocations(addr)
+			}
+			if strings.HasPrefix(line, family) && slices.ContainsFunc(strings.Fields(line), concerns) {
 				list = append(list, line)
 			}
 		}
@@ -247,12 +252,10 @@ func requireTracked(t testing.TB, want bool) {
 	}
 }
 
-// isAllocations reports whether a word of an entry's text is an address of the
-// networks of the tests, and no gateway's.
-func isAllocations(word string) bool {
-	_, text, _ := strings.Cut(word, "=")
-	addr, err := netip.ParseAddr(text)
-	return err == nil && slices.ContainsFunc([]string{"10.99.0.0/16", dual.v6}, func(network string) bool {
+// isAllocations reports whether an address is of the networks of the tests, and no
+// gateway's.
+func isAllocations(addr netip.Addr) bool {
+	return slices.ContainsFunc([]string{"10.99.0.0/16", dual.v6}, func(network string) bool {
 		p := netip.MustParsePrefix(network)
 		return p.Contains(addr) && addr != p.Addr().Next()
 	})

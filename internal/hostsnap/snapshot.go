@@ -14,6 +14,7 @@
 //	netns /run/netns/c1
 //	mount /run/netns/c1 nsfs
 //	sysctl net.ipv4.ip_forward = 1
+//	conntrack udp src=192.0.2.2 dst=192.0.2.1 sport=4711 dport=53 src=10.1.0.2 dst=192.0.2.2 sport=53 dport=4711
 //
 // # Caveats
 //
@@ -25,6 +26,7 @@ package hostsnap
 
 import (
 	"fmt"
+	"net/netip"
 	"sort"
 	"strings"
 )
@@ -40,6 +42,9 @@ type Options struct {
 	// rules that the reference plugins share, and those of allocnet's own tables; chains that accept everything, sets and tables that are empty;
 	// enabled forwarding; directories, lock files and host-local's last reserved addresses.
 	Persistent bool
+
+	// Tracked, if set, says of which addresses the tracked connections are part of the snapshot: else none are.
+	Tracked func(netip.Addr) bool
 
 	// Ignore, if set, names more lines the appearance of which Diff ignores. It is given whole lines.
 	Ignore func(line string) bool
@@ -69,6 +74,7 @@ func Take(opts Options) (Snapshot, error) {
 		{"files", c.files},
 		{"mounts", c.mounts},
 		{"sysctls", c.sysctls},
+		{"tracked connections", c.conntrack},
 	} {
 		if err := part.collect(); err != nil {
 			return Snapshot{}, fmt.Errorf("take snapshot of %s: %w", part.name, err)

@@ -1,6 +1,7 @@
 package hostsnap
 
 import (
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -414,4 +415,38 @@ func TestIptablesFails(t *testing.T) {
 	require.ErrorContains(t, err, "exit status 3: broken")
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)
+}
+
+// TestTracked: connections of the addresses that are asked for are compared, of both
+// families, without what of them changes by itself.
+func TestTracked(t *testing.T) {
+	privhost.RequireRoot(t)
+	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
+	opts := Options{Tracked: func(a netip.Addr) bool {
+		return a == netip.MustParseAddr("10.77.0.5") || a == netip.MustParseAddr("fd00:77::5")
+	}}
+	take := func() Snapshot {
+		t.Helper()
+		s, err := Take(opts)
+		require.NoError(t, err)
+		return s
+	}
+	before := take()
+	for _, ends := range [][2]string{{"192.0.2.1", "10.77.0.5"}, {"192.0.2.1", "10.77.0.50"}, {"fd00:77::5", "2001:db8::1"}} {
+		from, to := netip.MustParseAddr(ends[0]), netip.MustParseAddr(ends[1])
+		family := netlink.InetFamily(unix.AF_INET)
+		if from.Is6() {
+			family = unix.AF_INET6
+		}
+		require.NoError(t, netlink.ConntrackCreate(netlink.ConntrackTable, family, &netlink.ConntrackFlow{
+			FamilyType: uint8(family), TimeOut: 600,
+			Forward: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: from.AsSlice(), SrcPort: 1, DstIP: to.AsSlice(), DstPort: 2},
+			Reverse: netlink.IPTuple{Protocol: unix.IPPROTO_UDP, SrcIP: to.AsSlice(), SrcPort: 2, DstIP: from.AsSlice(), DstPort: 1},
+		}))
+	}
+	require.Equal(t, `+conntrack udp src=192.0.2.1 dst=10.77.0.5 sport=1 dport=2 src=10.77.0.5 dst=192.0.2.1 sport=2 dport=1
++conntrack udp src=fd00:0077:0000:0000:0000:0000:0000:0005 dst=2001:0db8:0000:0000:0000:0000:0000:0001 sport=1 dport=2 src=2001:0db8:0000:0000:0000:0000:0000:0001 dst=fd00:0077:0000:0000:0000:0000:0000:0005 sport=2 dport=1
+`, Diff(before, take()))
+	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
+	require.Empty(t, Diff(before, take()))
 }

@@ -1,0 +1,42 @@
+package hostsnap
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// conntrack collects tracked connections of the addresses that are asked for.
+func (c *collector) conntrack() error {
+	if c.opts.Tracked == nil {
+		return nil
+	}
+	text, err := os.ReadFile("/proc/thread-self/net/nf_conntrack")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // nothing is tracked, or the kernel does not show it as text
+	}
+	if err != nil {
+		return fmt.Errorf("read tracked connections: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		words := tuples.FindAllString(line, -1)
+		if slices.ContainsFunc(words, c.isTracked) {
+			c.add(false, append([]string{"conntrack", strings.Fields(line)[2]}, words...)...)
+		}
+	}
+	return nil
+}
+
+// tuples are the parts of an entry's text that stay the same.
+var tuples = regexp.MustCompile(`\b(?:src|dst|sport|dport)=\S+`)
+
+func (c *collector) isTracked(word string) bool {
+	_, text, _ := strings.Cut(word, "=")
+	addr, err := netip.ParseAddr(text)
+	return err == nil && c.opts.Tracked(addr)
+}
