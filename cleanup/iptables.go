@@ -81,8 +81,11 @@ func (f *iptablesFinder) inFamily(ctx context.Context, fam family) error {
 		return nil
 	}
 	err := f.listed(ctx, fam, nat, filter)
-	if err == nil || ctx.Err() != nil {
+	if ctx.Err() != nil {
 		return err
+	}
+	if err == nil {
+		return f.unhidden(ctx, fam, nat, filter)
 	}
 	return f.absent(ctx, fam, nat, filter, err)
 }

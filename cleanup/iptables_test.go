@@ -34,6 +34,12 @@ func (k fakeKernel) Chains(context.Context) ([]string, error) { return k.chains,
 func (k fakeKernel) Addresses(context.Context, string) ([]netip.Addr, error) {
 	return k.accepted, k.err
 }
+func (k fakeKernel) HiddenChains(context.Context) ([]string, error) { return k.chains, k.err }
+func (k fakeKernel) HiddenAddresses(context.Context, string) ([]netip.Addr, error) {
+	return k.accepted, k.err
+}
+func (k fakeKernel) HeldByOther(what string) error { return errors.New(what) }
+
 func (k fakeKernel) Held(cause error, what string) error { return fmt.Errorf("%s: %w", what, cause) }
 
 // open is the command of one family.
@@ -258,6 +264,38 @@ func TestIPTablesMissing(t *testing.T) {
 				return
 			}
 			require.ErrorIs(t, err, exec.ErrNotFound)
+			require.ErrorContains(t, err, test.want)
+		})
+	}
+}
+
+// What a command that works does not list is clean only if the kernel shows that it is: the other kind may have made it.
+func TestIPTablesOfTheOtherKind(t *testing.T) {
+	broken := errors.New("broken")
+	own, other := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
+	for name, test := range map[string]struct {
+		kernel fakeKernel
+		table  string
+		listed string
+		want   string
+	}{
+		"nothing":          {},
+		"masquerading":     {table: "nat", kernel: fakeKernel{chains: []string{"CNI-68966f9f256fea8957de7869"}}, want: "CNI-68966f9f256fea8957de7869"},
+		"listed":           {table: "nat", kernel: fakeKernel{chains: []string{"CNI-68966f9f256fea8957de7869"}}, listed: "-N CNI-68966f9f256fea8957de7869"},
+		"another's chain":  {table: "nat", kernel: fakeKernel{chains: []string{"CNI-000000000000000000000000"}}},
+		"unreadable":       {table: "nat", kernel: fakeKernel{err: broken}, want: "broken"},
+		"accepts":          {table: "filter", kernel: fakeKernel{accepted: []netip.Addr{other, own}}, want: "for 10.0.0.2"},
+		"listed accepts":   {table: "filter", kernel: fakeKernel{accepted: []netip.Addr{own}}, listed: "-A CNI-FORWARD -s 10.0.0.2/32 -j ACCEPT"},
+		"another's accept": {table: "filter", kernel: fakeKernel{accepted: []netip.Addr{other}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			key := "ipv4 " + test.table
+			fake := &fakeTables{text: map[string]string{key: test.listed}, kernel: map[string]fakeKernel{key: test.kernel}}
+			_, err := searchWith(fake, iptTarget(fullChain, resultV4)).iptables.find(context.Background())
+			if test.want == "" {
+				require.NoError(t, err)
+				return
+			}
 			require.ErrorContains(t, err, test.want)
 		})
 	}

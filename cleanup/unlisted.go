@@ -14,6 +14,9 @@ type unlisted interface {
 	Chains(context.Context) ([]string, error)
 	Addresses(ctx context.Context, chain string) ([]netip.Addr, error)
 	Held(cause error, what string) error
+	HiddenChains(context.Context) ([]string, error)
+	HiddenAddresses(ctx context.Context, chain string) ([]netip.Addr, error)
+	HeldByOther(what string) error
 }
 
 func inKernel(fam family, table string) unlisted {
@@ -69,6 +72,62 @@ func (f *iptablesFinder) absentInFilter(ctx context.Context, filter unlisted, ca
 	for _, addr := range accepted {
 		if _, own := f.addresses.own[addr]; own && !f.addresses.foreign[addr] {
 			return filter.Held(cause, fmt.Sprintf("rule of chain %s for %s", forwardChain, addr))
+		}
+	}
+	return nil
+}
+
+// unhidden is nil if the kernel has nothing of the allocation in the tables of a family that the command, which works,
+// does not list: the two kinds of iptables do not see each other's rules.
+func (f *iptablesFinder) unhidden(ctx context.Context, fam family, nat, filter bool) error {
+	if nat {
+		if err := f.unhiddenInNat(ctx, f.kernel(fam, "nat"), fam); err != nil {
+			return err
+		}
+	}
+	if filter && len(f.addresses.own) > 0 {
+		return f.unhiddenInFilter(ctx, f.kernel(fam, "filter"), fam)
+	}
+	return nil
+}
+
+func (f *iptablesFinder) unhiddenInNat(ctx context.Context, nat unlisted, fam family) error {
+	chains, err := nat.HiddenChains(ctx)
+	if err != nil {
+		return err
+	}
+	for _, a := range f.attachments {
+		for _, own := range chainNames(a.Network, f.target.ID) {
+			listed := slices.ContainsFunc(f.chains, func(c iptChain) bool { return c.family == fam && c.name == own })
+			if !listed && slices.Contains(chains, own) {
+				return nat.HeldByOther("chain " + own)
+			}
+		}
+	}
+	return nil
+}
+
+func (f *iptablesFinder) unhiddenInFilter(ctx context.Context, filter unlisted, fam family) error {
+	accepted, err := filter.HiddenAddresses(ctx, forwardChain)
+	accepted = slices.DeleteFunc(accepted, func(addr netip.Addr) bool {
+		_, own := f.addresses.own[addr]
+		return !own || f.addresses.foreign[addr]
+	})
+	if err != nil || len(accepted) == 0 {
+		return err
+	}
+	// What is listed now is of this kind: found already, or of the next holder of an address.
+	ipt, err := f.open(fam)
+	if err != nil {
+		return err
+	}
+	listed, err := f.inFilter(ipt, fam)
+	if err != nil {
+		return err
+	}
+	for _, addr := range accepted {
+		if !slices.ContainsFunc(listed, func(r iptRule) bool { return acceptedAddress(r.Rule) == addr }) {
+			return filter.HeldByOther(fmt.Sprintf("rule of chain %s for %s", forwardChain, addr))
 		}
 	}
 	return nil

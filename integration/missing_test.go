@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/netfilter"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -44,6 +45,45 @@ func TestProgramMissingAtTeardown(t *testing.T) {
 				h.setUp(a)
 				without(t, func() { h.requireUnseen(a, missing[len(missing)-1]) }, missing...)
 				h.tearDown(a)
+			})
+		}
+	})
+}
+
+// withVariant runs a function on a host whose iptables is of one of the two kinds.
+func withVariant(t *testing.T, variant string, fn func()) {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range []string{"iptables", "ip6tables"} {
+		path, err := exec.LookPath(name + "-" + variant)
+		require.NoError(t, err)
+		require.NoError(t, os.Symlink(path, filepath.Join(dir, name)))
+	}
+	before := os.Getenv("PATH")
+	require.NoError(t, os.Setenv("PATH", dir+string(filepath.ListSeparator)+before))
+	defer func() { require.NoError(t, os.Setenv("PATH", before)) }()
+	fn()
+}
+
+// TestOtherIPTablesAtTeardown: iptables-legacy and iptables-nft do not list each
+// other's rules, so what one of them does not list is not gone.
+func TestOtherIPTablesAtTeardown(t *testing.T) {
+	each(t, []way{execTables, nativeTables}, func(t *testing.T, w way) {
+		for made, other := range map[string]string{"nft": "legacy", "legacy": "nft"} {
+			t.Run(made, func(t *testing.T) {
+				h := newHost(t, w.engine)
+				h.network("net", chain("bridge", dual, w.backend)...)
+				a := h.alloc("a")
+				a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+				withVariant(t, made, func() { h.setUp(a) })
+				withVariant(t, other, func() {
+					err := h.Teardown(h.ctx(), a)
+					require.ErrorIs(t, err, configurator.ErrIncomplete)
+					require.ErrorIs(t, err, netfilter.ErrHeld)
+					_, err = h.Get(a.ID)
+					require.NoError(t, err, "the record is kept")
+				})
+				withVariant(t, made, func() { h.tearDown(a) })
 			})
 		}
 	})

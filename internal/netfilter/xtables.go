@@ -156,3 +156,51 @@ func (t Table) Held(cause error, what string) error {
 	return fmt.Errorf("table %s: %s: %w, but %w; see that %s can be run, then try again",
 		t, what, ErrHeld, cause, t.Command())
 }
+
+// errOtherKind: a command that works does not list what the kernel has.
+var errOtherKind = errors.New("iptables of the other kind (legacy or nf_tables) made it")
+
+// Hidden is nil if the kernel shows that the table has none of the chains. It is
+// for chains that the table's command, which works, does not list: iptables-legacy
+// and iptables-nft do not see each other's rules.
+func (t Table) Hidden(ctx context.Context, chains ...string) error {
+	there, err := t.HiddenChains(ctx)
+	for _, chain := range chains {
+		if slices.Contains(there, chain) {
+			return t.HeldByOther("chain " + chain)
+		}
+	}
+	return err
+}
+
+// HiddenAddresses are Addresses where the table's command need not list all of
+// them.
+func (t Table) HiddenAddresses(ctx context.Context, chain string) ([]netip.Addr, error) {
+	if both, err := t.mayBeBoth(); err != nil || !both {
+		return nil, err
+	}
+	return t.Addresses(ctx, chain)
+}
+
+// HiddenChains are Chains where the table's command need not list all of them.
+func (t Table) HiddenChains(ctx context.Context) ([]string, error) {
+	if both, err := t.mayBeBoth(); err != nil || !both {
+		return nil, err
+	}
+	return t.Chains(ctx)
+}
+
+// mayBeBoth reports whether both kinds of iptables may have the table, once a
+// command has listed it: iptables-legacy makes the table that it lists, so where
+// there is no legacy one, iptables-nft has listed everything.
+func (t Table) mayBeBoth() (bool, error) {
+	legacy, err := t.legacyTable()
+	return legacy != nil, err
+}
+
+// HeldByOther is the error of something in the table that its command does not
+// list.
+func (t Table) HeldByOther(what string) error {
+	return fmt.Errorf("table %s: %s: %w, but %w; set %s to that kind, then try again",
+		t, what, ErrHeld, errOtherKind, t.Command())
+}

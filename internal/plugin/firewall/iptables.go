@@ -84,7 +84,10 @@ func (b iptablesBackend) del(ctx context.Context, _ *plugin.Call, p *passage) er
 			errs = append(errs, p.absent(ctx, family, err))
 			continue
 		}
-		errs = append(errs, t.remove(p.own(family)))
+		if err = t.remove(p.own(family)); err == nil {
+			err = p.unhidden(ctx, family)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -102,6 +105,19 @@ func (p *passage) absent(ctx context.Context, family opening.Family, cause error
 		}
 	}
 	return nil
+}
+
+// unhidden is nil if the kernel has no rule for the addresses of a family that the
+// program, which works, does not list.
+func (p *passage) unhidden(ctx context.Context, family opening.Family) error {
+	t := netfilter.Table{IPv6: family == opening.IPv6, Name: table}
+	accepted, err := t.HiddenAddresses(ctx, privateChain)
+	for _, address := range accepted {
+		if slices.Contains(p.addresses, address) {
+			return t.HeldByOther(fmt.Sprintf("rule of chain %s for %s", privateChain, address))
+		}
+	}
+	return err
 }
 
 func (b iptablesBackend) status(context.Context, *plugin.Call) error {

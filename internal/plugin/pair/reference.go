@@ -122,7 +122,9 @@ func (m reference) delIPTables(ctx context.Context) error {
 		}
 		if slices.Contains(chains, m.chain()) {
 			errs = append(errs, m.delChain(t))
+			continue
 		}
+		errs = append(errs, netfilter.Table{IPv6: ipv6, Name: natTable}.Hidden(ctx, m.chain()))
 	}
 	return errors.Join(errs...)
 }

@@ -68,17 +68,22 @@ func (iptablesBackend) del(ctx context.Context, _ *plugin.Call, p *publication) 
 	}
 	var errs []error
 	for _, wildcard := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		kernel := netfilter.Table{IPv6: wildcard.Is6(), Name: table}
 		t, err := openNAT(wildcard)
 		if err == nil {
 			_, err = t.ListChains(table)
 		}
 		if err != nil {
-			errs = append(errs, netfilter.Table{IPv6: wildcard.Is6(), Name: table}.Absent(ctx, err, chains...))
+			errs = append(errs, kernel.Absent(ctx, err, chains...))
 			continue
 		}
 		for _, chain := range chains {
-			errs = append(errs, t.unpublish(chain))
+			err = errors.Join(err, t.unpublish(chain))
 		}
+		if err == nil {
+			err = kernel.Hidden(ctx, chains...)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
