@@ -55,6 +55,11 @@ type Config struct {
 	Subnets []netip.Prefix
 	// Engine runs the plugins; default EngineAuto.
 	Engine Engine
+	// OneShot says that the process ends after an operation. Otherwise it holds the
+	// guard of the host's loopback as long as it runs, so that 127.0.0.0/8 stays
+	// closed to allocations when another program flushes the ruleset; to let go of it
+	// at the end takes the kernel some 10 ms.
+	OneShot bool
 	// Retry is how an ADD is tried again.
 	Retry RetryPolicy
 	// Timeout bounds one run of all plugins of an allocation (an ADD, a CHECK

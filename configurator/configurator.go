@@ -76,7 +76,7 @@ func New(cfg Config) (*Configurator, error) {
 		store:  record.Open(cfg.StateDir),
 		mark:   engine.Mark(state.Key),
 		exec:   cniexec.Engine{},
-		native: native.New(cfg.Logger, state.Instance),
+		native: native.New(cfg.Logger, state.Instance).Lasting(!cfg.OneShot),
 		steps:  native.NewForBinaries(cfg.Logger, state.Instance),
 
 		ownsHost: new(atomic.Bool),

@@ -20,6 +20,7 @@ type nativeEngine interface {
 	engine.Engine
 	Understands(*libcni.NetworkConfigList) bool
 	Repair(context.Context, *engine.Request) error
+	GuardLoopback(context.Context) error
 }
 
 // engine is the one that did the ADD of a record, or is to do it. A record that

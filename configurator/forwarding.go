@@ -15,9 +15,12 @@ import (
 // openForwarding lets the published ports of a record through the host's FORWARD
 // path, for the networks that leave that to us, and keeps others from the host's
 // loopback, which the portmap plugin has links route.
-func openForwarding(ctx context.Context, r *record.Record) error {
+func (c *Configurator) openForwarding(ctx context.Context, r *record.Record) error {
 	err := eachOpenBridge(r, forward.Open)
-	return errors.Join(err, withGuard(r, func(rules *ruleset.Ruleset) error { return errors.Join(rules.Guard(ctx), rules.Repair(ctx)) }))
+	if len(r.Ports) == 0 {
+		return err
+	}
+	return errors.Join(err, unlessUnsupported(c.native.GuardLoopback(ctx)))
 }
 
 // checkForwarding looks whether it is still so.
@@ -26,12 +29,11 @@ func checkForwarding(ctx context.Context, r *record.Record) error {
 	if Engine(r.Engine) == EngineNative {
 		return err // its plugins look for themselves
 	}
-	return errors.Join(err, withGuard(r, func(rules *ruleset.Ruleset) error { return rules.CheckGuard(ctx) }))
+	return errors.Join(err, checkGuard(ctx, r))
 }
 
-// withGuard acts on the guard of the loopback of a record with published ports. On
-// a host without nf_tables there can be none.
-func withGuard(r *record.Record, act func(*ruleset.Ruleset) error) error {
+// checkGuard looks for the guard of the loopback of a record with published ports.
+func checkGuard(ctx context.Context, r *record.Record) error {
 	if len(r.Ports) == 0 {
 		return nil
 	}
@@ -39,11 +41,16 @@ func withGuard(r *record.Record, act func(*ruleset.Ruleset) error) error {
 	if err != nil {
 		return err
 	}
-	err = act(rules)
+	return errors.Join(unlessUnsupported(rules.CheckGuard(ctx)), rules.Close())
+}
+
+// unlessUnsupported drops the error of a host without nf_tables, which can have no
+// guard.
+func unlessUnsupported(err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
-		err = nil
+		return nil
 	}
-	return errors.Join(err, rules.Close())
+	return err
 }
 
 func eachOpenBridge(r *record.Record, act func(bridge string) error) error {

@@ -115,7 +115,7 @@ func (c *Configurator) putBack(ctx context.Context, r *record.Record, found erro
 	if Engine(r.Engine) != EngineNative {
 		shut := errors.Is(found, forward.ErrShut) || errors.Is(found, ruleset.ErrMissing) // a reloaded firewall
 		if shut {
-			err = openForwarding(ctx, r)
+			err = c.openForwarding(ctx, r)
 		}
 		return shut, err
 	}

@@ -398,7 +398,7 @@ func (c *Configurator) runBinaries(ctx context.Context, r *record.Record, add fu
 	}
 	results, err := add()
 	if err == nil {
-		err = openForwarding(ctx, r)
+		err = c.openForwarding(ctx, r)
 	}
 	done(err == nil)
 	return results, err

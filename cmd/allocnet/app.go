@@ -76,7 +76,7 @@ func (a *app) config() (configurator.Config, error) {
 	cfg := a.flags.others
 	cfg.ConfDir, cfg.StateDir, cfg.PluginDirs = a.flags.confDir, a.flags.stateDir, a.pluginDirs()
 	cfg.Engine, cfg.Timeout = configurator.Engine(a.flags.engine), a.flags.timeout
-	cfg.AllowUnserved = a.flags.unserved
+	cfg.AllowUnserved, cfg.OneShot = a.flags.unserved, true
 	if len(a.flags.networks) > 0 {
 		cfg.Networks = a.flags.networks
 	}

@@ -31,7 +31,8 @@ func (c *collector) nftables() error {
 	}
 	for _, table := range tables {
 		name := tableTitle(table)
-		if covered[name] {
+		// The held guard goes with a process, as its sockets do.
+		if covered[name] || table.Name == names.HeldGuardTable {
 			continue
 		}
 		c.add(true, "nft table", name, labelled("flags", nonZero(table.Flags)))

@@ -16,6 +16,10 @@ const Table = "allocnet"
 // GuardTable is the name of the table that keeps others from the host's loopback.
 const GuardTable = "allocnet_guard"
 
+// HeldGuardTable is the name of the same table again, which a process owns while it
+// runs.
+const HeldGuardTable = "allocnet_guard_held"
+
 // Owner is the attachment that an object in the kernel belongs to. Instance
 // tells apart the users of allocnet on one host, each with its own records: see
 // package statedir. That of the default directory, and of plugin binaries, which

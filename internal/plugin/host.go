@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"context"
 	"errors"
 
 	"github.com/allocnet/allocnet/internal/conntrack"
@@ -19,7 +20,9 @@ type Host struct {
 	Conntrack *conntrack.Conn
 	// Lately is nil where a process does one thing only.
 	Lately *Lately
-	Log    Logger
+	// Lasting says that the process goes on after an operation.
+	Lasting bool
+	Log     Logger
 }
 
 // OpenHost opens the host that the process lives in.
@@ -31,6 +34,16 @@ func OpenHost(log Logger) (*Host, error) {
 		return nil, errors.Join(err, h.Close())
 	}
 	return h, nil
+}
+
+// GuardLoopback keeps others from the host's loopback. A process that goes on holds
+// the guard as long as it runs, whoever flushes the ruleset.
+func (h *Host) GuardLoopback(ctx context.Context) error {
+	err := h.Rules.Guard(ctx)
+	if h.Lasting {
+		err = errors.Join(err, h.Rules.HoldGuard(ctx))
+	}
+	return err
 }
 
 // Close gives back what OpenHost opened. No operation may be under way.

@@ -2,20 +2,19 @@ package ruleset
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
-
-	"github.com/allocnet/allocnet/internal/names"
 )
 
 // newGuard is a table without sets, of IPv4 alone: nothing of IPv6 is like
 // route_localnet.
-func newGuard() *table {
-	t := &table{family: unix.NFPROTO_IPV4, name: names.GuardTable, label: "table ip " + names.GuardTable, addrLen: 4, source: 12, destination: 16}
+func newGuard(name string, flags uint32) *table {
+	t := &table{family: unix.NFPROTO_IPV4, name: name, flags: flags, label: "table ip " + name, addrLen: 4, source: 12, destination: 16}
 	t.chains = sync.OnceValue(func() []chain { return t.finish([]chain{t.localOnly()}) })
 	return t
 }
@@ -47,6 +46,25 @@ func (r *Ruleset) Guard(ctx context.Context) error {
 	}
 	if err != nil {
 		return fmt.Errorf("guard the loopback: %w", err)
+	}
+	return nil
+}
+
+// HoldGuard makes the guard a second time, in a table that belongs to this
+// connection: other programs cannot remove it, so `nft flush ruleset` leaves it, and
+// it goes when the connection is closed. Where another process holds one, that one
+// serves. Kernels before 5.12 have no such tables.
+func (r *Ruleset) HoldGuard(ctx context.Context) error {
+	if r.holdsGuard.Load() {
+		return nil
+	}
+	err := r.commit(ctx, func(b *buffer) { heldGuard.build(b, unix.NLM_F_EXCL, nil) })
+	switch {
+	case err == nil:
+		r.holdsGuard.Store(true)
+	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.EPERM), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):
+	default:
+		return fmt.Errorf("hold the guard of the loopback: %w", err)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ type table struct {
 	family byte
 	name   string
 	label  string // how nft calls it
+	flags  uint32
 	// addrLen, source and destination say where the addresses lie in a header.
 	addrLen, source, destination uint32
 
@@ -43,11 +44,15 @@ type set struct {
 
 // The tables. Nothing changes them.
 var (
-	ip     = newTable(unix.NFPROTO_IPV4)
-	ip6    = newTable(unix.NFPROTO_IPV6)
-	tables = []*table{ip, ip6}
-	guards = newGuard()
+	ip        = newTable(unix.NFPROTO_IPV4)
+	ip6       = newTable(unix.NFPROTO_IPV6)
+	tables    = []*table{ip, ip6}
+	guards    = newGuard(names.GuardTable, 0)
+	heldGuard = newGuard(names.HeldGuardTable, ownedTable)
 )
+
+// ownedTable is NFT_TABLE_F_OWNER: the table belongs to the socket that made it.
+const ownedTable = 0x2
 
 // tableOf is the table of an address's family.
 func tableOf(a netip.Addr) *table {

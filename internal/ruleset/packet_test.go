@@ -333,6 +333,33 @@ func TestLocalOnly(t *testing.T) {
 	n.wantAnswer("host sees 127.0.0.1", nil, loopback, 7070)
 }
 
+// TestHeldGuard: a guard that a connection holds survives a flush, and another
+// connection takes it over.
+func TestHeldGuard(t *testing.T) {
+	n := newNet(t)
+	n.serve(nil, "host", "127.0.0.1:7070")
+	require.NoError(t, n.a.Do(func() error {
+		sysctl(t, "ipv4/conf/eth0/route_localnet", "1")
+		run(t, "ip", "addr", "del", "127.0.0.1/8", "dev", "lo")
+		run(t, "ip", "route", "add", "127.0.0.0/8", "via", addr4(net0, 1).Addr().String())
+		return nil
+	}))
+	loopback := netip.MustParseAddr("127.0.0.1")
+	first, err := Open()
+	require.NoError(t, err)
+	for range 2 {
+		require.NoError(t, first.HoldGuard(t.Context()))
+		require.NoError(t, n.HoldGuard(t.Context()), "another connection's serves")
+	}
+	nft(t, "flush", "ruleset")
+	n.wantSilence(n.a, loopback, 7070)
+	require.NoError(t, first.Close())
+	require.NoError(t, n.HoldGuard(t.Context()))
+	nft(t, "flush", "ruleset")
+	n.wantSilence(n.a, loopback, 7070)
+	n.wantAnswer("host sees 127.0.0.1", nil, loopback, 7070)
+}
+
 // With route_localnet, the kernel also takes packets that claim to be from the
 // loopback, which nothing on the host expects of others.
 func TestNobodyElseIsLoopback(t *testing.T) {

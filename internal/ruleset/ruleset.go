@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strconv"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -13,7 +14,10 @@ import (
 // Ruleset is allocnet's tables in the namespace in which it was opened. It is
 // safe for concurrent use, also beside other processes, and holds one
 // descriptor until Close.
-type Ruleset struct{ *socket }
+type Ruleset struct {
+	*socket
+	holdsGuard atomic.Bool
+}
 
 // Open opens the connection. The tables are made by the first Add.
 func Open() (*Ruleset, error) {
@@ -21,7 +25,7 @@ func Open() (*Ruleset, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open nf_tables: %w", err)
 	}
-	return &Ruleset{s}, nil
+	return &Ruleset{socket: s}, nil
 }
 
 // Close gives the descriptor back. What is called later returns os.ErrClosed.

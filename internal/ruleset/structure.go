@@ -80,7 +80,7 @@ func (t *table) put(b *buffer, flags uint16) {
 	b.family = t.family
 	b.message(t.label, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|flags)
 	b.text(unix.NFTA_TABLE_NAME, t.name)
-	b.number(unix.NFTA_TABLE_FLAGS, 0)
+	b.number(unix.NFTA_TABLE_FLAGS, t.flags)
 	b.comment(userData, tableComment)
 }
 

@@ -116,7 +116,7 @@ func failure(err error) cniwire.Response {
 func newService(s *settings.Settings) (*cniservice.Service, error) {
 	libcni.CacheDir = filepath.Join(s.StateDir, "cni-cache")
 	cfg := s.Configurator()
-	cfg.Logger = logger
+	cfg.Logger, cfg.OneShot = logger, true
 	c, err := configurator.New(cfg)
 	if err != nil {
 		return nil, err

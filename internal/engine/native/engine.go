@@ -27,6 +27,7 @@ type Engine struct {
 	log      hclog.Logger
 	instance string
 	plugins  map[string]plugin.Factory
+	lasting  bool
 	mu       sync.Mutex
 	host     *plugin.Host
 
@@ -40,6 +41,13 @@ var _ engine.Engine = (*Engine)(nil)
 // nothing yet.
 func New(log hclog.Logger, instance string) *Engine {
 	return &Engine{log: log, instance: instance, plugins: builtin.Plugins}
+}
+
+// Lasting says whether the process goes on after an operation, and returns the
+// engine. It comes before the first use.
+func (e *Engine) Lasting(lasting bool) *Engine {
+	e.lasting = lasting
+	return e
 }
 
 // NewForBinaries makes an engine that runs all plugins as binaries.
@@ -58,7 +66,7 @@ func (e *Engine) open() (*plugin.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	host.Lately = &plugin.Lately{}
+	host.Lately, host.Lasting = &plugin.Lately{}, e.lasting
 	e.host = host
 	runtime.AddCleanup(e, func(h *plugin.Host) { h.Close() }, host)
 	return host, nil
@@ -216,6 +224,16 @@ func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 		return fmt.Errorf("repair allocation %q: %w", r.ID, err)
 	}
 	return nil
+}
+
+// GuardLoopback keeps others from the host's loopback, as the native portmap plugin
+// does, where a binary publishes the ports.
+func (e *Engine) GuardLoopback(ctx context.Context) error {
+	host, err := e.open()
+	if err != nil {
+		return err
+	}
+	return errors.Join(host.GuardLoopback(ctx), host.Rules.Repair(ctx))
 }
 
 // Status implements engine.Engine.

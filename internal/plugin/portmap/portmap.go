@@ -124,7 +124,7 @@ func (p *publication) routeLoopback(ctx context.Context, c *plugin.Call) error {
 	if !p.routesLoopback() {
 		return nil
 	}
-	if err := c.Host.Lately.Unless("guard", func() error { return c.Host.Rules.Guard(ctx) }); err != nil {
+	if err := c.Host.Lately.Unless("guard", func() error { return c.Host.GuardLoopback(ctx) }); err != nil {
 		return err
 	}
 	addr := p.addresses[0].Addr()

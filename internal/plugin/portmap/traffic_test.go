@@ -279,12 +279,13 @@ func TestRouteLocalnet(t *testing.T) {
 }
 
 // TestLoopbackIsTheHostsOwn: an allocation does not reach what listens on 127.0.0.1,
-// whichever backend published its ports; that all rules were flushed is a finding,
-// and mended; the host reaches the allocation through 127.0.0.1 as ever.
+// whichever backend published its ports, also when all rules were flushed while the
+// process that published them goes on. That they were flushed is a finding; the host reaches the allocation through 127.0.0.1 as ever.
 func TestLoopbackIsTheHostsOwn(t *testing.T) {
 	for _, config := range []object{nil, {"backend": "iptables"}, {"backend": "nftables"}} {
 		t.Run(fmt.Sprint(config), func(t *testing.T) {
 			h := newTestHost(t)
+			h.host.Lasting = true
 			two := h.allocation(2)
 			serve(t, two.Sandbox, "two")
 			l, err := net.Listen("tcp", "127.0.0.1:7070")
@@ -315,6 +316,7 @@ func TestLoopbackIsTheHostsOwn(t *testing.T) {
 			requireSilence()
 			require.Equal(t, "two saw 10.9.0.1", ask(t, nil, "tcp", "127.0.0.1:8080"))
 			h.run("nft", "flush", "ruleset")
+			requireSilence()
 			_, err = two.call(h.native, "CHECK")
 			require.Error(t, err)
 			require.NoError(t, h.host.Rules.Repair(t.Context()))
