@@ -32,6 +32,31 @@ func Addresses(ctx context.Context, t Target) ([]Address, error) {
 	return known, err
 }
 
+// Released are the addresses of a target's results that are not its own any more: another allocation holds them with
+// host-local, or host-local, where no other plugin can have leased them, does not have them for the target. A DEL that
+// is done again must not be given them, as plugins delete rules that name nothing but an address.
+func Released(ctx context.Context, t Target) ([]netip.Addr, error) {
+	known := Covers(t)
+	t.Addresses = nil
+	s := newSearch(t)
+	if _, err := s.leases.find(ctx); err != nil {
+		return nil, fmt.Errorf("look for the holders of addresses: %w", err)
+	}
+	var released []netip.Addr
+	for _, a := range s.attachments {
+		if a.result == nil {
+			continue
+		}
+		leases := known && len(a.scope.dataDirs) > 0
+		for _, addr := range resultAddresses(a.result) {
+			if _, own := s.addresses.own[addr]; s.addresses.foreign[addr] || leases && !own {
+				released = append(released, addr)
+			}
+		}
+	}
+	return released, nil
+}
+
 // Holders are the IDs of the allocations that hold an address of a network with
 // host-local, by its conflist, sorted.
 func Holders(network string, config []byte) ([]string, error) {

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/engine"
@@ -253,10 +255,32 @@ func (c *Configurator) del(ctx context.Context, r *record.Record) error {
 	if err := errors.Join(requestErr, engineErr); err != nil {
 		return err
 	}
-	req.Interrupted = r.Phase != record.Ready
+	if req.Interrupted = r.Phase != record.Ready; req.Interrupted {
+		if err := c.leaveReleased(ctx, r, req); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	return e.Del(ctx, req)
+}
+
+// leaveReleased takes the addresses out of the results of an interrupted operation
+// that an earlier DEL gave back: by now they may be another allocation's.
+func (c *Configurator) leaveReleased(ctx context.Context, r *record.Record, req *engine.Request) error {
+	released, err := cleanup.Released(ctx, c.cleanupTarget(r))
+	if err != nil || len(released) == 0 {
+		return err
+	}
+	for _, a := range req.Attachments {
+		if a.Result != nil {
+			a.Result.IPs = slices.DeleteFunc(a.Result.IPs, func(ip *types100.IPConfig) bool {
+				address, _ := netip.AddrFromSlice(ip.Address.IP)
+				return slices.Contains(released, address.Unmap())
+			})
+		}
+	}
+	return nil
 }
 
 // force removes what DEL left. The error of DEL counts only when something is
