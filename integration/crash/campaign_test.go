@@ -38,7 +38,7 @@ func seed(t *testing.T) int {
 // part is a cell of a campaign.
 type part struct {
 	cell       cell
-	recoveries int  // how many are tried after each point
+	recoveries int  // how many are tried after each point, the first ones if several
 	fails      bool // whether calls fail, too
 }
 

@@ -132,6 +132,16 @@ var daemonOperations = []daemonOperation{
 		func(ctx context.Context, c *client.Client, a configurator.Allocation) error {
 			return c.Teardown(ctx, a)
 		}},
+	{"repair", func(h *host) { h.mustSetUp(h.a); h.flush() },
+		func(ctx context.Context, c *client.Client, _ configurator.Allocation) error {
+			_, err := c.Repair(ctx)
+			return err
+		}},
+	{"gc", func(h *host) { h.mustSetUp(h.a) },
+		func(ctx context.Context, c *client.Client, _ configurator.Allocation) error {
+			_, err := c.GC(ctx, []string{bystanderID})
+			return err
+		}},
 }
 
 // TestDaemonKilledAtEveryPoint kills the daemon before everything that a request has

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/hostsnap"
@@ -58,7 +59,7 @@ func (c cell) plugins() []map[string]any {
 		"ranges": []any{[]any{map[string]any{"subnet": "10.99.0.0/16"}}, []any{map[string]any{"subnet": "fd00:99::/64"}}},
 		"routes": []any{map[string]any{"dst": "0.0.0.0/0"}, map[string]any{"dst": "::/0"}},
 	}
-	first := map[string]any{"type": c.main, "ipMasq": true, "ipam": ipam}
+	first := map[string]any{"type": c.main, "ipMasq": true, "ipam": ipam, "capabilities": map[string]bool{"ips": true}}
 	if c.main == "bridge" {
 		first["bridge"], first["isGateway"], first["hairpinMode"] = "br-test", true, true
 	}
@@ -74,6 +75,9 @@ func (c cell) plugins() []map[string]any {
 	return append(chain, firewall, ports)
 }
 
+// bystanderID is the allocation that no operation is about.
+const bystanderID = "bystander"
+
 // host is the private host of the test binary with one network, on which one
 // allocation is a bystander, and another is the one that operations are about.
 type host struct {
@@ -84,6 +88,7 @@ type host struct {
 	outside   *sandbox.Sandbox
 	bystander configurator.Allocation
 	a         configurator.Allocation
+	successor configurator.Allocation // wants the addresses of a
 	before    hostsnap.Snapshot
 }
 
@@ -101,7 +106,10 @@ func newHost(t *testing.T, c cell) *host {
 	require.NoError(t, os.WriteFile(filepath.Join(h.conf, "net.conflist"), data, 0o600))
 	h.restart()
 	h.connect()
-	h.bystander, h.a = h.allocation("bystander", 8081), h.allocation("a", 8080)
+	h.bystander, h.a = h.allocation(bystanderID, 8081), h.allocation("a", 8080)
+	h.successor = h.allocation("successor", 8082)
+	h.a.IPs = []string{"10.99.0.77/16", "fd00:99::77/64"}
+	h.successor.IPs = h.a.IPs
 	h.mustSetUp(h.bystander)
 	h.mustSetUp(h.a) // what the first use leaves is there from now on
 	require.NoError(t, h.Teardown(h.ctx(), h.a))
@@ -251,6 +259,9 @@ func (h *host) mustSetUp(a configurator.Allocation) {
 // both families.
 func (h *host) requireReachable(a configurator.Allocation) {
 	h.t.Helper()
+	if h.cell.engine == configurator.EngineExec {
+		h.forgetNeighbours()
+	}
 	for _, p := range []netip.Prefix{host4, host6} {
 		address := netip.AddrPortFrom(p.Addr(), uint16(a.Ports[0].Value)).String()
 		require.NoError(h.t, h.outside.Do(func() error {
@@ -265,6 +276,23 @@ func (h *host) requireReachable(a configurator.Allocation) {
 			}
 			return err
 		}))
+	}
+}
+
+// forgetNeighbours has a bridge forget the MACs of addresses, which with the reference
+// plugin may be those of holders before.
+func (h *host) forgetNeighbours() {
+	h.t.Helper()
+	link, err := netlink.LinkByName("br-test")
+	if err != nil {
+		return // over ptp each link has its own
+	}
+	neighbours, err := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_ALL)
+	require.NoError(h.t, err)
+	for _, n := range neighbours {
+		if err := netlink.NeighDel(&n); err != nil {
+			require.ErrorIs(h.t, err, unix.ENOENT)
+		}
 	}
 }
 

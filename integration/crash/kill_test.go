@@ -47,7 +47,10 @@ func (h *host) killEverywhere(o *operation, several int) []faultinject.Point {
 	first := seed(h.t)
 	for at := 1; ; at++ {
 		for i := range several {
-			points, killed := h.killAt(o, at, recoveries[(first+at*several+i)%len(recoveries)])
+			if several == 1 {
+				i = (first + at) % len(recoveries)
+			}
+			points, killed := h.killAt(o, at, recoveries[i])
 			if !killed {
 				h.t.Logf("%d points:", len(points))
 				for _, p := range points {

@@ -113,9 +113,33 @@ var recoveries = []recovery{
 		require.NoError(h.t, err)
 	}},
 	{"teardown", func(h *host) { require.NoError(h.t, h.Teardown(h.ctx(), h.a)) }},
+	{"another allocation with the address, recover and teardown", func(h *host) {
+		succeeded := h.succeed()
+		_, err := h.Recover(h.ctx())
+		require.NoError(h.t, err)
+		require.NoError(h.t, h.Teardown(h.ctx(), h.a))
+		if succeeded {
+			require.NoError(h.t, h.Check(h.ctx(), h.successor), "what has the address now is whole")
+			h.requireReachable(h.successor)
+			require.NoError(h.t, h.Teardown(h.ctx(), h.successor))
+		}
+	}},
 	{"setup and teardown", func(h *host) {
 		h.mustSetUp(h.a)
 		h.requireReachable(h.a)
 		require.NoError(h.t, h.Teardown(h.ctx(), h.a))
 	}},
+}
+
+// succeed sets up another allocation with the same addresses, if they are free.
+func (h *host) succeed() bool {
+	h.t.Helper()
+	_, err := h.Setup(h.ctx(), h.successor)
+	if err != nil {
+		require.ErrorContains(h.t, err, "77 is not available", "only that the address is not free")
+		require.NotErrorIs(h.t, err, configurator.ErrIncomplete)
+		return false
+	}
+	h.requireReachable(h.successor)
+	return true
 }
