@@ -3,9 +3,9 @@ package crash
 import (
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -49,9 +49,12 @@ var parts = []part{
 	{cell{engine: "exec", main: "bridge", backend: "iptables"}, 1, false},
 	{cell{engine: "native", main: "bridge"}, 2, true},
 	{cell{engine: "native", main: "ptp", backend: "nftables"}, 1, false},
-	{cell{engine: "native", main: "bridge", mixed: true}, 1, true},
+	{cell{engine: "native", main: "bridge", mixed: true}, 1, false},
 	{cell{engine: "native", main: "ptp"}, 1, true},
 }
+
+// isDaemons reports whether a part is one for the daemon.
+func isDaemons(p part) bool { return stress() || p.cell == cell{engine: "native", main: "bridge"} }
 
 // allParts are all cells, with all recoveries after each point.
 func allParts() []part {
@@ -68,8 +71,12 @@ func allParts() []part {
 	return all
 }
 
-// eachPart runs a test on a host for each part, several at a time: each is a process
-// of its own.
+// slots bound how many hosts there are at once: the processes on them wait for each
+// other most of the time.
+var slots = make(chan struct{}, 2*runtime.NumCPU())
+
+// eachPart runs a test on a host for each part that is wanted, several at a time: each
+// is a process of its own.
 func eachPart(t *testing.T, wanted func(part) bool, test func(t *testing.T, p part)) {
 	t.Helper()
 	privhost.Require(t)
@@ -84,14 +91,33 @@ func eachPart(t *testing.T, wanted func(part) bool, test func(t *testing.T, p pa
 		test(t, chosen[i])
 		return
 	}
+	t.Parallel()
+	var wait []func(t *testing.T)
 	for _, p := range chosen {
-		t.Run(p.cell.String(), func(t *testing.T) {
-			t.Parallel()
-			cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+strings.Split(t.Name(), "/")[0]+"$", "-test.v", "-test.timeout=4h")
-			cmd.Env = append(privhost.Another(os.Environ()), cellVariable+"="+p.cell.String())
-			out, err := cmd.CombinedOutput()
-			require.NoError(t, err, "%s", out)
-			t.Logf("%s", out)
-		})
+		wait = append(wait, elsewhere(t, p))
+	}
+	for i, p := range chosen {
+		t.Run(p.cell.String(), wait[i])
+	}
+}
+
+// elsewhere begins a part of a test in a process of its own, and returns what waits
+// for its end.
+func elsewhere(t *testing.T, p part) (wait func(t *testing.T)) {
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=4h")
+	cmd.Env = append(privhost.Another(os.Environ()), cellVariable+"="+p.cell.String())
+	var out []byte
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		slots <- struct{}{}
+		defer func() { <-slots }()
+		out, err = cmd.CombinedOutput()
+	}()
+	return func(t *testing.T) {
+		<-ended
+		require.NoError(t, err, "%s", out)
+		t.Logf("%s", out)
 	}
 }

@@ -147,8 +147,10 @@ var daemonOperations = []daemonOperation{
 // TestDaemonKilledAtEveryPoint kills the daemon before everything that a request has
 // it change, and before its answer. The next one removes what is left or, where the
 // allocation was whole by then, keeps it.
-func TestDaemonKilledAtEveryPoint(t *testing.T) {
-	h := newHost(t, cell{engine: "native", main: "bridge"})
+func TestDaemonKilledAtEveryPoint(t *testing.T) { eachPart(t, isDaemons, testDaemonKilledAtEveryPoint) }
+
+func testDaemonKilledAtEveryPoint(t *testing.T, p part) {
+	h := newHost(t, p.cell)
 	for _, o := range daemonOperations {
 		t.Run(o.name, func(t *testing.T) {
 			d := newDaemon(h.in(t))
@@ -200,7 +202,11 @@ func (d *daemon) requireWholeOrNothing(after string) {
 // TestDaemonKilledWhileItStarts kills it at every point of its start, when it has
 // something to recover; the next one does.
 func TestDaemonKilledWhileItStarts(t *testing.T) {
-	h := newHost(t, cell{engine: "native", main: "bridge"})
+	eachPart(t, isDaemons, testDaemonKilledWhileItStarts)
+}
+
+func testDaemonKilledWhileItStarts(t *testing.T, p part) {
+	h := newHost(t, p.cell)
 	d := newDaemon(h)
 	d.begin(nil)
 	d.ready()
