@@ -39,7 +39,7 @@ func (d *demo) snapshot(context.Context) (string, error) {
 // snapshotOptions let stay what the first use of a network leaves for the next.
 func (d *demo) snapshotOptions() hostsnap.Options {
 	warm := "file " + filepath.Join(d.Config.StateDir, "warm") + "/"
-	claims := "file " + filepath.Join(d.Config.StateDir, "claims", "complete") + " "
+	claims := "file " + filepath.Join(d.Config.StateDir, "claims", "complete")
 	return hostsnap.Options{
 		Dirs: []string{d.Config.StateDir}, Persistent: true,
 		Ignore: func(line string) bool { return strings.HasPrefix(line, warm) || strings.HasPrefix(line, claims) },
