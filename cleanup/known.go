@@ -60,16 +60,29 @@ func Released(ctx context.Context, t Target) ([]netip.Addr, error) {
 // Holders are the IDs of the allocations that hold an address of a network with
 // host-local, by its conflist, sorted.
 func Holders(network string, config []byte) ([]string, error) {
-	s := newSearch(Target{Attachments: []Attachment{{Network: network, Config: config}}})
 	ids := map[string]bool{}
-	dirs, err := s.leases.dirs()
+	err := eachLease(network, config, func(h holder) {
+		if h.id != "" {
+			ids[h.id] = true
+		}
+	})
 	if err != nil {
 		return nil, err
+	}
+	return slices.Sorted(maps.Keys(ids)), nil
+}
+
+// eachLease notes the holders of a network's leases, by its conflist.
+func eachLease(network string, config []byte, note func(holder)) error {
+	s := newSearch(Target{Attachments: []Attachment{{Network: network, Config: config}}})
+	dirs, err := s.leases.dirs()
+	if err != nil {
+		return err
 	}
 	for _, dir := range dirs {
 		entries, err := os.ReadDir(dir.path)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("list leases: %w", err)
+			return fmt.Errorf("list leases: %w", err)
 		}
 		for _, entry := range entries {
 			if _, err := netip.ParseAddr(entry.Name()); err != nil || !entry.Type().IsRegular() {
@@ -77,12 +90,10 @@ func Holders(network string, config []byte) ([]string, error) {
 			}
 			h, _, err := readLease(filepath.Join(dir.path, entry.Name()))
 			if err != nil {
-				return nil, err
+				return err
 			}
-			if h.id != "" {
-				ids[h.id] = true
-			}
+			note(h)
 		}
 	}
-	return slices.Sorted(maps.Keys(ids)), nil
+	return nil
 }

@@ -112,18 +112,6 @@ func Owners(ctx context.Context, network, stateDir string) ([]string, error) {
 			ids[o.ID] = true
 		}
 	}
-	rulesErr := withRules(func(r *ruleset.Ruleset) error {
-		_, err := r.Owned(ctx, func(o names.Owner) bool { note(o); return false })
-		return err
-	})
-	linkErr := retry.Do(ctx, func() error {
-		links, err := netlink.LinkList()
-		for _, link := range links {
-			if o, ok := names.ParseOwner(link.Attrs().Alias); ok {
-				note(o)
-			}
-		}
-		return err
-	})
-	return slices.Sorted(maps.Keys(ids)), errors.Join(rulesErr, linkErr)
+	err = eachOwner(ctx, note)
+	return slices.Sorted(maps.Keys(ids)), err
 }

@@ -83,7 +83,9 @@ func (c *Configurator) lockTarget(ctx context.Context, a Allocation) (cleanup.Ta
 	r, err := c.store.Get(a.ID)
 	if errors.Is(err, fs.ErrNotExist) || unreadable(err) {
 		r = c.guess(a)
-		_, err = c.disown(ctx, r)
+		if err = c.retrace(ctx, r, &a); err == nil {
+			_, err = c.disown(ctx, r)
+		}
 	}
 	if err != nil {
 		unlock()

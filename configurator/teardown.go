@@ -109,6 +109,9 @@ func (c *Configurator) takeDownShared(ctx context.Context, r *record.Record) err
 // an error.
 func (c *Configurator) forget(ctx context.Context, a Allocation) error {
 	r := c.guess(a)
+	if err := c.retrace(ctx, r, &a); err != nil {
+		return wrapIncomplete(a.ID, err)
+	}
 	evidence, err := c.disown(ctx, r)
 	if err != nil {
 		return wrapIncomplete(a.ID, err)

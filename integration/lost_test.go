@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -91,4 +92,50 @@ func TestLostRecordAndConfiguration(t *testing.T) {
 		_, err = h.GC(h.ctx(), nil) // of the index of ports
 		require.NoError(t, err)
 	})
+}
+
+// TestLostRecordOfOtherNetworks: without the record, and where nobody names them,
+// the networks and interfaces of an allocation are those that the host tells of,
+// not those that a new one would get.
+func TestLostRecordOfOtherNetworks(t *testing.T) {
+	each(t, []way{native, execTables}, func(t *testing.T, w way) {
+		for name, remove := range map[string]func(*host, configurator.Allocation){
+			"Teardown": func(h *host, a configurator.Allocation) { h.tearDown(a) },
+			"Force": func(h *host, a configurator.Allocation) {
+				_, err := h.Force(h.ctx(), a)
+				require.NoError(h.t, err)
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				h := newHost(t, w.engine, func(c *configurator.Config) { c.Networks = []string{"first"} })
+				a := h.loseRecord(w, "third", "second")
+				remove(h, configurator.Allocation{ID: a.ID, Netns: a.Netns})
+				_, err := h.GC(h.ctx(), nil) // of the index of ports
+				require.NoError(t, err)
+			})
+		}
+	})
+}
+
+// TestCollectLostInAnotherOrder: the interfaces of a lost allocation do not follow
+// from the names of its networks.
+func TestCollectLostInAnotherOrder(t *testing.T) {
+	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"first", "second"} })
+	h.loseRecord(native, "second", "first")
+	report, err := h.GC(h.ctx(), nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, report.Removed)
+}
+
+// loseRecord sets up an allocation in two of three networks, and loses its record.
+func (h *host) loseRecord(w way, networks ...string) configurator.Allocation {
+	h.t.Helper()
+	for i, network := range []string{"first", "second", "third"} {
+		h.network(network, chain("ptp", families{v4: fmt.Sprintf("10.31.%d.0/24", i)}, w.backend)...)
+	}
+	a := h.alloc("a")
+	a.Ports, a.Networks = []portmap.Port{{Value: 8080, To: 80}}, networks
+	h.setUp(a)
+	require.NoError(h.t, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
+	return a
 }

@@ -1,0 +1,78 @@
+package configurator
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/internal/conflist"
+	"github.com/allocnet/allocnet/internal/record"
+)
+
+// retrace corrects a record that was made up by what the host tells: which
+// interface an attachment had, and, where the caller names no networks, in which
+// networks there is something of the allocation. What it is in of which no
+// configuration is left is looked for by the ID alone. A runtime that speaks CNI
+// names both, and may have other attachments of the same container.
+func (c *Configurator) retrace(ctx context.Context, r *record.Record, a *Allocation) error {
+	if r.Container() != r.ID || r.Inline || len(r.Attachments) == 0 {
+		return nil
+	}
+	traces, err := cleanup.Traces(ctx, r.ID, c.cfg.StateDir)
+	if err != nil {
+		return err
+	}
+	if len(a.Networks) == 0 {
+		if known := c.attachTraced(r, traces); !known {
+			r.Attachments = nil
+			return nil
+		}
+	}
+	var errs []error
+	for i := range r.Attachments {
+		at := &r.Attachments[i]
+		leases, err := cleanup.LeaseTraces(r.ID, at.Network, at.Config)
+		errs = append(errs, err)
+		at.IfName = tracedInterface(at, append(slices.Clone(traces), leases...))
+	}
+	return errors.Join(errs...)
+}
+
+// attachTraced adds the networks in which there is something of the allocation. It
+// is false if one of them has no configuration any more.
+func (c *Configurator) attachTraced(r *record.Record, traces []cleanup.Trace) bool {
+	networks, _ := c.confs.Networks()
+	for _, n := range networks {
+		if !slices.ContainsFunc(r.Attachments, func(at record.Attachment) bool { return at.Network == n.Name }) && c.isTraced(r, n, traces) {
+			if planNetwork(r, n) != nil {
+				return false
+			}
+		}
+	}
+	return !slices.ContainsFunc(traces, func(t cleanup.Trace) bool {
+		return !slices.ContainsFunc(r.Attachments, func(at record.Attachment) bool { return t.Of(at.Network) })
+	})
+}
+
+// isTraced reports whether there is something of the allocation in a network. Leases
+// that cannot be read are not of one that nothing else tells of.
+func (c *Configurator) isTraced(r *record.Record, n *conflist.Network, traces []cleanup.Trace) bool {
+	leases, _ := cleanup.LeaseTraces(r.ID, n.Name, n.Bytes)
+	return len(leases) > 0 || slices.ContainsFunc(traces, func(t cleanup.Trace) bool { return t.Of(n.Name) })
+}
+
+// tracedInterface is the interface that traces name for an attachment, else its
+// own.
+func tracedInterface(at *record.Attachment, traces []cleanup.Trace) string {
+	ifName := ""
+	for _, t := range traces {
+		if t.Of(at.Network) && (ifName == "" || t.IfName == at.IfName) {
+			ifName = t.IfName
+		}
+	}
+	if ifName == "" {
+		return at.IfName
+	}
+	return ifName
+}
