@@ -102,8 +102,8 @@ func (e *UnservedError) Error() string {
 	for i, name := range e.Networks {
 		networks[i] = fmt.Sprintf("%q", name)
 	}
-	return fmt.Sprintf("set up allocation %q: no plugin of network %s declares %s: "+
-		`add a plugin that serves it to the network, with "capabilities", leave the request out, or allow unserved requests`,
+	return fmt.Sprintf("set up allocation %q: no plugin of network %s declares %s; "+
+		`add a plugin that declares it under "capabilities", omit the request, or allow unserved requests`,
 		e.ID, strings.Join(networks, ", "), strings.Join(e.Capabilities, ", "))
 }
 

@@ -52,13 +52,13 @@ func TestUnserved(t *testing.T) {
 		var e *UnservedError
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, &UnservedError{ID: a.ID, Capabilities: []string{capability}, Networks: []string{"a", "b"}}, e)
-		require.ErrorContains(t, err, "declares "+capability+": add a plugin")
+		require.ErrorContains(t, err, "declares "+capability+"; add a plugin")
 	}
 	a := w.alloc("several")
 	a.MAC, a.CgroupPath = "02:00:00:00:00:01", "/x"
 	a.Conflists = []json.RawMessage{json.RawMessage(w.read("a.conflist"))}
 	_, err := w.Setup(t.Context(), a)
-	require.ErrorContains(t, err, `no plugin of network "a" declares cgroupPath, mac: `)
+	require.ErrorContains(t, err, `no plugin of network "a" declares cgroupPath, mac; `)
 	require.Empty(t, w.commands())
 	w.requireNoRecords()
 	require.Empty(t, claimed(t, w))
@@ -180,7 +180,7 @@ func TestLoopbackNetwork(t *testing.T) {
 			w.cfg.Engine, w.cfg.Networks, w.cfg.Network = e, []string{"lo", "net", "net2"}, ""
 			w.cfg.PluginDirs = append(w.cfg.PluginDirs, append(filepath.SplitList(os.Getenv("CNI_PATH")), "../bin/cni")...)
 			w.Configurator = newConfigurator(t, w.cfg)
-			w.file("lo.conflist", `{"cniVersion":"1.0.0","name":"lo","plugins":[{"type":"loopback"}]}`)
+			w.file("lo.conflist", `{"cniVersion":"1.0.0","name":"lo","plugins":[{"type":"loopback","capabilities":{"mac":true,"ips":true}}]}`)
 			w.file("net.conflist", strings.Replace(w.read("net.conflist"), `"type":"bridge",`, `"type":"bridge","capabilities":{"mac":true},`, 1))
 			w.plain("net2", "mac")
 			a := w.alloc("a")
@@ -189,6 +189,7 @@ func TestLoopbackNetwork(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "eth0", status.InterfaceName)
 			require.True(t, strings.HasPrefix(status.Address, "10.77.0."))
+			require.Contains(t, string(status.Results[1]), a.MAC, "given to the network that serves it")
 			record, err := w.Get("a")
 			require.NoError(t, err)
 			var names []string
@@ -207,6 +208,10 @@ func TestLoopbackNetwork(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "lo", status.InterfaceName, "there is no other")
 			require.NoError(t, w.Teardown(t.Context(), a))
+
+			a.IPs = []string{"192.0.2.1"}
+			_, err = w.Setup(t.Context(), a)
+			require.ErrorIs(t, err, ErrUnserved)
 		})
 	}
 }

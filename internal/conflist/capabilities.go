@@ -8,9 +8,14 @@ import (
 	"github.com/containernetworking/cni/libcni"
 )
 
-// Declares reports whether at least one plugin declares a capability as true.
+const loopbackType = "loopback"
+
+// Declares reports whether at least one plugin declares a capability as true. The
+// plugin loopback serves none, whatever its configuration says.
 func (n *Network) Declares(capability string) bool {
-	return slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Capabilities[capability] })
+	return slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool {
+		return p.Network.Type != loopbackType && p.Network.Capabilities[capability]
+	})
 }
 
 // WithoutCapabilities returns the network with the named capabilities no longer

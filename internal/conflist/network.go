@@ -98,7 +98,7 @@ func (n *Network) IsOurs() bool {
 // IsLoopback reports whether the network is the loopback interface and nothing
 // else.
 func (n *Network) IsLoopback() bool {
-	return !slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type != "loopback" })
+	return !slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type != loopbackType })
 }
 
 // PluginTypes returns the types of the plugins in the order of ADD.
@@ -127,8 +127,8 @@ func (n *Network) IPAMTypes() []string {
 func (n *Network) Capabilities() []string {
 	declared := map[string]bool{}
 	for _, p := range n.List.Plugins {
-		for name, on := range p.Network.Capabilities {
-			if on {
+		for name := range p.Network.Capabilities {
+			if n.Declares(name) {
 				declared[name] = true
 			}
 		}
