@@ -51,7 +51,7 @@ func (f *globalFlags) register(root *cobra.Command) {
 	f.set.DurationVar(&f.timeout, "timeout", configurator.DefaultTimeout, "longest time for one run of all plugins of an allocation")
 	f.engine = engineFlag(configurator.EngineAuto)
 	f.set.Var(&f.engine, "engine", "what runs the plugins: auto, exec (plugin binaries) or native (inside this process)")
-	f.set.BoolVar(&f.unserved, "allow-unserved", false, "set up an allocation also without what no plugin of its networks serves, such as ports")
+	f.set.BoolVar(&f.unserved, "allow-unserved", false, "accept requests that no plugin of the networks serves, such as ports; they have no effect")
 	f.set.StringVar(&f.socket, "socket", client.DefaultSocket, "socket of the daemon, which is asked where it runs, and whose settings count where it does not")
 	f.set.BoolVar(&f.noDaemon, "no-daemon", false, "work alone, also where the daemon runs, with its settings")
 	f.set.BoolVar(&f.json, "json", false, "print JSON, errors too")

@@ -40,9 +40,10 @@ Environment:
 The daemon:
   Where allocnetd runs, it does what a command asks for, with the settings that it
   has; --network still says which networks. --no-daemon, or a flag that says how to
-  work (--state-dir, --conf-dir, --plugin-dir, --engine, --subnet, --timeout), has
-  this process do it, as it does where no daemon runs. What flags leave open is then
-  as it was in the daemon that used --socket last. cleanup always works alone.
+  work (--state-dir, --conf-dir, --plugin-dir, --engine, --subnet, --timeout,
+  --allow-unserved), has this process do it, as it does where no daemon runs. What
+  flags leave open is then as it was in the daemon that used --socket last. cleanup
+  always works alone.
 
 Engines:
   With --engine auto, an allocation is native if this program can run a plugin of

@@ -65,7 +65,7 @@ var table = []setting{
 		func(s *Settings) value { return prefixesOf(&s.Subnets) }},
 	{"", "ignore_port_mapping_host_ip", "publish every port on all addresses of the host", true,
 		func(s *Settings) value { return boolOf(&s.IgnorePortMappingHostIP) }},
-	{"", "allow_unserved", "set up allocations also without what no plugin of their networks serves, such as ports", true,
+	{"", "allow_unserved", "accept requests that no plugin of the networks serves, such as ports; they have no effect", true,
 		func(s *Settings) value { return boolOf(&s.AllowUnserved) }},
 	{"", "allow_conflists", "run network configurations that requests of callers other than root bring along", false,
 		func(s *Settings) value { return boolOf(&s.AllowConflists) }},
