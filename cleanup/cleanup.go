@@ -34,6 +34,8 @@ type Target struct {
 	// StateDir is where the allocation's record is kept, which objects in the kernel tell their owners by; "" is the
 	// default one.
 	StateDir string
+	// Instance tells the owners of objects in the kernel, where the record has noted it; nil for that of StateDir.
+	Instance *string
 	// CacheDirs are libcni cache directories. Results lie in <dir>/results/<network>-<ID>-<IfName>.
 	CacheDirs []string
 }

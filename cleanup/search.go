@@ -51,6 +51,9 @@ type attachment struct {
 func newSearch(t Target) *search {
 	state, err := statedir.Resolve(t.StateDir)
 	s := &search{target: t, instance: state.Instance, instanceErr: err}
+	if t.Instance != nil {
+		s.instance, s.instanceErr = *t.Instance, nil
+	}
 	for _, a := range t.Attachments {
 		s.attachments = append(s.attachments,
 			&attachment{Attachment: a, scope: scopeOf(a.Config), result: parseResult(a.Result)})

@@ -29,10 +29,13 @@ import (
 // operations on one allocation run one after the other, on different ones at
 // once.
 type Configurator struct {
-	cfg    Config
-	confs  *conflist.Dir
-	store  *record.Store
-	mark   string
+	cfg   Config
+	confs *conflist.Dir
+	store *record.Store
+	mark  string
+	// instances are those that owners in the kernel can have, that of today first.
+	instances []string
+
 	exec   engine.Engine
 	native nativeEngine
 	// steps runs binaries one by one, where go-cni cannot: see inSteps.
@@ -63,6 +66,7 @@ func New(cfg Config) (*Configurator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: StateDir: %w", ErrInvalidConfig, err)
 	}
+	spelt := cfg.StateDir
 	cfg.StateDir = state.Path
 	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{
 		StateDir: cfg.StateDir, Subnets: cfg.Subnets, ForBinaries: cfg.Engine == EngineExec,
@@ -71,10 +75,13 @@ func New(cfg Config) (*Configurator, error) {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
 	return &Configurator{
-		cfg:    cfg,
-		confs:  conflist.New(cfg.ConfDir, embedded),
-		store:  record.Open(cfg.StateDir),
-		mark:   engine.Mark(state.Key),
+		cfg:   cfg,
+		confs: conflist.New(cfg.ConfDir, embedded),
+		store: record.Open(cfg.StateDir),
+		mark:  engine.Mark(state.Key),
+
+		instances: []string{state.Instance, statedir.FormerInstance(state.Path), statedir.FormerInstance(spelt)},
+
 		exec:   cniexec.Engine{},
 		native: native.New(cfg.Logger, state.Instance).Lasting(!cfg.OneShot),
 		steps:  native.NewForBinaries(cfg.Logger, state.Instance),
@@ -124,7 +131,7 @@ func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*recor
 	return &record.Record{
 		ID: a.ID, ContainerID: a.containerID(), Scope: a.Scope, Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
 		Asked: a.Networks, AskedPorts: a.Ports, Args: a.cniArgs(), Capabilities: capabilities,
-		Inline: len(a.Conflists) > 0, Interface: a.Interface, Previous: a.PrevResult,
+		Inline: len(a.Conflists) > 0, Interface: a.Interface, Previous: a.PrevResult, Instance: &c.instances[0],
 		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, Created: c.now(),
 	}, err
 }
@@ -260,7 +267,7 @@ func (c *Configurator) installed(r *record.Record) error {
 // request is a record as the engine wants it.
 func (c *Configurator) request(r *record.Record) (*engine.Request, error) {
 	req := &engine.Request{
-		ID: r.Container(), Sandbox: r.Sandbox, Mark: c.markOf(r), Args: r.Args, Capabilities: r.Capabilities, InterfacePrefix: r.InterfacePrefix,
+		ID: r.Container(), Sandbox: r.Sandbox, Instance: c.instanceOf(r), Mark: c.markOf(r), Args: r.Args, Capabilities: r.Capabilities, InterfacePrefix: r.InterfacePrefix,
 	}
 	// Else it is gone, or, worse, its path leads to another one by now: the
 	// specification has plugins do what they can without it.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/internal/statedir"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -126,5 +127,51 @@ func TestLostStateDirectory(t *testing.T) {
 		require.Equal(t, []string{"spelt"}, report.Removed, name)
 		requireNothingOwned(t, "spelt")
 		require.NoError(t, os.MkdirAll(w.cfg.StateDir, 0o700))
+	}
+}
+
+// TestOwnersOfEarlierDirectories: what an allocation has in the kernel is found by
+// the owner that its ADD gave it, although its record lies elsewhere by now, or an
+// older version named owners by the text of the path.
+func TestOwnersOfEarlierDirectories(t *testing.T) {
+	for name, age := range map[string]func(*testing.T, *world, Allocation) string{
+		"moved": func(t *testing.T, w *world, a Allocation) string {
+			_, err := w.Setup(t.Context(), a)
+			require.NoError(t, err)
+			moved := w.cfg.StateDir + "-moved"
+			require.NoError(t, os.Rename(w.cfg.StateDir, moved))
+			t.Cleanup(func() { require.NoError(t, os.RemoveAll(moved)) })
+			return moved
+		},
+		"older version": func(t *testing.T, w *world, a Allocation) string {
+			w.instances = []string{statedir.FormerInstance(w.cfg.StateDir)}
+			_, err := w.Setup(t.Context(), a)
+			require.NoError(t, err)
+			r, err := w.store.Get(a.ID)
+			require.NoError(t, err)
+			r.Instance = nil
+			require.NoError(t, w.store.Put(r))
+			return w.cfg.StateDir
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := nativeWorld(t, "1.1.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
+			a := w.alloc("spelt")
+			a.Ports = []portmap.Port{{Label: "http", Value: 18080}}
+			cfg := w.cfg
+			cfg.StateDir, cfg.Network = age(t, w, a), ""
+			later := newConfigurator(t, cfg)
+			require.NoError(t, later.Check(t.Context(), a))
+			repaired, err := later.Repair(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, []string{"spelt"}, repaired.Healthy)
+			_, err = later.GC(t.Context(), []string{"spelt"})
+			require.NoError(t, err)
+			require.NoError(t, later.Check(t.Context(), a))
+			_, err = later.Setup(t.Context(), a)
+			require.NoError(t, err)
+			require.NoError(t, later.Teardown(t.Context(), a))
+			requireNothingOwned(t, "spelt")
+		})
 	}
 }

@@ -364,7 +364,7 @@ func wrapIncomplete(id string, err error) error {
 // cleanupTarget is what cleanup has to look for. It is good for as long as the
 // record's namespace is open.
 func (c *Configurator) cleanupTarget(r *record.Record) cleanup.Target {
-	t := cleanup.Target{ID: r.Container(), Ports: r.Ports, Addresses: r.Addresses, StateDir: c.cfg.StateDir, CacheDirs: []string{libcni.CacheDir}}
+	t := cleanup.Target{ID: r.Container(), Ports: r.Ports, Addresses: r.Addresses, StateDir: c.cfg.StateDir, Instance: c.instanceOf(r), CacheDirs: []string{libcni.CacheDir}}
 	// Links of ours name their owner; what else is in there may be another's.
 	if r.Sandbox != nil && !c.runsInProcess(r) && r.Previous == nil {
 		t.Netns = r.Sandbox.ProcPath()

@@ -50,6 +50,9 @@ type Request struct {
 	// Sandbox is the namespace, open until the operation ends, which Netns need not
 	// lead to any more; nil where Netns is to be opened.
 	Sandbox *sandbox.Sandbox
+	// Instance is that of the owner of what plugins make, see names.Owner; nil for
+	// the engine's own.
+	Instance *string
 	// Args are the CNI_ARGS in their order.
 	Args [][2]string
 	// Capabilities are the capability arguments by name.

@@ -35,8 +35,11 @@ type Record struct {
 	// Namespace is what Netns led to when the allocation was set up. Records of
 	// older versions have none.
 	Namespace sandbox.Identity `json:"namespace,omitzero"`
-	Phase     Phase            `json:"phase"`
-	Engine    string           `json:"engine"`
+	// Instance is that of the owner of what ADD made: see names.Owner. Records of
+	// older versions have none.
+	Instance *string `json:"instance,omitempty"`
+	Phase    Phase   `json:"phase"`
+	Engine   string  `json:"engine"`
 	// Asked are the networks that the allocation itself asked for by name; none
 	// means that it took those of the configuration.
 	Asked []string `json:"asked,omitempty"`

@@ -50,12 +50,25 @@ func Resolve(path string) (Dir, error) {
 	if err != nil {
 		return Dir{}, fmt.Errorf("resolve state directory %q: %w", names.DefaultStateDir, err)
 	}
-	sum := sha256.Sum256([]byte(found.device + "\x00" + found.inside))
-	d := Dir{Path: found.path, Key: hex.EncodeToString(sum[:4])}
+	d := Dir{Path: found.path, Key: hash(found.device + "\x00" + found.inside)}
 	if found.place != usual.place {
 		d.Instance = d.Key
 	}
 	return d, nil
+}
+
+// FormerInstance is the Instance that earlier versions gave to the users of a
+// directory, by the text of its path.
+func FormerInstance(path string) string {
+	if path == "" || path == names.DefaultStateDir {
+		return ""
+	}
+	return hash(path)
+}
+
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:4])
 }
 
 // location is a directory: where it is seen, and its place.

@@ -78,7 +78,11 @@ func (e *Engine) exec(r *engine.Request) (*plugin.Exec, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &plugin.Exec{Plugins: e.plugins, Host: host, Instance: e.instance, Binary: &pluginexec.Exec{}, Memory: &e.memory, Netns: r.Netns, Open: r.Sandbox}, nil
+	instance := e.instance
+	if r.Instance != nil {
+		instance = *r.Instance
+	}
+	return &plugin.Exec{Plugins: e.plugins, Host: host, Instance: instance, Binary: &pluginexec.Exec{}, Memory: &e.memory, Netns: r.Netns, Open: r.Sandbox}, nil
 }
 
 // Add implements engine.Engine.
