@@ -33,8 +33,10 @@ type Configurator struct {
 	confs *conflist.Dir
 	store *record.Store
 	mark  string
-	// instances are those that owners in the kernel can have, that of today first.
-	instances []string
+	// instance is that of the owners of what is made; formerInstances are those that
+	// older versions gave to the same directory.
+	instance        string
+	formerInstances []string
 
 	exec   engine.Engine
 	native nativeEngine
@@ -80,7 +82,8 @@ func New(cfg Config) (*Configurator, error) {
 		store: record.Open(cfg.StateDir),
 		mark:  engine.Mark(state.Key),
 
-		instances: []string{state.Instance, statedir.FormerInstance(state.Path), statedir.FormerInstance(spelt)},
+		instance:        state.Instance,
+		formerInstances: []string{statedir.FormerInstance(state.Path), statedir.FormerInstance(spelt)},
 
 		exec:   cniexec.Engine{},
 		native: native.New(cfg.Logger, state.Instance).Lasting(!cfg.OneShot),
@@ -131,7 +134,7 @@ func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*recor
 	return &record.Record{
 		ID: a.ID, ContainerID: a.containerID(), Scope: a.Scope, Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
 		Asked: a.Networks, AskedPorts: a.Ports, Args: a.cniArgs(), Capabilities: capabilities,
-		Inline: len(a.Conflists) > 0, Interface: a.Interface, Previous: a.PrevResult, Instance: &c.instances[0],
+		Inline: len(a.Conflists) > 0, Interface: a.Interface, Previous: a.PrevResult, Instance: &c.instance,
 		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, Created: c.now(),
 	}, err
 }

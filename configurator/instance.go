@@ -11,17 +11,17 @@ import (
 // instanceOf is the instance of the owner of what an allocation has in the kernel.
 // It is the record's, and not that of the directory that the record is found in: a
 // directory can be moved. Where an older version noted none, the links that its ADD
-// made tell, as their names come from their owner.
+// made tell, as their names come from their owner; nil means that of the Config.
 func (c *Configurator) instanceOf(r *record.Record) *string {
 	if r.Instance != nil {
 		return r.Instance
 	}
-	for i, instance := range c.instances {
-		if slices.ContainsFunc(r.Attachments, func(a record.Attachment) bool { return madeBy(r, &a, instance) }) {
-			return &c.instances[i]
+	for i, former := range c.formerInstances {
+		if slices.ContainsFunc(r.Attachments, func(a record.Attachment) bool { return madeBy(r, &a, former) }) {
+			return &c.formerInstances[i]
 		}
 	}
-	return &c.instances[0]
+	return nil
 }
 
 // madeBy reports whether an attachment's result has a link of that owner.

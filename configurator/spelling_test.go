@@ -144,7 +144,7 @@ func TestOwnersOfEarlierDirectories(t *testing.T) {
 			return moved
 		},
 		"older version": func(t *testing.T, w *world, a Allocation) string {
-			w.instances = []string{statedir.FormerInstance(w.cfg.StateDir)}
+			w.instance = statedir.FormerInstance(w.cfg.StateDir)
 			_, err := w.Setup(t.Context(), a)
 			require.NoError(t, err)
 			r, err := w.store.Get(a.ID)

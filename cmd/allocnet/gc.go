@@ -2,7 +2,9 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -63,7 +65,7 @@ type gcReport struct {
 
 // gc prints the report also when GC failed in part.
 func (a *app) gc(c *cobra.Command, f *gcFlags) error {
-	live, err := f.liveIDs(a.in)
+	live, err := f.liveIDs(c.Context(), a.in)
 	if err != nil {
 		return err
 	}
@@ -96,20 +98,12 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 
 // liveIDs reads the flags. A list that turns out empty is refused: it is more
 // likely a program that failed than a host without allocations.
-func (f *gcFlags) liveIDs(in io.Reader) ([]string, error) {
+func (f *gcFlags) liveIDs(ctx context.Context, in io.Reader) ([]string, error) {
 	live := slices.Clone(f.live)
 	if f.liveFrom != "" {
-		if f.liveFrom != "-" {
-			file, err := os.Open(f.liveFrom)
-			if err != nil {
-				return nil, usagef("--live-from: %w", err)
-			}
-			defer file.Close()
-			in = file
-		}
-		ids, err := readIDs(in)
+		ids, err := f.awaitIDs(ctx, in)
 		if err != nil {
-			return nil, usagef("--live-from %s: %w", f.liveFrom, err)
+			return nil, err
 		}
 		live = append(live, ids...)
 	}
@@ -117,6 +111,42 @@ func (f *gcFlags) liveIDs(in io.Reader) ([]string, error) {
 		return nil, usagef("no live allocation is named: if all of them are to go, say so with --none")
 	}
 	return live, nil
+}
+
+// awaitIDs reads the file of --live-from. That may be a pipe whose writer is still
+// at work, or has not come yet; the end of the context ends the wait.
+func (f *gcFlags) awaitIDs(ctx context.Context, in io.Reader) ([]string, error) {
+	type outcome struct {
+		ids []string
+		err error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		ids, err := f.fileIDs(in)
+		done <- outcome{ids, err}
+	}()
+	select {
+	case o := <-done:
+		return o.ids, o.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("read --live-from %s: %w", f.liveFrom, ctx.Err())
+	}
+}
+
+func (f *gcFlags) fileIDs(in io.Reader) ([]string, error) {
+	if f.liveFrom != "-" {
+		file, err := os.Open(f.liveFrom)
+		if err != nil {
+			return nil, usagef("--live-from: %w", err)
+		}
+		defer file.Close()
+		in = file
+	}
+	ids, err := readIDs(in)
+	if err != nil {
+		return nil, usagef("--live-from %s: %w", f.liveFrom, err)
+	}
+	return ids, nil
 }
 
 // readIDs reads an ID per line; empty lines and those that begin with # do not

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/privhost"
@@ -90,6 +93,23 @@ func TestGC(t *testing.T) {
 	report = decode[gcReport](t, w.run("gc", "--none", "--json").ok(t))
 	require.Equal(t, []string{"a"}, report.Removed)
 	require.JSONEq(t, "[]", w.run("ls", "--json").ok(t))
+}
+
+// TestGCWaitsForIDs of a pipe no longer than its context.
+func TestGCWaitsForIDs(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	require.NoError(t, unix.Mkfifo(pipe, 0o600))
+	reader, writer := io.Pipe()
+	defer writer.Close()
+	for name, from := range map[string]string{"named pipe": pipe, "stdin": "-"} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			f := gcFlags{liveFrom: from}
+			_, err := f.liveIDs(ctx, reader)
+			require.ErrorIs(t, err, context.Canceled)
+		})
+	}
 }
 
 func TestReadIDs(t *testing.T) {
