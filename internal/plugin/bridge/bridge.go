@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -123,9 +124,12 @@ func (a *addition) allocate(ctx context.Context) error {
 func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.call) }
 
 // attach makes the link.
-func (a *addition) attach(context.Context) error {
+func (a *addition) attach(ctx context.Context) error {
 	if err := a.call.Host.Kernel.CreateVeth(&a.veth, a.sandbox); err != nil {
 		return err
+	}
+	if err := a.awaitMAC(); err != nil {
+		return errors.Join(err, a.detach(ctx))
 	}
 	container := &types100.Interface{Name: a.call.IfName, Mac: a.veth.PeerMAC.String(), Sandbox: a.call.Netns}
 	a.result.Interfaces = []*types100.Interface{
@@ -133,6 +137,20 @@ func (a *addition) attach(context.Context) error {
 		{Name: a.veth.Name, Mac: a.veth.MAC.String()},
 		container,
 	}
+	return nil
+}
+
+// awaitMAC reads the MAC of a bridge that had none: one that is not pinned gets that
+// of its first port, and loses it with the last one.
+func (a *addition) awaitMAC() error {
+	if slices.ContainsFunc(a.link.HardwareAddr, func(b byte) bool { return b != 0 }) {
+		return nil
+	}
+	br, err := a.call.Host.Kernel.Bridge(a.Bridge)
+	if err != nil {
+		return fmt.Errorf("find the MAC of bridge %q: %w", a.Bridge, err)
+	}
+	a.link = br
 	return nil
 }
 

@@ -56,7 +56,8 @@ func (b *bridge) checkBridge(c *plugin.Call, r *types100.Result) (*netlink.Bridg
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
-	case r.Interfaces[i].Mac != "" && r.Interfaces[i].Mac != br.HardwareAddr.String():
+	// Without a gateway it is not pinned, and follows the ports.
+	case b.IsGateway && r.Interfaces[i].Mac != "" && r.Interfaces[i].Mac != br.HardwareAddr.String():
 		return nil, fmt.Errorf("bridge %q has the MAC %s, not %s", b.Bridge, br.HardwareAddr, r.Interfaces[i].Mac)
 	case b.PromiscMode != (br.RawFlags&unix.IFF_PROMISC != 0):
 		return nil, fmt.Errorf("bridge %q: promiscuous mode is %v, not %v", b.Bridge, !b.PromiscMode, b.PromiscMode)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -85,6 +86,39 @@ func TestNoMulticastRoute(t *testing.T) {
 		require.NoError(t, err)
 	}
 	removeBridge(t)
+}
+
+// TestBridgeThatIsNotPinned has the MAC of its lowest port, and none without ports:
+// the result has the one that counts after ADD, and CHECK accepts that it changes.
+func TestBridgeThatIsNotPinned(t *testing.T) {
+	_, native := runners(t)
+	native.t = t
+	defer os.RemoveAll("/var/lib/cni/networks")
+	for _, gateway := range []bool{false, true} {
+		t.Run(fmt.Sprintf("gateway %v", gateway), func(t *testing.T) {
+			output(t, "ip", "link", "add", "br0", "type", "bridge")
+			defer removeBridge(t)
+			output(t, "ip", "link", "add", "first", "master", "br0", "type", "veth", "peer", "name", "other")
+			output(t, "ip", "link", "del", "first")
+			br, err := netlink.LinkByName("br0")
+			require.NoError(t, err)
+			require.Empty(t, br.Attrs().HardwareAddr)
+
+			a := sandboxed(t, "pinned")
+			conf := object{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": "br0", "isGateway": gateway, "ipam": hostLocal("10.9.0.0/24")}
+			result := native.add(a, conf)
+			br, err = netlink.LinkByName("br0")
+			require.NoError(t, err)
+			require.Equal(t, br.Attrs().HardwareAddr.String(), result["interfaces"].([]any)[0].(object)["mac"])
+
+			output(t, "ip", "link", "add", "lowest", "address", "02:00:00:00:00:01", "master", "br0", "type", "veth", "peer", "name", "other")
+			defer output(t, "ip", "link", "del", "lowest")
+			_, err = native.run("CHECK", a, with(conf, "prevResult", result))
+			require.NoError(t, err)
+			_, err = native.run("DEL", a, with(conf, "prevResult", result))
+			require.NoError(t, err)
+		})
+	}
 }
 
 func setSysctl(t *testing.T, path, value string) {
