@@ -54,7 +54,8 @@ type Scope struct {
 	// speaks CNI says of containers whose record was lost.
 	Attachments []types.GCAttachment
 	// Networks are those whose plugins are told, beside the ones that the
-	// allocations have; default those of the Config where Name is "".
+	// allocations have; default those of the Config where Name is "". Then what has
+	// lost its record is looked for in them, too.
 	Networks []string
 	// Conflists are further such networks, as in an Allocation.
 	Conflists []json.RawMessage
@@ -78,8 +79,9 @@ func (c *Configurator) GCScope(ctx context.Context, s Scope) (report *GCReport, 
 // that it would take away, Kept those that it would leave. The error joins those of
 // allocations that it could not take away, as their records cannot be read.
 func (c *Configurator) PlanGC(ctx context.Context, s Scope) (*GCReport, error) {
+	_, networksErr := c.scopeNetworks(s)
 	known, err := c.known(ctx, s)
-	report, errs := &GCReport{Removed: []string{}, Kept: known.live}, []error{err}
+	report, errs := &GCReport{Removed: []string{}, Kept: known.live}, []error{networksErr, err}
 	began := c.now()
 	for _, id := range known.dead {
 		switch _, stays, err := c.collectable(id, began); {
@@ -153,7 +155,7 @@ type knownAllocations struct {
 // them in the kernel as its owner in one of the Config's, comments of rules where
 // the native engine runs it with a named backend.
 func (c *Configurator) known(ctx context.Context, s Scope) (knownAllocations, error) {
-	ids, lost, err := c.discover(ctx, s.Name)
+	ids, lost, err := c.discover(ctx, s)
 	k := knownAllocations{live: []string{}, dead: []string{}, lost: lost}
 	for _, id := range ids {
 		if slices.Contains(s.Live, id) {
@@ -167,9 +169,9 @@ func (c *Configurator) known(ctx context.Context, s Scope) (knownAllocations, er
 
 // discover returns the IDs of the allocations of a scope, sorted, and the networks of
 // those without a record.
-func (c *Configurator) discover(ctx context.Context, scope string) (ids []string, lost map[string][]string, err error) {
-	ids, containers, err := c.inScope(scope)
-	if scope != "" {
+func (c *Configurator) discover(ctx context.Context, s Scope) (ids []string, lost map[string][]string, err error) {
+	ids, containers, err := c.inScope(s.Name)
+	if s.Name != "" {
 		return ids, nil, err
 	}
 	errs := []error{err}
@@ -183,7 +185,8 @@ func (c *Configurator) discover(ctx context.Context, scope string) (ids []string
 			}
 		}
 	}
-	networks := c.configured()
+	networks, _ := c.asked(s.Networks, nil) // scopeNetworks has the error
+	networks = append(networks, c.configured()...)
 	if n, err := c.confs.Lookup(conflist.EmbeddedName); err == nil && n.File == "" {
 		holders, err := cleanup.Holders(n.Name, n.Bytes)
 		note(n.Name, holders, err)

@@ -1,6 +1,7 @@
 package configurator
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -104,4 +105,30 @@ func (w *world) seesNetnsGone() bool {
 	require.NoError(w.t, err)
 	require.Equal(w.t, r.NetnsGone, list[0].NetnsGone)
 	return r.NetnsGone
+}
+
+// TestGCOfNamedNetworks: what has lost its record is looked for in the networks that
+// the caller names as well.
+func TestGCOfNamedNetworks(t *testing.T) {
+	w, _ := nativeWorld(t, "1.0.0")
+	w.plain("other")
+	a := w.alloc("a")
+	a.Networks = []string{"net"}
+	w.cfg.Network, w.cfg.Networks = "", []string{"other"}
+	w.Configurator = newConfigurator(t, w.cfg)
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	w.lose("a")
+	report, err := w.GCScope(t.Context(), Scope{})
+	require.NoError(t, err)
+	require.Empty(t, report.Removed)
+
+	for _, collect := range []func(context.Context, Scope) (*GCReport, error){w.PlanGC, w.GCScope} {
+		_, err = collect(t.Context(), Scope{Live: []string{"a"}, Networks: []string{"none"}})
+		require.ErrorIs(t, err, ErrUnknownNetwork)
+		report, err = collect(t.Context(), Scope{Networks: []string{"net"}})
+		require.NoError(t, err)
+		require.Equal(t, []string{"a"}, report.Removed)
+	}
+	w.requireNoRecords()
 }

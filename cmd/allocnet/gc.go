@@ -83,7 +83,11 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	if f.dryRun {
 		collect = conf.PlanGC
 	}
-	report, gcErr := collect(c.Context(), configurator.Scope{Live: live, DestroyNetns: f.destroy})
+	scope := configurator.Scope{Live: live, DestroyNetns: f.destroy}
+	if a.flags.set.Changed("network") {
+		scope.Networks = a.flags.networks // those of the daemon are others
+	}
+	report, gcErr := collect(c.Context(), scope)
 	if report == nil {
 		return gcErr
 	}
