@@ -296,11 +296,8 @@ func (h *host) forgetNeighbours() {
 	}
 }
 
-// snapshotOptions let stay what the first use of a network leaves on purpose, and the
-// drafts of records, which the next record of the same allocation overwrites.
-var snapshotOptions = hostsnap.Options{Persistent: true, Ignore: func(line string) bool {
-	return strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/allocs/.")
-}}
+// snapshotOptions let stay what the first use of a network leaves on purpose.
+var snapshotOptions = hostsnap.Options{Persistent: true}
 
 func (h *host) snapshot() hostsnap.Snapshot {
 	h.t.Helper()
