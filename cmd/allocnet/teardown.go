@@ -85,7 +85,7 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	}
 	a.out.printf("%s %s is torn down\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
 	if destroy && !report.Destroyed {
-		a.out.printf("there was no network namespace at %s\n", path)
+		a.out.printf("its network namespace was not at %s\n", path)
 	}
 	a.printForced(report.Forced)
 	return nil
