@@ -120,3 +120,19 @@ func TestStateDirectoryOfOthers(t *testing.T) {
 	require.NoError(t, os.Chmod(s.state, 0o755))
 	require.NoError(t, life(t, s))
 }
+
+// TestPlantedLeases: where the leases of the embedded network would go elsewhere,
+// nothing is begun.
+func TestPlantedLeases(t *testing.T) {
+	for _, place := range []string{"leases/allocnet", "leases/.allocnet"} {
+		t.Run(place, func(t *testing.T) {
+			s := open(t)
+			path := filepath.Join(s.state, place)
+			require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+			require.NoError(t, os.Symlink(t.TempDir(), path))
+			err := life(t, s)
+			require.ErrorIs(t, err, statedir.ErrNotOurs)
+			require.ErrorContains(t, err, path)
+		})
+	}
+}
