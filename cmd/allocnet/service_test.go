@@ -93,7 +93,7 @@ func TestDaemonsSettings(t *testing.T) {
 	got, err := a.config()
 	require.NoError(t, err)
 	want := s.Configurator()
-	want.Logger = got.Logger
+	want.Logger, want.OneShot = got.Logger, true
 	require.Equal(t, want, got)
 
 	flags := []string{"--conf-dir", "/c", "--state-dir", dir + "/own", "--plugin-dir", "/p", "--network", "red",
