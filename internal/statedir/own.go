@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotOurs: a file or directory may be the work of another user. It is neither
+// ErrNotOurs: another user may have changed a file or directory. It is neither
 // read nor written.
-var ErrNotOurs = errors.New("not this user's alone")
+var ErrNotOurs = errors.New("not trusted")
 
 // othersWrite are the mode's bits that let others write.
 const othersWrite = 0o022
@@ -95,9 +95,9 @@ func checkOwner(path string, stat *unix.Stat_t) error {
 	own := uint32(os.Geteuid())
 	switch {
 	case stat.Uid != own && stat.Uid != 0:
-		return notOurs(path, stat, fmt.Sprintf("belongs to another user: chown it to %d, if nobody else put anything there, or remove it", own))
+		return notOurs(path, stat, fmt.Sprintf("belongs to another user: check its content and chown it to %d, or remove it", own))
 	case stat.Mode&othersWrite != 0:
-		return notOurs(path, stat, "can be written by others: chmod it go-w, if nobody else put anything there, or remove it")
+		return notOurs(path, stat, "can be written by others: check its content and chmod it go-w, or remove it")
 	}
 	return nil
 }

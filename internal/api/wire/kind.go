@@ -18,7 +18,7 @@ import (
 // What the API itself refuses.
 var (
 	ErrForbidden  = errors.New("not allowed to use allocnetd")
-	ErrConflists  = fmt.Errorf("%w with network configurations of one's own", ErrForbidden)
+	ErrConflists  = fmt.Errorf("%w: only root may send network configurations; name a network of the daemon, or have root set allow_conflists", ErrForbidden)
 	ErrBusy       = errors.New("too much is asked for at once; try again later")
 	ErrMalformed  = errors.New("malformed request")
 	ErrTooLarge   = errors.New("request is too large")
