@@ -128,14 +128,14 @@ const chosenMAC = "02:00:00:00:00:07"
 
 var anyMAC = regexp.MustCompile(`"mac": "[^"]*"`)
 
-// asked are the elements of the set in which packets leave the ports that they
-// asked for, and the process remembers those of other tests.
-var asked = regexp.MustCompile(`(?s)(\n\tset asked \{[^}]*?)\n\t\telements = \{.*?\}`)
+// contacted are the elements of the sets that packets add to: they depend on the
+// connections of other tests on the same host.
+var contacted = regexp.MustCompile(`(?s)(\n\tset contacted\w* \{[^}]*?)\n\t\telements = \{.*?\}`)
 
 // sorted puts the elements of sets, one on each line, in one order: which one the
 // kernel lists them in is its own affair.
 func sorted(rules string) string {
-	rules = asked.ReplaceAllString(rules, "$1")
+	rules = contacted.ReplaceAllString(rules, "$1")
 	elements := regexp.MustCompile(`(?s)elements = \{ .*? \}\n`)
 	return elements.ReplaceAllStringFunc(rules, func(list string) string {
 		list = strings.TrimSuffix(strings.TrimPrefix(list, "elements = { "), " }\n")
