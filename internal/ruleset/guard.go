@@ -35,12 +35,7 @@ func (t *table) localOnly() chain {
 // itself out of it, as they are to be where a link has route_localnet, whoever lays
 // out the host ports. Where the table is there it makes nothing: see Repair.
 func (r *Ruleset) Guard(ctx context.Context) error {
-	found := false
-	err := r.get(ctx, 1, func(b *buffer, _ int) {
-		b.family = guards.family
-		b.message(guards.label, unix.NFT_MSG_GETTABLE, 0)
-		b.text(unix.NFTA_TABLE_NAME, guards.name)
-	}, func(_ int, _ []byte, err error) { found = err == nil })
+	found, err := r.has(ctx, guards)
 	if err == nil && !found {
 		err = r.ensureTable(ctx, guards)
 	}
@@ -50,6 +45,16 @@ func (r *Ruleset) Guard(ctx context.Context) error {
 	return nil
 }
 
+// has reports whether a table is there, whatever is in it.
+func (r *Ruleset) has(ctx context.Context, t *table) (found bool, err error) {
+	err = r.get(ctx, 1, func(b *buffer, _ int) {
+		b.family = t.family
+		b.message(t.label, unix.NFT_MSG_GETTABLE, 0)
+		b.text(unix.NFTA_TABLE_NAME, t.name)
+	}, func(_ int, _ []byte, err error) { found = err == nil })
+	return found, err
+}
+
 // HoldGuard makes the guard a second time, in a table that belongs to this
 // connection: other programs cannot remove it, so `nft flush ruleset` leaves it, and
 // it goes when the connection is closed. Where another process holds one, that one
@@ -57,6 +62,11 @@ func (r *Ruleset) Guard(ctx context.Context) error {
 func (r *Ruleset) HoldGuard(ctx context.Context) error {
 	if r.holdsGuard.Load() {
 		return nil
+	}
+	// A transaction that fails waits for RCU, so where another process holds the table
+	// none is begun.
+	if found, err := r.has(ctx, heldGuard); err != nil || found {
+		return err
 	}
 	err := r.commit(ctx, func(b *buffer) { heldGuard.build(b, unix.NLM_F_EXCL, nil) })
 	switch {
