@@ -62,8 +62,9 @@ deps: ## what the reference plugins and the tests need of the host (iptables, nf
 test: deps lint unit integration ## everything
 	@tools/deps remind
 
+# Packages mostly wait for the kernel, so more run at once than there are cores.
 unit: plugins ## unit and contract tests, with the race detector
-	go test -race -count=1 $$(go list ./... | grep -v /integration)
+	go test -race -count=1 -p 3 $$(go list ./... | grep -v /integration)
 
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
 	go test -count=1 -timeout 20m ./integration/...
