@@ -17,7 +17,6 @@ import (
 
 	"github.com/allocnet/allocnet/internal/api"
 	"github.com/allocnet/allocnet/internal/api/apitest"
-	"github.com/allocnet/allocnet/internal/privhost"
 )
 
 // crowdSocket names the variable that makes the test binary a crowd of clients, and
@@ -85,12 +84,7 @@ func descriptors(t *testing.T) int {
 // TestIdleClients: however many connections other users hold, descriptors stay
 // bounded, and root is served at once, as are users who hold none.
 func TestIdleClients(t *testing.T) {
-	if os.Geteuid() != 0 {
-		if os.Getenv(privhost.RequireVariable) == "1" {
-			t.Fatal("only root can connect as other users")
-		}
-		t.Skip("only root can connect as other users")
-	}
+	requireRoot(t)
 	const most, excuses, spare = 64, 32, 8
 	socket, _ := apitest.Serve(t, api.Options{Groups: []uint32{crowdGroup}, Limits: api.Limits{Connections: most}})
 	for path := socket; path != "/tmp" && path != "/"; path = filepath.Dir(path) {
