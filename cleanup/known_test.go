@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReleased: an address is not the target's any more where another holds it, or
-// where nobody does and only host-local can have leased it.
+// TestReleased: an address no longer belongs to the target if another allocation
+// leases it, or if it is not leased and only host-local can have leased it.
 func TestReleased(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "net"), 0o700))

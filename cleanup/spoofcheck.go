@@ -113,7 +113,7 @@ func (f *spoofFinder) remove(ctx context.Context) ([]Leftover, error) {
 		if !errors.Is(err, unix.ENOENT) {
 			return err
 		}
-		// Somebody else removed a part, so none of ours went. The rest is still to be removed.
+		// Another program removed a part, so the transaction failed as a whole. The rest is still there.
 		if err := netfilter.Look(ctx, f.look); err != nil {
 			return err
 		}
