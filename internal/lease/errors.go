@@ -14,3 +14,6 @@ var (
 	// of the gateway.
 	ErrNotInRange = errors.New("the address is not for lease")
 )
+
+// errHardLink: a file that is to be written to has another name.
+var errHardLink = errors.New("the file is a hard link; remove it")

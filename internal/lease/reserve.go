@@ -73,7 +73,7 @@ type reservation struct {
 }
 
 func (r *reservation) reserve(i int, request Request) error {
-	fd, err := openFile(r.lastPath(i), unix.O_RDWR|unix.O_CREAT)
+	fd, err := openLast(r.lastPath(i))
 	if err != nil {
 		return fmt.Errorf("open last reserved address in %q: %w", r.lastPath(i), err)
 	}
@@ -176,6 +176,23 @@ func (s *Store) find(set RangeSet, last netip.Addr, try func(netip.Addr) (bool, 
 }
 
 func (s *Store) lastPath(i int) string { return s.dir + "/last_reserved_ip." + strconv.Itoa(i) }
+
+// openLast opens a file of the directory alone: what is written into a hard link
+// is written into the file that it was made of.
+func openLast(path string) (int, error) {
+	fd, err := openFile(path, unix.O_RDWR|unix.O_CREAT)
+	if err != nil {
+		return -1, err
+	}
+	var stat unix.Stat_t
+	if err = unix.Fstat(fd, &stat); err == nil && stat.Nlink > 1 {
+		err = errHardLink
+	}
+	if err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
 
 // parseLast reads the address that was given out last; zero if it is unknown.
 func parseLast(text string) netip.Addr {

@@ -286,3 +286,29 @@ func TestFilesThatAreNone(t *testing.T) {
 	_, err := s.names()
 	require.ErrorIs(t, err, unix.ENOTDIR)
 }
+
+// TestHardLink: neither a lease nor the address given out last is written through a
+// hard link into another file.
+func TestHardLink(t *testing.T) {
+	for _, content := range []string{"", "precious"} {
+		for _, file := range []string{"last_reserved_ip.0", "10.0.0.1"} {
+			s := newStore(t)
+			victim := filepath.Join(t.TempDir(), "victim")
+			require.NoError(t, os.MkdirAll(s.dir, 0o755))
+			require.NoError(t, os.WriteFile(victim, []byte(content), 0o600))
+			require.NoError(t, os.Link(victim, filepath.Join(s.dir, file)))
+			got, err := s.Reserve(t.Context(), eth0("a"), anyOf(ranges("10.0.0.1-10.0.0.2")))
+			if file == "10.0.0.1" {
+				require.NoError(t, err)
+				require.Len(t, got, 1)
+			} else {
+				require.ErrorIs(t, err, errHardLink)
+				require.ErrorContains(t, err, file)
+				require.NoFileExists(t, s.path(one("10.0.0.1")))
+			}
+			is, err := os.ReadFile(victim)
+			require.NoError(t, err)
+			require.Equal(t, content, string(is))
+		}
+	}
+}
