@@ -2,6 +2,8 @@ package builtin_test
 
 import (
 	"os"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -75,6 +77,34 @@ func TestMasqueradeWithoutProgram(t *testing.T) {
 			require.NoError(t, err, "nothing is left that the program is needed for")
 		})
 	}
+}
+
+// TestMasqueradeOfBothKinds: DEL is no success while either kind of iptables has
+// the chain, also when the kind that is installed had one and deleted it.
+func TestMasqueradeOfBothKinds(t *testing.T) {
+	_, native := runners(t)
+	privhost.Require(t, "ip6tables", "nft", "iptables-legacy", "iptables-nft")
+	conf := masqueraded("iptables")
+	a := sandboxed(t, "masq-both")
+	removeBridge(t)
+	require.NoError(t, os.RemoveAll(masqueradedLeases))
+	output(t, "nft", "flush", "ruleset")
+	result := native.add(a, conf)
+	chain := regexp.MustCompile(`CNI-[0-9a-f]{24}`).FindString(rules(t))
+	require.NotEmpty(t, chain)
+	installed, other := "nf_tables", "iptables-legacy"
+	if !strings.Contains(output(t, "iptables", "--version"), installed) {
+		other = "iptables-nft"
+	}
+	output(t, other, "-t", "nat", "-N", chain)
+	for range 2 {
+		_, err := native.run("DEL", a, withResult(t, conf, result))
+		require.ErrorContains(t, err, chain)
+		require.NotContains(t, rules(t), chain)
+	}
+	output(t, other, "-t", "nat", "-X", chain)
+	_, err := native.run("DEL", a, withResult(t, conf, result))
+	require.NoError(t, err)
 }
 
 // TestMasqueradeCollected: GC takes away what the backend nftables has of

@@ -111,20 +111,23 @@ func (m reference) addIPTables(addresses []*net.IPNet) error {
 func (m reference) delIPTables(ctx context.Context) error {
 	var errs []error
 	for _, ipv6 := range []bool{false, true} {
+		kernel := netfilter.Table{IPv6: ipv6, Name: natTable}
 		var chains []string
 		t, _, err := openNAT(ipv6)
 		if err == nil {
 			chains, err = t.ListChains(natTable)
 		}
 		if err != nil {
-			errs = append(errs, netfilter.Table{IPv6: ipv6, Name: natTable}.Absent(ctx, err, m.chain()))
+			errs = append(errs, kernel.Absent(ctx, err, m.chain()))
 			continue
 		}
 		if slices.Contains(chains, m.chain()) {
-			errs = append(errs, m.delChain(t))
-			continue
+			err = m.delChain(t)
 		}
-		errs = append(errs, netfilter.Table{IPv6: ipv6, Name: natTable}.Hidden(ctx, m.chain()))
+		if err == nil {
+			err = kernel.Hidden(ctx, m.chain())
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
