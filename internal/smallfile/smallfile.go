@@ -1,5 +1,6 @@
-// Package smallfile reads files that a configuration or a directory names, and
-// which may be anything: a named pipe without a writer, a device without an end.
+// Package smallfile reads and writes files that a configuration or a directory
+// names. Anything may be in their place: a named pipe that nobody serves, a device
+// without an end, a link to another file.
 package smallfile
 
 import (
@@ -37,6 +38,22 @@ func Read(path string, most int64) ([]byte, error) {
 // ReadOwn is Read of a file in a directory of ours, where a symbolic link is
 // somebody else's: errors.Is finds unix.ELOOP.
 func ReadOwn(path string, most int64) ([]byte, error) { return read(path, most, unix.O_NOFOLLOW) }
+
+// WriteOwn writes a file in a directory of ours, for its owner alone. It removes
+// what is in the file's place, so that it neither follows a link nor waits for a
+// pipe. The file is not replaced as a whole: after a crash it may be missing or
+// incomplete.
+func WriteOwn(path string, data []byte) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	return errors.Join(err, f.Close())
+}
 
 // ReadContext is Read that ends with the context: a file system may not answer. A
 // goroutine goes on waiting for it then.

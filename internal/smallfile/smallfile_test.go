@@ -54,3 +54,36 @@ func TestDeadline(t *testing.T) {
 	_, err := ReadContext(ctx, os.Args[0], most)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
+
+// TestWriteOwn: what is in the file's place is removed, not written to or waited
+// for.
+func TestWriteOwn(t *testing.T) {
+	dir := t.TempDir()
+	file, other := filepath.Join(dir, "file"), filepath.Join(dir, "other")
+	require.NoError(t, os.WriteFile(other, []byte("other"), 0o600))
+	for name, put := range map[string]func() error{
+		"nothing":       func() error { return nil },
+		"file":          func() error { return os.WriteFile(file, []byte("longer than what is written"), 0o666) },
+		"symbolic link": func() error { return os.Symlink(other, file) },
+		"dangling link": func() error { return os.Symlink(filepath.Join(dir, "absent"), file) },
+		"hard link":     func() error { return os.Link(other, file) },
+		"pipe":          func() error { return unix.Mkfifo(file, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, put())
+			require.NoError(t, WriteOwn(file, []byte("new")))
+			data, err := ReadOwn(file, most)
+			require.NoError(t, err)
+			require.Equal(t, "new", string(data))
+			info, err := os.Lstat(file)
+			require.NoError(t, err)
+			require.Equal(t, fs.FileMode(0o600), info.Mode())
+			data, err = os.ReadFile(other)
+			require.NoError(t, err)
+			require.Equal(t, "other", string(data))
+			require.NoFileExists(t, filepath.Join(dir, "absent"))
+			require.NoError(t, os.Remove(file))
+		})
+	}
+	require.ErrorIs(t, WriteOwn(filepath.Join(dir, "no", "directory"), nil), fs.ErrNotExist)
+}

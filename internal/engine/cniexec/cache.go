@@ -71,8 +71,8 @@ func readCache(file string) *types100.Result {
 	return result
 }
 
-// lendCache writes the entries that CHECK and DEL read their prevResult from, in
-// place, as libcni does: a file by another name would outlive a crash.
+// lendCache writes the entries that CHECK and DEL read their prevResult from. It
+// makes no temporary file, which would outlive a crash.
 func lendCache(r *engine.Request) error {
 	for i, a := range r.Attachments {
 		rt := r.RuntimeConf(i)
@@ -85,7 +85,7 @@ func lendCache(r *engine.Request) error {
 			err = os.MkdirAll(filepath.Dir(cacheFile(r, i)), 0o700)
 		}
 		if err == nil {
-			err = os.WriteFile(cacheFile(r, i), data, 0o600)
+			err = smallfile.WriteOwn(cacheFile(r, i), data)
 		}
 		if err != nil {
 			return errors.Join(fmt.Errorf("lend result of network %q to libcni: %w", a.List.Name, err), dropCache(r))

@@ -399,6 +399,39 @@ func TestGCLeavesOtherRuntimesAlone(t *testing.T) {
 	require.JSONEq(t, `[{"containerID":"theirs","ifname":"eth0"}]`, string(w.lastStdin()["cni.dev/valid-attachments"]))
 }
 
+// TestCacheEntryLeadsElsewhere: what is lent to libcni is not written through a
+// link, and does not wait for a pipe.
+func TestCacheEntryLeadsElsewhere(t *testing.T) {
+	for name, put := range map[string]func(victim, path string) error{
+		"symbolic link": os.Symlink,
+		"hard link":     os.Link,
+		"pipe":          func(_, path string) error { return unix.Mkfifo(path, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "main")
+			r := w.request("elsewhere", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
+			add(t, r)
+			victim := filepath.Join(w.dir, "victim")
+			require.NoError(t, os.WriteFile(victim, []byte("precious"), 0o600))
+			require.NoError(t, put(victim, cacheFile(r, 0)))
+			t.Cleanup(func() { _ = os.Remove(cacheFile(r, 0)) })
+			ended := make(chan error, 1)
+			go func() { ended <- lendCache(r) }()
+			select {
+			case err := <-ended:
+				require.NoError(t, err)
+			case <-time.After(10 * time.Second):
+				t.Fatal("the pipe is waited for")
+			}
+			require.NotNil(t, readCache(cacheFile(r, 0)))
+			content, err := os.ReadFile(victim)
+			require.NoError(t, err)
+			require.Equal(t, "precious", string(content))
+			require.NoError(t, Engine{}.Del(t.Context(), r))
+		})
+	}
+}
+
 // TestInterruptedDel: a plugin that outlived the process that started it is
 // stopped before DEL undoes its work.
 func TestInterruptedDel(t *testing.T) {

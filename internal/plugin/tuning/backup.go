@@ -46,27 +46,13 @@ func (b *backup) write(file string) error {
 		return fmt.Errorf("make the directory of backups: %w", err)
 	}
 	draft := file + draftSuffix
-	// What a crash left, or somebody put there, is not written to.
-	if err = remove(draft); err == nil {
-		err = create(draft, data)
-	}
-	if err == nil {
+	if err = smallfile.WriteOwn(draft, data); err == nil {
 		err = os.Rename(draft, file)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("write backup: %w", err), remove(draft))
 	}
 	return nil
-}
-
-// create makes a file.
-func create(file string, data []byte) error {
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	return errors.Join(err, f.Close())
 }
 
 // readBackup reads a backup; nil is none, or one that cannot be understood.
