@@ -91,15 +91,20 @@ func (c *Configurator) unmakeNetns(a *Allocation, err error) error {
 }
 
 // noteForTeardown notes the network namespace of an allocation that is to be destroyed
-// with it, before its record goes: the recorded one, or that at the given path. It is
-// ErrInUse if another allocation has it.
+// with it, before its record goes. Without a record none is noted but those that Setup
+// has made: what is at the given path may be anybody's. It is ErrInUse if another
+// allocation has it.
 func (c *Configurator) noteForTeardown(a Allocation) error {
 	r, err := c.store.Get(a.ID)
-	if err != nil {
+	recorded := err == nil
+	if !recorded {
 		r = &record.Record{ID: a.ID, Netns: a.Netns}
 		if r.Netns == "" {
 			r.Netns = filepath.Join(c.cfg.NetnsDir, a.ID)
 		}
+	}
+	if err := requireSame(r, a.Netns); err != nil {
+		return err
 	}
 	if !c.named(r.Netns) {
 		return nil
@@ -120,7 +125,25 @@ func (c *Configurator) noteForTeardown(a Allocation) error {
 	if len(others) > 0 {
 		return fmt.Errorf("destroy network namespace: %w", &NetnsError{Netns: r.Netns, ID: a.ID, OtherID: others[0]})
 	}
+	if !recorded {
+		return nil
+	}
 	return c.noteNetns(a.ID, r.Netns, identity)
+}
+
+// requireSame returns ErrDifferent if a path, "" for none, leads to another network
+// namespace than that of a record. The recorded path is looked at where it is opened.
+func requireSame(r *record.Record, path string) error {
+	if path == "" || filepath.Clean(path) == filepath.Clean(r.Netns) {
+		return nil
+	}
+	given := &record.Record{Netns: path}
+	release, err := claimNetns(given)
+	defer release()
+	if err != nil || given.SameNetns(r) {
+		return nil // there is nothing to destroy, or it is the same
+	}
+	return fmt.Errorf("destroy network namespace %q: %w: that of allocation %q is at %q; omit the path", path, ErrDifferent, r.ID, r.Netns)
 }
 
 // destroyNoted destroys those of the network namespaces noted for an allocation that are

@@ -158,6 +158,31 @@ func TestForeignNetnsStays(t *testing.T) {
 	w.requireNoOwn(foreign)
 }
 
+// TestTeardownDestroysItsOwnNetns and no other one, wherever Netns leads.
+func TestTeardownDestroysItsOwnNetns(t *testing.T) {
+	w, foreign := ownWorld(t)
+	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "a", Netns: foreign, OwnNetns: true}))
+	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "foreign", OwnNetns: true}))
+	w.requireNoOwn(foreign)
+
+	own := Allocation{ID: "a", OwnNetns: true}
+	_, err := w.Setup(t.Context(), own)
+	require.NoError(t, err)
+	err = w.Teardown(t.Context(), Allocation{ID: "a", Netns: foreign, OwnNetns: true})
+	require.ErrorIs(t, err, ErrDifferent)
+	require.NoError(t, w.Check(t.Context(), own), "nothing was done")
+
+	require.NoError(t, os.WriteFile(filepath.Join(w.cfg.StateDir, "allocs", "a.json"), []byte("{"), 0o600))
+	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "a", Netns: foreign, OwnNetns: true}), "Setup noted the path")
+	w.requireNoOwn(foreign)
+
+	_, err = w.Setup(t.Context(), Allocation{ID: "a", Netns: foreign})
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(foreign, filepath.Join(w.dir, "alias")))
+	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "a", Netns: filepath.Join(w.dir, "alias"), OwnNetns: true}))
+	require.NoFileExists(t, foreign, "by its record it is the allocation's own")
+}
+
 // TestGCWaitsForASetup that is about to give a network namespace its allocation.
 func TestGCWaitsForASetup(t *testing.T) {
 	w, foreign := ownWorld(t)

@@ -35,7 +35,9 @@ func (c *Configurator) Get(id string) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	return publicRecord(r)
+	public, err := publicRecord(r)
+	public.NetnsGone = public.NetnsGone || r.Netns != "" && isGone(r)
+	return public, err
 }
 
 // load reads a record for one of the public methods.

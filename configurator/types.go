@@ -20,8 +20,10 @@ type Allocation struct {
 	Netns string `json:"netns"`
 	// OwnNetns says that the network namespace is the allocation's own: Setup makes it
 	// in the Config's NetnsDir, unless it is there, and destroys one that it made if it
-	// fails; Teardown destroys it. Netns may be "" then, for NetnsDir/ID; Teardown goes
-	// by the record. One outside of NetnsDir is not made, and not destroyed.
+	// fails; Teardown destroys it. Netns may be "" then, for NetnsDir/ID. Teardown
+	// destroys what the record names, or Setup has made: where Netns leads to another
+	// one than the record's, it is ErrDifferent, and without a record what is at Netns
+	// stays. One outside of NetnsDir is not made, and not destroyed.
 	OwnNetns bool `json:"ownNetns,omitempty"`
 	// Networks overrides the Networks of the Config for this allocation.
 	Networks []string `json:"networks,omitempty"`
@@ -167,8 +169,9 @@ type Record struct {
 	Unserved []string  `json:"unserved,omitempty"`
 	Created  time.Time `json:"created"`
 	Updated  time.Time `json:"updated"`
-	// NetnsGone says that Netns leads nowhere, or to another network namespace. It is
-	// seen from outside; Check looks closer.
+	// NetnsGone says that Netns leads nowhere, or to another network namespace. In a
+	// List it is false where that one has the inode of the allocation's; Get looks
+	// closer.
 	NetnsGone bool `json:"netnsGone,omitempty"`
 	// Status is nil unless Phase is PhaseReady.
 	Status *Status `json:"status,omitempty"`

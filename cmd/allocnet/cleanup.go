@@ -155,6 +155,8 @@ func namespaceOf(r *configurator.Record) string {
 
 func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurator, force, destroy bool) (err error) {
 	alloc := configurator.Allocation{ID: r.ID, Netns: netnsPath(r.ID, "")}
+	recorded, _ := conf.Get(r.ID) // as long as there is a record
+	own := recordedNetns(recorded)
 	if force {
 		r.Removed, err = conf.Force(ctx, alloc)
 		r.Removed = orEmpty(r.Removed)
@@ -163,13 +165,23 @@ func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurat
 		r.Found = orEmpty(r.Found)
 	}
 	if err == nil && destroy && isNamed(r.netns) && netnsOwners(conf)[r.netns] == "" {
-		r.Destroyed, err = destroyNetns(r.netns)
+		r.Destroyed, err = r.destroyNetns(own)
 	}
 	if err != nil {
 		r.Error, r.Kind = message(err), kindOf(err).word
 		return fmt.Errorf("clean up %q: %w", r.ID, err)
 	}
 	return nil
+}
+
+// destroyNetns destroys the network namespace of the record, or what a crash left of it.
+// Another one at its path is somebody else's.
+func (r *cleanupResult) destroyNetns(own sandbox.Identity) (destroyed bool, err error) {
+	none := sandbox.Identity{}
+	if there := identityAt(r.netns); there != none && (own == none || !own.Is(there)) {
+		return false, nil
+	}
+	return destroyNetns(r.netns)
 }
 
 // orEmpty is an empty list, not null, as JSON.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/allocnet/allocnet/configurator"
@@ -34,16 +33,24 @@ func destroyNetns(path string) (destroyed bool, err error) {
 	return there, nil
 }
 
-// seen is a network namespace as it was found at a path; nil for none.
-func seen(path string) os.FileInfo {
-	if sandbox.Validate(path) != nil {
-		return nil
-	}
-	info, err := os.Stat(path)
+// identityAt is that of the network namespace at a path; the zero value for none.
+func identityAt(path string) sandbox.Identity {
+	s, err := sandbox.Open(path)
 	if err != nil {
-		return nil
+		return sandbox.Identity{}
 	}
-	return info
+	defer s.Close()
+	id, _ := s.Identity()
+	return id
+}
+
+// recordedNetns is the network namespace of an allocation's record; the zero value where
+// the record's path does not lead there, or there is no record.
+func recordedNetns(r *configurator.Record) sandbox.Identity {
+	if r == nil || r.NetnsGone {
+		return sandbox.Identity{}
+	}
+	return identityAt(r.Netns)
 }
 
 // owners maps the paths of network namespaces to the allocations that the

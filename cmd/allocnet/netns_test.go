@@ -199,3 +199,67 @@ func TestGCDestroysWhatIsLeft(t *testing.T) {
 		require.NoError(t, sandbox.Validate(foreign))
 	}
 }
+
+// TestTeardownSparesForeignNamespaces: it destroys what the record names, or Setup has
+// made, and nothing else, whatever --netns says.
+func TestTeardownSparesForeignNamespaces(t *testing.T) {
+	w := newWorld(t)
+	ask := w.serve(sandbox.DefaultDir)
+	foreign := w.sandbox("foreign").Path()
+	for name, run := range map[string]func(...string) outcome{"alone": w.run, "daemon": ask} {
+		t.Run(name, func(t *testing.T) {
+			path := w.named("web")
+			run("setup", "web", "--create").ok(t)
+			refused := run("teardown", "web", "--destroy", "--netns", foreign, "--json").failure(t, exitFailure)
+			require.Equal(t, "different", refused.Kind)
+			require.NoError(t, sandbox.Validate(foreign))
+			require.NoError(t, sandbox.Validate(path))
+			run("check", "web").ok(t)
+			run("teardown", "web", "--destroy").ok(t)
+			require.NoFileExists(t, path)
+
+			other := w.sandbox("web") // somebody else's, under the name
+			defer other.Destroy()
+			for _, args := range [][]string{{"--netns", foreign}, nil} {
+				args = append([]string{"teardown", "web", "--destroy", "--json"}, args...)
+				require.False(t, decode[teardownReport](t, run(args...).ok(t)).Destroyed)
+				require.NoError(t, sandbox.Validate(foreign))
+				require.NoError(t, sandbox.Validate(path))
+			}
+			require.Equal(t, "ok: web is torn down\nnetwork namespace "+path+" is left: nothing shows that it is the allocation's own\n",
+				run("teardown", "web", "--destroy").ok(t))
+		})
+	}
+}
+
+// TestTeardownSparesANamespaceWithTheInode of the one that was recorded, as the kernel
+// gives inodes again.
+func TestTeardownSparesANamespaceWithTheInode(t *testing.T) {
+	w := newWorld(t)
+	ask := w.serve(sandbox.DefaultDir)
+	for name, run := range map[string]func(...string) outcome{"alone": w.run, "daemon": ask} {
+		t.Run(name, func(t *testing.T) {
+			for _, remove := range []func() outcome{
+				func() outcome { return run("teardown", "web", "--destroy", "--json") },
+				func() outcome { return w.run("cleanup", "--force", "--destroy", "web", "--json") },
+			} {
+				s := w.sandbox("web")
+				run("setup", "web").ok(t)
+				w.forgeCookie("web")
+				require.NotContains(t, remove().ok(t), `"destroyed": true`)
+				require.NoError(t, sandbox.Validate(s.Path()))
+				require.NoError(t, s.Destroy())
+			}
+		})
+	}
+}
+
+// forgeCookie has the record name another namespace with the same inode.
+func (w *world) forgeCookie(id string) {
+	w.Helper()
+	store := record.Open(w.path("state"))
+	r, err := store.Get(id)
+	require.NoError(w, err)
+	r.Namespace.Cookie++
+	require.NoError(w, store.Put(r))
+}

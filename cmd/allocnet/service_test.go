@@ -201,8 +201,11 @@ func TestDaemonWithSandboxesElsewhere(t *testing.T) {
 	require.Contains(t, refused.Error, "can only be made in "+dir)
 	require.NoFileExists(t, path)
 	require.NoError(t, sandbox.Validate(foreign))
-	require.True(t, decode[teardownReport](t, ask("teardown", "web", "--destroy", "--netns", foreign, "--json").ok(t)).Destroyed)
-	require.NoFileExists(t, foreign, "this process may destroy it")
+	require.False(t, decode[teardownReport](t, ask("teardown", "web", "--destroy", "--netns", foreign, "--json").ok(t)).Destroyed)
+	require.NoError(t, sandbox.Validate(foreign))
+	ask("setup", "web", "--netns", foreign).ok(t)
+	require.True(t, decode[teardownReport](t, ask("teardown", "web", "--destroy", "--json").ok(t)).Destroyed)
+	require.NoFileExists(t, foreign, "it is the record's, and this process may destroy it")
 }
 
 // TestGCLeavesWhatRuntimesSetUp, in a dry run as well, and says so.

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
-
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 func newTeardown(a *app) *cobra.Command {
@@ -19,7 +17,10 @@ func newTeardown(a *app) *cobra.Command {
 and remove that by force.
 
 What was never set up is no failure. Where the record was lost, --netns and
---network help to find everything.`,
+--network help to find everything.
+
+With --destroy the network namespace goes too that the record names, or that
+setup --create made. Any other one is left alone, also where --netns names it.`,
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -57,7 +58,7 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	if err == nil && netns == "" {
 		path = r.Netns
 	}
-	anothers := err == nil && r.NetnsGone && filepath.Clean(r.Netns) == filepath.Clean(path)
+	own, there := recordedNetns(r), identityAt(path)
 	if destroy {
 		if err := netnsOwners(conf).checkFree(path, id); err != nil {
 			return err
@@ -65,28 +66,44 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	}
 	done := a.progress("tearing down %s", id)
 	defer done()
-	there := seen(path)
 	gone := configurator.Allocation{ID: id, Netns: path, Networks: a.flags.networks, OwnNetns: destroy}
 	if err := conf.Teardown(c.Context(), gone); err != nil {
 		return err
 	}
-	if destroy && there != nil && !anothers {
-		// Where it does not lie with those that the configurator makes, it is still there.
-		if now := seen(path); now != nil && os.SameFile(there, now) {
-			if _, err := destroyNetns(path); err != nil {
-				return err
-			}
+	if destroy {
+		report.Destroyed, err = destroyOwn(path, there, own)
+		if err != nil {
+			return err
 		}
-		report.Destroyed = true
 	}
 	done()
 	if a.flags.json {
 		return a.out.json(report)
 	}
 	a.out.printf("%s %s is torn down\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
-	if destroy && !report.Destroyed {
+	switch {
+	case !destroy || report.Destroyed:
+	case identityAt(path) != sandbox.Identity{}:
+		a.out.printf("network namespace %s is left: nothing shows that it is the allocation's own\n", path)
+	default:
 		a.out.printf("its network namespace was not at %s\n", path)
 	}
 	a.printForced(report.Forced)
 	return nil
+}
+
+// destroyOwn destroys the network namespace that was at a path before the teardown,
+// if it is the allocation's own and still there, as it is where it does not lie with
+// those that the configurator makes. It tells whether there was one that is gone now.
+func destroyOwn(path string, there, own sandbox.Identity) (destroyed bool, err error) {
+	none := sandbox.Identity{}
+	switch now := identityAt(path); {
+	case there == none:
+		return false, nil
+	case now == none || !now.Is(there):
+		return true, nil
+	case own == none || !own.Is(there):
+		return false, nil
+	}
+	return destroyNetns(path)
 }
