@@ -2,7 +2,6 @@ package cleanup
 
 import (
 	"io/fs"
-	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,27 +11,6 @@ import (
 	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/portmap"
 )
-
-// powerless runs a function on a thread of its own that may not administer
-// networks, nor may what it starts.
-func powerless(t *testing.T, fn func()) {
-	t.Helper()
-	failed := make(chan error, 1)
-	done := make(chan struct{})
-	go func() {
-		runtime.LockOSThread() // and never unlock: the thread ends with this
-		defer close(done)
-		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var none [2]unix.CapUserData
-		err := unix.Capset(&header, &none[0])
-		failed <- err
-		if err == nil {
-			fn()
-		}
-	}()
-	require.NoError(t, <-failed)
-	<-done
-}
 
 // What may not be looked at is not clean.
 func TestAuditWithoutPermission(t *testing.T) {
@@ -58,7 +36,7 @@ func TestAuditWithoutPermission(t *testing.T) {
 			s.recall()
 			finders := map[string]finder{"connections": &s.conntrack, "iptables": &s.iptables, "nftables": &s.nftables, "macspoofchk": &s.spoof}
 			var err error
-			powerless(t, func() { _, err = finders[name].find(t.Context()) })
+			privhost.Unprivileged(t, func() { _, err = finders[name].find(t.Context()) })
 			require.ErrorIs(t, err, fs.ErrPermission)
 			_, err = finders[name].find(t.Context())
 			require.NoError(t, err)

@@ -1,7 +1,6 @@
 package manager
 
 import (
-	"runtime"
 	"sync"
 	"testing"
 
@@ -38,7 +37,7 @@ func TestUnreadable(t *testing.T) {
 	require.NoError(t, unix.Chmod(r.path("bin"), 0o111))
 	w := newWatch(fsnotify.NewWatcher, r.own.isTemp)
 	defer w.close()
-	unprivileged(t, func() {
+	privhost.Unprivileged(t, func() {
 		for range 2 {
 			err := w.follow(r.o)
 			require.ErrorIs(t, err, unix.EACCES)
@@ -53,24 +52,6 @@ func TestUnreadable(t *testing.T) {
 	r.changes(w)
 	r.write("bin/p", "")
 	r.changes(w)
-}
-
-// unprivileged runs f on a thread of its own that may not read everything.
-func unprivileged(t *testing.T, f func()) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends here
-		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var none [2]unix.CapUserData
-		if err := unix.Capset(&header, &none[0]); err != nil {
-			t.Errorf("drop capabilities: %v", err)
-			return
-		}
-		f()
-	}()
-	<-done
 }
 
 // TestBindMount: of one directory in two places the kernel tells events once.

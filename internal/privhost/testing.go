@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // RequireVariable is the environment variable that, set to "1", makes a run fail in which kernel tests could not
@@ -76,6 +79,28 @@ func hostsRoot() bool {
 	users, err := os.ReadFile("/proc/self/uid_map")
 	fields := strings.Fields(string(users))
 	return err == nil && len(fields) == 3 && fields[2] != "1"
+}
+
+// Unprivileged runs fn on a thread of its own without capabilities, which what it starts does not get either. It
+// fails the test if they cannot be dropped. fn runs in another goroutine than the test, so it must not end the test.
+func Unprivileged(t TB, fn func()) {
+	t.Helper()
+	dropped := make(chan error, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		var none [2]unix.CapUserData
+		err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0])
+		dropped <- err
+		if err == nil {
+			fn()
+		}
+	}()
+	<-done
+	if err := <-dropped; err != nil {
+		t.Fatalf("drop capabilities: %v", err)
+	}
 }
 
 // refuse ends a test that cannot run here.
