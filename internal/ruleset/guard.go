@@ -47,12 +47,16 @@ func (r *Ruleset) Guard(ctx context.Context) error {
 
 // has reports whether a table is there, whatever is in it.
 func (r *Ruleset) has(ctx context.Context, t *table) (found bool, err error) {
+	var answer error
 	err = r.get(ctx, 1, func(b *buffer, _ int) {
 		b.family = t.family
 		b.message(t.label, unix.NFT_MSG_GETTABLE, 0)
 		b.text(unix.NFTA_TABLE_NAME, t.name)
-	}, func(_ int, _ []byte, err error) { found = err == nil })
-	return found, err
+	}, func(_ int, _ []byte, err error) { answer = err })
+	if err == nil && !errors.Is(answer, unix.ENOENT) {
+		err = answer
+	}
+	return err == nil && answer == nil, err
 }
 
 // HoldGuard makes the guard a second time, in a table that belongs to this
@@ -65,10 +69,14 @@ func (r *Ruleset) HoldGuard(ctx context.Context) error {
 	}
 	// A transaction that fails waits for RCU, so where another process holds the table
 	// none is begun.
-	if found, err := r.has(ctx, heldGuard); err != nil || found {
-		return err
+	found, err := r.has(ctx, heldGuard)
+	if found {
+		return nil
 	}
-	err := r.commit(ctx, func(b *buffer) { heldGuard.build(b, unix.NLM_F_EXCL, nil) })
+	if err != nil {
+		return fmt.Errorf("hold the guard of the loopback: %w", err)
+	}
+	err = r.commit(ctx, func(b *buffer) { heldGuard.build(b, unix.NLM_F_EXCL, nil) })
 	switch {
 	case err == nil:
 		r.holdsGuard.Store(true)

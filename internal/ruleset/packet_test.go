@@ -360,6 +360,19 @@ func TestHeldGuard(t *testing.T) {
 	n.wantAnswer("host sees 127.0.0.1", nil, loopback, 7070)
 }
 
+// TestGuardWithoutPermission: what may not be looked at is neither there nor held.
+func TestGuardWithoutPermission(t *testing.T) {
+	privhost.Require(t)
+	r, err := Open()
+	require.NoError(t, err)
+	defer r.Close()
+	var guard, hold error
+	privhost.Unprivileged(t, func() { guard, hold = r.Guard(t.Context()), r.HoldGuard(t.Context()) })
+	require.ErrorIs(t, guard, unix.EPERM)
+	require.ErrorIs(t, hold, unix.EPERM)
+	require.ErrorContains(t, hold, "hold the guard")
+}
+
 // With route_localnet, the kernel also takes packets that claim to be from the
 // loopback, which nothing on the host expects of others.
 func TestNobodyElseIsLoopback(t *testing.T) {
