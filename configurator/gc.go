@@ -185,8 +185,17 @@ func (c *Configurator) discover(ctx context.Context, s Scope) (ids []string, los
 			}
 		}
 	}
-	networks, _ := c.asked(s.Networks, nil) // scopeNetworks has the error
-	networks = append(networks, c.configured()...)
+	var networks []*conflist.Network
+	for _, name := range slices.Concat(s.Networks, c.cfg.Networks) {
+		n, err := c.lookup(name) // scopeNetworks has the error
+		switch {
+		case err == nil:
+			networks = append(networks, n)
+		case name != "": // its name is all that owners need
+			owners, err := cleanup.Owners(ctx, name, c.cfg.StateDir)
+			note(name, owners, err)
+		}
+	}
 	if n, err := c.confs.Lookup(conflist.EmbeddedName); err == nil && n.File == "" {
 		holders, err := cleanup.Holders(n.Name, n.Bytes)
 		note(n.Name, holders, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // TestLostRecordOfANamedBackend: rules that the native engine laid out as the
@@ -138,4 +139,49 @@ func (h *host) loseRecord(w way, networks ...string) configurator.Allocation {
 	h.setUp(a)
 	require.NoError(h.t, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
 	return a
+}
+
+// TestCollectLostOfAllKinds: without any record, GC of the networks that it is told
+// of removes all that the native engine made, although the network namespaces, and
+// the links with them, are gone.
+func TestCollectLostOfAllKinds(t *testing.T) {
+	shaped := map[string]any{"type": "bandwidth", "ingressRate": 1000000, "ingressBurst": 1000000, "egressRate": 1000000, "egressBurst": 1000000}
+	tuned := map[string]any{"type": "tuning", "mtu": 1400, "promisc": true}
+	each(t, []way{native, nativeTables, nativeNFT}, func(t *testing.T, w way) {
+		h := newHost(t, w.engine)
+		h.network("one", append(chain("bridge", dual, w.backend), shaped, tuned)...)
+		h.network("two", append(chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, w.backend)[1:], shaped, tuned)...)
+		for i, id := range []string{"a", "b"} {
+			a := h.alloc(id)
+			a.Networks = []string{"one", "two"}
+			a.Ports = []portmap.Port{{Value: 8080 + i, To: 80}, {Value: 8090 + i, To: 90, HostIP: "127.0.0.1"}, {Value: 8070 + i, To: 70, Protocols: []string{"sctp"}}}
+			h.setUp(a)
+		}
+		require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
+		for _, id := range []string{"a", "b"} {
+			require.NoError(t, sandbox.Destroy(sandbox.DefaultDir+"/"+id))
+		}
+		report, err := h.GCScope(h.ctx(), configurator.Scope{Networks: []string{"one", "two"}})
+		require.NoError(t, err)
+		require.Equal(t, []string{"a", "b"}, report.Removed)
+	})
+}
+
+// TestCollectLostWithoutConfiguration: the name of a network is enough to find what
+// names its owner there.
+func TestCollectLostWithoutConfiguration(t *testing.T) {
+	for _, main := range []string{"bridge", "ptp"} {
+		t.Run(main, func(t *testing.T) {
+			h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net"} })
+			h.network("net", chain(main, dual, "")...)
+			a := h.alloc("a")
+			a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+			h.setUp(a)
+			require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
+			require.NoError(t, os.Remove(h.conf+"/net.conflist"))
+			report, err := h.GC(h.ctx(), nil)
+			require.NoError(t, err)
+			require.Equal(t, []string{"a"}, report.Removed)
+		})
+	}
 }
