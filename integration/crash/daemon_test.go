@@ -125,6 +125,9 @@ func setupByDaemon(ctx context.Context, c *client.Client, a configurator.Allocat
 	return err
 }
 
+// daemonCells are those of make test.
+var daemonCells = []cell{{engine: "native", main: "bridge"}}
+
 var daemonOperations = []daemonOperation{
 	{"setup", func(*host) {}, setupByDaemon},
 	{"setup again", func(h *host) { h.mustSetUp(h.a); h.unplug() }, setupByDaemon},
@@ -147,11 +150,16 @@ var daemonOperations = []daemonOperation{
 // TestDaemonKilledAtEveryPoint kills the daemon before everything that a request has
 // it change, and before its answer. The next one removes what is left or, where the
 // allocation was whole by then, keeps it.
-func TestDaemonKilledAtEveryPoint(t *testing.T) { eachPart(t, isDaemons, testDaemonKilledAtEveryPoint) }
+func TestDaemonKilledAtEveryPoint(t *testing.T) {
+	eachPart(t, split(daemonCells, groups...), testDaemonKilledAtEveryPoint)
+}
 
 func testDaemonKilledAtEveryPoint(t *testing.T, p part) {
 	h := newHost(t, p.cell)
 	for _, o := range daemonOperations {
+		if !p.has(o.name) {
+			continue
+		}
 		t.Run(o.name, func(t *testing.T) {
 			d := newDaemon(h.in(t))
 			d.begin(nil)
@@ -202,7 +210,7 @@ func (d *daemon) requireWholeOrNothing(after string) {
 // TestDaemonKilledWhileItStarts kills it at every point of its start, when it has
 // something to recover; the next one does.
 func TestDaemonKilledWhileItStarts(t *testing.T) {
-	eachPart(t, isDaemons, testDaemonKilledWhileItStarts)
+	eachPart(t, split(daemonCells, []string{"start"}), testDaemonKilledWhileItStarts)
 }
 
 func testDaemonKilledWhileItStarts(t *testing.T, p part) {

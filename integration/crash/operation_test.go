@@ -29,8 +29,8 @@ var operations = []operation{
 	{name: "retry", request: "setup", fails: isRule},
 	{name: "teardown", request: "teardown", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }},
 	{name: "repair", request: "repair", prepare: func(h *host) { h.mustSetUp(h.a); h.flush() }, heals: (*host).requireRepaired},
-	{name: "recover", request: "recover", prepare: func(h *host) { h.crashBeforeReady() }},
-	{name: "gc", request: "gc", prepare: func(h *host) { h.mustSetUp(h.a) }},
+	{name: "recover", request: "recover", prepare: func(h *host) { h.crashBeforeReady(); h.requireReachable(h.a) }},
+	{name: "gc", request: "gc", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }},
 }
 
 // isRule reports whether a point makes rules, of which an ADD makes some when the
