@@ -20,33 +20,44 @@ var errElsewhere = errors.New("it leads to another network namespace than when t
 // nowhere, nothing is open and the error says why. One that is open already stays
 // so.
 func openNetns(r *record.Record) (release func(), err error) {
+	release, _, err = identifyNetns(r)
+	return release, err
+}
+
+// identifyNetns is openNetns that returns the identity of a namespace that it opens,
+// and the zero value for one that is open already. Before Linux 6.18 the kernel is
+// asked on a thread inside the namespace: ask once.
+func identifyNetns(r *record.Record) (release func(), id sandbox.Identity, err error) {
 	release = func() {}
 	if r.Sandbox != nil {
-		return release, nil
+		return release, id, nil
 	}
 	ns, err := sandbox.Open(r.Netns)
 	if err != nil {
-		return release, netnsError(err)
+		return release, id, netnsError(err)
 	}
-	id, err := ns.Identity()
+	id, err = ns.Identity()
 	if err == nil && r.Namespace != (sandbox.Identity{}) && !r.Namespace.Is(id) {
 		err = fmt.Errorf("%q: %w", r.Netns, errElsewhere)
 	}
 	if err != nil {
-		return release, netnsError(errors.Join(err, ns.Close()))
+		return release, id, netnsError(errors.Join(err, ns.Close()))
 	}
 	r.Sandbox = ns
 	return func() {
 		r.Sandbox = nil
 		_ = ns.Close()
-	}, nil
+	}, id, nil
 }
 
 // claimNetns is openNetns of a record that is to be made: what its path leads to now
 // is its namespace.
 func claimNetns(r *record.Record) (release func(), err error) {
-	release, err = openNetns(r)
-	if err == nil && r.Namespace == (sandbox.Identity{}) {
+	release, id, err := identifyNetns(r)
+	if err != nil || r.Namespace != (sandbox.Identity{}) {
+		return release, err
+	}
+	if r.Namespace = id; id == (sandbox.Identity{}) {
 		r.Namespace, err = r.Sandbox.Identity()
 	}
 	return release, err

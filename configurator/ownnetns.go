@@ -109,14 +109,10 @@ func (c *Configurator) noteForTeardown(a Allocation) error {
 	if !c.named(r.Netns) {
 		return nil
 	}
-	release, err := openNetns(r)
+	release, identity, err := identifyNetns(r)
 	defer release()
 	if err != nil {
 		return nil // gone, or somebody else's by now
-	}
-	identity, err := r.Sandbox.Identity()
-	if err != nil {
-		return err
 	}
 	others, err := c.store.Residents(a.ID, r.Netns, identity)
 	if err != nil {
