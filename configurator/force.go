@@ -87,10 +87,16 @@ func (c *Configurator) lockTarget(ctx context.Context, a Allocation) (cleanup.Ta
 			_, err = c.disown(ctx, r)
 		}
 	}
+	release := func() {}
+	if err == nil {
+		if release, err = openNetns(r); isLost(err) {
+			err = nil
+		}
+	}
 	if err != nil {
+		release()
 		unlock()
 		return cleanup.Target{}, nil, err
 	}
-	release, _ := openNetns(r)
 	return c.cleanupTarget(r), func() { release(); unlock() }, nil
 }

@@ -65,6 +65,13 @@ func claimNetns(r *record.Record) (release func(), err error) {
 
 func netnsError(err error) error { return fmt.Errorf("%w: netns: %w", ErrInvalidAllocation, err) }
 
+// isLost reports whether an error of openNetns says that the namespace is no longer at
+// its path, unlike that nobody could look. What this process could open once and may
+// not any more is another process's in /proc; ENXIO is that of a socket.
+func isLost(err error) bool {
+	return isAmiss(err) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENXIO)
+}
+
 // isGone reports whether the namespace of another allocation is no longer where its
 // record says.
 func isGone(other *record.Record) bool {

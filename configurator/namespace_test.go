@@ -1,6 +1,7 @@
 package configurator
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -184,4 +185,42 @@ func TestAnotherNamespaceInTheProcess(t *testing.T) {
 	require.Equal(t, before, foreign())
 	requireLink(t, "vforeign20")
 	requireNothingOwned(t, "moved")
+}
+
+// unlookable makes the path of an allocation's namespace one that cannot be looked at,
+// until it is put back.
+func (w *world) unlookable(path string) (putBack func()) {
+	w.t.Helper()
+	aside := filepath.Join(filepath.Dir(path), ".aside")
+	require.NoError(w.t, os.Rename(path, aside))
+	require.NoError(w.t, os.Symlink(path, path))
+	return func() { require.NoError(w.t, errors.Join(os.Remove(path), os.Rename(aside, path))) }
+}
+
+// TestNamespaceThatCannotBeLookedAt is not taken for one that is gone.
+func TestNamespaceThatCannotBeLookedAt(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds())
+	a := w.alloc("a")
+	link := filepath.Join(w.dir, "link")
+	require.NoError(t, os.Symlink(a.Netns, link))
+	a.Netns = link
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	w.commands()
+	putBack := w.unlookable(link)
+	_, err = w.Force(t.Context(), a)
+	require.ErrorIs(t, err, unix.ELOOP)
+	err = w.Teardown(t.Context(), a)
+	require.ErrorIs(t, err, ErrIncomplete)
+	require.ErrorIs(t, err, unix.ELOOP)
+	_, err = w.GC(t.Context(), nil)
+	require.ErrorIs(t, err, unix.ELOOP)
+	require.Empty(t, w.commands(), "DEL would run as for a namespace that is gone")
+	putBack()
+	require.NoError(t, w.Teardown(t.Context(), a))
+	for _, c := range w.calls() {
+		require.True(t, c.Command != "DEL" || c.Netns != "")
+	}
+	w.requireNoRecords()
 }

@@ -111,8 +111,11 @@ func (c *Configurator) noteForTeardown(a Allocation) error {
 	}
 	release, identity, err := identifyNetns(r)
 	defer release()
-	if err != nil {
+	if isLost(err) {
 		return nil // gone, or somebody else's by now
+	}
+	if err != nil {
+		return fmt.Errorf("destroy network namespace: %w", err)
 	}
 	others, err := c.store.Residents(a.ID, r.Netns, identity)
 	if err != nil {
@@ -160,11 +163,11 @@ func (c *Configurator) destroyNoted(id string, wanted func(path string) bool) (d
 	var kept []record.Sandbox
 	var errs []error
 	for _, s := range list {
-		whole := s.Boot == boot && isThere(s.Path, s.Identity)
-		if !whole && !(s.Boot == boot && sandbox.Unfinished(s.Path)) {
+		whole, err := isThere(s, boot)
+		if err == nil && !whole && !(s.Boot == boot && sandbox.Unfinished(s.Path)) {
 			continue
 		}
-		gone, err := wanted(s.Path), error(nil)
+		gone := err == nil && wanted(s.Path)
 		if gone {
 			gone, err = c.destroyUnused(id, s)
 		}
@@ -190,11 +193,18 @@ func (c *Configurator) destroyUnused(id string, s record.Sandbox) (gone bool, er
 	return err == nil, err
 }
 
-// isThere reports whether a path still leads to a namespace.
-func isThere(path string, identity sandbox.Identity) bool {
-	release, err := openNetns(&record.Record{Netns: path, Namespace: identity})
+// isThere reports whether a path still leads to the namespace that was noted, since the
+// host was started.
+func isThere(s record.Sandbox, boot string) (bool, error) {
+	if s.Boot != boot {
+		return false, nil
+	}
+	release, err := openNetns(&record.Record{Netns: s.Path, Namespace: s.Identity})
 	release()
-	return err == nil
+	if isLost(err) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 func every(string) bool { return true }
@@ -247,9 +257,10 @@ func (c *Configurator) planNetns(s Scope, removed []string) (paths []string, err
 	errs := []error{err, bootErr}
 	goes := func(id string, one record.Sandbox) {
 		others, err := c.store.Residents(id, one.Path, one.Identity)
-		errs = append(errs, about(id, err))
+		there, thereErr := isThere(one, boot)
+		errs = append(errs, about(id, err), about(id, thereErr))
 		stays := slices.ContainsFunc(others, func(other string) bool { return !slices.Contains(removed, other) })
-		if err == nil && !stays && one.Boot == boot && isThere(one.Path, one.Identity) {
+		if err == nil && !stays && there {
 			paths = append(paths, one.Path)
 		}
 	}

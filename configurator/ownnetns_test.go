@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/faultinject"
 	"github.com/allocnet/allocnet/internal/record"
@@ -181,6 +182,42 @@ func TestTeardownDestroysItsOwnNetns(t *testing.T) {
 	require.NoError(t, os.Symlink(foreign, filepath.Join(w.dir, "alias")))
 	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "a", Netns: filepath.Join(w.dir, "alias"), OwnNetns: true}))
 	require.NoFileExists(t, foreign, "by its record it is the allocation's own")
+}
+
+// TestOwnNetnsThatCannotBeLookedAt is neither forgotten nor left behind without a word.
+func TestOwnNetnsThatCannotBeLookedAt(t *testing.T) {
+	w, foreign := ownWorld(t)
+	a := Allocation{ID: "a", OwnNetns: true}
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	loop := func(path string) (undo func()) { // a mount cannot be renamed
+		require.NoError(t, unix.Mount("/run/own/a", filepath.Join(w.dir, "aside"), "", unix.MS_BIND, ""))
+		require.NoError(t, sandbox.Destroy(path))
+		require.NoError(t, os.Symlink(path, path))
+		return func() {
+			require.NoError(t, os.Remove(path))
+			require.NoError(t, os.WriteFile(path, nil, 0o444))
+			require.NoError(t, unix.Mount(filepath.Join(w.dir, "aside"), path, "", unix.MS_BIND, ""))
+			require.NoError(t, unix.Unmount(filepath.Join(w.dir, "aside"), unix.MNT_DETACH))
+		}
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(w.dir, "aside"), nil, 0o444))
+	undo := loop("/run/own/a")
+	require.ErrorIs(t, w.Teardown(t.Context(), a), unix.ELOOP)
+	undo()
+	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "a"}))
+	undo = loop("/run/own/a")
+	for range 2 {
+		_, err = w.GCScope(t.Context(), Scope{DestroyNetns: true})
+		require.ErrorIs(t, err, unix.ELOOP)
+	}
+	_, err = w.PlanGC(t.Context(), Scope{DestroyNetns: true})
+	require.ErrorIs(t, err, unix.ELOOP)
+	undo()
+	report, err := w.GCScope(t.Context(), Scope{DestroyNetns: true})
+	require.NoError(t, err)
+	require.Equal(t, []string{"/run/own/a"}, report.Destroyed)
+	w.requireNoOwn(foreign)
 }
 
 // TestGCWaitsForASetup that is about to give a network namespace its allocation.

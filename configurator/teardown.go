@@ -182,9 +182,12 @@ func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
 // detachAfter is detach after an ADD that ended with an error, which may tell how
 // far it came.
 func (c *Configurator) detachAfter(ctx context.Context, r *record.Record, addErr error) error {
-	release, _ := openNetns(r) // else it is gone
-	defer release()
 	c.recordDeleting(r)
+	release, err := openNetns(r)
+	defer release()
+	if err != nil && !isLost(err) {
+		return wrapIncomplete(r.ID, err)
+	}
 	knowErr := c.rememberAddresses(ctx, r)
 	delErr := errors.Join(knowErr, c.step(ctx, StepDel, r, func(ctx context.Context) error { return c.del(ctx, r) }))
 	if ctx.Err() != nil {
