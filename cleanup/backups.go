@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -17,6 +16,8 @@ import (
 
 const (
 	defaultBackupDir = "/run/cni/tuning"
+	backupSuffix     = ".json"
+	draftSuffix      = ".tmp" // of a backup that a crash kept from getting its name
 	maxBackup        = 1 << 16
 )
 
@@ -24,50 +25,34 @@ const (
 // reference plugin leaves them where the namespace or the interface is gone at DEL.
 type backupFinder struct {
 	*search
-	found []backupFile
+	found []ownFile
 }
-
-type backupFile struct{ dir, name, network string }
-
-func (f backupFile) path() string { return filepath.Join(f.dir, f.name) }
-
-func (f backupFile) leftover() Leftover {
-	return Leftover{Kind: KindBackup, Network: f.network, Where: f.dir, Object: f.name}
-}
-
-// backupSuffixes are of a file, and of one that a crash kept from getting its name.
-var backupSuffixes = []string{".json", ".json.tmp"}
 
 func (f *backupFinder) find(context.Context) ([]Leftover, error) {
-	var (
-		list []Leftover
-		errs []error
-	)
 	f.found = nil
 	candidates, err := f.candidates()
-	errs = append(errs, err)
+	errs := []error{err}
 	for _, file := range candidates {
 		ours, err := f.isOurs(file)
 		errs = append(errs, err)
 		if ours {
 			f.found = append(f.found, file)
-			list = append(list, file.leftover())
 		}
 	}
-	return list, errors.Join(errs...)
+	return leftoverFiles(f.found), errors.Join(errs...)
 }
 
 // candidates are the files by their names.
-func (f *backupFinder) candidates() ([]backupFile, error) {
+func (f *backupFinder) candidates() ([]ownFile, error) {
 	if len(f.attachments) == 0 {
 		return f.byID()
 	}
-	var files []backupFile
+	var files []ownFile
 	for _, a := range f.attachments {
 		for _, dir := range a.scope.backupDirs {
-			for _, suffix := range backupSuffixes {
-				file := backupFile{dir: dir, name: f.target.ID + "_" + a.IfName + suffix, network: a.Network}
-				if isFileName(file.name) && !slices.ContainsFunc(files, func(o backupFile) bool { return o.path() == file.path() }) {
+			for _, suffix := range []string{backupSuffix, backupSuffix + draftSuffix} {
+				file := ownFile{kind: KindBackup, dir: dir, name: f.target.ID + "_" + a.IfName + suffix, network: a.Network}
+				if isFileName(file.name) && !slices.ContainsFunc(files, func(o ownFile) bool { return o.path() == file.path() }) {
 					files = append(files, file)
 				}
 			}
@@ -78,17 +63,17 @@ func (f *backupFinder) candidates() ([]backupFile, error) {
 
 // byID are the files at the default place that bear the ID, whichever the interface. With an underscore in that the
 // name would be ambiguous.
-func (f *backupFinder) byID() ([]backupFile, error) {
+func (f *backupFinder) byID() ([]ownFile, error) {
 	entries, err := os.ReadDir(defaultBackupDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list backups: %w", err)
 	}
-	var files []backupFile
+	var files []ownFile
 	for _, entry := range entries {
 		rest, found := strings.CutPrefix(entry.Name(), f.target.ID+"_")
-		ifName, suffix, _ := strings.Cut(rest, ".")
-		if found && ifName != "" && !strings.Contains(ifName, "_") && slices.Contains(backupSuffixes, "."+suffix) {
-			files = append(files, backupFile{dir: defaultBackupDir, name: entry.Name()})
+		ifName, suffix, _ := strings.Cut(strings.TrimSuffix(rest, draftSuffix), ".")
+		if found && "."+suffix == backupSuffix && ifName != "" && !strings.Contains(ifName, "_") {
+			files = append(files, ownFile{kind: KindBackup, dir: defaultBackupDir, name: entry.Name()})
 		}
 	}
 	return files, nil
@@ -96,7 +81,7 @@ func (f *backupFinder) byID() ([]backupFile, error) {
 
 // isOurs reports whether a file is there and not another's. The native plugin notes the owner, the reference plugin
 // none.
-func (f *backupFinder) isOurs(file backupFile) (bool, error) {
+func (f *backupFinder) isOurs(file ownFile) (bool, error) {
 	data, err := smallfile.ReadOwn(file.path(), maxBackup)
 	if isNone(err) {
 		return false, nil
@@ -115,19 +100,4 @@ func (f *backupFinder) isOurs(file backupFile) (bool, error) {
 	return f.isOwner(owner), f.instanceErr
 }
 
-func (f *backupFinder) remove(context.Context) ([]Leftover, error) {
-	var (
-		list []Leftover
-		errs []error
-	)
-	for _, file := range f.found {
-		err := os.Remove(file.path())
-		switch {
-		case err == nil:
-			list = append(list, file.leftover())
-		case !errors.Is(err, fs.ErrNotExist):
-			errs = append(errs, fmt.Errorf("remove backup: %w", err))
-		}
-	}
-	return list, errors.Join(errs...)
-}
+func (f *backupFinder) remove(context.Context) ([]Leftover, error) { return removeFiles(f.found) }

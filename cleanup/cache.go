@@ -16,15 +16,7 @@ import (
 // cacheFinder looks for the results that libcni keeps for DEL.
 type cacheFinder struct {
 	*search
-	found []cacheFile
-}
-
-type cacheFile struct{ dir, name, network string }
-
-func (f cacheFile) path() string { return filepath.Join(f.dir, f.name) }
-
-func (f cacheFile) leftover() Leftover {
-	return Leftover{Kind: KindCache, Network: f.network, Where: f.dir, Object: f.name}
+	found []ownFile
 }
 
 // cacheContent is what of a cached result tells its owner. Old versions of libcni kept the bare result.
@@ -42,34 +34,28 @@ const cacheKind = "cniCacheV1"
 const maxCache = 16 << 20
 
 func (f *cacheFinder) find(context.Context) ([]Leftover, error) {
-	var (
-		list []Leftover
-		errs []error
-	)
+	var errs []error
 	f.found = nil
 	for _, dir := range f.target.CacheDirs {
 		files, err := f.inDir(filepath.Join(dir, "results"))
 		f.found = append(f.found, files...)
 		errs = append(errs, err)
 	}
-	for _, file := range f.found {
-		list = append(list, file.leftover())
-	}
 	f.recall()
-	return list, errors.Join(errs...)
+	return leftoverFiles(f.found), errors.Join(errs...)
 }
 
 // inDir finds the target's files of one directory.
-func (f *cacheFinder) inDir(dir string) ([]cacheFile, error) {
+func (f *cacheFinder) inDir(dir string) ([]ownFile, error) {
 	if len(f.attachments) == 0 {
 		return f.byContent(dir)
 	}
 	var (
-		files []cacheFile
+		files []ownFile
 		errs  []error
 	)
 	for _, a := range f.attachments {
-		file := cacheFile{dir: dir, name: a.Network + "-" + f.target.ID + "-" + a.IfName, network: a.Network}
+		file := ownFile{kind: KindCache, dir: dir, name: a.Network + "-" + f.target.ID + "-" + a.IfName, network: a.Network}
 		if !isFileName(file.name) {
 			continue
 		}
@@ -89,17 +75,17 @@ func (f *cacheFinder) inDir(dir string) ([]cacheFile, error) {
 }
 
 // byContent finds the files of a directory that hold the ID, whichever the network.
-func (f *cacheFinder) byContent(dir string) ([]cacheFile, error) {
+func (f *cacheFinder) byContent(dir string) ([]ownFile, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list cached results: %w", err)
 	}
 	var (
-		files []cacheFile
+		files []ownFile
 		errs  []error
 	)
 	for _, entry := range entries {
-		file := cacheFile{dir: dir, name: entry.Name()}
+		file := ownFile{kind: KindCache, dir: dir, name: entry.Name()}
 		if !strings.Contains(file.name, "-"+f.target.ID+"-") {
 			continue
 		}
@@ -134,19 +120,4 @@ func (c cacheContent) belongs(id, network, ifName string) bool {
 	return c.Kind != cacheKind || c.ContainerID == id && c.NetworkName == network && c.IfName == ifName
 }
 
-func (f *cacheFinder) remove(context.Context) ([]Leftover, error) {
-	var (
-		list []Leftover
-		errs []error
-	)
-	for _, file := range f.found {
-		err := os.Remove(file.path())
-		switch {
-		case err == nil:
-			list = append(list, file.leftover())
-		case !errors.Is(err, fs.ErrNotExist):
-			errs = append(errs, fmt.Errorf("remove cached result: %w", err))
-		}
-	}
-	return list, errors.Join(errs...)
-}
+func (f *cacheFinder) remove(context.Context) ([]Leftover, error) { return removeFiles(f.found) }

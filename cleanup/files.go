@@ -1,0 +1,48 @@
+package cleanup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// ownFile is one that an allocation has in a directory that it shares with others.
+type ownFile struct {
+	kind               Kind
+	dir, name, network string
+}
+
+func (f ownFile) path() string { return filepath.Join(f.dir, f.name) }
+
+func (f ownFile) leftover() Leftover {
+	return Leftover{Kind: f.kind, Network: f.network, Where: f.dir, Object: f.name}
+}
+
+// leftoverFiles are the files as leftovers.
+func leftoverFiles(files []ownFile) []Leftover {
+	var list []Leftover
+	for _, f := range files {
+		list = append(list, f.leftover())
+	}
+	return list
+}
+
+// removeFiles tries to remove all files. It returns those that it removed.
+func removeFiles(files []ownFile) ([]Leftover, error) {
+	var (
+		removed []ownFile
+		errs    []error
+	)
+	for _, f := range files {
+		err := os.Remove(f.path())
+		switch {
+		case err == nil:
+			removed = append(removed, f)
+		case !errors.Is(err, fs.ErrNotExist):
+			errs = append(errs, fmt.Errorf("remove %s: %w", f.kind, err))
+		}
+	}
+	return leftoverFiles(removed), errors.Join(errs...)
+}
