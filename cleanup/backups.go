@@ -71,8 +71,8 @@ func (f *backupFinder) byID() ([]ownFile, error) {
 	var files []ownFile
 	for _, entry := range entries {
 		rest, found := strings.CutPrefix(entry.Name(), f.target.ID+"_")
-		ifName, suffix, _ := strings.Cut(strings.TrimSuffix(rest, draftSuffix), ".")
-		if found && "."+suffix == backupSuffix && ifName != "" && !strings.Contains(ifName, "_") {
+		ifName, isBackup := strings.CutSuffix(strings.TrimSuffix(rest, draftSuffix), backupSuffix)
+		if found && isBackup && ifName != "" && !strings.Contains(ifName, "_") {
 			files = append(files, ownFile{kind: KindBackup, dir: defaultBackupDir, name: entry.Name()})
 		}
 	}
@@ -97,7 +97,10 @@ func (f *backupFinder) isOurs(file ownFile) (bool, error) {
 	if !noted {
 		return true, nil
 	}
-	return f.isOwner(owner), f.instanceErr
+	if f.instanceErr != nil {
+		return false, f.instanceErr
+	}
+	return f.isOwner(owner), nil
 }
 
 func (f *backupFinder) remove(context.Context) ([]Leftover, error) { return removeFiles(f.found) }

@@ -6,8 +6,10 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/privhost"
 )
 
 // Backups are the allocation's by their names, unless one names another owner.
@@ -42,6 +44,37 @@ func TestBackups(t *testing.T) {
 	for _, kept := range []string{"id_eth2.json", "id_eth3.json", "other_eth0.json"} {
 		require.FileExists(t, filepath.Join(dir, kept))
 	}
+}
+
+// TestBackupsByID: where no network is known, the ID in the name is enough, with whatever interface a name can tell.
+func TestBackupsByID(t *testing.T) {
+	privhost.Require(t)
+	require.NoError(t, os.MkdirAll(defaultBackupDir, 0o700))
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(defaultBackupDir)) })
+	for _, name := range []string{"id_eth0.json", "id_eth0.json.tmp", "id_eth0.100.json", "id_a_b.json", "id_.json", "id2_eth0.json", "id_eth0.txt"} {
+		require.NoError(t, os.WriteFile(filepath.Join(defaultBackupDir, name), []byte(`{"mtu": 1500}`), 0o600))
+	}
+	found, err := newSearch(Target{ID: "id"}).backups.find(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"id_eth0.100.json", "id_eth0.json", "id_eth0.json.tmp"}, objects(sorted(found)))
+}
+
+// TestBackupsOfUnknownInstance: while the own instance is not known, no noted owner is the allocation.
+func TestBackupsOfUnknownInstance(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "id_eth0.json")
+	owner := names.Owner{Network: "net", ID: "id", IfName: "eth0"}
+	require.NoError(t, os.WriteFile(file, []byte(`{"owner": "`+owner.String()+`"}`), 0o600))
+	s := newSearch(Target{ID: "id", Attachments: []Attachment{{
+		Network: "net", IfName: "eth0", Config: []byte(`{"plugins": [{"type": "tuning", "dataDir": "` + dir + `"}]}`),
+	}}})
+	s.instanceErr = unix.EACCES
+	found, err := s.backups.find(t.Context())
+	require.ErrorIs(t, err, unix.EACCES)
+	require.Empty(t, found)
+	_, err = s.backups.remove(t.Context())
+	require.NoError(t, err)
+	require.FileExists(t, file)
 }
 
 func TestSpoofChainOwner(t *testing.T) {
