@@ -10,11 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FlushAddress deletes the entries of one address: see FlushAddresses.
-func (c *Conn) FlushAddress(ctx context.Context, addr netip.Addr) error {
-	return c.FlushAddresses(ctx, addr)
-}
-
 // FlushAddresses deletes the entries that lead to one of the addresses, whether
 // the first packet was sent to it or redirected, and those whose first packet came
 // from it, of all protocols. Calls that come while one is under way share the next

@@ -17,8 +17,8 @@ func BenchmarkFlush(b *testing.B) {
 	}{
 		{"port", func(c *Conn) error { return c.FlushPort(b.Context(), v4, udp, 53, anyIP) }},
 		{"port of an address", func(c *Conn) error { return c.FlushPort(b.Context(), v4, udp, 53, host) }},
-		{"address v6", func(c *Conn) error { return c.FlushAddress(b.Context(), ip4("fd00::5")) }},
-		{"address", func(c *Conn) error { return c.FlushAddress(b.Context(), address) }},
+		{"address v6", func(c *Conn) error { return c.FlushAddresses(b.Context(), ip4("fd00::5")) }},
+		{"address", func(c *Conn) error { return c.FlushAddresses(b.Context(), address) }},
 	}
 	for _, entries := range []int{0, 1, 1000, 20000} {
 		for _, modern := range []bool{true, false} {

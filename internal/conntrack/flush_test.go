@@ -106,7 +106,7 @@ func TestFlushAddress(t *testing.T) {
 		for _, test := range tests {
 			t.Run(test.addr, func(t *testing.T) {
 				check := fill(t, c)
-				require.NoError(t, c.FlushAddress(t.Context(), netip.MustParseAddr(test.addr)))
+				require.NoError(t, c.FlushAddresses(t.Context(), netip.MustParseAddr(test.addr)))
 				check(test.gone)
 			})
 		}
@@ -168,12 +168,12 @@ func TestNothingTracked(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, c.FlushPort(ended, v4, udp, 9, anyIP))
-	require.NoError(t, c.FlushAddress(ended, ip4("10.77.0.5")))
+	require.NoError(t, c.FlushAddresses(ended, ip4("10.77.0.5")))
 
 	track(t, udp, "192.0.2.1:1", "127.0.0.1:9", "10.77.0.5:9")
 	require.Equal(t, 1, c.count())
 	require.ErrorIs(t, c.FlushPort(ended, v4, udp, 9, anyIP), context.Canceled)
-	require.ErrorIs(t, c.FlushAddress(ended, ip4("10.77.0.5")), context.Canceled)
+	require.ErrorIs(t, c.FlushAddresses(ended, ip4("10.77.0.5")), context.Canceled)
 }
 
 // A kernel that does not delete by a filter sees what is beside it. It must
@@ -256,7 +256,7 @@ func TestConcurrently(t *testing.T) {
 		for i := range 20 {
 			go func() {
 				if i%2 == 0 {
-					errs <- c.FlushAddress(t.Context(), ip4("10.77.0.5"))
+					errs <- c.FlushAddresses(t.Context(), ip4("10.77.0.5"))
 				} else {
 					errs <- c.FlushPort(t.Context(), v4, udp, 5353, anyIP)
 				}
