@@ -53,14 +53,16 @@ func (b *bridge) Add(ctx context.Context, c *plugin.Call) (*types100.Result, err
 func (a *addition) steps() []plugin.Step {
 	bridge := plugin.Step{Name: "bridge", Do: a.ensureBridge}
 	attach := plugin.Step{Name: "attach interface " + a.call.IfName, Do: a.attach, Undo: a.detach}
+	report := plugin.Step{Name: "interfaces", Do: a.report}
 	forwards := plugin.Step{Name: "bridge port", Do: a.awaitPort}
 	if a.ipam == "" {
-		return []plugin.Step{bridge, attach, {Name: "interface", Do: a.bringUp}, forwards}
+		return []plugin.Step{bridge, attach, report, {Name: "interface", Do: a.bringUp}, forwards}
 	}
 	return []plugin.Step{
 		bridge,
 		{Name: "addresses", Do: a.allocate, Undo: a.release},
 		attach,
+		report,
 		{Name: "configure interface " + a.call.IfName, Do: a.configure},
 		{Name: "gateway", Do: a.gateway},
 		{Name: "masquerade", Do: a.masquerade, Undo: a.unmasquerade},
@@ -124,33 +126,26 @@ func (a *addition) allocate(ctx context.Context) error {
 func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.call) }
 
 // attach makes the link.
-func (a *addition) attach(ctx context.Context) error {
-	if err := a.call.Host.Kernel.CreateVeth(&a.veth, a.sandbox); err != nil {
-		return err
+func (a *addition) attach(context.Context) error {
+	return a.call.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
+}
+
+// report names the interfaces in the result. A bridge whose MAC is not pinned gets
+// that of its first port, and loses it with the last one: if it had none before, it
+// is read again.
+func (a *addition) report(context.Context) error {
+	if !slices.ContainsFunc(a.link.HardwareAddr, func(b byte) bool { return b != 0 }) {
+		br, err := a.call.Host.Kernel.Bridge(a.Bridge)
+		if err != nil {
+			return fmt.Errorf("find the MAC of bridge %q: %w", a.Bridge, err)
+		}
+		a.link = br
 	}
-	if err := a.awaitMAC(); err != nil {
-		return errors.Join(err, a.detach(ctx))
-	}
-	container := &types100.Interface{Name: a.call.IfName, Mac: a.veth.PeerMAC.String(), Sandbox: a.call.Netns}
 	a.result.Interfaces = []*types100.Interface{
 		{Name: a.Bridge, Mac: a.link.HardwareAddr.String()},
 		{Name: a.veth.Name, Mac: a.veth.MAC.String()},
-		container,
+		{Name: a.call.IfName, Mac: a.veth.PeerMAC.String(), Sandbox: a.call.Netns},
 	}
-	return nil
-}
-
-// awaitMAC reads the MAC of a bridge that had none: one that is not pinned gets that
-// of its first port, and loses it with the last one.
-func (a *addition) awaitMAC() error {
-	if slices.ContainsFunc(a.link.HardwareAddr, func(b byte) bool { return b != 0 }) {
-		return nil
-	}
-	br, err := a.call.Host.Kernel.Bridge(a.Bridge)
-	if err != nil {
-		return fmt.Errorf("find the MAC of bridge %q: %w", a.Bridge, err)
-	}
-	a.link = br
 	return nil
 }
 
