@@ -21,8 +21,8 @@ const (
 	maxBackup        = 1 << 16
 )
 
-// backupFinder looks for the tuning plugin's files, one for each interface, of what that was like before ADD. The
-// reference plugin leaves them where the namespace or the interface is gone at DEL.
+// backupFinder looks for the tuning plugin's files: the attributes that each interface had before ADD. The reference
+// plugin leaves a file if the namespace or the interface is gone at DEL.
 type backupFinder struct {
 	*search
 	found []ownFile
@@ -42,7 +42,7 @@ func (f *backupFinder) find(context.Context) ([]Leftover, error) {
 	return leftoverFiles(f.found), errors.Join(errs...)
 }
 
-// candidates are the files by their names.
+// candidates are the paths that the allocation's backups can have.
 func (f *backupFinder) candidates() ([]ownFile, error) {
 	if len(f.attachments) == 0 {
 		return f.byID()
@@ -61,8 +61,8 @@ func (f *backupFinder) candidates() ([]ownFile, error) {
 	return files, nil
 }
 
-// byID are the files at the default place that bear the ID, whichever the interface. With an underscore in that the
-// name would be ambiguous.
+// byID are the files in the default directory that have the ID in their name, with any interface. An interface with an
+// underscore would make the name ambiguous.
 func (f *backupFinder) byID() ([]ownFile, error) {
 	entries, err := os.ReadDir(defaultBackupDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -79,8 +79,8 @@ func (f *backupFinder) byID() ([]ownFile, error) {
 	return files, nil
 }
 
-// isOurs reports whether a file is there and not another's. The native plugin notes the owner, the reference plugin
-// none.
+// isOurs reports whether a file exists and names no other owner. The native plugin notes the owner, the reference
+// plugin does not.
 func (f *backupFinder) isOurs(file ownFile) (bool, error) {
 	data, err := smallfile.ReadOwn(file.path(), maxBackup)
 	if isNone(err) {
@@ -92,7 +92,7 @@ func (f *backupFinder) isOurs(file ownFile) (bool, error) {
 	var content struct {
 		Owner string `json:"owner"`
 	}
-	_ = json.Unmarshal(data, &content) // one that a crash cut short is still the one of its name
+	_ = json.Unmarshal(data, &content) // a file that a crash cut short still belongs to its name
 	owner, noted := names.ParseOwner(content.Owner)
 	if !noted {
 		return true, nil

@@ -30,7 +30,7 @@ type cacheContent struct {
 
 const cacheKind = "cniCacheV1"
 
-// maxCache is what is read of a cached result, which has the configuration with it.
+// maxCache is the largest cached result that is read. It includes the configuration.
 const maxCache = 16 << 20
 
 func (f *cacheFinder) find(context.Context) ([]Leftover, error) {

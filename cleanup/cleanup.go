@@ -34,7 +34,7 @@ type Target struct {
 	// StateDir is where the allocation's record is kept, which objects in the kernel tell their owners by; "" is the
 	// default one.
 	StateDir string
-	// Instance tells the owners of objects in the kernel, where the record has noted it; nil for that of StateDir.
+	// Instance is the instance of the owners of objects in the kernel, as the record has it; nil for that of StateDir.
 	Instance *string
 	// CacheDirs are libcni cache directories. Results lie in <dir>/results/<network>-<ID>-<IfName>.
 	CacheDirs []string
@@ -85,9 +85,9 @@ func (l Leftover) String() string {
 // an error too: what one step could not look at does not hide what the others found. It is safe for concurrent
 // use.
 //
-// What cannot be looked at is an error, never clean: an iptables that is missing or does not work is none only where
-// the kernel shows that its tables hold nothing of the allocation. A kernel without nftables or connection tracking
-// has nothing in them.
+// What cannot be looked at is an error, never clean. An iptables that is missing or does not work is an error unless
+// the kernel shows that its tables have no rules of the allocation. A kernel without nftables or connection tracking
+// has no rules or entries.
 func Audit(ctx context.Context, t Target) ([]Leftover, error) {
 	found, err := newSearch(t).find(ctx)
 	return sorted(found), err
@@ -106,8 +106,8 @@ func Force(ctx context.Context, t Target) ([]Leftover, error) {
 // FlushConntrack deletes the connection tracking entries of the allocation: those of connections to or from one of its
 // addresses, unless another allocation holds the address now; and UDP entries from outside to one of its host ports,
 // which would keep a client from reaching the port's next owner. A client that keeps sending makes some of them again
-// at once: Audit counts only TCP, UDP and SCTP entries DNATed to one of the addresses. It is safe for concurrent use. A kernel without connection
-// tracking is not an error.
+// at once: Audit counts only TCP, UDP and SCTP entries DNATed to one of the addresses. It is safe for concurrent use.
+// A kernel without connection tracking is not an error.
 func FlushConntrack(ctx context.Context, t Target) error {
 	return newSearch(t).flush(ctx)
 }

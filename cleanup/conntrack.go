@@ -138,8 +138,8 @@ func (f *conntrackFinder) walk(ctx context.Context, fam family, fill func(*flows
 	return matching, err
 }
 
-// nothingTracked reports whether the namespace has no entries at all. To find that out by listing them the kernel
-// walks the table of all namespaces, which takes it some 20 ms.
+// nothingTracked reports whether the namespace has no entries at all. Listing them to find out takes some 20 ms: the
+// kernel walks the table of all namespaces.
 func nothingTracked() bool {
 	count, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
 	return err == nil && strings.TrimSpace(string(count)) == "0"

@@ -42,7 +42,7 @@ func (l lease) leftover() Leftover {
 	return Leftover{Kind: KindLease, Network: l.dir.network, Where: l.dir.path, Object: l.addr}
 }
 
-// maxLease is far above an ID and the name of an interface.
+// maxLease has ample room for an ID and the name of an interface.
 const maxLease = 4 << 10
 
 // holder is what a lease says.
@@ -163,7 +163,7 @@ func readLease(path string) (h holder, exists bool, err error) {
 	return holder{id: strings.TrimSpace(id), ifName: strings.TrimSpace(ifName)}, true, nil
 }
 
-// isNone reports whether the error of a file says that it is gone, or that no plugin can have written it.
+// isNone reports whether reading a file failed because it is gone or because no plugin can have written it.
 func isNone(err error) bool {
 	return slices.ContainsFunc([]error{fs.ErrNotExist, smallfile.ErrNotRegular, smallfile.ErrTooLarge, unix.ELOOP},
 		func(none error) bool { return errors.Is(err, none) })

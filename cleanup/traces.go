@@ -13,7 +13,7 @@ import (
 	"github.com/allocnet/allocnet/internal/statedir"
 )
 
-// A Trace is what the host tells of an attachment whose record is lost.
+// A Trace is an attachment that objects on the host name and whose record is lost.
 type Trace struct{ network, IfName string }
 
 // Of reports whether a trace is of a network.

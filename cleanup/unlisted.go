@@ -23,8 +23,8 @@ func inKernel(fam family, table string) unlisted {
 	return netfilter.Table{IPv6: fam == ipv6, Name: table}
 }
 
-// absent is nil if the kernel shows that the tables of a family hold nothing of the allocation: then what is wrong
-// with the command does not matter.
+// absent is nil if the kernel shows that the tables of a family have no rules of the allocation. Then the command is
+// not needed, and its error is dropped.
 func (f *iptablesFinder) absent(ctx context.Context, fam family, nat, filter bool, cause error) error {
 	if nat {
 		if err := f.absentInNat(ctx, f.kernel(fam, "nat"), cause); err != nil {
@@ -77,8 +77,8 @@ func (f *iptablesFinder) absentInFilter(ctx context.Context, filter unlisted, ca
 	return nil
 }
 
-// unhidden is nil if the kernel has nothing of the allocation in the tables of a family that the command, which works,
-// does not list: the two kinds of iptables do not see each other's rules.
+// unhidden is nil if the command, which works, has listed all rules of the allocation that the kernel has in the
+// tables of a family. The two kinds of iptables do not see each other's rules.
 func (f *iptablesFinder) unhidden(ctx context.Context, fam family, nat, filter bool) error {
 	if nat {
 		if err := f.unhiddenInNat(ctx, f.kernel(fam, "nat"), fam); err != nil {

@@ -107,7 +107,8 @@ var (
 
 // Mark is the Mark of requests of a state directory by its key, see package statedir.
 // It names the host's network namespace, too: another host in a namespace of its
-// own may have its state in the same place. Nobody can make what it names.
+// own may have its state in the same place. It is a path at which no file can be
+// created.
 func Mark(key string) string {
 	host, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
@@ -122,8 +123,8 @@ func Mark(key string) string {
 // make it. Operations that write nothing there may name it.
 const NoCache = "/proc/self/no-cache"
 
-// ForBinaries is the request as plugin binaries are to see it: while it runs, nobody
-// can lead the path of the namespace elsewhere.
+// ForBinaries is the request for plugin binaries. Its Netns is a path that leads to
+// the open Sandbox, even if Netns is replaced while the request runs.
 func (r *Request) ForBinaries() *Request {
 	if r.Sandbox == nil {
 		return r
@@ -139,8 +140,8 @@ func (r *Request) ForBinaries() *Request {
 	return &inside
 }
 
-// Hold keeps the path of ForBinaries from leading elsewhere until act returns, also
-// when the Sandbox is closed before, because nobody waits any longer.
+// Hold keeps the path of ForBinaries valid until act returns, even if the caller
+// stops waiting and closes the Sandbox.
 func (r *Request) Hold(act func() error) error {
 	if r.Sandbox == nil {
 		return act()

@@ -2,15 +2,15 @@ package engine
 
 import "fmt"
 
-// Place is that of a plugin in a request: the indexes of its attachment and in the
-// chain of that.
+// Place says where a plugin stands in a request: the index of its attachment, and its
+// index in that attachment's chain.
 type Place struct{ Attachment, Plugin int }
 
 // AddError is the error of the plugin at which ADD ended. Those behind it did not
 // run.
 type AddError struct {
 	Place
-	// Unstarted says that the plugin itself did not run either.
+	// Unstarted is true if the plugin itself did not run either.
 	Unstarted bool
 	Err       error
 }

@@ -160,11 +160,10 @@ func readFile(path string) (string, error) {
 	return readAll(fd)
 }
 
-// maxFile is far above what any file here holds.
+// maxFile is far above the size of any file here.
 const maxFile = 4 << 10
 
-// readAll reads a file in one call unless it is a long one. Of one that is longer
-// than any file here, the end is missing.
+// readAll reads a file in one call unless it is long. It stops after maxFile bytes.
 func readAll(fd int) (string, error) {
 	var content []byte
 	buffer := make([]byte, 512)

@@ -177,8 +177,8 @@ func (s *Store) find(set RangeSet, last netip.Addr, try func(netip.Addr) (bool, 
 
 func (s *Store) lastPath(i int) string { return s.dir + "/last_reserved_ip." + strconv.Itoa(i) }
 
-// openLast opens a file of the directory alone: what is written into a hard link
-// is written into the file that it was made of.
+// openLast opens a file and refuses one that has hard links: writing to it would
+// change a file elsewhere.
 func openLast(path string) (int, error) {
 	fd, err := openFile(path, unix.O_RDWR|unix.O_CREAT)
 	if err != nil {

@@ -152,9 +152,9 @@ func (s *Store) Holds(owner Owner, addr netip.Addr) (bool, error) {
 	return ok && (holder == owner || holder == Owner{ID: owner.ID}), err
 }
 
-// Retain gives back the leases of all owners but the valid ones, and those that
-// spare, if it is not nil, names when it is told an owner and the addresses; it
-// says which. A lease in the old format, whose
+// Retain gives back the leases of all owners except the valid ones and those for
+// which spare returns true, and returns the addresses of these leases. spare may be
+// nil; it gets an owner and the owner's addresses. A lease in the old format, whose
 // owner has no IfName, is valid if its container has any valid owner.
 func (s *Store) Retain(ctx context.Context, valid []Owner, spare func(Owner, []netip.Addr) bool) ([]netip.Addr, error) {
 	unlock, err := s.lock(ctx)

@@ -1,4 +1,4 @@
-// Package netfilter tells what stands in the kernel's tables of rules, over
-// netlink alone. It is for what has to be known where the program that made the
-// rules is not installed, or cannot list them: that nothing is there, or what is.
+// Package netfilter reads the rules of nftables and of both kinds of iptables from
+// the kernel. It needs no program, so it also works where the one that made the
+// rules is not installed or cannot list them.
 package netfilter

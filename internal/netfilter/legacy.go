@@ -39,7 +39,7 @@ const (
 	errorTarget = "ERROR" // begins a chain, and ends the table
 )
 
-// layout is where things are in the entries of a family.
+// layout is the offsets of the fields in a family's entries.
 type layout struct {
 	level, address    int // of the socket; length of an address
 	target, next, end int // ipt_entry
@@ -95,7 +95,7 @@ func (t Table) readLegacy() (*legacyTable, error) {
 	}
 	defer unix.Close(fd)
 	const attempts = 10
-	for range attempts { // until nobody changes it in between
+	for range attempts { // until no other program changes it in between
 		info := make([]byte, infoLength)
 		copy(info, t.Name)
 		if err := getsockopt(fd, l.level, getInfo, info); err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// Look lets act list what is in nftables, again until all of it is of the same
-// moment. A kernel without nftables has nothing there: then act is not called,
-// and the error is nil.
+// Look has act list objects of nftables, and repeats it until the ruleset did not
+// change meanwhile. Where the kernel has no nftables, Look does not call act and
+// returns nil.
 func Look(ctx context.Context, act func(*nftables.Conn) error) error {
 	conn, err := nftables.New(nftables.AsLasting())
 	if IsUnsupported(err) {
@@ -43,8 +43,8 @@ func Look(ctx context.Context, act func(*nftables.Conn) error) error {
 	})
 }
 
-// IsUnsupported reports whether the kernel does not have what was asked for, so
-// that there is nothing in it.
+// IsUnsupported reports whether the error says that the kernel does not have the
+// subsystem or family, and so no objects in it.
 func IsUnsupported(err error) bool {
 	for _, missing := range []error{unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EINVAL} {
 		if errors.Is(err, missing) {

@@ -134,10 +134,9 @@ func AddressesOf(rule *nftables.Rule) []netip.Addr {
 // ErrHeld: the kernel has what was to be shown absent.
 var ErrHeld = errors.New("it is still in the kernel")
 
-// Absent is nil if the kernel shows that the table has none of the chains. Where
-// its command is missing or does not work, that tells whether there would have
-// been something to do; cause, what is wrong with the command, stands in the
-// error.
+// Absent is nil if the kernel shows that the table has none of the chains. It is for
+// a command that is missing or does not work: without the chains, the command is not
+// needed. Otherwise the error wraps cause, the error of the command.
 func (t Table) Absent(ctx context.Context, cause error, chains ...string) error {
 	there, err := t.Chains(ctx)
 	if err != nil {
@@ -151,7 +150,7 @@ func (t Table) Absent(ctx context.Context, cause error, chains ...string) error 
 	return nil
 }
 
-// Held is the error of something in the table that its command is needed for.
+// Held is the error of an object in the table that only its command can remove.
 func (t Table) Held(cause error, what string) error {
 	return fmt.Errorf("table %s: %s: %w, but %w; see that %s can be run, then try again",
 		t, what, ErrHeld, cause, t.Command())
@@ -198,8 +197,7 @@ func (t Table) mayBeBoth() (bool, error) {
 	return legacy != nil, err
 }
 
-// HeldByOther is the error of something in the table that its command does not
-// list.
+// HeldByOther is the error of an object in the table that its command does not list.
 func (t Table) HeldByOther(what string) error {
 	return fmt.Errorf("table %s: %s: %w, but %w; set %s to that kind, then try again",
 		t, what, ErrHeld, errOtherKind, t.Command())

@@ -29,8 +29,8 @@ var families = map[string]nftables.TableFamily{
 	"ip": nftables.TableFamilyIPv4, "ip6": nftables.TableFamilyIPv6, "inet": nftables.TableFamilyINet,
 }
 
-// Usable is nil if the program can be used on this host; exec.ErrNotFound tells
-// that it is not installed.
+// Usable is nil if the program can be used on this host. errors.Is finds
+// exec.ErrNotFound if it is not installed.
 func (t *Table) Usable(ctx context.Context) error {
 	_, err := t.run(ctx, "", "list", "tables")
 	return err
@@ -43,8 +43,8 @@ type Rule struct {
 	Comment string
 }
 
-// Rules are those of a chain, in order; none if there is no such chain. The kernel
-// is asked, not the program: that it is missing hides nothing.
+// Rules are those of a chain, in order; none if there is no such chain. They are read
+// from the kernel, so the program need not be installed.
 func (t *Table) Rules(ctx context.Context, chain string) (rules []Rule, err error) {
 	table := &nftables.Table{Family: families[t.Family], Name: t.Name}
 	err = netfilter.Look(ctx, func(conn *nftables.Conn) error {

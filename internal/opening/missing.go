@@ -8,12 +8,11 @@ import (
 	xtables "github.com/allocnet/allocnet/internal/netfilter"
 )
 
-// lookEvery is how long it is taken for granted that the host forwards without the
-// opening.
+// lookEvery is how long a look at the policy of the host's FORWARD chain is valid.
 const lookEvery = 5 * time.Second
 
-// unneeded is nil if the host forwards without the opening. Else cause, that its
-// program is missing, is an error: nothing would pass.
+// unneeded is nil if the host forwards without the opening. Otherwise the error wraps
+// cause, the error of the missing program.
 func (f *family) unneeded(ctx context.Context, cause error) error {
 	if time.Since(f.forwards) < lookEvery {
 		return nil

@@ -270,8 +270,8 @@ func (e *Exec) Sandbox(path string) (*kernel.Sandbox, error) {
 	return s, nil
 }
 
-// pathForBinaries is a path to the same namespace that nobody can lead elsewhere, where
-// it is open.
+// pathForBinaries is the path of a namespace for plugin binaries. If the caller has it
+// open, the path leads to what is open, even if the given path is replaced.
 func (e *Exec) pathForBinaries(path string) string {
 	if e.Open != nil && e.Netns == path {
 		return e.Open.ProcPath()

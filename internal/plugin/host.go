@@ -36,8 +36,9 @@ func OpenHost(log Logger) (*Host, error) {
 	return h, nil
 }
 
-// GuardLoopback keeps others from the host's loopback. A process that goes on holds
-// the guard as long as it runs, whoever flushes the ruleset.
+// GuardLoopback drops packets of other hosts and namespaces to and from the host's
+// loopback. A process that goes on holds the guard until it ends, so that a flush of
+// the ruleset does not remove it.
 func (h *Host) GuardLoopback(ctx context.Context) error {
 	err := h.Rules.Guard(ctx)
 	if h.Lasting {

@@ -18,8 +18,7 @@ import (
 type Port struct {
 	Protocol uint8
 	Number   uint16
-	// HostIP is the address that it is on; an invalid one stands for all of the
-	// host's.
+	// HostIP is its address; an invalid one stands for all addresses of the host.
 	HostIP netip.Addr
 }
 

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newGuard is a table without sets, of IPv4 alone: nothing of IPv6 is like
-// route_localnet.
+// newGuard is a table without sets. It is for IPv4 only: IPv6 has no route_localnet.
 func newGuard(name string, flags uint32) *table {
 	t := &table{family: unix.NFPROTO_IPV4, name: name, flags: flags, label: "table ip " + name, addrLen: 4, source: 12, destination: 16}
 	t.chains = sync.OnceValue(func() []chain { return t.finish([]chain{t.localOnly()}) })

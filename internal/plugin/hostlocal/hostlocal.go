@@ -140,9 +140,9 @@ func (p *hostLocal) previous(c *plugin.Call) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// Del gives back what the container holds, once the kernel has forgotten the
-// connections to it and from it: whoever gets an address next is not to get them,
-// too. Addresses that it does not hold are left alone.
+// Del gives back the addresses that the container holds. It flushes the connections
+// to and from them first, so that the next holder of an address does not get them.
+// Addresses that the container does not hold are left alone.
 func (p *hostLocal) Del(ctx context.Context, c *plugin.Call) error {
 	// Add gave one address per range set. With fewer of them, or a result that
 	// cannot be read, the leases have to tell.

@@ -15,9 +15,10 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Detach takes an attachment away: its masquerading, its link, the connections
-// that the kernel tracks for it, and at last its addresses, which then may be
-// somebody else's. They are kept if anything failed that may still refer to them.
+// Detach removes an attachment: its masquerading, its link, the connections that the
+// kernel tracks for it, and last its addresses, which another attachment may get
+// then. If an earlier step failed, the addresses are kept, as rules, links or
+// connections may still refer to them.
 func Detach(ctx context.Context, c *plugin.Call, common *plugin.Common, ipam IPAM, m Masquerade) error {
 	previous, prevErr := c.Previous(common)
 	masqErr := m.Del(ctx, c, previous)

@@ -106,8 +106,8 @@ func (m reference) addIPTables(addresses []*net.IPNet) error {
 	return nil
 }
 
-// delIPTables looks in both families. One that cannot be used may have been used
-// by ADD: the kernel has to show that nothing is there.
+// delIPTables looks in both families. If the command of one cannot be used now, ADD
+// may have used it: then the kernel has to show that it has no chain.
 func (m reference) delIPTables(ctx context.Context) error {
 	var errs []error
 	for _, ipv6 := range []bool{false, true} {

@@ -11,9 +11,9 @@ import (
 	"github.com/allocnet/allocnet/internal/ruleset"
 )
 
-// forget makes the kernel forget where it led clients of the host ports before
-// they were published. What was redirected since is another allocation's past, and
-// went with that one's DEL.
+// forget flushes the connections that clients of the host ports had before the ports
+// were published. Redirected ones belonged to another allocation, whose DEL flushed
+// them.
 func (p *publication) forget(ctx context.Context, c *plugin.Call) error {
 	var errs []error
 	for _, address := range p.addresses {
@@ -27,9 +27,9 @@ func (p *publication) forget(ctx context.Context, c *plugin.Call) error {
 	return errors.Join(errs...)
 }
 
-// flushContacted flushes those of the ports to which the kernel may track
-// connections: allocnet's tables know. Only then they forget it, so that whoever
-// dies in between leaves no entry unknown.
+// flushContacted flushes the connections of those ports that allocnet's tables show as
+// contacted. It removes the ports from the tables last, so that a crash in between
+// leaves no connection that the tables do not show.
 func flushContacted(ctx context.Context, c *plugin.Call, family uint8, ports []conntrack.Port) error {
 	contacted, known, err := c.Host.Rules.Contacted(ctx, family, ofRuleset(ports))
 	err = errors.Join(err, c.Host.Conntrack.FlushPorts(ctx, family, ofConntrack(contacted)...))
@@ -47,10 +47,9 @@ func flushContacted(ctx context.Context, c *plugin.Call, family uint8, ports []c
 	return nil
 }
 
-// disconnect makes the kernel forget the connections to a sandbox that another
-// plugin than ours takes its address from: ours does it itself, once the link is
-// gone. Without a result all that is known of the address is what the elements
-// said, and the host ports are left to go by.
+// disconnect flushes the connections to a sandbox whose link another plugin than ours
+// made: ours flush them themselves, once the link is gone. Without a result, the
+// addresses are those that the elements named, and the host ports are flushed as well.
 func (p *publication) disconnect(ctx context.Context, c *plugin.Call, published []netip.Addr) error {
 	for _, address := range p.addresses {
 		published = append(published, address.Addr())

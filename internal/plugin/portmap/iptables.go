@@ -59,8 +59,8 @@ func (iptablesBackend) check(ctx context.Context, _ *plugin.Call, p *publication
 	return errors.Join(errs...)
 }
 
-// del looks in both families. One that cannot be used may have been used by ADD:
-// the kernel has to show that nothing is there.
+// del looks in both families. If the command of one cannot be used now, ADD may have
+// used it: then the kernel has to show that it has no chains.
 func (iptablesBackend) del(ctx context.Context, _ *plugin.Call, p *publication) error {
 	var chains []string
 	for _, prefix := range []string{"CNI-DN-", "CNI-SN-"} {

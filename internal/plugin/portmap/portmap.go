@@ -98,7 +98,7 @@ func (p *portmap) Del(ctx context.Context, c *plugin.Call) error {
 		return errors.Join(err, delErr)
 	}
 	if previous != nil && !plugin.MadeElsewhere(c, p.Name, previous) {
-		return err // whoever made the link flushes what leads to it
+		return err // the plugin that made the link flushes the connections to it
 	}
 	return errors.Join(err, pub.disconnect(ctx, c, published))
 }
