@@ -115,6 +115,10 @@ func TestAnswersThatAreNone(t *testing.T) {
 				w.Header().Set("Content-Length", fmt.Sprint(len(c.good)+1))
 				_, _ = io.WriteString(w, c.good)
 			})), "cut short")
+			for _, cause := range []string{"null", "{}", `{"kind":"busy"}`, `{"kind":"busy","message":"no","causes":[null]}`} {
+				text := `{"error":{"kind":"busy","message":"no","causes":[` + cause + `]}}`
+				require.Error(t, c.do(t, saying(t, body(500, ajson, text))), text)
+			}
 			err := c.do(t, saying(t, body(429, ajson, `{"error":{"kind":"busy","message":"full"}}`)))
 			require.ErrorIs(t, err, client.ErrBusy)
 		})

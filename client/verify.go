@@ -15,6 +15,11 @@ func verifyError(e *wire.Error) error {
 	if e == nil || e.Kind == "" || e.Message == "" {
 		return errors.New("no error, or one without a kind or a message")
 	}
+	for _, cause := range e.Causes {
+		if err := verifyError(cause); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
