@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -77,11 +78,12 @@ func (a *API) recorded(r *http.Request, b *body) (configurator.Allocation, error
 	if err != nil || len(alloc.Conflists) == 0 || a.mayBringConflists(r) {
 		return alloc, err
 	}
-	if _, err := a.options.Service().Get(alloc.ID); err != nil {
-		return alloc, wire.ErrConflists
+	_, err = a.options.Service().Get(alloc.ID)
+	if errors.Is(err, configurator.ErrNotFound) {
+		err = wire.ErrConflists
 	}
 	alloc.Conflists = nil
-	return alloc, nil
+	return alloc, err
 }
 
 // allocation is the one of the path, with what the body says of it.

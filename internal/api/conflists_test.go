@@ -18,6 +18,7 @@ import (
 	"github.com/allocnet/allocnet/internal/api"
 	"github.com/allocnet/allocnet/internal/api/apitest"
 	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/record"
 )
 
 // bringConflists makes every call that can bring a network configuration along.
@@ -27,7 +28,7 @@ func bringConflists(c *client.Client) {
 	say := func(call string, err error) {
 		fmt.Println(call, errors.Is(err, client.ErrConflists), errors.Is(err, client.ErrForbidden))
 	}
-	for _, id := range []string{"recorded", "unknown"} {
+	for _, id := range []string{"recorded", "unknown", "unreadable"} {
 		a := configurator.Allocation{ID: id, Netns: "/n", Conflists: lists}
 		_, err := c.Setup(ctx, a)
 		say("setup "+id, err)
@@ -52,8 +53,11 @@ func (r *receiver) note(call string, lists []json.RawMessage) {
 }
 
 func (r *receiver) Get(id string) (*configurator.Record, error) {
-	if id != "recorded" {
+	switch id {
+	case "unknown":
 		return nil, configurator.ErrNotFound
+	case "unreadable":
+		return nil, &record.CorruptError{ID: id, File: "/f", Err: errors.New("not JSON")}
 	}
 	return r.attached.Get(id)
 }
@@ -85,7 +89,8 @@ func TestConflistsOfOthers(t *testing.T) {
 	const group = 54321
 	member := syscall.Credential{Uid: 65534, Gid: group}
 	everything := []string{"setup recorded 1", "check recorded 1", "teardown recorded 1",
-		"setup unknown 1", "check unknown 1", "teardown unknown 1", "gc 1"}
+		"setup unknown 1", "check unknown 1", "teardown unknown 1",
+		"setup unreadable 1", "check unreadable 1", "teardown unreadable 1", "gc 1"}
 	for name, c := range map[string]struct {
 		who     syscall.Credential
 		allowed bool
@@ -94,7 +99,7 @@ func TestConflistsOfOthers(t *testing.T) {
 	}{
 		"root": {who: syscall.Credential{}, arrived: everything},
 		"a member": {who: member, arrived: []string{"check recorded 0", "teardown recorded 0"},
-			refused: []string{"setup recorded", "setup unknown", "check unknown", "teardown unknown", "gc"}},
+			refused: []string{"setup recorded", "setup unknown", "check unknown", "teardown unknown", "setup unreadable", "gc"}},
 		"a member who may": {who: member, allowed: true, arrived: everything},
 	} {
 		t.Run(name, func(t *testing.T) {
