@@ -56,15 +56,19 @@ func (c *conn) Close() error {
 }
 
 // admit counts a connection of a user. Over the limit, one that is idle makes room;
-// where there is none, the error is wire.ErrBusy, and ok says whether there is
-// still a place from which to say so.
+// where there is none, the error is wire.ErrBusy. One that was refused has its own
+// error, and nothing makes room for it. ok says whether there is still a place from
+// which to say so.
 func (d *admission) admit(c *conn) (ok bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err = d.full(c); err != nil && d.closeIdle(c) {
+	if err = c.err; err == nil {
 		err = d.full(c)
+		if err != nil && d.closeIdle(c) {
+			err = d.full(c)
+		}
 	}
-	if err != nil || c.err != nil {
+	if err != nil {
 		if d.excuse >= excuses {
 			return false, err
 		}
@@ -170,9 +174,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		c.user, c.root, c.err = l.api.judge(stream)
 		ok, err = l.api.admission.admit(c)
 		if ok {
-			if c.err == nil {
-				c.err = err
-			}
+			c.err = err
 			return c, nil
 		}
 		refuse(stream)
