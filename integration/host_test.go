@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/integration/testhost"
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/sandbox"
@@ -54,13 +55,13 @@ func newHost(t testing.TB, engine configurator.Engine, change ...func(*configura
 	h := &host{t: t, conf: filepath.Join(t.TempDir(), "net.d")}
 	require.NoError(t, os.Mkdir(h.conf, 0o755))
 	freshHost(t)
-	h.connectOutside()
+	h.outside = testhost.Outside(t, wire, []netip.Prefix{host4, host4b, host6, host6b}, []netip.Prefix{outside4, outside6})
 	libcni.CacheDir = "/var/lib/cni"
 	before, err := hostsnap.Take(snapshotOptions)
 	require.NoError(t, err)
 	t.Cleanup(func() { h.requireUnchanged(before) })
 	h.cfg = configurator.Config{
-		Engine: engine, ConfDir: h.conf, PluginDirs: []string{pluginDir}, Logger: hclog.New(&hclog.LoggerOptions{Output: testWriter{t}, Level: hclog.Info}),
+		Engine: engine, ConfDir: h.conf, PluginDirs: []string{pluginDir}, Logger: hclog.New(&hclog.LoggerOptions{Output: testhost.Log{TB: t}, Level: hclog.Info}),
 	}
 	for _, f := range change {
 		f(&h.cfg)
@@ -108,56 +109,6 @@ func freshHost(t testing.TB) {
 	for _, dir := range []string{configurator.DefaultStateDir, "/var/lib/cni/networks", "/var/lib/cni/results"} {
 		require.NoError(t, os.RemoveAll(dir))
 	}
-}
-
-// testWriter shows logs where a test fails.
-type testWriter struct{ t testing.TB }
-
-func (w testWriter) Write(p []byte) (int, error) {
-	w.t.Log(strings.TrimSpace(string(p)))
-	return len(p), nil
-}
-
-// connectOutside makes the outside machine and the wire to it.
-func (h *host) connectOutside() {
-	h.t.Helper()
-	var err error
-	h.outside, err = sandbox.Create("outside")
-	require.NoError(h.t, err)
-	h.t.Cleanup(func() { require.NoError(h.t, h.outside.Destroy()) })
-	peer, err := os.Open(h.outside.Path())
-	require.NoError(h.t, err)
-	defer peer.Close()
-	require.NoError(h.t, netlink.LinkAdd(&netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: wire}, PeerName: "eth0", PeerNamespace: netlink.NsFd(peer.Fd()),
-	}))
-	h.t.Cleanup(func() {
-		l, err := netlink.LinkByName(wire)
-		require.NoError(h.t, err)
-		require.NoError(h.t, netlink.LinkDel(l))
-	})
-	configure(h.t, wire, host4, host4b, host6, host6b)
-	require.NoError(h.t, h.outside.Do(func() error {
-		configure(h.t, "eth0", outside4, outside6)
-		return nil
-	}))
-}
-
-// configure gives a link its addresses, without the wait for duplicates, and
-// brings it up.
-func configure(t testing.TB, name string, addrs ...netip.Prefix) {
-	t.Helper()
-	l, err := netlink.LinkByName(name)
-	require.NoError(t, err)
-	for _, p := range addrs {
-		a, err := netlink.ParseAddr(p.String())
-		require.NoError(t, err)
-		if p.Addr().Is6() {
-			a.Flags = 0x02 // IFA_F_NODAD
-		}
-		require.NoError(t, netlink.AddrAdd(l, a))
-	}
-	require.NoError(t, netlink.LinkSetUp(l))
 }
 
 // network writes a conflist.

@@ -3,10 +3,10 @@ package integration
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 
+	"github.com/allocnet/allocnet/integration/testhost"
 	"github.com/allocnet/allocnet/internal/fakeplugin"
 	"github.com/allocnet/allocnet/internal/plugin"
 	"github.com/allocnet/allocnet/internal/plugin/builtin"
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 		loop()
 	}
 	var err error
-	if pluginDir, err = buildPlugins(); err != nil {
+	if pluginDir, err = testhost.ReferencePlugins(".."); err != nil {
 		fmt.Fprintln(os.Stderr, "build the reference plugins:", err)
 		os.Exit(1)
 	}
@@ -34,20 +34,4 @@ func TestMain(m *testing.M) {
 		_ = os.RemoveAll(programsDir)
 	}
 	os.Exit(code)
-}
-
-// buildPlugins sees to it that the reference plugins are there, also where the
-// tests were not started by make.
-func buildPlugins() (string, error) {
-	top, err := filepath.Abs("..")
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(top, "bin", "cni")
-	if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
-		return dir, nil
-	}
-	c := exec.Command("make", "--no-print-directory", "-C", top, "plugins")
-	c.Stdout, c.Stderr = os.Stderr, os.Stderr
-	return dir, c.Run()
 }

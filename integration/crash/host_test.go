@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/integration/testhost"
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/portmap"
@@ -105,7 +106,7 @@ func newHost(t *testing.T, c cell) *host {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(h.conf, "net.conflist"), data, 0o600))
 	h.restart()
-	h.connect()
+	h.outside = testhost.Outside(h.t, wire, []netip.Prefix{host4, host6}, []netip.Prefix{outside4, outside6})
 	h.bystander, h.a = h.allocation(bystanderID, 8081), h.allocation("a", 8080)
 	h.successor = h.allocation("successor", 8082)
 	h.a.IPs = []string{"10.99.0.77/16", "fd00:99::77/64"}
@@ -146,7 +147,7 @@ func (h *host) flushRules() {
 func (h *host) restart() {
 	h.t.Helper()
 	var err error
-	h.Configurator, err = configuratorOf(h.request(""), hclog.New(&hclog.LoggerOptions{Output: testWriter{h.t}, Level: hclog.Warn}))
+	h.Configurator, err = configuratorOf(h.request(""), hclog.New(&hclog.LoggerOptions{Output: testhost.Log{TB: h.t}, Level: hclog.Warn}))
 	require.NoError(h.t, err)
 }
 
@@ -158,41 +159,11 @@ func (h *host) request(operation string) *request {
 	}
 }
 
-// testWriter shows logs where a test fails.
-type testWriter struct{ t testing.TB }
-
-func (w testWriter) Write(p []byte) (int, error) {
-	w.t.Log(strings.TrimSpace(string(p)))
-	return len(p), nil
-}
-
 // ctx bounds one operation of a test.
 func (h *host) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	h.t.Cleanup(cancel)
 	return ctx
-}
-
-// connect makes the machine outside and the wire to it.
-func (h *host) connect() {
-	h.t.Helper()
-	h.outside = h.netns("outside")
-	peer, err := os.Open(h.outside.Path())
-	require.NoError(h.t, err)
-	defer peer.Close()
-	require.NoError(h.t, netlink.LinkAdd(&netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: wire}, PeerName: "eth0", PeerNamespace: netlink.NsFd(peer.Fd()),
-	}))
-	h.t.Cleanup(func() {
-		link, err := netlink.LinkByName(wire)
-		require.NoError(h.t, err)
-		require.NoError(h.t, netlink.LinkDel(link))
-	})
-	configure(h.t, wire, host4, host6)
-	require.NoError(h.t, h.outside.Do(func() error {
-		configure(h.t, "eth0", outside4, outside6)
-		return nil
-	}))
 }
 
 func (h *host) netns(name string) *sandbox.Sandbox {
@@ -201,23 +172,6 @@ func (h *host) netns(name string) *sandbox.Sandbox {
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { require.NoError(h.t, s.Destroy()) })
 	return s
-}
-
-// configure gives a link its addresses, without the wait for duplicates, and
-// brings it up.
-func configure(t *testing.T, name string, addrs ...netip.Prefix) {
-	t.Helper()
-	link, err := netlink.LinkByName(name)
-	require.NoError(t, err)
-	for _, p := range addrs {
-		a, err := netlink.ParseAddr(p.String())
-		require.NoError(t, err)
-		if p.Addr().Is6() {
-			a.Flags = 0x02 // IFA_F_NODAD
-		}
-		require.NoError(t, netlink.AddrAdd(link, a))
-	}
-	require.NoError(t, netlink.LinkSetUp(link))
 }
 
 // allocation is one with a namespace of its own, in which its name answers, behind

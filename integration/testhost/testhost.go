@@ -1,0 +1,86 @@
+// Package testhost has what the integration tests share: the reference plugins, and a
+// machine outside of the test's host.
+package testhost
+
+import (
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// ReferencePlugins returns the directory of the reference plugins below the top of
+// the module. It builds them where make has not.
+func ReferencePlugins(top string) (string, error) {
+	top, err := filepath.Abs(top)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(top, "bin", "cni")
+	if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
+		return dir, nil
+	}
+	c := exec.Command("make", "--no-print-directory", "-C", top, "plugins")
+	c.Stdout, c.Stderr = os.Stderr, os.Stderr
+	return dir, c.Run()
+}
+
+// Log writes to the log of a test, which shows it if the test fails.
+type Log struct{ testing.TB }
+
+// Write implements io.Writer.
+func (l Log) Write(p []byte) (int, error) {
+	l.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// Outside makes a namespace "outside" until the test ends. A veth connects its
+// interface eth0 to the host's interface of the given name; each has its addresses.
+func Outside(t testing.TB, wire string, host, outside []netip.Prefix) *sandbox.Sandbox {
+	t.Helper()
+	s, err := sandbox.Create("outside")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Destroy()) })
+	peer, err := os.Open(s.Path())
+	require.NoError(t, err)
+	defer peer.Close()
+	require.NoError(t, netlink.LinkAdd(&netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: wire}, PeerName: "eth0", PeerNamespace: netlink.NsFd(peer.Fd()),
+	}))
+	t.Cleanup(func() {
+		link, err := netlink.LinkByName(wire)
+		require.NoError(t, err)
+		require.NoError(t, netlink.LinkDel(link))
+	})
+	configure(t, wire, host)
+	require.NoError(t, s.Do(func() error {
+		configure(t, "eth0", outside)
+		return nil
+	}))
+	return s
+}
+
+// configure gives a link its addresses, without the wait for duplicates, and
+// brings it up.
+func configure(t testing.TB, name string, addrs []netip.Prefix) {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	require.NoError(t, err)
+	for _, p := range addrs {
+		a, err := netlink.ParseAddr(p.String())
+		require.NoError(t, err)
+		if p.Addr().Is6() {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		require.NoError(t, netlink.AddrAdd(link, a))
+	}
+	require.NoError(t, netlink.LinkSetUp(link))
+}
