@@ -38,74 +38,110 @@ func typedAs[E error](keep func(E, *Error), restore func(*Error) error) typedErr
 // typed are all of them.
 func typed() []typedError {
 	return []typedError{
-		typedAs(func(err *types.Error, to *Error) {
-			to.CNICode, to.CNIMessage, to.Details = &err.Code, text(err.Msg), text(err.Details)
-		}, func(e *Error) error {
-			if e.CNICode == nil {
-				return nil
-			}
-			return &types.Error{Code: *e.CNICode, Msg: e.CNIMessage, Details: e.Details}
-		}),
-		typedAs(func(err *portmap.ConflictError, to *Error) {
-			to.Conflict = &Conflict{err.Mapping, err.Other, err.ID, err.OtherID}
-		}, func(e *Error) error {
-			if e.Conflict == nil {
-				return nil
-			}
-			return &portmap.ConflictError{Mapping: e.Conflict.Mapping, Other: e.Conflict.Other, ID: e.Conflict.ID, OtherID: e.Conflict.OtherID}
-		}),
+		typedAs(keepCNI, restoreCNI),
+		typedAs(keepConflict, restoreConflict),
 		typedAs(keepPortTaken, restorePortTaken),
-		typedAs(func(err *portmap.PortError, to *Error) {
-			to.Port = &Port{err.Index, err.Label, err.Field, err.Value, err.Reason}
-		}, func(e *Error) error {
-			if e.Port == nil {
-				return nil
-			}
-			return &portmap.PortError{Index: e.Port.Index, Label: e.Port.Label, Field: e.Port.Field, Value: e.Port.Value, Reason: e.Port.Reason}
-		}),
-		typedAs(func(err *configurator.LeftoverError, to *Error) {
-			to.Allocation, to.Leftovers = err.ID, err.Leftovers
-		}, func(e *Error) error {
-			if len(e.Leftovers) == 0 {
-				return nil
-			}
-			return &configurator.LeftoverError{ID: e.Allocation, Leftovers: e.Leftovers}
-		}),
-		typedAs(func(err *configurator.UnservedError, to *Error) {
-			to.Unserved = &Unserved{err.ID, err.Capabilities, err.Networks}
-		}, func(e *Error) error {
-			if e.Unserved == nil {
-				return nil
-			}
-			return &configurator.UnservedError{ID: e.Unserved.ID, Capabilities: e.Unserved.Capabilities, Networks: e.Unserved.Networks}
-		}),
-		typedAs(func(err *configurator.NetnsError, to *Error) {
-			to.InUse = &InUse{err.Netns, err.ID, err.OtherID}
-		}, func(e *Error) error {
-			if e.InUse == nil {
-				return nil
-			}
-			return &configurator.NetnsError{Netns: e.InUse.Netns, ID: e.InUse.ID, OtherID: e.InUse.OtherID}
-		}),
-		typedAs(func(err *configurator.NetworkError, to *Error) {
-			to.File, to.Reason = err.File, FromError(err.Err)
-		}, func(e *Error) error {
-			if e.File == "" {
-				return nil
-			}
-			return &configurator.NetworkError{File: e.File, Err: cmp.Or(e.Reason, noReason).Err()}
-		}),
+		typedAs(keepPort, restorePort),
+		typedAs(keepLeftovers, restoreLeftovers),
+		typedAs(keepUnserved, restoreUnserved),
+		typedAs(keepInUse, restoreInUse),
+		typedAs(keepFile, restoreFile),
 		typedAs(keepRecord, restoreRecord),
 		typedAs(func(err syscall.Errno, to *Error) { to.Errno = unix.ErrnoName(err) }, restoreErrno),
-		typedAs(func(err *configurator.AllocationError, to *Error) {
-			to.About = &About{err.ID, FromError(err.Err)}
-		}, func(e *Error) error {
-			if e.About == nil {
-				return nil
-			}
-			return &configurator.AllocationError{ID: e.About.ID, Err: cmp.Or(e.About.Error, noReason).Err()}
-		}),
+		typedAs(keepAbout, restoreAbout),
 	}
+}
+
+func keepCNI(err *types.Error, to *Error) {
+	to.CNICode, to.CNIMessage, to.Details = &err.Code, text(err.Msg), text(err.Details)
+}
+
+func restoreCNI(e *Error) error {
+	if e.CNICode == nil {
+		return nil
+	}
+	return &types.Error{Code: *e.CNICode, Msg: e.CNIMessage, Details: e.Details}
+}
+
+func keepConflict(err *portmap.ConflictError, to *Error) {
+	to.Conflict = &Conflict{err.Mapping, err.Other, err.ID, err.OtherID}
+}
+
+func restoreConflict(e *Error) error {
+	c := e.Conflict
+	if c == nil {
+		return nil
+	}
+	return &portmap.ConflictError{Mapping: c.Mapping, Other: c.Other, ID: c.ID, OtherID: c.OtherID}
+}
+
+func keepPort(err *portmap.PortError, to *Error) {
+	to.Port = &Port{err.Index, err.Label, err.Field, err.Value, err.Reason}
+}
+
+func restorePort(e *Error) error {
+	p := e.Port
+	if p == nil {
+		return nil
+	}
+	return &portmap.PortError{Index: p.Index, Label: p.Label, Field: p.Field, Value: p.Value, Reason: p.Reason}
+}
+
+func keepLeftovers(err *configurator.LeftoverError, to *Error) {
+	to.Allocation, to.Leftovers = err.ID, err.Leftovers
+}
+
+func restoreLeftovers(e *Error) error {
+	if len(e.Leftovers) == 0 {
+		return nil
+	}
+	return &configurator.LeftoverError{ID: e.Allocation, Leftovers: e.Leftovers}
+}
+
+func keepUnserved(err *configurator.UnservedError, to *Error) {
+	to.Unserved = &Unserved{err.ID, err.Capabilities, err.Networks}
+}
+
+func restoreUnserved(e *Error) error {
+	u := e.Unserved
+	if u == nil {
+		return nil
+	}
+	return &configurator.UnservedError{ID: u.ID, Capabilities: u.Capabilities, Networks: u.Networks}
+}
+
+func keepInUse(err *configurator.NetnsError, to *Error) {
+	to.InUse = &InUse{err.Netns, err.ID, err.OtherID}
+}
+
+func restoreInUse(e *Error) error {
+	u := e.InUse
+	if u == nil {
+		return nil
+	}
+	return &configurator.NetnsError{Netns: u.Netns, ID: u.ID, OtherID: u.OtherID}
+}
+
+func keepFile(err *configurator.NetworkError, to *Error) {
+	to.File, to.Reason = err.File, FromError(err.Err)
+}
+
+func restoreFile(e *Error) error {
+	if e.File == "" {
+		return nil
+	}
+	return &configurator.NetworkError{File: e.File, Err: cmp.Or(e.Reason, noReason).Err()}
+}
+
+func keepAbout(err *configurator.AllocationError, to *Error) {
+	to.About = &About{err.ID, FromError(err.Err)}
+}
+
+func restoreAbout(e *Error) error {
+	if e.About == nil {
+		return nil
+	}
+	return &configurator.AllocationError{ID: e.About.ID, Err: cmp.Or(e.About.Error, noReason).Err()}
 }
 
 // noReason is for a daemon that gives none.
