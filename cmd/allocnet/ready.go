@@ -3,8 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/configurator"
 )
 
 func newReady(a *app) *cobra.Command {
@@ -12,8 +16,8 @@ func newReady(a *app) *cobra.Command {
 		Use:   "ready",
 		Short: "Tell whether setup can be expected to work",
 		Long: `Tell whether setup can be expected to work: the networks are there, and their
-plugins say so (CNI STATUS). Where the daemon runs, of all networks, and of the
-daemon itself.`,
+plugins say so (CNI STATUS). Where the daemon runs, it answers for all of its
+networks and for itself, and those of --network must be among them.`,
 		Annotations:       exits("setup cannot be expected to work"),
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -24,6 +28,21 @@ daemon itself.`,
 // errNotReady marks the answer no.
 var errNotReady = errors.New("not ready")
 
+// missing returns ErrUnknownNetwork for those of --network that the daemon does not
+// have: it is not told of them. A Configurator of this process finds them out itself.
+func (a *app) missing(conf service, networks []configurator.Network) error {
+	if _, asked := conf.(*client.Client); !asked {
+		return nil
+	}
+	var errs []error
+	for _, name := range a.flags.networks {
+		if name != "" && !slices.ContainsFunc(networks, func(n configurator.Network) bool { return n.Name == name }) {
+			errs = append(errs, fmt.Errorf("%w: network %q: the daemon has no valid configuration of this name", configurator.ErrUnknownNetwork, name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func (a *app) ready(c *cobra.Command) error {
 	conf, err := a.service()
 	if err != nil {
@@ -32,8 +51,10 @@ func (a *app) ready(c *cobra.Command) error {
 	done := a.progress("asking the networks")
 	err = conf.Ready(c.Context())
 	done()
-	if _, broken := conf.Networks(); a.unasked(broken) == nil {
-		a.warnSkipped(broken) // ready or not, somebody has to mend them
+	networks, broken := conf.Networks()
+	if a.unasked(broken) == nil {
+		a.warnSkipped(broken) // ready or not, somebody has to repair them
+		err = errors.Join(a.missing(conf, networks), err)
 	}
 	switch {
 	case err != nil && c.Context().Err() != nil:

@@ -281,9 +281,15 @@ func TestReady(t *testing.T) {
 			require.Contains(t, run("ready").errOut, "warning: skipped "+broken)
 			require.NoError(t, os.Remove(broken))
 
+			report := run("ready", "--network", "nosuch", "--json").failure(t, exitNo)
+			require.Equal(t, "not-ready", report.Kind)
+			require.Contains(t, report.Error, `unknown network: network "nosuch"`)
+			require.Contains(t, report.Hint, "allocnet networks")
+			require.Equal(t, "ok: ready\n", run("ready", "--network", "allocnet").ok(t))
+
 			plugin, away := w.path("plugins/fake"), w.path("away")
 			require.NoError(t, os.Rename(plugin, away))
-			report := run("ready", "--json").failure(t, exitNo)
+			report = run("ready", "--json").failure(t, exitNo)
 			require.Equal(t, "not-ready", report.Kind)
 			require.Contains(t, report.Error, "fake")
 			require.NoError(t, os.Rename(away, plugin))
