@@ -124,7 +124,7 @@ func TestStateDirectoryOfOthers(t *testing.T) {
 // TestPlantedLeases: where the leases of the embedded network would go elsewhere,
 // nothing is begun.
 func TestPlantedLeases(t *testing.T) {
-	for _, place := range []string{"leases/allocnet", "leases/.allocnet"} {
+	for _, place := range []string{"leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet"} {
 		t.Run(place, func(t *testing.T) {
 			s := open(t)
 			path := filepath.Join(s.state, place)

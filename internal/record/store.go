@@ -62,7 +62,7 @@ func Open(stateDir string) *Store {
 // checkDirs makes sure that nobody else can change what is kept, or could when it
 // was put there. The leases are those of the embedded network.
 func (s *Store) checkDirs() error {
-	return s.guard.Check(s.state, "allocs", "claims", "leases", "leases/allocnet", "leases/.allocnet", sandboxesDir)
+	return s.guard.Check(s.state, "allocs", "claims", "leases", "leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet", sandboxesDir)
 }
 
 func (s *Store) file(id string) string { return filepath.Join(s.dir, id+suffix) }
