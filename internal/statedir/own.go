@@ -42,9 +42,10 @@ func CheckDirs(paths ...string) error {
 	return nil
 }
 
-// Guard is CheckDirs of a directory and what is in it, again and again: as long as
-// the directory is the same and unchanged, so is what is in it. The zero value is
-// ready, and safe for concurrent use.
+// Guard is CheckDirs of a directory and of those in it, for repeated use: those in
+// it are checked again after a change of the directory, which is what replacing one
+// of them is. That their own user opens one to others afterwards is not noticed. The
+// zero value is ready, and safe for concurrent use.
 type Guard struct{ seen atomic.Pointer[seen] }
 
 // seen is what a change of the directory would change.
