@@ -21,7 +21,8 @@ import (
 type Sandbox struct {
 	Path     string           `json:"path"`
 	Identity sandbox.Identity `json:"identity"`
-	// Boot is when the identity holds: numbers are given again after it.
+	// Boot identifies the boot of the host in which the identity is valid: the next one
+	// uses the same numbers again.
 	Boot string `json:"boot"`
 }
 
@@ -34,8 +35,8 @@ func (s *Store) sandboxFile(id string) string { return filepath.Join(s.sandboxes
 
 func (s *Store) sandboxDraft(id string) string { return filepath.Join(s.sandboxes(), "."+id+suffix) }
 
-// Sandboxes are the namespaces that go with an allocation. Who changes them holds its
-// lock.
+// Sandboxes returns the namespaces that go with an allocation. The caller holds the
+// lock of the allocation if it changes them.
 func (s *Store) Sandboxes(id string) ([]Sandbox, error) {
 	data, err := readFile(s.sandboxFile(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -43,7 +44,9 @@ func (s *Store) Sandboxes(id string) ([]Sandbox, error) {
 	}
 	var list []Sandbox
 	if err == nil {
-		err = json.Unmarshal(data, &list)
+		if err = json.Unmarshal(data, &list); err != nil {
+			err = fmt.Errorf("%s: %w: remove the file, and the network namespaces of the allocation", s.sandboxFile(id), err)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read sandboxes of allocation %q: %w", id, err)
@@ -51,7 +54,8 @@ func (s *Store) Sandboxes(id string) ([]Sandbox, error) {
 	return list, nil
 }
 
-// PutSandboxes says which namespaces go with an allocation.
+// PutSandboxes replaces the list of the namespaces that go with an allocation. The
+// caller holds the lock of the allocation.
 func (s *Store) PutSandboxes(id string, list []Sandbox) error {
 	err := s.putSandboxes(id, list)
 	if err != nil {
@@ -101,8 +105,8 @@ func (s *Store) WithSandboxes() ([]string, error) {
 	return slices.Compact(ids), nil
 }
 
-// Residents are the allocations other than id whose records have a network namespace,
-// sorted. The error is that it cannot be known.
+// Residents returns the allocations other than id whose records have a network
+// namespace, sorted. It returns an error if one of the records cannot be read.
 func (s *Store) Residents(id, path string, identity sandbox.Identity) ([]string, error) {
 	wanted := &Record{Netns: path, Namespace: identity}
 	candidates, err := s.claimants(wanted)
@@ -127,8 +131,8 @@ func (s *Store) Residents(id, path string, identity sandbox.Identity) ([]string,
 	return slices.Compact(residents), nil
 }
 
-// claimants are those who may have the network namespace of a record: all, where the
-// index of claims is not complete.
+// claimants returns the allocations that may have the network namespace of a record:
+// all, if the index of claims is not complete.
 func (s *Store) claimants(r *Record) ([]string, error) {
 	if _, err := os.Lstat(s.claims.complete()); err != nil {
 		return s.IDs()
