@@ -13,8 +13,8 @@ import (
 	"github.com/allocnet/allocnet/internal/record"
 )
 
-// Bounds of a request. What plugins cannot be given is refused before anything is
-// recorded: DEL would get it as well.
+// Bounds of a request. A request that cannot be passed to plugins is refused before
+// anything is recorded, because DEL would be given the same.
 const (
 	// maxArgs is what execve takes as the value of CNI_ARGS: MAX_ARG_STRLEN of
 	// linux/binfmts.h with pages of 4 KiB, with the name and NUL.
@@ -28,8 +28,8 @@ const (
 	maxNetworkName = 255 - names.MaxID - len("--") - 15
 )
 
-// validateBounds finds what is too much of a record that is planned, and a result
-// that no plugin can go on from.
+// validateBounds returns an error for each bound that a planned record exceeds, and for
+// a prevResult that no plugin can read.
 func validateBounds(r *record.Record) error {
 	var errs []error
 	bad := func(format string, args ...any) {
@@ -62,7 +62,7 @@ func validateBounds(r *record.Record) error {
 	return errors.Join(errs...)
 }
 
-// lengthOfArgs is that of CNI_ARGS.
+// lengthOfArgs returns the length of CNI_ARGS.
 func lengthOfArgs(args [][2]string) int {
 	n := max(0, len(args)-1) // semicolons
 	for _, kv := range args {
@@ -78,7 +78,7 @@ func validateDocument(what string, text json.RawMessage) error {
 	return nil
 }
 
-// validateNetworkName bounds the name of a network that is to be attached to.
+// validateNetworkName bounds the length of the name of an attachment's network.
 func validateNetworkName(n *conflist.Network) error {
 	if len(n.Name) > maxNetworkName {
 		return fmt.Errorf("%w: network %q... has a name of %d characters; at most %d are allowed",

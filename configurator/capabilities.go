@@ -17,7 +17,7 @@ var oneInterface = []string{portMappings, "ips", "ipRanges", "mac"}
 // portMappings is the capability of published ports.
 const portMappings = "portMappings"
 
-// declaredBefore are those of oneInterface that a network of the record declares.
+// declaredBefore returns those of oneInterface that a network of the record declares.
 func declaredBefore(r *record.Record) ([]string, error) {
 	if len(r.Attachments) == 0 {
 		return nil, nil
@@ -29,7 +29,8 @@ func declaredBefore(r *record.Record) ([]string, error) {
 	return slices.DeleteFunc(slices.Clone(oneInterface), func(name string) bool { return !declared(name) }), nil
 }
 
-// declaredBy says of a capability whether a plugin of a record declares it.
+// declaredBy returns a function that reports whether a plugin of a record declares a
+// capability.
 func declaredBy(r *record.Record) (func(name string) bool, error) {
 	networks := make([]*conflist.Network, len(r.Attachments))
 	for i, a := range r.Attachments {
@@ -43,9 +44,9 @@ func declaredBy(r *record.Record) (func(name string) bool, error) {
 	}, nil
 }
 
-// unserved are, sorted, the capabilities that an allocation requests and no
-// plugin of its networks declares. They are derived from what the record holds
-// of both.
+// unserved returns, sorted, the capabilities that an allocation requests and no
+// plugin of its networks declares. It derives them from the record, which holds
+// both.
 func unserved(r *record.Record) ([]string, error) {
 	if len(r.Capabilities) == 0 || len(r.Attachments) == 0 {
 		return nil, nil
@@ -74,8 +75,8 @@ func isEmpty(value []byte) bool {
 	return false
 }
 
-// requireServed returns an *UnservedError if a plugin is missing that a record
-// needs and the Config does not allow that.
+// requireServed returns an *UnservedError if no plugin declares a capability that a
+// record requests, unless the Config allows that.
 func (c *Configurator) requireServed(r *record.Record) error {
 	names, err := unserved(r)
 	if err != nil || len(names) == 0 {
@@ -93,8 +94,8 @@ func (c *Configurator) requireServed(r *record.Record) error {
 	return nil
 }
 
-// dropUnservedPorts removes ports from a record that no plugin publishes:
-// nothing listens on them, so they are reserved for nobody.
+// dropUnservedPorts removes ports from a record if no plugin publishes them: nothing
+// listens there, so the ports are not reserved.
 func dropUnservedPorts(r *record.Record) error {
 	names, err := unserved(r)
 	if err == nil && slices.Contains(names, portMappings) {

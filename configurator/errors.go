@@ -119,7 +119,7 @@ type NetworkError struct {
 func (e *NetworkError) Error() string { return e.File + ": " + e.Err.Error() }
 func (e *NetworkError) Unwrap() error { return e.Err }
 
-// NetnsError says which allocation has a network namespace that somebody else wants.
+// NetnsError names the allocation that already has a requested network namespace.
 // errors.Is finds ErrInUse.
 type NetnsError struct {
 	Netns   string

@@ -59,9 +59,9 @@ type Scope struct {
 	Networks []string
 	// Conflists are further such networks, as in an Allocation.
 	Conflists []json.RawMessage
-	// DestroyNetns destroys the network namespaces of what is taken away, where they
+	// DestroyNetns destroys the network namespaces of the removed allocations, if they
 	// lie in the Config's NetnsDir, and, with the scope "", those that Setup has made
-	// for allocations that are no more.
+	// for allocations that no longer have a record.
 	DestroyNetns bool
 }
 
@@ -75,9 +75,9 @@ func (c *Configurator) GCScope(ctx context.Context, s Scope) (report *GCReport, 
 	return report, err
 }
 
-// PlanGC says what GCScope would do now, and does nothing: Removed are the allocations
-// that it would take away, Kept those that it would leave. The error joins those of
-// allocations that it could not take away, as their records cannot be read.
+// PlanGC reports what GCScope would do now, and changes nothing: Removed are the
+// allocations that it would remove, Kept those that it would keep. The error joins those
+// of the allocations that it could not remove, because their records cannot be read.
 func (c *Configurator) PlanGC(ctx context.Context, s Scope) (*GCReport, error) {
 	_, networksErr := c.scopeNetworks(s)
 	known, err := c.known(ctx, s)
@@ -266,7 +266,7 @@ func (c *Configurator) asked(names []string, texts []json.RawMessage) ([]*confli
 	return networks, errors.Join(errs...)
 }
 
-// collection says how an allocation is collected.
+// collection holds what collect needs to know about an allocation.
 type collection struct {
 	lost         []string // the networks of one without a record
 	began        time.Time

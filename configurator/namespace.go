@@ -11,8 +11,8 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// errElsewhere: the path of a record leads to another namespace by now, which is
-// somebody else's.
+// errElsewhere: the path of a record leads to another namespace by now, which is a
+// foreign one.
 var errElsewhere = errors.New("it leads to another network namespace than when the allocation was set up")
 
 // openNetns opens the network namespace of a record, for all that an operation does
@@ -66,8 +66,9 @@ func claimNetns(r *record.Record) (release func(), err error) {
 func netnsError(err error) error { return fmt.Errorf("%w: netns: %w", ErrInvalidAllocation, err) }
 
 // isLost reports whether an error of openNetns says that the namespace is no longer at
-// its path, unlike that nobody could look. What this process could open once and may
-// not any more is another process's in /proc; ENXIO is that of a socket.
+// its path, and not that the path could not be looked at. A path that this process
+// could open once and may not open any more leads to another process in /proc; ENXIO is
+// the error of a socket.
 func isLost(err error) bool {
 	return isAmiss(err) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENXIO)
 }
@@ -80,8 +81,8 @@ func isGone(other *record.Record) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errElsewhere)
 }
 
-// netnsGone reports whether the path of a record no longer leads to its namespace, as
-// far as one look at the path tells: a list is made of thousands.
+// netnsGone reports whether the path of a record no longer leads to its namespace, by
+// one system call, because a list calls it for thousands of records.
 func netnsGone(r *record.Record) bool {
 	if r.Netns == "" {
 		return false

@@ -14,13 +14,14 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// named reports whether a path is that of a network namespace with a name, which Setup
-// makes and Teardown destroys where they are told to.
+// named reports whether a path lies directly in NetnsDir, where Setup makes network
+// namespaces and Teardown destroys them.
 func (c *Configurator) named(path string) bool {
 	return filepath.Dir(path) == c.cfg.NetnsDir && filepath.Clean(path) == path
 }
 
-// nameNetns gives an allocation that makes its own network namespace the path of it.
+// nameNetns sets the default path of the network namespace of an allocation that has its
+// own, and returns ErrInvalidAllocation for one outside of NetnsDir.
 func (c *Configurator) nameNetns(a *Allocation) error {
 	if !a.OwnNetns {
 		return nil
@@ -60,7 +61,7 @@ func (c *Configurator) makeNetns(a *Allocation) (made bool, err error) {
 		return true, s.Close()
 	}
 	_, forgetErr := c.destroyNoted(a.ID, none)
-	if errors.Is(err, fs.ErrExist) { // somebody else has just made it
+	if errors.Is(err, fs.ErrExist) { // another process has just made it
 		return false, forgetErr
 	}
 	return false, errors.Join(err, forgetErr)
@@ -112,7 +113,7 @@ func (c *Configurator) noteForTeardown(a Allocation) error {
 	release, identity, err := identifyNetns(r)
 	defer release()
 	if isLost(err) {
-		return nil // gone, or somebody else's by now
+		return nil // it is gone, or the path leads to a foreign one
 	}
 	if err != nil {
 		return fmt.Errorf("destroy network namespace: %w", err)
@@ -212,8 +213,8 @@ func every(string) bool { return true }
 func none(string) bool { return false }
 
 // gcNetns destroys the network namespaces that go with the allocations that GC has
-// removed and, with the scope "", with those that are no more; or it only forgets those
-// that are gone.
+// removed and, with the scope "", with allocations that no longer have a record. Without
+// DestroyNetns it only removes the notes of namespaces that are gone.
 func (c *Configurator) gcNetns(ctx context.Context, s Scope, removed []string) (destroyed []string, err error) {
 	ids, err := c.store.WithSandboxes()
 	errs := []error{err}
@@ -246,7 +247,7 @@ func (c *Configurator) hasRecord(id string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// planNetns are the paths of the network namespaces that gcNetns would destroy after
+// planNetns returns the paths of the network namespaces that gcNetns would destroy after
 // the removal of some allocations.
 func (c *Configurator) planNetns(s Scope, removed []string) (paths []string, err error) {
 	if !s.DestroyNetns {

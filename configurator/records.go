@@ -115,8 +115,8 @@ func statusFrom(r *record.Record, results []*types100.Result) (*Status, error) {
 	return s, nil
 }
 
-// served are the ports of a record that are published, and the capabilities that
-// nobody serves. Records of earlier versions have ports that nobody publishes.
+// served returns the published ports of a record, and the capabilities that no plugin
+// serves. Records of earlier versions have ports that no plugin publishes.
 func served(r *record.Record) (ports []portmap.Mapping, without []string, err error) {
 	without, err = unserved(r)
 	if err != nil || slices.Contains(without, portMappings) {

@@ -10,11 +10,12 @@ import (
 	"github.com/allocnet/allocnet/internal/record"
 )
 
-// retrace corrects a record that was made up by what the host tells: which
-// interface an attachment had, and, where the caller names no networks, in which
-// networks there is something of the allocation. What it is in of which no
-// configuration is left is looked for by the ID alone. A runtime that speaks CNI
-// names both, and may have other attachments of the same container.
+// retrace corrects a guessed record by the owners and leases on the host: they show
+// which interface an attachment had, and, if the caller names no networks, to which
+// networks the allocation was attached. If one of these has no configuration any more,
+// cleanup looks for leftovers by the ID alone. Records of runtimes that use CNI are not
+// corrected: a runtime names network and interface, and may have other attachments of
+// the same container.
 func (c *Configurator) retrace(ctx context.Context, r *record.Record, a *Allocation) error {
 	if r.Container() != r.ID || r.Inline || len(r.Attachments) == 0 {
 		return nil

@@ -75,8 +75,8 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 	return err
 }
 
-// withoutNetns is the error of a record that cannot be read where nobody tells the
-// network namespace.
+// withoutNetns is the error for a record that cannot be read, if the caller does not
+// name the network namespace.
 func withoutNetns(err error) error {
 	return fmt.Errorf("%w: tell the network namespace of the allocation to have it torn down without the record", err)
 }

@@ -59,8 +59,8 @@ func Open(stateDir string) *Store {
 	}
 }
 
-// checkDirs makes sure that nobody else can change what is kept, or could when it
-// was put there. The leases are those of the embedded network.
+// checkDirs returns an error if other users can change the files of the store, or
+// could when these were written. The leases are those of the embedded network.
 func (s *Store) checkDirs() error {
 	return s.guard.Check(s.state, "allocs", "claims", "leases", "leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet", sandboxesDir)
 }
@@ -253,9 +253,9 @@ func (s *Store) Delete(id string) error {
 	return nil
 }
 
-// claimed is what an allocation may claim: what its record says, or anything where none
-// does, because a crash may have come between the claims and the record, or where it
-// does not say which namespace it is of.
+// claimed returns the claims that an allocation may have: those of its record, or all
+// claims if there is no record, because a crash may have come between the claims and
+// the record, or if the record does not identify its namespace.
 func (s *Store) claimed(id string) []claim {
 	var part struct {
 		Netns     string

@@ -14,9 +14,9 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 )
 
-// Sweep removes what crashes left: claims that no record claims, directories of
-// claims that nobody has any more, and drafts of records and claims. What somebody
-// works on is left alone, so it may run beside everything.
+// Sweep removes what crashes left: claims that no record has, empty directories of
+// claims, and drafts of records and claims. It leaves alone the allocations that are
+// locked, so it may run beside all other operations.
 func (s *Store) Sweep(ctx context.Context) error {
 	if err := s.checkDirs(); err != nil {
 		return fmt.Errorf("sweep state directory: %w", err)
@@ -34,7 +34,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 		s.prune(id, claims)
 	}
 	for _, c := range s.claims.all() {
-		// Who is about to enter a claim makes the directory again.
+		// An operation that enters a claim just now makes the directory again.
 		if err := unix.Rmdir(s.claims.thing(c.thing)); err != nil && err != unix.ENOTEMPTY && err != unix.ENOENT {
 			errs = append(errs, pathError("remove", s.claims.thing(c.thing), err))
 		}
@@ -43,8 +43,8 @@ func (s *Store) Sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// sweepDrafts removes drafts. The lock of the claims is held: who has it may complete
-// the index, with drafts of all allocations.
+// sweepDrafts removes drafts. It holds the lock of the claims, because the holder may
+// complete the index, with drafts of all allocations.
 func (s *Store) sweepDrafts(ctx context.Context) error {
 	unlock, err := s.LockClaims(ctx)
 	if err != nil {
@@ -75,7 +75,7 @@ func drafts(dir, suffix string) []string {
 	return ids
 }
 
-// removeDraft removes a draft, unless somebody works on its allocation.
+// removeDraft removes a draft, unless its allocation is locked.
 func (s *Store) removeDraft(id, draft string) error {
 	unlock, ok := s.tryLock(id)
 	if !ok {
@@ -85,12 +85,12 @@ func (s *Store) removeDraft(id, draft string) error {
 	return remove(draft)
 }
 
-// mostWarm is more than a host has networks that are configured. Those that
+// mostWarm is more than the number of configured networks of a host. The networks that
 // allocations bring along may have any number of names.
 const mostWarm = 1024
 
-// trimWarm forgets on which networks an ADD has succeeded, where they are too many:
-// the next ADD of each goes alone.
+// trimWarm removes all first-use markers if there are too many of them: the next ADD on
+// each network then runs alone.
 func (s *Store) trimWarm() error {
 	entries, err := os.ReadDir(s.warmDir())
 	if errors.Is(err, fs.ErrNotExist) || len(entries) <= mostWarm {
