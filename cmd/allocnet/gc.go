@@ -34,9 +34,9 @@ func newGC(a *app) *cobra.Command {
 what no allocation has (CNI GC). That nobody lives has to be said: --none. What
 runtimes set up through CNI stays: they know what of it is live.
 
-With --destroy the network namespaces of what was taken away go too, where they
-lie in ` + sandbox.DefaultDir + `, as those that setup --create makes do; so do those that it made
-for allocations that are not there, because it was killed.`,
+With --destroy their network namespaces are destroyed as well, if they lie in
+` + sandbox.DefaultDir + `, where setup --create makes them. So are those that setup --create
+made for allocations that no longer exist.`,
 		Example: `  allocnet gc --live web --live db --dry-run
   my-runtime ps --quiet | allocnet gc --live-from -
   allocnet gc --none --destroy`,
