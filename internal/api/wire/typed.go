@@ -174,7 +174,7 @@ func restorePortTaken(e *Error) error {
 }
 
 func keepRecord(err *record.CorruptError, to *Error) {
-	to.Record = &Record{err.ID, err.File, errors.Is(err, record.ErrNewer), err.Err.Error()}
+	to.Record = &Record{err.ID, err.File, errors.Is(err, record.ErrNewer), text(err.Err.Error())}
 }
 
 func restoreRecord(e *Error) error {

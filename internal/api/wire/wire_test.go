@@ -107,3 +107,18 @@ func TestUnknownKind(t *testing.T) {
 	require.NoError(t, (*Error)(nil).Err())
 	require.Equal(t, "bad: \uFFFD", FromError(errors.New("bad: \xff")).Message)
 }
+
+// TestQuotedConfiguration: no part of an error takes along what it quotes of a
+// configuration.
+func TestQuotedConfiguration(t *testing.T) {
+	quoting := errors.New(`invalid: {"type":"x","password":"hidden"}`)
+	for _, err := range []error{
+		quoting, &types.Error{Code: 7, Msg: quoting.Error(), Details: quoting.Error()},
+		&record.CorruptError{ID: "a", File: "/f", Err: quoting}, &configurator.NetworkError{File: "/f", Err: quoting},
+		&configurator.AllocationError{ID: "a", Err: quoting}, errors.Join(quoting, quoting),
+	} {
+		data, jsonErr := json.Marshal(FromError(err))
+		require.NoError(t, jsonErr)
+		require.NotContains(t, string(data), "hidden", "%T", err)
+	}
+}
