@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -20,47 +22,51 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
 // TestDaemonKilled kills the daemon at random moments, again and again, while clients
-// work through it. What was acknowledged works, what was not can be removed, and then
-// nothing is left.
+// work through it. After each kill what was acknowledged works, and nothing on the host
+// belongs to anything else; in the end all can be removed, and then nothing is left.
 func TestDaemonKilled(t *testing.T) {
 	const (
 		clients = 16
 		most    = 200 * time.Millisecond
 	)
-	kills, seed := campaignSize(150, 300), campaignSeed(t)
+	kills, seed := campaignSize(20, 300), campaignSeed(t)
 	h := newHost(t, native.engine)
 	h.network("net", chain("bridge", families{"10.99.0.0/16", "fd00:99::/64"}, "")...)
 	d := h.newDaemon(`networks = ["net"]` + "\n" + `log { level = "warn" }`)
 	b := &barrage{h: h, d: d, config: d.pluginConfig(map[string]any{"delegate": "net"}), stop: make(chan struct{})}
 	var working sync.WaitGroup
-	var workers []*worker
 	for i := range clients {
 		w := b.worker(i, seed)
-		workers = append(workers, w)
+		b.workers = append(b.workers, w)
 		working.Go(w.run)
 	}
+	stop := sync.OnceFunc(func() { close(b.stop); working.Wait() })
+	defer stop()
 	rnd := rand.New(rand.NewPCG(seed, clients))
+	wait := func() { <-time.NewTimer(time.Duration(rnd.Int64N(int64(most)))).C }
 	for i := range kills {
-		d.begin()
-		switch { // else it may be killed as it starts
-		case i%50 == 0:
-			d.told("READY=1")
-		case i%2 == 0:
-			d.told("STATUS=comparing") // from here on it serves
+		if i%3 == 0 { // so that it may be killed as it recovers
+			d.begin()
+			wait()
+			d.kill()
 		}
-		<-time.NewTimer(time.Duration(rnd.Int64N(int64(most)))).C
+		d.begin()
+		d.told("READY=1")
+		b.compare()
+		wait()
 		d.kill()
 	}
 	d.begin()
 	d.told("READY=1")
-	close(b.stop)
-	working.Wait()
-	b.finish(workers)
+	b.compare()
+	stop()
+	b.finish()
 }
 
 // barrage is what all clients share.
@@ -70,6 +76,11 @@ type barrage struct {
 	config []byte
 	stop   chan struct{}
 	ports  atomic.Int64
+
+	workers []*worker
+	// pause is held by each operation for reading, and for writing while nothing may
+	// change.
+	pause sync.RWMutex
 
 	acknowledged, lost atomic.Int64 // operations
 	mu                 sync.Mutex
@@ -147,7 +158,9 @@ func (w *worker) slot() *slot {
 
 func (w *worker) run() {
 	for !w.stopped() {
+		w.pause.RLock()
 		err := w.step(w.rnd.IntN(len(w.slots)))
+		w.pause.RUnlock()
 		switch {
 		case err == nil:
 			w.acknowledged.Add(1)
@@ -307,11 +320,50 @@ func (b *barrage) remove(a *held) error {
 	return during(b.d.client().Teardown(ctx, a.Allocation), "teardown", a)
 }
 
-// finish looks at what is there, and removes it.
-func (b *barrage) finish(workers []*worker) {
+// compare finds, while nothing changes, that what was acknowledged works, that all
+// recorded allocations are whole, and that nothing else has an address, a rule, an
+// interface, a file or a tracked connection.
+func (b *barrage) compare() {
+	b.pause.Lock()
+	defer b.pause.Unlock()
 	t := b.h.t
-	working, given := 0, 0
-	for _, w := range workers {
+	b.requireWorking()
+	records, err := b.d.client().List()
+	require.NoError(t, err)
+	owned := map[string]bool{"10.99.0.0": true, "fd00:99::": true} // IDs, interfaces and addresses, and the networks themselves
+	for _, r := range records {
+		require.Equal(t, configurator.PhaseReady, r.Phase, r.ID)
+		owned[r.ID], owned[r.ContainerID] = true, true
+		for _, i := range r.Status.Interfaces {
+			owned[i.Name] = true
+			for _, address := range i.Addresses {
+				owned[netip.MustParsePrefix(address.Address).Addr().String()] = true
+			}
+		}
+	}
+	now, err := hostsnap.Take(snapshotOptions)
+	require.NoError(t, err)
+	for line := range strings.Lines(now.String()) {
+		if kind, _, _ := strings.Cut(line, " "); kind == "netns" || kind == "mount" {
+			continue // which the workers make
+		}
+		for _, text := range ownedByOne.FindAllString(line, -1) {
+			if addr, err := netip.ParseAddr(text); err != nil || isAllocations(addr) && !addr.IsMulticast() {
+				require.True(t, owned[text], "%s has no allocation: %s", text, line)
+			}
+		}
+	}
+}
+
+// ownedByOne matches what belongs to one allocation: the IDs that workers give, names of
+// interfaces, and addresses of the network.
+var ownedByOne = regexp.MustCompile(`\bveth\w+|\bw\d+-[su]\d+\b|\b10\.99\.\d+\.\d+\b|\bfd00:99:[0-9a-f:]+`)
+
+// requireWorking insists on all that was acknowledged, and returns how many that are.
+func (b *barrage) requireWorking() int {
+	b.h.t.Helper()
+	working := 0
+	for _, w := range b.workers {
 		for _, s := range w.slots {
 			if s.held != nil && s.held.acknowledged {
 				working++
@@ -319,7 +371,14 @@ func (b *barrage) finish(workers []*worker) {
 			}
 		}
 	}
-	for _, w := range workers {
+	return working
+}
+
+// finish looks at what is there, and removes it.
+func (b *barrage) finish() {
+	t := b.h.t
+	working, given := b.requireWorking(), 0
+	for _, w := range b.workers {
 		for _, s := range w.slots {
 			if s.held != nil {
 				require.NoError(t, b.remove(s.held))
