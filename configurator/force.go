@@ -15,26 +15,27 @@ import (
 // nothing. Of an allocation that is set up these are no leftovers but its
 // network.
 func (c *Configurator) Audit(ctx context.Context, a Allocation) ([]Leftover, error) {
-	target, unlock, err := c.lockTarget(ctx, a)
+	r, unlock, err := c.lockRecord(ctx, a)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	return cleanup.Audit(ctx, target)
+	return cleanup.Audit(ctx, c.cleanupTarget(r))
 }
 
-// Force removes everything that an allocation has on the host without running
-// any plugin, and then its record. It is for what Teardown cannot do: a plugin
+// Force kills the plugins that are still at work for an allocation, removes
+// everything that it has on the host without running any, and then its record. It is for what Teardown cannot do: a plugin
 // that is gone, or fails for ever. An allocation that is set up, in a namespace
 // that is still there, is ErrSetUp: call Teardown first. It returns what it
 // removed; when something is left the record is kept and the error is
 // ErrIncomplete.
 func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, error) {
-	target, unlock, err := c.lockTarget(ctx, a)
+	r, unlock, err := c.lockRecord(ctx, a)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
+	target := c.cleanupTarget(r)
 	var names []string
 	for _, at := range target.Attachments {
 		names = append(names, at.Network)
@@ -52,8 +53,10 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 			return nil, fmt.Errorf("%w: %q in %q; tear it down", ErrSetUp, a.ID, r.Netns)
 		}
 	}
+	r.Phase = record.Deleting
+	stopErr := c.stopPlugins(r)
 	removed, err := cleanup.Force(ctx, target)
-	if err = joinDistinct(err, cleanup.FlushConntrack(ctx, target)); err == nil {
+	if err = joinDistinct(stopErr, err, cleanup.FlushConntrack(ctx, target)); err == nil {
 		err = requireClean(ctx, a.ID, target)
 	}
 	if err != nil {
@@ -71,14 +74,15 @@ func requireClean(ctx context.Context, id string, target cleanup.Target) error {
 	return err
 }
 
-// lockTarget locks an allocation and says what cleanup has to look for.
-func (c *Configurator) lockTarget(ctx context.Context, a Allocation) (cleanup.Target, func(), error) {
+// lockRecord locks an allocation and returns its record or, where there is none, what
+// its Allocation and today's configuration tell.
+func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*record.Record, func(), error) {
 	if err := validateID(a.ID); err != nil {
-		return cleanup.Target{}, nil, err
+		return nil, nil, err
 	}
 	unlock, err := c.lock(ctx, a.ID)
 	if err != nil {
-		return cleanup.Target{}, nil, err
+		return nil, nil, err
 	}
 	r, err := c.store.Get(a.ID)
 	if errors.Is(err, fs.ErrNotExist) || unreadable(err) {
@@ -96,7 +100,7 @@ func (c *Configurator) lockTarget(ctx context.Context, a Allocation) (cleanup.Ta
 	if err != nil {
 		release()
 		unlock()
-		return cleanup.Target{}, nil, err
+		return nil, nil, err
 	}
-	return c.cleanupTarget(r), func() { release(); unlock() }, nil
+	return r, func() { release(); unlock() }, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/pluginexec"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/internal/redact"
 )
@@ -291,9 +292,13 @@ func (c *Configurator) leaveReleased(ctx context.Context, r *record.Record, req 
 
 // force removes what DEL left. The error of DEL counts only when something is
 // left after that, or may be: where a plugin is at work that cleanup does not
-// know.
+// know, or whose process does not end.
 func (c *Configurator) force(ctx context.Context, r *record.Record, target cleanup.Target, f failure) error {
 	delErr := f.del
+	var stopErr error
+	if delErr != nil {
+		stopErr = c.stopPlugins(r)
+	}
 	removed, forceErr := cleanup.Force(ctx, target)
 	left, auditErr := cleanup.Audit(ctx, target)
 	if delErr != nil {
@@ -312,10 +317,21 @@ func (c *Configurator) force(ctx context.Context, r *record.Record, target clean
 	if len(left) > 0 {
 		leftErr = &LeftoverError{ID: r.ID, Leftovers: left}
 	}
-	if leftErr == nil && auditErr == nil && (cleanup.Covers(target) || f.covered()) {
+	if leftErr == nil && auditErr == nil && stopErr == nil && (cleanup.Covers(target) || f.covered()) {
 		return nil
 	}
-	return joinDistinct(delErr, leftErr, forceErr, auditErr)
+	return joinDistinct(delErr, stopErr, leftErr, forceErr, auditErr)
+}
+
+// stopPlugins kills the plugins that are still at work for an allocation, because
+// they may make again what cleanup removes. Of a ready one these are those of DEL:
+// what its ADD left running, it may have left on purpose.
+func (c *Configurator) stopPlugins(r *record.Record) error {
+	var commands []string
+	if r.Phase == record.Ready {
+		commands = []string{"DEL"}
+	}
+	return pluginexec.KillStragglers(pluginexec.Work{ID: r.Container(), Mark: c.markOf(r)}, commands...)
 }
 
 // joinDistinct joins errors, of those with the same text the first: what cannot be

@@ -23,25 +23,37 @@ type Work struct{ ID, Mark string }
 // they started. They are known by the environment that CNI prescribes and every
 // child inherits, and by the mark at the end of its CNI_PATH: another runtime, or
 // a plugin that calls us, may work on the same ID. With a plugin goes the process
-// group that it leads. The caller and its ancestors are spared.
+// group that it leads. The caller and its ancestors are spared. The error is
+// ErrAlive where some are still there at the end.
 func KillStragglers(w Work, commands ...string) error {
 	spared := ancestry()
-	for try := 1; ; try++ {
-		found, err := killOnce(w, commands, spared)
+	var found []string
+	for range mostKills {
+		var err error
 		// One that was just forking left a child that was not there yet.
-		if !found || err != nil || try == 20 {
+		if found, err = killOnce(w, commands, spared); len(found) == 0 || err != nil {
 			return err
 		}
 	}
+	return fmt.Errorf("kill plugins of allocation %q: %w: %s; find out what holds it (its state and stack in /proc), then try again",
+		w.ID, ErrAlive, strings.Join(found, ", "))
 }
 
-// deathMilliseconds is how long a killed process is waited for.
-const deathMilliseconds = 100
+// ErrAlive: a process of a plugin is still there although it was killed.
+var ErrAlive = errors.New("process does not end")
 
-func killOnce(w Work, commands []string, spared map[int]bool) (found bool, err error) {
+const (
+	// mostKills bounds how often processes are looked for and killed.
+	mostKills = 20
+	// deathMilliseconds is how long a killed process is waited for each time.
+	deathMilliseconds = 50
+)
+
+// killOnce returns the processes that it found and killed.
+func killOnce(w Work, commands []string, spared map[int]bool) (found []string, err error) {
 	procs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	var errs []error
 	for _, proc := range procs {
@@ -49,18 +61,30 @@ func killOnce(w Work, commands []string, spared map[int]bool) (found bool, err e
 		if err != nil || spared[pid] || !w.On(pid, commands...) {
 			continue
 		}
-		found = true
+		found = append(found, describe(pid))
 		errs = append(errs, killIfWorkingOn(pid, w, commands))
 	}
 	return found, errors.Join(errs...)
+}
+
+// describe is a process for a person to find.
+func describe(pid int) string {
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return strconv.Itoa(pid)
+	}
+	return fmt.Sprintf("%d (%s)", pid, bytes.TrimSpace(name))
 }
 
 // killIfWorkingOn looks at the environment once more through a pidfd, so that a
 // reused number cannot hit a stranger.
 func killIfWorkingOn(pid int, w Work, commands []string) error {
 	fd, err := unix.PidfdOpen(pid, 0)
+	if err == unix.ESRCH {
+		return nil
+	}
 	if err != nil {
-		return nil // gone
+		return fmt.Errorf("open process %d of allocation %q: %w", pid, w.ID, err)
 	}
 	defer unix.Close(fd)
 	if !w.On(pid, commands...) {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/fakeplugin"
 )
 
 const mark = "/state/mark/net4026531840"
@@ -81,6 +83,16 @@ func TestStragglersAreKnownByTheirEnvironment(t *testing.T) {
 		require.NoError(t, c.Process.Signal(unix.SIGCONT), name)
 		require.False(t, zombie(c.Process.Pid), name)
 	}
+}
+
+// TestStragglersThatDoNotEnd are named, and no success.
+func TestStragglersThatDoNotEnd(t *testing.T) {
+	pid, release := fakeplugin.Undying(t, "CNI_PATH="+mark, "CNI_COMMAND=ADD", "CNI_CONTAINERID=undying")
+	err := KillStragglers(of("undying"))
+	require.ErrorContains(t, err, fmt.Sprintf("%d (sleep)", pid))
+	require.ErrorIs(t, err, ErrAlive)
+	release()
+	require.NoError(t, KillStragglers(of("undying")))
 }
 
 // TestStragglersGoWithTheirGroup, whatever their environment is by then.
