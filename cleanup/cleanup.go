@@ -95,7 +95,8 @@ func Audit(ctx context.Context, t Target) ([]Leftover, error) {
 
 // Force removes what Audit would find, and returns what it removed, sorted. Every step is tried, and the errors
 // are joined. What is gone already, or goes meanwhile, is no error, so Force can be repeated and can run
-// concurrently, for the same allocation too.
+// concurrently, for the same allocation too. While a rule that cannot be removed goes on making connection tracking
+// entries, Force deletes them a few times and leaves the rest, without an error: Audit tells what is left.
 func Force(ctx context.Context, t Target) ([]Leftover, error) {
 	s := newSearch(t)
 	_, findErr := s.find(ctx)

@@ -169,7 +169,8 @@ func (f *conntrackFinder) remove(ctx context.Context) ([]Leftover, error) {
 	return list, errors.Join(errs...)
 }
 
-// empty deletes the matching entries of one family, and counts what led to the allocation.
+// empty deletes the matching entries of one family, and counts what led to the allocation. That some are left after the
+// last pass is no error: it may be before the rules go, and an Audit follows, which counts them.
 func (f *conntrackFinder) empty(ctx context.Context, fam family) (*flows, error) {
 	removed := &flows{family: fam, counts: make(map[flowKey]int)}
 	for range mostPasses {

@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -79,7 +80,8 @@ func (q *addressQueue) run(do func([]netip.Addr) error) {
 	}
 }
 
-// flushAddresses looks for all addresses in one walk where it can.
+// flushAddresses looks for all addresses in one walk where it can. What fails for
+// one family is done for the other all the same.
 func (c *Conn) flushAddresses(addrs []netip.Addr) error {
 	var list []netip.Addr
 	for _, a := range addrs {
@@ -88,13 +90,12 @@ func (c *Conn) flushAddresses(addrs []netip.Addr) error {
 		}
 	}
 	list = c.present(list)
+	var errs []error
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		of := slices.DeleteFunc(slices.Clone(list), func(a netip.Addr) bool { return a.Is4() != (family == unix.AF_INET) })
-		if err := c.flushFamily(context.Background(), family, of); err != nil {
-			return err
-		}
+		errs = append(errs, c.flushFamily(context.Background(), family, of))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // fewAddresses is the most addresses that take less time to be deleted by, two
@@ -102,38 +103,35 @@ func (c *Conn) flushAddresses(addrs []netip.Addr) error {
 const fewAddresses = fewWalks / 2
 
 func (c *Conn) flushFamily(ctx context.Context, family uint8, addrs []netip.Addr) error {
+	var err error
 	if len(addrs) <= fewAddresses {
-		var err error
-		if addrs, err = c.deleteByAddress(ctx, family, addrs); err != nil {
-			return err
-		}
+		addrs, err = c.deleteByAddress(ctx, family, addrs)
 	}
 	if len(addrs) == 0 {
-		return nil
+		return err
 	}
 	gone := make(map[netip.Addr]bool, len(addrs))
 	for _, a := range addrs {
 		gone[a] = true
 	}
-	return c.deleteEach(ctx, filter{family: family}, func(e *entry) bool {
+	return errors.Join(err, c.deleteEach(ctx, filter{family: family}, func(e *entry) bool {
 		return gone[e.answers.source] || gone[e.source]
-	})
+	}))
 }
 
 // deleteByAddress has the kernel delete, and returns the addresses for which it
-// cannot.
+// cannot. It tries all of them.
 func (c *Conn) deleteByAddress(ctx context.Context, family uint8, addrs []netip.Addr) (left []netip.Addr, err error) {
+	var errs []error
 	for _, a := range addrs {
 		deleted, err := c.deleteBy(ctx, filter{family: family, answers: a})
 		if deleted {
 			deleted, err = c.deleteBy(ctx, filter{family: family, source: a})
 		}
-		if err != nil {
-			return nil, err
-		}
-		if !deleted {
+		errs = append(errs, err)
+		if err == nil && !deleted {
 			left = append(left, a)
 		}
 	}
-	return left, nil
+	return left, errors.Join(errs...)
 }
