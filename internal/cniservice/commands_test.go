@@ -319,6 +319,22 @@ func TestDelOfAnother(t *testing.T) {
 	require.NoError(t, w.c.Teardown(t.Context(), mine))
 }
 
+// TestDelOfAnotherAtTheSamePath: the path, and maybe the inode, is that of a new
+// namespace by now.
+func TestDelOfAnotherAtTheSamePath(t *testing.T) {
+	w := newWorld(t, configurator.EngineNative)
+	conf := ours("1.1.0", `"delegate":"br"`)
+	add := w.env("ADD", "c1")
+	w.serve(add, conf)
+	require.NoError(t, destroy(add.Netns))
+	del := w.env("DEL", "c1")
+	require.Equal(t, add.Netns, del.Netns)
+	require.Contains(t, w.refuse(del, strings.Replace(conf, `"net"`, `"other"`, 1)).Msg, `"c1.eth0" is an attachment to network "net"`)
+	require.Equal(t, []string{"c1.eth0"}, w.records())
+	w.serve(del, conf)
+	require.Empty(t, w.records())
+}
+
 // TestDelUnderAnotherName takes down what is the same attachment all the same.
 func TestDelUnderAnotherName(t *testing.T) {
 	for name, change := range map[string]func(w *world, e *cniwire.Env){

@@ -5,12 +5,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // idOf is the ID of the allocation that an attachment is: CONTAINER.INTERFACE. Where
@@ -61,21 +62,32 @@ func (c *call) own() (known bool, err error) {
 // the same network namespace, as far as there is one.
 func (c *call) renamed() bool {
 	r, err := c.backend.Get(c.id())
-	return err == nil && strings.HasPrefix(r.Scope, scopes) && (c.env.Netns == "" || sameNetns(c.env.Netns, r.Netns))
+	return err == nil && strings.HasPrefix(r.Scope, scopes) && (c.env.Netns == "" || leadsToNetns(c.env.Netns, r))
 }
 
-// sameNetns compares paths, and what they lead to. Those that are gone are not told
-// apart: nobody lives there any more.
-func sameNetns(a, b string) bool {
-	if filepath.Clean(a) == filepath.Clean(b) {
-		return true
+// leadsToNetns reports whether a path leads to the network namespace of a record.
+// Those that are gone are not told apart: nobody lives there any more.
+func leadsToNetns(path string, r *configurator.Record) bool {
+	there, err := identityAt(path)
+	if r.NetnsGone || err != nil {
+		return r.NetnsGone && isNone(err)
 	}
-	first, errA := os.Stat(a)
-	second, errB := os.Stat(b)
-	if errA == nil && errB == nil {
-		return os.SameFile(first, second)
+	recorded, err := identityAt(r.Netns)
+	return err == nil && there.Is(recorded)
+}
+
+func identityAt(path string) (id sandbox.Identity, err error) {
+	s, err := sandbox.Open(path)
+	if err != nil {
+		return id, err
 	}
-	return errors.Is(errA, fs.ErrNotExist) && errors.Is(errB, fs.ErrNotExist)
+	id, err = s.Identity()
+	return id, errors.Join(err, s.Close())
+}
+
+// isNone reports whether an error says that there is no network namespace at a path.
+func isNone(err error) bool {
+	return errors.Is(err, sandbox.ErrNotExist) || errors.Is(err, sandbox.ErrNotNamespace) || errors.Is(err, unix.ENOTDIR)
 }
 
 // errForeign: the allocation is of another network, or not a runtime's.
