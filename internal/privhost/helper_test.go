@@ -2,7 +2,9 @@ package privhost
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -124,6 +126,8 @@ func changeHost() int {
 	_, err := os.Stat("/sys/class/net/new0")
 	fmt.Println("sysfs shows own links:", err == nil)
 	fmt.Println("user:", os.Geteuid())
+	_, err = os.ReadFile("/proc/thread-self/net/ip_tables_names")
+	fmt.Println("names of iptables tables can be read:", err == nil || errors.Is(err, fs.ErrNotExist))
 	for _, dir := range []string{"/run/existing", "/srv", "/srv/dir/mounted"} {
 		fmt.Printf("%s: %s\n", dir, names(dir))
 	}

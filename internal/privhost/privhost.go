@@ -128,7 +128,10 @@ func command(report *os.File, mark string) *exec.Cmd {
 		Pdeathsig:  syscall.SIGKILL,
 	}
 	if uid := os.Geteuid(); uid != 0 {
-		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		// The network namespace is made once the user is mapped: of an earlier one the
+		// real root owns ip_tables_names and its like, and the copy could not read them.
+		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWUSER
+		cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWNET
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: uid, Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
 	}
