@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -37,12 +39,12 @@ func (a *app) events(c *cobra.Command, after uint64) error {
 		return err
 	}
 	if daemon == nil {
-		return fmt.Errorf("follow events: %w: no daemon listens on %s", client.ErrUnavailable, a.flags.socket)
+		return a.withoutDaemon()
 	}
 	for e, err := range daemon.Events(c.Context(), after) {
 		switch {
 		case err != nil:
-			return fmt.Errorf("follow events: %w", err)
+			return followError(err)
 		case a.flags.json:
 			if err := a.out.jsonLine(wire.Event{ID: e.ID, Time: e.Time, Type: e.Type, Data: e.JSON}); err != nil {
 				return err
@@ -52,6 +54,31 @@ func (a *app) events(c *cobra.Command, after uint64) error {
 		}
 	}
 	return nil
+}
+
+// withoutDaemon is why the daemon is not asked.
+func (a *app) withoutDaemon() error {
+	flag := a.flags.alone()
+	if a.flags.noDaemon {
+		flag = "no-daemon"
+	}
+	if flag != "" {
+		return usagef("--%s: only the daemon has events; omit this flag", flag)
+	}
+	return followError(fmt.Errorf("%w: no daemon listens on %s", client.ErrUnavailable, a.flags.socket))
+}
+
+// followError adds the next step. It is not that of other commands, which work
+// without the daemon as well.
+func followError(err error) error {
+	switch {
+	case errors.Is(err, client.ErrUnavailable):
+		return stepError{fmt.Errorf("follow events: %w", err), "start it (systemctl start allocnetd), or say where it listens (--socket)"}
+	case errors.Is(err, io.EOF):
+		return stepError{fmt.Errorf("follow events: allocnetd ended the connection: %w", err),
+			"when allocnetd runs again, repeat the command; --after with the last \"id\" that --json printed continues behind that event"}
+	}
+	return fmt.Errorf("follow events: %w", err)
 }
 
 // eventText says an event in a line.

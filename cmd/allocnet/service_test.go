@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -143,7 +144,17 @@ func TestNoDaemon(t *testing.T) {
 		require.Equal(t, "no-daemon", report.Kind, command)
 		require.Contains(t, report.Error, socket)
 	}
-	require.Equal(t, "no-daemon", runWith("", "events", "--no-daemon", "--json").failure(t, exitFailure).Kind)
+}
+
+// TestEventsNeedTheDaemon: no advice is to do without it, and flags that do are refused.
+func TestEventsNeedTheDaemon(t *testing.T) {
+	for _, flag := range []string{"--no-daemon", "--conf-dir=/x"} {
+		report := runWith("", "events", flag, "--json").failure(t, exitUsage)
+		require.Regexp(t, "^"+strings.TrimSuffix(flag, "=/x")+": only the daemon has events", report.Error)
+	}
+	report := runWith("", "events", "--json", "--socket", filepath.Join(t.TempDir(), "none")).failure(t, exitFailure)
+	require.Equal(t, "no-daemon", report.Kind)
+	require.NotContains(t, report.Hint, "--no-daemon")
 }
 
 // serve has a daemon for this world, with sandboxes in a directory of its own. The
