@@ -25,13 +25,13 @@ const (
 
 // ValidateContainer validates the ID of a container or an allocation. Its length
 // is the caller's to bound: see MaxID.
-func ValidateContainer(id string) error { return coded(utils.ValidateContainerID(id)) }
+func ValidateContainer(id string) error { return coded(utils.ValidateContainerID(id), id) }
 
 // ValidateNetwork validates the name of a network.
-func ValidateNetwork(name string) error { return coded(utils.ValidateNetworkName(name)) }
+func ValidateNetwork(name string) error { return coded(utils.ValidateNetworkName(name), name) }
 
 // ValidateInterface validates the name of a network interface, a bridge included.
-func ValidateInterface(name string) error { return coded(utils.ValidateInterfaceName(name)) }
+func ValidateInterface(name string) error { return coded(utils.ValidateInterfaceName(name), name) }
 
 // ValidatePluginType validates the type of a plugin, IPAM plugins included. It is
 // the name of a file, and part of a directory's name in a list that colons separate.
@@ -60,10 +60,14 @@ func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 // quote shows what may be very long.
 func quote(name string) string { return fmt.Sprintf("%.64q", name) }
 
-// coded keeps a nil pointer from becoming an error.
-func coded(err *types.Error) error {
+// coded keeps a nil pointer from becoming an error. It quotes the name in the details:
+// a refused name may hold line breaks and control characters of terminals.
+func coded(err *types.Error, name string) error {
 	if err == nil {
 		return nil
+	}
+	if name != "" && err.Details == name {
+		err.Details = quote(name)
 	}
 	return err
 }

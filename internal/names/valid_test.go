@@ -8,7 +8,7 @@ import (
 )
 
 func TestValidate(t *testing.T) {
-	climbing := []string{"", ".", "..", "../x", "a/b", "/", "a\x00b", "a\nb"}
+	climbing := []string{"", ".", "..", "../x", "a/b", "/", "a\x00b", "a\nb", "\x1b[31ma"}
 	for _, c := range []struct {
 		what      string
 		validate  func(string) error
@@ -24,7 +24,9 @@ func TestValidate(t *testing.T) {
 			require.NoError(t, c.validate(name), "%s %q", c.what, name)
 		}
 		for _, name := range c.bad {
-			require.Error(t, c.validate(name), "%s %q", c.what, name)
+			err := c.validate(name)
+			require.Error(t, err, "%s %q", c.what, name)
+			require.NotRegexp(t, `[[:cntrl:]]`, err.Error(), "%s %q", c.what, name)
 		}
 	}
 }
