@@ -66,7 +66,7 @@ func (a *app) repair(c *cobra.Command) error {
 	if a.flags.json {
 		return errors.Join(err, a.out.json(full))
 	}
-	a.printRepair(full)
+	a.printRepair(full, err == nil)
 	return err
 }
 
@@ -90,10 +90,12 @@ func newRepairReport(r *configurator.RepairReport, err error) (*repairReport, er
 	return full, errors.Join(others...)
 }
 
-func (a *app) printRepair(r *repairReport) {
-	mark := a.out.paint(green, a.mark()) + " "
-	if len(r.Broken) > 0 {
-		mark = ""
+// printRepair prints the report, as a success only if all allocations could be looked
+// at and none is broken.
+func (a *app) printRepair(r *repairReport, sound bool) {
+	mark := ""
+	if sound {
+		mark = a.out.paint(green, a.mark()) + " "
 	}
 	a.out.printf("%shealthy %d, repaired %d, broken %d\n", mark, len(r.Healthy), len(r.Repaired), len(r.Broken))
 	for _, id := range r.Repaired {

@@ -90,6 +90,20 @@ func TestRepairThatCannotLook(t *testing.T) {
 	require.Contains(t, report.Reasons["torn"], `record of allocation "torn"`)
 }
 
+// TestRepairWithoutAList is no success: nobody knows which allocations there are.
+func TestRepairWithoutAList(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("web")
+	w.run("setup", "web", "--network", "back").ok(t)
+	allocs := w.path("state/allocs")
+	require.NoError(t, os.Rename(allocs, allocs+".away"))
+	require.NoError(t, os.WriteFile(allocs, nil, 0o600))
+	got := w.run("repair")
+	require.Equal(t, exitFailure, got.code)
+	require.Contains(t, got.errOut, "list records")
+	require.Equal(t, "healthy 0, repaired 0, broken 0\n", got.out)
+}
+
 func TestReasonsOfARepair(t *testing.T) {
 	broken := &configurator.RepairReport{Broken: []string{"a", "b"}}
 	unhealthy := func(id, why string) error {
