@@ -34,7 +34,7 @@ func (t *table) localOnly() chain {
 // itself out of it, as they are to be where a link has route_localnet, whoever lays
 // out the host ports. Where the table is there it makes nothing: see Repair.
 func (r *Ruleset) Guard(ctx context.Context) error {
-	found, err := r.has(ctx, guards)
+	found, _, err := r.has(ctx, guards)
 	if err == nil && !found {
 		err = r.ensureTable(ctx, guards)
 	}
@@ -44,46 +44,64 @@ func (r *Ruleset) Guard(ctx context.Context) error {
 	return nil
 }
 
-// has reports whether a table is there, whatever is in it.
-func (r *Ruleset) has(ctx context.Context, t *table) (found bool, err error) {
+// has reports whether a table is there, whatever is in it, and the socket that owns
+// it, 0 where none does.
+func (r *Ruleset) has(ctx context.Context, t *table) (found bool, owner uint32, err error) {
 	var answer error
 	err = r.get(ctx, 1, func(b *buffer, _ int) {
 		b.family = t.family
 		b.message(t.label, unix.NFT_MSG_GETTABLE, 0)
 		b.text(unix.NFTA_TABLE_NAME, t.name)
-	}, func(_ int, _ []byte, err error) { answer = err })
+	}, func(_ int, payload []byte, err error) {
+		if answer = err; err == nil {
+			owner = readOwner(payload)
+		}
+	})
 	if err == nil && !errors.Is(answer, unix.ENOENT) {
 		err = answer
 	}
-	return err == nil && answer == nil, err
+	return err == nil && answer == nil, owner, err
 }
 
 // HoldGuard makes the guard a second time, in a table that belongs to this
 // connection: other programs cannot remove it, so `nft flush ruleset` leaves it, and
 // it goes when the connection is closed. Where another process holds one, that one
-// serves. Kernels before 5.12 have no such tables.
+// serves; one that no process holds, as from a saved ruleset, is replaced. Kernels
+// before 5.12 have no such tables.
 func (r *Ruleset) HoldGuard(ctx context.Context) error {
 	if r.holdsGuard.Load() {
 		return nil
 	}
-	// A transaction that fails waits for RCU, so where another process holds the table
-	// none is begun.
-	found, err := r.has(ctx, heldGuard)
-	if found {
-		return nil
+	err := r.holdGuard(ctx)
+	if errors.Is(err, unix.ENOENT) { // another program removed it first
+		err = r.holdGuard(ctx)
 	}
 	if err != nil {
 		return fmt.Errorf("hold the guard of the loopback: %w", err)
 	}
-	err = r.commit(ctx, func(b *buffer) { heldGuard.build(b, unix.NLM_F_EXCL, nil) })
+	return nil
+}
+
+func (r *Ruleset) holdGuard(ctx context.Context) error {
+	// A transaction that fails waits for RCU, so where another process holds the table
+	// none is begun.
+	found, owner, err := r.has(ctx, heldGuard)
+	if err != nil || owner != 0 {
+		return err
+	}
+	err = r.commit(ctx, func(b *buffer) {
+		if found {
+			heldGuard.remove(b)
+		}
+		heldGuard.build(b, unix.NLM_F_EXCL, nil)
+	})
 	switch {
 	case err == nil:
 		r.holdsGuard.Store(true)
 	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.EPERM), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):
-	default:
-		return fmt.Errorf("hold the guard of the loopback: %w", err)
+		return nil
 	}
-	return nil
+	return err
 }
 
 // CheckGuard finds the rules of Guard in place; ErrMissing names what is not.

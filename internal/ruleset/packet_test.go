@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -358,6 +359,21 @@ func TestHeldGuard(t *testing.T) {
 	nft(t, "flush", "ruleset")
 	n.wantSilence(n.a, loopback, 7070)
 	n.wantAnswer("host sees 127.0.0.1", nil, loopback, 7070)
+}
+
+// TestHeldGuardThatNobodyHolds, as a saved ruleset may have it, does not serve: it
+// goes with the next flush.
+func TestHeldGuardThatNobodyHolds(t *testing.T) {
+	r := open(t)
+	nft(t, "add", "table", "ip", names.HeldGuardTable)
+	require.NoError(t, r.HoldGuard(t.Context()))
+	nft(t, "flush", "ruleset")
+	require.Contains(t, nft(t, "list", "table", "ip", names.HeldGuardTable), "chain local_only")
+
+	another := openAnother(t)
+	require.NoError(t, another.HoldGuard(t.Context()))
+	require.False(t, another.holdsGuard.Load(), "the first one's serves")
+	require.True(t, r.holdsGuard.Load())
 }
 
 // TestGuardWithoutPermission: what may not be looked at is neither there nor held.

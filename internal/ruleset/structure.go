@@ -84,6 +84,13 @@ func (t *table) put(b *buffer, flags uint16) {
 	b.comment(userData, tableComment)
 }
 
+// remove appends the message that removes the table with all that is in it.
+func (t *table) remove(b *buffer) {
+	b.family = t.family
+	b.message(t.label, unix.NFT_MSG_DELTABLE, 0)
+	b.text(unix.NFTA_TABLE_NAME, t.name)
+}
+
 // build appends all messages that make the table, or make it anew from what is
 // there: rules go, and so do chains that are called from elsewhere than they
 // should.
@@ -234,6 +241,17 @@ func readFlags(payload []byte) (flags uint32) {
 		}
 	})
 	return flags
+}
+
+// readOwner reads which socket a table belongs to.
+func readOwner(payload []byte) (owner uint32) {
+	const tableOwner = 7 // NFTA_TABLE_OWNER
+	attributes(payload[4:], func(kind uint16, v []byte) {
+		if kind == tableOwner {
+			owner = binary.BigEndian.Uint32(v)
+		}
+	})
+	return owner
 }
 
 // readHook reads where a chain is called from.
