@@ -38,7 +38,8 @@ func (k fakeKernel) HiddenChains(context.Context) ([]string, error) { return k.c
 func (k fakeKernel) HiddenAddresses(context.Context, string) ([]netip.Addr, error) {
 	return k.accepted, k.err
 }
-func (k fakeKernel) HeldByOther(what string) error { return errors.New(what) }
+func (k fakeKernel) HiddenComments(context.Context) ([]string, error) { return nil, k.err }
+func (k fakeKernel) HeldByOther(what string) error                    { return errors.New(what) }
 
 func (k fakeKernel) Held(cause error, what string) error { return fmt.Errorf("%s: %w", what, cause) }
 

@@ -65,9 +65,15 @@ func namedBackends(config []byte) (s scope) {
 	return s
 }
 
-// markedInNat reads the comments of both families' nat tables.
+// markedInNat reads the comments of both families' nat tables, also those of the kind of iptables that the command is
+// not.
 func markedInNat(ctx context.Context, network string, ids map[string]bool) error {
 	f := newSearch(Target{}).iptables // of any allocation
+	note := func(comment string) {
+		if id := commentID(comment, network); id != "" {
+			ids[id] = true
+		}
+	}
 	var errs []error
 	for _, fam := range []family{ipv4, ipv6} {
 		ipt, err := f.open(fam)
@@ -75,9 +81,14 @@ func markedInNat(ctx context.Context, network string, ids map[string]bool) error
 			listing, listErr := list(ipt, "nat")
 			err = listErr
 			for _, rule := range listing.Rules {
-				if id := commentID(rule.Value("--comment"), network); id != "" {
-					ids[id] = true
-				}
+				note(rule.Value("--comment"))
+			}
+		}
+		if err == nil {
+			hidden, hiddenErr := f.kernel(fam, "nat").HiddenComments(ctx)
+			errs = append(errs, hiddenErr)
+			for _, comment := range hidden {
+				note(comment)
 			}
 		}
 		if err != nil && ctx.Err() == nil {

@@ -16,6 +16,7 @@ type unlisted interface {
 	Held(cause error, what string) error
 	HiddenChains(context.Context) ([]string, error)
 	HiddenAddresses(ctx context.Context, chain string) ([]netip.Addr, error)
+	HiddenComments(context.Context) ([]string, error)
 	HeldByOther(what string) error
 }
 
@@ -92,6 +93,9 @@ func (f *iptablesFinder) unhidden(ctx context.Context, fam family, nat, filter b
 }
 
 func (f *iptablesFinder) unhiddenInNat(ctx context.Context, nat unlisted, fam family) error {
+	if len(f.attachments) == 0 {
+		return f.unhiddenByComment(ctx, nat, fam)
+	}
 	chains, err := nat.HiddenChains(ctx)
 	if err != nil {
 		return err
@@ -102,6 +106,21 @@ func (f *iptablesFinder) unhiddenInNat(ctx context.Context, nat unlisted, fam fa
 			if !listed && slices.Contains(chains, own) {
 				return nat.HeldByOther("chain " + own)
 			}
+		}
+	}
+	return nil
+}
+
+// unhiddenByComment goes by the comments that name the ID: with no network known, nothing else tells whose rules are.
+func (f *iptablesFinder) unhiddenByComment(ctx context.Context, nat unlisted, fam family) error {
+	comments, err := nat.HiddenComments(ctx)
+	if err != nil {
+		return err
+	}
+	for _, comment := range comments {
+		listed := slices.ContainsFunc(f.rules, func(r iptRule) bool { return r.family == fam && r.Value("--comment") == comment })
+		if !listed && commentHasID(comment, f.target.ID) {
+			return nat.HeldByOther(fmt.Sprintf("rule with the comment %q", comment))
 		}
 	}
 	return nil

@@ -128,30 +128,59 @@ func getsockopt(fd, level, name int, value []byte) error {
 
 var errEntries = errors.New("the kernel's table is not understood")
 
-// chains reads the entries of a table. Those of the built-in chains come first and
-// begin none.
-func (l layout) chains(entries []byte) ([]legacyChain, error) {
-	var chains []legacyChain
+// each hands over the entries of a table, with where the target of each is.
+func (l layout) each(entries []byte, use func(entry []byte, target int)) error {
 	for len(entries) > 0 {
 		if len(entries) < l.end {
-			return nil, errEntries
+			return errEntries
 		}
 		target := int(binary.NativeEndian.Uint16(entries[l.target:]))
 		next := int(binary.NativeEndian.Uint16(entries[l.next:]))
 		if next < l.end || next > len(entries) || target < l.end || target > next {
-			return nil, errEntries
+			return errEntries
 		}
-		if name := begins(entries[target:next]); name != "" {
+		use(entries[:next], target)
+		entries = entries[next:]
+	}
+	return nil
+}
+
+// chains reads the entries of a table. Those of the built-in chains come first and
+// begin none.
+func (l layout) chains(entries []byte) ([]legacyChain, error) {
+	var chains []legacyChain
+	err := l.each(entries, func(entry []byte, target int) {
+		if name := begins(entry[target:]); name != "" {
 			chains = append(chains, legacyChain{name: name})
 		} else if n := len(chains); n > 0 {
-			chains[n-1].addresses = append(chains[n-1].addresses, l.addresses(entries)...)
+			chains[n-1].addresses = append(chains[n-1].addresses, l.addresses(entry)...)
 		}
-		entries = entries[next:]
+	})
+	if err != nil {
+		return nil, err
 	}
 	if n := len(chains); n > 0 && chains[n-1].name == errorTarget {
 		chains = chains[:n-1] // the end
 	}
 	return chains, nil
+}
+
+// comments reads the comments of all rules of a table.
+func (l layout) comments(entries []byte) (comments []string, err error) {
+	const name, revision, info = 2, 31, 32 // struct xt_entry_match
+	err = l.each(entries, func(entry []byte, target int) {
+		for matches := entry[l.end:target]; len(matches) >= info; {
+			size := int(binary.NativeEndian.Uint16(matches))
+			if size < info || size > len(matches) {
+				return
+			}
+			if text(matches[name:revision]) == matchComment {
+				comments = append(comments, text(matches[info:size]))
+			}
+			matches = matches[size:]
+		}
+	})
+	return comments, err
 }
 
 // drops reports whether the policy of a hook is to drop.

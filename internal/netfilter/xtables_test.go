@@ -100,6 +100,31 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// Comments are read of both kinds at once, wherever the rules are.
+func TestHiddenComments(t *testing.T) {
+	privhost.Require(t, "iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy")
+	const long = `dnat name: "net" id: "`
+	for prefix, ipv6 := range map[string]bool{"iptables-": false, "ip6tables-": true} {
+		t.Run(prefix, func(t *testing.T) {
+			add := func(kind, chain, comment string) {
+				t.Helper()
+				command := []string{"-t", "nat", "-A", chain, "-p", "tcp", "-m", "comment", "--comment", comment, "-m", "multiport", "--dports", "80", "-j", "RETURN"}
+				require.NoError(t, exec.Command(prefix+kind, command...).Run())
+			}
+			nat := Table{IPv6: ipv6, Name: "nat"}
+			add("nft", "POSTROUTING", "of nft")
+			whole := long + strings.Repeat("x", 255-len(long)-1) + `"`
+			require.NoError(t, exec.Command(prefix+"legacy", "-t", "nat", "-N", "CNI-own").Run())
+			add("legacy", "CNI-own", whole)
+			add("legacy", "POSTROUTING", "of legacy")
+			require.NoError(t, exec.Command(prefix+"legacy", "-t", "nat", "-A", "OUTPUT", "-j", "CNI-own").Run())
+			comments, err := nat.HiddenComments(t.Context())
+			require.NoError(t, err)
+			require.ElementsMatch(t, []string{"of nft", "of legacy", whole}, comments)
+		})
+	}
+}
+
 func builtIn(chain string) bool { return !strings.HasPrefix(chain, "CNI-") }
 
 func nextTo(address string) string { return netip.MustParseAddr(address).Next().String() }
@@ -112,6 +137,10 @@ func FuzzChains(f *testing.F) {
 		chains, err := layouts[ipv6].chains(entries)
 		if err == nil {
 			require.LessOrEqual(t, len(chains), len(entries))
+		}
+		comments, err := layouts[ipv6].comments(entries)
+		if err == nil {
+			require.LessOrEqual(t, len(comments), len(entries))
 		}
 	})
 }
