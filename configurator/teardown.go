@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"reflect"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -296,7 +296,10 @@ func (c *Configurator) leaveReleased(ctx context.Context, r *record.Record, req 
 func (c *Configurator) force(ctx context.Context, r *record.Record, target cleanup.Target, f failure) error {
 	delErr := f.del
 	var stopErr error
-	if delErr != nil {
+	switch {
+	case errors.Is(delErr, pluginexec.ErrAlive):
+		stopErr = delErr
+	case delErr != nil:
 		stopErr = c.stopPlugins(r)
 	}
 	removed, forceErr := cleanup.Force(ctx, target)
@@ -334,17 +337,34 @@ func (c *Configurator) stopPlugins(r *record.Record) error {
 	return pluginexec.KillStragglers(pluginexec.Work{ID: r.Container(), Mark: c.markOf(r)}, commands...)
 }
 
-// joinDistinct joins errors, of those with the same text the first: what cannot be
+// joinDistinct joins errors without those that are there already: what cannot be
 // looked at fails each look alike.
 func joinDistinct(errs ...error) error {
 	var distinct []error
-	for _, err := range errs {
-		if err == nil || slices.ContainsFunc(distinct, func(d error) bool { return strings.Contains(d.Error(), err.Error()) }) {
-			continue
+	for _, err := range eachJoined(errs...) {
+		same := func(d error) bool { return errors.Is(d, err) || d.Error() == err.Error() }
+		if !slices.ContainsFunc(distinct, same) {
+			distinct = append(distinct, err)
 		}
-		distinct = append(distinct, err)
 	}
 	return errors.Join(distinct...)
+}
+
+// joined is the type of what errors.Join returns.
+var joined = reflect.TypeOf(errors.Join(errors.ErrUnsupported))
+
+// eachJoined are the errors that were joined, without nil.
+func eachJoined(errs ...error) (list []error) {
+	for _, err := range errs {
+		switch {
+		case err == nil:
+		case reflect.TypeOf(err) == joined:
+			list = append(list, eachJoined(err.(interface{ Unwrap() []error }).Unwrap()...)...)
+		default:
+			list = append(list, err)
+		}
+	}
+	return list
 }
 
 // failure is the error of a DEL, and that of the ADD before it, if there was one.
