@@ -145,22 +145,6 @@ func (o *Opener) Check(ctx context.Context, families []Family, adminChains ...st
 	})
 }
 
-// Remove takes the chain and every jump to it away in both families, for all
-// networks. Admin chains stay: they are the operators'.
-func (o *Opener) Remove(ctx context.Context) error {
-	return o.each(ctx, []Family{IPv4, IPv6}, func(f *family) error {
-		f.known = nil
-		p, err := f.find(ctx)
-		if errors.Is(err, exec.ErrNotFound) {
-			err = f.filter().Absent(ctx, err, Chain)
-		}
-		if p == nil || err != nil {
-			return wrap("shut", f, err)
-		}
-		return wrap("shut", f, p.remove(ctx))
-	})
-}
-
 // wrap says what an error was met at.
 func wrap(act string, f *family, err error) error {
 	if err == nil {

@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	xtables "github.com/allocnet/allocnet/internal/netfilter"
 )
 
 const open = `
@@ -151,8 +149,6 @@ func TestMarkIsCleared(t *testing.T) {
 		h.each("-t mangle -A FORWARD -j RETURN")
 		h.ensure(o, "CNI-ADMIN")
 		require.ElementsMatch(h.tb, []string{"-j RETURN", unmark, "-j RETURN", unmark}, marks())
-		require.NoError(h.tb, o.Remove(ctx))
-		require.Equal(h.tb, []string{"-j RETURN", "-j RETURN"}, marks())
 	})
 }
 
@@ -228,45 +224,19 @@ func TestManyAtOnceMakeOne(t *testing.T) {
 	})
 }
 
-func TestRemove(t *testing.T) {
-	eachVariant(t, func(h *host) {
-		h.each("-A FORWARD -j DROP")
-		o := h.opener()
-		h.ensure(o, "CNI-ADMIN")
-		h.each("-A FORWARD " + jump)
-		for range 2 {
-			require.NoError(h.tb, o.Remove(context.Background()))
-			h.rules(`
--P INPUT ACCEPT
--P FORWARD ACCEPT
--P OUTPUT ACCEPT
--N CNI-ADMIN
--A FORWARD -j DROP
-`)
-		}
-		h.ensure(o, "CNI-ADMIN")
-		require.NoError(h.tb, o.Check(context.Background(), both, "CNI-ADMIN"))
-	})
-}
-
 func TestWithoutIptablesThereIsNothingToOpen(t *testing.T) {
 	o := newOpener("no-such-iptables", "no-such-ip6tables")
 	require.NoError(t, o.Ensure(context.Background(), both, "CNI-ADMIN"))
 	require.NoError(t, o.Check(context.Background(), both, "CNI-ADMIN"))
-	require.NoError(t, o.Remove(context.Background()))
 	require.NoError(t, o.Close())
 }
 
-// A policy that drops lets nothing pass without the program, and what is open
-// cannot be shut: that is no success.
+// A policy that drops lets nothing pass without the program: that is no success.
 func TestProgramMissing(t *testing.T) {
 	eachVariant(t, func(h *host) {
 		open := h.opener()
 		h.ensure(open, "CNI-ADMIN")
 		o := newOpener("no-such-iptables", "no-such-ip6tables")
-		require.ErrorIs(h.tb, o.Remove(context.Background()), xtables.ErrHeld)
-		require.NoError(h.tb, open.Remove(context.Background()))
-		require.NoError(h.tb, o.Remove(context.Background()))
 		h.each("-P FORWARD DROP")
 		for _, err := range []error{o.Ensure(context.Background(), both), o.Check(context.Background(), both)} {
 			require.ErrorIs(h.tb, err, exec.ErrNotFound)

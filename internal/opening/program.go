@@ -117,29 +117,6 @@ func (p *program) find(ctx context.Context, args ...string) (output string, foun
 	return output, err == nil, err
 }
 
-// remove takes the opening away.
-func (p *program) remove(ctx context.Context) error {
-	var err error
-	for range attempts {
-		now, listErr := p.list(ctx, nil)
-		if listErr != nil {
-			return listErr
-		}
-		unmarks := remove(forward, unmark, now.unmarks)
-		if !now.exists[Chain] && len(unmarks) == 0 {
-			return nil
-		}
-		var lines []string
-		if now.exists[Chain] {
-			lines = append(remove(forward, jump, count(now.forward, jump)), "-F "+Chain, "-X "+Chain)
-		}
-		if err = p.restore(ctx, unmarks, lines); ctx.Err() != nil {
-			return errors.Join(ctx.Err(), err)
-		}
-	}
-	return err
-}
-
 // restore applies lines of the tables mangle and filter, each in one transaction.
 func (p *program) restore(ctx context.Context, mangleLines, filterLines []string) error {
 	input := ""
