@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/statedir"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -216,6 +217,9 @@ func (x index) holders(c claim) ([]string, error) {
 		return nil, fmt.Errorf("look for claims: %w", err)
 	}
 	defer dir.Close()
+	if err := statedir.CheckDir(int(dir.Fd()), dir.Name()); err != nil {
+		return nil, fmt.Errorf("look for claims: %w", err)
+	}
 	names, err := dir.Readdirnames(-1)
 	if errors.Is(err, fs.ErrNotExist) { // it went meanwhile
 		return nil, nil

@@ -121,10 +121,28 @@ func TestStateDirectoryOfOthers(t *testing.T) {
 	require.NoError(t, life(t, s))
 }
 
-// TestPlantedLeases: where the leases of the embedded network would go elsewhere,
-// nothing is begun.
-func TestPlantedLeases(t *testing.T) {
-	for _, place := range []string{"leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet"} {
+// TestClaimsOfOthers do not count: they are looked at when their directory is opened,
+// whenever it became others'.
+func TestClaimsOfOthers(t *testing.T) {
+	s := open(t)
+	require.NoError(t, s.Put(claiming("a", "/n/1", tcp(80, ""))))
+	c := claimsOf("/n/1", []portmap.Mapping{tcp(80, "")})[1]
+	dir := s.claims.thing(c.thing)
+	require.NoError(t, os.Chmod(dir, 0o777))
+	_, err := s.claims.holders(c)
+	require.ErrorIs(t, err, statedir.ErrNotOurs)
+	require.ErrorContains(t, err, dir)
+	require.ErrorIs(t, s.Sweep(t.Context()), statedir.ErrNotOurs)
+	require.NoError(t, os.Chmod(dir, 0o700))
+	ids, err := s.claims.holders(c)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, ids)
+}
+
+// TestPlantedDirectories: where the leases of the embedded network, or results, would
+// go elsewhere, nothing is begun.
+func TestPlantedDirectories(t *testing.T) {
+	for _, place := range []string{"leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet", "warm", "cni-cache", "cni-cache/results"} {
 		t.Run(place, func(t *testing.T) {
 			s := open(t)
 			path := filepath.Join(s.state, place)

@@ -60,9 +60,10 @@ func Open(stateDir string) *Store {
 }
 
 // checkDirs returns an error if other users can change the files of the store, or
-// could when these were written. The leases are those of the embedded network.
+// could when these were written. The leases are those of the embedded network, and the cache is libcni's.
 func (s *Store) checkDirs() error {
-	return s.guard.Check(s.state, "allocs", "claims", "leases", "leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet", sandboxesDir)
+	return s.guard.Check(s.state, "allocs", "claims", "leases", "leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet", sandboxesDir,
+		"warm", "cni-cache", "cni-cache/results")
 }
 
 func (s *Store) file(id string) string { return filepath.Join(s.dir, id+suffix) }

@@ -32,14 +32,27 @@ func CheckDirs(paths ...string) error {
 		if err != nil {
 			return &fs.PathError{Op: "lstat", Path: path, Err: err}
 		}
-		if stat.Mode&unix.S_IFMT != unix.S_IFDIR {
-			return notOurs(path, &stat, "is not a directory: remove it")
-		}
-		if err := checkOwner(path, &stat); err != nil {
+		if err := checkDir(path, &stat); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// CheckDir is CheckDirs of an open directory.
+func CheckDir(fd int, path string) error {
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return &fs.PathError{Op: "fstat", Path: path, Err: err}
+	}
+	return checkDir(path, &stat)
+}
+
+func checkDir(path string, stat *unix.Stat_t) error {
+	if stat.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return notOurs(path, stat, "is not a directory: remove it")
+	}
+	return checkOwner(path, stat)
 }
 
 // Guard is CheckDirs of a directory and of those in it, for repeated use: those in

@@ -34,6 +34,19 @@ func TestCheckDirs(t *testing.T) {
 	}
 }
 
+func TestCheckDir(t *testing.T) {
+	dir, file := t.TempDir(), filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for path, ours := range map[string]bool{dir: true, file: false} {
+		open, err := os.Open(path)
+		require.NoError(t, err)
+		defer open.Close()
+		require.Equal(t, !ours, CheckDir(int(open.Fd()), path) != nil, path)
+		require.NoError(t, os.Chmod(path, 0o777))
+		require.ErrorIs(t, CheckDir(int(open.Fd()), path), ErrNotOurs)
+	}
+}
+
 // TestGuard looks again when something changed.
 func TestGuard(t *testing.T) {
 	top := t.TempDir()
