@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/integration/testhost"
 	"github.com/allocnet/allocnet/internal/fakeplugin"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -43,36 +44,6 @@ func TestPluginsThatKillTheirGroup(t *testing.T) {
 	}
 }
 
-// swapped is the path of an allocation's namespace, and of the host's in turns, as
-// fast as can be.
-func swapped(t *testing.T, netns string) string {
-	t.Helper()
-	dir := t.TempDir()
-	path, draft := filepath.Join(dir, "netns"), filepath.Join(dir, "draft")
-	targets := []string{netns, "/proc/self/ns/net"}
-	require.NoError(t, os.Symlink(netns, path))
-	stop, done := make(chan struct{}), make(chan error)
-	go func() {
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				done <- nil
-				return
-			default:
-			}
-			if err := errors.Join(os.Symlink(targets[i%2], draft), os.Rename(draft, path)); err != nil {
-				done <- err
-				return
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		close(stop)
-		require.NoError(t, <-done)
-	})
-	return path
-}
-
 // TestSwappedNetns: whatever somebody does to the path meanwhile, plugins work in the
 // namespace that was looked at, and results name the path.
 func TestSwappedNetns(t *testing.T) {
@@ -83,7 +54,7 @@ func TestSwappedNetns(t *testing.T) {
 			w := newWorld(t, func(c *Config) { c.Engine = e })
 			w.network("net", "1.0.0", adds())
 			a := w.alloc("a")
-			a.Netns = swapped(t, a.Netns)
+			a.Netns = testhost.Swapped(t, a.Netns)
 			w.setupOften(a, 12)
 			require.NoError(t, w.Teardown(t.Context(), a))
 			calls := w.calls()
@@ -97,7 +68,7 @@ func TestSwappedNetns(t *testing.T) {
 	t.Run("in the process", func(t *testing.T) {
 		w, _ := nativeWorld(t, "1.0.0")
 		a := w.alloc("a")
-		a.Netns = swapped(t, a.Netns)
+		a.Netns = testhost.Swapped(t, a.Netns)
 		for range 12 {
 			w.setupOften(a, 1)
 			_, err := netlink.LinkByName("eth0")

@@ -2,14 +2,13 @@ package integration
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/integration/testhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -21,7 +20,7 @@ func TestSwappedNetns(t *testing.T) {
 		h.network("net", chain("bridge", families{v4: "10.77.0.0/24"}, w.backend)...)
 		a := h.alloc("swapped")
 		real := a.Netns
-		a.Netns = swap(t, real)
+		a.Netns = testhost.Swapped(t, real)
 		for set := 0; set < 5; {
 			_, err := h.Setup(h.ctx(), a)
 			if errors.Is(err, sandbox.ErrHostNamespace) {
@@ -38,34 +37,4 @@ func TestSwappedNetns(t *testing.T) {
 			h.tearDown(a)
 		}
 	})
-}
-
-// swap is a symbolic link to a namespace, and to the host's in turns, until the test
-// ends.
-func swap(t *testing.T, netns string) string {
-	t.Helper()
-	dir := t.TempDir()
-	path, draft := filepath.Join(dir, "netns"), filepath.Join(dir, "draft")
-	targets := []string{"/proc/self/ns/net", netns}
-	require.NoError(t, os.Symlink(netns, path))
-	stop, done := make(chan struct{}), make(chan error, 1)
-	go func() {
-		for i := 0; ; i++ {
-			select {
-			case <-stop:
-				done <- nil
-				return
-			default:
-			}
-			if err := errors.Join(os.Symlink(targets[i%2], draft), os.Rename(draft, path)); err != nil {
-				done <- err
-				return
-			}
-		}
-	}()
-	t.Cleanup(func() {
-		close(stop)
-		require.NoError(t, <-done)
-	})
-	return path
 }

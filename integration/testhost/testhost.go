@@ -1,5 +1,5 @@
-// Package testhost has what the integration tests share: the reference plugins, and a
-// machine outside of the test's host.
+// Package testhost has what the tests of several packages share: the reference plugins,
+// a machine outside of the test's host, and a path that leads elsewhere all the time.
 package testhost
 
 import (
