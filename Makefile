@@ -69,12 +69,13 @@ unit: plugins ## unit and contract tests, with the race detector
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
 	go test -count=1 -timeout 20m ./integration/...
 
-# The same tests as in test, at their full size; a run is repeated with its SEED.
+# The same tests as in test, at their full size; a run is repeated with its SEED. -v
+# shows progress: without it go test prints nothing until the hours are over.
 stress: SEED ?= $(shell date +%s)
 stress: plugins ## kills and failing calls in all combinations, with SEED=
 	@echo "SEED=$(SEED)"
-	SEED=$(SEED) ALLOCNET_STRESS=1 go test -count=1 -timeout 4h ./integration/crash
-	SEED=$(SEED) ALLOCNET_STRESS=1 go test -count=1 -timeout 2h -run 'Killed' ./integration
+	SEED=$(SEED) ALLOCNET_STRESS=1 go test -v -count=1 -timeout 4h ./integration/crash
+	SEED=$(SEED) ALLOCNET_STRESS=1 go test -v -count=1 -timeout 2h -run 'Killed' ./integration
 
 lint: ## gofmt, go vet, staticcheck, go mod tidy
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change: $$unformatted"; exit 1; }
