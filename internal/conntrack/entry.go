@@ -10,6 +10,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // entry is what of an entry is compared.
@@ -63,13 +65,22 @@ func (c *Conn) deleteEach(ctx context.Context, f filter, match func(*entry) bool
 	}
 	errs := []error{err}
 	for _, key := range keys {
-		_, err := c.execute(ctx, deleteEntries, netlink.Acknowledge, f.family, key)
-		// One that is gone, or is the hardware's, is nobody's business any more.
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EBUSY) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, c.deleteEntry(ctx, f.family, key))
 	}
 	return errors.Join(errs...)
+}
+
+// deleteEntry deletes the entry of a key, if there still is one. The kernel deletes none
+// while a flow table forwards its packets, which ends with the interface: EBUSY until then.
+func (c *Conn) deleteEntry(ctx context.Context, family uint8, key []byte) error {
+	err := retry.Do(ctx, func() error {
+		_, err := c.execute(ctx, deleteEntries, netlink.Acknowledge, family, key)
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func (e *entry) decode(data []byte) error {
