@@ -40,7 +40,6 @@ func seed(t *testing.T) int {
 type part struct {
 	cell       cell
 	operations []string // their names
-	recoveries int      // how many are tried after each point, the first ones if several
 }
 
 func (p part) String() string { return p.cell.String() + ": " + strings.Join(p.operations, ", ") }
@@ -49,16 +48,43 @@ func (p part) has(operation string) bool { return slices.Contains(p.operations, 
 
 // groups are the operations that one host sees. In each group are some that attach and
 // some that remove, so that all kinds of changes are seen on each host.
-var groups = [][]string{{"setup", "teardown"}, {"setup again", "gc"}, {"retry", "repair", "recover"}}
+var groups = [][]string{{"setup", "teardown"}, {"retry", "repair", "recover"}, {"setup again", "gc"}}
 
-// cells are those of make test: every engine, backend and kind of interface, the ones
-// that take longest first.
-var cells = []cell{
-	{engine: "exec", main: "bridge", backend: "iptables"},
-	{engine: "native", main: "bridge"},
-	{engine: "native", main: "ptp", backend: "nftables"},
-	{engine: "native", main: "bridge", mixed: true},
-	{engine: "native", main: "ptp"},
+// someParts are those of make test: every operation by every engine and every kind of
+// chain, backends and interfaces in turn. Those that take longest come first.
+func someParts() []part {
+	var some []part
+	for _, inTurn := range [][]cell{
+		{{engine: "exec", backend: "iptables", main: "bridge"}, {engine: "exec", backend: "nftables", main: "ptp"}},
+		{{engine: "native", backend: "iptables", main: "bridge"}, {engine: "native", backend: "nftables", main: "ptp"}},
+		{{engine: "native", mixed: true, main: "bridge"}, {engine: "native", mixed: true, main: "ptp"}},
+		{{engine: "native", main: "bridge"}},
+		{{engine: "native", main: "ptp"}},
+	} {
+		for i, g := range groups {
+			some = append(some, part{inTurn[i%len(inTurn)], g})
+		}
+	}
+	return some
+}
+
+// campaign is some parts, or for make stress all cells with each of the groups.
+func campaign(some []part, groups ...[]string) []part {
+	if stress() {
+		return combine(allCells(), groups...)
+	}
+	return some
+}
+
+// combine makes the parts of each cell with each group.
+func combine(cells []cell, groups ...[]string) []part {
+	var parts []part
+	for _, c := range cells {
+		for _, g := range groups {
+			parts = append(parts, part{c, g})
+		}
+	}
+	return parts
 }
 
 // allCells are those of make stress.
@@ -74,22 +100,6 @@ func allCells() []cell {
 		}
 	}
 	return all
-}
-
-// split makes the parts of a campaign: all cells with all recoveries for make stress,
-// else some cells, with one recovery after each point, another one after the next.
-func split(some []cell, groups ...[]string) []part {
-	recoveriesEach := 1
-	if stress() {
-		some, recoveriesEach = allCells(), len(recoveries)
-	}
-	var parts []part
-	for _, c := range some {
-		for _, g := range groups {
-			parts = append(parts, part{cell: c, operations: g, recoveries: recoveriesEach})
-		}
-	}
-	return parts
 }
 
 // slots bound how many hosts there are at once: the processes on them wait for each

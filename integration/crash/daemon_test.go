@@ -151,7 +151,7 @@ var daemonOperations = []daemonOperation{
 // it change, and before its answer. The next one removes what is left or, where the
 // allocation was whole by then, keeps it.
 func TestDaemonKilledAtEveryPoint(t *testing.T) {
-	eachPart(t, split(daemonCells, groups...), testDaemonKilledAtEveryPoint)
+	eachPart(t, campaign(combine(daemonCells, groups...), groups...), testDaemonKilledAtEveryPoint)
 }
 
 func testDaemonKilledAtEveryPoint(t *testing.T, p part) {
@@ -210,7 +210,8 @@ func (d *daemon) requireWholeOrNothing(after string) {
 // TestDaemonKilledWhileItStarts kills it at every point of its start, when it has
 // something to recover; the next one does.
 func TestDaemonKilledWhileItStarts(t *testing.T) {
-	eachPart(t, split(daemonCells, []string{"start"}), testDaemonKilledWhileItStarts)
+	start := []string{"start"}
+	eachPart(t, campaign(combine(daemonCells, start), start), testDaemonKilledWhileItStarts)
 }
 
 func testDaemonKilledWhileItStarts(t *testing.T, p part) {

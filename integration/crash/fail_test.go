@@ -14,7 +14,8 @@ import (
 // something, one at a time. The operation succeeds and has done its work, or fails;
 // then the next Teardown leaves nothing.
 func TestFailsAtEveryPoint(t *testing.T) {
-	eachPart(t, split([]cell{{engine: "native", main: "bridge"}, {engine: "native", main: "ptp"}}, failing()), func(t *testing.T, p part) {
+	some := combine([]cell{{engine: "native", main: "bridge"}, {engine: "native", main: "ptp"}}, failing())
+	eachPart(t, campaign(some, failing()), func(t *testing.T, p part) {
 		h := newHost(t, p.cell)
 		for _, o := range operations {
 			if p.has(o.name) {

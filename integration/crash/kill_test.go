@@ -15,7 +15,7 @@ import (
 // it changes, and after the last of it, before it has said so. Then what is left is
 // removed, in one way or another, and nothing else is touched.
 func TestKilledAtEveryPoint(t *testing.T) {
-	eachPart(t, split(cells, groups...), func(t *testing.T, p part) {
+	eachPart(t, campaign(someParts(), groups...), func(t *testing.T, p part) {
 		h := newHost(t, p.cell)
 		kinds := map[faultinject.Kind]bool{}
 		for _, o := range operations {
@@ -23,7 +23,7 @@ func TestKilledAtEveryPoint(t *testing.T) {
 				continue
 			}
 			t.Run(o.name, func(t *testing.T) {
-				for _, point := range h.in(t).killEverywhere(&o, p.recoveries) {
+				for _, point := range h.in(t).killEverywhere(&o) {
 					kinds[point.Kind] = true
 				}
 			})
@@ -44,16 +44,17 @@ func (c cell) kinds() []faultinject.Kind {
 }
 
 // killEverywhere goes on until an operation ends before the point at which it was to
-// be killed, and returns all points.
-func (h *host) killEverywhere(o *operation, several int) []faultinject.Point {
+// be killed, and returns all points. After each point follows another recovery than
+// after the one before; for make stress all of them do, one after the other.
+func (h *host) killEverywhere(o *operation) []faultinject.Point {
 	h.t.Helper()
-	first := seed(h.t)
+	first, several := seed(h.t), 1
+	if stress() {
+		several = len(recoveries)
+	}
 	for at := 1; ; at++ {
 		for i := range several {
-			if several == 1 {
-				i = (first + at) % len(recoveries)
-			}
-			points, killed := h.killAt(o, at, recoveries[i])
+			points, killed := h.killAt(o, at, recoveries[(first+at+i)%len(recoveries)])
 			if !killed {
 				h.t.Logf("%d points:", len(points))
 				for _, p := range points {
