@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/conntrack"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -234,6 +236,42 @@ func TestStaleUDP(t *testing.T) {
 			})
 		}
 	}
+}
+
+// An ADD whose flush failed leaves it to the next one.
+func TestStaleUDPAfterAFailedFlush(t *testing.T) {
+	for _, address := range []string{"192.0.2.1:8080", "[fd00:2::1]:8080"} {
+		t.Run(address, func(t *testing.T) {
+			h := newTestHost(t)
+			two := h.allocation(2).with(ports("8080->80/udp"))
+			serve(t, two.Sandbox, "two")
+			two.do("ADD") // from here on the tables note who contacts which port
+			two.do("DEL")
+			conn := client(t, h, address)
+			require.Equal(t, "refused", exchange(conn))
+			working := h.host.Conntrack
+			h.host.Conntrack = closedConntrack(t)
+			_, err := two.call(h.native, "ADD")
+			h.host.Conntrack = working
+			require.NoError(t, err)
+			require.Contains(t, h.log.String(), "delete tracked connections")
+			h.log.Reset()
+			two.do("DEL")
+			two.do("ADD")
+			require.Equal(t, "two saw "+host(conn.LocalAddr()), exchange(conn))
+			two.do("DEL")
+		})
+	}
+}
+
+// closedConntrack is a connection to the kernel's connection tracking that fails.
+func closedConntrack(t *testing.T) *conntrack.Conn {
+	t.Helper()
+	c := conntrack.New()
+	_, err := c.Ports(t.Context(), unix.AF_INET)
+	require.NoError(t, err)
+	require.NoError(t, c.Close())
+	return c
 }
 
 // client is a UDP socket outside.
