@@ -35,7 +35,7 @@ func TestDaemonKilled(t *testing.T) {
 		clients = 16
 		most    = 200 * time.Millisecond
 	)
-	kills, seed := campaignSize(20, 300), campaignSeed(t)
+	kills, seed := campaignSize(8, 300), campaignSeed(t)
 	h := newHost(t, native.engine)
 	h.network("net", chain("bridge", families{"10.99.0.0/16", "fd00:99::/64"}, "")...)
 	d := h.newDaemon(`networks = ["net"]` + "\n" + `log { level = "warn" }`)

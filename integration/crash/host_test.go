@@ -43,12 +43,35 @@ type cell struct {
 	main    string // bridge or ptp
 	backend string // the one that its plugins are told, if any
 	mixed   bool   // with a plugin that only a binary understands
+	family  family // 0 for both
+}
+
+// family is that of a network with addresses of one only.
+type family int
+
+const (
+	ipv4 family = 4
+	ipv6 family = 6
+)
+
+// of picks what belongs to the families of a cell.
+func of[T any](c cell, four, six T) []T {
+	switch c.family {
+	case ipv4:
+		return []T{four}
+	case ipv6:
+		return []T{six}
+	}
+	return []T{four, six}
 }
 
 func (c cell) String() string {
 	words := []string{string(c.engine), c.backend, c.main}
 	if c.mixed {
 		words[0] = "mixed"
+	}
+	if c.family != 0 {
+		words = append(words, fmt.Sprintf("IPv%d", c.family))
 	}
 	return strings.Join(strings.Fields(strings.Join(words, " ")), " ")
 }
@@ -57,8 +80,8 @@ func (c cell) String() string {
 func (c cell) plugins() []map[string]any {
 	ipam := map[string]any{
 		"type":   "host-local",
-		"ranges": []any{[]any{map[string]any{"subnet": "10.99.0.0/16"}}, []any{map[string]any{"subnet": "fd00:99::/64"}}},
-		"routes": []any{map[string]any{"dst": "0.0.0.0/0"}, map[string]any{"dst": "::/0"}},
+		"ranges": of(c, []any{map[string]any{"subnet": "10.99.0.0/16"}}, []any{map[string]any{"subnet": "fd00:99::/64"}}),
+		"routes": of(c, map[string]any{"dst": "0.0.0.0/0"}, map[string]any{"dst": "::/0"}),
 	}
 	first := map[string]any{"type": c.main, "ipMasq": true, "ipam": ipam, "capabilities": map[string]bool{"ips": true}}
 	if c.main == "bridge" {
@@ -109,7 +132,7 @@ func newHost(t *testing.T, c cell) *host {
 	h.outside = testhost.Outside(h.t, wire, []netip.Prefix{host4, host6}, []netip.Prefix{outside4, outside6})
 	h.bystander, h.a = h.allocation(bystanderID, 8081), h.allocation("a", 8080)
 	h.successor = h.allocation("successor", 8082)
-	h.a.IPs = []string{"10.99.0.77/16", "fd00:99::77/64"}
+	h.a.IPs = of(c, "10.99.0.77/16", "fd00:99::77/64")
 	h.successor.IPs = h.a.IPs
 	h.mustSetUp(h.bystander)
 	h.mustSetUp(h.a) // what the first use leaves is there from now on
@@ -210,13 +233,13 @@ func (h *host) mustSetUp(a configurator.Allocation) {
 }
 
 // requireReachable asks an allocation from outside, through its host port, over
-// both families.
+// its families.
 func (h *host) requireReachable(a configurator.Allocation) {
 	h.t.Helper()
 	if h.cell.engine == configurator.EngineExec {
 		h.forgetNeighbours()
 	}
-	for _, p := range []netip.Prefix{host4, host6} {
+	for _, p := range of(h.cell, host4, host6) {
 		address := netip.AddrPortFrom(p.Addr(), uint16(a.Ports[0].Value)).String()
 		require.NoError(h.t, h.outside.Do(func() error {
 			c, err := net.DialTimeout("tcp", address, 5*time.Second)
