@@ -33,7 +33,12 @@ type Common struct {
 
 // UnknownKeyError says that a configuration has a key that the native plugin
 // does not know, or a value of a known one that it does not implement.
-type UnknownKeyError struct{ Key string }
+type UnknownKeyError struct {
+	Key string
+	// Value says that the key is known and its value is not implemented, so that it
+	// cannot be ignored.
+	Value bool
+}
 
 func (e *UnknownKeyError) Error() string {
 	return fmt.Sprintf("the native plugin does not understand the key %q", e.Key)
@@ -41,7 +46,7 @@ func (e *UnknownKeyError) Error() string {
 
 // Decode reads a configuration into v, a pointer to a struct, and all of it
 // also when the error is an *UnknownKeyError. Any other error is one of CNI code
-// 6, and names the place.
+// 6, and names the place; v then has what could be read.
 func Decode(conf []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(conf))
 	d.DisallowUnknownFields()
@@ -54,16 +59,56 @@ func Decode(conf []byte, v any) error {
 	}
 	quoted, unknown := strings.CutPrefix(err.Error(), "json: unknown field ")
 	if !unknown {
+		decodeReadable(conf, v)
 		return decodingError(err)
 	}
-	if err := json.Unmarshal(conf, v); err != nil {
-		return decodingError(err)
+	if err := DecodeKnown(conf, v); err != nil {
+		return err
 	}
 	return &UnknownKeyError{Key: strings.Trim(quoted, `"`)}
 }
 
+// DecodeKnown is Decode of those keys that v has.
+func DecodeKnown(conf []byte, v any) error {
+	err := json.Unmarshal(conf, v)
+	if err == nil {
+		return nil
+	}
+	decodeReadable(conf, v)
+	return decodingError(err)
+}
+
+// decodeReadable reads every key of an object that can be read on its own.
+func decodeReadable(conf []byte, v any) {
+	var keys map[string]json.RawMessage
+	if json.Unmarshal(conf, &keys) != nil {
+		return
+	}
+	for key, value := range keys {
+		if one, err := json.Marshal(map[string]json.RawMessage{key: value}); err == nil {
+			_ = json.Unmarshal(one, v) // the caller has the error
+		}
+	}
+}
+
 func decodingError(err error) error {
 	return types.NewError(types.ErrDecodingFailure, "network configuration cannot be read", err.Error())
+}
+
+// FirstError is the first of a Factory's errors that is more than an unknown key;
+// without one, the first that is an unknown key whose value counts, or any.
+func FirstError(errs ...error) error {
+	var first error
+	for _, err := range errs {
+		var unknown *UnknownKeyError
+		if err != nil && !errors.As(err, &unknown) {
+			return err
+		}
+		if err != nil && (first == nil || unknown.Value) {
+			first = err
+		}
+	}
+	return first
 }
 
 // IsUnknownKey reports whether an error only says that a key was not

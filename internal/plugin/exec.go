@@ -75,6 +75,9 @@ func (e *Exec) ExecPlugin(ctx context.Context, path string, conf []byte, environ
 	if why != nil {
 		path, findErr := e.instead(name, call.Path, why)
 		switch {
+		case findErr != nil && e.Lenient && command == "DEL":
+			e.Host.Log.Warn("DEL goes on without the plugin's binary", "plugin", name, "because", findErr)
+			return nil, err
 		case findErr != nil && e.Lenient:
 			return nil, types.NewError(types.ErrInvalidNetworkConfig, "unsupported configuration", findErr.Error())
 		case findErr != nil:
@@ -104,16 +107,8 @@ func (e *Exec) inside(ctx context.Context, name, command string, c *Call) (resul
 		return nil, nil, err
 	}
 	p, err := e.parse(name, c)
-	if IsUnknownKey(err) {
-		switch {
-		case e.Lenient && p != nil:
-			e.Host.Log.Warn("key of the configuration is ignored", "plugin", name, "because", err)
-			err = nil
-		case p == nil || command != "DEL" && command != "GC":
-			return nil, err, nil
-		default:
-			why, err = err, nil
-		}
+	if why, err = e.tolerate(name, command, p, err); p == nil || why != nil && !removes(command) {
+		return nil, why, err
 	}
 	if command == "DEL" && c.binaries != nil {
 		why = nil
@@ -128,6 +123,28 @@ func (e *Exec) inside(ctx context.Context, name, command string, c *Call) (resul
 		return nil, why, fmt.Errorf("plugin %q: %w", name, err)
 	}
 	return result, why, nil
+}
+
+// removes reports whether a command is for what an earlier ADD may have made.
+func removes(command string) bool { return command == "DEL" || command == "GC" }
+
+// tolerate says what the error of a Factory means for a command: that the binary
+// is to run, which is why; that the command fails, which is bad; or neither. DEL
+// goes on with what could be read.
+func (e *Exec) tolerate(name, command string, p Plugin, err error) (why, bad error) {
+	var unknown *UnknownKeyError
+	switch {
+	case errors.As(err, &unknown):
+		if !e.Lenient || p == nil || unknown.Value {
+			return err, nil
+		}
+		e.Host.Log.Warn("key of the configuration is ignored", "plugin", name, "because", err)
+		return nil, nil
+	case err != nil && p != nil && command == "DEL":
+		e.Host.Log.Warn("DEL goes on with a bad configuration", "plugin", name, "because", err)
+		return nil, nil
+	}
+	return nil, err
 }
 
 var errAddedByBinary = errors.New("it did the ADD")

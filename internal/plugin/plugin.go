@@ -39,7 +39,8 @@ type Repairer interface {
 const Repair = "REPAIR"
 
 // Factory reads a configuration. With an *UnknownKeyError it returns a plugin
-// all the same, which ignores that key as the reference plugins do.
+// all the same, which ignores that key as the reference plugins do; with another
+// error one for DEL alone if it can, from what could be read.
 type Factory func(conf []byte) (Plugin, error)
 
 // RuntimeConfigured is a plugin that can be given its runtimeConfig when the rest of

@@ -207,6 +207,20 @@ func (c *Call) Previous(common *Common) (*types100.Result, error) {
 	return common.previous()
 }
 
+// PreviousOfDel is Previous for DEL, which removes what it can find without a
+// result too. One that cannot be read is none.
+func (c *Call) PreviousOfDel(common *Common) *types100.Result {
+	previous, err := c.Previous(common)
+	if err == nil && previous != nil {
+		err = wellFormed(previous)
+	}
+	if err != nil {
+		c.Host.Log.Warn("DEL goes on without prevResult", "container", c.ContainerID, "because", err)
+		return nil
+	}
+	return previous
+}
+
 // environ is the environment of a plugin that is called on behalf of this one.
 func (c *Call) environ() []string {
 	if c.env == nil {

@@ -22,18 +22,9 @@ type bandwidth struct {
 func New(conf []byte) (plugin.Plugin, error) {
 	b := &bandwidth{}
 	unknown := plugin.Decode(conf, &b.config)
-	if unknown != nil && !plugin.IsUnknownKey(unknown) {
-		return nil, unknown
-	}
 	runtime, err := b.runtimeLimits()
-	if err != nil && !plugin.IsUnknownKey(err) {
-		return nil, err
-	}
-	if unknown == nil {
-		unknown = err
-	}
 	b.limit = b.limits(runtime)
-	return b, unknown
+	return b, plugin.FirstError(unknown, err)
 }
 
 // addition is one ADD that has a limit to set.

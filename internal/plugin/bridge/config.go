@@ -52,22 +52,15 @@ type bridge struct {
 // New is the plugin's Factory.
 func New(conf []byte) (plugin.Plugin, error) {
 	b := &bridge{config: config{Bridge: defaultBridge}}
-	unknown := plugin.Decode(conf, &b.config)
-	if unknown != nil && !plugin.IsUnknownKey(unknown) {
-		return nil, unknown
-	}
-	var err error
-	if b.ipam, err = pair.IPAMOf(&b.Common); err != nil {
-		return nil, err
-	}
+	decodeErr := plugin.Decode(conf, &b.config)
+	unread := decodeErr != nil && !plugin.IsUnknownKey(decodeErr)
+	var ipamErr error
+	b.ipam, ipamErr = pair.IPAMOf(&b.Common)
 	if b.IsDefaultGateway {
 		b.IsGateway = true
 	}
-	b.masq = pair.Masquerade{On: b.IPMasq && b.ipam != "", Backend: b.IPMasqBackend, Network: b.Name}
-	if err := b.validate(); err != nil {
-		return nil, err
-	}
-	return b, unknown
+	b.masq = pair.Masquerade{On: unread || b.IPMasq && b.ipam != "", Backend: b.IPMasqBackend, Network: b.Name}
+	return b, plugin.FirstError(decodeErr, ipamErr, b.validate())
 }
 
 // validate finds what cannot be, and what is not implemented here.
@@ -83,11 +76,11 @@ func (b *bridge) validate() error {
 	case b.HairpinMode && b.PromiscMode:
 		return errors.New("cannot set hairpin mode and promiscuous mode at the same time")
 	case b.Vlan != 0:
-		return &plugin.UnknownKeyError{Key: "vlan"}
+		return &plugin.UnknownKeyError{Key: "vlan", Value: true}
 	case len(b.VlanTrunk) > 0:
-		return &plugin.UnknownKeyError{Key: "vlanTrunk"}
+		return &plugin.UnknownKeyError{Key: "vlanTrunk", Value: true}
 	case b.MacSpoofChk:
-		return &plugin.UnknownKeyError{Key: "macspoofchk"}
+		return &plugin.UnknownKeyError{Key: "macspoofchk", Value: true}
 	}
 	return nil
 }

@@ -53,9 +53,6 @@ const adminChain = "CNI-ADMIN"
 func New(conf []byte) (plugin.Plugin, error) {
 	f := &firewall{}
 	err := plugin.Decode(conf, f)
-	if err != nil && !plugin.IsUnknownKey(err) {
-		return nil, err
-	}
 	if f.AdminChain == "" {
 		f.AdminChain = adminChain
 	}
@@ -63,7 +60,7 @@ func New(conf []byte) (plugin.Plugin, error) {
 	if f.Backend == "iptables" {
 		f.backend = iptablesBackend{}
 	} else if err == nil && (f.Backend == "firewalld" || FirewalldRuns()) {
-		err = &plugin.UnknownKeyError{Key: "backend"}
+		err = &plugin.UnknownKeyError{Key: "backend", Value: true}
 	}
 	return f, err
 }
@@ -100,13 +97,12 @@ func (f *firewall) Check(ctx context.Context, c *plugin.Call) error {
 
 // Del implements plugin.Plugin. What guards a bridge stays: others may be on it.
 func (f *firewall) Del(ctx context.Context, c *plugin.Call) error {
-	previous, err := c.Previous(&f.Common)
+	previous := c.PreviousOfDel(&f.Common)
 	p := &passage{network: f.Name, admin: f.AdminChain}
 	if previous != nil {
 		p.addresses = addresses(previous)
 	}
-	_, policyErr := f.closes()
-	return errors.Join(err, f.backend.del(ctx, c, p), f.delReference(ctx, c, p, previous), policyErr)
+	return errors.Join(f.backend.del(ctx, c, p), f.delReference(ctx, c, p, previous))
 }
 
 // delReference takes away what the reference plugin laid out, if it was that.

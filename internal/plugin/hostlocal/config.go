@@ -2,7 +2,6 @@ package hostlocal
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
@@ -50,32 +49,24 @@ func ipamError(format string, args ...any) error {
 }
 
 // parse reads a configuration. Keys outside of ipam are those of the plugin that
-// delegates.
+// delegates. With an error, the plugin knows where the leases are, if that could be
+// read.
 func parse(conf []byte) (*hostLocal, error) {
 	p := &hostLocal{}
-	if err := json.Unmarshal(conf, &p.Common); err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, "network configuration cannot be read", err.Error())
-	}
+	decodeErr := plugin.DecodeKnown(conf, &p.Common)
 	if err := names.ValidateNetwork(p.Name); err != nil {
-		return nil, err
+		return nil, plugin.FirstError(decodeErr, err)
 	}
 	if len(p.IPAM) == 0 || bytes.Equal(p.IPAM, []byte("null")) {
-		return nil, ipamError("the key 'ipam' is missing")
+		return p, plugin.FirstError(decodeErr, ipamError("the key 'ipam' is missing"))
 	}
 	var own ipam
-	unknown := plugin.Decode(p.IPAM, &own)
-	if unknown != nil && !plugin.IsUnknownKey(unknown) {
-		return nil, unknown
-	}
+	ipamErr := plugin.Decode(p.IPAM, &own)
 	p.dataDir, p.resolvConf = own.DataDir, own.ResolvConf
-	var err error
-	if p.routes, err = convertRoutes(own.Routes); err != nil {
-		return nil, err
-	}
-	if p.sets, err = p.rangeSets(own); err != nil {
-		return nil, err
-	}
-	return p, unknown
+	var routesErr, setsErr error
+	p.routes, routesErr = convertRoutes(own.Routes)
+	p.sets, setsErr = p.rangeSets(own)
+	return p, plugin.FirstError(decodeErr, ipamErr, routesErr, setsErr)
 }
 
 // rangeSets puts the ranges of the three places they come from into order.

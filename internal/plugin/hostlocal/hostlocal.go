@@ -97,7 +97,11 @@ func (p *hostLocal) Check(ctx context.Context, c *plugin.Call) error {
 	if _, err := p.requested(c.Args); err != nil {
 		return err
 	}
-	addrs, err := p.previous(c)
+	previous, err := c.Previous(&p.Common)
+	if err != nil {
+		return err
+	}
+	addrs, err := p.addressesOf(previous)
 	if err != nil {
 		return err
 	}
@@ -119,11 +123,10 @@ func (p *hostLocal) Check(ctx context.Context, c *plugin.Call) error {
 	return err
 }
 
-// previous are the addresses of the previous result that are of these ranges.
-func (p *hostLocal) previous(c *plugin.Call) ([]netip.Addr, error) {
-	result, err := c.Previous(&p.Common)
-	if err != nil || result == nil {
-		return nil, err
+// addressesOf are the addresses of a result that are of these ranges.
+func (p *hostLocal) addressesOf(result *types100.Result) ([]netip.Addr, error) {
+	if result == nil {
+		return nil, nil
 	}
 	var addrs []netip.Addr
 	for _, ip := range result.IPs {
@@ -146,7 +149,7 @@ func (p *hostLocal) previous(c *plugin.Call) ([]netip.Addr, error) {
 func (p *hostLocal) Del(ctx context.Context, c *plugin.Call) error {
 	// Add gave one address per range set. With fewer of them, or a result that
 	// cannot be read, the leases have to tell.
-	known, err := p.previous(c)
+	known, err := p.addressesOf(c.PreviousOfDel(&p.Common))
 	if err != nil || len(known) < len(p.sets) {
 		known = nil
 	}

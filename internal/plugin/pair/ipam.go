@@ -29,7 +29,10 @@ func IPAMOf(common *plugin.Common) (IPAM, error) {
 	if ipam.Type == "" {
 		return "", nil
 	}
-	return IPAM(ipam.Type), names.ValidatePluginType(ipam.Type)
+	if err := names.ValidatePluginType(ipam.Type); err != nil {
+		return "", err
+	}
+	return IPAM(ipam.Type), nil
 }
 
 // Allocate asks for addresses. It makes sure that there is at least one, and

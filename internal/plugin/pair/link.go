@@ -20,7 +20,7 @@ import (
 // then. If an earlier step failed, the addresses are kept, as rules, links or
 // connections may still refer to them.
 func Detach(ctx context.Context, c *plugin.Call, common *plugin.Common, ipam IPAM, m Masquerade) error {
-	previous, prevErr := c.Previous(common)
+	previous := c.PreviousOfDel(common)
 	masqErr := m.Del(ctx, c, previous)
 	_, linkErr := c.Host.Kernel.DeleteLink(ctx, c.Owner(common.Name).Veth())
 	err := errors.Join(masqErr, linkErr, detachReference(ctx, c, common, previous, m))
@@ -30,7 +30,7 @@ func Detach(ctx context.Context, c *plugin.Call, common *plugin.Common, ipam IPA
 	if err == nil {
 		err = ipam.Release(ctx, c)
 	}
-	return errors.Join(prevErr, err)
+	return err
 }
 
 // disconnect flushes the connections of the addresses. host-local does so itself,

@@ -2,6 +2,7 @@ package pair
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -32,13 +33,14 @@ func (m Masquerade) Add(ctx context.Context, c *plugin.Call, r *types100.Result)
 	return m.reference(c).add(ctx, *m.Backend, networks(r))
 }
 
-// Del takes it back. Without a result, elements are found by their owner.
+// Del takes it back. Without a result, elements are found by their owner. Where a
+// backend is named, ADD may have had a configuration without one.
 func (m Masquerade) Del(ctx context.Context, c *plugin.Call, r *types100.Result) error {
 	if !m.On {
 		return nil
 	}
 	if m.Backend != nil {
-		return m.delReference(ctx, c)
+		return errors.Join(m.delReference(ctx, c), plugin.DelOwned(ctx, c, m.Network))
 	}
 	if r == nil {
 		return plugin.DelOwned(ctx, c, m.Network)

@@ -57,16 +57,11 @@ type portmap struct {
 // New is the plugin's Factory.
 func New(conf []byte) (plugin.Plugin, error) {
 	p := &portmap{markBit: defaultMarkBit, backend: native{}}
-	unknown := plugin.Decode(conf, &p.config)
-	if unknown != nil && !plugin.IsUnknownKey(unknown) {
-		return nil, unknown
-	}
+	decodeErr := plugin.Decode(conf, &p.config)
 	var runtime struct {
 		PortMappings json.RawMessage `json:"portMappings"`
 	}
-	if err := p.Runtime(&runtime); err != nil {
-		return nil, err
-	}
+	runtimeErr := p.Runtime(&runtime)
 	p.snat = p.SNAT == nil || *p.SNAT
 	if p.MarkMasqBit != nil {
 		p.markBit = *p.MarkMasqBit
@@ -79,28 +74,21 @@ func New(conf []byte) (plugin.Plugin, error) {
 		p.backend = nftablesBackend{}
 	}
 	p.invalid = errors.Join(p.validate(), err)
-	if err := p.publish(runtime.PortMappings); err != nil {
-		return nil, err
-	}
-	return p, unknown
+	return p, plugin.FirstError(decodeErr, runtimeErr, p.publish(runtime.PortMappings))
 }
 
 // WithRuntime implements plugin.RuntimeConfigured.
 func (p *portmap) WithRuntime(runtime map[string]json.RawMessage) (plugin.Plugin, error) {
 	with := *p
-	if err := with.publish(runtime["portMappings"]); err != nil {
-		return nil, err
-	}
-	return &with, nil
+	err := with.publish(runtime["portMappings"])
+	return &with, err
 }
 
 // publish reads the port mappings.
 func (p *portmap) publish(mappings json.RawMessage) error {
-	if err := plugin.DecodeRuntime(mappings, &p.mappings); err != nil {
-		return err
-	}
-	p.invalid = errors.Join(p.invalid, p.validateMappings())
-	return nil
+	err := plugin.DecodeRuntime(mappings, &p.mappings)
+	p.invalid = errors.Join(p.invalid, err, p.validateMappings())
+	return err
 }
 
 func (p *portmap) validate() error {

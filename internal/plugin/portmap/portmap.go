@@ -82,16 +82,15 @@ func (p *portmap) Check(ctx context.Context, c *plugin.Call) error {
 
 // Del implements plugin.Plugin.
 func (p *portmap) Del(ctx context.Context, c *plugin.Call) error {
-	previous, err := c.Previous(&p.Common)
+	previous := c.PreviousOfDel(&p.Common)
 	pub := p.publication(c, previous)
 	if p.invalid != nil {
 		pub.addresses, pub.mappings = nil, nil
 	}
 	var published []netip.Addr
+	var err error
 	if len(pub.addresses) == 0 {
-		var listErr error
-		published, listErr = c.Host.Rules.Addresses(ctx, c.Owner(p.Name))
-		err = errors.Join(err, listErr)
+		published, err = c.Host.Rules.Addresses(ctx, c.Owner(p.Name))
 	}
 	delErr := errors.Join(p.backend.del(ctx, c, pub), pub.delReference(ctx, c, previous))
 	if delErr != nil {

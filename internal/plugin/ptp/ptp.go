@@ -31,16 +31,12 @@ type ptp struct {
 // New is the plugin's Factory.
 func New(conf []byte) (plugin.Plugin, error) {
 	p := &ptp{}
-	unknown := plugin.Decode(conf, p)
-	if unknown != nil && !plugin.IsUnknownKey(unknown) {
-		return nil, unknown
-	}
-	var err error
-	if p.ipam, err = pair.IPAMOf(&p.Common); err != nil {
-		return nil, err
-	}
-	p.masq = pair.Masquerade{On: p.IPMasq, Backend: p.IPMasqBackend, Network: p.Name}
-	return p, unknown
+	decodeErr := plugin.Decode(conf, p)
+	unread := decodeErr != nil && !plugin.IsUnknownKey(decodeErr)
+	var ipamErr error
+	p.ipam, ipamErr = pair.IPAMOf(&p.Common)
+	p.masq = pair.Masquerade{On: unread || p.IPMasq, Backend: p.IPMasqBackend, Network: p.Name}
+	return p, plugin.FirstError(decodeErr, ipamErr)
 }
 
 // addition is one ADD.

@@ -2,7 +2,6 @@ package static
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"net"
 	"strings"
@@ -49,20 +48,16 @@ func ipamError(format string, args ...any) error {
 // delegates. Whether the addresses make sense is asked later: DEL needs none.
 func parse(conf []byte) (*static, error) {
 	p := &static{}
-	if err := json.Unmarshal(conf, &p.Common); err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, "network configuration cannot be read", err.Error())
+	if err := plugin.DecodeKnown(conf, &p.Common); err != nil {
+		return p, err
 	}
 	if err := names.ValidateNetwork(p.Name); err != nil {
-		return nil, err
+		return p, err
 	}
 	if len(p.IPAM) == 0 || bytes.Equal(p.IPAM, []byte("null")) {
-		return nil, ipamError("the key 'ipam' is missing")
+		return p, ipamError("the key 'ipam' is missing")
 	}
-	err := plugin.Decode(p.IPAM, &p.own)
-	if err != nil && !plugin.IsUnknownKey(err) {
-		return nil, err
-	}
-	return p, err
+	return p, plugin.Decode(p.IPAM, &p.own)
 }
 
 // envArgs is what CNI_ARGS may hold.

@@ -17,13 +17,7 @@ type static struct {
 }
 
 // New is the plugin's Factory.
-func New(conf []byte) (plugin.Plugin, error) {
-	p, err := parse(conf)
-	if p == nil {
-		return nil, err
-	}
-	return p, err
-}
+func New(conf []byte) (plugin.Plugin, error) { return parse(conf) }
 
 // Add returns the addresses, and leaves nothing anywhere.
 func (p *static) Add(_ context.Context, c *plugin.Call) (*types100.Result, error) {

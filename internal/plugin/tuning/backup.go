@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
 	"github.com/allocnet/allocnet/internal/smallfile"
@@ -58,7 +60,7 @@ func (b *backup) write(file string) error {
 // readBackup reads a backup; nil is none, or one that cannot be understood.
 func readBackup(file string) (*backup, error) {
 	data, err := smallfile.ReadOwn(file, maxBackup)
-	if errors.Is(err, fs.ErrNotExist) {
+	if isAbsent(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -77,10 +79,16 @@ func removeBackup(file string) error {
 }
 
 func remove(file string) error {
-	if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(file); err != nil && !isAbsent(err) {
 		return fmt.Errorf("remove backup: %w", err)
 	}
 	return nil
+}
+
+// isAbsent reports whether an error says that there is no such file, nor can be one
+// at that path.
+func isAbsent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG)
 }
 
 // stale are the backups in a directory whose owner the function names.

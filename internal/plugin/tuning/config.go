@@ -53,19 +53,10 @@ type envArgs struct {
 func New(conf []byte) (plugin.Plugin, error) {
 	t := &tuning{}
 	unknown := plugin.Decode(conf, &t.config)
-	if unknown != nil && !plugin.IsUnknownKey(unknown) {
-		return nil, unknown
-	}
-	if err := t.Runtime(&t.runtime); err != nil {
-		return nil, err
-	}
-	if err := t.CNIArgs(&t.args); err != nil {
-		return nil, err
-	}
 	if t.DataDir == "" {
 		t.DataDir = defaultDataDir
 	}
-	return t, unknown
+	return t, plugin.FirstError(unknown, t.Runtime(&t.runtime), t.CNIArgs(&t.args))
 }
 
 // settings are what one call sets, from wherever it was asked for.

@@ -19,13 +19,11 @@ func (t *tuning) Del(_ context.Context, c *plugin.Call) error {
 	}
 	file := t.backupFile(c)
 	b, err := readBackup(file)
-	if err != nil {
-		return err
-	}
 	if b != nil && !b.empty() {
-		if err := b.restoreIn(c); err != nil {
-			c.Host.Log.Warn("attributes of an interface are not restored", "container", c.ContainerID, "error", err)
-		}
+		err = b.restoreIn(c)
+	}
+	if err != nil {
+		c.Host.Log.Warn("attributes of an interface are not restored", "container", c.ContainerID, "error", err)
 	}
 	return removeBackup(file)
 }

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/privhost"
+)
+
+// merged is a configuration with keys of another one in the place of its own. An
+// object is merged key by key.
+func merged(conf, changes object) object {
+	all := maps.Clone(conf)
+	for key, value := range changes {
+		own, isObject := all[key].(object)
+		if with, ok := value.(object); ok && isObject && len(with) > 0 {
+			value = merged(own, with)
+		}
+		all[key] = value
+	}
+	return all
+}
+
+var dataDir = regexp.MustCompile("DATA")
+
+// good are configurations that ADD serves. DATA stands for a directory.
+var good = map[string]object{
+	"bridge":     {"bridge": "br9", "isGateway": true, "ipMasq": true, "ipam": object{"type": "host-local", "dataDir": "DATA", "subnet": "10.9.0.0/24"}},
+	"ptp":        {"ipMasq": true, "ipam": object{"type": "host-local", "dataDir": "DATA", "subnet": "10.9.0.0/24"}},
+	"static":     {"ipam": object{"type": "static", "addresses": []any{object{"address": "10.9.0.2/24"}}}},
+	"portmap":    {"runtimeConfig": object{"portMappings": []any{object{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}},
+	"firewall":   {},
+	"bandwidth":  {"ingressRate": 1000000, "ingressBurst": 1000000, "egressRate": 1000000, "egressBurst": 1000000},
+	"tuning":     {"mtu": 1400, "dataDir": "DATA/tuning"},
+	"loopback":   {},
+	"host-local": {"ipam": object{"type": "host-local", "dataDir": "DATA", "subnet": "10.9.0.0/24"}},
+}
+
+// refused are changes of these with which an ADD is refused, or which no call
+// after it should have.
+var refused = map[string][]object{
+	"bridge": {
+		{"hairpinMode": true, "promiscMode": true},
+		{"disableContainerInterface": true},
+		{"vlan": 5000}, {"vlan": 5}, {"vlanTrunk": []any{object{"id": 5}}}, {"macspoofchk": true},
+		{"mtu": "x"}, {"bridge": "a/b"}, {"ipMasqBackend": "x"}, {"ipMasqBackend": 7}, {"novel": 1},
+		{"ipam": object{"routes": []any{object{}}}},
+		{"ipam": object{"routes": []any{nil}}},
+		{"ipam": object{"routes": []any{object{"dst": "x"}}}},
+		{"ipam": object{"aFirst": 1, "dataDir": "DATA", "addresses": 7, "routes": 7}},
+		{"ipam": object{"subnet": "10.9.0.0/33"}},
+		{"ipam": object{"subnet": "10.9.0.0/31"}},
+		{"ipam": object{"subnet": nil}},
+		{"ipam": object{"ranges": []any{[]any{}}}},
+		{"ipam": object{"gateway": "x"}},
+		{"runtimeConfig": object{"ips": 7}, "args": 7, "dns": 7},
+	},
+	"ptp": {{"mtu": "x"}, {"ipMasqBackend": "x"}, {"novel": 1}, {"runtimeConfig": object{"ipRanges": 7}}},
+	"static": {
+		{"ipam": nil}, {"ipam": 7}, {"ipam": object{}},
+		{"ipam": object{"addresses": []any{object{"address": "10.9.0.2/24", "gateway": "x"}}}},
+		{"ipam": object{"addresses": []any{object{"address": "x"}}}},
+	},
+	"host-local": {{"ipam": object{"routes": []any{object{"dst": "0.0.0.0/0", "gw": "x"}}}}, {"args": 7}},
+	"portmap": {
+		{"runtimeConfig": object{"portMappings": []any{object{"hostPort": "x"}}}},
+		{"runtimeConfig": object{"portMappings": []any{object{"hostPort": 0}}}},
+		{"runtimeConfig": 7}, {"backend": "x"}, {"backend": 7}, {"markMasqBit": 99},
+	},
+	"firewall":  {{"ingressPolicy": "x"}, {"backend": "x"}, {"backend": 7}, {"iptablesAdminChainName": "a b"}},
+	"bandwidth": {{"ingressBurst": 0}, {"ingressRate": "x"}, {"runtimeConfig": object{"bandwidth": 7}}},
+	"tuning": {
+		{"dataDir": "/dev/null/x"}, {"dataDir": "/proc/self/x"}, {"mac": "x"}, {"mtu": -1}, {"mtu": "x"}, {"sysctl": 7},
+		{"sysctl": object{"x": 7}}, {"args": object{"cni": 7}},
+	},
+	"loopback": {{"novel": 1}, {"dns": 7}},
+}
+
+// unreadable are values of prevResult.
+var unreadable = []any{
+	7, "x", []any{}, object{"cniVersion": "9.9.9"}, object{"cniVersion": 7}, object{"cniVersion": "1.0.0", "ips": []any{object{"address": "x"}}},
+	object{"cniVersion": "1.0.0", "interfaces": []any{nil}, "ips": []any{nil}},
+}
+
+// TestDelOfTheRefused: whatever a configuration has become since ADD, and also if
+// ADD refused it, DEL succeeds and removes what ADD made.
+func TestDelOfTheRefused(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables")
+	before, err := hostsnap.Take(hostsnap.Options{})
+	require.NoError(t, err)
+	for name, conf := range good {
+		changes := refused[name]
+		for _, previous := range unreadable {
+			changes = append(changes, object{"prevResult": previous})
+		}
+		t.Run(name, func(t *testing.T) {
+			netns := namespace(t, name)
+			for _, change := range changes {
+				at, err := json.Marshal(change)
+				require.NoError(t, err)
+				l := &lifeOf{t: t, netns: netns, data: t.TempDir(), at: string(at)}
+				l.addAndDel(name, conf, change)
+			}
+		})
+	}
+	removeLinks(t)
+	after, err := hostsnap.Take(hostsnap.Options{Persistent: true})
+	require.NoError(t, err)
+	require.Empty(t, hostsnap.Diff(before, after))
+}
+
+// lifeOf is the life of one attachment.
+type lifeOf struct {
+	t               *testing.T
+	netns, data, at string
+}
+
+// addAndDel adds with one configuration and deletes with a changed one, which DEL
+// gets first where nothing was added.
+func (l *lifeOf) addAndDel(name string, conf, change object) {
+	bad := merged(conf, change)
+	l.do("DEL", name, bad, nil)
+	chained := map[string]bool{"portmap": true, "firewall": true, "bandwidth": true, "tuning": true}[name]
+	var previous any
+	if chained {
+		previous = l.do("ADD", "bridge", good["bridge"], nil)
+	}
+	result := l.do("ADD", name, conf, previous)
+	l.do("DEL", name, bad, result)
+	require.Empty(l.t, leasesOf(l.t, l.data, chained), l.at)
+	require.Empty(l.t, backups(l.t, l.data, change), l.at)
+	if chained {
+		l.do("DEL", "bridge", good["bridge"], previous)
+	}
+}
+
+// do is a call that succeeds. It returns the result.
+func (l *lifeOf) do(command, name string, conf object, previous any) (result any) {
+	l.t.Helper()
+	conf = merged(conf, object{"cniVersion": "1.0.0", "name": "net", "type": name})
+	if _, own := conf["prevResult"]; !own && previous != nil {
+		conf["prevResult"] = previous
+	}
+	text, err := json.Marshal(conf)
+	require.NoError(l.t, err)
+	text = []byte(dataDir.ReplaceAllLiteralString(string(text), l.data))
+	got := call(l.t, links, name, string(text), changed(command, links, l.netns, nil)...)
+	require.Zero(l.t, got.exit, "%s %s with %s: %+v", command, name, l.at, got)
+	if command == "ADD" {
+		require.NoError(l.t, json.Unmarshal([]byte(got.stdout), &result))
+	}
+	return result
+}
+
+// leasesOf are the leases that are left; those of the bridge before it stay.
+func leasesOf(t *testing.T, data string, chained bool) []string {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(data, "net")); chained || os.IsNotExist(err) {
+		return nil
+	}
+	return leases(t, data)
+}
+
+// backups are what the tuning plugin left, unless the change led it elsewhere.
+func backups(t *testing.T, data string, change object) []string {
+	t.Helper()
+	if change["dataDir"] != nil {
+		return nil
+	}
+	files, err := filepath.Glob(filepath.Join(data, "tuning", "*"))
+	require.NoError(t, err)
+	return files
+}
