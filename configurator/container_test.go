@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -54,6 +56,46 @@ func TestSeveralInterfacesOfOneContainer(t *testing.T) {
 	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: second.ID}))
 	w.requireNoRecords()
 	require.Empty(t, leaseHolders(t, filepath.Join(leases, "other")))
+}
+
+// TestSharedPorts: the attachments of one container publish the same host ports.
+// Whichever goes, the other stays as it was set up.
+func TestSharedPorts(t *testing.T) {
+	w, _ := nativeWorld(t, "1.0.0", `{"type":"portmap","capabilities":{"portMappings":true}}`)
+	w.file("other.conflist", strings.NewReplacer(`"name":"net"`, `"name":"other"`, "10.77.0.0", "10.78.0.0", "brtest", "brtest3").Replace(w.read("net.conflist")))
+	t.Cleanup(func() {
+		link, err := netlink.LinkByName("brtest3")
+		require.NoError(t, err)
+		require.NoError(t, netlink.LinkDel(link))
+	})
+	first := w.alloc("c")
+	first.ID, first.ContainerID, first.Interface = "c.eth0", "c", "eth0"
+	first.Ports = []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"tcp"}}}
+	second := first
+	second.ID, second.Interface, second.Networks = "c.eth1", "eth1", []string{"other"}
+	other := w.alloc("d")
+	other.Ports = first.Ports
+	for _, goes := range []Allocation{first, second} {
+		for _, a := range []Allocation{first, second} {
+			_, err := w.Setup(t.Context(), a)
+			require.NoError(t, err)
+		}
+		_, err := w.Setup(t.Context(), other)
+		require.ErrorIs(t, err, portmap.ErrConflict)
+		stays := map[string]Allocation{first.ID: second, second.ID: first}[goes.ID]
+		require.NoError(t, w.Check(t.Context(), goes))
+		require.NoError(t, w.Teardown(t.Context(), goes))
+		require.NoError(t, w.Check(t.Context(), stays))
+		require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+		report, err := w.Repair(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{stays.ID}, report.Repaired)
+		require.NoError(t, w.Teardown(t.Context(), stays))
+	}
+	w.requireNoRecords()
+	_, err := w.Setup(t.Context(), other)
+	require.NoError(t, err)
+	require.NoError(t, w.Teardown(t.Context(), other))
 }
 
 // TestInterfaceOfTheSecondNetwork is not the one that was asked for already.

@@ -275,6 +275,43 @@ func TestDaemonCnitool(t *testing.T) {
 	}
 }
 
+// TestDaemonSharedPorts: a container on two networks publishes its port on both, as
+// Podman and nerdctl ask for it. Whichever goes, the other answers.
+func TestDaemonSharedPorts(t *testing.T) {
+	r := newCNI(t)
+	r.h.network("back", chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, "")...)
+	r.list("second", "1.0.0", r.ours("delegate", "back"))
+	networks := []string{"runtime", "second"}
+	for _, engine := range []string{"auto", "exec"} {
+		r.configure(fmt.Sprintf("engine = %q", engine))
+		for _, mode := range awayAndUp {
+			mode.turn(r)
+			for goes := range networks {
+				if engine == "exec" && (goes == 0) != (mode.name == "up") {
+					continue // all that differs is slowness
+				}
+				netns := r.h.netns(fmt.Sprint("s", goes, engine, mode.name))
+				serve(t, netns, "tcp", 80, "web")
+				for i, network := range networks {
+					r.result(network, netns, fmt.Sprint("CNI_IFNAME=eth", i), portMapping(8080, 80))
+				}
+				requireAnswer(t, r.h.outside.Path(), "tcp", hostPort(host4, 8080), "web")
+				other := r.h.netns(fmt.Sprint("o", goes, engine, mode.name))
+				_, err := r.tool("add", "runtime", other, portMapping(8080, 80))
+				require.ErrorContains(t, err, "host port conflict")
+				leave := func(i int) { r.ok("del", networks[i], netns, fmt.Sprint("CNI_IFNAME=eth", i)) }
+				leave(goes)
+				if engine != "exec" { // the DEL of the reference plugin loopback brings lo down
+					r.ok("check", networks[1-goes], netns, fmt.Sprint("CNI_IFNAME=eth", 1-goes))
+				}
+				requireAnswer(t, "", "tcp", hostPort(host4, 8080), "web")
+				leave(1 - goes)
+				require.Empty(t, r.h.phases())
+			}
+		}
+	}
+}
+
 // TestDaemonVersions has results in the version that the runtime asked for.
 func TestDaemonVersions(t *testing.T) {
 	r := newCNI(t)

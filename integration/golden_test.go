@@ -128,9 +128,9 @@ const chosenMAC = "02:00:00:00:00:07"
 
 var anyMAC = regexp.MustCompile(`"mac": "[^"]*"`)
 
-// contacted are the elements of the sets that packets add to: they depend on the
-// connections of other tests on the same host.
-var contacted = regexp.MustCompile(`(?s)(\n\tset contacted\w* \{[^}]*?)\n\t\telements = \{.*?\}`)
+// contacted are the elements of the sets that packets add to, and the one that says
+// that host ports were shared: they depend on other tests on the same host.
+var contacted = regexp.MustCompile(`(?s)(\n\t(?:set contacted\w*|map standby_ports) \{[^}]*?)\n\t\telements = \{.*?\}`)
 
 // sorted puts the elements of sets, one on each line, in one order: which one the
 // kernel lists them in is its own affair.

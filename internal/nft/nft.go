@@ -8,12 +8,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 
 	"github.com/allocnet/allocnet/internal/netfilter"
 )
@@ -41,6 +44,20 @@ type Rule struct {
 	Chain   string
 	Handle  uint64
 	Comment string
+	exprs   []expr.Any
+}
+
+// Names reports whether the rule compares something with an address, or leads to it.
+func (r Rule) Names(addr netip.Addr) bool {
+	return slices.ContainsFunc(r.exprs, func(e expr.Any) bool {
+		switch e := e.(type) {
+		case *expr.Cmp:
+			return bytes.Equal(e.Data, addr.AsSlice())
+		case *expr.Immediate:
+			return bytes.Equal(e.Data, addr.AsSlice())
+		}
+		return false
+	})
 }
 
 // Rules are those of a chain, in order; none if there is no such chain. They are read
@@ -51,7 +68,7 @@ func (t *Table) Rules(ctx context.Context, chain string) (rules []Rule, err erro
 		rules = nil
 		listed, err := conn.GetRules(table, &nftables.Chain{Name: chain, Table: table})
 		for _, r := range listed {
-			rules = append(rules, Rule{Chain: chain, Handle: r.Handle, Comment: netfilter.Comment(r.UserData)})
+			rules = append(rules, Rule{Chain: chain, Handle: r.Handle, Comment: netfilter.Comment(r.UserData), exprs: r.Exprs})
 		}
 		return err
 	})

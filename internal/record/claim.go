@@ -26,7 +26,7 @@ func (e *NetnsError) Error() string {
 }
 
 // Claim puts a record, if no other record has its network namespace or one of its
-// host ports. Otherwise nothing is written, and errors.As finds a *NetnsError, or
+// host ports, but for those of the same container. Otherwise nothing is written, and errors.As finds a *NetnsError, or
 // a *portmap.ConflictError with both mappings and IDs. The time it takes depends
 // on the record's own ports, not on how many records there are. The caller holds
 // the lock of the allocation.
@@ -118,9 +118,13 @@ func (s *Store) ask(r *Record, holders map[string][]claim, warn func(error)) err
 	return nil
 }
 
-// conflict returns the error of two records that cannot both be.
+// conflict returns the error of two records that cannot both be. The attachments of
+// one container share its host ports.
 func conflict(r, other *Record) error {
-	if r.SameNetns(other) && !share(r, other) {
+	if r.SameNetns(other) {
+		if share(r, other) {
+			return nil
+		}
 		return &NetnsError{Netns: r.Netns, ID: r.ID, OtherID: other.ID}
 	}
 	if wanted, taken, found := portmap.FindConflict(r.Ports, other.Ports); found {

@@ -18,6 +18,8 @@ const attempts = 10
 // change is what one transaction does.
 type change struct{ remove, add []element }
 
+func (c *change) empty() bool { return len(c.remove)+len(c.add) == 0 }
+
 func (r *Ruleset) apply(ctx context.Context, c change) error {
 	return r.commit(ctx, func(b *buffer) {
 		putElements(b, c.remove, unix.NFT_MSG_DELSETELEM)
@@ -27,8 +29,9 @@ func (r *Ruleset) apply(ctx context.Context, c change) error {
 
 // Add puts the elements in, all in one transaction, and makes the tables where
 // they are missing. It is idempotent: what the owner has already becomes as
-// given. A mapping that another owner has is a *PortTakenError, and then nothing
-// was added; so is one of a host IP where another has the port on every address.
+// given. A mapping that another container has is a *PortTakenError, and then nothing
+// was added; so is one of a host IP where another has the port on every address. One
+// that another attachment of the same container has waits until that one is removed.
 // For one of every address, nobody looks through those of all host IPs: these
 // keep theirs. An address that another owner has becomes this one's, since whoever
 // gives addresses out has taken it from the other.
@@ -65,7 +68,7 @@ func (r *Ruleset) checkEverywhere(ctx context.Context, list []element) error {
 	for i := 0; i < len(pairs); i += 2 {
 		want, is, all := &pairs[i], &found[i], &found[i+1]
 		there := is.set != nil && is.owner == want.owner
-		if !there && all.set != nil && all.owner != want.owner {
+		if !there && all.set != nil && all.owner != want.owner && !waits(want, all) {
 			return taken(want, all)
 		}
 	}
@@ -73,12 +76,14 @@ func (r *Ruleset) checkEverywhere(ctx context.Context, list []element) error {
 }
 
 // add assumes the usual case, that everything is new and the tables are there,
-// and looks only if the kernel says otherwise.
+// and looks only if the kernel says otherwise. Where mappings wait, it looks again:
+// what they wait for may have gone meanwhile.
 func (r *Ruleset) add(ctx context.Context, list []element) error {
-	err := r.apply(ctx, change{add: list})
-	for try := 0; err != nil && try < attempts; try++ {
+	c := change{add: list}
+	err := r.apply(ctx, c)
+	for try := 0; try < attempts && (err != nil || c.waits()); try++ {
 		missing, exists := errors.Is(err, unix.ENOENT), errors.Is(err, unix.EEXIST)
-		if !missing && !exists {
+		if err != nil && !missing && !exists {
 			return err
 		}
 		if missing {
@@ -86,13 +91,18 @@ func (r *Ruleset) add(ctx context.Context, list []element) error {
 				return err
 			}
 		}
-		c, settleErr := r.settle(ctx, list)
-		if settleErr != nil {
+		var settleErr error
+		if c, settleErr = r.settle(ctx, list); settleErr != nil {
 			return settleErr
 		}
 		err = r.apply(ctx, c)
 	}
 	return err
+}
+
+// waits reports whether a change has mappings wait.
+func (c *change) waits() bool {
+	return slices.ContainsFunc(c.add, func(e element) bool { return e.set == e.set.table.standby })
 }
 
 // ensure makes the tables of the elements where they are missing or incomplete.
@@ -148,13 +158,15 @@ func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
 			return c, err
 		}
 	}
-	return c, nil
+	return c, r.settleQueues(ctx, &c, list, found[:len(list)])
 }
 
 // settle decides about one element: where there is none, is has no set.
 func (c *change) settle(want, is *element) error {
 	switch {
 	case is.set == nil:
+	case waits(want, is): // see settleQueues
+		return nil
 	case is.owner == want.owner && is.value == want.value && is.network == want.network:
 		return nil
 	case want.isMapping() && is.owner != want.owner && (is.owner != "" || is.value != want.value):

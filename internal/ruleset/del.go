@@ -13,7 +13,9 @@ import (
 )
 
 // Del takes those of the elements out that belong to the owner, all in one
-// transaction. It is idempotent; Guarded and what a network shares stay.
+// transaction. A host port that another attachment of the same container has, too,
+// leads to that one from then on. It is idempotent; Guarded and what a network
+// shares stay.
 func (r *Ruleset) Del(ctx context.Context, e *Elements) error {
 	list, err := e.remains()
 	if err == nil {
@@ -25,28 +27,8 @@ func (r *Ruleset) Del(ctx context.Context, e *Elements) error {
 	return nil
 }
 
-// del removes what is there of the elements and still the owner's.
-func (r *Ruleset) del(ctx context.Context, list []element) error {
-	list = slices.DeleteFunc(list, func(e element) bool { return e.set.shared })
-	var err error
-	for range attempts {
-		var c change
-		if c.remove, err = r.owned(ctx, list); err != nil {
-			return err
-		}
-		if err = r.apply(ctx, c); !errors.Is(err, unix.ENOENT) {
-			return err
-		}
-	}
-	return err
-}
-
-// owned finds which of the elements are there as the owner's, each once.
-func (r *Ruleset) owned(ctx context.Context, list []element) ([]element, error) {
-	found, err := r.lookUp(ctx, list)
-	if err != nil {
-		return nil, err
-	}
+// owned are those of the elements that were found as the owner's, each once.
+func owned(list, found []element) []element {
 	var own []element
 	seen := make(map[place]bool, len(list))
 	for i, is := range found {
@@ -56,7 +38,7 @@ func (r *Ruleset) owned(ctx context.Context, list []element) ([]element, error) 
 			own = append(own, is)
 		}
 	}
-	return own, nil
+	return own
 }
 
 // DelOwned removes every element whose owner the function names for removal. It
@@ -88,19 +70,20 @@ func (r *Ruleset) Owned(ctx context.Context, of func(names.Owner) bool) ([]strin
 	return texts, nil
 }
 
-// Addresses are those that the owner's host ports lead to. It reads all elements of
-// host ports.
+// Addresses are those that the owner's host ports lead to, or will. It reads all
+// elements of host ports.
 func (r *Ruleset) Addresses(ctx context.Context, owner names.Owner) ([]netip.Addr, error) {
 	var list []netip.Addr
 	is := owner.String()
 	for _, t := range tables {
-		for _, s := range []*set{t.hostPorts, t.hostIPPorts} {
+		for _, s := range []*set{t.hostPorts, t.hostIPPorts, t.standby} {
 			some, err := r.dumpSet(ctx, s, func(o names.Owner) bool { return o.String() == is })
 			if err != nil {
 				return nil, fmt.Errorf("list published addresses of %s: %w", owner, err)
 			}
 			for _, e := range some {
-				m := e.mapping()
+				active := e.active()
+				m := active.mapping()
 				if addr := m.To.Addr(); !slices.Contains(list, addr) {
 					list = append(list, addr)
 				}

@@ -186,6 +186,9 @@ func (e *element) String() string {
 	case t.hostPorts, t.hostIPPorts:
 		m := e.mapping()
 		return fmt.Sprintf("%s -> %s", &m, m.To)
+	case t.standby:
+		active := e.active()
+		return active.String() + " (standby)"
 	case t.snatAll, t.snatLocal:
 		return fmt.Sprintf("published address %s (%s)", e.address(), strings.Replace(e.set.name, "_", " ", 1))
 	case t.masqueraded:

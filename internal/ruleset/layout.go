@@ -18,9 +18,9 @@ type table struct {
 	// addrLen, source and destination say where the addresses lie in a header.
 	addrLen, source, destination uint32
 
-	hostPorts, hostIPPorts, snatAll, snatLocal, masqueraded, open *set // the owners'
-	networks, guarded, guards                                     *set // everybody's
-	contacted, contactedPorts, contactedMissed                    *set // packets add to them
+	hostPorts, hostIPPorts, standby, snatAll, snatLocal, masqueraded, open *set // the owners'
+	networks, guarded, guards                                              *set // everybody's
+	contacted, contactedPorts, contactedMissed                             *set // packets add to them
 
 	sets []*set
 	// chains builds the chains once they are needed.
@@ -72,6 +72,7 @@ func newTable(family byte) *table {
 	proto, port, link := nftables.TypeInetProto, nftables.TypeInetService, nftables.TypeIFName
 	t.hostPorts = t.newSet("host_ports", types{proto, port}, types{addr, port})
 	t.hostIPPorts = t.newSet("host_ip_ports", types{addr, proto, port}, types{addr, port})
+	t.standby = t.newSet("standby_ports", types{addr, proto, port, nftables.TypeMark}, types{addr, port})
 	// Not one map of verdicts: with every element that jumps, the kernel validates
 	// all the others again.
 	t.snatAll = t.newSet("snat_all", types{addr}, nil)

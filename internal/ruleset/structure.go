@@ -30,10 +30,14 @@ func (r *Ruleset) ensureTable(ctx context.Context, t *table) error {
 		return err
 	}
 	is, err := r.inspect(ctx, t)
-	if err != nil || len(t.problems(is)) == 0 {
+	if err != nil {
 		return err
 	}
-	return r.rebuild(ctx, t)
+	if len(t.problems(is)) > 0 {
+		return r.rebuild(ctx, t)
+	}
+	// A set that no rule looks at can be missing: an older version had none of it.
+	return r.commit(ctx, func(b *buffer) { t.putSets(b, 0) })
 }
 
 // Repair makes the chains and rules of the tables anew that are there, but not as
@@ -95,10 +99,7 @@ func (t *table) remove(b *buffer) {
 // there: rules go, and so do chains that are called from elsewhere than they
 // should.
 func (t *table) build(b *buffer, flags uint16, is *state) {
-	t.put(b, flags)
-	for i, s := range t.sets {
-		s.put(b, uint32(i+1))
-	}
+	t.putSets(b, flags)
 	chains := t.chains()
 	if is != nil {
 		t.clear(b, chains, is)
@@ -114,6 +115,14 @@ func (t *table) build(b *buffer, flags uint16, is *state) {
 			b.bytes(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, one.exprs)
 			b.comment(unix.NFTA_RULE_USERDATA, one.comment)
 		}
+	}
+}
+
+// putSets appends the messages that make the table and its sets.
+func (t *table) putSets(b *buffer, flags uint16) {
+	t.put(b, flags)
+	for i, s := range t.sets {
+		s.put(b, uint32(i+1))
 	}
 }
 

@@ -16,7 +16,9 @@ import (
 )
 
 // nftablesBackend is the reference plugin's layout: a table in each family, with
-// a rule for each host port whose comment is the container's ID.
+// a rule for each host port whose comment is the container's ID. The rules of the
+// attachments of one container differ by their address; the reference plugin does
+// not tell them apart.
 type nftablesBackend struct{}
 
 // The reference plugin's names. It makes the chain for host ports of one address,
@@ -39,7 +41,7 @@ func (nftablesBackend) add(ctx context.Context, _ *plugin.Call, p *publication) 
 		t := tableOf(address.Addr())
 		steps = append(steps, plugin.Step{Name: "nftables: publish host ports",
 			Do:   func(ctx context.Context) error { return t.publish(ctx, p, address) },
-			Undo: func(ctx context.Context) error { return t.unpublish(ctx, p.id) }})
+			Undo: func(ctx context.Context) error { return t.unpublish(ctx, p) }})
 	}
 	return plugin.Run(ctx, steps...)
 }
@@ -55,7 +57,7 @@ func (nftablesBackend) check(ctx context.Context, _ *plugin.Call, p *publication
 func (nftablesBackend) del(ctx context.Context, _ *plugin.Call, p *publication) error {
 	var errs []error
 	for _, wildcard := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		errs = append(errs, tableOf(wildcard).unpublish(ctx, p.id))
+		errs = append(errs, tableOf(wildcard).unpublish(ctx, p))
 	}
 	return errors.Join(errs...)
 }
@@ -81,7 +83,7 @@ func tableOf(addr netip.Addr) *hostports {
 // publish makes the table, as far as it is missing, and the attachment's rules,
 // in one transaction. What an ADD that was never taken back left goes.
 func (t *hostports) publish(ctx context.Context, p *publication, address netip.Prefix) error {
-	return t.change(ctx, p.id, func(s *nft.Script) {
+	return t.change(ctx, p, func(s *nft.Script) {
 		conditions := p.ConditionsV4
 		if address.Addr().Is6() {
 			conditions = p.ConditionsV6
@@ -144,20 +146,20 @@ func (t *hostports) rules(p *publication, address netip.Prefix) []rule {
 	return rules
 }
 
-// unpublish deletes the container's rules, if there are any.
-func (t *hostports) unpublish(ctx context.Context, id string) error {
-	return t.change(ctx, id, func(*nft.Script) {})
+// unpublish deletes the attachment's rules, if there are any.
+func (t *hostports) unpublish(ctx context.Context, p *publication) error {
+	return t.change(ctx, p, func(*nft.Script) {})
 }
 
-// change deletes the container's rules and does something else in the same
+// change deletes the attachment's rules and does something else in the same
 // transaction. Rules are deleted by their handles; when others have changed what
 // was listed, it begins again.
-func (t *hostports) change(ctx context.Context, id string, more func(*nft.Script)) error {
+func (t *hostports) change(ctx context.Context, p *publication, more func(*nft.Script)) error {
 	var err error
 	for range attempts {
 		s := t.Script()
 		for _, chain := range []string{hostPortsChain, hostIPChain, masqueradeChain} {
-			own, err := t.own(ctx, chain, id)
+			own, err := t.own(ctx, chain, p)
 			if err != nil {
 				return err
 			}
@@ -181,10 +183,14 @@ func (t *hostports) change(ctx context.Context, id string, more func(*nft.Script
 	return fmt.Errorf("change table %s %s: %w", t.Family, nftTable, err)
 }
 
-// own are the container's rules in a chain.
-func (t *hostports) own(ctx context.Context, chain, id string) ([]nft.Rule, error) {
+// own are the attachment's rules in a chain; where its addresses are not known, all
+// of the container.
+func (t *hostports) own(ctx context.Context, chain string, p *publication) ([]nft.Rule, error) {
 	rules, err := t.Rules(ctx, chain)
-	return slices.DeleteFunc(rules, func(r nft.Rule) bool { return r.Comment != id }), err
+	names := func(r nft.Rule) bool {
+		return len(p.addresses) == 0 || slices.ContainsFunc(p.addresses, func(a netip.Prefix) bool { return r.Names(a.Addr()) })
+	}
+	return slices.DeleteFunc(rules, func(r nft.Rule) bool { return r.Comment != p.id || !names(r) }), err
 }
 
 // check counts rules: nft does not show them as they were given.
@@ -197,7 +203,7 @@ func (t *hostports) check(ctx context.Context, p *publication, address netip.Pre
 		if want[chain] == 0 {
 			continue
 		}
-		own, err := t.own(ctx, chain, p.id)
+		own, err := t.own(ctx, chain, p)
 		if err != nil {
 			return err
 		}

@@ -366,3 +366,56 @@ func TestLoopbackIsTheHostsOwn(t *testing.T) {
 		})
 	}
 }
+
+// TestSharedPorts: the attachments of one container share its host ports, in every
+// layout. Whichever goes, the other answers, also who sends from the same port.
+func TestSharedPorts(t *testing.T) {
+	for _, config := range []object{nil, {"backend": "iptables"}, {"backend": "nftables"}} {
+		t.Run(fmt.Sprint(config), func(t *testing.T) {
+			h := newTestHost(t)
+			config = merge(config, ports("8080->80/tcp", "8080->80/udp"))
+			pair := map[string]*allocation{"two": h.allocation(2).with(config), "three": h.allocation(3).with(config)}
+			pair["three"].id = pair["two"].id
+			pair["three"].config["name"] = "other"
+			stranger := h.allocation(4).with(config)
+			for name, a := range pair {
+				serve(t, a.Sandbox, name)
+			}
+			for _, order := range [][]string{{"two", "three"}, {"three", "two"}} {
+				for _, goes := range []int{0, 1} {
+					for _, name := range order {
+						pair[name].do("ADD")
+					}
+					for _, name := range order {
+						pair[name].do("CHECK")
+					}
+					if config["backend"] == nil {
+						_, err := stranger.call(h.native, "ADD")
+						require.ErrorContains(t, err, "host port 8080/tcp is taken by allocnet:")
+					}
+					requireAnswers := func(who string) {
+						t.Helper()
+						for _, network := range []string{"tcp", "udp"} {
+							for _, address := range []string{"192.0.2.1:8080", "[fd00:2::1]:8080"} {
+								require.Contains(t, ask(t, h.outside, network, address), who+" saw ", "%s of %v: %d goes", network, order, goes)
+							}
+						}
+					}
+					requireAnswers(order[0])
+					conn := client(t, h, "192.0.2.1:8080")
+					require.Contains(t, exchange(conn), order[0])
+					stays := order[1-goes]
+					for range 2 {
+						pair[order[goes]].do("DEL")
+						requireAnswers(stays)
+						require.Contains(t, exchange(conn), stays)
+						pair[stays].do("CHECK")
+					}
+					pair[stays].do("DEL")
+					require.Equal(t, "refused", ask(t, h.outside, "tcp", "192.0.2.1:8080"))
+				}
+			}
+			require.NotContains(t, h.run("nft", "list", "ruleset"), pair["two"].id)
+		})
+	}
+}
