@@ -50,6 +50,7 @@ type Configurator struct {
 	jitter     func(most time.Duration) time.Duration
 	sleep      sleeper
 	gcPatience time.Duration
+	together   int
 }
 
 // New makes a Configurator. Neither directory needs to exist: the state
@@ -96,6 +97,7 @@ func New(cfg Config) (*Configurator, error) {
 		sleep:  sleep,
 
 		gcPatience: gcPatience,
+		together:   together,
 	}, nil
 }
 

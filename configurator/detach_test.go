@@ -279,6 +279,7 @@ func TestCleanupTarget(t *testing.T) {
 // began.
 func TestGCSparesWhatWasSetUpAgain(t *testing.T) {
 	w := newWorld(t)
+	w.together = 1
 	w.network("net", "1.0.0", adds())
 	again := w.alloc("b")
 	for _, a := range []Allocation{w.alloc("a"), again} {

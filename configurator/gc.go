@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -35,9 +36,10 @@ import (
 // other is just setting up, or runs by plugin binaries, and what rules of a named
 // backend tell of allocations without a link, as rules do not name a StateDir.
 //
-// GC goes on after errors and joins them, and stops when the context ends; the
-// report tells what was done all the same. An allocation whose record cannot be
-// read is such an error: tear it down with the path of its network namespace.
+// GC works on several allocations at a time. It goes on after errors and joins
+// them, and stops when the context ends; the report tells what was done all the
+// same. An allocation whose record cannot be read is such an error: tear it down
+// with the path of its network namespace.
 //
 // Allocations with a Scope are left alone, see GCScope.
 func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error) {
@@ -82,9 +84,8 @@ func (c *Configurator) PlanGC(ctx context.Context, s Scope) (*GCReport, error) {
 	_, networksErr := c.scopeNetworks(s)
 	known, err := c.known(ctx, s)
 	report, errs := &GCReport{Removed: []string{}, Kept: known.live}, []error{networksErr, err}
-	began := c.now()
 	for _, id := range known.dead {
-		switch _, stays, err := c.collectable(id, began); {
+		switch _, stays, err := c.collectable(id, known.began); {
 		case err != nil:
 			errs = append(errs, about(id, err))
 		case stays:
@@ -98,17 +99,11 @@ func (c *Configurator) PlanGC(ctx context.Context, s Scope) (*GCReport, error) {
 }
 
 func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
-	started := c.now()
 	networks, err := c.scopeNetworks(s)
 	errs := []error{err}
 	known, err := c.known(ctx, s)
 	errs = append(errs, err)
 	report := &GCReport{Removed: []string{}, Kept: known.live}
-	collecting := *c // the same configurator, that also tells us what it forced
-	collecting.cfg.OnForced = func(id string, removed []Leftover) {
-		report.Forced = append(report.Forced, removed...)
-		c.cfg.OnForced(id, removed)
-	}
 	for _, id := range known.live {
 		for i := range known.lost[id] {
 			s.Attachments = append(s.Attachments, types.GCAttachment{ContainerID: id, IfName: c.cfg.InterfacePrefix + strconv.Itoa(i)})
@@ -120,20 +115,10 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 			errs = append(errs, about(id, err))
 		}
 	}
-	for _, id := range known.dead {
-		if ctx.Err() != nil {
-			return report, errors.Join(append(errs, ctx.Err())...)
-		}
-		of, removed, err := collecting.collect(ctx, id, collection{lost: known.lost[id], began: started, destroyNetns: s.DestroyNetns})
-		networks = append(networks, of...)
-		switch {
-		case err != nil:
-			errs = append(errs, about(id, err))
-		case removed:
-			report.Removed = append(report.Removed, id)
-		default:
-			report.Kept = append(report.Kept, id)
-		}
+	of, err := c.collectAll(ctx, known, s.DestroyNetns, report)
+	networks, errs = append(networks, of...), append(errs, err)
+	if ctx.Err() != nil {
+		return report, errors.Join(append(errs, ctx.Err())...)
 	}
 	if s.Name == "" {
 		errs = append(errs, c.store.Sweep(ctx))
@@ -144,10 +129,45 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	return report, errors.Join(errs...)
 }
 
+// collectAll takes the dead allocations away, reports what became of them, and returns
+// the networks that they had.
+func (c *Configurator) collectAll(ctx context.Context, known knownAllocations, destroyNetns bool, report *GCReport) ([]*conflist.Network, error) {
+	var mu sync.Mutex // guards networks and report.Forced
+	var networks []*conflist.Network
+	collecting := *c // the same configurator, that also tells us what it forced
+	collecting.cfg.OnForced = func(id string, removed []Leftover) {
+		mu.Lock()
+		report.Forced = append(report.Forced, removed...)
+		mu.Unlock()
+		c.cfg.OnForced(id, removed)
+	}
+	outcomes := c.each(ctx, known.dead, func(id string) (removed bool, err error) {
+		of, removed, err := collecting.collect(ctx, id,
+			collection{lost: known.lost[id], dead: known.dead, began: known.began, destroyNetns: destroyNetns})
+		mu.Lock()
+		defer mu.Unlock()
+		networks = append(networks, of...)
+		return removed, err
+	})
+	var errs []error
+	for _, o := range outcomes {
+		switch {
+		case o.err != nil:
+			errs = append(errs, about(o.id, o.err))
+		case o.done:
+			report.Removed = append(report.Removed, o.id)
+		default:
+			report.Kept = append(report.Kept, o.id)
+		}
+	}
+	return networks, errors.Join(errs...)
+}
+
 // knownAllocations are those that GC looks at, sorted. No list is nil.
 type knownAllocations struct {
 	live, dead []string
 	lost       map[string][]string // the networks of those without a record
+	began      time.Time           // when GC began to look for them
 }
 
 // known are the allocations of a scope that have a record and, with the scope "",
@@ -155,8 +175,9 @@ type knownAllocations struct {
 // them in the kernel as its owner in one of the Config's, comments of rules where
 // the native engine runs it with a named backend.
 func (c *Configurator) known(ctx context.Context, s Scope) (knownAllocations, error) {
+	k := knownAllocations{live: []string{}, dead: []string{}, began: c.now()}
 	ids, lost, err := c.discover(ctx, s)
-	k := knownAllocations{live: []string{}, dead: []string{}, lost: lost}
+	k.lost = lost
 	for _, id := range ids {
 		if slices.Contains(s.Live, id) {
 			k.live = append(k.live, id)
@@ -269,6 +290,7 @@ func (c *Configurator) asked(names []string, texts []json.RawMessage) ([]*confli
 // collection holds what collect needs to know about an allocation.
 type collection struct {
 	lost         []string // the networks of one without a record
+	dead         []string // all that are taken away with it
 	began        time.Time
 	destroyNetns bool
 }
@@ -294,7 +316,7 @@ func (c *Configurator) collect(ctx context.Context, id string, how collection) (
 	}
 	networks = networksOf(r)
 	if how.destroyNetns {
-		err = c.noteForTeardown(Allocation{ID: id})
+		err = c.noteForTeardown(Allocation{ID: id}, how.dead...)
 	}
 	if err == nil || errors.Is(err, ErrInUse) { // somebody else's namespace stays
 		err = c.takeDown(ctx, r)

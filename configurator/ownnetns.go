@@ -94,8 +94,8 @@ func (c *Configurator) unmakeNetns(a *Allocation, err error) error {
 // noteForTeardown notes the network namespace of an allocation that is to be destroyed
 // with it, before its record goes. Without a record none is noted but those that Setup
 // has made: what is at the given path may be anybody's. It is ErrInUse if another
-// allocation has it.
-func (c *Configurator) noteForTeardown(a Allocation) error {
+// allocation has it, but for those that are torn down with this one.
+func (c *Configurator) noteForTeardown(a Allocation, with ...string) error {
 	r, err := c.store.Get(a.ID)
 	recorded := err == nil
 	if !recorded {
@@ -122,6 +122,7 @@ func (c *Configurator) noteForTeardown(a Allocation) error {
 	if err != nil {
 		return fmt.Errorf("destroy network namespace %q: %w", r.Netns, err)
 	}
+	others = slices.DeleteFunc(others, func(other string) bool { return slices.Contains(with, other) })
 	if len(others) > 0 {
 		return fmt.Errorf("destroy network namespace: %w", &NetnsError{Netns: r.Netns, ID: a.ID, OtherID: others[0]})
 	}

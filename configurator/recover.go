@@ -10,8 +10,9 @@ import (
 
 // Recover takes down what was left unfinished: allocations whose Setup or Teardown
 // ended with its process, or as ErrIncomplete, and removes files that were left half
-// written. It is for the start of a program that was killed. What an operation works on is waited for, and stays if that
-// operation ends well. It returns the IDs of what it took down, sorted.
+// written. It is for the start of a program that was killed. What an operation works
+// on is waited for, and stays if that operation ends well; that keeps Recover from no
+// other allocation, as it works on several at a time. It returns the IDs of what it took down, sorted.
 //
 // Errors are those of Teardown, joined; what one of them is about keeps its record.
 func (c *Configurator) Recover(ctx context.Context) (removed []string, err error) {
@@ -29,24 +30,23 @@ func (c *Configurator) recoverAll(ctx context.Context) ([]string, error) {
 	}
 	ids, err := c.store.IDs()
 	errs := []error{err}
-	for _, id := range ids {
-		if ctx.Err() != nil {
-			return removed, errors.Join(append(errs, ctx.Err())...)
+	for _, o := range c.each(ctx, ids, func(id string) (bool, error) { return c.recoverOne(ctx, id) }) {
+		if o.done && o.err == nil {
+			removed = append(removed, o.id)
 		}
-		if r, err := c.store.Get(id); err == nil && r.Phase == record.Ready {
-			continue // without a lock, that others may hold for long
-		}
-		unfinished, err := c.recoverOne(ctx, id)
-		if unfinished && err == nil {
-			removed = append(removed, id)
-		}
-		errs = append(errs, about(id, err))
+		errs = append(errs, about(o.id, o.err))
+	}
+	if ctx.Err() != nil {
+		return removed, errors.Join(append(errs, ctx.Err())...)
 	}
 	errs = append(errs, c.store.Sweep(ctx))
 	return removed, errors.Join(errs...)
 }
 
 func (c *Configurator) recoverOne(ctx context.Context, id string) (unfinished bool, err error) {
+	if r, err := c.store.Get(id); err == nil && r.Phase == record.Ready {
+		return false, nil // without a lock, that others may hold for long
+	}
 	unlock, err := c.lock(ctx, id)
 	if err != nil {
 		return false, err
