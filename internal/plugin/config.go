@@ -118,12 +118,17 @@ func IsUnknownKey(err error) bool {
 	return errors.As(err, &unknown)
 }
 
-// previous is the prevResult in the newest version; nil where there is none.
+// previous is the prevResult in the newest version; nil where there is none. A
+// runtime need not say its version, which is the configuration's.
 func (c *Common) previous() (*types100.Result, error) {
 	if len(c.PrevResult) == 0 || string(c.PrevResult) == "null" {
 		return nil, nil
 	}
-	result, err := create.Create(c.CNIVersion, c.PrevResult)
+	text, _, err := versioned(c.PrevResult, c.CNIVersion)
+	if err != nil {
+		return nil, decodingError(fmt.Errorf("prevResult: %w", err))
+	}
+	result, err := create.Create(c.CNIVersion, text)
 	if err != nil {
 		return nil, decodingError(fmt.Errorf("prevResult: %w", err))
 	}

@@ -102,26 +102,33 @@ func (c *Call) binary(ctx context.Context, path, command string) (*types100.Resu
 // resultOf reads what a plugin wrote. A result that does not name its version has
 // that of the configuration, as libcni has it.
 func resultOf(out, conf []byte) (types.Result, error) {
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal(out, &object); err != nil {
-		return nil, fmt.Errorf("read the plugin's result: %w", err)
-	}
-	var version string
-	if json.Unmarshal(object["cniVersion"], &version) == nil && version != "" {
-		return create.Create(version, out)
-	}
-	version, err := create.DecodeVersion(conf)
+	expected, err := create.DecodeVersion(conf)
 	if err != nil {
 		return nil, err
+	}
+	out, version, err := versioned(out, expected)
+	if err != nil {
+		return nil, fmt.Errorf("read the plugin's result: %w", err)
+	}
+	return create.Create(version, out)
+}
+
+// versioned is a result with its version, which is the expected one where it names
+// none.
+func versioned(result []byte, expected string) (with []byte, version string, err error) {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(result, &object); err != nil {
+		return nil, "", err
+	}
+	if json.Unmarshal(object["cniVersion"], &version) == nil && version != "" {
+		return result, version, nil
 	}
 	if object == nil { // the text was null
 		object = map[string]json.RawMessage{}
 	}
-	object["cniVersion"] = json.RawMessage(strconv.Quote(version))
-	if out, err = json.Marshal(object); err != nil {
-		return nil, err
-	}
-	return create.Create(version, out)
+	object["cniVersion"] = json.RawMessage(strconv.Quote(expected))
+	with, err = json.Marshal(object)
+	return with, expected, err
 }
 
 func wellFormed(r *types100.Result) error {

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/plugin/builtin"
+	"github.com/allocnet/allocnet/internal/privhost"
+)
+
+// previousResults are forms of prevResult that the reference plugins take, or not.
+var previousResults = []string{
+	`null`, `{}`, `{"ips":[{"address":"10.9.0.2/24"}]}`, `{"ips":[]}`, `{"dns":{"nameservers":["10.9.0.1"]}}`,
+	`{"cniVersion":"VERSION","ips":[{"address":"10.9.0.2/24"}]}`, `{"cniVersion":"9.9.9"}`, `{"cniVersion":"0.2.0"}`, `{"ips":[{"address":"x"}]}`,
+}
+
+// calledAlone are configurations of a plugin that is called without a chain.
+var calledAlone = map[string]string{
+	"bridge": ipam, "ptp": ipam, "host-local": ipam,
+	"static":    `"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24"}]}`,
+	"portmap":   `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`,
+	"bandwidth": `"ingressRate":1000000,"ingressBurst":1000000`,
+	"tuning":    `"mtu":1400`,
+}
+
+// TestPreviousLikeTheReference: ADD and CHECK take the forms of prevResult that the
+// reference plugins take, and refuse the others; DEL takes all.
+func TestPreviousLikeTheReference(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables")
+	for name := range builtin.Plugins {
+		t.Run(name, func(t *testing.T) {
+			netns := namespace(t, "previous-"+name)
+			for _, version := range []string{"0.4.0", "1.0.0"} {
+				for _, previous := range previousResults {
+					previous = strings.ReplaceAll(previous, "VERSION", version)
+					comparePrevious(t, name, netns, version, previous)
+				}
+			}
+		})
+	}
+}
+
+func comparePrevious(t *testing.T, name, netns, version, previous string) {
+	t.Helper()
+	own := calledAlone[name]
+	if own == "" {
+		own = `"args":{}`
+	}
+	text := fmt.Sprintf(`{"cniVersion":%q,"name":"n","type":%q,"bridge":"br9","prevResult":%s,%s}`, version, name, previous, own)
+	commands := []string{"CHECK", "ADD", "DEL"}
+	if name == "bridge" || name == "ptp" { // whose ADD comes first in a chain
+		commands = []string{"CHECK", "DEL"}
+	}
+	for _, command := range commands {
+		var codes [2]uint
+		for i, dir := range []string{reference, links} {
+			got := call(t, dir, name, text, changed(command, dir, netns, nil)...)
+			if got.exit != 0 {
+				var failure struct{ Code uint }
+				require.NoError(t, json.Unmarshal([]byte(got.stdout), &failure), got.stdout)
+				codes[i] = failure.Code
+			}
+			if command == "ADD" { // so that both find the same
+				require.Zero(t, call(t, dir, name, strings.Replace(text, previous, "null", 1), changed("DEL", dir, netns, nil)...).exit)
+			}
+		}
+		at := fmt.Sprintf("%s %s with %s in version %s", command, name, previous, version)
+		if command == "DEL" {
+			require.Zero(t, codes[1], at)
+			continue
+		}
+		require.Equal(t, codes[0], codes[1], at)
+	}
+}
