@@ -48,7 +48,7 @@ type call struct {
 func calls() []call {
 	a := configurator.Allocation{ID: "a", Netns: "/run/netns/a"}
 	return []call{
-		{"Setup", `{"interfaceName":"eth0","address":"10.0.0.2","interfaces":[]}`, func(t *testing.T, c *client.Client) error {
+		{"Setup", `{"interfaceName":"eth0","address":"","interfaces":[{"network":"n","name":"eth0"}]}`, func(t *testing.T, c *client.Client) error {
 			s, err := c.Setup(t.Context(), a)
 			require.Equal(t, err == nil, s != nil)
 			return err

@@ -32,8 +32,8 @@ func verifyNoError(e *wire.Error) error {
 }
 
 func verifyStatus(s *configurator.Status) error {
-	if s.InterfaceName == "" || s.Address == "" {
-		return errors.New("a status without an interface or an address")
+	if s.Interfaces == nil || s.InterfaceName == "" && s.Address != "" {
+		return errors.New("a status without interfaces")
 	}
 	return nil
 }

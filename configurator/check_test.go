@@ -171,10 +171,10 @@ func TestListOfARecordWithoutStatus(t *testing.T) {
 	}
 	r, err := w.store.Get("a")
 	require.NoError(t, err)
-	r.Attachments[0].Result = json.RawMessage(`{"cniVersion":"1.0.0"}`)
+	r.Attachments[0].Result = json.RawMessage(`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/8","interface":7}]}`)
 	require.NoError(t, w.store.Put(r))
 	records, err := w.List()
-	require.ErrorIs(t, err, ErrNoAddress)
+	require.ErrorIs(t, err, ErrInvalidResult)
 	require.ErrorContains(t, err, `"a"`)
 	require.Len(t, records, 2)
 	require.Nil(t, records[0].Status)

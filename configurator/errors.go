@@ -37,7 +37,8 @@ var (
 	ErrPluginNotInstalled = errors.New("plugin not installed")
 	// ErrInvalidResult: the result of the plugins contradicts itself.
 	ErrInvalidResult = engine.ErrInvalidResult
-	// ErrNoAddress: no interface of the result has an address.
+	// ErrNoAddress: no interface of the result has an address, and the allocation
+	// needs one; see Allocation.RequireAddress.
 	ErrNoAddress = errors.New("no interface has an address")
 	// ErrInUse: the network namespace belongs to another allocation, which a
 	// *NetnsError names, or has an interface already where Setup would make one.

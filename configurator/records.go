@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -113,6 +114,24 @@ func statusFrom(r *record.Record, results []*types100.Result) (*Status, error) {
 	}
 	s.Results, s.Unserved = texts, unserved
 	return s, nil
+}
+
+// withAddress passes a status on, or returns ErrNoAddress if no interface has an address
+// and the allocation needs one: it says so, or it requests addresses or publishes ports.
+func withAddress(r *record.Record, s *Status, err error) (*Status, error) {
+	if err != nil {
+		return nil, err
+	}
+	const ips = "ips"
+	requested := !isEmpty(r.Capabilities[ips]) && !slices.Contains(s.Unserved, ips)
+	if s.Address != "" || !r.RequireAddress && !requested && len(s.Ports) == 0 {
+		return s, nil
+	}
+	var networks []string
+	for _, a := range r.Attachments {
+		networks = append(networks, fmt.Sprintf("%q", a.Network))
+	}
+	return nil, fmt.Errorf("allocation %q: %w in the results of the networks %s", r.ID, ErrNoAddress, strings.Join(networks, ", "))
 }
 
 // served returns the published ports of a record, and the capabilities that no plugin

@@ -23,7 +23,7 @@ type networkResult struct {
 
 // newStatus selects from the results of all networks what a scheduler publishes.
 func newStatus(results []networkResult, ports []portmap.Mapping) (*Status, error) {
-	s := &Status{Ports: ports}
+	s := &Status{Ports: ports, Interfaces: []Interface{}}
 	for _, r := range results {
 		if err := engine.Validate(r.result); err != nil {
 			return nil, fmt.Errorf("network %q: %w", r.network, err)
@@ -35,24 +35,21 @@ func newStatus(results []networkResult, ports []portmap.Mapping) (*Status, error
 			s.DNS = r.dns()
 		}
 		if s.InterfaceName == "" {
-			s.publish(primary(slices.DeleteFunc(slices.Clone(interfaces), isLoopback)))
+			s.publish(primary(others(interfaces), addressed))
 		}
 	}
 	if s.InterfaceName == "" {
-		s.publish(primary(s.Interfaces))
+		s.publish(primary(others(s.Interfaces), inSandbox))
 	}
 	if s.InterfaceName == "" {
-		return nil, fmt.Errorf("%w in the result of %s", ErrNoAddress, networkNames(results))
+		s.publish(primary(s.Interfaces, addressed))
 	}
 	return s, nil
 }
 
-func networkNames(results []networkResult) string {
-	var names []string
-	for _, r := range results {
-		names = append(names, fmt.Sprintf("network %q", r.network))
-	}
-	return strings.Join(names, ", ")
+// others are those that are not the loopback interface.
+func others(interfaces []Interface) []Interface {
+	return slices.DeleteFunc(slices.Clone(interfaces), func(i Interface) bool { return i.Name == kernel.LoopbackName })
 }
 
 // interfaces are the interfaces of the result with their addresses. An address
@@ -112,17 +109,18 @@ func (r networkResult) dns() *DNS {
 	return &DNS{Servers: d.Nameservers, Domain: d.Domain, Searches: d.Search, Options: d.Options}
 }
 
-func isLoopback(i Interface) bool { return i.Name == kernel.LoopbackName }
+func addressed(i Interface) bool { return len(i.Addresses) > 0 }
 
-// primary is the first interface, by name, that lies in a sandbox and has an
-// address; else the first that has an address; else nil.
-func primary(interfaces []Interface) *Interface {
+func inSandbox(i Interface) bool { return i.Sandbox != "" }
+
+// primary is the first eligible interface, by name, that lies in a sandbox; else the
+// first eligible one; else nil.
+func primary(interfaces []Interface, eligible func(Interface) bool) *Interface {
 	sorted := slices.Clone(interfaces)
 	slices.SortStableFunc(sorted, func(a, b Interface) int { return strings.Compare(a.Name, b.Name) })
-	addressed := func(i Interface) bool { return len(i.Addresses) > 0 }
-	at := slices.IndexFunc(sorted, func(i Interface) bool { return i.Sandbox != "" && addressed(i) })
+	at := slices.IndexFunc(sorted, func(i Interface) bool { return inSandbox(i) && eligible(i) })
 	if at < 0 {
-		at = slices.IndexFunc(sorted, addressed)
+		at = slices.IndexFunc(sorted, eligible)
 	}
 	if at < 0 {
 		return nil

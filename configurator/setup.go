@@ -121,8 +121,10 @@ func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Reco
 	defer unlock()
 	current.Sandbox = wanted.Sandbox // the same namespace, whatever its path is by now
 	_, err = c.mend(ctx, current)
+	current.RequireAddress = wanted.RequireAddress
 	if err == nil {
-		return statusOf(current)
+		status, err := statusOf(current)
+		return withAddress(current, status, err)
 	}
 	if !errors.Is(err, ErrUnhealthy) {
 		return nil, err
@@ -360,7 +362,7 @@ func (c *Configurator) add(ctx context.Context, r *record.Record) (*Status, erro
 		return nil, err
 	}
 	status, err := statusFrom(r, results)
-	if err != nil {
+	if status, err = withAddress(r, status, err); err != nil {
 		return nil, err
 	}
 	ready := *r

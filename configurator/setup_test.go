@@ -159,7 +159,9 @@ func TestRetry(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.network("net", "1.0.0", adds(behaviours{"ADD": c.add}))
-			_, err := w.Setup(t.Context(), w.alloc("a"))
+			a := w.alloc("a")
+			a.RequireAddress = true
+			_, err := w.Setup(t.Context(), a)
 			require.Equal(t, c.commands, w.commands())
 			require.Len(t, w.slept, c.sleeps)
 			for _, d := range w.slept {

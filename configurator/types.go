@@ -45,6 +45,10 @@ type Allocation struct {
 	Scope string `json:"scope,omitempty"`
 	// Ports are published on the host.
 	Ports []portmap.Port `json:"ports,omitempty"`
+	// RequireAddress makes a Setup fail with ErrNoAddress if no network gives an
+	// address. An allocation with Ports or IPs needs none to say so. Networks without
+	// addresses (a bridge without IPAM, a tap) are else as good as others.
+	RequireAddress bool `json:"requireAddress,omitempty"`
 	// Args become CNI_ARGS, after IgnoreUnknown. A key may hold neither ';'
 	// nor '=', a value no ';'. With SchedulerArgs they may have nearly 128 KiB.
 	Args map[string]string `json:"args,omitempty"`
@@ -96,16 +100,18 @@ type IPRange struct {
 type Status struct {
 	// InterfaceName is the selected interface: the first one, by name, of the
 	// first network that lies in a sandbox and has an address; else the first
-	// with an address. The loopback interface is selected only if there is no other.
+	// with an address; else the first in a sandbox; "" if the networks made none. The
+	// loopback interface is selected only if there is no other.
 	InterfaceName string `json:"interfaceName"`
 	// Address is the first IPv4 address of that interface, or, where it has
-	// none, its first IPv6 address. Without prefix length.
+	// none, its first IPv6 address, or "". Without prefix length.
 	Address string `json:"address"`
 	// AddressIPv6 is the first IPv6 address of that interface, or "".
 	AddressIPv6 string `json:"addressIPv6,omitempty"`
 	// DNS is what the first network that names a server says; nil when none does.
 	DNS *DNS `json:"dns,omitempty"`
-	// Interfaces are all interfaces of all networks, in the order of the networks.
+	// Interfaces are all interfaces of all networks, in the order of the networks;
+	// never nil.
 	Interfaces []Interface `json:"interfaces"`
 	// Routes are all routes of all networks, in the order of the networks.
 	Routes []Route `json:"routes,omitempty"`

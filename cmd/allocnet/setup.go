@@ -21,6 +21,7 @@ type setupFlags struct {
 	bandwidth string
 	ips       []string
 	mac       string
+	addressed bool
 	dns       configurator.DNS
 }
 
@@ -49,6 +50,7 @@ takes it away.`,
 	flags.StringArrayVarP(&f.ports, "port", "p", nil, "port to publish: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]]; may be repeated")
 	flags.StringArrayVar(&f.args, "arg", nil, "CNI argument KEY=VALUE; may be repeated")
 	flags.StringSliceVar(&f.ips, "ip", nil, "address to be given; may be repeated")
+	flags.BoolVar(&f.addressed, "require-address", false, "fail if no network gives an address; with --port or --ip it always does")
 	flags.StringVar(&f.mac, "mac", "", "hardware address of the interface")
 	flags.StringSliceVar(&f.dns.Servers, "dns-server", nil, "resolver for the network to use; may be repeated")
 	flags.StringSliceVar(&f.dns.Searches, "dns-search", nil, "search domain; may be repeated")
@@ -91,7 +93,7 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 
 // allocation reads the flags.
 func (f *setupFlags) allocation(id string) (*configurator.Allocation, error) {
-	alloc := &configurator.Allocation{ID: id, Netns: netnsPath(id, f.netns), IPs: f.ips, MAC: f.mac}
+	alloc := &configurator.Allocation{ID: id, Netns: netnsPath(id, f.netns), IPs: f.ips, MAC: f.mac, RequireAddress: f.addressed}
 	for _, s := range f.ports {
 		port, err := portmap.Parse(s)
 		if err != nil {

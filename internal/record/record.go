@@ -68,6 +68,9 @@ type Record struct {
 	Created   time.Time         `json:"created"`
 	Updated   time.Time         `json:"updated"`
 
+	// RequireAddress says that the operation fails where no network gives an address.
+	RequireAddress bool `json:"-"`
+
 	// Sandbox is the namespace, while an operation has it open; nil where it is gone.
 	Sandbox *sandbox.Sandbox `json:"-"`
 }

@@ -309,18 +309,12 @@ static bool receive(int fd, text *body) {
 }
 
 // What a result or an error has that must have it.
-static bool versioned, addressed, coded, said;
+static bool versioned, coded, said;
 
 static bool result_member(text key) {
 	text t;
 	if (is(key, "cniVersion"))
 		return versioned = plain_string(&t) && t.n == version.n && memcmp(t.at, version.at, t.n) == 0;
-	if (is(key, "ips")) {
-		next();
-		const char *from = at;
-		addressed = word("[") && next() == '{';
-		at = from;
-	}
 	return value(0);
 }
 
@@ -346,7 +340,7 @@ static void print(text body, bool add) {
 	if (!good && !word("{\"error\":"))
 		return;
 	const char *from = at;
-	if (!object(good ? result_member : error_member) || !(good ? add && versioned && addressed : coded && said))
+	if (!object(good ? result_member : error_member) || !(good ? add && versioned : coded && said))
 		return;
 	const char *to = at;
 	if (next() == '}' && word("}") && nothing())

@@ -20,7 +20,7 @@ func TestVerify(t *testing.T) {
 		{"null for ADD", Add, `{"result":null}`, "no result"},
 		{"another version", Add, `{"result":{"cniVersion":"0.4.0",` + ips + `}}`, `a result in version "0.4.0", not "1.0.0"`},
 		{"no version", Add, `{"result":{` + ips + `}}`, `a result in version "", not "1.0.0"`},
-		{"no address", Add, `{"result":{"cniVersion":"1.0.0","ips":[]}}`, "a result without an address"},
+		{"a result without addresses", Add, `{"result":{"cniVersion":"1.0.0"}}`, ""},
 		{"a result of DEL", Del, `{"result":{"cniVersion":"1.0.0",` + ips + `}}`, "a result, where DEL has none"},
 		{"null for STATUS", Status, `{"result":null}`, "a result, where STATUS has none"},
 		{"two answers", Add, `{"result":{"cniVersion":"1.0.0",` + ips + `},"error":{"code":7,"msg":"m"}}`, "both a result and an error"},
