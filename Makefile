@@ -20,13 +20,18 @@ FUZZTIME ?= 20s
 export CNI_PATH := $(PLUGINS)
 export PATH     := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
+# git does not read another user's checkout; without this, go would not build there.
+ifneq ($(shell git rev-parse --git-dir >/dev/null 2>&1 && echo readable),readable)
+export GOFLAGS := $(shell go env GOFLAGS) -buildvcs=false
+endif
+
 # Where install puts things; DESTDIR goes before all of them.
 PREFIX   := /usr
 CNI_BIN  := /opt/cni/bin
 UNITS    := $(PREFIX)/lib/systemd/system
 
 .DEFAULT_GOAL := help
-.PHONY: help build front install plugins deps test unit integration stress lint fuzz bench demo clean
+.PHONY: help build front install uninstall plugins deps test unit integration stress lint fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -43,14 +48,26 @@ front:
 	$(CC) -static-pie $(FRONT) 2>/dev/null || $(CC) -pie $(FRONT)
 
 install: ## what build built, the units and the settings: below DESTDIR, PREFIX and CNI_BIN
-	install -D -t $(DESTDIR)$(PREFIX)/bin $(BIN)/allocnet $(BIN)/allocnetd $(BIN)/allocnet-plugins
-	install -D -t $(DESTDIR)$(PREFIX)/lib/allocnet $(BIN)/allocnet-cni*
+	tools/place 755 $(DESTDIR)$(PREFIX)/bin $(BIN)/allocnet $(BIN)/allocnetd $(BIN)/allocnet-plugins
+	tools/place 755 $(DESTDIR)$(PREFIX)/lib/allocnet $(BIN)/allocnet-cni*
 	install -d $(DESTDIR)$(CNI_BIN)
 	plugin=allocnet-cni; test ! -e $(BIN)/$$plugin-front || plugin=$$plugin-front; \
-	ln -sfn $(PREFIX)/lib/allocnet/$$plugin $(DESTDIR)$(CNI_BIN)/allocnet
-	install -D -m 644 -t $(DESTDIR)$(UNITS) packaging/systemd/allocnetd.service packaging/systemd/allocnetd.socket
-	sed -i 's|/usr/bin/|$(PREFIX)/bin/|' $(DESTDIR)$(UNITS)/allocnetd.service
-	test -e $(DESTDIR)/etc/allocnet/allocnetd.hcl || install -D -m 644 -t $(DESTDIR)/etc/allocnet packaging/allocnetd.hcl
+	ln -sfn $(PREFIX)/lib/allocnet/$$plugin $(DESTDIR)$(CNI_BIN)/.allocnet.new
+	mv -fT $(DESTDIR)$(CNI_BIN)/.allocnet.new $(DESTDIR)$(CNI_BIN)/allocnet
+	staged=$$(mktemp -d) && trap 'rm -r "$$staged"' EXIT && \
+	sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/systemd/allocnetd.service >"$$staged/allocnetd.service" && \
+	tools/place 644 $(DESTDIR)$(UNITS) "$$staged/allocnetd.service" packaging/systemd/allocnetd.socket
+	test -e $(DESTDIR)/etc/allocnet/allocnetd.hcl || tools/place 644 $(DESTDIR)/etc/allocnet packaging/allocnetd.hcl
+
+# Networks whose plugins are allocnet's would lose them.
+uninstall: ## what install installed, but for the settings; run it with the same variables
+	@links=$$(find $(DESTDIR)$(CNI_BIN) -lname '*/allocnet-plugins' 2>/dev/null); test -z "$$links" || { \
+	  echo "still in use as plugins:" $$links; echo "run first: allocnet plugins uninstall $(CNI_BIN)"; exit 1; }
+	case $$(readlink $(DESTDIR)$(CNI_BIN)/allocnet) in \
+	$(PREFIX)/lib/allocnet/*) rm -f $(DESTDIR)$(CNI_BIN)/allocnet;; esac
+	rm -f $(addprefix $(DESTDIR)$(UNITS)/,allocnetd.service allocnetd.socket)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,allocnet allocnetd allocnet-plugins)
+	rm -rf $(DESTDIR)$(PREFIX)/lib/allocnet
 
 plugins: ## the reference CNI plugins of the pinned module, in bin/cni
 	@mkdir -p $(PLUGINS)
@@ -96,7 +113,9 @@ fuzz: ## every fuzz target for FUZZTIME each
 bench: deps plugins ## both engines beside the bare kernel calls: a table, bin/bench.json, bin/bench.svg
 	go run ./integration/bench -json $(BIN)/bench.json -svg $(BIN)/bench.svg $(BENCHFLAGS)
 
-demo: deps build plugins ## two allocations come up, answer, and leave nothing; needs no root
+# It runs the plugins inside the program: neither binaries nor iptables are needed.
+demo: ## two allocations come up, answer, and leave nothing; needs no root
+	CGO_ENABLED=0 go build -trimpath -buildmode=$(BUILDMODE) -o $(BIN)/ ./cmd/allocnet
 	@$(BIN)/allocnet demo
 
 clean: ## what the other targets made

@@ -2,6 +2,8 @@ package integration
 
 import (
 	"debug/elf"
+	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,6 +68,88 @@ func TestInstall(t *testing.T) {
 	require.Contains(t, string(unit), "\nExecStart=/usr/local/bin/allocnetd run\n")
 	require.Contains(t, string(unit), "\nExecReload=/usr/local/bin/allocnetd validate\n")
 	require.FileExists(t, filepath.Join(stage, "usr/local/lib/systemd/system/allocnetd.socket"))
+}
+
+// TestInstallOnARunningHost: whoever starts a program while another version is installed
+// finds one of both. What was installed goes again, but for the settings.
+func TestInstallOnARunningHost(t *testing.T) {
+	top, err := filepath.Abs("..")
+	require.NoError(t, err)
+	stage := t.TempDir()
+	bin := t.TempDir()
+	for _, name := range []string{"allocnet", "allocnetd", "allocnet-plugins", "allocnet-cni", "allocnet-cni-front", "allocnet-cni-alone"} {
+		require.NoError(t, exec.Command("cp", "/bin/true", filepath.Join(bin, name)).Run())
+	}
+	target := func(name string, more ...string) error {
+		args := append([]string{"--no-print-directory", "-C", top, name, "DESTDIR=" + stage, "BIN=" + bin}, more...)
+		out, err := exec.Command("make", args...).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		return err
+	}
+	require.NoError(t, target("install"))
+
+	installed := make(chan error, 1)
+	go func() {
+		var err error
+		for i := 0; i < 5 && err == nil; i++ {
+			err = target("install")
+		}
+		installed <- err
+	}()
+	for done := false; !done; {
+		for _, program := range []string{"usr/bin/allocnet-plugins", "usr/lib/allocnet/allocnet-cni", "usr/lib/allocnet/allocnet-cni-front"} {
+			require.NoError(t, exec.Command(filepath.Join(stage, program)).Run())
+		}
+		_, err := os.Readlink(filepath.Join(stage, "opt/cni/bin/allocnet"))
+		require.NoError(t, err)
+		select {
+		case err := <-installed:
+			require.NoError(t, err)
+			done = true
+		default:
+		}
+	}
+
+	plugin := filepath.Join(stage, "opt/cni/bin/bridge")
+	require.NoError(t, os.Symlink("/usr/bin/allocnet-plugins", plugin))
+	require.ErrorContains(t, target("uninstall"), "allocnet plugins uninstall /opt/cni/bin")
+	require.NoError(t, os.Remove(plugin))
+	for range 2 {
+		require.NoError(t, target("uninstall"))
+	}
+	var left []string
+	require.NoError(t, filepath.WalkDir(stage, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			left = append(left, path)
+		}
+		return err
+	}))
+	require.Equal(t, []string{filepath.Join(stage, "etc/allocnet/allocnetd.hcl")}, left)
+}
+
+// TestBuildInAnotherUsersCheckout: git does not tell its commit.
+func TestBuildInAnotherUsersCheckout(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	for name, text := range map[string]string{"Makefile": string(makefile), "go.mod": "module example.org/m\n", "main.go": "package main\n\nfunc main() {}\n"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	require.NoError(t, exec.Command("git", "init", "-q", dir).Run())
+	require.NoError(t, exec.Command("chown", "-R", "1", dir).Run())
+	t.Setenv("GIT_CONFIG_GLOBAL", "/dev/null") // which may call the directory safe
+	t.Setenv("GIT_CONFIG_SYSTEM", "/dev/null")
+	t.Setenv("GOENV", "off") // which may have go not ask git
+	t.Setenv("GOFLAGS", "")
+	c := exec.Command("go", "build", "-o", "/dev/null", ".")
+	c.Dir = dir
+	out, err := c.CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), "error obtaining VCS status", "or this test shows nothing")
+	out, err = exec.Command("make", "-C", dir, "--eval", "probe: ; go build -o /dev/null .", "probe").CombinedOutput()
+	require.NoError(t, err, "%s", out)
 }
 
 // requireHardened looks for a program at random addresses, with a stack that cannot
