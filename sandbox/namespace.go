@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -20,9 +21,9 @@ func homeIdentity() (Identity, error) {
 	return Identity{Device: stat.Dev, Inode: stat.Ino}, nil
 }
 
-// open opens the network namespace at path, which must not be home.
-func open(path string) (*os.File, error) {
-	fd, err := openSandbox(path)
+// open opens the network namespace at path, which check must accept.
+func open(path string, check func(fd int) error) (*os.File, error) {
+	fd, err := openChecked(path, check)
 	if err != nil {
 		return nil, err
 	}
@@ -36,21 +37,21 @@ func open(path string) (*os.File, error) {
 
 // validate returns the error of open.
 func validate(path string) error {
-	fd, err := openSandbox(path)
+	fd, err := openChecked(path, checkSandbox)
 	if err != nil {
 		return err
 	}
 	return unix.Close(fd)
 }
 
-// openSandbox is open without the machinery of os.File, which costs more than all the rest.
-func openSandbox(path string) (int, error) {
+// openChecked is open without the machinery of os.File, which costs more than all the rest.
+func openChecked(path string, check func(fd int) error) (int, error) {
 	// Without O_NONBLOCK, opening a named pipe would wait for its writer.
 	fd, err := openRaw(path, unix.O_NONBLOCK)
 	if err != nil {
 		return -1, err
 	}
-	if err := checkSandbox(fd); err != nil {
+	if err := check(fd); err != nil {
 		unix.Close(fd)
 		return -1, err
 	}
@@ -91,6 +92,14 @@ func checkSandbox(fd int) error {
 		return ErrNotNamespace
 	case id == home:
 		return ErrHostNamespace
+	}
+	return nil
+}
+
+// checkAny returns nil if fd is a network namespace, home too.
+func checkAny(fd int) error {
+	if err := checkSandbox(fd); !errors.Is(err, ErrHostNamespace) {
+		return err
 	}
 	return nil
 }

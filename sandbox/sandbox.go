@@ -20,7 +20,17 @@ type Sandbox struct {
 
 // Open opens the sandbox whose namespace is mounted on path, and leaves it as it is. Errors: see [Validate].
 func Open(path string) (*Sandbox, error) {
-	file, err := open(path)
+	return openAs(path, checkSandbox)
+}
+
+// OpenAny is [Open] that also opens the namespace of the process itself, for a caller who was told that this one is
+// meant. It never returns ErrHostNamespace.
+func OpenAny(path string) (*Sandbox, error) {
+	return openAs(path, checkAny)
+}
+
+func openAs(path string, check func(fd int) error) (*Sandbox, error) {
+	file, err := open(path, check)
 	if err != nil {
 		return nil, fmt.Errorf("open sandbox %q: %w", path, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -127,7 +128,7 @@ type lifeOf struct {
 func (l *lifeOf) addAndDel(name string, conf, change object) {
 	bad := merged(conf, change)
 	l.do("DEL", name, bad, nil)
-	chained := map[string]bool{"portmap": true, "firewall": true, "bandwidth": true, "tuning": true}[name]
+	chained := chained(name)
 	var previous any
 	if chained {
 		previous = l.do("ADD", "bridge", good["bridge"], nil)
@@ -139,6 +140,11 @@ func (l *lifeOf) addAndDel(name string, conf, change object) {
 	if chained {
 		l.do("DEL", "bridge", good["bridge"], previous)
 	}
+}
+
+// chained reports whether a plugin comes after one that makes an interface.
+func chained(name string) bool {
+	return slices.Contains([]string{"portmap", "firewall", "bandwidth", "tuning"}, name)
 }
 
 // do is a call that succeeds. It returns the result.

@@ -51,8 +51,13 @@ type Sandbox struct {
 
 // OpenSandbox opens the namespace at a path, which must not be the host's own,
 // and a socket in it. The error says what package sandbox says.
-func OpenSandbox(path string) (*Sandbox, error) {
-	ns, err := sandbox.Open(path)
+func OpenSandbox(path string) (*Sandbox, error) { return openSandbox(path, sandbox.Open) }
+
+// OpenAnySandbox is OpenSandbox that also opens the namespace of the process itself.
+func OpenAnySandbox(path string) (*Sandbox, error) { return openSandbox(path, sandbox.OpenAny) }
+
+func openSandbox(path string, open func(string) (*sandbox.Sandbox, error)) (*Sandbox, error) {
+	ns, err := open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -35,6 +35,9 @@ type Exec struct {
 	// and says so in the log; a value that cannot be ignored needs the reference
 	// plugin, where that was kept. It is for the plugin binaries themselves.
 	Lenient bool
+	// OwnNetns lets a call name the namespace of the process itself, which is an
+	// error otherwise.
+	OwnNetns bool
 	// Memory, if there is one, keeps configurations that were read.
 	Memory *Memory
 
@@ -299,6 +302,9 @@ func (e *Exec) pathForBinaries(path string) string {
 func (e *Exec) openSandbox(path string) (*kernel.Sandbox, error) {
 	if e.Open != nil && e.Netns == path {
 		return kernel.EnterSandbox(e.Open)
+	}
+	if e.OwnNetns {
+		return kernel.OpenAnySandbox(path)
 	}
 	return kernel.OpenSandbox(path)
 }

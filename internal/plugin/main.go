@@ -50,11 +50,16 @@ type multicall struct {
 // add refuses the host's own namespace. So does skel, but after the work is done
 // and its result printed: then nobody undoes it.
 func (m *multicall) add(args *skel.CmdArgs) error {
-	override := args.NetnsOverride == "1" || strings.EqualFold(args.NetnsOverride, "true")
-	if !override && errors.Is(sandbox.Validate(args.Netns), sandbox.ErrHostNamespace) {
+	if !overrides(args) && errors.Is(sandbox.Validate(args.Netns), sandbox.ErrHostNamespace) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the network namespace of the plugin itself", args.Netns)
 	}
 	return m.serve(args)
+}
+
+// overrides reports whether the runtime means the plugin's own namespace if it
+// names that.
+func overrides(args *skel.CmdArgs) bool {
+	return args.NetnsOverride == "1" || strings.EqualFold(args.NetnsOverride, "true")
 }
 
 // serve runs the command of the environment, and prints its result.
@@ -66,7 +71,7 @@ func (m *multicall) serve(args *skel.CmdArgs) error {
 	}
 	host.Forward.Remember(filepath.Join(names.DefaultStateDir, "forwarding"))
 	// What is open ends with the process.
-	exec := &Exec{Plugins: m.plugins, Host: host, Binary: &pluginexec.Exec{}, Lenient: true}
+	exec := &Exec{Plugins: m.plugins, Host: host, Binary: &pluginexec.Exec{}, Lenient: true, OwnNetns: overrides(args)}
 	defer exec.Close()
 	out, err := exec.ExecPlugin(context.Background(), native+m.name, args.StdinData, os.Environ())
 	if err != nil {

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/privhost"
+)
+
+// TestNetnsOverride: with CNI_NETNS_OVERRIDE a plugin works in its own namespace, as
+// the reference plugins do.
+func TestNetnsOverride(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables")
+	want := map[string]string{}
+	for name := range good {
+		want[name] = overridden(t, reference, name)
+		removeLinks(t)
+	}
+	lo, err := netlink.LinkByName("lo") // which the reference plugin's DEL brings down
+	require.NoError(t, err)
+	require.NoError(t, netlink.LinkSetUp(lo))
+	before, err := hostsnap.Take(hostsnap.Options{})
+	require.NoError(t, err)
+	for name := range good {
+		t.Run(name, func(t *testing.T) { require.JSONEq(t, want[name], overridden(t, links, name)) })
+		removeLinks(t)
+	}
+	after, err := hostsnap.Take(hostsnap.Options{Persistent: true})
+	require.NoError(t, err)
+	require.Empty(t, hostsnap.Diff(before, after))
+}
+
+// overridden is ADD, CHECK and DEL in the plugin's own namespace, after the bridge's
+// ADD where a plugin needs one. It returns the results without what is random.
+func overridden(t *testing.T, dir, name string) string {
+	t.Helper()
+	conf, data := good[name], t.TempDir()
+	run := func(command, name string, conf object, previous any) string {
+		conf = merged(conf, object{"cniVersion": "1.0.0", "name": "net", "type": name, "prevResult": previous})
+		text, err := json.Marshal(conf)
+		require.NoError(t, err)
+		// A network that no bridge of another test has on this host.
+		stdin := strings.ReplaceAll(dataDir.ReplaceAllLiteralString(string(text), data), "10.9.0.", "10.8.0.")
+		got := call(t, dir, name, stdin, changed(command, dir, "/proc/self/ns/net", []string{"CNI_NETNS_OVERRIDE=1"})...)
+		require.Zero(t, got.exit, "%s: %s %s: %+v", dir, command, name, got)
+		return got.stdout
+	}
+	add := func(name string, conf object, previous any) (any, string) {
+		out := run("ADD", name, conf, previous)
+		var result any
+		require.NoError(t, json.Unmarshal([]byte(out), &result))
+		return result, out
+	}
+	var made any
+	if chained(name) {
+		made, _ = add("bridge", good["bridge"], nil)
+	}
+	result, out := add(name, conf, made)
+	run("CHECK", name, conf, result)
+	run("DEL", name, conf, result)
+	run("DEL", name, conf, result)
+	if made != nil {
+		run("DEL", "bridge", good["bridge"], made)
+	}
+	return random.ReplaceAllString(out, "RANDOM")
+}
