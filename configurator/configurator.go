@@ -45,6 +45,8 @@ type Configurator struct {
 	// ownsHost says that capabilities of the process count on the host.
 	ownsHost *atomic.Bool
 
+	warned *warnings
+
 	// What tests replace.
 	now        func() time.Time
 	jitter     func(most time.Duration) time.Duration
@@ -91,6 +93,8 @@ func New(cfg Config) (*Configurator, error) {
 		steps:  native.NewForBinaries(cfg.Logger, state.Instance),
 
 		ownsHost: new(atomic.Bool),
+
+		warned: new(warnings),
 
 		now:    time.Now,
 		jitter: randomJitter,

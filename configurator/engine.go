@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/containernetworking/cni/libcni"
 
@@ -19,6 +20,7 @@ import (
 type nativeEngine interface {
 	engine.Engine
 	Understands(*libcni.NetworkConfigList) bool
+	WhyBinaries(*libcni.NetworkConfigList) []string
 	Repair(context.Context, *engine.Request) error
 	GuardLoopback(context.Context) error
 }
@@ -68,8 +70,44 @@ func (c *Configurator) chooseEngine(r *record.Record) error {
 		if c.native.Understands(n.List) {
 			r.Engine = string(EngineNative)
 		}
+		c.warnOfBinaries(n)
 	}
 	return nil
+}
+
+// warnings remembers what has been logged, so that it is not logged for every
+// allocation. It is safe for concurrent use.
+type warnings struct {
+	mu   sync.Mutex
+	told map[string]bool
+}
+
+// mostWarnings bounds what is remembered; beyond it, all may be logged again.
+const mostWarnings = 256
+
+// first reports whether a text is new, and remembers it.
+func (w *warnings) first(text string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.told[text] {
+		return false
+	}
+	if w.told == nil || len(w.told) >= mostWarnings {
+		w.told = map[string]bool{}
+	}
+	w.told[text] = true
+	return true
+}
+
+// warnOfBinaries logs, once, why plugins of a network run as binaries although there
+// are native ones.
+func (c *Configurator) warnOfBinaries(n *conflist.Network) {
+	for _, reason := range c.native.WhyBinaries(n.List) {
+		if c.warned.first(n.Name + " " + reason) {
+			c.cfg.Logger.Warn("a plugin runs as a binary: its configuration is misspelt, or only the binary knows it",
+				"network", n.Name, "because", reason)
+		}
+	}
 }
 
 // engineOf is the one that a network would be set up with now.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -86,6 +87,11 @@ type Network struct {
 	Plugins      []string `json:"plugins"`
 	Capabilities []string `json:"capabilities"`
 	Default      bool     `json:"default"`
+	// Engine is the one that would set it up now.
+	Engine Engine `json:"engine"`
+	// Reason says why plugins of it run as binaries although there are native ones;
+	// "" if none does, or the Config has it so.
+	Reason string `json:"reason,omitempty"`
 }
 
 // Networks lists the networks that are in force, in the order of their files,
@@ -94,10 +100,17 @@ func (c *Configurator) Networks() ([]Network, []*NetworkError) {
 	valid, broken := c.confs.Networks()
 	networks := make([]Network, 0, len(valid))
 	for i, n := range valid {
-		networks = append(networks, Network{
+		one := Network{
 			Name: n.Name, File: n.File, CNIVersion: n.List.CNIVersion, Plugins: n.PluginTypes(),
-			Capabilities: n.Capabilities(), Default: i == 0 && n.File != "",
-		})
+			Capabilities: n.Capabilities(), Default: i == 0 && n.File != "", Engine: EngineExec,
+		}
+		if c.cfg.Engine != EngineExec {
+			one.Reason = strings.Join(c.native.WhyBinaries(n.List), "; ")
+		}
+		if c.engineOf(n) == c.native {
+			one.Engine = EngineNative
+		}
+		networks = append(networks, one)
 	}
 	var errs []*NetworkError
 	for _, b := range broken {

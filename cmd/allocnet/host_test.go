@@ -38,10 +38,22 @@ func TestNetworks(t *testing.T) {
 	require.Equal(t, w.path("conf/05-bad.conflist"), report.Skipped[0].File)
 
 	got := w.run("networks")
-	require.Regexp(t, `(?m)^NAME +DEFAULT +CNI +PLUGINS +CAPABILITIES +FILE$`, got.ok(t))
-	require.Regexp(t, `(?m)^front +yes +1\.0\.0 +fake `, got.out)
+	require.Regexp(t, `(?m)^NAME +DEFAULT +ENGINE +CNI +PLUGINS +CAPABILITIES +FILE$`, got.ok(t))
+	require.Regexp(t, `(?m)^front +yes +exec +1\.0\.0 +fake `, got.out)
 	require.Regexp(t, `(?m)^allocnet +- .*\(embedded\)$`, got.out)
 	require.Contains(t, got.errOut, "warning: skipped "+w.path("conf/05-bad.conflist"))
+}
+
+// TestNetworksTellOfBinaries that run because of a key that allocnet does not know.
+func TestNetworksTellOfBinaries(t *testing.T) {
+	w := newWorld(t)
+	require.NoError(t, os.WriteFile(w.path("conf/01-odd.conflist"),
+		[]byte(`{"cniVersion":"1.0.0","name":"odd","plugins":[{"type":"bridge","isGatway":true}]}`), 0o600))
+	got := w.run("networks")
+	require.Regexp(t, `(?m)^odd +yes +exec +1\.0\.0 +bridge `, got.ok(t))
+	require.Contains(t, got.errOut, `warning: network odd: plugins run as binaries: plugin "bridge": the native plugin does not understand the key "isGatway"`)
+	require.Regexp(t, `(?m)^allocnet +- +native `, got.out)
+	require.Equal(t, 1, strings.Count(got.errOut, "warning"), got.errOut)
 }
 
 func TestNetworksWithoutDirectory(t *testing.T) {

@@ -56,6 +56,10 @@ func (a *app) ls() error {
 		}
 	}
 	a.out.table(header, rows)
+	networks, _ := conf.Networks() // an error is that of List, or of `allocnet networks`
+	a.warnOfBinaries(slices.DeleteFunc(networks, func(n configurator.Network) bool {
+		return !slices.ContainsFunc(records, func(r configurator.Record) bool { return has(&r, n.Name) })
+	}))
 	return listErr
 }
 
@@ -63,6 +67,11 @@ func listRow(r *configurator.Record, now time.Time) []cell {
 	row := cells(r.ID, phaseOf(r), networkNames(r), string(r.Engine), addressesOf(r), shortPorts(r.Ports), age(now.Sub(r.Created)))
 	row[1].style = phaseStyle(r)
 	return row
+}
+
+// has reports whether an allocation has a network.
+func has(r *configurator.Record, network string) bool {
+	return slices.ContainsFunc(r.Networks, func(n configurator.NetworkRecord) bool { return n.Network == network })
 }
 
 const gone = "netns gone"

@@ -51,7 +51,8 @@ func (a *app) networks() error {
 	for i, n := range networks {
 		rows[i] = networkRow(n)
 	}
-	a.out.table([]string{"NAME", "DEFAULT", "CNI", "PLUGINS", "CAPABILITIES", "FILE"}, rows)
+	a.out.table([]string{"NAME", "DEFAULT", "ENGINE", "CNI", "PLUGINS", "CAPABILITIES", "FILE"}, rows)
+	a.warnOfBinaries(networks)
 	a.warnSkipped(broken)
 	return nil
 }
@@ -75,6 +76,15 @@ func (a *app) warnSkipped(broken []*configurator.NetworkError) {
 	}
 }
 
+// warnOfBinaries says why plugins of networks run as binaries that could run natively.
+func (a *app) warnOfBinaries(networks []configurator.Network) {
+	for _, n := range networks {
+		if n.Reason != "" {
+			a.warn("network %s: plugins run as binaries: %s", n.Name, n.Reason)
+		}
+	}
+}
+
 func networkRow(n configurator.Network) []cell {
 	isDefault, file := "", n.File
 	if n.Default {
@@ -83,7 +93,7 @@ func networkRow(n configurator.Network) []cell {
 	if file == "" {
 		file = "(embedded)"
 	}
-	row := cells(n.Name, isDefault, n.CNIVersion, strings.Join(n.Plugins, " "), strings.Join(n.Capabilities, " "), file)
+	row := cells(n.Name, isDefault, string(n.Engine), n.CNIVersion, strings.Join(n.Plugins, " "), strings.Join(n.Capabilities, " "), file)
 	row[0].style, row[1].style = bold, green
 	return row
 }

@@ -317,6 +317,19 @@ func TestBinaries(t *testing.T) {
 	}
 }
 
+// TestWhyBinaries: only what a native plugin does not understand is a reason.
+func TestWhyBinaries(t *testing.T) {
+	w := newWorld(t)
+	local := object{"type": "host-local", "subnet": "10.9.0.0/24", "novel": 1}
+	n := network(t, "net", "1.0.0", nil, object{"type": "odd"}, object{"type": "loopback", "isGatway": true}, object{"type": "bridge", "ipam": local})
+	for range 2 { // the second time from memory
+		require.Equal(t, []string{
+			`plugin "loopback": the native plugin does not understand the key "isGatway"`,
+			`plugin "host-local": the native plugin does not understand the key "novel"`,
+		}, w.WhyBinaries(n))
+	}
+}
+
 // TestNetworksAreToldApart by all of their text, not by their name.
 func TestNetworksAreToldApart(t *testing.T) {
 	w := newWorld(t)

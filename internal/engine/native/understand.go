@@ -27,6 +27,16 @@ func (e *Engine) Binaries(n *libcni.NetworkConfigList) []string {
 	return known.binaries
 }
 
+// WhyBinaries says, for each plugin of a network that runs as a binary although there is
+// a native one, what that does not understand.
+func (e *Engine) WhyBinaries(n *libcni.NetworkConfigList) []string {
+	known, err := e.network(n)
+	if err != nil {
+		return nil
+	}
+	return known.reasons
+}
+
 // network is what the engine knows of a network.
 type network struct {
 	plugins []derived
@@ -34,6 +44,8 @@ type network struct {
 	// do not.
 	native   int
 	binaries []string
+	// reasons are those of the binaries whose native plugin does not understand them.
+	reasons []string
 
 	until time.Time
 }
@@ -110,7 +122,7 @@ func deriveOne(list *libcni.NetworkConfigList, p *libcni.PluginConfig) (one deri
 // judge says how a plugin and its IPAM plugin run.
 func (e *Engine) judge(n *network, p *libcni.PluginConfig, conf []byte) {
 	ipam := p.Network.IPAM.Type
-	if !e.understood(p.Network.Type, conf) {
+	if !e.understood(n, p.Network.Type, conf) {
 		n.binaries = append(n.binaries, p.Network.Type)
 		if ipam != "" { // which a binary runs as a binary
 			n.binaries = append(n.binaries, ipam)
@@ -118,19 +130,24 @@ func (e *Engine) judge(n *network, p *libcni.PluginConfig, conf []byte) {
 		return
 	}
 	n.native++
-	if ipam != "" && !e.understood(ipam, conf) {
+	if ipam != "" && !e.understood(n, ipam, conf) {
 		n.binaries = append(n.binaries, ipam)
 	}
 }
 
 // understood reports whether there is a native plugin of that type that knows
-// every key of a configuration. One that is invalid is understood, too: the
-// plugin says what is wrong with it.
-func (e *Engine) understood(name string, conf []byte) bool {
+// every key of a configuration; if it does not, the network has the reason. A
+// configuration that is invalid is understood, too: the plugin says what is wrong
+// with it.
+func (e *Engine) understood(n *network, name string, conf []byte) bool {
 	factory, ok := e.plugins[name]
 	if !ok {
 		return false
 	}
 	_, err := factory(conf)
-	return !plugin.IsUnknownKey(err)
+	if !plugin.IsUnknownKey(err) {
+		return true
+	}
+	n.reasons = append(n.reasons, fmt.Sprintf("plugin %q: %v", name, err))
+	return false
 }

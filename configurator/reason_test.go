@@ -1,0 +1,35 @@
+package configurator
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/fakeplugin"
+)
+
+// TestMisspeltKeyIsTold: the network runs by the binary, which ignores the key, and
+// the log and the list of networks say so.
+func TestMisspeltKeyIsTold(t *testing.T) {
+	var log bytes.Buffer
+	w := newWorld(t, func(c *Config) {
+		c.Engine, c.Network, c.Logger = EngineAuto, "net", hclog.New(&hclog.LoggerOptions{Output: &log})
+	})
+	require.NoError(t, fakeplugin.Install(w.bin, "tuning"))
+	w.file("net.conflist", strings.Replace(w.conflist("net", "1.0.0", nil, adds()), `"type":"one"`, `"type":"tuning","sysctls":{}`, 1))
+	w.file("plain.conflist", `{"cniVersion":"1.0.0","name":"plain","plugins":[{"type":"loopback"}]}`)
+	for _, id := range []string{"a", "b"} {
+		_, err := w.Setup(t.Context(), w.alloc(id))
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, strings.Count(log.String(), "a plugin runs as a binary"), log.String())
+	networks, skipped := w.Networks()
+	require.Empty(t, skipped)
+	require.Equal(t, EngineExec, networks[0].Engine)
+	require.Regexp(t, `plugin "tuning": the native plugin does not understand the key "(fake|sysctls)"`, networks[0].Reason)
+	require.Equal(t, EngineNative, networks[1].Engine)
+	require.Empty(t, networks[1].Reason)
+}
