@@ -35,6 +35,35 @@ func (c *Configurator) Teardown(ctx context.Context, a Allocation) error {
 	return c.operation(ctx, "teardown", a.ID, func(ctx context.Context) error { return c.lockAndTeardown(ctx, a) })
 }
 
+// TeardownGone is Teardown of an allocation whose network namespace is gone, as Get
+// finds it while nobody else works on it. It reports whether the namespace was; else,
+// and without a record, nothing is done.
+func (c *Configurator) TeardownGone(ctx context.Context, id string) (gone bool, err error) {
+	if r, err := c.load(id); err != nil || r.Netns == "" || !isGone(r) {
+		return false, ignoreNotFound(err)
+	}
+	err = c.operation(ctx, "teardown", id, func(ctx context.Context) error {
+		unlock, err := c.lock(ctx, id)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		r, err := c.load(id)
+		if gone = err == nil && r.Netns != "" && isGone(r); !gone {
+			return ignoreNotFound(err)
+		}
+		return c.takeDown(ctx, r)
+	})
+	return gone, err
+}
+
+func ignoreNotFound(err error) error {
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
 func (c *Configurator) lockAndTeardown(ctx context.Context, a Allocation) error {
 	if err := errors.Join(validateID(a.ID), ctx.Err()); err != nil {
 		return err

@@ -122,6 +122,11 @@ reconcile {
   # The daemon serves meanwhile, but says that it is ready only when this is done,
   # or after this time.
   #wait = "30s"
+
+  # Runtimes do not always send DEL for a container whose network namespace is gone.
+  # Its host ports and addresses are freed after this time; "0s" for never. What
+  # schedulers set up through the API is theirs to tear down.
+  #netns_gone = "5m"
 }
 
 # Network namespaces. All need a restart.

@@ -65,7 +65,10 @@ func (h *host) options(l *daemon.Listener) daemon.Options {
 	s, served := h.inForce().settings, h.newAPI(l)
 	return daemon.Options{
 		Listener: l, Server: served.Server(), Admit: served.Listener, HealthPath: "/healthz",
-		Tasks:         []daemon.Task{{Name: "configuration manager", Run: h.manager.run}},
+		Tasks: []daemon.Task{
+			{Name: "configuration manager", Run: h.manager.run},
+			{Name: "teardown of what has lost its network namespace", Run: h.tearDownGone},
+		},
 		Reconcile:     h.reconcile,
 		ReconcileWait: s.Reconcile.Wait,
 		Reload:        h.reload,

@@ -35,6 +35,9 @@ const (
 	namedScopes = "cni//"
 )
 
+// IsRuntimes reports whether a scope is that of attachments of runtimes.
+func IsRuntimes(scope string) bool { return strings.HasPrefix(scope, scopes) }
+
 // scope is that of the attachments of a configuration.
 func (h *head) scope() string {
 	if h.Scope != "" {
@@ -62,7 +65,7 @@ func (c *call) own() (known bool, err error) {
 // the same network namespace, as far as there is one.
 func (c *call) renamed() bool {
 	r, err := c.backend.Get(c.id())
-	return err == nil && strings.HasPrefix(r.Scope, scopes) && (c.env.Netns == "" || leadsToNetns(c.env.Netns, r))
+	return err == nil && IsRuntimes(r.Scope) && (c.env.Netns == "" || leadsToNetns(c.env.Netns, r))
 }
 
 // leadsToNetns reports whether a path leads to the network namespace of a record.

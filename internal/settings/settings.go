@@ -73,10 +73,11 @@ const (
 	ReconcileReport ReconcileMode = "report"
 )
 
-// Reconcile is how records are compared with the kernel when the daemon starts.
+// Reconcile is how records are compared with the kernel.
 type Reconcile struct {
-	Mode ReconcileMode
-	Wait time.Duration // after which the daemon is ready all the same
+	Mode      ReconcileMode // when the daemon starts
+	Wait      time.Duration // after which the daemon is ready all the same
+	NetnsGone time.Duration // after which what runtimes attached there is torn down; never if 0
 }
 
 // Pool is the pool of network namespaces that are made ahead.
@@ -121,7 +122,7 @@ func Default() Settings {
 			Operations: 32, Queue: 1024, PerAllocation: 16, Streams: 64, Connections: 2048, Body: 1 << 20,
 			HeaderTimeout: 5 * time.Second, OperationTimeout: 2 * time.Minute,
 		},
-		Reconcile:     Reconcile{Mode: ReconcileRepair, Wait: 30 * time.Second},
+		Reconcile:     Reconcile{Mode: ReconcileRepair, Wait: 30 * time.Second, NetnsGone: 5 * time.Minute},
 		ShutdownGrace: 30 * time.Second,
 		Pool:          Pool{Dir: sandbox.DefaultDir},
 		Manager:       Manager{OwnFile: "00-allocnet.conflist"},

@@ -103,6 +103,8 @@ var table = []setting{
 		func(s *Settings) value { return textOf(&s.Reconcile.Mode, oneOf(ReconcileRepair, ReconcileReport)) }},
 	{"reconcile", "wait", "how long that may take until the daemon is ready all the same", false,
 		func(s *Settings) value { return durationOf(&s.Reconcile.Wait, 0) }},
+	{"reconcile", "netns_gone", "how long a network namespace is gone until what runtimes attached there is torn down; 0 for never", false,
+		func(s *Settings) value { return durationOf(&s.Reconcile.NetnsGone, 0) }},
 
 	{"pool", "size", "network namespaces that are kept ready; 0 for none", false,
 		func(s *Settings) value { return intOf(&s.Pool.Size, 0, 100_000) }},
