@@ -87,8 +87,8 @@ func (f *conntrackFinder) possible() bool {
 
 func (f *conntrackFinder) find(ctx context.Context) ([]Leftover, error) {
 	f.found = nil
-	if !f.possible() {
-		return nil, nil
+	if !f.possible() || len(f.addresses.own) == 0 && len(udpPorts(f.target)) == 0 {
+		return nil, nil // no entry could match
 	}
 	var (
 		list []Leftover

@@ -87,6 +87,11 @@ func iptTarget(config, result string) Target {
 	}}
 }
 
+// chainOfOne is what the kernel has where the allocation has a chain in each family.
+var chainOfOne = map[string]fakeKernel{
+	"ipv4 nat": {chains: []string{"CNI-68966f9f256fea8957de7869"}}, "ipv6 nat": {chains: []string{"CNI-68966f9f256fea8957de7869"}},
+}
+
 // No table is listed that cannot hold anything, and none twice.
 func TestIPTablesListings(t *testing.T) {
 	const firewall, masq = `{"type": "firewall"}`, `{"type": "bridge", "ipMasq": true}`
@@ -94,12 +99,17 @@ func TestIPTablesListings(t *testing.T) {
 	tests := []struct {
 		name, config, result string
 		text                 map[string]string
+		kernel               map[string]fakeKernel
 		want                 []string
 	}{
 		{name: "nothing that uses iptables", config: `{"type": "bridge"}`},
 		{name: "nftables alone", config: `{"type": "portmap", "backend": "nftables"}`},
 		{name: "family of the result", config: masq, result: resultV4, want: []string{"ipv4 nat"}},
-		{name: "family unknown", config: masq, want: []string{"ipv4 nat", "ipv6 nat"}},
+		{name: "no chain in the kernel", config: masq},
+		{
+			name: "family unknown", config: masq, kernel: chainOfOne, want: []string{"ipv4 nat", "ipv6 nat"},
+			text: map[string]string{"ipv4 nat": natListing, "ipv6 nat": natListing},
+		},
 		{name: "no address, no accepts", config: firewall},
 		{name: "accepts", config: firewall, result: resultV4, want: []string{"ipv4 filter"}},
 		{
@@ -113,7 +123,7 @@ func TestIPTablesListings(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			fake := &fakeTables{text: test.text}
+			fake := &fakeTables{text: test.text, kernel: test.kernel}
 			_, err := searchWith(fake, iptTarget(test.config, test.result)).iptables.find(context.Background())
 			require.NoError(t, err)
 			require.Equal(t, test.want, fake.listed)
@@ -171,7 +181,7 @@ func TestIPTablesFindAndRemove(t *testing.T) {
 
 // Where the result is unknown, the rules tell the addresses.
 func TestIPTablesAddresses(t *testing.T) {
-	fake := &fakeTables{text: map[string]string{"ipv4 nat": natListing}}
+	fake := &fakeTables{text: map[string]string{"ipv4 nat": natListing}, kernel: map[string]fakeKernel{"ipv4 nat": chainOfOne["ipv4 nat"]}}
 	s := searchWith(fake, iptTarget(fullChain, ""))
 	_, err := s.iptables.find(context.Background())
 	require.NoError(t, err)
@@ -211,7 +221,7 @@ func TestIPTablesErrors(t *testing.T) {
 	fake := &fakeTables{
 		text:   map[string]string{"ipv4 nat": natListing, "ipv6 nat": natListing, "ipv4 filter": filterListing},
 		fail:   map[string]error{"ipv6 nat": broken},
-		kernel: map[string]fakeKernel{"ipv6 nat": {chains: []string{"CNI-68966f9f256fea8957de7869"}}},
+		kernel: chainOfOne,
 	}
 	s := searchWith(fake, iptTarget(fullChain, ""))
 	list, err := s.iptables.find(context.Background())

@@ -38,25 +38,50 @@ func (f *iptablesFinder) absent(ctx context.Context, fam family, nat, filter boo
 	return nil
 }
 
-// absentInNat looks for chains of the allocation, through which all of its rules go. With no network known any
-// allocation's may be its own.
-func (f *iptablesFinder) absentInNat(ctx context.Context, nat unlisted, cause error) error {
-	chains, err := nat.Chains(ctx)
-	if err != nil {
-		return fmt.Errorf("%w; without it: %w", cause, err)
+// empty reports whether the kernel shows that a family has no rules of the allocation: it has no address that a rule
+// could be for, and there is no chain of its own. The tables are of both kinds of iptables.
+func (f *iptablesFinder) empty(ctx context.Context, fam family, nat bool) bool {
+	if len(f.addresses.own) > 0 {
+		return false
 	}
-	var own []string
+	if !nat {
+		return true
+	}
+	own, _, err := f.chainsInNat(ctx, f.kernel(fam, "nat"))
+	return err == nil && len(own) == 0
+}
+
+// chainsInNat finds the chains of the allocation, through which all of its rules go, and those of any. With no network
+// known any allocation's may be its own.
+func (f *iptablesFinder) chainsInNat(ctx context.Context, nat unlisted) (own, all []string, err error) {
+	chains, err := nat.Chains(ctx)
+	var names []string
 	for _, a := range f.attachments {
-		own = append(own, chainNames(a.Network, f.target.ID)...)
+		names = append(names, chainNames(a.Network, f.target.ID)...)
 	}
 	for _, chain := range chains {
 		if !ownChain.MatchString(chain) {
 			continue
 		}
-		f.addresses.unsure = true // the jumps to it would tell who holds its address
-		if len(f.attachments) == 0 || slices.Contains(own, chain) {
-			return nat.Held(cause, "chain "+chain)
+		all = append(all, chain)
+		if len(f.attachments) == 0 || slices.Contains(names, chain) {
+			own = append(own, chain)
 		}
+	}
+	return own, all, err
+}
+
+// absentInNat looks for chains of the allocation.
+func (f *iptablesFinder) absentInNat(ctx context.Context, nat unlisted, cause error) error {
+	own, all, err := f.chainsInNat(ctx, nat)
+	if err != nil {
+		return fmt.Errorf("%w; without it: %w", cause, err)
+	}
+	if len(all) > 0 {
+		f.addresses.unsure = true // the jumps to them would tell who holds their addresses
+	}
+	if len(own) > 0 {
+		return nat.Held(cause, "chain "+own[0])
 	}
 	return nil
 }

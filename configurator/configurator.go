@@ -44,6 +44,7 @@ type Configurator struct {
 	steps engine.Engine
 	// ownsHost says that capabilities of the process count on the host.
 	ownsHost *atomic.Bool
+	recent   *recentTeardowns
 
 	warned *warnings
 
@@ -93,6 +94,7 @@ func New(cfg Config) (*Configurator, error) {
 		steps:  native.NewForBinaries(cfg.Logger, state.Instance),
 
 		ownsHost: new(atomic.Bool),
+		recent:   new(recentTeardowns),
 
 		warned: new(warnings),
 

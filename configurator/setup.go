@@ -83,6 +83,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation) (*Status, error)
 // setupLocked is Setup for who holds the lock of the allocation, whose network namespace
 // is there.
 func (c *Configurator) setupLocked(ctx context.Context, a Allocation, wanted *record.Record) (*Status, error) {
+	c.recent.forget(a.ID)
 	release, _ := claimNetns(wanted) // create tells why it cannot be
 	defer release()
 	current, err := c.store.Get(a.ID)

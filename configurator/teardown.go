@@ -82,6 +82,9 @@ func (c *Configurator) lockAndTeardown(ctx context.Context, a Allocation) error 
 		}
 	}
 	err = c.teardown(ctx, a)
+	if err == nil {
+		c.recent.note(a.ID, c.requestOf(&a), c.now())
+	}
 	if err == nil && a.OwnNetns {
 		_, err = c.destroyNoted(a.ID, every)
 	}
@@ -99,6 +102,8 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 		}
 		c.cfg.Logger.Warn("record cannot be read; taking down what it may stand for", "alloc", a.ID, "error", err)
 		return c.forget(ctx, a)
+	case errors.Is(err, fs.ErrNotExist) && c.recent.has(a.ID, c.requestOf(&a), c.now()):
+		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return c.forget(ctx, a)
 	}
@@ -145,6 +150,9 @@ func (c *Configurator) forget(ctx context.Context, a Allocation) error {
 	evidence, err := c.disown(ctx, r)
 	if err != nil {
 		return wrapIncomplete(a.ID, err)
+	}
+	if !evidence && cleanup.Covers(c.cleanupTarget(r)) {
+		return c.store.Delete(a.ID) // the plugins can have left nothing else: runtimes repeat their DELs
 	}
 	unlock, err := c.share(ctx, r)
 	if err != nil {

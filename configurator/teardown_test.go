@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -313,4 +314,41 @@ func TestGCSparesNewcomers(t *testing.T) {
 	_, removed, err = w.collect(t.Context(), "newcomer", collection{began: time.Now()})
 	require.NoError(t, err)
 	require.True(t, removed)
+}
+
+// TestRepeatedTeardown: where the kernel shows that there is nothing, iptables is not
+// run, neither for what was torn down nor for what never was. What comes meanwhile
+// is found.
+func TestRepeatedTeardown(t *testing.T) {
+	w, leases := nativeWorld(t, "1.0.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
+	a := w.alloc("c")
+	a.ID, a.ContainerID, a.Interface = "c.eth0", "c", "eth0"
+	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.NoError(t, w.Teardown(t.Context(), a))
+
+	path, programs := os.Getenv("PATH"), t.TempDir()
+	for _, name := range []string{"iptables", "ip6tables", "iptables-save", "nft"} {
+		require.NoError(t, os.WriteFile(filepath.Join(programs, name), []byte("#!/bin/sh\n: >>"+programs+"/ran\nexit 1\n"), 0o755))
+	}
+	t.Setenv("PATH", programs)
+	unknown := a
+	unknown.ID, unknown.ContainerID = "d.eth0", "d"
+	for _, c := range []*Configurator{w.Configurator, w.restarted()} {
+		for _, asked := range []Allocation{a, unknown, {ID: a.ID}, {ID: "e"}} {
+			for range 2 {
+				require.NoError(t, c.Teardown(t.Context(), asked))
+			}
+		}
+	}
+	require.NoFileExists(t, filepath.Join(programs, "ran"))
+
+	t.Setenv("PATH", path)
+	_, err = w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.NoError(t, os.RemoveAll(w.cfg.StateDir))
+	require.NoError(t, w.Teardown(t.Context(), a))
+	require.Empty(t, leaseHolders(t, filepath.Join(leases, "net")))
+	w.requireNoRecords()
 }
