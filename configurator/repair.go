@@ -106,7 +106,7 @@ func (c *Configurator) mend(ctx context.Context, r *record.Record) (repaired boo
 	if err := c.checkRecord(ctx, r); err != nil {
 		return false, err
 	}
-	c.cfg.Logger.Warn("network was not as it was set up; put back what was missing", "alloc", r.ID, "found", redact.Objects(err.Error()))
+	c.cfg.Logger.Warn("network was not as it was set up; put back what was missing", "alloc", r.ID, "found", redact.Text(err.Error()))
 	return true, nil
 }
 

@@ -130,7 +130,7 @@ func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Reco
 	if !errors.Is(err, ErrUnhealthy) {
 		return nil, err
 	}
-	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", redact.Objects(err.Error()))
+	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", redact.Text(err.Error()))
 	release, err := claimNetns(current)
 	defer release()
 	if err != nil {
@@ -324,7 +324,7 @@ func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, e
 		}
 		wait := c.cfg.Retry.Delay + c.jitter(c.cfg.Retry.Jitter)
 		c.cfg.Logger.Warn("ADD failed and was rolled back; trying again", "alloc", r.ID,
-			"attempt", failures.count, "of", c.cfg.Retry.Attempts, "in", wait, "error", redact.Objects(err.Error()))
+			"attempt", failures.count, "of", c.cfg.Retry.Attempts, "in", wait, "error", redact.Text(err.Error()))
 		if err := c.step(ctx, StepWait, r, func(ctx context.Context) error { return c.sleep(ctx, wait) }); err != nil {
 			return nil, failures.join(err, c.store.Delete(r.ID))
 		}

@@ -342,7 +342,7 @@ func (c *Configurator) force(ctx context.Context, r *record.Record, target clean
 	removed, forceErr := cleanup.Force(ctx, target)
 	left, auditErr := cleanup.Audit(ctx, target)
 	if delErr != nil {
-		c.cfg.Logger.Warn("DEL failed", "alloc", r.ID, "error", redact.Objects(delErr.Error()))
+		c.cfg.Logger.Warn("DEL failed", "alloc", r.ID, "error", redact.Text(delErr.Error()))
 	}
 	if len(removed) > 0 || len(left) > 0 {
 		c.cfg.Logger.Warn("cleaned up by force what DEL did not remove", "alloc", r.ID, "removed", len(removed), "left", len(left))

@@ -278,3 +278,21 @@ func exportedErrors(t *testing.T, dir string) (found []string) {
 	}
 	return found
 }
+
+// TestErrorsAreBounded whatever a name in them is, and however many causes there are.
+func TestErrorsAreBounded(t *testing.T) {
+	w := newWorld(t)
+	name := strings.Repeat("n", 64<<10)
+	got := w.run("gc", "--none", "--network", name)
+	require.NotEqual(t, exitOK, got.code)
+	require.Contains(t, got.errOut, "bytes ...]")
+	require.Less(t, len(got.errOut), 4096)
+
+	var causes []error
+	for i := range 516 {
+		causes = append(causes, fmt.Errorf("allocation a%d: stuck", i))
+	}
+	lines := strings.Split(message(errors.Join(causes...)), "\n")
+	require.Len(t, lines, 65)
+	require.Equal(t, "... and 452 more lines", lines[64])
+}

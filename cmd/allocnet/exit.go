@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/redact"
 )
 
 // The exit codes; rootHelp explains them.
@@ -117,7 +118,7 @@ func newErrorReport(err error) errorReport {
 }
 
 // message is the text of an error. Of errors that were joined, what several say
-// is said once, by the one that says more.
+// is said once, by the one that says more. It is bounded.
 func message(err error) string {
 	lines := strings.Split(err.Error(), "\n")
 	var kept []string
@@ -129,7 +130,7 @@ func message(err error) string {
 			kept = append(kept, line)
 		}
 	}
-	return strings.Join(kept, "\n")
+	return redact.Bound(strings.Join(kept, "\n"))
 }
 
 func exitCode(err error) int {

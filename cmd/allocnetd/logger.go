@@ -69,6 +69,6 @@ type failures struct {
 func (f failures) End(ctx context.Context, s configurator.Step, err error) {
 	f.Observer.End(ctx, s, err)
 	if err != nil && s.Name == "" {
-		f.logger.Warn("operation failed", "operation", s.Operation, "alloc", s.ID, "networks", s.Networks, "error", redact.Objects(err.Error()))
+		f.logger.Warn("operation failed", "operation", s.Operation, "alloc", s.ID, "networks", s.Networks, "error", redact.Text(err.Error()))
 	}
 }

@@ -38,7 +38,7 @@ var codes = []struct {
 // may have quoted.
 func fault(err error) *cniwire.Error {
 	e := faultOf(err)
-	e.Msg, e.Details = redact.Objects(e.Msg), redact.Objects(e.Details)
+	e.Msg, e.Details = redact.Text(e.Msg), redact.Text(e.Details)
 	return e
 }
 

@@ -162,7 +162,7 @@ func (d *daemon) start(ctx context.Context) error {
 
 func (d *daemon) reconcile(ctx context.Context) {
 	if err := d.Reconcile(ctx); err != nil && ctx.Err() == nil {
-		d.Logger.Error("not everything agrees with the records", "error", redact.Objects(err.Error()))
+		d.Logger.Error("not everything agrees with the records", "error", redact.Text(err.Error()))
 	}
 }
 

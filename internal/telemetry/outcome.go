@@ -82,7 +82,7 @@ func errorText(err error, most int) string {
 	if err == nil {
 		return ""
 	}
-	text := redact.Objects(strings.ToValidUTF8(err.Error(), "?"))
+	text := redact.Text(strings.ToValidUTF8(err.Error(), "?"))
 	if len(text) <= most {
 		return text
 	}

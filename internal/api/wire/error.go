@@ -135,7 +135,7 @@ func FromError(err error) *Error {
 }
 
 // text is what a client may read.
-func text(s string) string { return redact.Objects(strings.ToValidUTF8(s, "\uFFFD")) }
+func text(s string) string { return redact.Text(strings.ToValidUTF8(s, "\uFFFD")) }
 
 // Err is the error that was sent: it has the same text, and errors.Is and errors.As find
 // in it what they found in the original, as far as this build knows the kinds. It is nil
