@@ -18,7 +18,7 @@ var pluginDir string
 
 func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); builtin.Plugins[name] != nil {
-		os.Exit(plugin.Main(name, builtin.Plugins))
+		os.Exit(plugin.Main(name, builtin.Plugins, builtin.Versions))
 	}
 	fakeplugin.Main()
 	if os.Getenv(loopVariable) != "" {

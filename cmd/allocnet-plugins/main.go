@@ -10,4 +10,4 @@ import (
 	"github.com/allocnet/allocnet/internal/plugin/builtin"
 )
 
-func main() { os.Exit(plugin.Main(filepath.Base(os.Args[0]), builtin.Plugins)) }
+func main() { os.Exit(plugin.Main(filepath.Base(os.Args[0]), builtin.Plugins, builtin.Versions)) }

@@ -146,7 +146,11 @@ func TestVersion(t *testing.T) {
 	all := []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
 	for name := range builtin.Plugins {
 		for _, stdin := range []string{"", empty} {
-			require.Equal(t, all, supported(call(t, links, name, stdin, "CNI_COMMAND=VERSION")), name)
+			want := all
+			if name == "bandwidth" { // which needs results that name interfaces
+				want = all[2:]
+			}
+			require.Equal(t, want, supported(call(t, links, name, stdin, "CNI_COMMAND=VERSION")), name)
 			require.Subset(t, all, supported(call(t, reference, name, stdin, "CNI_COMMAND=VERSION")), name)
 		}
 	}

@@ -82,7 +82,8 @@ func (e *Exec) ExecPlugin(ctx context.Context, path string, conf []byte, environ
 			e.Host.Log.Warn("DEL goes on without the plugin's binary", "plugin", name, "because", findErr)
 			return nil, err
 		case findErr != nil && e.Lenient:
-			return nil, types.NewError(types.ErrInvalidNetworkConfig, "unsupported configuration", findErr.Error())
+			unsupported := types.NewError(types.ErrInvalidNetworkConfig, "unsupported configuration", findErr.Error())
+			return nil, statedBy(ctx, command, unsupported)
 		case findErr != nil:
 			return nil, errors.Join(err, findErr)
 		}
@@ -111,7 +112,7 @@ func (e *Exec) inside(ctx context.Context, name, command string, c *Call) (resul
 	}
 	p, err := e.parse(name, c)
 	if why, err = e.tolerate(name, command, p, err); p == nil || why != nil && !removes(command) {
-		return nil, why, err
+		return nil, why, statedBy(ctx, command, err)
 	}
 	if command == "DEL" && c.binaries != nil {
 		why = nil
@@ -122,6 +123,7 @@ func (e *Exec) inside(ctx context.Context, name, command string, c *Call) (resul
 	if err == nil {
 		result, err = run(ctx, p, command, c)
 	}
+	err = statedBy(ctx, command, err)
 	if err != nil {
 		return nil, why, fmt.Errorf("plugin %q: %w", name, err)
 	}
@@ -148,6 +150,14 @@ func (e *Exec) tolerate(name, command string, p Plugin, err error) (why, bad err
 		return nil, nil
 	}
 	return nil, err
+}
+
+// statedBy is stated for STATUS, and the error itself for other commands.
+func statedBy(ctx context.Context, command string, err error) error {
+	if command != "STATUS" {
+		return err
+	}
+	return stated(ctx, err)
 }
 
 var errAddedByBinary = errors.New("it did the ADD")

@@ -25,6 +25,33 @@ func (f finding) As(target any) bool {
 	return ok
 }
 
+// unavailable is an error of STATUS, which says that no ADD can be served.
+type unavailable struct{ error }
+
+func (u unavailable) Unwrap() error { return u.error }
+
+// As makes errors.As find a *types.Error with the code that STATUS has for it.
+func (u unavailable) As(target any) bool {
+	e, ok := target.(**types.Error)
+	if ok {
+		*e = types.NewError(types.ErrPluginNotAvailable, u.Error(), "")
+	}
+	return ok
+}
+
+// stated gives an error of STATUS a code of STATUS, unless it has one or the context
+// has ended.
+func stated(ctx context.Context, err error) error {
+	var coded *types.Error
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return err
+	case errors.As(err, &coded) && (coded.Code == types.ErrPluginNotAvailable || coded.Code == types.ErrLimitedConnectivity):
+		return err
+	}
+	return unavailable{err}
+}
+
 // checked tells a CHECK that found something from one that could not be made.
 func checked(ctx context.Context, err error) error {
 	var coded *types.Error

@@ -20,18 +20,23 @@ import (
 )
 
 // Main answers as the plugin binary of that name, on stdin, stdout and in the
-// environment as the specification has it, and returns the exit code.
-func Main(name string, plugins map[string]Factory) int {
+// environment as the specification has it, and returns the exit code. The plugins
+// serve all versions of CNI but those that have an entry of their own.
+func Main(name string, plugins map[string]Factory, versions map[string]version.PluginInfo) int {
 	if _, ok := plugins[name]; !ok {
 		fmt.Fprintf(os.Stderr, "%s answers as the CNI plugin whose name it is called by: %s.\n"+
 			"Put links with these names into the runtime's plugin directory: allocnet plugins install DIR\n",
 			name, strings.Join(slices.Sorted(maps.Keys(plugins)), ", "))
 		return 2
 	}
+	supported, ok := versions[name]
+	if !ok {
+		supported = version.All
+	}
 	m := &multicall{name: name, plugins: plugins}
 	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
 		Add: m.add, Del: m.serve, Check: m.serve, GC: m.serve, Status: m.serve,
-	}, version.All, "CNI "+name+" plugin of allocnet")
+	}, supported, "CNI "+name+" plugin of allocnet")
 	if err == nil {
 		return 0
 	}

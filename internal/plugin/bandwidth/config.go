@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
@@ -93,16 +94,14 @@ func newBucket(rate, burst uint64) (*bucket, error) {
 	return &b, nil
 }
 
-// checkVersion refuses versions of CNI whose results name no interfaces.
+// Versions are those of CNI whose results name interfaces.
+var Versions = version.VersionsStartingFrom("0.3.0")
+
+// checkVersion refuses other versions.
 func (c *config) checkVersion() error {
-	const first = "0.3.0"
-	ok, err := version.GreaterThanOrEqualTo(c.CNIVersion, first)
-	if err != nil {
-		return types.NewError(types.ErrDecodingFailure, "cniVersion cannot be read", err.Error())
+	if slices.Contains(Versions.SupportedVersions(), c.CNIVersion) {
+		return nil
 	}
-	if !ok {
-		return types.NewError(types.ErrIncompatibleCNIVersion, "incompatible CNI versions",
-			fmt.Sprintf("the configuration has %q, the plugin needs %s", c.CNIVersion, first))
-	}
-	return nil
+	return types.NewError(types.ErrIncompatibleCNIVersion, "incompatible CNI versions",
+		fmt.Sprintf("the configuration has %q, the plugin supports %q", c.CNIVersion, Versions.SupportedVersions()))
 }

@@ -50,5 +50,8 @@ func (b *bandwidth) GC(ctx context.Context, c *plugin.Call) error {
 	return errors.Join(errs...)
 }
 
-// Status implements plugin.Plugin: there is nothing that could run out.
-func (b *bandwidth) Status(context.Context, *plugin.Call) error { return nil }
+// Status implements plugin.Plugin: whether the configuration makes sense.
+func (b *bandwidth) Status(context.Context, *plugin.Call) error {
+	_, _, err := b.limit.buckets()
+	return err
+}

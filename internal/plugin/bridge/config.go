@@ -59,6 +59,7 @@ func New(conf []byte) (plugin.Plugin, error) {
 	if b.IsDefaultGateway {
 		b.IsGateway = true
 	}
+	b.MTU = max(b.MTU, 0) // a negative one is none, as for the reference plugin
 	b.masq = pair.Masquerade{On: unread || b.IPMasq && b.ipam != "", Backend: b.IPMasqBackend, Network: b.Name}
 	return b, plugin.FirstError(decodeErr, ipamErr, b.validate())
 }

@@ -123,7 +123,9 @@ func (b *bridge) Del(ctx context.Context, c *plugin.Call) error {
 }
 
 // Status implements plugin.Plugin.
-func (b *bridge) Status(ctx context.Context, c *plugin.Call) error { return b.ipam.Status(ctx, c) }
+func (b *bridge) Status(ctx context.Context, c *plugin.Call) error {
+	return errors.Join(b.masq.Validate(), b.ipam.Status(ctx, c))
+}
 
 // GC implements plugin.Plugin. The bridge stays.
 func (b *bridge) GC(ctx context.Context, c *plugin.Call) error {

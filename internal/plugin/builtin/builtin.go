@@ -2,6 +2,8 @@
 package builtin
 
 import (
+	"github.com/containernetworking/cni/pkg/version"
+
 	"github.com/allocnet/allocnet/internal/plugin"
 	"github.com/allocnet/allocnet/internal/plugin/bandwidth"
 	"github.com/allocnet/allocnet/internal/plugin/bridge"
@@ -13,6 +15,10 @@ import (
 	"github.com/allocnet/allocnet/internal/plugin/static"
 	"github.com/allocnet/allocnet/internal/plugin/tuning"
 )
+
+// Versions are those of CNI that a plugin serves, where it does not serve all.
+// Nobody may change it.
+var Versions = map[string]version.PluginInfo{"bandwidth": bandwidth.Versions}
 
 // Plugins are the native plugins by their type. Nobody may change it.
 var Plugins = map[string]plugin.Factory{

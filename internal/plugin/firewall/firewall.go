@@ -115,6 +115,12 @@ func (f *firewall) delReference(ctx context.Context, c *plugin.Call, p *passage,
 
 // Status implements plugin.Plugin.
 func (f *firewall) Status(ctx context.Context, c *plugin.Call) error {
+	if err := names.ValidateChain(f.AdminChain); err != nil {
+		return fmt.Errorf("iptablesAdminChainName: %w", err)
+	}
+	if _, err := f.closes(); err != nil {
+		return err
+	}
 	return f.backend.status(ctx, c)
 }
 

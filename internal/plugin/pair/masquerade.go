@@ -22,6 +22,16 @@ type Masquerade struct {
 	Network string
 }
 
+// Validate finds a backend that there is none of.
+func (m Masquerade) Validate() error {
+	if !m.On || m.Backend == nil || *m.Backend == "iptables" || *m.Backend == "nftables" {
+		return nil
+	}
+	return errBackend(*m.Backend)
+}
+
+func errBackend(name string) error { return fmt.Errorf("unknown ipmasq backend %q", name) }
+
 // Add lets traffic from the addresses of a result leave with the host's.
 func (m Masquerade) Add(ctx context.Context, c *plugin.Call, r *types100.Result) error {
 	if !m.On {

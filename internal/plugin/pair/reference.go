@@ -31,7 +31,7 @@ func (m reference) add(ctx context.Context, backend string, addresses []*net.IPN
 	case "nftables":
 		return m.addNFT(ctx, addresses)
 	}
-	return fmt.Errorf("unknown ipmasq backend %q", backend)
+	return errBackend(backend)
 }
 
 // del takes back what either backend made: the configuration may have been

@@ -104,6 +104,9 @@ func (p *portmap) Del(ctx context.Context, c *plugin.Call) error {
 
 // Status implements plugin.Plugin.
 func (p *portmap) Status(ctx context.Context, c *plugin.Call) error {
+	if p.invalid != nil {
+		return p.invalid
+	}
 	return p.backend.status(ctx, c)
 }
 

@@ -35,9 +35,12 @@ func New(conf []byte) (plugin.Plugin, error) {
 	unread := decodeErr != nil && !plugin.IsUnknownKey(decodeErr)
 	var ipamErr error
 	p.ipam, ipamErr = pair.IPAMOf(&p.Common)
+	p.MTU = max(p.MTU, 0) // a negative one is none, as for the reference plugin
 	p.masq = pair.Masquerade{On: unread || p.IPMasq, Backend: p.IPMasqBackend, Network: p.Name}
 	return p, plugin.FirstError(decodeErr, ipamErr)
 }
+
+var errNoIPAM = errors.New("ptp needs an IPAM plugin: its configuration has no ipam.type")
 
 // addition is one ADD.
 type addition struct {
@@ -51,7 +54,7 @@ type addition struct {
 // Add implements plugin.Plugin.
 func (p *ptp) Add(ctx context.Context, c *plugin.Call) (*types100.Result, error) {
 	if p.ipam == "" {
-		return nil, errors.New("ptp needs an IPAM plugin: its configuration has no ipam.type")
+		return nil, errNoIPAM
 	}
 	owner := c.Owner(p.Name)
 	a := &addition{ptp: p, call: c, veth: kernel.Veth{
@@ -210,7 +213,12 @@ func (p *ptp) Del(ctx context.Context, c *plugin.Call) error {
 }
 
 // Status implements plugin.Plugin.
-func (p *ptp) Status(ctx context.Context, c *plugin.Call) error { return p.ipam.Status(ctx, c) }
+func (p *ptp) Status(ctx context.Context, c *plugin.Call) error {
+	if p.ipam == "" {
+		return errNoIPAM
+	}
+	return errors.Join(p.masq.Validate(), p.ipam.Status(ctx, c))
+}
 
 // GC implements plugin.Plugin.
 func (p *ptp) GC(ctx context.Context, c *plugin.Call) error {

@@ -48,6 +48,8 @@ func (s *sysctls) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+func (s *sysctls) errDuplicate() error { return fmt.Errorf("sysctl %q is there twice", s.duplicate) }
+
 // put adds one, or notes that it is there already.
 func (s *sysctls) put(key, value string) {
 	if slices.ContainsFunc(s.list, func(have sysctl) bool { return have.key == key }) {

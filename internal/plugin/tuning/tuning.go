@@ -30,7 +30,7 @@ func (t *tuning) prepare(c *plugin.Call) (*settings, *types100.Result, error) {
 		return nil, nil, err
 	}
 	if t.Sysctl.duplicate != "" {
-		return nil, nil, fmt.Errorf("sysctl %q is there twice", t.Sysctl.duplicate)
+		return nil, nil, t.Sysctl.errDuplicate()
 	}
 	want, err := t.settings(c.Args)
 	if err != nil {
@@ -66,5 +66,11 @@ func (t *tuning) Check(_ context.Context, c *plugin.Call) error {
 	return nil
 }
 
-// Status implements plugin.Plugin: there is nothing that could run out.
-func (t *tuning) Status(context.Context, *plugin.Call) error { return nil }
+// Status implements plugin.Plugin: whether the configuration makes sense.
+func (t *tuning) Status(context.Context, *plugin.Call) error {
+	if t.Sysctl.duplicate != "" {
+		return t.Sysctl.errDuplicate()
+	}
+	_, err := t.settings("")
+	return err
+}
