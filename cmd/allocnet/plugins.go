@@ -55,24 +55,29 @@ func newPluginsInstall(a *app) *cobra.Command {
 	var program string
 	var force bool
 	c := &cobra.Command{
-		Use:   "install DIR",
+		Use:   "install DIR [PLUGIN...]",
 		Short: "Make the native plugins those of a container runtime",
 		Long: `Make the native plugins those of a container runtime: put a symbolic link for each
-into DIR, its plugin directory, that leads to the program ` + programName + `. The
-program is called through every link first. It must stay where it is: name it by a
-path that outlives an update.
+into DIR, its plugin directory, that leads to the program ` + programName + `, or only
+for those that are named. The program is called through every link first. It must
+stay where it is: name it by a path that outlives an update.
 
 It can be repeated, to update the links, and while the runtime is at work: at no
 moment is a plugin missing. A file that is there already and is no link of
 allocnet's is refused. With --force it stays, under the name NAME` + asideSuffix + `, and
 uninstall puts it back.`,
 		Example: `  allocnet plugins install /opt/cni/bin
+  allocnet plugins install /opt/cni/bin loopback
   allocnet plugins install /usr/lib/cni --force
   allocnet plugins install /opt/cni/bin --program /usr/local/bin/` + programName,
-		Args:              oneDir,
-		ValidArgsFunction: completeDir,
+		Args:              dirAndPlugins,
+		ValidArgsFunction: completeDirAndPlugins,
 		RunE: func(c *cobra.Command, args []string) error {
-			return a.installPlugins(c, args[0], program, force)
+			l, err := newPluginLinks(args[0], program, args[1:])
+			if err != nil {
+				return err
+			}
+			return a.installPlugins(c, l, force)
 		},
 	}
 	programFlag(c, &program)
@@ -83,18 +88,23 @@ uninstall puts it back.`,
 func newPluginsUninstall(a *app) *cobra.Command {
 	var program string
 	c := &cobra.Command{
-		Use:   "uninstall DIR",
+		Use:   "uninstall DIR [PLUGIN...]",
 		Short: "Take the native plugins away from a container runtime",
 		Long: `Take the native plugins away from a container runtime: remove the links that install
-put into DIR, and put back what they replaced. Everything else stays.
+put into DIR, or only those of the named plugins, and restore what they replaced.
+Everything else stays.
 
 Before a plugin goes for which there was no other, take down what the runtime has
 set up with it: without the plugin it cannot.`,
 		Example:           `  allocnet plugins uninstall /opt/cni/bin`,
-		Args:              oneDir,
-		ValidArgsFunction: completeDir,
+		Args:              dirAndPlugins,
+		ValidArgsFunction: completeDirAndPlugins,
 		RunE: func(_ *cobra.Command, args []string) error {
-			return a.uninstallPlugins(args[0], program)
+			l, err := newPluginLinks(args[0], program, args[1:])
+			if err != nil {
+				return err
+			}
+			return a.uninstallPlugins(l)
 		},
 	}
 	programFlag(c, &program)
@@ -106,16 +116,21 @@ func programFlag(c *cobra.Command, program *string) {
 	_ = c.MarkFlagFilename("program")
 }
 
-func oneDir(_ *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return usagef("give one plugin directory, like /opt/cni/bin, not %s", plural(len(args), "argument"))
+func dirAndPlugins(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usagef("give a plugin directory, like /opt/cni/bin")
+	}
+	for _, name := range args[1:] {
+		if !slices.Contains(pluginNames(), name) {
+			return usagef("%q is not a native plugin; they are: %s", name, strings.Join(pluginNames(), ", "))
+		}
 	}
 	return nil
 }
 
-func completeDir(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+func completeDirAndPlugins(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+		return pluginNames(), cobra.ShellCompDirectiveNoFileComp
 	}
 	return nil, cobra.ShellCompDirectiveFilterDirs
 }
@@ -130,11 +145,7 @@ type pluginsReport struct {
 	Plugins []pluginLink `json:"plugins"`
 }
 
-func (a *app) installPlugins(c *cobra.Command, dir, program string, force bool) error {
-	l, err := newPluginLinks(dir, program)
-	if err != nil {
-		return err
-	}
+func (a *app) installPlugins(c *cobra.Command, l *pluginLinks, force bool) error {
 	if err := l.usableProgram(); err != nil {
 		return err
 	}
@@ -147,13 +158,13 @@ func (a *app) installPlugins(c *cobra.Command, dir, program string, force bool) 
 	return a.printPlugins(l, links, err, fmt.Sprintf("%s in %s lead to %s", plural(len(links), "plugin"), l.dir, l.program))
 }
 
-func (a *app) uninstallPlugins(dir, program string) error {
-	l, err := newPluginLinks(dir, program)
-	if err != nil {
-		return err
-	}
+func (a *app) uninstallPlugins(l *pluginLinks) error {
 	links, err := l.uninstall()
-	return a.printPlugins(l, links, err, fmt.Sprintf("no plugin in %s is allocnet's", l.dir))
+	summary := fmt.Sprintf("no plugin in %s is allocnet's", l.dir)
+	if len(l.names) < len(pluginNames()) {
+		summary = fmt.Sprintf("in %s none of these plugins is allocnet's: %s", l.dir, strings.Join(l.names, ", "))
+	}
+	return a.printPlugins(l, links, err, summary)
 }
 
 // printPlugins shows what was done, also where something failed; the summary only
@@ -185,8 +196,8 @@ func linkStyle(s linkState) style {
 }
 
 // newPluginLinks reads what the command line says. An empty program is the one
-// beside this program.
-func newPluginLinks(dir, program string) (*pluginLinks, error) {
+// beside this program; no names are all plugins.
+func newPluginLinks(dir, program string, names []string) (*pluginLinks, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -210,7 +221,10 @@ func newPluginLinks(dir, program string) (*pluginLinks, error) {
 	if program, err = filepath.Abs(program); err != nil {
 		return nil, err
 	}
-	return &pluginLinks{dir: dir, program: program, names: pluginNames()}, nil
+	if len(names) == 0 {
+		names = pluginNames()
+	}
+	return &pluginLinks{dir: dir, program: program, names: names}, nil
 }
 
 // beside is where the program of the plugins lies if it was installed with this

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -180,6 +181,22 @@ func TestPluginsInstallAgain(t *testing.T) {
 }
 
 // TestPluginsUnderAnotherName: the program may be called anything.
+// TestPluginsByName: only the named ones are installed, and removed.
+func TestPluginsByName(t *testing.T) {
+	p := newPluginDir(t)
+	p.write("bridge", "foreign")
+	require.Zero(t, p.run("install", "loopback", "ptp").code)
+	require.Equal(t, []string{"bridge", "loopback", "ptp"}, slices.Sorted(maps.Keys(p.entries())))
+	p.requireContent("bridge", "foreign")
+	got := p.run("uninstall", "ptp")
+	require.Zero(t, got.code)
+	require.Contains(t, got.out, "none of these plugins is allocnet's: ptp")
+	require.Equal(t, []string{"bridge", "loopback"}, slices.Sorted(maps.Keys(p.entries())))
+	got = p.run("install", "loopbak")
+	require.Equal(t, 2, got.code)
+	require.Contains(t, got.errOut, `"loopbak" is not a native plugin; they are: bandwidth, bridge`)
+}
+
 func TestPluginsUnderAnotherName(t *testing.T) {
 	p := newPluginDir(t)
 	p.program = filepath.Join(t.TempDir(), "multi")

@@ -25,7 +25,7 @@ func TestUsageErrors(t *testing.T) {
 		"log level":        {[]string{"ls", "--log-level", "loud"}, `--log-level "loud": must be one of`},
 		"engine":           {[]string{"ls", "--engine", "magic"}, `invalid argument "magic" for "--engine" flag: must be one of auto, exec, native`},
 		"plugins command":  {[]string{"plugins", "bogus"}, `unknown command "bogus" for "allocnet plugins"`},
-		"plugins how many": {[]string{"plugins", "install"}, "give one plugin directory, like /opt/cni/bin, not 0 arguments"},
+		"plugins how many": {[]string{"plugins", "install"}, "give a plugin directory, like /opt/cni/bin"},
 		"plugins where":    {[]string{"plugins", "install", dir + "/no"}, "does not exist"},
 		"plugins in file":  {[]string{"plugins", "uninstall", "/dev/null"}, "is not a directory"},
 		"plugins of what":  {[]string{"plugins", "install", dir, "--program", dir + "/no"}, `program "` + dir + `/no" does not exist`},
