@@ -30,5 +30,7 @@
 //
 // A program that changes leases without taking the lock may do so just before a
 // signature. The index may then name a lease that is gone, which is noticed, or
-// lack one that is there, which only Retain notices.
+// lack one that is there, which only Retain notices. The same goes for a lease that
+// is written to in its place: Release and Lookup notice it where the index names the
+// lease, and Release where the caller knows the address.
 package lease

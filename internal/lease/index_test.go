@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -62,6 +63,41 @@ func TestDistrust(t *testing.T) {
 			require.Equal(t, name == "a lease more", len(got) == 1)
 			reserve(t, s, eth0("five"), anyOf(ten)...)
 			require.NotContains(t, *done, "rebuild")
+		})
+	}
+}
+
+// TestEditedInPlace: a lease that somebody wrote to, which leaves the signature of
+// the directory, is found by its holder's Release.
+func TestEditedInPlace(t *testing.T) {
+	for name, c := range map[string]struct {
+		content string
+		owner   Owner
+		known   string
+	}{
+		"the old format":           {"one", eth0("one"), ""},
+		"white space":              {" one\r\neth0 \r\n", eth0("one"), ""},
+		"another holder":           {"other\r\neth0", eth0("other"), "10.0.0.2"},
+		"another, in the old form": {"other", eth0("other"), "10.0.0.2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t)
+			reserve(t, s, eth0("one"), anyOf(ten)...)
+			reserve(t, s, eth0("two"), anyOf(ten)...)
+			edit, err := os.OpenFile(s.path(one("10.0.0.2")), os.O_WRONLY|os.O_TRUNC, 0)
+			require.NoError(t, err)
+			_, err = edit.WriteString(c.content)
+			require.NoError(t, errors.Join(err, edit.Close()))
+			require.True(t, isSigned(t, s))
+			if c.known == "" {
+				held, err := s.Lookup(t.Context(), c.owner)
+				require.NoError(t, err)
+				require.Equal(t, addrs("10.0.0.2"), held)
+			}
+			require.NoError(t, s.Release(t.Context(), c.owner, addrs(c.known)...))
+			require.Len(t, dump(t, s), 1)
+			requireTruth(t, s)
+			require.True(t, isSigned(t, s))
 		})
 	}
 }

@@ -73,14 +73,39 @@ func (s *Store) Release(ctx context.Context, owner Owner, known ...netip.Addr) e
 	if err := x.need(); err != nil {
 		return err
 	}
+	n, err := x.releaseEither(owner)
+	if err == nil && x.edited(owner, n, known) {
+		if err := x.rebuild(); err != nil {
+			return err
+		}
+		_, err = x.releaseEither(owner)
+	}
+	x.sign()
+	return err
+}
+
+// releaseEither removes the leases of the owner, or, where it has none, those in the
+// old format of its container.
+func (x *index) releaseEither(owner Owner) (n int, err error) {
 	for _, o := range []Owner{owner, {ID: owner.ID}} {
-		var n int
 		if n, err = x.release(o); n > 0 || err != nil {
 			break
 		}
 	}
-	x.sign()
-	return err
+	return n, err
+}
+
+// edited reports whether a lease says something else than the index, after so many
+// of the owner's were released: somebody wrote to it, which leaves the directory's
+// signature as it is.
+func (x *index) edited(owner Owner, released int, known []netip.Addr) bool {
+	if x.all != nil { // which was read from the leases
+		return false
+	}
+	return !x.exact || released == 0 && slices.ContainsFunc(known, func(addr netip.Addr) bool {
+		held, err := x.Holds(owner, addr)
+		return held && err == nil
+	})
 }
 
 // releaseKnown removes leases without the index, and reports whether all were the
@@ -112,6 +137,7 @@ func (x *index) release(owner Owner) (n int, err error) {
 		if removeErr != nil {
 			left, err = append(left, addr), errors.Join(err, removeErr)
 		}
+		x.exact = x.exact && (ok || removeErr != nil)
 	}
 	x.set(owner, left)
 	return n, err
@@ -132,17 +158,31 @@ func (s *Store) Lookup(ctx context.Context, owner Owner) ([]netip.Addr, error) {
 	if err := x.need(); err != nil {
 		return nil, err
 	}
-	if addrs := x.held(owner); len(addrs) > 0 {
-		return addrs, nil
+	addrs := x.heldByEither(owner)
+	if !x.exact && x.all == nil {
+		if err := x.rebuild(); err != nil {
+			return nil, err
+		}
+		addrs = x.heldByEither(owner)
 	}
-	return x.held(Owner{ID: owner.ID}), nil
+	return addrs, nil
 }
 
-// held is what the index says is the owner's, as far as the leases agree.
+func (x *index) heldByEither(owner Owner) []netip.Addr {
+	if addrs := x.held(owner); len(addrs) > 0 {
+		return addrs
+	}
+	return x.held(Owner{ID: owner.ID})
+}
+
+// held is what the index says is the owner's, as far as the leases agree. If one
+// does not, the index is not exact.
 func (x *index) held(owner Owner) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(x.addrs(owner)), func(addr netip.Addr) bool {
 		holder, ok, err := x.holder(addr)
-		return err == nil && (!ok || holder != owner)
+		differs := err == nil && (!ok || holder != owner)
+		x.exact = x.exact && !differs
+		return differs
 	})
 }
 
