@@ -18,7 +18,8 @@ import (
 )
 
 // Check finds out whether the network of an allocation is still as Setup left
-// it, with CHECK of every plugin, and changes nothing. Only the ID of the
+// it, with CHECK of every plugin, and changes nothing unless the Config has
+// RepairOnCheck. Only the ID of the
 // allocation is looked at. It is ErrNotFound where nothing is set up,
 // ErrUnhealthy, with what the plugins said, where something is amiss, and
 // ErrNotChecked where that could not be found out: a plugin was missing, hung,
@@ -43,7 +44,16 @@ func (c *Configurator) check(ctx context.Context, a Allocation) error {
 	if err != nil {
 		return err
 	}
-	return c.checkRecord(ctx, r)
+	if err = c.checkRecord(ctx, r); !c.cfg.RepairOnCheck || !errors.Is(err, ErrUnhealthy) {
+		return err
+	}
+	release, err := c.share(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer release()
+	_, err = c.mend(ctx, r)
+	return err
 }
 
 // checkRecord is Check of a record; the caller holds its lock.

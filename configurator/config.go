@@ -41,6 +41,10 @@ type Config struct {
 	// requests have no effect: their ports are not reserved, and Status and Record
 	// name them as Unserved. By default they are an *UnservedError.
 	AllowUnserved bool
+	// RepairOnCheck has Check restore what Repair can, where it finds the network
+	// unhealthy, and find ErrUnhealthy only where that does not help. The daemon has
+	// it on.
+	RepairOnCheck bool
 	// StateDir holds the records. It should be on tmpfs, as the kernel's state
 	// does not survive a reboot either; default /run/allocnet. All who use one
 	// directory are one user of the host, whichever path leads them there; New

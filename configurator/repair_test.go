@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/opening"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // watchPrograms puts programs before those of the same name that count their runs.
@@ -113,4 +115,38 @@ func TestRepairOfWhatIsTornDownMeanwhile(t *testing.T) {
 	report, err := w.Repair(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, &RepairReport{Healthy: []string{"a"}, Repaired: []string{}, Broken: []string{}}, report)
+}
+
+// TestRepairOnCheck: a CHECK restores rules, and still finds what cannot be restored.
+// Without the setting it changes nothing.
+func TestRepairOnCheck(t *testing.T) {
+	w, _ := nativeWorld(t, "1.0.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
+	a := w.alloc("a")
+	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	flush := func() { require.NoError(t, exec.Command("nft", "flush", "ruleset").Run()) }
+	flush()
+	require.ErrorIs(t, w.Check(t.Context(), a), ErrUnhealthy)
+	require.ErrorIs(t, w.Check(t.Context(), a), ErrUnhealthy)
+
+	w.cfg.RepairOnCheck = true
+	repairs := w.restarted()
+	require.NoError(t, repairs.Check(t.Context(), a))
+	require.NoError(t, w.Check(t.Context(), a))
+	flush()
+	s, err := sandbox.Open(a.Netns)
+	require.NoError(t, err)
+	require.NoError(t, s.Do(func() error { return exec.Command("ip", "address", "flush", "eth0").Run() }))
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, repairs.Check(t.Context(), a), ErrUnhealthy)
+
+	// Another namespace, while that of the allocation lives.
+	other := a
+	other.Netns = w.alloc("b").Netns
+	_, err = repairs.Setup(t.Context(), other)
+	require.ErrorIs(t, err, ErrDifferent)
+	require.ErrorContains(t, err, "was set up with another netns")
+	require.NoError(t, repairs.Teardown(t.Context(), a))
+	w.requireNoRecords()
 }

@@ -50,6 +50,11 @@
 # default such a request is an error.
 #allow_unserved = false
 
+# Have a CHECK restore what another program removed from the host, such as rules after
+# "nft flush ruleset", and succeed if nothing else is amiss. A runtime whose CHECK fails
+# makes a new container for one that lacks no more than a rule.
+#repair_on_check = true
+
 # Run network configurations that come with a request of another user than root:
 # "conflists" of the API, and "plugins" of the CNI plugin. They choose the plugins that
 # run as the daemon's user, and their configuration: whoever may send them can act as

@@ -25,6 +25,7 @@ type Settings struct {
 	Subnets                 []netip.Prefix // of the embedded network
 	IgnorePortMappingHostIP bool
 	AllowUnserved           bool          // requests that no plugin serves
+	RepairOnCheck           bool          // what a CHECK finds missing on the host
 	AllowConflists          bool          // of callers other than root
 	Timeout                 time.Duration // of one run of all plugins of an allocation
 	Retry                   Retry
@@ -116,6 +117,7 @@ func Default() Settings {
 		Engine:          configurator.EngineAuto,
 		InterfacePrefix: configurator.DefaultInterfacePrefix,
 		Subnets:         []netip.Prefix{netip.MustParsePrefix("10.202.0.0/16"), netip.MustParsePrefix("fd0a:110c:2e7::/64")},
+		RepairOnCheck:   true,
 		Timeout:         configurator.DefaultTimeout,
 		Retry:           Retry{Attempts: 3, Delay: time.Second, Jitter: time.Second},
 		Limits: Limits{
@@ -134,7 +136,7 @@ func Default() Settings {
 func (s *Settings) Configurator() configurator.Config {
 	return configurator.Config{
 		Networks: s.Networks, ConfDir: s.ConfDir, PluginDirs: s.PluginDirs, VendorDir: s.VendorDir,
-		InterfacePrefix: s.InterfacePrefix, IgnorePortMappingHostIP: s.IgnorePortMappingHostIP, AllowUnserved: s.AllowUnserved,
+		InterfacePrefix: s.InterfacePrefix, IgnorePortMappingHostIP: s.IgnorePortMappingHostIP, AllowUnserved: s.AllowUnserved, RepairOnCheck: s.RepairOnCheck,
 		StateDir: s.StateDir, NetnsDir: s.Pool.Dir, Subnets: s.Subnets, Engine: s.Engine, Timeout: s.Timeout,
 		Retry: configurator.RetryPolicy{
 			Attempts: s.Retry.Attempts, Delay: orNone(s.Retry.Delay), Jitter: orNone(s.Retry.Jitter),

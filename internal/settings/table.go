@@ -67,6 +67,8 @@ var table = []setting{
 		func(s *Settings) value { return boolOf(&s.IgnorePortMappingHostIP) }},
 	{"", "allow_unserved", "accept requests that no plugin of the networks serves, such as ports; they have no effect", true,
 		func(s *Settings) value { return boolOf(&s.AllowUnserved) }},
+	{"", "repair_on_check", "have a CHECK restore what is missing on the host, such as rules after a flush", true,
+		func(s *Settings) value { return boolOf(&s.RepairOnCheck) }},
 	{"", "allow_conflists", "run network configurations that requests of callers other than root bring along", false,
 		func(s *Settings) value { return boolOf(&s.AllowConflists) }},
 	{"", "timeout", "longest time for one run of all plugins of an allocation", true,
