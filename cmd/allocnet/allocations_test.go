@@ -54,8 +54,7 @@ INTERFACE  NETWORK  ADDRESSES                  GATEWAYS  MAC
 eth0       front    10.9.0.2/24, fd00:9::2/64  -         -
 
 HOST PORT  PORT  PROTOCOL  LABEL
-53         53    tcp       -
-53         53    udp       -
+53         53    tcp+udp   -
 `, w.run("setup", "web", "-p", "53").ok(t))
 	text := w.run("inspect", "web").ok(t)
 	require.Regexp(t, `(?m)^ID +web$\n^Phase +ready$\n^Namespace +/run/netns/web$`, text)

@@ -24,6 +24,8 @@ type app struct {
 	// started says that a command has begun: what fails before that is the
 	// command line.
 	started bool
+	// id is that of the allocation that the command names, "" if none.
+	id string
 	// onForced learns what plugins should have removed; may be nil.
 	onForced func(id string, removed []configurator.Leftover)
 }

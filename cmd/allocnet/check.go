@@ -27,6 +27,9 @@ func (a *app) check(c *cobra.Command, id string) error {
 	if err != nil {
 		return err
 	}
+	if id, err = wholeID(conf, id); err != nil {
+		return err
+	}
 	done := a.progress("checking %s", id)
 	err = conf.Check(c.Context(), configurator.Allocation{ID: id})
 	done()

@@ -200,7 +200,7 @@ func requireSameError(t *testing.T, want, got error) {
 		require.Equal(t, fields(want, sample), fields(got, sample), name)
 	}
 	if !notPermitted(want) { // the rights that the daemon lacks are not those of its client
-		require.Equal(t, newErrorReport(want), newErrorReport(got))
+		require.Equal(t, newErrorReport(want, ""), newErrorReport(got, ""))
 	}
 	require.Equal(t, kindOf(want).word, kindOf(got).word)
 	require.Equal(t, exitCode(want), exitCode(got))

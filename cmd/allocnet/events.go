@@ -21,8 +21,8 @@ func newEvents(a *app) *cobra.Command {
 		Long: `Follow what the daemon does, until interrupted: every operation with its steps and
 how long they took, what was removed by force, reloads, changes of the networks.
 
-With --json one object per line. --after goes on behind an event, as far back as
-the daemon remembers.`,
+A line has the time and the number of the event. With --json one object per line.
+--after goes on behind an event, by its number, as far back as the daemon remembers.`,
 		Example: `  allocnet events
   allocnet events --json | jq -c 'select(.type == "forced")'`,
 		Args:              cobra.NoArgs,
@@ -50,7 +50,7 @@ func (a *app) events(c *cobra.Command, after uint64) error {
 				return err
 			}
 		default:
-			a.out.printf("%s  %s\n", a.out.paint(bold, e.Time.Local().Format("15:04:05.000")), a.eventText(&e))
+			a.out.printf("%s  %d  %s\n", a.out.paint(bold, e.Time.Local().Format("15:04:05.000")), e.ID, a.eventText(&e))
 		}
 	}
 	return nil
@@ -76,7 +76,7 @@ func followError(err error) error {
 		return stepError{fmt.Errorf("follow events: %w", err), "start it (systemctl start allocnetd), or say where it listens (--socket)"}
 	case errors.Is(err, io.EOF):
 		return stepError{fmt.Errorf("follow events: allocnetd ended the connection: %w", err),
-			"when allocnetd runs again, repeat the command; --after with the last \"id\" that --json printed continues behind that event"}
+			"when allocnetd runs again, repeat the command; --after with the last number printed (with --json \"id\") continues behind that event"}
 	}
 	return fmt.Errorf("follow events: %w", err)
 }

@@ -57,7 +57,7 @@ func TestEvents(t *testing.T) {
 	lines := strings.Split(strings.TrimSuffix(got.out, "\n"), "\n")
 	require.Len(t, lines, len(told))
 	for i, line := range lines {
-		require.Regexp(t, `^\d\d:\d\d:\d\d\.000  `+regexp.QuoteMeta(told[i].text)+"$", line)
+		require.Regexp(t, fmt.Sprintf(`^\d\d:\d\d:\d\d\.000  %d  `, i+1)+regexp.QuoteMeta(told[i].text)+"$", line)
 	}
 	require.Len(t, strings.Split(runWith("", "events", "--socket", socket, "--after", "9").out, "\n"), len(told)-9+1)
 }

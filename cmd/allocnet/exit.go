@@ -74,9 +74,10 @@ func (a *app) finish(command *cobra.Command, err error, args []string) int {
 	if !a.started {
 		err = usageError{err, command}
 	}
+	a.id = givenID(command)
 	// Before the flags were parsed, only the arguments tell.
 	if a.flags.json || !a.started && slices.Contains(args, "--json") {
-		_ = a.err.jsonLine(newErrorReport(err))
+		_ = a.err.jsonLine(newErrorReport(err, a.id))
 	} else {
 		a.printError(err)
 	}
@@ -85,7 +86,7 @@ func (a *app) finish(command *cobra.Command, err error, args []string) int {
 
 func (a *app) printError(err error) {
 	a.err.printf("%s %s\n", a.err.paint(red, "error:"), indent(message(err), "  ")[2:])
-	if h := hint(err); h != "" {
+	if h := hintFor(err, a.id); h != "" {
 		a.err.printf("%s %s\n", a.err.paint(bold, "hint:"), h)
 	}
 }
@@ -108,8 +109,8 @@ type errorReport struct {
 	Code uint `json:"code,omitempty"`
 }
 
-func newErrorReport(err error) errorReport {
-	r := errorReport{Error: message(err), Kind: kindOf(err).word, Hint: hint(err)}
+func newErrorReport(err error, id string) errorReport {
+	r := errorReport{Error: message(err), Kind: kindOf(err).word, Hint: hintFor(err, id)}
 	var e *types.Error
 	if errors.As(err, &e) {
 		r.Code = e.Code

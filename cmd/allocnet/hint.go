@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/demo"
@@ -47,6 +49,31 @@ func hint(err error) string {
 	}
 	return strings.Join(texts, "; and ")
 }
+
+// givenID is the ID that the command line of a command for one allocation has.
+func givenID(c *cobra.Command) string {
+	if c == nil || !strings.HasSuffix(strings.Fields(c.Use + " -")[1], "ID") || c.Flags().NArg() != 1 {
+		return ""
+	}
+	return c.Flags().Arg(0)
+}
+
+// hintFor is the hint, with the ID of the allocation in its commands: the one that the
+// error is about, or else the given one.
+func hintFor(err error, id string) string {
+	text := hint(err)
+	var about *configurator.AllocationError
+	if errors.As(err, &about) {
+		id = about.ID
+	}
+	if names.ValidateContainer(id) != nil {
+		return text
+	}
+	return idInCommand.ReplaceAllString(text, "${1}"+id+"${2}")
+}
+
+// idInCommand is where a command of a hint has an ID.
+var idInCommand = regexp.MustCompile("(`allocnet [a-z -]+ )ID([ `])")
 
 // hints are in order: the first one that applies is given, or all of those that
 // tell what to install. What lies nearest to the cause comes first.

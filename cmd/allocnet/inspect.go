@@ -26,6 +26,9 @@ func (a *app) inspect(id string) error {
 	if err != nil {
 		return err
 	}
+	if id, err = wholeID(conf, id); err != nil {
+		return err
+	}
 	r, err := conf.Get(id)
 	if err != nil {
 		return err

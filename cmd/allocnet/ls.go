@@ -12,28 +12,71 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
+// lsFlags say what to list, and how.
+type lsFlags struct {
+	quiet, wide bool
+	filters     []string
+}
+
 func newLs(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:               "ls",
-		Aliases:           []string{"list"},
-		Short:             "List the allocations",
+	var f lsFlags
+	c := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List the allocations",
+		Long: `List the allocations. Of the IDs that runtimes give, the first digits are shown; other
+commands accept them.`,
+		Example: `  allocnet ls --filter network=web --filter state=ready
+  allocnet ls --quiet --filter state=gone`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(*cobra.Command, []string) error { return a.ls() },
+		RunE:              func(*cobra.Command, []string) error { return a.ls(&f) },
 	}
+	c.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print only the IDs, one per line")
+	c.Flags().BoolVar(&f.wide, "wide", false, "print IDs in full")
+	c.Flags().StringArrayVar(&f.filters, "filter", nil,
+		"network=NAME or state=STATE (adding, ready, deleting or gone); may be repeated: one of the networks, and one of the states")
+	c.MarkFlagsMutuallyExclusive("quiet", "wide")
+	_ = c.RegisterFlagCompletionFunc("filter", cobra.NoFileCompletions)
+	return c
 }
 
 // ls prints what can be read even when some records cannot.
-func (a *app) ls() error {
+func (a *app) ls(f *lsFlags) error {
+	wanted, err := parseFilter(f.filters)
+	if err != nil {
+		return err
+	}
 	conf, err := a.service()
 	if err != nil {
 		return err
 	}
 	records, listErr := conf.List()
-	if a.flags.json {
-		return errors.Join(listErr, a.out.json(records))
+	records = slices.DeleteFunc(records, func(r configurator.Record) bool { return !wanted.passes(&r) })
+	slices.SortFunc(records, func(x, y configurator.Record) int { return naturally(x.ID, y.ID) })
+	switch {
+	case len(records) == 0 && listErr != nil:
+		return listErr
+	case a.flags.json:
+		return errors.Join(listErr, a.out.json(orNone(records)))
+	case f.quiet:
+		for _, r := range records {
+			a.out.printf("%s\n", r.ID)
+		}
+		return listErr
 	}
-	if len(records) == 0 && listErr == nil {
+	return errors.Join(listErr, a.printList(conf, records, f))
+}
+
+// orNone is a list that JSON shows as empty, where there is none.
+func orNone[T any](list []T) []T { return append([]T{}, list...) }
+
+func (a *app) printList(conf service, records []configurator.Record, f *lsFlags) error {
+	if len(records) == 0 && len(f.filters) > 0 {
+		a.err.printf("no allocation passes the filter\n")
+		return nil
+	}
+	if len(records) == 0 {
 		where := a.flags.stateDir
 		if _, asked := conf.(*client.Client); asked {
 			where = "the daemon at " + a.flags.socket
@@ -41,12 +84,12 @@ func (a *app) ls() error {
 		a.err.printf("nothing is set up in %s\n", where)
 		return nil
 	}
-	if len(records) == 0 {
-		return listErr
-	}
 	rows := make([][]cell, len(records))
 	for i := range records {
 		rows[i] = listRow(&records[i], time.Now())
+		if f.wide {
+			rows[i][0].text = records[i].ID
+		}
 	}
 	header := []string{"ID", "PHASE", "NETWORKS", "ENGINE", "ADDRESS", "PORTS", "AGE"}
 	if slices.ContainsFunc(records, func(r configurator.Record) bool { return len(r.Unserved) > 0 }) {
@@ -60,11 +103,11 @@ func (a *app) ls() error {
 	a.warnOfBinaries(slices.DeleteFunc(networks, func(n configurator.Network) bool {
 		return !slices.ContainsFunc(records, func(r configurator.Record) bool { return has(&r, n.Name) })
 	}))
-	return listErr
+	return nil
 }
 
 func listRow(r *configurator.Record, now time.Time) []cell {
-	row := cells(r.ID, phaseOf(r), networkNames(r), string(r.Engine), addressesOf(r), shortPorts(r.Ports), age(now.Sub(r.Created)))
+	row := cells(shortID(r.ID), phaseOf(r), networkNames(r), string(r.Engine), addressesOf(r), shortPorts(r.Ports), age(now.Sub(r.Created)))
 	row[1].style = phaseStyle(r)
 	return row
 }

@@ -177,10 +177,10 @@ func TestKinds(t *testing.T) {
 		"output":               errOutput,
 		"internal":             errors.New("x"),
 	} {
-		require.Equal(t, want, newErrorReport(err).Kind)
+		require.Equal(t, want, newErrorReport(err, "").Kind)
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
-	require.Equal(t, "port-conflict", newErrorReport(&ruleset.PortTakenError{}).Kind)
+	require.Equal(t, "port-conflict", newErrorReport(&ruleset.PortTakenError{}, "").Kind)
 	require.Len(t, strings.Split(kindsHelp(), "\n"), 25, "every kind is in the table above")
 }
 

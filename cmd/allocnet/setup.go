@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"strings"
 
@@ -169,9 +168,10 @@ func (a *app) printPorts(ports []portmap.Mapping) {
 	if len(ports) == 0 {
 		return
 	}
-	rows := make([][]cell, len(ports))
-	for i, p := range ports {
-		rows[i] = cells(hostPort(p), fmt.Sprint(p.ContainerPort), p.Protocol, p.Label)
+	var rows [][]cell
+	for _, i := range portItems(ports) {
+		from, to := i.ends()
+		rows = append(rows, cells(from, to, i.protocols, i.Label))
 	}
 	a.out.printf("\n")
 	a.out.table([]string{"HOST PORT", "PORT", "PROTOCOL", "LABEL"}, rows)

@@ -41,7 +41,7 @@ type teardownReport struct {
 }
 
 func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
-	report := teardownReport{ID: id}
+	var report teardownReport
 	a.onForced = func(_ string, removed []configurator.Leftover) { report.Forced = append(report.Forced, removed...) }
 	conf, err := a.service()
 	if err != nil {
@@ -53,6 +53,10 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	if err := usableID(conf, id); err != nil {
 		return err
 	}
+	if id, err = wholeID(conf, id); err != nil {
+		return err
+	}
+	report.ID = id
 	path := netnsPath(id, netns)
 	r, err := conf.Get(id)
 	if err == nil && netns == "" {

@@ -43,26 +43,41 @@ func hostPort(m portmap.Mapping) string {
 // shortPorts lists the published ports: the protocols of one port are one item,
 // and so are ports in a row.
 func shortPorts(ports []portmap.Mapping) string {
-	var items []portItem
-	for _, p := range ports {
-		at := slices.IndexFunc(items, func(i portItem) bool {
-			return i.HostIP == p.HostIP && i.HostPort == p.HostPort && i.ContainerPort == p.ContainerPort
-		})
-		if at >= 0 {
-			items[at].protocols += "+" + p.Protocol
-		} else {
-			items = append(items, portItem{Mapping: p, count: 1, protocols: p.Protocol})
-		}
+	unlabelled := slices.Clone(ports)
+	for i := range unlabelled {
+		unlabelled[i].Label = ""
 	}
 	var texts []string
-	for i := 0; i < len(items); {
-		first := items[i]
-		for i++; i < len(items) && first.continues(items[i]); i++ {
-			first.count++
-		}
-		texts = append(texts, first.String())
+	for _, i := range portItems(unlabelled) {
+		texts = append(texts, i.String())
 	}
 	return strings.Join(texts, ", ")
+}
+
+// portItems makes one item of the protocols of one port, and of ports in a row with
+// the same label.
+func portItems(ports []portmap.Mapping) []portItem {
+	var each []portItem
+	places := map[portmap.Mapping]int{} // of the items, by all but the protocol
+	for _, p := range ports {
+		key := p
+		key.Protocol = ""
+		if at, known := places[key]; known {
+			each[at].protocols += "+" + p.Protocol
+			continue
+		}
+		places[key] = len(each)
+		each = append(each, portItem{Mapping: p, count: 1, protocols: p.Protocol})
+	}
+	var items []portItem
+	for _, next := range each {
+		if last := len(items) - 1; last >= 0 && items[last].continues(next) {
+			items[last].count++
+		} else {
+			items = append(items, next)
+		}
+	}
+	return items
 }
 
 // portItem is a row of ports that are published alike.
@@ -73,17 +88,23 @@ type portItem struct {
 }
 
 func (i portItem) continues(next portItem) bool {
-	return next.HostIP == i.HostIP && next.protocols == i.protocols &&
+	return next.HostIP == i.HostIP && next.Label == i.Label && next.protocols == i.protocols &&
 		next.HostPort == i.HostPort+i.count && next.ContainerPort == i.ContainerPort+i.count
 }
 
 func (i portItem) String() string {
-	from, to := hostPort(i.Mapping), strconv.Itoa(i.ContainerPort)
+	from, to := i.ends()
+	return from + "->" + to + "/" + i.protocols
+}
+
+// ends are the ports on the host and those in the sandbox.
+func (i portItem) ends() (from, to string) {
+	from, to = hostPort(i.Mapping), strconv.Itoa(i.ContainerPort)
 	if i.count > 1 {
 		from += fmt.Sprintf("-%d", i.HostPort+i.count-1)
 		to += fmt.Sprintf("-%d", i.ContainerPort+i.count-1)
 	}
-	return from + "->" + to + "/" + i.protocols
+	return from, to
 }
 
 func addressesOf(r *configurator.Record) string {

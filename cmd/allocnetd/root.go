@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -99,6 +100,9 @@ func (a *app) root() *cobra.Command {
 		PersistentPreRun:  func(*cobra.Command, []string) { a.started = true },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
+	info, _ := debug.ReadBuildInfo()
+	root.Version = newBuild(info).String()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetOut(a.out)
 	root.SetErr(a.errTo)
 	root.PersistentFlags().StringVar(&a.config, "config", "", "file with the settings (default "+settings.DefaultFile+")")

@@ -114,6 +114,7 @@ func TestVersion(t *testing.T) {
 	}}
 	require.Equal(t, build{Version: "v1", Revision: "abc+changes", Go: "go1"}, newBuild(info))
 	require.True(t, strings.HasPrefix(run(nil, "version").out, "allocnetd "))
+	require.Equal(t, run(nil, "version").out, run(nil, "--version").out)
 	var b build
 	require.NoError(t, json.Unmarshal([]byte(run(nil, "version", "--json").out), &b))
 	require.NotEmpty(t, b.Go)

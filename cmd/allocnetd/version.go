@@ -32,6 +32,11 @@ func newBuild(info *debug.BuildInfo) build {
 	return b
 }
 
+// String implements fmt.Stringer.
+func (b build) String() string {
+	return fmt.Sprintf("allocnetd %s %s %s", b.Version, b.Revision, b.Go)
+}
+
 func (a *app) newVersion() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
@@ -44,7 +49,7 @@ func (a *app) newVersion() *cobra.Command {
 			if asJSON {
 				return json.NewEncoder(a.out).Encode(b)
 			}
-			_, err := fmt.Fprintf(a.out, "allocnetd %s %s %s\n", b.Version, b.Revision, b.Go)
+			_, err := fmt.Fprintln(a.out, b)
 			return err
 		},
 	}
