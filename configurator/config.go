@@ -75,7 +75,8 @@ type Config struct {
 	OnForced func(id string, removed []Leftover)
 	// Observer is told of every operation and its steps; default none.
 	Observer Observer
-	// Logger gets warnings about retries and forced cleanups; default none.
+	// Logger gets warnings about retries and forced cleanups, and at debug a line for
+	// each operation that succeeded; default none.
 	Logger hclog.Logger
 }
 

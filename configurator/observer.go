@@ -47,39 +47,60 @@ const (
 	StepForce    = "force"     // remove what DEL left
 )
 
-// operationKey is where a context has the Step of the whole operation.
+// operationKey is where a context has the running operation.
 type operationKey struct{}
 
-// operation runs an operation. Without an Observer it costs nothing.
+// running is a whole operation, of which steps tell what it did not know at first.
+type running struct {
+	Step
+	container string
+}
+
+// operation runs an operation, and logs at debug that it succeeded. Without an Observer
+// and that level it costs nothing.
 func (c *Configurator) operation(ctx context.Context, name, id string, do func(context.Context) error) error {
-	if c.cfg.Observer == nil {
+	observer := c.cfg.Observer
+	if observer == nil && !c.cfg.Logger.IsDebug() {
 		return do(ctx)
 	}
-	s := &Step{Operation: name, ID: id}
-	ctx = context.WithValue(c.cfg.Observer.Begin(ctx, *s), operationKey{}, s)
-	err := do(ctx)
-	c.cfg.Observer.End(ctx, *s, err)
+	began := c.now()
+	whole := &running{Step: Step{Operation: name, ID: id}, container: id}
+	if observer != nil {
+		ctx = observer.Begin(ctx, whole.Step)
+	}
+	err := do(context.WithValue(ctx, operationKey{}, whole))
+	if observer != nil {
+		observer.End(ctx, whole.Step, err)
+	}
+	if err == nil {
+		c.cfg.Logger.Debug("operation succeeded", "operation", name, "alloc", id, "container", whole.container,
+			"networks", whole.Networks, "engine", whole.Engine, "took", c.now().Sub(began))
+	}
 	return err
 }
 
 // step runs a step of the operation that the context is of. The operation's
 // networks and engine are those of the record.
 func (c *Configurator) step(ctx context.Context, name string, r *record.Record, do func(context.Context) error) error {
-	whole, ok := ctx.Value(operationKey{}).(*Step)
-	if !ok || c.cfg.Observer == nil {
+	whole, ok := ctx.Value(operationKey{}).(*running)
+	if !ok {
 		return do(ctx)
 	}
 	s := &Step{Operation: whole.Operation, Name: name, ID: r.ID}
-	ctx = c.cfg.Observer.Begin(ctx, *s)
+	if c.cfg.Observer != nil {
+		ctx = c.cfg.Observer.Begin(ctx, *s)
+	}
 	err := do(ctx)
 	s.Engine, s.Networks = Engine(r.Engine), nil
 	for _, a := range r.Attachments {
 		s.Networks = append(s.Networks, a.Network)
 	}
 	if whole.ID != "" {
-		whole.Engine, whole.Networks = s.Engine, s.Networks
+		whole.Engine, whole.Networks, whole.container = s.Engine, s.Networks, r.Container()
 	}
-	c.cfg.Observer.End(ctx, *s, err)
+	if c.cfg.Observer != nil {
+		c.cfg.Observer.End(ctx, *s, err)
+	}
 	return err
 }
 

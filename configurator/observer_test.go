@@ -1,12 +1,14 @@
 package configurator
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/fakeplugin"
@@ -93,4 +95,28 @@ func TestObserver(t *testing.T) {
 	_, err = w.GC(t.Context(), []string{"b"})
 	require.NoError(t, err)
 	require.Equal(t, []string{"gc/lock a  : ok", "gc/del a net exec: ok", "gc/audit a net exec: ok", "gc/   : ok"}, o.take())
+}
+
+// TestSuccessIsLogged at debug, in one line per operation, and not above.
+func TestSuccessIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	logger := hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Debug})
+	w := newWorld(t, func(c *Config) { c.Logger = logger })
+	w.network("net", "1.0.0", adds())
+	a := w.alloc("c")
+	a.ID, a.ContainerID, a.Interface = "c.eth0", "c", "eth0"
+	do := func(operation string, err error) {
+		t.Helper()
+		require.NoError(t, err)
+		require.Regexp(t, `(?m)^.* \[DEBUG\] operation succeeded: operation=`+operation+` alloc=c\.eth0 container=c networks=\["?net"?\] engine=exec took=\S+$`, log.String())
+		require.Equal(t, 1, strings.Count(log.String(), "operation succeeded"))
+		log.Reset()
+	}
+	_, err := w.Setup(t.Context(), a)
+	do("setup", err)
+	do("check", w.Check(t.Context(), a))
+	do("teardown", w.Teardown(t.Context(), a))
+	logger.SetLevel(hclog.Info)
+	require.NoError(t, w.Teardown(t.Context(), a))
+	require.NotContains(t, log.String(), "succeeded")
 }
