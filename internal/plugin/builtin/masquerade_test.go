@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/plugin"
 	"github.com/allocnet/allocnet/internal/privhost"
 )
 
@@ -41,6 +42,40 @@ func TestMasqueradeLayouts(t *testing.T) {
 				require.NotContains(t, left, a.id)
 				require.NotContains(t, left, "CNI-")
 			}
+		})
+	}
+}
+
+// TestMasqueradeCheck: CHECK finds what is missing, and Repair restores it.
+func TestMasqueradeCheck(t *testing.T) {
+	_, native := runners(t)
+	privhost.Require(t, "ip6tables", "nft")
+	for backend, removals := range map[string][]string{
+		"iptables": {"iptables -t nat -F POSTROUTING", "ip6tables -t nat -F POSTROUTING", "nft flush table ip nat", "nft delete table ip6 nat", "nft flush ruleset"},
+		"nftables": {"nft flush chain inet cni_plugins_masquerade postrouting", "nft flush chain inet cni_plugins_masquerade masq_checks", "nft flush ruleset"},
+	} {
+		t.Run(backend, func(t *testing.T) {
+			conf := masqueraded(backend)
+			a := sandboxed(t, "checked-"+backend)
+			native.t = t
+			removeBridge(t)
+			require.NoError(t, os.RemoveAll(masqueradedLeases))
+			output(t, "nft", "flush", "ruleset")
+			withResult := withResult(t, conf, native.add(a, conf))
+			_, err := native.run("CHECK", a, withResult)
+			require.NoError(t, err)
+			for _, removal := range removals {
+				words := strings.Fields(removal)
+				output(t, words[0], words[1:]...)
+				_, err := native.run("CHECK", a, withResult)
+				require.ErrorContains(t, err, backend, removal)
+				_, err = native.run(plugin.Repair, a, withResult)
+				require.NoError(t, err, removal)
+				_, err = native.run("CHECK", a, withResult)
+				require.NoError(t, err, removal)
+			}
+			_, err = native.run("DEL", a, withResult)
+			require.NoError(t, err)
 		})
 	}
 }

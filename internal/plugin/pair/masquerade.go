@@ -72,8 +72,11 @@ func (m Masquerade) delReference(ctx context.Context, c *plugin.Call) error {
 // Check finds it in place. The reference plugins do not look for theirs, and what
 // they made is not looked for here.
 func (m Masquerade) Check(ctx context.Context, c *plugin.Call, r *types100.Result) error {
-	if !m.On || m.Backend != nil || !has(r, c.Owner(m.Network).Veth(), "") {
+	switch {
+	case !m.On || !has(r, c.Owner(m.Network).Veth(), ""):
 		return nil
+	case m.Backend != nil:
+		return m.reference(c).check(ctx, *m.Backend, networks(r))
 	}
 	return c.Host.Rules.Check(ctx, m.elements(c, r))
 }

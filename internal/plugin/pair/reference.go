@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -91,19 +92,87 @@ func (m reference) addIPTables(addresses []*net.IPNet) error {
 		if err != nil {
 			return err
 		}
-		for _, spec := range [][]string{
-			m.marked("-d", address.String(), "-j", "ACCEPT"),
-			m.marked("!", "-d", multicast, "-j", "MASQUERADE"),
-		} {
-			if err := t.AppendUnique(natTable, m.chain(), spec...); err != nil {
+		for _, r := range m.natRules(address, multicast) {
+			if err := t.AppendUnique(natTable, r.chain, r.spec...); err != nil {
 				return err
 			}
 		}
-		if err := t.AppendUnique(natTable, "POSTROUTING", m.marked("-s", address.IP.String(), "-j", m.chain())...); err != nil {
-			return err
-		}
 	}
 	return nil
+}
+
+// natRule is a rule of a chain of iptables' nat table.
+type natRule struct {
+	chain string
+	spec  []string
+}
+
+// natRules are those of one address, in order.
+func (m reference) natRules(address *net.IPNet, multicast string) []natRule {
+	return []natRule{
+		{m.chain(), m.marked("-d", address.String(), "-j", "ACCEPT")},
+		{m.chain(), m.marked("!", "-d", multicast, "-j", "MASQUERADE")},
+		{"POSTROUTING", m.marked("-s", address.IP.String(), "-j", m.chain())},
+	}
+}
+
+// check finds what add makes with a backend. It returns the error of the rules that
+// are missing.
+func (m reference) check(ctx context.Context, backend string, addresses []*net.IPNet) error {
+	switch backend {
+	case "iptables":
+		return m.checkIPTables(addresses)
+	case "nftables":
+		return m.checkNFT(ctx, addresses)
+	}
+	return errBackend(backend)
+}
+
+func (m reference) checkIPTables(addresses []*net.IPNet) error {
+	var errs []error
+	for _, address := range addresses {
+		t, multicast, err := openNAT(address.IP.To4() == nil)
+		if err != nil {
+			return fmt.Errorf("find the program that the backend iptables needs: %w", err)
+		}
+		found, err := t.ChainExists(natTable, m.chain())
+		if err != nil {
+			return err
+		}
+		if !found {
+			errs = append(errs, fmt.Errorf("iptables chain is missing: %s of %s", m.chain(), address))
+			continue
+		}
+		for _, r := range m.natRules(address, multicast) {
+			there, err := t.Exists(natTable, r.chain, r.spec...)
+			if err == nil && !there {
+				err = fmt.Errorf("iptables rule is missing: %s %s", r.chain, strings.Join(r.spec, " "))
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkNFT looks for the rule of each address, and that packets get there.
+func (m reference) checkNFT(ctx context.Context, addresses []*net.IPNet) error {
+	t := masqueradeTable()
+	own, err := rulesOf(ctx, t, m.hash())
+	if err != nil {
+		return err
+	}
+	leading, err := t.Rules(ctx, postroutingChain)
+	errs := []error{err}
+	if err == nil && len(leading) == 0 {
+		errs = append(errs, fmt.Errorf("nftables chain %s of table %s %s has no rules", postroutingChain, nftFamily, nftTable))
+	}
+	for _, address := range addresses {
+		addr, _ := netip.AddrFromSlice(address.IP)
+		if !slices.ContainsFunc(own, func(r nft.Rule) bool { return r.Names(addr.Unmap()) }) {
+			errs = append(errs, fmt.Errorf("nftables chain %s of table %s %s has no rule of the address %s", checksChain, nftFamily, nftTable, address))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // delIPTables looks in both families. If the command of one cannot be used now, ADD
