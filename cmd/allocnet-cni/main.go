@@ -4,11 +4,16 @@ import (
 	"errors"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/allocnet/allocnet/internal/cniwire/thin"
 )
 
 func main() {
+	if os.Getenv("CNI_COMMAND") == "" { // whoever tries it out, or looks for its version
+		_, _ = os.Stderr.WriteString(thin.About("allocnet") + "\nCNI protocol versions supported: " + strings.Join(thin.Versions, ", ") + "\n")
+		return
+	}
 	out, err := run()
 	if _, writeErr := os.Stdout.Write(out); err != nil || writeErr != nil {
 		os.Exit(1)

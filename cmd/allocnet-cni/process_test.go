@@ -253,7 +253,6 @@ func TestBadInput(t *testing.T) {
 		code                uint
 		text                string
 	}{
-		{"no command", "", "", 4, "CNI_COMMAND is not set"},
 		{"unknown command", "add", w.plugin(`"delegate":"br"`), 4, "unknown CNI_COMMAND"},
 		{"not UTF-8", "ADD\xff", "{}", 4, "CNI_COMMAND is not UTF-8"},
 		{"nothing", "ADD", "", 6, "cannot be read"},
@@ -352,9 +351,15 @@ func TestBelowItself(t *testing.T) {
 	require.Empty(t, w.records())
 }
 
-// TestVersion needs neither a daemon nor a configuration.
+// TestVersion needs neither a daemon nor a configuration. Without a command the program
+// says what it is, as the reference plugins do.
 func TestVersion(t *testing.T) {
 	w := newWorld(t)
+	about := w.call("", "", "", "")
+	about.Stderr = about.Stdout
+	said := w.ok(about)
+	require.Equal(t, "CNI allocnet plugin of allocnet, compatible with the reference plugins "+thin.ReferenceVersion+
+		"\nCNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n", said)
 	for stdin, version := range map[string]string{`{"cniVersion":"0.4.0"}`: "0.4.0", ``: "1.1.0", `x`: "1.1.0"} {
 		require.JSONEq(t, `{"cniVersion":"`+version+`","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}`, w.ok(w.call("VERSION", "", "", stdin)))
 	}
