@@ -77,7 +77,11 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 		return err
 	}
 	a.warnOfScoped(conf)
-	done := a.progress("collecting")
+	far := func() string { return "" }
+	if a.err.terminal && !f.dryRun {
+		far = collected(conf, live)
+	}
+	done := a.progressOf(far, "collecting")
 	defer done()
 	collect := conf.GCScope
 	if f.dryRun {
@@ -98,6 +102,21 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	}
 	a.printGC(&full)
 	return gcErr
+}
+
+// collected tells how many of the allocations that are to go are gone, by their records.
+func collected(conf service, live []string) (far func() string) {
+	count := func() (n int) {
+		records, _ := conf.List() // what cannot be read, GC tells
+		for _, r := range records {
+			if r.Scope == "" && !slices.Contains(live, r.ID) {
+				n++
+			}
+		}
+		return n
+	}
+	all := count()
+	return func() string { return fmt.Sprintf(" %d of %d,", max(0, all-count()), all) }
 }
 
 // liveIDs reads the flags. A list that turns out empty is refused: it is more

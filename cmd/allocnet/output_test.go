@@ -70,6 +70,21 @@ func TestProgress(t *testing.T) {
 	require.Equal(t, wipe, last)
 }
 
+// TestProgressOfGC counts the allocations that are gone.
+func TestProgressOfGC(t *testing.T) {
+	w := newWorld(t)
+	for _, id := range []string{"a", "b", "stays"} {
+		w.sandbox(id)
+		w.run("setup", id).ok(t)
+	}
+	conf, err := configurator.New(configurator.Config{ConfDir: w.path("conf"), StateDir: w.path("state"), PluginDirs: []string{w.path("plugins")}})
+	require.NoError(t, err)
+	far := collected(conf, []string{"stays"})
+	require.Equal(t, " 0 of 2,", far())
+	require.NoError(t, conf.Teardown(t.Context(), configurator.Allocation{ID: "a"}))
+	require.Equal(t, " 1 of 2,", far())
+}
+
 type writerFunc func([]byte)
 
 func (f writerFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }

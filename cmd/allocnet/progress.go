@@ -15,6 +15,11 @@ const (
 
 // progress shows on a terminal what takes its time, until done is called.
 func (a *app) progress(format string, args ...any) (done func()) {
+	return a.progressOf(func() string { return "" }, format, args...)
+}
+
+// progressOf is progress that also shows how far it has come; far may take its time.
+func (a *app) progressOf(far func() string, format string, args ...any) (done func()) {
 	if !a.err.terminal || a.flags.json {
 		return func() {}
 	}
@@ -31,7 +36,7 @@ func (a *app) progress(format string, args ...any) (done func()) {
 				return
 			case now := <-ticker.C:
 				if took := now.Sub(start); took > patience {
-					a.err.setStatus(fmt.Sprintf("%s ... %.1f s", what, took.Seconds()))
+					a.err.setStatus(fmt.Sprintf("%s ...%s %.1f s", what, far(), took.Seconds()))
 				}
 			}
 		}
