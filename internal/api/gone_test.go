@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,7 +100,7 @@ func TestAnswersTogetherAreBounded(t *testing.T) {
 type wordy struct{ large }
 
 func (*wordy) Get(string) (*configurator.Record, error) {
-	return nil, errors.New(string(make([]byte, 100<<10)))
+	return nil, errors.New(strings.Repeat(strings.Repeat("\x00", 1999)+"\n", 50))
 }
 
 func TestLongErrorIsCutWhereThereIsNoRoom(t *testing.T) {
@@ -107,7 +108,7 @@ func TestLongErrorIsCutWhereThereIsNoRoom(t *testing.T) {
 		Service: func() api.Service { return &wordy{} },
 		Limits:  api.Limits{WriteTimeout: time.Hour, AllAnswers: 100 << 10},
 	})
-	require.Len(t, ask(t, socket, "GET", "/v1/allocs/a", "").failure(t).Message, 100<<10)
+	require.Len(t, ask(t, socket, "GET", "/v1/allocs/a", "").failure(t).Message, 50*2000)
 	unread(t, socket)
 	require.Len(t, ask(t, socket, "GET", "/v1/allocs/a", "").failure(t).Message, 1000)
 }
