@@ -33,3 +33,16 @@ func TestMisspeltKeyIsTold(t *testing.T) {
 	require.Equal(t, EngineNative, networks[1].Engine)
 	require.Empty(t, networks[1].Reason)
 }
+
+// TestArgsAreInTheRecord but for what is no name of the runtime.
+func TestArgsAreInTheRecord(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds())
+	a := w.alloc("a")
+	a.Args = map[string]string{"K8S_POD_NAME": "web-0", "IgnoreUnknown": "1"}
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	r, err := w.Get("a")
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"K8S_POD_NAME": "web-0"}, r.Args)
+}

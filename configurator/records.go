@@ -66,6 +66,15 @@ func publicRecord(r *record.Record) (*Record, error) {
 		ID: r.ID, ContainerID: r.ContainerID, Scope: r.Scope, Netns: r.Netns, Phase: Phase(r.Phase), Engine: Engine(r.Engine),
 		Created: r.Created, Updated: r.Updated, NetnsGone: netnsGone(r),
 	}
+	for _, arg := range r.Args {
+		if arg[0] == ignoreUnknown {
+			continue
+		}
+		if public.Args == nil {
+			public.Args = map[string]string{}
+		}
+		public.Args[arg[0]] = arg[1]
+	}
 	var err error
 	if public.Ports, public.Unserved, err = served(r); err != nil {
 		return public, fmt.Errorf("allocation %q: %w", r.ID, err)

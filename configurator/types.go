@@ -171,6 +171,9 @@ type Record struct {
 	Engine      Engine            `json:"engine"`
 	Networks    []NetworkRecord   `json:"networks"`
 	Ports       []portmap.Mapping `json:"ports,omitempty"`
+	// Args are the CNI_ARGS that the plugins got, without IgnoreUnknown: what the
+	// runtime calls the allocation.
+	Args map[string]string `json:"args,omitempty"`
 	// Unserved is that of the Status, in every phase.
 	Unserved []string  `json:"unserved,omitempty"`
 	Created  time.Time `json:"created"`

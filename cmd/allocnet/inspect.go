@@ -1,6 +1,9 @@
 package main
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,7 +47,7 @@ func (a *app) printRecord(r *configurator.Record) {
 	now := time.Now()
 	a.out.table(nil, properties(
 		"ID", r.ID, "Phase", phaseOf(r), "Namespace", r.Netns, "Networks", networkNames(r), "Address", addressesOf(r),
-		"Engine", string(r.Engine), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
+		"Engine", string(r.Engine), "Args", argsOf(r), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
 	))
 	defer a.printUnserved(r.Unserved)
 	if r.Status == nil {
@@ -66,6 +69,15 @@ func (a *app) printRecord(r *configurator.Record) {
 		a.out.printf("\n")
 		a.out.table(nil, properties("DNS servers", join(d.Servers), "DNS domain", d.Domain, "DNS search", join(d.Searches)))
 	}
+}
+
+// argsOf are the CNI_ARGS of an allocation, by their names.
+func argsOf(r *configurator.Record) string {
+	var texts []string
+	for _, name := range slices.Sorted(maps.Keys(r.Args)) {
+		texts = append(texts, name+"="+r.Args[name])
+	}
+	return strings.Join(texts, " ")
 }
 
 // properties are the rows of a table of names and values.

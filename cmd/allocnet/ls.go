@@ -33,7 +33,7 @@ commands accept them.`,
 		RunE:              func(*cobra.Command, []string) error { return a.ls(&f) },
 	}
 	c.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print only the IDs, one per line")
-	c.Flags().BoolVar(&f.wide, "wide", false, "print IDs in full")
+	c.Flags().BoolVar(&f.wide, "wide", false, "print IDs in full, and CNI_ARGS")
 	c.Flags().StringArrayVar(&f.filters, "filter", nil,
 		"network=NAME or state=STATE (adding, ready, deleting or gone); may be repeated: one of the networks, and one of the states")
 	c.MarkFlagsMutuallyExclusive("quiet", "wide")
@@ -89,9 +89,13 @@ func (a *app) printList(conf service, records []configurator.Record, f *lsFlags)
 		rows[i] = listRow(&records[i], time.Now())
 		if f.wide {
 			rows[i][0].text = records[i].ID
+			rows[i] = append(rows[i], cells(argsOf(&records[i]))...)
 		}
 	}
 	header := []string{"ID", "PHASE", "NETWORKS", "ENGINE", "ADDRESS", "PORTS", "AGE"}
+	if f.wide {
+		header = append(header, "ARGS")
+	}
 	if slices.ContainsFunc(records, func(r configurator.Record) bool { return len(r.Unserved) > 0 }) {
 		header = append(header, "NOT SERVED")
 		for i := range rows {
