@@ -106,7 +106,7 @@ func (m *Memory) add(a configurator.Allocation, ports []portmap.Mapping) (*confi
 		return nil, &configurator.UnservedError{ID: a.ID, Capabilities: slices.Sorted(maps.Keys(a.Capabilities)), Networks: []string{Net}}
 	}
 	now := time.Now()
-	status := &configurator.Status{InterfaceName: "eth0", Address: "192.0.2.1", Ports: ports}
+	status := &configurator.Status{InterfaceName: "eth0", Address: "192.0.2.1", Ports: ports, Interfaces: []configurator.Interface{}}
 	if m.allocs == nil {
 		m.allocs = map[string]held{}
 	}
