@@ -28,10 +28,15 @@ import (
 // Networks whose configuration is too old for CHECK, or disables it, are only
 // looked at from outside: the interface must be there with its addresses.
 func (c *Configurator) Check(ctx context.Context, a Allocation) error {
-	return c.operation(ctx, "check", a.ID, func(ctx context.Context) error { return c.check(ctx, a) })
+	return c.operation(ctx, "check", a.ID, func(ctx context.Context) error { return c.check(ctx, a, c.cfg.RepairOnCheck) })
 }
 
-func (c *Configurator) check(ctx context.Context, a Allocation) error {
+// CheckOnly is Check without a repair, whatever the Config says of RepairOnCheck.
+func (c *Configurator) CheckOnly(ctx context.Context, a Allocation) error {
+	return c.operation(ctx, "check", a.ID, func(ctx context.Context) error { return c.check(ctx, a, false) })
+}
+
+func (c *Configurator) check(ctx context.Context, a Allocation, repairs bool) error {
 	if err := validateID(a.ID); err != nil {
 		return err
 	}
@@ -44,7 +49,7 @@ func (c *Configurator) check(ctx context.Context, a Allocation) error {
 	if err != nil {
 		return err
 	}
-	if err = c.checkRecord(ctx, r); !c.cfg.RepairOnCheck || !errors.Is(err, ErrUnhealthy) {
+	if err = c.checkRecord(ctx, r); !repairs || !errors.Is(err, ErrUnhealthy) {
 		return err
 	}
 	release, err := c.share(ctx, r)

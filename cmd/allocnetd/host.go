@@ -214,7 +214,7 @@ func (g *generation) report(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		err := g.service.Check(ctx, configurator.Allocation{ID: r.ID, Netns: r.Netns})
+		err := g.service.CheckOnly(ctx, configurator.Allocation{ID: r.ID, Netns: r.Netns})
 		if err != nil && !errors.Is(err, configurator.ErrNotFound) { // torn down meanwhile
 			errs = append(errs, err)
 		}
