@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -101,7 +102,8 @@ func TestPoints(t *testing.T) {
 	require.NoError(t, p.Wait())
 	<-p.Gone()
 	require.NoError(t, p.Err())
-	require.Equal(t, changes, named(p, dir))
+	// The kernel has ip_forward written anew where somebody else has the lock of links.
+	require.Equal(t, changes, slices.Compact(named(p, dir)))
 	require.False(t, p.Killed())
 }
 
