@@ -240,7 +240,7 @@ func TestNetworks(t *testing.T) {
 	require.Len(t, broken, 1)
 	require.Contains(t, broken[0].Error(), "00-broken.conflist")
 	require.Equal(t, Network{Name: "net", File: filepath.Join(w.conf, "10-net.conflist"), CNIVersion: "1.0.0",
-		Plugins: []string{"one"}, Capabilities: []string{"mac", "portMappings"}, Default: true}, networks[0])
+		Plugins: []string{"one"}, Capabilities: []string{"mac", "portMappings"}, Default: true, Engine: EngineExec}, networks[0])
 	require.Equal(t, "allocnet", networks[1].Name)
 	require.False(t, networks[1].Default)
 }
