@@ -100,27 +100,47 @@ func necessary(environ []string) []string {
 }
 
 func run(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	stdout, stderr := &limited{max: maxStdout}, &limited{max: maxStderr}
-	c := exec.CommandContext(ctx, path)
-	c.Env, c.Stdin, c.Stdout, c.Stderr = environ, bytes.NewReader(stdin), stdout, stderr
+	return runFor(ctx, exec.CommandContext(ctx, path), stdin, environ, pipeDelay)
+}
+
+// runFor runs a plugin, and waits so long for what holds its pipes when it has ended.
+func runFor(ctx context.Context, c *exec.Cmd, stdin []byte, environ []string, delay time.Duration) ([]byte, error) {
+	stdout, err := newOutput(maxStdout)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotStarted, err)
+	}
+	stderr, err := newOutput(maxStderr)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotStarted, errors.Join(err, stdout.writer.Close(), stdout.reader.Close()))
+	}
+	c.Env, c.Stdin, c.Stdout, c.Stderr = environ, bytes.NewReader(stdin), stdout.writer, stderr.writer
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
-	c.WaitDelay = pipeDelay
-	err := c.Run()
+	c.WaitDelay = delay
+	err = c.Start()
+	stdout.begin()
+	stderr.begin()
+	if err == nil {
+		err = c.Wait()
+	}
 	if errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil {
 		err = nil // the plugin itself ended well; what it left behind does not count
 	}
+	endErr := stdout.end(delay)
+	_ = stderr.end(0) // for people: what stands there by now
 	switch {
 	case ctx.Err() != nil && err != nil:
-		return nil, fmt.Errorf("plugin %s was killed: %w", path, ctx.Err())
+		return nil, fmt.Errorf("plugin %s was killed: %w", c.Path, ctx.Err())
+	case endErr != nil:
+		return nil, fmt.Errorf("output of plugin %s: %w", c.Path, endErr)
 	case stdout.overflow:
-		return nil, fmt.Errorf("plugin %s: %w", path, ErrOutputTooLarge)
+		return nil, fmt.Errorf("plugin %s: %w", c.Path, ErrOutputTooLarge)
 	case err == nil:
 		return stdout.Bytes(), nil
 	case c.Process == nil:
 		return nil, fmt.Errorf("%w: %w", ErrNotStarted, err)
 	}
-	return nil, pluginError(path, err, stdout.Bytes(), stderr.Bytes())
+	return nil, pluginError(c.Path, err, stdout.Bytes(), stderr.Bytes())
 }
 
 // pluginError is the error of a plugin that ran and failed, or that could not
@@ -151,24 +171,4 @@ func clip(s string) string {
 		return s[:most] + "..."
 	}
 	return s
-}
-
-// limited is a buffer that forgets what goes beyond its bound, so that the
-// writer neither blocks nor fills the memory.
-type limited struct {
-	buf      bytes.Buffer // not embedded: its ReadFrom would get around the bound
-	max      int
-	overflow bool
-}
-
-func (l *limited) Bytes() []byte { return l.buf.Bytes() }
-
-func (l *limited) Write(p []byte) (int, error) {
-	room := l.max - l.buf.Len()
-	if len(p) > room {
-		l.overflow = true
-		l.buf.Write(p[:max(room, 0)])
-		return len(p), nil
-	}
-	return l.buf.Write(p)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -146,6 +147,22 @@ func TestDaemonThatHoldsThePipes(t *testing.T) {
 			pid := processIn(t, strings.TrimPrefix(environ[1], "DIR=")+"/child")
 			require.NoError(t, unix.Kill(pid, 0), "the daemon was spared")
 		})
+	}
+}
+
+// TestOutputWithoutTime: what a plugin wrote is read however late its reader comes, also
+// where what it started holds the pipe.
+func TestOutputWithoutTime(t *testing.T) {
+	for _, body := range []string{`echo '{"a":1}'`, `(exec sleep 300) & echo $! >$DIR/child; echo '{"a":1}'`} {
+		for range 50 {
+			path, environ := script(t, body), env(t)
+			out, err := runFor(t.Context(), exec.CommandContext(t.Context(), path), nil, environ, time.Nanosecond)
+			require.NoError(t, err)
+			require.Equal(t, `{"a":1}`+"\n", string(out))
+			if child := strings.TrimPrefix(environ[1], "DIR=") + "/child"; strings.Contains(body, "sleep") {
+				require.NoError(t, unix.Kill(processIn(t, child), unix.SIGKILL))
+			}
+		}
 	}
 }
 
