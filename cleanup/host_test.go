@@ -19,6 +19,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -94,7 +95,7 @@ func newTestHost(t *testing.T) *testHost {
 func (h *testHost) clear() {
 	h.run("nft", "flush", "ruleset")
 	require.NoError(h.t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	require.NoError(h.t, err)
 	for _, link := range links {
 		if link.Type() == "bridge" || link.Type() == "ifb" || link.Type() == "veth" {
@@ -178,7 +179,7 @@ func (h *testHost) snapshot() string {
 			b.WriteString(h.run("nft", append([]string{"list"}, strings.Fields(table)...)...))
 		}
 	}
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	require.NoError(h.t, err)
 	for _, link := range links {
 		fmt.Fprintf(&b, "# link %s\n", link.Attrs().Name)

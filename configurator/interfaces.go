@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/kernel"
 	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // checkInterfaces looks for every interface that a record's results put into
@@ -72,7 +73,7 @@ func checkInterface(want Interface) error {
 	case err != nil:
 		return fmt.Errorf("look at interface %q: %w", want.Name, err)
 	}
-	addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+	addrs, err := retry.List(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list addresses of interface %q: %w", want.Name, err)
 	}

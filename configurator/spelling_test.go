@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/ruleset"
 	"github.com/allocnet/allocnet/internal/statedir"
 	"github.com/allocnet/allocnet/portmap"
@@ -40,7 +41,7 @@ func requireNothingOwned(t *testing.T, id string) {
 	elements, err := rules.Owned(t.Context(), func(o names.Owner) bool { return o.OfID(id) })
 	require.NoError(t, err)
 	require.Empty(t, elements)
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	require.NoError(t, err)
 	for _, l := range links {
 		owner, _ := names.ParseOwner(l.Attrs().Alias)

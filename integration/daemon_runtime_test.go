@@ -8,6 +8,8 @@ import (
 	gocni "github.com/containerd/go-cni"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // goCNI is go-cni, which containerd, nerdctl and Nomad attach containers with, on a
@@ -59,7 +61,7 @@ func TestDaemonPrimaryUnusable(t *testing.T) {
 // linksOf are the names of the host's links of a type.
 func linksOf(t *testing.T, kind string) (names []string) {
 	t.Helper()
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	require.NoError(t, err)
 	for _, l := range links {
 		if l.Type() == kind {

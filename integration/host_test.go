@@ -22,6 +22,7 @@ import (
 	"github.com/allocnet/allocnet/integration/testhost"
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -90,7 +91,7 @@ func (h *host) requireUnchanged(before hostsnap.Snapshot) {
 	after, err := hostsnap.Take(snapshotOptions)
 	require.NoError(h.t, err)
 	require.Empty(h.t, hostsnap.Diff(before, after), "the host is as it was before")
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	require.NoError(h.t, err)
 	for _, l := range links {
 		if l.Type() == "bridge" {

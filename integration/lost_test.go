@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -47,7 +48,7 @@ func (h *host) tearDownLost(a configurator.Allocation) {
 
 func (h *host) collectLost(a configurator.Allocation) {
 	h.t.Helper()
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	require.NoError(h.t, err)
 	for _, l := range links {
 		if l.Attrs().Alias == "allocnet:net/"+a.ID+"/eth0" {

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // openPool makes a pool that lasts as long as the test.
@@ -55,7 +56,7 @@ func TestPoolTake(t *testing.T) {
 		require.Equal(t, DefaultDir+"/"+name, s.Path())
 		require.NoError(t, Validate(s.Path()))
 		require.NoError(t, s.Do(func() error {
-			links, err := netlink.LinkList()
+			links, err := retry.List(netlink.LinkList)
 			require.NoError(t, err)
 			require.Len(t, links, 1)
 			require.NotZero(t, links[0].Attrs().Flags&net.FlagUp, "loopback is up")

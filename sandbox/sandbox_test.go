@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 func TestCreate(t *testing.T) {
@@ -22,7 +24,7 @@ func TestCreate(t *testing.T) {
 	require.Equal(t, "c1", s.Name())
 	require.NoError(t, Validate(s.Path()))
 	require.NoError(t, s.Do(func() error {
-		links, err := netlink.LinkList()
+		links, err := retry.List(netlink.LinkList)
 		require.NoError(t, err)
 		require.Len(t, links, 1, "a sandbox starts out empty")
 		require.NotZero(t, links[0].Attrs().Flags&net.FlagUp, "loopback is up")

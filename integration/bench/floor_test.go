@@ -13,6 +13,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -148,7 +149,7 @@ func lifeOf(t *testing.T, sys system, s *slot) string {
 // kernel adds by itself and without names that differ.
 func describe(t *testing.T, want func(netlink.Link) bool) string {
 	t.Helper()
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	require.NoError(t, err)
 	var text strings.Builder
 	for _, l := range links {

@@ -23,6 +23,7 @@ import (
 	"github.com/allocnet/allocnet/integration/testhost"
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -295,7 +296,7 @@ func (h *host) requireNothing() {
 	s := h.open()
 	defer s.Close()
 	require.NoError(h.t, s.Do(func() error {
-		links, err := netlink.LinkList()
+		links, err := retry.List(netlink.LinkList)
 		if err == nil && len(links) != 1 {
 			err = fmt.Errorf("%d links in the namespace, the second is %q", len(links), links[1].Attrs().Name)
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -97,8 +98,8 @@ func (d *demo) settle(ctx context.Context) (string, error) {
 func (d *demo) tentative() ([]string, error) {
 	var waiting []string
 	look := func() error {
-		list, err := netlink.AddrList(nil, unix.AF_INET6)
-		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		list, err := retry.List(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, unix.AF_INET6) })
+		if err != nil {
 			return fmt.Errorf("list addresses: %w", err)
 		}
 		for _, a := range list {

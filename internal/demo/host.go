@@ -11,6 +11,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // prepareHost remembers what the host looks like, and gives it an outside.
@@ -93,7 +94,7 @@ func (d *demo) removeBridge(context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("find bridge %q: %w", conflist.EmbeddedBridge, err)
 	}
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	if err != nil {
 		return "", fmt.Errorf("list links: %w", err)
 	}

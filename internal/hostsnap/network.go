@@ -8,21 +8,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/retry"
 )
-
-// maxDumps is how often a dump is asked for again when changes made meanwhile spoilt it.
-const maxDumps = 10
-
-// dump asks for a dump until it is whole.
-func dump[T any](ask func() ([]T, error)) (list []T, err error) {
-	for range maxDumps {
-		list, err = ask()
-		if !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	return list, err
-}
 
 // links are a host's links by index.
 type links map[int]netlink.Link
@@ -54,7 +42,7 @@ func (l links) isIdleBridge(index int) bool {
 
 // network collects links, addresses, routes and routing rules.
 func (c *collector) network() error {
-	list, err := dump(netlink.LinkList)
+	list, err := retry.List(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
 	}
@@ -82,7 +70,7 @@ func (c *collector) link(all links, index int, link netlink.Link) {
 }
 
 func (c *collector) addresses(all links) error {
-	list, err := dump(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	list, err := retry.List(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
 	}
@@ -106,7 +94,7 @@ func isIPv6LinkLocal(ip net.IP) bool {
 
 func (c *collector) routes(all links) error {
 	everyTable := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
-	list, err := dump(func() ([]netlink.Route, error) {
+	list, err := retry.List(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, everyTable, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
@@ -197,7 +185,7 @@ func destination(route netlink.Route) string {
 
 func (c *collector) rules() error {
 	for name, family := range map[string]int{"ip": netlink.FAMILY_V4, "ip6": netlink.FAMILY_V6} {
-		list, err := dump(func() ([]netlink.Rule, error) { return netlink.RuleList(family) })
+		list, err := retry.List(func() ([]netlink.Rule, error) { return netlink.RuleList(family) })
 		if err != nil {
 			return fmt.Errorf("list routing rules: %w", err)
 		}

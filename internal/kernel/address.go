@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -11,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // Address flags.
@@ -90,16 +91,15 @@ func (h *Host) AddAddress(index int, address *net.IPNet, flags int) error {
 
 // Addresses are those of a link of the sandbox, of both families.
 func (s *Sandbox) Addresses(index int) ([]netlink.Addr, error) {
-	var list []netlink.Addr
-	err := retryDump(func() (err error) {
-		list = nil
-		return s.conn.dump(addressInquiry(), func(payload []byte) error {
+	list, err := retry.List(func() (list []netlink.Addr, err error) {
+		err = s.conn.dump(addressInquiry(), func(payload []byte) error {
 			a, of, err := parseAddress(payload)
 			if err == nil && of == index {
 				list = append(list, a)
 			}
 			return err
 		})
+		return list, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list addresses of link %d: %w", index, err)
@@ -138,28 +138,11 @@ func parseAddress(payload []byte) (a netlink.Addr, index int, err error) {
 func (h *Host) Addresses(index int) ([]netlink.Addr, error) { return addresses(h.Handle, index) }
 
 func addresses(h *netlink.Handle, index int) ([]netlink.Addr, error) {
-	var list []netlink.Addr
-	err := retryDump(func() (err error) {
-		list, err = h.AddrList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.FAMILY_ALL)
-		return err
+	list, err := retry.List(func() ([]netlink.Addr, error) {
+		return h.AddrList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.FAMILY_ALL)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list addresses of link %d: %w", index, err)
 	}
 	return list, nil
-}
-
-// dumpTries bounds how often a dump is made again that another change
-// interrupted.
-const dumpTries = 10
-
-// retryDump lists again what changed while it was listed.
-func retryDump(dump func() error) error {
-	var err error
-	for range dumpTries {
-		if err = dump(); !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-	return err
 }

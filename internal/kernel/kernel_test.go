@@ -16,6 +16,7 @@ import (
 	"github.com/allocnet/allocnet/internal/kernel"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -240,7 +241,7 @@ func TestDeleteTogether(t *testing.T) {
 	for i, f := range found {
 		require.Equal(t, i < n, f, "link %d", i)
 	}
-	links, err := h.LinkList()
+	links, err := retry.List(h.LinkList)
 	require.NoError(t, err)
 	var left []string
 	for _, l := range links {

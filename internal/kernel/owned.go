@@ -3,19 +3,14 @@ package kernel
 import (
 	"fmt"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // OwnedLinks are the names of the host's links whose owner the function names.
 // It reads all links.
 func (h *Host) OwnedLinks(of func(names.Owner) bool) ([]string, error) {
-	var links []netlink.Link
-	err := retryDump(func() (err error) {
-		links, err = h.LinkList()
-		return err
-	})
+	links, err := retry.List(h.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}

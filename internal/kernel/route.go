@@ -9,6 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // Route is a route over one link.
@@ -147,11 +149,7 @@ func (s *Sandbox) Routes(want *types.Route) ([]netlink.Route, error) {
 	if want.Table != nil {
 		filter.Table = *want.Table
 	}
-	var routes []netlink.Route
-	err = retryDump(func() (err error) {
-		routes, err = h.RouteListFiltered(family, filter, mask)
-		return err
-	})
+	routes, err := retry.List(func() ([]netlink.Route, error) { return h.RouteListFiltered(family, filter, mask) })
 	if err != nil {
 		return nil, fmt.Errorf("list routes to %s: %w", want.Dst.String(), err)
 	}

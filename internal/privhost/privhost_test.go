@@ -14,12 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 func TestHostIsPrivate(t *testing.T) {
 	Require(t)
 
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	require.NoError(t, err)
 	require.Len(t, links, 1)
 	require.Equal(t, "lo", links[0].Attrs().Name)

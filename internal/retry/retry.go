@@ -39,6 +39,15 @@ func Do(ctx context.Context, act func() error) error {
 	}
 }
 
+// List has list called again for as long as others are changing what it lists, within reason.
+func List[T any](list func() ([]T, error)) (items []T, err error) {
+	err = Do(context.Background(), func() (err error) {
+		items, err = list()
+		return err
+	})
+	return items, err
+}
+
 func isTransient(err error) bool {
 	for _, transient := range []error{
 		ErrChanged, netlink.ErrDumpInterrupted, unix.EINTR, unix.EAGAIN, unix.EBUSY, unix.ERESTART,

@@ -2,14 +2,13 @@ package bandwidth
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/kernel"
 	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // Check implements plugin.Plugin. Unlike the reference plugin's it finds that a
@@ -46,7 +45,7 @@ func checkEgress(h *kernel.Host, veth netlink.Link, name string, egress *bucket)
 	if err := checkRoot(h, ifb, egress); err != nil {
 		return err
 	}
-	filters, err := dump(func() ([]netlink.Filter, error) { return h.FilterList(veth, ingressHandle) })
+	filters, err := retry.List(func() ([]netlink.Filter, error) { return h.FilterList(veth, ingressHandle) })
 	if err != nil {
 		return fmt.Errorf("list filters of veth %q: %w", veth.Attrs().Name, err)
 	}
@@ -57,7 +56,7 @@ func checkEgress(h *kernel.Host, veth netlink.Link, name string, egress *bucket)
 }
 
 func checkRoot(h *kernel.Host, link netlink.Link, want *bucket) error {
-	qdiscs, err := dump(func() ([]netlink.Qdisc, error) { return h.QdiscList(link) })
+	qdiscs, err := retry.List(func() ([]netlink.Qdisc, error) { return h.QdiscList(link) })
 	if err != nil {
 		return fmt.Errorf("list disciplines of link %q: %w", link.Attrs().Name, err)
 	}
@@ -65,19 +64,4 @@ func checkRoot(h *kernel.Host, link netlink.Link, want *bucket) error {
 		return fmt.Errorf("link %q: %w", link.Attrs().Name, err)
 	}
 	return nil
-}
-
-// dumpTries bounds how often a dump is made again that another change
-// interrupted.
-const dumpTries = 10
-
-// dump lists again what changed while it was listed.
-func dump[T any](list func() ([]T, error)) ([]T, error) {
-	for range dumpTries {
-		found, err := list()
-		if !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return found, err
-		}
-	}
-	return nil, fmt.Errorf("changed all the time: %w", unix.EINTR)
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/allocnet/allocnet/internal/kernel"
 	"github.com/allocnet/allocnet/internal/plugin"
 	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -108,7 +109,7 @@ func requireShaping(h *testHost) {
 // clear takes everything away.
 func (h *testHost) clear() {
 	require.NoError(h, h.netns.Destroy())
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	require.NoError(h, err)
 	for _, link := range links {
 		if link.Type() == "veth" || link.Type() == "ifb" {
@@ -192,7 +193,7 @@ func (h *testHost) configWith(version, extra string) string {
 
 // state is what shapes the container's traffic, as text.
 func (h *testHost) state() []string {
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	require.NoError(h, err)
 	names := map[int]string{}
 	for _, l := range links {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -165,7 +166,7 @@ func TestCheckFinds(t *testing.T) {
 }
 
 func (h *testHost) linkNames() (all []string) {
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	require.NoError(h, err)
 	for _, l := range links {
 		all = append(all, l.Attrs().Name)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -58,7 +59,7 @@ func requireGone(t testing.TB, a attachment) {
 	require.NoError(t, err)
 	defer s.Close()
 	require.NoError(t, s.Do(func() error {
-		links, err := netlink.LinkList()
+		links, err := retry.List(netlink.LinkList)
 		require.Len(t, links, 1, "only lo")
 		return err
 	}))
