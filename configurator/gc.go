@@ -318,7 +318,7 @@ func (c *Configurator) collect(ctx context.Context, id string, how collection) (
 	if how.destroyNetns {
 		err = c.noteForTeardown(Allocation{ID: id}, how.dead...)
 	}
-	if err == nil || errors.Is(err, ErrInUse) { // somebody else's namespace stays
+	if err == nil || errors.Is(err, ErrInUse) { // the namespace of another program stays
 		err = c.takeDown(ctx, r)
 	}
 	return networks, err == nil, err

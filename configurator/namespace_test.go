@@ -26,8 +26,8 @@ func (w *world) replaceNetns(a Allocation, foreign string) {
 	w.foreign(a.Netns, foreign)
 }
 
-// TestAnotherNamespaceAtThePath is somebody else's: nothing is done in it, however
-// far the allocation had come.
+// TestAnotherNamespaceAtThePath: no operation changes another namespace that is
+// mounted at the path by now, in whatever state the allocation is.
 func TestAnotherNamespaceAtThePath(t *testing.T) {
 	tests := 0
 	ends := map[string]func(*world, Allocation) error{

@@ -48,7 +48,7 @@ func operateOwnNetns(text string) {
 }
 
 // ownWorld has a network that takes a moment to set up, and namespaces in a directory of
-// its own, one of which somebody else made.
+// its own, one of which another program made.
 func ownWorld(t *testing.T) (w *world, foreign string) {
 	t.Helper()
 	w = newWorld(t, func(c *Config) {

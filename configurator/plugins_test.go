@@ -44,8 +44,8 @@ func TestPluginsThatKillTheirGroup(t *testing.T) {
 	}
 }
 
-// TestSwappedNetns: whatever somebody does to the path meanwhile, plugins work in the
-// namespace that was looked at, and results name the path.
+// TestSwappedNetns: plugins work in the namespace that the operation opened, even if its
+// path leads elsewhere by then, and results name the path.
 func TestSwappedNetns(t *testing.T) {
 	var host unix.Stat_t
 	require.NoError(t, unix.Stat("/proc/self/ns/net", &host))

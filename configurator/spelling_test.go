@@ -32,7 +32,7 @@ func spellings(t *testing.T, state string) map[string]string {
 	}
 }
 
-// requireNothingOwned looks for what native plugins leave of an ID, whoever's it is.
+// requireNothingOwned looks for what native plugins leave of an ID, of any owner.
 func requireNothingOwned(t *testing.T, id string) {
 	t.Helper()
 	rules, err := ruleset.Open()

@@ -35,9 +35,9 @@ func (c *Configurator) Teardown(ctx context.Context, a Allocation) error {
 	return c.operation(ctx, "teardown", a.ID, func(ctx context.Context) error { return c.lockAndTeardown(ctx, a) })
 }
 
-// TeardownGone is Teardown of an allocation whose network namespace is gone, as Get
-// finds it while nobody else works on it. It reports whether the namespace was; else,
-// and without a record, nothing is done.
+// TeardownGone is Teardown of an allocation whose network namespace is gone. It looks
+// for the namespace while it holds the allocation's lock, and reports whether it was
+// gone. If it was not, or there is no record, nothing is done.
 func (c *Configurator) TeardownGone(ctx context.Context, id string) (gone bool, err error) {
 	if r, err := c.load(id); err != nil || r.Netns == "" || !isGone(r) {
 		return false, ignoreNotFound(err)

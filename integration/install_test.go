@@ -70,8 +70,8 @@ func TestInstall(t *testing.T) {
 	require.FileExists(t, filepath.Join(stage, "usr/local/lib/systemd/system/allocnetd.socket"))
 }
 
-// TestInstallOnARunningHost: whoever starts a program while another version is installed
-// finds one of both. What was installed goes again, but for the settings.
+// TestInstallOnARunningHost: a program that is started during an installation is the old
+// or the new version. Uninstalling removes what was installed, but for the settings.
 func TestInstallOnARunningHost(t *testing.T) {
 	top, err := filepath.Abs("..")
 	require.NoError(t, err)

@@ -96,9 +96,9 @@ func TestLostRecordAndConfiguration(t *testing.T) {
 	})
 }
 
-// TestLostRecordOfOtherNetworks: without the record, and where nobody names them,
-// the networks and interfaces of an allocation are those that the host tells of,
-// not those that a new one would get.
+// TestLostRecordOfOtherNetworks: if the record is lost and the request names no
+// networks, objects on the host show the networks and interfaces of the allocation.
+// Those of a new allocation may differ.
 func TestLostRecordOfOtherNetworks(t *testing.T) {
 	each(t, []way{native, execTables}, func(t *testing.T, w way) {
 		for name, remove := range map[string]func(*host, configurator.Allocation){

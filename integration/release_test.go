@@ -65,9 +65,8 @@ func (r plainRuntime) tearDown(allocs ...configurator.Allocation) {
 	}
 }
 
-// TestReleasedAddress: an address that is free has no connections in the kernel,
-// whoever made them, so that the clients of the last allocation that had it do not
-// reach the next one, which publishes nothing.
+// TestReleasedAddress: the kernel tracks no connection of a free address, so clients of
+// the last allocation that had it do not reach the next one, which publishes nothing.
 func TestReleasedAddress(t *testing.T) {
 	for name, c := range map[string]struct {
 		engine configurator.Engine

@@ -57,7 +57,7 @@
 
 # Run network configurations that come with a request of another user than root:
 # "conflists" of the API, and "plugins" of the CNI plugin. They choose the plugins that
-# run as the daemon's user, and their configuration: whoever may send them can act as
+# run as the daemon's user, and their configuration: a user who may send them can act as
 # root.
 # By default such a request is an error. Needs a restart.
 #allow_conflists = false

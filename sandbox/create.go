@@ -42,9 +42,9 @@ func CreateIn(dir, name string) (*Sandbox, error) {
 	return s, nil
 }
 
-// CreateNoted is CreateIn that tells note what the namespace is before it has a name. Until then it goes with the
-// process, so that whoever writes down what note is told can find everything that a crash leaves. Where note fails,
-// nothing is made.
+// CreateNoted is CreateIn that calls note with the namespace's identity before the namespace has a name. Until then a
+// crash destroys it, so a caller that records the identity in note can find everything that a crash leaves. If note
+// fails, nothing is made.
 func CreateNoted(dir, name string, note func(Identity) error) (*Sandbox, error) {
 	path := filepath.Join(dir, name)
 	if err := ValidateName(name); err != nil {

@@ -62,8 +62,8 @@ func (s *Sandbox) LoopbackUp() error { return s.Do(loopbackUp) }
 // Path returns the path of the file that the namespace is mounted on.
 func (s *Sandbox) Path() string { return s.path }
 
-// ProcPath returns a path that leads to the namespace from any process of the host, and that nobody can lead
-// elsewhere, until Close. After that, it is "" here, and elsewhere may lead to another file.
+// ProcPath returns a path that leads to the namespace from any process of the host, and to nothing else, until
+// Close. After Close ProcPath returns "", and a path that it returned before may lead to another file.
 func (s *Sandbox) ProcPath() (path string) {
 	_ = s.With(func(fd int) error {
 		path = fmt.Sprintf("/proc/%s/fd/%d", self(), fd)

@@ -10,7 +10,7 @@ import (
 )
 
 func main() {
-	if os.Getenv("CNI_COMMAND") == "" { // whoever tries it out, or looks for its version
+	if os.Getenv("CNI_COMMAND") == "" { // run by hand, or by Nomad to read the version
 		_, _ = os.Stderr.WriteString(thin.About("allocnet") + "\nCNI protocol versions supported: " + strings.Join(thin.Versions, ", ") + "\n")
 		return
 	}

@@ -144,8 +144,8 @@ func recordState(r *configurator.Record) allocationState {
 	return stateLive
 }
 
-// namespaceOf is the path of an allocation's namespace; "" where another one, which is
-// somebody else's, lies there by now.
+// namespaceOf is the path of an allocation's namespace; "" if another namespace has been
+// mounted there since.
 func namespaceOf(r *configurator.Record) string {
 	if r.NetnsGone && sandbox.Validate(r.Netns) == nil {
 		return ""
@@ -175,7 +175,7 @@ func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurat
 }
 
 // destroyNetns destroys the network namespace of the record, or what a crash left of it.
-// Another one at its path is somebody else's.
+// It does not destroy another namespace that is mounted at the path by now.
 func (r *cleanupResult) destroyNetns(own sandbox.Identity) (destroyed bool, err error) {
 	none := sandbox.Identity{}
 	if there := identityAt(r.netns); there != none && (own == none || !own.Is(there)) {

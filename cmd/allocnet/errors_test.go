@@ -98,7 +98,7 @@ func failures() map[string]error {
 		"incomplete": fmt.Errorf("allocation %q: %w: %w", "web", configurator.ErrIncomplete, errors.Join(
 			&types.Error{Code: 7, Msg: "no"}, samples["configurator.LeftoverError"], context.DeadlineExceeded)),
 		"not checked":      fmt.Errorf("allocation %q: %w: %w", "web", configurator.ErrNotChecked, configurator.ErrPluginNotInstalled),
-		"port of nobody":   fmt.Errorf("%w: %w", &types.Error{Code: 999, Msg: "x"}, &portTaken),
+		"port, no owner":   fmt.Errorf("%w: %w", &types.Error{Code: 999, Msg: "x"}, &portTaken),
 		"plugin as text":   errors.New("plugin says: host port is taken"),
 		"conflict inside":  fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, errors.Join(&portmap.ConflictError{Mapping: one, Other: one}, &portmap.ConflictError{Mapping: other, Other: other})),
 		"no netns":         fmt.Errorf("%w: netns: %w", configurator.ErrInvalidAllocation, &fs.PathError{Op: "open", Path: "/run/netns/web", Err: syscall.ENOENT}),

@@ -150,7 +150,8 @@ func TestCleanupDestroysOnlyOnDemand(t *testing.T) {
 	require.NoFileExists(t, path)
 }
 
-// TestCleanupSparesAnotherNamespaceAtThePath: it is somebody else's.
+// TestCleanupSparesAnotherNamespaceAtThePath: cleanup destroys the allocation's own
+// namespace, and no other that is mounted at its path.
 func TestCleanupSparesAnotherNamespaceAtThePath(t *testing.T) {
 	w := newWorld(t)
 	path := w.named("web")
@@ -179,8 +180,8 @@ func unmount(t *testing.T, dir string) {
 	require.NoError(t, unix.Unmount(dir, 0))
 }
 
-// TestGCDestroysWhatIsLeft: a namespace that setup --create made outlives its allocation
-// until somebody destroys it, and one that somebody else made stays.
+// TestGCDestroysWhatIsLeft: gc destroys a namespace that setup --create made, and keeps
+// one that another program made.
 func TestGCDestroysWhatIsLeft(t *testing.T) {
 	w := newWorld(t)
 	ask := w.serve(sandbox.DefaultDir)
@@ -218,7 +219,7 @@ func TestTeardownSparesForeignNamespaces(t *testing.T) {
 			run("teardown", "web", "--destroy").ok(t)
 			require.NoFileExists(t, path)
 
-			other := w.sandbox("web") // somebody else's, under the name
+			other := w.sandbox("web") // of another program, with the same name
 			defer other.Destroy()
 			for _, args := range [][]string{{"--netns", foreign}, nil} {
 				args = append([]string{"teardown", "web", "--destroy", "--json"}, args...)

@@ -53,7 +53,7 @@ func (a *app) ready(c *cobra.Command) error {
 	done()
 	networks, broken := conf.Networks()
 	if a.unasked(broken) == nil {
-		a.warnSkipped(broken) // ready or not, somebody has to repair them
+		a.warnSkipped(broken) // also where the host is ready: they need a repair
 		err = errors.Join(a.missing(conf, networks), err)
 	}
 	switch {

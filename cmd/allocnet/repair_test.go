@@ -90,7 +90,7 @@ func TestRepairThatCannotLook(t *testing.T) {
 	require.Contains(t, report.Reasons["torn"], `record of allocation "torn"`)
 }
 
-// TestRepairWithoutAList is no success: nobody knows which allocations there are.
+// TestRepairWithoutAList fails, because it is unknown which allocations exist.
 func TestRepairWithoutAList(t *testing.T) {
 	w := newWorld(t)
 	w.sandbox("web")
@@ -126,7 +126,7 @@ func TestReasonsOfARepair(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestRepairBothWays: whoever does it, all that is said of what is broken is the same.
+// TestRepairBothWays: the report is the same with and without the daemon.
 func TestRepairBothWays(t *testing.T) {
 	w := newWorld(t)
 	ask := w.serve(sandbox.DefaultDir)

@@ -76,7 +76,7 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 	}
 	alloc.Networks = a.flags.networks
 	if alloc.OwnNetns = f.create; f.create && f.netns == "" {
-		alloc.Netns = "" // it lies where whoever makes it has them
+		alloc.Netns = "" // the daemon or the library chooses the directory
 	}
 	done := a.progress("setting up %s", id)
 	status, err := conf.Setup(c.Context(), *alloc)

@@ -70,8 +70,7 @@ func (h *host) requireRepaired() {
 	require.NoError(h.t, h.Check(h.ctx(), h.a))
 }
 
-// crashBeforeReady leaves an allocation that is all there, and that nobody
-// acknowledged.
+// crashBeforeReady leaves an allocation that is complete and was not acknowledged.
 func (h *host) crashBeforeReady() {
 	h.t.Helper()
 	ended := start(h.t, h.request("setup"), func(_ int, p faultinject.Point) faultinject.Verdict {

@@ -82,8 +82,8 @@ func (r *receiver) GCScope(_ context.Context, s configurator.Scope) (*configurat
 	return &configurator.GCReport{}, nil
 }
 
-// TestConflistsOfOthers: what plugins are to run, and how, is root's to say. Where
-// there is a record, nobody goes by the request, so a teardown is not refused.
+// TestConflistsOfOthers: only root may send configurations. A teardown with a record
+// does not use the request's configuration, so it is not refused.
 func TestConflistsOfOthers(t *testing.T) {
 	requireRoot(t)
 	const group = 54321

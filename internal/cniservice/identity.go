@@ -69,7 +69,7 @@ func (c *call) renamed() bool {
 }
 
 // leadsToNetns reports whether a path leads to the network namespace of a record.
-// Those that are gone are not told apart: nobody lives there any more.
+// Namespaces that are gone are taken for the same one: DEL of them does the same work.
 func leadsToNetns(path string, r *configurator.Record) bool {
 	there, err := identityAt(path)
 	if r.NetnsGone || err != nil {

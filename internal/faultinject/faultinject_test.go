@@ -102,7 +102,7 @@ func TestPoints(t *testing.T) {
 	require.NoError(t, p.Wait())
 	<-p.Gone()
 	require.NoError(t, p.Err())
-	// The kernel has ip_forward written anew where somebody else has the lock of links.
+	// The kernel restarts the write of ip_forward if another process holds the lock of links.
 	require.Equal(t, changes, slices.Compact(named(p, dir)))
 	require.False(t, p.Killed())
 }

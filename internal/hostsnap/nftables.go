@@ -121,7 +121,7 @@ func (c *collector) set(conn *nftables.Conn, table *nftables.Table, set *nftable
 		kind = "map"
 	}
 	// An anonymous set goes with its rule, which is what matters.
-	shared := set.Anonymous || table.Name == names.Table && (sharedSets[set.Name] || set.Name == "standby_ports" && nobodys(elements))
+	shared := set.Anonymous || table.Name == names.Table && (sharedSets[set.Name] || set.Name == "standby_ports" && unowned(elements))
 	c.add(len(elements) == 0 || shared, "nft", kind, tableTitle(table), name, labelled("type", set.KeyType.Name))
 	for _, element := range elements {
 		c.add(shared, "nft element", tableTitle(table), name, describeElement(element))
@@ -132,8 +132,8 @@ func (c *collector) set(conn *nftables.Conn, table *nftables.Table, set *nftable
 // sharedSets are those of allocnet's tables whose elements belong to networks and bridges, not to an attachment.
 var sharedSets = map[string]bool{"networks": true, "guarded": true, "guards": true}
 
-// nobodys reports whether no element names an owner.
-func nobodys(elements []nftables.SetElement) bool {
+// unowned reports whether no element names an owner.
+func unowned(elements []nftables.SetElement) bool {
 	return !slices.ContainsFunc(elements, func(e nftables.SetElement) bool { return e.Comment != "" })
 }
 

@@ -67,8 +67,8 @@ func TestDistrust(t *testing.T) {
 	}
 }
 
-// TestEditedInPlace: a lease that somebody wrote to, which leaves the signature of
-// the directory, is found by its holder's Release.
+// TestEditedInPlace: Release finds the owner's lease in a file that another program
+// wrote to, which leaves the directory's signature as it was.
 func TestEditedInPlace(t *testing.T) {
 	for name, c := range map[string]struct {
 		content string

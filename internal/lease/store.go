@@ -95,9 +95,9 @@ func (x *index) releaseEither(owner Owner) (n int, err error) {
 	return n, err
 }
 
-// edited reports whether a lease says something else than the index, after so many
-// of the owner's were released: somebody wrote to it, which leaves the directory's
-// signature as it is.
+// edited reports whether another program wrote to a lease of the owner, so that the index
+// differs from it: that leaves the directory's signature as it is. released is how many
+// of the owner's leases were released.
 func (x *index) edited(owner Owner, released int, known []netip.Addr) bool {
 	if x.all != nil { // which was read from the leases
 		return false

@@ -122,8 +122,8 @@ func TestDamageIsNoticedAndMended(t *testing.T) {
 	})
 }
 
-// TestMarkIsCleared: where rules outlive the tables of nftables, one of their own
-// clears the mark of packets that come with it; whoever takes it away is noticed.
+// TestMarkIsCleared: with iptables-legacy, whose rules outlive the tables of nftables, a
+// rule clears the mark of packets that arrive with it. CHECK reports its removal.
 func TestMarkIsCleared(t *testing.T) {
 	eachVariant(t, func(h *host) {
 		ctx, o := context.Background(), h.opener()

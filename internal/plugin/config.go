@@ -35,8 +35,8 @@ type Common struct {
 // does not know, or a value of a known one that it does not implement.
 type UnknownKeyError struct {
 	Key string
-	// Value says that the key is known and its value is not implemented, so that it
-	// cannot be ignored.
+	// Value is true if the plugin knows the key and does not implement its value. Such a
+	// key cannot be ignored.
 	Value bool
 }
 
@@ -95,8 +95,8 @@ func decodingError(err error) error {
 	return types.NewError(types.ErrDecodingFailure, "network configuration cannot be read", err.Error())
 }
 
-// FirstError is the first of a Factory's errors that is more than an unknown key;
-// without one, the first that is an unknown key whose value counts, or any.
+// FirstError chooses one of a Factory's errors: the first that is no UnknownKeyError;
+// without one, the first with Value; without one, the first.
 func FirstError(errs ...error) error {
 	var first error
 	for _, err := range errs {

@@ -161,7 +161,7 @@ func pluginError(path string, err error, stdout, stderr []byte) error {
 	if said == "" {
 		said = "it said nothing"
 	}
-	// No plugin reports this code: nobody can take it for a finding of CHECK.
+	// No plugin reports this code, so it cannot be taken for a finding of CHECK.
 	return types.NewError(types.ErrUnknown, fmt.Sprintf("plugin %s: %v", path, err), clip(said))
 }
 

@@ -6,9 +6,10 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// InNetns is a result in which the network namespace has another path. Plugins get
-// a path that nobody can lead elsewhere meanwhile, and find that of prevResult to be
-// the same; everybody else goes by the allocation's own. The result is not changed.
+// InNetns returns a result with the path of the network namespace changed from one to
+// another. Plugins get a path that cannot be led elsewhere during the operation, and
+// compare it with that of prevResult; everything else uses the allocation's own path.
+// The result r itself is not changed.
 func InNetns(r *types100.Result, from, to string) *types100.Result {
 	is := func(i *types100.Interface) bool { return i != nil && i.Sandbox == from }
 	if r == nil || from == to || !slices.ContainsFunc(r.Interfaces, is) {

@@ -72,7 +72,7 @@ func (o *output) readOnce(fd int) error {
 	for err == unix.EINTR {
 		n, err = unix.Read(fd, buffer)
 	}
-	if err == unix.EAGAIN { // it is empty, and somebody holds it
+	if err == unix.EAGAIN { // it is empty, and a process holds its other end
 		return nil
 	}
 	if err != nil {

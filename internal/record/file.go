@@ -74,7 +74,7 @@ func readFile(path string) ([]byte, error) {
 func replaceFile(path, draft string, content []byte) error {
 	const fresh = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL
 	fd, err := openFile(draft, fresh)
-	if errors.Is(err, fs.ErrExist) { // what a crash left, or somebody put there
+	if errors.Is(err, fs.ErrExist) { // a crash left it, or another program made it
 		if err = remove(draft); err == nil {
 			fd, err = openFile(draft, fresh)
 		}

@@ -42,8 +42,8 @@ func life(t *testing.T, s *Store) error {
 	return errors.Join(err, s.Sweep(t.Context()), s.Delete("a"))
 }
 
-// TestPlanted: what somebody else put into a state directory when he could is an
-// error that names it, or replaced. It is neither followed nor waited for.
+// TestPlanted: a file that another user put into a state directory is replaced, or an
+// error names it. It is neither followed nor waited for.
 func TestPlanted(t *testing.T) {
 	victim := filepath.Join(t.TempDir(), "victim")
 	kinds := map[string]func(path string) error{

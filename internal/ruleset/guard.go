@@ -30,9 +30,9 @@ func (t *table) localOnly() chain {
 		elsewhere("nobody else speaks from the loopback", t.source))
 }
 
-// Guard keeps packets to and from 127.0.0.0/8 that do not come from the host
-// itself out of it, as they are to be where a link has route_localnet, whoever lays
-// out the host ports. Where the table is there it makes nothing: see Repair.
+// Guard drops packets to and from 127.0.0.0/8 that do not come from the host itself. It is
+// needed where a link has route_localnet, with every backend of host ports. If the
+// table exists Guard changes nothing: see Repair.
 func (r *Ruleset) Guard(ctx context.Context) error {
 	found, _, err := r.has(ctx, guards)
 	if err == nil && !found {

@@ -58,8 +58,8 @@ func (e *element) active() element {
 	return a
 }
 
-// sharing is the element that says that attachments have shared host ports in the
-// table; without it nobody looks for those that wait. It stays.
+// sharing is the element that marks a table in which attachments have shared host ports.
+// Without it a removal does not look for attachments that wait. It is never removed.
 func (t *table) sharing() element {
 	e := element{set: t.standby}
 	e.key[t.addrLen] = complete.Protocol
@@ -183,8 +183,8 @@ func (r *Ruleset) settleQueues(ctx context.Context, c *change, list, found []ele
 	return nil
 }
 
-// removal finds what of the elements is there as the owner's, and moves up who
-// waits for a host port that nobody has then.
+// removal finds the elements of the owner that exist, and activates for each freed host
+// port the attachment that waits for it.
 func (r *Ruleset) removal(ctx context.Context, list []element) (change, error) {
 	found, err := r.lookUp(ctx, slices.Concat(list, sharingOf(list)))
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package smallfile reads and writes files that a configuration or a directory
-// names. Anything may be in their place: a named pipe that nobody serves, a device
+// names. Anything may be in their place: a named pipe without a writer, a device
 // without an end, a link to another file.
 package smallfile
 
