@@ -45,33 +45,42 @@ func (b *bench) daemon(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	dir, err := b.buildDaemon(ctx)
-	if err != nil {
-		return err
-	}
 	library, err := b.open(ctx, nativeName, "bridge", false)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, library.close(ctx)) }()
-	through, err := newPluginUser(b.newNetwork(daemonName, "bridge", false), dir, frontName, slots[0])
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, removeBridge(through.bridge)) }()
-	whole := *through
-	whole.program, whole.adds = wholeName, nil
-	stop, err := through.startDaemon(ctx)
+	through, stop, err := b.startDaemon(ctx, slots[0])
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
+	dir := through.dir
+	whole := *through
+	whole.program, whole.adds = wholeName, nil
 	alone, err := newPluginUser(b.newNetwork("alone", "bridge", false), dir, frontName, slots[0])
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, removeBridge(alone.bridge)) }()
 	return b.daemonTurns(ctx, filepath.Join(dir, emptyName), library, &pluginUsers{through, &whole, alone})
+}
+
+// startDaemon starts a daemon with a network of its own. stop ends it, and removes what
+// the network left.
+func (b *bench) startDaemon(ctx context.Context, s *slot) (u *pluginUser, stop func() error, err error) {
+	dir, err := b.buildDaemon(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if u, err = newPluginUser(b.newNetwork(daemonName, "bridge", false), dir, frontName, s); err != nil {
+		return nil, nil, err
+	}
+	end, err := u.startDaemon(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return u, func() error { return errors.Join(end(), removeBridge(u.bridge)) }, nil
 }
 
 // pluginUsers are those with the daemon, with the plugin all in Go, and without the
@@ -86,7 +95,7 @@ func (b *bench) daemonTurns(ctx context.Context, empty string, library system, u
 		if err := native.live(ctx, library, through.slot); err != nil {
 			return err
 		}
-		if err := timed(&nothing, func() error { return through.start(ctx, empty, "ADD") }); err != nil {
+		if err := timed(&nothing, func() error { return through.start(ctx, empty, "ADD", through.slot.id) }); err != nil {
 			return err
 		}
 		if err := through.live(ctx); err != nil {
@@ -212,20 +221,24 @@ func (u *pluginUser) startDaemon(ctx context.Context) (stop func() error, err er
 }
 
 func (u *pluginUser) live(ctx context.Context) error {
-	if err := timed(&u.adds, func() error { return u.run(ctx, "ADD") }); err != nil {
+	if err := timed(&u.adds, func() error { return u.add(ctx, u.slot.id) }); err != nil {
 		return err
 	}
-	return u.run(ctx, "DEL")
+	return u.del(ctx, u.slot.id)
 }
 
-func (u *pluginUser) run(ctx context.Context, command string) error {
-	return u.start(ctx, filepath.Join(u.dir, u.program), command)
+func (u *pluginUser) add(ctx context.Context, id string) error { return u.run(ctx, "ADD", id) }
+
+func (u *pluginUser) del(ctx context.Context, id string) error { return u.run(ctx, "DEL", id) }
+
+func (u *pluginUser) run(ctx context.Context, command, id string) error {
+	return u.start(ctx, filepath.Join(u.dir, u.program), command, id)
 }
 
 // start runs a program as a runtime does.
-func (u *pluginUser) start(ctx context.Context, program, command string) error {
+func (u *pluginUser) start(ctx context.Context, program, command, id string) error {
 	c := exec.CommandContext(ctx, program)
-	c.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + u.slot.id, "CNI_NETNS=" + u.slot.netns,
+	c.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + id, "CNI_NETNS=" + u.slot.netns,
 		"CNI_IFNAME=eth0", "CNI_PATH=" + u.dir, "PATH=" + os.Getenv("PATH")}
 	c.Stdin = bytes.NewReader(u.config)
 	if out, err := c.CombinedOutput(); err != nil {

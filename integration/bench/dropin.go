@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,7 +101,7 @@ func (b *bench) buildPlugins(ctx context.Context) (string, error) {
 	}
 	for _, name := range pluginTypes {
 		link := filepath.Join(dir, name)
-		if err := os.Symlink(program, link); err != nil {
+		if err := os.Symlink(program, link); err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", err
 		}
 		c := exec.CommandContext(ctx, link)
@@ -153,14 +154,25 @@ func (d *dropinUser) live(ctx context.Context, m *dropinSamples) error {
 	if err := d.process(ctx, "DEL"); err != nil {
 		return err
 	}
-	err := timed(&m.chain, func() error {
-		_, err := d.cni.AddNetworkList(ctx, d.list, d.args)
-		return err
-	})
-	if err != nil {
+	if err := timed(&m.chain, func() error { return d.add(ctx, d.slot.id) }); err != nil {
 		return err
 	}
-	return d.cni.DelNetworkList(ctx, d.list, d.args)
+	return d.del(ctx, d.slot.id)
+}
+
+func (d *dropinUser) add(ctx context.Context, id string) error {
+	_, err := d.cni.AddNetworkList(ctx, d.list, d.argsOf(id))
+	return err
+}
+
+func (d *dropinUser) del(ctx context.Context, id string) error {
+	return d.cni.DelNetworkList(ctx, d.list, d.argsOf(id))
+}
+
+func (d *dropinUser) argsOf(id string) *libcni.RuntimeConf {
+	args := *d.args
+	args.ContainerID = id
+	return &args
 }
 
 // process runs the bridge plugin as the specification has it.

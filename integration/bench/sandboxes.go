@@ -24,6 +24,9 @@ const (
 	containerPort = 80
 )
 
+// as is the same slot for an allocation with another ID.
+func (s *slot) as(id string) *slot { return &slot{index: s.index, id: id, netns: s.netns} }
+
 func (s *slot) hostPort() uint16 { return uint16(firstPort + s.index) }
 
 func (s *slot) ports() []portmap.Port {

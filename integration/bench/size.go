@@ -13,6 +13,8 @@ type size struct {
 	mappings, slowBefore int // other mappings: in maps, in chains of rules
 	dropin               int
 	daemon               int
+	again                int // DELs that find nothing
+	collect, collects    int // allocations of a GC, and how often
 	heap                 int
 }
 
@@ -27,7 +29,7 @@ var full = size{
 	life: rounds{fast: 300, slow: 25}, dual: rounds{fast: 100, slow: 10},
 	batch: 100, batches: 10, slowBatch: 16, burst: 1000, bursts: 3, slowBurst: 48,
 	flat: []flatSize{{"bridge", 1000}, {"ptp", 4000}}, flatRounds: 100,
-	connects: 20000, mappings: 10000, slowBefore: 5000, dropin: 25, daemon: 100, heap: 1000,
+	connects: 20000, mappings: 10000, slowBefore: 5000, dropin: 25, daemon: 100, again: 50, collect: 500, collects: 3, heap: 1000,
 }
 
 // short is a run to see that everything works.
@@ -35,7 +37,7 @@ var short = size{
 	life: rounds{fast: 60, slow: 5}, dual: rounds{fast: 20, slow: 2},
 	batch: 100, batches: 3, slowBatch: 8, burst: 200, bursts: 1, slowBurst: 16,
 	flat: []flatSize{{"bridge", 200}, {"ptp", 400}}, flatRounds: 30,
-	connects: 3000, mappings: 10000, slowBefore: 300, dropin: 5, daemon: 15, heap: 200,
+	connects: 3000, mappings: 10000, slowBefore: 300, dropin: 5, daemon: 15, again: 5, collect: 500, collects: 1, heap: 200,
 }
 
 // withRounds replaces the number of samples of single operations.
@@ -46,6 +48,7 @@ func (s size) withRounds(n int) size {
 		s.flatRounds = n
 		s.dropin = min(s.dropin, n)
 		s.daemon = n
+		s.again = n
 	}
 	return s
 }

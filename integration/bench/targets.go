@@ -35,6 +35,9 @@ func targets(s *size) []Target {
 		all = append(all, Target{What: what, Of: of, Limit: limit, Unit: unit})
 	}
 	alone(6e-3, seconds, throughTitle+": allocnetd", key(throughTitle, daemonName))
+	alone(2e-3, seconds, againTitle+": native", key(againTitle, nativeName))
+	alone(2e-3, seconds, unknownTitle+": native", key(unknownTitle, nativeName))
+	all = append(all, Target{What: collectTitle(s.collect) + ": native", Of: key(collectTitle(s.collect), nativeName), Limit: 300, Unit: rate, AtLeast: true})
 	most(1.3, throughTitle+" "+beyondTitle[4:]+": to an empty program", key(beyondTitle, daemonName), key(emptyTitle, emptyName))
 	alone(4<<10, memory, memoryTitle+": native", key(memoryTitle, nativeName))
 	return all
