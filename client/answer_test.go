@@ -53,6 +53,12 @@ func calls() []call {
 			require.Equal(t, err == nil, s != nil)
 			return err
 		}},
+		{"Setup of a new one", `{"created":true,"interfaceName":"eth0","address":"","interfaces":[{"network":"n","name":"eth0"}]}`, func(t *testing.T, c *client.Client) error {
+			isNew := a
+			isNew.MustBeNew = true
+			_, err := c.Setup(t.Context(), isNew)
+			return err
+		}},
 		{"Check", "", func(t *testing.T, c *client.Client) error { return c.Check(t.Context(), a) }},
 		{"Teardown", "", func(t *testing.T, c *client.Client) error { return c.Teardown(t.Context(), a) }},
 		{"GC", `{"removed":[],"kept":[]}`, func(t *testing.T, c *client.Client) error { _, err := c.GC(t.Context(), nil); return err }},
@@ -123,6 +129,13 @@ func TestAnswersThatAreNone(t *testing.T) {
 			require.ErrorIs(t, err, client.ErrBusy)
 		})
 	}
+}
+
+// TestSetupOfANewOneThatWasThere: what an older daemon found is not new.
+func TestSetupOfANewOneThatWasThere(t *testing.T) {
+	c := saying(t, body(200, ajson, `{"interfaceName":"eth0","address":"","interfaces":[{"network":"n","name":"eth0"}]}`))
+	_, err := c.Setup(t.Context(), configurator.Allocation{ID: "a", Netns: "/run/netns/a", MustBeNew: true})
+	require.ErrorContains(t, err, "that was there")
 }
 
 // TestEventsThatAreNone break the stream off.

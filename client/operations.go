@@ -25,7 +25,7 @@ func segment(name string) string {
 // Setup is that of a Configurator.
 func (c *Client) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
 	var status configurator.Status
-	err := c.call(ctx, exchange{"PUT", pathOf(a.ID), a, &status, func() error { return verifyStatus(&status) }})
+	err := c.call(ctx, exchange{"PUT", pathOf(a.ID), a, &status, func() error { return verifyStatus(&status, a.MustBeNew) }})
 	if err != nil {
 		return nil, err
 	}

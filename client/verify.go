@@ -31,9 +31,12 @@ func verifyNoError(e *wire.Error) error {
 	return nil
 }
 
-func verifyStatus(s *configurator.Status) error {
-	if s.Interfaces == nil || s.InterfaceName == "" && s.Address != "" {
+func verifyStatus(s *configurator.Status, isNew bool) error {
+	switch {
+	case s.Interfaces == nil || s.InterfaceName == "" && s.Address != "":
 		return errors.New("a status without interfaces")
+	case isNew && !s.Created:
+		return errors.New("the status of an allocation that was there")
 	}
 	return nil
 }

@@ -26,6 +26,9 @@ var (
 	// ErrDifferent: another allocation is set up under this ID, or the same one in
 	// another network namespace than the path leads to now.
 	ErrDifferent = errors.New("a different allocation has this ID")
+	// ErrExists: an allocation is set up under this ID, or may be, as its record cannot
+	// be read, and Allocation.MustBeNew is set. Nothing was checked or changed.
+	ErrExists = errors.New("allocation exists already")
 	// ErrNotFound: no such allocation is set up.
 	ErrNotFound = errors.New("allocation not found")
 	// ErrUnknownNetwork: no valid configuration has the name.

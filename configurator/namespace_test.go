@@ -135,7 +135,7 @@ func TestPathsOfOneNamespace(t *testing.T) {
 				same.Netns = path
 				again, err := w.Setup(t.Context(), same)
 				require.NoError(t, err, name)
-				require.Equal(t, status, again)
+				require.Equal(t, found(status), again)
 				_, err = w.Setup(t.Context(), Allocation{ID: "b", Netns: path, Interface: "eth1"})
 				require.ErrorIs(t, err, ErrInUse, name)
 				require.ErrorContains(t, err, `"a"`)

@@ -26,7 +26,8 @@ import (
 // it is not as it was set up, it is taken down and set up again, on the same
 // networks but maybe with another address. Where it cannot be checked it is left
 // as it is (ErrNotChecked). A different allocation under the same ID is
-// ErrDifferent.
+// ErrDifferent. Status.Created tells which of the two happened; with MustBeNew, an
+// allocation that exists is ErrExists.
 //
 // A request that plugins cannot be given, or that none of them serves
 // (ErrUnserved), and a process without the privileges (ErrUnprivileged) are refused
@@ -69,6 +70,9 @@ func (c *Configurator) setup(ctx context.Context, a Allocation) (*Status, error)
 		return nil, err
 	}
 	defer unlock()
+	if err := c.requireNew(&a); err != nil {
+		return nil, err
+	}
 	made, err := c.makeNetns(&a)
 	if err != nil {
 		return nil, err
@@ -78,6 +82,23 @@ func (c *Configurator) setup(ctx context.Context, a Allocation) (*Status, error)
 		err = c.unmakeNetns(&a, err)
 	}
 	return status, err
+}
+
+// requireNew returns ErrExists for an allocation that must be new, if one is set up under
+// its ID or its record does not tell. The caller holds the lock of the allocation.
+func (c *Configurator) requireNew(a *Allocation) error {
+	if !a.MustBeNew {
+		return nil
+	}
+	r, err := c.store.Get(a.ID)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return fmt.Errorf("set up allocation %q: %w, or may do so: %w", a.ID, ErrExists, err)
+	case r.Phase == record.Ready:
+		return fmt.Errorf("set up allocation %q: %w", a.ID, ErrExists)
+	}
+	return nil
 }
 
 // setupLocked is Setup for who holds the lock of the allocation, whose network namespace
@@ -237,6 +258,7 @@ func (c *Configurator) create(ctx context.Context, r *record.Record) (*Status, e
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("allocation %q was set up too late: %w", r.ID, errors.Join(err, c.undo(ctx, r)))
 	}
+	status.Created = true
 	return status, nil
 }
 

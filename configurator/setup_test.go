@@ -33,7 +33,7 @@ func TestSetupIsIdempotent(t *testing.T) {
 
 	again, err := w.Setup(t.Context(), a)
 	require.NoError(t, err)
-	require.Equal(t, first, again)
+	require.Equal(t, found(first), again)
 	require.Equal(t, []string{"one CHECK"}, w.commands(), "CHECK and no ADD")
 
 	// The same in a new process, with the conflist gone.
@@ -41,12 +41,12 @@ func TestSetupIsIdempotent(t *testing.T) {
 	w.Configurator = newConfigurator(t, w.cfg)
 	again, err = w.Setup(t.Context(), a)
 	require.NoError(t, err)
-	require.Equal(t, first, again)
+	require.Equal(t, found(first), again)
 
 	r, err := w.Get("a")
 	require.NoError(t, err)
 	require.Equal(t, PhaseReady, r.Phase)
-	require.Equal(t, first, r.Status)
+	require.Equal(t, found(first), r.Status)
 	require.Equal(t, EngineExec, r.Engine)
 }
 

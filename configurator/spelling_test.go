@@ -96,7 +96,7 @@ func (w *world) requireOneOwner(one, other *Configurator, a Allocation) {
 	require.NoError(t, other.Check(t.Context(), a))
 	again, err := other.Setup(t.Context(), a)
 	require.NoError(t, err)
-	require.Equal(t, set, again)
+	require.Equal(t, found(set), again)
 	records, err := other.List()
 	require.NoError(t, err)
 	require.Len(t, records, 1)

@@ -25,6 +25,11 @@ type Allocation struct {
 	// one than the record's, it is ErrDifferent, and without a record what is at Netns
 	// stays. One outside of NetnsDir is not made, and not destroyed.
 	OwnNetns bool `json:"ownNetns,omitempty"`
+	// MustBeNew has Setup return ErrExists where an allocation with this ID is set up
+	// already, without checking or changing it. Of several such Setups of one ID, also in
+	// several processes, exactly one succeeds. What an interrupted operation left is no
+	// such allocation: Setup removes it, as it always does.
+	MustBeNew bool `json:"mustBeNew,omitempty"`
 	// Networks overrides the Networks of the Config for this allocation.
 	Networks []string `json:"networks,omitempty"`
 	// Conflists are complete network configuration lists, in place of Networks.
@@ -98,6 +103,10 @@ type IPRange struct {
 
 // Status is the network of an allocation as a scheduler publishes it.
 type Status struct {
+	// Created says that this Setup made the allocation: no other was set up under the
+	// ID when it began. It is false for one that was found, even if it had to be repaired
+	// or set up again, and in a Record.
+	Created bool `json:"created,omitempty"`
 	// InterfaceName is the selected interface: the first one, by name, of the
 	// first network that lies in a sandbox and has an address; else the first
 	// with an address; else the first in a sandbox; "" if the networks made none. The

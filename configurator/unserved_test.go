@@ -98,10 +98,10 @@ func TestAllowUnserved(t *testing.T) {
 
 	again, err := w.Setup(t.Context(), a)
 	require.NoError(t, err)
-	require.Equal(t, status, again)
+	require.Equal(t, found(status), again)
 	record, err := w.Get("a")
 	require.NoError(t, err)
-	require.Equal(t, status, record.Status)
+	require.Equal(t, found(status), record.Status)
 	require.Equal(t, status.Unserved, record.Unserved)
 	require.Empty(t, record.Ports)
 

@@ -26,6 +26,9 @@ func TestMain(m *testing.M) {
 	if request := os.Getenv(ownNetnsVariable); request != "" {
 		operateOwnNetns(request)
 	}
+	if config := os.Getenv(mustBeNewVariable); config != "" {
+		setUpNew(config)
+	}
 	os.Exit(privhost.Main(m))
 }
 
@@ -155,6 +158,13 @@ func (w *world) calls() []fakeplugin.Call {
 	calls, err := fakeplugin.Calls(w.log)
 	require.NoError(w.t, err)
 	return calls
+}
+
+// found is a status as a later Setup, or a record, has it.
+func found(s *Status) *Status {
+	later := *s
+	later.Created = false
+	return &later
 }
 
 func (w *world) requireNoRecords() {

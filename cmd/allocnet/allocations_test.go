@@ -56,6 +56,7 @@ eth0       front    10.9.0.2/24, fd00:9::2/64  -         -
 HOST PORT  PORT  PROTOCOL  LABEL
 53         53    tcp+udp   -
 `, w.run("setup", "web", "-p", "53").ok(t))
+	require.Regexp(t, "^ok: web is set up already\n", w.run("setup", "web", "-p", "53").ok(t))
 	text := w.run("inspect", "web").ok(t)
 	require.Regexp(t, `(?m)^ID +web$\n^Phase +ready$\n^Namespace +/run/netns/web$`, text)
 	require.Contains(t, text, "HOST PORT")
@@ -80,6 +81,18 @@ func TestSetupArguments(t *testing.T) {
 		"dns":       map[string]any{"servers": []any{"10.9.1.53"}, "searches": []any{"a", "b"}},
 		"bandwidth": map[string]any{"egressRate": 1000., "egressBurst": 1000.},
 	}, config.RuntimeConfig)
+}
+
+// TestSetupOfANewOne leaves alone what exists.
+func TestSetupOfANewOne(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("web")
+	require.True(t, decode[configurator.Status](t, w.run("setup", "web", "--new", "--json").ok(t)).Created)
+	failure := w.run("setup", "web", "--new", "--json").failure(t, exitFailure)
+	require.Equal(t, "already-exists", failure.Kind)
+	require.Contains(t, failure.Hint, "allocnet inspect web")
+	require.Equal(t, []string{"fake ADD"}, w.commands())
+	require.False(t, decode[configurator.Status](t, w.run("setup", "web", "--json").ok(t)).Created)
 }
 
 func TestTeardownDestroysTheRecordedNamespace(t *testing.T) {

@@ -121,6 +121,7 @@ var hints = []struct {
 	{applies: is(configurator.ErrUnserved), text: say(
 		"`allocnet networks` lists what each network serves, --network chooses another one; " +
 			"to go without: --allow-unserved, or allow_unserved in the settings of the daemon")},
+	{applies: is(configurator.ErrExists), text: say("`allocnet inspect ID` shows what is set up; `allocnet setup` without --new takes it as it is")},
 	{applies: is(configurator.ErrDifferent), text: say("`allocnet inspect ID` shows what is set up; `allocnet teardown ID` makes way")},
 	{applies: isConflict, text: conflictHint},
 	{applies: is(configurator.ErrUnhealthy), text: unhealthyHint},

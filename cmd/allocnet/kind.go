@@ -40,6 +40,7 @@ var kinds = []errorKind{
 	{"not-found", "nothing is set up under this ID", exitNo, is(configurator.ErrNotFound)},
 	{"in-use", "the network namespace belongs to something else", exitUsage, is(configurator.ErrInUse)},
 	{"set-up", "the allocation is set up and would have to be torn down", exitFailure, is(configurator.ErrSetUp)},
+	{"already-exists", "the allocation is set up, and setup --new was to make it", exitFailure, is(configurator.ErrExists)},
 	{"different", "another allocation is set up under this ID", exitFailure, is(configurator.ErrDifferent)},
 	{"port-conflict", "a host port is taken", exitUsage, both(isConflict, is(configurator.ErrInvalidAllocation))},
 	{"port-conflict", "a host port is taken", exitFailure, either(isConflict, is(ruleset.ErrPortTaken))},

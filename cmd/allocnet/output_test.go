@@ -177,6 +177,7 @@ func TestKinds(t *testing.T) {
 		"not-found":            configurator.ErrNotFound,
 		"in-use":               configurator.ErrInUse,
 		"set-up":               configurator.ErrSetUp,
+		"already-exists":       configurator.ErrExists,
 		"different":            configurator.ErrDifferent,
 		"foreign-file":         errForeign,
 		"unknown-network":      configurator.ErrUnknownNetwork,
@@ -196,7 +197,7 @@ func TestKinds(t *testing.T) {
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
 	require.Equal(t, "port-conflict", newErrorReport(&ruleset.PortTakenError{}, "").Kind)
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 25, "every kind is in the table above")
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 26, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 type setupFlags struct {
 	netns     string
 	create    bool
+	mustBeNew bool
 	ports     []string
 	args      []string
 	bandwidth string
@@ -31,7 +32,8 @@ func newSetup(a *app) *cobra.Command {
 		Short: "Attach a network namespace to its networks",
 		Long: `Attach a network namespace to its networks.
 
-It can be repeated: what is set up already is checked, and repaired if need be.
+It can be repeated: what is set up already is checked, and repaired if need be. With
+--new that is an error, and what is set up is neither checked nor changed.
 
 A failure leaves nothing behind, nor a namespace that it made, unless its message
 says that the record is kept: then something may be left, and ` + "`allocnet teardown ID`" + `
@@ -46,6 +48,7 @@ takes it away.`,
 	flags := c.Flags()
 	flags.StringVar(&f.netns, "netns", "", "path of the network namespace (default /run/netns/ID; with --create, where the daemon makes it)")
 	flags.BoolVar(&f.create, "create", false, "make the network namespace, unless it is there")
+	flags.BoolVar(&f.mustBeNew, "new", false, "fail if the allocation exists already")
 	flags.StringArrayVarP(&f.ports, "port", "p", nil, "port to publish: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]]; may be repeated")
 	flags.StringArrayVar(&f.args, "arg", nil, "CNI argument KEY=VALUE; may be repeated")
 	flags.StringSliceVar(&f.ips, "ip", nil, "address to be given; may be repeated")
@@ -92,7 +95,7 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 
 // allocation reads the flags.
 func (f *setupFlags) allocation(id string) (*configurator.Allocation, error) {
-	alloc := &configurator.Allocation{ID: id, Netns: netnsPath(id, f.netns), IPs: f.ips, MAC: f.mac, RequireAddress: f.addressed}
+	alloc := &configurator.Allocation{ID: id, Netns: netnsPath(id, f.netns), IPs: f.ips, MAC: f.mac, RequireAddress: f.addressed, MustBeNew: f.mustBeNew}
 	for _, s := range f.ports {
 		port, err := portmap.Parse(s)
 		if err != nil {
@@ -133,7 +136,11 @@ func (a *app) printStatus(id string, s *configurator.Status) error {
 	if a.flags.json {
 		return a.out.json(s)
 	}
-	a.out.printf("%s %s is set up\n\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
+	already := " already"
+	if s.Created {
+		already = ""
+	}
+	a.out.printf("%s %s is set up%s\n\n", a.out.paint(green, a.mark()), a.out.paint(bold, id), already)
 	a.printInterfaces(s)
 	a.printPorts(s.Ports)
 	a.printUnserved(s.Unserved)

@@ -35,6 +35,7 @@ func TestOutcomes(t *testing.T) {
 		{configurator.ErrInUse, Conflict},
 		{configurator.ErrPortTaken, Conflict},
 		{configurator.ErrSetUp, Conflict},
+		{configurator.ErrExists, Conflict},
 		{fmt.Errorf("x: %w", &portmap.ConflictError{}), Conflict},
 		{configurator.ErrInvalidAllocation, Invalid},
 		{configurator.ErrUnknownNetwork, Invalid},

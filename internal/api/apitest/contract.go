@@ -46,9 +46,17 @@ func life(t *testing.T, c Configurator, netns func(string) string) {
 	require.NoError(t, err)
 	require.NotEmpty(t, status.Address)
 	require.Len(t, status.Ports, 2)
+	require.True(t, status.Created)
 	again, err := c.Setup(ctx, a)
 	require.NoError(t, err)
+	require.False(t, again.Created)
+	status.Created = false
 	require.Equal(t, status, again)
+	a.MustBeNew = true
+	for range 2 { // a repeated request, too
+		_, err = c.Setup(ctx, a)
+		require.ErrorIs(t, err, configurator.ErrExists)
+	}
 	require.NoError(t, c.Check(ctx, configurator.Allocation{ID: a.ID}))
 
 	record, err := c.Get(a.ID)
@@ -66,6 +74,11 @@ func life(t *testing.T, c Configurator, netns func(string) string) {
 	list, err = c.List()
 	require.NoError(t, err)
 	require.Empty(t, list)
+
+	status, err = c.Setup(ctx, a)
+	require.NoError(t, err)
+	require.True(t, status.Created)
+	require.NoError(t, c.Teardown(ctx, a))
 }
 
 func refusals(t *testing.T, c Configurator, netns func(string) string) {

@@ -75,6 +75,9 @@ func (m *Memory) Setup(ctx context.Context, a configurator.Allocation) (*configu
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if h, ok := m.allocs[a.ID]; ok {
+		if a.MustBeNew {
+			return nil, fmt.Errorf("%w: %q", configurator.ErrExists, a.ID)
+		}
 		if h.asked != text(a) {
 			return nil, fmt.Errorf("%w: %q", configurator.ErrDifferent, a.ID)
 		}
@@ -114,10 +117,13 @@ func (m *Memory) add(a configurator.Allocation, ports []portmap.Mapping) (*confi
 		ID: a.ID, Scope: a.Scope, Netns: a.Netns, Phase: configurator.PhaseReady, Engine: configurator.EngineNative,
 		Ports: ports, Created: now, Updated: now, Status: status,
 	}}
-	return status, nil
+	made := *status
+	made.Created = true
+	return &made, nil
 }
 
 func text(a configurator.Allocation) string {
+	a.MustBeNew = false
 	data, err := json.Marshal(a)
 	if err != nil {
 		panic(err) // it came as JSON, or from a test

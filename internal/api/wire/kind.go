@@ -62,6 +62,7 @@ var Kinds = []Kind{
 	{"not-found", http.StatusNotFound, configurator.ErrNotFound, nil},
 	{"in-use", http.StatusConflict, configurator.ErrInUse, nil},
 	{"set-up", http.StatusConflict, configurator.ErrSetUp, nil},
+	{"already-exists", http.StatusConflict, configurator.ErrExists, nil},
 	{"different", http.StatusConflict, configurator.ErrDifferent, nil},
 	{"port-conflict", http.StatusConflict, portmap.ErrConflict, nil},
 	{"port-taken", http.StatusConflict, configurator.ErrPortTaken, nil},
