@@ -136,9 +136,11 @@ type Status struct {
 
 // Interface is one interface that a network made, in the sandbox or on the host.
 type Interface struct {
-	Network   string    `json:"network"`
-	Name      string    `json:"name"`
-	MAC       string    `json:"mac,omitempty"`
+	Network string `json:"network"`
+	Name    string `json:"name"`
+	MAC     string `json:"mac,omitempty"`
+	// MTU is in bytes: as configured or, below 1500, as the native engine chose it by the
+	// host's default route; 0 where the plugin did not say one.
 	MTU       int       `json:"mtu,omitempty"`
 	Sandbox   string    `json:"sandbox,omitempty"` // path of the network namespace; "" on the host
 	Addresses []Address `json:"addresses,omitempty"`

@@ -103,19 +103,31 @@ func (h *host) requireUnchanged(before hostsnap.Snapshot) {
 // freshHost makes the private host as it was before any network was used on it.
 func freshHost(t testing.TB) {
 	t.Helper()
-	c, err := nftables.New()
-	require.NoError(t, err)
-	c.FlushRuleset()
-	require.NoError(t, c.Flush())
+	flushRuleset(t)
 	for _, dir := range []string{configurator.DefaultStateDir, "/var/lib/cni/networks", "/var/lib/cni/results"} {
 		require.NoError(t, os.RemoveAll(dir))
 	}
 }
 
+// flushRuleset is "nft flush ruleset".
+func flushRuleset(t testing.TB) {
+	t.Helper()
+	c, err := nftables.New()
+	require.NoError(t, err)
+	c.FlushRuleset()
+	require.NoError(t, c.Flush())
+}
+
 // network writes a conflist.
 func (h *host) network(name string, plugins ...map[string]any) {
 	h.t.Helper()
-	data, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": name, "plugins": plugins})
+	h.networkOf("1.0.0", name, plugins...)
+}
+
+// networkOf is network of a version of the specification.
+func (h *host) networkOf(version, name string, plugins ...map[string]any) {
+	h.t.Helper()
+	data, err := json.Marshal(map[string]any{"cniVersion": version, "name": name, "plugins": plugins})
 	require.NoError(h.t, err)
 	require.NoError(h.t, os.WriteFile(filepath.Join(h.conf, name+".conflist"), data, 0o600))
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"net/netip"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -154,21 +156,29 @@ func (a *app) printUnserved(capabilities []string) {
 	}
 }
 
-// printInterfaces lists the interfaces inside the sandbox.
+// printInterfaces lists the interfaces inside the sandbox, with their MTUs where the
+// networks tell one.
 func (a *app) printInterfaces(s *configurator.Status) {
+	inside := slices.DeleteFunc(slices.Clone(s.Interfaces), func(i configurator.Interface) bool { return i.Sandbox == "" || i.Name == "lo" })
+	told := slices.ContainsFunc(inside, func(i configurator.Interface) bool { return i.MTU != 0 })
+	headers := []string{"INTERFACE", "NETWORK", "ADDRESSES", "GATEWAYS", "MAC"}
+	if told {
+		headers = append(headers, "MTU")
+	}
 	var rows [][]cell
-	for _, i := range s.Interfaces {
-		if i.Sandbox == "" || i.Name == "lo" {
-			continue
-		}
+	for _, i := range inside {
 		var addresses, gateways []string
 		for _, address := range i.Addresses {
 			addresses = append(addresses, address.Address)
 			gateways = append(gateways, address.Gateway)
 		}
-		rows = append(rows, cells(i.Name, i.Network, strings.Join(addresses, ", "), join(gateways), i.MAC))
+		row := []string{i.Name, i.Network, strings.Join(addresses, ", "), join(gateways), i.MAC}
+		if told {
+			row = append(row, strconv.Itoa(i.MTU))
+		}
+		rows = append(rows, cells(row...))
 	}
-	a.out.table([]string{"INTERFACE", "NETWORK", "ADDRESSES", "GATEWAYS", "MAC"}, rows)
+	a.out.table(headers, rows)
 }
 
 func (a *app) printPorts(ports []portmap.Mapping) {

@@ -20,6 +20,7 @@ type Host struct {
 	conns   pool
 	deleter *deleter
 	limits  limits
+	wayOut  wayOut
 }
 
 // OpenHost opens nothing yet: sockets are opened when they are needed.

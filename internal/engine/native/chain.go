@@ -68,7 +68,15 @@ func (c *chain) add(ctx context.Context) (*types100.Result, error) {
 	if same, ok := converted.(*types100.Result); ok {
 		return same, nil
 	}
-	return types100.NewResultFromResult(converted)
+	old, err := types100.NewResultFromResult(converted)
+	if err != nil {
+		return nil, err
+	}
+	// The status has the MTUs, which versions before 1.0.0 cannot say.
+	for i, itf := range old.Interfaces {
+		itf.Mtu = result.Interfaces[i].Mtu
+	}
+	return old, nil
 }
 
 // unstarted reports whether err says that a plugin was not even started. One that

@@ -276,14 +276,15 @@ func TestInvalidResults(t *testing.T) {
 }
 
 // TestResultOfAnOldNetwork holds what the network's version can say, as if it
-// had gone through a runtime.
+// had gone through a runtime, and the MTU, for the status.
 func TestResultOfAnOldNetwork(t *testing.T) {
-	for version, mtu := range map[string]int{"0.4.0": 0, "1.1.0": 1400} {
+	for version, pci := range map[string]string{"0.4.0": "", "1.1.0": "0000:01:00.0"} {
 		w := newWorld(t)
-		newest := map[string]fakeplugin.Behaviour{"ADD": {Result: json.RawMessage(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mtu":1400}],"dns":{}}`)}}
+		newest := map[string]fakeplugin.Behaviour{"ADD": {Result: json.RawMessage(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mtu":1400,"pciID":"0000:01:00.0"}],"dns":{}}`)}}
 		r := w.request(network(t, "a", version, nil, w.fake("one", newest)))
 		w.add(r)
-		require.Equal(t, mtu, r.Attachments[0].Result.Interfaces[0].Mtu, version)
+		require.Equal(t, pci, r.Attachments[0].Result.Interfaces[0].PciID, version)
+		require.Equal(t, 1400, r.Attachments[0].Result.Interfaces[0].Mtu, version)
 		require.NoError(t, sandbox.Destroy(w.netns))
 	}
 }

@@ -39,7 +39,7 @@ func (b *bridge) Add(ctx context.Context, c *plugin.Call) (*types100.Result, err
 	owner := c.Owner(b.Name)
 	a := &addition{bridge: b, call: c, veth: kernel.Veth{
 		Name: owner.Veth(), MAC: kernel.RandomMAC(), Alias: owner.String(),
-		PeerName: c.IfName, PeerMAC: mac, MTU: b.MTU, Hairpin: b.HairpinMode, Isolated: b.PortIsolation, NoLinkLocal: true,
+		PeerName: c.IfName, PeerMAC: mac, Hairpin: b.HairpinMode, Isolated: b.PortIsolation, NoLinkLocal: true,
 	}}
 	if a.sandbox, err = c.Sandbox(); err != nil {
 		return nil, err
@@ -126,7 +126,10 @@ func (a *addition) allocate(ctx context.Context) error {
 func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.call) }
 
 // attach makes the link.
-func (a *addition) attach(context.Context) error {
+func (a *addition) attach(context.Context) (err error) {
+	if a.veth.MTU, err = pair.MTU(a.call.Host.Kernel, a.MTU, a.result); err != nil {
+		return err
+	}
 	return a.call.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
 }
 
@@ -143,8 +146,8 @@ func (a *addition) report(context.Context) error {
 	}
 	a.result.Interfaces = []*types100.Interface{
 		{Name: a.Bridge, Mac: a.link.HardwareAddr.String()},
-		{Name: a.veth.Name, Mac: a.veth.MAC.String()},
-		{Name: a.call.IfName, Mac: a.veth.PeerMAC.String(), Sandbox: a.call.Netns},
+		{Name: a.veth.Name, Mac: a.veth.MAC.String(), Mtu: a.veth.MTU},
+		{Name: a.call.IfName, Mac: a.veth.PeerMAC.String(), Mtu: a.veth.MTU, Sandbox: a.call.Netns},
 	}
 	return nil
 }

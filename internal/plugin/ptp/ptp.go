@@ -59,7 +59,7 @@ func (p *ptp) Add(ctx context.Context, c *plugin.Call) (*types100.Result, error)
 	owner := c.Owner(p.Name)
 	a := &addition{ptp: p, call: c, veth: kernel.Veth{
 		Name: owner.Veth(), MAC: kernel.RandomMAC(), Alias: owner.String(),
-		PeerName: c.IfName, PeerMAC: kernel.RandomMAC(), MTU: p.MTU, NoLinkLocal: true,
+		PeerName: c.IfName, PeerMAC: kernel.RandomMAC(), NoLinkLocal: true,
 	}}
 	var err error
 	if a.sandbox, err = c.Sandbox(); err != nil {
@@ -99,11 +99,14 @@ func (a *addition) complete(r *types100.Result) (err error) {
 		}
 		ip.Interface = types100.Int(1)
 	}
+	if a.veth.MTU, err = pair.MTU(a.call.Host.Kernel, a.MTU, r); err != nil {
+		return err
+	}
 	a.result = &types100.Result{
 		CNIVersion: types100.ImplementedSpecVersion, IPs: r.IPs, Routes: r.Routes,
 		Interfaces: []*types100.Interface{
-			{Name: a.veth.Name, Mac: a.veth.MAC.String()},
-			{Name: a.veth.PeerName, Mac: a.veth.PeerMAC.String(), Sandbox: a.call.Netns},
+			{Name: a.veth.Name, Mac: a.veth.MAC.String(), Mtu: a.veth.MTU},
+			{Name: a.veth.PeerName, Mac: a.veth.PeerMAC.String(), Mtu: a.veth.MTU, Sandbox: a.call.Netns},
 		},
 	}
 	a.result.DNS, err = pair.DNS(&a.Common, r.DNS)
