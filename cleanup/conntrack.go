@@ -20,7 +20,7 @@ import (
 // conntrackFinder looks for connection tracking entries that lead to the allocation.
 type conntrackFinder struct {
 	*search
-	found []*flows
+	matched bool
 }
 
 // flows are the entries of one family that match; it is the filter that netlink asks about each entry.
@@ -85,25 +85,29 @@ func (f *conntrackFinder) possible() bool {
 	return len(f.target.Ports) > 0 || len(f.addresses.own) > 0 || f.within(func(s scope) bool { return s.ports })
 }
 
+// find returns the entries that lead to the allocation. None can if no address of it is known.
 func (f *conntrackFinder) find(ctx context.Context) ([]Leftover, error) {
-	f.found = nil
-	if !f.possible() || len(f.addresses.own) == 0 && len(udpPorts(f.target)) == 0 {
-		return nil, nil // no entry could match
+	if len(f.addresses.own) == 0 {
+		return nil, nil
 	}
-	var (
-		list []Leftover
-		errs []error
-	)
+	return f.look(ctx)
+}
+
+// look also finds strays. matched says whether there is anything to delete.
+func (f *conntrackFinder) look(ctx context.Context) (list []Leftover, err error) {
+	f.matched = false
+	if !f.possible() || len(f.addresses.own) == 0 && len(udpPorts(f.target)) == 0 {
+		return nil, nil
+	}
+	var errs []error
 	for _, fam := range f.families() {
 		matching, err := f.list(ctx, fam)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("list %s connections: %w", fam, err))
 			continue
 		}
-		if len(matching.counts) > 0 || matching.strays > 0 {
-			f.found = append(f.found, matching)
-			list = append(list, matching.leftovers()...)
-		}
+		f.matched = f.matched || len(matching.counts) > 0 || matching.strays > 0
+		list = append(list, matching.leftovers()...)
 	}
 	return list, errors.Join(errs...)
 }

@@ -106,12 +106,15 @@ func (s *search) remove(ctx context.Context) ([]Leftover, error) {
 // flush deletes connection tracking entries only. Rules, which cost the most to list, are consulted only when they
 // can make a difference.
 func (s *search) flush(ctx context.Context) error {
-	_, err := each(ctx, finder.find, &s.cache, &s.leases, &s.conntrack)
-	if len(s.conntrack.found) > 0 || len(s.addresses.own) == 0 {
-		_, ruleErr := each(ctx, finder.find, &s.nftables, &s.iptables, &s.conntrack)
-		err = errors.Join(err, ruleErr)
+	_, err := each(ctx, finder.find, &s.cache, &s.leases)
+	_, lookErr := s.conntrack.look(ctx)
+	err = errors.Join(err, lookErr)
+	if s.conntrack.matched || len(s.addresses.own) == 0 {
+		_, ruleErr := each(ctx, finder.find, &s.nftables, &s.iptables)
+		_, lookErr := s.conntrack.look(ctx)
+		err = errors.Join(err, ruleErr, lookErr)
 	}
-	if len(s.conntrack.found) == 0 {
+	if !s.conntrack.matched {
 		return err
 	}
 	_, removeErr := s.conntrack.remove(ctx)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/allocnet/allocnet/configurator"
 )
 
 // What is measured of DELs that find nothing.
@@ -26,7 +28,7 @@ func (b *bench) again(ctx context.Context) (err error) {
 		return err
 	}
 	s := slots[0]
-	library, err := b.open(ctx, nativeName, "bridge", false)
+	library, err := b.newConfigured(ctx, b.newNetwork(nativeName, "bridge", false), nativeName, configurator.EngineNative)
 	if err != nil {
 		return err
 	}
@@ -79,16 +81,16 @@ func (b *bench) againTurns(ctx context.Context, users map[string]user) error {
 	return nil
 }
 
-// libraryUser is a system with another ID.
+// libraryUser names the ports at DEL too, as runtimes do.
 type libraryUser struct {
-	system
+	*configured
 	slot *slot
 }
 
 func (u *libraryUser) add(ctx context.Context, id string) error {
-	return u.system.add(ctx, u.slot.as(id))
+	return u.configured.add(ctx, u.slot.as(id))
 }
 
 func (u *libraryUser) del(ctx context.Context, id string) error {
-	return u.system.del(ctx, u.slot.as(id))
+	return u.Teardown(ctx, configurator.Allocation{ID: id, Netns: u.slot.netns, Ports: u.slot.ports()})
 }
