@@ -67,6 +67,10 @@ func calls() []call {
 			return err
 		}},
 		{"Repair", `{"healthy":[],"repaired":[],"broken":[]}`, func(t *testing.T, c *client.Client) error { _, err := c.Repair(t.Context()); return err }},
+		{"Recover", `{"recovered":["a"]}`, func(t *testing.T, c *client.Client) error {
+			_, err := c.RecoverScope(t.Context(), configurator.Scope{Name: "mine"})
+			return err
+		}},
 		{"List", `{"allocations":[]}`, func(_ *testing.T, c *client.Client) error { _, err := c.List(); return err }},
 		{"Get", `{"id":"a","phase":"ready"}`, func(t *testing.T, c *client.Client) error {
 			r, err := c.Get("a")

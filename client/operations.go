@@ -77,14 +77,44 @@ func (c *Client) collect(ctx context.Context, s configurator.Scope, dryRun bool)
 
 // Repair is that of a Configurator.
 func (c *Client) Repair(ctx context.Context) (*configurator.RepairReport, error) {
+	return c.RepairScope(ctx, configurator.Scope{})
+}
+
+// RepairScope is that of a Configurator.
+func (c *Client) RepairScope(ctx context.Context, s configurator.Scope) (*configurator.RepairReport, error) {
 	var answer wire.Repaired
-	err := c.call(ctx, exchange{"POST", "/v1/repair", nil, &answer, func() error {
+	err := c.call(ctx, exchange{"POST", "/v1/repair", selection(s), &answer, func() error {
 		return errors.Join(verifyRepaired(&answer.RepairReport), verifyNoError(answer.Error))
 	}})
 	if verifyRepaired(&answer.RepairReport) != nil {
 		return nil, err
 	}
 	return &answer.RepairReport, err
+}
+
+// Recover is that of a Configurator. The daemon does so by itself when it starts.
+func (c *Client) Recover(ctx context.Context) (removed []string, err error) {
+	return c.RecoverScope(ctx, configurator.Scope{})
+}
+
+// RecoverScope is that of a Configurator.
+func (c *Client) RecoverScope(ctx context.Context, s configurator.Scope) (removed []string, err error) {
+	var answer wire.Recovered
+	err = c.call(ctx, exchange{"POST", "/v1/recover", selection(s), &answer, func() error {
+		if answer.Recovered == nil {
+			return errors.New("no list of what was taken down")
+		}
+		return verifyNoError(answer.Error)
+	}})
+	return answer.Recovered, err
+}
+
+// selection is the body of a request for a scope; nil for every scope.
+func selection(s configurator.Scope) any {
+	if s.Name == "" {
+		return nil
+	}
+	return wire.Selection{Scope: s.Name}
 }
 
 // List is that of a Configurator. Who is not root is not told the configurations of

@@ -46,9 +46,11 @@ func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error)
 	return c.GCScope(ctx, Scope{Live: live})
 }
 
-// Scope says what GCScope looks at, and what of it is live.
+// Scope says what GCScope looks at, and what of it is live. RepairScope and RecoverScope
+// go by its Name alone.
 type Scope struct {
-	// Name is the Scope of the allocations.
+	// Name is the Scope of the allocations. For RepairScope and RecoverScope "" means
+	// the allocations of every scope, for GCScope those that have none.
 	Name string
 	// Live are the IDs of the allocations that stay.
 	Live []string
@@ -62,8 +64,8 @@ type Scope struct {
 	// Conflists are further such networks, as in an Allocation.
 	Conflists []json.RawMessage
 	// DestroyNetns destroys the network namespaces of the removed allocations, if they
-	// lie in the Config's NetnsDir, and, with the scope "", those that Setup has made
-	// for allocations that no longer have a record.
+	// lie in the Config's NetnsDir, and those that Setup has made for allocations of the
+	// scope that no longer have a record; with the scope "", for those of every scope.
 	DestroyNetns bool
 }
 
@@ -258,6 +260,19 @@ func (c *Configurator) inScope(scope string) (ids []string, containers map[strin
 	}
 	return ids, containers, err
 }
+
+// within are the IDs of the recorded allocations that a Repair or Recover looks at. One
+// whose record cannot be read has no scope.
+func (c *Configurator) within(s Scope) ([]string, error) {
+	if s.Name == "" {
+		return c.store.IDs()
+	}
+	ids, _, err := c.inScope(s.Name)
+	return ids, err
+}
+
+// has reports whether a Repair or Recover looks at an allocation.
+func (s *Scope) has(r *record.Record) bool { return s.Name == "" || r.Scope == s.Name }
 
 // scopeNetworks are the networks whose plugins are told in any case.
 func (c *Configurator) scopeNetworks(s Scope) ([]*conflist.Network, error) {

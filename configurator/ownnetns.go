@@ -55,7 +55,7 @@ func (c *Configurator) makeNetns(a *Allocation) (made bool, err error) {
 		return false, netnsError(err)
 	}
 	s, err = sandbox.CreateNoted(c.cfg.NetnsDir, filepath.Base(a.Netns), func(id sandbox.Identity) error {
-		return c.noteNetns(a.ID, a.Netns, id)
+		return c.noteNetns(a.ID, record.Sandbox{Path: a.Netns, Identity: id, Scope: a.Scope})
 	})
 	if err == nil {
 		return true, s.Close()
@@ -67,13 +67,12 @@ func (c *Configurator) makeNetns(a *Allocation) (made bool, err error) {
 	return false, errors.Join(err, forgetErr)
 }
 
-// noteNetns notes that a network namespace goes with an allocation.
-func (c *Configurator) noteNetns(id, path string, identity sandbox.Identity) error {
-	boot, err := bootID()
-	if err != nil {
+// noteNetns notes that a network namespace goes with an allocation, since this boot.
+func (c *Configurator) noteNetns(id string, s record.Sandbox) (err error) {
+	if s.Boot, err = bootID(); err != nil {
 		return err
 	}
-	return c.store.AddSandbox(id, record.Sandbox{Path: path, Identity: identity, Boot: boot})
+	return c.store.AddSandbox(id, s)
 }
 
 func bootID() (string, error) {
@@ -87,7 +86,7 @@ func (c *Configurator) unmakeNetns(a *Allocation, err error) error {
 	if errors.Is(err, ErrIncomplete) || errors.Is(err, ErrNotChecked) {
 		return err
 	}
-	_, destroyErr := c.destroyNoted(a.ID, func(path string) bool { return path == a.Netns })
+	_, destroyErr := c.destroyNoted(a.ID, func(s record.Sandbox) bool { return s.Path == a.Netns })
 	return errors.Join(err, destroyErr)
 }
 
@@ -129,7 +128,7 @@ func (c *Configurator) noteForTeardown(a Allocation, with ...string) error {
 	if !recorded {
 		return nil
 	}
-	return c.noteNetns(a.ID, r.Netns, identity)
+	return c.noteNetns(a.ID, record.Sandbox{Path: r.Netns, Identity: identity, Scope: r.Scope})
 }
 
 // requireSame returns ErrDifferent if a path, "" for none, leads to another network
@@ -150,7 +149,7 @@ func requireSame(r *record.Record, path string) error {
 // destroyNoted destroys those of the network namespaces noted for an allocation that are
 // wanted, and forgets those that are gone. Only what is still the noted namespace, and
 // no other allocation's, is touched. The caller holds the lock of the allocation.
-func (c *Configurator) destroyNoted(id string, wanted func(path string) bool) (destroyed []string, err error) {
+func (c *Configurator) destroyNoted(id string, wanted func(record.Sandbox) bool) (destroyed []string, err error) {
 	list, err := c.store.Sandboxes(id)
 	if err == nil && len(list) == 0 {
 		err = c.store.PutSandboxes(id, nil) // and no draft of any
@@ -169,7 +168,7 @@ func (c *Configurator) destroyNoted(id string, wanted func(path string) bool) (d
 		if err == nil && !whole && !(s.Boot == boot && sandbox.Unfinished(s.Path)) {
 			continue
 		}
-		gone := err == nil && wanted(s.Path)
+		gone := err == nil && wanted(s)
 		if gone {
 			gone, err = c.destroyUnused(id, s)
 		}
@@ -209,22 +208,27 @@ func isThere(s record.Sandbox, boot string) (bool, error) {
 	return err == nil, err
 }
 
-func every(string) bool { return true }
+func every(record.Sandbox) bool { return true }
 
-func none(string) bool { return false }
+func none(record.Sandbox) bool { return false }
 
 // gcNetns destroys the network namespaces that go with the allocations that GC has
-// removed and, with the scope "", with allocations that no longer have a record. Without
-// DestroyNetns it only removes the notes of namespaces that are gone.
+// removed, and with allocations of the scope that no longer have a record; the scope ""
+// has those of all. Without DestroyNetns it only removes the notes of namespaces that are
+// gone.
 func (c *Configurator) gcNetns(ctx context.Context, s Scope, removed []string) (destroyed []string, err error) {
 	ids, err := c.store.WithSandboxes()
 	errs := []error{err}
-	wanted := none
-	if s.DestroyNetns {
-		wanted = every
-	}
 	for _, id := range ids {
-		if !slices.Contains(removed, id) && (s.Name != "" || slices.Contains(s.Live, id)) || c.hasRecord(id) {
+		wanted := s.abandoned
+		switch {
+		case c.hasRecord(id):
+			continue
+		case !s.DestroyNetns:
+			wanted = none
+		case slices.Contains(removed, id):
+			wanted = every
+		case slices.Contains(s.Live, id):
 			continue
 		}
 		unlock, err := c.lock(ctx, id)
@@ -241,6 +245,10 @@ func (c *Configurator) gcNetns(ctx context.Context, s Scope, removed []string) (
 	slices.Sort(destroyed)
 	return destroyed, errors.Join(errs...)
 }
+
+// abandoned reports whether a GC of the scope destroys the network namespace of an
+// allocation that has lost its record.
+func (s *Scope) abandoned(one record.Sandbox) bool { return s.Name == "" || one.Scope == s.Name }
 
 // hasRecord reports whether an allocation has a record, readable or not.
 func (c *Configurator) hasRecord(id string) bool {
@@ -272,13 +280,16 @@ func (c *Configurator) planNetns(s Scope, removed []string) (paths []string, err
 		}
 	}
 	for _, id := range ids {
-		if !slices.Contains(removed, id) && (s.Name != "" || slices.Contains(s.Live, id) || c.hasRecord(id)) {
+		goesWith := slices.Contains(removed, id)
+		if !goesWith && (slices.Contains(s.Live, id) || c.hasRecord(id)) {
 			continue
 		}
 		list, err := c.store.Sandboxes(id)
 		errs = append(errs, about(id, err))
 		for _, one := range list {
-			goes(id, one)
+			if goesWith || s.abandoned(one) {
+				goes(id, one)
+			}
 		}
 	}
 	slices.Sort(paths)

@@ -16,21 +16,28 @@ import (
 //
 // Errors are those of Teardown, joined; what one of them is about keeps its record.
 func (c *Configurator) Recover(ctx context.Context) (removed []string, err error) {
+	return c.RecoverScope(ctx, Scope{})
+}
+
+// RecoverScope is Recover of the allocations of one scope: what several programs have on
+// a host, each recovers for itself. Files that were left half written, which have no
+// scope, stay.
+func (c *Configurator) RecoverScope(ctx context.Context, s Scope) (removed []string, err error) {
 	err = c.operation(ctx, "recover", "", func(ctx context.Context) error {
-		removed, err = c.recoverAll(ctx)
+		removed, err = c.recoverAll(ctx, s)
 		return err
 	})
 	return removed, err
 }
 
-func (c *Configurator) recoverAll(ctx context.Context) ([]string, error) {
+func (c *Configurator) recoverAll(ctx context.Context, s Scope) ([]string, error) {
 	removed := []string{}
 	if err := c.requirePrivileges(); err != nil {
 		return removed, err
 	}
-	ids, err := c.store.IDs()
+	ids, err := c.within(s)
 	errs := []error{err}
-	for _, o := range c.each(ctx, ids, func(id string) (bool, error) { return c.recoverOne(ctx, id) }) {
+	for _, o := range c.each(ctx, ids, func(id string) (bool, error) { return c.recoverOne(ctx, s, id) }) {
 		if o.done && o.err == nil {
 			removed = append(removed, o.id)
 		}
@@ -39,11 +46,13 @@ func (c *Configurator) recoverAll(ctx context.Context) ([]string, error) {
 	if ctx.Err() != nil {
 		return removed, errors.Join(append(errs, ctx.Err())...)
 	}
-	errs = append(errs, c.store.Sweep(ctx))
+	if s.Name == "" {
+		errs = append(errs, c.store.Sweep(ctx))
+	}
 	return removed, errors.Join(errs...)
 }
 
-func (c *Configurator) recoverOne(ctx context.Context, id string) (unfinished bool, err error) {
+func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string) (unfinished bool, err error) {
 	if r, err := c.store.Get(id); err == nil && r.Phase == record.Ready {
 		return false, nil // without a lock, that others may hold for long
 	}
@@ -56,7 +65,7 @@ func (c *Configurator) recoverOne(ctx context.Context, id string) (unfinished bo
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil // it was torn down meanwhile
-	case err != nil, r.Phase == record.Ready:
+	case err != nil, r.Phase == record.Ready, !s.has(r):
 		return false, err
 	}
 	c.cfg.Logger.Warn("an earlier operation did not end; taking down what it left", "alloc", id, "phase", r.Phase)

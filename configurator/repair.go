@@ -33,19 +33,25 @@ type RepairReport struct {
 // What it cannot put back is Broken, with the reason in the error: a Setup of
 // that allocation takes it down and sets it up again.
 func (c *Configurator) Repair(ctx context.Context) (report *RepairReport, err error) {
+	return c.RepairScope(ctx, Scope{})
+}
+
+// RepairScope is Repair of the allocations of one scope. What they share with others on
+// the host is restored for all.
+func (c *Configurator) RepairScope(ctx context.Context, s Scope) (report *RepairReport, err error) {
 	err = c.operation(ctx, "repair", "", func(ctx context.Context) error {
-		report, err = c.repair(ctx)
+		report, err = c.repair(ctx, s)
 		return err
 	})
 	return report, err
 }
 
-func (c *Configurator) repair(ctx context.Context) (*RepairReport, error) {
+func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, error) {
 	ctx = opening.LookOnce(ctx) // iptables takes longer than all else in a CHECK
-	ids, err := c.store.IDs()
+	ids, err := c.within(s)
 	report, errs := &RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{}}, []error{err}
 	for _, id := range ids {
-		repaired, err := c.repairOne(ctx, id)
+		repaired, err := c.repairOne(ctx, s, id)
 		switch {
 		case ctx.Err() != nil:
 			return report, errors.Join(append(errs, ctx.Err())...)
@@ -65,7 +71,7 @@ func (c *Configurator) repair(ctx context.Context) (*RepairReport, error) {
 // errGone: an allocation was torn down meanwhile.
 var errGone = errors.New("there is no record any more")
 
-func (c *Configurator) repairOne(ctx context.Context, id string) (repaired bool, err error) {
+func (c *Configurator) repairOne(ctx context.Context, s Scope, id string) (repaired bool, err error) {
 	unlock, err := c.lock(ctx, id)
 	if err != nil {
 		return false, err
@@ -77,6 +83,8 @@ func (c *Configurator) repairOne(ctx context.Context, id string) (repaired bool,
 		return false, errGone
 	case err != nil:
 		return false, err
+	case !s.has(r): // it was torn down, and is another one's by now
+		return false, errGone
 	}
 	release, err := c.share(ctx, r)
 	if err != nil {

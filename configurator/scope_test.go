@@ -2,12 +2,15 @@ package configurator
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -119,4 +122,83 @@ func TestSameAllocationAfterARestart(t *testing.T) {
 	_, err = w.Setup(t.Context(), a)
 	require.NoError(t, err)
 	require.Equal(t, []string{"one ADD", "one CHECK"}, w.commands())
+}
+
+// TestRecoverAndRepairKeepToTheirScope, and without one to none.
+func TestRecoverAndRepairKeepToTheirScope(t *testing.T) {
+	w := newWorld(t)
+	w.network("net", "1.0.0", adds())
+	scopes := map[string]string{"a": "mine", "b": "other", "c": ""}
+	for id, scope := range scopes {
+		a := w.alloc(id)
+		a.Scope = scope
+		_, err := w.Setup(t.Context(), a)
+		require.NoError(t, err)
+	}
+	for scope, healthy := range map[string][]string{"mine": {"a"}, "other": {"b"}, "nobody": {}, "": {"a", "b", "c"}} {
+		report, err := w.RepairScope(t.Context(), Scope{Name: scope})
+		require.NoError(t, err)
+		require.Equal(t, &RepairReport{Healthy: healthy, Repaired: []string{}, Broken: []string{}}, report)
+	}
+	draft := filepath.Join(w.cfg.StateDir, "allocs", ".half.json")
+	for _, c := range []struct {
+		scope   string
+		removed []string
+	}{{"nobody", []string{}}, {"mine", []string{"a"}}, {"other", []string{"b"}}, {"", []string{"c"}}} {
+		for id := range scopes {
+			if _, err := w.Get(id); err == nil {
+				w.setPhase(id, record.Adding)
+			}
+		}
+		require.NoError(t, os.WriteFile(draft, nil, 0o600))
+		removed, err := w.RecoverScope(t.Context(), Scope{Name: c.scope})
+		require.NoError(t, err)
+		require.Equal(t, c.removed, removed, c.scope)
+	}
+	require.NoFileExists(t, draft)
+
+	require.NoError(t, os.WriteFile(filepath.Join(w.cfg.StateDir, "allocs", "b.json"), []byte("{"), 0o600))
+	_, err := w.RepairScope(t.Context(), Scope{Name: "mine"})
+	require.NoError(t, err, "nobody knows whose b is")
+	_, err = w.RepairScope(t.Context(), Scope{})
+	require.Error(t, err)
+}
+
+// TestGCScopeDestroysNetns of its own allocations, also what a crash left of one, and
+// those of no other scope.
+func TestGCScopeDestroysNetns(t *testing.T) {
+	w, foreign := ownWorld(t)
+	crashed := func(id, scope string) string {
+		a := Allocation{ID: id, OwnNetns: true, Scope: scope}
+		require.NoError(t, w.nameNetns(&a))
+		made, err := w.makeNetns(&a)
+		require.NoError(t, err)
+		require.True(t, made)
+		return a.Netns
+	}
+	mine, other, unscoped := crashed("mine", "s"), crashed("other", "t"), crashed("unscoped", "")
+	for id, scope := range map[string]string{"a": "s", "b": "t"} {
+		_, err := w.Setup(t.Context(), Allocation{ID: id, OwnNetns: true, Scope: scope})
+		require.NoError(t, err)
+	}
+	for _, c := range []struct {
+		scope     Scope
+		destroyed []string
+	}{
+		{Scope{Name: "s", Live: []string{"a", "mine"}}, nil},
+		{Scope{Name: "s", Live: []string{"a"}}, []string{mine}},
+		{Scope{Name: "s"}, []string{"/run/own/a"}},
+		{Scope{Live: []string{"unscoped"}}, []string{other}},
+		{Scope{Name: "t"}, []string{"/run/own/b"}},
+		{Scope{}, []string{unscoped}},
+	} {
+		c.scope.DestroyNetns = true
+		plan, err := w.PlanGC(t.Context(), c.scope)
+		require.NoError(t, err)
+		require.Equal(t, c.destroyed, plan.Destroyed)
+		report, err := w.GCScope(t.Context(), c.scope)
+		require.NoError(t, err)
+		require.Equal(t, c.destroyed, report.Destroyed)
+	}
+	w.requireNoOwn(foreign)
 }

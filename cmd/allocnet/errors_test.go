@@ -140,7 +140,11 @@ func (f *failing) PlanGC(ctx context.Context, s configurator.Scope) (*configurat
 	return f.GCScope(ctx, s)
 }
 
-func (f *failing) Repair(context.Context) (*configurator.RepairReport, error) {
+func (f *failing) RecoverScope(context.Context, configurator.Scope) ([]string, error) {
+	return []string{"a"}, f.err
+}
+
+func (f *failing) RepairScope(context.Context, configurator.Scope) (*configurator.RepairReport, error) {
 	return &configurator.RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{"c", "db", "web"}}, f.err
 }
 
@@ -161,8 +165,11 @@ var operations = map[string]func(context.Context, service) (any, error){
 	"ready": func(ctx context.Context, s service) (any, error) { return nil, s.Ready(ctx) },
 	"plan":  func(ctx context.Context, s service) (any, error) { return s.PlanGC(ctx, configurator.Scope{}) },
 	"repair": func(ctx context.Context, s service) (any, error) {
-		report, err := s.Repair(ctx)
+		report, err := s.RepairScope(ctx, configurator.Scope{})
 		return newRepairReport(report, err)
+	},
+	"recover": func(ctx context.Context, s service) (any, error) {
+		return s.RecoverScope(ctx, configurator.Scope{})
 	},
 }
 

@@ -23,6 +23,7 @@ type gcFlags struct {
 	none     bool
 	dryRun   bool
 	destroy  bool
+	scope    string
 }
 
 func newGC(a *app) *cobra.Command {
@@ -32,7 +33,8 @@ func newGC(a *app) *cobra.Command {
 		Short: "Take away every allocation that is not named as live",
 		Long: `Take away every allocation that is not named as live, and let the plugins collect
 what no allocation has (CNI GC). That nobody lives has to be said: --none. What
-runtimes set up through CNI stays: they know what of it is live.
+runtimes set up through CNI stays: they know what of it is live. With --scope only
+allocations of that scope are taken away.
 
 With --destroy their network namespaces are destroyed as well, if they lie in
 ` + sandbox.DefaultDir + `, where setup --create makes them. So are those that setup --create
@@ -49,6 +51,7 @@ made for allocations that no longer exist.`,
 	c.Flags().BoolVar(&f.none, "none", false, "no allocation stays")
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "only list what would go")
 	c.Flags().BoolVar(&f.destroy, "destroy", false, "destroy the network namespaces too")
+	scopeFlag(c, &f.scope, "only allocations of this scope (default those that have none)")
 	c.MarkFlagsOneRequired("live", "live-from", "none")
 	c.MarkFlagsMutuallyExclusive("live", "none")
 	c.MarkFlagsMutuallyExclusive("live-from", "none")
@@ -76,10 +79,12 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	if err := a.warnOfUnknown(conf, live); err != nil {
 		return err
 	}
-	a.warnOfScoped(conf)
+	if f.scope == "" {
+		a.warnOfScoped(conf)
+	}
 	far := func() string { return "" }
 	if a.err.terminal && !f.dryRun {
-		far = collected(conf, live)
+		far = collected(conf, f.scope, live)
 	}
 	done := a.progressOf(far, "collecting")
 	defer done()
@@ -87,7 +92,7 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	if f.dryRun {
 		collect = conf.PlanGC
 	}
-	scope := configurator.Scope{Live: live, DestroyNetns: f.destroy}
+	scope := configurator.Scope{Name: f.scope, Live: live, DestroyNetns: f.destroy}
 	if a.flags.set.Changed("network") {
 		scope.Networks = a.flags.networks // those of the daemon are others
 	}
@@ -105,11 +110,11 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 }
 
 // collected tells how many of the allocations that are to go are gone, by their records.
-func collected(conf service, live []string) (far func() string) {
+func collected(conf service, scope string, live []string) (far func() string) {
 	count := func() (n int) {
 		records, _ := conf.List() // what cannot be read, GC tells
 		for _, r := range records {
-			if r.Scope == "" && !slices.Contains(live, r.ID) {
+			if r.Scope == scope && !slices.Contains(live, r.ID) {
 				n++
 			}
 		}

@@ -74,7 +74,7 @@ func TestListsAreNeverNull(t *testing.T) {
 	require.Contains(t, w.run("networks", "--json").ok(t), `"capabilities": []`)
 	for _, args := range [][]string{
 		{"networks"}, {"ls"}, {"gc", "--none", "--dry-run"}, {"gc", "--none"}, {"teardown", "x"}, {"cleanup", "--audit"},
-		{"cleanup", "--audit", "x"}, {"cleanup", "--force", "x"}, {"repair"}, {"plugins", "list"}, {"version"},
+		{"cleanup", "--audit", "x"}, {"cleanup", "--force", "x"}, {"repair"}, {"recover"}, {"plugins", "list"}, {"version"},
 	} {
 		require.NotContains(t, w.run(append(args, "--json")...).ok(t), "null", args)
 	}

@@ -12,7 +12,8 @@ import (
 )
 
 func newRepair(a *app) *cobra.Command {
-	return &cobra.Command{
+	var scope string
+	c := &cobra.Command{
 		Use:   "repair",
 		Short: "Put back what another program removed from the host",
 		Long: `Put back, for every allocation, what another program removed from the host: rules,
@@ -28,8 +29,16 @@ where a plugin binary did it: binaries can only check.`,
 		Annotations:       exits("an allocation is broken and has to be set up again"),
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(c *cobra.Command, _ []string) error { return a.repair(c) },
+		RunE:              func(c *cobra.Command, _ []string) error { return a.repair(c, scope) },
 	}
+	scopeFlag(c, &scope, "only allocations of this scope (default those of every scope)")
+	return c
+}
+
+// scopeFlag adds --scope to a command that works on many allocations.
+func scopeFlag(c *cobra.Command, scope *string, usage string) {
+	c.Flags().StringVar(scope, "scope", "", usage)
+	_ = c.RegisterFlagCompletionFunc("scope", cobra.NoFileCompletions)
 }
 
 // repairReport is the library's report with why the broken ones are.
@@ -51,13 +60,13 @@ func (e *brokenError) Error() string { return plural(e.count, "allocation") + " 
 func (e *brokenError) Unwrap() error { return e.cause }
 
 // repair prints the report also when something is broken.
-func (a *app) repair(c *cobra.Command) error {
+func (a *app) repair(c *cobra.Command, scope string) error {
 	conf, err := a.service()
 	if err != nil {
 		return err
 	}
 	done := a.progress("looking at all allocations")
-	report, err := conf.Repair(c.Context())
+	report, err := conf.RepairScope(c.Context(), configurator.Scope{Name: scope})
 	done()
 	if report == nil {
 		return err

@@ -109,7 +109,7 @@ func TestHelp(t *testing.T) {
 	help := runWith("", "--help").ok(t)
 	for _, want := range []string{
 		`"kind" for programs`, "  port-conflict ", "  internal ", "0  it is done", "1  it failed", "2  the command line", "3  the answer is no", "ALLOCNET_STATE_DIR", "NO_COLOR",
-		"setup", "teardown", "check", "ls", "inspect", "gc", "networks", "repair", "plugins", "cleanup", "demo", "version", "completion",
+		"setup", "teardown", "check", "ls", "inspect", "gc", "networks", "repair", "recover", "plugins", "cleanup", "demo", "version", "completion",
 	} {
 		require.Contains(t, help, want)
 	}
@@ -153,7 +153,7 @@ func TestOutputThatDoesNotArrive(t *testing.T) {
 	defer full.Close()
 	for _, args := range [][]string{
 		{"setup", "web"}, {"ls"}, {"inspect", "web"}, {"check", "web"}, {"networks"}, {"gc", "--live", "web", "--dry-run"},
-		{"cleanup", "--audit"}, {"repair"}, {"plugins"}, {"plugins", "list"}, {"version"}, {"--version"}, {"--help"}, {"help", "ls"}, {"completion", "bash"}, {"ls", "--json"},
+		{"cleanup", "--audit"}, {"repair"}, {"recover"}, {"plugins"}, {"plugins", "list"}, {"version"}, {"--version"}, {"--help"}, {"help", "ls"}, {"completion", "bash"}, {"ls", "--json"},
 		{"teardown", "web"},
 	} {
 		var errOut bytes.Buffer

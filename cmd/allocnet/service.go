@@ -19,7 +19,8 @@ type service interface {
 	Teardown(context.Context, configurator.Allocation) error
 	GCScope(context.Context, configurator.Scope) (*configurator.GCReport, error)
 	PlanGC(context.Context, configurator.Scope) (*configurator.GCReport, error)
-	Repair(context.Context) (*configurator.RepairReport, error)
+	RepairScope(context.Context, configurator.Scope) (*configurator.RepairReport, error)
+	RecoverScope(context.Context, configurator.Scope) (removed []string, err error)
 	Ready(context.Context) error
 	List() ([]configurator.Record, error)
 	Get(id string) (*configurator.Record, error)

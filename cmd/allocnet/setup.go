@@ -25,6 +25,7 @@ type setupFlags struct {
 	mac       string
 	addressed bool
 	dns       configurator.DNS
+	scope     string
 }
 
 func newSetup(a *app) *cobra.Command {
@@ -61,6 +62,7 @@ takes it away.`,
 	flags.StringSliceVar(&f.dns.Options, "dns-option", nil, "resolver option; may be repeated")
 	flags.StringVar(&f.dns.Domain, "dns-domain", "", "domain of the allocation")
 	flags.StringVar(&f.bandwidth, "bandwidth", "", "limits in bits per second: ingress=RATE[:BURST],egress=RATE[:BURST]")
+	scopeFlag(c, &f.scope, "who keeps count of the allocation: gc takes it only with this --scope")
 	for _, name := range []string{"port", "arg", "ip", "mac", "dns-server", "dns-search", "dns-option", "dns-domain", "bandwidth"} {
 		_ = c.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}
@@ -97,7 +99,7 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 
 // allocation reads the flags.
 func (f *setupFlags) allocation(id string) (*configurator.Allocation, error) {
-	alloc := &configurator.Allocation{ID: id, Netns: netnsPath(id, f.netns), IPs: f.ips, MAC: f.mac, RequireAddress: f.addressed, MustBeNew: f.mustBeNew}
+	alloc := &configurator.Allocation{ID: id, Netns: netnsPath(id, f.netns), IPs: f.ips, MAC: f.mac, RequireAddress: f.addressed, MustBeNew: f.mustBeNew, Scope: f.scope}
 	for _, s := range f.ports {
 		port, err := portmap.Parse(s)
 		if err != nil {

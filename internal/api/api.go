@@ -27,7 +27,8 @@ type Service interface {
 	Teardown(context.Context, configurator.Allocation) error
 	GCScope(context.Context, configurator.Scope) (*configurator.GCReport, error)
 	PlanGC(context.Context, configurator.Scope) (*configurator.GCReport, error)
-	Repair(context.Context) (*configurator.RepairReport, error)
+	RepairScope(context.Context, configurator.Scope) (*configurator.RepairReport, error)
+	RecoverScope(context.Context, configurator.Scope) (removed []string, err error)
 	List() ([]configurator.Record, error)
 	Get(id string) (*configurator.Record, error)
 	Networks() ([]configurator.Network, []*configurator.NetworkError)

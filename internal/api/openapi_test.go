@@ -33,6 +33,7 @@ var schemas = map[string]reflect.Type{
 	"Networks": reflect.TypeFor[wire.Networks](), "NewSandbox": reflect.TypeFor[wire.NewSandbox](),
 	"About": reflect.TypeFor[wire.About](), "InUse": reflect.TypeFor[wire.InUse](), "PortTaken": reflect.TypeFor[wire.PortTaken](),
 	"PortFault": reflect.TypeFor[wire.Port](), "Readiness": reflect.TypeFor[wire.Readiness](),
+	"Recovered": reflect.TypeFor[wire.Recovered](), "Selection": reflect.TypeFor[wire.Selection](),
 	"RecordFault": reflect.TypeFor[wire.Record](), "Repaired": reflect.TypeFor[wire.Repaired](),
 	"Sandbox": reflect.TypeFor[wire.Sandbox](), "SkippedFile": reflect.TypeFor[wire.SkippedFile](),
 	"CNIAttachment": reflect.TypeFor[types.GCAttachment](), "CNIRequest": reflect.TypeFor[cniwire.Request](),

@@ -23,8 +23,7 @@ func (a *API) routes() []route {
 	allocation := way{gate: a.operations, key: keyOfAllocation, timeout: a.limits.OperationTimeout, body: a.limits.Body}
 	create := way{gate: a.operations, key: keyOfNewSandbox, timeout: a.limits.OperationTimeout, body: a.limits.Body}
 	destroy := way{gate: a.operations, key: keyOfSandbox, timeout: a.limits.OperationTimeout}
-	gc := way{gate: a.operations, timeout: a.limits.SweepTimeout, body: a.limits.Body}
-	repair := way{gate: a.operations, timeout: a.limits.SweepTimeout}
+	sweep := way{gate: a.operations, timeout: a.limits.SweepTimeout, body: a.limits.Body}
 	read := way{gate: a.reads, timeout: a.limits.ReadTimeout}
 	return []route{
 		{"GET", "/v1/allocs", a.pass(read, a.listAllocations)},
@@ -35,8 +34,9 @@ func (a *API) routes() []route {
 		{"POST", "/v1/sandboxes", a.pass(create, a.createSandbox)},
 		{"DELETE", "/v1/sandboxes/{name}", a.pass(destroy, a.destroySandbox)},
 		{"GET", "/v1/networks", a.pass(read, a.listNetworks)},
-		{"POST", "/v1/gc", a.pass(gc, a.gc)},
-		{"POST", "/v1/repair", a.pass(repair, a.repair)},
+		{"POST", "/v1/gc", a.pass(sweep, a.gc)},
+		{"POST", "/v1/repair", a.pass(sweep, a.repair)},
+		{"POST", "/v1/recover", a.pass(sweep, a.recoverAllocations)},
 		{"GET", "/v1/events", a.bodyless(a.events)},
 		{"POST", cniwire.Path, a.cni},
 		{"GET", "/healthz", a.bodyless(a.healthz)},

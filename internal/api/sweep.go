@@ -37,12 +37,23 @@ func (a *API) gc(r *http.Request, b *body) (work, error) {
 	}, err
 }
 
-func (a *API) repair(*http.Request, *body) (work, error) {
+func (a *API) repair(_ *http.Request, b *body) (work, error) {
+	var asked wire.Selection
+	err := b.decode(&asked, true)
 	return func(ctx context.Context) (any, error) {
-		report, err := a.options.Service().Repair(ctx)
+		report, err := a.options.Service().RepairScope(ctx, configurator.Scope{Name: asked.Scope})
 		if report == nil {
 			return nil, err
 		}
 		return wire.Repaired{RepairReport: *report, Error: wire.FromError(err)}, err
-	}, nil
+	}, err
+}
+
+func (a *API) recoverAllocations(_ *http.Request, b *body) (work, error) {
+	var asked wire.Selection
+	err := b.decode(&asked, true)
+	return func(ctx context.Context) (any, error) {
+		removed, err := a.options.Service().RecoverScope(ctx, configurator.Scope{Name: asked.Scope})
+		return wire.Recovered{Recovered: notNil(removed), Error: wire.FromError(err)}, err
+	}, err
 }

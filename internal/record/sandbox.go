@@ -24,6 +24,8 @@ type Sandbox struct {
 	// Boot identifies the boot of the host in which the identity is valid: the next one
 	// uses the same numbers again.
 	Boot string `json:"boot"`
+	// Scope is that of the allocation.
+	Scope string `json:"scope,omitempty"`
 }
 
 // sandboxesDir is their directory below the state directory.

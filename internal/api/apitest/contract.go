@@ -23,6 +23,9 @@ type Configurator interface {
 	GCScope(context.Context, configurator.Scope) (*configurator.GCReport, error)
 	PlanGC(context.Context, configurator.Scope) (*configurator.GCReport, error)
 	Repair(context.Context) (*configurator.RepairReport, error)
+	RepairScope(context.Context, configurator.Scope) (*configurator.RepairReport, error)
+	Recover(context.Context) (removed []string, err error)
+	RecoverScope(context.Context, configurator.Scope) (removed []string, err error)
 	Ready(context.Context) error
 	List() ([]configurator.Record, error)
 	Get(id string) (*configurator.Record, error)
@@ -153,6 +156,16 @@ func sweeps(t *testing.T, c Configurator, netns func(string) string) {
 	repaired, err := c.Repair(ctx)
 	require.NoError(t, err)
 	require.Equal(t, &configurator.RepairReport{Healthy: []string{"a", "b", "c"}, Repaired: []string{}, Broken: []string{}}, repaired)
+
+	repaired, err = c.RepairScope(ctx, configurator.Scope{Name: "other"})
+	require.NoError(t, err)
+	require.Equal(t, &configurator.RepairReport{Healthy: []string{"c"}, Repaired: []string{}, Broken: []string{}}, repaired)
+	removed, err := c.Recover(ctx)
+	require.NoError(t, err)
+	require.Equal(t, []string{}, removed)
+	removed, err = c.RecoverScope(ctx, configurator.Scope{Name: "other"})
+	require.NoError(t, err)
+	require.Equal(t, []string{}, removed)
 
 	for range 2 { // it does nothing
 		planned, err := c.PlanGC(ctx, configurator.Scope{Live: []string{"a"}})

@@ -194,14 +194,35 @@ func (m *Memory) GC(ctx context.Context, live []string) (*configurator.GCReport,
 	return m.GCScope(ctx, configurator.Scope{Live: live})
 }
 
-// Repair implements api.Service.
+// Repair is that of a Configurator.
 func (m *Memory) Repair(ctx context.Context) (*configurator.RepairReport, error) {
+	return m.RepairScope(ctx, configurator.Scope{})
+}
+
+// RepairScope implements api.Service.
+func (m *Memory) RepairScope(ctx context.Context, s configurator.Scope) (*configurator.RepairReport, error) {
 	if err := m.begin(ctx, "repair", ""); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return &configurator.RepairReport{Healthy: slices.Sorted(maps.Keys(m.allocs)), Repaired: []string{}, Broken: []string{}}, nil
+	report := &configurator.RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{}}
+	for _, id := range slices.Sorted(maps.Keys(m.allocs)) {
+		if s.Name == "" || m.allocs[id].record.Scope == s.Name {
+			report.Healthy = append(report.Healthy, id)
+		}
+	}
+	return report, nil
+}
+
+// Recover is that of a Configurator.
+func (m *Memory) Recover(ctx context.Context) ([]string, error) {
+	return m.RecoverScope(ctx, configurator.Scope{})
+}
+
+// RecoverScope implements api.Service. Nothing is ever left unfinished.
+func (m *Memory) RecoverScope(ctx context.Context, _ configurator.Scope) ([]string, error) {
+	return []string{}, m.begin(ctx, "recover", "")
 }
 
 // List implements api.Service.

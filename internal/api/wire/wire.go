@@ -43,6 +43,17 @@ type Collected struct {
 	Error *Error `json:"error,omitempty"`
 }
 
+// Selection is the request of POST /v1/repair and POST /v1/recover.
+type Selection struct {
+	Scope string `json:"scope,omitempty"`
+}
+
+// Recovered is the body of POST /v1/recover.
+type Recovered struct {
+	Recovered []string `json:"recovered"` // IDs
+	Error     *Error   `json:"error,omitempty"`
+}
+
 // Repaired is the body of POST /v1/repair.
 type Repaired struct {
 	configurator.RepairReport

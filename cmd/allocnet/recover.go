@@ -1,0 +1,49 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+func newRecover(a *app) *cobra.Command {
+	var scope string
+	c := &cobra.Command{
+		Use:   "recover",
+		Short: "Take down what interrupted operations left unfinished",
+		Long: `Take down what a setup or teardown left unfinished that was killed, or could not
+remove everything. The daemon does so when it starts; without it, the next setup,
+teardown or gc of the allocation does. Allocations that are set up stay as they are,
+and those on which an operation works are waited for.`,
+		Example: `  allocnet recover
+  allocnet recover --scope my-scheduler --json`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, _ []string) error { return a.recover(c, scope) },
+	}
+	scopeFlag(c, &scope, "only allocations of this scope (default those of every scope)")
+	return c
+}
+
+// recover prints what was taken down also when something could not be.
+func (a *app) recover(c *cobra.Command, scope string) error {
+	conf, err := a.service()
+	if err != nil {
+		return err
+	}
+	done := a.progress("taking down what was left unfinished")
+	removed, err := conf.RecoverScope(c.Context(), configurator.Scope{Name: scope})
+	done()
+	if a.flags.json {
+		return errors.Join(err, a.out.json(map[string][]string{"recovered": orNone(removed)}))
+	}
+	if err == nil || len(removed) > 0 {
+		a.out.printf("removed %s\n", plural(len(removed), "unfinished allocation"))
+	}
+	for _, id := range removed {
+		a.out.printf("  %s %s\n", a.out.paint(red, "-"), id)
+	}
+	return err
+}
