@@ -1,6 +1,7 @@
 package cleanup
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/spoofcheck"
 )
 
 // Backups are the allocation's by their names, unless one names another owner.
@@ -93,4 +95,20 @@ func TestSpoofChainOwner(t *testing.T) {
 		require.Equal(t, want[0], newSearch(known).spoof.isOurs(chain), chain)
 		require.Equal(t, want[1], newSearch(Target{ID: "a"}).spoof.isOurs(chain), chain)
 	}
+}
+
+// TestSpoofRulesOfOthers: rules of the same names that note another instance stay.
+func TestSpoofRulesOfOthers(t *testing.T) {
+	privhost.Require(t)
+	owner := names.Owner{Network: "net", ID: "a", IfName: "eth0", Instance: "0123456789abcdef"}
+	require.NoError(t, spoofcheck.Add(t.Context(), &spoofcheck.Port{Owner: owner, Link: "vetha", MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}}))
+	for instance, want := range map[string]int{"": 0, owner.Instance: 3} {
+		s := newSearch(Target{ID: "a", Instance: &instance, Attachments: []Attachment{
+			{Network: "net", IfName: "eth0", Config: []byte(`{"plugins": [{"type": "bridge", "macspoofchk": true}]}`)},
+		}})
+		found, err := s.spoof.find(t.Context())
+		require.NoError(t, err)
+		require.Len(t, found, want)
+	}
+	require.NoError(t, spoofcheck.Del(t.Context(), owner))
 }

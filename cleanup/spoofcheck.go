@@ -8,11 +8,11 @@ import (
 	"strings"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netfilter"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/spoofcheck"
 )
 
 // spoofFinder looks for what the bridge plugin makes for macspoofchk: two chains for each interface, and a rule in a
@@ -23,15 +23,9 @@ type spoofFinder struct {
 	chains []*nftables.Chain // the first ones before the second ones, to which they lead
 }
 
-// The bridge plugin's names.
-const (
-	spoofPrefix    = "cni-br-iface-"
-	spoofMACSuffix = "-mac"
-)
-
 var (
-	spoofTable = &nftables.Table{Family: nftables.TableFamilyBridge, Name: "nat"}
-	spoofBase  = nftChain{family: spoofTable.Family, table: spoofTable.Name, chain: "PREROUTING"}
+	spoofTable = &nftables.Table{Family: nftables.TableFamilyBridge, Name: spoofcheck.TableName}
+	spoofBase  = nftChain{family: spoofTable.Family, table: spoofTable.Name, chain: spoofcheck.BaseChainName}
 )
 
 func (f *spoofFinder) find(ctx context.Context) ([]Leftover, error) {
@@ -56,18 +50,31 @@ func (f *spoofFinder) look(conn *nftables.Conn) error {
 	if err != nil {
 		return err
 	}
+	foreign := map[string]bool{}
 	for _, chain := range chains {
-		if chain.Table.Name == spoofTable.Name && f.isOurs(chain.Name) {
-			f.chains = append(f.chains, chain)
+		if chain.Table.Name != spoofTable.Name || !f.isOurs(chain.Name) {
+			continue
+		}
+		f.chains = append(f.chains, chain)
+		if first, last := strings.CutSuffix(chain.Name, spoofcheck.MACSuffix); last {
+			rules, err := conn.GetRules(spoofTable, chain)
+			if err != nil {
+				return err
+			}
+			owner, noted := spoofcheck.OwnerOf(rules)
+			foreign[first] = noted && !f.isOwner(owner)
 		}
 	}
+	f.chains = slices.DeleteFunc(f.chains, func(c *nftables.Chain) bool {
+		return foreign[strings.TrimSuffix(c.Name, spoofcheck.MACSuffix)]
+	})
 	if len(f.chains) == 0 {
 		return nil // a rule cannot lead to what is not there
 	}
 	slices.SortFunc(f.chains, func(a, b *nftables.Chain) int { return len(a.Name) - len(b.Name) })
 	rules, err := conn.GetRules(spoofTable, &nftables.Chain{Name: spoofBase.chain, Table: spoofTable})
 	for _, rule := range rules {
-		if slices.ContainsFunc(f.chains, func(c *nftables.Chain) bool { return leadsTo(rule, c.Name) }) {
+		if slices.ContainsFunc(f.chains, func(c *nftables.Chain) bool { return spoofcheck.LeadsTo(rule, c.Name) }) {
 			f.rules = append(f.rules, nftRule{Rule: rule, where: spoofBase, comment: netfilter.Comment(rule.UserData)})
 		}
 	}
@@ -77,22 +84,15 @@ func (f *spoofFinder) look(conn *nftables.Conn) error {
 // isOurs reports whether a chain is one of an interface of the allocation. Where its networks are not known, neither
 // are its interfaces: their usual names have no dash, and with one the name would be ambiguous.
 func (f *spoofFinder) isOurs(chain string) bool {
-	ifName, found := strings.CutPrefix(chain, spoofPrefix+f.target.ID+"-")
+	ifName, found := strings.CutPrefix(chain, spoofcheck.ChainPrefix+f.target.ID+"-")
 	if !found {
 		return false
 	}
-	ifName = strings.TrimSuffix(ifName, spoofMACSuffix)
+	ifName = strings.TrimSuffix(ifName, spoofcheck.MACSuffix)
 	if len(f.attachments) == 0 {
 		return ifName != "" && !strings.Contains(ifName, "-")
 	}
 	return slices.ContainsFunc(f.attachments, func(a *attachment) bool { return a.IfName == ifName })
-}
-
-func leadsTo(rule *nftables.Rule, chain string) bool {
-	return slices.ContainsFunc(rule.Exprs, func(e expr.Any) bool {
-		verdict, ok := e.(*expr.Verdict)
-		return ok && verdict.Chain == chain
-	})
 }
 
 func (f *spoofFinder) leftovers() []Leftover {

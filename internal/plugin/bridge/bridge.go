@@ -52,15 +52,17 @@ func (b *bridge) Add(ctx context.Context, c *plugin.Call) (*types100.Result, err
 
 func (a *addition) steps() []plugin.Step {
 	bridge := plugin.Step{Name: "bridge", Do: a.ensureBridge}
+	guard := plugin.Step{Name: "MAC spoof check", Do: a.guardMAC, Undo: a.unguardMAC}
 	attach := plugin.Step{Name: "attach interface " + a.call.IfName, Do: a.attach, Undo: a.detach}
 	report := plugin.Step{Name: "interfaces", Do: a.report}
 	forwards := plugin.Step{Name: "bridge port", Do: a.awaitPort}
 	if a.ipam == "" {
-		return []plugin.Step{bridge, attach, report, {Name: "interface", Do: a.bringUp}, forwards}
+		return []plugin.Step{bridge, guard, attach, report, {Name: "interface", Do: a.bringUp}, forwards}
 	}
 	return []plugin.Step{
 		bridge,
 		{Name: "addresses", Do: a.allocate, Undo: a.release},
+		guard,
 		attach,
 		report,
 		{Name: "configure interface " + a.call.IfName, Do: a.configure},

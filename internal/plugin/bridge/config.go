@@ -47,20 +47,22 @@ type bridge struct {
 	config
 	ipam pair.IPAM
 	masq pair.Masquerade
+	// unread: the configuration could not be read, so DEL looks for all.
+	unread bool
 }
 
 // New is the plugin's Factory.
 func New(conf []byte) (plugin.Plugin, error) {
 	b := &bridge{config: config{Bridge: defaultBridge}}
 	decodeErr := plugin.Decode(conf, &b.config)
-	unread := decodeErr != nil && !plugin.IsUnknownKey(decodeErr)
+	b.unread = decodeErr != nil && !plugin.IsUnknownKey(decodeErr)
 	var ipamErr error
 	b.ipam, ipamErr = pair.IPAMOf(&b.Common)
 	if b.IsDefaultGateway {
 		b.IsGateway = true
 	}
 	b.MTU = max(b.MTU, 0) // a negative one is none, as for the reference plugin
-	b.masq = pair.Masquerade{On: unread || b.IPMasq && b.ipam != "", Backend: b.IPMasqBackend, Network: b.Name}
+	b.masq = pair.Masquerade{On: b.unread || b.IPMasq && b.ipam != "", Backend: b.IPMasqBackend, Network: b.Name}
 	return b, plugin.FirstError(decodeErr, ipamErr, b.validate())
 }
 
@@ -80,8 +82,6 @@ func (b *bridge) validate() error {
 		return &plugin.UnknownKeyError{Key: "vlan", Value: true}
 	case len(b.VlanTrunk) > 0:
 		return &plugin.UnknownKeyError{Key: "vlanTrunk", Value: true}
-	case b.MacSpoofChk:
-		return &plugin.UnknownKeyError{Key: "macspoofchk", Value: true}
 	}
 	return nil
 }

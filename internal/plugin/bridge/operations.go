@@ -12,6 +12,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/plugin"
 	"github.com/allocnet/allocnet/internal/plugin/pair"
+	"github.com/allocnet/allocnet/internal/spoofcheck"
 )
 
 // Check implements plugin.Plugin.
@@ -29,6 +30,9 @@ func (b *bridge) Check(ctx context.Context, c *plugin.Call) error {
 	}
 	br, err := b.checkBridge(c, r)
 	if err != nil {
+		return err
+	}
+	if err := b.checkMACGuard(ctx, c, r); err != nil {
 		return err
 	}
 	if b.DisableContainerInterface {
@@ -114,12 +118,13 @@ func (b *bridge) Repair(ctx context.Context, c *plugin.Call) error {
 	if !ok {
 		return fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
 	}
-	return errors.Join(b.serve(c.Host, br, r), b.masq.Add(ctx, c, r))
+	return errors.Join(b.serve(c.Host, br, r), b.masq.Add(ctx, c, r), b.repairMACGuard(ctx, c, r))
 }
 
 // Del implements plugin.Plugin.
 func (b *bridge) Del(ctx context.Context, c *plugin.Call) error {
-	return pair.Detach(ctx, c, &b.Common, b.ipam, b.masq)
+	err := pair.Detach(ctx, c, &b.Common, b.ipam, b.masq)
+	return errors.Join(err, b.delMACGuard(ctx, c)) // the link's end comes first
 }
 
 // Status implements plugin.Plugin.
@@ -129,5 +134,6 @@ func (b *bridge) Status(ctx context.Context, c *plugin.Call) error {
 
 // GC implements plugin.Plugin. The bridge stays.
 func (b *bridge) GC(ctx context.Context, c *plugin.Call) error {
-	return pair.Collect(ctx, c, &b.Common, b.ipam, b.masq)
+	err := pair.Collect(ctx, c, &b.Common, b.ipam, b.masq)
+	return errors.Join(err, spoofcheck.Collect(ctx, c.Stale(&b.Common)))
 }
