@@ -160,6 +160,11 @@ func TestNullRoute(t *testing.T) {
 	require.Equal(t, []Route{{Network: "a", Destination: "10.0.0.0/8"}}, s.Routes)
 }
 
+// contradict gives a record a result with an interface that it does not have.
+func contradict(r *record.Record) {
+	r.Attachments[0].Result = json.RawMessage(`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/8","interface":7}]}`)
+}
+
 // TestListOfARecordWithoutStatus: it is listed all the same, and the error
 // tells of it.
 func TestListOfARecordWithoutStatus(t *testing.T) {
@@ -169,10 +174,7 @@ func TestListOfARecordWithoutStatus(t *testing.T) {
 		_, err := w.Setup(t.Context(), w.alloc(id))
 		require.NoError(t, err)
 	}
-	r, err := w.store.Get("a")
-	require.NoError(t, err)
-	r.Attachments[0].Result = json.RawMessage(`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/8","interface":7}]}`)
-	require.NoError(t, w.store.Put(r))
+	w.changeRecord("a", contradict)
 	records, err := w.List()
 	require.ErrorIs(t, err, ErrInvalidResult)
 	require.ErrorContains(t, err, `"a"`)
@@ -205,10 +207,7 @@ func TestContradictoryRecordedResult(t *testing.T) {
 	a := w.alloc("a")
 	_, err := w.Setup(t.Context(), a)
 	require.NoError(t, err)
-	r, err := w.store.Get("a")
-	require.NoError(t, err)
-	r.Attachments[0].Result = json.RawMessage(`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/8","interface":7}]}`)
-	require.NoError(t, w.store.Put(r))
+	w.changeRecord("a", contradict)
 	require.NoError(t, w.Teardown(t.Context(), a))
 	calls := w.calls()
 	require.NotContains(t, string(calls[len(calls)-1].Stdin), "prevResult")

@@ -17,16 +17,22 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
+// otherNetwork makes network "other" like "net", with a bridge of its own.
+func (w *world) otherNetwork() {
+	w.t.Helper()
+	w.file("other.conflist", strings.NewReplacer(`"name":"net"`, `"name":"other"`, "10.77.0.0", "10.78.0.0", "brtest", "brother").Replace(w.read("net.conflist")))
+	w.t.Cleanup(func() {
+		link, err := netlink.LinkByName("brother")
+		require.NoError(w.t, err)
+		require.NoError(w.t, netlink.LinkDel(link))
+	})
+}
+
 // TestSeveralInterfacesOfOneContainer: a runtime that speaks CNI attaches the same
 // namespace several times, and takes each interface away by itself.
 func TestSeveralInterfacesOfOneContainer(t *testing.T) {
 	w, leases := nativeWorld(t, "1.0.0")
-	w.file("other.conflist", strings.NewReplacer(`"name":"net"`, `"name":"other"`, "10.77.0.0", "10.78.0.0", "brtest", "brtest2").Replace(w.read("net.conflist")))
-	t.Cleanup(func() {
-		link, err := netlink.LinkByName("brtest2")
-		require.NoError(t, err)
-		require.NoError(t, netlink.LinkDel(link))
-	})
+	w.otherNetwork()
 	first := w.alloc("c")
 	first.ID, first.ContainerID, first.Interface = "c.eth0", "c", "eth0"
 	second := first
@@ -62,12 +68,7 @@ func TestSeveralInterfacesOfOneContainer(t *testing.T) {
 // Whichever goes, the other stays as it was set up.
 func TestSharedPorts(t *testing.T) {
 	w, _ := nativeWorld(t, "1.0.0", `{"type":"portmap","capabilities":{"portMappings":true}}`)
-	w.file("other.conflist", strings.NewReplacer(`"name":"net"`, `"name":"other"`, "10.77.0.0", "10.78.0.0", "brtest", "brtest3").Replace(w.read("net.conflist")))
-	t.Cleanup(func() {
-		link, err := netlink.LinkByName("brtest3")
-		require.NoError(t, err)
-		require.NoError(t, netlink.LinkDel(link))
-	})
+	w.otherNetwork()
 	first := w.alloc("c")
 	first.ID, first.ContainerID, first.Interface = "c.eth0", "c", "eth0"
 	first.Ports = []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"tcp"}}}

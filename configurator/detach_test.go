@@ -83,9 +83,15 @@ func TestInterruptedIsSaidToTheEngine(t *testing.T) {
 
 func (w *world) setPhase(id string, phase record.Phase) {
 	w.t.Helper()
+	w.changeRecord(id, func(r *record.Record) { r.Phase = phase })
+}
+
+// changeRecord changes the record of an allocation as another version, or a crash, may.
+func (w *world) changeRecord(id string, change func(*record.Record)) {
+	w.t.Helper()
 	r, err := w.store.Get(id)
 	require.NoError(w.t, err)
-	r.Phase = phase
+	change(r)
 	require.NoError(w.t, w.store.Put(r))
 }
 

@@ -89,11 +89,10 @@ func TestRecordsWithoutANamespace(t *testing.T) {
 	a := w.alloc("a")
 	_, err := w.Setup(t.Context(), a)
 	require.NoError(t, err)
-	r, err := w.store.Get("a")
-	require.NoError(t, err)
-	require.NotZero(t, r.Namespace)
-	r.Namespace = sandbox.Identity{}
-	require.NoError(t, w.store.Put(r))
+	w.changeRecord("a", func(r *record.Record) {
+		require.NotZero(t, r.Namespace)
+		r.Namespace = sandbox.Identity{}
+	})
 	require.NoError(t, w.Check(t.Context(), a))
 	_, err = w.Setup(t.Context(), a)
 	require.NoError(t, err)

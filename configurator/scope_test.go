@@ -45,10 +45,7 @@ func TestRecordOfAnUnknownEngine(t *testing.T) {
 	a := w.alloc("a")
 	_, err := w.Setup(t.Context(), a)
 	require.NoError(t, err)
-	r, err := w.store.Get("a")
-	require.NoError(t, err)
-	r.Engine = "warp"
-	require.NoError(t, w.store.Put(r))
+	w.changeRecord("a", func(r *record.Record) { r.Engine = "warp" })
 	w.commands()
 
 	require.ErrorIs(t, w.Check(t.Context(), a), ErrNotChecked)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/ruleset"
 	"github.com/allocnet/allocnet/internal/statedir"
@@ -148,10 +149,7 @@ func TestOwnersOfEarlierDirectories(t *testing.T) {
 			w.instance = statedir.FormerInstance(w.cfg.StateDir)
 			_, err := w.Setup(t.Context(), a)
 			require.NoError(t, err)
-			r, err := w.store.Get(a.ID)
-			require.NoError(t, err)
-			r.Instance = nil
-			require.NoError(t, w.store.Put(r))
+			w.changeRecord(a.ID, func(r *record.Record) { r.Instance = nil })
 			return w.cfg.StateDir
 		},
 	} {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,12 +27,9 @@ import (
 
 // The addresses of the wire between the host and a machine outside.
 var (
-	host4    = netip.MustParsePrefix("192.0.2.1/24")
-	host4b   = netip.MustParsePrefix("192.0.2.3/24") // a second address of the host
-	host6    = netip.MustParsePrefix("2001:db8::1/64")
-	host6b   = netip.MustParsePrefix("2001:db8::3/64")
-	outside4 = netip.MustParsePrefix("192.0.2.2/24")
-	outside6 = netip.MustParsePrefix("2001:db8::2/64")
+	host4, host4b      = testhost.Host4, testhost.Host4b
+	host6, host6b      = testhost.Host6, testhost.Host6b
+	outside4, outside6 = testhost.Outside4, testhost.Outside6
 )
 
 // host is the machine of one test: the private host of the test binary, joined
@@ -46,7 +42,7 @@ type host struct {
 	outside *sandbox.Sandbox
 }
 
-const wire = "up0"
+const wire = testhost.Wire
 
 // newHost makes a host with one engine that has to look the same when the test
 // ends.
@@ -56,7 +52,7 @@ func newHost(t testing.TB, engine configurator.Engine, change ...func(*configura
 	h := &host{t: t, conf: filepath.Join(t.TempDir(), "net.d")}
 	require.NoError(t, os.Mkdir(h.conf, 0o755))
 	freshHost(t)
-	h.outside = testhost.Outside(t, wire, []netip.Prefix{host4, host4b, host6, host6b}, []netip.Prefix{outside4, outside6})
+	h.outside = testhost.Outside(t)
 	libcni.CacheDir = "/var/lib/cni"
 	before, err := hostsnap.Take(snapshotOptions)
 	require.NoError(t, err)

@@ -28,16 +28,6 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// The wire between the host and a machine outside.
-const wire = "up0"
-
-var (
-	host4    = netip.MustParsePrefix("192.0.2.1/24")
-	host6    = netip.MustParsePrefix("2001:db8::1/64")
-	outside4 = netip.MustParsePrefix("192.0.2.2/24")
-	outside6 = netip.MustParsePrefix("2001:db8::2/64")
-)
-
 // cell is a kind of network, and who sets it up.
 type cell struct {
 	engine  configurator.Engine
@@ -130,7 +120,7 @@ func newHost(t *testing.T, c cell) *host {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(h.conf, "net.conflist"), data, 0o600))
 	h.restart()
-	h.outside = testhost.Outside(h.t, wire, []netip.Prefix{host4, host6}, []netip.Prefix{outside4, outside6})
+	h.outside = testhost.Outside(h.t)
 	h.bystander, h.a = h.allocation(bystanderID, 8081), h.allocation("a", 8080)
 	h.successor = h.allocation("successor", 8082)
 	h.a.IPs = of(c, "10.99.0.77/16", "fd00:99::77/64")
@@ -240,7 +230,7 @@ func (h *host) requireReachable(a configurator.Allocation) {
 	if h.cell.engine == configurator.EngineExec {
 		h.forgetNeighbours()
 	}
-	for _, p := range of(h.cell, host4, host6) {
+	for _, p := range of(h.cell, testhost.Host4, testhost.Host6) {
 		address := netip.AddrPortFrom(p.Addr(), uint16(a.Ports[0].Value)).String()
 		require.NoError(h.t, h.outside.Do(func() error {
 			c, err := net.DialTimeout("tcp", address, 5*time.Second)

@@ -42,9 +42,22 @@ func (l Log) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// Wire is the host's interface that leads to the machine outside.
+const Wire = "up0"
+
+// The addresses of the host and of the machine outside on the wire between them.
+var (
+	Host4    = netip.MustParsePrefix("192.0.2.1/24")
+	Host4b   = netip.MustParsePrefix("192.0.2.3/24") // a second address of the host
+	Host6    = netip.MustParsePrefix("2001:db8::1/64")
+	Host6b   = netip.MustParsePrefix("2001:db8::3/64")
+	Outside4 = netip.MustParsePrefix("192.0.2.2/24")
+	Outside6 = netip.MustParsePrefix("2001:db8::2/64")
+)
+
 // Outside makes a namespace "outside" until the test ends. A veth connects its
-// interface eth0 to the host's interface of the given name; each has its addresses.
-func Outside(t testing.TB, wire string, host, outside []netip.Prefix) *sandbox.Sandbox {
+// interface eth0 to the host's Wire.
+func Outside(t testing.TB) *sandbox.Sandbox {
 	t.Helper()
 	s, err := sandbox.Create("outside")
 	require.NoError(t, err)
@@ -53,16 +66,16 @@ func Outside(t testing.TB, wire string, host, outside []netip.Prefix) *sandbox.S
 	require.NoError(t, err)
 	defer peer.Close()
 	require.NoError(t, netlink.LinkAdd(&netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: wire}, PeerName: "eth0", PeerNamespace: netlink.NsFd(peer.Fd()),
+		LinkAttrs: netlink.LinkAttrs{Name: Wire}, PeerName: "eth0", PeerNamespace: netlink.NsFd(peer.Fd()),
 	}))
 	t.Cleanup(func() {
-		link, err := netlink.LinkByName(wire)
+		link, err := netlink.LinkByName(Wire)
 		require.NoError(t, err)
 		require.NoError(t, netlink.LinkDel(link))
 	})
-	configure(t, wire, host)
+	configure(t, Wire, Host4, Host4b, Host6, Host6b)
 	require.NoError(t, s.Do(func() error {
-		configure(t, "eth0", outside)
+		configure(t, "eth0", Outside4, Outside6)
 		return nil
 	}))
 	return s
@@ -70,7 +83,7 @@ func Outside(t testing.TB, wire string, host, outside []netip.Prefix) *sandbox.S
 
 // configure gives a link its addresses, without the wait for duplicates, and
 // brings it up.
-func configure(t testing.TB, name string, addrs []netip.Prefix) {
+func configure(t testing.TB, name string, addrs ...netip.Prefix) {
 	t.Helper()
 	link, err := netlink.LinkByName(name)
 	require.NoError(t, err)

@@ -12,6 +12,14 @@ import (
 	"github.com/allocnet/allocnet/internal/privhost"
 )
 
+// forgetMasquerading removes what an earlier test left on the host.
+func forgetMasquerading(t *testing.T) {
+	t.Helper()
+	removeBridge(t)
+	require.NoError(t, os.RemoveAll(masqueradedLeases))
+	output(t, "nft", "flush", "ruleset")
+}
+
 // TestMasqueradeLayouts masquerades with a named backend: the rules are those of
 // the reference plugin, and each one's DEL takes away what the other made.
 func TestMasqueradeLayouts(t *testing.T) {
@@ -23,9 +31,7 @@ func TestMasqueradeLayouts(t *testing.T) {
 			a := sandboxed(t, "masq-"+backend)
 			life := func(one, other *runner) (with, without string) {
 				reference.t, native.t = t, t
-				removeBridge(t)
-				require.NoError(t, os.RemoveAll(masqueradedLeases))
-				output(t, "nft", "flush", "ruleset")
+				forgetMasquerading(t)
 				result := one.add(a, conf)
 				with = rules(t)
 				for _, r := range []*runner{other, one} {
@@ -58,9 +64,7 @@ func TestMasqueradeCheck(t *testing.T) {
 			conf := masqueraded(backend)
 			a := sandboxed(t, "checked-"+backend)
 			native.t = t
-			removeBridge(t)
-			require.NoError(t, os.RemoveAll(masqueradedLeases))
-			output(t, "nft", "flush", "ruleset")
+			forgetMasquerading(t)
 			withResult := withResult(t, conf, native.add(a, conf))
 			_, err := native.run("CHECK", a, withResult)
 			require.NoError(t, err)
@@ -90,9 +94,7 @@ func TestMasqueradeWithoutProgram(t *testing.T) {
 			conf := masqueraded(backend)
 			a := sandboxed(t, "away-"+backend)
 			native.t = t
-			removeBridge(t)
-			require.NoError(t, os.RemoveAll(masqueradedLeases))
-			output(t, "nft", "flush", "ruleset")
+			forgetMasquerading(t)
 			path, empty := os.Getenv("PATH"), t.TempDir()
 			result := native.add(a, conf)
 			for _, conf := range []object{conf, withResult(t, conf, result)} {
@@ -121,9 +123,7 @@ func TestMasqueradeOfBothKinds(t *testing.T) {
 	privhost.Require(t, "ip6tables", "nft", "iptables-legacy", "iptables-nft")
 	conf := masqueraded("iptables")
 	a := sandboxed(t, "masq-both")
-	removeBridge(t)
-	require.NoError(t, os.RemoveAll(masqueradedLeases))
-	output(t, "nft", "flush", "ruleset")
+	forgetMasquerading(t)
 	result := native.add(a, conf)
 	chain := regexp.MustCompile(`CNI-[0-9a-f]{24}`).FindString(rules(t))
 	require.NotEmpty(t, chain)
