@@ -29,6 +29,8 @@ type Veth struct {
 	// NoLinkLocal spares the host's end an IPv6 link-local address, which nobody
 	// uses, and the search for another owner of it.
 	NoLinkLocal bool
+	// Down leaves the host's end down, for who has more to set.
+	Down bool
 
 	// Index and PeerIndex are those of the ends, once they are made.
 	Index, PeerIndex int
@@ -48,7 +50,10 @@ func (h *Host) CreateVeth(v *Veth, to *Sandbox) error {
 	}
 	var created, described unix.Errno
 	err := to.With(func(fd int) error {
-		requests := []*nl.NetlinkRequest{v.create(fd), v.describe(), v.bringUp()}
+		requests := []*nl.NetlinkRequest{v.create(fd), v.describe()}
+		if !v.Down {
+			requests = append(requests, v.bringUp())
+		}
 		return h.conns.exchange(requests, func(i int, link []byte, errno unix.Errno) {
 			switch {
 			case link != nil:

@@ -39,7 +39,7 @@ func (b *bridge) Add(ctx context.Context, c *plugin.Call) (*types100.Result, err
 	owner := c.Owner(b.Name)
 	a := &addition{bridge: b, call: c, veth: kernel.Veth{
 		Name: owner.Veth(), MAC: kernel.RandomMAC(), Alias: owner.String(),
-		PeerName: c.IfName, PeerMAC: mac, Hairpin: b.HairpinMode, Isolated: b.PortIsolation, NoLinkLocal: true,
+		PeerName: c.IfName, PeerMAC: mac, Hairpin: b.HairpinMode, Isolated: b.PortIsolation, NoLinkLocal: true, Down: b.tags(),
 	}}
 	if a.sandbox, err = c.Sandbox(); err != nil {
 		return nil, err
@@ -53,17 +53,19 @@ func (b *bridge) Add(ctx context.Context, c *plugin.Call) (*types100.Result, err
 func (a *addition) steps() []plugin.Step {
 	bridge := plugin.Step{Name: "bridge", Do: a.ensureBridge}
 	guard := plugin.Step{Name: "MAC spoof check", Do: a.guardMAC, Undo: a.unguardMAC}
+	tag := plugin.Step{Name: "VLANs", Do: a.tag}
 	attach := plugin.Step{Name: "attach interface " + a.call.IfName, Do: a.attach, Undo: a.detach}
 	report := plugin.Step{Name: "interfaces", Do: a.report}
 	forwards := plugin.Step{Name: "bridge port", Do: a.awaitPort}
 	if a.ipam == "" {
-		return []plugin.Step{bridge, guard, attach, report, {Name: "interface", Do: a.bringUp}, forwards}
+		return []plugin.Step{bridge, guard, attach, tag, report, {Name: "interface", Do: a.bringUp}, forwards}
 	}
 	return []plugin.Step{
 		bridge,
 		{Name: "addresses", Do: a.allocate, Undo: a.release},
 		guard,
 		attach,
+		tag,
 		report,
 		{Name: "configure interface " + a.call.IfName, Do: a.configure},
 		{Name: "gateway", Do: a.gateway},
@@ -78,6 +80,9 @@ func (a *addition) ensureBridge(context.Context) error {
 	br, err := host.Bridge(a.Bridge)
 	if kernel.IsNotFound(err) {
 		br, err = a.createBridge(host)
+	}
+	if err == nil && a.filters() {
+		err = a.requireFiltering(host)
 	}
 	if err != nil {
 		return err
@@ -100,7 +105,16 @@ func (a *addition) ensureBridge(context.Context) error {
 func (a *addition) createBridge(host *kernel.Host) (*netlink.Bridge, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = a.Bridge, a.MTU, kernel.RandomMAC()
-	if err := host.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
+	wanted := &netlink.Bridge{LinkAttrs: attrs}
+	if a.filters() {
+		on := true
+		wanted.VlanFiltering = &on
+	}
+	err := host.LinkAdd(wanted)
+	if a.filters() && errors.Is(err, unix.EOPNOTSUPP) {
+		err = errNoFiltering
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, fmt.Errorf("bridge %q: %w", a.Bridge, err)
 	}
 	a.call.Host.Lately.Forget() // what was seen on one of that name
@@ -172,11 +186,14 @@ func (a *addition) bringUp(context.Context) error {
 }
 
 func (a *addition) gateway(context.Context) error {
-	key := fmt.Sprintf("gateway %d", a.link.Index)
+	key := fmt.Sprintf("gateway %d %d", a.link.Index, a.Vlan)
 	for _, ip := range a.result.IPs {
 		key += " " + ip.Gateway.String()
 	}
-	return a.call.Host.Lately.Unless(key, func() error { return a.serve(a.call.Host, a.link, a.result) })
+	if err := a.call.Host.Lately.Unless(key, func() error { return a.serve(a.call.Host, a.link, a.result) }); err != nil {
+		return err
+	}
+	return a.reportVLANInterface()
 }
 
 func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.call, a.result) }

@@ -18,35 +18,30 @@ const defaultBridge = "cni0"
 // config has the keys of the reference plugin.
 type config struct {
 	plugin.Common
-	Bridge                    string  `json:"bridge"`
-	IsGateway                 bool    `json:"isGateway"`
-	IsDefaultGateway          bool    `json:"isDefaultGateway"`
-	ForceAddress              bool    `json:"forceAddress"`
-	IPMasq                    bool    `json:"ipMasq"`
-	IPMasqBackend             *string `json:"ipMasqBackend"`
-	MTU                       int     `json:"mtu"`
-	HairpinMode               bool    `json:"hairpinMode"`
-	PromiscMode               bool    `json:"promiscMode"`
-	Vlan                      int     `json:"vlan"`
-	VlanTrunk                 []trunk `json:"vlanTrunk"`
-	PreserveDefaultVlan       bool    `json:"preserveDefaultVlan"`
-	MacSpoofChk               bool    `json:"macspoofchk"`
-	EnableDAD                 bool    `json:"enabledad"`
-	DisableContainerInterface bool    `json:"disableContainerInterface"`
-	PortIsolation             bool    `json:"portIsolation"`
-}
-
-type trunk struct {
-	MinID *int `json:"minID"`
-	MaxID *int `json:"maxID"`
-	ID    *int `json:"id"`
+	Bridge                    string   `json:"bridge"`
+	IsGateway                 bool     `json:"isGateway"`
+	IsDefaultGateway          bool     `json:"isDefaultGateway"`
+	ForceAddress              bool     `json:"forceAddress"`
+	IPMasq                    bool     `json:"ipMasq"`
+	IPMasqBackend             *string  `json:"ipMasqBackend"`
+	MTU                       int      `json:"mtu"`
+	HairpinMode               bool     `json:"hairpinMode"`
+	PromiscMode               bool     `json:"promiscMode"`
+	Vlan                      int      `json:"vlan"`
+	VlanTrunk                 []*trunk `json:"vlanTrunk"`
+	PreserveDefaultVlan       bool     `json:"preserveDefaultVlan"`
+	MacSpoofChk               bool     `json:"macspoofchk"`
+	EnableDAD                 bool     `json:"enabledad"`
+	DisableContainerInterface bool     `json:"disableContainerInterface"`
+	PortIsolation             bool     `json:"portIsolation"`
 }
 
 // bridge is the plugin.
 type bridge struct {
 	config
-	ipam pair.IPAM
-	masq pair.Masquerade
+	ipam  pair.IPAM
+	masq  pair.Masquerade
+	vlans []vlanRange // of vlanTrunk
 	// unread: the configuration could not be read, so DEL looks for all.
 	unread bool
 }
@@ -66,7 +61,7 @@ func New(conf []byte) (plugin.Plugin, error) {
 	return b, plugin.FirstError(decodeErr, ipamErr, b.validate())
 }
 
-// validate finds what cannot be, and what is not implemented here.
+// validate finds what cannot be.
 func (b *bridge) validate() error {
 	if err := names.ValidateInterface(b.Bridge); err != nil {
 		return fmt.Errorf("bridge %q: %w", b.Bridge, err)
@@ -78,12 +73,10 @@ func (b *bridge) validate() error {
 		return errors.New("cannot use IPAM when DisableContainerInterface flag is set")
 	case b.HairpinMode && b.PromiscMode:
 		return errors.New("cannot set hairpin mode and promiscuous mode at the same time")
-	case b.Vlan != 0:
-		return &plugin.UnknownKeyError{Key: "vlan", Value: true}
-	case len(b.VlanTrunk) > 0:
-		return &plugin.UnknownKeyError{Key: "vlanTrunk", Value: true}
 	}
-	return nil
+	var err error
+	b.vlans, err = ranges(b.VlanTrunk)
+	return err
 }
 
 // mac is the hardware address that was asked for; nil if none was. The later

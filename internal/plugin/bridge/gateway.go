@@ -58,47 +58,51 @@ func (b *bridge) serve(host *plugin.Host, br *netlink.Bridge, r *types100.Result
 	if !b.IsGateway {
 		return nil
 	}
+	link, err := b.gatewayLink(host.Kernel, br, r)
+	if err != nil {
+		return err
+	}
 	for _, address := range r.IPs {
 		gateway := &net.IPNet{IP: address.Gateway, Mask: address.Address.Mask}
-		if err := b.ensureAddress(host.Kernel, br, gateway); err != nil {
+		if err := b.ensureAddress(host.Kernel, link, gateway); err != nil {
 			return err
 		}
 	}
 	return pair.Forward(host.Lately, r)
 }
 
-// ensureAddress gives the bridge an address. That it is there already is the
-// common case, and found out by adding it; to list the addresses of a host that
-// has thousands would take longer.
-func (b *bridge) ensureAddress(host *kernel.Host, br *netlink.Bridge, want *net.IPNet) error {
-	err := host.AddAddress(br.Index, want, kernel.NoDAD)
+// ensureAddress gives the bridge, or a VLAN's interface, an address. That it is
+// there already is the common case, and found out by adding it; to list the
+// addresses of a host that has thousands would take longer.
+func (b *bridge) ensureAddress(host *kernel.Host, link netlink.Link, want *net.IPNet) error {
+	err := host.AddAddress(link.Attrs().Index, want, kernel.NoDAD)
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("bridge %q: %w", b.Bridge, err)
+		return fmt.Errorf("interface %q: %w", link.Attrs().Name, err)
 	}
-	if err := b.resolveConflicts(host, br, want); err != nil {
-		return errors.Join(err, host.AddrDel(br, &netlink.Addr{IPNet: want}))
+	if err := b.resolveConflicts(host, link, want); err != nil {
+		return errors.Join(err, host.AddrDel(link, &netlink.Addr{IPNet: want}))
 	}
 	// Once set, the MAC no longer follows that of the ports.
-	if err := host.LinkSetHardwareAddr(br, br.HardwareAddr); err != nil {
-		return fmt.Errorf("pin MAC of bridge %q: %w", b.Bridge, err)
+	if err := host.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
+		return fmt.Errorf("pin MAC of %q: %w", link.Attrs().Name, err)
 	}
 	return nil
 }
 
-// resolveConflicts looks at what else the bridge had when it got an address: for
+// resolveConflicts looks at what else the link had when it got an address: for
 // IPv4 any other, for IPv6 one of an overlapping network. These go if
 // forceAddress says so.
-func (b *bridge) resolveConflicts(host *kernel.Host, br *netlink.Bridge, want *net.IPNet) error {
+func (b *bridge) resolveConflicts(host *kernel.Host, link netlink.Link, want *net.IPNet) error {
 	family := netlink.FAMILY_V6
 	if want.IP.To4() != nil {
 		family = netlink.FAMILY_V4
 	}
-	addresses, err := host.AddrList(br, family)
+	addresses, err := host.AddrList(link, family)
 	if err != nil {
-		return fmt.Errorf("list addresses of bridge %q: %w", b.Bridge, err)
+		return fmt.Errorf("list addresses of %q: %w", link.Attrs().Name, err)
 	}
 	for _, a := range addresses {
 		overlaps := a.Contains(want.IP) || want.Contains(a.IP)
@@ -107,14 +111,14 @@ func (b *bridge) resolveConflicts(host *kernel.Host, br *netlink.Bridge, want *n
 		}
 		if !b.ForceAddress {
 			return fmt.Errorf("bridge %q already has the address %s, which is not the gateway %s of the network; remove it, name another bridge, or set forceAddress",
-				b.Bridge, a.IPNet, want)
+				link.Attrs().Name, a.IPNet, want)
 		}
-		if err := host.AddrDel(br, &netlink.Addr{IPNet: a.IPNet}); err != nil {
-			return fmt.Errorf("remove address %s from bridge %q: %w", a.IPNet, b.Bridge, err)
+		if err := host.AddrDel(link, &netlink.Addr{IPNet: a.IPNet}); err != nil {
+			return fmt.Errorf("remove address %s from %q: %w", a.IPNet, link.Attrs().Name, err)
 		}
 		// With the first address of a network the kernel removes the others of it.
-		if err := host.AddAddress(br.Index, want, kernel.NoDAD); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("bridge %q: %w", b.Bridge, err)
+		if err := host.AddAddress(link.Attrs().Index, want, kernel.NoDAD); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("interface %q: %w", link.Attrs().Name, err)
 		}
 	}
 	return nil

@@ -32,7 +32,7 @@ func (b *bridge) Check(ctx context.Context, c *plugin.Call) error {
 	if err != nil {
 		return err
 	}
-	if err := b.checkMACGuard(ctx, c, r); err != nil {
+	if err := errors.Join(b.checkMACGuard(ctx, c, r), b.checkVLANs(c, r)); err != nil {
 		return err
 	}
 	if b.DisableContainerInterface {
@@ -74,14 +74,18 @@ func (b *bridge) checkGateways(c *plugin.Call, br *netlink.Bridge, r *types100.R
 	if !b.IsGateway {
 		return nil
 	}
-	addresses, err := c.Host.Kernel.Addresses(br.Index)
+	name, index, err := b.gatewayIndex(c.Host.Kernel, br)
+	if err != nil {
+		return err
+	}
+	addresses, err := c.Host.Kernel.Addresses(index)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, ip := range r.IPs {
 		if !slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return a.IP.Equal(ip.Gateway) }) {
-			errs = append(errs, fmt.Errorf("bridge %q does not have the gateway's address %s", b.Bridge, ip.Gateway))
+			errs = append(errs, fmt.Errorf("interface %q does not have the gateway's address %s", name, ip.Gateway))
 		}
 	}
 	return errors.Join(errs...)
@@ -118,7 +122,7 @@ func (b *bridge) Repair(ctx context.Context, c *plugin.Call) error {
 	if !ok {
 		return fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
 	}
-	return errors.Join(b.serve(c.Host, br, r), b.masq.Add(ctx, c, r), b.repairMACGuard(ctx, c, r))
+	return errors.Join(b.serve(c.Host, br, r), b.masq.Add(ctx, c, r), b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))
 }
 
 // Del implements plugin.Plugin.
