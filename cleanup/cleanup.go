@@ -51,6 +51,7 @@ const (
 	KindNFTablesRule    Kind = "nftables-rule"
 	KindNFTablesChain   Kind = "nftables-chain"   // with the rules in it
 	KindNFTablesElement Kind = "nftables-element" // of allocnet's own tables
+	KindFirewalldSource Kind = "firewalld-source" // an address in a zone of firewalld
 	KindLease           Kind = "lease"
 	KindConntrack       Kind = "conntrack" // all entries of one protocol that lead to one address
 	KindCache           Kind = "cache"

@@ -1,10 +1,6 @@
 package cleanup
 
-import (
-	"encoding/json"
-
-	"github.com/allocnet/allocnet/internal/plugin/firewall"
-)
+import "encoding/json"
 
 // Covers says whether cleanup knows everything that the plugins of the target
 // can leave on the host, so that after a Force without error and an Audit that
@@ -34,17 +30,9 @@ func CoversPlugin(config []byte) bool {
 	return json.Unmarshal(config, &p) == nil && covered(p)
 }
 
-var firewalldRuns = firewall.FirewalldRuns
-
 func covered(p pluginConf) bool {
 	switch p.Type {
-	case "bridge", "ptp", "loopback", "portmap", "tuning", "bandwidth":
-	case "firewall":
-		// Without a backend in its configuration the plugin takes firewalld where
-		// that runs, whose zones cleanup does not know.
-		if p.Backend == "firewalld" || p.Backend == "" && firewalldRuns() {
-			return false
-		}
+	case "bridge", "ptp", "loopback", "firewall", "portmap", "tuning", "bandwidth":
 	default:
 		return false
 	}

@@ -11,7 +11,7 @@ func TestCovers(t *testing.T) {
 		`{"plugins":[{"type":"loopback"},{"type":"bridge","ipam":{"type":"host-local"}},{"type":"firewall"},{"type":"portmap"},{"type":"bandwidth"},{"type":"tuning"}]}`: true,
 		`{"plugins":[{"type":"ptp","ipam":{"type":"static"}}]}`:                     true,
 		`{"plugins":[{"type":"bridge","ipam":{"type":"dhcp"}}]}`:                    false,
-		`{"plugins":[{"type":"bridge"},{"type":"firewall","backend":"firewalld"}]}`: false,
+		`{"plugins":[{"type":"bridge"},{"type":"firewall","backend":"firewalld"}]}`: true,
 		`{"plugins":[{"type":"bridge"},{"type":"cilium-cni"}]}`:                     false,
 		`{"plugins":[{"type":"host-device"}]}`:                                      false,
 		`{"plugins":[]}`:                                                            false,
@@ -20,17 +20,4 @@ func TestCovers(t *testing.T) {
 		require.Equal(t, want, Covers(Target{Attachments: []Attachment{{Config: []byte(config)}}}), config)
 	}
 	require.True(t, Covers(Target{ID: "x"}), "nothing was attached")
-}
-
-func TestCoversWithFirewalld(t *testing.T) {
-	target := func(backend string) Target {
-		return Target{Attachments: []Attachment{{Config: []byte(`{"plugins":[{"type":"firewall","backend":"` + backend + `"}]}`)}}}
-	}
-	saved, running := firewalldRuns, false
-	t.Cleanup(func() { firewalldRuns = saved })
-	firewalldRuns = func() bool { return running }
-	require.True(t, Covers(target("")))
-	running = true
-	require.False(t, Covers(target("")), "then the plugin uses it")
-	require.True(t, Covers(target("iptables")))
 }

@@ -21,9 +21,9 @@ func TestReleased(t *testing.T) {
 	result := json.RawMessage(`{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/s"}],"ips":[
 		{"address":"10.1.0.2/24","interface":0},{"address":"10.1.0.3/24","interface":0},{"address":"10.1.0.4/24","interface":0}]}`)
 	for plugins, want := range map[string][]string{
-		`{"type":"bridge","ipam":{"type":"host-local","dataDir":%q}}`:                                           {"10.1.0.3", "10.1.0.4"},
-		`{"type":"bridge","ipam":{"type":"host-local","dataDir":%q}},{"type":"firewall","backend":"firewalld"}`: {"10.1.0.3"},
-		`{"type":"bridge","ipam":{"type":"static","dataDir":%q}}`:                                               nil,
+		`{"type":"bridge","ipam":{"type":"host-local","dataDir":%q}}`:                        {"10.1.0.3", "10.1.0.4"},
+		`{"type":"bridge","ipam":{"type":"host-local","dataDir":%q}},{"type":"host-device"}`: {"10.1.0.3"},
+		`{"type":"bridge","ipam":{"type":"static","dataDir":%q}}`:                            nil,
 	} {
 		released, err := Released(t.Context(), Target{ID: "a", Attachments: []Attachment{{
 			Network: "net", IfName: "eth0", Result: result,

@@ -193,6 +193,9 @@ func (f *leaseFinder) remove(ctx context.Context) ([]Leftover, error) {
 		list []Leftover
 		errs []error
 	)
+	if f.sources.kept {
+		return nil, nil
+	}
 	dirs, err := f.dirs()
 	errs = append(errs, err)
 	for _, dir := range dirs {

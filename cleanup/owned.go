@@ -46,7 +46,7 @@ func (f *elementFinder) find(ctx context.Context) ([]Leftover, error) {
 }
 
 func (f *elementFinder) remove(ctx context.Context) ([]Leftover, error) {
-	if !f.found {
+	if !f.found || f.sources.kept {
 		return nil, nil
 	}
 	removed, err := f.find(ctx)

@@ -3,6 +3,9 @@ package cleanup
 import (
 	"cmp"
 	"encoding/json"
+	"slices"
+
+	"github.com/allocnet/allocnet/internal/firewalld"
 )
 
 const defaultDataDir = "/var/lib/cni/networks"
@@ -17,13 +20,19 @@ type scope struct {
 
 	spoofcheck bool     // chains in the nftables table of family bridge
 	backupDirs []string // of tuning
+	zones      []string // of firewalld; "" is any
+}
+
+// hasZone reports whether sources of a zone of firewalld can be the allocation's.
+func (s scope) hasZone(zone string) bool {
+	return slices.Contains(s.zones, "") || slices.Contains(s.zones, zone)
 }
 
 // everything is the scope of a chain that is not understood.
 func everything() scope {
 	return scope{
 		nat: true, filter: true, nftables: true, ports: true, dataDirs: []string{defaultDataDir},
-		spoofcheck: true, backupDirs: []string{defaultBackupDir},
+		spoofcheck: true, backupDirs: []string{defaultBackupDir}, zones: []string{""},
 	}
 }
 
@@ -33,6 +42,7 @@ type pluginConf struct {
 	IPMasq        bool   `json:"ipMasq"`
 	IPMasqBackend string `json:"ipMasqBackend"`
 	Backend       string `json:"backend"`
+	FirewalldZone string `json:"firewalldZone"`
 	MACSpoofCheck bool   `json:"macspoofchk"`
 	DataDir       string `json:"dataDir"`
 	IPAM          struct {
@@ -76,6 +86,9 @@ func (s *scope) addPlugin(plugin pluginConf) bool {
 		s.ports = true
 	case "firewall":
 		s.filter = s.filter || plugin.Backend != "firewalld"
+		if plugin.Backend != "iptables" {
+			s.zones = append(s.zones, cmp.Or(plugin.FirewalldZone, firewalld.DefaultZone))
+		}
 	case "tuning":
 		s.backupDirs = append(s.backupDirs, cmp.Or(plugin.DataDir, defaultBackupDir))
 	case "bandwidth", "loopback", "dummy", "host-device", "ipvlan", "macvlan", "sbr", "tap", "vlan", "vrf":

@@ -29,8 +29,9 @@ func TestScopeOf(t *testing.T) {
 		},
 		{"spoof check", `{"plugins": [{"type": "bridge", "macspoofchk": true}]}`, scope{spoofcheck: true}},
 		{"tuning", `{"plugins": [{"type": "tuning"}, {"type": "tuning", "dataDir": "/x"}]}`, scope{backupDirs: []string{defaultBackupDir, "/x"}}},
-		{"firewall", `{"plugins": [{"type": "firewall"}]}`, scope{filter: true}},
-		{"firewalld", `{"plugins": [{"type": "firewall", "backend": "firewalld"}]}`, scope{}},
+		{"firewall", `{"plugins": [{"type": "firewall"}]}`, scope{filter: true, zones: []string{"trusted"}}},
+		{"iptables", `{"plugins": [{"type": "firewall", "backend": "iptables", "firewalldZone": "work"}]}`, scope{filter: true}},
+		{"firewalld", `{"plugins": [{"type": "firewall", "backend": "firewalld", "firewalldZone": "work"}]}`, scope{zones: []string{"work"}}},
 		{
 			"leases",
 			`{"plugins": [{"type": "bridge", "ipam": {"type": "host-local"}},

@@ -37,6 +37,7 @@ type search struct {
 	nftables  nftablesFinder
 	spoof     spoofFinder
 	iptables  iptablesFinder
+	sources   sourceFinder
 	conntrack conntrackFinder
 	backups   backupFinder
 }
@@ -67,6 +68,7 @@ func newSearch(t Target) *search {
 	s.elements.search = s
 	s.nftables.search = s
 	s.iptables = iptablesFinder{search: s, open: openTables, kernel: inKernel}
+	s.sources.search = s
 	s.conntrack.search = s
 	s.spoof.search = s
 	s.backups.search = s
@@ -93,13 +95,13 @@ func parseResult(data []byte) *current.Result {
 // rules tell addresses that later finders look for.
 func (s *search) find(ctx context.Context) ([]Leftover, error) {
 	return each(ctx, finder.find, &s.cache, &s.leases, &s.links, &s.elements, &s.nftables, &s.spoof, &s.iptables,
-		&s.conntrack, &s.backups)
+		&s.sources, &s.conntrack, &s.backups)
 }
 
 // remove takes away what find found. Leases come after everything that bears their address: once a lease is gone,
-// the address can be another allocation's.
+// the address can be another allocation's. Elements come after the sources of which they tell.
 func (s *search) remove(ctx context.Context) ([]Leftover, error) {
-	return each(ctx, finder.remove, &s.links, &s.elements, &s.iptables, &s.nftables, &s.spoof, &s.conntrack, &s.backups,
+	return each(ctx, finder.remove, &s.links, &s.sources, &s.elements, &s.iptables, &s.nftables, &s.spoof, &s.conntrack, &s.backups,
 		&s.leases, &s.cache)
 }
 

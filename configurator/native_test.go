@@ -123,27 +123,31 @@ func TestGCSparesAnotherInstance(t *testing.T) {
 	require.NoError(t, w.Teardown(t.Context(), a))
 }
 
-// TestDelRunsWhatAddRan, though by then other plugins run inside the process.
+// TestDelRunsWhatAddRan, though the native plugins of another version understand
+// other configurations.
 func TestDelRunsWhatAddRan(t *testing.T) {
-	const firewalld = "/run/firewalld.pid" // while it is there, the firewall plugin's binary has the work
 	installFirewall := func(w *world) {
 		script := "#!/bin/sh\necho $CNI_COMMAND >>" + w.log + "\n[ $CNI_COMMAND != ADD ] || echo '" + result + "'\n"
 		require.NoError(w.t, os.WriteFile(filepath.Join(w.bin, "firewall"), []byte(script), 0o755))
 	}
-	recorded := func(w *world) []string {
+	binaries := func(w *world) *[]string {
 		r, err := w.store.Get("a")
 		require.NoError(w.t, err)
-		return r.Attachments[0].Binaries
+		return &r.Attachments[0].Binaries
+	}
+	note := func(w *world, types []string) {
+		r, err := w.store.Get("a")
+		require.NoError(w.t, err)
+		r.Attachments[0].Binaries = types
+		require.NoError(w.t, w.store.Put(r))
 	}
 	t.Run("a binary", func(t *testing.T) {
-		require.NoError(t, os.WriteFile(firewalld, nil, 0o600))
-		defer os.Remove(firewalld)
 		w, _ := nativeWorld(t, "1.0.0", `{"type":"firewall"}`)
 		installFirewall(w)
 		_, err := w.Setup(t.Context(), w.alloc("a"))
 		require.NoError(t, err)
-		require.Equal(t, []string{"firewall"}, recorded(w))
-		require.NoError(t, os.Remove(firewalld))
+		require.Equal(t, []string{}, *binaries(w))
+		note(w, []string{"firewall"})
 		later := w.restarted()
 		r, err := later.store.Get("a")
 		require.NoError(t, err)
@@ -151,36 +155,39 @@ func TestDelRunsWhatAddRan(t *testing.T) {
 		require.NoError(t, later.Teardown(t.Context(), Allocation{ID: "a"}))
 		log, err := os.ReadFile(w.log)
 		require.NoError(t, err)
-		require.Equal(t, "ADD\nDEL\n", string(log))
+		require.Equal(t, "DEL\n", string(log))
 	})
 	t.Run("inside the process", func(t *testing.T) {
-		defer os.Remove(firewalld)
-		w, _ := nativeWorld(t, "1.0.0", `{"type":"firewall"}`)
+		w, _ := nativeWorld(t, "1.0.0", `{"type":"firewall","color":"red"}`)
+		installFirewall(w)
 		a := w.alloc("a")
 		_, err := w.Setup(t.Context(), a)
 		require.NoError(t, err)
-		require.Equal(t, []string{}, recorded(w))
-		require.NoError(t, os.WriteFile(firewalld, nil, 0o600))
+		require.Equal(t, []string{"firewall"}, *binaries(w))
+		note(w, []string{})
+		require.NoError(t, os.Remove(filepath.Join(w.bin, "firewall")))
 		later := w.restarted()
 		require.NoError(t, later.Teardown(t.Context(), a), "no binary is needed")
 		w.requireNoRecords()
 	})
 	t.Run("set up again", func(t *testing.T) {
-		defer os.Remove(firewalld)
 		w, _ := nativeWorld(t, "1.0.0", `{"type":"firewall"}`)
 		a := w.alloc("a")
 		_, err := w.Setup(t.Context(), a)
 		require.NoError(t, err)
-		require.Equal(t, []string{}, recorded(w))
+		note(w, []string{"firewall"})
 		bridge, err := netlink.LinkByName("brtest")
 		require.NoError(t, err)
 		require.NoError(t, netlink.LinkDel(bridge))
 		installFirewall(w)
-		require.NoError(t, os.WriteFile(firewalld, nil, 0o600))
 		later := w.restarted()
 		_, err = later.Setup(t.Context(), a)
 		require.NoError(t, err)
-		require.Equal(t, []string{"firewall"}, recorded(w))
+		require.Equal(t, []string{}, *binaries(w))
 		require.NoError(t, later.Teardown(t.Context(), a))
+		log, err := os.ReadFile(w.log)
+		require.NoError(t, err)
+		require.Contains(t, string(log), "DEL\n")
+		require.NotContains(t, string(log), "ADD\n")
 	})
 }

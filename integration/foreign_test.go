@@ -3,11 +3,8 @@ package integration
 import (
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -156,56 +153,4 @@ func TestAdminChain(t *testing.T) {
 		reach(answers)
 		h.tearDown(a)
 	})
-}
-
-// TestBesideFirewalld: where firewalld runs, the native engine leaves the firewall
-// to the plugin's binary, whose rules go also if firewalld ended meanwhile.
-func TestBesideFirewalld(t *testing.T) {
-	for _, ended := range []bool{false, true} {
-		t.Run(map[bool]string{false: "runs", true: "ended"}[ended], func(t *testing.T) { testBesideFirewalld(t, ended) })
-	}
-}
-
-func testBesideFirewalld(t *testing.T, ended bool) {
-	var log strings.Builder
-	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Logger = logger(&log) })
-	setSysctls(t, "", quick)
-	end := firewalld(t)
-	h.iptables("-P FORWARD DROP")
-	h.network("net", chain("bridge", dual, "")...)
-	a := h.alloc("a")
-	setSysctls(t, a.Netns, quick)
-	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
-	s := h.setUp(a)
-	require.Contains(t, log.String(), "plugin=firewall", "the log says that a binary runs")
-	out, err := exec.Command("iptables", "-S", "CNI-FORWARD").Output()
-	require.NoError(t, err)
-	require.Contains(t, string(out), "-s "+s.Address+"/32 -j ACCEPT")
-	serve(t, a.Netns, "tcp", 80, "a")
-	serve(t, h.outside.Path(), "tcp", 7000, "outside")
-	for _, to := range []netip.Prefix{outside4, outside6} {
-		requireAnswer(t, a.Netns, "tcp", at(to.Addr(), 7000), "outside")
-	}
-	requireAnswer(t, "", "tcp", "127.0.0.1:8080", "a")
-	require.NoError(t, h.Check(h.ctx(), a))
-	if ended {
-		end()
-		h.Configurator, err = configurator.New(h.cfg) // which remembers nothing
-		require.NoError(t, err)
-	}
-	h.tearDown(a)
-}
-
-// firewalld looks as if it ran until the test ends, or the result is called.
-func firewalld(t *testing.T) (end func()) {
-	t.Helper()
-	const pid = "/run/firewalld.pid" // seen at once; the table is looked for now and then
-	require.NoError(t, os.WriteFile(pid, nil, 0o600))
-	require.NoError(t, command("nft", "add", "table", "inet", "firewalld"))
-	end = sync.OnceFunc(func() {
-		require.NoError(t, os.Remove(pid))
-		require.NoError(t, command("nft", "delete", "table", "inet", "firewalld"))
-	})
-	t.Cleanup(end)
-	return end
 }

@@ -48,17 +48,23 @@ func (h *host) tearDownLost(a configurator.Allocation) {
 
 func (h *host) collectLost(a configurator.Allocation) {
 	h.t.Helper()
-	links, err := retry.List(netlink.LinkList)
-	require.NoError(h.t, err)
-	for _, l := range links {
-		if l.Attrs().Alias == "allocnet:net/"+a.ID+"/eth0" {
-			require.NoError(h.t, netlink.LinkDel(l)) // as with the end of its namespace
-		}
-	}
+	h.deleteLinksOf(a)
 	report, err := h.GC(h.ctx(), []string{"a1"})
 	require.NoError(h.t, err)
 	require.Equal(h.t, []string{a.ID}, report.Removed)
 	require.Equal(h.t, []string{"a1"}, report.Kept)
+}
+
+// deleteLinksOf does what the end of an allocation's namespace does.
+func (h *host) deleteLinksOf(a configurator.Allocation) {
+	h.t.Helper()
+	links, err := retry.List(netlink.LinkList)
+	require.NoError(h.t, err)
+	for _, l := range links {
+		if l.Attrs().Alias == "allocnet:net/"+a.ID+"/eth0" {
+			require.NoError(h.t, netlink.LinkDel(l))
+		}
+	}
 }
 
 // requireNoRulesOf looks for the comments of an allocation's rules.

@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/internal/firewalld"
 )
 
 // finding is an error of CHECK that says what is not as it was set up. A plugin
@@ -66,6 +68,9 @@ func checked(ctx context.Context, err error) error {
 // be run to its end.
 func isObstacle(err error) bool {
 	if errors.Is(err, syscall.EINTR) { // a dump that others interrupt all the time
+		return true
+	}
+	if errors.Is(err, firewalld.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {
 		return true
 	}
 	var errno syscall.Errno

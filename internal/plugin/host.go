@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/allocnet/allocnet/internal/conntrack"
+	"github.com/allocnet/allocnet/internal/firewalld"
 	"github.com/allocnet/allocnet/internal/kernel"
 	"github.com/allocnet/allocnet/internal/opening"
 	"github.com/allocnet/allocnet/internal/ruleset"
@@ -16,6 +17,8 @@ type Host struct {
 	Rules  *ruleset.Ruleset
 	// Forward lets through iptables what Rules approved.
 	Forward *opening.Opener
+	// Firewalld runs or not; nil is one that does not.
+	Firewalld *firewalld.Client
 	// Conntrack forgets connections.
 	Conntrack *conntrack.Conn
 	// Lately is nil where a process does one thing only.
@@ -27,7 +30,7 @@ type Host struct {
 
 // OpenHost opens the host that the process lives in.
 func OpenHost(log Logger) (*Host, error) {
-	h := &Host{Forward: opening.New(), Conntrack: conntrack.New(), Log: log}
+	h := &Host{Forward: opening.New(), Firewalld: firewalld.Shared, Conntrack: conntrack.New(), Log: log}
 	var err error
 	h.Kernel = kernel.OpenHost()
 	if h.Rules, err = ruleset.Open(); err != nil {

@@ -13,7 +13,7 @@ import (
 // elements, so it is for a DEL without a result.
 func DelOwned(ctx context.Context, c *Call, network string) error {
 	owner := c.Owner(network).String()
-	return c.Host.Rules.DelOwned(ctx, func(o names.Owner) bool { return o.String() == owner })
+	return c.Host.DelOwned(ctx, func(o names.Owner) bool { return o.String() == owner })
 }
 
 // Stale tells the owners of the network of a GC, and of this instance, that are

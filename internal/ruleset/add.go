@@ -167,7 +167,7 @@ func (c *change) settle(want, is *element) error {
 	case is.set == nil:
 	case waits(want, is): // see settleQueues
 		return nil
-	case is.owner == want.owner && is.value == want.value && is.network == want.network:
+	case is.owner == want.owner && is.value == want.value && is.network == want.network && is.zone == want.zone:
 		return nil
 	case want.isMapping() && is.owner != want.owner && (is.owner != "" || is.value != want.value):
 		return taken(want, is)

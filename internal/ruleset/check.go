@@ -51,7 +51,8 @@ func (r *Ruleset) missing(ctx context.Context, list []element) ([]string, error)
 		case standing[i]:
 		case is.set == nil:
 			missing = append(missing, want.String())
-		case want.set.interval && is.covers(want), is.value == want.value && is.owner == want.owner:
+		case want.set.interval && is.covers(want):
+		case is.value == want.value && is.owner == want.owner && (want.zone == "" || is.zone == want.zone):
 		case is.owner != "":
 			missing = append(missing, fmt.Sprintf("%s (there is %s of %s)", want, is, is.owner))
 		default:

@@ -21,6 +21,8 @@ type element struct {
 	// network is the prefix length of the network of an address that has one, plus
 	// one; 0 where it is not known.
 	network uint8
+	// zone is that of firewalld which an open address was put into, if any.
+	zone string
 }
 
 type key [32]byte
@@ -106,16 +108,25 @@ func (e *element) put(b *buffer, whole bool) {
 	b.end(one)
 }
 
-// dataNetwork is the type of a record in user data that nft does not know, and
-// passes over.
-const dataNetwork = 0x61
+// Types of records in user data that nft does not know, and passes over.
+const (
+	dataNetwork = 0x61
+	dataZone    = 0x62
+)
+
+// maxZone bounds the name of a zone: what stands at an element has 256 bytes.
+const maxZone = 64
 
 // notes are what stands behind the comment.
 func (e *element) notes() []byte {
-	if e.network == 0 {
-		return nil
+	var notes []byte
+	if e.network != 0 {
+		notes = []byte{dataNetwork, 1, e.network}
 	}
-	return []byte{dataNetwork, 1, e.network}
+	if e.zone != "" {
+		notes = append(append(notes, dataZone, byte(len(e.zone))), e.zone...)
+	}
+	return notes
 }
 
 func putData(b *buffer, kind uint16, data []byte) {
@@ -163,6 +174,7 @@ func readElement(s *set, attrs []byte) element {
 			if n := recordOf(nested, dataNetwork); len(n) == 1 {
 				e.network = n[0]
 			}
+			e.zone = string(recordOf(nested, dataZone))
 		}
 	})
 	return e
@@ -194,6 +206,9 @@ func (e *element) String() string {
 	case t.masqueraded:
 		return fmt.Sprintf("masqueraded address %s", e.address())
 	case t.open:
+		if e.zone != "" {
+			return fmt.Sprintf("open address %s (firewalld zone %s)", e.address(), e.zone)
+		}
 		return fmt.Sprintf("open address %s", e.address())
 	case t.contacted, t.contactedPorts, t.contactedMissed:
 		return fmt.Sprintf("%s %x", strings.Replace(e.set.name, "_", " ", 1), e.key[:e.set.keyLen])

@@ -31,6 +31,9 @@ func (e *Elements) remains() ([]element, error) {
 }
 
 func (e *Elements) listTo(l *lister) ([]element, error) {
+	if len(e.Zone) > maxZone {
+		l.fail("the name of firewalld's zone is longer than %d bytes", maxZone)
+	}
 	l.list = make([]element, 0, 2*(len(e.Masquerade)+len(e.Published))+len(e.Mappings)+len(e.Open)+4*len(e.Guarded))
 	for _, t := range tables {
 		l.addresses(t, e)
@@ -58,7 +61,9 @@ func (l *lister) addresses(t *table, e *Elements) {
 		}
 	}
 	for _, a := range e.Open {
-		l.address(t, t.open, a)
+		if one := l.address(t, t.open, a); one != nil {
+			one.zone = e.Zone
+		}
 	}
 }
 

@@ -53,6 +53,9 @@ type Elements struct {
 	// Open are addresses from which and (established, related or redirected)
 	// to which the host forwards, whatever iptables' FORWARD policy says.
 	Open []netip.Addr
+	// Zone notes at the addresses of Open that they are to be sources of this zone of
+	// firewalld. Packets do not look at it.
+	Zone string
 	// Guarded are bridges that the firewall plugin's ingressPolicy closes. They
 	// belong to nobody and stay.
 	Guarded []Guard

@@ -119,7 +119,7 @@ func (m *metrics) countLeftovers(list []configurator.Leftover, fate string) {
 
 var kinds = map[cleanup.Kind]bool{
 	cleanup.KindLink: true, cleanup.KindIPTablesRule: true, cleanup.KindIPTablesChain: true,
-	cleanup.KindNFTablesRule: true, cleanup.KindNFTablesElement: true, cleanup.KindLease: true,
+	cleanup.KindNFTablesRule: true, cleanup.KindNFTablesElement: true, cleanup.KindFirewalldSource: true, cleanup.KindLease: true,
 	cleanup.KindConntrack: true, cleanup.KindCache: true,
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -14,26 +12,18 @@ import (
 	"github.com/allocnet/allocnet/internal/plugin"
 )
 
-// nowhere lets firewalld not run.
-func nowhere(t *testing.T) {
-	marks := firewalldMarks
-	firewalldMarks = []string{filepath.Join(t.TempDir(), "firewalld.pid")}
-	t.Cleanup(func() { firewalldMarks = marks })
-}
-
 func TestConfiguration(t *testing.T) {
-	nowhere(t)
 	tests := map[string]struct {
 		keys, unknown string
 		backend       backend
 		admin         string
 	}{
-		"nothing":         {"", "", native{}, "CNI-ADMIN"},
-		"all":             {`"iptablesAdminChainName": "MINE", "firewalldZone": "x", "ingressPolicy": "open",`, "", native{}, "MINE"},
+		"nothing":         {"", "", zoned{zone: "trusted"}, "CNI-ADMIN"},
+		"all":             {`"iptablesAdminChainName": "MINE", "firewalldZone": "x", "ingressPolicy": "open",`, "", zoned{zone: "x"}, "MINE"},
 		"iptables":        {`"backend": "iptables",`, "", iptablesBackend{}, "CNI-ADMIN"},
-		"any other":       {`"backend": "x",`, "", native{}, "CNI-ADMIN"},
-		"firewalld":       {`"backend": "firewalld",`, "backend", native{}, "CNI-ADMIN"},
-		"unknown":         {`"color": "red",`, "color", native{}, "CNI-ADMIN"},
+		"any other":       {`"backend": "x",`, "", zoned{zone: "trusted"}, "CNI-ADMIN"},
+		"firewalld":       {`"backend": "firewalld",`, "", zoned{zone: "trusted", required: true}, "CNI-ADMIN"},
+		"unknown":         {`"color": "red",`, "color", zoned{zone: "trusted"}, "CNI-ADMIN"},
 		"unknown, legacy": {`"backend": "iptables", "color": "red",`, "color", iptablesBackend{}, "CNI-ADMIN"},
 	}
 	for name, test := range tests {
@@ -59,30 +49,7 @@ func TestConfigurationThatIsNone(t *testing.T) {
 	require.EqualValues(t, types.ErrDecodingFailure, coded.Code)
 }
 
-func TestWhereFirewalldRunsTheBinaryDoesIt(t *testing.T) {
-	nowhere(t)
-	newConf := func(keys string) error { _, err := New([]byte(conf(keys))); return err }
-	require.NoError(t, newConf(""))
-	require.NoError(t, os.WriteFile(firewalldMarks[0], nil, 0o600))
-	require.True(t, plugin.IsUnknownKey(newConf("")))
-	require.NoError(t, newConf(`"backend": "iptables",`))
-}
-
-func TestFirewalldIsKnownByItsTable(t *testing.T) {
-	nowhere(t)
-	h := newHost(t)
-	look := func() { firewalldTable = tableWatch{} }
-	t.Cleanup(look)
-	runs := func() bool { look(); return FirewalldRuns() }
-	require.False(t, runs())
-	h.run("nft", "add", "table", "ip", "firewalld")
-	require.False(t, runs())
-	h.run("nft", "add", "table", "inet", "firewalld")
-	require.True(t, runs())
-}
-
 func TestWhatIsRefused(t *testing.T) {
-	nowhere(t)
 	noBridge := `{"cniVersion": "1.1.0", "name": "net", "type": "firewall", "ingressPolicy": "isolated",
 		"prevResult": {"cniVersion": "1.1.0", "interfaces": %s, "ips": [{"address": "10.1.0.2/24"}]}}`
 	tests := map[string]struct{ conf, want string }{

@@ -1,14 +1,15 @@
 package firewall
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/allocnet/allocnet/internal/firewalld"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugin"
 	"github.com/allocnet/allocnet/internal/ruleset"
@@ -43,24 +44,23 @@ type passage struct {
 	addresses []netip.Addr
 	admin     string
 	guard     *ruleset.Guard // what the ingressPolicy closes
+	zone      string         // of firewalld, that the addresses are sources of
+	elsewhere bool           // the reference plugins may have let it through
+	repair    bool           // what is there already stays if the rest fails
 }
 
 // adminChain is the reference plugin's default.
 const adminChain = "CNI-ADMIN"
 
-// New reads a configuration. The error is an *UnknownKeyError also where the work
-// is firewalld's.
+// New reads a configuration.
 func New(conf []byte) (plugin.Plugin, error) {
 	f := &firewall{}
 	err := plugin.Decode(conf, f)
-	if f.AdminChain == "" {
-		f.AdminChain = adminChain
-	}
-	f.backend = native{}
+	f.AdminChain = cmp.Or(f.AdminChain, adminChain)
+	f.FirewalldZone = cmp.Or(f.FirewalldZone, firewalld.DefaultZone)
+	f.backend = zoned{zone: f.FirewalldZone, required: f.Backend == "firewalld"}
 	if f.Backend == "iptables" {
 		f.backend = iptablesBackend{}
-	} else if err == nil && (f.Backend == "firewalld" || FirewalldRuns()) {
-		err = &plugin.UnknownKeyError{Key: "backend", Value: true}
 	}
 	return f, err
 }
@@ -71,19 +71,25 @@ func (f *firewall) Add(ctx context.Context, c *plugin.Call) (*types100.Result, e
 	if err != nil {
 		return nil, err
 	}
-	if len(p.addresses) > 0 {
-		if err := f.backend.add(ctx, c, p); err != nil {
-			return nil, err
-		}
+	return previous, f.let(ctx, c, p)
+}
+
+func (f *firewall) let(ctx context.Context, c *plugin.Call, p *passage) error {
+	if len(p.addresses) == 0 {
+		return nil
 	}
-	return previous, nil
+	return f.backend.add(ctx, c, p)
 }
 
 // Repair implements plugin.Repairer: all that ADD does is on the host, and is
 // done again without harm.
 func (f *firewall) Repair(ctx context.Context, c *plugin.Call) error {
-	_, err := f.Add(ctx, c)
-	return err
+	_, p, err := f.passage(c)
+	if err != nil {
+		return err
+	}
+	p.repair = true
+	return f.let(ctx, c, p)
 }
 
 // Check implements plugin.Plugin.
@@ -98,16 +104,14 @@ func (f *firewall) Check(ctx context.Context, c *plugin.Call) error {
 // Del implements plugin.Plugin. What guards a bridge stays: others may be on it.
 func (f *firewall) Del(ctx context.Context, c *plugin.Call) error {
 	previous := c.PreviousOfDel(&f.Common)
-	p := &passage{network: f.Name, admin: f.AdminChain}
-	if previous != nil {
-		p.addresses = addresses(previous)
-	}
-	return errors.Join(f.backend.del(ctx, c, p), f.delReference(ctx, c, p, previous))
+	p := &passage{network: f.Name, admin: f.AdminChain, addresses: plugin.Addresses(previous)}
+	p.elsewhere = plugin.MadeElsewhere(c, f.Name, previous)
+	return errors.Join(f.backend.del(ctx, c, p), f.delReference(ctx, c, p))
 }
 
-// delReference takes away what the reference plugin laid out, if it was that.
-func (f *firewall) delReference(ctx context.Context, c *plugin.Call, p *passage, previous *types100.Result) error {
-	if _, own := f.backend.(native); !own || !plugin.MadeElsewhere(c, f.Name, previous) {
+// delReference removes what the reference plugin laid out in iptables, if it was that.
+func (f *firewall) delReference(ctx context.Context, c *plugin.Call, p *passage) error {
+	if _, own := f.backend.(zoned); !own || !p.elsewhere {
 		return nil
 	}
 	return iptablesBackend{}.del(ctx, c, p)
@@ -128,7 +132,7 @@ func (f *firewall) Status(ctx context.Context, c *plugin.Call) error {
 // an attachment of this network, is gone. Rules of the backend iptables do not
 // name whose they are.
 func (f *firewall) GC(ctx context.Context, c *plugin.Call) error {
-	return c.Host.Rules.DelOwned(ctx, c.Stale(&f.Common))
+	return c.Host.DelOwned(ctx, c.Stale(&f.Common))
 }
 
 // passage reads what the plugins before have set up.
@@ -140,7 +144,7 @@ func (f *firewall) passage(c *plugin.Call) (*types100.Result, *passage, error) {
 	if previous == nil {
 		return nil, nil, errors.New("missing prevResult: the firewall plugin comes after one that makes an interface")
 	}
-	p := &passage{network: f.Name, addresses: addresses(previous), admin: f.AdminChain}
+	p := &passage{network: f.Name, addresses: plugin.Addresses(previous), admin: f.AdminChain}
 	if err := names.ValidateChain(p.admin); err != nil {
 		return nil, nil, fmt.Errorf("iptablesAdminChainName: %w", err)
 	}
@@ -173,16 +177,4 @@ func (f *firewall) closes() (string, error) {
 		return f.IngressPolicy, nil
 	}
 	return "", fmt.Errorf("unknown ingress policy: %q", f.IngressPolicy)
-}
-
-// addresses are all that a result has, each once.
-func addresses(r *types100.Result) []netip.Addr {
-	var all []netip.Addr
-	for _, ip := range r.IPs {
-		address, ok := netip.AddrFromSlice(ip.Address.IP)
-		if address = address.Unmap(); ok && !slices.Contains(all, address) {
-			all = append(all, address)
-		}
-	}
-	return all
 }

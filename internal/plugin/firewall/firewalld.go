@@ -1,55 +1,164 @@
 package firewall
 
 import (
-	"os"
-	"sync"
-	"time"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
 
-	"github.com/google/nftables"
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/internal/firewalld"
+	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/ruleset"
 )
 
-// firewalldMarks are there while firewalld runs: the file that its daemon writes
-// when no service manager runs it, and the control group when systemd does.
-var firewalldMarks = []string{
-	"/run/firewalld.pid",
-	"/sys/fs/cgroup/system.slice/firewalld.service",
-	"/sys/fs/cgroup/systemd/system.slice/firewalld.service",
+// zoned makes the addresses sources of a zone of firewalld, where firewalld runs, and
+// else leaves them to allocnet's own tables. The tables have them in both cases: see
+// plugin.Host.DelOwned.
+type zoned struct {
+	zone string
+	// required says that the configuration names firewalld.
+	required bool
 }
 
-// FirewalldRuns says whether firewalld decides on what is forwarded, after and
-// regardless of what any other table accepts. Seen from a container it may be
-// there only by its table.
-func FirewalldRuns() bool {
-	for _, mark := range firewalldMarks {
-		if _, err := os.Stat(mark); err == nil {
-			return true
+var errNotRunning = errors.New("firewalld does not run")
+
+// runs reports whether firewalld is to be asked. Where it cannot be asked, the
+// reference plugin takes it for not running, too.
+func (z zoned) runs(ctx context.Context, c *plugin.Call) (bool, error) {
+	runs, err := c.Host.Firewalld.Runs(ctx)
+	switch {
+	case runs:
+		return true, nil
+	case z.required && err == nil:
+		return false, fmt.Errorf(`backend "firewalld": %w`, errNotRunning)
+	case errors.Is(err, firewalld.ErrUnreachable) && !z.required:
+		c.Host.Log.Warn("addresses are not added to firewalld's zone", "zone", z.zone, "because", err)
+		return false, nil
+	}
+	return false, err
+}
+
+func (z zoned) add(ctx context.Context, c *plugin.Call, p *passage) error {
+	runs, err := z.runs(ctx, c)
+	if err != nil {
+		return err
+	}
+	if !runs {
+		return native{}.add(ctx, c, p)
+	}
+	p.zone = z.zone
+	open := plugin.Step{Name: "let addresses through", Do: func(ctx context.Context) error { return z.open(ctx, c, p) }}
+	if !p.repair {
+		open.Undo = func(ctx context.Context) error { return z.del(ctx, c, p) }
+	}
+	return plugin.Run(ctx, open, plugin.Step{Name: "add sources", Do: func(ctx context.Context) error {
+		for _, a := range p.addresses {
+			if err := c.Host.Firewalld.Add(ctx, z.zone, a); err != nil {
+				return err
+			}
+		}
+		return nil
+	}})
+}
+
+// open adds the elements. What the zone that accepts everything lets through, the
+// host's other rules are to let through as well; other zones may drop it.
+func (z zoned) open(ctx context.Context, c *plugin.Call, p *passage) error {
+	if z.zone == firewalld.DefaultZone {
+		return native{}.add(ctx, c, p)
+	}
+	return c.Host.Rules.Add(ctx, p.elements(c))
+}
+
+func (z zoned) check(ctx context.Context, c *plugin.Call, p *passage) error {
+	runs, err := z.runs(ctx, c)
+	if err != nil {
+		return err
+	}
+	if !runs {
+		return errors.Join(native{}.check(ctx, c, p), z.unseen(ctx, c, p))
+	}
+	p.zone = z.zone
+	var errs []error
+	if z.zone == firewalld.DefaultZone {
+		errs = append(errs, native{}.check(ctx, c, p))
+	} else {
+		errs = append(errs, c.Host.Rules.Check(ctx, p.elements(c)))
+	}
+	return errors.Join(append(errs, z.checkSources(ctx, c, p))...)
+}
+
+func (z zoned) checkSources(ctx context.Context, c *plugin.Call, p *passage) error {
+	var errs []error
+	for _, a := range p.addresses {
+		is, err := c.Host.Firewalld.Has(ctx, z.zone, a)
+		if err == nil && !is {
+			err = fmt.Errorf("%s is not in zone %q of firewalld", a, z.zone)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// unseen is the error of sources that cannot be looked for.
+func (z zoned) unseen(ctx context.Context, c *plugin.Call, p *passage) error {
+	_, runsErr := c.Host.Firewalld.Runs(ctx)
+	if runsErr == nil {
+		return nil
+	}
+	open, err := c.Host.Rules.OpenAddresses(ctx, p.addresses)
+	if slices.ContainsFunc(open, func(a ruleset.OpenAddress) bool { return a.Zone != "" }) {
+		return runsErr
+	}
+	return err
+}
+
+// del goes on to the elements only when no address is in a zone any more.
+func (z zoned) del(ctx context.Context, c *plugin.Call, p *passage) error {
+	err := c.LeaveZones(ctx, p.network, p.addresses)
+	if err == nil {
+		err = z.leave(ctx, c, p)
+	}
+	if err != nil {
+		return err
+	}
+	return native{}.del(ctx, c, p)
+}
+
+// leave takes addresses of which no element tells out of the zone: those that the
+// reference plugin added, or whose elements somebody flushed. One that is open for
+// another attachment by now is that one's.
+func (z zoned) leave(ctx context.Context, c *plugin.Call, p *passage) error {
+	runs, err := c.Host.Firewalld.Runs(ctx)
+	switch {
+	case len(p.addresses) == 0 || !runs && err == nil:
+		return nil
+	case err != nil && (!p.elsewhere || errors.Is(err, fs.ErrNotExist)):
+		return nil // nobody has asked firewalld
+	case err != nil:
+		return fmt.Errorf("remove %v from zone %q: %w", p.addresses, z.zone, err)
+	}
+	open, err := c.Host.Rules.OpenAddresses(ctx, p.addresses)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	owner := c.Owner(p.network).String()
+	for _, a := range p.addresses {
+		i := slices.IndexFunc(open, func(o ruleset.OpenAddress) bool { return o.Address == a })
+		if i < 0 || open[i].Owner.String() == owner {
+			errs = append(errs, c.Host.Firewalld.Remove(ctx, z.zone, a))
 		}
 	}
-	return firewalldTable.exists()
+	return errors.Join(errs...)
 }
 
-// tableWatch remembers for a while whether a table is there: to look costs a
-// socket, and to close one of nftables can wait for the kernel.
-type tableWatch struct {
-	mu     sync.Mutex
-	looked time.Time
-	found  bool
-}
-
-var firewalldTable tableWatch
-
-const lookEvery = 5 * time.Second
-
-func (w *tableWatch) exists() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if time.Since(w.looked) < lookEvery {
-		return w.found
+func (z zoned) status(ctx context.Context, c *plugin.Call) error {
+	if _, err := z.runs(ctx, c); err != nil {
+		return types.NewError(types.ErrPluginNotAvailable, "firewalld cannot be used", err.Error())
 	}
-	w.looked, w.found = time.Now(), false
-	if conn, err := nftables.New(); err == nil {
-		table, err := conn.ListTableOfFamily("firewalld", nftables.TableFamilyINet)
-		w.found = err == nil && table != nil
-	}
-	return w.found
+	return native{}.status(ctx, c)
 }

@@ -60,7 +60,7 @@ func (native) status(ctx context.Context, c *plugin.Call) error {
 }
 
 func (p *passage) elements(c *plugin.Call) *ruleset.Elements {
-	e := &ruleset.Elements{Owner: c.Owner(p.network), Open: p.addresses}
+	e := &ruleset.Elements{Owner: c.Owner(p.network), Open: p.addresses, Zone: p.zone}
 	if p.guard != nil {
 		e.Guarded = []ruleset.Guard{*p.guard}
 	}

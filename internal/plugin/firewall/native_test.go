@@ -41,7 +41,6 @@ func (h *host) owned(id string) string {
 }
 
 func TestNativeMakesTheOpeningOnce(t *testing.T) {
-	nowhere(t)
 	h := newHost(t)
 	h.add("c1", conf(`"iptablesAdminChainName": "MINE",`, "10.1.0.2/24"))
 	require.Equal(t, strings.TrimSpace(`
@@ -63,7 +62,6 @@ func TestNativeMakesTheOpeningOnce(t *testing.T) {
 }
 
 func TestNativeLife(t *testing.T) {
-	nowhere(t)
 	h := newHost(t)
 	first, second := conf("", "10.1.0.2/24", "fd00::2/64"), conf("", "10.1.0.3/24")
 	h.add("c1", first)
@@ -87,7 +85,6 @@ func TestNativeLife(t *testing.T) {
 }
 
 func TestNativeDelWithoutResult(t *testing.T) {
-	nowhere(t)
 	without := map[string]string{
 		"none":       `{"cniVersion": "1.1.0", "name": "net", "type": "firewall"}`,
 		"no address": conf(""),
@@ -106,7 +103,6 @@ func TestNativeDelWithoutResult(t *testing.T) {
 
 // TestNativeDelOfTheRefused: what would keep ADD from its work does not keep DEL.
 func TestNativeDelOfTheRefused(t *testing.T) {
-	nowhere(t)
 	h := newHost(t)
 	h.add("c1", conf("", "10.1.0.2/24"))
 	h.del("c1", conf(`"ingressPolicy": "none",`, "10.1.0.2/24"))
@@ -117,7 +113,6 @@ func TestNativeDelOfTheRefused(t *testing.T) {
 }
 
 func TestNativeWithoutAddressDoesNothing(t *testing.T) {
-	nowhere(t)
 	h := newHost(t)
 	conf := conf(`"ingressPolicy": "isolated",`)
 	h.add("c1", conf)
@@ -126,7 +121,6 @@ func TestNativeWithoutAddressDoesNothing(t *testing.T) {
 }
 
 func TestNativeGC(t *testing.T) {
-	nowhere(t)
 	h := newHost(t)
 	for id, address := range map[string]string{"c1": "10.1.0.2/24", "c2": "10.1.0.3/24"} {
 		h.add(id, conf("", address))
@@ -141,7 +135,6 @@ func TestNativeGC(t *testing.T) {
 }
 
 func TestNativeStatus(t *testing.T) {
-	nowhere(t)
 	h := newHost(t)
 	p := h.plugin(conf(""))
 	require.NoError(t, p.Status(context.Background(), h.call("")))

@@ -173,6 +173,10 @@ func (p *hostLocal) disconnect(ctx context.Context, c *plugin.Call, known []neti
 		if held, err = p.leases.Lookup(ctx, owner(c)); err != nil {
 			return err
 		}
+		// Without the result, the firewall plugin has not known them.
+		if err = c.Host.LeaveAnyZone(ctx, held); err != nil {
+			return err
+		}
 	}
 	return flush(ctx, c, held)
 }
@@ -214,7 +218,8 @@ func (p *hostLocal) GC(ctx context.Context, c *plugin.Call) error {
 			return other.OfID(o.ID) && (o.IfName == other.IfName || o.IfName == "")
 		})
 	}
-	// Connections go before leases do, all at once: so the first round only looks.
+	// Connections go before leases do, all at once, and addresses leave firewalld's
+	// zones: so the first round only looks.
 	stale := map[lease.Owner]bool{}
 	var addrs []netip.Addr
 	_, err = p.leases.Retain(ctx, valid, func(o lease.Owner, held []netip.Addr) bool {
@@ -223,6 +228,9 @@ func (p *hostLocal) GC(ctx context.Context, c *plugin.Call) error {
 		}
 		return true
 	})
+	if err == nil {
+		err = c.Host.LeaveAnyZone(ctx, addrs)
+	}
 	if err == nil {
 		err = flush(ctx, c, addrs)
 	}

@@ -23,7 +23,8 @@ func Detach(ctx context.Context, c *plugin.Call, common *plugin.Common, ipam IPA
 	previous := c.PreviousOfDel(common)
 	masqErr := m.Del(ctx, c, previous)
 	_, linkErr := c.Host.Kernel.DeleteLink(ctx, c.Owner(common.Name).Veth())
-	err := errors.Join(masqErr, linkErr, detachReference(ctx, c, common, previous, m))
+	zoneErr := c.LeaveZones(ctx, common.Name, plugin.Addresses(previous))
+	err := errors.Join(masqErr, linkErr, zoneErr, detachReference(ctx, c, common, previous, m))
 	if err == nil {
 		err = disconnect(ctx, c, previous, ipam)
 	}
@@ -91,7 +92,7 @@ func has(r *types100.Result, name, sandbox string) bool {
 // the valid attachments, and their addresses.
 func Collect(ctx context.Context, c *plugin.Call, common *plugin.Common, ipam IPAM, m Masquerade) error {
 	stale := c.Stale(common)
-	err := errors.Join(c.Host.Rules.DelOwned(ctx, stale), m.collect(ctx, common), collectLinks(ctx, c, stale))
+	err := errors.Join(c.Host.DelOwned(ctx, stale), m.collect(ctx, common), collectLinks(ctx, c, stale))
 	if err != nil {
 		return err // the addresses are not free
 	}

@@ -114,7 +114,7 @@ func (p *portmap) Status(ctx context.Context, c *plugin.Call) error {
 // an attachment of this network, is gone. The reference plugin's layouts know no
 // GC.
 func (p *portmap) GC(ctx context.Context, c *plugin.Call) error {
-	return c.Host.Rules.DelOwned(ctx, c.Stale(&p.Common))
+	return c.Host.DelOwned(ctx, c.Stale(&p.Common))
 }
 
 // routeLoopback lets connections from 127.0.0.1 leave through the interface that

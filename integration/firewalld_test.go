@@ -1,0 +1,150 @@
+package integration
+
+import (
+	"bytes"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/firewalld"
+	"github.com/allocnet/allocnet/internal/firewalld/firewalldtest"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// firewalldHost is a host on which firewalld runs, with a network.
+type firewalldHost struct {
+	*host
+	*firewalldtest.Bus
+	firewalld *firewalldtest.Firewalld
+}
+
+func newFirewalldHost(t *testing.T, w way, backend string) *firewalldHost {
+	h := newHost(t, w.engine, func(c *configurator.Config) { c.Networks = []string{"net"} })
+	setSysctls(t, "", quick)
+	bus := firewalldtest.StartBus(t)
+	// The reference plugins take iptables for all but the firewall.
+	h.network("net", chain("bridge", dual, "")...)
+	return &firewalldHost{h, bus, bus.Start(backend)}
+}
+
+// setUpPublished attaches an allocation with a host port.
+func (h *firewalldHost) setUpPublished(id string) (configurator.Allocation, *configurator.Status) {
+	h.t.Helper()
+	a := h.alloc(id)
+	setSysctls(h.t, a.Netns, quick)
+	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+	s := h.setUp(a)
+	require.ElementsMatch(h.t, []string{s.Address + "/32", s.AddressIPv6 + "/128"}, h.firewalld.Sources("trusted"))
+	return a, s
+}
+
+// TestBesideFirewalld: allocations reach others and are reached by their host ports,
+// and nothing of them is left in a zone, with either engine and either of firewalld's
+// backends, also if firewalld ends meanwhile.
+func TestBesideFirewalld(t *testing.T) {
+	each(t, engines, func(t *testing.T, w way) {
+		for _, backend := range []string{"nftables", "iptables"} {
+			t.Run(backend, func(t *testing.T) {
+				h := newFirewalldHost(t, way{w.engine, ""}, backend)
+				a, _ := h.setUpPublished("a")
+				serve(t, a.Netns, "tcp", 80, "a")
+				serve(t, h.outside.Path(), "tcp", 7000, "outside")
+				for host, outside := range map[netip.Prefix]netip.Prefix{host4: outside4, host6: outside6} {
+					requireAnswer(t, a.Netns, "tcp", at(outside.Addr(), 7000), "outside")
+					requireAnswer(t, h.outside.Path(), "tcp", at(host.Addr(), 8080), "a")
+				}
+				requireAnswer(t, "", "tcp", "127.0.0.1:8080", "a")
+				require.NoError(t, h.Check(h.ctx(), a))
+				h.tearDown(a)
+				require.Empty(t, h.firewalld.Sources("trusted"))
+
+				b := h.alloc("b")
+				h.setUp(b)
+				h.firewalld.End()
+				h.tearDown(b)
+			})
+		}
+	})
+}
+
+// TestFirewalldLostRecord: nothing but the elements, or the leases, tells of the
+// sources of an allocation whose record and namespace are gone.
+func TestFirewalldLostRecord(t *testing.T) {
+	collect := func(h *firewalldHost) error { _, err := h.GC(h.ctx(), nil); return err }
+	tearDown := func(h *firewalldHost) error { return h.Teardown(h.ctx(), configurator.Allocation{ID: "a"}) }
+	for name, test := range map[string]struct {
+		elements bool
+		remove   func(*firewalldHost) error
+	}{
+		"GC by elements":     {true, collect},
+		"GC by leases":       {false, collect},
+		"Teardown by leases": {false, tearDown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newFirewalldHost(t, native, "nftables")
+			h.useNewestVersion("net")
+			a, _ := h.setUpPublished("a")
+			require.NoError(t, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
+			if !test.elements {
+				require.NoError(t, command("nft", "delete", "table", "ip", "allocnet"))
+				require.NoError(t, command("nft", "delete", "table", "ip6", "allocnet"))
+			}
+			h.deleteLinksOf(a)
+			require.NoError(t, test.remove(h))
+			require.Empty(t, h.firewalld.Sources("trusted"))
+			require.Empty(t, leases(t, "net"))
+			require.NoError(t, collect(h), "the index of ports")
+		})
+	}
+}
+
+// useNewestVersion has the runtime tell the plugins of a network to collect garbage.
+func (h *host) useNewestVersion(network string) {
+	path := filepath.Join(h.conf, network+".conflist")
+	conf, err := os.ReadFile(path)
+	require.NoError(h.t, err)
+	conf = bytes.Replace(conf, []byte(`"cniVersion":"1.0.0"`), []byte(`"cniVersion":"1.1.0"`), 1)
+	require.NoError(h.t, os.WriteFile(path, conf, 0o600))
+}
+
+// TestFirewalldUnreachable: while an allocation's addresses may be in a zone, its
+// record and its leases are kept.
+func TestFirewalldUnreachable(t *testing.T) {
+	each(t, engines, func(t *testing.T, w way) {
+		h := newFirewalldHost(t, way{w.engine, ""}, "nftables")
+		a, s := h.setUpPublished("a")
+		t.Run("away", func(t *testing.T) {
+			t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+filepath.Join(t.TempDir(), "none"))
+			for range 2 {
+				err := h.Teardown(h.ctx(), a)
+				require.ErrorIs(t, err, configurator.ErrIncomplete)
+				require.ErrorIs(t, err, firewalld.ErrUnreachable)
+			}
+			_, err := h.Force(h.ctx(), a)
+			require.ErrorIs(t, err, firewalld.ErrUnreachable)
+			if w == native { // reference plugins give leases back all the same
+				require.ElementsMatch(t, []string{s.Address, s.AddressIPv6}, leases(t, "net"))
+			}
+		})
+		h.tearDown(a)
+		require.Empty(t, h.firewalld.Sources("trusted"))
+		require.Empty(t, leases(t, "net"))
+	})
+}
+
+// leases are the addresses that host-local has leased in a network.
+func leases(t *testing.T, network string) (list []string) {
+	t.Helper()
+	entries, err := os.ReadDir("/var/lib/cni/networks/" + network)
+	require.NoError(t, err)
+	for _, e := range entries {
+		if _, err := netip.ParseAddr(e.Name()); err == nil {
+			list = append(list, e.Name())
+		}
+	}
+	return list
+}

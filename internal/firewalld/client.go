@@ -1,0 +1,148 @@
+package firewalld
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// ErrUnreachable says that firewalld runs, but cannot be asked. It wraps the cause.
+var ErrUnreachable = errors.New("firewalld runs, but D-Bus does not reach it")
+
+// DefaultZone is the zone that accepts everything from its sources.
+const DefaultZone = "trusted"
+
+// Client is a connection to the system bus, made at the first use and again after
+// the bus went away. It is safe for concurrent use; the zero value is ready. Every
+// method but Runs fails if firewalld does not run.
+type Client struct {
+	mu     sync.Mutex
+	link   *link
+	known  bool // there has been a link
+	failed failure
+	table  tableWatch
+}
+
+// Shared is the connection of this process.
+var Shared = &Client{}
+
+const (
+	// callTime bounds one call: firewalld answers one after the other, and none
+	// during a reload.
+	callTime = 10 * time.Second
+	// retryTime is how long a bus that could not be reached is left alone.
+	retryTime = time.Second
+)
+
+// failure is the last attempt to connect, if it failed.
+type failure struct {
+	address string
+	at      time.Time
+	cause   error
+}
+
+// Runs reports whether firewalld runs. It costs nothing while the bus is connected.
+// If there is no bus to ask, but there are traces of firewalld on the host, the error
+// is ErrUnreachable, which wraps fs.ErrNotExist if the bus has no socket and never had
+// one. For a nil Client firewalld does not run.
+func (c *Client) Runs(ctx context.Context) (bool, error) {
+	if c == nil {
+		return false, nil
+	}
+	l, err := c.connect(ctx)
+	if err == nil {
+		return l.runs.Load(), nil
+	}
+	if errors.Is(err, ErrUnreachable) || ctx.Err() != nil {
+		return false, err
+	}
+	return false, nil
+}
+
+// Add makes an address a source of a zone. That it is one already is no error; that
+// it is one of another zone is.
+func (c *Client) Add(ctx context.Context, zone string, address netip.Addr) error {
+	var is string
+	err := c.call(ctx, zones+"addSource", []any{zone, source(address)}, &is)
+	if err == nil || hasCode(err, "ZONE_ALREADY_SET") {
+		return nil
+	}
+	return fmt.Errorf("add %s to zone %q of firewalld: %w", address, zone, err)
+}
+
+// Has reports whether an address is a source of a zone.
+func (c *Client) Has(ctx context.Context, zone string, address netip.Addr) (is bool, err error) {
+	if err := c.call(ctx, zones+"querySource", []any{zone, source(address)}, &is); err != nil {
+		return false, fmt.Errorf("look for %s in zone %q of firewalld: %w", address, zone, err)
+	}
+	return is, nil
+}
+
+// Remove takes an address out of a zone. It is idempotent; an address in another zone
+// stays there. Where firewalld has ended meanwhile, or somebody has flushed its rules,
+// nothing is left.
+func (c *Client) Remove(ctx context.Context, zone string, address netip.Addr) error {
+	var is string
+	err := c.call(ctx, zones+"removeSource", []any{zone, source(address)}, &is)
+	if err == nil || hasCode(err, "UNKNOWN_SOURCE", "ZONE_CONFLICT", "INVALID_ZONE", "NOT_ENABLED") {
+		return nil
+	}
+	if runs, goneErr := c.owned(ctx); goneErr == nil && !runs {
+		return nil
+	}
+	if flushed, flushErr := c.flushed(ctx); flushErr == nil && flushed {
+		return nil
+	}
+	return fmt.Errorf("remove %s from zone %q of firewalld: %w", address, zone, err)
+}
+
+// Sources are the single addresses that are sources, with their zones. Where somebody
+// has flushed firewalld's rules there are none, whatever firewalld believes.
+func (c *Client) Sources(ctx context.Context) (map[netip.Addr]string, error) {
+	if flushed, err := c.flushed(ctx); err != nil || flushed {
+		return nil, err
+	}
+	var active map[string]map[string][]string
+	if err := c.call(ctx, zones+"getActiveZones", nil, &active); err != nil {
+		return nil, fmt.Errorf("list the sources of firewalld's zones: %w", err)
+	}
+	list := make(map[netip.Addr]string)
+	for zone, of := range active {
+		for _, text := range of["sources"] {
+			if p, err := netip.ParsePrefix(text); err == nil && p.IsSingleIP() {
+				list[p.Addr()] = zone
+			} else if a, err := netip.ParseAddr(text); err == nil {
+				list[a] = zone
+			}
+		}
+	}
+	return list, nil
+}
+
+// source is an address as the reference plugin writes it: removing a source needs
+// the text of its addition.
+func source(a netip.Addr) string {
+	a = a.Unmap()
+	return netip.PrefixFrom(a, a.BitLen()).String()
+}
+
+// hasCode reports whether firewalld refused with one of the codes.
+func hasCode(err error, codes ...string) bool {
+	var refused dbus.Error
+	if !errors.As(err, &refused) || refused.Name != name+".Exception" {
+		return false
+	}
+	code, _, _ := strings.Cut(refused.Error(), ":")
+	for _, one := range codes {
+		if code == one {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,57 @@
+package ruleset
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// OpenAddress is an address of Elements.Open as it is in the tables.
+type OpenAddress struct {
+	Address netip.Addr
+	Owner   names.Owner
+	// Zone is the zone of firewalld that the address was put into, if any.
+	Zone string
+}
+
+// OpenAddresses looks up addresses. Those that are not in the tables are left out.
+func (r *Ruleset) OpenAddresses(ctx context.Context, addresses []netip.Addr) ([]OpenAddress, error) {
+	list, err := (&Elements{Open: addresses}).remains()
+	if err != nil {
+		return nil, fmt.Errorf("look up open addresses: %w", err)
+	}
+	found, err := r.lookUp(ctx, list)
+	if err != nil {
+		return nil, fmt.Errorf("look up open addresses: %w", err)
+	}
+	var open []OpenAddress
+	for i := range found {
+		if found[i].set != nil {
+			open = append(open, found[i].openAddress())
+		}
+	}
+	return open, nil
+}
+
+// OpenOf finds the addresses of the owners that the function names. It reads all
+// open addresses.
+func (r *Ruleset) OpenOf(ctx context.Context, of func(names.Owner) bool) ([]OpenAddress, error) {
+	var open []OpenAddress
+	for _, t := range tables {
+		found, err := r.dumpSet(ctx, t.open, of)
+		if err != nil {
+			return nil, fmt.Errorf("list open addresses by their owners: %w", err)
+		}
+		for i := range found {
+			open = append(open, found[i].openAddress())
+		}
+	}
+	return open, nil
+}
+
+func (e *element) openAddress() OpenAddress {
+	owner, _ := names.ParseOwner(e.owner)
+	return OpenAddress{Address: e.address(), Owner: owner, Zone: e.zone}
+}
