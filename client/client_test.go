@@ -20,6 +20,7 @@ import (
 	"github.com/allocnet/allocnet/internal/api/apitest"
 	"github.com/allocnet/allocnet/internal/fakeplugin"
 	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -114,6 +115,25 @@ func TestContract(t *testing.T) {
 		socket, _ := apitest.Serve(t, api.Options{})
 		apitest.Contract(t, client.New(client.Config{Socket: socket}), inMemory)
 	})
+}
+
+// TestListeners of the daemon's host are told to a client, or named in its error.
+func TestListeners(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:7500")
+	require.NoError(t, err)
+	defer l.Close()
+	a := configurator.Allocation{ID: "a", Netns: netns(t)("a"), Ports: []portmap.Port{{Value: 7500, To: 80}}}
+	refusing := newHost(t, func(c *configurator.Config) { c.Listeners = configurator.ListenerRefuse })
+	_, err = refusing.serve(t).Setup(t.Context(), a)
+	var listener *configurator.ListenerError
+	require.ErrorIs(t, err, configurator.ErrListener)
+	require.ErrorAs(t, err, &listener)
+	require.Equal(t, os.Getpid(), listener.PID)
+	require.Equal(t, 7500, listener.Mapping.HostPort)
+
+	status, err := newHost(t).serve(t).Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.Len(t, status.Warnings, 1)
 }
 
 // TestCallerThatGoesAway hangs up while a plugin hangs in ADD.

@@ -41,6 +41,10 @@ type Config struct {
 	// requests have no effect: their ports are not reserved, and Status and Record
 	// name them as Unserved. By default they are an *UnservedError.
 	AllowUnserved bool
+	// Listeners says what Setup does about a host port on which a process of the host
+	// listens already, over TCP or UDP: from then on what is sent there goes to the
+	// allocation. Default ListenerWarn.
+	Listeners ListenerPolicy
 	// RepairOnCheck has Check restore what Repair can, where it finds the network
 	// unhealthy, and find ErrUnhealthy only where that does not help. The daemon has
 	// it on.
@@ -96,6 +100,21 @@ const (
 	EngineNative Engine = "native"
 )
 
+// ListenerPolicy is what Setup does about processes of the host that listen on host ports
+// of an allocation.
+type ListenerPolicy string
+
+const (
+	// ListenerWarn is the zero value's meaning: Setup logs them, and the Status has them
+	// as Warnings.
+	ListenerWarn ListenerPolicy = "warn"
+	// ListenerRefuse has Setup return a *ListenerError for each, before anything is done,
+	// whatever families of addresses the networks have.
+	ListenerRefuse ListenerPolicy = "refuse"
+	// ListenerIgnore does not look for them.
+	ListenerIgnore ListenerPolicy = "ignore"
+)
+
 // RetryPolicy bounds the attempts of one Setup. Only errors that can pass are
 // tried again; see Setup.
 type RetryPolicy struct {
@@ -137,6 +156,9 @@ func (c Config) withDefaults() Config {
 	orString(&c.InterfacePrefix, DefaultInterfacePrefix)
 	if c.Engine == "" {
 		c.Engine = EngineAuto
+	}
+	if c.Listeners == "" {
+		c.Listeners = ListenerWarn
 	}
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
@@ -190,6 +212,11 @@ func (c Config) validate() error {
 	case EngineAuto, EngineExec, EngineNative:
 	default:
 		bad("Engine", c.Engine, "must be auto, exec or native")
+	}
+	switch c.Listeners {
+	case ListenerWarn, ListenerRefuse, ListenerIgnore:
+	default:
+		bad("Listeners", c.Listeners, "must be warn, refuse or ignore")
 	}
 	if c.Timeout < 0 {
 		bad("Timeout", c.Timeout, "must not be negative")

@@ -11,12 +11,13 @@ import (
 	"github.com/allocnet/allocnet/internal/kernel"
 	leases "github.com/allocnet/allocnet/internal/lease"
 	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/portmap"
 )
 
 // Errors that errors.Is finds in what this package returns. Beside them,
 // errors.As finds *types.Error of the CNI library with the code of a plugin,
 // *portmap.ConflictError, *portmap.PortError, *NetworkError, *UnservedError,
-// *NetnsError, *LeftoverError and, in what several allocations are about,
+// *NetnsError, *ListenerError, *LeftoverError and, in what several allocations are about,
 // *AllocationError.
 var (
 	// ErrInvalidConfig: the Config cannot be used.
@@ -59,6 +60,9 @@ var (
 	// ErrPortTaken: a host port belongs in the kernel to an allocation that has no
 	// record here; the text names it.
 	ErrPortTaken = ruleset.ErrPortTaken
+	// ErrListener: a process of the host listens on a host port, which Config.Listeners
+	// refuses. Nothing was done. errors.As finds a *ListenerError.
+	ErrListener = errors.New("a process of the host listens on the host port")
 	// ErrSetUp: what was asked for is not done to an allocation that is set up.
 	ErrSetUp = errors.New("allocation is set up")
 	// ErrUnhealthy: a CHECK found that the network is not as ADD left it.
@@ -112,6 +116,31 @@ func (e *UnservedError) Error() string {
 }
 
 func (e *UnservedError) Unwrap() error { return ErrUnserved }
+
+// ListenerError names a host port that cannot be published because a process of the host
+// listens on it. errors.Is finds ErrListener.
+type ListenerError struct {
+	ID      string          // of the allocation
+	Mapping portmap.Mapping // that cannot be published
+	Address string          // where the process listens, with the port
+	UID     uint32          // of its user
+	// PID and Process, its name, are of one process that has the socket open; 0 and ""
+	// where it is not known.
+	PID     int
+	Process string
+}
+
+func (e *ListenerError) Error() string {
+	process := "a process of the host"
+	if e.PID != 0 {
+		process = fmt.Sprintf("process %d (%q)", e.PID, e.Process)
+	}
+	return fmt.Sprintf("publish host port %s of allocation %q: %s of user %d listens on %s; choose another host port or end that process",
+		publishedPort(e.Mapping), e.ID, process, e.UID, e.Address)
+}
+
+// Unwrap returns ErrListener.
+func (e *ListenerError) Unwrap() error { return ErrListener }
 
 // NetworkError names a file of the configuration directory that was skipped,
 // and why.

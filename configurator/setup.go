@@ -242,6 +242,10 @@ func (c *Configurator) create(ctx context.Context, r *record.Record) (*Status, e
 	if err := c.step(ctx, StepPlan, r, func(context.Context) error { return c.complete(r) }); err != nil {
 		return nil, err
 	}
+	look, err := c.lookForListeners(r)
+	if err != nil {
+		return nil, err
+	}
 	unlock, err := c.share(ctx, r)
 	if err != nil {
 		return nil, err
@@ -258,7 +262,7 @@ func (c *Configurator) create(ctx context.Context, r *record.Record) (*Status, e
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("allocation %q was set up too late: %w", r.ID, errors.Join(err, c.undo(ctx, r)))
 	}
-	status.Created = true
+	status.Created, status.Warnings = true, c.warnings(look, r, status)
 	return status, nil
 }
 

@@ -129,6 +129,9 @@ type Status struct {
 	// Unserved are, sorted, the capabilities that the allocation requests and no
 	// plugin declares: they have no effect. See Config.AllowUnserved.
 	Unserved []string `json:"unserved,omitempty"`
+	// Warnings are what the user of this Setup should know although it succeeded, such as
+	// of processes of the host that listen on published ports. A Record has none.
+	Warnings []string `json:"warnings,omitempty"`
 	// Results are what the networks' last plugins returned, in the order of the
 	// networks: CNI results, as the record has them. They are not part of the JSON.
 	Results []json.RawMessage `json:"-"`

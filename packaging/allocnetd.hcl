@@ -50,6 +50,12 @@
 # default such a request is an error.
 #allow_unserved = false
 
+# What to do about a host port on which a process of the host listens already, over TCP
+# or UDP (SCTP is not looked at): what is sent there goes to the allocation from then on.
+# warn: log it, and tell whoever asked. refuse: an error that names the process. ignore:
+# do not look.
+#host_listeners = "warn"
+
 # Have a CHECK restore what another program removed from the host, such as rules after
 # "nft flush ruleset", and succeed if nothing else is amiss. A runtime whose CHECK fails
 # makes a new container for one that lacks no more than a rule.

@@ -30,8 +30,8 @@
 // # Caveats
 //
 // Only mappings are compared with mappings. A program of the host that listens on
-// a port is not noticed, and its traffic goes to the sandbox once the port is
-// published.
+// a port is not noticed here, and its traffic goes to the sandbox once the port is
+// published; the configurator looks for such programs.
 //
 // "::" is IPv6 alone, unlike a socket bound to it, which often gets IPv4 as well.
 // A host IP of one family also does nothing for a sandbox that has only addresses

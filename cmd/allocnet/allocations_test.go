@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -81,6 +82,19 @@ func TestSetupArguments(t *testing.T) {
 		"dns":       map[string]any{"servers": []any{"10.9.1.53"}, "searches": []any{"a", "b"}},
 		"bandwidth": map[string]any{"egressRate": 1000., "egressBurst": 1000.},
 	}, config.RuntimeConfig)
+}
+
+// TestSetupBesideAListener tells of what the host loses.
+func TestSetupBesideAListener(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("web")
+	l, err := net.Listen("tcp4", "127.0.0.1:7400")
+	require.NoError(t, err)
+	defer l.Close()
+	require.Regexp(t, `\n\nwarning: host port 7400/tcp: a process of the host \(user \d+\) listens on 127\.0\.0\.1:7400; [^\n]*\n$`,
+		w.run("setup", "web", "-p", "7400").ok(t))
+	w.run("teardown", "web").ok(t)
+	require.Len(t, decode[configurator.Status](t, w.run("setup", "web", "-p", "7400", "--json").ok(t)).Warnings, 1)
 }
 
 // TestSetupOfANewOne leaves alone what exists.

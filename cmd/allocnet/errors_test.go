@@ -43,7 +43,7 @@ var sentinels = map[string]error{
 	"configurator.ErrBridgeFull": configurator.ErrBridgeFull, "configurator.ErrLimit": configurator.ErrLimit,
 	"configurator.ErrPortTaken": configurator.ErrPortTaken, "configurator.ErrSetUp": configurator.ErrSetUp,
 	"configurator.ErrUnhealthy": configurator.ErrUnhealthy, "configurator.ErrNotChecked": configurator.ErrNotChecked,
-	"configurator.ErrIncomplete": configurator.ErrIncomplete, "configurator.ErrExists": configurator.ErrExists,
+	"configurator.ErrIncomplete": configurator.ErrIncomplete, "configurator.ErrExists": configurator.ErrExists, "configurator.ErrListener": configurator.ErrListener,
 	"configurator.ErrUnserved": configurator.ErrUnserved, "configurator.ErrUnprivileged": configurator.ErrUnprivileged,
 	"portmap.ErrConflict": portmap.ErrConflict,
 	"sandbox.ErrExist":    sandbox.ErrExist, "sandbox.ErrNotExist": sandbox.ErrNotExist, "sandbox.ErrInvalidName": sandbox.ErrInvalidName,
@@ -66,6 +66,9 @@ var samples = map[string]error{
 	"configurator.NetnsError":   &configurator.NetnsError{Netns: "/run/netns/web", ID: "web", OtherID: "db"},
 	"configurator.AllocationError": &configurator.AllocationError{ID: "web", Err: fmt.Errorf("%w: %w",
 		configurator.ErrUnhealthy, &types.Error{Code: 100, Msg: "rules are gone"})},
+	"configurator.ListenerError": &configurator.ListenerError{
+		ID: "web", Mapping: portmap.Mapping{HostPort: 80, ContainerPort: 8080, Protocol: "tcp"}, Address: "0.0.0.0:80", UID: 33, PID: 17, Process: "nginx",
+	},
 	"configurator.UnservedError": &configurator.UnservedError{ID: "web", Capabilities: []string{"mac", "portMappings"}, Networks: []string{"net"}},
 	"portmap.PortError":          &portmap.PortError{Index: 1, Label: "http", Field: "to", Value: "70000", Reason: "must be less"},
 	"portmap.ConflictError": &portmap.ConflictError{

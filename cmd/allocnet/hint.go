@@ -110,6 +110,7 @@ var hints = []struct {
 	{applies: saying(lease.ErrDuplicate), text: say(
 		"an earlier allocation with this ID left its address: `allocnet cleanup --force ID` gives it back")},
 	{applies: saying(ruleset.ErrPortTaken), text: portTakenHint},
+	{applies: is(configurator.ErrListener), text: say("`ss -lntup` lists the processes that listen; the setting host_listeners of the daemon says what to do about them")},
 	{applies: is(configurator.ErrInUse), text: say(
 		"every allocation needs a network namespace of its own: --netns with another path, or --create once this one is gone; " +
 			"`allocnet ls` lists what is set up")},

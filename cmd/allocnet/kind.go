@@ -43,7 +43,7 @@ var kinds = []errorKind{
 	{"already-exists", "the allocation is set up, and setup --new was to make it", exitFailure, is(configurator.ErrExists)},
 	{"different", "another allocation is set up under this ID", exitFailure, is(configurator.ErrDifferent)},
 	{"port-conflict", "a host port is taken", exitUsage, both(isConflict, is(configurator.ErrInvalidAllocation))},
-	{"port-conflict", "a host port is taken", exitFailure, either(isConflict, is(ruleset.ErrPortTaken))},
+	{"port-conflict", "a host port is taken", exitFailure, either(isConflict, either(is(ruleset.ErrPortTaken), is(configurator.ErrListener)))},
 	{"invalid", "the command line, a value in it or the configuration cannot be used", exitUsage, isInvalid},
 	{"unknown-network", "no valid configuration has the name", exitFailure, is(configurator.ErrUnknownNetwork)},
 	{"unserved", "no plugin of the networks serves what was requested", exitUsage, is(configurator.ErrUnserved)},

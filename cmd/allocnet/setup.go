@@ -148,6 +148,12 @@ func (a *app) printStatus(id string, s *configurator.Status) error {
 	a.printInterfaces(s)
 	a.printPorts(s.Ports)
 	a.printUnserved(s.Unserved)
+	for i, text := range s.Warnings {
+		if i == 0 {
+			a.out.printf("\n")
+		}
+		a.out.printf("%s %s\n", a.out.paint(yellow, "warning:"), text)
+	}
 	return nil
 }
 

@@ -38,7 +38,7 @@ var schemas = map[string]reflect.Type{
 	"Sandbox": reflect.TypeFor[wire.Sandbox](), "SkippedFile": reflect.TypeFor[wire.SkippedFile](),
 	"CNIAttachment": reflect.TypeFor[types.GCAttachment](), "CNIRequest": reflect.TypeFor[cniwire.Request](),
 	"CNIEnv": reflect.TypeFor[cniwire.Env](), "CNIResponse": reflect.TypeFor[cniwire.Response](),
-	"CNIError": reflect.TypeFor[cniwire.Error](), "Unserved": reflect.TypeFor[wire.Unserved](),
+	"CNIError": reflect.TypeFor[cniwire.Error](), "Listener": reflect.TypeFor[wire.Listener](), "Unserved": reflect.TypeFor[wire.Unserved](),
 }
 
 // optional are fields that are always sent and need not be.

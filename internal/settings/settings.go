@@ -24,7 +24,8 @@ type Settings struct {
 	InterfacePrefix         string
 	Subnets                 []netip.Prefix // of the embedded network
 	IgnorePortMappingHostIP bool
-	AllowUnserved           bool          // requests that no plugin serves
+	AllowUnserved           bool // requests that no plugin serves
+	HostListeners           configurator.ListenerPolicy
 	RepairOnCheck           bool          // what a CHECK finds missing on the host
 	AllowConflists          bool          // of callers other than root
 	Timeout                 time.Duration // of one run of all plugins of an allocation
@@ -117,6 +118,7 @@ func Default() Settings {
 		Engine:          configurator.EngineAuto,
 		InterfacePrefix: configurator.DefaultInterfacePrefix,
 		Subnets:         []netip.Prefix{netip.MustParsePrefix("10.202.0.0/16"), netip.MustParsePrefix("fd0a:110c:2e7::/64")},
+		HostListeners:   configurator.ListenerWarn,
 		RepairOnCheck:   true,
 		Timeout:         configurator.DefaultTimeout,
 		Retry:           Retry{Attempts: 3, Delay: time.Second, Jitter: time.Second},
@@ -137,7 +139,8 @@ func (s *Settings) Configurator() configurator.Config {
 	return configurator.Config{
 		Networks: s.Networks, ConfDir: s.ConfDir, PluginDirs: s.PluginDirs, VendorDir: s.VendorDir,
 		InterfacePrefix: s.InterfacePrefix, IgnorePortMappingHostIP: s.IgnorePortMappingHostIP, AllowUnserved: s.AllowUnserved, RepairOnCheck: s.RepairOnCheck,
-		StateDir: s.StateDir, NetnsDir: s.Pool.Dir, Subnets: s.Subnets, Engine: s.Engine, Timeout: s.Timeout,
+		Listeners: s.HostListeners,
+		StateDir:  s.StateDir, NetnsDir: s.Pool.Dir, Subnets: s.Subnets, Engine: s.Engine, Timeout: s.Timeout,
 		Retry: configurator.RetryPolicy{
 			Attempts: s.Retry.Attempts, Delay: orNone(s.Retry.Delay), Jitter: orNone(s.Retry.Jitter),
 		},

@@ -67,6 +67,10 @@ var table = []setting{
 		func(s *Settings) value { return boolOf(&s.IgnorePortMappingHostIP) }},
 	{"", "allow_unserved", "accept requests that no plugin of the networks serves, such as ports; they have no effect", true,
 		func(s *Settings) value { return boolOf(&s.AllowUnserved) }},
+	{"", "host_listeners", "what to do about a host port on which a process of the host listens: warn, refuse or ignore", true,
+		func(s *Settings) value {
+			return textOf(&s.HostListeners, oneOf(configurator.ListenerWarn, configurator.ListenerRefuse, configurator.ListenerIgnore))
+		}},
 	{"", "repair_on_check", "have a CHECK restore what is missing on the host, such as rules after a flush", true,
 		func(s *Settings) value { return boolOf(&s.RepairOnCheck) }},
 	{"", "allow_conflists", "run network configurations that requests of callers other than root bring along", false,

@@ -36,6 +36,7 @@ func TestOutcomes(t *testing.T) {
 		{configurator.ErrPortTaken, Conflict},
 		{configurator.ErrSetUp, Conflict},
 		{configurator.ErrExists, Conflict},
+		{configurator.ErrListener, Conflict},
 		{fmt.Errorf("x: %w", &portmap.ConflictError{}), Conflict},
 		{configurator.ErrInvalidAllocation, Invalid},
 		{configurator.ErrUnknownNetwork, Invalid},

@@ -32,6 +32,8 @@ type Error struct {
 	Conflict *Conflict `json:"conflict,omitempty"`
 	// PortTaken is a host port that another has in the kernel.
 	PortTaken *PortTaken `json:"portTaken,omitempty"`
+	// Listener is a process of the host that listens on a host port.
+	Listener *Listener `json:"listener,omitempty"`
 	// Port is a port that cannot be used.
 	Port *Port `json:"port,omitempty"`
 	// Unserved is what no plugin serves.
@@ -72,6 +74,16 @@ type PortTaken struct {
 	ID        string `json:"id,omitempty"`
 	Interface string `json:"interface,omitempty"`
 	Instance  string `json:"instance,omitempty"`
+}
+
+// Listener is a configurator.ListenerError.
+type Listener struct {
+	ID      string          `json:"id,omitempty"`
+	Mapping portmap.Mapping `json:"mapping"`
+	Address string          `json:"address"`
+	UID     int             `json:"uid"`
+	PID     int             `json:"pid,omitempty"`
+	Process string          `json:"process,omitempty"`
 }
 
 // InUse is a configurator.NetnsError.

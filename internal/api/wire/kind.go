@@ -66,6 +66,7 @@ var Kinds = []Kind{
 	{"different", http.StatusConflict, configurator.ErrDifferent, nil},
 	{"port-conflict", http.StatusConflict, portmap.ErrConflict, nil},
 	{"port-taken", http.StatusConflict, configurator.ErrPortTaken, nil},
+	{"listener", http.StatusConflict, configurator.ErrListener, nil},
 	{"invalid", http.StatusBadRequest, configurator.ErrInvalidAllocation, nil},
 	{"invalid-config", http.StatusInternalServerError, configurator.ErrInvalidConfig, nil},
 	{"unknown-network", http.StatusUnprocessableEntity, configurator.ErrUnknownNetwork, nil},

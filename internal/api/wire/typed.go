@@ -41,6 +41,7 @@ func typed() []typedError {
 		typedAs(keepCNI, restoreCNI),
 		typedAs(keepConflict, restoreConflict),
 		typedAs(keepPortTaken, restorePortTaken),
+		typedAs(keepListener, restoreListener),
 		typedAs(keepPort, restorePort),
 		typedAs(keepLeftovers, restoreLeftovers),
 		typedAs(keepUnserved, restoreUnserved),
@@ -73,6 +74,18 @@ func restoreConflict(e *Error) error {
 		return nil
 	}
 	return &portmap.ConflictError{Mapping: c.Mapping, Other: c.Other, ID: c.ID, OtherID: c.OtherID}
+}
+
+func keepListener(err *configurator.ListenerError, to *Error) {
+	to.Listener = &Listener{err.ID, err.Mapping, err.Address, int(err.UID), err.PID, text(err.Process)}
+}
+
+func restoreListener(e *Error) error {
+	l := e.Listener
+	if l == nil {
+		return nil
+	}
+	return &configurator.ListenerError{ID: l.ID, Mapping: l.Mapping, Address: l.Address, UID: uint32(l.UID), PID: l.PID, Process: l.Process}
 }
 
 func keepPort(err *portmap.PortError, to *Error) {

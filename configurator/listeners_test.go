@@ -1,0 +1,144 @@
+package configurator
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// listen has this process listen on the host.
+func listen(t *testing.T, network, address string) {
+	t.Helper()
+	var l io.Closer
+	var err error
+	if network[:3] == "tcp" {
+		l, err = net.Listen(network, address)
+	} else {
+		l, err = net.ListenPacket(network, address)
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, l.Close()) })
+}
+
+// listenerWorlds are hosts whose network gives IPv4 addresses, by engine.
+var listenerWorlds = map[string]func(t *testing.T) *world{
+	"native": func(t *testing.T) *world {
+		w, _ := nativeWorld(t, "1.0.0", `{"type":"portmap","capabilities":{"portMappings":true}}`)
+		return w
+	},
+	"exec": func(t *testing.T) *world {
+		w := newWorld(t)
+		w.network("net", "1.0.0", adds())
+		return w
+	},
+}
+
+// TestListenersAreTold where they lose what is sent to a host port, and only there.
+func TestListenersAreTold(t *testing.T) {
+	for name, newWorld := range listenerWorlds {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			var log bytes.Buffer
+			w.cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log})
+			w.Configurator = w.restarted()
+			for i, c := range []struct {
+				network, address, hostIP, protocol string
+				told                               bool
+			}{
+				{"tcp4", "0.0.0.0", "", "tcp", true},
+				{"tcp4", "127.0.0.1", "", "tcp", true},
+				{"tcp", "::", "", "tcp", true},
+				{"tcp6", "::", "", "tcp", false}, // the allocation has no IPv6
+				{"tcp6", "::1", "", "tcp", false},
+				{"tcp4", "0.0.0.0", "127.0.0.1", "tcp", true},
+				{"tcp4", "127.0.0.1", "127.0.0.2", "tcp", false},
+				{"tcp4", "0.0.0.0", "", "udp", false},
+				{"udp4", "127.0.0.1", "", "udp", true},
+				{"udp", "::", "127.0.0.1", "udp", true},
+				{"udp4", "127.0.0.1", "127.0.0.2", "udp", false},
+			} {
+				port := 7000 + i
+				listen(t, c.network, net.JoinHostPort(c.address, fmt.Sprint(port)))
+				a := w.alloc(fmt.Sprintf("a%d", i))
+				a.Ports = []portmap.Port{{Value: port, To: 80, HostIP: c.hostIP, Protocols: []string{c.protocol}}, {Value: 6999}}
+				log.Reset()
+				status, err := w.Setup(t.Context(), a)
+				require.NoError(t, err)
+				if c.told {
+					require.Len(t, status.Warnings, 1, c)
+					require.Regexp(t, fmt.Sprintf(`^host port .*%d/%s: a process of the host \(user %d\) listens on .*:%[1]d; `, port, c.protocol, os.Getuid()), status.Warnings[0])
+					require.Contains(t, log.String(), fmt.Sprintf("%d/%s", port, c.protocol))
+				} else {
+					require.Empty(t, status.Warnings, c)
+					require.NotContains(t, log.String(), "listens")
+				}
+				r, err := w.Get(a.ID)
+				require.NoError(t, err)
+				require.Empty(t, r.Status.Warnings)
+				require.NoError(t, w.Teardown(context.Background(), a))
+			}
+		})
+	}
+}
+
+// TestListenersAreRefused before anything is done, where the Config says so.
+func TestListenersAreRefused(t *testing.T) {
+	for name, newWorld := range listenerWorlds {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.cfg.Listeners = ListenerRefuse
+			w.Configurator = w.restarted()
+			listen(t, "tcp4", "127.0.0.1:7100")
+			a := w.alloc("a")
+			a.Ports = []portmap.Port{{Label: "http", Value: 7100, To: 80, Protocols: []string{"tcp"}}, {Value: 7101}}
+			_, err := w.Setup(t.Context(), a)
+			require.ErrorIs(t, err, ErrListener)
+			var listener *ListenerError
+			require.ErrorAs(t, err, &listener)
+			require.Equal(t, a.ID, listener.ID)
+			require.Equal(t, 7100, listener.Mapping.HostPort)
+			require.Equal(t, "127.0.0.1:7100", listener.Address)
+			require.Equal(t, os.Getpid(), listener.PID)
+			require.NotEmpty(t, listener.Process)
+			require.Empty(t, w.commands())
+			w.requireNoRecords()
+
+			w.cfg.Listeners = ListenerIgnore
+			status, err := w.restarted().Setup(t.Context(), a)
+			require.NoError(t, err)
+			require.Empty(t, status.Warnings)
+			again, err := w.Setup(t.Context(), a)
+			require.NoError(t, err, "what is set up stays so")
+			require.Equal(t, found(status), again)
+			require.NoError(t, w.Teardown(context.Background(), a))
+		})
+	}
+}
+
+// TestManyListeners are told in part.
+func TestManyListeners(t *testing.T) {
+	w := listenerWorlds["exec"](t)
+	a := w.alloc("a")
+	a.Ports = []portmap.Port{{Value: 7200, To: 80, Range: 20, Protocols: []string{"tcp"}}}
+	for i := range 20 {
+		listen(t, "tcp4", fmt.Sprintf("127.0.0.1:%d", 7200+i))
+	}
+	status, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.Len(t, status.Warnings, mostListeners+1)
+	require.Equal(t, "processes of the host listen on 4 more published ports", status.Warnings[mostListeners])
+	require.NoError(t, w.Teardown(context.Background(), a))
+	w.cfg.Listeners = ListenerRefuse
+	_, err = w.restarted().Setup(t.Context(), a)
+	require.ErrorIs(t, err, ErrListener)
+	require.ErrorContains(t, err, "and on 4 more")
+}

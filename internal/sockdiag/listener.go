@@ -1,0 +1,179 @@
+package sockdiag
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Listener is a socket that listens on a port or, over UDP, receives on it from anyone.
+type Listener struct {
+	Protocol uint8 // unix.IPPROTO_TCP or unix.IPPROTO_UDP
+	// Address is where it is bound; the unspecified one of a family stands for every
+	// address of that family.
+	Address netip.AddrPort
+	// Only6 says of a socket of IPv6 that it takes no IPv4.
+	Only6 bool
+	UID   uint32 // of the user who made it
+	Inode uint32 // of the socket; 0 where no process has it open
+}
+
+// Takes reports whether packets to an address of the host, or, for the unspecified one of
+// a family, to any address of that family, can reach the listener.
+func (l *Listener) Takes(ip netip.Addr) bool {
+	own := l.Address.Addr()
+	if own.IsUnspecified() {
+		return own.Is4() == ip.Is4() || own.Is6() && !l.Only6
+	}
+	return own == ip || ip.IsUnspecified() && own.Is4() == ip.Is4()
+}
+
+// Sizes and types of linux/inet_diag.h.
+const (
+	socketIDSize   = 48 // struct inet_diag_sockid
+	requestSize    = 56 // struct inet_diag_req_v2
+	tcpRequestSize = 60 // struct inet_diag_req
+	answerSize     = 72 // struct inet_diag_msg
+
+	attributeBytecode = 1  // INET_DIAG_REQ_BYTECODE
+	attributeOnly6    = 11 // INET_DIAG_SKV6ONLY
+)
+
+// States of TCP, which those of UDP sockets are said in, too.
+const (
+	stateClosed = 7  // of a UDP socket that is not connected
+	stateListen = 10 // of a TCP socket
+)
+
+// request is the body of a request for the sockets of a protocol and a family that
+// receive on any of some ports, sorted.
+func request(protocol, family uint8, ports []uint16) []byte {
+	state := uint32(1 << stateListen)
+	if protocol == unix.IPPROTO_UDP {
+		state = 1 << stateClosed
+	}
+	r := make([]byte, 4, requestSize)
+	r[0], r[1] = family, protocol
+	r = binary.NativeEndian.AppendUint32(r, state)
+	return filter(append(r, socketID(ports)...), ports)
+}
+
+// tcpRequest is one for the TCP sockets of both families, which the kernel finds in one
+// go: the body of a TCPDIAG_GETSOCK.
+func tcpRequest(ports []uint16) []byte {
+	r := append(make([]byte, 4, tcpRequestSize), socketID(ports)...)
+	r = binary.NativeEndian.AppendUint32(r, 1<<stateListen)
+	r = binary.NativeEndian.AppendUint32(r, 0)
+	return filter(r, ports)
+}
+
+// socketID is a struct inet_diag_sockid that has the port, if it is one: the kernel
+// compares it first.
+func socketID(ports []uint16) []byte {
+	id := make([]byte, socketIDSize)
+	if len(ports) == 1 {
+		binary.BigEndian.PutUint16(id, ports[0])
+	}
+	return id
+}
+
+// filter adds what chooses among several ports.
+func filter(r []byte, ports []uint16) []byte {
+	if len(ports) == 1 {
+		return r
+	}
+	code := bytecode(ranges(ports))
+	r = binary.NativeEndian.AppendUint16(r, uint16(unix.SizeofNlAttr+len(code)))
+	r = binary.NativeEndian.AppendUint16(r, attributeBytecode)
+	return append(r, code...)
+}
+
+// portRange is a row of ports.
+type portRange struct{ first, last uint16 }
+
+// mostRanges bounds the program that the kernel runs for each socket.
+const mostRanges = 64
+
+// ranges are the rows of sorted ports; where these are too many, one that holds all.
+func ranges(ports []uint16) []portRange {
+	var rows []portRange
+	for _, p := range ports {
+		if last := len(rows) - 1; last >= 0 && int(p) <= int(rows[last].last)+1 {
+			rows[last].last = p
+		} else {
+			rows = append(rows, portRange{p, p})
+		}
+	}
+	if len(rows) > mostRanges {
+		return []portRange{{ports[0], ports[len(ports)-1]}}
+	}
+	return rows
+}
+
+// Instructions of the kernel's filter.
+const (
+	jump    = 1 // INET_DIAG_BC_JMP
+	atLeast = 2 // INET_DIAG_BC_S_GE
+	atMost  = 3 // INET_DIAG_BC_S_LE
+
+	instruction = 4 // bytes
+	perRange    = 2*2*instruction + instruction
+)
+
+// bytecode is a filter that accepts the ports of the ranges. An instruction says how far
+// to go on if it holds, and if it does not; the end accepts, and what is one instruction
+// beyond rejects.
+func bytecode(ranges []portRange) []byte {
+	b := make([]byte, 0, len(ranges)*perRange)
+	add := func(code, yes uint8, no int) {
+		b = append(b, code, yes)
+		b = binary.NativeEndian.AppendUint16(b, uint16(no))
+	}
+	for i, r := range ranges {
+		next, end := perRange, (len(ranges)-i)*perRange
+		if i == len(ranges)-1 {
+			next = perRange + instruction
+		}
+		add(atLeast, 2*instruction, next)
+		add(0, 0, int(r.first))
+		add(atMost, 2*instruction, next-2*instruction)
+		add(0, 0, int(r.last))
+		add(jump, instruction, end-4*instruction)
+	}
+	return b
+}
+
+// parse reads one answer. Some kernels filter less than they are asked to, so that the
+// ports are looked at again.
+func parse(answer []byte, protocol uint8, ports []uint16) (l Listener, ok bool) {
+	if len(answer) < answerSize {
+		return l, false
+	}
+	port := binary.BigEndian.Uint16(answer[4:])
+	if _, wanted := slices.BinarySearch(ports, port); !wanted {
+		return l, false
+	}
+	var ip netip.Addr
+	if answer[0] == unix.AF_INET {
+		ip = netip.AddrFrom4([4]byte(answer[8:12]))
+	} else {
+		ip = netip.AddrFrom16([16]byte(answer[8:24])).Unmap()
+	}
+	l = Listener{
+		Protocol: protocol, Address: netip.AddrPortFrom(ip, port),
+		UID: binary.NativeEndian.Uint32(answer[64:]), Inode: binary.NativeEndian.Uint32(answer[68:]),
+	}
+	for rest := answer[answerSize:]; len(rest) >= unix.SizeofNlAttr; {
+		length := int(binary.NativeEndian.Uint16(rest))
+		if length < unix.SizeofNlAttr || length > len(rest) {
+			break
+		}
+		if binary.NativeEndian.Uint16(rest[2:]) == attributeOnly6 && length > unix.SizeofNlAttr {
+			l.Only6 = rest[unix.SizeofNlAttr] != 0
+		}
+		rest = rest[min(len(rest), (length+3)&^3):]
+	}
+	return l, true
+}

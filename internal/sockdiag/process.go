@@ -1,0 +1,50 @@
+package sockdiag
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Process is one that has a socket open.
+type Process struct {
+	PID  int
+	Name string // as in /proc/PID/comm
+}
+
+// Processes finds processes that have sockets open, by the inodes of these. It looks at
+// every file of every process that it may look at: not for where time matters.
+func Processes(inodes ...uint32) map[uint32]Process {
+	wanted := map[string]uint32{}
+	for _, inode := range inodes {
+		if inode != 0 {
+			wanted["socket:["+strconv.FormatUint(uint64(inode), 10)+"]"] = inode
+		}
+	}
+	found := map[uint32]Process{}
+	entries, _ := os.ReadDir("/proc") // where it cannot be read, nothing is known
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if len(found) == len(wanted) {
+			break
+		}
+		dir := filepath.Join("/proc", e.Name())
+		files, _ := os.ReadDir(filepath.Join(dir, "fd"))
+		for _, f := range files {
+			target, err := os.Readlink(filepath.Join(dir, "fd", f.Name()))
+			inode, is := wanted[target]
+			if err != nil || !is {
+				continue
+			}
+			if _, known := found[inode]; !known {
+				name, _ := os.ReadFile(filepath.Join(dir, "comm"))
+				found[inode] = Process{pid, strings.TrimSpace(string(name))}
+			}
+		}
+	}
+	return found
+}
