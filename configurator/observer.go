@@ -29,6 +29,9 @@ type Step struct {
 	ID       string   `json:"id,omitempty"`
 	Networks []string `json:"networks,omitempty"`
 	Engine   Engine   `json:"engine,omitempty"`
+	// Args are those of the Record: what the runtime calls the allocation. They are known
+	// at the end of the whole operation.
+	Args map[string]string `json:"args,omitempty"`
 }
 
 // Steps of operations. One that is tried again ends several times.
@@ -54,6 +57,7 @@ type operationKey struct{}
 type running struct {
 	Step
 	container string
+	args      [][2]string // as in the record
 }
 
 // operation runs an operation, and logs at debug that it succeeded. Without an Observer
@@ -70,6 +74,7 @@ func (c *Configurator) operation(ctx context.Context, name, id string, do func(c
 	}
 	err := do(context.WithValue(ctx, operationKey{}, whole))
 	if observer != nil {
+		whole.Args = publicArgs(whole.args)
 		observer.End(ctx, whole.Step, err)
 	}
 	if err == nil {
@@ -96,7 +101,7 @@ func (c *Configurator) step(ctx context.Context, name string, r *record.Record, 
 		s.Networks = append(s.Networks, a.Network)
 	}
 	if whole.ID != "" {
-		whole.Engine, whole.Networks, whole.container = s.Engine, s.Networks, r.Container()
+		whole.Engine, whole.Networks, whole.container, whole.args = s.Engine, s.Networks, r.Container(), r.Args
 	}
 	if c.cfg.Observer != nil {
 		c.cfg.Observer.End(ctx, *s, err)

@@ -97,6 +97,34 @@ func TestObserver(t *testing.T) {
 	require.Equal(t, []string{"gc/lock a  : ok", "gc/del a net exec: ok", "gc/audit a net exec: ok", "gc/   : ok"}, o.take())
 }
 
+// argsOf keeps the CNI_ARGS of the whole operations that end.
+type argsOf struct {
+	observed
+	of map[string]map[string]string
+}
+
+func (o *argsOf) End(_ context.Context, s Step, _ error) {
+	if s.Name == "" {
+		o.of[s.Operation] = s.Args
+	}
+}
+
+// TestObserverIsToldArgs at the end of every operation on an allocation.
+func TestObserverIsToldArgs(t *testing.T) {
+	o := &argsOf{of: map[string]map[string]string{}}
+	w := newWorld(t, func(c *Config) { c.Observer = o })
+	w.network("net", "1.0.0", adds())
+	a := w.alloc("a")
+	a.Args = map[string]string{"K8S_POD_NAME": "web-1"}
+	_, err := w.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.NoError(t, w.Check(t.Context(), Allocation{ID: "a"}))
+	_, err = w.Repair(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "a"}))
+	require.Equal(t, map[string]map[string]string{"setup": a.Args, "check": a.Args, "repair": nil, "teardown": a.Args}, o.of)
+}
+
 // TestSuccessIsLogged at debug, in one line per operation, and not above.
 func TestSuccessIsLogged(t *testing.T) {
 	var log bytes.Buffer

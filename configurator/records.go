@@ -64,16 +64,7 @@ func unreadable(err error) bool {
 func publicRecord(r *record.Record) (*Record, error) {
 	public := &Record{
 		ID: r.ID, ContainerID: r.ContainerID, Scope: r.Scope, Netns: r.Netns, Phase: Phase(r.Phase), Engine: Engine(r.Engine),
-		Created: r.Created, Updated: r.Updated, NetnsGone: netnsGone(r),
-	}
-	for _, arg := range r.Args {
-		if arg[0] == ignoreUnknown {
-			continue
-		}
-		if public.Args == nil {
-			public.Args = map[string]string{}
-		}
-		public.Args[arg[0]] = arg[1]
+		Created: r.Created, Updated: r.Updated, NetnsGone: netnsGone(r), Args: publicArgs(r.Args),
 	}
 	var err error
 	if public.Ports, public.Unserved, err = served(r); err != nil {
@@ -89,6 +80,21 @@ func publicRecord(r *record.Record) (*Record, error) {
 	}
 	public.Status, err = statusOf(r)
 	return public, err
+}
+
+// publicArgs are CNI_ARGS by their names, without IgnoreUnknown; nil for none.
+func publicArgs(args [][2]string) map[string]string {
+	var public map[string]string
+	for _, arg := range args {
+		if arg[0] == ignoreUnknown {
+			continue
+		}
+		if public == nil {
+			public = map[string]string{}
+		}
+		public[arg[0]] = arg[1]
+	}
+	return public
 }
 
 // statusOf selects the status from the recorded results. The selection is

@@ -21,6 +21,8 @@ var told = []struct{ kind, data, text string }{
 	{"operation", `{"operation":"setup","id":"web","networks":["front","back"],"engine":"native","seconds":0.01234567,"outcome":"ok",` +
 		`"steps":[{"step":"add","at":0.001,"seconds":0.0101,"outcome":"ok"},{"step":"record","at":0.012,"seconds":0.00002,"outcome":"ok"}]}`,
 		"setup web front,back native ok in 12.35ms (add 10.1ms, record 20µs)"},
+	{"operation", `{"operation":"setup","id":"c.eth0","networks":["front"],"engine":"exec","args":{"POD":"web-1","NS":"shop"},"seconds":0.001,"outcome":"ok"}`,
+		"setup c.eth0 front exec NS=shop POD=web-1 ok in 1ms"},
 	{"operation", `{"operation":"gc","seconds":2,"outcome":"ok"}`, "gc ok in 2s"},
 	{"operation", `{"operation":"check","id":"web","seconds":0.001,"outcome":"unhealthy","error":"port 80 is away"}`,
 		"check web unhealthy in 1ms: port 80 is away"},

@@ -47,7 +47,7 @@ func (a *app) printRecord(r *configurator.Record) {
 	now := time.Now()
 	a.out.table(nil, properties(
 		"ID", r.ID, "Phase", phaseOf(r), "Namespace", r.Netns, "Networks", networkNames(r), "Address", addressesOf(r),
-		"Engine", string(r.Engine), "Args", argsOf(r), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
+		"Engine", string(r.Engine), "Args", argsText(r.Args), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
 	))
 	defer a.printUnserved(r.Unserved)
 	if r.Status == nil {
@@ -71,11 +71,11 @@ func (a *app) printRecord(r *configurator.Record) {
 	}
 }
 
-// argsOf are the CNI_ARGS of an allocation, by their names.
-func argsOf(r *configurator.Record) string {
+// argsText are CNI_ARGS, by their names.
+func argsText(args map[string]string) string {
 	var texts []string
-	for _, name := range slices.Sorted(maps.Keys(r.Args)) {
-		texts = append(texts, name+"="+r.Args[name])
+	for _, name := range slices.Sorted(maps.Keys(args)) {
+		texts = append(texts, name+"="+args[name])
 	}
 	return strings.Join(texts, " ")
 }

@@ -89,7 +89,7 @@ func (a *app) printList(conf service, records []configurator.Record, f *lsFlags)
 		rows[i] = listRow(&records[i], time.Now())
 		if f.wide {
 			rows[i][0].text = records[i].ID
-			rows[i] = append(rows[i], cells(argsOf(&records[i]))...)
+			rows[i] = append(rows[i], cells(argsText(records[i].Args))...)
 		}
 	}
 	header := []string{"ID", "PHASE", "NETWORKS", "ENGINE", "ADDRESS", "PORTS", "AGE"}

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -77,10 +78,35 @@ func (o observer) End(ctx context.Context, s configurator.Step, err error) {
 		return
 	}
 	o.metrics.operation(s, took, outcome)
-	s.Networks = slices.Clone(s.Networks)
+	s.Networks, s.Args = slices.Clone(s.Networks), boundArgs(s.Args)
 	d := client.Operation{Step: s, Seconds: took.Seconds(), Outcome: string(outcome), Error: errorText(err, maxErrorText)}
 	d.Steps, d.Omitted = m.whole.end()
 	o.events.publish(client.TypeOperation, d)
+}
+
+// maxArgs bounds the CNI_ARGS of one event, in bytes: an allocation may have 128 KiB.
+const maxArgs = 1024
+
+// boundArgs are as many as there is room for, the shortest first.
+func boundArgs(args map[string]string) map[string]string {
+	size := func(name string) int { return len(name) + len(args[name]) }
+	all := 0
+	for name := range args {
+		all += size(name)
+	}
+	if all <= maxArgs {
+		return args
+	}
+	names := slices.Sorted(maps.Keys(args))
+	slices.SortStableFunc(names, func(a, b string) int { return size(a) - size(b) })
+	kept, left := map[string]string{}, maxArgs
+	for _, name := range names {
+		if left -= size(name); left < 0 {
+			break
+		}
+		kept[name] = args[name]
+	}
+	return kept
 }
 
 // add notes a step that ended.

@@ -89,6 +89,26 @@ func TestEventsKeepNothingOfOthers(t *testing.T) {
 	require.Equal(t, before, r.kept(t))
 }
 
+// TestArgsInEvents are those of the operation, bounded.
+func TestArgsInEvents(t *testing.T) {
+	r := newRig(Options{})
+	end := func(args map[string]string) map[string]string {
+		s := configurator.Step{Operation: "setup", ID: "a"}
+		ctx := r.Observer().Begin(t.Context(), s)
+		s.Args = args
+		r.Observer().End(ctx, s, nil)
+		kept := r.kept(t)
+		var e struct{ Data client.Operation }
+		require.NoError(t, json.Unmarshal([]byte(kept[len(kept)-1]), &e))
+		return e.Data.Args
+	}
+	pod := map[string]string{"K8S_POD_NAME": "web-1", "K8S_POD_NAMESPACE": "shop"}
+	require.Equal(t, pod, end(pod))
+	require.Nil(t, end(nil))
+	long := map[string]string{"LONG": strings.Repeat("x", 100_000), "LONGER": strings.Repeat("x", 100_001), "K8S_POD_NAME": "web-1"}
+	require.Equal(t, map[string]string{"K8S_POD_NAME": "web-1"}, end(long))
+}
+
 // TestObserverOfStrangers: a step without operation counts, an end without
 // beginning does not.
 func TestObserverOfStrangers(t *testing.T) {
