@@ -180,6 +180,18 @@ func each(t *testing.T, ways []way, test func(t *testing.T, w way)) {
 	}
 }
 
+// eachElsewhere is each for tests that take long: several at once, each on a host of its
+// own, beside the tests that follow.
+func eachElsewhere(t *testing.T, ways []way, test func(t *testing.T, w way)) {
+	t.Helper()
+	byName, order := map[string]way{}, []string{}
+	for _, w := range ways {
+		byName[w.String()] = w
+		order = append(order, w.String())
+	}
+	testhost.EachElsewhere(t, order, func(t *testing.T, name string) { each(t, []way{byName[name]}, test) })
+}
+
 // engines is one way of each engine.
 var engines = []way{execTables, native}
 

@@ -54,7 +54,7 @@ const acknowledged = "acknowledged"
 // TestKilled kills a process at random moments of its work. An allocation that was
 // acknowledged answers, and GC leaves nothing.
 func TestKilled(t *testing.T) {
-	each(t, engines, func(t *testing.T, w way) {
+	eachElsewhere(t, engines, func(t *testing.T, w way) {
 		for _, main := range []string{"bridge", "ptp"} {
 			t.Run(main, func(t *testing.T) { testKilled(t, w, main) })
 		}
@@ -62,7 +62,7 @@ func TestKilled(t *testing.T) {
 }
 
 func testKilled(t *testing.T, w way, main string) {
-	times, most := campaignSize(20, 250), 500*time.Millisecond
+	times, most := campaignSize(10, 250), 500*time.Millisecond
 	if w == native { // an operation is much shorter
 		times, most = campaignSize(60, 500), 60*time.Millisecond
 	}

@@ -24,7 +24,7 @@ var quick = map[string]string{
 // TestMatrix reaches an allocation on every way that its host ports have, and on
 // none that they do not have. All engines and layouts give the same answers.
 func TestMatrix(t *testing.T) {
-	each(t, []way{execTables, execNFT, native, nativeTables, nativeNFT}, func(t *testing.T, w way) {
+	eachElsewhere(t, []way{execTables, execNFT, native, nativeTables, nativeNFT}, func(t *testing.T, w way) {
 		for _, main := range []string{"bridge", "ptp"} {
 			for name, f := range map[string]families{"v4": v4Only, "v6": v6Only, "dual": dual} {
 				t.Run(main+" "+name, func(t *testing.T) { testMatrix(newHost(t, w.engine), w, main, f) })

@@ -2,8 +2,6 @@ package crash
 
 import (
 	"os"
-	"os/exec"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -11,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/integration/testhost"
 )
 
 const (
@@ -19,8 +17,6 @@ const (
 	stressVariable = "ALLOCNET_STRESS"
 	// seedVariable says which recovery the first point has: make stress prints it.
 	seedVariable = "SEED"
-	// partVariable is the part that a test binary on a host of its own is for.
-	partVariable = "ALLOCNET_TEST_PART"
 )
 
 func stress() bool { return os.Getenv(stressVariable) != "" }
@@ -104,48 +100,13 @@ func allCells() []cell {
 	return all
 }
 
-// slots bound how many hosts there are at once: the processes on them wait for each
-// other most of the time.
-var slots = make(chan struct{}, 3*runtime.NumCPU())
-
-// eachPart runs a test on a host for each part, several at a time: each is a process
-// of its own.
+// eachPart runs a test on a host for each part.
 func eachPart(t *testing.T, parts []part, test func(t *testing.T, p part)) {
 	t.Helper()
-	privhost.Require(t)
-	if name := os.Getenv(partVariable); name != "" {
-		i := slices.IndexFunc(parts, func(p part) bool { return p.String() == name })
-		require.GreaterOrEqual(t, i, 0, name)
-		test(t, parts[i])
-		return
-	}
-	t.Parallel()
-	var wait []func(t *testing.T)
+	byName, order := map[string]part{}, []string{}
 	for _, p := range parts {
-		wait = append(wait, elsewhere(t, p))
+		byName[p.String()] = p
+		order = append(order, p.String())
 	}
-	for i, p := range parts {
-		t.Run(p.String(), wait[i])
-	}
-}
-
-// elsewhere begins a part of a test in a process of its own, and returns what waits
-// for its end.
-func elsewhere(t *testing.T, p part) (wait func(t *testing.T)) {
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=4h")
-	cmd.Env = append(privhost.Another(os.Environ()), partVariable+"="+p.String())
-	var out []byte
-	var err error
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		slots <- struct{}{}
-		defer func() { <-slots }()
-		out, err = cmd.CombinedOutput()
-	}()
-	return func(t *testing.T) {
-		<-ended
-		require.NoError(t, err, "%s", out)
-		t.Logf("%s user and %s system time\n%s", cmd.ProcessState.UserTime(), cmd.ProcessState.SystemTime(), out)
-	}
+	testhost.EachElsewhere(t, order, func(t *testing.T, name string) { test(t, byName[name]) })
 }

@@ -111,30 +111,55 @@ func describeContent(data []byte) string {
 	return fmt.Sprintf("%d bytes, sha256 %x", len(data), sha256.Sum256(data))
 }
 
-// mounts collects the mount points of the process.
+// mounts collects the mount points of the process, but for those that a mount over a
+// directory above hides: they are not the host's to see or to change.
 func (c *collector) mounts() error {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return err
 	}
+	all := map[string]mount{}
 	for entry := range strings.Lines(string(data)) {
-		point, fsType, err := parseMount(entry)
+		m, err := parseMount(entry)
 		if err != nil {
 			return err
 		}
-		c.add(point == "/run/netns", "mount", point, fsType)
+		all[m.id] = m
+	}
+	for _, m := range all {
+		if !m.hidden(all) {
+			c.add(m.point == "/run/netns", "mount", m.point, m.fsType)
+		}
 	}
 	return nil
 }
 
+// mount is a line of mountinfo. parent is the ID of the mount that it is on.
+type mount struct{ id, parent, point, fsType string }
+
 // parseMount parses a line of mountinfo, as proc_pid_mountinfo(5) describes it.
-func parseMount(entry string) (point, fsType string, err error) {
-	mount, source, ok := strings.Cut(entry, " - ")
-	fields, sourceFields := strings.Fields(mount), strings.Fields(source)
+func parseMount(entry string) (mount, error) {
+	text, source, ok := strings.Cut(entry, " - ")
+	fields, sourceFields := strings.Fields(text), strings.Fields(source)
 	if !ok || len(fields) < 5 || len(sourceFields) < 1 {
-		return "", "", fmt.Errorf("parse mount %q: too few fields", entry)
+		return mount{}, fmt.Errorf("parse mount %q: too few fields", entry)
 	}
-	return fields[4], sourceFields[0], nil
+	return mount{id: fields[0], parent: fields[1], point: fields[4], fsType: sourceFields[0]}, nil
+}
+
+// hidden reports whether another mount is over a directory above, and this one is not on
+// that.
+func (m mount) hidden(all map[string]mount) bool {
+	below := map[string]bool{}
+	for at, ok := m, true; ok && !below[at.id]; at, ok = all[at.parent] {
+		below[at.id] = true
+	}
+	for _, other := range all {
+		if !below[other.id] && strings.HasPrefix(m.point, strings.TrimSuffix(other.point, "/")+"/") && m.point != other.point {
+			return true
+		}
+	}
+	return false
 }
 
 // watched are the settings that the plugins change for the whole host. Zero is the kernel's default.

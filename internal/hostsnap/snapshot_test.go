@@ -345,6 +345,27 @@ var fileChanges = []change{
 		persistent: lines("+mount /run/netns/c1 nsfs", "+netns /run/netns/c1"),
 	},
 	{
+		name: "mount that another one hides",
+		make: func(t *testing.T) {
+			require.NoError(t, os.MkdirAll("/run/hides/away", 0o755))
+			require.NoError(t, unix.Mount("tmpfs", "/run/hides/away", "tmpfs", 0, ""))
+			for range 2 {
+				require.NoError(t, unix.Mount("tmpfs", "/run/hides", "tmpfs", 0, ""))
+			}
+			require.NoError(t, os.Mkdir("/run/hides/seen", 0o755))
+			require.NoError(t, unix.Mount("tmpfs", "/run/hides/seen", "tmpfs", 0, ""))
+		},
+		undo: func(t *testing.T) {
+			for _, path := range []string{"/run/hides/seen", "/run/hides", "/run/hides", "/run/hides/away"} {
+				require.NoError(t, unix.Unmount(path, 0))
+			}
+			require.NoError(t, os.RemoveAll("/run/hides"))
+		},
+		want: lines("+directory /run/hides 0777", "+directory /run/hides/seen 0777",
+			"+mount /run/hides tmpfs", "+mount /run/hides tmpfs", "+mount /run/hides/seen tmpfs"),
+		persistent: lines("+mount /run/hides tmpfs", "+mount /run/hides tmpfs", "+mount /run/hides/seen tmpfs"),
+	},
+	{
 		name: "sysctls",
 		make: func(t *testing.T) {
 			write(t, "/proc/sys/net/ipv4/ip_forward", "1")

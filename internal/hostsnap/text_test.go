@@ -49,12 +49,11 @@ func TestString(t *testing.T) {
 }
 
 func TestParseMount(t *testing.T) {
-	point, fsType, err := parseMount("36 35 98:0 /mnt1 /mnt\\0402 rw,noatime master:1 shared:2 - ext3 /dev/root rw\n")
+	m, err := parseMount("36 35 98:0 /mnt1 /mnt\\0402 rw,noatime master:1 shared:2 - ext3 /dev/root rw\n")
 	require.NoError(t, err)
-	require.Equal(t, "/mnt\\0402", point)
-	require.Equal(t, "ext3", fsType)
+	require.Equal(t, mount{id: "36", parent: "35", point: "/mnt\\0402", fsType: "ext3"}, m)
 	for _, entry := range []string{"", "1 2 3", "36 35 98:0 /mnt1 - ext3", "36 35 98:0 / /mnt - "} {
-		_, _, err := parseMount(entry)
+		_, err := parseMount(entry)
 		require.ErrorContains(t, err, "too few fields", entry)
 	}
 }
