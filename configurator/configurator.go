@@ -46,7 +46,8 @@ type Configurator struct {
 	ownsHost *atomic.Bool
 	recent   *recentTeardowns
 
-	warned *warnings
+	warned  *warnings
+	engines *lastEngines
 
 	// What tests replace.
 	now        func() time.Time
@@ -96,7 +97,8 @@ func New(cfg Config) (*Configurator, error) {
 		ownsHost: new(atomic.Bool),
 		recent:   new(recentTeardowns),
 
-		warned: new(warnings),
+		warned:  new(warnings),
+		engines: new(lastEngines),
 
 		now:    time.Now,
 		jitter: randomJitter,

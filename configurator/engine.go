@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/containernetworking/cni/libcni"
@@ -71,8 +72,43 @@ func (c *Configurator) chooseEngine(r *record.Record) error {
 			r.Engine = string(EngineNative)
 		}
 		c.warnOfBinaries(n)
+		if !r.Inline { // those of other allocations may have the same name
+			c.tellOfMove(n)
+		}
 	}
 	return nil
+}
+
+// tellOfMove logs that a network has another engine than before, as its configuration was
+// edited.
+func (c *Configurator) tellOfMove(n *conflist.Network) {
+	now := EngineExec
+	if c.engineOf(n) == c.native {
+		now = EngineNative
+	}
+	if before := c.engines.swap(n.Name, now); before != "" && before != now {
+		c.cfg.Logger.Info("network has another engine from now on; what is set up stays with its own",
+			"network", n.Name, "engine", now, "before", before, "because", strings.Join(c.native.WhyBinaries(n.List), "; "))
+	}
+}
+
+// lastEngines remembers the engines of networks. It is safe for concurrent use.
+type lastEngines struct {
+	mu sync.Mutex
+	of map[string]Engine
+}
+
+// swap returns the engine that a network had, "" where it is not known, and remembers the
+// one that it has. Beyond mostWarnings networks all are forgotten.
+func (l *lastEngines) swap(network string, now Engine) (before Engine) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before = l.of[network]
+	if l.of == nil || len(l.of) >= mostWarnings && before == "" {
+		l.of = map[string]Engine{}
+	}
+	l.of[network] = now
+	return before
 }
 
 // warnings remembers what has been logged, so that it is not logged for every

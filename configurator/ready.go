@@ -107,6 +107,7 @@ func (c *Configurator) Networks() ([]Network, []*NetworkError) {
 		if c.cfg.Engine != EngineExec {
 			one.Reason = strings.Join(c.native.WhyBinaries(n.List), "; ")
 		}
+		c.tellOfMove(n)
 		if c.engineOf(n) == c.native {
 			one.Engine = EngineNative
 		}

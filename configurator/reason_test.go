@@ -46,3 +46,32 @@ func TestArgsAreInTheRecord(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"K8S_POD_NAME": "web-0"}, r.Args)
 }
+
+// TestMoveToAnotherEngine is logged at info when a configuration was edited.
+func TestMoveToAnotherEngine(t *testing.T) {
+	var log bytes.Buffer
+	w := newWorld(t, func(c *Config) { c.Logger = hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Info}) })
+	require.NoError(t, fakeplugin.Install(w.bin, "loopback"))
+	write := func(keys string) {
+		w.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"loopback"`+keys+`}]}`)
+	}
+	move := `(?m)^.* \[INFO\]  network has another engine from now on; .*: network=net engine=`
+	write("")
+	w.Networks()
+	w.Networks()
+	require.NotContains(t, log.String(), "another engine")
+	write(`,"misspelt":true,"fake":{"log":"` + w.log + `","on":{"ADD":{"result":` + result + `}}}`)
+	_, err := w.Setup(t.Context(), w.alloc("a"))
+	require.NoError(t, err)
+	require.Regexp(t, move+`exec before=native because=.*key`, log.String())
+	log.Reset()
+	write("")
+	w.Networks()
+	w.Networks()
+	require.Regexp(t, move+`native before=exec because=""`, log.String())
+	require.Equal(t, 1, strings.Count(log.String(), "another engine"))
+	r, err := w.Get("a")
+	require.NoError(t, err)
+	require.Equal(t, EngineExec, r.Engine)
+	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "a"}))
+}

@@ -97,7 +97,27 @@ func (h *host) apply(before *generation, s *settings.Settings) error {
 	}
 	h.logger.SetLevel(s.Log.Level)
 	h.current.Store(g)
+	h.tellOfMoves(before, g)
 	return nil
+}
+
+// tellOfMoves logs which networks have another engine by the settings of g.
+func (h *host) tellOfMoves(before, g *generation) {
+	if before == nil || before.service == g.service {
+		return
+	}
+	engines := map[string]configurator.Engine{}
+	networks, _ := before.service.Networks() // a file that cannot be used is told elsewhere
+	for _, n := range networks {
+		engines[n.Name] = n.Engine
+	}
+	networks, _ = g.service.Networks()
+	for _, n := range networks {
+		if was, known := engines[n.Name]; known && was != n.Engine {
+			h.logger.Info("network has another engine from now on; what is set up stays with its own",
+				"network", n.Name, "engine", n.Engine, "before", was)
+		}
+	}
 }
 
 // configure makes what depends on the Configurator's settings.

@@ -177,3 +177,15 @@ func (w *world) plugin(r cniwire.Request) *cniwire.Error {
 	require.NoError(w, json.NewDecoder(response.Body).Decode(&answer))
 	return answer.Error
 }
+
+// TestMoveToAnotherEngine by a reload is logged.
+func TestMoveToAnotherEngine(t *testing.T) {
+	w := newWorld(t)
+	w.write("conf/one.conflist", `{"cniVersion": "1.0.0", "name": "one", "plugins": [{"type": "loopback"}]}`)
+	w.configure(`engine = "auto"`)
+	p := w.start()
+	w.configure(`engine = "exec"`)
+	require.Equal(t, "ready", p.reload())
+	require.Regexp(t, `\[INFO\] .* network=one engine=exec before=native`, p.logged("another engine"))
+	p.stop()
+}
