@@ -57,6 +57,11 @@ func runtime(t testing.TB, dirs ...string) *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir(dirs, t.TempDir(), &pluginexec.Exec{})
 }
 
+// runtimeOn is a runtime with its results in a directory.
+func runtimeOn(cacheDir string, dirs ...string) *libcni.CNIConfig {
+	return libcni.NewCNIConfigWithCacheDir(dirs, cacheDir, &pluginexec.Exec{})
+}
+
 func attachment(id, netns string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: id, NetNS: netns, IfName: "eth0", CapabilityArgs: object{
 		"portMappings": []object{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}},

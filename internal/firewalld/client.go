@@ -76,12 +76,16 @@ func (c *Client) Add(ctx context.Context, zone string, address netip.Addr) error
 	return fmt.Errorf("add %s to zone %q of firewalld: %w", address, zone, err)
 }
 
-// Has reports whether an address is a source of a zone.
+// Has reports whether an address is a source of a zone, and firewalld's rules are there.
 func (c *Client) Has(ctx context.Context, zone string, address netip.Addr) (is bool, err error) {
 	if err := c.call(ctx, zones+"querySource", []any{zone, source(address)}, &is); err != nil {
 		return false, fmt.Errorf("look for %s in zone %q of firewalld: %w", address, zone, err)
 	}
-	return is, nil
+	if !is {
+		return false, nil
+	}
+	flushed, err := c.flushed(ctx)
+	return !flushed && err == nil, err
 }
 
 // Remove takes an address out of a zone. It is idempotent; an address in another zone

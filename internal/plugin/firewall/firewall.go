@@ -94,11 +94,18 @@ func (f *firewall) Repair(ctx context.Context, c *plugin.Call) error {
 
 // Check implements plugin.Plugin.
 func (f *firewall) Check(ctx context.Context, c *plugin.Call) error {
-	_, p, err := f.passage(c)
+	previous, p, err := f.passage(c)
 	if err != nil || len(p.addresses) == 0 {
 		return err
 	}
-	return f.backend.check(ctx, c, p)
+	err = f.backend.check(ctx, c, p)
+	if z, own := f.backend.(zoned); own && err != nil && plugin.MadeElsewhere(c, f.Name, previous) {
+		if referenceErr := z.checkReference(ctx, c, p); referenceErr != nil {
+			return errors.Join(err, referenceErr)
+		}
+		return nil
+	}
+	return err
 }
 
 // Del implements plugin.Plugin. What guards a bridge stays: others may be on it.

@@ -103,6 +103,18 @@ func (z zoned) checkSources(ctx context.Context, c *plugin.Call, p *passage) err
 	return errors.Join(errs...)
 }
 
+// checkReference looks for what the reference plugin makes.
+func (z zoned) checkReference(ctx context.Context, c *plugin.Call, p *passage) error {
+	runs, err := z.runs(ctx, c)
+	switch {
+	case err != nil:
+		return err
+	case runs:
+		return z.checkSources(ctx, c, p)
+	}
+	return iptablesBackend{}.check(ctx, c, p)
+}
+
 // unseen is the error of sources that cannot be looked for.
 func (z zoned) unseen(ctx context.Context, c *plugin.Call, p *passage) error {
 	_, runsErr := c.Host.Firewalld.Runs(ctx)

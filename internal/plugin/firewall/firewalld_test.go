@@ -94,8 +94,10 @@ func TestFirewalldAndTheReference(t *testing.T) {
 	sources := []string{"10.1.0.2/32", "fd00::2/128"}
 	require.NoError(t, h.reference("ADD", "a", conf))
 	require.ElementsMatch(t, sources, f.Sources("work"))
+	require.NoError(t, h.check("a", conf))
 	h.del("a", conf)
 	require.Empty(t, f.Sources("work"))
+	require.ErrorContains(t, h.check("a", conf), "is not in zone")
 
 	h.add("a", conf)
 	require.ElementsMatch(t, sources, f.Sources("work"))

@@ -47,17 +47,25 @@ func disconnect(ctx context.Context, c *plugin.Call, previous *types100.Result, 
 	return c.Host.Conntrack.FlushAddresses(ctx, addrs...)
 }
 
-// detachReference takes away what a reference plugin made, if the result says
-// that it did: no interface in it is named as ours are. Without a result, an
-// interface in the sandbox may be anybody's.
+// detachReference removes what a reference plugin made, if the result says that it
+// did: no interface in it is named as ours are. Without a result, an interface in the
+// sandbox may be anybody's.
 func detachReference(ctx context.Context, c *plugin.Call, common *plugin.Common, previous *types100.Result, m Masquerade) error {
-	if previous == nil || has(previous, c.Owner(common.Name).Veth(), "") || !has(previous, c.IfName, c.Netns) {
+	if previous == nil || has(previous, c.Owner(common.Name).Veth(), "") {
 		return nil
 	}
-	return errors.Join(deleteInside(c), m.delReference(ctx, c))
+	i := slices.IndexFunc(previous.Interfaces, func(itf *types100.Interface) bool {
+		return itf.Name == c.IfName && itf.Sandbox != ""
+	})
+	if i < 0 {
+		return nil
+	}
+	return errors.Join(deleteInside(c, previous.Interfaces[i]), deleteOutside(ctx, c, previous), m.delReference(ctx, c))
 }
 
-func deleteInside(c *plugin.Call) error {
+// deleteInside deletes the sandbox's end. Where the sandbox has another path than at
+// the ADD, it may be another one: then the MAC decides.
+func deleteInside(c *plugin.Call, want *types100.Interface) error {
 	if c.Netns == "" {
 		return nil
 	}
@@ -73,13 +81,31 @@ func deleteInside(c *plugin.Call) error {
 		return err
 	}
 	link, err := h.LinkByName(c.IfName)
-	if err == nil {
+	if err == nil && (want.Sandbox == c.Netns || want.Mac == link.Attrs().HardwareAddr.String()) {
 		err = h.LinkDel(link)
 	}
 	if kernel.IsNotFound(err) {
 		return nil
 	}
 	return err
+}
+
+// deleteOutside deletes the host's end, which is still there where a process keeps the
+// sandbox without its path.
+func deleteOutside(ctx context.Context, c *plugin.Call, previous *types100.Result) error {
+	for _, itf := range previous.Interfaces {
+		if itf.Sandbox != "" || itf.Mac == "" {
+			continue
+		}
+		link, err := c.Host.Kernel.LinkByName(itf.Name)
+		if err == nil && link.Type() == "veth" && link.Attrs().HardwareAddr.String() == itf.Mac {
+			_, err = c.Host.Kernel.DeleteLink(ctx, itf.Name)
+		}
+		if err != nil && !kernel.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
 }
 
 func has(r *types100.Result, name, sandbox string) bool {

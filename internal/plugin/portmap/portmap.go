@@ -73,11 +73,26 @@ func (p *portmap) Check(ctx context.Context, c *plugin.Call) error {
 		return nil
 	}
 	err = p.backend.check(ctx, c, pub)
-	// The reference plugin, if it published the ports, made no guard.
-	if pub.routesLoopback() && !plugin.MadeElsewhere(c, p.Name, previous) {
-		err = errors.Join(err, c.Host.Rules.CheckGuard(ctx))
+	switch elsewhere := plugin.MadeElsewhere(c, p.Name, previous); {
+	case elsewhere && err != nil:
+		return pub.checkReference(ctx, c, err)
+	case !elsewhere && pub.routesLoopback(): // the reference plugin makes no guard
+		return errors.Join(err, c.Host.Rules.CheckGuard(ctx))
 	}
 	return err
+}
+
+// checkReference is nil if the host ports are published as the reference plugin does
+// it, and else ownErr, with what is missing of that.
+func (p *publication) checkReference(ctx context.Context, c *plugin.Call, ownErr error) error {
+	if _, own := p.backend.(native); !own {
+		return ownErr
+	}
+	err := iptablesBackend{}.check(ctx, c, p)
+	if err == nil || (nftablesBackend{}).check(ctx, c, p) == nil {
+		return nil
+	}
+	return errors.Join(ownErr, err)
 }
 
 // Del implements plugin.Plugin.
