@@ -63,7 +63,7 @@ func (c *Client) collect(ctx context.Context, s configurator.Scope, dryRun bool)
 	}
 	asked := wire.Collect{
 		Live: s.Live, Scope: s.Name, Attachments: s.Attachments, Networks: s.Networks, Conflists: s.Conflists,
-		DryRun: dryRun, DestroyNetns: s.DestroyNetns,
+		PluginDirs: s.PluginDirs, DryRun: dryRun, DestroyNetns: s.DestroyNetns,
 	}
 	var answer wire.Collected
 	err := c.call(ctx, exchange{"POST", "/v1/gc", asked, &answer, func() error {

@@ -73,6 +73,7 @@ func (a *Allocation) validate() error {
 		}
 	}
 	a.validateRanges(bad)
+	validatePluginDirs(a.PluginDirs, bad)
 	return errors.Join(errs...)
 }
 

@@ -144,7 +144,7 @@ func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*recor
 	return &record.Record{
 		ID: a.ID, ContainerID: a.containerID(), Scope: a.Scope, Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
 		Asked: a.Networks, AskedPorts: a.Ports, Args: a.cniArgs(), Capabilities: capabilities,
-		Inline: len(a.Conflists) > 0, Interface: a.Interface, Previous: a.PrevResult, Instance: &c.instance, RequireAddress: a.RequireAddress,
+		Inline: len(a.Conflists) > 0, PluginDirs: a.PluginDirs, Interface: a.Interface, Previous: a.PrevResult, Instance: &c.instance, RequireAddress: a.RequireAddress,
 		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, Created: c.now(),
 	}, err
 }
@@ -263,7 +263,7 @@ func (c *Configurator) installed(r *record.Record) error {
 			return err
 		}
 		for _, t := range e.Binaries(n.List) {
-			dirs := c.pluginDirs(t)
+			dirs := c.pluginDirs(r.PluginDirs, t)
 			path, err := invoke.FindInPath(t, dirs)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%w: network %q needs plugin %q, which is in none of %q; install it there or name its directory",
@@ -311,7 +311,7 @@ func (c *Configurator) request(r *record.Record) (*engine.Request, error) {
 		}
 		req.Attachments = append(req.Attachments, attachment)
 	}
-	req.PluginDirs = c.pluginDirs(types...)
+	req.PluginDirs = c.pluginDirs(r.PluginDirs, types...)
 	return req, nil
 }
 

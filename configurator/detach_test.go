@@ -423,7 +423,7 @@ func TestGCEndsWithItsContext(t *testing.T) {
 	cancel()
 	n, err := conflist.Parse([]byte(w.conflist("net", "1.1.0", nil, adds())))
 	require.NoError(t, err)
-	err = w.gcPlugins(ctx, []*conflist.Network{n}, nil)
+	err = w.gcPlugins(ctx, []*conflist.Network{n}, Scope{})
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, `"net"`)
 	require.Empty(t, w.commands())

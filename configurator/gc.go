@@ -63,6 +63,9 @@ type Scope struct {
 	Networks []string
 	// Conflists are further such networks, as in an Allocation.
 	Conflists []json.RawMessage
+	// PluginDirs are searched for the plugins of networks, after those that allocations
+	// of the network name and before those of the Config.
+	PluginDirs []string
 	// DestroyNetns destroys the network namespaces of the removed allocations, if they
 	// lie in the Config's NetnsDir, and those that Setup has made for allocations of the
 	// scope that no longer have a record; with the scope "", for those of every scope.
@@ -127,7 +130,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	}
 	report.Destroyed, err = c.gcNetns(ctx, s, report.Removed)
 	errs = append(errs, err)
-	errs = append(errs, c.gcPlugins(ctx, networks, s.Attachments))
+	errs = append(errs, c.gcPlugins(ctx, networks, s))
 	return report, errors.Join(errs...)
 }
 
@@ -397,7 +400,7 @@ const gcPatience = 10 * time.Second
 // gcPlugins runs CNI GC on the networks that know it; of several with the same
 // name, on the last. To those whose configuration is older than that, the native
 // plugins would do it all the same, but other runtimes do not expect it.
-func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Network, live []types.GCAttachment) error {
+func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Network, s Scope) error {
 	byName := map[string]*conflist.Network{}
 	for _, n := range networks {
 		if knows, err := version.GreaterThanOrEqualTo(n.List.CNIVersion, "1.1.0"); err == nil && knows && !n.List.DisableGC {
@@ -410,7 +413,7 @@ func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Netwo
 	for name, n := range byName {
 		err := ctx.Err()
 		if err == nil {
-			err = c.gcNetwork(ctx, n, live)
+			err = c.gcNetwork(ctx, n, s)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("GC of the plugins of network %q: %w", name, err))
@@ -420,7 +423,7 @@ func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Netwo
 }
 
 // gcNetwork runs GC of one network, beside which nothing happens there.
-func (c *Configurator) gcNetwork(ctx context.Context, n *conflist.Network, live []types.GCAttachment) error {
+func (c *Configurator) gcNetwork(ctx context.Context, n *conflist.Network, s Scope) error {
 	patient, cancel := context.WithTimeout(ctx, c.gcPatience)
 	defer cancel()
 	unlock, err := c.store.LockNetwork(patient, n.Name)
@@ -432,16 +435,21 @@ func (c *Configurator) gcNetwork(ctx context.Context, n *conflist.Network, live 
 	if err != nil {
 		return err // a list with gaps would have plugins take live attachments away
 	}
-	attached := slices.Clone(live)
+	attached, dirs := slices.Clone(s.Attachments), []string(nil)
 	for _, r := range records {
 		for _, a := range r.Attachments {
+			if a.Network != n.Name {
+				continue
+			}
+			dirs = append(dirs, r.PluginDirs...)
 			attachment := types.GCAttachment{ContainerID: r.Container(), IfName: a.IfName}
-			if a.Network == n.Name && !slices.Contains(live, attachment) {
+			if !slices.Contains(s.Attachments, attachment) {
 				attached = append(attached, attachment)
 			}
 		}
 	}
+	dirs = distinct(append(dirs, s.PluginDirs...))
 	ctx, cancel = context.WithTimeout(ctx, min(c.gcPatience, c.cfg.Timeout))
 	defer cancel()
-	return c.engineOf(n).GC(ctx, c.pluginDirs(pluginTypes(n)...), n.List, attached)
+	return c.engineOf(n).GC(ctx, c.pluginDirs(dirs, pluginTypes(n)...), n.List, attached)
 }

@@ -1,16 +1,55 @@
 package configurator
 
 import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/pluginexec"
 )
 
-// pluginDirs are the directories that are searched for plugins of some types.
-func (c *Configurator) pluginDirs(types ...string) []string {
-	return pluginexec.Dirs(c.cfg.VendorDir, c.cfg.PluginDirs, types...)
+// pluginDirs are the directories that are searched for plugins of some types, first
+// those that an allocation names itself.
+func (c *Configurator) pluginDirs(own []string, types ...string) []string {
+	dirs := pluginexec.Dirs(c.cfg.VendorDir, c.cfg.PluginDirs, types...)
+	if len(own) == 0 {
+		return dirs
+	}
+	return distinct(append(slices.Clone(own), dirs...))
 }
 
 // pluginTypes are the types of all plugins that a network runs, IPAM included.
 func pluginTypes(n *conflist.Network) []string {
 	return append(n.PluginTypes(), n.IPAMTypes()...)
+}
+
+// MaxPluginDirs is how many PluginDirs an Allocation may name.
+const MaxPluginDirs = 64
+
+// validatePluginDirs finds what cannot be an entry of CNI_PATH.
+func validatePluginDirs(dirs []string, bad func(string, ...any)) {
+	if len(dirs) > MaxPluginDirs {
+		bad("pluginDirs: are %d; at most %d are allowed", len(dirs), MaxPluginDirs)
+		return
+	}
+	for _, dir := range dirs {
+		if !filepath.IsAbs(dir) || len(dir) >= unix.PathMax || !utf8.ValidString(dir) || strings.ContainsAny(dir, ":\x00") {
+			bad("pluginDirs: %.256q: must be an absolute path without ':' of less than %d bytes, in UTF-8", dir, unix.PathMax)
+		}
+	}
+}
+
+// distinct keeps the first of equal directories.
+func distinct(dirs []string) []string {
+	var kept []string
+	for _, dir := range dirs {
+		if !slices.Contains(kept, dir) {
+			kept = append(kept, dir)
+		}
+	}
+	return kept
 }

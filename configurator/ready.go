@@ -20,8 +20,8 @@ import (
 // directory can be written, for which it is made if need be. All faults are joined.
 func (c *Configurator) Ready(ctx context.Context) error { return c.ReadyFor(ctx, Allocation{}) }
 
-// ReadyFor is Ready for one allocation, of which only Networks and Conflists are
-// looked at: those are asked, where there are any.
+// ReadyFor is Ready for one allocation, of which only Networks, Conflists and
+// PluginDirs are looked at: those networks are asked, where there are any.
 func (c *Configurator) ReadyFor(ctx context.Context, a Allocation) error {
 	if len(a.Networks) == 0 && len(a.Conflists) == 0 {
 		a.Networks = c.cfg.Networks
@@ -29,7 +29,7 @@ func (c *Configurator) ReadyFor(ctx context.Context, a Allocation) error {
 	networks, err := c.asked(a.Networks, a.Conflists)
 	errs := []error{c.requirePrivileges(), c.stateWritable(), err}
 	for _, n := range networks {
-		errs = append(errs, c.networkReady(ctx, n))
+		errs = append(errs, c.networkReady(ctx, n, a.PluginDirs))
 	}
 	return errors.Join(errs...)
 }
@@ -69,14 +69,14 @@ func unnamed(dir string) (*os.File, error) {
 	return f, os.Remove(f.Name())
 }
 
-func (c *Configurator) networkReady(ctx context.Context, n *conflist.Network) error {
-	r := &record.Record{Engine: string(c.cfg.Engine), Attachments: []record.Attachment{{Network: n.Name, Config: n.Bytes}}}
+func (c *Configurator) networkReady(ctx context.Context, n *conflist.Network, dirs []string) error {
+	r := &record.Record{Engine: string(c.cfg.Engine), PluginDirs: dirs, Attachments: []record.Attachment{{Network: n.Name, Config: n.Bytes}}}
 	if err := c.installed(r); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	return c.engineOf(n).Status(ctx, c.pluginDirs(pluginTypes(n)...), n.List)
+	return c.engineOf(n).Status(ctx, c.pluginDirs(dirs, pluginTypes(n)...), n.List)
 }
 
 // Network is one network that Setup could be asked for.

@@ -64,7 +64,7 @@ func unreadable(err error) bool {
 func publicRecord(r *record.Record) (*Record, error) {
 	public := &Record{
 		ID: r.ID, ContainerID: r.ContainerID, Scope: r.Scope, Netns: r.Netns, Phase: Phase(r.Phase), Engine: Engine(r.Engine),
-		Created: r.Created, Updated: r.Updated, NetnsGone: netnsGone(r), Args: publicArgs(r.Args),
+		PluginDirs: r.PluginDirs, Created: r.Created, Updated: r.Updated, NetnsGone: netnsGone(r), Args: publicArgs(r.Args),
 	}
 	var err error
 	if public.Ports, public.Unserved, err = served(r); err != nil {

@@ -34,6 +34,10 @@ type Allocation struct {
 	Networks []string `json:"networks,omitempty"`
 	// Conflists are complete network configuration lists, in place of Networks.
 	Conflists []json.RawMessage `json:"conflists,omitempty"`
+	// PluginDirs are searched for plugins before those of the Config, by all operations
+	// on the allocation: absolute paths, at most MaxPluginDirs. Native plugins are not looked for.
+	// The daemon takes them from root only.
+	PluginDirs []string `json:"pluginDirs,omitempty"`
 	// PrevResult is the CNI result of plugins that have attached the namespace
 	// already: the first plugin of the primary network goes on from it.
 	PrevResult json.RawMessage `json:"prevResult,omitempty"`
@@ -188,6 +192,8 @@ type Record struct {
 	// Args are the CNI_ARGS that the plugins got, without IgnoreUnknown: what the
 	// runtime calls the allocation.
 	Args map[string]string `json:"args,omitempty"`
+	// PluginDirs are those that the Allocation named.
+	PluginDirs []string `json:"pluginDirs,omitempty"`
 	// Unserved is that of the Status, in every phase.
 	Unserved []string  `json:"unserved,omitempty"`
 	Created  time.Time `json:"created"`

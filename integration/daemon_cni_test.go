@@ -415,3 +415,32 @@ func (r *cni) requireComposition(name string) {
 	require.Empty(t, r.h.phases())
 	requireRefused(t, r.h.outside.Path(), "tcp", hostPort(host4, 8080))
 }
+
+// TestDaemonPathOfTheRuntime: a plugin that only the runtime's CNI_PATH leads to runs
+// for ADD, and for CHECK and DEL without it, through the daemon and without. Where its
+// directory is gone, DEL says what is missing and is done when it is back.
+func TestDaemonPathOfTheRuntime(t *testing.T) {
+	r := newCNI(t)
+	dir := t.TempDir()
+	program, err := os.ReadFile(filepath.Join(pluginDir, "ptp"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "mine"), program, 0o755))
+	r.h.network("mine", map[string]any{"type": "mine", "ipam": v4Only.ipam()})
+	r.list("with-mine", "1.0.0", r.ours("delegate", "mine"))
+	path := "CNI_PATH=" + r.bin + ":" + dir
+	for _, mode := range awayAndUp {
+		mode.turn(r)
+		netns := r.h.netns("path-" + mode.name)
+		_, err := r.tool("add", "with-mine", netns)
+		require.ErrorContains(t, err, `needs plugin "mine"`)
+		r.ok("add", "with-mine", netns, path)
+		r.ok("check", "with-mine", netns)
+		require.NoError(t, os.Rename(dir, dir+"-away"))
+		_, err = r.tool("del", "with-mine", netns, path)
+		require.ErrorContains(t, err, "mine")
+		require.Len(t, r.h.phases(), 1)
+		require.NoError(t, os.Rename(dir+"-away", dir))
+		r.ok("del", "with-mine", netns)
+		require.Empty(t, r.h.phases())
+	}
+}

@@ -17,7 +17,8 @@
 # Directory of the network configurations (.conflist, .conf, .json).
 #conf_dir = "/etc/cni/net.d"
 
-# Directories that are searched for plugins, in order.
+# Directories that are searched for plugins, in order. Those of a runtime that runs as root
+# (its CNI_PATH) come first.
 #plugin_dirs = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"]
 
 # Prefix under which vendors install plugins: one of type T is first looked for in

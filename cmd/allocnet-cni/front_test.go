@@ -95,6 +95,7 @@ func TestFront(t *testing.T) {
 	t.Run("environments", func(t *testing.T) {
 		for _, environ := range []string{
 			"CNI_ARGS=A=b;C=d", `CNI_ARGS=A="\`, "CNI_ARGS=\t", "CNI_ARGS=é", "CNI_ARGS=\xff", "CNI_ARGS=" + strings.Repeat("a", 1025), "CNI_CONTAINERID=",
+			"CNI_PATH=/a:/b", "CNI_PATH=/" + strings.Repeat("a", 1024), "CNI_PATH=\xff", "CNI_NETNS_OVERRIDE=1",
 			"CNI_COMMAND=DEL", "CNI_COMMAND=CHECK", "CNI_COMMAND=GC", "CNI_COMMAND=STATUS", "CNI_COMMAND=VERSION", "CNI_COMMAND=", "CNI_COMMAND=ADDS",
 			"ALLOCNET_CALLER=x", "ALLOCNET_CALLER=",
 		} {

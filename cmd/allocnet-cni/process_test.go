@@ -216,11 +216,12 @@ func TestNothingLeaks(t *testing.T) {
 	require.Equal(t, &cniwire.Error{CNIVersion: "1.1.0", Code: 123, Msg: "as it is", Details: "d"}, e)
 	body := <-bodies
 	require.NotContains(t, body, secret)
-	require.NotContains(t, body, "PATH")
+	require.NotContains(t, body, `"PATH"`)
 	_, request, _ := strings.Cut(body, "}")
 	var got map[string]json.RawMessage
 	require.NoError(t, json.Unmarshal([]byte(request), &got))
-	require.JSONEq(t, `{"CNI_COMMAND":"ADD","CNI_CONTAINERID":"c1","CNI_NETNS":"/netns","CNI_IFNAME":"eth0","CNI_ARGS":""}`, string(got["env"]))
+	require.JSONEq(t, `{"CNI_COMMAND":"ADD","CNI_CONTAINERID":"c1","CNI_NETNS":"/netns","CNI_IFNAME":"eth0","CNI_ARGS":"","CNI_PATH":"`+w.bin+`","CNI_NETNS_OVERRIDE":""}`,
+		string(got["env"]))
 	require.JSONEq(t, conf, string(got["config"]))
 }
 

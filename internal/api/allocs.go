@@ -49,8 +49,8 @@ func visible(r *http.Request, networks []configurator.NetworkRecord) []configura
 
 func (a *API) setup(r *http.Request, b *body) (work, error) {
 	alloc, err := allocation(r, b, false)
-	if err == nil && len(alloc.Conflists) > 0 && !a.mayBringConflists(r) {
-		err = wire.ErrConflists
+	if err == nil {
+		err = a.permit(r, len(alloc.Conflists), len(alloc.PluginDirs))
 	}
 	return func(ctx context.Context) (any, error) {
 		return given(a.options.Service().Setup(ctx, alloc))
@@ -72,18 +72,34 @@ func (a *API) check(r *http.Request, b *body) (work, error) {
 }
 
 // recorded is an allocation whose record, if there is one, counts more than what
-// the body says: then the configurations in the body do not matter.
+// the body says: then the configurations and directories in the body do not matter.
 func (a *API) recorded(r *http.Request, b *body) (configurator.Allocation, error) {
 	alloc, err := allocation(r, b, true)
-	if err != nil || len(alloc.Conflists) == 0 || a.mayBringConflists(r) {
+	if err != nil {
 		return alloc, err
+	}
+	refused := a.permit(r, len(alloc.Conflists), len(alloc.PluginDirs))
+	if refused == nil {
+		return alloc, nil
 	}
 	_, err = a.options.Service().Get(alloc.ID)
 	if errors.Is(err, configurator.ErrNotFound) {
-		err = wire.ErrConflists
+		err = refused
 	}
-	alloc.Conflists = nil
+	alloc.Conflists, alloc.PluginDirs = nil, nil
 	return alloc, err
+}
+
+// permit refuses a request that brings along more than its sender may: configurations,
+// or directories, which would let it run any program as root.
+func (a *API) permit(r *http.Request, conflists, pluginDirs int) error {
+	switch {
+	case conflists > 0 && !a.mayBringConflists(r):
+		return wire.ErrConflists
+	case pluginDirs > 0 && !byRoot(r):
+		return fmt.Errorf("%w: only root may name directories of plugins", wire.ErrForbidden)
+	}
+	return nil
 }
 
 // allocation is the one of the path, with what the body says of it.

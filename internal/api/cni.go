@@ -29,7 +29,7 @@ func (a *API) cni(w http.ResponseWriter, r *http.Request) {
 		a.send(w, r, http.StatusOK, refusal(versionOf(req.Config), err))
 		return
 	}
-	req.Conflists = a.mayBringConflists(r)
+	req.Conflists, req.Root = a.mayBringConflists(r), byRoot(r)
 	timeout := a.limits.OperationTimeout
 	if req.Env.Command == cniwire.GC {
 		timeout = a.limits.SweepTimeout

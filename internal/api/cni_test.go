@@ -39,11 +39,12 @@ func TestCNIReachesTheService(t *testing.T) {
 		return cniwire.Response{Result: []byte(`{"cniVersion":"1.0.0","ips":[]}`)}
 	}})
 	sent := cniwire.Request{
-		Env:    cniwire.Env{Command: "ADD", ContainerID: "c", Netns: "/n", IfName: "eth0", Args: "a=b"},
+		Env:    cniwire.Env{Command: "ADD", ContainerID: "c", Netns: "/n", IfName: "eth0", Args: "a=b", Path: "/opt/cni/bin", NetnsOverride: "1"},
 		Config: []byte(`{"cniVersion":"1.0.0"}`),
 	}
 	response := callCNI(t, socket, sent)
-	sent.Conflists = os.Geteuid() == 0
+	sent.Root = os.Geteuid() == 0
+	sent.Conflists = sent.Root
 	require.Equal(t, sent, <-asked)
 	require.Equal(t, cniwire.Response{Result: []byte(`{"cniVersion":"1.0.0","ips":[]}`)}, response)
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,19 +38,26 @@ func bringConflists(c *client.Client) {
 	}
 	_, err := c.GCScope(ctx, configurator.Scope{Live: []string{}, Conflists: lists})
 	say("gc", err)
+	dirs := []string{"/mine"}
+	a := configurator.Allocation{ID: "recorded", Netns: "/n", PluginDirs: dirs}
+	_, err = c.Setup(ctx, a)
+	say("setup by dirs", err)
+	say("teardown by dirs", c.Teardown(ctx, a))
+	_, err = c.GCScope(ctx, configurator.Scope{Live: []string{}, PluginDirs: dirs})
+	say("gc by dirs", err)
 }
 
-// receiver notes with which configurations calls arrive.
+// receiver notes with which configurations and directories calls arrive.
 type receiver struct {
 	attached
 	mu      sync.Mutex
 	arrived []string
 }
 
-func (r *receiver) note(call string, lists []json.RawMessage) {
+func (r *receiver) note(call string, lists []json.RawMessage, dirs []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.arrived = append(r.arrived, fmt.Sprint(call, " ", len(lists)))
+	r.arrived = append(r.arrived, fmt.Sprint(call, " ", len(lists), " ", len(dirs)))
 }
 
 func (r *receiver) Get(id string) (*configurator.Record, error) {
@@ -63,22 +71,22 @@ func (r *receiver) Get(id string) (*configurator.Record, error) {
 }
 
 func (r *receiver) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
-	r.note("setup "+a.ID, a.Conflists)
+	r.note("setup "+a.ID, a.Conflists, a.PluginDirs)
 	return r.attached.Setup(ctx, a)
 }
 
 func (r *receiver) Check(_ context.Context, a configurator.Allocation) error {
-	r.note("check "+a.ID, a.Conflists)
+	r.note("check "+a.ID, a.Conflists, a.PluginDirs)
 	return nil
 }
 
 func (r *receiver) Teardown(_ context.Context, a configurator.Allocation) error {
-	r.note("teardown "+a.ID, a.Conflists)
+	r.note("teardown "+a.ID, a.Conflists, a.PluginDirs)
 	return nil
 }
 
 func (r *receiver) GCScope(_ context.Context, s configurator.Scope) (*configurator.GCReport, error) {
-	r.note("gc", s.Conflists)
+	r.note("gc", s.Conflists, s.PluginDirs)
 	return &configurator.GCReport{}, nil
 }
 
@@ -88,9 +96,10 @@ func TestConflistsOfOthers(t *testing.T) {
 	requireRoot(t)
 	const group = 54321
 	member := syscall.Credential{Uid: 65534, Gid: group}
-	everything := []string{"setup recorded 1", "check recorded 1", "teardown recorded 1",
-		"setup unknown 1", "check unknown 1", "teardown unknown 1",
-		"setup unreadable 1", "check unreadable 1", "teardown unreadable 1", "gc 1"}
+	everything := []string{"setup recorded 1 0", "check recorded 1 0", "teardown recorded 1 0",
+		"setup unknown 1 0", "check unknown 1 0", "teardown unknown 1 0",
+		"setup unreadable 1 0", "check unreadable 1 0", "teardown unreadable 1 0", "gc 1 0",
+		"setup recorded 0 1", "teardown recorded 0 1", "gc 0 1"}
 	for name, c := range map[string]struct {
 		who     syscall.Credential
 		allowed bool
@@ -98,9 +107,10 @@ func TestConflistsOfOthers(t *testing.T) {
 		refused []string
 	}{
 		"root": {who: syscall.Credential{}, arrived: everything},
-		"a member": {who: member, arrived: []string{"check recorded 0", "teardown recorded 0"},
-			refused: []string{"setup recorded", "setup unknown", "check unknown", "teardown unknown", "setup unreadable", "gc"}},
-		"a member who may": {who: member, allowed: true, arrived: everything},
+		"a member": {who: member, arrived: []string{"check recorded 0 0", "teardown recorded 0 0", "teardown recorded 0 0"},
+			refused: []string{"setup recorded", "setup unknown", "check unknown", "teardown unknown", "setup unreadable", "gc", "setup by dirs", "gc by dirs"}},
+		"a member who may": {who: member, allowed: true,
+			arrived: append(slices.Clone(everything[:10]), "teardown recorded 0 0"), refused: []string{"setup by dirs", "gc by dirs"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			service := &receiver{}
@@ -116,7 +126,11 @@ func TestConflistsOfOthers(t *testing.T) {
 			require.Equal(t, c.arrived, service.arrived)
 			var refused []string
 			for line := range strings.Lines(said) {
-				if call, is := strings.CutSuffix(line, " true true\n"); is {
+				call, is := strings.CutSuffix(line, " true true\n")
+				if byDirs, forbidden := strings.CutSuffix(line, " by dirs false true\n"); forbidden {
+					call, is = byDirs+" by dirs", true
+				}
+				if is {
 					refused = append(refused, call)
 				} else {
 					require.True(t, strings.HasSuffix(line, " false false\n"), line)

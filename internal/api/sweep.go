@@ -18,8 +18,8 @@ func (a *API) gc(r *http.Request, b *body) (work, error) {
 	if err == nil && asked.Live == nil {
 		err = fmt.Errorf("%w: %w", wire.ErrMalformed, strict.Wrong("live", "is missing"))
 	}
-	if err == nil && len(asked.Conflists) > 0 && !a.mayBringConflists(r) {
-		err = wire.ErrConflists
+	if err == nil {
+		err = a.permit(r, len(asked.Conflists), len(asked.PluginDirs))
 	}
 	return func(ctx context.Context) (any, error) {
 		collect := a.options.Service().GCScope
@@ -28,7 +28,7 @@ func (a *API) gc(r *http.Request, b *body) (work, error) {
 		}
 		report, err := collect(ctx, configurator.Scope{
 			Name: asked.Scope, Live: asked.Live, Attachments: asked.Attachments, Networks: asked.Networks, Conflists: asked.Conflists,
-			DestroyNetns: asked.DestroyNetns,
+			PluginDirs: asked.PluginDirs, DestroyNetns: asked.DestroyNetns,
 		})
 		if report == nil {
 			return nil, err

@@ -81,7 +81,9 @@ func (c *call) gc(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	scope := configurator.Scope{Name: c.head.scope(), Attachments: valid, Networks: names, Conflists: lists}
+	scope := configurator.Scope{
+		Name: c.head.scope(), Attachments: valid, Networks: names, Conflists: lists, PluginDirs: c.pluginDirs(),
+	}
 	for _, a := range valid {
 		scope.Live = append(scope.Live, idOf(a.ContainerID, a.IfName))
 	}
@@ -96,7 +98,7 @@ func (c *call) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a := configurator.Allocation{Networks: names, Conflists: lists}
+	a := configurator.Allocation{Networks: names, Conflists: lists, PluginDirs: c.pluginDirs()}
 	err = c.options.NotReady(a)
 	if err == nil {
 		err = c.options.Ready(ctx, a)

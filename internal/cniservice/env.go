@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/names"
 )
@@ -59,6 +62,22 @@ func checkEnv(e cniwire.Env) error {
 		return badEnv("%s %.128q is not an absolute path", netns, e.Netns)
 	}
 	return nil
+}
+
+// pluginDirs are the runtime's: the absolute entries of CNI_PATH, as the others start
+// where the runtime works. They choose what runs as root, so only root's count.
+func (c *call) pluginDirs() []string {
+	if !c.root {
+		return nil
+	}
+	var dirs []string
+	for _, dir := range filepath.SplitList(c.env.Path) {
+		dir = filepath.Clean(dir)
+		if filepath.IsAbs(dir) && len(dir) < unix.PathMax && !slices.Contains(dirs, dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs[:min(len(dirs), configurator.MaxPluginDirs)]
 }
 
 // readArgs reads CNI_ARGS: pairs of key and value, separated by semicolons. Of a

@@ -58,7 +58,7 @@ func (s *Service) serve(ctx context.Context, r cniwire.Request) (json.RawMessage
 	if r.Env.Command == cniwire.Version {
 		return cniwire.VersionResult(versionOf(r.Config)), nil
 	}
-	c := &call{Service: s, backend: s.options.Backend(), env: r.Env, conflists: r.Conflists}
+	c := &call{Service: s, backend: s.options.Backend(), env: r.Env, conflists: r.Conflists, root: r.Root}
 	if err := checkEnv(r.Env); err != nil {
 		return nil, err
 	}
@@ -94,6 +94,7 @@ type call struct {
 	env     cniwire.Env
 	// conflists says that the caller may bring plugins along.
 	conflists bool
+	root      bool
 	head      head
 	conf      *config
 }

@@ -151,7 +151,7 @@ func ours(version, more string) string {
 // serve has the service do something, for which it has no error.
 func (w *world) serve(e cniwire.Env, config string) json.RawMessage {
 	w.t.Helper()
-	response := w.Serve(w.t.Context(), cniwire.Request{Env: e, Config: json.RawMessage(config), Conflists: true})
+	response := w.Serve(w.t.Context(), cniwire.Request{Env: e, Config: json.RawMessage(config), Conflists: true, Root: true})
 	require.Nil(w.t, response.Error)
 	return response.Result
 }
@@ -159,7 +159,7 @@ func (w *world) serve(e cniwire.Env, config string) json.RawMessage {
 // refuse has it do something that cannot be done. The error holds no secret.
 func (w *world) refuse(e cniwire.Env, config string) *cniwire.Error {
 	w.t.Helper()
-	response := w.Serve(w.t.Context(), cniwire.Request{Env: e, Config: json.RawMessage(config), Conflists: true})
+	response := w.Serve(w.t.Context(), cniwire.Request{Env: e, Config: json.RawMessage(config), Conflists: true, Root: true})
 	require.NotNil(w.t, response.Error)
 	require.Nil(w.t, response.Result)
 	require.NotContains(w.t, response.Error.Error(), secret)

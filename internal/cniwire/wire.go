@@ -40,9 +40,11 @@ type Request struct {
 	Env Env `json:"env"`
 	// Config is what the plugin read from stdin.
 	Config json.RawMessage `json:"config"`
-	// Conflists says that the caller may bring along what the plugins are to do. The
-	// receiver sets it: it is not part of the message.
+	// Conflists says that the caller may bring along what the plugins are to do, Root
+	// that it may say where they are. The receiver sets both: they are not part of the
+	// message.
 	Conflists bool `json:"-"`
+	Root      bool `json:"-"`
 }
 
 // Env are the variables of the environment that allocnet looks at. No other ones
@@ -53,6 +55,10 @@ type Env struct {
 	Netns       string `json:"CNI_NETNS,omitempty"`
 	IfName      string `json:"CNI_IFNAME,omitempty"`
 	Args        string `json:"CNI_ARGS,omitempty"`
+	Path        string `json:"CNI_PATH,omitempty"`
+	// NetnsOverride says, by "1" or "true", that the namespace is meant even if it is
+	// the plugin's own.
+	NetnsOverride string `json:"CNI_NETNS_OVERRIDE,omitempty"`
 }
 
 // ReadEnv reads the environment. The error is an *Error.
@@ -61,7 +67,9 @@ func ReadEnv(getenv func(string) string) (Env, error) {
 	if err != nil {
 		return Env{}, plain(err)
 	}
-	return Env{Command: values[0], ContainerID: values[1], Netns: values[2], IfName: values[3], Args: values[4]}, nil
+	return Env{
+		Command: values[0], ContainerID: values[1], Netns: values[2], IfName: values[3], Args: values[4], Path: values[5], NetnsOverride: values[6],
+	}, nil
 }
 
 // plain is an error of package thin as one of ours.

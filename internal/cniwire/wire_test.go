@@ -14,11 +14,11 @@ import (
 func TestReadEnv(t *testing.T) {
 	environ := map[string]string{
 		"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c", "CNI_NETNS": "/n", "CNI_IFNAME": "eth0", "CNI_ARGS": "A=b",
-		"CNI_PATH": "/opt/cni/bin", "SECRET": "hunter2",
+		"CNI_PATH": "/opt/cni/bin", "CNI_NETNS_OVERRIDE": "1", "SECRET": "hunter2",
 	}
 	e, err := ReadEnv(func(name string) string { return environ[name] })
 	require.NoError(t, err)
-	require.Equal(t, Env{"ADD", "c", "/n", "eth0", "A=b"}, e)
+	require.Equal(t, Env{"ADD", "c", "/n", "eth0", "A=b", "/opt/cni/bin", "1"}, e)
 	for name, value := range map[string]string{"CNI_ARGS": "A=\xff", "CNI_COMMAND": ""} {
 		before := environ[name]
 		environ[name] = value

@@ -46,6 +46,8 @@ type Record struct {
 	// Inline says that the allocation brought the configurations of its networks
 	// along.
 	Inline bool `json:"inline,omitempty"`
+	// PluginDirs are searched for plugins before those of the configuration.
+	PluginDirs []string `json:"pluginDirs,omitempty"`
 	// Interface is the name that was asked for the first attachment's interface.
 	Interface string `json:"interface,omitempty"`
 	// AskedPorts are the ports as the allocation asked for them; Ports are what

@@ -74,7 +74,7 @@ func run() (version string, response cniwire.Response) {
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, s.Limits.OperationTimeout)
 	defer cancel()
-	return keys.CNIVersion, service.Serve(ctx, cniwire.Request{Env: env, Config: config, Conflists: true})
+	return keys.CNIVersion, service.Serve(ctx, cniwire.Request{Env: env, Config: config, Conflists: true, Root: true})
 }
 
 // below is the answer to one whose plugins run for the sake of this one. There is

@@ -242,7 +242,9 @@ static bool options(void) {
 
 // environment puts the variables into the request, and returns its new end.
 static char *environment(char *to) {
-	static const char *const names[] = {"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS"};
+	static const char *const names[] = {
+		"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "CNI_NETNS_OVERRIDE",
+	};
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		const char *v = getenv(names[i]);
 		text t = {v ? v : "", v ? strlen(v) : 0};

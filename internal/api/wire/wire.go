@@ -32,6 +32,7 @@ type Collect struct {
 	Attachments []types.GCAttachment `json:"attachments,omitempty"`
 	Networks    []string             `json:"networks,omitempty"`
 	Conflists   []json.RawMessage    `json:"conflists,omitempty"`
+	PluginDirs  []string             `json:"pluginDirs,omitempty"`
 	DryRun      bool                 `json:"dryRun,omitempty"` // only say what would be done
 	// DestroyNetns destroys the network namespaces of what is removed.
 	DestroyNetns bool `json:"destroyNetns,omitempty"`

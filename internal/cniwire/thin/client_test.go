@@ -201,9 +201,9 @@ func TestAnswerBeforeTheEndOfTheRequest(t *testing.T) {
 }
 
 func TestRequest(t *testing.T) {
-	body, err := Request([]string{"ADD", "c", "", "eth0", "A=\"\\\n\u2028<"}, []byte(`{"name":"<net>"}`))
+	body, err := Request([]string{"ADD", "c", "", "eth0", "A=\"\\\n\u2028<", "/a:/b", "1"}, []byte(`{"name":"<net>"}`))
 	require.NoError(t, err)
-	require.JSONEq(t, `{"env":{"CNI_COMMAND":"ADD","CNI_CONTAINERID":"c","CNI_NETNS":"","CNI_IFNAME":"eth0","CNI_ARGS":"A=\"\\\n\u2028<"},"config":{"name":"<net>"}}`, string(body))
-	_, err = Request([]string{"", "", "", "", strings.Repeat("x", MaxRequest)}, []byte(`{}`))
+	require.JSONEq(t, `{"env":{"CNI_COMMAND":"ADD","CNI_CONTAINERID":"c","CNI_NETNS":"","CNI_IFNAME":"eth0","CNI_ARGS":"A=\"\\\n\u2028<","CNI_PATH":"/a:/b","CNI_NETNS_OVERRIDE":"1"},"config":{"name":"<net>"}}`, string(body))
+	_, err = Request([]string{"", "", "", "", strings.Repeat("x", MaxRequest), "", ""}, []byte(`{}`))
 	require.EqualError(t, err, "CNI error 4: environment and configuration take more than 1048576 bytes")
 }

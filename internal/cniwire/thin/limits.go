@@ -48,7 +48,9 @@ const (
 
 // Variables are those of the environment that allocnet looks at. No other ones leave
 // the plugin.
-var Variables = []string{"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS"}
+var Variables = []string{
+	"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "CNI_NETNS_OVERRIDE",
+}
 
 // Versions are those of the CNI specification that the plugin speaks, oldest first.
 var Versions = []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"}
