@@ -1,0 +1,142 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/privhost"
+)
+
+// podman is Podman with its CNI backend. Its containers run a program that answers on
+// port 80 with the name "web".
+type podman struct {
+	t    testing.TB
+	dir  string
+	args []string
+}
+
+// needPodman makes what Podman needs of a host. Call it before the host is made.
+func needPodman(t *testing.T) {
+	t.Helper()
+	privhost.RequireRoot(t, "podman", "crun")
+	// crun takes one hierarchy of control groups, not the mixture that some hosts have.
+	require.NoError(t, unix.Mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount("/sys/fs/cgroup", unix.MNT_DETACH)) })
+}
+
+// newPodman has directories of its own. confDir has the networks, and pluginDir their
+// plugins.
+func newPodman(t *testing.T, confDir, pluginDir string) *podman {
+	t.Helper()
+	p := &podman{t: t, dir: t.TempDir()}
+	p.args = []string{"--root", p.dir + "/root", "--runroot", p.dir + "/run", "--tmpdir", p.dir + "/tmp", "--storage-driver", "vfs"}
+	t.Setenv("CONTAINERS_CONF", p.write("containers.conf", fmt.Sprintf(`[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+[network]
+network_backend = "cni"
+network_config_dir = %q
+cni_plugin_dirs = [%q]
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+lock_type = "file"
+runtime = "crun"
+`, confDir, pluginDir)))
+	require.NoError(t, os.Mkdir(filepath.Join(p.dir, "rootfs"), 0o755))
+	c := exec.Command("go", "build", "-o", filepath.Join(p.dir, "rootfs", "web"), p.write("web.go", webProgram))
+	c.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := c.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return p
+}
+
+const webProgram = `package main
+
+import (
+	"fmt"
+	"net"
+)
+
+func main() {
+	l, err := net.Listen("tcp", ":80")
+	for err == nil {
+		var c net.Conn
+		if c, err = l.Accept(); err == nil {
+			host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+			fmt.Fprint(c, "web ", host)
+			c.Close()
+		}
+	}
+	panic(err)
+}
+`
+
+func (p *podman) write(name, text string) string {
+	p.t.Helper()
+	path := filepath.Join(p.dir, name)
+	require.NoError(p.t, os.WriteFile(path, []byte(text), 0o600))
+	return path
+}
+
+// do runs a command of Podman that succeeds.
+func (p *podman) do(args ...string) string {
+	p.t.Helper()
+	c := exec.Command("podman", append(p.args, args...)...)
+	out, err := c.CombinedOutput()
+	require.NoError(p.t, err, "podman %s: %s", strings.Join(args, " "), out)
+	return string(out)
+}
+
+// TestPodman has a container with a published port on two networks, with drop-in plugins
+// and with the daemon's plugin. The port answers as long as the container is on one.
+func TestPodman(t *testing.T) {
+	t.Run("drop-in", func(t *testing.T) {
+		needPodman(t)
+		h := newHost(t, native.engine)
+		h.network("net", chain("bridge", dual, "")[1:]...)
+		h.network("back", chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, "")[1:]...)
+		testPodman(h, newPodman(t, h.conf, dropIns(t)))
+	})
+	t.Run("daemon", func(t *testing.T) {
+		needPodman(t)
+		r := newCNI(t)
+		r.h.network("back", chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, "")...)
+		r.list("net", "1.0.0", r.ours("delegate", "net"))
+		r.list("back", "1.0.0", r.ours("delegate", "back"))
+		r.begin()
+		r.told("READY=1")
+		testPodman(r.h, newPodman(t, r.conf, r.bin))
+		require.Empty(t, r.h.phases())
+	})
+}
+
+func testPodman(h *host, p *podman) {
+	answers := func() {
+		h.t.Helper()
+		requireAnswer(h.t, h.outside.Path(), "tcp", hostPort(host4, 8080), "web")
+	}
+	p.do("run", "--detach", "--name", "web", "--network", "net,back", "--publish", "8080:80", "--cgroups", "disabled",
+		"--security-opt", "seccomp=unconfined", "--log-driver", "none", "--rootfs", filepath.Join(p.dir, "rootfs"), "/web")
+	answers()
+	for _, network := range []string{"net", "back"} {
+		p.do("network", "disconnect", network, "web")
+		answers()
+		p.do("network", "connect", network, "web")
+		answers()
+	}
+	p.do("restart", "--time", "1", "web")
+	answers()
+	p.do("kill", "web")
+	p.do("wait", "web")
+	p.do("start", "web")
+	answers()
+	p.do("rm", "--force", "--time", "1", "web")
+	requireRefused(h.t, h.outside.Path(), "tcp", hostPort(host4, 8080))
+}
