@@ -22,11 +22,12 @@ const DefaultZone = "trusted"
 // the bus went away. It is safe for concurrent use; the zero value is ready. Every
 // method but Runs fails if firewalld does not run.
 type Client struct {
-	mu     sync.Mutex
-	link   *link
-	known  bool // there has been a link
-	failed failure
-	table  tableWatch
+	mu      sync.Mutex
+	link    *link
+	known   bool // there has been a link
+	failed  failure
+	dialing *attempt // under way, which all callers wait for
+	table   tableWatch
 }
 
 // Shared is the connection of this process.
@@ -45,6 +46,14 @@ type failure struct {
 	address string
 	at      time.Time
 	cause   error
+}
+
+// attempt is one to connect. link and err are set when done is closed.
+type attempt struct {
+	address string
+	done    chan struct{}
+	link    *link
+	err     error
 }
 
 // Runs reports whether firewalld runs. It costs nothing while the bus is connected.

@@ -1,8 +1,10 @@
 package firewalld
 
 import (
+	"context"
 	"errors"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -87,6 +89,36 @@ func TestWithoutBus(t *testing.T) {
 	_, err = (&Client{}).Runs(t.Context())
 	require.ErrorIs(t, err, ErrUnreachable)
 	require.True(t, errors.Is(err, fs.ErrNotExist), "%v", err)
+}
+
+// TestSilentBus: a caller waits for a bus that does not answer no longer than its context.
+func TestSilentBus(t *testing.T) {
+	privhost.Require(t)
+	path := filepath.Join(t.TempDir(), "bus")
+	l, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	defer l.Close()
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+path)
+	c := &Client{}
+	patient, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		_, err := c.Runs(patient)
+		ended <- err
+	}()
+	_, err = l.Accept() // the first caller waits for an answer now
+	require.NoError(t, err)
+	hasty, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer stop()
+	_, err = c.Runs(hasty)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	select {
+	case err := <-ended:
+		t.Fatalf("the other caller ended first: %v", err)
+	default:
+	}
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
 // BenchmarkRuns is what an ADD pays.

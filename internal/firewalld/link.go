@@ -34,45 +34,76 @@ type link struct {
 var errGone = errors.New("its socket is gone")
 
 // connect returns the connection, made anew where it has ended. The error is
-// ErrUnreachable where firewalld runs all the same.
+// ErrUnreachable where firewalld runs all the same, and that of the context where it ends
+// first.
 func (c *Client) connect(ctx context.Context) (*link, error) {
 	address := os.Getenv("DBUS_SYSTEM_BUS_ADDRESS")
 	if address == "" {
 		address = defaultAddress
 	}
+	l, a, err := c.connected(address)
+	if a == nil {
+		return l, err
+	}
+	select {
+	case <-a.done:
+		return a.link, a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("connect to the system bus: %w", context.Cause(ctx))
+	}
+}
+
+// connected returns the connection, the error of the last attempt if that was just now,
+// or the attempt to wait for.
+func (c *Client) connected(address string) (*link, *attempt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.dialing != nil && c.dialing.address == address {
+		return nil, c.dialing, nil
+	}
 	if c.link != nil {
 		if c.link.conn.Connected() && c.link.address == address {
-			return c.link, nil
+			return c.link, nil, nil
 		}
 		c.link.conn.Close()
 		c.link = nil
 	} else if c.failed.address == address && time.Since(c.failed.at) < retryTime {
-		return nil, c.failed.cause
+		return nil, nil, c.failed.cause
 	}
-	l, err := dial(ctx, address)
-	switch {
-	case err == nil:
-		c.link, c.known = l, true
-		return l, nil
-	case ctx.Err() != nil:
-		return nil, err
+	c.dialing = &attempt{address: address, done: make(chan struct{})}
+	go c.dial(c.dialing)
+	return nil, c.dialing, nil
+}
+
+// dial makes an attempt, and notes what became of it.
+func (c *Client) dial(a *attempt) {
+	defer close(a.done)
+	l, err := dial(a.address)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dialing == a {
+		c.dialing = nil
+	}
+	if err == nil {
+		if c.link != nil {
+			c.link.conn.Close() // of another address
+		}
+		a.link, c.link, c.known = l, l, true
+		return
 	}
 	if c.known && errors.Is(err, fs.ErrNotExist) {
 		err = errGone
 	}
-	err = fmt.Errorf("connect to the system bus: %w", err)
+	a.err = fmt.Errorf("connect to the system bus: %w", err)
 	if c.table.exists() || hasTraceFile() {
-		err = fmt.Errorf("%w: %w", ErrUnreachable, err)
+		a.err = fmt.Errorf("%w: %w", ErrUnreachable, a.err)
 	}
-	c.failed = failure{address, time.Now(), err}
-	return nil, err
+	c.failed = failure{a.address, time.Now(), a.err}
 }
 
 // dial connects and finds out whether firewalld runs.
-func dial(ctx context.Context, address string) (*link, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTime)
+func dial(address string) (*link, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
 	conn, err := dbus.Dial(address)
 	if err != nil {
