@@ -39,7 +39,7 @@ var kinds = []errorKind{
 	{"leftovers", "an audit found what nobody uses", exitNo, is(errLeftovers)},
 	{"not-found", "nothing is set up under this ID", exitNo, is(configurator.ErrNotFound)},
 	{"in-use", "the network namespace belongs to something else", exitUsage, is(configurator.ErrInUse)},
-	{"set-up", "the allocation is set up and would have to be torn down", exitFailure, is(configurator.ErrSetUp)},
+	{"set-up", "the allocation is set up and would have to be torn down", exitFailure, either(is(configurator.ErrSetUp), is(errAttached))},
 	{"already-exists", "the allocation is set up, and setup --new was to make it", exitFailure, is(configurator.ErrExists)},
 	{"different", "another allocation is set up under this ID", exitFailure, is(configurator.ErrDifferent)},
 	{"port-conflict", "a host port is taken", exitUsage, both(isConflict, is(configurator.ErrInvalidAllocation))},

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,19 +91,30 @@ func (l *pluginLinks) install(ctx context.Context, force bool, timeout time.Dura
 	return links, errors.Join(err, os.RemoveAll(l.path(stageName)))
 }
 
-// uninstall removes our links, and puts back what they replaced.
-func (l *pluginLinks) uninstall() ([]pluginLink, error) {
+// uninstall removes our links, and puts back what they replaced. Before it removes one
+// of a plugin that lays something out, it asks whether it may.
+func (l *pluginLinks) uninstall(may func() error) ([]pluginLink, error) {
 	unlock, err := l.lock()
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
 	links, err := l.look()
+	if slices.ContainsFunc(links, pluginLink.laysOut) {
+		if err := may(); err != nil {
+			return nil, err
+		}
+	}
 	errs := []error{err}
 	for i := range links {
 		errs = append(errs, l.displace(&links[i]))
 	}
 	return links, errors.Join(errs...)
+}
+
+// laysOut reports whether a link is ours and its plugin has elements in allocnet's tables.
+func (p pluginLink) laysOut() bool {
+	return (p.State == linkCurrent || p.State == linkOutdated) && slices.Contains(layingOut, p.Name)
 }
 
 // lock keeps others like this one out of the directory until unlock.

@@ -87,6 +87,7 @@ uninstall puts it back.`,
 
 func newPluginsUninstall(a *app) *cobra.Command {
 	var program string
+	var force bool
 	c := &cobra.Command{
 		Use:   "uninstall DIR [PLUGIN...]",
 		Short: "Take the native plugins away from a container runtime",
@@ -94,20 +95,29 @@ func newPluginsUninstall(a *app) *cobra.Command {
 put into DIR, or only those of the named plugins, and restore what they replaced.
 Everything else stays.
 
-Before a plugin goes for which there was no other, take down what the runtime has
-set up with it: without the plugin it cannot.`,
-		Example:           `  allocnet plugins uninstall /opt/cni/bin`,
+Attachments that runtimes made with the native plugins, in networks that name no
+backend, have elements of allocnet's own nftables tables, which the DEL of other
+plugins does not remove. While there are any, bridge, ptp, firewall and portmap stay,
+and the error names the attachments: take them down first. Also take down what was set
+up with a plugin for which there was no other. --force uninstalls without looking.`,
+		Example: `  allocnet plugins uninstall /opt/cni/bin
+  allocnet plugins uninstall /opt/cni/bin loopback`,
 		Args:              dirAndPlugins,
 		ValidArgsFunction: completeDirAndPlugins,
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(c *cobra.Command, args []string) error {
 			l, err := newPluginLinks(args[0], program, args[1:])
 			if err != nil {
 				return err
 			}
-			return a.uninstallPlugins(l)
+			may := func() error { return requireUnattached(c.Context()) }
+			if force {
+				may = func() error { return nil }
+			}
+			return a.uninstallPlugins(l, may)
 		},
 	}
 	programFlag(c, &program)
+	c.Flags().BoolVar(&force, "force", false, "uninstall although attachments need the plugins")
 	return c
 }
 
@@ -158,8 +168,11 @@ func (a *app) installPlugins(c *cobra.Command, l *pluginLinks, force bool) error
 	return a.printPlugins(l, links, err, fmt.Sprintf("%s in %s lead to %s", plural(len(links), "plugin"), l.dir, l.program))
 }
 
-func (a *app) uninstallPlugins(l *pluginLinks) error {
-	links, err := l.uninstall()
+func (a *app) uninstallPlugins(l *pluginLinks, may func() error) error {
+	links, err := l.uninstall(may)
+	if links == nil && err != nil {
+		return err
+	}
 	summary := fmt.Sprintf("no plugin in %s is allocnet's", l.dir)
 	if len(l.names) < len(pluginNames()) {
 		summary = fmt.Sprintf("in %s none of these plugins is allocnet's: %s", l.dir, strings.Join(l.names, ", "))
