@@ -74,6 +74,9 @@ func (a *Allocation) validate() error {
 	}
 	a.validateRanges(bad)
 	validatePluginDirs(a.PluginDirs, bad)
+	if a.NetnsOverride && a.OwnNetns {
+		bad("netnsOverride and ownNetns: give either")
+	}
 	return errors.Join(errs...)
 }
 

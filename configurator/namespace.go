@@ -32,7 +32,11 @@ func identifyNetns(r *record.Record) (release func(), id sandbox.Identity, err e
 	if r.Sandbox != nil {
 		return release, id, nil
 	}
-	ns, err := sandbox.Open(r.Netns)
+	open := sandbox.Open
+	if r.NetnsOverride {
+		open = sandbox.OpenAny
+	}
+	ns, err := open(r.Netns)
 	if err != nil {
 		return release, id, netnsError(err)
 	}
@@ -64,6 +68,18 @@ func claimNetns(r *record.Record) (release func(), err error) {
 }
 
 func netnsError(err error) error { return fmt.Errorf("%w: netns: %w", ErrInvalidAllocation, err) }
+
+// requireInside refuses the host's own namespace to plugins that run as binaries: what
+// these leave there cannot be told from what others have.
+func (c *Configurator) requireInside(r *record.Record) error {
+	if !r.NetnsOverride || c.runsInProcess(r) {
+		return nil
+	}
+	if err := sandbox.Validate(r.Netns); errors.Is(err, sandbox.ErrHostNamespace) {
+		return fmt.Errorf("%w, in which only native plugins can be run", netnsError(err))
+	}
+	return nil
+}
 
 // isLost reports whether an error of openNetns says that the namespace is no longer at
 // its path, and not that the path could not be looked at. A path that this process

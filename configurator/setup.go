@@ -289,7 +289,7 @@ func (c *Configurator) complete(r *record.Record) error {
 	if err := c.chooseEngine(r); err != nil {
 		return err
 	}
-	if err := errors.Join(c.noteBinaries(r), c.installed(r)); err != nil {
+	if err := errors.Join(c.noteBinaries(r), c.installed(r), c.requireInside(r)); err != nil {
 		return err
 	}
 	if c.runsInProcess(r) { // the engine looks, and DEL takes nothing foreign

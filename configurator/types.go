@@ -25,6 +25,11 @@ type Allocation struct {
 	// one than the record's, it is ErrDifferent, and without a record what is at Netns
 	// stays. One outside of NetnsDir is not made, and not destroyed.
 	OwnNetns bool `json:"ownNetns,omitempty"`
+	// NetnsOverride says that the network namespace at Netns is meant even if it is the
+	// process's own, the host's, as CNI_NETNS_OVERRIDE says it to plugins; else that one
+	// is sandbox.ErrHostNamespace. There, all plugins must be native. The daemon takes it
+	// from root only.
+	NetnsOverride bool `json:"netnsOverride,omitempty"`
 	// MustBeNew has Setup return ErrExists where an allocation with this ID is set up
 	// already, without checking or changing it. Of several such Setups of one ID, also in
 	// several processes, exactly one succeeds. What an interrupted operation left is no

@@ -16,6 +16,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
 )
@@ -441,6 +442,27 @@ func TestDaemonPathOfTheRuntime(t *testing.T) {
 		require.Len(t, r.h.phases(), 1)
 		require.NoError(t, os.Rename(dir+"-away", dir))
 		r.ok("del", "with-mine", netns)
+		require.Empty(t, r.h.phases())
+	}
+}
+
+// TestDaemonNetnsOverride: with CNI_NETNS_OVERRIDE the host's own namespace is set up,
+// as by the plugins themselves, and without it refused.
+func TestDaemonNetnsOverride(t *testing.T) {
+	r := newCNI(t)
+	const own, ifName = "/proc/self/ns/net", "CNI_IFNAME=over0"
+	r.h.network("routeless", map[string]any{"type": "bridge", "bridge": "br-test", "ipam": map[string]any{"type": "host-local", "subnet": "10.98.0.0/24"}})
+	r.list("runtime", "1.0.0", r.ours("delegate", "routeless"))
+	for _, mode := range awayAndUp {
+		mode.turn(r)
+		_, err := r.tool("add", "runtime", own, ifName)
+		require.ErrorContains(t, err, "network namespace of the host")
+		result, _ := r.result("runtime", own, ifName, "CNI_NETNS_OVERRIDE=1")
+		link, err := netlink.LinkByName("over0")
+		require.NoError(t, err)
+		require.Equal(t, link.Attrs().HardwareAddr.String(), result.Interfaces[*result.IPs[0].Interface].Mac)
+		r.ok("check", "runtime", own, ifName, "CNI_NETNS_OVERRIDE=1")
+		r.ok("del", "runtime", own, ifName, "CNI_NETNS_OVERRIDE=1")
 		require.Empty(t, r.h.phases())
 	}
 }

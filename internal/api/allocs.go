@@ -50,7 +50,7 @@ func visible(r *http.Request, networks []configurator.NetworkRecord) []configura
 func (a *API) setup(r *http.Request, b *body) (work, error) {
 	alloc, err := allocation(r, b, false)
 	if err == nil {
-		err = a.permit(r, len(alloc.Conflists), len(alloc.PluginDirs))
+		err = a.permitAllocation(r, &alloc)
 	}
 	return func(ctx context.Context) (any, error) {
 		return given(a.options.Service().Setup(ctx, alloc))
@@ -78,7 +78,7 @@ func (a *API) recorded(r *http.Request, b *body) (configurator.Allocation, error
 	if err != nil {
 		return alloc, err
 	}
-	refused := a.permit(r, len(alloc.Conflists), len(alloc.PluginDirs))
+	refused := a.permitAllocation(r, &alloc)
 	if refused == nil {
 		return alloc, nil
 	}
@@ -86,8 +86,15 @@ func (a *API) recorded(r *http.Request, b *body) (configurator.Allocation, error
 	if errors.Is(err, configurator.ErrNotFound) {
 		err = refused
 	}
-	alloc.Conflists, alloc.PluginDirs = nil, nil
+	alloc.Conflists, alloc.PluginDirs, alloc.NetnsOverride = nil, nil, false
 	return alloc, err
+}
+
+func (a *API) permitAllocation(r *http.Request, alloc *configurator.Allocation) error {
+	if alloc.NetnsOverride && !byRoot(r) {
+		return fmt.Errorf("%w: only root may have the host's own network namespace set up", wire.ErrForbidden)
+	}
+	return a.permit(r, len(alloc.Conflists), len(alloc.PluginDirs))
 }
 
 // permit refuses a request that brings along more than its sender may: configurations,

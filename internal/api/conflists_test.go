@@ -43,6 +43,8 @@ func bringConflists(c *client.Client) {
 	_, err = c.Setup(ctx, a)
 	say("setup by dirs", err)
 	say("teardown by dirs", c.Teardown(ctx, a))
+	_, err = c.Setup(ctx, configurator.Allocation{ID: "recorded", Netns: "/n", NetnsOverride: true})
+	say("setup the host by dirs", err)
 	_, err = c.GCScope(ctx, configurator.Scope{Live: []string{}, PluginDirs: dirs})
 	say("gc by dirs", err)
 }
@@ -99,7 +101,7 @@ func TestConflistsOfOthers(t *testing.T) {
 	everything := []string{"setup recorded 1 0", "check recorded 1 0", "teardown recorded 1 0",
 		"setup unknown 1 0", "check unknown 1 0", "teardown unknown 1 0",
 		"setup unreadable 1 0", "check unreadable 1 0", "teardown unreadable 1 0", "gc 1 0",
-		"setup recorded 0 1", "teardown recorded 0 1", "gc 0 1"}
+		"setup recorded 0 1", "teardown recorded 0 1", "setup recorded 0 0", "gc 0 1"}
 	for name, c := range map[string]struct {
 		who     syscall.Credential
 		allowed bool
@@ -108,9 +110,9 @@ func TestConflistsOfOthers(t *testing.T) {
 	}{
 		"root": {who: syscall.Credential{}, arrived: everything},
 		"a member": {who: member, arrived: []string{"check recorded 0 0", "teardown recorded 0 0", "teardown recorded 0 0"},
-			refused: []string{"setup recorded", "setup unknown", "check unknown", "teardown unknown", "setup unreadable", "gc", "setup by dirs", "gc by dirs"}},
+			refused: []string{"setup recorded", "setup unknown", "check unknown", "teardown unknown", "setup unreadable", "gc", "setup by dirs", "setup the host by dirs", "gc by dirs"}},
 		"a member who may": {who: member, allowed: true,
-			arrived: append(slices.Clone(everything[:10]), "teardown recorded 0 0"), refused: []string{"setup by dirs", "gc by dirs"}},
+			arrived: append(slices.Clone(everything[:10]), "teardown recorded 0 0"), refused: []string{"setup by dirs", "setup the host by dirs", "gc by dirs"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			service := &receiver{}

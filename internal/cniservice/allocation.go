@@ -21,7 +21,7 @@ import (
 func (c *call) bare() configurator.Allocation {
 	return configurator.Allocation{
 		ID: c.id(), ContainerID: c.env.ContainerID, Interface: c.env.IfName, Netns: c.env.Netns, Scope: c.head.scope(),
-		PluginDirs: c.pluginDirs(),
+		PluginDirs: c.pluginDirs(), NetnsOverride: c.overridesNetns(),
 	}
 }
 

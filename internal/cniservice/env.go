@@ -80,6 +80,12 @@ func (c *call) pluginDirs() []string {
 	return dirs[:min(len(dirs), configurator.MaxPluginDirs)]
 }
 
+// overridesNetns reports whether the runtime means the namespace that it names even if
+// it is the host's own. Only root may.
+func (c *call) overridesNetns() bool {
+	return c.root && (c.env.NetnsOverride == "1" || strings.EqualFold(c.env.NetnsOverride, "true"))
+}
+
 // readArgs reads CNI_ARGS: pairs of key and value, separated by semicolons. Of a
 // key that is there twice the last value counts.
 func readArgs(text string) (map[string]string, error) {

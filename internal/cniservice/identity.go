@@ -80,7 +80,7 @@ func leadsToNetns(path string, r *configurator.Record) bool {
 }
 
 func identityAt(path string) (id sandbox.Identity, err error) {
-	s, err := sandbox.Open(path)
+	s, err := sandbox.OpenAny(path)
 	if err != nil {
 		return id, err
 	}

@@ -35,6 +35,8 @@ type Record struct {
 	// Namespace is what Netns led to when the allocation was set up. Records of
 	// older versions have none.
 	Namespace sandbox.Identity `json:"namespace,omitzero"`
+	// NetnsOverride says that Netns may lead to the host's own namespace.
+	NetnsOverride bool `json:"netnsOverride,omitempty"`
 	// Instance is that of the owner of what ADD made: see names.Owner. Records of
 	// older versions have none.
 	Instance *string `json:"instance,omitempty"`
