@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/firewalld/firewalldtest"
 	"github.com/allocnet/allocnet/internal/privhost"
 )
 
@@ -42,4 +43,27 @@ func TestOpeningIsRecognised(t *testing.T) {
 	require.NoError(t, err, string(out))
 	require.Contains(t, runs("third"), "-S FORWARD")
 	require.Empty(t, runs("fourth"))
+}
+
+// TestFirewalld: as plugin binaries, too, ours tell firewalld of addresses, and give no
+// address back before it has left its zone.
+func TestFirewalld(t *testing.T) {
+	privhost.Require(t, "iptables", "ip6tables")
+	dataDir := t.TempDir()
+	list := network(t, "1.0.0", bridged(dataDir), aFirewall, rest[0])
+	f := firewalldtest.StartBus(t).Start("nftables")
+	cni, web, ctx := runtime(t, links), attachment("web", namespace(t, "web")), t.Context()
+	_, err := cni.AddNetworkList(ctx, list, web)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"10.9.0.2/32", "fd00:9::2/128"}, f.Sources("trusted"))
+	require.NoError(t, cni.CheckNetworkList(ctx, list, web))
+
+	t.Run("no bus", func(t *testing.T) {
+		t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+filepath.Join(t.TempDir(), "none"))
+		require.ErrorContains(t, cni.DelNetworkList(ctx, list, web), "D-Bus")
+		require.Len(t, leases(t, dataDir), 2)
+	})
+	require.NoError(t, cni.DelNetworkList(ctx, list, web))
+	require.Empty(t, f.Sources("trusted"))
+	require.Empty(t, leases(t, dataDir))
 }

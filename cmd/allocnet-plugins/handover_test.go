@@ -30,6 +30,11 @@ var layouts = map[string]map[string]object{
 	},
 	"bridge, nftables": {"bridge": {"ipMasqBackend": "nftables"}, "portmap": {"backend": "nftables"}},
 	"ptp, nftables":    {"bridge": {"type": "ptp", "ipMasqBackend": "nftables"}, "portmap": {"backend": "nftables"}},
+	"options, iptables": {
+		"bridge":   {"ipMasqBackend": "iptables", "macspoofchk": true},
+		"portmap":  {"backend": "iptables", "masqAll": true, "markMasqBit": 7},
+		"firewall": {"backend": "iptables", "ingressPolicy": "isolated"},
+	},
 	"options": {
 		"bridge": {"macspoofchk": true, "hairpinMode": true}, "portmap": {"masqAll": true, "markMasqBit": 7},
 		"firewall": {"ingressPolicy": "isolated"},
@@ -191,7 +196,7 @@ func TestHandBack(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			changes := maps.Clone(changes)
-			changes["firewall"] = object{"backend": "iptables"}
+			changes["firewall"] = merged(object{"backend": "iptables"}, changes["firewall"])
 			before := snapshot(t)
 			h := newHandover(t, laidOut(t, "1.0.0", changes), links, reference)
 			require.NoError(t, h.new.CheckNetworkList(t.Context(), h.list, h.of))
