@@ -26,6 +26,8 @@ type app struct {
 	started bool
 	// id is that of the allocation that the command names, "" if none.
 	id string
+	// used are the flags of the command line, as "--flag".
+	used []string
 	// onForced learns what plugins should have removed; may be nil.
 	onForced func(id string, removed []configurator.Leftover)
 }

@@ -121,7 +121,11 @@ func cleanupTargets(conf *configurator.Configurator, ids []string) ([]cleanupRes
 	return targets, err
 }
 
-func newTarget(conf *configurator.Configurator, id string) (cleanupResult, error) {
+func newTarget(conf *configurator.Configurator, short string) (cleanupResult, error) {
+	id, err := wholeID(conf, short)
+	if err != nil {
+		return cleanupResult{}, err
+	}
 	r, err := conf.Get(id)
 	switch {
 	case err == nil:

@@ -73,10 +73,10 @@ func (a *app) withoutDaemon() error {
 func followError(err error) error {
 	switch {
 	case errors.Is(err, client.ErrUnavailable):
-		return stepError{fmt.Errorf("follow events: %w", err), "start it (systemctl start allocnetd), or say where it listens (--socket)"}
+		return stepError{fmt.Errorf("follow events: %w", err), "start it (systemctl start allocnetd)[--socket|, or say where it listens (--socket)]"}
 	case errors.Is(err, io.EOF):
 		return stepError{fmt.Errorf("follow events: allocnetd ended the connection: %w", err),
-			"when allocnetd runs again, repeat the command; --after with the last number printed (with --json \"id\") continues behind that event"}
+			"when allocnetd runs again, repeat the command; [--after|--after with the last number printed|the last number printed, in place of the given one,] ([--json|with --json ]\"id\") continues behind that event"}
 	}
 	return fmt.Errorf("follow events: %w", err)
 }

@@ -74,10 +74,10 @@ func (a *app) finish(command *cobra.Command, err error, args []string) int {
 	if !a.started {
 		err = usageError{err, command}
 	}
-	a.id = givenID(command)
+	a.id, a.used = givenID(command), usedFlags(command)
 	// Before the flags were parsed, only the arguments tell.
 	if a.flags.json || !a.started && slices.Contains(args, "--json") {
-		_ = a.err.jsonLine(newErrorReport(err, a.id))
+		_ = a.err.jsonLine(newErrorReport(err, a.id, a.used...))
 	} else {
 		a.printError(err)
 	}
@@ -86,7 +86,7 @@ func (a *app) finish(command *cobra.Command, err error, args []string) int {
 
 func (a *app) printError(err error) {
 	a.err.printf("%s %s\n", a.err.paint(red, "error:"), indent(message(err), "  ")[2:])
-	if h := hintFor(err, a.id); h != "" {
+	if h := hintFor(err, a.id, a.used...); h != "" {
 		a.err.printf("%s %s\n", a.err.paint(bold, "hint:"), h)
 	}
 }
@@ -109,8 +109,8 @@ type errorReport struct {
 	Code uint `json:"code,omitempty"`
 }
 
-func newErrorReport(err error, id string) errorReport {
-	r := errorReport{Error: message(err), Kind: kindOf(err).word, Hint: hintFor(err, id)}
+func newErrorReport(err error, id string, used ...string) errorReport {
+	r := errorReport{Error: message(err), Kind: kindOf(err).word, Hint: hintFor(err, id, used...)}
 	var e *types.Error
 	if errors.As(err, &e) {
 		r.Code = e.Code

@@ -76,6 +76,9 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	if err != nil {
 		return err
 	}
+	if live, err = liveIDs(conf, live); err != nil {
+		return err
+	}
 	if err := a.warnOfUnknown(conf, live); err != nil {
 		return err
 	}

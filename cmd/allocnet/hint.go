@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
@@ -24,8 +25,24 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// hint is the next step to take after an error; "" where the error says it.
-func hint(err error) string {
+// hint is the next step to take after an error; "" where the error says it. It does not
+// advise what was used, as "--flag".
+func hint(err error, used ...string) string {
+	return choice.ReplaceAllStringFunc(fullHint(err), func(text string) string {
+		parts := choice.FindStringSubmatch(text)
+		if slices.Contains(used, parts[1]) {
+			return parts[3]
+		}
+		return parts[2]
+	})
+}
+
+// choice is a part of a hint that names a flag, [--flag|text] or, with what is said where
+// the flag was used, [--flag|text|other text].
+var choice = regexp.MustCompile(`\[(--[a-z-]+)\|([^|\]]*)\|?([^|\]]*)\]`)
+
+// fullHint is a hint with all its choices.
+func fullHint(err error) string {
 	var failed *failedDemo
 	if errors.As(err, &failed) {
 		err = failed.cause
@@ -50,6 +67,14 @@ func hint(err error) string {
 	return strings.Join(texts, "; and ")
 }
 
+// usedFlags are the flags that a command line has, as "--flag".
+func usedFlags(c *cobra.Command) (used []string) {
+	if c != nil {
+		c.Flags().Visit(func(f *pflag.Flag) { used = append(used, "--"+f.Name) })
+	}
+	return used
+}
+
 // givenID is the ID that the command line of a command for one allocation has.
 func givenID(c *cobra.Command) string {
 	if c == nil || !strings.HasSuffix(strings.Fields(c.Use + " -")[1], "ID") || c.Flags().NArg() != 1 {
@@ -60,8 +85,8 @@ func givenID(c *cobra.Command) string {
 
 // hintFor is the hint, with the ID of the allocation in its commands: the one that the
 // error is about, or else the given one.
-func hintFor(err error, id string) string {
-	text := hint(err)
+func hintFor(err error, id string, used ...string) string {
+	text := hint(err, used...)
 	var about *configurator.AllocationError
 	if errors.As(err, &about) {
 		id = about.ID
@@ -84,7 +109,7 @@ var hints = []struct {
 }{
 	{applies: is(context.Canceled), text: say("it was interrupted; what had been begun was rolled back or is recorded: see `allocnet ls`")},
 	{applies: as[stepError], text: nextStep},
-	{applies: is(client.ErrUnavailable), text: say("start it (systemctl start allocnetd), say where it listens (--socket), or do without (--no-daemon)")},
+	{applies: is(client.ErrUnavailable), text: say("start it (systemctl start allocnetd)[--socket|, say where it listens (--socket)], or do without (--no-daemon)")},
 	{applies: is(client.ErrConflists), text: say(
 		"name a network of the daemon instead, or have root set allow_conflists in the settings of the daemon")},
 	{applies: is(client.ErrForbidden), text: say("the daemon serves root and the group of its socket: try again with sudo, or join the group")},
@@ -92,7 +117,7 @@ var hints = []struct {
 	{applies: is(demo.ErrNoPrivateHost), text: func(error) string { return privateHostHint() }},
 	{applies: is(configurator.ErrPluginNotInstalled), install: true, text: say(
 		"for the plugins, on Debian: apt-get install containernetworking-plugins (they go to /usr/lib/cni), or, " +
-			"in the source of allocnet: make plugins (they go to bin/cni), or --plugin-dir with their directory")},
+			"in the source of allocnet: make plugins (they go to bin/cni)[--plugin-dir|, or --plugin-dir with their directory|, or name another directory of plugins]")},
 	{applies: iptablesMissing, install: true, text: say("plugins need iptables, on Debian: apt-get install iptables")},
 	{applies: is(configurator.ErrUnprivileged), text: say("run allocnet with sudo, or the daemon with the rights of its systemd unit; only `allocnet demo` works without")},
 	{applies: notPermitted, text: say("this needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): try again with sudo; only `allocnet demo` works without")},
@@ -102,35 +127,35 @@ var hints = []struct {
 		"a broken one comes back with `allocnet setup`, with the same arguments as before; where its network namespace is gone, " +
 			"`allocnet teardown ID` takes away what is left")},
 	{applies: saying(kernel.ErrBridgeFull, "exchange full"), text: say(
-		"`allocnet ls` lists what is on the bridge: `allocnet teardown ID` and `allocnet gc` make room; or --network with another network")},
+		"`allocnet ls` lists what is on the bridge: `allocnet teardown ID` and `allocnet gc` make room; or use another network[--network| (--network)]")},
 	{applies: saying(lease.ErrExhausted), text: say(
 		"`allocnet ls` lists who has an address: `allocnet teardown ID` and `allocnet gc` give some back; " +
-			"or give the network a larger subnet, or use another one (--network)")},
-	{applies: saying(nil, "requested IP address"), text: say("`allocnet ls` tells who has the address; leave out --ip, or ask for another")},
+			"or give the network a larger subnet, or use another one[--network| (--network)]")},
+	{applies: saying(nil, "requested IP address"), text: say("`allocnet ls` tells who has the address; ask for another address, or for none")},
 	{applies: saying(lease.ErrDuplicate), text: say(
-		"an earlier allocation with this ID left its address: `allocnet cleanup --force ID` gives it back")},
+		"an earlier allocation with this ID left its address[--force|: `allocnet cleanup --force ID` gives it back]")},
 	{applies: saying(ruleset.ErrPortTaken), text: portTakenHint},
 	{applies: is(configurator.ErrListener), text: say("`ss -lntup` lists the processes that listen; the setting host_listeners of the daemon says what to do about them")},
 	{applies: is(configurator.ErrInUse), text: say(
-		"every allocation needs a network namespace of its own: --netns with another path, or --create once this one is gone; " +
-			"`allocnet ls` lists what is set up")},
+		"every allocation needs a network namespace of its own: [--netns|--netns with another path|another path]" +
+			"[--create|, or --create once this one is gone]; `allocnet ls` lists what is set up")},
 	{applies: is(configurator.ErrSetUp), text: say("`allocnet teardown ID` takes it down; force is for what that cannot remove")},
 	{applies: is(configurator.ErrNotChecked), text: say(
-		"the network is left as it is: mend what keeps the plugin from looking (a longer --timeout, where it hangs), and try again")},
+		"the network is left as it is: mend what keeps the plugin from looking (a longer timeout[--timeout|, --timeout], where it hangs), and try again")},
 	{applies: is(configurator.ErrUnknownNetwork), text: say(
-		"`allocnet networks` lists the networks and the files that were skipped; --network allocnet, the embedded one, needs no file")},
+		"`allocnet networks` lists the networks and the files that were skipped; allocnet, the embedded one, needs no file[--network|: --network allocnet]")},
 	{applies: is(configurator.ErrUnserved), text: say(
-		"`allocnet networks` lists what each network serves, --network chooses another one; " +
-			"to go without: --allow-unserved, or allow_unserved in the settings of the daemon")},
-	{applies: is(configurator.ErrExists), text: say("`allocnet inspect ID` shows what is set up; `allocnet setup` without --new takes it as it is")},
+		"`allocnet networks` lists what each network serves[--network|, --network chooses another one]; " +
+			"to go without: [--allow-unserved|--allow-unserved, or ]allow_unserved in the settings of the daemon")},
+	{applies: is(configurator.ErrExists), text: say("`allocnet inspect ID` shows what is set up; a setup that need not make it takes it as it is")},
 	{applies: is(configurator.ErrDifferent), text: say("`allocnet inspect ID` shows what is set up; `allocnet teardown ID` makes way")},
 	{applies: isConflict, text: conflictHint},
 	{applies: is(configurator.ErrUnhealthy), text: unhealthyHint},
 	{applies: is(errLeftovers), text: say("`allocnet cleanup --force` with the same IDs removes them")},
-	{applies: netnsMissing, text: say("make it first (ip netns add NAME), or have it made: setup --create")},
-	{applies: is(configurator.ErrNotFound), text: say("`allocnet ls` lists what is set up; --state-dir says where to look")},
-	{applies: is(configurator.ErrIncomplete), text: say("`allocnet teardown ID` can be repeated; `allocnet cleanup --force ID` does it without plugins")},
-	{applies: is(context.DeadlineExceeded), text: say("a plugin hangs, or needs a longer --timeout")},
+	{applies: netnsMissing, text: say("make it first (ip netns add NAME), or have it made[--create|: setup --create]")},
+	{applies: is(configurator.ErrNotFound), text: say("`allocnet ls` lists what is set up[--state-dir|; --state-dir says where to look]")},
+	{applies: is(configurator.ErrIncomplete), text: say("`allocnet teardown ID` can be repeated[--force|; `allocnet cleanup --force ID` does it without plugins]")},
+	{applies: is(context.DeadlineExceeded), text: say("a plugin hangs, or needs a longer timeout[--timeout| (--timeout)]")},
 	{applies: isUsage, text: usageHint},
 	{applies: is(errOutput), text: say("only the text is lost: what the command did stands")},
 }
@@ -187,7 +212,7 @@ func portTakenHint(err error) string {
 	if !errors.As(err, &e) || e.Owner.ID == "" || names.IsHash(e.Owner.ID) {
 		return another + "; `allocnet ls` lists those of all allocations"
 	}
-	return fmt.Sprintf("%s, or free it: `allocnet teardown %s`, or, if no record tells of it, `allocnet cleanup --force %[2]s`", another, e.Owner.ID)
+	return fmt.Sprintf("%s, or free it: `allocnet teardown %s`[--force|, or, if no record tells of it, `allocnet cleanup --force %[2]s`]", another, e.Owner.ID)
 }
 
 func netnsMissing(err error) bool {
@@ -201,7 +226,7 @@ func recordHint(err error) string {
 	if errors.Is(e, record.ErrNewer) {
 		return fmt.Sprintf("use the newer allocnet that wrote %s", e.File)
 	}
-	return fmt.Sprintf("%s is damaged: `allocnet teardown %s --netns PATH`, with the path of its network namespace, "+
+	return fmt.Sprintf("%s is damaged: `allocnet teardown %s[--netns| --netns PATH`, with the path of its network namespace,|`] "+
 		"takes the allocation away without it", e.File, e.ID)
 }
 
@@ -212,7 +237,7 @@ var oldAddress = regexp.MustCompile(`"?([^\s"\\]+)\\?"? already has an IP addres
 func keepsOldAddress(err error) bool { return oldAddress.MatchString(err.Error()) }
 
 func bridgeHint(err error) string {
-	return fmt.Sprintf("a bridge keeps the subnet that it was made with: go on with the old one (--subnet), or, "+
+	return fmt.Sprintf("a bridge keeps the subnet that it was made with: go on with the old one[--subnet| (--subnet)], or, "+
 		"once no allocation uses the bridge: ip link del %s", oldAddress.FindStringSubmatch(err.Error())[1])
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/fakeplugin"
 	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -54,6 +56,17 @@ func TestNetworksTellOfBinaries(t *testing.T) {
 	require.Contains(t, got.errOut, `warning: network odd: plugins run as binaries: plugin "bridge": the native plugin does not understand the key "isGatway"`)
 	require.Regexp(t, `(?m)^allocnet +- +native `, got.out)
 	require.Equal(t, 1, strings.Count(got.errOut, "warning"), got.errOut)
+
+	require.NoError(t, fakeplugin.Install(w.path("plugins"), "tuning"))
+	keys, err := json.Marshal(map[string]any{"on": map[string]fakeplugin.Behaviour{"ADD": {Result: result("10.9.0.2/24")}}, "log": w.path("log")})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(w.path("conf/01-odd.conflist"),
+		[]byte(`{"cniVersion":"1.0.0","name":"odd","plugins":[{"type":"tuning","fake":`+string(keys)+`}]}`), 0o600))
+	w.sandbox("web")
+	w.run("setup", "web", "--network", "odd").ok(t)
+	list := decode[[]listed](t, w.run("ls", "--json").ok(t))
+	require.Equal(t, configurator.EngineExec, list[0].Engine)
+	require.Equal(t, `network odd: plugin "tuning": the native plugin does not understand the key "fake"`, list[0].Reason)
 }
 
 func TestNetworksWithoutDirectory(t *testing.T) {

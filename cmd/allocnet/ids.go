@@ -50,19 +50,61 @@ func wholeID(conf service, short string) (string, error) {
 		return short, nil
 	}
 	records, _ := conf.List() // what cannot be read has no short form
-	var found []string
+	switch found := standingFor(short, records); len(found) {
+	case 0:
+		return short, nil
+	case 1:
+		return found[0], nil
+	default:
+		return "", ambiguous(short, found)
+	}
+}
+
+// standingFor are the IDs that a short form can stand for.
+func standingFor(short string, records []configurator.Record) (found []string) {
 	for _, r := range records {
 		if standsFor(short, r.ID) {
 			found = append(found, r.ID)
 		}
 	}
-	switch len(found) {
-	case 0:
-		return short, nil
-	case 1:
-		return found[0], nil
+	return found
+}
+
+func ambiguous(short string, found []string) error {
+	return usagef("ID %q: stands for %d allocations: %s", short, len(found), strings.Join(found, ", "))
+}
+
+// liveIDs are the IDs that others stand for. One that stands for several attachments of
+// one container stands for all of them.
+func liveIDs(conf service, given []string) ([]string, error) {
+	var live []string
+	var records []configurator.Record
+	for _, id := range given {
+		if _, err := conf.Get(id); !errors.Is(err, configurator.ErrNotFound) {
+			live = append(live, id)
+			continue
+		}
+		if records == nil {
+			records, _ = conf.List() // what cannot be read has no short form
+		}
+		found := standingFor(id, records)
+		for _, one := range found {
+			if container(one) != container(found[0]) {
+				return nil, ambiguous(id, found)
+			}
+		}
+		if len(found) == 0 {
+			found = []string{id}
+		}
+		live = append(live, found...)
 	}
-	return "", usagef("ID %q: stands for %d allocations: %s", short, len(found), strings.Join(found, ", "))
+	return live, nil
+}
+
+// container is the ID of a runtime without what comes after it.
+func container(id string) string {
+	digits, _, _ := runtimeID(id)
+	return digits
 }
 
 // naturally compares texts as people do: numbers in them by their value.

@@ -1,13 +1,18 @@
 package main
 
 import (
+	"errors"
+	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/lease"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -55,6 +60,22 @@ func TestListOfRuntimesAllocations(t *testing.T) {
 	require.Contains(t, ambiguous.Error, `ID "0123": stands for 2 allocations`)
 	missing := w.run("inspect", "web", "--json").failure(t, exitNo)
 	require.Equal(t, "not-found", missing.Kind)
+	require.Contains(t, w.run("ls", "-o", "wide").ok(t), longID+".eth0")
+	require.Equal(t, w.run("ls", "--json").ok(t), w.run("ls", "-o", "json").ok(t))
+	require.Equal(t, w.run("ls", "-q").ok(t), w.run("ls", "-o", "name").ok(t))
+	require.Contains(t, w.run("ls", "-o", "xml", "--json").failure(t, exitUsage).Error, `--output "xml"`)
+
+	require.Contains(t, w.run("cleanup", "--audit", "012345").ok(t), longID+".eth0 (live)")
+	require.Contains(t, w.run("cleanup", "--audit", "0123", "--json").failure(t, exitUsage).Error, "stands for 2 allocations")
+	require.Contains(t, w.run("gc", "--live", "0123", "--dry-run", "--json").failure(t, exitUsage).Error, "stands for 2 allocations")
+	kept := w.run("gc", "--live", "0123fedc", "--live", "0123456789ab.eth0", "--dry-run", "--json")
+	require.ElementsMatch(t, []string{other, longID + ".eth0"}, decode[gcReport](t, kept.ok(t)).Kept)
+	require.NotContains(t, kept.errOut, "is not set up")
+	w.sandbox("second")
+	w.run("setup", longID+".eth1", "--netns", "/run/netns/second").ok(t)
+	kept = w.run("gc", "--live", longID, "--dry-run", "--json")
+	require.Equal(t, []string{longID + ".eth0", longID + ".eth1"}, decode[gcReport](t, kept.ok(t)).Kept, "both are of that container")
+	w.run("teardown", longID+".eth1").ok(t)
 	w.run("teardown", "0123fe").ok(t)
 	w.run("teardown", "web").ok(t)
 	require.Equal(t, longID+".eth0\nweb-2\nweb-10\n", w.run("ls", "-q").ok(t))
@@ -71,6 +92,35 @@ func TestHintsNameTheID(t *testing.T) {
 	got := w.run("setup", "web", "--network", "back", "--json").failure(t, exitFailure)
 	require.Contains(t, got.Hint, "`allocnet inspect web`")
 	require.Contains(t, got.Hint, "`allocnet teardown web`")
+}
+
+// TestHintsNameNoFlagJustUsed, and have nothing of their choices in them.
+func TestHintsNameNoFlagJustUsed(t *testing.T) {
+	all := failures()
+	for name, err := range sentinels {
+		all["sentinel "+name] = err
+	}
+	for name, err := range map[string]error{
+		"events": followError(client.ErrUnavailable), "events end": followError(io.EOF), "leftovers": errLeftovers, "bridge": errors.New("exchange full"),
+		"address": errors.New("requested IP address 10.0.0.1 is not available"), "duplicate": lease.ErrDuplicate,
+	} {
+		all[name] = err
+	}
+	flag := regexp.MustCompile("--[a-z-]+")
+	for name, err := range all {
+		full := hint(err)
+		require.NotRegexp(t, `[\[\]|]`, full, name)
+		for _, used := range flag.FindAllString(full, -1) {
+			if errors.Is(err, errLeftovers) || used == "--help" {
+				continue // cleanup --audit excludes --force, and --help has no errors
+			}
+			without := hint(err, used)
+			require.NotContains(t, without, used, "%s: %s", name, full)
+			require.NotRegexp(t, `[\[\]|]|  | [,;.)]`, without, name)
+		}
+	}
+	missing := runWith("", "ls", "--socket", t.TempDir()+"/s", "--json").failure(t, exitFailure)
+	require.Equal(t, "start it (systemctl start allocnetd), or do without (--no-daemon)", missing.Hint)
 }
 
 func TestRangesAreOneLine(t *testing.T) {

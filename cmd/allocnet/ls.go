@@ -15,6 +15,7 @@ import (
 // lsFlags say what to list, and how.
 type lsFlags struct {
 	quiet, wide bool
+	output      string
 	filters     []string
 }
 
@@ -34,17 +35,59 @@ commands accept them.`,
 	}
 	c.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print only the IDs, one per line")
 	c.Flags().BoolVar(&f.wide, "wide", false, "print IDs in full, and CNI_ARGS")
+	c.Flags().StringVarP(&f.output, "output", "o", "", "wide, json or name, as --wide, --json and --quiet")
 	c.Flags().StringArrayVar(&f.filters, "filter", nil,
 		"network=NAME or state=STATE (adding, ready, deleting or gone); may be repeated: one of the networks, and one of the states")
 	c.MarkFlagsMutuallyExclusive("quiet", "wide")
+	c.MarkFlagsMutuallyExclusive("quiet", "output")
+	_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"wide", "json", "name"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("filter", cobra.NoFileCompletions)
 	return c
+}
+
+// choose takes the form that --output names.
+func (f *lsFlags) choose(a *app) error {
+	switch f.output {
+	case "":
+	case "wide":
+		f.wide = true
+	case "json":
+		a.flags.json = true
+	case "name":
+		f.quiet = true
+	default:
+		return usagef("--output %q: must be wide, json or name", f.output)
+	}
+	return nil
+}
+
+// listed is an allocation, with why plugins of its networks run as binaries.
+type listed struct {
+	configurator.Record
+	Reason string `json:"reason,omitempty"`
+}
+
+// listedAll are records with the reasons of today's networks.
+func listedAll(conf service, records []configurator.Record) []listed {
+	networks, _ := conf.Networks() // an error is that of List, or of `allocnet networks`
+	list := make([]listed, len(records))
+	for i := range records {
+		list[i].Record = records[i]
+		var reasons []string
+		for _, n := range networks {
+			if n.Reason != "" && has(&records[i], n.Name) {
+				reasons = append(reasons, "network "+n.Name+": "+n.Reason)
+			}
+		}
+		list[i].Reason = strings.Join(reasons, "; ")
+	}
+	return list
 }
 
 // ls prints what can be read even when some records cannot.
 func (a *app) ls(f *lsFlags) error {
 	wanted, err := parseFilter(f.filters)
-	if err != nil {
+	if err := errors.Join(err, f.choose(a)); err != nil {
 		return err
 	}
 	conf, err := a.service()
@@ -58,7 +101,7 @@ func (a *app) ls(f *lsFlags) error {
 	case len(records) == 0 && listErr != nil:
 		return listErr
 	case a.flags.json:
-		return errors.Join(listErr, a.out.json(orNone(records)))
+		return errors.Join(listErr, a.out.json(listedAll(conf, records)))
 	case f.quiet:
 		for _, r := range records {
 			a.out.printf("%s\n", r.ID)

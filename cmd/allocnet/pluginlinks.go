@@ -237,7 +237,7 @@ func (l *pluginLinks) ask(ctx context.Context, timeout time.Duration) error {
 }
 
 func notThePlugins(err error) error {
-	return stepError{err, "name the program with --program: `make build` makes it as bin/" + programName + ", beside bin/allocnet"}
+	return stepError{err, "name the program that has all plugins[--program| with --program]: `make build` makes it as bin/" + programName + ", beside bin/allocnet"}
 }
 
 // place puts a staged link where it belongs. A foreign file gets its other name

@@ -342,15 +342,15 @@ func namesOfEvents(t *testing.T, watch int) []string {
 // TestPluginsOfAWrongProgram leaves the directory as it was.
 func TestPluginsOfAWrongProgram(t *testing.T) {
 	p := newPluginDir(t, "ptp")
-	p.run("install").failureWith(t, exitFailure, `as plugin "ptp" (VERSION): `, "no plugin ptp", "--program")
+	p.run("install").failureWith(t, exitFailure, `as plugin "ptp" (VERSION): `, "no plugin ptp", "name the program")
 
 	require.NoError(t, os.WriteFile(p.program, []byte("#!/bin/sh\n"), 0o755))
-	p.run("install").failureWith(t, exitFailure, `as plugin "`+pluginNames()[0]+`" (VERSION): `, "--program")
+	p.run("install").failureWith(t, exitFailure, `as plugin "`+pluginNames()[0]+`" (VERSION): `, "name the program")
 
 	p.script(p.program)
 	single := fmt.Sprintf("#!/bin/sh\necho '%s'\n", `{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}`)
 	require.NoError(t, os.WriteFile(p.program, []byte(single), 0o755))
-	p.run("install").failureWith(t, exitUsage, "it answers by every name", "--program")
+	p.run("install").failureWith(t, exitUsage, "it answers by every name", "name the program")
 
 	require.NoError(t, os.WriteFile(p.program, []byte("#!/bin/sh\nsleep 1000\n"), 0o755))
 	p.run("install", "--timeout", "50ms").failureWith(t, exitFailure, "deadline exceeded")
