@@ -58,6 +58,12 @@ var configurations = []struct {
 	{"ptp dual", "", object{"type": "ptp", "mtu": 1450, "ipam": hostLocal("10.9.0.0/24", "fd00:9::/64")}},
 	{"ptp v6 and dns", "", object{"type": "ptp", "ipam": hostLocal("fd00:9::/64"), "dns": object{"search": []string{"a.example"}}}},
 
+	{"bridge macspoofchk", "", object{"type": "bridge", "bridge": "br0", "isGateway": true, "macspoofchk": true, "ipam": hostLocal("10.9.0.0/24", "fd00:9::/64")}},
+	{"bridge macspoofchk without ipam", "", object{"type": "bridge", "bridge": "br0", "macspoofchk": true}},
+
+	{"bad: trunk id", "", object{"type": "bridge", "bridge": "br0", "vlanTrunk": []object{{"id": 4095}}}},
+	{"bad: trunk range", "", object{"type": "bridge", "bridge": "br0", "vlanTrunk": []object{{"minID": 9, "maxID": 7}}}},
+	{"bad: half a trunk range", "", object{"type": "bridge", "bridge": "br0", "vlan": 7, "vlanTrunk": []object{{"minID": 9}}}},
 	{"bad: vlan", "", object{"type": "bridge", "bridge": "br0", "vlan": 5000}},
 	{"bad: hairpin and promisc", "", object{"type": "bridge", "bridge": "br0", "hairpinMode": true, "promiscMode": true}},
 	{"bad: ipam without container interface", "", object{"type": "bridge", "disableContainerInterface": true, "ipam": hostLocal("10.9.0.0/24")}},
