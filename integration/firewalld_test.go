@@ -26,8 +26,9 @@ func newFirewalldHost(t *testing.T, w way, backend string) *firewalldHost {
 	h := newHost(t, w.engine, func(c *configurator.Config) { c.Networks = []string{"net"} })
 	setSysctls(t, "", quick)
 	bus := firewalldtest.StartBus(t)
-	// The reference plugins take iptables for all but the firewall.
-	h.network("net", chain("bridge", dual, "")...)
+	plugins := chain("bridge", dual, w.backend)
+	delete(plugins[2], "backend") // the firewall's
+	h.network("net", plugins...)
 	return &firewalldHost{h, bus, bus.Start(backend)}
 }
 
@@ -44,31 +45,37 @@ func (h *firewalldHost) setUpPublished(id string) (configurator.Allocation, *con
 
 // TestBesideFirewalld: allocations reach others and are reached by their host ports,
 // and nothing of them is left in a zone, with either engine and either of firewalld's
-// backends, also if firewalld ends meanwhile.
+// backends, whatever backend publishes the ports, also if firewalld ends meanwhile.
 func TestBesideFirewalld(t *testing.T) {
-	each(t, engines, func(t *testing.T, w way) {
-		for _, backend := range []string{"nftables", "iptables"} {
-			t.Run(backend, func(t *testing.T) {
-				h := newFirewalldHost(t, way{w.engine, ""}, backend)
-				a, _ := h.setUpPublished("a")
-				serve(t, a.Netns, "tcp", 80, "a")
-				serve(t, h.outside.Path(), "tcp", 7000, "outside")
-				for host, outside := range map[netip.Prefix]netip.Prefix{host4: outside4, host6: outside6} {
-					requireAnswer(t, a.Netns, "tcp", at(outside.Addr(), 7000), "outside")
-					requireAnswer(t, h.outside.Path(), "tcp", at(host.Addr(), 8080), "a")
-				}
-				requireAnswer(t, "", "tcp", "127.0.0.1:8080", "a")
-				require.NoError(t, h.Check(h.ctx(), a))
-				h.tearDown(a)
-				require.Empty(t, h.firewalld.Sources("trusted"))
+	reference := way{configurator.EngineExec, ""}
+	for backend, ways := range map[string][]way{
+		"nftables": {reference, execNFT, native, nativeTables, nativeNFT},
+		"iptables": {reference, native},
+	} {
+		t.Run(backend, func(t *testing.T) {
+			each(t, ways, func(t *testing.T, w way) { testBesideFirewalld(t, w, backend) })
+		})
+	}
+}
 
-				b := h.alloc("b")
-				h.setUp(b)
-				h.firewalld.End()
-				h.tearDown(b)
-			})
-		}
-	})
+func testBesideFirewalld(t *testing.T, w way, backend string) {
+	h := newFirewalldHost(t, w, backend)
+	a, _ := h.setUpPublished("a")
+	serve(t, a.Netns, "tcp", 80, "a")
+	serve(t, h.outside.Path(), "tcp", 7000, "outside")
+	for host, outside := range map[netip.Prefix]netip.Prefix{host4: outside4, host6: outside6} {
+		requireAnswer(t, a.Netns, "tcp", at(outside.Addr(), 7000), "outside")
+		requireAnswer(t, h.outside.Path(), "tcp", at(host.Addr(), 8080), "a")
+	}
+	requireAnswer(t, "", "tcp", "127.0.0.1:8080", "a")
+	require.NoError(t, h.Check(h.ctx(), a))
+	h.tearDown(a)
+	require.Empty(t, h.firewalld.Sources("trusted"))
+
+	b := h.alloc("b")
+	h.setUp(b)
+	h.firewalld.End()
+	h.tearDown(b)
 }
 
 // TestFirewalldLostRecord: nothing but the elements, or the leases, tells of the
@@ -115,7 +122,7 @@ func (h *host) useNewestVersion(network string) {
 // record and its leases are kept.
 func TestFirewalldUnreachable(t *testing.T) {
 	each(t, engines, func(t *testing.T, w way) {
-		h := newFirewalldHost(t, way{w.engine, ""}, "nftables")
+		h := newFirewalldHost(t, w, "nftables")
 		a, s := h.setUpPublished("a")
 		t.Run("away", func(t *testing.T) {
 			t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+filepath.Join(t.TempDir(), "none"))
