@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -151,8 +152,15 @@ func (t *textShow) End(s demo.Step) {
 		t.failed++
 		sign = t.out.paint(red, failed)
 	}
-	line := fmt.Sprintf("  %s %-44s %s  %s", sign, s.Name, t.out.paint(dim, fmt.Sprintf("%8s", span(s.Took))), s.Detail)
-	t.out.printf("%s\n", strings.TrimRight(line, " "))
+	name, took := fmt.Sprintf("%-40s", s.Name), fmt.Sprintf("%6s", span(s.Took))
+	head := fmt.Sprintf("  %s %s %s", sign, name, t.out.paint(dim, took))
+	const beside = "      "
+	left := t.out.columns - len("  ✓ ") - utf8.RuneCountInString(name+took) - len(" ") - gap
+	if t.out.columns == 0 || utf8.RuneCountInString(s.Detail) <= left {
+		t.out.printf("%s\n", strings.TrimRight(head+"  "+s.Detail, " "))
+	} else {
+		t.out.printf("%s\n%s\n", head, indent(strings.Join(fold(s.Detail, t.out.columns-len(beside)), "\n"), beside))
+	}
 	if s.Err != nil {
 		t.out.printf("%s\n", t.out.paint(red, indent(s.Err.Error(), "      ")))
 	}
@@ -163,9 +171,9 @@ func (t *textShow) summarize(s *demo.Summary, ok bool) {
 		t.out.printf("\n")
 		return
 	}
-	t.out.printf("\n%s %s in %s: set up in %s, %s answered (median %s), torn down in %s; nothing is left\n",
-		t.out.paint(green, t.mark()), plural(s.Steps, "step"), span(s.Took), spans(s.Setups),
-		plural(s.Requests, "request"), span(s.Answer), spans(s.Teardowns))
+	text := fmt.Sprintf("%s in %s: set up in %s, %s answered (median %s), torn down in %s; nothing is left",
+		plural(s.Steps, "step"), span(s.Took), spans(s.Setups), plural(s.Requests, "request"), span(s.Answer), spans(s.Teardowns))
+	t.out.printf("\n%s %s\n", t.out.paint(green, t.mark()), indent(strings.Join(fold(text, t.out.columns-gap), "\n"), "  ")[2:])
 }
 
 // spans are all of several durations, in their order: the first of a host takes longer.

@@ -47,14 +47,18 @@ func (a *app) networks() error {
 		}
 		return a.out.json(map[string]any{"networks": networks, "skipped": skipped})
 	}
+	a.printNetworks(networks)
+	a.warnOfBinaries(networks)
+	a.warnSkipped(broken)
+	return nil
+}
+
+func (a *app) printNetworks(networks []configurator.Network) {
 	rows := make([][]cell, len(networks))
 	for i, n := range networks {
 		rows[i] = networkRow(n)
 	}
 	a.out.table([]string{"NAME", "DEFAULT", "ENGINE", "CNI", "PLUGINS", "CAPABILITIES", "FILE"}, rows)
-	a.warnOfBinaries(networks)
-	a.warnSkipped(broken)
-	return nil
 }
 
 // unasked returns why the daemon could not be asked for networks; then there is no

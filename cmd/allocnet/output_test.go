@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
@@ -331,11 +332,11 @@ func TestShowDemo(t *testing.T) {
 	}
 	require.Equal(t, `
 First
-  ok   one                                            1.5 ms  well done
-  ok   two                                             1.0 s
+  ok   one                                      1.5 ms  well done
+  ok   two                                       1.0 s
 
 Last
-  FAIL three                                          1.0 ms
+  FAIL three                                    1.0 ms
       bad
       worse
 
@@ -347,6 +348,94 @@ Last
 {"section":"Last","step":"three","ok":false,"ms":1,"error":"bad\nworse"}
 {"ok":false,"clean":true,"interrupted":false,"steps":3,"failed":1,"ms":2000,"setupMs":[30,3],"teardownMs":[4],"requests":1,"requestP50Ms":1}
 `, show(true, false))
+}
+
+// inTerminal is what a command prints in a terminal of 80 columns.
+func inTerminal(t *testing.T, do func(*app)) (lines []string) {
+	t.Helper()
+	var b bytes.Buffer
+	a := newApp(nil, nil, nil)
+	a.out = &printer{w: &b, terminal: true, columns: 80}
+	do(a)
+	for line := range strings.Lines(b.String()) {
+		shown := strings.Split(strings.TrimSuffix(line, "\n"), wipe)
+		line = shown[len(shown)-1]
+		require.LessOrEqual(t, utf8.RuneCountInString(line), 80, line)
+		require.Equal(t, strings.TrimRight(line, " "), line)
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// TestEightyColumns are enough for what commands print of IDs of runtimes.
+func TestEightyColumns(t *testing.T) {
+	id := longID + ".eth0"
+	record := &configurator.Record{
+		ID: id, Netns: "/run/netns/" + longID, Phase: configurator.PhaseReady, Engine: configurator.EngineNative,
+		Networks: []configurator.NetworkRecord{{Network: "front"}, {Network: "back"}},
+		Args:     map[string]string{"K8S_POD_NAME": "web-7d4b9c8f6d-x2x9z", "K8S_POD_NAMESPACE": "a-long-namespace", "K8S_POD_INFRA_CONTAINER_ID": longID},
+		Ports:    []portmap.Mapping{{HostIP: "2001:db8::1", HostPort: 8080, ContainerPort: 80, Protocol: "tcp", Label: "http"}},
+		Status: &configurator.Status{Address: "10.202.0.2", AddressIPv6: "fd0a:110c:2e7::2", Interfaces: []configurator.Interface{{
+			Network: "front", Name: "eth0", MAC: "02:00:00:00:00:01", Sandbox: "/run/netns/" + longID, Addresses: []configurator.Address{
+				{Address: "10.202.0.2/16", Gateway: "10.202.0.1"}, {Address: "fd0a:110c:2e7::2/64", Gateway: "fd0a:110c:2e7::1"},
+			},
+		}}},
+	}
+	lines := inTerminal(t, func(a *app) { a.printRecord(record) })
+	require.Equal(t, "ID         "+id, lines[0])
+	require.Equal(t, []string{"Namespace  /run/netns/", "           " + longID}, lines[2:4])
+	text := strings.Join(lines, "\n")
+	require.Contains(t, text, "10.202.0.2/16,")
+	require.Contains(t, text, "K8S_POD_INFRA_CONTAINER_ID=\n           "+longID)
+
+	networks := []configurator.Network{
+		{Name: "allocnet", CNIVersion: "1.0.0", Engine: configurator.EngineNative, Plugins: []string{"loopback", "bridge", "portmap", "firewall"}, Capabilities: []string{"portMappings", "ips", "mac"}},
+		{Name: "team-network", Default: true, CNIVersion: "1.0.0", Engine: configurator.EngineExec, File: "/etc/cni/net.d/10-team.conflist", Plugins: []string{"bridge"}},
+	}
+	lines = inTerminal(t, func(a *app) { a.printNetworks(networks) })
+	require.Regexp(t, `^NAME +DEFAULT +ENGINE +CNI +PLUGINS +CAPABILITIES +FILE$`, lines[0])
+	require.Regexp(t, `^team-network +yes +exec +1\.0\.0 +bridge +- +/etc/cni/net\.d/$`, lines[5])
+	require.Regexp(t, `^ +10-team\.conflist$`, lines[6])
+	networks[1].Name, networks[1].File = strings.Repeat("long", 20), "/etc/"+longID
+	inTerminal(t, func(a *app) { a.printNetworks(networks) })
+
+	lines = inTerminal(t, func(a *app) {
+		s := a.newShow()
+		for _, step := range []demo.Step{
+			{Name: "outside -> [2001:db8:a110:c::1]:18081", Detail: "from 2001:db8:a110:c::2", Took: 500 * time.Microsecond},
+			{Name: "allocnet-demo-b -> [fd0a:110c:2e7::2]:8080", Detail: "from fd0a:110c:2e7::3", Took: 700 * time.Microsecond},
+			{Name: "compare the host", Took: 150 * time.Millisecond,
+				Detail: "as before; what all allocations share (bridge allocnet0, chains, forwarding) stays for the next one"},
+		} {
+			s.Begin("Section", step.Name)
+			s.End(step)
+		}
+		s.summarize(&demo.Summary{
+			Steps: 37, Requests: 14, Clean: true, Setups: []time.Duration{time.Second, time.Millisecond}, Teardowns: []time.Duration{time.Second, time.Second},
+		}, true)
+	})
+	require.Contains(t, lines, "  ✓ outside -> [2001:db8:a110:c::1]:18081    0.5 ms  from 2001:db8:a110:c::2")
+	require.Equal(t, "      forwarding) stays for the next one", lines[len(lines)-4])
+}
+
+func TestFold(t *testing.T) {
+	require.Equal(t, []string{"one two", "three"}, fold("one two three", 7))
+	require.Equal(t, []string{"a /etc/", "cni/", "net.d/x b"}, fold("a /etc/cni/net.d/x b", 9))
+	require.Equal(t, []string{"ä", "too", "lon", "g ö"}, fold("ä toolong ö", 3))
+	require.Equal(t, []string{"one two three"}, fold("one two three", 0))
+	for _, text := range []string{"", " ", "/", "a  b", "a, b"} {
+		require.NotEmpty(t, fold(text, 1))
+	}
+}
+
+// TestTableInATerminal folds the widest columns first.
+func TestTableInATerminal(t *testing.T) {
+	lines := inTerminal(t, func(a *app) {
+		a.out.table([]string{"A", "B", "C"}, [][]cell{cells("x", strings.Repeat("word ", 20)+"end", "10 20"), cells("", "b", "c")})
+	})
+	require.Equal(t, "x  word word word word word word word word word word word word word word  10 20", lines[1])
+	require.Equal(t, "   word word word word word word end", lines[2])
+	require.Equal(t, "-  b"+strings.Repeat(" ", 70)+"c", lines[3])
 }
 
 func TestDemoThatCannotBegin(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"unicode/utf8"
 
 	"golang.org/x/term"
 )
@@ -18,6 +17,7 @@ import (
 type printer struct {
 	terminal bool // something can be shown and wiped out again
 	colored  bool
+	columns  int // of the terminal, into which tables are folded; 0 for any number
 
 	mu     sync.Mutex
 	w      io.Writer
@@ -31,8 +31,18 @@ var errOutput = errors.New("write output")
 func newPrinter(w io.Writer) *printer {
 	f, ok := w.(*os.File)
 	terminal := ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"
-	return &printer{w: w, terminal: terminal, colored: terminal && os.Getenv("NO_COLOR") == ""}
+	p := &printer{w: w, terminal: terminal, colored: terminal && os.Getenv("NO_COLOR") == ""}
+	if terminal {
+		p.columns = usualColumns
+		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
+			p.columns = columns
+		}
+	}
+	return p
 }
+
+// usualColumns are those of a terminal that does not say how many it has.
+const usualColumns = 80
 
 const wipe = "\r\x1b[K"
 
@@ -77,6 +87,9 @@ func (p *printer) setStatus(text string) {
 		return
 	}
 	p.status = text != ""
+	if runes := []rune(text); p.columns > 0 && len(runes) >= p.columns {
+		text = string(runes[:p.columns-1]) // a second line could not be wiped out
+	}
 	_, _ = io.WriteString(p.w, wipe+text)
 }
 
@@ -132,8 +145,8 @@ func cells(texts ...string) []cell {
 	return row
 }
 
-// table prints rows in columns. An empty header, like the names of a list of
-// properties, is left out.
+// table prints rows in columns, folded into a terminal. An empty header, like the names of
+// a list of properties, is left out.
 func (p *printer) table(header []string, rows [][]cell) {
 	if len(header) > 0 {
 		first := cells(header...)
@@ -142,32 +155,17 @@ func (p *printer) table(header []string, rows [][]cell) {
 		}
 		rows = append([][]cell{first}, rows...)
 	}
-	widths := columnWidths(rows)
+	for _, row := range rows {
+		for i := range row {
+			if row[i].text == "" {
+				row[i] = cell{"-", dim}
+			}
+		}
+	}
+	widths := fittedWidths(rows, p.columns)
 	var b strings.Builder
 	for _, row := range rows {
-		for i, c := range row {
-			if c.text == "" {
-				c = cell{"-", dim}
-			}
-			b.WriteString(p.paint(c.style, c.text))
-			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c.text)+2))
-			}
-		}
-		b.WriteByte('\n')
+		b.WriteString(p.foldedRow(row, widths))
 	}
 	p.printf("%s", b.String())
-}
-
-func columnWidths(rows [][]cell) []int {
-	var widths []int
-	for _, row := range rows {
-		for i, c := range row {
-			if i == len(widths) {
-				widths = append(widths, 1)
-			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(c.text))
-		}
-	}
-	return widths
 }

@@ -71,7 +71,7 @@ func (d *demo) requestAll(ctx context.Context) error {
 				return "", err
 			}
 			d.answers = append(d.answers, time.Since(start))
-			return fmt.Sprintf("answered by %s, asked by %s", got.Allocation, got.Client), nil
+			return "from " + got.Client, nil
 		}))
 	}
 	return errors.Join(errs...)
