@@ -43,6 +43,7 @@ var helpers = map[string]func() int{
 	"await":       entered(Options{}, awaitSignal),
 	"again":       entered(Options{}, enterAgain),
 	"path":        entered(Options{}, tellPath),
+	"bus":         entered(Options{}, tellBus),
 	"change":      entered(Options{Dirs: covered}, changeHost),
 	"no root":     entered(Options{Dirs: []string{"/allocnet-missing"}}, runNothing),
 	"relative":    entered(Options{Dirs: []string{"missing"}}, runNothing),
@@ -79,6 +80,11 @@ func powerless(program func() int) func() int {
 
 func runNothing() int {
 	fmt.Println("ran")
+	return 0
+}
+
+func tellBus() int {
+	fmt.Println(os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"))
 	return 0
 }
 

@@ -127,6 +127,14 @@ func TestPathIsCompleted(t *testing.T) {
 	require.Equal(t, "/bin:/usr/local/sbin:/usr/sbin:/sbin\n", stdout, stderr)
 }
 
+func TestBusOfTheHostIsForgotten(t *testing.T) {
+	Require(t)
+	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/the/host's")
+	stdout, stderr, status := runHelper(t, helperCommand("bus"))
+	require.Zero(t, status, stderr)
+	require.Equal(t, "\n", stdout)
+}
+
 func TestSignalsReachTheCopy(t *testing.T) {
 	Require(t)
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {

@@ -56,6 +56,10 @@ func setEnvironment() error {
 	if err := os.Setenv(marker, markedInside+id); err != nil {
 		return fmt.Errorf("mark private host: %w", err)
 	}
+	// A bus that the host names would lead to the host's own firewalld.
+	if err := os.Unsetenv("DBUS_SYSTEM_BUS_ADDRESS"); err != nil {
+		return fmt.Errorf("forget the host's system bus: %w", err)
+	}
 	if err := os.Setenv("PATH", pluginexec.CompletePath(os.Getenv("PATH"))); err != nil {
 		return fmt.Errorf("complete PATH: %w", err)
 	}
