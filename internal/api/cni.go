@@ -12,6 +12,13 @@ import (
 	"github.com/allocnet/allocnet/internal/cniwire"
 )
 
+// cniBody is a cniwire.Request. Variables that this version does not know are ignored: the
+// plugin is newer than the daemon when both are upgraded.
+type cniBody struct {
+	Env    map[string]string `json:"env"`
+	Config json.RawMessage   `json:"config"`
+}
+
 // cni is the way in for the CNI plugin. While the operation waits or runs, a white
 // space goes out at every heartbeat; what is done before the first one is answered
 // in one piece. A refusal is an answer as well, with the code that a runtime knows.
@@ -23,12 +30,13 @@ func (a *API) cni(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer b.release()
-	var req cniwire.Request
-	if err := b.decode(&req, false); err != nil {
-		_ = json.Unmarshal(b.Bytes(), &req) // the configuration may be readable all the same
-		a.send(w, r, http.StatusOK, refusal(versionOf(req.Config), err))
+	var body cniBody
+	if err := b.decode(&body, false); err != nil {
+		_ = json.Unmarshal(b.Bytes(), &body) // the configuration may be readable all the same
+		a.send(w, r, http.StatusOK, refusal(versionOf(body.Config), err))
 		return
 	}
+	req := cniwire.Request{Env: cniwire.EnvOf(body.Env), Config: body.Config}
 	req.Conflists, req.Root = a.mayBringConflists(r), byRoot(r)
 	timeout := a.limits.OperationTimeout
 	if req.Env.Command == cniwire.GC {

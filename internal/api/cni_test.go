@@ -48,6 +48,10 @@ func TestCNIReachesTheService(t *testing.T) {
 	require.Equal(t, sent, <-asked)
 	require.Equal(t, cniwire.Response{Result: []byte(`{"cniVersion":"1.0.0","ips":[]}`)}, response)
 
+	newer := strings.Replace(add, `{"env":{`, `{"env":{"CNI_LATER":"1",`, 1)
+	ask(t, socket, "POST", "/cni", newer)
+	require.Equal(t, "a=b", (<-asked).Env.Args, "what a newer plugin sends besides is ignored")
+
 	got := ask(t, socket, "POST", "/cni", add)
 	require.Equal(t, "43", got.header.Get("Content-Length"), "a fast answer goes out in one piece")
 	require.Equal(t, `{"result":{"cniVersion":"1.0.0","ips":[]}}`, strings.TrimSpace(got.body))
@@ -93,11 +97,11 @@ func TestCNIRefusals(t *testing.T) {
 		Limits: api.Limits{BodyTimeout: 200 * time.Millisecond},
 	})
 	for body, want := range map[string]string{
-		"":                                    `"code":6,"msg":"malformed request: the body (line 1, column 1): is empty`,
-		"{":                                   `"code":6`,
-		`{"env":{"PATH":"/bin"},"config":{}}`: `"code":6,"msg":"malformed request: env.PATH (line 1, column 9): is not a known field`,
+		"":                               `"code":6,"msg":"malformed request: the body (line 1, column 1): is empty`,
+		"{":                              `"code":6`,
+		`{"env":{"PATH":1},"config":{}}`: `"code":6,"msg":"malformed request: env.PATH (line 1, column 16): must be a string`,
 		`{"env":{"CNI_COMMAND":"ADD"},"config":{"password":"secret","password":"x"}}`: `config.password (line 1, column 60): is there twice`,
-		`{"env":{"PATH":"/bin"},"config":{"cniVersion":"0.4.0"}}`:                     `{"cniVersion":"0.4.0","code":6,`,
+		`{"env":{"PATH":1},"config":{"cniVersion":"0.4.0"}}`:                          `{"cniVersion":"0.4.0","code":6,`,
 		`{"config":{"cniVersion":"9.0.0"},"more":1}`:                                  `{"cniVersion":"1.1.0","code":6,`,
 		strings.Repeat(" ", cniwire.MaxRequest+1):                                     `"code":6,"msg":"request is too large`,
 		add: `{"error":{"cniVersion":"1.0.0","code":999,"msg":"the result is not JSON"}}`,

@@ -103,6 +103,9 @@ func objectOf(name string, t reflect.Type) schema {
 		properties[field] = s
 	}
 	o := schema{"type": "object", "properties": properties, "additionalProperties": false}
+	if name == "CNIEnv" { // a newer plugin may send more
+		o["additionalProperties"] = schema{"type": "string"}
+	}
 	if len(required) > 0 {
 		o["required"] = required
 	}

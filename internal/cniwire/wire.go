@@ -67,9 +67,19 @@ func ReadEnv(getenv func(string) string) (Env, error) {
 	if err != nil {
 		return Env{}, plain(err)
 	}
+	named := map[string]string{}
+	for i, name := range thin.Variables {
+		named[name] = values[i]
+	}
+	return EnvOf(named), nil
+}
+
+// EnvOf takes what is known of variables by their names.
+func EnvOf(v map[string]string) Env {
 	return Env{
-		Command: values[0], ContainerID: values[1], Netns: values[2], IfName: values[3], Args: values[4], Path: values[5], NetnsOverride: values[6],
-	}, nil
+		Command: v["CNI_COMMAND"], ContainerID: v["CNI_CONTAINERID"], Netns: v["CNI_NETNS"], IfName: v["CNI_IFNAME"],
+		Args: v["CNI_ARGS"], Path: v["CNI_PATH"], NetnsOverride: v["CNI_NETNS_OVERRIDE"],
+	}
 }
 
 // plain is an error of package thin as one of ours.
