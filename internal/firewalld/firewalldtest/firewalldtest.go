@@ -89,12 +89,7 @@ func (b *Bus) Start(backend string) *Firewalld {
 // Reload drops what is of the running firewalld only.
 func (f *Firewalld) Reload() { require.NoError(f.bus.t, f.call("reload")) }
 
-// AddPort opens a port of the host to everybody.
-func (f *Firewalld) AddPort(port, protocol string) {
-	require.NoError(f.bus.t, f.call("zone.addPort", "public", port, protocol, int32(0)))
-}
-
-// MakeZone makes a zone active that sources can be in, and drops what they send.
+// Sources are those of a zone.
 func (f *Firewalld) Sources(zone string) []string {
 	var list []string
 	require.NoError(f.bus.t, f.callFor(&list, "zone.getSources", zone))
