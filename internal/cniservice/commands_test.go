@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -190,6 +191,25 @@ func TestUnserved(t *testing.T) {
 	w.serve(first, conf)
 	require.Contains(t, w.refuse(second, conf).Msg, `"c1.eth0"`)
 	w.serve(as(first, "DEL"), conf)
+}
+
+// TestListenerOnAHostPort: the plugin goes by the setting of the host.
+func TestListenerOnAHostPort(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:7600")
+	require.NoError(t, err)
+	defer l.Close()
+	w := newWorld(t, configurator.EngineNative)
+	conf := ours("1.0.0", `"plugins":[`+w.fake("one", adds)+`],"runtimeConfig":{"portMappings":[{"hostPort":7600,"containerPort":80,"protocol":"tcp"}]}`)
+	add := w.env("ADD", "c1")
+	w.cfg.Listeners = configurator.ListenerRefuse
+	w.vendor("")
+	require.Regexp(t, `^publish host port 7600/tcp of allocation "c1.eth0": process \d+ .* listens on 127\.0\.0\.1:7600; `, w.refuse(add, conf).Msg)
+	require.Empty(t, w.records())
+	w.serve(as(add, "DEL"), conf)
+	w.cfg.Listeners = configurator.ListenerWarn
+	w.vendor("")
+	w.serve(add, conf)
+	w.serve(as(add, "DEL"), conf)
 }
 
 // TestSpelling of others: go-cni sends structs without tags, and a flat list of ranges.
