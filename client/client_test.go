@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -115,6 +116,40 @@ func TestContract(t *testing.T) {
 		socket, _ := apitest.Serve(t, api.Options{})
 		apitest.Contract(t, client.New(client.Config{Socket: socket}), inMemory)
 	})
+}
+
+// TestScope of a client: its namespaces go with a GC, and what it left unfinished is
+// recovered; those of others stay.
+func TestScope(t *testing.T) {
+	const dir = "/run/own" // of the private host
+	h := newHost(t, func(c *configurator.Config) { c.NetnsDir = dir })
+	c := h.serve(t)
+	for id, scope := range map[string]string{"a": "mine", "b": "other", "c": "mine"} {
+		_, err := c.Setup(t.Context(), configurator.Allocation{ID: id, OwnNetns: true, Scope: scope})
+		require.NoError(t, err)
+	}
+	for _, id := range []string{"a", "b"} {
+		file := h.path("state", "allocs", id+".json")
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(file, bytes.ReplaceAll(data, []byte(`"ready"`), []byte(`"adding"`)), 0o600))
+	}
+	mine := configurator.Scope{Name: "mine"}
+	removed, err := c.RecoverScope(t.Context(), mine)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, removed)
+	repaired, err := c.RepairScope(t.Context(), mine)
+	require.NoError(t, err)
+	require.Equal(t, &configurator.RepairReport{Healthy: []string{"c"}, Repaired: []string{}, Broken: []string{}}, repaired)
+	mine.DestroyNetns = true
+	for _, collect := range []func(context.Context, configurator.Scope) (*configurator.GCReport, error){c.PlanGC, c.GCScope} {
+		report, err := collect(t.Context(), mine)
+		require.NoError(t, err)
+		require.Equal(t, []string{"c"}, report.Removed)
+		require.Equal(t, []string{filepath.Join(dir, "a"), filepath.Join(dir, "c")}, report.Destroyed)
+	}
+	require.NoError(t, sandbox.Validate(filepath.Join(dir, "b")))
+	require.NoError(t, c.Teardown(t.Context(), configurator.Allocation{ID: "b", OwnNetns: true}))
 }
 
 // TestListeners of the daemon's host are told to a client, or named in its error.
