@@ -27,14 +27,14 @@ func (a *app) check(c *cobra.Command, id string) error {
 	if err != nil {
 		return err
 	}
-	if id, err = wholeID(conf, id); err != nil {
+	if id, err = wholeID(conf, id, isShown); err != nil {
 		return err
 	}
 	done := a.progress("checking %s", id)
 	err = conf.Check(c.Context(), configurator.Allocation{ID: id})
 	done()
 	if err != nil && !(a.flags.json && errors.Is(err, configurator.ErrUnhealthy)) {
-		return err
+		return notFound(conf, id, err)
 	}
 	answer := map[string]any{"id": id, "healthy": err == nil}
 	var unserved []string

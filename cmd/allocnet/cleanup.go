@@ -21,7 +21,8 @@ connection tracking entries. No plugin is run.
 
 Without an ID it looks at every allocation whose record says that something was
 interrupted, or whose network namespace is gone. An ID need not have a record.
-For an allocation that is set up, use teardown.
+For an allocation that is set up, use teardown. --force accepts the IDs of runtimes
+as ls shows them, --audit also any unique prefix of at least 4 digits.
 
 With --destroy the network namespaces go too that the records name, where they lie
 in ` + sandbox.DefaultDir + `, as those that setup --create makes do.`,
@@ -75,7 +76,7 @@ func (a *app) cleanup(ctx context.Context, ids []string, force, destroy bool) er
 	if err != nil {
 		return err
 	}
-	targets, err := cleanupTargets(conf, ids)
+	targets, err := a.cleanupTargets(conf, ids, force)
 	if err != nil && len(targets) == 0 {
 		return err
 	}
@@ -100,14 +101,19 @@ func (a *app) cleanup(ctx context.Context, ids []string, force, destroy bool) er
 }
 
 // cleanupTargets are the named allocations, or the suspicious ones.
-func cleanupTargets(conf *configurator.Configurator, ids []string) ([]cleanupResult, error) {
+func (a *app) cleanupTargets(conf *configurator.Configurator, ids []string, force bool) ([]cleanupResult, error) {
 	var targets []cleanupResult
+	is := isPrefix(minPrefix)
+	if force {
+		is = isShown
+	}
 	if len(ids) > 0 {
 		for _, id := range ids {
-			target, err := newTarget(conf, id)
+			target, err := newTarget(conf, id, is)
 			if err != nil {
 				return nil, err
 			}
+			a.warnOfShort(conf, target.ID)
 			targets = append(targets, target)
 		}
 		return targets, nil
@@ -121,8 +127,8 @@ func cleanupTargets(conf *configurator.Configurator, ids []string) ([]cleanupRes
 	return targets, err
 }
 
-func newTarget(conf *configurator.Configurator, short string) (cleanupResult, error) {
-	id, err := wholeID(conf, short)
+func newTarget(conf *configurator.Configurator, short string, is shortForm) (cleanupResult, error) {
+	id, err := wholeID(conf, short, is)
 	if err != nil {
 		return cleanupResult{}, err
 	}

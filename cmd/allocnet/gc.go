@@ -76,7 +76,7 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	if err != nil {
 		return err
 	}
-	if live, err = liveIDs(conf, live); err != nil {
+	if live, err = liveIDs(conf, live, f.scope); err != nil {
 		return err
 	}
 	if err := a.warnOfUnknown(conf, live); err != nil {

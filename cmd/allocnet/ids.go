@@ -2,15 +2,17 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// shownID is how much lists show of an ID of a runtime, which is 64 digits long.
+// shownID is how many digits lists show of an ID of a runtime, which has 64.
 const shownID = 12
 
-// minPrefix is how much of such an ID stands for it.
+// minPrefix is how many digits of such an ID commands that only read need.
 const minPrefix = 4
 
 // runtimeID cuts the ID that a runtime gave, all hexadecimal digits, from what comes
@@ -23,7 +25,7 @@ func runtimeID(id string) (digits, rest string, ok bool) {
 	return id[:end], id[end:], end >= 32
 }
 
-// shortID is what lists show of an ID. Commands accept it.
+// shortID is what lists show of an ID. All commands accept it.
 func shortID(id string) string {
 	digits, rest, ok := runtimeID(id)
 	if !ok {
@@ -32,25 +34,37 @@ func shortID(id string) string {
 	return digits[:shownID] + rest
 }
 
-// standsFor reports whether a short form is that of an ID: the first digits, with or
-// without what comes after them. Of an ID that people gave, nothing less than all
-// stands for it: a repeated teardown of web must not be one of web-2.
-func standsFor(short, id string) bool {
-	digits, rest, ok := runtimeID(id)
-	if !ok || len(short) < minPrefix {
-		return false
+// A shortForm reports whether a text is a short form of an ID. Only IDs of runtimes
+// have short forms.
+type shortForm func(short, id string) bool
+
+// isShown accepts what lists show, and all digits, with or without what comes after
+// them. It is for commands that change something: of a shorter prefix, the next one
+// who has it may be the container of a runtime.
+func isShown(short, id string) bool {
+	digits, _, ok := runtimeID(id)
+	return ok && (short == shortID(id) || short == digits[:shownID] || short == digits)
+}
+
+// isPrefix accepts so many or more of the first digits, with or without what comes
+// after them. It is for commands that only read.
+func isPrefix(least int) shortForm {
+	return func(short, id string) bool {
+		digits, rest, ok := runtimeID(id)
+		if !ok {
+			return false
+		}
+		first := strings.TrimSuffix(short, rest)
+		return len(first) >= least && strings.HasPrefix(digits, first) || len(short) > len(digits) && strings.HasPrefix(id, short)
 	}
-	return strings.HasPrefix(id, short) ||
-		rest != "" && strings.HasSuffix(short, rest) && len(short)-len(rest) >= minPrefix && strings.HasPrefix(digits, strings.TrimSuffix(short, rest))
 }
 
 // wholeID is the ID that a short form stands for; what stands for none stays as it is.
-func wholeID(conf service, short string) (string, error) {
+func wholeID(conf service, short string, is shortForm) (string, error) {
 	if _, err := conf.Get(short); !errors.Is(err, configurator.ErrNotFound) {
 		return short, nil
 	}
-	records, _ := conf.List() // what cannot be read has no short form
-	switch found := standingFor(short, records); len(found) {
+	switch found := standingFor(short, recordsFor(conf, short), is); len(found) {
 	case 0:
 		return short, nil
 	case 1:
@@ -60,10 +74,20 @@ func wholeID(conf service, short string) (string, error) {
 	}
 }
 
+// recordsFor are the records that a short form may be of: those that can be read, and
+// none for an ID that no runtime gives.
+func recordsFor(conf service, short string) []configurator.Record {
+	if digits, _, _ := runtimeID(short); digits == "" {
+		return nil
+	}
+	records, _ := conf.List()
+	return records
+}
+
 // standingFor are the IDs that a short form can stand for.
-func standingFor(short string, records []configurator.Record) (found []string) {
+func standingFor(short string, records []configurator.Record, is shortForm) (found []string) {
 	for _, r := range records {
-		if standsFor(short, r.ID) {
+		if is(short, r.ID) {
 			found = append(found, r.ID)
 		}
 	}
@@ -71,12 +95,52 @@ func standingFor(short string, records []configurator.Record) (found []string) {
 }
 
 func ambiguous(short string, found []string) error {
-	return usagef("ID %q: stands for %d allocations: %s", short, len(found), strings.Join(found, ", "))
+	return stepError{usagef("ID %q: stands for %d allocations: %s", short, len(found), strings.Join(found, ", ")), whatToType(found)}
+}
+
+// whatToType names IDs as lists show them, or in full where those are the same.
+func whatToType(found []string) string {
+	var shown []string
+	for _, id := range found {
+		if slices.Contains(shown, shortID(id)) {
+			shown = found
+			break
+		}
+		shown = append(shown, shortID(id))
+	}
+	if len(shown) == 1 {
+		return "type " + shown[0]
+	}
+	return "type one of " + someOf(shown)
+}
+
+// notFound adds to an error that nothing is set up under an ID which allocations it may
+// be too short for.
+func notFound(conf service, id string, err error) error {
+	if !errors.Is(err, configurator.ErrNotFound) {
+		return err
+	}
+	if found := standingFor(id, recordsFor(conf, id), isPrefix(1)); len(found) > 0 {
+		return stepError{err, fmt.Sprintf("%q is too short for %s: %s", id, plural(len(found), "ID"), whatToType(found))}
+	}
+	return err
+}
+
+// warnOfShort tells, of an ID that has no record, that it was not taken for the prefix
+// of another one.
+func (a *app) warnOfShort(conf service, id string) {
+	if _, err := conf.Get(id); !errors.Is(err, configurator.ErrNotFound) {
+		return
+	}
+	if found := standingFor(id, recordsFor(conf, id), isPrefix(minPrefix)); len(found) > 0 {
+		a.warn("no allocation has the ID %q, which is too short for %s: %s", id, plural(len(found), "other"), whatToType(found))
+	}
 }
 
 // liveIDs are the IDs that others stand for. One that stands for several attachments of
-// one container stands for all of them.
-func liveIDs(conf service, given []string) ([]string, error) {
+// one container stands for all of them. One that is too short for an allocation of the
+// scope is an error: gc would remove what was meant to stay.
+func liveIDs(conf service, given []string, scope string) ([]string, error) {
 	var live []string
 	var records []configurator.Record
 	for _, id := range given {
@@ -85,20 +149,38 @@ func liveIDs(conf service, given []string) ([]string, error) {
 			continue
 		}
 		if records == nil {
-			records, _ = conf.List() // what cannot be read has no short form
+			records = recordsFor(conf, id)
 		}
-		found := standingFor(id, records)
+		found := standingFor(id, records, isShown)
 		for _, one := range found {
 			if container(one) != container(found[0]) {
 				return nil, ambiguous(id, found)
 			}
 		}
 		if len(found) == 0 {
+			if err := tooShort(id, records, scope); err != nil {
+				return nil, err
+			}
 			found = []string{id}
 		}
 		live = append(live, found...)
 	}
 	return live, nil
+}
+
+// tooShort is the error of a live ID that is the prefix of allocations of a scope.
+func tooShort(id string, records []configurator.Record, scope string) error {
+	var concerned []configurator.Record
+	for _, r := range records {
+		if r.Scope == scope {
+			concerned = append(concerned, r)
+		}
+	}
+	found := standingFor(id, concerned, isPrefix(minPrefix))
+	if len(found) == 0 {
+		return nil
+	}
+	return stepError{usagef("live ID %q: too short for %s: %s", id, plural(len(found), "allocation"), strings.Join(found, ", ")), whatToType(found)}
 }
 
 // container is the ID of a runtime without what comes after it.

@@ -32,9 +32,9 @@ func TestShortIDs(t *testing.T) {
 		"0123": true, "0123456789ab": true, "0123456789ab.eth0": true, longID: true, "0123.eth0": true,
 		"012": false, "01.eth0": false, "0123456789ab.eth1": false, "0123456789ab.eth": false, "f123": false, ".eth0": false, "": false,
 	} {
-		require.Equal(t, want, standsFor(short, longID+".eth0"), short)
+		require.Equal(t, want, isPrefix(minPrefix)(short, longID+".eth0"), short)
 	}
-	require.False(t, standsFor("web", "web-2"))
+	require.False(t, isPrefix(minPrefix)("web", "web-2"))
 }
 
 // TestListOfRuntimesAllocations fits a terminal, and its IDs serve other commands.
@@ -55,7 +55,7 @@ func TestListOfRuntimesAllocations(t *testing.T) {
 	require.Empty(t, w.run("ls", "-q", "--filter", "network=back").ok(t))
 
 	require.Contains(t, w.run("inspect", "0123456789ab.eth0").ok(t), longID)
-	require.Contains(t, w.run("check", "012345").ok(t), longID+".eth0")
+	require.Contains(t, w.run("check", "0123456789ab").ok(t), longID+".eth0")
 	ambiguous := w.run("inspect", "0123", "--json").failure(t, exitUsage)
 	require.Contains(t, ambiguous.Error, `ID "0123": stands for 2 allocations`)
 	missing := w.run("inspect", "web", "--json").failure(t, exitNo)
@@ -67,8 +67,8 @@ func TestListOfRuntimesAllocations(t *testing.T) {
 
 	require.Contains(t, w.run("cleanup", "--audit", "012345").ok(t), longID+".eth0 (live)")
 	require.Contains(t, w.run("cleanup", "--audit", "0123", "--json").failure(t, exitUsage).Error, "stands for 2 allocations")
-	require.Contains(t, w.run("gc", "--live", "0123", "--dry-run", "--json").failure(t, exitUsage).Error, "stands for 2 allocations")
-	kept := w.run("gc", "--live", "0123fedc", "--live", "0123456789ab.eth0", "--dry-run", "--json")
+	require.Contains(t, w.run("gc", "--live", "0123", "--dry-run", "--json").failure(t, exitUsage).Error, "too short for 2 allocations")
+	kept := w.run("gc", "--live", "0123fedc0123", "--live", "0123456789ab.eth0", "--dry-run", "--json")
 	require.ElementsMatch(t, []string{other, longID + ".eth0"}, decode[gcReport](t, kept.ok(t)).Kept)
 	require.NotContains(t, kept.errOut, "is not set up")
 	w.sandbox("second")
@@ -76,7 +76,7 @@ func TestListOfRuntimesAllocations(t *testing.T) {
 	kept = w.run("gc", "--live", longID, "--dry-run", "--json")
 	require.Equal(t, []string{longID + ".eth0", longID + ".eth1"}, decode[gcReport](t, kept.ok(t)).Kept, "both are of that container")
 	w.run("teardown", longID+".eth1").ok(t)
-	w.run("teardown", "0123fe").ok(t)
+	w.run("teardown", "0123fedc0123").ok(t)
 	w.run("teardown", "web").ok(t)
 	require.Equal(t, longID+".eth0\nweb-2\nweb-10\n", w.run("ls", "-q").ok(t))
 }

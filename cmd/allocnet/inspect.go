@@ -16,7 +16,8 @@ func newInspect(a *app) *cobra.Command {
 		Use:   "inspect ID",
 		Short: "Show all that is remembered about an allocation",
 		Long: `Show all that is remembered about an allocation. With --json also the configuration
-that its networks were given, and what the plugins returned.`,
+that its networks were given, and what the plugins returned. Of the ID of a runtime,
+any unique prefix of at least 4 digits will do.`,
 		Annotations:       exits("no allocation is set up under this ID"),
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
@@ -29,12 +30,12 @@ func (a *app) inspect(id string) error {
 	if err != nil {
 		return err
 	}
-	if id, err = wholeID(conf, id); err != nil {
+	if id, err = wholeID(conf, id, isPrefix(minPrefix)); err != nil {
 		return err
 	}
 	r, err := conf.Get(id)
 	if err != nil {
-		return err
+		return notFound(conf, id, err)
 	}
 	if a.flags.json {
 		return a.out.json(r)

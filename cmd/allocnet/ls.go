@@ -25,8 +25,8 @@ func newLs(a *app) *cobra.Command {
 		Use:     "ls",
 		Aliases: []string{"list"},
 		Short:   "List the allocations",
-		Long: `List the allocations. Of the IDs that runtimes give, the first digits are shown; other
-commands accept them.`,
+		Long: `List the allocations. Runtimes' IDs are shortened to 12 digits; all commands accept the
+short form.`,
 		Example: `  allocnet ls --filter network=web --filter state=ready
   allocnet ls --quiet --filter state=gone`,
 		Args:              cobra.NoArgs,

@@ -19,6 +19,11 @@ To see it work, without root and without a change to this host:
 
   allocnet demo
 
+IDs:
+  Of the IDs that runtimes give, all commands accept what ls shows: the first 12
+  digits, with or without the interface. Commands that change nothing, except check,
+  also accept any unique prefix of at least 4 digits. Other IDs have no short form.
+
 Exit codes:
   0  it is done, or the answer is yes
   1  it failed

@@ -77,6 +77,9 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 	if err := usableID(conf, id); err != nil {
 		return err
 	}
+	if id, err = wholeID(conf, id, isShown); err != nil {
+		return err
+	}
 	alloc, err := f.allocation(id)
 	if err != nil {
 		return err

@@ -53,9 +53,10 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	if err := usableID(conf, id); err != nil {
 		return err
 	}
-	if id, err = wholeID(conf, id); err != nil {
+	if id, err = wholeID(conf, id, isShown); err != nil {
 		return err
 	}
+	a.warnOfShort(conf, id)
 	report.ID = id
 	path := netnsPath(id, netns)
 	r, err := conf.Get(id)
