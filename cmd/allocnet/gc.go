@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/cniservice"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -212,18 +214,27 @@ func (a *app) warnOfUnknown(conf service, live []string) error {
 	return nil
 }
 
-// warnOfScoped tells that allocations of runtimes stay, which know themselves what is
-// live.
+// warnOfScoped reports the allocations that stay because they have a scope: those of
+// runtimes, which collect them, and the others.
 func (a *app) warnOfScoped(conf service) {
 	records, _ := conf.List() // what cannot be read, GC tells
-	n := 0
+	runtimes, others := 0, 0
+	scopes := map[string]bool{}
 	for _, r := range records {
-		if r.Scope != "" {
-			n++
+		switch {
+		case cniservice.IsRuntimes(r.Scope):
+			runtimes++
+		case r.Scope != "":
+			others++
+			scopes[r.Scope] = true
 		}
 	}
-	if n > 0 {
-		a.warn("%s of runtimes (CNI) left alone: their runtime collects them; `allocnet teardown ID` takes one away", plural(n, "allocation"))
+	if runtimes > 0 {
+		a.warn("%s of runtimes (CNI) left alone: their runtime collects them; `allocnet teardown ID` removes one", plural(runtimes, "allocation"))
+	}
+	if others > 0 {
+		a.warn("%s of other scopes (%s) left alone: `allocnet gc --scope SCOPE` collects those of one",
+			plural(others, "allocation"), someOf(slices.Sorted(maps.Keys(scopes))))
 	}
 }
 

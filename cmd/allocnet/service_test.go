@@ -224,7 +224,7 @@ func TestGCLeavesWhatRuntimesSetUp(t *testing.T) {
 	w := newWorld(t)
 	c, err := configurator.New(configurator.Config{ConfDir: w.path("conf"), StateDir: w.path("state"), PluginDirs: []string{w.path("plugins")}})
 	require.NoError(t, err)
-	for id, scope := range map[string]string{"ours": "", "theirs": "cni/web"} {
+	for id, scope := range map[string]string{"ours": "", "theirs": "cni/web", "a": "mine", "b": "mine"} {
 		_, err := c.Setup(t.Context(), configurator.Allocation{ID: id, Netns: w.sandbox(id).Path(), Scope: scope})
 		require.NoError(t, err)
 	}
@@ -232,8 +232,10 @@ func TestGCLeavesWhatRuntimesSetUp(t *testing.T) {
 		got := w.run(args...)
 		require.Equal(t, []string{"ours"}, decode[gcReport](t, got.ok(t)).Removed)
 		require.Contains(t, got.errOut, "1 allocation of runtimes (CNI) left alone")
+		require.Contains(t, got.errOut, "2 allocations of other scopes (mine) left alone")
 	}
-	require.Len(t, decode[[]configurator.Record](t, w.run("ls", "--json").ok(t)), 1)
+	require.Len(t, decode[[]configurator.Record](t, w.run("ls", "--json").ok(t)), 3)
+	require.Empty(t, w.run("gc", "--none", "--scope", "mine").errOut)
 	w.run("teardown", "theirs").ok(t)
 }
 
