@@ -1,6 +1,7 @@
 package configurator
 
 import (
+	"context"
 	"encoding/json"
 	"net"
 	"os"
@@ -97,6 +98,37 @@ func TestSharedPorts(t *testing.T) {
 	_, err := w.Setup(t.Context(), other)
 	require.NoError(t, err)
 	require.NoError(t, w.Teardown(t.Context(), other))
+}
+
+// TestRepairOfSharedPorts: the attachment that was made first has the host ports again,
+// whatever the IDs.
+func TestRepairOfSharedPorts(t *testing.T) {
+	w, _ := nativeWorld(t, "1.0.0", `{"type":"portmap","capabilities":{"portMappings":true}}`)
+	w.otherNetwork()
+	first := w.alloc("c")
+	first.ID, first.ContainerID, first.Interface = "c.eth1", "c", "eth1"
+	first.Ports = []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"tcp"}}}
+	second := first
+	second.ID, second.Interface, second.Networks = "c.eth0", "eth0", []string{"other"}
+	for _, a := range []Allocation{first, second} {
+		_, err := w.Setup(t.Context(), a)
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, w.Teardown(context.Background(), a)) })
+	}
+	answers := func() string {
+		out, err := exec.Command("nft", "list", "map", "ip", "allocnet", "host_ports").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return string(out)
+	}
+	require.Contains(t, answers(), "10.77.0.")
+	require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+	report, err := w.Repair(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{second.ID, first.ID}, report.Repaired, "sorted by ID")
+	require.Contains(t, answers(), "10.77.0.")
+	require.NotContains(t, answers(), "10.78.0.")
+	require.NoError(t, w.Check(t.Context(), first))
+	require.NoError(t, w.Check(t.Context(), second))
 }
 
 // TestInterfaceOfTheSecondNetwork is not the one that was asked for already.

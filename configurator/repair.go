@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
+	"time"
 
 	"github.com/allocnet/allocnet/internal/forward"
 	"github.com/allocnet/allocnet/internal/opening"
@@ -26,6 +28,9 @@ type RepairReport struct {
 // removed from the host: rules that were flushed, a bridge's address, sysctls.
 // No allocation's interface, address or connection is touched. It is for after
 // "nft flush ruleset", a restart of firewalld, and their like.
+//
+// It goes from the oldest allocation to the newest, so that host ports which attachments
+// of one container share lead to the first one again.
 //
 // What all allocations share on the host is looked at once: what somebody removes
 // while Repair runs may be left for the next one.
@@ -50,7 +55,8 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 	ctx = opening.LookOnce(ctx) // iptables takes longer than all else in a CHECK
 	ids, err := c.within(s)
 	report, errs := &RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{}}, []error{err}
-	for _, id := range ids {
+	defer report.sort()
+	for _, id := range c.oldestFirst(ids) {
 		repaired, err := c.repairOne(ctx, s, id)
 		switch {
 		case ctx.Err() != nil:
@@ -66,6 +72,25 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 		}
 	}
 	return report, errors.Join(errs...)
+}
+
+// oldestFirst orders allocations as they were set up: attachments of one container share
+// host ports, which the first one that is restored gets. Those whose records cannot be
+// read come first.
+func (c *Configurator) oldestFirst(ids []string) []string {
+	created := make(map[string]time.Time, len(ids))
+	for _, id := range ids {
+		if r, err := c.store.Get(id); err == nil {
+			created[id] = r.Created
+		}
+	}
+	return slices.SortedStableFunc(slices.Values(ids), func(a, b string) int { return created[a].Compare(created[b]) })
+}
+
+func (r *RepairReport) sort() {
+	for _, list := range [][]string{r.Healthy, r.Repaired, r.Broken} {
+		slices.Sort(list)
+	}
 }
 
 // errGone: an allocation was torn down meanwhile.
