@@ -28,7 +28,7 @@ import (
 //
 // Then it tells the plugins of the Config's networks, and of those that the
 // allocations had, by CNI GC (specification 1.1, unless the network disables it)
-// which attachments still exist. Do not share a network with another runtime
+// which attachments still exist. They remove all others. Do not share a network with another runtime
 // whose attachments GC should not take. That is so of another Configurator with
 // another StateDir as well, where both have a network of the same name whose
 // addresses are leased in the same directory (dataDir of host-local): GC of one
@@ -55,11 +55,12 @@ type Scope struct {
 	// Live are the IDs of the allocations that stay.
 	Live []string
 	// Attachments are live beside those of all records: what a runtime that
-	// speaks CNI says of containers whose record was lost.
+	// calls CNI GC says of its containers, also of those whose record was lost. A list
+	// without elements says that it has none; with nil, no runtime says anything.
 	Attachments []types.GCAttachment
-	// Networks are those whose plugins are told, beside the ones that the
-	// allocations have; default those of the Config where Name is "". Then what has
-	// lost its record is looked for in them, too.
+	// Networks are those whose plugins run CNI GC, beside the ones that the
+	// allocations have; default those of the Config where Name is "". Then GCScope
+	// also looks there for allocations without a record.
 	Networks []string
 	// Conflists are further such networks, as in an Allocation.
 	Conflists []json.RawMessage
@@ -72,8 +73,12 @@ type Scope struct {
 	DestroyNetns bool
 }
 
-// GCScope is GC of the allocations of one scope. What has lost its record has lost
-// its scope as well, and is taken with the scope "".
+// GCScope is GC of the allocations of one scope, and removes nothing else. An
+// allocation that has lost its record has lost its scope as well: the scope "" includes it.
+//
+// CNI GC of a network's plugins removes whatever is not in the list of attachments,
+// whoever made it. So the plugins run it for the scope "" and for a runtime that calls
+// CNI GC, which says what it has (Attachments), and never for another scope.
 func (c *Configurator) GCScope(ctx context.Context, s Scope) (report *GCReport, err error) {
 	err = c.operation(ctx, "gc", "", func(ctx context.Context) error {
 		report, err = c.gc(ctx, s)
@@ -130,7 +135,9 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	}
 	report.Destroyed, err = c.gcNetns(ctx, s, report.Removed)
 	errs = append(errs, err)
-	errs = append(errs, c.gcPlugins(ctx, networks, s))
+	if s.reachesPlugins() {
+		errs = append(errs, c.gcPlugins(ctx, networks, s))
+	}
 	return report, errors.Join(errs...)
 }
 
@@ -277,7 +284,11 @@ func (c *Configurator) within(s Scope) ([]string, error) {
 // has reports whether a Repair or Recover looks at an allocation.
 func (s *Scope) has(r *record.Record) bool { return s.Name == "" || r.Scope == s.Name }
 
-// scopeNetworks are the networks whose plugins are told in any case.
+// reachesPlugins reports whether the plugins run CNI GC: that reaches the attachments
+// of all scopes, and of other runtimes.
+func (s *Scope) reachesPlugins() bool { return s.Name == "" || s.Attachments != nil }
+
+// scopeNetworks are the networks whose plugins run CNI GC in any case.
 func (c *Configurator) scopeNetworks(s Scope) ([]*conflist.Network, error) {
 	networks, err := c.asked(s.Networks, s.Conflists)
 	if s.Name == "" && len(s.Networks) == 0 {

@@ -36,7 +36,7 @@ func newGC(a *app) *cobra.Command {
 		Long: `Take away every allocation that is not named as live, and let the plugins collect
 what no allocation has (CNI GC). That nobody lives has to be said: --none. What
 runtimes set up through CNI stays: they know what of it is live. With --scope only
-allocations of that scope are taken away.
+allocations of that scope are taken away, and the plugins collect nothing.
 
 With --destroy their network namespaces are destroyed as well, if they lie in
 ` + sandbox.DefaultDir + `, where setup --create makes them. So are those that setup --create

@@ -82,7 +82,8 @@ func (c *call) gc(ctx context.Context) error {
 		return err
 	}
 	scope := configurator.Scope{
-		Name: c.head.scope(), Attachments: valid, Networks: names, Conflists: lists, PluginDirs: c.pluginDirs(),
+		Name: c.head.scope(), Networks: names, Conflists: lists, PluginDirs: c.pluginDirs(),
+		Attachments: append([]types.GCAttachment{}, valid...), // null says that there are none
 	}
 	for _, a := range valid {
 		scope.Live = append(scope.Live, idOf(a.ContainerID, a.IfName))

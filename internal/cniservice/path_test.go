@@ -50,9 +50,10 @@ func TestPathOfTheRuntime(t *testing.T) {
 			require.Empty(t, w.records())
 
 			w.serve(cniwire.Env{Command: "GC", Path: add.Path}, ours("1.1.0", `"delegate":"own","cni.dev/valid-attachments":[]`))
+			w.serve(cniwire.Env{Command: "GC", Path: add.Path}, ours("1.1.0", `"delegate":"own","cni.dev/valid-attachments":null`))
 			commands, err := fakeplugin.Commands(w.log)
 			require.NoError(t, err)
-			require.Equal(t, []string{"only STATUS", "only ADD", "only CHECK", "only GC", "only DEL", "only GC"}, commands)
+			require.Equal(t, []string{"only STATUS", "only ADD", "only CHECK", "only GC", "only DEL", "only GC", "only GC"}, commands)
 		})
 	}
 }

@@ -29,7 +29,7 @@ type Allocations struct {
 type Collect struct {
 	Live        []string             `json:"live"` // there even if empty
 	Scope       string               `json:"scope,omitempty"`
-	Attachments []types.GCAttachment `json:"attachments,omitempty"`
+	Attachments []types.GCAttachment `json:"attachments,omitzero"` // an empty list is not the same as none
 	Networks    []string             `json:"networks,omitempty"`
 	Conflists   []json.RawMessage    `json:"conflists,omitempty"`
 	PluginDirs  []string             `json:"pluginDirs,omitempty"`

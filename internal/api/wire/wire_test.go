@@ -14,6 +14,7 @@ import (
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/api/strict"
 	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -120,5 +121,16 @@ func TestQuotedConfiguration(t *testing.T) {
 		data, jsonErr := json.Marshal(FromError(err))
 		require.NoError(t, jsonErr)
 		require.NotContains(t, string(data), "hidden", "%T", err)
+	}
+}
+
+// TestNoAttachments: a runtime without attachments says so, which nobody else does.
+func TestNoAttachments(t *testing.T) {
+	for _, attachments := range [][]types.GCAttachment{nil, {}} {
+		data, err := json.Marshal(Collect{Attachments: attachments})
+		require.NoError(t, err)
+		var asked Collect
+		require.NoError(t, strict.Decode(data, &asked))
+		require.Equal(t, attachments, asked.Attachments)
 	}
 }
