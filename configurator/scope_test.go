@@ -137,6 +137,8 @@ func TestRecoverAndRepairKeepToTheirScope(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, &RepairReport{Healthy: healthy, Repaired: []string{}, Broken: []string{}}, report)
 	}
+	_, err := w.repairOne(t.Context(), Scope{Name: "mine"}, "b")
+	require.ErrorIs(t, err, errGone, "another scope has the ID by now")
 	draft := filepath.Join(w.cfg.StateDir, "allocs", ".half.json")
 	for _, c := range []struct {
 		scope   string
@@ -147,6 +149,11 @@ func TestRecoverAndRepairKeepToTheirScope(t *testing.T) {
 				w.setPhase(id, record.Adding)
 			}
 		}
+		if c.scope == "mine" {
+			unfinished, err := w.recoverOne(t.Context(), Scope{Name: "mine"}, "b")
+			require.NoError(t, err)
+			require.False(t, unfinished, "another scope has the ID by now")
+		}
 		require.NoError(t, os.WriteFile(draft, nil, 0o600))
 		removed, err := w.RecoverScope(t.Context(), Scope{Name: c.scope})
 		require.NoError(t, err)
@@ -155,7 +162,7 @@ func TestRecoverAndRepairKeepToTheirScope(t *testing.T) {
 	require.NoFileExists(t, draft)
 
 	require.NoError(t, os.WriteFile(filepath.Join(w.cfg.StateDir, "allocs", "b.json"), []byte("{"), 0o600))
-	_, err := w.RepairScope(t.Context(), Scope{Name: "mine"})
+	_, err = w.RepairScope(t.Context(), Scope{Name: "mine"})
 	require.NoError(t, err, "nobody knows whose b is")
 	_, err = w.RepairScope(t.Context(), Scope{})
 	require.Error(t, err)
