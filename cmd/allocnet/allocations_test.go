@@ -97,6 +97,21 @@ func TestSetupBesideAListener(t *testing.T) {
 	require.Len(t, decode[configurator.Status](t, w.run("setup", "web", "-p", "7400", "--json").ok(t)).Warnings, 1)
 }
 
+// TestSetupWarnsOnce: what the status says is not logged as well.
+func TestSetupWarnsOnce(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("web")
+	l, err := net.Listen("tcp4", "127.0.0.1:7401")
+	require.NoError(t, err)
+	defer l.Close()
+	for _, args := range [][]string{{"-p", "7401"}, {"-p", "7401", "--json"}} {
+		got := w.run(append([]string{"setup", "web"}, args...)...)
+		require.Equal(t, 1, strings.Count(got.ok(t), "listens on 127.0.0.1:7401"))
+		require.Empty(t, got.errOut)
+		w.run("teardown", "web").ok(t)
+	}
+}
+
 // TestSetupOfANewOne leaves alone what exists.
 func TestSetupOfANewOne(t *testing.T) {
 	w := newWorld(t)
@@ -168,7 +183,9 @@ func TestUnserved(t *testing.T) {
 	require.Contains(t, report.Error, `no plugin of network "front" declares portMappings`)
 	require.Contains(t, report.Hint, "--allow-unserved")
 	require.Empty(t, w.commands())
-	require.Contains(t, w.run("setup", "web", "--port", "9000:80/tcp", "--allow-unserved").ok(t), "not served: portMappings\n")
+	without := w.run("setup", "web", "--port", "9000:80/tcp", "--allow-unserved")
+	require.Contains(t, without.ok(t), "not served: portMappings\n")
+	require.Empty(t, without.errOut)
 	w.run("setup", "db").ok(t)
 	require.Regexp(t, `(?m)^ID +PHASE +NETWORKS +ENGINE +ADDRESS +PORTS +AGE +NOT SERVED$\n^db .* - +\d+s +-$\n^web .* - +\d+s +portMappings$`, w.run("ls").ok(t))
 	inspected := w.run("inspect", "web").ok(t)

@@ -30,6 +30,8 @@ type app struct {
 	used []string
 	// onForced learns what plugins should have removed; may be nil.
 	onForced func(id string, removed []configurator.Leftover)
+	// shown are log messages of what the command prints itself.
+	shown hclog.ExcludeByMessage
 }
 
 func newApp(in io.Reader, out, errOut io.Writer) *app {
@@ -128,5 +130,6 @@ func (a *app) logger() hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{
 		Name: "allocnet", Level: hclog.LevelFromString(a.flags.logLevel), Output: a.err,
 		Color: color, JSONFormat: a.flags.json, TimeFormat: "15:04:05.000",
+		Exclude: a.shown.Exclude,
 	})
 }

@@ -69,7 +69,17 @@ takes it away.`,
 	return c
 }
 
+// statusMessages are log messages of the library that a Status also has: as Warnings
+// and as Unserved.
+var statusMessages = []string{
+	"a process of the host listens on a host port; what is sent there goes to the allocation now",
+	"no plugin of the networks declares capabilities that the allocation requests; they have no effect",
+}
+
 func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
+	for _, message := range statusMessages {
+		a.shown.Add(message)
+	}
 	conf, err := a.service()
 	if err != nil {
 		return err
