@@ -46,7 +46,7 @@ const gap = 2
 
 // fittedWidths are the widths of the columns of a table that has room for so many columns
 // of text in all, 0 for any number: the widest ones are made narrower, and than their longest
-// pieces only where that does not do.
+// pieces only where that does not do. The first column, which has the IDs, comes last.
 func fittedWidths(rows [][]cell, room int) []int {
 	widths := columnWidths(rows)
 	excess := -room - gap
@@ -57,6 +57,9 @@ func fittedWidths(rows [][]cell, room int) []int {
 		return widths
 	}
 	excess = narrow(widths, widest(rows, pieces), excess)
+	least := slices.Repeat([]int{leastColumns}, len(widths))
+	least[0] = widths[0]
+	excess = narrow(widths, least, excess)
 	narrow(widths, slices.Repeat([]int{leastColumns}, len(widths)), excess)
 	for i := range widths { // folded, they may be narrower still
 		widths[i] = widest(rows, func(text string) []string { return fold(text, widths[i]) })[i]

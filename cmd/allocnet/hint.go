@@ -125,7 +125,7 @@ var hints = []struct {
 	{applies: keepsOldAddress, text: bridgeHint},
 	{applies: both(is(errBroken), is(configurator.ErrUnhealthy)), text: say(
 		"a broken one comes back with `allocnet setup`, with the same arguments as before; where its network namespace is gone, " +
-			"`allocnet teardown ID` takes away what is left")},
+			"`allocnet teardown ID` first removes what is left")},
 	{applies: saying(kernel.ErrBridgeFull, "exchange full"), text: say(
 		"`allocnet ls` lists what is on the bridge: `allocnet teardown ID` and `allocnet gc` make room; or use another network[--network| (--network)]")},
 	{applies: saying(lease.ErrExhausted), text: say(
@@ -241,10 +241,15 @@ func bridgeHint(err error) string {
 		"once no allocation uses the bridge: ip link del %s", oldAddress.FindStringSubmatch(err.Error())[1])
 }
 
-// unhealthyHint tells a network that is broken from one whose namespace is gone.
+// unhealthyHint tells a network that is broken from one whose namespace is gone, or has
+// made way for another one, which neither repair nor setup accepts.
 func unhealthyHint(err error) string {
-	if netnsMissing(err) {
-		return "its network namespace is gone: `allocnet teardown ID` takes away what is left on the host"
+	switch {
+	case netnsMissing(err):
+		return "its network namespace is gone: `allocnet teardown ID` removes what is left on the host"
+	case errors.Is(err, configurator.ErrInvalidAllocation): // what is at the path is none, or another one
+		return "its own network namespace is gone: `allocnet teardown ID` removes what is left on the host; " +
+			"then `allocnet setup` with the same arguments sets it up in the namespace that is at the path"
 	}
 	return "`allocnet repair` puts back what another program removed from the host; `allocnet setup` with the same arguments as before sets it up again"
 }

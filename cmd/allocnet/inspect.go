@@ -48,7 +48,7 @@ func (a *app) printRecord(r *configurator.Record) {
 	now := time.Now()
 	a.out.table(nil, properties(
 		"ID", r.ID, "Phase", phaseOf(r), "Namespace", r.Netns, "Networks", networkNames(r), "Address", addressesOf(r),
-		"Engine", string(r.Engine), "Args", argsText(r.Args), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
+		"Engine", string(r.Engine), "Scope", r.Scope, "Args", argsText(r.Args), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
 	))
 	defer a.printUnserved(r.Unserved)
 	if r.Status == nil {

@@ -34,7 +34,7 @@ short form.`,
 		RunE:              func(*cobra.Command, []string) error { return a.ls(&f) },
 	}
 	c.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print only the IDs, one per line")
-	c.Flags().BoolVar(&f.wide, "wide", false, "print IDs in full, and CNI_ARGS")
+	c.Flags().BoolVar(&f.wide, "wide", false, "print IDs in full, scopes and CNI_ARGS")
 	c.Flags().StringVarP(&f.output, "output", "o", "", "wide, json or name, as --wide, --json and --quiet")
 	c.Flags().StringArrayVar(&f.filters, "filter", nil,
 		"network=NAME or state=STATE (adding, ready, deleting or gone); may be repeated: one of the networks, and one of the states")
@@ -132,12 +132,12 @@ func (a *app) printList(conf service, records []configurator.Record, f *lsFlags)
 		rows[i] = listRow(&records[i], time.Now())
 		if f.wide {
 			rows[i][0].text = records[i].ID
-			rows[i] = append(rows[i], cells(argsText(records[i].Args))...)
+			rows[i] = append(rows[i], cells(records[i].Scope, argsText(records[i].Args))...)
 		}
 	}
 	header := []string{"ID", "PHASE", "NETWORKS", "ENGINE", "ADDRESS", "PORTS", "AGE"}
 	if f.wide {
-		header = append(header, "ARGS")
+		header = append(header, "SCOPE", "ARGS")
 	}
 	if slices.ContainsFunc(records, func(r configurator.Record) bool { return len(r.Unserved) > 0 }) {
 		header = append(header, "NOT SERVED")

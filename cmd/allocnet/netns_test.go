@@ -165,6 +165,35 @@ func TestCleanupSparesAnotherNamespaceAtThePath(t *testing.T) {
 	require.NoError(t, sandbox.Validate(path))
 }
 
+// TestHintsForAnotherNamespace at the path: only a teardown makes way.
+func TestHintsForAnotherNamespace(t *testing.T) {
+	w := newWorld(t)
+	ask := w.serve(sandbox.DefaultDir)
+	for name, run := range map[string]func(...string) outcome{"alone": w.run, "daemon": ask} {
+		t.Run(name, func(t *testing.T) {
+			path := w.named("web")
+			run("setup", "web", "--create").ok(t)
+			require.NoError(t, sandbox.Destroy(path))
+			requireTeardownFirst(t, run("check", "web", "--json").failure(t, exitNo))
+			requireTeardownFirst(t, run("setup", "web", "--new", "--json").failure(t, exitFailure))
+			s, err := sandbox.Create("web")
+			require.NoError(t, err)
+			require.NoError(t, s.Close())
+			requireTeardownFirst(t, run("check", "web", "--json").failure(t, exitNo))
+			requireTeardownFirst(t, run("setup", "web", "--new", "--json").failure(t, exitFailure))
+			run("teardown", "web").ok(t)
+			run("setup", "web", "--new").ok(t)
+			run("teardown", "web", "--destroy").ok(t)
+		})
+	}
+}
+
+func requireTeardownFirst(t *testing.T, e errorReport) {
+	t.Helper()
+	require.Regexp(t, "^[^`]*`allocnet teardown web`", e.Hint, e.Error)
+	require.NotContains(t, e.Hint, "repair")
+}
+
 // interrupt has the record say that a teardown did not end.
 func (w *world) interrupt(id string) {
 	w.Helper()

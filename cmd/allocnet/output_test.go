@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os/exec"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -436,6 +437,21 @@ func TestTableInATerminal(t *testing.T) {
 	require.Equal(t, "x  word word word word word word word word word word word word word word  10 20", lines[1])
 	require.Equal(t, "   word word word word word word end", lines[2])
 	require.Equal(t, "-  b"+strings.Repeat(" ", 70)+"c", lines[3])
+}
+
+// TestIDsFoldLast: an ID in two pieces cannot be copied.
+func TestIDsFoldLast(t *testing.T) {
+	id := "frontend-with-a-long-name.eth0"
+	record := &configurator.Record{
+		ID: id, Phase: configurator.PhaseReady, Engine: configurator.EngineNative, NetnsGone: true, Created: time.Now(),
+		Networks: []configurator.NetworkRecord{{Network: "production"}, {Network: "management"}},
+		Status:   &configurator.Status{Address: "10.200.100.200", AddressIPv6: "fd00:aaaa:bbbb:cccc::1234"},
+		Ports:    []portmap.Mapping{{HostIP: "192.168.100.200", HostPort: 20000, ContainerPort: 30000, Protocol: "tcp"}},
+	}
+	lines := inTerminal(t, func(a *app) {
+		a.out.table([]string{"ID", "PHASE", "NETWORKS", "ENGINE", "ADDRESS", "PORTS", "AGE"}, [][]cell{listRow(record, time.Now())})
+	})
+	require.Regexp(t, "^"+regexp.QuoteMeta(id)+" ", lines[1])
 }
 
 func TestDemoThatCannotBegin(t *testing.T) {

@@ -59,6 +59,8 @@ type pluginLink struct {
 	State linkState `json:"state"`
 	// Aside is the name of the file that made way for the link.
 	Aside string `json:"aside,omitempty"`
+	// unlinked says that uninstall removed a link of ours.
+	unlinked bool
 }
 
 func (l *pluginLinks) path(name string) string  { return filepath.Join(l.dir, name) }
@@ -267,12 +269,12 @@ func (l *pluginLinks) displace(link *pluginLink) error {
 		if err := os.Rename(l.aside(link.Name), path); err != nil {
 			return err
 		}
-		link.State, link.Aside = linkRestored, ""
+		link.State, link.Aside, link.unlinked = linkRestored, "", ours
 	case ours:
 		if err := os.Remove(path); err != nil {
 			return err
 		}
-		link.State = linkRemoved
+		link.State, link.unlinked = linkRemoved, true
 	case link.Aside != "" && same(os.Lstat, path, l.aside(link.Name)): // an install was killed between two steps
 		if err := os.Remove(l.aside(link.Name)); err != nil {
 			return err

@@ -177,7 +177,20 @@ func (a *app) uninstallPlugins(l *pluginLinks, may func() error) error {
 	if len(l.names) < len(pluginNames()) {
 		summary = fmt.Sprintf("in %s none of these plugins is allocnet's: %s", l.dir, strings.Join(l.names, ", "))
 	}
-	return a.printPlugins(l, links, err, summary)
+	err = a.printPlugins(l, links, err, summary)
+	if !a.flags.json {
+		removed, restored := 0, 0
+		for _, link := range links {
+			if link.unlinked {
+				removed++
+			}
+			if link.State == linkRestored {
+				restored++
+			}
+		}
+		a.out.printf("\nremoved %s, restored %s\n", plural(removed, "link"), plural(restored, "file"))
+	}
+	return err
 }
 
 // printPlugins shows what was done, also where something failed; the summary only

@@ -190,6 +190,7 @@ func TestPluginsByName(t *testing.T) {
 	p.requireContent("bridge", "foreign")
 	got := p.run("uninstall", "ptp")
 	require.Zero(t, got.code)
+	require.Regexp(t, `\nptp +removed +-\n\nremoved 1 link, restored 0 files\n$`, got.out)
 	require.Contains(t, got.out, "none of these plugins is allocnet's: ptp")
 	require.Equal(t, []string{"bridge", "loopback"}, slices.Sorted(maps.Keys(p.entries())))
 	got = p.run("install", "loopbak")
@@ -412,7 +413,7 @@ func TestPluginsUninstallOfNothing(t *testing.T) {
 	p.run("install", "--force").ok(t)
 	require.NoError(t, os.Remove(p.program))
 	require.NoError(t, os.Remove(p.path("bridge")))
-	p.run("uninstall").ok(t)
+	require.Regexp(t, fmt.Sprintf(`\n\nremoved %d links, restored 1 file\n$`, len(pluginNames())-1), p.run("uninstall").ok(t))
 	require.Equal(t, map[string]string{"bridge": "a file"}, p.entries())
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -105,9 +106,20 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 		_ = conf.Check(context.WithoutCancel(c.Context()), configurator.Allocation{ID: id})
 	}
 	if err != nil {
-		return err
+		return outlived(conf, id, err)
 	}
 	return a.printStatus(id, status)
+}
+
+// outlived adds to ErrExists that the allocation has outlived its network namespace.
+func outlived(conf service, id string, err error) error {
+	if !errors.Is(err, configurator.ErrExists) {
+		return err
+	}
+	if r, getErr := conf.Get(id); getErr != nil || !r.NetnsGone {
+		return err
+	}
+	return stepError{err, "its network namespace is gone: `allocnet teardown ID` removes what is left on the host; then try again"}
 }
 
 // allocation reads the flags.
