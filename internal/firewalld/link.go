@@ -29,6 +29,7 @@ type link struct {
 	conn    *dbus.Conn
 	address string
 	runs    atomic.Bool
+	silence silence
 }
 
 var errGone = errors.New("its socket is gone")
@@ -153,6 +154,7 @@ func (l *link) follow(changes <-chan *dbus.Signal) {
 		}
 		owner, _ := s.Body[2].(string)
 		l.runs.Store(owner != "")
+		l.silence.end()
 	}
 }
 
@@ -199,5 +201,5 @@ func (c *Client) callOn(ctx context.Context, object dbus.ObjectPath, method stri
 	if err != nil {
 		return err
 	}
-	return l.conn.Object(name, object).CallWithContext(ctx, method, dbus.FlagNoAutoStart, args...).Store(result)
+	return l.call(ctx, object, method, args, result)
 }

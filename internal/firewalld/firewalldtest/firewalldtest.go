@@ -89,6 +89,18 @@ func (b *Bus) Start(backend string) *Firewalld {
 // Reload drops what is of the running firewalld only.
 func (f *Firewalld) Reload() { require.NoError(f.bus.t, f.call("reload")) }
 
+// Stop suspends firewalld until Continue or the end of the test: the bus takes calls to
+// it, which it does not answer.
+func (f *Firewalld) Stop() {
+	f.bus.t.Cleanup(f.Continue)
+	f.signal(syscall.SIGSTOP)
+}
+
+// Continue lets firewalld go on after Stop.
+func (f *Firewalld) Continue() { f.signal(syscall.SIGCONT) }
+
+func (f *Firewalld) signal(s syscall.Signal) { require.NoError(f.bus.t, f.cmd.Process.Signal(s)) }
+
 // Sources are those of a zone.
 func (f *Firewalld) Sources(zone string) []string {
 	var list []string
