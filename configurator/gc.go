@@ -28,7 +28,13 @@ import (
 //
 // Then it tells the plugins of the Config's networks, and of those that the
 // allocations had, by CNI GC (specification 1.1, unless the network disables it)
-// which attachments still exist. They remove all others. Do not share a network with another runtime
+// which attachments still exist. They remove all others.
+//
+// Without a record, what a container has stays for which libcni keeps a result in its
+// default cache directory, /var/lib/cni: a runtime has it attached, and ends that by
+// DEL. It is Kept; Teardown removes it if the runtime is no more. A runtime's ADD that
+// has not ended has no such result yet, nor have attachments of runtimes that do not use
+// libcni, or use it with another directory. Do not share a network with another runtime
 // whose attachments GC should not take. That is so of another Configurator with
 // another StateDir as well, where both have a network of the same name whose
 // addresses are leased in the same directory (dataDir of host-local): GC of one
@@ -115,9 +121,6 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	errs = append(errs, err)
 	report := &GCReport{Removed: []string{}, Kept: known.live}
 	for _, id := range known.live {
-		for i := range known.lost[id] {
-			s.Attachments = append(s.Attachments, types.GCAttachment{ContainerID: id, IfName: c.cfg.InterfacePrefix + strconv.Itoa(i)})
-		}
 		r, err := c.store.Get(id)
 		if err == nil {
 			networks = append(networks, networksOf(r)...)
@@ -127,6 +130,11 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	}
 	of, err := c.collectAll(ctx, known, s.DestroyNetns, report)
 	networks, errs = append(networks, of...), append(errs, err)
+	for _, id := range report.Kept {
+		for i := range known.lost[id] {
+			s.Attachments = append(s.Attachments, types.GCAttachment{ContainerID: id, IfName: c.cfg.InterfacePrefix + strconv.Itoa(i)})
+		}
+	}
 	if ctx.Err() != nil {
 		return report, errors.Join(append(errs, ctx.Err())...)
 	}
@@ -354,8 +362,8 @@ func (c *Configurator) collect(ctx context.Context, id string, how collection) (
 }
 
 // collectable reads the record of an allocation that is not live, nil where it was
-// lost. It stays if it was set up since GC began. The error is that it cannot be taken
-// away by GC.
+// lost. It stays if it was set up since GC began, or if it is a runtime's container. The
+// error is that it cannot be taken away by GC.
 func (c *Configurator) collectable(id string, began time.Time) (r *record.Record, stays bool, err error) {
 	if err := validateID(id); err != nil {
 		return nil, false, err
@@ -363,7 +371,8 @@ func (c *Configurator) collectable(id string, began time.Time) (r *record.Record
 	r, err = c.store.Get(id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, false, nil
+		stays, err := c.isRuntimes(id)
+		return nil, stays, err
 	case unreadable(err):
 		return nil, false, withoutNetns(err)
 	case err != nil:
@@ -458,6 +467,13 @@ func (c *Configurator) gcNetwork(ctx context.Context, n *conflist.Network, s Sco
 				attached = append(attached, attachment)
 			}
 		}
+	}
+	if s.Name == "" { // no runtime says which attachments it has
+		cached, err := runtimesAttachments(n.Name)
+		if err != nil {
+			return err
+		}
+		attached = append(attached, cached...)
 	}
 	dirs = distinct(append(dirs, s.PluginDirs...))
 	ctx, cancel = context.WithTimeout(ctx, min(c.gcPatience, c.cfg.Timeout))

@@ -223,7 +223,8 @@ type NetworkRecord struct {
 type GCReport struct {
 	// Removed are the IDs of the allocations that were taken away.
 	Removed []string `json:"removed"`
-	// Kept are the IDs of the live allocations that have a record.
+	// Kept are the IDs of the allocations that stay: those that are live, those that were
+	// set up since GC began, and those that a runtime has attached, see GC.
 	Kept []string `json:"kept"`
 	// Forced are leftovers that DEL did not remove and force did.
 	Forced []Leftover `json:"forced,omitempty"`
