@@ -121,9 +121,9 @@ func (c *Client) Sources(ctx context.Context) (map[netip.Addr]string, error) {
 	if flushed, err := c.flushed(ctx); err != nil || flushed {
 		return nil, err
 	}
-	var active map[string]map[string][]string
-	if err := c.call(ctx, zones+"getActiveZones", nil, &active); err != nil {
-		return nil, fmt.Errorf("list the sources of firewalld's zones: %w", err)
+	active, err := c.activeZones(ctx)
+	if err != nil {
+		return nil, err
 	}
 	list := make(map[netip.Addr]string)
 	for zone, of := range active {
@@ -136,6 +136,34 @@ func (c *Client) Sources(ctx context.Context) (map[netip.Addr]string, error) {
 		}
 	}
 	return list, nil
+}
+
+func (c *Client) activeZones(ctx context.Context) (active map[string]map[string][]string, err error) {
+	if err := c.call(ctx, zones+"getActiveZones", nil, &active); err != nil {
+		return nil, fmt.Errorf("list the sources of firewalld's zones: %w", err)
+	}
+	return active, nil
+}
+
+// OtherZones are the other zones that have a source which covers one of the addresses: a
+// network, or the address without a prefix length, which firewalld takes for another source.
+func (c *Client) OtherZones(ctx context.Context, zone string, addresses []netip.Addr) (map[netip.Addr]string, error) {
+	active, err := c.activeZones(ctx)
+	list := make(map[netip.Addr]string)
+	for other, of := range active {
+		for _, text := range of["sources"] {
+			p, err := netip.ParsePrefix(text)
+			if a, addressErr := netip.ParseAddr(text); addressErr == nil {
+				p, err = a.Prefix(a.BitLen())
+			}
+			for _, a := range addresses {
+				if other != zone && err == nil && p.Contains(a) {
+					list[a] = other
+				}
+			}
+		}
+	}
+	return list, err
 }
 
 // source is an address as the reference plugin writes it: removing a source needs

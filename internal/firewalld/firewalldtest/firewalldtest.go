@@ -108,6 +108,11 @@ func (f *Firewalld) Sources(zone string) []string {
 	return list
 }
 
+// Bind makes a source, as an administrator writes it, one of a zone.
+func (f *Firewalld) Bind(zone, source string) {
+	require.NoError(f.bus.t, f.call("zone.addSource", zone, source))
+}
+
 func (f *Firewalld) call(method string, args ...any) error { return f.callFor(nil, method, args...) }
 
 func (f *Firewalld) callFor(result any, method string, args ...any) error {

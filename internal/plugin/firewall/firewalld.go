@@ -60,8 +60,22 @@ func (z zoned) add(ctx context.Context, c *plugin.Call, p *passage) error {
 				return err
 			}
 		}
+		z.warnOfOthers(ctx, c, p)
 		return nil
 	}})
+}
+
+// warnOfOthers warns of addresses that other zones have as well, and may drop packets of.
+// Like the reference plugin, ADD goes on.
+func (z zoned) warnOfOthers(ctx context.Context, c *plugin.Call, p *passage) {
+	others, err := c.Host.Firewalld.OtherZones(ctx, z.zone, p.addresses)
+	if err != nil {
+		c.Host.Log.Warn("cannot tell whether other zones of firewalld have the addresses", "addresses", p.addresses, "because", err)
+	}
+	for address, other := range others {
+		c.Host.Log.Warn("another zone of firewalld has the address as well and may drop its packets",
+			"address", address, "zone", other, "wanted", z.zone)
+	}
 }
 
 // open adds the elements. What the zone that accepts everything lets through, the

@@ -1,11 +1,13 @@
 package firewall
 
 import (
+	"bytes"
 	"context"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/firewalld"
@@ -171,6 +173,22 @@ func TestFirewalldAddFails(t *testing.T) {
 	require.ErrorContains(t, h.repair("b", conf("", "10.1.0.3/24", "fd00::2/64")), "ZONE_CONFLICT")
 	require.Equal(t, []string{"10.1.0.3/32"}, f.Sources("trusted"))
 	require.Contains(t, h.owned("b"), "10.1.0.3 (firewalld zone trusted)")
+}
+
+// TestFirewalldOtherZone: ADD warns of addresses that an administrator gave to another zone.
+func TestFirewalldOtherZone(t *testing.T) {
+	h := newHost(t)
+	_, f := h.besideFirewalld(t, "nftables")
+	var log bytes.Buffer
+	h.Log = hclog.New(&hclog.LoggerOptions{Output: &log})
+	h.add("a", conf("", "10.1.0.2/24"))
+	require.Empty(t, log.String())
+	f.Bind("drop", "10.1.0.3")
+	f.Bind("block", "fd00::/64")
+	h.add("b", conf("", "10.1.0.3/24", "fd00::2/64"))
+	require.Regexp(t, "address=10.1.0.3 zone=drop", log.String())
+	require.Regexp(t, "address=fd00::2 zone=block", log.String())
+	require.NotContains(t, log.String(), "10.1.0.2")
 }
 
 // TestFirewalldComesAndGoes between the operations.
