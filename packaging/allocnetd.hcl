@@ -10,7 +10,7 @@
 # `allocnetd validate FILE` says what is wrong with a file. SIGHUP (`systemctl
 # reload allocnetd`) reads it again; what needs a restart is marked so. What is in
 # force is beside the socket, in allocnetd.sock.settings: the CNI plugin goes by that
-# while the daemon is away, so what is changed here meanwhile waits for the daemon.
+# while the daemon is not running, so what is changed here meanwhile waits for the daemon.
 
 # Where networks and their plugins are found.
 

@@ -44,7 +44,7 @@ var logLevels = []string{"trace", "debug", "info", "warn", "error", "off"}
 func (f *globalFlags) register(root *cobra.Command) {
 	f.set = root.PersistentFlags()
 	f.set.StringVar(&f.confDir, "conf-dir", configurator.DefaultConfDir, "directory of the network configurations")
-	f.set.StringVar(&f.stateDir, "state-dir", configurator.DefaultStateDir, "directory of what is remembered")
+	f.set.StringVar(&f.stateDir, "state-dir", configurator.DefaultStateDir, "directory of the records")
 	f.set.StringArrayVar(&f.pluginDirs, "plugin-dir", nil, "directory to search for plugins; may be repeated")
 	f.set.StringSliceVar(&f.networks, "network", nil, "network to attach to; may be repeated, the first one is eth0 (default the first one of --conf-dir)")
 	f.set.StringSliceVar(&f.subnets, "subnet", nil, "subnet of the embedded network \"allocnet\", at most one per family")
@@ -52,8 +52,8 @@ func (f *globalFlags) register(root *cobra.Command) {
 	f.engine = engineFlag(configurator.EngineAuto)
 	f.set.Var(&f.engine, "engine", "what runs the plugins: auto, exec (plugin binaries) or native (inside this process)")
 	f.set.BoolVar(&f.unserved, "allow-unserved", false, "accept requests that no plugin of the networks serves, such as ports; they have no effect")
-	f.set.StringVar(&f.socket, "socket", client.DefaultSocket, "socket of the daemon, which is asked where it runs, and whose settings count where it does not")
-	f.set.BoolVar(&f.noDaemon, "no-daemon", false, "work alone, also where the daemon runs, with its settings")
+	f.set.StringVar(&f.socket, "socket", client.DefaultSocket, "socket of the daemon; without a daemon, its last settings are used")
+	f.set.BoolVar(&f.noDaemon, "no-daemon", false, "do not ask the daemon, but use its settings")
 	f.set.BoolVar(&f.json, "json", false, "print JSON, errors too")
 	f.set.StringVar(&f.logLevel, "log-level", "warn", "what to log to stderr: "+strings.Join(logLevels, ", "))
 	for _, name := range []string{"conf-dir", "state-dir", "plugin-dir"} {

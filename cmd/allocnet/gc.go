@@ -32,15 +32,15 @@ func newGC(a *app) *cobra.Command {
 	var f gcFlags
 	c := &cobra.Command{
 		Use:   "gc (--live ID... | --live-from FILE | --none)",
-		Short: "Take away every allocation that is not named as live",
-		Long: `Take away every allocation that is not named as live, and let the plugins collect
-what no allocation has (CNI GC). That nobody lives has to be said: --none. What
-runtimes set up through CNI stays: they know what of it is live. With --scope only
-allocations of that scope are taken away, and the plugins collect nothing.
+		Short: "Remove every allocation that is not named as live",
+		Long: `Remove every allocation that is not named as live, and run CNI GC, which removes
+attachments without a record. To remove every allocation, pass --none. Allocations
+with a scope stay, such as those that runtimes made through CNI. With --scope only
+those of that scope are removed, and CNI GC is not run.
 
-With --destroy their network namespaces are destroyed as well, if they lie in
-` + sandbox.DefaultDir + `, where setup --create makes them. So are those that setup --create
-made for allocations that no longer exist.`,
+--destroy also destroys their network namespaces in ` + sandbox.DefaultDir + `, where setup
+--create makes them, and those that setup --create made for allocations that no
+longer exist.`,
 		Example: `  allocnet gc --live web --live db --dry-run
   my-runtime ps --quiet | allocnet gc --live-from -
   allocnet gc --none --destroy`,
@@ -51,9 +51,9 @@ made for allocations that no longer exist.`,
 	c.Flags().StringSliceVar(&f.live, "live", nil, "ID of an allocation that stays; may be repeated")
 	c.Flags().StringVar(&f.liveFrom, "live-from", "", "file with an ID per line, or - for stdin")
 	c.Flags().BoolVar(&f.none, "none", false, "no allocation stays")
-	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "only list what would go")
+	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "only list what would be removed")
 	c.Flags().BoolVar(&f.destroy, "destroy", false, "destroy the network namespaces too")
-	scopeFlag(c, &f.scope, "only allocations of this scope (default those that have none)")
+	scopeFlag(c, &f.scope, "only allocations of this scope (default: allocations without a scope)")
 	c.MarkFlagsOneRequired("live", "live-from", "none")
 	c.MarkFlagsMutuallyExclusive("live", "none")
 	c.MarkFlagsMutuallyExclusive("live-from", "none")

@@ -88,7 +88,7 @@ func TestTeardownTellsWhetherItDestroyed(t *testing.T) {
 	require.Equal(t, want, decode[teardownReport](t, w.run("teardown", "made", "--destroy", "--json").ok(t)))
 	want.Destroyed = false
 	require.Equal(t, want, decode[teardownReport](t, w.run("teardown", "made", "--destroy", "--json").ok(t)))
-	require.Equal(t, "ok: made is torn down\nits network namespace was not at /run/netns/made\n",
+	require.Equal(t, "ok: made is torn down\nno network namespace at /run/netns/made\n",
 		w.run("teardown", "made", "--destroy").ok(t))
 }
 

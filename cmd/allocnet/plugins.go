@@ -59,11 +59,11 @@ func newPluginsInstall(a *app) *cobra.Command {
 		Short: "Make the native plugins those of a container runtime",
 		Long: `Make the native plugins those of a container runtime: put a symbolic link for each
 into DIR, its plugin directory, that leads to the program ` + programName + `, or only
-for those that are named. The program is called through every link first. It must
-stay where it is: name it by a path that outlives an update.
+for those that are named. The program is called through every link first. The links
+point to this path, so it must not change with updates.
 
-It can be repeated, to update the links, and while the runtime is at work: at no
-moment is a plugin missing. A file that is there already and is no link of
+It can be repeated to update the links, also while the runtime runs: each file is
+replaced by a rename. A file that is there already and is no link of
 allocnet's is refused. With --force it stays, under the name NAME` + asideSuffix + `, and
 uninstall puts it back.`,
 		Example: `  allocnet plugins install /opt/cni/bin
@@ -90,16 +90,15 @@ func newPluginsUninstall(a *app) *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use:   "uninstall DIR [PLUGIN...]",
-		Short: "Take the native plugins away from a container runtime",
-		Long: `Take the native plugins away from a container runtime: remove the links that install
-put into DIR, or only those of the named plugins, and restore what they replaced.
-Everything else stays.
+		Short: "Remove the native plugins' links",
+		Long: `Remove the native plugins' links that install put into DIR, or only those of the named
+plugins, and restore the files that they replaced. Everything else stays.
 
 Attachments that runtimes made with the native plugins, in networks that name no
 backend, have elements of allocnet's own nftables tables, which the DEL of other
 plugins does not remove. While there are any, bridge, ptp, firewall and portmap stay,
-and the error names the attachments: take them down first. Also take down what was set
-up with a plugin for which there was no other. --force uninstalls without looking.`,
+and the error names the attachments: take them down first. If a plugin replaced no
+file, first stop the containers that use it. --force uninstalls without looking.`,
 		Example: `  allocnet plugins uninstall /opt/cni/bin
   allocnet plugins uninstall /opt/cni/bin loopback`,
 		Args:              dirAndPlugins,

@@ -12,18 +12,18 @@ func newRecover(a *app) *cobra.Command {
 	var scope string
 	c := &cobra.Command{
 		Use:   "recover",
-		Short: "Take down what interrupted operations left unfinished",
-		Long: `Take down what a setup or teardown left unfinished that was killed, or could not
-remove everything. The daemon does so when it starts; without it, the next setup,
-teardown or gc of the allocation does. Allocations that are set up stay as they are,
-and those on which an operation works are waited for.`,
+		Short: "Remove what interrupted operations left",
+		Long: `Remove what interrupted or incomplete setups and teardowns left. The daemon does so
+when it starts; without it, the next setup, teardown or gc of the allocation does.
+Allocations that are set up stay as they are. The command waits for operations that
+are running.`,
 		Example: `  allocnet recover
   allocnet recover --scope my-scheduler --json`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.recover(c, scope) },
 	}
-	scopeFlag(c, &scope, "only allocations of this scope (default those of every scope)")
+	scopeFlag(c, &scope, "only allocations of this scope (default: all scopes)")
 	return c
 }
 
@@ -33,7 +33,7 @@ func (a *app) recover(c *cobra.Command, scope string) error {
 	if err != nil {
 		return err
 	}
-	done := a.progress("taking down what was left unfinished")
+	done := a.progress("removing what was left")
 	removed, err := conf.RecoverScope(c.Context(), configurator.Scope{Name: scope})
 	done()
 	if a.flags.json {

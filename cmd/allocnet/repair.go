@@ -15,23 +15,23 @@ func newRepair(a *app) *cobra.Command {
 	var scope string
 	c := &cobra.Command{
 		Use:   "repair",
-		Short: "Put back what another program removed from the host",
-		Long: `Put back, for every allocation, what another program removed from the host: rules,
-a bridge's addresses, sysctls. It is for after ` + "`nft flush ruleset`" + `, a reload of the
-firewall, and their like, and can be run at any time.
+		Short: "Restore what another program removed from the host",
+		Long: `Restore, for every allocation, what another program removed from the host: rules, a
+bridge's addresses, sysctls. Run it after ` + "`nft flush ruleset`" + ` or a reload of the
+firewall; it can be run at any time.
 
-Nothing of an allocation changes: its interfaces, addresses and connections stay
-as they are. What cannot be put back so is broken, and has to be set up again, as
-where a plugin binary did it: binaries can only check.`,
+The interfaces, addresses and connections of allocations stay as they are. What
+cannot be restored is reported as broken and must be set up again. This includes
+everything that plugin binaries made.`,
 		Example: `  allocnet repair
   nft -f /etc/nftables.conf && allocnet repair
   allocnet repair --json | jq -r '.broken[]'`,
-		Annotations:       exits("an allocation is broken and has to be set up again"),
+		Annotations:       exits("an allocation is broken and must be set up again"),
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.repair(c, scope) },
 	}
-	scopeFlag(c, &scope, "only allocations of this scope (default those of every scope)")
+	scopeFlag(c, &scope, "only allocations of this scope (default: all scopes)")
 	return c
 }
 

@@ -9,11 +9,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const rootHelp = `Give network namespaces their network (CNI), take it away again, and prove that
-nothing is left.
+const rootHelp = `Set up and remove the network of network namespaces through CNI.
 
-An allocation is one network namespace under an ID. What is remembered about it
-lies in the state directory, so that every command needs only the ID.
+An allocation is one network namespace under an ID. Its record is in the state
+directory; commands need only the ID.
 
 To see it work, without root and without a change to this host:
 
@@ -25,14 +24,14 @@ IDs:
   also accept any unique prefix of at least 4 digits. Other IDs have no short form.
 
 Exit codes:
-  0  it is done, or the answer is yes
-  1  it failed
-  2  the command line, a value in it or the configuration cannot be used
-  3  the answer is no: not healthy, not found, or leftovers were found
+  0  success
+  1  failure
+  2  the command line, a value in it or the configuration is invalid
+  3  unhealthy, not found, or leftovers found
 
 With --json an error is the last line on stderr, an object: "error" is for people,
-"kind" for programs and does not change; "hint" and "code" (of a CNI plugin) may
-be missing.
+"kind" for programs and does not change; "hint" and "code" (of a CNI plugin) are
+optional.
 Kinds:
 %s
 
@@ -43,12 +42,11 @@ Environment:
   NO_COLOR switches colours off.
 
 The daemon:
-  Where allocnetd runs, it does what a command asks for, with the settings that it
-  has; --network still says which networks. --no-daemon, or a flag that says how to
-  work (--state-dir, --conf-dir, --plugin-dir, --engine, --subnet, --timeout,
-  --allow-unserved), has this process do it, as it does where no daemon runs. What
-  flags leave open is then as it was in the daemon that used --socket last. cleanup
-  always works alone.
+  If allocnetd runs, it executes the commands, with its own settings; --network still
+  chooses the networks. With --no-daemon, with a flag for a setting (--state-dir,
+  --conf-dir, --plugin-dir, --engine, --subnet, --timeout, --allow-unserved), or
+  without a daemon, this process executes them. Settings without a flag are those
+  that the daemon on --socket used last. This process always executes cleanup.
 
 Engines:
   With --engine auto, an allocation is native if this program can run a plugin of
@@ -76,7 +74,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:               "allocnet",
-		Short:             "Give network namespaces their network",
+		Short:             "Set up and remove the network of network namespaces",
 		Long:              fmt.Sprintf(rootHelp, kindsHelp()),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
@@ -115,9 +113,9 @@ func newRoot(a *app) *cobra.Command {
 // exitsTemplate ends the help of the commands that have an answer.
 const exitsTemplate = `{{with index .Annotations "no"}}
 Exit codes:
-  0  it is done, or the answer is yes
-  1  it failed
-  2  the command line, a value in it or the configuration cannot be used
+  0  success
+  1  failure
+  2  the command line, a value in it or the configuration is invalid
   3  {{.}}
 {{end}}`
 

@@ -108,7 +108,7 @@ func TestUsageHintNamesTheCommand(t *testing.T) {
 func TestHelp(t *testing.T) {
 	help := runWith("", "--help").ok(t)
 	for _, want := range []string{
-		`"kind" for programs`, "  port-conflict ", "  internal ", "0  it is done", "1  it failed", "2  the command line", "3  the answer is no", "ALLOCNET_STATE_DIR", "NO_COLOR",
+		`"kind" for programs`, "  port-conflict ", "  internal ", "0  success", "1  failure", "2  the command line", "3  unhealthy", "ALLOCNET_STATE_DIR", "NO_COLOR",
 		"setup", "teardown", "check", "ls", "inspect", "gc", "networks", "repair", "recover", "plugins", "cleanup", "demo", "version", "completion",
 	} {
 		require.Contains(t, help, want)
@@ -119,7 +119,7 @@ func TestHelpOfACommand(t *testing.T) {
 	require.Equal(t, runWith("", "setup", "--help").ok(t), runWith("", "help", "setup").ok(t))
 	require.Contains(t, runWith("", "help", "completion", "bash").ok(t), "bash")
 	require.Contains(t, runWith("", "completion").ok(t), "fish")
-	require.Contains(t, runWith("").ok(t), "Give network namespaces their network")
+	require.Contains(t, runWith("").ok(t), "Set up and remove the network of network namespaces")
 	for command, want := range map[string]string{
 		"check": "it is not, or no allocation", "inspect": "no allocation is set up", "cleanup": "leftovers were found",
 		"repair": "an allocation is broken",
@@ -131,7 +131,7 @@ func TestHelpOfACommand(t *testing.T) {
 	for _, command := range []string{"setup", "teardown", "ls", "gc", "networks", "plugins", "demo", "version"} {
 		require.NotContains(t, runWith("", command, "--help").ok(t), "Exit codes:", command)
 	}
-	require.Contains(t, runWith("", "setup", "--help").ok(t), "unless its message\nsays that the record is kept")
+	require.Contains(t, runWith("", "setup", "--help").ok(t), "If the message says\nthat the record is kept")
 	for _, command := range []string{"gc", "cleanup"} {
 		require.Regexp(t, `(?s)Examples:.*--destroy.*Flags:.*--destroy`, runWith("", command, "--help").ok(t))
 	}

@@ -36,12 +36,11 @@ func newSetup(a *app) *cobra.Command {
 		Short: "Attach a network namespace to its networks",
 		Long: `Attach a network namespace to its networks.
 
-It can be repeated: what is set up already is checked, and repaired if need be. With
---new that is an error, and what is set up is neither checked nor changed.
+An existing allocation is checked, and repaired if necessary. With --new it is an
+error and stays unchanged.
 
-A failure leaves nothing behind, nor a namespace that it made, unless its message
-says that the record is kept: then something may be left, and ` + "`allocnet teardown ID`" + `
-takes it away.`,
+A failed setup removes everything, including a namespace it made. If the message says
+that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 		Example: `  allocnet setup web --create --port 8080:80/tcp
   allocnet setup web --netns /run/netns/web --network front --network back
   allocnet setup web --create --port http=127.0.0.1:8080:80/tcp --bandwidth ingress=100M,egress=10M`,
@@ -50,8 +49,8 @@ takes it away.`,
 		RunE:              func(c *cobra.Command, args []string) error { return a.setup(c, args[0], &f) },
 	}
 	flags := c.Flags()
-	flags.StringVar(&f.netns, "netns", "", "path of the network namespace (default /run/netns/ID; with --create, where the daemon makes it)")
-	flags.BoolVar(&f.create, "create", false, "make the network namespace, unless it is there")
+	flags.StringVar(&f.netns, "netns", "", "path of the network namespace (default /run/netns/ID; with --create, the directory of the daemon)")
+	flags.BoolVar(&f.create, "create", false, "create the network namespace if it does not exist")
 	flags.BoolVar(&f.mustBeNew, "new", false, "fail if the allocation exists already")
 	flags.StringArrayVarP(&f.ports, "port", "p", nil, "port to publish: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]]; may be repeated")
 	flags.StringArrayVar(&f.args, "arg", nil, "CNI argument KEY=VALUE; may be repeated")
@@ -63,7 +62,7 @@ takes it away.`,
 	flags.StringSliceVar(&f.dns.Options, "dns-option", nil, "resolver option; may be repeated")
 	flags.StringVar(&f.dns.Domain, "dns-domain", "", "domain of the allocation")
 	flags.StringVar(&f.bandwidth, "bandwidth", "", "limits in bits per second: ingress=RATE[:BURST],egress=RATE[:BURST]")
-	scopeFlag(c, &f.scope, "who keeps count of the allocation: gc takes it only with this --scope")
+	scopeFlag(c, &f.scope, "owner of the allocation; gc removes it only with the same --scope")
 	for _, name := range []string{"port", "arg", "ip", "mac", "dns-server", "dns-search", "dns-option", "dns-domain", "bandwidth"} {
 		_ = c.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}

@@ -12,22 +12,22 @@ func newTeardown(a *app) *cobra.Command {
 	var destroy bool
 	c := &cobra.Command{
 		Use:   "teardown ID",
-		Short: "Take away all that an allocation has on the host",
-		Long: `Take away all that an allocation has on the host: run DEL, look for what it left,
-and remove that by force.
+		Short: "Remove everything an allocation has on the host",
+		Long: `Remove everything an allocation has on the host: run DEL, look for leftovers, and
+remove those by force.
 
-What was never set up is no failure. Where the record was lost, --netns and
+An ID that is not set up is not an error. If the record was lost, --netns and
 --network help to find everything.
 
-With --destroy the network namespace goes too that the record names, or that
-setup --create made. Any other one is left alone, also where --netns names it.`,
+--destroy also destroys the network namespace in the record, or the one that
+setup --create made. Any other one is left alone, even if --netns names it.`,
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.teardown(c, args[0], netns, destroy)
 		},
 	}
-	c.Flags().StringVar(&netns, "netns", "", "path of the network namespace, where the record was lost (default /run/netns/ID)")
+	c.Flags().StringVar(&netns, "netns", "", "path of the network namespace, if the record was lost (default /run/netns/ID)")
 	c.Flags().BoolVar(&destroy, "destroy", false, "destroy the network namespace too")
 	return c
 }
@@ -91,7 +91,7 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	case identityAt(path) != sandbox.Identity{}:
 		a.out.printf("network namespace %s is left: nothing shows that it is the allocation's own\n", path)
 	default:
-		a.out.printf("its network namespace was not at %s\n", path)
+		a.out.printf("no network namespace at %s\n", path)
 	}
 	a.printForced(report.Forced)
 	return nil

@@ -23,24 +23,24 @@ const (
 	exitUsage   = 78
 )
 
-const rootHelp = `Give allocations their networks, for whoever asks on a unix socket.
+const rootHelp = `Serve allocnet on a Unix socket.
 
 Settings come from a file, environment variables and flags; a flag wins over the
 environment, that over the file. --socket-path is path in the block socket of the
 file, and ALLOCNETD_SOCKET_PATH. The file is that of --config or ALLOCNETD_CONFIG,
-else ` + settings.DefaultFile + ` if it is there. What is in force is written
-beside the socket, with ".settings" after its name: the CNI plugin goes by that while
-the daemon is away.
+else ` + settings.DefaultFile + ` if it is there. The active settings are written
+beside the socket, with ".settings" after its name: the CNI plugin uses them while the
+daemon is not running.
 
 Signals:
-  SIGHUP           read the settings again; what runs is not disturbed
-  SIGTERM, SIGINT  finish what runs, and end; all allocations keep their networks.
-                   A second one ends at once
+  SIGHUP           read the settings again; running operations continue
+  SIGTERM, SIGINT  finish the running operations and exit; all allocations keep their
+                   networks. A second one exits at once
 
 Exit codes:
-  0   it is done
-  1   it failed
-  78  the command line or the settings cannot be used`
+  0   success
+  1   failure
+  78  the command line or the settings are invalid`
 
 // usageError is a command line or settings that cannot be used.
 type usageError struct{ error }
@@ -91,7 +91,7 @@ func (a *app) root() *cobra.Command {
 	run := a.newRun()
 	root := &cobra.Command{
 		Use:               "allocnetd",
-		Short:             "Give allocations their networks, for whoever asks on a unix socket",
+		Short:             "Serve allocnet on a Unix socket",
 		Long:              rootHelp,
 		Args:              cobra.NoArgs,
 		RunE:              run.RunE,

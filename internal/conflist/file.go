@@ -77,7 +77,7 @@ func (f *file) problem() *FileError {
 	case f.err == nil:
 		return nil
 	case f.good != nil:
-		return &FileError{File: f.path, Err: fmt.Errorf("%w (network %q stays in force as last read)", f.err, f.good.Name)}
+		return &FileError{File: f.path, Err: fmt.Errorf("%w (the last valid content of network %q stays active)", f.err, f.good.Name)}
 	default:
 		return &FileError{File: f.path, Err: f.err}
 	}

@@ -92,7 +92,7 @@ func requireReport(t *testing.T, errs []*FileError, path, report string) {
 	require.Len(t, errs, 1)
 	require.Equal(t, path, errs[0].File)
 	require.ErrorContains(t, errs[0], report)
-	require.ErrorContains(t, errs[0], `network "x" stays in force as last read`)
+	require.ErrorContains(t, errs[0], `the last valid content of network "x" stays active`)
 }
 
 func TestLastGoodKeepsItsPlace(t *testing.T) {

@@ -110,7 +110,7 @@ const downTime = time.Minute
 func (d *demo) down(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, downTime)
 	defer cancel()
-	d.steps.section = "Away with it"
+	d.steps.section = "Teardown"
 	err := d.steps.unwind(ctx)
 	if d.before == nil {
 		return err

@@ -155,7 +155,7 @@ func TestInterruptionIsTold(t *testing.T) {
 			var up, down []string
 			for _, s := range i.ended {
 				switch {
-				case s.Section == "Away with it":
+				case s.Section == "Teardown":
 					down = append(down, s.Name)
 				case s.Err == nil:
 					up = append(up, s.Name)
