@@ -27,7 +27,7 @@ func (a *app) check(c *cobra.Command, id string) error {
 	if err != nil {
 		return err
 	}
-	if id, err = wholeID(conf, id, isShown); err != nil {
+	if id, err = wholeID(conf, id, isPrefix(shownID)); err != nil {
 		return err
 	}
 	done := a.progress("checking %s", id)

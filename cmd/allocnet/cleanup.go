@@ -105,7 +105,7 @@ func (a *app) cleanupTargets(conf *configurator.Configurator, ids []string, forc
 	var targets []cleanupResult
 	is := isPrefix(minPrefix)
 	if force {
-		is = isShown
+		is = isPrefix(shownID)
 	}
 	if len(ids) > 0 {
 		for _, id := range ids {

@@ -9,7 +9,9 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// shownID is how many digits lists show of an ID of a runtime, which has 64.
+// shownID is how many digits lists show of an ID of a runtime, which has 64, and how many
+// commands that change something need: of a shorter prefix, the next one who has it may
+// be the container of a runtime.
 const shownID = 12
 
 // minPrefix is how many digits of such an ID commands that only read need.
@@ -37,14 +39,6 @@ func shortID(id string) string {
 // A shortForm reports whether a text is a short form of an ID. Only IDs of runtimes
 // have short forms.
 type shortForm func(short, id string) bool
-
-// isShown accepts what lists show, and all digits, with or without what comes after
-// them. It is for commands that change something: of a shorter prefix, the next one
-// who has it may be the container of a runtime.
-func isShown(short, id string) bool {
-	digits, _, ok := runtimeID(id)
-	return ok && (short == shortID(id) || short == digits[:shownID] || short == digits)
-}
 
 // isPrefix accepts so many or more of the first digits, with or without what comes
 // after them. It is for commands that only read.
@@ -151,7 +145,7 @@ func liveIDs(conf service, given []string, scope string) ([]string, error) {
 		if records == nil {
 			records = recordsFor(conf, id)
 		}
-		found := standingFor(id, records, isShown)
+		found := standingFor(id, records, isPrefix(shownID))
 		for _, one := range found {
 			if container(one) != container(found[0]) {
 				return nil, ambiguous(id, found)

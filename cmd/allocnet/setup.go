@@ -87,7 +87,7 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 	if err := usableID(conf, id); err != nil {
 		return err
 	}
-	if id, err = wholeID(conf, id, isShown); err != nil {
+	if id, err = wholeID(conf, id, isPrefix(shownID)); err != nil {
 		return err
 	}
 	alloc, err := f.allocation(id)

@@ -53,7 +53,7 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	if err := usableID(conf, id); err != nil {
 		return err
 	}
-	if id, err = wholeID(conf, id, isShown); err != nil {
+	if id, err = wholeID(conf, id, isPrefix(shownID)); err != nil {
 		return err
 	}
 	a.warnOfShort(conf, id)
