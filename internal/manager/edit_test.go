@@ -56,7 +56,7 @@ func TestBadEdit(t *testing.T) {
 			r.run().delegates("b")
 			before, good := r.State(), r.read(own)
 			tt.edit(r)
-			r.reports(append(tt.want, r.path(file), "stays in force")...)
+			r.reports(append(tt.want, r.path(file), "stays active")...)
 			requireBroken(t, r, r.path(file))
 			r.delegates("b")
 			require.Equal(t, before.Since, r.State().Since)
@@ -64,7 +64,7 @@ func TestBadEdit(t *testing.T) {
 			raw, ok := r.raw("b")
 			require.True(t, ok)
 			require.Contains(t, raw, `"type":"p"`)
-			r.logs("stays in force")
+			r.logs("stays active")
 
 			r.remove(file)
 			r.write("tmp", network("x", "p"))
