@@ -15,6 +15,8 @@ FRONT_CFLAGS  := -std=c11 -O2 -Wall -Wextra -Wno-parentheses -fPIE -fstack-prote
 FRONT_LDFLAGS := -Wl,-z,relro,-z,now,-z,noexecstack $(LDFLAGS)
 FRONT         := $(FRONT_CFLAGS) -o $(BIN)/allocnet-cni-front cmd/allocnet-cni/front/front.c $(FRONT_LDFLAGS)
 FUZZTIME ?= 20s
+# The packages of the library's module and of the programs'.
+ALL := ./... ./cmd/...
 
 # Commands run with these; tests find the reference plugins through CNI_PATH.
 export CNI_PATH := $(PLUGINS)
@@ -71,7 +73,7 @@ uninstall: ## what install installed, but for the settings; run it with the same
 
 plugins: ## the reference CNI plugins of the pinned module, in bin/cni
 	@mkdir -p $(PLUGINS)
-	cd tools && CGO_ENABLED=0 go build -trimpath -o $(PLUGINS)/ $(PLUGIN_PACKAGES)
+	cd tools && GOWORK=off CGO_ENABLED=0 go build -trimpath -o $(PLUGINS)/ $(PLUGIN_PACKAGES)
 
 deps: ## what the reference plugins and the tests need of the host (iptables, nft)
 	@tools/deps
@@ -81,7 +83,7 @@ test: deps lint unit integration ## everything
 
 # Packages mostly wait for the kernel, so more run at once than there are cores.
 unit: plugins ## unit and contract tests, with the race detector
-	go test -race -count=1 -p 3 $$(go list ./... | grep -v /integration)
+	go test -race -count=1 -p 3 $$(go list $(ALL) | grep -v /integration)
 
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
 	go test -count=1 -timeout 20m ./integration/...
@@ -94,16 +96,17 @@ stress: plugins ## kills and failing calls in all combinations, with SEED=
 	SEED=$(SEED) ALLOCNET_STRESS=1 go test -v -count=1 -timeout 4h ./integration/crash
 	SEED=$(SEED) ALLOCNET_STRESS=1 go test -v -count=1 -timeout 2h -run 'Killed' ./integration
 
-lint: ## gofmt, go vet, staticcheck, go mod tidy
+lint: ## gofmt, go vet, staticcheck, go mod tidy, each module by itself
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change: $$unformatted"; exit 1; }
-	go vet ./...
+	go vet $(ALL)
 	$(CC) -c -Werror $(FRONT_CFLAGS) -o /dev/null cmd/allocnet-cni/front/front.c
-	go tool -modfile=tools/go.mod staticcheck ./...
-	go mod tidy -diff
-	cd tools && go mod tidy -diff
+	cd tools && GOWORK=off go build -o $(BIN)/ honnef.co/go/tools/cmd/staticcheck
+	$(BIN)/staticcheck $(ALL)
+	for module in . cmd tools; do (cd $$module && GOWORK=off go mod tidy -diff) || exit 1; done
+	GOWORK=off go build ./... && cd cmd && GOWORK=off go build -o /dev/null ./...
 
 fuzz: ## every fuzz target for FUZZTIME each
-	@for pkg in $$(go list ./...); do \
+	@for pkg in $$(go list $(ALL)); do \
 	  for target in $$(go test -list '^Fuzz' $$pkg | grep ^Fuzz); do \
 	    echo "$$pkg $$target"; \
 	    go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x $$pkg || exit 1; \

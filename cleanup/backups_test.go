@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
-	"github.com/allocnet/allocnet/internal/privhost"
-	"github.com/allocnet/allocnet/internal/spoofcheck"
+	"github.com/allocnet/allocnet/internal/plugins/spoofcheck"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // Backups are the allocation's by their names, unless one names another owner.

@@ -13,7 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/netfilter"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 	"github.com/allocnet/allocnet/internal/retry"
 )
 

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,36 +17,13 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 
-	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/portmap"
 )
 
 func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
-
-// pluginDir is where the reference plugins are: in the first directory of $CNI_PATH that has them, or else built
-// from the pinned module.
-var pluginDir = sync.OnceValues(func() (string, error) {
-	for _, dir := range filepath.SplitList(os.Getenv("CNI_PATH")) {
-		if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
-			return dir, nil
-		}
-	}
-	dir, err := os.MkdirTemp("/run", "plugins")
-	if err != nil {
-		return "", err
-	}
-	args := []string{"build", "-modfile=../tools/go.mod", "-o", dir}
-	for _, name := range []string{
-		"ipam/host-local", "ipam/static", "main/bridge", "main/ptp", "meta/bandwidth", "meta/firewall", "meta/portmap",
-	} {
-		args = append(args, "github.com/containernetworking/plugins/plugins/"+name)
-	}
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build reference plugins: %w: %s", err, out)
-	}
-	return dir, nil
-})
 
 // network describes a conflist of reference plugins.
 type network struct {
@@ -144,7 +120,7 @@ func (h *testHost) add(n network, id string, ports []portmap.Mapping) Target {
 // attach attaches a sandbox to one more network.
 func (h *testHost) attach(n network, t Target) Target {
 	h.t.Helper()
-	plugins, err := pluginDir()
+	plugins, err := refplugins.Dir()
 	require.NoError(h.t, err)
 	conf := n.conflist(h.dataDir)
 	list, err := libcni.ConfListFromBytes(conf)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/coreos/go-iptables/iptables"
 
-	"github.com/allocnet/allocnet/internal/iptrules"
+	"github.com/allocnet/allocnet/internal/iptables/rules"
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
@@ -33,7 +33,7 @@ type iptablesFinder struct {
 }
 
 type iptRule struct {
-	iptrules.Rule
+	rules.Rule
 	family  family
 	table   string
 	network string
@@ -136,7 +136,7 @@ func (f *iptablesFinder) inFilter(ipt tables, fam family) ([]iptRule, error) {
 }
 
 // acceptedAddress is the address that a rule exactly as the firewall plugin makes it is for.
-func acceptedAddress(rule iptrules.Rule) netip.Addr {
+func acceptedAddress(rule rules.Rule) netip.Addr {
 	from := []string{"-s", rule.Value("-s"), "-j", "ACCEPT"}
 	to := []string{"-d", rule.Value("-d"), "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"}
 	switch {
@@ -159,12 +159,12 @@ func singleAddress(text string) netip.Addr {
 
 // list reads a whole table at once: go-iptables lists the chain that it is given, or all where the place of the
 // chain is taken by an option that it gives anyway.
-func list(ipt tables, table string) (iptrules.Listing, error) {
+func list(ipt tables, table string) (rules.Listing, error) {
 	lines, err := ipt.List(table, "--wait")
 	if err != nil {
-		return iptrules.Listing{}, err
+		return rules.Listing{}, err
 	}
-	return iptrules.Parse(lines)
+	return rules.Parse(lines)
 }
 
 func (f *iptablesFinder) remove(ctx context.Context) ([]Leftover, error) {

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/smallfile"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // leaseTarget is an allocation on network "n" with leases below dir, and nothing else to look at.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/retry"
-	"github.com/allocnet/allocnet/internal/statedir"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
 // Marked are the IDs of the allocations that comments of rules name in a network, sorted: rules that its plugins make

@@ -11,7 +11,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/netfilter"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 	"github.com/allocnet/allocnet/internal/retry"
 )
 

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/netfilter"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // usesKind has iptables be of one kind until the test ends.

@@ -10,10 +10,10 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/names"
-	"github.com/allocnet/allocnet/internal/netfilter"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/retry"
-	"github.com/allocnet/allocnet/internal/ruleset"
-	"github.com/allocnet/allocnet/internal/statedir"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
 // elementFinder looks for elements of allocnet's own tables. Each names its owner.

@@ -11,7 +11,7 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/types/create"
 
-	"github.com/allocnet/allocnet/internal/statedir"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
 // A finder looks after one kind of thing.

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/allocnet/allocnet/internal/firewalld"
-	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 )
 
 // sourceFinder looks for addresses that are sources of firewalld's zones. A source names nobody, but an open address

@@ -10,9 +10,9 @@ import (
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/netfilter"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
+	"github.com/allocnet/allocnet/internal/plugins/spoofcheck"
 	"github.com/allocnet/allocnet/internal/retry"
-	"github.com/allocnet/allocnet/internal/spoofcheck"
 )
 
 // spoofFinder looks for what the bridge plugin makes for macspoofchk: two chains for each interface, and a rule in a

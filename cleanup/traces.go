@@ -8,9 +8,9 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/retry"
-	"github.com/allocnet/allocnet/internal/ruleset"
-	"github.com/allocnet/allocnet/internal/statedir"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
 // A Trace is an attachment that objects on the host name and whose record is lost.

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/allocnet/allocnet/internal/netfilter"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 )
 
 // unlisted is one of iptables' tables as the kernel shows it where the command cannot list it.

@@ -14,8 +14,8 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/allocnet/allocnet/internal/api/wire"
 	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/wire"
 )
 
 // DefaultSocket is where allocnetd listens.

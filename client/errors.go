@@ -6,7 +6,7 @@ import (
 	"net/url"
 	"syscall"
 
-	"github.com/allocnet/allocnet/internal/api/wire"
+	"github.com/allocnet/allocnet/internal/wire"
 )
 
 // Errors of the way to the daemon, for errors.Is.

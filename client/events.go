@@ -12,7 +12,7 @@ import (
 	"mime"
 	"net/http"
 
-	"github.com/allocnet/allocnet/internal/api/wire"
+	"github.com/allocnet/allocnet/internal/wire"
 )
 
 // Events yields what happens in the daemon, after the event with the ID last as far

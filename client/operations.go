@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/api/wire"
+	"github.com/allocnet/allocnet/internal/wire"
 )
 
 func pathOf(id string) string { return "/v1/allocs/" + segment(id) }

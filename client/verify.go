@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/api/wire"
+	"github.com/allocnet/allocnet/internal/wire"
 )
 
 // The functions here tell an answer from what only decodes as one.

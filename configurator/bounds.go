@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/names"
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // Bounds of a request. A request that cannot be passed to plugins is refused before

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/allocnet/allocnet/internal/conflist"
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // oneInterface are the capabilities that concern one interface: given to every

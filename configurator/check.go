@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/forward"
-	"github.com/allocnet/allocnet/internal/record"
-	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/internal/iptables/forward"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/sandbox"
 )
 

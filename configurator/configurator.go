@@ -14,13 +14,13 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/cniexec"
 	"github.com/allocnet/allocnet/internal/engine/native"
-	"github.com/allocnet/allocnet/internal/kernel"
-	"github.com/allocnet/allocnet/internal/record"
-	"github.com/allocnet/allocnet/internal/statedir"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -216,7 +216,7 @@ func planNetwork(r *record.Record, n *conflist.Network) error {
 // the first of the others is not given again.
 func interfaceName(r *record.Record, n *conflist.Network) string {
 	if n.IsLoopback() {
-		return kernel.LoopbackName
+		return rtnl.LoopbackName
 	}
 	i := 0
 	for _, a := range r.Attachments {

@@ -10,10 +10,10 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/allocnet/allocnet/internal/conflist"
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/cniexec"
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // nativeEngine can say for which networks it is worth while, and mend an

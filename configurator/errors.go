@@ -8,9 +8,9 @@ import (
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/kernel"
-	leases "github.com/allocnet/allocnet/internal/lease"
-	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	leases "github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -54,9 +54,9 @@ var (
 	// ErrExhausted: a network has no free address left.
 	ErrExhausted = leases.ErrExhausted
 	// ErrBridgeFull: a bridge has the most ports that the kernel allows, 1023.
-	ErrBridgeFull = kernel.ErrBridgeFull
+	ErrBridgeFull = rtnl.ErrBridgeFull
 	// ErrLimit: a limit of the host is reached; the text names the sysctl.
-	ErrLimit = kernel.ErrLimit
+	ErrLimit = rtnl.ErrLimit
 	// ErrPortTaken: a host port belongs in the kernel to an allocation that has no
 	// record here; the text names it.
 	ErrPortTaken = ruleset.ErrPortTaken

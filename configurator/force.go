@@ -7,7 +7,7 @@ import (
 	"io/fs"
 
 	"github.com/allocnet/allocnet/cleanup"
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // Audit lists everything that an allocation has on the host, found by its ID,

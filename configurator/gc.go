@@ -15,8 +15,8 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/allocnet/allocnet/cleanup"
-	"github.com/allocnet/allocnet/internal/conflist"
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // GC takes away every allocation that is not live: those that have a record,

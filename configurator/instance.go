@@ -5,7 +5,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/names"
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // instanceOf is the instance of the owner of what an allocation has in the kernel.

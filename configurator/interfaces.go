@@ -7,9 +7,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/allocnet/allocnet/internal/kernel"
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // checkInterfaces looks for every interface that a record's results put into
@@ -68,7 +68,7 @@ func unused(r *record.Record) error {
 func checkInterface(want Interface) error {
 	link, err := netlink.LinkByName(want.Name)
 	switch {
-	case kernel.IsNotFound(err):
+	case rtnl.IsNotFound(err):
 		return amissError{fmt.Errorf("interface %q: %w", want.Name, err)}
 	case err != nil:
 		return fmt.Errorf("look at interface %q: %w", want.Name, err)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // errKilled is the panic of a process that dies in the middle of an operation.

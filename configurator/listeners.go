@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/record"
-	"github.com/allocnet/allocnet/internal/sockdiag"
+	"github.com/allocnet/allocnet/internal/netlink/sockdiag"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
 // TestTypesLeadNowhere: below the vendors' directory, the type of a plugin names a

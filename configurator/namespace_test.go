@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/sandbox"
 )
 

@@ -3,7 +3,7 @@ package configurator
 import (
 	"context"
 
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // Observer is told when operations and their steps begin and end: for metrics,

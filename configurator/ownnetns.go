@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/sandbox"
 )
 

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/faultinject"
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/testing/faultinject"
 	"github.com/allocnet/allocnet/sandbox"
 )
 

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/conflist"
-	"github.com/allocnet/allocnet/internal/pluginexec"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
 // pluginDirs are the directories that are searched for plugins of some types, first

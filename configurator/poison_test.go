@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -94,7 +95,7 @@ func bridgedWithForeign(t *testing.T, e Engine, more string) *world {
 	w, leases := nativeWorld(t, "1.0.0")
 	w.cfg.Engine, w.cfg.Networks, w.cfg.Network = e, []string{"net"}, ""
 	w.cfg.Retry = RetryPolicy{Attempts: 1}
-	w.cfg.PluginDirs = append(w.cfg.PluginDirs, append(filepath.SplitList(os.Getenv("CNI_PATH")), "../bin/cni")...)
+	w.cfg.PluginDirs = append(w.cfg.PluginDirs, filepath.Dir(refplugins.Path(t, "bridge")))
 	w.Configurator = newConfigurator(t, w.cfg)
 	w.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[
 		{"type":"bridge","bridge":"brtest","capabilities":{"mac":true,"ips":true,"ipRanges":true},"ipam":{"type":"host-local","dataDir":"`+leases+`","subnet":"10.77.0.0/24"}},

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 )
 
 // requirePrivileges returns ErrUnprivileged where the kernel would refuse the first
 // change, and the DEL that undoes it.
 func (c *Configurator) requirePrivileges() error {
-	missing, err := kernel.MissingPrivileges()
+	missing, err := rtnl.MissingPrivileges()
 	if err != nil {
 		return err
 	}
@@ -21,7 +21,7 @@ func (c *Configurator) requirePrivileges() error {
 	if c.ownsHost.Load() {
 		return nil
 	}
-	owns, err := kernel.OwnsHost()
+	owns, err := rtnl.OwnsHost()
 	if err == nil && !owns {
 		err = fmt.Errorf("%w: CAP_NET_ADMIN does not count in the network namespace of the host, which belongs to another "+
 			"user namespace: run it there, or in a network namespace of its own", ErrUnprivileged)

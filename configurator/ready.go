@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/conflist"
-	"github.com/allocnet/allocnet/internal/record"
-	"github.com/allocnet/allocnet/internal/statedir"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
 // Ready finds out whether a Setup can be expected to work: the networks of the

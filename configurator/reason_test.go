@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
 // TestMisspeltKeyIsTold: the network runs by the binary, which ignores the key, and

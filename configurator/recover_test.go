@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // TestRecover takes down what processes that died left, and nothing else.

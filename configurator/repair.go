@@ -8,11 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/allocnet/allocnet/internal/forward"
-	"github.com/allocnet/allocnet/internal/opening"
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/iptables/accept"
+	"github.com/allocnet/allocnet/internal/iptables/forward"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/redact"
-	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // RepairReport says what a Repair found, by the IDs of the allocations, sorted. No
@@ -52,7 +52,7 @@ func (c *Configurator) RepairScope(ctx context.Context, s Scope) (report *Repair
 }
 
 func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, error) {
-	ctx = opening.LookOnce(ctx) // iptables takes longer than all else in a CHECK
+	ctx = accept.LookOnce(ctx) // iptables takes longer than all else in a CHECK
 	ids, err := c.within(s)
 	report, errs := &RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{}}, []error{err}
 	defer report.sort()

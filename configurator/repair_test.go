@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/opening"
+	"github.com/allocnet/allocnet/internal/iptables/accept"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -59,7 +59,7 @@ func TestRepairLooksOnce(t *testing.T) {
 	require.Equal(t, once, runs(), "as one CHECK")
 
 	shut := func() {
-		require.NoError(t, exec.Command("iptables", "-D", "FORWARD", "-m", "comment", "--comment", "allocnet", "-j", opening.Chain).Run())
+		require.NoError(t, exec.Command("iptables", "-D", "FORWARD", "-m", "comment", "--comment", "allocnet", "-j", accept.Chain).Run())
 		runs()
 	}
 	shut()
@@ -82,7 +82,7 @@ func TestRepairWithoutItsProgram(t *testing.T) {
 	_, err := w.Setup(t.Context(), a)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Teardown(context.Background(), a)) })
-	require.NoError(t, exec.Command("iptables", "-D", "FORWARD", "-m", "comment", "--comment", "allocnet", "-j", opening.Chain).Run())
+	require.NoError(t, exec.Command("iptables", "-D", "FORWARD", "-m", "comment", "--comment", "allocnet", "-j", accept.Chain).Run())
 	watchPrograms(t, "iptables") // and no iptables-restore beside it
 	report, err := w.Repair(t.Context())
 	require.ErrorContains(t, err, "iptables-restore")

@@ -9,7 +9,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/kernel"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -49,7 +49,7 @@ func newStatus(results []networkResult, ports []portmap.Mapping) (*Status, error
 
 // others are those that are not the loopback interface.
 func others(interfaces []Interface) []Interface {
-	return slices.DeleteFunc(slices.Clone(interfaces), func(i Interface) bool { return i.Name == kernel.LoopbackName })
+	return slices.DeleteFunc(slices.Clone(interfaces), func(i Interface) bool { return i.Name == rtnl.LoopbackName })
 }
 
 // interfaces are the interfaces of the result with their addresses. An address

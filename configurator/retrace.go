@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"github.com/allocnet/allocnet/cleanup"
-	"github.com/allocnet/allocnet/internal/conflist"
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // retrace corrects a guessed record by the owners and leases on the host: they show

@@ -15,8 +15,8 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/record"
 	"github.com/allocnet/allocnet/internal/redact"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
 

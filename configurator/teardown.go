@@ -15,9 +15,9 @@ import (
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/pluginexec"
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/redact"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // Teardown takes away all that an allocation has on the host: DEL with exactly

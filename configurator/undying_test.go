@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/fakeplugin"
-	"github.com/allocnet/allocnet/internal/pluginexec"
-	"github.com/allocnet/allocnet/internal/record"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
 // TestPluginThatDoesNotEnd: beside one that may go on at any time nothing is

@@ -3,7 +3,6 @@ package configurator
 import (
 	"bytes"
 	"encoding/json"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -178,7 +178,7 @@ func TestLoopbackNetwork(t *testing.T) {
 		t.Run(string(e), func(t *testing.T) {
 			w, _ := nativeWorld(t, "1.0.0")
 			w.cfg.Engine, w.cfg.Networks, w.cfg.Network = e, []string{"lo", "net", "net2"}, ""
-			w.cfg.PluginDirs = append(w.cfg.PluginDirs, append(filepath.SplitList(os.Getenv("CNI_PATH")), "../bin/cni")...)
+			w.cfg.PluginDirs = append(w.cfg.PluginDirs, filepath.Dir(refplugins.Path(t, "bridge")))
 			w.Configurator = newConfigurator(t, w.cfg)
 			w.file("lo.conflist", `{"cniVersion":"1.0.0","name":"lo","plugins":[{"type":"loopback","capabilities":{"mac":true,"ips":true}}]}`)
 			w.file("net.conflist", strings.Replace(w.read("net.conflist"), `"type":"bridge",`, `"type":"bridge","capabilities":{"mac":true},`, 1))

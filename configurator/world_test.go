@@ -14,9 +14,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/fakeplugin"
-	"github.com/allocnet/allocnet/internal/faultinject"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/faultinject"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
 

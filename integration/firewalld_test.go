@@ -11,7 +11,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/firewalld"
-	"github.com/allocnet/allocnet/internal/firewalld/firewalldtest"
+	"github.com/allocnet/allocnet/internal/testing/firewalldtest"
 	"github.com/allocnet/allocnet/portmap"
 )
 

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 

@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/allocnet/allocnet/integration/testhost"
-	"github.com/allocnet/allocnet/internal/fakeplugin"
-	"github.com/allocnet/allocnet/internal/plugin"
-	"github.com/allocnet/allocnet/internal/plugin/builtin"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/plugins/builtin"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/refplugins"
 )
 
 // pluginDir holds the reference plugins.
@@ -18,15 +18,15 @@ var pluginDir string
 
 func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); builtin.Plugins[name] != nil {
-		os.Exit(plugin.Main(name, builtin.Plugins, builtin.Versions))
+		os.Exit(sdk.Main(name, builtin.Plugins, builtin.Versions))
 	}
 	fakeplugin.Main()
 	if os.Getenv(loopVariable) != "" {
 		loop()
 	}
 	var err error
-	if pluginDir, err = testhost.ReferencePlugins(".."); err != nil {
-		fmt.Fprintln(os.Stderr, "build the reference plugins:", err)
+	if pluginDir, err = refplugins.Dir(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	code := privhost.Main(m)

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/fakeplugin"
-	"github.com/allocnet/allocnet/internal/plugin/builtin"
+	"github.com/allocnet/allocnet/internal/plugins/builtin"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/portmap"
 )
 

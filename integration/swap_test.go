@@ -8,7 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/integration/testhost"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 func TestEnsure(t *testing.T) {

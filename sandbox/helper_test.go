@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/hostsnap"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/testing/hostsnap"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }

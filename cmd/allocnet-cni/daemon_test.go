@@ -16,11 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/cmd/internal/cni"
+	"github.com/allocnet/allocnet/cmd/internal/server/api"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/api"
-	"github.com/allocnet/allocnet/internal/cniservice"
 	"github.com/allocnet/allocnet/internal/cniwire"
-	"github.com/allocnet/allocnet/internal/settings"
 )
 
 // daemonOf makes a copy of the test binary the daemon that has a file of settings.
@@ -38,8 +38,8 @@ func serveDaemon(file string) error {
 	if err != nil {
 		return err
 	}
-	service := cniservice.New(cniservice.Options{
-		Backend: func() cniservice.Backend { return c },
+	service := cni.New(cni.Options{
+		Backend: func() cni.Backend { return c },
 		Ready:   func(ctx context.Context, _ configurator.Allocation) error { return c.Ready(ctx) },
 	})
 	_ = os.Remove(s.Socket.Path)

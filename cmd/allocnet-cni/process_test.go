@@ -17,11 +17,11 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/cniwire/thin"
-	"github.com/allocnet/allocnet/internal/fakeplugin"
-	"github.com/allocnet/allocnet/internal/pluginexec"
-	"github.com/allocnet/allocnet/internal/settings"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
 // TestLife is an attachment's, through libcni: with the daemon, without it, and with

@@ -11,8 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/hostsnap"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/testing/hostsnap"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // merged is a configuration with keys of another one in the place of its own. An

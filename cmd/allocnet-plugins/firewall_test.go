@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/firewalld/firewalldtest"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/testing/firewalldtest"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // TestOpeningIsRecognised: that the opening in iptables is whole is found out by

@@ -6,8 +6,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/allocnet/allocnet/internal/plugin"
-	"github.com/allocnet/allocnet/internal/plugin/builtin"
+	"github.com/allocnet/allocnet/internal/plugins/builtin"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-func main() { os.Exit(plugin.Main(filepath.Base(os.Args[0]), builtin.Plugins, builtin.Versions)) }
+func main() { os.Exit(sdk.Main(filepath.Base(os.Args[0]), builtin.Plugins, builtin.Versions)) }

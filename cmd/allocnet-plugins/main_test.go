@@ -16,9 +16,10 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
-	"github.com/allocnet/allocnet/internal/fakeplugin"
-	"github.com/allocnet/allocnet/internal/plugin/builtin"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/plugins/builtin"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -50,7 +51,7 @@ func (b builder) Run() int {
 }
 
 func build(dir string) (err error) {
-	if reference, err = filepath.Abs("../../bin/cni"); err != nil {
+	if reference, err = refplugins.Dir(); err != nil {
 		return err
 	}
 	links = filepath.Join(dir, "cni")

@@ -14,8 +14,8 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/cniwire/thin"
-	"github.com/allocnet/allocnet/internal/plugin/builtin"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/plugins/builtin"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 const (

@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"github.com/allocnet/allocnet/internal/names"
-	"github.com/allocnet/allocnet/internal/netfilter"
-	"github.com/allocnet/allocnet/internal/record"
-	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // errAttached: attachments need the native plugins for their DEL.

@@ -10,12 +10,13 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/names"
-	"github.com/allocnet/allocnet/internal/pluginexec"
-	"github.com/allocnet/allocnet/internal/privhost"
-	"github.com/allocnet/allocnet/internal/record"
-	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/testing/hostsnap"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -31,8 +32,8 @@ func runtimeOf(t *testing.T) (*pluginDir, *libcni.CNIConfig, *libcni.NetworkConf
 	privhost.Require(t, "iptables", "ip6tables")
 	p := newPluginDir(t)
 	for _, name := range []string{"bridge", "firewall", "host-local", "portmap"} {
-		reference, err := os.ReadFile(filepath.Join("../../bin/cni", name))
-		require.NoError(t, err, "make plugins builds it")
+		reference, err := os.ReadFile(refplugins.Path(t, name))
+		require.NoError(t, err)
 		p.write(name, string(reference))
 	}
 	var err error

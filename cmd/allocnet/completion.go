@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/conflist"
+	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
 // completionConfigurator is for completion, which runs without prepare and must

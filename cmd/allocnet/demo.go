@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/allocnet/allocnet/internal/demo"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/cmd/internal/demo"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 func newDemo(a *app) *cobra.Command {

@@ -22,13 +22,13 @@ import (
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/server/api"
+	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/api"
-	"github.com/allocnet/allocnet/internal/api/apitest"
-	"github.com/allocnet/allocnet/internal/lease"
 	"github.com/allocnet/allocnet/internal/names"
-	"github.com/allocnet/allocnet/internal/record"
-	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/state/lease"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -243,7 +243,7 @@ func fields(err, sample error) string {
 // TestEveryErrorHasARow: each exported error of the library's packages is in the tables
 // above.
 func TestEveryErrorHasARow(t *testing.T) {
-	for _, dir := range []string{"configurator", "portmap", "sandbox", "cleanup", "internal/record"} {
+	for _, dir := range []string{"configurator", "portmap", "sandbox", "cleanup", "internal/state/record"} {
 		found := exportedErrors(t, filepath.Join("../..", dir))
 		for _, name := range found {
 			name = filepath.Base(dir) + "." + name

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/allocnet/allocnet/client"
-	"github.com/allocnet/allocnet/internal/api/wire"
+	"github.com/allocnet/allocnet/internal/wire"
 )
 
 func newEvents(a *app) *cobra.Command {

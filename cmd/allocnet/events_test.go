@@ -11,9 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/api"
-	"github.com/allocnet/allocnet/internal/api/apitest"
-	"github.com/allocnet/allocnet/internal/api/wire"
+	"github.com/allocnet/allocnet/cmd/internal/server/api"
+	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
+	"github.com/allocnet/allocnet/internal/wire"
 )
 
 // told are events as the daemon sends them, and the text for them.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniservice"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -222,7 +222,7 @@ func (a *app) warnOfScoped(conf service) {
 	scopes := map[string]bool{}
 	for _, r := range records {
 		switch {
-		case cniservice.IsRuntimes(r.Scope):
+		case cni.IsRuntimes(r.Scope):
 			runtimes++
 		case r.Scope != "":
 			others++

@@ -15,13 +15,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/demo"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/demo"
-	"github.com/allocnet/allocnet/internal/kernel"
-	"github.com/allocnet/allocnet/internal/lease"
 	"github.com/allocnet/allocnet/internal/names"
-	"github.com/allocnet/allocnet/internal/record"
-	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/state/lease"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -126,7 +126,7 @@ var hints = []struct {
 	{applies: both(is(errBroken), is(configurator.ErrUnhealthy)), text: say(
 		"a broken one comes back with `allocnet setup`, with the same arguments as before; where its network namespace is gone, " +
 			"`allocnet teardown ID` first removes what is left")},
-	{applies: saying(kernel.ErrBridgeFull, "exchange full"), text: say(
+	{applies: saying(rtnl.ErrBridgeFull, "exchange full"), text: say(
 		"`allocnet ls` lists what is on the bridge: `allocnet teardown ID` and `allocnet gc` make room; or use another network[--network| (--network)]")},
 	{applies: saying(lease.ErrExhausted), text: say(
 		"`allocnet ls` lists who has an address: `allocnet teardown ID` and `allocnet gc` give some back; " +

@@ -12,7 +12,7 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/lease"
+	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/portmap"
 )
 

@@ -10,10 +10,10 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/demo"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/demo"
-	"github.com/allocnet/allocnet/internal/record"
-	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
 

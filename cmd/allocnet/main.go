@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/allocnet/allocnet/internal/pluginexec"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 )
 
 // doubled is how long a signal may arrive twice: sent to the process and to its

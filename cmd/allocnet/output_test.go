@@ -18,14 +18,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/demo"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/demo"
-	"github.com/allocnet/allocnet/internal/kernel"
-	"github.com/allocnet/allocnet/internal/lease"
 	"github.com/allocnet/allocnet/internal/names"
-	"github.com/allocnet/allocnet/internal/privhost"
-	"github.com/allocnet/allocnet/internal/record"
-	"github.com/allocnet/allocnet/internal/ruleset"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/state/lease"
+	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -113,7 +113,7 @@ func TestHints(t *testing.T) {
 		"a broken one comes back":                                  &brokenError{1, fmt.Errorf("x: %w", configurator.ErrUnhealthy)},
 		"where it hangs":                                           &brokenError{1, fmt.Errorf("x: %w", configurator.ErrNotChecked)},
 		"do as I say":                                              fmt.Errorf("x: %w", stepError{fs.ErrPermission, "do as I say"}),
-		"make room":                                                fmt.Errorf("x: %w", kernel.ErrBridgeFull),
+		"make room":                                                fmt.Errorf("x: %w", rtnl.ErrBridgeFull),
 		"another network":                                          errors.New(`failed to connect "veth1" to bridge cni0: exchange full`),
 		"larger subnet":                                            fmt.Errorf("x: %w", lease.ErrExhausted),
 		"gc` give":                                                 errors.New(`plugin type="host-local" failed (add): no IP addresses available in range set: 10.1.0.1-10.1.0.2`),

@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/allocnet/allocnet/internal/plugin/builtin"
+	"github.com/allocnet/allocnet/internal/plugins/builtin"
 )
 
 func newPlugins(a *app) *cobra.Command {

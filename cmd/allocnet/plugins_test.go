@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/plugin/builtin"
+	"github.com/allocnet/allocnet/internal/plugins/builtin"
 )
 
 // builtDir holds what tests built.

@@ -15,12 +15,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cmd/internal/server/api"
+	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/api"
-	"github.com/allocnet/allocnet/internal/api/apitest"
-	"github.com/allocnet/allocnet/internal/fakeplugin"
-	"github.com/allocnet/allocnet/internal/privhost"
-	"github.com/allocnet/allocnet/internal/settings"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/allocnet/allocnet/internal/cniservice"
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 )
 
 // gone is since when the network namespaces of runtimes' allocations are known to be
@@ -47,7 +47,7 @@ func (h *host) tearDownGoneOnce(ctx context.Context, since gone, now time.Time, 
 	clear(since)
 	for i := range records {
 		r := &records[i]
-		if !r.NetnsGone || !cniservice.IsRuntimes(r.Scope) {
+		if !r.NetnsGone || !cni.IsRuntimes(r.Scope) {
 			continue
 		}
 		first, known := before[r.ID]

@@ -14,11 +14,11 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
+	"github.com/allocnet/allocnet/cmd/internal/telemetry"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/conflist"
-	"github.com/allocnet/allocnet/internal/record"
-	"github.com/allocnet/allocnet/internal/settings"
-	"github.com/allocnet/allocnet/internal/telemetry"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/sandbox"
 )
 

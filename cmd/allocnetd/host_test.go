@@ -15,11 +15,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cmd/internal/confmanager"
+	"github.com/allocnet/allocnet/cmd/internal/server"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/internal/cniwire"
-	"github.com/allocnet/allocnet/internal/daemon"
-	"github.com/allocnet/allocnet/internal/fakeplugin"
-	"github.com/allocnet/allocnet/internal/manager"
-	"github.com/allocnet/allocnet/internal/settings"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
 // TestHostOwnsItsParts looks at what is shared with the process.
@@ -42,8 +42,8 @@ func newFakeKeeper() *fakeKeeper {
 	return &fakeKeeper{make(chan struct{}), make(chan struct{})}
 }
 
-func (*fakeKeeper) Ready() error         { return nil }
-func (*fakeKeeper) State() manager.State { return manager.State{} }
+func (*fakeKeeper) Ready() error             { return nil }
+func (*fakeKeeper) State() confmanager.State { return confmanager.State{} }
 
 func (k *fakeKeeper) Run(ctx context.Context) error {
 	k.running <- struct{}{}
@@ -76,7 +76,7 @@ func TestSupervisorRunsOneAtATime(t *testing.T) {
 type brokenKeeper struct{}
 
 func (brokenKeeper) Ready() error              { return nil }
-func (brokenKeeper) State() manager.State      { return manager.State{} }
+func (brokenKeeper) State() confmanager.State  { return confmanager.State{} }
 func (brokenKeeper) Run(context.Context) error { return errors.New("broken") }
 
 func TestSupervisorReturnsErrors(t *testing.T) {
@@ -92,7 +92,7 @@ func TestGroups(t *testing.T) {
 	groups := func(group string, directory os.FileMode) []uint32 {
 		log.Reset()
 		require.NoError(t, os.Chmod(w.dir, directory))
-		l, err := daemon.Listen(daemon.Socket{Path: w.path("s"), Group: group, Mode: 0o660})
+		l, err := server.Listen(server.Socket{Path: w.path("s"), Group: group, Mode: 0o660})
 		require.NoError(t, err)
 		defer func() { require.NoError(t, l.Release()) }()
 		return h.groups(l)

@@ -10,9 +10,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/redact"
-	"github.com/allocnet/allocnet/internal/settings"
 )
 
 // newLogger logs to a file or the journal, which is told the level of each line, and

@@ -6,7 +6,7 @@ import (
 	"context"
 	"os"
 
-	"github.com/allocnet/allocnet/internal/pluginexec"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 )
 
 func main() {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/allocnet/allocnet/internal/settings"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 )
 
 // The exit codes. systemd's unit does not restart after exitUsage, which is EX_CONFIG

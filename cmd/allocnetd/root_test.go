@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/settings"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 )
 
 // outcome is what one run of the program did.

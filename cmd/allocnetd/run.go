@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/allocnet/allocnet/internal/daemon"
-	"github.com/allocnet/allocnet/internal/pluginexec"
-	"github.com/allocnet/allocnet/internal/settings"
+	"github.com/allocnet/allocnet/cmd/internal/server"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 )
 
 func (a *app) newRun() *cobra.Command {
@@ -36,7 +36,7 @@ func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) err
 	if err := os.Setenv(pluginexec.CallerVariable, "allocnetd"); err != nil {
 		return err
 	}
-	l, err := daemon.Listen(daemon.Socket{Path: s.Socket.Path, Owner: s.Socket.Owner, Group: s.Socket.Group, Mode: s.Socket.Mode})
+	l, err := server.Listen(server.Socket{Path: s.Socket.Path, Owner: s.Socket.Owner, Group: s.Socket.Group, Mode: s.Socket.Mode})
 	if err != nil {
 		return err
 	}
@@ -48,12 +48,12 @@ func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) err
 	if err := h.writeInForce(); err != nil {
 		return errors.Join(err, l.Release(), h.close())
 	}
-	return errors.Join(daemon.Run(ctx, h.options(l)), h.close())
+	return errors.Join(server.Run(ctx, h.options(l)), h.close())
 }
 
 // inForceFile is where the plugin looks, beside its socket; "" for a socket that is
 // no file.
-func inForceFile(l *daemon.Listener) string {
+func inForceFile(l *server.Listener) string {
 	if l.Path() == "" {
 		return ""
 	}
@@ -61,11 +61,11 @@ func inForceFile(l *daemon.Listener) string {
 }
 
 // options are the life of the daemon.
-func (h *host) options(l *daemon.Listener) daemon.Options {
+func (h *host) options(l *server.Listener) server.Options {
 	s, served := h.inForce().settings, h.newAPI(l)
-	return daemon.Options{
+	return server.Options{
 		Listener: l, Server: served.Server(), Admit: served.Listener, HealthPath: "/healthz",
-		Tasks: []daemon.Task{
+		Tasks: []server.Task{
 			{Name: "configuration manager", Run: h.manager.run},
 			{Name: "teardown of what has lost its network namespace", Run: h.tearDownGone},
 		},

@@ -4,14 +4,14 @@ import (
 	"context"
 	"sync"
 
-	"github.com/allocnet/allocnet/internal/manager"
+	"github.com/allocnet/allocnet/cmd/internal/confmanager"
 )
 
-// keeper is the part of a *manager.Manager that the daemon needs.
+// keeper is the part of a *confmanager.Manager that the daemon needs.
 type keeper interface {
 	Run(context.Context) error
 	Ready() error
-	State() manager.State
+	State() confmanager.State
 }
 
 // supervisor runs the manager of the CNI configuration, one at a time. There may

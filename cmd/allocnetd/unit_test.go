@@ -12,9 +12,10 @@ import (
 	"github.com/coreos/go-systemd/v22/unit"
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/hostsnap"
-	"github.com/allocnet/allocnet/internal/privhost"
-	"github.com/allocnet/allocnet/internal/settings"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
+	"github.com/allocnet/allocnet/internal/testing/hostsnap"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/refplugins"
 )
 
 const units = "../../packaging/systemd/"
@@ -133,7 +134,7 @@ func TestServiceUnitRights(t *testing.T) {
 			w.prefix = []string{"setpriv", "--bounding-set=" + strings.Join(bounds, ","), "--no-new-privs"}
 			w.configure(embedded)
 			before := snapshot(t)
-			p := w.start("--engine", engine, "--plugin-dirs", os.Getenv("CNI_PATH"), "--socket-group", w.otherGroup())
+			p := w.start("--engine", engine, "--plugin-dirs", filepath.Dir(refplugins.Path(t, "bridge")), "--socket-group", w.otherGroup())
 			w.allocate("a1")
 			w.release("a1")
 			p.stop()

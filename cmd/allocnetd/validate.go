@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/allocnet/allocnet/internal/settings"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 )
 
 // validation is what validate prints as JSON.

@@ -12,22 +12,22 @@ import (
 
 	"github.com/containernetworking/cni/pkg/invoke"
 
+	"github.com/allocnet/allocnet/cmd/internal/cni"
+	"github.com/allocnet/allocnet/cmd/internal/confmanager"
+	"github.com/allocnet/allocnet/cmd/internal/server"
+	"github.com/allocnet/allocnet/cmd/internal/server/api"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/api"
-	"github.com/allocnet/allocnet/internal/cniservice"
-	"github.com/allocnet/allocnet/internal/conflist"
-	"github.com/allocnet/allocnet/internal/daemon"
 	"github.com/allocnet/allocnet/internal/engine/native"
-	"github.com/allocnet/allocnet/internal/manager"
-	"github.com/allocnet/allocnet/internal/pluginexec"
-	"github.com/allocnet/allocnet/internal/settings"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
 // newAPI is what is served.
-func (h *host) newAPI(l *daemon.Listener) *api.API {
+func (h *host) newAPI(l *server.Listener) *api.API {
 	s := h.inForce().settings
-	cni := cniservice.New(cniservice.Options{
-		Backend:  func() cniservice.Backend { return h.inForce().service },
+	cni := cni.New(cni.Options{
+		Backend:  func() cni.Backend { return h.inForce().service },
 		Ready:    h.readyFor,
 		NotReady: h.notReady,
 	})
@@ -48,7 +48,7 @@ func (h *host) newAPI(l *daemon.Listener) *api.API {
 
 // groups are those whose members may use the daemon: that of the socket. Root's
 // own group says nothing: it is what a socket has by default.
-func (h *host) groups(l *daemon.Listener) []uint32 {
+func (h *host) groups(l *server.Listener) []uint32 {
 	gid, ok := l.Group()
 	if !ok || gid == 0 {
 		return nil
@@ -72,18 +72,18 @@ func (h *host) replaceManager(g *generation) error {
 	s := &g.settings
 	if !s.Manager.Enabled {
 		h.manager.replace(nil)
-		if own := filepath.Join(s.ConfDir, s.Manager.OwnFile); manager.Wrote(own) {
+		if own := filepath.Join(s.ConfDir, s.Manager.OwnFile); confmanager.Wrote(own) {
 			h.logger.Warn("the configuration manager is off, and runtimes go on by its file, which nobody keeps up to date: remove it when no container needs it any more", "file", own)
 		}
 		return nil
 	}
-	m, err := manager.New(manager.Options{
+	m, err := confmanager.New(confmanager.Options{
 		ConfDir: s.ConfDir, OwnFile: s.Manager.OwnFile, Owner: s.Socket.Path, Primary: s.Manager.Primary, Embedded: g.embedded,
 		Name: s.Manager.Name, Plugin: h.pluginKeys(s), PluginDirs: s.PluginDirs, Usable: h.installed(s),
 		ReadinessFile: s.Manager.ReadinessFile,
 		// What the manager has seen is in force also for who was never asked for it.
 		OnRead: func() { g.service.Networks() },
-		OnChange: func(now manager.State) {
+		OnChange: func(now confmanager.State) {
 			h.telemetry.Configured(now.Primary, now.File, now.NotReady, now.Problems)
 		},
 		Logger: h.logger.Named("manager"),

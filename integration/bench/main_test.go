@@ -2,12 +2,12 @@ package main
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/refplugins"
 )
 
 func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
@@ -16,9 +16,8 @@ func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
 func testWorld(t *testing.T) *world {
 	t.Helper()
 	privhost.Require(t, "iptables", "nft")
-	plugins, err := filepath.Abs("../../bin/cni")
+	plugins, err := refplugins.Dir()
 	require.NoError(t, err)
-	require.FileExists(t, filepath.Join(plugins, "bridge"), "run make plugins")
 	return &world{plugins: plugins, module: "../..", progress: t.Logf}
 }
 

@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/integration/testhost"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 )
 
 const (

@@ -17,7 +17,7 @@ import (
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/faultinject"
+	"github.com/allocnet/allocnet/internal/testing/faultinject"
 )
 
 // daemonProgram builds allocnetd once.

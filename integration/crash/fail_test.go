@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/faultinject"
+	"github.com/allocnet/allocnet/internal/testing/faultinject"
 )
 
 // TestFailsAtEveryPoint has each system call fail by which an operation changes

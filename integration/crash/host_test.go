@@ -20,10 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/integration/testhost"
-	"github.com/allocnet/allocnet/internal/hostsnap"
-	"github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/testing/hostsnap"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/faultinject"
+	"github.com/allocnet/allocnet/internal/testing/faultinject"
 )
 
 // TestKilledAtEveryPoint kills the process of each operation before everything that

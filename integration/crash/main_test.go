@@ -5,10 +5,10 @@ import (
 	"os"
 	"testing"
 
-	"github.com/allocnet/allocnet/integration/testhost"
-	"github.com/allocnet/allocnet/internal/fakeplugin"
-	"github.com/allocnet/allocnet/internal/faultinject"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/faultinject"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/refplugins"
 )
 
 // pluginDir holds the reference plugins.
@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 		operate()
 	}
 	var err error
-	if pluginDir, err = testhost.ReferencePlugins("../.."); err != nil {
-		fmt.Fprintln(os.Stderr, "build the reference plugins:", err)
+	if pluginDir, err = refplugins.Dir(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	code := privhost.Main(m)

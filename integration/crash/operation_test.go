@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/faultinject"
+	"github.com/allocnet/allocnet/internal/testing/faultinject"
 )
 
 // operation is one of the configurator's, from a state in which it has work.

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/faultinject"
+	"github.com/allocnet/allocnet/internal/testing/faultinject"
 )
 
 // requestVariable has the test binary do one operation, under fault injection.

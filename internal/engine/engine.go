@@ -16,7 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/allocnet/allocnet/internal/pluginexec"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/sandbox"
 )
 

@@ -13,8 +13,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/firewalld/firewalldtest"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/testing/firewalldtest"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }

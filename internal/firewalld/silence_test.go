@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/firewalld/firewalldtest"
+	"github.com/allocnet/allocnet/internal/testing/firewalldtest"
 )
 
 // TestSilentFirewalld: after one call without an answer, further ones do not wait for

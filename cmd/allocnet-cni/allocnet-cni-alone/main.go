@@ -23,11 +23,11 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/allocnet/allocnet/cmd/internal/cni"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniservice"
 	"github.com/allocnet/allocnet/internal/cniwire"
-	"github.com/allocnet/allocnet/internal/pluginexec"
-	"github.com/allocnet/allocnet/internal/settings"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 )
 
 const program = "allocnet-cni-alone"
@@ -113,7 +113,7 @@ func failure(err error) cniwire.Response {
 	return cniwire.Response{Error: e}
 }
 
-func newService(s *settings.Settings) (*cniservice.Service, error) {
+func newService(s *settings.Settings) (*cni.Service, error) {
 	libcni.CacheDir = filepath.Join(s.StateDir, "cni-cache")
 	cfg := s.Configurator()
 	cfg.Logger, cfg.OneShot = logger, true
@@ -121,8 +121,8 @@ func newService(s *settings.Settings) (*cniservice.Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	return cniservice.New(cniservice.Options{
-		Backend:  func() cniservice.Backend { return c },
+	return cni.New(cni.Options{
+		Backend:  func() cni.Backend { return c },
 		Ready:    c.ReadyFor,
 		NotReady: func(configurator.Allocation) error { return readinessFile(s.Manager.ReadinessFile) },
 	}), nil

@@ -10,7 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/pluginexec"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 )
 
 // delChain runs DEL on every plugin of attachment i, last one first. Other than

@@ -26,7 +26,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/pluginexec"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 )
 
 // Engine implements engine.Engine. The zero value is ready.

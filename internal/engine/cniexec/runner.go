@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/pluginexec"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 )
 
 // runner runs the plugins of go-cni. Its own starts them in the process group of the

@@ -14,8 +14,8 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/plugin"
-	"github.com/allocnet/allocnet/internal/pluginexec"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
 // chain runs the plugins of one attachment, each with its configuration as the
@@ -28,19 +28,19 @@ import (
 // than the kernel does for all links, addresses and routes.
 type chain struct {
 	engine *Engine
-	exec   *plugin.Exec
+	exec   *sdk.Exec
 	req    *engine.Request
 	index  int // of the attachment
 	list   *libcni.NetworkConfigList
 	// previous and binaries: see engine.Attachment.
 	previous *types100.Result
 	binaries []string
-	args     plugin.Args
+	args     sdk.Args
 }
 
-func (e *Engine) newChain(exec *plugin.Exec, r *engine.Request, i int) *chain {
+func (e *Engine) newChain(exec *sdk.Exec, r *engine.Request, i int) *chain {
 	a := r.Attachments[i]
-	return &chain{engine: e, exec: exec, req: r, index: i, list: a.List, previous: a.Previous, binaries: a.Binaries, args: plugin.Args{
+	return &chain{engine: e, exec: exec, req: r, index: i, list: a.List, previous: a.Previous, binaries: a.Binaries, args: sdk.Args{
 		ContainerID: r.ID, NetNS: r.Netns, IfName: r.IfName(i), PluginArgs: r.Args,
 		Path: strings.Join(r.Path(), string(os.PathListSeparator)),
 	}}
@@ -107,7 +107,7 @@ func (c *chain) call(ctx context.Context, command string, i int, previous *types
 	if err != nil {
 		return nil, fmt.Errorf("configuration of plugin %q: %w", p.Network.Type, err)
 	}
-	one := &plugin.Invocation{
+	one := &sdk.Invocation{
 		Plugin: p.Network.Type, Config: conf, Runtime: runtime, Shared: true, Version: c.list.CNIVersion, Previous: previous, Binaries: c.binaries, Args: c.args,
 	}
 	one.Args.Command = command
@@ -154,11 +154,11 @@ func (c *chain) collect(ctx context.Context, i int, valid []types.GCAttachment) 
 	if valid == nil {
 		valid = []types.GCAttachment{} // null would not be a list
 	}
-	conf, err := plugin.WithKey(n.plugins[i].conf, "cni.dev/valid-attachments", valid)
+	conf, err := sdk.WithKey(n.plugins[i].conf, "cni.dev/valid-attachments", valid)
 	if err != nil {
 		return err
 	}
-	one := &plugin.Invocation{Plugin: c.list.Plugins[i].Network.Type, Config: conf, Version: c.list.CNIVersion, Args: c.args}
+	one := &sdk.Invocation{Plugin: c.list.Plugins[i].Network.Type, Config: conf, Version: c.list.CNIVersion, Args: c.args}
 	one.Args.Command = "GC"
 	if _, err := c.exec.Run(ctx, one); err != nil {
 		return fmt.Errorf("GC: %w", err)

@@ -15,10 +15,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/kernel"
-	"github.com/allocnet/allocnet/internal/plugin"
-	"github.com/allocnet/allocnet/internal/plugin/builtin"
-	"github.com/allocnet/allocnet/internal/pluginexec"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/plugins/builtin"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
 // Engine implements engine.Engine. It opens its sockets at first use, in the
@@ -26,13 +26,13 @@ import (
 type Engine struct {
 	log      hclog.Logger
 	instance string
-	plugins  map[string]plugin.Factory
+	plugins  map[string]sdk.Factory
 	lasting  bool
 	mu       sync.Mutex
-	host     *plugin.Host
+	host     *sdk.Host
 
 	networks networks
-	memory   plugin.Memory
+	memory   sdk.Memory
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -56,24 +56,24 @@ func NewForBinaries(log hclog.Logger, instance string) *Engine {
 }
 
 // open opens the host once.
-func (e *Engine) open() (*plugin.Host, error) {
+func (e *Engine) open() (*sdk.Host, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.host != nil {
 		return e.host, nil
 	}
-	host, err := plugin.OpenHost(e.log)
+	host, err := sdk.OpenHost(e.log)
 	if err != nil {
 		return nil, err
 	}
-	host.Lately, host.Lasting = &plugin.Lately{}, e.lasting
+	host.Lately, host.Lasting = &sdk.Lately{}, e.lasting
 	e.host = host
-	runtime.AddCleanup(e, func(h *plugin.Host) { h.Close() }, host)
+	runtime.AddCleanup(e, func(h *sdk.Host) { h.Close() }, host)
 	return host, nil
 }
 
 // exec is the runner of one operation, in the namespace of a request if it has one.
-func (e *Engine) exec(r *engine.Request) (*plugin.Exec, error) {
+func (e *Engine) exec(r *engine.Request) (*sdk.Exec, error) {
 	host, err := e.open()
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (e *Engine) exec(r *engine.Request) (*plugin.Exec, error) {
 	if r.Instance != nil {
 		instance = *r.Instance
 	}
-	return &plugin.Exec{Plugins: e.plugins, Host: host, Instance: instance, Binary: &pluginexec.Exec{}, Memory: &e.memory, Netns: r.Netns, Open: r.Sandbox}, nil
+	return &sdk.Exec{Plugins: e.plugins, Host: host, Instance: instance, Binary: &pluginexec.Exec{}, Memory: &e.memory, Netns: r.Netns, Open: r.Sandbox}, nil
 }
 
 // Add implements engine.Engine.
@@ -111,7 +111,7 @@ func (e *Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result
 
 // prepareSandbox brings loopback up, where no plugin is named that does it, and
 // looks whether the names of the interfaces are free.
-func prepareSandbox(exec *plugin.Exec, r *engine.Request) error {
+func prepareSandbox(exec *sdk.Exec, r *engine.Request) error {
 	s, err := exec.Sandbox(r.Netns)
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func prepareSandbox(exec *plugin.Exec, r *engine.Request) error {
 			}
 		}
 	}
-	return s.SetUp(kernel.Loopback)
+	return s.SetUp(rtnl.Loopback)
 }
 
 // Check implements engine.Engine.
@@ -221,7 +221,7 @@ func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 	for i, a := range r.Attachments {
 		c := e.newChain(exec, r, i)
 		for i := range a.List.Plugins {
-			errs = append(errs, c.run(ctx, plugin.Repair, i, a.Result))
+			errs = append(errs, c.run(ctx, sdk.Repair, i, a.Result))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/sandbox"
 )
 

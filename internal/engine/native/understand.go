@@ -8,7 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/allocnet/allocnet/internal/plugin"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
 // Understands reports whether at least one plugin of a network runs inside the
@@ -145,7 +145,7 @@ func (e *Engine) understood(n *network, name string, conf []byte) bool {
 		return false
 	}
 	_, err := factory(conf)
-	if !plugin.IsUnknownKey(err) {
+	if !sdk.IsUnknownKey(err) {
 		return true
 	}
 	n.reasons = append(n.reasons, fmt.Sprintf("plugin %q: %v", name, err))

@@ -12,8 +12,8 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/native"
-	"github.com/allocnet/allocnet/internal/fakeplugin"
-	"github.com/allocnet/allocnet/internal/privhost"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
 

@@ -1,0 +1,176 @@
+package cni
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/allocnet/allocnet/cmd/internal/server/strict"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// bare is the allocation as far as the environment tells.
+func (c *call) bare() configurator.Allocation {
+	return configurator.Allocation{
+		ID: c.id(), ContainerID: c.env.ContainerID, Interface: c.env.IfName, Netns: c.env.Netns, Scope: c.head.scope(),
+		PluginDirs: c.pluginDirs(), NetnsOverride: c.overridesNetns(),
+	}
+}
+
+// allocation is the allocation that is asked for.
+func (c *call) allocation() (a configurator.Allocation, err error) {
+	a = c.bare()
+	if a.Args, err = readArgs(c.env.Args); err != nil {
+		return a, err
+	}
+	if a.Networks, a.Conflists, err = c.networks(); err != nil {
+		return a, err
+	}
+	if a.PrevResult, err = c.conf.previous(); err != nil {
+		return a, err
+	}
+	return a, c.conf.capabilities(&a)
+}
+
+// networks are those that the work is handed on to: names, or a text where the
+// caller may bring one along.
+func (c *call) networks() (names []string, lists []json.RawMessage, err error) {
+	if c.conf.Plugins != nil && !c.conflists {
+		return nil, nil, &cniwire.Error{
+			Code: cniwire.CodeInvalidConfig, Msg: "the configuration lists plugins, which allocnetd runs for root only",
+			Details: `name a network of the daemon with "delegate", or have root set allow_conflists in its settings`,
+		}
+	}
+	return c.conf.networks()
+}
+
+// networks are the names of networks, or the text of one.
+func (c *config) networks() (names []string, lists []json.RawMessage, err error) {
+	if c.Plugins == nil {
+		return c.Delegates, nil, nil
+	}
+	plugins := slices.Clone(c.Plugins)
+	for i := range plugins {
+		if plugins[i], err = c.withArgs(plugins[i]); err != nil {
+			return nil, nil, badConfig("plugins[%d]: %v", i, err)
+		}
+	}
+	list, err := json.Marshal(map[string]any{"cniVersion": c.CNIVersion, "name": c.Name, "plugins": plugins})
+	if err != nil {
+		return nil, nil, badConfig("plugins: %v", err)
+	}
+	n, err := conflist.Parse(list)
+	if err != nil {
+		return nil, nil, badConfig("plugins: %v", err)
+	}
+	if n.IsOurs() {
+		return nil, nil, badConfig("plugins: one has the type %q, which would call itself: list what it should do", conflist.OwnType)
+	}
+	return nil, []json.RawMessage{list}, nil
+}
+
+// withArgs gives a plugin the args, unless it has some of its own.
+func (c *config) withArgs(plugin json.RawMessage) (json.RawMessage, error) {
+	if isNull(c.Args) {
+		return plugin, nil
+	}
+	var keys map[string]json.RawMessage
+	if err := strict.Decode(plugin, &keys); err != nil {
+		return nil, err
+	}
+	if keys == nil || keys["args"] != nil {
+		return plugin, nil
+	}
+	keys["args"] = c.Args
+	return json.Marshal(keys)
+}
+
+// previous is the prevResult; nil where there is none. A runtime need not say its
+// version.
+func (c *config) previous() (json.RawMessage, error) {
+	if isNull(c.PrevResult) {
+		return nil, nil
+	}
+	conf := &types.NetConf{CNIVersion: c.CNIVersion}
+	err := json.Unmarshal(c.PrevResult, &conf.RawPrevResult)
+	if err == nil {
+		err = version.ParsePrevResult(conf)
+	}
+	var result *types100.Result
+	if err == nil {
+		result, err = types100.NewResultFromResult(conf.PrevResult)
+	}
+	if err != nil {
+		return nil, badConfig("prevResult: %v", err)
+	}
+	return json.Marshal(result)
+}
+
+// capabilities gives an allocation the runtimeConfig.
+func (c *config) capabilities(a *configurator.Allocation) error {
+	var mappings []portmap.Mapping
+	fields := map[string]any{
+		"portMappings": &mappings, "dns": &a.DNS, "bandwidth": &a.Bandwidth, "ips": &a.IPs, "ipRanges": &a.IPRanges,
+		"mac": &a.MAC, "cgroupPath": &a.CgroupPath,
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.RuntimeConfig)) {
+		value := c.RuntimeConfig[name]
+		field, known := fields[name]
+		switch {
+		case isNull(value):
+		case !known:
+			if a.Capabilities == nil {
+				a.Capabilities = map[string]json.RawMessage{}
+			}
+			a.Capabilities[name] = value
+		default:
+			if err := decodeCapability(value, field); err != nil {
+				return badConfig("runtimeConfig: %s: %v", name, err)
+			}
+		}
+	}
+	var err error
+	a.Ports, err = ports(mappings)
+	return err
+}
+
+// decodeCapability reads what a runtime asks for. go-cni has a flat list of ranges:
+// each is a set of its own, so that they may be of both families.
+func decodeCapability(value json.RawMessage, field any) error {
+	err := strict.DecodeFold(value, field)
+	sets, is := field.(*[][]configurator.IPRange)
+	var flat []configurator.IPRange
+	if err == nil || !is || strict.DecodeFold(value, &flat) != nil {
+		return err
+	}
+	for _, r := range flat {
+		*sets = append(*sets, []configurator.IPRange{r})
+	}
+	return nil
+}
+
+// ports are the port mappings of a runtime. One without a host port is for the
+// runtime's own books.
+func ports(mappings []portmap.Mapping) ([]portmap.Port, error) {
+	var ports []portmap.Port
+	for i, m := range mappings {
+		if m.HostPort <= 0 {
+			continue
+		}
+		if m.ContainerPort <= 0 || m.Protocol == "" {
+			return nil, badConfig("runtimeConfig: portMappings[%d]: containerPort and protocol must be there", i)
+		}
+		ports = append(ports, portmap.Port{
+			Label: m.Label, Value: m.HostPort, To: m.ContainerPort, HostIP: m.HostIP, Protocols: []string{strings.ToLower(m.Protocol)},
+		})
+	}
+	return ports, nil
+}

@@ -1,0 +1,147 @@
+package cni
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/cmd/internal/server/strict"
+	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// head is the part of a configuration without which nothing can be done.
+type head struct {
+	CNIVersion string `json:"cniVersion"`
+	Name       string `json:"name"`
+	Scope      string `json:"scope"`
+}
+
+// config is a configuration of type "allocnet".
+type config struct {
+	CNIVersion   string          `json:"cniVersion"`
+	Name         string          `json:"name"`
+	Type         string          `json:"type"`
+	Capabilities map[string]bool `json:"capabilities"`
+
+	Delegate  *string           `json:"delegate"`
+	Delegates []string          `json:"delegates"`
+	Plugins   []json.RawMessage `json:"plugins"`
+	Args      json.RawMessage   `json:"args"`
+	Scope     string            `json:"scope"`
+
+	// Of the programs.
+	Socket   string `json:"socket"`
+	Patience string `json:"patience"`
+	Settings string `json:"settings"`
+
+	// Of the runtime.
+	PrevResult       json.RawMessage            `json:"prevResult"`
+	RuntimeConfig    map[string]json.RawMessage `json:"runtimeConfig"`
+	ValidAttachments json.RawMessage            `json:"cni.dev/valid-attachments"`
+}
+
+func badConfig(format string, args ...any) error {
+	return &cniwire.Error{Code: cniwire.CodeInvalidConfig, Msg: "network configuration: " + fmt.Sprintf(format, args...)}
+}
+
+// versionOf is what a configuration says of its version, if it says so.
+func versionOf(data []byte) string {
+	var h head
+	_ = json.Unmarshal(data, &h) // the version may be read all the same
+	return h.CNIVersion
+}
+
+func readHead(data []byte) (h head, err error) {
+	if err := json.Unmarshal(data, &h); err != nil {
+		return h, &cniwire.Error{Code: cniwire.CodeDecodingFailure, Msg: "network configuration cannot be read", Details: err.Error()}
+	}
+	if h.Name == "" {
+		return h, badConfig(`"name" is missing`)
+	}
+	if err := names.ValidateNetwork(h.Name); err != nil {
+		return h, err
+	}
+	return h, nil
+}
+
+// since are the versions in which commands came.
+var since = map[string]string{cniwire.Check: "0.4.0", cniwire.GC: "1.1.0", cniwire.Status: "1.1.0"}
+
+// speaks finds a version that is not ours, or older than the command.
+func (h *head) speaks(command string) error {
+	incompatible := func(details string) error {
+		return &cniwire.Error{Code: cniwire.CodeIncompatible, Msg: "incompatible CNI versions", Details: details}
+	}
+	if !cniwire.Supports(h.CNIVersion) {
+		return incompatible(fmt.Sprintf("config is %q, plugin supports %q", h.CNIVersion, cniwire.Versions))
+	}
+	if v, ok := since[command]; ok && !cniwire.AtLeast(h.CNIVersion, v) {
+		return incompatible(fmt.Sprintf("config is %q, %s came with %q", h.CNIVersion, command, v))
+	}
+	return nil
+}
+
+// reserved is what names of keys begin with that the specification may add; those that
+// are not known are passed over, as is "cni.dev/attachments", which was said by mistake
+// once.
+const reserved = "cni.dev/"
+
+// readConfig reads a configuration, of which nothing may be misread.
+func readConfig(data []byte) (*config, error) {
+	c := &config{}
+	if err := strict.DecodeBut(reserved, data, c); err != nil {
+		return nil, badConfig("%v", err)
+	}
+	given := 0
+	for _, is := range []bool{c.Delegate != nil, c.Delegates != nil, c.Plugins != nil} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case given > 1:
+		return nil, badConfig(`give one of "delegate", "delegates" and "plugins"`)
+	case c.Delegate != nil:
+		c.Delegates = []string{*c.Delegate}
+	case c.Delegates != nil && len(c.Delegates) == 0:
+		return nil, badConfig(`"delegates" is empty: name a network`)
+	case c.Plugins != nil && len(c.Plugins) == 0:
+		return nil, badConfig(`"plugins" is empty: list a plugin`)
+	}
+	for _, name := range c.Delegates {
+		if name == "" {
+			return nil, badConfig("a delegate has no name")
+		}
+	}
+	if c.Plugins == nil && !isNull(c.Args) {
+		return nil, badConfig(`"args" cannot be handed on to networks that are named: give "plugins", or use CNI_ARGS`)
+	}
+	return c, nil
+}
+
+func isNull(value json.RawMessage) bool { return len(value) == 0 || string(value) == "null" }
+
+// attachments are those that a runtime knows; null, as libcni says it, are none. It is
+// not said where the runtime has none to tell, as cnitool, which runs DEL of all that
+// it knows instead.
+func (c *config) attachments() (valid []types.GCAttachment, said bool, err error) {
+	const key = "cni.dev/valid-attachments"
+	if len(c.ValidAttachments) == 0 {
+		return nil, false, nil
+	}
+	if err := strict.Decode(c.ValidAttachments, &valid); err != nil {
+		return nil, false, badConfig("%q: %v", key, err)
+	}
+	for i, a := range valid {
+		if a.ContainerID == "" || a.IfName == "" {
+			return nil, false, badConfig("%q: [%d] lacks containerID or ifname", key, i)
+		}
+		if err := errors.Join(names.ValidateContainer(a.ContainerID), names.ValidateInterface(a.IfName)); err != nil {
+			return nil, false, badConfig("%q: [%d]: %v", key, i, err)
+		}
+	}
+	return valid, true, nil
+}

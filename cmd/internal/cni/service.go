@@ -1,0 +1,100 @@
+package cni
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/cniwire"
+)
+
+// Backend is the part of a *configurator.Configurator that the plugin needs.
+type Backend interface {
+	Setup(context.Context, configurator.Allocation) (*configurator.Status, error)
+	Check(context.Context, configurator.Allocation) error
+	Teardown(context.Context, configurator.Allocation) error
+	GCScope(context.Context, configurator.Scope) (*configurator.GCReport, error)
+	Get(id string) (*configurator.Record, error)
+}
+
+// Options say what a Service works with. Backend and Ready must be given.
+type Options struct {
+	// Backend is asked for every request, so that a reload takes effect.
+	Backend func() Backend
+	// Ready finds out whether a Setup of the networks of an allocation can be
+	// expected to work; of the allocation only Networks and Conflists are set.
+	Ready func(context.Context, configurator.Allocation) error
+	// NotReady says why no ADD of the networks of an allocation, given as to Ready, is
+	// to be begun now; nil means that it is, as does the function's absence. It is
+	// asked before each, so it must be quick.
+	NotReady func(configurator.Allocation) error
+}
+
+// Service answers requests. It is safe for concurrent use.
+type Service struct {
+	options Options
+}
+
+// New makes a Service.
+func New(o Options) *Service {
+	if o.NotReady == nil {
+		o.NotReady = func(configurator.Allocation) error { return nil }
+	}
+	return &Service{options: o}
+}
+
+// Serve does what is asked for. Where the context ends, an ADD is undone.
+func (s *Service) Serve(ctx context.Context, r cniwire.Request) cniwire.Response {
+	result, err := s.serve(ctx, r)
+	if err != nil {
+		e := fault(err)
+		e.CNIVersion = cniwire.ReportVersion(versionOf(r.Config))
+		return cniwire.Response{Error: e}
+	}
+	return cniwire.Response{Result: result}
+}
+
+func (s *Service) serve(ctx context.Context, r cniwire.Request) (json.RawMessage, error) {
+	if r.Env.Command == cniwire.Version {
+		return cniwire.VersionResult(versionOf(r.Config)), nil
+	}
+	c := &call{Service: s, backend: s.options.Backend(), env: r.Env, conflists: r.Conflists, root: r.Root}
+	if err := checkEnv(r.Env); err != nil {
+		return nil, err
+	}
+	var err error
+	if c.head, err = readHead(r.Config); err != nil {
+		return nil, err
+	}
+	if err := c.head.speaks(r.Env.Command); err != nil {
+		return nil, err
+	}
+	c.conf, err = readConfig(r.Config)
+	if r.Env.Command == cniwire.Del { // needs nothing of it
+		return nil, c.del(ctx, err == nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	switch r.Env.Command {
+	case cniwire.Add:
+		return c.add(ctx)
+	case cniwire.Check:
+		return nil, c.check(ctx)
+	case cniwire.GC:
+		return nil, c.gc(ctx)
+	}
+	return nil, c.status(ctx)
+}
+
+// call is one request.
+type call struct {
+	*Service
+	backend Backend
+	env     cniwire.Env
+	// conflists says that the caller may bring plugins along.
+	conflists bool
+	root      bool
+	head      head
+	conf      *config
+}

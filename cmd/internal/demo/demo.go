@@ -1,0 +1,166 @@
+// Package demo shows what allocnet does: two allocations come up, answer on
+// their host ports from everywhere, go away and leave nothing.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/testing/hostsnap"
+)
+
+// ErrNoPrivateHost: the namespaces that a demo runs in by default cannot be had.
+var ErrNoPrivateHost = errors.New("no private namespaces")
+
+// ErrInterrupted: the context ended before everything was shown.
+var ErrInterrupted = errors.New("the demo was interrupted")
+
+// Options says how a demo runs.
+type Options struct {
+	// Config is used but for its networks: the demo shows the embedded one.
+	Config configurator.Config
+	// OnHost says that the host is a real one, on which other things change
+	// meanwhile, and on which a bridge that the demo made is not to stay.
+	OnHost bool
+	// Reporter is told of every step.
+	Reporter Reporter
+}
+
+// Summary is a demo in numbers.
+type Summary struct {
+	Steps     int
+	Requests  int
+	Setups    []time.Duration
+	Teardowns []time.Duration
+	// Answer is the median time of a request.
+	Answer time.Duration
+	Took   time.Duration
+	// Interrupted says that the context ended before everything was shown.
+	Interrupted bool
+	// Clean says that all was taken down again, and the host is as before.
+	Clean bool
+}
+
+// Run runs the demo on what the process sees as its host, and returns all
+// errors, ErrInterrupted first. Whatever happened before, it takes down what it
+// set up.
+func Run(ctx context.Context, o Options) (*Summary, error) {
+	start := time.Now()
+	o.Config.Network, o.Config.Networks = conflist.EmbeddedName, nil
+	// Where there is no configuration, the embedded network has its name.
+	o.Config.ConfDir = filepath.Join(o.Config.StateDir, "no-configuration")
+	d := &demo{Options: o, steps: &steps{reporter: o.Reporter}}
+	err := d.up(ctx)
+	s := &d.summary
+	if s.Interrupted = err != nil && ctx.Err() != nil; s.Interrupted {
+		err = fmt.Errorf("%w: %w", ErrInterrupted, err)
+	}
+	downErr := d.down(context.WithoutCancel(ctx))
+	s.Clean = downErr == nil
+	s.Steps, s.Took = d.steps.count, time.Since(start)
+	s.Requests, s.Answer = len(d.answers), median(d.answers)
+	return s, errors.Join(err, downErr)
+}
+
+// demo is one run.
+type demo struct {
+	Options
+	steps   *steps
+	summary Summary
+	answers []time.Duration
+
+	conf          *configurator.Configurator
+	needsIPTables bool
+	before        *hostsnap.Snapshot
+	hadBridge     bool
+	outside       *outside
+	allocs        []*allocation
+}
+
+// up shows everything up to the moment when all is to go again. It stops at the
+// first failure.
+func (d *demo) up(ctx context.Context) error {
+	for _, section := range []struct {
+		name string
+		show func(context.Context) error
+	}{
+		{"What is needed", d.preflight},
+		{"The host", d.prepareHost},
+		{"Two allocations", d.setUpAll},
+		{"Requests", d.requestAll},
+		{"Checks", d.checkAll},
+	} {
+		d.steps.section = section.name
+		if err := section.show(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// downTime bounds how long an interrupted demo goes on.
+const downTime = time.Minute
+
+// down takes everything away, whatever fails, and compares the host.
+func (d *demo) down(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, downTime)
+	defer cancel()
+	d.steps.section = "Teardown"
+	err := d.steps.unwind(ctx)
+	if d.before == nil {
+		return err
+	}
+	return errors.Join(err, d.steps.do(ctx, "compare the host", d.compare))
+}
+
+func (d *demo) setUpAll(ctx context.Context) error {
+	for _, a := range d.allocs {
+		if err := d.makeSandbox(ctx, a); err != nil {
+			return err
+		}
+	}
+	for _, a := range d.allocs {
+		if err := d.setUp(ctx, a); err != nil {
+			return err
+		}
+	}
+	for _, a := range d.allocs {
+		if err := d.serve(ctx, a); err != nil {
+			return err
+		}
+	}
+	return d.steps.do(ctx, "wait until addresses are usable", d.settle)
+}
+
+func (d *demo) checkAll(ctx context.Context) error {
+	for _, a := range d.allocs {
+		err := d.steps.do(ctx, "check "+a.id, func(ctx context.Context) (string, error) {
+			return "as it was set up", d.conf.Check(ctx, configurator.Allocation{ID: a.id})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare takes a second snapshot; nothing may differ from the first.
+func (d *demo) compare(context.Context) (string, error) {
+	after, err := hostsnap.Take(d.snapshotOptions())
+	if err != nil {
+		return "", err
+	}
+	if diff := d.ofConcern(hostsnap.Diff(*d.before, after)); diff != "" {
+		return "", fmt.Errorf("the host is not as before:\n%s", diff)
+	}
+	if d.OnHost && !d.hadBridge {
+		return "as before; what all allocations share (chains, forwarding) stays for the next one", nil
+	}
+	return fmt.Sprintf("as before; what all allocations share (bridge %s, chains, forwarding) stays for the next one",
+		conflist.EmbeddedBridge), nil
+}

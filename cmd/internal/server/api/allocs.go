@@ -1,0 +1,136 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/allocnet/allocnet/cmd/internal/server/strict"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/wire"
+)
+
+func (a *API) listAllocations(r *http.Request, _ *body) (work, error) {
+	return func(context.Context) (any, error) {
+		records, err := a.options.Service().List()
+		for i := range records {
+			records[i].Networks = visible(r, records[i].Networks)
+		}
+		return wire.Allocations{Allocations: notNil(records), Error: wire.FromError(err)}, nil
+	}, nil
+}
+
+func (a *API) getAllocation(r *http.Request, _ *body) (work, error) {
+	return func(context.Context) (any, error) {
+		record, err := a.options.Service().Get(pathID(r))
+		if err == nil {
+			shown := *record
+			shown.Networks = visible(r, record.Networks)
+			record = &shown
+		}
+		return given(record, err)
+	}, nil
+}
+
+// visible leaves out configurations for who is not root: their files may be root's
+// alone to read.
+func visible(r *http.Request, networks []configurator.NetworkRecord) []configurator.NetworkRecord {
+	if byRoot(r) {
+		return networks
+	}
+	networks = slices.Clone(networks)
+	for i := range networks {
+		networks[i].Config = nil
+	}
+	return networks
+}
+
+func (a *API) setup(r *http.Request, b *body) (work, error) {
+	alloc, err := allocation(r, b, false)
+	if err == nil {
+		err = a.permitAllocation(r, &alloc)
+	}
+	return func(ctx context.Context) (any, error) {
+		return given(a.options.Service().Setup(ctx, alloc))
+	}, err
+}
+
+func (a *API) teardown(r *http.Request, b *body) (work, error) {
+	alloc, err := a.recorded(r, b)
+	return func(ctx context.Context) (any, error) {
+		return nil, a.options.Service().Teardown(ctx, alloc)
+	}, err
+}
+
+func (a *API) check(r *http.Request, b *body) (work, error) {
+	alloc, err := a.recorded(r, b)
+	return func(ctx context.Context) (any, error) {
+		return nil, a.options.Service().Check(ctx, alloc)
+	}, err
+}
+
+// recorded is an allocation whose record, if there is one, counts more than what
+// the body says: then the configurations and directories in the body do not matter.
+func (a *API) recorded(r *http.Request, b *body) (configurator.Allocation, error) {
+	alloc, err := allocation(r, b, true)
+	if err != nil {
+		return alloc, err
+	}
+	refused := a.permitAllocation(r, &alloc)
+	if refused == nil {
+		return alloc, nil
+	}
+	_, err = a.options.Service().Get(alloc.ID)
+	if errors.Is(err, configurator.ErrNotFound) {
+		err = refused
+	}
+	alloc.Conflists, alloc.PluginDirs, alloc.NetnsOverride = nil, nil, false
+	return alloc, err
+}
+
+func (a *API) permitAllocation(r *http.Request, alloc *configurator.Allocation) error {
+	if alloc.NetnsOverride && !byRoot(r) {
+		return fmt.Errorf("%w: only root may have the host's own network namespace set up", wire.ErrForbidden)
+	}
+	return a.permit(r, len(alloc.Conflists), len(alloc.PluginDirs))
+}
+
+// permit refuses a request that brings along more than its sender may: configurations,
+// or directories, which would let it run any program as root.
+func (a *API) permit(r *http.Request, conflists, pluginDirs int) error {
+	switch {
+	case conflists > 0 && !a.mayBringConflists(r):
+		return wire.ErrConflists
+	case pluginDirs > 0 && !byRoot(r):
+		return fmt.Errorf("%w: only root may name directories of plugins", wire.ErrForbidden)
+	}
+	return nil
+}
+
+// allocation is the one of the path, with what the body says of it.
+func allocation(r *http.Request, b *body, optional bool) (configurator.Allocation, error) {
+	var alloc configurator.Allocation
+	err := b.decode(&alloc, optional)
+	if err == nil && alloc.ID != "" && alloc.ID != pathID(r) {
+		err = fmt.Errorf("%w: %w", wire.ErrMalformed, strict.Wrong("id", fmt.Sprintf("is %q, the path says %q", alloc.ID, pathID(r))))
+	}
+	alloc.ID = pathID(r)
+	return alloc, err
+}
+
+// given keeps a nil pointer from becoming a value.
+func given[T any](v *T, err error) (any, error) {
+	if v == nil || err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+func notNil[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}

@@ -1,0 +1,158 @@
+package api_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/cmd/internal/server/api"
+	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
+	"github.com/allocnet/allocnet/internal/cniwire"
+)
+
+const add = `{"env":{"CNI_COMMAND":"ADD","CNI_CONTAINERID":"c","CNI_NETNS":"/n","CNI_IFNAME":"eth0","CNI_ARGS":"a=b"},"config":{"cniVersion":"1.0.0"}}`
+
+// callCNI asks as the plugin does.
+func callCNI(t *testing.T, socket string, r cniwire.Request) (response cniwire.Response) {
+	t.Helper()
+	body, err := json.Marshal(r)
+	require.NoError(t, err)
+	got := ask(t, socket, "POST", cniwire.Path, string(body))
+	require.Equal(t, 200, got.status)
+	require.NoError(t, json.Unmarshal([]byte(got.body), &response))
+	return response
+}
+
+func TestCNIReachesTheService(t *testing.T) {
+	asked := make(chan cniwire.Request, 1)
+	socket, _ := apitest.Serve(t, api.Options{CNI: func(_ context.Context, r cniwire.Request) cniwire.Response {
+		asked <- r
+		return cniwire.Response{Result: []byte(`{"cniVersion":"1.0.0","ips":[]}`)}
+	}})
+	sent := cniwire.Request{
+		Env:    cniwire.Env{Command: "ADD", ContainerID: "c", Netns: "/n", IfName: "eth0", Args: "a=b", Path: "/opt/cni/bin", NetnsOverride: "1"},
+		Config: []byte(`{"cniVersion":"1.0.0"}`),
+	}
+	response := callCNI(t, socket, sent)
+	sent.Root = os.Geteuid() == 0
+	sent.Conflists = sent.Root
+	require.Equal(t, sent, <-asked)
+	require.Equal(t, cniwire.Response{Result: []byte(`{"cniVersion":"1.0.0","ips":[]}`)}, response)
+
+	newer := strings.Replace(add, `{"env":{`, `{"env":{"CNI_LATER":"1",`, 1)
+	ask(t, socket, "POST", "/cni", newer)
+	require.Equal(t, "a=b", (<-asked).Env.Args, "what a newer plugin sends besides is ignored")
+
+	got := ask(t, socket, "POST", "/cni", add)
+	require.Equal(t, "43", got.header.Get("Content-Length"), "a fast answer goes out in one piece")
+	require.Equal(t, `{"result":{"cniVersion":"1.0.0","ips":[]}}`, strings.TrimSpace(got.body))
+}
+
+func TestCNIHeartbeat(t *testing.T) {
+	release := make(chan struct{})
+	socket, _ := apitest.Serve(t, api.Options{CNI: func(ctx context.Context, _ cniwire.Request) cniwire.Response {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return cniwire.Response{Result: []byte(`{}`)}
+	}})
+	c := dial(t, socket, request("POST", "/cni", add))
+	response, err := http.ReadResponse(bufio.NewReader(c), nil)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	beats := make([]byte, 1)
+	_, err = io.ReadFull(response.Body, beats)
+	require.NoError(t, err)
+	require.Equal(t, "\n", string(beats))
+	close(release)
+	rest, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, `{"result":{}}`, strings.TrimSpace(string(rest)))
+}
+
+// TestCNIWithoutResult: an ADD that was done has one.
+func TestCNIWithoutResult(t *testing.T) {
+	socket, _ := apitest.Serve(t, api.Options{CNI: func(context.Context, cniwire.Request) cniwire.Response { return cniwire.Response{} }})
+	for command, want := range map[string]string{
+		"ADD": `{"error":{"cniVersion":"1.0.0","code":999,"msg":"there is no result"}}`, "DEL": "{}", "CHECK": "{}",
+	} {
+		got := ask(t, socket, "POST", "/cni", `{"env":{"CNI_COMMAND":"`+command+`"},"config":{"cniVersion":"1.0.0"}}`)
+		require.Equal(t, want, strings.TrimSpace(got.body))
+	}
+}
+
+func TestCNIRefusals(t *testing.T) {
+	socket, _ := apitest.Serve(t, api.Options{
+		CNI:    func(context.Context, cniwire.Request) cniwire.Response { return cniwire.Response{Result: []byte("{")} },
+		Limits: api.Limits{BodyTimeout: 200 * time.Millisecond},
+	})
+	for body, want := range map[string]string{
+		"":                               `"code":6,"msg":"malformed request: the body (line 1, column 1): is empty`,
+		"{":                              `"code":6`,
+		`{"env":{"PATH":1},"config":{}}`: `"code":6,"msg":"malformed request: env.PATH (line 1, column 16): must be a string`,
+		`{"env":{"CNI_COMMAND":"ADD"},"config":{"password":"secret","password":"x"}}`: `config.password (line 1, column 60): is there twice`,
+		`{"env":{"PATH":1},"config":{"cniVersion":"0.4.0"}}`:                          `{"cniVersion":"0.4.0","code":6,`,
+		`{"config":{"cniVersion":"9.0.0"},"more":1}`:                                  `{"cniVersion":"1.1.0","code":6,`,
+		strings.Repeat(" ", cniwire.MaxRequest+1):                                     `"code":6,"msg":"request is too large`,
+		add: `{"error":{"cniVersion":"1.0.0","code":999,"msg":"the result is not JSON"}}`,
+	} {
+		got := ask(t, socket, "POST", "/cni", body)
+		require.Equal(t, 200, got.status)
+		require.Contains(t, got.body, want)
+		require.NotContains(t, got.body, "secret")
+	}
+	full := request("POST", "/cni", add)
+	require.Contains(t, readAll(t, dial(t, socket, cut(full))), `"code":5`)
+	head := fmt.Sprintf("POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", cniwire.MaxRequest+1)
+	require.Contains(t, readAll(t, dial(t, socket, head)), `"code":6,"msg":"request is too large`)
+}
+
+// TestCNIStatusDoesNotWait asks while all slots are taken.
+func TestCNIStatusDoesNotWait(t *testing.T) {
+	h := hold("held")
+	socket, _ := apitest.Serve(t, h.options(api.Limits{Operations: 1, Patience: time.Hour}))
+	wait := begin(t, socket, "held")
+	receive(t, h.begun)
+	for _, command := range []string{cniwire.Status, cniwire.Version} {
+		response := callCNI(t, socket, cniwire.Request{Env: cniwire.Env{Command: command}, Config: []byte("{}")})
+		require.Nil(t, response.Error)
+	}
+	close(h.release)
+	wait()
+}
+
+// TestCNIOperationsAreBounded has two for one container, and the slots of the other
+// operations.
+func TestCNIOperationsAreBounded(t *testing.T) {
+	queue, release := &counter{}, make(chan struct{})
+	socket, _ := apitest.Serve(t, api.Options{
+		CNI: func(context.Context, cniwire.Request) cniwire.Response {
+			<-release
+			return cniwire.Response{Result: []byte("{}")}
+		},
+		Queue: queue,
+	})
+	done := make(chan answer, 2)
+	for range cap(done) {
+		go func() {
+			got, _ := try(t.Context(), socket, "POST", "/cni", add)
+			done <- got
+		}()
+	}
+	require.Eventually(t, queue.is(1, 1), patience, time.Millisecond)
+	close(release)
+	for range cap(done) {
+		require.Equal(t, `{"result":{}}`, strings.TrimSpace(receive(t, done).body))
+	}
+	require.Eventually(t, queue.is(0, 0), patience, time.Millisecond)
+}

@@ -1,0 +1,30 @@
+package api
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/wire"
+)
+
+func TestNoWayInButUnixSockets(t *testing.T) {
+	a := New(Options{Metrics: nobody{}})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	c, err := net.Dial("tcp", listener.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = a.Listener(listener).Accept()
+	require.ErrorContains(t, err, "unix sockets")
+	require.Nil(t, connContext(t.Context(), c).Value(verdictKey{}), "nor without the API's Listener")
+
+	got := httptest.NewRecorder()
+	a.serve(got, httptest.NewRequest(http.MethodGet, "/v1/allocs", nil))
+	require.ErrorIs(t, admitted(httptest.NewRequest(http.MethodGet, "/v1/allocs", nil)), wire.ErrForbidden)
+	require.NotEqual(t, http.StatusOK, got.Code)
+}

@@ -1,0 +1,56 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/allocnet/allocnet/internal/wire"
+)
+
+func (a *API) listNetworks(*http.Request, *body) (work, error) {
+	return func(context.Context) (any, error) {
+		networks, skipped := a.options.Service().Networks()
+		list := wire.Networks{Networks: notNil(networks), Skipped: []wire.SkippedFile{}}
+		for _, s := range skipped {
+			list.Skipped = append(list.Skipped, wire.SkippedFile{File: s.File, Error: wire.FromError(s)})
+		}
+		return list, nil
+	}, nil
+}
+
+func (a *API) healthz(w http.ResponseWriter, r *http.Request) {
+	a.send(w, r, http.StatusOK, wire.Health{Status: "ok"})
+}
+
+// readyz has all who ask at once wait for one answer, and for no gate: a plugin
+// may hang over its STATUS.
+func (a *API) readyz(w http.ResponseWriter, r *http.Request) {
+	answer := a.readiness.DoChan("", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), a.limits.ReadTimeout)
+		defer cancel()
+		return a.options.Ready(ctx), nil
+	})
+	select {
+	case <-r.Context().Done():
+	case got := <-answer:
+		checks, _ := got.Val.([]Check)
+		a.sendReadiness(w, r, checks)
+	}
+}
+
+func (a *API) sendReadiness(w http.ResponseWriter, r *http.Request, checks []Check) {
+	readiness, status := wire.Readiness{Ready: true, Checks: []wire.Check{}}, http.StatusOK
+	var errs []error
+	for _, c := range checks {
+		errs = append(errs, c.Err)
+		readiness.Checks = append(readiness.Checks, wire.Check{
+			Name: c.Name, Network: c.Network, Ready: c.Err == nil,
+			Error: wire.FromError(c.Err), Warning: wire.FromError(c.Warning),
+		})
+	}
+	if err := errors.Join(errs...); err != nil {
+		readiness.Ready, readiness.Error, status = false, wire.FromError(err), http.StatusServiceUnavailable
+	}
+	a.send(w, r, status, readiness)
+}

@@ -1,0 +1,126 @@
+package api_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/cmd/internal/server/api"
+	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
+)
+
+const alloc = `{"netns":"/run/netns/a"}`
+
+func TestAnswers(t *testing.T) {
+	socket, _ := apitest.Serve(t, api.Options{})
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		want               string // is part of the answer
+	}{
+		{"GET", "/healthz", "", 200, `{"status":"ok"}`},
+		{"GET", "/readyz", "", 200, `{"ready":true,"checks":[{"name":"status","network":"net","ready":true}]}`},
+		{"GET", "/metrics", "", 200, "# nothing"},
+		{"GET", "/openapi.json", "", 200, `"openapi": "3.0.3"`},
+		{"GET", "/v1/networks", "", 200, `"skipped":[{"file":"/conf/broken.conflist","error":{"kind":"internal","message":"/conf/broken.conflist: is broken"`},
+		{"GET", "/v1/allocs", "", 200, `{"allocations":[]}`},
+		{"GET", "/v1/allocs/a", "", 404, `"kind":"not-found"`},
+		{"PUT", "/v1/allocs/a", alloc, 200, `"interfaceName":"eth0"`},
+		{"PUT", "/v1/allocs/a", `{"id":"a","netns":"/run/netns/a"}`, 200, `"interfaceName":"eth0"`},
+		{"PUT", "/v1/allocs/a", `{"netns":"/run/netns/b"}`, 409, `"kind":"different"`},
+		{"GET", "/v1/allocs/a", "", 200, `"phase":"ready"`},
+		{"POST", "/v1/allocs/a/check", "", 204, ""},
+		{"POST", "/v1/allocs/a/check", "{}", 204, ""},
+		{"DELETE", "/v1/allocs/a", "", 204, ""},
+		{"DELETE", "/v1/allocs/a", alloc, 204, ""},
+		{"PUT", "/v1/allocs/a", `{"netns":"/n","networks":["nowhere"]}`, 422, `"kind":"unknown-network"`},
+		{"PUT", "/v1/allocs/a", `{"netns":"/n","networks":["failing"]}`, 502, `"cniCode":7,"cniMessage":"no good"`},
+		{"POST", "/v1/gc", `{"live":[]}`, 200, `{"removed":[],"kept":[]}`},
+		{"POST", "/v1/repair", "", 200, `"healthy":[]`},
+		{"POST", "/v1/repair", `{"scope":"s"}`, 200, `"healthy":[]`},
+		{"POST", "/v1/recover", "", 200, `{"recovered":[]}`},
+		{"POST", "/v1/recover", `{"scope":"s"}`, 200, `{"recovered":[]}`},
+		{"POST", "/v1/sandboxes", `{"name":"s"}`, 200, `{"path":"/run/netns/s"}`},
+		{"DELETE", "/v1/sandboxes/s", "", 204, ""},
+	} {
+		got := ask(t, socket, c.method, c.path, c.body)
+		require.Equal(t, c.status, got.status, "%s %s: %s", c.method, c.path, got.body)
+		require.Contains(t, got.body, c.want)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	socket, _ := apitest.Serve(t, api.Options{Limits: api.Limits{Body: 1000}})
+	long := strings.Repeat("x", 1001)
+	for _, c := range []struct {
+		method, path, body string
+		status             int
+		kind, message      string
+	}{
+		{"PUT", "/v1/allocs/a", "", 400, "malformed", "the body (line 1, column 1): is empty"},
+		{"PUT", "/v1/allocs/a", `{"netns":`, 400, "malformed", "is cut short"},
+		{"PUT", "/v1/allocs/a", `{"netns":"/a","netns":"/b"}`, 400, "malformed", "netns (line 1, column 15): is there twice"},
+		{"PUT", "/v1/allocs/a", `{"netns":"/a"}{}`, 400, "malformed", "after top-level value"},
+		{"PUT", "/v1/allocs/a", `{"Netns":"/a"}`, 400, "malformed", "Netns (line 1, column 2): is not a known field"},
+		{"PUT", "/v1/allocs/a", `{"ports":[{"value":1},{"value":"2"}]}`, 400, "malformed", "ports[1].value (line 1, column 32): must be a number, not a string"},
+		{"PUT", "/v1/allocs/a", `{"capabilities":{"x":{"y":1,"y":2}}}`, 400, "malformed", "capabilities.x.y (line 1, column 29): is there twice"},
+		{"PUT", "/v1/allocs/a", `{"id":"b"}`, 400, "malformed", `id: is "b", the path says "a"`},
+		{"PUT", "/v1/allocs/a", long, 413, "too-large", "at most 1000 bytes"},
+		{"PUT", "/v1/allocs/a", strings.Repeat("x", 2<<20), 413, "too-large", "at most 1000 bytes"},
+		{"PUT", "/v1/allocs/-a", alloc, 400, "invalid", "-a"},
+		{"PUT", "/v1/allocs/a%2Fb", alloc, 400, "invalid", "a/b"},
+		{"PUT", "/v1/allocs/%2E%2E", alloc, 400, "invalid", ".."},
+		{"PUT", "/v1/allocs/" + strings.Repeat("a", 129), alloc, 400, "invalid", "aaa"},
+		{"PUT", "/v1/allocs/a", `{"netns":"n"}`, 400, "invalid", "netns"},
+		{"PUT", "/v1/allocs/a", `{"netns":"/n","ports":[{"value":70000}]}`, 400, "invalid", "70000"},
+		{"DELETE", "/v1/allocs/a", "{", 400, "malformed", "is cut short"},
+		{"POST", "/v1/gc", "{}", 400, "malformed", "live: is missing"},
+		{"POST", "/v1/gc", `{"live":null}`, 400, "malformed", "live: is missing"},
+		{"POST", "/v1/repair", `{"scopes":"s"}`, 400, "malformed", "scopes (line 1, column 2): is not a known field"},
+		{"POST", "/v1/recover", `{"scope":1}`, 400, "malformed", "scope (line 1, column 10): must be a string"},
+		{"GET", "/healthz", "{}", 400, "malformed", "there must be no body"},
+		{"GET", "/v1/allocs", "{}", 400, "malformed", "there must be no body"},
+		{"POST", "/v1/sandboxes", "{}", 400, "malformed", "name: is missing"},
+		{"GET", "/", "", 404, "no-such-path", "/openapi.json"},
+		{"GET", "/v2/allocs", "", 404, "no-such-path", "/v2/allocs"},
+		{"GET", "/v1//allocs", "", 404, "no-such-path", "/v1//allocs"},
+		{"GET", "/v1/../healthz", "", 404, "no-such-path", "/v1/../healthz"},
+		{"PUT", "/v1/allocs", alloc, 405, "method-not-allowed", "takes GET"},
+		{"PATCH", "/v1/allocs/a", alloc, 405, "method-not-allowed", "takes DELETE, GET, PUT"},
+		{"GET", "/v1/events?after=x", "", 400, "malformed", "no ID of an event"},
+	} {
+		got := ask(t, socket, c.method, c.path, c.body)
+		e := got.failure(t)
+		require.Equal(t, c.status, got.status, "%s %s: %s", c.method, c.path, got.body)
+		require.Equal(t, c.kind, e.Kind, c.path)
+		require.Contains(t, e.Message, c.message)
+	}
+	require.Equal(t, "DELETE, GET, PUT", ask(t, socket, "PATCH", "/v1/allocs/a", "").header.Get("Allow"))
+	for _, wrong := range []string{"x", "0", "-1", "NaN"} {
+		got := ask(t, socket, "PUT", "/v1/allocs/a", alloc, "Request-Timeout", wrong)
+		require.Contains(t, got.failure(t).Message, "Request-Timeout", wrong)
+	}
+}
+
+// TestChunkedBody sends a body whose length is not told beforehand.
+func TestChunkedBody(t *testing.T) {
+	socket, _ := apitest.Serve(t, api.Options{Limits: api.Limits{Body: 100}})
+	head := "PUT /v1/allocs/a HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+	got := readAll(t, dial(t, socket, strings.Replace(head, "\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1)+"18\r\n"+alloc+"\r\n0\r\n\r\n"))
+	require.Contains(t, got, "HTTP/1.1 200 OK")
+	got = readAll(t, dial(t, socket, head+"ff\r\n"+strings.Repeat(" ", 255)+"\r\n0\r\n\r\n"))
+	require.Contains(t, got, "HTTP/1.1 413 ")
+	got = readAll(t, dial(t, socket, head+"nonsense\r\n"))
+	require.Contains(t, got, "HTTP/1.1 400 ")
+}
+
+// TestNoHTTP sends what no handler gets to see.
+func TestNoHTTP(t *testing.T) {
+	socket, _ := apitest.Serve(t, api.Options{})
+	require.Contains(t, readAll(t, dial(t, socket, "nonsense\r\n\r\n")), "HTTP/1.1 400 ")
+	require.Contains(t, readAll(t, dial(t, socket, "GET /healthz HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 40<<10)+"\r\n\r\n")), "HTTP/1.1 431 ")
+	for _, line := range []string{"OPTIONS *", "CONNECT x:1"} {
+		require.Contains(t, readAll(t, dial(t, socket, line+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")), `"kind":"no-such-path"`, line)
+	}
+}

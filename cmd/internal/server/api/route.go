@@ -1,0 +1,172 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/wire"
+)
+
+// route is a method and a path, as in the OpenAPI description, and what serves it.
+type route struct {
+	method, path string
+	serve        http.HandlerFunc
+}
+
+func (a *API) routes() []route {
+	allocation := way{gate: a.operations, key: keyOfAllocation, timeout: a.limits.OperationTimeout, body: a.limits.Body}
+	create := way{gate: a.operations, key: keyOfNewSandbox, timeout: a.limits.OperationTimeout, body: a.limits.Body}
+	destroy := way{gate: a.operations, key: keyOfSandbox, timeout: a.limits.OperationTimeout}
+	sweep := way{gate: a.operations, timeout: a.limits.SweepTimeout, body: a.limits.Body}
+	read := way{gate: a.reads, timeout: a.limits.ReadTimeout}
+	return []route{
+		{"GET", "/v1/allocs", a.pass(read, a.listAllocations)},
+		{"GET", "/v1/allocs/{id}", a.pass(read, a.getAllocation)},
+		{"PUT", "/v1/allocs/{id}", a.pass(allocation, a.setup)},
+		{"DELETE", "/v1/allocs/{id}", a.pass(allocation, a.teardown)},
+		{"POST", "/v1/allocs/{id}/check", a.pass(allocation, a.check)},
+		{"POST", "/v1/sandboxes", a.pass(create, a.createSandbox)},
+		{"DELETE", "/v1/sandboxes/{name}", a.pass(destroy, a.destroySandbox)},
+		{"GET", "/v1/networks", a.pass(read, a.listNetworks)},
+		{"POST", "/v1/gc", a.pass(sweep, a.gc)},
+		{"POST", "/v1/repair", a.pass(sweep, a.repair)},
+		{"POST", "/v1/recover", a.pass(sweep, a.recoverAllocations)},
+		{"GET", "/v1/events", a.bodyless(a.events)},
+		{"POST", cniwire.Path, a.cni},
+		{"GET", "/healthz", a.bodyless(a.healthz)},
+		{"GET", "/readyz", a.bodyless(a.readyz)},
+		{"GET", "/metrics", a.bodyless(a.options.Metrics.ServeHTTP)},
+		{"GET", "/openapi.json", a.bodyless(a.openAPI)},
+	}
+}
+
+// newMux serves the routes, and has answers for what is none.
+func (a *API) newMux() *http.ServeMux {
+	mux := http.NewServeMux()
+	methods := map[string][]string{}
+	for _, r := range a.routes() {
+		mux.HandleFunc(r.method+" "+r.path, r.serve)
+		methods[r.path] = append(methods[r.path], r.method)
+	}
+	for path, allowed := range methods {
+		slices.Sort(allowed)
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Allow", strings.Join(allowed, ", "))
+			a.fail(w, r, fmt.Errorf("%w: %s takes %s", wire.ErrMethod, path, strings.Join(allowed, ", ")))
+		})
+	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { a.fail(w, r, noSuchPath(r)) })
+	return mux
+}
+
+func noSuchPath(r *http.Request) error {
+	return fmt.Errorf("%w: %q; see /openapi.json", wire.ErrNoSuchPath, r.URL.Path)
+}
+
+func pathID(r *http.Request) string { return r.PathValue("id") }
+
+func keyOfAllocation(r *http.Request, _ *body) string { return pathID(r) }
+
+// way is how a request gets to where it is worked on.
+type way struct {
+	gate    *gate
+	key     func(*http.Request, *body) string // nil: the gate's ""
+	timeout time.Duration
+	body    int64 // the most; 0: none may come
+}
+
+// work does what a request asks for. An error goes along with the value, if there
+// is one, which then has to name it.
+type work func(context.Context) (value any, err error)
+
+// prepare understands a request, before it waits for anything. Its body is kept
+// until the work is done.
+type prepare func(*http.Request, *body) (work, error)
+
+// pass reads a request, has it prepared, waits at the gate, works, leaves the gate
+// and answers: who does not read the answer holds nothing but the answer.
+func (a *API) pass(by way, understand prepare) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		o, err := a.work(w, r, by, understand)
+		if err != nil {
+			a.fail(w, r, err)
+			return
+		}
+		defer o.release()
+		a.write(w, r, o)
+	}
+}
+
+// work returns an answer that there is room for, or why there is no answer. What is
+// encoded and waits for room is inside the gate, which bounds that too.
+func (a *API) work(w http.ResponseWriter, r *http.Request, by way, understand prepare) (*answer, error) {
+	b, err := a.readBody(r, by.body)
+	if err != nil {
+		w.Header().Set("Connection", "close")
+		return nil, err
+	}
+	defer b.release()
+	timeout, err := timeoutOf(r, by.timeout)
+	if err != nil {
+		return nil, err
+	}
+	do, err := understand(r, b)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
+	defer cancel()
+	ctx = attend(ctx, r)
+	key := ""
+	if by.key != nil {
+		key = by.key(r, b)
+	}
+	leave, err := by.gate.enter(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	value, err := do(ctx)
+	if value == nil && err != nil {
+		return nil, err
+	}
+	o := a.encode(r, statusOf(value, err), value)
+	if by.gate != a.reads { // small, and "busy" would say that nothing was done
+		return o, nil
+	}
+	return o, o.wait(ctx)
+}
+
+// timeoutOf is how long the client wants to wait, at most the given time.
+func timeoutOf(r *http.Request, most time.Duration) (time.Duration, error) {
+	text := r.Header.Get(wire.TimeoutHeader)
+	if text == "" {
+		return most, nil
+	}
+	seconds, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(seconds > 0) {
+		return 0, fmt.Errorf("%w: header %s: %q is no number of seconds above 0", wire.ErrMalformed, wire.TimeoutHeader, text)
+	}
+	if seconds < most.Seconds() {
+		return time.Duration(seconds * float64(time.Second)), nil
+	}
+	return most, nil
+}
+
+// bodyless refuses requests with a body.
+func (a *API) bodyless(serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			w.Header().Set("Connection", "close")
+			a.fail(w, r, tooLarge(0))
+			return
+		}
+		serve(w, r)
+	}
+}

@@ -1,0 +1,114 @@
+package apitest
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/cmd/internal/server/api"
+	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/wire"
+)
+
+// Serve serves an API on a unix socket until the test ends, and returns its path and
+// its server. What the Options leave out is taken from Defaults.
+func Serve(t *testing.T, o api.Options) (socket string, server *http.Server) {
+	t.Helper()
+	d := Defaults()
+	if o.Service == nil {
+		o.Service = d.Service
+	}
+	if o.Sandboxes == nil {
+		o.Sandboxes = d.Sandboxes
+	}
+	if o.Ready == nil {
+		o.Ready = d.Ready
+	}
+	if o.CNI == nil {
+		o.CNI = d.CNI
+	}
+	if o.Events == nil {
+		o.Events = d.Events
+	}
+	if o.Metrics == nil {
+		o.Metrics = d.Metrics
+	}
+	if o.Groups == nil && os.Geteuid() != 0 { // who tests may use what is tested
+		o.Groups = []uint32{uint32(os.Getegid())}
+	}
+	o.Logger = hclog.New(&hclog.LoggerOptions{Output: logWriter{t}, Level: hclog.Debug})
+	socket = filepath.Join(t.TempDir(), "s")
+	listener, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	router, err := router()
+	require.NoError(t, err)
+	served := api.New(o)
+	server = served.Server()
+	var handlers sync.WaitGroup
+	next := &Validator{Next: server.Handler, Router: router, Report: func(err error) { assert.NoError(t, err) }}
+	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		handlers.Add(1)
+		defer handlers.Done()
+		next.ServeHTTP(w, r)
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(served.Listener(listener)) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		require.ErrorIs(t, <-ended, http.ErrServerClosed)
+		handlers.Wait() // they report to t
+	})
+	return socket, server
+}
+
+// router is read once.
+var router = sync.OnceValues(func() (routers.Router, error) { return newRouter(api.Description()) })
+
+// Defaults are Options with a Memory, and nothing that happens.
+func Defaults() api.Options {
+	memory := &Memory{}
+	return api.Options{
+		Service:   func() api.Service { return memory },
+		Sandboxes: noSandboxes{},
+		Ready:     func(context.Context) []api.Check { return []api.Check{{Name: "status", Network: Net}} },
+		CNI: func(context.Context, cniwire.Request) cniwire.Response {
+			return cniwire.Response{Result: []byte(`{"cniVersion":"1.1.0"}`)}
+		},
+		Events: func(ctx context.Context, _ uint64) <-chan wire.Event {
+			events := make(chan wire.Event)
+			context.AfterFunc(ctx, func() { close(events) })
+			return events
+		},
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+			_, _ = io.WriteString(w, "# nothing\n")
+		}),
+	}
+}
+
+type noSandboxes struct{}
+
+func (noSandboxes) Create(_ context.Context, name string) (string, error) {
+	return "/run/netns/" + name, nil
+}
+func (noSandboxes) Destroy(string) error    { return nil }
+func (noSandboxes) Path(name string) string { return "/run/netns/" + name }
+
+// logWriter shows the log where a test fails.
+type logWriter struct{ t *testing.T }
+
+func (w logWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}

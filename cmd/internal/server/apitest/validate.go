@@ -1,0 +1,131 @@
+package apitest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/getkin/kin-openapi/openapi3filter"
+	"github.com/getkin/kin-openapi/routers"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
+
+	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/internal/wire"
+)
+
+func init() {
+	openapi3filter.RegisterBodyDecoder("text/event-stream", openapi3filter.PlainBodyDecoder)
+}
+
+// Validator holds what goes through a handler against a description.
+type Validator struct {
+	Next   http.Handler
+	Router routers.Router
+	// Report is told of what is not as described.
+	Report func(error)
+}
+
+// newRouter reads a description.
+func newRouter(description []byte) (routers.Router, error) {
+	loader := openapi3.NewLoader()
+	doc, err := loader.LoadFromData(description)
+	if err == nil {
+		err = doc.Validate(loader.Context)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return gorillamux.NewRouter(doc)
+}
+
+// ServeHTTP implements http.Handler.
+func (v *Validator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var sent bytes.Buffer
+	copied := r.Clone(r.Context()) // the server looks at what became of its own
+	copied.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.TeeReader(r.Body, &sent), r.Body}
+	got := &recorder{ResponseWriter: w, status: http.StatusOK}
+	v.Next.ServeHTTP(got, copied)
+	copied.Body = io.NopCloser(&sent)
+	if err := v.judge(copied, got); err != nil {
+		v.Report(fmt.Errorf("%s %s: %w", r.Method, r.URL, err))
+	}
+}
+
+func (v *Validator) judge(r *http.Request, got *recorder) error {
+	route, params, err := v.Router.FindRoute(r)
+	if err != nil {
+		return notServed(got, err)
+	}
+	if r.ContentLength != 0 { // nobody looks at it
+		r.Header.Set("Content-Type", "application/json")
+	}
+	input := &openapi3filter.RequestValidationInput{Request: r, PathParams: params, Route: route}
+	if got.status < http.StatusBadRequest && !undecoded(r, got) {
+		if err := openapi3filter.ValidateRequest(r.Context(), input); err != nil {
+			return fmt.Errorf("accepted: %w", err)
+		}
+	}
+	response := &openapi3filter.ResponseValidationInput{
+		RequestValidationInput: input, Status: got.status, Header: got.Header(),
+		Options: &openapi3filter.Options{IncludeResponseStatus: true},
+	}
+	if r.Context().Err() != nil { // the client was gone before it had all
+		return nil
+	}
+	response.SetBodyBytes(got.body.Bytes())
+	if err := openapi3filter.ValidateResponse(r.Context(), response); err != nil {
+		return fmt.Errorf("answered %d: %w", got.status, err)
+	}
+	return nil
+}
+
+// undecoded says of a call of the plugin that it was refused: its status is that of
+// a success all the same.
+func undecoded(r *http.Request, got *recorder) bool {
+	var response cniwire.Response
+	return r.URL.Path == cniwire.Path && json.Unmarshal(got.body.Bytes(), &response) == nil &&
+		response.Error != nil && (response.Error.Code == cniwire.CodeDecodingFailure || response.Error.Code == cniwire.CodeIOFailure)
+}
+
+// notServed wants an error for a path that is not described.
+func notServed(got *recorder, cause error) error {
+	var failure wire.Failure
+	if got.status < http.StatusBadRequest {
+		return fmt.Errorf("answered %d: %w", got.status, cause)
+	}
+	if got.status != http.StatusNoContent && !strings.HasPrefix(got.Header().Get("Content-Type"), "application/json") {
+		return errors.New("answered with something that is not JSON")
+	}
+	if err := json.Unmarshal(got.body.Bytes(), &failure); err != nil || failure.Error == nil {
+		return fmt.Errorf("answered %q: %w", got.body.String(), cause)
+	}
+	return nil
+}
+
+// recorder keeps what is answered.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	body   bytes.Buffer
+}
+
+// Unwrap is for http.ResponseController.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+func (r *recorder) WriteHeader(status int) {
+	r.status = status
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	r.body.Write(p)
+	return r.ResponseWriter.Write(p)
+}

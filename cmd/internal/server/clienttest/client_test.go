@@ -1,0 +1,337 @@
+package clienttest_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/server/api"
+	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// A program may use either.
+var (
+	_ apitest.Configurator = (*client.Client)(nil)
+	_ apitest.Configurator = (*configurator.Configurator)(nil)
+	_ api.Service          = (*configurator.Configurator)(nil)
+)
+
+func TestMain(m *testing.M) {
+	fakeplugin.Main()
+	os.Exit(privhost.Main(m))
+}
+
+// host is a configurator with fake plugins, on a host of its own.
+type host struct {
+	*configurator.Configurator
+	dir string
+}
+
+func newHost(t *testing.T, change ...func(*configurator.Config)) *host {
+	t.Helper()
+	privhost.Require(t)
+	h := &host{dir: t.TempDir()}
+	require.NoError(t, os.Mkdir(h.path("conf"), 0o755))
+	require.NoError(t, fakeplugin.Install(h.path("bin"), "fake"))
+	libcni.CacheDir = h.path("cache")
+	h.network(t, "10-"+apitest.Net, apitest.Net, map[string]fakeplugin.Behaviour{"ADD": {Result: json.RawMessage(
+		`{"cniVersion":"1.0.0","interfaces":[{"name":"lo","sandbox":"/sandbox"}],"ips":[{"address":"127.0.0.1/8","interface":0}]}`)}})
+	h.network(t, "20-"+apitest.Failing, apitest.Failing, map[string]fakeplugin.Behaviour{"ADD": {Code: 7, Msg: "no good"}})
+	require.NoError(t, os.WriteFile(h.path("conf", apitest.Broken), []byte("{"), 0o600))
+	cfg := configurator.Config{
+		ConfDir: h.path("conf"), PluginDirs: []string{h.path("bin")}, StateDir: h.path("state"),
+		Retry: configurator.RetryPolicy{Delay: -1, Jitter: -1},
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	c, err := configurator.New(cfg)
+	require.NoError(t, err)
+	h.Configurator = c
+	return h
+}
+
+func (h *host) path(elements ...string) string {
+	return filepath.Join(append([]string{h.dir}, elements...)...)
+}
+
+func (h *host) network(t *testing.T, file, name string, on map[string]fakeplugin.Behaviour) {
+	t.Helper()
+	data, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": name, "plugins": []any{map[string]any{
+		"capabilities": map[string]bool{"portMappings": true}, "type": "fake", "fake": map[string]any{"log": h.path("log"), "on": on},
+	}}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(h.path("conf", file+".conflist"), data, 0o600))
+}
+
+// netns makes network namespaces.
+func netns(t *testing.T) func(name string) string {
+	return func(name string) string {
+		s, err := sandbox.Create(name)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = s.Destroy() })
+		return s.Path()
+	}
+}
+
+// serve serves a host, and returns a client of it.
+func (h *host) serve(t *testing.T, change ...func(*api.Options)) *client.Client {
+	t.Helper()
+	pool, err := sandbox.NewPool(sandbox.PoolOptions{Size: 1})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pool.Close()) })
+	o := api.Options{
+		Service: func() api.Service { return h }, Sandboxes: api.Pooled(pool, sandbox.DefaultDir),
+		Ready: func(ctx context.Context) []api.Check { return []api.Check{{Name: "ready", Err: h.Ready(ctx)}} },
+	}
+	for _, f := range change {
+		f(&o)
+	}
+	socket, _ := apitest.Serve(t, o)
+	return client.New(client.Config{Socket: socket})
+}
+
+func TestContract(t *testing.T) {
+	t.Run("configurator", func(t *testing.T) { apitest.Contract(t, newHost(t), netns(t)) })
+	t.Run("client", func(t *testing.T) { apitest.Contract(t, newHost(t).serve(t), netns(t)) })
+	inMemory := func(name string) string { return "/run/netns/" + name }
+	t.Run("memory", func(t *testing.T) { apitest.Contract(t, &apitest.Memory{}, inMemory) })
+	t.Run("client of memory", func(t *testing.T) {
+		socket, _ := apitest.Serve(t, api.Options{})
+		apitest.Contract(t, client.New(client.Config{Socket: socket}), inMemory)
+	})
+}
+
+// TestScope of a client: its namespaces go with a GC, and what it left unfinished is
+// recovered; those of others stay.
+func TestScope(t *testing.T) {
+	const dir = "/run/own" // of the private host
+	h := newHost(t, func(c *configurator.Config) { c.NetnsDir = dir })
+	c := h.serve(t)
+	for id, scope := range map[string]string{"a": "mine", "b": "other", "c": "mine"} {
+		_, err := c.Setup(t.Context(), configurator.Allocation{ID: id, OwnNetns: true, Scope: scope})
+		require.NoError(t, err)
+	}
+	for _, id := range []string{"a", "b"} {
+		file := h.path("state", "allocs", id+".json")
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(file, bytes.ReplaceAll(data, []byte(`"ready"`), []byte(`"adding"`)), 0o600))
+	}
+	mine := configurator.Scope{Name: "mine"}
+	removed, err := c.RecoverScope(t.Context(), mine)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, removed)
+	repaired, err := c.RepairScope(t.Context(), mine)
+	require.NoError(t, err)
+	require.Equal(t, &configurator.RepairReport{Healthy: []string{"c"}, Repaired: []string{}, Broken: []string{}}, repaired)
+	mine.DestroyNetns = true
+	for _, collect := range []func(context.Context, configurator.Scope) (*configurator.GCReport, error){c.PlanGC, c.GCScope} {
+		report, err := collect(t.Context(), mine)
+		require.NoError(t, err)
+		require.Equal(t, []string{"c"}, report.Removed)
+		require.Equal(t, []string{filepath.Join(dir, "a"), filepath.Join(dir, "c")}, report.Destroyed)
+	}
+	require.NoError(t, sandbox.Validate(filepath.Join(dir, "b")))
+	require.NoError(t, c.Teardown(t.Context(), configurator.Allocation{ID: "b", OwnNetns: true}))
+}
+
+// TestListeners of the daemon's host are told to a client, or named in its error.
+func TestListeners(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:7500")
+	require.NoError(t, err)
+	defer l.Close()
+	a := configurator.Allocation{ID: "a", Netns: netns(t)("a"), Ports: []portmap.Port{{Value: 7500, To: 80}}}
+	refusing := newHost(t, func(c *configurator.Config) { c.Listeners = configurator.ListenerRefuse })
+	_, err = refusing.serve(t).Setup(t.Context(), a)
+	var listener *configurator.ListenerError
+	require.ErrorIs(t, err, configurator.ErrListener)
+	require.ErrorAs(t, err, &listener)
+	require.Equal(t, os.Getpid(), listener.PID)
+	require.Equal(t, 7500, listener.Mapping.HostPort)
+
+	status, err := newHost(t).serve(t).Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.Len(t, status.Warnings, 1)
+}
+
+// TestCallerThatGoesAway hangs up while a plugin hangs in ADD.
+func TestCallerThatGoesAway(t *testing.T) {
+	h := newHost(t)
+	h.network(t, "30-hanging", "hanging", map[string]fakeplugin.Behaviour{"ADD": {Hang: true}})
+	c := h.serve(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Setup(ctx, configurator.Allocation{ID: "hung", Netns: netns(t)("hung"), Networks: []string{"hanging"}})
+		done <- err
+	}()
+	h.waitFor(t, "fake ADD")
+	_, err := c.Setup(t.Context(), configurator.Allocation{ID: "other", Netns: netns(t)("other")})
+	require.NoError(t, err, "nobody else waits for it")
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	require.Eventually(t, func() bool {
+		_, err := c.Get("hung")
+		return errors.Is(err, configurator.ErrNotFound)
+	}, 20*time.Second, 5*time.Millisecond, "it is undone")
+	commands, err := fakeplugin.Commands(h.path("log"))
+	require.NoError(t, err)
+	require.Contains(t, commands, "fake DEL")
+	require.NoError(t, c.Teardown(t.Context(), configurator.Allocation{ID: "other"}))
+}
+
+func (h *host) waitFor(t *testing.T, command string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		commands, err := fakeplugin.Commands(h.path("log"))
+		return err == nil && len(commands) > 0 && commands[len(commands)-1] == command
+	}, 20*time.Second, 2*time.Millisecond)
+}
+
+// TestDeadlineIsTold has the daemon answer, in time, with what became of an ADD that
+// hangs.
+func TestDeadlineIsTold(t *testing.T) {
+	h := newHost(t)
+	h.network(t, "30-hanging", "hanging", map[string]fakeplugin.Behaviour{"ADD": {Hang: true}})
+	c := h.serve(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	_, err := c.Setup(ctx, configurator.Allocation{ID: "hung", Netns: netns(t)("hung"), Networks: []string{"hanging"}})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, `ADD allocation "hung"`, "it is the daemon that says so")
+	list, listErr := c.List()
+	require.NoError(t, listErr)
+	// A machine under load may have no time left for the roll-back.
+	require.Equal(t, errors.Is(err, configurator.ErrIncomplete), len(list) > 0, "%v", err)
+}
+
+func TestSandboxes(t *testing.T) {
+	c := newHost(t).serve(t)
+	path, err := c.CreateSandbox(t.Context(), "box")
+	require.NoError(t, err)
+	require.NoError(t, sandbox.Validate(path))
+	again, err := c.CreateSandbox(t.Context(), "box")
+	require.ErrorIs(t, err, fs.ErrExist)
+	require.Equal(t, path, again)
+	require.ErrorIs(t, c.DestroySandboxAt(t.Context(), "/elsewhere/box"), fs.ErrNotExist)
+	require.NoError(t, sandbox.Validate(path))
+	for range 2 {
+		require.NoError(t, c.DestroySandbox(t.Context(), "box"))
+		require.NoError(t, c.DestroySandboxAt(t.Context(), path))
+	}
+	require.ErrorIs(t, sandbox.Validate(path), sandbox.ErrNotExist)
+	for _, name := range []string{"..", ".", "a/b", "../x", "-x", "a\nb"} {
+		_, err = c.CreateSandbox(t.Context(), name)
+		require.ErrorIs(t, err, sandbox.ErrInvalidName, name)
+		require.ErrorIs(t, c.DestroySandbox(t.Context(), name), sandbox.ErrInvalidName, name)
+	}
+	require.NoError(t, os.WriteFile("/run/netns/file", []byte("x"), 0o600))
+	require.ErrorIs(t, c.DestroySandbox(t.Context(), "file"), sandbox.ErrNotNamespace)
+}
+
+// TestSandboxOfAnAllocationIsNotDestroyed reaches it by another path, too.
+func TestSandboxOfAnAllocationIsNotDestroyed(t *testing.T) {
+	c := newHost(t).serve(t)
+	path, err := c.CreateSandbox(t.Context(), "box")
+	require.NoError(t, err)
+	alias := filepath.Join(t.TempDir(), "netns")
+	require.NoError(t, os.Symlink(sandbox.DefaultDir, alias))
+	for _, netns := range []string{path, filepath.Join(alias, "box")} {
+		a := configurator.Allocation{ID: "a", Netns: netns}
+		_, err = c.Setup(t.Context(), a)
+		require.NoError(t, err)
+		require.ErrorIs(t, c.DestroySandbox(t.Context(), "box"), configurator.ErrInUse)
+		require.NoError(t, sandbox.Validate(path))
+		require.NoError(t, c.Teardown(t.Context(), a))
+	}
+	require.NoError(t, c.DestroySandbox(t.Context(), "box"))
+	require.ErrorIs(t, sandbox.Validate(path), sandbox.ErrNotExist)
+}
+
+func TestReports(t *testing.T) {
+	h := newHost(t)
+	c := h.serve(t)
+	_, err := c.Setup(t.Context(), configurator.Allocation{ID: "a", Netns: netns(t)("a")})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(h.path("state", "allocs", "b.json"), []byte("{"), 0o600))
+
+	list, err := c.List()
+	require.ErrorContains(t, err, `record of allocation "b"`)
+	require.Len(t, list, 1)
+	report, err := c.Repair(t.Context())
+	require.Error(t, err)
+	require.Equal(t, &configurator.RepairReport{Healthy: []string{"a"}, Repaired: []string{}, Broken: []string{"b"}}, report)
+	collected, err := c.GC(t.Context(), []string{"a", "b"})
+	require.Error(t, err)
+	require.Equal(t, []string{"a", "b"}, collected.Kept)
+
+	require.NoError(t, os.Remove(h.path("bin", "fake")))
+	require.ErrorIs(t, c.Ready(t.Context()), configurator.ErrPluginNotInstalled)
+}
+
+func TestNobodyListens(t *testing.T) {
+	dir := t.TempDir()
+	stale := filepath.Join(dir, "stale")
+	listener, err := net.Listen("unix", stale)
+	require.NoError(t, err)
+	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	require.NoError(t, listener.Close())
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
+	for _, socket := range []string{stale, filepath.Join(dir, "none"), filepath.Join(dir, "no", "dir"), filepath.Join(dir, "file", "x")} {
+		c := client.New(client.Config{Socket: socket})
+		_, err := c.Setup(t.Context(), configurator.Allocation{ID: "a"})
+		require.ErrorIs(t, err, client.ErrUnavailable, socket)
+		require.ErrorContains(t, err, socket)
+		report, err := c.GC(t.Context(), nil)
+		require.ErrorIs(t, err, client.ErrUnavailable)
+		require.Nil(t, report)
+		_, skipped := c.Networks()
+		require.ErrorIs(t, skipped[0], client.ErrUnavailable)
+		for _, err := range c.Events(t.Context(), 0) {
+			require.ErrorIs(t, err, client.ErrUnavailable)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = client.New(client.Config{Socket: stale}).Repair(ended)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, client.ErrUnavailable)
+}
+
+// TestDaemonThatDies hangs up on its caller, and talks nonsense.
+func TestDaemonThatDies(t *testing.T) {
+	for _, says := range []string{"", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{", "HTTP/1.1 500 No\r\n\r\nno", "HTTP/1.1 500 No\r\n\r\n{}"} {
+		socket := filepath.Join(t.TempDir(), "s")
+		listener, err := net.Listen("unix", socket)
+		require.NoError(t, err)
+		go func() {
+			defer listener.Close()
+			if c, err := listener.Accept(); err == nil {
+				_, _ = c.Read(make([]byte, 1000))
+				_, _ = c.Write([]byte(says))
+				_ = c.Close()
+			}
+		}()
+		_, err = client.New(client.Config{Socket: socket}).Get("a")
+		require.Error(t, err, says)
+		require.NotErrorIs(t, err, client.ErrUnavailable)
+		require.ErrorContains(t, err, socket)
+	}
+}

@@ -1,0 +1,2 @@
+// Package clienttest tests package client against the daemon's API.
+package clienttest

@@ -1,0 +1,136 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/coreos/go-systemd/v22/activation"
+	"golang.org/x/sys/unix"
+)
+
+// Listener is a unix socket that listens, and the lock that keeps other daemons
+// from it.
+type Listener struct {
+	*net.UnixListener
+	path   string   // "" for a socket without a file
+	passed bool     // by systemd, which owns its file
+	lock   *os.File // nil without a path
+	remove func() error
+}
+
+// Listen takes the socket that systemd passes to the process, or makes s. The
+// caller owns it: [Run] closes it, and so does Release. errors.Is finds ErrInUse.
+func Listen(s Socket) (*Listener, error) {
+	files := activation.Files(true)
+	if len(files) > 0 {
+		l, err := take(files)
+		if err != nil {
+			return nil, fmt.Errorf("listen on the socket from systemd: %w", err)
+		}
+		return l, nil
+	}
+	l, err := create(s)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %q: %w", s.Path, err)
+	}
+	return l, nil
+}
+
+// take makes a Listener of what systemd passed.
+func take(files []*os.File) (*Listener, error) {
+	for _, f := range files {
+		defer f.Close()
+	}
+	if len(files) != 1 {
+		return nil, fmt.Errorf("there are %d: leave one in the socket unit", len(files))
+	}
+	if listens, err := unix.GetsockoptInt(int(files[0].Fd()), unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || listens == 0 {
+		return nil, errors.New("it does not listen: set ListenStream= and Accept=no in the socket unit")
+	}
+	listener, err := net.FileListener(files[0])
+	if err != nil {
+		return nil, err
+	}
+	stream, ok := listener.(*net.UnixListener)
+	if !ok {
+		return nil, errors.Join(errors.New("it is no unix socket: give a path in the socket unit"), listener.Close())
+	}
+	l := &Listener{UnixListener: stream, passed: true, remove: func() error { return nil }}
+	if path := stream.Addr().String(); filepath.IsAbs(path) {
+		l.path = path
+		if l.lock, err = lock(path); err != nil {
+			return nil, errors.Join(err, stream.Close())
+		}
+	}
+	return l, nil
+}
+
+func create(s Socket) (*Listener, error) {
+	if err := s.makeDir(); err != nil {
+		return nil, fmt.Errorf("make its directory: %w", err)
+	}
+	held, err := lock(s.Path)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := s.make()
+	if err != nil {
+		return nil, errors.Join(err, held.Close())
+	}
+	remove := sync.OnceValue(func() error {
+		if err := os.Remove(s.Path); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	})
+	return &Listener{UnixListener: stream, path: s.Path, lock: held, remove: remove}, nil
+}
+
+// Path is where the socket's file is; "" if it has none.
+func (l *Listener) Path() string { return l.path }
+
+// Passed reports whether the socket is systemd's.
+func (l *Listener) Passed() bool { return l.passed }
+
+// Group is the group whose members can connect by the socket's mode, if there is
+// one.
+func (l *Listener) Group() (gid uint32, ok bool) {
+	var stat unix.Stat_t
+	if l.path == "" || unix.Stat(l.path, &stat) != nil {
+		return 0, false
+	}
+	return stat.Gid, stat.Mode&unix.S_IWGRP != 0
+}
+
+// Close ends listening; a socket of its own is removed first, so that clients see
+// at once that nobody is there. The lock stays held.
+func (l *Listener) Close() error {
+	return errors.Join(l.remove(), l.UnixListener.Close())
+}
+
+// Release closes the listener, and lets another daemon have the socket.
+func (l *Listener) Release() error {
+	err := l.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil
+	}
+	if l.lock != nil {
+		err = errors.Join(err, l.lock.Close())
+		l.lock = nil
+	}
+	return err
+}
+
+// dial connects to the daemon itself.
+func (l *Listener) dial() (net.Conn, error) {
+	name := l.path
+	if name == "" {
+		name = l.Addr().String()
+	}
+	return net.Dial("unix", name)
+}

@@ -1,0 +1,100 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+)
+
+func anyText(t string) (string, error) { return t, nil }
+
+// optional lets the empty text through.
+func optional(parse parser[string]) parser[string] {
+	return func(t string) (string, error) {
+		if t == "" {
+			return "", nil
+		}
+		return parse(t)
+	}
+}
+
+func absolutePath(t string) (string, error) {
+	if !filepath.IsAbs(t) || strings.ContainsRune(t, 0) {
+		return "", errors.New("is not an absolute path: begin it with /")
+	}
+	return filepath.Clean(t), nil
+}
+
+// longestSocket is what fits into the kernel's sockaddr_un.
+const longestSocket = 107
+
+func socketPath(t string) (string, error) {
+	path, err := absolutePath(t)
+	if err == nil && len(path) > longestSocket {
+		err = fmt.Errorf("is too long for a socket: use at most %d bytes", longestSocket)
+	}
+	return path, err
+}
+
+func oneOf[T ~string](these ...T) parser[T] {
+	return func(t string) (T, error) {
+		if !slices.Contains(these, T(t)) {
+			return "", fmt.Errorf("is not one of %q", these)
+		}
+		return T(t), nil
+	}
+}
+
+func networkName(t string) (string, error) {
+	if err := names.ValidateNetwork(t); err != nil {
+		return "", errors.New("is not the name of a network: it has letters, digits, '_', '.' and '-', the first one a letter or digit")
+	}
+	return t, nil
+}
+
+func interfacePrefix(t string) (string, error) {
+	if err := names.ValidateInterface(t + "00"); err != nil || t == "" {
+		return "", errors.New("cannot begin the name of an interface: use at most 13 characters without '/', ':' and blanks")
+	}
+	return t, nil
+}
+
+// conflistName accepts what CNI runtimes read from their directory.
+func conflistName(t string) (string, error) {
+	if filepath.Base(t) != t || filepath.Ext(t) != ".conflist" || strings.HasPrefix(t, ".") {
+		return "", errors.New(`is not the name of a file that ends in ".conflist", without a directory`)
+	}
+	return t, nil
+}
+
+func httpURL(t string) (string, error) {
+	u, err := url.Parse(t)
+	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+		return "", errors.New(`is not a URL: write for example "http://localhost:4318"`)
+	}
+	return t, nil
+}
+
+// unlike refuses a list that has something twice.
+func unlike(these []string) error {
+	for i, t := range these {
+		if slices.Contains(these[:i], t) {
+			return fmt.Errorf("%q is there twice: remove one", t)
+		}
+	}
+	return nil
+}
+
+// subnets asks the embedded network whether it can have these.
+func subnets(these []netip.Prefix) error {
+	_, err := conflist.Embedded(conflist.EmbeddedOptions{StateDir: configurator.DefaultStateDir, Subnets: these})
+	return err
+}

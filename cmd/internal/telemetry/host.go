@@ -1,0 +1,103 @@
+package telemetry
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/allocnet/allocnet/internal/state/conflist"
+)
+
+// hostTime is how long a count serves.
+const hostTime = 5 * time.Second
+
+// host counts what there is, and what others may change as well. It is a
+// prometheus.Collector.
+type host struct {
+	Options
+	now func() time.Time
+
+	live, used, free, files *prometheus.Desc
+
+	mu      sync.Mutex
+	counted time.Time
+	last    []prometheus.Metric
+}
+
+func newHost(o Options, now func() time.Time) *host {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(namespace+"_"+name, help, labels, nil)
+	}
+	return &host{
+		Options: o, now: now,
+		live:  desc("allocations", "Allocations that have a record."),
+		used:  desc("leases_used", "Addresses that host-local has leased.", "network", "family"),
+		free:  desc("leases_free", "Addresses that host-local can still lease.", "network", "family"),
+		files: desc("config_files_in_error", "Files of the network configuration directory that are not used as they are."),
+	}
+}
+
+// Describe is a part of prometheus.Collector.
+func (h *host) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{h.live, h.used, h.free, h.files} {
+		to <- d
+	}
+}
+
+// Collect counts, unless that was done just now.
+func (h *host) Collect(to chan<- prometheus.Metric) {
+	for _, m := range h.current() {
+		to <- m
+	}
+}
+
+// current is called by several scrapes at once, of which one counts.
+func (h *host) current() []prometheus.Metric {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if since := h.now().Sub(h.counted); since < 0 || since >= hostTime {
+		h.last, h.counted = h.count(), h.now()
+	}
+	return h.last
+}
+
+func (h *host) count() []prometheus.Metric {
+	var list []prometheus.Metric
+	if h.Allocations != nil {
+		n, err := h.Allocations()
+		if err != nil {
+			list = append(list, prometheus.NewInvalidMetric(h.live, fmt.Errorf("count allocations: %w", err)))
+		} else {
+			list = append(list, gauge(h.live, float64(n)))
+		}
+	}
+	if h.Networks == nil {
+		return list
+	}
+	networks, problems := h.Networks()
+	list = append(list, gauge(h.files, float64(len(problems))))
+	for _, n := range networks[:min(len(networks), maxNetworks)] {
+		list = append(list, h.leases(n)...)
+	}
+	return list
+}
+
+func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+}
+
+// leases are those of one network, by family as far as there are any.
+func (h *host) leases(n *conflist.Network) (list []prometheus.Metric) {
+	counts, err := countLeases(n)
+	if err != nil {
+		return []prometheus.Metric{prometheus.NewInvalidMetric(h.used, fmt.Errorf("count leases of network %q: %w", n.Name, err))}
+	}
+	for i, family := range []string{"ipv4", "ipv6"} {
+		if c := counts[i]; c != (leaseCount{}) {
+			list = append(list, gauge(h.used, c.used, n.Name, family), gauge(h.free, c.free, n.Name, family))
+		}
+	}
+	return list
+}

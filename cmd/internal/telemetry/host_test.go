@@ -1,0 +1,207 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/lease"
+)
+
+// network is one whose bridge has host-local lease from dir what ipam says.
+func network(t testing.TB, name, dir, ipam string) *conflist.Network {
+	t.Helper()
+	return parsed(t, name, fmt.Sprintf(`{"type":"bridge","ipam":{"type":"host-local","dataDir":%q,%s}}`, dir, ipam))
+}
+
+func parsed(t testing.TB, name string, plugins ...string) *conflist.Network {
+	t.Helper()
+	n, err := conflist.Parse([]byte(fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"plugins":[%s]}`, name, strings.Join(plugins, ","))))
+	require.NoError(t, err)
+	return n
+}
+
+// leased makes leases as the reference plugin does, with what else it has there.
+func leased(t testing.TB, dir, network string, names ...string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, network), 0o755))
+	for _, name := range append(names, "lock", "last_reserved_ip.0") {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, network, name), []byte("a\r\neth0"), 0o600))
+	}
+}
+
+// hostOf is a rig on a host with these networks.
+func hostOf(networks ...*conflist.Network) *rig {
+	return newRig(Options{Networks: func() ([]*conflist.Network, []*conflist.FileError) { return networks, nil }})
+}
+
+func TestLeases(t *testing.T) {
+	const v4, v6 = `{family="ipv4",network="n"} `, `{family="ipv6",network="n"} `
+	for name, tt := range map[string]struct {
+		ipam   string
+		leases []string
+		want   []string
+	}{
+		"a subnet": {`"subnet":"10.1.0.0/24"`, nil, []string{"free" + v4 + "253", "used" + v4 + "0"}},
+		"leases":   {`"subnet":"10.1.0.0/24"`, []string{"10.1.0.2", "10.1.0.254"}, []string{"free" + v4 + "251", "used" + v4 + "2"}},
+		"leases outside of the ranges": {`"subnet":"10.1.0.0/24"`, []string{"10.1.0.1", "10.1.0.255", "10.9.9.9"},
+			[]string{"free" + v4 + "253", "used" + v4 + "3"}},
+		"a part of a subnet": {`"subnet":"10.1.0.0/24","rangeStart":"10.1.0.10","rangeEnd":"10.1.0.19"`, []string{"10.1.0.10", "10.1.0.9"},
+			[]string{"free" + v4 + "9", "used" + v4 + "2"}},
+		"a gateway within":  {`"subnet":"10.1.0.0/24","gateway":"10.1.0.9"`, []string{"10.1.0.1"}, []string{"free" + v4 + "252", "used" + v4 + "1"}},
+		"a gateway outside": {`"subnet":"10.1.0.0/24","gateway":"10.2.0.1"`, nil, []string{"free" + v4 + "254", "used" + v4 + "0"}},
+		"two families": {`"ranges":[[{"subnet":"10.1.0.0/30"}],[{"subnet":"fd00::/120"}]]`, []string{"10.1.0.2", "fd00::2", "fd00::3"},
+			[]string{"free" + v4 + "0", "free" + v6 + "252", "used" + v4 + "1", "used" + v6 + "2"}},
+		"ranges that stand in for each other": {`"ranges":[[{"subnet":"10.1.0.0/24"},{"subnet":"10.2.0.0/24"}]]`, []string{"10.2.0.7"},
+			[]string{"free" + v4 + "505", "used" + v4 + "1"}},
+		"more than 64 bits": {`"subnet":"fd00::/60"`, nil, []string{"free" + v6 + "2.9514790517935283e+20", "used" + v6 + "0"}},
+		"too small":         {`"subnet":"10.1.0.0/31"`, nil, nil},
+		"no subnet":         {`"subnet":"nonsense"`, []string{"10.1.0.2"}, nil},
+		"other spellings": {`"subnet":"fd00::/120"`, []string{"fd00::2", "fd00:0::2", "FD00::2", "fd00::2%eth0", "::ffff:10.1.0.2"},
+			[]string{"free" + v6 + "253", "used" + v6 + "1"}},
+		"too small in IPv6":         {`"subnet":"fd00::/127","gateway":"fd01::1"`, nil, nil},
+		"a range before":            {`"subnet":"10.1.0.0/24","rangeStart":"10.0.0.1"`, nil, nil},
+		"a range behind":            {`"subnet":"10.1.0.0/24","rangeEnd":"10.2.0.1"`, nil, nil},
+		"a wrong range":             {`"subnet":"10.1.0.0/24","rangeStart":"10.3.0.1"`, nil, nil},
+		"addresses of the caller's": {`"ranges":[]`, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if tt.leases != nil {
+				leased(t, dir, "n", tt.leases...)
+			}
+			var got []string
+			for _, line := range hostOf(network(t, "n", dir, tt.ipam)).series(t, "leases") {
+				got = append(got, strings.TrimPrefix(line, "leases_"))
+			}
+			require.Equal(t, tt.want, got)
+		})
+	}
+}
+
+// TestPluginsThatLease: those of one directory count together, others do not.
+func TestPluginsThatLease(t *testing.T) {
+	one, two := t.TempDir(), t.TempDir()
+	leased(t, one, "n", "10.1.0.2")
+	leased(t, two, "n", "10.2.0.2", "10.2.0.3")
+	ipam := func(dir, subnet string) string {
+		return fmt.Sprintf(`{"type":"x","ipam":{"type":"host-local","dataDir":%q,"subnet":%q}}`, dir, subnet)
+	}
+	n := parsed(t, "n", ipam(one, "10.1.0.0/24"), ipam(one, "10.1.0.0/24"), ipam(two, "10.2.0.0/24"), `{"type":"x","ipam":{"type":"dhcp"}}`)
+	require.Equal(t, []string{
+		`leases_free{family="ipv4",network="n"} 503`, `leases_used{family="ipv4",network="n"} 3`,
+	}, hostOf(n).series(t, "leases"))
+}
+
+// TestCountsServeForAWhile: seconds, not for ever, also when the clock is set back.
+func TestCountsServeForAWhile(t *testing.T) {
+	asked := 0
+	r := newRig(Options{Allocations: func() (int, error) { asked++; return asked, nil }})
+	count := func() string { return strings.Join(r.series(t, "allocations"), "") }
+	require.Equal(t, "allocations 1", count())
+	r.add(hostTime - 1)
+	require.Equal(t, "allocations 1", count())
+	r.add(1)
+	require.Equal(t, "allocations 2", count())
+	r.add(-hostTime)
+	require.Equal(t, "allocations 3", count())
+}
+
+// TestWhatCannotBeCounted is missing, and nothing else is.
+func TestWhatCannotBeCounted(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "bad"), nil, 0o600)) // no directory
+	networks := []*conflist.Network{network(t, "bad", dir, `"subnet":"10.1.0.0/24"`), network(t, "good", dir, `"subnet":"10.2.0.0/24"`)}
+	r := newRig(Options{
+		Networks:    func() ([]*conflist.Network, []*conflist.FileError) { return networks, nil },
+		Allocations: func() (int, error) { return 0, errors.New("no") },
+	})
+	r.operate("gc", "", "", nil, nil)
+	require.Equal(t, []string{
+		`leases_free{family="ipv4",network="good"} 253`, `leases_used{family="ipv4",network="good"} 0`,
+	}, r.series(t, "leases"))
+	require.Empty(t, r.series(t, "allocations"))
+	require.Len(t, r.series(t, "operations_total"), 1)
+}
+
+// TestLeasesComeAndGo while they are counted, by the code that makes them.
+func TestLeasesComeAndGo(t *testing.T) {
+	dir := t.TempDir()
+	n := network(t, "n", dir, `"subnet":"10.1.0.0/24"`)
+	store, err := lease.Open(dir, "n")
+	require.NoError(t, err)
+	set := lease.RangeSet{{
+		First: netip.MustParseAddr("10.1.0.1"), Last: netip.MustParseAddr("10.1.0.254"), Gateway: netip.MustParseAddr("10.1.0.1"),
+	}}
+	reserve := func(id string) {
+		_, err := store.Reserve(context.Background(), lease.Owner{ID: id, IfName: "eth0"}, []lease.Request{{Set: set}})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for i := range 10 {
+		reserve(fmt.Sprint("stays", i))
+	}
+	var others sync.WaitGroup
+	for g := range 2 {
+		others.Go(func() {
+			for range 100 {
+				id := fmt.Sprint("goes", g)
+				reserve(id)
+				if err := store.Release(context.Background(), lease.Owner{ID: id, IfName: "eth0"}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { others.Wait(); close(done) }()
+	for again := true; again; {
+		select {
+		case <-done:
+			again = false
+		default:
+		}
+		counts, err := countLeases(n)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, counts[0].used, 10.0)
+		require.Equal(t, 253.0, counts[0].used+counts[0].free)
+	}
+	counts, err := countLeases(n)
+	require.NoError(t, err)
+	require.Equal(t, families{{used: 10, free: 243}}, counts)
+}
+
+func TestDirectoriesWithoutEnd(t *testing.T) {
+	dir := t.TempDir()
+	leased(t, dir, "n", "10.0.0.1", "10.0.0.2")
+	require.NoError(t, eachLease(filepath.Join(dir, "n"), 4, func(netip.Addr) {}))
+	require.ErrorIs(t, eachLease(filepath.Join(dir, "n"), 3, func(netip.Addr) {}), errTooMany)
+}
+
+func FuzzParseRanges(f *testing.F) {
+	f.Add([]byte(`{"ipam":{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.5","gateway":"::ffff:10.1.0.1"}}`))
+	f.Add([]byte(`{"ipam":{"dataDir":"/x","ranges":[[{"subnet":"fd00::/8"},{"subnet":"0.0.0.0/0"}],null]}}`))
+	f.Fuzz(func(t *testing.T, conf []byte) {
+		dir, ranges, err := parseRanges(conf)
+		if err != nil {
+			require.Empty(t, ranges)
+			return
+		}
+		require.NotEmpty(t, dir)
+		for _, r := range ranges {
+			require.Equal(t, r.First.BitLen(), r.Last.BitLen())
+			require.LessOrEqual(t, r.First.Compare(r.Last), 0)
+			require.GreaterOrEqual(t, size(r), 0.0)
+		}
+	})
+}

@@ -1,0 +1,130 @@
+package telemetry
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// busy is a Telemetry after a fixed sequence of operations, on a host with two
+// networks.
+func busy(t *testing.T) *rig {
+	t.Helper()
+	dir := t.TempDir()
+	networks := []*conflist.Network{
+		network(t, "blue", dir, `"subnet":"10.1.0.0/24"`),
+		network(t, "red", dir, `"ranges":[[{"subnet":"10.2.0.0/24"}],[{"subnet":"fd00::/64"}]]`),
+	}
+	leased(t, dir, "blue", "10.1.0.2", "10.1.0.3", "10.9.9.9")
+	r := newRig(Options{
+		Version: "1.2.3", Revision: "abcdef",
+		Networks: func() ([]*conflist.Network, []*conflist.FileError) {
+			return networks, []*conflist.FileError{{File: "x.conflist", Err: errors.New("broken")}}
+		},
+		Allocations: func() (int, error) { return 2, nil },
+	})
+	const ms = time.Millisecond
+	r.Reloaded(nil)
+	r.Queue().Waiting(3)
+	r.Queue().Waiting(-2)
+	r.Queue().Running(1)
+	r.Queue().Waited(2 * ms)
+	r.Queue().Refused()
+	again := types.NewError(types.ErrTryAgainLater, "later", "")
+	r.operate("setup", "a", "native", []string{"blue", "red"}, nil,
+		part{configurator.StepLock, 0, nil}, part{configurator.StepAdd, 2 * ms, again},
+		part{configurator.StepWait, 1500 * ms, nil}, part{configurator.StepAdd, 3 * ms, nil})
+	taken := &portmap.ConflictError{}
+	r.operate("setup", "b", "exec", []string{"blue"}, taken, part{configurator.StepClaim, ms, taken})
+	link := configurator.Leftover{Kind: cleanup.KindLink, Network: "blue", Object: "veth0"}
+	left := &configurator.LeftoverError{ID: "a", Leftovers: []configurator.Leftover{link, {Kind: "novel"}}}
+	r.OnForced("a", []configurator.Leftover{link, link})
+	r.operate("teardown", "a", "native", []string{"blue", "red"}, fmt.Errorf("%w: %w", configurator.ErrIncomplete, left),
+		part{configurator.StepDel, 20 * ms, again}, part{configurator.StepForce, 40 * ms, left})
+	r.operate("gc", "", "", nil, nil)
+	return r
+}
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func TestExposition(t *testing.T) {
+	got := strings.ReplaceAll(busy(t).scrape(t), runtime.Version(), "GOVERSION")
+	golden := filepath.Join("testdata", "metrics.txt")
+	if *update {
+		require.NoError(t, os.WriteFile(golden, []byte(got), 0o644))
+	}
+	want, err := os.ReadFile(golden)
+	require.NoError(t, err)
+	require.Equal(t, string(want), got)
+}
+
+func TestNamesKeepTheConventions(t *testing.T) {
+	problems, err := testutil.GatherAndLint(busy(t).metrics.registry)
+	require.NoError(t, err)
+	require.Empty(t, problems)
+}
+
+// TestRegistryIsOurOwn, with the collectors of Go and of the process.
+func TestRegistryIsOurOwn(t *testing.T) {
+	a, b := newRig(Options{}), newRig(Options{}) // a shared one would panic
+	a.operate("gc", "", "", nil, nil)
+	require.NotEmpty(t, a.series(t, "operations_total"))
+	require.Empty(t, b.series(t, "operations_total"))
+	answer := httptest.NewRecorder()
+	a.Handler().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	for _, name := range []string{"\ngo_goroutines ", "\nprocess_open_fds ", "\npromhttp_metric_handler_errors_total{"} {
+		require.Contains(t, answer.Body.String(), name)
+	}
+}
+
+// TestNetworksHaveFewLabels: however many names allocations bring along.
+func TestNetworksHaveFewLabels(t *testing.T) {
+	r := newRig(Options{})
+	for i := range 3 * maxNetworks {
+		r.operate("setup", fmt.Sprint("alloc", i), "native", []string{fmt.Sprint("net", i)}, nil, part{configurator.StepWait, 0, nil})
+	}
+	r.operate("setup", "a", "native", []string{"net0"}, nil)
+	for _, name := range []string{"operations_total", "retries_total"} {
+		list := r.series(t, name)
+		require.Len(t, list, maxNetworks+1, name)
+	}
+	require.Contains(t, r.series(t, "operations_total"),
+		`operations_total{engine="native",network="(other)",operation="setup",outcome="ok"} 200`)
+	require.Contains(t, r.series(t, "operations_total"),
+		`operations_total{engine="native",network="net0",operation="setup",outcome="ok"} 2`)
+	require.NotContains(t, r.scrape(t), "alloc1")
+}
+
+func TestReloads(t *testing.T) {
+	r := newRig(Options{})
+	r.Reloaded(nil)
+	r.add(time.Minute)
+	r.Reloaded(errors.New("line 3"))
+	require.Equal(t, []string{
+		"config_last_reload_success_timestamp_seconds 1.7723664e+09", "config_last_reload_successful 0",
+	}, r.series(t, "config_last"))
+}
+
+// TestRetriesThatWereCutOff are none: nothing was tried again.
+func TestRetriesThatWereCutOff(t *testing.T) {
+	r := newRig(Options{})
+	r.operate("setup", "a", "native", []string{"n"}, errors.New("x"), part{configurator.StepWait, 0, errors.New("cancelled")})
+	require.Empty(t, r.series(t, "retries_total"))
+}

@@ -1,0 +1,71 @@
+package accept
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// legacyWatch is the shape of the tables filter and mangle of the legacy iptables:
+// which hooks, how many rules, how many bytes. Every flush and every rule more or
+// less changes it; that one rule takes another's place does not.
+type legacyWatch struct {
+	family Family
+	shapes [2]shape
+}
+
+// shape is struct ipt_getinfo, the same for both families.
+type shape struct {
+	name           [32]byte
+	hooks          uint32
+	entry, under   [5]uint32
+	entries, bytes uint32
+}
+
+// getInfo is IPT_SO_GET_INFO and IP6T_SO_GET_INFO.
+const getInfo = 64
+
+func watchLegacy(f Family) watch {
+	now, err := readShapes(f)
+	if err != nil {
+		return nil // iptables itself will say why
+	}
+	return legacyWatch{family: f, shapes: now}
+}
+
+func (w legacyWatch) covers(*listing) bool { return true }
+
+func (w legacyWatch) unchanged() bool {
+	now, err := readShapes(w.family)
+	return err == nil && now == w.shapes
+}
+
+func readShapes(f Family) (shapes [2]shape, err error) {
+	fd, err := unix.Socket(int(f), unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+	if err != nil {
+		return shapes, err
+	}
+	defer unix.Close(fd)
+	for i, name := range []string{table, mangle} {
+		if shapes[i], err = readShape(fd, f, name); err != nil {
+			return shapes, err
+		}
+	}
+	return shapes, nil
+}
+
+func readShape(fd int, f Family, table string) (shape, error) {
+	level := unix.SOL_IP
+	if f == IPv6 {
+		level = unix.SOL_IPV6
+	}
+	var s shape
+	copy(s.name[:], table)
+	size := uint32(unsafe.Sizeof(s))
+	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), getInfo,
+		uintptr(unsafe.Pointer(&s)), uintptr(unsafe.Pointer(&size)), 0)
+	if errno != 0 {
+		return shape{}, errno
+	}
+	return s, nil
+}

@@ -1,0 +1,118 @@
+package accept
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// later is an Opener of a process that comes later.
+func (h *host) later(dir string) *Opener {
+	o := h.opener()
+	o.Remember(dir)
+	return o
+}
+
+// counted puts scripts in the place of the programs, and counts how often they are
+// run.
+func (h *host) counted(t *testing.T) (runs func() int) {
+	t.Helper()
+	dir, log := t.TempDir(), filepath.Join(t.TempDir(), "log")
+	programs := h.programs
+	t.Cleanup(func() { h.programs = programs })
+	for i, name := range []string{"a", "b"} {
+		for _, suffix := range []string{"", "-restore"} {
+			real, err := exec.LookPath(h.programs[i] + suffix)
+			require.NoError(t, err)
+			script := "#!/bin/sh\necho \"$0 $*\" >> " + log + "\nexec " + real + " \"$@\"\n"
+			require.NoError(t, os.WriteFile(filepath.Join(dir, name+suffix), []byte(script), 0o755))
+		}
+		h.programs[i] = filepath.Join(dir, name)
+	}
+	return func() int {
+		data, err := os.ReadFile(log)
+		if err != nil {
+			require.ErrorIs(t, err, os.ErrNotExist)
+		}
+		return strings.Count(string(data), "\n")
+	}
+}
+
+// TestOpeningIsRecognised: once a process has found it whole, later ones do not
+// run iptables.
+func TestOpeningIsRecognised(t *testing.T) {
+	h := newHost(t, "nf_tables")
+	runs, dir := h.counted(t), filepath.Join(t.TempDir(), "made", "when needed")
+	h.ensure(h.later(dir), "CNI-ADMIN")
+	before := runs()
+	h.ensure(h.later(dir), "CNI-ADMIN")
+	require.Equal(t, before, runs())
+	h.ensure(h.later(dir), "CNI-ADMIN", "MINE")
+	require.Greater(t, runs(), before, "nobody has looked for that chain")
+	before = runs()
+	h.ensure(h.later(dir), "CNI-ADMIN", "MINE")
+	require.Equal(t, before, runs())
+
+	// Made again, it looks the same.
+	h.clear()
+	h.ensure(h.opener(), "CNI-ADMIN")
+	before = runs()
+	h.ensure(h.later(dir), "CNI-ADMIN")
+	require.Equal(t, before, runs())
+
+	// The program may have become the other variant, which has other tables.
+	for _, program := range h.programs {
+		script, err := os.ReadFile(program)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(program, append(script, "# new\n"...), 0o755))
+	}
+	h.ensure(h.later(dir), "CNI-ADMIN")
+	require.Greater(t, runs(), before)
+}
+
+// TestDamageIsNotRecognised: what iptables would not show to be whole is mended.
+func TestDamageIsNotRecognised(t *testing.T) {
+	h := newHost(t, "nf_tables")
+	for name, damage := range damages {
+		t.Run(name, func(t *testing.T) {
+			defer h.clear()
+			dir := t.TempDir()
+			h.ensure(h.later(dir), "CNI-ADMIN")
+			require.NotNil(t, h.later(dir).recognise(h.later(dir).families[IPv4], []string{"CNI-ADMIN"}))
+			for _, command := range damage.commands {
+				h.each(command)
+			}
+			h.ensure(h.later(dir), "CNI-ADMIN")
+			h.rules(open)
+		})
+	}
+}
+
+// TestNothingIsRememberedOfTheLegacyVariant, of which the kernel shows no rules.
+func TestNothingIsRememberedOfTheLegacyVariant(t *testing.T) {
+	h := newHost(t, "legacy")
+	dir := t.TempDir()
+	for range 2 {
+		h.ensure(h.later(dir), "CNI-ADMIN")
+		h.rules(open)
+	}
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+}
+
+// TestMemoryThatCannotBeWritten changes nothing but the time.
+func TestMemoryThatCannotBeWritten(t *testing.T) {
+	h := newHost(t, "nf_tables")
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for range 2 {
+		require.NoError(t, h.later(filepath.Join(file, "below")).Ensure(context.Background(), both, "CNI-ADMIN"))
+		h.rules(open)
+	}
+}

@@ -1,0 +1,61 @@
+package accept
+
+// nftWatch is the rules of the opening in an iptables on nf_tables.
+type nftWatch struct {
+	netfilter *netfilter
+	family    Family
+	rules     []rule
+	jumps     int // of rules, those in FORWARD
+}
+
+// watch begins to watch what of the opening is there now.
+func (n *netfilter) watch(f Family) watch {
+	jumps, err := n.rulesOf(f, forward)
+	if err != nil {
+		return nil // iptables itself will say why
+	}
+	own, err := n.rulesOf(f, Chain)
+	if err != nil {
+		return nil
+	}
+	w := nftWatch{netfilter: n, family: f}
+	for _, r := range jumps {
+		if r.jump == Chain {
+			w.rules = append(w.rules, r)
+		}
+	}
+	w.jumps = len(w.rules)
+	w.rules = append(w.rules, own...)
+	return w
+}
+
+func (w nftWatch) covers(l *listing) bool {
+	return w.jumps == count(l.forward, jump) && len(w.rules)-w.jumps == len(l.chain)
+}
+
+func (w nftWatch) unchanged() bool {
+	now, err := w.netfilter.sameRules(w.family, w.rules)
+	if err != nil || len(now) != len(w.rules) {
+		return false
+	}
+	for i, r := range w.rules {
+		if now[i] != r {
+			return false
+		}
+	}
+	return true
+}
+
+// sameRules reads the rules that have the handles of some, all in one go.
+func (n *netfilter) sameRules(f Family, rules []rule) ([]rule, error) {
+	var questions []byte
+	for _, r := range rules {
+		questions = append(questions, question(f, r.chain, &r.handle)...)
+	}
+	return n.ask(questions, len(rules))
+}
+
+// rulesOf reads all rules of a chain; none if it is not there.
+func (n *netfilter) rulesOf(f Family, chain string) ([]rule, error) {
+	return n.ask(question(f, chain, nil), all)
+}

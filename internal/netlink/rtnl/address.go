@@ -1,0 +1,148 @@
+package rtnl
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/retry"
+)
+
+// Address flags.
+const (
+	// NoDAD: the address can be used at once; nobody else has it.
+	NoDAD = unix.IFA_F_NODAD
+	// NoPrefixRoute: the kernel makes no route to the address's network.
+	NoPrefixRoute = unix.IFA_F_NOPREFIXROUTE
+)
+
+// AddAddress gives an address to a link.
+func (b *Batch) AddAddress(index int, address *net.IPNet, flags int) {
+	ip, family := address.IP.To4(), unix.AF_INET
+	if ip == nil {
+		ip, family = address.IP.To16(), unix.AF_INET6
+	}
+	ones, bits := address.Mask.Size()
+	r := request(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	m := nl.NewIfAddrmsg(family)
+	m.Index, m.Prefixlen = uint32(index), uint8(ones)
+	r.AddData(m)
+	r.AddData(nl.NewRtAttr(unix.IFA_LOCAL, ip))
+	r.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, ip))
+	if family == unix.AF_INET && bits-ones > 1 {
+		r.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(ip, address.Mask)))
+	}
+	r.AddData(nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(uint32(flags))))
+	b.add(fmt.Sprintf("add address %s", address), r)
+}
+
+// AddSharedAddress gives a link an IPv4 address that many links have. With each the
+// kernel makes a route to the namespace itself, and to add one it walks all that
+// have the same metric. So the route gets a metric of its own, lower than those of
+// older links: it is found, and added, before them. Otherwise it is the kernel's,
+// which takes it away with the address or the link.
+func (b *Batch) AddSharedAddress(index int, ip net.IP) {
+	b.AddAddress(index, &net.IPNet{IP: ip.To4(), Mask: net.CIDRMask(32, 32)}, 0)
+	label := fmt.Sprintf("sort local route to %s", ip)
+	b.add(label, localRoute(unix.RTM_DELROUTE, 0, index, ip))
+	r := localRoute(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, ip)
+	r.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(newestFirst(index))))
+	b.add(label, r)
+}
+
+// localRoute is the route that the kernel makes for an address.
+func localRoute(kind, flags, index int, ip net.IP) *nl.NetlinkRequest {
+	r := request(kind, flags)
+	r.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{
+		Family: unix.AF_INET, Dst_len: 32, Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST,
+		Table: unix.RT_TABLE_LOCAL, Protocol: unix.RTPROT_KERNEL,
+	}})
+	r.AddData(nl.NewRtAttr(unix.RTA_DST, ip.To4()))
+	r.AddData(nl.NewRtAttr(unix.RTA_PREFSRC, ip.To4()))
+	r.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))))
+	return r
+}
+
+// newestFirst is a metric that is lower for newer links. It is made of twice the
+// index because the kernel hashes routes by the exclusive or of both, which must
+// not be the same for all.
+func newestFirst(index int) uint32 { return ^uint32(0) - 2*uint32(index) }
+
+func broadcast(ip net.IP, mask net.IPMask) net.IP {
+	last := make(net.IP, len(ip))
+	for i := range ip {
+		last[i] = ip[i] | ^mask[len(mask)-len(ip)+i]
+	}
+	return last
+}
+
+// AddAddress gives an address to a link of the host.
+func (h *Host) AddAddress(index int, address *net.IPNet, flags int) error {
+	var b Batch
+	b.AddAddress(index, address, flags)
+	return h.Apply(&b)
+}
+
+// Addresses are those of a link of the sandbox, of both families.
+func (s *Sandbox) Addresses(index int) ([]netlink.Addr, error) {
+	list, err := retry.List(func() (list []netlink.Addr, err error) {
+		err = s.conn.dump(addressInquiry(), func(payload []byte) error {
+			a, of, err := parseAddress(payload)
+			if err == nil && of == index {
+				list = append(list, a)
+			}
+			return err
+		})
+		return list, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of link %d: %w", index, err)
+	}
+	return list, nil
+}
+
+func addressInquiry() *nl.NetlinkRequest {
+	r := inquiry(unix.RTM_GETADDR)
+	r.Flags |= unix.NLM_F_DUMP
+	r.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
+	return r
+}
+
+// parseAddress reads an address and the index of its link.
+func parseAddress(payload []byte) (a netlink.Addr, index int, err error) {
+	if len(payload) < unix.SizeofIfAddrmsg {
+		return a, 0, os.NewSyscallError("read an address", unix.EBADMSG)
+	}
+	m := nl.DeserializeIfAddrmsg(payload)
+	a.IPNet, a.Flags, a.Scope = &net.IPNet{}, int(m.IfAddrmsg.Flags), int(m.Scope)
+	eachAttribute(payload[unix.SizeofIfAddrmsg:], func(kind uint16, value []byte) {
+		switch {
+		case kind == unix.IFA_ADDRESS && a.IP == nil, kind == unix.IFA_LOCAL: // of a pair, ours
+			a.IP = slices.Clone(value)
+		case kind == unix.IFA_FLAGS && len(value) == 4:
+			a.Flags = int(binary.NativeEndian.Uint32(value))
+		}
+	})
+	a.Mask = net.CIDRMask(int(m.Prefixlen), 8*len(a.IP))
+	return a, int(m.Index), nil
+}
+
+// Addresses are those of a link of the host, of both families. It reads those of
+// all links.
+func (h *Host) Addresses(index int) ([]netlink.Addr, error) { return addresses(h.Handle, index) }
+
+func addresses(h *netlink.Handle, index int) ([]netlink.Addr, error) {
+	list, err := retry.List(func() ([]netlink.Addr, error) {
+		return h.AddrList(&netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}, netlink.FAMILY_ALL)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list addresses of link %d: %w", index, err)
+	}
+	return list, nil
+}

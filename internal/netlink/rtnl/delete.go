@@ -1,0 +1,150 @@
+package rtnl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// doomed is the interface group of links that are about to be deleted.
+const doomed = 0x646f6f6d
+
+// deleter deletes links together. Every single deletion waits for several RCU
+// grace periods with the kernel's configuration lock held; links that leave in
+// one request wait once. So whoever finds nobody deleting begins at once, and
+// all that arrive meanwhile leave together in the next request.
+type deleter struct {
+	socket *conn
+	mu     sync.Mutex
+	queue  []*deletion
+	busy   bool
+}
+
+type deletion struct {
+	name string
+	done chan error
+}
+
+func (d *deleter) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_ = d.socket.close()
+}
+
+// DeleteLink deletes a link by its name, and with a veth its peer. Links that
+// are deleted at the same time leave in one transaction. A link that is not
+// there is no error: it reports found as false. When the context ends first,
+// the link may be deleted all the same.
+func (h *Host) DeleteLink(ctx context.Context, name string) (found bool, err error) {
+	one := &deletion{name: name, done: make(chan error, 1)}
+	h.deleter.mu.Lock()
+	h.deleter.queue = append(h.deleter.queue, one)
+	if !h.deleter.busy {
+		h.deleter.busy = true
+		go h.deleter.run()
+	}
+	h.deleter.mu.Unlock()
+	select {
+	case <-ctx.Done():
+		h.deleter.forget(one)
+		return false, fmt.Errorf("delete link %q: %w", name, ctx.Err())
+	case err := <-one.done:
+		if errors.Is(err, unix.ENODEV) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("delete link %q: %w", name, err)
+		}
+		return true, nil
+	}
+}
+
+// forget takes back a deletion that has not begun: by then, the name may be that
+// of another link.
+func (d *deleter) forget(one *deletion) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.queue = slices.DeleteFunc(d.queue, func(q *deletion) bool { return q == one })
+}
+
+// run deletes until nothing is left to do.
+func (d *deleter) run() {
+	for {
+		d.mu.Lock()
+		batch := d.queue
+		d.queue = nil
+		d.busy = len(batch) > 0
+		d.mu.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		d.delete(batch)
+	}
+}
+
+func (d *deleter) delete(batch []*deletion) {
+	if err := d.open(); err != nil {
+		for _, one := range batch {
+			one.done <- err
+		}
+		return
+	}
+	if len(batch) == 1 {
+		req := request(unix.RTM_DELLINK, 0)
+		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+		req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(batch[0].name)))
+		batch[0].done <- do(d.socket, req)
+		return
+	}
+	var marked []*deletion
+	for _, one := range batch {
+		if err := d.mark(one.name); err != nil {
+			one.done <- err
+			continue
+		}
+		marked = append(marked, one)
+	}
+	if len(marked) == 0 {
+		return
+	}
+	err := d.deleteGroup()
+	for _, one := range marked {
+		one.done <- err
+	}
+}
+
+// open opens the socket at the first deletion.
+func (d *deleter) open() (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.socket == nil {
+		d.socket, err = openConn()
+	}
+	return err
+}
+
+func (d *deleter) mark(name string) error {
+	req := request(unix.RTM_NEWLINK, 0)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomed)))
+	return do(d.socket, req)
+}
+
+// deleteGroup deletes all marked links. That there is none left means that
+// another process's batch took ours along.
+func (d *deleter) deleteGroup() error {
+	req := request(unix.RTM_DELLINK, 0)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomed)))
+	err := do(d.socket, req)
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,391 @@
+package rtnl_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
+
+func open(t *testing.T) *rtnl.Host {
+	t.Helper()
+	privhost.Require(t)
+	h := rtnl.OpenHost()
+	t.Cleanup(h.Close)
+	return h
+}
+
+func newSandbox(t *testing.T, name string) *rtnl.Sandbox {
+	t.Helper()
+	ns, err := sandbox.Create(name)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, ns.Destroy()) })
+	s, err := rtnl.OpenSandbox(ns.Path())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func veth(id string) *rtnl.Veth {
+	o := names.Owner{Network: "net", ID: id, IfName: "eth0"}
+	return &rtnl.Veth{Name: o.Veth(), Alias: o.String(), MAC: rtnl.RandomMAC(), PeerName: "eth0", PeerMAC: rtnl.RandomMAC()}
+}
+
+func addBridge(t *testing.T, h *rtnl.Host, name string) int {
+	t.Helper()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr = name, rtnl.RandomMAC()
+	require.NoError(t, h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}))
+	link, err := h.LinkByName(name)
+	require.NoError(t, err)
+	require.NoError(t, h.LinkSetUp(link))
+	t.Cleanup(func() { require.NoError(t, h.LinkDel(link)) })
+	return link.Attrs().Index
+}
+
+func TestCreateVeth(t *testing.T) {
+	h := open(t)
+	s := newSandbox(t, "a")
+	v := veth("a")
+	v.Master, v.Hairpin, v.Isolated, v.MTU = addBridge(t, h, "br0"), true, true, 1400
+	require.NoError(t, h.CreateVeth(v, s))
+
+	link, err := h.LinkByName(v.Name)
+	require.NoError(t, err)
+	attrs := link.Attrs()
+	require.Equal(t, v.MAC, attrs.HardwareAddr)
+	require.Equal(t, v.Alias, attrs.Alias)
+	require.Equal(t, v.Master, attrs.MasterIndex)
+	require.Equal(t, 1400, attrs.MTU)
+	require.Equal(t, []int{1, 1}, []int{attrs.NumTxQueues, attrs.NumRxQueues})
+	require.NotZero(t, attrs.Flags&net.FlagUp)
+	port, err := netlink.LinkGetProtinfo(link)
+	require.NoError(t, err)
+	require.True(t, port.Hairpin)
+	require.True(t, port.Isolated)
+	up, err := h.IsOperational(v.Name)
+	require.NoError(t, err)
+	require.False(t, up, "its peer is down")
+
+	peer, err := s.Link("eth0")
+	require.NoError(t, err)
+	require.Equal(t, v.PeerMAC, peer.Attrs().HardwareAddr)
+	require.Equal(t, 1400, peer.Attrs().MTU)
+	index, err := s.Index("eth0")
+	require.NoError(t, err)
+	require.Equal(t, peer.Attrs().Index, index)
+	require.Equal(t, []int{attrs.Index, index}, []int{v.Index, v.PeerIndex})
+	v.Index, v.PeerIndex = 0, 0
+	require.NoError(t, v.Find(h, s), "where the kernel did not tell")
+	require.Equal(t, []int{attrs.Index, index}, []int{v.Index, v.PeerIndex})
+	for name, want := range map[string]bool{"eth0": true, "lo": true, "eth1": false} {
+		has, err := s.Has(name)
+		require.NoError(t, err)
+		require.Equal(t, want, has, name)
+	}
+	require.NoError(t, s.SetUp(index))
+	require.Equal(t, "1", sysctl(t, s, "net/ipv4/conf/eth0/arp_notify"))
+	require.Equal(t, "0", sysctl(t, s, "net/ipv4/conf/eth0/arp_accept"))
+	require.Eventually(t, func() bool {
+		up, err := h.IsOperational(v.Name)
+		return err == nil && up
+	}, waitTime, pollTime)
+
+	err = h.CreateVeth(v, s)
+	require.ErrorIs(t, err, os.ErrExist)
+	require.ErrorContains(t, err, `"eth0"`)
+	_, err = h.LinkByName(v.Name)
+	require.NoError(t, err, "the first one is still there")
+
+	found, err := h.DeleteLink(t.Context(), v.Name)
+	require.NoError(t, err)
+	require.True(t, found)
+	_, err = s.Index("eth0")
+	require.True(t, rtnl.IsNotFound(err), "its peer went with it: %v", err)
+	found, err = h.DeleteLink(t.Context(), v.Name)
+	require.NoError(t, err)
+	require.False(t, found)
+}
+
+// TestSmallMTU: below the least of IPv6, a link has none, and nothing can be asked
+// about it.
+// sysctl reads one of the sandbox.
+func sysctl(t *testing.T, s *rtnl.Sandbox, path string) string {
+	t.Helper()
+	var value []byte
+	require.NoError(t, s.Do(func() (err error) {
+		value, err = os.ReadFile("/proc/sys/" + path)
+		return err
+	}))
+	return strings.TrimSpace(string(value))
+}
+
+func TestRouteLoopback(t *testing.T) {
+	h := open(t)
+	require.True(t, rtnl.IsNotFound(h.RouteLoopback("br-none")))
+	addBridge(t, h, "br0")
+	for range 2 {
+		require.NoError(t, h.RouteLoopback("br0"))
+		value, err := os.ReadFile("/proc/sys/net/ipv4/conf/br0/route_localnet")
+		require.NoError(t, err)
+		require.Equal(t, "1\n", string(value))
+	}
+	link, err := h.LinkByName("br0")
+	require.NoError(t, err)
+	require.NotZero(t, link.Attrs().Flags&net.FlagUp, "nothing else is changed")
+}
+
+// TestBridge: what is read of a bridge is what netlink reads.
+func TestBridge(t *testing.T) {
+	h := open(t)
+	_, err := h.Bridge("br-none")
+	require.True(t, rtnl.IsNotFound(err), err)
+	_, err = h.Bridge("lo")
+	require.ErrorIs(t, err, rtnl.ErrNotBridge)
+	require.EqualError(t, err, `"lo" already exists but is not a bridge`)
+
+	addBridge(t, h, "br0")
+	for _, change := range []func(netlink.Link) error{
+		func(netlink.Link) error { return nil },
+		h.LinkSetDown,
+		h.SetPromiscOn,
+		func(l netlink.Link) error { return h.LinkSetMTU(l, 1400) },
+	} {
+		link, err := h.LinkByName("br0")
+		require.NoError(t, err)
+		require.NoError(t, change(link))
+		link, err = h.LinkByName("br0")
+		require.NoError(t, err)
+		want := link.Attrs()
+		br, err := h.Bridge("br0")
+		require.NoError(t, err)
+		require.Equal(t, want.Index, br.Index)
+		require.Equal(t, want.Name, br.Name)
+		require.Equal(t, want.HardwareAddr, br.HardwareAddr)
+		require.Equal(t, want.MTU, br.MTU)
+		require.Equal(t, want.RawFlags, br.RawFlags)
+		require.Equal(t, want.Flags&net.FlagUp, br.Flags&net.FlagUp)
+	}
+}
+
+func TestSmallMTU(t *testing.T) {
+	h := open(t)
+	v := veth("a")
+	v.MTU, v.NoLinkLocal = 1279, true
+	require.NoError(t, h.CreateVeth(v, newSandbox(t, "a")))
+	_, err := h.DeleteLink(t.Context(), v.Name)
+	require.NoError(t, err)
+}
+
+// TestBatchOfMany: no answer gets lost, nor what fails among them.
+func TestBatchOfMany(t *testing.T) {
+	s := newSandbox(t, "a")
+	lo, err := s.Index("lo")
+	require.NoError(t, err)
+	require.NoError(t, s.SetUp(lo))
+	const n = 3000
+	var b rtnl.Batch
+	for i := range n {
+		b.AddAddress(lo, &net.IPNet{IP: net.IPv4(10, 9, byte(i>>8), byte(i)), Mask: net.CIDRMask(32, 32)}, 0)
+	}
+	require.NoError(t, s.Apply(&b))
+	addresses, err := s.Addresses(lo)
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, len(addresses), n)
+	err = s.Apply(&b)
+	require.ErrorIs(t, err, os.ErrExist)
+	require.Len(t, strings.Split(err.Error(), "\n"), n)
+}
+
+// TestDeleteTogether: links that are deleted at once all go, those that are not
+// there are told apart, and nobody else's goes along.
+func TestDeleteTogether(t *testing.T) {
+	h := open(t)
+	s := newSandbox(t, "a")
+	const n = 40
+	other := veth("other")
+	other.PeerName = "other"
+	require.NoError(t, h.CreateVeth(other, s))
+	for i := range n {
+		v := veth(fmt.Sprint(i))
+		v.PeerName = fmt.Sprintf("eth%d", i)
+		require.NoError(t, h.CreateVeth(v, s))
+	}
+	found := make([]bool, 2*n)
+	var running sync.WaitGroup
+	for i := range found {
+		running.Go(func() {
+			var err error
+			found[i], err = h.DeleteLink(t.Context(), veth(fmt.Sprint(i)).Name)
+			if err != nil {
+				t.Errorf("link %d: %v", i, err)
+			}
+		})
+	}
+	running.Wait()
+	for i, f := range found {
+		require.Equal(t, i < n, f, "link %d", i)
+	}
+	links, err := retry.List(h.LinkList)
+	require.NoError(t, err)
+	var left []string
+	for _, l := range links {
+		if l.Type() == "veth" {
+			left = append(left, l.Attrs().Name)
+		}
+	}
+	require.Equal(t, []string{other.Name}, left)
+	_, err = h.DeleteLink(t.Context(), other.Name)
+	require.NoError(t, err)
+}
+
+func TestDeleteHeedsTheContext(t *testing.T) {
+	h := open(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := h.DeleteLink(ctx, "absent")
+	if err != nil { // the kernel may have been faster
+		require.ErrorIs(t, err, context.Canceled)
+	}
+	require.Eventually(t, func() bool { // whatever came of it, the next one is served
+		found, err := h.DeleteLink(t.Context(), "absent")
+		return err == nil && !found
+	}, waitTime, pollTime)
+}
+
+// TestBridgeFull: the 1024th port is refused with the reason.
+func TestBridgeFull(t *testing.T) {
+	h := open(t)
+	s := newSandbox(t, "a")
+	br := addBridge(t, h, "br0")
+	const ports = 1023
+	t.Cleanup(func() {
+		var running sync.WaitGroup
+		for i := range ports {
+			running.Go(func() { _, _ = h.DeleteLink(context.Background(), veth(fmt.Sprint(i)).Name) })
+		}
+		running.Wait()
+	})
+	add := func(i int) error {
+		v := veth(fmt.Sprint(i))
+		v.PeerName, v.Master = fmt.Sprintf("p%d", i), br
+		return h.CreateVeth(v, s)
+	}
+	for i := range ports {
+		require.NoError(t, add(i))
+	}
+	err := add(ports)
+	require.ErrorIs(t, err, rtnl.ErrBridgeFull)
+	_, err = h.LinkByName(veth(fmt.Sprint(ports)).Name)
+	require.True(t, rtnl.IsNotFound(err), "nothing is left of it")
+}
+
+func TestOwnedLinks(t *testing.T) {
+	h := open(t)
+	s := newSandbox(t, "a")
+	for _, id := range []string{"live", "dead"} {
+		v := veth(id)
+		v.PeerName = id
+		require.NoError(t, h.CreateVeth(v, s))
+		t.Cleanup(func() { _, _ = h.DeleteLink(context.Background(), v.Name) })
+	}
+	owned, err := h.OwnedLinks(func(o names.Owner) bool { return o.Network == "net" && o.ID == "dead" })
+	require.NoError(t, err)
+	require.Equal(t, []string{veth("dead").Name}, owned)
+}
+
+func TestAddresses(t *testing.T) {
+	open(t)
+	s := newSandbox(t, "a")
+	require.NoError(t, s.SetUp(rtnl.Loopback))
+	prefix := func(text string) *net.IPNet {
+		ip, n, err := net.ParseCIDR(text)
+		require.NoError(t, err)
+		return &net.IPNet{IP: ip, Mask: n.Mask}
+	}
+	var changes rtnl.Batch
+	changes.AddAddress(rtnl.Loopback, prefix("10.1.2.3/24"), 0)
+	changes.AddAddress(rtnl.Loopback, prefix("fd00::3/64"), rtnl.NoDAD)
+	changes.AddRoute(&rtnl.Route{Index: rtnl.Loopback, Dst: prefix("10.9.0.0/16"), Via: net.ParseIP("10.1.2.9"), MTU: 1300, AdvMSS: 1200, Priority: 7})
+	changes.AddRoute(&rtnl.Route{Index: rtnl.Loopback, Dst: prefix("fd00:9::/64"), Table: 100})
+	require.NoError(t, s.Apply(&changes))
+	err := s.Apply(&changes)
+	require.ErrorIs(t, err, os.ErrExist)
+	require.ErrorContains(t, err, "add address 10.1.2.3/24")
+	require.ErrorContains(t, err, "add address fd00::3/64", "all are tried")
+	require.NoError(t, s.Do(func() error {
+		out, err := exec.Command("ip", "-4", "route").CombinedOutput()
+		require.NoError(t, err)
+		require.Contains(t, string(out), "10.9.0.0/16 via 10.1.2.9 dev lo metric 7 mtu 1300 advmss 1200")
+		out, err = exec.Command("ip", "-6", "route", "show", "table", "100").CombinedOutput()
+		require.NoError(t, err)
+		require.Contains(t, string(out), "fd00:9::/64 dev lo")
+		out, err = exec.Command("ip", "-4", "addr", "show", "dev", "lo").CombinedOutput()
+		require.NoError(t, err)
+		require.Contains(t, string(out), "10.1.2.3/24 brd 10.1.2.255")
+		return nil
+	}))
+	list, err := s.Addresses(rtnl.Loopback)
+	require.NoError(t, err)
+	var text []string
+	for _, a := range list {
+		text = append(text, a.IPNet.String())
+	}
+	require.Subset(t, text, []string{"127.0.0.1/8", "10.1.2.3/24", "fd00::3/64"})
+}
+
+func TestSetSysctl(t *testing.T) {
+	open(t)
+	require.NoError(t, rtnl.SetSysctl("net/ipv4/ip_forward", "0"))
+	require.NoError(t, rtnl.EnableForwarding(true, false))
+	data, err := os.ReadFile("/proc/sys/net/ipv4/ip_forward")
+	require.NoError(t, err)
+	require.Equal(t, "1\n", string(data))
+	require.ErrorContains(t, rtnl.SetSysctl("net/ipv4/absent", "1"), "net/ipv4/absent")
+	require.ErrorContains(t, rtnl.SetSysctl("net/ipv4/ip_forward", "x"), "net/ipv4/ip_forward")
+}
+
+func TestOpenSandboxRefusesTheHost(t *testing.T) {
+	privhost.Require(t)
+	_, err := rtnl.OpenSandbox("/proc/self/ns/net")
+	require.ErrorIs(t, err, sandbox.ErrHostNamespace)
+	_, err = rtnl.OpenSandbox("/run/netns/absent")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// TestNoDescriptorStays: what is opened is given back.
+func TestNoDescriptorStays(t *testing.T) {
+	open(t)
+	ns, err := sandbox.Create("a")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, ns.Destroy()) })
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		require.NoError(t, err)
+		return len(entries)
+	}
+	before := count()
+	for range 20 {
+		s, err := rtnl.OpenSandbox(ns.Path())
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+		h := rtnl.OpenHost()
+		h.Close()
+	}
+	require.Equal(t, before, count())
+}

@@ -1,0 +1,90 @@
+package rtnl_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+)
+
+// TestSharedAddress: the route of the newest link stands before the others by its
+// metric, and no two have the same hash.
+func TestSharedAddress(t *testing.T) {
+	h := open(t)
+	shared := net.IPv4(10, 5, 0, 1)
+	var names []string
+	for _, name := range []string{"a", "b", "c"} {
+		s, v := newSandbox(t, name), veth(name)
+		require.NoError(t, h.CreateVeth(v, s))
+		defer h.DeleteLink(context.Background(), v.Name)
+		index, err := h.Index(v.Name)
+		require.NoError(t, err)
+		var changes rtnl.Batch
+		changes.AddSharedAddress(index, shared)
+		require.NoError(t, h.Apply(&changes))
+		require.ErrorIs(t, h.Apply(&changes), os.ErrExist)
+		names = append([]string{v.Name}, names...)
+	}
+	hashes := map[uint32]bool{}
+	listed := func() (links []string) {
+		out, err := exec.Command("ip", "-4", "route", "show", "table", "local", "exact", "10.5.0.1").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		for line := range strings.Lines(string(out)) {
+			require.Contains(t, line, "local 10.5.0.1 ")
+			require.Contains(t, line, "proto kernel scope host src 10.5.0.1")
+			fields := strings.Fields(line)
+			links = append(links, fields[3])
+			metric, err := strconv.ParseUint(fields[slices.Index(fields, "metric")+1], 10, 32)
+			require.NoError(t, err, line)
+			index, err := h.Index(fields[3])
+			require.NoError(t, err)
+			hashes[uint32(metric)^uint32(index)] = true
+		}
+		return links
+	}
+	require.Equal(t, names, listed())
+	require.Len(t, hashes, len(names))
+	_, err := h.DeleteLink(t.Context(), names[0])
+	require.NoError(t, err)
+	require.Equal(t, names[1:], listed(), "it went with its link")
+	for i, name := range names[1:] {
+		link, err := h.LinkByName(name)
+		require.NoError(t, err)
+		require.NoError(t, h.AddrDel(link, &netlink.Addr{IPNet: netlink.NewIPNet(shared)}))
+		require.Equal(t, names[i+2:], append([]string{}, listed()...), "it went with its address")
+	}
+}
+
+func TestDropMulticast(t *testing.T) {
+	h := open(t)
+	s, v := newSandbox(t, "a"), veth("a")
+	require.NoError(t, h.CreateVeth(v, s))
+	peer, err := s.Index("eth0")
+	require.NoError(t, err)
+	require.NoError(t, s.SetUp(peer))
+	require.Eventually(t, func() (up bool) {
+		up, err = h.IsOperational(v.Name)
+		return err == nil && up
+	}, waitTime, pollTime)
+	routes := func() string {
+		out, err := exec.Command("ip", "-6", "route", "show", "table", "local", "dev", v.Name).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return string(out)
+	}
+	require.Contains(t, routes(), "ff00::/8")
+	var changes rtnl.Batch
+	changes.DropMulticast(v.Index)
+	for range 2 { // that there is none is no error
+		require.NoError(t, h.Apply(&changes))
+		require.NotContains(t, routes(), "ff00::/8")
+	}
+}

@@ -1,0 +1,237 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/plugins/veth"
+)
+
+// addition is one ADD.
+type addition struct {
+	*bridge
+	call    *sdk.Call
+	sandbox *rtnl.Sandbox
+	link    *netlink.Bridge
+	veth    rtnl.Veth
+	result  *types100.Result
+}
+
+// Add implements sdk.Plugin.
+func (b *bridge) Add(ctx context.Context, c *sdk.Call) (*types100.Result, error) {
+	mac, err := b.mac(c)
+	if err != nil {
+		return nil, err
+	}
+	if mac == nil {
+		mac = rtnl.RandomMAC()
+	}
+	owner := c.Owner(b.Name)
+	a := &addition{bridge: b, call: c, veth: rtnl.Veth{
+		Name: owner.Veth(), MAC: rtnl.RandomMAC(), Alias: owner.String(),
+		PeerName: c.IfName, PeerMAC: mac, Hairpin: b.HairpinMode, Isolated: b.PortIsolation, NoLinkLocal: true, Down: b.tags(),
+	}}
+	if a.sandbox, err = c.Sandbox(); err != nil {
+		return nil, err
+	}
+	if err := sdk.Run(ctx, a.steps()...); err != nil {
+		return nil, err
+	}
+	return a.result, nil
+}
+
+func (a *addition) steps() []sdk.Step {
+	bridge := sdk.Step{Name: "bridge", Do: a.ensureBridge}
+	guard := sdk.Step{Name: "MAC spoof check", Do: a.guardMAC, Undo: a.unguardMAC}
+	tag := sdk.Step{Name: "VLANs", Do: a.tag}
+	attach := sdk.Step{Name: "attach interface " + a.call.IfName, Do: a.attach, Undo: a.detach}
+	report := sdk.Step{Name: "interfaces", Do: a.report}
+	forwards := sdk.Step{Name: "bridge port", Do: a.awaitPort}
+	if a.ipam == "" {
+		return []sdk.Step{bridge, guard, attach, tag, report, {Name: "interface", Do: a.bringUp}, forwards}
+	}
+	return []sdk.Step{
+		bridge,
+		{Name: "addresses", Do: a.allocate, Undo: a.release},
+		guard,
+		attach,
+		tag,
+		report,
+		{Name: "configure interface " + a.call.IfName, Do: a.configure},
+		{Name: "gateway", Do: a.gateway},
+		{Name: "masquerade", Do: a.masquerade, Undo: a.unmasquerade},
+		forwards,
+	}
+}
+
+// ensureBridge finds the bridge or makes it, with a MAC of its own.
+func (a *addition) ensureBridge(context.Context) error {
+	host := a.call.Host.Kernel
+	br, err := host.Bridge(a.Bridge)
+	if rtnl.IsNotFound(err) {
+		br, err = a.createBridge(host)
+	}
+	if err == nil && a.filters() {
+		err = a.requireFiltering(host)
+	}
+	if err != nil {
+		return err
+	}
+	if a.PromiscMode && br.RawFlags&unix.IFF_PROMISC == 0 {
+		if err := host.SetPromiscOn(br); err != nil {
+			return fmt.Errorf("promiscuous mode of bridge %q: %w", a.Bridge, err)
+		}
+	}
+	if br.Flags&net.FlagUp == 0 {
+		if err := host.LinkSetUp(br); err != nil {
+			return fmt.Errorf("bring up bridge %q: %w", a.Bridge, err)
+		}
+	}
+	a.link, a.veth.Master = br, br.Index
+	a.result = &types100.Result{CNIVersion: types100.ImplementedSpecVersion}
+	return nil
+}
+
+func (a *addition) createBridge(host *rtnl.Host) (*netlink.Bridge, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = a.Bridge, a.MTU, rtnl.RandomMAC()
+	wanted := &netlink.Bridge{LinkAttrs: attrs}
+	if a.filters() {
+		on := true
+		wanted.VlanFiltering = &on
+	}
+	err := host.LinkAdd(wanted)
+	if a.filters() && errors.Is(err, unix.EOPNOTSUPP) {
+		err = errNoFiltering
+	}
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, fmt.Errorf("bridge %q: %w", a.Bridge, err)
+	}
+	a.call.Host.Lately.Forget() // what was seen on one of that name
+	// Its routes are the host's own business, and nobody else has its address: to
+	// look for one would hold up IPv6 for two seconds. Without IPv6 there is no such
+	// thing.
+	_ = rtnl.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_ra", "0")
+	_ = rtnl.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_dad", "0")
+	return host.Bridge(a.Bridge)
+}
+
+func (a *addition) allocate(ctx context.Context) error {
+	r, err := a.ipam.Allocate(ctx, a.call)
+	if err != nil {
+		return err
+	}
+	a.result.IPs, a.result.Routes, a.result.DNS = r.IPs, r.Routes, r.DNS
+	a.route(a.result)
+	if a.result.DNS, err = veth.DNS(&a.Common, r.DNS); err != nil {
+		return errors.Join(err, a.release(ctx))
+	}
+	return nil
+}
+
+func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.call) }
+
+// attach makes the link.
+func (a *addition) attach(context.Context) (err error) {
+	if a.veth.MTU, err = veth.MTU(a.call.Host.Kernel, a.MTU, a.result); err != nil {
+		return err
+	}
+	return a.call.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
+}
+
+// report names the interfaces in the result. A bridge whose MAC is not pinned gets
+// that of its first port, and loses it with the last one: if it had none before, it
+// is read again.
+func (a *addition) report(context.Context) error {
+	if !slices.ContainsFunc(a.link.HardwareAddr, func(b byte) bool { return b != 0 }) {
+		br, err := a.call.Host.Kernel.Bridge(a.Bridge)
+		if err != nil {
+			return fmt.Errorf("find the MAC of bridge %q: %w", a.Bridge, err)
+		}
+		a.link = br
+	}
+	a.result.Interfaces = []*types100.Interface{
+		{Name: a.Bridge, Mac: a.link.HardwareAddr.String()},
+		{Name: a.veth.Name, Mac: a.veth.MAC.String(), Mtu: a.veth.MTU},
+		{Name: a.call.IfName, Mac: a.veth.PeerMAC.String(), Mtu: a.veth.MTU, Sandbox: a.call.Netns},
+	}
+	return nil
+}
+
+func (a *addition) detach(ctx context.Context) error {
+	_, err := a.call.Host.Kernel.DeleteLink(ctx, a.veth.Name)
+	return err
+}
+
+func (a *addition) configure(ctx context.Context) error {
+	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, veth.Options{DAD: a.EnableDAD})
+}
+
+// bringUp is for a link without addresses.
+func (a *addition) bringUp(context.Context) error {
+	if a.DisableContainerInterface {
+		return nil
+	}
+	return a.sandbox.SetUp(a.veth.PeerIndex)
+}
+
+func (a *addition) gateway(context.Context) error {
+	key := fmt.Sprintf("gateway %d %d", a.link.Index, a.Vlan)
+	for _, ip := range a.result.IPs {
+		key += " " + ip.Gateway.String()
+	}
+	if err := a.call.Host.Lately.Unless(key, func() error { return a.serve(a.call.Host, a.link, a.result) }); err != nil {
+		return err
+	}
+	return a.reportVLANInterface()
+}
+
+func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.call, a.result) }
+
+func (a *addition) unmasquerade(ctx context.Context) error { return a.masq.Del(ctx, a.call, a.result) }
+
+const (
+	portTime = 3 * time.Second
+	portPoll = 2 * time.Millisecond
+)
+
+// awaitPort waits until the bridge forwards through the new port, which it does
+// once the kernel has noticed that both ends are up. Asking for the link's state
+// makes recent kernels look at once.
+func (a *addition) awaitPort(ctx context.Context) error {
+	if a.DisableContainerInterface {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, portTime)
+	defer cancel()
+	for {
+		up, err := a.call.Host.Kernel.IsOperational(a.veth.Name)
+		if err != nil {
+			return err
+		}
+		if up {
+			var changes rtnl.Batch
+			changes.DropMulticast(a.veth.Index) // a port's own IPv6 is never used
+			for _, ip := range a.result.IPs {
+				// The bridge may remember who had the address before, for minutes.
+				changes.ReplaceNeighbour(a.link.Index, ip.Address.IP, a.veth.PeerMAC)
+			}
+			return a.call.Host.Kernel.Apply(&changes)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for bridge port %q to come up: %w", a.veth.Name, ctx.Err())
+		case <-time.After(portPoll):
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/plugins/veth"
+)
+
+// defaultBridge is the reference plugin's.
+const defaultBridge = "cni0"
+
+// config has the keys of the reference plugin.
+type config struct {
+	sdk.Common
+	Bridge                    string   `json:"bridge"`
+	IsGateway                 bool     `json:"isGateway"`
+	IsDefaultGateway          bool     `json:"isDefaultGateway"`
+	ForceAddress              bool     `json:"forceAddress"`
+	IPMasq                    bool     `json:"ipMasq"`
+	IPMasqBackend             *string  `json:"ipMasqBackend"`
+	MTU                       int      `json:"mtu"`
+	HairpinMode               bool     `json:"hairpinMode"`
+	PromiscMode               bool     `json:"promiscMode"`
+	Vlan                      int      `json:"vlan"`
+	VlanTrunk                 []*trunk `json:"vlanTrunk"`
+	PreserveDefaultVlan       bool     `json:"preserveDefaultVlan"`
+	MacSpoofChk               bool     `json:"macspoofchk"`
+	EnableDAD                 bool     `json:"enabledad"`
+	DisableContainerInterface bool     `json:"disableContainerInterface"`
+	PortIsolation             bool     `json:"portIsolation"`
+}
+
+// bridge is the plugin.
+type bridge struct {
+	config
+	ipam  veth.IPAM
+	masq  veth.Masquerade
+	vlans []vlanRange // of vlanTrunk
+	// unread: the configuration could not be read, so DEL looks for all.
+	unread bool
+}
+
+// New is the plugin's Factory.
+func New(conf []byte) (sdk.Plugin, error) {
+	b := &bridge{config: config{Bridge: defaultBridge}}
+	decodeErr := sdk.Decode(conf, &b.config)
+	b.unread = decodeErr != nil && !sdk.IsUnknownKey(decodeErr)
+	var ipamErr error
+	b.ipam, ipamErr = veth.IPAMOf(&b.Common)
+	if b.IsDefaultGateway {
+		b.IsGateway = true
+	}
+	b.MTU = max(b.MTU, 0) // a negative one is none, as for the reference plugin
+	b.masq = veth.Masquerade{On: b.unread || b.IPMasq && b.ipam != "", Backend: b.IPMasqBackend, Network: b.Name}
+	return b, sdk.FirstError(decodeErr, ipamErr, b.validate())
+}
+
+// validate finds what cannot be.
+func (b *bridge) validate() error {
+	if err := names.ValidateInterface(b.Bridge); err != nil {
+		return fmt.Errorf("bridge %q: %w", b.Bridge, err)
+	}
+	switch {
+	case b.Vlan < 0 || b.Vlan > 4094:
+		return fmt.Errorf("invalid VLAN ID %d (must be between 0 and 4094)", b.Vlan)
+	case b.ipam != "" && b.DisableContainerInterface:
+		return errors.New("cannot use IPAM when DisableContainerInterface flag is set")
+	case b.HairpinMode && b.PromiscMode:
+		return errors.New("cannot set hairpin mode and promiscuous mode at the same time")
+	}
+	var err error
+	b.vlans, err = ranges(b.VlanTrunk)
+	return err
+}
+
+// mac is the hardware address that was asked for; nil if none was. The later
+// ways to ask win: CNI_ARGS, args.cni, runtimeConfig.
+func (b *bridge) mac(c *sdk.Call) (net.HardwareAddr, error) {
+	var env struct {
+		types.CommonArgs
+		MAC types.UnmarshallableString
+	}
+	if err := sdk.LoadArgs(c.Args, &env); err != nil {
+		return nil, err
+	}
+	var args, runtime struct {
+		Mac string `json:"mac"`
+	}
+	if err := errors.Join(b.CNIArgs(&args), b.Runtime(&runtime)); err != nil {
+		return nil, err
+	}
+	wanted := string(env.MAC)
+	for _, mac := range []string{args.Mac, runtime.Mac} {
+		if mac != "" {
+			wanted = mac
+		}
+	}
+	if wanted == "" {
+		return nil, nil
+	}
+	mac, err := net.ParseMAC(wanted)
+	if err != nil {
+		return nil, fmt.Errorf("requested MAC: %w", err)
+	}
+	return mac, nil
+}

@@ -1,0 +1,125 @@
+package bridge
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/plugins/veth"
+)
+
+// route completes what the IPAM plugin said: the interface of each address, the
+// gateway where the bridge is one, and default routes.
+func (b *bridge) route(r *types100.Result) {
+	defaulted := map[bool]bool{}
+	for _, address := range r.IPs {
+		address.Interface = types100.Int(2)
+		if address.Gateway == nil && b.IsGateway {
+			address.Gateway = firstOf(&address.Address)
+		}
+		v4 := address.Address.IP.To4() != nil
+		if b.IsDefaultGateway && !defaulted[v4] {
+			defaulted[v4] = true
+			b.defaultRoute(r, address.Gateway)
+		}
+	}
+}
+
+// firstOf is the first address of a network, after that of the network itself.
+func firstOf(n *net.IPNet) net.IP {
+	base, _ := netip.AddrFromSlice(n.IP.Mask(n.Mask))
+	return base.Unmap().Next().AsSlice()
+}
+
+// defaultRoute adds one through a gateway, unless the IPAM plugin names another.
+func (b *bridge) defaultRoute(r *types100.Result, gateway net.IP) {
+	all := net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
+	if gateway.To4() != nil {
+		all = net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+	}
+	for _, route := range r.Routes {
+		if route.GW != nil && route.Dst.String() == all.String() {
+			return
+		}
+	}
+	r.Routes = append(r.Routes, &types.Route{Dst: all, GW: gateway})
+}
+
+// serve makes the bridge the gateway of the addresses' networks.
+func (b *bridge) serve(host *sdk.Host, br *netlink.Bridge, r *types100.Result) error {
+	if !b.IsGateway {
+		return nil
+	}
+	link, err := b.gatewayLink(host.Kernel, br, r)
+	if err != nil {
+		return err
+	}
+	for _, address := range r.IPs {
+		gateway := &net.IPNet{IP: address.Gateway, Mask: address.Address.Mask}
+		if err := b.ensureAddress(host.Kernel, link, gateway); err != nil {
+			return err
+		}
+	}
+	return veth.Forward(host.Lately, r)
+}
+
+// ensureAddress gives the bridge, or a VLAN's interface, an address. That it is
+// there already is the common case, and found out by adding it; to list the
+// addresses of a host that has thousands would take longer.
+func (b *bridge) ensureAddress(host *rtnl.Host, link netlink.Link, want *net.IPNet) error {
+	err := host.AddAddress(link.Attrs().Index, want, rtnl.NoDAD)
+	if errors.Is(err, unix.EEXIST) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("interface %q: %w", link.Attrs().Name, err)
+	}
+	if err := b.resolveConflicts(host, link, want); err != nil {
+		return errors.Join(err, host.AddrDel(link, &netlink.Addr{IPNet: want}))
+	}
+	// Once set, the MAC no longer follows that of the ports.
+	if err := host.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
+		return fmt.Errorf("pin MAC of %q: %w", link.Attrs().Name, err)
+	}
+	return nil
+}
+
+// resolveConflicts looks at what else the link had when it got an address: for
+// IPv4 any other, for IPv6 one of an overlapping network. These go if
+// forceAddress says so.
+func (b *bridge) resolveConflicts(host *rtnl.Host, link netlink.Link, want *net.IPNet) error {
+	family := netlink.FAMILY_V6
+	if want.IP.To4() != nil {
+		family = netlink.FAMILY_V4
+	}
+	addresses, err := host.AddrList(link, family)
+	if err != nil {
+		return fmt.Errorf("list addresses of %q: %w", link.Attrs().Name, err)
+	}
+	for _, a := range addresses {
+		overlaps := a.Contains(want.IP) || want.Contains(a.IP)
+		if a.IPNet.String() == want.String() || family == netlink.FAMILY_V6 && !overlaps {
+			continue
+		}
+		if !b.ForceAddress {
+			return fmt.Errorf("bridge %q already has the address %s, which is not the gateway %s of the network; remove it, name another bridge, or set forceAddress",
+				link.Attrs().Name, a.IPNet, want)
+		}
+		if err := host.AddrDel(link, &netlink.Addr{IPNet: a.IPNet}); err != nil {
+			return fmt.Errorf("remove address %s from %q: %w", a.IPNet, link.Attrs().Name, err)
+		}
+		// With the first address of a network the kernel removes the others of it.
+		if err := host.AddAddress(link.Attrs().Index, want, rtnl.NoDAD); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("interface %q: %w", link.Attrs().Name, err)
+		}
+	}
+	return nil
+}

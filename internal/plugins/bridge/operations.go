@@ -1,0 +1,143 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/plugins/spoofcheck"
+	"github.com/allocnet/allocnet/internal/plugins/veth"
+)
+
+// Check implements sdk.Plugin.
+func (b *bridge) Check(ctx context.Context, c *sdk.Call) error {
+	r, err := c.Previous(&b.Common)
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		//lint:ignore ST1005 the reference plugin's words
+		return errors.New("Required prevResult missing")
+	}
+	if err := b.ipam.Check(ctx, c); err != nil {
+		return err
+	}
+	br, err := b.checkBridge(c, r)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(b.checkMACGuard(ctx, c, r), b.checkVLANs(c, r)); err != nil {
+		return err
+	}
+	if b.DisableContainerInterface {
+		return nil
+	}
+	peer, err := veth.CheckSandbox(c, r)
+	if err != nil {
+		return err
+	}
+	return errors.Join(b.checkPort(c, r, peer, br), b.masq.Check(ctx, c, r))
+}
+
+func (b *bridge) checkBridge(c *sdk.Call, r *types100.Result) (*netlink.Bridge, error) {
+	i := slices.IndexFunc(r.Interfaces, func(itf *types100.Interface) bool {
+		return itf.Name == b.Bridge && itf.Sandbox == ""
+	})
+	if i < 0 {
+		return nil, fmt.Errorf("prevResult has no bridge %q", b.Bridge)
+	}
+	link, err := c.Host.Kernel.LinkByName(b.Bridge)
+	if err != nil {
+		return nil, fmt.Errorf("find bridge %q: %w", b.Bridge, err)
+	}
+	br, ok := link.(*netlink.Bridge)
+	switch {
+	case !ok:
+		return nil, fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
+	// Without a gateway it is not pinned, and follows the ports.
+	case b.IsGateway && r.Interfaces[i].Mac != "" && r.Interfaces[i].Mac != br.HardwareAddr.String():
+		return nil, fmt.Errorf("bridge %q has the MAC %s, not %s", b.Bridge, br.HardwareAddr, r.Interfaces[i].Mac)
+	case b.PromiscMode != (br.RawFlags&unix.IFF_PROMISC != 0):
+		return nil, fmt.Errorf("bridge %q: promiscuous mode is %v, not %v", b.Bridge, !b.PromiscMode, b.PromiscMode)
+	}
+	return br, b.checkGateways(c, br, r)
+}
+
+// checkGateways finds the bridge still the gateway of the addresses.
+func (b *bridge) checkGateways(c *sdk.Call, br *netlink.Bridge, r *types100.Result) error {
+	if !b.IsGateway {
+		return nil
+	}
+	name, index, err := b.gatewayIndex(c.Host.Kernel, br)
+	if err != nil {
+		return err
+	}
+	addresses, err := c.Host.Kernel.Addresses(index)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, ip := range r.IPs {
+		if !slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return a.IP.Equal(ip.Gateway) }) {
+			errs = append(errs, fmt.Errorf("interface %q does not have the gateway's address %s", name, ip.Gateway))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkPort finds the host's end among the interfaces of the result.
+func (b *bridge) checkPort(c *sdk.Call, r *types100.Result, peer netlink.Link, br *netlink.Bridge) error {
+	var errs []error
+	for _, itf := range r.Interfaces {
+		if itf.Sandbox != "" || itf.Name == b.Bridge {
+			continue
+		}
+		err := veth.CheckHost(c, itf, peer, br.Index)
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, fmt.Errorf("bridge %q has no port for %q", b.Bridge, c.IfName))...)
+}
+
+// Repair implements sdk.Repairer: it makes the bridge the gateway again, and
+// masquerades.
+func (b *bridge) Repair(ctx context.Context, c *sdk.Call) error {
+	r, err := c.Previous(&b.Common)
+	if err != nil || r == nil {
+		return err
+	}
+	link, err := c.Host.Kernel.LinkByName(b.Bridge)
+	if err != nil {
+		return fmt.Errorf("find bridge %q: %w", b.Bridge, err)
+	}
+	br, ok := link.(*netlink.Bridge)
+	if !ok {
+		return fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
+	}
+	return errors.Join(b.serve(c.Host, br, r), b.masq.Add(ctx, c, r), b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))
+}
+
+// Del implements sdk.Plugin.
+func (b *bridge) Del(ctx context.Context, c *sdk.Call) error {
+	err := veth.Detach(ctx, c, &b.Common, b.ipam, b.masq)
+	return errors.Join(err, b.delMACGuard(ctx, c)) // the link's end comes first
+}
+
+// Status implements sdk.Plugin.
+func (b *bridge) Status(ctx context.Context, c *sdk.Call) error {
+	return errors.Join(b.masq.Validate(), b.ipam.Status(ctx, c))
+}
+
+// GC implements sdk.Plugin. The bridge stays.
+func (b *bridge) GC(ctx context.Context, c *sdk.Call) error {
+	err := veth.Collect(ctx, c, &b.Common, b.ipam, b.masq)
+	return errors.Join(err, spoofcheck.Collect(ctx, c.Stale(&b.Common)))
+}

@@ -1,0 +1,76 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/plugins/spoofcheck"
+)
+
+// guardMAC comes before the link is there, so that no frame passes without it.
+func (a *addition) guardMAC(ctx context.Context) error {
+	if !a.MacSpoofChk {
+		return nil
+	}
+	return spoofcheck.Add(ctx, &spoofcheck.Port{Owner: a.call.Owner(a.Name), Link: a.veth.Name, MAC: a.veth.PeerMAC})
+}
+
+func (a *addition) unguardMAC(ctx context.Context) error {
+	if !a.MacSpoofChk {
+		return nil
+	}
+	return spoofcheck.Del(ctx, a.call.Owner(a.Name))
+}
+
+// port is the attachment's port in a result, which the reference plugin may have
+// made.
+func (b *bridge) port(c *sdk.Call, r *types100.Result) (*spoofcheck.Port, error) {
+	host := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool { return i.Sandbox == "" && i.Name != b.Bridge })
+	inside := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" && i.Name == c.IfName })
+	if host < 0 || inside < 0 {
+		return nil, errors.New("macspoofchk: prevResult does not have both ends of the link")
+	}
+	mac, err := net.ParseMAC(r.Interfaces[inside].Mac)
+	if err != nil {
+		return nil, fmt.Errorf("macspoofchk: MAC of %q in prevResult: %w", c.IfName, err)
+	}
+	return &spoofcheck.Port{Owner: c.Owner(b.Name), Link: r.Interfaces[host].Name, MAC: mac}, nil
+}
+
+func (b *bridge) checkMACGuard(ctx context.Context, c *sdk.Call, r *types100.Result) error {
+	if !b.MacSpoofChk {
+		return nil
+	}
+	p, err := b.port(c, r)
+	if err != nil {
+		return err
+	}
+	return spoofcheck.Check(ctx, p)
+}
+
+func (b *bridge) repairMACGuard(ctx context.Context, c *sdk.Call, r *types100.Result) error {
+	if !b.MacSpoofChk {
+		return nil
+	}
+	p, err := b.port(c, r)
+	if err != nil {
+		return err
+	}
+	if err := spoofcheck.Check(ctx, p); !errors.Is(err, spoofcheck.ErrMissing) {
+		return err
+	}
+	return spoofcheck.Add(ctx, p)
+}
+
+func (b *bridge) delMACGuard(ctx context.Context, c *sdk.Call) error {
+	if !b.MacSpoofChk && !b.unread {
+		return nil
+	}
+	return spoofcheck.Del(ctx, c.Owner(b.Name))
+}

@@ -1,0 +1,291 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/retry"
+)
+
+var errNoFiltering = errors.New("the kernel has no VLAN filtering of bridges (CONFIG_BRIDGE_VLAN_FILTERING); use a kernel that has it, or leave vlan and vlanTrunk out")
+
+// filters reports whether the bridge has to tell VLANs apart, and tags whether the
+// port is in some of its own.
+func (b *bridge) filters() bool { return b.Vlan != 0 || b.VlanTrunk != nil }
+
+func (b *bridge) tags() bool { return b.Vlan != 0 || len(b.vlans) > 0 }
+
+// requireFiltering finds the bridge telling VLANs apart. Without that, the kernel
+// takes the VLANs of ports and does not look at them. To turn it on would change what
+// other ports of the bridge receive.
+func (b *bridge) requireFiltering(host *rtnl.Host) error {
+	link, err := host.Link(b.Bridge)
+	if err != nil {
+		return err
+	}
+	br, ok := link.(*netlink.Bridge)
+	switch {
+	case !ok || br.VlanDefaultPVID == nil: // of which only such a kernel tells
+		return errNoFiltering
+	case br.VlanFiltering == nil || !*br.VlanFiltering:
+		return fmt.Errorf("bridge %q does not filter VLANs; name another bridge, or run: ip link set %s type bridge vlan_filtering 1", b.Bridge, b.Bridge)
+	}
+	return nil
+}
+
+// vlanSetter changes the VLANs of a port.
+type vlanSetter interface {
+	BridgeVlanAdd(port netlink.Link, id uint16, pvid, untagged, self, master bool) error
+	BridgeVlanAddRange(port netlink.Link, first, last uint16, pvid, untagged, self, master bool) error
+	BridgeVlanDelRange(port netlink.Link, first, last uint16, pvid, untagged, self, master bool) error
+}
+
+// native is the VLAN of untagged packets, 0 for what the bridge gives its ports. A
+// trunk without one has the kernel's default.
+func (b *bridge) native() uint16 {
+	const kernelDefault = 1
+	if b.Vlan == 0 && len(b.vlans) > 0 {
+		return kernelDefault
+	}
+	return uint16(b.Vlan)
+}
+
+// setVLANs puts a port into a native VLAN, and into others tagged.
+func (b *bridge) setVLANs(s vlanSetter, port netlink.Link, native uint16, tagged []vlanRange) error {
+	if !b.PreserveDefaultVlan {
+		if err := s.BridgeVlanDelRange(port, 1, lastVLAN, false, false, false, true); err != nil {
+			return vlanError("remove the default VLAN", err)
+		}
+	}
+	for _, r := range tagged {
+		if err := addTagged(s, port, r); err != nil {
+			return vlanError(fmt.Sprintf("add VLANs %d to %d", r.first, r.last), err)
+		}
+	}
+	if err := s.BridgeVlanAdd(port, native, true, true, false, true); err != nil {
+		return vlanError(fmt.Sprintf("add VLAN %d", native), err)
+	}
+	return nil
+}
+
+// addTagged adds a range, of which the kernel takes none of one VLAN.
+func addTagged(s vlanSetter, port netlink.Link, r vlanRange) error {
+	if r.first == r.last {
+		return s.BridgeVlanAdd(port, r.first, false, false, false, true)
+	}
+	return s.BridgeVlanAddRange(port, r.first, r.last, false, false, false, true)
+}
+
+func vlanError(act string, err error) error {
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = fmt.Errorf("%w: %w", errNoFiltering, err)
+	}
+	return fmt.Errorf("%s: %w", act, err)
+}
+
+// tag puts the new port into its VLANs, and then brings it up.
+func (a *addition) tag(context.Context) error {
+	if !a.tags() {
+		return nil
+	}
+	host := a.call.Host.Kernel
+	port := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: a.veth.Name, Index: a.veth.Index}}
+	if err := a.setVLANs(host, port, a.native(), a.vlans); err != nil {
+		return err
+	}
+	return host.LinkSetUp(port)
+}
+
+// vlansOf are those of a port, by ID.
+func vlansOf(host *rtnl.Host, index int) (map[uint16]*nl.BridgeVlanInfo, error) {
+	var found map[uint16]*nl.BridgeVlanInfo
+	err := retry.Do(context.Background(), func() error {
+		all, err := host.BridgeVlanList()
+		found = map[uint16]*nl.BridgeVlanInfo{}
+		for _, info := range all[int32(index)] {
+			found[info.Vid] = info
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list VLANs of bridge ports: %w", err)
+	}
+	return found, nil
+}
+
+// checkVLANs finds a port in its VLANs, and, unless the default is preserved, in no
+// others.
+func (b *bridge) checkVLANs(c *sdk.Call, r *types100.Result) error {
+	if !b.tags() {
+		return nil
+	}
+	if err := b.requireFiltering(c.Host.Kernel); err != nil {
+		return err
+	}
+	p, err := b.port(c, r)
+	if err != nil {
+		return err
+	}
+	index, err := c.Host.Kernel.Index(p.Link)
+	if err != nil {
+		return err
+	}
+	found, err := vlansOf(c.Host.Kernel, index)
+	if err != nil {
+		return err
+	}
+	return b.compareVLANs(p.Link, found)
+}
+
+func (b *bridge) compareVLANs(port string, found map[uint16]*nl.BridgeVlanInfo) error {
+	if info := found[b.native()]; info == nil || !info.PortVID() || !info.EngressUntag() {
+		return fmt.Errorf("port %q does not have the native VLAN %d", port, b.native())
+	}
+	wanted := map[uint16]bool{b.native(): true}
+	for _, r := range b.vlans {
+		for id := r.first; id <= r.last; id++ {
+			wanted[id] = true
+		}
+	}
+	for id := range wanted {
+		if found[id] == nil {
+			return fmt.Errorf("port %q is not in VLAN %d", port, id)
+		}
+	}
+	for id := range found {
+		if !wanted[id] && !b.PreserveDefaultVlan {
+			return fmt.Errorf("port %q is in VLAN %d, which is not configured", port, id)
+		}
+	}
+	return nil
+}
+
+// repairVLANs puts the port into its VLANs again, if CHECK would find it in others.
+func (b *bridge) repairVLANs(c *sdk.Call, r *types100.Result) error {
+	if !b.tags() || b.checkVLANs(c, r) == nil {
+		return nil
+	}
+	p, err := b.port(c, r)
+	if err != nil {
+		return err
+	}
+	link, err := c.Host.Kernel.Link(p.Link)
+	if err != nil {
+		return err
+	}
+	return b.setVLANs(c.Host.Kernel, link, b.native(), b.vlans)
+}
+
+// gatewayLink has the addresses of gateways: the bridge or, as the bridge's own packets
+// are in no VLAN, a link beside it of which the other end is a port.
+func (b *bridge) gatewayLink(host *rtnl.Host, br *netlink.Bridge, r *types100.Result) (netlink.Link, error) {
+	if b.Vlan == 0 {
+		return br, nil
+	}
+	name := b.vlanInterface()
+	link, err := host.Link(name)
+	if rtnl.IsNotFound(err) {
+		if link, err = addVLANInterface(host, name, mtuOf(r)); err != nil {
+			return nil, fmt.Errorf("interface %q of VLAN %d: %w", name, b.Vlan, err)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if link.Type() == "veth" { // else it is the host's own, as one of type vlan
+		err = b.joinVLAN(host, br, link)
+	}
+	if err == nil && link.Attrs().RawFlags&unix.IFF_UP == 0 {
+		err = host.LinkSetUp(link)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("interface %q of VLAN %d: %w", name, b.Vlan, err)
+	}
+	return link, nil
+}
+
+// mtuOf is the MTU that a result tells; 0 is the kernel's default.
+func mtuOf(r *types100.Result) int {
+	for _, i := range r.Interfaces {
+		if i.Mtu != 0 {
+			return i.Mtu
+		}
+	}
+	return 0
+}
+
+func (b *bridge) vlanInterface() string { return fmt.Sprintf("%s.%d", b.Bridge, b.Vlan) }
+
+// addVLANInterface makes the pair, unless another ADD does at the same time.
+func addVLANInterface(host *rtnl.Host, name string, mtu int) (netlink.Link, error) {
+	if err := names.ValidateInterface(name); err != nil {
+		return nil, err
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = name, mtu, rtnl.RandomMAC()
+	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: names.Owner{IfName: name}.Veth(), PeerHardwareAddr: rtnl.RandomMAC()}
+	if err := host.LinkAdd(pair); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, err
+	}
+	return host.Link(name)
+}
+
+// joinVLAN makes the other end of a VLAN's interface a port in that VLAN alone, unless
+// it is one.
+func (b *bridge) joinVLAN(host *rtnl.Host, br *netlink.Bridge, link netlink.Link) error {
+	port, err := host.LinkByIndex(link.Attrs().ParentIndex)
+	if err != nil {
+		return fmt.Errorf("find its other end: %w", err)
+	}
+	if port.Attrs().MasterIndex != br.Index {
+		if err := host.LinkSetMaster(port, br); err != nil {
+			return fmt.Errorf("attach it to bridge %q: %w", b.Bridge, err)
+		}
+	}
+	found, err := vlansOf(host, port.Attrs().Index)
+	if err != nil {
+		return err
+	}
+	if info := found[uint16(b.Vlan)]; info == nil || !info.PortVID() || !info.EngressUntag() {
+		if err := b.setVLANs(host, port, uint16(b.Vlan), nil); err != nil {
+			return err
+		}
+	}
+	if port.Attrs().RawFlags&unix.IFF_UP != 0 {
+		return nil
+	}
+	return host.LinkSetUp(port)
+}
+
+// reportVLANInterface names the interface that has the gateways' addresses, last in
+// the result as the reference plugin does.
+func (a *addition) reportVLANInterface() error {
+	if a.Vlan == 0 || !a.IsGateway || len(a.result.IPs) == 0 {
+		return nil
+	}
+	link, err := a.call.Host.Kernel.Link(a.vlanInterface())
+	if err != nil {
+		return err
+	}
+	a.result.Interfaces = append(a.result.Interfaces, &types100.Interface{Name: link.Attrs().Name, Mac: link.Attrs().HardwareAddr.String()})
+	return nil
+}
+
+// gatewayIndex is the index of the link on which CHECK looks for the gateways.
+func (b *bridge) gatewayIndex(host *rtnl.Host, br *netlink.Bridge) (name string, index int, err error) {
+	if b.Vlan == 0 {
+		return b.Bridge, br.Index, nil
+	}
+	name = b.vlanInterface()
+	index, err = host.Index(name)
+	return name, index, err
+}

@@ -1,0 +1,34 @@
+// Package builtin lists the native plugins.
+package builtin
+
+import (
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/allocnet/allocnet/internal/plugins/bandwidth"
+	"github.com/allocnet/allocnet/internal/plugins/bridge"
+	"github.com/allocnet/allocnet/internal/plugins/firewall"
+	"github.com/allocnet/allocnet/internal/plugins/hostlocal"
+	"github.com/allocnet/allocnet/internal/plugins/loopback"
+	"github.com/allocnet/allocnet/internal/plugins/portmap"
+	"github.com/allocnet/allocnet/internal/plugins/ptp"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/plugins/static"
+	"github.com/allocnet/allocnet/internal/plugins/tuning"
+)
+
+// Versions are those of CNI that a plugin serves, where it does not serve all.
+// Nobody may change it.
+var Versions = map[string]version.PluginInfo{"bandwidth": bandwidth.Versions}
+
+// Plugins are the native plugins by their type. Nobody may change it.
+var Plugins = map[string]sdk.Factory{
+	"bandwidth":  bandwidth.New,
+	"bridge":     bridge.New,
+	"firewall":   firewall.New,
+	"host-local": hostlocal.New,
+	"loopback":   loopback.New,
+	"portmap":    portmap.New,
+	"ptp":        ptp.New,
+	"static":     static.New,
+	"tuning":     tuning.New,
+}

@@ -1,0 +1,113 @@
+package builtin_test
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types/create"
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+	"github.com/allocnet/allocnet/internal/plugins/builtin"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// runner runs plugins: the reference binaries, or ours.
+type runner struct {
+	t    testing.TB
+	name string
+	exec invoke.Exec
+}
+
+// runners are both, on one private host.
+func runners(t testing.TB) (reference, native *runner) {
+	t.Helper()
+	privhost.Require(t, "iptables")
+	host, err := sdk.OpenHost(hclog.NewNullLogger())
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, host.Close()) })
+	exec := &sdk.Exec{Plugins: builtin.Plugins, Host: host, Binary: &pluginexec.Exec{}}
+	t.Cleanup(func() { require.NoError(t, exec.Close()) })
+	return &runner{t: t, name: "reference", exec: &pluginexec.Exec{}}, &runner{t: t, name: "native", exec: exec}
+}
+
+// attachment is one sandbox and its interface.
+type attachment struct {
+	id, netns, ifName, args string
+}
+
+// sandboxed makes an attachment with a namespace of its own.
+func sandboxed(t testing.TB, id string) attachment {
+	t.Helper()
+	s, err := sandbox.Create(id)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Destroy()) })
+	return attachment{id: id, netns: s.Path(), ifName: "eth0"}
+}
+
+// run calls a plugin as a runtime does and returns what it prints.
+func (r *runner) run(command string, a attachment, conf map[string]any) ([]byte, error) {
+	r.t.Helper()
+	data, err := json.Marshal(conf)
+	require.NoError(r.t, err)
+	path, err := r.exec.FindInPath(conf["type"].(string), []string{pluginDir})
+	require.NoError(r.t, err)
+	return r.exec.ExecPlugin(context.Background(), path, data, []string{
+		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.netns, "CNI_IFNAME=" + a.ifName,
+		"CNI_ARGS=" + a.args, "CNI_PATH=" + pluginDir, "PATH=" + os.Getenv("PATH"),
+	})
+}
+
+// add is an ADD that has to succeed. It returns the result as a JSON object.
+func (r *runner) add(a attachment, conf map[string]any) map[string]any {
+	r.t.Helper()
+	out, err := r.run("ADD", a, conf)
+	require.NoError(r.t, err, "%s ADD", r.name)
+	_, err = create.CreateFromBytes(out)
+	require.NoError(r.t, err)
+	var result map[string]any
+	require.NoError(r.t, json.Unmarshal(out, &result))
+	return result
+}
+
+// with is a configuration with one more key.
+func with(conf map[string]any, key string, value any) map[string]any {
+	more := map[string]any{key: value}
+	for k, v := range conf {
+		if k != key {
+			more[k] = v
+		}
+	}
+	return more
+}
+
+// code is the CNI error code of an error, as a runtime would see it.
+func code(err error) uint {
+	return sdk.AsReference(err).Code
+}
+
+// normal is the text of a result, with random names and addresses left out.
+func normal(t testing.TB, result map[string]any, a attachment) string {
+	t.Helper()
+	for _, itf := range result["interfaces"].([]any) {
+		itf := itf.(map[string]any)
+		delete(itf, "mtu") // which the reference plugins do not tell
+		if strings.HasPrefix(itf["name"].(string), "veth") {
+			itf["name"] = "VETH"
+		}
+		if itf["mac"] != "00:00:00:00:00:00" && !strings.HasPrefix(itf["mac"].(string), "02:aa:") {
+			itf["mac"] = "MAC"
+		}
+	}
+	data, err := json.MarshalIndent(result, "", "  ")
+	require.NoError(t, err)
+	return strings.ReplaceAll(string(data), filepath.Base(a.netns), "NETNS")
+}

@@ -1,0 +1,257 @@
+package firewall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/coreos/go-iptables/iptables"
+
+	"github.com/allocnet/allocnet/internal/iptables/accept"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+// iptablesBackend is the reference plugin's layout in the filter table.
+type iptablesBackend struct{}
+
+// lockTime is how long, in seconds, iptables waits for another one.
+const lockTime = 30
+
+// sharedRules lets one ADD of this process at a time look for rules that all
+// share and make them.
+var sharedRules sync.Mutex
+
+// protocols are the families as go-iptables has them.
+var protocols = map[accept.Family]struct {
+	iptables.Protocol
+	program string
+}{
+	accept.IPv4: {iptables.ProtocolIPv4, "iptables"},
+	accept.IPv6: {iptables.ProtocolIPv6, "ip6tables"},
+}
+
+func (b iptablesBackend) add(ctx context.Context, _ *sdk.Call, p *passage) error {
+	var steps []sdk.Step
+	for _, family := range p.families() {
+		t, err := openTable(family)
+		if err != nil {
+			return err
+		}
+		own := p.own(family)
+		steps = append(steps,
+			sdk.Step{Name: t.name + ": make the shared rules", Do: func(ctx context.Context) error {
+				sharedRules.Lock()
+				defer sharedRules.Unlock()
+				return t.ensure(ctx, p.shared())
+			}},
+			sdk.Step{Name: t.name + ": let addresses through", Do: func(ctx context.Context) error {
+				if err := t.ensure(ctx, own); err != nil {
+					return errors.Join(err, t.remove(own))
+				}
+				return nil
+			}, Undo: func(context.Context) error { return t.remove(own) }})
+	}
+	return sdk.Run(ctx, steps...)
+}
+
+func (b iptablesBackend) check(ctx context.Context, _ *sdk.Call, p *passage) error {
+	var errs []error
+	for _, family := range p.families() {
+		t, err := openTable(family)
+		if err == nil {
+			err = t.check(ctx, append(p.shared(), p.own(family)...))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// del removes what is the addresses' own. Rules do not say to which attachment
+// they belong, so without addresses there is nothing to find. A program that cannot
+// be used may have been used by ADD: the kernel has to show that nothing is there.
+func (b iptablesBackend) del(ctx context.Context, _ *sdk.Call, p *passage) error {
+	var errs []error
+	for _, family := range p.families() {
+		t, err := openTable(family)
+		if err != nil {
+			errs = append(errs, p.absent(ctx, family, err))
+			continue
+		}
+		if err = t.remove(p.own(family)); err == nil {
+			err = p.unhidden(ctx, family)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// absent is nil if the kernel has no rule for the addresses of a family.
+func (p *passage) absent(ctx context.Context, family accept.Family, cause error) error {
+	t := netfilter.Table{IPv6: family == accept.IPv6, Name: table}
+	accepted, err := t.Addresses(ctx, privateChain)
+	if err != nil {
+		return fmt.Errorf("%w; without it: %w", cause, err)
+	}
+	for _, address := range accepted {
+		if slices.Contains(p.addresses, address) {
+			return t.Held(cause, fmt.Sprintf("rule of chain %s for %s", privateChain, address))
+		}
+	}
+	return nil
+}
+
+// unhidden is nil if the kernel has no rule for the addresses of a family that the
+// program, which works, does not list.
+func (p *passage) unhidden(ctx context.Context, family accept.Family) error {
+	t := netfilter.Table{IPv6: family == accept.IPv6, Name: table}
+	accepted, err := t.HiddenAddresses(ctx, privateChain)
+	for _, address := range accepted {
+		if slices.Contains(p.addresses, address) {
+			return t.HeldByOther(fmt.Sprintf("rule of chain %s for %s", privateChain, address))
+		}
+	}
+	return err
+}
+
+func (b iptablesBackend) status(context.Context, *sdk.Call) error {
+	for _, protocol := range protocols {
+		if _, err := exec.LookPath(protocol.program); err != nil {
+			return types.NewError(types.ErrPluginNotAvailable, "iptables cannot be used", err.Error())
+		}
+	}
+	return nil
+}
+
+// own are the rules of the passage's addresses in one family.
+func (p *passage) own(family accept.Family) []rule {
+	var rules []rule
+	for _, address := range p.addresses {
+		if address.Is4() == (family == accept.IPv4) {
+			rules = append(rules, addressRules(netip.PrefixFrom(address, address.BitLen()))...)
+		}
+	}
+	return rules
+}
+
+// shared are the rules that stay.
+func (p *passage) shared() []rule {
+	rules := frameRules(p.admin)
+	if p.guard != nil {
+		rules = append(rules, guardRules(p.guard)...)
+	}
+	return rules
+}
+
+// filter is one family's filter table.
+type filter struct {
+	*iptables.IPTables
+	name string
+}
+
+func openTable(family accept.Family) (*filter, error) {
+	protocol := protocols[family]
+	t, err := iptables.New(iptables.IPFamily(protocol.Protocol), iptables.Timeout(lockTime))
+	if err != nil {
+		return nil, fmt.Errorf("find %s, which the backend iptables needs: %w", protocol.program, err)
+	}
+	return &filter{IPTables: t, name: protocol.program}, nil
+}
+
+const table = "filter"
+
+// ensure makes the rules that are not there, and their chains.
+func (t *filter) ensure(ctx context.Context, rules []rule) error {
+	for _, r := range rules {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := t.ensureRule(r); err != nil {
+			return fmt.Errorf("make rule %s: %w", r, err)
+		}
+	}
+	return nil
+}
+
+func (t *filter) ensureRule(r rule) error {
+	if len(r.spec) == 0 {
+		return t.ensureChain(r.chain)
+	}
+	found, err := t.Exists(table, r.chain, r.spec...)
+	if err != nil || found {
+		return err
+	}
+	if r.first {
+		return t.Insert(table, r.chain, 1, r.spec...)
+	}
+	return t.Append(table, r.chain, r.spec...)
+}
+
+// ensureChain makes a chain, unless it is there or appears meanwhile.
+func (t *filter) ensureChain(chain string) error {
+	found, err := t.ChainExists(table, chain)
+	if err != nil || found {
+		return err
+	}
+	if err := t.NewChain(table, chain); err != nil {
+		if found, foundErr := t.ChainExists(table, chain); foundErr == nil && found {
+			return nil
+		}
+		return err
+	}
+	return nil
+}
+
+// check names the rules that are missing.
+func (t *filter) check(ctx context.Context, rules []rule) error {
+	var errs []error
+	for _, r := range rules {
+		if len(r.spec) == 0 {
+			continue // a chain: the rules that lead to it tell
+		}
+		if err := ctx.Err(); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		found, err := t.Exists(table, r.chain, r.spec...)
+		switch {
+		case err != nil && !isMissing(err):
+			errs = append(errs, fmt.Errorf("%s: look for rule %s: %w", t.name, r, err))
+		case err != nil || !found:
+			errs = append(errs, fmt.Errorf("%s rule is missing: %s", t.name, r))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// remove deletes rules; that they are not there is no error.
+func (t *filter) remove(rules []rule) error {
+	var errs []error
+	for _, r := range rules {
+		if err := t.Delete(table, r.chain, r.spec...); err != nil && !isMissing(err) {
+			errs = append(errs, fmt.Errorf("%s: delete rule %s: %w", t.name, r, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// isMissing says whether iptables complains of a rule, or a chain in it, that is
+// not there.
+func isMissing(err error) bool {
+	var failed *iptables.Error
+	return errors.As(err, &failed) && failed.IsNotExist()
+}
+
+// rule is one rule of a chain, or the chain itself where it has no spec.
+type rule struct {
+	chain string
+	spec  []string
+	first bool // to be inserted before the others
+}
+
+func (r rule) String() string { return r.chain + " " + strings.Join(r.spec, " ") }

@@ -1,0 +1,82 @@
+package firewall
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/internal/iptables/accept"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+// native is allocnet's own tables.
+type native struct{}
+
+// add makes what is shared first: the rest is one transaction, with nothing to
+// undo.
+func (native) add(ctx context.Context, c *sdk.Call, p *passage) error {
+	families := p.families()
+	err := c.Host.Lately.Unless(fmt.Sprint("forward ", families, p.admin), func() error {
+		return c.Host.Forward.Ensure(ctx, families, p.admin)
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.Host.Rules.Add(ctx, p.elements(c)); err != nil {
+		return fmt.Errorf("let addresses %v through: %w", p.addresses, err)
+	}
+	return nil
+}
+
+func (native) check(ctx context.Context, c *sdk.Call, p *passage) error {
+	return errors.Join(
+		c.Host.Rules.Check(ctx, p.elements(c)),
+		c.Host.Forward.Check(ctx, p.families(), p.admin))
+}
+
+func (native) del(ctx context.Context, c *sdk.Call, p *passage) error {
+	if len(p.addresses) == 0 {
+		return sdk.DelOwned(ctx, c, p.network)
+	}
+	if err := c.Host.Rules.Del(ctx, p.elements(c)); err != nil {
+		return fmt.Errorf("take back addresses %v: %w", p.addresses, err)
+	}
+	return nil
+}
+
+// status asks for an address that nobody has: that it is missing, or that the
+// tables are not there yet, is no obstacle.
+func (native) status(ctx context.Context, c *sdk.Call) error {
+	err := c.Host.Rules.Check(ctx, &ruleset.Elements{Open: []netip.Addr{netip.IPv4Unspecified()}})
+	if err == nil || errors.Is(err, ruleset.ErrMissing) {
+		return nil
+	}
+	return types.NewError(types.ErrPluginNotAvailable, "nftables cannot be used", err.Error())
+}
+
+func (p *passage) elements(c *sdk.Call) *ruleset.Elements {
+	e := &ruleset.Elements{Owner: c.Owner(p.network), Open: p.addresses, Zone: p.zone}
+	if p.guard != nil {
+		e.Guarded = []ruleset.Guard{*p.guard}
+	}
+	return e
+}
+
+func (p *passage) families() []accept.Family {
+	var families []accept.Family
+	for _, address := range p.addresses {
+		family := accept.IPv6
+		if address.Is4() {
+			family = accept.IPv4
+		}
+		if !slices.Contains(families, family) {
+			families = append(families, family)
+		}
+	}
+	return families
+}

@@ -1,0 +1,191 @@
+package hostlocal
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+// ipam is the plugin's own part of a configuration.
+type ipam struct {
+	addressRange
+	Type       string           `json:"type"`
+	Name       string           `json:"name"` // known, and of no effect
+	Routes     []*route         `json:"routes"`
+	DataDir    string           `json:"dataDir"`
+	ResolvConf string           `json:"resolvConf"`
+	Ranges     [][]addressRange `json:"ranges"`
+}
+
+type addressRange struct {
+	RangeStart net.IP      `json:"rangeStart"`
+	RangeEnd   net.IP      `json:"rangeEnd"`
+	Subnet     types.IPNet `json:"subnet"`
+	Gateway    net.IP      `json:"gateway"`
+}
+
+type route struct {
+	Dst      types.IPNet `json:"dst"`
+	GW       net.IP      `json:"gw"`
+	MTU      int         `json:"mtu"`
+	AdvMSS   int         `json:"advmss"`
+	Priority int         `json:"priority"`
+	Table    *int        `json:"table"`
+	Scope    *int        `json:"scope"`
+}
+
+// ipamError says that the configuration makes no sense.
+func ipamError(format string, args ...any) error {
+	return types.NewError(types.ErrInvalidNetworkConfig, "invalid ipam configuration", fmt.Errorf(format, args...).Error())
+}
+
+// parse reads a configuration. Keys outside of ipam are those of the plugin that
+// delegates. With an error, the plugin knows where the leases are, if that could be
+// read.
+func parse(conf []byte) (*hostLocal, error) {
+	p := &hostLocal{}
+	decodeErr := sdk.DecodeKnown(conf, &p.Common)
+	if err := names.ValidateNetwork(p.Name); err != nil {
+		return nil, sdk.FirstError(decodeErr, err)
+	}
+	if len(p.IPAM) == 0 || bytes.Equal(p.IPAM, []byte("null")) {
+		return p, sdk.FirstError(decodeErr, ipamError("the key 'ipam' is missing"))
+	}
+	var own ipam
+	ipamErr := sdk.Decode(p.IPAM, &own)
+	p.dataDir, p.resolvConf = own.DataDir, own.ResolvConf
+	var routesErr, setsErr error
+	p.routes, routesErr = convertRoutes(own.Routes)
+	p.sets, setsErr = p.rangeSets(own)
+	return p, sdk.FirstError(decodeErr, ipamErr, routesErr, setsErr)
+}
+
+// rangeSets puts the ranges of the three places they come from into order.
+func (p *hostLocal) rangeSets(own ipam) ([]pool, error) {
+	var runtime struct {
+		IPRanges [][]addressRange `json:"ipRanges"`
+	}
+	if err := p.Runtime(&runtime); err != nil {
+		return nil, err
+	}
+	all := runtime.IPRanges
+	if own.Subnet.IP != nil {
+		all = append(all, []addressRange{own.addressRange})
+	}
+	all = append(all, own.Ranges...)
+	if len(all) == 0 {
+		return nil, ipamError("no IP ranges specified")
+	}
+	var pools []pool
+	v4, v6 := 0, 0
+	for i, set := range all {
+		next, err := newPool(set)
+		if err != nil {
+			return nil, ipamError("invalid range set %d: %w", i, err)
+		}
+		for j, other := range pools {
+			if other.overlaps(next) {
+				return nil, ipamError("range set %d overlaps with %d", j, i)
+			}
+		}
+		if next.set[0].First.Is4() {
+			v4++
+		} else {
+			v6++
+		}
+		pools = append(pools, next)
+	}
+	if v4 > 1 || v6 > 1 {
+		if ok, _ := version.GreaterThanOrEqualTo(p.CNIVersion, "0.3.0"); !ok {
+			return nil, ipamError("CNI version %v does not support more than 1 address per family", p.CNIVersion)
+		}
+	}
+	return pools, nil
+}
+
+func convertRoutes(in []*route) ([]*types.Route, error) {
+	var out []*types.Route
+	for i, r := range in {
+		if r == nil || r.Dst.IP == nil {
+			return nil, ipamError("route %d has no destination", i)
+		}
+		out = append(out, &types.Route{
+			Dst: net.IPNet(r.Dst), GW: r.GW, MTU: r.MTU, AdvMSS: r.AdvMSS,
+			Priority: r.Priority, Table: r.Table, Scope: r.Scope,
+		})
+	}
+	return out, nil
+}
+
+// envArgs is what CNI_ARGS may hold.
+type envArgs struct {
+	types.CommonArgs
+	IP types.UnmarshallableString
+}
+
+// requested are the addresses asked for, by CNI_ARGS, args and runtimeConfig
+// together, each once.
+func (p *hostLocal) requested(args string) ([]netip.Addr, error) {
+	var env envArgs
+	if err := sdk.LoadArgs(args, &env); err != nil {
+		return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "CNI_ARGS cannot be read", err.Error())
+	}
+	var text []string
+	if env.IP != "" {
+		text = append(text, string(env.IP))
+	}
+	for _, read := range []func(any) error{p.CNIArgs, p.Runtime} {
+		var part struct {
+			IPs []string `json:"ips"`
+		}
+		if err := read(&part); err != nil {
+			return nil, err
+		}
+		text = append(text, part.IPs...)
+	}
+	var addrs []netip.Addr
+	for _, s := range text {
+		addr, err := parseRequested(s)
+		if err != nil {
+			return nil, ipamError("requested IP: %w", err)
+		}
+		if !slices.Contains(addrs, addr) {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs, nil
+}
+
+// parseRequested reads an address, also one that has a prefix.
+func parseRequested(s string) (netip.Addr, error) {
+	if strings.Contains(s, "/") {
+		ip, _, err := net.ParseCIDR(s)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		return toAddr(ip)
+	}
+	ip := net.ParseIP(s)
+	if ip == nil {
+		return netip.Addr{}, fmt.Errorf("invalid IP address %s", s)
+	}
+	return toAddr(ip)
+}
+
+// toAddr unmaps IPv4 in IPv6.
+func toAddr(ip net.IP) (netip.Addr, error) {
+	addr, ok := netip.AddrFromSlice(ip)
+	if !ok {
+		return netip.Addr{}, fmt.Errorf("IP %s not v4 nor v6", ip)
+	}
+	return addr.Unmap(), nil
+}

@@ -1,0 +1,242 @@
+package hostlocal
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/state/lease"
+)
+
+// hostLocal is the plugin with one configuration.
+type hostLocal struct {
+	sdk.Common
+	dataDir, resolvConf string
+	routes              []*types.Route
+	sets                []pool
+	leases              *lease.Store
+}
+
+// New is the plugin's Factory.
+func New(conf []byte) (sdk.Plugin, error) {
+	p, err := parse(conf)
+	if p == nil {
+		return nil, err
+	}
+	var openErr error
+	if p.leases, openErr = lease.Open(p.dataDir, p.Name); openErr != nil {
+		return nil, openErr
+	}
+	return p, err
+}
+
+// owner is who leases: the container's interface.
+func owner(c *sdk.Call) lease.Owner { return lease.Owner{ID: c.ContainerID, IfName: c.IfName} }
+
+// Add leases one address of every range set.
+func (p *hostLocal) Add(ctx context.Context, c *sdk.Call) (*types100.Result, error) {
+	requests, err := p.requests(c.Args)
+	if err != nil {
+		return nil, err
+	}
+	result := &types100.Result{CNIVersion: types100.ImplementedSpecVersion, Routes: p.routes}
+	if p.resolvConf != "" {
+		if result.DNS, err = readResolvConf(ctx, p.resolvConf); err != nil {
+			return nil, err
+		}
+	}
+	addrs, err := p.leases.Reserve(ctx, owner(c), requests)
+	if err != nil {
+		return nil, err
+	}
+	for i, addr := range addrs {
+		subnet, gateway := p.sets[i].find(addr)
+		mask := net.CIDRMask(subnet.Bits(), addr.BitLen())
+		result.IPs = append(result.IPs, &types100.IPConfig{
+			Address: net.IPNet{IP: addr.AsSlice(), Mask: mask},
+			Gateway: gateway,
+		})
+	}
+	return result, nil
+}
+
+// requests gives every requested address to the first range set that has it and
+// was not asked for another one.
+func (p *hostLocal) requests(args string) ([]lease.Request, error) {
+	left, err := p.requested(args)
+	if err != nil {
+		return nil, err
+	}
+	requests := make([]lease.Request, len(p.sets))
+	for i, set := range p.sets {
+		requests[i].Set = set.set
+		for j, addr := range left {
+			if set.set.Contains(addr) {
+				requests[i].Address = addr
+				left = append(left[:j:j], left[j+1:]...)
+				break
+			}
+		}
+	}
+	if len(left) > 0 {
+		return nil, fmt.Errorf("allocate all requested IPs: no range set for %v: %w", left, lease.ErrNotInRange)
+	}
+	return requests, nil
+}
+
+// Check says whether the addresses of the previous result are still leased to the
+// container; if none is of these ranges, whether any is.
+func (p *hostLocal) Check(ctx context.Context, c *sdk.Call) error {
+	if _, err := p.requested(c.Args); err != nil {
+		return err
+	}
+	previous, err := c.Previous(&p.Common)
+	if err != nil {
+		return err
+	}
+	addrs, err := p.addressesOf(previous)
+	if err != nil {
+		return err
+	}
+	for _, addr := range addrs {
+		ok, err := p.leases.Holds(owner(c), addr)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return fmt.Errorf("address %s of network %q is not leased to container %q", addr, p.Name, c.ContainerID)
+		}
+	}
+	if len(addrs) > 0 {
+		return nil
+	}
+	if addrs, err = p.leases.Lookup(ctx, owner(c)); err == nil && len(addrs) == 0 {
+		err = fmt.Errorf("container %q has no address of network %q", c.ContainerID, p.Name)
+	}
+	return err
+}
+
+// addressesOf are the addresses of a result that are of these ranges.
+func (p *hostLocal) addressesOf(result *types100.Result) ([]netip.Addr, error) {
+	if result == nil {
+		return nil, nil
+	}
+	var addrs []netip.Addr
+	for _, ip := range result.IPs {
+		addr, err := toAddr(ip.Address.IP)
+		if err != nil {
+			return nil, fmt.Errorf("previous result: %w", err)
+		}
+		for _, set := range p.sets {
+			if set.set.Contains(addr) {
+				addrs = append(addrs, addr)
+			}
+		}
+	}
+	return addrs, nil
+}
+
+// Del gives back the addresses that the container holds. It flushes the connections
+// to and from them first, so that the next holder of an address does not get them.
+// Addresses that the container does not hold are left alone.
+func (p *hostLocal) Del(ctx context.Context, c *sdk.Call) error {
+	// Add gave one address per range set. With fewer of them, or a result that
+	// cannot be read, the leases have to tell.
+	known, err := p.addressesOf(c.PreviousOfDel(&p.Common))
+	if err != nil || len(known) < len(p.sets) {
+		known = nil
+	}
+	if err := p.disconnect(ctx, c, known); err != nil {
+		return err
+	}
+	return p.leases.Release(ctx, owner(c), known...)
+}
+
+// disconnect flushes the connections of the addresses that the container holds;
+// known may be all of them.
+func (p *hostLocal) disconnect(ctx context.Context, c *sdk.Call, known []netip.Addr) error {
+	held := known
+	for _, addr := range known {
+		if ok, err := p.leases.Holds(owner(c), addr); !ok || err != nil {
+			held = nil
+		}
+	}
+	if len(held) == 0 {
+		var err error
+		if held, err = p.leases.Lookup(ctx, owner(c)); err != nil {
+			return err
+		}
+		// Without the result, the firewall plugin has not known them.
+		if err = c.Host.LeaveAnyZone(ctx, held); err != nil {
+			return err
+		}
+	}
+	return flush(ctx, c, held)
+}
+
+func flush(ctx context.Context, c *sdk.Call, addrs []netip.Addr) error {
+	if c.Host == nil || c.Host.Conntrack == nil {
+		return nil
+	}
+	return c.Host.Conntrack.FlushAddresses(ctx, addrs...)
+}
+
+// Status says whether every range set has an address left.
+func (p *hostLocal) Status(context.Context, *sdk.Call) error {
+	sets := make([]lease.RangeSet, len(p.sets))
+	for i, set := range p.sets {
+		sets[i] = set.set
+	}
+	if err := p.leases.Available(sets); err != nil {
+		return types.NewError(types.ErrPluginNotAvailable, "no address can be leased", err.Error())
+	}
+	return nil
+}
+
+// GC gives back the leases of the network that belong to no valid attachment. A
+// directory can be that of several users, of which none knows the attachments of
+// the others: leases whose owner has a link of another instance stay. Of those
+// without one, or without one as yet, nobody can tell whose they are.
+func (p *hostLocal) GC(ctx context.Context, c *sdk.Call) error {
+	valid := make([]lease.Owner, len(p.ValidAttachments))
+	for i, a := range p.ValidAttachments {
+		valid[i] = lease.Owner{ID: a.ContainerID, IfName: a.IfName}
+	}
+	others, err := c.Others(p.Name)
+	if err != nil {
+		return err
+	}
+	spare := func(o lease.Owner) bool {
+		return slices.ContainsFunc(others, func(other names.Owner) bool {
+			return other.OfID(o.ID) && (o.IfName == other.IfName || o.IfName == "")
+		})
+	}
+	// Connections go before leases do, all at once, and addresses leave firewalld's
+	// zones: so the first round only looks.
+	stale := map[lease.Owner]bool{}
+	var addrs []netip.Addr
+	_, err = p.leases.Retain(ctx, valid, func(o lease.Owner, held []netip.Addr) bool {
+		if !spare(o) {
+			stale[o], addrs = true, append(addrs, held...)
+		}
+		return true
+	})
+	if err == nil {
+		err = c.Host.LeaveAnyZone(ctx, addrs)
+	}
+	if err == nil {
+		err = flush(ctx, c, addrs)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = p.leases.Retain(ctx, valid, func(o lease.Owner, _ []netip.Addr) bool { return !stale[o] })
+	return err
+}

@@ -1,0 +1,101 @@
+// Package loopback is the native loopback plugin.
+package loopback
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+const (
+	name  = rtnl.LoopbackName
+	index = rtnl.Loopback
+)
+
+type loopback struct{ sdk.Common }
+
+// New is the plugin's Factory.
+func New(conf []byte) (sdk.Plugin, error) {
+	p := &loopback{}
+	return p, sdk.Decode(conf, p)
+}
+
+// Add brings the loopback interface up. A result of plugins before it passes
+// through.
+func (p *loopback) Add(_ context.Context, c *sdk.Call) (*types100.Result, error) {
+	sandbox, err := c.Sandbox()
+	if err != nil {
+		return nil, err
+	}
+	if err := sandbox.SetUp(index); err != nil {
+		return nil, err
+	}
+	addresses, err := sandbox.Addresses(index)
+	if err != nil {
+		return nil, err
+	}
+	previous, err := c.Previous(&p.Common)
+	if err != nil || previous != nil {
+		return previous, err
+	}
+	return result(c.Netns, addresses)
+}
+
+// result names the first address of each family.
+func result(netns string, addresses []netlink.Addr) (*types100.Result, error) {
+	r := &types100.Result{
+		CNIVersion: types100.ImplementedSpecVersion,
+		Interfaces: []*types100.Interface{{Name: name, Mac: "00:00:00:00:00:00", Sandbox: netns}},
+	}
+	var v4, v6 *net.IPNet
+	for _, a := range addresses {
+		if !a.IP.IsLoopback() {
+			return nil, fmt.Errorf("loopback interface has the address %s, which is none of loopback", a.IP)
+		}
+		if a.IP.To4() != nil && v4 == nil {
+			v4 = a.IPNet
+		} else if a.IP.To4() == nil && v6 == nil {
+			v6 = a.IPNet
+		}
+	}
+	for _, address := range []*net.IPNet{v4, v6} {
+		if address != nil {
+			r.IPs = append(r.IPs, &types100.IPConfig{Interface: types100.Int(0), Address: *address})
+		}
+	}
+	return r, nil
+}
+
+// Check finds the interface up.
+func (p *loopback) Check(_ context.Context, c *sdk.Call) error {
+	sandbox, err := c.Sandbox()
+	if err != nil {
+		return err
+	}
+	link, err := sandbox.LinkByIndex(index)
+	if err != nil {
+		return err
+	}
+	if link.Attrs().Flags&net.FlagUp == 0 {
+		return errors.New("loopback interface is down")
+	}
+	return nil
+}
+
+// Del leaves the interface as it is. It belongs to the namespace, which may be
+// given another network; and to bring it down waits for RCU under the kernel's
+// configuration lock.
+func (p *loopback) Del(context.Context, *sdk.Call) error { return nil }
+
+// Status is always ready.
+func (p *loopback) Status(context.Context, *sdk.Call) error { return nil }
+
+// GC has nothing to collect: the interface goes with its namespace.
+func (p *loopback) GC(context.Context, *sdk.Call) error { return nil }

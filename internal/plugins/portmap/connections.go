@@ -1,0 +1,80 @@
+package portmap
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/allocnet/allocnet/internal/netlink/conntrack"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+// forget flushes the connections that clients of the host ports had before the ports
+// were published. Redirected ones belonged to another allocation, whose DEL flushed
+// them.
+func (p *publication) forget(ctx context.Context, c *sdk.Call) error {
+	var errs []error
+	for _, address := range p.addresses {
+		ports, family := p.stateless(address.Addr()), family(address.Addr())
+		if _, own := p.backend.(native); own {
+			errs = append(errs, flushContacted(ctx, c, family, ports))
+		} else {
+			errs = append(errs, c.Host.Conntrack.FlushPorts(ctx, family, ports...))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// flushContacted flushes the connections of those ports that allocnet's tables show as
+// contacted. It removes the ports from the tables last, so that a crash in between
+// leaves no connection that the tables do not show.
+func flushContacted(ctx context.Context, c *sdk.Call, family uint8, ports []conntrack.Port) error {
+	contacted, known, err := c.Host.Rules.Contacted(ctx, family, ofRuleset(ports))
+	err = errors.Join(err, c.Host.Conntrack.FlushPorts(ctx, family, ofConntrack(contacted)...))
+	switch {
+	case err != nil:
+		return err
+	case !known:
+		return c.Host.Rules.LearnContacted(ctx, family, func(ctx context.Context) ([]ruleset.Port, error) {
+			tracked, err := c.Host.Conntrack.Ports(ctx, family)
+			return ofRuleset(slices.DeleteFunc(tracked, func(p conntrack.Port) bool { return !isStateless(p) })), err
+		})
+	case len(contacted) > 0:
+		return c.Host.Rules.ForgetContacted(ctx, family, contacted)
+	}
+	return nil
+}
+
+// disconnect flushes the connections to a sandbox whose link another plugin than ours
+// made: ours flush them themselves, once the link is gone. Without a result, the
+// addresses are those that the elements named, and the host ports are flushed as well.
+func (p *publication) disconnect(ctx context.Context, c *sdk.Call, published []netip.Addr) error {
+	for _, address := range p.addresses {
+		published = append(published, address.Addr())
+	}
+	errs := []error{c.Host.Conntrack.FlushAddresses(ctx, published...)}
+	if len(p.addresses) == 0 {
+		for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+			errs = append(errs, c.Host.Conntrack.FlushPorts(ctx, family(any), p.ports(any)...))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ofRuleset(ports []conntrack.Port) []ruleset.Port {
+	list := make([]ruleset.Port, len(ports))
+	for i, p := range ports {
+		list[i] = ruleset.Port(p)
+	}
+	return list
+}
+
+func ofConntrack(ports []ruleset.Port) []conntrack.Port {
+	list := make([]conntrack.Port, len(ports))
+	for i, p := range ports {
+		list[i] = conntrack.Port(p)
+	}
+	return list
+}

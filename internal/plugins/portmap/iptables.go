@@ -1,0 +1,264 @@
+package portmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/coreos/go-iptables/iptables"
+
+	"github.com/allocnet/allocnet/internal/iptables/rules"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+// iptablesBackend is the reference plugin's layout in the nat table.
+type iptablesBackend struct{}
+
+// lockTime is how long, in seconds, iptables waits for another one.
+const lockTime = 30
+
+// sharing lets one ADD of this process at a time look for rules that all share,
+// and make them.
+var sharing sync.Mutex
+
+func (iptablesBackend) add(ctx context.Context, _ *sdk.Call, p *publication) error {
+	var steps []sdk.Step
+	for _, address := range p.addresses {
+		t, err := openNAT(address.Addr())
+		if err != nil {
+			return err
+		}
+		steps = append(steps,
+			sdk.Step{Name: t.program + ": make the shared chains", Do: func(ctx context.Context) error {
+				return t.share(ctx, p.sharedRules())
+			}},
+			sdk.Step{Name: t.program + ": publish host ports", Do: func(ctx context.Context) error {
+				if err := t.publish(ctx, p, address); err != nil {
+					return errors.Join(err, t.unpublish(ownChain(p.Name, p.id)))
+				}
+				return nil
+			}, Undo: func(context.Context) error { return t.unpublish(ownChain(p.Name, p.id)) }})
+	}
+	return sdk.Run(ctx, steps...)
+}
+
+func (iptablesBackend) check(ctx context.Context, _ *sdk.Call, p *publication) error {
+	var errs []error
+	for _, address := range p.addresses {
+		t, err := openNAT(address.Addr())
+		if err == nil {
+			err = t.check(ctx, append(p.portRules(address), p.entryRules(address.Addr())...))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// del looks in both families. If the command of one cannot be used now, ADD may have
+// used it: then the kernel has to show that it has no chains.
+func (iptablesBackend) del(ctx context.Context, _ *sdk.Call, p *publication) error {
+	var chains []string
+	for _, prefix := range []string{"CNI-DN-", "CNI-SN-"} {
+		chains = append(chains, prefix+ownChain(p.Name, p.id)[len("CNI-DN-"):])
+	}
+	var errs []error
+	for _, wildcard := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		kernel := netfilter.Table{IPv6: wildcard.Is6(), Name: table}
+		t, err := openNAT(wildcard)
+		if err == nil {
+			_, err = t.ListChains(table)
+		}
+		if err != nil {
+			errs = append(errs, kernel.Absent(ctx, err, chains...))
+			continue
+		}
+		for _, chain := range chains {
+			err = errors.Join(err, t.unpublish(chain))
+		}
+		if err == nil {
+			err = kernel.Hidden(ctx, chains...)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (iptablesBackend) status(context.Context, *sdk.Call) error {
+	t, err := openNAT(netip.IPv4Unspecified())
+	if err == nil {
+		_, err = t.ListChains(table)
+	}
+	if err != nil {
+		return types.NewError(types.ErrPluginNotAvailable, "iptables cannot be used", err.Error())
+	}
+	return nil
+}
+
+// nat is one family's nat table.
+type nat struct {
+	*iptables.IPTables
+	program string
+}
+
+func openNAT(addr netip.Addr) (*nat, error) {
+	t, protocol := &nat{program: "iptables"}, iptables.ProtocolIPv4
+	if addr.Is6() {
+		t.program, protocol = "ip6tables", iptables.ProtocolIPv6
+	}
+	var err error
+	t.IPTables, err = iptables.New(iptables.IPFamily(protocol), iptables.Timeout(lockTime))
+	if err != nil {
+		return nil, fmt.Errorf("find %s, which the backend iptables needs: %w", t.program, err)
+	}
+	return t, nil
+}
+
+const (
+	attempts = 10
+	between  = 20 * time.Millisecond
+)
+
+// share makes the rules that are not there. Other processes may do the same, and
+// then one of them fails, and finds everything there the next time.
+func (t *nat) share(ctx context.Context, rules []rule) error {
+	sharing.Lock()
+	defer sharing.Unlock()
+	var err error
+	for range attempts {
+		if err = t.ensureAll(ctx, rules); err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		case <-time.After(between):
+		}
+	}
+	return err
+}
+
+func (t *nat) ensureAll(ctx context.Context, rules []rule) error {
+	for _, r := range rules {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := t.ensure(r); err != nil {
+			return fmt.Errorf("make %s: %w", r, err)
+		}
+	}
+	return nil
+}
+
+func (t *nat) ensure(r rule) error {
+	if len(r.spec) == 0 {
+		found, err := t.ChainExists(table, r.chain)
+		if err != nil || found {
+			return err
+		}
+		return t.NewChain(table, r.chain)
+	}
+	found, err := t.Exists(table, r.chain, r.spec...)
+	if err != nil || found {
+		return err
+	}
+	if r.first {
+		return t.Insert(table, r.chain, 1, r.spec...)
+	}
+	return t.Append(table, r.chain, r.spec...)
+}
+
+// publish fills the attachment's chain, and then leads to it. What an ADD that
+// was never taken back left goes first.
+func (t *nat) publish(ctx context.Context, p *publication, address netip.Prefix) error {
+	chain := ownChain(p.Name, p.id)
+	found, err := t.ChainExists(table, chain)
+	if err == nil && found {
+		err = t.unpublish(chain)
+	}
+	if err == nil {
+		err = t.NewChain(table, chain)
+	}
+	if err != nil {
+		return fmt.Errorf("make chain %s: %w", chain, err)
+	}
+	for _, r := range p.portRules(address) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := t.Append(table, r.chain, r.spec...); err != nil {
+			return fmt.Errorf("make %s: %w", r, err)
+		}
+	}
+	return t.ensureAll(ctx, p.entryRules(address.Addr()))
+}
+
+// unpublish deletes a chain and what leads to it, if they are there.
+func (t *nat) unpublish(chain string) error {
+	err := t.disconnect(chain)
+	if found, foundErr := t.ChainExists(table, chain); foundErr != nil || !found {
+		return errors.Join(err, foundErr)
+	}
+	if deleteErr := t.ClearAndDeleteChain(table, chain); deleteErr != nil && !isMissing(deleteErr) {
+		err = errors.Join(err, fmt.Errorf("%s: delete chain %s: %w", t.program, chain, deleteErr))
+	}
+	return err
+}
+
+// disconnect deletes the rules that lead to a chain, by their text: that of the
+// conditions may have been another when they were made. Old versions of the
+// reference plugin had a chain for source addresses, too.
+func (t *nat) disconnect(chain string) error {
+	var errs []error
+	for _, from := range []string{portsChain, "CNI-HOSTPORT-SNAT"} {
+		found, err := t.ChainExists(table, from)
+		if err == nil && !found {
+			continue
+		}
+		lines, err := t.List(table, from)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: list chain %s: %w", t.program, from, err))
+			continue
+		}
+		listing, err := rules.Parse(lines)
+		errs = append(errs, err)
+		for _, r := range listing.Rules {
+			if r.Value("-j") != chain {
+				continue
+			}
+			if err := t.Delete(table, from, r.Spec...); err != nil && !isMissing(err) {
+				errs = append(errs, fmt.Errorf("%s: delete rule %s: %w", t.program, r, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// check names the rules that are missing.
+func (t *nat) check(ctx context.Context, rules []rule) error {
+	var errs []error
+	for _, r := range rules {
+		if err := ctx.Err(); err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		found, err := t.Exists(table, r.chain, r.spec...)
+		switch {
+		case err != nil && !isMissing(err):
+			errs = append(errs, fmt.Errorf("%s: look for rule %s: %w", t.program, r, err))
+		case err != nil || !found:
+			errs = append(errs, fmt.Errorf("%s rule is missing: %s", t.program, r))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// isMissing says whether iptables complains of a rule, or a chain in it, that is
+// not there.
+func isMissing(err error) bool {
+	var failed *iptables.Error
+	return errors.As(err, &failed) && failed.IsNotExist()
+}

@@ -1,0 +1,88 @@
+package portmap
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+// native is allocnet's own tables.
+type native struct{}
+
+func (native) add(ctx context.Context, c *sdk.Call, p *publication) error {
+	return c.Host.Rules.Add(ctx, p.elements(c))
+}
+
+func (native) check(ctx context.Context, c *sdk.Call, p *publication) error {
+	return c.Host.Rules.Check(ctx, p.elements(c))
+}
+
+func (native) del(ctx context.Context, c *sdk.Call, p *publication) error {
+	if len(p.addresses) > 0 && len(p.mappings) > 0 {
+		return c.Host.Rules.Del(ctx, p.elements(c))
+	}
+	if len(p.addresses) > 0 && p.snat && !p.published(ctx, c) {
+		return nil
+	}
+	return sdk.DelOwned(ctx, c, p.Name)
+}
+
+// published reports whether one of the addresses is behind host ports of which
+// the DEL was not told. Most attachments have none.
+func (p *publication) published(ctx context.Context, c *sdk.Call) bool {
+	return slices.ContainsFunc(p.addresses, func(address netip.Prefix) bool {
+		return c.Host.Rules.Check(ctx, &ruleset.Elements{
+			Owner:     c.Owner(p.Name),
+			Published: []ruleset.Published{{Address: address, SNAT: p.sourceNAT()}},
+		}) == nil
+	})
+}
+
+// status asks for an address that nobody has: that it is missing, or that the
+// tables are not there yet, is no obstacle.
+func (native) status(ctx context.Context, c *sdk.Call) error {
+	err := c.Host.Rules.Check(ctx, &ruleset.Elements{Open: []netip.Addr{netip.IPv4Unspecified()}})
+	if err == nil || errors.Is(err, ruleset.ErrMissing) {
+		return nil
+	}
+	return types.NewError(types.ErrPluginNotAvailable, "nftables cannot be used", err.Error())
+}
+
+func (p *publication) elements(c *sdk.Call) *ruleset.Elements {
+	e := &ruleset.Elements{Owner: c.Owner(p.Name)}
+	for _, address := range p.addresses {
+		mappings := p.of(address.Addr())
+		if len(mappings) == 0 {
+			continue
+		}
+		e.Published = append(e.Published, ruleset.Published{Address: address, SNAT: p.sourceNAT()})
+		for _, m := range mappings {
+			mapping := ruleset.Mapping{
+				Protocol: m.protocol,
+				HostPort: uint16(m.HostPort),
+				To:       netip.AddrPortFrom(address.Addr(), uint16(m.ContainerPort)),
+			}
+			if m.restricted() {
+				mapping.HostIP = m.hostIP
+			}
+			e.Mappings = append(e.Mappings, mapping)
+		}
+	}
+	return e
+}
+
+func (p *publication) sourceNAT() ruleset.SNAT {
+	switch {
+	case !p.snat:
+		return ruleset.SNATNone
+	case p.MasqAll:
+		return ruleset.SNATAll
+	}
+	return ruleset.SNATLocal
+}

@@ -1,0 +1,216 @@
+package portmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/internal/iptables/nft"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+// nftablesBackend is the reference plugin's layout: a table in each family, with
+// a rule for each host port whose comment is the container's ID. The rules of the
+// attachments of one container differ by their address; the reference plugin does
+// not tell them apart.
+type nftablesBackend struct{}
+
+// The reference plugin's names. It makes the chain for host ports of one address,
+// which is always empty, for the sake of its older versions.
+const (
+	nftTable         = "cni_hostport"
+	nftTableComment  = "CNI portmap plugin"
+	allChain         = "hostports_all"
+	hostIPChain      = "hostip_hostports"
+	hostPortsChain   = "hostports"
+	masqueradeChain  = "masquerading"
+	preroutingChain  = "prerouting"
+	outputChain      = "output"
+	localDestination = "fib daddr type local"
+)
+
+func (nftablesBackend) add(ctx context.Context, _ *sdk.Call, p *publication) error {
+	var steps []sdk.Step
+	for _, address := range p.addresses {
+		t := tableOf(address.Addr())
+		steps = append(steps, sdk.Step{Name: "nftables: publish host ports",
+			Do:   func(ctx context.Context) error { return t.publish(ctx, p, address) },
+			Undo: func(ctx context.Context) error { return t.unpublish(ctx, p) }})
+	}
+	return sdk.Run(ctx, steps...)
+}
+
+func (nftablesBackend) check(ctx context.Context, _ *sdk.Call, p *publication) error {
+	var errs []error
+	for _, address := range p.addresses {
+		errs = append(errs, tableOf(address.Addr()).check(ctx, p, address))
+	}
+	return errors.Join(errs...)
+}
+
+func (nftablesBackend) del(ctx context.Context, _ *sdk.Call, p *publication) error {
+	var errs []error
+	for _, wildcard := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		errs = append(errs, tableOf(wildcard).unpublish(ctx, p))
+	}
+	return errors.Join(errs...)
+}
+
+func (nftablesBackend) status(ctx context.Context, _ *sdk.Call) error {
+	if err := tableOf(netip.IPv4Unspecified()).Usable(ctx); err != nil {
+		return types.NewError(types.ErrPluginNotAvailable, "nftables cannot be used", err.Error())
+	}
+	return nil
+}
+
+// hostports is the table of one family.
+type hostports struct{ *nft.Table }
+
+func tableOf(addr netip.Addr) *hostports {
+	family := "ip"
+	if addr.Is6() {
+		family = "ip6"
+	}
+	return &hostports{&nft.Table{Family: family, Name: nftTable}}
+}
+
+// publish makes the table, as far as it is missing, and the attachment's rules,
+// in one transaction. What an ADD that was never taken back left goes.
+func (t *hostports) publish(ctx context.Context, p *publication, address netip.Prefix) error {
+	return t.change(ctx, p, func(s *nft.Script) {
+		conditions := p.ConditionsV4
+		if address.Addr().Is6() {
+			conditions = p.ConditionsV6
+		}
+		frame(s, conditions, p.snat)
+		for _, r := range t.rules(p, address) {
+			s.Rule(r.chain, p.id, r.spec...)
+		}
+	})
+}
+
+// What nft calls dstnat, of every hook, and srcnat.
+const (
+	beforeRouting = -100
+	afterRouting  = 100
+)
+
+// frame makes what all attachments share.
+func frame(s *nft.Script, conditions []string, masquerade bool) {
+	s.Make(nftTableComment)
+	for _, name := range []string{hostPortsChain, hostIPChain, allChain} {
+		s.Chain(name, "")
+	}
+	s.Flush(allChain)
+	for _, name := range []string{hostIPChain, hostPortsChain} {
+		s.Rule(allChain, "", "jump", name)
+	}
+	for _, hook := range []string{preroutingChain, outputChain} {
+		s.NAT(hook, hook, beforeRouting)
+		s.Flush(hook)
+		s.Rule(hook, "", slices.Concat(conditions, []string{localDestination, "jump", allChain})...)
+	}
+	if masquerade {
+		s.NAT(masqueradeChain, "postrouting", afterRouting)
+	}
+}
+
+// rules are the attachment's own.
+func (t *hostports) rules(p *publication, address netip.Prefix) []rule {
+	var rules []rule
+	add := func(chain string, words ...string) {
+		rules = append(rules, rule{chain: chain, spec: words})
+	}
+	addr := address.Addr()
+	for _, m := range p.of(addr) {
+		var destination []string
+		if m.restricted() {
+			destination = []string{t.Family, "daddr", m.HostIP}
+		}
+		to := netip.AddrPortFrom(addr, uint16(m.ContainerPort))
+		add(hostPortsChain, append(destination, m.Protocol, "dport", strconv.Itoa(m.HostPort), "dnat to", to.String())...)
+	}
+	if !p.snat {
+		return rules
+	}
+	add(masqueradeChain, t.Family, "saddr", addr.String(), t.Family, "daddr", addr.String(), "masquerade")
+	if addr.Is4() {
+		add(masqueradeChain, t.Family, "saddr 127.0.0.1", t.Family, "daddr", addr.String(), "masquerade")
+	}
+	return rules
+}
+
+// unpublish deletes the attachment's rules, if there are any.
+func (t *hostports) unpublish(ctx context.Context, p *publication) error {
+	return t.change(ctx, p, func(*nft.Script) {})
+}
+
+// change deletes the attachment's rules and does something else in the same
+// transaction. Rules are deleted by their handles; when others have changed what
+// was listed, it begins again.
+func (t *hostports) change(ctx context.Context, p *publication, more func(*nft.Script)) error {
+	var err error
+	for range attempts {
+		s := t.Script()
+		for _, chain := range []string{hostPortsChain, hostIPChain, masqueradeChain} {
+			own, err := t.own(ctx, chain, p)
+			if err != nil {
+				return err
+			}
+			for _, r := range own {
+				s.Delete(r)
+			}
+		}
+		more(s)
+		if s.Empty() {
+			return nil
+		}
+		if err = t.Run(ctx, s); err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		case <-time.After(between):
+		}
+	}
+	return fmt.Errorf("change table %s %s: %w", t.Family, nftTable, err)
+}
+
+// own are the attachment's rules in a chain; where its addresses are not known, all
+// of the container.
+func (t *hostports) own(ctx context.Context, chain string, p *publication) ([]nft.Rule, error) {
+	rules, err := t.Rules(ctx, chain)
+	names := func(r nft.Rule) bool {
+		return len(p.addresses) == 0 || slices.ContainsFunc(p.addresses, func(a netip.Prefix) bool { return r.Names(a.Addr()) })
+	}
+	return slices.DeleteFunc(rules, func(r nft.Rule) bool { return r.Comment != p.id || !names(r) }), err
+}
+
+// check counts rules: nft does not show them as they were given.
+func (t *hostports) check(ctx context.Context, p *publication, address netip.Prefix) error {
+	want := map[string]int{}
+	for _, r := range t.rules(p, address) {
+		want[r.chain]++
+	}
+	for _, chain := range []string{hostPortsChain, masqueradeChain} {
+		if want[chain] == 0 {
+			continue
+		}
+		own, err := t.own(ctx, chain, p)
+		if err != nil {
+			return err
+		}
+		if len(own) < want[chain] {
+			return fmt.Errorf("chain %s of table %s %s has %d rules of the container instead of %d",
+				chain, t.Family, nftTable, len(own), want[chain])
+		}
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+// Package ptp is the native ptp plugin: a pair of links between the host and the
+// sandbox, without a bridge, over which everything is routed.
+package ptp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/plugins/veth"
+)
+
+// ptp is the plugin, with the keys of the reference plugin.
+type ptp struct {
+	sdk.Common
+	IPMasq        bool    `json:"ipMasq"`
+	IPMasqBackend *string `json:"ipMasqBackend"`
+	MTU           int     `json:"mtu"`
+
+	ipam veth.IPAM
+	masq veth.Masquerade
+}
+
+// New is the plugin's Factory.
+func New(conf []byte) (sdk.Plugin, error) {
+	p := &ptp{}
+	decodeErr := sdk.Decode(conf, p)
+	unread := decodeErr != nil && !sdk.IsUnknownKey(decodeErr)
+	var ipamErr error
+	p.ipam, ipamErr = veth.IPAMOf(&p.Common)
+	p.MTU = max(p.MTU, 0) // a negative one is none, as for the reference plugin
+	p.masq = veth.Masquerade{On: unread || p.IPMasq, Backend: p.IPMasqBackend, Network: p.Name}
+	return p, sdk.FirstError(decodeErr, ipamErr)
+}
+
+var errNoIPAM = errors.New("ptp needs an IPAM plugin: its configuration has no ipam.type")
+
+// addition is one ADD.
+type addition struct {
+	*ptp
+	call    *sdk.Call
+	sandbox *rtnl.Sandbox
+	veth    rtnl.Veth
+	result  *types100.Result
+}
+
+// Add implements sdk.Plugin.
+func (p *ptp) Add(ctx context.Context, c *sdk.Call) (*types100.Result, error) {
+	if p.ipam == "" {
+		return nil, errNoIPAM
+	}
+	owner := c.Owner(p.Name)
+	a := &addition{ptp: p, call: c, veth: rtnl.Veth{
+		Name: owner.Veth(), MAC: rtnl.RandomMAC(), Alias: owner.String(),
+		PeerName: c.IfName, PeerMAC: rtnl.RandomMAC(), NoLinkLocal: true,
+	}}
+	var err error
+	if a.sandbox, err = c.Sandbox(); err != nil {
+		return nil, err
+	}
+	err = sdk.Run(ctx,
+		sdk.Step{Name: "addresses", Do: a.allocate, Undo: a.release},
+		sdk.Step{Name: "attach interface " + c.IfName, Do: a.attach, Undo: a.detach},
+		sdk.Step{Name: "configure interface " + c.IfName, Do: a.configure},
+		sdk.Step{Name: "host", Do: a.serve},
+		sdk.Step{Name: "masquerade", Do: a.masquerade},
+	)
+	if err != nil {
+		return nil, err
+	}
+	return a.result, nil
+}
+
+// allocate asks for the addresses and completes the result. There is nothing to
+// route through without a gateway.
+func (a *addition) allocate(ctx context.Context) error {
+	r, err := a.ipam.Allocate(ctx, a.call)
+	if err != nil {
+		return err
+	}
+	err = a.complete(r)
+	if err != nil {
+		return errors.Join(err, a.release(ctx))
+	}
+	return nil
+}
+
+func (a *addition) complete(r *types100.Result) (err error) {
+	for _, ip := range r.IPs {
+		if ip.Gateway == nil {
+			return fmt.Errorf("the IPAM plugin named no gateway for %s", ip.Address.String())
+		}
+		ip.Interface = types100.Int(1)
+	}
+	if a.veth.MTU, err = veth.MTU(a.call.Host.Kernel, a.MTU, r); err != nil {
+		return err
+	}
+	a.result = &types100.Result{
+		CNIVersion: types100.ImplementedSpecVersion, IPs: r.IPs, Routes: r.Routes,
+		Interfaces: []*types100.Interface{
+			{Name: a.veth.Name, Mac: a.veth.MAC.String(), Mtu: a.veth.MTU},
+			{Name: a.veth.PeerName, Mac: a.veth.PeerMAC.String(), Mtu: a.veth.MTU, Sandbox: a.call.Netns},
+		},
+	}
+	a.result.DNS, err = veth.DNS(&a.Common, r.DNS)
+	return err
+}
+
+func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.call) }
+
+func (a *addition) attach(context.Context) error {
+	return a.call.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
+}
+
+func (a *addition) detach(ctx context.Context) error {
+	_, err := a.call.Host.Kernel.DeleteLink(ctx, a.veth.Name)
+	return err
+}
+
+func (a *addition) configure(ctx context.Context) error {
+	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, veth.Options{ViaGateway: true})
+}
+
+// linkLocal is the address from which the host looks for the sandbox (RFC 4291,
+// appendix A). The kernel would make the same, but look for another owner of it
+// first, and hold up IPv6 for two seconds; to forbid it that by a sysctl of the
+// link makes the link's deletion wait for RCU once more.
+func linkLocal(mac net.HardwareAddr) net.IP {
+	return net.IP{0xfe, 0x80, 0, 0, 0, 0, 0, 0, mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
+}
+
+// addLinkLocal gives the host's end that address, and the way to its neighbour's. In
+// one the kernel would join the anycast group of routers (RFC 4291, section 2.6.1) as
+// well, whose end also makes the link's deletion wait once more.
+func addLinkLocal(b *rtnl.Batch, v *rtnl.Veth) {
+	ip := linkLocal(v.MAC)
+	b.AddAddress(v.Index, veth.HostPrefix(ip), rtnl.NoDAD)
+	network := &net.IPNet{IP: ip.Mask(net.CIDRMask(64, 128)), Mask: net.CIDRMask(64, 128)}
+	b.AddRoute(&rtnl.Route{Index: v.Index, Dst: network, Scope: unix.RT_SCOPE_LINK})
+}
+
+// serve makes the host's end the gateway of each address, and the way to it. It
+// goes with the link.
+func (a *addition) serve(context.Context) error {
+	host := a.call.Host.Kernel
+	index := a.veth.Index
+	var changes rtnl.Batch
+	if veth.HasIPv6(a.result) {
+		addLinkLocal(&changes, &a.veth)
+	} else {
+		changes.DropMulticast(index)
+	}
+	for _, ip := range a.result.IPs {
+		if ip.Gateway.To4() != nil {
+			changes.AddSharedAddress(index, ip.Gateway)
+		} else {
+			changes.AddAddress(index, veth.HostPrefix(ip.Gateway), rtnl.NoDAD)
+		}
+		changes.AddRoute(&rtnl.Route{Index: index, Dst: veth.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST})
+	}
+	if err := host.Apply(&changes); err != nil {
+		return err
+	}
+	return veth.Forward(a.call.Host.Lately, a.result)
+}
+
+func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.call, a.result) }
+
+// Check implements sdk.Plugin.
+func (p *ptp) Check(ctx context.Context, c *sdk.Call) error {
+	r, err := c.Previous(&p.Common)
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return errors.New("ptp: Required prevResult missing")
+	}
+	if err := p.ipam.Check(ctx, c); err != nil {
+		return err
+	}
+	peer, err := veth.CheckSandbox(c, r)
+	if err != nil {
+		return err
+	}
+	return errors.Join(checkHost(c, r, peer), p.masq.Check(ctx, c, r))
+}
+
+func checkHost(c *sdk.Call, r *types100.Result, peer netlink.Link) error {
+	for _, itf := range r.Interfaces {
+		if itf.Sandbox == "" {
+			return veth.CheckHost(c, itf, peer, 0)
+		}
+	}
+	return errors.New("prevResult has no interface of the host")
+}
+
+// Repair implements sdk.Repairer: it masquerades again, and forwards.
+func (p *ptp) Repair(ctx context.Context, c *sdk.Call) error {
+	r, err := c.Previous(&p.Common)
+	if err != nil || r == nil {
+		return err
+	}
+	return errors.Join(veth.Forward(c.Host.Lately, r), p.masq.Add(ctx, c, r))
+}
+
+// Del implements sdk.Plugin.
+func (p *ptp) Del(ctx context.Context, c *sdk.Call) error {
+	return veth.Detach(ctx, c, &p.Common, p.ipam, p.masq)
+}
+
+// Status implements sdk.Plugin.
+func (p *ptp) Status(ctx context.Context, c *sdk.Call) error {
+	if p.ipam == "" {
+		return errNoIPAM
+	}
+	return errors.Join(p.masq.Validate(), p.ipam.Status(ctx, c))
+}
+
+// GC implements sdk.Plugin.
+func (p *ptp) GC(ctx context.Context, c *sdk.Call) error {
+	return veth.Collect(ctx, c, &p.Common, p.ipam, p.masq)
+}

@@ -1,0 +1,33 @@
+package sdk
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Logger takes what an operation has to say beside its error: a message, and
+// pairs of keys and values. An hclog.Logger is one.
+type Logger interface {
+	Warn(message string, pairs ...any)
+	Error(message string, pairs ...any)
+}
+
+// lines writes one line per message, as plugin binaries do on stderr.
+type lines struct {
+	name string
+	to   io.Writer
+}
+
+func (l lines) Warn(message string, pairs ...any)  { l.write("WARN", message, pairs) }
+func (l lines) Error(message string, pairs ...any) { l.write("ERROR", message, pairs) }
+
+func (l lines) write(level, message string, pairs []any) {
+	var line strings.Builder
+	fmt.Fprintf(&line, "[%s] %s: %s", level, l.name, message)
+	for i := 0; i+1 < len(pairs); i += 2 {
+		fmt.Fprintf(&line, " %v=%q", pairs[i], fmt.Sprint(pairs[i+1]))
+	}
+	// Where that cannot be written there is nobody to tell.
+	_, _ = fmt.Fprintln(l.to, line.String())
+}

@@ -1,0 +1,74 @@
+package sdk
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/stretchr/testify/require"
+)
+
+// host is a plugin whose result names the host that runtimeConfig names.
+type host struct {
+	fake
+	name string
+}
+
+func (h *host) Add(context.Context, *Call) (*types100.Result, error) {
+	return &types100.Result{Interfaces: []*types100.Interface{{Name: h.name}}}, nil
+}
+
+// late is one that takes its runtimeConfig late.
+type late struct{ host }
+
+func (l *late) WithRuntime(runtime map[string]json.RawMessage) (Plugin, error) {
+	with := *l
+	return &with, DecodeRuntime(runtime["name"], &with.name)
+}
+
+// TestRuntimeOfAKeptPlugin: its configuration is read once, and no allocation gets
+// what is another one's.
+func TestRuntimeOfAKeptPlugin(t *testing.T) {
+	for name, reads := range map[string]int{"late": 1, "early": 4} {
+		t.Run(name, func(t *testing.T) {
+			e, _, b := newExec(t)
+			b.out = `{"cniVersion":"1.0.0"}`
+			var read int
+			e.Memory = &Memory{}
+			e.Plugins = map[string]Factory{name: func(conf []byte) (Plugin, error) {
+				var c struct {
+					RuntimeConfig struct{ Name string }
+				}
+				read++
+				h := host{}
+				err := json.Unmarshal(conf, &c)
+				h.name = c.RuntimeConfig.Name
+				if name == "late" {
+					return &late{h}, err
+				}
+				return &h, err
+			}}
+			for _, want := range []string{"a", "b", "", "c"} {
+				one := invocation(name, "ADD")
+				one.Shared = true
+				if want != "" {
+					one.Runtime = map[string]json.RawMessage{"name": json.RawMessage(`"` + want + `"`)}
+				}
+				result, err := e.Run(t.Context(), one)
+				require.NoError(t, err)
+				require.Equal(t, want, result.Interfaces[0].Name)
+			}
+			require.Equal(t, reads, read)
+		})
+	}
+}
+
+// TestRuntimeOfABinary: it gets all of its configuration.
+func TestRuntimeOfABinary(t *testing.T) {
+	one := invocation("other", "ADD")
+	c := &Call{Config: one.Config, runtime: map[string]json.RawMessage{"name": json.RawMessage(`"a"`)}}
+	conf, err := c.complete()
+	require.NoError(t, err)
+	require.JSONEq(t, `{"cniVersion":"1.0.0","runtimeConfig":{"name":"a"}}`, string(conf))
+}

@@ -1,0 +1,88 @@
+package sdk
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+)
+
+// invocation is one of a plugin that is known by its configuration.
+func invocation(plugin, command string) *Invocation {
+	return &Invocation{Plugin: plugin, Config: []byte(`{"cniVersion":"1.0.0"}`), Version: "1.0.0", Args: Args{Command: command, Path: "/bin"}}
+}
+
+// TestNullInABinarysResult: what comes after it need not expect that.
+func TestNullInABinarysResult(t *testing.T) {
+	for _, out := range []string{`"ips":[null]`, `"interfaces":[null]`} {
+		e, _, b := newExec(t)
+		b.out = `{"cniVersion":"1.0.0",` + out + `}`
+		_, err := e.Run(t.Context(), invocation("other", "ADD"))
+		require.ErrorContains(t, err, "is null", out)
+	}
+}
+
+// TestDefectOfAPlugin ends nothing but the operation, and a CHECK has found
+// nothing.
+func TestDefectOfAPlugin(t *testing.T) {
+	for _, command := range []string{"CHECK", "DEL", "GC"} {
+		e, f, b := newExec(t)
+		f.defect = true
+		var log strings.Builder
+		e.Host.Log = hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Error})
+		_, err := e.Run(t.Context(), invocation("fake", command))
+		require.EqualError(t, err, `plugin "fake": `+command+` panicked: no such index`)
+		require.EqualValues(t, types.ErrInternal, AsReference(err).Code)
+		var coded *types.Error
+		require.False(t, errors.As(err, &coded))
+		require.Contains(t, log.String(), "[ERROR]")
+		require.Contains(t, log.String(), "exec_test.go", "the log shows where")
+
+		one := invocation("fake", command)
+		one.Config = []byte(`{"cniVersion":"1.0.0","novel":1}`)
+		_, err = e.Run(t.Context(), one)
+		if command != "CHECK" {
+			require.ErrorContains(t, err, "panicked")
+		}
+		require.Equal(t, []string{"/bin/fake " + command}, b.ran, "the binary has its turn all the same")
+	}
+}
+
+// TestDelOfWhatAddRan: the binaries of ADD run once more, whatever is understood
+// by now, and no others.
+func TestDelOfWhatAddRan(t *testing.T) {
+	for _, c := range []struct {
+		keys     string
+		binaries []string
+		want     []string
+	}{
+		{"", nil, nil},
+		{`,"novel":1`, nil, []string{"/bin/fake DEL"}},
+		{"", []string{}, nil},
+		{`,"novel":1`, []string{}, nil},
+		{`,"novel":1`, []string{"other"}, nil},
+		{"", []string{"other", "fake"}, []string{"/bin/fake DEL"}},
+		{`,"novel":1`, []string{"fake"}, []string{"/bin/fake DEL"}},
+	} {
+		e, f, b := newExec(t)
+		one := invocation("fake", "DEL")
+		one.Config, one.Binaries = []byte(`{"cniVersion":"1.0.0"`+c.keys+`}`), c.binaries
+		_, err := e.Run(t.Context(), one)
+		require.NoError(t, err)
+		require.Equal(t, c.want, b.ran, "%+v", c)
+		require.Equal(t, []string{"DEL"}, f.called, "it always does what it can itself")
+	}
+	e, _, b := newExec(t)
+	one := invocation("fake", "DEL")
+	one.Config, one.Args.Path = []byte(`{"cniVersion":"1.0.0","novel":1}`), ""
+	_, err := e.Run(t.Context(), one)
+	require.ErrorContains(t, err, "no directory")
+	one = invocation("fake", "CHECK")
+	one.Binaries = []string{"fake"}
+	_, err = e.Run(t.Context(), one)
+	require.NoError(t, err)
+	require.Empty(t, b.ran)
+}

@@ -1,0 +1,79 @@
+package static
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+// static is the plugin with one configuration.
+type static struct {
+	sdk.Common
+	own ipam
+}
+
+// New is the plugin's Factory.
+func New(conf []byte) (sdk.Plugin, error) { return parse(conf) }
+
+// Add returns the addresses, and leaves nothing anywhere.
+func (p *static) Add(_ context.Context, c *sdk.Call) (*types100.Result, error) {
+	ips, err := p.addresses(c.Args)
+	if err != nil {
+		return nil, err
+	}
+	routes, err := p.routes()
+	if err != nil {
+		return nil, err
+	}
+	return &types100.Result{
+		CNIVersion: types100.ImplementedSpecVersion,
+		IPs:        ips,
+		Routes:     routes,
+		DNS:        p.own.DNS,
+	}, nil
+}
+
+// Check compares the gateways of the addresses with the previous result.
+func (p *static) Check(_ context.Context, c *sdk.Call) error {
+	ips, err := p.addresses(c.Args)
+	if err != nil {
+		return err
+	}
+	previous, err := c.Previous(&p.Common)
+	if err != nil {
+		return err
+	}
+	if previous == nil {
+		return types.NewError(types.ErrInvalidNetworkConfig, "required prevResult missing", "")
+	}
+	for _, want := range ips {
+		for _, have := range previous.IPs {
+			if !want.Address.IP.Equal(have.Address.IP) {
+				continue
+			}
+			if want.Gateway != nil && !want.Gateway.Equal(have.Gateway) {
+				return fmt.Errorf("gateway of %s on interface %s is %s, and not %s",
+					have.Address.IP, c.IfName, have.Gateway, want.Gateway)
+			}
+		}
+	}
+	return nil
+}
+
+// Del has nothing to give back.
+func (p *static) Del(context.Context, *sdk.Call) error { return nil }
+
+// Status says whether the configuration makes sense.
+func (p *static) Status(context.Context, *sdk.Call) error {
+	if _, err := p.addresses(""); err != nil {
+		return types.NewError(types.ErrPluginNotAvailable, "there is no address to give", err.Error())
+	}
+	return nil
+}
+
+// GC has nothing to give back.
+func (p *static) GC(context.Context, *sdk.Call) error { return nil }

@@ -1,0 +1,118 @@
+package tuning
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/smallfile"
+)
+
+// backup is what the interface of one attachment was like, as the file has it.
+type backup struct {
+	attributes
+	// Owner lets GC know whose the file is. The reference plugin writes none and
+	// ignores it.
+	Owner string `json:"owner,omitempty"`
+}
+
+const (
+	backupSuffix = ".json"
+	// draftSuffix is of a backup that is being written.
+	draftSuffix = ".tmp"
+
+	maxBackup = 64 << 10
+)
+
+// backupFile is the place of the call's backup. The parts of the name must have
+// been validated.
+func (t *tuning) backupFile(c *sdk.Call) string {
+	return filepath.Join(t.DataDir, c.ContainerID+"_"+c.IfName+backupSuffix)
+}
+
+// write replaces the file as a whole.
+func (b *backup) write(file string) error {
+	data, err := json.MarshalIndent(b, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return fmt.Errorf("make the directory of backups: %w", err)
+	}
+	draft := file + draftSuffix
+	if err = smallfile.WriteOwn(draft, data); err == nil {
+		err = os.Rename(draft, file)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write backup: %w", err), remove(draft))
+	}
+	return nil
+}
+
+// readBackup reads a backup; nil is none, or one that cannot be understood.
+func readBackup(file string) (*backup, error) {
+	data, err := smallfile.ReadOwn(file, maxBackup)
+	if isAbsent(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read backup: %w", err)
+	}
+	b := &backup{}
+	if json.Unmarshal(data, b) != nil {
+		return nil, nil
+	}
+	return b, nil
+}
+
+// removeBackup removes the file, and one that was never finished.
+func removeBackup(file string) error {
+	return errors.Join(remove(file), remove(file+draftSuffix))
+}
+
+func remove(file string) error {
+	if err := os.Remove(file); err != nil && !isAbsent(err) {
+		return fmt.Errorf("remove backup: %w", err)
+	}
+	return nil
+}
+
+// isAbsent reports whether an error says that there is no such file, nor can be one
+// at that path.
+func isAbsent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG)
+}
+
+// stale are the backups in a directory whose owner the function names.
+func stale(dir string, of func(names.Owner) bool) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list backups: %w", err)
+	}
+	var found []string
+	var errs []error
+	for _, e := range entries {
+		name := strings.TrimSuffix(e.Name(), draftSuffix)
+		if !e.Type().IsRegular() || filepath.Ext(name) != backupSuffix {
+			continue
+		}
+		file := filepath.Join(dir, e.Name())
+		b, err := readBackup(file)
+		if err != nil {
+			errs = append(errs, err)
+		} else if b != nil {
+			if owner, ok := names.ParseOwner(b.Owner); ok && of(owner) {
+				found = append(found, file)
+			}
+		}
+	}
+	return found, errors.Join(errs...)
+}

@@ -1,0 +1,76 @@
+package tuning
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+// tuning is the plugin with its configuration.
+type tuning struct{ config }
+
+var errNoPrevious = errors.New("no prevResult: the plugin must come after one that makes an interface")
+
+// validate refuses names that would lead out of a directory.
+func validate(c *sdk.Call) error {
+	if err := names.ValidateContainer(c.ContainerID); err != nil {
+		return err
+	}
+	return names.ValidateInterface(c.IfName)
+}
+
+// prepare is what ADD and CHECK begin with.
+func (t *tuning) prepare(c *sdk.Call) (*settings, *types100.Result, error) {
+	if err := validate(c); err != nil {
+		return nil, nil, err
+	}
+	if t.Sysctl.duplicate != "" {
+		return nil, nil, t.Sysctl.errDuplicate()
+	}
+	want, err := t.settings(c.Args)
+	if err != nil {
+		return nil, nil, err
+	}
+	result, err := c.Previous(&t.Common)
+	if err == nil && result == nil {
+		err = errNoPrevious
+	}
+	return want, result, err
+}
+
+// Check implements sdk.Plugin.
+func (t *tuning) Check(_ context.Context, c *sdk.Call) error {
+	want, _, err := t.prepare(c)
+	if err != nil {
+		return err
+	}
+	s, err := c.Sandbox()
+	if err != nil {
+		return err
+	}
+	if err := checkSysctls(s, want.sysctls, c.IfName); err != nil {
+		return err
+	}
+	link, err := s.Link(c.IfName)
+	if err != nil {
+		return fmt.Errorf("find link %q: %w", c.IfName, err)
+	}
+	if err := want.link.check(link); err != nil {
+		return fmt.Errorf("link %q: %w", c.IfName, err)
+	}
+	return nil
+}
+
+// Status implements sdk.Plugin: whether the configuration makes sense.
+func (t *tuning) Status(context.Context, *sdk.Call) error {
+	if t.Sysctl.duplicate != "" {
+		return t.Sysctl.errDuplicate()
+	}
+	_, err := t.settings("")
+	return err
+}

@@ -1,0 +1,141 @@
+package veth
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// Detach removes an attachment: its masquerading, its link, the connections that the
+// kernel tracks for it, and last its addresses, which another attachment may get
+// then. If an earlier step failed, the addresses are kept, as rules, links or
+// connections may still refer to them.
+func Detach(ctx context.Context, c *sdk.Call, common *sdk.Common, ipam IPAM, m Masquerade) error {
+	previous := c.PreviousOfDel(common)
+	masqErr := m.Del(ctx, c, previous)
+	_, linkErr := c.Host.Kernel.DeleteLink(ctx, c.Owner(common.Name).Veth())
+	zoneErr := c.LeaveZones(ctx, common.Name, sdk.Addresses(previous))
+	err := errors.Join(masqErr, linkErr, zoneErr, detachReference(ctx, c, common, previous, m))
+	if err == nil {
+		err = disconnect(ctx, c, previous, ipam)
+	}
+	if err == nil {
+		err = ipam.Release(ctx, c)
+	}
+	return err
+}
+
+// disconnect flushes the connections of the addresses. host-local does so itself,
+// and knows which ones are still the attachment's.
+func disconnect(ctx context.Context, c *sdk.Call, previous *types100.Result, ipam IPAM) error {
+	if previous == nil || ipam == "" || ipam == "host-local" && c.Inside("host-local") {
+		return nil
+	}
+	addrs := make([]netip.Addr, len(previous.IPs))
+	for i, ip := range previous.IPs {
+		addrs[i] = prefix(ip.Address).Addr()
+	}
+	return c.Host.Conntrack.FlushAddresses(ctx, addrs...)
+}
+
+// detachReference removes what a reference plugin made, if the result says that it
+// did: no interface in it is named as ours are. Without a result, an interface in the
+// sandbox may be anybody's.
+func detachReference(ctx context.Context, c *sdk.Call, common *sdk.Common, previous *types100.Result, m Masquerade) error {
+	if previous == nil || has(previous, c.Owner(common.Name).Veth(), "") {
+		return nil
+	}
+	i := slices.IndexFunc(previous.Interfaces, func(itf *types100.Interface) bool {
+		return itf.Name == c.IfName && itf.Sandbox != ""
+	})
+	if i < 0 {
+		return nil
+	}
+	return errors.Join(deleteInside(c, previous.Interfaces[i]), deleteOutside(ctx, c, previous), m.delReference(ctx, c))
+}
+
+// deleteInside deletes the sandbox's end. Where the sandbox has another path than at
+// the ADD, it may be another one: then the MAC decides.
+func deleteInside(c *sdk.Call, want *types100.Interface) error {
+	if c.Netns == "" {
+		return nil
+	}
+	s, err := c.Sandbox()
+	if errors.Is(err, sandbox.ErrNotExist) || errors.Is(err, sandbox.ErrNotNamespace) {
+		return nil // gone with all that was in it
+	}
+	if err != nil {
+		return err
+	}
+	h, err := s.Handle()
+	if err != nil {
+		return err
+	}
+	link, err := h.LinkByName(c.IfName)
+	if err == nil && (want.Sandbox == c.Netns || want.Mac == link.Attrs().HardwareAddr.String()) {
+		err = h.LinkDel(link)
+	}
+	if rtnl.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// deleteOutside deletes the host's end, which is still there where a process keeps the
+// sandbox without its path.
+func deleteOutside(ctx context.Context, c *sdk.Call, previous *types100.Result) error {
+	for _, itf := range previous.Interfaces {
+		if itf.Sandbox != "" || itf.Mac == "" {
+			continue
+		}
+		link, err := c.Host.Kernel.LinkByName(itf.Name)
+		if err == nil && link.Type() == "veth" && link.Attrs().HardwareAddr.String() == itf.Mac {
+			_, err = c.Host.Kernel.DeleteLink(ctx, itf.Name)
+		}
+		if err != nil && !rtnl.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func has(r *types100.Result, name, sandbox string) bool {
+	return slices.ContainsFunc(r.Interfaces, func(itf *types100.Interface) bool {
+		return itf.Name == name && itf.Sandbox == sandbox
+	})
+}
+
+// Collect is GC: links and elements whose owner is of the network and not among
+// the valid attachments, and their addresses.
+func Collect(ctx context.Context, c *sdk.Call, common *sdk.Common, ipam IPAM, m Masquerade) error {
+	stale := c.Stale(common)
+	err := errors.Join(c.Host.DelOwned(ctx, stale), m.collect(ctx, common), collectLinks(ctx, c, stale))
+	if err != nil {
+		return err // the addresses are not free
+	}
+	return ipam.GC(ctx, c)
+}
+
+// collectLinks deletes them at once, so that they leave together.
+func collectLinks(ctx context.Context, c *sdk.Call, stale func(names.Owner) bool) error {
+	owned, err := c.Host.Kernel.OwnedLinks(stale)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(owned))
+	var running sync.WaitGroup
+	for i, name := range owned {
+		running.Go(func() { _, errs[i] = c.Host.Kernel.DeleteLink(ctx, name) })
+	}
+	running.Wait()
+	return errors.Join(errs...)
+}

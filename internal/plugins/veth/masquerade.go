@@ -1,0 +1,117 @@
+package veth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+// Masquerade is ipMasq and ipMasqBackend of a network. Where a backend is named,
+// its rules are laid out as the reference plugins lay them; else they are
+// elements of allocnet's tables.
+type Masquerade struct {
+	On      bool
+	Backend *string
+	Network string
+}
+
+// Validate finds a backend that there is none of.
+func (m Masquerade) Validate() error {
+	if !m.On || m.Backend == nil || *m.Backend == "iptables" || *m.Backend == "nftables" {
+		return nil
+	}
+	return errBackend(*m.Backend)
+}
+
+func errBackend(name string) error { return fmt.Errorf("unknown ipmasq backend %q", name) }
+
+// Add lets traffic from the addresses of a result leave with the host's.
+func (m Masquerade) Add(ctx context.Context, c *sdk.Call, r *types100.Result) error {
+	if !m.On {
+		return nil
+	}
+	if m.Backend == nil {
+		return c.Host.Rules.Add(ctx, m.elements(c, r))
+	}
+	return m.reference(c).add(ctx, *m.Backend, networks(r))
+}
+
+// Del takes it back. Without a result, elements are found by their owner. Where a
+// backend is named, ADD may have had a configuration without one.
+func (m Masquerade) Del(ctx context.Context, c *sdk.Call, r *types100.Result) error {
+	if !m.On {
+		return nil
+	}
+	if m.Backend != nil {
+		return errors.Join(m.delReference(ctx, c), sdk.DelOwned(ctx, c, m.Network))
+	}
+	if r == nil {
+		return sdk.DelOwned(ctx, c, m.Network)
+	}
+	return c.Host.Rules.Del(ctx, m.elements(c, r))
+}
+
+// delReference takes back what the reference plugins made.
+func (m Masquerade) delReference(ctx context.Context, c *sdk.Call) error {
+	if !m.On {
+		return nil
+	}
+	if err := m.reference(c).del(ctx); err != nil {
+		return fmt.Errorf("remove masquerading: %w", err)
+	}
+	return nil
+}
+
+// Check finds it in place. The reference plugins do not look for theirs, and what
+// they made is not looked for here.
+func (m Masquerade) Check(ctx context.Context, c *sdk.Call, r *types100.Result) error {
+	switch {
+	case !m.On || !has(r, c.Owner(m.Network).Veth(), ""):
+		return nil
+	case m.Backend != nil:
+		return m.reference(c).check(ctx, *m.Backend, networks(r))
+	}
+	return c.Host.Rules.Check(ctx, m.elements(c, r))
+}
+
+// collect removes what the reference layouts have of attachments that are no
+// more.
+func (m Masquerade) collect(ctx context.Context, common *sdk.Common) error {
+	if !m.On || m.Backend == nil {
+		return nil
+	}
+	return reference{network: common.Name}.collect(ctx, common.ValidAttachments)
+}
+
+func (m Masquerade) reference(c *sdk.Call) reference {
+	return reference{network: m.Network, ifName: c.IfName, id: c.ContainerID}
+}
+
+func (m Masquerade) elements(c *sdk.Call, r *types100.Result) *ruleset.Elements {
+	e := &ruleset.Elements{Owner: c.Owner(m.Network)}
+	for _, ip := range r.IPs {
+		e.Masquerade = append(e.Masquerade, prefix(ip.Address))
+	}
+	return e
+}
+
+func prefix(n net.IPNet) netip.Prefix {
+	addr, _ := netip.AddrFromSlice(n.IP)
+	bits, _ := n.Mask.Size()
+	return netip.PrefixFrom(addr.Unmap(), bits)
+}
+
+func networks(r *types100.Result) []*net.IPNet {
+	list := make([]*net.IPNet, len(r.IPs))
+	for i, ip := range r.IPs {
+		list[i] = &ip.Address
+	}
+	return list
+}

@@ -1,0 +1,320 @@
+package veth
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/coreos/go-iptables/iptables"
+
+	"github.com/allocnet/allocnet/internal/iptables/nft"
+	"github.com/allocnet/allocnet/internal/iptables/rules"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
+)
+
+// reference is an attachment's masquerading as the reference plugins lay it out,
+// so that theirs finds ours and the other way round. Their own package for it
+// brings knftables, which alone takes a tenth of a plugin binary's time.
+type reference struct{ network, ifName, id string }
+
+// add lays it out with a backend, iptables or nftables.
+func (m reference) add(ctx context.Context, backend string, addresses []*net.IPNet) error {
+	switch backend {
+	case "iptables":
+		return m.addIPTables(addresses)
+	case "nftables":
+		return m.addNFT(ctx, addresses)
+	}
+	return errBackend(backend)
+}
+
+// del takes back what either backend made: the configuration may have been
+// another one. It needs no result: both name the attachment.
+func (m reference) del(ctx context.Context) error {
+	return errors.Join(m.delIPTables(ctx), m.changeNFT(ctx, m.hash(), func(nft.Rule) bool { return true }))
+}
+
+// collect takes back what no valid attachment of the network has. The layout in
+// iptables does not tell networks apart.
+func (m reference) collect(ctx context.Context, valid []types.GCAttachment) error {
+	keep := map[string]bool{}
+	for _, a := range valid {
+		keep[reference{m.network, a.IfName, a.ContainerID}.comment()] = true
+	}
+	return m.changeNFT(ctx, hashOf(m.network), func(r nft.Rule) bool { return !keep[r.Comment] })
+}
+
+const natTable = "nat"
+
+// chain is the attachment's own in iptables' nat table, which knows no interface.
+func (m reference) chain() string {
+	sum := sha512.Sum512([]byte(m.network + m.id))
+	return ("CNI-" + hex.EncodeToString(sum[:]))[:28]
+}
+
+// natComment is that of the attachment's rules there.
+func (m reference) natComment() string { return fmt.Sprintf("name: %q id: %q", m.network, m.id) }
+
+// marked ends a rule of the attachment.
+func (m reference) marked(spec ...string) []string {
+	return append(spec, "-m", "comment", "--comment", m.natComment())
+}
+
+// lockTime is how long, in seconds, iptables waits for another one.
+const lockTime = 30
+
+func openNAT(ipv6 bool) (t *iptables.IPTables, multicast string, err error) {
+	protocol, multicast := iptables.ProtocolIPv4, "224.0.0.0/4"
+	if ipv6 {
+		protocol, multicast = iptables.ProtocolIPv6, "ff00::/8"
+	}
+	t, err = iptables.New(iptables.IPFamily(protocol), iptables.Timeout(lockTime))
+	return t, multicast, err
+}
+
+func (m reference) addIPTables(addresses []*net.IPNet) error {
+	for _, address := range addresses {
+		t, multicast, err := openNAT(address.IP.To4() == nil)
+		if err != nil {
+			return fmt.Errorf("find the program that the backend iptables needs: %w", err)
+		}
+		found, err := t.ChainExists(natTable, m.chain())
+		if err == nil && !found {
+			err = t.NewChain(natTable, m.chain())
+		}
+		if err != nil {
+			return err
+		}
+		for _, r := range m.natRules(address, multicast) {
+			if err := t.AppendUnique(natTable, r.chain, r.spec...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// natRule is a rule of a chain of iptables' nat table.
+type natRule struct {
+	chain string
+	spec  []string
+}
+
+// natRules are those of one address, in order.
+func (m reference) natRules(address *net.IPNet, multicast string) []natRule {
+	return []natRule{
+		{m.chain(), m.marked("-d", address.String(), "-j", "ACCEPT")},
+		{m.chain(), m.marked("!", "-d", multicast, "-j", "MASQUERADE")},
+		{"POSTROUTING", m.marked("-s", address.IP.String(), "-j", m.chain())},
+	}
+}
+
+// check finds what add makes with a backend. It returns the error of the rules that
+// are missing.
+func (m reference) check(ctx context.Context, backend string, addresses []*net.IPNet) error {
+	switch backend {
+	case "iptables":
+		return m.checkIPTables(addresses)
+	case "nftables":
+		return m.checkNFT(ctx, addresses)
+	}
+	return errBackend(backend)
+}
+
+func (m reference) checkIPTables(addresses []*net.IPNet) error {
+	var errs []error
+	for _, address := range addresses {
+		t, multicast, err := openNAT(address.IP.To4() == nil)
+		if err != nil {
+			return fmt.Errorf("find the program that the backend iptables needs: %w", err)
+		}
+		found, err := t.ChainExists(natTable, m.chain())
+		if err != nil {
+			return err
+		}
+		if !found {
+			errs = append(errs, fmt.Errorf("iptables chain is missing: %s of %s", m.chain(), address))
+			continue
+		}
+		for _, r := range m.natRules(address, multicast) {
+			there, err := t.Exists(natTable, r.chain, r.spec...)
+			if err == nil && !there {
+				err = fmt.Errorf("iptables rule is missing: %s %s", r.chain, strings.Join(r.spec, " "))
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkNFT looks for the rule of each address, and that packets get there.
+func (m reference) checkNFT(ctx context.Context, addresses []*net.IPNet) error {
+	t := masqueradeTable()
+	own, err := rulesOf(ctx, t, m.hash())
+	if err != nil {
+		return err
+	}
+	leading, err := t.Rules(ctx, postroutingChain)
+	errs := []error{err}
+	if err == nil && len(leading) == 0 {
+		errs = append(errs, fmt.Errorf("nftables chain %s of table %s %s has no rules", postroutingChain, nftFamily, nftTable))
+	}
+	for _, address := range addresses {
+		addr, _ := netip.AddrFromSlice(address.IP)
+		if !slices.ContainsFunc(own, func(r nft.Rule) bool { return r.Names(addr.Unmap()) }) {
+			errs = append(errs, fmt.Errorf("nftables chain %s of table %s %s has no rule of the address %s", checksChain, nftFamily, nftTable, address))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// delIPTables looks in both families. If the command of one cannot be used now, ADD
+// may have used it: then the kernel has to show that it has no chain.
+func (m reference) delIPTables(ctx context.Context) error {
+	var errs []error
+	for _, ipv6 := range []bool{false, true} {
+		kernel := netfilter.Table{IPv6: ipv6, Name: natTable}
+		var chains []string
+		t, _, err := openNAT(ipv6)
+		if err == nil {
+			chains, err = t.ListChains(natTable)
+		}
+		if err != nil {
+			errs = append(errs, kernel.Absent(ctx, err, m.chain()))
+			continue
+		}
+		if slices.Contains(chains, m.chain()) {
+			err = m.delChain(t)
+		}
+		if err == nil {
+			err = kernel.Hidden(ctx, m.chain())
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// delChain deletes the attachment's chain and what leads to it: a rule for each of
+// its addresses, or, of old versions, for the whole network.
+func (m reference) delChain(t *iptables.IPTables) error {
+	lines, err := t.List(natTable, "POSTROUTING")
+	if err != nil {
+		return err
+	}
+	listing, err := rules.Parse(lines)
+	errs := []error{err}
+	for _, r := range listing.Rules {
+		if r.Value("-j") != m.chain() || r.Value("--comment") != m.natComment() {
+			continue
+		}
+		if err := t.Delete(natTable, r.Chain, r.Spec...); err != nil && !isMissing(err) {
+			errs = append(errs, err)
+		}
+	}
+	if err := t.ClearAndDeleteChain(natTable, m.chain()); err != nil && !isMissing(err) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// isMissing says whether iptables complains of a rule, or a chain in it, that is
+// not there.
+func isMissing(err error) bool {
+	var failed *iptables.Error
+	return errors.As(err, &failed) && failed.IsNotExist()
+}
+
+// The reference plugins' names in nftables.
+const (
+	nftFamily        = "inet"
+	nftTable         = "cni_plugins_masquerade"
+	nftTableComment  = "Masquerading for plugins from github.com/containernetworking/plugins"
+	checksChain      = "masq_checks"
+	checksComment    = "Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet"
+	postroutingChain = "postrouting"
+	afterRouting     = 100 // what nft calls srcnat
+	maxComment       = 128
+)
+
+func hashOf(text string) string {
+	sum := sha512.Sum512([]byte(text))
+	return hex.EncodeToString(sum[:])[:16]
+}
+
+// hash begins the comment of the attachment's rules.
+func (m reference) hash() string { return hashOf(m.network) + "-" + hashOf(m.ifName+":"+m.id) }
+
+func (m reference) comment() string {
+	bare := func(s string) string { return strings.ReplaceAll(s, `"`, "") }
+	c := fmt.Sprintf("%s, net: %s, if: %s, id: %s", m.hash(), bare(m.network), bare(m.ifName), bare(m.id))
+	return c[:min(len(c), maxComment)]
+}
+
+// addNFT makes the table, as far as it is missing, and the attachment's rules in
+// the place of those that an ADD left which was never taken back.
+func (m reference) addNFT(ctx context.Context, addresses []*net.IPNet) error {
+	t := masqueradeTable()
+	stale, err := rulesOf(ctx, t, m.hash())
+	if err != nil {
+		return err
+	}
+	s := t.Script()
+	s.Make(nftTableComment)
+	s.Chain(checksChain, checksComment)
+	s.NAT(postroutingChain, postroutingChain, afterRouting)
+	s.Flush(postroutingChain)
+	s.Rule(postroutingChain, "", "ip daddr == 224.0.0.0/4 return")
+	s.Rule(postroutingChain, "", "ip6 daddr == ff00::/8 return")
+	s.Rule(postroutingChain, "", "goto", checksChain)
+	for _, r := range stale {
+		s.Delete(r)
+	}
+	for _, address := range addresses {
+		family := "ip"
+		if address.IP.To4() == nil {
+			family = "ip6"
+		}
+		network := net.IPNet{IP: address.IP.Mask(address.Mask), Mask: address.Mask}
+		s.Rule(checksChain, m.comment(), family, "saddr ==", address.IP.String(), family, "daddr !=", network.String(), "masquerade")
+	}
+	return t.Run(ctx, s)
+}
+
+func masqueradeTable() *nft.Table { return &nft.Table{Family: nftFamily, Name: nftTable} }
+
+// changeNFT deletes rules whose comments begin with a hash.
+func (m reference) changeNFT(ctx context.Context, hash string, goes func(nft.Rule) bool) error {
+	t := masqueradeTable()
+	rules, err := rulesOf(ctx, t, hash)
+	if err != nil {
+		return err
+	}
+	s := t.Script()
+	for _, r := range rules {
+		if goes(r) {
+			s.Delete(r)
+		}
+	}
+	if s.Empty() {
+		return nil
+	}
+	return t.Run(ctx, s)
+}
+
+func rulesOf(ctx context.Context, t *nft.Table, hash string) ([]nft.Rule, error) {
+	rules, err := t.Rules(ctx, checksChain)
+	var own []nft.Rule
+	for _, r := range rules {
+		if strings.HasPrefix(r.Comment, hash) {
+			own = append(own, r)
+		}
+	}
+	return own, err
+}

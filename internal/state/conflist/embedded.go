@@ -1,0 +1,187 @@
+package conflist
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/allocnet/allocnet/internal/iptables/forward"
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+const (
+	// EmbeddedName is the name of the embedded network.
+	EmbeddedName = "allocnet"
+
+	// EmbeddedBridge is the bridge of the embedded network, unless its options
+	// say otherwise.
+	EmbeddedBridge = "allocnet0"
+)
+
+// embeddedVersion is the newest version that the reference plugins of every
+// current distribution speak. It has CHECK; 1.1.0 would add GC, which no
+// reference plugin implements, and STATUS, and older builds refuse it.
+const embeddedVersion = "1.0.0"
+
+// EmbeddedOptions shape the embedded network.
+type EmbeddedOptions struct {
+	StateDir string         // absolute; the leases go below it
+	Subnets  []netip.Prefix // at most one per family; default 10.202.0.0/16 and fd0a:110c:2e7::/64
+	Bridge   string         // default EmbeddedBridge
+	MTU      int            // in bytes; 0 leaves it to the kernel
+	// ForBinaries is a network for plugin binaries alone: their firewall needs an
+	// admin chain to let published ports pass.
+	ForBinaries bool
+}
+
+// Embedded returns the network for hosts without a configuration: a bridge
+// with masquerading, dual stack, with firewall openings and port mappings.
+func Embedded(o EmbeddedOptions) (*Network, error) {
+	o = o.withDefaults()
+	if err := o.validate(); err != nil {
+		return nil, fmt.Errorf("embedded network %q: %w", EmbeddedName, err)
+	}
+	data, err := json.Marshal(o.list())
+	if err != nil {
+		return nil, fmt.Errorf("encode embedded network %q: %w", EmbeddedName, err)
+	}
+	return Parse(data)
+}
+
+func (o EmbeddedOptions) withDefaults() EmbeddedOptions {
+	if len(o.Subnets) == 0 {
+		o.Subnets = []netip.Prefix{
+			netip.MustParsePrefix("10.202.0.0/16"),
+			netip.MustParsePrefix("fd0a:110c:2e7::/64"),
+		}
+	}
+	if o.Bridge == "" {
+		o.Bridge = EmbeddedBridge
+	}
+	return o
+}
+
+func (o EmbeddedOptions) validate() error {
+	if !filepath.IsAbs(o.StateDir) {
+		return fmt.Errorf("state directory %q is not an absolute path", o.StateDir)
+	}
+	if err := names.ValidateInterface(o.Bridge); err != nil {
+		return fmt.Errorf("bridge %q: %w", o.Bridge, err)
+	}
+	seen := map[string]netip.Prefix{}
+	for _, s := range o.Subnets {
+		if err := validateSubnet(s); err != nil {
+			return fmt.Errorf("subnet %q: %w", s, err)
+		}
+		family := familyOf(s)
+		if other, ok := seen[family]; ok {
+			return fmt.Errorf("subnets %q and %q are both %s: give at most one of each family", other, s, family)
+		}
+		seen[family] = s
+	}
+	_, v6 := seen["IPv6"]
+	return validateMTU(o.MTU, v6)
+}
+
+// validateSubnet requires room for the gateway and one allocation; the IPAM
+// plugin refuses anything smaller too, but only at the first ADD.
+func validateSubnet(s netip.Prefix) error {
+	a := s.Addr()
+	largest := a.BitLen() - 2
+	switch {
+	case !s.IsValid():
+		return errors.New("not a valid prefix")
+	case a.Is4In6():
+		return fmt.Errorf("write it as the IPv4 prefix of %s", a.Unmap())
+	case s != s.Masked():
+		return fmt.Errorf("has host bits set: the network is %s", s.Masked())
+	case s.Bits() > largest:
+		return fmt.Errorf("too small: /%d is the smallest with room for a gateway and an allocation", largest)
+	case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a.IsLinkLocalUnicast():
+		return errors.New("not a range of ordinary unicast addresses")
+	}
+	return nil
+}
+
+func validateMTU(mtu int, v6 bool) error {
+	smallest := 68
+	if v6 {
+		smallest = 1280
+	}
+	if mtu != 0 && (mtu < smallest || mtu > 65535) {
+		return fmt.Errorf("MTU %d is out of range: choose 0 or %d to 65535", mtu, smallest)
+	}
+	return nil
+}
+
+func familyOf(s netip.Prefix) string {
+	if s.Addr().Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// object is a JSON object; encoding sorts its keys.
+type object = map[string]any
+
+func (o EmbeddedOptions) list() object {
+	return object{
+		"name":       EmbeddedName,
+		"cniVersion": embeddedVersion,
+		"plugins": []object{
+			{"type": "loopback"},
+			o.bridge(),
+			o.firewall(),
+			{"type": "portmap", "snat": true, "capabilities": object{"portMappings": true}},
+		},
+	}
+}
+
+func (o EmbeddedOptions) firewall() object {
+	if o.ForBinaries {
+		return object{"type": "firewall", "backend": "iptables", "iptablesAdminChainName": forward.Chain}
+	}
+	return object{"type": "firewall"}
+}
+
+func (o EmbeddedOptions) bridge() object {
+	b := object{
+		"type":         "bridge",
+		"bridge":       o.Bridge,
+		"isGateway":    true,
+		"ipMasq":       true,
+		"forceAddress": false,
+		"hairpinMode":  true,
+		"promiscMode":  false,
+		"ipam":         o.ipam(),
+		// The bridge plugin itself reads mac only; ips and ipRanges are for
+		// host-local, which gets the runtimeConfig of the plugin that calls it.
+		"capabilities": object{"ips": true, "ipRanges": true, "mac": true},
+	}
+	if o.MTU != 0 {
+		b["mtu"] = o.MTU
+	}
+	return b
+}
+
+// ipam routes only the families that have a subnet: without an address of its
+// family a default route cannot be set.
+func (o EmbeddedOptions) ipam() object {
+	ranges, routes := [][]object{}, []object{}
+	for _, s := range o.Subnets {
+		ranges = append(ranges, []object{{"subnet": s.String()}})
+		all := "0.0.0.0/0"
+		if s.Addr().Is6() {
+			all = "::/0"
+		}
+		routes = append(routes, object{"dst": all})
+	}
+	return object{
+		"type":    "host-local",
+		"dataDir": filepath.Join(o.StateDir, "leases"),
+		"ranges":  ranges,
+		"routes":  routes,
+	}
+}

@@ -1,0 +1,164 @@
+// Package conflist finds CNI network configuration lists on disk.
+//
+// A Dir reads a directory the way kubelet, Nomad and containerd do: files
+// sorted by name, the first with a given network name wins, the first valid
+// one is the default network. It differs from them where they are fragile: a
+// broken file is skipped and reported, and what was last read well stays in
+// force while the file, or the whole directory, cannot be read.
+//
+// Every Network is self-contained: its Bytes hold all that ADD was given, so
+// that a DEL never depends on the directory.
+package conflist
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/allocnet/allocnet/internal/iptables/forward"
+)
+
+// Network is one valid network configuration. It is shared between callers:
+// nobody may change it.
+type Network struct {
+	Name string // satisfies the name rules of CNI
+	File string // where it came from; "" for the embedded and for parsed ones
+
+	// List is Bytes as libcni understands it.
+	List *libcni.NetworkConfigList
+
+	// Bytes is the configuration as one JSON object that needs nothing else:
+	// cniVersion is the one chosen of cniVersion and cniVersions, the plugins
+	// of the sidecar directory stand behind the inlined ones, and
+	// loadOnlyInlinedPlugins is true. Unknown keys are kept. Parse(Bytes)
+	// gives the same Bytes and an equal List.
+	Bytes []byte
+}
+
+// Parse reads a configuration list from memory, for example the recorded
+// Bytes of a Network. No sidecar directory belongs to it, so its plugins are
+// the inlined ones. The errors are those of a file's content: they name the
+// place and what to do.
+//
+// The last ones are remembered: every operation on an allocation begins with the
+// same few texts, and to read one takes as long as to make a link.
+func Parse(data []byte) (*Network, error) {
+	if n := parsed.get(data); n != nil {
+		return n, nil
+	}
+	d, err := parseList(data)
+	if err != nil {
+		return nil, err
+	}
+	n, err := d.network()
+	if err == nil {
+		parsed.put(data, n)
+	}
+	return n, err
+}
+
+// parsed are networks by the text that they were read from.
+var parsed memory
+
+// mostParsed is more than a host has networks.
+const mostParsed = 64
+
+type memory struct {
+	mu       sync.Mutex
+	networks map[string]*Network
+}
+
+func (m *memory) get(data []byte) *Network {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.networks[string(data)]
+}
+
+func (m *memory) put(data []byte, n *Network) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.networks == nil || len(m.networks) == mostParsed {
+		m.networks = make(map[string]*Network, mostParsed)
+	}
+	m.networks[string(data)] = n
+}
+
+// OwnType is the type of the plugin that hands its work on to allocnet.
+const OwnType = "allocnet"
+
+// IsOurs reports whether a plugin of the network is allocnet itself: for others
+// to use, since allocnet would call itself.
+func (n *Network) IsOurs() bool {
+	return slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type == OwnType })
+}
+
+// IsLoopback reports whether the network is the loopback interface and nothing
+// else.
+func (n *Network) IsLoopback() bool {
+	return !slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type != loopbackType })
+}
+
+// PluginTypes returns the types of the plugins in the order of ADD.
+func (n *Network) PluginTypes() []string {
+	types := make([]string, 0, len(n.List.Plugins))
+	for _, p := range n.List.Plugins {
+		types = append(types, p.Network.Type)
+	}
+	return types
+}
+
+// IPAMTypes returns the types of the IPAM plugins in the order of ADD; a
+// plugin without IPAM adds none.
+func (n *Network) IPAMTypes() []string {
+	types := []string{}
+	for _, p := range n.List.Plugins {
+		if t := p.Network.IPAM.Type; t != "" {
+			types = append(types, t)
+		}
+	}
+	return types
+}
+
+// Capabilities returns, sorted, every capability that at least one plugin
+// declares as true.
+func (n *Network) Capabilities() []string {
+	declared := map[string]bool{}
+	for _, p := range n.List.Plugins {
+		for name := range p.Network.Capabilities {
+			if n.Declares(name) {
+				declared[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(declared))
+}
+
+// OpenBridge returns the bridge to which package forward lets published ports
+// through: that of a network whose firewall plugin leaves the decision to the
+// chain of that package. "" for all others.
+func (n *Network) OpenBridge() string {
+	var bridge string
+	var ours bool
+	for _, p := range n.List.Plugins {
+		var conf struct {
+			Bridge     string `json:"bridge"`
+			AdminChain string `json:"iptablesAdminChainName"`
+		}
+		if json.Unmarshal(p.Bytes, &conf) != nil {
+			return ""
+		}
+		switch p.Network.Type {
+		case "bridge":
+			bridge = conf.Bridge
+		case "firewall":
+			ours = conf.AdminChain == forward.Chain
+		}
+	}
+	if !ours {
+		return ""
+	}
+	return bridge
+}

@@ -1,0 +1,62 @@
+// Package refplugins finds the binaries of the reference CNI plugins for tests.
+package refplugins
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Dir returns the directory of the reference plugins: the first one in $CNI_PATH that
+// has the plugin "bridge", else bin/cni of the checkout, where make builds them if it
+// has not yet.
+var Dir = sync.OnceValues(func() (string, error) {
+	for _, dir := range filepath.SplitList(os.Getenv("CNI_PATH")) {
+		if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
+			return filepath.Abs(dir)
+		}
+	}
+	top, err := Checkout()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(top, "bin", "cni")
+	if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
+		return dir, nil
+	}
+	out, err := exec.Command("make", "--no-print-directory", "-C", top, "plugins").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build the reference plugins: %w: %s", err, out)
+	}
+	return dir, nil
+})
+
+// Checkout returns the top directory of the checkout that the working directory is in.
+func Checkout() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("no go.work above the working directory")
+		}
+	}
+}
+
+// Path returns the path of one reference plugin.
+func Path(t testing.TB, name string) string {
+	t.Helper()
+	dir, err := Dir()
+	require.NoError(t, err)
+	return filepath.Join(dir, name)
+}

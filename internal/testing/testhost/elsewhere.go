@@ -1,0 +1,65 @@
+package testhost
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+)
+
+// partVariable names the part of a test that a process is for.
+const partVariable = "ALLOCNET_TEST_PART"
+
+// slots bound how many processes there are at once: they wait for each other most of the
+// time.
+var slots = make(chan struct{}, 3*runtime.NumCPU())
+
+// EachElsewhere runs a test once for each part, in a process and on a private host of its
+// own: several at a time, and beside the tests that follow. A part whose process skips a
+// test is skipped.
+func EachElsewhere(t *testing.T, parts []string, test func(t *testing.T, part string)) {
+	t.Helper()
+	privhost.Require(t)
+	if part := os.Getenv(partVariable); part != "" {
+		require.Contains(t, parts, part)
+		test(t, part)
+		return
+	}
+	wait := make([]func(*testing.T), len(parts))
+	for i, part := range parts {
+		wait[i] = elsewhere(t, part)
+	}
+	t.Parallel()
+	for i, part := range parts {
+		t.Run(part, wait[i])
+	}
+}
+
+// elsewhere begins a part of a test in a process of its own, and returns what waits
+// for its end.
+func elsewhere(t *testing.T, part string) (wait func(t *testing.T)) {
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=4h")
+	cmd.Env = append(privhost.Another(os.Environ()), partVariable+"="+part)
+	var out []byte
+	var err error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		slots <- struct{}{}
+		defer func() { <-slots }()
+		out, err = cmd.CombinedOutput()
+	}()
+	return func(t *testing.T) {
+		<-ended
+		require.NoError(t, err, "%s", out)
+		if bytes.Contains(out, []byte("--- SKIP: ")) {
+			t.Skipf("%s", out)
+		}
+		t.Logf("%s user and %s system time\n%s", cmd.ProcessState.UserTime(), cmd.ProcessState.SystemTime(), out)
+	}
+}

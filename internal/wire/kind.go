@@ -1,0 +1,107 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// What the API itself refuses.
+var (
+	ErrForbidden  = errors.New("not allowed to use allocnetd")
+	ErrConflists  = fmt.Errorf("%w: only root may send network configurations; name a network of the daemon, or have root set allow_conflists", ErrForbidden)
+	ErrBusy       = errors.New("too much is asked for at once; try again later")
+	ErrMalformed  = errors.New("malformed request")
+	ErrTooLarge   = errors.New("request is too large")
+	ErrTooSlow    = errors.New("request came too slowly")
+	ErrNoSuchPath = errors.New("no such path")
+	ErrMethod     = errors.New("method not allowed")
+)
+
+// Kind is a kind of error: its word on the wire, the HTTP status that it is sent
+// with, and what errors.Is finds.
+type Kind struct {
+	Word     string
+	Status   int
+	Sentinel error            // nil where there is only a type
+	is       func(error) bool // in place of Sentinel
+}
+
+func (k *Kind) applies(err error) bool {
+	if k.is != nil {
+		return k.is(err)
+	}
+	return errors.Is(err, k.Sentinel)
+}
+
+var internal = Kind{"internal", http.StatusInternalServerError, nil, func(error) bool { return true }}
+
+// Kinds are in order: what an embracing error says of the state of the host comes
+// before its cause, and the last applies to every error.
+var Kinds = []Kind{
+	{"conflists-forbidden", http.StatusForbidden, ErrConflists, nil},
+	{"forbidden", http.StatusForbidden, ErrForbidden, nil},
+	{"busy", http.StatusTooManyRequests, ErrBusy, nil},
+	{"malformed", http.StatusBadRequest, ErrMalformed, nil},
+	{"too-large", http.StatusRequestEntityTooLarge, ErrTooLarge, nil},
+	{"too-slow", http.StatusRequestTimeout, ErrTooSlow, nil},
+	{"no-such-path", http.StatusNotFound, ErrNoSuchPath, nil},
+	{"method-not-allowed", http.StatusMethodNotAllowed, ErrMethod, nil},
+	{"incomplete", http.StatusInternalServerError, configurator.ErrIncomplete, nil},
+	{"not-checked", http.StatusServiceUnavailable, configurator.ErrNotChecked, nil},
+	{"unhealthy", http.StatusConflict, configurator.ErrUnhealthy, nil},
+	{"not-found", http.StatusNotFound, configurator.ErrNotFound, nil},
+	{"in-use", http.StatusConflict, configurator.ErrInUse, nil},
+	{"set-up", http.StatusConflict, configurator.ErrSetUp, nil},
+	{"already-exists", http.StatusConflict, configurator.ErrExists, nil},
+	{"different", http.StatusConflict, configurator.ErrDifferent, nil},
+	{"port-conflict", http.StatusConflict, portmap.ErrConflict, nil},
+	{"port-taken", http.StatusConflict, configurator.ErrPortTaken, nil},
+	{"listener", http.StatusConflict, configurator.ErrListener, nil},
+	{"invalid", http.StatusBadRequest, configurator.ErrInvalidAllocation, nil},
+	{"invalid-config", http.StatusInternalServerError, configurator.ErrInvalidConfig, nil},
+	{"unknown-network", http.StatusUnprocessableEntity, configurator.ErrUnknownNetwork, nil},
+	{"unserved", http.StatusUnprocessableEntity, configurator.ErrUnserved, nil},
+	{"plugin-not-installed", http.StatusServiceUnavailable, configurator.ErrPluginNotInstalled, nil},
+	{"unprivileged", http.StatusServiceUnavailable, configurator.ErrUnprivileged, nil},
+	{"exhausted", http.StatusServiceUnavailable, configurator.ErrExhausted, nil},
+	{"bridge-full", http.StatusServiceUnavailable, configurator.ErrBridgeFull, nil},
+	{"limit", http.StatusServiceUnavailable, configurator.ErrLimit, nil},
+	{"invalid-result", http.StatusBadGateway, configurator.ErrInvalidResult, nil},
+	{"no-address", http.StatusBadGateway, configurator.ErrNoAddress, nil},
+	{"invalid-name", http.StatusBadRequest, sandbox.ErrInvalidName, nil},
+	{"not-a-namespace", http.StatusConflict, sandbox.ErrNotNamespace, nil},
+	{"host-namespace", http.StatusConflict, sandbox.ErrHostNamespace, nil},
+	{"newer-record", http.StatusInternalServerError, record.ErrNewer, nil},
+	{"unreadable-record", http.StatusInternalServerError, nil, as[*record.CorruptError]},
+	{"canceled", http.StatusServiceUnavailable, context.Canceled, nil},
+	{"timeout", http.StatusGatewayTimeout, context.DeadlineExceeded, nil},
+	{"plugin", http.StatusBadGateway, nil, as[*types.Error]},
+	{"exists", http.StatusConflict, fs.ErrExist, nil},
+	{"missing", http.StatusNotFound, fs.ErrNotExist, nil},
+	{"not-permitted", http.StatusInternalServerError, fs.ErrPermission, nil},
+	internal,
+}
+
+func as[E error](err error) bool {
+	var e E
+	return errors.As(err, &e)
+}
+
+func lookup(word string) *Kind {
+	for i := range Kinds {
+		if Kinds[i].Word == word {
+			return &Kinds[i]
+		}
+	}
+	return nil
+}
