@@ -10,8 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
-	"github.com/allocnet/allocnet/configurator"
 )
 
 // saying is a client of a daemon that gives everybody the same answer.
@@ -46,7 +46,7 @@ type call struct {
 }
 
 func calls() []call {
-	a := configurator.Allocation{ID: "a", Netns: "/run/netns/a"}
+	a := allocnet.Allocation{ID: "a", Netns: "/run/netns/a"}
 	return []call{
 		{"Setup", `{"interfaceName":"eth0","address":"","interfaces":[{"network":"n","name":"eth0"}]}`, func(t *testing.T, c *client.Client) error {
 			s, err := c.Setup(t.Context(), a)
@@ -63,12 +63,12 @@ func calls() []call {
 		{"Teardown", "", func(t *testing.T, c *client.Client) error { return c.Teardown(t.Context(), a) }},
 		{"GC", `{"removed":[],"kept":[]}`, func(t *testing.T, c *client.Client) error { _, err := c.GC(t.Context(), nil); return err }},
 		{"PlanGC", `{"removed":[],"kept":[]}`, func(t *testing.T, c *client.Client) error {
-			_, err := c.PlanGC(t.Context(), configurator.Scope{})
+			_, err := c.PlanGC(t.Context(), allocnet.Scope{})
 			return err
 		}},
 		{"Repair", `{"healthy":[],"repaired":[],"broken":[]}`, func(t *testing.T, c *client.Client) error { _, err := c.Repair(t.Context()); return err }},
 		{"Recover", `{"recovered":["a"]}`, func(t *testing.T, c *client.Client) error {
-			_, err := c.RecoverScope(t.Context(), configurator.Scope{Name: "mine"})
+			_, err := c.RecoverScope(t.Context(), allocnet.Scope{Name: "mine"})
 			return err
 		}},
 		{"List", `{"allocations":[]}`, func(_ *testing.T, c *client.Client) error { _, err := c.List(); return err }},
@@ -138,7 +138,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 // TestSetupOfANewOneThatWasThere: what an older daemon found is not new.
 func TestSetupOfANewOneThatWasThere(t *testing.T) {
 	c := saying(t, body(200, ajson, `{"interfaceName":"eth0","address":"","interfaces":[{"network":"n","name":"eth0"}]}`))
-	_, err := c.Setup(t.Context(), configurator.Allocation{ID: "a", Netns: "/run/netns/a", MustBeNew: true})
+	_, err := c.Setup(t.Context(), allocnet.Allocation{ID: "a", Netns: "/run/netns/a", MustBeNew: true})
 	require.ErrorContains(t, err, "that was there")
 }
 

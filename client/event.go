@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet"
 )
 
 // Event is something that happened in the daemon.
@@ -31,7 +31,7 @@ const (
 
 // Operation is an operation that ended.
 type Operation struct {
-	configurator.Step
+	allocnet.Step
 	Seconds float64 `json:"seconds"`
 	Outcome string  `json:"outcome"` // ok, or a word for the kind of failure
 	Error   string  `json:"error,omitempty"`
@@ -54,8 +54,8 @@ type StepTime struct {
 
 // Forced is what DEL did not remove and force did.
 type Forced struct {
-	ID      string                  `json:"id"`
-	Removed []configurator.Leftover `json:"removed"`
+	ID      string              `json:"id"`
+	Removed []allocnet.Leftover `json:"removed"`
 }
 
 // Reload is that the daemon's configuration was read. With an Error the one before

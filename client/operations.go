@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
@@ -23,8 +23,8 @@ func segment(name string) string {
 }
 
 // Setup is that of a Configurator.
-func (c *Client) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
-	var status configurator.Status
+func (c *Client) Setup(ctx context.Context, a allocnet.Allocation) (*allocnet.Status, error) {
+	var status allocnet.Status
 	err := c.call(ctx, exchange{"PUT", pathOf(a.ID), a, &status, func() error { return verifyStatus(&status, a.MustBeNew) }})
 	if err != nil {
 		return nil, err
@@ -33,31 +33,31 @@ func (c *Client) Setup(ctx context.Context, a configurator.Allocation) (*configu
 }
 
 // Check is that of a Configurator.
-func (c *Client) Check(ctx context.Context, a configurator.Allocation) error {
+func (c *Client) Check(ctx context.Context, a allocnet.Allocation) error {
 	return c.call(ctx, exchange{method: "POST", path: pathOf(a.ID) + "/check", in: a})
 }
 
 // Teardown is that of a Configurator.
-func (c *Client) Teardown(ctx context.Context, a configurator.Allocation) error {
+func (c *Client) Teardown(ctx context.Context, a allocnet.Allocation) error {
 	return c.call(ctx, exchange{method: "DELETE", path: pathOf(a.ID), in: a})
 }
 
 // GC is that of a Configurator.
-func (c *Client) GC(ctx context.Context, live []string) (*configurator.GCReport, error) {
-	return c.GCScope(ctx, configurator.Scope{Live: live})
+func (c *Client) GC(ctx context.Context, live []string) (*allocnet.GCReport, error) {
+	return c.GCScope(ctx, allocnet.Scope{Live: live})
 }
 
 // GCScope is that of a Configurator.
-func (c *Client) GCScope(ctx context.Context, s configurator.Scope) (*configurator.GCReport, error) {
+func (c *Client) GCScope(ctx context.Context, s allocnet.Scope) (*allocnet.GCReport, error) {
 	return c.collect(ctx, s, false)
 }
 
 // PlanGC is that of a Configurator.
-func (c *Client) PlanGC(ctx context.Context, s configurator.Scope) (*configurator.GCReport, error) {
+func (c *Client) PlanGC(ctx context.Context, s allocnet.Scope) (*allocnet.GCReport, error) {
 	return c.collect(ctx, s, true)
 }
 
-func (c *Client) collect(ctx context.Context, s configurator.Scope, dryRun bool) (*configurator.GCReport, error) {
+func (c *Client) collect(ctx context.Context, s allocnet.Scope, dryRun bool) (*allocnet.GCReport, error) {
 	if s.Live == nil {
 		s.Live = []string{} // said, not forgotten
 	}
@@ -76,12 +76,12 @@ func (c *Client) collect(ctx context.Context, s configurator.Scope, dryRun bool)
 }
 
 // Repair is that of a Configurator.
-func (c *Client) Repair(ctx context.Context) (*configurator.RepairReport, error) {
-	return c.RepairScope(ctx, configurator.Scope{})
+func (c *Client) Repair(ctx context.Context) (*allocnet.RepairReport, error) {
+	return c.RepairScope(ctx, allocnet.Scope{})
 }
 
 // RepairScope is that of a Configurator.
-func (c *Client) RepairScope(ctx context.Context, s configurator.Scope) (*configurator.RepairReport, error) {
+func (c *Client) RepairScope(ctx context.Context, s allocnet.Scope) (*allocnet.RepairReport, error) {
 	var answer wire.Repaired
 	err := c.call(ctx, exchange{"POST", "/v1/repair", selection(s), &answer, func() error {
 		return errors.Join(verifyRepaired(&answer.RepairReport), verifyNoError(answer.Error))
@@ -94,11 +94,11 @@ func (c *Client) RepairScope(ctx context.Context, s configurator.Scope) (*config
 
 // Recover is that of a Configurator. The daemon does so by itself when it starts.
 func (c *Client) Recover(ctx context.Context) (removed []string, err error) {
-	return c.RecoverScope(ctx, configurator.Scope{})
+	return c.RecoverScope(ctx, allocnet.Scope{})
 }
 
 // RecoverScope is that of a Configurator.
-func (c *Client) RecoverScope(ctx context.Context, s configurator.Scope) (removed []string, err error) {
+func (c *Client) RecoverScope(ctx context.Context, s allocnet.Scope) (removed []string, err error) {
 	var answer wire.Recovered
 	err = c.call(ctx, exchange{"POST", "/v1/recover", selection(s), &answer, func() error {
 		if answer.Recovered == nil {
@@ -110,7 +110,7 @@ func (c *Client) RecoverScope(ctx context.Context, s configurator.Scope) (remove
 }
 
 // selection is the body of a request for a scope; nil for every scope.
-func selection(s configurator.Scope) any {
+func selection(s allocnet.Scope) any {
 	if s.Name == "" {
 		return nil
 	}
@@ -119,7 +119,7 @@ func selection(s configurator.Scope) any {
 
 // List is that of a Configurator. Who is not root is not told the configurations of
 // networks.
-func (c *Client) List() ([]configurator.Record, error) {
+func (c *Client) List() ([]allocnet.Record, error) {
 	ctx, cancel := c.unhurried()
 	defer cancel()
 	var answer wire.Allocations
@@ -132,10 +132,10 @@ func (c *Client) List() ([]configurator.Record, error) {
 
 // Get is that of a Configurator, like List without the configurations of networks
 // where the caller is not root.
-func (c *Client) Get(id string) (*configurator.Record, error) {
+func (c *Client) Get(id string) (*allocnet.Record, error) {
 	ctx, cancel := c.unhurried()
 	defer cancel()
-	var r configurator.Record
+	var r allocnet.Record
 	err := c.call(ctx, exchange{"GET", pathOf(id), nil, &r, func() error { return verifyRecord(&r, id) }})
 	if err != nil {
 		return nil, err
@@ -145,15 +145,15 @@ func (c *Client) Get(id string) (*configurator.Record, error) {
 
 // Networks is that of a Configurator. Where the daemon cannot be asked, the only
 // error has the socket as its File.
-func (c *Client) Networks() ([]configurator.Network, []*configurator.NetworkError) {
+func (c *Client) Networks() ([]allocnet.Network, []*allocnet.NetworkError) {
 	ctx, cancel := c.unhurried()
 	defer cancel()
 	var answer wire.Networks
 	err := c.call(ctx, exchange{"GET", "/v1/networks", nil, &answer, func() error { return verifyNetworks(&answer) }})
 	if err != nil {
-		return nil, []*configurator.NetworkError{{File: c.cfg.Socket, Err: err}}
+		return nil, []*allocnet.NetworkError{{File: c.cfg.Socket, Err: err}}
 	}
-	var skipped []*configurator.NetworkError
+	var skipped []*allocnet.NetworkError
 	for _, s := range answer.Skipped {
 		skipped = append(skipped, s.NetworkError())
 	}
@@ -181,7 +181,7 @@ func (c *Client) CreateSandbox(ctx context.Context, name string) (path string, e
 
 // DestroySandbox takes a network namespace away: any of that name in the daemon's
 // directory, whoever made it, but not that of an allocation, which is
-// configurator.ErrInUse until its Teardown. A missing one is no error.
+// allocnet.ErrInUse until its Teardown. A missing one is no error.
 func (c *Client) DestroySandbox(ctx context.Context, name string) error {
 	return c.call(ctx, exchange{method: "DELETE", path: "/v1/sandboxes/" + segment(name)})
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
@@ -31,7 +31,7 @@ func verifyNoError(e *wire.Error) error {
 	return nil
 }
 
-func verifyStatus(s *configurator.Status, isNew bool) error {
+func verifyStatus(s *allocnet.Status, isNew bool) error {
 	switch {
 	case s.Interfaces == nil || s.InterfaceName == "" && s.Address != "":
 		return errors.New("a status without interfaces")
@@ -41,7 +41,7 @@ func verifyStatus(s *configurator.Status, isNew bool) error {
 	return nil
 }
 
-func verifyRecord(r *configurator.Record, id string) error {
+func verifyRecord(r *allocnet.Record, id string) error {
 	switch {
 	case r.ID == "" || r.Phase == "":
 		return errors.New("a record without an ID or a phase")
@@ -103,14 +103,14 @@ func verifySandbox(answer *wire.Sandbox, name string) error {
 }
 
 // verifyCollected wants all lists, as those of a report are never nil.
-func verifyCollected(r *configurator.GCReport) error {
+func verifyCollected(r *allocnet.GCReport) error {
 	if r.Removed == nil || r.Kept == nil {
 		return errors.New("no report of a GC")
 	}
 	return nil
 }
 
-func verifyRepaired(r *configurator.RepairReport) error {
+func verifyRepaired(r *allocnet.RepairReport) error {
 	if r.Healthy == nil || r.Repaired == nil || r.Broken == nil {
 		return errors.New("no report of a repair")
 	}

@@ -28,16 +28,16 @@ func validateID(id string) error {
 	return nil
 }
 
-// containerID is what plugins get in place of the ID; "" where it is the same.
-func (a *Allocation) containerID() string {
+// containerID is what plugins get in place of an allocation's ID; "" where it is the same.
+func containerID(a *Allocation) string {
 	if a.ContainerID == a.ID {
 		return ""
 	}
 	return a.ContainerID
 }
 
-// validate finds everything that is wrong with an allocation by itself.
-func (a *Allocation) validate() error {
+// validateAllocation finds everything that is wrong with an allocation by itself.
+func validateAllocation(a *Allocation) error {
 	errs := []error{validateID(a.ID)}
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: %s", ErrInvalidAllocation, fmt.Sprintf(format, args...)))
@@ -59,7 +59,7 @@ func (a *Allocation) validate() error {
 			}
 		}
 	}
-	a.validateNames(bad)
+	validateNames(a, bad)
 	if a.MAC != "" {
 		if _, err := net.ParseMAC(a.MAC); err != nil {
 			bad("mac %q: is no hardware address", a.MAC)
@@ -72,7 +72,7 @@ func (a *Allocation) validate() error {
 			}
 		}
 	}
-	a.validateRanges(bad)
+	validateRanges(a.IPRanges, bad)
 	validatePluginDirs(a.PluginDirs, bad)
 	if a.NetnsOverride && a.OwnNetns {
 		bad("netnsOverride and ownNetns: give either")
@@ -80,7 +80,7 @@ func (a *Allocation) validate() error {
 	return errors.Join(errs...)
 }
 
-func (a *Allocation) validateNames(bad func(string, ...any)) {
+func validateNames(a *Allocation, bad func(string, ...any)) {
 	if a.ContainerID != "" {
 		if err := names.ValidateContainer(a.ContainerID); err != nil || len(a.ContainerID) > names.MaxID {
 			bad("container ID %q: must be at most %d letters, digits, '_', '.' and '-', and begin with a letter or digit", a.ContainerID, names.MaxID)
@@ -113,8 +113,8 @@ const maxScope = 256
 // ownCapabilities are those that an Allocation has fields for.
 var ownCapabilities = []string{"portMappings", "dns", "bandwidth", "ips", "ipRanges", "mac", "cgroupPath"}
 
-func (a *Allocation) validateRanges(bad func(string, ...any)) {
-	for i, set := range a.IPRanges {
+func validateRanges(sets [][]IPRange, bad func(string, ...any)) {
+	for i, set := range sets {
 		for j, r := range set {
 			if _, err := netip.ParsePrefix(r.Subnet); err != nil {
 				bad("ipRanges[%d][%d]: subnet %q: must be an address with a prefix length", i, j, r.Subnet)
@@ -132,9 +132,9 @@ func (a *Allocation) validateRanges(bad func(string, ...any)) {
 // see the CNI conventions.
 const ignoreUnknown = "IgnoreUnknown"
 
-// cniArgs are the CNI_ARGS: IgnoreUnknown first, then the rest by key; the
+// cniArgs are an allocation's CNI_ARGS: IgnoreUnknown first, then the rest by key; the
 // scheduler's own win.
-func (a *Allocation) cniArgs() [][2]string {
+func cniArgs(a *Allocation) [][2]string {
 	merged := map[string]string{ignoreUnknown: "true"}
 	maps.Copy(merged, a.Args)
 	maps.Copy(merged, a.SchedulerArgs)
@@ -146,9 +146,9 @@ func (a *Allocation) cniArgs() [][2]string {
 	return args
 }
 
-// capabilityArgs are the capability arguments in the spelling of the CNI
+// capabilityArgs are the capability arguments of an allocation in the spelling of the CNI
 // conventions; what the allocation does not ask for is left out.
-func (a *Allocation) capabilityArgs(ports []portmap.Mapping) (map[string]json.RawMessage, error) {
+func capabilityArgs(a *Allocation, ports []portmap.Mapping) (map[string]json.RawMessage, error) {
 	given := map[string]any{}
 	if len(ports) > 0 {
 		unlabelled := slices.Clone(ports)

@@ -49,9 +49,9 @@ func TestInvalidAllocations(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := Allocation{ID: "ok", Netns: "/run/netns/ok"}
-			require.NoError(t, a.validate())
+			require.NoError(t, validateAllocation(&a))
 			c.change(&a)
-			err := a.validate()
+			err := validateAllocation(&a)
 			require.ErrorIs(t, err, ErrInvalidAllocation)
 			require.ErrorContains(t, err, c.want)
 			require.Less(t, len(err.Error()), 1000)
@@ -64,9 +64,9 @@ func TestArgs(t *testing.T) {
 		Args:          map[string]string{"B": "job", "A": "job=with=equals", "Z": ""},
 		SchedulerArgs: map[string]string{"B": "scheduler", "C": "3"},
 	}
-	require.Equal(t, [][2]string{{"IgnoreUnknown", "true"}, {"A", "job=with=equals"}, {"B", "scheduler"}, {"C", "3"}, {"Z", ""}}, a.cniArgs())
-	require.Equal(t, [][2]string{{"IgnoreUnknown", "true"}}, (&Allocation{}).cniArgs())
-	require.Equal(t, [][2]string{{"IgnoreUnknown", "0"}}, (&Allocation{Args: map[string]string{"IgnoreUnknown": "0"}}).cniArgs())
+	require.Equal(t, [][2]string{{"IgnoreUnknown", "true"}, {"A", "job=with=equals"}, {"B", "scheduler"}, {"C", "3"}, {"Z", ""}}, cniArgs(&a))
+	require.Equal(t, [][2]string{{"IgnoreUnknown", "true"}}, cniArgs(&Allocation{}))
+	require.Equal(t, [][2]string{{"IgnoreUnknown", "0"}}, cniArgs(&Allocation{Args: map[string]string{"IgnoreUnknown": "0"}}))
 }
 
 func TestCapabilityArgs(t *testing.T) {
@@ -78,7 +78,7 @@ func TestCapabilityArgs(t *testing.T) {
 		MAC:        "02:00:00:00:00:05",
 		CgroupPath: "/kubepods/x",
 	}
-	got, err := a.capabilityArgs([]portmap.Mapping{{Label: "http", HostPort: 80, ContainerPort: 8080, Protocol: "tcp", HostIP: "192.0.2.1"}, {HostPort: 53, ContainerPort: 53, Protocol: "udp"}})
+	got, err := capabilityArgs(&a, []portmap.Mapping{{Label: "http", HostPort: 80, ContainerPort: 8080, Protocol: "tcp", HostIP: "192.0.2.1"}, {HostPort: 53, ContainerPort: 53, Protocol: "udp"}})
 	require.NoError(t, err)
 	text, err := json.Marshal(got)
 	require.NoError(t, err)
@@ -91,7 +91,7 @@ func TestCapabilityArgs(t *testing.T) {
 		"mac": "02:00:00:00:00:05",
 		"cgroupPath": "/kubepods/x"}`, string(text))
 
-	none, err := (&Allocation{}).capabilityArgs(nil)
+	none, err := capabilityArgs(&Allocation{}, nil)
 	require.NoError(t, err)
 	require.Empty(t, none)
 }

@@ -186,15 +186,15 @@ func TestListOfARecordWithoutStatus(t *testing.T) {
 func TestNULInArgs(t *testing.T) {
 	for _, args := range []map[string]string{{"K": "a\x00b"}, {"a\x00b": "V"}} {
 		a := Allocation{ID: "a", Netns: "/run/netns/a", Args: args}
-		require.ErrorIs(t, a.validate(), ErrInvalidAllocation)
+		require.ErrorIs(t, validateAllocation(&a), ErrInvalidAllocation)
 		a = Allocation{ID: "a", Netns: "/run/netns/a", SchedulerArgs: args}
-		require.ErrorIs(t, a.validate(), ErrInvalidAllocation)
+		require.ErrorIs(t, validateAllocation(&a), ErrInvalidAllocation)
 	}
 }
 
 func TestLabelsAreNotForPlugins(t *testing.T) {
 	ports := []portmap.Mapping{{Label: "http", HostPort: 80, ContainerPort: 80, Protocol: "tcp"}}
-	args, err := (&Allocation{}).capabilityArgs(ports)
+	args, err := capabilityArgs(&Allocation{}, ports)
 	require.NoError(t, err)
 	require.NotContains(t, string(args["portMappings"]), "http")
 	require.Equal(t, "http", ports[0].Label, "the caller's are left as they are")

@@ -84,22 +84,6 @@ type Config struct {
 	Logger hclog.Logger
 }
 
-// Engine is a way to run plugins.
-type Engine string
-
-const (
-	// EngineAuto is the zero value's meaning: EngineNative for every allocation
-	// of whose plugins at least one is native, else EngineExec.
-	EngineAuto Engine = "auto"
-	// EngineExec runs plugin binaries, through containerd/go-cni.
-	EngineExec Engine = "exec"
-	// EngineNative does the work of the reference plugins loopback, bridge, ptp,
-	// host-local, static, portmap, firewall, bandwidth and tuning inside the
-	// process. Other plugins, and those whose configuration has a key that it
-	// does not understand, run as binaries.
-	EngineNative Engine = "native"
-)
-
 // ListenerPolicy is what Setup does about processes of the host that listen on host ports
 // of an allocation.
 type ListenerPolicy string

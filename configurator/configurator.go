@@ -120,7 +120,7 @@ func randomJitter(most time.Duration) time.Duration {
 // look at the host.
 func (c *Configurator) plan(a *Allocation) (*record.Record, error) {
 	ports, portErr := c.mappings(a)
-	if err := errors.Join(a.validate(), portErr); err != nil {
+	if err := errors.Join(validateAllocation(a), portErr); err != nil {
 		return nil, err
 	}
 	r, err := c.newRecord(a, ports)
@@ -140,10 +140,10 @@ func (c *Configurator) mappings(a *Allocation) ([]portmap.Mapping, error) {
 }
 
 func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*record.Record, error) {
-	capabilities, err := a.capabilityArgs(ports)
+	capabilities, err := capabilityArgs(a, ports)
 	return &record.Record{
-		ID: a.ID, ContainerID: a.containerID(), Scope: a.Scope, Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
-		Asked: a.Networks, AskedPorts: a.Ports, Args: a.cniArgs(), Capabilities: capabilities,
+		ID: a.ID, ContainerID: containerID(a), Scope: a.Scope, Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
+		Asked: a.Networks, AskedPorts: a.Ports, Args: cniArgs(a), Capabilities: capabilities,
 		Inline: len(a.Conflists) > 0, PluginDirs: a.PluginDirs, NetnsOverride: a.NetnsOverride, Interface: a.Interface, Previous: a.PrevResult, Instance: &c.instance, RequireAddress: a.RequireAddress,
 		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, Created: c.now(),
 	}, err

@@ -52,33 +52,6 @@ func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error)
 	return c.GCScope(ctx, Scope{Live: live})
 }
 
-// Scope says what GCScope looks at, and what of it is live. RepairScope and RecoverScope
-// go by its Name alone.
-type Scope struct {
-	// Name is the Scope of the allocations. For RepairScope and RecoverScope "" means
-	// the allocations of every scope, for GCScope those that have none.
-	Name string
-	// Live are the IDs of the allocations that stay.
-	Live []string
-	// Attachments are live beside those of all records: what a runtime that
-	// calls CNI GC says of its containers, also of those whose record was lost. A list
-	// without elements says that it has none; with nil, no runtime says anything.
-	Attachments []types.GCAttachment
-	// Networks are those whose plugins run CNI GC, beside the ones that the
-	// allocations have; default those of the Config where Name is "". Then GCScope
-	// also looks there for allocations without a record.
-	Networks []string
-	// Conflists are further such networks, as in an Allocation.
-	Conflists []json.RawMessage
-	// PluginDirs are searched for the plugins of networks, after those that allocations
-	// of the network name and before those of the Config.
-	PluginDirs []string
-	// DestroyNetns destroys the network namespaces of the removed allocations, if they
-	// lie in the Config's NetnsDir, and those that Setup has made for allocations of the
-	// scope that no longer have a record; with the scope "", for those of every scope.
-	DestroyNetns bool
-}
-
 // GCScope is GC of the allocations of one scope, and removes nothing else. An
 // allocation that has lost its record has lost its scope as well: the scope "" includes it.
 //
@@ -143,7 +116,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	}
 	report.Destroyed, err = c.gcNetns(ctx, s, report.Removed)
 	errs = append(errs, err)
-	if s.reachesPlugins() {
+	if reachesPlugins(s) {
 		errs = append(errs, c.gcPlugins(ctx, networks, s))
 	}
 	return report, errors.Join(errs...)
@@ -289,12 +262,12 @@ func (c *Configurator) within(s Scope) ([]string, error) {
 	return ids, err
 }
 
-// has reports whether a Repair or Recover looks at an allocation.
-func (s *Scope) has(r *record.Record) bool { return s.Name == "" || r.Scope == s.Name }
+// covers reports whether a Repair or Recover looks at an allocation.
+func covers(s Scope, r *record.Record) bool { return s.Name == "" || r.Scope == s.Name }
 
 // reachesPlugins reports whether the plugins run CNI GC: that reaches the attachments
 // of all scopes, and of other runtimes.
-func (s *Scope) reachesPlugins() bool { return s.Name == "" || s.Attachments != nil }
+func reachesPlugins(s Scope) bool { return s.Name == "" || s.Attachments != nil }
 
 // scopeNetworks are the networks whose plugins run CNI GC in any case.
 func (c *Configurator) scopeNetworks(s Scope) ([]*conflist.Network, error) {

@@ -166,7 +166,7 @@ func (c *Configurator) warnings(l *listenerLook, r *record.Record, s *Status) (t
 		}
 		return nil
 	}
-	list := l.among(s.families())
+	list := l.among(families(s))
 	for i, l := range list {
 		if i == mostListeners {
 			texts = append(texts, fmt.Sprintf("processes of the host listen on %d more published ports", len(list)-i))
@@ -181,8 +181,8 @@ func (c *Configurator) warnings(l *listenerLook, r *record.Record, s *Status) (t
 	return texts
 }
 
-// families reports of which families the allocation has addresses.
-func (s *Status) families() (ipv4, ipv6 bool) {
+// families reports of which families an allocation has addresses.
+func families(s *Status) (ipv4, ipv6 bool) {
 	for _, i := range s.Interfaces {
 		for _, a := range i.Addresses {
 			if p, err := netip.ParsePrefix(a.Address); err == nil && i.Sandbox != "" {

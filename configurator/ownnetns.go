@@ -220,7 +220,7 @@ func (c *Configurator) gcNetns(ctx context.Context, s Scope, removed []string) (
 	ids, err := c.store.WithSandboxes()
 	errs := []error{err}
 	for _, id := range ids {
-		wanted := s.abandoned
+		wanted := func(one record.Sandbox) bool { return abandoned(s, one) }
 		switch {
 		case c.hasRecord(id):
 			continue
@@ -248,7 +248,7 @@ func (c *Configurator) gcNetns(ctx context.Context, s Scope, removed []string) (
 
 // abandoned reports whether a GC of the scope destroys the network namespace of an
 // allocation that has lost its record.
-func (s *Scope) abandoned(one record.Sandbox) bool { return s.Name == "" || one.Scope == s.Name }
+func abandoned(s Scope, one record.Sandbox) bool { return s.Name == "" || one.Scope == s.Name }
 
 // hasRecord reports whether an allocation has a record, readable or not.
 func (c *Configurator) hasRecord(id string) bool {
@@ -287,7 +287,7 @@ func (c *Configurator) planNetns(s Scope, removed []string) (paths []string, err
 		list, err := c.store.Sandboxes(id)
 		errs = append(errs, about(id, err))
 		for _, one := range list {
-			if goesWith || s.abandoned(one) {
+			if goesWith || abandoned(s, one) {
 				goes(id, one)
 			}
 		}

@@ -27,9 +27,6 @@ func pluginTypes(n *conflist.Network) []string {
 	return append(n.PluginTypes(), n.IPAMTypes()...)
 }
 
-// MaxPluginDirs is how many PluginDirs an Allocation may name.
-const MaxPluginDirs = 64
-
 // validatePluginDirs finds what cannot be an entry of CNI_PATH.
 func validatePluginDirs(dirs []string, bad func(string, ...any)) {
 	if len(dirs) > MaxPluginDirs {

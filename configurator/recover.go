@@ -65,7 +65,7 @@ func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string) (unfi
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil // it was torn down meanwhile
-	case err != nil, r.Phase == record.Ready, !s.has(r):
+	case err != nil, r.Phase == record.Ready, !covers(s, r):
 		return false, err
 	}
 	c.cfg.Logger.Warn("an earlier operation did not end; taking down what it left", "alloc", id, "phase", r.Phase)

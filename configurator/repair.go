@@ -15,15 +15,6 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// RepairReport says what a Repair found, by the IDs of the allocations, sorted. No
-// list is nil.
-type RepairReport struct {
-	Healthy  []string `json:"healthy"`
-	Repaired []string `json:"repaired"`
-	// Broken are those that need to be set up again, or could not be looked at.
-	Broken []string `json:"broken"`
-}
-
 // Repair puts back, for every allocation that is set up, what another program
 // removed from the host: rules that were flushed, a bridge's address, sysctls.
 // No allocation's interface, address or connection is touched. It is for after
@@ -55,7 +46,7 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 	ctx = accept.LookOnce(ctx) // iptables takes longer than all else in a CHECK
 	ids, err := c.within(s)
 	report, errs := &RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{}}, []error{err}
-	defer report.sort()
+	defer sortReport(report)
 	for _, id := range c.oldestFirst(ids) {
 		repaired, err := c.repairOne(ctx, s, id)
 		switch {
@@ -87,7 +78,7 @@ func (c *Configurator) oldestFirst(ids []string) []string {
 	return slices.SortedStableFunc(slices.Values(ids), func(a, b string) int { return created[a].Compare(created[b]) })
 }
 
-func (r *RepairReport) sort() {
+func sortReport(r *RepairReport) {
 	for _, list := range [][]string{r.Healthy, r.Repaired, r.Broken} {
 		slices.Sort(list)
 	}
@@ -108,7 +99,7 @@ func (c *Configurator) repairOne(ctx context.Context, s Scope, id string) (repai
 		return false, errGone
 	case err != nil:
 		return false, err
-	case !s.has(r): // it was torn down, and is another one's by now
+	case !covers(s, r): // it was torn down, and is another one's by now
 		return false, errGone
 	}
 	release, err := c.share(ctx, r)

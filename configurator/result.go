@@ -35,14 +35,14 @@ func newStatus(results []networkResult, ports []portmap.Mapping) (*Status, error
 			s.DNS = r.dns()
 		}
 		if s.InterfaceName == "" {
-			s.publish(primary(others(interfaces), addressed))
+			publish(s, primary(others(interfaces), addressed))
 		}
 	}
 	if s.InterfaceName == "" {
-		s.publish(primary(others(s.Interfaces), inSandbox))
+		publish(s, primary(others(s.Interfaces), inSandbox))
 	}
 	if s.InterfaceName == "" {
-		s.publish(primary(s.Interfaces, addressed))
+		publish(s, primary(s.Interfaces, addressed))
 	}
 	return s, nil
 }
@@ -129,7 +129,7 @@ func primary(interfaces []Interface, eligible func(Interface) bool) *Interface {
 }
 
 // publish takes the name and the first address of each family over from i.
-func (s *Status) publish(i *Interface) {
+func publish(s *Status, i *Interface) {
 	if i == nil {
 		return
 	}

@@ -20,65 +20,62 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/names"
-	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/lease"
-	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
 // sentinels are what errors.Is can find in an error of the library.
 var sentinels = map[string]error{
-	"configurator.ErrInvalidConfig": configurator.ErrInvalidConfig, "configurator.ErrInvalidAllocation": configurator.ErrInvalidAllocation,
-	"configurator.ErrDifferent": configurator.ErrDifferent, "configurator.ErrNotFound": configurator.ErrNotFound,
-	"configurator.ErrUnknownNetwork": configurator.ErrUnknownNetwork, "configurator.ErrPluginNotInstalled": configurator.ErrPluginNotInstalled,
-	"configurator.ErrInvalidResult": configurator.ErrInvalidResult, "configurator.ErrNoAddress": configurator.ErrNoAddress,
-	"configurator.ErrInUse": configurator.ErrInUse, "configurator.ErrExhausted": configurator.ErrExhausted,
-	"configurator.ErrBridgeFull": configurator.ErrBridgeFull, "configurator.ErrLimit": configurator.ErrLimit,
-	"configurator.ErrPortTaken": configurator.ErrPortTaken, "configurator.ErrSetUp": configurator.ErrSetUp,
-	"configurator.ErrUnhealthy": configurator.ErrUnhealthy, "configurator.ErrNotChecked": configurator.ErrNotChecked,
-	"configurator.ErrIncomplete": configurator.ErrIncomplete, "configurator.ErrExists": configurator.ErrExists, "configurator.ErrListener": configurator.ErrListener,
-	"configurator.ErrUnserved": configurator.ErrUnserved, "configurator.ErrUnprivileged": configurator.ErrUnprivileged,
+	"allocnet.ErrInvalidConfig": allocnet.ErrInvalidConfig, "allocnet.ErrInvalidAllocation": allocnet.ErrInvalidAllocation,
+	"allocnet.ErrDifferent": allocnet.ErrDifferent, "allocnet.ErrNotFound": allocnet.ErrNotFound,
+	"allocnet.ErrUnknownNetwork": allocnet.ErrUnknownNetwork, "allocnet.ErrPluginNotInstalled": allocnet.ErrPluginNotInstalled,
+	"allocnet.ErrInvalidResult": allocnet.ErrInvalidResult, "allocnet.ErrNoAddress": allocnet.ErrNoAddress,
+	"allocnet.ErrInUse": allocnet.ErrInUse, "allocnet.ErrExhausted": allocnet.ErrExhausted,
+	"allocnet.ErrBridgeFull": allocnet.ErrBridgeFull, "allocnet.ErrLimit": allocnet.ErrLimit,
+	"allocnet.ErrPortTaken": allocnet.ErrPortTaken, "allocnet.ErrSetUp": allocnet.ErrSetUp,
+	"allocnet.ErrUnhealthy": allocnet.ErrUnhealthy, "allocnet.ErrNotChecked": allocnet.ErrNotChecked,
+	"allocnet.ErrIncomplete": allocnet.ErrIncomplete, "allocnet.ErrExists": allocnet.ErrExists, "allocnet.ErrListener": allocnet.ErrListener,
+	"allocnet.ErrUnserved": allocnet.ErrUnserved, "allocnet.ErrUnprivileged": allocnet.ErrUnprivileged,
 	"portmap.ErrConflict": portmap.ErrConflict,
 	"sandbox.ErrExist":    sandbox.ErrExist, "sandbox.ErrNotExist": sandbox.ErrNotExist, "sandbox.ErrInvalidName": sandbox.ErrInvalidName,
 	"sandbox.ErrNotNamespace": sandbox.ErrNotNamespace, "sandbox.ErrHostNamespace": sandbox.ErrHostNamespace,
-	"record.ErrNewer":  record.ErrNewer,
-	"context.Canceled": context.Canceled,
-	"DeadlineExceeded": context.DeadlineExceeded,
-	"fs.ErrPermission": fs.ErrPermission,
-	"syscall.ENOSPC":   syscall.ENOSPC,
-	"syscall.EPERM":    syscall.EPERM,
-	"syscall.ENOTDIR":  syscall.ENOTDIR,
+	"allocnet.ErrNewer": allocnet.ErrNewer,
+	"context.Canceled":  context.Canceled,
+	"DeadlineExceeded":  context.DeadlineExceeded,
+	"fs.ErrPermission":  fs.ErrPermission,
+	"syscall.ENOSPC":    syscall.ENOSPC,
+	"syscall.EPERM":     syscall.EPERM,
+	"syscall.ENOTDIR":   syscall.ENOTDIR,
 }
 
 // samples are errors of every type that errors.As can find.
 var samples = map[string]error{
-	"configurator.LeftoverError": &configurator.LeftoverError{ID: "web", Leftovers: []cleanup.Leftover{
+	"allocnet.LeftoverError": &allocnet.LeftoverError{ID: "web", Leftovers: []allocnet.Leftover{
 		{Kind: "lease", Object: "192.0.2.1"}, {Kind: "link", Object: "veth1"},
 	}},
-	"configurator.NetworkError": &configurator.NetworkError{File: "/etc/cni/net.d/x.conflist", Err: fmt.Errorf("read: %w", fs.ErrPermission)},
-	"configurator.NetnsError":   &configurator.NetnsError{Netns: "/run/netns/web", ID: "web", OtherID: "db"},
-	"configurator.AllocationError": &configurator.AllocationError{ID: "web", Err: fmt.Errorf("%w: %w",
-		configurator.ErrUnhealthy, &types.Error{Code: 100, Msg: "rules are gone"})},
-	"configurator.ListenerError": &configurator.ListenerError{
+	"allocnet.NetworkError": &allocnet.NetworkError{File: "/etc/cni/net.d/x.conflist", Err: fmt.Errorf("read: %w", fs.ErrPermission)},
+	"allocnet.NetnsError":   &allocnet.NetnsError{Netns: "/run/netns/web", ID: "web", OtherID: "db"},
+	"allocnet.AllocationError": &allocnet.AllocationError{ID: "web", Err: fmt.Errorf("%w: %w",
+		allocnet.ErrUnhealthy, &types.Error{Code: 100, Msg: "rules are gone"})},
+	"allocnet.ListenerError": &allocnet.ListenerError{
 		ID: "web", Mapping: portmap.Mapping{HostPort: 80, ContainerPort: 8080, Protocol: "tcp"}, Address: "0.0.0.0:80", UID: 33, PID: 17, Process: "nginx",
 	},
-	"configurator.UnservedError": &configurator.UnservedError{ID: "web", Capabilities: []string{"mac", "portMappings"}, Networks: []string{"net"}},
-	"portmap.PortError":          &portmap.PortError{Index: 1, Label: "http", Field: "to", Value: "70000", Reason: "must be less"},
+	"allocnet.UnservedError": &allocnet.UnservedError{ID: "web", Capabilities: []string{"mac", "portMappings"}, Networks: []string{"net"}},
+	"portmap.PortError":      &portmap.PortError{Index: 1, Label: "http", Field: "to", Value: "70000", Reason: "must be less"},
 	"portmap.ConflictError": &portmap.ConflictError{
 		Mapping: portmap.Mapping{HostPort: 80, ContainerPort: 8080, Protocol: "tcp", Label: "http"},
 		Other:   portmap.Mapping{HostPort: 80, Protocol: "tcp", HostIP: "127.0.0.1"}, ID: "web", OtherID: "db",
 	},
-	"record.CorruptError": &record.CorruptError{ID: "web", File: "/run/allocnet/allocs/web.json", Err: errors.New("unexpected end of JSON input")},
-	"ruleset.PortTakenError": &ruleset.PortTakenError{
-		Mapping: ruleset.Mapping{HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: 80, Protocol: 6, To: netip.MustParseAddrPort("10.0.0.2:80")},
-		Owner:   names.Owner{Network: "net", ID: "db", IfName: "eth0", Instance: "i"},
+	"allocnet.RecordError": &allocnet.RecordError{ID: "web", File: "/run/allocnet/allocs/web.json", Err: errors.New("unexpected end of JSON input")},
+	"allocnet.PortTakenError": &allocnet.PortTakenError{
+		Mapping: portmap.Mapping{HostIP: "127.0.0.1", HostPort: 80, ContainerPort: 8080, Protocol: "tcp"}, To: netip.MustParseAddrPort("10.0.0.2:8080"),
+		Network: "net", ID: "db", Interface: "eth0", Instance: "i",
 	},
 	"types.Error": &types.Error{Code: 11, Msg: "later", Details: "the moon"},
 }
@@ -92,14 +89,14 @@ func failures() map[string]error {
 	for name, err := range samples {
 		all[name] = fmt.Errorf("outer: %w", err)
 	}
-	newer := &record.CorruptError{ID: "web", File: "/run/allocnet/allocs/web.json", Err: fmt.Errorf("format 9: %w (this one reads up to 1)", record.ErrNewer)}
-	portTaken := *samples["ruleset.PortTakenError"].(*ruleset.PortTakenError)
-	portTaken.Owner = names.Owner{ID: "#0123"}
+	newer := &allocnet.RecordError{ID: "web", File: "/run/allocnet/allocs/web.json", Err: fmt.Errorf("format 9: %w (this one reads up to 1)", allocnet.ErrNewer)}
+	portTaken := *samples["allocnet.PortTakenError"].(*allocnet.PortTakenError)
+	portTaken.Network, portTaken.ID, portTaken.Interface, portTaken.Instance = "", "#0123", "", ""
 	one, other := portmap.Mapping{HostPort: 80, Protocol: "tcp"}, portmap.Mapping{HostPort: 81, Protocol: "tcp"}
 	for name, err := range map[string]error{
 		"newer record": newer,
 		"incomplete": fmt.Errorf("allocation %q: %w: %w", "web", configurator.ErrIncomplete, errors.Join(
-			&types.Error{Code: 7, Msg: "no"}, samples["configurator.LeftoverError"], context.DeadlineExceeded)),
+			&types.Error{Code: 7, Msg: "no"}, samples["allocnet.LeftoverError"], context.DeadlineExceeded)),
 		"not checked":      fmt.Errorf("allocation %q: %w: %w", "web", configurator.ErrNotChecked, configurator.ErrPluginNotInstalled),
 		"port, no owner":   fmt.Errorf("%w: %w", &types.Error{Code: 999, Msg: "x"}, &portTaken),
 		"plugin as text":   errors.New("plugin says: host port is taken"),
@@ -109,7 +106,7 @@ func failures() map[string]error {
 		"duplicate lease":  fmt.Errorf("network %q: %w", "net", lease.ErrDuplicate),
 		"no iptables":      errors.New(`exec: "iptables": executable file not found in $PATH`),
 		"old bridge":       errors.New(`"cni0" already has an IP address different from 10.0.0.1/16`),
-		"several": errors.Join(errors.New("list records"), samples["configurator.AllocationError"], errors.Join(
+		"several": errors.Join(errors.New("list records"), samples["allocnet.AllocationError"], errors.Join(
 			&configurator.AllocationError{ID: "db", Err: newer}, &configurator.AllocationError{ID: "c", Err: context.Canceled})),
 	} {
 		all[name] = err
@@ -243,13 +240,12 @@ func fields(err, sample error) string {
 // TestEveryErrorHasARow: each exported error of the library's packages is in the tables
 // above.
 func TestEveryErrorHasARow(t *testing.T) {
-	for _, dir := range []string{"configurator", "portmap", "sandbox", "cleanup", "internal/state/record"} {
-		found := exportedErrors(t, filepath.Join("../..", dir))
-		for _, name := range found {
-			name = filepath.Base(dir) + "." + name
-			if name == "record.NetnsError" {
-				continue // the configurator makes its own of it
-			}
+	for dir, prefix := range map[string]string{
+		".": "allocnet", "portmap": "portmap", "sandbox": "sandbox", "cleanup": "cleanup",
+		"configurator": "allocnet", // whose aliases they are
+	} {
+		for _, name := range exportedErrors(t, filepath.Join("../..", dir)) {
+			name = prefix + "." + name
 			require.True(t, sentinels[name] != nil || samples[name] != nil, "%s has no row in sentinels or samples: "+
 				"add it there, and to package wire, and see to its hint, kind and exit code", name)
 		}

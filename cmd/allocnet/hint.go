@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/demo"
 	"github.com/allocnet/allocnet/configurator"
@@ -21,7 +22,6 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/lease"
-	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -121,7 +121,7 @@ var hints = []struct {
 	{applies: iptablesMissing, install: true, text: say("plugins need iptables, on Debian: apt-get install iptables")},
 	{applies: is(configurator.ErrUnprivileged), text: say("run allocnet with sudo, or the daemon with the rights of its systemd unit; only `allocnet demo` works without")},
 	{applies: notPermitted, text: say("this needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): try again with sudo; only `allocnet demo` works without")},
-	{applies: as[*record.CorruptError], text: recordHint},
+	{applies: as[*allocnet.RecordError], text: recordHint},
 	{applies: keepsOldAddress, text: bridgeHint},
 	{applies: both(is(errBroken), is(configurator.ErrUnhealthy)), text: say(
 		"a broken one comes back with `allocnet setup`, with the same arguments as before; where its network namespace is gone, " +
@@ -208,11 +208,11 @@ func conflictHint(err error) string {
 // have been given.
 func portTakenHint(err error) string {
 	const another = "choose another host port"
-	var e *ruleset.PortTakenError
-	if !errors.As(err, &e) || e.Owner.ID == "" || names.IsHash(e.Owner.ID) {
+	var e *allocnet.PortTakenError
+	if !errors.As(err, &e) || e.ID == "" || names.IsHash(e.ID) {
 		return another + "; `allocnet ls` lists those of all allocations"
 	}
-	return fmt.Sprintf("%s, or free it: `allocnet teardown %s`[--force|, or, if no record tells of it, `allocnet cleanup --force %[2]s`]", another, e.Owner.ID)
+	return fmt.Sprintf("%s, or free it: `allocnet teardown %s`[--force|, or, if no record tells of it, `allocnet cleanup --force %[2]s`]", another, e.ID)
 }
 
 func netnsMissing(err error) bool {
@@ -221,9 +221,9 @@ func netnsMissing(err error) bool {
 
 // recordHint says how to go on without a record.
 func recordHint(err error) string {
-	var e *record.CorruptError
+	var e *allocnet.RecordError
 	errors.As(err, &e)
-	if errors.Is(e, record.ErrNewer) {
+	if errors.Is(e, allocnet.ErrNewer) {
 		return fmt.Sprintf("use the newer allocnet that wrote %s", e.File)
 	}
 	return fmt.Sprintf("%s is damaged: `allocnet teardown %s[--netns| --netns PATH`, with the path of its network namespace,|`] "+

@@ -9,11 +9,11 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/demo"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
-	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -49,7 +49,7 @@ var kinds = []errorKind{
 	{"unserved", "no plugin of the networks serves what was requested", exitUsage, is(configurator.ErrUnserved)},
 	{"foreign-file", "a file that is not allocnet's is in the way", exitFailure, is(errForeign)},
 	{"plugin-not-installed", "a plugin was not found", exitFailure, is(configurator.ErrPluginNotInstalled)},
-	{"unreadable-record", "the record of an allocation cannot be read", exitFailure, as[*record.CorruptError]},
+	{"unreadable-record", "the record of an allocation cannot be read", exitFailure, as[*allocnet.RecordError]},
 	{"canceled", "the command was interrupted", exitFailure, is(context.Canceled)},
 	{"timeout", "the time limit was exceeded", exitFailure, is(context.DeadlineExceeded)},
 	{"not-permitted", "the command needs more privileges", exitFailure, either(is(fs.ErrPermission), is(demo.ErrNoPrivateHost))},

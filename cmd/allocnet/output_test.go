@@ -17,14 +17,12 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/demo"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
-	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/lease"
-	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -109,7 +107,7 @@ func TestHints(t *testing.T) {
 		"allocnet teardown ID":        fmt.Errorf("x: %w", configurator.ErrSetUp),
 		"left as it is":               fmt.Errorf("x: %w: %w", configurator.ErrNotChecked, context.DeadlineExceeded),
 		"ip link del allocnet0":       errors.New(`plugin type="bridge" failed (add): failed to set bridge addr: "allocnet0" already has an IP address different from 10.9.0.1/16`),
-		"/s/a.json is damaged: `allocnet teardown a --netns PATH`": fmt.Errorf("x: %w", &record.CorruptError{ID: "a", File: "/s/a.json", Err: errors.New("x")}),
+		"/s/a.json is damaged: `allocnet teardown a --netns PATH`": fmt.Errorf("x: %w", &allocnet.RecordError{ID: "a", File: "/s/a.json", Err: errors.New("x")}),
 		"a broken one comes back":                                  &brokenError{1, fmt.Errorf("x: %w", configurator.ErrUnhealthy)},
 		"where it hangs":                                           &brokenError{1, fmt.Errorf("x: %w", configurator.ErrNotChecked)},
 		"do as I say":                                              fmt.Errorf("x: %w", stepError{fs.ErrPermission, "do as I say"}),
@@ -119,10 +117,10 @@ func TestHints(t *testing.T) {
 		"gc` give":                                                 errors.New(`plugin type="host-local" failed (add): no IP addresses available in range set: 10.1.0.1-10.1.0.2`),
 		"ask for another":                                          errors.New("requested IP address 10.1.0.2 is not available in range set 10.1.0.1-10.1.0.2"),
 		"gives it back":                                            errors.New("10.1.0.1 has been allocated to web, duplicate allocation is not allowed"),
-		"allocnet teardown db`":                                    fmt.Errorf("x: %w", &ruleset.PortTakenError{Owner: names.Owner{Network: "n", ID: "db", IfName: "eth0"}}),
-		"those of all":                                             fmt.Errorf("x: %w", &ruleset.PortTakenError{Owner: names.Owner{ID: "#0123"}}),
+		"allocnet teardown db`":                                    fmt.Errorf("x: %w", &allocnet.PortTakenError{Network: "n", ID: "db", Interface: "eth0"}),
+		"those of all":                                             fmt.Errorf("x: %w", &allocnet.PortTakenError{ID: "#0123"}),
 		"`allocnet repair` puts":                                   fmt.Errorf("x: %w", configurator.ErrUnhealthy),
-		"newer allocnet":                                           &record.CorruptError{ID: "a", File: "/s/a.json", Err: record.ErrNewer},
+		"newer allocnet":                                           &allocnet.RecordError{ID: "a", File: "/s/a.json", Err: allocnet.ErrNewer},
 		"only the text is lost":                                    fmt.Errorf("%w: x", errOutput),
 	} {
 		require.Contains(t, hint(err), want)
@@ -187,7 +185,7 @@ func TestKinds(t *testing.T) {
 		"unserved":             &configurator.UnservedError{},
 		"port-conflict":        &portmap.ConflictError{},
 		"invalid":              fmt.Errorf("x: %w", &portmap.PortError{}),
-		"unreadable-record":    &record.CorruptError{Err: errors.New("x")},
+		"unreadable-record":    &allocnet.RecordError{Err: errors.New("x")},
 		"canceled":             &failedDemo{cause: fmt.Errorf("%w: %w", demo.ErrInterrupted, context.Canceled)},
 		"timeout":              context.DeadlineExceeded,
 		"not-permitted":        fs.ErrPermission,
@@ -198,7 +196,7 @@ func TestKinds(t *testing.T) {
 		require.Equal(t, want, newErrorReport(err, "").Kind)
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
-	require.Equal(t, "port-conflict", newErrorReport(&ruleset.PortTakenError{}, "").Kind)
+	require.Equal(t, "port-conflict", newErrorReport(&allocnet.PortTakenError{}, "").Kind)
 	require.Len(t, strings.Split(kindsHelp(), "\n"), 26, "every kind is in the table above")
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -97,12 +98,12 @@ var (
 	ErrCheckUnsupported = errors.New("network configuration is too old for CHECK")
 	// ErrInUse: the sandbox has an interface already where ADD would make one.
 	// Nothing was done.
-	ErrInUse = errors.New("network namespace is in use")
+	ErrInUse = allocnet.ErrInUse
 	// ErrNothingDone: ADD ended before it ran a plugin or changed anything, so that
 	// there is nothing for DEL to remove.
 	ErrNothingDone = errors.New("no plugin was run")
 	// ErrInvalidResult: a plugin returned a result that contradicts itself.
-	ErrInvalidResult = errors.New("invalid CNI result")
+	ErrInvalidResult = allocnet.ErrInvalidResult
 )
 
 // Mark is the Mark of requests of a state directory by its key, see package statedir.

@@ -1,3 +1,3 @@
 // Package wire is what allocnetd and its clients say to each other beside the
-// types of package configurator: errors, and reports with an error beside them.
+// types of package allocnet: errors, and reports with an error beside them.
 package wire

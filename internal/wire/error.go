@@ -4,7 +4,7 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -26,8 +26,8 @@ type Error struct {
 	// About is which allocation the error is about, among several.
 	About *About `json:"about,omitempty"`
 	// Allocation is the one that the leftovers are of.
-	Allocation string                  `json:"allocation,omitempty"`
-	Leftovers  []configurator.Leftover `json:"leftovers,omitempty"`
+	Allocation string              `json:"allocation,omitempty"`
+	Leftovers  []allocnet.Leftover `json:"leftovers,omitempty"`
 	// Conflict says which two host ports exclude each other.
 	Conflict *Conflict `json:"conflict,omitempty"`
 	// PortTaken is a host port that another has in the kernel.
@@ -58,13 +58,13 @@ type Conflict struct {
 	OtherID string          `json:"otherID,omitempty"`
 }
 
-// About is a configurator.AllocationError.
+// About is a allocnet.AllocationError.
 type About struct {
 	ID    string `json:"id"`
 	Error *Error `json:"error"`
 }
 
-// PortTaken is a ruleset.PortTakenError.
+// PortTaken is an allocnet.PortTakenError.
 type PortTaken struct {
 	HostIP    string `json:"hostIP,omitempty"`
 	HostPort  int    `json:"hostPort"`
@@ -76,7 +76,7 @@ type PortTaken struct {
 	Instance  string `json:"instance,omitempty"`
 }
 
-// Listener is a configurator.ListenerError.
+// Listener is a allocnet.ListenerError.
 type Listener struct {
 	ID      string          `json:"id,omitempty"`
 	Mapping portmap.Mapping `json:"mapping"`
@@ -86,7 +86,7 @@ type Listener struct {
 	Process string          `json:"process,omitempty"`
 }
 
-// InUse is a configurator.NetnsError.
+// InUse is a allocnet.NetnsError.
 type InUse struct {
 	Netns   string `json:"netns"`
 	ID      string `json:"id,omitempty"`
@@ -102,7 +102,7 @@ type Port struct {
 	Reason string `json:"reason"`
 }
 
-// Unserved is a configurator.UnservedError.
+// Unserved is a allocnet.UnservedError.
 type Unserved struct {
 	ID           string   `json:"id,omitempty"`
 	Capabilities []string `json:"capabilities"`

@@ -4,15 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"net/netip"
+	"strconv"
 	"syscall"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/names"
-	"github.com/allocnet/allocnet/internal/netlink/ruleset"
-	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -76,7 +74,7 @@ func restoreConflict(e *Error) error {
 	return &portmap.ConflictError{Mapping: c.Mapping, Other: c.Other, ID: c.ID, OtherID: c.OtherID}
 }
 
-func keepListener(err *configurator.ListenerError, to *Error) {
+func keepListener(err *allocnet.ListenerError, to *Error) {
 	to.Listener = &Listener{err.ID, err.Mapping, err.Address, int(err.UID), err.PID, text(err.Process)}
 }
 
@@ -85,7 +83,7 @@ func restoreListener(e *Error) error {
 	if l == nil {
 		return nil
 	}
-	return &configurator.ListenerError{ID: l.ID, Mapping: l.Mapping, Address: l.Address, UID: uint32(l.UID), PID: l.PID, Process: l.Process}
+	return &allocnet.ListenerError{ID: l.ID, Mapping: l.Mapping, Address: l.Address, UID: uint32(l.UID), PID: l.PID, Process: l.Process}
 }
 
 func keepPort(err *portmap.PortError, to *Error) {
@@ -100,7 +98,7 @@ func restorePort(e *Error) error {
 	return &portmap.PortError{Index: p.Index, Label: p.Label, Field: p.Field, Value: p.Value, Reason: p.Reason}
 }
 
-func keepLeftovers(err *configurator.LeftoverError, to *Error) {
+func keepLeftovers(err *allocnet.LeftoverError, to *Error) {
 	to.Allocation, to.Leftovers = err.ID, err.Leftovers
 }
 
@@ -108,10 +106,10 @@ func restoreLeftovers(e *Error) error {
 	if len(e.Leftovers) == 0 {
 		return nil
 	}
-	return &configurator.LeftoverError{ID: e.Allocation, Leftovers: e.Leftovers}
+	return &allocnet.LeftoverError{ID: e.Allocation, Leftovers: e.Leftovers}
 }
 
-func keepUnserved(err *configurator.UnservedError, to *Error) {
+func keepUnserved(err *allocnet.UnservedError, to *Error) {
 	to.Unserved = &Unserved{err.ID, err.Capabilities, err.Networks}
 }
 
@@ -120,10 +118,10 @@ func restoreUnserved(e *Error) error {
 	if u == nil {
 		return nil
 	}
-	return &configurator.UnservedError{ID: u.ID, Capabilities: u.Capabilities, Networks: u.Networks}
+	return &allocnet.UnservedError{ID: u.ID, Capabilities: u.Capabilities, Networks: u.Networks}
 }
 
-func keepInUse(err *configurator.NetnsError, to *Error) {
+func keepInUse(err *allocnet.NetnsError, to *Error) {
 	to.InUse = &InUse{err.Netns, err.ID, err.OtherID}
 }
 
@@ -132,10 +130,10 @@ func restoreInUse(e *Error) error {
 	if u == nil {
 		return nil
 	}
-	return &configurator.NetnsError{Netns: u.Netns, ID: u.ID, OtherID: u.OtherID}
+	return &allocnet.NetnsError{Netns: u.Netns, ID: u.ID, OtherID: u.OtherID}
 }
 
-func keepFile(err *configurator.NetworkError, to *Error) {
+func keepFile(err *allocnet.NetworkError, to *Error) {
 	to.File, to.Reason = err.File, FromError(err.Err)
 }
 
@@ -143,10 +141,10 @@ func restoreFile(e *Error) error {
 	if e.File == "" {
 		return nil
 	}
-	return &configurator.NetworkError{File: e.File, Err: cmp.Or(e.Reason, noReason).Err()}
+	return &allocnet.NetworkError{File: e.File, Err: cmp.Or(e.Reason, noReason).Err()}
 }
 
-func keepAbout(err *configurator.AllocationError, to *Error) {
+func keepAbout(err *allocnet.AllocationError, to *Error) {
 	to.About = &About{err.ID, FromError(err.Err)}
 }
 
@@ -154,22 +152,19 @@ func restoreAbout(e *Error) error {
 	if e.About == nil {
 		return nil
 	}
-	return &configurator.AllocationError{ID: e.About.ID, Err: cmp.Or(e.About.Error, noReason).Err()}
+	return &allocnet.AllocationError{ID: e.About.ID, Err: cmp.Or(e.About.Error, noReason).Err()}
 }
 
 // noReason is for a daemon that gives none.
 var noReason = &Error{Kind: internal.Word, Message: "no reason is given"}
 
-func keepPortTaken(err *ruleset.PortTakenError, to *Error) {
-	m, o := err.Mapping, err.Owner
+func keepPortTaken(err *allocnet.PortTakenError, to *Error) {
 	to.PortTaken = &PortTaken{
-		HostPort: int(m.HostPort), Protocol: int(m.Protocol), Network: o.Network, ID: o.ID, Interface: o.IfName, Instance: o.Instance,
+		HostIP: err.Mapping.HostIP, HostPort: err.Mapping.HostPort, Protocol: protocolNumber(err.Mapping.Protocol),
+		Network: err.Network, ID: err.ID, Interface: err.Interface, Instance: err.Instance,
 	}
-	if m.HostIP.IsValid() {
-		to.PortTaken.HostIP = m.HostIP.String()
-	}
-	if m.To.IsValid() {
-		to.PortTaken.To = m.To.String()
+	if err.To.IsValid() {
+		to.PortTaken.To = err.To.String()
 	}
 }
 
@@ -178,16 +173,36 @@ func restorePortTaken(e *Error) error {
 	if p == nil {
 		return nil
 	}
-	hostIP, _ := netip.ParseAddr(p.HostIP) // the zero Addr stands for every one
 	to, _ := netip.ParseAddrPort(p.To)
-	return &ruleset.PortTakenError{
-		Mapping: ruleset.Mapping{HostIP: hostIP, HostPort: uint16(p.HostPort), Protocol: uint8(p.Protocol), To: to},
-		Owner:   names.Owner{Network: p.Network, ID: p.ID, IfName: p.Interface, Instance: p.Instance},
+	return &allocnet.PortTakenError{
+		Mapping: portmap.Mapping{HostIP: p.HostIP, HostPort: p.HostPort, ContainerPort: int(to.Port()), Protocol: protocolName(p.Protocol)},
+		To:      to, Network: p.Network, ID: p.ID, Interface: p.Interface, Instance: p.Instance,
 	}
 }
 
-func keepRecord(err *record.CorruptError, to *Error) {
-	to.Record = &Record{err.ID, err.File, errors.Is(err, record.ErrNewer), text(err.Err.Error())}
+// protocols are the numbers of the protocols that have ports, as in the header of IP.
+var protocols = map[string]int{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
+
+// protocolNumber is the number of a protocol; others stand as their number already.
+func protocolNumber(name string) int {
+	if number, ok := protocols[name]; ok {
+		return number
+	}
+	number, _ := strconv.Atoi(name)
+	return number
+}
+
+func protocolName(number int) string {
+	for name, n := range protocols {
+		if n == number {
+			return name
+		}
+	}
+	return strconv.Itoa(number)
+}
+
+func keepRecord(err *allocnet.RecordError, to *Error) {
+	to.Record = &Record{err.ID, err.File, errors.Is(err, allocnet.ErrNewer), text(err.Err.Error())}
 }
 
 func restoreRecord(e *Error) error {
@@ -197,9 +212,9 @@ func restoreRecord(e *Error) error {
 	}
 	reason := &remoteError{message: r.Reason}
 	if r.Newer {
-		reason.causes = []error{record.ErrNewer}
+		reason.causes = []error{allocnet.ErrNewer}
 	}
-	return &record.CorruptError{ID: r.ID, File: r.File, Err: reason}
+	return &allocnet.RecordError{ID: r.ID, File: r.File, Err: reason}
 }
 
 // lastErrno is the number of the kernel's last error.

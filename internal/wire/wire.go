@@ -7,7 +7,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet"
 )
 
 // TimeoutHeader says how long the client will wait for the answer, in seconds:
@@ -21,8 +21,8 @@ type Failure struct {
 
 // Allocations is the body of GET /v1/allocs.
 type Allocations struct {
-	Allocations []configurator.Record `json:"allocations"`
-	Error       *Error                `json:"error,omitempty"`
+	Allocations []allocnet.Record `json:"allocations"`
+	Error       *Error            `json:"error,omitempty"`
 }
 
 // Collect is the request of POST /v1/gc.
@@ -40,7 +40,7 @@ type Collect struct {
 
 // Collected is the body of POST /v1/gc.
 type Collected struct {
-	configurator.GCReport
+	allocnet.GCReport
 	Error *Error `json:"error,omitempty"`
 }
 
@@ -57,14 +57,14 @@ type Recovered struct {
 
 // Repaired is the body of POST /v1/repair.
 type Repaired struct {
-	configurator.RepairReport
+	allocnet.RepairReport
 	Error *Error `json:"error,omitempty"`
 }
 
 // Networks is the body of GET /v1/networks.
 type Networks struct {
-	Networks []configurator.Network `json:"networks"`
-	Skipped  []SkippedFile          `json:"skipped"`
+	Networks []allocnet.Network `json:"networks"`
+	Skipped  []SkippedFile      `json:"skipped"`
 }
 
 // SkippedFile is a file of the configuration directory that is not in force.
@@ -116,6 +116,6 @@ type Event struct {
 }
 
 // NetworkError is the error as the configurator has it.
-func (s SkippedFile) NetworkError() *configurator.NetworkError {
-	return &configurator.NetworkError{File: s.File, Err: cmp.Or(s.Error.Reason, s.Error).Err()}
+func (s SkippedFile) NetworkError() *allocnet.NetworkError {
+	return &allocnet.NetworkError{File: s.File, Err: cmp.Or(s.Error.Reason, s.Error).Err()}
 }

@@ -12,9 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/cleanup"
-	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -57,13 +55,13 @@ func TestNoConfigurationIsTold(t *testing.T) {
 }
 
 func TestAllKindsOfAnErrorArrive(t *testing.T) {
-	err := fmt.Errorf("%w: %w: %w", configurator.ErrIncomplete, context.DeadlineExceeded, &types.Error{Code: 11, Msg: "later", Details: "d"})
+	err := fmt.Errorf("%w: %w: %w", allocnet.ErrIncomplete, context.DeadlineExceeded, &types.Error{Code: 11, Msg: "later", Details: "d"})
 	e, causes := sent(t, err)
 	require.Equal(t, "incomplete", e.Kind)
 	require.Equal(t, []string{"timeout"}, e.Also)
-	require.ErrorIs(t, causes, configurator.ErrIncomplete)
+	require.ErrorIs(t, causes, allocnet.ErrIncomplete)
 	require.ErrorIs(t, causes, context.DeadlineExceeded)
-	require.NotErrorIs(t, causes, configurator.ErrNotFound)
+	require.NotErrorIs(t, causes, allocnet.ErrNotFound)
 	var cni *types.Error
 	require.ErrorAs(t, causes, &cni)
 	require.Equal(t, types.Error{Code: 11, Msg: "later", Details: "d"}, *cni)
@@ -72,7 +70,7 @@ func TestAllKindsOfAnErrorArrive(t *testing.T) {
 func TestTypedErrorsArriveWhole(t *testing.T) {
 	conflict := &portmap.ConflictError{Mapping: portmap.Mapping{HostPort: 1, Protocol: "tcp"}, Other: portmap.Mapping{HostPort: 2}, ID: "a", OtherID: "b"}
 	port := &portmap.PortError{Index: 1, Label: "l", Field: "to", Value: "x", Reason: "y"}
-	left := &configurator.LeftoverError{ID: "a", Leftovers: []cleanup.Leftover{{Kind: "lease", Object: "192.0.2.1"}}}
+	left := &allocnet.LeftoverError{ID: "a", Leftovers: []allocnet.Leftover{{Kind: "lease", Object: "192.0.2.1"}}}
 	for _, err := range []error{conflict, port, left} {
 		e, causes := sent(t, fmt.Errorf("outer: %w", err))
 		require.Equal(t, "outer: "+err.Error(), e.Message)
@@ -81,19 +79,19 @@ func TestTypedErrorsArriveWhole(t *testing.T) {
 		require.True(t, errors.As(causes, found.Interface()))
 		require.Equal(t, err, found.Elem().Interface())
 	}
-	var network *configurator.NetworkError
-	_, causes := sent(t, &configurator.NetworkError{File: "/conf/x", Err: errors.New("why")})
+	var network *allocnet.NetworkError
+	_, causes := sent(t, &allocnet.NetworkError{File: "/conf/x", Err: errors.New("why")})
 	require.ErrorAs(t, causes, &network)
 	require.EqualError(t, network, "/conf/x: why")
 
-	var corrupt *record.CorruptError
-	e, causes := sent(t, &record.CorruptError{ID: "a", File: "/f", Err: fmt.Errorf("format 9: %w", record.ErrNewer)})
+	var corrupt *allocnet.RecordError
+	e, causes := sent(t, &allocnet.RecordError{ID: "a", File: "/f", Err: fmt.Errorf("format 9: %w", allocnet.ErrNewer)})
 	require.Equal(t, "newer-record", e.Kind)
 	require.ErrorAs(t, causes, &corrupt)
-	require.ErrorIs(t, causes, record.ErrNewer)
-	e, causes = sent(t, &record.CorruptError{ID: "a", File: "/f", Err: errors.New("why")})
+	require.ErrorIs(t, causes, allocnet.ErrNewer)
+	e, causes = sent(t, &allocnet.RecordError{ID: "a", File: "/f", Err: errors.New("why")})
 	require.Equal(t, "unreadable-record", e.Kind)
-	require.NotErrorIs(t, causes, record.ErrNewer)
+	require.NotErrorIs(t, causes, allocnet.ErrNewer)
 	require.ErrorAs(t, causes, &corrupt)
 	require.Equal(t, []string{"a", "/f", "why"}, []string{corrupt.ID, corrupt.File, corrupt.Err.Error()})
 }
@@ -114,8 +112,8 @@ func TestQuotedConfiguration(t *testing.T) {
 	quoting := errors.New(`invalid: {"type":"x","password":"hidden"}`)
 	for _, err := range []error{
 		quoting, &types.Error{Code: 7, Msg: quoting.Error(), Details: quoting.Error()},
-		&record.CorruptError{ID: "a", File: "/f", Err: quoting}, &configurator.NetworkError{File: "/f", Err: quoting},
-		&configurator.AllocationError{ID: "a", Err: quoting}, errors.Join(quoting, quoting),
+		&allocnet.RecordError{ID: "a", File: "/f", Err: quoting}, &allocnet.NetworkError{File: "/f", Err: quoting},
+		&allocnet.AllocationError{ID: "a", Err: quoting}, errors.Join(quoting, quoting),
 	} {
 		data, jsonErr := json.Marshal(FromError(err))
 		require.NoError(t, jsonErr)

@@ -11,10 +11,12 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/allocnet/allocnet"
 )
 
 // ErrLimit: a limit of the host is reached; the text names it.
-var ErrLimit = errors.New("a limit of the host is reached")
+var ErrLimit = allocnet.ErrLimit
 
 // limits looks at what a host has to have room for, beyond what requests
 // themselves are refused for: a neighbour for every allocation. Where the table

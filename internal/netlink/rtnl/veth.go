@@ -12,6 +12,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet"
 )
 
 // Veth is a pair of which one end is the host's and the other in a sandbox.
@@ -37,7 +39,7 @@ type Veth struct {
 }
 
 // ErrBridgeFull: a bridge has its 1023 ports (BR_MAX_PORTS of the kernel).
-var ErrBridgeFull = errors.New("the bridge is full: it has 1023 ports, the most that the kernel allows; use another network, or ptp, which has no such limit")
+var ErrBridgeFull = allocnet.ErrBridgeFull
 
 // CreateVeth makes the pair with one request: both names, both MACs, the peer
 // in its namespace, and the master. Nothing is ever moved between namespaces, which

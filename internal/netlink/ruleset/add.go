@@ -252,7 +252,7 @@ func (e *element) isMapping() bool {
 
 func taken(want, by *element) error {
 	owner, _ := names.ParseOwner(by.owner)
-	return &PortTakenError{Mapping: want.mapping(), Owner: owner}
+	return portTaken(want.mapping(), owner)
 }
 
 // lookUp gets the elements of the same keys. One that is not there has no set.

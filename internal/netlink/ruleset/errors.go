@@ -2,33 +2,31 @@ package ruleset
 
 import (
 	"errors"
-	"fmt"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/portmap"
 )
 
 var (
 	// ErrMissing: elements, or parts of the tables, are not as they should be.
 	ErrMissing = errors.New("nftables rules are missing")
 	// ErrPortTaken: a host port belongs to another owner: see PortTakenError.
-	ErrPortTaken = errors.New("host port is taken")
+	ErrPortTaken = allocnet.ErrPortTaken
 )
 
 // PortTakenError says which host port another has. errors.Is finds ErrPortTaken.
-type PortTakenError struct {
-	Mapping Mapping
-	// Owner has it. It is the zero Owner if it is none of allocnet's, and names
-	// may stand as hashes: see names.ParseOwner.
-	Owner names.Owner
-}
+type PortTakenError = allocnet.PortTakenError
 
-func (e *PortTakenError) Error() string {
-	owner := "somebody unnamed"
-	if e.Owner != (names.Owner{}) {
-		owner = e.Owner.String()
+// portTaken is the error for a mapping that another owner has: the zero Owner where it is
+// none of allocnet's.
+func portTaken(m Mapping, owner names.Owner) *PortTakenError {
+	taken := &PortTakenError{
+		Mapping: portmap.Mapping{HostPort: int(m.HostPort), ContainerPort: int(m.To.Port()), Protocol: m.protocol()}, To: m.To,
+		Network: owner.Network, ID: owner.ID, Interface: owner.IfName, Instance: owner.Instance,
 	}
-	return fmt.Sprintf("%s is taken by %s", &e.Mapping, owner)
+	if m.HostIP.IsValid() {
+		taken.Mapping.HostIP = m.HostIP.String()
+	}
+	return taken
 }
-
-// Is finds ErrPortTaken.
-func (e *PortTakenError) Is(target error) bool { return target == ErrPortTaken }

@@ -98,9 +98,14 @@ func (m *Mapping) String() string {
 	if m.HostIP.IsValid() {
 		port = netip.AddrPortFrom(m.HostIP, m.HostPort).String()
 	}
+	return "host port " + port + "/" + m.protocol()
+}
+
+// protocol is the name of the protocol, or its number where it has none here.
+func (m *Mapping) protocol() string {
 	protocol, ok := map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}[m.Protocol]
 	if !ok {
 		protocol = strconv.Itoa(int(m.Protocol))
 	}
-	return "host port " + port + "/" + protocol
+	return protocol
 }

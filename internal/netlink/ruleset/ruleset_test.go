@@ -99,7 +99,7 @@ func TestPortTaken(t *testing.T) {
 				require.ErrorIs(t, err, ErrPortTaken)
 				var taken *PortTakenError
 				require.ErrorAs(t, err, &taken)
-				require.Equal(t, PortTakenError{Mapping: *clash, Owner: first.Owner}, *taken)
+				require.Equal(t, portTaken(*clash, first.Owner), taken)
 				require.EqualError(t, err, "add elements of allocnet:net/alloc-2/eth0: host port 1/tcp is taken by allocnet:net/alloc-1/eth0")
 
 				require.ElementsMatch(t, lines(before), lines(nft(t, "list", "ruleset")))
@@ -274,7 +274,7 @@ func TestPortTakenOnEveryAddress(t *testing.T) {
 		err := r.Add(t.Context(), one)
 		var taken *PortTakenError
 		require.ErrorAs(t, err, &taken)
-		require.Equal(t, PortTakenError{Mapping: one.Mappings[0], Owner: every.Owner}, *taken)
+		require.Equal(t, portTaken(one.Mappings[0], every.Owner), taken)
 		one.Mappings[0].Protocol = 17
 		require.NoError(t, r.Add(t.Context(), one))
 		require.NoError(t, r.Del(t.Context(), one))

@@ -1,11 +1,15 @@
 package lease
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/allocnet/allocnet"
+)
 
 // Reserve fails with these, which errors.Is finds.
 var (
 	// ErrExhausted: all addresses of a range set are leased.
-	ErrExhausted = errors.New("no IP addresses available")
+	ErrExhausted = allocnet.ErrExhausted
 	// ErrDuplicate: the owner has an address of the range set already.
 	ErrDuplicate = errors.New("duplicate allocation is not allowed")
 	// ErrTaken: the requested address is leased.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/state/statedir"
 	"github.com/allocnet/allocnet/portmap"
@@ -32,20 +33,10 @@ type Store struct {
 }
 
 // CorruptError is a record that cannot be read back.
-type CorruptError struct {
-	ID   string
-	File string
-	Err  error
-}
-
-func (e *CorruptError) Error() string {
-	return fmt.Sprintf("record of allocation %q in %s: %v", e.ID, e.File, e.Err)
-}
-
-func (e *CorruptError) Unwrap() error { return e.Err }
+type CorruptError = allocnet.RecordError
 
 // ErrNewer is found by errors.Is where a newer allocnet wrote the record.
-var ErrNewer = errors.New("written by a newer version of allocnet")
+var ErrNewer = allocnet.ErrNewer
 
 // Open returns the store below stateDir. The directories are made when something
 // is to be written or locked, so that looking changes nothing.
