@@ -49,7 +49,8 @@ func (c *Configurator) check(ctx context.Context, a Allocation, repairs bool) er
 	if err != nil {
 		return err
 	}
-	if err = c.checkRecord(ctx, r); !repairs || !errors.Is(err, ErrUnhealthy) {
+	p := c.planOf(r)
+	if err = c.checkRecord(ctx, p); !repairs || !errors.Is(err, ErrUnhealthy) {
 		return err
 	}
 	release, err := c.share(ctx, r)
@@ -57,29 +58,29 @@ func (c *Configurator) check(ctx context.Context, a Allocation, repairs bool) er
 		return err
 	}
 	defer release()
-	_, err = c.mend(ctx, r)
+	_, err = c.mend(ctx, p)
 	return err
 }
 
 // checkRecord is Check of a record; the caller holds its lock.
-func (c *Configurator) checkRecord(ctx context.Context, r *record.Record) error {
-	return c.step(ctx, StepCheck, r, func(ctx context.Context) error { return c.examine(ctx, r) })
+func (c *Configurator) checkRecord(ctx context.Context, p *plan) error {
+	return c.step(ctx, StepCheck, p.Record, func(ctx context.Context) error { return c.examine(ctx, p) })
 }
 
-func (c *Configurator) examine(ctx context.Context, r *record.Record) error {
+func (c *Configurator) examine(ctx context.Context, p *plan) error {
 	unhealthy := func(err error) error {
-		return fmt.Errorf("allocation %q: %w: %w", r.ID, ErrUnhealthy, err)
+		return fmt.Errorf("allocation %q: %w: %w", p.ID, ErrUnhealthy, err)
 	}
 	notChecked := func(err error) error {
-		return fmt.Errorf("allocation %q: %w: %w", r.ID, ErrNotChecked, err)
+		return fmt.Errorf("allocation %q: %w: %w", p.ID, ErrNotChecked, err)
 	}
-	if r.Phase != record.Ready {
-		return unhealthy(fmt.Errorf("its record is in phase %q", r.Phase))
+	if p.Phase != record.Ready {
+		return unhealthy(fmt.Errorf("its record is in phase %q", p.Phase))
 	}
-	release, err := openNetns(r)
+	release, err := openNetns(p.Record)
 	defer release()
 	if err == nil {
-		err = errors.Join(checkInterfaces(r), checkForwarding(ctx, r))
+		err = errors.Join(checkInterfaces(p.Record), checkForwarding(ctx, p))
 	}
 	switch {
 	case isAmiss(err):
@@ -87,11 +88,11 @@ func (c *Configurator) examine(ctx context.Context, r *record.Record) error {
 	case err != nil:
 		return notChecked(err)
 	}
-	if err := errors.Join(ctx.Err(), c.installed(r)); err != nil {
+	if err := errors.Join(ctx.Err(), c.installed(p)); err != nil {
 		return notChecked(err)
 	}
-	req, requestErr := c.request(r)
-	e, engineErr := c.engine(r)
+	req, requestErr := c.request(p)
+	e, engineErr := c.engine(p)
 	if err := errors.Join(requestErr, engineErr); err != nil {
 		return notChecked(err)
 	}

@@ -126,7 +126,7 @@ func TestReadyNamesAllFaults(t *testing.T) {
 func TestPluginDirsOfAChain(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.VendorDir = "/vendor" })
 	n := `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"one","ipam":{"type":"pool"}},{"type":"two"},{"type":"one"}]}`
-	req, err := w.request(&record.Record{Attachments: []record.Attachment{{Network: "net", Config: []byte(n)}}})
+	req, err := w.request(w.planOf(&record.Record{Attachments: []record.Attachment{{Network: "net", Config: []byte(n)}}}))
 	require.NoError(t, err)
 	require.ElementsMatch(t, []string{"/vendor/opt/one/bin", "/vendor/opt/two/bin", "/vendor/opt/pool/bin", w.bin}, req.PluginDirs)
 	require.Equal(t, w.bin, req.PluginDirs[3])

@@ -270,10 +270,10 @@ func TestCleanupTarget(t *testing.T) {
 	ns, err := sandbox.Open(a.Netns)
 	require.NoError(t, err)
 	defer ns.Close()
-	got := (&Configurator{}).cleanupTarget(&record.Record{
+	got := (&Configurator{}).cleanupTarget(&plan{Record: &record.Record{
 		ID: "x", Netns: a.Netns, Sandbox: ns, Ports: []portmap.Mapping{port}, Addresses: []cleanup.Address{address},
 		Attachments: []record.Attachment{{Network: "a", IfName: "eth0", Config: []byte("{}"), Result: []byte("{ }")}, {Network: "b", IfName: "eth1"}},
-	})
+	}})
 	require.Equal(t, cleanup.Target{
 		ID: "x", Netns: ns.ProcPath(), Ports: []portmap.Mapping{port}, Addresses: []cleanup.Address{address},
 		Attachments: []cleanup.Attachment{{Network: "a", IfName: "eth0", Config: []byte("{}"), Result: []byte("{ }")}, {Network: "b", IfName: "eth1"}},

@@ -3,12 +3,9 @@ package configurator
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
-
-	"github.com/containernetworking/cni/libcni"
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/cniexec"
@@ -16,34 +13,28 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// nativeEngine can say for which networks it is worth while, and mend an
-// allocation without a DEL.
+// nativeEngine can say which networks it understands, and repair an allocation without a
+// DEL.
 type nativeEngine interface {
 	engine.Engine
-	Understands(*libcni.NetworkConfigList) bool
-	WhyBinaries(*libcni.NetworkConfigList) []string
+	Understands(*conflist.Network) bool
+	WhyBinaries(*conflist.Network) []string
 	Repair(context.Context, *engine.Request) error
 	GuardLoopback(context.Context) error
 }
 
-// engine is the one that did the ADD of a record, or is to do it. A record that
-// was made up, or is not planned yet, has none: its networks decide.
-func (c *Configurator) engine(r *record.Record) (engine.Engine, error) {
-	if Engine(r.Engine) == EngineAuto {
-		if err := c.chooseEngine(r); err != nil {
-			return nil, err
-		}
-	}
-	switch Engine(r.Engine) {
+// engine is the one that did the ADD of a plan's record, or is to do it.
+func (c *Configurator) engine(p *plan) (engine.Engine, error) {
+	switch Engine(p.Engine) {
 	case EngineExec:
-		if inSteps(r) || !cniexec.TakesRunner() {
+		if inSteps(p.Record) || !cniexec.TakesRunner() {
 			return c.steps, nil
 		}
 		return c.exec, nil
 	case EngineNative:
 		return c.native, nil
 	}
-	return nil, fmt.Errorf("allocation %q is of engine %q, which this build does not have", r.ID, r.Engine)
+	return nil, fmt.Errorf("allocation %q is of engine %q, which this build does not have", p.ID, p.Engine)
 }
 
 // inSteps reports whether go-cni cannot do what a record asks for: it names
@@ -57,26 +48,24 @@ func inSteps(r *record.Record) bool {
 	return r.Previous != nil
 }
 
-// chooseEngine settles the engine of a record whose networks are known.
-func (c *Configurator) chooseEngine(r *record.Record) error {
-	if Engine(r.Engine) != EngineAuto {
-		return nil
+// chooseEngine settles the engine of a plan whose networks are known.
+func (c *Configurator) chooseEngine(p *plan) {
+	if Engine(p.Engine) != EngineAuto {
+		return
 	}
-	r.Engine = string(EngineExec)
-	for _, a := range r.Attachments {
-		n, err := conflist.Parse(a.Config)
-		if err != nil {
-			return fmt.Errorf("recorded configuration of network %q: %w", a.Network, err)
+	p.Engine = string(EngineExec)
+	for _, n := range p.networks {
+		if n == nil {
+			continue
 		}
-		if c.native.Understands(n.List) {
-			r.Engine = string(EngineNative)
+		if c.native.Understands(n) {
+			p.Engine = string(EngineNative)
 		}
 		c.warnOfBinaries(n)
-		if !r.Inline { // those of other allocations may have the same name
+		if !p.Inline { // those of other allocations may have the same name
 			c.tellOfMove(n)
 		}
 	}
-	return nil
 }
 
 // tellOfMove logs that a network has another engine than before, as its configuration was
@@ -88,7 +77,7 @@ func (c *Configurator) tellOfMove(n *conflist.Network) {
 	}
 	if before := c.engines.swap(n.Name, now); before != "" && before != now {
 		c.cfg.Logger.Info("network has another engine from now on; what is set up stays with its own",
-			"network", n.Name, "engine", now, "before", before, "because", strings.Join(c.native.WhyBinaries(n.List), "; "))
+			"network", n.Name, "engine", now, "before", before, "because", strings.Join(c.native.WhyBinaries(n), "; "))
 	}
 }
 
@@ -138,7 +127,7 @@ func (w *warnings) first(text string) bool {
 // warnOfBinaries logs, once, why plugins of a network run as binaries although there
 // are native ones.
 func (c *Configurator) warnOfBinaries(n *conflist.Network) {
-	for _, reason := range c.native.WhyBinaries(n.List) {
+	for _, reason := range c.native.WhyBinaries(n) {
 		if c.warned.first(n.Name + " " + reason) {
 			c.cfg.Logger.Warn("a plugin runs as a binary: its configuration is misspelt, or only the binary knows it",
 				"network", n.Name, "because", reason)
@@ -148,37 +137,41 @@ func (c *Configurator) warnOfBinaries(n *conflist.Network) {
 
 // engineOf is the one that a network would be set up with now.
 func (c *Configurator) engineOf(n *conflist.Network) engine.Engine {
-	if c.cfg.Engine == EngineExec || c.cfg.Engine == EngineAuto && !c.native.Understands(n.List) {
+	if c.cfg.Engine == EngineExec || c.cfg.Engine == EngineAuto && !c.native.Understands(n) {
 		return c.exec
 	}
 	return c.native
 }
 
-// noteBinaries records which plugins of a record run as binaries: what the native
+// noteBinaries records which plugins of a plan run as binaries: what the native
 // engine understands can be another by the time of the DEL.
-func (c *Configurator) noteBinaries(r *record.Record) error {
-	if Engine(r.Engine) != EngineNative {
-		return nil
+func (c *Configurator) noteBinaries(p *plan) {
+	if Engine(p.Engine) != EngineNative {
+		return
 	}
-	for i := range r.Attachments {
-		n, err := conflist.Parse(r.Attachments[i].Config)
-		if err != nil {
-			return fmt.Errorf("recorded configuration of network %q: %w", r.Attachments[i].Network, err)
+	for i, n := range p.networks {
+		if n != nil {
+			p.Attachments[i].Binaries = append([]string{}, c.native.Binaries(n)...)
 		}
-		r.Attachments[i].Binaries = append([]string{}, c.native.Binaries(n.List)...)
 	}
-	return nil
 }
 
-// runsInProcess reports whether every plugin of a record runs, or did so for ADD,
+// runsInProcess reports whether every plugin of a plan runs, or did so for ADD,
 // inside the process: then DEL has the kernel's word for everything that it
 // removed.
-func (c *Configurator) runsInProcess(r *record.Record) bool {
-	return Engine(r.Engine) == EngineNative && !slices.ContainsFunc(r.Attachments, func(a record.Attachment) bool {
-		if a.Binaries != nil {
-			return len(a.Binaries) > 0
+func (c *Configurator) runsInProcess(p *plan) bool {
+	if Engine(p.Engine) != EngineNative {
+		return false
+	}
+	for i, a := range p.Attachments {
+		switch n := p.networks[i]; {
+		case a.Binaries != nil:
+			if len(a.Binaries) > 0 {
+				return false
+			}
+		case n == nil || len(c.native.Binaries(n)) > 0:
+			return false
 		}
-		n, err := conflist.Parse(a.Config)
-		return err != nil || len(c.native.Binaries(n.List)) > 0
-	})
+	}
+	return true
 }

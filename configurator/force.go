@@ -15,12 +15,12 @@ import (
 // nothing. Of an allocation that is set up these are no leftovers but its
 // network.
 func (c *Configurator) Audit(ctx context.Context, a Allocation) ([]Leftover, error) {
-	r, unlock, err := c.lockRecord(ctx, a)
+	p, unlock, err := c.lockRecord(ctx, a)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	return cleanup.Audit(ctx, c.cleanupTarget(r))
+	return cleanup.Audit(ctx, c.cleanupTarget(p))
 }
 
 // Force kills the plugins that are still at work for an allocation, removes
@@ -30,12 +30,12 @@ func (c *Configurator) Audit(ctx context.Context, a Allocation) ([]Leftover, err
 // removed; when something is left the record is kept and the error is
 // ErrIncomplete.
 func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, error) {
-	r, unlock, err := c.lockRecord(ctx, a)
+	p, unlock, err := c.lockRecord(ctx, a)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	target := c.cleanupTarget(r)
+	target := c.cleanupTarget(p)
 	var names []string
 	for _, at := range target.Attachments {
 		names = append(names, at.Network)
@@ -53,8 +53,8 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 			return nil, fmt.Errorf("%w: %q in %q; tear it down", ErrSetUp, a.ID, r.Netns)
 		}
 	}
-	r.Phase = record.Deleting
-	stopErr := c.stopPlugins(r)
+	p.Phase = record.Deleting
+	stopErr := c.stopPlugins(p.Record)
 	removed, err := cleanup.Force(ctx, target)
 	if err = joinDistinct(stopErr, err, cleanup.FlushConntrack(ctx, target)); err == nil {
 		err = requireClean(ctx, a.ID, target)
@@ -74,9 +74,9 @@ func requireClean(ctx context.Context, id string, target cleanup.Target) error {
 	return err
 }
 
-// lockRecord locks an allocation and returns its record or, where there is none, what
-// its Allocation and today's configuration tell.
-func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*record.Record, func(), error) {
+// lockRecord locks an allocation and plans by its record or, without one, by its
+// Allocation and today's configuration.
+func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*plan, func(), error) {
 	if err := validateID(a.ID); err != nil {
 		return nil, nil, err
 	}
@@ -85,15 +85,19 @@ func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*record.Re
 		return nil, nil, err
 	}
 	r, err := c.store.Get(a.ID)
-	if errors.Is(err, fs.ErrNotExist) || unreadable(err) {
-		r = c.guess(a)
-		if err = c.retrace(ctx, r, &a); err == nil {
-			_, err = c.disown(ctx, r)
+	var p *plan
+	switch {
+	case err == nil:
+		p = c.planOf(r)
+	case errors.Is(err, fs.ErrNotExist) || unreadable(err):
+		p = c.guess(a)
+		if err = c.retrace(ctx, p, &a); err == nil {
+			_, err = c.disown(ctx, p)
 		}
 	}
 	release := func() {}
 	if err == nil {
-		if release, err = openNetns(r); isLost(err) {
+		if release, err = openNetns(p.Record); isLost(err) {
 			err = nil
 		}
 	}
@@ -102,5 +106,5 @@ func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*record.Re
 		unlock()
 		return nil, nil, err
 	}
-	return r, func() { release(); unlock() }, nil
+	return p, func() { release(); unlock() }, nil
 }

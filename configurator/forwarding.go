@@ -8,28 +8,27 @@ import (
 
 	"github.com/allocnet/allocnet/internal/iptables/forward"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
-	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // openForwarding lets the published ports of a record through the host's FORWARD
 // path, for the networks that leave that to us, and keeps others from the host's
 // loopback, which the portmap plugin has links route.
-func (c *Configurator) openForwarding(ctx context.Context, r *record.Record) error {
-	err := eachOpenBridge(r, forward.Open)
-	if len(r.Ports) == 0 {
+func (c *Configurator) openForwarding(ctx context.Context, p *plan) error {
+	err := eachOpenBridge(p, forward.Open)
+	if len(p.Ports) == 0 {
 		return err
 	}
 	return errors.Join(err, unlessUnsupported(c.native.GuardLoopback(ctx)))
 }
 
 // checkForwarding looks whether it is still so.
-func checkForwarding(ctx context.Context, r *record.Record) error {
-	err := eachOpenBridge(r, forward.Check)
-	if Engine(r.Engine) == EngineNative {
+func checkForwarding(ctx context.Context, p *plan) error {
+	err := eachOpenBridge(p, forward.Check)
+	if Engine(p.Engine) == EngineNative {
 		return err // its plugins look for themselves
 	}
-	return errors.Join(err, checkGuard(ctx, r))
+	return errors.Join(err, checkGuard(ctx, p.Record))
 }
 
 // checkGuard looks for the guard of the loopback of a record with published ports.
@@ -53,15 +52,14 @@ func unlessUnsupported(err error) error {
 	return err
 }
 
-func eachOpenBridge(r *record.Record, act func(bridge string) error) error {
-	if len(r.Ports) == 0 {
+func eachOpenBridge(p *plan, act func(bridge string) error) error {
+	if len(p.Ports) == 0 {
 		return nil
 	}
-	var errs []error
-	for _, a := range r.Attachments {
-		n, err := conflist.Parse(a.Config)
-		if err != nil {
-			return err
+	errs := []error{p.unreadable}
+	for _, n := range p.networks {
+		if n == nil {
+			continue
 		}
 		if bridge := n.OpenBridge(); bridge != "" {
 			errs = append(errs, act(bridge))

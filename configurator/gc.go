@@ -96,7 +96,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	for _, id := range known.live {
 		r, err := c.store.Get(id)
 		if err == nil {
-			networks = append(networks, networksOf(r)...)
+			networks = append(networks, c.planOf(r).readable()...)
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, about(id, err))
 		}
@@ -324,14 +324,14 @@ func (c *Configurator) collect(ctx context.Context, id string, how collection) (
 		err = c.forget(ctx, Allocation{ID: id, Networks: how.lost})
 		return nil, err == nil, err
 	}
-	networks = networksOf(r)
+	p := c.planOf(r)
 	if how.destroyNetns {
 		err = c.noteForTeardown(Allocation{ID: id}, how.dead...)
 	}
 	if err == nil || errors.Is(err, ErrInUse) { // the namespace of another program stays
-		err = c.takeDown(ctx, r)
+		err = c.takeDown(ctx, p)
 	}
-	return networks, err == nil, err
+	return p.readable(), err == nil, err
 }
 
 // collectable reads the record of an allocation that is not live, nil where it was
@@ -368,17 +368,6 @@ func (c *Configurator) configured() []*conflist.Network {
 	var networks []*conflist.Network
 	for _, name := range c.cfg.Networks {
 		if n, err := c.lookup(name); err == nil {
-			networks = append(networks, n)
-		}
-	}
-	return networks
-}
-
-// networksOf are the networks of a record, as they were when it was made.
-func networksOf(r *record.Record) []*conflist.Network {
-	var networks []*conflist.Network
-	for _, a := range r.Attachments {
-		if n, err := conflist.Parse(a.Config); err == nil {
 			networks = append(networks, n)
 		}
 	}
@@ -451,5 +440,5 @@ func (c *Configurator) gcNetwork(ctx context.Context, n *conflist.Network, s Sco
 	dirs = distinct(append(dirs, s.PluginDirs...))
 	ctx, cancel = context.WithTimeout(ctx, min(c.gcPatience, c.cfg.Timeout))
 	defer cancel()
-	return c.engineOf(n).GC(ctx, c.pluginDirs(dirs, pluginTypes(n)...), n.List, attached)
+	return c.engineOf(n).GC(ctx, c.pluginDirs(dirs, pluginTypes(n)...), n, attached)
 }

@@ -71,11 +71,11 @@ func netnsError(err error) error { return fmt.Errorf("%w: netns: %w", ErrInvalid
 
 // requireInside refuses the host's own namespace to plugins that run as binaries: what
 // these leave there cannot be told from what others have.
-func (c *Configurator) requireInside(r *record.Record) error {
-	if !r.NetnsOverride || c.runsInProcess(r) {
+func (c *Configurator) requireInside(p *plan) error {
+	if !p.NetnsOverride || c.runsInProcess(p) {
 		return nil
 	}
-	if err := sandbox.Validate(r.Netns); errors.Is(err, sandbox.ErrHostNamespace) {
+	if err := sandbox.Validate(p.Netns); errors.Is(err, sandbox.ErrHostNamespace) {
 		return fmt.Errorf("%w, in which only native plugins can be run", netnsError(err))
 	}
 	return nil

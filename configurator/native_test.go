@@ -97,7 +97,7 @@ func TestHostAtItsLimitsIsNoFinding(t *testing.T) {
 	var before unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &before))
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: before.Max}))
-	lookErr, checkErr := checkInterfaces(r), w.checkRecord(t.Context(), r)
+	lookErr, checkErr := checkInterfaces(r), w.checkRecord(t.Context(), w.planOf(r))
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
 	require.ErrorIs(t, lookErr, unix.EMFILE)
 	require.False(t, isAmiss(lookErr))
@@ -151,7 +151,7 @@ func TestDelRunsWhatAddRan(t *testing.T) {
 		later := w.restarted()
 		r, err := later.store.Get("a")
 		require.NoError(t, err)
-		require.False(t, later.runsInProcess(r))
+		require.False(t, later.runsInProcess(later.planOf(r)))
 		require.NoError(t, later.Teardown(t.Context(), Allocation{ID: "a"}))
 		log, err := os.ReadFile(w.log)
 		require.NoError(t, err)

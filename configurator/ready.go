@@ -70,13 +70,15 @@ func unnamed(dir string) (*os.File, error) {
 }
 
 func (c *Configurator) networkReady(ctx context.Context, n *conflist.Network, dirs []string) error {
-	r := &record.Record{Engine: string(c.cfg.Engine), PluginDirs: dirs, Attachments: []record.Attachment{{Network: n.Name, Config: n.Bytes}}}
-	if err := c.installed(r); err != nil {
+	p := &plan{Record: &record.Record{Engine: string(c.cfg.Engine), PluginDirs: dirs}}
+	p.attach(record.Attachment{Network: n.Name, Config: n.Bytes}, n)
+	c.chooseEngine(p)
+	if err := c.installed(p); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
-	return c.engineOf(n).Status(ctx, c.pluginDirs(dirs, pluginTypes(n)...), n.List)
+	return c.engineOf(n).Status(ctx, c.pluginDirs(dirs, pluginTypes(n)...), n)
 }
 
 // Networks lists the networks that are in force, in the order of their files,
@@ -90,9 +92,8 @@ func (c *Configurator) Networks() ([]Network, []*NetworkError) {
 			Capabilities: n.Capabilities(), Default: i == 0 && n.File != "", Engine: EngineExec,
 		}
 		if c.cfg.Engine != EngineExec {
-			one.Reason = strings.Join(c.native.WhyBinaries(n.List), "; ")
+			one.Reason = strings.Join(c.native.WhyBinaries(n), "; ")
 		}
-		c.tellOfMove(n)
 		if c.engineOf(n) == c.native {
 			one.Engine = EngineNative
 		}

@@ -56,9 +56,14 @@ func TestMoveToAnotherEngine(t *testing.T) {
 		w.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"loopback"`+keys+`}]}`)
 	}
 	move := `(?m)^.* \[INFO\]  network has another engine from now on; .*: network=net engine=`
+	again := func(id string) {
+		_, err := w.Setup(t.Context(), w.alloc(id))
+		require.NoError(t, err)
+		require.NoError(t, w.Teardown(t.Context(), Allocation{ID: id}))
+	}
 	write("")
-	w.Networks()
-	w.Networks()
+	again("b")
+	again("b2")
 	require.NotContains(t, log.String(), "another engine")
 	write(`,"misspelt":true,"fake":{"log":"` + w.log + `","on":{"ADD":{"result":` + result + `}}}`)
 	_, err := w.Setup(t.Context(), w.alloc("a"))
@@ -66,8 +71,8 @@ func TestMoveToAnotherEngine(t *testing.T) {
 	require.Regexp(t, move+`exec before=native because=.*key`, log.String())
 	log.Reset()
 	write("")
-	w.Networks()
-	w.Networks()
+	again("c")
+	again("c2")
 	require.Regexp(t, move+`native before=exec because=""`, log.String())
 	require.Equal(t, 1, strings.Count(log.String(), "another engine"))
 	r, err := w.Get("a")

@@ -66,10 +66,7 @@ func publicRecord(r *record.Record) (*Record, error) {
 		ID: r.ID, ContainerID: r.ContainerID, Scope: r.Scope, Netns: r.Netns, Phase: Phase(r.Phase), Engine: Engine(r.Engine),
 		PluginDirs: r.PluginDirs, Created: r.Created, Updated: r.Updated, NetnsGone: netnsGone(r), Args: publicArgs(r.Args),
 	}
-	var err error
-	if public.Ports, public.Unserved, err = served(r); err != nil {
-		return public, fmt.Errorf("allocation %q: %w", r.ID, err)
-	}
+	public.Ports, public.Unserved = served(r)
 	for _, a := range r.Attachments {
 		public.Networks = append(public.Networks, NetworkRecord{
 			Network: a.Network, Interface: a.IfName, Config: json.RawMessage(a.Config), Result: a.Result,
@@ -78,6 +75,7 @@ func publicRecord(r *record.Record) (*Record, error) {
 	if r.Phase != record.Ready {
 		return public, nil
 	}
+	var err error
 	public.Status, err = statusOf(r)
 	return public, err
 }
@@ -119,10 +117,7 @@ func statusFrom(r *record.Record, results []*types100.Result) (*Status, error) {
 		texts = append(texts, a.Result)
 		list = append(list, networkResult{network: a.Network, ifName: a.IfName, netns: r.Netns, result: results[i]})
 	}
-	ports, unserved, err := served(r)
-	if err != nil {
-		return nil, fmt.Errorf("allocation %q: %w", r.ID, err)
-	}
+	ports, unserved := served(r)
 	s, err := newStatus(list, ports)
 	if err != nil {
 		return nil, fmt.Errorf("allocation %q: %w", r.ID, err)
@@ -150,11 +145,15 @@ func withAddress(r *record.Record, s *Status, err error) (*Status, error) {
 }
 
 // served returns the published ports of a record, and the capabilities that no plugin
-// serves. Records of earlier versions have ports that no plugin publishes.
-func served(r *record.Record) (ports []portmap.Mapping, without []string, err error) {
-	without, err = unserved(r)
-	if err != nil || slices.Contains(without, portMappings) {
-		return nil, without, err
+// serves. Records of earlier versions do not note these, and may have ports that no plugin
+// publishes.
+func served(r *record.Record) (ports []portmap.Mapping, without []string) {
+	without = r.Unserved
+	if without == nil && len(r.Capabilities) > 0 {
+		without = newPlan(r, parseRecorded).unserved()
 	}
-	return r.Ports, without, nil
+	if slices.Contains(without, portMappings) {
+		return nil, without
+	}
+	return r.Ports, without
 }

@@ -69,5 +69,5 @@ func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string) (unfi
 		return false, err
 	}
 	c.cfg.Logger.Warn("an earlier operation did not end; taking down what it left", "alloc", id, "phase", r.Phase)
-	return true, c.takeDown(ctx, r)
+	return true, c.takeDown(ctx, c.planOf(r))
 }

@@ -107,45 +107,45 @@ func (c *Configurator) repairOne(ctx context.Context, s Scope, id string) (repai
 		return false, err
 	}
 	defer release()
-	return c.mend(ctx, r)
+	return c.mend(ctx, c.planOf(r))
 }
 
 // mend CHECKs an allocation, and where that finds something, puts back what can
 // be put back without a DEL and CHECKs again. The caller holds its lock.
-func (c *Configurator) mend(ctx context.Context, r *record.Record) (repaired bool, err error) {
-	release, gone := openNetns(r) // CHECK tells why it cannot be
+func (c *Configurator) mend(ctx context.Context, p *plan) (repaired bool, err error) {
+	release, gone := openNetns(p.Record) // CHECK tells why it cannot be
 	defer release()
-	err = c.checkRecord(ctx, r)
-	if gone != nil || !errors.Is(err, ErrUnhealthy) || r.Phase != record.Ready {
+	err = c.checkRecord(ctx, p)
+	if gone != nil || !errors.Is(err, ErrUnhealthy) || p.Phase != record.Ready {
 		return false, err
 	}
 	var could bool
-	repairErr := c.step(ctx, StepRepair, r, func(ctx context.Context) (repairErr error) {
-		could, repairErr = c.putBack(ctx, r, err)
+	repairErr := c.step(ctx, StepRepair, p.Record, func(ctx context.Context) (repairErr error) {
+		could, repairErr = c.putBack(ctx, p, err)
 		return repairErr
 	})
 	if !could || repairErr != nil {
 		return false, errors.Join(err, repairErr)
 	}
-	if err := c.checkRecord(ctx, r); err != nil {
+	if err := c.checkRecord(ctx, p); err != nil {
 		return false, err
 	}
-	c.cfg.Logger.Warn("network was not as it was set up; put back what was missing", "alloc", r.ID, "found", redact.Text(err.Error()))
+	c.cfg.Logger.Warn("network was not as it was set up; put back what was missing", "alloc", p.ID, "found", redact.Text(err.Error()))
 	return true, nil
 }
 
 // putBack mends what a CHECK found, if the engine can.
-func (c *Configurator) putBack(ctx context.Context, r *record.Record, found error) (could bool, err error) {
-	if Engine(r.Engine) != EngineNative {
+func (c *Configurator) putBack(ctx context.Context, p *plan, found error) (could bool, err error) {
+	if Engine(p.Engine) != EngineNative {
 		shut := errors.Is(found, forward.ErrShut) || errors.Is(found, ruleset.ErrMissing) // a reloaded firewall
 		if shut {
-			err = c.openForwarding(ctx, r)
+			err = c.openForwarding(ctx, p)
 		}
 		return shut, err
 	}
-	req, err := c.request(r)
+	req, err := c.request(p)
 	if err != nil {
-		return true, fmt.Errorf("repair allocation %q: %w", r.ID, err)
+		return true, fmt.Errorf("repair allocation %q: %w", p.ID, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()

@@ -58,7 +58,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation) (*Status, error)
 	if err != nil {
 		return nil, err
 	}
-	wanted, err := c.plan(&a)
+	wanted, err := c.planSetup(&a)
 	if err := errors.Join(err, ctx.Err()); err != nil {
 		return nil, err
 	}
@@ -103,9 +103,9 @@ func (c *Configurator) requireNew(a *Allocation) error {
 
 // setupLocked is Setup for who holds the lock of the allocation, whose network namespace
 // is there.
-func (c *Configurator) setupLocked(ctx context.Context, a Allocation, wanted *record.Record) (*Status, error) {
+func (c *Configurator) setupLocked(ctx context.Context, a Allocation, wanted *plan) (*Status, error) {
 	c.recent.forget(a.ID)
-	release, _ := claimNetns(wanted) // create tells why it cannot be
+	release, _ := claimNetns(wanted.Record) // create tells why it cannot be
 	defer release()
 	current, err := c.store.Get(a.ID)
 	switch {
@@ -118,10 +118,10 @@ func (c *Configurator) setupLocked(ctx context.Context, a Allocation, wanted *re
 	case err != nil:
 		return nil, err
 	case current.Phase == record.Ready:
-		return c.confirm(ctx, current, wanted)
+		return c.confirm(ctx, c.planOf(current), wanted.Record)
 	default:
 		c.cfg.Logger.Warn("an earlier operation did not end; taking down what it left", "alloc", a.ID, "phase", current.Phase)
-		if err := c.takeDown(ctx, current); err != nil {
+		if err := c.takeDown(ctx, c.planOf(current)); err != nil {
 			return nil, err
 		}
 	}
@@ -129,14 +129,14 @@ func (c *Configurator) setupLocked(ctx context.Context, a Allocation, wanted *re
 }
 
 // confirm is Setup of an allocation that is set up: CHECK, and repair.
-func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Record) (*Status, error) {
-	if what := difference(current, wanted); what != "" {
+func (c *Configurator) confirm(ctx context.Context, current *plan, wanted *record.Record) (*Status, error) {
+	if what := difference(current.Record, wanted); what != "" {
 		return nil, fmt.Errorf("%w: allocation %q was set up with another %s; tear it down first", ErrDifferent, current.ID, what)
 	}
 	if err := c.requireServed(current); err != nil {
 		return nil, err
 	}
-	unlock, err := c.share(ctx, current)
+	unlock, err := c.share(ctx, current.Record)
 	if err != nil {
 		return nil, err
 	}
@@ -145,14 +145,14 @@ func (c *Configurator) confirm(ctx context.Context, current, wanted *record.Reco
 	_, err = c.mend(ctx, current)
 	current.RequireAddress = wanted.RequireAddress
 	if err == nil {
-		status, err := statusOf(current)
-		return withAddress(current, status, err)
+		status, err := statusOf(current.Record)
+		return withAddress(current.Record, status, err)
 	}
 	if !errors.Is(err, ErrUnhealthy) {
 		return nil, err
 	}
 	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", redact.Text(err.Error()))
-	release, err := claimNetns(current)
+	release, err := claimNetns(current.Record)
 	defer release()
 	if err != nil {
 		return nil, err
@@ -233,36 +233,36 @@ func sameJSON(a, b any) bool {
 }
 
 // create is Setup of an allocation that has no record.
-func (c *Configurator) create(ctx context.Context, r *record.Record) (*Status, error) {
-	release, err := claimNetns(r)
+func (c *Configurator) create(ctx context.Context, p *plan) (*Status, error) {
+	release, err := claimNetns(p.Record)
 	defer release()
 	if err != nil {
 		return nil, err
 	}
-	if err := c.step(ctx, StepPlan, r, func(context.Context) error { return c.complete(r) }); err != nil {
+	if err := c.step(ctx, StepPlan, p.Record, func(context.Context) error { return c.complete(p) }); err != nil {
 		return nil, err
 	}
-	look, err := c.lookForListeners(r)
+	look, err := c.lookForListeners(p.Record)
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := c.share(ctx, r)
+	unlock, err := c.share(ctx, p.Record)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	if err := c.step(ctx, StepClaim, r, func(ctx context.Context) error { return c.reserve(ctx, r) }); err != nil {
+	if err := c.step(ctx, StepClaim, p.Record, func(ctx context.Context) error { return c.reserve(ctx, p) }); err != nil {
 		return nil, err
 	}
-	status, err := c.attach(ctx, r)
+	status, err := c.attach(ctx, p)
 	if err != nil {
 		return nil, err
 	}
 	// As long as the record is locked nobody else can have found it.
 	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("allocation %q was set up too late: %w", r.ID, errors.Join(err, c.undo(ctx, r)))
+		return nil, fmt.Errorf("allocation %q was set up too late: %w", p.ID, errors.Join(err, c.undo(ctx, p)))
 	}
-	status.Created, status.Warnings = true, c.warnings(look, r, status)
+	status.Created, status.Warnings = true, c.warnings(look, p.Record, status)
 	return status, nil
 }
 
@@ -270,47 +270,48 @@ func (c *Configurator) create(ctx context.Context, r *record.Record) (*Status, e
 const undoTime = 10 * time.Second
 
 // undo takes down what was set up for a context that has ended.
-func (c *Configurator) undo(ctx context.Context, r *record.Record) error {
+func (c *Configurator) undo(ctx context.Context, p *plan) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	ready := *r
+	ready := &plan{Record: new(record.Record), networks: p.networks, unreadable: p.unreadable}
+	*ready.Record = *p.Record
 	ready.Phase = record.Ready
-	return c.step(ctx, StepRollBack, r, func(ctx context.Context) error { return c.takeDownShared(ctx, &ready) })
+	return c.step(ctx, StepRollBack, p.Record, func(ctx context.Context) error { return c.takeDownShared(ctx, ready) })
 }
 
 // complete finds what a record asks for: networks, engine and plugins.
-func (c *Configurator) complete(r *record.Record) error {
-	if err := c.planNetworks(r); err != nil {
+func (c *Configurator) complete(p *plan) error {
+	if err := c.planNetworks(p); err != nil {
 		return err
 	}
-	if err := errors.Join(c.requireServed(r), dropUnservedPorts(r)); err != nil {
+	if err := c.requireServed(p); err != nil {
 		return err
 	}
-	if err := c.chooseEngine(r); err != nil {
+	noteUnserved(p)
+	c.chooseEngine(p)
+	c.noteBinaries(p)
+	if err := errors.Join(c.installed(p), c.requireInside(p)); err != nil {
 		return err
 	}
-	if err := errors.Join(c.noteBinaries(r), c.installed(r), c.requireInside(r)); err != nil {
-		return err
-	}
-	if c.runsInProcess(r) { // the engine looks, and DEL takes nothing foreign
+	if c.runsInProcess(p) { // the engine looks, and DEL takes nothing foreign
 		return nil
 	}
-	return unused(r)
+	return unused(p.Record)
 }
 
 // reserve records the intent, if no other record has the network namespace or one
 // of the ports.
-func (c *Configurator) reserve(ctx context.Context, r *record.Record) error {
-	r.Updated = c.now()
-	err := c.store.Claim(ctx, r, func(err error) { // may have a port, and then ADD fails
+func (c *Configurator) reserve(ctx context.Context, p *plan) error {
+	p.Updated = c.now()
+	err := c.store.Claim(ctx, p.Record, func(err error) { // may have a port, and then ADD fails
 		c.cfg.Logger.Warn("looking for port conflicts without a record that cannot be read", "error", err)
 	})
 	var taken *record.NetnsError
 	if errors.As(err, &taken) {
-		return &NetnsError{Netns: taken.Netns, ID: r.ID, OtherID: taken.OtherID}
+		return &NetnsError{Netns: taken.Netns, ID: p.ID, OtherID: taken.OtherID}
 	}
 	var conflict *portmap.ConflictError
-	if errors.As(err, &conflict) && conflict.OtherID != r.ID {
+	if errors.As(err, &conflict) && conflict.OtherID != p.ID {
 		other, otherErr := c.store.Get(conflict.OtherID)
 		if otherErr == nil && isGone(other) {
 			return fmt.Errorf("%w, whose network namespace %q is gone: tear that allocation down", err, other.Netns)
@@ -321,9 +322,10 @@ func (c *Configurator) reserve(ctx context.Context, r *record.Record) error {
 
 // intend records a further ADD of an allocation that was detached. DEL of a crash
 // goes by the record, so nothing stays in it that an earlier ADD made.
-func (c *Configurator) intend(r *record.Record) error {
-	r.BeginAdd()
-	return errors.Join(c.noteBinaries(r), c.put(r))
+func (c *Configurator) intend(p *plan) error {
+	p.BeginAdd()
+	c.noteBinaries(p)
+	return c.put(p.Record)
 }
 
 // put writes a record and sets its time.
@@ -334,28 +336,28 @@ func (c *Configurator) put(r *record.Record) error {
 
 // attach is the loop of ADD and roll-back, and records the result. The record
 // of the intent stands already; it is gone after a roll-back.
-func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, error) {
+func (c *Configurator) attach(ctx context.Context, p *plan) (*Status, error) {
 	var failures attempts
 	for {
-		status, err := c.add(ctx, r)
+		status, err := c.add(ctx, p)
 		if err == nil {
 			return status, nil
 		}
 		failures.add(err)
-		if err := c.rollBack(ctx, r, err); err != nil {
+		if err := c.rollBack(ctx, p, err); err != nil {
 			return nil, failures.join(fmt.Errorf("roll back: %w", err))
 		}
 		if failures.count >= c.cfg.Retry.Attempts || !transient(err) || ctx.Err() != nil {
-			return nil, failures.join(c.store.Delete(r.ID))
+			return nil, failures.join(c.store.Delete(p.ID))
 		}
 		wait := c.cfg.Retry.Delay + c.jitter(c.cfg.Retry.Jitter)
-		c.cfg.Logger.Warn("ADD failed and was rolled back; trying again", "alloc", r.ID,
+		c.cfg.Logger.Warn("ADD failed and was rolled back; trying again", "alloc", p.ID,
 			"attempt", failures.count, "of", c.cfg.Retry.Attempts, "in", wait, "error", redact.Text(err.Error()))
-		if err := c.step(ctx, StepWait, r, func(ctx context.Context) error { return c.sleep(ctx, wait) }); err != nil {
-			return nil, failures.join(err, c.store.Delete(r.ID))
+		if err := c.step(ctx, StepWait, p.Record, func(ctx context.Context) error { return c.sleep(ctx, wait) }); err != nil {
+			return nil, failures.join(err, c.store.Delete(p.ID))
 		}
-		if err := c.intend(r); err != nil {
-			return nil, failures.join(err, c.store.Delete(r.ID))
+		if err := c.intend(p); err != nil {
+			return nil, failures.join(err, c.store.Delete(p.ID))
 		}
 	}
 }
@@ -363,87 +365,87 @@ func (c *Configurator) attach(ctx context.Context, r *record.Record) (*Status, e
 // rollBack undoes an attempt that ended with addErr, if it did anything. A caller
 // that has lost interest gets it undone all the same; one whose deadline has passed
 // had part of its time kept for this.
-func (c *Configurator) rollBack(ctx context.Context, r *record.Record, addErr error) error {
+func (c *Configurator) rollBack(ctx context.Context, p *plan, addErr error) error {
 	if errors.Is(addErr, engine.ErrNothingDone) {
 		return nil
 	}
-	return c.step(ctx, StepRollBack, r, func(ctx context.Context) error {
+	return c.step(ctx, StepRollBack, p.Record, func(ctx context.Context) error {
 		if errors.Is(ctx.Err(), context.Canceled) {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), rollbackShare)
 			defer cancel()
 		}
-		return c.detachAfter(ctx, r, addErr)
+		return c.detachAfter(ctx, p, addErr)
 	})
 }
 
 // add is one attempt: ADD, the selection of the status, and the record of it.
 // On an error, what results are known stand in r.
-func (c *Configurator) add(ctx context.Context, r *record.Record) (*Status, error) {
+func (c *Configurator) add(ctx context.Context, p *plan) (*Status, error) {
 	var results []*types100.Result
-	err := c.step(ctx, StepAdd, r, func(ctx context.Context) (err error) {
-		results, err = c.runPlugins(ctx, r)
+	err := c.step(ctx, StepAdd, p.Record, func(ctx context.Context) (err error) {
+		results, err = c.runPlugins(ctx, p)
 		return err
 	})
-	if err := errors.Join(err, keepResults(r, results)); err != nil {
+	if err := errors.Join(err, keepResults(p, results)); err != nil {
 		return nil, err
 	}
-	status, err := statusFrom(r, results)
-	if status, err = withAddress(r, status, err); err != nil {
+	status, err := statusFrom(p.Record, results)
+	if status, err = withAddress(p.Record, status, err); err != nil {
 		return nil, err
 	}
-	ready := *r
+	ready := *p.Record
 	ready.Phase, ready.Updated = record.Ready, c.now()
-	if err := c.step(ctx, StepRecord, r, func(context.Context) error { return c.store.Update(&ready) }); err != nil {
+	if err := c.step(ctx, StepRecord, p.Record, func(context.Context) error { return c.store.Update(&ready) }); err != nil {
 		return nil, err
 	}
 	return status, nil
 }
 
 // runPlugins brings up what a network needs besides its plugins, and runs them.
-func (c *Configurator) runPlugins(ctx context.Context, r *record.Record) ([]*types100.Result, error) {
-	req, requestErr := c.request(r)
-	e, engineErr := c.engine(r)
+func (c *Configurator) runPlugins(ctx context.Context, p *plan) ([]*types100.Result, error) {
+	req, requestErr := c.request(p)
+	e, engineErr := c.engine(p)
 	if err := errors.Join(requestErr, engineErr); err != nil {
 		return nil, fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
 	}
 	ctx, cancel := c.leaveTimeToRollBack(ctx)
 	defer cancel()
-	if c.runsInProcess(r) {
+	if c.runsInProcess(p) {
 		return e.Add(ctx, req)
 	}
-	return c.runBinaries(ctx, r, func() ([]*types100.Result, error) { return e.Add(ctx, req) })
+	return c.runBinaries(ctx, p, func() ([]*types100.Result, error) { return e.Add(ctx, req) })
 }
 
 // runBinaries sees to what the reference plugins leave to others, or cannot do
 // several at a time.
-func (c *Configurator) runBinaries(ctx context.Context, r *record.Record, add func() ([]*types100.Result, error)) ([]*types100.Result, error) {
-	if err := r.Sandbox.LoopbackUp(); err != nil {
+func (c *Configurator) runBinaries(ctx context.Context, p *plan, add func() ([]*types100.Result, error)) ([]*types100.Result, error) {
+	if err := p.Sandbox.LoopbackUp(); err != nil {
 		return nil, fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
 	}
-	done, err := c.store.First(ctx, kinds(r)...)
+	done, err := c.store.First(ctx, kinds(p.Record)...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
 	}
 	results, err := add()
 	if err == nil {
-		err = c.openForwarding(ctx, r)
+		err = c.openForwarding(ctx, p)
 	}
 	done(err == nil)
 	return results, err
 }
 
 // keepResults puts what ADD returned into the record.
-func keepResults(r *record.Record, results []*types100.Result) error {
+func keepResults(p *plan, results []*types100.Result) error {
 	for i, result := range results {
 		if result == nil {
 			continue
 		}
 		encoded, err := engine.EncodeResult(result)
 		if err != nil {
-			return fmt.Errorf("encode result of network %q: %w", r.Attachments[i].Network, err)
+			return fmt.Errorf("encode result of network %q: %w", p.Attachments[i].Network, err)
 		}
-		r.Attachments[i].Result = encoded
+		p.Attachments[i].Result = encoded
 	}
 	return nil
 }

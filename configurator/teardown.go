@@ -52,7 +52,7 @@ func (c *Configurator) TeardownGone(ctx context.Context, id string) (gone bool, 
 		if gone = err == nil && r.Netns != "" && isGone(r); !gone {
 			return ignoreNotFound(err)
 		}
-		return c.takeDown(ctx, r)
+		return c.takeDown(ctx, c.planOf(r))
 	})
 	return gone, err
 }
@@ -95,7 +95,7 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 	r, err := c.store.Get(a.ID)
 	switch {
 	case err == nil:
-		return c.takeDown(ctx, r)
+		return c.takeDown(ctx, c.planOf(r))
 	case unreadable(err):
 		if a.Netns == "" {
 			return withoutNetns(err)
@@ -117,21 +117,21 @@ func withoutNetns(err error) error {
 }
 
 // takeDown detaches a recorded allocation and removes its record.
-func (c *Configurator) takeDown(ctx context.Context, r *record.Record) error {
-	unlock, err := c.share(ctx, r)
+func (c *Configurator) takeDown(ctx context.Context, p *plan) error {
+	unlock, err := c.share(ctx, p.Record)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return c.takeDownShared(ctx, r)
+	return c.takeDownShared(ctx, p)
 }
 
 // takeDownShared is takeDown for who shares the networks.
-func (c *Configurator) takeDownShared(ctx context.Context, r *record.Record) error {
-	if err := c.detach(ctx, r); err != nil {
+func (c *Configurator) takeDownShared(ctx context.Context, p *plan) error {
+	if err := c.detach(ctx, p); err != nil {
 		return err
 	}
-	return c.store.Delete(r.ID)
+	return c.store.Delete(p.ID)
 }
 
 // forget takes down an allocation without a usable record, with what the
@@ -143,68 +143,70 @@ func (c *Configurator) takeDownShared(ctx context.Context, r *record.Record) err
 // only it knows of, an address or a lease elsewhere: then that it cannot be asked is
 // an error.
 func (c *Configurator) forget(ctx context.Context, a Allocation) error {
-	r := c.guess(a)
-	if err := c.retrace(ctx, r, &a); err != nil {
+	p := c.guess(a)
+	if err := c.retrace(ctx, p, &a); err != nil {
 		return wrapIncomplete(a.ID, err)
 	}
-	evidence, err := c.disown(ctx, r)
+	evidence, err := c.disown(ctx, p)
 	if err != nil {
 		return wrapIncomplete(a.ID, err)
 	}
-	if !evidence && cleanup.Covers(c.cleanupTarget(r)) {
+	if !evidence && cleanup.Covers(c.cleanupTarget(p)) {
 		return c.store.Delete(a.ID) // the plugins can have left nothing else: runtimes repeat their DELs
 	}
-	unlock, err := c.share(ctx, r)
+	unlock, err := c.share(ctx, p.Record)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := c.detach(ctx, r); err != nil {
-		if missing := c.installed(r); missing != nil && !evidence {
+	if err := c.detach(ctx, p); err != nil {
+		if missing := c.installed(p); missing != nil && !evidence {
 			// Nothing tells that it ever was set up, and with this configuration it cannot
 			// have been. A record would have every later try go by it, mended or not.
 			return fmt.Errorf("allocation %q: nothing of it is on this host, and what else there may be cannot be asked for: %w", a.ID, missing)
 		}
-		return errors.Join(err, c.put(r)) // for GC to go on with
+		return errors.Join(err, c.put(p.Record)) // for GC to go on with
 	}
 	return c.store.Delete(a.ID)
 }
 
 // disown drops the network namespace from a record that was made up, unless there
 // is evidence, something on the host, that the allocation was set up.
-func (c *Configurator) disown(ctx context.Context, r *record.Record) (evidence bool, err error) {
-	if _, err := c.store.Get(r.ID); !errors.Is(err, fs.ErrNotExist) {
+func (c *Configurator) disown(ctx context.Context, p *plan) (evidence bool, err error) {
+	if _, err := c.store.Get(p.ID); !errors.Is(err, fs.ErrNotExist) {
 		return true, nil // a record that cannot be read is evidence enough
 	}
-	target := c.cleanupTarget(r)
+	target := c.cleanupTarget(p)
 	target.Netns = ""
 	found, err := cleanup.Audit(ctx, target)
 	if err != nil {
 		return false, err
 	}
 	if len(found) == 0 {
-		r.Netns = ""
+		p.Netns = ""
 	}
 	return len(found) > 0, nil
 }
 
-// guess makes up the record of an allocation that has none.
-func (c *Configurator) guess(a Allocation) *record.Record {
+// guess plans the teardown of an allocation without a record: by what the caller says and
+// today's configuration.
+func (c *Configurator) guess(a Allocation) *plan {
 	ports, portErr := c.mappings(&a)
 	r, requestErr := c.newRecord(&a, ports)
-	networksErr := errors.Join(c.planConflists(r, &a), c.planNetworks(r))
+	p := &plan{Record: r}
+	networksErr := errors.Join(c.planConflists(p, &a), c.planNetworks(p))
 	if networksErr == nil {
-		networksErr = dropUnservedPorts(r)
+		noteUnserved(p)
 	}
 	if err := errors.Join(portErr, requestErr); err != nil {
 		c.cfg.Logger.Debug("no record; guessing without what cannot be used", "alloc", a.ID, "error", err)
 	}
 	if err := networksErr; err != nil {
 		c.cfg.Logger.Debug("no record and no configuration; looking for leftovers by ID alone", "alloc", a.ID, "error", err)
-		r.Attachments = nil
+		p.drop()
 	}
-	r.Phase = record.Deleting
-	return r
+	p.Phase = record.Deleting
+	return p
 }
 
 // forceTime is what cleanup may take when the caller's context has ended. It
@@ -213,41 +215,41 @@ const forceTime = 3 * time.Second
 
 // detach takes away the networks of an allocation. A nil error means that
 // nothing is left; any other is ErrIncomplete and holds every cause.
-func (c *Configurator) detach(ctx context.Context, r *record.Record) error {
-	return c.detachAfter(ctx, r, nil)
+func (c *Configurator) detach(ctx context.Context, p *plan) error {
+	return c.detachAfter(ctx, p, nil)
 }
 
 // detachAfter is detach after an ADD that ended with an error, which may tell how
 // far it came.
-func (c *Configurator) detachAfter(ctx context.Context, r *record.Record, addErr error) error {
-	c.recordDeleting(r)
-	release, err := openNetns(r)
+func (c *Configurator) detachAfter(ctx context.Context, p *plan, addErr error) error {
+	c.recordDeleting(p.Record)
+	release, err := openNetns(p.Record)
 	defer release()
 	if err != nil && !isLost(err) {
-		return wrapIncomplete(r.ID, err)
+		return wrapIncomplete(p.ID, err)
 	}
-	knowErr := c.rememberAddresses(ctx, r)
-	delErr := errors.Join(knowErr, c.step(ctx, StepDel, r, func(ctx context.Context) error { return c.del(ctx, r) }))
+	knowErr := c.rememberAddresses(ctx, p)
+	delErr := errors.Join(knowErr, c.step(ctx, StepDel, p.Record, func(ctx context.Context) error { return c.del(ctx, p) }))
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), forceTime)
 		defer cancel()
 	}
-	if delErr == nil && r.Phase == record.Ready && c.runsInProcess(r) {
+	if delErr == nil && p.Phase == record.Ready && c.runsInProcess(p) {
 		return nil // what was made is known, and its removal acknowledged
 	}
-	target := c.cleanupTarget(r)
+	target := c.cleanupTarget(p)
 	flushErr := cleanup.FlushConntrack(ctx, target)
 	var left []Leftover
-	auditErr := c.step(ctx, StepAudit, r, func(ctx context.Context) (err error) {
+	auditErr := c.step(ctx, StepAudit, p.Record, func(ctx context.Context) (err error) {
 		left, err = cleanup.Audit(ctx, target)
 		return err
 	})
 	if delErr == nil && auditErr == nil && len(left) == 0 {
-		return wrapIncomplete(r.ID, flushErr)
+		return wrapIncomplete(p.ID, flushErr)
 	}
-	return wrapIncomplete(r.ID, joinDistinct(c.step(ctx, StepForce, r, func(ctx context.Context) error {
-		return c.force(ctx, r, target, failure{addErr, delErr})
+	return wrapIncomplete(p.ID, joinDistinct(c.step(ctx, StepForce, p.Record, func(ctx context.Context) error {
+		return c.force(ctx, p.Record, target, failure{addErr, delErr})
 	}), flushErr))
 }
 
@@ -267,40 +269,40 @@ func (c *Configurator) recordDeleting(r *record.Record) {
 // rememberAddresses finds the addresses of an allocation whose ADD has no result
 // before DEL gives them back, and records them, for the case that this DEL does
 // not end either.
-func (c *Configurator) rememberAddresses(ctx context.Context, r *record.Record) error {
-	if !slices.ContainsFunc(r.Attachments, func(a record.Attachment) bool { return a.Result == nil }) {
+func (c *Configurator) rememberAddresses(ctx context.Context, p *plan) error {
+	if !slices.ContainsFunc(p.Attachments, func(a record.Attachment) bool { return a.Result == nil }) {
 		return nil
 	}
-	found, err := cleanup.Addresses(ctx, c.cleanupTarget(r))
+	found, err := cleanup.Addresses(ctx, c.cleanupTarget(p))
 	for _, a := range found {
-		if !slices.Contains(r.Addresses, a) {
-			r.Addresses = append(r.Addresses, a)
+		if !slices.Contains(p.Addresses, a) {
+			p.Addresses = append(p.Addresses, a)
 		}
 	}
 	if len(found) == 0 {
 		return err
 	}
-	if err := c.put(r); err != nil {
-		c.cfg.Logger.Warn("teardown goes on without recording the addresses", "alloc", r.ID, "error", err)
+	if err := c.put(p.Record); err != nil {
+		c.cfg.Logger.Warn("teardown goes on without recording the addresses", "alloc", p.ID, "error", err)
 	}
 	return err
 }
 
 // del runs DEL within its time.
-func (c *Configurator) del(ctx context.Context, r *record.Record) error {
-	if len(r.Attachments) == 0 {
+func (c *Configurator) del(ctx context.Context, p *plan) error {
+	if len(p.Attachments) == 0 {
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	req, requestErr := c.request(r)
-	e, engineErr := c.engine(r)
+	req, requestErr := c.request(p)
+	e, engineErr := c.engine(p)
 	if err := errors.Join(requestErr, engineErr); err != nil {
 		return err
 	}
-	if req.Interrupted = r.Phase != record.Ready; req.Interrupted {
-		if err := c.leaveReleased(ctx, r, req); err != nil {
+	if req.Interrupted = p.Phase != record.Ready; req.Interrupted {
+		if err := c.leaveReleased(ctx, p, req); err != nil {
 			return err
 		}
 	}
@@ -311,8 +313,8 @@ func (c *Configurator) del(ctx context.Context, r *record.Record) error {
 
 // leaveReleased takes the addresses out of the results of an interrupted operation
 // that an earlier DEL gave back: by now they may be another allocation's.
-func (c *Configurator) leaveReleased(ctx context.Context, r *record.Record, req *engine.Request) error {
-	released, err := cleanup.Released(ctx, c.cleanupTarget(r))
+func (c *Configurator) leaveReleased(ctx context.Context, p *plan, req *engine.Request) error {
+	released, err := cleanup.Released(ctx, c.cleanupTarget(p))
 	if err != nil || len(released) == 0 {
 		return err
 	}
@@ -439,13 +441,13 @@ func wrapIncomplete(id string, err error) error {
 
 // cleanupTarget is what cleanup has to look for. It is good for as long as the
 // record's namespace is open.
-func (c *Configurator) cleanupTarget(r *record.Record) cleanup.Target {
-	t := cleanup.Target{ID: r.Container(), Ports: r.Ports, Addresses: r.Addresses, StateDir: c.cfg.StateDir, Instance: c.instanceOf(r), CacheDirs: []string{libcni.CacheDir}}
+func (c *Configurator) cleanupTarget(p *plan) cleanup.Target {
+	t := cleanup.Target{ID: p.Container(), Ports: p.Ports, Addresses: p.Addresses, StateDir: c.cfg.StateDir, Instance: c.instanceOf(p.Record), CacheDirs: []string{libcni.CacheDir}}
 	// Links of ours name their owner; what else is in there may be another's.
-	if r.Sandbox != nil && !c.runsInProcess(r) && r.Previous == nil {
-		t.Netns = r.Sandbox.ProcPath()
+	if p.Sandbox != nil && !c.runsInProcess(p) && p.Previous == nil {
+		t.Netns = p.Sandbox.ProcPath()
 	}
-	for _, a := range r.Attachments {
+	for _, a := range p.Attachments {
 		t.Attachments = append(t.Attachments, cleanup.Attachment{
 			Network: a.Network, IfName: a.IfName, Config: a.Config, Result: a.Result,
 		})

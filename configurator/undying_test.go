@@ -36,7 +36,7 @@ func TestPluginThatDoesNotEnd(t *testing.T) {
 		"for want of time": {"ADD", record.Adding, func(t *testing.T, w *world, a Allocation) error {
 			r, err := w.store.Get(a.ID)
 			require.NoError(t, err)
-			return w.detach(canceled(t), r)
+			return w.detach(canceled(t), w.planOf(r))
 		}},
 		"by force": {"ADD", record.Adding, func(t *testing.T, w *world, a Allocation) error {
 			_, err := w.Force(t.Context(), a)

@@ -120,7 +120,7 @@ func (h *host) installed(s *settings.Settings) func(*conflist.Network) error {
 	}
 	return func(n *conflist.Network) error {
 		var errs []error
-		for _, t := range engine.Binaries(n.List) {
+		for _, t := range engine.Binaries(n) {
 			dirs := pluginexec.Dirs(s.VendorDir, s.PluginDirs, t)
 			if _, err := invoke.FindInPath(t, dirs); err != nil {
 				errs = append(errs, fmt.Errorf("network %q needs plugin %q, which is in none of %q: install it there or name its directory", n.Name, t, dirs))

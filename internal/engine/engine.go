@@ -18,6 +18,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -37,12 +38,12 @@ type Engine interface {
 	// joins the errors.
 	Del(ctx context.Context, r *Request) error
 	// Status asks the plugins of a network whether they can serve an ADD.
-	Status(ctx context.Context, dirs []string, n *libcni.NetworkConfigList) error
+	Status(ctx context.Context, dirs []string, n *conflist.Network) error
 	// Binaries are the types of a network's plugins, IPAM included, that this
 	// engine runs as binaries.
-	Binaries(n *libcni.NetworkConfigList) []string
+	Binaries(n *conflist.Network) []string
 	// GC tells the plugins of a network which attachments still exist.
-	GC(ctx context.Context, dirs []string, n *libcni.NetworkConfigList, valid []types.GCAttachment) error
+	GC(ctx context.Context, dirs []string, n *conflist.Network, valid []types.GCAttachment) error
 }
 
 // Request is one allocation as the plugins are to see it.
@@ -75,9 +76,7 @@ type Request struct {
 
 // Attachment is one network of a request.
 type Attachment struct {
-	// List is the parsed conflist, Bytes its self-contained text.
-	List  *libcni.NetworkConfigList
-	Bytes []byte
+	Network *conflist.Network
 	// IfName is the name of the interface in the sandbox; "" for the prefix and
 	// the index.
 	IfName string
@@ -151,7 +150,12 @@ func (r *Request) Hold(act func() error) error {
 }
 
 // Path are the entries of the request's CNI_PATH.
-func (r *Request) Path() []string { return append(slices.Clone(r.PluginDirs), r.Mark) }
+func (r *Request) Path() []string {
+	if r.Mark == "" {
+		return r.PluginDirs
+	}
+	return append(slices.Clone(r.PluginDirs), r.Mark)
+}
 
 // Work is what the processes of the request's plugins are known by.
 func (r *Request) Work() pluginexec.Work { return pluginexec.Work{ID: r.ID, Mark: r.Mark} }

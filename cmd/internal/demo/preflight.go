@@ -41,10 +41,10 @@ func (d *demo) findPlugins(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	all := cniexec.Engine{}.Binaries(network.List)
+	all := cniexec.Engine{}.Binaries(network)
 	binaries := all
 	if d.Config.Engine != configurator.EngineExec {
-		binaries = native.New(hclog.NewNullLogger(), "").Binaries(network.List)
+		binaries = native.New(hclog.NewNullLogger(), "").Binaries(network)
 	}
 	d.needsIPTables = len(binaries) > 0
 	return whoRuns(all, binaries), d.conf.Ready(ctx)

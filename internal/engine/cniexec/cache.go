@@ -25,7 +25,7 @@ import (
 
 // cacheFile is where libcni keeps the result of attachment i.
 func cacheFile(r *engine.Request, i int) string {
-	name := fmt.Sprintf("%s-%s-%s", r.Attachments[i].List.Name, r.ID, r.IfName(i))
+	name := fmt.Sprintf("%s-%s-%s", r.Attachments[i].Network.Name, r.ID, r.IfName(i))
 	return filepath.Join(libcni.CacheDir, "results", name)
 }
 
@@ -77,8 +77,8 @@ func lendCache(r *engine.Request) error {
 	for i, a := range r.Attachments {
 		rt := r.RuntimeConf(i)
 		data, err := json.Marshal(cacheEntry{
-			Kind: libcni.CNICacheV1, ContainerID: r.ID, Config: a.Bytes, IfName: rt.IfName,
-			NetworkName: a.List.Name, NetNS: r.Netns, CniArgs: rt.Args, CapabilityArgs: rt.CapabilityArgs,
+			Kind: libcni.CNICacheV1, ContainerID: r.ID, Config: a.Network.Bytes, IfName: rt.IfName,
+			NetworkName: a.Network.Name, NetNS: r.Netns, CniArgs: rt.Args, CapabilityArgs: rt.CapabilityArgs,
 			Result: a.Result,
 		})
 		if err == nil {
@@ -88,7 +88,7 @@ func lendCache(r *engine.Request) error {
 			err = smallfile.WriteOwn(cacheFile(r, i), data)
 		}
 		if err != nil {
-			return errors.Join(fmt.Errorf("lend result of network %q to libcni: %w", a.List.Name, err), dropCache(r))
+			return errors.Join(fmt.Errorf("lend result of network %q to libcni: %w", a.Network.Name, err), dropCache(r))
 		}
 	}
 	return nil

@@ -20,15 +20,15 @@ func delChain(ctx context.Context, r *engine.Request, i int) error {
 	a := r.Attachments[i]
 	c := libcni.NewCNIConfigWithCacheDir(r.Path(), engine.NoCache, &pluginexec.Exec{})
 	var errs []error
-	for j, plugin := range slices.Backward(a.List.Plugins) {
-		one := *a.List
+	for j, plugin := range slices.Backward(a.Network.List.Plugins) {
+		one := *a.Network.List
 		withResult, err := withPrevResult(&a, plugin)
 		if err == nil {
 			one.Plugins = []*libcni.PluginConfig{withResult}
 			err = c.DelNetworkList(ctx, &one, r.RuntimeConf(i))
 		}
 		if err != nil {
-			errs = append(errs, &engine.DelError{Place: engine.Place{Attachment: i, Plugin: j}, Network: a.List.Name, Config: plugin.Bytes, Err: err})
+			errs = append(errs, &engine.DelError{Place: engine.Place{Attachment: i, Plugin: j}, Network: a.Network.Name, Config: plugin.Bytes, Err: err})
 		}
 	}
 	return errors.Join(errs...)
@@ -37,11 +37,11 @@ func delChain(ctx context.Context, r *engine.Request, i int) error {
 // withPrevResult puts the result of ADD into a plugin's configuration, where
 // the version of the network has such a thing.
 func withPrevResult(a *engine.Attachment, plugin *libcni.PluginConfig) (*libcni.PluginConfig, error) {
-	since, err := version.GreaterThanOrEqualTo(a.List.CNIVersion, "0.4.0")
+	since, err := version.GreaterThanOrEqualTo(a.Network.List.CNIVersion, "0.4.0")
 	if err != nil || !since || a.Result == nil {
 		return plugin, err
 	}
-	prev, err := a.Result.GetAsVersion(a.List.CNIVersion)
+	prev, err := a.Result.GetAsVersion(a.Network.List.CNIVersion)
 	if err != nil {
 		return nil, fmt.Errorf("plugin %q: convert result: %w", plugin.Network.Type, err)
 	}

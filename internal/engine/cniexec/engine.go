@@ -27,6 +27,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
 // Engine implements engine.Engine. The zero value is ready.
@@ -44,10 +45,10 @@ func load(r *engine.Request, run *runner) (gocni.CNI, error) {
 		gocni.WithMinNetworkCount(len(r.Attachments)),
 	}
 	for _, a := range r.Attachments {
-		if len(a.List.Plugins) == 0 { // go-cni would panic
-			return nil, fmt.Errorf("network %q: no plugins", a.List.Name)
+		if len(a.Network.List.Plugins) == 0 { // go-cni would panic
+			return nil, fmt.Errorf("network %q: no plugins", a.Network.Name)
 		}
-		opts = append(opts, gocni.WithConfListBytes(a.Bytes))
+		opts = append(opts, gocni.WithConfListBytes(a.Network.Bytes))
 	}
 	c, err := gocni.New(opts...)
 	if err != nil {
@@ -190,9 +191,9 @@ func remove(ctx context.Context, r *engine.Request) (pending []int, err error) {
 }
 
 // Binaries implements engine.Engine: all plugins are.
-func (Engine) Binaries(n *libcni.NetworkConfigList) []string {
+func (Engine) Binaries(n *conflist.Network) []string {
 	var types []string
-	for _, p := range n.Plugins {
+	for _, p := range n.List.Plugins {
 		types = append(types, p.Network.Type)
 		if ipam := p.Network.IPAM.Type; ipam != "" {
 			types = append(types, ipam)
@@ -203,9 +204,9 @@ func (Engine) Binaries(n *libcni.NetworkConfigList) []string {
 
 // Status implements engine.Engine. It does not go through go-cni, whose Status
 // knows no deadline.
-func (Engine) Status(ctx context.Context, dirs []string, n *libcni.NetworkConfigList) error {
+func (Engine) Status(ctx context.Context, dirs []string, n *conflist.Network) error {
 	c := libcni.NewCNIConfig(dirs, &pluginexec.Exec{})
-	if err := c.GetStatusNetworkList(ctx, n); err != nil {
+	if err := c.GetStatusNetworkList(ctx, n.List); err != nil {
 		return fmt.Errorf("STATUS of network %q: %w", n.Name, err)
 	}
 	return nil
@@ -214,12 +215,12 @@ func (Engine) Status(ctx context.Context, dirs []string, n *libcni.NetworkConfig
 // GC implements engine.Engine; go-cni has none. libcni's own share of a GC, to
 // DEL what its cache holds and the list does not, finds an empty directory: the
 // records say what there is.
-func (Engine) GC(ctx context.Context, dirs []string, n *libcni.NetworkConfigList, valid []types.GCAttachment) error {
+func (Engine) GC(ctx context.Context, dirs []string, n *conflist.Network, valid []types.GCAttachment) error {
 	if valid == nil {
 		valid = []types.GCAttachment{} // null would not be a list
 	}
 	c := libcni.NewCNIConfigWithCacheDir(dirs, engine.NoCache, &pluginexec.Exec{})
-	if err := c.GCNetworkList(ctx, n, &libcni.GCArgs{ValidAttachments: valid}); err != nil {
+	if err := c.GCNetworkList(ctx, n.List, &libcni.GCArgs{ValidAttachments: valid}); err != nil {
 		return fmt.Errorf("GC of network %q: %w", n.Name, err)
 	}
 	return nil

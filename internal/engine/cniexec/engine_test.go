@@ -18,6 +18,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
@@ -68,7 +69,7 @@ func (w *world) attachment(name, version string, plugins ...plugin) engine.Attac
 	require.NoError(w.t, err)
 	parsed, err := libcni.ConfListFromBytes(data)
 	require.NoError(w.t, err)
-	return engine.Attachment{List: parsed, Bytes: data}
+	return engine.Attachment{Network: &conflist.Network{Name: name, List: parsed, Bytes: data}}
 }
 
 func (w *world) request(id string, attachments ...engine.Attachment) *engine.Request {
@@ -342,7 +343,7 @@ func TestResultsOfTheSameInterfaceName(t *testing.T) {
 
 func TestConflistWithoutPlugins(t *testing.T) {
 	r := &engine.Request{ID: "none", InterfacePrefix: "eth", Attachments: []engine.Attachment{
-		{List: &libcni.NetworkConfigList{Name: "net"}, Bytes: []byte(`{"cniVersion":"1.0.0","name":"net"}`)}}}
+		{Network: &conflist.Network{Name: "net", List: &libcni.NetworkConfigList{Name: "net"}, Bytes: []byte(`{"cniVersion":"1.0.0","name":"net"}`)}}}}
 	_, err := Engine{}.Add(t.Context(), r)
 	require.ErrorContains(t, err, "no plugins")
 }
@@ -375,7 +376,7 @@ func TestStatusDoesNotBlockDel(t *testing.T) {
 	r := w.request("status", w.attachment("net", "1.1.0", plugin{name: "main", on: map[string]fakeplugin.Behaviour{
 		"ADD": good["ADD"], "STATUS": {Code: 50, Msg: "not available"}}}))
 	add(t, r)
-	err := Engine{}.Status(t.Context(), r.PluginDirs, r.Attachments[0].List)
+	err := Engine{}.Status(t.Context(), r.PluginDirs, r.Attachments[0].Network)
 	var cniErr *types.Error
 	require.ErrorAs(t, err, &cniErr)
 	require.EqualValues(t, 50, cniErr.Code)
@@ -390,12 +391,12 @@ func TestGCLeavesOtherRuntimesAlone(t *testing.T) {
 	require.NoError(t, lendCache(theirs)) // as another runtime would have it
 	t.Cleanup(func() { require.NoError(t, dropCache(theirs)) })
 
-	require.NoError(t, Engine{}.GC(t.Context(), theirs.PluginDirs, theirs.Attachments[0].List, nil))
+	require.NoError(t, Engine{}.GC(t.Context(), theirs.PluginDirs, theirs.Attachments[0].Network, nil))
 	require.Equal(t, []string{"main ADD", "main GC"}, w.commands())
 	require.JSONEq(t, `[]`, string(w.lastStdin()["cni.dev/valid-attachments"]), "an empty list, not null")
 
 	valid := []types.GCAttachment{{ContainerID: "theirs", IfName: "eth0"}}
-	require.NoError(t, Engine{}.GC(t.Context(), theirs.PluginDirs, theirs.Attachments[0].List, valid))
+	require.NoError(t, Engine{}.GC(t.Context(), theirs.PluginDirs, theirs.Attachments[0].Network, valid))
 	require.JSONEq(t, `[{"containerID":"theirs","ifname":"eth0"}]`, string(w.lastStdin()["cni.dev/valid-attachments"]))
 }
 

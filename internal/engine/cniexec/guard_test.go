@@ -37,10 +37,10 @@ func TestInterfacePrefix(t *testing.T) {
 func TestHungPluginWithoutGoCNI(t *testing.T) {
 	for command, operate := range map[string]func(context.Context, *engine.Request) error{
 		"STATUS": func(ctx context.Context, r *engine.Request) error {
-			return Engine{}.Status(ctx, r.PluginDirs, r.Attachments[0].List)
+			return Engine{}.Status(ctx, r.PluginDirs, r.Attachments[0].Network)
 		},
 		"GC": func(ctx context.Context, r *engine.Request) error {
-			return Engine{}.GC(ctx, r.PluginDirs, r.Attachments[0].List, nil)
+			return Engine{}.GC(ctx, r.PluginDirs, r.Attachments[0].Network, nil)
 		},
 		"DEL": Engine{}.Del, // without a result
 	} {
@@ -81,7 +81,7 @@ func TestDelOfWhatGoCNIRefuses(t *testing.T) {
 	w := newWorld(t, "main")
 	r := w.request("refused", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
 	add(t, r)
-	r.Attachments[0].Bytes = []byte("{")
+	r.Attachments[0].Network.Bytes = []byte("{")
 	require.NoError(t, Engine{}.Del(t.Context(), r))
 	require.Equal(t, []string{"main ADD", "main DEL"}, w.commands())
 }

@@ -63,7 +63,7 @@ func (r *runner) ended(req *engine.Request, err error) error {
 	}
 	plugin := r.runs - 1
 	for i, a := range req.Attachments {
-		if n := len(a.List.Plugins); plugin >= n {
+		if n := len(a.Network.List.Plugins); plugin >= n {
 			plugin -= n
 			continue
 		}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
@@ -19,6 +18,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
 // Engine implements engine.Engine. It opens its sockets at first use, in the
@@ -30,9 +30,6 @@ type Engine struct {
 	lasting  bool
 	mu       sync.Mutex
 	host     *sdk.Host
-
-	networks networks
-	memory   sdk.Memory
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -82,7 +79,7 @@ func (e *Engine) exec(r *engine.Request) (*sdk.Exec, error) {
 	if r.Instance != nil {
 		instance = *r.Instance
 	}
-	return &sdk.Exec{Plugins: e.plugins, Host: host, Instance: instance, Binary: &pluginexec.Exec{}, Memory: &e.memory, Netns: r.Netns, Open: r.Sandbox}, nil
+	return &sdk.Exec{Plugins: e.plugins, Host: host, Instance: instance, Binary: &pluginexec.Exec{}, Netns: r.Netns, Open: r.Sandbox}, nil
 }
 
 // Add implements engine.Engine.
@@ -97,12 +94,29 @@ func (e *Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result
 	}
 	results := make([]*types100.Result, len(r.Attachments))
 	for i, a := range r.Attachments {
-		result, err := e.newChain(exec, r, i).add(ctx)
+		c, result, err := e.newChain(exec, r, i), a.Previous, error(nil)
+		if err = c.network.err; err != nil {
+			return results, fmt.Errorf("ADD allocation %q: network %q: %w", r.ID, a.Network.Name, err)
+		}
+		for j, p := range a.Network.List.Plugins {
+			result, err = exec.Run(ctx, p.Network.Type, "ADD", c.args(j, result))
+			if err != nil {
+				err = c.addError(j, err)
+			} else if result == nil {
+				err = fmt.Errorf("%w: plugin %q returned none", engine.ErrInvalidResult, p.Network.Type)
+			}
+			if err != nil {
+				break
+			}
+		}
+		if err == nil {
+			result, err = c.versioned(result)
+		}
 		if err == nil {
 			err = engine.Validate(result)
 		}
 		if err != nil {
-			return results, fmt.Errorf("ADD allocation %q: network %q: %w", r.ID, a.List.Name, err)
+			return results, fmt.Errorf("ADD allocation %q: network %q: %w", r.ID, a.Network.Name, err)
 		}
 		results[i] = result
 	}
@@ -129,7 +143,7 @@ func prepareSandbox(exec *sdk.Exec, r *engine.Request) error {
 		}
 	}
 	for _, a := range r.Attachments {
-		for _, p := range a.List.Plugins {
+		for _, p := range a.Network.List.Plugins {
 			if p.Network.Type == "loopback" {
 				return nil
 			}
@@ -147,23 +161,23 @@ func (e *Engine) Check(ctx context.Context, r *engine.Request) error {
 	defer exec.Close()
 	for i, a := range r.Attachments {
 		if err := checkChain(ctx, e.newChain(exec, r, i), a); err != nil {
-			return fmt.Errorf("CHECK allocation %q: network %q: %w", r.ID, a.List.Name, err)
+			return fmt.Errorf("CHECK allocation %q: network %q: %w", r.ID, a.Network.Name, err)
 		}
 	}
 	return nil
 }
 
 func checkChain(ctx context.Context, c *chain, a engine.Attachment) error {
-	since, err := version.GreaterThanOrEqualTo(a.List.CNIVersion, "0.4.0")
+	since, err := version.GreaterThanOrEqualTo(a.Network.List.CNIVersion, "0.4.0")
 	switch {
 	case err != nil:
 		return err
 	case !since:
-		return fmt.Errorf("%w: cniVersion %s", engine.ErrCheckUnsupported, a.List.CNIVersion)
-	case a.List.DisableCheck:
+		return fmt.Errorf("%w: cniVersion %s", engine.ErrCheckUnsupported, a.Network.List.CNIVersion)
+	case a.Network.List.DisableCheck:
 		return nil
 	}
-	for i := range a.List.Plugins {
+	for i := range a.Network.List.Plugins {
 		if err := c.run(ctx, "CHECK", i, a.Result); err != nil {
 			return err
 		}
@@ -186,10 +200,10 @@ func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
 	var errs []error
 	for i, a := range slices.Backward(r.Attachments) {
 		c := e.newChain(exec, r, i)
-		for j, p := range slices.Backward(a.List.Plugins) {
+		for j, p := range slices.Backward(a.Network.List.Plugins) {
 			if err := c.run(ctx, "DEL", j, a.Result); err != nil {
 				at := engine.Place{Attachment: i, Plugin: j}
-				errs = append(errs, &engine.DelError{Place: at, Network: a.List.Name, Config: p.Bytes, Err: err})
+				errs = append(errs, &engine.DelError{Place: at, Network: a.Network.Name, Config: p.Bytes, Err: err})
 			}
 		}
 	}
@@ -202,14 +216,13 @@ func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
 // ranBinaries reports whether a plugin of the request may have run as a binary.
 func (e *Engine) ranBinaries(r *engine.Request) bool {
 	return slices.ContainsFunc(r.Attachments, func(a engine.Attachment) bool {
-		return len(a.Binaries) > 0 || a.Binaries == nil && len(e.Binaries(a.List)) > 0
+		return len(a.Binaries) > 0 || a.Binaries == nil && len(e.Binaries(a.Network)) > 0
 	})
 }
 
-// Repair puts back what another program removed from the host: rules, the
-// gateway's addresses, sysctls. It leaves the sandbox alone, so that nothing of
-// the allocation changes; what it cannot mend, CHECK finds. Binaries have no
-// such thing.
+// Repair restores what another program removed from the host: rules, the gateway's
+// addresses, sysctls. It leaves the sandbox alone, so that nothing of the allocation
+// changes; what it cannot restore, CHECK finds. Plugin binaries have no such command.
 func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 	exec, err := e.exec(r)
 	if err != nil {
@@ -220,7 +233,7 @@ func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 	errs := []error{exec.Host.Rules.Repair(ctx)}
 	for i, a := range r.Attachments {
 		c := e.newChain(exec, r, i)
-		for i := range a.List.Plugins {
+		for i := range a.Network.List.Plugins {
 			errs = append(errs, c.run(ctx, sdk.Repair, i, a.Result))
 		}
 	}
@@ -241,10 +254,18 @@ func (e *Engine) GuardLoopback(ctx context.Context) error {
 }
 
 // Status implements engine.Engine.
-func (e *Engine) Status(ctx context.Context, dirs []string, n *libcni.NetworkConfigList) error {
+func (e *Engine) Status(ctx context.Context, dirs []string, n *conflist.Network) error {
 	exec, err := e.exec(&engine.Request{})
-	if err == nil {
-		err = libcni.NewCNIConfig(dirs, exec).GetStatusNetworkList(ctx, n)
+	if err != nil {
+		return fmt.Errorf("STATUS of network %q: %w", n.Name, err)
+	}
+	defer exec.Close()
+	since, err := version.GreaterThanOrEqualTo(n.List.CNIVersion, "1.1.0")
+	c := e.newChain(exec, &engine.Request{PluginDirs: dirs, Attachments: []engine.Attachment{{Network: n}}}, 0)
+	for i := range n.List.Plugins {
+		if err == nil && since {
+			err = c.run(ctx, "STATUS", i, nil)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("STATUS of network %q: %w", n.Name, err)
@@ -254,8 +275,8 @@ func (e *Engine) Status(ctx context.Context, dirs []string, n *libcni.NetworkCon
 
 // GC implements engine.Engine. Native plugins know it in every version of the
 // network's configuration, binaries since 1.1.0.
-func (e *Engine) GC(ctx context.Context, dirs []string, n *libcni.NetworkConfigList, valid []types.GCAttachment) error {
-	if n.DisableGC {
+func (e *Engine) GC(ctx context.Context, dirs []string, n *conflist.Network, valid []types.GCAttachment) error {
+	if n.List.DisableGC {
 		return nil
 	}
 	exec, err := e.exec(&engine.Request{})
@@ -264,10 +285,10 @@ func (e *Engine) GC(ctx context.Context, dirs []string, n *libcni.NetworkConfigL
 	}
 	defer exec.Close()
 	binaries := e.Binaries(n)
-	knows, err := version.GreaterThanOrEqualTo(n.CNIVersion, "1.1.0")
+	knows, err := version.GreaterThanOrEqualTo(n.List.CNIVersion, "1.1.0")
 	errs := []error{err}
-	c := e.newChain(exec, &engine.Request{PluginDirs: dirs, Attachments: []engine.Attachment{{List: n}}}, 0)
-	for i, p := range n.Plugins {
+	c := e.newChain(exec, &engine.Request{PluginDirs: dirs, Attachments: []engine.Attachment{{Network: n}}}, 0)
+	for i, p := range n.List.Plugins {
 		if knows || !slices.Contains(binaries, p.Network.Type) {
 			errs = append(errs, c.collect(ctx, i, valid))
 		}

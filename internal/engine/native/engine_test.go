@@ -10,12 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -334,7 +334,7 @@ func TestWhyBinaries(t *testing.T) {
 // TestNetworksAreToldApart by all of their text, not by their name.
 func TestNetworksAreToldApart(t *testing.T) {
 	w := newWorld(t)
-	lists := []*libcni.NetworkConfigList{
+	lists := []*conflist.Network{
 		network(t, "net", "1.0.0", nil, object{"type": "loopback"}),
 		network(t, "net", "1.0.0", nil, object{"type": "one"}),
 	}

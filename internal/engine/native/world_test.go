@@ -6,12 +6,12 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/containernetworking/cni/libcni"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/native"
+	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
@@ -82,7 +82,7 @@ func with(o object, key string, value any) object {
 }
 
 // network is a parsed conflist.
-func network(t testing.TB, name, version string, keys object, plugins ...object) *libcni.NetworkConfigList {
+func network(t testing.TB, name, version string, keys object, plugins ...object) *conflist.Network {
 	t.Helper()
 	conf := object{"cniVersion": version, "name": name, "plugins": plugins}
 	for k, v := range keys {
@@ -90,19 +90,19 @@ func network(t testing.TB, name, version string, keys object, plugins ...object)
 	}
 	data, err := json.Marshal(conf)
 	require.NoError(t, err)
-	list, err := libcni.NetworkConfFromBytes(data)
+	n, err := conflist.Parse(data)
 	require.NoError(t, err)
-	return list
+	return n
 }
 
 // request asks for the networks.
-func (w *world) request(networks ...*libcni.NetworkConfigList) *engine.Request {
+func (w *world) request(networks ...*conflist.Network) *engine.Request {
 	r := &engine.Request{
 		ID: "web", Netns: w.netns, Args: [][2]string{{"IgnoreUnknown", "true"}, {"B", "2"}, {"A", "1"}},
 		Mark: engine.Mark("test"), PluginDirs: w.dirs(), InterfacePrefix: "eth",
 	}
 	for _, n := range networks {
-		r.Attachments = append(r.Attachments, engine.Attachment{List: n, Bytes: n.Bytes})
+		r.Attachments = append(r.Attachments, engine.Attachment{Network: n})
 	}
 	return r
 }

@@ -37,7 +37,7 @@ type addition struct {
 }
 
 // Add implements sdk.Plugin. The ifb joins the interfaces of prevResult.
-func (b *bandwidth) Add(ctx context.Context, c *sdk.Call) (*types100.Result, error) {
+func (b *bandwidth) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	if err := b.checkVersion(); err != nil {
 		return nil, err
 	}

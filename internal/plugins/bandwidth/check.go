@@ -13,7 +13,7 @@ import (
 
 // Check implements sdk.Plugin. Unlike the reference plugin's it finds that a
 // bucket, or the way to the ifb, is gone.
-func (b *bandwidth) Check(_ context.Context, c *sdk.Call) error {
+func (b *bandwidth) Check(_ context.Context, c *sdk.CmdArgs) error {
 	ingress, egress, err := b.limit.buckets()
 	if err != nil {
 		return err

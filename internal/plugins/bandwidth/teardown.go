@@ -15,7 +15,7 @@ import (
 // Del implements sdk.Plugin: it deletes the ifb, whoever made it, unless it
 // belongs to another interface of the container, or to another container whose
 // ID and network happen to make the same name. What is on the veth goes with it.
-func (b *bandwidth) Del(ctx context.Context, c *sdk.Call) error {
+func (b *bandwidth) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	name := ifbName(b.Name, c.ContainerID)
 	link, err := c.Host.Kernel.LinkByName(name)
 	if rtnl.IsNotFound(err) {
@@ -34,7 +34,7 @@ func (b *bandwidth) Del(ctx context.Context, c *sdk.Call) error {
 
 // GC implements sdk.Plugin. Ifbs that the reference plugin made name no owner
 // and stay.
-func (b *bandwidth) GC(ctx context.Context, c *sdk.Call) error {
+func (b *bandwidth) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	links, err := c.Host.Kernel.OwnedLinks(c.Stale(&b.Common))
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (b *bandwidth) GC(ctx context.Context, c *sdk.Call) error {
 }
 
 // Status implements sdk.Plugin: whether the configuration makes sense.
-func (b *bandwidth) Status(context.Context, *sdk.Call) error {
+func (b *bandwidth) Status(context.Context, *sdk.CmdArgs) error {
 	_, _, err := b.limit.buckets()
 	return err
 }

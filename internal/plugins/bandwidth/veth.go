@@ -14,7 +14,7 @@ var errNotChained = errors.New("no prevResult: the plugin must come after one th
 
 // hostEnd finds the host's end of the veth whose other end is the call's
 // interface. It must be one of the interfaces of the result.
-func hostEnd(c *sdk.Call, result *types100.Result) (netlink.Link, error) {
+func hostEnd(c *sdk.CmdArgs, result *types100.Result) (netlink.Link, error) {
 	if result == nil {
 		return nil, errNotChained
 	}

@@ -20,7 +20,7 @@ import (
 // addition is one ADD.
 type addition struct {
 	*bridge
-	call    *sdk.Call
+	call    *sdk.CmdArgs
 	sandbox *rtnl.Sandbox
 	link    *netlink.Bridge
 	veth    rtnl.Veth
@@ -28,7 +28,7 @@ type addition struct {
 }
 
 // Add implements sdk.Plugin.
-func (b *bridge) Add(ctx context.Context, c *sdk.Call) (*types100.Result, error) {
+func (b *bridge) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	mac, err := b.mac(c)
 	if err != nil {
 		return nil, err

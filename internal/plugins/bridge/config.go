@@ -81,7 +81,7 @@ func (b *bridge) validate() error {
 
 // mac is the hardware address that was asked for; nil if none was. The later
 // ways to ask win: CNI_ARGS, args.cni, runtimeConfig.
-func (b *bridge) mac(c *sdk.Call) (net.HardwareAddr, error) {
+func (b *bridge) mac(c *sdk.CmdArgs) (net.HardwareAddr, error) {
 	var env struct {
 		types.CommonArgs
 		MAC types.UnmarshallableString

@@ -16,7 +16,7 @@ import (
 )
 
 // Check implements sdk.Plugin.
-func (b *bridge) Check(ctx context.Context, c *sdk.Call) error {
+func (b *bridge) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	r, err := c.Previous(&b.Common)
 	if err != nil {
 		return err
@@ -45,7 +45,7 @@ func (b *bridge) Check(ctx context.Context, c *sdk.Call) error {
 	return errors.Join(b.checkPort(c, r, peer, br), b.masq.Check(ctx, c, r))
 }
 
-func (b *bridge) checkBridge(c *sdk.Call, r *types100.Result) (*netlink.Bridge, error) {
+func (b *bridge) checkBridge(c *sdk.CmdArgs, r *types100.Result) (*netlink.Bridge, error) {
 	i := slices.IndexFunc(r.Interfaces, func(itf *types100.Interface) bool {
 		return itf.Name == b.Bridge && itf.Sandbox == ""
 	})
@@ -70,7 +70,7 @@ func (b *bridge) checkBridge(c *sdk.Call, r *types100.Result) (*netlink.Bridge, 
 }
 
 // checkGateways finds the bridge still the gateway of the addresses.
-func (b *bridge) checkGateways(c *sdk.Call, br *netlink.Bridge, r *types100.Result) error {
+func (b *bridge) checkGateways(c *sdk.CmdArgs, br *netlink.Bridge, r *types100.Result) error {
 	if !b.IsGateway {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (b *bridge) checkGateways(c *sdk.Call, br *netlink.Bridge, r *types100.Resu
 }
 
 // checkPort finds the host's end among the interfaces of the result.
-func (b *bridge) checkPort(c *sdk.Call, r *types100.Result, peer netlink.Link, br *netlink.Bridge) error {
+func (b *bridge) checkPort(c *sdk.CmdArgs, r *types100.Result, peer netlink.Link, br *netlink.Bridge) error {
 	var errs []error
 	for _, itf := range r.Interfaces {
 		if itf.Sandbox != "" || itf.Name == b.Bridge {
@@ -109,7 +109,7 @@ func (b *bridge) checkPort(c *sdk.Call, r *types100.Result, peer netlink.Link, b
 
 // Repair implements sdk.Repairer: it makes the bridge the gateway again, and
 // masquerades.
-func (b *bridge) Repair(ctx context.Context, c *sdk.Call) error {
+func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	r, err := c.Previous(&b.Common)
 	if err != nil || r == nil {
 		return err
@@ -126,18 +126,18 @@ func (b *bridge) Repair(ctx context.Context, c *sdk.Call) error {
 }
 
 // Del implements sdk.Plugin.
-func (b *bridge) Del(ctx context.Context, c *sdk.Call) error {
+func (b *bridge) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	err := veth.Detach(ctx, c, &b.Common, b.ipam, b.masq)
 	return errors.Join(err, b.delMACGuard(ctx, c)) // the link's end comes first
 }
 
 // Status implements sdk.Plugin.
-func (b *bridge) Status(ctx context.Context, c *sdk.Call) error {
+func (b *bridge) Status(ctx context.Context, c *sdk.CmdArgs) error {
 	return errors.Join(b.masq.Validate(), b.ipam.Status(ctx, c))
 }
 
 // GC implements sdk.Plugin. The bridge stays.
-func (b *bridge) GC(ctx context.Context, c *sdk.Call) error {
+func (b *bridge) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	err := veth.Collect(ctx, c, &b.Common, b.ipam, b.masq)
 	return errors.Join(err, spoofcheck.Collect(ctx, c.Stale(&b.Common)))
 }

@@ -30,7 +30,7 @@ func (a *addition) unguardMAC(ctx context.Context) error {
 
 // port is the attachment's port in a result, which the reference plugin may have
 // made.
-func (b *bridge) port(c *sdk.Call, r *types100.Result) (*spoofcheck.Port, error) {
+func (b *bridge) port(c *sdk.CmdArgs, r *types100.Result) (*spoofcheck.Port, error) {
 	host := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool { return i.Sandbox == "" && i.Name != b.Bridge })
 	inside := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" && i.Name == c.IfName })
 	if host < 0 || inside < 0 {
@@ -43,7 +43,7 @@ func (b *bridge) port(c *sdk.Call, r *types100.Result) (*spoofcheck.Port, error)
 	return &spoofcheck.Port{Owner: c.Owner(b.Name), Link: r.Interfaces[host].Name, MAC: mac}, nil
 }
 
-func (b *bridge) checkMACGuard(ctx context.Context, c *sdk.Call, r *types100.Result) error {
+func (b *bridge) checkMACGuard(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
 	if !b.MacSpoofChk {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (b *bridge) checkMACGuard(ctx context.Context, c *sdk.Call, r *types100.Res
 	return spoofcheck.Check(ctx, p)
 }
 
-func (b *bridge) repairMACGuard(ctx context.Context, c *sdk.Call, r *types100.Result) error {
+func (b *bridge) repairMACGuard(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
 	if !b.MacSpoofChk {
 		return nil
 	}
@@ -68,7 +68,7 @@ func (b *bridge) repairMACGuard(ctx context.Context, c *sdk.Call, r *types100.Re
 	return spoofcheck.Add(ctx, p)
 }
 
-func (b *bridge) delMACGuard(ctx context.Context, c *sdk.Call) error {
+func (b *bridge) delMACGuard(ctx context.Context, c *sdk.CmdArgs) error {
 	if !b.MacSpoofChk && !b.unread {
 		return nil
 	}

@@ -124,7 +124,7 @@ func vlansOf(host *rtnl.Host, index int) (map[uint16]*nl.BridgeVlanInfo, error) 
 
 // checkVLANs finds a port in its VLANs, and, unless the default is preserved, in no
 // others.
-func (b *bridge) checkVLANs(c *sdk.Call, r *types100.Result) error {
+func (b *bridge) checkVLANs(c *sdk.CmdArgs, r *types100.Result) error {
 	if !b.tags() {
 		return nil
 	}
@@ -170,7 +170,7 @@ func (b *bridge) compareVLANs(port string, found map[uint16]*nl.BridgeVlanInfo) 
 }
 
 // repairVLANs puts the port into its VLANs again, if CHECK would find it in others.
-func (b *bridge) repairVLANs(c *sdk.Call, r *types100.Result) error {
+func (b *bridge) repairVLANs(c *sdk.CmdArgs, r *types100.Result) error {
 	if !b.tags() || b.checkVLANs(c, r) == nil {
 		return nil
 	}

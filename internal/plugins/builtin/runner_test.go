@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types/create"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
@@ -22,13 +21,27 @@ import (
 
 // runner runs plugins: the reference binaries, or ours.
 type runner struct {
-	t    testing.TB
-	name string
-	exec invoke.Exec
+	t      testing.TB
+	name   string
+	answer answer
+	exec   *sdk.Exec // of the native ones
+}
+
+// answer runs a plugin on its stdin and environment, and returns its stdout.
+type answer func(ctx context.Context, plugin string, conf []byte, environ []string) ([]byte, error)
+
+// reference runs a reference plugin.
+func reference(ctx context.Context, plugin string, conf []byte, environ []string) ([]byte, error) {
+	exec := &pluginexec.Exec{}
+	path, err := exec.FindInPath(plugin, []string{pluginDir})
+	if err != nil {
+		return nil, err
+	}
+	return exec.ExecPlugin(ctx, path, conf, environ)
 }
 
 // runners are both, on one private host.
-func runners(t testing.TB) (reference, native *runner) {
+func runners(t testing.TB) (theirs, native *runner) {
 	t.Helper()
 	privhost.Require(t, "iptables")
 	host, err := sdk.OpenHost(hclog.NewNullLogger())
@@ -36,7 +49,7 @@ func runners(t testing.TB) (reference, native *runner) {
 	t.Cleanup(func() { require.NoError(t, host.Close()) })
 	exec := &sdk.Exec{Plugins: builtin.Plugins, Host: host, Binary: &pluginexec.Exec{}}
 	t.Cleanup(func() { require.NoError(t, exec.Close()) })
-	return &runner{t: t, name: "reference", exec: &pluginexec.Exec{}}, &runner{t: t, name: "native", exec: exec}
+	return &runner{t: t, name: "reference", answer: reference}, &runner{t: t, name: "native", answer: exec.Answer, exec: exec}
 }
 
 // attachment is one sandbox and its interface.
@@ -58,9 +71,7 @@ func (r *runner) run(command string, a attachment, conf map[string]any) ([]byte,
 	r.t.Helper()
 	data, err := json.Marshal(conf)
 	require.NoError(r.t, err)
-	path, err := r.exec.FindInPath(conf["type"].(string), []string{pluginDir})
-	require.NoError(r.t, err)
-	return r.exec.ExecPlugin(context.Background(), path, data, []string{
+	return r.answer(context.Background(), conf["type"].(string), data, []string{
 		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.netns, "CNI_IFNAME=" + a.ifName,
 		"CNI_ARGS=" + a.args, "CNI_PATH=" + pluginDir, "PATH=" + os.Getenv("PATH"),
 	})

@@ -213,7 +213,7 @@ func TestSpoofCheckOwners(t *testing.T) {
 	require.NotContains(t, spoofRules(t), "refused")
 
 	_, other := runners(t)
-	other.exec.(*sdk.Exec).Instance = "0123456789abcdef"
+	other.exec.Instance = "0123456789abcdef"
 	other.t = t
 	before := spoofRules(t)
 	same := sandboxed(t, "same")

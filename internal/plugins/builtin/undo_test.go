@@ -160,10 +160,8 @@ func TestIPAMWithoutAddress(t *testing.T) {
 	defer host.Close()
 	exec := &sdk.Exec{Plugins: builtin.Plugins, Host: host, Binary: ipam}
 	defer exec.Close()
-	_, err = exec.Run(t.Context(), &sdk.Invocation{
-		Plugin: "ptp", Config: []byte(`{"cniVersion":"1.0.0","name":"net","type":"ptp","ipam":{"type":"poor"}}`), Version: "1.0.0",
-		Args: sdk.Args{Command: "ADD", ContainerID: a.id, NetNS: a.netns, IfName: "eth0"},
-	})
+	conf := &sdk.PluginConf{CNIVersion: "1.0.0", Text: []byte(`{"cniVersion":"1.0.0","name":"net","type":"ptp","ipam":{"type":"poor"}}`)}
+	_, err = exec.Run(t.Context(), "ptp", "ADD", &sdk.CmdArgs{ContainerID: a.id, Netns: a.netns, IfName: "eth0", Conf: conf})
 	require.ErrorContains(t, err, "missing IP config")
 	require.Equal(t, []string{"ADD", "DEL"}, ipam.asked)
 }

@@ -30,12 +30,12 @@ var _ sdk.Repairer = (*firewall)(nil)
 
 // backend is a way to let traffic through.
 type backend interface {
-	add(context.Context, *sdk.Call, *passage) error
-	check(context.Context, *sdk.Call, *passage) error
+	add(context.Context, *sdk.CmdArgs, *passage) error
+	check(context.Context, *sdk.CmdArgs, *passage) error
 	// del takes everything that it can find away; without addresses, what names
 	// the attachment.
-	del(context.Context, *sdk.Call, *passage) error
-	status(context.Context, *sdk.Call) error
+	del(context.Context, *sdk.CmdArgs, *passage) error
+	status(context.Context, *sdk.CmdArgs) error
 }
 
 // passage is what one attachment is to be let through.
@@ -66,7 +66,7 @@ func New(conf []byte) (sdk.Plugin, error) {
 }
 
 // Add implements sdk.Plugin. The result is what came from the plugin before.
-func (f *firewall) Add(ctx context.Context, c *sdk.Call) (*types100.Result, error) {
+func (f *firewall) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	previous, p, err := f.passage(c)
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func (f *firewall) Add(ctx context.Context, c *sdk.Call) (*types100.Result, erro
 	return previous, f.let(ctx, c, p)
 }
 
-func (f *firewall) let(ctx context.Context, c *sdk.Call, p *passage) error {
+func (f *firewall) let(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	if len(p.addresses) == 0 {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (f *firewall) let(ctx context.Context, c *sdk.Call, p *passage) error {
 
 // Repair implements sdk.Repairer: all that ADD does is on the host, and is
 // done again without harm.
-func (f *firewall) Repair(ctx context.Context, c *sdk.Call) error {
+func (f *firewall) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	_, p, err := f.passage(c)
 	if err != nil {
 		return err
@@ -93,7 +93,7 @@ func (f *firewall) Repair(ctx context.Context, c *sdk.Call) error {
 }
 
 // Check implements sdk.Plugin.
-func (f *firewall) Check(ctx context.Context, c *sdk.Call) error {
+func (f *firewall) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	previous, p, err := f.passage(c)
 	if err != nil || len(p.addresses) == 0 {
 		return err
@@ -109,7 +109,7 @@ func (f *firewall) Check(ctx context.Context, c *sdk.Call) error {
 }
 
 // Del implements sdk.Plugin. What guards a bridge stays: others may be on it.
-func (f *firewall) Del(ctx context.Context, c *sdk.Call) error {
+func (f *firewall) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	previous := c.PreviousOfDel(&f.Common)
 	p := &passage{network: f.Name, admin: f.AdminChain, addresses: sdk.Addresses(previous)}
 	p.elsewhere = sdk.MadeElsewhere(c, f.Name, previous)
@@ -117,7 +117,7 @@ func (f *firewall) Del(ctx context.Context, c *sdk.Call) error {
 }
 
 // delReference removes what the reference plugin laid out in iptables, if it was that.
-func (f *firewall) delReference(ctx context.Context, c *sdk.Call, p *passage) error {
+func (f *firewall) delReference(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	if _, own := f.backend.(zoned); !own || !p.elsewhere {
 		return nil
 	}
@@ -125,7 +125,7 @@ func (f *firewall) delReference(ctx context.Context, c *sdk.Call, p *passage) er
 }
 
 // Status implements sdk.Plugin.
-func (f *firewall) Status(ctx context.Context, c *sdk.Call) error {
+func (f *firewall) Status(ctx context.Context, c *sdk.CmdArgs) error {
 	if err := names.ValidateChain(f.AdminChain); err != nil {
 		return fmt.Errorf("iptablesAdminChainName: %w", err)
 	}
@@ -138,12 +138,12 @@ func (f *firewall) Status(ctx context.Context, c *sdk.Call) error {
 // GC implements sdk.Plugin. Elements of other plugins go as well: their owner,
 // an attachment of this network, is gone. Rules of the backend iptables do not
 // name whose they are.
-func (f *firewall) GC(ctx context.Context, c *sdk.Call) error {
+func (f *firewall) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	return c.Host.DelOwned(ctx, c.Stale(&f.Common))
 }
 
 // passage reads what the plugins before have set up.
-func (f *firewall) passage(c *sdk.Call) (*types100.Result, *passage, error) {
+func (f *firewall) passage(c *sdk.CmdArgs) (*types100.Result, *passage, error) {
 	previous, err := c.Previous(&f.Common)
 	if err != nil {
 		return nil, nil, err

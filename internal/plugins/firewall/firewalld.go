@@ -27,7 +27,7 @@ var errNotRunning = errors.New("firewalld does not run")
 
 // runs reports whether firewalld is to be asked. Where it cannot be asked, the
 // reference plugin takes it for not running, too.
-func (z zoned) runs(ctx context.Context, c *sdk.Call) (bool, error) {
+func (z zoned) runs(ctx context.Context, c *sdk.CmdArgs) (bool, error) {
 	runs, err := c.Host.Firewalld.Runs(ctx)
 	switch {
 	case runs:
@@ -41,7 +41,7 @@ func (z zoned) runs(ctx context.Context, c *sdk.Call) (bool, error) {
 	return false, err
 }
 
-func (z zoned) add(ctx context.Context, c *sdk.Call, p *passage) error {
+func (z zoned) add(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	runs, err := z.runs(ctx, c)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (z zoned) add(ctx context.Context, c *sdk.Call, p *passage) error {
 
 // warnOfOthers warns of addresses that other zones have as well, and may drop packets of.
 // Like the reference plugin, ADD goes on.
-func (z zoned) warnOfOthers(ctx context.Context, c *sdk.Call, p *passage) {
+func (z zoned) warnOfOthers(ctx context.Context, c *sdk.CmdArgs, p *passage) {
 	others, err := c.Host.Firewalld.OtherZones(ctx, z.zone, p.addresses)
 	if err != nil {
 		c.Host.Log.Warn("cannot tell whether other zones of firewalld have the addresses", "addresses", p.addresses, "because", err)
@@ -80,14 +80,14 @@ func (z zoned) warnOfOthers(ctx context.Context, c *sdk.Call, p *passage) {
 
 // open adds the elements. What the zone that accepts everything lets through, the
 // host's other rules are to let through as well; other zones may drop it.
-func (z zoned) open(ctx context.Context, c *sdk.Call, p *passage) error {
+func (z zoned) open(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	if z.zone == firewalld.DefaultZone {
 		return native{}.add(ctx, c, p)
 	}
 	return c.Host.Rules.Add(ctx, p.elements(c))
 }
 
-func (z zoned) check(ctx context.Context, c *sdk.Call, p *passage) error {
+func (z zoned) check(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	runs, err := z.runs(ctx, c)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (z zoned) check(ctx context.Context, c *sdk.Call, p *passage) error {
 	return errors.Join(append(errs, z.checkSources(ctx, c, p))...)
 }
 
-func (z zoned) checkSources(ctx context.Context, c *sdk.Call, p *passage) error {
+func (z zoned) checkSources(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	var errs []error
 	for _, a := range p.addresses {
 		is, err := c.Host.Firewalld.Has(ctx, z.zone, a)
@@ -118,7 +118,7 @@ func (z zoned) checkSources(ctx context.Context, c *sdk.Call, p *passage) error 
 }
 
 // checkReference looks for what the reference plugin makes.
-func (z zoned) checkReference(ctx context.Context, c *sdk.Call, p *passage) error {
+func (z zoned) checkReference(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	runs, err := z.runs(ctx, c)
 	switch {
 	case err != nil:
@@ -130,7 +130,7 @@ func (z zoned) checkReference(ctx context.Context, c *sdk.Call, p *passage) erro
 }
 
 // unseen is the error of sources that cannot be looked for.
-func (z zoned) unseen(ctx context.Context, c *sdk.Call, p *passage) error {
+func (z zoned) unseen(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	_, runsErr := c.Host.Firewalld.Runs(ctx)
 	if runsErr == nil {
 		return nil
@@ -143,7 +143,7 @@ func (z zoned) unseen(ctx context.Context, c *sdk.Call, p *passage) error {
 }
 
 // del goes on to the elements only when no address is in a zone any more.
-func (z zoned) del(ctx context.Context, c *sdk.Call, p *passage) error {
+func (z zoned) del(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	err := c.LeaveZones(ctx, p.network, p.addresses)
 	if err == nil {
 		err = z.leave(ctx, c, p)
@@ -157,7 +157,7 @@ func (z zoned) del(ctx context.Context, c *sdk.Call, p *passage) error {
 // leave takes addresses of which no element tells out of the zone: those that the
 // reference plugin added, or whose elements somebody flushed. One that is open for
 // another attachment by now is that one's.
-func (z zoned) leave(ctx context.Context, c *sdk.Call, p *passage) error {
+func (z zoned) leave(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	runs, err := c.Host.Firewalld.Runs(ctx)
 	switch {
 	case len(p.addresses) == 0 || !runs && err == nil:
@@ -182,7 +182,7 @@ func (z zoned) leave(ctx context.Context, c *sdk.Call, p *passage) error {
 	return errors.Join(errs...)
 }
 
-func (z zoned) status(ctx context.Context, c *sdk.Call) error {
+func (z zoned) status(ctx context.Context, c *sdk.CmdArgs) error {
 	if _, err := z.runs(ctx, c); err != nil {
 		return types.NewError(types.ErrPluginNotAvailable, "firewalld cannot be used", err.Error())
 	}

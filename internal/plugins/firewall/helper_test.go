@@ -69,8 +69,8 @@ func (h *host) sandbox(name string) *sandbox.Sandbox {
 }
 
 // call is an operation on the attachment of a container.
-func (h *host) call(id string) *sdk.Call {
-	return &sdk.Call{ContainerID: id, IfName: "eth0", Host: &h.Host}
+func (h *host) call(id string) *sdk.CmdArgs {
+	return &sdk.CmdArgs{ContainerID: id, IfName: "eth0", Host: &h.Host}
 }
 
 // plugin reads a configuration, which is understood.

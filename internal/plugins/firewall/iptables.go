@@ -37,7 +37,7 @@ var protocols = map[accept.Family]struct {
 	accept.IPv6: {iptables.ProtocolIPv6, "ip6tables"},
 }
 
-func (b iptablesBackend) add(ctx context.Context, _ *sdk.Call, p *passage) error {
+func (b iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *passage) error {
 	var steps []sdk.Step
 	for _, family := range p.families() {
 		t, err := openTable(family)
@@ -61,7 +61,7 @@ func (b iptablesBackend) add(ctx context.Context, _ *sdk.Call, p *passage) error
 	return sdk.Run(ctx, steps...)
 }
 
-func (b iptablesBackend) check(ctx context.Context, _ *sdk.Call, p *passage) error {
+func (b iptablesBackend) check(ctx context.Context, _ *sdk.CmdArgs, p *passage) error {
 	var errs []error
 	for _, family := range p.families() {
 		t, err := openTable(family)
@@ -76,7 +76,7 @@ func (b iptablesBackend) check(ctx context.Context, _ *sdk.Call, p *passage) err
 // del removes what is the addresses' own. Rules do not say to which attachment
 // they belong, so without addresses there is nothing to find. A program that cannot
 // be used may have been used by ADD: the kernel has to show that nothing is there.
-func (b iptablesBackend) del(ctx context.Context, _ *sdk.Call, p *passage) error {
+func (b iptablesBackend) del(ctx context.Context, _ *sdk.CmdArgs, p *passage) error {
 	var errs []error
 	for _, family := range p.families() {
 		t, err := openTable(family)
@@ -120,7 +120,7 @@ func (p *passage) unhidden(ctx context.Context, family accept.Family) error {
 	return err
 }
 
-func (b iptablesBackend) status(context.Context, *sdk.Call) error {
+func (b iptablesBackend) status(context.Context, *sdk.CmdArgs) error {
 	for _, protocol := range protocols {
 		if _, err := exec.LookPath(protocol.program); err != nil {
 			return types.NewError(types.ErrPluginNotAvailable, "iptables cannot be used", err.Error())

@@ -19,7 +19,7 @@ type native struct{}
 
 // add makes what is shared first: the rest is one transaction, with nothing to
 // undo.
-func (native) add(ctx context.Context, c *sdk.Call, p *passage) error {
+func (native) add(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	families := p.families()
 	err := c.Host.Lately.Unless(fmt.Sprint("forward ", families, p.admin), func() error {
 		return c.Host.Forward.Ensure(ctx, families, p.admin)
@@ -33,13 +33,13 @@ func (native) add(ctx context.Context, c *sdk.Call, p *passage) error {
 	return nil
 }
 
-func (native) check(ctx context.Context, c *sdk.Call, p *passage) error {
+func (native) check(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	return errors.Join(
 		c.Host.Rules.Check(ctx, p.elements(c)),
 		c.Host.Forward.Check(ctx, p.families(), p.admin))
 }
 
-func (native) del(ctx context.Context, c *sdk.Call, p *passage) error {
+func (native) del(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	if len(p.addresses) == 0 {
 		return sdk.DelOwned(ctx, c, p.network)
 	}
@@ -51,7 +51,7 @@ func (native) del(ctx context.Context, c *sdk.Call, p *passage) error {
 
 // status asks for an address that nobody has: that it is missing, or that the
 // tables are not there yet, is no obstacle.
-func (native) status(ctx context.Context, c *sdk.Call) error {
+func (native) status(ctx context.Context, c *sdk.CmdArgs) error {
 	err := c.Host.Rules.Check(ctx, &ruleset.Elements{Open: []netip.Addr{netip.IPv4Unspecified()}})
 	if err == nil || errors.Is(err, ruleset.ErrMissing) {
 		return nil
@@ -59,7 +59,7 @@ func (native) status(ctx context.Context, c *sdk.Call) error {
 	return types.NewError(types.ErrPluginNotAvailable, "nftables cannot be used", err.Error())
 }
 
-func (p *passage) elements(c *sdk.Call) *ruleset.Elements {
+func (p *passage) elements(c *sdk.CmdArgs) *ruleset.Elements {
 	e := &ruleset.Elements{Owner: c.Owner(p.network), Open: p.addresses, Zone: p.zone}
 	if p.guard != nil {
 		e.Guarded = []ruleset.Guard{*p.guard}

@@ -143,5 +143,5 @@ func TestNativeStatus(t *testing.T) {
 	closed, err := ruleset.Open()
 	require.NoError(t, err)
 	require.NoError(t, closed.Close())
-	requireUnavailable(t, p.Status(context.Background(), &sdk.Call{Host: &sdk.Host{Rules: closed}}))
+	requireUnavailable(t, p.Status(context.Background(), &sdk.CmdArgs{Host: &sdk.Host{Rules: closed}}))
 }

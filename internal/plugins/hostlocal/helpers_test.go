@@ -44,7 +44,7 @@ func native(c call, dir string) (string, error) {
 	}
 	defer e.Close()
 	conf := strings.ReplaceAll(c.conf, "DATA", dir)
-	out, err := e.ExecPlugin(context.Background(), "native:host-local", []byte(conf), c.environ())
+	out, err := e.Answer(context.Background(), "host-local", []byte(conf), c.environ())
 	return string(out), err
 }
 

@@ -38,10 +38,10 @@ func New(conf []byte) (sdk.Plugin, error) {
 }
 
 // owner is who leases: the container's interface.
-func owner(c *sdk.Call) lease.Owner { return lease.Owner{ID: c.ContainerID, IfName: c.IfName} }
+func owner(c *sdk.CmdArgs) lease.Owner { return lease.Owner{ID: c.ContainerID, IfName: c.IfName} }
 
 // Add leases one address of every range set.
-func (p *hostLocal) Add(ctx context.Context, c *sdk.Call) (*types100.Result, error) {
+func (p *hostLocal) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	requests, err := p.requests(c.Args)
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (p *hostLocal) requests(args string) ([]lease.Request, error) {
 
 // Check says whether the addresses of the previous result are still leased to the
 // container; if none is of these ranges, whether any is.
-func (p *hostLocal) Check(ctx context.Context, c *sdk.Call) error {
+func (p *hostLocal) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	if _, err := p.requested(c.Args); err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (p *hostLocal) addressesOf(result *types100.Result) ([]netip.Addr, error) {
 // Del gives back the addresses that the container holds. It flushes the connections
 // to and from them first, so that the next holder of an address does not get them.
 // Addresses that the container does not hold are left alone.
-func (p *hostLocal) Del(ctx context.Context, c *sdk.Call) error {
+func (p *hostLocal) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	// Add gave one address per range set. With fewer of them, or a result that
 	// cannot be read, the leases have to tell.
 	known, err := p.addressesOf(c.PreviousOfDel(&p.Common))
@@ -161,7 +161,7 @@ func (p *hostLocal) Del(ctx context.Context, c *sdk.Call) error {
 
 // disconnect flushes the connections of the addresses that the container holds;
 // known may be all of them.
-func (p *hostLocal) disconnect(ctx context.Context, c *sdk.Call, known []netip.Addr) error {
+func (p *hostLocal) disconnect(ctx context.Context, c *sdk.CmdArgs, known []netip.Addr) error {
 	held := known
 	for _, addr := range known {
 		if ok, err := p.leases.Holds(owner(c), addr); !ok || err != nil {
@@ -181,7 +181,7 @@ func (p *hostLocal) disconnect(ctx context.Context, c *sdk.Call, known []netip.A
 	return flush(ctx, c, held)
 }
 
-func flush(ctx context.Context, c *sdk.Call, addrs []netip.Addr) error {
+func flush(ctx context.Context, c *sdk.CmdArgs, addrs []netip.Addr) error {
 	if c.Host == nil || c.Host.Conntrack == nil {
 		return nil
 	}
@@ -189,7 +189,7 @@ func flush(ctx context.Context, c *sdk.Call, addrs []netip.Addr) error {
 }
 
 // Status says whether every range set has an address left.
-func (p *hostLocal) Status(context.Context, *sdk.Call) error {
+func (p *hostLocal) Status(context.Context, *sdk.CmdArgs) error {
 	sets := make([]lease.RangeSet, len(p.sets))
 	for i, set := range p.sets {
 		sets[i] = set.set
@@ -204,7 +204,7 @@ func (p *hostLocal) Status(context.Context, *sdk.Call) error {
 // directory can be that of several users, of which none knows the attachments of
 // the others: leases whose owner has a link of another instance stay. Of those
 // without one, or without one as yet, nobody can tell whose they are.
-func (p *hostLocal) GC(ctx context.Context, c *sdk.Call) error {
+func (p *hostLocal) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	valid := make([]lease.Owner, len(p.ValidAttachments))
 	for i, a := range p.ValidAttachments {
 		valid[i] = lease.Owner{ID: a.ContainerID, IfName: a.IfName}

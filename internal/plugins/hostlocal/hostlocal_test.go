@@ -30,8 +30,8 @@ func load(t testing.TB, dir, conf string) sdk.Plugin {
 	return p
 }
 
-func container(id string) *sdk.Call {
-	return &sdk.Call{ContainerID: id, IfName: "eth0", Host: &sdk.Host{Log: hclog.NewNullLogger()}}
+func container(id string) *sdk.CmdArgs {
+	return &sdk.CmdArgs{ContainerID: id, IfName: "eth0", Host: &sdk.Host{Log: hclog.NewNullLogger()}}
 }
 
 // TestUnknownKeys: those inside ipam are reported, and no others.
@@ -160,24 +160,24 @@ func TestDel(t *testing.T) {
 func TestDelMakesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "none")
 	require.NoError(t, load(t, dir, conf(subnet)).Del(t.Context(), container("one")))
-	require.NoError(t, load(t, dir, conf(subnet)).GC(t.Context(), &sdk.Call{}))
-	require.NoError(t, load(t, dir, conf(subnet)).Status(t.Context(), &sdk.Call{}))
+	require.NoError(t, load(t, dir, conf(subnet)).GC(t.Context(), &sdk.CmdArgs{}))
+	require.NoError(t, load(t, dir, conf(subnet)).Status(t.Context(), &sdk.CmdArgs{}))
 	require.NoDirExists(t, dir)
 }
 
 func TestStatus(t *testing.T) {
 	dir := t.TempDir()
 	tiny := conf(`"ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "10.2.0.0/30"}]]`)
-	require.NoError(t, load(t, dir, tiny).Status(t.Context(), &sdk.Call{}))
+	require.NoError(t, load(t, dir, tiny).Status(t.Context(), &sdk.CmdArgs{}))
 	_, err := load(t, dir, tiny).Add(t.Context(), container("one"))
 	require.NoError(t, err)
-	err = load(t, dir, tiny).Status(t.Context(), &sdk.Call{})
+	err = load(t, dir, tiny).Status(t.Context(), &sdk.CmdArgs{})
 	require.EqualValues(t, types.ErrPluginNotAvailable, codeOf(err))
 	require.ErrorContains(t, err, "10.2.0.1-10.2.0.2")
 
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	err = load(t, file, conf(subnet)).Status(t.Context(), &sdk.Call{})
+	err = load(t, file, conf(subnet)).Status(t.Context(), &sdk.CmdArgs{})
 	require.EqualValues(t, types.ErrPluginNotAvailable, codeOf(err))
 }
 
@@ -189,11 +189,11 @@ func TestGC(t *testing.T) {
 	}
 	valid := conf(dual, `"cni.dev/valid-attachments": [{"containerID": "one", "ifname": "eth0"},
 		{"containerID": "two", "ifname": "eth1"}]`)
-	require.NoError(t, load(t, dir, valid).GC(t.Context(), &sdk.Call{}))
+	require.NoError(t, load(t, dir, valid).GC(t.Context(), &sdk.CmdArgs{}))
 	require.Equal(t, map[string]string{
 		"blue/10.1.0.2": "one\r\neth0", "blue/fd00:1::2": "one\r\neth0",
 	}, leasesOnly(leases(t, dir)))
-	require.NoError(t, load(t, dir, conf(dual, `"cni.dev/valid-attachments": null`)).GC(t.Context(), &sdk.Call{}))
+	require.NoError(t, load(t, dir, conf(dual, `"cni.dev/valid-attachments": null`)).GC(t.Context(), &sdk.CmdArgs{}))
 	require.Empty(t, leasesOnly(leases(t, dir)))
 }
 

@@ -29,7 +29,7 @@ func New(conf []byte) (sdk.Plugin, error) {
 
 // Add brings the loopback interface up. A result of plugins before it passes
 // through.
-func (p *loopback) Add(_ context.Context, c *sdk.Call) (*types100.Result, error) {
+func (p *loopback) Add(_ context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	sandbox, err := c.Sandbox()
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func result(netns string, addresses []netlink.Addr) (*types100.Result, error) {
 }
 
 // Check finds the interface up.
-func (p *loopback) Check(_ context.Context, c *sdk.Call) error {
+func (p *loopback) Check(_ context.Context, c *sdk.CmdArgs) error {
 	sandbox, err := c.Sandbox()
 	if err != nil {
 		return err
@@ -92,10 +92,10 @@ func (p *loopback) Check(_ context.Context, c *sdk.Call) error {
 // Del leaves the interface as it is. It belongs to the namespace, which may be
 // given another network; and to bring it down waits for RCU under the kernel's
 // configuration lock.
-func (p *loopback) Del(context.Context, *sdk.Call) error { return nil }
+func (p *loopback) Del(context.Context, *sdk.CmdArgs) error { return nil }
 
 // Status is always ready.
-func (p *loopback) Status(context.Context, *sdk.Call) error { return nil }
+func (p *loopback) Status(context.Context, *sdk.CmdArgs) error { return nil }
 
 // GC has nothing to collect: the interface goes with its namespace.
-func (p *loopback) GC(context.Context, *sdk.Call) error { return nil }
+func (p *loopback) GC(context.Context, *sdk.CmdArgs) error { return nil }

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/stretchr/testify/require"
 )
 
@@ -62,16 +61,16 @@ func TestReferenceLayouts(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			h := newTestHost(t)
 			two := h.allocation(2).with(test.config).with(ports(test.ports...))
-			life := func(one, other invoke.Exec) (with, without string) {
+			life := func(one, other answer) (with, without string) {
 				h.clear()
 				_, err := two.call(one, "ADD")
 				require.NoError(t, err)
 				with = h.rules()
-				for _, checker := range []invoke.Exec{one, other} {
+				for _, checker := range []answer{one, other} {
 					_, err := two.call(checker, "CHECK")
 					require.NoError(t, err)
 				}
-				for _, x := range []invoke.Exec{other, one} {
+				for _, x := range []answer{other, one} {
 					_, err := two.call(x, "DEL")
 					require.NoError(t, err)
 				}

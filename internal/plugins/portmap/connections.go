@@ -14,7 +14,7 @@ import (
 // forget flushes the connections that clients of the host ports had before the ports
 // were published. Redirected ones belonged to another allocation, whose DEL flushed
 // them.
-func (p *publication) forget(ctx context.Context, c *sdk.Call) error {
+func (p *publication) forget(ctx context.Context, c *sdk.CmdArgs) error {
 	var errs []error
 	for _, address := range p.addresses {
 		ports, family := p.stateless(address.Addr()), family(address.Addr())
@@ -30,7 +30,7 @@ func (p *publication) forget(ctx context.Context, c *sdk.Call) error {
 // flushContacted flushes the connections of those ports that allocnet's tables show as
 // contacted. It removes the ports from the tables last, so that a crash in between
 // leaves no connection that the tables do not show.
-func flushContacted(ctx context.Context, c *sdk.Call, family uint8, ports []conntrack.Port) error {
+func flushContacted(ctx context.Context, c *sdk.CmdArgs, family uint8, ports []conntrack.Port) error {
 	contacted, known, err := c.Host.Rules.Contacted(ctx, family, ofRuleset(ports))
 	err = errors.Join(err, c.Host.Conntrack.FlushPorts(ctx, family, ofConntrack(contacted)...))
 	switch {
@@ -50,7 +50,7 @@ func flushContacted(ctx context.Context, c *sdk.Call, family uint8, ports []conn
 // disconnect flushes the connections to a sandbox whose link another plugin than ours
 // made: ours flush them themselves, once the link is gone. Without a result, the
 // addresses are those that the elements named, and the host ports are flushed as well.
-func (p *publication) disconnect(ctx context.Context, c *sdk.Call, published []netip.Addr) error {
+func (p *publication) disconnect(ctx context.Context, c *sdk.CmdArgs, published []netip.Addr) error {
 	for _, address := range p.addresses {
 		published = append(published, address.Addr())
 	}

@@ -9,11 +9,11 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
@@ -39,22 +39,34 @@ type testHost struct {
 	t                 testing.TB
 	host              *sdk.Host
 	log               *bytes.Buffer
-	native, reference invoke.Exec
+	native, reference answer
 	bridge            netlink.Link
 	outside           *sandbox.Sandbox
+}
+
+// answer runs a plugin on its stdin and environment, and returns its stdout.
+type answer func(ctx context.Context, plugin string, conf []byte, environ []string) ([]byte, error)
+
+// reference runs the reference plugin.
+func reference(ctx context.Context, plugin string, conf []byte, environ []string) ([]byte, error) {
+	dir, err := refplugins.Dir()
+	if err != nil {
+		return nil, err
+	}
+	return (&pluginexec.Exec{}).ExecPlugin(ctx, filepath.Join(dir, plugin), conf, environ)
 }
 
 func newTestHost(t testing.TB) *testHost {
 	t.Helper()
 	privhost.Require(t, "iptables", "ip6tables", "nft")
-	h := &testHost{t: t, log: &bytes.Buffer{}, reference: &pluginexec.Exec{}}
+	h := &testHost{t: t, log: &bytes.Buffer{}, reference: reference}
 	var err error
 	h.host, err = sdk.OpenHost(hclog.New(&hclog.LoggerOptions{Output: h.log}))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, h.host.Close()) })
-	native := &sdk.Exec{Plugins: map[string]sdk.Factory{"portmap": portmap.New}, Host: h.host, Binary: h.reference}
+	native := &sdk.Exec{Plugins: map[string]sdk.Factory{"portmap": portmap.New}, Host: h.host, Binary: &pluginexec.Exec{}}
 	t.Cleanup(func() { require.NoError(t, native.Close()) })
-	h.native = native
+	h.native = native.Answer
 
 	h.run("nft", "flush", "ruleset")
 	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
@@ -202,7 +214,7 @@ func ports(mappings ...string) object {
 }
 
 // call runs an operation as a runtime does.
-func (a *allocation) call(x invoke.Exec, command string) ([]byte, error) {
+func (a *allocation) call(run answer, command string) ([]byte, error) {
 	a.h.t.Helper()
 	conf := a.config
 	if _, ok := conf["prevResult"]; !ok && command != "GC" && command != "STATUS" {
@@ -214,9 +226,7 @@ func (a *allocation) call(x invoke.Exec, command string) ([]byte, error) {
 	require.NoError(a.h.t, err)
 	dir, err := refplugins.Dir()
 	require.NoError(a.h.t, err)
-	path, err := x.FindInPath("portmap", []string{dir})
-	require.NoError(a.h.t, err)
-	return x.ExecPlugin(context.Background(), path, data, []string{
+	return run(context.Background(), "portmap", data, []string{
 		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.Path(), "CNI_IFNAME=eth0",
 		"CNI_PATH=" + dir, "PATH=" + os.Getenv("PATH"),
 	})

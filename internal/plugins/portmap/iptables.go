@@ -26,7 +26,7 @@ const lockTime = 30
 // and make them.
 var sharing sync.Mutex
 
-func (iptablesBackend) add(ctx context.Context, _ *sdk.Call, p *publication) error {
+func (iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *publication) error {
 	var steps []sdk.Step
 	for _, address := range p.addresses {
 		t, err := openNAT(address.Addr())
@@ -47,7 +47,7 @@ func (iptablesBackend) add(ctx context.Context, _ *sdk.Call, p *publication) err
 	return sdk.Run(ctx, steps...)
 }
 
-func (iptablesBackend) check(ctx context.Context, _ *sdk.Call, p *publication) error {
+func (iptablesBackend) check(ctx context.Context, _ *sdk.CmdArgs, p *publication) error {
 	var errs []error
 	for _, address := range p.addresses {
 		t, err := openNAT(address.Addr())
@@ -61,7 +61,7 @@ func (iptablesBackend) check(ctx context.Context, _ *sdk.Call, p *publication) e
 
 // del looks in both families. If the command of one cannot be used now, ADD may have
 // used it: then the kernel has to show that it has no chains.
-func (iptablesBackend) del(ctx context.Context, _ *sdk.Call, p *publication) error {
+func (iptablesBackend) del(ctx context.Context, _ *sdk.CmdArgs, p *publication) error {
 	var chains []string
 	for _, prefix := range []string{"CNI-DN-", "CNI-SN-"} {
 		chains = append(chains, prefix+ownChain(p.Name, p.id)[len("CNI-DN-"):])
@@ -88,7 +88,7 @@ func (iptablesBackend) del(ctx context.Context, _ *sdk.Call, p *publication) err
 	return errors.Join(errs...)
 }
 
-func (iptablesBackend) status(context.Context, *sdk.Call) error {
+func (iptablesBackend) status(context.Context, *sdk.CmdArgs) error {
 	t, err := openNAT(netip.IPv4Unspecified())
 	if err == nil {
 		_, err = t.ListChains(table)

@@ -15,15 +15,15 @@ import (
 // native is allocnet's own tables.
 type native struct{}
 
-func (native) add(ctx context.Context, c *sdk.Call, p *publication) error {
+func (native) add(ctx context.Context, c *sdk.CmdArgs, p *publication) error {
 	return c.Host.Rules.Add(ctx, p.elements(c))
 }
 
-func (native) check(ctx context.Context, c *sdk.Call, p *publication) error {
+func (native) check(ctx context.Context, c *sdk.CmdArgs, p *publication) error {
 	return c.Host.Rules.Check(ctx, p.elements(c))
 }
 
-func (native) del(ctx context.Context, c *sdk.Call, p *publication) error {
+func (native) del(ctx context.Context, c *sdk.CmdArgs, p *publication) error {
 	if len(p.addresses) > 0 && len(p.mappings) > 0 {
 		return c.Host.Rules.Del(ctx, p.elements(c))
 	}
@@ -35,7 +35,7 @@ func (native) del(ctx context.Context, c *sdk.Call, p *publication) error {
 
 // published reports whether one of the addresses is behind host ports of which
 // the DEL was not told. Most attachments have none.
-func (p *publication) published(ctx context.Context, c *sdk.Call) bool {
+func (p *publication) published(ctx context.Context, c *sdk.CmdArgs) bool {
 	return slices.ContainsFunc(p.addresses, func(address netip.Prefix) bool {
 		return c.Host.Rules.Check(ctx, &ruleset.Elements{
 			Owner:     c.Owner(p.Name),
@@ -46,7 +46,7 @@ func (p *publication) published(ctx context.Context, c *sdk.Call) bool {
 
 // status asks for an address that nobody has: that it is missing, or that the
 // tables are not there yet, is no obstacle.
-func (native) status(ctx context.Context, c *sdk.Call) error {
+func (native) status(ctx context.Context, c *sdk.CmdArgs) error {
 	err := c.Host.Rules.Check(ctx, &ruleset.Elements{Open: []netip.Addr{netip.IPv4Unspecified()}})
 	if err == nil || errors.Is(err, ruleset.ErrMissing) {
 		return nil
@@ -54,7 +54,7 @@ func (native) status(ctx context.Context, c *sdk.Call) error {
 	return types.NewError(types.ErrPluginNotAvailable, "nftables cannot be used", err.Error())
 }
 
-func (p *publication) elements(c *sdk.Call) *ruleset.Elements {
+func (p *publication) elements(c *sdk.CmdArgs) *ruleset.Elements {
 	e := &ruleset.Elements{Owner: c.Owner(p.Name)}
 	for _, address := range p.addresses {
 		mappings := p.of(address.Addr())

@@ -35,7 +35,7 @@ const (
 	localDestination = "fib daddr type local"
 )
 
-func (nftablesBackend) add(ctx context.Context, _ *sdk.Call, p *publication) error {
+func (nftablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *publication) error {
 	var steps []sdk.Step
 	for _, address := range p.addresses {
 		t := tableOf(address.Addr())
@@ -46,7 +46,7 @@ func (nftablesBackend) add(ctx context.Context, _ *sdk.Call, p *publication) err
 	return sdk.Run(ctx, steps...)
 }
 
-func (nftablesBackend) check(ctx context.Context, _ *sdk.Call, p *publication) error {
+func (nftablesBackend) check(ctx context.Context, _ *sdk.CmdArgs, p *publication) error {
 	var errs []error
 	for _, address := range p.addresses {
 		errs = append(errs, tableOf(address.Addr()).check(ctx, p, address))
@@ -54,7 +54,7 @@ func (nftablesBackend) check(ctx context.Context, _ *sdk.Call, p *publication) e
 	return errors.Join(errs...)
 }
 
-func (nftablesBackend) del(ctx context.Context, _ *sdk.Call, p *publication) error {
+func (nftablesBackend) del(ctx context.Context, _ *sdk.CmdArgs, p *publication) error {
 	var errs []error
 	for _, wildcard := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 		errs = append(errs, tableOf(wildcard).unpublish(ctx, p))
@@ -62,7 +62,7 @@ func (nftablesBackend) del(ctx context.Context, _ *sdk.Call, p *publication) err
 	return errors.Join(errs...)
 }
 
-func (nftablesBackend) status(ctx context.Context, _ *sdk.Call) error {
+func (nftablesBackend) status(ctx context.Context, _ *sdk.CmdArgs) error {
 	if err := tableOf(netip.IPv4Unspecified()).Usable(ctx); err != nil {
 		return types.NewError(types.ErrPluginNotAvailable, "nftables cannot be used", err.Error())
 	}

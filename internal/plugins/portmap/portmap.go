@@ -14,15 +14,15 @@ import (
 
 // backend is a way to lead host ports to a sandbox.
 type backend interface {
-	add(context.Context, *sdk.Call, *publication) error
-	check(context.Context, *sdk.Call, *publication) error
+	add(context.Context, *sdk.CmdArgs, *publication) error
+	check(context.Context, *sdk.CmdArgs, *publication) error
 	// del takes everything away; without addresses, what names the attachment.
-	del(context.Context, *sdk.Call, *publication) error
-	status(context.Context, *sdk.Call) error
+	del(context.Context, *sdk.CmdArgs, *publication) error
+	status(context.Context, *sdk.CmdArgs) error
 }
 
 // Add implements sdk.Plugin. The result is what came from the plugin before.
-func (p *portmap) Add(ctx context.Context, c *sdk.Call) (*types100.Result, error) {
+func (p *portmap) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	previous, err := p.previous(c)
 	if err != nil || len(p.mappings) == 0 {
 		return previous, err
@@ -45,13 +45,13 @@ func (p *portmap) Add(ctx context.Context, c *sdk.Call) (*types100.Result, error
 
 // Repair implements sdk.Repairer: all that ADD does is on the host, and is
 // done again without harm.
-func (p *portmap) Repair(ctx context.Context, c *sdk.Call) error {
+func (p *portmap) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	_, err := p.Add(ctx, c)
 	return err
 }
 
 // previous is the prevResult, which there must be.
-func (p *portmap) previous(c *sdk.Call) (*types100.Result, error) {
+func (p *portmap) previous(c *sdk.CmdArgs) (*types100.Result, error) {
 	if p.invalid != nil {
 		return nil, p.invalid
 	}
@@ -63,7 +63,7 @@ func (p *portmap) previous(c *sdk.Call) (*types100.Result, error) {
 }
 
 // Check implements sdk.Plugin.
-func (p *portmap) Check(ctx context.Context, c *sdk.Call) error {
+func (p *portmap) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	previous, err := p.previous(c)
 	if err != nil || len(p.mappings) == 0 {
 		return err
@@ -84,7 +84,7 @@ func (p *portmap) Check(ctx context.Context, c *sdk.Call) error {
 
 // checkReference is nil if the host ports are published as the reference plugin does
 // it, and else ownErr, with what is missing of that.
-func (p *publication) checkReference(ctx context.Context, c *sdk.Call, ownErr error) error {
+func (p *publication) checkReference(ctx context.Context, c *sdk.CmdArgs, ownErr error) error {
 	if _, own := p.backend.(native); !own {
 		return ownErr
 	}
@@ -96,7 +96,7 @@ func (p *publication) checkReference(ctx context.Context, c *sdk.Call, ownErr er
 }
 
 // Del implements sdk.Plugin.
-func (p *portmap) Del(ctx context.Context, c *sdk.Call) error {
+func (p *portmap) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	previous := c.PreviousOfDel(&p.Common)
 	pub := p.publication(c, previous)
 	if p.invalid != nil {
@@ -118,7 +118,7 @@ func (p *portmap) Del(ctx context.Context, c *sdk.Call) error {
 }
 
 // Status implements sdk.Plugin.
-func (p *portmap) Status(ctx context.Context, c *sdk.Call) error {
+func (p *portmap) Status(ctx context.Context, c *sdk.CmdArgs) error {
 	if p.invalid != nil {
 		return p.invalid
 	}
@@ -128,7 +128,7 @@ func (p *portmap) Status(ctx context.Context, c *sdk.Call) error {
 // GC implements sdk.Plugin. Elements of other plugins go as well: their owner,
 // an attachment of this network, is gone. The reference plugin's layouts know no
 // GC.
-func (p *portmap) GC(ctx context.Context, c *sdk.Call) error {
+func (p *portmap) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	return c.Host.DelOwned(ctx, c.Stale(&p.Common))
 }
 
@@ -137,7 +137,7 @@ func (p *portmap) GC(ctx context.Context, c *sdk.Call) error {
 //
 // The kernel takes packets of 127.0.0.0/8 from others through that interface as
 // well, so these are dropped first.
-func (p *publication) routeLoopback(ctx context.Context, c *sdk.Call) error {
+func (p *publication) routeLoopback(ctx context.Context, c *sdk.CmdArgs) error {
 	if !p.routesLoopback() {
 		return nil
 	}
@@ -171,7 +171,7 @@ func (p *publication) routeLoopback(ctx context.Context, c *sdk.Call) error {
 func (p *publication) routesLoopback() bool { return p.snat && p.addresses[0].Addr().Is4() }
 
 // delReference takes away what the reference plugin laid out, if it was that.
-func (p *publication) delReference(ctx context.Context, c *sdk.Call, previous *types100.Result) error {
+func (p *publication) delReference(ctx context.Context, c *sdk.CmdArgs, previous *types100.Result) error {
 	if _, own := p.backend.(native); !own || !sdk.MadeElsewhere(c, p.Name, previous) {
 		return nil
 	}

@@ -25,7 +25,7 @@ type publication struct {
 
 // publication reads what the plugins before have set up. Without a result it has
 // no addresses.
-func (p *portmap) publication(c *sdk.Call, previous *types100.Result) *publication {
+func (p *portmap) publication(c *sdk.CmdArgs, previous *types100.Result) *publication {
 	pub := &publication{portmap: p, id: c.ContainerID}
 	if previous == nil {
 		return pub

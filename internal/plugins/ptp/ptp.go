@@ -45,14 +45,14 @@ var errNoIPAM = errors.New("ptp needs an IPAM plugin: its configuration has no i
 // addition is one ADD.
 type addition struct {
 	*ptp
-	call    *sdk.Call
+	call    *sdk.CmdArgs
 	sandbox *rtnl.Sandbox
 	veth    rtnl.Veth
 	result  *types100.Result
 }
 
 // Add implements sdk.Plugin.
-func (p *ptp) Add(ctx context.Context, c *sdk.Call) (*types100.Result, error) {
+func (p *ptp) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	if p.ipam == "" {
 		return nil, errNoIPAM
 	}
@@ -174,7 +174,7 @@ func (a *addition) serve(context.Context) error {
 func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.call, a.result) }
 
 // Check implements sdk.Plugin.
-func (p *ptp) Check(ctx context.Context, c *sdk.Call) error {
+func (p *ptp) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	r, err := c.Previous(&p.Common)
 	if err != nil {
 		return err
@@ -192,7 +192,7 @@ func (p *ptp) Check(ctx context.Context, c *sdk.Call) error {
 	return errors.Join(checkHost(c, r, peer), p.masq.Check(ctx, c, r))
 }
 
-func checkHost(c *sdk.Call, r *types100.Result, peer netlink.Link) error {
+func checkHost(c *sdk.CmdArgs, r *types100.Result, peer netlink.Link) error {
 	for _, itf := range r.Interfaces {
 		if itf.Sandbox == "" {
 			return veth.CheckHost(c, itf, peer, 0)
@@ -202,7 +202,7 @@ func checkHost(c *sdk.Call, r *types100.Result, peer netlink.Link) error {
 }
 
 // Repair implements sdk.Repairer: it masquerades again, and forwards.
-func (p *ptp) Repair(ctx context.Context, c *sdk.Call) error {
+func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	r, err := c.Previous(&p.Common)
 	if err != nil || r == nil {
 		return err
@@ -211,12 +211,12 @@ func (p *ptp) Repair(ctx context.Context, c *sdk.Call) error {
 }
 
 // Del implements sdk.Plugin.
-func (p *ptp) Del(ctx context.Context, c *sdk.Call) error {
+func (p *ptp) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	return veth.Detach(ctx, c, &p.Common, p.ipam, p.masq)
 }
 
 // Status implements sdk.Plugin.
-func (p *ptp) Status(ctx context.Context, c *sdk.Call) error {
+func (p *ptp) Status(ctx context.Context, c *sdk.CmdArgs) error {
 	if p.ipam == "" {
 		return errNoIPAM
 	}
@@ -224,6 +224,6 @@ func (p *ptp) Status(ctx context.Context, c *sdk.Call) error {
 }
 
 // GC implements sdk.Plugin.
-func (p *ptp) GC(ctx context.Context, c *sdk.Call) error {
+func (p *ptp) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	return veth.Collect(ctx, c, &p.Common, p.ipam, p.masq)
 }

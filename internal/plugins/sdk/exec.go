@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -19,11 +17,9 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Exec runs the plugins of one operation: those that it knows inside the process,
-// and all others as binaries. As an invoke.Exec it does so for libcni; Run does
-// it without the detour over JSON text. Close it in the end.
+// Exec runs the plugins of one operation: native ones in the process, and all others as
+// binaries. Close it in the end.
 type Exec struct {
-	version.PluginDecoder
 	Plugins map[string]Factory
 	Host    *Host
 	// Instance is that of the owners: see names.Owner.
@@ -35,11 +31,9 @@ type Exec struct {
 	// and says so in the log; a value that cannot be ignored needs the reference
 	// plugin, where that was kept. It is for the plugin binaries themselves.
 	Lenient bool
-	// OwnNetns lets a call name the namespace of the process itself, which is an
+	// OwnNetns lets an attachment name the namespace of the process itself, which is an
 	// error otherwise.
 	OwnNetns bool
-	// Memory, if there is one, keeps configurations that were read.
-	Memory *Memory
 
 	// Netns is the path of a namespace that the caller has open, and keeps so.
 	Netns string
@@ -50,84 +44,114 @@ type Exec struct {
 	path    string // that sandbox was asked for by
 }
 
-// Runner finds and runs plugin binaries.
-type Runner interface {
-	FindInPath(name string, paths []string) (string, error)
-	ExecPlugin(ctx context.Context, path string, conf []byte, environ []string) ([]byte, error)
-}
-
-// native marks what FindInPath returns for a plugin inside the process.
-const native = "native:"
-
-// FindInPath finds a plugin.
-func (e *Exec) FindInPath(name string, paths []string) (string, error) {
-	if _, ok := e.Plugins[name]; ok {
-		return native + name, nil
-	}
-	return e.Binary.FindInPath(name, paths)
-}
-
-// ExecPlugin runs a plugin and returns what it would write to stdout.
-func (e *Exec) ExecPlugin(ctx context.Context, path string, conf []byte, environ []string) ([]byte, error) {
-	name, ok := strings.CutPrefix(path, native)
-	if !ok {
-		return e.Binary.ExecPlugin(ctx, path, conf, environ)
-	}
-	command, call := e.call(conf, environ)
-	result, why, err := e.inside(ctx, name, command, call)
-	if why != nil {
-		path, findErr := e.instead(name, call.Path, why)
-		switch {
-		case findErr != nil && e.Lenient && command == "DEL":
-			e.Host.Log.Warn("DEL goes on without the plugin's binary", "plugin", name, "because", findErr)
+// Run runs a command of a plugin: in the process where there is a native one that
+// understands the configuration, else its binary. The result is nil for all but ADD.
+//
+// A DEL or GC of a configuration that the native plugin does not understand runs both, for
+// what the native one may have made when it still understood: that can depend on the
+// host. For DEL, what ADD did decides about the binary, where it is known.
+func (e *Exec) Run(ctx context.Context, name, command string, a *CmdArgs) (result *types100.Result, err error) {
+	a.exec, a.Host, a.Instance = e, e.Host, e.Instance
+	factory, native := e.Plugins[name]
+	if !native {
+		path, err := e.Binary.FindInPath(name, a.Path)
+		if err != nil {
 			return nil, err
-		case findErr != nil && e.Lenient:
-			unsupported := types.NewError(types.ErrInvalidNetworkConfig, "unsupported configuration", findErr.Error())
-			return nil, statedBy(ctx, command, unsupported)
-		case findErr != nil:
-			return nil, errors.Join(err, findErr)
 		}
-		out, binaryErr := e.Binary.ExecPlugin(ctx, path, conf, environ)
-		return out, errors.Join(err, binaryErr)
+		return e.binary(ctx, path, command, a)
 	}
+	defer e.recovered(name, command, &err)
+	p, why, err := e.choose(ctx, name, command, factory, a)
+	switch {
+	case p == nil:
+	case command == "ADD" && ctx.Err() == nil:
+		if result, err = p.Add(ctx, a); err != nil {
+			return nil, fmt.Errorf("plugin %q: %w", name, err)
+		}
+	default:
+		err = e.command(ctx, p, name, command, a)
+	}
+	if why == nil {
+		return result, err
+	}
+	return e.runInstead(ctx, name, command, a, why, err)
+}
+
+// choose returns the native plugin if it is to run the command, and why the binary is to
+// run, if it is.
+func (e *Exec) choose(ctx context.Context, name, command string, factory Factory, a *CmdArgs) (p Plugin, why, err error) {
+	if err := a.validateNames(); err != nil {
+		return nil, nil, err
+	}
+	p, err = a.Conf.plugin(name, factory, a.Runtime)
+	why, err = e.tolerate(name, command, p, err)
+	if p == nil || why != nil && !removes(command) {
+		return nil, why, statedBy(ctx, command, err)
+	}
+	if command == "DEL" && a.Binaries != nil {
+		why = nil
+		if slices.Contains(a.Binaries, name) {
+			why = errAddedByBinary
+		}
+	}
+	if err != nil {
+		return nil, why, fmt.Errorf("plugin %q: %w", name, statedBy(ctx, command, err))
+	}
+	return p, why, nil
+}
+
+// command runs a command that has no result.
+func (e *Exec) command(ctx context.Context, p Plugin, name, command string, a *CmdArgs) (err error) {
+	defer e.recovered(name, command, &err)
+	if err = ctx.Err(); err == nil {
+		switch command {
+		case "CHECK":
+			err = checked(ctx, p.Check(ctx, a))
+		case "DEL":
+			err = p.Del(ctx, a)
+		case "STATUS":
+			err = p.Status(ctx, a)
+		case "GC":
+			err = p.GC(ctx, a)
+		case Repair:
+			if r, ok := p.(Repairer); ok {
+				err = r.Repair(ctx, a)
+			}
+		default:
+			err = types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND", command)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("plugin %q: %w", name, statedBy(ctx, command, err))
+	}
+	return nil
+}
+
+// runInstead runs the binary of a native plugin. ownErr is the native plugin's error.
+func (e *Exec) runInstead(ctx context.Context, name, command string, a *CmdArgs, why, ownErr error) (*types100.Result, error) {
+	path, err := e.instead(name, a.Path, why)
+	switch {
+	case err == nil:
+		result, err := e.binary(ctx, path, command, a)
+		return result, errors.Join(ownErr, err)
+	case e.Lenient && command == "DEL":
+		e.Host.Log.Warn("DEL goes on without the plugin's binary", "plugin", name, "because", err)
+		return nil, ownErr
+	case e.Lenient:
+		return nil, statedBy(ctx, command, types.NewError(types.ErrInvalidNetworkConfig, "unsupported configuration", err.Error()))
+	}
+	return nil, errors.Join(ownErr, err)
+}
+
+// Answer is Run as a plugin binary: the configuration is what came on stdin, environ the
+// environment, and the text what goes to stdout.
+func (e *Exec) Answer(ctx context.Context, name string, conf []byte, environ []string) ([]byte, error) {
+	command, a := CmdArgsOf(environ, conf)
+	result, err := e.Run(ctx, name, command, a)
 	if err != nil || result == nil {
 		return nil, err
 	}
 	return encode(result, conf)
-}
-
-// inside runs a plugin inside the process. Where it does not understand its
-// configuration, why says so, and the binary is to run. A DEL or GC is done all
-// the same, for what the plugin may have made when it still understood: what it
-// understands can depend on the host. For DEL, what ADD did decides about the
-// binary, where it is known.
-func (e *Exec) inside(ctx context.Context, name, command string, c *Call) (result *types100.Result, why, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = e.panicked(name, command, r)
-		}
-	}()
-	if err := c.validateNames(); err != nil {
-		return nil, nil, err
-	}
-	p, err := e.parse(name, c)
-	if why, err = e.tolerate(name, command, p, err); p == nil || why != nil && !removes(command) {
-		return nil, why, statedBy(ctx, command, err)
-	}
-	if command == "DEL" && c.binaries != nil {
-		why = nil
-		if slices.Contains(c.binaries, name) {
-			why = errAddedByBinary
-		}
-	}
-	if err == nil {
-		result, err = run(ctx, p, command, c)
-	}
-	err = statedBy(ctx, command, err)
-	if err != nil {
-		return nil, why, fmt.Errorf("plugin %q: %w", name, err)
-	}
-	return result, why, nil
 }
 
 // removes reports whether a command is for what an earlier ADD may have made.
@@ -162,88 +186,13 @@ func statedBy(ctx context.Context, command string, err error) error {
 
 var errAddedByBinary = errors.New("it did the ADD")
 
-// panicked makes an error of a panic: a defect here must not end the process that
+// recovered makes an error of a panic: a defect of a plugin must not end the process that
 // embeds it. Of a CHECK, it is no finding.
-func (e *Exec) panicked(name, command string, value any) error {
-	e.Host.Log.Error("a native plugin panicked", "plugin", name, "command", command, "panic", value, "stack", string(debug.Stack()))
-	return fmt.Errorf("plugin %q: %s panicked: %v", name, command, value)
-}
-
-func (e *Exec) parse(name string, c *Call) (Plugin, error) {
-	if c.shared && e.Memory != nil {
-		return e.Memory.plugin(name, c, e.Plugins[name])
+func (e *Exec) recovered(name, command string, err *error) {
+	if value := recover(); value != nil {
+		e.Host.Log.Error("a native plugin panicked", "plugin", name, "command", command, "panic", value, "stack", string(debug.Stack()))
+		*err = fmt.Errorf("plugin %q: %s panicked: %v", name, command, value)
 	}
-	conf, err := c.config()
-	if err != nil {
-		return nil, err
-	}
-	return e.Plugins[name](conf)
-}
-
-// Program is the name of the program that is the native plugins as binaries, and
-// Aside what it adds to the names of those whose place its links take.
-const (
-	Program = "allocnet-plugins"
-	Aside   = ".reference"
-)
-
-// instead finds the binary of a plugin that is not this code once more, under
-// the plugin's name, and says why it runs.
-func (e *Exec) instead(name string, paths []string, why error) (string, error) {
-	path, err := e.findOther(name, paths)
-	if err != nil {
-		return "", fmt.Errorf("plugin %q: %w, and there is no binary to do it: %w", name, why, err)
-	}
-	e.Host.Log.Warn("running the plugin's binary", "plugin", name, "because", why)
-	return path, nil
-}
-
-func (e *Exec) findOther(name string, paths []string) (string, error) {
-	if path, err := e.Binary.FindInPath(name+Aside, paths); err == nil {
-		return path, nil
-	}
-	if len(paths) == 0 {
-		return "", errors.New("no directory of plugins is given")
-	}
-	var errs []error
-	for _, dir := range paths {
-		path, err := e.Binary.FindInPath(name, []string{dir})
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		if target, err := filepath.EvalSymlinks(path); err == nil && filepath.Base(target) == Program {
-			errs = append(errs, fmt.Errorf("%s leads to %s", path, Program))
-			continue
-		}
-		return path, nil
-	}
-	return "", errors.Join(errs...)
-}
-
-// run calls the operation that a command names.
-func run(ctx context.Context, p Plugin, command string, c *Call) (*types100.Result, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	switch command {
-	case "ADD":
-		return p.Add(ctx, c)
-	case "CHECK":
-		return nil, checked(ctx, p.Check(ctx, c))
-	case "DEL":
-		return nil, p.Del(ctx, c)
-	case "STATUS":
-		return nil, p.Status(ctx, c)
-	case "GC":
-		return nil, p.GC(ctx, c)
-	case Repair:
-		if r, ok := p.(Repairer); ok {
-			return nil, r.Repair(ctx, c)
-		}
-		return nil, nil
-	}
-	return nil, types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND", command)
 }
 
 // encode writes a result in the version of the configuration.
@@ -257,29 +206,6 @@ func encode(result *types100.Result, conf []byte) ([]byte, error) {
 		return nil, err
 	}
 	return json.Marshal(converted)
-}
-
-// call reads what the specification puts into the environment.
-func (e *Exec) call(conf []byte, environ []string) (command string, c *Call) {
-	c = &Call{Config: conf, Instance: e.Instance, Host: e.Host, exec: e, env: environ}
-	for _, kv := range environ {
-		key, value, _ := strings.Cut(kv, "=")
-		switch key {
-		case "CNI_COMMAND":
-			command = value
-		case "CNI_CONTAINERID":
-			c.ContainerID = value
-		case "CNI_NETNS":
-			c.Netns = value
-		case "CNI_IFNAME":
-			c.IfName = value
-		case "CNI_ARGS":
-			c.Args = value
-		case "CNI_PATH":
-			c.Path = filepath.SplitList(value)
-		}
-	}
-	return command, c
 }
 
 // Sandbox is the namespace at a path, opened once for the operation.
@@ -319,7 +245,7 @@ func (e *Exec) openSandbox(path string) (*rtnl.Sandbox, error) {
 	return rtnl.OpenSandbox(path)
 }
 
-// Close gives back what the operation opened.
+// Close closes what the operation opened.
 func (e *Exec) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -31,7 +31,7 @@ type fake struct {
 	defect bool
 }
 
-func (f *fake) Add(_ context.Context, c *Call) (*types100.Result, error) {
+func (f *fake) Add(_ context.Context, c *CmdArgs) (*types100.Result, error) {
 	f.called = append(f.called, "ADD "+c.ContainerID+" "+c.IfName+" "+c.Netns+" "+c.Args+" "+strings.Join(c.Path, "+"))
 	return &types100.Result{CNIVersion: types100.ImplementedSpecVersion}, f.err
 }
@@ -44,10 +44,10 @@ func (f *fake) note(what string) error {
 	return f.err
 }
 
-func (f *fake) Check(context.Context, *Call) error  { return f.note("CHECK") }
-func (f *fake) Del(context.Context, *Call) error    { return f.note("DEL") }
-func (f *fake) Status(context.Context, *Call) error { return f.note("STATUS") }
-func (f *fake) GC(context.Context, *Call) error     { return f.note("GC") }
+func (f *fake) Check(context.Context, *CmdArgs) error  { return f.note("CHECK") }
+func (f *fake) Del(context.Context, *CmdArgs) error    { return f.note("DEL") }
+func (f *fake) Status(context.Context, *CmdArgs) error { return f.note("STATUS") }
+func (f *fake) GC(context.Context, *CmdArgs) error     { return f.note("GC") }
 
 // binaries notes what is run as a binary.
 type binaries struct {
@@ -80,7 +80,7 @@ func (b *binaries) ExecPlugin(_ context.Context, path string, _ []byte, env []st
 
 func newExec(t *testing.T) (*Exec, *fake, *binaries) {
 	t.Helper()
-	f, b := &fake{}, &binaries{}
+	f, b := &fake{}, &binaries{out: `{"cniVersion":"1.0.0"}`}
 	return &Exec{
 		Host: &Host{Log: hclog.NewNullLogger()}, Binary: b,
 		Plugins: map[string]Factory{"fake": func(conf []byte) (Plugin, error) { return f, Decode(conf, f) }},
@@ -91,29 +91,25 @@ var environment = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=web", "CNI_IFNAME
 
 func TestExecRunsInside(t *testing.T) {
 	e, f, b := newExec(t)
-	path, err := e.FindInPath("fake", nil)
-	require.NoError(t, err)
-	out, err := e.ExecPlugin(t.Context(), path, []byte(`{"cniVersion":"0.3.1","name":"net","type":"fake"}`), environment)
+	out, err := e.Answer(t.Context(), "fake", []byte(`{"cniVersion":"0.3.1","name":"net","type":"fake"}`), environment)
 	require.NoError(t, err)
 	require.Equal(t, []string{"ADD web eth0 /n A=1 /a+/b"}, f.called)
 	require.JSONEq(t, `{"cniVersion":"0.3.1","dns":{}}`, string(out), "the result has the version of the configuration")
 	require.Empty(t, b.ran)
 	for _, command := range []string{"CHECK", "DEL", "STATUS", "GC"} {
 		f.called = nil
-		out, err := e.ExecPlugin(t.Context(), path, []byte(`{"cniVersion":"1.1.0"}`), []string{"CNI_COMMAND=" + command})
+		out, err := e.Answer(t.Context(), "fake", []byte(`{"cniVersion":"1.1.0"}`), []string{"CNI_COMMAND=" + command})
 		require.NoError(t, err)
 		require.Empty(t, out)
 		require.Equal(t, []string{command}, f.called)
 	}
-	_, err = e.ExecPlugin(t.Context(), path, []byte(`{"cniVersion":"1.1.0"}`), []string{"CNI_COMMAND=JUMP"})
+	_, err = e.Answer(t.Context(), "fake", []byte(`{"cniVersion":"1.1.0"}`), []string{"CNI_COMMAND=JUMP"})
 	require.ErrorContains(t, err, "JUMP")
 }
 
 func TestExecRunsOthersAsBinaries(t *testing.T) {
 	e, f, b := newExec(t)
-	path, err := e.FindInPath("other", nil)
-	require.NoError(t, err)
-	_, err = e.ExecPlugin(t.Context(), path, []byte(`{}`), environment)
+	_, err := e.Answer(t.Context(), "other", []byte(plain), environment)
 	require.NoError(t, err)
 	require.Equal(t, []string{"/bin/other ADD"}, b.ran)
 	require.Empty(t, f.called)
@@ -125,7 +121,7 @@ func TestUnknownKey(t *testing.T) {
 	e, f, b := newExec(t)
 	var log strings.Builder
 	e.Host.Log = hclog.New(&hclog.LoggerOptions{Output: &log})
-	_, err := e.ExecPlugin(t.Context(), native+"fake", conf, environment)
+	_, err := e.Answer(t.Context(), "fake", conf, environment)
 	require.NoError(t, err)
 	require.Equal(t, []string{"/bin/fake ADD"}, b.ran)
 	require.Empty(t, f.called)
@@ -134,19 +130,19 @@ func TestUnknownKey(t *testing.T) {
 	// What an allocation has may be of a time when the key was understood.
 	for _, command := range []string{"DEL", "GC"} {
 		b.ran, f.called = nil, nil
-		_, err = e.ExecPlugin(t.Context(), native+"fake", conf, []string{"CNI_COMMAND=" + command, "CNI_PATH=/bin"})
+		_, err = e.Answer(t.Context(), "fake", conf, []string{"CNI_COMMAND=" + command, "CNI_PATH=/bin"})
 		require.NoError(t, err)
 		require.Equal(t, []string{command}, f.called)
 		require.Equal(t, []string{"/bin/fake " + command}, b.ran)
 	}
 	b.missing, f.called = true, nil
-	_, err = e.ExecPlugin(t.Context(), native+"fake", conf, environment)
+	_, err = e.Answer(t.Context(), "fake", conf, environment)
 	require.ErrorContains(t, err, `"novel"`)
 	require.ErrorContains(t, err, "not installed")
 
 	e.Lenient = true
 	log.Reset()
-	_, err = e.ExecPlugin(t.Context(), native+"fake", conf, environment)
+	_, err = e.Answer(t.Context(), "fake", conf, environment)
 	require.NoError(t, err)
 	require.Len(t, f.called, 1)
 	require.Equal(t, "x", f.Known, "the rest was read")
@@ -154,13 +150,13 @@ func TestUnknownKey(t *testing.T) {
 
 	// A value that is not implemented cannot be ignored.
 	e.Plugins["fake"] = func([]byte) (Plugin, error) { return nil, &UnknownKeyError{Key: "vlan"} }
-	_, err = e.ExecPlugin(t.Context(), native+"fake", conf, environment)
+	_, err = e.Answer(t.Context(), "fake", conf, environment)
 	var coded *types.Error
 	require.ErrorAs(t, err, &coded)
 	require.Equal(t, types.ErrInvalidNetworkConfig, coded.Code)
 	require.ErrorContains(t, err, "vlan")
 	b.missing, b.ran = false, nil
-	_, err = e.ExecPlugin(t.Context(), native+"fake", conf, environment)
+	_, err = e.Answer(t.Context(), "fake", conf, environment)
 	require.NoError(t, err, "but the reference plugin does it where there is one")
 	require.Equal(t, []string{"/bin/fake ADD"}, b.ran)
 }
@@ -175,14 +171,14 @@ func TestFallBackIsAnother(t *testing.T) {
 	env := []string{"CNI_COMMAND=ADD", "CNI_PATH=" + ours + ":" + theirs}
 	e, _, b := newExec(t)
 	b.real = true
-	_, err := e.ExecPlugin(t.Context(), native+"fake", conf, env)
+	_, err := e.Answer(t.Context(), "fake", conf, env)
 	require.ErrorContains(t, err, "leads to "+Program)
 
 	require.NoError(t, os.WriteFile(filepath.Join(theirs, "fake"), nil, 0o755))
-	_, err = e.ExecPlugin(t.Context(), native+"fake", conf, env)
+	_, err = e.Answer(t.Context(), "fake", conf, env)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(ours, "fake"+Aside), nil, 0o755))
-	_, err = e.ExecPlugin(t.Context(), native+"fake", conf, env)
+	_, err = e.Answer(t.Context(), "fake", conf, env)
 	require.NoError(t, err)
 	require.Equal(t, []string{filepath.Join(theirs, "fake") + " ADD", filepath.Join(ours, "fake"+Aside) + " ADD"}, b.ran)
 }
@@ -192,7 +188,8 @@ func TestFallBackIsAnother(t *testing.T) {
 func TestDelegate(t *testing.T) {
 	e, f, b := newExec(t)
 	conf := []byte(`{"cniVersion":"1.0.0","name":"net","type":"fake"}`)
-	_, call := e.call(conf, environment)
+	_, call := CmdArgsOf(environment, conf)
+	call.exec = e
 	_, err := call.Delegate(t.Context(), "DEL", "fake")
 	require.NoError(t, err)
 	require.Equal(t, []string{"DEL"}, f.called)

@@ -79,7 +79,7 @@ func (m *multicall) serve(args *skel.CmdArgs) error {
 	// What is open ends with the process.
 	exec := &Exec{Plugins: m.plugins, Host: host, Binary: &pluginexec.Exec{}, Lenient: true, OwnNetns: overrides(args)}
 	defer exec.Close()
-	out, err := exec.ExecPlugin(context.Background(), native+m.name, args.StdinData, os.Environ())
+	out, err := exec.Answer(context.Background(), m.name, args.StdinData, os.Environ())
 	if err != nil {
 		return AsReference(err)
 	}

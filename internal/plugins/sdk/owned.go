@@ -11,14 +11,14 @@ import (
 
 // DelOwned removes every nftables element of the call's attachment. It reads all
 // elements, so it is for a DEL without a result.
-func DelOwned(ctx context.Context, c *Call, network string) error {
+func DelOwned(ctx context.Context, c *CmdArgs, network string) error {
 	owner := c.Owner(network).String()
 	return c.Host.DelOwned(ctx, func(o names.Owner) bool { return o.String() == owner })
 }
 
 // Stale tells the owners of the network of a GC, and of this instance, that are
 // not among its valid attachments.
-func (c *Call) Stale(conf *Common) func(names.Owner) bool {
+func (c *CmdArgs) Stale(conf *Common) func(names.Owner) bool {
 	valid := make(map[string]bool, len(conf.ValidAttachments))
 	for _, a := range conf.ValidAttachments {
 		o := names.Owner{Network: conf.Name, ID: a.ContainerID, IfName: a.IfName, Instance: c.Instance}
@@ -30,7 +30,7 @@ func (c *Call) Stale(conf *Common) func(names.Owner) bool {
 }
 
 // Others are the owners of links of a network that belong to another instance.
-func (c *Call) Others(network string) ([]names.Owner, error) {
+func (c *CmdArgs) Others(network string) ([]names.Owner, error) {
 	if c.Host == nil || c.Host.Kernel == nil {
 		return nil, nil
 	}
@@ -47,7 +47,7 @@ func (c *Call) Others(network string) ([]names.Owner, error) {
 // MadeElsewhere reports whether a result tells that the reference plugins set up
 // the attachment, before these took their place: then what they laid out has to
 // go as well.
-func MadeElsewhere(c *Call, network string, r *types100.Result) bool {
+func MadeElsewhere(c *CmdArgs, network string, r *types100.Result) bool {
 	return r != nil && !slices.ContainsFunc(r.Interfaces, func(i *types100.Interface) bool {
 		return i != nil && i.Sandbox == "" && i.Name == c.Owner(network).Veth()
 	})

@@ -31,7 +31,7 @@ func (h *Host) DelOwned(ctx context.Context, remove func(names.Owner) bool) erro
 // LeaveZones takes the addresses of the call's attachment out of firewalld's zones, as
 // far as its elements tell that they are in one. Without addresses it reads all open
 // ones.
-func (c *Call) LeaveZones(ctx context.Context, network string, addresses []netip.Addr) error {
+func (c *CmdArgs) LeaveZones(ctx context.Context, network string, addresses []netip.Addr) error {
 	return c.Host.leaveZones(ctx, func() ([]ruleset.OpenAddress, error) {
 		owner := c.Owner(network).String()
 		if len(addresses) == 0 {

@@ -20,7 +20,7 @@ type static struct {
 func New(conf []byte) (sdk.Plugin, error) { return parse(conf) }
 
 // Add returns the addresses, and leaves nothing anywhere.
-func (p *static) Add(_ context.Context, c *sdk.Call) (*types100.Result, error) {
+func (p *static) Add(_ context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	ips, err := p.addresses(c.Args)
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func (p *static) Add(_ context.Context, c *sdk.Call) (*types100.Result, error) {
 }
 
 // Check compares the gateways of the addresses with the previous result.
-func (p *static) Check(_ context.Context, c *sdk.Call) error {
+func (p *static) Check(_ context.Context, c *sdk.CmdArgs) error {
 	ips, err := p.addresses(c.Args)
 	if err != nil {
 		return err
@@ -65,10 +65,10 @@ func (p *static) Check(_ context.Context, c *sdk.Call) error {
 }
 
 // Del has nothing to give back.
-func (p *static) Del(context.Context, *sdk.Call) error { return nil }
+func (p *static) Del(context.Context, *sdk.CmdArgs) error { return nil }
 
 // Status says whether the configuration makes sense.
-func (p *static) Status(context.Context, *sdk.Call) error {
+func (p *static) Status(context.Context, *sdk.CmdArgs) error {
 	if _, err := p.addresses(""); err != nil {
 		return types.NewError(types.ErrPluginNotAvailable, "there is no address to give", err.Error())
 	}
@@ -76,4 +76,4 @@ func (p *static) Status(context.Context, *sdk.Call) error {
 }
 
 // GC has nothing to give back.
-func (p *static) GC(context.Context, *sdk.Call) error { return nil }
+func (p *static) GC(context.Context, *sdk.CmdArgs) error { return nil }

@@ -38,7 +38,7 @@ func (c call) native() (string, error) {
 		Lenient: true,
 	}
 	defer e.Close()
-	out, err := e.ExecPlugin(context.Background(), "native:static", []byte(c.conf), c.environ())
+	out, err := e.Answer(context.Background(), "static", []byte(c.conf), c.environ())
 	return string(out), err
 }
 
@@ -190,7 +190,7 @@ func TestUnknownKeys(t *testing.T) {
 		var unknown *sdk.UnknownKeyError
 		require.ErrorAs(t, err, &unknown)
 		require.Equal(t, key, unknown.Key)
-		result, err := p.Add(t.Context(), &sdk.Call{})
+		result, err := p.Add(t.Context(), &sdk.CmdArgs{})
 		require.NoError(t, err)
 		require.Equal(t, "10.1.0.5/24", result.IPs[0].Address.String())
 	}
@@ -201,7 +201,7 @@ func TestRefuses(t *testing.T) {
 	for _, ipam := range []string{`"addresses": [null]`, `"routes": [null]`, `"routes": [{}]`} {
 		p, err := New([]byte(conf(ipam)))
 		require.NoError(t, err)
-		_, err = p.Add(t.Context(), &sdk.Call{})
+		_, err = p.Add(t.Context(), &sdk.CmdArgs{})
 		require.EqualValues(t, types.ErrInvalidNetworkConfig, codeOf(err), "%s: %v", ipam, err)
 	}
 }
@@ -210,13 +210,13 @@ func TestStatus(t *testing.T) {
 	for ipam, code := range map[string]uint{ten: 0, `"addresses": [{"address": "x"}]`: types.ErrPluginNotAvailable} {
 		p, err := New([]byte(confOf("1.1.0", ipam)))
 		require.NoError(t, err)
-		err = p.Status(t.Context(), &sdk.Call{})
+		err = p.Status(t.Context(), &sdk.CmdArgs{})
 		if code == 0 {
 			require.NoError(t, err)
 			continue
 		}
 		require.Equal(t, code, codeOf(err))
-		require.NoError(t, p.GC(t.Context(), &sdk.Call{}))
+		require.NoError(t, p.GC(t.Context(), &sdk.CmdArgs{}))
 	}
 }
 
@@ -232,7 +232,7 @@ func FuzzAdd(f *testing.F) {
 			require.Error(t, err)
 			return
 		}
-		c := &sdk.Call{Args: args}
+		c := &sdk.CmdArgs{Args: args}
 		_ = p.Check(t.Context(), c)
 		result, err := p.Add(t.Context(), c)
 		if err != nil {

@@ -25,7 +25,7 @@ type addition struct {
 }
 
 // Add implements sdk.Plugin. The result is prevResult with what was changed.
-func (t *tuning) Add(ctx context.Context, c *sdk.Call) (*types100.Result, error) {
+func (t *tuning) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	want, result, err := t.prepare(c)
 	if err != nil {
 		return nil, err

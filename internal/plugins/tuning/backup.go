@@ -34,7 +34,7 @@ const (
 
 // backupFile is the place of the call's backup. The parts of the name must have
 // been validated.
-func (t *tuning) backupFile(c *sdk.Call) string {
+func (t *tuning) backupFile(c *sdk.CmdArgs) string {
 	return filepath.Join(t.DataDir, c.ContainerID+"_"+c.IfName+backupSuffix)
 }
 

@@ -127,9 +127,7 @@ func ours(h *testHost, command, conf string, env ...string) (string, uint) {
 func (h *testHost) native(command, conf string, env ...string) (string, error) {
 	x := &sdk.Exec{Plugins: map[string]sdk.Factory{"tuning": New}, Host: h.shared}
 	defer func() { require.NoError(h, x.Close()) }()
-	path, err := x.FindInPath("tuning", nil)
-	require.NoError(h, err)
-	out, err := x.ExecPlugin(context.Background(), path, []byte(conf), h.env(command, env))
+	out, err := x.Answer(context.Background(), "tuning", []byte(conf), h.env(command, env))
 	return string(out), err
 }
 

@@ -13,7 +13,7 @@ import (
 // Del implements sdk.Plugin. What cannot be restored is no error, for the
 // interface is about to go, and the plugins that take it away must have their
 // turn.
-func (t *tuning) Del(_ context.Context, c *sdk.Call) error {
+func (t *tuning) Del(_ context.Context, c *sdk.CmdArgs) error {
 	if err := validate(c); err != nil {
 		return err
 	}
@@ -29,7 +29,7 @@ func (t *tuning) Del(_ context.Context, c *sdk.Call) error {
 }
 
 // restoreIn restores the interface of the call, if there still is one.
-func (b *backup) restoreIn(c *sdk.Call) error {
+func (b *backup) restoreIn(c *sdk.CmdArgs) error {
 	s, err := c.Sandbox()
 	if errors.Is(err, sandbox.ErrNotExist) || errors.Is(err, sandbox.ErrNotNamespace) {
 		return nil
@@ -53,7 +53,7 @@ func (b *backup) restoreIn(c *sdk.Call) error {
 
 // GC implements sdk.Plugin. Backups of the reference plugin name no network
 // and stay.
-func (t *tuning) GC(_ context.Context, c *sdk.Call) error {
+func (t *tuning) GC(_ context.Context, c *sdk.CmdArgs) error {
 	files, err := stale(t.DataDir, c.Stale(&t.Common))
 	errs := []error{err}
 	for _, file := range files {

@@ -17,7 +17,7 @@ type tuning struct{ config }
 var errNoPrevious = errors.New("no prevResult: the plugin must come after one that makes an interface")
 
 // validate refuses names that would lead out of a directory.
-func validate(c *sdk.Call) error {
+func validate(c *sdk.CmdArgs) error {
 	if err := names.ValidateContainer(c.ContainerID); err != nil {
 		return err
 	}
@@ -25,7 +25,7 @@ func validate(c *sdk.Call) error {
 }
 
 // prepare is what ADD and CHECK begin with.
-func (t *tuning) prepare(c *sdk.Call) (*settings, *types100.Result, error) {
+func (t *tuning) prepare(c *sdk.CmdArgs) (*settings, *types100.Result, error) {
 	if err := validate(c); err != nil {
 		return nil, nil, err
 	}
@@ -44,7 +44,7 @@ func (t *tuning) prepare(c *sdk.Call) (*settings, *types100.Result, error) {
 }
 
 // Check implements sdk.Plugin.
-func (t *tuning) Check(_ context.Context, c *sdk.Call) error {
+func (t *tuning) Check(_ context.Context, c *sdk.CmdArgs) error {
 	want, _, err := t.prepare(c)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (t *tuning) Check(_ context.Context, c *sdk.Call) error {
 }
 
 // Status implements sdk.Plugin: whether the configuration makes sense.
-func (t *tuning) Status(context.Context, *sdk.Call) error {
+func (t *tuning) Status(context.Context, *sdk.CmdArgs) error {
 	if t.Sysctl.duplicate != "" {
 		return t.Sysctl.errDuplicate()
 	}

@@ -16,7 +16,7 @@ import (
 
 // CheckSandbox compares the sandbox's end with a result: the interface, its
 // addresses and its routes. It returns the link.
-func CheckSandbox(c *sdk.Call, r *types100.Result) (netlink.Link, error) {
+func CheckSandbox(c *sdk.CmdArgs, r *types100.Result) (netlink.Link, error) {
 	i := slices.IndexFunc(r.Interfaces, func(itf *types100.Interface) bool {
 		return itf.Name == c.IfName && itf.Sandbox != ""
 	})
@@ -52,7 +52,7 @@ func compareLink(link netlink.Link, want *types100.Interface) error {
 
 // CheckHost compares the host's end with its entry in a result: it is the peer
 // of the sandbox's end, has its MAC, and, with a master, is a port of that.
-func CheckHost(c *sdk.Call, want *types100.Interface, peer netlink.Link, master int) error {
+func CheckHost(c *sdk.CmdArgs, want *types100.Interface, peer netlink.Link, master int) error {
 	link, err := c.Host.Kernel.LinkByName(want.Name)
 	if err != nil {
 		return fmt.Errorf("find interface %q of the host: %w", want.Name, err)

@@ -37,7 +37,7 @@ func IPAMOf(common *sdk.Common) (IPAM, error) {
 
 // Allocate asks for addresses. It makes sure that there is at least one, and
 // gives back what came without.
-func (i IPAM) Allocate(ctx context.Context, c *sdk.Call) (*types100.Result, error) {
+func (i IPAM) Allocate(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	r, err := c.Delegate(ctx, "ADD", string(i))
 	if err != nil {
 		return nil, err
@@ -49,18 +49,18 @@ func (i IPAM) Allocate(ctx context.Context, c *sdk.Call) (*types100.Result, erro
 }
 
 // Release gives the addresses back.
-func (i IPAM) Release(ctx context.Context, c *sdk.Call) error { return i.do(ctx, c, "DEL") }
+func (i IPAM) Release(ctx context.Context, c *sdk.CmdArgs) error { return i.do(ctx, c, "DEL") }
 
 // Check asks whether the addresses are still this attachment's.
-func (i IPAM) Check(ctx context.Context, c *sdk.Call) error { return i.do(ctx, c, "CHECK") }
+func (i IPAM) Check(ctx context.Context, c *sdk.CmdArgs) error { return i.do(ctx, c, "CHECK") }
 
 // Status asks whether there are addresses to be had.
-func (i IPAM) Status(ctx context.Context, c *sdk.Call) error { return i.do(ctx, c, "STATUS") }
+func (i IPAM) Status(ctx context.Context, c *sdk.CmdArgs) error { return i.do(ctx, c, "STATUS") }
 
 // GC gives back the addresses of attachments that are no more.
-func (i IPAM) GC(ctx context.Context, c *sdk.Call) error { return i.do(ctx, c, "GC") }
+func (i IPAM) GC(ctx context.Context, c *sdk.CmdArgs) error { return i.do(ctx, c, "GC") }
 
-func (i IPAM) do(ctx context.Context, c *sdk.Call, command string) error {
+func (i IPAM) do(ctx context.Context, c *sdk.CmdArgs, command string) error {
 	if i == "" {
 		return nil
 	}

@@ -19,7 +19,7 @@ import (
 // kernel tracks for it, and last its addresses, which another attachment may get
 // then. If an earlier step failed, the addresses are kept, as rules, links or
 // connections may still refer to them.
-func Detach(ctx context.Context, c *sdk.Call, common *sdk.Common, ipam IPAM, m Masquerade) error {
+func Detach(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, m Masquerade) error {
 	previous := c.PreviousOfDel(common)
 	masqErr := m.Del(ctx, c, previous)
 	_, linkErr := c.Host.Kernel.DeleteLink(ctx, c.Owner(common.Name).Veth())
@@ -36,8 +36,8 @@ func Detach(ctx context.Context, c *sdk.Call, common *sdk.Common, ipam IPAM, m M
 
 // disconnect flushes the connections of the addresses. host-local does so itself,
 // and knows which ones are still the attachment's.
-func disconnect(ctx context.Context, c *sdk.Call, previous *types100.Result, ipam IPAM) error {
-	if previous == nil || ipam == "" || ipam == "host-local" && c.Inside("host-local") {
+func disconnect(ctx context.Context, c *sdk.CmdArgs, previous *types100.Result, ipam IPAM) error {
+	if previous == nil || ipam == "" || ipam == "host-local" && c.InProcess("host-local") {
 		return nil
 	}
 	addrs := make([]netip.Addr, len(previous.IPs))
@@ -50,7 +50,7 @@ func disconnect(ctx context.Context, c *sdk.Call, previous *types100.Result, ipa
 // detachReference removes what a reference plugin made, if the result says that it
 // did: no interface in it is named as ours are. Without a result, an interface in the
 // sandbox may be anybody's.
-func detachReference(ctx context.Context, c *sdk.Call, common *sdk.Common, previous *types100.Result, m Masquerade) error {
+func detachReference(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, previous *types100.Result, m Masquerade) error {
 	if previous == nil || has(previous, c.Owner(common.Name).Veth(), "") {
 		return nil
 	}
@@ -65,7 +65,7 @@ func detachReference(ctx context.Context, c *sdk.Call, common *sdk.Common, previ
 
 // deleteInside deletes the sandbox's end. Where the sandbox has another path than at
 // the ADD, it may be another one: then the MAC decides.
-func deleteInside(c *sdk.Call, want *types100.Interface) error {
+func deleteInside(c *sdk.CmdArgs, want *types100.Interface) error {
 	if c.Netns == "" {
 		return nil
 	}
@@ -92,7 +92,7 @@ func deleteInside(c *sdk.Call, want *types100.Interface) error {
 
 // deleteOutside deletes the host's end, which is still there where a process keeps the
 // sandbox without its path.
-func deleteOutside(ctx context.Context, c *sdk.Call, previous *types100.Result) error {
+func deleteOutside(ctx context.Context, c *sdk.CmdArgs, previous *types100.Result) error {
 	for _, itf := range previous.Interfaces {
 		if itf.Sandbox != "" || itf.Mac == "" {
 			continue
@@ -116,7 +116,7 @@ func has(r *types100.Result, name, sandbox string) bool {
 
 // Collect is GC: links and elements whose owner is of the network and not among
 // the valid attachments, and their addresses.
-func Collect(ctx context.Context, c *sdk.Call, common *sdk.Common, ipam IPAM, m Masquerade) error {
+func Collect(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, m Masquerade) error {
 	stale := c.Stale(common)
 	err := errors.Join(c.Host.DelOwned(ctx, stale), m.collect(ctx, common), collectLinks(ctx, c, stale))
 	if err != nil {
@@ -126,7 +126,7 @@ func Collect(ctx context.Context, c *sdk.Call, common *sdk.Common, ipam IPAM, m 
 }
 
 // collectLinks deletes them at once, so that they leave together.
-func collectLinks(ctx context.Context, c *sdk.Call, stale func(names.Owner) bool) error {
+func collectLinks(ctx context.Context, c *sdk.CmdArgs, stale func(names.Owner) bool) error {
 	owned, err := c.Host.Kernel.OwnedLinks(stale)
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ func (m Masquerade) Validate() error {
 func errBackend(name string) error { return fmt.Errorf("unknown ipmasq backend %q", name) }
 
 // Add lets traffic from the addresses of a result leave with the host's.
-func (m Masquerade) Add(ctx context.Context, c *sdk.Call, r *types100.Result) error {
+func (m Masquerade) Add(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
 	if !m.On {
 		return nil
 	}
@@ -45,7 +45,7 @@ func (m Masquerade) Add(ctx context.Context, c *sdk.Call, r *types100.Result) er
 
 // Del takes it back. Without a result, elements are found by their owner. Where a
 // backend is named, ADD may have had a configuration without one.
-func (m Masquerade) Del(ctx context.Context, c *sdk.Call, r *types100.Result) error {
+func (m Masquerade) Del(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
 	if !m.On {
 		return nil
 	}
@@ -59,7 +59,7 @@ func (m Masquerade) Del(ctx context.Context, c *sdk.Call, r *types100.Result) er
 }
 
 // delReference takes back what the reference plugins made.
-func (m Masquerade) delReference(ctx context.Context, c *sdk.Call) error {
+func (m Masquerade) delReference(ctx context.Context, c *sdk.CmdArgs) error {
 	if !m.On {
 		return nil
 	}
@@ -71,7 +71,7 @@ func (m Masquerade) delReference(ctx context.Context, c *sdk.Call) error {
 
 // Check finds it in place. The reference plugins do not look for theirs, and what
 // they made is not looked for here.
-func (m Masquerade) Check(ctx context.Context, c *sdk.Call, r *types100.Result) error {
+func (m Masquerade) Check(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
 	switch {
 	case !m.On || !has(r, c.Owner(m.Network).Veth(), ""):
 		return nil
@@ -90,11 +90,11 @@ func (m Masquerade) collect(ctx context.Context, common *sdk.Common) error {
 	return reference{network: common.Name}.collect(ctx, common.ValidAttachments)
 }
 
-func (m Masquerade) reference(c *sdk.Call) reference {
+func (m Masquerade) reference(c *sdk.CmdArgs) reference {
 	return reference{network: m.Network, ifName: c.IfName, id: c.ContainerID}
 }
 
-func (m Masquerade) elements(c *sdk.Call, r *types100.Result) *ruleset.Elements {
+func (m Masquerade) elements(c *sdk.CmdArgs, r *types100.Result) *ruleset.Elements {
 	e := &ruleset.Elements{Owner: c.Owner(m.Network)}
 	for _, ip := range r.IPs {
 		e.Masquerade = append(e.Masquerade, prefix(ip.Address))

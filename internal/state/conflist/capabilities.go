@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/containernetworking/cni/libcni"
 )
@@ -24,6 +25,19 @@ func (n *Network) WithoutCapabilities(names ...string) (*Network, error) {
 	if !slices.ContainsFunc(names, n.Declares) {
 		return n, nil
 	}
+	type reduced struct {
+		network *Network
+		err     error
+	}
+	type key string
+	r := n.Derive(key(strings.Join(names, ",")), func() any {
+		network, err := n.withoutCapabilities(names)
+		return reduced{network, err}
+	}).(reduced)
+	return r.network, r.err
+}
+
+func (n *Network) withoutCapabilities(names []string) (*Network, error) {
 	var list map[string]json.RawMessage
 	var plugins []map[string]json.RawMessage
 	err := json.Unmarshal(n.Bytes, &list)

@@ -1,6 +1,7 @@
 package conflist
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -60,6 +61,31 @@ func (d *Dir) Lookup(name string) (*Network, error) {
 		}
 	}
 	return nil, d.notFound(name, networks, problems)
+}
+
+// Recorded returns the network of a recorded text, the Bytes of a Network of that name.
+// Where the directory still has that content, it is the directory's own Network, and
+// nothing is parsed. The directory is not read again. The errors are those of Parse.
+func (d *Dir) Recorded(name string, data []byte) (*Network, error) {
+	if n := d.unchanged(name, data); n != nil {
+		return n, nil
+	}
+	return Parse(data)
+}
+
+func (d *Dir) unchanged(name string, data []byte) *Network {
+	is := func(n *Network) bool { return n != nil && n.Name == name && bytes.Equal(n.Bytes, data) }
+	if is(d.embedded) {
+		return d.embedded
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, f := range d.files {
+		if is(f.good) {
+			return f.good
+		}
+	}
+	return nil
 }
 
 // Networks brings the networks up to date and returns them by file name, the

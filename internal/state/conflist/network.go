@@ -15,6 +15,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/containernetworking/cni/libcni"
 
@@ -36,54 +37,37 @@ type Network struct {
 	// loadOnlyInlinedPlugins is true. Unknown keys are kept. Parse(Bytes)
 	// gives the same Bytes and an equal List.
 	Bytes []byte
+
+	derived sync.Map
 }
 
 // Parse reads a configuration list from memory, for example the recorded
 // Bytes of a Network. No sidecar directory belongs to it, so its plugins are
 // the inlined ones. The errors are those of a file's content: they name the
 // place and what to do.
-//
-// The last ones are remembered: every operation on an allocation begins with the
-// same few texts, and to read one takes as long as to make a link.
 func Parse(data []byte) (*Network, error) {
-	if n := parsed.get(data); n != nil {
-		return n, nil
-	}
 	d, err := parseList(data)
 	if err != nil {
 		return nil, err
 	}
-	n, err := d.network()
-	if err == nil {
-		parsed.put(data, n)
+	return d.network()
+}
+
+// made counts the networks that were made of text.
+var made atomic.Int64
+
+// Made returns how many networks the process has made of text, for tests.
+func Made() int64 { return made.Load() }
+
+// Derive returns what derive makes of the network. It calls derive once per key and
+// network; the key is of a type of the caller's own, as with context.Context. It is
+// safe for concurrent use.
+func (n *Network) Derive(key any, derive func() any) any {
+	if value, ok := n.derived.Load(key); ok {
+		return value
 	}
-	return n, err
-}
-
-// parsed are networks by the text that they were read from.
-var parsed memory
-
-// mostParsed is more than a host has networks.
-const mostParsed = 64
-
-type memory struct {
-	mu       sync.Mutex
-	networks map[string]*Network
-}
-
-func (m *memory) get(data []byte) *Network {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.networks[string(data)]
-}
-
-func (m *memory) put(data []byte, n *Network) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.networks == nil || len(m.networks) == mostParsed {
-		m.networks = make(map[string]*Network, mostParsed)
-	}
-	m.networks[string(data)] = n
+	value, _ := n.derived.LoadOrStore(key, derive())
+	return value
 }
 
 // OwnType is the type of the plugin that hands its work on to allocnet.

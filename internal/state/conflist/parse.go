@@ -101,6 +101,7 @@ func (d *draft) network() (*Network, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse network %q: %w: correct it", d.name, err)
 	}
+	made.Add(1)
 	return &Network{Name: d.name, List: list, Bytes: data}, nil
 }
 

@@ -60,6 +60,9 @@ type Record struct {
 	Previous json.RawMessage `json:"previous,omitempty"`
 	// Args are the CNI_ARGS in their order.
 	Args [][2]string `json:"args"`
+	// Unserved are, sorted, the requested capabilities that no plugin declares; nil where an
+	// earlier version did not look.
+	Unserved []string `json:"unserved"`
 	// Capabilities are the capability arguments by the name of the capability.
 	Capabilities map[string]json.RawMessage `json:"capabilities,omitempty"`
 	// InterfacePrefix and the index of an attachment, loopback networks not counted,

@@ -15,7 +15,7 @@ type host struct {
 	name string
 }
 
-func (h *host) Add(context.Context, *Call) (*types100.Result, error) {
+func (h *host) Add(context.Context, *CmdArgs) (*types100.Result, error) {
 	return &types100.Result{Interfaces: []*types100.Interface{{Name: h.name}}}, nil
 }
 
@@ -35,7 +35,7 @@ func TestRuntimeOfAKeptPlugin(t *testing.T) {
 			e, _, b := newExec(t)
 			b.out = `{"cniVersion":"1.0.0"}`
 			var read int
-			e.Memory = &Memory{}
+			conf := args(plain).Conf
 			e.Plugins = map[string]Factory{name: func(conf []byte) (Plugin, error) {
 				var c struct {
 					RuntimeConfig struct{ Name string }
@@ -50,12 +50,11 @@ func TestRuntimeOfAKeptPlugin(t *testing.T) {
 				return &h, err
 			}}
 			for _, want := range []string{"a", "b", "", "c"} {
-				one := invocation(name, "ADD")
-				one.Shared = true
+				one := &CmdArgs{Conf: conf}
 				if want != "" {
 					one.Runtime = map[string]json.RawMessage{"name": json.RawMessage(`"` + want + `"`)}
 				}
-				result, err := e.Run(t.Context(), one)
+				result, err := e.Run(t.Context(), name, "ADD", one)
 				require.NoError(t, err)
 				require.Equal(t, want, result.Interfaces[0].Name)
 			}
@@ -66,9 +65,9 @@ func TestRuntimeOfAKeptPlugin(t *testing.T) {
 
 // TestRuntimeOfABinary: it gets all of its configuration.
 func TestRuntimeOfABinary(t *testing.T) {
-	one := invocation("other", "ADD")
-	c := &Call{Config: one.Config, runtime: map[string]json.RawMessage{"name": json.RawMessage(`"a"`)}}
-	conf, err := c.complete()
+	one := args(plain)
+	one.Runtime = map[string]json.RawMessage{"name": json.RawMessage(`"a"`)}
+	conf, err := one.stdin()
 	require.NoError(t, err)
 	require.JSONEq(t, `{"cniVersion":"1.0.0","runtimeConfig":{"name":"a"}}`, string(conf))
 }

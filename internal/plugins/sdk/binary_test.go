@@ -10,17 +10,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// invocation is one of a plugin that is known by its configuration.
-func invocation(plugin, command string) *Invocation {
-	return &Invocation{Plugin: plugin, Config: []byte(`{"cniVersion":"1.0.0"}`), Version: "1.0.0", Args: Args{Command: command, Path: "/bin"}}
+// args are those of a plugin that is known by its configuration.
+func args(conf string) *CmdArgs {
+	return &CmdArgs{Conf: &PluginConf{CNIVersion: "1.0.0", Text: []byte(conf)}, Path: []string{"/bin"}}
 }
+
+const plain = `{"cniVersion":"1.0.0"}`
 
 // TestNullInABinarysResult: what comes after it need not expect that.
 func TestNullInABinarysResult(t *testing.T) {
 	for _, out := range []string{`"ips":[null]`, `"interfaces":[null]`} {
 		e, _, b := newExec(t)
 		b.out = `{"cniVersion":"1.0.0",` + out + `}`
-		_, err := e.Run(t.Context(), invocation("other", "ADD"))
+		_, err := e.Run(t.Context(), "other", "ADD", args(plain))
 		require.ErrorContains(t, err, "is null", out)
 	}
 }
@@ -33,7 +35,7 @@ func TestDefectOfAPlugin(t *testing.T) {
 		f.defect = true
 		var log strings.Builder
 		e.Host.Log = hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Error})
-		_, err := e.Run(t.Context(), invocation("fake", command))
+		_, err := e.Run(t.Context(), "fake", command, args(plain))
 		require.EqualError(t, err, `plugin "fake": `+command+` panicked: no such index`)
 		require.EqualValues(t, types.ErrInternal, AsReference(err).Code)
 		var coded *types.Error
@@ -41,9 +43,7 @@ func TestDefectOfAPlugin(t *testing.T) {
 		require.Contains(t, log.String(), "[ERROR]")
 		require.Contains(t, log.String(), "exec_test.go", "the log shows where")
 
-		one := invocation("fake", command)
-		one.Config = []byte(`{"cniVersion":"1.0.0","novel":1}`)
-		_, err = e.Run(t.Context(), one)
+		_, err = e.Run(t.Context(), "fake", command, args(`{"cniVersion":"1.0.0","novel":1}`))
 		if command != "CHECK" {
 			require.ErrorContains(t, err, "panicked")
 		}
@@ -68,21 +68,21 @@ func TestDelOfWhatAddRan(t *testing.T) {
 		{`,"novel":1`, []string{"fake"}, []string{"/bin/fake DEL"}},
 	} {
 		e, f, b := newExec(t)
-		one := invocation("fake", "DEL")
-		one.Config, one.Binaries = []byte(`{"cniVersion":"1.0.0"`+c.keys+`}`), c.binaries
-		_, err := e.Run(t.Context(), one)
+		one := args(`{"cniVersion":"1.0.0"` + c.keys + `}`)
+		one.Binaries = c.binaries
+		_, err := e.Run(t.Context(), "fake", "DEL", one)
 		require.NoError(t, err)
 		require.Equal(t, c.want, b.ran, "%+v", c)
 		require.Equal(t, []string{"DEL"}, f.called, "it always does what it can itself")
 	}
 	e, _, b := newExec(t)
-	one := invocation("fake", "DEL")
-	one.Config, one.Args.Path = []byte(`{"cniVersion":"1.0.0","novel":1}`), ""
-	_, err := e.Run(t.Context(), one)
+	one := args(`{"cniVersion":"1.0.0","novel":1}`)
+	one.Path = nil
+	_, err := e.Run(t.Context(), "fake", "DEL", one)
 	require.ErrorContains(t, err, "no directory")
-	one = invocation("fake", "CHECK")
+	one = args(plain)
 	one.Binaries = []string{"fake"}
-	_, err = e.Run(t.Context(), one)
+	_, err = e.Run(t.Context(), "fake", "CHECK", one)
 	require.NoError(t, err)
 	require.Empty(t, b.ran)
 }

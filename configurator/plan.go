@@ -1,0 +1,274 @@
+package configurator
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// plan is one allocation in one operation: its record, and its networks, which are
+// parsed once. An operation makes it at its beginning and hands it down.
+type plan struct {
+	*record.Record
+	// networks are those of the record's attachments. One is nil if its configuration
+	// cannot be read; then unreadable is not.
+	networks   []*conflist.Network
+	unreadable error
+}
+
+// planOf makes the plan of an operation on a recorded allocation.
+func (c *Configurator) planOf(r *record.Record) *plan { return newPlan(r, c.confs.Recorded) }
+
+// parseRecorded is Dir.Recorded without a directory.
+func parseRecorded(_ string, config []byte) (*conflist.Network, error) { return conflist.Parse(config) }
+
+func newPlan(r *record.Record, parse func(network string, config []byte) (*conflist.Network, error)) *plan {
+	p := &plan{Record: r}
+	var errs []error
+	for _, a := range r.Attachments {
+		n, err := parse(a.Network, a.Config)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("recorded configuration of network %q: %w", a.Network, err))
+			n = nil
+		}
+		p.networks = append(p.networks, n)
+	}
+	p.unreadable = errors.Join(errs...)
+	return p
+}
+
+// attach adds an attachment to the record.
+func (p *plan) attach(a record.Attachment, n *conflist.Network) {
+	p.Attachments = append(p.Attachments, a)
+	p.networks = append(p.networks, n)
+}
+
+// readable returns the networks whose configuration can be read.
+func (p *plan) readable() []*conflist.Network {
+	return slices.DeleteFunc(slices.Clone(p.networks), func(n *conflist.Network) bool { return n == nil })
+}
+
+// drop removes all attachments from the record.
+func (p *plan) drop() { p.Attachments, p.networks, p.unreadable = nil, nil, nil }
+
+// planSetup plans what an allocation requests. The networks of the Config and of the
+// configuration directory come later, with complete. It does not look at the host.
+func (c *Configurator) planSetup(a *Allocation) (*plan, error) {
+	ports, portErr := c.mappings(a)
+	if err := errors.Join(validateAllocation(a), portErr); err != nil {
+		return nil, err
+	}
+	r, err := c.newRecord(a, ports)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{Record: r}
+	return p, errors.Join(validateBounds(r), c.planConflists(p, a))
+}
+
+// mappings are the ports of an allocation, one per protocol.
+func (c *Configurator) mappings(a *Allocation) ([]portmap.Mapping, error) {
+	mappings, err := portmap.Mappings(a.Ports, portmap.Options{IgnoreHostIP: c.cfg.IgnorePortMappingHostIP})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidAllocation, err)
+	}
+	return mappings, nil
+}
+
+func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*record.Record, error) {
+	capabilities, err := capabilityArgs(a, ports)
+	return &record.Record{
+		ID: a.ID, ContainerID: containerID(a), Scope: a.Scope, Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
+		Asked: a.Networks, AskedPorts: a.Ports, Args: cniArgs(a), Capabilities: capabilities,
+		Inline: len(a.Conflists) > 0, PluginDirs: a.PluginDirs, NetnsOverride: a.NetnsOverride, Interface: a.Interface, Previous: a.PrevResult, Instance: &c.instance, RequireAddress: a.RequireAddress,
+		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, Created: c.now(),
+	}, err
+}
+
+// planConflists plans the networks that an allocation brings along.
+func (c *Configurator) planConflists(p *plan, a *Allocation) error {
+	for i, text := range a.Conflists {
+		if err := validateDocument(fmt.Sprintf("conflists[%d]", i), text); err != nil {
+			return err
+		}
+		n, err := conflist.Parse(text)
+		if err != nil {
+			return fmt.Errorf("%w: conflists[%d]: %w", ErrInvalidAllocation, i, err)
+		}
+		if n.IsOurs() {
+			return fmt.Errorf("%w: conflists[%d]: type %q would call itself", ErrInvalidAllocation, i, conflist.OwnType)
+		}
+		if err := planNetwork(p, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// planNetworks finds the networks that a record asks for: its own, or those of
+// the Config.
+func (c *Configurator) planNetworks(p *plan) error {
+	if p.Inline {
+		return nil
+	}
+	names := p.Asked
+	if len(names) == 0 {
+		names = c.cfg.Networks
+	}
+	for _, name := range names {
+		n, err := c.lookup(name)
+		if err != nil {
+			return err
+		}
+		if err := planNetwork(p, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// planNetwork adds a network to a record.
+func planNetwork(p *plan, n *conflist.Network) error {
+	for _, earlier := range p.Attachments {
+		if earlier.Network == n.Name {
+			return fmt.Errorf("%w: network %q is named twice", ErrInvalidAllocation, n.Name)
+		}
+	}
+	if err := validateNetworkName(n); err != nil {
+		return err
+	}
+	n, err := n.WithoutCapabilities(p.declared(oneInterface)...)
+	if err != nil {
+		return err
+	}
+	p.attach(record.Attachment{
+		Network: n.Name, IfName: interfaceName(p.Record, n), Config: n.Bytes, Loopback: n.IsLoopback(),
+	}, n)
+	return nil
+}
+
+// interfaceName is that of the next attachment of a record. A loopback network has
+// the interface that every namespace has, and takes no number. What was asked for
+// the first of the others is not given again.
+func interfaceName(r *record.Record, n *conflist.Network) string {
+	if n.IsLoopback() {
+		return rtnl.LoopbackName
+	}
+	i := 0
+	for _, a := range r.Attachments {
+		if !a.Loopback {
+			i++
+		}
+	}
+	numbered := func(i int) string { return r.InterfacePrefix + strconv.Itoa(i) }
+	switch {
+	case r.Interface == "":
+		return numbered(i)
+	case i == 0:
+		return r.Interface
+	case numbered(i) == r.Interface:
+		return numbered(0)
+	}
+	return numbered(i)
+}
+
+// primaryOf is the index of a record's primary attachment, the first one that is
+// not a loopback network; 0 where all are.
+func primaryOf(r *record.Record) int {
+	return max(0, slices.IndexFunc(r.Attachments, func(a record.Attachment) bool { return !a.Loopback }))
+}
+
+func (c *Configurator) lookup(name string) (*conflist.Network, error) {
+	n, err := c.confs.Lookup(name)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnknownNetwork, err)
+	}
+	return n, nil
+}
+
+// installed finds the plugins of a record that need a binary and have none.
+func (c *Configurator) installed(p *plan) error {
+	e, err := c.engine(p)
+	errs := []error{err}
+	if err != nil {
+		return err
+	}
+	if p.unreadable != nil {
+		return p.unreadable
+	}
+	for i, a := range p.Attachments {
+		for _, t := range e.Binaries(p.networks[i]) {
+			dirs := c.pluginDirs(p.PluginDirs, t)
+			path, err := invoke.FindInPath(t, dirs)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%w: network %q needs plugin %q, which is in none of %q; install it there or name its directory",
+					ErrPluginNotInstalled, a.Network, t, dirs))
+			} else if err := unix.Access(path, unix.X_OK); err != nil {
+				errs = append(errs, fmt.Errorf("%w: network %q needs plugin %q, and %s cannot be executed: %w",
+					ErrPluginNotInstalled, a.Network, t, path, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// request is a plan as the engine wants it.
+func (c *Configurator) request(p *plan) (*engine.Request, error) {
+	req := &engine.Request{
+		ID: p.Container(), Sandbox: p.Sandbox, Instance: c.instanceOf(p.Record), Mark: c.markOf(p.Record), Args: p.Args, Capabilities: p.Capabilities, InterfacePrefix: p.InterfacePrefix,
+	}
+	// Else it is gone, or, worse, its path leads to another one by now: the
+	// specification has plugins do what they can without it.
+	if p.Sandbox != nil {
+		req.Netns = p.Netns
+	}
+	if p.unreadable != nil {
+		return nil, p.unreadable
+	}
+	previous, err := previousOf(p.Record)
+	if err != nil { // of an earlier version, which did not look; no plugin has gone on from it
+		previous = nil
+	}
+	var types []string
+	for i, a := range p.Attachments {
+		types = append(types, pluginTypes(p.networks[i])...)
+		attachment := engine.Attachment{Network: p.networks[i], IfName: a.IfName, Loopback: a.Loopback, Binaries: a.Binaries}
+		if i == primaryOf(p.Record) {
+			attachment.Previous = previous
+		}
+		if a.Result != nil {
+			// A result that contradicts itself was never acknowledged; DEL goes
+			// without it.
+			if result, err := engine.ParseResult(a.Result); err == nil {
+				attachment.Result = result
+			}
+		}
+		req.Attachments = append(req.Attachments, attachment)
+	}
+	req.PluginDirs = c.pluginDirs(p.PluginDirs, types...)
+	return req, nil
+}
+
+// previousOf is the result that a record's first plugin goes on from. It is read
+// anew for every operation, because an ADD may change it.
+func previousOf(r *record.Record) (*types100.Result, error) {
+	if r.Previous == nil {
+		return nil, nil
+	}
+	result, err := engine.ParseResult(r.Previous)
+	if err != nil {
+		return nil, fmt.Errorf("%w: prevResult: %w", ErrInvalidAllocation, err)
+	}
+	return result, nil
+}

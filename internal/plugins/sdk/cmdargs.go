@@ -1,0 +1,171 @@
+package sdk
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+)
+
+// CmdArgs are the arguments of one operation on one attachment: what the CNI
+// specification passes in the environment and on stdin. For STATUS and GC only Path and
+// Conf are set. An Exec adds its host and instance.
+type CmdArgs struct {
+	ContainerID, Netns, IfName string
+	// Args is CNI_ARGS.
+	Args string
+	// Path is CNI_PATH.
+	Path []string
+	// Conf is the plugin's configuration.
+	Conf *PluginConf
+	// Runtime is the runtimeConfig, which replaces that of the configuration; nil for
+	// none of its own.
+	Runtime map[string]json.RawMessage
+	// PrevResult is the result of the plugin before, or of ADD; nil where there is
+	// none, or where it stands in the configuration. An ADD may change it and return
+	// it.
+	PrevResult *types100.Result
+	// Binaries are the types of the plugins that ADD ran as binaries; nil where that is
+	// not known. DEL runs them so, beside the native plugins of the same names.
+	Binaries []string
+
+	// Instance is the owner's: see names.Owner.
+	Instance string
+	Host     *Host
+
+	exec *Exec
+}
+
+// CmdArgsOf reads the arguments that the specification puts into the environment.
+func CmdArgsOf(environ []string, conf []byte) (command string, a *CmdArgs) {
+	a = &CmdArgs{Conf: &PluginConf{Text: conf}}
+	for _, kv := range environ {
+		key, value, _ := strings.Cut(kv, "=")
+		switch key {
+		case "CNI_COMMAND":
+			command = value
+		case "CNI_CONTAINERID":
+			a.ContainerID = value
+		case "CNI_NETNS":
+			a.Netns = value
+		case "CNI_IFNAME":
+			a.IfName = value
+		case "CNI_ARGS":
+			a.Args = value
+		case "CNI_PATH":
+			a.Path = filepath.SplitList(value)
+		}
+	}
+	return command, a
+}
+
+// environ is the process's own environment with the arguments in the place of what it
+// says of them.
+func (a *CmdArgs) environ(command string) []string {
+	own := []string{
+		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + a.ContainerID, "CNI_NETNS=" + a.Netns,
+		"CNI_ARGS=" + a.Args, "CNI_IFNAME=" + a.IfName, "CNI_PATH=" + strings.Join(a.Path, string(os.PathListSeparator)),
+	}
+	return replaceEnv(os.Environ(), own...)
+}
+
+// replaceEnv is an environment in which each of some variables is there once.
+func replaceEnv(env []string, own ...string) []string {
+	replaced := make([]string, 0, len(env)+len(own))
+	for _, kv := range env {
+		if !hasVariable(own, kv) {
+			replaced = append(replaced, kv)
+		}
+	}
+	return append(replaced, own...)
+}
+
+func hasVariable(env []string, like string) bool {
+	name, _, _ := strings.Cut(like, "=")
+	for _, kv := range env {
+		if n, _, _ := strings.Cut(kv, "="); n == name {
+			return true
+		}
+	}
+	return false
+}
+
+// validateNames validates what plugins make names and paths of.
+func (a *CmdArgs) validateNames() error {
+	if a.ContainerID == "" { // STATUS and GC
+		return nil
+	}
+	if err := names.ValidateContainer(a.ContainerID); err != nil {
+		return err
+	}
+	return names.ValidateInterface(a.IfName)
+}
+
+// Owner names the attachment in the kernel.
+func (a *CmdArgs) Owner(network string) names.Owner {
+	return names.Owner{Network: network, ID: a.ContainerID, IfName: a.IfName, Instance: a.Instance}
+}
+
+// Sandbox is rtnetlink in the namespace of the attachment. It is opened once for all
+// plugins of an operation, and closed by the Exec.
+func (a *CmdArgs) Sandbox() (*rtnl.Sandbox, error) { return a.exec.Sandbox(a.Netns) }
+
+// Delegate runs another plugin, an IPAM one, with the plugin's own configuration, as
+// the specification has it. The result is the caller's, and nil for all but ADD.
+func (a *CmdArgs) Delegate(ctx context.Context, command, name string) (*types100.Result, error) {
+	result, err := a.exec.Run(ctx, name, command, a)
+	if err != nil || result == nil {
+		return nil, err
+	}
+	return copyResult(result), nil
+}
+
+// InProcess reports whether Delegate runs a plugin in the process.
+func (a *CmdArgs) InProcess(name string) bool {
+	_, ok := a.exec.Plugins[name]
+	return ok
+}
+
+// copyResult is one that shares nothing with a configuration that is kept.
+func copyResult(r *types100.Result) *types100.Result {
+	copied := &types100.Result{CNIVersion: r.CNIVersion, DNS: *r.DNS.Copy()}
+	for _, i := range r.Interfaces {
+		copied.Interfaces = append(copied.Interfaces, i.Copy())
+	}
+	for _, i := range r.IPs {
+		copied.IPs = append(copied.IPs, i.Copy())
+	}
+	for _, route := range r.Routes {
+		copied.Routes = append(copied.Routes, route.Copy())
+	}
+	return copied
+}
+
+// Previous is the prevResult in the newest version; nil where there is none. Only
+// an ADD may change it.
+func (a *CmdArgs) Previous(common *Common) (*types100.Result, error) {
+	if a.PrevResult != nil {
+		return a.PrevResult, nil
+	}
+	return common.previous()
+}
+
+// PreviousOfDel is Previous for DEL, which removes what it can find without a
+// result too. One that cannot be read is none.
+func (a *CmdArgs) PreviousOfDel(common *Common) *types100.Result {
+	previous, err := a.Previous(common)
+	if err == nil && previous != nil {
+		err = wellFormed(previous)
+	}
+	if err != nil {
+		a.Host.Log.Warn("DEL goes on without prevResult", "container", a.ContainerID, "because", err)
+		return nil
+	}
+	return previous
+}
