@@ -10,10 +10,10 @@ PLUGIN_PACKAGES := $(addprefix $(MODULE)/,main/bridge main/ptp main/loopback ipa
 # then need the C library's loader at run time: BUILDMODE=exe for hosts without it.
 BUILDMODE := pie
 # What a package sets in CPPFLAGS, CFLAGS and LDFLAGS comes last, and so counts more.
-FRONT_CFLAGS  := -std=c11 -O2 -Wall -Wextra -Wno-parentheses -fPIE -fstack-protector-strong \
-                 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 $(CPPFLAGS) $(CFLAGS)
-FRONT_LDFLAGS := -Wl,-z,relro,-z,now,-z,noexecstack $(LDFLAGS)
-FRONT         := $(FRONT_CFLAGS) -o $(BIN)/allocnet-cni-front cmd/allocnet-cni/front/front.c $(FRONT_LDFLAGS)
+SHIM_CFLAGS  := -std=c11 -O2 -Wall -Wextra -Wno-parentheses -fPIE -fstack-protector-strong \
+                -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 $(CPPFLAGS) $(CFLAGS)
+SHIM_LDFLAGS := -Wl,-z,relro,-z,now,-z,noexecstack $(LDFLAGS)
+SHIM         := $(SHIM_CFLAGS) -o $(BIN)/allocnet-cni-shim cmd/allocnet-cni/shim/shim.c $(SHIM_LDFLAGS)
 FUZZTIME ?= 20s
 # The packages of the library's module and of the programs'.
 ALL := ./... ./cmd/...
@@ -33,29 +33,32 @@ CNI_BIN  := /opt/cni/bin
 UNITS    := $(PREFIX)/lib/systemd/system
 
 .DEFAULT_GOAL := help
-.PHONY: help build front install uninstall plugins deps test unit integration stress lint fuzz bench demo clean
+.PHONY: help build shim install uninstall plugins deps test unit integration stress lint fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/' | expand -t 16
 
-build: front ## the commands, in bin
+build: shim ## the commands, in bin
 	CGO_ENABLED=0 go build -trimpath -buildmode=$(BUILDMODE) -o $(BIN)/ ./cmd/...
 
-# What runtimes start where there is a compiler for C: static if its library can be.
-front:
+# What runtimes start, if there is a C compiler: static if its library permits that.
+shim:
 	@mkdir -p $(BIN)
-	@rm -f $(BIN)/allocnet-cni-front
+	@rm -f $(BIN)/allocnet-cni-shim
 	@{ command -v $(CC) >/dev/null && test $$(go env GOARCH) = $$(go env GOHOSTARCH); } || { \
-	  echo "no compiler for C ($(CC)) for $$(go env GOARCH): runtimes start allocnet-cni itself, which takes longer"; exit 0; }; \
-	$(CC) -static-pie $(FRONT) 2>/dev/null || $(CC) -pie $(FRONT)
+	  echo "no C compiler ($(CC)) for $$(go env GOARCH): runtimes start allocnet-cni itself, which takes longer"; exit 0; }; \
+	$(CC) -static-pie $(SHIM) 2>/dev/null || $(CC) -pie $(SHIM)
 
+# Runtimes may start the plugin at any time: the programs are replaced first, then the
+# link, and programs of older versions are removed only after that.
 install: ## what build built, the units and the settings: below DESTDIR, PREFIX and CNI_BIN
 	tools/place 755 $(DESTDIR)$(PREFIX)/bin $(BIN)/allocnet $(BIN)/allocnetd $(BIN)/allocnet-plugins
-	tools/place 755 $(DESTDIR)$(PREFIX)/lib/allocnet $(BIN)/allocnet-cni*
 	install -d $(DESTDIR)$(CNI_BIN)
-	plugin=allocnet-cni; test ! -e $(BIN)/$$plugin-front || plugin=$$plugin-front; \
+	plugin=allocnet-cni; test ! -e $(BIN)/$$plugin-shim || plugin=$$plugin-shim; \
+	tools/place 755 $(DESTDIR)$(PREFIX)/lib/allocnet $(BIN)/allocnet-cni $(BIN)/$$plugin && \
 	ln -sfn $(PREFIX)/lib/allocnet/$$plugin $(DESTDIR)$(CNI_BIN)/.allocnet.new
 	mv -fT $(DESTDIR)$(CNI_BIN)/.allocnet.new $(DESTDIR)$(CNI_BIN)/allocnet
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/lib/allocnet/allocnet-cni-,front alone)
 	staged=$$(mktemp -d) && trap 'rm -r "$$staged"' EXIT && \
 	sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/systemd/allocnetd.service >"$$staged/allocnetd.service" && \
 	tools/place 644 $(DESTDIR)$(UNITS) "$$staged/allocnetd.service" packaging/systemd/allocnetd.socket
@@ -99,7 +102,7 @@ stress: plugins ## kills and failing calls in all combinations, with SEED=
 lint: ## gofmt, go vet, staticcheck, go mod tidy, each module by itself
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change: $$unformatted"; exit 1; }
 	go vet $(ALL)
-	$(CC) -c -Werror $(FRONT_CFLAGS) -o /dev/null cmd/allocnet-cni/front/front.c
+	$(CC) -c -Werror $(SHIM_CFLAGS) -o /dev/null cmd/allocnet-cni/shim/shim.c
 	cd tools && GOWORK=off go build -o $(BIN)/ honnef.co/go/tools/cmd/staticcheck
 	$(BIN)/staticcheck $(ALL)
 	for module in . cmd tools; do (cd $$module && GOWORK=off go mod tidy -diff) || exit 1; done

@@ -14,12 +14,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
 // DefaultSocket is where allocnetd listens.
-const DefaultSocket = cniwire.DefaultSocket
+const DefaultSocket = "/run/allocnet/allocnetd.sock"
 
 // DefaultTimeout bounds calls that have no context.
 const DefaultTimeout = 30 * time.Second

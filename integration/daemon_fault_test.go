@@ -56,7 +56,7 @@ func (d *daemonProcess) resume() {
 // wants to be rid of something is.
 func TestDaemonHangs(t *testing.T) {
 	r := newCNI(t)
-	config := r.pluginConfig(map[string]any{"delegate": "net", "patience": "1s"})
+	config := r.pluginConfig(map[string]any{"delegate": "net", "idleTimeout": "1s"})
 	r.turn(false, nil)
 	a, b := r.h.netns("a"), r.h.netns("b")
 	_, err := r.plugin("ADD", "a", a, config)
@@ -88,7 +88,7 @@ func TestDaemonHangsOverAnADD(t *testing.T) {
 	r.configure("limits {\n operation_timeout = \"2s\"\n}")
 	r.turn(false, nil)
 	log, netns := filepath.Join(dir, "log"), r.h.netns("a")
-	config := r.pluginConfig(map[string]any{"patience": "1s", "plugins": append(chain("bridge", dual, ""), map[string]any{
+	config := r.pluginConfig(map[string]any{"idleTimeout": "1s", "plugins": append(chain("bridge", dual, ""), map[string]any{
 		"type": "one", "fake": fakeplugin.Config{Log: log, On: map[string]fakeplugin.Behaviour{"ADD": {Hang: true}}},
 	})})
 	added := make(chan error)

@@ -35,16 +35,16 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 	}
 	programsDir = dir
 	c := exec.Command("go", "build", "-o", dir, "../cmd/allocnetd", "../cmd/allocnet-cni",
-		"../cmd/allocnet-cni/allocnet-cni-alone", "github.com/containernetworking/cni/cnitool")
+		"github.com/containernetworking/cni/cnitool")
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("%w: %s", err, out)
 	}
-	c = exec.Command("make", "-C", "..", "front", "BIN="+dir)
+	c = exec.Command("make", "-C", "..", "shim", "BIN="+dir)
 	if out, err := c.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("%w: %s", err, out)
 	}
-	return dir, os.Symlink("allocnet-cni-front", filepath.Join(dir, "allocnet"))
+	return dir, os.Symlink("allocnet-cni-shim", filepath.Join(dir, "allocnet"))
 })
 
 // programsDir is for the end of all tests, which removes it.

@@ -81,13 +81,13 @@ func TestDaemonAsItsOwnPlugin(t *testing.T) {
 	t.Setenv("ALLOCNETD_PLUGIN_DIRS", d.bin+":"+pluginDir)
 	d.begin()
 	d.told("READY=1")
-	inner := map[string]any{"type": "allocnet-cni-alone", "delegate": "net", "settings": d.settings, "socket": "/nowhere"}
+	inner := map[string]any{"type": "allocnet-cni", "delegate": "net", "settings": d.settings, "socket": "/nowhere"}
 	hidden := func(plugin string) map[string]any {
 		return map[string]any{"type": "ptp", "settings": d.settings, "socket": "/nowhere",
 			"ipam": map[string]any{"type": plugin}}
 	}
 	a := h.alloc("a")
-	for i, plugin := range []map[string]any{inner, hidden("allocnet-cni-alone"), hidden("allocnet")} {
+	for i, plugin := range []map[string]any{inner, hidden("allocnet-cni"), hidden("allocnet")} {
 		text, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "x", "plugins": []any{plugin}})
 		require.NoError(t, err)
 		b := a
@@ -104,11 +104,11 @@ func TestDaemonAsItsOwnPlugin(t *testing.T) {
 	require.ErrorIs(t, err, configurator.ErrInvalidAllocation)
 	require.ErrorContains(t, err, "would call itself")
 
-	inner["type"] = "allocnet-cni-alone"
+	inner["type"] = "allocnet-cni"
 	d.term()
 	_, err = d.plugin("ADD", a.ID, a.Netns, d.pluginConfig(map[string]any{"plugins": []any{inner}}))
 	var coded *types.Error
 	require.ErrorAs(t, err, &coded)
-	require.ErrorContains(t, err, "allocnet-cni-alone was called for a plugin of allocnet-cni-alone")
+	require.ErrorContains(t, err, "allocnet-cni was called for a plugin of allocnet-cni")
 	require.Empty(t, h.phases())
 }

@@ -18,7 +18,15 @@ func TestInstall(t *testing.T) {
 	top, err := filepath.Abs("..")
 	require.NoError(t, err)
 	stage := t.TempDir()
-	for range 2 { // over what is there
+	// Over an older installation, whose programs have other names, and over itself.
+	older := func(program string) string { return filepath.Join(stage, "usr/local/lib/allocnet", program) }
+	require.NoError(t, os.MkdirAll(older(""), 0o755))
+	require.NoError(t, os.MkdirAll(filepath.Join(stage, "opt/cni/bin"), 0o755))
+	for _, program := range []string{"allocnet-cni", "allocnet-cni-front", "allocnet-cni-alone"} {
+		require.NoError(t, os.WriteFile(older(program), nil, 0o755))
+	}
+	require.NoError(t, os.Symlink("/usr/local/lib/allocnet/allocnet-cni-front", filepath.Join(stage, "opt/cni/bin/allocnet")))
+	for range 2 {
 		out, err := exec.Command("make", "--no-print-directory", "-C", top, "build", "install", "DESTDIR="+stage, "PREFIX=/usr/local").CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
@@ -36,24 +44,25 @@ func TestInstall(t *testing.T) {
 	plugin, err := os.Readlink(filepath.Join(stage, "opt/cni/bin/allocnet"))
 	require.NoError(t, err)
 	require.Contains(t, run(plugin, []string{"CNI_COMMAND=VERSION"}, `{"cniVersion": "1.1.0"}`), `"supportedVersions"`)
-	require.Equal(t, "/usr/local/lib/allocnet/allocnet-cni-front", plugin)
-	for _, program := range []string{"allocnet-cni", "allocnet-cni-alone"} {
-		require.FileExists(t, filepath.Join(stage, filepath.Dir(plugin), program), "it has to be beside the plugin")
+	require.Equal(t, "/usr/local/lib/allocnet/allocnet-cni-shim", plugin)
+	require.FileExists(t, filepath.Join(stage, filepath.Dir(plugin), "allocnet-cni"), "it has to be beside the plugin")
+	for _, program := range []string{"allocnet-cni-front", "allocnet-cni-alone"} {
+		require.NoFileExists(t, older(program))
 	}
 
 	for _, program := range []string{
 		"usr/local/bin/allocnet", "usr/local/bin/allocnetd", "usr/local/bin/allocnet-plugins", plugin,
-		"usr/local/lib/allocnet/allocnet-cni", "usr/local/lib/allocnet/allocnet-cni-alone",
+		"usr/local/lib/allocnet/allocnet-cni",
 	} {
 		requireHardened(t, filepath.Join(stage, program))
 	}
 
-	// Without a compiler for C.
+	// Without a C compiler.
 	bin := t.TempDir()
-	out, err := exec.Command("make", "--no-print-directory", "-C", top, "front", "CC=no-compiler", "BIN="+bin).CombinedOutput()
+	out, err := exec.Command("make", "--no-print-directory", "-C", top, "shim", "CC=no-compiler", "BIN="+bin).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	require.Contains(t, string(out), "runtimes start allocnet-cni itself")
-	for _, program := range []string{"allocnet", "allocnetd", "allocnet-plugins", "allocnet-cni", "allocnet-cni-alone"} {
+	for _, program := range []string{"allocnet", "allocnetd", "allocnet-plugins", "allocnet-cni"} {
 		require.NoError(t, os.WriteFile(filepath.Join(bin, program), nil, 0o755))
 	}
 	other := t.TempDir()
@@ -71,13 +80,14 @@ func TestInstall(t *testing.T) {
 }
 
 // TestInstallOnARunningHost: a program that is started during an installation is the old
-// or the new version. Uninstalling removes what was installed, but for the settings.
+// or the new version, also where the old one has other names. Uninstalling removes what
+// was installed, but for the settings.
 func TestInstallOnARunningHost(t *testing.T) {
 	top, err := filepath.Abs("..")
 	require.NoError(t, err)
 	stage := t.TempDir()
 	bin := t.TempDir()
-	for _, name := range []string{"allocnet", "allocnetd", "allocnet-plugins", "allocnet-cni", "allocnet-cni-front", "allocnet-cni-alone"} {
+	for _, name := range []string{"allocnet", "allocnetd", "allocnet-plugins", "allocnet-cni", "allocnet-cni-shim"} {
 		require.NoError(t, exec.Command("cp", "/bin/true", filepath.Join(bin, name)).Run())
 	}
 	target := func(name string, more ...string) error {
@@ -89,6 +99,12 @@ func TestInstallOnARunningHost(t *testing.T) {
 		return err
 	}
 	require.NoError(t, target("install"))
+	// As an older version leaves it.
+	lib, link := filepath.Join(stage, "usr/lib/allocnet"), filepath.Join(stage, "opt/cni/bin/allocnet")
+	require.NoError(t, os.Rename(filepath.Join(lib, "allocnet-cni-shim"), filepath.Join(lib, "allocnet-cni-front")))
+	require.NoError(t, exec.Command("cp", "/bin/true", filepath.Join(lib, "allocnet-cni-alone")).Run())
+	require.NoError(t, os.Remove(link))
+	require.NoError(t, os.Symlink("/usr/lib/allocnet/allocnet-cni-front", link))
 
 	installed := make(chan error, 1)
 	go func() {
@@ -99,11 +115,16 @@ func TestInstallOnARunningHost(t *testing.T) {
 		installed <- err
 	}()
 	for done := false; !done; {
-		for _, program := range []string{"usr/bin/allocnet-plugins", "usr/lib/allocnet/allocnet-cni", "usr/lib/allocnet/allocnet-cni-front"} {
+		for _, program := range []string{"usr/bin/allocnet-plugins", "usr/lib/allocnet/allocnet-cni"} {
 			require.NoError(t, exec.Command(filepath.Join(stage, program)).Run())
 		}
-		_, err := os.Readlink(filepath.Join(stage, "opt/cni/bin/allocnet"))
+		plugin, err := os.Readlink(link)
 		require.NoError(t, err)
+		if err := exec.Command(filepath.Join(stage, plugin)).Run(); err != nil { // the kernel follows the link in one step
+			now, linkErr := os.Readlink(link)
+			require.NoError(t, linkErr)
+			require.NotEqual(t, plugin, now, err)
+		}
 		select {
 		case err := <-installed:
 			require.NoError(t, err)
@@ -176,10 +197,10 @@ func TestShimFlags(t *testing.T) {
 	bin := t.TempDir()
 	header := filepath.Join(bin, "more.h")
 	require.NoError(t, os.WriteFile(header, []byte("int of_cppflags = 1;\n"), 0o600))
-	out, err := exec.Command("make", "--no-print-directory", "-C", top, "front", "BIN="+bin,
+	out, err := exec.Command("make", "--no-print-directory", "-C", top, "shim", "BIN="+bin,
 		"CPPFLAGS=-include "+header, "CFLAGS=-g", "LDFLAGS=-Wl,--defsym=of_ldflags=1").CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	program := filepath.Join(bin, "allocnet-cni-front")
+	program := filepath.Join(bin, "allocnet-cni-shim")
 	requireHardened(t, program)
 	f, err := elf.Open(program)
 	require.NoError(t, err)

@@ -20,7 +20,6 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 )
 
 // daemonOf makes a copy of the test binary the daemon that has a file of settings.
@@ -50,7 +49,7 @@ func serveDaemon(file string) error {
 	fmt.Println("listens")
 	served := api.New(api.Options{
 		Service: func() api.Service { return c },
-		CNI: func(ctx context.Context, r cniwire.Request) cniwire.Response {
+		CNI: func(ctx context.Context, r cni.Request) cni.Response {
 			response := service.Serve(ctx, r)
 			code := uint(0)
 			if response.Error != nil {

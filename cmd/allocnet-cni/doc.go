@@ -1,16 +1,21 @@
-// allocnet-cni is the CNI plugin of type "allocnet". It hands what a runtime asks
-// for to allocnetd, and returns its answer. With the daemon away, it becomes the
-// program allocnet-cni-alone, which has to be in the same directory and does the same
-// on the same records.
+// allocnet-cni is the CNI plugin of type "allocnet". It sends the request of a runtime
+// to allocnetd, and prints the answer. If the daemon is not running, it does the work
+// itself, on the daemon's records and leases and with its settings: those that the
+// daemon has left beside its socket. If there are none, it reads the file that the key
+// "settings" of the configuration names, or /etc/allocnet/allocnetd.hcl, and the
+// variables ALLOCNETD_*. It reads no file that users other than root can write.
 //
-// In the configuration it looks at two keys only, the rest is for the daemon:
-// "socket", the path of the daemon's socket, and "patience", how long the daemon may
-// show no sign of life, such as "5s".
+// The plugin itself reads three keys of the configuration; the others are for the
+// daemon:
 //
-// It refuses to run as a plugin of the daemon, or of itself.
+//   - "socket": the path of the daemon's socket;
+//   - "idleTimeout": how long the daemon may send nothing, such as "5s";
+//   - "settings": see above.
 //
-// It is a process per operation, so what it imports counts: no package net, and
-// nothing from outside the standard library. What runtimes start is faster still,
-// allocnet-cni-front, a program of C in the directory front: it becomes this one where
-// an answer does not come at once, and hands the connection over as its only argument.
+// It refuses to run as a plugin of the daemon or of itself.
+//
+// Runtimes start allocnet-cni-shim, a C program in the directory shim, which serves the
+// usual case in a fraction of the time that a Go program needs to start. In every other
+// case the shim executes this program, with the connection, if the request was sent
+// already: the only argument is its descriptor.
 package main

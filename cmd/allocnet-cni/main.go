@@ -1,116 +1,112 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
+	"io"
 	"os"
-	"strconv"
 	"strings"
 
-	"github.com/allocnet/allocnet/internal/cniwire/thin"
+	"github.com/allocnet/allocnet/cmd/internal/cni"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
+
+const program = "allocnet-cni"
 
 func main() {
 	if os.Getenv("CNI_COMMAND") == "" { // run by hand, or by Nomad to read the version
-		_, _ = os.Stderr.WriteString(thin.About("allocnet") + "\nCNI protocol versions supported: " + strings.Join(thin.Versions, ", ") + "\n")
+		_, _ = os.Stderr.WriteString(sdk.About("allocnet") + "\nCNI protocol versions supported: " + strings.Join(cni.Versions, ", ") + "\n")
 		return
 	}
-	out, err := run()
-	if _, writeErr := os.Stdout.Write(out); err != nil || writeErr != nil {
-		os.Exit(1)
-	}
+	os.Exit(serve(os.Stdin).print(os.Stdout))
 }
 
-// errSaid: what the runtime gets is an error.
-var errSaid = errors.New("said on stdout")
+// answer is what the runtime gets: a result, an error, or neither.
+type answer struct{ Result, Error json.RawMessage }
 
-// run returns what the runtime gets. It does not return where the process becomes
-// another program.
-func run() (out []byte, err error) {
-	version := ""
-	answer, err := ask(&version)
-	if err == nil {
-		if answer.Error != nil {
-			return answer.Error, errSaid
-		}
-		return answer.Result, nil
+// print prints the answer, and returns the exit code.
+func (a *answer) print(stdout io.Writer) int {
+	out, code := a.Result, 0
+	if a.Error != nil {
+		out, code = a.Error, 1
 	}
-	var e *thin.Error
-	if !errors.As(err, &e) {
-		e = &thin.Error{Code: thin.CodeInternal, Msg: err.Error()}
+	if _, err := stdout.Write(out); err != nil {
+		return 1
 	}
-	return e.JSON(version), errSaid
+	return code
 }
 
-// ask gets the answer, and the version of CNI in which to say an error.
-func ask(version *string) (*thin.Answer, error) {
-	values, err := thin.Environ(os.Getenv)
-	if err != nil {
-		return nil, err
+// answerOf returns an error as an answer to a configuration of that version.
+func answerOf(err error, version string) *answer {
+	e := cni.Error{Code: cni.CodeInternal, Msg: err.Error()}
+	if coded := (*cni.Error)(nil); errors.As(err, &coded) {
+		e = *coded
 	}
-	config, err := thin.ReadConfig(os.Stdin)
+	e.CNIVersion = cni.ReportVersion(version)
+	data, err := json.Marshal(e)
 	if err != nil {
-		return nil, err
+		panic(err) // text and numbers can be encoded
 	}
-	command := values[0]
+	return &answer{Error: data}
+}
+
+// serve runs the command of the environment.
+func serve(stdin io.Reader) *answer {
+	env, err := cni.ReadEnv(os.Getenv)
+	if err != nil {
+		return answerOf(err, "")
+	}
+	config, err := cni.ReadConfig(stdin)
+	if err != nil {
+		return answerOf(err, "")
+	}
 	o, err := readOptions(config)
-	*version = o.version
-	if command == thin.Version { // whose configuration is just a version
-		return &thin.Answer{Result: thin.VersionResult(o.version)}, nil
+	caller := os.Getenv(pluginexec.CallerVariable)
+	switch {
+	case env.Command == cni.Version: // its configuration is only a version
+		return &answer{Result: cni.VersionResult(o.version)}
+	case caller != "":
+		return refuseCaller(caller, env.Command, o.version)
+	case err != nil:
+		return answerOf(err, o.version)
 	}
-	if caller := os.Getenv(callerVariable); caller != "" {
-		return below(caller, command)
+	return o.run(cni.Request{Env: env, Config: config})
+}
+
+// refuseCaller is the answer to a request for a plugin that the daemon or this program
+// runs. DEL and GC succeed, because no such request has set up anything.
+func refuseCaller(caller, command, version string) *answer {
+	if command == cni.Del || command == cni.GC {
+		return &answer{}
 	}
-	if err != nil {
-		return nil, err
-	}
-	answer, err := call(o, values, config)
+	return answerOf(&cni.Error{
+		Code: cni.CodeInvalidConfig, Msg: program + " was called for a plugin of " + caller,
+		Details: "use it only in configurations of the runtime",
+	}, version)
+}
+
+// run sends the request to the daemon. If the daemon is not reachable, it does the work
+// itself, and a DEL also if the daemon does not answer. Any other command ends with an
+// error then: the daemon may have begun it, and undoes an ADD, because the connection
+// is closed.
+func (o *options) run(r cni.Request) *answer {
+	command := r.Env.Command
+	a, err := o.ask(r)
 	if err == nil {
-		err = answer.Verify(command, o.version)
+		err = a.verify(command, o.version)
 	}
 	switch {
-	case errors.Is(err, thin.ErrAway), errors.Is(err, thin.ErrHung) && command == thin.Del:
-		return nil, alone(config, err)
-	case errors.Is(err, thin.ErrHung):
-		return nil, hung(command, err)
+	case err == nil:
+		return a
+	case errors.Is(err, errNotReachable), errors.Is(err, errNoAnswer) && command == cni.Del:
+		return o.fallback(r, err)
+	case !errors.Is(err, errNoAnswer):
+		return answerOf(err, o.version)
 	}
-	return answer, err
-}
-
-// call has the daemon do it, or gets the answer of one that was asked already: the only
-// argument is the connection's descriptor then, from allocnet-cni-front.
-func call(o options, values []string, config []byte) (*thin.Answer, error) {
-	if len(os.Args) == 2 {
-		if fd, err := strconv.Atoi(os.Args[1]); err == nil && fd > 2 {
-			return thin.Resume(fd, o.socket, o.patience)
-		}
+	e := &cni.Error{Code: cni.CodeTryAgainLater, Msg: errNoAnswer.Error(), Details: err.Error()}
+	if command == cni.Status {
+		e.Code = cni.CodeNotAvailable
 	}
-	request, err := thin.Request(values, config)
-	if err != nil {
-		return nil, err
-	}
-	return thin.Call(o.socket, o.patience, request)
-}
-
-// callerVariable is that of package pluginexec.
-const callerVariable = "ALLOCNET_CALLER"
-
-// below is the answer to one whose plugins run for the sake of this one. There is
-// never anything to take away.
-func below(caller, command string) (*thin.Answer, error) {
-	if command == thin.Del || command == thin.GC {
-		return &thin.Answer{}, nil
-	}
-	return nil, &thin.Error{
-		Code: thin.CodeInvalidConfig, Msg: "allocnet-cni was called for a plugin of " + caller,
-		Details: "use it in configurations of the runtime alone",
-	}
-}
-
-// hung is what a runtime gets that does not wait for what was begun.
-func hung(command string, err error) error {
-	e := &thin.Error{Code: thin.CodeTryAgainLater, Msg: thin.ErrHung.Error(), Details: err.Error()}
-	if command == thin.Status {
-		e.Code = thin.CodeNotAvailable
-	}
-	return e
+	return answerOf(e, o.version)
 }

@@ -1,52 +1,101 @@
 package main
 
 import (
-	"strconv"
-	"strings"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
 	"time"
 
-	"github.com/allocnet/allocnet/internal/cniwire/thin"
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 )
 
-// options are what the plugin itself takes from its configuration.
+// options are the part of the configuration that the plugin itself reads.
 type options struct {
 	version  string
 	socket   string
-	patience time.Duration
+	settings string
+	idle     time.Duration
 }
 
-// maxSocket is what the kernel has room for.
-const maxSocket = 107
+const (
+	// maxSocket is the longest path that a socket address holds.
+	maxSocket = 107
+	// defaultIdle is how long the daemon may send nothing, and minIdle the minimum of
+	// what a configuration may say instead.
+	defaultIdle = 5 * time.Second
+	minIdle     = 2 * cni.Keepalive
+)
 
 // readOptions reads a configuration. The version is known also with an error.
-func readOptions(config []byte) (options, error) {
-	o := options{socket: thin.DefaultSocket, patience: thin.DefaultPatience}
-	var errs []error
-	object := thin.Members(config, func(key string, value []byte) {
-		text, ok := thin.Text(value)
-		switch key {
-		case "cniVersion":
-			o.version = text
-		case "socket":
-			if o.socket = text; !ok || !strings.HasPrefix(text, "/") || len(text) > maxSocket {
-				errs = append(errs, invalid(key, "must be an absolute path of at most "+strconv.Itoa(maxSocket)+" bytes"))
-			}
-		case "patience":
-			var err error
-			if o.patience, err = time.ParseDuration(text); err != nil || o.patience < thin.LeastPatience {
-				errs = append(errs, invalid(key, `must be a time such as "5s", at least "`+thin.LeastPatience.String()+`"`))
-			}
+func readOptions(config []byte) (*options, error) {
+	o := &options{socket: client.DefaultSocket, idle: defaultIdle}
+	m, ok := membersOf(config)
+	if !ok {
+		return o, &cni.Error{Code: cni.CodeDecodingFailure, Msg: "network configuration cannot be read", Details: "it is not one JSON object"}
+	}
+	o.version, _ = m.text("cniVersion") // the service reports one that is no text
+	o.settings, _ = m.text("settings")  // the same
+	if _, given := m.values["socket"]; given {
+		if o.socket, ok = m.text("socket"); !ok || !filepath.IsAbs(o.socket) || len(o.socket) > maxSocket {
+			return o, invalid("socket", fmt.Sprintf("must be an absolute path of at most %d bytes", maxSocket))
 		}
-	})
-	switch {
-	case !object:
-		return o, &thin.Error{Code: thin.CodeDecodingFailure, Msg: "network configuration cannot be read", Details: "it is not one JSON object"}
-	case len(errs) > 0:
-		return o, errs[0]
+	}
+	for _, key := range []string{"patience", "idleTimeout"} { // the first is the former name
+		if _, given := m.values[key]; !given {
+			continue
+		}
+		var err error
+		text, _ := m.text(key)
+		if o.idle, err = time.ParseDuration(text); err != nil || o.idle < minIdle {
+			return o, invalid(key, fmt.Sprintf(`must be a time such as "5s", at least "%s"`, minIdle))
+		}
 	}
 	return o, nil
 }
 
 func invalid(key, reason string) error {
-	return &thin.Error{Code: thin.CodeInvalidConfig, Msg: "network configuration: " + strconv.Quote(key) + " " + reason}
+	return &cni.Error{Code: cni.CodeInvalidConfig, Msg: fmt.Sprintf("network configuration: %q %s", key, reason)}
+}
+
+// members are those of a JSON object, by their exact keys; encoding/json ignores the
+// case of letters where it decodes into a struct. The last value of a key counts.
+type members struct {
+	values   map[string]json.RawMessage
+	repeated bool // a key
+}
+
+// membersOf returns the members of a JSON object; ok is false if data is anything else.
+func membersOf(data []byte) (m members, ok bool) {
+	if !json.Valid(data) {
+		return m, false
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	if token, err := d.Token(); err != nil || token != json.Delim('{') {
+		return m, false
+	}
+	m.values = map[string]json.RawMessage{}
+	for d.More() {
+		token, err := d.Token()
+		key, isText := token.(string)
+		var value json.RawMessage
+		if err != nil || !isText || d.Decode(&value) != nil {
+			return m, false
+		}
+		if _, known := m.values[key]; known {
+			m.repeated = true
+		}
+		m.values[key] = value
+	}
+	return m, true
+}
+
+// text returns the value of a key; ok is false if it is missing or no string.
+func (m *members) text(key string) (text string, ok bool) {
+	var value *string
+	if json.Unmarshal(m.values[key], &value) != nil || value == nil {
+		return "", false
+	}
+	return *value, true
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -17,10 +18,10 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
-	"github.com/allocnet/allocnet/internal/cniwire"
-	"github.com/allocnet/allocnet/internal/cniwire/thin"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
@@ -141,9 +142,9 @@ func TestDaemonHangs(t *testing.T) {
 	conf := w.plugin(`"delegate":"br"`)
 	netns := w.sandbox("c1")
 	e := w.refused(w.call("ADD", "c1", netns, conf))
-	require.Equal(t, cniwire.CodeTryAgainLater, e.Code)
+	require.Equal(t, cni.CodeTryAgainLater, e.Code)
 	require.Equal(t, "allocnetd does not answer", e.Msg)
-	require.Equal(t, cniwire.CodeNotAvailable, w.refused(w.call("STATUS", "", "", conf)).Code)
+	require.Equal(t, cni.CodeNotAvailable, w.refused(w.call("STATUS", "", "", conf)).Code)
 	w.ok(w.call("DEL", "c1", netns, conf))
 	require.Empty(t, w.records())
 	d.goOn()
@@ -169,7 +170,7 @@ func TestDaemonHangsWithTheAllocation(t *testing.T) {
 	d.stop()
 	require.Error(t, add.Wait())
 	require.Contains(t, add.out.String(), `"code":11`)
-	require.Equal(t, cniwire.CodeTryAgainLater, w.refused(w.call("DEL", "c1", netns, conf)).Code)
+	require.Equal(t, cni.CodeTryAgainLater, w.refused(w.call("DEL", "c1", netns, conf)).Code)
 	require.Equal(t, []string{"c1.eth0 adding"}, w.records())
 	d.kill()
 	w.ok(w.call("DEL", "c1", netns, conf))
@@ -197,7 +198,7 @@ func TestRuntimeGivesUp(t *testing.T) {
 	}
 }
 
-// TestNothingLeaks: the daemon gets five variables and the configuration.
+// TestNothingLeaks: the daemon gets seven variables and the configuration.
 func TestNothingLeaks(t *testing.T) {
 	w := newWorld(t)
 	l, err := net.Listen("unix", w.path("sock"))
@@ -213,35 +214,54 @@ func TestNothingLeaks(t *testing.T) {
 	defer s.Close()
 	conf := w.plugin(`"delegate":"br"`)
 	e := w.refused(w.call("ADD", "c1", "/netns", conf))
-	require.Equal(t, &cniwire.Error{CNIVersion: "1.1.0", Code: 123, Msg: "as it is", Details: "d"}, e)
+	require.Equal(t, &cni.Error{CNIVersion: "1.1.0", Code: 123, Msg: "as it is", Details: "d"}, e)
 	body := <-bodies
 	require.NotContains(t, body, secret)
 	require.NotContains(t, body, `"PATH"`)
 	_, request, _ := strings.Cut(body, "}")
 	var got map[string]json.RawMessage
 	require.NoError(t, json.Unmarshal([]byte(request), &got))
-	require.JSONEq(t, `{"CNI_COMMAND":"ADD","CNI_CONTAINERID":"c1","CNI_NETNS":"/netns","CNI_IFNAME":"eth0","CNI_ARGS":"","CNI_PATH":"`+w.bin+`","CNI_NETNS_OVERRIDE":""}`,
-		string(got["env"]))
+	var env map[string]string
+	require.NoError(t, json.Unmarshal(got["env"], &env))
+	maps.DeleteFunc(env, func(_, value string) bool { return value == "" })
+	require.Equal(t, map[string]string{"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "c1", "CNI_NETNS": "/netns", "CNI_IFNAME": "eth0", "CNI_PATH": w.bin}, env)
 	require.JSONEq(t, conf, string(got["config"]))
 }
 
-// TestNoProgramBeside: the error says what is missing, and where.
+// TestNoProgramBeside: the shim's error says what is missing, and where. The program
+// needs no other one, with the daemon or without.
 func TestNoProgramBeside(t *testing.T) {
 	w := newWorld(t)
-	program := filepath.Join(w.bin, "allocnet")
-	data, err := os.ReadFile(program)
+	path := filepath.Join(w.bin, "allocnet")
+	data, err := os.ReadFile(path)
 	require.NoError(t, err)
-	require.NoError(t, os.Remove(program))
-	require.NoError(t, os.WriteFile(program, data, 0o755))
-	for _, command := range []string{"ADD", "DEL"} {
-		e := w.refused(w.call(command, "c1", "/netns", w.plugin(`"delegate":"br"`)))
-		require.Equal(t, cniwire.CodeTryAgainLater, e.Code)
-		if plugin == "allocnet-cni-front" {
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.WriteFile(path, data, 0o755))
+	conf := w.plugin(`"delegate":"br"`)
+	if plugin == "allocnet-cni-shim" {
+		for _, command := range []string{"ADD", "DEL"} {
+			e := w.refused(w.call(command, "c1", "/netns", conf))
+			require.Equal(t, cni.CodeTryAgainLater, e.Code)
 			require.Contains(t, e.Details, "run allocnet-cni in the directory of this program: install it there: No such file")
-			continue
 		}
-		require.Contains(t, e.Details, w.path("sock"))
-		require.Contains(t, e.Details, "run "+filepath.Join(w.bin, "allocnet-cni-alone")+": no such file or directory: start allocnetd, or install")
+		return
+	}
+	w.ok(w.call("ADD", "c1", w.sandbox("c1"), conf))
+	require.Equal(t, []string{"c1.eth0 ready"}, w.records())
+	w.ok(w.call("DEL", "c1", "", conf))
+	require.Empty(t, w.records())
+}
+
+// TestNeitherDaemonNorFallback: the error names both reasons.
+func TestNeitherDaemonNorFallback(t *testing.T) {
+	w := newWorld(t)
+	w.write("broken.hcl", "engine = 1")
+	conf := strings.Replace(w.plugin(`"delegate":"br"`), "allocnetd.hcl", "broken.hcl", 1)
+	for _, command := range []string{"ADD", "DEL"} {
+		e := w.refused(w.call(command, "c1", "/netns", conf))
+		require.Equal(t, cni.CodeInternal, e.Code)
+		require.Contains(t, e.Msg, "broken.hcl")
+		require.Contains(t, e.Details, "connect to "+w.path("sock")+": allocnetd is not reachable: ")
 	}
 }
 
@@ -260,13 +280,15 @@ func TestBadInput(t *testing.T) {
 		{"cut short", "ADD", `{"cniVersion":"1.0.0","secret":"` + secret, 6, "not one JSON object"},
 		{"two", "ADD", `{} {"secret":"` + secret + `"}`, 6, "not one JSON object"},
 		{"a list", "DEL", `["` + secret + `"]`, 6, "cannot be read"},
-		{"huge", "ADD", `"` + strings.Repeat("x", cniwire.MaxConfig) + `"`, 7, "longer than"},
+		{"huge", "ADD", `"` + strings.Repeat("x", cni.MaxConfig) + `"`, 7, "longer than"},
 		{"huge environment", "ADD", w.plugin(`"delegate":"br"`), 4, "KEY=VALUE"},
 		{"relative socket", "ADD", `{"socket":"x"}`, 7, `"socket" must be`},
 		{"long socket", "ADD", `{"socket":"/` + strings.Repeat("x", 107) + `"}`, 7, `"socket" must be`},
 		{"socket is no text", "ADD", `{"socket":7}`, 7, `"socket" must be`},
-		{"no patience", "ADD", `{"patience":"1ms"}`, 7, `at least "1s"`},
-		{"another patience", "ADD", `{"patience":"` + secret + `"}`, 7, `"patience" must be`},
+		{"no idle timeout", "ADD", `{"idleTimeout":"1ms"}`, 7, `at least "1s"`},
+		{"another idle timeout", "ADD", `{"idleTimeout":"` + secret + `"}`, 7, `"idleTimeout" must be`},
+		{"the idle timeout's former name", "ADD", `{"patience":"1ms"}`, 7, `"patience" must be`},
+		{"socket is null", "ADD", `{"socket":null}`, 7, `"socket" must be`},
 		{"unknown key", "ADD", w.plugin(`"delegate":"br","secret":"` + secret + `"`), 7, "secret (line"},
 		{"no settings", "ADD", strings.Replace(w.plugin(`"delegate":"br"`), "allocnetd.hcl", "none.hcl", 1), 999, "none.hcl"},
 		{"broken settings", "ADD", strings.Replace(w.plugin(`"delegate":"br"`), "allocnetd.hcl", "broken.hcl", 1), 999, "broken.hcl"},
@@ -328,27 +350,17 @@ func TestSettingsBesideTheSocket(t *testing.T) {
 func TestBelowItself(t *testing.T) {
 	w := newWorld(t)
 	w.startDaemon()
-	require.Equal(t, pluginexec.CallerVariable, callerVariable)
-	t.Setenv(callerVariable, "allocnetd")
+	t.Setenv(pluginexec.CallerVariable, "allocnetd")
 	conf := w.plugin(`"delegate":"br"`)
 	netns := w.sandbox("c1")
-	built, err := programs()
-	require.NoError(t, err)
-	for _, program := range []string{"allocnet-cni", "allocnet-cni-alone"} {
-		call := func(command string) *command {
-			c := w.call(command, "c1", netns, conf)
-			c.Path = filepath.Join(built, program)
-			return c
-		}
-		for _, command := range []string{"ADD", "CHECK", "STATUS"} {
-			e := w.refused(call(command))
-			require.Equal(t, cniwire.CodeInvalidConfig, e.Code)
-			require.Equal(t, program+" was called for a plugin of allocnetd", e.Msg)
-		}
-		require.Empty(t, w.ok(call("DEL")))
-		require.Empty(t, w.ok(call("GC")))
-		require.Contains(t, w.ok(call("VERSION")), "1.1.0")
+	for _, command := range []string{"ADD", "CHECK", "STATUS"} {
+		e := w.refused(w.call(command, "c1", netns, conf))
+		require.Equal(t, cni.CodeInvalidConfig, e.Code)
+		require.Equal(t, "allocnet-cni was called for a plugin of allocnetd", e.Msg)
 	}
+	require.Empty(t, w.ok(w.call("DEL", "c1", netns, conf)))
+	require.Empty(t, w.ok(w.call("GC", "c1", netns, conf)))
+	require.Contains(t, w.ok(w.call("VERSION", "c1", netns, conf)), "1.1.0")
 	require.Empty(t, w.records())
 }
 
@@ -359,7 +371,7 @@ func TestVersion(t *testing.T) {
 	about := w.call("", "", "", "")
 	about.Stderr = about.Stdout
 	said := w.ok(about)
-	require.Equal(t, "CNI allocnet plugin of allocnet, compatible with the reference plugins "+thin.ReferenceVersion+
+	require.Equal(t, "CNI allocnet plugin of allocnet, compatible with the reference plugins "+sdk.ReferenceVersion+
 		"\nCNI protocol versions supported: 0.3.0, 0.3.1, 0.4.0, 1.0.0, 1.1.0\n", said)
 	for stdin, version := range map[string]string{`{"cniVersion":"0.4.0"}`: "0.4.0", ``: "1.1.0", `x`: "1.1.0"} {
 		require.JSONEq(t, `{"cniVersion":"`+version+`","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}`, w.ok(w.call("VERSION", "", "", stdin)))
@@ -368,19 +380,19 @@ func TestVersion(t *testing.T) {
 
 // FuzzReadOptions: what is not refused can be used.
 func FuzzReadOptions(f *testing.F) {
-	f.Add([]byte(`{"cniVersion":"1.0.0","socket":"/s","patience":"5s"}`))
-	f.Add([]byte(`{"socket":"/","patience":7}`))
+	f.Add([]byte(`{"cniVersion":"1.0.0","socket":"/s","idleTimeout":"5s"}`))
+	f.Add([]byte(`{"socket":"/","idleTimeout":7}`))
 	f.Fuzz(func(t *testing.T, config []byte) {
 		o, err := readOptions(config)
 		if err != nil {
-			var e *thin.Error
+			var e *cni.Error
 			require.ErrorAs(t, err, &e)
 			require.NotZero(t, e.Code)
 			return
 		}
 		require.True(t, filepath.IsAbs(o.socket))
 		require.LessOrEqual(t, len(o.socket), maxSocket)
-		require.GreaterOrEqual(t, o.patience, thin.LeastPatience)
+		require.GreaterOrEqual(t, o.idle, minIdle)
 		require.True(t, json.Valid(config))
 	})
 }

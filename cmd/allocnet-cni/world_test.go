@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/hostsnap"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
@@ -45,7 +45,7 @@ var plugin string
 type twice struct{ *testing.M }
 
 func (t twice) Run() (code int) {
-	for _, plugin = range []string{"allocnet-cni", "allocnet-cni-front"} {
+	for _, plugin = range []string{"allocnet-cni", "allocnet-cni-shim"} {
 		fmt.Println("as", plugin)
 		code = max(code, t.M.Run())
 	}
@@ -60,12 +60,12 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "allocnet-cni-"); err != nil {
 		return "", err
 	}
-	c := exec.Command("go", "build", "-trimpath", "-o", dir, ".", "./allocnet-cni-alone", "github.com/containernetworking/cni/cnitool")
+	c := exec.Command("go", "build", "-trimpath", "-o", dir, ".", "github.com/containernetworking/cni/cnitool")
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("%w: %s", err, out)
 	}
-	c = exec.Command("make", "-C", "../..", "front", "BIN="+dir)
+	c = exec.Command("make", "-C", "../..", "shim", "BIN="+dir)
 	if out, err := c.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("%w: %s", err, out)
 	}
@@ -135,7 +135,7 @@ func (w *world) sandbox(name string) string {
 
 // plugin is a configuration of the plugin alone, with more keys.
 func (w *world) plugin(more string) string {
-	return `{"cniVersion":"1.1.0","name":"net","type":"allocnet","capabilities":{"portMappings":true},"patience":"1s",
+	return `{"cniVersion":"1.1.0","name":"net","type":"allocnet","capabilities":{"portMappings":true},"idleTimeout":"1s",
 		"socket":"` + w.path("sock") + `","settings":"` + w.path("allocnetd.hcl") + `",` + more + `}`
 }
 
@@ -182,16 +182,16 @@ func (w *world) ok(c *command) string {
 }
 
 // refused runs a call that does not. Its error holds no secret.
-func (w *world) refused(c *command) *cniwire.Error {
+func (w *world) refused(c *command) *cni.Error {
 	w.t.Helper()
 	err := c.Run()
 	var exit *exec.ExitError
 	require.ErrorAs(w.t, err, &exit, c.out.String())
 	require.Equal(w.t, 1, exit.ExitCode())
 	require.NotContains(w.t, c.out.String(), secret)
-	var e cniwire.Error
+	var e cni.Error
 	require.NoError(w.t, json.Unmarshal(c.out.Bytes(), &e), c.out.String())
-	require.Contains(w.t, cniwire.Versions, e.CNIVersion)
+	require.Contains(w.t, cni.Versions, e.CNIVersion)
 	return &e
 }
 

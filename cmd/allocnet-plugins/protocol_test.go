@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
-	"github.com/allocnet/allocnet/internal/cniwire/thin"
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
@@ -166,15 +166,15 @@ func TestWithoutCommand(t *testing.T) {
 	require.Zero(t, got.exit)
 	require.Empty(t, got.stdout)
 	require.Contains(t, got.stderr, "CNI bridge plugin of allocnet, compatible with the reference plugins "+
-		thin.ReferenceVersion+"\nCNI protocol versions supported: ")
+		sdk.ReferenceVersion+"\nCNI protocol versions supported: ")
 	pinned, err := os.ReadFile("../../tools/go.mod")
 	require.NoError(t, err)
-	require.Contains(t, string(pinned), "github.com/containernetworking/plugins "+thin.ReferenceVersion)
+	require.Contains(t, string(pinned), "github.com/containernetworking/plugins "+sdk.ReferenceVersion)
 	// Nomad takes the first word that is a version, and wants 1.3.0 at least.
 	version := regexp.MustCompile(`^v?([0-9]+)\.([0-9]+)\.[0-9]+$`)
 	words := strings.Fields(got.stderr)
 	first := version.FindStringSubmatch(words[slices.IndexFunc(words, version.MatchString)])
-	require.Equal(t, thin.ReferenceVersion, first[0])
+	require.Equal(t, sdk.ReferenceVersion, first[0])
 	minor, err := strconv.Atoi(first[2])
 	require.NoError(t, err)
 	require.True(t, first[1] == "1" && minor >= 3, first)

@@ -183,7 +183,8 @@ func (h *host) reload(context.Context) (err error) {
 	return nil
 }
 
-// writeInForce tells the plugin what is in force, for when the daemon is away.
+// writeInForce writes the active settings for the plugin, which reads them while the
+// daemon is not running.
 func (h *host) writeInForce() error {
 	if h.inForceFile == "" {
 		return nil

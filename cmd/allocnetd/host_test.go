@@ -15,10 +15,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/confmanager"
 	"github.com/allocnet/allocnet/cmd/internal/server"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
@@ -144,36 +144,36 @@ func TestPluginWaitsForReadiness(t *testing.T) {
 	p := w.start()
 	path, err := w.client().CreateSandbox(background(), "c1")
 	require.NoError(t, err)
-	call := func(command string) *cniwire.Error {
-		return w.plugin(cniwire.Request{
-			Env:    cniwire.Env{Command: command, ContainerID: "c1", Netns: path, IfName: "eth0"},
+	call := func(command string) *cni.Error {
+		return w.plugin(cni.Request{
+			Env:    cni.Env{Command: command, ContainerID: "c1", Netns: path, IfName: "eth0"},
 			Config: []byte(`{"cniVersion": "1.1.0", "name": "x", "type": "allocnet"}`),
 		})
 	}
-	refused := call(cniwire.Add)
+	refused := call(cni.Add)
 	require.NotNil(t, refused)
-	require.Equal(t, cniwire.CodeTryAgainLater, refused.Code)
+	require.Equal(t, cni.CodeTryAgainLater, refused.Code)
 	require.Contains(t, refused.Error(), "readiness file")
 	w.write("ready", "")
-	require.Nil(t, call(cniwire.Add))
-	require.Nil(t, call(cniwire.Check))
-	require.Nil(t, call(cniwire.Del))
+	require.Nil(t, call(cni.Add))
+	require.Nil(t, call(cni.Check))
+	require.Nil(t, call(cni.Del))
 	require.NoError(t, w.client().DestroySandbox(background(), "c1"))
 	p.stop()
 }
 
 // plugin asks as the CNI plugin does.
-func (w *world) plugin(r cniwire.Request) *cniwire.Error {
+func (w *world) plugin(r cni.Request) *cni.Error {
 	w.Helper()
 	body, err := json.Marshal(r)
 	require.NoError(w, err)
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return net.Dial("unix", w.path("s"))
 	}}
-	response, err := (&http.Client{Transport: transport}).Post("http://localhost"+cniwire.Path, "application/json", bytes.NewReader(body))
+	response, err := (&http.Client{Transport: transport}).Post("http://localhost"+cni.Path, "application/json", bytes.NewReader(body))
 	require.NoError(w, err)
 	defer response.Body.Close()
-	var answer cniwire.Response
+	var answer cni.Response
 	require.NoError(w, json.NewDecoder(response.Body).Decode(&answer))
 	return answer.Error
 }

@@ -22,19 +22,19 @@ const (
 	beyondTitle  = "... without the library's own time"
 	emptyTitle   = "start of an empty Go program"
 	daemonName   = "allocnetd"
-	wholeTitle   = "Go-only"
-	aloneName    = "no-daemon"
+	goTitle      = "Go-only"
+	noDaemonName = "no-daemon"
 	emptyName    = "go"
 )
 
 // The programs that a runtime may run as the plugin.
 const (
-	frontName = "allocnet-cni-front"
-	wholeName = "allocnet-cni"
+	shimName = "allocnet-cni-shim"
+	goName   = "allocnet-cni"
 )
 
 // daemonPrograms have to lie in one directory.
-var daemonPrograms = []string{"allocnetd", "allocnet-cni", "allocnet-cni/allocnet-cni-alone"}
+var daemonPrograms = []string{"allocnetd", goName}
 
 // daemon measures ADDs through the CNI plugin of allocnetd, as a runtime runs it:
 // with the daemon, without it, and beside both the library's own ADD of the same
@@ -56,14 +56,14 @@ func (b *bench) daemon(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, stop()) }()
 	dir := through.dir
-	whole := *through
-	whole.program, whole.adds = wholeName, nil
-	alone, err := newPluginUser(b.newNetwork("alone", "bridge", false), dir, frontName, slots[0])
+	program := *through
+	program.program, program.adds = goName, nil
+	fallback, err := newPluginUser(b.newNetwork("fallback", "bridge", false), dir, shimName, slots[0])
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, removeBridge(alone.bridge)) }()
-	return b.daemonTurns(ctx, filepath.Join(dir, emptyName), library, &pluginUsers{through, &whole, alone})
+	defer func() { err = errors.Join(err, removeBridge(fallback.bridge)) }()
+	return b.daemonTurns(ctx, filepath.Join(dir, emptyName), library, &pluginUsers{through, &program, fallback})
 }
 
 // startDaemon starts a daemon with a network of its own. stop ends it, and removes what
@@ -73,7 +73,7 @@ func (b *bench) startDaemon(ctx context.Context, s *slot) (u *pluginUser, stop f
 	if err != nil {
 		return nil, nil, err
 	}
-	if u, err = newPluginUser(b.newNetwork(daemonName, "bridge", false), dir, frontName, s); err != nil {
+	if u, err = newPluginUser(b.newNetwork(daemonName, "bridge", false), dir, shimName, s); err != nil {
 		return nil, nil, err
 	}
 	end, err := u.startDaemon(ctx)
@@ -83,12 +83,12 @@ func (b *bench) startDaemon(ctx context.Context, s *slot) (u *pluginUser, stop f
 	return u, func() error { return errors.Join(end(), removeBridge(u.bridge)) }, nil
 }
 
-// pluginUsers are those with the daemon, with the plugin all in Go, and without the
-// daemon.
-type pluginUsers struct{ through, whole, alone *pluginUser }
+// pluginUsers are those with the daemon, with the daemon and without the shim, and
+// without the daemon.
+type pluginUsers struct{ through, program, fallback *pluginUser }
 
 func (b *bench) daemonTurns(ctx context.Context, empty string, library system, u *pluginUsers) error {
-	through, whole, alone := u.through, u.whole, u.alone
+	through := u.through
 	var native lives
 	var nothing, beyond samples
 	round := func() error {
@@ -101,11 +101,11 @@ func (b *bench) daemonTurns(ctx context.Context, empty string, library system, u
 		if err := through.live(ctx); err != nil {
 			return err
 		}
-		if err := whole.live(ctx); err != nil {
+		if err := u.program.live(ctx); err != nil {
 			return err
 		}
 		beyond = append(beyond, through.adds[len(through.adds)-1]-native.adds[len(native.adds)-1])
-		return alone.live(ctx)
+		return u.fallback.live(ctx)
 	}
 	for range b.size.daemon + 1 {
 		if err := ctx.Err(); err != nil {
@@ -119,8 +119,8 @@ func (b *bench) daemonTurns(ctx context.Context, empty string, library system, u
 	b.report.add(emptyTitle, emptyName, seconds, nothing[1:])
 	b.report.add(throughTitle, nativeName, seconds, native.adds[1:])
 	b.report.add(throughTitle, daemonName, seconds, through.adds[1:])
-	b.report.add(throughTitle, wholeTitle, seconds, whole.adds[1:])
-	b.report.add(throughTitle, aloneName, seconds, alone.adds[1:])
+	b.report.add(throughTitle, goTitle, seconds, u.program.adds[1:])
+	b.report.add(throughTitle, noDaemonName, seconds, u.fallback.adds[1:])
 	b.report.add(beyondTitle, daemonName, seconds, beyond[1:])
 	return nil
 }
@@ -146,9 +146,9 @@ func (b *bench) buildDaemon(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("build %s: %w: %s", of, err, out)
 		}
 	}
-	c := exec.CommandContext(ctx, "make", "-C", b.module, "front", "BIN="+dir)
+	c := exec.CommandContext(ctx, "make", "-C", b.module, "shim", "BIN="+dir)
 	if out, err := c.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build allocnet-cni-front: %w: %s", err, out)
+		return "", fmt.Errorf("build allocnet-cni-shim: %w: %s", err, out)
 	}
 	return dir, nil
 }

@@ -14,7 +14,7 @@ func TestDaemon(t *testing.T) {
 	require.NoError(t, b.daemon(t.Context()))
 	require.NoError(t, sandbox.Destroy(b.all[0].netns))
 	for _, name := range []string{
-		key(emptyTitle, emptyName), key(throughTitle, nativeName), key(throughTitle, daemonName), key(throughTitle, aloneName),
+		key(emptyTitle, emptyName), key(throughTitle, nativeName), key(throughTitle, daemonName), key(throughTitle, noDaemonName),
 		key(beyondTitle, daemonName),
 	} {
 		m, ok := b.report.find(name)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/allocnet/allocnet/cmd/internal/server/strict"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -44,8 +43,8 @@ func (c *call) allocation() (a configurator.Allocation, err error) {
 // caller may bring one along.
 func (c *call) networks() (names []string, lists []json.RawMessage, err error) {
 	if c.conf.Plugins != nil && !c.conflists {
-		return nil, nil, &cniwire.Error{
-			Code: cniwire.CodeInvalidConfig, Msg: "the configuration lists plugins, which allocnetd runs for root only",
+		return nil, nil, &Error{
+			Code: CodeInvalidConfig, Msg: "the configuration lists plugins, which allocnetd runs for root only",
 			Details: `name a network of the daemon with "delegate", or have root set allow_conflists in its settings`,
 		}
 	}

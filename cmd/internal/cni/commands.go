@@ -10,7 +10,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 )
 
 // errNotReady: the daemon waits for something before it begins an ADD.
@@ -49,7 +48,7 @@ const undoTime = 10 * time.Second
 // matter.
 func (c *call) check(ctx context.Context) error {
 	if _, err := c.backend.Get(c.id()); errors.Is(err, configurator.ErrNotFound) {
-		return &cniwire.Error{Code: cniwire.CodeUnknownContainer, Msg: "unknown container: " + err.Error()}
+		return &Error{Code: CodeUnknownContainer, Msg: "unknown container: " + err.Error()}
 	}
 	if _, err := c.own(); err != nil {
 		return err
@@ -108,5 +107,5 @@ func (c *call) status(ctx context.Context) error {
 	if err == nil || errors.As(err, &coded) {
 		return err
 	}
-	return &cniwire.Error{Code: cniwire.CodeNotAvailable, Msg: errNotReady.Error(), Details: err.Error()}
+	return &Error{Code: CodeNotAvailable, Msg: errNotReady.Error(), Details: err.Error()}
 }

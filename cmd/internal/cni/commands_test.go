@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
@@ -35,7 +34,7 @@ func parse(t *testing.T, version string, data json.RawMessage) *types100.Result 
 // TestLife is an attachment's, in every version and with both engines.
 func TestLife(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
-		for _, version := range cniwire.Versions {
+		for _, version := range Versions {
 			t.Run(string(engine)+" "+version, func(t *testing.T) {
 				w := newWorld(t, engine)
 				conf := ours(version, `"delegate":"br"`)
@@ -69,7 +68,7 @@ func TestLife(t *testing.T) {
 // plugins' own.
 func TestFormOfResults(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
-		for _, version := range cniwire.Versions {
+		for _, version := range Versions {
 			t.Run(string(engine)+" "+version, func(t *testing.T) {
 				w := newWorld(t, engine)
 				w.network("same", strconv.Quote(version), w.bridge("brcni2", "10.67.0.0/24"))
@@ -100,10 +99,10 @@ func TestVersions(t *testing.T) {
 		for command := range strings.FieldsSeq(commands) {
 			e := w.refuse(w.env(command, "c1"), ours(version, ""))
 			require.Equal(t, uint(1), e.Code, command)
-			require.Contains(t, cniwire.Versions, e.CNIVersion)
+			require.Contains(t, Versions, e.CNIVersion)
 		}
 	}
-	result := w.Serve(t.Context(), cniwire.Request{Env: cniwire.Env{Command: "VERSION"}, Config: json.RawMessage(`{"cniVersion":"0.4.0"}`)})
+	result := w.Serve(t.Context(), Request{Env: Env{Command: "VERSION"}, Config: json.RawMessage(`{"cniVersion":"0.4.0"}`)})
 	require.JSONEq(t, `{"cniVersion":"0.4.0","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}`, string(result.Result))
 }
 
@@ -270,23 +269,23 @@ func TestChained(t *testing.T) {
 
 // TestDelNeedsTheRecordOnly: by the time of the DEL everything else is gone or another.
 func TestDelNeedsTheRecordOnly(t *testing.T) {
-	for name, change := range map[string]func(w *world, e *cniwire.Env, conf *string){
-		"the same":                  func(*world, *cniwire.Env, *string) {},
-		"no namespace is named":     func(_ *world, e *cniwire.Env, _ *string) { e.Netns = "" },
-		"the namespace is gone":     func(_ *world, e *cniwire.Env, _ *string) { require.NoError(t, destroy(e.Netns)) },
-		"a path that is none":       func(_ *world, e *cniwire.Env, _ *string) { e.Netns = "x" },
-		"the network is gone":       func(w *world, _ *cniwire.Env, _ *string) { require.NoError(t, os.RemoveAll(w.conf)) },
-		"another delegate":          func(_ *world, _ *cniwire.Env, c *string) { *c = ours("1.1.0", `"delegate":"other"`) },
-		"an invalid configuration":  func(_ *world, _ *cniwire.Env, c *string) { *c = ours("1.1.0", `"delegate":[1],"secret":"`+secret+`"`) },
-		"a broken chain":            func(_ *world, _ *cniwire.Env, c *string) { *c = ours("1.1.0", `"plugins":[{"type":"allocnet"}]`) },
-		"broken CNI_ARGS":           func(_ *world, e *cniwire.Env, _ *string) { e.Args = "x" },
-		"not ready":                 func(w *world, _ *cniwire.Env, _ *string) { w.notReady = errors.New("wait") },
-		"a broken result before":    func(_ *world, _ *cniwire.Env, c *string) { *c = ours("1.1.0", `"delegate":"br","prevResult":[7]`) },
-		"the record cannot be read": func(w *world, _ *cniwire.Env, _ *string) { w.breakRecord("c1.eth0") },
-		"the record is gone": func(w *world, _ *cniwire.Env, _ *string) {
+	for name, change := range map[string]func(w *world, e *Env, conf *string){
+		"the same":                  func(*world, *Env, *string) {},
+		"no namespace is named":     func(_ *world, e *Env, _ *string) { e.Netns = "" },
+		"the namespace is gone":     func(_ *world, e *Env, _ *string) { require.NoError(t, destroy(e.Netns)) },
+		"a path that is none":       func(_ *world, e *Env, _ *string) { e.Netns = "x" },
+		"the network is gone":       func(w *world, _ *Env, _ *string) { require.NoError(t, os.RemoveAll(w.conf)) },
+		"another delegate":          func(_ *world, _ *Env, c *string) { *c = ours("1.1.0", `"delegate":"other"`) },
+		"an invalid configuration":  func(_ *world, _ *Env, c *string) { *c = ours("1.1.0", `"delegate":[1],"secret":"`+secret+`"`) },
+		"a broken chain":            func(_ *world, _ *Env, c *string) { *c = ours("1.1.0", `"plugins":[{"type":"allocnet"}]`) },
+		"broken CNI_ARGS":           func(_ *world, e *Env, _ *string) { e.Args = "x" },
+		"not ready":                 func(w *world, _ *Env, _ *string) { w.notReady = errors.New("wait") },
+		"a broken result before":    func(_ *world, _ *Env, c *string) { *c = ours("1.1.0", `"delegate":"br","prevResult":[7]`) },
+		"the record cannot be read": func(w *world, _ *Env, _ *string) { w.breakRecord("c1.eth0") },
+		"the record is gone": func(w *world, _ *Env, _ *string) {
 			require.NoError(t, os.RemoveAll(filepath.Join(w.dir, "state")))
 		},
-		"the record is gone, and the namespace": func(w *world, e *cniwire.Env, _ *string) {
+		"the record is gone, and the namespace": func(w *world, e *Env, _ *string) {
 			require.NoError(t, os.RemoveAll(filepath.Join(w.dir, "state")))
 			require.NoError(t, destroy(e.Netns))
 		},
@@ -357,12 +356,12 @@ func TestDelOfAnotherAtTheSamePath(t *testing.T) {
 
 // TestDelUnderAnotherName takes down what is the same attachment all the same.
 func TestDelUnderAnotherName(t *testing.T) {
-	for name, change := range map[string]func(w *world, e *cniwire.Env){
-		"the same namespace":       func(*world, *cniwire.Env) {},
-		"by another path":          func(w *world, e *cniwire.Env) { e.Netns = w.link(e.Netns) },
-		"no namespace is named":    func(_ *world, e *cniwire.Env) { e.Netns = "" },
-		"the namespace is gone":    func(_ *world, e *cniwire.Env) { require.NoError(t, destroy(e.Netns)) },
-		"and was elsewhere, maybe": func(_ *world, e *cniwire.Env) { require.NoError(t, destroy(e.Netns)); e.Netns = "/run/netns/gone" },
+	for name, change := range map[string]func(w *world, e *Env){
+		"the same namespace":       func(*world, *Env) {},
+		"by another path":          func(w *world, e *Env) { e.Netns = w.link(e.Netns) },
+		"no namespace is named":    func(_ *world, e *Env) { e.Netns = "" },
+		"the namespace is gone":    func(_ *world, e *Env) { require.NoError(t, destroy(e.Netns)) },
+		"and was elsewhere, maybe": func(_ *world, e *Env) { require.NoError(t, destroy(e.Netns)); e.Netns = "/run/netns/gone" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, configurator.EngineNative)
@@ -399,7 +398,7 @@ func TestScope(t *testing.T) {
 	w.serve(as(a, "DEL"), renamed)
 	require.Contains(t, w.refuse(b, ours("1.1.0", `"delegate":"br"`)).Msg, `an attachment of scope "s"`)
 	require.Equal(t, []string{"b.eth0", "c.eth0"}, w.records())
-	w.serve(cniwire.Env{Command: "GC"}, strings.Replace(renamed, "{", `{"cni.dev/valid-attachments":[],`, 1))
+	w.serve(Env{Command: "GC"}, strings.Replace(renamed, "{", `{"cni.dev/valid-attachments":[],`, 1))
 	require.Equal(t, []string{"c.eth0"}, w.records())
 	w.serve(w.env("DEL", "c"), ours("1.1.0", `"delegate":"br"`))
 }
@@ -415,36 +414,36 @@ func TestGC(t *testing.T) {
 	gc := func(valid string) string {
 		return ours("1.1.0", `"delegate":"br","cni.dev/attachments":[],"cni.dev/valid-attachments":`+valid)
 	}
-	w.serve(cniwire.Env{Command: "GC"}, gc(`[{"containerID":"a","ifname":"eth0"},{"containerID":"b","ifname":"eth1"},{"containerID":"gone","ifname":"eth0"}]`))
+	w.serve(Env{Command: "GC"}, gc(`[{"containerID":"a","ifname":"eth0"},{"containerID":"b","ifname":"eth1"},{"containerID":"gone","ifname":"eth0"}]`))
 	require.Equal(t, []string{"a.eth0", "d.eth0"}, w.records())
 	for text, conf := range map[string]string{
 		"lacks containerID or ifname": gc(`[{"containerID":"a"}]`),
 		"containerId":                 gc(`[{"containerId":"a","ifname":"eth0"}]`), "must be an array": gc(`{}`),
 	} {
-		e := w.refuse(cniwire.Env{Command: "GC"}, conf)
+		e := w.refuse(Env{Command: "GC"}, conf)
 		require.Equal(t, uint(7), e.Code)
 		require.Contains(t, e.Msg, text)
 	}
-	w.serve(cniwire.Env{Command: "GC"}, conf) // without a list
+	w.serve(Env{Command: "GC"}, conf) // without a list
 	require.Equal(t, []string{"a.eth0", "d.eth0"}, w.records())
-	w.serve(cniwire.Env{Command: "GC"}, gc(`null`))
+	w.serve(Env{Command: "GC"}, gc(`null`))
 	require.Equal(t, []string{"d.eth0"}, w.records())
 	w.serve(w.env("DEL", "d"), other)
 }
 
 func TestStatus(t *testing.T) {
 	w := newWorld(t, configurator.EngineNative)
-	status := cniwire.Env{Command: "STATUS"}
+	status := Env{Command: "STATUS"}
 	conf := ours("1.1.0", `"delegate":"br"`)
 	w.serve(status, conf)
 	w.ready = types.NewError(51, "limited", "some")
-	require.Equal(t, &cniwire.Error{CNIVersion: "1.1.0", Code: 51, Msg: "limited", Details: "some"}, w.refuse(status, conf))
+	require.Equal(t, &Error{CNIVersion: "1.1.0", Code: 51, Msg: "limited", Details: "some"}, w.refuse(status, conf))
 	w.ready = errors.New("no directory")
-	require.Equal(t, &cniwire.Error{CNIVersion: "1.1.0", Code: 50, Msg: "the network is not ready", Details: "no directory"}, w.refuse(status, conf))
+	require.Equal(t, &Error{CNIVersion: "1.1.0", Code: 50, Msg: "the network is not ready", Details: "no directory"}, w.refuse(status, conf))
 	w.notReady = errors.New("no file")
-	require.Equal(t, &cniwire.Error{CNIVersion: "1.1.0", Code: 50, Msg: "the network is not ready", Details: "no file"}, w.refuse(status, conf))
+	require.Equal(t, &Error{CNIVersion: "1.1.0", Code: 50, Msg: "the network is not ready", Details: "no file"}, w.refuse(status, conf))
 	add := w.env("ADD", "c1")
-	require.Equal(t, &cniwire.Error{CNIVersion: "1.1.0", Code: 11, Msg: "the network is not ready: no file"}, w.refuse(add, conf))
+	require.Equal(t, &Error{CNIVersion: "1.1.0", Code: 11, Msg: "the network is not ready: no file"}, w.refuse(add, conf))
 	require.Empty(t, w.records())
 	w.serve(as(add, "DEL"), conf)
 }
@@ -469,12 +468,12 @@ func TestNobodyTakesTheResult(t *testing.T) {
 	conf := ours("1.0.0", `"delegate":"br"`)
 	add := w.env("ADD", "c1")
 	for range 2 {
-		response := w.Serve(leaving{t.Context(), w}, cniwire.Request{Env: add, Config: json.RawMessage(conf), Conflists: true})
+		response := w.Serve(leaving{t.Context(), w}, Request{Env: add, Config: json.RawMessage(conf), Conflists: true})
 		require.Equal(t, uint(11), response.Error.Code)
 		require.Empty(t, w.records())
 	}
 	w.serve(add, conf)
-	w.Serve(leaving{t.Context(), w}, cniwire.Request{Env: add, Config: json.RawMessage(conf), Conflists: true})
+	w.Serve(leaving{t.Context(), w}, Request{Env: add, Config: json.RawMessage(conf), Conflists: true})
 	require.Equal(t, []string{"c1.eth0"}, w.records())
 	w.serve(as(add, "CHECK"), conf)
 	w.serve(as(add, "DEL"), conf)

@@ -8,7 +8,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/allocnet/allocnet/cmd/internal/server/strict"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/names"
 )
 
@@ -32,10 +31,12 @@ type config struct {
 	Args      json.RawMessage   `json:"args"`
 	Scope     string            `json:"scope"`
 
-	// Of the programs.
-	Socket   string `json:"socket"`
-	Patience string `json:"patience"`
-	Settings string `json:"settings"`
+	// Read by the program allocnet-cni. "patience" is the former name of "idleTimeout":
+	// configurations on hosts have it.
+	Socket      string `json:"socket"`
+	IdleTimeout string `json:"idleTimeout"`
+	Patience    string `json:"patience"`
+	Settings    string `json:"settings"`
 
 	// Of the runtime.
 	PrevResult       json.RawMessage            `json:"prevResult"`
@@ -44,7 +45,7 @@ type config struct {
 }
 
 func badConfig(format string, args ...any) error {
-	return &cniwire.Error{Code: cniwire.CodeInvalidConfig, Msg: "network configuration: " + fmt.Sprintf(format, args...)}
+	return &Error{Code: CodeInvalidConfig, Msg: "network configuration: " + fmt.Sprintf(format, args...)}
 }
 
 // versionOf is what a configuration says of its version, if it says so.
@@ -56,7 +57,7 @@ func versionOf(data []byte) string {
 
 func readHead(data []byte) (h head, err error) {
 	if err := json.Unmarshal(data, &h); err != nil {
-		return h, &cniwire.Error{Code: cniwire.CodeDecodingFailure, Msg: "network configuration cannot be read", Details: err.Error()}
+		return h, &Error{Code: CodeDecodingFailure, Msg: "network configuration cannot be read", Details: err.Error()}
 	}
 	if h.Name == "" {
 		return h, badConfig(`"name" is missing`)
@@ -68,17 +69,17 @@ func readHead(data []byte) (h head, err error) {
 }
 
 // since are the versions in which commands came.
-var since = map[string]string{cniwire.Check: "0.4.0", cniwire.GC: "1.1.0", cniwire.Status: "1.1.0"}
+var since = map[string]string{Check: "0.4.0", GC: "1.1.0", Status: "1.1.0"}
 
 // speaks finds a version that is not ours, or older than the command.
 func (h *head) speaks(command string) error {
 	incompatible := func(details string) error {
-		return &cniwire.Error{Code: cniwire.CodeIncompatible, Msg: "incompatible CNI versions", Details: details}
+		return &Error{Code: CodeIncompatible, Msg: "incompatible CNI versions", Details: details}
 	}
-	if !cniwire.Supports(h.CNIVersion) {
-		return incompatible(fmt.Sprintf("config is %q, plugin supports %q", h.CNIVersion, cniwire.Versions))
+	if !Supports(h.CNIVersion) {
+		return incompatible(fmt.Sprintf("config is %q, plugin supports %q", h.CNIVersion, Versions))
 	}
-	if v, ok := since[command]; ok && !cniwire.AtLeast(h.CNIVersion, v) {
+	if v, ok := since[command]; ok && !AtLeast(h.CNIVersion, v) {
 		return incompatible(fmt.Sprintf("config is %q, %s came with %q", h.CNIVersion, command, v))
 	}
 	return nil

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
@@ -16,13 +15,13 @@ import (
 func TestPluginsOfOthers(t *testing.T) {
 	w := newWorld(t, configurator.EngineExec)
 	conf := ours("1.1.0", `"plugins":[`+w.fake("one", adds)+`],"cni.dev/valid-attachments":[]`)
-	call := func(command string) *cniwire.Error {
-		return w.Serve(t.Context(), cniwire.Request{Env: w.env(command, "c1"), Config: json.RawMessage(conf)}).Error
+	call := func(command string) *Error {
+		return w.Serve(t.Context(), Request{Env: w.env(command, "c1"), Config: json.RawMessage(conf)}).Error
 	}
 	for _, command := range []string{"ADD", "STATUS", "GC"} {
 		e := call(command)
 		require.NotNil(t, e, command)
-		require.Equal(t, uint(cniwire.CodeInvalidConfig), e.Code, command)
+		require.Equal(t, uint(CodeInvalidConfig), e.Code, command)
 		require.Contains(t, e.Error(), "for root only; name a network", command)
 	}
 	require.Nil(t, call("DEL"))

@@ -1,6 +1,7 @@
-// Package cni does what a runtime asks of the CNI plugin "allocnet", on a
-// configurator: in the daemon, or in a process of its own where that is away. Both
-// do the same, on the same records.
+// Package cni runs the commands of the CNI plugin "allocnet" on a configurator: in the
+// daemon, or in the process of the plugin if the daemon is not running. Both do the
+// same work on the same records. It also holds the protocol between the plugin and the
+// daemon, see [Request].
 //
 // # The configuration
 //
@@ -19,10 +20,10 @@
 // result is that of all, one after the other.
 //
 // "args" is handed on to the plugins of a chain; networks that are named cannot be
-// given any. "socket" and "patience" are read by the program allocnet-cni, "settings"
-// by allocnet-cni-alone. Any other key is an error that names it, unless it begins
-// with "cni.dev/", which the specification has for itself. In "runtimeConfig" the case
-// of names does not matter: go-cni has its own.
+// given any. "socket", "idleTimeout" and "settings" are read by the program
+// allocnet-cni. Any other key is an error that names it, unless it begins with
+// "cni.dev/", which the specification has for itself. In "runtimeConfig" the case of
+// names does not matter: go-cni has its own.
 //
 // # Allocations
 //

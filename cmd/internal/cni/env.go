@@ -9,17 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/names"
 )
 
 // commands are those that are not VERSION, with the variables that each requires.
 var commands = map[string][]string{
-	cniwire.Add:    {containerID, netns, ifName},
-	cniwire.Check:  {containerID, netns, ifName},
-	cniwire.Del:    {containerID, ifName},
-	cniwire.GC:     nil,
-	cniwire.Status: nil,
+	Add:    {containerID, netns, ifName},
+	Check:  {containerID, netns, ifName},
+	Del:    {containerID, ifName},
+	GC:     nil,
+	Status: nil,
 }
 
 const (
@@ -29,11 +28,11 @@ const (
 )
 
 func badEnv(format string, args ...any) error {
-	return &cniwire.Error{Code: cniwire.CodeInvalidEnvironment, Msg: fmt.Sprintf(format, args...)}
+	return &Error{Code: CodeInvalidEnvironment, Msg: fmt.Sprintf(format, args...)}
 }
 
 // checkEnv finds what is wrong with the environment of a command.
-func checkEnv(e cniwire.Env) error {
+func checkEnv(e Env) error {
 	required, known := commands[e.Command]
 	if !known {
 		return badEnv("unknown CNI_COMMAND %.32q", e.Command)

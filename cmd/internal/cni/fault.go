@@ -8,7 +8,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/sandbox"
@@ -19,47 +18,47 @@ var codes = []struct {
 	is   error
 	code uint
 }{
-	{errNotReady, cniwire.CodeTryAgainLater},
-	{context.Canceled, cniwire.CodeTryAgainLater},
-	{context.DeadlineExceeded, cniwire.CodeTryAgainLater},
-	{configurator.ErrNotChecked, cniwire.CodeTryAgainLater},
-	{configurator.ErrExhausted, cniwire.CodeTryAgainLater},
-	{configurator.ErrBridgeFull, cniwire.CodeTryAgainLater},
-	{configurator.ErrLimit, cniwire.CodeTryAgainLater},
-	{sandbox.ErrNotNamespace, cniwire.CodeInvalidNetns},
-	{sandbox.ErrHostNamespace, cniwire.CodeInvalidNetns},
-	{configurator.ErrNotFound, cniwire.CodeUnknownContainer},
-	{configurator.ErrUnknownNetwork, cniwire.CodeInvalidConfig},
-	{configurator.ErrUnserved, cniwire.CodeInvalidConfig},
-	{configurator.ErrInvalidAllocation, cniwire.CodeInvalidConfig},
+	{errNotReady, CodeTryAgainLater},
+	{context.Canceled, CodeTryAgainLater},
+	{context.DeadlineExceeded, CodeTryAgainLater},
+	{configurator.ErrNotChecked, CodeTryAgainLater},
+	{configurator.ErrExhausted, CodeTryAgainLater},
+	{configurator.ErrBridgeFull, CodeTryAgainLater},
+	{configurator.ErrLimit, CodeTryAgainLater},
+	{sandbox.ErrNotNamespace, CodeInvalidNetns},
+	{sandbox.ErrHostNamespace, CodeInvalidNetns},
+	{configurator.ErrNotFound, CodeUnknownContainer},
+	{configurator.ErrUnknownNetwork, CodeInvalidConfig},
+	{configurator.ErrUnserved, CodeInvalidConfig},
+	{configurator.ErrInvalidAllocation, CodeInvalidConfig},
 }
 
 // fault is an error as a runtime gets it: without the configuration, which a plugin
 // may have quoted.
-func fault(err error) *cniwire.Error {
+func fault(err error) *Error {
 	e := faultOf(err)
 	e.Msg, e.Details = redact.Text(e.Msg), redact.Text(e.Details)
 	return e
 }
 
 // faultOf is what a plugin said, as it is, or one with the code of an error of ours.
-func faultOf(err error) *cniwire.Error {
-	var own *cniwire.Error
+func faultOf(err error) *Error {
+	var own *Error
 	if errors.As(err, &own) {
 		e := *own
 		return &e
 	}
 	var coded *types.Error
 	if errors.As(err, &coded) && coded.Code != types.ErrUnknown {
-		return &cniwire.Error{Code: coded.Code, Msg: coded.Msg, Details: coded.Details}
+		return &Error{Code: coded.Code, Msg: coded.Msg, Details: coded.Details}
 	}
-	e := &cniwire.Error{Code: cniwire.CodeInternal, Msg: err.Error()}
+	e := &Error{Code: CodeInternal, Msg: err.Error()}
 	if errors.Is(err, configurator.ErrInvalidAllocation) && errors.Is(err, fs.ErrNotExist) {
-		e.Code = cniwire.CodeInvalidNetns // the one thing of an allocation that has to exist
+		e.Code = CodeInvalidNetns // the one thing of an allocation that has to exist
 		return e
 	}
 	if missing := (*conflist.NotFoundError)(nil); errors.As(err, &missing) && len(missing.Broken) > 0 {
-		e.Code = cniwire.CodeTryAgainLater // it may be in one of those
+		e.Code = CodeTryAgainLater // it may be in one of those
 		return e
 	}
 	for _, c := range codes {

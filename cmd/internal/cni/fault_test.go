@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/sandbox"
@@ -34,11 +33,11 @@ func TestPluginErrors(t *testing.T) {
 			add := w.env("ADD", "c1")
 			for _, code := range []uint{7, 11, 50, 123} {
 				conf := ours("1.0.0", `"plugins":[`+w.fake("one", map[string]fakeplugin.Behaviour{"ADD": {Code: code, Msg: "it says so"}})+`]`)
-				require.Equal(t, &cniwire.Error{CNIVersion: "1.0.0", Code: code, Msg: "it says so"}, w.refuse(add, conf))
+				require.Equal(t, &Error{CNIVersion: "1.0.0", Code: code, Msg: "it says so"}, w.refuse(add, conf))
 			}
 			conf := ours("1.0.0", `"plugins":[`+w.fake("one", map[string]fakeplugin.Behaviour{"ADD": adds["ADD"], "CHECK": {Code: 123, Msg: "not so"}})+`]`)
 			w.serve(add, conf)
-			require.Equal(t, &cniwire.Error{CNIVersion: "1.0.0", Code: 123, Msg: "not so"}, w.refuse(as(add, "CHECK"), conf))
+			require.Equal(t, &Error{CNIVersion: "1.0.0", Code: 123, Msg: "not so"}, w.refuse(as(add, "CHECK"), conf))
 			w.serve(as(add, "DEL"), conf)
 			crash := ours("1.0.0", `"plugins":[`+w.fake("one", map[string]fakeplugin.Behaviour{"ADD": {Exit: 3, Stderr: "oh"}})+`]`)
 			require.Equal(t, uint(999), w.refuse(add, crash).Code)
@@ -152,26 +151,26 @@ func TestBadEnvironments(t *testing.T) {
 	good := w.env("ADD", "c1")
 	conf := ours("1.1.0", `"delegate":"br"`)
 	for _, test := range []struct {
-		change func(*cniwire.Env)
+		change func(*Env)
 		code   uint
 		text   string
 	}{
-		{func(e *cniwire.Env) { e.Command = "add" }, 4, `unknown CNI_COMMAND "add"`},
-		{func(e *cniwire.Env) { e.ContainerID, e.Netns = "", "" }, 4, "ADD requires CNI_CONTAINERID, CNI_NETNS"},
-		{func(e *cniwire.Env) { e.Command, e.IfName = "DEL", "" }, 4, "DEL requires CNI_IFNAME"},
-		{func(e *cniwire.Env) { e.Command, e.Netns = "CHECK", "" }, 4, "CHECK requires CNI_NETNS"},
-		{func(e *cniwire.Env) { e.ContainerID = "../c" }, 4, "invalid characters"},
-		{func(e *cniwire.Env) { e.Command, e.ContainerID = "DEL", "../c" }, 4, "invalid characters"},
-		{func(e *cniwire.Env) { e.ContainerID = strings.Repeat("c", 129) }, 4, "more than 128"},
-		{func(e *cniwire.Env) { e.IfName = "a/b" }, 4, "/"},
-		{func(e *cniwire.Env) { e.IfName = "sixteen-letters-" }, 4, "less than 16"},
-		{func(e *cniwire.Env) { e.Netns = "netns" }, 4, "absolute"},
-		{func(e *cniwire.Env) { e.Netns = "/run/netns/none" }, 8, "none"},
-		{func(e *cniwire.Env) { e.Netns = "/dev/null" }, 8, "not a network namespace"},
-		{func(e *cniwire.Env) { e.Netns = "/proc/self/ns/net" }, 8, "of the host"},
-		{func(e *cniwire.Env) { e.Args = "A=b;" }, 4, "KEY=VALUE"},
-		{func(e *cniwire.Env) { e.Args = "=b" }, 4, "KEY=VALUE"},
-		{func(e *cniwire.Env) { e.Args = "A=b;c" }, 4, `"c"`},
+		{func(e *Env) { e.Command = "add" }, 4, `unknown CNI_COMMAND "add"`},
+		{func(e *Env) { e.ContainerID, e.Netns = "", "" }, 4, "ADD requires CNI_CONTAINERID, CNI_NETNS"},
+		{func(e *Env) { e.Command, e.IfName = "DEL", "" }, 4, "DEL requires CNI_IFNAME"},
+		{func(e *Env) { e.Command, e.Netns = "CHECK", "" }, 4, "CHECK requires CNI_NETNS"},
+		{func(e *Env) { e.ContainerID = "../c" }, 4, "invalid characters"},
+		{func(e *Env) { e.Command, e.ContainerID = "DEL", "../c" }, 4, "invalid characters"},
+		{func(e *Env) { e.ContainerID = strings.Repeat("c", 129) }, 4, "more than 128"},
+		{func(e *Env) { e.IfName = "a/b" }, 4, "/"},
+		{func(e *Env) { e.IfName = "sixteen-letters-" }, 4, "less than 16"},
+		{func(e *Env) { e.Netns = "netns" }, 4, "absolute"},
+		{func(e *Env) { e.Netns = "/run/netns/none" }, 8, "none"},
+		{func(e *Env) { e.Netns = "/dev/null" }, 8, "not a network namespace"},
+		{func(e *Env) { e.Netns = "/proc/self/ns/net" }, 8, "of the host"},
+		{func(e *Env) { e.Args = "A=b;" }, 4, "KEY=VALUE"},
+		{func(e *Env) { e.Args = "=b" }, 4, "KEY=VALUE"},
+		{func(e *Env) { e.Args = "A=b;c" }, 4, `"c"`},
 	} {
 		env := good
 		test.change(&env)

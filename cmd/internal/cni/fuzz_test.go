@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/names"
 )
 
@@ -69,14 +68,14 @@ func FuzzServe(f *testing.F) {
 			Backend: func() Backend { return m },
 			Ready:   func(context.Context, configurator.Allocation) error { return nil },
 		})
-		e := cniwire.Env{Command: command, ContainerID: container, Netns: netns, IfName: ifName, Args: args}
-		r := s.Serve(t.Context(), cniwire.Request{Env: e, Config: config})
+		e := Env{Command: command, ContainerID: container, Netns: netns, IfName: ifName, Args: args}
+		r := s.Serve(t.Context(), Request{Env: e, Config: config})
 		requireAnswer(t, r)
 		if command == "ADD" && r.Error == nil {
 			require.Len(t, m, 3)
 			require.NotEmpty(t, r.Result)
 			e.Command, e.Netns = "DEL", ""
-			require.Nil(t, s.Serve(t.Context(), cniwire.Request{Env: e, Config: config}).Error)
+			require.Nil(t, s.Serve(t.Context(), Request{Env: e, Config: config}).Error)
 		}
 		if !strings.Contains(string(config), "foreign") && !strings.Contains(string(config), `\u`) {
 			require.Len(t, m, 2)
@@ -85,7 +84,7 @@ func FuzzServe(f *testing.F) {
 }
 
 // requireAnswer judges an answer by itself.
-func requireAnswer(t *testing.T, r cniwire.Response) {
+func requireAnswer(t *testing.T, r Response) {
 	t.Helper()
 	_, err := json.Marshal(r)
 	require.NoError(t, err)
@@ -93,7 +92,7 @@ func requireAnswer(t *testing.T, r cniwire.Response) {
 		require.Nil(t, r.Result)
 		require.NotZero(t, r.Error.Code)
 		require.NotEmpty(t, r.Error.Msg)
-		require.Contains(t, cniwire.Versions, r.Error.CNIVersion)
+		require.Contains(t, Versions, r.Error.CNIVersion)
 	}
 }
 
@@ -102,7 +101,7 @@ func FuzzIDOf(f *testing.F) {
 	f.Add("a", "b.c", "a.b", "c")
 	f.Add("a.b", "c-d", "a", "b.c-d")
 	f.Fuzz(func(t *testing.T, c1, i1, c2, i2 string) {
-		for _, e := range []cniwire.Env{{Command: "DEL", ContainerID: c1, IfName: i1}, {Command: "DEL", ContainerID: c2, IfName: i2}} {
+		for _, e := range []Env{{Command: "DEL", ContainerID: c1, IfName: i1}, {Command: "DEL", ContainerID: c2, IfName: i2}} {
 			if checkEnv(e) != nil {
 				return
 			}

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
@@ -26,10 +25,10 @@ func TestNamesOfARuntime(t *testing.T) {
 		conf := ours("1.1.0", `"plugins":[`+plugins+`],"cni.dev/valid-attachments":[]`)
 		for _, command := range []string{"ADD", "STATUS", "GC"} {
 			e := w.refuse(w.env(command, "c1"), conf)
-			require.Equal(t, uint(cniwire.CodeInvalidConfig), e.Code, "%s %s", name, command)
+			require.Equal(t, uint(CodeInvalidConfig), e.Code, "%s %s", name, command)
 			require.Contains(t, e.Error(), "is not a file name", "%s %s", name, command)
 		}
-		require.Equal(t, uint(cniwire.CodeUnknownContainer), w.refuse(w.env("CHECK", "c1"), conf).Code)
+		require.Equal(t, uint(CodeUnknownContainer), w.refuse(w.env("CHECK", "c1"), conf).Code)
 		w.serve(w.env("DEL", "c1"), conf)
 		w.serve(w.env("VERSION", "c1"), conf)
 	}
@@ -39,6 +38,6 @@ func TestNamesOfARuntime(t *testing.T) {
 
 	for _, attachment := range []string{`{"containerID":"../x","ifname":"eth0"}`, `{"containerID":"x","ifname":"../../x"}`} {
 		e := w.refuse(w.env("GC", "c1"), ours("1.1.0", `"delegate":"br","cni.dev/valid-attachments":[`+attachment+`]`))
-		require.Equal(t, uint(cniwire.CodeInvalidConfig), e.Code)
+		require.Equal(t, uint(CodeInvalidConfig), e.Code)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 )
 
 // TestNetnsOverride: the host's own namespace is set up only if root says that it is
@@ -17,14 +16,14 @@ func TestNetnsOverride(t *testing.T) {
 	w := newWorld(t, configurator.EngineAuto)
 	w.network("mixed", `"1.0.0"`, w.bridge("brcni", "10.66.0.0/24"), w.fake("one", nil))
 	conf := ours("1.1.0", `"delegate":"br"`)
-	e := cniwire.Env{Command: "ADD", ContainerID: "c1", Netns: "/proc/self/ns/net", IfName: "over0"}
-	require.EqualValues(t, cniwire.CodeInvalidNetns, w.refuse(e, conf).Code)
+	e := Env{Command: "ADD", ContainerID: "c1", Netns: "/proc/self/ns/net", IfName: "over0"}
+	require.EqualValues(t, CodeInvalidNetns, w.refuse(e, conf).Code)
 	e.NetnsOverride = "0"
-	require.EqualValues(t, cniwire.CodeInvalidNetns, w.refuse(e, conf).Code)
+	require.EqualValues(t, CodeInvalidNetns, w.refuse(e, conf).Code)
 	e.NetnsOverride = "True"
-	response := w.Serve(t.Context(), cniwire.Request{Env: e, Config: json.RawMessage(conf), Conflists: true})
+	response := w.Serve(t.Context(), Request{Env: e, Config: json.RawMessage(conf), Conflists: true})
 	require.NotNil(t, response.Error, "of another than root it does not count")
-	require.EqualValues(t, cniwire.CodeInvalidNetns, response.Error.Code)
+	require.EqualValues(t, CodeInvalidNetns, response.Error.Code)
 	require.Contains(t, w.refuse(e, ours("1.1.0", `"delegate":"mixed"`)).Error(), "only native plugins")
 	require.Empty(t, w.records())
 

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
@@ -29,7 +28,7 @@ func TestPathOfTheRuntime(t *testing.T) {
 			add := w.env("ADD", "c1")
 			require.Contains(t, w.refuse(add, conf).Error(), "install it there")
 			add.Path = "relative::" + dir + ":" + dir + "/../runtime's:/none"
-			status := cniwire.Env{Command: "STATUS", Path: add.Path}
+			status := Env{Command: "STATUS", Path: add.Path}
 
 			w.serve(status, conf)
 			w.serve(add, conf)
@@ -37,7 +36,7 @@ func TestPathOfTheRuntime(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, []string{dir, "/none"}, r.PluginDirs)
 			w.serve(w.env("CHECK", "c1"), conf)
-			w.serve(cniwire.Env{Command: "GC"}, ours("1.1.0", `"delegate":"own","cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
+			w.serve(Env{Command: "GC"}, ours("1.1.0", `"delegate":"own","cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
 
 			// Nobody can say whether the plugin left something, so its DEL is awaited.
 			away := dir + " away"
@@ -49,8 +48,8 @@ func TestPathOfTheRuntime(t *testing.T) {
 			w.serve(w.env("DEL", "c1"), conf)
 			require.Empty(t, w.records())
 
-			w.serve(cniwire.Env{Command: "GC", Path: add.Path}, ours("1.1.0", `"delegate":"own","cni.dev/valid-attachments":[]`))
-			w.serve(cniwire.Env{Command: "GC", Path: add.Path}, ours("1.1.0", `"delegate":"own","cni.dev/valid-attachments":null`))
+			w.serve(Env{Command: "GC", Path: add.Path}, ours("1.1.0", `"delegate":"own","cni.dev/valid-attachments":[]`))
+			w.serve(Env{Command: "GC", Path: add.Path}, ours("1.1.0", `"delegate":"own","cni.dev/valid-attachments":null`))
 			commands, err := fakeplugin.Commands(w.log)
 			require.NoError(t, err)
 			require.Equal(t, []string{"only STATUS", "only ADD", "only CHECK", "only GC", "only DEL", "only GC", "only GC"}, commands)
@@ -70,7 +69,7 @@ func TestPathOfOthers(t *testing.T) {
 	for _, command := range []string{"STATUS", "ADD", "CHECK", "DEL"} {
 		e := w.env(command, "c1")
 		e.Path = dir
-		require.Nil(t, w.Serve(t.Context(), cniwire.Request{Env: e, Config: json.RawMessage(conf), Conflists: true}).Error, command)
+		require.Nil(t, w.Serve(t.Context(), Request{Env: e, Config: json.RawMessage(conf), Conflists: true}).Error, command)
 		if command == "ADD" {
 			r, err := w.c.Get("c1.eth0")
 			require.NoError(t, err)
@@ -89,6 +88,6 @@ func TestBoundsOfPath(t *testing.T) {
 	for i := range 100 {
 		dirs = append(dirs, fmt.Sprint("/", i))
 	}
-	c := &call{root: true, env: cniwire.Env{Path: "/" + strings.Repeat("x", unix.PathMax) + ":" + strings.Join(dirs, ":")}}
+	c := &call{root: true, env: Env{Path: "/" + strings.Repeat("x", unix.PathMax) + ":" + strings.Join(dirs, ":")}}
 	require.Equal(t, dirs[:configurator.MaxPluginDirs], c.pluginDirs())
 }

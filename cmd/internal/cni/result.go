@@ -8,7 +8,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/engine"
 )
 
@@ -18,7 +17,7 @@ func resultOf(status *configurator.Status, version string) (json.RawMessage, err
 		return nil, errors.New("no network returned a result")
 	}
 	// Results are as in 1.0.0 whatever version they name: before, they had another form.
-	if len(status.Results) == 1 && versionOf(status.Results[0]) == version && cniwire.AtLeast(version, "1.0.0") {
+	if len(status.Results) == 1 && versionOf(status.Results[0]) == version && AtLeast(version, "1.0.0") {
 		return status.Results[0], nil
 	}
 	merged := &types100.Result{CNIVersion: types100.ImplementedSpecVersion}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 )
 
 // Backend is the part of a *configurator.Configurator that the plugin needs.
@@ -44,19 +43,19 @@ func New(o Options) *Service {
 }
 
 // Serve does what is asked for. Where the context ends, an ADD is undone.
-func (s *Service) Serve(ctx context.Context, r cniwire.Request) cniwire.Response {
+func (s *Service) Serve(ctx context.Context, r Request) Response {
 	result, err := s.serve(ctx, r)
 	if err != nil {
 		e := fault(err)
-		e.CNIVersion = cniwire.ReportVersion(versionOf(r.Config))
-		return cniwire.Response{Error: e}
+		e.CNIVersion = ReportVersion(versionOf(r.Config))
+		return Response{Error: e}
 	}
-	return cniwire.Response{Result: result}
+	return Response{Result: result}
 }
 
-func (s *Service) serve(ctx context.Context, r cniwire.Request) (json.RawMessage, error) {
-	if r.Env.Command == cniwire.Version {
-		return cniwire.VersionResult(versionOf(r.Config)), nil
+func (s *Service) serve(ctx context.Context, r Request) (json.RawMessage, error) {
+	if r.Env.Command == Version {
+		return VersionResult(versionOf(r.Config)), nil
 	}
 	c := &call{Service: s, backend: s.options.Backend(), env: r.Env, conflists: r.Conflists, root: r.Root}
 	if err := checkEnv(r.Env); err != nil {
@@ -70,18 +69,18 @@ func (s *Service) serve(ctx context.Context, r cniwire.Request) (json.RawMessage
 		return nil, err
 	}
 	c.conf, err = readConfig(r.Config)
-	if r.Env.Command == cniwire.Del { // needs nothing of it
+	if r.Env.Command == Del { // needs nothing of it
 		return nil, c.del(ctx, err == nil)
 	}
 	if err != nil {
 		return nil, err
 	}
 	switch r.Env.Command {
-	case cniwire.Add:
+	case Add:
 		return c.add(ctx)
-	case cniwire.Check:
+	case Check:
 		return nil, c.check(ctx)
-	case cniwire.GC:
+	case GC:
 		return nil, c.gc(ctx)
 	}
 	return nil, c.status(ctx)
@@ -91,7 +90,7 @@ func (s *Service) serve(ctx context.Context, r cniwire.Request) (json.RawMessage
 type call struct {
 	*Service
 	backend Backend
-	env     cniwire.Env
+	env     Env
 	// conflists says that the caller may bring plugins along.
 	conflists bool
 	root      bool

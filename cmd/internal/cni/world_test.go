@@ -15,7 +15,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/hostsnap"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
@@ -133,12 +132,12 @@ func (w *world) network(name, version string, plugins ...string) {
 
 // env is a command for a container and its first interface, with a namespace that is
 // there.
-func (w *world) env(command, container string) cniwire.Env {
+func (w *world) env(command, container string) Env {
 	w.t.Helper()
 	s, _, err := sandbox.Ensure(container)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { _ = s.Destroy() })
-	return cniwire.Env{Command: command, ContainerID: container, Netns: s.Path(), IfName: "eth0"}
+	return Env{Command: command, ContainerID: container, Netns: s.Path(), IfName: "eth0"}
 }
 
 // ours is a configuration of ours, with more keys.
@@ -150,17 +149,17 @@ func ours(version, more string) string {
 }
 
 // serve has the service do something, for which it has no error.
-func (w *world) serve(e cniwire.Env, config string) json.RawMessage {
+func (w *world) serve(e Env, config string) json.RawMessage {
 	w.t.Helper()
-	response := w.Serve(w.t.Context(), cniwire.Request{Env: e, Config: json.RawMessage(config), Conflists: true, Root: true})
+	response := w.Serve(w.t.Context(), Request{Env: e, Config: json.RawMessage(config), Conflists: true, Root: true})
 	require.Nil(w.t, response.Error)
 	return response.Result
 }
 
 // refuse has it do something that cannot be done. The error holds no secret.
-func (w *world) refuse(e cniwire.Env, config string) *cniwire.Error {
+func (w *world) refuse(e Env, config string) *Error {
 	w.t.Helper()
-	response := w.Serve(w.t.Context(), cniwire.Request{Env: e, Config: json.RawMessage(config), Conflists: true, Root: true})
+	response := w.Serve(w.t.Context(), Request{Env: e, Config: json.RawMessage(config), Conflists: true, Root: true})
 	require.NotNil(w.t, response.Error)
 	require.Nil(w.t, response.Result)
 	require.NotContains(w.t, response.Error.Error(), secret)
@@ -179,7 +178,7 @@ func (w *world) records() []string {
 	return ids
 }
 
-func as(e cniwire.Env, command string) cniwire.Env {
+func as(e Env, command string) Env {
 	e.Command = command
 	return e
 }

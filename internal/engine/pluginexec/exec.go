@@ -40,10 +40,10 @@ var ErrOutputTooLarge = fmt.Errorf("plugin wrote more than %d bytes to stdout", 
 // ErrNotStarted: the kernel could not start the plugin.
 var ErrNotStarted = errors.New("plugin was not started")
 
-// CallerVariable is set for the plugins that the daemon runs, or allocnet-cni-alone in
-// its place. The plugin of type "allocnet" does not run below either: it would wait for
-// itself, and the configuration may be that of somebody who is allowed to use the
-// daemon, and no more.
+// CallerVariable is set for the plugins that the daemon runs, or allocnet-cni in its
+// place. The plugin of type "allocnet" does not run below either: it would wait for
+// itself, and the configuration may be that of a client that may use the daemon and
+// nothing else.
 const CallerVariable = "ALLOCNET_CALLER"
 
 // Exec is an invoke.Exec. The zero value is ready, and safe for concurrent use.

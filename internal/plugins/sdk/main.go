@@ -14,7 +14,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"github.com/allocnet/allocnet/internal/cniwire/thin"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/sandbox"
@@ -37,7 +36,7 @@ func Main(name string, plugins map[string]Factory, versions map[string]version.P
 	m := &multicall{name: name, plugins: plugins}
 	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
 		Add: m.add, Del: m.serve, Check: m.serve, GC: m.serve, Status: m.serve,
-	}, supported, thin.About(name))
+	}, supported, About(name))
 	if err == nil {
 		return 0
 	}

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
@@ -70,7 +70,7 @@ type Options struct {
 	// twice at once.
 	Ready func(context.Context) []Check
 	// CNI does what a runtime asked the plugin for.
-	CNI func(context.Context, cniwire.Request) cniwire.Response
+	CNI func(context.Context, cni.Request) cni.Response
 	// Events are those after the one with the ID last; for 0, those from now on. The
 	// channel is closed when the context ends.
 	Events func(ctx context.Context, last uint64) <-chan wire.Event

@@ -15,10 +15,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 )
 
 // holder is a service that holds up operations on some allocations until it is told.
@@ -102,10 +102,10 @@ func TestQueueIsBounded(t *testing.T) {
 	require.Equal(t, http.StatusTooManyRequests, got.status)
 	require.Equal(t, "1", got.header.Get("Retry-After"))
 	require.Equal(t, "busy", got.failure(t).Kind)
-	response := callCNI(t, socket, cniwire.Request{
-		Env: cniwire.Env{Command: cniwire.Add, ContainerID: "c"}, Config: []byte(`{"cniVersion":"0.4.0"}`),
+	response := callCNI(t, socket, cni.Request{
+		Env: cni.Env{Command: cni.Add, ContainerID: "c"}, Config: []byte(`{"cniVersion":"0.4.0"}`),
 	})
-	require.Equal(t, cniwire.CodeTryAgainLater, response.Error.Code)
+	require.Equal(t, cni.CodeTryAgainLater, response.Error.Code)
 	require.Equal(t, "0.4.0", response.Error.CNIVersion)
 	require.Equal(t, 200, ask(t, socket, "GET", "/v1/allocs", "").status, "reads do not wait for operations")
 
@@ -157,8 +157,8 @@ func TestClientThatGoesAwayCancels(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			h := hold("held")
 			o := h.options(api.Limits{})
-			o.CNI = func(ctx context.Context, r cniwire.Request) cniwire.Response {
-				return cniwire.Response{Error: &cniwire.Error{Msg: fmt.Sprint(h.Before(ctx, r.Env.Command, r.Env.ContainerID))}}
+			o.CNI = func(ctx context.Context, r cni.Request) cni.Response {
+				return cni.Response{Error: &cni.Error{Msg: fmt.Sprint(h.Before(ctx, r.Env.Command, r.Env.ContainerID))}}
 			}
 			socket, _ := apitest.Serve(t, o)
 			method, body := "PUT", alloc
@@ -339,7 +339,7 @@ func TestPanicGivesBackWhatItHeld(t *testing.T) {
 	}}
 	socket, _ := apitest.Serve(t, api.Options{
 		Service: func() api.Service { return m },
-		CNI:     func(context.Context, cniwire.Request) cniwire.Response { panic("no good") },
+		CNI:     func(context.Context, cni.Request) cni.Response { panic("no good") },
 		Limits:  api.Limits{Operations: 1, Patience: time.Hour},
 	})
 	got := ask(t, socket, "PUT", "/v1/allocs/bad", alloc)

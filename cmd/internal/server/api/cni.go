@@ -8,25 +8,25 @@ import (
 	"sync"
 	"time"
 
-	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// cniBody is a cniwire.Request. Variables that this version does not know are ignored: the
+// cniBody is a cni.Request. Variables that this version does not know are ignored: the
 // plugin is newer than the daemon when both are upgraded.
 type cniBody struct {
 	Env    map[string]string `json:"env"`
 	Config json.RawMessage   `json:"config"`
 }
 
-// cni is the way in for the CNI plugin. While the operation waits or runs, a white
-// space goes out at every heartbeat; what is done before the first one is answered
-// in one piece. A refusal is an answer as well, with the code that a runtime knows.
+// cni serves the CNI plugin. While the operation waits or runs, a line feed is sent at
+// every cni.Keepalive; an operation that ends before the first one is answered in one
+// piece. A refusal is an answer as well, with the code that a runtime knows.
 func (a *API) cni(w http.ResponseWriter, r *http.Request) {
-	b, err := a.readBody(r, cniwire.MaxRequest)
+	b, err := a.readBody(r, cni.MaxRequest)
 	if err != nil {
 		w.Header().Set("Connection", "close")
-		a.send(w, r, http.StatusOK, refusal(cniwire.Newest, err))
+		a.send(w, r, http.StatusOK, refusal(cni.Newest, err))
 		return
 	}
 	defer b.release()
@@ -36,25 +36,25 @@ func (a *API) cni(w http.ResponseWriter, r *http.Request) {
 		a.send(w, r, http.StatusOK, refusal(versionOf(body.Config), err))
 		return
 	}
-	req := cniwire.Request{Env: cniwire.EnvOf(body.Env), Config: body.Config}
+	req := cni.Request{Env: cni.EnvOf(body.Env), Config: body.Config}
 	req.Conflists, req.Root = a.mayBringConflists(r), byRoot(r)
 	timeout := a.limits.OperationTimeout
-	if req.Env.Command == cniwire.GC {
+	if req.Env.Command == cni.GC {
 		timeout = a.limits.SweepTimeout
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
 	ctx = attend(ctx, r)
-	life := a.showLife(w, cancel)
+	alive := a.keepAlive(w, cancel)
 	response := a.runCNI(ctx, r, req)
-	if !life.end() {
+	if !alive.end() {
 		a.send(w, r, http.StatusOK, response)
 		return
 	}
 	a.unsent(r, a.pushResponse(w, response))
 }
 
-func (a *API) pushResponse(w http.ResponseWriter, response cniwire.Response) error {
+func (a *API) pushResponse(w http.ResponseWriter, response cni.Response) error {
 	data, err := json.Marshal(response)
 	if err != nil {
 		return err
@@ -62,57 +62,57 @@ func (a *API) pushResponse(w http.ResponseWriter, response cniwire.Response) err
 	return a.push(w, append(data, '\n'))
 }
 
-// life keeps the plugin waiting with signs of life, which go out beside the operation.
-type life struct {
+// keepalive sends line feeds to the plugin while the operation runs.
+type keepalive struct {
 	mu    sync.Mutex // of the answer, until the end
 	timer *time.Timer
-	begun bool // the answer, with the first sign
+	begun bool // the answer, with the first line feed
 	ended bool
 }
 
-// showLife begins with the signs; end must be called. gone is called where nobody takes
-// them in.
-func (a *API) showLife(w http.ResponseWriter, gone func()) *life {
-	l := &life{}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.timer = time.AfterFunc(cniwire.Heartbeat, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.ended {
+// keepAlive starts the keepalive; end must be called. gone is called if a line feed
+// cannot be sent.
+func (a *API) keepAlive(w http.ResponseWriter, gone func()) *keepalive {
+	k := &keepalive{}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.timer = time.AfterFunc(cni.Keepalive, func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.ended {
 			return
 		}
-		if !l.begun {
+		if !k.begun {
 			w.Header().Set("Content-Type", "application/json")
 		}
-		l.begun = true
+		k.begun = true
 		if err := a.push(w, []byte("\n")); err != nil {
 			gone()
 			return
 		}
-		l.timer.Reset(cniwire.Heartbeat)
+		k.timer.Reset(cni.Keepalive)
 	})
-	return l
+	return k
 }
 
-// end reports whether the answer has begun. No sign goes out from then on.
-func (l *life) end() (begun bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.ended = true
-	l.timer.Stop()
-	return l.begun
+// end stops the keepalive, and reports whether the answer has begun.
+func (k *keepalive) end() (begun bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.ended = true
+	k.timer.Stop()
+	return k.begun
 }
 
 // runCNI passes the gate and works. STATUS and VERSION are reads.
-func (a *API) runCNI(ctx context.Context, r *http.Request, req cniwire.Request) (response cniwire.Response) {
+func (a *API) runCNI(ctx context.Context, r *http.Request, req cni.Request) (response cni.Response) {
 	defer func() {
 		if p := recover(); p != nil {
 			response = refusal(versionOf(req.Config), a.panicked(r, p))
 		}
 	}()
 	gate, key := a.operations, req.Env.ContainerID
-	if req.Env.Command == cniwire.Status || req.Env.Command == cniwire.Version {
+	if req.Env.Command == cni.Status || req.Env.Command == cni.Version {
 		gate, key = a.reads, ""
 	}
 	leave, err := gate.enter(ctx, key)
@@ -124,7 +124,7 @@ func (a *API) runCNI(ctx context.Context, r *http.Request, req cniwire.Request) 
 	switch {
 	case response.Result != nil && !json.Valid(response.Result):
 		return refusal(versionOf(req.Config), errors.New("the result is not JSON"))
-	case req.Env.Command == cniwire.Add && response.Result == nil && response.Error == nil:
+	case req.Env.Command == cni.Add && response.Result == nil && response.Error == nil:
 		return refusal(versionOf(req.Config), errors.New("there is no result"))
 	}
 	return response
@@ -136,21 +136,21 @@ func versionOf(config json.RawMessage) string {
 		CNIVersion string `json:"cniVersion"`
 	}
 	if json.Unmarshal(config, &c) != nil {
-		return cniwire.Newest
+		return cni.Newest
 	}
-	return cniwire.ReportVersion(c.CNIVersion)
+	return cni.ReportVersion(c.CNIVersion)
 }
 
 // refusal is an error of the API's own for a runtime.
-func refusal(version string, err error) cniwire.Response {
-	e := &cniwire.Error{CNIVersion: version, Code: cniwire.CodeInternal, Msg: wire.FromError(err).Message}
+func refusal(version string, err error) cni.Response {
+	e := &cni.Error{CNIVersion: version, Code: cni.CodeInternal, Msg: wire.FromError(err).Message}
 	switch {
 	case errors.Is(err, wire.ErrMalformed), errors.Is(err, wire.ErrTooLarge):
-		e.Code = cniwire.CodeDecodingFailure
+		e.Code = cni.CodeDecodingFailure
 	case errors.Is(err, wire.ErrTooSlow):
-		e.Code = cniwire.CodeIOFailure
+		e.Code = cni.CodeIOFailure
 	case errors.Is(err, wire.ErrBusy), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		e.Code = cniwire.CodeTryAgainLater
+		e.Code = cni.CodeTryAgainLater
 	}
-	return cniwire.Response{Error: e}
+	return cni.Response{Error: e}
 }

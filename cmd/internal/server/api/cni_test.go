@@ -14,39 +14,39 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
-	"github.com/allocnet/allocnet/internal/cniwire"
 )
 
 const add = `{"env":{"CNI_COMMAND":"ADD","CNI_CONTAINERID":"c","CNI_NETNS":"/n","CNI_IFNAME":"eth0","CNI_ARGS":"a=b"},"config":{"cniVersion":"1.0.0"}}`
 
 // callCNI asks as the plugin does.
-func callCNI(t *testing.T, socket string, r cniwire.Request) (response cniwire.Response) {
+func callCNI(t *testing.T, socket string, r cni.Request) (response cni.Response) {
 	t.Helper()
 	body, err := json.Marshal(r)
 	require.NoError(t, err)
-	got := ask(t, socket, "POST", cniwire.Path, string(body))
+	got := ask(t, socket, "POST", cni.Path, string(body))
 	require.Equal(t, 200, got.status)
 	require.NoError(t, json.Unmarshal([]byte(got.body), &response))
 	return response
 }
 
 func TestCNIReachesTheService(t *testing.T) {
-	asked := make(chan cniwire.Request, 1)
-	socket, _ := apitest.Serve(t, api.Options{CNI: func(_ context.Context, r cniwire.Request) cniwire.Response {
+	asked := make(chan cni.Request, 1)
+	socket, _ := apitest.Serve(t, api.Options{CNI: func(_ context.Context, r cni.Request) cni.Response {
 		asked <- r
-		return cniwire.Response{Result: []byte(`{"cniVersion":"1.0.0","ips":[]}`)}
+		return cni.Response{Result: []byte(`{"cniVersion":"1.0.0","ips":[]}`)}
 	}})
-	sent := cniwire.Request{
-		Env:    cniwire.Env{Command: "ADD", ContainerID: "c", Netns: "/n", IfName: "eth0", Args: "a=b", Path: "/opt/cni/bin", NetnsOverride: "1"},
+	sent := cni.Request{
+		Env:    cni.Env{Command: "ADD", ContainerID: "c", Netns: "/n", IfName: "eth0", Args: "a=b", Path: "/opt/cni/bin", NetnsOverride: "1"},
 		Config: []byte(`{"cniVersion":"1.0.0"}`),
 	}
 	response := callCNI(t, socket, sent)
 	sent.Root = os.Geteuid() == 0
 	sent.Conflists = sent.Root
 	require.Equal(t, sent, <-asked)
-	require.Equal(t, cniwire.Response{Result: []byte(`{"cniVersion":"1.0.0","ips":[]}`)}, response)
+	require.Equal(t, cni.Response{Result: []byte(`{"cniVersion":"1.0.0","ips":[]}`)}, response)
 
 	newer := strings.Replace(add, `{"env":{`, `{"env":{"CNI_LATER":"1",`, 1)
 	ask(t, socket, "POST", "/cni", newer)
@@ -57,14 +57,14 @@ func TestCNIReachesTheService(t *testing.T) {
 	require.Equal(t, `{"result":{"cniVersion":"1.0.0","ips":[]}}`, strings.TrimSpace(got.body))
 }
 
-func TestCNIHeartbeat(t *testing.T) {
+func TestCNIKeepalive(t *testing.T) {
 	release := make(chan struct{})
-	socket, _ := apitest.Serve(t, api.Options{CNI: func(ctx context.Context, _ cniwire.Request) cniwire.Response {
+	socket, _ := apitest.Serve(t, api.Options{CNI: func(ctx context.Context, _ cni.Request) cni.Response {
 		select {
 		case <-release:
 		case <-ctx.Done():
 		}
-		return cniwire.Response{Result: []byte(`{}`)}
+		return cni.Response{Result: []byte(`{}`)}
 	}})
 	c := dial(t, socket, request("POST", "/cni", add))
 	response, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -82,7 +82,7 @@ func TestCNIHeartbeat(t *testing.T) {
 
 // TestCNIWithoutResult: an ADD that was done has one.
 func TestCNIWithoutResult(t *testing.T) {
-	socket, _ := apitest.Serve(t, api.Options{CNI: func(context.Context, cniwire.Request) cniwire.Response { return cniwire.Response{} }})
+	socket, _ := apitest.Serve(t, api.Options{CNI: func(context.Context, cni.Request) cni.Response { return cni.Response{} }})
 	for command, want := range map[string]string{
 		"ADD": `{"error":{"cniVersion":"1.0.0","code":999,"msg":"there is no result"}}`, "DEL": "{}", "CHECK": "{}",
 	} {
@@ -93,7 +93,7 @@ func TestCNIWithoutResult(t *testing.T) {
 
 func TestCNIRefusals(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{
-		CNI:    func(context.Context, cniwire.Request) cniwire.Response { return cniwire.Response{Result: []byte("{")} },
+		CNI:    func(context.Context, cni.Request) cni.Response { return cni.Response{Result: []byte("{")} },
 		Limits: api.Limits{BodyTimeout: 200 * time.Millisecond},
 	})
 	for body, want := range map[string]string{
@@ -103,8 +103,8 @@ func TestCNIRefusals(t *testing.T) {
 		`{"env":{"CNI_COMMAND":"ADD"},"config":{"password":"secret","password":"x"}}`: `config.password (line 1, column 60): is there twice`,
 		`{"env":{"PATH":1},"config":{"cniVersion":"0.4.0"}}`:                          `{"cniVersion":"0.4.0","code":6,`,
 		`{"config":{"cniVersion":"9.0.0"},"more":1}`:                                  `{"cniVersion":"1.1.0","code":6,`,
-		strings.Repeat(" ", cniwire.MaxRequest+1):                                     `"code":6,"msg":"request is too large`,
-		add: `{"error":{"cniVersion":"1.0.0","code":999,"msg":"the result is not JSON"}}`,
+		strings.Repeat(" ", cni.MaxRequest+1):                                         `"code":6,"msg":"request is too large`,
+		add:                                                                           `{"error":{"cniVersion":"1.0.0","code":999,"msg":"the result is not JSON"}}`,
 	} {
 		got := ask(t, socket, "POST", "/cni", body)
 		require.Equal(t, 200, got.status)
@@ -113,7 +113,7 @@ func TestCNIRefusals(t *testing.T) {
 	}
 	full := request("POST", "/cni", add)
 	require.Contains(t, readAll(t, dial(t, socket, cut(full))), `"code":5`)
-	head := fmt.Sprintf("POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", cniwire.MaxRequest+1)
+	head := fmt.Sprintf("POST /cni HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", cni.MaxRequest+1)
 	require.Contains(t, readAll(t, dial(t, socket, head)), `"code":6,"msg":"request is too large`)
 }
 
@@ -123,8 +123,8 @@ func TestCNIStatusDoesNotWait(t *testing.T) {
 	socket, _ := apitest.Serve(t, h.options(api.Limits{Operations: 1, Patience: time.Hour}))
 	wait := begin(t, socket, "held")
 	receive(t, h.begun)
-	for _, command := range []string{cniwire.Status, cniwire.Version} {
-		response := callCNI(t, socket, cniwire.Request{Env: cniwire.Env{Command: command}, Config: []byte("{}")})
+	for _, command := range []string{cni.Status, cni.Version} {
+		response := callCNI(t, socket, cni.Request{Env: cni.Env{Command: command}, Config: []byte("{}")})
 		require.Nil(t, response.Error)
 	}
 	close(h.release)
@@ -136,9 +136,9 @@ func TestCNIStatusDoesNotWait(t *testing.T) {
 func TestCNIOperationsAreBounded(t *testing.T) {
 	queue, release := &counter{}, make(chan struct{})
 	socket, _ := apitest.Serve(t, api.Options{
-		CNI: func(context.Context, cniwire.Request) cniwire.Response {
+		CNI: func(context.Context, cni.Request) cni.Response {
 			<-release
-			return cniwire.Response{Result: []byte("{}")}
+			return cni.Response{Result: []byte("{}")}
 		},
 		Queue: queue,
 	})

@@ -15,10 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
@@ -118,8 +118,8 @@ func TestConflistsOfOthers(t *testing.T) {
 			service := &receiver{}
 			socket, _ := apitest.Serve(t, api.Options{
 				Groups: []uint32{group}, AllowConflists: c.allowed, Service: func() api.Service { return service },
-				CNI: func(_ context.Context, r cniwire.Request) cniwire.Response {
-					return cniwire.Response{Result: fmt.Appendf(nil, "%v", r.Conflists)}
+				CNI: func(_ context.Context, r cni.Request) cni.Response {
+					return cni.Response{Result: fmt.Appendf(nil, "%v", r.Conflists)}
 				},
 			})
 			openTo(t, socket)

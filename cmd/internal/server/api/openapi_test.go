@@ -11,8 +11,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/wire"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -36,9 +36,9 @@ var schemas = map[string]reflect.Type{
 	"Recovered": reflect.TypeFor[wire.Recovered](), "Selection": reflect.TypeFor[wire.Selection](),
 	"RecordFault": reflect.TypeFor[wire.Record](), "Repaired": reflect.TypeFor[wire.Repaired](),
 	"Sandbox": reflect.TypeFor[wire.Sandbox](), "SkippedFile": reflect.TypeFor[wire.SkippedFile](),
-	"CNIAttachment": reflect.TypeFor[types.GCAttachment](), "CNIRequest": reflect.TypeFor[cniwire.Request](),
-	"CNIEnv": reflect.TypeFor[cniwire.Env](), "CNIResponse": reflect.TypeFor[cniwire.Response](),
-	"CNIError": reflect.TypeFor[cniwire.Error](), "Listener": reflect.TypeFor[wire.Listener](), "Unserved": reflect.TypeFor[wire.Unserved](),
+	"CNIAttachment": reflect.TypeFor[types.GCAttachment](), "CNIRequest": reflect.TypeFor[cni.Request](),
+	"CNIEnv": reflect.TypeFor[cni.Env](), "CNIResponse": reflect.TypeFor[cni.Response](),
+	"CNIError": reflect.TypeFor[cni.Error](), "Listener": reflect.TypeFor[wire.Listener](), "Unserved": reflect.TypeFor[wire.Unserved](),
 }
 
 // optional are fields that are always sent and need not be.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
@@ -38,7 +38,7 @@ func (a *API) routes() []route {
 		{"POST", "/v1/repair", a.pass(sweep, a.repair)},
 		{"POST", "/v1/recover", a.pass(sweep, a.recoverAllocations)},
 		{"GET", "/v1/events", a.bodyless(a.events)},
-		{"POST", cniwire.Path, a.cni},
+		{"POST", cni.Path, a.cni},
 		{"GET", "/healthz", a.bodyless(a.healthz)},
 		{"GET", "/readyz", a.bodyless(a.readyz)},
 		{"GET", "/metrics", a.bodyless(a.options.Metrics.ServeHTTP)},

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
-	"github.com/allocnet/allocnet/internal/cniwire"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
@@ -82,8 +82,8 @@ func Defaults() api.Options {
 		Service:   func() api.Service { return memory },
 		Sandboxes: noSandboxes{},
 		Ready:     func(context.Context) []api.Check { return []api.Check{{Name: "status", Network: Net}} },
-		CNI: func(context.Context, cniwire.Request) cniwire.Response {
-			return cniwire.Response{Result: []byte(`{"cniVersion":"1.1.0"}`)}
+		CNI: func(context.Context, cni.Request) cni.Response {
+			return cni.Response{Result: []byte(`{"cniVersion":"1.1.0"}`)}
 		},
 		Events: func(ctx context.Context, _ uint64) <-chan wire.Event {
 			events := make(chan wire.Event)

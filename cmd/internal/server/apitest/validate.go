@@ -14,7 +14,7 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 
-	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
@@ -90,9 +90,9 @@ func (v *Validator) judge(r *http.Request, got *recorder) error {
 // undecoded says of a call of the plugin that it was refused: its status is that of
 // a success all the same.
 func undecoded(r *http.Request, got *recorder) bool {
-	var response cniwire.Response
-	return r.URL.Path == cniwire.Path && json.Unmarshal(got.body.Bytes(), &response) == nil &&
-		response.Error != nil && (response.Error.Code == cniwire.CodeDecodingFailure || response.Error.Code == cniwire.CodeIOFailure)
+	var response cni.Response
+	return r.URL.Path == cni.Path && json.Unmarshal(got.body.Bytes(), &response) == nil &&
+		response.Error != nil && (response.Error.Code == cni.CodeDecodingFailure || response.Error.Code == cni.CodeIOFailure)
 }
 
 // notServed wants an error for a path that is not described.

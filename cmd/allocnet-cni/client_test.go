@@ -1,9 +1,10 @@
-package thin
+package main
 
 import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -11,16 +12,28 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 )
 
-// short is a patience that is not used up by a daemon that is alive, and soon by one
-// that is not.
+// short is an idle timeout that a working daemon does not reach, and one that hangs
+// reaches soon.
 const short = 300 * time.Millisecond
 
 var request = []byte(`{"env":{},"config":{"name":"<net>"}}`)
 
-// large is more than a socket takes while nobody reads.
-var large = []byte(strings.Repeat("x", MaxRequest))
+// large is more than a socket takes while the other side does not read.
+var large = []byte(strings.Repeat("x", cni.MaxRequest))
+
+// callOn sends a request to the daemon on a socket.
+func callOn(socket string, request []byte) (*answer, error) {
+	return callUntil(socket, request, time.Now().Add(longest))
+}
+
+func callUntil(socket string, request []byte, until time.Time) (*answer, error) {
+	o := &options{socket: socket, idle: short}
+	return o.call(request, until)
+}
 
 // listen is a socket with an HTTP server.
 func listen(t *testing.T, handler http.HandlerFunc) string {
@@ -48,7 +61,7 @@ func TestCall(t *testing.T) {
 		method, path, body = r.Method, r.URL.Path, string(data)
 		answers(200, `{"result":{"cniVersion":"1.0.0"}}`)(w, r)
 	})
-	response, err := Call(socket, short, request)
+	response, err := callOn(socket, request)
 	require.NoError(t, err)
 	require.Equal(t, `{"cniVersion":"1.0.0"}`, string(response.Result))
 	require.Nil(t, response.Error)
@@ -69,11 +82,11 @@ func TestAnswersOfCall(t *testing.T) {
 		{"busy", 429, `{"error":{"kind":"busy","message":"full"}}`, `{"cniVersion":"1.1.0","code":11,"msg":"allocnetd refused the request: HTTP status 429","details":"full"}`, nil},
 		{"forbidden", 403, `{"error":{"kind":"forbidden","message":"no"}}`, `{"cniVersion":"1.1.0","code":999,"msg":"allocnetd refused the request: HTTP status 403","details":"no"}`, nil},
 		{"another server", 404, `not here`, `{"cniVersion":"1.1.0","code":999,"msg":"allocnetd refused the request: HTTP status 404"}`, nil},
-		{"no JSON", 200, `not here`, "", ErrHung},
-		{"another JSON", 200, `{"result":{},"more":1}`, "", ErrHung},
+		{"no JSON", 200, `not here`, "", errNoAnswer},
+		{"another JSON", 200, `{"result":{},"more":1}`, "", errNoAnswer},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			response, err := Call(listen(t, answers(test.status, test.body)), short, request)
+			response, err := callOn(listen(t, answers(test.status, test.body)), request)
 			require.ErrorIs(t, err, test.err)
 			if test.err == nil {
 				require.Equal(t, test.want, string(response.Error))
@@ -83,7 +96,7 @@ func TestAnswersOfCall(t *testing.T) {
 	}
 }
 
-// TestSlowIsNotHung: the operation lasts longer than the plugin's patience.
+// TestSlowIsNotHung: the operation lasts longer than the idle timeout.
 func TestSlowIsNotHung(t *testing.T) {
 	socket := listen(t, func(w http.ResponseWriter, r *http.Request) {
 		beat := time.NewTicker(short / 6)
@@ -95,7 +108,7 @@ func TestSlowIsNotHung(t *testing.T) {
 		}
 		answers(200, `{"error":{"code":7}}`)(w, r)
 	})
-	response, err := Call(socket, short, request)
+	response, err := callOn(socket, request)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"code":7}`, string(response.Error))
 }
@@ -113,9 +126,9 @@ func TestAliveForEver(t *testing.T) {
 			w.(http.Flusher).Flush()
 		}
 	})
-	_, err := call(socket, short, time.Now().Add(short), request)
-	require.ErrorIs(t, err, ErrHung)
-	require.ErrorContains(t, err, "no sign of life")
+	_, err := callUntil(socket, request, time.Now().Add(short))
+	require.ErrorIs(t, err, errNoAnswer)
+	require.ErrorContains(t, err, "no keepalive")
 	<-gone // the daemon is told
 }
 
@@ -132,8 +145,8 @@ func TestHung(t *testing.T) {
 			defer l.Close()
 			go serve(l)
 			for _, r := range [][]byte{request, large} {
-				_, err = Call(socket, short, r)
-				require.ErrorIs(t, err, ErrHung)
+				_, err = callOn(socket, r)
+				require.ErrorIs(t, err, errNoAnswer)
 			}
 		})
 	}
@@ -151,8 +164,8 @@ func TestFullBacklog(t *testing.T) {
 	first, err := net.Dial("unix", socket)
 	require.NoError(t, err)
 	defer first.Close()
-	_, err = Call(socket, short, request)
-	require.ErrorIs(t, err, ErrHung)
+	_, err = callOn(socket, request)
+	require.ErrorIs(t, err, errNoAnswer)
 	require.ErrorContains(t, err, "connect to")
 }
 
@@ -171,12 +184,12 @@ func TestAway(t *testing.T) {
 	})
 	for name, socket := range map[string]string{
 		"no socket": filepath.Join(dir, "none"), "no directory": filepath.Join(dir, "none", "none"), "nobody listens": stale,
-		"it dies": dies, "it dies after a sign of life": diesLater,
+		"it dies": dies, "it dies after a keepalive": diesLater,
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Call(socket, short, request)
-			require.ErrorIs(t, err, ErrAway)
-			require.NotErrorIs(t, err, ErrHung)
+			_, err := callOn(socket, request)
+			require.ErrorIs(t, err, errNotReachable)
+			require.NotErrorIs(t, err, errNoAnswer)
 		})
 	}
 }
@@ -195,15 +208,44 @@ func TestAnswerBeforeTheEndOfTheRequest(t *testing.T) {
 		_, _ = io.WriteString(c, "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
 		_ = c.Close()
 	}()
-	response, err := Call(socket, short, large)
+	response, err := callOn(socket, large)
 	require.NoError(t, err)
 	require.Contains(t, string(response.Error), `"code":999`)
 }
 
-func TestRequest(t *testing.T) {
-	body, err := Request([]string{"ADD", "c", "", "eth0", "A=\"\\\n\u2028<", "/a:/b", "1"}, []byte(`{"name":"<net>"}`))
+func TestEncode(t *testing.T) {
+	r := cni.Request{
+		Env:    cni.Env{Command: "ADD", ContainerID: "c", IfName: "eth0", Args: "A=\"\\\n\u2028<", Path: "/a:/b", NetnsOverride: "1"},
+		Config: []byte(`{ "name":"<net>"}`),
+	}
+	body, err := encode(r)
 	require.NoError(t, err)
-	require.JSONEq(t, `{"env":{"CNI_COMMAND":"ADD","CNI_CONTAINERID":"c","CNI_NETNS":"","CNI_IFNAME":"eth0","CNI_ARGS":"A=\"\\\n\u2028<","CNI_PATH":"/a:/b","CNI_NETNS_OVERRIDE":"1"},"config":{"name":"<net>"}}`, string(body))
-	_, err = Request([]string{"", "", "", "", strings.Repeat("x", MaxRequest), "", ""}, []byte(`{}`))
+	require.JSONEq(t, `{"env":{"CNI_COMMAND":"ADD","CNI_CONTAINERID":"c","CNI_IFNAME":"eth0","CNI_ARGS":"A=\"\\\n\u2028<","CNI_PATH":"/a:/b","CNI_NETNS_OVERRIDE":"1"},"config":{"name":"<net>"}}`, string(body))
+	require.Contains(t, string(body), string(r.Config), "as it was read")
+	r.Env.Args = strings.Repeat("x", cni.MaxRequest)
+	_, err = encode(r)
 	require.EqualError(t, err, "CNI error 4: environment and configuration take more than 1048576 bytes")
+}
+
+// TestResume takes over a connection on which the request was sent. A descriptor that is
+// no connection counts as a daemon that is not reachable.
+func TestResume(t *testing.T) {
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	daemon := os.NewFile(uintptr(ends[1]), "daemon")
+	_, err = io.WriteString(daemon, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}\n")
+	require.NoError(t, err)
+	o := &options{socket: "/s", idle: short}
+	response, err := o.resume(ends[0])
+	require.NoError(t, err)
+	require.Equal(t, &answer{}, response)
+	_, err = daemon.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF, "the connection is closed")
+	require.NoError(t, daemon.Close())
+
+	file, err := syscall.Open("/dev/null", syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	_, err = o.resume(file)
+	require.ErrorIs(t, err, errNotReachable)
+	require.ErrorContains(t, err, "take over the connection to /s")
 }

@@ -1,12 +1,12 @@
-// allocnet-cni-front is allocnet-cni for a runtime in a hurry. A program of Go takes a
+// allocnet-cni-shim is what runtimes start as the CNI plugin of type "allocnet". It
+// serves the usual case of allocnet-cni: it sends the runtime's request to allocnetd,
+// and prints an answer that arrives soon and in one piece. A Go program takes a
 // millisecond or two to start, most of what an ADD through the daemon costs; this one
-// takes a fraction of that. It knows only how things go when all is well: it hands what a runtime
-// asks for to allocnetd and prints an answer that comes soon and in one piece. In every
-// other case it becomes allocnet-cni, beside it, which decides: before anything was
-// sent, or with the connection on which the answer is to come, of which nothing was
-// read.
+// takes a fraction of that. In every other case it executes allocnet-cni, beside it,
+// which decides: either before anything was sent, or with the connection on which the
+// answer arrives, of which nothing was read.
 //
-// What it needs of the protocol is in package internal/cniwire/thin.
+// The protocol is in cmd/internal/cni.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,27 +25,40 @@
 #define DEFAULT_SOCKET "/run/allocnet/allocnetd.sock"
 
 enum {
-	MOST = 64 << 10, // bytes of a configuration, and of an answer
-	SOON = 250,      // milliseconds; the daemon's first sign of life comes later
-	HANDED = 3,      // descriptor of the connection that is handed over
-	DEEPEST = 100,   // how deep values may be nested
+	MAX_CONFIG = 64 << 10, // bytes of a configuration, and of an answer
+	MAX_STDIN = 1 << 20,   // bytes that are kept for allocnet-cni, which accepts fewer
+	MAX_VARIABLE = 1024,   // bytes of a variable's value
+	MAX_HEADER = 512,      // bytes of the request's header
+	MAX_DEPTH = 100,       // nested values
+	WAIT = 250,            // milliseconds for an answer; the first keepalive is later
+	HANDED = 3,            // descriptor of the connection that is handed over
 };
 
-static char config[MOST], request[MOST + (8 << 10)], answer[MOST];
+static const char *const variables[] = {
+	"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "CNI_NETNS_OVERRIDE",
+};
+enum {
+	VARIABLES = sizeof variables / sizeof *variables,
+	// The header, the names and values with their punctuation, what is around them and
+	// the configuration, and the configuration.
+	MAX_REQUEST = MAX_HEADER + VARIABLES * (MAX_VARIABLE + 32) + 64 + MAX_CONFIG,
+};
+
+static char config[MAX_CONFIG], request[MAX_REQUEST], answer[MAX_CONFIG];
 static size_t length; // of the configuration that was read
 
-// fail prints an error as a CNI plugin does: one that may pass.
+// fail prints a CNI error with the code 11: the runtime should try again.
 static _Noreturn void fail(const char *what) {
-	printf("{\"cniVersion\":\"1.0.0\",\"code\":11,\"msg\":\"allocnet-cni-front cannot go on\","
+	printf("{\"cniVersion\":\"1.0.0\",\"code\":11,\"msg\":\"allocnet-cni-shim cannot go on\","
 		"\"details\":\"%s: %s\"}\n", what, strerror(errno));
 	exit(1);
 }
 
-// again reports whether a call that failed is to be repeated, and waits until it can
-// be: what a runtime gives us need not block.
+// again reports whether a call that failed has to be repeated, and waits until it can
+// be: the runtime's descriptors may be non-blocking.
 static bool again(int fd, short events) {
 	struct pollfd p = {.fd = fd, .events = events};
-	return errno == EINTR || errno == EAGAIN && poll(&p, 1, -1) >= 0;
+	return errno == EINTR || errno == EAGAIN && (poll(&p, 1, -1) >= 0 || errno == EINTR);
 }
 
 static bool write_all(int fd, const char *data, size_t n) {
@@ -60,16 +73,18 @@ static bool write_all(int fd, const char *data, size_t n) {
 	return true;
 }
 
-// put_back makes stdin what it was: what was read of it, and the rest.
-static void put_back(void) {
+// restore_stdin makes stdin a file of what was read from it, and the rest.
+static void restore_stdin(void) {
 	int fd = memfd_create("config", MFD_CLOEXEC);
 	if (fd < 0 || !write_all(fd, config, length))
 		fail("keep the configuration");
-	for (size_t total = 0; total <= 16 * MOST;) { // allocnet-cni refuses less
+	for (size_t total = 0; total <= MAX_STDIN;) {
 		ssize_t k = read(0, answer, sizeof answer);
 		if (k < 0 && again(0, POLLIN))
 			continue;
-		if (k <= 0)
+		if (k < 0)
+			fail("read the configuration");
+		if (k == 0)
 			break;
 		if (!write_all(fd, answer, k))
 			fail("keep the configuration");
@@ -79,10 +94,12 @@ static void put_back(void) {
 		fail("keep the configuration");
 }
 
-// hand_over has allocnet-cni go on, with the connection if there is one.
+// hand_over executes allocnet-cni, with the connection if there is one.
 static _Noreturn void hand_over(int fd) {
 	char path[4096];
-	ssize_t n = readlink("/proc/self/exe", path, sizeof path - sizeof PROGRAM - 1);
+	ssize_t n = readlink("/proc/self/exe", path, sizeof path - sizeof PROGRAM);
+	if (n == sizeof path - sizeof PROGRAM) // it may be cut off
+		errno = ENAMETOOLONG, n = -1;
 	if (n < 0)
 		fail("find " PROGRAM);
 	path[n] = 0;
@@ -106,7 +123,7 @@ typedef struct {
 
 static bool is(text t, const char *word) { return t.n == strlen(word) && memcmp(t.at, word, t.n) == 0; }
 
-// plain tells a text that JSON has as it is.
+// plain reports whether JSON contains a text unchanged.
 static bool plain(text t) {
 	for (size_t i = 0; i < t.n; i++)
 		if (t.at[i] < ' ' || t.at[i] > '~' || t.at[i] == '"' || t.at[i] == '\\')
@@ -114,17 +131,21 @@ static bool plain(text t) {
 	return true;
 }
 
-static const char *at, *end; // what comes next, and the end
+static const char *at, *end; // the next byte of what is parsed, and its end
 
+// seen reports whether the next byte is one of these.
 static bool seen(const char *bytes) { return at < end && *at && strchr(bytes, *at); }
 
+// next skips white space and returns the next byte; 0, which JSON does not contain, at
+// the end.
 static char next(void) {
 	while (at < end && memchr(" \t\r\n", *at, 4))
 		at++;
 	return at < end ? *at : 0;
 }
 
-// string reads one, which begins here.
+// string parses a string, of which the next byte is the first quote. The text is what
+// is between the quotes.
 static bool string(text *t) {
 	for (t->at = ++at; at < end && *at != '"'; at++) {
 		if ((unsigned char)*at < ' ')
@@ -144,6 +165,7 @@ static bool string(text *t) {
 	return true;
 }
 
+// word skips these bytes, if they are next.
 static bool word(const char *w) {
 	size_t n = strlen(w);
 	if ((size_t)(end - at) < n || memcmp(at, w, n))
@@ -173,7 +195,7 @@ static bool number(void) {
 	return digits();
 }
 
-// value passes over one that is JSON.
+// value skips a JSON value.
 static bool value(int depth) {
 	text key;
 	char c = next();
@@ -184,7 +206,7 @@ static bool value(int depth) {
 	char close = c == '{' ? '}' : ']';
 	if (at++, next() == close)
 		return at++, true;
-	for (; depth < DEEPEST; at++) {
+	for (; depth < MAX_DEPTH; at++) {
 		if (c == '{' && (next() != '"' || !string(&key) || next() != ':' || !word(":")))
 			return false;
 		if (!value(depth + 1))
@@ -197,7 +219,7 @@ static bool value(int depth) {
 	return false;
 }
 
-// object reads one that begins here, each of whose members reads its own value.
+// object parses an object; member parses the value of each key.
 static bool object(bool (*member)(text key)) {
 	if (!word("{"))
 		return false;
@@ -212,13 +234,13 @@ static bool object(bool (*member)(text key)) {
 	return false;
 }
 
-// nothing reports whether nothing follows.
+// nothing reports whether only white space follows.
 static bool nothing(void) { return next() == 0 && at == end; }
 
-// plain_string reads one.
+// plain_string parses a string whose text is plain.
 static bool plain_string(text *t) { return next() == '"' && string(t) && plain(*t); }
 
-// What the configuration says for the plugin itself.
+// The values of the configuration that the plugin itself needs.
 static text version = {"", 0}, sock = {DEFAULT_SOCKET, sizeof DEFAULT_SOCKET - 1};
 
 static bool option(text key) {
@@ -226,42 +248,41 @@ static bool option(text key) {
 	if (is(key, "cniVersion"))
 		return plain_string(&version);
 	if (!is(key, "socket"))
-		return !is(key, "patience") && value(0);
+		return !is(key, "idleTimeout") && !is(key, "patience") && value(0);
 	if (given || !plain_string(&sock) || sock.n == 0 || sock.at[0] != '/')
 		return false;
 	return given = true;
 }
 
-// options reads the configuration, if it is an object in which all is plain that is for
-// the plugin itself.
+// options parses the configuration. It must be an object in which the keys and the
+// plugin's own values are plain.
 static bool options(void) {
 	at = config, end = config + length;
 	next();
 	return object(option) && nothing();
 }
 
-// environment puts the variables into the request, and returns its new end.
+// environment appends the variables to the request, and returns its new end; NULL if a
+// value is too long or not plain.
 static char *environment(char *to) {
-	static const char *const names[] = {
-		"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_ARGS", "CNI_PATH", "CNI_NETNS_OVERRIDE",
-	};
-	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-		const char *v = getenv(names[i]);
+	for (int i = 0; i < VARIABLES; i++) {
+		const char *v = getenv(variables[i]);
 		text t = {v ? v : "", v ? strlen(v) : 0};
-		if (t.n > 1024 || !plain(t))
+		if (t.n > MAX_VARIABLE || !plain(t))
 			return NULL;
-		to += sprintf(to, "%s\"%s\":\"%s\"", i ? "," : "", names[i], t.at);
+		to += sprintf(to, "%s\"%s\":\"%s\"", i ? "," : "", variables[i], t.at);
 	}
 	return to;
 }
 
-// send_request has the daemon begin. -1 is that it has not heard of it.
+// send_request sends the request and returns the connection, or -1 if the daemon has not
+// received a complete request.
 static int send_request(void) {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	if (sock.n >= sizeof address.sun_path)
 		return -1;
 	memcpy(address.sun_path, sock.at, sock.n);
-	char *body = request + 512; // behind the header, whose length is not known yet
+	char *body = request + MAX_HEADER; // the header's length is not known yet
 	char *to = environment(body + sprintf(body, "{\"env\":{"));
 	if (!to)
 		return -1;
@@ -269,7 +290,7 @@ static int send_request(void) {
 	memcpy(to, config, length);
 	to += length;
 	*to++ = '}';
-	char header[512];
+	char header[MAX_HEADER];
 	int n = snprintf(header, sizeof header,
 		"POST /cni HTTP/1.1\r\nHost: allocnetd\r\nContent-Type: application/json\r\n"
 		"Connection: close\r\nContent-Length: %zu\r\n\r\n", (size_t)(to - body));
@@ -281,36 +302,40 @@ static int send_request(void) {
 	ssize_t all = to - body + n;
 	if (connect(fd, (struct sockaddr *)&address, sizeof address) || fcntl(fd, F_SETFL, 0) < 0 ||
 		send(fd, body - n, all, MSG_NOSIGNAL | MSG_DONTWAIT) != all) {
-		close(fd); // what was sent is no request
+		close(fd); // a part of a request is none
 		return -1;
 	}
 	return fd;
 }
 
-// receive looks at the answer, and finds the body of one that is there as a whole.
+// receive waits for the answer and finds its body, if all of it has arrived. The answer
+// stays on the connection.
 static bool receive(int fd, text *body) {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
-	if (poll(&p, 1, SOON) != 1)
+	if (poll(&p, 1, WAIT) != 1)
 		return false;
 	ssize_t n = recv(fd, answer, sizeof answer - 1, MSG_PEEK);
 	if (n <= 0)
 		return false;
 	answer[n] = 0;
-	static const char status[] = "HTTP/1.1 200 ", field[] = "\r\nContent-Length: ";
-	char *content = strstr(answer, "\r\n\r\n");
+	static const char status[] = "HTTP/1.1 200 ", field[] = "Content-Length: ";
+	char *content = strstr(answer, "\r\n\r\n"), *behind;
 	if (strncmp(answer, status, sizeof status - 1) || !content)
 		return false;
-	char *size = strstr(answer, field), *behind;
-	if (!size || size >= content || strcasestr(answer, "transfer-encoding"))
+	content[2] = 0; // ends the header
+	char *size = strcasestr(answer, "content-length");
+	if (!size || size[-1] != '\n' || strncmp(size, field, sizeof field - 1))
+		return false;
+	if (strcasestr(answer, "transfer-encoding") || strstr(answer, "\n\n"))
 		return false;
 	size += sizeof field - 1;
 	body->at = content + 4;
 	body->n = strtoul(size, &behind, 10);
-	return *size >= '0' && *size <= '9' && *behind == '\r' && !strcasestr(behind, "content-length:") &&
+	return *size >= '0' && *size <= '9' && *behind == '\r' && behind[1] == '\n' && !strcasestr(behind, "content-length") &&
 		body->n == (size_t)(answer + n - body->at);
 }
 
-// What a result or an error has that must have it.
+// What was found: a result's version, an error's code and its message.
 static bool versioned, coded, said;
 
 static bool result_member(text key) {
@@ -331,8 +356,8 @@ static bool error_member(text key) {
 	return value(0);
 }
 
-// print prints the body's result, for an ADD, or its error, and ends the program. What is
-// not just that is left to allocnet-cni.
+// print prints the body's result, for an ADD, or its error, and ends the program. It
+// returns if the body is anything else, which is for allocnet-cni to judge.
 static void print(text body, bool add) {
 	at = body.at, end = body.at + body.n;
 	if (!add && word("{}") && nothing())
@@ -350,7 +375,7 @@ static void print(text body, bool add) {
 }
 
 int main(void) {
-	for (int fd = 0; fd <= 2; fd++) // else the connection would be one of these
+	for (int fd = 0; fd <= 2; fd++) // otherwise the connection would be one of these
 		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
 			return 1;
 	static const char *const commands[] = {"ADD", "DEL", "CHECK", "GC", "STATUS", NULL};
@@ -360,19 +385,19 @@ int main(void) {
 		c++;
 	if (!command || !*c || caller && *caller)
 		hand_over(-1);
-	for (ssize_t k = 1; k != 0 && length < MOST; length += k) {
+	for (ssize_t k = 1; k != 0 && length < MAX_CONFIG; length += k) {
 		do
-			k = read(0, config + length, MOST - length);
+			k = read(0, config + length, MAX_CONFIG - length);
 		while (k < 0 && again(0, POLLIN));
 		if (k < 0)
-			hand_over(-1); // which says why
+			hand_over(-1); // allocnet-cni reports the error
 	}
 	int fd = -1;
 	text body;
-	if (length < MOST && options())
+	if (length < MAX_CONFIG && options())
 		fd = send_request();
 	if (fd >= 0 && receive(fd, &body))
 		print(body, strcmp(command, "ADD") == 0);
-	put_back();
+	restore_stdin();
 	hand_over(fd);
 }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,7 +18,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/cniwire"
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/cni"
 )
 
 // said is what a plugin printed, and what it asked the daemon for.
@@ -26,8 +28,8 @@ type said struct {
 	code       int
 }
 
-// TestFront does all that allocnet-cni does, and nothing else.
-func TestFront(t *testing.T) {
+// TestShim: allocnet-cni-shim does exactly what allocnet-cni does.
+func TestShim(t *testing.T) {
 	w := newWorld(t)
 	built, err := programs()
 	require.NoError(t, err)
@@ -36,7 +38,7 @@ func TestFront(t *testing.T) {
 	require.NoError(t, err)
 	s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		asked <- fmt.Sprintf("%s %s %d %s", r.Method, r.URL, r.ContentLength, body)
+		asked <- fmt.Sprintf("%s %s %s", r.Method, r.URL, meaning(body))
 		serve(rw, r)
 	})}
 	go func() { _ = s.Serve(l) }()
@@ -60,33 +62,33 @@ func TestFront(t *testing.T) {
 	}
 	same := func(t *testing.T, dir string, config string, environ ...string) said {
 		want := run(dir, "allocnet-cni", config, environ...)
-		require.Equal(t, want, run(dir, "allocnet-cni-front", config, environ...), "%.300s", config)
+		require.Equal(t, want, run(dir, "allocnet-cni-shim", config, environ...), "%.300s", config)
 		return want
 	}
 	conf := func(more string) string {
-		return `{"cniVersion":"1.0.0","socket":"` + w.path("sock") + `"` + more + `}`
+		return `{"cniVersion":"1.0.0","socket":"` + w.path("sock") + `","settings":"` + w.path("allocnetd.hcl") + `"` + more + `}`
 	}
 
 	t.Run("configurations", func(t *testing.T) {
-		inner := `,"plugins":[{"socket":"/nowhere","patience":7,"x":"}]\\\"{"},[[],{}],-1.5e3,true,null]`
+		inner := `,"plugins":[{"socket":"/nowhere","idleTimeout":7,"x":"}]\\\"{"},[[],{}],-1.5e3,true,null]`
 		for _, config := range []string{
 			conf(""), conf(inner), " \n{ \"a\" : { } ,\t" + conf("")[1:] + "\r\n", `{"x":{"socket":"/a"},` + conf(inner)[1:],
-			`{"socket":"/nowhere",` + conf("")[1:], conf(`,"patience":"2s"`), conf(`,"cniVersion":"0.4.0","name":"n\u00e9t"`), conf(`,"cniVersion":7`), conf(`,"cniVersion":"\u0031.0.0"`),
+			`{"socket":"/nowhere",` + conf("")[1:], conf(`,"idleTimeout":"2s"`), conf(`,"patience":"2s"`), conf(`,"cniVersion":"0.4.0","name":"n\u00e9t"`), conf(`,"cniVersion":7`), conf(`,"cniVersion":"\u0031.0.0"`),
 			`{"\u0073ocket":"` + w.path("sock") + `"}`, `{"socket":"` + strings.ReplaceAll(w.path("sock"), "/", `\/`) + `"}`,
 			conf(`,"k\"":1`), conf(`,"é":"é"`), conf(`,"a":"` + strings.Repeat("x", 60<<10) + `"`), conf(`,"a":"` + strings.Repeat("x", 64<<10) + `"`),
 			conf(`,"a":"` + strings.Repeat("x", 300<<10) + `"`), conf(`,"a":"` + strings.Repeat("x", 600<<10) + `"`),
 		} {
 			same(t, built, config)
 		}
-		got := run(built, "allocnet-cni-front", conf(inner))
-		require.Contains(t, got.asked, conf(inner)+"}")
+		got := run(built, "allocnet-cni-shim", conf(inner))
+		require.Contains(t, got.asked, conf(inner))
 	})
 	t.Run("bad configurations", func(t *testing.T) {
 		for _, config := range []string{
 			"", "{", "[]", "null", "{}x", conf("") + "x", conf(","), conf(`,"a"`), conf(`,"a":`), conf(`,"a":"`), conf(`,"a":{`), conf(`,"a":1 2`),
-			`{"socket":7}`, `{"socket":"sock"}`, `{"socket":""}`, `{"socket":"/` + strings.Repeat("s", 200) + `"}`, conf(`,"patience":7`), conf("\x00"),
+			`{"socket":7}`, `{"socket":"sock"}`, `{"socket":""}`, `{"socket":"/` + strings.Repeat("s", 200) + `"}`, conf(`,"idleTimeout":7`), conf(`,"patience":7`), conf("\x00"),
 		} {
-			got := run(built, "allocnet-cni-front", config)
+			got := run(built, "allocnet-cni-shim", config)
 			require.Equal(t, 1, got.code, "%.300s", config)
 			var e map[string]any
 			require.NoError(t, json.Unmarshal([]byte(got.out), &e), got.out)
@@ -125,16 +127,15 @@ func TestFront(t *testing.T) {
 			got := same(t, built, conf(""))
 			require.NotEmpty(t, got.asked, name)
 			if name != "other keys" {
-				require.NotContains(t, got.out, "not as agreed", name)
+				require.NotContains(t, got.out, "not the expected object", name)
 			}
 		}
 	})
 	t.Run("no answers", func(t *testing.T) {
-		lonely := w.lonely(built)
 		for _, command := range []string{"ADD", "DEL", "CHECK", "GC", "STATUS"} {
 			for _, body := range broken(command) {
 				serve = answering(200, body)
-				got := same(t, lonely, conf(""), "CNI_COMMAND="+command)
+				got := same(t, built, conf(""), "CNI_COMMAND="+command)
 				require.Equal(t, 1, got.code, "%s %s", command, body)
 				var e map[string]any
 				require.NoError(t, json.Unmarshal([]byte(got.out), &e), "%s %s: %s", command, body, got.out)
@@ -143,41 +144,32 @@ func TestFront(t *testing.T) {
 			}
 			if command != "ADD" {
 				serve = answering(200, "{}\n")
-				got := same(t, lonely, conf(""), "CNI_COMMAND="+command)
+				got := same(t, built, conf(""), "CNI_COMMAND="+command)
 				require.Equal(t, said{asked: got.asked}, got)
-			}
-		}
-		random := rand.New(rand.NewPCG(1, 2))
-		for range 100 {
-			body := mutated(random, `{"result":`+added+`}`)
-			serve = answering(200, body)
-			if got := same(t, lonely, conf("")); got.code == 0 {
-				require.True(t, json.Valid([]byte(got.out)), body)
-				require.Contains(t, got.out, `"cniVersion":"1.0.0"`, body)
 			}
 		}
 	})
 	t.Run("usual answers", func(t *testing.T) { // need no other program
-		alone := w.path("alone")
-		require.NoError(t, os.Mkdir(alone, 0o755))
-		data, err := os.ReadFile(filepath.Join(built, "allocnet-cni-front"))
+		single := w.path("single")
+		require.NoError(t, os.Mkdir(single, 0o755))
+		data, err := os.ReadFile(filepath.Join(built, "allocnet-cni-shim"))
 		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(alone, "allocnet-cni-front"), data, 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(single, "allocnet-cni-shim"), data, 0o755))
 		for _, answer := range []struct {
 			command string
-			said    cniwire.Response
+			said    cni.Response
 			out     string
 			code    int
 		}{
-			{"ADD", cniwire.Response{Result: []byte(added)}, added, 0},
-			{"ADD", cniwire.Response{Error: &cniwire.Error{CNIVersion: "1.0.0", Code: 7, Msg: "<m>"}}, `{"cniVersion":"1.0.0","code":7,"msg":"\u003cm\u003e"}`, 1},
-			{"DEL", cniwire.Response{}, "", 0},
-			{"CHECK", cniwire.Response{}, "", 0},
+			{"ADD", cni.Response{Result: []byte(added)}, added, 0},
+			{"ADD", cni.Response{Error: &cni.Error{CNIVersion: "1.0.0", Code: 7, Msg: "<m>"}}, `{"cniVersion":"1.0.0","code":7,"msg":"\u003cm\u003e"}`, 1},
+			{"DEL", cni.Response{}, "", 0},
+			{"CHECK", cni.Response{}, "", 0},
 		} {
 			body, err := json.Marshal(answer.said)
 			require.NoError(t, err)
 			serve = answering(200, string(body)+"\n")
-			got := run(alone, "allocnet-cni-front", conf(""), "CNI_COMMAND="+answer.command)
+			got := run(single, "allocnet-cni-shim", conf(""), "CNI_COMMAND="+answer.command)
 			require.Equal(t, []any{answer.out, answer.code}, []any{got.out, got.code})
 		}
 	})
@@ -187,7 +179,7 @@ func TestFront(t *testing.T) {
 		require.NoError(t, syscall.Pipe2(ends[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK))
 		r, in := os.NewFile(uintptr(ends[0]), "r"), os.NewFile(uintptr(ends[1]), "in")
 		defer r.Close()
-		c := exec.Command(filepath.Join(built, "allocnet-cni-front"))
+		c := exec.Command(filepath.Join(built, "allocnet-cni-shim"))
 		c.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=/netns", "CNI_IFNAME=eth0"}
 		var out strings.Builder
 		c.Stdin, c.Stdout = r, &out
@@ -206,13 +198,69 @@ func TestFront(t *testing.T) {
 		require.Equal(t, added, out.String())
 		<-asked
 
-		closed := exec.Command("sh", "-c", `"$0" <"$1" >&-`, filepath.Join(built, "allocnet-cni-front"), w.path("config"))
+		closed := exec.Command("sh", "-c", `"$0" <"$1" >&-`, filepath.Join(built, "allocnet-cni-shim"), w.path("config"))
 		closed.Env = c.Env
 		w.write("config", conf(""))
 		require.NoError(t, closed.Run(), "who asked does not want to know")
 		<-asked
 	})
+	// Configurations, bodies, and whole responses with the one field of the header that
+	// the shim reads.
+	t.Run("random", func(t *testing.T) {
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		until := time.Now()
+		if d, err := time.ParseDuration(os.Getenv("ALLOCNET_CNI_TEST_RANDOM")); err == nil {
+			until = until.Add(d)
+		}
+		for i := 0; i < 100 || time.Now().Before(until); i++ {
+			body, config := `{"result":`+added+`}`, conf(`,"a":[1,{"b":"\u00e9"},-1.5e3,null]`)
+			if i%4 == 1 {
+				body = `{"error":{"cniVersion":"1.0.0","code":7,"msg":"m\n","details":"d"}}`
+			}
+			response := "HTTP/1.1 200 OK\r\nContent-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body
+			switch i % 3 {
+			case 0:
+				body = mutated(random, body)
+				serve = answering(200, body)
+			case 1:
+				config = mutated(random, config)
+				serve = answering(200, body)
+			default:
+				response = mutated(random, response)
+				serve = func(rw http.ResponseWriter, _ *http.Request) {
+					if c, _, err := rw.(http.Hijacker).Hijack(); err == nil {
+						_, _ = io.WriteString(c, response)
+						_ = c.Close()
+					}
+				}
+			}
+			if got := same(t, built, config); got.code == 0 {
+				require.True(t, json.Valid([]byte(got.out)), "%q %q", body, response)
+				require.Contains(t, got.out, `"cniVersion"`)
+			}
+		}
+	})
 	require.NoError(t, os.Remove(w.path("sock")))
+}
+
+// TestShimDefaultSocket is that of every client.
+func TestShimDefaultSocket(t *testing.T) {
+	source, err := os.ReadFile("shim/shim.c")
+	require.NoError(t, err)
+	require.Contains(t, string(source), fmt.Sprintf("#define DEFAULT_SOCKET %q\n", client.DefaultSocket))
+}
+
+// meaning is a request without its empty variables, which need not be sent. The
+// configuration is as it was sent.
+func meaning(body []byte) string {
+	env, config, _ := strings.Cut(string(body), `,"config":`)
+	var r struct{ Env cni.Env }
+	if err := json.Unmarshal([]byte(env+"}"), &r); err != nil {
+		return fmt.Sprintf("%v: %s", err, body)
+	}
+	return fmt.Sprintf("%+v %s", r.Env, strings.TrimSuffix(config, "}"))
 }
 
 func answering(status int, body string) http.HandlerFunc {
@@ -269,17 +317,4 @@ func mutated(random *rand.Rand, text string) string {
 		}
 	}
 	return string(body)
-}
-
-// lonely is a directory with the programs, but for the one that does the daemon's work.
-func (w *world) lonely(built string) string {
-	w.t.Helper()
-	dir := w.path("lonely")
-	require.NoError(w.t, os.Mkdir(dir, 0o755))
-	for _, program := range []string{"allocnet-cni", "allocnet-cni-front"} {
-		data, err := os.ReadFile(filepath.Join(built, program))
-		require.NoError(w.t, err)
-		require.NoError(w.t, os.WriteFile(filepath.Join(dir, program), data, 0o755))
-	}
-	return dir
 }

@@ -1,8 +1,6 @@
-package cniwire
+package cni
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -38,33 +36,7 @@ func TestReadConfig(t *testing.T) {
 	require.EqualError(t, err, "CNI error 5: read the network configuration from stdin; broken")
 }
 
-func TestPrint(t *testing.T) {
-	for _, test := range []struct {
-		name     string
-		version  string
-		response Response
-		out      string
-		code     int
-	}{
-		{"a result as it is", "1.0.0", Response{Result: json.RawMessage(`{ "a": 1 }`)}, `{ "a": 1 }`, 0},
-		{"no result", "1.0.0", Response{}, ``, 0},
-		{"an error", "0.4.0", Response{Error: &Error{Code: 7, Msg: "m"}}, `{"cniVersion":"0.4.0","code":7,"msg":"m"}`, 1},
-		{"an error of no version", "", Response{Error: &Error{Code: 7, Msg: "m"}}, `{"cniVersion":"1.1.0","code":7,"msg":"m"}`, 1},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			var out bytes.Buffer
-			require.Equal(t, test.code, Print(&out, test.version, &test.response))
-			require.Equal(t, test.out, out.String())
-		})
-	}
-	require.Equal(t, 1, Print(brokenPipe{}, "1.0.0", &Response{Result: json.RawMessage(`{}`)}))
-}
-
-type brokenPipe struct{}
-
-func (brokenPipe) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
-
-func TestVersions(t *testing.T) {
+func TestVersionResult(t *testing.T) {
 	const all = `"supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}`
 	for version, want := range map[string]string{"0.4.0": "0.4.0", "0.2.0": "1.1.0", "": "1.1.0"} {
 		require.Equal(t, `{"cniVersion":"`+want+`",`+all, string(VersionResult(version)))

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/allocnet/allocnet/cmd/internal/cni"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+)
+
+var logger = hclog.New(&hclog.LoggerOptions{Name: program, Level: hclog.Warn, Output: os.Stderr})
+
+// fallback does the work of the daemon in this process. The cause is why the daemon
+// does not.
+func (o *options) fallback(r cni.Request, cause error) *answer {
+	service, timeout, err := o.newService()
+	if err != nil {
+		return answerOf(&cni.Error{Code: cni.CodeInternal, Msg: err.Error(), Details: cause.Error()}, o.version)
+	}
+	// If the runtime gives up, an ADD is undone.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	r.Conflists, r.Root = true, true
+	response := service.Serve(ctx, r)
+	if response.Error != nil {
+		return answerOf(response.Error, o.version)
+	}
+	return &answer{Result: response.Result}
+}
+
+// newService returns the service, and the timeout of its operations.
+func (o *options) newService() (*cni.Service, time.Duration, error) {
+	for name, value := range map[string]string{
+		"PATH": pluginexec.CompletePath(os.Getenv("PATH")), pluginexec.CallerVariable: program,
+	} {
+		if err := os.Setenv(name, value); err != nil {
+			return nil, 0, err
+		}
+	}
+	s, err := o.loadSettings()
+	if err != nil {
+		return nil, 0, err
+	}
+	libcni.CacheDir = filepath.Join(s.StateDir, "cni-cache")
+	cfg := s.Configurator()
+	cfg.Logger, cfg.OneShot = logger, true
+	c, err := configurator.New(cfg)
+	if err != nil {
+		return nil, 0, err
+	}
+	return cni.New(cni.Options{
+		Backend:  func() cni.Backend { return c },
+		Ready:    c.ReadyFor,
+		NotReady: func(configurator.Allocation) error { return readinessFile(s.Manager.ReadinessFile) },
+	}), s.Limits.OperationTimeout, nil
+}
+
+// loadSettings returns the settings that were active in the daemon of the socket, or
+// else those with which a daemon would start that has the configured file.
+func (o *options) loadSettings() (settings.Settings, error) {
+	s, err := settings.Read(settings.InForce(o.socket))
+	if err == nil {
+		return s, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		logger.Warn("the settings that the daemon left beside its socket are not used", "error", err)
+	}
+	return settings.Source{File: o.settings, Environ: os.Environ(), Wary: true, Foreign: true}.Load()
+}
+
+// readinessFile returns an error while the file for which the daemon waits is missing.
+func readinessFile(path string) error {
+	if path == "" {
+		return nil
+	}
+	if _, err := os.Stat(path); err != nil {
+		return fmt.Errorf("readiness file: %w", err)
+	}
+	return nil
+}
