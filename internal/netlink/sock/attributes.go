@@ -1,0 +1,63 @@
+package sock
+
+import (
+	"bytes"
+	"encoding/binary"
+	"iter"
+
+	"golang.org/x/sys/unix"
+)
+
+// NetfilterHeader is the length of struct nfgenmsg, with which messages of nfnetlink begin.
+const NetfilterHeader = 4
+
+// Attributes are those in data, by their type without its flags, up to one that is broken. The values are parts of
+// data.
+func Attributes(data []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(data) >= unix.SizeofNlAttr {
+			length := int(binary.NativeEndian.Uint16(data))
+			if length < unix.SizeofNlAttr || length > len(data) {
+				return
+			}
+			kind := binary.NativeEndian.Uint16(data[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+			if !yield(kind, data[unix.SizeofNlAttr:length]) {
+				return
+			}
+			data = data[min(len(data), Align(length)):]
+		}
+	}
+}
+
+// After is what follows the header of a message; nothing if that is cut short.
+func After(header int, message []byte) []byte { return message[min(len(message), header):] }
+
+// Align is a length with the padding that follows it.
+func Align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
+
+// Uint32 reads a number in the host's byte order; 0 if the value has another length.
+func Uint32(value []byte) uint32 {
+	if len(value) != 4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(value)
+}
+
+// Uint32BE reads a number in network byte order; 0 if the value has another length.
+func Uint32BE(value []byte) uint32 {
+	if len(value) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(value)
+}
+
+// Uint64BE reads a number in network byte order; 0 if the value has another length.
+func Uint64BE(value []byte) uint64 {
+	if len(value) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(value)
+}
+
+// String reads a string, with or without NUL at the end.
+func String(value []byte) string { return string(bytes.TrimRight(value, "\x00")) }

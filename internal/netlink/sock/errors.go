@@ -1,0 +1,46 @@
+package sock
+
+import (
+	"errors"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Error is the kernel's answer to a request that it refused. errors.Is finds the errno.
+type Error struct {
+	// Request is the label of the request, which may be empty.
+	Request string
+	Errno   unix.Errno
+}
+
+func (e *Error) Error() string {
+	if e.Request == "" {
+		return e.Errno.Error()
+	}
+	return e.Request + ": " + e.Errno.Error()
+}
+
+// Unwrap is the errno.
+func (e *Error) Unwrap() error { return e.Errno }
+
+// Errors are those of one transaction, of which nothing was done. errors.Is finds the errno of each.
+type Errors []*Error
+
+func (e Errors) Error() string {
+	texts := make([]string, len(e))
+	for i, one := range e {
+		texts[i] = one.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Is finds an errno among the errors.
+func (e Errors) Is(target error) bool {
+	for _, one := range e {
+		if errors.Is(one.Errno, target) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,167 @@
+package sock
+
+import (
+	"encoding/binary"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Requests is a sequence of netlink messages that grows in place. The zero value is ready. It is not safe for
+// concurrent use.
+type Requests struct {
+	data []byte
+	list []request
+}
+
+// request is where a message begins, and how errors name it.
+type request struct {
+	start int
+	label string
+}
+
+var spare = sync.Pool{New: func() any { return new(Requests) }}
+
+// Build has requests built in memory that is used again, and lends them to a function.
+func Build(build func(*Requests), use func(*Requests) error) error {
+	r := spare.Get().(*Requests)
+	defer spare.Put(r)
+	r.Reset()
+	build(r)
+	return use(r)
+}
+
+// Reset drops all requests.
+func (r *Requests) Reset() { r.data, r.list = r.data[:0], r.list[:0] }
+
+// Len is the number of requests.
+func (r *Requests) Len() int { return len(r.list) }
+
+// Size is their length in bytes.
+func (r *Requests) Size() int { return len(r.data) }
+
+// Data is what was appended, for attributes that are built before the request to which they belong.
+func (r *Requests) Data() []byte { return r.data }
+
+// Label names a request.
+func (r *Requests) Label(i int) string { return r.list[i].label }
+
+// Begin begins a request. Errors name it by the label. What is appended before the next Begin belongs to it.
+func (r *Requests) Begin(label string, kind, flags uint16) {
+	r.finish()
+	r.list = append(r.list, request{len(r.data), label})
+	var header [unix.SizeofNlMsghdr]byte // without length and sequence number
+	binary.NativeEndian.PutUint16(header[4:], kind)
+	binary.NativeEndian.PutUint16(header[6:], unix.NLM_F_REQUEST|flags)
+	r.data = append(r.data, header[:]...)
+}
+
+// BeginNetfilter begins a request to a subsystem of nfnetlink (NFNL_SUBSYS_*), for an address family.
+func (r *Requests) BeginNetfilter(label string, subsystem, kind, flags uint16, family byte) {
+	r.Begin(label, subsystem<<8|kind, flags)
+	r.Append(family, unix.NFNETLINK_V0, 0, 0)
+}
+
+// Append adds bytes without a frame: the header of the message's family.
+func (r *Requests) Append(header ...byte) { r.data = append(r.data, header...) }
+
+// Attribute appends an attribute.
+func (r *Requests) Attribute(kind uint16, value []byte) {
+	r.begin(kind, len(value))
+	r.data = append(r.data, value...)
+	r.pad()
+}
+
+// String appends a string without an end.
+func (r *Requests) String(kind uint16, value string) {
+	r.begin(kind, len(value))
+	r.data = append(r.data, value...)
+	r.pad()
+}
+
+// CString appends a string that ends in NUL.
+func (r *Requests) CString(kind uint16, value string) {
+	r.begin(kind, len(value)+1)
+	r.data = append(append(r.data, value...), 0)
+	r.pad()
+}
+
+// Uint8 appends a byte.
+func (r *Requests) Uint8(kind uint16, value uint8) {
+	r.begin(kind, 1)
+	r.data = append(r.data, value)
+	r.pad()
+}
+
+// Uint32 appends a number in the host's byte order.
+func (r *Requests) Uint32(kind uint16, value uint32) {
+	r.begin(kind, 4)
+	r.data = binary.NativeEndian.AppendUint32(r.data, value)
+}
+
+// Uint32BE appends a number in network byte order, which nfnetlink uses.
+func (r *Requests) Uint32BE(kind uint16, value uint32) {
+	r.begin(kind, 4)
+	r.data = binary.BigEndian.AppendUint32(r.data, value)
+}
+
+// Uint64BE appends a number in network byte order.
+func (r *Requests) Uint64BE(kind uint16, value uint64) {
+	r.begin(kind, 8)
+	r.data = binary.BigEndian.AppendUint64(r.data, value)
+}
+
+// Nest begins an attribute that holds what is appended before End, which gets the returned value.
+func (r *Requests) Nest(kind uint16) (start int) {
+	start = len(r.data)
+	r.begin(unix.NLA_F_NESTED|kind, 0)
+	return start
+}
+
+// End ends a Nest.
+func (r *Requests) End(start int) {
+	binary.NativeEndian.PutUint16(r.data[start:], uint16(len(r.data)-start))
+}
+
+// begin begins an attribute of n bytes.
+func (r *Requests) begin(kind uint16, n int) {
+	r.data = binary.NativeEndian.AppendUint16(r.data, uint16(unix.SizeofNlAttr+n))
+	r.data = binary.NativeEndian.AppendUint16(r.data, kind)
+}
+
+func (r *Requests) pad() {
+	for len(r.data)%unix.NLA_ALIGNTO != 0 {
+		r.data = append(r.data, 0)
+	}
+}
+
+// finish sets the length of the last message.
+func (r *Requests) finish() {
+	if last := len(r.list) - 1; last >= 0 {
+		start := r.list[last].start
+		binary.NativeEndian.PutUint32(r.data[start:], uint32(len(r.data)-start))
+	}
+}
+
+// number gives the requests from one on their sequence numbers, up to another.
+func (r *Requests) number(from, to int, first uint32) {
+	for i := from; i < to; i++ {
+		binary.NativeEndian.PutUint32(r.data[r.list[i].start+8:], first+uint32(i-from))
+	}
+}
+
+// bytes are the messages of the requests from one on, up to another.
+func (r *Requests) bytes(from, to int) []byte {
+	end := len(r.data)
+	if to < len(r.list) {
+		end = r.list[to].start
+	}
+	return r.data[r.list[from].start:end]
+}
+
+func (r *Requests) flags(i int) uint16 { return binary.NativeEndian.Uint16(r.data[r.list[i].start+6:]) }
+
+// acknowledge has the kernel answer a request even if it succeeds.
+func (r *Requests) acknowledge(i int) {
+	binary.NativeEndian.PutUint16(r.data[r.list[i].start+6:], r.flags(i)|unix.NLM_F_ACK)
+}

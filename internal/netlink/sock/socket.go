@@ -1,0 +1,324 @@
+package sock
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Exchanger makes requests. A Socket does so itself, a Pool with one of several, Here with the process's own.
+type Exchanger interface {
+	// Exchange is Socket.Exchange.
+	Exchange(ctx context.Context, r *Requests, each func(i int, payload []byte, err error)) error
+	// Dump is Socket.Dump.
+	Dump(ctx context.Context, r *Requests, each func(payload []byte) error) error
+}
+
+// Socket is a netlink socket of one protocol, in the network namespace in which it was opened. It is safe for
+// concurrent use; requests wait for those before them. An Error names the request that the kernel refused; other
+// errors say that the kernel could not be asked.
+type Socket struct {
+	protocol int
+	turn     chan struct{} // has room for the current user
+	fd       int
+	seq      uint32
+	unread   bool // answers that an earlier request did not read
+}
+
+var protocolNames = map[int]string{
+	unix.NETLINK_ROUTE: "rtnetlink", unix.NETLINK_NETFILTER: "nfnetlink", unix.NETLINK_SOCK_DIAG: "sock_diag",
+}
+
+// Open opens a socket of a protocol (NETLINK_*) in the network namespace of the calling thread.
+func Open(protocol int) (*Socket, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", protocolNames[protocol], err)
+	}
+	// Errors need not repeat the message that they are about.
+	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1); err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", protocolNames[protocol], err), unix.Close(fd))
+	}
+	return &Socket{protocol: protocol, turn: make(chan struct{}, 1), fd: fd}, nil
+}
+
+// Close closes the socket. Later requests return os.ErrClosed.
+func (s *Socket) Close() error {
+	s.turn <- struct{}{}
+	defer s.release()
+	if s.fd < 0 {
+		return nil
+	}
+	fd := s.fd
+	s.fd = -1
+	return os.NewSyscallError("close", unix.Close(fd))
+}
+
+// What is sent in one system call is bounded, as the answers have to fit into the socket's receive buffer. An
+// acknowledgement takes 1 of it, any other answer more.
+const (
+	mostPending = 64
+	answerCost  = 4
+)
+
+// Exchange makes all requests, in order, also after one that fails, and hands over the answers with the index of
+// their request: for one with NLM_F_ACK its acknowledgement, with neither payload nor error, and before it what
+// NLM_F_ECHO asks for; for any other, one answer. The payload is valid during the call.
+//
+// A context that ends keeps requests from being sent. What was sent is done and answered.
+func (s *Socket) Exchange(ctx context.Context, r *Requests, each func(i int, payload []byte, err error)) error {
+	if r.Len() == 0 {
+		return nil
+	}
+	if err := s.acquire(ctx); err != nil {
+		return err
+	}
+	defer s.release()
+	r.finish()
+	for from := 0; from < r.Len(); {
+		to, pending := from, 0
+		for to < r.Len() && pending < mostPending {
+			if pending++; r.flags(to)&(unix.NLM_F_ACK|unix.NLM_F_ECHO) != unix.NLM_F_ACK {
+				pending += answerCost - 1
+			}
+			to++
+		}
+		if err := s.exchange(r, from, to, each); err != nil {
+			return err
+		}
+		if from = to; from < r.Len() && ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func (s *Socket) exchange(r *Requests, from, to int, each func(i int, payload []byte, err error)) error {
+	if err := s.send(r, from, to); err != nil {
+		return err
+	}
+	left := to - from
+	return s.receive(context.Background(), r, from, to, func(i int, h header, payload []byte) (done bool) {
+		switch {
+		case h.kind == unix.NLMSG_ERROR:
+			left--
+			if errno := errnoOf(payload); errno != 0 {
+				each(i, nil, &Error{r.Label(i), errno})
+			} else {
+				each(i, nil, nil)
+			}
+		default:
+			if r.flags(i)&unix.NLM_F_ACK == 0 { // else there is more to come
+				left--
+			}
+			each(i, payload, nil)
+		}
+		return left == 0
+	})
+}
+
+// Dump makes one request for all objects of a kind, with NLM_F_DUMP, and hands over the answers, each valid during
+// the call. The first error of the function is returned, after all answers. The error is EINTR if the objects changed
+// meanwhile: then some may be missing, and package retry repeats it. The context can end between parts of the answer.
+func (s *Socket) Dump(ctx context.Context, r *Requests, each func(payload []byte) error) error {
+	if err := s.acquire(ctx); err != nil {
+		return err
+	}
+	defer s.release()
+	r.finish()
+	if err := s.send(r, 0, 1); err != nil {
+		return err
+	}
+	var errno unix.Errno
+	var failed error
+	err := s.receive(ctx, r, 0, 1, func(_ int, h header, payload []byte) (done bool) {
+		if h.flags&unix.NLM_F_DUMP_INTR != 0 {
+			errno = unix.EINTR
+		}
+		if h.kind == unix.NLMSG_DONE || h.kind == unix.NLMSG_ERROR {
+			if e := errnoOf(payload); e != 0 {
+				errno = e
+			}
+			return true
+		}
+		if err := each(payload); failed == nil {
+			failed = err
+		}
+		return false
+	})
+	switch {
+	case err != nil:
+		return err
+	case errno != 0:
+		return &Error{r.Label(0), errno}
+	}
+	return failed
+}
+
+// Transaction makes requests to nf_tables in one transaction: all or none. Nothing is sent if there are none. The
+// error can be Errors.
+func (s *Socket) Transaction(ctx context.Context, build func(*Requests)) error {
+	boundary := func(r *Requests, kind uint16) {
+		r.Begin("transaction", kind, 0)
+		r.Append(unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES)
+	}
+	return Build(func(r *Requests) {
+		boundary(r, unix.NFNL_MSG_BATCH_BEGIN)
+		build(r)
+	}, func(r *Requests) error {
+		last := r.Len() - 1
+		if last == 0 {
+			return ctx.Err()
+		}
+		boundary(r, unix.NFNL_MSG_BATCH_END)
+		r.finish()
+		r.acknowledge(last)
+		return s.transaction(ctx, r, last)
+	})
+}
+
+func (s *Socket) transaction(ctx context.Context, r *Requests, last int) error {
+	if err := s.acquire(ctx); err != nil {
+		return err
+	}
+	defer s.release()
+	if err := s.send(r, 0, r.Len()); err != nil {
+		return err
+	}
+	var all Errors
+	err := s.receive(context.Background(), r, 0, r.Len(), func(i int, h header, payload []byte) (done bool) {
+		if h.kind != unix.NLMSG_ERROR {
+			return false
+		}
+		if errno := errnoOf(payload); errno != 0 {
+			all = append(all, &Error{r.Label(i), errno})
+		}
+		return i == last || i == 0 // an error of the whole is the answer to the first message
+	})
+	switch {
+	case err != nil:
+		return err
+	case len(all) > 0:
+		return all
+	}
+	return nil
+}
+
+// acquire waits for those that use the socket.
+func (s *Socket) acquire(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if s.fd < 0 {
+		s.release()
+		return os.ErrClosed
+	}
+	return nil
+}
+
+func (s *Socket) release() { <-s.turn }
+
+// send sends the requests from one on, up to another. It enlarges the socket's send buffer where they need that.
+func (s *Socket) send(r *Requests, from, to int) error {
+	if err := s.discard(); err != nil {
+		return err
+	}
+	r.number(from, to, s.seq)
+	data := r.bytes(from, to)
+	_, err := unix.Write(s.fd, data)
+	if err == unix.EMSGSIZE {
+		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, len(data)); err != nil {
+			return fmt.Errorf("make room for %d bytes to %s: %w", len(data), protocolNames[s.protocol], err)
+		}
+		_, err = unix.Write(s.fd, data)
+	}
+	if err != nil {
+		return fmt.Errorf("send to %s: %w", protocolNames[s.protocol], err)
+	}
+	return nil
+}
+
+// discard reads what was left of earlier answers, which also ends their dump.
+func (s *Socket) discard() error {
+	if !s.unread {
+		return nil
+	}
+	var in [1]byte // the rest of a message is dropped
+	for {
+		switch _, err := unix.Read(s.fd, in[:]); err {
+		case nil, unix.EINTR, unix.ENOBUFS:
+		case unix.EAGAIN:
+			s.unread = false
+			return nil
+		default:
+			return fmt.Errorf("drop answers of %s: %w", protocolNames[s.protocol], err)
+		}
+	}
+}
+
+// bufferSize is the longest answer that the kernel makes.
+const bufferSize = 32 << 10
+
+var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
+
+type header struct{ kind, flags uint16 }
+
+// receive hands over the messages that answer the requests from one on, up to another, until the function has seen
+// the last.
+func (s *Socket) receive(ctx context.Context, r *Requests, from, to int, each func(i int, h header, payload []byte) (done bool)) (err error) {
+	first := s.seq
+	s.seq += uint32(to - from)
+	in := buffers.Get().(*[bufferSize]byte)
+	defer buffers.Put(in)
+	s.unread = true
+	for done := false; !done; {
+		n, err := unix.Read(s.fd, in[:])
+		if err == unix.EINTR {
+			continue
+		}
+		if err == nil {
+			err = messages(in[:n], func(h header, seq uint32, payload []byte) {
+				if i := seq - first; !done && i < uint32(to-from) { // else it answers an earlier request
+					done = each(from+int(i), h, payload)
+				}
+			})
+		}
+		if err != nil {
+			return fmt.Errorf("read the answer of %s: %w", protocolNames[s.protocol], err)
+		}
+		if !done && ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+	s.unread = false
+	return nil
+}
+
+// messages takes apart what was read.
+func messages(data []byte, each func(h header, seq uint32, payload []byte)) error {
+	for len(data) >= unix.SizeofNlMsghdr {
+		length := int(binary.NativeEndian.Uint32(data))
+		if length < unix.SizeofNlMsghdr+4 || length > len(data) { // all carry at least a number
+			return unix.EBADMSG
+		}
+		h := header{kind: binary.NativeEndian.Uint16(data[4:]), flags: binary.NativeEndian.Uint16(data[6:])}
+		each(h, binary.NativeEndian.Uint32(data[8:]), data[unix.SizeofNlMsghdr:length])
+		data = data[min(len(data), Align(length)):]
+	}
+	return nil
+}
+
+// errnoOf reads what NLMSG_ERROR and NLMSG_DONE begin with.
+func errnoOf(payload []byte) unix.Errno {
+	return unix.Errno(-int32(binary.NativeEndian.Uint32(payload)))
+}
