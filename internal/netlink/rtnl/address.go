@@ -8,9 +8,9 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
@@ -29,17 +29,14 @@ func (b *Batch) AddAddress(index int, address *net.IPNet, flags int) {
 		ip, family = address.IP.To16(), unix.AF_INET6
 	}
 	ones, bits := address.Mask.Size()
-	r := request(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
-	m := nl.NewIfAddrmsg(family)
-	m.Index, m.Prefixlen = uint32(index), uint8(ones)
-	r.AddData(m)
-	r.AddData(nl.NewRtAttr(unix.IFA_LOCAL, ip))
-	r.AddData(nl.NewRtAttr(unix.IFA_ADDRESS, ip))
+	r := b.begin(fmt.Sprintf("add address %s", address), unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	putAddress(r, uint8(family), uint8(ones), index)
+	r.Attribute(unix.IFA_LOCAL, ip)
+	r.Attribute(unix.IFA_ADDRESS, ip)
 	if family == unix.AF_INET && bits-ones > 1 {
-		r.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, broadcast(ip, address.Mask)))
+		r.Attribute(unix.IFA_BROADCAST, broadcast(ip, address.Mask))
 	}
-	r.AddData(nl.NewRtAttr(unix.IFA_FLAGS, nl.Uint32Attr(uint32(flags))))
-	b.add(fmt.Sprintf("add address %s", address), r)
+	r.Uint32(unix.IFA_FLAGS, uint32(flags))
 }
 
 // AddSharedAddress gives a link an IPv4 address that many links have. With each the
@@ -50,23 +47,28 @@ func (b *Batch) AddAddress(index int, address *net.IPNet, flags int) {
 func (b *Batch) AddSharedAddress(index int, ip net.IP) {
 	b.AddAddress(index, &net.IPNet{IP: ip.To4(), Mask: net.CIDRMask(32, 32)}, 0)
 	label := fmt.Sprintf("sort local route to %s", ip)
-	b.add(label, localRoute(unix.RTM_DELROUTE, 0, index, ip))
-	r := localRoute(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, ip)
-	r.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(newestFirst(index))))
-	b.add(label, r)
+	putLocalRoute(b.begin(label, unix.RTM_DELROUTE, 0), index, ip)
+	r := b.begin(label, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	putLocalRoute(r, index, ip)
+	r.Uint32(unix.RTA_PRIORITY, newestFirst(index))
 }
 
-// localRoute is the route that the kernel makes for an address.
-func localRoute(kind, flags, index int, ip net.IP) *nl.NetlinkRequest {
-	r := request(kind, flags)
-	r.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{
+// putAddress appends the header of a message about addresses (struct ifaddrmsg).
+func putAddress(r *sock.Requests, family, prefix uint8, index int) {
+	m := [unix.SizeofIfAddrmsg]byte{family, prefix}
+	binary.NativeEndian.PutUint32(m[4:], uint32(index))
+	r.Append(m[:]...)
+}
+
+// putLocalRoute appends the route that the kernel makes for an address.
+func putLocalRoute(r *sock.Requests, index int, ip net.IP) {
+	putRoute(r, &unix.RtMsg{
 		Family: unix.AF_INET, Dst_len: 32, Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST,
 		Table: unix.RT_TABLE_LOCAL, Protocol: unix.RTPROT_KERNEL,
-	}})
-	r.AddData(nl.NewRtAttr(unix.RTA_DST, ip.To4()))
-	r.AddData(nl.NewRtAttr(unix.RTA_PREFSRC, ip.To4()))
-	r.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))))
-	return r
+	})
+	r.Attribute(unix.RTA_DST, ip.To4())
+	r.Attribute(unix.RTA_PREFSRC, ip.To4())
+	r.Uint32(unix.RTA_OIF, uint32(index))
 }
 
 // newestFirst is a metric that is lower for newer links. It is made of twice the
@@ -92,7 +94,7 @@ func (h *Host) AddAddress(index int, address *net.IPNet, flags int) error {
 // Addresses are those of a link of the sandbox, of both families.
 func (s *Sandbox) Addresses(index int) ([]netlink.Addr, error) {
 	list, err := retry.List(func() (list []netlink.Addr, err error) {
-		err = s.conn.dump(addressInquiry(), func(payload []byte) error {
+		err = dump(s.conn, addressInquiry, func(payload []byte) error {
 			a, of, err := parseAddress(payload)
 			if err == nil && of == index {
 				list = append(list, a)
@@ -107,11 +109,9 @@ func (s *Sandbox) Addresses(index int) ([]netlink.Addr, error) {
 	return list, nil
 }
 
-func addressInquiry() *nl.NetlinkRequest {
-	r := inquiry(unix.RTM_GETADDR)
-	r.Flags |= unix.NLM_F_DUMP
-	r.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
-	return r
+func addressInquiry(r *sock.Requests) {
+	r.Begin("", unix.RTM_GETADDR, unix.NLM_F_DUMP)
+	putAddress(r, unix.AF_UNSPEC, 0, 0)
 }
 
 // parseAddress reads an address and the index of its link.
@@ -119,18 +119,18 @@ func parseAddress(payload []byte) (a netlink.Addr, index int, err error) {
 	if len(payload) < unix.SizeofIfAddrmsg {
 		return a, 0, os.NewSyscallError("read an address", unix.EBADMSG)
 	}
-	m := nl.DeserializeIfAddrmsg(payload)
-	a.IPNet, a.Flags, a.Scope = &net.IPNet{}, int(m.IfAddrmsg.Flags), int(m.Scope)
-	eachAttribute(payload[unix.SizeofIfAddrmsg:], func(kind uint16, value []byte) {
+	prefix, flags, scope := payload[1], payload[2], payload[3] // struct ifaddrmsg
+	a.IPNet, a.Flags, a.Scope = &net.IPNet{}, int(flags), int(scope)
+	for kind, value := range sock.Attributes(payload[unix.SizeofIfAddrmsg:]) {
 		switch {
 		case kind == unix.IFA_ADDRESS && a.IP == nil, kind == unix.IFA_LOCAL: // of a pair, ours
 			a.IP = slices.Clone(value)
 		case kind == unix.IFA_FLAGS && len(value) == 4:
-			a.Flags = int(binary.NativeEndian.Uint32(value))
+			a.Flags = int(sock.Uint32(value))
 		}
-	})
-	a.Mask = net.CIDRMask(int(m.Prefixlen), 8*len(a.IP))
-	return a, int(m.Index), nil
+	}
+	a.Mask = net.CIDRMask(int(prefix), 8*len(a.IP))
+	return a, indexOf(payload), nil
 }
 
 // Addresses are those of a link of the host, of both families. It reads those of

@@ -7,8 +7,9 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // doomed is the interface group of links that are about to be deleted.
@@ -19,7 +20,7 @@ const doomed = 0x646f6f6d
 // one request wait once. So whoever finds nobody deleting begins at once, and
 // all that arrive meanwhile leave together in the next request.
 type deleter struct {
-	socket *conn
+	socket *sock.Socket
 	mu     sync.Mutex
 	queue  []*deletion
 	busy   bool
@@ -33,7 +34,9 @@ type deletion struct {
 func (d *deleter) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_ = d.socket.close()
+	if d.socket != nil {
+		_ = d.socket.Close()
+	}
 }
 
 // DeleteLink deletes a link by its name, and with a veth its peer. Links that
@@ -95,10 +98,10 @@ func (d *deleter) delete(batch []*deletion) {
 		return
 	}
 	if len(batch) == 1 {
-		req := request(unix.RTM_DELLINK, 0)
-		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-		req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(batch[0].name)))
-		batch[0].done <- do(d.socket, req)
+		batch[0].done <- do(d.socket, func(r *sock.Requests) {
+			r.Begin("", unix.RTM_DELLINK, unix.NLM_F_ACK)
+			putNamed(r, batch[0].name, 0)
+		})
 		return
 	}
 	var marked []*deletion
@@ -129,20 +132,21 @@ func (d *deleter) open() (err error) {
 }
 
 func (d *deleter) mark(name string) error {
-	req := request(unix.RTM_NEWLINK, 0)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomed)))
-	return do(d.socket, req)
+	return do(d.socket, func(r *sock.Requests) {
+		r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_ACK)
+		putNamed(r, name, 0)
+		r.Uint32(unix.IFLA_GROUP, doomed)
+	})
 }
 
 // deleteGroup deletes all marked links. That there is none left means that
 // another process's batch took ours along.
 func (d *deleter) deleteGroup() error {
-	req := request(unix.RTM_DELLINK, 0)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(doomed)))
-	err := do(d.socket, req)
+	err := do(d.socket, func(r *sock.Requests) {
+		r.Begin("", unix.RTM_DELLINK, unix.NLM_F_ACK)
+		putLink(r, 0, 0)
+		r.Uint32(unix.IFLA_GROUP, doomed)
+	})
 	if errors.Is(err, unix.ENODEV) {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -17,7 +18,7 @@ import (
 // one for each of a few that work at the same time.
 type Host struct {
 	*netlink.Handle
-	conns   pool
+	conns   sock.Pool
 	deleter *deleter
 	limits  limits
 	wayOut  wayOut
@@ -27,12 +28,15 @@ type Host struct {
 func OpenHost() *Host {
 	// A Handle without sockets opens one for every request, in the namespace of the
 	// thread, which is the host's.
-	return &Host{Handle: &netlink.Handle{}, deleter: &deleter{}, limits: limits{root: "/proc"}}
+	return &Host{
+		Handle: &netlink.Handle{}, conns: sock.Pool{Protocol: unix.NETLINK_ROUTE},
+		deleter: &deleter{}, limits: limits{root: "/proc"},
+	}
 }
 
 // Close gives the descriptors back. Nothing may run that uses them.
 func (h *Host) Close() {
-	h.conns.close()
+	_ = h.conns.Close()
 	h.deleter.close()
 }
 
@@ -44,7 +48,7 @@ func (h *Host) Apply(b *Batch) error { return apply(&h.conns, b) }
 type Sandbox struct {
 	*sandbox.Sandbox
 	lent bool // and for another to close
-	conn *conn
+	conn *sock.Socket
 
 	mu     sync.Mutex
 	handle *netlink.Handle
@@ -114,9 +118,9 @@ func (s *Sandbox) Close() error {
 		s.handle = nil
 	}
 	if s.lent {
-		return s.conn.close()
+		return s.conn.Close()
 	}
-	return errors.Join(s.conn.close(), s.Sandbox.Close())
+	return errors.Join(s.conn.Close(), s.Sandbox.Close())
 }
 
 // IsNotFound reports whether an error says that a link is not there.

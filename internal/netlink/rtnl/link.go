@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // Loopback is the index of the loopback link in every namespace: LOOPBACK_IFINDEX
@@ -24,13 +25,17 @@ const LoopbackName = "lo"
 // are left out.
 func (h *Host) Link(name string) (netlink.Link, error) { return link(&h.conns, byName(name)) }
 
+// LinkByName is a link in the network namespace of the calling thread; IsNotFound tells
+// that there is none. Its statistics are left out.
+func LinkByName(name string) (netlink.Link, error) { return link(here, byName(name)) }
+
 // Link is a link of the sandbox; IsNotFound tells that there is none. Its
 // statistics are left out.
 func (s *Sandbox) Link(name string) (netlink.Link, error) { return link(s.conn, byName(name)) }
 
 // LinkByIndex is a link of the sandbox.
 func (s *Sandbox) LinkByIndex(index int) (netlink.Link, error) {
-	return link(s.conn, linkInquiry(index))
+	return link(s.conn, func(r *sock.Requests) { linkInquiry(r, index) })
 }
 
 // Index is the index of a link in the sandbox.
@@ -39,15 +44,15 @@ func (s *Sandbox) Index(name string) (int, error) { return index(s.conn, name) }
 // Index is the index of a link of the host.
 func (h *Host) Index(name string) (int, error) { return index(&h.conns, name) }
 
-func link(e exchanger, r *nl.NetlinkRequest) (netlink.Link, error) {
+func link(e sock.Exchanger, build func(*sock.Requests)) (netlink.Link, error) {
 	var answer []byte
-	if err := get(e, r, func(a []byte) { answer = slices.Clone(a) }); err != nil {
+	if err := get(e, build, func(a []byte) { answer = slices.Clone(a) }); err != nil {
 		return nil, fmt.Errorf("find link: %w", err)
 	}
 	return netlink.LinkDeserialize(nil, answer)
 }
 
-func index(e exchanger, name string) (int, error) {
+func index(e sock.Exchanger, name string) (int, error) {
 	var index int
 	if err := get(e, byName(name), func(answer []byte) { index = indexOf(answer) }); err != nil {
 		return 0, fmt.Errorf("find link %q: %w", name, err)
@@ -55,13 +60,18 @@ func index(e exchanger, name string) (int, error) {
 	return index, nil
 }
 
-// indexOf is the index in a message about a link.
-func indexOf(answer []byte) int { return int(int32(binary.NativeEndian.Uint32(answer[4:]))) }
+// indexOf is the index in a message about a link or an address.
+func indexOf(answer []byte) int {
+	if len(answer) < 8 {
+		return 0
+	}
+	return int(int32(binary.NativeEndian.Uint32(answer[4:])))
+}
 
 // Has reports whether the sandbox has a link of that name.
 func (s *Sandbox) Has(name string) (bool, error) {
 	err := get(s.conn, byName(name), func([]byte) {})
-	if err == unix.ENODEV {
+	if errors.Is(err, unix.ENODEV) {
 		return false, nil
 	}
 	if err != nil {
@@ -99,48 +109,53 @@ func parseBridge(answer []byte) *netlink.Bridge {
 		br.Flags = net.FlagUp
 	}
 	var kind string
-	eachAttribute(answer[unix.SizeofIfInfomsg:], func(attribute uint16, value []byte) {
-		switch {
-		case attribute == unix.IFLA_ADDRESS:
+	for attribute, value := range sock.Attributes(answer[unix.SizeofIfInfomsg:]) {
+		switch attribute {
+		case unix.IFLA_ADDRESS:
 			br.HardwareAddr = slices.Clone(value)
-		case attribute == unix.IFLA_MTU && len(value) == 4:
-			br.MTU = int(binary.NativeEndian.Uint32(value))
-		case attribute == unix.IFLA_LINKINFO:
-			eachAttribute(value, func(attribute uint16, value []byte) {
+		case unix.IFLA_MTU:
+			br.MTU = int(sock.Uint32(value))
+		case unix.IFLA_LINKINFO:
+			for attribute, value := range sock.Attributes(value) {
 				if attribute == nl.IFLA_INFO_KIND {
-					kind = strings.TrimRight(string(value), "\x00")
+					kind = sock.String(value)
 				}
-			})
+			}
 		}
-	})
+	}
 	if kind != br.Type() {
 		return nil
 	}
 	return br
 }
 
-func byName(name string) *nl.NetlinkRequest {
-	r := linkInquiry(0)
-	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	return r
+func byName(name string) func(*sock.Requests) {
+	return func(r *sock.Requests) {
+		linkInquiry(r, 0)
+		if len(name) >= unix.IFNAMSIZ {
+			r.CString(unix.IFLA_ALT_IFNAME, name)
+		} else {
+			r.CString(unix.IFLA_IFNAME, name)
+		}
+	}
 }
 
-func linkInquiry(index int) *nl.NetlinkRequest {
-	// RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h
-	const skipStats = 1 << 3
-	r := inquiry(unix.RTM_GETLINK)
-	r.AddData(linkMessage(index))
-	r.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
-	return r
+// skipStats is RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h.
+const skipStats = 1 << 3
+
+func linkInquiry(r *sock.Requests, index int) {
+	r.Begin("", unix.RTM_GETLINK, 0)
+	putLink(r, index, 0)
+	r.Uint32(unix.IFLA_EXT_MASK, skipStats)
 }
 
 // IsOperational reports whether a link of the host carries traffic: RFC 2863's
 // state up, which for a bridge port means that the bridge forwards.
 func (h *Host) IsOperational(name string) (up bool, err error) {
 	err = get(&h.conns, byName(name), func(answer []byte) {
-		eachAttribute(answer[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) {
+		for kind, value := range sock.Attributes(sock.After(unix.SizeofIfInfomsg, answer)) {
 			up = up || kind == unix.IFLA_OPERSTATE && len(value) > 0 && netlink.LinkOperState(value[0]) == netlink.OperUp
-		})
+		}
 	})
 	if err != nil {
 		return false, fmt.Errorf("find link %q: %w", name, err)
@@ -154,25 +169,23 @@ func (h *Host) IsOperational(name string) (up bool, err error) {
 // kernel tells all its parts.
 func (b *Batch) SetUp(index int) {
 	if index != Loopback {
-		r := request(unix.RTM_NEWLINK, 0)
-		r.AddData(linkMessage(index))
-		r.AddData(inet(arpNotify))
-		b.add("set arp_notify of link", r)
+		r := b.begin("set arp_notify of link", unix.RTM_NEWLINK, 0)
+		putLink(r, index, 0)
+		putInet(r, arpNotify)
 	}
-	r := request(unix.RTM_NEWLINK, 0)
-	r.AddData(upMessage(index))
-	b.add("bring up link", r)
+	putLink(b.begin("bring up link", unix.RTM_NEWLINK, 0), index, unix.IFF_UP)
 }
 
 // RouteLoopback lets a link of the host carry packets of 127.0.0.0/8
 // (route_localnet). IsNotFound tells that there is no such link. To open the sysctl
 // instead takes longer than to make it so, and the link's deletion waits for that.
 func (h *Host) RouteLoopback(name string) error {
-	r := request(unix.RTM_NEWLINK, 0)
-	r.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	r.AddData(inet(routeLocalnet))
-	if err := do(&h.conns, r); err != nil {
+	err := do(&h.conns, func(r *sock.Requests) {
+		r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_ACK)
+		putNamed(r, name, 0)
+		putInet(r, routeLocalnet)
+	})
+	if err != nil {
 		return fmt.Errorf("set route_localnet of link %q: %w", name, err)
 	}
 	return nil
@@ -184,12 +197,16 @@ const (
 	routeLocalnet = 26
 )
 
-// inet is the attribute that sets one IPv4 sysctl of a link to 1.
-func inet(sysctl int) *nl.RtAttr {
+// putInet appends the attribute that sets one IPv4 sysctl of a link to 1.
+func putInet(r *sock.Requests, sysctl uint16) {
 	const inetConf = 1 // IFLA_INET_CONF of linux/if_link.h
-	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-	spec.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(sysctl, nl.Uint32Attr(1))
-	return spec
+	spec := r.Nest(unix.IFLA_AF_SPEC)
+	inet := r.Nest(unix.AF_INET)
+	conf := r.Nest(inetConf)
+	r.Uint32(sysctl, 1)
+	r.End(conf)
+	r.End(inet)
+	r.End(spec)
 }
 
 // SetUp brings a link of the sandbox up: see Batch.SetUp.
@@ -197,16 +214,4 @@ func (s *Sandbox) SetUp(index int) error {
 	var b Batch
 	b.SetUp(index)
 	return s.Apply(&b)
-}
-
-func linkMessage(index int) *nl.IfInfomsg {
-	m := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	m.Index = int32(index)
-	return m
-}
-
-func upMessage(index int) *nl.IfInfomsg {
-	m := linkMessage(index)
-	m.Flags, m.Change = unix.IFF_UP, unix.IFF_UP
-	return m
 }

@@ -3,22 +3,56 @@ package rtnl
 import (
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // OwnedLinks are the names of the host's links whose owner the function names.
 // It reads all links.
 func (h *Host) OwnedLinks(of func(names.Owner) bool) ([]string, error) {
-	links, err := retry.List(h.LinkList)
+	return ownedLinks(&h.conns, of)
+}
+
+// OwnedLinks is Host.OwnedLinks in the network namespace of the calling thread.
+func OwnedLinks(of func(names.Owner) bool) ([]string, error) { return ownedLinks(here, of) }
+
+// here makes requests in the network namespace of the calling thread.
+var here = sock.Here{Protocol: unix.NETLINK_ROUTE}
+
+func ownedLinks(e sock.Exchanger, of func(names.Owner) bool) ([]string, error) {
+	owned, err := retry.List(func() (list []string, err error) {
+		err = dump(e, allLinks, func(payload []byte) error {
+			name, alias := readNames(payload)
+			if owner, ok := names.ParseOwner(alias); ok && of(owner) {
+				list = append(list, name)
+			}
+			return nil
+		})
+		return list, err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	var owned []string
-	for _, link := range links {
-		if owner, ok := names.ParseOwner(link.Attrs().Alias); ok && of(owner) {
-			owned = append(owned, link.Attrs().Name)
+	return owned, nil
+}
+
+func allLinks(r *sock.Requests) {
+	r.Begin("", unix.RTM_GETLINK, unix.NLM_F_DUMP)
+	putLink(r, 0, 0)
+	r.Uint32(unix.IFLA_EXT_MASK, skipStats)
+}
+
+func readNames(payload []byte) (name, alias string) {
+	for kind, value := range sock.Attributes(sock.After(unix.SizeofIfInfomsg, payload)) {
+		switch kind {
+		case unix.IFLA_IFNAME:
+			name = sock.String(value)
+		case unix.IFLA_IFALIAS:
+			alias = sock.String(value)
 		}
 	}
-	return owned, nil
+	return name, alias
 }

@@ -16,6 +16,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, data []byte) {
 		parseBridge(data)
 		_, _, _ = parseAddress(data)
-		_ = eachMessage(data, func(header, []byte) {})
+		ends(data)
+		parseRouteOut(data)
 	})
 }

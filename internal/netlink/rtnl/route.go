@@ -7,9 +7,9 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
@@ -29,43 +29,38 @@ type Route struct {
 
 // AddRoute adds a route.
 func (b *Batch) AddRoute(route *Route) {
-	flags := unix.NLM_F_CREATE
+	flags := uint16(unix.NLM_F_CREATE)
 	if route.Exclusive {
 		flags |= unix.NLM_F_EXCL
 	}
-	m := nl.NewRtMsg()
-	m.Family, m.Scope, m.Table = unix.AF_INET6, route.Scope, unix.RT_TABLE_UNSPEC
+	m := unix.RtMsg{Family: unix.AF_INET6, Scope: route.Scope, Protocol: unix.RTPROT_BOOT, Type: unix.RTN_UNICAST}
 	short := func(ip net.IP) net.IP { return ip.To16() }
 	if route.Dst.IP.To4() != nil {
 		m.Family, short = unix.AF_INET, net.IP.To4
 	}
 	ones, _ := route.Dst.Mask.Size()
 	m.Dst_len = uint8(ones)
-	r := request(unix.RTM_NEWROUTE, flags)
-	r.AddData(m)
-	attr := func(kind int, value []byte) { r.AddData(nl.NewRtAttr(kind, value)) }
+	r := b.begin(fmt.Sprintf("add route to %s", route.Dst), unix.RTM_NEWROUTE, flags)
+	putRoute(r, &m)
 	if ones > 0 {
-		attr(unix.RTA_DST, short(route.Dst.IP))
+		r.Attribute(unix.RTA_DST, short(route.Dst.IP))
 	}
 	if route.Via != nil {
-		attr(unix.RTA_GATEWAY, short(route.Via))
+		r.Attribute(unix.RTA_GATEWAY, short(route.Via))
 	}
 	if route.Src != nil {
-		attr(unix.RTA_PREFSRC, short(route.Src))
+		r.Attribute(unix.RTA_PREFSRC, short(route.Src))
 	}
 	if route.Priority != 0 {
-		attr(unix.RTA_PRIORITY, nl.Uint32Attr(uint32(route.Priority)))
+		r.Uint32(unix.RTA_PRIORITY, uint32(route.Priority))
 	}
 	table := route.Table
 	if table == 0 {
 		table = unix.RT_TABLE_MAIN
 	}
-	attr(unix.RTA_TABLE, nl.Uint32Attr(uint32(table)))
-	attr(unix.RTA_OIF, nl.Uint32Attr(uint32(route.Index)))
-	if metrics := route.metrics(); metrics != nil {
-		r.AddData(metrics)
-	}
-	b.add(fmt.Sprintf("add route to %s", route.Dst), r)
+	r.Uint32(unix.RTA_TABLE, uint32(table))
+	r.Uint32(unix.RTA_OIF, uint32(route.Index))
+	route.putMetrics(r)
 }
 
 // DropMulticast takes away a link's route to all IPv6 multicast addresses, which
@@ -76,13 +71,10 @@ func (b *Batch) DropMulticast(index int) {
 	if !hasIPv6() {
 		return
 	}
-	m := nl.NewRtDelMsg()
-	m.Family, m.Dst_len, m.Table = unix.AF_INET6, 8, unix.RT_TABLE_LOCAL
-	r := request(unix.RTM_DELROUTE, 0)
-	r.AddData(m)
-	r.AddData(nl.NewRtAttr(unix.RTA_DST, []byte{0xff, 15: 0}))
-	r.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(index))))
-	b.addExcused("remove multicast route", r, unix.ESRCH)
+	r := b.beginExcused("remove multicast route", unix.RTM_DELROUTE, 0, unix.ESRCH)
+	putRoute(r, &unix.RtMsg{Family: unix.AF_INET6, Dst_len: 8, Table: unix.RT_TABLE_LOCAL, Scope: unix.RT_SCOPE_NOWHERE})
+	r.Attribute(unix.RTA_DST, []byte{0xff, 15: 0})
+	r.Uint32(unix.RTA_OIF, uint32(index))
 }
 
 // ReplaceNeighbour has a link's neighbour table lead to another MAC where it has an
@@ -92,42 +84,35 @@ func (b *Batch) ReplaceNeighbour(index int, ip net.IP, mac net.HardwareAddr) {
 	if v4 := ip.To4(); v4 != nil {
 		family, address = unix.AF_INET, v4
 	}
-	r := request(unix.RTM_NEWNEIGH, unix.NLM_F_REPLACE)
-	r.AddData(&neighbourMessage{family: family, index: uint32(index), state: unix.NUD_STALE})
-	r.AddData(nl.NewRtAttr(unix.NDA_DST, address))
-	r.AddData(nl.NewRtAttr(unix.NDA_LLADDR, mac))
-	b.addExcused("replace neighbour "+ip.String(), r, unix.ENOENT)
+	r := b.beginExcused("replace neighbour "+ip.String(), unix.RTM_NEWNEIGH, unix.NLM_F_REPLACE, unix.ENOENT)
+	m := [unix.SizeofNdMsg]byte{family}
+	binary.NativeEndian.PutUint32(m[4:], uint32(index))
+	binary.NativeEndian.PutUint16(m[8:], unix.NUD_STALE)
+	r.Append(m[:]...)
+	r.Attribute(unix.NDA_DST, address)
+	r.Attribute(unix.NDA_LLADDR, mac)
 }
 
-// neighbourMessage is struct ndmsg.
-type neighbourMessage struct {
-	family uint8
-	index  uint32
-	state  uint16
+// putRoute appends the header of a message about a route.
+func putRoute(r *sock.Requests, m *unix.RtMsg) {
+	r.Append(m.Family, m.Dst_len, m.Src_len, m.Tos, m.Table, m.Protocol, m.Scope, m.Type)
+	var flags [4]byte
+	binary.NativeEndian.PutUint32(flags[:], m.Flags)
+	r.Append(flags[:]...)
 }
 
-func (m *neighbourMessage) Len() int { return unix.SizeofNdMsg }
-
-func (m *neighbourMessage) Serialize() []byte {
-	b := make([]byte, 0, unix.SizeofNdMsg)
-	b = append(b, m.family, 0, 0, 0)
-	b = binary.NativeEndian.AppendUint32(b, m.index)
-	b = binary.NativeEndian.AppendUint16(b, m.state)
-	return append(b, 0, 0) // flags and type
-}
-
-func (r *Route) metrics() *nl.RtAttr {
+func (r *Route) putMetrics(to *sock.Requests) {
 	if r.MTU == 0 && r.AdvMSS == 0 {
-		return nil
+		return
 	}
-	metrics := nl.NewRtAttr(unix.RTA_METRICS, nil)
+	metrics := to.Nest(unix.RTA_METRICS)
 	if r.MTU != 0 {
-		metrics.AddRtAttr(unix.RTAX_MTU, nl.Uint32Attr(uint32(r.MTU)))
+		to.Uint32(unix.RTAX_MTU, uint32(r.MTU))
 	}
 	if r.AdvMSS != 0 {
-		metrics.AddRtAttr(unix.RTAX_ADVMSS, nl.Uint32Attr(uint32(r.AdvMSS)))
+		to.Uint32(unix.RTAX_ADVMSS, uint32(r.AdvMSS))
 	}
-	return metrics
+	to.End(metrics)
 }
 
 // Routes are those of the sandbox to the destination of a wanted one, through

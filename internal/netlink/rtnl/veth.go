@@ -3,7 +3,6 @@ package rtnl
 import (
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // Veth is a pair of which one end is the host's and the other in a sandbox.
@@ -50,32 +50,30 @@ func (h *Host) CreateVeth(v *Veth, to *Sandbox) error {
 	if err := h.Limits(); err != nil {
 		return err
 	}
-	var created, described unix.Errno
+	var created, described error
 	err := to.With(func(fd int) error {
-		requests := []*nl.NetlinkRequest{v.create(fd), v.describe()}
-		if !v.Down {
-			requests = append(requests, v.bringUp())
-		}
-		return h.conns.exchange(requests, func(i int, link []byte, errno unix.Errno) {
-			switch {
-			case link != nil:
-				v.Index, v.PeerIndex = ends(link)
-			case i == 0:
-				created = errno
-			case described == 0:
-				described = errno
-			}
+		return sock.Build(func(r *sock.Requests) { v.put(r, fd) }, func(r *sock.Requests) error {
+			return h.conns.Exchange(context.Background(), r, func(i int, link []byte, err error) {
+				switch {
+				case link != nil:
+					v.Index, v.PeerIndex = ends(link)
+				case i == 0:
+					created = err
+				case described == nil:
+					described = err
+				}
+			})
 		})
 	})
 	switch {
 	case err != nil:
-	case created == unix.EXFULL:
+	case errors.Is(created, unix.EXFULL):
 		return ErrBridgeFull
-	case created == unix.EEXIST:
+	case errors.Is(created, unix.EEXIST):
 		return fmt.Errorf("interface %q of the sandbox, or %q of the host, is there already: %w", v.PeerName, v.Name, created)
-	case created != 0:
+	case created != nil:
 		return fmt.Errorf("create veth %q: %w", v.Name, created)
-	case described != 0:
+	case described != nil:
 		err = described
 	default:
 		err = v.find(h, to)
@@ -92,11 +90,11 @@ func ends(link []byte) (index, peer int) {
 	if len(link) < unix.SizeofIfInfomsg {
 		return 0, 0
 	}
-	eachAttribute(link[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) {
-		if kind == unix.IFLA_LINK && len(value) == 4 {
-			peer = int(binary.NativeEndian.Uint32(value))
+	for kind, value := range sock.Attributes(link[unix.SizeofIfInfomsg:]) {
+		if kind == unix.IFLA_LINK {
+			peer = int(sock.Uint32(value))
 		}
-	})
+	}
 	return indexOf(link), peer
 }
 
@@ -112,53 +110,56 @@ func (v *Veth) find(h *Host, to *Sandbox) (err error) {
 	return err
 }
 
-// create is the request that makes the pair.
-func (v *Veth) create(sandbox int) *nl.NetlinkRequest {
-	r := request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ECHO)
-	r.AddData(linkMessage(0))
-	addEnd(r.AddData, v.Name, v.MAC, v.MTU)
-	if v.Master != 0 {
-		r.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(v.Master))))
+// put appends the requests that make the pair, given a descriptor of the sandbox.
+func (v *Veth) put(r *sock.Requests, sandbox int) {
+	v.create(r, sandbox)
+	v.describe(r)
+	if !v.Down {
+		r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_ACK)
+		putNamed(r, v.Name, unix.IFF_UP)
 	}
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
-	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
-	peer.AddChild(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	addEnd(func(d nl.NetlinkRequestData) { peer.AddChild(d) }, v.PeerName, v.PeerMAC, v.MTU)
-	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(sandbox)))
-	r.AddData(info)
-	return r
+}
+
+// create is the request that makes the pair.
+func (v *Veth) create(r *sock.Requests, sandbox int) {
+	r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ECHO|unix.NLM_F_ACK)
+	putEnd(r, v.Name, v.MAC, v.MTU)
+	if v.Master != 0 {
+		r.Uint32(unix.IFLA_MASTER, uint32(v.Master))
+	}
+	info := r.Nest(unix.IFLA_LINKINFO)
+	r.String(nl.IFLA_INFO_KIND, "veth")
+	data := r.Nest(nl.IFLA_INFO_DATA)
+	peer := r.Nest(nl.VETH_INFO_PEER)
+	putEnd(r, v.PeerName, v.PeerMAC, v.MTU)
+	r.Uint32(unix.IFLA_NET_NS_FD, uint32(sandbox))
+	r.End(peer)
+	r.End(data)
+	r.End(info)
 }
 
 // describe is the request that sets what the kernel does not take from one that
 // creates. Where the link was there already, it is the same owner's.
-func (v *Veth) describe() *nl.NetlinkRequest {
-	r := v.change(linkMessage(0))
-	r.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, nl.NonZeroTerminated(v.Alias)))
+func (v *Veth) describe(r *sock.Requests) {
+	r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	putNamed(r, v.Name, 0)
+	r.String(unix.IFLA_IFALIAS, v.Alias)
 	if v.NoLinkLocal && hasIPv6() && (v.MTU == 0 || v.MTU >= 1280) {
-		spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-		spec.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{addrGenNone})
-		r.AddData(spec)
+		spec := r.Nest(unix.IFLA_AF_SPEC)
+		inet6 := r.Nest(unix.AF_INET6)
+		r.Uint8(addrGenMode, addrGenNone)
+		r.End(inet6)
+		r.End(spec)
 	}
 	if v.Hairpin || v.Isolated {
-		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		info.AddRtAttr(nl.IFLA_INFO_SLAVE_KIND, nl.NonZeroTerminated("bridge"))
-		port := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
-		port.AddRtAttr(nl.IFLA_BRPORT_MODE, flag(v.Hairpin))
-		port.AddRtAttr(nl.IFLA_BRPORT_ISOLATED, flag(v.Isolated))
-		r.AddData(info)
+		info := r.Nest(unix.IFLA_LINKINFO)
+		r.String(nl.IFLA_INFO_SLAVE_KIND, "bridge")
+		port := r.Nest(nl.IFLA_INFO_SLAVE_DATA)
+		r.Uint8(nl.IFLA_BRPORT_MODE, flag(v.Hairpin))
+		r.Uint8(nl.IFLA_BRPORT_ISOLATED, flag(v.Isolated))
+		r.End(port)
+		r.End(info)
 	}
-	return r
-}
-
-func (v *Veth) bringUp() *nl.NetlinkRequest { return v.change(upMessage(0)) }
-
-// change begins a request about the host's end.
-func (v *Veth) change(m *nl.IfInfomsg) *nl.NetlinkRequest {
-	r := request(unix.RTM_NEWLINK, 0)
-	r.AddData(m)
-	r.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(v.Name)))
-	return r
 }
 
 const (
@@ -173,22 +174,22 @@ var hasIPv6 = sync.OnceValue(func() bool {
 	return err == nil
 })
 
-// addEnd adds what both ends of a pair have.
-func addEnd(add func(nl.NetlinkRequestData), name string, mac net.HardwareAddr, mtu int) {
-	add(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
-	add(nl.NewRtAttr(unix.IFLA_NUM_TX_QUEUES, nl.Uint32Attr(1)))
-	add(nl.NewRtAttr(unix.IFLA_NUM_RX_QUEUES, nl.Uint32Attr(1)))
-	add(nl.NewRtAttr(unix.IFLA_ADDRESS, mac))
+// putEnd appends what both ends of a pair have.
+func putEnd(r *sock.Requests, name string, mac net.HardwareAddr, mtu int) {
+	putNamed(r, name, 0)
+	r.Uint32(unix.IFLA_NUM_TX_QUEUES, 1)
+	r.Uint32(unix.IFLA_NUM_RX_QUEUES, 1)
+	r.Attribute(unix.IFLA_ADDRESS, mac)
 	if mtu != 0 {
-		add(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(mtu))))
+		r.Uint32(unix.IFLA_MTU, uint32(mtu))
 	}
 }
 
-func flag(on bool) []byte {
+func flag(on bool) uint8 {
 	if on {
-		return []byte{1}
+		return 1
 	}
-	return []byte{0}
+	return 0
 }
 
 // RandomMAC is a locally administered unicast address.

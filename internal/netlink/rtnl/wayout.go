@@ -1,14 +1,16 @@
 package rtnl
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"net"
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // WayOut are the MTUs of the host's default routes, one of each family: the
@@ -52,12 +54,16 @@ func (h *Host) WayOut() (WayOut, error) {
 
 func (h *Host) findWayOut() (WayOut, error) {
 	routes := make([]routeOut, 2)
-	requests := []*nl.NetlinkRequest{routeInquiry(unix.AF_INET, anywhere4), routeInquiry(unix.AF_INET6, anywhere6)}
-	// An errno says that there is no route, or none that lets packets pass.
-	err := h.conns.exchange(requests, func(i int, answer []byte, errno unix.Errno) {
-		if errno == 0 {
-			routes[i] = parseRouteOut(answer)
-		}
+	err := sock.Build(func(r *sock.Requests) {
+		routeInquiry(r, unix.AF_INET, anywhere4)
+		routeInquiry(r, unix.AF_INET6, anywhere6)
+	}, func(r *sock.Requests) error {
+		// An errno says that there is no route, or none that lets packets pass.
+		return h.conns.Exchange(context.Background(), r, func(i int, answer []byte, err error) {
+			if err == nil {
+				routes[i] = parseRouteOut(answer)
+			}
+		})
 	})
 	if err != nil {
 		return WayOut{}, err
@@ -73,38 +79,31 @@ func (h *Host) findWayOut() (WayOut, error) {
 // left out.
 func (h *Host) mtus(routes []routeOut) (map[int]int, error) {
 	mtus := map[int]int{}
-	var requests []*nl.NetlinkRequest
+	var requests sock.Requests
 	for _, r := range routes {
 		for _, index := range r.links {
 			if _, asked := mtus[index]; !asked {
 				mtus[index] = 0
-				requests = append(requests, linkInquiry(index))
+				linkInquiry(&requests, index)
 			}
 		}
 	}
-	if len(requests) == 0 {
-		return mtus, nil
-	}
-	err := h.conns.exchange(requests, func(_ int, answer []byte, errno unix.Errno) {
-		if errno != 0 || len(answer) < unix.SizeofIfInfomsg {
-			return
-		}
-		eachAttribute(answer[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) {
-			if kind == unix.IFLA_MTU && len(value) == 4 {
-				mtus[indexOf(answer)] = int(binary.NativeEndian.Uint32(value))
+	err := h.conns.Exchange(context.Background(), &requests, func(_ int, answer []byte, _ error) {
+		for kind, value := range sock.Attributes(sock.After(unix.SizeofIfInfomsg, answer)) {
+			if kind == unix.IFLA_MTU {
+				mtus[indexOf(answer)] = int(sock.Uint32(value))
 			}
-		})
+		}
 	})
 	return mtus, err
 }
 
 // routeInquiry asks for the route to an address: the entry of the routing table,
 // with all its next hops.
-func routeInquiry(family uint8, to net.IP) *nl.NetlinkRequest {
-	r := inquiry(unix.RTM_GETROUTE)
-	r.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family, Dst_len: uint8(8 * len(to)), Flags: unix.RTM_F_FIB_MATCH}})
-	r.AddData(nl.NewRtAttr(unix.RTA_DST, to))
-	return r
+func routeInquiry(r *sock.Requests, family uint8, to net.IP) {
+	r.Begin("", unix.RTM_GETROUTE, 0)
+	putRoute(r, &unix.RtMsg{Family: family, Dst_len: uint8(8 * len(to)), Flags: unix.RTM_F_FIB_MATCH})
+	r.Attribute(unix.RTA_DST, to)
 }
 
 // routeOut is what a route says of its MTU.
@@ -114,23 +113,20 @@ type routeOut struct {
 }
 
 func parseRouteOut(answer []byte) (r routeOut) {
-	if len(answer) < unix.SizeofRtMsg {
-		return r
-	}
-	eachAttribute(answer[unix.SizeofRtMsg:], func(kind uint16, value []byte) {
+	for kind, value := range sock.Attributes(sock.After(unix.SizeofRtMsg, answer)) {
 		switch {
 		case kind == unix.RTA_OIF && len(value) == 4:
-			r.links = append(r.links, int(binary.NativeEndian.Uint32(value)))
+			r.links = append(r.links, int(sock.Uint32(value)))
 		case kind == unix.RTA_MULTIPATH:
 			r.links = append(r.links, nextHops(value)...)
 		case kind == unix.RTA_METRICS:
-			eachAttribute(value, func(kind uint16, value []byte) {
-				if kind == unix.RTAX_MTU && len(value) == 4 {
-					r.mtu = int(binary.NativeEndian.Uint32(value))
+			for kind, value := range sock.Attributes(value) {
+				if kind == unix.RTAX_MTU {
+					r.mtu = int(sock.Uint32(value))
 				}
-			})
+			}
 		}
-	})
+	}
 	return r
 }
 
@@ -142,7 +138,7 @@ func nextHops(data []byte) (links []int) {
 			break
 		}
 		links = append(links, int(int32(binary.NativeEndian.Uint32(data[4:]))))
-		data = data[min(len(data), nlAlign(length)):]
+		data = data[min(len(data), sock.Align(length)):]
 	}
 	return links
 }
