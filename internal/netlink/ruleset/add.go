@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // attempts bounds how often something is tried that others may get in the way of.
@@ -21,7 +22,7 @@ type change struct{ remove, add []element }
 func (c *change) empty() bool { return len(c.remove)+len(c.add) == 0 }
 
 func (r *Ruleset) apply(ctx context.Context, c change) error {
-	return r.commit(ctx, func(b *buffer) {
+	return r.socket.Transaction(ctx, func(b *sock.Requests) {
 		putElements(b, c.remove, unix.NFT_MSG_DELSETELEM)
 		putElements(b, c.add, unix.NFT_MSG_NEWSETELEM)
 	})
@@ -259,10 +260,10 @@ func taken(want, by *element) error {
 func (r *Ruleset) lookUp(ctx context.Context, list []element) ([]element, error) {
 	found := make([]element, len(list))
 	var failed error
-	err := r.get(ctx, len(list), func(b *buffer, i int) {
+	err := r.get(ctx, len(list), func(b *sock.Requests, i int) {
 		nest := beginElements(b, list[i].set, unix.NFT_MSG_GETSETELEM, 0)
 		list[i].put(b, false)
-		b.end(nest)
+		b.End(nest)
 	}, func(i int, payload []byte, err error) {
 		switch {
 		case errors.Is(err, unix.ENOENT):

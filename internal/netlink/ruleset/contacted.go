@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // Port is a port of the host, of a protocol whose clients may go on with the
@@ -99,7 +101,7 @@ func (r *Ruleset) ForgetContacted(ctx context.Context, family uint8, ports []Por
 func (r *Ruleset) LearnContacted(ctx context.Context, family uint8, tracked func(context.Context) ([]Port, error)) error {
 	t := tableOfFamily(family)
 	token := []element{t.contactedElement(Port{Protocol: complete.Protocol, Number: uint16(1 + rand.N(1<<16-1))})}
-	err := r.commit(ctx, func(b *buffer) {
+	err := r.socket.Transaction(ctx, func(b *sock.Requests) {
 		for _, s := range []*set{t.contacted, t.contactedPorts, t.contactedMissed} {
 			emptySet(b, s)
 		}
@@ -113,7 +115,7 @@ func (r *Ruleset) LearnContacted(ctx context.Context, family uint8, tracked func
 		ports, err = tracked(ctx)
 	}
 	if err == nil && len(ports) <= contactedSize/2 {
-		err = r.commit(ctx, func(b *buffer) {
+		err = r.socket.Transaction(ctx, func(b *sock.Requests) {
 			putElements(b, token, unix.NFT_MSG_DELSETELEM)
 			putElements(b, t.learnt(ports), unix.NFT_MSG_NEWSETELEM)
 		})

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // Del takes those of the elements out that belong to the owner, all in one
@@ -117,11 +118,10 @@ func (r *Ruleset) dumpSet(ctx context.Context, s *set, of func(names.Owner) bool
 	seen := make(map[element]bool)
 	var list []element
 	for range attempts {
-		err := r.dump(ctx, func(b *buffer) {
-			b.family = s.table.family
-			b.message(s.label, unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP)
-			b.text(unix.NFTA_SET_ELEM_LIST_TABLE, s.table.name)
-			b.text(unix.NFTA_SET_ELEM_LIST_SET, s.name)
+		err := r.dump(ctx, func(b *sock.Requests) {
+			s.table.begin(b, s.label, unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP)
+			b.CString(unix.NFTA_SET_ELEM_LIST_TABLE, s.table.name)
+			b.CString(unix.NFTA_SET_ELEM_LIST_SET, s.name)
 		}, func(payload []byte) {
 			readElements(s, payload, func(e element) {
 				owner, ok := names.ParseOwner(e.owner)

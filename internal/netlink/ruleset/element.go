@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // element is one of a set or a map, as the kernel has it. Two are the same if
@@ -57,7 +59,7 @@ const maxList = 60 << 10
 
 // putElements appends messages with the elements, one for each run of the same
 // set. With values, they are added, else taken out.
-func putElements(b *buffer, list []element, kind uint16) {
+func putElements(b *sock.Requests, list []element, kind uint16) {
 	flags := uint16(0)
 	for i := 0; i < len(list); {
 		s := list[i].set
@@ -68,33 +70,31 @@ func putElements(b *buffer, list []element, kind uint16) {
 			}
 		}
 		nest := beginElements(b, s, kind, flags)
-		for start := nest; i < len(list) && list[i].set == s && len(b.data)-start < maxList; i++ {
+		for start := nest; i < len(list) && list[i].set == s && b.Size()-start < maxList; i++ {
 			list[i].put(b, kind == unix.NFT_MSG_NEWSETELEM)
 		}
-		b.end(nest)
+		b.End(nest)
 	}
 }
 
-func beginElements(b *buffer, s *set, kind, flags uint16) (nest int) {
-	b.family = s.table.family
-	b.message(s.label, kind, flags)
-	b.text(unix.NFTA_SET_ELEM_LIST_TABLE, s.table.name)
-	b.text(unix.NFTA_SET_ELEM_LIST_SET, s.name)
-	return b.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
+func beginElements(b *sock.Requests, s *set, kind, flags uint16) (nest int) {
+	s.table.begin(b, s.label, kind, flags)
+	b.CString(unix.NFTA_SET_ELEM_LIST_TABLE, s.table.name)
+	b.CString(unix.NFTA_SET_ELEM_LIST_SET, s.name)
+	return b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 }
 
 // emptySet appends the message that takes all elements out of a set.
-func emptySet(b *buffer, s *set) {
-	b.family = s.table.family
-	b.message(s.label, unix.NFT_MSG_DELSETELEM, 0)
-	b.text(unix.NFTA_SET_ELEM_LIST_TABLE, s.table.name)
-	b.text(unix.NFTA_SET_ELEM_LIST_SET, s.name)
+func emptySet(b *sock.Requests, s *set) {
+	s.table.begin(b, s.label, unix.NFT_MSG_DELSETELEM, 0)
+	b.CString(unix.NFTA_SET_ELEM_LIST_TABLE, s.table.name)
+	b.CString(unix.NFTA_SET_ELEM_LIST_SET, s.name)
 }
 
 const attrKeyEnd = 10 // NFTA_SET_ELEM_KEY_END
 
-func (e *element) put(b *buffer, whole bool) {
-	one := b.nest(unix.NFTA_LIST_ELEM)
+func (e *element) put(b *sock.Requests, whole bool) {
+	one := b.Nest(unix.NFTA_LIST_ELEM)
 	putData(b, unix.NFTA_SET_ELEM_KEY, e.key[:e.set.keyLen])
 	if e.set.interval {
 		putData(b, attrKeyEnd, e.end[:e.set.keyLen])
@@ -102,10 +102,10 @@ func (e *element) put(b *buffer, whole bool) {
 	if whole {
 		e.putValue(b)
 		if e.owner != "" {
-			b.comment(unix.NFTA_SET_ELEM_USERDATA, e.owner, e.notes()...)
+			putComment(b, unix.NFTA_SET_ELEM_USERDATA, e.owner, e.notes()...)
 		}
 	}
-	b.end(one)
+	b.End(one)
 }
 
 // Types of records in user data that nft does not know, and passes over.
@@ -129,46 +129,50 @@ func (e *element) notes() []byte {
 	return notes
 }
 
-func putData(b *buffer, kind uint16, data []byte) {
-	nest := b.nest(kind)
-	b.bytes(unix.NFTA_DATA_VALUE, data)
-	b.end(nest)
+func putData(b *sock.Requests, kind uint16, data []byte) {
+	nest := b.Nest(kind)
+	b.Attribute(unix.NFTA_DATA_VALUE, data)
+	b.End(nest)
 }
 
-func (e *element) putValue(b *buffer) {
+func (e *element) putValue(b *sock.Requests) {
 	if !e.set.verdicts() {
 		if e.set.data != nil {
 			putData(b, unix.NFTA_SET_ELEM_DATA, e.value.data[:e.set.dataLen])
 		}
 		return
 	}
-	data := b.nest(unix.NFTA_SET_ELEM_DATA)
-	verdict := b.nest(unix.NFTA_DATA_VERDICT)
-	b.number(unix.NFTA_VERDICT_CODE, uint32(e.verdict))
-	b.end(verdict)
-	b.end(data)
+	data := b.Nest(unix.NFTA_SET_ELEM_DATA)
+	verdict := b.Nest(unix.NFTA_DATA_VERDICT)
+	b.Uint32BE(unix.NFTA_VERDICT_CODE, uint32(e.verdict))
+	b.End(verdict)
+	b.End(data)
 }
 
 // readElements reads the elements of an answer.
 func readElements(s *set, payload []byte, each func(element)) {
-	attributes(payload[4:], func(kind uint16, list []byte) {
+	for kind, list := range sock.Attributes(sock.After(sock.NetfilterHeader, payload)) {
 		if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			return
+			continue
 		}
-		attributes(list, func(_ uint16, attrs []byte) { each(readElement(s, attrs)) })
-	})
+		for _, attrs := range sock.Attributes(list) {
+			each(readElement(s, attrs))
+		}
+	}
 }
 
 func readElement(s *set, attrs []byte) element {
 	e := element{set: s}
-	attributes(attrs, func(kind uint16, nested []byte) {
+	for kind, nested := range sock.Attributes(attrs) {
 		switch kind {
 		case unix.NFTA_SET_ELEM_KEY:
-			attributes(nested, func(_ uint16, v []byte) { copy(e.key[:], v) })
+			readKey(&e.key, nested)
 		case attrKeyEnd:
-			attributes(nested, func(_ uint16, v []byte) { copy(e.end[:], v) })
+			readKey(&e.end, nested)
 		case unix.NFTA_SET_ELEM_DATA:
-			attributes(nested, func(kind uint16, v []byte) { e.readValue(kind, v) })
+			for kind, v := range sock.Attributes(nested) {
+				e.readValue(kind, v)
+			}
 		case unix.NFTA_SET_ELEM_USERDATA:
 			e.owner = commentOf(nested)
 			if n := recordOf(nested, dataNetwork); len(n) == 1 {
@@ -176,8 +180,14 @@ func readElement(s *set, attrs []byte) element {
 			}
 			e.zone = string(recordOf(nested, dataZone))
 		}
-	})
+	}
 	return e
+}
+
+func readKey(k *key, data []byte) {
+	for _, v := range sock.Attributes(data) {
+		copy(k[:], v)
+	}
 }
 
 func (e *element) readValue(kind uint16, v []byte) {
@@ -185,11 +195,11 @@ func (e *element) readValue(kind uint16, v []byte) {
 		copy(e.value.data[:], v)
 		return
 	}
-	attributes(v, func(kind uint16, v []byte) {
+	for kind, v := range sock.Attributes(v) {
 		if kind == unix.NFTA_VERDICT_CODE {
-			e.verdict = int32(binary.BigEndian.Uint32(v))
+			e.verdict = int32(sock.Uint32BE(v))
 		}
-	})
+	}
 }
 
 // String is the element for people.

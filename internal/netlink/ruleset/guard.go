@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // newGuard is a table without sets. It is for IPv4 only: IPv6 has no route_localnet.
@@ -48,10 +50,9 @@ func (r *Ruleset) Guard(ctx context.Context) error {
 // it, 0 where none does.
 func (r *Ruleset) has(ctx context.Context, t *table) (found bool, owner uint32, err error) {
 	var answer error
-	err = r.get(ctx, 1, func(b *buffer, _ int) {
-		b.family = t.family
-		b.message(t.label, unix.NFT_MSG_GETTABLE, 0)
-		b.text(unix.NFTA_TABLE_NAME, t.name)
+	err = r.get(ctx, 1, func(b *sock.Requests, _ int) {
+		t.begin(b, t.label, unix.NFT_MSG_GETTABLE, 0)
+		b.CString(unix.NFTA_TABLE_NAME, t.name)
 	}, func(_ int, payload []byte, err error) {
 		if answer = err; err == nil {
 			owner = readOwner(payload)
@@ -89,7 +90,7 @@ func (r *Ruleset) holdGuard(ctx context.Context) error {
 	if err != nil || owner != 0 {
 		return err
 	}
-	err = r.commit(ctx, func(b *buffer) {
+	err = r.socket.Transaction(ctx, func(b *sock.Requests) {
 		if found {
 			heldGuard.remove(b)
 		}

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // table is what there is of one family.
@@ -117,7 +118,7 @@ func length(of types) int {
 }
 
 // put appends the message that makes the set. The id is the transaction's.
-func (s *set) put(b *buffer, id uint32) {
+func (s *set) put(b *sock.Requests, id uint32) {
 	const (
 		descConcat   = 2    // NFTA_SET_DESC_CONCAT
 		flagConcat   = 0x80 // NFT_SET_CONCAT
@@ -138,37 +139,37 @@ func (s *set) put(b *buffer, id uint32) {
 	if s.key[0].Name == nftables.TypeIFName.Name {
 		order = hostOrder
 	}
-	b.message(s.label, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE)
-	b.text(unix.NFTA_SET_TABLE, s.table.name)
-	b.text(unix.NFTA_SET_NAME, s.name)
-	b.number(unix.NFTA_SET_FLAGS, flags)
-	b.number(unix.NFTA_SET_KEY_TYPE, magic(s.key))
-	b.number(unix.NFTA_SET_KEY_LEN, uint32(s.keyLen))
-	b.number(unix.NFTA_SET_ID, id)
+	s.table.begin(b, s.label, unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE)
+	b.CString(unix.NFTA_SET_TABLE, s.table.name)
+	b.CString(unix.NFTA_SET_NAME, s.name)
+	b.Uint32BE(unix.NFTA_SET_FLAGS, flags)
+	b.Uint32BE(unix.NFTA_SET_KEY_TYPE, magic(s.key))
+	b.Uint32BE(unix.NFTA_SET_KEY_LEN, uint32(s.keyLen))
+	b.Uint32BE(unix.NFTA_SET_ID, id)
 	if s.verdicts() {
-		b.number(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
+		b.Uint32BE(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
 	} else if s.data != nil {
-		b.number(unix.NFTA_SET_DATA_TYPE, magic(s.data))
-		b.number(unix.NFTA_SET_DATA_LEN, uint32(s.dataLen))
+		b.Uint32BE(unix.NFTA_SET_DATA_TYPE, magic(s.data))
+		b.Uint32BE(unix.NFTA_SET_DATA_LEN, uint32(s.dataLen))
 	}
 	if s.size != 0 {
-		desc := b.nest(unix.NFTA_SET_DESC)
-		b.number(unix.NFTA_SET_DESC_SIZE, s.size)
-		b.end(desc)
+		desc := b.Nest(unix.NFTA_SET_DESC)
+		b.Uint32BE(unix.NFTA_SET_DESC_SIZE, s.size)
+		b.End(desc)
 	}
 	if s.interval {
-		desc := b.nest(unix.NFTA_SET_DESC)
-		concat := b.nest(descConcat)
+		desc := b.Nest(unix.NFTA_SET_DESC)
+		concat := b.Nest(descConcat)
 		for _, field := range s.key {
-			one := b.nest(unix.NFTA_LIST_ELEM)
-			b.number(1, field.Bytes) // NFTA_SET_FIELD_LEN
-			b.end(one)
+			one := b.Nest(unix.NFTA_LIST_ELEM)
+			b.Uint32BE(1, field.Bytes) // NFTA_SET_FIELD_LEN
+			b.End(one)
 		}
-		b.end(concat)
-		b.end(desc)
+		b.End(concat)
+		b.End(desc)
 	}
 	// As nft does it itself: byte order, a number of the host's.
-	b.bytes(unix.NFTA_SET_USERDATA, append([]byte{keyOrder, 4}, native(order)...))
+	b.Attribute(unix.NFTA_SET_USERDATA, append([]byte{keyOrder, 4}, native(order)...))
 }
 
 // magic is nft's number for a type.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // ForwardMark is the bit of a packet's mark that says, within the forward hook,
@@ -209,15 +211,15 @@ func (t *table) forwarded() chain {
 }
 
 func newRule(comment string, exprs ...expr.Any) rule {
-	var b buffer
+	var b sock.Requests
 	for _, e := range exprs {
 		data, err := expr.Marshal(0, e)
 		if err != nil {
 			panic(fmt.Sprintf("ruleset: rule %q: %v", comment, err))
 		}
-		b.bytes(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, data)
+		b.Attribute(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, data)
 	}
-	return rule{comment, b.data}
+	return rule{comment, b.Data()}
 }
 
 // register is the one at an offset into a concatenation. Those of 16 bytes have

@@ -9,28 +9,35 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // Ruleset is allocnet's tables in the namespace in which it was opened. It is
 // safe for concurrent use, also beside other processes, and holds one
 // descriptor until Close.
 type Ruleset struct {
-	*socket
+	socket     *sock.Socket
 	holdsGuard atomic.Bool
 }
 
 // Open opens the connection. The tables are made by the first Add.
 func Open() (*Ruleset, error) {
-	s, err := openSocket()
+	s, err := sock.Open(unix.NETLINK_NETFILTER)
 	if err != nil {
-		return nil, fmt.Errorf("open nf_tables: %w", err)
+		return nil, err
 	}
 	return &Ruleset{socket: s}, nil
 }
 
+// Lend lends a connection to the tables in the network namespace of the calling
+// thread to a function, which must not keep it.
+func Lend(act func(*Ruleset) error) error {
+	return sock.Lend(unix.NETLINK_NETFILTER, func(s *sock.Socket) error { return act(&Ruleset{socket: s}) })
+}
+
 // Close gives the descriptor back. What is called later returns os.ErrClosed.
 func (r *Ruleset) Close() error {
-	if err := r.close(); err != nil {
+	if err := r.socket.Close(); err != nil {
 		return fmt.Errorf("close nf_tables: %w", err)
 	}
 	return nil

@@ -1,14 +1,15 @@
 package ruleset
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // tableComment stands at the tables for people.
@@ -25,7 +26,7 @@ type state struct {
 // ensureTable makes a table, or completes it. Of several that do so at once, one
 // makes it, and the others find it.
 func (r *Ruleset) ensureTable(ctx context.Context, t *table) error {
-	err := r.commit(ctx, func(b *buffer) { t.build(b, unix.NLM_F_EXCL, nil) })
+	err := r.socket.Transaction(ctx, func(b *sock.Requests) { t.build(b, unix.NLM_F_EXCL, nil) })
 	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
@@ -37,7 +38,7 @@ func (r *Ruleset) ensureTable(ctx context.Context, t *table) error {
 		return r.rebuild(ctx, t)
 	}
 	// A set that no rule looks at can be missing: an older version had none of it.
-	return r.commit(ctx, func(b *buffer) { t.putSets(b, 0) })
+	return r.socket.Transaction(ctx, func(b *sock.Requests) { t.putSets(b, 0) })
 }
 
 // Repair makes the chains and rules of the tables anew that are there, but not as
@@ -66,11 +67,11 @@ func (r *Ruleset) rebuild(ctx context.Context, t *table) error {
 		}
 		if is.flags != 0 {
 			// A table that sleeps takes no chains in the transaction that wakes it.
-			if err := r.commit(ctx, func(b *buffer) { t.put(b, 0) }); err != nil {
+			if err := r.socket.Transaction(ctx, func(b *sock.Requests) { t.put(b, 0) }); err != nil {
 				return err
 			}
 		}
-		err = r.commit(ctx, func(b *buffer) { t.build(b, 0, is) })
+		err = r.socket.Transaction(ctx, func(b *sock.Requests) { t.build(b, 0, is) })
 		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
@@ -79,83 +80,81 @@ func (r *Ruleset) rebuild(ctx context.Context, t *table) error {
 }
 
 // put appends the message that makes the table.
-func (t *table) put(b *buffer, flags uint16) {
+func (t *table) put(b *sock.Requests, flags uint16) {
 	const userData = 6 // NFTA_TABLE_USERDATA
-	b.family = t.family
-	b.message(t.label, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|flags)
-	b.text(unix.NFTA_TABLE_NAME, t.name)
-	b.number(unix.NFTA_TABLE_FLAGS, t.flags)
-	b.comment(userData, tableComment)
+	t.begin(b, t.label, unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE|flags)
+	b.CString(unix.NFTA_TABLE_NAME, t.name)
+	b.Uint32BE(unix.NFTA_TABLE_FLAGS, t.flags)
+	putComment(b, userData, tableComment)
 }
 
 // remove appends the message that removes the table with all that is in it.
-func (t *table) remove(b *buffer) {
-	b.family = t.family
-	b.message(t.label, unix.NFT_MSG_DELTABLE, 0)
-	b.text(unix.NFTA_TABLE_NAME, t.name)
+func (t *table) remove(b *sock.Requests) {
+	t.begin(b, t.label, unix.NFT_MSG_DELTABLE, 0)
+	b.CString(unix.NFTA_TABLE_NAME, t.name)
 }
 
 // build appends all messages that make the table, or make it anew from what is
 // there: rules go, and so do chains that are called from elsewhere than they
 // should.
-func (t *table) build(b *buffer, flags uint16, is *state) {
+func (t *table) build(b *sock.Requests, flags uint16, is *state) {
 	t.putSets(b, flags)
 	chains := t.chains()
 	if is != nil {
 		t.clear(b, chains, is)
 	}
 	for _, c := range chains {
-		c.put(b, t.name)
+		c.put(b, t)
 	}
 	for _, c := range chains {
 		for _, one := range c.rules {
-			b.message(c.label, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
-			b.text(unix.NFTA_RULE_TABLE, t.name)
-			b.text(unix.NFTA_RULE_CHAIN, c.name)
-			b.bytes(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, one.exprs)
-			b.comment(unix.NFTA_RULE_USERDATA, one.comment)
+			t.begin(b, c.label, unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND)
+			b.CString(unix.NFTA_RULE_TABLE, t.name)
+			b.CString(unix.NFTA_RULE_CHAIN, c.name)
+			b.Attribute(unix.NLA_F_NESTED|unix.NFTA_RULE_EXPRESSIONS, one.exprs)
+			putComment(b, unix.NFTA_RULE_USERDATA, one.comment)
 		}
 	}
 }
 
 // putSets appends the messages that make the table and its sets.
-func (t *table) putSets(b *buffer, flags uint16) {
+func (t *table) putSets(b *sock.Requests, flags uint16) {
 	t.put(b, flags)
 	for i, s := range t.sets {
 		s.put(b, uint32(i+1))
 	}
 }
 
-func (t *table) clear(b *buffer, chains []chain, is *state) {
+func (t *table) clear(b *sock.Requests, chains []chain, is *state) {
 	for _, c := range chains {
 		if _, ok := is.chains[c.name]; ok {
-			b.message(c.label, unix.NFT_MSG_DELRULE, 0)
-			b.text(unix.NFTA_RULE_TABLE, t.name)
-			b.text(unix.NFTA_RULE_CHAIN, c.name)
+			t.begin(b, c.label, unix.NFT_MSG_DELRULE, 0)
+			b.CString(unix.NFTA_RULE_TABLE, t.name)
+			b.CString(unix.NFTA_RULE_CHAIN, c.name)
 		}
 	}
 	for _, c := range chains {
 		if h, ok := is.chains[c.name]; ok && h != c.hook {
-			b.message(c.label, unix.NFT_MSG_DELCHAIN, 0)
-			b.text(unix.NFTA_CHAIN_TABLE, t.name)
-			b.text(unix.NFTA_CHAIN_NAME, c.name)
+			t.begin(b, c.label, unix.NFT_MSG_DELCHAIN, 0)
+			b.CString(unix.NFTA_CHAIN_TABLE, t.name)
+			b.CString(unix.NFTA_CHAIN_NAME, c.name)
 		}
 	}
 }
 
-func (c *chain) put(b *buffer, table string) {
-	b.message(c.label, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
-	b.text(unix.NFTA_CHAIN_TABLE, table)
-	b.text(unix.NFTA_CHAIN_NAME, c.name)
+func (c *chain) put(b *sock.Requests, t *table) {
+	t.begin(b, c.label, unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE)
+	b.CString(unix.NFTA_CHAIN_TABLE, t.name)
+	b.CString(unix.NFTA_CHAIN_NAME, c.name)
 	if c.hook == (hook{}) {
 		return
 	}
-	nest := b.nest(unix.NFTA_CHAIN_HOOK)
-	b.number(unix.NFTA_HOOK_HOOKNUM, c.hook.number)
-	b.number(unix.NFTA_HOOK_PRIORITY, uint32(c.hook.priority))
-	b.end(nest)
-	b.number(unix.NFTA_CHAIN_POLICY, c.hook.policy)
-	b.text(unix.NFTA_CHAIN_TYPE, c.hook.kind)
+	nest := b.Nest(unix.NFTA_CHAIN_HOOK)
+	b.Uint32BE(unix.NFTA_HOOK_HOOKNUM, c.hook.number)
+	b.Uint32BE(unix.NFTA_HOOK_PRIORITY, uint32(c.hook.priority))
+	b.End(nest)
+	b.Uint32BE(unix.NFTA_CHAIN_POLICY, c.hook.policy)
+	b.CString(unix.NFTA_CHAIN_TYPE, c.hook.kind)
 }
 
 // problems compares what there is with what should be, in words.
@@ -188,16 +187,15 @@ func (r *Ruleset) inspect(ctx context.Context, t *table) (*state, error) {
 	chains := t.chains()
 	var failed error
 	// Index 0 is the table itself.
-	err := r.get(ctx, 1+len(chains), func(b *buffer, i int) {
-		b.family = t.family
+	err := r.get(ctx, 1+len(chains), func(b *sock.Requests, i int) {
 		if i == 0 {
-			b.message(t.label, unix.NFT_MSG_GETTABLE, 0)
-			b.text(unix.NFTA_TABLE_NAME, t.name)
+			t.begin(b, t.label, unix.NFT_MSG_GETTABLE, 0)
+			b.CString(unix.NFTA_TABLE_NAME, t.name)
 			return
 		}
-		b.message(chains[i-1].label, unix.NFT_MSG_GETCHAIN, 0)
-		b.text(unix.NFTA_CHAIN_TABLE, t.name)
-		b.text(unix.NFTA_CHAIN_NAME, chains[i-1].name)
+		t.begin(b, chains[i-1].label, unix.NFT_MSG_GETCHAIN, 0)
+		b.CString(unix.NFTA_CHAIN_TABLE, t.name)
+		b.CString(unix.NFTA_CHAIN_NAME, chains[i-1].name)
 	}, func(i int, payload []byte, err error) {
 		switch {
 		case errors.Is(err, unix.ENOENT):
@@ -217,70 +215,64 @@ func (r *Ruleset) inspect(ctx context.Context, t *table) (*state, error) {
 
 // readRules reads the comments of all rules. It insists on a whole list.
 func (r *Ruleset) readRules(ctx context.Context, t *table, is *state) error {
-	var err error
-	for range attempts {
+	return retry.Do(ctx, func() error {
 		clear(is.rules)
-		err = r.dump(ctx, func(b *buffer) {
-			b.family = t.family
-			b.message(t.label, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP)
-			b.text(unix.NFTA_RULE_TABLE, t.name)
+		return r.dump(ctx, func(b *sock.Requests) {
+			t.begin(b, t.label, unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP)
+			b.CString(unix.NFTA_RULE_TABLE, t.name)
 		}, func(payload []byte) {
 			var chain, comment string
-			attributes(payload[4:], func(kind uint16, v []byte) {
+			for kind, v := range sock.Attributes(sock.After(sock.NetfilterHeader, payload)) {
 				switch kind {
 				case unix.NFTA_RULE_CHAIN:
-					chain = string(bytes.TrimRight(v, "\x00"))
+					chain = sock.String(v)
 				case unix.NFTA_RULE_USERDATA:
 					comment = commentOf(v)
 				}
-			})
+			}
 			is.rules[chain] = append(is.rules[chain], comment)
 		})
-		if !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-	return err
+	})
 }
 
 func readFlags(payload []byte) (flags uint32) {
-	attributes(payload[4:], func(kind uint16, v []byte) {
+	for kind, v := range sock.Attributes(sock.After(sock.NetfilterHeader, payload)) {
 		if kind == unix.NFTA_TABLE_FLAGS {
-			flags = binary.BigEndian.Uint32(v)
+			flags = sock.Uint32BE(v)
 		}
-	})
+	}
 	return flags
 }
 
 // readOwner reads which socket a table belongs to.
 func readOwner(payload []byte) (owner uint32) {
 	const tableOwner = 7 // NFTA_TABLE_OWNER
-	attributes(payload[4:], func(kind uint16, v []byte) {
+	for kind, v := range sock.Attributes(sock.After(sock.NetfilterHeader, payload)) {
 		if kind == tableOwner {
-			owner = binary.BigEndian.Uint32(v)
+			owner = sock.Uint32BE(v)
 		}
-	})
+	}
 	return owner
 }
 
 // readHook reads where a chain is called from.
 func readHook(payload []byte) (h hook) {
-	attributes(payload[4:], func(kind uint16, v []byte) {
+	for kind, v := range sock.Attributes(sock.After(sock.NetfilterHeader, payload)) {
 		switch kind {
 		case unix.NFTA_CHAIN_TYPE:
-			h.kind = string(bytes.TrimRight(v, "\x00"))
+			h.kind = sock.String(v)
 		case unix.NFTA_CHAIN_POLICY:
-			h.policy = binary.BigEndian.Uint32(v)
+			h.policy = sock.Uint32BE(v)
 		case unix.NFTA_CHAIN_HOOK:
-			attributes(v, func(kind uint16, v []byte) {
+			for kind, v := range sock.Attributes(v) {
 				switch kind {
 				case unix.NFTA_HOOK_HOOKNUM:
-					h.number = binary.BigEndian.Uint32(v)
+					h.number = sock.Uint32BE(v)
 				case unix.NFTA_HOOK_PRIORITY:
-					h.priority = int32(binary.BigEndian.Uint32(v))
+					h.priority = int32(sock.Uint32BE(v))
 				}
-			})
+			}
 		}
-	})
+	}
 	return h
 }
