@@ -1,15 +1,17 @@
 package conntrack
 
 import (
+	"context"
+	"encoding/binary"
 	"math"
 	"net/netip"
 	"slices"
 	"testing"
 
-	"github.com/mdlayher/netlink"
-	"github.com/mdlayher/netlink/nltest"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // TestFlushAddressesOfBothFamilies: an error at one leaves no entries of the other.
@@ -19,18 +21,13 @@ func TestFlushAddressesOfBothFamilies(t *testing.T) {
 		var asked []uint8
 		c := New()
 		c.noText.Store(true)
-		socket := nltest.Dial(func(requests []netlink.Message) ([]netlink.Message, error) {
-			if len(requests) == 0 { // asks whether there is more
-				return nil, nil
-			}
-			family := requests[0].Data[0]
+		c.sockets = fakeKernel(func(_ uint16, family uint8) ([]byte, error) {
 			asked = append(asked, family)
 			if slices.Contains(failing, family) {
 				return nil, causes[family]
 			}
 			return nil, nil
 		})
-		c.open = func() (*netlink.Conn, error) { return socket, nil }
 		err := c.flushAddresses([]netip.Addr{ip4("10.77.0.5"), ip4("fd00:77::5")})
 		require.Contains(t, asked, uint8(v4))
 		require.Contains(t, asked, uint8(v6))
@@ -50,39 +47,54 @@ func TestFlushOfForwardedEntries(t *testing.T) {
 		deletions := 0
 		c := New()
 		c.noText.Store(true)
-		socket := nltest.Dial(func(requests []netlink.Message) ([]netlink.Message, error) {
-			if len(requests) == 0 {
-				return nil, nil
-			}
-			if requests[0].Header.Type == getEntries {
-				return nltest.Multipart([]netlink.Message{{Header: requests[0].Header, Data: entryOf(t, ip4("fd00:77::5"))}, {}})
+		c.sockets = fakeKernel(func(kind uint16, _ uint8) ([]byte, error) {
+			if kind == getEntries {
+				return entryOf(ip4("fd00:77::5")), nil
 			}
 			if deletions++; deletions <= test.busy {
 				return nil, unix.EBUSY
 			}
 			return nil, nil
 		})
-		c.open = func() (*netlink.Conn, error) { return socket, nil }
 		err := c.flushAddresses([]netip.Addr{ip4("fd00:77::5")})
 		require.ErrorIs(t, err, test.want)
 		require.Greater(t, deletions, 2)
 	}
 }
 
-// entryOf is a message with an entry that answers from an address.
-func entryOf(t *testing.T, answers netip.Addr) []byte {
-	t.Helper()
-	ae := netlink.NewAttributeEncoder()
-	for _, kind := range []uint16{ctaTupleOrig, ctaTupleReply} {
-		ae.Nested(kind, func(tuple *netlink.AttributeEncoder) error {
-			tuple.Nested(ctaTupleIP, func(ip *netlink.AttributeEncoder) error {
-				ip.Bytes(ctaIPv6Src, answers.AsSlice())
-				return nil
-			})
-			return nil
-		})
+// fakeKernel answers requests by their type and family.
+type fakeKernel func(kind uint16, family uint8) (entry []byte, err error)
+
+func (k fakeKernel) answer(r *sock.Requests) ([]byte, error) {
+	return k(binary.NativeEndian.Uint16(r.Data()[4:])&0xff, r.Data()[unix.SizeofNlMsghdr])
+}
+
+func (k fakeKernel) Exchange(_ context.Context, r *sock.Requests, each func(int, []byte, error)) error {
+	_, err := k.answer(r)
+	each(0, nil, err)
+	return nil
+}
+
+func (k fakeKernel) Dump(_ context.Context, r *sock.Requests, each func([]byte) error) error {
+	entry, err := k.answer(r)
+	if entry != nil {
+		err = each(entry)
 	}
-	attributes, err := ae.Encode()
-	require.NoError(t, err)
-	return append(make([]byte, header), attributes...)
+	return err
+}
+
+func (k fakeKernel) Close() error { return nil }
+
+// entryOf is a message with an entry that answers from an address.
+func entryOf(answers netip.Addr) []byte {
+	var r sock.Requests
+	r.Append(make([]byte, sock.NetfilterHeader)...)
+	for _, kind := range []uint16{ctaTupleOrig, ctaTupleReply} {
+		tuple := r.Nest(kind)
+		ip := r.Nest(ctaTupleIP)
+		r.Attribute(ctaIPv6Src, answers.AsSlice())
+		r.End(ip)
+		r.End(tuple)
+	}
+	return r.Data()
 }

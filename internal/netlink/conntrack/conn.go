@@ -8,16 +8,18 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// Conn is the connection tracking of the network namespace in which it was
-// opened. It is safe for concurrent use, and holds up to two descriptors until Close.
+// Conn is the connection tracking of the network namespace in which it is used. It
+// is safe for concurrent use, and holds a few descriptors until Close.
 type Conn struct {
-	// open opens the socket when it is needed for the first time.
-	open   func() (*netlink.Conn, error)
-	opened atomic.Bool
+	sockets interface {
+		sock.Exchanger
+		Close() error
+	}
 	// noFilter: the kernel does not delete by a filter. noText: it does not show
 	// entries as text.
 	noFilter, noText atomic.Bool
@@ -30,27 +32,11 @@ type Conn struct {
 
 // New makes a connection, which is opened when it is needed. It needs no
 // connection tracking in the kernel.
-func New() *Conn {
-	c := &Conn{}
-	c.open = sync.OnceValues(func() (*netlink.Conn, error) {
-		c.opened.Store(true)
-		socket, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
-		if err != nil {
-			return nil, fmt.Errorf("open connection tracking: %w", err)
-		}
-		return socket, nil
-	})
-	return c
-}
+func New() *Conn { return &Conn{sockets: &sock.Pool{Protocol: unix.NETLINK_NETFILTER}} }
 
 // Close gives the descriptors back. Nothing may run that uses them.
 func (c *Conn) Close() error {
-	var err error
-	if c.opened.Load() {
-		if socket, openErr := c.open(); openErr == nil {
-			err = socket.Close()
-		}
-	}
+	err := c.sockets.Close()
 	if c.counter != nil {
 		err = errors.Join(err, c.counter.Close())
 	}
@@ -62,22 +48,27 @@ func (c *Conn) Close() error {
 
 // Message types of linux/netfilter/nfnetlink_conntrack.h.
 const (
-	getEntries    = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
-	deleteEntries = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
+	getEntries    = 1 // IPCTNL_MSG_CT_GET
+	deleteEntries = 2 // IPCTNL_MSG_CT_DELETE
 )
 
-// execute sends a request for a family and returns the answers.
-func (c *Conn) execute(ctx context.Context, kind netlink.HeaderType, flags netlink.HeaderFlags, family uint8, attributes []byte) ([]netlink.Message, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	socket, err := c.open()
-	if err != nil {
-		return nil, err
-	}
-	return socket.Execute(netlink.Message{
-		Header: netlink.Header{Type: kind, Flags: netlink.Request | flags},
-		Data:   append([]byte{family, unix.NFNETLINK_V0, 0, 0}, attributes...),
+// begin begins a request for a family.
+func begin(r *sock.Requests, kind, flags uint16, family uint8) {
+	r.BeginNetfilter("", unix.NFNL_SUBSYS_CTNETLINK, kind, flags, family)
+}
+
+// delete makes one request that deletes the entries which its attributes name.
+func (c *Conn) delete(ctx context.Context, family uint8, attributes func(*sock.Requests)) error {
+	return sock.Build(func(r *sock.Requests) {
+		begin(r, deleteEntries, unix.NLM_F_ACK, family)
+		attributes(r)
+	}, func(r *sock.Requests) error {
+		var failed error
+		err := c.sockets.Exchange(ctx, r, func(_ int, _ []byte, err error) { failed = err })
+		if err == nil {
+			err = failed
+		}
+		return err
 	})
 }
 

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
@@ -27,28 +28,25 @@ type tuple struct {
 	port                uint16 // destination port
 }
 
-// header is the length of struct nfgenmsg.
-const header = 4
-
 // each calls a function with the entries that the kernel lists for a filter,
-// which may be more than match.
+// which may be more than match. An entry is valid during the call.
 func (c *Conn) each(ctx context.Context, f filter, use func(*entry)) error {
-	attributes, err := f.listing().encode()
-	if err != nil {
-		return err
-	}
-	messages, err := c.execute(ctx, getEntries, netlink.Dump, f.family, attributes)
-	if err != nil {
-		return err
-	}
-	for _, m := range messages {
+	return sock.Build(func(r *sock.Requests) {
+		begin(r, getEntries, unix.NLM_F_DUMP, f.family)
+		listing := f.listing()
+		listing.put(r)
+	}, func(r *sock.Requests) error {
 		var e entry
-		if err := e.decode(m.Data); err != nil {
-			return fmt.Errorf("read an entry: %w", err)
-		}
-		use(&e)
-	}
-	return nil
+		return c.sockets.Dump(ctx, r, func(payload []byte) error {
+			e = entry{key: e.key[:0]}
+			e.decode(sock.After(sock.NetfilterHeader, payload))
+			if !e.source.IsValid() || !e.answers.source.IsValid() {
+				return fmt.Errorf("read an entry: %w", unix.EBADMSG)
+			}
+			use(&e)
+			return nil
+		})
+	})
 }
 
 // deleteEach lists entries and deletes those that match.
@@ -56,7 +54,7 @@ func (c *Conn) deleteEach(ctx context.Context, f filter, match func(*entry) bool
 	var keys [][]byte
 	err := c.each(ctx, f, func(e *entry) {
 		if match(e) {
-			keys = append(keys, e.key)
+			keys = append(keys, slices.Clone(e.key))
 		}
 	})
 	if isUnsupported(err) {
@@ -74,8 +72,7 @@ func (c *Conn) deleteEach(ctx context.Context, f filter, match func(*entry) bool
 // while a flow table forwards its packets, which ends with the interface: EBUSY until then.
 func (c *Conn) deleteEntry(ctx context.Context, family uint8, key []byte) error {
 	err := retry.Do(ctx, func() error {
-		_, err := c.execute(ctx, deleteEntries, netlink.Acknowledge, family, key)
-		return err
+		return c.delete(ctx, family, func(r *sock.Requests) { r.Append(key...) })
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -83,66 +80,57 @@ func (c *Conn) deleteEntry(ctx context.Context, family uint8, key []byte) error 
 	return err
 }
 
-func (e *entry) decode(data []byte) error {
-	if len(data) < header {
-		return errors.New("message is too short")
-	}
-	ad, err := netlink.NewAttributeDecoder(data[header:])
-	if err != nil {
-		return err
-	}
-	key := netlink.NewAttributeEncoder()
-	for ad.Next() {
-		switch ad.Type() {
+func (e *entry) decode(data []byte) {
+	for kind, value := range sock.Attributes(data) {
+		switch kind {
 		case ctaTupleOrig:
-			key.Bytes(unix.NLA_F_NESTED|ctaTupleOrig, ad.Bytes())
-			ad.Nested(e.tuple.decode)
+			e.tuple.decode(value)
+			e.addKey(unix.NLA_F_NESTED|kind, value)
 		case ctaTupleReply:
-			ad.Nested(e.answers.decode)
+			e.answers.decode(value)
 		case ctaZone, ctaID:
-			key.Bytes(ad.Type(), ad.Bytes())
+			e.addKey(kind, value)
 		}
 	}
-	if err := ad.Err(); err != nil {
-		return err
-	}
-	e.key, err = key.Encode()
-	return err
 }
 
-func (t *tuple) decode(ad *netlink.AttributeDecoder) error {
-	for ad.Next() {
-		switch ad.Type() {
+// addKey adds an attribute to what the entry is deleted by.
+func (e *entry) addKey(kind uint16, value []byte) {
+	e.key = binary.NativeEndian.AppendUint16(e.key, uint16(unix.SizeofNlAttr+len(value)))
+	e.key = append(binary.NativeEndian.AppendUint16(e.key, kind), value...)
+	e.key = append(e.key, make([]byte, sock.Align(len(value))-len(value))...)
+}
+
+func (t *tuple) decode(data []byte) {
+	for kind, value := range sock.Attributes(data) {
+		switch kind {
 		case ctaTupleIP:
-			ad.Nested(t.decodeAddresses)
+			t.decodeAddresses(value)
 		case ctaTupleProto:
-			ad.Nested(t.decodePorts)
+			t.decodePorts(value)
 		}
 	}
-	return nil
 }
 
-func (t *tuple) decodeAddresses(ad *netlink.AttributeDecoder) error {
-	for ad.Next() {
-		addr, _ := netip.AddrFromSlice(ad.Bytes())
-		switch ad.Type() {
+func (t *tuple) decodeAddresses(data []byte) {
+	for kind, value := range sock.Attributes(data) {
+		addr, _ := netip.AddrFromSlice(value)
+		switch kind {
 		case ctaIPv4Src, ctaIPv6Src:
 			t.source = addr
 		case ctaIPv4Dst, ctaIPv6Dst:
 			t.destination = addr
 		}
 	}
-	return nil
 }
 
-func (t *tuple) decodePorts(ad *netlink.AttributeDecoder) error {
-	for ad.Next() {
-		switch b := ad.Bytes(); {
-		case ad.Type() == ctaProtoNum && len(b) == 1:
-			t.protocol = b[0]
-		case ad.Type() == ctaProtoDstPort && len(b) == 2:
-			t.port = binary.BigEndian.Uint16(b)
+func (t *tuple) decodePorts(data []byte) {
+	for kind, value := range sock.Attributes(data) {
+		switch {
+		case kind == ctaProtoNum && len(value) == 1:
+			t.protocol = value[0]
+		case kind == ctaProtoDstPort && len(value) == 2:
+			t.port = binary.BigEndian.Uint16(value)
 		}
 	}
-	return nil
 }

@@ -4,8 +4,9 @@ import (
 	"context"
 	"net/netip"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // Attributes of linux/netfilter/nfnetlink_conntrack.h.
@@ -64,52 +65,46 @@ func (f filter) listing() filter {
 	return filter{family: f.family, protocol: f.protocol, port: f.port}
 }
 
-// encode is the filter as attributes; none for one that only names a family.
-func (f filter) encode() ([]byte, error) {
-	ae := netlink.NewAttributeEncoder()
-	orig := f.put(ae, ctaTupleOrig, f.source, f.destination, f.protocol)
-	reply := f.put(ae, ctaTupleReply, f.answers, netip.Addr{}, 0)
-	if orig|reply != 0 {
-		ae.Nested(ctaFilter, func(flags *netlink.AttributeEncoder) error {
-			flags.Uint32(ctaFilterOrigFlags, orig)
-			flags.Uint32(ctaFilterReplyFlags, reply)
-			return nil
-		})
+// put appends the filter as attributes; none for one that only names a family.
+func (f filter) put(r *sock.Requests) {
+	orig := f.putTuple(r, ctaTupleOrig, f.source, f.destination, f.protocol)
+	reply := f.putTuple(r, ctaTupleReply, f.answers, netip.Addr{}, 0)
+	if orig|reply == 0 {
+		return
 	}
-	return ae.Encode()
+	flags := r.Nest(ctaFilter)
+	r.Uint32(ctaFilterOrigFlags, orig)
+	r.Uint32(ctaFilterReplyFlags, reply)
+	r.End(flags)
 }
 
-// put adds one direction's part and returns what of it counts.
-func (f filter) put(ae *netlink.AttributeEncoder, kind uint16, source, destination netip.Addr, protocol uint8) (flags uint32) {
+// putTuple appends one direction's part and returns what of it counts.
+func (f filter) putTuple(r *sock.Requests, kind uint16, source, destination netip.Addr, protocol uint8) (flags uint32) {
 	if !source.IsValid() && !destination.IsValid() && protocol == 0 {
 		return 0
 	}
-	ae.Nested(kind, func(tuple *netlink.AttributeEncoder) error {
-		tuple.Nested(ctaTupleIP, func(ip *netlink.AttributeEncoder) error {
-			if source.IsValid() {
-				flags |= flagSource
-				ip.Bytes(ctaIPv4Src, source.AsSlice())
-			}
-			if destination.IsValid() {
-				flags |= flagDestination
-				ip.Bytes(ctaIPv4Dst, destination.AsSlice())
-			}
-			return nil
-		})
-		if protocol == 0 {
-			return nil
-		}
+	tuple := r.Nest(kind)
+	ip := r.Nest(ctaTupleIP)
+	if source.IsValid() {
+		flags |= flagSource
+		r.Attribute(ctaIPv4Src, source.AsSlice())
+	}
+	if destination.IsValid() {
+		flags |= flagDestination
+		r.Attribute(ctaIPv4Dst, destination.AsSlice())
+	}
+	r.End(ip)
+	if protocol != 0 {
 		flags |= flagProtocol
-		tuple.Nested(ctaTupleProto, func(proto *netlink.AttributeEncoder) error {
-			proto.Uint8(ctaProtoNum, protocol)
-			if f.port != 0 {
-				flags |= flagPort
-				proto.Bytes(ctaProtoDstPort, []byte{byte(f.port >> 8), byte(f.port)})
-			}
-			return nil
-		})
-		return nil
-	})
+		proto := r.Nest(ctaTupleProto)
+		r.Uint8(ctaProtoNum, protocol)
+		if f.port != 0 {
+			flags |= flagPort
+			r.Attribute(ctaProtoDstPort, []byte{byte(f.port >> 8), byte(f.port)})
+		}
+		r.End(proto)
+	}
+	r.End(tuple)
 	return flags
 }
 
@@ -121,11 +116,7 @@ func (c *Conn) deleteBy(ctx context.Context, f filter) (bool, error) {
 	if c.noFilter.Load() || !f.exact() {
 		return false, nil
 	}
-	attributes, err := f.encode()
-	if err != nil {
-		return false, err
-	}
-	_, err = c.execute(ctx, deleteEntries, netlink.Acknowledge, f.family, attributes)
+	err := c.delete(ctx, f.family, f.put)
 	if isUnsupported(err) {
 		c.noFilter.Store(true)
 		return false, nil

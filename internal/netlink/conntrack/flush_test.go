@@ -8,11 +8,11 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mdlayher/netlink"
 	"github.com/stretchr/testify/require"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
@@ -188,14 +188,16 @@ func TestOlderKernelsRefuse(t *testing.T) {
 	} {
 		check := fill(t, c)
 		require.True(t, f.exact())
-		encoded, err := f.encode()
-		require.NoError(t, err)
-		attributes, err := netlink.UnmarshalAttributes(encoded)
-		require.NoError(t, err)
-		require.EqualValues(t, ctaFilter, attributes[len(attributes)-1].Type&^unix.NLA_F_NESTED)
-		encoded, err = netlink.MarshalAttributes(attributes[:len(attributes)-1])
-		require.NoError(t, err)
-		_, err = c.execute(t.Context(), deleteEntries, netlink.Acknowledge, v4, encoded)
+		var whole, older sock.Requests
+		f.put(&whole)
+		var last uint16
+		for kind, value := range sock.Attributes(whole.Data()) {
+			if last = kind; kind != ctaFilter {
+				older.Attribute(unix.NLA_F_NESTED|kind, value)
+			}
+		}
+		require.EqualValues(t, ctaFilter, last)
+		err := c.delete(t.Context(), v4, func(r *sock.Requests) { r.Append(older.Data()...) })
 		require.True(t, isUnsupported(err), "%v", err)
 		check(nil)
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // Listener is a socket that listens on a port or, over UDP, receives on it from anyone.
@@ -32,10 +34,8 @@ func (l *Listener) Takes(ip netip.Addr) bool {
 
 // Sizes and types of linux/inet_diag.h.
 const (
-	socketIDSize   = 48 // struct inet_diag_sockid
-	requestSize    = 56 // struct inet_diag_req_v2
-	tcpRequestSize = 60 // struct inet_diag_req
-	answerSize     = 72 // struct inet_diag_msg
+	socketIDSize = 48 // struct inet_diag_sockid
+	answerSize   = 72 // struct inet_diag_msg
 
 	attributeBytecode = 1  // INET_DIAG_REQ_BYTECODE
 	attributeOnly6    = 11 // INET_DIAG_SKV6ONLY
@@ -48,46 +48,53 @@ const (
 )
 
 // request is the body of a request for the sockets of a protocol and a family that
-// receive on any of some ports, sorted.
-func request(protocol, family uint8, ports []uint16) []byte {
+// receive on any of some ports, sorted: struct inet_diag_req_v2.
+func request(protocol, family uint8, ports []uint16) func(*sock.Requests) {
 	state := uint32(1 << stateListen)
 	if protocol == unix.IPPROTO_UDP {
 		state = 1 << stateClosed
 	}
-	r := make([]byte, 4, requestSize)
-	r[0], r[1] = family, protocol
-	r = binary.NativeEndian.AppendUint32(r, state)
-	return filter(append(r, socketID(ports)...), ports)
+	return func(r *sock.Requests) {
+		r.Append(family, protocol, 0, 0)
+		putState(r, state)
+		putSocketID(r, ports)
+		putFilter(r, ports)
+	}
 }
 
 // tcpRequest is one for the TCP sockets of both families, which the kernel finds in one
-// go: the body of a TCPDIAG_GETSOCK.
-func tcpRequest(ports []uint16) []byte {
-	r := append(make([]byte, 4, tcpRequestSize), socketID(ports)...)
-	r = binary.NativeEndian.AppendUint32(r, 1<<stateListen)
-	r = binary.NativeEndian.AppendUint32(r, 0)
-	return filter(r, ports)
+// go: the body of a TCPDIAG_GETSOCK, struct inet_diag_req.
+func tcpRequest(ports []uint16) func(*sock.Requests) {
+	return func(r *sock.Requests) {
+		r.Append(0, 0, 0, 0)
+		putSocketID(r, ports)
+		putState(r, 1<<stateListen)
+		putState(r, 0) // idiag_dbs
+		putFilter(r, ports)
+	}
 }
 
-// socketID is a struct inet_diag_sockid that has the port, if it is one: the kernel
-// compares it first.
-func socketID(ports []uint16) []byte {
-	id := make([]byte, socketIDSize)
-	if len(ports) == 1 {
-		binary.BigEndian.PutUint16(id, ports[0])
-	}
-	return id
+func putState(r *sock.Requests, states uint32) {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], states)
+	r.Append(b[:]...)
 }
 
-// filter adds what chooses among several ports.
-func filter(r []byte, ports []uint16) []byte {
+// putSocketID appends a struct inet_diag_sockid that has the port, if it is one: the
+// kernel compares it first.
+func putSocketID(r *sock.Requests, ports []uint16) {
+	var id [socketIDSize]byte
 	if len(ports) == 1 {
-		return r
+		binary.BigEndian.PutUint16(id[:], ports[0])
 	}
-	code := bytecode(ranges(ports))
-	r = binary.NativeEndian.AppendUint16(r, uint16(unix.SizeofNlAttr+len(code)))
-	r = binary.NativeEndian.AppendUint16(r, attributeBytecode)
-	return append(r, code...)
+	r.Append(id[:]...)
+}
+
+// putFilter appends what chooses among several ports.
+func putFilter(r *sock.Requests, ports []uint16) {
+	if len(ports) > 1 {
+		r.Attribute(attributeBytecode, bytecode(ranges(ports)))
+	}
 }
 
 // portRange is a row of ports.
@@ -165,15 +172,10 @@ func parse(answer []byte, protocol uint8, ports []uint16) (l Listener, ok bool) 
 		Protocol: protocol, Address: netip.AddrPortFrom(ip, port),
 		UID: binary.NativeEndian.Uint32(answer[64:]), Inode: binary.NativeEndian.Uint32(answer[68:]),
 	}
-	for rest := answer[answerSize:]; len(rest) >= unix.SizeofNlAttr; {
-		length := int(binary.NativeEndian.Uint16(rest))
-		if length < unix.SizeofNlAttr || length > len(rest) {
-			break
+	for kind, value := range sock.Attributes(answer[answerSize:]) {
+		if kind == attributeOnly6 && len(value) > 0 {
+			l.Only6 = value[0] != 0
 		}
-		if binary.NativeEndian.Uint16(rest[2:]) == attributeOnly6 && length > unix.SizeofNlAttr {
-			l.Only6 = rest[unix.SizeofNlAttr] != 0
-		}
-		rest = rest[min(len(rest), (length+3)&^3):]
 	}
 	return l, true
 }
