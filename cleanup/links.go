@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
@@ -37,7 +38,7 @@ func (f *linkFinder) find(ctx context.Context) ([]Leftover, error) {
 	for _, a := range f.attachments {
 		errs = append(errs, f.findNamed(a), f.findOwned(a), f.findIfb(a))
 	}
-	errs = append(errs, f.findAllOwned(ctx), f.findPeers())
+	errs = append(errs, f.findAllOwned(), f.findPeers())
 	var list []Leftover
 	for _, l := range f.found {
 		list = append(list, l.leftover())
@@ -73,7 +74,7 @@ func (f *linkFinder) findIfb(a *attachment) error {
 
 // add takes a link of the host if it exists and is ours.
 func (f *linkFinder) add(name, network string, ours func(netlink.Link) bool) error {
-	link, err := netlink.LinkByName(name)
+	link, err := rtnl.LinkByName(name)
 	switch {
 	case isLinkGone(err):
 		return nil

@@ -10,10 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/allocnet/allocnet/internal/names"
-	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
@@ -36,7 +34,7 @@ func Marked(ctx context.Context, network string, config []byte, stateDir string)
 		errs = append(errs, markedInNFTables(ctx, network, config, ids))
 	}
 	if len(ids) > 0 {
-		errs = append(errs, dropOthers(ctx, network, state.Instance, ids))
+		errs = append(errs, dropOthers(network, state.Instance, ids))
 	}
 	return slices.Sorted(maps.Keys(ids)), errors.Join(errs...)
 }
@@ -144,15 +142,12 @@ func masqHashID(comment, network string) string {
 }
 
 // dropOthers takes out the IDs that links name as those of another instance.
-func dropOthers(ctx context.Context, network, instance string, ids map[string]bool) error {
-	return retry.Do(ctx, func() error {
-		links, err := netlink.LinkList()
-		for _, link := range links {
-			o, ok := names.ParseOwner(link.Attrs().Alias)
-			if ok && o.OfNetwork(network) && o.Instance != instance {
-				maps.DeleteFunc(ids, func(id string, _ bool) bool { return o.OfID(id) })
-			}
+func dropOthers(network, instance string, ids map[string]bool) error {
+	_, err := rtnl.OwnedLinks(func(o names.Owner) bool {
+		if o.OfNetwork(network) && o.Instance != instance {
+			maps.DeleteFunc(ids, func(id string, _ bool) bool { return o.OfID(id) })
 		}
-		return err
+		return false
 	})
+	return err
 }

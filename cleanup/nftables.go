@@ -143,6 +143,13 @@ func (r nftRule) holder() netip.Addr {
 
 // listNFTables lists the rules of all the chains, all of the same moment.
 func listNFTables(ctx context.Context) (rules []nftRule, err error) {
+	var chains []netfilter.Chain
+	for _, c := range nftChains {
+		chains = append(chains, netfilter.Chain{Family: byte(c.family), Table: c.table, Name: c.chain})
+	}
+	if exists, err := netfilter.AnyExists(ctx, chains...); err == nil && !exists {
+		return nil, nil // the usual case, and much faster than to list the rules of each
+	}
 	err = netfilter.Look(ctx, func(conn *nftables.Conn) (err error) {
 		rules, err = listChains(conn)
 		return err

@@ -11,8 +11,8 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/netfilter"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
-	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
@@ -55,11 +55,7 @@ func (f *elementFinder) remove(ctx context.Context) ([]Leftover, error) {
 
 // withRules lends a connection to nftables. A kernel without them has nothing in them.
 func withRules(act func(*ruleset.Ruleset) error) error {
-	r, err := ruleset.Open()
-	if err == nil {
-		defer r.Close()
-		err = act(r)
-	}
+	err := ruleset.Lend(act)
 	if netfilter.IsUnsupported(err) {
 		return nil
 	}
@@ -78,25 +74,29 @@ func (f *linkFinder) findOwned(a *attachment) error {
 }
 
 // findAllOwned finds every link that names the target as its owner, for when no network is known.
-func (f *linkFinder) findAllOwned(ctx context.Context) error {
+func (f *linkFinder) findAllOwned() error {
 	if len(f.attachments) > 0 {
 		return nil
 	}
 	if f.instanceErr != nil {
 		return f.instanceErr
 	}
-	return retry.Do(ctx, func() error {
-		links, err := netlink.LinkList()
-		if err != nil {
-			return fmt.Errorf("list links: %w", err)
-		}
-		for _, link := range links {
+	owned, err := rtnl.OwnedLinks(f.isOwner)
+	errs := []error{err}
+	for _, name := range owned {
+		// The result of a lookup tells whose it is, as the name may have passed to another link.
+		link, err := rtnl.LinkByName(name)
+		switch {
+		case isLinkGone(err):
+		case err != nil:
+			errs = append(errs, fmt.Errorf("look up link %q: %w", name, err))
+		default:
 			if owner, ok := names.ParseOwner(link.Attrs().Alias); ok && f.isOwner(owner) {
 				f.take(link, owner.Network)
 			}
 		}
-		return nil
-	})
+	}
+	return errors.Join(errs...)
 }
 
 // Owners are the IDs of the users of a state directory that objects in the kernel name as their owner in a network,

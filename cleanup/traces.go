@@ -5,11 +5,9 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
-	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
@@ -43,15 +41,8 @@ func eachOwner(ctx context.Context, note func(names.Owner)) error {
 		_, err := r.Owned(ctx, func(o names.Owner) bool { note(o); return false })
 		return err
 	})
-	return errors.Join(rulesErr, retry.Do(ctx, func() error {
-		links, err := netlink.LinkList()
-		for _, link := range links {
-			if o, ok := names.ParseOwner(link.Attrs().Alias); ok {
-				note(o)
-			}
-		}
-		return err
-	}))
+	_, linksErr := rtnl.OwnedLinks(func(o names.Owner) bool { note(o); return false })
+	return errors.Join(rulesErr, linksErr)
 }
 
 // compareIfNames puts eth2 before eth10.

@@ -1,114 +1,60 @@
 package accept
 
 import (
-	"encoding/binary"
-	"errors"
+	"context"
 	"fmt"
-	"sync"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// netfilter is a lasting socket for questions about rules. Its zero value is
-// closed, and opens itself. The kernel answers before sending returns, so nothing
-// here waits, and two system calls per question are the whole cost: package
-// netlink's connections would take four times as long.
-type netfilter struct {
-	mu     sync.Mutex
-	opened bool
-	fd     int
-	buffer []byte
+// netfilter asks the kernel about rules. Its zero value is closed, and opens itself.
+type netfilter struct{ sockets sock.Pool }
+
+func newNetfilter() netfilter {
+	return netfilter{sock.Pool{Protocol: unix.NETLINK_NETFILTER}}
 }
 
-// all is the number of answers to a question that asks for all there is.
-const all = -1
-
-var errNotRead = errors.New("answer cannot be read")
-
-// ask sends questions and reads that many answers. After an error the socket may
-// hold answers that nobody reads, and is not used again.
-func (n *netfilter) ask(questions []byte, answers int) ([]rule, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if err := n.open(); err != nil {
-		return nil, err
-	}
-	rules, err := n.exchange(questions, answers)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("ask nfnetlink for rules: %w", err), n.shut())
-	}
-	return rules, nil
-}
-
-func (n *netfilter) exchange(questions []byte, answers int) (rules []rule, err error) {
-	if err := unix.Sendto(n.fd, questions, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, err
-	}
-	for done := answers == 0; !done; {
-		size, _, flags, _, err := unix.Recvmsg(n.fd, n.buffer, nil, unix.MSG_DONTWAIT)
-		if err != nil {
-			return nil, err
+// sameRules reads the rules that have the handles of some, all in one go.
+func (n *netfilter) sameRules(f Family, rules []rule) (same []rule, err error) {
+	err = sock.Build(func(r *sock.Requests) {
+		for i := range rules {
+			question(r, f, rules[i].chain, 0)
+			r.Uint64BE(unix.NFTA_RULE_HANDLE, rules[i].handle)
 		}
-		messages, err := syscall.ParseNetlinkMessage(n.buffer[:size])
-		if err != nil || flags&unix.MSG_TRUNC != 0 {
-			return nil, errors.Join(errNotRead, err)
-		}
-		for _, message := range messages {
-			if message.Header.Type == unix.NLMSG_DONE {
-				done = true
-				break
-			}
-			r, err := answer(message)
+	}, func(r *sock.Requests) error {
+		var failed error
+		err := n.sockets.Exchange(context.Background(), r, func(_ int, payload []byte, err error) {
 			if err != nil {
-				return nil, err
+				failed = err
+				return
 			}
-			rules = append(rules, r)
+			same = append(same, parseRule(payload))
+		})
+		if err == nil {
+			err = failed
 		}
-		done = done || len(rules) == answers
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read rules: %w", err)
+	}
+	return same, nil
+}
+
+// rulesOf reads all rules of a chain; none if it is not there.
+func (n *netfilter) rulesOf(f Family, chain string) (rules []rule, err error) {
+	err = sock.Build(func(r *sock.Requests) { question(r, f, chain, unix.NLM_F_DUMP) }, func(r *sock.Requests) error {
+		return n.sockets.Dump(context.Background(), r, func(payload []byte) error {
+			rules = append(rules, parseRule(payload))
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list rules of chain %s: %w", chain, err)
 	}
 	return rules, nil
 }
 
-// answer reads one.
-func answer(message syscall.NetlinkMessage) (rule, error) {
-	if message.Header.Flags&unix.NLM_F_DUMP_INTR != 0 {
-		return rule{}, unix.EINTR
-	}
-	if message.Header.Type != unix.NLMSG_ERROR {
-		return parseRule(message.Data)
-	}
-	if len(message.Data) < 4 {
-		return rule{}, errNotRead
-	}
-	return rule{}, unix.Errno(-int32(binary.NativeEndian.Uint32(message.Data)))
-}
-
-func (n *netfilter) open() error {
-	if n.opened {
-		return nil
-	}
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
-	if err != nil {
-		return fmt.Errorf("open nfnetlink: %w", err)
-	}
-	n.fd, n.opened = fd, true
-	if n.buffer == nil {
-		n.buffer = make([]byte, 32<<10) // the most that the kernel puts into one part
-	}
-	return nil
-}
-
-func (n *netfilter) shut() error {
-	if !n.opened {
-		return nil
-	}
-	n.opened = false
-	return unix.Close(n.fd)
-}
-
-func (n *netfilter) close() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.shut()
-}
+func (n *netfilter) close() error { return n.sockets.Close() }

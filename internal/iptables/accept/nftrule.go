@@ -1,13 +1,11 @@
 package accept
 
 import (
-	"encoding/binary"
-	"errors"
-	"fmt"
 	"strings"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // rule is one of nftables.
@@ -21,105 +19,68 @@ type rule struct {
 	text string
 }
 
-// question asks for one rule of a chain by its handle, or for all.
-func question(f Family, chain string, handle *uint64) []byte {
-	e := netlink.NewAttributeEncoder()
-	e.ByteOrder = binary.BigEndian
-	e.String(unix.NFTA_RULE_TABLE, table)
-	e.String(unix.NFTA_RULE_CHAIN, chain)
-	flags := netlink.Request
-	if handle != nil {
-		e.Uint64(unix.NFTA_RULE_HANDLE, *handle)
-	} else {
-		flags |= netlink.Dump
-	}
-	data, _ := e.Encode() // cannot fail on numbers and short strings
-	data = append([]byte{byte(f), unix.NFNETLINK_V0, 0, 0}, data...)
-	message, _ := netlink.Message{
-		Header: netlink.Header{
-			Length: uint32(unix.NLMSG_HDRLEN + len(data)),
-			Type:   unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE,
-			Flags:  flags,
-		},
-		Data: data,
-	}.MarshalBinary() // all attributes are aligned
-	return message
+// question asks for rules of a chain.
+func question(r *sock.Requests, f Family, chain string, flags uint16) {
+	r.BeginNetfilter("", unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, flags, byte(f))
+	r.CString(unix.NFTA_RULE_TABLE, table)
+	r.CString(unix.NFTA_RULE_CHAIN, chain)
 }
 
 // parseRule reads a message of the kernel.
-func parseRule(data []byte) (rule, error) {
-	const header = 4 // struct nfgenmsg
-	if len(data) < header {
-		return rule{}, errors.New("read rule: message is too short")
-	}
-	d, err := netlink.NewAttributeDecoder(data[header:])
-	if err != nil {
-		return rule{}, fmt.Errorf("read rule: %w", err)
-	}
-	d.ByteOrder = binary.BigEndian
-	var r rule
+func parseRule(data []byte) (r rule) {
 	var text strings.Builder
-	for d.Next() {
-		switch d.Type() {
+	for kind, value := range sock.Attributes(sock.After(sock.NetfilterHeader, data)) {
+		switch kind {
 		case unix.NFTA_RULE_CHAIN:
-			r.chain = d.String()
+			r.chain = sock.String(value)
 		case unix.NFTA_RULE_HANDLE:
-			r.handle = d.Uint64()
+			r.handle = sock.Uint64BE(value)
 		case unix.NFTA_RULE_EXPRESSIONS:
-			d.Nested(func(list *netlink.AttributeDecoder) error { return r.addExpressions(list, &text) })
+			for _, expression := range sock.Attributes(value) {
+				r.addExpression(expression, &text)
+			}
 		}
 	}
 	r.text = text.String()
-	return r, d.Err()
+	return r
 }
 
-// addExpressions takes what a rule does into its text, all but what it counted.
-func (r *rule) addExpressions(list *netlink.AttributeDecoder, text *strings.Builder) error {
-	for list.Next() {
-		list.Nested(func(d *netlink.AttributeDecoder) error {
-			name := ""
-			for d.Next() {
-				switch {
-				case d.Type() == unix.NFTA_EXPR_NAME:
-					name = d.String()
-					text.WriteString(name + "\n")
-				case d.Type() != unix.NFTA_EXPR_DATA || name == "counter":
-				default:
-					text.Write(d.Bytes())
-					if name == "immediate" {
-						d.Nested(r.readImmediate)
-					}
-				}
+// addExpression takes what a rule does into its text, all but what it counted.
+func (r *rule) addExpression(expression []byte, text *strings.Builder) {
+	name := ""
+	for kind, value := range sock.Attributes(expression) {
+		switch {
+		case kind == unix.NFTA_EXPR_NAME:
+			name = sock.String(value)
+			text.WriteString(name + "\n")
+		case kind != unix.NFTA_EXPR_DATA || name == "counter":
+		default:
+			text.Write(value)
+			if name == "immediate" {
+				r.readImmediate(value)
 			}
-			return nil
-		})
+		}
 	}
-	return nil
 }
 
 // readImmediate finds the chain to which an immediate verdict jumps.
-func (r *rule) readImmediate(d *netlink.AttributeDecoder) error {
-	for d.Next() {
-		if d.Type() != unix.NFTA_IMMEDIATE_DATA {
+func (r *rule) readImmediate(immediate []byte) {
+	for kind, data := range sock.Attributes(immediate) {
+		if kind != unix.NFTA_IMMEDIATE_DATA {
 			continue
 		}
-		d.Nested(func(data *netlink.AttributeDecoder) error {
-			for data.Next() {
-				if data.Type() == unix.NFTA_DATA_VERDICT {
-					data.Nested(r.readVerdict)
-				}
+		for kind, verdict := range sock.Attributes(data) {
+			if kind == unix.NFTA_DATA_VERDICT {
+				r.readVerdict(verdict)
 			}
-			return nil
-		})
-	}
-	return nil
-}
-
-func (r *rule) readVerdict(d *netlink.AttributeDecoder) error {
-	for d.Next() {
-		if d.Type() == unix.NFTA_VERDICT_CHAIN {
-			r.jump = d.String()
 		}
 	}
-	return nil
+}
+
+func (r *rule) readVerdict(verdict []byte) {
+	for kind, value := range sock.Attributes(verdict) {
+		if kind == unix.NFTA_VERDICT_CHAIN {
+			r.jump = sock.String(value)
+		}
+	}
 }

@@ -45,17 +45,3 @@ func (w nftWatch) unchanged() bool {
 	}
 	return true
 }
-
-// sameRules reads the rules that have the handles of some, all in one go.
-func (n *netfilter) sameRules(f Family, rules []rule) ([]rule, error) {
-	var questions []byte
-	for _, r := range rules {
-		questions = append(questions, question(f, r.chain, &r.handle)...)
-	}
-	return n.ask(questions, len(rules))
-}
-
-// rulesOf reads all rules of a chain; none if it is not there.
-func (n *netfilter) rulesOf(f Family, chain string) ([]rule, error) {
-	return n.ask(question(f, chain, nil), all)
-}

@@ -1,69 +1,55 @@
 package accept
 
 import (
-	"encoding/binary"
 	"testing"
 
-	"github.com/mdlayher/netlink"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // message is a rule that counts and jumps, as the kernel sends it.
-func message(t *testing.T, handle, packets uint64, chain string) []byte {
-	t.Helper()
-	e := netlink.NewAttributeEncoder()
-	e.ByteOrder = binary.BigEndian
-	e.String(unix.NFTA_RULE_CHAIN, forward)
-	e.Uint64(unix.NFTA_RULE_HANDLE, handle)
-	e.Nested(unix.NFTA_RULE_EXPRESSIONS, func(list *netlink.AttributeEncoder) error {
-		list.Nested(unix.NFTA_LIST_ELEM, func(x *netlink.AttributeEncoder) error {
-			x.String(unix.NFTA_EXPR_NAME, "counter")
-			x.Nested(unix.NFTA_EXPR_DATA, func(d *netlink.AttributeEncoder) error {
-				d.Uint64(unix.NFTA_COUNTER_PACKETS, packets)
-				return nil
-			})
-			return nil
+func message(handle, packets uint64, chain string) []byte {
+	var r sock.Requests
+	nested := func(kind uint16, inner func()) {
+		nest := r.Nest(kind)
+		inner()
+		r.End(nest)
+	}
+	r.Append(byte(IPv4), 0, 0, 0)
+	r.CString(unix.NFTA_RULE_CHAIN, forward)
+	r.Uint64BE(unix.NFTA_RULE_HANDLE, handle)
+	nested(unix.NFTA_RULE_EXPRESSIONS, func() {
+		nested(unix.NFTA_LIST_ELEM, func() {
+			r.CString(unix.NFTA_EXPR_NAME, "counter")
+			nested(unix.NFTA_EXPR_DATA, func() { r.Uint64BE(unix.NFTA_COUNTER_PACKETS, packets) })
 		})
-		list.Nested(unix.NFTA_LIST_ELEM, func(x *netlink.AttributeEncoder) error {
-			x.String(unix.NFTA_EXPR_NAME, "immediate")
-			x.Nested(unix.NFTA_EXPR_DATA, func(d *netlink.AttributeEncoder) error {
-				d.Nested(unix.NFTA_IMMEDIATE_DATA, func(v *netlink.AttributeEncoder) error {
-					v.Nested(unix.NFTA_DATA_VERDICT, func(v *netlink.AttributeEncoder) error {
-						v.String(unix.NFTA_VERDICT_CHAIN, chain)
-						return nil
-					})
-					return nil
+		nested(unix.NFTA_LIST_ELEM, func() {
+			r.CString(unix.NFTA_EXPR_NAME, "immediate")
+			nested(unix.NFTA_EXPR_DATA, func() {
+				nested(unix.NFTA_IMMEDIATE_DATA, func() {
+					nested(unix.NFTA_DATA_VERDICT, func() { r.CString(unix.NFTA_VERDICT_CHAIN, chain) })
 				})
-				return nil
 			})
-			return nil
 		})
-		return nil
 	})
-	data, err := e.Encode()
-	require.NoError(t, err)
-	return append([]byte{byte(IPv4), 0, 0, 0}, data...)
+	return r.Data()
 }
 
 func TestTrafficChangesNoRule(t *testing.T) {
-	parse := func(data []byte) rule {
-		r, err := parseRule(data)
-		require.NoError(t, err)
-		return r
-	}
-	one := parse(message(t, 7, 0, Chain))
+	one := parseRule(message(7, 0, Chain))
 	require.Equal(t, forward, one.chain)
 	require.EqualValues(t, 7, one.handle)
 	require.Equal(t, Chain, one.jump)
-	require.Equal(t, one, parse(message(t, 7, 1000, Chain)))
-	require.NotEqual(t, one.text, parse(message(t, 7, 0, "ELSEWHERE")).text)
-	require.NotEqual(t, one, parse(message(t, 8, 0, Chain)))
+	require.Equal(t, one, parseRule(message(7, 1000, Chain)))
+	require.NotEqual(t, one.text, parseRule(message(7, 0, "ELSEWHERE")).text)
+	require.NotEqual(t, one, parseRule(message(8, 0, Chain)))
 }
 
 func FuzzParseRule(f *testing.F) {
 	f.Add([]byte{2, 0, 0, 0, 5, 0, 1, 0, 'x'})
-	f.Fuzz(func(_ *testing.T, data []byte) { _, _ = parseRule(data) })
+	f.Fuzz(func(_ *testing.T, data []byte) { parseRule(data) })
 }
 
 // A watch that began before somebody else changed the rules is none over what was

@@ -37,7 +37,7 @@ type Opener struct {
 func New() *Opener { return newOpener("iptables", "ip6tables") }
 
 func newOpener(iptables, ip6tables string) *Opener {
-	return &Opener{families: map[Family]*family{
+	return &Opener{netfilter: newNetfilter(), families: map[Family]*family{
 		IPv4: {Family: IPv4, program: iptables, turn: make(chan struct{}, 1)},
 		IPv6: {Family: IPv6, program: ip6tables, turn: make(chan struct{}, 1)},
 	}}

@@ -24,7 +24,7 @@ func Look(ctx context.Context, act func(*nftables.Conn) error) error {
 	}
 	defer conn.CloseLasting()
 	return retry.Do(ctx, func() error {
-		before, err := generation()
+		before, err := generation(ctx)
 		if IsUnsupported(err) {
 			return nil
 		}
@@ -32,7 +32,7 @@ func Look(ctx context.Context, act func(*nftables.Conn) error) error {
 			return fmt.Errorf("read generation of nftables: %w", err)
 		}
 		actErr := act(conn)
-		after, err := generation()
+		after, err := generation(ctx)
 		switch {
 		case err != nil:
 			return fmt.Errorf("read generation of nftables: %w", err)

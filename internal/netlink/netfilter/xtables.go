@@ -44,19 +44,13 @@ func (t Table) Chains(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read table %s: %w", t, err)
 	}
-	var names []string
-	err = Look(ctx, func(conn *nftables.Conn) error {
-		names = nil
-		chains, err := conn.ListChainsOfTableFamily(t.family())
-		for _, chain := range chains {
-			if chain.Table.Name == t.Name {
-				names = append(names, chain.Name)
-			}
-		}
-		return err
-	})
+	chains, err := t.chainsOf(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list chains of table %s: %w", t, err)
+	}
+	var names []string
+	for _, chain := range chains {
+		names = append(names, chain.name)
 	}
 	for _, chain := range legacy {
 		names = append(names, chain.name)
@@ -94,19 +88,12 @@ func (t Table) Addresses(ctx context.Context, chain string) ([]netip.Addr, error
 
 // DropsForwarded reports whether the policy of the chain FORWARD is to drop.
 func (t Table) DropsForwarded(ctx context.Context) (drops bool, err error) {
-	const chain = "FORWARD"
-	err = Look(ctx, func(conn *nftables.Conn) error {
-		drops = false
-		chains, err := conn.ListChainsOfTableFamily(t.family())
-		for _, c := range chains {
-			if c.Table.Name == t.Name && c.Name == chain && c.Policy != nil {
-				drops = *c.Policy == nftables.ChainPolicyDrop
-			}
-		}
-		return err
-	})
-	if err != nil || drops {
-		return drops, err
+	chains, err := t.chainsOf(ctx)
+	if err != nil {
+		return false, fmt.Errorf("list chains of table %s: %w", t, err)
+	}
+	if slices.Contains(chains, chain{"FORWARD", true}) {
+		return true, nil
 	}
 	legacy, err := t.legacyTable()
 	if err != nil || legacy == nil {
