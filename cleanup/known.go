@@ -74,8 +74,8 @@ func Holders(network string, config []byte) ([]string, error) {
 
 // eachLease notes the holders of a network's leases, by its conflist.
 func eachLease(network string, config []byte, note func(holder)) error {
-	s := newSearch(Target{Attachments: []Attachment{{Network: network, Config: config}}})
-	dirs, err := s.leases.dirs()
+	at := &attachment{Attachment: Attachment{Network: network, Config: config}, scope: scopeOf(config)}
+	dirs, err := (&leaseFinder{search: &search{attachments: []*attachment{at}}}).dirs()
 	if err != nil {
 		return err
 	}

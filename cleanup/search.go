@@ -50,10 +50,12 @@ type attachment struct {
 }
 
 func newSearch(t Target) *search {
-	state, err := statedir.Resolve(t.StateDir)
-	s := &search{target: t, instance: state.Instance, instanceErr: err}
+	s := &search{target: t}
 	if t.Instance != nil {
-		s.instance, s.instanceErr = *t.Instance, nil
+		s.instance = *t.Instance
+	} else {
+		state, err := statedir.Resolve(t.StateDir)
+		s.instance, s.instanceErr = state.Instance, err
 	}
 	for _, a := range t.Attachments {
 		s.attachments = append(s.attachments,

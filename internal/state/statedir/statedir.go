@@ -153,25 +153,39 @@ func locateOpen(fd int) (location, error) {
 	return location{path: k.path, place: p}, nil
 }
 
-func keyOf(fd int) (key, error) {
+func keyOf(fd int) (k key, err error) {
+	if k.path, err = os.Readlink("/proc/self/fd/" + strconv.Itoa(fd)); err != nil {
+		return key{}, err
+	}
+	var stat unix.Statx_t
+	err = unix.Statx(fd, "", unix.AT_EMPTY_PATH, unix.STATX_INO|unix.STATX_MNT_ID, &stat)
+	if err != nil || stat.Mask&unix.STATX_MNT_ID == 0 {
+		return k, k.identify(fd)
+	}
+	k.device, k.inode = unix.Mkdev(stat.Dev_major, stat.Dev_minor), stat.Ino
+	k.mount = strconv.FormatUint(stat.Mnt_id, 10)
+	return k, nil
+}
+
+// identify does without statx, which tells no mount before Linux 5.8. It takes several
+// times as long.
+func (k *key) identify(fd int) error {
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
-		return key{}, os.NewSyscallError("fstat", err)
+		return os.NewSyscallError("fstat", err)
 	}
-	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
-	if err != nil {
-		return key{}, err
-	}
+	k.device, k.inode = stat.Dev, stat.Ino
 	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd))
 	if err != nil {
-		return key{}, err
+		return err
 	}
 	for line := range strings.Lines(string(info)) {
 		if mount, ok := strings.CutPrefix(line, "mnt_id:"); ok {
-			return key{mount: strings.TrimSpace(mount), device: stat.Dev, inode: stat.Ino, path: path}, nil
+			k.mount = strings.TrimSpace(mount)
+			return nil
 		}
 	}
-	return key{}, errors.New("no mnt_id in /proc/self/fdinfo")
+	return errors.New("no mnt_id in /proc/self/fdinfo")
 }
 
 // placeOf looks the directory's mount up. One that is not in the list has its

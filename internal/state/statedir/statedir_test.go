@@ -145,3 +145,17 @@ func TestMountNamespaces(t *testing.T) {
 	require.NotEmpty(t, string(out))
 	require.NotEqual(t, resolve(t, dir).Instance, string(out))
 }
+
+// A directory is the same one with and without statx.
+func TestKeyOf(t *testing.T) {
+	for _, dir := range []string{"/", "/proc", t.TempDir()} {
+		fd, err := unix.Open(dir, unix.O_PATH|unix.O_CLOEXEC, 0)
+		require.NoError(t, err)
+		defer unix.Close(fd)
+		k, err := keyOf(fd)
+		require.NoError(t, err)
+		older := key{path: k.path}
+		require.NoError(t, older.identify(fd))
+		require.Equal(t, older, k)
+	}
+}
