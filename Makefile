@@ -98,6 +98,7 @@ stress: plugins ## kills and failing calls in all combinations, with SEED=
 	@echo "SEED=$(SEED)"
 	SEED=$(SEED) ALLOCNET_STRESS=1 go test -v -count=1 -timeout 4h ./integration/crash
 	SEED=$(SEED) ALLOCNET_STRESS=1 go test -v -count=1 -timeout 2h -run 'Killed' ./integration
+	SEED=$(SEED) ALLOCNET_CNI_TEST_RANDOM=15m go test -v -count=1 -timeout 2h -run 'TestShim$$' ./cmd/allocnet-cni
 
 lint: ## gofmt, go vet, staticcheck, go mod tidy, each module by itself
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change: $$unformatted"; exit 1; }

@@ -205,10 +205,14 @@ func TestShim(t *testing.T) {
 		<-asked
 	})
 	// Configurations, bodies, and whole responses with the one field of the header that
-	// the shim reads.
+	// the shim reads. ALLOCNET_CNI_TEST_RANDOM is for how long, such as "5m"; SEED repeats
+	// a run. With sanitizers: CFLAGS=-fsanitize=address,undefined and LDFLAGS, too.
 	t.Run("random", func(t *testing.T) {
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
+		seed, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64)
+		if err != nil {
+			seed = rand.Uint64()
+		}
+		t.Logf("SEED=%d", seed)
 		random := rand.New(rand.NewPCG(seed, 0))
 		until := time.Now()
 		if d, err := time.ParseDuration(os.Getenv("ALLOCNET_CNI_TEST_RANDOM")); err == nil {
