@@ -50,7 +50,7 @@ type Record struct {
 type NetworkRecord struct {
 	Network   string          `json:"network"`
 	Interface string          `json:"interface"`        // inside the sandbox
-	Config    json.RawMessage `json:"config"`           // the conflist that ADD was given
+	Config    json.RawMessage `json:"config,omitempty"` // the conflist that ADD was given
 	Result    json.RawMessage `json:"result,omitempty"` // what ADD returned
 }
 

@@ -40,10 +40,22 @@ type GCReport struct {
 	// Kept are the IDs of the allocations that stay: those that are live, those that were
 	// set up since GC began, and those that a runtime has attached, see GC.
 	Kept []string `json:"kept"`
+	// Records are those of Removed, as they were before, without a Status and without the
+	// configurations and results of their networks. One that had no record has only its
+	// ID and the networks in which it was found.
+	Records []Record `json:"records,omitempty"`
 	// Forced are leftovers that DEL did not remove and force did.
 	Forced []Leftover `json:"forced,omitempty"`
 	// Destroyed are the paths of the network namespaces that were destroyed, sorted.
 	Destroyed []string `json:"destroyed,omitempty"`
+}
+
+// RecoverReport is what Recover did.
+type RecoverReport struct {
+	// Removed are the IDs of the allocations that were taken down, sorted; never nil.
+	Removed []string `json:"recovered"`
+	// Records are those of Removed, as they were before, like those of a GCReport.
+	Records []Record `json:"records,omitempty"`
 }
 
 // RepairReport says what a Repair found, by the IDs of the allocations, sorted. No

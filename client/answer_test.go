@@ -71,14 +71,14 @@ func calls() []call {
 			_, err := c.RecoverScope(t.Context(), allocnet.Scope{Name: "mine"})
 			return err
 		}},
-		{"List", `{"allocations":[]}`, func(_ *testing.T, c *client.Client) error { _, err := c.List(); return err }},
+		{"List", `{"allocations":[]}`, func(t *testing.T, c *client.Client) error { _, err := c.List(t.Context()); return err }},
 		{"Get", `{"id":"a","phase":"ready"}`, func(t *testing.T, c *client.Client) error {
-			r, err := c.Get("a")
+			r, err := c.Get(t.Context(), "a")
 			require.Equal(t, err == nil, r != nil)
 			return err
 		}},
-		{"Networks", `{"networks":[],"skipped":[]}`, func(_ *testing.T, c *client.Client) error {
-			if _, skipped := c.Networks(); len(skipped) > 0 {
+		{"Networks", `{"networks":[],"skipped":[]}`, func(t *testing.T, c *client.Client) error {
+			if _, skipped := c.Networks(t.Context()); len(skipped) > 0 {
 				return skipped[0]
 			}
 			return nil

@@ -14,25 +14,28 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
 // DefaultSocket is where allocnetd listens.
 const DefaultSocket = "/run/allocnet/allocnetd.sock"
 
-// DefaultTimeout bounds calls that have no context.
+// DefaultTimeout bounds the calls that only read where their context has no deadline.
 const DefaultTimeout = 30 * time.Second
 
 // Config says where the daemon is. The zero value is of use.
 type Config struct {
 	// Socket is the path of the unix socket; default DefaultSocket.
 	Socket string
-	// Timeout bounds the calls that have no context (List, Get, Networks); default
+	// Timeout bounds List, Get and Networks where the context has no deadline; default
 	// DefaultTimeout.
 	Timeout time.Duration
 }
 
-// Client is a way to the daemon. It keeps no connection open between calls, and is
+var _ allocnet.Service = (*Client)(nil)
+
+// Client is a way to the daemon. It is an allocnet.Service. It keeps no connection open between calls, and is
 // safe for concurrent use.
 type Client struct {
 	cfg  Config
@@ -161,7 +164,14 @@ func readFailure(data []byte) (*wire.Error, error) {
 	return failure.Error, verifyError(failure.Error)
 }
 
-// unhurried is a context for calls that have none.
-func (c *Client) unhurried() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), c.cfg.Timeout)
+// bounded is a context with a deadline.
+func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, c.cfg.Timeout)
 }
+
+// Close does nothing, as no connection is kept open between calls. It is there so that
+// a Client is an allocnet.Service.
+func (c *Client) Close() error { return nil }

@@ -24,12 +24,13 @@ func segment(name string) string {
 
 // Setup is that of a Configurator.
 func (c *Client) Setup(ctx context.Context, a allocnet.Allocation) (*allocnet.Status, error) {
-	var status allocnet.Status
-	err := c.call(ctx, exchange{"PUT", pathOf(a.ID), a, &status, func() error { return verifyStatus(&status, a.MustBeNew) }})
+	var answer wire.Applied
+	err := c.call(ctx, exchange{"PUT", pathOf(a.ID), a, &answer, func() error { return verifyStatus(&answer.Status, a.MustBeNew) }})
 	if err != nil {
 		return nil, err
 	}
-	return &status, nil
+	answer.Status.Results = answer.Results
+	return &answer.Status, nil
 }
 
 // Check is that of a Configurator.
@@ -37,9 +38,45 @@ func (c *Client) Check(ctx context.Context, a allocnet.Allocation) error {
 	return c.call(ctx, exchange{method: "POST", path: pathOf(a.ID) + "/check", in: a})
 }
 
+// CheckOnly is that of a Configurator: Check without a repair.
+func (c *Client) CheckOnly(ctx context.Context, a allocnet.Allocation) error {
+	return c.call(ctx, exchange{method: "POST", path: pathOf(a.ID) + "/check?repair=false", in: a})
+}
+
 // Teardown is that of a Configurator.
 func (c *Client) Teardown(ctx context.Context, a allocnet.Allocation) error {
 	return c.call(ctx, exchange{method: "DELETE", path: pathOf(a.ID), in: a})
+}
+
+// TeardownGone is that of a Configurator.
+func (c *Client) TeardownGone(ctx context.Context, id string) (gone bool, err error) {
+	var answer wire.Gone
+	err = c.call(ctx, exchange{"POST", pathOf(id) + "/teardown-gone", nil, &answer, func() error { return verifyNoError(answer.Error) }})
+	return answer.Gone, err
+}
+
+// Audit is that of a Configurator.
+func (c *Client) Audit(ctx context.Context, a allocnet.Allocation) ([]allocnet.Leftover, error) {
+	return c.find(ctx, a, "audit")
+}
+
+// Force is that of a Configurator.
+func (c *Client) Force(ctx context.Context, a allocnet.Allocation) ([]allocnet.Leftover, error) {
+	return c.find(ctx, a, "force")
+}
+
+func (c *Client) find(ctx context.Context, a allocnet.Allocation, how string) ([]allocnet.Leftover, error) {
+	var answer wire.Found
+	err := c.call(ctx, exchange{"POST", pathOf(a.ID) + "/" + how, a, &answer, func() error {
+		if answer.Leftovers == nil {
+			return errors.New("no list of what was found")
+		}
+		return verifyNoError(answer.Error)
+	}})
+	if len(answer.Leftovers) == 0 {
+		return nil, err
+	}
+	return answer.Leftovers, err
 }
 
 // GC is that of a Configurator.
@@ -93,20 +130,20 @@ func (c *Client) RepairScope(ctx context.Context, s allocnet.Scope) (*allocnet.R
 }
 
 // Recover is that of a Configurator. The daemon does so by itself when it starts.
-func (c *Client) Recover(ctx context.Context) (removed []string, err error) {
+func (c *Client) Recover(ctx context.Context) (*allocnet.RecoverReport, error) {
 	return c.RecoverScope(ctx, allocnet.Scope{})
 }
 
 // RecoverScope is that of a Configurator.
-func (c *Client) RecoverScope(ctx context.Context, s allocnet.Scope) (removed []string, err error) {
+func (c *Client) RecoverScope(ctx context.Context, s allocnet.Scope) (*allocnet.RecoverReport, error) {
 	var answer wire.Recovered
-	err = c.call(ctx, exchange{"POST", "/v1/recover", selection(s), &answer, func() error {
-		if answer.Recovered == nil {
-			return errors.New("no list of what was taken down")
-		}
-		return verifyNoError(answer.Error)
+	err := c.call(ctx, exchange{"POST", "/v1/recover", selection(s), &answer, func() error {
+		return errors.Join(verifyRecovered(&answer.RecoverReport), verifyNoError(answer.Error))
 	}})
-	return answer.Recovered, err
+	if verifyRecovered(&answer.RecoverReport) != nil {
+		return nil, err
+	}
+	return &answer.RecoverReport, err
 }
 
 // selection is the body of a request for a scope; nil for every scope.
@@ -119,34 +156,48 @@ func selection(s allocnet.Scope) any {
 
 // List is that of a Configurator. Who is not root is not told the configurations of
 // networks.
-func (c *Client) List() ([]allocnet.Record, error) {
-	ctx, cancel := c.unhurried()
+func (c *Client) List(ctx context.Context) ([]allocnet.Record, error) {
+	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	var answer wire.Allocations
 	err := c.call(ctx, exchange{"GET", "/v1/allocs", nil, &answer, func() error { return verifyRecords(&answer) }})
 	if err != nil {
 		return nil, err
 	}
+	for i := range answer.Allocations {
+		addResults(&answer.Allocations[i])
+	}
 	return answer.Allocations, answer.Error.Err()
 }
 
 // Get is that of a Configurator, like List without the configurations of networks
 // where the caller is not root.
-func (c *Client) Get(id string) (*allocnet.Record, error) {
-	ctx, cancel := c.unhurried()
+func (c *Client) Get(ctx context.Context, id string) (*allocnet.Record, error) {
+	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	var r allocnet.Record
 	err := c.call(ctx, exchange{"GET", pathOf(id), nil, &r, func() error { return verifyRecord(&r, id) }})
 	if err != nil {
 		return nil, err
 	}
+	addResults(&r)
 	return &r, nil
+}
+
+// addResults gives the status of a record the results of its networks.
+func addResults(r *allocnet.Record) {
+	if r.Status == nil {
+		return
+	}
+	for _, n := range r.Networks {
+		r.Status.Results = append(r.Status.Results, n.Result)
+	}
 }
 
 // Networks is that of a Configurator. Where the daemon cannot be asked, the only
 // error has the socket as its File.
-func (c *Client) Networks() ([]allocnet.Network, []*allocnet.NetworkError) {
-	ctx, cancel := c.unhurried()
+func (c *Client) Networks(ctx context.Context) ([]allocnet.Network, []*allocnet.NetworkError) {
+	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	var answer wire.Networks
 	err := c.call(ctx, exchange{"GET", "/v1/networks", nil, &answer, func() error { return verifyNetworks(&answer) }})
@@ -165,6 +216,12 @@ func (c *Client) Networks() ([]allocnet.Network, []*allocnet.NetworkError) {
 func (c *Client) Ready(ctx context.Context) error {
 	var answer wire.Readiness
 	return c.call(ctx, exchange{"GET", "/readyz", nil, &answer, func() error { return verifyReady(&answer) }})
+}
+
+// ReadyFor is that of a Configurator. Which configurations and directories of plugins
+// the daemon takes, and from whom, is as for Setup.
+func (c *Client) ReadyFor(ctx context.Context, a allocnet.Allocation) error {
+	return c.call(ctx, exchange{method: "POST", path: "/v1/ready", in: a})
 }
 
 // CreateSandbox makes a network namespace of that name in the daemon's directory, and

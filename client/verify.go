@@ -110,6 +110,13 @@ func verifyCollected(r *allocnet.GCReport) error {
 	return nil
 }
 
+func verifyRecovered(r *allocnet.RecoverReport) error {
+	if r.Removed == nil {
+		return errors.New("no report of what was taken down")
+	}
+	return nil
+}
+
 func verifyRepaired(r *allocnet.RepairReport) error {
 	if r.Healthy == nil || r.Repaired == nil || r.Broken == nil {
 		return errors.New("no report of a repair")

@@ -106,7 +106,7 @@ func TestRepairThatCannotBegin(t *testing.T) {
 			require.ErrorIs(t, err, c.want)
 			require.NotErrorIs(t, err, ErrIncomplete)
 			require.NotContains(t, w.commands(), "one DEL")
-			r, err := w.Get("a")
+			r, err := w.Get(t.Context(), "a")
 			require.NoError(t, err)
 			require.Equal(t, PhaseReady, r.Phase)
 		})
@@ -133,7 +133,7 @@ func TestIntentIsRecorded(t *testing.T) {
 	spy := w.spy()
 	var phases []Phase
 	spy.add = func(ctx context.Context, r *engine.Request) ([]*types100.Result, error) {
-		intent, err := w.Get("a")
+		intent, err := w.Get(ctx, "a")
 		require.NoError(t, err)
 		require.Nil(t, intent.Status)
 		require.Len(t, intent.Networks, 1)
@@ -390,7 +390,7 @@ func TestOperationsOfOneAllocationWait(t *testing.T) {
 		require.Empty(t, w.commands(), name)
 	}
 	unlock()
-	r, err := w.Get("a")
+	r, err := w.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, PhaseReady, r.Phase)
 }

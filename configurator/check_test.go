@@ -175,7 +175,7 @@ func TestListOfARecordWithoutStatus(t *testing.T) {
 		require.NoError(t, err)
 	}
 	w.changeRecord("a", contradict)
-	records, err := w.List()
+	records, err := w.List(t.Context())
 	require.ErrorIs(t, err, ErrInvalidResult)
 	require.ErrorContains(t, err, `"a"`)
 	require.Len(t, records, 2)

@@ -1,7 +1,9 @@
 package configurator
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"path/filepath"
 	"sync/atomic"
@@ -14,6 +16,8 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
+
+var _ Service = (*Configurator)(nil)
 
 // Configurator gives allocations their networks and takes them away again. It
 // is safe for concurrent use, also beside other processes on the same StateDir:
@@ -98,6 +102,19 @@ func New(cfg Config) (*Configurator, error) {
 		gcPatience: gcPatience,
 		together:   together,
 	}, nil
+}
+
+// Close gives back what the Configurator holds open: sockets of the kernel and, unless
+// it is OneShot, the guard of the host's loopback. Call it when no operation runs any
+// more. No allocation is changed. An operation that begins later opens what it needs.
+func (c *Configurator) Close() error {
+	var errs []error
+	for _, e := range []engine.Engine{c.native, c.steps} {
+		if held, ok := e.(io.Closer); ok {
+			errs = append(errs, held.Close())
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func randomJitter(most time.Duration) time.Duration {

@@ -171,7 +171,7 @@ func TestConflistsOfItsOwn(t *testing.T) {
 			add := w.calls()[0]
 			require.Equal(t, []string{"c", "eth0"}, []string{add.ID, add.IfName})
 			require.Contains(t, previousOfCall(t, add.Stdin), `"eth0"`)
-			r, err := w.Get(a.ID)
+			r, err := w.Get(t.Context(), a.ID)
 			require.NoError(t, err)
 			require.Equal(t, []string{"c", "cni/net"}, []string{r.ContainerID, r.Scope})
 			for what, change := range map[string]func(*Allocation){
@@ -250,7 +250,7 @@ func TestGCScope(t *testing.T) {
 		Name: "cni/net", Live: []string{"c"}, Attachments: []types.GCAttachment{valid}, Networks: []string{"net"},
 	})
 	require.NoError(t, err)
-	require.Equal(t, &GCReport{Removed: []string{"b"}, Kept: []string{"c"}}, report)
+	requireReport(t, &GCReport{Removed: []string{"b"}, Kept: []string{"c"}}, report)
 	require.Equal(t, []string{"one DEL", "one GC"}, w.commands())
 	var conf struct {
 		Valid []types.GCAttachment `json:"cni.dev/valid-attachments"`
@@ -263,11 +263,11 @@ func TestGCScope(t *testing.T) {
 
 	report, err = w.GC(t.Context(), nil)
 	require.NoError(t, err)
-	require.Equal(t, &GCReport{Removed: []string{"a"}, Kept: []string{}}, report)
+	requireReport(t, &GCReport{Removed: []string{"a"}, Kept: []string{}}, report)
 	_, err = w.GCScope(t.Context(), Scope{Name: "cni/net", Networks: []string{"missing"}, Conflists: []json.RawMessage{json.RawMessage(`{}`)}})
 	require.ErrorIs(t, err, ErrUnknownNetwork)
 	require.ErrorContains(t, err, "missing")
-	_, err = w.Get("d")
+	_, err = w.Get(t.Context(), "d")
 	require.NoError(t, err)
 }
 

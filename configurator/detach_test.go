@@ -211,7 +211,7 @@ func TestWhatNobodyCanRemove(t *testing.T) {
 	require.Equal(t, "a", left.ID)
 	require.Equal(t, held, filepath.Join(left.Leftovers[0].Where, filepath.Base(left.Leftovers[0].Object)))
 	require.ErrorContains(t, err, "10.9.9.9")
-	r, err := w.Get("a")
+	r, err := w.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, PhaseDeleting, r.Phase)
 	removed, err := w.Force(t.Context(), a)
@@ -485,7 +485,7 @@ func TestValidationComesFirst(t *testing.T) {
 		"Teardown": w.Teardown(t.Context(), bad),
 		"Force":    func() error { _, err := w.Force(t.Context(), bad); return err }(),
 		"Audit":    func() error { _, err := w.Audit(t.Context(), bad); return err }(),
-		"Get":      func() error { _, err := w.Get("../a"); return err }(),
+		"Get":      func() error { _, err := w.Get(t.Context(), "../a"); return err }(),
 	} {
 		require.ErrorIs(t, err, ErrInvalidAllocation, name)
 	}

@@ -123,7 +123,7 @@ func TestWhatCannotBeCheckedStays(t *testing.T) {
 				}
 			}
 			require.NotContains(t, w.commands(), "one DEL")
-			r, err := w.Get("a")
+			r, err := w.Get(t.Context(), "a")
 			require.NoError(t, err)
 			require.Equal(t, PhaseReady, r.Phase)
 		})

@@ -73,16 +73,19 @@ func (c *Configurator) PlanGC(ctx context.Context, s Scope) (*GCReport, error) {
 	_, networksErr := c.scopeNetworks(s)
 	known, err := c.known(ctx, s)
 	report, errs := &GCReport{Removed: []string{}, Kept: known.live}, []error{networksErr, err}
+	before := new(summaries)
 	for _, id := range known.dead {
-		switch _, stays, err := c.collectable(id, known.began); {
+		switch r, stays, err := c.collectable(id, known.began); {
 		case err != nil:
 			errs = append(errs, about(id, err))
 		case stays:
 			report.Kept = append(report.Kept, id)
 		default:
 			report.Removed = append(report.Removed, id)
+			before.add(summaryBefore(id, r, known.lost[id]))
 		}
 	}
+	report.Records = before.of(report.Removed)
 	report.Destroyed, err = c.planNetns(s, report.Removed)
 	return report, errors.Join(append(errs, err)...)
 }
@@ -125,6 +128,7 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 // collectAll takes the dead allocations away, reports what became of them, and returns
 // the networks that they had.
 func (c *Configurator) collectAll(ctx context.Context, known knownAllocations, destroyNetns bool, report *GCReport) ([]*conflist.Network, error) {
+	before := new(summaries)
 	var mu sync.Mutex // guards networks and report.Forced
 	var networks []*conflist.Network
 	collecting := *c // the same configurator, that also tells us what it forced
@@ -136,7 +140,7 @@ func (c *Configurator) collectAll(ctx context.Context, known knownAllocations, d
 	}
 	outcomes := c.each(ctx, known.dead, func(id string) (removed bool, err error) {
 		of, removed, err := collecting.collect(ctx, id,
-			collection{lost: known.lost[id], dead: known.dead, began: known.began, destroyNetns: destroyNetns})
+			collection{before: before, lost: known.lost[id], dead: known.dead, began: known.began, destroyNetns: destroyNetns})
 		mu.Lock()
 		defer mu.Unlock()
 		networks = append(networks, of...)
@@ -153,6 +157,7 @@ func (c *Configurator) collectAll(ctx context.Context, known knownAllocations, d
 			report.Kept = append(report.Kept, o.id)
 		}
 	}
+	report.Records = before.of(report.Removed)
 	return networks, errors.Join(errs...)
 }
 
@@ -303,6 +308,7 @@ type collection struct {
 	dead         []string // all that are taken away with it
 	began        time.Time
 	destroyNetns bool
+	before       *summaries // what is taken away is noted here
 }
 
 // collect takes one allocation away, unless it was set up since GC began, and
@@ -320,6 +326,7 @@ func (c *Configurator) collect(ctx context.Context, id string, how collection) (
 	if err != nil || stays {
 		return nil, false, err
 	}
+	how.before.add(summaryBefore(id, r, how.lost))
 	if r == nil {
 		err = c.forget(ctx, Allocation{ID: id, Networks: how.lost})
 		return nil, err == nil, err
@@ -332,6 +339,14 @@ func (c *Configurator) collect(ctx context.Context, id string, how collection) (
 		err = c.takeDown(ctx, p)
 	}
 	return p.readable(), err == nil, err
+}
+
+// summaryBefore is that of a record, or of an allocation that has lost it.
+func summaryBefore(id string, r *record.Record, lost []string) Record {
+	if r == nil {
+		return summaryOfLost(id, lost)
+	}
+	return summaryOf(r)
 }
 
 // collectable reads the record of an allocation that is not live, nil where it was

@@ -26,7 +26,7 @@ func TestGCOfANamedScopeRunsNoPlugin(t *testing.T) {
 	scope := Scope{Name: "mine", Live: []string{"live"}, Networks: []string{"net"}}
 	report, err := w.GCScope(t.Context(), scope)
 	require.NoError(t, err)
-	require.Equal(t, &GCReport{Removed: []string{"dead"}, Kept: []string{"live"}}, report)
+	requireReport(t, &GCReport{Removed: []string{"dead"}, Kept: []string{"live"}}, report)
 	require.ElementsMatch(t, []string{"live", "lost", "foreign"}, leaseHolders(t, filepath.Dir(lease)))
 
 	scope.Attachments = []types.GCAttachment{} // what CNI GC of a runtime without attachments says

@@ -81,7 +81,7 @@ func TestListenersAreTold(t *testing.T) {
 					require.Empty(t, status.Warnings, c)
 					require.NotContains(t, log.String(), "listens")
 				}
-				r, err := w.Get(a.ID)
+				r, err := w.Get(t.Context(), a.ID)
 				require.NoError(t, err)
 				require.Empty(t, r.Status.Warnings)
 				require.NoError(t, w.Teardown(context.Background(), a))

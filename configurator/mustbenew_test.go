@@ -33,7 +33,7 @@ func TestCreated(t *testing.T) {
 	require.False(t, created(), "it was set up again")
 	require.False(t, created(), "it is healthy")
 	require.Equal(t, []string{"one ADD", "one CHECK", "one DEL", "one ADD", "one CHECK"}, w.commands())
-	r, err := w.Get("a")
+	r, err := w.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.False(t, r.Status.Created)
 

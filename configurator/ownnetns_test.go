@@ -86,7 +86,7 @@ func TestOwnNetns(t *testing.T) {
 		require.NoError(t, err)
 		require.Empty(t, report.Destroyed)
 	}
-	r, err := w.Get("a")
+	r, err := w.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, "/run/own/a", r.Netns)
 	require.NoError(t, w.Teardown(t.Context(), a))

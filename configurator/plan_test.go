@@ -46,7 +46,7 @@ func TestPlanGC(t *testing.T) {
 			s.prepare(w)
 			for range 2 { // it does nothing
 				planned, planErr := w.PlanGC(t.Context(), s.scope)
-				require.Equal(t, &GCReport{Removed: s.removed, Kept: s.kept}, planned)
+				requireReport(t, &GCReport{Removed: s.removed, Kept: s.kept}, planned)
 				require.Equal(t, name == "a record that cannot be read", planErr != nil)
 			}
 			_, planErr := w.PlanGC(t.Context(), s.scope)
@@ -99,9 +99,9 @@ func TestNetnsGone(t *testing.T) {
 
 func (w *world) seesNetnsGone() bool {
 	w.t.Helper()
-	r, err := w.Get("a")
+	r, err := w.Get(context.Background(), "a")
 	require.NoError(w.t, err)
-	list, err := w.List()
+	list, err := w.List(context.Background())
 	require.NoError(w.t, err)
 	require.Equal(w.t, r.NetnsGone, list[0].NetnsGone)
 	return r.NetnsGone

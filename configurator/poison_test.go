@@ -207,7 +207,7 @@ func TestWithoutPrivileges(t *testing.T) {
 			require.Equal(t, slices.Contains(lacking, unix.CAP_SYS_ADMIN), strings.Contains(err.Error(), "CAP_SYS_ADMIN"))
 		}
 		require.Equal(t, before, claimed(t, w))
-		records, err := w.List()
+		records, err := w.List(t.Context())
 		require.NoError(t, err)
 		require.Len(t, records, 1)
 		require.Equal(t, PhaseReady, records[0].Phase)

@@ -82,8 +82,12 @@ func (c *Configurator) networkReady(ctx context.Context, n *conflist.Network, di
 }
 
 // Networks lists the networks that are in force, in the order of their files,
-// the embedded one last, and the files that were skipped.
-func (c *Configurator) Networks() ([]Network, []*NetworkError) {
+// the embedded one last, and the files that were skipped. Where the context has ended,
+// the only error has ConfDir as its File.
+func (c *Configurator) Networks(ctx context.Context) ([]Network, []*NetworkError) {
+	if err := ctx.Err(); err != nil {
+		return nil, []*NetworkError{{File: c.cfg.ConfDir, Err: err}}
+	}
 	valid, broken := c.confs.Networks()
 	networks := make([]Network, 0, len(valid))
 	for i, n := range valid {

@@ -26,7 +26,7 @@ func TestMisspeltKeyIsTold(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, 1, strings.Count(log.String(), "a plugin runs as a binary"), log.String())
-	networks, skipped := w.Networks()
+	networks, skipped := w.Networks(t.Context())
 	require.Empty(t, skipped)
 	require.Equal(t, EngineExec, networks[0].Engine)
 	require.Regexp(t, `plugin "tuning": the native plugin does not understand the key "(fake|sysctls)"`, networks[0].Reason)
@@ -42,7 +42,7 @@ func TestArgsAreInTheRecord(t *testing.T) {
 	a.Args = map[string]string{"K8S_POD_NAME": "web-0", "IgnoreUnknown": "1"}
 	_, err := w.Setup(t.Context(), a)
 	require.NoError(t, err)
-	r, err := w.Get("a")
+	r, err := w.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"K8S_POD_NAME": "web-0"}, r.Args)
 }
@@ -75,7 +75,7 @@ func TestMoveToAnotherEngine(t *testing.T) {
 	again("c2")
 	require.Regexp(t, move+`native before=exec because=""`, log.String())
 	require.Equal(t, 1, strings.Count(log.String(), "another engine"))
-	r, err := w.Get("a")
+	r, err := w.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, EngineExec, r.Engine)
 	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "a"}))

@@ -1,12 +1,14 @@
 package configurator
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -16,13 +18,19 @@ import (
 )
 
 // List returns the records of all allocations, sorted by ID. Records that
-// cannot be read are left out and joined in the error; the others are returned
-// with it.
-func (c *Configurator) List() ([]Record, error) {
+// cannot be read are left out and joined in the error, as *RecordError; the others are
+// returned with it.
+func (c *Configurator) List(ctx context.Context) ([]Record, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	stored, err := c.store.List()
 	errs := []error{err}
 	records := make([]Record, 0, len(stored))
 	for _, r := range stored {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		public, err := publicRecord(r)
 		errs = append(errs, err)
 		records = append(records, *public)
@@ -30,8 +38,12 @@ func (c *Configurator) List() ([]Record, error) {
 	return records, errors.Join(errs...)
 }
 
-// Get returns the record of one allocation, or ErrNotFound.
-func (c *Configurator) Get(id string) (*Record, error) {
+// Get returns the record of one allocation, or ErrNotFound. One that cannot be read is a
+// *RecordError.
+func (c *Configurator) Get(ctx context.Context, id string) (*Record, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	r, err := c.load(id)
 	if err != nil {
 		return nil, err
@@ -78,6 +90,53 @@ func publicRecord(r *record.Record) (*Record, error) {
 	var err error
 	public.Status, err = statusOf(r)
 	return public, err
+}
+
+// summaryOf is what reports tell of a record. It reads nothing but the record.
+func summaryOf(r *record.Record) Record {
+	s := Record{
+		ID: r.ID, ContainerID: r.ContainerID, Scope: r.Scope, Netns: r.Netns, Phase: Phase(r.Phase), Engine: Engine(r.Engine),
+		Ports: r.Ports, PluginDirs: r.PluginDirs, Created: r.Created, Updated: r.Updated, Args: publicArgs(r.Args),
+	}
+	for _, a := range r.Attachments {
+		s.Networks = append(s.Networks, NetworkRecord{Network: a.Network, Interface: a.IfName})
+	}
+	return s
+}
+
+// summaryOfLost is that of an allocation without a record, found in some networks.
+func summaryOfLost(id string, networks []string) Record {
+	s := Record{ID: id}
+	for _, name := range networks {
+		s.Networks = append(s.Networks, NetworkRecord{Network: name})
+	}
+	return s
+}
+
+// summaries are those of a report; it is safe for concurrent use.
+type summaries struct {
+	mu   sync.Mutex
+	byID map[string]Record
+}
+
+func (s *summaries) add(one Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byID == nil {
+		s.byID = map[string]Record{}
+	}
+	s.byID[one.ID] = one
+}
+
+// of are the summaries of some allocations, in their order.
+func (s *summaries) of(ids []string) []Record {
+	var list []Record
+	for _, id := range ids {
+		if one, ok := s.byID[id]; ok {
+			list = append(list, one)
+		}
+	}
+	return list
 }
 
 // publicArgs are CNI_ARGS by their names, without IgnoreUnknown; nil for none.

@@ -12,47 +12,49 @@ import (
 // ended with its process, or as ErrIncomplete, and removes files that were left half
 // written. It is for the start of a program that was killed. What an operation works
 // on is waited for, and stays if that operation ends well; that keeps Recover from no
-// other allocation, as it works on several at a time. It returns the IDs of what it took down, sorted.
+// other allocation, as it works on several at a time.
 //
-// Errors are those of Teardown, joined; what one of them is about keeps its record.
-func (c *Configurator) Recover(ctx context.Context) (removed []string, err error) {
+// Errors are those of Teardown, joined; what one of them is about keeps its record. The
+// report is there with an error as well.
+func (c *Configurator) Recover(ctx context.Context) (*RecoverReport, error) {
 	return c.RecoverScope(ctx, Scope{})
 }
 
 // RecoverScope is Recover of the allocations of one scope: what several programs have on
 // a host, each recovers for itself. Files that were left half written, which have no
 // scope, stay.
-func (c *Configurator) RecoverScope(ctx context.Context, s Scope) (removed []string, err error) {
+func (c *Configurator) RecoverScope(ctx context.Context, s Scope) (report *RecoverReport, err error) {
 	err = c.operation(ctx, "recover", "", func(ctx context.Context) error {
-		removed, err = c.recoverAll(ctx, s)
+		report, err = c.recoverAll(ctx, s)
 		return err
 	})
-	return removed, err
+	return report, err
 }
 
-func (c *Configurator) recoverAll(ctx context.Context, s Scope) ([]string, error) {
-	removed := []string{}
+func (c *Configurator) recoverAll(ctx context.Context, s Scope) (*RecoverReport, error) {
+	report, before := &RecoverReport{Removed: []string{}}, new(summaries)
 	if err := c.requirePrivileges(); err != nil {
-		return removed, err
+		return report, err
 	}
 	ids, err := c.within(s)
 	errs := []error{err}
-	for _, o := range c.each(ctx, ids, func(id string) (bool, error) { return c.recoverOne(ctx, s, id) }) {
+	for _, o := range c.each(ctx, ids, func(id string) (bool, error) { return c.recoverOne(ctx, s, id, before) }) {
 		if o.done && o.err == nil {
-			removed = append(removed, o.id)
+			report.Removed = append(report.Removed, o.id)
 		}
 		errs = append(errs, about(o.id, o.err))
 	}
+	report.Records = before.of(report.Removed)
 	if ctx.Err() != nil {
-		return removed, errors.Join(append(errs, ctx.Err())...)
+		return report, errors.Join(append(errs, ctx.Err())...)
 	}
 	if s.Name == "" {
 		errs = append(errs, c.store.Sweep(ctx))
 	}
-	return removed, errors.Join(errs...)
+	return report, errors.Join(errs...)
 }
 
-func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string) (unfinished bool, err error) {
+func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string, before *summaries) (unfinished bool, err error) {
 	if r, err := c.store.Get(id); err == nil && r.Phase == record.Ready {
 		return false, nil // without a lock, that others may hold for long
 	}
@@ -69,5 +71,6 @@ func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string) (unfi
 		return false, err
 	}
 	c.cfg.Logger.Warn("an earlier operation did not end; taking down what it left", "alloc", id, "phase", r.Phase)
+	before.add(summaryOf(r))
 	return true, c.takeDown(ctx, c.planOf(r))
 }

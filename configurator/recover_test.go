@@ -20,10 +20,17 @@ func TestRecover(t *testing.T) {
 	}
 	w.setPhase("adding", record.Adding)
 	w.setPhase("deleting", record.Deleting)
-	removed, err := w.Recover(t.Context())
+	report, err := w.Recover(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []string{"adding", "deleting"}, removed)
-	records, err := w.List()
+	require.Equal(t, []string{"adding", "deleting"}, report.Removed)
+	require.Len(t, report.Records, 2)
+	for i, r := range report.Records {
+		require.Equal(t, report.Removed[i], r.ID)
+		require.NotEmpty(t, r.Netns)
+		require.Equal(t, []NetworkRecord{{Network: "net", Interface: "eth0"}}, r.Networks)
+		require.Equal(t, Phase(r.ID), r.Phase)
+	}
+	records, err := w.List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, records, 1)
 	require.Equal(t, "ready", records[0].ID)
@@ -43,14 +50,14 @@ func TestRecoverWaits(t *testing.T) {
 	started := make(chan struct{})
 	go func() {
 		close(started)
-		removed, _ := w.Recover(t.Context())
-		recovered <- removed
+		report, _ := w.Recover(t.Context())
+		recovered <- report.Removed
 	}()
 	<-started
 	w.setPhase("a", record.Ready)
 	unlock()
 	require.Empty(t, <-recovered)
-	_, err = w.Get("a")
+	_, err = w.Get(t.Context(), "a")
 	require.NoError(t, err)
 }
 
@@ -64,8 +71,8 @@ func TestRecoverOfWhatCannotBeRead(t *testing.T) {
 	}
 	w.setPhase("b", record.Adding)
 	require.NoError(t, os.WriteFile(filepath.Join(w.cfg.StateDir, "allocs", "a.json"), []byte("{"), 0o600))
-	removed, err := w.Recover(t.Context())
-	require.Equal(t, []string{"b"}, removed)
+	report, err := w.Recover(t.Context())
+	require.Equal(t, []string{"b"}, report.Removed)
 	var e *record.CorruptError
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, "a", e.ID)

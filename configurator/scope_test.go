@@ -61,7 +61,7 @@ func TestTeardownThatFailsWithoutRecordLeavesOne(t *testing.T) {
 	w := newWorld(t)
 	w.network("net", "1.0.0", adds(behaviours{"DEL": {Code: 100, Msg: "del trouble", Only: 1}}))
 	require.ErrorIs(t, w.Teardown(t.Context(), Allocation{ID: "lost"}), ErrIncomplete)
-	r, err := w.Get("lost")
+	r, err := w.Get(t.Context(), "lost")
 	require.NoError(t, err)
 	require.Equal(t, PhaseDeleting, r.Phase)
 	report, err := w.GC(t.Context(), nil)
@@ -145,19 +145,19 @@ func TestRecoverAndRepairKeepToTheirScope(t *testing.T) {
 		removed []string
 	}{{"nobody", []string{}}, {"mine", []string{"a"}}, {"other", []string{"b"}}, {"", []string{"c"}}} {
 		for id := range scopes {
-			if _, err := w.Get(id); err == nil {
+			if _, err := w.Get(t.Context(), id); err == nil {
 				w.setPhase(id, record.Adding)
 			}
 		}
 		if c.scope == "mine" {
-			unfinished, err := w.recoverOne(t.Context(), Scope{Name: "mine"}, "b")
+			unfinished, err := w.recoverOne(t.Context(), Scope{Name: "mine"}, "b", new(summaries))
 			require.NoError(t, err)
 			require.False(t, unfinished, "another scope has the ID by now")
 		}
 		require.NoError(t, os.WriteFile(draft, nil, 0o600))
-		removed, err := w.RecoverScope(t.Context(), Scope{Name: c.scope})
+		report, err := w.RecoverScope(t.Context(), Scope{Name: c.scope})
 		require.NoError(t, err)
-		require.Equal(t, c.removed, removed, c.scope)
+		require.Equal(t, c.removed, report.Removed, c.scope)
 	}
 	require.NoFileExists(t, draft)
 

@@ -43,7 +43,7 @@ func TestSetupIsIdempotent(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, found(first), again)
 
-	r, err := w.Get("a")
+	r, err := w.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, PhaseReady, r.Phase)
 	require.Equal(t, found(first), r.Status)
@@ -71,7 +71,7 @@ func TestRepairThatFails(t *testing.T) {
 	require.NoError(t, err)
 	_, err = w.Setup(t.Context(), a)
 	require.ErrorIs(t, err, ErrIncomplete)
-	r, err := w.Get("a")
+	r, err := w.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, PhaseDeleting, r.Phase)
 	require.Nil(t, r.Status)
@@ -116,7 +116,7 @@ func TestSetupAfterTheConfigurationChanged(t *testing.T) {
 	_, err = w.Setup(t.Context(), a)
 	require.NoError(t, err)
 	require.Equal(t, []string{"one ADD", "one CHECK"}, w.commands())
-	r, err := w.Get("a")
+	r, err := w.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, "old", r.Networks[0].Network)
 }
@@ -209,7 +209,7 @@ func TestRollBackThatFails(t *testing.T) {
 	require.ErrorIs(t, err, ErrIncomplete)
 	require.ErrorContains(t, err, "add trouble")
 	require.ErrorContains(t, err, "del trouble")
-	r, err := w.Get("a")
+	r, err := w.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, PhaseAdding, r.Phase)
 	w.commands()
@@ -254,7 +254,7 @@ func TestPortConflicts(t *testing.T) {
 			require.Equal(t, "first", conflict.OtherID)
 			require.ErrorContains(t, err, `"first"`)
 			require.Empty(t, w.commands(), "found before ADD")
-			_, err = w.Get("second")
+			_, err = w.Get(t.Context(), "second")
 			require.ErrorIs(t, err, ErrNotFound)
 		})
 	}
@@ -352,7 +352,7 @@ func TestHungPlugin(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { _, err := w.Setup(ctx, hung); done <- err }()
 	w.waitForCommand("one ADD")
-	r, err := w.Get("hung")
+	r, err := w.Get(t.Context(), "hung")
 	require.NoError(t, err)
 	require.Equal(t, PhaseAdding, r.Phase, "the intent is recorded before ADD")
 
@@ -465,7 +465,7 @@ type late struct {
 }
 
 func (l late) Err() error {
-	if r, err := l.w.Get(l.id); err == nil && r.Phase == PhaseReady {
+	if r, err := l.w.Get(context.Background(), l.id); err == nil && r.Phase == PhaseReady {
 		return l.as
 	}
 	return l.Context.Err()
@@ -483,7 +483,7 @@ func TestTooLate(t *testing.T) {
 			require.ErrorContains(t, err, `"a" was set up too late`)
 			require.Nil(t, status)
 			require.Equal(t, []string{"one ADD", "one DEL"}, w.commands())
-			_, err = w.Get("a")
+			_, err = w.Get(t.Context(), "a")
 			require.ErrorIs(t, err, ErrNotFound)
 
 			_, err = w.Setup(t.Context(), a)

@@ -1,6 +1,7 @@
 package configurator
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -98,7 +99,7 @@ func (w *world) requireOneOwner(one, other *Configurator, a Allocation) {
 	again, err := other.Setup(t.Context(), a)
 	require.NoError(t, err)
 	require.Equal(t, found(set), again)
-	records, err := other.List()
+	records, err := other.List(context.Background())
 	require.NoError(t, err)
 	require.Len(t, records, 1)
 	repaired, err := other.Repair(t.Context())

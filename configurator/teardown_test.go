@@ -26,7 +26,7 @@ func TestTeardownOfWhatWasNeverSetUp(t *testing.T) {
 	require.Empty(t, w.calls()[0].Netns, "nothing says that the namespace is the allocation's")
 	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "never"}))
 	require.ErrorIs(t, w.Check(t.Context(), Allocation{ID: "never"}), ErrNotFound)
-	_, err := w.Get("never")
+	_, err := w.Get(t.Context(), "never")
 	require.ErrorIs(t, err, ErrNotFound)
 	require.ErrorIs(t, w.Teardown(t.Context(), Allocation{ID: "../../x"}), ErrInvalidAllocation)
 }
@@ -63,7 +63,7 @@ func TestTeardownWhenThingsAreGone(t *testing.T) {
 			}
 			require.ErrorIs(t, err, ErrIncomplete, "allocnet cannot stand in for a plugin that it does not know")
 			require.ErrorContains(t, err, c.wantErr)
-			_, err = w.Get("a")
+			_, err = w.Get(t.Context(), "a")
 			require.NoError(t, err, "the record is kept")
 			require.NoError(t, fakeplugin.Install(w.bin, "one"))
 			require.NoError(t, w.Teardown(t.Context(), a))
@@ -102,7 +102,7 @@ func TestDelErrorIsKept(t *testing.T) {
 	require.ErrorIs(t, err, ErrIncomplete)
 	var cniErr *types.Error
 	require.ErrorAs(t, err, &cniErr)
-	r, err := w.Get("a")
+	r, err := w.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, PhaseDeleting, r.Phase)
 
@@ -130,7 +130,7 @@ func TestSetupOverACorruptRecord(t *testing.T) {
 	w.network("net", "1.0.0", adds())
 	a := w.alloc("a")
 	require.NoError(t, os.WriteFile(filepath.Join(w.cfg.StateDir, "allocs", "a.json"), []byte("{"), 0o600))
-	_, err := w.List()
+	_, err := w.List(t.Context())
 	require.ErrorContains(t, err, "a.json")
 	_, err = w.Setup(t.Context(), a)
 	require.NoError(t, err)
@@ -165,7 +165,7 @@ func TestFullStateDirectory(t *testing.T) {
 	_, err = w.Setup(t.Context(), second)
 	require.ErrorIs(t, err, unix.ENOSPC)
 	require.Empty(t, w.commands(), "no ADD without a record of it")
-	records, err := w.List()
+	records, err := w.List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, records, 1)
 	require.ErrorIs(t, w.Ready(t.Context()), unix.ENOSPC)
@@ -212,7 +212,7 @@ func TestGCGoesOnAfterErrors(t *testing.T) {
 	for _, part := range []string{`"a0"`, `"a1"`, `"a2"`, "gc trouble"} {
 		require.ErrorContains(t, err, part)
 	}
-	records, err := w.List()
+	records, err := w.List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, records, 3)
 }
@@ -236,7 +236,7 @@ func TestNetworks(t *testing.T) {
 	w := newWorld(t)
 	w.file("00-broken.conflist", "{")
 	w.file("10-net.conflist", w.conflist("net", "1.0.0", nil, adds()))
-	networks, broken := w.Networks()
+	networks, broken := w.Networks(t.Context())
 	require.Len(t, broken, 1)
 	require.Contains(t, broken[0].Error(), "00-broken.conflist")
 	require.Equal(t, Network{Name: "net", File: filepath.Join(w.conf, "10-net.conflist"), CNIVersion: "1.0.0",
@@ -254,7 +254,7 @@ func TestLastGoodConfigurationStays(t *testing.T) {
 	w.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plug`)
 	_, err = w.Setup(t.Context(), w.alloc("after"))
 	require.NoError(t, err)
-	_, broken := w.Networks()
+	_, broken := w.Networks(t.Context())
 	require.Len(t, broken, 1)
 }
 
@@ -308,10 +308,10 @@ func TestGCSparesNewcomers(t *testing.T) {
 	began := time.Now()
 	_, err := w.Setup(t.Context(), w.alloc("newcomer"))
 	require.NoError(t, err)
-	_, removed, err := w.collect(t.Context(), "newcomer", collection{began: began})
+	_, removed, err := w.collect(t.Context(), "newcomer", collection{began: began, before: new(summaries)})
 	require.NoError(t, err)
 	require.False(t, removed)
-	_, removed, err = w.collect(t.Context(), "newcomer", collection{began: time.Now()})
+	_, removed, err = w.collect(t.Context(), "newcomer", collection{began: time.Now(), before: new(summaries)})
 	require.NoError(t, err)
 	require.True(t, removed)
 }

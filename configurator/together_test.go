@@ -21,7 +21,10 @@ func TestManyAreTakenDownTogether(t *testing.T) {
 			report, err := w.GC(ctx, nil)
 			return report.Removed, err
 		},
-		"recover": func(w *world, ctx context.Context) ([]string, error) { return w.Recover(ctx) },
+		"recover": func(w *world, ctx context.Context) ([]string, error) {
+			report, err := w.Recover(ctx)
+			return report.Removed, err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

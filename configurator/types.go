@@ -20,11 +20,13 @@ type (
 	Engine        = allocnet.Engine
 	Network       = allocnet.Network
 
-	Scope        = allocnet.Scope
-	GCReport     = allocnet.GCReport
-	RepairReport = allocnet.RepairReport
-	Leftover     = allocnet.Leftover
-	Step         = allocnet.Step
+	Scope         = allocnet.Scope
+	GCReport      = allocnet.GCReport
+	RepairReport  = allocnet.RepairReport
+	RecoverReport = allocnet.RecoverReport
+	Leftover      = allocnet.Leftover
+	Step          = allocnet.Step
+	Service       = allocnet.Service
 )
 
 // The error types of package allocnet.

@@ -56,7 +56,7 @@ func TestPluginThatDoesNotEnd(t *testing.T) {
 			require.ErrorIs(t, err, ErrIncomplete)
 			require.ErrorIs(t, err, pluginexec.ErrAlive)
 			require.ErrorContains(t, err, fmt.Sprintf("%d (sleep)", pid))
-			_, err = w.Get("a")
+			_, err = w.Get(t.Context(), "a")
 			require.NoError(t, err, "the record is kept")
 
 			release()

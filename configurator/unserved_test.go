@@ -99,7 +99,7 @@ func TestAllowUnserved(t *testing.T) {
 	again, err := w.Setup(t.Context(), a)
 	require.NoError(t, err)
 	require.Equal(t, found(status), again)
-	record, err := w.Get("a")
+	record, err := w.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, found(status), record.Status)
 	require.Equal(t, status.Unserved, record.Unserved)
@@ -130,7 +130,7 @@ func TestUnservedPortsOfAnOlderRecord(t *testing.T) {
 	require.NoError(t, err)
 	older.Ports = []portmap.Mapping{{HostPort: 80, ContainerPort: 80, Protocol: "tcp"}}
 	require.NoError(t, w.store.Put(older))
-	record, err := w.Get("a")
+	record, err := w.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Empty(t, record.Ports)
 	require.Equal(t, []string{"portMappings"}, record.Unserved)
@@ -190,7 +190,7 @@ func TestLoopbackNetwork(t *testing.T) {
 			require.Equal(t, "eth0", status.InterfaceName)
 			require.True(t, strings.HasPrefix(status.Address, "10.77.0."))
 			require.Contains(t, string(status.Results[1]), a.MAC, "given to the network that serves it")
-			record, err := w.Get("a")
+			record, err := w.Get(t.Context(), "a")
 			require.NoError(t, err)
 			var names []string
 			for _, n := range record.Networks {

@@ -169,7 +169,7 @@ func found(s *Status) *Status {
 
 func (w *world) requireNoRecords() {
 	w.t.Helper()
-	records, err := w.List()
+	records, err := w.List(context.Background())
 	require.NoError(w.t, err)
 	require.Empty(w.t, records)
 }
@@ -181,4 +181,20 @@ func (w *world) waitForCommand(command string) {
 		commands, err := fakeplugin.Commands(w.log)
 		return err == nil && strings.Contains(strings.Join(commands, "\n"), command)
 	}, 20*time.Second, 2*time.Millisecond)
+}
+
+// requireReport compares the report of a GC with one that has no records: those of the
+// allocations that were removed have to be there.
+func requireReport(t *testing.T, want, got *GCReport) {
+	t.Helper()
+	var ids []string
+	for _, r := range got.Records {
+		ids = append(ids, r.ID)
+		require.NotEmpty(t, r.Networks)
+		require.Nil(t, r.Status)
+	}
+	require.Equal(t, want.Removed, append([]string{}, ids...))
+	without := *got
+	without.Records = nil
+	require.Equal(t, want, &without)
 }

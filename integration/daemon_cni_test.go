@@ -138,7 +138,7 @@ func (h *host) netns(name string) string {
 // phases are all allocations, as any process sees them.
 func (h *host) phases() []string {
 	h.t.Helper()
-	records, err := h.List()
+	records, err := h.List(h.ctx())
 	require.NoError(h.t, err)
 	all := []string{}
 	for _, r := range records {
@@ -262,7 +262,7 @@ func TestDaemonCnitool(t *testing.T) {
 		result, _ := r.result("runtime", netns, "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAME=web", portMapping(8080, 80))
 		require.Equal(t, "10.99.0", result.IPs[0].Address.IP.String()[:7])
 		requireAnswer(t, r.h.outside.Path(), "tcp", hostPort(host4, 8080), "c1")
-		record, err := r.h.Get(r.allocation(netns))
+		record, err := r.h.Get(t.Context(), r.allocation(netns))
 		require.NoError(t, err)
 		require.Equal(t, "cni/runtime", record.Scope)
 		r.ok("check", "runtime", netns)
@@ -344,7 +344,7 @@ func TestDaemonPicksUp(t *testing.T) {
 	r.result("runtime", a, portMapping(8080, 80))
 	r.result("runtime", b)
 	up(r)
-	records, err := r.client().List()
+	records, err := r.client().List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, records, 2)
 	for _, netns := range []string{a, b} {
@@ -358,7 +358,7 @@ func TestDaemonPicksUp(t *testing.T) {
 	away(r)
 	r.ok("del", "runtime", b)
 	up(r)
-	records, err = r.client().List()
+	records, err = r.client().List(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, records)
 }

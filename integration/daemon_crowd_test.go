@@ -129,7 +129,7 @@ func TestDaemonCrowd(t *testing.T) {
 		require.True(t, a.IsValid() && !seen[a], "address %q of %s", a, c.names[i])
 		seen[a] = true
 	}
-	records, err := d.client().List()
+	records, err := d.client().List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, records, containers)
 	for i := 0; i < containers; i += 50 { // each has a port
@@ -152,7 +152,7 @@ func TestDaemonCrowd(t *testing.T) {
 	// for each operation.
 	require.LessOrEqual(t, d.procStatus("Threads"), threads+operations)
 	require.NotContains(t, strings.ToLower(d.log()), "forc")
-	records, err = d.client().List()
+	records, err = d.client().List(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, records)
 }

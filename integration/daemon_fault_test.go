@@ -167,7 +167,7 @@ func TestDaemonNobodyReads(t *testing.T) {
 		require.NoError(t, d.client().Teardown(t.Context(), a))
 	}
 	require.Eventually(t, func() bool {
-		r, err := d.client().Get("n.eth0")
+		r, err := d.client().Get(t.Context(), "n.eth0")
 		return err == nil && r.Phase == configurator.PhaseReady
 	}, time.Minute, time.Millisecond)
 	for _, c := range connections { // the end of the daemon would wait for them

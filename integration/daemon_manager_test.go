@@ -128,7 +128,7 @@ func TestDaemonPrimaryBroken(t *testing.T) {
 	m.ok("check", "net", netns)
 	code, text := m.status("net")
 	require.Zero(t, code, text)
-	_, skipped := m.client().Networks()
+	_, skipped := m.client().Networks(t.Context())
 	require.Len(t, skipped, 1)
 	require.Equal(t, file, skipped[0].File)
 	said := m.allocnet("networks")

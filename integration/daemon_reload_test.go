@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -129,7 +130,7 @@ func (e *editing) use(a configurator.Allocation, network string) (edition int) {
 func (e *editing) inForce(probe configurator.Allocation) {
 	e.h.t.Helper()
 	require.Equal(e.h.t, e.edition, e.use(probe, "net"))
-	_, skipped := e.d.client().Networks()
+	_, skipped := e.d.client().Networks(context.Background())
 	require.Len(e.h.t, skipped, 1)
 	require.Equal(e.h.t, e.file("net"), skipped[0].File)
 }

@@ -110,7 +110,7 @@ func TestDaemonGoCNI(t *testing.T) {
 		require.Contains(t, addresses[1], "fd00:95::")
 		require.NotEmpty(t, linksOf(t, "ifb"), "egress is bounded")
 		requireAnswer(t, r.h.outside.Path(), "tcp", hostPort(host4, 8080), id)
-		record, err := r.h.Get(id + ".eth0")
+		record, err := r.h.Get(t.Context(), id+".eth0")
 		require.NoError(t, err)
 		require.Len(t, record.Ports, 2)
 		require.NoError(t, c.Check(t.Context(), id, netns, opts...))

@@ -87,7 +87,7 @@ func TestDaemonStateFillsUp(t *testing.T) {
 							return
 						}
 						require.ErrorContains(t, err, "no space left on device")
-						records, err := r.client().List()
+						records, err := r.client().List(t.Context())
 						require.NoError(t, err)
 						require.Empty(t, records)
 						refused++
@@ -155,7 +155,7 @@ func TestDaemonStateUnwritable(t *testing.T) {
 					says(t, err)
 				}
 				require.ErrorContains(t, r.client().Ready(t.Context()), test.says)
-				records, err := r.client().List()
+				records, err := r.client().List(t.Context())
 				require.NoError(t, err)
 				require.Len(t, records, 2)
 			})
@@ -170,7 +170,7 @@ func TestDaemonStateUnwritable(t *testing.T) {
 			r.ok("del", "runtime", b)
 			_, err = r.plugin("DEL", "c", c, r.pluginConfig(map[string]any{"delegate": "net"}))
 			require.NoError(t, err)
-			records, err := r.client().List()
+			records, err := r.client().List(t.Context())
 			require.NoError(t, err)
 			require.Empty(t, records)
 		})
@@ -213,7 +213,7 @@ func TestDaemonNewerRecord(t *testing.T) {
 			}
 			_ = r.gc("runtime")
 		}
-		_, err := r.client().List()
+		_, err := r.client().List(t.Context())
 		require.ErrorContains(t, err, id)
 		require.NoError(t, r.client().Ready(t.Context()))
 	})
@@ -237,7 +237,7 @@ func TestDaemonClockSetBack(t *testing.T) {
 		editRecord(t, id+".eth0", map[string]any{"created": future, "updated": future})
 	}
 	r.restart()
-	records, err := r.client().List()
+	records, err := r.client().List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, records, 2)
 	require.True(t, future.Equal(records[0].Created))

@@ -96,7 +96,7 @@ func (g golden) text(t *testing.T) string {
 	a := h.alloc("golden")
 	a.Ports = g.ports
 	h.setUp(a)
-	r, err := h.Get(a.ID)
+	r, err := h.Get(t.Context(), a.ID)
 	require.NoError(t, err)
 	require.Equal(t, configurator.EngineNative, r.Engine)
 	var b bytes.Buffer

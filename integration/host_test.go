@@ -234,7 +234,7 @@ func (h *host) tearDown(allocs ...configurator.Allocation) {
 	for _, a := range allocs {
 		require.NoError(h.t, h.Teardown(h.ctx(), a))
 	}
-	records, err := h.List()
+	records, err := h.List(h.ctx())
 	require.NoError(h.t, err)
 	for _, r := range records {
 		for _, a := range allocs {

@@ -80,7 +80,7 @@ func TestOtherIPTablesAtTeardown(t *testing.T) {
 					err := h.Teardown(h.ctx(), a)
 					require.ErrorIs(t, err, configurator.ErrIncomplete)
 					require.ErrorIs(t, err, netfilter.ErrHeld)
-					_, err = h.Get(a.ID)
+					_, err = h.Get(t.Context(), a.ID)
 					require.NoError(t, err, "the record is kept")
 				})
 				withVariant(t, made, func() { h.tearDown(a) })
@@ -96,11 +96,11 @@ func (h *host) requireUnseen(a configurator.Allocation, program string) {
 	require.ErrorIs(h.t, err, configurator.ErrIncomplete)
 	require.ErrorIs(h.t, err, exec.ErrNotFound)
 	require.ErrorContains(h.t, err, "table "+program+" -t nat: chain CNI-")
-	_, err = h.Get(a.ID)
+	_, err = h.Get(h.ctx(), a.ID)
 	require.NoError(h.t, err, "the record is kept")
 	_, err = h.Force(h.ctx(), a)
 	require.ErrorIs(h.t, err, configurator.ErrIncomplete)
-	_, err = h.Get(a.ID)
+	_, err = h.Get(h.ctx(), a.ID)
 	require.NoError(h.t, err, "the record is kept")
 }
 

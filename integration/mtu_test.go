@@ -92,7 +92,7 @@ func (h *host) requireKept(a configurator.Allocation, status *configurator.Statu
 	require.NoError(h.t, err)
 	require.Equal(h.t, []string{a.ID}, report.Repaired)
 	require.Equal(h.t, status, h.setUp(a))
-	r, err := h.Get(a.ID)
+	r, err := h.Get(h.ctx(), a.ID)
 	require.NoError(h.t, err)
 	require.Equal(h.t, status.Interfaces, r.Status.Interfaces)
 }

@@ -63,7 +63,7 @@ func TestMixedChain(t *testing.T) {
 	a := h.alloc("a")
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 	h.setUp(a)
-	r, err := h.Get("a")
+	r, err := h.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, configurator.EngineNative, r.Engine)
 	require.Contains(t, log.String(), "aKeyOfTomorrow", "the log says why a binary runs")
@@ -92,7 +92,7 @@ func TestAutoChooses(t *testing.T) {
 			require.ErrorContains(t, err, `"dummy"`)
 			continue
 		}
-		r, err := h.Get(network)
+		r, err := h.Get(t.Context(), network)
 		require.NoError(t, err)
 		require.Equal(t, engine, r.Engine)
 		h.tearDown(a)

@@ -38,7 +38,7 @@ func TestNoAddresses(t *testing.T) {
 			require.ErrorIs(t, err, configurator.ErrNoAddress)
 			require.ErrorContains(t, err, `"net"`)
 			require.NotErrorIs(t, err, configurator.ErrIncomplete)
-			_, err = h.Get(name)
+			_, err = h.Get(t.Context(), name)
 			require.Error(t, err, "nothing was done")
 		}
 		if w == native { // the reference plugin bridge has no CHECK without ipam

@@ -40,10 +40,10 @@ func TestRuntimesNetnsGone(t *testing.T) {
 	require.NoError(t, errors.Join(lost.Destroy(), own.Destroy()))
 
 	require.Eventually(t, func() bool {
-		_, err := d.client().Get("lost.eth0")
+		_, err := d.client().Get(t.Context(), "lost.eth0")
 		return errors.Is(err, configurator.ErrNotFound)
 	}, time.Minute, 10*time.Millisecond)
-	_, err = d.client().Get("own")
+	_, err = d.client().Get(t.Context(), "own")
 	require.NoError(t, err, "a scheduler's allocation is the scheduler's to tear down")
 	_, err = d.run(pluginProgram, "CHECK", "live", "/run/netns/live", config)
 	require.NoError(t, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
@@ -38,7 +39,7 @@ func serveDaemon(file string) error {
 		return err
 	}
 	service := cni.New(cni.Options{
-		Backend: func() cni.Backend { return c },
+		Backend: func() allocnet.Service { return c },
 		Ready:   func(ctx context.Context, _ configurator.Allocation) error { return c.Ready(ctx) },
 	})
 	_ = os.Remove(s.Socket.Path)
@@ -48,7 +49,7 @@ func serveDaemon(file string) error {
 	}
 	fmt.Println("listens")
 	served := api.New(api.Options{
-		Service: func() api.Service { return c },
+		Service: func() allocnet.Service { return c },
 		CNI: func(ctx context.Context, r cni.Request) cni.Response {
 			response := service.Serve(ctx, r)
 			code := uint(0)

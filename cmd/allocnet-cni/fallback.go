@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
@@ -63,7 +64,7 @@ func (o *options) newService() (*cni.Service, time.Duration, error) {
 		return nil, 0, err
 	}
 	return cni.New(cni.Options{
-		Backend:  func() cni.Backend { return c },
+		Backend:  func() allocnet.Service { return c },
 		Ready:    c.ReadyFor,
 		NotReady: func(configurator.Allocation) error { return readinessFile(s.Manager.ReadinessFile) },
 	}), s.Limits.OperationTimeout, nil

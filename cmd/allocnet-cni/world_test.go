@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -202,7 +203,7 @@ func (w *world) records() []string {
 	require.NoError(w.t, err)
 	c, err := configurator.New(s.Configurator())
 	require.NoError(w.t, err)
-	records, err := c.List()
+	records, err := c.List(context.Background())
 	require.NoError(w.t, err)
 	ids := []string{}
 	for _, r := range records {

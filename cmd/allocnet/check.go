@@ -27,19 +27,19 @@ func (a *app) check(c *cobra.Command, id string) error {
 	if err != nil {
 		return err
 	}
-	if id, err = wholeID(conf, id, isPrefix(shownID)); err != nil {
+	if id, err = wholeID(c.Context(), conf, id, isPrefix(shownID)); err != nil {
 		return err
 	}
 	done := a.progress("checking %s", id)
 	err = conf.Check(c.Context(), configurator.Allocation{ID: id})
 	done()
 	if err != nil && !(a.flags.json && errors.Is(err, configurator.ErrUnhealthy)) {
-		return notFound(conf, id, err)
+		return notFound(c.Context(), conf, id, err)
 	}
 	answer := map[string]any{"id": id, "healthy": err == nil}
 	var unserved []string
 	if err == nil {
-		r, err := conf.Get(id)
+		r, err := conf.Get(c.Context(), id)
 		if err != nil { // torn down since, or the daemon has ended
 			return err
 		}

@@ -76,7 +76,7 @@ func (a *app) cleanup(ctx context.Context, ids []string, force, destroy bool) er
 	if err != nil {
 		return err
 	}
-	targets, err := a.cleanupTargets(conf, ids, force)
+	targets, err := a.cleanupTargets(ctx, conf, ids, force)
 	if err != nil && len(targets) == 0 {
 		return err
 	}
@@ -101,7 +101,7 @@ func (a *app) cleanup(ctx context.Context, ids []string, force, destroy bool) er
 }
 
 // cleanupTargets are the named allocations, or the suspicious ones.
-func (a *app) cleanupTargets(conf *configurator.Configurator, ids []string, force bool) ([]cleanupResult, error) {
+func (a *app) cleanupTargets(ctx context.Context, conf *configurator.Configurator, ids []string, force bool) ([]cleanupResult, error) {
 	var targets []cleanupResult
 	is := isPrefix(minPrefix)
 	if force {
@@ -109,16 +109,16 @@ func (a *app) cleanupTargets(conf *configurator.Configurator, ids []string, forc
 	}
 	if len(ids) > 0 {
 		for _, id := range ids {
-			target, err := newTarget(conf, id, is)
+			target, err := newTarget(ctx, conf, id, is)
 			if err != nil {
 				return nil, err
 			}
-			a.warnOfShort(conf, target.ID)
+			a.warnOfShort(ctx, conf, target.ID)
 			targets = append(targets, target)
 		}
 		return targets, nil
 	}
-	records, err := conf.List()
+	records, err := conf.List(ctx)
 	for i := range records {
 		if state := recordState(&records[i]); state != stateLive {
 			targets = append(targets, cleanupResult{ID: records[i].ID, State: state, netns: namespaceOf(&records[i])})
@@ -127,12 +127,12 @@ func (a *app) cleanupTargets(conf *configurator.Configurator, ids []string, forc
 	return targets, err
 }
 
-func newTarget(conf *configurator.Configurator, short string, is shortForm) (cleanupResult, error) {
-	id, err := wholeID(conf, short, is)
+func newTarget(ctx context.Context, conf *configurator.Configurator, short string, is shortForm) (cleanupResult, error) {
+	id, err := wholeID(ctx, conf, short, is)
 	if err != nil {
 		return cleanupResult{}, err
 	}
-	r, err := conf.Get(id)
+	r, err := conf.Get(ctx, id)
 	switch {
 	case err == nil:
 		return cleanupResult{ID: id, State: recordState(r), netns: namespaceOf(r)}, nil
@@ -165,7 +165,7 @@ func namespaceOf(r *configurator.Record) string {
 
 func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurator, force, destroy bool) (err error) {
 	alloc := configurator.Allocation{ID: r.ID, Netns: netnsPath(r.ID, "")}
-	recorded, _ := conf.Get(r.ID) // as long as there is a record
+	recorded, _ := conf.Get(ctx, r.ID) // as long as there is a record
 	own := recordedNetns(recorded)
 	if force {
 		r.Removed, err = conf.Force(ctx, alloc)
@@ -174,7 +174,7 @@ func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurat
 		r.Found, err = conf.Audit(ctx, alloc)
 		r.Found = orEmpty(r.Found)
 	}
-	if err == nil && destroy && isNamed(r.netns) && netnsOwners(conf)[r.netns] == "" {
+	if err == nil && destroy && isNamed(r.netns) && netnsOwners(ctx, conf)[r.netns] == "" {
 		r.Destroyed, err = r.destroyNetns(own)
 	}
 	if err != nil {

@@ -35,7 +35,7 @@ func (a *app) completeIDs(c *cobra.Command, args []string, prefix string) ([]cob
 	if conf == nil || len(args) > 0 && c.Args != nil && c.Args(c, append(args, prefix)) != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	records, _ := conf.List()
+	records, _ := conf.List(c.Context())
 	var ids []cobra.Completion
 	for i := range records {
 		r := &records[i]

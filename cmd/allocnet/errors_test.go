@@ -123,25 +123,35 @@ type failing struct {
 func (f *failing) Setup(context.Context, configurator.Allocation) (*configurator.Status, error) {
 	return nil, f.err
 }
-func (f *failing) Check(context.Context, configurator.Allocation) error    { return f.err }
-func (f *failing) Teardown(context.Context, configurator.Allocation) error { return f.err }
-func (f *failing) Get(string) (*configurator.Record, error)                { return nil, f.err }
-func (f *failing) List() ([]configurator.Record, error)                    { return nil, f.err }
-func (f *failing) Ready(context.Context) error                             { return f.err }
+func (f *failing) Check(context.Context, configurator.Allocation) error      { return f.err }
+func (f *failing) Teardown(context.Context, configurator.Allocation) error   { return f.err }
+func (f *failing) Get(context.Context, string) (*configurator.Record, error) { return nil, f.err }
+func (f *failing) List(context.Context) ([]configurator.Record, error)       { return nil, f.err }
+func (f *failing) Ready(context.Context) error                               { return f.err }
 func (f *failing) GC(ctx context.Context, live []string) (*configurator.GCReport, error) {
 	return f.GCScope(ctx, configurator.Scope{Live: live})
 }
 
 func (f *failing) GCScope(context.Context, configurator.Scope) (*configurator.GCReport, error) {
-	return &configurator.GCReport{Removed: []string{"a"}, Kept: []string{"web"}}, f.err
+	return &configurator.GCReport{Removed: []string{"a"}, Kept: []string{"web"}, Records: []configurator.Record{{ID: "a", Scope: "s"}}}, f.err
 }
 
 func (f *failing) PlanGC(ctx context.Context, s configurator.Scope) (*configurator.GCReport, error) {
 	return f.GCScope(ctx, s)
 }
 
-func (f *failing) RecoverScope(context.Context, configurator.Scope) ([]string, error) {
-	return []string{"a"}, f.err
+func (f *failing) CheckOnly(context.Context, configurator.Allocation) error { return f.err }
+func (f *failing) TeardownGone(context.Context, string) (bool, error)       { return true, f.err }
+func (f *failing) Audit(context.Context, configurator.Allocation) ([]configurator.Leftover, error) {
+	return []configurator.Leftover{{Kind: "lease", Object: "x"}}, f.err
+}
+func (f *failing) Force(context.Context, configurator.Allocation) ([]configurator.Leftover, error) {
+	return nil, f.err
+}
+func (f *failing) ReadyFor(context.Context, configurator.Allocation) error { return f.err }
+
+func (f *failing) RecoverScope(context.Context, configurator.Scope) (*configurator.RecoverReport, error) {
+	return &configurator.RecoverReport{Removed: []string{"a"}, Records: []configurator.Record{{ID: "a", Netns: "/run/netns/a"}}}, f.err
 }
 
 func (f *failing) RepairScope(context.Context, configurator.Scope) (*configurator.RepairReport, error) {
@@ -149,26 +159,44 @@ func (f *failing) RepairScope(context.Context, configurator.Scope) (*configurato
 }
 
 // operations are all that can fail, with what they return beside the error.
-var operations = map[string]func(context.Context, service) (any, error){
-	"setup": func(ctx context.Context, s service) (any, error) {
+var operations = map[string]func(context.Context, allocnet.Service) (any, error){
+	"setup": func(ctx context.Context, s allocnet.Service) (any, error) {
 		return s.Setup(ctx, configurator.Allocation{ID: "web"})
 	},
-	"check": func(ctx context.Context, s service) (any, error) {
+	"check": func(ctx context.Context, s allocnet.Service) (any, error) {
 		return nil, s.Check(ctx, configurator.Allocation{ID: "web"})
 	},
-	"teardown": func(ctx context.Context, s service) (any, error) {
+	"teardown": func(ctx context.Context, s allocnet.Service) (any, error) {
 		return nil, s.Teardown(ctx, configurator.Allocation{ID: "web"})
 	},
-	"get":   func(_ context.Context, s service) (any, error) { return s.Get("web") },
-	"list":  func(_ context.Context, s service) (any, error) { records, err := s.List(); return len(records), err },
-	"gc":    func(ctx context.Context, s service) (any, error) { return s.GCScope(ctx, configurator.Scope{}) },
-	"ready": func(ctx context.Context, s service) (any, error) { return nil, s.Ready(ctx) },
-	"plan":  func(ctx context.Context, s service) (any, error) { return s.PlanGC(ctx, configurator.Scope{}) },
-	"repair": func(ctx context.Context, s service) (any, error) {
+	"get": func(ctx context.Context, s allocnet.Service) (any, error) { return s.Get(ctx, "web") },
+	"list": func(ctx context.Context, s allocnet.Service) (any, error) {
+		records, err := s.List(ctx)
+		return len(records), err
+	},
+	"check only": func(ctx context.Context, s allocnet.Service) (any, error) {
+		return nil, s.CheckOnly(ctx, configurator.Allocation{ID: "web"})
+	},
+	"teardown gone": func(ctx context.Context, s allocnet.Service) (any, error) { return s.TeardownGone(ctx, "web") },
+	"audit": func(ctx context.Context, s allocnet.Service) (any, error) {
+		return s.Audit(ctx, configurator.Allocation{ID: "web"})
+	},
+	"force": func(ctx context.Context, s allocnet.Service) (any, error) {
+		return s.Force(ctx, configurator.Allocation{ID: "web"})
+	},
+	"ready for": func(ctx context.Context, s allocnet.Service) (any, error) {
+		return nil, s.ReadyFor(ctx, configurator.Allocation{})
+	},
+	"gc": func(ctx context.Context, s allocnet.Service) (any, error) {
+		return s.GCScope(ctx, configurator.Scope{})
+	},
+	"ready": func(ctx context.Context, s allocnet.Service) (any, error) { return nil, s.Ready(ctx) },
+	"plan":  func(ctx context.Context, s allocnet.Service) (any, error) { return s.PlanGC(ctx, configurator.Scope{}) },
+	"repair": func(ctx context.Context, s allocnet.Service) (any, error) {
 		report, err := s.RepairScope(ctx, configurator.Scope{})
 		return newRepairReport(report, err)
 	},
-	"recover": func(ctx context.Context, s service) (any, error) {
+	"recover": func(ctx context.Context, s allocnet.Service) (any, error) {
 		return s.RecoverScope(ctx, configurator.Scope{})
 	},
 }
@@ -178,7 +206,7 @@ var operations = map[string]func(context.Context, service) (any, error){
 func TestErrorsAreTheSameBothWays(t *testing.T) {
 	own := &failing{}
 	socket, _ := apitest.Serve(t, api.Options{
-		Service: func() api.Service { return own },
+		Service: func() allocnet.Service { return own },
 		Ready:   func(context.Context) []api.Check { return []api.Check{{Name: "all", Err: own.err}} },
 	})
 	daemon := client.New(client.Config{Socket: socket})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/redact"
 )
@@ -51,8 +53,8 @@ func oneID(_ *cobra.Command, args []string) error {
 
 // usableID returns ErrInvalidAllocation for what cannot be an ID. Nothing may be
 // derived from it then.
-func usableID(conf service, id string) error {
-	if _, err := conf.Get(id); errors.Is(err, configurator.ErrInvalidAllocation) {
+func usableID(ctx context.Context, conf allocnet.Service, id string) error {
+	if _, err := conf.Get(ctx, id); errors.Is(err, configurator.ErrInvalidAllocation) {
 		return err
 	}
 	return nil

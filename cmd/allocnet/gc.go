@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/sandbox"
@@ -78,18 +79,18 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	if err != nil {
 		return err
 	}
-	if live, err = liveIDs(conf, live, f.scope); err != nil {
+	if live, err = liveIDs(c.Context(), conf, live, f.scope); err != nil {
 		return err
 	}
-	if err := a.warnOfUnknown(conf, live); err != nil {
+	if err := a.warnOfUnknown(c.Context(), conf, live); err != nil {
 		return err
 	}
 	if f.scope == "" {
-		a.warnOfScoped(conf)
+		a.warnOfScoped(c.Context(), conf)
 	}
 	far := func() string { return "" }
 	if a.err.terminal && !f.dryRun {
-		far = collected(conf, f.scope, live)
+		far = collected(c.Context(), conf, f.scope, live)
 	}
 	done := a.progressOf(far, "collecting")
 	defer done()
@@ -115,9 +116,9 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 }
 
 // collected tells how many of the allocations that are to go are gone, by their records.
-func collected(conf service, scope string, live []string) (far func() string) {
+func collected(ctx context.Context, conf allocnet.Service, scope string, live []string) (far func() string) {
 	count := func() (n int) {
-		records, _ := conf.List() // what cannot be read, GC tells
+		records, _ := conf.List(ctx) // what cannot be read, GC tells
 		for _, r := range records {
 			if r.Scope == scope && !slices.Contains(live, r.ID) {
 				n++
@@ -201,9 +202,9 @@ func readIDs(in io.Reader) ([]string, error) {
 }
 
 // warnOfUnknown tells of live IDs that have no record: they may be misspelt.
-func (a *app) warnOfUnknown(conf service, live []string) error {
+func (a *app) warnOfUnknown(ctx context.Context, conf allocnet.Service, live []string) error {
 	for _, id := range live {
-		_, err := conf.Get(id)
+		_, err := conf.Get(ctx, id)
 		switch {
 		case errors.Is(err, configurator.ErrInvalidAllocation):
 			return err
@@ -216,8 +217,8 @@ func (a *app) warnOfUnknown(conf service, live []string) error {
 
 // warnOfScoped reports the allocations that stay because they have a scope: those of
 // runtimes, which collect them, and the others.
-func (a *app) warnOfScoped(conf service) {
-	records, _ := conf.List() // what cannot be read, GC tells
+func (a *app) warnOfScoped(ctx context.Context, conf allocnet.Service) {
+	records, _ := conf.List(ctx) // what cannot be read, GC tells
 	runtimes, others := 0, 0
 	scopes := map[string]bool{}
 	for _, r := range records {

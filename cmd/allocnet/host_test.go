@@ -101,6 +101,9 @@ func TestGC(t *testing.T) {
 	}
 	got := w.run("gc", "--live", "a,typo", "--dry-run", "--json")
 	report := decode[gcReport](t, got.ok(t))
+	require.Len(t, report.Records, 2)
+	require.Equal(t, []string{"b", "/run/netns/b"}, []string{report.Records[0].ID, report.Records[0].Netns})
+	report.Records = nil
 	require.Equal(t, gcReport{
 		DryRun: true, GCReport: configurator.GCReport{Removed: []string{"b", "c"}, Kept: []string{"a"}}, Destroyed: []string{},
 	}, report)

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 )
 
@@ -54,11 +56,11 @@ func isPrefix(least int) shortForm {
 }
 
 // wholeID is the ID that a short form stands for; what stands for none stays as it is.
-func wholeID(conf service, short string, is shortForm) (string, error) {
-	if _, err := conf.Get(short); !errors.Is(err, configurator.ErrNotFound) {
+func wholeID(ctx context.Context, conf allocnet.Service, short string, is shortForm) (string, error) {
+	if _, err := conf.Get(ctx, short); !errors.Is(err, configurator.ErrNotFound) {
 		return short, nil
 	}
-	switch found := standingFor(short, recordsFor(conf, short), is); len(found) {
+	switch found := standingFor(short, recordsFor(ctx, conf, short), is); len(found) {
 	case 0:
 		return short, nil
 	case 1:
@@ -70,11 +72,11 @@ func wholeID(conf service, short string, is shortForm) (string, error) {
 
 // recordsFor are the records that a short form may be of: those that can be read, and
 // none for an ID that no runtime gives.
-func recordsFor(conf service, short string) []configurator.Record {
+func recordsFor(ctx context.Context, conf allocnet.Service, short string) []configurator.Record {
 	if digits, _, _ := runtimeID(short); digits == "" {
 		return nil
 	}
-	records, _ := conf.List()
+	records, _ := conf.List(ctx)
 	return records
 }
 
@@ -110,11 +112,11 @@ func whatToType(found []string) string {
 
 // notFound adds to an error that nothing is set up under an ID which allocations it may
 // be too short for.
-func notFound(conf service, id string, err error) error {
+func notFound(ctx context.Context, conf allocnet.Service, id string, err error) error {
 	if !errors.Is(err, configurator.ErrNotFound) {
 		return err
 	}
-	if found := standingFor(id, recordsFor(conf, id), isPrefix(1)); len(found) > 0 {
+	if found := standingFor(id, recordsFor(ctx, conf, id), isPrefix(1)); len(found) > 0 {
 		return stepError{err, fmt.Sprintf("%q is too short for %s: %s", id, plural(len(found), "ID"), whatToType(found))}
 	}
 	return err
@@ -122,11 +124,11 @@ func notFound(conf service, id string, err error) error {
 
 // warnOfShort tells, of an ID that has no record, that it was not taken for the prefix
 // of another one.
-func (a *app) warnOfShort(conf service, id string) {
-	if _, err := conf.Get(id); !errors.Is(err, configurator.ErrNotFound) {
+func (a *app) warnOfShort(ctx context.Context, conf allocnet.Service, id string) {
+	if _, err := conf.Get(ctx, id); !errors.Is(err, configurator.ErrNotFound) {
 		return
 	}
-	if found := standingFor(id, recordsFor(conf, id), isPrefix(minPrefix)); len(found) > 0 {
+	if found := standingFor(id, recordsFor(ctx, conf, id), isPrefix(minPrefix)); len(found) > 0 {
 		a.warn("no allocation has the ID %q, which is too short for %s: %s", id, plural(len(found), "other"), whatToType(found))
 	}
 }
@@ -134,16 +136,16 @@ func (a *app) warnOfShort(conf service, id string) {
 // liveIDs are the IDs that others stand for. One that stands for several attachments of
 // one container stands for all of them. One that is too short for an allocation of the
 // scope is an error: gc would remove what was meant to stay.
-func liveIDs(conf service, given []string, scope string) ([]string, error) {
+func liveIDs(ctx context.Context, conf allocnet.Service, given []string, scope string) ([]string, error) {
 	var live []string
 	var records []configurator.Record
 	for _, id := range given {
-		if _, err := conf.Get(id); !errors.Is(err, configurator.ErrNotFound) {
+		if _, err := conf.Get(ctx, id); !errors.Is(err, configurator.ErrNotFound) {
 			live = append(live, id)
 			continue
 		}
 		if records == nil {
-			records = recordsFor(conf, id)
+			records = recordsFor(ctx, conf, id)
 		}
 		found := standingFor(id, records, isPrefix(shownID))
 		for _, one := range found {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -21,21 +22,21 @@ any unique prefix of at least 4 digits will do.`,
 		Annotations:       exits("no allocation is set up under this ID"),
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
-		RunE:              func(_ *cobra.Command, args []string) error { return a.inspect(args[0]) },
+		RunE:              func(c *cobra.Command, args []string) error { return a.inspect(c.Context(), args[0]) },
 	}
 }
 
-func (a *app) inspect(id string) error {
+func (a *app) inspect(ctx context.Context, id string) error {
 	conf, err := a.service()
 	if err != nil {
 		return err
 	}
-	if id, err = wholeID(conf, id, isPrefix(minPrefix)); err != nil {
+	if id, err = wholeID(ctx, conf, id, isPrefix(minPrefix)); err != nil {
 		return err
 	}
-	r, err := conf.Get(id)
+	r, err := conf.Get(ctx, id)
 	if err != nil {
-		return notFound(conf, id, err)
+		return notFound(ctx, conf, id, err)
 	}
 	if a.flags.json {
 		return a.out.json(r)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 )
@@ -31,7 +33,7 @@ short form.`,
   allocnet ls --quiet --filter state=gone`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(*cobra.Command, []string) error { return a.ls(&f) },
+		RunE:              func(c *cobra.Command, _ []string) error { return a.ls(c.Context(), &f) },
 	}
 	c.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print only the IDs, one per line")
 	c.Flags().BoolVar(&f.wide, "wide", false, "print IDs in full, scopes and CNI_ARGS")
@@ -68,8 +70,8 @@ type listed struct {
 }
 
 // listedAll are records with the reasons of today's networks.
-func listedAll(conf service, records []configurator.Record) []listed {
-	networks, _ := conf.Networks() // an error is that of List, or of `allocnet networks`
+func listedAll(ctx context.Context, conf allocnet.Service, records []configurator.Record) []listed {
+	networks, _ := conf.Networks(ctx) // an error is that of List, or of `allocnet networks`
 	list := make([]listed, len(records))
 	for i := range records {
 		list[i].Record = records[i]
@@ -85,7 +87,7 @@ func listedAll(conf service, records []configurator.Record) []listed {
 }
 
 // ls prints what can be read even when some records cannot.
-func (a *app) ls(f *lsFlags) error {
+func (a *app) ls(ctx context.Context, f *lsFlags) error {
 	wanted, err := parseFilter(f.filters)
 	if err := errors.Join(err, f.choose(a)); err != nil {
 		return err
@@ -94,27 +96,27 @@ func (a *app) ls(f *lsFlags) error {
 	if err != nil {
 		return err
 	}
-	records, listErr := conf.List()
+	records, listErr := conf.List(ctx)
 	records = slices.DeleteFunc(records, func(r configurator.Record) bool { return !wanted.passes(&r) })
 	slices.SortFunc(records, func(x, y configurator.Record) int { return naturally(x.ID, y.ID) })
 	switch {
 	case len(records) == 0 && listErr != nil:
 		return listErr
 	case a.flags.json:
-		return errors.Join(listErr, a.out.json(listedAll(conf, records)))
+		return errors.Join(listErr, a.out.json(listedAll(ctx, conf, records)))
 	case f.quiet:
 		for _, r := range records {
 			a.out.printf("%s\n", r.ID)
 		}
 		return listErr
 	}
-	return errors.Join(listErr, a.printList(conf, records, f))
+	return errors.Join(listErr, a.printList(ctx, conf, records, f))
 }
 
 // orNone is a list that JSON shows as empty, where there is none.
 func orNone[T any](list []T) []T { return append([]T{}, list...) }
 
-func (a *app) printList(conf service, records []configurator.Record, f *lsFlags) error {
+func (a *app) printList(ctx context.Context, conf allocnet.Service, records []configurator.Record, f *lsFlags) error {
 	if len(records) == 0 && len(f.filters) > 0 {
 		a.err.printf("no allocation passes the filter\n")
 		return nil
@@ -146,7 +148,7 @@ func (a *app) printList(conf service, records []configurator.Record, f *lsFlags)
 		}
 	}
 	a.out.table(header, rows)
-	networks, _ := conf.Networks() // an error is that of List, or of `allocnet networks`
+	networks, _ := conf.Networks(ctx) // an error is that of List, or of `allocnet networks`
 	a.warnOfBinaries(slices.DeleteFunc(networks, func(n configurator.Network) bool {
 		return !slices.ContainsFunc(records, func(r configurator.Record) bool { return has(&r, n.Name) })
 	}))

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -57,9 +59,10 @@ func recordedNetns(r *configurator.Record) sandbox.Identity {
 // records give them to.
 type owners map[string]string
 
-// netnsOwners leaves out what cannot be read.
-func netnsOwners(conf service) owners {
-	records, _ := conf.List()
+// netnsOwners leaves out what cannot be read. It reads also where the context has ended:
+// without owners, a namespace would be taken for free.
+func netnsOwners(ctx context.Context, conf allocnet.Service) owners {
+	records, _ := conf.List(context.WithoutCancel(ctx))
 	o := owners{}
 	for i := range records {
 		o[filepath.Clean(records[i].Netns)] = records[i].ID

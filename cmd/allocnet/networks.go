@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"strings"
@@ -18,7 +19,7 @@ func newNetworks(a *app) *cobra.Command {
 embedded one. Files that were skipped are named, with the reason, on stderr.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(*cobra.Command, []string) error { return a.networks() },
+		RunE:              func(c *cobra.Command, _ []string) error { return a.networks(c.Context()) },
 	}
 }
 
@@ -27,12 +28,12 @@ type skippedFile struct {
 	Error string `json:"error"`
 }
 
-func (a *app) networks() error {
+func (a *app) networks(ctx context.Context) error {
 	conf, err := a.service()
 	if err != nil {
 		return err
 	}
-	networks, broken := conf.Networks()
+	networks, broken := conf.Networks(ctx)
 	if err := a.unasked(broken); err != nil {
 		return err
 	}

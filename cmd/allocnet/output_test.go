@@ -79,7 +79,7 @@ func TestProgressOfGC(t *testing.T) {
 	}
 	conf, err := configurator.New(configurator.Config{ConfDir: w.path("conf"), StateDir: w.path("state"), PluginDirs: []string{w.path("plugins")}})
 	require.NoError(t, err)
-	far := collected(conf, "", []string{"stays"})
+	far := collected(t.Context(), conf, "", []string{"stays"})
 	require.Equal(t, " 0 of 2,", far())
 	require.NoError(t, conf.Teardown(t.Context(), configurator.Allocation{ID: "a"}))
 	require.Equal(t, " 1 of 2,", far())

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 )
@@ -30,7 +31,7 @@ var errNotReady = errors.New("not ready")
 
 // missing returns ErrUnknownNetwork for those of --network that the daemon does not
 // have: it is not told of them. A Configurator of this process finds them out itself.
-func (a *app) missing(conf service, networks []configurator.Network) error {
+func (a *app) missing(conf allocnet.Service, networks []configurator.Network) error {
 	if _, asked := conf.(*client.Client); !asked {
 		return nil
 	}
@@ -51,7 +52,7 @@ func (a *app) ready(c *cobra.Command) error {
 	done := a.progress("asking the networks")
 	err = conf.Ready(c.Context())
 	done()
-	networks, broken := conf.Networks()
+	networks, broken := conf.Networks(c.Context())
 	if a.unasked(broken) == nil {
 		a.warnSkipped(broken) // also where the host is ready: they need a repair
 		err = errors.Join(a.missing(conf, networks), err)

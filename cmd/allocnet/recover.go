@@ -34,15 +34,18 @@ func (a *app) recover(c *cobra.Command, scope string) error {
 		return err
 	}
 	done := a.progress("removing what was left")
-	removed, err := conf.RecoverScope(c.Context(), configurator.Scope{Name: scope})
+	report, err := conf.RecoverScope(c.Context(), configurator.Scope{Name: scope})
 	done()
+	if report == nil {
+		return err
+	}
 	if a.flags.json {
-		return errors.Join(err, a.out.json(map[string][]string{"recovered": orNone(removed)}))
+		return errors.Join(err, a.out.json(report))
 	}
-	if err == nil || len(removed) > 0 {
-		a.out.printf("removed %s\n", plural(len(removed), "unfinished allocation"))
+	if err == nil || len(report.Removed) > 0 {
+		a.out.printf("removed %s\n", plural(len(report.Removed), "unfinished allocation"))
 	}
-	for _, id := range removed {
+	for _, id := range report.Removed {
 		a.out.printf("  %s %s\n", a.out.paint(red, "-"), id)
 	}
 	return err

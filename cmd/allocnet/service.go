@@ -1,34 +1,17 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"io/fs"
 	"net"
 	"syscall"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
-	"github.com/allocnet/allocnet/configurator"
 )
 
-// service is who does what a command asks for: the daemon, or a Configurator of
-// this process.
-type service interface {
-	Setup(context.Context, configurator.Allocation) (*configurator.Status, error)
-	Check(context.Context, configurator.Allocation) error
-	Teardown(context.Context, configurator.Allocation) error
-	GCScope(context.Context, configurator.Scope) (*configurator.GCReport, error)
-	PlanGC(context.Context, configurator.Scope) (*configurator.GCReport, error)
-	RepairScope(context.Context, configurator.Scope) (*configurator.RepairReport, error)
-	RecoverScope(context.Context, configurator.Scope) (removed []string, err error)
-	Ready(context.Context) error
-	List() ([]configurator.Record, error)
-	Get(id string) (*configurator.Record, error)
-	Networks() ([]configurator.Network, []*configurator.NetworkError)
-}
-
 // service asks the daemon where it is there, and works alone where it is not.
-func (a *app) service() (service, error) {
+func (a *app) service() (allocnet.Service, error) {
 	daemon, err := a.daemon()
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
@@ -171,7 +172,7 @@ func (w *world) serve(sandboxes string) func(args ...string) outcome {
 	require.NoError(w, err)
 	w.Cleanup(func() { require.NoError(w, pool.Close()) })
 	socket, _ := apitest.Serve(w.T, api.Options{
-		Service: func() api.Service { return c }, Sandboxes: api.Pooled(pool, sandboxes),
+		Service: func() allocnet.Service { return c }, Sandboxes: api.Pooled(pool, sandboxes),
 		Ready: func(ctx context.Context) []api.Check { return []api.Check{{Name: "ready", Err: c.Ready(ctx)}} },
 	})
 	w.socket = socket

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -84,10 +85,10 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 	if err != nil {
 		return err
 	}
-	if err := usableID(conf, id); err != nil {
+	if err := usableID(c.Context(), conf, id); err != nil {
 		return err
 	}
-	if id, err = wholeID(conf, id, isPrefix(shownID)); err != nil {
+	if id, err = wholeID(c.Context(), conf, id, isPrefix(shownID)); err != nil {
 		return err
 	}
 	alloc, err := f.allocation(id)
@@ -105,17 +106,17 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 		_ = conf.Check(context.WithoutCancel(c.Context()), configurator.Allocation{ID: id})
 	}
 	if err != nil {
-		return outlived(conf, id, err)
+		return outlived(c.Context(), conf, id, err)
 	}
 	return a.printStatus(id, status)
 }
 
 // outlived adds to ErrExists that the allocation has outlived its network namespace.
-func outlived(conf service, id string, err error) error {
+func outlived(ctx context.Context, conf allocnet.Service, id string, err error) error {
 	if !errors.Is(err, configurator.ErrExists) {
 		return err
 	}
-	if r, getErr := conf.Get(id); getErr != nil || !r.NetnsGone {
+	if r, getErr := conf.Get(ctx, id); getErr != nil || !r.NetnsGone {
 		return err
 	}
 	return stepError{err, "its network namespace is gone: `allocnet teardown ID` removes what is left on the host; then try again"}

@@ -50,22 +50,22 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	if _, own := conf.(*configurator.Configurator); own {
 		report.Forced = []configurator.Leftover{}
 	}
-	if err := usableID(conf, id); err != nil {
+	if err := usableID(c.Context(), conf, id); err != nil {
 		return err
 	}
-	if id, err = wholeID(conf, id, isPrefix(shownID)); err != nil {
+	if id, err = wholeID(c.Context(), conf, id, isPrefix(shownID)); err != nil {
 		return err
 	}
-	a.warnOfShort(conf, id)
+	a.warnOfShort(c.Context(), conf, id)
 	report.ID = id
 	path := netnsPath(id, netns)
-	r, err := conf.Get(id)
+	r, err := conf.Get(c.Context(), id)
 	if err == nil && netns == "" {
 		path = r.Netns
 	}
 	own, there := recordedNetns(r), identityAt(path)
 	if destroy {
-		if err := netnsOwners(conf).checkFree(path, id); err != nil {
+		if err := netnsOwners(c.Context(), conf).checkFree(path, id); err != nil {
 			return err
 		}
 	}

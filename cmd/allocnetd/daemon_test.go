@@ -71,7 +71,7 @@ func TestAllocationsOutliveTheDaemon(t *testing.T) {
 
 	second := w.start()
 	require.Contains(t, second.logged("compared records with the kernel"), "healthy=1 repaired=0 broken=0")
-	record, err := w.client().Get("a1")
+	record, err := w.client().Get(t.Context(), "a1")
 	require.NoError(t, err)
 	require.Equal(t, status.Address, record.Status.Address)
 	require.NoError(t, second.cmd.Process.Kill())
@@ -98,7 +98,7 @@ func TestUnfinished(t *testing.T) {
 	require.NoError(t, store.Put(r))
 	p = w.start()
 	require.Contains(t, p.logged("took down what an earlier run had not finished"), `allocs=["a1"]`)
-	_, err = w.client().Get("a1")
+	_, err = w.client().Get(t.Context(), "a1")
 	require.ErrorIs(t, err, configurator.ErrNotFound)
 	require.NoError(t, w.client().Check(background(), configurator.Allocation{ID: "a2"}))
 	w.release("a1") // its namespace
@@ -272,7 +272,7 @@ func TestEndUndoesWhatRuns(t *testing.T) {
 	require.Equal(t, []string{"fake ADD", "fake DEL"}, calls)
 
 	p = w.start()
-	records, err := w.client().List()
+	records, err := w.client().List(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, records)
 	require.NoError(t, w.client().DestroySandbox(background(), "a1"))

@@ -36,7 +36,7 @@ func (h *host) tearDownGone(ctx context.Context) error {
 // tearDownGoneOnce looks once. What fails is tried again when it looks the next time.
 func (h *host) tearDownGoneOnce(ctx context.Context, since gone, now time.Time, after time.Duration) {
 	service := h.inForce().service
-	records, err := service.List()
+	records, err := service.List(ctx)
 	if err != nil {
 		h.logger.Debug("not all records were read to find network namespaces that are gone", "error", err)
 	}

@@ -107,11 +107,11 @@ func (h *host) tellOfMoves(before, g *generation) {
 		return
 	}
 	engines := map[string]configurator.Engine{}
-	networks, _ := before.service.Networks() // a file that cannot be used is told elsewhere
+	networks, _ := before.service.Networks(context.Background()) // a file that cannot be used is told elsewhere
 	for _, n := range networks {
 		engines[n.Name] = n.Engine
 	}
-	networks, _ = g.service.Networks()
+	networks, _ = g.service.Networks(context.Background())
 	for _, n := range networks {
 		if was, known := engines[n.Name]; known && was != n.Engine {
 			h.logger.Info("network has another engine from now on; what is set up stays with its own",
@@ -139,7 +139,7 @@ func (g *generation) keepsNetworks(before *generation) error {
 	if before == nil || g.settings.ConfDir != before.settings.ConfDir {
 		return nil
 	}
-	inForce, _ := before.service.Networks()
+	inForce, _ := before.service.Networks(context.Background())
 	read, bad := conflist.New(g.settings.ConfDir, g.embedded).Networks()
 	var errs []error
 	for _, b := range bad {
@@ -215,9 +215,9 @@ func (h *host) reconcile(ctx context.Context) error {
 	if g.settings.Reconcile.Mode == settings.ReconcileReport {
 		return g.report(ctx)
 	}
-	removed, recoverErr := g.service.Recover(ctx)
-	if len(removed) > 0 {
-		h.logger.Warn("took down what an earlier run had not finished", "allocs", removed)
+	recovered, recoverErr := g.service.Recover(ctx)
+	if recovered != nil && len(recovered.Removed) > 0 {
+		h.logger.Warn("took down what an earlier run had not finished", "allocs", recovered.Removed)
 	}
 	found, err := g.service.Repair(ctx)
 	if found != nil {
@@ -229,7 +229,7 @@ func (h *host) reconcile(ctx context.Context) error {
 
 // report returns what is wrong with all allocations.
 func (g *generation) report(ctx context.Context) error {
-	records, err := g.service.List()
+	records, err := g.service.List(ctx)
 	errs := []error{err}
 	for _, r := range records {
 		if ctx.Err() != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/invoke"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/confmanager"
 	"github.com/allocnet/allocnet/cmd/internal/server"
@@ -27,12 +28,12 @@ import (
 func (h *host) newAPI(l *server.Listener) *api.API {
 	s := h.inForce().settings
 	cni := cni.New(cni.Options{
-		Backend:  func() cni.Backend { return h.inForce().service },
+		Backend:  func() allocnet.Service { return h.inForce().service },
 		Ready:    h.readyFor,
 		NotReady: h.notReady,
 	})
 	return api.New(api.Options{
-		Service:        func() api.Service { return h.inForce().service },
+		Service:        func() allocnet.Service { return h.inForce().service },
 		Sandboxes:      api.Pooled(h.pool, s.Pool.Dir),
 		Ready:          h.ready,
 		CNI:            cni.Serve,
@@ -82,7 +83,7 @@ func (h *host) replaceManager(g *generation) error {
 		Name: s.Manager.Name, Plugin: h.pluginKeys(s), PluginDirs: s.PluginDirs, Usable: h.installed(s),
 		ReadinessFile: s.Manager.ReadinessFile,
 		// What the manager has seen is in force also for who was never asked for it.
-		OnRead: func() { g.service.Networks() },
+		OnRead: func() { g.service.Networks(context.Background()) },
 		OnChange: func(now confmanager.State) {
 			h.telemetry.Configured(now.Primary, now.File, now.NotReady, now.Problems)
 		},
@@ -170,7 +171,7 @@ func (h *host) readinessFile() error {
 // name. Files that cannot be used, or only as they were, are told.
 func (h *host) ready(ctx context.Context) []api.Check {
 	checks := []api.Check{{Name: "configuration", Err: h.notReady(configurator.Allocation{})}}
-	names, skipped := h.inForce().names()
+	names, skipped := h.inForce().names(ctx)
 	for _, s := range skipped {
 		checks = append(checks, api.Check{Name: "file", Warning: s})
 	}
@@ -197,13 +198,13 @@ func (h *host) readyFor(ctx context.Context, a configurator.Allocation) error {
 
 // names are the networks that can be expected to be asked for: not the embedded
 // one, unless the settings name it.
-func (g *generation) names() (names []string, skipped []*configurator.NetworkError) {
+func (g *generation) names(ctx context.Context) (names []string, skipped []*configurator.NetworkError) {
 	s := &g.settings
 	names = slices.Clone(s.Networks)
 	if s.Manager.Enabled && s.Manager.Primary != "" {
 		names = append(names, s.Manager.Primary)
 	}
-	networks, skipped := g.service.Networks()
+	networks, skipped := g.service.Networks(ctx)
 	for _, n := range networks {
 		if n.File != "" {
 			names = append(names, n.Name)

@@ -279,7 +279,7 @@ func (h *host) snapshot() hostsnap.Snapshot {
 func (h *host) requireNothing() {
 	h.t.Helper()
 	require.Empty(h.t, hostsnap.Diff(h.before, h.snapshot()), "the host is as it was before")
-	records, err := h.List()
+	records, err := h.List(h.ctx())
 	require.NoError(h.t, err)
 	require.Len(h.t, records, 1)
 	h.requireNoConnections()

@@ -51,8 +51,29 @@ type Selection struct {
 
 // Recovered is the body of POST /v1/recover.
 type Recovered struct {
-	Recovered []string `json:"recovered"` // IDs
-	Error     *Error   `json:"error,omitempty"`
+	allocnet.RecoverReport
+	Error *Error `json:"error,omitempty"`
+}
+
+// Applied is the body of PUT /v1/allocs/{id}.
+type Applied struct {
+	allocnet.Status
+	// Results are those of the Status, of which they are no part elsewhere: a Record has
+	// them by its networks.
+	Results []json.RawMessage `json:"results,omitempty"`
+}
+
+// Found is the body of POST /v1/allocs/{id}/audit and POST /v1/allocs/{id}/force: what
+// was found, or was removed.
+type Found struct {
+	Leftovers []allocnet.Leftover `json:"leftovers"`
+	Error     *Error              `json:"error,omitempty"`
+}
+
+// Gone is the body of POST /v1/allocs/{id}/teardown-gone.
+type Gone struct {
+	Gone  bool   `json:"gone"`
+	Error *Error `json:"error,omitempty"`
 }
 
 // Repaired is the body of POST /v1/repair.

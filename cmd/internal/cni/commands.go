@@ -24,7 +24,7 @@ func (c *call) add(ctx context.Context) (json.RawMessage, error) {
 	if err := c.options.NotReady(asked); err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotReady, err)
 	}
-	known, err := c.own()
+	known, err := c.own(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -47,10 +47,10 @@ const undoTime = 10 * time.Second
 // check is about what was set up; that the configuration is another by now does not
 // matter.
 func (c *call) check(ctx context.Context) error {
-	if _, err := c.backend.Get(c.id()); errors.Is(err, configurator.ErrNotFound) {
+	if _, err := c.backend.Get(ctx, c.id()); errors.Is(err, configurator.ErrNotFound) {
 		return &Error{Code: CodeUnknownContainer, Msg: "unknown container: " + err.Error()}
 	}
-	if _, err := c.own(); err != nil {
+	if _, err := c.own(ctx); err != nil {
 		return err
 	}
 	return c.backend.Check(ctx, c.bare())
@@ -59,7 +59,7 @@ func (c *call) check(ctx context.Context) error {
 // del takes away what the record says. Where there is none, it looks for what the
 // configuration, if it is whole, may have left.
 func (c *call) del(ctx context.Context, whole bool) error {
-	if _, err := c.own(); err != nil && !c.renamed() {
+	if _, err := c.own(ctx); err != nil && !c.renamed(ctx) {
 		return err
 	}
 	a := c.bare()

@@ -455,7 +455,7 @@ type leaving struct {
 }
 
 func (l leaving) Err() error {
-	if records, err := l.w.c.List(); err == nil && len(records) > 0 && records[0].Phase == configurator.PhaseReady {
+	if records, err := l.w.c.List(context.Background()); err == nil && len(records) > 0 && records[0].Phase == configurator.PhaseReady {
 		return context.Canceled
 	}
 	return l.Context.Err()

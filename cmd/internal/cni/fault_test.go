@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
@@ -82,7 +83,7 @@ func TestMayBeInABrokenFile(t *testing.T) {
 }
 
 // vanishing is a backend that does not have any more what it had a moment ago.
-type vanishing struct{ Backend }
+type vanishing struct{ allocnet.Service }
 
 func (v vanishing) Check(context.Context, configurator.Allocation) error {
 	return fmt.Errorf("%w: gone", configurator.ErrNotFound)
@@ -92,7 +93,7 @@ func TestCheckBesideDel(t *testing.T) {
 	w := newWorld(t, configurator.EngineNative)
 	add, conf := w.env("ADD", "c1"), ours("1.0.0", `"delegate":"br"`)
 	w.serve(add, conf)
-	w.options.Backend = func() Backend { return vanishing{w.c} }
+	w.options.Backend = func() allocnet.Service { return vanishing{w.c} }
 	require.Equal(t, uint(3), w.refuse(as(add, "CHECK"), conf).Code)
 	w.serve(as(add, "DEL"), conf)
 }

@@ -9,39 +9,43 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
 )
 
 // memory is a backend whose networks are no more than records.
-type memory map[string]configurator.Allocation
+type memory struct {
+	allocnet.Service // for what the plugin does not need
+	allocs           map[string]configurator.Allocation
+}
 
 func (m memory) Setup(_ context.Context, a configurator.Allocation) (*configurator.Status, error) {
-	m[a.ID] = a
+	m.allocs[a.ID] = a
 	return &configurator.Status{}, nil
 }
 
-func (m memory) Check(_ context.Context, a configurator.Allocation) error {
-	_, err := m.Get(a.ID)
+func (m memory) Check(ctx context.Context, a configurator.Allocation) error {
+	_, err := m.Get(ctx, a.ID)
 	return err
 }
 
 func (m memory) Teardown(_ context.Context, a configurator.Allocation) error {
-	delete(m, a.ID)
+	delete(m.allocs, a.ID)
 	return nil
 }
 
 func (m memory) GCScope(_ context.Context, s configurator.Scope) (*configurator.GCReport, error) {
-	for id, a := range m {
+	for id, a := range m.allocs {
 		if a.Scope == s.Name {
-			delete(m, id)
+			delete(m.allocs, id)
 		}
 	}
 	return nil, nil
 }
 
-func (m memory) Get(id string) (*configurator.Record, error) {
-	a, ok := m[id]
+func (m memory) Get(_ context.Context, id string) (*configurator.Record, error) {
+	a, ok := m.allocs[id]
 	if !ok {
 		return nil, fmt.Errorf("%w: %q", configurator.ErrNotFound, id)
 	}
@@ -63,9 +67,9 @@ func FuzzServe(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, command, container, netns, ifName, args string, config []byte) {
-		m := memory{"foreign": {ID: "foreign", Scope: "cni/foreign-network"}, "api": {ID: "api"}}
+		m := memory{allocs: map[string]configurator.Allocation{"foreign": {ID: "foreign", Scope: "cni/foreign-network"}, "api": {ID: "api"}}}
 		s := New(Options{
-			Backend: func() Backend { return m },
+			Backend: func() allocnet.Service { return m },
 			Ready:   func(context.Context, configurator.Allocation) error { return nil },
 		})
 		e := Env{Command: command, ContainerID: container, Netns: netns, IfName: ifName, Args: args}
@@ -78,7 +82,7 @@ func FuzzServe(f *testing.F) {
 			require.Nil(t, s.Serve(t.Context(), Request{Env: e, Config: config}).Error)
 		}
 		if !strings.Contains(string(config), "foreign") && !strings.Contains(string(config), `\u`) {
-			require.Len(t, m, 2)
+			require.Len(t, m.allocs, 2)
 		}
 	})
 }

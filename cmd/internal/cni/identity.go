@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -49,8 +50,8 @@ func (h *head) scope() string {
 // own reports whether the call's attachment has a record. The error is errForeign
 // where somebody else has an allocation under its ID. A record that cannot be read is
 // for the backend to judge.
-func (c *call) own() (known bool, err error) {
-	r, err := c.backend.Get(c.id())
+func (c *call) own(ctx context.Context) (known bool, err error) {
+	r, err := c.backend.Get(ctx, c.id())
 	switch {
 	case err != nil:
 		return false, nil
@@ -63,8 +64,8 @@ func (c *call) own() (known bool, err error) {
 // renamed reports whether the record of somebody else is that of the call's attachment
 // all the same, made when the network had another name: it is a runtime's, and about
 // the same network namespace, as far as there is one.
-func (c *call) renamed() bool {
-	r, err := c.backend.Get(c.id())
+func (c *call) renamed(ctx context.Context) bool {
+	r, err := c.backend.Get(ctx, c.id())
 	return err == nil && IsRuntimes(r.Scope) && (c.env.Netns == "" || leadsToNetns(c.env.Netns, r))
 }
 

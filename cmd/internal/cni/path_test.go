@@ -32,7 +32,7 @@ func TestPathOfTheRuntime(t *testing.T) {
 
 			w.serve(status, conf)
 			w.serve(add, conf)
-			r, err := w.c.Get("c1.eth0")
+			r, err := w.c.Get(t.Context(), "c1.eth0")
 			require.NoError(t, err)
 			require.Equal(t, []string{dir, "/none"}, r.PluginDirs)
 			w.serve(w.env("CHECK", "c1"), conf)
@@ -71,7 +71,7 @@ func TestPathOfOthers(t *testing.T) {
 		e.Path = dir
 		require.Nil(t, w.Serve(t.Context(), Request{Env: e, Config: json.RawMessage(conf), Conflists: true}).Error, command)
 		if command == "ADD" {
-			r, err := w.c.Get("c1.eth0")
+			r, err := w.c.Get(t.Context(), "c1.eth0")
 			require.NoError(t, err)
 			require.Empty(t, r.PluginDirs)
 		}

@@ -4,22 +4,14 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 )
-
-// Backend is the part of a *configurator.Configurator that the plugin needs.
-type Backend interface {
-	Setup(context.Context, configurator.Allocation) (*configurator.Status, error)
-	Check(context.Context, configurator.Allocation) error
-	Teardown(context.Context, configurator.Allocation) error
-	GCScope(context.Context, configurator.Scope) (*configurator.GCReport, error)
-	Get(id string) (*configurator.Record, error)
-}
 
 // Options say what a Service works with. Backend and Ready must be given.
 type Options struct {
 	// Backend is asked for every request, so that a reload takes effect.
-	Backend func() Backend
+	Backend func() allocnet.Service
 	// Ready finds out whether a Setup of the networks of an allocation can be
 	// expected to work; of the allocation only Networks and Conflists are set.
 	Ready func(context.Context, configurator.Allocation) error
@@ -89,7 +81,7 @@ func (s *Service) serve(ctx context.Context, r Request) (json.RawMessage, error)
 // call is one request.
 type call struct {
 	*Service
-	backend Backend
+	backend allocnet.Service
 	env     Env
 	// conflists says that the caller may bring plugins along.
 	conflists bool

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/hostsnap"
@@ -68,7 +69,7 @@ func newWorld(t *testing.T, engine configurator.Engine) *world {
 	}
 	w.vendor("")
 	w.Service = New(Options{
-		Backend: func() Backend { return w.c },
+		Backend: func() allocnet.Service { return w.c },
 		Ready: func(ctx context.Context, a configurator.Allocation) error {
 			return errors.Join(w.ready, w.c.ReadyFor(ctx, a))
 		},
@@ -169,7 +170,7 @@ func (w *world) refuse(e Env, config string) *Error {
 // records are the IDs of all allocations.
 func (w *world) records() []string {
 	w.t.Helper()
-	records, err := w.c.List()
+	records, err := w.c.List(context.Background())
 	require.NoError(w.t, err)
 	ids := []string{}
 	for _, r := range records {

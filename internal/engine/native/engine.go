@@ -22,7 +22,8 @@ import (
 )
 
 // Engine implements engine.Engine. It opens its sockets at first use, in the
-// namespace that the process lives in, and gives them back when it is collected.
+// namespace that the process lives in, and gives them back by Close, or when it is
+// collected.
 type Engine struct {
 	log      hclog.Logger
 	instance string
@@ -30,6 +31,7 @@ type Engine struct {
 	lasting  bool
 	mu       sync.Mutex
 	host     *sdk.Host
+	forget   runtime.Cleanup // closes the host when the engine is collected
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -65,8 +67,22 @@ func (e *Engine) open() (*sdk.Host, error) {
 	}
 	host.Lately, host.Lasting = &sdk.Lately{}, e.lasting
 	e.host = host
-	runtime.AddCleanup(e, func(h *sdk.Host) { h.Close() }, host)
+	e.forget = runtime.AddCleanup(e, func(h *sdk.Host) { h.Close() }, host)
 	return host, nil
+}
+
+// Close gives back what the engine opened. No operation may be under way; one that
+// begins later opens it again.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.host == nil {
+		return nil
+	}
+	e.forget.Stop()
+	host := e.host
+	e.host = nil
+	return host.Close()
 }
 
 // exec is the runner of one operation, in the namespace of a request if it has one.

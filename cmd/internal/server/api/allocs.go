@@ -13,8 +13,8 @@ import (
 )
 
 func (a *API) listAllocations(r *http.Request, _ *body) (work, error) {
-	return func(context.Context) (any, error) {
-		records, err := a.options.Service().List()
+	return func(ctx context.Context) (any, error) {
+		records, err := a.options.Service().List(ctx)
 		for i := range records {
 			records[i].Networks = visible(r, records[i].Networks)
 		}
@@ -23,8 +23,8 @@ func (a *API) listAllocations(r *http.Request, _ *body) (work, error) {
 }
 
 func (a *API) getAllocation(r *http.Request, _ *body) (work, error) {
-	return func(context.Context) (any, error) {
-		record, err := a.options.Service().Get(pathID(r))
+	return func(ctx context.Context) (any, error) {
+		record, err := a.options.Service().Get(ctx, pathID(r))
 		if err == nil {
 			shown := *record
 			shown.Networks = visible(r, record.Networks)
@@ -53,7 +53,11 @@ func (a *API) setup(r *http.Request, b *body) (work, error) {
 		err = a.permitAllocation(r, &alloc)
 	}
 	return func(ctx context.Context) (any, error) {
-		return given(a.options.Service().Setup(ctx, alloc))
+		status, err := a.options.Service().Setup(ctx, alloc)
+		if status == nil || err != nil {
+			return nil, err
+		}
+		return wire.Applied{Status: *status, Results: status.Results}, nil
 	}, err
 }
 
@@ -66,8 +70,59 @@ func (a *API) teardown(r *http.Request, b *body) (work, error) {
 
 func (a *API) check(r *http.Request, b *body) (work, error) {
 	alloc, err := a.recorded(r, b)
+	repairs, queryErr := flagOf(r, "repair", true)
 	return func(ctx context.Context) (any, error) {
+		if !repairs {
+			return nil, a.options.Service().CheckOnly(ctx, alloc)
+		}
 		return nil, a.options.Service().Check(ctx, alloc)
+	}, errors.Join(err, queryErr)
+}
+
+// flagOf is a parameter of the query that is true or false.
+func flagOf(r *http.Request, name string, otherwise bool) (bool, error) {
+	switch value := r.URL.Query().Get(name); value {
+	case "":
+		return otherwise, nil
+	case "true", "false":
+		return value == "true", nil
+	default:
+		return false, fmt.Errorf("%w: query parameter %s: %.64q is neither true nor false", wire.ErrMalformed, name, value)
+	}
+}
+
+func (a *API) teardownGone(r *http.Request, b *body) (work, error) {
+	return func(ctx context.Context) (any, error) {
+		gone, err := a.options.Service().TeardownGone(ctx, pathID(r))
+		return wire.Gone{Gone: gone, Error: wire.FromError(err)}, err
+	}, b.decode(&struct{}{}, true)
+}
+
+func (a *API) audit(r *http.Request, b *body) (work, error) {
+	alloc, err := a.recorded(r, b)
+	return func(ctx context.Context) (any, error) {
+		found, err := a.options.Service().Audit(ctx, alloc)
+		return wire.Found{Leftovers: notNil(found), Error: wire.FromError(err)}, err
+	}, err
+}
+
+func (a *API) force(r *http.Request, b *body) (work, error) {
+	alloc, err := a.recorded(r, b)
+	return func(ctx context.Context) (any, error) {
+		removed, err := a.options.Service().Force(ctx, alloc)
+		return wire.Found{Leftovers: notNil(removed), Error: wire.FromError(err)}, err
+	}, err
+}
+
+// readyFor looks at some fields of an allocation only, so it needs no ID.
+func (a *API) readyFor(r *http.Request, b *body) (work, error) {
+	var alloc configurator.Allocation
+	err := b.decode(&alloc, true)
+	if err == nil {
+		err = a.permitAllocation(r, &alloc)
+	}
+	return func(ctx context.Context) (any, error) {
+		return nil, a.options.Service().ReadyFor(ctx, alloc)
 	}, err
 }
 
@@ -82,7 +137,7 @@ func (a *API) recorded(r *http.Request, b *body) (configurator.Allocation, error
 	if refused == nil {
 		return alloc, nil
 	}
-	_, err = a.options.Service().Get(alloc.ID)
+	_, err = a.options.Service().Get(r.Context(), alloc.ID)
 	if errors.Is(err, configurator.ErrNotFound) {
 		err = refused
 	}

@@ -15,24 +15,10 @@ import (
 	"golang.org/x/sync/semaphore"
 	"golang.org/x/sync/singleflight"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
-	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/wire"
 )
-
-// Service is the part of a *configurator.Configurator that the API needs.
-type Service interface {
-	Setup(context.Context, configurator.Allocation) (*configurator.Status, error)
-	Check(context.Context, configurator.Allocation) error
-	Teardown(context.Context, configurator.Allocation) error
-	GCScope(context.Context, configurator.Scope) (*configurator.GCReport, error)
-	PlanGC(context.Context, configurator.Scope) (*configurator.GCReport, error)
-	RepairScope(context.Context, configurator.Scope) (*configurator.RepairReport, error)
-	RecoverScope(context.Context, configurator.Scope) (removed []string, err error)
-	List() ([]configurator.Record, error)
-	Get(id string) (*configurator.Record, error)
-	Networks() ([]configurator.Network, []*configurator.NetworkError)
-}
 
 // Sandboxes makes and destroys network namespaces by their names.
 type Sandboxes interface {
@@ -63,7 +49,7 @@ type Queue interface {
 // Limits and Logger.
 type Options struct {
 	// Service is asked for at every request, so that a reload takes effect.
-	Service func() Service
+	Service func() allocnet.Service
 	// Sandboxes makes and destroys network namespaces.
 	Sandboxes Sandboxes
 	// Ready finds out whether ADDs can be expected to succeed. It is never called

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
@@ -49,7 +50,7 @@ func hold(prefix string) *holder {
 }
 
 func (h *holder) options(l api.Limits) api.Options {
-	return api.Options{Service: func() api.Service { return h }, Limits: l}
+	return api.Options{Service: func() allocnet.Service { return h }, Limits: l}
 }
 
 // begin starts a Setup that nobody waits for, until the returned function.
@@ -245,7 +246,7 @@ func TestLateOperationIsNotTakenForAGoneClient(t *testing.T) {
 // large is a service with records of which a list is more than sockets hold.
 type large struct{ apitest.Memory }
 
-func (*large) List() ([]configurator.Record, error) {
+func (*large) List(context.Context) ([]configurator.Record, error) {
 	records := make([]configurator.Record, 100)
 	for i := range records {
 		records[i] = configurator.Record{ID: fmt.Sprint(i), Netns: "/" + strings.Repeat("x", 10<<10)}
@@ -265,7 +266,7 @@ func unread(t *testing.T, socket string) *net.UnixConn {
 // TestClientThatDoesNotReadHoldsNothing has but one slot for reads.
 func TestClientThatDoesNotReadHoldsNothing(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{
-		Service: func() api.Service { return &large{} },
+		Service: func() allocnet.Service { return &large{} },
 		Limits:  api.Limits{Reads: 1, Patience: time.Hour, WriteTimeout: time.Hour},
 	})
 	unread(t, socket)
@@ -278,7 +279,7 @@ func TestClientThatDoesNotReadHoldsNothing(t *testing.T) {
 
 func TestClientThatDoesNotReadIsCutOff(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{
-		Service: func() api.Service { return &large{} },
+		Service: func() allocnet.Service { return &large{} },
 		Limits:  api.Limits{WriteTimeout: 100 * time.Millisecond},
 	})
 	c := unread(t, socket)
@@ -338,7 +339,7 @@ func TestPanicGivesBackWhatItHeld(t *testing.T) {
 		return nil
 	}}
 	socket, _ := apitest.Serve(t, api.Options{
-		Service: func() api.Service { return m },
+		Service: func() allocnet.Service { return m },
 		CNI:     func(context.Context, cni.Request) cni.Response { panic("no good") },
 		Limits:  api.Limits{Operations: 1, Patience: time.Hour},
 	})

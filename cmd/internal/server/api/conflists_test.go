@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
@@ -62,14 +63,14 @@ func (r *receiver) note(call string, lists []json.RawMessage, dirs []string) {
 	r.arrived = append(r.arrived, fmt.Sprint(call, " ", len(lists), " ", len(dirs)))
 }
 
-func (r *receiver) Get(id string) (*configurator.Record, error) {
+func (r *receiver) Get(ctx context.Context, id string) (*configurator.Record, error) {
 	switch id {
 	case "unknown":
 		return nil, configurator.ErrNotFound
 	case "unreadable":
 		return nil, &record.CorruptError{ID: id, File: "/f", Err: errors.New("not JSON")}
 	}
-	return r.attached.Get(id)
+	return r.attached.Get(ctx, id)
 }
 
 func (r *receiver) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
@@ -117,7 +118,7 @@ func TestConflistsOfOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			service := &receiver{}
 			socket, _ := apitest.Serve(t, api.Options{
-				Groups: []uint32{group}, AllowConflists: c.allowed, Service: func() api.Service { return service },
+				Groups: []uint32{group}, AllowConflists: c.allowed, Service: func() allocnet.Service { return service },
 				CNI: func(_ context.Context, r cni.Request) cni.Response {
 					return cni.Response{Result: fmt.Appendf(nil, "%v", r.Conflists)}
 				},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
 	"github.com/allocnet/allocnet/configurator"
@@ -81,7 +82,7 @@ func TestSandboxOfAnAllocationStays(t *testing.T) {
 // TestAnswersTogetherAreBounded has answers of 1 MiB, of which one at a time.
 func TestAnswersTogetherAreBounded(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{
-		Service: func() api.Service { return &large{} },
+		Service: func() allocnet.Service { return &large{} },
 		Limits:  api.Limits{WriteTimeout: time.Hour, AllAnswers: 100 << 10},
 	})
 	first := unread(t, socket)
@@ -99,13 +100,13 @@ func TestAnswersTogetherAreBounded(t *testing.T) {
 // wordy is a service that repeats what it was asked for.
 type wordy struct{ large }
 
-func (*wordy) Get(string) (*configurator.Record, error) {
+func (*wordy) Get(context.Context, string) (*configurator.Record, error) {
 	return nil, errors.New(strings.Repeat(strings.Repeat("\x00", 1999)+"\n", 50))
 }
 
 func TestLongErrorIsCutWhereThereIsNoRoom(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{
-		Service: func() api.Service { return &wordy{} },
+		Service: func() allocnet.Service { return &wordy{} },
 		Limits:  api.Limits{WriteTimeout: time.Hour, AllAnswers: 100 << 10},
 	})
 	require.Len(t, ask(t, socket, "GET", "/v1/allocs/a", "").failure(t).Message, 50*2000)

@@ -9,8 +9,8 @@ import (
 )
 
 func (a *API) listNetworks(*http.Request, *body) (work, error) {
-	return func(context.Context) (any, error) {
-		networks, skipped := a.options.Service().Networks()
+	return func(ctx context.Context) (any, error) {
+		networks, skipped := a.options.Service().Networks(ctx)
 		list := wire.Networks{Networks: notNil(networks), Skipped: []wire.SkippedFile{}}
 		for _, s := range skipped {
 			list.Skipped = append(list.Skipped, wire.SkippedFile{File: s.File, Error: wire.FromError(s)})

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
@@ -32,14 +34,14 @@ func actAsPeer(socket string, conflists bool) int {
 		bringConflists(c)
 		return 0
 	}
-	list, err := c.List()
+	list, err := c.List(context.Background())
 	switch {
 	case errors.Is(err, client.ErrForbidden):
 		fmt.Print("forbidden")
 	case err != nil:
 		fmt.Print(err)
 	default:
-		one, err := c.Get(list[0].ID)
+		one, err := c.Get(context.Background(), list[0].ID)
 		fmt.Print(err, " ", string(list[0].Networks[0].Config), " ", string(one.Networks[0].Config))
 	}
 	return 0
@@ -48,12 +50,12 @@ func actAsPeer(socket string, conflists bool) int {
 // attached is a service with a record of a network.
 type attached struct{ apitest.Memory }
 
-func (*attached) Get(id string) (*configurator.Record, error) {
+func (*attached) Get(_ context.Context, id string) (*configurator.Record, error) {
 	return &configurator.Record{ID: id, Phase: configurator.PhaseReady, Networks: []configurator.NetworkRecord{{Network: "net", Config: []byte(`{"secret":1}`)}}}, nil
 }
 
-func (a *attached) List() ([]configurator.Record, error) {
-	r, err := a.Get("a")
+func (a *attached) List(ctx context.Context) ([]configurator.Record, error) {
+	r, err := a.Get(ctx, "a")
 	return []configurator.Record{*r}, err
 }
 
@@ -66,9 +68,9 @@ func TestPeers(t *testing.T) {
 	for i := range many {
 		many[i] = uint32(60000 + i)
 	}
-	socket, _ := apitest.Serve(t, api.Options{Groups: []uint32{7, group}, Service: func() api.Service { return &attached{} }})
+	socket, _ := apitest.Serve(t, api.Options{Groups: []uint32{7, group}, Service: func() allocnet.Service { return &attached{} }})
 	openTo(t, socket)
-	root, member, forbidden := `<nil> {"secret":1} {"secret":1}`, "<nil> null null", "forbidden"
+	root, member, forbidden := `<nil> {"secret":1} {"secret":1}`, "<nil>  ", "forbidden"
 	for name, c := range map[string]struct {
 		credential syscall.Credential
 		mode       os.FileMode // of the socket

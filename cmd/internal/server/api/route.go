@@ -24,6 +24,7 @@ func (a *API) routes() []route {
 	create := way{gate: a.operations, key: keyOfNewSandbox, timeout: a.limits.OperationTimeout, body: a.limits.Body}
 	destroy := way{gate: a.operations, key: keyOfSandbox, timeout: a.limits.OperationTimeout}
 	sweep := way{gate: a.operations, timeout: a.limits.SweepTimeout, body: a.limits.Body}
+	ask := way{gate: a.operations, timeout: a.limits.ReadTimeout, body: a.limits.Body}
 	read := way{gate: a.reads, timeout: a.limits.ReadTimeout}
 	return []route{
 		{"GET", "/v1/allocs", a.pass(read, a.listAllocations)},
@@ -31,9 +32,13 @@ func (a *API) routes() []route {
 		{"PUT", "/v1/allocs/{id}", a.pass(allocation, a.setup)},
 		{"DELETE", "/v1/allocs/{id}", a.pass(allocation, a.teardown)},
 		{"POST", "/v1/allocs/{id}/check", a.pass(allocation, a.check)},
+		{"POST", "/v1/allocs/{id}/teardown-gone", a.pass(allocation, a.teardownGone)},
+		{"POST", "/v1/allocs/{id}/audit", a.pass(allocation, a.audit)},
+		{"POST", "/v1/allocs/{id}/force", a.pass(allocation, a.force)},
 		{"POST", "/v1/sandboxes", a.pass(create, a.createSandbox)},
 		{"DELETE", "/v1/sandboxes/{name}", a.pass(destroy, a.destroySandbox)},
 		{"GET", "/v1/networks", a.pass(read, a.listNetworks)},
+		{"POST", "/v1/ready", a.pass(ask, a.readyFor)},
 		{"POST", "/v1/gc", a.pass(sweep, a.gc)},
 		{"POST", "/v1/repair", a.pass(sweep, a.repair)},
 		{"POST", "/v1/recover", a.pass(sweep, a.recoverAllocations)},

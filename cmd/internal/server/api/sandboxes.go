@@ -52,12 +52,15 @@ const sandboxKey = "sandbox/"
 // it thinks that the directory of the sandboxes is.
 func (a *API) destroySandbox(r *http.Request, _ *body) (work, error) {
 	name, dir := r.PathValue("name"), r.URL.Query().Get("dir")
-	return func(context.Context) (any, error) {
+	return func(ctx context.Context) (any, error) {
 		path := a.options.Sandboxes.Path(name)
 		if dir != "" && filepath.Clean(dir) != filepath.Dir(path) {
 			return nil, fmt.Errorf("destroy sandbox %q: its directory is %q, not %q: %w", name, filepath.Dir(path), dir, fs.ErrNotExist)
 		}
-		records, _ := a.options.Service().List() // of what cannot be read, nobody knows
+		records, _ := a.options.Service().List(ctx) // of what cannot be read, nobody knows
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		for i := range records {
 			if sameSandbox(records[i].Netns, path) {
 				return nil, fmt.Errorf("destroy sandbox %q: %w", name, &configurator.NetnsError{Netns: path, OtherID: records[i].ID})

@@ -53,7 +53,10 @@ func (a *API) recoverAllocations(_ *http.Request, b *body) (work, error) {
 	var asked wire.Selection
 	err := b.decode(&asked, true)
 	return func(ctx context.Context) (any, error) {
-		removed, err := a.options.Service().RecoverScope(ctx, configurator.Scope{Name: asked.Scope})
-		return wire.Recovered{Recovered: notNil(removed), Error: wire.FromError(err)}, err
+		report, err := a.options.Service().RecoverScope(ctx, configurator.Scope{Name: asked.Scope})
+		if report == nil {
+			return nil, err
+		}
+		return wire.Recovered{RecoverReport: *report, Error: wire.FromError(err)}, err
 	}, err
 }

@@ -9,40 +9,22 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// Configurator is what a *configurator.Configurator and a *client.Client have in
-// common: a program may use either.
-type Configurator interface {
-	Setup(context.Context, configurator.Allocation) (*configurator.Status, error)
-	Check(context.Context, configurator.Allocation) error
-	Teardown(context.Context, configurator.Allocation) error
-	GC(ctx context.Context, live []string) (*configurator.GCReport, error)
-	GCScope(context.Context, configurator.Scope) (*configurator.GCReport, error)
-	PlanGC(context.Context, configurator.Scope) (*configurator.GCReport, error)
-	Repair(context.Context) (*configurator.RepairReport, error)
-	RepairScope(context.Context, configurator.Scope) (*configurator.RepairReport, error)
-	Recover(context.Context) (removed []string, err error)
-	RecoverScope(context.Context, configurator.Scope) (removed []string, err error)
-	Ready(context.Context) error
-	List() ([]configurator.Record, error)
-	Get(id string) (*configurator.Record, error)
-	Networks() ([]configurator.Network, []*configurator.NetworkError)
-}
-
-// Contract finds out whether c does what every Configurator does. It has the
+// Contract finds out whether c does what every allocnet.Service does. It has the
 // networks Net, the default, and Failing, and the file Broken that was skipped.
 // netns makes a network namespace.
-func Contract(t *testing.T, c Configurator, netns func(name string) string) {
+func Contract(t *testing.T, c allocnet.Service, netns func(name string) string) {
 	t.Run("life", func(t *testing.T) { life(t, c, netns) })
 	t.Run("errors", func(t *testing.T) { refusals(t, c, netns) })
 	t.Run("sweeps", func(t *testing.T) { sweeps(t, c, netns) })
 	t.Run("networks", func(t *testing.T) { networks(t, c) })
 }
 
-func life(t *testing.T, c Configurator, netns func(string) string) {
+func life(t *testing.T, c allocnet.Service, netns func(string) string) {
 	ctx := t.Context()
 	a := configurator.Allocation{ID: "web_1.a", Netns: netns("web"), Ports: []portmap.Port{{Label: "http", Value: 8080, To: 80}}}
 	status, err := c.Setup(ctx, a)
@@ -62,19 +44,33 @@ func life(t *testing.T, c Configurator, netns func(string) string) {
 	}
 	require.NoError(t, c.Check(ctx, configurator.Allocation{ID: a.ID}))
 
-	record, err := c.Get(a.ID)
+	record, err := c.Get(t.Context(), a.ID)
 	require.NoError(t, err)
 	require.Equal(t, configurator.PhaseReady, record.Phase)
 	require.Equal(t, status, record.Status)
-	list, err := c.List()
+	list, err := c.List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, list, 1)
 	require.Equal(t, a.Netns, list[0].Netns)
 
+	require.NoError(t, c.CheckOnly(ctx, configurator.Allocation{ID: a.ID}))
+	_, err = c.Audit(ctx, configurator.Allocation{ID: a.ID})
+	require.NoError(t, err)
+	_, err = c.Force(ctx, configurator.Allocation{ID: a.ID})
+	require.ErrorIs(t, err, configurator.ErrSetUp)
+	gone, err := c.TeardownGone(ctx, a.ID)
+	require.NoError(t, err)
+	require.False(t, gone)
+
 	for range 2 {
 		require.NoError(t, c.Teardown(ctx, configurator.Allocation{ID: a.ID}))
 	}
-	list, err = c.List()
+	for _, look := range []func(context.Context, configurator.Allocation) ([]configurator.Leftover, error){c.Audit, c.Force} {
+		left, err := look(ctx, configurator.Allocation{ID: a.ID})
+		require.NoError(t, err)
+		require.Empty(t, left)
+	}
+	list, err = c.List(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, list)
 
@@ -84,17 +80,17 @@ func life(t *testing.T, c Configurator, netns func(string) string) {
 	require.NoError(t, c.Teardown(ctx, a))
 }
 
-func refusals(t *testing.T, c Configurator, netns func(string) string) {
+func refusals(t *testing.T, c allocnet.Service, netns func(string) string) {
 	ctx := t.Context()
 	for _, id := range []string{"../x", "a/b", ".", "..", "...", "-a", "ä", "a b", "%2e", "a?b", "a#b"} {
 		_, err := c.Setup(ctx, configurator.Allocation{ID: id, Netns: "/run/netns/x"})
 		require.ErrorIs(t, err, configurator.ErrInvalidAllocation, id)
 		require.ErrorIs(t, c.Check(ctx, configurator.Allocation{ID: id}), configurator.ErrInvalidAllocation, id)
 		require.ErrorIs(t, c.Teardown(ctx, configurator.Allocation{ID: id}), configurator.ErrInvalidAllocation, id)
-		_, err = c.Get(id)
+		_, err = c.Get(t.Context(), id)
 		require.ErrorIs(t, err, configurator.ErrInvalidAllocation, id)
 	}
-	_, err := c.Get("nobody")
+	_, err := c.Get(t.Context(), "nobody")
 	require.ErrorIs(t, err, configurator.ErrNotFound)
 	require.ErrorIs(t, c.Check(ctx, configurator.Allocation{ID: "nobody"}), configurator.ErrNotFound)
 
@@ -143,10 +139,12 @@ func refusals(t *testing.T, c Configurator, netns func(string) string) {
 	require.NoError(t, c.Teardown(ctx, first))
 }
 
-func sweeps(t *testing.T, c Configurator, netns func(string) string) {
+func sweeps(t *testing.T, c allocnet.Service, netns func(string) string) {
 	ctx := t.Context()
+	paths := map[string]string{}
 	for _, id := range []string{"a", "b", "c"} {
-		a := configurator.Allocation{ID: id, Netns: netns("sweep-" + id)}
+		paths[id] = netns("sweep-" + id)
+		a := configurator.Allocation{ID: id, Netns: paths[id]}
 		if id == "c" {
 			a.Scope = "other"
 		}
@@ -162,30 +160,50 @@ func sweeps(t *testing.T, c Configurator, netns func(string) string) {
 	require.Equal(t, &configurator.RepairReport{Healthy: []string{"c"}, Repaired: []string{}, Broken: []string{}}, repaired)
 	removed, err := c.Recover(ctx)
 	require.NoError(t, err)
-	require.Equal(t, []string{}, removed)
+	require.Equal(t, &configurator.RecoverReport{Removed: []string{}}, removed)
 	removed, err = c.RecoverScope(ctx, configurator.Scope{Name: "other"})
 	require.NoError(t, err)
-	require.Equal(t, []string{}, removed)
+	require.Equal(t, &configurator.RecoverReport{Removed: []string{}}, removed)
 
 	for range 2 { // it does nothing
 		planned, err := c.PlanGC(ctx, configurator.Scope{Live: []string{"a"}})
 		require.NoError(t, err)
-		require.Equal(t, &configurator.GCReport{Removed: []string{"b"}, Kept: []string{"a"}}, planned)
+		requireCollected(t, "b", "", paths["b"], planned)
+		require.Equal(t, []string{"a"}, planned.Kept)
 	}
 	report, err := c.GC(ctx, []string{"a"})
 	require.NoError(t, err)
-	require.Equal(t, &configurator.GCReport{Removed: []string{"b"}, Kept: []string{"a"}}, report)
+	requireCollected(t, "b", "", paths["b"], report)
+	require.Equal(t, []string{"a"}, report.Kept)
 	report, err = c.GCScope(ctx, configurator.Scope{Name: "other"})
 	require.NoError(t, err)
-	require.Equal(t, []string{"c"}, report.Removed)
+	requireCollected(t, "c", "other", paths["c"], report)
 	report, err = c.GC(ctx, nil)
 	require.NoError(t, err)
-	require.Equal(t, []string{"a"}, report.Removed)
+	requireCollected(t, "a", "", paths["a"], report)
 }
 
-func networks(t *testing.T, c Configurator) {
+// requireCollected wants one allocation in a report of a GC, with its record.
+func requireCollected(t *testing.T, id, scope, netns string, report *configurator.GCReport) {
+	t.Helper()
+	require.Equal(t, []string{id}, report.Removed)
+	require.Len(t, report.Records, 1)
+	r := report.Records[0]
+	require.Equal(t, []string{id, scope, netns}, []string{r.ID, r.Scope, r.Netns})
+	require.Equal(t, configurator.PhaseReady, r.Phase)
+	require.Nil(t, r.Status)
+	require.False(t, r.Created.IsZero())
+	for _, n := range r.Networks {
+		require.Equal(t, configurator.NetworkRecord{Network: Net, Interface: "eth0"}, n)
+	}
+	require.Empty(t, report.Forced)
+}
+
+func networks(t *testing.T, c allocnet.Service) {
 	require.NoError(t, c.Ready(t.Context()))
-	valid, skipped := c.Networks()
+	require.NoError(t, c.ReadyFor(t.Context(), configurator.Allocation{Networks: []string{Failing}}))
+	require.ErrorIs(t, c.ReadyFor(t.Context(), configurator.Allocation{Networks: []string{"nowhere"}}), configurator.ErrUnknownNetwork)
+	valid, skipped := c.Networks(t.Context())
 	var names []string
 	for _, n := range valid {
 		names = append(names, n.Name)

@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -57,7 +58,7 @@ func validID(id string) error {
 	return nil
 }
 
-// Setup implements api.Service.
+// Setup implements allocnet.Service.
 func (m *Memory) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
 	ports, portErr := portmap.Mappings(a.Ports, portmap.Options{})
 	if portErr != nil {
@@ -131,16 +132,48 @@ func text(a configurator.Allocation) string {
 	return string(data)
 }
 
-// Check implements api.Service.
+// Check implements allocnet.Service.
 func (m *Memory) Check(ctx context.Context, a configurator.Allocation) error {
 	if err := m.begin(ctx, "check", a.ID); err != nil {
 		return err
 	}
-	_, err := m.Get(a.ID)
+	_, err := m.Get(ctx, a.ID)
 	return err
 }
 
-// Teardown implements api.Service.
+// CheckOnly implements allocnet.Service.
+func (m *Memory) CheckOnly(ctx context.Context, a configurator.Allocation) error {
+	return m.Check(ctx, a)
+}
+
+// TeardownGone implements allocnet.Service. No network namespace is ever gone.
+func (m *Memory) TeardownGone(ctx context.Context, id string) (bool, error) {
+	return false, errors.Join(validID(id), m.begin(ctx, "teardown", id))
+}
+
+// Audit implements allocnet.Service. An allocation has a link and nothing else.
+func (m *Memory) Audit(ctx context.Context, a configurator.Allocation) ([]configurator.Leftover, error) {
+	if err := errors.Join(validID(a.ID), m.begin(ctx, "audit", a.ID)); err != nil {
+		return nil, err
+	}
+	if _, err := m.Get(ctx, a.ID); err != nil {
+		return nil, nil
+	}
+	return []configurator.Leftover{{Kind: allocnet.KindLink, Object: "eth0"}}, nil
+}
+
+// Force implements allocnet.Service. Whatever has a record is set up.
+func (m *Memory) Force(ctx context.Context, a configurator.Allocation) ([]configurator.Leftover, error) {
+	if err := errors.Join(validID(a.ID), m.begin(ctx, "force", a.ID)); err != nil {
+		return nil, err
+	}
+	if _, err := m.Get(ctx, a.ID); err == nil {
+		return nil, fmt.Errorf("%w: %q", configurator.ErrSetUp, a.ID)
+	}
+	return nil, nil
+}
+
+// Teardown implements allocnet.Service.
 func (m *Memory) Teardown(ctx context.Context, a configurator.Allocation) error {
 	if err := errors.Join(validID(a.ID), m.begin(ctx, "teardown", a.ID)); err != nil {
 		return err
@@ -151,7 +184,7 @@ func (m *Memory) Teardown(ctx context.Context, a configurator.Allocation) error 
 	return nil
 }
 
-// GCScope implements api.Service.
+// GCScope implements allocnet.Service.
 func (m *Memory) GCScope(ctx context.Context, s configurator.Scope) (*configurator.GCReport, error) {
 	if err := m.begin(ctx, "gc", ""); err != nil {
 		return nil, err
@@ -165,7 +198,7 @@ func (m *Memory) GCScope(ctx context.Context, s configurator.Scope) (*configurat
 	return report, nil
 }
 
-// PlanGC implements api.Service.
+// PlanGC implements allocnet.Service.
 func (m *Memory) PlanGC(ctx context.Context, s configurator.Scope) (*configurator.GCReport, error) {
 	if err := m.begin(ctx, "gc", ""); err != nil {
 		return nil, err
@@ -184,6 +217,9 @@ func (m *Memory) plan(s configurator.Scope) *configurator.GCReport {
 			report.Kept = append(report.Kept, id)
 		default:
 			report.Removed = append(report.Removed, id)
+			one := m.allocs[id].record
+			one.Status = nil
+			report.Records = append(report.Records, one)
 		}
 	}
 	return report
@@ -199,7 +235,7 @@ func (m *Memory) Repair(ctx context.Context) (*configurator.RepairReport, error)
 	return m.RepairScope(ctx, configurator.Scope{})
 }
 
-// RepairScope implements api.Service.
+// RepairScope implements allocnet.Service.
 func (m *Memory) RepairScope(ctx context.Context, s configurator.Scope) (*configurator.RepairReport, error) {
 	if err := m.begin(ctx, "repair", ""); err != nil {
 		return nil, err
@@ -216,17 +252,17 @@ func (m *Memory) RepairScope(ctx context.Context, s configurator.Scope) (*config
 }
 
 // Recover is that of a Configurator.
-func (m *Memory) Recover(ctx context.Context) ([]string, error) {
+func (m *Memory) Recover(ctx context.Context) (*configurator.RecoverReport, error) {
 	return m.RecoverScope(ctx, configurator.Scope{})
 }
 
-// RecoverScope implements api.Service. Nothing is ever left unfinished.
-func (m *Memory) RecoverScope(ctx context.Context, _ configurator.Scope) ([]string, error) {
-	return []string{}, m.begin(ctx, "recover", "")
+// RecoverScope implements allocnet.Service. Nothing is ever left unfinished.
+func (m *Memory) RecoverScope(ctx context.Context, _ configurator.Scope) (*configurator.RecoverReport, error) {
+	return &configurator.RecoverReport{Removed: []string{}}, m.begin(ctx, "recover", "")
 }
 
-// List implements api.Service.
-func (m *Memory) List() ([]configurator.Record, error) {
+// List implements allocnet.Service.
+func (m *Memory) List(context.Context) ([]configurator.Record, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var records []configurator.Record
@@ -236,8 +272,8 @@ func (m *Memory) List() ([]configurator.Record, error) {
 	return records, nil
 }
 
-// Get implements api.Service.
-func (m *Memory) Get(id string) (*configurator.Record, error) {
+// Get implements allocnet.Service.
+func (m *Memory) Get(_ context.Context, id string) (*configurator.Record, error) {
 	if err := validID(id); err != nil {
 		return nil, err
 	}
@@ -250,8 +286,8 @@ func (m *Memory) Get(id string) (*configurator.Record, error) {
 	return &h.record, nil
 }
 
-// Networks implements api.Service.
-func (m *Memory) Networks() ([]configurator.Network, []*configurator.NetworkError) {
+// Networks implements allocnet.Service.
+func (m *Memory) Networks(context.Context) ([]configurator.Network, []*configurator.NetworkError) {
 	return []configurator.Network{
 		{Name: Failing, CNIVersion: "1.1.0"}, {Name: Net, CNIVersion: "1.1.0", Default: true},
 	}, []*configurator.NetworkError{{File: "/conf/" + Broken, Err: errors.New("is broken")}}
@@ -259,3 +295,16 @@ func (m *Memory) Networks() ([]configurator.Network, []*configurator.NetworkErro
 
 // Ready is that of a Configurator.
 func (m *Memory) Ready(ctx context.Context) error { return ctx.Err() }
+
+// ReadyFor implements allocnet.Service.
+func (m *Memory) ReadyFor(ctx context.Context, a configurator.Allocation) error {
+	for _, name := range a.Networks {
+		if name != Net && name != Failing {
+			return fmt.Errorf("%w: %q", configurator.ErrUnknownNetwork, name)
+		}
+	}
+	return ctx.Err()
+}
+
+// Close implements allocnet.Service.
+func (m *Memory) Close() error { return nil }

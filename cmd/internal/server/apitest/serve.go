@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/internal/wire"
@@ -79,7 +80,7 @@ var router = sync.OnceValues(func() (routers.Router, error) { return newRouter(a
 func Defaults() api.Options {
 	memory := &Memory{}
 	return api.Options{
-		Service:   func() api.Service { return memory },
+		Service:   func() allocnet.Service { return memory },
 		Sandboxes: noSandboxes{},
 		Ready:     func(context.Context) []api.Check { return []api.Check{{Name: "status", Network: Net}} },
 		CNI: func(context.Context, cni.Request) cni.Response {

@@ -15,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
@@ -23,13 +24,6 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
-)
-
-// A program may use either.
-var (
-	_ apitest.Configurator = (*client.Client)(nil)
-	_ apitest.Configurator = (*configurator.Configurator)(nil)
-	_ api.Service          = (*configurator.Configurator)(nil)
 )
 
 func TestMain(m *testing.M) {
@@ -97,7 +91,7 @@ func (h *host) serve(t *testing.T, change ...func(*api.Options)) *client.Client 
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, pool.Close()) })
 	o := api.Options{
-		Service: func() api.Service { return h }, Sandboxes: api.Pooled(pool, sandbox.DefaultDir),
+		Service: func() allocnet.Service { return h }, Sandboxes: api.Pooled(pool, sandbox.DefaultDir),
 		Ready: func(ctx context.Context) []api.Check { return []api.Check{{Name: "ready", Err: h.Ready(ctx)}} },
 	}
 	for _, f := range change {
@@ -135,9 +129,12 @@ func TestScope(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, bytes.ReplaceAll(data, []byte(`"ready"`), []byte(`"adding"`)), 0o600))
 	}
 	mine := configurator.Scope{Name: "mine"}
-	removed, err := c.RecoverScope(t.Context(), mine)
+	recovered, err := c.RecoverScope(t.Context(), mine)
 	require.NoError(t, err)
-	require.Equal(t, []string{"a"}, removed)
+	require.Equal(t, []string{"a"}, recovered.Removed)
+	require.Len(t, recovered.Records, 1)
+	require.Equal(t, "mine", recovered.Records[0].Scope)
+	require.NotEmpty(t, recovered.Records[0].Netns)
 	repaired, err := c.RepairScope(t.Context(), mine)
 	require.NoError(t, err)
 	require.Equal(t, &configurator.RepairReport{Healthy: []string{"c"}, Repaired: []string{}, Broken: []string{}}, repaired)
@@ -188,7 +185,7 @@ func TestCallerThatGoesAway(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
 	require.Eventually(t, func() bool {
-		_, err := c.Get("hung")
+		_, err := c.Get(t.Context(), "hung")
 		return errors.Is(err, configurator.ErrNotFound)
 	}, 20*time.Second, 5*time.Millisecond, "it is undone")
 	commands, err := fakeplugin.Commands(h.path("log"))
@@ -216,7 +213,7 @@ func TestDeadlineIsTold(t *testing.T) {
 	_, err := c.Setup(ctx, configurator.Allocation{ID: "hung", Netns: netns(t)("hung"), Networks: []string{"hanging"}})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, `ADD allocation "hung"`, "it is the daemon that says so")
-	list, listErr := c.List()
+	list, listErr := c.List(t.Context())
 	require.NoError(t, listErr)
 	// A machine under load may have no time left for the roll-back.
 	require.Equal(t, errors.Is(err, configurator.ErrIncomplete), len(list) > 0, "%v", err)
@@ -272,7 +269,7 @@ func TestReports(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(h.path("state", "allocs", "b.json"), []byte("{"), 0o600))
 
-	list, err := c.List()
+	list, err := c.List(t.Context())
 	require.ErrorContains(t, err, `record of allocation "b"`)
 	require.Len(t, list, 1)
 	report, err := c.Repair(t.Context())
@@ -302,7 +299,7 @@ func TestNobodyListens(t *testing.T) {
 		report, err := c.GC(t.Context(), nil)
 		require.ErrorIs(t, err, client.ErrUnavailable)
 		require.Nil(t, report)
-		_, skipped := c.Networks()
+		_, skipped := c.Networks(t.Context())
 		require.ErrorIs(t, skipped[0], client.ErrUnavailable)
 		for _, err := range c.Events(t.Context(), 0) {
 			require.ErrorIs(t, err, client.ErrUnavailable)
@@ -329,7 +326,7 @@ func TestDaemonThatDies(t *testing.T) {
 				_ = c.Close()
 			}
 		}()
-		_, err = client.New(client.Config{Socket: socket}).Get("a")
+		_, err = client.New(client.Config{Socket: socket}).Get(t.Context(), "a")
 		require.Error(t, err, says)
 		require.NotErrorIs(t, err, client.ErrUnavailable)
 		require.ErrorContains(t, err, socket)
