@@ -25,7 +25,7 @@ var (
 	ErrInvalidAllocation = errors.New("invalid allocation")
 	// ErrDifferent: another allocation is set up under this ID, or the same one in
 	// another network namespace than the path leads to now.
-	ErrDifferent = errors.New("a different allocation has this ID")
+	ErrDifferent = errors.New("the allocation is set up differently")
 	// ErrExists: an allocation is set up under this ID, or may be, as its record cannot
 	// be read, and Allocation.MustBeNew is set. Nothing was checked or changed.
 	ErrExists = errors.New("allocation exists already")

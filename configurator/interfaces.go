@@ -7,6 +7,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -89,4 +90,33 @@ func checkInterface(want Interface) error {
 		}
 	}
 	return nil
+}
+
+// lostNetns reports whether an allocation is to be set up in another namespace than it is,
+// and its own namespace no longer exists. A namespace takes its interfaces with it, and
+// these their peers on the host. Without a peer on the host it cannot be told: false.
+func (c *Configurator) lostNetns(current *plan, wanted *record.Record) bool {
+	if current.SameNetns(wanted) || difference(current.Record, wanted) != "" {
+		return false
+	}
+	lost := false
+	for _, a := range current.Attachments {
+		result, err := engine.ParseResult(a.Result)
+		if err != nil {
+			return false
+		}
+		for _, i := range result.Interfaces {
+			if i.Sandbox != "" {
+				continue
+			}
+			link, err := netlink.LinkByName(i.Name)
+			switch {
+			case errors.As(err, new(netlink.LinkNotFoundError)):
+				lost = true
+			case err != nil || link.Type() != "bridge":
+				return false
+			}
+		}
+	}
+	return lost
 }

@@ -170,7 +170,7 @@ func TestHostThatCannotBeOpened(t *testing.T) {
 	none := limit
 	none.Cur = 0
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &none))
-	_, err = w.runPlugins(t.Context(), p)
+	_, err = w.add(t.Context(), p)
 	rollBackErr := w.rollBack(t.Context(), p, err)
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	require.ErrorIs(t, err, unix.EMFILE)

@@ -146,7 +146,7 @@ func TestRepairOnCheck(t *testing.T) {
 	other.Netns = w.alloc("b").Netns
 	_, err = repairs.Setup(t.Context(), other)
 	require.ErrorIs(t, err, ErrDifferent)
-	require.ErrorContains(t, err, "was set up with another netns")
+	require.ErrorContains(t, err, "in another network namespace")
 	require.NoError(t, repairs.Teardown(t.Context(), a))
 	w.requireNoRecords()
 }

@@ -34,7 +34,9 @@ import (
 // before anything is done or recorded.
 //
 // The namespace must be the allocation's own: one that another allocation has,
-// or in which an interface of the wanted name exists, is ErrInUse.
+// or in which an interface of the wanted name exists, is ErrInUse. An allocation that is
+// set up in another namespace is ErrDifferent while that one lives. After it was destroyed,
+// with the interfaces in it, the allocation is torn down and set up in the new one.
 //
 // An ADD that fails is rolled back, and tried again if its error can pass (CNI
 // codes 1 to 7, a broken result and the end of the context cannot). When an ADD
@@ -47,41 +49,43 @@ import (
 // the allocation that has a port already; *types.Error is what a plugin said.
 func (c *Configurator) Setup(ctx context.Context, a Allocation) (status *Status, err error) {
 	err = c.operation(ctx, "setup", a.ID, func(ctx context.Context) error {
-		status, err = c.setup(ctx, a)
+		p, unlock, err := c.lockForSetup(ctx, &a)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		made, err := c.makeNetns(&a)
+		if err != nil {
+			return err
+		}
+		if status, err = c.setup(ctx, a, p); err != nil && made {
+			err = c.unmakeNetns(&a, err)
+		}
 		return err
 	})
 	return status, err
 }
 
-func (c *Configurator) setup(ctx context.Context, a Allocation) (*Status, error) {
-	err := c.nameNetns(&a)
-	if err != nil {
-		return nil, err
+// lockForSetup plans what an allocation requests, and locks the allocation.
+func (c *Configurator) lockForSetup(ctx context.Context, a *Allocation) (p *plan, unlock func(), err error) {
+	if err := c.nameNetns(a); err != nil {
+		return nil, nil, err
 	}
-	wanted, err := c.planSetup(&a)
+	p, err = c.planSetup(a)
 	if err := errors.Join(err, ctx.Err()); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := c.requirePrivileges(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	unlock, err := c.lock(ctx, a.ID)
-	if err != nil {
-		return nil, err
+	if unlock, err = c.lock(ctx, a.ID); err != nil {
+		return nil, nil, err
 	}
-	defer unlock()
-	if err := c.requireNew(&a); err != nil {
-		return nil, err
+	if err := c.requireNew(a); err != nil {
+		unlock()
+		return nil, nil, err
 	}
-	made, err := c.makeNetns(&a)
-	if err != nil {
-		return nil, err
-	}
-	status, err := c.setupLocked(ctx, a, wanted)
-	if err != nil && made {
-		err = c.unmakeNetns(&a, err)
-	}
-	return status, err
+	return p, unlock, nil
 }
 
 // requireNew returns ErrExists for an allocation that must be new, if one is set up under
@@ -101,35 +105,80 @@ func (c *Configurator) requireNew(a *Allocation) error {
 	return nil
 }
 
-// setupLocked is Setup for who holds the lock of the allocation, whose network namespace
-// is there.
-func (c *Configurator) setupLocked(ctx context.Context, a Allocation, wanted *plan) (*Status, error) {
+// setup is Setup of an allocation that is locked, and whose network namespace exists. It
+// reserves ports and namespace, records the intent, runs ADD and records the result.
+func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Status, error) {
 	c.recent.forget(a.ID)
-	release, _ := claimNetns(wanted.Record) // create tells why it cannot be
+	release, netnsErr := claimNetns(p.Record)
 	defer release()
-	current, err := c.store.Get(a.ID)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case unreadable(err):
-		c.cfg.Logger.Warn("record cannot be read; taking down what it may stand for", "alloc", a.ID, "error", err)
-		if err := c.forget(ctx, a); err != nil {
-			return nil, err
-		}
-	case err != nil:
+	current, err := c.settle(ctx, a)
+	if err != nil {
 		return nil, err
-	case current.Phase == record.Ready:
-		return c.confirm(ctx, c.planOf(current), wanted.Record)
-	default:
-		c.cfg.Logger.Warn("an earlier operation did not end; taking down what it left", "alloc", a.ID, "phase", current.Phase)
-		if err := c.takeDown(ctx, c.planOf(current)); err != nil {
+	}
+	if current != nil && !c.lostNetns(current, p.Record) {
+		return c.confirm(ctx, current, p.Record)
+	}
+	if current != nil {
+		c.cfg.Logger.Warn("the network namespace of the allocation was replaced and the old one is gone; setting it up again", "alloc", p.ID, "netns", p.Netns)
+		if err := c.takeDown(ctx, current); err != nil {
 			return nil, err
 		}
 	}
-	return c.create(ctx, wanted)
+	if netnsErr != nil {
+		return nil, netnsErr
+	}
+	if err := c.step(ctx, StepPlan, p.Record, func(context.Context) error { return c.complete(p) }); err != nil {
+		return nil, err
+	}
+	look, err := c.lookForListeners(p.Record)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := c.share(ctx, p.Record)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := c.step(ctx, StepClaim, p.Record, func(ctx context.Context) error { return c.reserve(ctx, p) }); err != nil {
+		return nil, err
+	}
+	status, err := c.attach(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	// As long as the record is locked nobody else can have found it.
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("allocation %q was set up too late: %w", p.ID, errors.Join(err, c.undo(ctx, p)))
+	}
+	status.Created, status.Warnings = true, c.warnings(look, p.Record, status)
+	return status, nil
+}
+
+// settle returns the plan of an allocation that is set up, nil if it is not. It removes
+// what an earlier operation left unfinished.
+func (c *Configurator) settle(ctx context.Context, a Allocation) (*plan, error) {
+	current, err := c.store.Get(a.ID)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case unreadable(err):
+		c.cfg.Logger.Warn("record cannot be read; removing what it may stand for", "alloc", a.ID, "error", err)
+		return nil, c.forget(ctx, a)
+	case err != nil:
+		return nil, err
+	case current.Phase == record.Ready:
+		return c.planOf(current), nil
+	}
+	c.cfg.Logger.Warn("an earlier operation did not end; removing what it left", "alloc", a.ID, "phase", current.Phase)
+	return nil, c.takeDown(ctx, c.planOf(current))
 }
 
 // confirm is Setup of an allocation that is set up: CHECK, and repair.
 func (c *Configurator) confirm(ctx context.Context, current *plan, wanted *record.Record) (*Status, error) {
+	if !current.SameNetns(wanted) {
+		return nil, fmt.Errorf("%w: allocation %q is in another network namespace, which was at %s; tear it down, or destroy that namespace, before it is set up in %s",
+			ErrDifferent, current.ID, current.Netns, wanted.Netns)
+	}
 	if what := difference(current.Record, wanted); what != "" {
 		return nil, fmt.Errorf("%w: allocation %q was set up with another %s; tear it down first", ErrDifferent, current.ID, what)
 	}
@@ -166,13 +215,13 @@ func (c *Configurator) confirm(ctx context.Context, current *plan, wanted *recor
 	return c.attach(ctx, current)
 }
 
-// difference names the part in which two requests for one ID differ.
+// difference names the part in which two requests for one ID differ, but for the network
+// namespace.
 func difference(a, b *record.Record) string {
 	for _, part := range []struct {
 		name string
 		a, b any
 	}{
-		{"netns (what was at " + a.Netns + ")", true, a.SameNetns(b)},
 		{fmt.Sprintf("list of networks (%s)", strings.Join(a.Asked, ", ")), a.Asked, b.Asked},
 		{"list of networks (of its own)", inlined(a), inlined(b)},
 		{"interface (" + a.Interface + ")", a.Interface, b.Interface},
@@ -230,40 +279,6 @@ func sameJSON(a, b any) bool {
 		}
 	}
 	return reflect.DeepEqual(decoded[0], decoded[1])
-}
-
-// create is Setup of an allocation that has no record.
-func (c *Configurator) create(ctx context.Context, p *plan) (*Status, error) {
-	release, err := claimNetns(p.Record)
-	defer release()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.step(ctx, StepPlan, p.Record, func(context.Context) error { return c.complete(p) }); err != nil {
-		return nil, err
-	}
-	look, err := c.lookForListeners(p.Record)
-	if err != nil {
-		return nil, err
-	}
-	unlock, err := c.share(ctx, p.Record)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if err := c.step(ctx, StepClaim, p.Record, func(ctx context.Context) error { return c.reserve(ctx, p) }); err != nil {
-		return nil, err
-	}
-	status, err := c.attach(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	// As long as the record is locked nobody else can have found it.
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("allocation %q was set up too late: %w", p.ID, errors.Join(err, c.undo(ctx, p)))
-	}
-	status.Created, status.Warnings = true, c.warnings(look, p.Record, status)
-	return status, nil
 }
 
 // undoTime is what it may take to undo a Setup that nobody waits for.
@@ -380,12 +395,23 @@ func (c *Configurator) rollBack(ctx context.Context, p *plan, addErr error) erro
 }
 
 // add is one attempt: ADD, the selection of the status, and the record of it.
-// On an error, what results are known stand in r.
+// On an error, the record has the results that are known.
 func (c *Configurator) add(ctx context.Context, p *plan) (*Status, error) {
 	var results []*types100.Result
 	err := c.step(ctx, StepAdd, p.Record, func(ctx context.Context) (err error) {
-		results, err = c.runPlugins(ctx, p)
-		return err
+		req, requestErr := c.request(p)
+		e, engineErr := c.engine(p)
+		if err := errors.Join(requestErr, engineErr); err != nil {
+			return fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
+		}
+		ctx, cancel := c.leaveTimeToRollBack(ctx)
+		defer cancel()
+		done, err := c.beforeBinaries(ctx, p)
+		if err != nil {
+			return fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
+		}
+		results, err = e.Add(ctx, req)
+		return done(err)
 	})
 	if err := errors.Join(err, keepResults(p, results)); err != nil {
 		return nil, err
@@ -402,37 +428,26 @@ func (c *Configurator) add(ctx context.Context, p *plan) (*Status, error) {
 	return status, nil
 }
 
-// runPlugins brings up what a network needs besides its plugins, and runs them.
-func (c *Configurator) runPlugins(ctx context.Context, p *plan) ([]*types100.Result, error) {
-	req, requestErr := c.request(p)
-	e, engineErr := c.engine(p)
-	if err := errors.Join(requestErr, engineErr); err != nil {
-		return nil, fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
-	}
-	ctx, cancel := c.leaveTimeToRollBack(ctx)
-	defer cancel()
+// beforeBinaries does what the reference plugins leave to others, or cannot do several at
+// a time. The caller calls done with the error of ADD, and goes on with done's.
+func (c *Configurator) beforeBinaries(ctx context.Context, p *plan) (done func(error) error, err error) {
 	if c.runsInProcess(p) {
-		return e.Add(ctx, req)
+		return func(err error) error { return err }, nil
 	}
-	return c.runBinaries(ctx, p, func() ([]*types100.Result, error) { return e.Add(ctx, req) })
-}
-
-// runBinaries sees to what the reference plugins leave to others, or cannot do
-// several at a time.
-func (c *Configurator) runBinaries(ctx context.Context, p *plan, add func() ([]*types100.Result, error)) ([]*types100.Result, error) {
 	if err := p.Sandbox.LoopbackUp(); err != nil {
-		return nil, fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
+		return nil, err
 	}
-	done, err := c.store.First(ctx, kinds(p.Record)...)
+	first, err := c.store.First(ctx, kinds(p.Record)...)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
+		return nil, err
 	}
-	results, err := add()
-	if err == nil {
-		err = c.openForwarding(ctx, p)
-	}
-	done(err == nil)
-	return results, err
+	return func(err error) error {
+		if err == nil {
+			err = c.openForwarding(ctx, p)
+		}
+		first(err == nil)
+		return err
+	}, nil
 }
 
 // keepResults puts what ADD returned into the record.

@@ -1,6 +1,7 @@
 package conflist
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -61,6 +62,11 @@ func (f *file) read() (*Network, error) {
 		f.stamps = append(f.stamps, sidecarStamps(f.sidecar)...)
 		if err := d.addSidecar(f.sidecar); err != nil {
 			return nil, err
+		}
+	}
+	if f.good != nil { // with the same content it stays the same Network
+		if data, err := d.encode(); err == nil && bytes.Equal(data, f.good.Bytes) {
+			return f.good, nil
 		}
 	}
 	n, err := d.network()

@@ -168,7 +168,7 @@ func TestLastGoodDirectory(t *testing.T) {
 	}
 }
 
-// TestUnchangedIsNotParsed uses that parsing makes a new Network each time.
+// TestUnchangedIsNotParsed: what is parsed is a new Network.
 func TestUnchangedIsNotParsed(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "10-a.conflist", list("x", "old"), "x/1.conf", `{"type":"s"}`)
@@ -181,7 +181,10 @@ func TestUnchangedIsNotParsed(t *testing.T) {
 
 	// A change that is too young may hide another behind equal timestamps.
 	d.now = func() time.Time { return time.Now().Add(-time.Minute) }
-	require.NotSame(t, lookup(), lookup())
+	young := lookup()
+	require.Same(t, young, lookup(), "with the same content it is the same")
+	overwriteQuietly(t, filepath.Join(dir, "10-a.conflist"), list("x", "one"))
+	require.NotSame(t, young, lookup())
 
 	d.now = func() time.Time { return time.Now().Add(time.Minute) }
 	settled := lookup()
