@@ -1,6 +1,7 @@
 // Package allocnet has the words that the packages of this library share: what
 // an allocation requests, what it gets, what is recorded about it, and the errors.
-// It does nothing by itself and depends on next to nothing, so that a program
+// Beside them it has pure functions that make files and variables of a Status:
+// [ResolvConf], [Hosts] and [Environment]. It depends on next to nothing, so that a program
 // that only talks to the daemon does not link the engines.
 //
 // A [Service] sets up, checks and removes the networks of allocations. Two types
