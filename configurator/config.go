@@ -80,7 +80,7 @@ type Config struct {
 	// Observer is told of every operation and its steps; default none.
 	Observer Observer
 	// Logger gets warnings about retries and forced cleanups, and at debug a line for
-	// each operation that succeeded; default none.
+	// each operation that succeeded; default none. FromSlog makes one of a *slog.Logger.
 	Logger hclog.Logger
 }
 

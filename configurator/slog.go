@@ -1,0 +1,95 @@
+package configurator
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// FromSlog returns a Logger for the Config that writes to l. Levels are l's own; trace is
+// slog.LevelDebug-4, and SetLevel does nothing.
+func FromSlog(l *slog.Logger) hclog.Logger {
+	return &slogLogger{Logger: hclog.NewNullLogger(), to: l, base: l}
+}
+
+const slogTrace = slog.LevelDebug - 4
+
+// slogLogger writes to a slog.Logger. What it does not have of an hclog.Logger, such as
+// writers for other packages, is that of one that writes nothing.
+type slogLogger struct {
+	hclog.Logger
+	to      *slog.Logger // with the name and what is implied
+	base    *slog.Logger // without
+	name    string
+	implied []any
+}
+
+func (s *slogLogger) Log(level hclog.Level, msg string, args ...any) {
+	switch level {
+	case hclog.Trace:
+		s.Trace(msg, args...)
+	case hclog.Debug:
+		s.Debug(msg, args...)
+	case hclog.Warn:
+		s.Warn(msg, args...)
+	case hclog.Error:
+		s.Error(msg, args...)
+	case hclog.Off:
+	default:
+		s.Info(msg, args...)
+	}
+}
+
+func (s *slogLogger) Trace(msg string, args ...any) {
+	s.to.Log(context.Background(), slogTrace, msg, args...)
+}
+func (s *slogLogger) Debug(msg string, args ...any) { s.to.Debug(msg, args...) }
+func (s *slogLogger) Info(msg string, args ...any)  { s.to.Info(msg, args...) }
+func (s *slogLogger) Warn(msg string, args ...any)  { s.to.Warn(msg, args...) }
+func (s *slogLogger) Error(msg string, args ...any) { s.to.Error(msg, args...) }
+
+func (s *slogLogger) enabled(l slog.Level) bool { return s.to.Enabled(context.Background(), l) }
+
+func (s *slogLogger) IsTrace() bool { return s.enabled(slogTrace) }
+func (s *slogLogger) IsDebug() bool { return s.enabled(slog.LevelDebug) }
+func (s *slogLogger) IsInfo() bool  { return s.enabled(slog.LevelInfo) }
+func (s *slogLogger) IsWarn() bool  { return s.enabled(slog.LevelWarn) }
+func (s *slogLogger) IsError() bool { return s.enabled(slog.LevelError) }
+
+// GetLevel is the lowest level that is written.
+func (s *slogLogger) GetLevel() hclog.Level {
+	switch {
+	case s.IsTrace():
+		return hclog.Trace
+	case s.IsDebug():
+		return hclog.Debug
+	case s.IsInfo():
+		return hclog.Info
+	case s.IsWarn():
+		return hclog.Warn
+	case s.IsError():
+		return hclog.Error
+	}
+	return hclog.Off
+}
+
+func (s *slogLogger) ImpliedArgs() []any { return s.implied }
+func (s *slogLogger) Name() string       { return s.name }
+
+func (s *slogLogger) With(args ...any) hclog.Logger {
+	implied := append(append([]any{}, s.implied...), args...)
+	return &slogLogger{Logger: s.Logger, to: s.to.With(args...), base: s.base, name: s.name, implied: implied}
+}
+
+// Named adds the attribute "logger", with the names joined by dots.
+func (s *slogLogger) Named(name string) hclog.Logger {
+	if s.name != "" {
+		name = s.name + "." + name
+	}
+	return s.ResetNamed(name)
+}
+
+func (s *slogLogger) ResetNamed(name string) hclog.Logger {
+	return &slogLogger{Logger: s.Logger, to: s.base.With("logger", name).With(s.implied...), base: s.base, name: name, implied: s.implied}
+}
