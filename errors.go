@@ -16,7 +16,7 @@ import (
 // Errors that errors.Is finds in what a Service returns. Beside them, errors.As finds
 // *types.Error of the CNI library with the code of a plugin, *portmap.ConflictError,
 // *portmap.PortError, *NetworkError, *UnservedError, *NetnsError, *ListenerError,
-// *PortTakenError, *RecordError, *LeftoverError and, in what several allocations are
+// *PortTakenError, *RecordError, *StateDirError, *LeftoverError and, in what several allocations are
 // about, *AllocationError.
 var (
 	// ErrInvalidConfig: the Config cannot be used.
@@ -72,6 +72,10 @@ var (
 	// ErrIncomplete: something of the allocation may still be on the host; its
 	// record is kept, so that Teardown or GC can go on.
 	ErrIncomplete = errors.New("not everything could be taken away, the record is kept")
+	// ErrStateDir: the state directory cannot be used: it can be written by other users,
+	// cannot be read or written, or its file system is full. errors.As finds a
+	// *StateDirError.
+	ErrStateDir = errors.New("the state directory cannot be used")
 	// ErrNewer: a newer version of allocnet wrote the record. errors.As finds a
 	// *RecordError.
 	ErrNewer = errors.New("written by a newer version of allocnet")
@@ -199,6 +203,22 @@ func (e *RecordError) Error() string {
 
 // Unwrap returns what is wrong with the record.
 func (e *RecordError) Unwrap() error { return e.Err }
+
+// StateDirError names a state directory that cannot be used, and why. errors.Is finds
+// ErrStateDir, and what the system said.
+type StateDirError struct {
+	Dir string
+	Err error
+}
+
+// Error is the text of the cause, which names the file or directory.
+func (e *StateDirError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *StateDirError) Unwrap() error { return e.Err }
+
+// Is finds ErrStateDir.
+func (e *StateDirError) Is(target error) bool { return target == ErrStateDir }
 
 // PortTakenError names a host port that belongs in the kernel to another attachment, of
 // which no record here tells. errors.Is finds ErrPortTaken.

@@ -51,7 +51,7 @@ func (c *Configurator) stateWritable() error {
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("state directory: %w", err)
+		return fmt.Errorf("state directory: %w", &StateDirError{Dir: c.cfg.StateDir, Err: err})
 	}
 	return nil
 }

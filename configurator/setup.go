@@ -42,8 +42,15 @@ import (
 // codes 1 to 7, a broken result and the end of the context cannot). When an ADD
 // failed for good, nothing of the allocation is left on the host, unless the
 // error is ErrIncomplete: then its record is kept, for Teardown or GC to go on.
-// So it is where the context ends before Setup does, even after the last plugin has
-// succeeded; what was set up before stays.
+// The same applies if the context ends before Setup returns, even if every plugin
+// succeeded. An allocation that already existed is left in place.
+//
+// The deadline of the context is divided between the attempts and the clean-up: each
+// ADD ends a quarter of the time that is left before the deadline, at most 5 seconds,
+// so that its DEL fits in, and after Config.Timeout at the latest. Waits between attempts
+// end with the context. A caller that cancels gets the DEL all the same, within 5
+// seconds. The removal by force, which runs no plugin, may take up to 3 seconds longer
+// than the context.
 //
 // Errors, beside those and the ones of errors.go: *portmap.ConflictError names
 // the allocation that has a port already; *types.Error is what a plugin said.

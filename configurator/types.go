@@ -38,6 +38,7 @@ type (
 	NetworkError    = allocnet.NetworkError
 	PortTakenError  = allocnet.PortTakenError
 	RecordError     = allocnet.RecordError
+	StateDirError   = allocnet.StateDirError
 	UnservedError   = allocnet.UnservedError
 )
 
@@ -64,6 +65,7 @@ var (
 	ErrUnhealthy          = allocnet.ErrUnhealthy
 	ErrNotChecked         = allocnet.ErrNotChecked
 	ErrIncomplete         = allocnet.ErrIncomplete
+	ErrStateDir           = allocnet.ErrStateDir
 	ErrNewer              = allocnet.ErrNewer
 )
 

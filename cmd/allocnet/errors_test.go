@@ -45,13 +45,14 @@ var sentinels = map[string]error{
 	"portmap.ErrConflict": portmap.ErrConflict,
 	"sandbox.ErrExist":    sandbox.ErrExist, "sandbox.ErrNotExist": sandbox.ErrNotExist, "sandbox.ErrInvalidName": sandbox.ErrInvalidName,
 	"sandbox.ErrNotNamespace": sandbox.ErrNotNamespace, "sandbox.ErrHostNamespace": sandbox.ErrHostNamespace,
-	"allocnet.ErrNewer": allocnet.ErrNewer,
-	"context.Canceled":  context.Canceled,
-	"DeadlineExceeded":  context.DeadlineExceeded,
-	"fs.ErrPermission":  fs.ErrPermission,
-	"syscall.ENOSPC":    syscall.ENOSPC,
-	"syscall.EPERM":     syscall.EPERM,
-	"syscall.ENOTDIR":   syscall.ENOTDIR,
+	"allocnet.ErrStateDir": allocnet.ErrStateDir,
+	"allocnet.ErrNewer":    allocnet.ErrNewer,
+	"context.Canceled":     context.Canceled,
+	"DeadlineExceeded":     context.DeadlineExceeded,
+	"fs.ErrPermission":     fs.ErrPermission,
+	"syscall.ENOSPC":       syscall.ENOSPC,
+	"syscall.EPERM":        syscall.EPERM,
+	"syscall.ENOTDIR":      syscall.ENOTDIR,
 }
 
 // samples are errors of every type that errors.As can find.
@@ -72,7 +73,8 @@ var samples = map[string]error{
 		Mapping: portmap.Mapping{HostPort: 80, ContainerPort: 8080, Protocol: "tcp", Label: "http"},
 		Other:   portmap.Mapping{HostPort: 80, Protocol: "tcp", HostIP: "127.0.0.1"}, ID: "web", OtherID: "db",
 	},
-	"allocnet.RecordError": &allocnet.RecordError{ID: "web", File: "/run/allocnet/allocs/web.json", Err: errors.New("unexpected end of JSON input")},
+	"allocnet.StateDirError": &allocnet.StateDirError{Dir: "/run/allocnet", Err: fmt.Errorf("write /run/allocnet/x: %w", syscall.ENOSPC)},
+	"allocnet.RecordError":   &allocnet.RecordError{ID: "web", File: "/run/allocnet/allocs/web.json", Err: errors.New("unexpected end of JSON input")},
 	"allocnet.PortTakenError": &allocnet.PortTakenError{
 		Mapping: portmap.Mapping{HostIP: "127.0.0.1", HostPort: 80, ContainerPort: 8080, Protocol: "tcp"}, To: netip.MustParseAddrPort("10.0.0.2:8080"),
 		Network: "net", ID: "db", Interface: "eth0", Instance: "i",

@@ -44,6 +44,8 @@ type Error struct {
 	// what is wrong with it.
 	File   string `json:"file,omitempty"`
 	Reason *Error `json:"reason,omitempty"`
+	// StateDir is a state directory that cannot be used.
+	StateDir *StateDir `json:"stateDir,omitempty"`
 	// Record is one that cannot be read.
 	Record *Record `json:"record,omitempty"`
 	// Causes are the errors that were joined in this one.
@@ -107,6 +109,12 @@ type Unserved struct {
 	ID           string   `json:"id,omitempty"`
 	Capabilities []string `json:"capabilities"`
 	Networks     []string `json:"networks"`
+}
+
+// StateDir is an allocnet.StateDirError.
+type StateDir struct {
+	Dir   string `json:"dir"`
+	Error *Error `json:"error"`
 }
 
 // Record is a record.CorruptError.

@@ -73,6 +73,7 @@ var Kinds = []Kind{
 	{"plugin-not-installed", http.StatusServiceUnavailable, allocnet.ErrPluginNotInstalled, nil},
 	{"unprivileged", http.StatusServiceUnavailable, allocnet.ErrUnprivileged, nil},
 	{"exhausted", http.StatusServiceUnavailable, allocnet.ErrExhausted, nil},
+	{"state-dir", http.StatusInternalServerError, allocnet.ErrStateDir, nil},
 	{"bridge-full", http.StatusServiceUnavailable, allocnet.ErrBridgeFull, nil},
 	{"limit", http.StatusServiceUnavailable, allocnet.ErrLimit, nil},
 	{"invalid-result", http.StatusBadGateway, allocnet.ErrInvalidResult, nil},

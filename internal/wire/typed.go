@@ -45,6 +45,7 @@ func typed() []typedError {
 		typedAs(keepUnserved, restoreUnserved),
 		typedAs(keepInUse, restoreInUse),
 		typedAs(keepFile, restoreFile),
+		typedAs(keepStateDir, restoreStateDir),
 		typedAs(keepRecord, restoreRecord),
 		typedAs(func(err syscall.Errno, to *Error) { to.Errno = unix.ErrnoName(err) }, restoreErrno),
 		typedAs(keepAbout, restoreAbout),
@@ -199,6 +200,17 @@ func protocolName(number int) string {
 		}
 	}
 	return strconv.Itoa(number)
+}
+
+func keepStateDir(err *allocnet.StateDirError, to *Error) {
+	to.StateDir = &StateDir{err.Dir, FromError(err.Err)}
+}
+
+func restoreStateDir(e *Error) error {
+	if e.StateDir == nil {
+		return nil
+	}
+	return &allocnet.StateDirError{Dir: e.StateDir.Dir, Err: cmp.Or(e.StateDir.Error, noReason).Err()}
 }
 
 func keepRecord(err *allocnet.RecordError, to *Error) {

@@ -20,6 +20,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/names"
 )
 
@@ -152,6 +153,9 @@ func pluginError(path string, err error, stdout, stderr []byte) error {
 	}
 	var e types.Error
 	if json.Unmarshal(stdout, &e) == nil && (e.Code != 0 || e.Msg != "") {
+		if strings.Contains(e.Msg+e.Details, allocnet.ErrExhausted.Error()) {
+			return exhausted{&e}
+		}
 		return &e
 	}
 	said := strings.TrimSpace(string(stderr))
@@ -164,6 +168,15 @@ func pluginError(path string, err error, stdout, stderr []byte) error {
 	// No plugin reports this code, so it cannot be taken for a finding of CHECK.
 	return types.NewError(types.ErrUnknown, fmt.Sprintf("plugin %s: %v", path, err), clip(said))
 }
+
+// exhausted is the error of an IPAM plugin that has no address left. host-local says so
+// in its text alone, in the words of allocnet.ErrExhausted.
+type exhausted struct{ said *types.Error }
+
+func (e exhausted) Error() string { return e.said.Error() }
+
+// Unwrap returns the plugin's error and allocnet.ErrExhausted.
+func (e exhausted) Unwrap() []error { return []error{e.said, allocnet.ErrExhausted} }
 
 func clip(s string) string {
 	const most = 1024

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -131,7 +132,7 @@ func (x index) crossing(claims []claim) ([]claim, error) {
 	}
 	entries, err := os.ReadDir(string(x))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("look for claims: %w", err)
+		return nil, fmt.Errorf("look for claims: %w", fault(filepath.Dir(string(x)), err))
 	}
 	for _, e := range entries {
 		if ports := wanted[e.Name()]; ports != nil {

@@ -210,7 +210,7 @@ func (s *Store) completeIndex(warn func(error)) error {
 		}
 	}
 	if err := os.MkdirAll(string(s.claims), 0o700); err != nil {
-		return fmt.Errorf("complete index of claims: %w", err)
+		return fmt.Errorf("complete index of claims: %w", fault(s.state, err))
 	}
 	return s.markComplete()
 }
@@ -218,7 +218,7 @@ func (s *Store) completeIndex(warn func(error)) error {
 func (s *Store) markComplete() error {
 	fd, err := openFile(s.claims.complete(), unix.O_CREAT|unix.O_WRONLY)
 	if err != nil {
-		return fmt.Errorf("complete index of claims: %w", err)
+		return fmt.Errorf("complete index of claims: %w", fault(s.state, err))
 	}
 	return errors.Join(closeFile(fd, s.claims.complete()), remove(s.claims.completeBefore()))
 }

@@ -137,14 +137,14 @@ func (x index) enter(id string, c claim) error {
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			if err := x.makeThing(c.thing); err != nil {
-				return fmt.Errorf("claim %s for allocation %q: %w", c.thing, id, err)
+				return fmt.Errorf("claim %s for allocation %q: %w", c.thing, id, fault(filepath.Dir(string(x)), err))
 			}
 		} else if !errors.Is(err, fs.ErrExist) {
 			break
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("claim %s for allocation %q: %w", c.thing, id, err)
+		return fmt.Errorf("claim %s for allocation %q: %w", c.thing, id, fault(filepath.Dir(string(x)), err))
 	}
 	return nil
 }
@@ -214,18 +214,18 @@ func (x index) holders(c claim) ([]string, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for claims: %w", err)
+		return nil, fmt.Errorf("look for claims: %w", fault(filepath.Dir(string(x)), err))
 	}
 	defer dir.Close()
 	if err := statedir.CheckDir(int(dir.Fd()), dir.Name()); err != nil {
-		return nil, fmt.Errorf("look for claims: %w", err)
+		return nil, fmt.Errorf("look for claims: %w", fault(filepath.Dir(string(x)), err))
 	}
 	names, err := dir.Readdirnames(-1)
 	if errors.Is(err, fs.ErrNotExist) { // it went meanwhile
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for claims: %w", err)
+		return nil, fmt.Errorf("look for claims: %w", fault(filepath.Dir(string(x)), err))
 	}
 	slices.Sort(names)
 	var ids []string

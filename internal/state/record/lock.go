@@ -45,7 +45,7 @@ const (
 // An operation begins here, so that this also makes sure of the state directory.
 func (s *Store) Lock(ctx context.Context, id string) (unlock func(), err error) {
 	if err := s.checkDirs(); err != nil {
-		return nil, fmt.Errorf("lock allocation %q: state directory: %w", id, err)
+		return nil, fmt.Errorf("lock allocation %q: state directory: %w", id, fault(s.state, err))
 	}
 	return s.lockOffsets(ctx, fmt.Sprintf("allocation %q", id), offsetOf(id))
 }
@@ -154,7 +154,7 @@ func (s *Store) openLocks() (*lockFile, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open lock file: %w", err)
+		return nil, fmt.Errorf("open lock file: %w", fault(s.state, err))
 	}
 	return &lockFile{fd}, nil
 }

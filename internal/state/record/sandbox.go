@@ -51,7 +51,7 @@ func (s *Store) Sandboxes(id string) ([]Sandbox, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read sandboxes of allocation %q: %w", id, err)
+		return nil, fmt.Errorf("read sandboxes of allocation %q: %w", id, fault(s.state, err))
 	}
 	return list, nil
 }
@@ -61,7 +61,7 @@ func (s *Store) Sandboxes(id string) ([]Sandbox, error) {
 func (s *Store) PutSandboxes(id string, list []Sandbox) error {
 	err := s.putSandboxes(id, list)
 	if err != nil {
-		return fmt.Errorf("write sandboxes of allocation %q: %w", id, err)
+		return fmt.Errorf("write sandboxes of allocation %q: %w", id, fault(s.state, err))
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func (s *Store) AddSandbox(id string, one Sandbox) error {
 func (s *Store) WithSandboxes() ([]string, error) {
 	entries, err := os.ReadDir(s.sandboxes())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("list sandboxes: %w", err)
+		return nil, fmt.Errorf("list sandboxes: %w", fault(s.state, err))
 	}
 	var ids []string
 	for _, e := range entries {

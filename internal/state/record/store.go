@@ -72,7 +72,7 @@ func (s *Store) Get(id string) (*Record, error) {
 		return nil, &CorruptError{ID: id, File: file, Err: err}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read record: %w", err)
+		return nil, fmt.Errorf("read record: %w", fault(s.state, err))
 	}
 	r, err := decode(data)
 	if err == nil && r.ID != id {
@@ -216,7 +216,7 @@ func (s *Store) write(id string, text []byte) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("write record of allocation %q: %w", id, err)
+		return fmt.Errorf("write record of allocation %q: %w", id, fault(s.state, err))
 	}
 	return nil
 }
@@ -240,7 +240,7 @@ func (s *Store) Delete(id string) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("remove record: %w", err)
+		return fmt.Errorf("remove record: %w", fault(s.state, err))
 	}
 	return nil
 }
@@ -270,11 +270,11 @@ func (s *Store) claimed(id string) []claim {
 // somebody else put into the directory is none.
 func (s *Store) IDs() ([]string, error) {
 	if err := s.checkDirs(); err != nil {
-		return nil, fmt.Errorf("list records: %w", err)
+		return nil, fmt.Errorf("list records: %w", fault(s.state, err))
 	}
 	entries, err := os.ReadDir(s.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("list records: %w", err)
+		return nil, fmt.Errorf("list records: %w", fault(s.state, err))
 	}
 	var ids []string
 	for _, e := range entries {

@@ -19,7 +19,7 @@ import (
 // locked, so it may run beside all other operations.
 func (s *Store) Sweep(ctx context.Context) error {
 	if err := s.checkDirs(); err != nil {
-		return fmt.Errorf("sweep state directory: %w", err)
+		return fmt.Errorf("sweep state directory: %w", fault(s.state, err))
 	}
 	claimed := map[string][]claim{}
 	var errs []error
@@ -48,7 +48,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 func (s *Store) sweepDrafts(ctx context.Context) error {
 	unlock, err := s.LockClaims(ctx)
 	if err != nil {
-		return fmt.Errorf("sweep state directory: %w", err)
+		return fmt.Errorf("sweep state directory: %w", fault(s.state, err))
 	}
 	defer unlock()
 	var errs []error

@@ -48,6 +48,13 @@ func bringConflists(c *client.Client) {
 	say("setup the host by dirs", err)
 	_, err = c.GCScope(ctx, configurator.Scope{Live: []string{}, PluginDirs: dirs})
 	say("gc by dirs", err)
+	say("ready", c.ReadyFor(ctx, configurator.Allocation{Conflists: lists}))
+	say("ready by dirs", c.ReadyFor(ctx, configurator.Allocation{PluginDirs: dirs}))
+	unknown := configurator.Allocation{ID: "unknown", Netns: "/n", Conflists: lists}
+	_, err = c.Audit(ctx, unknown)
+	say("audit unknown", err)
+	_, err = c.Force(ctx, unknown)
+	say("force unknown", err)
 }
 
 // receiver notes with which configurations and directories calls arrive.
@@ -78,6 +85,21 @@ func (r *receiver) Setup(ctx context.Context, a configurator.Allocation) (*confi
 	return r.attached.Setup(ctx, a)
 }
 
+func (r *receiver) ReadyFor(_ context.Context, a configurator.Allocation) error {
+	r.note("ready", a.Conflists, a.PluginDirs)
+	return nil
+}
+
+func (r *receiver) Audit(_ context.Context, a configurator.Allocation) ([]configurator.Leftover, error) {
+	r.note("audit "+a.ID, a.Conflists, a.PluginDirs)
+	return nil, nil
+}
+
+func (r *receiver) Force(_ context.Context, a configurator.Allocation) ([]configurator.Leftover, error) {
+	r.note("force "+a.ID, a.Conflists, a.PluginDirs)
+	return nil, nil
+}
+
 func (r *receiver) Check(_ context.Context, a configurator.Allocation) error {
 	r.note("check "+a.ID, a.Conflists, a.PluginDirs)
 	return nil
@@ -102,7 +124,8 @@ func TestConflistsOfOthers(t *testing.T) {
 	everything := []string{"setup recorded 1 0", "check recorded 1 0", "teardown recorded 1 0",
 		"setup unknown 1 0", "check unknown 1 0", "teardown unknown 1 0",
 		"setup unreadable 1 0", "check unreadable 1 0", "teardown unreadable 1 0", "gc 1 0",
-		"setup recorded 0 1", "teardown recorded 0 1", "setup recorded 0 0", "gc 0 1"}
+		"setup recorded 0 1", "teardown recorded 0 1", "setup recorded 0 0", "gc 0 1",
+		"ready 1 0", "ready 0 1", "audit unknown 1 0", "force unknown 1 0"}
 	for name, c := range map[string]struct {
 		who     syscall.Credential
 		allowed bool
@@ -111,9 +134,11 @@ func TestConflistsOfOthers(t *testing.T) {
 	}{
 		"root": {who: syscall.Credential{}, arrived: everything},
 		"a member": {who: member, arrived: []string{"check recorded 0 0", "teardown recorded 0 0", "teardown recorded 0 0"},
-			refused: []string{"setup recorded", "setup unknown", "check unknown", "teardown unknown", "setup unreadable", "gc", "setup by dirs", "setup the host by dirs", "gc by dirs"}},
+			refused: []string{"setup recorded", "setup unknown", "check unknown", "teardown unknown", "setup unreadable", "gc", "setup by dirs", "setup the host by dirs", "gc by dirs",
+				"ready", "ready by dirs", "audit unknown", "force unknown"}},
 		"a member who may": {who: member, allowed: true,
-			arrived: append(slices.Clone(everything[:10]), "teardown recorded 0 0"), refused: []string{"setup by dirs", "setup the host by dirs", "gc by dirs"}},
+			arrived: append(slices.Clone(everything[:10]), "teardown recorded 0 0", "ready 1 0", "audit unknown 1 0", "force unknown 1 0"),
+			refused: []string{"setup by dirs", "setup the host by dirs", "gc by dirs", "ready by dirs"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			service := &receiver{}

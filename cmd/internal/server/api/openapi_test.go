@@ -27,7 +27,7 @@ var schemas = map[string]reflect.Type{
 	"Route": reflect.TypeFor[configurator.Route](), "Status": reflect.TypeFor[configurator.Status](),
 	"Port": reflect.TypeFor[portmap.Port](), "Mapping": reflect.TypeFor[portmap.Mapping](),
 	"Allocations": reflect.TypeFor[wire.Allocations](), "Applied": reflect.TypeFor[wire.Applied](),
-	"Found": reflect.TypeFor[wire.Found](), "Gone": reflect.TypeFor[wire.Gone](), "Check": reflect.TypeFor[wire.Check](),
+	"StateDir": reflect.TypeFor[wire.StateDir](), "Found": reflect.TypeFor[wire.Found](), "Gone": reflect.TypeFor[wire.Gone](), "Check": reflect.TypeFor[wire.Check](),
 	"Collect": reflect.TypeFor[wire.Collect](), "Collected": reflect.TypeFor[wire.Collected](),
 	"Conflict": reflect.TypeFor[wire.Conflict](), "Error": reflect.TypeFor[wire.Error](),
 	"Failure": reflect.TypeFor[wire.Failure](), "Health": reflect.TypeFor[wire.Health](),

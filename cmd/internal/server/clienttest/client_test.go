@@ -332,3 +332,35 @@ func TestDaemonThatDies(t *testing.T) {
 		require.ErrorContains(t, err, socket)
 	}
 }
+
+// TestStateDirErrorArrives whole at the client.
+func TestStateDirErrorArrives(t *testing.T) {
+	h := newHost(t)
+	require.NoError(t, os.MkdirAll(h.path("state"), 0o700))
+	require.NoError(t, os.Chmod(h.path("state"), 0o777))
+	_, err := h.serve(t).Setup(t.Context(), configurator.Allocation{ID: "a", Netns: netns(t)("state")})
+	require.ErrorIs(t, err, configurator.ErrStateDir)
+	var fault *configurator.StateDirError
+	require.ErrorAs(t, err, &fault)
+	require.Equal(t, h.path("state"), fault.Dir)
+	require.ErrorContains(t, fault.Err, "can be written by others")
+}
+
+// TestResultsArrive: the client has the results of the plugins, as the configurator.
+func TestResultsArrive(t *testing.T) {
+	h := newHost(t)
+	c := h.serve(t)
+	status, err := c.Setup(t.Context(), configurator.Allocation{ID: "a", Netns: netns(t)("results")})
+	require.NoError(t, err)
+	own, err := h.Get(t.Context(), "a")
+	require.NoError(t, err)
+	require.Len(t, own.Status.Results, 1)
+	require.Equal(t, own.Status.Results, status.Results)
+	theirs, err := c.Get(t.Context(), "a")
+	require.NoError(t, err)
+	require.Equal(t, own.Status.Results, theirs.Status.Results)
+	records, err := c.List(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, own.Status.Results, records[0].Status.Results)
+	require.NoError(t, c.Teardown(t.Context(), configurator.Allocation{ID: "a"}))
+}
