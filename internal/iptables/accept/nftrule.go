@@ -29,18 +29,18 @@ func question(r *sock.Requests, f Family, chain string, flags uint16) {
 // parseRule reads a message of the kernel.
 func parseRule(data []byte) (r rule) {
 	var text strings.Builder
-	for kind, value := range sock.Attributes(sock.After(sock.NetfilterHeader, data)) {
+	sock.EachNetfilterAttribute(data, func(kind uint16, value []byte) {
 		switch kind {
 		case unix.NFTA_RULE_CHAIN:
 			r.chain = sock.String(value)
 		case unix.NFTA_RULE_HANDLE:
 			r.handle = sock.Uint64BE(value)
 		case unix.NFTA_RULE_EXPRESSIONS:
-			for _, expression := range sock.Attributes(value) {
-				r.addExpression(expression, &text)
-			}
+			sock.EachAttribute(value, func(_ uint16, value []byte) {
+				r.addExpression(value, &text)
+			})
 		}
-	}
+	})
 	r.text = text.String()
 	return r
 }
@@ -48,7 +48,7 @@ func parseRule(data []byte) (r rule) {
 // addExpression takes what a rule does into its text, all but what it counted.
 func (r *rule) addExpression(expression []byte, text *strings.Builder) {
 	name := ""
-	for kind, value := range sock.Attributes(expression) {
+	sock.EachAttribute(expression, func(kind uint16, value []byte) {
 		switch {
 		case kind == unix.NFTA_EXPR_NAME:
 			name = sock.String(value)
@@ -60,27 +60,27 @@ func (r *rule) addExpression(expression []byte, text *strings.Builder) {
 				r.readImmediate(value)
 			}
 		}
-	}
+	})
 }
 
 // readImmediate finds the chain to which an immediate verdict jumps.
 func (r *rule) readImmediate(immediate []byte) {
-	for kind, data := range sock.Attributes(immediate) {
+	sock.EachAttribute(immediate, func(kind uint16, value []byte) {
 		if kind != unix.NFTA_IMMEDIATE_DATA {
-			continue
+			return
 		}
-		for kind, verdict := range sock.Attributes(data) {
+		sock.EachAttribute(value, func(kind uint16, value []byte) {
 			if kind == unix.NFTA_DATA_VERDICT {
-				r.readVerdict(verdict)
+				r.readVerdict(value)
 			}
-		}
-	}
+		})
+	})
 }
 
 func (r *rule) readVerdict(verdict []byte) {
-	for kind, value := range sock.Attributes(verdict) {
+	sock.EachAttribute(verdict, func(kind uint16, value []byte) {
 		if kind == unix.NFTA_VERDICT_CHAIN {
 			r.jump = sock.String(value)
 		}
-	}
+	})
 }

@@ -81,7 +81,7 @@ func (c *Conn) deleteEntry(ctx context.Context, family uint8, key []byte) error 
 }
 
 func (e *entry) decode(data []byte) {
-	for kind, value := range sock.Attributes(data) {
+	sock.EachAttribute(data, func(kind uint16, value []byte) {
 		switch kind {
 		case ctaTupleOrig:
 			e.tuple.decode(value)
@@ -91,7 +91,7 @@ func (e *entry) decode(data []byte) {
 		case ctaZone, ctaID:
 			e.addKey(kind, value)
 		}
-	}
+	})
 }
 
 // addKey adds an attribute to what the entry is deleted by.
@@ -102,18 +102,18 @@ func (e *entry) addKey(kind uint16, value []byte) {
 }
 
 func (t *tuple) decode(data []byte) {
-	for kind, value := range sock.Attributes(data) {
+	sock.EachAttribute(data, func(kind uint16, value []byte) {
 		switch kind {
 		case ctaTupleIP:
 			t.decodeAddresses(value)
 		case ctaTupleProto:
 			t.decodePorts(value)
 		}
-	}
+	})
 }
 
 func (t *tuple) decodeAddresses(data []byte) {
-	for kind, value := range sock.Attributes(data) {
+	sock.EachAttribute(data, func(kind uint16, value []byte) {
 		addr, _ := netip.AddrFromSlice(value)
 		switch kind {
 		case ctaIPv4Src, ctaIPv6Src:
@@ -121,16 +121,16 @@ func (t *tuple) decodeAddresses(data []byte) {
 		case ctaIPv4Dst, ctaIPv6Dst:
 			t.destination = addr
 		}
-	}
+	})
 }
 
 func (t *tuple) decodePorts(data []byte) {
-	for kind, value := range sock.Attributes(data) {
+	sock.EachAttribute(data, func(kind uint16, value []byte) {
 		switch {
 		case kind == ctaProtoNum && len(value) == 1:
 			t.protocol = value[0]
 		case kind == ctaProtoDstPort && len(value) == 2:
 			t.port = binary.BigEndian.Uint16(value)
 		}
-	}
+	})
 }

@@ -191,11 +191,11 @@ func TestOlderKernelsRefuse(t *testing.T) {
 		var whole, older sock.Requests
 		f.put(&whole)
 		var last uint16
-		for kind, value := range sock.Attributes(whole.Data()) {
+		sock.EachAttribute(whole.Data(), func(kind uint16, value []byte) {
 			if last = kind; kind != ctaFilter {
 				older.Attribute(unix.NLA_F_NESTED|kind, value)
 			}
-		}
+		})
 		require.EqualValues(t, ctaFilter, last)
 		err := c.delete(t.Context(), v4, func(r *sock.Requests) { r.Append(older.Data()...) })
 		require.True(t, isUnsupported(err), "%v", err)

@@ -84,11 +84,11 @@ func generation(ctx context.Context) (number uint32, err error) {
 }
 
 func readGeneration(payload []byte) (number uint32) {
-	for kind, value := range sock.Attributes(sock.After(sock.NetfilterHeader, payload)) {
+	sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
 		if kind == unix.NFTA_GEN_ID {
 			number = sock.Uint32BE(value)
 		}
-	}
+	})
 	return number
 }
 
@@ -120,7 +120,7 @@ func (t Table) chainsOf(ctx context.Context) (chains []chain, err error) {
 }
 
 func readChain(payload []byte) (c chain, table string) {
-	for kind, value := range sock.Attributes(sock.After(sock.NetfilterHeader, payload)) {
+	sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
 		switch kind {
 		case unix.NFTA_CHAIN_TABLE:
 			table = sock.String(value)
@@ -130,6 +130,6 @@ func readChain(payload []byte) (c chain, table string) {
 			const drop = 0 // NF_DROP
 			c.drops = sock.Uint32BE(value) == drop
 		}
-	}
+	})
 	return c, table
 }

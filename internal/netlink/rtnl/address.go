@@ -121,14 +121,14 @@ func parseAddress(payload []byte) (a netlink.Addr, index int, err error) {
 	}
 	prefix, flags, scope := payload[1], payload[2], payload[3] // struct ifaddrmsg
 	a.IPNet, a.Flags, a.Scope = &net.IPNet{}, int(flags), int(scope)
-	for kind, value := range sock.Attributes(payload[unix.SizeofIfAddrmsg:]) {
+	sock.EachAttribute(payload[unix.SizeofIfAddrmsg:], func(kind uint16, value []byte) {
 		switch {
 		case kind == unix.IFA_ADDRESS && a.IP == nil, kind == unix.IFA_LOCAL: // of a pair, ours
 			a.IP = slices.Clone(value)
 		case kind == unix.IFA_FLAGS && len(value) == 4:
 			a.Flags = int(sock.Uint32(value))
 		}
-	}
+	})
 	a.Mask = net.CIDRMask(int(prefix), 8*len(a.IP))
 	return a, indexOf(payload), nil
 }

@@ -108,22 +108,22 @@ func parseBridge(answer []byte) *netlink.Bridge {
 	if br.RawFlags&unix.IFF_UP != 0 {
 		br.Flags = net.FlagUp
 	}
-	var kind string
-	for attribute, value := range sock.Attributes(answer[unix.SizeofIfInfomsg:]) {
-		switch attribute {
+	var linkKind string
+	sock.EachAttribute(answer[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) {
+		switch kind {
 		case unix.IFLA_ADDRESS:
 			br.HardwareAddr = slices.Clone(value)
 		case unix.IFLA_MTU:
 			br.MTU = int(sock.Uint32(value))
 		case unix.IFLA_LINKINFO:
-			for attribute, value := range sock.Attributes(value) {
-				if attribute == nl.IFLA_INFO_KIND {
-					kind = sock.String(value)
+			sock.EachAttribute(value, func(kind uint16, value []byte) {
+				if kind == nl.IFLA_INFO_KIND {
+					linkKind = sock.String(value)
 				}
-			}
+			})
 		}
-	}
-	if kind != br.Type() {
+	})
+	if linkKind != br.Type() {
 		return nil
 	}
 	return br
@@ -153,9 +153,9 @@ func linkInquiry(r *sock.Requests, index int) {
 // state up, which for a bridge port means that the bridge forwards.
 func (h *Host) IsOperational(name string) (up bool, err error) {
 	err = get(&h.conns, byName(name), func(answer []byte) {
-		for kind, value := range sock.Attributes(sock.After(unix.SizeofIfInfomsg, answer)) {
+		sock.EachAttribute(sock.After(unix.SizeofIfInfomsg, answer), func(kind uint16, value []byte) {
 			up = up || kind == unix.IFLA_OPERSTATE && len(value) > 0 && netlink.LinkOperState(value[0]) == netlink.OperUp
-		}
+		})
 	})
 	if err != nil {
 		return false, fmt.Errorf("find link %q: %w", name, err)

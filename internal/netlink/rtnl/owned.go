@@ -46,13 +46,13 @@ func allLinks(r *sock.Requests) {
 }
 
 func readNames(payload []byte) (name, alias string) {
-	for kind, value := range sock.Attributes(sock.After(unix.SizeofIfInfomsg, payload)) {
+	sock.EachAttribute(sock.After(unix.SizeofIfInfomsg, payload), func(kind uint16, value []byte) {
 		switch kind {
 		case unix.IFLA_IFNAME:
 			name = sock.String(value)
 		case unix.IFLA_IFALIAS:
 			alias = sock.String(value)
 		}
-	}
+	})
 	return name, alias
 }

@@ -90,11 +90,11 @@ func ends(link []byte) (index, peer int) {
 	if len(link) < unix.SizeofIfInfomsg {
 		return 0, 0
 	}
-	for kind, value := range sock.Attributes(link[unix.SizeofIfInfomsg:]) {
+	sock.EachAttribute(link[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) {
 		if kind == unix.IFLA_LINK {
 			peer = int(sock.Uint32(value))
 		}
-	}
+	})
 	return indexOf(link), peer
 }
 

@@ -89,11 +89,11 @@ func (h *Host) mtus(routes []routeOut) (map[int]int, error) {
 		}
 	}
 	err := h.conns.Exchange(context.Background(), &requests, func(_ int, answer []byte, _ error) {
-		for kind, value := range sock.Attributes(sock.After(unix.SizeofIfInfomsg, answer)) {
+		sock.EachAttribute(sock.After(unix.SizeofIfInfomsg, answer), func(kind uint16, value []byte) {
 			if kind == unix.IFLA_MTU {
 				mtus[indexOf(answer)] = int(sock.Uint32(value))
 			}
-		}
+		})
 	})
 	return mtus, err
 }
@@ -113,20 +113,20 @@ type routeOut struct {
 }
 
 func parseRouteOut(answer []byte) (r routeOut) {
-	for kind, value := range sock.Attributes(sock.After(unix.SizeofRtMsg, answer)) {
+	sock.EachAttribute(sock.After(unix.SizeofRtMsg, answer), func(kind uint16, value []byte) {
 		switch {
 		case kind == unix.RTA_OIF && len(value) == 4:
 			r.links = append(r.links, int(sock.Uint32(value)))
 		case kind == unix.RTA_MULTIPATH:
 			r.links = append(r.links, nextHops(value)...)
 		case kind == unix.RTA_METRICS:
-			for kind, value := range sock.Attributes(value) {
+			sock.EachAttribute(value, func(kind uint16, value []byte) {
 				if kind == unix.RTAX_MTU {
 					r.mtu = int(sock.Uint32(value))
 				}
-			}
+			})
 		}
-	}
+	})
 	return r
 }
 

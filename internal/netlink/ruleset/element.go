@@ -151,43 +151,43 @@ func (e *element) putValue(b *sock.Requests) {
 
 // readElements reads the elements of an answer.
 func readElements(s *set, payload []byte, each func(element)) {
-	for kind, list := range sock.Attributes(sock.After(sock.NetfilterHeader, payload)) {
+	sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
 		if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			continue
+			return
 		}
-		for _, attrs := range sock.Attributes(list) {
-			each(readElement(s, attrs))
-		}
-	}
+		sock.EachAttribute(value, func(_ uint16, value []byte) {
+			each(readElement(s, value))
+		})
+	})
 }
 
 func readElement(s *set, attrs []byte) element {
 	e := element{set: s}
-	for kind, nested := range sock.Attributes(attrs) {
+	sock.EachAttribute(attrs, func(kind uint16, value []byte) {
 		switch kind {
 		case unix.NFTA_SET_ELEM_KEY:
-			readKey(&e.key, nested)
+			readKey(&e.key, value)
 		case attrKeyEnd:
-			readKey(&e.end, nested)
+			readKey(&e.end, value)
 		case unix.NFTA_SET_ELEM_DATA:
-			for kind, v := range sock.Attributes(nested) {
-				e.readValue(kind, v)
-			}
+			sock.EachAttribute(value, func(kind uint16, value []byte) {
+				e.readValue(kind, value)
+			})
 		case unix.NFTA_SET_ELEM_USERDATA:
-			e.owner = commentOf(nested)
-			if n := recordOf(nested, dataNetwork); len(n) == 1 {
+			e.owner = commentOf(value)
+			if n := recordOf(value, dataNetwork); len(n) == 1 {
 				e.network = n[0]
 			}
-			e.zone = string(recordOf(nested, dataZone))
+			e.zone = string(recordOf(value, dataZone))
 		}
-	}
+	})
 	return e
 }
 
 func readKey(k *key, data []byte) {
-	for _, v := range sock.Attributes(data) {
-		copy(k[:], v)
-	}
+	sock.EachAttribute(data, func(_ uint16, value []byte) {
+		copy(k[:], value)
+	})
 }
 
 func (e *element) readValue(kind uint16, v []byte) {
@@ -195,11 +195,11 @@ func (e *element) readValue(kind uint16, v []byte) {
 		copy(e.value.data[:], v)
 		return
 	}
-	for kind, v := range sock.Attributes(v) {
+	sock.EachAttribute(v, func(kind uint16, value []byte) {
 		if kind == unix.NFTA_VERDICT_CODE {
-			e.verdict = int32(sock.Uint32BE(v))
+			e.verdict = int32(sock.Uint32BE(value))
 		}
-	}
+	})
 }
 
 // String is the element for people.

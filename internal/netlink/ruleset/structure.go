@@ -222,57 +222,57 @@ func (r *Ruleset) readRules(ctx context.Context, t *table, is *state) error {
 			b.CString(unix.NFTA_RULE_TABLE, t.name)
 		}, func(payload []byte) {
 			var chain, comment string
-			for kind, v := range sock.Attributes(sock.After(sock.NetfilterHeader, payload)) {
+			sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
 				switch kind {
 				case unix.NFTA_RULE_CHAIN:
-					chain = sock.String(v)
+					chain = sock.String(value)
 				case unix.NFTA_RULE_USERDATA:
-					comment = commentOf(v)
+					comment = commentOf(value)
 				}
-			}
+			})
 			is.rules[chain] = append(is.rules[chain], comment)
 		})
 	})
 }
 
 func readFlags(payload []byte) (flags uint32) {
-	for kind, v := range sock.Attributes(sock.After(sock.NetfilterHeader, payload)) {
+	sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
 		if kind == unix.NFTA_TABLE_FLAGS {
-			flags = sock.Uint32BE(v)
+			flags = sock.Uint32BE(value)
 		}
-	}
+	})
 	return flags
 }
 
 // readOwner reads which socket a table belongs to.
 func readOwner(payload []byte) (owner uint32) {
 	const tableOwner = 7 // NFTA_TABLE_OWNER
-	for kind, v := range sock.Attributes(sock.After(sock.NetfilterHeader, payload)) {
+	sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
 		if kind == tableOwner {
-			owner = sock.Uint32BE(v)
+			owner = sock.Uint32BE(value)
 		}
-	}
+	})
 	return owner
 }
 
 // readHook reads where a chain is called from.
 func readHook(payload []byte) (h hook) {
-	for kind, v := range sock.Attributes(sock.After(sock.NetfilterHeader, payload)) {
+	sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
 		switch kind {
 		case unix.NFTA_CHAIN_TYPE:
-			h.kind = sock.String(v)
+			h.kind = sock.String(value)
 		case unix.NFTA_CHAIN_POLICY:
-			h.policy = sock.Uint32BE(v)
+			h.policy = sock.Uint32BE(value)
 		case unix.NFTA_CHAIN_HOOK:
-			for kind, v := range sock.Attributes(v) {
+			sock.EachAttribute(value, func(kind uint16, value []byte) {
 				switch kind {
 				case unix.NFTA_HOOK_HOOKNUM:
-					h.number = sock.Uint32BE(v)
+					h.number = sock.Uint32BE(value)
 				case unix.NFTA_HOOK_PRIORITY:
-					h.priority = int32(sock.Uint32BE(v))
+					h.priority = int32(sock.Uint32BE(value))
 				}
-			}
+			})
 		}
-	}
+	})
 	return h
 }

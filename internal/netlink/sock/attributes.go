@@ -3,7 +3,6 @@ package sock
 import (
 	"bytes"
 	"encoding/binary"
-	"iter"
 
 	"golang.org/x/sys/unix"
 )
@@ -11,22 +10,24 @@ import (
 // NetfilterHeader is the length of struct nfgenmsg, with which messages of nfnetlink begin.
 const NetfilterHeader = 4
 
-// Attributes are those in data, by their type without its flags, up to one that is broken. The values are parts of
-// data.
-func Attributes(data []byte) iter.Seq2[uint16, []byte] {
-	return func(yield func(uint16, []byte) bool) {
-		for len(data) >= unix.SizeofNlAttr {
-			length := int(binary.NativeEndian.Uint16(data))
-			if length < unix.SizeofNlAttr || length > len(data) {
-				return
-			}
-			kind := binary.NativeEndian.Uint16(data[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-			if !yield(kind, data[unix.SizeofNlAttr:length]) {
-				return
-			}
-			data = data[min(len(data), Align(length)):]
+// EachAttribute hands over the attributes in data, by their type without its flags, up to one that is broken. The values
+// are parts of data. It is a function instead of an iterator because the compiler turns it into a loop everywhere:
+// an iterator allocates where it is not inlined.
+func EachAttribute(data []byte, each func(kind uint16, value []byte)) {
+	for len(data) >= unix.SizeofNlAttr {
+		length := int(binary.NativeEndian.Uint16(data))
+		if length < unix.SizeofNlAttr || length > len(data) {
+			return
 		}
+		kind := binary.NativeEndian.Uint16(data[2:]) &^ (unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
+		each(kind, data[unix.SizeofNlAttr:length])
+		data = data[min(len(data), Align(length)):]
 	}
+}
+
+// EachNetfilterAttribute hands over those of a message of nfnetlink.
+func EachNetfilterAttribute(message []byte, each func(kind uint16, value []byte)) {
+	EachAttribute(After(NetfilterHeader, message), each)
 }
 
 // After is what follows the header of a message; nothing if that is cut short.

@@ -45,9 +45,9 @@ func TestRequests(t *testing.T) {
 	require.Len(t, r.bytes(1, 2), unix.SizeofNlMsghdr+NetfilterHeader)
 
 	values := map[uint16][]byte{}
-	for kind, value := range Attributes(After(4, all[0].payload)) {
+	EachAttribute(After(4, all[0].payload), func(kind uint16, value []byte) {
 		values[kind] = value
-	}
+	})
 	require.Equal(t, "ab", String(values[1]))
 	require.Len(t, values[1], 3)
 	require.Equal(t, "abcd", String(values[2]))
@@ -55,9 +55,9 @@ func TestRequests(t *testing.T) {
 	require.Equal(t, []byte{7}, values[3])
 	require.Contains(t, values, uint16(8))
 	nested := map[uint16][]byte{}
-	for kind, value := range Attributes(values[4]) {
+	EachAttribute(values[4], func(kind uint16, value []byte) {
 		nested[kind] = value
-	}
+	})
 	require.EqualValues(t, 1<<20, Uint32(nested[5]))
 	require.EqualValues(t, 1<<20, Uint32BE(nested[6]))
 	require.EqualValues(t, 1<<40, Uint64BE(nested[7]))
@@ -74,13 +74,12 @@ func FuzzRead(f *testing.F) {
 			if h.kind == unix.NLMSG_ERROR {
 				errnoOf(payload)
 			}
-			for range Attributes(After(NetfilterHeader, payload)) {
-			}
+			EachNetfilterAttribute(payload, func(uint16, []byte) {})
 		})
 		n := 0
-		for _, value := range Attributes(data) {
+		EachAttribute(data, func(_ uint16, value []byte) {
 			n += unix.SizeofNlAttr + len(value)
-		}
+		})
 		require.LessOrEqual(t, n, len(data))
 	})
 }
@@ -91,11 +90,12 @@ func BenchmarkAttributes(b *testing.B) {
 		r.Uint32(kind, 1)
 	}
 	data := r.Data()
+	b.ReportAllocs()
 	for b.Loop() {
-		for kind, value := range Attributes(data) {
+		EachAttribute(data, func(kind uint16, value []byte) {
 			if kind == 3 {
 				binary.NativeEndian.Uint32(value)
 			}
-		}
+		})
 	}
 }

@@ -172,10 +172,10 @@ func parse(answer []byte, protocol uint8, ports []uint16) (l Listener, ok bool) 
 		Protocol: protocol, Address: netip.AddrPortFrom(ip, port),
 		UID: binary.NativeEndian.Uint32(answer[64:]), Inode: binary.NativeEndian.Uint32(answer[68:]),
 	}
-	for kind, value := range sock.Attributes(answer[answerSize:]) {
+	sock.EachAttribute(answer[answerSize:], func(kind uint16, value []byte) {
 		if kind == attributeOnly6 && len(value) > 0 {
 			l.Only6 = value[0] != 0
 		}
-	}
+	})
 	return l, true
 }

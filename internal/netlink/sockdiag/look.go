@@ -21,9 +21,15 @@ type Ports struct {
 // Look returns the sockets that listen on the ports in the network namespace of the
 // calling thread, sorted by protocol and port. The kernel chooses them: the cost does
 // not grow with connections, and little with listeners on other ports.
-func Look(wanted ...Ports) ([]Listener, error) {
-	s := sock.Here{Protocol: unix.NETLINK_SOCK_DIAG}
-	var found []Listener
+func Look(wanted ...Ports) (found []Listener, err error) {
+	err = sock.Lend(unix.NETLINK_SOCK_DIAG, func(s *sock.Socket) error {
+		found, err = look(s, wanted)
+		return err
+	})
+	return found, err
+}
+
+func look(s *sock.Socket, wanted []Ports) (found []Listener, err error) {
 	for _, w := range wanted {
 		ports := slices.Compact(slices.Sorted(slices.Values(w.Numbers)))
 		if len(ports) == 0 {
@@ -42,7 +48,7 @@ func Look(wanted ...Ports) ([]Listener, error) {
 }
 
 // list asks for the sockets of each family.
-func list(s sock.Exchanger, w Ports, ports []uint16, each func(answer []byte)) error {
+func list(s *sock.Socket, w Ports, ports []uint16, each func(answer []byte)) error {
 	switch {
 	case w.Only6:
 		return dump(s, byFamily, request(w.Protocol, unix.AF_INET6, ports), each)
@@ -63,7 +69,7 @@ const (
 )
 
 // dump hands over every answer to a request, each valid during the call.
-func dump(s sock.Exchanger, kind uint16, body func(*sock.Requests), each func(answer []byte)) error {
+func dump(s *sock.Socket, kind uint16, body func(*sock.Requests), each func(answer []byte)) error {
 	return sock.Build(func(r *sock.Requests) {
 		r.Begin("", kind, unix.NLM_F_DUMP)
 		body(r)
