@@ -27,7 +27,7 @@ func TestCollect(t *testing.T) {
 	for _, s := range b.all {
 		require.NoError(t, sandbox.Destroy(s.netns))
 	}
-	for _, name := range []string{floorName, nativeName} {
+	for _, name := range []string{baselineName, nativeName} {
 		m, ok := b.report.find(key("GC of 3", name))
 		require.True(t, ok, name)
 		require.Positive(t, m.Median)

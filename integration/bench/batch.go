@@ -9,7 +9,7 @@ import (
 // batchTitle is the time per allocation when many are taken away at once.
 const batchTitle = "DEL, 100 at once, each"
 
-// batch measures many DELs at once. The floor knows beforehand what leaves
+// batch measures many DELs at once. The baseline knows beforehand what leaves
 // together; the others get single calls.
 func (b *bench) batch(ctx context.Context) error {
 	slots, err := b.slots(ctx, b.size.batch)
@@ -17,7 +17,7 @@ func (b *bench) batch(ctx context.Context) error {
 		return err
 	}
 	b.progress("%d DELs at once", len(slots))
-	systems, err := b.openAll(ctx, "bridge", false, floorName, nativeName, execName)
+	systems, err := b.openAll(ctx, "bridge", false, baselineName, nativeName, execName)
 	if err != nil {
 		return err
 	}
@@ -70,7 +70,7 @@ const drainAtOnce = 100
 func drain(ctx context.Context, sys system, slots []*slot) error {
 	for part := range slices.Chunk(slots, drainAtOnce) {
 		var err error
-		if f, ok := sys.(*floor); ok {
+		if f, ok := sys.(*baseline); ok {
 			err = f.delBatch(part)
 		} else {
 			err = atOnce(len(part), part, func(s *slot) error { return sys.del(ctx, s) })

@@ -27,7 +27,7 @@ func (b *bench) burst(ctx context.Context) error {
 
 func (b *bench) burstOf(ctx context.Context, slots []*slot, kind string) error {
 	b.progress("burst of %d ADDs, %d at a time: %s", len(slots), burstAtOnce, kind)
-	names := []string{floorName, nativeName}
+	names := []string{baselineName, nativeName}
 	if kind == "bridge" {
 		names = append(names, execName)
 	}

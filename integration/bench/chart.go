@@ -22,7 +22,7 @@ const (
 
 // colours are those of the systems' bars.
 var colours = map[string]string{
-	floorName: "#9aa5b1", nativeName: "#1f7a5c", allocnetName: "#1f7a5c",
+	baselineName: "#9aa5b1", nativeName: "#1f7a5c", allocnetName: "#1f7a5c",
 	execName: "#d9822b", goCNIName: "#b3541e", referenceName: "#b3541e",
 }
 

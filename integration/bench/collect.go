@@ -8,7 +8,7 @@ import (
 
 func collectTitle(n int) string { return fmt.Sprintf("GC of %d", n) }
 
-// collect measures the rate of a GC that removes every allocation. The floor deletes
+// collect measures the rate of a GC that removes every allocation. The baseline deletes
 // them in batches.
 func (b *bench) collect(ctx context.Context) error {
 	slots, err := b.slots(ctx, b.size.collect)
@@ -16,7 +16,7 @@ func (b *bench) collect(ctx context.Context) error {
 		return err
 	}
 	b.progress("%s", collectTitle(len(slots)))
-	systems, err := b.openAll(ctx, "bridge", false, floorName, nativeName)
+	systems, err := b.openAll(ctx, "bridge", false, baselineName, nativeName)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ const (
 func (b *bench) crowdOf(sys system, slots []*slot) *crowd {
 	n := b.size.mappingsOf(sys.name())
 	switch s := sys.(type) {
-	case *floor:
+	case *baseline:
 		change := func(kind int) func(context.Context) error {
 			return func(context.Context) error { return s.changeCrowd(kind, n) }
 		}
@@ -45,8 +45,8 @@ func (b *bench) crowdOf(sys system, slots []*slot) *crowd {
 	return nil
 }
 
-// changeCrowd adds or removes n elements of the floor's map of ports.
-func (f *floor) changeCrowd(kind, n int) error {
+// changeCrowd adds or removes n elements of the baseline's map of ports.
+func (f *baseline) changeCrowd(kind, n int) error {
 	sockets, err := f.take()
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@
 // and one port as tcp and udp; its record and its lease are on tmpfs. The
 // systems are
 //
-//   - floor: bare rtnetlink and nftables messages for the same links,
+//   - baseline: bare rtnetlink and nftables messages for the same links,
 //     addresses, routes and elements, with no lease, no record and no plugin.
 //   - native: the configurator with EngineNative.
 //   - exec: the configurator with EngineExec and the reference plugins.

@@ -28,7 +28,7 @@ func (b *bench) flatOf(ctx context.Context, f flatSize) error {
 		return err
 	}
 	full, free := slots[:f.present], slots[f.present:]
-	systems, err := b.openAll(ctx, f.kind, false, floorName, nativeName)
+	systems, err := b.openAll(ctx, f.kind, false, baselineName, nativeName)
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (b *bench) packet(ctx context.Context) error {
 	}
 	many := map[string]samples{}
 	one := map[string]samples{}
-	for _, name := range []string{floorName, nativeName, execName} {
+	for _, name := range []string{baselineName, nativeName, execName} {
 		systems, err := b.openAll(ctx, "bridge", false, name)
 		if err != nil {
 			return err

@@ -17,10 +17,10 @@ func testReport() *Report {
 	r := &Report{Machine: Machine{
 		Time: time.Date(2031, 2, 3, 4, 5, 0, 0, time.UTC), Kernel: "6.18", CPUs: 2, Go: "go1.26", CPU: "Chip <1>",
 	}}
-	r.add("ADD", floorName, seconds, samples{0.0005, 0.0004, 0.0009})
+	r.add("ADD", baselineName, seconds, samples{0.0005, 0.0004, 0.0009})
 	r.add("ADD", nativeName, seconds, samples{0.0008, 0.0009, 0.001})
 	r.add("ADD", execName, seconds, samples{0.1})
-	r.add("burst", floorName, rate, samples{2000})
+	r.add("burst", baselineName, rate, samples{2000})
 	r.add("heap", nativeName, memory, samples{3 << 10})
 	return r
 }
@@ -32,14 +32,14 @@ func TestJudge(t *testing.T) {
 		value   float64
 		verdict string
 	}{
-		{"below", Target{Of: "ADD/native", To: "ADD/floor", Limit: 2}, 1.8, reached},
+		{"below", Target{Of: "ADD/native", To: "ADD/baseline", Limit: 2}, 1.8, reached},
 		{"at the limit", Target{Of: "heap/native", Limit: 3 << 10}, 3 << 10, reached},
-		{"above", Target{Of: "ADD/native", To: "ADD/floor", Limit: 1.7}, 1.8, missed},
+		{"above", Target{Of: "ADD/native", To: "ADD/baseline", Limit: 1.7}, 1.8, missed},
 		{"enough", Target{Of: "ADD/exec", To: "ADD/native", Limit: 100, AtLeast: true}, 0.1 / 0.0009, reached},
 		{"just enough", Target{Of: "heap/native", Limit: 3 << 10, AtLeast: true}, 3 << 10, reached},
 		{"too little", Target{Of: "ADD/exec", To: "ADD/native", Limit: 200, AtLeast: true}, 0.1 / 0.0009, missed},
 		{"alone", Target{Of: "heap/native", Limit: 4 << 10}, 3 << 10, reached},
-		{"nothing to divide", Target{Of: "DEL/native", To: "ADD/floor", Limit: 2}, 0, notMeasured},
+		{"nothing to divide", Target{Of: "DEL/native", To: "ADD/baseline", Limit: 2}, 0, notMeasured},
 		{"nothing to divide by", Target{Of: "ADD/native", To: "ADD/go-cni", Limit: 2}, 0, notMeasured},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -54,27 +54,27 @@ func TestJudge(t *testing.T) {
 func TestTable(t *testing.T) {
 	r := testReport()
 	r.judge([]Target{
-		{What: "ADD: native to floor", Of: "ADD/native", To: "ADD/floor", Limit: 2},
+		{What: "ADD: native to baseline", Of: "ADD/native", To: "ADD/baseline", Limit: 2},
 		{What: "ADD: exec to native", Of: "ADD/exec", To: "ADD/native", Limit: 200, AtLeast: true},
 		{What: "heap", Of: "heap/native", Limit: 4 << 10, Unit: memory},
-		{What: "DEL", Of: "DEL/native", To: "DEL/floor", Limit: 2},
+		{What: "DEL", Of: "DEL/native", To: "DEL/baseline", Limit: 2},
 	})
 	var b bytes.Buffer
 	require.NoError(t, r.writeTable(&b))
 	require.Equal(t, `2031-02-03 04:05 UTC, Linux 6.18, 2 CPUs, go1.26, Chip <1>
 
-MEASURE  SYSTEM  P50      P95      SAMPLES  TO FLOOR  TO EXEC
-ADD      floor   500 µs   900 µs   3        1.00x     0.0050x
-         native  900 µs   1.00 ms  3        1.80x     0.0090x
-         exec    100 ms   100 ms   1        200x      1.00x
-burst    floor   2000 /s  2000 /s  1        1.00x     -
-heap     native  3.00 KB  3.00 KB  1        -         -
+MEASURE  SYSTEM    P50      P95      SAMPLES  TO BASELINE  TO EXEC
+ADD      baseline  500 µs   900 µs   3        1.00x        0.0050x
+         native    900 µs   1.00 ms  3        1.80x        0.0090x
+         exec      100 ms   100 ms   1        200x         1.00x
+burst    baseline  2000 /s  2000 /s  1        1.00x        -
+heap     native    3.00 KB  3.00 KB  1        -            -
 
-TARGET                VALUE    TO REACH         VERDICT
-ADD: native to floor  1.80x    at most 2.00x    reached
-ADD: exec to native   111x     at least 200x    missed
-heap                  3.00 KB  at most 4.00 KB  reached
-DEL                   -        at most 2.00x    not measured
+TARGET                   VALUE    TO REACH         VERDICT
+ADD: native to baseline  1.80x    at most 2.00x    reached
+ADD: exec to native      111x     at least 200x    missed
+heap                     3.00 KB  at most 4.00 KB  reached
+DEL                      -        at most 2.00x    not measured
 `, trimLines(b.String()))
 }
 
@@ -113,7 +113,7 @@ func TestTargetsHaveMeasures(t *testing.T) {
 			r.add(flatTitle(operation, f.kind, f.present), nativeName, seconds, samples{1})
 		}
 	}
-	r.add(batchTitle, floorName, seconds, samples{1})
+	r.add(batchTitle, baselineName, seconds, samples{1})
 	r.add(batchTitle, nativeName, seconds, samples{1})
 	r.add(packetTitle(1), nativeName, seconds, samples{1})
 	r.add(packetTitle(full.mappingsOf(nativeName)), nativeName, seconds, samples{1})
@@ -154,7 +154,7 @@ func TestChart(t *testing.T) {
 	var b bytes.Buffer
 	require.NoError(t, testReport().writeChart(&b))
 	texts, bars := readSVG(t, &b)
-	require.Subset(t, texts, []string{"ADD", "500 µs", "900 µs", "100 ms", "2000 /s", "floor", "native", "exec", "1 ms", "10 ms"})
+	require.Subset(t, texts, []string{"ADD", "500 µs", "900 µs", "100 ms", "2000 /s", "baseline", "native", "exec", "1 ms", "10 ms"})
 	require.NotContains(t, texts, "3.00 KB", "memory is no time")
 	require.Equal(t, 4, bars)
 

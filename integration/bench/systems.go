@@ -24,10 +24,10 @@ type system interface {
 
 // The systems.
 const (
-	floorName  = "floor"
-	nativeName = "native"
-	execName   = "exec"
-	goCNIName  = "go-cni"
+	baselineName = "baseline"
+	nativeName   = "native"
+	execName     = "exec"
+	goCNIName    = "go-cni"
 )
 
 // world is the machine that the measurements run on: what they share.
@@ -52,8 +52,8 @@ func (w *world) newNetwork(system, kind string, dual bool) *network {
 func (w *world) open(ctx context.Context, name, kind string, dual bool) (system, error) {
 	n := w.newNetwork(name, kind, dual)
 	switch name {
-	case floorName:
-		return newFloor(ctx, n)
+	case baselineName:
+		return newBaseline(ctx, n)
 	case nativeName:
 		return w.newConfigured(ctx, n, name, configurator.EngineNative)
 	case execName:
@@ -206,7 +206,7 @@ func removeBridge(name string) error {
 	if _, err := os.Stat("/sys/class/net/" + name); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	sockets, err := (&floor{}).take()
+	sockets, err := (&baseline{}).take()
 	if err != nil {
 		return err
 	}

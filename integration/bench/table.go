@@ -7,11 +7,11 @@ import (
 )
 
 // writeTable writes the report for people: all measures, each with its ratio to
-// the floor and to exec where there is one, and then the targets.
+// the baseline and to exec where there is one, and then the targets.
 func (r *Report) writeTable(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "%s\n\n", r.Machine)
-	fmt.Fprintln(t, "MEASURE\tSYSTEM\tP50\tP95\tSAMPLES\tTO FLOOR\tTO EXEC")
+	fmt.Fprintln(t, "MEASURE\tSYSTEM\tP50\tP95\tSAMPLES\tTO BASELINE\tTO EXEC")
 	previous := ""
 	for _, m := range r.Measures {
 		what := m.What
@@ -20,7 +20,7 @@ func (r *Report) writeTable(w io.Writer) error {
 		}
 		previous = m.What
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\t%s\n", what, m.System,
-			format(m.Median, m.Unit), format(m.P95, m.Unit), m.Samples, r.ratio(m, floorName), r.ratio(m, execName))
+			format(m.Median, m.Unit), format(m.P95, m.Unit), m.Samples, r.ratio(m, baselineName), r.ratio(m, execName))
 	}
 	fmt.Fprintln(t, "\nTARGET\tVALUE\tTO REACH\tVERDICT")
 	for _, target := range r.Targets {

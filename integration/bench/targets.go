@@ -13,13 +13,13 @@ func targets(s *size) []Target {
 	}
 	for _, kind := range []string{"bridge", "ptp"} {
 		add, del := "ADD, "+kind, "DEL, "+kind
-		most(2, add+": native to floor", key(add, nativeName), key(add, floorName))
+		most(2, add+": native to baseline", key(add, nativeName), key(add, baselineName))
 		least(100, add+": exec to native", key(add, execName), key(add, nativeName))
-		most(1.2, del+": native to floor", key(del, nativeName), key(del, floorName))
+		most(1.2, del+": native to baseline", key(del, nativeName), key(del, baselineName))
 	}
-	most(2, batchTitle+": native to floor", key(batchTitle, nativeName), key(batchTitle, floorName))
+	most(2, batchTitle+": native to baseline", key(batchTitle, nativeName), key(batchTitle, baselineName))
 	for _, kind := range []string{"bridge", "ptp"} {
-		least(0.6, burstTitle(kind)+": rate, native to floor", key(burstTitle(kind), nativeName), key(burstTitle(kind), floorName))
+		least(0.6, burstTitle(kind)+": rate, native to baseline", key(burstTitle(kind), nativeName), key(burstTitle(kind), baselineName))
 	}
 	for _, f := range s.flat {
 		for _, operation := range []string{"ADD", "DEL"} {

@@ -34,7 +34,7 @@ func takeTurns(ctx context.Context, rounds int, turns []turn) error {
 }
 
 // order is the order in which systems stand in reports.
-var order = []string{floorName, nativeName, execName, goCNIName}
+var order = []string{baselineName, nativeName, execName, goCNIName}
 
 // inOrder are the systems that there are.
 func inOrder(systems map[string]system) []system {

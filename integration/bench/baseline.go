@@ -13,35 +13,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// floor makes allocations with as few and as plain messages as the kernel
+// baseline makes allocations with as few and as plain messages as the kernel
 // allows: what any implementation has to do at least. It uses nothing that one
 // could not use as well. It is safe for concurrent use.
-type floor struct {
+type baseline struct {
 	network *network
 	bridge  int // index, or 0
 	home    *os.File
 
 	mu   sync.Mutex
-	idle []*floorSockets
+	idle []*baselineSockets
 }
 
-// floorSockets are the lasting sockets of one operation at a time.
-type floorSockets struct{ links, rules *socket }
+// baselineSockets are the lasting sockets of one operation at a time.
+type baselineSockets struct{ links, rules *socket }
 
-// newFloor makes the network itself: the bridge, forwarding and the tables.
-func newFloor(ctx context.Context, n *network) (*floor, error) {
+// newBaseline makes the network itself: the bridge, forwarding and the tables.
+func newBaseline(ctx context.Context, n *network) (*baseline, error) {
 	home, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return nil, err
 	}
-	f := &floor{network: n, home: home}
+	f := &baseline{network: n, home: home}
 	if err := f.prepare(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("prepare the floor's network: %w", err), f.close(ctx))
+		return nil, errors.Join(fmt.Errorf("prepare the baseline's network: %w", err), f.close(ctx))
 	}
 	return f, nil
 }
 
-func (f *floor) prepare(ctx context.Context) error {
+func (f *baseline) prepare(ctx context.Context) error {
 	for _, s := range []string{"/proc/sys/net/ipv4/ip_forward", "/proc/sys/net/ipv6/conf/all/forwarding"} {
 		if err := os.WriteFile(s, []byte("1"), 0o644); err != nil {
 			return err
@@ -56,7 +56,7 @@ func (f *floor) prepare(ctx context.Context) error {
 	return f.makeBridge()
 }
 
-func (f *floor) makeBridge() error {
+func (f *baseline) makeBridge() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = f.network.bridge()
 	attrs.HardwareAddr = net.HardwareAddr{2, 0, 0, 0, 0, byte(f.network.number)}
@@ -83,7 +83,7 @@ func (f *floor) makeBridge() error {
 }
 
 // close takes the network itself away.
-func (f *floor) close(ctx context.Context) error {
+func (f *baseline) close(ctx context.Context) error {
 	var errs []error
 	for _, s := range f.idle {
 		errs = append(errs, s.links.close(), s.rules.close())
@@ -97,7 +97,7 @@ func (f *floor) close(ctx context.Context) error {
 
 // take returns sockets for one operation, opened by an earlier one if there was
 // one; give hands them back.
-func (f *floor) take() (*floorSockets, error) {
+func (f *baseline) take() (*baselineSockets, error) {
 	f.mu.Lock()
 	if last := len(f.idle) - 1; last >= 0 {
 		s := f.idle[last]
@@ -114,21 +114,21 @@ func (f *floor) take() (*floorSockets, error) {
 	if err != nil {
 		return nil, errors.Join(err, links.close())
 	}
-	return &floorSockets{links, rules}, nil
+	return &baselineSockets{links, rules}, nil
 }
 
-func (f *floor) give(s *floorSockets) {
+func (f *baseline) give(s *baselineSockets) {
 	f.mu.Lock()
 	f.idle = append(f.idle, s)
 	f.mu.Unlock()
 }
 
-func (f *floor) name() string { return floorName }
+func (f *baseline) name() string { return baselineName }
 
-func (f *floor) linkName(s *slot) string { return fmt.Sprintf("floor%d", s.index) }
+func (f *baseline) linkName(s *slot) string { return fmt.Sprintf("baseline%d", s.index) }
 
 // add makes the allocation of a slot.
-func (f *floor) add(_ context.Context, s *slot) error {
+func (f *baseline) add(_ context.Context, s *slot) error {
 	sockets, err := f.take()
 	if err != nil {
 		return err
@@ -136,21 +136,21 @@ func (f *floor) add(_ context.Context, s *slot) error {
 	defer f.give(sockets)
 	host, err := f.attach(sockets.links, s)
 	if err != nil {
-		return fmt.Errorf("floor: attach %q: %w", s.id, err)
+		return fmt.Errorf("baseline: attach %q: %w", s.id, err)
 	}
 	if f.network.kind == "ptp" {
 		if err := sockets.links.do(f.hostMessages(s, host)...); err != nil {
-			return fmt.Errorf("floor: configure the host's end of %q: %w", s.id, err)
+			return fmt.Errorf("baseline: configure the host's end of %q: %w", s.id, err)
 		}
 	}
 	if err := sockets.change(unix.NFT_MSG_NEWSETELEM, f.elements(s)); err != nil {
-		return fmt.Errorf("floor: add the elements of %q: %w", s.id, err)
+		return fmt.Errorf("baseline: add the elements of %q: %w", s.id, err)
 	}
 	return nil
 }
 
 // attach makes the pair and configures the end in the sandbox.
-func (f *floor) attach(links *socket, s *slot) (host int, err error) {
+func (f *baseline) attach(links *socket, s *slot) (host int, err error) {
 	sandbox, err := os.Open(s.netns)
 	if err != nil {
 		return 0, err
@@ -183,7 +183,7 @@ const loopbackIndex = 1
 
 // sandboxMessages configure the links in the sandbox. For ptp, all traffic goes
 // by way of the gateway, also within the subnet.
-func (f *floor) sandboxMessages(s *slot, index int) []*message {
+func (f *baseline) sandboxMessages(s *slot, index int) []*message {
 	messages := []*message{upMessage(loopbackIndex), upMessage(index)}
 	for _, n := range f.network.families() {
 		a, gateway := n.address(s.index), n.gateway()
@@ -202,7 +202,7 @@ func (f *floor) sandboxMessages(s *slot, index int) []*message {
 }
 
 // hostMessages configure the host's end of ptp, which is up already.
-func (f *floor) hostMessages(s *slot, index int) []*message {
+func (f *baseline) hostMessages(s *slot, index int) []*message {
 	var messages []*message
 	for _, n := range f.network.families() {
 		gateway := n.gateway()
@@ -212,7 +212,7 @@ func (f *floor) hostMessages(s *slot, index int) []*message {
 	return messages
 }
 
-func (f *floor) elements(slots ...*slot) []elements {
+func (f *baseline) elements(slots ...*slot) []elements {
 	var all []elements
 	for _, s := range slots {
 		for _, n := range f.network.families() {
@@ -223,23 +223,23 @@ func (f *floor) elements(slots ...*slot) []elements {
 }
 
 // change adds or removes elements in one transaction.
-func (s *floorSockets) change(kind int, changes []elements) error {
+func (s *baselineSockets) change(kind int, changes []elements) error {
 	messages, last := transaction(kind, changes)
 	return s.rules.exchange(messages, last, nil)
 }
 
 // del takes the allocation of a slot away.
-func (f *floor) del(_ context.Context, s *slot) error {
+func (f *baseline) del(_ context.Context, s *slot) error {
 	sockets, err := f.take()
 	if err != nil {
 		return err
 	}
 	defer f.give(sockets)
 	if err := sockets.change(unix.NFT_MSG_DELSETELEM, f.elements(s)); err != nil {
-		return fmt.Errorf("floor: remove the elements of %q: %w", s.id, err)
+		return fmt.Errorf("baseline: remove the elements of %q: %w", s.id, err)
 	}
 	if err := sockets.links.do(delLinkMessage(f.linkName(s))); err != nil {
-		return fmt.Errorf("floor: delete the link of %q: %w", s.id, err)
+		return fmt.Errorf("baseline: delete the link of %q: %w", s.id, err)
 	}
 	return nil
 }
@@ -248,21 +248,21 @@ func (f *floor) del(_ context.Context, s *slot) error {
 const batchGroup = 0x62656e
 
 // delBatch takes the allocations of slots away at once, at most some hundred.
-func (f *floor) delBatch(slots []*slot) error {
+func (f *baseline) delBatch(slots []*slot) error {
 	sockets, err := f.take()
 	if err != nil {
 		return err
 	}
 	defer f.give(sockets)
 	if err := sockets.change(unix.NFT_MSG_DELSETELEM, f.elements(slots...)); err != nil {
-		return fmt.Errorf("floor: remove the elements of %d allocations: %w", len(slots), err)
+		return fmt.Errorf("baseline: remove the elements of %d allocations: %w", len(slots), err)
 	}
 	var messages []*message
 	for _, s := range slots {
 		messages = append(messages, groupMessage(f.linkName(s), batchGroup))
 	}
 	if err := sockets.links.do(append(messages, delGroupMessage(batchGroup))...); err != nil {
-		return fmt.Errorf("floor: delete %d links: %w", len(slots), err)
+		return fmt.Errorf("baseline: delete %d links: %w", len(slots), err)
 	}
 	return nil
 }

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// floorTable is the name of the floor's nftables table in each family.
-const floorTable = "floor"
+// baselineTable is the name of the baseline's nftables table in each family.
+const baselineTable = "baseline"
 
 // ruleset is the fixed part of the tables: what allocations add to is a map and
-// three sets. A map of verdicts would be no floor: with every element that jumps
+// three sets. A map of verdicts would be no baseline: with every element that jumps
 // the kernel validates all others again.
 var ruleset = template.Must(template.New("").Parse(`
 add table {{.Family}} {{.Table}}
@@ -49,7 +49,7 @@ func makeTables(ctx context.Context, n *network) error {
 	var text bytes.Buffer
 	for _, f := range n.families() {
 		args := map[string]string{
-			"Table": floorTable, "Subnet": f.subnet.String(), "Family": "ip", "Header": "ip", "Type": "ipv4_addr",
+			"Table": baselineTable, "Subnet": f.subnet.String(), "Family": "ip", "Header": "ip", "Type": "ipv4_addr",
 			"Loopback": "127.0.0.0/8", "Multicast": "224.0.0.0/4",
 		}
 		if f.subnet.Addr().Is6() {
@@ -67,7 +67,7 @@ func makeTables(ctx context.Context, n *network) error {
 func dropTables(ctx context.Context, n *network) error {
 	var text string
 	for _, f := range n.families() {
-		text += fmt.Sprintf("delete table %s %s\n", nftFamily(f.subnet.Addr()), floorTable)
+		text += fmt.Sprintf("delete table %s %s\n", nftFamily(f.subnet.Addr()), baselineTable)
 	}
 	return nft(ctx, text)
 }
@@ -148,7 +148,7 @@ func (e *elements) message(kind int) *message {
 		flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	}
 	m := newMessage(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, []byte{e.family, unix.NFNETLINK_V0, 0, 0})
-	m.text(unix.NFTA_SET_ELEM_LIST_TABLE, floorTable)
+	m.text(unix.NFTA_SET_ELEM_LIST_TABLE, baselineTable)
 	m.text(unix.NFTA_SET_ELEM_LIST_SET, e.set)
 	m.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
 		for _, one := range e.all {

@@ -17,20 +17,20 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestFloorIsWhatPluginsMake compares links, addresses and routes of one
+// TestBaselineIsWhatPluginsMake compares links, addresses and routes of one
 // allocation, in its sandbox and on the host, with those of the reference
 // plugins for the same network.
-func TestFloorIsWhatPluginsMake(t *testing.T) {
+func TestBaselineIsWhatPluginsMake(t *testing.T) {
 	w := testWorld(t)
 	for _, kind := range []string{"bridge", "ptp"} {
 		for _, dual := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s dual %v", kind, dual), func(t *testing.T) {
 				n := w.newNetwork("same", kind, dual)
 				s := testSlots(t, w, 1)[0]
-				f, err := newFloor(t.Context(), n)
+				f, err := newBaseline(t.Context(), n)
 				require.NoError(t, err)
 				before := hostState(t)
-				ofFloor := lifeOf(t, f, s)
+				ofBaseline := lifeOf(t, f, s)
 				require.Equal(t, before, hostState(t), "a DEL leaves nothing")
 				require.NoError(t, f.close(t.Context()))
 
@@ -38,21 +38,21 @@ func TestFloorIsWhatPluginsMake(t *testing.T) {
 				require.NoError(t, err)
 				ofPlugins := lifeOf(t, exec, s)
 				require.NoError(t, exec.close(t.Context()))
-				require.Equal(t, ofPlugins, ofFloor)
+				require.Equal(t, ofPlugins, ofBaseline)
 			})
 		}
 	}
 }
 
-// TestFloorElements compares the number of elements that an allocation adds
+// TestBaselineElements compares the number of elements that an allocation adds
 // with what the native engine adds.
-func TestFloorElements(t *testing.T) {
+func TestBaselineElements(t *testing.T) {
 	w := testWorld(t)
 	for _, dual := range []bool{false, true} {
 		t.Run(fmt.Sprintf("dual %v", dual), func(t *testing.T) {
 			slots := testSlots(t, w, 2)
 			added := map[string]map[string]int{}
-			for name, table := range map[string]string{floorName: floorTable, nativeName: names.Table} {
+			for name, table := range map[string]string{baselineName: baselineTable, nativeName: names.Table} {
 				sys, err := w.open(t.Context(), name, "bridge", dual)
 				require.NoError(t, err)
 				// The first allocation brings what all share.
@@ -69,18 +69,18 @@ func TestFloorElements(t *testing.T) {
 			if dual {
 				want["ip6"] = 5
 			}
-			require.Equal(t, want, added[floorName])
-			require.Equal(t, added[nativeName], added[floorName])
+			require.Equal(t, want, added[baselineName])
+			require.Equal(t, added[nativeName], added[baselineName])
 		})
 	}
 }
 
-// TestFloorBatch deletes allocations together.
-func TestFloorBatch(t *testing.T) {
+// TestBaselineBatch deletes allocations together.
+func TestBaselineBatch(t *testing.T) {
 	w := testWorld(t)
 	for _, kind := range []string{"bridge", "ptp"} {
 		t.Run(kind, func(t *testing.T) {
-			f, err := newFloor(t.Context(), w.newNetwork("batch", kind, true))
+			f, err := newBaseline(t.Context(), w.newNetwork("batch", kind, true))
 			require.NoError(t, err)
 			slots := testSlots(t, w, 120)
 			before := hostState(t)
@@ -93,11 +93,11 @@ func TestFloorBatch(t *testing.T) {
 	}
 }
 
-// TestFloorErrors: an operation that the kernel refuses is an error, whatever
+// TestBaselineErrors: an operation that the kernel refuses is an error, whatever
 // else was sent along with it.
-func TestFloorErrors(t *testing.T) {
+func TestBaselineErrors(t *testing.T) {
 	w := testWorld(t)
-	f, err := newFloor(t.Context(), w.newNetwork("errors", "ptp", false))
+	f, err := newBaseline(t.Context(), w.newNetwork("errors", "ptp", false))
 	require.NoError(t, err)
 	s := testSlots(t, w, 1)[0]
 	require.ErrorIs(t, f.del(t.Context(), s), unix.ENOENT)
@@ -197,10 +197,10 @@ func describeRoutes(t *testing.T, l netlink.Link) (lines []string) {
 	return lines
 }
 
-// hostState is the host's links, addresses, routes and the floor's elements.
+// hostState is the host's links, addresses, routes and the baseline's elements.
 func hostState(t *testing.T) string {
 	t.Helper()
-	return describe(t, func(netlink.Link) bool { return true }) + fmt.Sprint(countElements(t, floorTable))
+	return describe(t, func(netlink.Link) bool { return true }) + fmt.Sprint(countElements(t, baselineTable))
 }
 
 // countElements counts the elements of all named sets of a table, by family.
