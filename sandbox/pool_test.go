@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/retry"
-	"github.com/allocnet/allocnet/internal/testing/hostsnap"
 )
 
 // openPool makes a pool that lasts as long as the test.

@@ -20,8 +20,9 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/hostsnap"
+	privatehost "github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
-	"github.com/allocnet/allocnet/internal/testing/hostsnap"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -55,7 +56,7 @@ func (t twice) Run() (code int) {
 
 // programs builds all programs, and cnitool, once.
 var programs = sync.OnceValues(func() (dir string, err error) {
-	if !privhost.Inside() {
+	if !privatehost.Inside() {
 		return "", errors.New("only inside a private host")
 	}
 	if dir, err = os.MkdirTemp("", "allocnet-cni-"); err != nil {

@@ -14,7 +14,7 @@
 //   - exec: the configurator with EngineExec and the reference plugins.
 //   - go-cni: the bare go-cni calls with the reference plugins.
 //
-// All of it runs in a private host (internal/testing/privhost), so nothing of the
+// All of it runs in a private host (internal/privhost), so nothing of the
 // machine is touched. Sandboxes are made before the clock starts. Systems take
 // turns within every measurement, so that noise hits all alike, and only ratios
 // of one run are compared with the targets. A missed target is reported and

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/privhost"
 )
 
 // options are the command line's.

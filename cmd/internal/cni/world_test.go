@@ -16,8 +16,8 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
-	"github.com/allocnet/allocnet/internal/testing/hostsnap"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/sandbox"

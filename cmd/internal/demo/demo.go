@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/state/conflist"
-	"github.com/allocnet/allocnet/internal/testing/hostsnap"
 )
 
 // ErrNoPrivateHost: the namespaces that a demo runs in by default cannot be had.

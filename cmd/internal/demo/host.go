@@ -9,9 +9,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/conflist"
-	"github.com/allocnet/allocnet/internal/testing/hostsnap"
 )
 
 // prepareHost remembers what the host looks like, and gives it an outside.

@@ -1,198 +1,126 @@
-// Package privhost gives a program a host of its own: a copy of the program runs in new mount and network
-// namespaces (and, for an ordinary user, in a new user namespace in which it is root), with empty directories in
-// place of the host's run-time state. Links, rules, mounts and leases that the copy makes, and everything that it
-// starts, are invisible to the real host and vanish with the last process.
-//
-// Test binaries enter through [Main] and guard each kernel test with [Require]; other programs call [Enter].
-//
-// # Caveats
-//
-// Only the network, the mounts and the covered directories are private. Other files are those of the real host,
-// and so are processes: there is no new PID namespace. An ordinary user's private host knows one user, root;
-// files cannot be given to another.
+// Package privhost runs the tests of a test binary on a private host: see the
+// package internal/privhost. A test binary enters it through [Main] and guards
+// each kernel test with [Require].
 package privhost
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"runtime"
-	"slices"
 	"strings"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/privhost"
 )
 
-const (
-	// marker names the environment variable that tells a process where it runs. In the copy it first holds
-	// the identity of the namespaces that were left, then that of the private mount namespace.
-	marker       = "ALLOCNET_PRIVATE_HOST"
-	markedLeft   = "left "
-	markedInside = "inside "
+// RequireVariable is an environment variable. If it is "1", a kernel test that
+// cannot run fails; otherwise it is skipped.
+const RequireVariable = "ALLOCNET_REQUIRE_KERNEL"
 
-	// reportFD is where the copy says why it could not be set up: the first of exec.Cmd.ExtraFiles.
-	reportFD = 3
-)
+// errNoMain is the reason for which Require refuses a test if Main was not called.
+var errNoMain = errors.New("TestMain does not call privhost.Main")
 
-// Options says what a private host has beside its namespaces. The zero value is ready for use.
-type Options struct {
-	// Dirs are absolute paths of further directories that start out empty and private. /run and
-	// /var/lib/cni always do. They need not exist: then they are made, without touching the real host.
-	Dirs []string
-}
+// outside is the reason why the tests do not run inside a private host.
+var outside = errNoMain
 
-// Enter runs run inside a private host and returns its exit status, with which the caller should exit at once.
+// Main runs the tests of a test binary inside a private host and returns the exit
+// status. Call it in TestMain:
 //
-// The calling process starts a copy of itself with the same arguments and standard streams, passes signals on to
-// it and waits; the copy reaches this same call, and there run is called. So whatever precedes the call happens
-// twice. A process that is already inside just calls run. A status of 128+n means that signal n ended the copy.
+//	func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
 //
-// An error means that no private host can be had, for example because user namespaces are forbidden; run was
-// not called and the process is where it was.
-//
-// Enter must not be called concurrently.
-func Enter(opts Options, run func() int) (int, error) {
-	if Inside() {
-		return run(), nil
-	}
-	if left, ok := strings.CutPrefix(os.Getenv(marker), markedLeft); ok {
-		return settle(opts, left, run), nil
-	}
-	return spawn()
-}
-
-// Inside reports whether the process runs inside a private host.
-func Inside() bool {
-	id, ok := strings.CutPrefix(os.Getenv(marker), markedInside)
-	if !ok {
-		return false
-	}
-	// The variable alone proves nothing: it could have been exported by hand.
-	mounts, err := namespace("mnt")
-	return err == nil && mounts == id
-}
-
-// Another returns an environment with which a program enters a private host of its own, though it is started inside
-// one.
-func Another(environ []string) []string { return append(slices.Clip(environ), marker+"=") }
-
-// spawn starts the copy and waits for it.
-func spawn() (int, error) {
-	left, err := identity()
-	if err != nil {
-		return 0, err
-	}
-	report, reportEnd, err := os.Pipe()
-	if err != nil {
-		return 0, fmt.Errorf("open report pipe: %w", err)
-	}
-	defer report.Close()
-	cmd := command(reportEnd, markedLeft+left)
-
-	// The parent death signal is bound to the thread that started the copy, so that thread must stay.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	relay := newSignalRelay()
-	defer relay.stop()
-	err = cmd.Start()
-	reportEnd.Close()
-	if err != nil {
-		return 0, fmt.Errorf("start private host: %w", err)
-	}
-	relay.start(cmd.Process)
-
-	reason, readErr := io.ReadAll(report)
-	waitErr := cmd.Wait()
-	switch {
-	case len(reason) > 0:
-		return 0, fmt.Errorf("set up private host: %s", reason)
-	case readErr != nil:
-		return 0, fmt.Errorf("read report of private host: %w", readErr)
-	case cmd.ProcessState == nil:
-		return 0, fmt.Errorf("wait for private host: %w", waitErr)
-	}
-	return exitStatus(cmd.ProcessState), nil
-}
-
-// command describes the copy.
-func command(report *os.File, mark string) *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Args = os.Args
-	cmd.Env = append(os.Environ(), marker+"="+mark)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.ExtraFiles = []*os.File{report}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET,
-		Pdeathsig:  syscall.SIGKILL,
-	}
-	if uid := os.Geteuid(); uid != 0 {
-		// The network namespace is made once the user is mapped: of an earlier one the
-		// real root owns ip_tables_names and its like, and the copy could not read them.
-		cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWUSER
-		cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWNET
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: uid, Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}
-	}
-	return cmd
-}
-
-// exitStatus is what a shell would make of state.
-func exitStatus(state *os.ProcessState) int {
-	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return 128 + int(status.Signal())
-	}
-	return state.ExitCode()
-}
-
-// settle makes the copy's new namespaces a host and calls run in it. A failure is the original's to return.
-func settle(opts Options, left string, run func() int) int {
-	report := os.NewFile(reportFD, "report")
-	unix.CloseOnExec(reportFD)
-	err := checkLeft(left)
+// dirs are directories that start out empty: see [privhost.Options]. If the
+// private host cannot be created, Main writes the reason to standard error. Then
+// it runs the tests on the real host, where tests with [Require] are skipped. If
+// [RequireVariable] is "1", it runs no test and returns 1 instead.
+func Main(m interface{ Run() int }, dirs ...string) int {
+	status, err := privhost.Enter(privhost.Options{Dirs: dirs}, m.Run)
 	if err == nil {
-		err = setUp(opts)
+		return status
 	}
-	if err != nil {
-		fmt.Fprint(report, err)
-	}
-	report.Close()
-	if err != nil {
+	outside = err
+	if required() {
+		fmt.Fprintf(os.Stderr, "%s=1, but there is no private host: %v\n", RequireVariable, err)
 		return 1
 	}
-	return run()
+	fmt.Fprintf(os.Stderr, "kernel tests are skipped: %v\n", err)
+	return m.Run()
 }
 
-// checkLeft guards the real host against a stray marker: set-up would cover its directories.
-func checkLeft(left string) error {
-	now, err := identity()
-	if err != nil {
-		return err
-	}
-	oldMounts, oldNet, _ := strings.Cut(left, " ")
-	mounts, net, _ := strings.Cut(now, " ")
-	if mounts == oldMounts || net == oldNet {
-		return fmt.Errorf("check namespaces: still those of the host: %s", now)
-	}
-	return nil
+// TB is the subset of testing.TB that Require needs.
+type TB interface {
+	Helper()
+	Skipf(format string, args ...any)
+	Fatalf(format string, args ...any)
 }
 
-// identity names the mount and the network namespace of the process.
-func identity() (string, error) {
-	mounts, err := namespace("mnt")
-	if err != nil {
-		return "", err
+// Require skips a test, with the reason, unless it runs inside a private host and
+// the named programs are installed. It fails the test instead if
+// [RequireVariable] is "1" or if [Main] was not called.
+func Require(t TB, programs ...string) {
+	t.Helper()
+	if !privhost.Inside() {
+		refuse(t, errors.Is(outside, errNoMain), fmt.Sprintf("no private host: %v", outside))
 	}
-	net, err := namespace("net")
-	return mounts + " " + net, err
+	for _, program := range programs {
+		if _, err := exec.LookPath(program); err != nil {
+			refuse(t, false, fmt.Sprintf("%s is not installed", program))
+		}
+	}
 }
 
-// namespace names the process's namespace of one kind, such as "net:[4026531840]".
-func namespace(kind string) (string, error) {
-	id, err := os.Readlink("/proc/self/ns/" + kind)
-	if err != nil {
-		return "", fmt.Errorf("read %s namespace: %w", kind, err)
+// RequireRoot is Require for a test that needs root in the initial user namespace.
+func RequireRoot(t TB, programs ...string) {
+	t.Helper()
+	Require(t, programs...)
+	if !IsHostRoot() {
+		refuse(t, false, "the test needs root in the initial user namespace")
 	}
-	return id, nil
+}
+
+// IsHostRoot reports whether the process is root of the real host too. Only that
+// root has a user namespace with more than one user.
+func IsHostRoot() bool {
+	users, err := os.ReadFile("/proc/self/uid_map")
+	fields := strings.Fields(string(users))
+	return err == nil && len(fields) == 3 && fields[2] != "1"
+}
+
+// Unprivileged calls fn on a separate thread without capabilities. It fails the
+// test if the capabilities cannot be dropped. fn runs in another goroutine than
+// the test, so it must not call t.FailNow.
+func Unprivileged(t TB, fn func()) {
+	t.Helper()
+	dropped := make(chan error, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		var none [2]unix.CapUserData
+		err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0])
+		dropped <- err
+		if err == nil {
+			fn()
+		}
+	}()
+	<-done
+	if err := <-dropped; err != nil {
+		t.Fatalf("drop capabilities: %v", err)
+	}
+}
+
+// refuse skips or fails a test that cannot run.
+func refuse(t TB, fault bool, reason string) {
+	t.Helper()
+	if fault || required() {
+		t.Fatalf("%s", reason)
+		return
+	}
+	t.Skipf("%s", reason)
+}
+
+func required() bool {
+	return os.Getenv(RequireVariable) == "1"
 }

@@ -1,223 +1,100 @@
 package privhost
 
 import (
-	"bufio"
-	"io"
+	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/privhost"
 )
 
-func TestHostIsPrivate(t *testing.T) {
-	Require(t)
+// helperVariable is an environment variable that makes the test binary call Main
+// with fakeTests: "main" with, "main denied" without capabilities.
+const helperVariable = "PRIVHOST_TEST_HELPER"
 
-	links, err := retry.List(netlink.LinkList)
-	require.NoError(t, err)
-	require.Len(t, links, 1)
-	require.Equal(t, "lo", links[0].Attrs().Name)
-	addresses, err := netlink.AddrList(links[0], netlink.FAMILY_V4)
-	require.NoError(t, err)
-	require.Len(t, addresses, 1)
-	require.Equal(t, "127.0.0.1/8", addresses[0].IPNet.String())
-
-	require.Zero(t, os.Geteuid())
-	for _, dir := range append(stateDirs, testDirs...) {
-		probe := filepath.Join(dir, "probe")
-		require.NoError(t, os.WriteFile(probe, nil, 0o600))
-		require.NoError(t, os.Remove(probe))
+func TestMain(m *testing.M) {
+	switch os.Getenv(helperVariable) {
+	case "main":
+		os.Exit(Main(fakeTests{}))
+	case "main denied":
+		var r recorder
+		status := 98
+		Unprivileged(&r, func() { status = Main(fakeTests{}) })
+		os.Exit(status)
 	}
-	require.Empty(t, names("/var/lib/cni"))
-	require.FileExists(t, "/etc/passwd")
+	os.Exit(Main(m))
 }
 
-func TestNothingLeaksOut(t *testing.T) {
-	Require(t)
-	require.NoError(t, os.MkdirAll("/run/existing/content", 0o755))
-	t.Cleanup(func() { os.RemoveAll("/run/existing") })
-	fillSrv(t)
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	require.NoError(t, err)
+// fakeTests stands in for testing.M.
+type fakeTests struct{}
 
-	stdout, stderr, status := runHelper(t, helperCommand("change"))
-	require.Zero(t, status, stdout+stderr)
-	require.Contains(t, stdout, "sysfs shows own links: true\n")
-	require.Contains(t, stdout, "/run/existing: \n", "a covered directory starts out empty")
-	require.Contains(t, stdout, "/srv: b c dir file link\n", "the neighbours of a covered directory stay")
-	require.Contains(t, stdout, "/srv/dir/mounted: below\n", "and so do mounts in them")
-
-	require.Equal(t, "existing", names("/run"))
-	require.Equal(t, "content", names("/run/existing"))
-	require.Empty(t, names("/var/lib/cni"))
-	require.Equal(t, "dir file link", names("/srv"))
-	content, err := os.ReadFile("/srv/file")
-	require.NoError(t, err)
-	require.Equal(t, "content", string(content))
-	_, err = netlink.LinkByName("new0")
-	require.ErrorAs(t, err, &netlink.LinkNotFoundError{})
-	mountsAfter, err := os.ReadFile("/proc/self/mountinfo")
-	require.NoError(t, err)
-	require.Equal(t, string(mounts), string(mountsAfter))
+func (fakeTests) Run() int {
+	fmt.Println("ran, inside:", privhost.Inside())
+	return 5
 }
 
-// fillSrv makes a neighbour of every kind for the directories that a helper covers in /srv.
-func fillSrv(t *testing.T) {
-	t.Helper()
-	require.NoError(t, os.MkdirAll("/srv/dir/mounted", 0o755))
-	require.NoError(t, unix.Mount("tmpfs", "/srv/dir/mounted", "tmpfs", 0, ""))
-	require.NoError(t, os.Mkdir("/srv/dir/mounted/below", 0o755))
-	require.NoError(t, os.WriteFile("/srv/file", []byte("content"), 0o600))
-	require.NoError(t, os.Symlink("../etc/passwd", "/srv/link"))
-	t.Cleanup(func() {
-		require.NoError(t, unix.Unmount("/srv/dir/mounted", 0))
-		for _, name := range strings.Fields(names("/srv")) {
-			os.RemoveAll(filepath.Join("/srv", name))
-		}
+// recorder is a TB that records how the test ended.
+type recorder struct{ ended string }
+
+func (*recorder) Helper()                 {}
+func (r *recorder) Skipf(string, ...any)  { r.ended = "skipped" }
+func (r *recorder) Fatalf(string, ...any) { r.ended = "failed" }
+
+func TestRequire(t *testing.T) {
+	name, value, _ := strings.Cut(privhost.Another(nil)[0], "=")
+	for _, test := range []struct {
+		name     string
+		reason   error
+		required string
+		want     string
+	}{
+		{"skips", unix.EPERM, "", "skipped"},
+		{"required", unix.EPERM, "1", "failed"},
+		{"no Main", errNoMain, "", "failed"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			saved := outside
+			t.Cleanup(func() { outside = saved })
+			outside = test.reason
+			t.Setenv(name, value)
+			t.Setenv(RequireVariable, test.required)
+			var r recorder
+			Require(&r)
+			require.Equal(t, test.want, r.ended)
+		})
+	}
+	t.Run("inside", func(t *testing.T) {
+		Require(t)
+		var r recorder
+		Require(&r, "go")
+		require.Empty(t, r.ended)
+		t.Setenv(RequireVariable, "")
+		Require(&r, "go", "no-such-program")
+		require.Equal(t, "skipped", r.ended)
+		t.Setenv(RequireVariable, "1")
+		Require(&r, "no-such-program")
+		require.Equal(t, "failed", r.ended)
+
+		t.Setenv(RequireVariable, "")
+		r.ended = ""
+		RequireRoot(&r)
+		rightsOfRoot := unix.SetsockoptInt(socket(t), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 1<<20) == nil
+		require.Equal(t, rightsOfRoot, r.ended == "")
 	})
 }
 
-// TestOrdinaryUser enters as a user with no rights. Where the tests themselves were started by one, that user is
-// the only one there is.
-func TestOrdinaryUser(t *testing.T) {
-	Require(t)
-	require.NoError(t, os.MkdirAll("/run/existing", 0o755))
-	t.Cleanup(func() { os.RemoveAll("/run/existing") })
-	cmd := helperCommand("change")
-	if hostsRoot() {
-		// Only root may look into the directory where the test binary was built.
-		binary, err := os.ReadFile("/proc/self/exe")
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile("/run/test", binary, 0o755))
-		t.Cleanup(func() { os.Remove("/run/test") })
-		cmd.Path = "/run/test"
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	}
-	stdout, stderr, status := runHelper(t, cmd)
-	require.Zero(t, status, stdout+stderr)
-	require.Contains(t, stdout, "sysfs shows own links: true\nuser: 0\nnames of iptables tables can be read: true\n")
-	require.Empty(t, names("/var/lib/cni"))
-}
-
-func TestExitStatus(t *testing.T) {
-	Require(t)
-	for helper, want := range map[string]int{"exit": 42, "kill": 137, "again": 0} {
-		stdout, stderr, status := runHelper(t, helperCommand(helper))
-		require.Equal(t, want, status, stdout+stderr)
-	}
-}
-
-func TestEnterInsideRunsInPlace(t *testing.T) {
-	Require(t)
-	stdout, _, _ := runHelper(t, helperCommand("again"))
-	require.Equal(t, "same process: true\n", stdout)
-}
-
-func TestPathIsCompleted(t *testing.T) {
-	Require(t)
-	stdout, stderr, _ := runHelper(t, helperCommand("path", "PATH=/bin"))
-	require.Equal(t, "/bin:/usr/local/sbin:/usr/sbin:/sbin\n", stdout, stderr)
-}
-
-func TestBusOfTheHostIsForgotten(t *testing.T) {
-	Require(t)
-	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/the/host's")
-	stdout, stderr, status := runHelper(t, helperCommand("bus"))
-	require.Zero(t, status, stderr)
-	require.Equal(t, "\n", stdout)
-}
-
-func TestSignalsReachTheCopy(t *testing.T) {
-	Require(t)
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		t.Run(sig.String(), func(t *testing.T) {
-			cmd, stdout := startAwait(t)
-			require.NoError(t, cmd.Process.Signal(sig))
-			rest, err := io.ReadAll(stdout)
-			require.NoError(t, err)
-			require.Equal(t, sig.String()+"\n", string(rest))
-			_ = cmd.Wait()
-			require.Equal(t, 3, cmd.ProcessState.ExitCode())
-		})
-	}
-}
-
-func TestCopyDiesWithItsOriginal(t *testing.T) {
-	Require(t)
-	cmd, stdout := startAwait(t)
-	require.NoError(t, cmd.Process.Kill())
-	rest, err := io.ReadAll(stdout)
-	require.NoError(t, err, "the copy lives on and holds its standard output open")
-	require.Empty(t, rest)
-	_ = cmd.Wait()
-}
-
-// startAwait starts the helper of that name and waits until its copy waits. Reading ends after ten seconds. The
-// helper has a session of its own, so that a terminal has no part in what it gets.
-func startAwait(t *testing.T) (*exec.Cmd, io.Reader) {
+func socket(t *testing.T) int {
 	t.Helper()
-	reader, writer, err := os.Pipe()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
-	t.Cleanup(func() { reader.Close() })
-	require.NoError(t, reader.SetReadDeadline(time.Now().Add(10*time.Second)))
-	cmd := helperCommand("await")
-	cmd.Stdout = writer
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	err = cmd.Start()
-	writer.Close()
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	stdout := bufio.NewReader(reader)
-	line, err := stdout.ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "waiting\n", line)
-	return cmd, stdout
-}
-
-func TestEnterImpossible(t *testing.T) {
-	Require(t)
-	for helper, want := range map[string]string{
-		"no root":   "set up private host: replace directory \"/\"",
-		"relative":  "set up private host: cover directory \"missing\": not an absolute path",
-		"powerless": "start private host: ",
-	} {
-		t.Run(helper, func(t *testing.T) {
-			stdout, stderr, status := runHelper(t, helperCommand(helper))
-			require.Equal(t, 99, status)
-			require.Contains(t, stderr, want)
-			require.Empty(t, stdout, "the program must not run outside")
-		})
-	}
-}
-
-// TestStrayMarker gives a program the marker of another one: it must neither set up its host nor believe that it
-// is inside.
-func TestStrayMarker(t *testing.T) {
-	Require(t)
-	here, err := identity()
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile("/run/canary", nil, 0o600))
-	t.Cleanup(func() { os.Remove("/run/canary") })
-
-	cmd := helperCommand("exit", marker+"="+markedLeft+here)
-	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)
-	require.NoError(t, err)
-	defer null.Close()
-	cmd.ExtraFiles = []*os.File{null}
-	_, _, status := runHelper(t, cmd)
-	require.Equal(t, 1, status)
-	require.FileExists(t, "/run/canary")
-
-	t.Setenv(marker, markedInside+"mnt:[1]")
-	require.False(t, Inside())
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
 }
 
 func TestMainWithAndWithoutHost(t *testing.T) {
@@ -232,10 +109,15 @@ func TestMainWithAndWithoutHost(t *testing.T) {
 		{"required", "main denied", RequireVariable + "=1", 1, "", "there is no private host: start private host: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			stdout, stderr, status := runHelper(t, helperCommand(test.helper, test.env))
-			require.Equal(t, test.status, status)
-			require.Equal(t, test.stdout, stdout)
-			require.Contains(t, stderr, test.stderr)
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Env = append(privhost.Another(os.Environ()), helperVariable+"="+test.helper, test.env)
+			var stdout, stderr bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			_ = cmd.Run()
+			require.NotNil(t, cmd.ProcessState)
+			require.Equal(t, test.status, cmd.ProcessState.ExitCode(), stderr.String())
+			require.Equal(t, test.stdout, stdout.String())
+			require.Contains(t, stderr.String(), test.stderr)
 		})
 	}
 }

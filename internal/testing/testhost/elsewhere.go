@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	privatehost "github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
@@ -44,7 +45,7 @@ func EachElsewhere(t *testing.T, parts []string, test func(t *testing.T, part st
 // for its end.
 func elsewhere(t *testing.T, part string) (wait func(t *testing.T)) {
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=4h")
-	cmd.Env = append(privhost.Another(os.Environ()), partVariable+"="+part)
+	cmd.Env = append(privatehost.Another(os.Environ()), partVariable+"="+part)
 	var out []byte
 	var err error
 	ended := make(chan struct{})

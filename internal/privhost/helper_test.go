@@ -1,4 +1,4 @@
-package privhost
+package privhost_test
 
 import (
 	"bytes"
@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,46 +15,50 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/privhost"
+	testhost "github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// helperVariable makes the test binary run one of helpers, and none of the tests.
+// helperVariable is an environment variable that makes the test binary run one
+// of helpers instead of the tests.
 const helperVariable = "PRIVHOST_TEST_HELPER"
 
-// testDirs are covered for the tests: one that is missing below a directory full of files, and one that only the
-// helpers work in.
+// testDirs are covered for the tests: a missing directory whose parent has many
+// files, and a directory that only the helpers use.
 var testDirs = []string{"/etc/cni/net.d", "/srv"}
 
 func TestMain(m *testing.M) {
 	if helper, ok := helpers[os.Getenv(helperVariable)]; ok {
 		os.Exit(helper())
 	}
-	os.Exit(Main(m, testDirs...))
+	os.Exit(testhost.Main(m, testDirs...))
 }
 
-// covered are directories that helpers cover: one that exists and two that are missing.
+// covered are the directories that helpers cover: one exists, two do not.
 var covered = []string{"/run/existing", "/srv/a/b", "/srv/c"}
 
-// helpers are what copies of the test binary do. The tests run inside a private host, which is the real host of
-// such a copy: so they see what leaks out of a private host, and cannot harm the machine.
+// helpers are the programs that copies of the test binary run. The tests run on a
+// private host, which such a copy takes for the real host. So the tests see what
+// leaks out of a private host, and cannot change the machine.
 var helpers = map[string]func() int{
-	"exit":        entered(Options{}, func() int { return 42 }),
-	"kill":        entered(Options{}, killSelf),
-	"await":       entered(Options{}, awaitSignal),
-	"again":       entered(Options{}, enterAgain),
-	"path":        entered(Options{}, tellPath),
-	"bus":         entered(Options{}, tellBus),
-	"change":      entered(Options{Dirs: covered}, changeHost),
-	"no root":     entered(Options{Dirs: []string{"/allocnet-missing"}}, runNothing),
-	"relative":    entered(Options{Dirs: []string{"missing"}}, runNothing),
-	"powerless":   powerless(entered(Options{}, runNothing)),
-	"main":        func() int { return Main(fakeTests{}) },
-	"main denied": powerless(func() int { return Main(fakeTests{}) }),
+	"exit":      entered(privhost.Options{}, func() int { return 42 }),
+	"kill":      entered(privhost.Options{}, killSelf),
+	"await":     entered(privhost.Options{}, awaitSignal),
+	"again":     entered(privhost.Options{}, enterAgain),
+	"path":      entered(privhost.Options{}, printPath),
+	"bus":       entered(privhost.Options{}, printBus),
+	"change":    entered(privhost.Options{Dirs: covered}, changeHost),
+	"no root":   entered(privhost.Options{Dirs: []string{"/allocnet-missing"}}, runNothing),
+	"relative":  entered(privhost.Options{Dirs: []string{"missing"}}, runNothing),
+	"powerless": powerless(entered(privhost.Options{}, runNothing)),
 }
 
-// entered is a program that enters a private host. It exits with 99 when it cannot.
-func entered(opts Options, run func() int) func() int {
+// entered returns a program that calls run inside a private host. The program
+// exits with 99 if Enter fails.
+func entered(opts privhost.Options, run func() int) func() int {
 	return func() int {
-		status, err := Enter(opts, run)
+		status, err := privhost.Enter(opts, run)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 99
@@ -64,18 +67,22 @@ func entered(opts Options, run func() int) func() int {
 	}
 }
 
-// powerless runs program without the right to make namespaces.
+// powerless returns a program that runs program without capabilities.
 func powerless(program func() int) func() int {
-	return func() int {
-		runtime.LockOSThread()
-		var none [2]unix.CapUserData
-		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		if err := unix.Capset(&header, &none[0]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 98
-		}
-		return program()
+	return func() (status int) {
+		testhost.Unprivileged(exitOnFailure{}, func() { status = program() })
+		return status
 	}
+}
+
+// exitOnFailure is a testhost.TB that exits with 98 on a failure.
+type exitOnFailure struct{}
+
+func (exitOnFailure) Helper()              {}
+func (exitOnFailure) Skipf(string, ...any) {}
+func (exitOnFailure) Fatalf(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, format+"\n", args...)
+	os.Exit(98)
 }
 
 func runNothing() int {
@@ -83,22 +90,14 @@ func runNothing() int {
 	return 0
 }
 
-func tellBus() int {
+func printBus() int {
 	fmt.Println(os.Getenv("DBUS_SYSTEM_BUS_ADDRESS"))
 	return 0
 }
 
-func tellPath() int {
+func printPath() int {
 	fmt.Println(os.Getenv("PATH"))
 	return 0
-}
-
-// fakeTests stands in for testing.M.
-type fakeTests struct{}
-
-func (fakeTests) Run() int {
-	fmt.Println("ran, inside:", Inside())
-	return 5
 }
 
 func killSelf() int {
@@ -106,7 +105,7 @@ func killSelf() int {
 	select {}
 }
 
-// awaitSignal tells the first signal that comes.
+// awaitSignal prints the first signal that it receives.
 func awaitSignal() int {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -117,13 +116,14 @@ func awaitSignal() int {
 
 func enterAgain() int {
 	before := os.Getpid()
-	return entered(Options{}, func() int {
+	return entered(privhost.Options{}, func() int {
 		fmt.Println("same process:", os.Getpid() == before)
 		return 0
 	})()
 }
 
-// changeHost does to its host what must not be seen outside, and tells what it finds.
+// changeHost changes its host in ways that must not be visible outside, and prints
+// the state that it then finds.
 func changeHost() int {
 	if err := makeChanges(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -146,7 +146,7 @@ func makeChanges() error {
 			return err
 		}
 	}
-	// Impossible where a directory that was made is itself a mount.
+	// This fails if a directory that Enter created is itself a mount point.
 	if err := os.Rename("/srv/a", "/srv/b"); err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func makeChanges() error {
 	return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "new0"}, PeerName: "new1"})
 }
 
-// names lists a directory.
+// names returns the names of the entries of a directory.
 func names(dir string) string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -169,12 +169,13 @@ func names(dir string) string {
 	return strings.Join(list, " ")
 }
 
-// helperCommand prepares a copy of the test binary that takes the private host of the tests for the real one.
+// helperCommand returns the command of a helper. It takes the private host of the
+// tests for the real host.
 func helperCommand(name string, env ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
-	// Not the directory of the sources: it belongs to the machine.
+	// The source directory belongs to the machine, so the helper does not use it.
 	cmd.Dir = "/run"
-	cmd.Env = append(os.Environ(), marker+"=", RequireVariable+"=", helperVariable+"="+name)
+	cmd.Env = append(os.Environ(), privhost.Marker+"=", testhost.RequireVariable+"=", helperVariable+"="+name)
 	cmd.Env = append(cmd.Env, env...)
 	return cmd
 }

@@ -8,27 +8,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A signalRelay keeps the original alive while its copy runs, and passes on what was meant to end it.
+// signalRelay keeps the original process alive while its copy runs, and forwards
+// termination signals to the copy.
 type signalRelay struct {
 	signals chan os.Signal
 	done    chan struct{}
 }
 
-// newSignalRelay begins to collect signals.
+// newSignalRelay returns a relay that already collects signals.
 func newSignalRelay() *signalRelay {
 	r := &signalRelay{signals: make(chan os.Signal, 8), done: make(chan struct{})}
 	signal.Notify(r.signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP)
 	return r
 }
 
-// start passes signals on to process until stop.
+// start forwards signals to process until stop is called.
 func (r *signalRelay) start(process *os.Process) {
 	go func() {
 		for {
 			select {
 			case sig := <-r.signals:
 				if !sentByTerminal(sig) {
-					// The copy may just have ended; then there is nobody to tell.
+					// The copy may have ended; then the signal is dropped.
 					_ = process.Signal(sig)
 				}
 			case <-r.done:
@@ -43,8 +44,9 @@ func (r *signalRelay) stop() {
 	close(r.done)
 }
 
-// sentByTerminal reports whether sig is one that a terminal sends, and sends to the copy as well: passed on, it
-// would arrive twice, and the second interrupt often means "do not even clean up".
+// sentByTerminal reports whether sig came from the terminal, which sends it to the
+// copy as well. If it were forwarded, the copy would receive it twice, and many
+// programs skip their cleanup on a second interrupt.
 func sentByTerminal(sig os.Signal) bool {
 	if sig != syscall.SIGINT && sig != syscall.SIGQUIT {
 		return false

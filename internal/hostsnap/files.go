@@ -17,10 +17,11 @@ import (
 // stateDirs are always part of a snapshot.
 var stateDirs = []string{"/run", "/var/lib/cni"}
 
-// maxContent is the size up to which a file's content is shown; of a bigger one there is a hash.
+// maxContent is the largest size of a file whose content is shown. A snapshot
+// has a hash of larger files.
 const maxContent = 160
 
-// files collects what is in the directories.
+// files collects the entries of the directories.
 func (c *collector) files() error {
 	seen := map[string]bool{}
 	for _, dir := range slices.Concat(stateDirs, c.opts.Dirs) {
@@ -92,18 +93,22 @@ func (c *collector) regular(path, mode string) error {
 	return nil
 }
 
-// isShared reports whether a file serves all attachments, going by its name: locks, host-local's memory of the
-// address that it gave last, and that of openings that were seen. Their contents mean nothing to anybody else.
+// isShared reports, by its name, whether all attachments share a file: lock
+// files, host-local's files with the last reserved address, and the markers of
+// forward-accept rules. Their contents matter only to the programs that write
+// them.
 func isShared(path string) bool {
 	dir, name := filepath.Split(path)
 	return filepath.Base(dir) == "forwarding" || name == "lock" || strings.HasSuffix(name, ".lock") || strings.HasPrefix(name, "last_reserved_ip.")
 }
 
-// isIndex reports whether a link is of the index that allocnet keeps beside leases. It holds nothing that the leases
-// do not say, and is made anew where other plugins have changed these.
+// isIndex reports whether path is a link of the index that allocnet keeps next
+// to leases. The index duplicates the leases, and is rebuilt after other
+// plugins changed them.
 func isIndex(path string) bool { return strings.Contains(path, "/.allocnet/") }
 
-// describeContent shows short text as it is.
+// describeContent returns short text as it is, and the size and hash of other
+// data.
 func describeContent(data []byte) string {
 	if len(data) <= maxContent && utf8.Valid(data) {
 		return fmt.Sprintf("%q", data)
@@ -111,8 +116,8 @@ func describeContent(data []byte) string {
 	return fmt.Sprintf("%d bytes, sha256 %x", len(data), sha256.Sum256(data))
 }
 
-// mounts collects the mount points of the process, but for those that a mount over a
-// directory above hides: they are not the host's to see or to change.
+// mounts collects the visible mount points of the process. The host can neither
+// see nor change a mount point that another mount covers.
 func (c *collector) mounts() error {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -134,7 +139,8 @@ func (c *collector) mounts() error {
 	return nil
 }
 
-// mount is a line of mountinfo. parent is the ID of the mount that it is on.
+// mount is a line of mountinfo. parent is the ID of the mount that it is
+// mounted on.
 type mount struct{ id, parent, point, fsType string }
 
 // parseMount parses a line of mountinfo, as proc_pid_mountinfo(5) describes it.
@@ -147,22 +153,24 @@ func parseMount(entry string) (mount, error) {
 	return mount{id: fields[0], parent: fields[1], point: fields[4], fsType: sourceFields[0]}, nil
 }
 
-// hidden reports whether another mount is over a directory above, and this one is not on
-// that.
+// hidden reports whether another mount covers this one, or a mount that this one
+// is on: the other mount has the same parent and is over a directory above.
 func (m mount) hidden(all map[string]mount) bool {
-	below := map[string]bool{}
-	for at, ok := m, true; ok && !below[at.id]; at, ok = all[at.parent] {
-		below[at.id] = true
-	}
-	for _, other := range all {
-		if !below[other.id] && strings.HasPrefix(m.point, strings.TrimSuffix(other.point, "/")+"/") && m.point != other.point {
-			return true
+	seen := map[string]bool{}
+	for at, ok := m, true; ok && !seen[at.id]; at, ok = all[at.parent] {
+		seen[at.id] = true
+		for _, other := range all {
+			above := strings.HasPrefix(at.point, strings.TrimSuffix(other.point, "/")+"/")
+			if other.parent == at.parent && above && other.point != at.point {
+				return true
+			}
 		}
 	}
 	return false
 }
 
-// watched are the settings that the plugins change for the whole host. Zero is the kernel's default.
+// watched are the host-wide sysctls that plugins change. The kernel's default
+// is 0.
 var watched = []string{
 	"net/ipv4/ip_forward",
 	"net/ipv4/conf/all/route_localnet",
@@ -174,8 +182,9 @@ var watched = []string{
 	"net/bridge/bridge-nf-call-ip6tables",
 }
 
-// sysctls collects the settings that are not zero: so enabling forwarding appears, and disabling it goes away,
-// which is never right.
+// sysctls collects the sysctls that are not zero. So Diff reports enabled
+// forwarding as an added line, and disabled forwarding as a removed line, which
+// is always a defect.
 func (c *collector) sysctls() error {
 	for _, path := range watched {
 		data, err := os.ReadFile(filepath.Join("/proc/sys", path))

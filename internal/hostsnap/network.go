@@ -15,7 +15,8 @@ import (
 // links are a host's links by index.
 type links map[int]netlink.Link
 
-// name returns the name of the link with that index, or "".
+// name returns the name of the link with an index, the index itself if there is
+// no such link, or "" for index 0.
 func (l links) name(index int) string {
 	switch link, ok := l[index]; {
 	case index == 0:
@@ -26,7 +27,8 @@ func (l links) name(index int) string {
 	return strconv.Itoa(index)
 }
 
-// isIdleBridge reports whether the link with that index is a bridge without ports.
+// isIdleBridge reports whether the link with an index is a bridge without
+// ports.
 func (l links) isIdleBridge(index int) bool {
 	link, ok := l[index]
 	if !ok || link.Type() != "bridge" {
@@ -108,7 +110,8 @@ func (c *collector) routes(all links) error {
 	return nil
 }
 
-// isTransient reports whether the kernel makes and removes route by itself.
+// isTransient reports whether the kernel creates and removes the route by
+// itself.
 func isTransient(route netlink.Route) bool {
 	switch {
 	case route.Protocol == unix.RTPROT_RA, route.Protocol == unix.RTPROT_REDIRECT:
@@ -162,7 +165,7 @@ func tableName(table int) string {
 	return strconv.Itoa(table)
 }
 
-// routeType names every type but the usual one.
+// routeType returns the name of a route type, or "" for unicast.
 func routeType(kind int) string {
 	names := map[int]string{unix.RTN_UNICAST: "", unix.RTN_LOCAL: "local", unix.RTN_BROADCAST: "broadcast",
 		unix.RTN_ANYCAST: "anycast", unix.RTN_MULTICAST: "multicast", unix.RTN_BLACKHOLE: "blackhole",

@@ -1,5 +1,6 @@
-// Package hostsnap takes snapshots of all that attaching sandboxes can change on a host, as text, and compares
-// them. A test, or a demonstration, takes one before and one after, and shows the difference when there is one.
+// Package hostsnap takes and compares text snapshots of the network state of a
+// host: everything that attaching a sandbox can change. A test or a demonstration
+// takes one snapshot before and one after, and shows the difference.
 //
 // A snapshot has one line per object, which begins with its kind:
 //
@@ -18,10 +19,12 @@
 //
 // # Caveats
 //
-// What the kernel changes by itself is left out: IPv6 link-local and temporary addresses, routes learnt from
-// router advertisements, link-local and multicast routes, the routes that the kernel derives from addresses into
-// the local table, lifetimes, counters, states of carriers. Rules are compared as a set, so a change of their
-// order alone does not show. A snapshot is not atomic: take it while nothing else changes the host.
+// A snapshot omits state that the kernel changes by itself: IPv6 link-local and
+// temporary addresses, routes learnt from router advertisements, link-local and
+// multicast routes, the routes that the kernel derives from addresses in the local
+// table, lifetimes, counters, carrier states. Rules are compared as a set, so Diff
+// does not report a changed order of rules. A snapshot is not atomic: take it
+// while nothing else changes the host.
 package hostsnap
 
 import (
@@ -31,22 +34,26 @@ import (
 	"strings"
 )
 
-// Options says what a snapshot contains. The zero value is ready for use.
+// Options select the content of a snapshot. The zero value is ready for use.
 type Options struct {
-	// Dirs are further directories, the files in which are part of the snapshot. Those in /run and
-	// /var/lib/cni always are. They need not exist.
+	// Dirs are directories whose files are part of the snapshot, in addition to
+	// /run and /var/lib/cni. They need not exist.
 	Dirs []string
 
-	// Persistent lets Diff ignore the appearance of what may stay on a host after the first use of a network
-	// because it is shared by all attachments: a bridge without ports and what hangs on it; the chains and
-	// rules that the reference plugins share, and those of allocnet's own tables; chains that accept everything, sets and tables that are empty;
-	// enabled forwarding; directories, lock files and host-local's last reserved addresses.
+	// Persistent makes Diff ignore added objects that all attachments share and
+	// that may stay on a host after the first use of a network: a bridge
+	// without ports, with its addresses and routes; the shared chains and rules
+	// of the reference plugins and of allocnet's tables; chains that accept
+	// everything; empty sets and tables; enabled forwarding; directories, lock
+	// files and host-local's last reserved addresses.
 	Persistent bool
 
-	// Tracked, if set, says of which addresses the tracked connections are part of the snapshot: else none are.
+	// Tracked, if set, selects the addresses whose tracked connections are part
+	// of the snapshot. If it is nil, no connections are.
 	Tracked func(netip.Addr) bool
 
-	// Ignore, if set, names more lines the appearance of which Diff ignores. It is given whole lines.
+	// Ignore, if set, selects more added lines that Diff ignores. It receives
+	// whole lines.
 	Ignore func(line string) bool
 }
 
@@ -55,14 +62,14 @@ type Snapshot struct {
 	lines []line // sorted
 }
 
-// A line describes one object.
+// line describes one object.
 type line struct {
 	text       string
-	persistent bool // may appear
+	persistent bool // Diff ignores it if it was added
 }
 
-// Take takes a snapshot of the host as the calling thread sees it: of its network namespace and its mounts. It
-// needs root's rights in both.
+// Take takes a snapshot of the network namespace and the mounts of the calling
+// thread. It needs root's capabilities in both.
 func Take(opts Options) (Snapshot, error) {
 	c := &collector{opts: opts}
 	for _, part := range []struct {
@@ -93,8 +100,9 @@ func (s Snapshot) String() string {
 	return b.String()
 }
 
-// Diff returns the lines that differ, those that went away after a minus sign, those that appeared after a plus
-// sign, or "" when there are none. What may appear is up to the Options of after.
+// Diff returns the lines that differ: a minus sign precedes a removed line, a
+// plus sign an added one. It returns "" if there are none. The Options of after
+// decide which added lines are ignored.
 func Diff(before, after Snapshot) string {
 	var b strings.Builder
 	old, now := before.lines, after.lines
@@ -115,13 +123,14 @@ func Diff(before, after Snapshot) string {
 	return b.String()
 }
 
-// A collector gathers the lines of a snapshot.
+// collector gathers the lines of a snapshot.
 type collector struct {
 	opts  Options
 	lines []line
 }
 
-// add adds the line made of the non-empty words. shared says that it may stay on a host.
+// add adds a line of the non-empty words. shared says that the object may stay
+// on a host: see Options.Persistent.
 func (c *collector) add(shared bool, words ...string) {
 	var present []string
 	for _, word := range words {

@@ -11,8 +11,8 @@ import (
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 )
 
-// stateDirs hold what a host knows of its network: locks, named namespaces and records below /run, address
-// leases below /var/lib/cni.
+// stateDirs are the directories with the network state of a host: locks, named
+// namespaces and records below /run, address leases below /var/lib/cni.
 var stateDirs = []string{"/run", "/var/lib/cni"}
 
 // setUp turns the namespaces of the process into a private host.
@@ -20,8 +20,9 @@ func setUp(opts Options) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
-	// sysfs shows the links of the namespace in which it was mounted. Where a container masks parts of it,
-	// the kernel refuses a fresh one; little depends on it.
+	// sysfs shows the links of the network namespace in which it was mounted. The
+	// kernel refuses the mount in a container that masks parts of sysfs. The
+	// error is ignored because little depends on sysfs.
 	_ = unix.Mount("sysfs", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	var cover coverer
 	for _, dir := range slices.Concat(stateDirs, opts.Dirs) {
@@ -35,7 +36,7 @@ func setUp(opts Options) error {
 	return setEnvironment()
 }
 
-// loopbackUp brings up lo, which then has its addresses.
+// loopbackUp brings up lo, which makes the kernel add its addresses.
 func loopbackUp() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -47,7 +48,7 @@ func loopbackUp() error {
 	return nil
 }
 
-// setEnvironment marks the process, and all that it will start, as inside.
+// setEnvironment marks the process and its future children as inside.
 func setEnvironment() error {
 	id, err := namespace("mnt")
 	if err != nil {
@@ -56,9 +57,9 @@ func setEnvironment() error {
 	if err := os.Setenv(marker, markedInside+id); err != nil {
 		return fmt.Errorf("mark private host: %w", err)
 	}
-	// A bus that the host names would lead to the host's own firewalld.
+	// The system bus of the real host would lead to the real host's firewalld.
 	if err := os.Unsetenv("DBUS_SYSTEM_BUS_ADDRESS"); err != nil {
-		return fmt.Errorf("forget the host's system bus: %w", err)
+		return fmt.Errorf("unset the system bus of the real host: %w", err)
 	}
 	if err := os.Setenv("PATH", pluginexec.CompletePath(os.Getenv("PATH"))); err != nil {
 		return fmt.Errorf("complete PATH: %w", err)

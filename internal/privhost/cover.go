@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A coverer puts empty directories in place of the real host's.
+// coverer mounts empty directories over directories of the real host.
 type coverer struct {
-	devices []uint64 // of the file systems it mounted
+	devices []uint64 // device numbers of the file systems it mounted
 }
 
 // dir makes path an empty, private directory.
@@ -28,9 +28,10 @@ func (c *coverer) dir(path string) error {
 	if parent == filepath.Clean(path) {
 		return c.mount(path)
 	}
-	// Making the directory where it is missing would change the real host, and an ordinary user may not: so
-	// it is made in a private stand-in of the directory above.
-	if err := c.standIn(parent); err != nil {
+	// Creating the missing directory in place would change the real host, and an
+	// ordinary user lacks the permission. So it is created in a private copy of
+	// the parent directory.
+	if err := c.copyDir(parent); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(path, 0o755); err != nil {
@@ -52,8 +53,9 @@ func (c *coverer) mount(path string) error {
 	return nil
 }
 
-// standIn replaces the existing directory path by one with the same entries, to which more can be added.
-func (c *coverer) standIn(path string) error {
+// copyDir replaces the existing directory path by a private directory with the
+// same entries, to which entries can be added.
+func (c *coverer) copyDir(path string) error {
 	device, err := deviceOf(path)
 	if err != nil {
 		return err
@@ -85,8 +87,9 @@ func (c *coverer) standIn(path string) error {
 	return nil
 }
 
-// copyEntry makes target the same as source: the same symbolic link, or a mount of the same file or directory.
-// It never changes a target that is there: that could only be the real host's.
+// copyEntry creates target as a copy of source: an equal symbolic link, or a bind
+// mount of the file or directory. It never changes an existing target, which
+// could only belong to the real host.
 func copyEntry(entry fs.DirEntry, source, target string) error {
 	if entry.Type()&fs.ModeSymlink != 0 {
 		to, err := os.Readlink(source)
@@ -98,14 +101,15 @@ func copyEntry(entry fs.DirEntry, source, target string) error {
 	if err := mountPoint(target, entry.IsDir()); err != nil {
 		return err
 	}
-	// Recursive, because an ordinary user may not uncover what is mounted below.
+	// The bind is recursive because the kernel forbids an ordinary user to uncover
+	// directories below mounts.
 	if err := unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("bind %q: %w", target, err)
 	}
 	return nil
 }
 
-// mountPoint makes an empty directory, or an empty file, to mount on.
+// mountPoint creates an empty directory or an empty file as a mount point.
 func mountPoint(path string, isDir bool) error {
 	if isDir {
 		return os.Mkdir(path, 0o755)
@@ -117,7 +121,7 @@ func mountPoint(path string, isDir bool) error {
 	return file.Close()
 }
 
-// nearestExisting returns path, or the closest directory above it that is there.
+// nearestExisting returns path if it exists, else its closest existing ancestor.
 func nearestExisting(path string) (string, error) {
 	for path = filepath.Clean(path); ; path = filepath.Dir(path) {
 		_, err := os.Stat(path)
