@@ -93,7 +93,7 @@ func TestDaemonAsItsOwnPlugin(t *testing.T) {
 		b := a
 		b.Conflists = []json.RawMessage{text}
 		_, err = d.client().Setup(t.Context(), b)
-		require.ErrorContains(t, err, "was called for a plugin of allocnetd", i)
+		require.ErrorContains(t, err, "was called as a plugin of allocnetd", i)
 		require.Empty(t, h.phases(), i)
 	}
 	inner["type"] = "allocnet"
@@ -109,6 +109,6 @@ func TestDaemonAsItsOwnPlugin(t *testing.T) {
 	_, err = d.plugin("ADD", a.ID, a.Netns, d.pluginConfig(map[string]any{"plugins": []any{inner}}))
 	var coded *types.Error
 	require.ErrorAs(t, err, &coded)
-	require.ErrorContains(t, err, "allocnet-cni was called for a plugin of allocnet-cni")
+	require.ErrorContains(t, err, "allocnet-cni was called as a plugin of allocnet-cni")
 	require.Empty(t, h.phases())
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// read reads a response as from a connection.
+// read reads a response from r as from a connection.
 func read(r io.Reader) (status int, body []byte, err error) {
 	c := &conn{Conn: stream{Reader: r}, left: maxReceived}
 	if status, body, err = c.response(); err != nil {
@@ -23,7 +23,7 @@ func read(r io.Reader) (status int, body []byte, err error) {
 	return status, body, err
 }
 
-// stream is a connection of which only the reading works.
+// stream is a connection that can only be read.
 type stream struct {
 	net.Conn
 	io.Reader
@@ -78,7 +78,7 @@ func TestReadResponse(t *testing.T) {
 	}
 }
 
-// TestManyChunks cannot get around the bound.
+// TestManyChunks checks that the bound on the answer covers all chunks together.
 func TestManyChunks(t *testing.T) {
 	one := "100000\r\n" + strings.Repeat("x", 1<<20) + "\r\n"
 	_, _, err := read(strings.NewReader("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat(one, 5)))
@@ -86,7 +86,7 @@ func TestManyChunks(t *testing.T) {
 	require.ErrorContains(t, err, "too long")
 }
 
-// FuzzReadResponse: whatever is understood, is understood as net/http does.
+// FuzzReadResponse compares accepted responses with net/http.
 func FuzzReadResponse(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"))
 	f.Add([]byte("HTTP/1.1 503 no\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n\n\r\n2\r\n{}\r\n0\r\n\r\n"))
@@ -98,7 +98,7 @@ func FuzzReadResponse(f *testing.F) {
 		}
 		answer, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(data)), &http.Request{Method: http.MethodPost})
 		if err != nil {
-			return // of header fields that do not matter it is the better judge
+			return // net/http is stricter about header fields that the plugin ignores
 		}
 		defer answer.Body.Close()
 		require.Equal(t, answer.StatusCode, status)

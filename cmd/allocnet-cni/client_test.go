@@ -16,13 +16,13 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 )
 
-// short is an idle timeout that a working daemon does not reach, and one that hangs
-// reaches soon.
+// short is an idle timeout that a working daemon does not exceed and a hanging one
+// exceeds soon.
 const short = 300 * time.Millisecond
 
 var request = []byte(`{"env":{},"config":{"name":"<net>"}}`)
 
-// large is more than a socket takes while the other side does not read.
+// large is more than a socket buffers while the other side does not read.
 var large = []byte(strings.Repeat("x", cni.MaxRequest))
 
 // callOn sends a request to the daemon on a socket.
@@ -35,7 +35,7 @@ func callUntil(socket string, request []byte, until time.Time) (*answer, error) 
 	return o.call(request, until)
 }
 
-// listen is a socket with an HTTP server.
+// listen serves HTTP on a new socket and returns its path.
 func listen(t *testing.T, handler http.HandlerFunc) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "socket")
@@ -96,13 +96,13 @@ func TestAnswersOfCall(t *testing.T) {
 	}
 }
 
-// TestSlowIsNotHung: the operation lasts longer than the idle timeout.
+// TestSlowIsNotHung serves an operation that lasts longer than the idle timeout.
 func TestSlowIsNotHung(t *testing.T) {
 	socket := listen(t, func(w http.ResponseWriter, r *http.Request) {
-		beat := time.NewTicker(short / 6)
-		defer beat.Stop()
+		keepalive := time.NewTicker(short / 6)
+		defer keepalive.Stop()
 		for range 12 {
-			<-beat.C
+			<-keepalive.C
 			_, _ = w.Write([]byte("\n"))
 			w.(http.Flusher).Flush()
 		}
@@ -113,15 +113,15 @@ func TestSlowIsNotHung(t *testing.T) {
 	require.JSONEq(t, `{"code":7}`, string(response.Error))
 }
 
-// TestAliveForEver ends all the same.
-func TestAliveForEver(t *testing.T) {
+// TestKeepalivesForEver checks that a call ends in time although keepalives go on.
+func TestKeepalivesForEver(t *testing.T) {
 	gone := make(chan struct{})
 	socket := listen(t, func(w http.ResponseWriter, r *http.Request) {
 		defer close(gone)
-		beat := time.NewTicker(short / 20)
-		defer beat.Stop()
+		keepalive := time.NewTicker(short / 20)
+		defer keepalive.Stop()
 		for r.Context().Err() == nil {
-			<-beat.C
+			<-keepalive.C
 			_, _ = w.Write([]byte("\n"))
 			w.(http.Flusher).Flush()
 		}
@@ -129,10 +129,10 @@ func TestAliveForEver(t *testing.T) {
 	_, err := callUntil(socket, request, time.Now().Add(short))
 	require.ErrorIs(t, err, errNoAnswer)
 	require.ErrorContains(t, err, "no keepalive")
-	<-gone // the daemon is told
+	<-gone // the daemon sees the end of the connection
 }
 
-// TestHung are daemons that do not answer, at every point.
+// TestHung has daemons that stop answering at different points.
 func TestHung(t *testing.T) {
 	for name, serve := range map[string]func(*net.UnixListener){
 		"does not accept": func(*net.UnixListener) {},
@@ -152,8 +152,7 @@ func TestHung(t *testing.T) {
 	}
 }
 
-// TestFullBacklog: a socket on which nobody accepts takes some connections, then the
-// kernel has the next one wait.
+// TestFullBacklog fills the backlog of a socket on which no process accepts.
 func TestFullBacklog(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "socket")
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
@@ -169,7 +168,7 @@ func TestFullBacklog(t *testing.T) {
 	require.ErrorContains(t, err, "connect to")
 }
 
-func TestAway(t *testing.T) {
+func TestNotReachable(t *testing.T) {
 	dir := t.TempDir()
 	stale := filepath.Join(dir, "stale")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: stale})
@@ -183,7 +182,7 @@ func TestAway(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	})
 	for name, socket := range map[string]string{
-		"no socket": filepath.Join(dir, "none"), "no directory": filepath.Join(dir, "none", "none"), "nobody listens": stale,
+		"no socket": filepath.Join(dir, "none"), "no directory": filepath.Join(dir, "none", "none"), "no listener": stale,
 		"it dies": dies, "it dies after a keepalive": diesLater,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -194,7 +193,7 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// TestAnswerBeforeTheEndOfTheRequest is what a refusal may be.
+// TestAnswerBeforeTheEndOfTheRequest refuses a request before it was read completely.
 func TestAnswerBeforeTheEndOfTheRequest(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "socket")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
@@ -227,8 +226,8 @@ func TestEncode(t *testing.T) {
 	require.EqualError(t, err, "CNI error 4: environment and configuration take more than 1048576 bytes")
 }
 
-// TestResume takes over a connection on which the request was sent. A descriptor that is
-// no connection counts as a daemon that is not reachable.
+// TestResume takes over a connection on which the request was sent. For a descriptor
+// that is not a connection, the daemon counts as not reachable.
 func TestResume(t *testing.T) {
 	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)

@@ -20,29 +20,29 @@ import (
 )
 
 var (
-	// errNotReachable: no daemon listens, or it ended before it answered. Its records
-	// show what it may have begun.
+	// errNotReachable: no daemon listens, or the daemon ended before it answered. The
+	// records show what it may have begun.
 	errNotReachable = errors.New("allocnetd is not reachable")
-	// errNoAnswer: the daemon sends nothing, or no valid answer. The connection is
-	// closed, so the daemon undoes what it may have begun.
+	// errNoAnswer: the daemon sends no valid answer. The plugin closes the connection,
+	// so the daemon undoes an ADD that it may have begun.
 	errNoAnswer = errors.New("allocnetd does not answer")
 )
 
 const (
-	// longest is how long the plugin waits for an answer at all.
+	// longest is the maximum time that the plugin waits for an answer.
 	longest = 15 * time.Minute
-	// maxResponse is the maximum size of a response, in bytes. Header, keepalives and
-	// chunks of what is received may take as much again.
+	// maxResponse is the maximum size of the body of a response, in bytes. Header,
+	// keepalives and the encoding in chunks may take as much again.
 	maxResponse = 4 << 20
 	maxReceived = 2 * maxResponse
-	// dialAgain is the time between attempts to connect to a daemon whose queue of
-	// connections is full.
+	// dialAgain is the time between attempts to connect while the backlog of the socket
+	// is full.
 	dialAgain = 10 * time.Millisecond
 )
 
-// ask sends a request to the daemon and receives the answer. If the shim has sent it
-// already, the only argument is the descriptor of its connection. The error is
-// errNotReachable, errNoAnswer, or a *cni.Error; what the daemon refuses is an answer.
+// ask sends a request to the daemon and receives the answer. If the shim has already
+// sent the request, the only argument is the descriptor of its connection. The error is
+// errNotReachable, errNoAnswer or a *cni.Error. A refusal by the daemon is an answer.
 func (o *options) ask(r cni.Request) (*answer, error) {
 	if len(os.Args) == 2 {
 		if fd, err := strconv.Atoi(os.Args[1]); err == nil && fd > 2 {
@@ -56,8 +56,8 @@ func (o *options) ask(r cni.Request) (*answer, error) {
 	return o.call(body, time.Now().Add(longest))
 }
 
-// encode returns the body of a request. It holds the configuration as it was read,
-// which is JSON.
+// encode returns the body of a request. It contains the configuration unchanged, which
+// is valid JSON.
 func encode(r cni.Request) ([]byte, error) {
 	env, err := json.Marshal(r.Env)
 	if err != nil {
@@ -72,7 +72,7 @@ func encode(r cni.Request) ([]byte, error) {
 	return body, nil
 }
 
-// call sends the body of a request, and receives the answer until then.
+// call sends the body of a request and receives the answer; until is the deadline.
 func (o *options) call(body []byte, until time.Time) (*answer, error) {
 	raw, err := o.dial()
 	if err != nil {
@@ -93,8 +93,8 @@ func (o *options) call(body []byte, until time.Time) (*answer, error) {
 	return o.receive(c)
 }
 
-// dial connects. If the daemon's queue of connections is full, it waits as long as for
-// an answer.
+// dial connects to the daemon. While the backlog of the socket is full, it waits for
+// the idle timeout at most.
 func (o *options) dial() (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.idle)
 	defer cancel()
@@ -129,13 +129,13 @@ func (o *options) resume(fd int) (*answer, error) {
 var errTooLong = errors.New("the answer is too long")
 
 // conn is a connection on which each read and write waits for the idle timeout at most,
-// and none until after a given time.
+// and never past a deadline.
 type conn struct {
 	net.Conn
 	idle  time.Duration
 	until time.Time
 	left  int  // bytes that may still be received
-	ended bool // by the daemon
+	ended bool // the daemon has closed the connection
 }
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -165,7 +165,7 @@ func (c *conn) deadline() time.Time {
 	return c.until
 }
 
-// receive receives the answer. The caller closes the connection, and so the body.
+// receive receives the answer. The caller closes the connection.
 func (o *options) receive(c *conn) (*answer, error) {
 	status, body, err := c.response()
 	if err == nil && status != http.StatusOK {
@@ -182,7 +182,7 @@ func (o *options) receive(c *conn) (*answer, error) {
 }
 
 // response reads a response. The error is io.ErrUnexpectedEOF if the connection ended
-// before it, whatever was missing.
+// before the response did, whatever part of it is missing.
 func (c *conn) response() (status int, body []byte, err error) {
 	status, body, err = readResponse(c)
 	if err != nil && c.ended {
@@ -191,8 +191,8 @@ func (c *conn) response() (status int, body []byte, err error) {
 	return status, body, err
 }
 
-// readResponse reads a response of HTTP/1.1 to its end. A response without a length is
-// refused, because it could end too early unnoticed.
+// readResponse reads a response of HTTP/1.1 to its end. It refuses a response without a
+// length, because a truncated one could not be recognised.
 func readResponse(r io.Reader) (status int, body []byte, err error) {
 	response, err := http.ReadResponse(bufio.NewReader(r), &http.Request{Method: http.MethodPost})
 	switch {
@@ -215,7 +215,7 @@ func readResponse(r io.Reader) (status int, body []byte, err error) {
 }
 
 // exchangeError returns the error of an exchange with the daemon: errNotReachable if the
-// connection could not be made or has ended, and errNoAnswer for everything else.
+// connection could not be made or has ended, otherwise errNoAnswer.
 func exchangeError(doing string, err error) error {
 	kind := errNoAnswer
 	switch op := (*net.OpError)(nil); {
@@ -229,7 +229,7 @@ func exchangeError(doing string, err error) error {
 	return fmt.Errorf("%s: %w: %w", doing, kind, err)
 }
 
-// refusal is the error of a request that was refused before the operation.
+// refusal returns the error of a request that the daemon refused.
 func refusal(status int, body []byte) error {
 	e := &cni.Error{Code: cni.CodeInternal, Msg: fmt.Sprintf("allocnetd refused the request: HTTP status %d", status)}
 	switch status {
@@ -237,7 +237,7 @@ func refusal(status int, body []byte) error {
 		e.Code = cni.CodeTryAgainLater
 	}
 	var said struct{ Error struct{ Message string } }
-	_ = json.Unmarshal(body, &said) // another server has other bodies
+	_ = json.Unmarshal(body, &said) // another server may send another body
 	e.Details = said.Error.Message
 	return e
 }

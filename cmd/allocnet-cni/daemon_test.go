@@ -23,11 +23,12 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// daemonOf makes a copy of the test binary the daemon that has a file of settings.
+// daemonOf is the variable that makes the test binary a daemon; its value is the file
+// of settings.
 const daemonOf = "ALLOCNET_CNI_TEST_DAEMON"
 
-// serveDaemon is the daemon as far as the plugin sees it: its way in, over the same
-// settings. It says on stdout when it listens, and what it has done.
+// serveDaemon runs the part of the daemon that the plugin uses. It prints on stdout when
+// it listens and which requests it has served.
 func serveDaemon(file string) error {
 	s, err := settings.Source{File: file}.Load()
 	if err != nil {
@@ -70,19 +71,19 @@ func serveDaemon(file string) error {
 	return server.Serve(served.Listener(l))
 }
 
-// handled is what the daemon says when it has done with a request, also with one that
-// it did not begin.
+// handled is the line that the daemon prints after each request, also after one that it
+// did not begin.
 const handled = "handled"
 
-// daemon is a running one.
+// daemon is a running daemon process.
 type daemon struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	lines chan string
-	done  chan struct{} // requests
+	done  chan struct{} // one value per handled request
 }
 
-func (w *world) startDaemon() *daemon {
+func (w *workspace) startDaemon() *daemon {
 	w.t.Helper()
 	d := &daemon{t: w.t, cmd: exec.Command("/proc/self/exe"), lines: make(chan string, 100), done: make(chan struct{}, 100)}
 	d.cmd.Env = append(os.Environ(), daemonOf+"="+w.path("allocnetd.hcl"))
@@ -99,31 +100,31 @@ func (w *world) startDaemon() *daemon {
 			}
 		}
 	}()
-	d.says("listens")
+	d.prints("listens")
 	w.t.Cleanup(d.kill)
 	return d
 }
 
 const soon = 20 * time.Second
 
-// says waits for what the daemon says next.
-func (d *daemon) says(want string) {
+// prints waits for the next line of the daemon.
+func (d *daemon) prints(want string) {
 	d.t.Helper()
 	select {
 	case line := <-d.lines:
 		require.Equal(d.t, want, line)
 	case <-time.After(soon):
-		require.FailNow(d.t, "the daemon does not say "+want)
+		require.FailNow(d.t, "the daemon does not print "+want)
 	}
 }
 
-// handled waits until the daemon has done with one request more.
+// handled waits until the daemon has handled one more request.
 func (d *daemon) handled() {
 	d.t.Helper()
 	select {
 	case <-d.done:
 	case <-time.After(soon):
-		require.FailNow(d.t, "the daemon does not end a request")
+		require.FailNow(d.t, "the daemon does not end the request")
 	}
 }
 
@@ -135,7 +136,7 @@ func (d *daemon) kill() {
 	_ = d.cmd.Wait()
 }
 
-// stop has the daemon hang, goOn ends that.
+// stop suspends the daemon.
 func (d *daemon) stop() {
 	d.t.Helper()
 	require.NoError(d.t, d.cmd.Process.Signal(unix.SIGSTOP))
@@ -149,7 +150,8 @@ func (d *daemon) stop() {
 	}, 10*time.Second, time.Millisecond)
 }
 
-func (d *daemon) goOn() {
+// resume continues a suspended daemon.
+func (d *daemon) resume() {
 	d.t.Helper()
 	require.NoError(d.t, d.cmd.Process.Signal(unix.SIGCONT))
 }

@@ -23,8 +23,8 @@ import (
 
 var logger = hclog.New(&hclog.LoggerOptions{Name: program, Level: hclog.Warn, Output: os.Stderr})
 
-// fallback does the work of the daemon in this process. The cause is why the daemon
-// does not.
+// fallback serves the request in this process. The cause says why the daemon does not
+// serve it.
 func (o *options) fallback(r cni.Request, cause error) *answer {
 	service, timeout, err := o.newService()
 	if err != nil {
@@ -43,7 +43,7 @@ func (o *options) fallback(r cni.Request, cause error) *answer {
 	return &answer{Result: response.Result}
 }
 
-// newService returns the service, and the timeout of its operations.
+// newService returns the service and the timeout of its operations.
 func (o *options) newService() (*cni.Service, time.Duration, error) {
 	for name, value := range map[string]string{
 		"PATH": pluginexec.CompletePath(os.Getenv("PATH")), pluginexec.CallerVariable: program,
@@ -70,20 +70,21 @@ func (o *options) newService() (*cni.Service, time.Duration, error) {
 	}), s.Limits.OperationTimeout, nil
 }
 
-// loadSettings returns the settings that were active in the daemon of the socket, or
-// else those with which a daemon would start that has the configured file.
+// loadSettings returns the active settings that the daemon wrote beside its socket. If
+// there are none, it loads the configured file and the environment, as a daemon does at
+// its start.
 func (o *options) loadSettings() (settings.Settings, error) {
-	s, err := settings.Read(settings.InForce(o.socket))
+	s, err := settings.Read(settings.ActiveFile(o.socket))
 	if err == nil {
 		return s, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		logger.Warn("the settings that the daemon left beside its socket are not used", "error", err)
+		logger.Warn("the daemon's active settings cannot be read: loading the configured ones", "error", err)
 	}
 	return settings.Source{File: o.settings, Environ: os.Environ(), Wary: true, Foreign: true}.Load()
 }
 
-// readinessFile returns an error while the file for which the daemon waits is missing.
+// readinessFile returns an error while the readiness file is missing.
 func readinessFile(path string) error {
 	if path == "" {
 		return nil

@@ -22,10 +22,10 @@ func main() {
 	os.Exit(serve(os.Stdin).print(os.Stdout))
 }
 
-// answer is what the runtime gets: a result, an error, or neither.
+// answer is the plugin's answer to the runtime: a result, an error, or neither.
 type answer struct{ Result, Error json.RawMessage }
 
-// print prints the answer, and returns the exit code.
+// print prints the answer and returns the exit code.
 func (a *answer) print(stdout io.Writer) int {
 	out, code := a.Result, 0
 	if a.Error != nil {
@@ -37,7 +37,7 @@ func (a *answer) print(stdout io.Writer) int {
 	return code
 }
 
-// answerOf returns an error as an answer to a configuration of that version.
+// answerOf returns an error as the answer to a configuration with the given version.
 func answerOf(err error, version string) *answer {
 	e := cni.Error{Code: cni.CodeInternal, Msg: err.Error()}
 	if coded := (*cni.Error)(nil); errors.As(err, &coded) {
@@ -51,7 +51,7 @@ func answerOf(err error, version string) *answer {
 	return &answer{Error: data}
 }
 
-// serve runs the command of the environment.
+// serve runs the command that the environment names.
 func serve(stdin io.Reader) *answer {
 	env, err := cni.ReadEnv(os.Getenv)
 	if err != nil {
@@ -74,22 +74,23 @@ func serve(stdin io.Reader) *answer {
 	return o.run(cni.Request{Env: env, Config: config})
 }
 
-// refuseCaller is the answer to a request for a plugin that the daemon or this program
-// runs. DEL and GC succeed, because no such request has set up anything.
+// refuseCaller returns the answer when the daemon or this program itself runs
+// allocnet-cni as a plugin. DEL and GC succeed, because such an ADD is refused and so
+// has set up nothing.
 func refuseCaller(caller, command, version string) *answer {
 	if command == cni.Del || command == cni.GC {
 		return &answer{}
 	}
 	return answerOf(&cni.Error{
-		Code: cni.CodeInvalidConfig, Msg: program + " was called for a plugin of " + caller,
+		Code: cni.CodeInvalidConfig, Msg: program + " was called as a plugin of " + caller,
 		Details: "use it only in configurations of the runtime",
 	}, version)
 }
 
-// run sends the request to the daemon. If the daemon is not reachable, it does the work
-// itself, and a DEL also if the daemon does not answer. Any other command ends with an
-// error then: the daemon may have begun it, and undoes an ADD, because the connection
-// is closed.
+// run sends the request to the daemon. If the daemon is not reachable, run serves the
+// request in this process. If the daemon is reachable but does not answer, run does so
+// only for a DEL. Any other command then ends with an error, because the daemon may
+// have begun it; an ADD is undone by the daemon when the connection is closed.
 func (o *options) run(r cni.Request) *answer {
 	command := r.Env.Command
 	a, err := o.ask(r)

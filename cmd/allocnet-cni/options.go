@@ -11,7 +11,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 )
 
-// options are the part of the configuration that the plugin itself reads.
+// options are the keys of the configuration that the plugin itself reads.
 type options struct {
 	version  string
 	socket   string
@@ -22,27 +22,26 @@ type options struct {
 const (
 	// maxSocket is the longest path that a socket address holds.
 	maxSocket = 107
-	// defaultIdle is how long the daemon may send nothing, and minIdle the minimum of
-	// what a configuration may say instead.
+	// defaultIdle is the default of the idle timeout, and minIdle its minimum.
 	defaultIdle = 5 * time.Second
 	minIdle     = 2 * cni.Keepalive
 )
 
-// readOptions reads a configuration. The version is known also with an error.
+// readOptions reads a configuration. With an error it returns at least the version.
 func readOptions(config []byte) (*options, error) {
 	o := &options{socket: client.DefaultSocket, idle: defaultIdle}
 	m, ok := membersOf(config)
 	if !ok {
 		return o, &cni.Error{Code: cni.CodeDecodingFailure, Msg: "network configuration cannot be read", Details: "it is not one JSON object"}
 	}
-	o.version, _ = m.text("cniVersion") // the service reports one that is no text
-	o.settings, _ = m.text("settings")  // the same
+	o.version, _ = m.text("cniVersion") // the service reports values that are no strings
+	o.settings, _ = m.text("settings")
 	if _, given := m.values["socket"]; given {
 		if o.socket, ok = m.text("socket"); !ok || !filepath.IsAbs(o.socket) || len(o.socket) > maxSocket {
 			return o, invalid("socket", fmt.Sprintf("must be an absolute path of at most %d bytes", maxSocket))
 		}
 	}
-	for _, key := range []string{"patience", "idleTimeout"} { // the first is the former name
+	for _, key := range []string{"patience", "idleTimeout"} { // patience is the former name
 		if _, given := m.values[key]; !given {
 			continue
 		}
@@ -59,11 +58,11 @@ func invalid(key, reason string) error {
 	return &cni.Error{Code: cni.CodeInvalidConfig, Msg: fmt.Sprintf("network configuration: %q %s", key, reason)}
 }
 
-// members are those of a JSON object, by their exact keys; encoding/json ignores the
-// case of letters where it decodes into a struct. The last value of a key counts.
+// members are the members of a JSON object by their exact keys, which encoding/json
+// would match in any case. The last value of a repeated key counts.
 type members struct {
 	values   map[string]json.RawMessage
-	repeated bool // a key
+	repeated bool // a key occurs more than once
 }
 
 // membersOf returns the members of a JSON object; ok is false if data is anything else.
@@ -91,7 +90,7 @@ func membersOf(data []byte) (m members, ok bool) {
 	return m, true
 }
 
-// text returns the value of a key; ok is false if it is missing or no string.
+// text returns the value of a key; ok is false if it is missing or not a string.
 func (m *members) text(key string) (text string, ok bool) {
 	var value *string
 	if json.Unmarshal(m.values[key], &value) != nil || value == nil {

@@ -25,27 +25,27 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
-// TestLife is an attachment's, through libcni: with the daemon, without it, and with
-// one that comes and goes in between.
-func TestLife(t *testing.T) {
-	const up, away = true, false
-	for name, there := range map[string][3]bool{
-		"up": {up, up, up}, "away": {away, away, away}, "comes": {away, up, up}, "goes": {up, up, away}, "restarts": {up, away, up},
+// TestLifecycle runs ADD, CHECK and DEL of one attachment through libcni: with the
+// daemon, without it, and with a daemon that starts or stops in between.
+func TestLifecycle(t *testing.T) {
+	const up, down = true, false
+	for name, running := range map[string][3]bool{
+		"up": {up, up, up}, "down": {down, down, down}, "comes": {down, up, up}, "goes": {up, up, down}, "restarts": {up, down, up},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newWorkspace(t)
 			var d *daemon
-			turn := func(i int) {
-				if d != nil && (!there[i] || i > 0) {
+			step := func(i int) {
+				if d != nil && (!running[i] || i > 0) {
 					d.kill()
 				}
-				if d = nil; there[i] {
+				if d = nil; running[i] {
 					d = w.startDaemon()
 				}
 			}
-			did := func(what string) {
+			did := func(line string) {
 				if d != nil {
-					d.says(what)
+					d.prints(line)
 				}
 			}
 			runtime := libcni.NewCNIConfigWithCacheDir([]string{w.bin}, w.path("runtime"), nil)
@@ -54,7 +54,7 @@ func TestLife(t *testing.T) {
 				ContainerID: "c1", NetNS: w.sandbox("c1"), IfName: "eth0", Args: [][2]string{{"K8S_POD_NAME", "web"}},
 				CapabilityArgs: map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}},
 			}
-			turn(0)
+			step(0)
 			require.NoError(t, runtime.GetStatusNetworkList(t.Context(), list))
 			did("STATUS  0")
 			result, err := runtime.AddNetworkList(t.Context(), list, rt)
@@ -64,7 +64,7 @@ func TestLife(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, "10.68.0.2/24", newest.IPs[0].Address.String())
 			require.Equal(t, []string{"c1.eth0 ready"}, w.records())
-			turn(1)
+			step(1)
 			require.NoError(t, runtime.CheckNetworkList(t.Context(), list, rt))
 			did("CHECK c1 0")
 			valid := []types.GCAttachment{{ContainerID: "c1", IfName: "eth0"}}
@@ -72,7 +72,7 @@ func TestLife(t *testing.T) {
 			did("GC  0")
 			require.NoError(t, runtime.CheckNetworkList(t.Context(), list, rt))
 			did("CHECK c1 0")
-			turn(2)
+			step(2)
 			require.NoError(t, runtime.DelNetworkList(t.Context(), list, rt))
 			did("DEL c1 0")
 			require.Empty(t, w.records())
@@ -80,9 +80,9 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestCnitool is how people try a plugin.
+// TestCnitool runs the plugin through cnitool.
 func TestCnitool(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.startDaemon()
 	built, err := programs()
 	require.NoError(t, err)
@@ -102,7 +102,7 @@ func TestCnitool(t *testing.T) {
 var adds = fakeplugin.Behaviour{Result: json.RawMessage(
 	`{"cniVersion":"1.1.0","interfaces":[{"name":"lo","sandbox":"/sandbox"}],"ips":[{"address":"127.0.0.1/8","interface":0}]}`)}
 
-func (w *world) waitForCall(want ...string) {
+func (w *workspace) waitForCall(want ...string) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool {
 		commands, err := fakeplugin.Commands(w.path("log"))
@@ -110,9 +110,9 @@ func (w *world) waitForCall(want ...string) {
 	}, 20*time.Second, 2*time.Millisecond)
 }
 
-// TestDaemonDiesInTheMiddle of an ADD: the plugin goes on from there.
+// TestDaemonDiesInTheMiddle kills the daemon during an ADD: the plugin completes it.
 func TestDaemonDiesInTheMiddle(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	d := w.startDaemon()
 	hangs := adds
 	hangs.Hang, hangs.Only = true, 1
@@ -128,15 +128,15 @@ func TestDaemonDiesInTheMiddle(t *testing.T) {
 	require.Equal(t, []string{"c1.eth0 ready"}, w.records())
 	d = w.startDaemon()
 	w.ok(w.call("CHECK", "c1", netns, conf))
-	d.says("CHECK c1 0")
+	d.prints("CHECK c1 0")
 	w.ok(w.call("DEL", "c1", netns, conf))
-	d.says("DEL c1 0")
+	d.prints("DEL c1 0")
 }
 
-// TestDaemonHangs before it sees the request. What it finds when it goes on is from
-// nobody any more.
+// TestDaemonHangs stops the daemon before it reads the request. When it continues, the
+// client has disconnected, so it does not begin the request.
 func TestDaemonHangs(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	d := w.startDaemon()
 	d.stop()
 	conf := w.plugin(`"delegate":"br"`)
@@ -147,7 +147,7 @@ func TestDaemonHangs(t *testing.T) {
 	require.Equal(t, cni.CodeNotAvailable, w.refused(w.call("STATUS", "", "", conf)).Code)
 	w.ok(w.call("DEL", "c1", netns, conf))
 	require.Empty(t, w.records())
-	d.goOn()
+	d.resume()
 	for range 3 {
 		d.handled()
 	}
@@ -155,10 +155,10 @@ func TestDaemonHangs(t *testing.T) {
 	w.ok(w.call("STATUS", "", "", conf))
 }
 
-// TestDaemonHangsWithTheAllocation locked: a DEL cannot be done, and says so. It is
-// done when the daemon goes on, or is killed.
+// TestDaemonHangsWithTheAllocation stops the daemon while it holds the allocation's
+// lock: a DEL fails with an error. It succeeds once the daemon continues or is killed.
 func TestDaemonHangsWithTheAllocation(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	d := w.startDaemon()
 	hangs := adds
 	hangs.Hang, hangs.Only = true, 1
@@ -177,11 +177,12 @@ func TestDaemonHangsWithTheAllocation(t *testing.T) {
 	require.Empty(t, w.records())
 }
 
-// TestRuntimeGivesUp: what was begun for it is undone, with the daemon and without.
+// TestRuntimeGivesUp ends the plugin during an ADD: the ADD is undone, with the daemon
+// and without.
 func TestRuntimeGivesUp(t *testing.T) {
-	for name, up := range map[string]bool{"up": true, "away": false} {
+	for name, up := range map[string]bool{"up": true, "down": false} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newWorkspace(t)
 			if up {
 				w.startDaemon()
 			}
@@ -198,9 +199,9 @@ func TestRuntimeGivesUp(t *testing.T) {
 	}
 }
 
-// TestNothingLeaks: the daemon gets seven variables and the configuration.
+// TestNothingLeaks checks that the daemon gets seven variables and the configuration.
 func TestNothingLeaks(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	l, err := net.Listen("unix", w.path("sock"))
 	require.NoError(t, err)
 	bodies := make(chan string, 1)
@@ -228,10 +229,10 @@ func TestNothingLeaks(t *testing.T) {
 	require.JSONEq(t, conf, string(got["config"]))
 }
 
-// TestNoProgramBeside: the shim's error says what is missing, and where. The program
-// needs no other one, with the daemon or without.
+// TestNoProgramBeside runs the shim without allocnet-cni in its directory: the error
+// names the missing program. allocnet-cni itself works without the shim.
 func TestNoProgramBeside(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	path := filepath.Join(w.bin, "allocnet")
 	data, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -252,9 +253,9 @@ func TestNoProgramBeside(t *testing.T) {
 	require.Empty(t, w.records())
 }
 
-// TestNeitherDaemonNorFallback: the error names both reasons.
+// TestNeitherDaemonNorFallback checks that the error names both causes.
 func TestNeitherDaemonNorFallback(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.write("broken.hcl", "engine = 1")
 	conf := strings.Replace(w.plugin(`"delegate":"br"`), "allocnetd.hcl", "broken.hcl", 1)
 	for _, command := range []string{"ADD", "DEL"} {
@@ -265,9 +266,9 @@ func TestNeitherDaemonNorFallback(t *testing.T) {
 	}
 }
 
-// TestBadInput is refused with or without a daemon, and never said again.
+// TestBadInput is refused with or without a daemon. The error does not repeat it.
 func TestBadInput(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.write("broken.hcl", "engine = \""+secret)
 	for _, test := range []struct {
 		name, command, conf string
@@ -298,7 +299,7 @@ func TestBadInput(t *testing.T) {
 			if test.name == "huge environment" {
 				c.Env = append(c.Env, "CNI_ARGS="+strings.Repeat("x", 100<<10))
 			}
-			e := (&world{t: t}).refused(c)
+			e := (&workspace{t: t}).refused(c)
 			require.Equal(t, test.code, e.Code)
 			require.Contains(t, e.Msg+e.Details, test.text)
 			require.Less(t, len(e.Msg+e.Details), 4096)
@@ -306,10 +307,10 @@ func TestBadInput(t *testing.T) {
 	}
 }
 
-// TestSettingsOfOthers: a file that others can write is not read, and what others call
-// their variables does not matter.
+// TestSettingsOfOthers checks that a file that other users can write is not read, and
+// that unrelated variables with the prefix ALLOCNETD_ are ignored.
 func TestSettingsOfOthers(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	t.Setenv("ALLOCNETD_NOPE", "1")
 	t.Setenv("ALLOCNETD_PORT_80_TCP", "tcp://10.0.0.1:80")
 	conf := w.plugin(`"delegate":"br"`)
@@ -324,12 +325,13 @@ func TestSettingsOfOthers(t *testing.T) {
 	require.Empty(t, w.records())
 }
 
-// TestSettingsBesideTheSocket win over everything, unless they cannot be used.
+// TestSettingsBesideTheSocket checks that the active settings beside the socket win over
+// the file and the environment, unless they cannot be read.
 func TestSettingsBesideTheSocket(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	s, err := settings.Source{File: w.path("allocnetd.hcl")}.Load()
 	require.NoError(t, err)
-	file := settings.InForce(w.path("sock"))
+	file := settings.ActiveFile(w.path("sock"))
 	require.NoError(t, s.Write(file))
 	w.write("broken.hcl", "engine = 1")
 	t.Setenv("ALLOCNETD_STATE_DIR", w.path("another"))
@@ -346,9 +348,10 @@ func TestSettingsBesideTheSocket(t *testing.T) {
 	require.Empty(t, w.records())
 }
 
-// TestBelowItself: the plugin does nothing, with the daemon and without.
+// TestBelowItself runs the plugin as a plugin of the daemon or of itself: it does
+// nothing.
 func TestBelowItself(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.startDaemon()
 	t.Setenv(pluginexec.CallerVariable, "allocnetd")
 	conf := w.plugin(`"delegate":"br"`)
@@ -356,7 +359,7 @@ func TestBelowItself(t *testing.T) {
 	for _, command := range []string{"ADD", "CHECK", "STATUS"} {
 		e := w.refused(w.call(command, "c1", netns, conf))
 		require.Equal(t, cni.CodeInvalidConfig, e.Code)
-		require.Equal(t, "allocnet-cni was called for a plugin of allocnetd", e.Msg)
+		require.Equal(t, "allocnet-cni was called as a plugin of allocnetd", e.Msg)
 	}
 	require.Empty(t, w.ok(w.call("DEL", "c1", netns, conf)))
 	require.Empty(t, w.ok(w.call("GC", "c1", netns, conf)))
@@ -365,9 +368,9 @@ func TestBelowItself(t *testing.T) {
 }
 
 // TestVersion needs neither a daemon nor a configuration. Without a command the program
-// says what it is, as the reference plugins do.
+// prints its name and versions, as the reference plugins do.
 func TestVersion(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	about := w.call("", "", "", "")
 	about.Stderr = about.Stdout
 	said := w.ok(about)
@@ -378,7 +381,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// FuzzReadOptions: what is not refused can be used.
+// FuzzReadOptions checks that accepted options are usable.
 func FuzzReadOptions(f *testing.F) {
 	f.Add([]byte(`{"cniVersion":"1.0.0","socket":"/s","idleTimeout":"5s"}`))
 	f.Add([]byte(`{"socket":"/","idleTimeout":7}`))

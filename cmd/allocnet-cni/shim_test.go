@@ -22,23 +22,23 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 )
 
-// said is what a plugin printed, and what it asked the daemon for.
+// said holds what a plugin printed and the request that it sent to the daemon.
 type said struct {
-	out, asked string
-	code       int
+	out, sent string
+	code      int
 }
 
-// TestShim: allocnet-cni-shim does exactly what allocnet-cni does.
+// TestShim checks that allocnet-cni-shim does exactly what allocnet-cni does.
 func TestShim(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	built, err := programs()
 	require.NoError(t, err)
-	asked, serve := make(chan string, 8), answering(200, `{"result":`+added+`}`)
+	sent, serve := make(chan string, 8), answering(200, `{"result":`+added+`}`)
 	l, err := net.Listen("unix", w.path("sock"))
 	require.NoError(t, err)
 	s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		asked <- fmt.Sprintf("%s %s %s", r.Method, r.URL, meaning(body))
+		sent <- fmt.Sprintf("%s %s %s", r.Method, r.URL, meaning(body))
 		serve(rw, r)
 	})}
 	go func() { _ = s.Serve(l) }()
@@ -55,8 +55,8 @@ func TestShim(t *testing.T) {
 			one.code = exit.ExitCode()
 		}
 		one.out = string(out)
-		for len(asked) > 0 {
-			one.asked += <-asked
+		for len(sent) > 0 {
+			one.sent += <-sent
 		}
 		return one
 	}
@@ -81,7 +81,7 @@ func TestShim(t *testing.T) {
 			same(t, built, config)
 		}
 		got := run(built, "allocnet-cni-shim", conf(inner))
-		require.Contains(t, got.asked, conf(inner))
+		require.Contains(t, got.sent, conf(inner))
 	})
 	t.Run("bad configurations", func(t *testing.T) {
 		for _, config := range []string{
@@ -125,7 +125,7 @@ func TestShim(t *testing.T) {
 		} {
 			serve = answer
 			got := same(t, built, conf(""))
-			require.NotEmpty(t, got.asked, name)
+			require.NotEmpty(t, got.sent, name)
 			if name != "other keys" {
 				require.NotContains(t, got.out, "not the expected object", name)
 			}
@@ -145,7 +145,7 @@ func TestShim(t *testing.T) {
 			if command != "ADD" {
 				serve = answering(200, "{}\n")
 				got := same(t, built, conf(""), "CNI_COMMAND="+command)
-				require.Equal(t, said{asked: got.asked}, got)
+				require.Equal(t, said{sent: got.sent}, got)
 			}
 		}
 	})
@@ -196,17 +196,18 @@ func TestShim(t *testing.T) {
 		require.NoError(t, in.Close())
 		require.NoError(t, c.Wait())
 		require.Equal(t, added, out.String())
-		<-asked
+		<-sent
 
 		closed := exec.Command("sh", "-c", `"$0" <"$1" >&-`, filepath.Join(built, "allocnet-cni-shim"), w.path("config"))
 		closed.Env = c.Env
 		w.write("config", conf(""))
-		require.NoError(t, closed.Run(), "who asked does not want to know")
-		<-asked
+		require.NoError(t, closed.Run(), "with stdout closed there is no reader")
+		<-sent
 	})
-	// Configurations, bodies, and whole responses with the one field of the header that
-	// the shim reads. ALLOCNET_CNI_TEST_RANDOM is for how long, such as "5m"; SEED repeats
-	// a run. With sanitizers: CFLAGS=-fsanitize=address,undefined and LDFLAGS, too.
+	// Random configurations, bodies, and whole responses with the one header field that
+	// the shim reads. ALLOCNET_CNI_TEST_RANDOM sets the duration, such as "5m"; SEED
+	// repeats a run. For sanitizers, set CFLAGS and LDFLAGS to
+	// -fsanitize=address,undefined.
 	t.Run("random", func(t *testing.T) {
 		seed, err := strconv.ParseUint(os.Getenv("SEED"), 10, 64)
 		if err != nil {
@@ -249,15 +250,15 @@ func TestShim(t *testing.T) {
 	require.NoError(t, os.Remove(w.path("sock")))
 }
 
-// TestShimDefaultSocket is that of every client.
+// TestShimDefaultSocket checks that the shim has the default socket of the client.
 func TestShimDefaultSocket(t *testing.T) {
 	source, err := os.ReadFile("shim/shim.c")
 	require.NoError(t, err)
 	require.Contains(t, string(source), fmt.Sprintf("#define DEFAULT_SOCKET %q\n", client.DefaultSocket))
 }
 
-// meaning is a request without its empty variables, which need not be sent. The
-// configuration is as it was sent.
+// meaning returns a request without its empty variables, which are optional. The
+// configuration is unchanged.
 func meaning(body []byte) string {
 	env, config, _ := strings.Cut(string(body), `,"config":`)
 	var r struct{ Env cni.Env }
@@ -281,10 +282,10 @@ func pieces(rw http.ResponseWriter, texts ...string) {
 	}
 }
 
-// added is a result.
+// added is the result of an ADD.
 const added = `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/netns"}],"ips":[{"address":"10.0.0.2/24"}],"dns":{}}`
 
-// broken are bodies of the daemon that are no answer to a command.
+// broken returns bodies of the daemon that are not valid answers to a command.
 func broken(command string) []string {
 	bodies := []string{
 		"", " ", "null", "[]", "{", "true", `"{}"`, "{}{}", "{}x", `{"result":null}`, `{"error":null}`, `{"result":{},"error":{}}`,
@@ -306,7 +307,7 @@ func broken(command string) []string {
 	return append(bodies, "{}", "{}\n")
 }
 
-// mutated is a text with some of its bytes gone, doubled or replaced.
+// mutated returns a text with some of its bytes removed, doubled or replaced.
 func mutated(random *rand.Rand, text string) string {
 	body := []byte(text)
 	for range 1 + random.IntN(3) {

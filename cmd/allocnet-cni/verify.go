@@ -8,8 +8,8 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 )
 
-// readAnswer reads the body of an answer: an object that has nothing but a result or an
-// error, and no key twice.
+// readAnswer reads the body of an answer: an object whose only keys are result and
+// error, each at most once.
 func readAnswer(body []byte) (*answer, error) {
 	m, ok := membersOf(body)
 	a := &answer{Result: m.values["result"], Error: m.values["error"]}
@@ -25,9 +25,9 @@ func readAnswer(body []byte) (*answer, error) {
 	return a, nil
 }
 
-// verify returns errNoAnswer unless an answer is one to that command, for a
-// configuration of that version of CNI: an error with a code and a message, or for an
-// ADD a result in that version, and for every other command nothing.
+// verify returns errNoAnswer unless the answer is valid for the command and the CNI
+// version of its configuration. Valid are an error with a code and a message, a result
+// in that version for an ADD, and an empty answer for every other command.
 func (a *answer) verify(command, version string) error {
 	reason := ""
 	switch {

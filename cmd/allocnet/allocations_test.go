@@ -19,7 +19,7 @@ import (
 )
 
 func TestLifeOfAnAllocation(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	s := w.sandbox("web")
 
 	status := decode[configurator.Status](t, w.run("setup", "web", "--json", "--port", "http=127.0.0.1:8080:80/tcp").ok(t))
@@ -47,7 +47,7 @@ func TestLifeOfAnAllocation(t *testing.T) {
 }
 
 func TestSetupText(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.sandbox("web")
 	require.Equal(t, `ok: web is set up
 
@@ -66,7 +66,7 @@ HOST PORT  PORT  PROTOCOL  LABEL
 
 // TestSetupArguments looks at what reaches the plugin.
 func TestSetupArguments(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	s := w.sandbox("web")
 	w.run("setup", "web", "--netns", s.Path(), "--network", "back", "--arg", "K=V", "--arg", "A=B=C", "--ip", "10.9.1.2",
 		"--mac", "02:00:00:00:00:01", "--dns-server", "10.9.1.53", "--dns-search", "a,b", "--bandwidth", "egress=1k").ok(t)
@@ -86,7 +86,7 @@ func TestSetupArguments(t *testing.T) {
 
 // TestSetupBesideAListener tells of what the host loses.
 func TestSetupBesideAListener(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.sandbox("web")
 	l, err := net.Listen("tcp4", "127.0.0.1:7400")
 	require.NoError(t, err)
@@ -99,7 +99,7 @@ func TestSetupBesideAListener(t *testing.T) {
 
 // TestSetupWarnsOnce: what the status says is not logged as well.
 func TestSetupWarnsOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.sandbox("web")
 	l, err := net.Listen("tcp4", "127.0.0.1:7401")
 	require.NoError(t, err)
@@ -114,7 +114,7 @@ func TestSetupWarnsOnce(t *testing.T) {
 
 // TestSetupOfANewOne leaves alone what exists.
 func TestSetupOfANewOne(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.sandbox("web")
 	require.True(t, decode[configurator.Status](t, w.run("setup", "web", "--new", "--json").ok(t)).Created)
 	failure := w.run("setup", "web", "--new", "--json").failure(t, exitFailure)
@@ -125,7 +125,7 @@ func TestSetupOfANewOne(t *testing.T) {
 }
 
 func TestTeardownDestroysTheRecordedNamespace(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	s := w.sandbox("elsewhere")
 	w.run("setup", "web", "--netns", s.Path()).ok(t)
 	w.run("teardown", "web", "--destroy").ok(t)
@@ -133,7 +133,7 @@ func TestTeardownDestroysTheRecordedNamespace(t *testing.T) {
 }
 
 func TestPluginErrorKeepsItsCode(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.network("10-front", "front", map[string]fakeplugin.Behaviour{"ADD": {Code: 7, Msg: "bad subnet"}})
 	w.sandbox("web")
 	report := w.run("setup", "web", "--json").failure(t, exitFailure)
@@ -143,7 +143,7 @@ func TestPluginErrorKeepsItsCode(t *testing.T) {
 }
 
 func TestNotFoundAndUnhealthy(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	for _, command := range []string{"inspect", "check"} {
 		report := w.run(command, "nobody", "--json").failure(t, exitNo)
 		require.Contains(t, report.Error, "allocation not found")
@@ -162,7 +162,7 @@ func TestNotFoundAndUnhealthy(t *testing.T) {
 }
 
 func TestPortConflict(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.sandbox("a")
 	w.sandbox("b")
 	w.run("setup", "a", "--port", "80").ok(t)
@@ -172,7 +172,7 @@ func TestPortConflict(t *testing.T) {
 
 // TestUnserved: ports that no plugin publishes are refused, or not shown as published.
 func TestUnserved(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	text, err := os.ReadFile(w.path("conf/10-front.conflist"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(w.path("conf/10-front.conflist"), []byte(strings.Replace(string(text), `"portMappings":true`, `"portMappings":false`, 1)), 0o600))
@@ -198,7 +198,7 @@ func TestUnserved(t *testing.T) {
 }
 
 func TestLsShowsWhatCanBeRead(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.sandbox("web")
 	w.run("setup", "web").ok(t)
 	records, err := filepath.Glob(w.path("state/*/web*"))
@@ -226,7 +226,7 @@ func TestLsShowsWhatCanBeRead(t *testing.T) {
 }
 
 func TestLsOfNothing(t *testing.T) {
-	got := newWorld(t).run("ls")
+	got := newWorkspace(t).run("ls")
 	require.Empty(t, got.ok(t))
 	require.Contains(t, got.errOut, "nothing is set up")
 }

@@ -317,7 +317,7 @@ func exportedErrors(t *testing.T, dir string) (found []string) {
 
 // TestErrorsAreBounded whatever a name in them is, and however many causes there are.
 func TestErrorsAreBounded(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	name := strings.Repeat("n", 64<<10)
 	got := w.run("gc", "--none", "--network", name)
 	require.NotEqual(t, exitOK, got.code)

@@ -104,7 +104,7 @@ func (f *globalFlags) alone() string {
 // adopt takes what flags do not say from what a daemon has left of its settings, if
 // there was one.
 func (f *globalFlags) adopt() error {
-	left, err := settings.Read(settings.InForce(f.socket))
+	left, err := settings.Read(settings.ActiveFile(f.socket))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) { // none, or none for this user
 		return nil
 	}

@@ -24,7 +24,7 @@ type networksReport struct {
 }
 
 func TestNetworks(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	require.NoError(t, os.WriteFile(w.path("conf/05-bad.conflist"), []byte("{"), 0o600))
 	report := decode[networksReport](t, w.run("networks", "--json").ok(t))
 	var names, defaults []string
@@ -48,7 +48,7 @@ func TestNetworks(t *testing.T) {
 
 // TestNetworksTellOfBinaries that run because of a key that allocnet does not know.
 func TestNetworksTellOfBinaries(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	require.NoError(t, os.WriteFile(w.path("conf/01-odd.conflist"),
 		[]byte(`{"cniVersion":"1.0.0","name":"odd","plugins":[{"type":"bridge","isGatway":true}]}`), 0o600))
 	got := w.run("networks")
@@ -70,7 +70,7 @@ func TestNetworksTellOfBinaries(t *testing.T) {
 }
 
 func TestNetworksWithoutDirectory(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	require.NoError(t, os.RemoveAll(w.path("conf")))
 	got := w.run("networks")
 	require.Contains(t, got.ok(t), "allocnet")
@@ -81,7 +81,7 @@ func TestNetworksWithoutDirectory(t *testing.T) {
 
 // TestListsAreNeverNull has a network without capabilities.
 func TestListsAreNeverNull(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	require.NoError(t, os.WriteFile(w.path("conf/01-bare.conflist"),
 		[]byte(`{"cniVersion": "1.0.0", "name": "bare", "plugins": [{"type": "fake", "fake": {"log": "`+w.path("log")+`"}}]}`), 0o600))
 	require.Contains(t, w.run("networks", "--json").ok(t), `"capabilities": []`)
@@ -94,7 +94,7 @@ func TestListsAreNeverNull(t *testing.T) {
 }
 
 func TestGC(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	for _, id := range []string{"a", "b", "c"} {
 		w.sandbox(id)
 		w.run("setup", id).ok(t)
@@ -154,7 +154,7 @@ type cleanupReport struct {
 }
 
 func TestCleanup(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	s := w.sandbox("web")
 	w.run("setup", "web").ok(t)
 	require.Equal(t, "ok: no allocation is interrupted or without its namespace\n", w.run("cleanup", "--audit").ok(t))
@@ -170,7 +170,7 @@ func TestCleanup(t *testing.T) {
 }
 
 // lease writes what host-local writes.
-func (w *world) lease(file, id string) {
+func (w *workspace) lease(file, id string) {
 	w.Helper()
 	require.NoError(w, os.MkdirAll(filepath.Dir(file), 0o755))
 	require.NoError(w, os.WriteFile(file, []byte(id+"\r\neth0"), 0o600))
@@ -189,7 +189,7 @@ func TestVerdict(t *testing.T) {
 // behind when it is killed.
 func TestCleanupOfLeftovers(t *testing.T) {
 	privhost.Require(t)
-	w := newWorld(t)
+	w := newWorkspace(t)
 	lease := filepath.Join(w.path("state"), "leases", "allocnet", "10.202.0.9")
 	w.lease(lease, "gone")
 	got := w.run("cleanup", "--audit", "gone", "--network", "allocnet", "--json")
@@ -207,7 +207,7 @@ func TestCleanupOfLeftovers(t *testing.T) {
 }
 
 func TestCompletion(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	complete := func(args ...string) string {
 		return runWith("", append(append([]string{"__complete"}, w.flags()...), args...)...).ok(t)
 	}
@@ -235,7 +235,7 @@ func TestCompletion(t *testing.T) {
 
 // TestNetnsGone: an allocation whose network namespace is gone is not called ready.
 func TestNetnsGone(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	ask := w.serve(sandbox.DefaultDir)
 	s := w.sandbox("web")
 	w.run("setup", "web").ok(t)
@@ -256,7 +256,7 @@ func TestNetnsGone(t *testing.T) {
 // TestDryRunFindsWhatGCFinds: an allocation whose record was lost, by its owner.
 func TestDryRunFindsWhatGCFinds(t *testing.T) {
 	privhost.Require(t, "nft", "iptables")
-	w := newWorld(t)
+	w := newWorkspace(t)
 	native := func(args ...string) outcome {
 		return w.run(append(args, "--network", "allocnet", "--engine", "native")...)
 	}

@@ -39,7 +39,7 @@ func TestShortIDs(t *testing.T) {
 
 // TestListOfRuntimesAllocations fits a terminal, and its IDs serve other commands.
 func TestListOfRuntimesAllocations(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	other := strings.Repeat("0123fedc", 8)
 	for _, id := range []string{longID + ".eth0", other, "web-10", "web-2"} {
 		w.sandbox(id)
@@ -86,7 +86,7 @@ func TestHintsNameTheID(t *testing.T) {
 	require.Contains(t, hintFor(configurator.ErrSetUp, "web"), "`allocnet teardown web`")
 	require.Contains(t, hintFor(&configurator.AllocationError{ID: "db", Err: configurator.ErrSetUp}, ""), "`allocnet teardown db`")
 	require.Contains(t, hintFor(configurator.ErrSetUp, "not one; rm"), "`allocnet teardown ID`")
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.sandbox("web")
 	w.run("setup", "web").ok(t)
 	got := w.run("setup", "web", "--network", "back", "--json").failure(t, exitFailure)

@@ -72,17 +72,17 @@ func decode[T any](t *testing.T, text string) T {
 	return v
 }
 
-// world is a host with a network "front", the default, and a network "back",
+// workspace is a host with a network "front", the default, and a network "back",
 // of fake plugins.
-type world struct {
+type workspace struct {
 	*testing.T
 	dir    string
 	socket string // of its daemon, if it has one
 }
 
-func newWorld(t *testing.T) *world {
+func newWorkspace(t *testing.T) *workspace {
 	t.Helper()
-	w := &world{T: t, dir: t.TempDir()}
+	w := &workspace{T: t, dir: t.TempDir()}
 	require.NoError(t, fakeplugin.Install(w.path("plugins"), "fake"))
 	require.NoError(t, os.Mkdir(w.path("conf"), 0o755))
 	w.network("10-front", "front", map[string]fakeplugin.Behaviour{"ADD": {Result: result("10.9.0.2/24", "fd00:9::2/64")}})
@@ -90,10 +90,10 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+func (w *workspace) path(name string) string { return filepath.Join(w.dir, name) }
 
 // network writes a configuration.
-func (w *world) network(file, name string, on map[string]fakeplugin.Behaviour) {
+func (w *workspace) network(file, name string, on map[string]fakeplugin.Behaviour) {
 	w.Helper()
 	data, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": name, "plugins": []any{map[string]any{
 		"type": "fake", "capabilities": map[string]bool{"portMappings": true, "dns": true, "bandwidth": true, "ips": true, "mac": true},
@@ -114,17 +114,17 @@ func result(addresses ...string) json.RawMessage {
 	return data
 }
 
-// flags lead the program into this world.
-func (w *world) flags() []string {
+// flags returns the flags that select the directories of this workspace.
+func (w *workspace) flags() []string {
 	return []string{"--conf-dir", w.path("conf"), "--state-dir", w.path("state"), "--plugin-dir", w.path("plugins")}
 }
 
-func (w *world) run(args ...string) outcome {
+func (w *workspace) run(args ...string) outcome {
 	return runWith("", append(args, w.flags()...)...)
 }
 
 // sandbox makes a namespace.
-func (w *world) sandbox(name string) *sandbox.Sandbox {
+func (w *workspace) sandbox(name string) *sandbox.Sandbox {
 	w.Helper()
 	privhost.Require(w)
 	s, err := sandbox.Create(name)
@@ -178,7 +178,7 @@ func addInterface(name string) error {
 	return nil
 }
 
-func (w *world) commands() []string {
+func (w *workspace) commands() []string {
 	w.Helper()
 	commands, err := fakeplugin.Commands(w.path("log"))
 	require.NoError(w, err)

@@ -16,7 +16,7 @@ import (
 )
 
 // named is the path of a namespace that is gone when the test has ended.
-func (w *world) named(name string) string {
+func (w *workspace) named(name string) string {
 	w.Helper()
 	privhost.Require(w)
 	path := filepath.Join(sandbox.DefaultDir, name)
@@ -25,7 +25,7 @@ func (w *world) named(name string) string {
 }
 
 func TestSetupCreateCanBeRepeated(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	path := w.named("made")
 	w.run("setup", "made", "--create").ok(t)
 	require.NoError(t, sandbox.Validate(path))
@@ -41,7 +41,7 @@ func TestSetupCreateCanBeRepeated(t *testing.T) {
 // TestSetupCreateAfterACrash finds the file that a process leaves behind which
 // is killed before the namespace is there.
 func TestSetupCreateAfterACrash(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	path := w.named("killed")
 	other, err := sandbox.Create("other") // makes the directory, too
 	require.NoError(t, err)
@@ -53,7 +53,7 @@ func TestSetupCreateAfterACrash(t *testing.T) {
 }
 
 func TestFailedSetupDestroysOnlyWhatItMade(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	path := w.named("made")
 	report := w.run("setup", "made", "--create", "--network", "nope", "--json").failure(t, exitFailure)
 	require.Contains(t, report.Error, `"front"`)
@@ -67,7 +67,7 @@ func TestFailedSetupDestroysOnlyWhatItMade(t *testing.T) {
 
 // TestIncompleteSetupKeepsItsNamespace: the DEL that goes on needs it.
 func TestIncompleteSetupKeepsItsNamespace(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	path := w.named("made")
 	refuse := fakeplugin.Behaviour{Code: 7, Msg: "no"}
 	w.network("10-front", "front", map[string]fakeplugin.Behaviour{"ADD": refuse, "DEL": refuse})
@@ -81,7 +81,7 @@ func TestIncompleteSetupKeepsItsNamespace(t *testing.T) {
 }
 
 func TestTeardownTellsWhetherItDestroyed(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.named("made")
 	w.run("setup", "made", "--create").ok(t)
 	want := teardownReport{ID: "made", Destroyed: true, Forced: []configurator.Leftover{}}
@@ -93,7 +93,7 @@ func TestTeardownTellsWhetherItDestroyed(t *testing.T) {
 }
 
 func TestTeardownSparesTheNamespaceOfAnother(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	s := w.sandbox("web")
 	w.run("setup", "web").ok(t)
 	report := w.run("teardown", "wbe", "--destroy", "--netns", s.Path(), "--json").failure(t, exitUsage)
@@ -107,7 +107,7 @@ func TestTeardownSparesTheNamespaceOfAnother(t *testing.T) {
 }
 
 func TestGCDestroys(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	for _, id := range []string{"a", "b", "c"} {
 		w.named(id)
 		w.run("setup", id, "--create").ok(t)
@@ -134,7 +134,7 @@ func TestGCDestroys(t *testing.T) {
 }
 
 func TestCleanupDestroysOnlyOnDemand(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	path := w.named("web")
 	w.run("setup", "web", "--create").ok(t)
 	require.Equal(t, "set-up", w.run("cleanup", "--force", "--destroy", "web", "--json").failure(t, exitFailure).Kind)
@@ -153,7 +153,7 @@ func TestCleanupDestroysOnlyOnDemand(t *testing.T) {
 // TestCleanupSparesAnotherNamespaceAtThePath: cleanup destroys the allocation's own
 // namespace, and no other that is mounted at its path.
 func TestCleanupSparesAnotherNamespaceAtThePath(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	path := w.named("web")
 	w.run("setup", "web", "--create").ok(t)
 	require.NoError(t, sandbox.Destroy(path))
@@ -167,7 +167,7 @@ func TestCleanupSparesAnotherNamespaceAtThePath(t *testing.T) {
 
 // TestHintsForAnotherNamespace at the path: only a teardown makes way.
 func TestHintsForAnotherNamespace(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	ask := w.serve(sandbox.DefaultDir)
 	for name, run := range map[string]func(...string) outcome{"alone": w.run, "daemon": ask} {
 		t.Run(name, func(t *testing.T) {
@@ -195,7 +195,7 @@ func requireTeardownFirst(t *testing.T, e errorReport) {
 }
 
 // interrupt has the record say that a teardown did not end.
-func (w *world) interrupt(id string) {
+func (w *workspace) interrupt(id string) {
 	w.Helper()
 	store := record.Open(w.path("state"))
 	r, err := store.Get(id)
@@ -212,7 +212,7 @@ func unmount(t *testing.T, dir string) {
 // TestGCDestroysWhatIsLeft: gc destroys a namespace that setup --create made, and keeps
 // one that another program made.
 func TestGCDestroysWhatIsLeft(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	ask := w.serve(sandbox.DefaultDir)
 	foreign := w.sandbox("foreign").Path()
 	for _, run := range []func(...string) outcome{w.run, ask} {
@@ -233,7 +233,7 @@ func TestGCDestroysWhatIsLeft(t *testing.T) {
 // TestTeardownSparesForeignNamespaces: it destroys what the record names, or Setup has
 // made, and nothing else, whatever --netns says.
 func TestTeardownSparesForeignNamespaces(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	ask := w.serve(sandbox.DefaultDir)
 	foreign := w.sandbox("foreign").Path()
 	for name, run := range map[string]func(...string) outcome{"alone": w.run, "daemon": ask} {
@@ -265,7 +265,7 @@ func TestTeardownSparesForeignNamespaces(t *testing.T) {
 // TestTeardownSparesANamespaceWithTheInode of the one that was recorded, as the kernel
 // gives inodes again.
 func TestTeardownSparesANamespaceWithTheInode(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	ask := w.serve(sandbox.DefaultDir)
 	for name, run := range map[string]func(...string) outcome{"alone": w.run, "daemon": ask} {
 		t.Run(name, func(t *testing.T) {
@@ -285,7 +285,7 @@ func TestTeardownSparesANamespaceWithTheInode(t *testing.T) {
 }
 
 // forgeCookie has the record name another namespace with the same inode.
-func (w *world) forgeCookie(id string) {
+func (w *workspace) forgeCookie(id string) {
 	w.Helper()
 	store := record.Open(w.path("state"))
 	r, err := store.Get(id)

@@ -72,7 +72,7 @@ func TestProgress(t *testing.T) {
 
 // TestProgressOfGC counts the allocations that are gone.
 func TestProgressOfGC(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	for _, id := range []string{"a", "b", "stays"} {
 		w.sandbox(id)
 		w.run("setup", id).ok(t)
@@ -222,7 +222,7 @@ func TestInterruptedDemo(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var out, errOut bytes.Buffer
-	w := newWorld(t)
+	w := newWorkspace(t)
 	privhost.Require(t)
 	require.Equal(t, exitFailure, run(ctx, append(w.flags(), "demo", "--json"), nil, &out, &errOut))
 	report := decode[errorReport](t, errOut.String())
@@ -453,7 +453,7 @@ func TestIDsFoldLast(t *testing.T) {
 }
 
 func TestDemoThatCannotBegin(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	got := w.run("demo", "--json", "--engine", "exec") // inside a private host the demo runs in place
 	report := got.failure(t, exitFailure)
 	require.Contains(t, report.Hint, "containernetworking-plugins")

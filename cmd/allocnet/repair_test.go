@@ -17,13 +17,13 @@ import (
 )
 
 func TestRepairOfNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	require.Equal(t, "ok: healthy 0, repaired 0, broken 0\n", w.run("repair").ok(t))
 	require.JSONEq(t, `{"healthy": [], "repaired": [], "broken": [], "reasons": {}}`, w.run("repair", "--json").ok(t))
 }
 
 // ailing sets up an allocation whose plugin finds something at its first CHECKs.
-func (w *world) ailing(id string, checks fakeplugin.Behaviour) {
+func (w *workspace) ailing(id string, checks fakeplugin.Behaviour) {
 	w.Helper()
 	w.network("10-front", "front", map[string]fakeplugin.Behaviour{
 		"ADD": {Result: result("10.9.0.2/24", "fd00:9::2/64")}, "CHECK": checks,
@@ -33,7 +33,7 @@ func (w *world) ailing(id string, checks fakeplugin.Behaviour) {
 }
 
 func TestRepair(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.sandbox("sound")
 	w.run("setup", "sound", "--network", "back").ok(t)
 	w.ailing("web", fakeplugin.Behaviour{Code: 100, Msg: "rules are gone", Only: 2}) // the first is of the other one
@@ -59,7 +59,7 @@ func TestRepair(t *testing.T) {
 // TestRepairAfterAFlush has another program flush all rules of the host.
 func TestRepairAfterAFlush(t *testing.T) {
 	privhost.Require(t, "nft", "iptables")
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.sandbox("web")
 	native := func(args ...string) outcome {
 		return w.run(append(args, "--network", "allocnet", "--engine", "native")...)
@@ -79,7 +79,7 @@ func TestRepairAfterAFlush(t *testing.T) {
 
 // TestRepairThatCannotLook is no answer but a failure.
 func TestRepairThatCannotLook(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.ailing("web", fakeplugin.Behaviour{Exit: 2, Stderr: "out of luck"})
 	require.NoError(t, os.WriteFile(w.path("state/allocs/torn.json"), []byte("{"), 0o600))
 	got := w.run("repair", "--json")
@@ -92,7 +92,7 @@ func TestRepairThatCannotLook(t *testing.T) {
 
 // TestRepairWithoutAList fails, because it is unknown which allocations exist.
 func TestRepairWithoutAList(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.sandbox("web")
 	w.run("setup", "web", "--network", "back").ok(t)
 	allocs := w.path("state/allocs")
@@ -128,7 +128,7 @@ func TestReasonsOfARepair(t *testing.T) {
 
 // TestRepairBothWays: the report is the same with and without the daemon.
 func TestRepairBothWays(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	ask := w.serve(sandbox.DefaultDir)
 	w.ailing("web", fakeplugin.Behaviour{Code: 100, Msg: "rules are gone"})
 	w.ailing("db", fakeplugin.Behaviour{Code: 100, Msg: "rules are gone"})
@@ -146,7 +146,7 @@ func TestRepairBothWays(t *testing.T) {
 // TestPortTakenBothWays: the owner of a port that only the kernel knows is named.
 func TestPortTakenBothWays(t *testing.T) {
 	privhost.Require(t, "nft", "iptables")
-	w := newWorld(t)
+	w := newWorkspace(t)
 	ask := w.serve(sandbox.DefaultDir)
 	native := func(args ...string) outcome {
 		return w.run(append(args, "--network", "allocnet", "--engine", "native")...)

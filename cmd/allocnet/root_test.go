@@ -78,7 +78,7 @@ func TestUsageErrors(t *testing.T) {
 
 // TestBadIDs: nothing is derived from what is no ID.
 func TestBadIDs(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	for _, id := range []string{"a/b", "..", "", strings.Repeat("a", 10000), "-"} {
 		for _, command := range [][]string{
 			{"setup", "--create"}, {"setup"}, {"teardown", "--destroy"}, {"check"}, {"inspect"}, {"cleanup", "--audit"}, {"cleanup", "--force"},
@@ -145,7 +145,7 @@ func TestVersionFlag(t *testing.T) {
 
 // TestOutputThatDoesNotArrive writes to where nothing can be written.
 func TestOutputThatDoesNotArrive(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.sandbox("web")
 	w.run("setup", "web").ok(t)
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -170,7 +170,7 @@ func TestOutputThatDoesNotArrive(t *testing.T) {
 }
 
 func TestEnvironment(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	t.Setenv("ALLOCNET_STATE_DIR", w.path("state"))
 	t.Setenv("ALLOCNET_CONF_DIR", w.path("conf"))
 	require.Contains(t, runWith("", "networks").ok(t), "front")

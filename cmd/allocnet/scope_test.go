@@ -13,7 +13,7 @@ import (
 
 // TestScope keeps repair, recover and gc to the allocations of one scope.
 func TestScope(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	for id, scope := range map[string]string{"a": "mine", "b": "other", "c": ""} {
 		w.sandbox(id)
 		w.run("setup", id, "--scope", scope).ok(t)

@@ -85,7 +85,7 @@ func TestDaemonsSettings(t *testing.T) {
 	s, err := settings.Source{File: file}.Load()
 	require.NoError(t, err)
 	socket := filepath.Join(dir, "sock")
-	require.NoError(t, s.Write(settings.InForce(socket)))
+	require.NoError(t, s.Write(settings.ActiveFile(socket)))
 	t.Setenv("CNI_PATH", "")
 	t.Setenv("ALLOCNET_SOCKET", socket)
 
@@ -122,7 +122,7 @@ func TestDaemonsSettings(t *testing.T) {
 	require.Empty(t, a.flags.pluginDirs, "the library reads CNI_PATH")
 
 	// What anybody could have written does not count, and is told.
-	require.NoError(t, os.Chmod(settings.InForce(socket), 0o666))
+	require.NoError(t, os.Chmod(settings.ActiveFile(socket), 0o666))
 	r := runWith("", "ls", "--no-daemon", "--state-dir", dir+"/third")
 	require.Contains(t, r.errOut, "what the daemon has left of its settings is not used")
 	require.Equal(t, exitOK, r.code)
@@ -160,7 +160,7 @@ func TestEventsNeedTheDaemon(t *testing.T) {
 
 // serve has a daemon for this world, with sandboxes in a directory of its own. The
 // returned function runs commands that ask it.
-func (w *world) serve(sandboxes string) func(args ...string) outcome {
+func (w *workspace) serve(sandboxes string) func(args ...string) outcome {
 	w.Helper()
 	privhost.Require(w)
 	c, err := configurator.New(configurator.Config{
@@ -180,7 +180,7 @@ func (w *world) serve(sandboxes string) func(args ...string) outcome {
 }
 
 // elsewhere is a directory for sandboxes that is not the one of iproute2.
-func (w *world) elsewhere() string {
+func (w *workspace) elsewhere() string {
 	dir := w.path("netns")
 	w.Cleanup(func() { unmount(w.T, dir) })
 	return dir
@@ -189,7 +189,7 @@ func (w *world) elsewhere() string {
 // TestDaemonWithSandboxesElsewhere has a namespace of the same name in /run/netns,
 // which is none of it.
 func TestDaemonWithSandboxesElsewhere(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	foreign := w.sandbox("web").Path()
 	dir := w.elsewhere()
 	ask := w.serve(dir)
@@ -222,7 +222,7 @@ func TestDaemonWithSandboxesElsewhere(t *testing.T) {
 
 // TestGCLeavesWhatRuntimesSetUp, in a dry run as well, and says so.
 func TestGCLeavesWhatRuntimesSetUp(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	c, err := configurator.New(configurator.Config{ConfDir: w.path("conf"), StateDir: w.path("state"), PluginDirs: []string{w.path("plugins")}})
 	require.NoError(t, err)
 	for id, scope := range map[string]string{"ours": "", "theirs": "cni/web", "a": "mine", "b": "mine"} {
@@ -242,7 +242,7 @@ func TestGCLeavesWhatRuntimesSetUp(t *testing.T) {
 
 // TestDaemonWithoutTheRight: sudo would not help.
 func TestDaemonWithoutTheRight(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.network("10-front", "front", map[string]fakeplugin.Behaviour{"ADD": {Code: 100, Msg: "modprobe: operation not permitted"}})
 	ask := w.serve(sandbox.DefaultDir)
 	w.named("web")
@@ -252,7 +252,7 @@ func TestDaemonWithoutTheRight(t *testing.T) {
 }
 
 func TestDaemonKeepsTheSandboxOfAnother(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	ask := w.serve(sandbox.DefaultDir)
 	path := w.named("web")
 	require.Equal(t, "nothing is set up in the daemon at "+w.socket+"\n", ask("ls").errOut)
@@ -266,7 +266,7 @@ func TestDaemonKeepsTheSandboxOfAnother(t *testing.T) {
 // TestInterruptedSetupDestroysWhatTheDaemonMade interrupts a setup while a plugin hangs
 // in ADD.
 func TestInterruptedSetupDestroysWhatTheDaemonMade(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.network("10-front", "front", map[string]fakeplugin.Behaviour{"ADD": {Hang: true}})
 	w.serve(sandbox.DefaultDir)
 	path := w.named("web")
@@ -284,7 +284,7 @@ func TestInterruptedSetupDestroysWhatTheDaemonMade(t *testing.T) {
 }
 
 func TestReady(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	ask := w.serve(sandbox.DefaultDir)
 	for name, run := range map[string]func(...string) outcome{"daemon": ask, "alone": w.run} {
 		t.Run(name, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 // TestRepeatedTeardownSparesContainers: an allocation that is gone does not
 // become the short form of the ID of a runtime's container.
 func TestRepeatedTeardownSparesContainers(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	ask := w.serve(sandbox.DefaultDir)
 	container := strings.Repeat("cafe4567", 8) + ".eth0"
 	netns := w.sandbox("container").Path()
@@ -41,7 +41,7 @@ func TestRepeatedTeardownSparesContainers(t *testing.T) {
 
 // TestShortFormsThatChange are those of lists, and shorter ones only show.
 func TestShortFormsThatChange(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.sandbox("c")
 	w.run("setup", longID+".eth0", "--netns", "/run/netns/c").ok(t)
 	for _, short := range []string{"0123456789ab", "0123456789ab.eth0", "0123456789abc", longID} {

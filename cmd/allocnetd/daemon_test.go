@@ -29,8 +29,8 @@ import (
 
 const embedded = `networks = ["allocnet"]`
 
-// allocate sets up an allocation in a sandbox of its own.
-func (w *world) allocate(id string) *configurator.Status {
+// allocate sets up an allocation in its own sandbox.
+func (w *workspace) allocate(id string) *configurator.Status {
 	w.Helper()
 	path, err := w.client().CreateSandbox(background(), id)
 	require.NoError(w, err)
@@ -39,7 +39,7 @@ func (w *world) allocate(id string) *configurator.Status {
 	return status
 }
 
-func (w *world) release(id string) {
+func (w *workspace) release(id string) {
 	w.Helper()
 	require.NoError(w, w.client().Teardown(background(), configurator.Allocation{ID: id}))
 	require.NoError(w, w.client().DestroySandbox(background(), id))
@@ -52,9 +52,10 @@ func snapshot(t *testing.T) hostsnap.Snapshot {
 	return s
 }
 
-// TestAllocationsOutliveTheDaemon ends one daemon and kills another.
+// TestAllocationsOutliveTheDaemon ends one daemon and kills another: the allocations
+// stay.
 func TestAllocationsOutliveTheDaemon(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.configure(embedded)
 	before := snapshot(t)
 	first := w.start()
@@ -83,9 +84,9 @@ func TestAllocationsOutliveTheDaemon(t *testing.T) {
 	require.Empty(t, hostsnap.Diff(before, snapshot(t)))
 }
 
-// TestUnfinished has an operation end with the daemon before.
+// TestUnfinished starts a daemon on the record of an unfinished operation.
 func TestUnfinished(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.configure(embedded)
 	p := w.start()
 	w.allocate("a1")
@@ -97,19 +98,19 @@ func TestUnfinished(t *testing.T) {
 	r.Phase = record.Adding
 	require.NoError(t, store.Put(r))
 	p = w.start()
-	require.Contains(t, p.logged("took down what an earlier run had not finished"), `allocs=["a1"]`)
+	require.Contains(t, p.logged("removed unfinished allocations of an earlier run"), `allocs=["a1"]`)
 	_, err = w.client().Get(t.Context(), "a1")
 	require.ErrorIs(t, err, configurator.ErrNotFound)
 	require.NoError(t, w.client().Check(background(), configurator.Allocation{ID: "a2"}))
-	w.release("a1") // its namespace
+	w.release("a1") // destroys its network namespace
 	w.release("a2")
 	p.stop()
 }
 
-// TestReconcile has rules flushed while the daemon is away.
+// TestReconcile flushes the rules while the daemon is not running.
 func TestReconcile(t *testing.T) {
 	privhost.Require(t, "nft")
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.configure(embedded)
 	p := w.start()
 	w.allocate("a1")
@@ -132,7 +133,7 @@ func TestReconcile(t *testing.T) {
 }
 
 func TestReload(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.configure(embedded, `log { level = "warn" }`)
 	p := w.start()
 	w.allocate("a1")
@@ -151,16 +152,16 @@ func TestReload(t *testing.T) {
 	status := w.allocate("a3")
 	require.Equal(t, "net0", status.InterfaceName)
 	require.Equal(t, "ready", p.reload())
-	p.logged("that need a restart") // still
+	p.logged("that need a restart") // again
 	for _, id := range []string{"a1", "a2", "a3"} {
 		w.release(id)
 	}
 	p.stop()
 }
 
-// TestReloadTooEarly is no end: who starts the daemon may not know how far it is.
+// TestReloadTooEarly sends SIGHUP during start-up: the daemon does not exit.
 func TestReloadTooEarly(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.configure(embedded)
 	for range 5 {
 		cmd := w.command("run")
@@ -178,10 +179,9 @@ func TestReloadTooEarly(t *testing.T) {
 	}
 }
 
-// TestReloadStartsManager switches the manager on, over to another network, and
-// off.
+// TestReloadStartsManager switches the manager on, to another network, and off.
 func TestReloadStartsManager(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	for _, name := range []string{"one", "two"} {
 		w.write("conf/"+name+".conflist", fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "plugins": [{"type": "loopback"}]}`, name))
 	}
@@ -218,7 +218,7 @@ func TestReloadStartsManager(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "readiness file")
 	}, time.Minute, time.Millisecond)
 
-	// Another name for the file; that of before goes.
+	// The file gets another name; the previous one is removed.
 	w.configure("manager {\n enabled = true\n own_file = \"01-other.conflist\"\n}")
 	require.Equal(t, "ready", p.reload())
 	require.Eventually(t, func() bool {
@@ -233,13 +233,13 @@ func TestReloadStartsManager(t *testing.T) {
 	p.logged("the configuration manager is off")
 	require.NoError(t, os.Remove(own))
 	p.stop()
-	require.NoFileExists(t, own, "nobody keeps it any more")
+	require.NoFileExists(t, own, "no manager writes it any more")
 }
 
-// TestEndUndoesWhatRuns has a plugin that hangs when the daemon is to end, whose
-// grace a reload has taken away.
+// TestEndUndoesWhatRuns ends the daemon while a plugin hangs. A reload has set the grace
+// period to zero before.
 func TestEndUndoesWhatRuns(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	require.NoError(t, fakeplugin.Install(w.path("bin"), "fake"))
 	conf, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "one", "plugins": []any{map[string]any{
 		"type": "fake", "fake": fakeplugin.Config{Log: w.path("calls"), On: map[string]fakeplugin.Behaviour{"ADD": {Hang: true}}},
@@ -262,9 +262,9 @@ func TestEndUndoesWhatRuns(t *testing.T) {
 		return len(calls) == 1
 	}, time.Minute, time.Millisecond)
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
-	require.Contains(t, p.told("STOPPING=1"), "EXTEND_TIMEOUT_USEC=15001000")
+	require.Contains(t, p.notified("STOPPING=1"), "EXTEND_TIMEOUT_USEC=15001000")
 	err = <-failed
-	require.ErrorIs(t, err, context.Canceled, "the client hears of it")
+	require.ErrorIs(t, err, context.Canceled, "the client gets the error")
 	p.logged("cancelling what still runs")
 	require.NoError(t, p.cmd.Wait())
 	calls, err := fakeplugin.Commands(w.path("calls"))
@@ -280,7 +280,7 @@ func TestEndUndoesWhatRuns(t *testing.T) {
 }
 
 func TestTwoDaemons(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.configure(embedded)
 	p := w.start()
 	out, err := w.command("run").CombinedOutput()
@@ -293,7 +293,7 @@ func TestTwoDaemons(t *testing.T) {
 }
 
 func TestSocketModeAndGroup(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.configure(embedded)
 	p := w.start("--socket-mode=0600")
 	info, err := os.Stat(w.path("s"))
@@ -305,9 +305,10 @@ func TestSocketModeAndGroup(t *testing.T) {
 	require.Contains(t, string(out), "make that group, or set another one")
 }
 
-// TestStateDirectory has one that cannot be used: the daemon says so, and lives.
+// TestStateDirectory starts the daemon with an unusable state directory: it reports
+// that and keeps running.
 func TestStateDirectory(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.configure(embedded)
 	w.write("state", "a file")
 	p := w.start()
@@ -318,51 +319,51 @@ func TestStateDirectory(t *testing.T) {
 	p.stop()
 }
 
-// TestSettingsInForce are beside the socket, for the plugin, also when the daemon is
-// gone. What needs a restart is as it was before a reload.
-func TestSettingsInForce(t *testing.T) {
-	w := newWorld(t)
+// TestActiveSettings checks that the active settings are beside the socket, also after
+// the daemon has ended. A reload does not change settings that need a restart.
+func TestActiveSettings(t *testing.T) {
+	w := newWorkspace(t)
 	w.configure()
-	file := settings.InForce(w.path("s"))
+	file := settings.ActiveFile(w.path("s"))
 	w.write(filepath.Base(file), "of one before")
-	inForce := func() settings.Settings {
+	active := func() settings.Settings {
 		s, err := settings.Read(file)
 		require.NoError(t, err)
 		return s
 	}
 	p := w.start("--timeout=3s")
-	require.Equal(t, 3*time.Second, inForce().Timeout)
-	require.Equal(t, w.path("state"), inForce().StateDir)
+	require.Equal(t, 3*time.Second, active().Timeout)
+	require.Equal(t, w.path("state"), active().StateDir)
 	info, err := os.Stat(file)
 	require.NoError(t, err)
 	require.Equal(t, fs.FileMode(0o600), info.Mode())
 
 	w.configure(`engine = "exec"`, `pool { dir = "/x" }`)
 	require.Equal(t, "ready", p.reload())
-	require.Equal(t, configurator.EngineExec, inForce().Engine)
-	require.Equal(t, 3*time.Second, inForce().Timeout)
-	require.Equal(t, sandbox.DefaultDir, inForce().Pool.Dir)
+	require.Equal(t, configurator.EngineExec, active().Engine)
+	require.Equal(t, 3*time.Second, active().Timeout)
+	require.Equal(t, sandbox.DefaultDir, active().Pool.Dir)
 
 	w.configure(`engine = "x"`)
 	require.Contains(t, p.reload(), "refused")
-	require.Equal(t, configurator.EngineExec, inForce().Engine)
+	require.Equal(t, configurator.EngineExec, active().Engine)
 
 	w.configure(`engine = "native"`)
 	require.NoError(t, os.Remove(file))
 	require.NoError(t, os.Mkdir(file, 0o700))
 	require.Contains(t, p.reload(), "refused")
-	p.logged("the plugin goes by those before")
+	p.logged("the plugin uses the previous ones")
 	require.NoError(t, os.Remove(file))
 	require.Equal(t, "ready", p.reload())
 	p.stop()
-	require.Equal(t, configurator.EngineNative, inForce().Engine)
+	require.Equal(t, configurator.EngineNative, active().Engine)
 }
 
-// TestSettingsThatCannotBeWritten end the daemon before anybody relies on it.
-func TestSettingsThatCannotBeWritten(t *testing.T) {
-	w := newWorld(t)
+// TestActiveSettingsNotWritable ends the daemon before it serves clients.
+func TestActiveSettingsNotWritable(t *testing.T) {
+	w := newWorkspace(t)
 	w.configure()
-	require.NoError(t, os.Mkdir(settings.InForce(w.path("s")), 0o700))
+	require.NoError(t, os.Mkdir(settings.ActiveFile(w.path("s")), 0o700))
 	out, err := w.command().CombinedOutput()
 	require.Error(t, err)
 	require.Contains(t, string(out), "write settings to")

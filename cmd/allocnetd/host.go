@@ -22,7 +22,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// host is what the daemon consists of.
+// host holds the parts of the daemon.
 type host struct {
 	source    settings.Source
 	logger    hclog.Logger
@@ -31,11 +31,11 @@ type host struct {
 	manager   *supervisor
 	pool      *sandbox.Pool
 
-	inForceFile string // what reloads write their settings to; "" for none
+	activeFile string // the file that a reload writes the active settings to; "" for none
 }
 
-// generation is what a reload replaces. What runs finishes with the one that it
-// began with.
+// generation holds everything that a reload replaces. A running operation ends with the
+// generation in which it began.
 type generation struct {
 	settings settings.Settings
 	service  *configurator.Configurator
@@ -43,10 +43,10 @@ type generation struct {
 	embedded *conflist.Network
 }
 
-func (h *host) inForce() *generation { return h.current.Load() }
+func (h *host) active() *generation { return h.current.Load() }
 
 func newHost(source settings.Source, s settings.Settings, logger hclog.Logger) (h *host, err error) {
-	// Elsewhere, the results of other runtimes would be mixed with ours.
+	// The default directory also holds the cached results of other runtimes.
 	libcni.CacheDir = filepath.Join(s.StateDir, "cni-cache")
 	h = &host{source: source, logger: logger, manager: newSupervisor()}
 	if h.telemetry, err = h.newTelemetry(&s); err != nil {
@@ -57,7 +57,7 @@ func newHost(source settings.Source, s settings.Settings, logger hclog.Logger) (
 	}
 	h.telemetry.Reloaded(nil)
 	h.pool, err = sandbox.NewPool(sandbox.PoolOptions{Dir: s.Pool.Dir, Size: s.Pool.Size, OnError: func(err error) {
-		h.logger.Warn("no network namespace could be made ahead", "error", err)
+		h.logger.Warn("a network namespace for the pool could not be created", "error", err)
 	}})
 	return h, err
 }
@@ -68,7 +68,7 @@ func (h *host) newTelemetry(s *settings.Settings) (*telemetry.Telemetry, error) 
 	records := record.Open(s.StateDir)
 	return telemetry.New(telemetry.Options{
 		Version: b.Version, Revision: b.Revision,
-		Networks: func() ([]*conflist.Network, []*conflist.FileError) { return h.inForce().networks.Networks() },
+		Networks: func() ([]*conflist.Network, []*conflist.FileError) { return h.active().networks.Networks() },
 		Allocations: func() (int, error) {
 			ids, err := records.IDs()
 			return len(ids), err
@@ -78,8 +78,8 @@ func (h *host) newTelemetry(s *settings.Settings) (*telemetry.Telemetry, error) 
 	})
 }
 
-// apply puts settings in force; after an error everything is as before. Parts
-// whose settings are the same stay, with what they know.
+// apply activates settings; after an error everything is as before. Parts whose
+// settings have not changed stay, with their state.
 func (h *host) apply(before *generation, s *settings.Settings) error {
 	g := &generation{settings: *s}
 	if before != nil && reflect.DeepEqual(before.settings.Configurator(), s.Configurator()) {
@@ -97,30 +97,30 @@ func (h *host) apply(before *generation, s *settings.Settings) error {
 	}
 	h.logger.SetLevel(s.Log.Level)
 	h.current.Store(g)
-	h.tellOfMoves(before, g)
+	h.logEngineChanges(before, g)
 	return nil
 }
 
-// tellOfMoves logs which networks have another engine by the settings of g.
-func (h *host) tellOfMoves(before, g *generation) {
+// logEngineChanges logs the networks that have another engine in g than before.
+func (h *host) logEngineChanges(before, g *generation) {
 	if before == nil || before.service == g.service {
 		return
 	}
 	engines := map[string]configurator.Engine{}
-	networks, _ := before.service.Networks(context.Background()) // a file that cannot be used is told elsewhere
+	networks, _ := before.service.Networks(context.Background()) // invalid files are reported elsewhere
 	for _, n := range networks {
 		engines[n.Name] = n.Engine
 	}
 	networks, _ = g.service.Networks(context.Background())
 	for _, n := range networks {
-		if was, known := engines[n.Name]; known && was != n.Engine {
-			h.logger.Info("network has another engine from now on; what is set up stays with its own",
-				"network", n.Name, "engine", n.Engine, "before", was)
+		if previous, known := engines[n.Name]; known && previous != n.Engine {
+			h.logger.Info("network has another engine from now on; existing attachments keep theirs",
+				"network", n.Name, "engine", n.Engine, "before", previous)
 		}
 	}
 }
 
-// configure makes what depends on the Configurator's settings.
+// configure creates the parts that depend on the Configurator's settings.
 func (h *host) configure(g *generation) (err error) {
 	if g.service, err = h.newService(g.settings.Configurator()); err != nil {
 		return err
@@ -133,19 +133,19 @@ func (h *host) configure(g *generation) (err error) {
 	return err
 }
 
-// keepsNetworks refuses to begin anew, with no memory, while a network is in force as
-// it was last read because its file is bad now.
+// keepsNetworks returns an error if the new generation would lose a network. That is so
+// while the file of a network is invalid and its last valid content is active.
 func (g *generation) keepsNetworks(before *generation) error {
 	if before == nil || g.settings.ConfDir != before.settings.ConfDir {
 		return nil
 	}
-	inForce, _ := before.service.Networks(context.Background())
-	read, bad := conflist.New(g.settings.ConfDir, g.embedded).Networks()
+	active, _ := before.service.Networks(context.Background())
+	read, invalid := conflist.New(g.settings.ConfDir, g.embedded).Networks()
 	var errs []error
-	for _, b := range bad {
-		known := slices.ContainsFunc(inForce, func(n configurator.Network) bool { return n.File == b.File })
-		if known && !slices.ContainsFunc(read, func(n *conflist.Network) bool { return n.File == b.File }) {
-			errs = append(errs, fmt.Errorf("%w; its network is in force as last read, and would be lost: reload after that", b))
+	for _, f := range invalid {
+		isActive := slices.ContainsFunc(active, func(n configurator.Network) bool { return n.File == f.File })
+		if isActive && !slices.ContainsFunc(read, func(n *conflist.Network) bool { return n.File == f.File }) {
+			errs = append(errs, fmt.Errorf("%w; its last valid content is active and would be lost: repair the file, then reload", f))
 		}
 	}
 	return errors.Join(errs...)
@@ -158,43 +158,43 @@ func (h *host) newService(cfg configurator.Config) (*configurator.Configurator, 
 	return configurator.New(cfg)
 }
 
-// reload reads the settings again.
+// reload reads the settings again and applies them.
 func (h *host) reload(context.Context) (err error) {
 	defer func() { h.telemetry.Reloaded(err) }()
 	next, err := h.source.Load()
 	if err != nil {
 		return err
 	}
-	before := h.inForce()
+	before := h.active()
 	live, restart := next.Changes(&before.settings)
 	next.Keep(&before.settings)
 	if err := h.apply(before, &next); err != nil {
 		return err
 	}
-	if err := h.writeInForce(); err != nil {
-		return fmt.Errorf("%w; the settings are in force, but without the daemon the plugin goes by those before", err)
+	if err := h.writeActive(); err != nil {
+		return fmt.Errorf("%w; the new settings are active, but the plugin uses the previous ones while the daemon is not running", err)
 	}
 	if len(live) > 0 {
 		h.logger.Info("settings have changed", "settings", live)
 	}
 	if len(restart) > 0 {
-		h.logger.Warn("settings have changed that need a restart: they stay as they were", "settings", restart)
+		h.logger.Warn("settings have changed that need a restart: the previous values stay active", "settings", restart)
 	}
 	return nil
 }
 
-// writeInForce writes the active settings for the plugin, which reads them while the
+// writeActive writes the active settings for the plugin, which reads them while the
 // daemon is not running.
-func (h *host) writeInForce() error {
-	if h.inForceFile == "" {
+func (h *host) writeActive() error {
+	if h.activeFile == "" {
 		return nil
 	}
-	return h.inForce().settings.Write(h.inForceFile)
+	return h.active().settings.Write(h.activeFile)
 }
 
-func (h *host) grace() time.Duration { return h.inForce().settings.ShutdownGrace }
+func (h *host) grace() time.Duration { return h.active().settings.ShutdownGrace }
 
-// closeTime is how long the last spans may take.
+// closeTime is the maximum time for delivering the last spans.
 const closeTime = 5 * time.Second
 
 func (h *host) close() error {
@@ -209,15 +209,16 @@ func (h *host) close() error {
 	return nil
 }
 
-// reconcile compares the records with the kernel.
+// reconcile compares the records with the kernel, and repairs unless the settings say
+// to report only.
 func (h *host) reconcile(ctx context.Context) error {
-	g := h.inForce()
+	g := h.active()
 	if g.settings.Reconcile.Mode == settings.ReconcileReport {
 		return g.report(ctx)
 	}
 	recovered, recoverErr := g.service.Recover(ctx)
 	if recovered != nil && len(recovered.Removed) > 0 {
-		h.logger.Warn("took down what an earlier run had not finished", "allocs", recovered.Removed)
+		h.logger.Warn("removed unfinished allocations of an earlier run", "allocs", recovered.Removed)
 	}
 	found, err := g.service.Repair(ctx)
 	if found != nil {
@@ -227,7 +228,7 @@ func (h *host) reconcile(ctx context.Context) error {
 	return errors.Join(recoverErr, err)
 }
 
-// report returns what is wrong with all allocations.
+// report checks all allocations and returns what is wrong with them.
 func (g *generation) report(ctx context.Context) error {
 	records, err := g.service.List(ctx)
 	errs := []error{err}

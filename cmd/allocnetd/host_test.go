@@ -22,9 +22,9 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
-// TestHostOwnsItsParts looks at what is shared with the process.
+// TestHostOwnsItsParts checks libcni's cache directory, which belongs to the process.
 func TestHostOwnsItsParts(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	s := settings.Default()
 	s.StateDir, s.Pool.Size, s.Pool.Dir = w.path("state"), 1, w.path("netns")
 	h, err := newHost(settings.Source{}, s, hclog.NewNullLogger())
@@ -35,7 +35,7 @@ func TestHostOwnsItsParts(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrClosed)
 }
 
-// fakeKeeper shows when it runs, and ends when it is let.
+// fakeKeeper reports when it runs and ends when the test allows it.
 type fakeKeeper struct{ running, ended chan struct{} }
 
 func newFakeKeeper() *fakeKeeper {
@@ -86,7 +86,7 @@ func TestSupervisorReturnsErrors(t *testing.T) {
 }
 
 func TestGroups(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	var log bytes.Buffer
 	h := &host{logger: hclog.New(&hclog.LoggerOptions{Output: &log})}
 	groups := func(group string, directory os.FileMode) []uint32 {
@@ -97,11 +97,11 @@ func TestGroups(t *testing.T) {
 		defer func() { require.NoError(t, l.Release()) }()
 		return h.groups(l)
 	}
-	require.Empty(t, groups("0", 0o700), "root's group is that of a socket by default")
+	require.Empty(t, groups("0", 0o700), "a socket has root's group by default")
 	require.Empty(t, log.String())
 	other := w.otherGroupID()
 	if other == 0 {
-		return // an ordinary user's private host has no other
+		return // the private host of an ordinary user has no other group
 	}
 	require.Equal(t, []uint32{uint32(other)}, groups(w.otherGroup(), 0o711))
 	require.Empty(t, log.String())
@@ -109,10 +109,10 @@ func TestGroups(t *testing.T) {
 	require.Contains(t, log.String(), "only root can reach the socket")
 }
 
-// otherGroup is a group beside root's, where there are others.
-func (w *world) otherGroup() string { return strconv.Itoa(w.otherGroupID()) }
+// otherGroup returns a group other than root's, or "0" if there is none.
+func (w *workspace) otherGroup() string { return strconv.Itoa(w.otherGroupID()) }
 
-func (w *world) otherGroupID() int {
+func (w *workspace) otherGroupID() int {
 	w.write("owned", "")
 	if os.Chown(w.path("owned"), -1, 12345) == nil {
 		return 12345
@@ -120,10 +120,10 @@ func (w *world) otherGroupID() int {
 	return 0
 }
 
-// TestReadyLooksAtTheNetworksOfFiles has binaries only, and those of one network;
-// the embedded network, which nobody asked for, has none.
+// TestReadyLooksAtTheNetworksOfFiles installs the binaries of one network. The embedded
+// network has none, which does not matter because the settings do not name it.
 func TestReadyLooksAtTheNetworksOfFiles(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	require.NoError(t, fakeplugin.Install(w.path("bin"), "loopback"))
 	w.write("conf/one.conflist", `{"cniVersion": "1.0.0", "name": "one", "plugins": [{"type": "loopback"}]}`)
 	w.configure(`engine = "exec"`)
@@ -137,9 +137,9 @@ func TestReadyLooksAtTheNetworksOfFiles(t *testing.T) {
 	p.stop()
 }
 
-// TestPluginWaitsForReadiness has the plugin ask before the readiness file is there.
+// TestPluginWaitsForReadiness sends an ADD before the readiness file exists.
 func TestPluginWaitsForReadiness(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.configure(embedded, `manager { readiness_file = "`+w.path("ready")+`" }`)
 	p := w.start()
 	path, err := w.client().CreateSandbox(background(), "c1")
@@ -162,8 +162,8 @@ func TestPluginWaitsForReadiness(t *testing.T) {
 	p.stop()
 }
 
-// plugin asks as the CNI plugin does.
-func (w *world) plugin(r cni.Request) *cni.Error {
+// plugin sends a request as the CNI plugin does.
+func (w *workspace) plugin(r cni.Request) *cni.Error {
 	w.Helper()
 	body, err := json.Marshal(r)
 	require.NoError(w, err)
@@ -178,9 +178,9 @@ func (w *world) plugin(r cni.Request) *cni.Error {
 	return answer.Error
 }
 
-// TestMoveToAnotherEngine by a reload is logged.
+// TestMoveToAnotherEngine checks that a reload logs changes of the engine.
 func TestMoveToAnotherEngine(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	w.write("conf/one.conflist", `{"cniVersion": "1.0.0", "name": "one", "plugins": [{"type": "loopback"}]}`)
 	w.configure(`engine = "auto"`)
 	p := w.start()

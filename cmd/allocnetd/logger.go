@@ -15,8 +15,8 @@ import (
 	"github.com/allocnet/allocnet/internal/redact"
 )
 
-// newLogger logs to a file or the journal, which is told the level of each line, and
-// knows the time itself.
+// newLogger returns a logger that writes to a file or the journal. For the journal each
+// line begins with its level and has no time, which the journal adds.
 func newLogger(s *settings.Log, to io.Writer, journal bool) hclog.Logger {
 	o := &hclog.LoggerOptions{Name: "allocnetd", Level: s.Level, JSONFormat: s.JSON, Output: to}
 	if journal {
@@ -28,7 +28,7 @@ func newLogger(s *settings.Log, to io.Writer, journal bool) hclog.Logger {
 	return hclog.New(o)
 }
 
-// prefixed has each line begin with a level of syslog (sd-daemon(3)).
+// prefixed is a writer that begins each line with a level of syslog (sd-daemon(3)).
 type prefixed struct {
 	to    io.Writer
 	level int
@@ -45,8 +45,8 @@ func (p prefixed) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// toJournal reports whether a file is the stream to the journal that JOURNAL_STREAM
-// names by its device and inode (systemd.exec(5)).
+// toJournal reports whether a writer is the journal's stream, which JOURNAL_STREAM
+// identifies by device and inode (systemd.exec(5)).
 func toJournal(to io.Writer, getenv func(string) string) bool {
 	f, ok := to.(*os.File)
 	if !ok {
@@ -60,7 +60,7 @@ func toJournal(to io.Writer, getenv func(string) string) bool {
 	return ok && getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
 }
 
-// failures is an Observer that also logs operations that failed.
+// failures is an Observer that also logs failed operations.
 type failures struct {
 	configurator.Observer
 	logger hclog.Logger

@@ -45,12 +45,12 @@ func TestToJournal(t *testing.T) {
 		return func(name string) string { return map[string]string{"JOURNAL_STREAM": value}[name] }
 	}
 	require.True(t, toJournal(f, variable(fmt.Sprintf("%d:%d", stat.Dev, stat.Ino))))
-	require.False(t, toJournal(f, variable(fmt.Sprintf("%d:%d", stat.Dev, stat.Ino+1))), "stderr leads elsewhere")
+	require.False(t, toJournal(f, variable(fmt.Sprintf("%d:%d", stat.Dev, stat.Ino+1))), "stderr is not the journal's stream")
 	require.False(t, toJournal(f, variable("")))
 	require.False(t, toJournal(&bytes.Buffer{}, variable("")))
 }
 
-// unseen is an Observer of nothing.
+// unseen is an Observer that ignores everything.
 type unseen struct{}
 
 func (unseen) Begin(ctx context.Context, _ configurator.Step) context.Context { return ctx }

@@ -1,5 +1,6 @@
-// Command allocnetd is the host daemon: it gives allocations their networks for
-// whoever asks on its unix socket, and keeps the host's CNI configuration.
+// Command allocnetd is the host daemon. It sets up and removes the networks of
+// allocations for the clients of its Unix socket, and maintains the host's CNI
+// configuration.
 package main
 
 import (

@@ -20,7 +20,7 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// processVariable makes the test binary the daemon.
+// processVariable is the variable that makes the test binary the daemon.
 const processVariable = "ALLOCNET_TEST_DAEMON"
 
 func TestMain(m *testing.M) {
@@ -31,30 +31,30 @@ func TestMain(m *testing.M) {
 	os.Exit(privhost.Main(m))
 }
 
-// world is a host with directories of its own for the daemon.
-type world struct {
+// workspace is a private host with directories for one daemon.
+type workspace struct {
 	*testing.T
 	dir    string
 	prefix []string // a program that runs the daemon
 }
 
-func newWorld(t *testing.T) *world {
+func newWorkspace(t *testing.T) *workspace {
 	t.Helper()
 	privhost.Require(t)
 	dir, err := os.MkdirTemp("", "w") // short enough for sockets
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	w := &world{T: t, dir: dir}
+	w := &workspace{T: t, dir: dir}
 	for _, name := range []string{"conf", "bin"} {
 		require.NoError(t, os.Mkdir(w.path(name), 0o755))
 	}
 	return w
 }
 
-func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+func (w *workspace) path(name string) string { return filepath.Join(w.dir, name) }
 
-// configure writes the daemon's file: what is given, and where everything is.
-func (w *world) configure(more ...string) {
+// configure writes the daemon's settings: the given ones and the paths of the workspace.
+func (w *workspace) configure(more ...string) {
 	w.Helper()
 	w.write("d.hcl", strings.Join(append([]string{
 		`socket { path = "` + w.path("s") + `" }`, `conf_dir = "` + w.path("conf") + `"`,
@@ -62,22 +62,22 @@ func (w *world) configure(more ...string) {
 	}, more...), "\n"))
 }
 
-func (w *world) write(name, text string) {
+func (w *workspace) write(name, text string) {
 	w.Helper()
 	require.NoError(w, os.WriteFile(w.path(name), []byte(text), 0o600))
 }
 
-func (w *world) client() *client.Client { return client.New(client.Config{Socket: w.path("s")}) }
+func (w *workspace) client() *client.Client { return client.New(client.Config{Socket: w.path("s")}) }
 
-// process is a daemon that runs.
+// process is a running daemon.
 type process struct {
-	*world
+	*workspace
 	cmd    *exec.Cmd
 	log    *bufio.Scanner
 	notify *net.UnixConn
 }
 
-func (w *world) command(args ...string) *exec.Cmd {
+func (w *workspace) command(args ...string) *exec.Cmd {
 	line := append(slices.Clone(w.prefix), os.Args[0], "--config", w.path("d.hcl"))
 	line = append(line, args...)
 	cmd := exec.Command(line[0], line[1:]...)
@@ -85,30 +85,30 @@ func (w *world) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start waits until the daemon says that it is ready.
-func (w *world) start(args ...string) *process {
+// start starts the daemon and waits until it is ready.
+func (w *workspace) start(args ...string) *process {
 	w.Helper()
 	path := w.path("notify")
 	_ = os.Remove(path)
 	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: path})
 	require.NoError(w, err)
-	p := &process{world: w, cmd: w.command(args...), notify: notify}
+	p := &process{workspace: w, cmd: w.command(args...), notify: notify}
 	p.cmd.Env = append(p.cmd.Env, "NOTIFY_SOCKET="+path)
 	stderr, err := p.cmd.StderrPipe()
 	require.NoError(w, err)
 	p.log = bufio.NewScanner(stderr)
 	require.NoError(w, p.cmd.Start())
-	w.Cleanup(func() { // nothing to do unless the test failed
+	w.Cleanup(func() { // has an effect only if the test failed
 		_ = p.cmd.Process.Kill()
 		_ = p.cmd.Wait()
 		_ = notify.Close()
 	})
-	p.told("READY=1")
+	p.notified("READY=1")
 	return p
 }
 
-// told waits until systemd is told something.
-func (p *process) told(state string) string {
+// notified waits until the daemon sends a state to systemd, and returns the message.
+func (p *process) notified(state string) string {
 	p.Helper()
 	buffer := make([]byte, 4096)
 	for {
@@ -121,12 +121,12 @@ func (p *process) told(state string) string {
 	}
 }
 
-// reload waits for its end, and returns the status after it.
+// reload reloads the daemon, waits for the end and returns the status after it.
 func (p *process) reload() string {
 	p.Helper()
 	require.NoError(p, p.cmd.Process.Signal(syscall.SIGHUP))
-	p.told("RELOADING=1")
-	return strings.TrimPrefix(p.told("READY=1"), "READY=1\nSTATUS=")
+	p.notified("RELOADING=1")
+	return strings.TrimPrefix(p.notified("READY=1"), "READY=1\nSTATUS=")
 }
 
 func (p *process) logged(part string) string {
@@ -140,7 +140,7 @@ func (p *process) logged(part string) string {
 	return ""
 }
 
-// stop insists on a good end, and returns the rest of the log.
+// stop ends the daemon, which must exit with 0, and returns the rest of the log.
 func (p *process) stop() string {
 	p.Helper()
 	require.NoError(p, p.cmd.Process.Signal(syscall.SIGTERM))

@@ -14,9 +14,9 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 )
 
-// The exit codes. systemd's unit does not restart after exitUsage, which is EX_CONFIG
-// of sysexits.h: not 2, with which Go ends a program that panics, or that systemd's
-// watchdog aborts.
+// The exit codes. The systemd unit does not restart the daemon after exitUsage, which
+// is EX_CONFIG of sysexits.h. It is not 2, because Go programs exit with 2 when they
+// panic or when systemd's watchdog aborts them.
 const (
 	exitOK      = 0
 	exitFailure = 1
@@ -25,39 +25,40 @@ const (
 
 const rootHelp = `Serve allocnet on a Unix socket.
 
-Settings come from a file, environment variables and flags; a flag wins over the
-environment, that over the file. --socket-path is path in the block socket of the
-file, and ALLOCNETD_SOCKET_PATH. The file is that of --config or ALLOCNETD_CONFIG,
-else ` + settings.DefaultFile + ` if it is there. The active settings are written
-beside the socket, with ".settings" after its name: the CNI plugin uses them while the
-daemon is not running.
+Settings come from a file, environment variables and flags. A flag overrides the
+environment, and the environment overrides the file. Example: --socket-path and
+ALLOCNETD_SOCKET_PATH set "path" in the block "socket" of the file. The file is the one
+that --config or ALLOCNETD_CONFIG names, otherwise ` + settings.DefaultFile + `
+if it exists. The daemon writes its active settings to a file beside its socket, whose
+name ends with ".settings". The CNI plugin reads that file while the daemon is not
+running.
 
 Signals:
   SIGHUP           read the settings again; running operations continue
   SIGTERM, SIGINT  finish the running operations and exit; all allocations keep their
-                   networks. A second one exits at once
+                   networks. A second signal exits at once
 
 Exit codes:
   0   success
   1   failure
   78  the command line or the settings are invalid`
 
-// usageError is a command line or settings that cannot be used.
+// usageError is the error of an invalid command line or invalid settings.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// app is what the commands share.
+// app holds what the commands share.
 type app struct {
 	environ    []string
 	out, errTo io.Writer
 	config     string
 	flags      *settings.Flags
-	started    bool // a command, so the command line was understood
+	started    bool // a command has started, so the command line is valid
 }
 
-// execute is the whole program but for the process around it; it returns the exit
-// code.
+// execute runs the program with the given arguments and environment, and returns the
+// exit code.
 func execute(ctx context.Context, args, environ []string, out, errTo io.Writer) int {
 	a := &app{environ: environ, out: out, errTo: errTo}
 	root := a.root()
@@ -83,7 +84,7 @@ func execute(ctx context.Context, args, environ []string, out, errTo io.Writer) 
 	return exitFailure
 }
 
-// errReported is the error of a command that has printed what is wrong with the
+// errReported is the error of a command that has already printed the errors of the
 // settings.
 var errReported = errors.New("reported")
 
@@ -105,13 +106,13 @@ func (a *app) root() *cobra.Command {
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetOut(a.out)
 	root.SetErr(a.errTo)
-	root.PersistentFlags().StringVar(&a.config, "config", "", "file with the settings (default "+settings.DefaultFile+")")
+	root.PersistentFlags().StringVar(&a.config, "config", "", "file of the settings (default "+settings.DefaultFile+")")
 	a.flags = settings.NewFlags(root.PersistentFlags())
 	root.AddCommand(run, a.newValidate(), a.newVersion())
 	return root
 }
 
-// source is where the settings come from.
+// source returns where the settings come from.
 func (a *app) source() settings.Source {
 	s := settings.Source{File: a.config, Environ: a.environ, Flags: a.flags}
 	for _, entry := range a.environ {
@@ -119,7 +120,7 @@ func (a *app) source() settings.Source {
 			s.File = file
 		}
 	}
-	if s.File != "" { // plugins are told of it
+	if s.File != "" { // its path is passed to the CNI plugin
 		if path, err := filepath.Abs(s.File); err == nil {
 			s.File = path
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 )
 
-// outcome is what one run of the program did.
+// outcome is the result of one run of the program.
 type outcome struct {
 	code        int
 	out, errOut string
@@ -93,7 +93,7 @@ func TestValidateJSON(t *testing.T) {
 
 func TestCommandLine(t *testing.T) {
 	require.Equal(t, outcome{exitUsage, "", "allocnetd: unknown command \"nope\" for \"allocnetd\"\nallocnetd: see allocnetd --help\n"}, run(nil, "nope"))
-	require.Equal(t, exitUsage, run(nil, "run", "--engine=x").code, "settings that cannot be used")
+	require.Equal(t, exitUsage, run(nil, "run", "--engine=x").code, "invalid settings")
 	o := run(nil, "--help")
 	require.Equal(t, exitOK, o.code)
 	require.Contains(t, o.out, "--limits-header-timeout")

@@ -18,7 +18,7 @@ import (
 func (a *app) newRun() *cobra.Command {
 	return &cobra.Command{
 		Use:   "run",
-		Short: "Run the daemon (as does no command at all)",
+		Short: "Run the daemon (the default command)",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return runDaemon(c.Context(), a.source(), a.errTo)
@@ -27,7 +27,7 @@ func (a *app) newRun() *cobra.Command {
 }
 
 func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) error {
-	signal.Ignore(syscall.SIGHUP) // until reloads begin: the settings are just being read
+	signal.Ignore(syscall.SIGHUP) // the settings are about to be read; server.Run handles it later
 	s, err := source.Load()
 	if err != nil {
 		return usageError{err}
@@ -44,30 +44,29 @@ func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) err
 	if err != nil {
 		return errors.Join(err, l.Release())
 	}
-	h.inForceFile = inForceFile(l)
-	if err := h.writeInForce(); err != nil {
+	h.activeFile = activeFile(l)
+	if err := h.writeActive(); err != nil {
 		return errors.Join(err, l.Release(), h.close())
 	}
 	return errors.Join(server.Run(ctx, h.options(l)), h.close())
 }
 
-// inForceFile is where the plugin looks, beside its socket; "" for a socket that is
-// no file.
-func inForceFile(l *server.Listener) string {
+// activeFile returns the file of the active settings, or "" for a socket without a path.
+func activeFile(l *server.Listener) string {
 	if l.Path() == "" {
 		return ""
 	}
-	return settings.InForce(l.Path())
+	return settings.ActiveFile(l.Path())
 }
 
-// options are the life of the daemon.
+// options returns the options with which the daemon runs.
 func (h *host) options(l *server.Listener) server.Options {
-	s, served := h.inForce().settings, h.newAPI(l)
+	s, served := h.active().settings, h.newAPI(l)
 	return server.Options{
 		Listener: l, Server: served.Server(), Admit: served.Listener, HealthPath: "/healthz",
 		Tasks: []server.Task{
 			{Name: "configuration manager", Run: h.manager.run},
-			{Name: "teardown of what has lost its network namespace", Run: h.tearDownGone},
+			{Name: "teardown of allocations without a network namespace", Run: h.tearDownGone},
 		},
 		Reconcile:     h.reconcile,
 		ReconcileWait: s.Reconcile.Wait,

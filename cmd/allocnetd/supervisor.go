@@ -14,8 +14,8 @@ type keeper interface {
 	State() confmanager.State
 }
 
-// supervisor runs the manager of the CNI configuration, one at a time. There may
-// be none.
+// supervisor runs the current manager of the CNI configuration, if there is one. Two
+// managers never run at the same time.
 type supervisor struct {
 	mu       sync.Mutex
 	current  keeper
@@ -24,7 +24,7 @@ type supervisor struct {
 
 func newSupervisor() *supervisor { return &supervisor{replaced: make(chan struct{}, 1)} }
 
-// replace has another manager, or nil, run as soon as the one before has ended.
+// replace ends the current manager. When it has ended, k runs, unless k is nil.
 func (s *supervisor) replace(k keeper) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,7 +35,7 @@ func (s *supervisor) replace(k keeper) {
 	}
 }
 
-// now is the manager that was asked for last.
+// now returns the manager of the last call of replace.
 func (s *supervisor) now() keeper {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 
 const units = "../../packaging/systemd/"
 
-// section is what a unit file says in a section, by option.
+// section returns the values of a section of a unit file by option.
 func section(t *testing.T, name, section string) map[string][]string {
 	t.Helper()
 	f, err := os.Open(units + name)
@@ -58,8 +58,8 @@ func TestServiceUnit(t *testing.T) {
 	require.Contains(t, s, "WatchdogSec")
 	require.Equal(t, "/run/"+s["RuntimeDirectory"][0], settings.Default().StateDir)
 
-	// Restarts must not run into the limit on starts, RestartSec apart, nor leave the
-	// socket behind that the service has from its unit.
+	// With RestartSec between them, restarts must not exceed systemd's limit on starts.
+	// A restart must include the socket unit.
 	u := section(t, "allocnetd.service", "Unit")
 	require.Equal(t, []string{"allocnetd.socket"}, u["PartOf"])
 	interval, err := strconv.Atoi(u["StartLimitIntervalSec"][0])
@@ -70,8 +70,8 @@ func TestServiceUnit(t *testing.T) {
 	require.LessOrEqual(t, interval, burst*wait)
 }
 
-// TestServiceUnitSharesMounts has no option in the unit that gives the service a
-// mount namespace: network namespaces are mounts that the host must see.
+// TestServiceUnitSharesMounts checks that no option of the unit gives the service its
+// own mount namespace: network namespaces are mounts that the host must see.
 func TestServiceUnitSharesMounts(t *testing.T) {
 	own := strings.Fields(`
 		RootDirectory RootImage RootImageOptions RootEphemeral RootHash MountAPIVFS ProtectProc ProcSubset BindPaths
@@ -91,7 +91,7 @@ func TestSocketUnit(t *testing.T) {
 	require.NotContains(t, s, "Accept")
 }
 
-// TestUnitsWithSystemd has systemd read them, where it is installed.
+// TestUnitsWithSystemd verifies the units with systemd, where it is installed.
 func TestUnitsWithSystemd(t *testing.T) {
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil && os.Getenv(privhost.RequireVariable) != "1" {
@@ -99,7 +99,7 @@ func TestUnitsWithSystemd(t *testing.T) {
 	}
 	require.NoError(t, err)
 	dir := t.TempDir()
-	program, err := os.Executable() // which has to be there
+	program, err := os.Executable() // ExecStart must name an existing program
 	require.NoError(t, err)
 	for _, name := range []string{"allocnetd.service", "allocnetd.socket"} {
 		data, err := os.ReadFile(units + name)
@@ -109,7 +109,7 @@ func TestUnitsWithSystemd(t *testing.T) {
 	}
 	out, err := exec.Command(analyze, "verify", "--man=no", filepath.Join(dir, "allocnetd.service"), filepath.Join(dir, "allocnetd.socket")).CombinedOutput()
 	require.NoError(t, err, string(out))
-	var about []string // others' units may have faults
+	var about []string // other units of the host may have errors
 	for line := range strings.Lines(string(out)) {
 		if strings.Contains(line, "allocnetd") {
 			about = append(about, line)
@@ -118,8 +118,8 @@ func TestUnitsWithSystemd(t *testing.T) {
 	require.Empty(t, about)
 }
 
-// TestServiceUnitRights has a daemon and plugin binaries with the rights that the
-// unit leaves them.
+// TestServiceUnitRights runs a daemon and plugin binaries with the capabilities of the
+// unit.
 func TestServiceUnitRights(t *testing.T) {
 	privhost.Require(t, "setpriv", "iptables", "nft")
 	bounds := []string{"-all"}
@@ -130,7 +130,7 @@ func TestServiceUnitRights(t *testing.T) {
 	}
 	for _, engine := range []string{"exec", "native"} {
 		t.Run(engine, func(t *testing.T) {
-			w := newWorld(t)
+			w := newWorkspace(t)
 			w.prefix = []string{"setpriv", "--bounding-set=" + strings.Join(bounds, ","), "--no-new-privs"}
 			w.configure(embedded)
 			before := snapshot(t)

@@ -9,12 +9,12 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 )
 
-// validation is what validate prints as JSON.
+// validation is the JSON output of validate.
 type validation struct {
 	File   string            `json:"file"`
 	Valid  bool              `json:"valid"`
 	Errors []*settings.Error `json:"errors"`
-	// Settings are all that would be in force, by key, as they are written.
+	// Settings are all settings that would be active, by key, in the syntax of the file.
 	Settings map[string]string `json:"settings,omitempty"`
 }
 
@@ -22,9 +22,10 @@ func (a *app) newValidate() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "validate [FILE]",
-		Short: "Say what is wrong with the settings, and change nothing",
-		Long: `Say everything that is wrong with a file, or with that of --config, together with
-the environment and the flags: with its line and key, and what to write.`,
+		Short: "Check the settings and change nothing",
+		Long: `Check the settings and change nothing. They come from FILE, or from the file that
+--config names, together with the environment and the flags. Every error is printed
+with its line, its key and a correction.`,
 		Example: `  allocnetd validate
   allocnetd validate new.hcl && mv new.hcl ` + settings.DefaultFile + ` && systemctl reload allocnetd
   allocnetd validate --json | jq -r '.settings | to_entries[] | "\(.key) = \(.value)"'`,

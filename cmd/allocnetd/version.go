@@ -8,14 +8,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// build is what this program was built from.
+// build describes the version of this program and the Go version that built it.
 type build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
 	Go       string `json:"go"`
 }
 
-// newBuild accepts nil, for a program built without modules.
+// newBuild returns the build of a program. The info is nil for a program that was built
+// without modules.
 func newBuild(info *debug.BuildInfo) build {
 	if info == nil {
 		return build{Version: "unknown", Go: "unknown"}

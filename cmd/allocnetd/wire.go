@@ -24,16 +24,16 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// newAPI is what is served.
+// newAPI returns the API that is served on l.
 func (h *host) newAPI(l *server.Listener) *api.API {
-	s := h.inForce().settings
+	s := h.active().settings
 	cni := cni.New(cni.Options{
-		Backend:  func() allocnet.Service { return h.inForce().service },
+		Backend:  func() allocnet.Service { return h.active().service },
 		Ready:    h.readyFor,
 		NotReady: h.notReady,
 	})
 	return api.New(api.Options{
-		Service:        func() allocnet.Service { return h.inForce().service },
+		Service:        func() allocnet.Service { return h.active().service },
 		Sandboxes:      api.Pooled(h.pool, s.Pool.Dir),
 		Ready:          h.ready,
 		CNI:            cni.Serve,
@@ -47,8 +47,8 @@ func (h *host) newAPI(l *server.Listener) *api.API {
 	})
 }
 
-// groups are those whose members may use the daemon: that of the socket. Root's
-// own group says nothing: it is what a socket has by default.
+// groups returns the groups whose members may use the daemon: the group of the socket.
+// Root's group does not count, because a socket has it by default.
 func (h *host) groups(l *server.Listener) []uint32 {
 	gid, ok := l.Group()
 	if !ok || gid == 0 {
@@ -56,7 +56,7 @@ func (h *host) groups(l *server.Listener) []uint32 {
 	}
 	dir := filepath.Dir(l.Path())
 	if info, err := os.Stat(dir); err == nil && info.Mode()&0o011 == 0 {
-		h.logger.Warn("only root can reach the socket, not its group: let others search the directory (chmod go+x)", "directory", dir)
+		h.logger.Warn("only root can reach the socket, its group cannot: make the directory searchable (chmod go+x)", "directory", dir)
 	}
 	return []uint32{gid}
 }
@@ -74,7 +74,7 @@ func (h *host) replaceManager(g *generation) error {
 	if !s.Manager.Enabled {
 		h.manager.replace(nil)
 		if own := filepath.Join(s.ConfDir, s.Manager.OwnFile); confmanager.Wrote(own) {
-			h.logger.Warn("the configuration manager is off, and runtimes go on by its file, which nobody keeps up to date: remove it when no container needs it any more", "file", own)
+			h.logger.Warn("the configuration manager is off, but its file still exists: runtimes use it, and it is no longer updated; remove it when no container needs it", "file", own)
 		}
 		return nil
 	}
@@ -82,7 +82,8 @@ func (h *host) replaceManager(g *generation) error {
 		ConfDir: s.ConfDir, OwnFile: s.Manager.OwnFile, Owner: s.Socket.Path, Primary: s.Manager.Primary, Embedded: g.embedded,
 		Name: s.Manager.Name, Plugin: h.pluginKeys(s), PluginDirs: s.PluginDirs, Usable: h.installed(s),
 		ReadinessFile: s.Manager.ReadinessFile,
-		// What the manager has seen is in force also for who was never asked for it.
+		// The manager has read the files: the service reads them as well, so that what
+		// the manager has seen is active there, too.
 		OnRead: func() { g.service.Networks(context.Background()) },
 		OnChange: func(now confmanager.State) {
 			h.telemetry.Configured(now.Primary, now.File, now.NotReady, now.Problems)
@@ -96,12 +97,12 @@ func (h *host) replaceManager(g *generation) error {
 	return nil
 }
 
-// managedScope is that of what runtimes attach by the manager's configuration, also
-// when that is called otherwise, because another network has become the primary one.
+// managedScope is the scope of all attachments that runtimes make with the manager's
+// configuration. It stays the same when another network becomes the primary one.
 const managedScope = "allocnetd"
 
-// pluginKeys name the scope, and lead the plugin here, where that is not where it
-// looks by itself.
+// pluginKeys returns the plugin's keys in the manager's configuration: the scope, and
+// the socket and the file of settings unless they are the defaults.
 func (h *host) pluginKeys(s *settings.Settings) map[string]any {
 	keys := map[string]any{"scope": managedScope}
 	if s.Socket.Path != settings.Default().Socket.Path {
@@ -113,9 +114,10 @@ func (h *host) pluginKeys(s *settings.Settings) map[string]any {
 	return keys
 }
 
-// installed finds the plugins of a network that the engine does not run itself.
+// installed returns a function that returns an error if a plugin binary of a network
+// is missing. Plugins that the engine runs itself need no binary.
 func (h *host) installed(s *settings.Settings) func(*conflist.Network) error {
-	engine := native.New(h.logger, "") // asked what it runs, and nothing else
+	engine := native.New(h.logger, "") // used only to list the binaries
 	if s.Engine == configurator.EngineExec {
 		engine = native.NewForBinaries(h.logger, "")
 	}
@@ -131,8 +133,9 @@ func (h *host) installed(s *settings.Settings) func(*conflist.Network) error {
 	}
 }
 
-// notReady says why no ADD of an allocation's networks is to be begun now. What the
-// manager waits for beside the readiness file matters to its primary network alone.
+// notReady returns why an ADD of an allocation's networks cannot begin now, or nil. The
+// readiness file matters to all networks, the manager's other conditions only to its
+// primary network.
 func (h *host) notReady(a configurator.Allocation) error {
 	m := h.manager.now()
 	if m == nil {
@@ -145,38 +148,38 @@ func (h *host) notReady(a configurator.Allocation) error {
 	return h.readinessFile()
 }
 
-// wantsPrimary reports whether an allocation is to have the manager's primary network,
-// or names none.
+// wantsPrimary reports whether an allocation names the manager's primary network or no
+// network at all.
 func (h *host) wantsPrimary(a configurator.Allocation, m keeper) bool {
 	if len(a.Conflists) > 0 {
 		return false
 	}
-	primary := cmp.Or(h.inForce().settings.Manager.Primary, m.State().Primary)
+	primary := cmp.Or(h.active().settings.Manager.Primary, m.State().Primary)
 	return len(a.Networks) == 0 || slices.Contains(a.Networks, primary)
 }
 
-// readinessFile says that the file is not there.
+// readinessFile returns an error while the readiness file is missing.
 func (h *host) readinessFile() error {
-	file := h.inForce().settings.Manager.ReadinessFile
+	file := h.active().settings.Manager.ReadinessFile
 	if file == "" {
 		return nil
 	}
 	if _, err := os.Stat(file); err != nil {
-		return fmt.Errorf("readiness file: %w: whoever provides the network has to create it", err)
+		return fmt.Errorf("readiness file: %w: the provider of the network has to create it", err)
 	}
 	return nil
 }
 
-// ready is the manager's readiness and that of each network that files or settings
-// name. Files that cannot be used, or only as they were, are told.
+// ready checks the manager and each network that the files or the settings name.
+// Invalid files are reported as warnings.
 func (h *host) ready(ctx context.Context) []api.Check {
 	checks := []api.Check{{Name: "configuration", Err: h.notReady(configurator.Allocation{})}}
-	names, skipped := h.inForce().names(ctx)
+	names, skipped := h.active().names(ctx)
 	for _, s := range skipped {
 		checks = append(checks, api.Check{Name: "file", Warning: s})
 	}
 	if len(names) == 0 {
-		return append(checks, api.Check{Name: "network", Err: h.inForce().service.Ready(ctx)})
+		return append(checks, api.Check{Name: "network", Err: h.active().service.Ready(ctx)})
 	}
 	found := make(chan api.Check, len(names))
 	for _, name := range names {
@@ -193,11 +196,11 @@ func (h *host) ready(ctx context.Context) []api.Check {
 }
 
 func (h *host) readyFor(ctx context.Context, a configurator.Allocation) error {
-	return h.inForce().service.ReadyFor(ctx, a)
+	return h.active().service.ReadyFor(ctx, a)
 }
 
-// names are the networks that can be expected to be asked for: not the embedded
-// one, unless the settings name it.
+// names returns the networks whose readiness matters: those of the files and of the
+// settings. The embedded network is among them only if the settings name it.
 func (g *generation) names(ctx context.Context) (names []string, skipped []*configurator.NetworkError) {
 	s := &g.settings
 	names = slices.Clone(s.Networks)

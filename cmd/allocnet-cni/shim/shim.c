@@ -1,10 +1,10 @@
-// allocnet-cni-shim is what runtimes start as the CNI plugin of type "allocnet". It
-// serves the usual case of allocnet-cni: it sends the runtime's request to allocnetd,
-// and prints an answer that arrives soon and in one piece. A Go program takes a
-// millisecond or two to start, most of what an ADD through the daemon costs; this one
-// takes a fraction of that. In every other case it executes allocnet-cni, beside it,
-// which decides: either before anything was sent, or with the connection on which the
-// answer arrives, of which nothing was read.
+// allocnet-cni-shim is the program that runtimes start as the CNI plugin of type
+// "allocnet". It serves the usual case of allocnet-cni: it sends the runtime's request
+// to allocnetd and prints an answer that arrives soon and in one piece. A Go program
+// needs a millisecond or two to start, which is most of the cost of an ADD through the
+// daemon; the shim needs a fraction of that. In every other case it executes
+// allocnet-cni from its own directory: either before it has sent anything, or with the
+// connection, from which it has read nothing.
 //
 // The protocol is in cmd/internal/cni.
 
@@ -26,12 +26,12 @@
 
 enum {
 	MAX_CONFIG = 64 << 10, // bytes of a configuration, and of an answer
-	MAX_STDIN = 1 << 20,   // bytes that are kept for allocnet-cni, which accepts fewer
+	MAX_STDIN = 1 << 20,   // bytes of stdin that allocnet-cni gets; it accepts fewer
 	MAX_VARIABLE = 1024,   // bytes of a variable's value
 	MAX_HEADER = 512,      // bytes of the request's header
 	MAX_DEPTH = 100,       // nested values
 	WAIT = 250,            // milliseconds for an answer; the first keepalive is later
-	HANDED = 3,            // descriptor of the connection that is handed over
+	HANDED = 3,            // descriptor of the connection in allocnet-cni
 };
 
 static const char *const variables[] = {
@@ -39,23 +39,23 @@ static const char *const variables[] = {
 };
 enum {
 	VARIABLES = sizeof variables / sizeof *variables,
-	// The header, the names and values with their punctuation, what is around them and
-	// the configuration, and the configuration.
+	// The header, the variables with their punctuation, the enclosing JSON, and the
+	// configuration.
 	MAX_REQUEST = MAX_HEADER + VARIABLES * (MAX_VARIABLE + 32) + 64 + MAX_CONFIG,
 };
 
 static char config[MAX_CONFIG], request[MAX_REQUEST], answer[MAX_CONFIG];
-static size_t length; // of the configuration that was read
+static size_t length; // bytes of the configuration
 
 // fail prints a CNI error with the code 11: the runtime should try again.
-static _Noreturn void fail(const char *what) {
+static _Noreturn void fail(const char *act) {
 	printf("{\"cniVersion\":\"1.0.0\",\"code\":11,\"msg\":\"allocnet-cni-shim cannot go on\","
-		"\"details\":\"%s: %s\"}\n", what, strerror(errno));
+		"\"details\":\"%s: %s\"}\n", act, strerror(errno));
 	exit(1);
 }
 
-// again reports whether a call that failed has to be repeated, and waits until it can
-// be: the runtime's descriptors may be non-blocking.
+// again reports whether a failed call has to be repeated. It first waits until the
+// descriptor is ready, because the runtime's descriptors may be non-blocking.
 static bool again(int fd, short events) {
 	struct pollfd p = {.fd = fd, .events = events};
 	return errno == EINTR || errno == EAGAIN && (poll(&p, 1, -1) >= 0 || errno == EINTR);
@@ -73,7 +73,8 @@ static bool write_all(int fd, const char *data, size_t n) {
 	return true;
 }
 
-// restore_stdin makes stdin a file of what was read from it, and the rest.
+// restore_stdin replaces stdin by a file that contains the configuration: the part that
+// was already read, and the rest.
 static void restore_stdin(void) {
 	int fd = memfd_create("config", MFD_CLOEXEC);
 	if (fd < 0 || !write_all(fd, config, length))
@@ -94,11 +95,11 @@ static void restore_stdin(void) {
 		fail("keep the configuration");
 }
 
-// hand_over executes allocnet-cni, with the connection if there is one.
+// hand_over executes allocnet-cni, with the connection unless fd is negative.
 static _Noreturn void hand_over(int fd) {
 	char path[4096];
 	ssize_t n = readlink("/proc/self/exe", path, sizeof path - sizeof PROGRAM);
-	if (n == sizeof path - sizeof PROGRAM) // it may be cut off
+	if (n == sizeof path - sizeof PROGRAM) // the path may be truncated
 		errno = ENAMETOOLONG, n = -1;
 	if (n < 0)
 		fail("find " PROGRAM);
@@ -123,7 +124,7 @@ typedef struct {
 
 static bool is(text t, const char *word) { return t.n == strlen(word) && memcmp(t.at, word, t.n) == 0; }
 
-// plain reports whether JSON contains a text unchanged.
+// plain reports whether a text stands in JSON as it is: printable ASCII, no escapes.
 static bool plain(text t) {
 	for (size_t i = 0; i < t.n; i++)
 		if (t.at[i] < ' ' || t.at[i] > '~' || t.at[i] == '"' || t.at[i] == '\\')
@@ -131,21 +132,20 @@ static bool plain(text t) {
 	return true;
 }
 
-static const char *at, *end; // the next byte of what is parsed, and its end
+static const char *at, *end; // the parser's position and the end of its input
 
-// seen reports whether the next byte is one of these.
+// seen reports whether the next byte is one of bytes.
 static bool seen(const char *bytes) { return at < end && *at && strchr(bytes, *at); }
 
-// next skips white space and returns the next byte; 0, which JSON does not contain, at
-// the end.
+// next skips white space and returns the next byte, or 0 at the end.
 static char next(void) {
 	while (at < end && memchr(" \t\r\n", *at, 4))
 		at++;
 	return at < end ? *at : 0;
 }
 
-// string parses a string, of which the next byte is the first quote. The text is what
-// is between the quotes.
+// string parses a string; the next byte must be its first quote. The text is the part
+// between the quotes, with its escapes.
 static bool string(text *t) {
 	for (t->at = ++at; at < end && *at != '"'; at++) {
 		if ((unsigned char)*at < ' ')
@@ -165,7 +165,7 @@ static bool string(text *t) {
 	return true;
 }
 
-// word skips these bytes, if they are next.
+// word skips the bytes of w, if they are next.
 static bool word(const char *w) {
 	size_t n = strlen(w);
 	if ((size_t)(end - at) < n || memcmp(at, w, n))
@@ -234,13 +234,13 @@ static bool object(bool (*member)(text key)) {
 	return false;
 }
 
-// nothing reports whether only white space follows.
-static bool nothing(void) { return next() == 0 && at == end; }
+// at_end reports whether only white space follows.
+static bool at_end(void) { return next() == 0 && at == end; }
 
 // plain_string parses a string whose text is plain.
 static bool plain_string(text *t) { return next() == '"' && string(t) && plain(*t); }
 
-// The values of the configuration that the plugin itself needs.
+// The values of the configuration that the shim itself needs.
 static text version = {"", 0}, sock = {DEFAULT_SOCKET, sizeof DEFAULT_SOCKET - 1};
 
 static bool option(text key) {
@@ -254,16 +254,16 @@ static bool option(text key) {
 	return given = true;
 }
 
-// options parses the configuration. It must be an object in which the keys and the
-// plugin's own values are plain.
+// options parses the configuration. It must be an object whose keys are plain; so must
+// be the values that the shim needs.
 static bool options(void) {
 	at = config, end = config + length;
 	next();
-	return object(option) && nothing();
+	return object(option) && at_end();
 }
 
-// environment appends the variables to the request, and returns its new end; NULL if a
-// value is too long or not plain.
+// environment appends the variables to the request and returns its new end, or NULL if
+// a value is too long or not plain.
 static char *environment(char *to) {
 	for (int i = 0; i < VARIABLES; i++) {
 		const char *v = getenv(variables[i]);
@@ -275,8 +275,8 @@ static char *environment(char *to) {
 	return to;
 }
 
-// send_request sends the request and returns the connection, or -1 if the daemon has not
-// received a complete request.
+// send_request sends the request and returns the connection, or -1 if the request could
+// not be sent completely.
 static int send_request(void) {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
 	if (sock.n >= sizeof address.sun_path)
@@ -302,14 +302,14 @@ static int send_request(void) {
 	ssize_t all = to - body + n;
 	if (connect(fd, (struct sockaddr *)&address, sizeof address) || fcntl(fd, F_SETFL, 0) < 0 ||
 		send(fd, body - n, all, MSG_NOSIGNAL | MSG_DONTWAIT) != all) {
-		close(fd); // a part of a request is none
+		close(fd); // the daemon ignores an incomplete request
 		return -1;
 	}
 	return fd;
 }
 
-// receive waits for the answer and finds its body, if all of it has arrived. The answer
-// stays on the connection.
+// receive waits for the answer and finds its body, if all of it has arrived. It leaves
+// the answer on the connection.
 static bool receive(int fd, text *body) {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 	if (poll(&p, 1, WAIT) != 1)
@@ -319,7 +319,7 @@ static bool receive(int fd, text *body) {
 		return false;
 	answer[n] = 0;
 	static const char status[] = "HTTP/1.1 200 ", field[] = "Content-Length: ";
-	char *content = strstr(answer, "\r\n\r\n"), *behind;
+	char *content = strstr(answer, "\r\n\r\n"), *rest;
 	if (strncmp(answer, status, sizeof status - 1) || !content)
 		return false;
 	content[2] = 0; // ends the header
@@ -330,12 +330,12 @@ static bool receive(int fd, text *body) {
 		return false;
 	size += sizeof field - 1;
 	body->at = content + 4;
-	body->n = strtoul(size, &behind, 10);
-	return *size >= '0' && *size <= '9' && *behind == '\r' && behind[1] == '\n' && !strcasestr(behind, "content-length") &&
+	body->n = strtoul(size, &rest, 10);
+	return *size >= '0' && *size <= '9' && *rest == '\r' && rest[1] == '\n' && !strcasestr(rest, "content-length") &&
 		body->n == (size_t)(answer + n - body->at);
 }
 
-// What was found: a result's version, an error's code and its message.
+// The members that the answer has: a result's version, an error's code and message.
 static bool versioned, coded, said;
 
 static bool result_member(text key) {
@@ -356,11 +356,11 @@ static bool error_member(text key) {
 	return value(0);
 }
 
-// print prints the body's result, for an ADD, or its error, and ends the program. It
-// returns if the body is anything else, which is for allocnet-cni to judge.
+// print prints the result, for an ADD, or the error of the body, and ends the program.
+// For any other body it returns, and allocnet-cni handles it.
 static void print(text body, bool add) {
 	at = body.at, end = body.at + body.n;
-	if (!add && word("{}") && nothing())
+	if (!add && word("{}") && at_end())
 		exit(0);
 	at = body.at;
 	bool good = word("{\"result\":");
@@ -370,12 +370,12 @@ static void print(text body, bool add) {
 	if (!object(good ? result_member : error_member) || !(good ? add && versioned : coded && said))
 		return;
 	const char *to = at;
-	if (next() == '}' && word("}") && nothing())
+	if (next() == '}' && word("}") && at_end())
 		exit(write_all(1, from, to - from) ? !good : 1);
 }
 
 int main(void) {
-	for (int fd = 0; fd <= 2; fd++) // otherwise the connection would be one of these
+	for (int fd = 0; fd <= 2; fd++) // so that the connection gets a higher descriptor
 		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
 			return 1;
 	static const char *const commands[] = {"ADD", "DEL", "CHECK", "GC", "STATUS", NULL};

@@ -36,7 +36,7 @@ func TestLife(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
 		for _, version := range Versions {
 			t.Run(string(engine)+" "+version, func(t *testing.T) {
-				w := newWorld(t, engine)
+				w := newWorkspace(t, engine)
 				conf := ours(version, `"delegate":"br"`)
 				add := w.env("ADD", "c1")
 				first := w.serve(add, conf)
@@ -70,7 +70,7 @@ func TestFormOfResults(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
 		for _, version := range Versions {
 			t.Run(string(engine)+" "+version, func(t *testing.T) {
-				w := newWorld(t, engine)
+				w := newWorkspace(t, engine)
 				w.network("same", strconv.Quote(version), w.bridge("brcni2", "10.67.0.0/24"))
 				for _, delegates := range []string{`["same"]`, `["br"]`, `["same","br"]`} {
 					add := w.env("ADD", "c1")
@@ -94,7 +94,7 @@ func TestFormOfResults(t *testing.T) {
 
 // TestVersions that are not ours, and commands that are newer than the configuration.
 func TestVersions(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	for version, commands := range map[string]string{"": "ADD DEL CHECK", "0.2.0": "ADD DEL", "1.2.0": "ADD DEL STATUS GC", "1.0.0": "GC STATUS"} {
 		for command := range strings.FieldsSeq(commands) {
 			e := w.refuse(w.env(command, "c1"), ours(version, ""))
@@ -108,7 +108,7 @@ func TestVersions(t *testing.T) {
 
 // TestDelegates: several networks have one result.
 func TestDelegates(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	w.network("second", `"1.1.0"`, w.bridge("brcni2", "10.67.0.0/24"))
 	conf := ours("1.1.0", `"delegates":["br","second"]`)
 	add := w.env("ADD", "c1")
@@ -129,7 +129,7 @@ func TestDelegates(t *testing.T) {
 
 // TestDefaultNetworks are those of the host.
 func TestDefaultNetworks(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	add := w.env("ADD", "c1")
 	require.Equal(t, "10.66.0.2/24", parse(t, "1.0.0", w.serve(add, ours("1.0.0", ""))).IPs[0].Address.String())
 	w.serve(as(add, "DEL"), ours("1.0.0", ""))
@@ -139,7 +139,7 @@ func TestDefaultNetworks(t *testing.T) {
 func TestChainOfItsOwn(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
 		t.Run(string(engine), func(t *testing.T) {
-			w := newWorld(t, engine)
+			w := newWorkspace(t, engine)
 			add := w.env("ADD", "c1")
 			add.Args = "IgnoreUnknown=1;K8S_POD_NAME=web;EMPTY="
 			conf := ours("1.0.0", `"plugins":[`+w.fake("one", adds)+`,`+w.fake("two", nil)+`],
@@ -171,7 +171,7 @@ func TestChainOfItsOwn(t *testing.T) {
 // TestUnserved: what a runtime sends since our configuration declares it, a plugin
 // of the delegate has to declare as well.
 func TestUnserved(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	ports := `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`
 	first, second := w.env("ADD", "c1"), w.env("ADD", "c2")
 	inline := `"plugins":[` + w.bridge("brcni", "10.66.0.0/24") + `]`
@@ -197,7 +197,7 @@ func TestListenerOnAHostPort(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:7600")
 	require.NoError(t, err)
 	defer l.Close()
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	conf := ours("1.0.0", `"plugins":[`+w.fake("one", adds)+`],"runtimeConfig":{"portMappings":[{"hostPort":7600,"containerPort":80,"protocol":"tcp"}]}`)
 	add := w.env("ADD", "c1")
 	w.cfg.Listeners = configurator.ListenerRefuse
@@ -214,7 +214,7 @@ func TestListenerOnAHostPort(t *testing.T) {
 // TestSpelling of others: go-cni sends structs without tags, and a flat list of ranges.
 // What a newer specification may add is passed over.
 func TestSpelling(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	add := w.env("ADD", "c1")
 	plugin := strings.Replace(w.fake("one", adds), `"aliases"`, `"ipRanges":true,"bandwidth":true,"dns":true,"aliases"`, 1)
 	given := func(runtimeConfig string) string {
@@ -251,7 +251,7 @@ func TestChained(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
 		for _, version := range []string{"0.3.1", "1.1.0"} {
 			t.Run(string(engine)+" "+version, func(t *testing.T) {
-				w := newWorld(t, engine)
+				w := newWorkspace(t, engine)
 				add := w.env("ADD", "c1")
 				bridge := strings.Replace(ours(version, `"delegate":"br"`), `"net"`, `"first"`, 1)
 				add.IfName = "eth9"
@@ -269,29 +269,29 @@ func TestChained(t *testing.T) {
 
 // TestDelNeedsTheRecordOnly: by the time of the DEL everything else is gone or another.
 func TestDelNeedsTheRecordOnly(t *testing.T) {
-	for name, change := range map[string]func(w *world, e *Env, conf *string){
-		"the same":                  func(*world, *Env, *string) {},
-		"no namespace is named":     func(_ *world, e *Env, _ *string) { e.Netns = "" },
-		"the namespace is gone":     func(_ *world, e *Env, _ *string) { require.NoError(t, destroy(e.Netns)) },
-		"a path that is none":       func(_ *world, e *Env, _ *string) { e.Netns = "x" },
-		"the network is gone":       func(w *world, _ *Env, _ *string) { require.NoError(t, os.RemoveAll(w.conf)) },
-		"another delegate":          func(_ *world, _ *Env, c *string) { *c = ours("1.1.0", `"delegate":"other"`) },
-		"an invalid configuration":  func(_ *world, _ *Env, c *string) { *c = ours("1.1.0", `"delegate":[1],"secret":"`+secret+`"`) },
-		"a broken chain":            func(_ *world, _ *Env, c *string) { *c = ours("1.1.0", `"plugins":[{"type":"allocnet"}]`) },
-		"broken CNI_ARGS":           func(_ *world, e *Env, _ *string) { e.Args = "x" },
-		"not ready":                 func(w *world, _ *Env, _ *string) { w.notReady = errors.New("wait") },
-		"a broken result before":    func(_ *world, _ *Env, c *string) { *c = ours("1.1.0", `"delegate":"br","prevResult":[7]`) },
-		"the record cannot be read": func(w *world, _ *Env, _ *string) { w.breakRecord("c1.eth0") },
-		"the record is gone": func(w *world, _ *Env, _ *string) {
+	for name, change := range map[string]func(w *workspace, e *Env, conf *string){
+		"the same":                  func(*workspace, *Env, *string) {},
+		"no namespace is named":     func(_ *workspace, e *Env, _ *string) { e.Netns = "" },
+		"the namespace is gone":     func(_ *workspace, e *Env, _ *string) { require.NoError(t, destroy(e.Netns)) },
+		"a path that is none":       func(_ *workspace, e *Env, _ *string) { e.Netns = "x" },
+		"the network is gone":       func(w *workspace, _ *Env, _ *string) { require.NoError(t, os.RemoveAll(w.conf)) },
+		"another delegate":          func(_ *workspace, _ *Env, c *string) { *c = ours("1.1.0", `"delegate":"other"`) },
+		"an invalid configuration":  func(_ *workspace, _ *Env, c *string) { *c = ours("1.1.0", `"delegate":[1],"secret":"`+secret+`"`) },
+		"a broken chain":            func(_ *workspace, _ *Env, c *string) { *c = ours("1.1.0", `"plugins":[{"type":"allocnet"}]`) },
+		"broken CNI_ARGS":           func(_ *workspace, e *Env, _ *string) { e.Args = "x" },
+		"not ready":                 func(w *workspace, _ *Env, _ *string) { w.notReady = errors.New("wait") },
+		"a broken result before":    func(_ *workspace, _ *Env, c *string) { *c = ours("1.1.0", `"delegate":"br","prevResult":[7]`) },
+		"the record cannot be read": func(w *workspace, _ *Env, _ *string) { w.breakRecord("c1.eth0") },
+		"the record is gone": func(w *workspace, _ *Env, _ *string) {
 			require.NoError(t, os.RemoveAll(filepath.Join(w.dir, "state")))
 		},
-		"the record is gone, and the namespace": func(w *world, e *Env, _ *string) {
+		"the record is gone, and the namespace": func(w *workspace, e *Env, _ *string) {
 			require.NoError(t, os.RemoveAll(filepath.Join(w.dir, "state")))
 			require.NoError(t, destroy(e.Netns))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, configurator.EngineNative)
+			w := newWorkspace(t, configurator.EngineNative)
 			conf := ours("1.1.0", `"delegate":"br"`)
 			add := w.env("ADD", "c1")
 			w.serve(add, conf)
@@ -306,7 +306,7 @@ func TestDelNeedsTheRecordOnly(t *testing.T) {
 
 // TestDelOfAnother leaves what is not its own.
 func TestDelOfAnother(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	add := w.env("ADD", "c1")
 	conf := ours("1.1.0", `"delegate":"br"`)
 	other := strings.Replace(conf, `"net"`, `"other"`, 1)
@@ -341,7 +341,7 @@ func TestDelOfAnother(t *testing.T) {
 // TestDelOfAnotherAtTheSamePath: the path, and maybe the inode, is that of a new
 // namespace by now.
 func TestDelOfAnotherAtTheSamePath(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	conf := ours("1.1.0", `"delegate":"br"`)
 	add := w.env("ADD", "c1")
 	w.serve(add, conf)
@@ -356,15 +356,15 @@ func TestDelOfAnotherAtTheSamePath(t *testing.T) {
 
 // TestDelUnderAnotherName takes down what is the same attachment all the same.
 func TestDelUnderAnotherName(t *testing.T) {
-	for name, change := range map[string]func(w *world, e *Env){
-		"the same namespace":       func(*world, *Env) {},
-		"by another path":          func(w *world, e *Env) { e.Netns = w.link(e.Netns) },
-		"no namespace is named":    func(_ *world, e *Env) { e.Netns = "" },
-		"the namespace is gone":    func(_ *world, e *Env) { require.NoError(t, destroy(e.Netns)) },
-		"and was elsewhere, maybe": func(_ *world, e *Env) { require.NoError(t, destroy(e.Netns)); e.Netns = "/run/netns/gone" },
+	for name, change := range map[string]func(w *workspace, e *Env){
+		"the same namespace":       func(*workspace, *Env) {},
+		"by another path":          func(w *workspace, e *Env) { e.Netns = w.link(e.Netns) },
+		"no namespace is named":    func(_ *workspace, e *Env) { e.Netns = "" },
+		"the namespace is gone":    func(_ *workspace, e *Env) { require.NoError(t, destroy(e.Netns)) },
+		"and was elsewhere, maybe": func(_ *workspace, e *Env) { require.NoError(t, destroy(e.Netns)); e.Netns = "/run/netns/gone" },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, configurator.EngineNative)
+			w := newWorkspace(t, configurator.EngineNative)
 			add := w.env("ADD", "c1")
 			conf := ours("1.1.0", `"delegate":"br"`)
 			w.serve(add, conf)
@@ -379,7 +379,7 @@ func TestDelUnderAnotherName(t *testing.T) {
 }
 
 // link is another path of a file.
-func (w *world) link(path string) string {
+func (w *workspace) link(path string) string {
 	link := filepath.Join(w.dir, "link")
 	require.NoError(w.t, os.Symlink(path, link))
 	return link
@@ -387,7 +387,7 @@ func (w *world) link(path string) string {
 
 // TestScope finds attachments under another name of the network.
 func TestScope(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	conf := ours("1.1.0", `"delegate":"br","scope":"s"`)
 	renamed := strings.Replace(conf, `"net"`, `"other"`, 1)
 	a, b := w.env("ADD", "a"), w.env("ADD", "b")
@@ -404,7 +404,7 @@ func TestScope(t *testing.T) {
 }
 
 func TestGC(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	conf := ours("1.1.0", `"delegate":"br"`)
 	for _, id := range []string{"a", "b", "c"} {
 		w.serve(w.env("ADD", id), conf)
@@ -432,7 +432,7 @@ func TestGC(t *testing.T) {
 }
 
 func TestStatus(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	status := Env{Command: "STATUS"}
 	conf := ours("1.1.0", `"delegate":"br"`)
 	w.serve(status, conf)
@@ -451,7 +451,7 @@ func TestStatus(t *testing.T) {
 // leaving is the context of a runtime that goes away when its network is ready.
 type leaving struct {
 	context.Context
-	w *world
+	w *workspace
 }
 
 func (l leaving) Err() error {
@@ -464,7 +464,7 @@ func (l leaving) Err() error {
 // TestNobodyTakesTheResult: the runtime went away at the last moment. What it had
 // already stays.
 func TestNobodyTakesTheResult(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	conf := ours("1.0.0", `"delegate":"br"`)
 	add := w.env("ADD", "c1")
 	for range 2 {

@@ -13,7 +13,7 @@ import (
 // TestPluginsOfOthers: who may not bring plugins along has none run, and a DEL
 // still removes what is recorded.
 func TestPluginsOfOthers(t *testing.T) {
-	w := newWorld(t, configurator.EngineExec)
+	w := newWorkspace(t, configurator.EngineExec)
 	conf := ours("1.1.0", `"plugins":[`+w.fake("one", adds)+`],"cni.dev/valid-attachments":[]`)
 	call := func(command string) *Error {
 		return w.Serve(t.Context(), Request{Env: w.env(command, "c1"), Config: json.RawMessage(conf)}).Error

@@ -21,7 +21,7 @@ import (
 
 func destroy(path string) error { return sandbox.Destroy(path) }
 
-func (w *world) breakRecord(id string) {
+func (w *workspace) breakRecord(id string) {
 	w.t.Helper()
 	require.NoError(w.t, os.WriteFile(filepath.Join(w.dir, "state", "allocs", id+".json"), []byte("{"), 0o600))
 }
@@ -30,7 +30,7 @@ func (w *world) breakRecord(id string) {
 func TestPluginErrors(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
 		t.Run(string(engine), func(t *testing.T) {
-			w := newWorld(t, engine)
+			w := newWorkspace(t, engine)
 			add := w.env("ADD", "c1")
 			for _, code := range []uint{7, 11, 50, 123} {
 				conf := ours("1.0.0", `"plugins":[`+w.fake("one", map[string]fakeplugin.Behaviour{"ADD": {Code: code, Msg: "it says so"}})+`]`)
@@ -59,7 +59,7 @@ func TestPluginQuotes(t *testing.T) {
 			"in details":  `printf '{"code":123,"msg":"no","details":"got %s of all"}' "$(sed 's/"/\\"/g')"`,
 		} {
 			t.Run(string(engine)+" "+name, func(t *testing.T) {
-				w := newWorld(t, engine)
+				w := newWorkspace(t, engine)
 				text := "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exit 0\n" + script + "\nexit 1\n"
 				require.NoError(t, os.WriteFile(filepath.Join(w.dir, "bin", "quotes"), []byte(text), 0o755))
 				e := w.refuse(w.env("ADD", "c1"), ours("1.0.0", `"plugins":[{"type":"quotes","password":"`+secret+`"}]`))
@@ -73,7 +73,7 @@ func TestPluginQuotes(t *testing.T) {
 
 // TestMayBeInABrokenFile: what is not found may be there later.
 func TestMayBeInABrokenFile(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	add, conf := w.env("ADD", "c1"), ours("1.0.0", `"delegate":"none"`)
 	require.Equal(t, uint(7), w.refuse(add, conf).Code)
 	require.NoError(t, os.WriteFile(filepath.Join(w.conf, "none.conflist"), []byte("{"), 0o600))
@@ -90,7 +90,7 @@ func (v vanishing) Check(context.Context, configurator.Allocation) error {
 }
 
 func TestCheckBesideDel(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	add, conf := w.env("ADD", "c1"), ours("1.0.0", `"delegate":"br"`)
 	w.serve(add, conf)
 	w.options.Backend = func() allocnet.Service { return vanishing{w.c} }
@@ -99,7 +99,7 @@ func TestCheckBesideDel(t *testing.T) {
 }
 
 func TestBadConfigurations(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	w.network("ours", `"1.0.0"`, `{"type":"allocnet","delegate":"br"}`)
 	add := w.env("ADD", "c1")
 	hidden := `"x":"` + secret + `"`
@@ -148,7 +148,7 @@ func TestBadConfigurations(t *testing.T) {
 }
 
 func TestBadEnvironments(t *testing.T) {
-	w := newWorld(t, configurator.EngineNative)
+	w := newWorkspace(t, configurator.EngineNative)
 	good := w.env("ADD", "c1")
 	conf := ours("1.1.0", `"delegate":"br"`)
 	for _, test := range []struct {

@@ -14,7 +14,7 @@ import (
 // TestNamesOfARuntime: whatever the command, no name that a runtime gives leads
 // out of the directories of plugins.
 func TestNamesOfARuntime(t *testing.T) {
-	w := newWorld(t, configurator.EngineAuto)
+	w := newWorkspace(t, configurator.EngineAuto)
 	w.vendor(filepath.Join(w.dir, "vendor"))
 	require.NoError(t, fakeplugin.Install(filepath.Join(w.dir, "evil", "bin"), "payload"))
 	payload := w.fake("payload", adds)

@@ -13,7 +13,7 @@ import (
 // TestNetnsOverride: the host's own namespace is set up only if root says that it is
 // meant, by native plugins.
 func TestNetnsOverride(t *testing.T) {
-	w := newWorld(t, configurator.EngineAuto)
+	w := newWorkspace(t, configurator.EngineAuto)
 	w.network("mixed", `"1.0.0"`, w.bridge("brcni", "10.66.0.0/24"), w.fake("one", nil))
 	conf := ours("1.1.0", `"delegate":"br"`)
 	e := Env{Command: "ADD", ContainerID: "c1", Netns: "/proc/self/ns/net", IfName: "over0"}

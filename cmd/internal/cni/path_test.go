@@ -20,7 +20,7 @@ import (
 func TestPathOfTheRuntime(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineExec, configurator.EngineAuto} {
 		t.Run(string(engine), func(t *testing.T) {
-			w := newWorld(t, engine)
+			w := newWorkspace(t, engine)
 			w.network("own", `"1.1.0"`, w.fake("only", adds))
 			dir := filepath.Join(w.dir, "runtime's")
 			require.NoError(t, fakeplugin.Install(dir, "only", "one"))
@@ -60,7 +60,7 @@ func TestPathOfTheRuntime(t *testing.T) {
 // TestPathOfOthers: the CNI_PATH of another than root does not count, not even where it may
 // bring plugins along, and has one that the daemon has as well.
 func TestPathOfOthers(t *testing.T) {
-	w := newWorld(t, configurator.EngineExec)
+	w := newWorkspace(t, configurator.EngineExec)
 	w.network("own", `"1.1.0"`, w.fake("one", adds))
 	dir := filepath.Join(w.dir, "mine")
 	require.NoError(t, os.Mkdir(dir, 0o755))

@@ -22,8 +22,8 @@ type Manager struct {
 	own ownFile
 
 	begun   bool              // the readiness file was there once
-	inForce *conflist.Network // the primary network as last seen
-	since   time.Time         // when inForce was first seen
+	active  *conflist.Network // the primary network as last seen
+	since   time.Time         // when active was first seen
 	retired bool              // files that we wrote under other names
 	want    []byte            // what the own file has to hold; nil until known
 	wrote   []byte            // what was written last
@@ -152,21 +152,21 @@ func (m *Manager) choose(networks []*conflist.Network, broken []*conflist.FileEr
 	if err := m.unreadable(n, broken); err != nil {
 		return err
 	}
-	if m.inForce != nil && m.inForce.File == n.File && string(m.inForce.Bytes) == string(n.Bytes) {
+	if m.active != nil && m.active.File == n.File && string(m.active.Bytes) == string(n.Bytes) {
 		return nil
 	}
 	data, err := m.conflist(n)
 	if err != nil {
 		return err
 	}
-	m.inForce, m.since, m.want = n, m.now(), data
+	m.active, m.since, m.want = n, m.now(), data
 	return nil
 }
 
 // unreadable reports, at the start, that the network which was the primary one before
 // cannot be read now, and would be it instead of n.
 func (m *Manager) unreadable(n *conflist.Network, broken []*conflist.FileError) error {
-	if m.inForce != nil || m.o.Primary != "" {
+	if m.active != nil || m.o.Primary != "" {
 		return nil
 	}
 	data, _ := m.own.read()
@@ -184,15 +184,15 @@ func (m *Manager) unreadable(n *conflist.Network, broken []*conflist.FileError) 
 
 func (m *Manager) absent() error {
 	name := m.o.Primary
-	if name == "" && m.inForce != nil {
-		name = m.inForce.Name
+	if name == "" && m.active != nil {
+		name = m.active.Name
 	}
 	_, err := m.dir.Lookup(name)
 	if err == nil {
 		return errors.New("the primary network has just appeared: try again")
 	}
-	if m.inForce != nil {
-		return fmt.Errorf("primary network %q is gone: put it back: %w", m.inForce.Name, err)
+	if m.active != nil {
+		return fmt.Errorf("primary network %q is gone: put it back: %w", m.active.Name, err)
 	}
 	return fmt.Errorf("no primary network: %w", err)
 }
@@ -208,7 +208,7 @@ func (m *Manager) keep() error {
 			m.writes = append(m.writes, m.now())
 		}
 		m.wrote = m.want
-		m.o.Logger.Info("wrote network configuration", "file", m.own.path, "delegate", m.inForce.Name)
+		m.o.Logger.Info("wrote network configuration", "file", m.own.path, "delegate", m.active.Name)
 	}
 	return err
 }

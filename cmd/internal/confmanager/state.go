@@ -47,9 +47,9 @@ func (m *Manager) newState(broken []*conflist.FileError, problems []error, reaso
 			s.Problems = append(s.Problems, b)
 		}
 	}
-	if m.inForce != nil {
-		s.Primary, s.File, s.Since = m.inForce.Name, m.inForce.File, m.since
-		reasons = append(reasons, m.o.Usable(m.inForce))
+	if m.active != nil {
+		s.Primary, s.File, s.Since = m.active.Name, m.active.File, m.since
+		reasons = append(reasons, m.o.Usable(m.active))
 	}
 	s.NotReady = errors.Join(reasons...)
 	return s

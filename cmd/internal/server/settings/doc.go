@@ -6,7 +6,7 @@
 // in the file, its variable and its flag follow: operations in the block
 // limits is ALLOCNETD_LIMITS_OPERATIONS and --limits-operations.
 //
-// What came out of that is written beside the socket of the daemon, see [InForce], for
+// What came out of that is written beside the socket of the daemon, see [ActiveFile], for
 // the plugin when the daemon is away.
 //
 // packaging/allocnetd.hcl shows all settings with their defaults.

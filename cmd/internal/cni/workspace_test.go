@@ -28,12 +28,12 @@ func TestMain(m *testing.M) {
 	os.Exit(privhost.Main(m))
 }
 
-// secret stands in every configuration of a world, and in no answer of an error.
+// secret is part of every configuration of a workspace. No error contains it.
 const secret = "hunter2"
 
-// world is a host with a bridged network "br", whose plugins are real, fake plugins
+// workspace is a host with a bridged network "br", whose plugins are real, fake plugins
 // "one" and "two", and a service. It is as before when the test ends.
-type world struct {
+type workspace struct {
 	*Service
 	c              *configurator.Configurator
 	cfg            configurator.Config
@@ -43,11 +43,11 @@ type world struct {
 	ready          error
 }
 
-func newWorld(t *testing.T, engine configurator.Engine) *world {
+func newWorkspace(t *testing.T, engine configurator.Engine) *workspace {
 	t.Helper()
 	privhost.Require(t)
 	dir := t.TempDir()
-	w := &world{t: t, dir: dir, conf: filepath.Join(dir, "conf"), log: filepath.Join(dir, "log")}
+	w := &workspace{t: t, dir: dir, conf: filepath.Join(dir, "conf"), log: filepath.Join(dir, "log")}
 	require.NoError(t, os.Mkdir(w.conf, 0o755))
 	require.NoError(t, fakeplugin.Install(filepath.Join(dir, "bin"), "one", "two"))
 	libcni.CacheDir = filepath.Join(dir, "cache")
@@ -79,7 +79,7 @@ func newWorld(t *testing.T, engine configurator.Engine) *world {
 }
 
 // vendor makes the configurator, with a directory of vendors.
-func (w *world) vendor(dir string) {
+func (w *workspace) vendor(dir string) {
 	w.t.Helper()
 	w.cfg.VendorDir = dir
 	c, err := configurator.New(w.cfg)
@@ -95,7 +95,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 }
 
 // snapshot has the leases and the state in it.
-func (w *world) snapshot() hostsnap.Snapshot {
+func (w *workspace) snapshot() hostsnap.Snapshot {
 	s, err := hostsnap.Take(hostsnap.Options{
 		Dirs: []string{filepath.Join(w.dir, "leases"), filepath.Join(w.dir, "state", "allocs")}, Persistent: true,
 		Ignore: func(line string) bool { return strings.HasPrefix(line, "file /run/fake") },
@@ -104,13 +104,13 @@ func (w *world) snapshot() hostsnap.Snapshot {
 	return s
 }
 
-func (w *world) bridge(name, subnet string) string {
+func (w *workspace) bridge(name, subnet string) string {
 	return `{"type":"bridge","bridge":"` + name + `","isGateway":true,"ipam":{"type":"host-local","dataDir":"` +
 		filepath.Join(w.dir, "leases") + `","subnet":"` + subnet + `","routes":[{"dst":"0.0.0.0/0"}]}}`
 }
 
 // fake is a fake plugin of a type, with what it does by command.
-func (w *world) fake(plugin string, on map[string]fakeplugin.Behaviour) string {
+func (w *workspace) fake(plugin string, on map[string]fakeplugin.Behaviour) string {
 	data, err := json.Marshal(map[string]any{
 		"type": plugin, "password": secret, "capabilities": map[string]bool{"portMappings": true, "aliases": true},
 		"fake": fakeplugin.Config{Log: w.log, On: on},
@@ -125,7 +125,7 @@ const loResult = `{"cniVersion":"1.0.0","interfaces":[{"name":"lo","sandbox":"/s
 
 var adds = map[string]fakeplugin.Behaviour{"ADD": {Result: json.RawMessage(loResult)}}
 
-func (w *world) network(name, version string, plugins ...string) {
+func (w *workspace) network(name, version string, plugins ...string) {
 	w.t.Helper()
 	text := `{"cniVersion":` + version + `,"name":"` + name + `","secret":"` + secret + `","plugins":[` + strings.Join(plugins, ",") + `]}`
 	require.NoError(w.t, os.WriteFile(filepath.Join(w.conf, name+".conflist"), []byte(text), 0o600))
@@ -133,7 +133,7 @@ func (w *world) network(name, version string, plugins ...string) {
 
 // env is a command for a container and its first interface, with a namespace that is
 // there.
-func (w *world) env(command, container string) Env {
+func (w *workspace) env(command, container string) Env {
 	w.t.Helper()
 	s, _, err := sandbox.Ensure(container)
 	require.NoError(w.t, err)
@@ -150,7 +150,7 @@ func ours(version, more string) string {
 }
 
 // serve has the service do something, for which it has no error.
-func (w *world) serve(e Env, config string) json.RawMessage {
+func (w *workspace) serve(e Env, config string) json.RawMessage {
 	w.t.Helper()
 	response := w.Serve(w.t.Context(), Request{Env: e, Config: json.RawMessage(config), Conflists: true, Root: true})
 	require.Nil(w.t, response.Error)
@@ -158,7 +158,7 @@ func (w *world) serve(e Env, config string) json.RawMessage {
 }
 
 // refuse has it do something that cannot be done. The error holds no secret.
-func (w *world) refuse(e Env, config string) *Error {
+func (w *workspace) refuse(e Env, config string) *Error {
 	w.t.Helper()
 	response := w.Serve(w.t.Context(), Request{Env: e, Config: json.RawMessage(config), Conflists: true, Root: true})
 	require.NotNil(w.t, response.Error)
@@ -168,7 +168,7 @@ func (w *world) refuse(e Env, config string) *Error {
 }
 
 // records are the IDs of all allocations.
-func (w *world) records() []string {
+func (w *workspace) records() []string {
 	w.t.Helper()
 	records, err := w.c.List(context.Background())
 	require.NoError(w.t, err)

@@ -7,38 +7,39 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 )
 
-// gone is since when the network namespaces of runtimes' allocations are known to be
-// gone, by ID.
+// gone holds by ID when the daemon first saw that the network namespace of a runtime's
+// allocation is gone.
 type gone map[string]time.Time
 
-// looks is how often, within the time that a namespace may be gone, the records are
-// read: at least once a minute, and at most once a second.
-func looks(after time.Duration) time.Duration { return min(max(after/4, time.Second), time.Minute) }
+// interval returns how often the records are read: four times within the time after
+// which allocations are torn down, but between once a second and once a minute.
+func interval(after time.Duration) time.Duration { return min(max(after/4, time.Second), time.Minute) }
 
-// tearDownGone tears down what runtimes attached to network namespaces that are gone,
-// once the time of the settings has passed, until the context ends. Runtimes send DEL
-// late, or never.
+// tearDownGone tears down allocations of runtimes whose network namespace has been gone
+// for the time in the settings. It runs until the context ends. It is needed because
+// runtimes send DEL late or never.
 func (h *host) tearDownGone(ctx context.Context) error {
 	since := gone{}
 	for {
-		after := h.inForce().settings.Reconcile.NetnsGone
+		after := h.active().settings.Reconcile.NetnsGone
 		if after > 0 {
 			h.tearDownGoneOnce(ctx, since, time.Now(), after)
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(looks(after)):
+		case <-time.After(interval(after)):
 		}
 	}
 }
 
-// tearDownGoneOnce looks once. What fails is tried again when it looks the next time.
+// tearDownGoneOnce reads the records once. A failed teardown is repeated by the next
+// call.
 func (h *host) tearDownGoneOnce(ctx context.Context, since gone, now time.Time, after time.Duration) {
-	service := h.inForce().service
+	service := h.active().service
 	records, err := service.List(ctx)
 	if err != nil {
-		h.logger.Debug("not all records were read to find network namespaces that are gone", "error", err)
+		h.logger.Debug("looking for missing network namespaces: not all records could be read", "error", err)
 	}
 	before := gone{}
 	for id, t := range since {

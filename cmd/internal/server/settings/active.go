@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// InForce is the file beside a daemon's socket that holds what is in force there: the
+// ActiveFile is the file beside a daemon's socket that holds what is in force there: the
 // daemon writes it, and it stays for the plugin that does its work while it is away.
 // Where the daemon had its settings from, its flags and variables, nobody else knows.
-func InForce(socket string) string { return socket + ".settings" }
+func ActiveFile(socket string) string { return socket + ".settings" }
 
 // Write writes all settings to a file, for [Read]. The file is replaced as a whole;
 // only this process's user can read it.

@@ -40,10 +40,10 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// plugin is what runtimes run.
+// plugin is the name of the program under test.
 var plugin string
 
-// twice runs all tests with either program as the plugin.
+// twice runs all tests with each of the two programs as the plugin.
 type twice struct{ *testing.M }
 
 func (t twice) Run() (code int) {
@@ -74,22 +74,22 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 	return dir, nil
 })
 
-// secret stands in every configuration and in the environment.
+// secret is part of every configuration and of the environment.
 const secret = "hunter2"
 
-// world is a host with the plugin installed, the bridged network "br", and a fake
-// plugin "one". It is as before when the test ends.
-type world struct {
+// workspace is a host with the plugin installed, the bridged network "br" and a fake
+// plugin "one". When the test ends, the host must be as it was before.
+type workspace struct {
 	t        *testing.T
 	dir, bin string
 }
 
-func newWorld(t *testing.T) *world {
+func newWorkspace(t *testing.T) *workspace {
 	t.Helper()
 	privhost.Require(t)
 	built, err := programs()
 	require.NoError(t, err)
-	w := &world{t: t, dir: t.TempDir()}
+	w := &workspace{t: t, dir: t.TempDir()}
 	w.bin = w.path("bin")
 	require.NoError(t, fakeplugin.Install(w.bin, "one"))
 	require.NoError(t, os.Symlink(filepath.Join(built, plugin), filepath.Join(w.bin, "allocnet")))
@@ -112,22 +112,22 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) path(name string) string { return filepath.Join(w.dir, name) }
+func (w *workspace) path(name string) string { return filepath.Join(w.dir, name) }
 
-func (w *world) write(name, text string) {
+func (w *workspace) write(name, text string) {
 	w.t.Helper()
 	require.NoError(w.t, os.MkdirAll(filepath.Dir(w.path(name)), 0o755))
 	require.NoError(w.t, os.WriteFile(w.path(name), []byte(text), 0o600))
 }
 
-func (w *world) snapshot() hostsnap.Snapshot {
+func (w *workspace) snapshot() hostsnap.Snapshot {
 	s, err := hostsnap.Take(hostsnap.Options{Dirs: []string{w.path("leases"), w.path("state/allocs")}, Persistent: true})
 	require.NoError(w.t, err)
 	return s
 }
 
-// sandbox is the path of a new network namespace.
-func (w *world) sandbox(name string) string {
+// sandbox creates a network namespace and returns its path.
+func (w *workspace) sandbox(name string) string {
 	w.t.Helper()
 	s, err := sandbox.Create(name)
 	require.NoError(w.t, err)
@@ -135,21 +135,21 @@ func (w *world) sandbox(name string) string {
 	return s.Path()
 }
 
-// plugin is a configuration of the plugin alone, with more keys.
-func (w *world) plugin(more string) string {
+// plugin returns the configuration of the plugin, with more keys.
+func (w *workspace) plugin(more string) string {
 	return `{"cniVersion":"1.1.0","name":"net","type":"allocnet","capabilities":{"portMappings":true},"idleTimeout":"1s",
 		"socket":"` + w.path("sock") + `","settings":"` + w.path("allocnetd.hcl") + `",` + more + `}`
 }
 
-// fake is the plugin with a chain of the fake plugin.
-func (w *world) fake(on map[string]fakeplugin.Behaviour) string {
+// fake returns the configuration of the plugin with a chain of the fake plugin.
+func (w *workspace) fake(on map[string]fakeplugin.Behaviour) string {
 	data, err := json.Marshal(map[string]any{"type": "one", "password": secret, "fake": fakeplugin.Config{Log: w.path("log"), On: on}})
 	require.NoError(w.t, err)
 	return w.plugin(`"plugins":[` + string(data) + `]`)
 }
 
-// list is the plugin in a network of its own, for libcni.
-func (w *world) list(more string) *libcni.NetworkConfigList {
+// list returns a configuration list with the plugin, for libcni.
+func (w *workspace) list(more string) *libcni.NetworkConfigList {
 	w.t.Helper()
 	var plugin map[string]any
 	require.NoError(w.t, json.Unmarshal([]byte(w.plugin(more)), &plugin))
@@ -166,8 +166,8 @@ type command struct {
 	out bytes.Buffer
 }
 
-// call prepares a call for a container, whose namespace may be "".
-func (w *world) call(name, container, netns, config string) *command {
+// call prepares a call for a container. The network namespace may be "".
+func (w *workspace) call(name, container, netns, config string) *command {
 	c := &command{Cmd: exec.Command(filepath.Join(w.bin, "allocnet"))}
 	c.Env = append(os.Environ(), "SECRET="+secret, "CNI_PATH="+w.bin,
 		"CNI_COMMAND="+name, "CNI_CONTAINERID="+container, "CNI_NETNS="+netns, "CNI_IFNAME=eth0")
@@ -175,16 +175,17 @@ func (w *world) call(name, container, netns, config string) *command {
 	return c
 }
 
-// ok runs a call that succeeds and returns what it prints.
-func (w *world) ok(c *command) string {
+// ok runs a call that must succeed and returns its output.
+func (w *workspace) ok(c *command) string {
 	w.t.Helper()
 	err := c.Run()
 	require.NoError(w.t, err, c.out.String())
 	return c.out.String()
 }
 
-// refused runs a call that does not. Its error holds no secret.
-func (w *world) refused(c *command) *cni.Error {
+// refused runs a call that must fail and returns its error, which must not contain the
+// secret.
+func (w *workspace) refused(c *command) *cni.Error {
 	w.t.Helper()
 	err := c.Run()
 	var exit *exec.ExitError
@@ -197,8 +198,8 @@ func (w *world) refused(c *command) *cni.Error {
 	return &e
 }
 
-// records are the allocations, as any process sees them.
-func (w *world) records() []string {
+// records lists the allocations with their phases.
+func (w *workspace) records() []string {
 	w.t.Helper()
 	s, err := settings.Source{File: w.path("allocnetd.hcl")}.Load()
 	require.NoError(w.t, err)

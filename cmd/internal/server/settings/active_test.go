@@ -24,9 +24,9 @@ var others = map[string][]string{
 	"manager.readiness_file": {"/r"}, "log.level": {"off"}, "log.json": {"true"}, "telemetry.otlp_endpoint": {"http://h:1"},
 }
 
-// TestInForce writes and reads all settings: the defaults, and each one otherwise.
-func TestInForce(t *testing.T) {
-	file := InForce(filepath.Join(t.TempDir(), "s"))
+// TestActiveFile writes and reads all settings: the defaults, and each one otherwise.
+func TestActiveFile(t *testing.T) {
+	file := ActiveFile(filepath.Join(t.TempDir(), "s"))
 	require.NoError(t, os.Mkdir(file+".new", 0o700), "what is left of one that was killed")
 	same := func(s Settings) {
 		t.Helper()
@@ -56,7 +56,7 @@ func TestInForce(t *testing.T) {
 	require.Len(t, entries, 1)
 }
 
-func TestInForceThatCannotBeWritten(t *testing.T) {
+func TestActiveFileNotWritable(t *testing.T) {
 	s := Default()
 	dir := t.TempDir()
 	require.ErrorIs(t, s.Write(filepath.Join(dir, "none/f")), fs.ErrNotExist)
