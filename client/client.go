@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -9,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"mime"
-	"net"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -37,49 +34,34 @@ var _ allocnet.Service = (*Client)(nil)
 
 // Client is a way to the daemon. It is an allocnet.Service. It keeps no connection open between calls, and is
 // safe for concurrent use.
-type Client struct {
-	cfg  Config
-	http *http.Client
-}
+type Client struct{ cfg Config }
 
 // New makes a Client. The daemon need not be there yet.
 func New(cfg Config) *Client {
 	cfg.Socket = cmp.Or(cfg.Socket, DefaultSocket)
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", cfg.Socket)
-	}
-	return &Client{cfg: cfg, http: &http.Client{Transport: &http.Transport{
-		DialContext: dial, DisableKeepAlives: true, DisableCompression: true,
-	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+	return &Client{cfg: cfg}
 }
 
 // open sends a request; in is its body, nil for none. The caller closes the body of
 // the answer.
-func (c *Client) open(ctx context.Context, method, path string, in any) (*http.Response, error) {
-	var body io.Reader
+func (c *Client) open(ctx context.Context, method, path string, in any) (*response, error) {
+	r := &request{method: method, path: path}
 	if in != nil {
-		data, err := json.Marshal(in)
-		if err != nil {
+		var err error
+		if r.body, err = json.Marshal(in); err != nil {
 			return nil, fmt.Errorf("encode request: %w", err)
 		}
-		body = bytes.NewReader(data)
-	}
-	r, err := http.NewRequestWithContext(ctx, method, "http://allocnetd"+path, body)
-	if err != nil {
-		return nil, fmt.Errorf("make request: %w", err)
-	}
-	if body != nil {
-		r.Header.Set("Content-Type", "application/json")
+		r.header = append(r.header, "Content-Type: application/json")
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		r.Header.Set(wire.TimeoutHeader, patience(time.Until(deadline)))
+		r.header = append(r.header, wire.TimeoutHeader+": "+patience(time.Until(deadline)))
 	}
-	response, err := c.http.Do(r)
+	answer, err := roundTrip(ctx, c.cfg.Socket, r)
 	if err != nil {
 		return nil, c.transportError(err)
 	}
-	return response, nil
+	return answer, nil
 }
 
 // patience is what the daemon is told of the time that is left: a little less, for
@@ -103,31 +85,31 @@ const maxAnswer = 1 << 30
 // call sends a request and reads the answer. Success is only what was verified. An
 // answer that is an error is decoded into out too, for what it holds beside it.
 func (c *Client) call(ctx context.Context, e exchange) error {
-	response, err := c.open(ctx, e.method, e.path, e.in)
+	answer, err := c.open(ctx, e.method, e.path, e.in)
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
+	defer answer.body.Close()
+	data, err := io.ReadAll(io.LimitReader(answer.body, maxAnswer+1))
 	if err != nil {
 		return c.transportError(err)
 	}
-	failure, err := e.read(response, data)
+	failure, err := e.read(answer, data)
 	if err != nil {
-		return fmt.Errorf("%s %s of allocnetd at %s: unexpected answer %q: %w", e.method, e.path, c.cfg.Socket, response.Status, err)
+		return fmt.Errorf("%s %s of allocnetd at %s: unexpected answer %q: %w", e.method, e.path, c.cfg.Socket, answer.status, err)
 	}
 	return failure.Err()
 }
 
 // read returns the error that an answer tells of. err is why it is not an answer.
-func (e *exchange) read(response *http.Response, data []byte) (failure *wire.Error, err error) {
-	if response.StatusCode == http.StatusNoContent && e.out == nil {
+func (e *exchange) read(answer *response, data []byte) (failure *wire.Error, err error) {
+	if answer.code == statusNoContent && e.out == nil {
 		return nil, nil
 	}
-	if err := readable(response, data); err != nil {
+	if err := readable(answer, data); err != nil {
 		return nil, err
 	}
-	if response.StatusCode != http.StatusOK {
+	if answer.code != statusOK {
 		failure, err := readFailure(data)
 		if err == nil && e.out != nil {
 			_ = json.Unmarshal(data, e.out)
@@ -144,13 +126,13 @@ func (e *exchange) read(response *http.Response, data []byte) (failure *wire.Err
 }
 
 // readable tells a body of JSON.
-func readable(response *http.Response, data []byte) error {
-	kind, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
+func readable(answer *response, data []byte) error {
+	kind, _, err := mime.ParseMediaType(answer.header.Get("Content-Type"))
 	switch {
 	case len(data) > maxAnswer:
 		return fmt.Errorf("it is longer than %d bytes", maxAnswer)
 	case err != nil || kind != "application/json":
-		return fmt.Errorf("content type %q", response.Header.Get("Content-Type"))
+		return fmt.Errorf("content type %q", answer.header.Get("Content-Type"))
 	}
 	return nil
 }

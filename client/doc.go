@@ -1,11 +1,10 @@
 // Package client speaks to allocnetd, the daemon that gives allocations their
 // networks on behalf of a whole host, over its unix socket.
 //
-// A [Client] has the methods of a *configurator.Configurator, and returns the same
-// errors: errors.Is finds the sentinels of package configurator, errors.As the
-// *types.Error of a plugin with its code, *portmap.ConflictError and the others. So
-// a program can use the daemon where it is there, and a configurator of its own
-// where it is not:
+// A [Client] is an allocnet.Service, as a *configurator.Configurator is, and returns the
+// same errors: errors.Is finds the sentinels of package allocnet, errors.As the
+// *types.Error of a plugin with its code, *portmap.ConflictError and the others. So a
+// program can use the daemon where it runs, and a configurator of its own elsewhere:
 //
 //	status, err := client.New(client.Config{}).Setup(ctx, alloc)
 //	if errors.Is(err, client.ErrUnavailable) {

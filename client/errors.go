@@ -3,7 +3,6 @@ package client
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"syscall"
 
 	"github.com/allocnet/allocnet/internal/wire"
@@ -30,10 +29,6 @@ func Remote(err error) bool { return wire.IsRemote(err) }
 
 // transportError is why there is no answer.
 func (c *Client) transportError(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
-		err = u.Err
-	}
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)

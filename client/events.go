@@ -10,7 +10,6 @@ import (
 	"io"
 	"iter"
 	"mime"
-	"net/http"
 
 	"github.com/allocnet/allocnet/internal/wire"
 )
@@ -30,15 +29,15 @@ func (c *Client) Events(ctx context.Context, last uint64) iter.Seq2[Event, error
 }
 
 func (c *Client) follow(ctx context.Context, last uint64, yield func(Event) bool) error {
-	response, err := c.open(ctx, "GET", fmt.Sprintf("/v1/events?after=%d", last), nil)
+	answer, err := c.open(ctx, "GET", fmt.Sprintf("/v1/events?after=%d", last), nil)
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()
-	if err := c.verifyStream(response); err != nil {
+	defer answer.body.Close()
+	if err := c.verifyStream(answer); err != nil {
 		return err
 	}
-	lines := bufio.NewScanner(response.Body)
+	lines := bufio.NewScanner(answer.body)
 	lines.Buffer(nil, maxEvent)
 	lines.Split(wholeLines)
 	for lines.Scan() {
@@ -73,19 +72,19 @@ func wholeLines(data []byte, _ bool) (advance int, line []byte, err error) {
 }
 
 // verifyStream returns the error of an answer that is no stream of events.
-func (c *Client) verifyStream(response *http.Response) error {
-	kind := response.Header.Get("Content-Type")
+func (c *Client) verifyStream(answer *response) error {
+	kind := answer.header.Get("Content-Type")
 	mediaType, _, err := mime.ParseMediaType(kind)
-	if response.StatusCode == http.StatusOK && err == nil && mediaType == "text/event-stream" {
+	if answer.code == statusOK && err == nil && mediaType == "text/event-stream" {
 		return nil
 	}
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxEvent))
+	data, err := io.ReadAll(io.LimitReader(answer.body, maxEvent))
 	if err != nil {
 		return c.transportError(err)
 	}
 	failure, err := readFailure(data)
-	if err != nil || response.StatusCode == http.StatusOK || readable(response, data) != nil {
-		return fmt.Errorf("events of allocnetd at %s: unexpected answer %q of type %q", c.cfg.Socket, response.Status, kind)
+	if err != nil || answer.code == statusOK || readable(answer, data) != nil {
+		return fmt.Errorf("events of allocnetd at %s: unexpected answer %q of type %q", c.cfg.Socket, answer.status, kind)
 	}
 	return failure.Err()
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -26,6 +25,23 @@ var (
 	ErrMethod     = errors.New("method not allowed")
 )
 
+// The status codes of HTTP, without package net/http, which clients would link.
+const (
+	statusBadRequest            = 400
+	statusForbidden             = 403
+	statusNotFound              = 404
+	statusMethodNotAllowed      = 405
+	statusRequestTimeout        = 408
+	statusConflict              = 409
+	statusRequestEntityTooLarge = 413
+	statusUnprocessableEntity   = 422
+	statusTooManyRequests       = 429
+	statusInternalServerError   = 500
+	statusBadGateway            = 502
+	statusServiceUnavailable    = 503
+	statusGatewayTimeout        = 504
+)
+
 // Kind is a kind of error: its word on the wire, the HTTP status that it is sent
 // with, and what errors.Is finds.
 type Kind struct {
@@ -42,53 +58,53 @@ func (k *Kind) applies(err error) bool {
 	return errors.Is(err, k.Sentinel)
 }
 
-var internal = Kind{"internal", http.StatusInternalServerError, nil, func(error) bool { return true }}
+var internal = Kind{"internal", statusInternalServerError, nil, func(error) bool { return true }}
 
 // Kinds are in order: what an embracing error says of the state of the host comes
 // before its cause, and the last applies to every error.
 var Kinds = []Kind{
-	{"conflists-forbidden", http.StatusForbidden, ErrConflists, nil},
-	{"forbidden", http.StatusForbidden, ErrForbidden, nil},
-	{"busy", http.StatusTooManyRequests, ErrBusy, nil},
-	{"malformed", http.StatusBadRequest, ErrMalformed, nil},
-	{"too-large", http.StatusRequestEntityTooLarge, ErrTooLarge, nil},
-	{"too-slow", http.StatusRequestTimeout, ErrTooSlow, nil},
-	{"no-such-path", http.StatusNotFound, ErrNoSuchPath, nil},
-	{"method-not-allowed", http.StatusMethodNotAllowed, ErrMethod, nil},
-	{"incomplete", http.StatusInternalServerError, allocnet.ErrIncomplete, nil},
-	{"not-checked", http.StatusServiceUnavailable, allocnet.ErrNotChecked, nil},
-	{"unhealthy", http.StatusConflict, allocnet.ErrUnhealthy, nil},
-	{"not-found", http.StatusNotFound, allocnet.ErrNotFound, nil},
-	{"in-use", http.StatusConflict, allocnet.ErrInUse, nil},
-	{"set-up", http.StatusConflict, allocnet.ErrSetUp, nil},
-	{"already-exists", http.StatusConflict, allocnet.ErrExists, nil},
-	{"different", http.StatusConflict, allocnet.ErrDifferent, nil},
-	{"port-conflict", http.StatusConflict, portmap.ErrConflict, nil},
-	{"port-taken", http.StatusConflict, allocnet.ErrPortTaken, nil},
-	{"listener", http.StatusConflict, allocnet.ErrListener, nil},
-	{"invalid", http.StatusBadRequest, allocnet.ErrInvalidAllocation, nil},
-	{"invalid-config", http.StatusInternalServerError, allocnet.ErrInvalidConfig, nil},
-	{"unknown-network", http.StatusUnprocessableEntity, allocnet.ErrUnknownNetwork, nil},
-	{"unserved", http.StatusUnprocessableEntity, allocnet.ErrUnserved, nil},
-	{"plugin-not-installed", http.StatusServiceUnavailable, allocnet.ErrPluginNotInstalled, nil},
-	{"unprivileged", http.StatusServiceUnavailable, allocnet.ErrUnprivileged, nil},
-	{"exhausted", http.StatusServiceUnavailable, allocnet.ErrExhausted, nil},
-	{"state-dir", http.StatusInternalServerError, allocnet.ErrStateDir, nil},
-	{"bridge-full", http.StatusServiceUnavailable, allocnet.ErrBridgeFull, nil},
-	{"limit", http.StatusServiceUnavailable, allocnet.ErrLimit, nil},
-	{"invalid-result", http.StatusBadGateway, allocnet.ErrInvalidResult, nil},
-	{"no-address", http.StatusBadGateway, allocnet.ErrNoAddress, nil},
-	{"invalid-name", http.StatusBadRequest, sandbox.ErrInvalidName, nil},
-	{"not-a-namespace", http.StatusConflict, sandbox.ErrNotNamespace, nil},
-	{"host-namespace", http.StatusConflict, sandbox.ErrHostNamespace, nil},
-	{"newer-record", http.StatusInternalServerError, allocnet.ErrNewer, nil},
-	{"unreadable-record", http.StatusInternalServerError, nil, as[*allocnet.RecordError]},
-	{"canceled", http.StatusServiceUnavailable, context.Canceled, nil},
-	{"timeout", http.StatusGatewayTimeout, context.DeadlineExceeded, nil},
-	{"plugin", http.StatusBadGateway, nil, as[*types.Error]},
-	{"exists", http.StatusConflict, fs.ErrExist, nil},
-	{"missing", http.StatusNotFound, fs.ErrNotExist, nil},
-	{"not-permitted", http.StatusInternalServerError, fs.ErrPermission, nil},
+	{"conflists-forbidden", statusForbidden, ErrConflists, nil},
+	{"forbidden", statusForbidden, ErrForbidden, nil},
+	{"busy", statusTooManyRequests, ErrBusy, nil},
+	{"malformed", statusBadRequest, ErrMalformed, nil},
+	{"too-large", statusRequestEntityTooLarge, ErrTooLarge, nil},
+	{"too-slow", statusRequestTimeout, ErrTooSlow, nil},
+	{"no-such-path", statusNotFound, ErrNoSuchPath, nil},
+	{"method-not-allowed", statusMethodNotAllowed, ErrMethod, nil},
+	{"incomplete", statusInternalServerError, allocnet.ErrIncomplete, nil},
+	{"not-checked", statusServiceUnavailable, allocnet.ErrNotChecked, nil},
+	{"unhealthy", statusConflict, allocnet.ErrUnhealthy, nil},
+	{"not-found", statusNotFound, allocnet.ErrNotFound, nil},
+	{"in-use", statusConflict, allocnet.ErrInUse, nil},
+	{"set-up", statusConflict, allocnet.ErrSetUp, nil},
+	{"already-exists", statusConflict, allocnet.ErrExists, nil},
+	{"different", statusConflict, allocnet.ErrDifferent, nil},
+	{"port-conflict", statusConflict, portmap.ErrConflict, nil},
+	{"port-taken", statusConflict, allocnet.ErrPortTaken, nil},
+	{"listener", statusConflict, allocnet.ErrListener, nil},
+	{"invalid", statusBadRequest, allocnet.ErrInvalidAllocation, nil},
+	{"invalid-config", statusInternalServerError, allocnet.ErrInvalidConfig, nil},
+	{"unknown-network", statusUnprocessableEntity, allocnet.ErrUnknownNetwork, nil},
+	{"unserved", statusUnprocessableEntity, allocnet.ErrUnserved, nil},
+	{"plugin-not-installed", statusServiceUnavailable, allocnet.ErrPluginNotInstalled, nil},
+	{"unprivileged", statusServiceUnavailable, allocnet.ErrUnprivileged, nil},
+	{"exhausted", statusServiceUnavailable, allocnet.ErrExhausted, nil},
+	{"state-dir", statusInternalServerError, allocnet.ErrStateDir, nil},
+	{"bridge-full", statusServiceUnavailable, allocnet.ErrBridgeFull, nil},
+	{"limit", statusServiceUnavailable, allocnet.ErrLimit, nil},
+	{"invalid-result", statusBadGateway, allocnet.ErrInvalidResult, nil},
+	{"no-address", statusBadGateway, allocnet.ErrNoAddress, nil},
+	{"invalid-name", statusBadRequest, sandbox.ErrInvalidName, nil},
+	{"not-a-namespace", statusConflict, sandbox.ErrNotNamespace, nil},
+	{"host-namespace", statusConflict, sandbox.ErrHostNamespace, nil},
+	{"newer-record", statusInternalServerError, allocnet.ErrNewer, nil},
+	{"unreadable-record", statusInternalServerError, nil, as[*allocnet.RecordError]},
+	{"canceled", statusServiceUnavailable, context.Canceled, nil},
+	{"timeout", statusGatewayTimeout, context.DeadlineExceeded, nil},
+	{"plugin", statusBadGateway, nil, as[*types.Error]},
+	{"exists", statusConflict, fs.ErrExist, nil},
+	{"missing", statusNotFound, fs.ErrNotExist, nil},
+	{"not-permitted", statusInternalServerError, fs.ErrPermission, nil},
 	internal,
 }
 
