@@ -6,81 +6,94 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// Allocation is one network namespace to be wired up, and what it asks for.
+// Allocation is a network namespace and the network that is requested for it. An
+// Allocation is only read: no function of this library changes it or keeps it.
 type Allocation struct {
-	// ID is the CNI container ID: letters, digits, '_', '.' and '-', the
-	// first one a letter or digit, at most 128 characters.
+	// ID identifies the allocation on the host. It consists of letters, digits, '_',
+	// '.' and '-', begins with a letter or digit, and has at most 128 characters.
+	// Plugins get it as CNI_CONTAINERID unless ContainerID is set.
 	ID string `json:"id"`
-	// Netns is the path of the network namespace. Setup records which namespace it
-	// leads to, and later operations enter no other one: another path to the same
-	// namespace is the same allocation, and where the path leads to another
-	// namespace, Check finds ErrUnhealthy, Setup ErrDifferent, and Teardown goes on as
-	// for a namespace that is gone.
+	// Netns is the absolute path of the network namespace. Setup records the
+	// namespace itself (device and inode), and later operations enter only that one.
+	// A different path to the same namespace is the same allocation. If the path
+	// leads to a different namespace, Check returns ErrUnhealthy, Setup returns
+	// ErrDifferent, and Teardown treats the recorded namespace as destroyed.
 	Netns string `json:"netns"`
-	// OwnNetns says that the network namespace is the allocation's own: Setup makes it
-	// in the Config's NetnsDir, unless it is there, and destroys one that it made if it
-	// fails; Teardown destroys it. Netns may be "" then, for NetnsDir/ID. Teardown
-	// destroys what the record names, or Setup has made: where Netns leads to another
-	// one than the record's, it is ErrDifferent, and without a record what is at Netns
-	// stays. One outside of NetnsDir is not made, and not destroyed.
+	// OwnNetns makes the library manage the network namespace. Setup creates it in
+	// Config.NetnsDir if it does not exist, and destroys it again if Setup fails.
+	// Teardown destroys it. Netns may then be empty; the default is NetnsDir/ID. A
+	// path outside of NetnsDir is ErrInvalidAllocation in Setup; Teardown does not
+	// destroy such a namespace.
+	//
+	// Teardown destroys only the recorded namespace or one that Setup created. If
+	// Netns leads to a namespace other than the recorded one, Teardown returns
+	// ErrDifferent. Without a record, it leaves other namespaces at Netns alone.
 	OwnNetns bool `json:"ownNetns,omitempty"`
-	// NetnsOverride says that the network namespace at Netns is meant even if it is the
-	// process's own, the host's, as CNI_NETNS_OVERRIDE says it to plugins; else that one
-	// is sandbox.ErrHostNamespace. There, all plugins must be native. The daemon takes it
-	// from root only.
+	// NetnsOverride permits Netns to be the host's network namespace, which is
+	// otherwise refused with sandbox.ErrHostNamespace. It corresponds to
+	// CNI_NETNS_OVERRIDE. All plugins must then be native. The daemon accepts it
+	// only from root.
 	NetnsOverride bool `json:"netnsOverride,omitempty"`
-	// MustBeNew has Setup return ErrExists where an allocation with this ID is set up
-	// already, without checking or changing it. Of several such Setups of one ID, also in
-	// several processes, exactly one succeeds. What an interrupted operation left is no
-	// such allocation: Setup removes it, as it always does.
+	// MustBeNew makes Setup return ErrExists if an allocation with this ID is set
+	// up. Setup neither checks nor changes that allocation. If several Setups of one
+	// ID run at the same time, also in several processes, exactly one succeeds.
+	// Leftovers of an interrupted operation do not count as an allocation: Setup
+	// removes them first, as always.
 	MustBeNew bool `json:"mustBeNew,omitempty"`
-	// Networks overrides the Networks of the Config for this allocation.
+	// Networks are names of networks. They replace the Networks of the Config.
 	Networks []string `json:"networks,omitempty"`
-	// Conflists are complete network configuration lists, in place of Networks.
+	// Conflists are complete CNI network configuration lists. They are an alternative
+	// to Networks; at most one of the two may be set.
 	Conflists []json.RawMessage `json:"conflists,omitempty"`
-	// PluginDirs are searched for plugins before those of the Config, by all operations
-	// on the allocation: absolute paths, at most MaxPluginDirs. Native plugins are not looked for.
-	// The daemon takes them from root only.
+	// PluginDirs are absolute paths, at most MaxPluginDirs. Every operation on the
+	// allocation searches them for plugin binaries before the directories of the
+	// Config. Native plugins need no directory. The daemon accepts them only from
+	// root.
 	PluginDirs []string `json:"pluginDirs,omitempty"`
-	// PrevResult is the CNI result of plugins that have attached the namespace
-	// already: the first plugin of the primary network goes on from it.
+	// PrevResult is the CNI result of plugins that other programs have already run
+	// for the namespace. The first plugin of the primary network gets it as its
+	// prevResult.
 	PrevResult json.RawMessage `json:"prevResult,omitempty"`
-	// ContainerID is what plugins get as CNI_CONTAINERID; default the ID. Several
-	// allocations may have one container and its namespace between them, each with
-	// an interface of its own, as a runtime makes them that speaks CNI.
+	// ContainerID is the CNI_CONTAINERID of the plugins; default ID. Several
+	// allocations may share one container and its namespace, each with its own
+	// interface. CNI runtimes create such allocations.
 	ContainerID string `json:"containerID,omitempty"`
-	// Interface is the name of the primary network's interface inside the sandbox,
-	// in place of the InterfacePrefix of the Config and 0. The primary network is
-	// the first one that is more than the loopback interface.
+	// Interface is the name of the primary network's interface in the namespace;
+	// default Config.InterfacePrefix followed by 0. The primary network is the first
+	// one that does not consist of the loopback plugin alone.
 	Interface string `json:"interface,omitempty"`
-	// Scope says who keeps count of the allocation: GC takes only those of the
-	// scope that it is asked for. It is free text; default "".
+	// Scope is the name of the program that manages the allocation, as free text;
+	// default "". GC of one scope does not remove allocations of another scope.
 	Scope string `json:"scope,omitempty"`
-	// Ports are published on the host.
+	// Ports are the ports to publish on the host: the portMappings capability.
 	Ports []portmap.Port `json:"ports,omitempty"`
-	// RequireAddress makes a Setup fail with ErrNoAddress if no network gives an
-	// address. An allocation with Ports or IPs needs none to say so. Networks without
-	// addresses (a bridge without IPAM, a tap) are else as good as others.
+	// RequireAddress makes Setup fail with ErrNoAddress if no network assigns an
+	// address. Allocations with Ports or IPs always require one. Otherwise Setup
+	// accepts networks without addresses, such as a bridge without IPAM or a tap.
 	RequireAddress bool `json:"requireAddress,omitempty"`
-	// Args become CNI_ARGS, after IgnoreUnknown. A key may hold neither ';'
-	// nor '=', a value no ';'. With SchedulerArgs they may have nearly 128 KiB.
+	// Args become CNI_ARGS; IgnoreUnknown=true is added. Keys must not contain ';'
+	// or '=', values must not contain ';'. Args and SchedulerArgs together are
+	// limited to slightly less than 128 KiB.
 	Args map[string]string `json:"args,omitempty"`
-	// SchedulerArgs are arguments of the embedder's own; they win over Args.
+	// SchedulerArgs become CNI_ARGS, too. A key in both maps gets its value from
+	// SchedulerArgs. Embedders set their own arguments here and pass those of their
+	// users as Args.
 	SchedulerArgs map[string]string `json:"schedulerArgs,omitempty"`
 
-	// Ports and the remaining fields are capability arguments: each reaches the
-	// plugins that declare the capability of that name. Ports, IPs, IPRanges and MAC
-	// are for one interface: they reach the first network that declares them. What
-	// no plugin declares is an *UnservedError, unless the Config has AllowUnserved.
+	// Ports and the fields below are capability arguments. Each one is passed to the
+	// plugins that declare the capability. Ports, IPs, IPRanges and MAC apply to one
+	// interface: they are passed only to the first network that declares them. If no
+	// plugin declares a requested capability, Setup returns an *UnservedError, unless
+	// Config.AllowUnserved is set.
 
 	DNS        *DNS        `json:"dns,omitempty"`
 	Bandwidth  *Bandwidth  `json:"bandwidth,omitempty"`
-	IPs        []string    `json:"ips,omitempty"`        // addresses to be given, with or without prefix length
-	IPRanges   [][]IPRange `json:"ipRanges,omitempty"`   // one set per address
-	MAC        string      `json:"mac,omitempty"`        // of the sandbox's interface
+	IPs        []string    `json:"ips,omitempty"`        // requested addresses, with or without prefix length
+	IPRanges   [][]IPRange `json:"ipRanges,omitempty"`   // one set of ranges per address
+	MAC        string      `json:"mac,omitempty"`        // of the interface in the namespace
 	CgroupPath string      `json:"cgroupPath,omitempty"` // of the allocation's cgroup
-	// Capabilities are further capability arguments by name, as JSON. One that has
-	// a field of its own above must not be among them.
+	// Capabilities are further capability arguments: values in JSON by the names of
+	// the capabilities. Names of capabilities that have a field above are refused.
 	Capabilities map[string]json.RawMessage `json:"capabilities,omitempty"`
 }
 
@@ -92,8 +105,9 @@ type DNS struct {
 	Options  []string `json:"options,omitempty"`
 }
 
-// Bandwidth limits the traffic of an allocation, as seen by the allocation.
-// Rates are in bits per second, bursts in bits; 0 means no limit.
+// Bandwidth limits the traffic of an allocation. Ingress is traffic to the
+// allocation, egress is traffic from it. Rates are in bits per second, bursts in
+// bits; 0 means no limit.
 type Bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate,omitempty"`
 	IngressBurst uint64 `json:"ingressBurst,omitempty"`
@@ -103,11 +117,11 @@ type Bandwidth struct {
 
 // IPRange is one range of addresses of the ipRanges capability.
 type IPRange struct {
-	Subnet     string `json:"subnet"`
+	Subnet     string `json:"subnet"` // with prefix length
 	RangeStart string `json:"rangeStart,omitempty"`
 	RangeEnd   string `json:"rangeEnd,omitempty"`
 	Gateway    string `json:"gateway,omitempty"`
 }
 
-// MaxPluginDirs is how many PluginDirs an Allocation may name.
+// MaxPluginDirs is the maximum number of PluginDirs of an Allocation.
 const MaxPluginDirs = 64

@@ -1,14 +1,17 @@
-// Package allocnet has the words that the packages of this library share: what
-// an allocation requests, what it gets, what is recorded about it, and the errors.
-// Beside them it has pure functions that make files and variables of a Status:
-// [ResolvConf], [Hosts] and [Environment]. It depends on next to nothing, so that a program
-// that only talks to the daemon does not link the engines.
+// Package allocnet defines the types of a library that sets up container networks
+// through CNI: what an allocation requests, what it gets, the record of it, and the
+// errors.
 //
-// A [Service] sets up, checks and removes the networks of allocations. Two types
-// implement it: a configurator.Configurator does the work in this process, and a
-// client.Client has the daemon do it. Both take and return the types of this
-// package, and errors.Is and errors.As find the same errors in what they return.
+// An allocation is one network namespace, usually that of a container or of a group
+// of tasks. A [Service] sets up, checks and removes the networks of allocations. Two
+// types implement it: configurator.Configurator does the work in the calling process,
+// and client.Client delegates it to the daemon allocnetd. Both use the types of this
+// package and return the same errors for errors.Is and errors.As.
 //
-// Package configurator has the same names as aliases: configurator.Status is
-// Status.
+// The functions [ResolvConf], [Hosts] and [Environment] render files and environment
+// variables for the processes of an allocation from its [Status].
+//
+// This package has few dependencies, so that a program that only uses the client does
+// not link netlink and the plugins. Package configurator declares aliases of the types:
+// configurator.Status is Status.
 package allocnet

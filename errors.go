@@ -13,66 +13,67 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// Errors that errors.Is finds in what a Service returns. Beside them, errors.As finds
-// *types.Error of the CNI library with the code of a plugin, *portmap.ConflictError,
+// Errors of a Service, for errors.Is. errors.As also finds these types: *types.Error of
+// the CNI library, with the error code of a plugin; *portmap.ConflictError,
 // *portmap.PortError, *NetworkError, *UnservedError, *NetnsError, *ListenerError,
-// *PortTakenError, *RecordError, *StateDirError, *LeftoverError and, in what several allocations are
-// about, *AllocationError.
+// *PortTakenError, *RecordError, *StateDirError and *LeftoverError. GC, Repair and Recover
+// wrap the errors of each allocation in an *AllocationError and join them.
 var (
-	// ErrInvalidConfig: the Config cannot be used.
+	// ErrInvalidConfig: the Config is invalid.
 	ErrInvalidConfig = errors.New("invalid configuration")
-	// ErrInvalidAllocation: the Allocation cannot be set up as it is.
+	// ErrInvalidAllocation: the Allocation is invalid.
 	ErrInvalidAllocation = errors.New("invalid allocation")
-	// ErrDifferent: another allocation is set up under this ID, or the same one in
-	// another network namespace than the path leads to now.
+	// ErrDifferent: an allocation with different parameters is set up under this ID, or
+	// the path leads to a network namespace other than the recorded one.
 	ErrDifferent = errors.New("the allocation is set up differently")
-	// ErrExists: an allocation is set up under this ID, or may be, as its record cannot
-	// be read, and Allocation.MustBeNew is set. Nothing was checked or changed.
+	// ErrExists: Allocation.MustBeNew is set, and an allocation is set up under this ID,
+	// or its record cannot be read. Nothing was checked or changed.
 	ErrExists = errors.New("allocation exists already")
-	// ErrNotFound: no such allocation is set up.
+	// ErrNotFound: no allocation is set up under this ID.
 	ErrNotFound = errors.New("allocation not found")
-	// ErrUnknownNetwork: no valid configuration has the name.
+	// ErrUnknownNetwork: no valid network configuration has this name.
 	ErrUnknownNetwork = errors.New("unknown network")
 	// ErrUnserved: the allocation requests capabilities that no plugin of its
 	// networks declares. errors.As finds an *UnservedError that names them.
-	ErrUnserved = errors.New("no plugin serves a request")
-	// ErrPluginNotInstalled: the binary of a plugin type was not found.
+	ErrUnserved = errors.New("no plugin declares a requested capability")
+	// ErrPluginNotInstalled: the binary of a plugin was not found.
 	ErrPluginNotInstalled = errors.New("plugin not installed")
-	// ErrInvalidResult: the result of the plugins contradicts itself.
+	// ErrInvalidResult: the plugins returned an inconsistent CNI result.
 	ErrInvalidResult = errors.New("invalid CNI result")
-	// ErrNoAddress: no interface of the result has an address, and the allocation
-	// needs one; see Allocation.RequireAddress.
+	// ErrNoAddress: the networks assigned no address, and the allocation requires one;
+	// see Allocation.RequireAddress.
 	ErrNoAddress = errors.New("no interface has an address")
-	// ErrInUse: the network namespace belongs to another allocation, which a
-	// *NetnsError names, or has an interface already where Setup would make one.
+	// ErrInUse: the network namespace belongs to another allocation, or already has an
+	// interface with the requested name. In the first case, errors.As finds a
+	// *NetnsError.
 	ErrInUse = errors.New("network namespace is in use")
-	// ErrUnprivileged: the process lacks a capability (capabilities(7)) without which
-	// no network can be attached or removed. Nothing was done. errors.Is finds
-	// fs.ErrPermission as well.
+	// ErrUnprivileged: the process lacks a capability (capabilities(7)) that it needs to
+	// change networks. Nothing was changed. errors.Is also finds fs.ErrPermission.
 	ErrUnprivileged error = unprivileged{}
 	// ErrExhausted: a network has no free address left.
 	ErrExhausted = errors.New("no IP addresses available")
-	// ErrBridgeFull: a bridge has the most ports that the kernel allows, 1023.
+	// ErrBridgeFull: the bridge has 1023 ports, the maximum in the kernel.
 	ErrBridgeFull = errors.New("the bridge is full: it has 1023 ports, the most that the kernel allows; use another network, or ptp, which has no such limit")
-	// ErrLimit: a limit of the host is reached; the text names the sysctl.
+	// ErrLimit: a limit of the host is reached. The text names the sysctl that sets it.
 	ErrLimit = errors.New("a limit of the host is reached")
-	// ErrPortTaken: a host port belongs in the kernel to an allocation that has no
-	// record here. errors.As finds a *PortTakenError.
+	// ErrPortTaken: the kernel already forwards a host port to an attachment that has no
+	// record in the state directory. errors.As finds a *PortTakenError.
 	ErrPortTaken = errors.New("host port is taken")
-	// ErrListener: a process of the host listens on a host port, which Config.Listeners
-	// refuses. Nothing was done. errors.As finds a *ListenerError.
+	// ErrListener: a process of the host listens on a requested host port, and
+	// Config.Listeners is ListenerRefuse. Nothing was changed. errors.As finds a
+	// *ListenerError.
 	ErrListener = errors.New("a process of the host listens on the host port")
-	// ErrSetUp: what was asked for is not done to an allocation that is set up.
+	// ErrSetUp: the operation is not permitted while the allocation is set up.
 	ErrSetUp = errors.New("allocation is set up")
-	// ErrUnhealthy: a CHECK found that the network is not as ADD left it.
+	// ErrUnhealthy: CHECK found that the network differs from the result of ADD.
 	ErrUnhealthy = errors.New("network is not as it was set up")
-	// ErrNotChecked: whether the network is as ADD left it could not be found
-	// out, because a CHECK could not be run to its end. It is left as it is.
+	// ErrNotChecked: CHECK could not be completed, so the state of the network is not
+	// known. The network was not changed.
 	ErrNotChecked = errors.New("network could not be checked")
-	// ErrIncomplete: something of the allocation may still be on the host; its
-	// record is kept, so that Teardown or GC can go on.
-	ErrIncomplete = errors.New("not everything could be taken away, the record is kept")
-	// ErrStateDir: the state directory cannot be used: it can be written by other users,
+	// ErrIncomplete: leftovers of the allocation may still be on the host. Its record is
+	// kept, so that a later Teardown or GC can remove them.
+	ErrIncomplete = errors.New("not everything could be removed; the record is kept")
+	// ErrStateDir: the state directory cannot be used: other users can write to it, it
 	// cannot be read or written, or its file system is full. errors.As finds a
 	// *StateDirError.
 	ErrStateDir = errors.New("the state directory cannot be used")
@@ -86,7 +87,8 @@ type unprivileged struct{}
 func (unprivileged) Error() string { return "not privileged" }
 func (unprivileged) Unwrap() error { return fs.ErrPermission }
 
-// LeftoverError names what could not be removed from the host.
+// LeftoverError lists the objects of an allocation that could not be removed from the
+// host.
 type LeftoverError struct {
 	ID        string
 	Leftovers []Leftover
@@ -100,11 +102,11 @@ func (e *LeftoverError) Error() string {
 	return fmt.Sprintf("allocation %q left on the host: %s", e.ID, strings.Join(parts, "; "))
 }
 
-// UnservedError names what an allocation requests and no plugin of its networks
-// declares. Nothing was done. errors.Is finds ErrUnserved.
+// UnservedError lists the requested capabilities that no plugin of the allocation's
+// networks declares. Nothing was changed. errors.Is finds ErrUnserved.
 type UnservedError struct {
 	ID           string
-	Capabilities []string // sorted; the names are those of the CNI conventions
+	Capabilities []string // sorted; names as in the CNI conventions
 	Networks     []string // of the allocation, in order
 }
 
@@ -120,15 +122,15 @@ func (e *UnservedError) Error() string {
 
 func (e *UnservedError) Unwrap() error { return ErrUnserved }
 
-// ListenerError names a host port that cannot be published because a process of the host
-// listens on it. errors.Is finds ErrListener.
+// ListenerError reports a host port that Setup does not publish because a process of the
+// host listens on it. errors.Is finds ErrListener.
 type ListenerError struct {
 	ID      string          // of the allocation
-	Mapping portmap.Mapping // that cannot be published
-	Address string          // where the process listens, with the port
-	UID     uint32          // of its user
-	// PID and Process, its name, are of one process that has the socket open; 0 and ""
-	// where it is not known.
+	Mapping portmap.Mapping // the refused mapping
+	Address string          // address and port on which the process listens
+	UID     uint32          // of the process
+	// PID and Process are the ID and the name of a process that has the socket open. They
+	// are 0 and "" if it is not known.
 	PID     int
 	Process string
 }
@@ -145,8 +147,8 @@ func (e *ListenerError) Error() string {
 // Unwrap returns ErrListener.
 func (e *ListenerError) Unwrap() error { return ErrListener }
 
-// NetworkError names a file of the configuration directory that was skipped,
-// and why.
+// NetworkError reports that a file of the configuration directory was skipped. Err is the
+// reason.
 type NetworkError struct {
 	File string
 	Err  error
@@ -155,29 +157,30 @@ type NetworkError struct {
 func (e *NetworkError) Error() string { return e.File + ": " + e.Err.Error() }
 func (e *NetworkError) Unwrap() error { return e.Err }
 
-// NetnsError names the allocation that already has a requested network namespace.
+// NetnsError reports that a network namespace belongs to another allocation.
 // errors.Is finds ErrInUse.
 type NetnsError struct {
 	Netns   string
-	ID      string // of the allocation that wants it; "" where it is for none
-	OtherID string // of the one that has it
+	ID      string // of the allocation that requests it; "" if there is none
+	OtherID string // of the allocation that owns it
 }
 
 func (e *NetnsError) Error() string {
-	return fmt.Sprintf("%v: %q is that of allocation %q", ErrInUse, e.Netns, e.OtherID)
+	return fmt.Sprintf("%v: %q belongs to allocation %q", ErrInUse, e.Netns, e.OtherID)
 }
 
 // Unwrap returns ErrInUse.
 func (e *NetnsError) Unwrap() error { return ErrInUse }
 
-// AllocationError says of which allocation an error is, among those that Repair, GC
-// and Recover join.
+// AllocationError is the error of one allocation among those that GC, Repair and Recover
+// join.
 type AllocationError struct {
 	ID  string
 	Err error
 }
 
-// Error names the allocation, once.
+// Error returns the text of Err, preceded by the name of the allocation unless it contains
+// it already.
 func (e *AllocationError) Error() string {
 	text, name := e.Err.Error(), fmt.Sprintf("allocation %q", e.ID)
 	if strings.Contains(text, name) {
@@ -189,8 +192,8 @@ func (e *AllocationError) Error() string {
 // Unwrap returns the error of the allocation.
 func (e *AllocationError) Unwrap() error { return e.Err }
 
-// RecordError names a record that cannot be read back. errors.Is finds ErrNewer where a
-// newer version of allocnet wrote it.
+// RecordError reports a record that cannot be read. errors.Is finds ErrNewer if a newer
+// version of allocnet wrote it.
 type RecordError struct {
 	ID   string // of the allocation
 	File string
@@ -201,48 +204,49 @@ func (e *RecordError) Error() string {
 	return fmt.Sprintf("record of allocation %q in %s: %v", e.ID, e.File, e.Err)
 }
 
-// Unwrap returns what is wrong with the record.
+// Unwrap returns the reason.
 func (e *RecordError) Unwrap() error { return e.Err }
 
-// StateDirError names a state directory that cannot be used, and why. errors.Is finds
-// ErrStateDir, and what the system said.
+// StateDirError reports a state directory that cannot be used. errors.Is finds ErrStateDir
+// and the error of the system.
 type StateDirError struct {
 	Dir string
 	Err error
 }
 
-// Error is the text of the cause, which names the file or directory.
+// Error returns the text of Err, which names the file or directory.
 func (e *StateDirError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the cause.
 func (e *StateDirError) Unwrap() error { return e.Err }
 
-// Is finds ErrStateDir.
+// Is reports whether target is ErrStateDir.
 func (e *StateDirError) Is(target error) bool { return target == ErrStateDir }
 
-// PortTakenError names a host port that belongs in the kernel to another attachment, of
-// which no record here tells. errors.Is finds ErrPortTaken.
+// PortTakenError reports a host port that the kernel already forwards to an attachment
+// without a record in the state directory. errors.Is finds ErrPortTaken.
 type PortTakenError struct {
-	Mapping portmap.Mapping // that cannot be published
-	To      netip.AddrPort  // where it was to lead
-	// Network, ID and Interface name the attachment that has the port, and Instance the
-	// state directory of its record. All are "" where it is none of allocnet's. A name
-	// that is too long for the kernel stands as its hash, which begins with '#'.
+	Mapping portmap.Mapping // the refused mapping
+	To      netip.AddrPort  // its requested destination
+	// Network, ID and Interface identify the attachment that has the port. Instance
+	// identifies the state directory of its record. All are "" if allocnet did not
+	// publish the port. A name that is too long for the kernel is replaced by its hash,
+	// which begins with '#'.
 	Network, ID, Interface, Instance string
 }
 
 func (e *PortTakenError) Error() string {
-	text := "somebody unnamed"
+	text := "an unknown owner"
 	if owner := (names.Owner{Network: e.Network, ID: e.ID, IfName: e.Interface, Instance: e.Instance}); owner != (names.Owner{}) {
 		text = owner.String()
 	}
 	return fmt.Sprintf("host port %s is taken by %s", published(e.Mapping), text)
 }
 
-// Is finds ErrPortTaken.
+// Is reports whether target is ErrPortTaken.
 func (e *PortTakenError) Is(target error) bool { return target == ErrPortTaken }
 
-// published is a host port with its address, if it has one, and its protocol.
+// published returns a host port with its address, if it has one, and its protocol.
 func published(m portmap.Mapping) string {
 	port := strconv.Itoa(m.HostPort)
 	if m.HostIP != "" {

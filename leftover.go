@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Kind says what sort of object a leftover is.
+// Kind is the kind of object that a leftover is.
 type Kind string
 
 // The kinds of leftovers.
@@ -15,26 +15,27 @@ const (
 	KindIPTablesChain   Kind = "iptables-chain" // with the rules in it
 	KindNFTablesRule    Kind = "nftables-rule"
 	KindNFTablesChain   Kind = "nftables-chain"   // with the rules in it
-	KindNFTablesElement Kind = "nftables-element" // of allocnet's own tables
-	KindFirewalldSource Kind = "firewalld-source" // an address in a zone of firewalld
+	KindNFTablesElement Kind = "nftables-element" // in allocnet's tables
+	KindFirewalldSource Kind = "firewalld-source" // an address in a firewalld zone
 	KindLease           Kind = "lease"
-	KindConntrack       Kind = "conntrack" // all entries of one protocol that lead to one address
-	KindCache           Kind = "cache"
-	KindBackup          Kind = "backup" // of an interface's attributes, by the tuning plugin
+	KindConntrack       Kind = "conntrack" // all entries of one protocol for one address
+	KindCache           Kind = "cache"     // a cached result of libcni
+	KindBackup          Kind = "backup"    // attributes of an interface, saved by the tuning plugin
 )
 
-// Leftover is one object that an allocation left on the host.
+// Leftover is an object on the host that belongs to an allocation and that its
+// teardown did not remove.
 type Leftover struct {
 	Kind Kind `json:"kind"`
-	// Network is the name of the network, where it is known.
+	// Network is the name of the network, "" if it is not known.
 	Network string `json:"network,omitempty"`
-	// Where is the place: family, table and chain, or a directory.
+	// Where locates the object: family, table and chain, or a directory.
 	Where string `json:"where,omitempty"`
-	// Object is a rule as text, a chain, a link or a file.
+	// Object is the text of a rule, or the name of a chain, link or file.
 	Object string `json:"object"`
 }
 
-// String is the leftover on one line, for people.
+// String returns a description of the leftover in one line.
 func (l Leftover) String() string {
 	parts := []string{string(l.Kind)}
 	if l.Where != "" {

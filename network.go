@@ -1,16 +1,17 @@
 package allocnet
 
-// Network is one network that Setup could be asked for.
+// Network is a network that an Allocation can name.
 type Network struct {
 	Name         string   `json:"name"`
 	File         string   `json:"file,omitempty"` // "" for the embedded network
 	CNIVersion   string   `json:"cniVersion"`
-	Plugins      []string `json:"plugins"`
-	Capabilities []string `json:"capabilities"`
+	Plugins      []string `json:"plugins"`      // their types, in order
+	Capabilities []string `json:"capabilities"` // that a plugin declares
 	Default      bool     `json:"default"`
-	// Engine is the one that would set it up now.
+	// Engine is the engine with which Setup would run the network now.
 	Engine Engine `json:"engine"`
-	// Reason says why plugins of it run as binaries although there are native ones;
-	// "" if none does, or the Config has it so.
+	// Reason explains why plugins of the network run as binaries although native
+	// plugins of these types exist. It is "" if none does, or if the Config selects
+	// EngineExec.
 	Reason string `json:"reason,omitempty"`
 }

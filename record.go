@@ -7,65 +7,66 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// Phase says how far an allocation's record has come.
+// Phase is the state of an allocation's record.
 type Phase string
 
 const (
-	// PhaseAdding: ADD was begun; the network may exist in part.
+	// PhaseAdding: ADD has begun. The network may exist in part.
 	PhaseAdding Phase = "adding"
-	// PhaseReady: ADD succeeded; Status holds its result.
+	// PhaseReady: ADD has succeeded. Status holds its result.
 	PhaseReady Phase = "ready"
-	// PhaseDeleting: DEL was begun; the network may still exist in part.
+	// PhaseDeleting: DEL has begun. The network may still exist in part.
 	PhaseDeleting Phase = "deleting"
 )
 
-// Record is what allocnet remembers about an allocation.
+// Record is the persistent state of an allocation. It exists from the beginning of Setup
+// to the end of Teardown.
 type Record struct {
 	ID          string            `json:"id"`
-	ContainerID string            `json:"containerID,omitempty"` // where it is not the ID
+	ContainerID string            `json:"containerID,omitempty"` // if it differs from the ID
 	Scope       string            `json:"scope,omitempty"`
 	Netns       string            `json:"netns"`
 	Phase       Phase             `json:"phase"`
 	Engine      Engine            `json:"engine"`
 	Networks    []NetworkRecord   `json:"networks"`
 	Ports       []portmap.Mapping `json:"ports,omitempty"`
-	// Args are the CNI_ARGS that the plugins got, without IgnoreUnknown: what the
-	// runtime calls the allocation.
+	// Args are the CNI_ARGS of the plugins without IgnoreUnknown. Runtimes pass their
+	// names of the allocation in them.
 	Args map[string]string `json:"args,omitempty"`
-	// PluginDirs are those that the Allocation named.
+	// PluginDirs are the PluginDirs of the Allocation.
 	PluginDirs []string `json:"pluginDirs,omitempty"`
-	// Unserved is that of the Status, in every phase.
+	// Unserved is the field of the same name of Status. It is set in every phase.
 	Unserved []string  `json:"unserved,omitempty"`
 	Created  time.Time `json:"created"`
 	Updated  time.Time `json:"updated"`
-	// NetnsGone says that Netns leads nowhere, or to another network namespace. In a
-	// List it is false where that one has the inode of the allocation's; Get looks
-	// closer.
+	// NetnsGone reports that Netns does not exist or leads to a different network
+	// namespace. List compares only device and inode, so it misses a new namespace
+	// with a reused inode; Get detects it.
 	NetnsGone bool `json:"netnsGone,omitempty"`
 	// Status is nil unless Phase is PhaseReady.
 	Status *Status `json:"status,omitempty"`
 }
 
-// NetworkRecord is the part of a Record that one network has.
+// NetworkRecord is the part of a Record for one network.
 type NetworkRecord struct {
 	Network   string          `json:"network"`
-	Interface string          `json:"interface"`        // inside the sandbox
-	Config    json.RawMessage `json:"config,omitempty"` // the conflist that ADD was given
-	Result    json.RawMessage `json:"result,omitempty"` // what ADD returned
+	Interface string          `json:"interface"`        // in the network namespace
+	Config    json.RawMessage `json:"config,omitempty"` // the configuration list that ADD got
+	Result    json.RawMessage `json:"result,omitempty"` // the result that ADD returned
 }
 
 // Engine is a way to run plugins.
 type Engine string
 
 const (
-	// EngineAuto is the zero value's meaning: EngineNative for every allocation
-	// of whose plugins at least one is native, else EngineExec.
+	// EngineAuto chooses per allocation: EngineNative if at least one of its plugins
+	// is native, else EngineExec. It is the default.
 	EngineAuto Engine = "auto"
-	// EngineExec runs plugin binaries, through containerd/go-cni.
+	// EngineExec runs plugin binaries through containerd/go-cni.
 	EngineExec Engine = "exec"
-	// EngineNative does the work of the reference plugins loopback, bridge, ptp,
-	// host-local, static, portmap, firewall, bandwidth and tuning inside the
-	// process. Other plugins, and those whose configuration has a key that it
-	// does not understand, run as binaries.
+	// EngineNative runs loopback, bridge, ptp, host-local, static, portmap, firewall,
+	// bandwidth and tuning in the process, with the configuration of the reference
+	// plugins of these names. Other plugins run as binaries, and so does a plugin whose
+	// configuration contains a key that the native one does not understand.
 	EngineNative Engine = "native"
 )

@@ -8,14 +8,14 @@ import (
 	"unicode"
 )
 
-// ResolvConf returns the content of an /etc/resolv.conf for an allocation, as
-// resolv.conf(5) has it: a line "search" with all search domains, a line "nameserver"
-// per server, and a line "options". Without Searches, the Domain is searched. It is nil
-// where dns names nothing, or is nil: then the allocation has no resolver of its own,
-// and usually gets a copy of the host's file.
+// ResolvConf returns the content of an /etc/resolv.conf for an allocation, in the format
+// of resolv.conf(5): a line "search" with all search domains, a line "nameserver" per
+// server, and a line "options". Without Searches, the line "search" has the Domain. It
+// returns nil if dns is nil or empty: the allocation then has no resolver of its own and
+// usually gets a copy of the host's file.
 //
-// Values that would break the format, as they are empty or hold white space or control
-// characters, are left out. Resolvers look at three servers at most.
+// ResolvConf omits values that would break the format: empty ones and those with white
+// space or control characters. Note that most resolvers use only the first three servers.
 func ResolvConf(dns *DNS) []byte {
 	if dns == nil {
 		return nil
@@ -40,14 +40,14 @@ func writeLine(b *bytes.Buffer, keyword string, values []string) {
 	}
 }
 
-// words are the values that are one word each.
+// words returns the values that consist of one word.
 func words(values []string) []string {
 	return slices.DeleteFunc(slices.Clone(values), func(v string) bool {
 		return v == "" || strings.ContainsFunc(v, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) })
 	})
 }
 
-// Host is a line of a hosts file.
+// Host is one line of a hosts file.
 type Host struct {
 	Address string
 	Names   []string // the first one is the canonical name
@@ -63,14 +63,14 @@ var localHosts = []Host{
 	{"ff02::2", []string{"ip6-allrouters"}},
 }
 
-// Hosts returns the content of an /etc/hosts for an allocation, as hosts(5) has it: the
-// lines of localhost and of the IPv6 multicast groups, then the allocation's addresses
-// with its host name, then the extra lines. A host name with a domain is followed by its
-// short form. Resolvers take the first line with a name, so an extra line does not
-// replace an earlier one.
+// Hosts returns the content of an /etc/hosts for an allocation, in the format of hosts(5):
+// first the lines of localhost and of the IPv6 multicast groups, then the allocation's
+// addresses with its host name, then the extra lines. If the host name has a domain, its
+// short form follows it. Resolvers use the first line that contains a name, so an extra
+// line cannot replace an earlier one.
 //
-// Without a host name, or without addresses in the status, which may be nil, there is no
-// line of its own. Words that would break the format are left out, as ResolvConf does.
+// The lines with the host name are omitted if hostname is empty, or if status is nil or
+// has no address. Like ResolvConf, Hosts omits words that would break the format.
 func Hosts(status *Status, hostname string, extra ...Host) []byte {
 	lines := slices.Clone(localHosts)
 	if status != nil && hostname != "" {
@@ -93,21 +93,21 @@ func Hosts(status *Status, hostname string, extra ...Host) []byte {
 	return b.Bytes()
 }
 
-// Environment returns the variables that tell the processes of an allocation about its
-// network, as "NAME=value", in this order. What the status does not have is left out; a
-// nil status has nothing.
+// Environment returns environment variables, as "NAME=value", that describe the network of
+// an allocation to its processes. It omits variables without a value. It returns nil if
+// status is nil. The order of the variables is:
 //
 //	ALLOCNET_INTERFACE           the selected interface
 //	ALLOCNET_IP                  its address: IPv4 or, where it has none, IPv6
 //	ALLOCNET_IPV6                its IPv6 address
-//	ALLOCNET_PORT_<LABEL>        the port on which the process is to listen
-//	ALLOCNET_HOST_PORT_<LABEL>   the port of the host that leads there
-//	ALLOCNET_HOST_IP_<LABEL>     the address of the host on which it is published, if one was named
+//	ALLOCNET_PORT_<LABEL>        the port on which the process should listen
+//	ALLOCNET_HOST_PORT_<LABEL>   the host port that is forwarded to it
+//	ALLOCNET_HOST_IP_<LABEL>     the host address on which it is published, if one was requested
 //
-// The variables of ports are those of published ports with a label, in the order of the
-// ports. In the names of variables a label is in upper case, and what is neither a
-// letter of ASCII, a digit nor '_' in it is '_'. Of several ports with one name, such as
-// a range or tcp and udp, the first one counts.
+// Published ports with a label have variables, in the order of Status.Ports. <LABEL> is the
+// label in upper case; every character other than an ASCII letter, a digit or '_' becomes
+// '_'. If several ports have the same label, such as a range or a port for both tcp and
+// udp, the first one is used.
 func Environment(status *Status) []string {
 	if status == nil {
 		return nil
@@ -135,7 +135,7 @@ func Environment(status *Status) []string {
 	return list
 }
 
-// variable is a label as a part of a variable's name.
+// variable returns a label in the form that it has in the name of a variable.
 func variable(label string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

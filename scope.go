@@ -6,63 +6,67 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// Scope says what GCScope looks at, and what of it is live. RepairScope and RecoverScope
-// go by its Name alone.
+// Scope selects the allocations of a GCScope, PlanGC, RepairScope or RecoverScope.
+// RepairScope and RecoverScope use only its Name.
 type Scope struct {
-	// Name is the Scope of the allocations. For RepairScope and RecoverScope "" means
-	// the allocations of every scope, for GCScope those that have none.
+	// Name is the Scope of the allocations. In GCScope, "" selects the allocations
+	// without a scope; in RepairScope and RecoverScope, "" selects all allocations.
 	Name string
-	// Live are the IDs of the allocations that stay.
+	// Live are the IDs of the allocations that GC keeps.
 	Live []string
-	// Attachments are live beside those of all records: what a runtime that
-	// calls CNI GC says of its containers, also of those whose record was lost. A list
-	// without elements says that it has none; with nil, no runtime says anything.
+	// Attachments are further live attachments, which the plugins must keep in CNI GC,
+	// in addition to those of all records. A runtime that calls CNI GC passes the
+	// attachments of its containers here. An empty list means that the runtime has no
+	// attachments. nil means that no runtime has given a list.
 	Attachments []types.GCAttachment
-	// Networks are those whose plugins run CNI GC, beside the ones that the
-	// allocations have; default those of the Config where Name is "". Then GCScope
-	// also looks there for allocations without a record.
+	// Networks are names of networks whose plugins run CNI GC, in addition to the
+	// networks of the allocations; default, if Name is "", the networks of the Config.
+	// If Name is "", GCScope also searches these networks for allocations without a
+	// record.
 	Networks []string
-	// Conflists are further such networks, as in an Allocation.
+	// Conflists are further such networks, as configuration lists.
 	Conflists []json.RawMessage
-	// PluginDirs are searched for the plugins of networks, after those that allocations
-	// of the network name and before those of the Config.
+	// PluginDirs are searched for the plugins of networks: after the PluginDirs of the
+	// network's allocations and before those of the Config.
 	PluginDirs []string
-	// DestroyNetns destroys the network namespaces of the removed allocations, if they
-	// lie in the Config's NetnsDir, and those that Setup has made for allocations of the
-	// scope that no longer have a record; with the scope "", for those of every scope.
+	// DestroyNetns makes GC also destroy the network namespaces, if they are in
+	// Config.NetnsDir, of the allocations that it removes. GC then also destroys the
+	// namespaces that Setup created for allocations of this scope that no longer have
+	// a record; with the Name "", those of every scope.
 	DestroyNetns bool
 }
 
-// GCReport is what GC did.
+// GCReport is the result of a GC.
 type GCReport struct {
-	// Removed are the IDs of the allocations that were taken away.
+	// Removed are the IDs of the allocations that GC removed.
 	Removed []string `json:"removed"`
-	// Kept are the IDs of the allocations that stay: those that are live, those that were
-	// set up since GC began, and those that a runtime has attached, see GC.
+	// Kept are the IDs of the allocations that GC kept: live ones, those that were set
+	// up after GC began, and containers of other runtimes; see Configurator.GC.
 	Kept []string `json:"kept"`
-	// Records are those of Removed, as they were before, without a Status and without the
-	// configurations and results of their networks. One that had no record has only its
-	// ID and the networks in which it was found.
+	// Records are the records of the Removed allocations before their removal, without
+	// Status and without the configurations and results of the networks. An allocation
+	// without a record has only its ID and the networks in which GC found it.
 	Records []Record `json:"records,omitempty"`
-	// Forced are leftovers that DEL did not remove and force did.
+	// Forced are the leftovers that DEL did not remove and that GC removed itself.
 	Forced []Leftover `json:"forced,omitempty"`
-	// Destroyed are the paths of the network namespaces that were destroyed, sorted.
+	// Destroyed are the paths of the network namespaces that GC destroyed, sorted.
 	Destroyed []string `json:"destroyed,omitempty"`
 }
 
-// RecoverReport is what Recover did.
+// RecoverReport is the result of a Recover.
 type RecoverReport struct {
-	// Removed are the IDs of the allocations that were taken down, sorted; never nil.
+	// Removed are the IDs of the allocations that Recover tore down, sorted. It is
+	// never nil.
 	Removed []string `json:"recovered"`
-	// Records are those of Removed, as they were before, like those of a GCReport.
+	// Records are the records of the Removed allocations, as in a GCReport.
 	Records []Record `json:"records,omitempty"`
 }
 
-// RepairReport says what a Repair found, by the IDs of the allocations, sorted. No
-// list is nil.
+// RepairReport is the result of a Repair: IDs of allocations, sorted. No list is nil.
 type RepairReport struct {
 	Healthy  []string `json:"healthy"`
 	Repaired []string `json:"repaired"`
-	// Broken are those that need to be set up again, or could not be looked at.
+	// Broken are the allocations that Repair could not repair or could not check. A
+	// Setup of such an allocation repairs it by setting it up again.
 	Broken []string `json:"broken"`
 }

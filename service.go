@@ -2,13 +2,16 @@ package allocnet
 
 import "context"
 
-// Service gives allocations their networks and removes them again. A
-// *configurator.Configurator does so in this process, a *client.Client through the
-// daemon; their documentation says more about each method. All methods are safe for
-// concurrent use, and operations on one allocation run one after the other.
+// Service sets up, checks and removes the networks of allocations. It is implemented by
+// *configurator.Configurator, which works in the calling process, and by *client.Client,
+// which calls the daemon. The methods are documented there.
 //
-// Setup, Check, Teardown, Audit, Force and TeardownGone are about one allocation;
-// GC, Repair and Recover about all, or, with the name Scope, about those of one scope.
+// All methods are safe for concurrent use. Operations on the same allocation run one
+// after the other.
+//
+// Setup, Check, CheckOnly, Teardown, TeardownGone, Audit and Force work on one
+// allocation. GC, PlanGC, Repair and Recover work on all allocations. Their variants
+// with a Scope work on the allocations of one scope.
 type Service interface {
 	Setup(ctx context.Context, a Allocation) (*Status, error)
 	Check(ctx context.Context, a Allocation) error
@@ -32,7 +35,7 @@ type Service interface {
 	Ready(ctx context.Context) error
 	ReadyFor(ctx context.Context, a Allocation) error
 
-	// Close gives back what the Service holds open: call it when no operation runs any
-	// more. No allocation is changed.
+	// Close releases the resources of the Service. Call it when no operation is
+	// running any more. It does not change any allocation.
 	Close() error
 }

@@ -6,64 +6,68 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// Status is the network of an allocation as a scheduler publishes it.
+// Status is the network of an allocation: the result that a scheduler publishes.
 type Status struct {
-	// Created says that this Setup made the allocation: no other was set up under the
-	// ID when it began. It is false for one that was found, even if it had to be repaired
-	// or set up again, and in a Record.
+	// Created reports that this Setup created the allocation: when it began, no
+	// allocation was set up under the ID. It is false if Setup found an allocation,
+	// even if it had to repair it or set it up again. It is false in a Record.
 	Created bool `json:"created,omitempty"`
-	// InterfaceName is the selected interface: the first one, by name, of the
-	// first network that lies in a sandbox and has an address; else the first
-	// with an address; else the first in a sandbox; "" if the networks made none. The
-	// loopback interface is selected only if there is no other.
+	// InterfaceName is the selected interface: of the first network that has an
+	// interface with an address, the first such interface by name, one in the network
+	// namespace before one on the host. If no interface has an address, it is the
+	// first interface in the namespace by name. The loopback interface is selected
+	// only if there is no other. It is "" if the networks created no interface.
 	InterfaceName string `json:"interfaceName"`
-	// Address is the first IPv4 address of that interface, or, where it has
-	// none, its first IPv6 address, or "". Without prefix length.
+	// Address is the first IPv4 address of the selected interface, without prefix
+	// length. If there is none, it is the first IPv6 address, or "".
 	Address string `json:"address"`
-	// AddressIPv6 is the first IPv6 address of that interface, or "".
+	// AddressIPv6 is the first IPv6 address of the selected interface, or "".
 	AddressIPv6 string `json:"addressIPv6,omitempty"`
-	// DNS is what the first network that names a server says; nil when none does.
+	// DNS is the resolver configuration of the first network that names a server. It
+	// is nil if no network names one.
 	DNS *DNS `json:"dns,omitempty"`
-	// Interfaces are all interfaces of all networks, in the order of the networks;
-	// never nil.
+	// Interfaces are all interfaces of all networks, in the order of the networks. It
+	// is never nil.
 	Interfaces []Interface `json:"interfaces"`
 	// Routes are all routes of all networks, in the order of the networks.
 	Routes []Route `json:"routes,omitempty"`
 	// Ports are the published ports.
 	Ports []portmap.Mapping `json:"ports,omitempty"`
-	// Unserved are, sorted, the capabilities that the allocation requests and no
-	// plugin declares: they have no effect. See Config.AllowUnserved.
+	// Unserved are the requested capabilities that no plugin declares, sorted. They
+	// have no effect. See Config.AllowUnserved.
 	Unserved []string `json:"unserved,omitempty"`
-	// Warnings are what the user of this Setup should know although it succeeded, such as
-	// of processes of the host that listen on published ports. A Record has none.
+	// Warnings are texts for the caller of a Setup that succeeded, for example about
+	// processes of the host that listen on published ports. A Record has none.
 	Warnings []string `json:"warnings,omitempty"`
-	// Results are what the networks' last plugins returned, in the order of the
-	// networks: CNI results, as the record has them. They are not part of the JSON.
+	// Results are the CNI results of the networks, in the order of the networks, in
+	// the form in which they are recorded. They are not part of the JSON.
 	Results []json.RawMessage `json:"-"`
 }
 
-// Interface is one interface that a network made, in the sandbox or on the host.
+// Interface is an interface that a network created in the network namespace or on the
+// host.
 type Interface struct {
 	Network string `json:"network"`
 	Name    string `json:"name"`
 	MAC     string `json:"mac,omitempty"`
-	// MTU is in bytes: as configured or, below 1500, as the native engine chose it by the
-	// host's default route; 0 where the plugin did not say one.
+	// MTU is in bytes. It is the configured value, or a value below 1500 that the
+	// native engine derived from the MTU of the host's default route. It is 0 if the
+	// plugin did not report one.
 	MTU       int       `json:"mtu,omitempty"`
 	Sandbox   string    `json:"sandbox,omitempty"` // path of the network namespace; "" on the host
 	Addresses []Address `json:"addresses,omitempty"`
 }
 
-// Address is one address of an interface.
+// Address is an address of an interface.
 type Address struct {
 	Address string `json:"address"` // with prefix length
 	Gateway string `json:"gateway,omitempty"`
 }
 
-// Route is one route inside the sandbox.
+// Route is a route in the network namespace.
 type Route struct {
 	Network     string `json:"network"`
 	Destination string `json:"destination"` // with prefix length
 	Gateway     string `json:"gateway,omitempty"`
-	MTU         int    `json:"mtu,omitempty"`
+	MTU         int    `json:"mtu,omitempty"` // in bytes; 0 if the plugin did not report one
 }

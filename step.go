@@ -1,33 +1,32 @@
 package allocnet
 
-// Step is an operation, or a part of one.
+// Step is an operation, or one step of an operation, as an Observer gets it.
 type Step struct {
-	// Operation is setup, check, teardown, gc or repair.
+	// Operation is setup, check, teardown, gc, repair or recover.
 	Operation string `json:"operation"`
-	// Name is what is done: "" for the whole operation, else one of the Step
-	// constants.
+	// Name is one of the Step constants, or "" for the operation as a whole.
 	Name string `json:"step,omitempty"`
-	// ID is that of the allocation; "" for the whole of a gc or repair.
+	// ID is the ID of the allocation. It is "" for a whole gc, repair or recover.
 	ID       string   `json:"id,omitempty"`
 	Networks []string `json:"networks,omitempty"`
 	Engine   Engine   `json:"engine,omitempty"`
-	// Args are those of the Record: what the runtime calls the allocation. They are known
-	// at the end of the whole operation.
+	// Args are the Args of the Record: the runtime's names of the allocation. They are
+	// set at the end of a whole operation.
 	Args map[string]string `json:"args,omitempty"`
 }
 
-// Steps of operations. One that is tried again ends several times.
+// The steps of operations. A step that is retried ends several times.
 const (
 	StepLock     = "lock"      // wait for other operations on the allocation
 	StepPlan     = "plan"      // find networks, engine and plugins
-	StepClaim    = "claim"     // look for conflicts, record the intent
-	StepAdd      = "add"       // ADD of all plugins
+	StepClaim    = "claim"     // reserve ports and namespace, record the intent
+	StepAdd      = "add"       // run ADD of all plugins
 	StepRecord   = "record"    // record the result
-	StepCheck    = "check"     // CHECK of all plugins
-	StepRepair   = "repair"    // put back what is missing
-	StepRollBack = "roll back" // undo an ADD that failed
-	StepWait     = "wait"      // until an ADD is tried again
-	StepDel      = "del"       // DEL of all plugins
-	StepAudit    = "audit"     // look for what DEL left
-	StepForce    = "force"     // remove what DEL left
+	StepCheck    = "check"     // run CHECK of all plugins
+	StepRepair   = "repair"    // restore what is missing on the host
+	StepRollBack = "roll back" // undo a failed ADD
+	StepWait     = "wait"      // wait before the next attempt of an ADD
+	StepDel      = "del"       // run DEL of all plugins
+	StepAudit    = "audit"     // search the host for leftovers
+	StepForce    = "force"     // remove leftovers without running plugins
 )

@@ -17,7 +17,7 @@ import (
 var (
 	ErrForbidden  = errors.New("not allowed to use allocnetd")
 	ErrConflists  = fmt.Errorf("%w: only root may send network configurations; name a network of the daemon, or have root set allow_conflists", ErrForbidden)
-	ErrBusy       = errors.New("too much is asked for at once; try again later")
+	ErrBusy       = errors.New("too many concurrent requests; try again later")
 	ErrMalformed  = errors.New("malformed request")
 	ErrTooLarge   = errors.New("request is too large")
 	ErrTooSlow    = errors.New("request came too slowly")

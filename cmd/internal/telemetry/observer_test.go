@@ -49,7 +49,7 @@ func TestEvents(t *testing.T) {
 			`{"step":"add","at":0,"seconds":0.002,"outcome":"error","error":"bridge: {...}: no"},` +
 			`{"step":"add","at":0.002,"seconds":0.003,"outcome":"ok"}]}}`,
 		at + `"operation","data":{"operation":"teardown","id":"b","engine":"exec","seconds":0,"outcome":"incomplete",` +
-			`"error":"x: not everything could be taken away, the record is kept"}}`,
+			`"error":"x: not everything could be removed; the record is kept"}}`,
 		at + `"forced","data":{"id":"a","removed":[{"kind":"link","network":"blue","object":"veth0"}]}}`,
 		at + `"reload","data":{"error":"a.hcl:3: no"}}`,
 		at + `"configuration","data":{"primary":"blue","file":"/etc/cni/net.d/b.conflist"}}`,
