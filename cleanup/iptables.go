@@ -5,18 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"slices"
-	"sync"
 
-	"github.com/coreos/go-iptables/iptables"
-
-	"github.com/allocnet/allocnet/internal/iptables/rules"
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// tables is what is needed of an iptables command. An error that says that a rule or chain does not exist is an
-// *iptables.Error.
+// tables is what is needed of an iptables command. iptables.IsMissing and IsBusy know its errors.
 type tables interface {
 	List(table, chain string) ([]string, error)
 	Delete(table, chain string, spec ...string) error
@@ -33,7 +28,7 @@ type iptablesFinder struct {
 }
 
 type iptRule struct {
-	rules.Rule
+	iptables.Rule
 	family  family
 	table   string
 	network string
@@ -136,7 +131,7 @@ func (f *iptablesFinder) inFilter(ipt tables, fam family) ([]iptRule, error) {
 }
 
 // acceptedAddress is the address that a rule exactly as the firewall plugin makes it is for.
-func acceptedAddress(rule rules.Rule) netip.Addr {
+func acceptedAddress(rule iptables.Rule) netip.Addr {
 	from := []string{"-s", rule.Value("-s"), "-j", "ACCEPT"}
 	to := []string{"-d", rule.Value("-d"), "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"}
 	switch {
@@ -159,12 +154,12 @@ func singleAddress(text string) netip.Addr {
 
 // list reads a whole table at once: go-iptables lists the chain that it is given, or all where the place of the
 // chain is taken by an option that it gives anyway.
-func list(ipt tables, table string) (rules.Listing, error) {
+func list(ipt tables, table string) (iptables.Listing, error) {
 	lines, err := ipt.List(table, "--wait")
 	if err != nil {
-		return rules.Listing{}, err
+		return iptables.Listing{}, err
 	}
-	return rules.Parse(lines)
+	return iptables.Parse(lines)
 }
 
 func (f *iptablesFinder) remove(ctx context.Context) ([]Leftover, error) {
@@ -177,7 +172,7 @@ func (f *iptablesFinder) remove(ctx context.Context) ([]Leftover, error) {
 		switch {
 		case err == nil:
 			removed = append(removed, l)
-		case !isGone(err):
+		case !iptables.IsMissing(err):
 			errs = append(errs, fmt.Errorf("delete %s: %w", l, err))
 		}
 	}
@@ -203,48 +198,22 @@ func (f *iptablesFinder) change(ctx context.Context, fam family, act func(tables
 	}
 	return retry.Do(ctx, func() error {
 		err := act(ipt)
-		if isBusy(err) {
+		if iptables.IsBusy(err) {
 			return fmt.Errorf("%w: %w", retry.ErrChanged, err)
 		}
 		return err
 	})
 }
 
-// isGone reports whether an error says that a rule, chain or table does not exist.
-func isGone(err error) bool {
-	var failure *iptables.Error
-	return errors.As(err, &failure) && failure.IsNotExist()
-}
-
-// isBusy reports whether an error is about a resource that somebody else holds at the moment.
-func isBusy(err error) bool {
-	const resourceProblem = 4
-	var failure *iptables.Error
-	return errors.As(err, &failure) && !failure.IsNotExist() && failure.ExitStatus() == resourceProblem
-}
-
-const lockTimeout = 30 // seconds to wait for others to let go of the tables
-
-// opened are the commands that were asked for their version already, by path.
-var opened sync.Map
-
 // openTables returns the iptables command of a family.
 func openTables(fam family) (tables, error) {
-	command, protocol := "iptables", iptables.ProtocolIPv4
+	number := iptables.IPv4
 	if fam == ipv6 {
-		command, protocol = "ip6tables", iptables.ProtocolIPv6
+		number = iptables.IPv6
 	}
-	path, err := exec.LookPath(command)
+	command, err := iptables.Open(number)
 	if err != nil {
-		return nil, fmt.Errorf("look up %s: %w", command, err)
+		return nil, err
 	}
-	if ipt, ok := opened.Load(path); ok {
-		return ipt.(*iptables.IPTables), nil
-	}
-	ipt, err := iptables.New(iptables.IPFamily(protocol), iptables.Path(path), iptables.Timeout(lockTimeout))
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", command, err)
-	}
-	opened.Store(path, ipt)
-	return ipt, nil
+	return command, nil
 }

@@ -3,7 +3,7 @@ package cleanup
 import (
 	"net/netip"
 
-	"github.com/allocnet/allocnet/internal/iptables/rules"
+	"github.com/allocnet/allocnet/internal/iptables"
 )
 
 // owner says whose a rule is, as far as its comment tells.
@@ -19,7 +19,7 @@ const (
 type natTable struct {
 	*search
 	family   family
-	listing  rules.Listing
+	listing  iptables.Listing
 	comments map[string]string // comment of the allocation's -> network
 	own      map[string]string // chain of the allocation's -> network
 }
@@ -67,7 +67,7 @@ func (n *natTable) readChains() {
 }
 
 // owner tells whose a rule is by its comment.
-func (n *natTable) owner(rule rules.Rule) (network string, owner owner) {
+func (n *natTable) owner(rule iptables.Rule) (network string, owner owner) {
 	comment := rule.Value("--comment")
 	if network, known := n.comments[comment]; known {
 		return network, ours
@@ -102,7 +102,7 @@ func (n *natTable) readAddresses() {
 }
 
 // destination is the address that a rule redirects to, if it does.
-func destination(rule rules.Rule) netip.Addr {
+func destination(rule iptables.Rule) netip.Addr {
 	if to, err := netip.ParseAddrPort(rule.Value("--to-destination")); err == nil {
 		return to.Addr()
 	}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/iptables/forward"
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/sandbox"
@@ -114,14 +114,14 @@ type amissError struct{ error }
 func (e amissError) Unwrap() error { return e.error }
 
 // isAmiss also knows the errors of those that look for us: that the namespace is
-// gone, and that published ports are shut.
+// gone, and that rules are missing.
 func isAmiss(err error) bool {
 	var amiss amissError
 	if errors.As(err, &amiss) {
 		return true
 	}
 	return slices.ContainsFunc([]error{
-		fs.ErrNotExist, unix.ENOTDIR, sandbox.ErrNotNamespace, sandbox.ErrHostNamespace, errElsewhere, forward.ErrShut, ruleset.ErrMissing,
+		fs.ErrNotExist, unix.ENOTDIR, sandbox.ErrNotNamespace, sandbox.ErrHostNamespace, errElsewhere, iptables.ErrMissing, ruleset.ErrMissing,
 	}, func(is error) bool { return errors.Is(err, is) })
 }
 

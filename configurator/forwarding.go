@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/allocnet/allocnet/internal/iptables/forward"
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -15,7 +15,7 @@ import (
 // path, for the networks that leave that to us, and keeps others from the host's
 // loopback, which the portmap plugin has links route.
 func (c *Configurator) openForwarding(ctx context.Context, p *plan) error {
-	err := eachOpenBridge(p, forward.Open)
+	err := eachOpenBridge(p, iptables.AllowPublished)
 	if len(p.Ports) == 0 {
 		return err
 	}
@@ -24,7 +24,7 @@ func (c *Configurator) openForwarding(ctx context.Context, p *plan) error {
 
 // checkForwarding looks whether it is still so.
 func checkForwarding(ctx context.Context, p *plan) error {
-	err := eachOpenBridge(p, forward.Check)
+	err := eachOpenBridge(p, iptables.CheckPublished)
 	if Engine(p.Engine) == EngineNative {
 		return err // its plugins look for themselves
 	}

@@ -8,8 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/allocnet/allocnet/internal/iptables/accept"
-	"github.com/allocnet/allocnet/internal/iptables/forward"
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -43,7 +42,7 @@ func (c *Configurator) RepairScope(ctx context.Context, s Scope) (report *Repair
 }
 
 func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, error) {
-	ctx = accept.LookOnce(ctx) // iptables takes longer than all else in a CHECK
+	ctx = iptables.CheckOnce(ctx) // iptables takes longer than all else in a CHECK
 	ids, err := c.within(s)
 	report, errs := &RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{}}, []error{err}
 	defer sortReport(report)
@@ -137,11 +136,11 @@ func (c *Configurator) mend(ctx context.Context, p *plan) (repaired bool, err er
 // putBack mends what a CHECK found, if the engine can.
 func (c *Configurator) putBack(ctx context.Context, p *plan, found error) (could bool, err error) {
 	if Engine(p.Engine) != EngineNative {
-		shut := errors.Is(found, forward.ErrShut) || errors.Is(found, ruleset.ErrMissing) // a reloaded firewall
-		if shut {
+		missing := errors.Is(found, iptables.ErrMissing) || errors.Is(found, ruleset.ErrMissing) // a reloaded firewall
+		if missing {
 			err = c.openForwarding(ctx, p)
 		}
-		return shut, err
+		return missing, err
 	}
 	req, err := c.request(p)
 	if err != nil {

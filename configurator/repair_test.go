@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/iptables/accept"
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -50,6 +50,8 @@ func TestRepairLooksOnce(t *testing.T) {
 		allocs = append(allocs, a)
 	}
 	runs := watchPrograms(t, "iptables", "iptables-restore")
+	require.NoError(t, w.Check(t.Context(), allocs[0])) // which also asks for the version
+	require.NotZero(t, runs())
 	require.NoError(t, w.Check(t.Context(), allocs[0]))
 	once := runs()
 	require.NotZero(t, once)
@@ -59,7 +61,7 @@ func TestRepairLooksOnce(t *testing.T) {
 	require.Equal(t, once, runs(), "as one CHECK")
 
 	shut := func() {
-		require.NoError(t, exec.Command("iptables", "-D", "FORWARD", "-m", "comment", "--comment", "allocnet", "-j", accept.Chain).Run())
+		require.NoError(t, exec.Command("iptables", "-D", "FORWARD", "-m", "comment", "--comment", "allocnet", "-j", iptables.AcceptChain).Run())
 		runs()
 	}
 	shut()
@@ -82,7 +84,7 @@ func TestRepairWithoutItsProgram(t *testing.T) {
 	_, err := w.Setup(t.Context(), a)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, w.Teardown(context.Background(), a)) })
-	require.NoError(t, exec.Command("iptables", "-D", "FORWARD", "-m", "comment", "--comment", "allocnet", "-j", accept.Chain).Run())
+	require.NoError(t, exec.Command("iptables", "-D", "FORWARD", "-m", "comment", "--comment", "allocnet", "-j", iptables.AcceptChain).Run())
 	watchPrograms(t, "iptables") // and no iptables-restore beside it
 	report, err := w.Repair(t.Context())
 	require.ErrorContains(t, err, "iptables-restore")

@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/iptables/accept"
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
@@ -33,14 +33,14 @@ type host struct {
 
 func newHost(t *testing.T) *host {
 	privhost.Require(t, "iptables", "ip6tables", "nft")
-	h := &host{T: t, sandboxes: map[string]*sandbox.Sandbox{}, Host: sdk.Host{Log: hclog.NewNullLogger(), Forward: accept.New()}}
+	h := &host{T: t, sandboxes: map[string]*sandbox.Sandbox{}, Host: sdk.Host{Log: hclog.NewNullLogger(), Accept: iptables.NewAcceptRule()}}
 	h.run("nft", "flush", "ruleset")
 	var err error
 	h.Rules, err = ruleset.Open()
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, h.Rules.Close())
-		require.NoError(t, h.Forward.Close())
+		require.NoError(t, h.Accept.Close())
 		h.run("nft", "flush", "ruleset")
 	})
 	return h

@@ -11,9 +11,8 @@ import (
 	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/coreos/go-iptables/iptables"
 
-	"github.com/allocnet/allocnet/internal/iptables/accept"
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
@@ -21,21 +20,9 @@ import (
 // iptablesBackend is the reference plugin's layout in the filter table.
 type iptablesBackend struct{}
 
-// lockTime is how long, in seconds, iptables waits for another one.
-const lockTime = 30
-
 // sharedRules lets one ADD of this process at a time look for rules that all
 // share and make them.
 var sharedRules sync.Mutex
-
-// protocols are the families as go-iptables has them.
-var protocols = map[accept.Family]struct {
-	iptables.Protocol
-	program string
-}{
-	accept.IPv4: {iptables.ProtocolIPv4, "iptables"},
-	accept.IPv6: {iptables.ProtocolIPv6, "ip6tables"},
-}
 
 func (b iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *passage) error {
 	var steps []sdk.Step
@@ -46,12 +33,12 @@ func (b iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *passage) er
 		}
 		own := p.own(family)
 		steps = append(steps,
-			sdk.Step{Name: t.name + ": make the shared rules", Do: func(ctx context.Context) error {
+			sdk.Step{Name: t.Name + ": make the shared rules", Do: func(ctx context.Context) error {
 				sharedRules.Lock()
 				defer sharedRules.Unlock()
 				return t.ensure(ctx, p.shared())
 			}},
-			sdk.Step{Name: t.name + ": let addresses through", Do: func(ctx context.Context) error {
+			sdk.Step{Name: t.Name + ": let addresses through", Do: func(ctx context.Context) error {
 				if err := t.ensure(ctx, own); err != nil {
 					return errors.Join(err, t.remove(own))
 				}
@@ -93,8 +80,8 @@ func (b iptablesBackend) del(ctx context.Context, _ *sdk.CmdArgs, p *passage) er
 }
 
 // absent is nil if the kernel has no rule for the addresses of a family.
-func (p *passage) absent(ctx context.Context, family accept.Family, cause error) error {
-	t := netfilter.Table{IPv6: family == accept.IPv6, Name: table}
+func (p *passage) absent(ctx context.Context, family iptables.Family, cause error) error {
+	t := netfilter.Table{IPv6: family == iptables.IPv6, Name: table}
 	accepted, err := t.Addresses(ctx, privateChain)
 	if err != nil {
 		return fmt.Errorf("%w; without it: %w", cause, err)
@@ -109,8 +96,8 @@ func (p *passage) absent(ctx context.Context, family accept.Family, cause error)
 
 // unhidden is nil if the kernel has no rule for the addresses of a family that the
 // program, which works, does not list.
-func (p *passage) unhidden(ctx context.Context, family accept.Family) error {
-	t := netfilter.Table{IPv6: family == accept.IPv6, Name: table}
+func (p *passage) unhidden(ctx context.Context, family iptables.Family) error {
+	t := netfilter.Table{IPv6: family == iptables.IPv6, Name: table}
 	accepted, err := t.HiddenAddresses(ctx, privateChain)
 	for _, address := range accepted {
 		if slices.Contains(p.addresses, address) {
@@ -121,8 +108,8 @@ func (p *passage) unhidden(ctx context.Context, family accept.Family) error {
 }
 
 func (b iptablesBackend) status(context.Context, *sdk.CmdArgs) error {
-	for _, protocol := range protocols {
-		if _, err := exec.LookPath(protocol.program); err != nil {
+	for _, family := range []iptables.Family{iptables.IPv4, iptables.IPv6} {
+		if _, err := exec.LookPath(family.Program()); err != nil {
 			return types.NewError(types.ErrPluginNotAvailable, "iptables cannot be used", err.Error())
 		}
 	}
@@ -130,10 +117,10 @@ func (b iptablesBackend) status(context.Context, *sdk.CmdArgs) error {
 }
 
 // own are the rules of the passage's addresses in one family.
-func (p *passage) own(family accept.Family) []rule {
+func (p *passage) own(family iptables.Family) []rule {
 	var rules []rule
 	for _, address := range p.addresses {
-		if address.Is4() == (family == accept.IPv4) {
+		if address.Is4() == (family == iptables.IPv4) {
 			rules = append(rules, addressRules(netip.PrefixFrom(address, address.BitLen()))...)
 		}
 	}
@@ -150,18 +137,14 @@ func (p *passage) shared() []rule {
 }
 
 // filter is one family's filter table.
-type filter struct {
-	*iptables.IPTables
-	name string
-}
+type filter struct{ *iptables.Command }
 
-func openTable(family accept.Family) (*filter, error) {
-	protocol := protocols[family]
-	t, err := iptables.New(iptables.IPFamily(protocol.Protocol), iptables.Timeout(lockTime))
+func openTable(family iptables.Family) (*filter, error) {
+	command, err := iptables.Open(family)
 	if err != nil {
-		return nil, fmt.Errorf("find %s, which the backend iptables needs: %w", protocol.program, err)
+		return nil, fmt.Errorf("open %s, which the backend iptables needs: %w", family.Program(), err)
 	}
-	return &filter{IPTables: t, name: protocol.program}, nil
+	return &filter{command}, nil
 }
 
 const table = "filter"
@@ -181,7 +164,7 @@ func (t *filter) ensure(ctx context.Context, rules []rule) error {
 
 func (t *filter) ensureRule(r rule) error {
 	if len(r.spec) == 0 {
-		return t.ensureChain(r.chain)
+		return t.EnsureChain(table, r.chain)
 	}
 	found, err := t.Exists(table, r.chain, r.spec...)
 	if err != nil || found {
@@ -191,21 +174,6 @@ func (t *filter) ensureRule(r rule) error {
 		return t.Insert(table, r.chain, 1, r.spec...)
 	}
 	return t.Append(table, r.chain, r.spec...)
-}
-
-// ensureChain makes a chain, unless it is there or appears meanwhile.
-func (t *filter) ensureChain(chain string) error {
-	found, err := t.ChainExists(table, chain)
-	if err != nil || found {
-		return err
-	}
-	if err := t.NewChain(table, chain); err != nil {
-		if found, foundErr := t.ChainExists(table, chain); foundErr == nil && found {
-			return nil
-		}
-		return err
-	}
-	return nil
 }
 
 // check names the rules that are missing.
@@ -220,10 +188,10 @@ func (t *filter) check(ctx context.Context, rules []rule) error {
 		}
 		found, err := t.Exists(table, r.chain, r.spec...)
 		switch {
-		case err != nil && !isMissing(err):
-			errs = append(errs, fmt.Errorf("%s: look for rule %s: %w", t.name, r, err))
+		case err != nil && !iptables.IsMissing(err):
+			errs = append(errs, fmt.Errorf("%s: look for rule %s: %w", t.Name, r, err))
 		case err != nil || !found:
-			errs = append(errs, fmt.Errorf("%s rule is missing: %s", t.name, r))
+			errs = append(errs, fmt.Errorf("%s rule is missing: %s", t.Name, r))
 		}
 	}
 	return errors.Join(errs...)
@@ -233,18 +201,11 @@ func (t *filter) check(ctx context.Context, rules []rule) error {
 func (t *filter) remove(rules []rule) error {
 	var errs []error
 	for _, r := range rules {
-		if err := t.Delete(table, r.chain, r.spec...); err != nil && !isMissing(err) {
-			errs = append(errs, fmt.Errorf("%s: delete rule %s: %w", t.name, r, err))
+		if err := t.Delete(table, r.chain, r.spec...); err != nil && !iptables.IsMissing(err) {
+			errs = append(errs, fmt.Errorf("%s: delete rule %s: %w", t.Name, r, err))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// isMissing says whether iptables complains of a rule, or a chain in it, that is
-// not there.
-func isMissing(err error) bool {
-	var failed *iptables.Error
-	return errors.As(err, &failed) && failed.IsNotExist()
 }
 
 // rule is one rule of a chain, or the chain itself where it has no spec.

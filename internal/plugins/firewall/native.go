@@ -9,7 +9,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/allocnet/allocnet/internal/iptables/accept"
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
@@ -22,7 +22,7 @@ type native struct{}
 func (native) add(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	families := p.families()
 	err := c.Host.Lately.Unless(fmt.Sprint("forward ", families, p.admin), func() error {
-		return c.Host.Forward.Ensure(ctx, families, p.admin)
+		return c.Host.Accept.Ensure(ctx, families, p.admin)
 	})
 	if err != nil {
 		return err
@@ -36,7 +36,7 @@ func (native) add(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 func (native) check(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	return errors.Join(
 		c.Host.Rules.Check(ctx, p.elements(c)),
-		c.Host.Forward.Check(ctx, p.families(), p.admin))
+		c.Host.Accept.Check(ctx, p.families(), p.admin))
 }
 
 func (native) del(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
@@ -67,12 +67,12 @@ func (p *passage) elements(c *sdk.CmdArgs) *ruleset.Elements {
 	return e
 }
 
-func (p *passage) families() []accept.Family {
-	var families []accept.Family
+func (p *passage) families() []iptables.Family {
+	var families []iptables.Family
 	for _, address := range p.addresses {
-		family := accept.IPv6
+		family := iptables.IPv6
 		if address.Is4() {
-			family = accept.IPv4
+			family = iptables.IPv4
 		}
 		if !slices.Contains(families, family) {
 			families = append(families, family)

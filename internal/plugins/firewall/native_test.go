@@ -8,7 +8,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
 
-	"github.com/allocnet/allocnet/internal/iptables/accept"
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
@@ -53,12 +53,12 @@ func TestNativeMakesTheOpeningOnce(t *testing.T) {
 -A ALLOCNET-FORWARD -j MINE
 -A ALLOCNET-FORWARD -m mark --mark 0x1000/0x1000 -j ACCEPT
 `), strings.TrimSpace(h.run("iptables", "-S")))
-	require.NotContains(t, h.run("ip6tables", "-S"), accept.Chain, "no IPv6 address")
+	require.NotContains(t, h.run("ip6tables", "-S"), iptables.AcceptChain, "no IPv6 address")
 	one := h.rules()
 	h.add("c2", conf(`"iptablesAdminChainName": "MINE",`, "10.1.0.3/24"))
 	require.Equal(t, one, h.rules())
 	h.add("c3", conf(`"iptablesAdminChainName": "MINE",`, "fd00::3/64"))
-	require.Contains(t, h.run("ip6tables", "-S"), accept.Chain)
+	require.Contains(t, h.run("ip6tables", "-S"), iptables.AcceptChain)
 }
 
 func TestNativeLife(t *testing.T) {
@@ -79,7 +79,7 @@ func TestNativeLife(t *testing.T) {
 	require.NoError(t, h.check("c2", second))
 
 	h.run("iptables", "-F", "FORWARD")
-	require.ErrorIs(t, h.check("c2", second), accept.ErrShut)
+	require.ErrorIs(t, h.check("c2", second), iptables.ErrMissing)
 	require.NoError(t, h.plugin(second).(sdk.Repairer).Repair(context.Background(), h.call("c2")))
 	require.NoError(t, h.check("c2", second))
 }

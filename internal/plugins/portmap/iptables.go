@@ -9,18 +9,14 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/coreos/go-iptables/iptables"
 
-	"github.com/allocnet/allocnet/internal/iptables/rules"
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
 // iptablesBackend is the reference plugin's layout in the nat table.
 type iptablesBackend struct{}
-
-// lockTime is how long, in seconds, iptables waits for another one.
-const lockTime = 30
 
 // sharing lets one ADD of this process at a time look for rules that all share,
 // and make them.
@@ -34,10 +30,10 @@ func (iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *publication) 
 			return err
 		}
 		steps = append(steps,
-			sdk.Step{Name: t.program + ": make the shared chains", Do: func(ctx context.Context) error {
+			sdk.Step{Name: t.Name + ": make the shared chains", Do: func(ctx context.Context) error {
 				return t.share(ctx, p.sharedRules())
 			}},
-			sdk.Step{Name: t.program + ": publish host ports", Do: func(ctx context.Context) error {
+			sdk.Step{Name: t.Name + ": publish host ports", Do: func(ctx context.Context) error {
 				if err := t.publish(ctx, p, address); err != nil {
 					return errors.Join(err, t.unpublish(ownChain(p.Name, p.id)))
 				}
@@ -100,22 +96,18 @@ func (iptablesBackend) status(context.Context, *sdk.CmdArgs) error {
 }
 
 // nat is one family's nat table.
-type nat struct {
-	*iptables.IPTables
-	program string
-}
+type nat struct{ *iptables.Command }
 
 func openNAT(addr netip.Addr) (*nat, error) {
-	t, protocol := &nat{program: "iptables"}, iptables.ProtocolIPv4
+	family := iptables.IPv4
 	if addr.Is6() {
-		t.program, protocol = "ip6tables", iptables.ProtocolIPv6
+		family = iptables.IPv6
 	}
-	var err error
-	t.IPTables, err = iptables.New(iptables.IPFamily(protocol), iptables.Timeout(lockTime))
+	command, err := iptables.Open(family)
 	if err != nil {
-		return nil, fmt.Errorf("find %s, which the backend iptables needs: %w", t.program, err)
+		return nil, fmt.Errorf("open %s, which the backend iptables needs: %w", family.Program(), err)
 	}
-	return t, nil
+	return &nat{command}, nil
 }
 
 const (
@@ -203,8 +195,8 @@ func (t *nat) unpublish(chain string) error {
 	if found, foundErr := t.ChainExists(table, chain); foundErr != nil || !found {
 		return errors.Join(err, foundErr)
 	}
-	if deleteErr := t.ClearAndDeleteChain(table, chain); deleteErr != nil && !isMissing(deleteErr) {
-		err = errors.Join(err, fmt.Errorf("%s: delete chain %s: %w", t.program, chain, deleteErr))
+	if deleteErr := t.ClearAndDeleteChain(table, chain); deleteErr != nil && !iptables.IsMissing(deleteErr) {
+		err = errors.Join(err, fmt.Errorf("%s: delete chain %s: %w", t.Name, chain, deleteErr))
 	}
 	return err
 }
@@ -221,17 +213,17 @@ func (t *nat) disconnect(chain string) error {
 		}
 		lines, err := t.List(table, from)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: list chain %s: %w", t.program, from, err))
+			errs = append(errs, fmt.Errorf("%s: list chain %s: %w", t.Name, from, err))
 			continue
 		}
-		listing, err := rules.Parse(lines)
+		listing, err := iptables.Parse(lines)
 		errs = append(errs, err)
 		for _, r := range listing.Rules {
 			if r.Value("-j") != chain {
 				continue
 			}
-			if err := t.Delete(table, from, r.Spec...); err != nil && !isMissing(err) {
-				errs = append(errs, fmt.Errorf("%s: delete rule %s: %w", t.program, r, err))
+			if err := t.Delete(table, from, r.Spec...); err != nil && !iptables.IsMissing(err) {
+				errs = append(errs, fmt.Errorf("%s: delete rule %s: %w", t.Name, r, err))
 			}
 		}
 	}
@@ -247,18 +239,11 @@ func (t *nat) check(ctx context.Context, rules []rule) error {
 		}
 		found, err := t.Exists(table, r.chain, r.spec...)
 		switch {
-		case err != nil && !isMissing(err):
-			errs = append(errs, fmt.Errorf("%s: look for rule %s: %w", t.program, r, err))
+		case err != nil && !iptables.IsMissing(err):
+			errs = append(errs, fmt.Errorf("%s: look for rule %s: %w", t.Name, r, err))
 		case err != nil || !found:
-			errs = append(errs, fmt.Errorf("%s rule is missing: %s", t.program, r))
+			errs = append(errs, fmt.Errorf("%s rule is missing: %s", t.Name, r))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// isMissing says whether iptables complains of a rule, or a chain in it, that is
-// not there.
-func isMissing(err error) bool {
-	var failed *iptables.Error
-	return errors.As(err, &failed) && failed.IsNotExist()
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/allocnet/allocnet/internal/iptables/nft"
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
@@ -70,20 +70,20 @@ func (nftablesBackend) status(ctx context.Context, _ *sdk.CmdArgs) error {
 }
 
 // hostports is the table of one family.
-type hostports struct{ *nft.Table }
+type hostports struct{ *iptables.NFTable }
 
 func tableOf(addr netip.Addr) *hostports {
 	family := "ip"
 	if addr.Is6() {
 		family = "ip6"
 	}
-	return &hostports{&nft.Table{Family: family, Name: nftTable}}
+	return &hostports{&iptables.NFTable{Family: family, Name: nftTable}}
 }
 
 // publish makes the table, as far as it is missing, and the attachment's rules,
 // in one transaction. What an ADD that was never taken back left goes.
 func (t *hostports) publish(ctx context.Context, p *publication, address netip.Prefix) error {
-	return t.change(ctx, p, func(s *nft.Script) {
+	return t.change(ctx, p, func(s *iptables.NFTScript) {
 		conditions := p.ConditionsV4
 		if address.Addr().Is6() {
 			conditions = p.ConditionsV6
@@ -102,7 +102,7 @@ const (
 )
 
 // frame makes what all attachments share.
-func frame(s *nft.Script, conditions []string, masquerade bool) {
+func frame(s *iptables.NFTScript, conditions []string, masquerade bool) {
 	s.Make(nftTableComment)
 	for _, name := range []string{hostPortsChain, hostIPChain, allChain} {
 		s.Chain(name, "")
@@ -148,13 +148,13 @@ func (t *hostports) rules(p *publication, address netip.Prefix) []rule {
 
 // unpublish deletes the attachment's rules, if there are any.
 func (t *hostports) unpublish(ctx context.Context, p *publication) error {
-	return t.change(ctx, p, func(*nft.Script) {})
+	return t.change(ctx, p, func(*iptables.NFTScript) {})
 }
 
 // change deletes the attachment's rules and does something else in the same
 // transaction. Rules are deleted by their handles; when others have changed what
 // was listed, it begins again.
-func (t *hostports) change(ctx context.Context, p *publication, more func(*nft.Script)) error {
+func (t *hostports) change(ctx context.Context, p *publication, more func(*iptables.NFTScript)) error {
 	var err error
 	for range attempts {
 		s := t.Script()
@@ -185,12 +185,12 @@ func (t *hostports) change(ctx context.Context, p *publication, more func(*nft.S
 
 // own are the attachment's rules in a chain; where its addresses are not known, all
 // of the container.
-func (t *hostports) own(ctx context.Context, chain string, p *publication) ([]nft.Rule, error) {
+func (t *hostports) own(ctx context.Context, chain string, p *publication) ([]iptables.NFTRule, error) {
 	rules, err := t.Rules(ctx, chain)
-	names := func(r nft.Rule) bool {
+	names := func(r iptables.NFTRule) bool {
 		return len(p.addresses) == 0 || slices.ContainsFunc(p.addresses, func(a netip.Prefix) bool { return r.Names(a.Addr()) })
 	}
-	return slices.DeleteFunc(rules, func(r nft.Rule) bool { return r.Comment != p.id || !names(r) }), err
+	return slices.DeleteFunc(rules, func(r iptables.NFTRule) bool { return r.Comment != p.id || !names(r) }), err
 }
 
 // check counts rules: nft does not show them as they were given.

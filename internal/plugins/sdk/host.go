@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/allocnet/allocnet/internal/firewalld"
-	"github.com/allocnet/allocnet/internal/iptables/accept"
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
@@ -15,8 +15,8 @@ import (
 type Host struct {
 	Kernel *rtnl.Host
 	Rules  *ruleset.Ruleset
-	// Forward lets through iptables what Rules approved.
-	Forward *accept.Opener
+	// Accept has iptables accept what Rules approved.
+	Accept *iptables.AcceptRule
 	// Firewalld runs or not; nil is one that does not.
 	Firewalld *firewalld.Client
 	// Conntrack forgets connections.
@@ -30,7 +30,7 @@ type Host struct {
 
 // OpenHost opens the host that the process lives in.
 func OpenHost(log Logger) (*Host, error) {
-	h := &Host{Forward: accept.New(), Firewalld: firewalld.Shared, Conntrack: conntrack.New(), Log: log}
+	h := &Host{Accept: iptables.NewAcceptRule(), Firewalld: firewalld.Shared, Conntrack: conntrack.New(), Log: log}
 	var err error
 	h.Kernel = rtnl.OpenHost()
 	if h.Rules, err = ruleset.Open(); err != nil {
@@ -52,7 +52,7 @@ func (h *Host) GuardLoopback(ctx context.Context) error {
 
 // Close gives back what OpenHost opened. No operation may be under way.
 func (h *Host) Close() error {
-	errs := []error{h.Forward.Close(), h.Conntrack.Close()}
+	errs := []error{h.Accept.Close(), h.Conntrack.Close()}
 	h.Kernel.Close()
 	if h.Rules != nil {
 		errs = append(errs, h.Rules.Close())

@@ -74,7 +74,7 @@ func (m *multicall) serve(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	host.Forward.Remember(filepath.Join(names.DefaultStateDir, "forwarding"))
+	host.Accept.CacheIn(filepath.Join(names.DefaultStateDir, "forwarding"))
 	// What is open ends with the process.
 	exec := &Exec{Plugins: m.plugins, Host: host, Binary: &pluginexec.Exec{}, Lenient: true, OwnNetns: overrides(args)}
 	defer exec.Close()

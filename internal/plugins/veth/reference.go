@@ -12,10 +12,8 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/coreos/go-iptables/iptables"
 
-	"github.com/allocnet/allocnet/internal/iptables/nft"
-	"github.com/allocnet/allocnet/internal/iptables/rules"
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 )
 
@@ -38,7 +36,7 @@ func (m reference) add(ctx context.Context, backend string, addresses []*net.IPN
 // del takes back what either backend made: the configuration may have been
 // another one. It needs no result: both name the attachment.
 func (m reference) del(ctx context.Context) error {
-	return errors.Join(m.delIPTables(ctx), m.changeNFT(ctx, m.hash(), func(nft.Rule) bool { return true }))
+	return errors.Join(m.delIPTables(ctx), m.changeNFT(ctx, m.hash(), func(iptables.NFTRule) bool { return true }))
 }
 
 // collect takes back what no valid attachment of the network has. The layout in
@@ -48,7 +46,7 @@ func (m reference) collect(ctx context.Context, valid []types.GCAttachment) erro
 	for _, a := range valid {
 		keep[reference{m.network, a.IfName, a.ContainerID}.comment()] = true
 	}
-	return m.changeNFT(ctx, hashOf(m.network), func(r nft.Rule) bool { return !keep[r.Comment] })
+	return m.changeNFT(ctx, hashOf(m.network), func(r iptables.NFTRule) bool { return !keep[r.Comment] })
 }
 
 const natTable = "nat"
@@ -67,15 +65,12 @@ func (m reference) marked(spec ...string) []string {
 	return append(spec, "-m", "comment", "--comment", m.natComment())
 }
 
-// lockTime is how long, in seconds, iptables waits for another one.
-const lockTime = 30
-
-func openNAT(ipv6 bool) (t *iptables.IPTables, multicast string, err error) {
-	protocol, multicast := iptables.ProtocolIPv4, "224.0.0.0/4"
+func openNAT(ipv6 bool) (t *iptables.Command, multicast string, err error) {
+	family, multicast := iptables.IPv4, "224.0.0.0/4"
 	if ipv6 {
-		protocol, multicast = iptables.ProtocolIPv6, "ff00::/8"
+		family, multicast = iptables.IPv6, "ff00::/8"
 	}
-	t, err = iptables.New(iptables.IPFamily(protocol), iptables.Timeout(lockTime))
+	t, err = iptables.Open(family)
 	return t, multicast, err
 }
 
@@ -85,11 +80,7 @@ func (m reference) addIPTables(addresses []*net.IPNet) error {
 		if err != nil {
 			return fmt.Errorf("find the program that the backend iptables needs: %w", err)
 		}
-		found, err := t.ChainExists(natTable, m.chain())
-		if err == nil && !found {
-			err = t.NewChain(natTable, m.chain())
-		}
-		if err != nil {
+		if err := t.EnsureChain(natTable, m.chain()); err != nil {
 			return err
 		}
 		for _, r := range m.natRules(address, multicast) {
@@ -168,7 +159,7 @@ func (m reference) checkNFT(ctx context.Context, addresses []*net.IPNet) error {
 	}
 	for _, address := range addresses {
 		addr, _ := netip.AddrFromSlice(address.IP)
-		if !slices.ContainsFunc(own, func(r nft.Rule) bool { return r.Names(addr.Unmap()) }) {
+		if !slices.ContainsFunc(own, func(r iptables.NFTRule) bool { return r.Names(addr.Unmap()) }) {
 			errs = append(errs, fmt.Errorf("nftables chain %s of table %s %s has no rule of the address %s", checksChain, nftFamily, nftTable, address))
 		}
 	}
@@ -203,32 +194,25 @@ func (m reference) delIPTables(ctx context.Context) error {
 
 // delChain deletes the attachment's chain and what leads to it: a rule for each of
 // its addresses, or, of old versions, for the whole network.
-func (m reference) delChain(t *iptables.IPTables) error {
+func (m reference) delChain(t *iptables.Command) error {
 	lines, err := t.List(natTable, "POSTROUTING")
 	if err != nil {
 		return err
 	}
-	listing, err := rules.Parse(lines)
+	listing, err := iptables.Parse(lines)
 	errs := []error{err}
 	for _, r := range listing.Rules {
 		if r.Value("-j") != m.chain() || r.Value("--comment") != m.natComment() {
 			continue
 		}
-		if err := t.Delete(natTable, r.Chain, r.Spec...); err != nil && !isMissing(err) {
+		if err := t.Delete(natTable, r.Chain, r.Spec...); err != nil && !iptables.IsMissing(err) {
 			errs = append(errs, err)
 		}
 	}
-	if err := t.ClearAndDeleteChain(natTable, m.chain()); err != nil && !isMissing(err) {
+	if err := t.ClearAndDeleteChain(natTable, m.chain()); err != nil && !iptables.IsMissing(err) {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
-}
-
-// isMissing says whether iptables complains of a rule, or a chain in it, that is
-// not there.
-func isMissing(err error) bool {
-	var failed *iptables.Error
-	return errors.As(err, &failed) && failed.IsNotExist()
 }
 
 // The reference plugins' names in nftables.
@@ -287,10 +271,10 @@ func (m reference) addNFT(ctx context.Context, addresses []*net.IPNet) error {
 	return t.Run(ctx, s)
 }
 
-func masqueradeTable() *nft.Table { return &nft.Table{Family: nftFamily, Name: nftTable} }
+func masqueradeTable() *iptables.NFTable { return &iptables.NFTable{Family: nftFamily, Name: nftTable} }
 
 // changeNFT deletes rules whose comments begin with a hash.
-func (m reference) changeNFT(ctx context.Context, hash string, goes func(nft.Rule) bool) error {
+func (m reference) changeNFT(ctx context.Context, hash string, goes func(iptables.NFTRule) bool) error {
 	t := masqueradeTable()
 	rules, err := rulesOf(ctx, t, hash)
 	if err != nil {
@@ -308,9 +292,9 @@ func (m reference) changeNFT(ctx context.Context, hash string, goes func(nft.Rul
 	return t.Run(ctx, s)
 }
 
-func rulesOf(ctx context.Context, t *nft.Table, hash string) ([]nft.Rule, error) {
+func rulesOf(ctx context.Context, t *iptables.NFTable, hash string) ([]iptables.NFTRule, error) {
 	rules, err := t.Rules(ctx, checksChain)
-	var own []nft.Rule
+	var own []iptables.NFTRule
 	for _, r := range rules {
 		if strings.HasPrefix(r.Comment, hash) {
 			own = append(own, r)

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 
-	"github.com/allocnet/allocnet/internal/iptables/forward"
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/names"
 )
 
@@ -141,7 +141,7 @@ func (o EmbeddedOptions) list() object {
 
 func (o EmbeddedOptions) firewall() object {
 	if o.ForBinaries {
-		return object{"type": "firewall", "backend": "iptables", "iptablesAdminChainName": forward.Chain}
+		return object{"type": "firewall", "backend": "iptables", "iptablesAdminChainName": iptables.AdminChain}
 	}
 	return object{"type": "firewall"}
 }

@@ -19,7 +19,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/allocnet/allocnet/internal/iptables/forward"
+	"github.com/allocnet/allocnet/internal/iptables"
 )
 
 // Network is one valid network configuration. It is shared between callers:
@@ -120,9 +120,9 @@ func (n *Network) Capabilities() []string {
 	return slices.Sorted(maps.Keys(declared))
 }
 
-// OpenBridge returns the bridge to which package forward lets published ports
-// through: that of a network whose firewall plugin leaves the decision to the
-// chain of that package. "" for all others.
+// OpenBridge returns the bridge to which iptables.AllowPublished accepts connections:
+// that of a network whose firewall plugin leaves the decision to
+// iptables.AdminChain. "" for all others.
 func (n *Network) OpenBridge() string {
 	var bridge string
 	var ours bool
@@ -138,7 +138,7 @@ func (n *Network) OpenBridge() string {
 		case "bridge":
 			bridge = conf.Bridge
 		case "firewall":
-			ours = conf.AdminChain == forward.Chain
+			ours = conf.AdminChain == iptables.AdminChain
 		}
 	}
 	if !ours {

@@ -1,4 +1,4 @@
-package accept
+package iptables
 
 import (
 	"context"
@@ -9,15 +9,13 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// netfilter asks the kernel about rules. Its zero value is closed, and opens itself.
-type netfilter struct{ sockets sock.Pool }
+// kernel reads rules of nf_tables from the kernel.
+type kernel struct{ sockets sock.Pool }
 
-func newNetfilter() netfilter {
-	return netfilter{sock.Pool{Protocol: unix.NETLINK_NETFILTER}}
-}
+func newKernel() kernel { return kernel{sock.Pool{Protocol: unix.NETLINK_NETFILTER}} }
 
-// sameRules reads the rules that have the handles of some, all in one go.
-func (n *netfilter) sameRules(f Family, rules []rule) (same []rule, err error) {
+// sameRules reads the rules that have the handles of some, in one request.
+func (k *kernel) sameRules(f Family, rules []rule) (same []rule, err error) {
 	err = sock.Build(func(r *sock.Requests) {
 		for i := range rules {
 			question(r, f, rules[i].chain, 0)
@@ -25,7 +23,7 @@ func (n *netfilter) sameRules(f Family, rules []rule) (same []rule, err error) {
 		}
 	}, func(r *sock.Requests) error {
 		var failed error
-		err := n.sockets.Exchange(context.Background(), r, func(_ int, payload []byte, err error) {
+		err := k.sockets.Exchange(context.Background(), r, func(_ int, payload []byte, err error) {
 			if err != nil {
 				failed = err
 				return
@@ -43,10 +41,10 @@ func (n *netfilter) sameRules(f Family, rules []rule) (same []rule, err error) {
 	return same, nil
 }
 
-// rulesOf reads all rules of a chain; none if it is not there.
-func (n *netfilter) rulesOf(f Family, chain string) (rules []rule, err error) {
+// rulesOf reads all rules of a chain; none if it does not exist.
+func (k *kernel) rulesOf(f Family, chain string) (rules []rule, err error) {
 	err = sock.Build(func(r *sock.Requests) { question(r, f, chain, unix.NLM_F_DUMP) }, func(r *sock.Requests) error {
-		return n.sockets.Dump(context.Background(), r, func(payload []byte) error {
+		return k.sockets.Dump(context.Background(), r, func(payload []byte) error {
 			rules = append(rules, parseRule(payload))
 			return nil
 		})
@@ -57,4 +55,4 @@ func (n *netfilter) rulesOf(f Family, chain string) (rules []rule, err error) {
 	return rules, nil
 }
 
-func (n *netfilter) close() error { return n.sockets.Close() }
+func (k *kernel) close() error { return k.sockets.Close() }

@@ -1,7 +1,8 @@
-package accept
+package iptables
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const open = `
+const complete = `
 -P INPUT ACCEPT
 -P FORWARD ACCEPT
 -P OUTPUT ACCEPT
@@ -23,24 +24,24 @@ const open = `
 -A ALLOCNET-FORWARD -m mark --mark 0x1000/0x1000 -j ACCEPT
 `
 
-func TestEnsureMakesTheOpening(t *testing.T) {
+func TestEnsureMakesTheRule(t *testing.T) {
 	eachVariant(t, func(h *host) {
-		o := h.opener()
+		o := h.acceptRule()
 		h.ensure(o, "CNI-ADMIN")
-		h.rules(open)
+		h.rules(complete)
 		h.ensure(o, "CNI-ADMIN")
-		h.rules(open)
-		h.ensure(h.opener(), "CNI-ADMIN")
-		h.rules(open)
+		h.rules(complete)
+		h.ensure(h.acceptRule(), "CNI-ADMIN")
+		h.rules(complete)
 	})
 }
 
 func TestEnsureActsOnTheFamiliesItIsGiven(t *testing.T) {
 	eachVariant(t, func(h *host) {
-		o := h.opener()
+		o := h.acceptRule()
 		require.NoError(h.tb, o.Ensure(context.Background(), []Family{IPv6}))
-		require.NotContains(h.tb, h.run(h.programs[0], "-S"), Chain)
-		require.Contains(h.tb, h.run(h.programs[1], "-S"), Chain)
+		require.NotContains(h.tb, h.run(h.programs[0], "-S"), AcceptChain)
+		require.Contains(h.tb, h.run(h.programs[1], "-S"), AcceptChain)
 	})
 }
 
@@ -49,7 +50,7 @@ func TestEnsureKeepsWhatOthersMade(t *testing.T) {
 		h.each("-N MINE")
 		h.each("-A MINE -j DROP")
 		h.each("-A FORWARD -j DROP")
-		o := h.opener()
+		o := h.acceptRule()
 		h.ensure(o, "MINE")
 		h.each("-I FORWARD 1 -i docker0 -j ACCEPT")
 		h.ensure(o, "OTHER", "MINE")
@@ -73,10 +74,10 @@ func TestEnsureKeepsWhatOthersMade(t *testing.T) {
 	})
 }
 
-// damages are what others may do, and whether the opening is shut by it.
+// damages are what others may do, and which part is missing then.
 var damages = map[string]struct {
 	commands []string
-	shut     string
+	missing  string
 }{
 	"everything flushed":   {[]string{"-F", "-X"}, "no jump from FORWARD"},
 	"FORWARD flushed":      {[]string{"-F FORWARD"}, "no jump from FORWARD"},
@@ -94,28 +95,28 @@ func TestDamageIsNoticedAndMended(t *testing.T) {
 			h.tb.(*testing.T).Run(name, func(t *testing.T) {
 				defer h.clear()
 				ctx := context.Background()
-				o, later := h.opener(), h.opener()
+				o, later := h.acceptRule(), h.acceptRule()
 				h.ensure(o, "CNI-ADMIN")
 				require.NoError(t, o.Check(ctx, both, "CNI-ADMIN"))
 				for _, command := range damage.commands {
 					h.each(command)
 				}
-				if damage.shut == "" {
+				if damage.missing == "" {
 					require.NoError(t, o.Check(ctx, both, "CNI-ADMIN"))
 					h.ensure(later, "CNI-ADMIN") // one that knows nothing counts
 				} else {
 					err := o.Check(ctx, both, "CNI-ADMIN")
-					require.ErrorIs(t, err, ErrShut)
-					require.ErrorContains(t, err, damage.shut)
+					require.ErrorIs(t, err, ErrMissing)
+					require.ErrorContains(t, err, damage.missing)
 					require.ErrorContains(t, err, h.programs[0])
 					require.ErrorContains(t, err, h.programs[1])
 				}
 				if name == "admin comes too late" && strings.Contains(h.programs[0], "legacy") {
-					h.ensure(later, "CNI-ADMIN") // the same number of bytes: the legacy watch is blind
+					h.ensure(later, "CNI-ADMIN") // the same number of bytes: the legacy snapshot does not differ
 				} else {
 					h.ensure(o, "CNI-ADMIN")
 				}
-				h.rules(open)
+				h.rules(complete)
 				require.NoError(t, o.Check(ctx, both, "CNI-ADMIN"))
 			})
 		}
@@ -126,10 +127,10 @@ func TestDamageIsNoticedAndMended(t *testing.T) {
 // rule clears the mark of packets that arrive with it. CHECK reports its removal.
 func TestMarkIsCleared(t *testing.T) {
 	eachVariant(t, func(h *host) {
-		ctx, o := context.Background(), h.opener()
+		ctx, o := context.Background(), h.acceptRule()
 		marks := func() (list []string) {
 			for _, program := range h.programs {
-				rules, err := rulesOf(h.run(program, "-t", "mangle", "-S", "FORWARD"))
+				rules, err := specs(h.run(program, "-t", "mangle", "-S", "FORWARD"))
 				require.NoError(h.tb, err)
 				list = append(list, rules...)
 			}
@@ -142,7 +143,7 @@ func TestMarkIsCleared(t *testing.T) {
 		}
 		require.Equal(h.tb, []string{unmark, unmark}, marks())
 		h.each("-t mangle -F FORWARD")
-		require.ErrorIs(h.tb, o.Check(ctx, both, "CNI-ADMIN"), ErrShut)
+		require.ErrorIs(h.tb, o.Check(ctx, both, "CNI-ADMIN"), ErrMissing)
 		h.ensure(o, "CNI-ADMIN")
 		require.NoError(h.tb, o.Check(ctx, both, "CNI-ADMIN"))
 		h.each("-t mangle -A FORWARD " + unmark)
@@ -156,7 +157,7 @@ func TestMarkIsCleared(t *testing.T) {
 // rules may have the handles of ours.
 func TestOtherRulesWithOurHandlesAreNotOurs(t *testing.T) {
 	h := newHost(t, "nf_tables")
-	o := h.opener()
+	o := h.acceptRule()
 	remake := func(target string) {
 		for _, program := range h.programs {
 			family := map[string]string{"iptables-nft": "ip", "ip6tables-nft": "ip6"}[program]
@@ -172,42 +173,65 @@ func TestOtherRulesWithOurHandlesAreNotOurs(t *testing.T) {
 	h.each("-N X")
 	remake("ALLOCNET-FORWARD -m comment --comment allocnet")
 	h.ensure(o, "CNI-ADMIN")
-	before := o.families[IPv4].known.watch.(nftWatch).rules[0].handle
+	before := o.families[IPv4].cache.entries[0].snapshot.(nftSnapshot)
 	remake("X")
-	now := o.netfilter.watch(IPv4).(nftWatch)
+	now := o.kernel.snapshot(IPv4).(nftSnapshot)
 	require.Zero(t, now.jumps)
-	require.False(t, o.families[IPv4].known.watch.unchanged())
+	require.False(t, before.unchanged())
 	remake("ALLOCNET-FORWARD -m comment --comment allocnet")
-	require.Equal(t, before, o.netfilter.watch(IPv4).(nftWatch).rules[0].handle, "the test needs equal handles")
-	require.True(t, o.families[IPv4].known.watch.unchanged())
+	now = o.kernel.snapshot(IPv4).(nftSnapshot)
+	require.Equal(t, before.rules[0].handle, now.rules[0].handle, "the test needs equal handles")
+	require.True(t, before.unchanged())
 }
 
-// What Ensure knows it does not ask iptables for, traffic or not.
+// What is in the cache, Ensure does not run iptables for, traffic or not.
 func TestEnsureAsksTheKernelOnly(t *testing.T) {
 	eachVariant(t, func(h *host) {
-		o := h.opener()
+		o := h.acceptRule()
 		h.ensure(o, "CNI-ADMIN", "MINE")
-		t := h.tb.(*testing.T)
-		t.Setenv("PATH", t.TempDir())
-		for _, f := range o.families {
-			require.NotNil(t, f.known)
-		}
-		first := o.families[IPv4].known
+		runs := h.counted(h.tb.(*testing.T))
+		o.families[IPv4].command, o.families[IPv6].command = h.programs[0], h.programs[1]
 		h.ensure(o, "MINE")
-		require.Same(t, first, o.families[IPv4].known)
-		h.ensure(o, "NEW") // nothing is known of it, and there is no program
-		require.Nil(t, o.families[IPv4].known)
+		h.ensure(o, "MINE", "CNI-ADMIN")
+		require.Zero(h.tb, runs())
+		h.ensure(o, "NEW")
+		require.NotZero(h.tb, runs(), "nothing is known of that chain")
+
+		before := runs()
+		h.ensure(o, "NEW")
+		require.Equal(h.tb, before, runs())
+		if h.programs[0] == "iptables-nft" { // the other variant shows only that something changed
+			h.ensure(o, "MINE", "CNI-ADMIN")
+			require.Equal(h.tb, before, runs(), "one more jump changes nothing for the other chains")
+		}
+		for _, f := range o.families {
+			for _, e := range f.cache.entries {
+				require.NotNil(h.tb, e.snapshot)
+			}
+		}
 	})
+}
+
+// TestCacheIsBounded: the oldest entry makes room for the newest.
+func TestCacheIsBounded(t *testing.T) {
+	var c cache
+	for i := range 2 * maxEntries {
+		name := fmt.Sprint("ADMIN", i)
+		require.Same(t, c.of([]string{name}), c.of([]string{name}))
+	}
+	require.Len(t, c.entries, maxEntries)
+	require.Equal(t, []string{fmt.Sprint("ADMIN", 2*maxEntries-1)}, c.entries[maxEntries-1].admins)
+	require.False(t, c.any([]string{"ADMIN0"}, func(*entry) bool { return true }))
 }
 
 func TestManyAtOnceMakeOne(t *testing.T) {
 	eachVariant(t, func(h *host) {
-		openers := []*Opener{h.opener(), h.opener()}
+		processes := []*AcceptRule{h.acceptRule(), h.acceptRule()}
 		var wait sync.WaitGroup
 		for i := range 16 {
 			wait.Go(func() {
 				admin := []string{"CNI-ADMIN", "MINE"}[i/2%2]
-				err := openers[i%2].Ensure(context.Background(), both, admin)
+				err := processes[i%2].Ensure(context.Background(), both, admin)
 				if err != nil {
 					h.tb.Errorf("ensure: %v", err)
 				}
@@ -220,12 +244,12 @@ func TestManyAtOnceMakeOne(t *testing.T) {
 				require.Equal(h.tb, 1, strings.Count(rules, rule+"\n"), "%s: %s: %s", program, rule, rules)
 			}
 		}
-		require.NoError(h.tb, openers[0].Check(context.Background(), both, "CNI-ADMIN", "MINE"))
+		require.NoError(h.tb, processes[0].Check(context.Background(), both, "CNI-ADMIN", "MINE"))
 	})
 }
 
-func TestWithoutIptablesThereIsNothingToOpen(t *testing.T) {
-	o := newOpener("no-such-iptables", "no-such-ip6tables")
+func TestWithoutIptablesNothingIsMissing(t *testing.T) {
+	o := newAcceptRule("no-such-iptables", "no-such-ip6tables")
 	require.NoError(t, o.Ensure(context.Background(), both, "CNI-ADMIN"))
 	require.NoError(t, o.Check(context.Background(), both, "CNI-ADMIN"))
 	require.NoError(t, o.Close())
@@ -234,15 +258,15 @@ func TestWithoutIptablesThereIsNothingToOpen(t *testing.T) {
 // A policy that drops lets nothing pass without the program: that is no success.
 func TestProgramMissing(t *testing.T) {
 	eachVariant(t, func(h *host) {
-		open := h.opener()
-		h.ensure(open, "CNI-ADMIN")
-		o := newOpener("no-such-iptables", "no-such-ip6tables")
+		made := h.acceptRule()
+		h.ensure(made, "CNI-ADMIN")
+		o := newAcceptRule("no-such-iptables", "no-such-ip6tables")
 		h.each("-P FORWARD DROP")
 		for _, err := range []error{o.Ensure(context.Background(), both), o.Check(context.Background(), both)} {
 			require.ErrorIs(h.tb, err, exec.ErrNotFound)
 			require.ErrorContains(h.tb, err, "no-such-iptables")
 			require.ErrorContains(h.tb, err, "no-such-ip6tables")
-			require.NotErrorIs(h.tb, err, ErrShut, "it could not be looked at")
+			require.NotErrorIs(h.tb, err, ErrMissing, "it could not be looked at")
 		}
 		h.each("-P FORWARD ACCEPT")
 		require.NoError(h.tb, o.Ensure(context.Background(), both))
@@ -263,12 +287,12 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			script := "#!/bin/sh\n[ \"$1\" = --version ] && echo 'iptables v1.8.9 (nf_tables)' && exit\n" + test.script + "\n"
 			require.NoError(t, os.WriteFile(program, []byte(script), 0o755))
 			require.NoError(t, os.WriteFile(program+"-restore", []byte(script), 0o755))
-			o := newOpener(program, program)
+			o := newAcceptRule(program, program)
 			defer o.Close()
 			err := o.Ensure(context.Background(), []Family{IPv4}, "CNI-ADMIN")
 			require.ErrorContains(t, err, program)
 			require.ErrorContains(t, err, test.want)
-			require.NotErrorIs(t, err, ErrShut)
+			require.NotErrorIs(t, err, ErrMissing)
 		})
 	}
 }
@@ -276,7 +300,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 func TestEnsureEndsWithTheContext(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "iptables")
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\nexec sleep 600\n"), 0o755))
-	o := newOpener(program, program)
+	o := newAcceptRule(program, program)
 	defer o.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	running := make(chan error)
@@ -284,7 +308,7 @@ func TestEnsureEndsWithTheContext(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-running, context.Canceled)
 
-	o.families[IPv4].turn <- struct{}{} // another call is under way
+	o.families[IPv4].lock <- struct{}{} // another call is under way
 	require.ErrorIs(t, o.Ensure(ctx, []Family{IPv4}), context.Canceled)
 }
 
@@ -293,12 +317,12 @@ func TestEnsureEndsWithTheContext(t *testing.T) {
 func TestRepairOfWhatIsNoLongerSoFails(t *testing.T) {
 	eachVariant(t, func(h *host) {
 		ctx := context.Background()
-		p := &program{path: h.programs[0], family: IPv4}
+		p := &tables{path: h.programs[0]}
 		spoil := func(admin string) {
 			old, err := p.list(ctx, []string{admin})
 			require.NoError(h.tb, err)
 			lines := old.repair([]string{admin})
-			h.ensure(h.opener(), "CNI-ADMIN")
+			h.ensure(h.acceptRule(), "CNI-ADMIN")
 			before := h.run(p.path, "-S")
 			require.Error(h.tb, p.restore(ctx, nil, lines), "%q", lines)
 			require.Equal(h.tb, before, h.run(p.path, "-S"))
@@ -308,24 +332,24 @@ func TestRepairOfWhatIsNoLongerSoFails(t *testing.T) {
 		spoil("CNI-ADMIN")
 		h.each("-A ALLOCNET-FORWARD " + accept)
 		spoil("CNI-ADMIN")
-		h.rules(open)
+		h.rules(complete)
 	})
 }
 
 func TestNamesThatAreNone(t *testing.T) {
 	for _, name := range []string{"", "-j", "!x", "a b", "a\nCOMMIT", `"a`, "ALLOCNET-FORWARD", strings.Repeat("x", 29)} {
-		o := New()
+		o := NewAcceptRule()
 		require.ErrorContains(t, o.Ensure(context.Background(), nil, name), "admin chain", name)
 		require.ErrorContains(t, o.Check(context.Background(), nil, name), "admin chain", name)
 	}
-	require.ErrorContains(t, New().Ensure(context.Background(), []Family{7}), "no address family 7")
+	require.ErrorContains(t, NewAcceptRule().Ensure(context.Background(), []Family{7}), "no address family 7")
 }
 
 func BenchmarkEnsureWhatIsKnown(b *testing.B) {
 	for name := range variants {
 		b.Run(name, func(b *testing.B) {
 			h := newHost(b, name)
-			o := h.opener()
+			o := h.acceptRule()
 			h.ensure(o, "CNI-ADMIN")
 			for b.Loop() {
 				if err := o.Ensure(context.Background(), []Family{IPv4}, "CNI-ADMIN"); err != nil {

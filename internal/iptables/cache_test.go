@@ -1,4 +1,4 @@
-package accept
+package iptables
 
 import (
 	"context"
@@ -11,10 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// later is an Opener of a process that comes later.
-func (h *host) later(dir string) *Opener {
-	o := h.opener()
-	o.Remember(dir)
+// later is the AcceptRule of a process that comes later.
+func (h *host) later(dir string) *AcceptRule {
+	o := h.acceptRule()
+	o.CacheIn(dir)
 	return o
 }
 
@@ -43,9 +43,9 @@ func (h *host) counted(t *testing.T) (runs func() int) {
 	}
 }
 
-// TestOpeningIsRecognised: once a process has found it whole, later ones do not
+// TestRuleIsRecognised: once a process has found it complete, later ones do not
 // run iptables.
-func TestOpeningIsRecognised(t *testing.T) {
+func TestRuleIsRecognised(t *testing.T) {
 	h := newHost(t, "nf_tables")
 	runs, dir := h.counted(t), filepath.Join(t.TempDir(), "made", "when needed")
 	h.ensure(h.later(dir), "CNI-ADMIN")
@@ -60,7 +60,7 @@ func TestOpeningIsRecognised(t *testing.T) {
 
 	// Made again, it looks the same.
 	h.clear()
-	h.ensure(h.opener(), "CNI-ADMIN")
+	h.ensure(h.acceptRule(), "CNI-ADMIN")
 	before = runs()
 	h.ensure(h.later(dir), "CNI-ADMIN")
 	require.Equal(t, before, runs())
@@ -75,7 +75,7 @@ func TestOpeningIsRecognised(t *testing.T) {
 	require.Greater(t, runs(), before)
 }
 
-// TestDamageIsNotRecognised: what iptables would not show to be whole is mended.
+// TestDamageIsNotRecognised: what iptables would not show to be complete is repaired.
 func TestDamageIsNotRecognised(t *testing.T) {
 	h := newHost(t, "nf_tables")
 	for name, damage := range damages {
@@ -83,36 +83,37 @@ func TestDamageIsNotRecognised(t *testing.T) {
 			defer h.clear()
 			dir := t.TempDir()
 			h.ensure(h.later(dir), "CNI-ADMIN")
-			require.NotNil(t, h.later(dir).recognise(h.later(dir).families[IPv4], []string{"CNI-ADMIN"}))
+			later := h.later(dir)
+			require.NotNil(t, later.recognise(later.families[IPv4], []string{"CNI-ADMIN"}))
 			for _, command := range damage.commands {
 				h.each(command)
 			}
 			h.ensure(h.later(dir), "CNI-ADMIN")
-			h.rules(open)
+			h.rules(complete)
 		})
 	}
 }
 
-// TestNothingIsRememberedOfTheLegacyVariant, of which the kernel shows no rules.
-func TestNothingIsRememberedOfTheLegacyVariant(t *testing.T) {
+// TestLegacyRulesAreNotCachedOnDisk, of which the kernel shows no rules.
+func TestLegacyRulesAreNotCachedOnDisk(t *testing.T) {
 	h := newHost(t, "legacy")
 	dir := t.TempDir()
 	for range 2 {
 		h.ensure(h.later(dir), "CNI-ADMIN")
-		h.rules(open)
+		h.rules(complete)
 	}
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, entries)
 }
 
-// TestMemoryThatCannotBeWritten changes nothing but the time.
-func TestMemoryThatCannotBeWritten(t *testing.T) {
+// TestCacheThatCannotBeWritten changes nothing but the time.
+func TestCacheThatCannotBeWritten(t *testing.T) {
 	h := newHost(t, "nf_tables")
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	for range 2 {
 		require.NoError(t, h.later(filepath.Join(file, "below")).Ensure(context.Background(), both, "CNI-ADMIN"))
-		h.rules(open)
+		h.rules(complete)
 	}
 }

@@ -1,4 +1,4 @@
-package accept
+package iptables
 
 import (
 	"unsafe"
@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// legacyWatch is the shape of the tables filter and mangle of the legacy iptables:
+// legacySnapshot is the shape of the tables filter and mangle of the legacy iptables:
 // which hooks, how many rules, how many bytes. Every flush and every rule more or
 // less changes it; that one rule takes another's place does not.
-type legacyWatch struct {
+type legacySnapshot struct {
 	family Family
 	shapes [2]shape
 }
@@ -25,19 +25,21 @@ type shape struct {
 // getInfo is IPT_SO_GET_INFO and IP6T_SO_GET_INFO.
 const getInfo = 64
 
-func watchLegacy(f Family) watch {
+// legacySnapshotOf returns the shape of a family's tables; nil if that cannot be
+// read: iptables itself will say why.
+func legacySnapshotOf(f Family) snapshot {
 	now, err := readShapes(f)
 	if err != nil {
-		return nil // iptables itself will say why
+		return nil
 	}
-	return legacyWatch{family: f, shapes: now}
+	return legacySnapshot{family: f, shapes: now}
 }
 
-func (w legacyWatch) covers(*listing) bool { return true }
+func (s legacySnapshot) shows(*state) bool { return true }
 
-func (w legacyWatch) unchanged() bool {
-	now, err := readShapes(w.family)
-	return err == nil && now == w.shapes
+func (s legacySnapshot) unchanged() bool {
+	now, err := readShapes(s.family)
+	return err == nil && now == s.shapes
 }
 
 func readShapes(f Family) (shapes [2]shape, err error) {
@@ -46,7 +48,7 @@ func readShapes(f Family) (shapes [2]shape, err error) {
 		return shapes, err
 	}
 	defer unix.Close(fd)
-	for i, name := range []string{table, mangle} {
+	for i, name := range []string{filterTable, mangleTable} {
 		if shapes[i], err = readShape(fd, f, name); err != nil {
 			return shapes, err
 		}

@@ -1,4 +1,4 @@
-package accept
+package iptables
 
 import (
 	"strings"
@@ -16,23 +16,23 @@ func TestRepair(t *testing.T) {
 		return exists
 	}
 	tests := map[string]struct {
-		now    listing
+		now    state
 		admins string
 		want   []string
 	}{
-		"nothing there": {listing{}, "A B", []string{
+		"nothing there": {state{}, "A B", []string{
 			"-N ALLOCNET-FORWARD", "-N A", "-N B",
 			"-A ALLOCNET-FORWARD -m mark --mark 0x1000/0x1000 -j ACCEPT",
 			"-I ALLOCNET-FORWARD 1 -j B", "-I ALLOCNET-FORWARD 1 -j A",
 			"-I FORWARD 1 -m comment --comment allocnet -j ALLOCNET-FORWARD",
 		}},
-		"all there": {listing{forward: []string{"-j X", jump}, chain: []string{"-j A", "-j B", "-j DROP", accept}, exists: chains(Chain, "A", "B")}, "B A", nil},
-		"no admins": {listing{forward: []string{jump}, chain: []string{accept}, exists: chains(Chain)}, "", nil},
-		"another admin": {listing{forward: []string{jump}, chain: []string{"-j A", accept}, exists: chains(Chain, "A")}, "B",
+		"all there": {state{forward: []string{"-j X", jump}, chain: []string{"-j A", "-j B", "-j DROP", accept}, exists: chains(AcceptChain, "A", "B")}, "B A", nil},
+		"no admins": {state{forward: []string{jump}, chain: []string{accept}, exists: chains(AcceptChain)}, "", nil},
+		"another admin": {state{forward: []string{jump}, chain: []string{"-j A", accept}, exists: chains(AcceptChain, "A")}, "B",
 			[]string{"-N B", "-I ALLOCNET-FORWARD 1 -j B"}},
-		"too late": {listing{forward: []string{jump}, chain: []string{accept, "-j A"}, exists: chains(Chain, "A")}, "A",
+		"too late": {state{forward: []string{jump}, chain: []string{accept, "-j A"}, exists: chains(AcceptChain, "A")}, "A",
 			[]string{"-D ALLOCNET-FORWARD -j A", "-I ALLOCNET-FORWARD 1 -j A"}},
-		"surplus": {listing{forward: []string{jump, jump}, chain: []string{"-j A", accept, accept, accept}, exists: chains(Chain, "A")}, "A", []string{
+		"surplus": {state{forward: []string{jump, jump}, chain: []string{"-j A", accept, accept, accept}, exists: chains(AcceptChain, "A")}, "A", []string{
 			"-D ALLOCNET-FORWARD " + accept, "-D ALLOCNET-FORWARD " + accept, "-D ALLOCNET-FORWARD " + accept,
 			"-A ALLOCNET-FORWARD " + accept,
 			"-D FORWARD " + jump, "-D FORWARD " + jump,
@@ -47,8 +47,8 @@ func TestRepair(t *testing.T) {
 }
 
 func TestMissing(t *testing.T) {
-	now := listing{forward: []string{jump, jump}, chain: []string{"-j A", accept, accept, "-j A"}}
+	now := state{forward: []string{jump, jump}, chain: []string{"-j A", accept, accept, "-j A"}}
 	require.Empty(t, now.missing([]string{"A"}), "too much is not too little")
-	require.Len(t, (&listing{}).missing([]string{"A"}), 3)
+	require.Len(t, (&state{}).missing([]string{"A"}), 3)
 	require.Equal(t, []string{"ALLOCNET-FORWARD does not ask B first"}, now.missing([]string{"B"}))
 }

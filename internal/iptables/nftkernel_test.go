@@ -1,7 +1,6 @@
-package nft
+package iptables
 
 import (
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,13 +8,11 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
-
 // TestTable makes rules, finds them, and deletes one of them; a script is done
 // whole or not at all.
-func TestTable(t *testing.T) {
+func TestNFTable(t *testing.T) {
 	privhost.Require(t, "nft")
-	table := &Table{Family: "inet", Name: "web"}
+	table := &NFTable{Family: "inet", Name: "web"}
 	require.NoError(t, table.Usable(t.Context()))
 	rules, err := table.Rules(t.Context(), "first")
 	require.NoError(t, err)

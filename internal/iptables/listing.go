@@ -1,7 +1,4 @@
-// Package rules reads the rules that "iptables -S" prints, with iptables' own quoting, which is not that of a
-// shell: a word with an unusual character stands in double quotes, inside which a backslash precedes every double
-// quote, single quote and backslash. Line breaks stay as they are, so one rule can take several lines.
-package rules
+package iptables
 
 import (
 	"errors"
@@ -15,57 +12,14 @@ type Listing struct {
 	Rules  []Rule   // in the order printed
 }
 
-// Rule is one rule of a chain.
-type Rule struct {
-	Chain string
-	// Spec are the arguments that, after "-D <chain>", delete exactly this rule.
-	Spec []string
-}
-
-// texts are the options whose argument is free text, which may look like an option itself.
-var texts = map[string]bool{
-	"--comment":      true,
-	"--log-prefix":   true,
-	"--nflog-prefix": true,
-	"--ulog-prefix":  true,
-	"--string":       true,
-	"--name":         true,
-}
-
-// Value returns the argument of an option in the spelling that iptables prints, such as "-s" or "--comment". It
-// is "" when the rule does not have the option or has it negated.
-func (r Rule) Value(option string) string {
-	for i := 0; i+1 < len(r.Spec); i++ {
-		word := r.Spec[i]
-		switch {
-		case word == option:
-			return r.Spec[i+1]
-		case word == "!" || texts[word]:
-			i++
-		}
-	}
-	return ""
-}
-
-// String is the rule on one line, as "iptables -S" prints it up to the quoting of harmless words.
-func (r Rule) String() string {
-	words := []string{"-A", Quote(r.Chain)}
-	for _, word := range r.Spec {
-		words = append(words, Quote(word))
-	}
-	return strings.Join(words, " ")
-}
-
-// Quote makes one word of a listing out of any text.
-func Quote(text string) string {
-	if text != "" && !strings.ContainsAny(text, " \n\"'\\") {
-		return text
-	}
-	return `"` + strings.NewReplacer(`"`, `\"`, `'`, `\'`, `\`, `\\`).Replace(text) + `"`
-}
-
-// Parse reads the output of "iptables -S", split at line breaks or not. What it cannot read it leaves out and
-// reports in the error; the rest of the listing is valid all the same.
+// Parse reads the output of "iptables -S", split at line breaks or not. It leaves
+// out what it cannot read and reports it in the error; the rest of the listing is
+// valid all the same.
+//
+// The quoting is that of iptables, not that of a shell: a word with an unusual
+// character stands in double quotes, inside which a backslash precedes every double
+// quote, single quote and backslash. Line breaks stay as they are, so one rule can
+// take several lines.
 func Parse(lines []string) (Listing, error) {
 	var (
 		listing Listing
@@ -107,8 +61,8 @@ func (l *Listing) add(words []string) error {
 	return nil
 }
 
-// cut reads one statement and returns its words and the text behind it. After an error reading goes on at the
-// next line.
+// cut reads one statement and returns its words and the text behind it. After an
+// error, reading goes on at the next line.
 func cut(text string) (words []string, rest string, err error) {
 	rest = text
 	for rest != "" {

@@ -1,4 +1,4 @@
-package accept
+package iptables
 
 import (
 	"strings"
@@ -22,7 +22,7 @@ type rule struct {
 // question asks for rules of a chain.
 func question(r *sock.Requests, f Family, chain string, flags uint16) {
 	r.BeginNetfilter("", unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, flags, byte(f))
-	r.CString(unix.NFTA_RULE_TABLE, table)
+	r.CString(unix.NFTA_RULE_TABLE, filterTable)
 	r.CString(unix.NFTA_RULE_CHAIN, chain)
 }
 

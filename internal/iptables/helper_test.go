@@ -1,4 +1,4 @@
-package accept
+package iptables
 
 import (
 	"context"
@@ -46,8 +46,8 @@ func (h *host) clear() {
 	}
 }
 
-func (h *host) opener() *Opener {
-	o := newOpener(h.programs[0], h.programs[1])
+func (h *host) acceptRule() *AcceptRule {
+	o := newAcceptRule(h.programs[0], h.programs[1])
 	h.tb.Cleanup(func() { require.NoError(h.tb, o.Close()) })
 	return o
 }
@@ -78,7 +78,7 @@ func (h *host) rules(want string) {
 	}
 }
 
-func (h *host) ensure(o *Opener, admins ...string) {
+func (h *host) ensure(o *AcceptRule, admins ...string) {
 	h.tb.Helper()
 	require.NoError(h.tb, o.Ensure(context.Background(), both, admins...))
 }

@@ -1,4 +1,4 @@
-package nft
+package iptables
 
 import (
 	"os/exec"
@@ -10,7 +10,7 @@ import (
 )
 
 func TestScript(t *testing.T) {
-	table := &Table{Family: "ip", Name: "web"}
+	table := &NFTable{Family: "ip", Name: "web"}
 	s := table.Script()
 	require.True(t, s.Empty())
 	s.Make("of a test")
@@ -22,7 +22,7 @@ func TestScript(t *testing.T) {
 	words := append(make([]string, 0, 9), "tcp dport 80", "accept")
 	s.Rule("second", "one, two", words...)
 	s.Rule("second", "other", words...)
-	s.Delete(Rule{Chain: "second", Handle: 7, Comment: "gone"})
+	s.Delete(NFTRule{Chain: "second", Handle: 7, Comment: "gone"})
 	require.False(t, s.Empty())
 	require.Equal(t, `add table ip web { comment "of a test" ; }
 add chain ip web first
@@ -40,7 +40,7 @@ delete rule ip web second handle 7
 // would be nft's.
 func TestCommentThatWouldEnd(t *testing.T) {
 	for _, comment := range []string{`a" ; flush ruleset ; #`, "a\nflush ruleset"} {
-		s := (&Table{Family: "ip", Name: "web"}).Script()
+		s := (&NFTable{Family: "ip", Name: "web"}).Script()
 		s.Rule("first", comment, "accept")
 		require.ErrorContains(t, s.table.Run(t.Context(), s), "cannot be a comment")
 	}
@@ -50,7 +50,7 @@ func TestCommentThatWouldEnd(t *testing.T) {
 // the same.
 func TestNotInstalled(t *testing.T) {
 	privhost.Require(t, "nft")
-	table := &Table{Family: "ip", Name: "seen"}
+	table := &NFTable{Family: "ip", Name: "seen"}
 	s := table.Script()
 	s.Make("of a test")
 	s.Chain("first", "")

@@ -1,4 +1,4 @@
-package accept
+package iptables
 
 import (
 	"testing"
@@ -18,7 +18,7 @@ func message(handle, packets uint64, chain string) []byte {
 		r.End(nest)
 	}
 	r.Append(byte(IPv4), 0, 0, 0)
-	r.CString(unix.NFTA_RULE_CHAIN, forward)
+	r.CString(unix.NFTA_RULE_CHAIN, forwardChain)
 	r.Uint64BE(unix.NFTA_RULE_HANDLE, handle)
 	nested(unix.NFTA_RULE_EXPRESSIONS, func() {
 		nested(unix.NFTA_LIST_ELEM, func() {
@@ -38,13 +38,13 @@ func message(handle, packets uint64, chain string) []byte {
 }
 
 func TestTrafficChangesNoRule(t *testing.T) {
-	one := parseRule(message(7, 0, Chain))
-	require.Equal(t, forward, one.chain)
+	one := parseRule(message(7, 0, AcceptChain))
+	require.Equal(t, forwardChain, one.chain)
 	require.EqualValues(t, 7, one.handle)
-	require.Equal(t, Chain, one.jump)
-	require.Equal(t, one, parseRule(message(7, 1000, Chain)))
+	require.Equal(t, AcceptChain, one.jump)
+	require.Equal(t, one, parseRule(message(7, 1000, AcceptChain)))
 	require.NotEqual(t, one.text, parseRule(message(7, 0, "ELSEWHERE")).text)
-	require.NotEqual(t, one, parseRule(message(8, 0, Chain)))
+	require.NotEqual(t, one, parseRule(message(8, 0, AcceptChain)))
 }
 
 func FuzzParseRule(f *testing.F) {
@@ -52,14 +52,14 @@ func FuzzParseRule(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, data []byte) { parseRule(data) })
 }
 
-// A watch that began before somebody else changed the rules is none over what was
+// A snapshot from before another program changed the rules does not show what was
 // listed after that.
-func TestWatchCoversWhatWasListed(t *testing.T) {
-	w := nftWatch{rules: make([]rule, 3), jumps: 1}
-	listed := listing{forward: []string{"-j X", jump}, chain: []string{"-j A", accept}}
-	require.True(t, w.covers(&listed))
-	more := listing{forward: listed.forward, chain: []string{"-j B", "-j A", accept}}
-	require.False(t, w.covers(&more))
-	twice := listing{forward: []string{jump, jump}, chain: []string{accept}}
-	require.False(t, w.covers(&twice))
+func TestSnapshotShowsWhatWasListed(t *testing.T) {
+	w := nftSnapshot{rules: make([]rule, 3), jumps: 1}
+	listed := state{forward: []string{"-j X", jump}, chain: []string{"-j A", accept}}
+	require.True(t, w.shows(&listed))
+	more := state{forward: listed.forward, chain: []string{"-j B", "-j A", accept}}
+	require.False(t, w.shows(&more))
+	twice := state{forward: []string{jump, jump}, chain: []string{accept}}
+	require.False(t, w.shows(&twice))
 }

@@ -1,24 +1,20 @@
-package accept
+package iptables
 
 import (
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/allocnet/allocnet/internal/iptables/rules"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 )
 
-const (
-	// Chain is the chain of the opening, in the filter table.
-	Chain   = "ALLOCNET-FORWARD"
-	forward = "FORWARD"
-)
+// AcceptChain is the chain of the forward-accept rule, in the filter table.
+const AcceptChain = "ALLOCNET-FORWARD"
 
 // The rules, spelt as iptables lists them.
 var (
-	jump   = "-m comment --comment allocnet -j " + Chain
+	jump   = "-m comment --comment allocnet -j " + AcceptChain
 	accept = fmt.Sprintf("-m mark --mark %#x/%#[1]x -j ACCEPT", ruleset.ForwardMark)
 	// unmark stands in FORWARD of the table mangle, which comes before the others.
 	unmark = fmt.Sprintf("-m comment --comment allocnet -m mark --mark %#x/%#[1]x -j MARK --set-xmark 0x0/%#[1]x", ruleset.ForwardMark)
@@ -26,8 +22,8 @@ var (
 
 func toAdmin(chain string) string { return "-j " + chain }
 
-// listing is what stands in the kernel.
-type listing struct {
+// state is what the kernel has of the forward-accept rule.
+type state struct {
 	forward, chain []string        // rules of both chains, in order
 	exists         map[string]bool // the chains that are there
 	// unmarks is how many rules clear the mark first, where that is needed.
@@ -35,64 +31,64 @@ type listing struct {
 	mustUnmark bool
 }
 
-// repair are the lines for iptables-restore that turn the listing into the
-// opening; none if it is that already.
+// repair are the lines for iptables-restore that complete the rule; none if
+// it is complete.
 //
-// They succeed only on what the listing says: a chain is made only where it is
+// They succeed only on this state: a chain is made only where it is
 // missing, and of a rule that is to be there once, all are deleted before one is
 // inserted. So when two processes repair at once, one of them fails as a whole
 // and lists again; none undoes the other's work.
-func (l *listing) repair(admins []string) []string {
+func (l *state) repair(admins []string) []string {
 	var lines []string
-	for _, chain := range append([]string{Chain}, admins...) {
+	for _, chain := range append([]string{AcceptChain}, admins...) {
 		if !l.exists[chain] {
 			lines = append(lines, "-N "+chain)
 		}
 	}
 	if n := count(l.chain, accept); n != 1 {
-		lines = append(lines, replace(Chain, accept, n, "-A "+Chain)...)
+		lines = append(lines, replace(AcceptChain, accept, n, "-A "+AcceptChain)...)
 	}
 	for _, admin := range slices.Backward(admins) {
 		if n := count(l.chain, toAdmin(admin)); n != 1 || !l.decidesFirst(admin) {
-			lines = append(lines, replace(Chain, toAdmin(admin), n, "-I "+Chain+" 1")...)
+			lines = append(lines, replace(AcceptChain, toAdmin(admin), n, "-I "+AcceptChain+" 1")...)
 		}
 	}
 	if n := count(l.forward, jump); n != 1 {
-		lines = append(lines, replace(forward, jump, n, "-I "+forward+" 1")...)
+		lines = append(lines, replace(forwardChain, jump, n, "-I "+forwardChain+" 1")...)
 	}
 	return lines
 }
 
 // repairUnmark are the lines for the table mangle.
-func (l *listing) repairUnmark() []string {
+func (l *state) repairUnmark() []string {
 	if !l.mustUnmark || l.unmarks == 1 {
 		return nil
 	}
-	return replace(forward, unmark, l.unmarks, "-A "+forward)
+	return replace(forwardChain, unmark, l.unmarks, "-A "+forwardChain)
 }
 
-// missing says what keeps the listing from being open, for people.
-func (l *listing) missing(admins []string) []string {
+// missing says what keeps the rule from being complete, for people.
+func (l *state) missing(admins []string) []string {
 	var missing []string
 	if !slices.Contains(l.forward, jump) {
-		missing = append(missing, "no jump from "+forward+" to "+Chain)
+		missing = append(missing, "no jump from "+forwardChain+" to "+AcceptChain)
 	}
 	if !slices.Contains(l.chain, accept) {
-		missing = append(missing, Chain+" does not accept what is marked")
+		missing = append(missing, AcceptChain+" does not accept what is marked")
 	}
 	if l.mustUnmark && l.unmarks == 0 {
-		missing = append(missing, forward+" of the table "+mangle+" does not clear the mark")
+		missing = append(missing, forwardChain+" of the table "+mangleTable+" does not clear the mark")
 	}
 	for _, admin := range admins {
 		if !slices.Contains(l.chain, toAdmin(admin)) || !l.decidesFirst(admin) {
-			missing = append(missing, Chain+" does not ask "+admin+" first")
+			missing = append(missing, AcceptChain+" does not ask "+admin+" first")
 		}
 	}
 	return missing
 }
 
 // decidesFirst says whether no accept stands before an admin chain.
-func (l *listing) decidesFirst(admin string) bool {
+func (l *state) decidesFirst(admin string) bool {
 	accepts := slices.Index(l.chain, accept)
 	return accepts < 0 || slices.Index(l.chain, toAdmin(admin)) < accepts
 }
@@ -116,21 +112,22 @@ func remove(chain, rule string, n int) []string {
 	return slices.Repeat([]string{"-D " + chain + " " + rule}, n)
 }
 
-// rulesOf are the rules in what "iptables -S" says about one chain.
-func rulesOf(output string) ([]string, error) {
-	parsed, err := rules.Parse(strings.Split(output, "\n"))
-	rules := make([]string, len(parsed.Rules))
-	for i, rule := range parsed.Rules {
-		rules[i] = strings.Join(rule.Spec, " ")
+// specs are the rules in what "iptables -S" prints about one chain.
+func specs(output string) ([]string, error) {
+	listing, err := Parse([]string{output})
+	specs := make([]string, len(listing.Rules))
+	for i, rule := range listing.Rules {
+		specs[i] = strings.Join(rule.Spec, " ")
 	}
-	return rules, err
+	return specs, err
 }
 
-// checkNames refuses what would mean something else in a line of iptables-restore.
+// checkNames refuses names that would mean something else in a line of
+// iptables-restore.
 func checkNames(admins []string) error {
 	for _, admin := range admins {
-		if names.ValidateChain(admin) != nil || admin == Chain {
-			return fmt.Errorf("open forwarding: %q cannot be the name of an admin chain", admin)
+		if names.ValidateChain(admin) != nil || admin == AcceptChain {
+			return fmt.Errorf("make forward-accept rule: %q cannot be the name of an admin chain", admin)
 		}
 	}
 	return nil

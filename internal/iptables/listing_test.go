@@ -1,4 +1,4 @@
-package rules
+package iptables
 
 import (
 	"strings"
@@ -22,7 +22,7 @@ func TestParse(t *testing.T) {
 		{
 			name: "plain words",
 			text: "-A CNI-FORWARD -s 10.0.0.2/32 -j ACCEPT",
-			want: rules("CNI-FORWARD", "-s", "10.0.0.2/32", "-j", "ACCEPT"),
+			want: listingOf("CNI-FORWARD", "-s", "10.0.0.2/32", "-j", "ACCEPT"),
 		},
 		{
 			name: "no spec",
@@ -32,17 +32,17 @@ func TestParse(t *testing.T) {
 		{
 			name: "quotes in a comment, space behind the closing quote",
 			text: `-A POSTROUTING -m comment --comment "name: \"net\" id: \"abc\""  -j CNI-1`,
-			want: rules("POSTROUTING", "-m", "comment", "--comment", `name: "net" id: "abc"`, "-j", "CNI-1"),
+			want: listingOf("POSTROUTING", "-m", "comment", "--comment", `name: "net" id: "abc"`, "-j", "CNI-1"),
 		},
 		{
 			name: "Go's quoting inside iptables' quoting",
 			text: `-A P --comment "name: \"a\\\"b\" id: \"it\'s \\x\""`,
-			want: rules("P", "--comment", `name: "a\"b" id: "it's \x"`),
+			want: listingOf("P", "--comment", `name: "a\"b" id: "it's \x"`),
 		},
 		{
 			name: "an escape that iptables does not need",
 			text: `-A P --comment "\a\ \n"`,
-			want: rules("P", "--comment", "a n"),
+			want: listingOf("P", "--comment", "a n"),
 		},
 		{
 			name: "line break inside quotes",
@@ -55,12 +55,12 @@ func TestParse(t *testing.T) {
 		{
 			name: "empty word",
 			text: `-A P --comment "" -j X`,
-			want: rules("P", "--comment", "", "-j", "X"),
+			want: listingOf("P", "--comment", "", "-j", "X"),
 		},
 		{
 			name: "quote and backslash inside a bare word stay",
 			text: `-A P --comment a"b\c -j X`,
-			want: rules("P", "--comment", `a"b\c`, "-j", "X"),
+			want: listingOf("P", "--comment", `a"b\c`, "-j", "X"),
 		},
 		{
 			name: "warning line",
@@ -100,7 +100,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func rules(chain string, spec ...string) Listing {
+func listingOf(chain string, spec ...string) Listing {
 	return Listing{Rules: []Rule{{Chain: chain, Spec: spec}}}
 }
 

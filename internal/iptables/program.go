@@ -1,0 +1,186 @@
+package iptables
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	goiptables "github.com/coreos/go-iptables/iptables"
+	"golang.org/x/sys/unix"
+)
+
+// Family is an address family, each of which has its own iptables.
+type Family uint8
+
+// The families, by the numbers that the kernel has for them.
+const (
+	IPv4 Family = unix.AF_INET
+	IPv6 Family = unix.AF_INET6
+)
+
+// Program is the name of the family's iptables.
+func (f Family) Program() string {
+	if f == IPv6 {
+		return "ip6tables"
+	}
+	return "iptables"
+}
+
+const (
+	filterTable = "filter"
+	mangleTable = "mangle"
+	// forwardChain is the built-in chain of both.
+	forwardChain = "FORWARD"
+)
+
+const (
+	// lockTime is how long, in seconds, iptables waits for the lock of another one.
+	lockTime = 30
+	// pipeTime is how long the pipes of a killed program are waited for.
+	pipeTime = time.Second
+)
+
+var waitOption = fmt.Sprintf("--wait=%d", lockTime)
+
+// Command is a family's iptables, for rules that are laid out as the reference
+// plugins lay them.
+type Command struct {
+	*goiptables.IPTables
+	// Name is that of the program.
+	Name string
+}
+
+// Open finds a family's iptables in PATH. errors.Is finds exec.ErrNotFound if it is
+// not installed. The result may be used concurrently.
+func Open(f Family) (*Command, error) {
+	name := f.Program()
+	p, err := installed(name)
+	if err != nil {
+		return nil, err
+	}
+	return once(&programs.commands, p, func() (*Command, error) {
+		protocol := goiptables.ProtocolIPv4
+		if f == IPv6 {
+			protocol = goiptables.ProtocolIPv6
+		}
+		t, err := goiptables.New(goiptables.IPFamily(protocol), goiptables.Path(p.path), goiptables.Timeout(lockTime))
+		if err != nil {
+			return nil, fmt.Errorf("open %s: %w", name, err)
+		}
+		return &Command{IPTables: t, Name: name}, nil
+	})
+}
+
+// EnsureChain makes a chain, unless it exists or another process makes it
+// meanwhile.
+func (c *Command) EnsureChain(table, chain string) error {
+	found, err := c.ChainExists(table, chain)
+	if err != nil || found {
+		return err
+	}
+	if err := c.NewChain(table, chain); err != nil {
+		if found, foundErr := c.ChainExists(table, chain); foundErr == nil && found {
+			return nil
+		}
+		return err
+	}
+	return nil
+}
+
+// IsMissing reports whether iptables complains of a rule, or of a chain, set or
+// table in it, that does not exist.
+func IsMissing(err error) bool {
+	var failed *goiptables.Error
+	return errors.As(err, &failed) && failed.IsNotExist()
+}
+
+// IsBusy reports whether iptables complains of a resource that another program
+// holds at the moment.
+func IsBusy(err error) bool {
+	const resourceProblem = 4
+	var failed *goiptables.Error
+	return errors.As(err, &failed) && !failed.IsNotExist() && failed.ExitStatus() == resourceProblem
+}
+
+// program is an installed program. Another version or variant in its place differs.
+type program struct {
+	path, target   string // target is where symbolic links lead
+	size, modified int64
+}
+
+// installed finds a program in PATH. errors.Is finds exec.ErrNotFound.
+func installed(name string) (program, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return program{}, fmt.Errorf("find %s: %w", name, err)
+	}
+	target, err := filepath.EvalSymlinks(path)
+	var info fs.FileInfo
+	if err == nil {
+		info, err = os.Stat(target)
+	}
+	if err != nil {
+		return program{}, fmt.Errorf("look at %s: %w", name, err)
+	}
+	return program{path: path, target: target, size: info.Size(), modified: info.ModTime().UnixNano()}, nil
+}
+
+// isLegacy reports whether an iptables is of the variant legacy.
+func (p program) isLegacy(ctx context.Context) (bool, error) {
+	version, err := once(&programs.versions, p, func() (string, error) {
+		return runIPTables(ctx, "", p.path, "--version")
+	})
+	return !strings.Contains(version, "nf_tables"), err
+}
+
+// run runs a program to its end, or to the context's. It returns what the program
+// printed, and, with an error, its complaint.
+func run(ctx context.Context, input, path string, args ...string) (output, complaint string, err error) {
+	cmd := exec.CommandContext(ctx, path, args...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.WaitDelay = strings.NewReader(input), &stdout, &stderr, pipeTime
+	if err := cmd.Run(); err != nil {
+		complaint = strings.TrimSpace(stderr.String())
+		if ended := ctx.Err(); ended != nil {
+			err = errors.Join(ended, err)
+		}
+		return "", complaint, fmt.Errorf("run %s: %w: %s", cmd, err, complaint)
+	}
+	return stdout.String(), "", nil
+}
+
+// runIPTables is run for iptables. The error says what to do about the complaint.
+func runIPTables(ctx context.Context, input, path string, args ...string) (string, error) {
+	output, complaint, err := run(ctx, input, path, args...)
+	if err == nil {
+		return output, nil
+	}
+	for _, a := range advices {
+		if strings.Contains(complaint, a.complaint) {
+			return "", fmt.Errorf("%w (%s)", err, a.advice)
+		}
+	}
+	return "", err
+}
+
+// advices say what to do about complaints of iptables.
+var advices = []struct{ complaint, advice string }{
+	{"Permission denied", "it needs CAP_NET_ADMIN in the host's network namespace"},
+	{"incompatible", "its filter table holds rules that were not made with iptables: move them to a table of their own (nft -a list table ip filter, or ip6)"},
+	{"xtables lock", "another program holds the lock of iptables"},
+	{"do you need to insmod", missingModules},
+	{"can't initialize", missingModules},
+	{"Could not fetch rule set generation id", missingModules},
+	{"Extension", missingModules},
+	{"No such file or directory", missingModules},
+	{"Protocol not supported", missingModules},
+}
+
+const missingModules = "the kernel lacks what it needs: load nf_tables and nft_compat, or ip_tables, iptable_filter and xt_mark (for IPv6 ip6_tables, ip6table_filter), or remove the program"
