@@ -121,7 +121,7 @@ func TestReconcile(t *testing.T) {
 	}
 	flush()
 	p = w.start("--reconcile-mode", "report")
-	require.Contains(t, p.logged("not everything agrees with the records"), "nftables rules are missing")
+	require.Contains(t, p.logged("records and kernel do not agree"), "nftables rules are missing")
 	p.stop()
 	p = w.start()
 	p.logged("repaired=1")
@@ -129,7 +129,7 @@ func TestReconcile(t *testing.T) {
 	p = w.start("--reconcile-mode=report")
 	require.NoError(t, w.client().Check(background(), configurator.Allocation{ID: "a1"}))
 	w.release("a1")
-	require.NotContains(t, p.stop(), "not everything agrees")
+	require.NotContains(t, p.stop(), "do not agree")
 }
 
 func TestReload(t *testing.T) {
@@ -265,7 +265,7 @@ func TestEndUndoesWhatRuns(t *testing.T) {
 	require.Contains(t, p.notified("STOPPING=1"), "EXTEND_TIMEOUT_USEC=15001000")
 	err = <-failed
 	require.ErrorIs(t, err, context.Canceled, "the client gets the error")
-	p.logged("cancelling what still runs")
+	p.logged("cancelling running requests")
 	require.NoError(t, p.cmd.Wait())
 	calls, err := fakeplugin.Commands(w.path("calls"))
 	require.NoError(t, err)
@@ -287,7 +287,7 @@ func TestTwoDaemons(t *testing.T) {
 	var exit *exec.ExitError
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, exitFailure, exit.ExitCode())
-	require.Equal(t, fmt.Sprintf("allocnetd: listen on %q: the socket is in use: another daemon (pid %d) serves it: stop that one, or set another socket\n",
+	require.Equal(t, fmt.Sprintf("allocnetd: listen on %q: the socket is in use: another daemon (pid %d) serves it; stop that daemon or set another socket\n",
 		w.path("s"), p.cmd.Process.Pid), string(out))
 	p.stop()
 }
@@ -302,7 +302,7 @@ func TestSocketModeAndGroup(t *testing.T) {
 	p.stop()
 	out, err := w.command("--socket-group", "no such group").CombinedOutput()
 	require.Error(t, err)
-	require.Contains(t, string(out), "make that group, or set another one")
+	require.Contains(t, string(out), "create the group or set another one")
 }
 
 // TestStateDirectory starts the daemon with an unusable state directory: it reports

@@ -1,19 +1,20 @@
-// Package server is the life of a daemon that serves HTTP on a unix socket, from
-// the socket to the last signal. It knows nothing of what is served.
+// Package server runs a daemon that serves HTTP on a Unix socket: it provides the
+// socket, signal handling, reload, watchdog and shutdown. The caller provides the
+// handler.
 //
 // # The socket
 //
-// [Listen] takes the socket that systemd passes, else it makes one. A lock file
-// beside the socket keeps a second daemon from it, and is what makes it safe to
-// remove a socket that a killed one has left.
+// [Listen] takes the socket that systemd passes, or creates one. A lock file beside the
+// socket excludes a second daemon. The holder of the lock may safely remove a stale
+// socket of a killed daemon.
 //
 // # Start, reload, end
 //
-// [Run] serves at once, reconciles, and then tells systemd that the daemon is
-// ready. SIGHUP reloads. SIGTERM and SIGINT end it: nothing more is accepted, what
-// runs has a grace to finish in, then its context ends and what it had begun is
-// undone. A second one ends the process at once.
+// [Run] serves at once, reconciles, and then notifies systemd that the daemon is ready.
+// SIGHUP reloads. SIGTERM and SIGINT end the daemon: it accepts no more connections and
+// running requests get a grace period. Then their contexts end, and the requests undo
+// what they have begun. A second signal ends the process at once.
 //
-// With a watchdog, systemd hears of the daemon only while that answers on its own
+// With a watchdog, systemd gets keepalives only while the daemon answers on its own
 // socket.
 package server

@@ -21,7 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dirVariable makes the test binary a daemon that works in that directory.
+// dirVariable is the variable that makes the test binary a daemon; its value is the
+// daemon's directory.
 const dirVariable = "DAEMON_TEST_DIR"
 
 func TestMain(m *testing.M) {
@@ -35,8 +36,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serveIn is the daemon. What it waits for are FIFOs of the directory, and so is
-// what it tells; without a FIFO it does not wait.
+// serveIn runs the daemon. It exchanges events with the test through FIFOs in the
+// directory; without a FIFO it does not wait.
 func serveIn(dir string) error {
 	l, err := Listen(Socket{Path: dir + "/s", Mode: 0o600})
 	if err != nil {
@@ -56,13 +57,13 @@ func serveIn(dir string) error {
 		Logger: hclog.New(&hclog.LoggerOptions{Output: os.Stderr}),
 		Tasks: []Task{
 			{"early", func(context.Context) error { return nil }},
-			{"patient", func(ctx context.Context) error { <-ctx.Done(); return fmt.Errorf("wrapped: %w", ctx.Err()) }},
+			{"lasting", func(ctx context.Context) error { <-ctx.Done(); return fmt.Errorf("wrapped: %w", ctx.Err()) }},
 		},
 	}
 	if there(dir, "fail") {
 		o.Tasks = append(o.Tasks, Task{"broken", func(context.Context) error { wait(dir, "fail"); return errors.New("is broken") }})
 	}
-	if there(dir, "impatient") {
+	if there(dir, "hurry") {
 		o.ReconcileWait, o.Grace = time.Nanosecond, nil
 	}
 	if there(dir, "child") {
@@ -73,7 +74,8 @@ func serveIn(dir string) error {
 	return Run(context.Background(), o)
 }
 
-// inherit starts a child that has the daemon's files, and ends when the test tells so.
+// inherit starts a child that has the daemon's files. It ends when the test writes to the
+// FIFO.
 func inherit(l *Listener, fifo string) error {
 	socket, err := l.File()
 	if err != nil {
@@ -89,7 +91,7 @@ func handler(dir string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) {
-		tell(dir, "started")
+		announce(dir, "started")
 		finished := make(chan struct{})
 		go func() { wait(dir, "finish"); close(finished) }()
 		select {
@@ -108,13 +110,13 @@ func there(dir, name string) bool {
 	return err == nil
 }
 
-// wait returns when the test tells so.
+// wait returns when the test writes to the FIFO.
 func wait(dir, name string) { _, _ = os.ReadFile(filepath.Join(dir, name)) }
 
-// tell returns when somebody waits.
-func tell(dir, name string) { _ = os.WriteFile(filepath.Join(dir, name), nil, 0) }
+// announce returns when the test reads from the FIFO.
+func announce(dir, name string) { _ = os.WriteFile(filepath.Join(dir, name), nil, 0) }
 
-// instance is a process of the daemon.
+// instance is a running daemon.
 type instance struct {
 	*testing.T
 	dir    string
@@ -123,7 +125,7 @@ type instance struct {
 	notify *net.UnixConn
 }
 
-// prepare makes a directory with the FIFOs.
+// prepare creates the daemon's directory with the given FIFOs.
 func prepare(t *testing.T, fifos ...string) *instance {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "d") // short enough for sockets
@@ -162,15 +164,15 @@ func (i *instance) launch(environ ...string) (log io.Closer) {
 	i.log = bufio.NewScanner(stderr)
 	require.NoError(i, i.cmd.Start())
 	cmd := i.cmd
-	i.Cleanup(func() { // nothing to do unless the test failed
+	i.Cleanup(func() { // has an effect only if the test failed
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
 	return stderr
 }
 
-// told is the next thing that systemd is told.
-func (i *instance) told() string {
+// notified returns the next message to systemd.
+func (i *instance) notified() string {
 	i.Helper()
 	buffer := make([]byte, 4096)
 	require.NoError(i, i.notify.SetReadDeadline(time.Now().Add(time.Minute)))
@@ -179,27 +181,27 @@ func (i *instance) told() string {
 	return string(buffer[:n])
 }
 
-// mark insists that systemd is told nothing more.
-func (i *instance) mark() {
+// silent asserts that there is no further message to systemd.
+func (i *instance) silent() {
 	i.Helper()
 	conn, err := net.Dial("unixgram", filepath.Join(i.dir, "notify"))
 	require.NoError(i, err)
 	_, err = conn.Write([]byte("MARK=1"))
 	require.NoError(i, err)
 	require.NoError(i, conn.Close())
-	require.Equal(i, "MARK=1", i.told())
+	require.Equal(i, "MARK=1", i.notified())
 }
 
-// ready starts the daemon and waits for it.
+// ready starts the daemon and waits until it is ready.
 func (i *instance) ready(environ ...string) *instance {
 	i.Helper()
 	i.start(environ...)
-	require.Contains(i, i.told(), "STATUS=comparing records with the kernel")
-	require.Equal(i, "READY=1\nSTATUS=ready", i.told())
+	require.Contains(i, i.notified(), "STATUS=comparing records with the kernel")
+	require.Equal(i, "READY=1\nSTATUS=ready", i.notified())
 	return i
 }
 
-// logged waits for a line.
+// logged waits for a line of the log.
 func (i *instance) logged(part string) string {
 	i.Helper()
 	for i.log.Scan() {
@@ -216,7 +218,7 @@ func (i *instance) signal(s syscall.Signal) {
 	require.NoError(i, i.cmd.Process.Signal(s))
 }
 
-// ended waits for the process, and insists on its exit code.
+// ended waits for the process and asserts its exit code.
 func (i *instance) ended(code int) (log string) {
 	i.Helper()
 	var lines []string
@@ -248,7 +250,7 @@ func (i *instance) get(path string) (string, error) {
 	return string(body), err
 }
 
-// slowly begins a request, and returns how to get its answer.
+// slowly begins a request and returns a function that waits for its answer.
 func (i *instance) slowly() (answer func() string) {
 	i.Helper()
 	done := make(chan string, 1)

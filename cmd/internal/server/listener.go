@@ -13,18 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listener is a unix socket that listens, and the lock that keeps other daemons
-// from it.
+// Listener is a listening Unix socket with the lock that excludes other daemons.
 type Listener struct {
 	*net.UnixListener
 	path   string   // "" for a socket without a file
-	passed bool     // by systemd, which owns its file
+	passed bool     // systemd has passed the socket and owns its file
 	lock   *os.File // nil without a path
 	remove func() error
 }
 
-// Listen takes the socket that systemd passes to the process, or makes s. The
-// caller owns it: [Run] closes it, and so does Release. errors.Is finds ErrInUse.
+// Listen takes the socket that systemd passes to the process, or creates s. The caller
+// owns the Listener; [Run] and Release close it. errors.Is finds ErrInUse.
 func Listen(s Socket) (*Listener, error) {
 	files := activation.Files(true)
 	if len(files) > 0 {
@@ -41,13 +40,13 @@ func Listen(s Socket) (*Listener, error) {
 	return l, nil
 }
 
-// take makes a Listener of what systemd passed.
+// take returns the Listener of the socket that systemd passed.
 func take(files []*os.File) (*Listener, error) {
 	for _, f := range files {
 		defer f.Close()
 	}
 	if len(files) != 1 {
-		return nil, fmt.Errorf("there are %d: leave one in the socket unit", len(files))
+		return nil, fmt.Errorf("systemd passed %d sockets: set one ListenStream= in the socket unit", len(files))
 	}
 	if listens, err := unix.GetsockoptInt(int(files[0].Fd()), unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || listens == 0 {
 		return nil, errors.New("it does not listen: set ListenStream= and Accept=no in the socket unit")
@@ -58,7 +57,7 @@ func take(files []*os.File) (*Listener, error) {
 	}
 	stream, ok := listener.(*net.UnixListener)
 	if !ok {
-		return nil, errors.Join(errors.New("it is no unix socket: give a path in the socket unit"), listener.Close())
+		return nil, errors.Join(errors.New("it is not a Unix socket: set ListenStream= to a path in the socket unit"), listener.Close())
 	}
 	l := &Listener{UnixListener: stream, passed: true, remove: func() error { return nil }}
 	if path := stream.Addr().String(); filepath.IsAbs(path) {
@@ -72,13 +71,13 @@ func take(files []*os.File) (*Listener, error) {
 
 func create(s Socket) (*Listener, error) {
 	if err := s.makeDir(); err != nil {
-		return nil, fmt.Errorf("make its directory: %w", err)
+		return nil, fmt.Errorf("create its directory: %w", err)
 	}
 	held, err := lock(s.Path)
 	if err != nil {
 		return nil, err
 	}
-	stream, err := s.make()
+	stream, err := s.create()
 	if err != nil {
 		return nil, errors.Join(err, held.Close())
 	}
@@ -91,14 +90,13 @@ func create(s Socket) (*Listener, error) {
 	return &Listener{UnixListener: stream, path: s.Path, lock: held, remove: remove}, nil
 }
 
-// Path is where the socket's file is; "" if it has none.
+// Path returns the path of the socket's file, or "" if it has none.
 func (l *Listener) Path() string { return l.path }
 
-// Passed reports whether the socket is systemd's.
+// Passed reports whether systemd has passed the socket.
 func (l *Listener) Passed() bool { return l.passed }
 
-// Group is the group whose members can connect by the socket's mode, if there is
-// one.
+// Group returns the socket's group; ok is false if its members cannot connect.
 func (l *Listener) Group() (gid uint32, ok bool) {
 	var stat unix.Stat_t
 	if l.path == "" || unix.Stat(l.path, &stat) != nil {
@@ -107,13 +105,13 @@ func (l *Listener) Group() (gid uint32, ok bool) {
 	return stat.Gid, stat.Mode&unix.S_IWGRP != 0
 }
 
-// Close ends listening; a socket of its own is removed first, so that clients see
-// at once that nobody is there. The lock stays held.
+// Close stops listening. It first removes the file of a socket that Listen created, so
+// that clients fail at once. The lock stays held.
 func (l *Listener) Close() error {
 	return errors.Join(l.remove(), l.UnixListener.Close())
 }
 
-// Release closes the listener, and lets another daemon have the socket.
+// Release closes the listener and releases the lock.
 func (l *Listener) Release() error {
 	err := l.Close()
 	if errors.Is(err, net.ErrClosed) {

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInUse is in the error of Listen if somebody else listens there.
+// ErrInUse is in the error of Listen if another process listens on the socket.
 var ErrInUse = errors.New("the socket is in use")
 
-// lock takes the lock of a socket for the process, until the file is closed. The file
-// stays: with its removal two daemons could each lock one of that name.
+// lock takes the lock of a socket for the process, until the file is closed. The file is
+// never removed: otherwise two daemons could each lock a file of that name.
 //
-// It is a lock of the process, not of the open file: that one a child would share
-// which is just being started when the daemon is killed, and keep the next daemon out.
+// It is a lock of the process, not of the open file description. A child that is being
+// started when the daemon is killed would share the latter and lock out the next daemon.
 func lock(socket string) (*os.File, error) {
 	path := socket + ".lock"
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
@@ -26,7 +26,7 @@ func lock(socket string) (*os.File, error) {
 	err = unix.FcntlFlock(file.Fd(), unix.F_SETLK, wholeFile())
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EACCES):
-		err = fmt.Errorf("%w: another daemon%s serves it: stop that one, or set another socket", ErrInUse, holder(file))
+		err = fmt.Errorf("%w: another daemon%s serves it; stop that daemon or set another socket", ErrInUse, holder(file))
 	case err != nil:
 		err = fmt.Errorf("lock %q: %w", path, err)
 	default:
@@ -37,7 +37,7 @@ func lock(socket string) (*os.File, error) {
 
 func wholeFile() *unix.Flock_t { return &unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart} }
 
-// holder names who holds a lock, unless that is hidden or over.
+// holder names the process that holds the lock, or returns "" if it is not known.
 func holder(file *os.File) string {
 	l := wholeFile()
 	if err := unix.FcntlFlock(file.Fd(), unix.F_GETLK, l); err != nil || l.Type == unix.F_UNLCK || l.Pid <= 0 {

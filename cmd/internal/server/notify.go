@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notifier tells systemd how the daemon is, if systemd started it and wants to
-// know.
+// notifier reports the daemon's state to systemd, if systemd expects that.
 type notifier struct {
 	logger hclog.Logger
 
@@ -23,17 +22,17 @@ type notifier struct {
 
 func (n *notifier) send(lines ...string) {
 	if _, err := sd.SdNotify(false, strings.Join(lines, "\n")); err != nil {
-		n.logger.Warn("systemd was not told", "state", lines, "error", err)
+		n.logger.Warn("could not notify systemd", "state", lines, "error", err)
 	}
 }
 
-// starting asks for that much more time than the unit allows for the start.
+// starting reports a status and extends the unit's start timeout.
 func (n *notifier) starting(more time.Duration, status string) {
 	n.send("STATUS="+status, extend(more))
 }
 
-// becomeReady says that the daemon is ready, for the first time or after a reload,
-// unless it is about to end.
+// becomeReady reports that the daemon is ready, for the first time or after a reload,
+// unless the daemon is about to end.
 func (n *notifier) becomeReady(status string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -45,8 +44,8 @@ func (n *notifier) becomeReady(status string) bool {
 	return true
 }
 
-// reload runs what reloads. Before the daemon is ready systemd expects no word of
-// it.
+// reload calls run, which reloads. It reports the reload to systemd only after the
+// daemon has become ready.
 func (n *notifier) reload(run func() (status string)) {
 	n.mu.Lock()
 	ready := n.ready
@@ -63,16 +62,16 @@ func (n *notifier) stop(longest time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.ready, n.stopping = false, true
-	n.send(sd.SdNotifyStopping, "STATUS=finishing what runs", extend(longest))
+	n.send(sd.SdNotifyStopping, "STATUS=finishing running requests", extend(longest))
 }
 
-func (n *notifier) alive() { n.send(sd.SdNotifyWatchdog) }
+func (n *notifier) keepalive() { n.send(sd.SdNotifyWatchdog) }
 
 func extend(by time.Duration) string {
 	return fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", by.Microseconds())
 }
 
-// monotonic is the clock by which systemd tells reloads apart, in microseconds.
+// monotonic returns the time in microseconds by which systemd distinguishes reloads.
 func monotonic() int64 {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)

@@ -17,20 +17,20 @@ import (
 	"github.com/allocnet/allocnet/internal/redact"
 )
 
-// daemon is one Run.
+// daemon is the state of one call of Run.
 type daemon struct {
 	Options
 	notifier notifier
 	hangups  chan struct{}
 	forced   chan struct{}
-	// requests is what the contexts of all requests derive from.
+	// requests is the parent of the contexts of all requests.
 	requests       context.Context
 	cancelRequests context.CancelFunc
 }
 
-// Run serves until ctx ends, a signal asks for the end, or something fails, whose
-// error it returns. It handles the signals of the process, so there can be one Run
-// at a time. After ErrForced parts of it still run, and the process is expected to
+// Run serves until ctx ends, SIGTERM or SIGINT arrives, or a part of the daemon fails;
+// it returns the error of that part. Run handles the signals of the process, so only one
+// Run is possible at a time. After ErrForced parts of it still run, and the process must
 // exit.
 func Run(ctx context.Context, o Options) error {
 	if o.Logger == nil {
@@ -46,7 +46,7 @@ func Run(ctx context.Context, o Options) error {
 	defer d.signals(stop)()
 
 	done := make(chan error, 1)
-	go func() { done <- d.live(ctx, stop) }()
+	go func() { done <- d.run(ctx, stop) }()
 	select {
 	case err := <-done:
 		return err
@@ -55,11 +55,11 @@ func Run(ctx context.Context, o Options) error {
 	}
 }
 
-// signals handles them until it is undone.
+// signals handles the signals of the process until undo is called.
 func (d *daemon) signals(stop func()) (undo func()) {
 	arrived := make(chan os.Signal, 8)
 	signal.Notify(arrived, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	// Who reads the log may go away: that must not end the daemon.
+	// SIGPIPE arrives when the reader of the log exits. It must not end the daemon.
 	broken := make(chan os.Signal, 1)
 	signal.Notify(broken, syscall.SIGPIPE)
 	ended := make(chan struct{})
@@ -80,7 +80,7 @@ func (d *daemon) signals(stop func()) (undo func()) {
 				default:
 					select {
 					case d.hangups <- struct{}{}:
-					default: // a reload that has not begun will read the newest
+					default: // the pending reload will read the newest settings
 					}
 				}
 			}
@@ -93,12 +93,12 @@ func (d *daemon) signals(stop func()) (undo func()) {
 	}
 }
 
-// live is Run but for the signals: it returns when everything has ended.
-func (d *daemon) live(ctx context.Context, stop func()) error {
+// run runs all parts of the daemon and returns when they have ended.
+func (d *daemon) run(ctx context.Context, stop func()) error {
 	tasks, cancelTasks := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelTasks()
 	group, running := errgroup.WithContext(tasks)
-	context.AfterFunc(running, stop) // the first error
+	context.AfterFunc(running, stop) // after the first error
 	for _, t := range d.Tasks {
 		group.Go(func() error { return t.run(running) })
 	}
@@ -133,7 +133,7 @@ func (d *daemon) serve() error {
 	return nil
 }
 
-// start makes the daemon ready.
+// start reconciles and reports that the daemon is ready.
 func (d *daemon) start(ctx context.Context) error {
 	d.Logger.Info("listening", "socket", d.Listener.Path(), "passed_by_systemd", d.Listener.Passed())
 	reconciled := make(chan struct{})
@@ -151,7 +151,7 @@ func (d *daemon) start(ctx context.Context) error {
 	select {
 	case <-reconciled:
 	case <-late.C:
-		d.Logger.Warn("still comparing records with the kernel: ready without it", "after", d.ReconcileWait)
+		d.Logger.Warn("ready, although the comparison of records with the kernel still runs", "after", d.ReconcileWait)
 	}
 	if d.notifier.becomeReady("ready") {
 		d.Logger.Info("ready")
@@ -162,11 +162,11 @@ func (d *daemon) start(ctx context.Context) error {
 
 func (d *daemon) reconcile(ctx context.Context) {
 	if err := d.Reconcile(ctx); err != nil && ctx.Err() == nil {
-		d.Logger.Error("not everything agrees with the records", "error", redact.Text(err.Error()))
+		d.Logger.Error("records and kernel do not agree", "error", redact.Text(err.Error()))
 	}
 }
 
-// reloads reloads whenever a signal asks for it.
+// reloads reloads after each SIGHUP.
 func (d *daemon) reloads(ctx context.Context) error {
 	for {
 		select {
@@ -182,15 +182,15 @@ func (d *daemon) reloads(ctx context.Context) error {
 
 func (d *daemon) reload(ctx context.Context) (status string) {
 	if err := d.Reload(ctx); err != nil {
-		d.Logger.Error("not reloaded: everything stays as it was", "error", err)
+		d.Logger.Error("not reloaded: the previous settings stay active", "error", err)
 		return "ready; the last reload was refused, see the log"
 	}
 	d.Logger.Info("reloaded")
 	return "ready"
 }
 
-// drain stops accepting, and returns when no request runs any more, or cannot be
-// waited for.
+// drain stops accepting connections. It returns when all requests have ended or their
+// time is over.
 func (d *daemon) drain() {
 	var grace time.Duration
 	if d.Grace != nil {
@@ -198,10 +198,10 @@ func (d *daemon) drain() {
 	}
 	d.notifier.stop(grace + undoTime)
 	if d.shutdown(grace) != nil {
-		d.Logger.Warn("cancelling what still runs", "after", grace)
+		d.Logger.Warn("cancelling running requests", "after", grace)
 		d.cancelRequests()
 		if err := d.shutdown(undoTime); err != nil {
-			d.Logger.Error("leaving what does not end", "after", undoTime, "error", err)
+			d.Logger.Error("requests still run at the exit", "after", undoTime, "error", err)
 		}
 	}
 	d.cancelRequests()

@@ -16,16 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestLife(t *testing.T) {
+func TestLifecycle(t *testing.T) {
 	i := prepare(t, "reload").ready()
 	i.signal(syscall.SIGHUP)
-	require.Regexp(t, regexp.MustCompile(`^RELOADING=1\nMONOTONIC_USEC=[1-9][0-9]*\nSTATUS=reloading$`), i.told())
-	tell(i.dir, "reload")
-	require.Equal(t, "READY=1\nSTATUS=ready", i.told())
+	require.Regexp(t, regexp.MustCompile(`^RELOADING=1\nMONOTONIC_USEC=[1-9][0-9]*\nSTATUS=reloading$`), i.notified())
+	announce(i.dir, "reload")
+	require.Equal(t, "READY=1\nSTATUS=ready", i.notified())
 	i.logged("reloaded")
 
 	i.signal(syscall.SIGTERM)
-	require.Equal(t, "STOPPING=1\nSTATUS=finishing what runs\nEXTEND_TIMEOUT_USEC=3615000000", i.told())
+	require.Equal(t, "STOPPING=1\nSTATUS=finishing running requests\nEXTEND_TIMEOUT_USEC=3615000000", i.notified())
 	i.ended(0)
 	require.NoFileExists(t, i.dir+"/s")
 	require.FileExists(t, i.dir+"/s.lock")
@@ -38,78 +38,78 @@ func TestReloadRefused(t *testing.T) {
 	i := prepare(t, "reload").ready()
 	require.NoError(t, os.WriteFile(filepath.Join(i.dir, "bad"), nil, 0o600))
 	i.signal(syscall.SIGHUP)
-	require.Contains(t, i.told(), "RELOADING=1")
-	tell(i.dir, "reload")
-	require.Equal(t, "READY=1\nSTATUS=ready; the last reload was refused, see the log", i.told())
+	require.Contains(t, i.notified(), "RELOADING=1")
+	announce(i.dir, "reload")
+	require.Equal(t, "READY=1\nSTATUS=ready; the last reload was refused, see the log", i.notified())
 	require.Contains(t, i.logged("not reloaded"), "bad file")
 	_, err := i.get("/healthz")
 	require.NoError(t, err)
 }
 
-// TestServesBeforeReady has the reconciliation take until it is told.
+// TestServesBeforeReady serves while the reconciliation runs.
 func TestServesBeforeReady(t *testing.T) {
 	i := prepare(t, "reconcile").start()
-	require.Equal(t, "STATUS=comparing records with the kernel\nEXTEND_TIMEOUT_USEC=3600000000", i.told())
+	require.Equal(t, "STATUS=comparing records with the kernel\nEXTEND_TIMEOUT_USEC=3600000000", i.notified())
 	_, err := i.get("/healthz")
 	require.NoError(t, err)
 	i.signal(syscall.SIGHUP)
-	i.logged("reloaded") // which systemd does not hear of
-	tell(i.dir, "reconcile")
-	require.Equal(t, "READY=1\nSTATUS=ready", i.told())
+	i.logged("reloaded") // without a message to systemd
+	announce(i.dir, "reconcile")
+	require.Equal(t, "READY=1\nSTATUS=ready", i.notified())
 }
 
-// TestEndsBeforeReady has the reconciliation not care.
+// TestEndsBeforeReady ends the daemon while the reconciliation runs.
 func TestEndsBeforeReady(t *testing.T) {
 	i := prepare(t, "reconcile", "reload").start()
-	i.told()
+	i.notified()
 	i.signal(syscall.SIGTERM)
-	require.Contains(t, i.told(), "STOPPING=1")
-	tell(i.dir, "reconcile")
+	require.Contains(t, i.notified(), "STOPPING=1")
+	announce(i.dir, "reconcile")
 	require.NotContains(t, i.ended(0), "ready")
-	i.mark()
+	i.silent()
 }
 
-// TestEndsWhileReloading says nothing of a reload that is done too late.
+// TestEndsWhileReloading checks that a reload that ends after SIGTERM is not reported.
 func TestEndsWhileReloading(t *testing.T) {
 	i := prepare(t, "reload").ready()
 	i.signal(syscall.SIGHUP)
-	require.Contains(t, i.told(), "RELOADING=1")
+	require.Contains(t, i.notified(), "RELOADING=1")
 	i.signal(syscall.SIGTERM)
-	require.Contains(t, i.told(), "STOPPING=1")
-	tell(i.dir, "reload")
+	require.Contains(t, i.notified(), "STOPPING=1")
+	announce(i.dir, "reload")
 	i.ended(0)
-	i.mark()
+	i.silent()
 }
 
 func TestReadyWithoutReconciliation(t *testing.T) {
-	i := prepare(t, "reconcile", "impatient").start()
-	i.logged("still comparing records with the kernel")
+	i := prepare(t, "reconcile", "hurry").start()
+	i.logged("ready, although the comparison of records")
 	i.logged("ready")
-	tell(i.dir, "reconcile")
+	announce(i.dir, "reconcile")
 }
 
 func TestFinishesWhatRuns(t *testing.T) {
 	i := prepare(t, "started", "finish").ready()
 	answer := i.slowly()
 	i.signal(syscall.SIGTERM)
-	require.Contains(t, i.told(), "STOPPING=1")
+	require.Contains(t, i.notified(), "STOPPING=1")
 	require.Eventually(t, func() bool {
 		_, err := i.get("/healthz")
 		return errors.Is(err, unix.ENOENT)
 	}, time.Minute, time.Millisecond, "nothing new is accepted")
-	i.signal(syscall.SIGHUP) // too late
-	tell(i.dir, "finish")
+	i.signal(syscall.SIGHUP) // ignored while the daemon ends
+	announce(i.dir, "finish")
 	require.Equal(t, "finished<nil>", answer())
 	i.ended(0)
 }
 
 func TestCancelsWhatRunsTooLong(t *testing.T) {
-	i := prepare(t, "started", "finish", "undo", "impatient").ready()
+	i := prepare(t, "started", "finish", "undo", "hurry").ready()
 	answer := i.slowly()
 	i.signal(syscall.SIGTERM)
-	i.logged("cancelling what still runs")
-	tell(i.dir, "undo")
-	require.Equal(t, "undone<nil>", answer(), "it is waited for, and its client hears of it")
+	i.logged("cancelling running requests")
+	announce(i.dir, "undo")
+	require.Equal(t, "undone<nil>", answer(), "the client gets the answer")
 	i.ended(0)
 }
 
@@ -117,19 +117,19 @@ func TestSecondSignal(t *testing.T) {
 	i := prepare(t, "started", "finish").ready()
 	answer := i.slowly()
 	i.signal(syscall.SIGTERM)
-	require.Contains(t, i.told(), "STOPPING=1")
+	require.Contains(t, i.notified(), "STOPPING=1")
 	i.signal(syscall.SIGINT)
 	require.Contains(t, i.ended(1), ErrForced.Error())
 	require.Contains(t, answer(), "EOF")
-	i.ready() // what it left does not matter
+	i.ready() // on the files that the first one left
 }
 
 func TestTaskFails(t *testing.T) {
 	i := prepare(t, "fail", "started", "finish").ready()
 	answer := i.slowly()
-	tell(i.dir, "fail")
-	require.Contains(t, i.told(), "STOPPING=1")
-	tell(i.dir, "finish")
+	announce(i.dir, "fail")
+	require.Contains(t, i.notified(), "STOPPING=1")
+	announce(i.dir, "finish")
 	require.Equal(t, "finished<nil>", answer())
 	require.Contains(t, i.ended(1), "ended: broken: is broken")
 }
@@ -138,27 +138,27 @@ func TestKilled(t *testing.T) {
 	i := prepare(t).ready()
 	i.signal(syscall.SIGKILL)
 	i.ended(-1)
-	require.FileExists(t, i.dir+"/s", "it could not be removed")
+	require.FileExists(t, i.dir+"/s", "a killed daemon leaves it")
 	i.ready()
 	_, err := i.get("/healthz")
 	require.NoError(t, err)
 }
 
-// TestLogReaderGone has nobody read what the daemon writes.
+// TestLogReaderGone closes the reading end of the log.
 func TestLogReaderGone(t *testing.T) {
 	i := prepare(t)
 	i.cmd = exec.Command(os.Args[0])
 	reader := i.launch()
-	require.Contains(t, i.told(), "STATUS=comparing")
-	require.Contains(t, i.told(), "READY=1")
+	require.Contains(t, i.notified(), "STATUS=comparing")
+	require.Contains(t, i.notified(), "READY=1")
 	require.NoError(t, reader.Close())
 	for range 2 {
 		i.signal(syscall.SIGHUP)
-		require.Contains(t, i.told(), "RELOADING=1")
-		require.Contains(t, i.told(), "READY=1")
+		require.Contains(t, i.notified(), "RELOADING=1")
+		require.Contains(t, i.notified(), "READY=1")
 	}
 	i.signal(syscall.SIGTERM)
-	require.Contains(t, i.told(), "STOPPING=1")
+	require.Contains(t, i.notified(), "STOPPING=1")
 	require.NoError(t, i.cmd.Wait())
 }
 

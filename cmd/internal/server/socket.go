@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket is the socket to make where systemd passes none.
+// Socket describes the socket to create if systemd passes none.
 type Socket struct {
-	Path         string // absolute; its directory is made
+	Path         string // absolute; a missing directory is created
 	Owner, Group string // names or numbers; "" for those of the process
 	Mode         fs.FileMode
 }
 
-// makeDir makes the directory of the socket, or lets others pass through one that is
-// there and was made for nobody else, as the configurator makes its state directory:
-// what lies in it has modes of its own.
+// makeDir creates the directory of the socket. If the socket has a group and the
+// directory is only accessible to the process's user, as the configurator creates its
+// state directory, makeDir makes it searchable: the files in it have their own modes.
 func (s Socket) makeDir() error {
 	dir := filepath.Dir(s.Path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -39,10 +39,10 @@ func (s Socket) makeDir() error {
 	return os.Chmod(dir, 0o711)
 }
 
-// make replaces a stale socket by one that listens. Whoever sees it sees it with
-// its mode and owner: until then it is in a directory that only root can enter. It
-// must be called with the lock of the path.
-func (s Socket) make() (*net.UnixListener, error) {
+// create replaces a stale socket by a listening one. The socket appears at its path with
+// its final mode and owner: create prepares it in a directory that only root can enter.
+// The caller holds the lock of the path.
+func (s Socket) create() (*net.UnixListener, error) {
 	uid, gid, err := s.owners()
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (s Socket) make() (*net.UnixListener, error) {
 	}
 	hidden := s.Path + ".new"
 	if err := errors.Join(os.RemoveAll(hidden), os.Mkdir(hidden, 0o700)); err != nil {
-		return nil, fmt.Errorf("make directory to prepare the socket in: %w", err)
+		return nil, fmt.Errorf("create a directory to prepare the socket in: %w", err)
 	}
 	defer os.RemoveAll(hidden)
 	l, err := bind(hidden)
@@ -62,10 +62,10 @@ func (s Socket) make() (*net.UnixListener, error) {
 	made := filepath.Join(hidden, hiddenName)
 	if err = os.Chown(made, uid, gid); err != nil {
 		err = fmt.Errorf("change owner of the socket: %w", err)
-	} else if err = os.Chmod(made, s.Mode); err != nil { // not before: chown may take bits away
+	} else if err = os.Chmod(made, s.Mode); err != nil { // after chown, which may clear bits
 		err = fmt.Errorf("change mode of the socket: %w", err)
 	} else if err = os.Rename(made, s.Path); err != nil {
-		err = fmt.Errorf("put the socket in its place: %w", err)
+		err = fmt.Errorf("move the socket to its path: %w", err)
 	}
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
@@ -75,7 +75,8 @@ func (s Socket) make() (*net.UnixListener, error) {
 
 const hiddenName = "socket"
 
-// bind goes by the directory's descriptor: its path may be too long for a socket.
+// bind creates the socket through a descriptor of the directory, because its path may be
+// too long for a socket address.
 func bind(dir string) (*net.UnixListener, error) {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -86,12 +87,12 @@ func bind(dir string) (*net.UnixListener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // by a name that is gone
+	l.SetUnlinkOnClose(false) // its name is that of the closed descriptor
 	return l, nil
 }
 
-// vacant returns why a socket cannot be put at a path: nil if nothing is there, or
-// a socket on which nobody listens any more.
+// vacant returns an error if a socket cannot be created at a path. It returns nil if the
+// path does not exist or is a socket on which no process listens any more.
 func vacant(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -100,7 +101,7 @@ func vacant(path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != fs.ModeSocket:
-		return errors.New("there is a file that is no socket: remove it, or set another socket")
+		return errors.New("the file exists and is not a socket: remove it or set another socket")
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
@@ -112,11 +113,11 @@ func vacant(path string) error {
 	if errors.Is(err, unix.ECONNREFUSED) {
 		return nil
 	}
-	return fmt.Errorf("%w: another program listens, perhaps systemd for the daemon: stop that one (systemctl stop allocnetd.socket), or set another socket", ErrInUse)
+	return fmt.Errorf("%w: another program listens, perhaps systemd for the daemon; stop it (systemctl stop allocnetd.socket) or set another socket", ErrInUse)
 }
 
-// orphaned reports whether the process that listens is dead: then a child has its
-// socket that was just being started, and knows nothing of it.
+// orphaned reports whether the process that created the socket is dead. Then a child
+// that was being started at its death still holds the socket, but does not use it.
 func orphaned(conn net.Conn) bool {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -130,14 +131,14 @@ func orphaned(conn net.Conn) bool {
 	return err == nil && dead
 }
 
-// owners are -1 where nothing is to be changed.
+// owners returns the IDs of the socket's owner and group; -1 stands for no change.
 func (s Socket) owners() (uid, gid int, err error) {
 	uid, gid = -1, -1
 	if s.Owner != "" {
 		uid, err = number(s.Owner, func(name string) (string, error) {
 			u, err := user.Lookup(name)
 			if err != nil {
-				return "", fmt.Errorf("owner of the socket: %w: make that user, or set another owner", err)
+				return "", fmt.Errorf("owner of the socket: %w: create the user or set another owner", err)
 			}
 			return u.Uid, nil
 		})
@@ -146,7 +147,7 @@ func (s Socket) owners() (uid, gid int, err error) {
 		gid, err = number(s.Group, func(name string) (string, error) {
 			g, err := user.LookupGroup(name)
 			if err != nil {
-				return "", fmt.Errorf("group of the socket: %w: make that group, or set another one", err)
+				return "", fmt.Errorf("group of the socket: %w: create the group or set another one", err)
 			}
 			return g.Gid, nil
 		})

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tempDir is short enough for sockets.
+// tempDir returns a directory whose path is short enough for sockets.
 func tempDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "d")
@@ -54,13 +54,13 @@ func TestSocket(t *testing.T) {
 	accepted(t, l)
 	require.NoError(t, os.Chmod(dir+"/a/b/s", 0o600))
 	_, ok = l.Group()
-	require.False(t, ok, "a group that cannot connect")
+	require.False(t, ok, "the group cannot connect")
 	entries, err := os.ReadDir(dir + "/a/b")
 	require.NoError(t, err)
 	require.Len(t, entries, 2, "the socket and its lock")
 }
 
-// accepted insists on a connection.
+// accepted asserts that the listener accepts a connection.
 func accepted(t *testing.T, l *Listener) {
 	t.Helper()
 	client, err := l.dial()
@@ -72,8 +72,8 @@ func accepted(t *testing.T, l *Listener) {
 	require.NoError(t, server.Close())
 }
 
-// TestDirectoryOfTheSocket lets a group through a directory that was made for its
-// owner only, and nobody without a group.
+// TestDirectoryOfTheSocket checks that a directory for its owner only becomes searchable
+// if the socket has a group.
 func TestDirectoryOfTheSocket(t *testing.T) {
 	for group, want := range map[string]fs.FileMode{"": 0o700, strconv.Itoa(os.Getgid()): 0o711} {
 		dir := tempDir(t)
@@ -83,15 +83,15 @@ func TestDirectoryOfTheSocket(t *testing.T) {
 		require.Equal(t, want, info.Mode().Perm())
 	}
 	dir := tempDir(t)
-	require.NoError(t, os.Chmod(dir, 0o750)) // on purpose
+	require.NoError(t, os.Chmod(dir, 0o750)) // another mode is kept
 	listen(t, Socket{Path: dir + "/s", Group: strconv.Itoa(os.Getgid()), Mode: 0o660})
 	info, err := os.Stat(dir)
 	require.NoError(t, err)
 	require.EqualValues(t, 0o750, info.Mode().Perm())
 }
 
-// TestSocketAppearsComplete watches the directory: the socket appears once, and
-// its mode and owner do not change after that.
+// TestSocketAppearsComplete watches the directory: the socket appears once, with its
+// final mode and owner.
 func TestSocketAppearsComplete(t *testing.T) {
 	dir := tempDir(t)
 	w, err := fsnotify.NewWatcher()
@@ -125,13 +125,13 @@ func TestStaleSocket(t *testing.T) {
 	require.NoError(t, err)
 	stale.SetUnlinkOnClose(false)
 	require.NoError(t, stale.Close())
-	require.NoError(t, os.MkdirAll(dir+"/s.new/socket", 0o700)) // of one that was killed
+	require.NoError(t, os.MkdirAll(dir+"/s.new/socket", 0o700)) // left by a killed daemon
 	require.NoError(t, os.WriteFile(dir+"/s.lock", nil, 0o600))
 	accepted(t, listen(t, Socket{Path: dir + "/s", Mode: 0o600}))
 }
 
-// TestKilledOverAChild: a daemon may be killed while it starts a plugin, which has its
-// files until it is another program.
+// TestKilledOverAChild kills a daemon while it starts a plugin: the child has the
+// daemon's files until it executes the plugin.
 func TestKilledOverAChild(t *testing.T) {
 	i := prepare(t, "child").ready()
 	i.signal(syscall.SIGKILL)
@@ -140,7 +140,7 @@ func TestKilledOverAChild(t *testing.T) {
 	require.NoError(t, err, "the child has the socket")
 	require.NoError(t, conn.Close())
 	accepted(t, listen(t, Socket{Path: i.dir + "/s", Mode: 0o600}))
-	tell(i.dir, "child")
+	announce(i.dir, "child")
 }
 
 func TestListenRefused(t *testing.T) {
@@ -155,13 +155,13 @@ func TestListenRefused(t *testing.T) {
 		socket Socket
 		want   string
 	}{
-		"foreign":  {Socket{Path: "foreign"}, "another program listens, perhaps systemd for the daemon: stop that one"},
-		"file":     {Socket{Path: "file"}, "there is a file that is no socket: remove it, or set another socket"},
-		"link":     {Socket{Path: "link"}, "there is a file that is no socket"},
+		"foreign":  {Socket{Path: "foreign"}, "another program listens, perhaps systemd for the daemon; stop it"},
+		"file":     {Socket{Path: "file"}, "the file exists and is not a socket: remove it or set another socket"},
+		"link":     {Socket{Path: "link"}, "the file exists and is not a socket"},
 		"lock":     {Socket{Path: "trap"}, "open lock file: "},
-		"in file":  {Socket{Path: "file/s"}, "make its directory: "},
-		"no owner": {Socket{Path: "s", Owner: "no such user"}, "owner of the socket: user: unknown user no such user: make that user, or set another owner"},
-		"no group": {Socket{Path: "s", Group: "no such group"}, "group of the socket: group: unknown group no such group: make that group"},
+		"in file":  {Socket{Path: "file/s"}, "create its directory: "},
+		"no owner": {Socket{Path: "s", Owner: "no such user"}, "owner of the socket: user: unknown user no such user: create the user or set another owner"},
+		"no group": {Socket{Path: "s", Group: "no such group"}, "group of the socket: group: unknown group no such group: create the group"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(dir, test.socket.Path)
@@ -174,7 +174,7 @@ func TestListenRefused(t *testing.T) {
 		})
 	}
 	conn, err := net.Dial("unix", dir+"/foreign")
-	require.NoError(t, err, "it was left alone")
+	require.NoError(t, err, "the other program still listens")
 	require.NoError(t, conn.Close())
 }
 
@@ -182,7 +182,7 @@ func TestTwoDaemons(t *testing.T) {
 	first := prepare(t).ready()
 	_, err := Listen(Socket{Path: first.dir + "/s", Mode: 0o600})
 	require.ErrorIs(t, err, ErrInUse)
-	require.EqualError(t, err, fmt.Sprintf(`listen on "%s/s": the socket is in use: another daemon (pid %d) serves it: stop that one, or set another socket`,
+	require.EqualError(t, err, fmt.Sprintf(`listen on "%s/s": the socket is in use: another daemon (pid %d) serves it; stop that daemon or set another socket`,
 		first.dir, first.cmd.Process.Pid))
 	_, err = first.get("/healthz")
 	require.NoError(t, err)
@@ -220,13 +220,13 @@ func TestSocketFromSystemd(t *testing.T) {
 		}
 		answered <- err
 	}()
-	require.NoError(t, <-answered, "who came before the daemon is served")
+	require.NoError(t, <-answered, "a client that connected before the start is served")
 	require.Contains(t, i.logged("listening"), `socket=`+i.dir+`/s passed_by_systemd=true`)
 	_, err = lock(i.dir + "/s")
 	require.ErrorIs(t, err, ErrInUse)
 	i.signal(syscall.SIGTERM)
 	i.ended(0)
-	require.FileExists(t, i.dir+"/s", "it is systemd's")
+	require.FileExists(t, i.dir+"/s", "systemd owns the file")
 	conn, err := net.Dial("unix", i.dir+"/s")
 	require.NoError(t, err, "systemd still listens")
 	require.NoError(t, conn.Close())
@@ -250,8 +250,8 @@ func TestBadSocketsFromSystemd(t *testing.T) {
 		files []*os.File
 		want  string
 	}{
-		"two":       {[]*os.File{tcpFile, tcpFile}, "there are 2: leave one in the socket unit"},
-		"TCP":       {[]*os.File{tcpFile}, "it is no unix socket: give a path in the socket unit"},
+		"two":       {[]*os.File{tcpFile, tcpFile}, "systemd passed 2 sockets: set one ListenStream= in the socket unit"},
+		"TCP":       {[]*os.File{tcpFile}, "it is not a Unix socket: set ListenStream= to a path in the socket unit"},
 		"connected": {[]*os.File{connected}, "it does not listen: set ListenStream= and Accept=no"},
 		"file":      {[]*os.File{regular}, "it does not listen"},
 	} {

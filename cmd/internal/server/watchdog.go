@@ -10,12 +10,12 @@ import (
 	sd "github.com/coreos/go-systemd/v22/daemon"
 )
 
-// watch tells systemd's watchdog, where the unit has one, that the daemon is
-// alive, as long as it answers. When it is to end it need not answer any more.
+// watch sends keepalives to systemd's watchdog, if the unit has one, as long as the
+// daemon answers. While the daemon ends it need not answer.
 func (d *daemon) watch(ctx, serving context.Context) error {
 	interval, err := sd.SdWatchdogEnabled(false)
 	if err != nil {
-		d.Logger.Warn("the watchdog is not told anything", "error", err)
+		d.Logger.Warn("no keepalives are sent to the watchdog", "error", err)
 	}
 	if interval == 0 || err != nil {
 		return nil
@@ -23,7 +23,7 @@ func (d *daemon) watch(ctx, serving context.Context) error {
 	ticker := time.NewTicker(interval / 2)
 	defer ticker.Stop()
 	for {
-		d.beat(serving, interval/2)
+		d.keepalive(serving, interval/2)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -32,18 +32,18 @@ func (d *daemon) watch(ctx, serving context.Context) error {
 	}
 }
 
-func (d *daemon) beat(serving context.Context, within time.Duration) {
+func (d *daemon) keepalive(serving context.Context, within time.Duration) {
 	ctx, cancel := context.WithTimeout(serving, within)
 	defer cancel()
 	if err := d.probe(ctx); err != nil && serving.Err() == nil {
 		d.Logger.Error("the daemon does not answer itself", "error", err)
 		return
 	}
-	d.notifier.alive()
+	d.notifier.keepalive()
 }
 
-// probe asks the daemon as a client does. Any answer will do: one that is busy, or
-// not ready, is not to be killed for it.
+// probe sends a request to the daemon as a client does. Any answer counts, because a
+// daemon that is busy or not ready must not be killed.
 func (d *daemon) probe(ctx context.Context) error {
 	transport := &http.Transport{
 		DisableKeepAlives: true,
@@ -51,11 +51,11 @@ func (d *daemon) probe(ctx context.Context) error {
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+d.HealthPath, nil)
 	if err != nil {
-		return fmt.Errorf("ask for %q: %w", d.HealthPath, err)
+		return fmt.Errorf("request %q: %w", d.HealthPath, err)
 	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return fmt.Errorf("ask for %q: %w", d.HealthPath, err)
+		return fmt.Errorf("request %q: %w", d.HealthPath, err)
 	}
 	return response.Body.Close()
 }

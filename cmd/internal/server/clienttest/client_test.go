@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(privhost.Main(m))
 }
 
-// host is a configurator with fake plugins, on a host of its own.
+// host is a configurator with fake plugins on a private host.
 type host struct {
 	*configurator.Configurator
 	dir string
@@ -74,7 +74,7 @@ func (h *host) network(t *testing.T, file, name string, on map[string]fakeplugin
 	require.NoError(t, os.WriteFile(h.path("conf", file+".conflist"), data, 0o600))
 }
 
-// netns makes network namespaces.
+// netns returns a function that creates network namespaces.
 func netns(t *testing.T) func(name string) string {
 	return func(name string) string {
 		s, err := sandbox.Create(name)
@@ -84,7 +84,7 @@ func netns(t *testing.T) func(name string) string {
 	}
 }
 
-// serve serves a host, and returns a client of it.
+// serve serves the API of the host and returns a client.
 func (h *host) serve(t *testing.T, change ...func(*api.Options)) *client.Client {
 	t.Helper()
 	pool, err := sandbox.NewPool(sandbox.PoolOptions{Size: 1})
@@ -112,8 +112,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// TestScope of a client: its namespaces go with a GC, and what it left unfinished is
-// recovered; those of others stay.
+// TestScope checks the scope of a client: GC removes its namespaces and Recover its
+// unfinished allocations; those of other scopes stay.
 func TestScope(t *testing.T) {
 	const dir = "/run/own" // of the private host
 	h := newHost(t, func(c *configurator.Config) { c.NetnsDir = dir })
@@ -149,7 +149,8 @@ func TestScope(t *testing.T) {
 	require.NoError(t, c.Teardown(t.Context(), configurator.Allocation{ID: "b", OwnNetns: true}))
 }
 
-// TestListeners of the daemon's host are told to a client, or named in its error.
+// TestListeners checks that a client gets the listeners of the daemon's host in the
+// status or in the error.
 func TestListeners(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:7500")
 	require.NoError(t, err)
@@ -168,7 +169,7 @@ func TestListeners(t *testing.T) {
 	require.Len(t, status.Warnings, 1)
 }
 
-// TestCallerThatGoesAway hangs up while a plugin hangs in ADD.
+// TestCallerThatGoesAway disconnects while a plugin hangs in ADD.
 func TestCallerThatGoesAway(t *testing.T) {
 	h := newHost(t)
 	h.network(t, "30-hanging", "hanging", map[string]fakeplugin.Behaviour{"ADD": {Hang: true}})
@@ -181,7 +182,7 @@ func TestCallerThatGoesAway(t *testing.T) {
 	}()
 	h.waitFor(t, "fake ADD")
 	_, err := c.Setup(t.Context(), configurator.Allocation{ID: "other", Netns: netns(t)("other")})
-	require.NoError(t, err, "nobody else waits for it")
+	require.NoError(t, err, "no other request waits for it")
 	cancel()
 	require.ErrorIs(t, <-done, context.Canceled)
 	require.Eventually(t, func() bool {
@@ -202,9 +203,9 @@ func (h *host) waitFor(t *testing.T, command string) {
 	}, 20*time.Second, 2*time.Millisecond)
 }
 
-// TestDeadlineIsTold has the daemon answer, in time, with what became of an ADD that
-// hangs.
-func TestDeadlineIsTold(t *testing.T) {
+// TestDeadlineReachesTheDaemon checks that the daemon knows the client's deadline and
+// answers in time with the result of a hanging ADD.
+func TestDeadlineReachesTheDaemon(t *testing.T) {
 	h := newHost(t)
 	h.network(t, "30-hanging", "hanging", map[string]fakeplugin.Behaviour{"ADD": {Hang: true}})
 	c := h.serve(t)
@@ -212,7 +213,7 @@ func TestDeadlineIsTold(t *testing.T) {
 	defer cancel()
 	_, err := c.Setup(ctx, configurator.Allocation{ID: "hung", Netns: netns(t)("hung"), Networks: []string{"hanging"}})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, `ADD allocation "hung"`, "it is the daemon that says so")
+	require.ErrorContains(t, err, `ADD allocation "hung"`, "the error comes from the daemon")
 	list, listErr := c.List(t.Context())
 	require.NoError(t, listErr)
 	// A machine under load may have no time left for the roll-back.
@@ -243,7 +244,7 @@ func TestSandboxes(t *testing.T) {
 	require.ErrorIs(t, c.DestroySandbox(t.Context(), "file"), sandbox.ErrNotNamespace)
 }
 
-// TestSandboxOfAnAllocationIsNotDestroyed reaches it by another path, too.
+// TestSandboxOfAnAllocationIsNotDestroyed also reaches the sandbox by another path.
 func TestSandboxOfAnAllocationIsNotDestroyed(t *testing.T) {
 	c := newHost(t).serve(t)
 	path, err := c.CreateSandbox(t.Context(), "box")
@@ -283,7 +284,7 @@ func TestReports(t *testing.T) {
 	require.ErrorIs(t, c.Ready(t.Context()), configurator.ErrPluginNotInstalled)
 }
 
-func TestNobodyListens(t *testing.T) {
+func TestNoListener(t *testing.T) {
 	dir := t.TempDir()
 	stale := filepath.Join(dir, "stale")
 	listener, err := net.Listen("unix", stale)
@@ -312,7 +313,7 @@ func TestNobodyListens(t *testing.T) {
 	require.NotErrorIs(t, err, client.ErrUnavailable)
 }
 
-// TestDaemonThatDies hangs up on its caller, and talks nonsense.
+// TestDaemonThatDies closes the connection early or sends invalid answers.
 func TestDaemonThatDies(t *testing.T) {
 	for _, says := range []string{"", "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{", "HTTP/1.1 500 No\r\n\r\nno", "HTTP/1.1 500 No\r\n\r\n{}"} {
 		socket := filepath.Join(t.TempDir(), "s")

@@ -15,7 +15,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// TestEventsOfOperations follows what a configurator does, as the daemon tells it.
+// TestEventsOfOperations reads the events that the daemon publishes about operations.
 func TestEventsOfOperations(t *testing.T) {
 	watch, err := telemetry.New(telemetry.Options{})
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func TestEventsOfOperations(t *testing.T) {
 	require.NoError(t, c.Teardown(ctx, a))
 
 	var got []client.Event
-	for e, err := range c.Events(ctx, 1) { // long ago: all that are kept
+	for e, err := range c.Events(ctx, 1) { // from the oldest kept event
 		require.NoError(t, err)
 		got = append(got, e)
 		if done, ok := e.Data.(*client.Operation); ok && done.Operation == "teardown" && e.Type == "operation" {
