@@ -1,33 +1,33 @@
 # Configuration of allocnetd, read from /etc/allocnet/allocnetd.hcl.
 #
-# Lines that begin with "#" and no blank are settings, with their defaults: remove
-# the "#" to change one. Every setting can also be given as a variable and as a
-# flag, which win over this file: "level" in the block "log" is
-# ALLOCNETD_LOG_LEVEL and --log-level.
+# A line that begins with "#" and no blank is a setting with its default: remove the
+# "#" to change it. Every setting can also be given as an environment variable and as a
+# flag, which override this file: "level" in the block "log" is ALLOCNETD_LOG_LEVEL and
+# --log-level.
 #
 # Times are written as "5s" or "1m30s", sizes as "512KiB" or "1MiB".
 #
-# `allocnetd validate FILE` says what is wrong with a file. SIGHUP (`systemctl
-# reload allocnetd`) reads it again; what needs a restart is marked so. What is in
-# force is beside the socket, in allocnetd.sock.settings: the CNI plugin goes by that
-# while the daemon is not running, so what is changed here meanwhile waits for the daemon.
+# `allocnetd validate FILE` checks a file. SIGHUP (`systemctl reload allocnetd`) reads
+# it again; settings that need a restart are marked. The daemon writes its active
+# settings beside its socket, to allocnetd.sock.settings. The CNI plugin reads that file
+# while the daemon is not running, so changes here take effect when the daemon starts.
 
 # Where networks and their plugins are found.
 
 # Directory of the network configurations (.conflist, .conf, .json).
 #conf_dir = "/etc/cni/net.d"
 
-# Directories that are searched for plugins, in order. Those of a runtime that runs as root
-# (its CNI_PATH) come first.
+# Directories that are searched for plugins, in order. The directories of a runtime that
+# runs as root (its CNI_PATH) are searched first.
 #plugin_dirs = ["/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"]
 
-# Prefix under which vendors install plugins: one of type T is first looked for in
+# Prefix under which vendors install plugins: a plugin of type T is first searched for in
 # PREFIX/opt/T/bin.
 #vendor_dir = ""
 
-# Networks to attach to where a request names none, in order: the first one's
-# interface is eth0, the next one's eth1. One that has the plugin loopback alone is
-# not counted. None: that of the first file.
+# Networks to attach to if a request names none, in order: the interface of the first one
+# is eth0, that of the second one eth1. A network whose only plugin is loopback does not
+# count. Empty: the network of the first file.
 #networks = []
 
 # Subnets of the embedded network "allocnet", at most one per family.
@@ -35,146 +35,143 @@
 
 # How allocations are set up.
 
-# What runs the plugins: "native" inside the daemon, "exec" their binaries, "auto"
-# whatever suits the plugins of a network.
+# The engine that runs the plugins: "native" inside the daemon, "exec" as plugin
+# binaries, "auto" selects the engine by the plugins of a network.
 #engine = "auto"
 
-# Interfaces inside an allocation are called so, with a number.
+# The prefix of the names of interfaces inside an allocation; a number follows.
 #interface_prefix = "eth"
 
-# Publish every port on all addresses of the host, whatever address was asked for.
+# Publish every port on all addresses of the host, whatever address was requested.
 #ignore_port_mapping_host_ip = false
 
-# Set up allocations that request something no plugin of their networks declares:
+# Set up allocations that request something that no plugin of their networks declares:
 # ports, addresses, a MAC address, bandwidth, DNS. The request has no effect, and the
-# status names it as unserved. It is for schedulers that always send ports; by
-# default such a request is an error.
+# status lists it as unserved. Use this for schedulers that always send ports. By default
+# such a request is an error.
 #allow_unserved = false
 
-# What to do about a host port on which a process of the host listens already, over TCP
-# or UDP (SCTP is not looked at): what is sent there goes to the allocation from then on.
-# warn: log it, and tell whoever asked. refuse: an error that names the process. ignore:
-# do not look.
+# The action if a process of the host already listens on a requested host port, over TCP
+# or UDP (SCTP is not checked). Packets to that port go to the allocation once it is set
+# up. warn: log it and report it to the caller. refuse: return an error that names the
+# process. ignore: do not check.
 #host_listeners = "warn"
 
-# Have a CHECK restore what another program removed from the host, such as rules after
-# "nft flush ruleset", and succeed if nothing else is amiss. A runtime whose CHECK fails
-# makes a new container for one that lacks no more than a rule.
+# Let CHECK restore what another program removed from the host, such as rules after
+# "nft flush ruleset", and succeed if nothing else is wrong. If a CHECK fails, a runtime
+# replaces the container, even if only a rule is missing.
 #repair_on_check = true
 
-# Run network configurations that come with a request of another user than root:
-# "conflists" of the API, and "plugins" of the CNI plugin. They choose the plugins that
-# run as the daemon's user, and their configuration: a user who may send them can act as
-# root.
+# Accept network configurations in requests of users other than root: "conflists" of the
+# API and "plugins" of the CNI plugin. They select the plugins that run as the daemon's
+# user, and their configuration: a user who may send them can act as root.
 # By default such a request is an error. Needs a restart.
 #allow_conflists = false
 
-# The longest that all plugins of an allocation together may take.
+# The longest time for one run of all plugins of an allocation.
 #timeout = "1m"
 
-# How long operations may go on when the daemon is told to end. Then they are
-# cancelled, and what they had done is undone.
+# The grace period for running operations at shutdown. After it they are cancelled and
+# undone.
 #shutdown_grace = "30s"
 
-# What is remembered about allocations. It must be on tmpfs: the kernel forgets
-# them with a reboot, too. Needs a restart.
+# The directory of the records of allocations. It must be on tmpfs, because a reboot also
+# removes the allocations from the kernel. Needs a restart.
 #state_dir = "/run/allocnet"
 
-# The socket. What systemd passes is used as it is, and counts more than these
-# settings. All need a restart.
+# The socket. A socket that systemd passes is used unchanged, and these settings are
+# ignored. All need a restart.
 socket {
   #path = "/run/allocnet/allocnetd.sock"
 
   # Names or numbers. Root and the members of the group may use the daemon. Regard
-  # membership as root: members decide about the network of every allocation. None:
-  # those of the process; and of a socket from systemd, that socket's.
+  # membership as root access: members control the network of every allocation. Empty:
+  # the user and group of the process.
   #owner = ""
   #group = ""
   #mode = "0660"
 }
 
-# An ADD that failed, but may succeed later, is tried again after the delay and a
-# random time up to the jitter.
+# An ADD that failed with a temporary error is repeated after the delay and a random time
+# up to the jitter.
 retry {
   #attempts = 3
   #delay = "1s"
   #jitter = "1s"
 }
 
-# What the daemon bears. What goes beyond is refused at once. All need a restart.
+# Limits for clients. Requests beyond a limit are refused at once. All need a restart.
 limits {
-  # Operations at once, and those that wait for their turn. One that waits for a
-  # plugin for long does not count among the first.
+  # Concurrent operations, and waiting ones. An operation that has waited for a plugin
+  # for some seconds no longer counts as a concurrent operation.
   #operations = 32
   #queue = 1024
 
-  # Operations on one allocation, of which one runs and the others wait.
+  # Operations on one allocation: one runs, the others wait.
   #per_allocation = 16
 
   # Streams of events, and connections of any kind. An eighth of the connections is
-  # kept for root; each other user may have half of the rest.
+  # reserved for root; each other user may have half of the rest.
   #streams = 64
   #connections = 2048
 
   # The longest body of a request.
   #body = "1MiB"
 
-  # The longest time for the header of a request, and for an operation on one
-  # allocation with its time in the queue.
-  #header_timeout = "5s"
+  # The longest time for an operation on one allocation, including its time in the queue.
   #operation_timeout = "2m"
 }
 
 # At its start the daemon compares its records with the kernel. All need a restart.
 reconcile {
-  # "repair" puts back what is missing and takes down what was left unfinished,
-  # "report" changes nothing and logs what it finds.
+  # "repair" restores what is missing and removes unfinished allocations. "report"
+  # changes nothing and logs the differences.
   #mode = "repair"
 
-  # The daemon serves meanwhile, but says that it is ready only when this is done,
-  # or after this time.
+  # The daemon serves during the comparison, but reports that it is ready only after
+  # the comparison, or after this time.
   #wait = "30s"
 
   # Runtimes do not always send DEL for a container whose network namespace is gone.
-  # Its host ports and addresses are freed after this time; "0s" for never. What
-  # schedulers set up through the API is theirs to tear down.
+  # The daemon tears such an allocation down after this time, which releases its host
+  # ports and addresses; "0s" stands for never. Allocations that schedulers set up
+  # through the API are not affected.
   #netns_gone = "5m"
 }
 
 # Network namespaces. All need a restart.
 pool {
-  # How many are made ahead, for POST /v1/sandboxes.
+  # The number of prepared network namespaces, for POST /v1/sandboxes.
   #size = 0
 
-  # Where they get their names.
+  # The directory of the network namespaces.
   #dir = "/run/netns"
 }
 
-# The manager of the CNI configuration: it writes a configuration list into
-# conf_dir that has runtimes call allocnet-cni, which delegates to the primary
-# network. Turned off, it leaves that file to you: runtimes go on by it until it is
-# removed.
+# The manager of the CNI configuration. It maintains a configuration list in conf_dir
+# with which runtimes call allocnet-cni, which delegates to the primary network. If the
+# manager is disabled, its file stays: runtimes use it until you remove it.
 manager {
   #enabled = false
 
-  # The network that is delegated to. None: that of the first valid file.
+  # The name of the network to delegate to. Empty: the network of the first valid file.
   #primary = ""
 
-  # The name of the own network. None: that of the primary one.
+  # The name of the manager's network. Empty: the name of the primary network.
   #name = ""
 
-  # The own file. It should sort before all others.
+  # The name of the manager's file. It should sort before all other files.
   #own_file = "00-allocnet.conflist"
 
-  # A file that another program makes when the network is ready, and removes when
-  # it is not. None: nothing is waited for. Before it is there for the first time,
-  # runtimes that find another network use that, without allocnet. When it goes away
-  # later, allocnet refuses what is new; runtimes show that as their own state only
-  # where they ask (CNI STATUS: networks of cniVersion 1.1.0).
+  # A file that another program creates when the network is ready, and removes when it is
+  # not. Empty: no such file is required. Until the file exists for the first time,
+  # runtimes that find another network use that one, without allocnet. When it is removed
+  # later, allocnet refuses new allocations. Runtimes report that as their own state only
+  # if they request CNI STATUS (networks of cniVersion 1.1.0).
   #readiness_file = ""
 }
 
-# What goes to standard error.
+# The log on standard error.
 log {
   # trace, debug, info, warn, error or off
   #level = "info"
@@ -185,8 +182,8 @@ log {
 
 # Spans of OpenTelemetry. Need a restart.
 telemetry {
-  # The URL of a collector that speaks OTLP over HTTP, such as
-  # "http://localhost:4318". None: no spans. The rest, such as sampling and
-  # headers, is OpenTelemetry's own environment (OTEL_*).
+  # The URL of a collector that speaks OTLP over HTTP, such as "http://localhost:4318".
+  # Empty: no spans. Sampling, headers and the like are configured by OpenTelemetry's
+  # environment variables (OTEL_*).
   #otlp_endpoint = ""
 }

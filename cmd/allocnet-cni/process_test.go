@@ -318,7 +318,7 @@ func TestSettingsOfOthers(t *testing.T) {
 	w.ok(w.call("ADD", "c1", netns, conf))
 	require.NoError(t, os.Chmod(w.path("allocnetd.hcl"), 0o666))
 	for _, command := range []string{"ADD", "DEL"} {
-		require.Contains(t, w.refused(w.call(command, "c1", netns, conf)).Msg, "can be written by others")
+		require.Contains(t, w.refused(w.call(command, "c1", netns, conf)).Msg, "can be written by other users")
 	}
 	require.NoError(t, os.Chmod(w.path("allocnetd.hcl"), 0o644))
 	w.ok(w.call("DEL", "c1", netns, conf))

@@ -96,8 +96,8 @@ func TestCommandLine(t *testing.T) {
 	require.Equal(t, exitUsage, run(nil, "run", "--engine=x").code, "invalid settings")
 	o := run(nil, "--help")
 	require.Equal(t, exitOK, o.code)
-	require.Contains(t, o.out, "--limits-header-timeout")
-	require.Contains(t, o.out, `(default 5s)`)
+	require.Contains(t, o.out, "--limits-operation-timeout")
+	require.Contains(t, o.out, `(default 2m)`)
 }
 
 func TestSourceIsAbsolute(t *testing.T) {

@@ -65,7 +65,7 @@ func limits(l *settings.Limits) api.Limits {
 	return api.Limits{
 		Operations: l.Operations, Queue: l.Queue, PerAllocation: l.PerAllocation,
 		Streams: l.Streams, Connections: l.Connections, Body: l.Body,
-		HeaderTimeout: l.HeaderTimeout, OperationTimeout: l.OperationTimeout,
+		OperationTimeout: l.OperationTimeout,
 	}
 }
 

@@ -8,20 +8,20 @@ import (
 	"unicode/utf8"
 )
 
-// ActiveFile is the file beside a daemon's socket that holds what is in force there: the
-// daemon writes it, and it stays for the plugin that does its work while it is away.
-// Where the daemon had its settings from, its flags and variables, nobody else knows.
+// ActiveFile returns the file beside a daemon's socket that holds the daemon's active
+// settings. The daemon writes it and leaves it when it ends, because the CNI plugin needs
+// the same settings and knows neither the daemon's flags nor its environment.
 func ActiveFile(socket string) string { return socket + ".settings" }
 
-// Write writes all settings to a file, for [Read]. The file is replaced as a whole;
-// only this process's user can read it.
+// Write writes all settings to a file for [Read]. The file is replaced atomically; only
+// the user of this process can read it.
 func (s *Settings) Write(file string) error {
 	all := map[string][]string{}
 	for i := range table {
 		got := table[i].in(s).get()
 		for _, text := range got {
 			if !utf8.ValidString(text) {
-				return fmt.Errorf("write settings to %q: %s: %q is not UTF-8: set another", file, table[i].key(), text)
+				return fmt.Errorf("write settings to %q: %s: %q is not UTF-8: set another value", file, table[i].key(), text)
 			}
 		}
 		all[table[i].key()] = got
@@ -36,11 +36,11 @@ func (s *Settings) Write(file string) error {
 	return nil
 }
 
-// replace leaves nothing behind but the file; the lock of the daemon's socket keeps
-// others from doing the same.
+// replace replaces a file. After an error no temporary file is left. The lock of the
+// daemon's socket excludes concurrent calls.
 func replace(file string, data []byte) error {
 	made := file + ".new"
-	if err := os.RemoveAll(made); err != nil { // of a daemon that was killed
+	if err := os.RemoveAll(made); err != nil { // left by a killed daemon
 		return err
 	}
 	f, err := os.OpenFile(made, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -57,9 +57,10 @@ func replace(file string, data []byte) error {
 	return nil
 }
 
-// Read reads what Write has written, also that of another version: a setting that is
-// not there any more is passed over, a new one has its default. It refuses what
-// others than root and this process's user can write. errors.Is finds fs.ErrNotExist.
+// Read reads a file that Write has written, also one of another version: it ignores
+// settings that do not exist any more, and new settings have their defaults. It refuses a
+// file that users other than root and this process's user can write. errors.Is finds
+// fs.ErrNotExist.
 func Read(file string) (Settings, error) {
 	s := Default()
 	data, err := contents(file, true)

@@ -10,24 +10,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// others are values that are not the defaults, for every setting.
+// others holds a value other than the default for every setting.
 var others = map[string][]string{
 	"socket.path": {"/a/ß \"\\${x}%{y}\n\u2028"}, "socket.owner": {"1"}, "socket.group": {"2"}, "socket.mode": {"0600"},
-	"conf_dir": {"/c"}, "plugin_dirs": {"/p", "/q:,"}, "vendor_dir": {"/v"}, "state_dir": {"/cafe\u0301"}, // not composed
+	"conf_dir": {"/c"}, "plugin_dirs": {"/p", "/q:,"}, "vendor_dir": {"/v"}, "state_dir": {"/cafe\u0301"}, // not in the composed form of Unicode
 	"engine": {"exec"}, "networks": {}, "interface_prefix": {"net"}, "subnets": {"10.1.0.0/16"},
 	"ignore_port_mapping_host_ip": {"true"}, "allow_unserved": {"true"}, "host_listeners": {"refuse"}, "repair_on_check": {"false"}, "allow_conflists": {"true"}, "timeout": {"1h0m1s"}, "shutdown_grace": {"0s"},
 	"retry.attempts": {"7"}, "retry.delay": {"1ms"}, "retry.jitter": {"1h"},
 	"limits.operations": {"1"}, "limits.queue": {"2"}, "limits.per_allocation": {"3"}, "limits.streams": {"4"},
-	"limits.connections": {"5"}, "limits.body": {"1025B"}, "limits.header_timeout": {"6s"}, "limits.operation_timeout": {"7s"},
+	"limits.connections": {"5"}, "limits.body": {"1025B"}, "limits.operation_timeout": {"7s"},
 	"reconcile.mode": {"report"}, "reconcile.wait": {"8s"}, "reconcile.netns_gone": {"9s"}, "pool.size": {"9"}, "pool.dir": {"/d"},
 	"manager.enabled": {"true"}, "manager.primary": {"m"}, "manager.name": {"n"}, "manager.own_file": {"o.conflist"},
 	"manager.readiness_file": {"/r"}, "log.level": {"off"}, "log.json": {"true"}, "telemetry.otlp_endpoint": {"http://h:1"},
 }
 
-// TestActiveFile writes and reads all settings: the defaults, and each one otherwise.
+// TestActiveFile writes and reads all settings: the defaults, and each one changed.
 func TestActiveFile(t *testing.T) {
 	file := ActiveFile(filepath.Join(t.TempDir(), "s"))
-	require.NoError(t, os.Mkdir(file+".new", 0o700), "what is left of one that was killed")
+	require.NoError(t, os.Mkdir(file+".new", 0o700), "left by a killed daemon")
 	same := func(s Settings) {
 		t.Helper()
 		require.NoError(t, s.Write(file))
@@ -90,17 +90,17 @@ func TestRead(t *testing.T) {
 			want := Default()
 			want.StateDir = "/x"
 			require.NoError(t, err)
-			require.Equal(t, want, s, "what is not there has its default")
+			require.Equal(t, want, s, "a missing setting has its default")
 		})
 	}
 }
 
-// TestWary: who may write a file, and what is none.
+// TestWary checks which owners, permissions and kinds of files are accepted.
 func TestWary(t *testing.T) {
 	const other = 12345
-	const refused = "can be written by others: chown it to root and chmod go-w"
+	const refused = "can be written by other users: chown it to root and chmod go-w"
 	for name, test := range map[string]struct {
-		owner int // 0 for this process's user
+		owner int // 0 for the user of this process
 		mode  fs.FileMode
 		link  bool // a symbolic link leads there
 		err   string
@@ -109,13 +109,13 @@ func TestWary(t *testing.T) {
 		"own, others read it":    {0, 0o644, false, ""},
 		"own, behind a link":     {0, 0o600, true, ""},
 		"its group writes it":    {0, 0o620, false, refused},
-		"everybody writes it":    {0, 0o602, false, refused},
+		"all users write it":     {0, 0o602, false, refused},
 		"another's":              {other, 0o600, false, refused},
-		"another's, read-only":   {other, 0o444, false, refused}, // whose owner can chmod it
+		"another's, read-only":   {other, 0o444, false, refused}, // its owner can chmod it
 		"another's, with a link": {other, 0o600, true, refused},
-		"a pipe":                 {0, fs.ModeNamedPipe | 0o600, false, "is not a file"},
-		"a link to a pipe":       {0, fs.ModeNamedPipe | 0o600, true, "is not a file"},
-		"a directory":            {0, fs.ModeDir | 0o700, false, "is not a file"},
+		"a pipe":                 {0, fs.ModeNamedPipe | 0o600, false, "is not a regular file"},
+		"a link to a pipe":       {0, fs.ModeNamedPipe | 0o600, true, "is not a regular file"},
+		"a directory":            {0, fs.ModeDir | 0o700, false, "is not a regular file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.owner != 0 && os.Geteuid() != 0 {
@@ -157,10 +157,10 @@ func TestWary(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	require.NoError(t, os.Chmod(file, 0o666))
 	_, err := Source{File: file}.Load()
-	require.NoError(t, err, "the daemon's own file is its administrator's matter")
+	require.NoError(t, err, "without Wary the file may have any owner")
 }
 
-// FuzzRead looks for files whose settings are others when they are written again.
+// FuzzRead looks for files whose settings change when they are written and read again.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"engine": ["exec"], "networks": [], "state_dir": ["/\u0065\u0301"]}`))
 	f.Add([]byte(`{"limits.body": ["1025B"], "engine": null}`))

@@ -1,13 +1,13 @@
-// Package settings is everything that the daemon can be told: by a file in HCL,
-// by environment variables ALLOCNETD_*, and by flags. A flag wins over the
-// environment, that over the file, and that over the defaults.
+// Package settings reads the daemon's settings from a file in HCL, from environment
+// variables ALLOCNETD_* and from flags. A flag overrides the environment, the
+// environment overrides the file, and the file overrides the defaults.
 //
-// Each setting is described once, in the table of table.go, from which its key
-// in the file, its variable and its flag follow: operations in the block
-// limits is ALLOCNETD_LIMITS_OPERATIONS and --limits-operations.
+// The table in table.go describes each setting once. Its key in the file, its variable
+// and its flag follow from that: "operations" in the block "limits" is
+// ALLOCNETD_LIMITS_OPERATIONS and --limits-operations.
 //
-// What came out of that is written beside the socket of the daemon, see [ActiveFile], for
-// the plugin when the daemon is away.
+// The daemon writes its active settings beside its socket, see [ActiveFile]. The CNI
+// plugin reads them while the daemon is not running.
 //
 // packaging/allocnetd.hcl shows all settings with their defaults.
 package settings

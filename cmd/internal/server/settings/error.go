@@ -2,10 +2,9 @@ package settings
 
 import "fmt"
 
-// Error is one thing that is wrong with the settings: where it is, and what to
-// do about it.
+// Error is one problem of the settings: where it is, and how to correct it.
 type Error struct {
-	Origin  string `json:"origin"`         // the file, or the variable or flag by its name
+	Origin  string `json:"origin"`         // the file, the variable or the flag
 	Line    int    `json:"line,omitempty"` // in the file
 	Key     string `json:"key,omitempty"`
 	Problem string `json:"problem"`
@@ -22,7 +21,7 @@ func (e *Error) Error() string {
 	return where + ": " + e.Problem
 }
 
-// Errors returns all things that are wrong, of an error of Load.
+// Errors returns all problems in an error of Load.
 func Errors(err error) []*Error {
 	switch e := err.(type) {
 	case *Error:

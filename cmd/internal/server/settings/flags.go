@@ -4,7 +4,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ConfigVariable names the file where no flag does.
+// ConfigVariable is the variable that names the file if no flag does.
 const ConfigVariable = Prefix + "CONFIG"
 
 // Flags are the settings on a command line.
@@ -12,8 +12,8 @@ type Flags struct {
 	given []*flag
 }
 
-// NewFlags adds a flag for every setting to set. What they are given is looked at
-// by Load, so that all that is wrong is found at once.
+// NewFlags adds a flag for every setting to set. The flags only store their values; Load
+// validates them, so that it reports all errors together.
 func NewFlags(set *pflag.FlagSet) *Flags {
 	defaults := Default()
 	f := &Flags{}
@@ -40,7 +40,7 @@ func (f *Flags) apply(to *Settings) []error {
 	return errs
 }
 
-// flag is a pflag.Value that only remembers.
+// flag is a pflag.Value that stores its text without validating it.
 type flag struct {
 	setting *setting
 	shown   []string // the default
@@ -50,11 +50,11 @@ type flag struct {
 func (f *flag) Set(text string) error {
 	v := f.setting.in(new(Settings))
 	if v.kind() != texts {
-		f.texts = nil // the last one counts
+		f.texts = nil // the last value counts
 	}
 	f.texts = append(f.texts, v.split(text)...)
 	if f.texts == nil {
-		f.texts = []string{} // an empty list is one as well
+		f.texts = []string{} // an empty list differs from a missing flag
 	}
 	return nil
 }

@@ -13,8 +13,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// parse applies a file. The values are literals: there are no variables and no
-// functions, so that a file says what it says.
+// parse applies a file. Values are literals, without variables and functions.
 func parse(to *Settings, name string, data []byte) []error {
 	file, diagnostics := hclsyntax.ParseConfig(data, name, hcl.InitialPos)
 	if diagnostics.HasErrors() {
@@ -33,7 +32,7 @@ func parse(to *Settings, name string, data []byte) []error {
 		case len(b.Labels) > 0:
 			p.problem(line, b.Type, "has a label: write only "+b.Type+" {")
 		case seen[b.Type] > 0:
-			p.problem(line, b.Type, fmt.Sprintf("is there already in line %d: make them one", seen[b.Type]))
+			p.problem(line, b.Type, fmt.Sprintf("is already in line %d: merge the two blocks", seen[b.Type]))
 		}
 		seen[b.Type] = line
 		p.attributes(b.Type, b.Body)
@@ -68,7 +67,7 @@ func (p *parsing) problem(line int, key, problem string) {
 	p.errs = append(p.errs, &Error{Origin: p.name, Line: line, Key: key, Problem: problem})
 }
 
-// attributes applies those of a block, or of the top level for "".
+// attributes applies the attributes of a block, or of the top level if block is "".
 func (p *parsing) attributes(block string, body *hclsyntax.Body) {
 	for name, a := range body.Attributes {
 		line := a.NameRange.Start.Line
@@ -88,7 +87,8 @@ func (p *parsing) attributes(block string, body *hclsyntax.Body) {
 	}
 }
 
-// literal is what an expression of that kind says.
+// literal returns the value of an expression of the given kind; ok is false for any other
+// expression.
 func literal(e hclsyntax.Expression, k kind) ([]string, bool) {
 	if k == texts {
 		tuple, ok := e.(*hclsyntax.TupleConsExpr)
@@ -122,12 +122,12 @@ func literal(e hclsyntax.Expression, k kind) ([]string, bool) {
 	return plain(v)
 }
 
-// plain is a text, number or boolean as text.
+// plain returns a text, number or boolean as text.
 func plain(v cty.Value) ([]string, bool) {
 	switch v.Type() {
 	case cty.Bool:
 		return []string{strconv.FormatBool(v.True())}, true
-	case cty.Number: // as digits it may be longer than memory
+	case cty.Number: // it may have too many digits to print
 		n, accuracy := v.AsBigFloat().Int64()
 		return []string{strconv.FormatInt(n, 10)}, accuracy == big.Exact
 	default:
@@ -135,7 +135,7 @@ func plain(v cty.Value) ([]string, bool) {
 	}
 }
 
-// example shows the default of a setting as it would be written.
+// example returns the default of a setting in the syntax of the file.
 func example(s *setting) string {
 	defaults := Default()
 	v := s.in(&defaults)
@@ -145,7 +145,7 @@ func example(s *setting) string {
 	return ""
 }
 
-// quoted is a value as the file has it.
+// quoted returns a value in the syntax of the file.
 func quoted(v value) string {
 	got := v.get()
 	switch v.kind() {

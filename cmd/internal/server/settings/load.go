@@ -12,23 +12,23 @@ import (
 	"syscall"
 )
 
-// DefaultFile is read where no other file is named, if it is there.
+// DefaultFile is read if no other file is named and it exists.
 const DefaultFile = "/etc/allocnet/allocnetd.hcl"
 
-// Source is where settings come from. Its zero value is DefaultFile alone.
+// Source says where settings come from. Its zero value reads only DefaultFile.
 type Source struct {
-	File    string   // must exist; "" for DefaultFile, which need not
+	File    string   // must exist; "" for DefaultFile, which is optional
 	Environ []string // as os.Environ returns it
 	Flags   *Flags   // nil for none
-	// Wary refuses a file that others than root and this process's user can write:
-	// who named it may be allowed to use the daemon, and no more.
+	// Wary refuses a file that users other than root and this process's user can write.
+	// Set it if the path comes from a user who may only use the daemon.
 	Wary bool
-	// Foreign passes over variables with the Prefix that are no settings: the
-	// environment is somebody else's, who may call other things so.
+	// Foreign ignores variables with the Prefix that are not settings. Set it if the
+	// environment belongs to another program.
 	Foreign bool
 }
 
-// Path is the file that is read.
+// Path returns the file that is read.
 func (s Source) Path() string {
 	if s.File == "" {
 		return DefaultFile
@@ -36,8 +36,7 @@ func (s Source) Path() string {
 	return s.File
 }
 
-// Load reads the settings anew. The error holds everything that is wrong, each
-// thing as an *Error; see [Errors].
+// Load reads the settings. The error joins an *Error for each problem; see [Errors].
 func (s Source) Load() (Settings, error) {
 	loaded := Default()
 	errs := s.file(&loaded)
@@ -48,7 +47,7 @@ func (s Source) Load() (Settings, error) {
 	return loaded, errors.Join(errs...)
 }
 
-// maxFile bounds what the parser, which is recursive, is given.
+// maxFile is the maximum size of a file. It bounds the recursion of the parser.
 const maxFile = 256 << 10
 
 func (s Source) file(to *Settings) []error {
@@ -62,9 +61,9 @@ func (s Source) file(to *Settings) []error {
 	return parse(to, s.Path(), data)
 }
 
-// contents are those of a file. The error goes on from its name.
+// contents reads a file. Its error continues a sentence that begins with the file's name.
 func contents(path string, wary bool) ([]byte, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not wait for a pipe
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not block on a pipe
 	if err != nil {
 		return nil, fmt.Errorf("cannot be read: %w", err)
 	}
@@ -74,11 +73,11 @@ func contents(path string, wary bool) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("cannot be read: %w", err)
 	case !info.Mode().IsRegular():
-		return nil, errors.New("is not a file")
+		return nil, errors.New("is not a regular file")
 	case info.Size() > maxFile:
 		return nil, fmt.Errorf("is larger than %s", formatSize(maxFile))
 	case wary && !private(info):
-		return nil, errors.New("can be written by others: chown it to root and chmod go-w")
+		return nil, errors.New("can be written by other users: chown it to root and chmod go-w")
 	}
 	data, err := io.ReadAll(io.LimitReader(file, maxFile))
 	if err != nil {
@@ -92,12 +91,11 @@ func private(info fs.FileInfo) bool {
 	return ok && (stat.Uid == 0 || int(stat.Uid) == os.Geteuid()) && info.Mode()&0o022 == 0
 }
 
-// ofKubernetes are the variables that Kubernetes gives all pods in the namespace of a
-// service, here one that is called allocnetd or allocnetd-something.
+// ofKubernetes matches the variables that Kubernetes sets in all pods of a namespace for
+// a service that is called allocnetd or allocnetd-something.
 var ofKubernetes = regexp.MustCompile(`^` + Prefix + `(.+_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// environment applies the variables with the Prefix. An empty one counts as one
-// that is not set.
+// environment applies the variables with the Prefix. An empty variable counts as unset.
 func environment(to *Settings, environ []string, foreign bool) []error {
 	var errs []error
 	for _, entry := range environ {
@@ -129,7 +127,7 @@ func knownVariable(name string) string {
 	return "unset it"
 }
 
-// problems are what is wrong with a value, one by one.
+// problems returns an *Error for each line of an error of set.
 func problems(origin string, line int, s *setting, err error) []error {
 	if err == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// load loads a file of that content, named x.hcl in errors.
+// load loads a file with the given content, which errors call x.hcl.
 func load(t *testing.T, content string, environ []string, args ...string) (Settings, string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "x.hcl")
@@ -27,11 +27,11 @@ func load(t *testing.T, content string, environ []string, args ...string) (Setti
 	if err == nil {
 		return s, ""
 	}
-	require.Len(t, Errors(err), len(strings.Split(err.Error(), "\n")), "all are an *Error of one line")
+	require.Len(t, Errors(err), len(strings.Split(err.Error(), "\n")), "each problem is an *Error of one line")
 	return s, strings.ReplaceAll(err.Error(), filepath.Dir(file)+"/", "")
 }
 
-func TestWhatWins(t *testing.T) {
+func TestPrecedence(t *testing.T) {
 	file := `
 timeout  = "1s"
 engine   = "exec"
@@ -42,7 +42,7 @@ retry { attempts = 7 }`
 	require.Empty(t, err)
 	require.Equal(t, 3*time.Second, s.Timeout, "the flag")
 	require.Equal(t, configurator.EngineNative, s.Engine, "the variable")
-	require.Equal(t, []string{"a", "b"}, s.Networks, "an empty variable is none: the file")
+	require.Equal(t, []string{"a", "b"}, s.Networks, "an empty variable is unset: the file")
 	require.Equal(t, 7, s.Retry.Attempts, "a block of the file")
 	require.Equal(t, Default().ConfDir, s.ConfDir, "the default")
 }
@@ -55,11 +55,11 @@ func TestLists(t *testing.T) {
 	require.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/64")}, s.Subnets)
 	require.Equal(t, []string{"x", "y", "z"}, s.Networks)
 	require.True(t, s.Manager.Enabled)
-	require.Equal(t, configurator.EngineNative, s.Engine, "what is no list: the last one")
+	require.Equal(t, configurator.EngineNative, s.Engine, "not a list: the last value")
 
 	s, err = load(t, `networks = ["a"]`, nil, "--networks=")
 	require.Empty(t, err)
-	require.Empty(t, s.Networks, "a flag can take away what the file has")
+	require.Empty(t, s.Networks, "a flag can empty a list of the file")
 }
 
 func TestTextIsReadAsWritten(t *testing.T) {
@@ -74,7 +74,7 @@ state_dir = "/a/../b/"`, nil)
 	require.EqualValues(t, 512<<10, s.Limits.Body)
 	require.Equal(t, hclog.Debug, s.Log.Level)
 	require.Equal(t, "/b", s.StateDir)
-	require.Negative(t, s.Configurator().Retry.Delay, "none, where 0 would be the configurator's default")
+	require.Negative(t, s.Configurator().Retry.Delay, "0 is the configurator's default")
 	require.Equal(t, time.Second, s.Configurator().Retry.Jitter)
 }
 
@@ -86,10 +86,10 @@ func TestErrors(t *testing.T) {
 		"unknown in block": {"log {\n  lvl = 1\n}", `x.hcl:2: log.lvl: there is no such setting: did you mean "level"?`},
 		"unlike all":       {"colour = 1", `x.hcl:1: colour: there is no such setting: remove it, or write one of socket, conf_dir,`},
 		"unlike in block":  {"log { x = 1 }", `x.hcl:1: log.x: there is no such setting: remove it, or write one of level, json`},
-		"in no block":      {`level = "info"`, `x.hcl:1: level: there is no such setting: "level" belongs into the block log`},
-		"in a block":       {`log { timeout = "1s" }`, `x.hcl:1: log.timeout: there is no such setting: "timeout" belongs outside of all blocks`},
+		"in no block":      {`level = "info"`, `x.hcl:1: level: there is no such setting: "level" belongs in the block log`},
+		"in a block":       {`log { timeout = "1s" }`, `x.hcl:1: log.timeout: there is no such setting: "timeout" belongs at the top level`},
 		"block in a block": {"log {\n log {}\n}", `x.hcl:2: log.log: there is no such block: remove it`},
-		"block twice":      {"log {}\nlog {}", `x.hcl:2: log: is there already in line 1: make them one`},
+		"block twice":      {"log {}\nlog {}", `x.hcl:2: log: is already in line 1: merge the two blocks`},
 		"setting twice":    {"engine = \"exec\"\nengine = \"exec\"", `x.hcl:2: Attribute redefined`},
 		"label":            {`log "x" {}`, `x.hcl:1: log: has a label: write only log {`},
 		"block for value":  {`engine { }`, `x.hcl:1: engine: there is no such block`},
@@ -121,7 +121,7 @@ func TestErrors(t *testing.T) {
 		"subnet":           {`subnets = ["10.0.0.0"]`, `x.hcl:1: subnets: "10.0.0.0" is not a subnet: write for example "10.202.0.0/16"`},
 		"subnets":          {`subnets = ["10.0.0.0/16", "10.1.0.0/16"]`, `x.hcl:1: subnets: `},
 		"network":          {`networks = ["a b"]`, `x.hcl:1: networks: "a b" is not the name of a network`},
-		"network twice":    {`networks = ["a", "a"]`, `x.hcl:1: networks: "a" is there twice: remove one`},
+		"network twice":    {`networks = ["a", "a"]`, `x.hcl:1: networks: "a" occurs twice: remove one`},
 		"interface":        {`interface_prefix = "a/b"`, `x.hcl:1: interface_prefix: "a/b" cannot begin the name of an interface`},
 		"own file":         {`manager { own_file = "../x.conflist" }`, `x.hcl:1: manager.own_file: "../x.conflist" is not the name of a file that ends in ".conflist"`},
 		"URL":              {`telemetry { otlp_endpoint = "localhost:4318" }`, `x.hcl:1: telemetry.otlp_endpoint: "localhost:4318" is not a URL`},
@@ -136,7 +136,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestAllErrors has several of each kind.
+// TestAllErrors has several errors of each source.
 func TestAllErrors(t *testing.T) {
 	_, err := load(t, "timeout = 1\n\nlog { level = 2 }\nengin = 1\nnetworks = [\"a b\", \"c d\"]",
 		[]string{"ALLOCNETD_RETRY_DELAY=x", "ALLOCNETD_NOPE=1"}, "--engine=a", "--limits-queue=b")
@@ -158,9 +158,9 @@ func TestAllErrors(t *testing.T) {
 func TestFile(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Source{File: filepath.Join(dir, "none")}.Load()
-	require.ErrorContains(t, err, "none: cannot be read: ", "a file that was named must be there")
+	require.ErrorContains(t, err, "none: cannot be read: ", "a named file must exist")
 	_, err = Source{File: dir}.Load()
-	require.ErrorContains(t, err, "is not a file")
+	require.ErrorContains(t, err, "is not a regular file")
 	large := filepath.Join(dir, "large")
 	require.NoError(t, os.WriteFile(large, make([]byte, maxFile+1), 0o600))
 	_, err = Source{File: large}.Load()
@@ -171,7 +171,7 @@ func TestFile(t *testing.T) {
 	require.Equal(t, Default(), s)
 }
 
-// TestErrorsOfOthers finds nothing in them.
+// TestErrorsOfOthers checks that Errors returns nothing for other errors.
 func TestErrorsOfOthers(t *testing.T) {
 	require.Nil(t, Errors(nil))
 	require.Nil(t, Errors(os.ErrNotExist))
@@ -192,8 +192,8 @@ func TestChanges(t *testing.T) {
 	require.Empty(t, restart)
 }
 
-// TestForeignVariables: Kubernetes has its own for services of that name, which are
-// never a mistake; in the plugin's environment nothing is.
+// TestForeignVariables checks that the variables of Kubernetes for a service of that name
+// are ignored, and any unknown variable in the environment of the plugin.
 func TestForeignVariables(t *testing.T) {
 	for name, kubernetes := range map[string]bool{
 		"SERVICE_HOST": true, "SERVICE_PORT": true, "SERVICE_PORT_HTTP": true, "PORT": true, "PORT_80_TCP": true,
@@ -210,8 +210,8 @@ func TestForeignVariables(t *testing.T) {
 		require.Equal(t, "/x", s.StateDir)
 	}
 	for i := range table {
-		require.False(t, ofKubernetes.MatchString(table[i].variable()), "a setting must not be called so")
+		require.False(t, ofKubernetes.MatchString(table[i].variable()), "a setting must not have such a name")
 	}
 	_, err := Source{Environ: []string{"ALLOCNETD_ENGINE=x"}, Foreign: true}.Load()
-	require.ErrorContains(t, err, "ALLOCNETD_ENGINE", "a setting that is wrong")
+	require.ErrorContains(t, err, "ALLOCNETD_ENGINE", "an invalid setting is an error")
 }

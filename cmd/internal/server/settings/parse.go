@@ -16,7 +16,7 @@ import (
 
 func anyText(t string) (string, error) { return t, nil }
 
-// optional lets the empty text through.
+// optional returns a parser that also accepts the empty text.
 func optional(parse parser[string]) parser[string] {
 	return func(t string) (string, error) {
 		if t == "" {
@@ -33,7 +33,7 @@ func absolutePath(t string) (string, error) {
 	return filepath.Clean(t), nil
 }
 
-// longestSocket is what fits into the kernel's sockaddr_un.
+// longestSocket is the longest path that fits into the kernel's sockaddr_un.
 const longestSocket = 107
 
 func socketPath(t string) (string, error) {
@@ -55,7 +55,7 @@ func oneOf[T ~string](these ...T) parser[T] {
 
 func networkName(t string) (string, error) {
 	if err := names.ValidateNetwork(t); err != nil {
-		return "", errors.New("is not the name of a network: it has letters, digits, '_', '.' and '-', the first one a letter or digit")
+		return "", errors.New("is not the name of a network: use letters, digits, '_', '.' and '-', and begin with a letter or digit")
 	}
 	return t, nil
 }
@@ -67,7 +67,7 @@ func interfacePrefix(t string) (string, error) {
 	return t, nil
 }
 
-// conflistName accepts what CNI runtimes read from their directory.
+// conflistName accepts names of files that CNI runtimes read in their directory.
 func conflistName(t string) (string, error) {
 	if filepath.Base(t) != t || filepath.Ext(t) != ".conflist" || strings.HasPrefix(t, ".") {
 		return "", errors.New(`is not the name of a file that ends in ".conflist", without a directory`)
@@ -83,17 +83,17 @@ func httpURL(t string) (string, error) {
 	return t, nil
 }
 
-// unlike refuses a list that has something twice.
+// unlike refuses a list that contains a text twice.
 func unlike(these []string) error {
 	for i, t := range these {
 		if slices.Contains(these[:i], t) {
-			return fmt.Errorf("%q is there twice: remove one", t)
+			return fmt.Errorf("%q occurs twice: remove one", t)
 		}
 	}
 	return nil
 }
 
-// subnets asks the embedded network whether it can have these.
+// subnets validates the subnets of the embedded network.
 func subnets(these []netip.Prefix) error {
 	_, err := conflist.Embedded(conflist.EmbeddedOptions{StateDir: configurator.DefaultStateDir, Subnets: these})
 	return err

@@ -15,7 +15,7 @@ import (
 
 const reference = "../../../../packaging/allocnetd.hcl"
 
-// uncommented is the reference file with all its settings.
+// uncommented returns the reference file with all its settings set.
 func uncommented(t testing.TB) []byte {
 	t.Helper()
 	data, err := os.ReadFile(reference)
@@ -23,8 +23,8 @@ func uncommented(t testing.TB) []byte {
 	return regexp.MustCompile(`(?m)^( *)#(\S)`).ReplaceAll(data, []byte("$1$2"))
 }
 
-// TestReference holds packaging/allocnetd.hcl to the table: as it is it changes
-// nothing, and what it shows are all settings with their defaults.
+// TestReference compares packaging/allocnetd.hcl with the table: the file sets nothing,
+// and its comments show all settings with their defaults.
 func TestReference(t *testing.T) {
 	s, err := Source{File: reference}.Load()
 	require.NoError(t, err)
@@ -50,8 +50,8 @@ func TestReference(t *testing.T) {
 	require.ElementsMatch(t, want, keys, "every setting is in the reference file")
 }
 
-// TestReferenceNamesRestarts has the comments say what needs a restart: above the
-// setting, or above its block for all of it.
+// TestReferenceNamesRestarts checks that the comments name the settings that need a
+// restart: above the setting, or above its block for the whole block.
 func TestReferenceNamesRestarts(t *testing.T) {
 	data, err := os.ReadFile(reference)
 	require.NoError(t, err)
@@ -87,7 +87,7 @@ func body(t *testing.T, data []byte) *hclsyntax.Body {
 	return file.Body.(*hclsyntax.Body)
 }
 
-// TestEverySetting gives each one its default by its flag and by its variable.
+// TestEverySetting sets each setting to its default by its flag and by its variable.
 func TestEverySetting(t *testing.T) {
 	defaults := Default()
 	seen := map[string]bool{}
@@ -118,8 +118,8 @@ func TestEverySetting(t *testing.T) {
 	}
 }
 
-// FuzzParse looks for files that crash the parser, whose errors do not say where
-// they are, or whose settings cannot be written down and read again.
+// FuzzParse looks for files that crash the parser, whose errors have no line, or whose
+// settings cannot be written and read again.
 func FuzzParse(f *testing.F) {
 	f.Add(uncommented(f))
 	for _, seed := range []string{

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// Values are all settings by key, each as a text, a list of them, a number or a
-// boolean is written.
+// Values returns all settings by key, each in the syntax of the file.
 func (s Settings) Values() map[string]string {
 	all := map[string]string{}
 	for i := range table {
@@ -15,8 +14,8 @@ func (s Settings) Values() map[string]string {
 	return all
 }
 
-// Changes tells what is different in s, by key: what a reload can put in force,
-// and what needs a restart.
+// Changes returns the keys of the settings that differ: those that a reload activates,
+// and those that need a restart.
 func (s *Settings) Changes(from *Settings) (live, restart []string) {
 	for i := range table {
 		t := &table[i]
@@ -31,7 +30,7 @@ func (s *Settings) Changes(from *Settings) (live, restart []string) {
 	return live, restart
 }
 
-// Keep gives s the settings of running that need a restart.
+// Keep copies the settings that need a restart from running to s.
 func (s *Settings) Keep(running *Settings) {
 	for i := range table {
 		if t := &table[i]; !t.live {
@@ -40,7 +39,7 @@ func (s *Settings) Keep(running *Settings) {
 	}
 }
 
-// join is a value as a flag shows it.
+// join returns a value in the syntax of a flag, or "" for a zero value.
 func join(k kind, got []string) string {
 	shown := strings.Join(got, ",")
 	if k == boolean && shown == "false" || k == number && shown == "0" {

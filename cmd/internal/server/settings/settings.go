@@ -11,8 +11,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Settings are all settings of the daemon. They are a value: whoever has a copy
-// may change it, but for the slices.
+// Settings are all settings of the daemon. Copies share the slices.
 type Settings struct {
 	Socket                  Socket
 	ConfDir                 string
@@ -20,95 +19,93 @@ type Settings struct {
 	VendorDir               string // "" for none
 	StateDir                string
 	Engine                  configurator.Engine
-	Networks                []string // none: the default network of ConfDir
+	Networks                []string // empty: the default network of ConfDir
 	InterfacePrefix         string
 	Subnets                 []netip.Prefix // of the embedded network
 	IgnorePortMappingHostIP bool
-	AllowUnserved           bool // requests that no plugin serves
+	AllowUnserved           bool // accept requests that no plugin serves
 	HostListeners           configurator.ListenerPolicy
-	RepairOnCheck           bool          // what a CHECK finds missing on the host
-	AllowConflists          bool          // of callers other than root
-	Timeout                 time.Duration // of one run of all plugins of an allocation
+	RepairOnCheck           bool          // a CHECK restores what is missing on the host
+	AllowConflists          bool          // accept configurations of callers other than root
+	Timeout                 time.Duration // for one run of all plugins of an allocation
 	Retry                   Retry
 	Limits                  Limits
 	Reconcile               Reconcile
-	ShutdownGrace           time.Duration // for what runs when the daemon is told to end
+	ShutdownGrace           time.Duration // for running operations at shutdown
 	Pool                    Pool
 	Manager                 Manager
 	Log                     Log
 	Telemetry               Telemetry
 }
 
-// Socket is where the daemon listens, where systemd does not pass it a socket.
+// Socket is the socket that the daemon creates if systemd does not pass one.
 type Socket struct {
 	Path         string
 	Owner, Group string // names or numbers; "" for those of the process
 	Mode         fs.FileMode
 }
 
-// Retry is how a failed ADD is tried again.
+// Retry says how a failed ADD is repeated.
 type Retry struct {
 	Attempts      int
 	Delay, Jitter time.Duration // none if 0
 }
 
-// Limits are what the daemon bears.
+// Limits bound the load that clients can cause.
 type Limits struct {
-	Operations       int           // at once
-	Queue            int           // operations that wait for their turn
-	PerAllocation    int           // operations on one allocation, of which one runs
-	Streams          int           // of events
-	Connections      int           // of clients
-	Body             int64         // bytes of one request
-	HeaderTimeout    time.Duration // for the header of a request
-	OperationTimeout time.Duration // for an operation on one allocation, with its time in the queue
+	Operations       int           // concurrent operations
+	Queue            int           // waiting operations
+	PerAllocation    int           // operations on one allocation: one running, the others waiting
+	Streams          int           // concurrent streams of events
+	Connections      int           // concurrent connections
+	Body             int64         // bytes of one request's body
+	OperationTimeout time.Duration // for an operation on one allocation, including the wait
 }
 
-// ReconcileMode is what is done about records that do not agree with the kernel.
+// ReconcileMode says what the daemon does if records and kernel do not agree.
 type ReconcileMode string
 
 const (
-	// ReconcileRepair puts back what is missing, and takes down what was left
-	// unfinished.
+	// ReconcileRepair restores what is missing and removes unfinished allocations.
 	ReconcileRepair ReconcileMode = "repair"
-	// ReconcileReport changes nothing, and logs what it finds.
+	// ReconcileReport changes nothing and logs the differences.
 	ReconcileReport ReconcileMode = "report"
 )
 
-// Reconcile is how records are compared with the kernel.
+// Reconcile says how records are compared with the kernel.
 type Reconcile struct {
-	Mode      ReconcileMode // when the daemon starts
-	Wait      time.Duration // after which the daemon is ready all the same
-	NetnsGone time.Duration // after which what runtimes attached there is torn down; never if 0
+	Mode      ReconcileMode // at the start of the daemon
+	Wait      time.Duration // the daemon is ready after this time at the latest
+	NetnsGone time.Duration // after which allocations of runtimes without a namespace are torn down; 0 for never
 }
 
-// Pool is the pool of network namespaces that are made ahead.
+// Pool is the pool of prepared network namespaces.
 type Pool struct {
-	Size int    // none if 0
-	Dir  string // where namespaces get their names, those without the pool as well
+	Size int    // 0 for none
+	Dir  string // directory of all network namespaces, also without a pool
 }
 
-// Manager is the manager of the CNI configuration.
+// Manager configures the manager of the CNI configuration.
 type Manager struct {
 	Enabled       bool
-	Primary       string // name of the network that is delegated to; "" for the first one
-	Name          string // of the own network; "" takes over the primary's
+	Primary       string // name of the network that it delegates to; "" for the first one
+	Name          string // name of its own network; "" for the primary network's name
 	OwnFile       string // file name in ConfDir
 	ReadinessFile string // "" for none
 }
 
-// Log is what the daemon logs, to stderr.
+// Log configures the log on stderr.
 type Log struct {
 	Level hclog.Level
 	JSON  bool
 }
 
-// Telemetry is where spans go.
+// Telemetry configures the export of spans.
 type Telemetry struct {
 	OTLPEndpoint string // URL; "" for none
 }
 
-// Default returns what holds where nothing else is said.
+// Default returns the defaults of all settings.
 func Default() Settings {
 	return Settings{
 		Socket:          Socket{Path: "/run/allocnet/allocnetd.sock", Mode: 0o660},
@@ -124,7 +121,7 @@ func Default() Settings {
 		Retry:           Retry{Attempts: 3, Delay: time.Second, Jitter: time.Second},
 		Limits: Limits{
 			Operations: 32, Queue: 1024, PerAllocation: 16, Streams: 64, Connections: 2048, Body: 1 << 20,
-			HeaderTimeout: 5 * time.Second, OperationTimeout: 2 * time.Minute,
+			OperationTimeout: 2 * time.Minute,
 		},
 		Reconcile:     Reconcile{Mode: ReconcileRepair, Wait: 30 * time.Second, NetnsGone: 5 * time.Minute},
 		ShutdownGrace: 30 * time.Second,
@@ -134,7 +131,7 @@ func Default() Settings {
 	}
 }
 
-// Configurator is the part of the settings that a configurator has.
+// Configurator returns the configuration of a configurator with these settings.
 func (s *Settings) Configurator() configurator.Config {
 	return configurator.Config{
 		Networks: s.Networks, ConfDir: s.ConfDir, PluginDirs: s.PluginDirs, VendorDir: s.VendorDir,
@@ -147,7 +144,7 @@ func (s *Settings) Configurator() configurator.Config {
 	}
 }
 
-// orNone says "none" as the configurator understands it, for which 0 is its
+// orNone replaces 0 by the configurator's value for "none", because 0 stands for its
 // default.
 func orNone(d time.Duration) time.Duration {
 	if d == 0 {

@@ -8,15 +8,15 @@ import (
 	"github.com/agext/levenshtein"
 )
 
-// known says what there is in a block, "" for the top level, in place of a name
-// that is not there.
+// known returns a correction for an unknown name in a block; the block is "" for the top
+// level.
 func known(block, name string) string {
 	for i := range table {
 		if s := &table[i]; s.name == name && s.block != block {
 			if s.block == "" {
-				return fmt.Sprintf("%q belongs outside of all blocks", name)
+				return fmt.Sprintf("%q belongs at the top level", name)
 			}
-			return fmt.Sprintf("%q belongs into the block %s", name, s.block)
+			return fmt.Sprintf("%q belongs in the block %s", name, s.block)
 		}
 	}
 	var here []string
@@ -34,7 +34,7 @@ func known(block, name string) string {
 	return "remove it, or write one of " + strings.Join(here, ", ")
 }
 
-// nearest is the one that name may be a slip of, or "".
+// nearest returns the element that name may be a misspelling of, or "".
 func nearest(name string, these []string) string {
 	const slips = 2
 	best, least := "", slips+1

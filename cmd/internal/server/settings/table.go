@@ -6,7 +6,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// setting is one line of the table.
+// setting is one entry of the table.
 type setting struct {
 	block string // in the file; "" for its top level
 	name  string
@@ -15,7 +15,7 @@ type setting struct {
 	in    func(*Settings) value
 }
 
-// key is what errors and reports call the setting.
+// key returns the name of the setting in errors and reports.
 func (s *setting) key() string {
 	if s.block == "" {
 		return s.name
@@ -31,16 +31,16 @@ func (s *setting) variable() string {
 	return Prefix + strings.ToUpper(strings.ReplaceAll(s.key(), ".", "_"))
 }
 
-// Prefix begins the names of the environment variables.
+// Prefix is the prefix of the environment variables.
 const Prefix = "ALLOCNETD_"
 
-// table is every setting, in the order of the reference file.
+// table contains all settings.
 var table = []setting{
-	{"socket", "path", "unix socket to listen on", false,
+	{"socket", "path", "Unix socket to listen on", false,
 		func(s *Settings) value { return textOf(&s.Socket.Path, socketPath) }},
-	{"socket", "owner", "owner of the socket, a name or number (default that of the process)", false,
+	{"socket", "owner", "owner of the socket, a name or number (default the user of the process)", false,
 		func(s *Settings) value { return textOf(&s.Socket.Owner, anyText) }},
-	{"socket", "group", "group of the socket, whose members may use the daemon, a name or number (default that of the process)", false,
+	{"socket", "group", "group of the socket, whose members may use the daemon, a name or number (default the group of the process)", false,
 		func(s *Settings) value { return textOf(&s.Socket.Group, anyText) }},
 	{"socket", "mode", "permissions of the socket, octal", false,
 		func(s *Settings) value { return modeOf(&s.Socket.Mode) }},
@@ -51,15 +51,15 @@ var table = []setting{
 		func(s *Settings) value { return listOf(&s.PluginDirs, absolutePath, ":") }},
 	{"", "vendor_dir", "prefix under which vendors install plugins: DIR/opt/TYPE/bin (default none)", true,
 		func(s *Settings) value { return textOf(&s.VendorDir, optional(absolutePath)) }},
-	{"", "state_dir", "directory of what is remembered; on tmpfs", false,
+	{"", "state_dir", "directory of the records; it must be on tmpfs", false,
 		func(s *Settings) value { return textOf(&s.StateDir, absolutePath) }},
-	{"", "engine", "what runs the plugins: auto, exec (plugin binaries) or native (inside this process)", true,
+	{"", "engine", "engine that runs the plugins: exec (plugin binaries), native (inside this process) or auto", true,
 		func(s *Settings) value {
 			return textOf(&s.Engine, oneOf(configurator.EngineAuto, configurator.EngineExec, configurator.EngineNative))
 		}},
-	{"", "networks", "networks to attach to, the first one is eth0 (default the first one of conf_dir)", true,
+	{"", "networks", "networks to attach to, the first one as eth0 (default the first network of conf_dir)", true,
 		func(s *Settings) value { return listOf(&s.Networks, networkName, ",") }},
-	{"", "interface_prefix", "what interface names begin with, before a number", true,
+	{"", "interface_prefix", "prefix of the names of interfaces, before a number", true,
 		func(s *Settings) value { return textOf(&s.InterfacePrefix, interfacePrefix) }},
 	{"", "subnets", "subnets of the embedded network \"allocnet\", at most one per family", true,
 		func(s *Settings) value { return prefixesOf(&s.Subnets) }},
@@ -67,70 +67,68 @@ var table = []setting{
 		func(s *Settings) value { return boolOf(&s.IgnorePortMappingHostIP) }},
 	{"", "allow_unserved", "accept requests that no plugin of the networks serves, such as ports; they have no effect", true,
 		func(s *Settings) value { return boolOf(&s.AllowUnserved) }},
-	{"", "host_listeners", "what to do about a host port on which a process of the host listens: warn, refuse or ignore", true,
+	{"", "host_listeners", "action if a process of the host listens on a requested host port: warn, refuse or ignore", true,
 		func(s *Settings) value {
 			return textOf(&s.HostListeners, oneOf(configurator.ListenerWarn, configurator.ListenerRefuse, configurator.ListenerIgnore))
 		}},
-	{"", "repair_on_check", "have a CHECK restore what is missing on the host, such as rules after a flush", true,
+	{"", "repair_on_check", "let CHECK restore what is missing on the host, such as rules after a flush", true,
 		func(s *Settings) value { return boolOf(&s.RepairOnCheck) }},
-	{"", "allow_conflists", "run network configurations that requests of callers other than root bring along", false,
+	{"", "allow_conflists", "accept network configurations in requests of callers other than root", false,
 		func(s *Settings) value { return boolOf(&s.AllowConflists) }},
 	{"", "timeout", "longest time for one run of all plugins of an allocation", true,
 		func(s *Settings) value { return durationOf(&s.Timeout, 1) }},
 
-	{"", "shutdown_grace", "how long what runs may go on when the daemon is told to end", true,
+	{"", "shutdown_grace", "grace period for running operations at shutdown", true,
 		func(s *Settings) value { return durationOf(&s.ShutdownGrace, 0) }},
 
-	{"retry", "attempts", "how often an ADD is tried at most", true,
+	{"retry", "attempts", "maximum number of attempts of an ADD", true,
 		func(s *Settings) value { return intOf(&s.Retry.Attempts, 1, 100) }},
 	{"retry", "delay", "time between two attempts", true,
 		func(s *Settings) value { return durationOf(&s.Retry.Delay, 0) }},
 	{"retry", "jitter", "longest random time that is added to the delay", true,
 		func(s *Settings) value { return durationOf(&s.Retry.Jitter, 0) }},
 
-	{"limits", "operations", "operations at once", false,
+	{"limits", "operations", "maximum number of concurrent operations", false,
 		func(s *Settings) value { return intOf(&s.Limits.Operations, 1, 100_000) }},
-	{"limits", "queue", "operations that wait for their turn; what comes beyond is refused", false,
+	{"limits", "queue", "maximum number of waiting operations; further ones are refused", false,
 		func(s *Settings) value { return intOf(&s.Limits.Queue, 1, 1_000_000) }},
-	{"limits", "per_allocation", "operations on one allocation, of which one runs", false,
+	{"limits", "per_allocation", "maximum number of operations on one allocation: one running, the others waiting", false,
 		func(s *Settings) value { return intOf(&s.Limits.PerAllocation, 1, 100_000) }},
-	{"limits", "streams", "streams of events at once", false,
+	{"limits", "streams", "maximum number of concurrent streams of events", false,
 		func(s *Settings) value { return intOf(&s.Limits.Streams, 1, 100_000) }},
-	{"limits", "connections", "connections of clients at once", false,
+	{"limits", "connections", "maximum number of concurrent connections", false,
 		func(s *Settings) value { return intOf(&s.Limits.Connections, 1, 1_000_000) }},
 	{"limits", "body", "longest body of a request", false,
 		func(s *Settings) value { return sizeOf(&s.Limits.Body, 1<<10, 64<<20) }},
-	{"limits", "header_timeout", "longest time for the header of a request", false,
-		func(s *Settings) value { return durationOf(&s.Limits.HeaderTimeout, 1) }},
-	{"limits", "operation_timeout", "longest time for an operation on one allocation, with its time in the queue", false,
+	{"limits", "operation_timeout", "longest time for an operation on one allocation, including its time in the queue", false,
 		func(s *Settings) value { return durationOf(&s.Limits.OperationTimeout, 1) }},
 
-	{"reconcile", "mode", "what to do at the start about records that do not agree with the kernel: repair or report", false,
+	{"reconcile", "mode", "action at the start if records and kernel do not agree: repair or report", false,
 		func(s *Settings) value { return textOf(&s.Reconcile.Mode, oneOf(ReconcileRepair, ReconcileReport)) }},
-	{"reconcile", "wait", "how long that may take until the daemon is ready all the same", false,
+	{"reconcile", "wait", "longest time that this comparison delays the readiness of the daemon", false,
 		func(s *Settings) value { return durationOf(&s.Reconcile.Wait, 0) }},
-	{"reconcile", "netns_gone", "how long a network namespace is gone until what runtimes attached there is torn down; 0 for never", false,
+	{"reconcile", "netns_gone", "time after which an allocation of a runtime without its network namespace is torn down; 0 for never", false,
 		func(s *Settings) value { return durationOf(&s.Reconcile.NetnsGone, 0) }},
 
-	{"pool", "size", "network namespaces that are kept ready; 0 for none", false,
+	{"pool", "size", "number of prepared network namespaces; 0 for none", false,
 		func(s *Settings) value { return intOf(&s.Pool.Size, 0, 100_000) }},
-	{"pool", "dir", "directory in which network namespaces get their names", false,
+	{"pool", "dir", "directory of the network namespaces", false,
 		func(s *Settings) value { return textOf(&s.Pool.Dir, absolutePath) }},
 
-	{"manager", "enabled", "keep a configuration of the plugin allocnet-cni in conf_dir", true,
+	{"manager", "enabled", "maintain a configuration of the plugin allocnet-cni in conf_dir", true,
 		func(s *Settings) value { return boolOf(&s.Manager.Enabled) }},
-	{"manager", "primary", "name of the network that it delegates to (default the first one that is not its own)", true,
+	{"manager", "primary", "name of the network to delegate to (default the first one that is not the manager's)", true,
 		func(s *Settings) value { return textOf(&s.Manager.Primary, optional(networkName)) }},
-	{"manager", "name", "name of its own network (default that of the primary one)", true,
+	{"manager", "name", "name of the manager's network (default the name of the primary one)", true,
 		func(s *Settings) value { return textOf(&s.Manager.Name, optional(networkName)) }},
-	{"manager", "own_file", "name of its own file in conf_dir", true,
+	{"manager", "own_file", "name of the manager's file in conf_dir", true,
 		func(s *Settings) value { return textOf(&s.Manager.OwnFile, conflistName) }},
 	{"manager", "readiness_file", "file without which the host is not ready (default none)", true,
 		func(s *Settings) value { return textOf(&s.Manager.ReadinessFile, optional(absolutePath)) }},
 
-	{"log", "level", "what to log: trace, debug, info, warn, error or off", true,
+	{"log", "level", "level of the log: trace, debug, info, warn, error or off", true,
 		func(s *Settings) value { return levelOf(&s.Log.Level) }},
-	{"log", "json", "log JSON", false,
+	{"log", "json", "log as JSON", false,
 		func(s *Settings) value { return boolOf(&s.Log.JSON) }},
 
 	{"telemetry", "otlp_endpoint", "URL of an OpenTelemetry collector (OTLP over HTTP) for spans (default none)", false,

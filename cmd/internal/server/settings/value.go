@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// kind is what a value is written as in the file.
+// kind is the syntax of a value in the file.
 type kind string
 
 const (
@@ -22,18 +22,18 @@ const (
 	texts   kind = `a list of texts in quotes`
 )
 
-// value is a place in Settings that is read and written as text.
+// value is a field of Settings that is read and written as text.
 type value interface {
-	// set takes one text, but for a list.
+	// set takes one text, or any number for a list.
 	set(texts []string) error
 	// get is the reverse of set.
 	get() []string
 	kind() kind
-	// split takes apart what a flag or variable has.
+	// split splits the text of a flag or variable into the texts for set.
 	split(text string) []string
 }
 
-// parser reads one text; its error goes on from "...": and says what to write.
+// parser parses one text. Its error continues a sentence that begins with the text.
 type parser[T any] func(text string) (T, error)
 
 type scalar[T any] struct {
@@ -64,7 +64,7 @@ type list[T any] struct {
 	parse     parser[T]
 	format    func(T) string
 	separator string
-	check     func([]T) error // of the whole
+	check     func([]T) error // validates the whole list
 }
 
 func (v list[T]) set(texts []string) error {
@@ -153,7 +153,7 @@ func durationOf(to *time.Duration, least time.Duration) value {
 	return scalar[time.Duration]{to, parse, formatDuration, text}
 }
 
-// formatDuration is 1m for what Go calls 1m0s.
+// formatDuration omits zero units: it returns 1m for Go's 1m0s.
 func formatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
