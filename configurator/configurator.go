@@ -86,7 +86,7 @@ func New(cfg Config) (*Configurator, error) {
 		formerInstances: []string{statedir.FormerInstance(state.Path), statedir.FormerInstance(spelt)},
 
 		exec:   cniexec.Engine{},
-		native: native.New(cfg.Logger, state.Instance).Lasting(!cfg.OneShot),
+		native: native.New(cfg.Logger, state.Instance).LongLived(!cfg.OneShot),
 		steps:  native.NewForBinaries(cfg.Logger, state.Instance),
 
 		ownsHost: new(atomic.Bool),

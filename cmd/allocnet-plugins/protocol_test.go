@@ -185,7 +185,7 @@ func TestUnknownName(t *testing.T) {
 		got := call(t, links, "odd", "", env...)
 		require.Equal(t, 2, got.exit)
 		require.Empty(t, got.stdout)
-		require.Contains(t, got.stderr, "odd answers as the CNI plugin whose name it is called by: bandwidth, bridge, ")
+		require.Contains(t, got.stderr, "odd runs the CNI plugin by whose name it is started: bandwidth, bridge, ")
 	}
 }
 

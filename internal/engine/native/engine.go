@@ -25,13 +25,13 @@ import (
 // namespace that the process lives in, and gives them back by Close, or when it is
 // collected.
 type Engine struct {
-	log      hclog.Logger
-	instance string
-	plugins  map[string]sdk.Factory
-	lasting  bool
-	mu       sync.Mutex
-	host     *sdk.Host
-	forget   runtime.Cleanup // closes the host when the engine is collected
+	log       hclog.Logger
+	instance  string
+	plugins   map[string]sdk.Factory
+	longLived bool
+	mu        sync.Mutex
+	host      *sdk.Host
+	forget    runtime.Cleanup // closes the host when the engine is collected
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -44,8 +44,8 @@ func New(log hclog.Logger, instance string) *Engine {
 
 // Lasting says whether the process goes on after an operation, and returns the
 // engine. It comes before the first use.
-func (e *Engine) Lasting(lasting bool) *Engine {
-	e.lasting = lasting
+func (e *Engine) LongLived(longLived bool) *Engine {
+	e.longLived = longLived
 	return e
 }
 
@@ -65,7 +65,7 @@ func (e *Engine) open() (*sdk.Host, error) {
 	if err != nil {
 		return nil, err
 	}
-	host.Lately, host.Lasting = &sdk.Lately{}, e.lasting
+	host.Cache, host.LongLived = &sdk.TTLCache{}, e.longLived
 	e.host = host
 	e.forget = runtime.AddCleanup(e, func(h *sdk.Host) { h.Close() }, host)
 	return host, nil
@@ -245,7 +245,7 @@ func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 		return fmt.Errorf("repair allocation %q: %w", r.ID, err)
 	}
 	defer exec.Close()
-	exec.Host.Lately.Forget()
+	exec.Host.Cache.Clear()
 	errs := []error{exec.Host.Rules.Repair(ctx)}
 	for i, a := range r.Attachments {
 		c := e.newChain(exec, r, i)

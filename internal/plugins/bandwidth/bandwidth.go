@@ -18,7 +18,7 @@ type bandwidth struct {
 	limit Limits
 }
 
-// New is the plugin's Factory.
+// New implements sdk.Factory.
 func New(conf []byte) (sdk.Plugin, error) {
 	b := &bandwidth{}
 	unknown := sdk.Decode(conf, &b.config)
@@ -27,16 +27,16 @@ func New(conf []byte) (sdk.Plugin, error) {
 	return b, sdk.FirstError(unknown, err)
 }
 
-// addition is one ADD that has a limit to set.
+// addition is the state of one ADD that sets a limit.
 type addition struct {
 	host    *rtnl.Host
 	owner   names.Owner
-	veth    netlink.Link // the host's end
+	veth    netlink.Link // the host's end of the veth
 	ifbName string
 	ifb     netlink.Link
 }
 
-// Add implements sdk.Plugin. The ifb joins the interfaces of prevResult.
+// Add implements sdk.Plugin. It adds the ifb to the interfaces of prevResult.
 func (b *bandwidth) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	if err := b.checkVersion(); err != nil {
 		return nil, err
@@ -73,7 +73,8 @@ func (b *bandwidth) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, 
 	return result, nil
 }
 
-// steps come in an order in which nothing is sent to an ifb that is not ready.
+// steps returns the steps in an order in which no frame is redirected to an ifb
+// that is not ready.
 func (a *addition) steps(ingress, egress *bucket) []sdk.Step {
 	var steps []sdk.Step
 	if ingress != nil {
@@ -99,7 +100,7 @@ func (a *addition) steps(ingress, egress *bucket) []sdk.Step {
 	return steps
 }
 
-// discipline adds one to the veth.
+// discipline adds a queueing discipline to the veth.
 func (a *addition) discipline(act string, qdisc func() netlink.Qdisc) sdk.Step {
 	return sdk.Step{
 		Name: fmt.Sprintf("%s on veth %q", act, a.veth.Attrs().Name),
@@ -117,7 +118,8 @@ func (a *addition) deleteIfb(ctx context.Context) error {
 	return err
 }
 
-// prepareIfb names the owner, and finds out what the result tells.
+// prepareIfb records the owner as the ifb's alias and reads the ifb for the
+// result.
 func (a *addition) prepareIfb(context.Context) (err error) {
 	if a.ifb, err = a.host.LinkByName(a.ifbName); err != nil {
 		return err

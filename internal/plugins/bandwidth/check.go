@@ -11,8 +11,8 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// Check implements sdk.Plugin. Unlike the reference plugin's it finds that a
-// bucket, or the way to the ifb, is gone.
+// Check implements sdk.Plugin. Unlike the reference plugin's CHECK, it reports
+// a missing bucket or redirection.
 func (b *bandwidth) Check(_ context.Context, c *sdk.CmdArgs) error {
 	ingress, egress, err := b.limit.buckets()
 	if err != nil {

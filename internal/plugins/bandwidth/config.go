@@ -13,8 +13,8 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// Limits are what a configuration, or the runtime, asks for, seen from the
-// container: rates in bits per second, bursts in bits; 0 is no limit.
+// Limits are the requested limits, from the container's point of view: rates in
+// bits per second, bursts in bits; 0 means no limit.
 type Limits struct {
 	IngressRate  uint64 `json:"ingressRate"`
 	IngressBurst uint64 `json:"ingressBurst"`
@@ -22,15 +22,15 @@ type Limits struct {
 	EgressBurst  uint64 `json:"egressBurst"`
 }
 
-// config is the plugin's configuration. Limits is not nil when one of its keys is
-// there, with whatever value.
+// config is the plugin's configuration. Limits is not nil if the configuration
+// has one of its keys, with any value.
 type config struct {
 	sdk.Common
 	*Limits
 }
 
-// limits are those that hold: the configuration's own, even if zero, before the
-// runtime's.
+// limits returns the effective limits: those of the configuration, even if they
+// are zero, otherwise those of the runtime.
 func (c *config) limits(runtime *Limits) Limits {
 	switch {
 	case c.Limits != nil:
@@ -41,11 +41,11 @@ func (c *config) limits(runtime *Limits) Limits {
 	return Limits{}
 }
 
-// runtimeKey is the capability argument.
+// runtimeKey is the path of the capability argument.
 const runtimeKey = "runtimeConfig.bandwidth"
 
-// runtimeLimits are those that the runtime gives, nil for none. All that is in
-// them is this plugin's, so they are read strictly too.
+// runtimeLimits returns the limits from the runtime; nil if there are none. It
+// rejects unknown keys, because the object belongs to this plugin alone.
 func (c *config) runtimeLimits() (*Limits, error) {
 	var runtime struct {
 		Bandwidth json.RawMessage `json:"bandwidth"`
@@ -62,7 +62,7 @@ func (c *config) runtimeLimits() (*Limits, error) {
 	return limits, err
 }
 
-// buckets turn limits into what the kernel takes; nil is no limit.
+// buckets returns the token buckets of limits; nil means no limit.
 func (l Limits) buckets() (ingress, egress *bucket, err error) {
 	if ingress, err = newBucket(l.IngressRate, l.IngressBurst); err != nil {
 		return nil, nil, fmt.Errorf("ingressRate and ingressBurst: %w", err)
@@ -75,8 +75,8 @@ func (l Limits) buckets() (ingress, egress *bucket, err error) {
 
 const bitsPerByte = 8
 
-// newBucket checks what the reference plugin checks, and that neither the rate
-// nor the burst is less than a byte, which would be none at all.
+// newBucket makes the reference plugin's checks and rejects a rate or burst of
+// less than a byte, which would round to no limit.
 func newBucket(rate, burst uint64) (*bucket, error) {
 	switch {
 	case rate == 0 && burst == 0:
@@ -94,10 +94,10 @@ func newBucket(rate, burst uint64) (*bucket, error) {
 	return &b, nil
 }
 
-// Versions are those of CNI whose results name interfaces.
+// Versions are the CNI versions whose results have interfaces.
 var Versions = version.VersionsStartingFrom("0.3.0")
 
-// checkVersion refuses other versions.
+// checkVersion rejects other versions.
 func (c *config) checkVersion() error {
 	if slices.Contains(Versions.SupportedVersions(), c.CNIVersion) {
 		return nil

@@ -11,34 +11,37 @@ import (
 
 const (
 	ifbPrefix = "bwp"
-	// ifbLength is the most that a link's name can have, without its zero.
+	// ifbLength is the maximum length of a link's name, without the final zero.
 	ifbLength = unix.IFNAMSIZ - 1
 )
 
-// ifbName is the name of a container's ifb on a network, as the reference plugin
-// has it: a container's interfaces on one network share it.
+// ifbName returns the name of a container's ifb on a network, which is the
+// reference plugin's: all interfaces of a container on one network share the
+// name.
 func ifbName(network, container string) string {
 	sum := sha512.Sum512([]byte(network + container))
 	return (ifbPrefix + hex.EncodeToString(sum[:]))[:ifbLength]
 }
 
-// newIfb is a link for what a host's end redirects to it. It has no queue of its
-// own but the bucket's.
+// newIfb returns an ifb to which a host's end redirects. Its only queue is the
+// bucket's.
 func newIfb(name string, mtu int) *netlink.Ifb {
 	return &netlink.Ifb{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: mtu, Flags: net.FlagUp}}
 }
 
-// ingressHandle is ffff:, the only one that the kernel gives to that discipline.
+// ingressHandle is ffff:, the only handle that the kernel accepts for the
+// ingress discipline.
 var ingressHandle = netlink.MakeHandle(0xffff, 0)
 
-// newIngress is the discipline of what a link receives.
+// newIngress returns the ingress discipline of a link.
 func newIngress(link int) *netlink.Ingress {
 	return &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{
 		LinkIndex: link, Handle: ingressHandle, Parent: netlink.HANDLE_INGRESS,
 	}}
 }
 
-// redirect sends all that a link receives through an ifb.
+// redirect returns a filter that redirects all frames that a link receives to
+// an ifb.
 func redirect(link, ifb int) *netlink.U32 {
 	return &netlink.U32{
 		FilterAttrs: netlink.FilterAttrs{
@@ -53,7 +56,7 @@ func redirect(link, ifb int) *netlink.U32 {
 	}
 }
 
-// redirects reports whether one of the filters sends everything to an ifb.
+// redirects reports whether one of the filters redirects to an ifb.
 func redirects(filters []netlink.Filter, ifb int) bool {
 	for _, f := range filters {
 		u32, ok := f.(*netlink.U32)

@@ -13,20 +13,21 @@ const (
 	// (PSCHED_SHIFT of net/pkt_sched.h).
 	tick           = 64
 	ticksPerSecond = 1_000_000_000 / tick
-	// latenciesPerSecond: a packet waits for 25 ms at most, then it is dropped.
+	// latenciesPerSecond is the inverse of the maximum latency: a packet waits
+	// for at most 25 ms before it is dropped.
 	latenciesPerSecond = 40
 )
 
-// bucket is a token bucket filter (TBF) as the kernel takes it.
+// bucket is a token bucket filter (TBF) with the parameters of the kernel.
 type bucket struct {
 	rate  uint64 // bytes per second
-	burst uint32 // the burst as the ticks that it takes at that rate
-	limit uint32 // bytes that may wait
+	burst uint32 // time to send the burst at that rate, in ticks
+	limit uint32 // bytes in the queue
 }
 
-// fill makes a bucket from a rate in bytes per second and a burst in bytes. The
-// burst is rounded up, so that no packet of that size is dropped. One that takes
-// more than the 274 seconds that the kernel can tell is cut to those.
+// fill returns a bucket for a rate in bytes per second and a burst in bytes. It
+// rounds the burst up, so that a packet of the size of the burst is not
+// dropped. It limits the burst to the kernel's maximum of 274 seconds.
 func fill(rate, burst uint64) bucket {
 	ticks := (burst*ticksPerSecond + rate - 1) / rate // 2^32 times 2^24 at most
 	return bucket{
@@ -38,10 +39,10 @@ func fill(rate, burst uint64) bucket {
 
 func saturate(n uint64) uint32 { return uint32(min(n, math.MaxUint32)) }
 
-// rootHandle is 1:, as the reference plugin has it.
+// rootHandle is 1:, the reference plugin's handle.
 var rootHandle = netlink.MakeHandle(1, 0)
 
-// qdisc is the bucket as the discipline of all that a link sends.
+// qdisc returns the bucket as the root discipline of a link.
 func (b *bucket) qdisc(link int) *netlink.Tbf {
 	return &netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link, Handle: rootHandle, Parent: netlink.HANDLE_ROOT},
@@ -51,8 +52,10 @@ func (b *bucket) qdisc(link int) *netlink.Tbf {
 	}
 }
 
-// differs says in what the kernel's bucket is not this one. The reference plugin
-// cuts the burst to whole microseconds, and one that saturates to anything.
+// differs returns an error that describes the difference between this bucket
+// and the kernel's. It tolerates the reference plugin's values: that plugin
+// truncates the burst to whole microseconds, and stores any value for one
+// beyond the maximum.
 func (b *bucket) differs(have *netlink.Tbf) error {
 	const microsecond = 1000/tick + 1
 	switch {
@@ -66,12 +69,12 @@ func (b *bucket) differs(have *netlink.Tbf) error {
 	return nil
 }
 
-// findRoot finds the bucket among the disciplines of a link.
+// findRoot compares the bucket with the root discipline of a link.
 func (b *bucket) findRoot(qdiscs []netlink.Qdisc) error {
 	for _, q := range qdiscs {
 		if tbf, ok := q.(*netlink.Tbf); ok && tbf.Parent == netlink.HANDLE_ROOT {
 			return b.differs(tbf)
 		}
 	}
-	return errors.New("there is no token bucket")
+	return errors.New("it has no token bucket")
 }

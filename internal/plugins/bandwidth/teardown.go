@@ -12,9 +12,10 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// Del implements sdk.Plugin: it deletes the ifb, whoever made it, unless it
-// belongs to another interface of the container, or to another container whose
-// ID and network happen to make the same name. What is on the veth goes with it.
+// Del implements sdk.Plugin: it deletes the ifb, no matter which plugin created
+// it. It keeps an ifb that belongs to another interface of the container, or to
+// another container whose ID and network hash to the same name. The disciplines
+// of the veth are deleted with the veth.
 func (b *bandwidth) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	name := ifbName(b.Name, c.ContainerID)
 	link, err := c.Host.Kernel.LinkByName(name)
@@ -32,14 +33,14 @@ func (b *bandwidth) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	return err
 }
 
-// GC implements sdk.Plugin. Ifbs that the reference plugin made name no owner
-// and stay.
+// GC implements sdk.Plugin. It keeps ifbs of the reference plugin, because they
+// name no owner.
 func (b *bandwidth) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	links, err := c.Host.Kernel.OwnedLinks(c.Stale(&b.Common))
 	if err != nil {
 		return err
 	}
-	var deletions sync.WaitGroup // at the same time, so that they leave together
+	var deletions sync.WaitGroup // concurrent, so that the kernel deletes the links in one batch
 	errs := make([]error, len(links))
 	for i, name := range links {
 		if strings.HasPrefix(name, ifbPrefix) {
@@ -50,7 +51,7 @@ func (b *bandwidth) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	return errors.Join(errs...)
 }
 
-// Status implements sdk.Plugin: whether the configuration makes sense.
+// Status implements sdk.Plugin: it validates the configuration.
 func (b *bandwidth) Status(context.Context, *sdk.CmdArgs) error {
 	_, _, err := b.limit.buckets()
 	return err

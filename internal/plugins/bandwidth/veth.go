@@ -12,8 +12,8 @@ import (
 
 var errNotChained = errors.New("no prevResult: the plugin must come after one that makes an interface")
 
-// hostEnd finds the host's end of the veth whose other end is the call's
-// interface. It must be one of the interfaces of the result.
+// hostEnd returns the host's end of the veth whose other end is the container's
+// interface. The result must contain it.
 func hostEnd(c *sdk.CmdArgs, result *types100.Result) (netlink.Link, error) {
 	if result == nil {
 		return nil, errNotChained
@@ -33,7 +33,8 @@ func hostEnd(c *sdk.CmdArgs, result *types100.Result) (netlink.Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the peer of interface %q on the host: %w", c.IfName, err)
 	}
-	// The peer may be in a third namespace, and its index here another link's.
+	// The peer may be in a third namespace. Then the index belongs to another
+	// link here.
 	if host.Type() != "veth" || host.Attrs().ParentIndex != inside.Attrs().Index {
 		return nil, fmt.Errorf("the peer of interface %q is not on the host", c.IfName)
 	}

@@ -17,10 +17,10 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/veth"
 )
 
-// addition is one ADD.
+// addition is the state of one ADD.
 type addition struct {
 	*bridge
-	call    *sdk.CmdArgs
+	args    *sdk.CmdArgs
 	sandbox *rtnl.Sandbox
 	link    *netlink.Bridge
 	veth    rtnl.Veth
@@ -37,7 +37,7 @@ func (b *bridge) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, err
 		mac = rtnl.RandomMAC()
 	}
 	owner := c.Owner(b.Name)
-	a := &addition{bridge: b, call: c, veth: rtnl.Veth{
+	a := &addition{bridge: b, args: c, veth: rtnl.Veth{
 		Name: owner.Veth(), MAC: rtnl.RandomMAC(), Alias: owner.String(),
 		PeerName: c.IfName, PeerMAC: mac, Hairpin: b.HairpinMode, Isolated: b.PortIsolation, NoLinkLocal: true, Down: b.tags(),
 	}}
@@ -54,7 +54,7 @@ func (a *addition) steps() []sdk.Step {
 	bridge := sdk.Step{Name: "bridge", Do: a.ensureBridge}
 	guard := sdk.Step{Name: "MAC spoof check", Do: a.guardMAC, Undo: a.unguardMAC}
 	tag := sdk.Step{Name: "VLANs", Do: a.tag}
-	attach := sdk.Step{Name: "attach interface " + a.call.IfName, Do: a.attach, Undo: a.detach}
+	attach := sdk.Step{Name: "attach interface " + a.args.IfName, Do: a.attach, Undo: a.detach}
 	report := sdk.Step{Name: "interfaces", Do: a.report}
 	forwards := sdk.Step{Name: "bridge port", Do: a.awaitPort}
 	if a.ipam == "" {
@@ -67,16 +67,16 @@ func (a *addition) steps() []sdk.Step {
 		attach,
 		tag,
 		report,
-		{Name: "configure interface " + a.call.IfName, Do: a.configure},
+		{Name: "configure interface " + a.args.IfName, Do: a.configure},
 		{Name: "gateway", Do: a.gateway},
 		{Name: "masquerade", Do: a.masquerade, Undo: a.unmasquerade},
 		forwards,
 	}
 }
 
-// ensureBridge finds the bridge or makes it, with a MAC of its own.
+// ensureBridge finds the bridge, or creates it with a random MAC.
 func (a *addition) ensureBridge(context.Context) error {
-	host := a.call.Host.Kernel
+	host := a.args.Host.Kernel
 	br, err := host.Bridge(a.Bridge)
 	if rtnl.IsNotFound(err) {
 		br, err = a.createBridge(host)
@@ -117,17 +117,18 @@ func (a *addition) createBridge(host *rtnl.Host) (*netlink.Bridge, error) {
 	if err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, fmt.Errorf("bridge %q: %w", a.Bridge, err)
 	}
-	a.call.Host.Lately.Forget() // what was seen on one of that name
-	// Its routes are the host's own business, and nobody else has its address: to
-	// look for one would hold up IPv6 for two seconds. Without IPv6 there is no such
-	// thing.
+	a.args.Host.Cache.Clear() // entries about an earlier bridge of that name
+	// The bridge accepts no router advertisements, because the host configures
+	// its routes. It skips duplicate address detection, which would delay IPv6
+	// by two seconds, because its addresses are unique. Both calls fail without
+	// IPv6.
 	_ = rtnl.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_ra", "0")
 	_ = rtnl.SetSysctl("net/ipv6/conf/"+a.Bridge+"/accept_dad", "0")
 	return host.Bridge(a.Bridge)
 }
 
 func (a *addition) allocate(ctx context.Context) error {
-	r, err := a.ipam.Allocate(ctx, a.call)
+	r, err := a.ipam.Allocate(ctx, a.args)
 	if err != nil {
 		return err
 	}
@@ -139,22 +140,22 @@ func (a *addition) allocate(ctx context.Context) error {
 	return nil
 }
 
-func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.call) }
+func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.args) }
 
-// attach makes the link.
+// attach creates the veth.
 func (a *addition) attach(context.Context) (err error) {
-	if a.veth.MTU, err = veth.MTU(a.call.Host.Kernel, a.MTU, a.result); err != nil {
+	if a.veth.MTU, err = veth.MTU(a.args.Host.Kernel, a.MTU, a.result); err != nil {
 		return err
 	}
-	return a.call.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
+	return a.args.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
 }
 
-// report names the interfaces in the result. A bridge whose MAC is not pinned gets
-// that of its first port, and loses it with the last one: if it had none before, it
-// is read again.
+// report adds the interfaces to the result. A bridge without a pinned MAC takes
+// the MAC of its first port and loses it with the last port. So if the bridge
+// had no MAC before, report reads it again.
 func (a *addition) report(context.Context) error {
 	if !slices.ContainsFunc(a.link.HardwareAddr, func(b byte) bool { return b != 0 }) {
-		br, err := a.call.Host.Kernel.Bridge(a.Bridge)
+		br, err := a.args.Host.Kernel.Bridge(a.Bridge)
 		if err != nil {
 			return fmt.Errorf("find the MAC of bridge %q: %w", a.Bridge, err)
 		}
@@ -163,13 +164,13 @@ func (a *addition) report(context.Context) error {
 	a.result.Interfaces = []*types100.Interface{
 		{Name: a.Bridge, Mac: a.link.HardwareAddr.String()},
 		{Name: a.veth.Name, Mac: a.veth.MAC.String(), Mtu: a.veth.MTU},
-		{Name: a.call.IfName, Mac: a.veth.PeerMAC.String(), Mtu: a.veth.MTU, Sandbox: a.call.Netns},
+		{Name: a.args.IfName, Mac: a.veth.PeerMAC.String(), Mtu: a.veth.MTU, Sandbox: a.args.Netns},
 	}
 	return nil
 }
 
 func (a *addition) detach(ctx context.Context) error {
-	_, err := a.call.Host.Kernel.DeleteLink(ctx, a.veth.Name)
+	_, err := a.args.Host.Kernel.DeleteLink(ctx, a.veth.Name)
 	return err
 }
 
@@ -177,7 +178,7 @@ func (a *addition) configure(ctx context.Context) error {
 	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, veth.Options{DAD: a.EnableDAD})
 }
 
-// bringUp is for a link without addresses.
+// bringUp brings up the container's end if there are no addresses.
 func (a *addition) bringUp(context.Context) error {
 	if a.DisableContainerInterface {
 		return nil
@@ -190,24 +191,24 @@ func (a *addition) gateway(context.Context) error {
 	for _, ip := range a.result.IPs {
 		key += " " + ip.Gateway.String()
 	}
-	if err := a.call.Host.Lately.Unless(key, func() error { return a.serve(a.call.Host, a.link, a.result) }); err != nil {
+	if err := a.args.Host.Cache.Unless(key, func() error { return a.setGateways(a.args.Host, a.link, a.result) }); err != nil {
 		return err
 	}
 	return a.reportVLANInterface()
 }
 
-func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.call, a.result) }
+func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.args, a.result) }
 
-func (a *addition) unmasquerade(ctx context.Context) error { return a.masq.Del(ctx, a.call, a.result) }
+func (a *addition) unmasquerade(ctx context.Context) error { return a.masq.Del(ctx, a.args, a.result) }
 
 const (
 	portTime = 3 * time.Second
 	portPoll = 2 * time.Millisecond
 )
 
-// awaitPort waits until the bridge forwards through the new port, which it does
-// once the kernel has noticed that both ends are up. Asking for the link's state
-// makes recent kernels look at once.
+// awaitPort waits until the bridge forwards through the new port. The kernel
+// enables forwarding when it has noticed that both ends are up. Recent kernels
+// check that immediately when the state of the link is requested.
 func (a *addition) awaitPort(ctx context.Context) error {
 	if a.DisableContainerInterface {
 		return nil
@@ -215,18 +216,19 @@ func (a *addition) awaitPort(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, portTime)
 	defer cancel()
 	for {
-		up, err := a.call.Host.Kernel.IsOperational(a.veth.Name)
+		up, err := a.args.Host.Kernel.IsOperational(a.veth.Name)
 		if err != nil {
 			return err
 		}
 		if up {
 			var changes rtnl.Batch
-			changes.DropMulticast(a.veth.Index) // a port's own IPv6 is never used
+			changes.DropMulticast(a.veth.Index) // a bridge port does not use IPv6 itself
 			for _, ip := range a.result.IPs {
-				// The bridge may remember who had the address before, for minutes.
+				// The bridge's neighbour entry may be that of the address's
+				// previous holder, for minutes.
 				changes.ReplaceNeighbour(a.link.Index, ip.Address.IP, a.veth.PeerMAC)
 			}
-			return a.call.Host.Kernel.Apply(&changes)
+			return a.args.Host.Kernel.Apply(&changes)
 		}
 		select {
 		case <-ctx.Done():

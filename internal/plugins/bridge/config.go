@@ -12,7 +12,7 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/veth"
 )
 
-// defaultBridge is the reference plugin's.
+// defaultBridge is the reference plugin's default.
 const defaultBridge = "cni0"
 
 // config has the keys of the reference plugin.
@@ -41,12 +41,13 @@ type bridge struct {
 	config
 	ipam  veth.IPAM
 	masq  veth.Masquerade
-	vlans []vlanRange // of vlanTrunk
-	// unread: the configuration could not be read, so DEL looks for all.
+	vlans []vlanRange // from vlanTrunk
+	// unread says that the configuration could not be read. DEL then removes
+	// everything that the plugin may have created.
 	unread bool
 }
 
-// New is the plugin's Factory.
+// New implements sdk.Factory.
 func New(conf []byte) (sdk.Plugin, error) {
 	b := &bridge{config: config{Bridge: defaultBridge}}
 	decodeErr := sdk.Decode(conf, &b.config)
@@ -56,12 +57,12 @@ func New(conf []byte) (sdk.Plugin, error) {
 	if b.IsDefaultGateway {
 		b.IsGateway = true
 	}
-	b.MTU = max(b.MTU, 0) // a negative one is none, as for the reference plugin
+	b.MTU = max(b.MTU, 0) // the reference plugin ignores a negative MTU, too
 	b.masq = veth.Masquerade{On: b.unread || b.IPMasq && b.ipam != "", Backend: b.IPMasqBackend, Network: b.Name}
 	return b, sdk.FirstError(decodeErr, ipamErr, b.validate())
 }
 
-// validate finds what cannot be.
+// validate rejects invalid values and combinations.
 func (b *bridge) validate() error {
 	if err := names.ValidateInterface(b.Bridge); err != nil {
 		return fmt.Errorf("bridge %q: %w", b.Bridge, err)
@@ -79,8 +80,8 @@ func (b *bridge) validate() error {
 	return err
 }
 
-// mac is the hardware address that was asked for; nil if none was. The later
-// ways to ask win: CNI_ARGS, args.cni, runtimeConfig.
+// mac returns the requested hardware address; nil if there is none. args.cni
+// overrides CNI_ARGS, and runtimeConfig overrides both.
 func (b *bridge) mac(c *sdk.CmdArgs) (net.HardwareAddr, error) {
 	var env struct {
 		types.CommonArgs

@@ -1,3 +1,3 @@
-// Package bridge is the native bridge plugin: a pair of links of which the
-// host's end is a port of a bridge.
+// Package bridge is allocnet's native CNI plugin "bridge". It connects the
+// container to the host with a veth whose host end is a port of a bridge.
 package bridge

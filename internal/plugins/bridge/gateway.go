@@ -16,8 +16,8 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/veth"
 )
 
-// route completes what the IPAM plugin said: the interface of each address, the
-// gateway where the bridge is one, and default routes.
+// route completes the IPAM plugin's result: it adds the interface of each
+// address, the gateway if the bridge is one, and default routes.
 func (b *bridge) route(r *types100.Result) {
 	defaulted := map[bool]bool{}
 	for _, address := range r.IPs {
@@ -33,13 +33,14 @@ func (b *bridge) route(r *types100.Result) {
 	}
 }
 
-// firstOf is the first address of a network, after that of the network itself.
+// firstOf returns the first host address of a network.
 func firstOf(n *net.IPNet) net.IP {
 	base, _ := netip.AddrFromSlice(n.IP.Mask(n.Mask))
 	return base.Unmap().Next().AsSlice()
 }
 
-// defaultRoute adds one through a gateway, unless the IPAM plugin names another.
+// defaultRoute adds a default route through a gateway, unless the IPAM plugin
+// returned one with a gateway.
 func (b *bridge) defaultRoute(r *types100.Result, gateway net.IP) {
 	all := net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
 	if gateway.To4() != nil {
@@ -53,8 +54,8 @@ func (b *bridge) defaultRoute(r *types100.Result, gateway net.IP) {
 	r.Routes = append(r.Routes, &types.Route{Dst: all, GW: gateway})
 }
 
-// serve makes the bridge the gateway of the addresses' networks.
-func (b *bridge) serve(host *sdk.Host, br *netlink.Bridge, r *types100.Result) error {
+// setGateways makes the bridge the gateway of the addresses' networks.
+func (b *bridge) setGateways(host *sdk.Host, br *netlink.Bridge, r *types100.Result) error {
 	if !b.IsGateway {
 		return nil
 	}
@@ -68,12 +69,12 @@ func (b *bridge) serve(host *sdk.Host, br *netlink.Bridge, r *types100.Result) e
 			return err
 		}
 	}
-	return veth.Forward(host.Lately, r)
+	return veth.Forward(host.Cache, r)
 }
 
-// ensureAddress gives the bridge, or a VLAN's interface, an address. That it is
-// there already is the common case, and found out by adding it; to list the
-// addresses of a host that has thousands would take longer.
+// ensureAddress adds an address to the bridge or to a VLAN's interface. It adds
+// the address without listing first: usually the address exists, and listing
+// the addresses of a host with thousands of them takes longer.
 func (b *bridge) ensureAddress(host *rtnl.Host, link netlink.Link, want *net.IPNet) error {
 	err := host.AddAddress(link.Attrs().Index, want, rtnl.NoDAD)
 	if errors.Is(err, unix.EEXIST) {
@@ -85,16 +86,16 @@ func (b *bridge) ensureAddress(host *rtnl.Host, link netlink.Link, want *net.IPN
 	if err := b.resolveConflicts(host, link, want); err != nil {
 		return errors.Join(err, host.AddrDel(link, &netlink.Addr{IPNet: want}))
 	}
-	// Once set, the MAC no longer follows that of the ports.
+	// A MAC that was set no longer follows the MACs of the ports.
 	if err := host.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
 		return fmt.Errorf("pin MAC of %q: %w", link.Attrs().Name, err)
 	}
 	return nil
 }
 
-// resolveConflicts looks at what else the link had when it got an address: for
-// IPv4 any other, for IPv6 one of an overlapping network. These go if
-// forceAddress says so.
+// resolveConflicts checks the other addresses of a link that got a new address:
+// for IPv4 all of them, for IPv6 those of an overlapping network. It deletes
+// them if forceAddress is set.
 func (b *bridge) resolveConflicts(host *rtnl.Host, link netlink.Link, want *net.IPNet) error {
 	family := netlink.FAMILY_V6
 	if want.IP.To4() != nil {
@@ -116,7 +117,8 @@ func (b *bridge) resolveConflicts(host *rtnl.Host, link netlink.Link, want *net.
 		if err := host.AddrDel(link, &netlink.Addr{IPNet: a.IPNet}); err != nil {
 			return fmt.Errorf("remove address %s from %q: %w", a.IPNet, link.Attrs().Name, err)
 		}
-		// With the first address of a network the kernel removes the others of it.
+		// When the first address of a network is deleted, the kernel deletes
+		// the other ones as well.
 		if err := host.AddAddress(link.Attrs().Index, want, rtnl.NoDAD); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("interface %q: %w", link.Attrs().Name, err)
 		}

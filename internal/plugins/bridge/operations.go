@@ -22,7 +22,7 @@ func (b *bridge) Check(ctx context.Context, c *sdk.CmdArgs) error {
 		return err
 	}
 	if r == nil {
-		//lint:ignore ST1005 the reference plugin's words
+		//lint:ignore ST1005 text of the reference plugin
 		return errors.New("Required prevResult missing")
 	}
 	if err := b.ipam.Check(ctx, c); err != nil {
@@ -60,7 +60,7 @@ func (b *bridge) checkBridge(c *sdk.CmdArgs, r *types100.Result) (*netlink.Bridg
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
-	// Without a gateway it is not pinned, and follows the ports.
+	// Without a gateway the MAC is not pinned and follows the ports.
 	case b.IsGateway && r.Interfaces[i].Mac != "" && r.Interfaces[i].Mac != br.HardwareAddr.String():
 		return nil, fmt.Errorf("bridge %q has the MAC %s, not %s", b.Bridge, br.HardwareAddr, r.Interfaces[i].Mac)
 	case b.PromiscMode != (br.RawFlags&unix.IFF_PROMISC != 0):
@@ -69,7 +69,8 @@ func (b *bridge) checkBridge(c *sdk.CmdArgs, r *types100.Result) (*netlink.Bridg
 	return br, b.checkGateways(c, br, r)
 }
 
-// checkGateways finds the bridge still the gateway of the addresses.
+// checkGateways returns an error if the bridge no longer has the gateways'
+// addresses.
 func (b *bridge) checkGateways(c *sdk.CmdArgs, br *netlink.Bridge, r *types100.Result) error {
 	if !b.IsGateway {
 		return nil
@@ -85,13 +86,14 @@ func (b *bridge) checkGateways(c *sdk.CmdArgs, br *netlink.Bridge, r *types100.R
 	var errs []error
 	for _, ip := range r.IPs {
 		if !slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return a.IP.Equal(ip.Gateway) }) {
-			errs = append(errs, fmt.Errorf("interface %q does not have the gateway's address %s", name, ip.Gateway))
+			errs = append(errs, fmt.Errorf("interface %q does not have the gateway address %s", name, ip.Gateway))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// checkPort finds the host's end among the interfaces of the result.
+// checkPort looks for the host's end of the veth among the interfaces of the
+// result.
 func (b *bridge) checkPort(c *sdk.CmdArgs, r *types100.Result, peer netlink.Link, br *netlink.Bridge) error {
 	var errs []error
 	for _, itf := range r.Interfaces {
@@ -107,8 +109,8 @@ func (b *bridge) checkPort(c *sdk.CmdArgs, r *types100.Result, peer netlink.Link
 	return errors.Join(append(errs, fmt.Errorf("bridge %q has no port for %q", b.Bridge, c.IfName))...)
 }
 
-// Repair implements sdk.Repairer: it makes the bridge the gateway again, and
-// masquerades.
+// Repair implements sdk.Repairer: it restores the gateways, masquerading, the
+// MAC check and the VLANs of the port.
 func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	r, err := c.Previous(&b.Common)
 	if err != nil || r == nil {
@@ -122,13 +124,13 @@ func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	if !ok {
 		return fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
 	}
-	return errors.Join(b.serve(c.Host, br, r), b.masq.Add(ctx, c, r), b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))
+	return errors.Join(b.setGateways(c.Host, br, r), b.masq.Add(ctx, c, r), b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))
 }
 
 // Del implements sdk.Plugin.
 func (b *bridge) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	err := veth.Detach(ctx, c, &b.Common, b.ipam, b.masq)
-	return errors.Join(err, b.delMACGuard(ctx, c)) // the link's end comes first
+	return errors.Join(err, b.delMACGuard(ctx, c)) // after the link is deleted
 }
 
 // Status implements sdk.Plugin.

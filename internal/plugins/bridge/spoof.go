@@ -13,28 +13,29 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/spoofcheck"
 )
 
-// guardMAC comes before the link is there, so that no frame passes without it.
+// guardMAC adds the rules before the link exists, so that no frame passes
+// unchecked.
 func (a *addition) guardMAC(ctx context.Context) error {
 	if !a.MacSpoofChk {
 		return nil
 	}
-	return spoofcheck.Add(ctx, &spoofcheck.Port{Owner: a.call.Owner(a.Name), Link: a.veth.Name, MAC: a.veth.PeerMAC})
+	return spoofcheck.Add(ctx, &spoofcheck.Port{Owner: a.args.Owner(a.Name), Link: a.veth.Name, MAC: a.veth.PeerMAC})
 }
 
 func (a *addition) unguardMAC(ctx context.Context) error {
 	if !a.MacSpoofChk {
 		return nil
 	}
-	return spoofcheck.Del(ctx, a.call.Owner(a.Name))
+	return spoofcheck.Del(ctx, a.args.Owner(a.Name))
 }
 
-// port is the attachment's port in a result, which the reference plugin may have
-// made.
+// port returns the attachment's port in a result, which may be the reference
+// plugin's.
 func (b *bridge) port(c *sdk.CmdArgs, r *types100.Result) (*spoofcheck.Port, error) {
 	host := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool { return i.Sandbox == "" && i.Name != b.Bridge })
 	inside := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool { return i.Sandbox != "" && i.Name == c.IfName })
 	if host < 0 || inside < 0 {
-		return nil, errors.New("macspoofchk: prevResult does not have both ends of the link")
+		return nil, errors.New("macspoofchk: prevResult lacks an end of the veth")
 	}
 	mac, err := net.ParseMAC(r.Interfaces[inside].Mac)
 	if err != nil {

@@ -11,11 +11,11 @@ type trunk struct {
 
 const lastVLAN = 4094
 
-// vlanRange is the VLANs from first to last.
+// vlanRange is a range of VLANs, including first and last.
 type vlanRange struct{ first, last uint16 }
 
-// ranges are the VLANs of a trunk, without those that come twice. The errors are the
-// reference plugin's.
+// ranges returns the VLANs of a trunk without duplicates. Its errors are those
+// of the reference plugin.
 func ranges(trunks []*trunk) ([]vlanRange, error) {
 	var member [lastVLAN + 2]bool
 	for _, t := range trunks {

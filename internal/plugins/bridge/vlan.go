@@ -16,16 +16,17 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-var errNoFiltering = errors.New("the kernel has no VLAN filtering of bridges (CONFIG_BRIDGE_VLAN_FILTERING); use a kernel that has it, or leave vlan and vlanTrunk out")
+var errNoFiltering = errors.New("the kernel has no VLAN filtering of bridges (CONFIG_BRIDGE_VLAN_FILTERING); use a kernel that has it, or remove vlan and vlanTrunk from the configuration")
 
-// filters reports whether the bridge has to tell VLANs apart, and tags whether the
-// port is in some of its own.
+// filters reports whether the bridge must filter VLANs; tags reports whether
+// the port has VLANs of its own.
 func (b *bridge) filters() bool { return b.Vlan != 0 || b.VlanTrunk != nil }
 
 func (b *bridge) tags() bool { return b.Vlan != 0 || len(b.vlans) > 0 }
 
-// requireFiltering finds the bridge telling VLANs apart. Without that, the kernel
-// takes the VLANs of ports and does not look at them. To turn it on would change what
+// requireFiltering returns an error if the bridge does not filter VLANs.
+// Without filtering, the kernel stores the VLANs of ports but ignores them. The
+// plugin does not enable filtering, because that would change which frames
 // other ports of the bridge receive.
 func (b *bridge) requireFiltering(host *rtnl.Host) error {
 	link, err := host.Link(b.Bridge)
@@ -34,7 +35,7 @@ func (b *bridge) requireFiltering(host *rtnl.Host) error {
 	}
 	br, ok := link.(*netlink.Bridge)
 	switch {
-	case !ok || br.VlanDefaultPVID == nil: // of which only such a kernel tells
+	case !ok || br.VlanDefaultPVID == nil: // only a kernel with VLAN filtering reports it
 		return errNoFiltering
 	case br.VlanFiltering == nil || !*br.VlanFiltering:
 		return fmt.Errorf("bridge %q does not filter VLANs; name another bridge, or run: ip link set %s type bridge vlan_filtering 1", b.Bridge, b.Bridge)
@@ -49,8 +50,8 @@ type vlanSetter interface {
 	BridgeVlanDelRange(port netlink.Link, first, last uint16, pvid, untagged, self, master bool) error
 }
 
-// native is the VLAN of untagged packets, 0 for what the bridge gives its ports. A
-// trunk without one has the kernel's default.
+// native returns the VLAN of untagged frames; 0 means the bridge's default. A
+// trunk without a native VLAN gets the kernel's default.
 func (b *bridge) native() uint16 {
 	const kernelDefault = 1
 	if b.Vlan == 0 && len(b.vlans) > 0 {
@@ -59,7 +60,7 @@ func (b *bridge) native() uint16 {
 	return uint16(b.Vlan)
 }
 
-// setVLANs puts a port into a native VLAN, and into others tagged.
+// setVLANs adds a port to its native VLAN and, tagged, to others.
 func (b *bridge) setVLANs(s vlanSetter, port netlink.Link, native uint16, tagged []vlanRange) error {
 	if !b.PreserveDefaultVlan {
 		if err := s.BridgeVlanDelRange(port, 1, lastVLAN, false, false, false, true); err != nil {
@@ -77,7 +78,7 @@ func (b *bridge) setVLANs(s vlanSetter, port netlink.Link, native uint16, tagged
 	return nil
 }
 
-// addTagged adds a range, of which the kernel takes none of one VLAN.
+// addTagged adds a range of VLANs. The kernel rejects a range of a single VLAN.
 func addTagged(s vlanSetter, port netlink.Link, r vlanRange) error {
 	if r.first == r.last {
 		return s.BridgeVlanAdd(port, r.first, false, false, false, true)
@@ -92,12 +93,12 @@ func vlanError(act string, err error) error {
 	return fmt.Errorf("%s: %w", act, err)
 }
 
-// tag puts the new port into its VLANs, and then brings it up.
+// tag adds the new port to its VLANs and then brings it up.
 func (a *addition) tag(context.Context) error {
 	if !a.tags() {
 		return nil
 	}
-	host := a.call.Host.Kernel
+	host := a.args.Host.Kernel
 	port := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: a.veth.Name, Index: a.veth.Index}}
 	if err := a.setVLANs(host, port, a.native(), a.vlans); err != nil {
 		return err
@@ -105,7 +106,7 @@ func (a *addition) tag(context.Context) error {
 	return host.LinkSetUp(port)
 }
 
-// vlansOf are those of a port, by ID.
+// vlansOf returns the VLANs of a port by their ID.
 func vlansOf(host *rtnl.Host, index int) (map[uint16]*nl.BridgeVlanInfo, error) {
 	var found map[uint16]*nl.BridgeVlanInfo
 	err := retry.Do(context.Background(), func() error {
@@ -122,8 +123,8 @@ func vlansOf(host *rtnl.Host, index int) (map[uint16]*nl.BridgeVlanInfo, error) 
 	return found, nil
 }
 
-// checkVLANs finds a port in its VLANs, and, unless the default is preserved, in no
-// others.
+// checkVLANs returns an error if a port is missing in one of its VLANs, or is
+// in another VLAN and the default VLAN is not preserved.
 func (b *bridge) checkVLANs(c *sdk.CmdArgs, r *types100.Result) error {
 	if !b.tags() {
 		return nil
@@ -169,7 +170,7 @@ func (b *bridge) compareVLANs(port string, found map[uint16]*nl.BridgeVlanInfo) 
 	return nil
 }
 
-// repairVLANs puts the port into its VLANs again, if CHECK would find it in others.
+// repairVLANs adds the port to its VLANs again if checkVLANs fails.
 func (b *bridge) repairVLANs(c *sdk.CmdArgs, r *types100.Result) error {
 	if !b.tags() || b.checkVLANs(c, r) == nil {
 		return nil
@@ -185,8 +186,9 @@ func (b *bridge) repairVLANs(c *sdk.CmdArgs, r *types100.Result) error {
 	return b.setVLANs(c.Host.Kernel, link, b.native(), b.vlans)
 }
 
-// gatewayLink has the addresses of gateways: the bridge or, as the bridge's own packets
-// are in no VLAN, a link beside it of which the other end is a port.
+// gatewayLink returns the link for the gateways' addresses. It is the bridge
+// itself or, with a VLAN, the veth of which the other end is a port in that
+// VLAN: the bridge's own packets are in no VLAN.
 func (b *bridge) gatewayLink(host *rtnl.Host, br *netlink.Bridge, r *types100.Result) (netlink.Link, error) {
 	if b.Vlan == 0 {
 		return br, nil
@@ -201,7 +203,7 @@ func (b *bridge) gatewayLink(host *rtnl.Host, br *netlink.Bridge, r *types100.Re
 	if err != nil {
 		return nil, err
 	}
-	if link.Type() == "veth" { // else it is the host's own, as one of type vlan
+	if link.Type() == "veth" { // otherwise the host configured it, for example as type vlan
 		err = b.joinVLAN(host, br, link)
 	}
 	if err == nil && link.Attrs().RawFlags&unix.IFF_UP == 0 {
@@ -213,7 +215,7 @@ func (b *bridge) gatewayLink(host *rtnl.Host, br *netlink.Bridge, r *types100.Re
 	return link, nil
 }
 
-// mtuOf is the MTU that a result tells; 0 is the kernel's default.
+// mtuOf returns the MTU in a result; 0 means the kernel's default.
 func mtuOf(r *types100.Result) int {
 	for _, i := range r.Interfaces {
 		if i.Mtu != 0 {
@@ -225,22 +227,23 @@ func mtuOf(r *types100.Result) int {
 
 func (b *bridge) vlanInterface() string { return fmt.Sprintf("%s.%d", b.Bridge, b.Vlan) }
 
-// addVLANInterface makes the pair, unless another ADD does at the same time.
+// addVLANInterface creates the veth for a VLAN, unless a concurrent ADD creates
+// it.
 func addVLANInterface(host *rtnl.Host, name string, mtu int) (netlink.Link, error) {
 	if err := names.ValidateInterface(name); err != nil {
 		return nil, err
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = name, mtu, rtnl.RandomMAC()
-	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: names.Owner{IfName: name}.Veth(), PeerHardwareAddr: rtnl.RandomMAC()}
-	if err := host.LinkAdd(pair); err != nil && !errors.Is(err, unix.EEXIST) {
+	link := &netlink.Veth{LinkAttrs: attrs, PeerName: names.Owner{IfName: name}.Veth(), PeerHardwareAddr: rtnl.RandomMAC()}
+	if err := host.LinkAdd(link); err != nil && !errors.Is(err, unix.EEXIST) {
 		return nil, err
 	}
 	return host.Link(name)
 }
 
-// joinVLAN makes the other end of a VLAN's interface a port in that VLAN alone, unless
-// it is one.
+// joinVLAN makes the other end of a VLAN's interface a port in that VLAN only,
+// unless it is one already.
 func (b *bridge) joinVLAN(host *rtnl.Host, br *netlink.Bridge, link netlink.Link) error {
 	port, err := host.LinkByIndex(link.Attrs().ParentIndex)
 	if err != nil {
@@ -266,13 +269,13 @@ func (b *bridge) joinVLAN(host *rtnl.Host, br *netlink.Bridge, link netlink.Link
 	return host.LinkSetUp(port)
 }
 
-// reportVLANInterface names the interface that has the gateways' addresses, last in
-// the result as the reference plugin does.
+// reportVLANInterface adds the interface with the gateways' addresses as the
+// last one of the result, as the reference plugin does.
 func (a *addition) reportVLANInterface() error {
 	if a.Vlan == 0 || !a.IsGateway || len(a.result.IPs) == 0 {
 		return nil
 	}
-	link, err := a.call.Host.Kernel.Link(a.vlanInterface())
+	link, err := a.args.Host.Kernel.Link(a.vlanInterface())
 	if err != nil {
 		return err
 	}
@@ -280,7 +283,7 @@ func (a *addition) reportVLANInterface() error {
 	return nil
 }
 
-// gatewayIndex is the index of the link on which CHECK looks for the gateways.
+// gatewayIndex returns the link that must have the gateways' addresses.
 func (b *bridge) gatewayIndex(host *rtnl.Host, br *netlink.Bridge) (name string, index int, err error) {
 	if b.Vlan == 0 {
 		return b.Bridge, br.Index, nil

@@ -16,11 +16,11 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/tuning"
 )
 
-// Versions are those of CNI that a plugin serves, where it does not serve all.
-// Nobody may change it.
+// Versions are the CNI versions of plugins that do not support all of them. The
+// map must not be changed.
 var Versions = map[string]version.PluginInfo{"bandwidth": bandwidth.Versions}
 
-// Plugins are the native plugins by their type. Nobody may change it.
+// Plugins are the native plugins by type. The map must not be changed.
 var Plugins = map[string]sdk.Factory{
 	"bandwidth":  bandwidth.New,
 	"bridge":     bridge.New,

@@ -219,7 +219,7 @@ func TestSpoofCheckOwners(t *testing.T) {
 	same := sandboxed(t, "same")
 	same.id = a.id
 	_, err = other.run("ADD", same, with(conf, "name", "other"))
-	require.ErrorContains(t, err, "another allocation has the rules")
+	require.ErrorContains(t, err, "another allocation owns the rules")
 	_, err = other.run("DEL", same, with(conf, "name", "other"))
 	require.NoError(t, err)
 	require.Equal(t, before, spoofRules(t))

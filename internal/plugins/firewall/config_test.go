@@ -56,9 +56,9 @@ func TestWhatIsRefused(t *testing.T) {
 		"no result":      {`{"cniVersion": "1.1.0", "name": "net", "type": "firewall"}`, "missing prevResult"},
 		"null":           {`{"cniVersion": "1.1.0", "name": "net", "type": "firewall", "prevResult": null}`, "missing prevResult"},
 		"unknown policy": {conf(`"ingressPolicy": "none",`, "10.1.0.2/24"), `unknown ingress policy: "none"`},
-		"no interfaces":  {fmt.Sprintf(noBridge, `[]`), "does not begin with a bridge"},
-		"no interface":   {fmt.Sprintf(noBridge, `[null]`), "does not begin with a bridge"},
-		"no name":        {fmt.Sprintf(noBridge, `[{"name": ""}]`), "does not begin with a bridge"},
+		"no interfaces":  {fmt.Sprintf(noBridge, `[]`), "the first interface of prevResult is not a bridge"},
+		"no interface":   {fmt.Sprintf(noBridge, `[null]`), "the first interface of prevResult is not a bridge"},
+		"no name":        {fmt.Sprintf(noBridge, `[{"name": ""}]`), "the first interface of prevResult is not a bridge"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

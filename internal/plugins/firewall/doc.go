@@ -1,9 +1,10 @@
-// Package firewall is the native firewall plugin: what an allocation sends may be
-// forwarded, and the answers to it, also where the host's policy is to drop.
+// Package firewall is allocnet's native CNI plugin "firewall". It makes the host
+// forward an allocation's packets and the replies to them, even if the host's
+// FORWARD policy is to drop.
 //
-// Without a backend in its configuration the addresses become elements of
-// allocnet's own tables (package ruleset), which the opening of package opening
-// lets through iptables. The backend iptables is the reference plugin's layout,
-// rule for rule, so that either plugin takes the other's away. Where firewalld runs
-// (package firewalld), the addresses become sources of one of its zones as well.
+// Without a configured backend, the addresses become elements of allocnet's tables
+// (package ruleset), and the forward-accept rule (package iptables) makes iptables
+// accept their packets. The backend iptables creates the reference plugin's rules,
+// so that each plugin can remove the other's. If firewalld is running (package
+// firewalld), the addresses also become sources of one of its zones.
 package firewall

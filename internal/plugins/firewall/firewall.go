@@ -28,31 +28,31 @@ type firewall struct {
 
 var _ sdk.Repairer = (*firewall)(nil)
 
-// backend is a way to let traffic through.
+// backend is a way to make the host forward packets.
 type backend interface {
-	add(context.Context, *sdk.CmdArgs, *passage) error
-	check(context.Context, *sdk.CmdArgs, *passage) error
-	// del takes everything that it can find away; without addresses, what names
-	// the attachment.
-	del(context.Context, *sdk.CmdArgs, *passage) error
+	add(context.Context, *sdk.CmdArgs, *attachment) error
+	check(context.Context, *sdk.CmdArgs, *attachment) error
+	// del removes everything that it finds. Without addresses, it finds objects
+	// that name the attachment.
+	del(context.Context, *sdk.CmdArgs, *attachment) error
 	status(context.Context, *sdk.CmdArgs) error
 }
 
-// passage is what one attachment is to be let through.
-type passage struct {
-	network   string
-	addresses []netip.Addr
-	admin     string
-	guard     *ruleset.Guard // what the ingressPolicy closes
-	zone      string         // of firewalld, that the addresses are sources of
-	elsewhere bool           // the reference plugins may have let it through
-	repair    bool           // what is there already stays if the rest fails
+// attachment is what a backend sets up for one attachment.
+type attachment struct {
+	network     string
+	addresses   []netip.Addr
+	admin       string
+	guard       *ruleset.Guard // of the ingressPolicy
+	zone        string         // the firewalld zone that has the addresses as sources
+	byReference bool           // the reference plugins may have set it up
+	repair      bool           // a failed repair does not remove existing elements
 }
 
 // adminChain is the reference plugin's default.
 const adminChain = "CNI-ADMIN"
 
-// New reads a configuration.
+// New implements sdk.Factory.
 func New(conf []byte) (sdk.Plugin, error) {
 	f := &firewall{}
 	err := sdk.Decode(conf, f)
@@ -65,41 +65,41 @@ func New(conf []byte) (sdk.Plugin, error) {
 	return f, err
 }
 
-// Add implements sdk.Plugin. The result is what came from the plugin before.
+// Add implements sdk.Plugin. It returns the previous plugin's result.
 func (f *firewall) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
-	previous, p, err := f.passage(c)
+	previous, p, err := f.attachment(c)
 	if err != nil {
 		return nil, err
 	}
-	return previous, f.let(ctx, c, p)
+	return previous, f.apply(ctx, c, p)
 }
 
-func (f *firewall) let(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
+func (f *firewall) apply(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 	if len(p.addresses) == 0 {
 		return nil
 	}
 	return f.backend.add(ctx, c, p)
 }
 
-// Repair implements sdk.Repairer: all that ADD does is on the host, and is
-// done again without harm.
+// Repair implements sdk.Repairer. It repeats ADD, which only changes the host
+// and is idempotent.
 func (f *firewall) Repair(ctx context.Context, c *sdk.CmdArgs) error {
-	_, p, err := f.passage(c)
+	_, p, err := f.attachment(c)
 	if err != nil {
 		return err
 	}
 	p.repair = true
-	return f.let(ctx, c, p)
+	return f.apply(ctx, c, p)
 }
 
 // Check implements sdk.Plugin.
 func (f *firewall) Check(ctx context.Context, c *sdk.CmdArgs) error {
-	previous, p, err := f.passage(c)
+	previous, p, err := f.attachment(c)
 	if err != nil || len(p.addresses) == 0 {
 		return err
 	}
 	err = f.backend.check(ctx, c, p)
-	if z, own := f.backend.(zoned); own && err != nil && sdk.MadeElsewhere(c, f.Name, previous) {
+	if z, own := f.backend.(zoned); own && err != nil && sdk.AddedByReference(c, f.Name, previous) {
 		if referenceErr := z.checkReference(ctx, c, p); referenceErr != nil {
 			return errors.Join(err, referenceErr)
 		}
@@ -108,17 +108,19 @@ func (f *firewall) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	return err
 }
 
-// Del implements sdk.Plugin. What guards a bridge stays: others may be on it.
+// Del implements sdk.Plugin. It keeps the ingressPolicy of a bridge, because
+// other attachments may use the bridge.
 func (f *firewall) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	previous := c.PreviousOfDel(&f.Common)
-	p := &passage{network: f.Name, admin: f.AdminChain, addresses: sdk.Addresses(previous)}
-	p.elsewhere = sdk.MadeElsewhere(c, f.Name, previous)
+	p := &attachment{network: f.Name, admin: f.AdminChain, addresses: sdk.Addresses(previous)}
+	p.byReference = sdk.AddedByReference(c, f.Name, previous)
 	return errors.Join(f.backend.del(ctx, c, p), f.delReference(ctx, c, p))
 }
 
-// delReference removes what the reference plugin laid out in iptables, if it was that.
-func (f *firewall) delReference(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
-	if _, own := f.backend.(zoned); !own || !p.elsewhere {
+// delReference removes the iptables rules of the reference plugin, if that
+// plugin set up the attachment.
+func (f *firewall) delReference(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
+	if _, own := f.backend.(zoned); !own || !p.byReference {
 		return nil
 	}
 	return iptablesBackend{}.del(ctx, c, p)
@@ -129,38 +131,39 @@ func (f *firewall) Status(ctx context.Context, c *sdk.CmdArgs) error {
 	if err := names.ValidateChain(f.AdminChain); err != nil {
 		return fmt.Errorf("iptablesAdminChainName: %w", err)
 	}
-	if _, err := f.closes(); err != nil {
+	if _, err := f.closedPolicy(); err != nil {
 		return err
 	}
 	return f.backend.status(ctx, c)
 }
 
-// GC implements sdk.Plugin. Elements of other plugins go as well: their owner,
-// an attachment of this network, is gone. Rules of the backend iptables do not
-// name whose they are.
+// GC implements sdk.Plugin. It also removes elements of other plugins for the
+// same owners, whose attachments no longer exist. It does not remove rules of
+// the backend iptables, because they do not name an owner.
 func (f *firewall) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	return c.Host.DelOwned(ctx, c.Stale(&f.Common))
 }
 
-// passage reads what the plugins before have set up.
-func (f *firewall) passage(c *sdk.CmdArgs) (*types100.Result, *passage, error) {
+// attachment returns the attachment described by the result of the previous
+// plugins.
+func (f *firewall) attachment(c *sdk.CmdArgs) (*types100.Result, *attachment, error) {
 	previous, err := c.Previous(&f.Common)
 	if err != nil {
 		return nil, nil, err
 	}
 	if previous == nil {
-		return nil, nil, errors.New("missing prevResult: the firewall plugin comes after one that makes an interface")
+		return nil, nil, errors.New("missing prevResult: place the firewall plugin after a plugin that creates an interface")
 	}
-	p := &passage{network: f.Name, addresses: sdk.Addresses(previous), admin: f.AdminChain}
+	p := &attachment{network: f.Name, addresses: sdk.Addresses(previous), admin: f.AdminChain}
 	if err := names.ValidateChain(p.admin); err != nil {
 		return nil, nil, fmt.Errorf("iptablesAdminChainName: %w", err)
 	}
-	policy, err := f.closes()
+	policy, err := f.closedPolicy()
 	if err != nil || policy == "" {
 		return previous, p, err
 	}
 	if len(previous.Interfaces) == 0 || previous.Interfaces[0] == nil || previous.Interfaces[0].Name == "" {
-		return nil, nil, fmt.Errorf("ingressPolicy %q: prevResult does not begin with a bridge: put the firewall plugin behind the bridge plugin", policy)
+		return nil, nil, fmt.Errorf("ingressPolicy %q: the first interface of prevResult is not a bridge: place the firewall plugin after the bridge plugin", policy)
 	}
 	if err := names.ValidateInterface(previous.Interfaces[0].Name); err != nil {
 		return nil, nil, fmt.Errorf("prevResult: bridge %q: %w", previous.Interfaces[0].Name, err)
@@ -169,14 +172,14 @@ func (f *firewall) passage(c *sdk.CmdArgs) (*types100.Result, *passage, error) {
 	return previous, p, nil
 }
 
-// The values of ingressPolicy that close something.
+// Values of ingressPolicy that restrict traffic.
 const (
 	sameBridge = "same-bridge"
 	isolated   = "isolated"
 )
 
-// closes is the policy, if it closes anything.
-func (f *firewall) closes() (string, error) {
+// closedPolicy returns the ingressPolicy, or "" if it restricts nothing.
+func (f *firewall) closedPolicy() (string, error) {
 	switch f.IngressPolicy {
 	case "", "open":
 		return "", nil

@@ -14,19 +14,19 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// zoned makes the addresses sources of a zone of firewalld, where firewalld runs, and
-// else leaves them to allocnet's own tables. The tables have them in both cases: see
-// sdk.Host.DelOwned.
+// zoned is the default backend. If firewalld is running, zoned adds the
+// addresses to a zone as sources. In any case it adds them to allocnet's
+// tables: see sdk.Host.DelOwned.
 type zoned struct {
 	zone string
 	// required says that the configuration names firewalld.
 	required bool
 }
 
-var errNotRunning = errors.New("firewalld does not run")
+var errNotRunning = errors.New("firewalld is not running")
 
-// runs reports whether firewalld is to be asked. Where it cannot be asked, the
-// reference plugin takes it for not running, too.
+// runs reports whether to use firewalld. Like the reference plugin, it regards
+// firewalld as not running if firewalld is not reachable.
 func (z zoned) runs(ctx context.Context, c *sdk.CmdArgs) (bool, error) {
 	runs, err := c.Host.Firewalld.Runs(ctx)
 	switch {
@@ -35,13 +35,13 @@ func (z zoned) runs(ctx context.Context, c *sdk.CmdArgs) (bool, error) {
 	case z.required && err == nil:
 		return false, fmt.Errorf(`backend "firewalld": %w`, errNotRunning)
 	case errors.Is(err, firewalld.ErrUnreachable) && !z.required:
-		c.Host.Log.Warn("addresses are not added to firewalld's zone", "zone", z.zone, "because", err)
+		c.Host.Log.Warn("firewalld is not reachable; addresses are not added to its zone", "zone", z.zone, "because", err)
 		return false, nil
 	}
 	return false, err
 }
 
-func (z zoned) add(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
+func (z zoned) add(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 	runs, err := z.runs(ctx, c)
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (z zoned) add(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 		return native{}.add(ctx, c, p)
 	}
 	p.zone = z.zone
-	open := sdk.Step{Name: "let addresses through", Do: func(ctx context.Context) error { return z.open(ctx, c, p) }}
+	open := sdk.Step{Name: "accept addresses", Do: func(ctx context.Context) error { return z.open(ctx, c, p) }}
 	if !p.repair {
 		open.Undo = func(ctx context.Context) error { return z.del(ctx, c, p) }
 	}
@@ -65,29 +65,30 @@ func (z zoned) add(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	}})
 }
 
-// warnOfOthers warns of addresses that other zones have as well, and may drop packets of.
-// Like the reference plugin, ADD goes on.
-func (z zoned) warnOfOthers(ctx context.Context, c *sdk.CmdArgs, p *passage) {
+// warnOfOthers logs a warning for addresses that are also in other zones, which
+// may drop their packets. Like the reference plugin's, ADD continues.
+func (z zoned) warnOfOthers(ctx context.Context, c *sdk.CmdArgs, p *attachment) {
 	others, err := c.Host.Firewalld.OtherZones(ctx, z.zone, p.addresses)
 	if err != nil {
-		c.Host.Log.Warn("cannot tell whether other zones of firewalld have the addresses", "addresses", p.addresses, "because", err)
+		c.Host.Log.Warn("could not list the other firewalld zones of the addresses", "addresses", p.addresses, "because", err)
 	}
 	for address, other := range others {
-		c.Host.Log.Warn("another zone of firewalld has the address as well and may drop its packets",
+		c.Host.Log.Warn("another firewalld zone also has the address and may drop its packets",
 			"address", address, "zone", other, "wanted", z.zone)
 	}
 }
 
-// open adds the elements. What the zone that accepts everything lets through, the
-// host's other rules are to let through as well; other zones may drop it.
-func (z zoned) open(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
+// open adds the elements. If the zone is the one that accepts everything, it
+// also adds the forward-accept rule for the host's other rules. Other zones may
+// drop the packets.
+func (z zoned) open(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 	if z.zone == firewalld.DefaultZone {
 		return native{}.add(ctx, c, p)
 	}
 	return c.Host.Rules.Add(ctx, p.elements(c))
 }
 
-func (z zoned) check(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
+func (z zoned) check(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 	runs, err := z.runs(ctx, c)
 	if err != nil {
 		return err
@@ -105,7 +106,7 @@ func (z zoned) check(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	return errors.Join(append(errs, z.checkSources(ctx, c, p))...)
 }
 
-func (z zoned) checkSources(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
+func (z zoned) checkSources(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 	var errs []error
 	for _, a := range p.addresses {
 		is, err := c.Host.Firewalld.Has(ctx, z.zone, a)
@@ -117,8 +118,8 @@ func (z zoned) checkSources(ctx context.Context, c *sdk.CmdArgs, p *passage) err
 	return errors.Join(errs...)
 }
 
-// checkReference looks for what the reference plugin makes.
-func (z zoned) checkReference(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
+// checkReference looks for the sources or rules of the reference plugin.
+func (z zoned) checkReference(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 	runs, err := z.runs(ctx, c)
 	switch {
 	case err != nil:
@@ -129,8 +130,9 @@ func (z zoned) checkReference(ctx context.Context, c *sdk.CmdArgs, p *passage) e
 	return iptablesBackend{}.check(ctx, c, p)
 }
 
-// unseen is the error of sources that cannot be looked for.
-func (z zoned) unseen(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
+// unseen returns an error if an address is in a zone but firewalld is not
+// reachable.
+func (z zoned) unseen(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 	_, runsErr := c.Host.Firewalld.Runs(ctx)
 	if runsErr == nil {
 		return nil
@@ -142,8 +144,8 @@ func (z zoned) unseen(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	return err
 }
 
-// del goes on to the elements only when no address is in a zone any more.
-func (z zoned) del(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
+// del removes the elements after it has removed the addresses from all zones.
+func (z zoned) del(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 	err := c.LeaveZones(ctx, p.network, p.addresses)
 	if err == nil {
 		err = z.leave(ctx, c, p)
@@ -154,16 +156,16 @@ func (z zoned) del(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 	return native{}.del(ctx, c, p)
 }
 
-// leave takes addresses of which no element tells out of the zone: those that the
-// reference plugin added, or whose elements somebody flushed. One that is open for
-// another attachment by now is that one's.
-func (z zoned) leave(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
+// leave removes addresses without an element from the zone: the reference
+// plugin added them, or the elements were flushed. It keeps an address that has
+// an element of another attachment by now.
+func (z zoned) leave(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 	runs, err := c.Host.Firewalld.Runs(ctx)
 	switch {
 	case len(p.addresses) == 0 || !runs && err == nil:
 		return nil
-	case err != nil && (!p.elsewhere || errors.Is(err, fs.ErrNotExist)):
-		return nil // nobody has asked firewalld
+	case err != nil && (!p.byReference || errors.Is(err, fs.ErrNotExist)):
+		return nil // firewalld was never contacted
 	case err != nil:
 		return fmt.Errorf("remove %v from zone %q: %w", p.addresses, z.zone, err)
 	}
@@ -184,7 +186,7 @@ func (z zoned) leave(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
 
 func (z zoned) status(ctx context.Context, c *sdk.CmdArgs) error {
 	if _, err := z.runs(ctx, c); err != nil {
-		return types.NewError(types.ErrPluginNotAvailable, "firewalld cannot be used", err.Error())
+		return types.NewError(types.ErrPluginNotAvailable, "firewalld is not usable", err.Error())
 	}
 	return native{}.status(ctx, c)
 }

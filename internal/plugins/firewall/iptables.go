@@ -17,14 +17,14 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// iptablesBackend is the reference plugin's layout in the filter table.
+// iptablesBackend creates the reference plugin's rules in the filter table.
 type iptablesBackend struct{}
 
-// sharedRules lets one ADD of this process at a time look for rules that all
-// share and make them.
-var sharedRules sync.Mutex
+// sharedRulesMu serializes the ADDs of this process while they look for the
+// shared rules and create missing ones.
+var sharedRulesMu sync.Mutex
 
-func (b iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *passage) error {
+func (b iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *attachment) error {
 	var steps []sdk.Step
 	for _, family := range p.families() {
 		t, err := openTable(family)
@@ -33,12 +33,12 @@ func (b iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *passage) er
 		}
 		own := p.own(family)
 		steps = append(steps,
-			sdk.Step{Name: t.Name + ": make the shared rules", Do: func(ctx context.Context) error {
-				sharedRules.Lock()
-				defer sharedRules.Unlock()
+			sdk.Step{Name: t.Name + ": create the shared rules", Do: func(ctx context.Context) error {
+				sharedRulesMu.Lock()
+				defer sharedRulesMu.Unlock()
 				return t.ensure(ctx, p.shared())
 			}},
-			sdk.Step{Name: t.Name + ": let addresses through", Do: func(ctx context.Context) error {
+			sdk.Step{Name: t.Name + ": accept addresses", Do: func(ctx context.Context) error {
 				if err := t.ensure(ctx, own); err != nil {
 					return errors.Join(err, t.remove(own))
 				}
@@ -48,7 +48,7 @@ func (b iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *passage) er
 	return sdk.Run(ctx, steps...)
 }
 
-func (b iptablesBackend) check(ctx context.Context, _ *sdk.CmdArgs, p *passage) error {
+func (b iptablesBackend) check(ctx context.Context, _ *sdk.CmdArgs, p *attachment) error {
 	var errs []error
 	for _, family := range p.families() {
 		t, err := openTable(family)
@@ -60,10 +60,11 @@ func (b iptablesBackend) check(ctx context.Context, _ *sdk.CmdArgs, p *passage) 
 	return errors.Join(errs...)
 }
 
-// del removes what is the addresses' own. Rules do not say to which attachment
-// they belong, so without addresses there is nothing to find. A program that cannot
-// be used may have been used by ADD: the kernel has to show that nothing is there.
-func (b iptablesBackend) del(ctx context.Context, _ *sdk.CmdArgs, p *passage) error {
+// del removes the rules of the addresses. Rules do not name their attachment,
+// so del cannot find them without addresses. If a program is not usable now,
+// ADD may still have used it. Then the kernel's tables must show that there are
+// no rules.
+func (b iptablesBackend) del(ctx context.Context, _ *sdk.CmdArgs, p *attachment) error {
 	var errs []error
 	for _, family := range p.families() {
 		t, err := openTable(family)
@@ -79,8 +80,8 @@ func (b iptablesBackend) del(ctx context.Context, _ *sdk.CmdArgs, p *passage) er
 	return errors.Join(errs...)
 }
 
-// absent is nil if the kernel has no rule for the addresses of a family.
-func (p *passage) absent(ctx context.Context, family iptables.Family, cause error) error {
+// absent returns nil if the kernel has no rule for the addresses of a family.
+func (p *attachment) absent(ctx context.Context, family iptables.Family, cause error) error {
 	t := netfilter.Table{IPv6: family == iptables.IPv6, Name: table}
 	accepted, err := t.Addresses(ctx, privateChain)
 	if err != nil {
@@ -94,9 +95,9 @@ func (p *passage) absent(ctx context.Context, family iptables.Family, cause erro
 	return nil
 }
 
-// unhidden is nil if the kernel has no rule for the addresses of a family that the
-// program, which works, does not list.
-func (p *passage) unhidden(ctx context.Context, family iptables.Family) error {
+// unhidden returns nil if the kernel has no rule for the addresses of a family
+// that the working iptables program does not list.
+func (p *attachment) unhidden(ctx context.Context, family iptables.Family) error {
 	t := netfilter.Table{IPv6: family == iptables.IPv6, Name: table}
 	accepted, err := t.HiddenAddresses(ctx, privateChain)
 	for _, address := range accepted {
@@ -110,14 +111,14 @@ func (p *passage) unhidden(ctx context.Context, family iptables.Family) error {
 func (b iptablesBackend) status(context.Context, *sdk.CmdArgs) error {
 	for _, family := range []iptables.Family{iptables.IPv4, iptables.IPv6} {
 		if _, err := exec.LookPath(family.Program()); err != nil {
-			return types.NewError(types.ErrPluginNotAvailable, "iptables cannot be used", err.Error())
+			return types.NewError(types.ErrPluginNotAvailable, "iptables is not usable", err.Error())
 		}
 	}
 	return nil
 }
 
-// own are the rules of the passage's addresses in one family.
-func (p *passage) own(family iptables.Family) []rule {
+// own returns the rules of the attachment's addresses in one family.
+func (p *attachment) own(family iptables.Family) []rule {
 	var rules []rule
 	for _, address := range p.addresses {
 		if address.Is4() == (family == iptables.IPv4) {
@@ -127,8 +128,8 @@ func (p *passage) own(family iptables.Family) []rule {
 	return rules
 }
 
-// shared are the rules that stay.
-func (p *passage) shared() []rule {
+// shared returns the rules that all attachments share and that DEL keeps.
+func (p *attachment) shared() []rule {
 	rules := frameRules(p.admin)
 	if p.guard != nil {
 		rules = append(rules, guardRules(p.guard)...)
@@ -136,7 +137,7 @@ func (p *passage) shared() []rule {
 	return rules
 }
 
-// filter is one family's filter table.
+// filter is the filter table of one family.
 type filter struct{ *iptables.Command }
 
 func openTable(family iptables.Family) (*filter, error) {
@@ -149,14 +150,14 @@ func openTable(family iptables.Family) (*filter, error) {
 
 const table = "filter"
 
-// ensure makes the rules that are not there, and their chains.
+// ensure creates missing rules and chains.
 func (t *filter) ensure(ctx context.Context, rules []rule) error {
 	for _, r := range rules {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		if err := t.ensureRule(r); err != nil {
-			return fmt.Errorf("make rule %s: %w", r, err)
+			return fmt.Errorf("create rule %s: %w", r, err)
 		}
 	}
 	return nil
@@ -176,12 +177,12 @@ func (t *filter) ensureRule(r rule) error {
 	return t.Append(table, r.chain, r.spec...)
 }
 
-// check names the rules that are missing.
+// check returns an error that names the missing rules.
 func (t *filter) check(ctx context.Context, rules []rule) error {
 	var errs []error
 	for _, r := range rules {
 		if len(r.spec) == 0 {
-			continue // a chain: the rules that lead to it tell
+			continue // a chain: the rules that jump to it are checked
 		}
 		if err := ctx.Err(); err != nil {
 			return errors.Join(append(errs, err)...)
@@ -197,7 +198,7 @@ func (t *filter) check(ctx context.Context, rules []rule) error {
 	return errors.Join(errs...)
 }
 
-// remove deletes rules; that they are not there is no error.
+// remove deletes rules. A missing rule is not an error.
 func (t *filter) remove(rules []rule) error {
 	var errs []error
 	for _, r := range rules {
@@ -208,11 +209,11 @@ func (t *filter) remove(rules []rule) error {
 	return errors.Join(errs...)
 }
 
-// rule is one rule of a chain, or the chain itself where it has no spec.
+// rule is a rule of a chain, or the chain itself if it has no spec.
 type rule struct {
 	chain string
 	spec  []string
-	first bool // to be inserted before the others
+	first bool // insert it before the others
 }
 
 func (r rule) String() string { return r.chain + " " + strings.Join(r.spec, " ") }

@@ -19,7 +19,8 @@ const (
 	guardsComment = "CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)"
 )
 
-// frameRules lead to the rules of addresses, past the operators' chain.
+// frameRules returns the rules that jump to the rules of addresses, after the
+// operators' chain.
 func frameRules(admin string) []rule {
 	return []rule{
 		{chain: privateChain},
@@ -29,7 +30,7 @@ func frameRules(admin string) []rule {
 	}
 }
 
-// addressRules let one address through.
+// addressRules returns the rules that accept packets of one address.
 func addressRules(address netip.Prefix) []rule {
 	return []rule{
 		{chain: privateChain, spec: []string{
@@ -38,8 +39,9 @@ func addressRules(address netip.Prefix) []rule {
 	}
 }
 
-// guardRules drop, before anything is let through, what comes from one guarded
-// bridge and goes to another one, and with an isolated bridge, within itself.
+// guardRules returns the rules of an ingressPolicy. They precede the accept
+// rules and drop packets from one restricted bridge to another one and, if the
+// bridge is isolated, between its own ports.
 func guardRules(g *ruleset.Guard) []rule {
 	policy := sameBridge
 	if g.Isolated {

@@ -14,52 +14,52 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// native is allocnet's own tables.
+// native is the backend that uses allocnet's tables.
 type native struct{}
 
-// add makes what is shared first: the rest is one transaction, with nothing to
-// undo.
-func (native) add(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
+// add creates the shared rules first. The elements follow in one transaction,
+// so there is nothing to undo.
+func (native) add(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 	families := p.families()
-	err := c.Host.Lately.Unless(fmt.Sprint("forward ", families, p.admin), func() error {
+	err := c.Host.Cache.Unless(fmt.Sprint("forward ", families, p.admin), func() error {
 		return c.Host.Accept.Ensure(ctx, families, p.admin)
 	})
 	if err != nil {
 		return err
 	}
 	if err := c.Host.Rules.Add(ctx, p.elements(c)); err != nil {
-		return fmt.Errorf("let addresses %v through: %w", p.addresses, err)
+		return fmt.Errorf("accept addresses %v: %w", p.addresses, err)
 	}
 	return nil
 }
 
-func (native) check(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
+func (native) check(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 	return errors.Join(
 		c.Host.Rules.Check(ctx, p.elements(c)),
 		c.Host.Accept.Check(ctx, p.families(), p.admin))
 }
 
-func (native) del(ctx context.Context, c *sdk.CmdArgs, p *passage) error {
+func (native) del(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 	if len(p.addresses) == 0 {
 		return sdk.DelOwned(ctx, c, p.network)
 	}
 	if err := c.Host.Rules.Del(ctx, p.elements(c)); err != nil {
-		return fmt.Errorf("take back addresses %v: %w", p.addresses, err)
+		return fmt.Errorf("remove addresses %v: %w", p.addresses, err)
 	}
 	return nil
 }
 
-// status asks for an address that nobody has: that it is missing, or that the
-// tables are not there yet, is no obstacle.
+// status looks for an address that no attachment has. It succeeds if the
+// address or the tables are missing.
 func (native) status(ctx context.Context, c *sdk.CmdArgs) error {
 	err := c.Host.Rules.Check(ctx, &ruleset.Elements{Open: []netip.Addr{netip.IPv4Unspecified()}})
 	if err == nil || errors.Is(err, ruleset.ErrMissing) {
 		return nil
 	}
-	return types.NewError(types.ErrPluginNotAvailable, "nftables cannot be used", err.Error())
+	return types.NewError(types.ErrPluginNotAvailable, "nftables is not usable", err.Error())
 }
 
-func (p *passage) elements(c *sdk.CmdArgs) *ruleset.Elements {
+func (p *attachment) elements(c *sdk.CmdArgs) *ruleset.Elements {
 	e := &ruleset.Elements{Owner: c.Owner(p.network), Open: p.addresses, Zone: p.zone}
 	if p.guard != nil {
 		e.Guarded = []ruleset.Guard{*p.guard}
@@ -67,7 +67,7 @@ func (p *passage) elements(c *sdk.CmdArgs) *ruleset.Elements {
 	return e
 }
 
-func (p *passage) families() []iptables.Family {
+func (p *attachment) families() []iptables.Family {
 	var families []iptables.Family
 	for _, address := range p.addresses {
 		family := iptables.IPv6

@@ -19,7 +19,7 @@ import (
 type ipam struct {
 	addressRange
 	Type       string           `json:"type"`
-	Name       string           `json:"name"` // known, and of no effect
+	Name       string           `json:"name"` // accepted and ignored
 	Routes     []*route         `json:"routes"`
 	DataDir    string           `json:"dataDir"`
 	ResolvConf string           `json:"resolvConf"`
@@ -43,14 +43,14 @@ type route struct {
 	Scope    *int        `json:"scope"`
 }
 
-// ipamError says that the configuration makes no sense.
+// ipamError returns an error about an invalid configuration.
 func ipamError(format string, args ...any) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, "invalid ipam configuration", fmt.Errorf(format, args...).Error())
 }
 
-// parse reads a configuration. Keys outside of ipam are those of the plugin that
-// delegates. With an error, the plugin knows where the leases are, if that could be
-// read.
+// parse reads a configuration. It ignores unknown keys outside of ipam, which
+// belong to the delegating plugin. A plugin returned with an error has the
+// directory of the leases, if that could be read.
 func parse(conf []byte) (*hostLocal, error) {
 	p := &hostLocal{}
 	decodeErr := sdk.DecodeKnown(conf, &p.Common)
@@ -69,7 +69,8 @@ func parse(conf []byte) (*hostLocal, error) {
 	return p, sdk.FirstError(decodeErr, ipamErr, routesErr, setsErr)
 }
 
-// rangeSets puts the ranges of the three places they come from into order.
+// rangeSets merges the ranges of runtimeConfig, subnet and ranges, in this
+// order.
 func (p *hostLocal) rangeSets(own ipam) ([]pool, error) {
 	var runtime struct {
 		IPRanges [][]addressRange `json:"ipRanges"`
@@ -126,14 +127,14 @@ func convertRoutes(in []*route) ([]*types.Route, error) {
 	return out, nil
 }
 
-// envArgs is what CNI_ARGS may hold.
+// envArgs are the keys of CNI_ARGS.
 type envArgs struct {
 	types.CommonArgs
 	IP types.UnmarshallableString
 }
 
-// requested are the addresses asked for, by CNI_ARGS, args and runtimeConfig
-// together, each once.
+// requested returns the requested addresses of CNI_ARGS, args and
+// runtimeConfig, without duplicates.
 func (p *hostLocal) requested(args string) ([]netip.Addr, error) {
 	var env envArgs
 	if err := sdk.LoadArgs(args, &env); err != nil {
@@ -165,7 +166,7 @@ func (p *hostLocal) requested(args string) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// parseRequested reads an address, also one that has a prefix.
+// parseRequested parses an address, with or without a prefix length.
 func parseRequested(s string) (netip.Addr, error) {
 	if strings.Contains(s, "/") {
 		ip, _, err := net.ParseCIDR(s)
@@ -181,7 +182,7 @@ func parseRequested(s string) (netip.Addr, error) {
 	return toAddr(ip)
 }
 
-// toAddr unmaps IPv4 in IPv6.
+// toAddr converts an address and unmaps IPv4 in IPv6.
 func toAddr(ip net.IP) (netip.Addr, error) {
 	addr, ok := netip.AddrFromSlice(ip)
 	if !ok {

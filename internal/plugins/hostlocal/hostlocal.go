@@ -24,7 +24,7 @@ type hostLocal struct {
 	leases              *lease.Store
 }
 
-// New is the plugin's Factory.
+// New implements sdk.Factory.
 func New(conf []byte) (sdk.Plugin, error) {
 	p, err := parse(conf)
 	if p == nil {
@@ -37,7 +37,7 @@ func New(conf []byte) (sdk.Plugin, error) {
 	return p, err
 }
 
-// owner is who leases: the container's interface.
+// owner returns the owner of a lease: the container's interface.
 func owner(c *sdk.CmdArgs) lease.Owner { return lease.Owner{ID: c.ContainerID, IfName: c.IfName} }
 
 // Add leases one address of every range set.
@@ -67,8 +67,8 @@ func (p *hostLocal) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, 
 	return result, nil
 }
 
-// requests gives every requested address to the first range set that has it and
-// was not asked for another one.
+// requests assigns each requested address to the first range set that contains
+// it and has no requested address yet.
 func (p *hostLocal) requests(args string) ([]lease.Request, error) {
 	left, err := p.requested(args)
 	if err != nil {
@@ -91,8 +91,9 @@ func (p *hostLocal) requests(args string) ([]lease.Request, error) {
 	return requests, nil
 }
 
-// Check says whether the addresses of the previous result are still leased to the
-// container; if none is of these ranges, whether any is.
+// Check verifies that the addresses of the previous result are still leased to
+// the container. If none of them is in these ranges, it verifies that the
+// container has a lease.
 func (p *hostLocal) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	if _, err := p.requested(c.Args); err != nil {
 		return err
@@ -123,7 +124,7 @@ func (p *hostLocal) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	return err
 }
 
-// addressesOf are the addresses of a result that are of these ranges.
+// addressesOf returns the addresses of a result that are in these ranges.
 func (p *hostLocal) addressesOf(result *types100.Result) ([]netip.Addr, error) {
 	if result == nil {
 		return nil, nil
@@ -143,12 +144,12 @@ func (p *hostLocal) addressesOf(result *types100.Result) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// Del gives back the addresses that the container holds. It flushes the connections
-// to and from them first, so that the next holder of an address does not get them.
-// Addresses that the container does not hold are left alone.
+// Del releases the addresses leased to the container. Before that, it flushes
+// their connections, so that the next holder of an address does not receive
+// packets of them. It does not touch addresses leased to others.
 func (p *hostLocal) Del(ctx context.Context, c *sdk.CmdArgs) error {
-	// Add gave one address per range set. With fewer of them, or a result that
-	// cannot be read, the leases have to tell.
+	// Add leased one address per range set. If the result has fewer or cannot
+	// be read, Del uses the leases.
 	known, err := p.addressesOf(c.PreviousOfDel(&p.Common))
 	if err != nil || len(known) < len(p.sets) {
 		known = nil
@@ -159,8 +160,8 @@ func (p *hostLocal) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	return p.leases.Release(ctx, owner(c), known...)
 }
 
-// disconnect flushes the connections of the addresses that the container holds;
-// known may be all of them.
+// disconnect flushes the connections of the addresses leased to the container.
+// known may be all of these addresses.
 func (p *hostLocal) disconnect(ctx context.Context, c *sdk.CmdArgs, known []netip.Addr) error {
 	held := known
 	for _, addr := range known {
@@ -173,7 +174,7 @@ func (p *hostLocal) disconnect(ctx context.Context, c *sdk.CmdArgs, known []neti
 		if held, err = p.leases.Lookup(ctx, owner(c)); err != nil {
 			return err
 		}
-		// Without the result, the firewall plugin has not known them.
+		// Without a result, the firewall plugin did not know these addresses.
 		if err = c.Host.LeaveAnyZone(ctx, held); err != nil {
 			return err
 		}
@@ -188,22 +189,23 @@ func flush(ctx context.Context, c *sdk.CmdArgs, addrs []netip.Addr) error {
 	return c.Host.Conntrack.FlushAddresses(ctx, addrs...)
 }
 
-// Status says whether every range set has an address left.
+// Status reports whether every range set has a free address.
 func (p *hostLocal) Status(context.Context, *sdk.CmdArgs) error {
 	sets := make([]lease.RangeSet, len(p.sets))
 	for i, set := range p.sets {
 		sets[i] = set.set
 	}
 	if err := p.leases.Available(sets); err != nil {
-		return types.NewError(types.ErrPluginNotAvailable, "no address can be leased", err.Error())
+		return types.NewError(types.ErrPluginNotAvailable, "no free address", err.Error())
 	}
 	return nil
 }
 
-// GC gives back the leases of the network that belong to no valid attachment. A
-// directory can be that of several users, of which none knows the attachments of
-// the others: leases whose owner has a link of another instance stay. Of those
-// without one, or without one as yet, nobody can tell whose they are.
+// GC releases the leases of the network that belong to no valid attachment.
+// Several users may share the directory without knowing each other's
+// attachments. So GC keeps a lease if its owner has a link of another instance.
+// A lease whose owner has no link, or not yet, cannot be assigned to an
+// instance.
 func (p *hostLocal) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	valid := make([]lease.Owner, len(p.ValidAttachments))
 	for i, a := range p.ValidAttachments {
@@ -218,8 +220,9 @@ func (p *hostLocal) GC(ctx context.Context, c *sdk.CmdArgs) error {
 			return other.OfID(o.ID) && (o.IfName == other.IfName || o.IfName == "")
 		})
 	}
-	// Connections go before leases do, all at once, and addresses leave firewalld's
-	// zones: so the first round only looks.
+	// Connections must be flushed, and addresses removed from firewalld's
+	// zones, before the leases are released. So the first pass only collects
+	// the leases.
 	stale := map[lease.Owner]bool{}
 	var addrs []netip.Addr
 	_, err = p.leases.Retain(ctx, valid, func(o lease.Owner, held []netip.Addr) bool {

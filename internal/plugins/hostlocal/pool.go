@@ -9,7 +9,7 @@ import (
 	"github.com/allocnet/allocnet/internal/state/lease"
 )
 
-// pool is a range set, and what an address of each of its ranges comes with.
+// pool is a range set with the subnet and the gateway of each of its ranges.
 type pool struct {
 	set   lease.RangeSet
 	nets  []netip.Prefix
@@ -50,7 +50,8 @@ func newPool(ranges []addressRange) (pool, error) {
 	return p, nil
 }
 
-// subnet checks the subnet: a network address, with room for two hosts.
+// subnet returns the subnet of a range. It must be a network address with room
+// for two hosts.
 func (r addressRange) subnet() (netip.Prefix, error) {
 	addr, err := toAddr(r.Subnet.IP)
 	if err != nil {
@@ -70,8 +71,8 @@ func (r addressRange) subnet() (netip.Prefix, error) {
 	return subnet, nil
 }
 
-// ends are the first and the last address. By default all that the subnet has are
-// given out, but for its own address and the IPv4 broadcast.
+// ends returns the range's first and last address. The default is the whole
+// subnet without the network address and the IPv4 broadcast address.
 func (r addressRange) ends(subnet netip.Prefix) (lease.Range, error) {
 	first, err := orElse(r.RangeStart, subnet.Addr().Next())
 	if err != nil {
@@ -90,7 +91,7 @@ func (r addressRange) ends(subnet netip.Prefix) (lease.Range, error) {
 	return lease.Range{First: first, Last: last}, nil
 }
 
-// orElse is an address that may be left out.
+// orElse returns ip, or the default if there is none.
 func orElse(ip net.IP, or netip.Addr) (netip.Addr, error) {
 	if ip == nil {
 		return or, nil

@@ -10,7 +10,7 @@ import (
 	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
-// maxResolvConf is far above what any resolver reads.
+// maxResolvConf is far above the limits of any resolver.
 const maxResolvConf = 64 << 10
 
 // readResolvConf reads a regular file in the format of resolv.conf(5).

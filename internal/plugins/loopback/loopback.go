@@ -1,4 +1,5 @@
-// Package loopback is the native loopback plugin.
+// Package loopback is allocnet's native CNI plugin "loopback". It brings up the
+// loopback interface.
 package loopback
 
 import (
@@ -21,14 +22,14 @@ const (
 
 type loopback struct{ sdk.Common }
 
-// New is the plugin's Factory.
+// New implements sdk.Factory.
 func New(conf []byte) (sdk.Plugin, error) {
 	p := &loopback{}
 	return p, sdk.Decode(conf, p)
 }
 
-// Add brings the loopback interface up. A result of plugins before it passes
-// through.
+// Add brings up the loopback interface. It returns a previous plugin's result
+// unchanged.
 func (p *loopback) Add(_ context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	sandbox, err := c.Sandbox()
 	if err != nil {
@@ -48,7 +49,7 @@ func (p *loopback) Add(_ context.Context, c *sdk.CmdArgs) (*types100.Result, err
 	return result(c.Netns, addresses)
 }
 
-// result names the first address of each family.
+// result returns a result with the first address of each family.
 func result(netns string, addresses []netlink.Addr) (*types100.Result, error) {
 	r := &types100.Result{
 		CNIVersion: types100.ImplementedSpecVersion,
@@ -57,7 +58,7 @@ func result(netns string, addresses []netlink.Addr) (*types100.Result, error) {
 	var v4, v6 *net.IPNet
 	for _, a := range addresses {
 		if !a.IP.IsLoopback() {
-			return nil, fmt.Errorf("loopback interface has the address %s, which is none of loopback", a.IP)
+			return nil, fmt.Errorf("loopback interface has the address %s, which is not a loopback address", a.IP)
 		}
 		if a.IP.To4() != nil && v4 == nil {
 			v4 = a.IPNet
@@ -73,7 +74,7 @@ func result(netns string, addresses []netlink.Addr) (*types100.Result, error) {
 	return r, nil
 }
 
-// Check finds the interface up.
+// Check returns an error if the interface is not up.
 func (p *loopback) Check(_ context.Context, c *sdk.CmdArgs) error {
 	sandbox, err := c.Sandbox()
 	if err != nil {
@@ -89,13 +90,13 @@ func (p *loopback) Check(_ context.Context, c *sdk.CmdArgs) error {
 	return nil
 }
 
-// Del leaves the interface as it is. It belongs to the namespace, which may be
-// given another network; and to bring it down waits for RCU under the kernel's
-// configuration lock.
+// Del does not change the interface: it belongs to the namespace, which may be
+// attached to another network. Also, bringing it down would wait for RCU while
+// the kernel holds its configuration lock (rtnl).
 func (p *loopback) Del(context.Context, *sdk.CmdArgs) error { return nil }
 
-// Status is always ready.
+// Status always returns nil.
 func (p *loopback) Status(context.Context, *sdk.CmdArgs) error { return nil }
 
-// GC has nothing to collect: the interface goes with its namespace.
+// GC does nothing: the interface disappears with its namespace.
 func (p *loopback) GC(context.Context, *sdk.CmdArgs) error { return nil }

@@ -37,7 +37,8 @@ type portMapping struct {
 	hostIP   netip.Addr
 }
 
-// defaultMarkBit marks what is to be masqueraded. Kubernetes has 14 and 15.
+// defaultMarkBit is the bit of the packet mark for packets to masquerade.
+// Kubernetes uses 14 and 15.
 const defaultMarkBit = 13
 
 var protocols = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
@@ -49,12 +50,12 @@ type portmap struct {
 	markBit  int
 	mappings []portMapping
 	backend  backend
-	// invalid is why there is no ADD with the configuration. DEL works: it must
-	// not keep the plugins before this one from theirs.
+	// invalid is the reason why ADD rejects the configuration. DEL still works,
+	// so that it does not block the DEL of the previous plugins.
 	invalid error
 }
 
-// New is the plugin's Factory.
+// New implements sdk.Factory.
 func New(conf []byte) (sdk.Plugin, error) {
 	p := &portmap{markBit: defaultMarkBit, backend: native{}}
 	decodeErr := sdk.Decode(conf, &p.config)
@@ -145,7 +146,8 @@ const (
 	nftablesName = "nftables"
 )
 
-// backendName is the backend that was asked for, or that keys need; "" if none is.
+// backendName returns the configured backend, or the one that keys require; ""
+// if there is none.
 func (p *portmap) backendName() (string, error) {
 	needs := map[string][]string{}
 	if p.ExternalSetMarkChain != nil {
@@ -173,8 +175,8 @@ func (p *portmap) backendName() (string, error) {
 	return name, nil
 }
 
-// impliedName is the backend that keys need. The mark bit can be had with either;
-// nftables does without.
+// impliedName returns the backend that keys require. Both backends support the
+// mark bit, but nftables does not use it.
 func (p *portmap) impliedName(needs map[string][]string) string {
 	switch {
 	case len(needs[iptablesName]) > 0:
@@ -190,7 +192,7 @@ func (p *portmap) impliedName(needs map[string][]string) string {
 	return iptablesName
 }
 
-// backendOf tells from the first word which backend conditions are written for.
+// backendOf derives the backend of conditions from their first word.
 func backendOf(conditions []string) string {
 	switch {
 	case len(conditions) == 0 || conditions[0] == "":

@@ -11,10 +11,9 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// forget flushes the connections that clients of the host ports had before the ports
-// were published. Redirected ones belonged to another allocation, whose DEL flushed
-// them.
-func (p *publication) forget(ctx context.Context, c *sdk.CmdArgs) error {
+// flushStale flushes connections to the host ports from before the ports were
+// published. The DEL of an earlier allocation has flushed its own connections.
+func (p *publication) flushStale(ctx context.Context, c *sdk.CmdArgs) error {
 	var errs []error
 	for _, address := range p.addresses {
 		ports, family := p.stateless(address.Addr()), family(address.Addr())
@@ -27,9 +26,9 @@ func (p *publication) forget(ctx context.Context, c *sdk.CmdArgs) error {
 	return errors.Join(errs...)
 }
 
-// flushContacted flushes the connections of those ports that allocnet's tables show as
-// contacted. It removes the ports from the tables last, so that a crash in between
-// leaves no connection that the tables do not show.
+// flushContacted flushes the connections of the ports that allocnet's tables
+// record as contacted. It removes the ports from the tables last, so that after
+// a crash the tables still record every remaining connection.
 func flushContacted(ctx context.Context, c *sdk.CmdArgs, family uint8, ports []conntrack.Port) error {
 	contacted, known, err := c.Host.Rules.Contacted(ctx, family, ofRuleset(ports))
 	err = errors.Join(err, c.Host.Conntrack.FlushPorts(ctx, family, ofConntrack(contacted)...))
@@ -47,9 +46,10 @@ func flushContacted(ctx context.Context, c *sdk.CmdArgs, family uint8, ports []c
 	return nil
 }
 
-// disconnect flushes the connections to a sandbox whose link another plugin than ours
-// made: ours flush them themselves, once the link is gone. Without a result, the
-// addresses are those that the elements named, and the host ports are flushed as well.
+// disconnect flushes the connections to a container whose link another plugin
+// created; allocnet's plugins do so when they delete the link. Without a
+// result, it uses the addresses of the elements and flushes the connections of
+// the host ports, too.
 func (p *publication) disconnect(ctx context.Context, c *sdk.CmdArgs, published []netip.Addr) error {
 	for _, address := range p.addresses {
 		published = append(published, address.Addr())

@@ -1,9 +1,8 @@
-// Package portmap is the native portmap plugin: connections to ports of the host
-// are led to a sandbox.
+// Package portmap is allocnet's native CNI plugin "portmap". It redirects
+// connections to ports of the host to a container.
 //
-// Without a backend in its configuration, and without keys that one of the
-// backends is needed for, host ports become elements of allocnet's own tables
-// (package ruleset). The backends iptables and nftables are the reference
-// plugin's layouts, rule for rule, so that either plugin finds and takes away what
-// the other made.
+// Without a configured backend, and without keys that require one, host ports
+// become elements of allocnet's tables (package ruleset). The backends iptables
+// and nftables create the reference plugin's rules, so that each plugin finds and
+// removes the other's.
 package portmap

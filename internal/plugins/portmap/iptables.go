@@ -15,12 +15,12 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// iptablesBackend is the reference plugin's layout in the nat table.
+// iptablesBackend creates the reference plugin's rules in the nat table.
 type iptablesBackend struct{}
 
-// sharing lets one ADD of this process at a time look for rules that all share,
-// and make them.
-var sharing sync.Mutex
+// sharedRulesMu serializes the ADDs of this process while they look for the
+// shared rules and create missing ones.
+var sharedRulesMu sync.Mutex
 
 func (iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *publication) error {
 	var steps []sdk.Step
@@ -30,7 +30,7 @@ func (iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *publication) 
 			return err
 		}
 		steps = append(steps,
-			sdk.Step{Name: t.Name + ": make the shared chains", Do: func(ctx context.Context) error {
+			sdk.Step{Name: t.Name + ": create the shared chains", Do: func(ctx context.Context) error {
 				return t.share(ctx, p.sharedRules())
 			}},
 			sdk.Step{Name: t.Name + ": publish host ports", Do: func(ctx context.Context) error {
@@ -55,8 +55,9 @@ func (iptablesBackend) check(ctx context.Context, _ *sdk.CmdArgs, p *publication
 	return errors.Join(errs...)
 }
 
-// del looks in both families. If the command of one cannot be used now, ADD may have
-// used it: then the kernel has to show that it has no chains.
+// del removes the chains of both families. If the iptables command of a family
+// is not usable now, ADD may still have used it. Then the kernel's tables must
+// show that there are no chains.
 func (iptablesBackend) del(ctx context.Context, _ *sdk.CmdArgs, p *publication) error {
 	var chains []string
 	for _, prefix := range []string{"CNI-DN-", "CNI-SN-"} {
@@ -90,12 +91,12 @@ func (iptablesBackend) status(context.Context, *sdk.CmdArgs) error {
 		_, err = t.ListChains(table)
 	}
 	if err != nil {
-		return types.NewError(types.ErrPluginNotAvailable, "iptables cannot be used", err.Error())
+		return types.NewError(types.ErrPluginNotAvailable, "iptables is not usable", err.Error())
 	}
 	return nil
 }
 
-// nat is one family's nat table.
+// nat is the nat table of one family.
 type nat struct{ *iptables.Command }
 
 func openNAT(addr netip.Addr) (*nat, error) {
@@ -111,15 +112,15 @@ func openNAT(addr netip.Addr) (*nat, error) {
 }
 
 const (
-	attempts = 10
-	between  = 20 * time.Millisecond
+	attempts   = 10
+	retryDelay = 20 * time.Millisecond
 )
 
-// share makes the rules that are not there. Other processes may do the same, and
-// then one of them fails, and finds everything there the next time.
+// share creates missing shared rules. If another process creates them at the
+// same time, one of the two fails, retries, and finds all rules.
 func (t *nat) share(ctx context.Context, rules []rule) error {
-	sharing.Lock()
-	defer sharing.Unlock()
+	sharedRulesMu.Lock()
+	defer sharedRulesMu.Unlock()
 	var err error
 	for range attempts {
 		if err = t.ensureAll(ctx, rules); err == nil {
@@ -128,7 +129,7 @@ func (t *nat) share(ctx context.Context, rules []rule) error {
 		select {
 		case <-ctx.Done():
 			return errors.Join(err, ctx.Err())
-		case <-time.After(between):
+		case <-time.After(retryDelay):
 		}
 	}
 	return err
@@ -140,7 +141,7 @@ func (t *nat) ensureAll(ctx context.Context, rules []rule) error {
 			return err
 		}
 		if err := t.ensure(r); err != nil {
-			return fmt.Errorf("make %s: %w", r, err)
+			return fmt.Errorf("create %s: %w", r, err)
 		}
 	}
 	return nil
@@ -164,8 +165,8 @@ func (t *nat) ensure(r rule) error {
 	return t.Append(table, r.chain, r.spec...)
 }
 
-// publish fills the attachment's chain, and then leads to it. What an ADD that
-// was never taken back left goes first.
+// publish fills the attachment's chain and then adds the rules that jump to it.
+// Before that, it removes the chain of an earlier ADD without DEL.
 func (t *nat) publish(ctx context.Context, p *publication, address netip.Prefix) error {
 	chain := ownChain(p.Name, p.id)
 	found, err := t.ChainExists(table, chain)
@@ -176,20 +177,20 @@ func (t *nat) publish(ctx context.Context, p *publication, address netip.Prefix)
 		err = t.NewChain(table, chain)
 	}
 	if err != nil {
-		return fmt.Errorf("make chain %s: %w", chain, err)
+		return fmt.Errorf("create chain %s: %w", chain, err)
 	}
 	for _, r := range p.portRules(address) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		if err := t.Append(table, r.chain, r.spec...); err != nil {
-			return fmt.Errorf("make %s: %w", r, err)
+			return fmt.Errorf("create %s: %w", r, err)
 		}
 	}
 	return t.ensureAll(ctx, p.entryRules(address.Addr()))
 }
 
-// unpublish deletes a chain and what leads to it, if they are there.
+// unpublish deletes a chain and the rules that jump to it, if they exist.
 func (t *nat) unpublish(chain string) error {
 	err := t.disconnect(chain)
 	if found, foundErr := t.ChainExists(table, chain); foundErr != nil || !found {
@@ -201,9 +202,10 @@ func (t *nat) unpublish(chain string) error {
 	return err
 }
 
-// disconnect deletes the rules that lead to a chain, by their text: that of the
-// conditions may have been another when they were made. Old versions of the
-// reference plugin had a chain for source addresses, too.
+// disconnect deletes the rules that jump to a chain. It finds them by their
+// target, because the conditions may have been different at the time of the
+// ADD. Old versions of the reference plugin also had a chain for source
+// addresses.
 func (t *nat) disconnect(chain string) error {
 	var errs []error
 	for _, from := range []string{portsChain, "CNI-HOSTPORT-SNAT"} {
@@ -230,7 +232,7 @@ func (t *nat) disconnect(chain string) error {
 	return errors.Join(errs...)
 }
 
-// check names the rules that are missing.
+// check returns an error that names the missing rules.
 func (t *nat) check(ctx context.Context, rules []rule) error {
 	var errs []error
 	for _, r := range rules {

@@ -11,7 +11,7 @@ import (
 )
 
 // The reference plugin's chains and comments in iptables' nat table. Its CHECK
-// finds rules by their exact text, its DEL the chain by its name.
+// finds rules by their exact text, its DEL finds the chain by its name.
 const (
 	table        = "nat"
 	portsChain   = "CNI-HOSTPORT-DNAT"
@@ -23,7 +23,7 @@ const (
 
 	chainLength   = 28
 	commentLength = 255
-	multiport     = 15 // ports that one rule can have
+	multiport     = 15 // maximum number of ports per rule
 )
 
 // ownChain is the name of the chain with an attachment's host ports.
@@ -40,16 +40,16 @@ func ownComment(network, id string) string {
 	return comment
 }
 
-// rule is one rule of a chain, or the chain itself where it has no spec.
+// rule is a rule of a chain, or the chain itself if it has no spec.
 type rule struct {
 	chain string
 	spec  []string
-	first bool // to be inserted before the others
+	first bool // insert it before the others
 }
 
 func (r rule) String() string { return r.chain + " " + strings.Join(r.spec, " ") }
 
-// sharedRules are those that all attachments use, and that stay.
+// sharedRules returns the rules that all attachments share and that DEL keeps.
 func (p *publication) sharedRules() []rule {
 	var rules []rule
 	if p.snat && p.ExternalSetMarkChain == nil {
@@ -67,7 +67,8 @@ func (p *publication) sharedRules() []rule {
 		rule{chain: "PREROUTING", spec: toPorts}, rule{chain: "OUTPUT", spec: toPorts})
 }
 
-// entryRules lead to the attachment's own chain, by protocols and ports.
+// entryRules returns the rules that jump to the attachment's chain, by protocol
+// and port.
 func (p *publication) entryRules(addr netip.Addr) []rule {
 	conditions := p.ConditionsV4
 	if addr.Is6() {
@@ -94,8 +95,8 @@ func (p *publication) entryRules(addr netip.Addr) []rule {
 	return rules
 }
 
-// portRules are the content of the attachment's own chain, in order: what is to
-// be masqueraded is marked before it is redirected.
+// portRules returns the rules of the attachment's chain, in order: packets to
+// masquerade are marked before they are redirected.
 func (p *publication) portRules(address netip.Prefix) []rule {
 	var rules []rule
 	add := func(base []string, spec ...string) {
@@ -119,7 +120,7 @@ func (p *publication) portRules(address netip.Prefix) []rule {
 	return rules
 }
 
-// masqueraded are the sources whose connections get an address of the host.
+// masqueraded returns the sources whose connections are masqueraded.
 func (p *publication) masqueraded(address netip.Prefix) []string {
 	is4 := address.Addr().Is4()
 	switch {

@@ -12,7 +12,7 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// native is allocnet's own tables.
+// native is the backend that uses allocnet's tables.
 type native struct{}
 
 func (native) add(ctx context.Context, c *sdk.CmdArgs, p *publication) error {
@@ -33,8 +33,8 @@ func (native) del(ctx context.Context, c *sdk.CmdArgs, p *publication) error {
 	return sdk.DelOwned(ctx, c, p.Name)
 }
 
-// published reports whether one of the addresses is behind host ports of which
-// the DEL was not told. Most attachments have none.
+// published reports whether one of the addresses has published host ports that
+// are not in the arguments of the DEL. Most attachments have none.
 func (p *publication) published(ctx context.Context, c *sdk.CmdArgs) bool {
 	return slices.ContainsFunc(p.addresses, func(address netip.Prefix) bool {
 		return c.Host.Rules.Check(ctx, &ruleset.Elements{
@@ -44,14 +44,14 @@ func (p *publication) published(ctx context.Context, c *sdk.CmdArgs) bool {
 	})
 }
 
-// status asks for an address that nobody has: that it is missing, or that the
-// tables are not there yet, is no obstacle.
+// status looks for an address that no attachment has. It succeeds if the
+// address or the tables are missing.
 func (native) status(ctx context.Context, c *sdk.CmdArgs) error {
 	err := c.Host.Rules.Check(ctx, &ruleset.Elements{Open: []netip.Addr{netip.IPv4Unspecified()}})
 	if err == nil || errors.Is(err, ruleset.ErrMissing) {
 		return nil
 	}
-	return types.NewError(types.ErrPluginNotAvailable, "nftables cannot be used", err.Error())
+	return types.NewError(types.ErrPluginNotAvailable, "nftables is not usable", err.Error())
 }
 
 func (p *publication) elements(c *sdk.CmdArgs) *ruleset.Elements {

@@ -15,14 +15,14 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// nftablesBackend is the reference plugin's layout: a table in each family, with
-// a rule for each host port whose comment is the container's ID. The rules of the
-// attachments of one container differ by their address; the reference plugin does
-// not tell them apart.
+// nftablesBackend creates the reference plugin's rules: one table per family,
+// with a rule per host port whose comment is the container's ID. Rules of
+// several attachments of one container differ in the address; the reference
+// plugin does not distinguish them.
 type nftablesBackend struct{}
 
-// The reference plugin's names. It makes the chain for host ports of one address,
-// which is always empty, for the sake of its older versions.
+// The reference plugin's names. Its chain for host ports of one address is
+// always empty; it exists for older versions of that plugin.
 const (
 	nftTable         = "cni_hostport"
 	nftTableComment  = "CNI portmap plugin"
@@ -64,7 +64,7 @@ func (nftablesBackend) del(ctx context.Context, _ *sdk.CmdArgs, p *publication) 
 
 func (nftablesBackend) status(ctx context.Context, _ *sdk.CmdArgs) error {
 	if err := tableOf(netip.IPv4Unspecified()).Usable(ctx); err != nil {
-		return types.NewError(types.ErrPluginNotAvailable, "nftables cannot be used", err.Error())
+		return types.NewError(types.ErrPluginNotAvailable, "nftables is not usable", err.Error())
 	}
 	return nil
 }
@@ -80,8 +80,9 @@ func tableOf(addr netip.Addr) *hostports {
 	return &hostports{&iptables.NFTable{Family: family, Name: nftTable}}
 }
 
-// publish makes the table, as far as it is missing, and the attachment's rules,
-// in one transaction. What an ADD that was never taken back left goes.
+// publish creates the missing parts of the table and the attachment's rules in
+// one transaction. The transaction also removes rules that an earlier ADD
+// without DEL left.
 func (t *hostports) publish(ctx context.Context, p *publication, address netip.Prefix) error {
 	return t.change(ctx, p, func(s *iptables.NFTScript) {
 		conditions := p.ConditionsV4
@@ -95,13 +96,13 @@ func (t *hostports) publish(ctx context.Context, p *publication, address netip.P
 	})
 }
 
-// What nft calls dstnat, of every hook, and srcnat.
+// nft's priorities dstnat (of every hook) and srcnat.
 const (
 	beforeRouting = -100
 	afterRouting  = 100
 )
 
-// frame makes what all attachments share.
+// frame creates the chains and rules that all attachments share.
 func frame(s *iptables.NFTScript, conditions []string, masquerade bool) {
 	s.Make(nftTableComment)
 	for _, name := range []string{hostPortsChain, hostIPChain, allChain} {
@@ -121,7 +122,7 @@ func frame(s *iptables.NFTScript, conditions []string, masquerade bool) {
 	}
 }
 
-// rules are the attachment's own.
+// rules returns the attachment's rules.
 func (t *hostports) rules(p *publication, address netip.Prefix) []rule {
 	var rules []rule
 	add := func(chain string, words ...string) {
@@ -151,9 +152,9 @@ func (t *hostports) unpublish(ctx context.Context, p *publication) error {
 	return t.change(ctx, p, func(*iptables.NFTScript) {})
 }
 
-// change deletes the attachment's rules and does something else in the same
-// transaction. Rules are deleted by their handles; when others have changed what
-// was listed, it begins again.
+// change deletes the attachment's rules and makes other changes in the same
+// transaction. It deletes rules by their handles, and retries if another
+// process changed the listed rules.
 func (t *hostports) change(ctx context.Context, p *publication, more func(*iptables.NFTScript)) error {
 	var err error
 	for range attempts {
@@ -177,14 +178,14 @@ func (t *hostports) change(ctx context.Context, p *publication, more func(*iptab
 		select {
 		case <-ctx.Done():
 			return errors.Join(err, ctx.Err())
-		case <-time.After(between):
+		case <-time.After(retryDelay):
 		}
 	}
 	return fmt.Errorf("change table %s %s: %w", t.Family, nftTable, err)
 }
 
-// own are the attachment's rules in a chain; where its addresses are not known, all
-// of the container.
+// own returns the attachment's rules in a chain. If its addresses are not
+// known, it returns all rules of the container.
 func (t *hostports) own(ctx context.Context, chain string, p *publication) ([]iptables.NFTRule, error) {
 	rules, err := t.Rules(ctx, chain)
 	names := func(r iptables.NFTRule) bool {
@@ -193,7 +194,8 @@ func (t *hostports) own(ctx context.Context, chain string, p *publication) ([]ip
 	return slices.DeleteFunc(rules, func(r iptables.NFTRule) bool { return r.Comment != p.id || !names(r) }), err
 }
 
-// check counts rules: nft does not show them as they were given.
+// check counts rules, because nft lists them in another form than they were
+// given.
 func (t *hostports) check(ctx context.Context, p *publication, address netip.Prefix) error {
 	want := map[string]int{}
 	for _, r := range t.rules(p, address) {

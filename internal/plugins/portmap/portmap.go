@@ -12,16 +12,17 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// backend is a way to lead host ports to a sandbox.
+// backend is a way to redirect host ports to a container.
 type backend interface {
 	add(context.Context, *sdk.CmdArgs, *publication) error
 	check(context.Context, *sdk.CmdArgs, *publication) error
-	// del takes everything away; without addresses, what names the attachment.
+	// del removes everything. Without addresses, it finds objects that name the
+	// attachment.
 	del(context.Context, *sdk.CmdArgs, *publication) error
 	status(context.Context, *sdk.CmdArgs) error
 }
 
-// Add implements sdk.Plugin. The result is what came from the plugin before.
+// Add implements sdk.Plugin. It returns the previous plugin's result.
 func (p *portmap) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	previous, err := p.previous(c)
 	if err != nil || len(p.mappings) == 0 {
@@ -37,20 +38,20 @@ func (p *portmap) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, er
 	if err := p.backend.add(ctx, c, pub); err != nil {
 		return nil, err
 	}
-	if err := pub.forget(ctx, c); err != nil {
-		c.Host.Log.Warn("clients that sent to the host port before may not get through", "error", err)
+	if err := pub.flushStale(ctx, c); err != nil {
+		c.Host.Log.Warn("packets of existing connections to the host port may not reach the container", "error", err)
 	}
 	return previous, nil
 }
 
-// Repair implements sdk.Repairer: all that ADD does is on the host, and is
-// done again without harm.
+// Repair implements sdk.Repairer. It repeats ADD, which only changes the host
+// and is idempotent.
 func (p *portmap) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	_, err := p.Add(ctx, c)
 	return err
 }
 
-// previous is the prevResult, which there must be.
+// previous returns the prevResult, which is required.
 func (p *portmap) previous(c *sdk.CmdArgs) (*types100.Result, error) {
 	if p.invalid != nil {
 		return nil, p.invalid
@@ -73,17 +74,18 @@ func (p *portmap) Check(ctx context.Context, c *sdk.CmdArgs) error {
 		return nil
 	}
 	err = p.backend.check(ctx, c, pub)
-	switch elsewhere := sdk.MadeElsewhere(c, p.Name, previous); {
-	case elsewhere && err != nil:
+	switch byReference := sdk.AddedByReference(c, p.Name, previous); {
+	case byReference && err != nil:
 		return pub.checkReference(ctx, c, err)
-	case !elsewhere && pub.routesLoopback(): // the reference plugin makes no guard
+	case !byReference && pub.routesLoopback(): // the reference plugin adds no guard
 		return errors.Join(err, c.Host.Rules.CheckGuard(ctx))
 	}
 	return err
 }
 
-// checkReference is nil if the host ports are published as the reference plugin does
-// it, and else ownErr, with what is missing of that.
+// checkReference returns nil if the host ports are published as the reference
+// plugin does it. Otherwise it returns ownErr together with an error that names
+// the reference plugin's missing rules.
 func (p *publication) checkReference(ctx context.Context, c *sdk.CmdArgs, ownErr error) error {
 	if _, own := p.backend.(native); !own {
 		return ownErr
@@ -111,8 +113,8 @@ func (p *portmap) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	if delErr != nil {
 		return errors.Join(err, delErr)
 	}
-	if previous != nil && !sdk.MadeElsewhere(c, p.Name, previous) {
-		return err // the plugin that made the link flushes the connections to it
+	if previous != nil && !sdk.AddedByReference(c, p.Name, previous) {
+		return err // the plugin that created the link flushes its connections
 	}
 	return errors.Join(err, pub.disconnect(ctx, c, published))
 }
@@ -125,30 +127,31 @@ func (p *portmap) Status(ctx context.Context, c *sdk.CmdArgs) error {
 	return p.backend.status(ctx, c)
 }
 
-// GC implements sdk.Plugin. Elements of other plugins go as well: their owner,
-// an attachment of this network, is gone. The reference plugin's layouts know no
-// GC.
+// GC implements sdk.Plugin. It also removes elements of other plugins for the
+// same owners, whose attachments no longer exist. It does not remove the
+// reference plugin's rules.
 func (p *portmap) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	return c.Host.DelOwned(ctx, c.Stale(&p.Common))
 }
 
-// routeLoopback lets connections from 127.0.0.1 leave through the interface that
-// leads to the sandbox. Where there is no route yet there is nothing to do.
+// routeLoopback makes the kernel route connections from 127.0.0.1 through the
+// interface that leads to the container. Without a route to the container it does
+// nothing.
 //
-// The kernel takes packets of 127.0.0.0/8 from others through that interface as
-// well, so these are dropped first.
+// The setting also makes the kernel accept packets of 127.0.0.0/8 that arrive
+// through that interface, so routeLoopback first adds rules that drop them.
 func (p *publication) routeLoopback(ctx context.Context, c *sdk.CmdArgs) error {
 	if !p.routesLoopback() {
 		return nil
 	}
-	if err := c.Host.Lately.Unless("guard", func() error { return c.Host.GuardLoopback(ctx) }); err != nil {
+	if err := c.Host.Cache.Unless("guard", func() error { return c.Host.GuardLoopback(ctx) }); err != nil {
 		return err
 	}
 	addr := p.addresses[0].Addr()
-	// The first interface of bridge's and ptp's results is the one; for others the
-	// kernel knows.
+	// In the results of bridge and ptp it is the first interface. For other
+	// plugins' results, routeLoopback asks the kernel for the route.
 	if p.first != "" {
-		err := c.Host.Lately.Unless("route_localnet "+p.first, func() error { return c.Host.Kernel.RouteLoopback(p.first) })
+		err := c.Host.Cache.Unless("route_localnet "+p.first, func() error { return c.Host.Kernel.RouteLoopback(p.first) })
 		if !rtnl.IsNotFound(err) {
 			return err
 		}
@@ -167,12 +170,14 @@ func (p *publication) routeLoopback(ctx context.Context, c *sdk.CmdArgs) error {
 	return c.Host.Kernel.RouteLoopback(link.Attrs().Name)
 }
 
-// routesLoopback reports whether connections from 127.0.0.1 are led to the sandbox.
+// routesLoopback reports whether connections from 127.0.0.1 are redirected to
+// the container.
 func (p *publication) routesLoopback() bool { return p.snat && p.addresses[0].Addr().Is4() }
 
-// delReference takes away what the reference plugin laid out, if it was that.
+// delReference removes the rules of the reference plugin, if that plugin set up
+// the attachment.
 func (p *publication) delReference(ctx context.Context, c *sdk.CmdArgs, previous *types100.Result) error {
-	if _, own := p.backend.(native); !own || !sdk.MadeElsewhere(c, p.Name, previous) {
+	if _, own := p.backend.(native); !own || !sdk.AddedByReference(c, p.Name, previous) {
 		return nil
 	}
 	return errors.Join(iptablesBackend{}.del(ctx, c, p), nftablesBackend{}.del(ctx, c, p))

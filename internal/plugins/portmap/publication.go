@@ -12,19 +12,19 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// publication is what one attachment publishes.
+// publication is the set of host ports that one attachment publishes.
 type publication struct {
 	*portmap
 	id string
-	// addresses are the sandbox's first of each family, as far as there are any,
-	// with the prefix length of its network.
+	// addresses are the container's first address of each family, with the
+	// prefix length of its network.
 	addresses []netip.Prefix
-	// first is the first interface of the result, if it is the host's.
+	// first is the first interface of the result, if it is on the host.
 	first string
 }
 
-// publication reads what the plugins before have set up. Without a result it has
-// no addresses.
+// publication derives a publication from the result of the previous plugins.
+// Without a result it has no addresses.
 func (p *portmap) publication(c *sdk.CmdArgs, previous *types100.Result) *publication {
 	pub := &publication{portmap: p, id: c.ContainerID}
 	if previous == nil {
@@ -54,8 +54,8 @@ func (p *portmap) publication(c *sdk.CmdArgs, previous *types100.Result) *public
 	return pub
 }
 
-// inSandbox reports whether an address may be the sandbox's: it is so unless the
-// result says that it is on another interface.
+// inSandbox reports whether an address belongs to the container's interface. It
+// does, unless the result assigns the address to another interface.
 func inSandbox(result *types100.Result, index *int, ifName string) bool {
 	if index == nil || *index < 0 || *index >= len(result.Interfaces) {
 		return true
@@ -71,8 +71,8 @@ func prefix(ip *types100.IPConfig) netip.Prefix {
 	return netip.PrefixFrom(addr, ones-bits+addr.BitLen())
 }
 
-// of are the mappings that lead to an address: those without a host IP, and those
-// with one of its family.
+// of returns the mappings for an address: those without a host IP and those
+// with a host IP of the address's family.
 func (p *publication) of(addr netip.Addr) []portMapping {
 	var list []portMapping
 	for _, m := range p.mappings {
@@ -83,10 +83,10 @@ func (p *publication) of(addr netip.Addr) []portMapping {
 	return list
 }
 
-// restricted reports whether the mapping is for one host address only.
+// restricted reports whether the mapping is limited to one host address.
 func (m *portMapping) restricted() bool { return m.hostIP.IsValid() && !m.hostIP.IsUnspecified() }
 
-// ports are the host ports of an address's family.
+// ports returns the host ports of an address's family.
 func (p *publication) ports(addr netip.Addr) []conntrack.Port {
 	var ports []conntrack.Port
 	for _, m := range p.of(addr) {
@@ -95,8 +95,8 @@ func (p *publication) ports(addr netip.Addr) []conntrack.Port {
 	return ports
 }
 
-// stateless are the host ports of an address's family whose clients may go on
-// with the connection that the kernel remembers, without ever beginning a new one.
+// stateless returns the host ports of an address's family whose clients may
+// reuse a tracked connection indefinitely: UDP and SCTP.
 func (p *publication) stateless(addr netip.Addr) []conntrack.Port {
 	return slices.DeleteFunc(p.ports(addr), func(port conntrack.Port) bool { return !isStateless(port) })
 }
@@ -113,4 +113,4 @@ func family(addr netip.Addr) uint8 {
 }
 
 var errNoResult = types.NewError(types.ErrInternal, "missing prevResult",
-	"the portmap plugin comes after one that makes an interface")
+	"place the portmap plugin after a plugin that creates an interface")

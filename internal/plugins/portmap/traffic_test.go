@@ -323,7 +323,7 @@ func TestLoopbackIsTheHostsOwn(t *testing.T) {
 	for _, config := range []object{nil, {"backend": "iptables"}, {"backend": "nftables"}} {
 		t.Run(fmt.Sprint(config), func(t *testing.T) {
 			h := newTestHost(t)
-			h.host.Lasting = true
+			h.host.LongLived = true
 			two := h.allocation(2)
 			serve(t, two.Sandbox, "two")
 			l, err := net.Listen("tcp", "127.0.0.1:7070")

@@ -1,5 +1,5 @@
-// Package ptp is the native ptp plugin: a pair of links between the host and the
-// sandbox, without a bridge, over which everything is routed.
+// Package ptp is allocnet's native CNI plugin "ptp". It connects the container
+// to the host with a veth, without a bridge, and routes all traffic over it.
 package ptp
 
 import (
@@ -17,7 +17,8 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/veth"
 )
 
-// ptp is the plugin, with the keys of the reference plugin.
+// ptp is the plugin with its configuration, which has the reference plugin's
+// keys.
 type ptp struct {
 	sdk.Common
 	IPMasq        bool    `json:"ipMasq"`
@@ -28,24 +29,24 @@ type ptp struct {
 	masq veth.Masquerade
 }
 
-// New is the plugin's Factory.
+// New implements sdk.Factory.
 func New(conf []byte) (sdk.Plugin, error) {
 	p := &ptp{}
 	decodeErr := sdk.Decode(conf, p)
 	unread := decodeErr != nil && !sdk.IsUnknownKey(decodeErr)
 	var ipamErr error
 	p.ipam, ipamErr = veth.IPAMOf(&p.Common)
-	p.MTU = max(p.MTU, 0) // a negative one is none, as for the reference plugin
+	p.MTU = max(p.MTU, 0) // the reference plugin ignores a negative MTU, too
 	p.masq = veth.Masquerade{On: unread || p.IPMasq, Backend: p.IPMasqBackend, Network: p.Name}
 	return p, sdk.FirstError(decodeErr, ipamErr)
 }
 
 var errNoIPAM = errors.New("ptp needs an IPAM plugin: its configuration has no ipam.type")
 
-// addition is one ADD.
+// addition is the state of one ADD.
 type addition struct {
 	*ptp
-	call    *sdk.CmdArgs
+	args    *sdk.CmdArgs
 	sandbox *rtnl.Sandbox
 	veth    rtnl.Veth
 	result  *types100.Result
@@ -57,7 +58,7 @@ func (p *ptp) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error)
 		return nil, errNoIPAM
 	}
 	owner := c.Owner(p.Name)
-	a := &addition{ptp: p, call: c, veth: rtnl.Veth{
+	a := &addition{ptp: p, args: c, veth: rtnl.Veth{
 		Name: owner.Veth(), MAC: rtnl.RandomMAC(), Alias: owner.String(),
 		PeerName: c.IfName, PeerMAC: rtnl.RandomMAC(), NoLinkLocal: true,
 	}}
@@ -69,7 +70,7 @@ func (p *ptp) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error)
 		sdk.Step{Name: "addresses", Do: a.allocate, Undo: a.release},
 		sdk.Step{Name: "attach interface " + c.IfName, Do: a.attach, Undo: a.detach},
 		sdk.Step{Name: "configure interface " + c.IfName, Do: a.configure},
-		sdk.Step{Name: "host", Do: a.serve},
+		sdk.Step{Name: "host", Do: a.configureHost},
 		sdk.Step{Name: "masquerade", Do: a.masquerade},
 	)
 	if err != nil {
@@ -78,10 +79,10 @@ func (p *ptp) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error)
 	return a.result, nil
 }
 
-// allocate asks for the addresses and completes the result. There is nothing to
-// route through without a gateway.
+// allocate reserves addresses and completes the result. It fails for an address
+// without a gateway, because the plugin routes through gateways.
 func (a *addition) allocate(ctx context.Context) error {
-	r, err := a.ipam.Allocate(ctx, a.call)
+	r, err := a.ipam.Allocate(ctx, a.args)
 	if err != nil {
 		return err
 	}
@@ -95,32 +96,32 @@ func (a *addition) allocate(ctx context.Context) error {
 func (a *addition) complete(r *types100.Result) (err error) {
 	for _, ip := range r.IPs {
 		if ip.Gateway == nil {
-			return fmt.Errorf("the IPAM plugin named no gateway for %s", ip.Address.String())
+			return fmt.Errorf("the IPAM plugin returned no gateway for %s", ip.Address.String())
 		}
 		ip.Interface = types100.Int(1)
 	}
-	if a.veth.MTU, err = veth.MTU(a.call.Host.Kernel, a.MTU, r); err != nil {
+	if a.veth.MTU, err = veth.MTU(a.args.Host.Kernel, a.MTU, r); err != nil {
 		return err
 	}
 	a.result = &types100.Result{
 		CNIVersion: types100.ImplementedSpecVersion, IPs: r.IPs, Routes: r.Routes,
 		Interfaces: []*types100.Interface{
 			{Name: a.veth.Name, Mac: a.veth.MAC.String(), Mtu: a.veth.MTU},
-			{Name: a.veth.PeerName, Mac: a.veth.PeerMAC.String(), Mtu: a.veth.MTU, Sandbox: a.call.Netns},
+			{Name: a.veth.PeerName, Mac: a.veth.PeerMAC.String(), Mtu: a.veth.MTU, Sandbox: a.args.Netns},
 		},
 	}
 	a.result.DNS, err = veth.DNS(&a.Common, r.DNS)
 	return err
 }
 
-func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.call) }
+func (a *addition) release(ctx context.Context) error { return a.ipam.Release(ctx, a.args) }
 
 func (a *addition) attach(context.Context) error {
-	return a.call.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
+	return a.args.Host.Kernel.CreateVeth(&a.veth, a.sandbox)
 }
 
 func (a *addition) detach(ctx context.Context) error {
-	_, err := a.call.Host.Kernel.DeleteLink(ctx, a.veth.Name)
+	_, err := a.args.Host.Kernel.DeleteLink(ctx, a.veth.Name)
 	return err
 }
 
@@ -128,17 +129,19 @@ func (a *addition) configure(ctx context.Context) error {
 	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, veth.Options{ViaGateway: true})
 }
 
-// linkLocal is the address from which the host looks for the sandbox (RFC 4291,
-// appendix A). The kernel would make the same, but look for another owner of it
-// first, and hold up IPv6 for two seconds; to forbid it that by a sysctl of the
-// link makes the link's deletion wait for RCU once more.
+// linkLocal returns the address from which the host sends neighbour discovery
+// to the container (RFC 4291, appendix A). The kernel would create the same
+// address, but only after duplicate address detection, which delays IPv6 by two
+// seconds. Disabling the detection with a sysctl of the link makes deleting the
+// link wait for RCU once more.
 func linkLocal(mac net.HardwareAddr) net.IP {
 	return net.IP{0xfe, 0x80, 0, 0, 0, 0, 0, 0, mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
 }
 
-// addLinkLocal gives the host's end that address, and the way to its neighbour's. In
-// one the kernel would join the anycast group of routers (RFC 4291, section 2.6.1) as
-// well, whose end also makes the link's deletion wait once more.
+// addLinkLocal adds that address to the host's end, and the link-local route.
+// An address with a /64 prefix would make the kernel join the subnet-router
+// anycast group (RFC 4291, section 2.6.1), and leaving the group makes deleting
+// the link wait for RCU once more.
 func addLinkLocal(b *rtnl.Batch, v *rtnl.Veth) {
 	ip := linkLocal(v.MAC)
 	b.AddAddress(v.Index, veth.HostPrefix(ip), rtnl.NoDAD)
@@ -146,10 +149,10 @@ func addLinkLocal(b *rtnl.Batch, v *rtnl.Veth) {
 	b.AddRoute(&rtnl.Route{Index: v.Index, Dst: network, Scope: unix.RT_SCOPE_LINK})
 }
 
-// serve makes the host's end the gateway of each address, and the way to it. It
-// goes with the link.
-func (a *addition) serve(context.Context) error {
-	host := a.call.Host.Kernel
+// configureHost makes the host's end the gateway of each address, and adds a
+// route to it. Both disappear with the link.
+func (a *addition) configureHost(context.Context) error {
+	host := a.args.Host.Kernel
 	index := a.veth.Index
 	var changes rtnl.Batch
 	if veth.HasIPv6(a.result) {
@@ -168,10 +171,10 @@ func (a *addition) serve(context.Context) error {
 	if err := host.Apply(&changes); err != nil {
 		return err
 	}
-	return veth.Forward(a.call.Host.Lately, a.result)
+	return veth.Forward(a.args.Host.Cache, a.result)
 }
 
-func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.call, a.result) }
+func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.args, a.result) }
 
 // Check implements sdk.Plugin.
 func (p *ptp) Check(ctx context.Context, c *sdk.CmdArgs) error {
@@ -201,13 +204,13 @@ func checkHost(c *sdk.CmdArgs, r *types100.Result, peer netlink.Link) error {
 	return errors.New("prevResult has no interface of the host")
 }
 
-// Repair implements sdk.Repairer: it masquerades again, and forwards.
+// Repair implements sdk.Repairer: it restores masquerading and forwarding.
 func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	r, err := c.Previous(&p.Common)
 	if err != nil || r == nil {
 		return err
 	}
-	return errors.Join(veth.Forward(c.Host.Lately, r), p.masq.Add(ctx, c, r))
+	return errors.Join(veth.Forward(c.Host.Cache, r), p.masq.Add(ctx, c, r))
 }
 
 // Del implements sdk.Plugin.

@@ -50,7 +50,7 @@ func (e *Exec) binary(ctx context.Context, path, command string, a *CmdArgs) (*t
 	return pluginexec.InNetns(converted, inside.Netns, a.Netns), wellFormed(converted)
 }
 
-// stdin is the configuration with runtimeConfig and prevResult.
+// stdin returns the configuration with runtimeConfig and prevResult.
 func (a *CmdArgs) stdin() ([]byte, error) {
 	conf, err := a.Conf.with(a.Runtime)
 	if err != nil || a.PrevResult == nil {
@@ -63,8 +63,8 @@ func (a *CmdArgs) stdin() ([]byte, error) {
 	return WithKey(conf, "prevResult", previous)
 }
 
-// resultOf reads what a plugin wrote. A result that does not name its version has
-// that of the configuration, as libcni has it.
+// resultOf parses the output of a plugin. A result without a version has the
+// version of the configuration, as in libcni.
 func resultOf(out, conf []byte) (types.Result, error) {
 	expected, err := create.DecodeVersion(conf)
 	if err != nil {
@@ -77,8 +77,8 @@ func resultOf(out, conf []byte) (types.Result, error) {
 	return create.Create(version, out)
 }
 
-// versioned is a result with its version, which is the expected one where it names
-// none.
+// versioned returns a result with its version; the expected version is added if
+// the result has none.
 func versioned(result []byte, expected string) (with []byte, version string, err error) {
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(result, &object); err != nil {
@@ -123,30 +123,31 @@ func WithKey(object []byte, key string, value any) ([]byte, error) {
 	return with, nil
 }
 
-// Program is the name of the program that is the native plugins as binaries, and
-// Aside what it adds to the names of those whose place its links take.
+// Program is the file name of the program that runs the native plugins as
+// binaries. Aside is the suffix of a reference plugin's binary after a link to
+// Program replaced it.
 const (
 	Program = "allocnet-plugins"
 	Aside   = ".reference"
 )
 
-// instead finds the binary that runs instead of a native plugin, which says why. It is
-// not this code under the plugin's name.
-func (e *Exec) instead(name string, paths []string, why error) (string, error) {
-	path, err := e.findOther(name, paths)
+// findFallback returns the path of the binary to run because of why. It never
+// returns Program under the name of the plugin.
+func (e *Exec) findFallback(name string, paths []string, why error) (string, error) {
+	path, err := e.findForeign(name, paths)
 	if err != nil {
-		return "", fmt.Errorf("plugin %q: %w, and there is no binary to do it: %w", name, why, err)
+		return "", fmt.Errorf("plugin %q: %w, and no binary can replace it: %w", name, why, err)
 	}
 	e.Host.Log.Warn("running the plugin's binary", "plugin", name, "because", why)
 	return path, nil
 }
 
-func (e *Exec) findOther(name string, paths []string) (string, error) {
+func (e *Exec) findForeign(name string, paths []string) (string, error) {
 	if path, err := e.Binary.FindInPath(name+Aside, paths); err == nil {
 		return path, nil
 	}
 	if len(paths) == 0 {
-		return "", errors.New("no directory of plugins is given")
+		return "", errors.New("no plugin directory is given")
 	}
 	var errs []error
 	for _, dir := range paths {
@@ -156,7 +157,7 @@ func (e *Exec) findOther(name string, paths []string) (string, error) {
 			continue
 		}
 		if target, err := filepath.EvalSymlinks(path); err == nil && filepath.Base(target) == Program {
-			errs = append(errs, fmt.Errorf("%s leads to %s", path, Program))
+			errs = append(errs, fmt.Errorf("%s is a link to %s", path, Program))
 			continue
 		}
 		return path, nil

@@ -79,7 +79,7 @@ func TestDelOfWhatAddRan(t *testing.T) {
 	one := args(`{"cniVersion":"1.0.0","novel":1}`)
 	one.Path = nil
 	_, err := e.Run(t.Context(), "fake", "DEL", one)
-	require.ErrorContains(t, err, "no directory")
+	require.ErrorContains(t, err, "no plugin directory")
 	one = args(plain)
 	one.Binaries = []string{"fake"}
 	_, err = e.Run(t.Context(), "fake", "CHECK", one)

@@ -13,9 +13,9 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 )
 
-// CmdArgs are the arguments of one operation on one attachment: what the CNI
-// specification passes in the environment and on stdin. For STATUS and GC only Path and
-// Conf are set. An Exec adds its host and instance.
+// CmdArgs are the arguments of one command for one attachment, which the CNI
+// specification passes in the environment and on stdin. For STATUS and GC only
+// Path and Conf are set. An Exec sets the host and the instance.
 type CmdArgs struct {
 	ContainerID, Netns, IfName string
 	// Args is CNI_ARGS.
@@ -24,25 +24,27 @@ type CmdArgs struct {
 	Path []string
 	// Conf is the plugin's configuration.
 	Conf *PluginConf
-	// Runtime is the runtimeConfig, which replaces that of the configuration; nil for
-	// none of its own.
+	// Runtime is the runtimeConfig, which replaces the one in the
+	// configuration; nil keeps that one.
 	Runtime map[string]json.RawMessage
-	// PrevResult is the result of the plugin before, or of ADD; nil where there is
-	// none, or where it stands in the configuration. An ADD may change it and return
-	// it.
+	// PrevResult is the result of the previous plugin, or of ADD. It is nil if
+	// there is none or if the configuration contains it. An ADD may change it
+	// and return it.
 	PrevResult *types100.Result
-	// Binaries are the types of the plugins that ADD ran as binaries; nil where that is
-	// not known. DEL runs them so, beside the native plugins of the same names.
+	// Binaries are the types of the plugins that ADD ran as binaries; nil if
+	// that is not known. DEL runs these binaries in addition to the native
+	// plugins of the same types.
 	Binaries []string
 
-	// Instance is the owner's: see names.Owner.
+	// Instance is the owner's instance: see names.Owner.
 	Instance string
 	Host     *Host
 
 	exec *Exec
 }
 
-// CmdArgsOf reads the arguments that the specification puts into the environment.
+// CmdArgsOf returns the command and its arguments from an environment, as the
+// specification defines them.
 func CmdArgsOf(environ []string, conf []byte) (command string, a *CmdArgs) {
 	a = &CmdArgs{Conf: &PluginConf{Text: conf}}
 	for _, kv := range environ {
@@ -65,8 +67,8 @@ func CmdArgsOf(environ []string, conf []byte) (command string, a *CmdArgs) {
 	return command, a
 }
 
-// environ is the process's own environment with the arguments in the place of what it
-// says of them.
+// environ returns the environment of the process with the variables of the
+// arguments replaced.
 func (a *CmdArgs) environ(command string) []string {
 	own := []string{
 		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + a.ContainerID, "CNI_NETNS=" + a.Netns,
@@ -75,7 +77,7 @@ func (a *CmdArgs) environ(command string) []string {
 	return replaceEnv(os.Environ(), own...)
 }
 
-// replaceEnv is an environment in which each of some variables is there once.
+// replaceEnv returns an environment in which each variable of own occurs once.
 func replaceEnv(env []string, own ...string) []string {
 	replaced := make([]string, 0, len(env)+len(own))
 	for _, kv := range env {
@@ -96,7 +98,7 @@ func hasVariable(env []string, like string) bool {
 	return false
 }
 
-// validateNames validates what plugins make names and paths of.
+// validateNames validates the arguments that plugins use in names and paths.
 func (a *CmdArgs) validateNames() error {
 	if a.ContainerID == "" { // STATUS and GC
 		return nil
@@ -107,17 +109,18 @@ func (a *CmdArgs) validateNames() error {
 	return names.ValidateInterface(a.IfName)
 }
 
-// Owner names the attachment in the kernel.
+// Owner returns the owner that identifies the attachment in the kernel.
 func (a *CmdArgs) Owner(network string) names.Owner {
 	return names.Owner{Network: network, ID: a.ContainerID, IfName: a.IfName, Instance: a.Instance}
 }
 
-// Sandbox is rtnetlink in the namespace of the attachment. It is opened once for all
-// plugins of an operation, and closed by the Exec.
+// Sandbox returns rtnetlink in the network namespace of the attachment. The
+// Exec opens it once for all plugins of an operation and closes it.
 func (a *CmdArgs) Sandbox() (*rtnl.Sandbox, error) { return a.exec.Sandbox(a.Netns) }
 
-// Delegate runs another plugin, an IPAM one, with the plugin's own configuration, as
-// the specification has it. The result is the caller's, and nil for all but ADD.
+// Delegate runs another plugin, an IPAM plugin, with the configuration of the
+// calling plugin, as the specification defines it. The caller owns the result,
+// which is nil for all commands but ADD.
 func (a *CmdArgs) Delegate(ctx context.Context, command, name string) (*types100.Result, error) {
 	result, err := a.exec.Run(ctx, name, command, a)
 	if err != nil || result == nil {
@@ -126,13 +129,14 @@ func (a *CmdArgs) Delegate(ctx context.Context, command, name string) (*types100
 	return copyResult(result), nil
 }
 
-// InProcess reports whether Delegate runs a plugin in the process.
+// InProcess reports whether Delegate runs a plugin in-process.
 func (a *CmdArgs) InProcess(name string) bool {
 	_, ok := a.exec.Plugins[name]
 	return ok
 }
 
-// copyResult is one that shares nothing with a configuration that is kept.
+// copyResult returns a deep copy of a result, which shares nothing with a
+// cached configuration.
 func copyResult(r *types100.Result) *types100.Result {
 	copied := &types100.Result{CNIVersion: r.CNIVersion, DNS: *r.DNS.Copy()}
 	for _, i := range r.Interfaces {
@@ -147,8 +151,8 @@ func copyResult(r *types100.Result) *types100.Result {
 	return copied
 }
 
-// Previous is the prevResult in the newest version; nil where there is none. Only
-// an ADD may change it.
+// Previous returns the prevResult in the newest CNI version; nil if there is
+// none. Only an ADD may change it.
 func (a *CmdArgs) Previous(common *Common) (*types100.Result, error) {
 	if a.PrevResult != nil {
 		return a.PrevResult, nil
@@ -156,15 +160,15 @@ func (a *CmdArgs) Previous(common *Common) (*types100.Result, error) {
 	return common.previous()
 }
 
-// PreviousOfDel is Previous for DEL, which removes what it can find without a
-// result too. One that cannot be read is none.
+// PreviousOfDel is Previous for DEL, which also works without a result. It
+// returns nil if the result cannot be read.
 func (a *CmdArgs) PreviousOfDel(common *Common) *types100.Result {
 	previous, err := a.Previous(common)
 	if err == nil && previous != nil {
 		err = wellFormed(previous)
 	}
 	if err != nil {
-		a.Host.Log.Warn("DEL goes on without prevResult", "container", a.ContainerID, "because", err)
+		a.Host.Log.Warn("DEL continues without prevResult", "container", a.ContainerID, "because", err)
 		return nil
 	}
 	return previous

@@ -13,8 +13,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 )
 
-// Common are the keys that every plugin may find in its configuration: those of
-// the specification. A plugin embeds it and adds its own.
+// Common are the keys that the specification defines for every plugin
+// configuration. A plugin embeds it and adds its own keys.
 type Common struct {
 	CNIVersion    string          `json:"cniVersion"`
 	Name          string          `json:"name"`
@@ -25,18 +25,19 @@ type Common struct {
 	Args          json.RawMessage `json:"args"`
 	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
 	PrevResult    json.RawMessage `json:"prevResult"`
-	// ValidAttachments comes with GC only.
+	// ValidAttachments is set for GC only.
 	ValidAttachments []types.GCAttachment `json:"cni.dev/valid-attachments"`
-	// Attachments is what the specification called the same by mistake once.
+	// Attachments is an earlier, mistaken name of the same key in the
+	// specification.
 	Attachments []types.GCAttachment `json:"cni.dev/attachments"`
 }
 
-// UnknownKeyError says that a configuration has a key that the native plugin
-// does not know, or a value of a known one that it does not implement.
+// UnknownKeyError reports a key of a configuration that the native plugin does
+// not know, or a value that it does not implement.
 type UnknownKeyError struct {
 	Key string
-	// Value is true if the plugin knows the key and does not implement its value. Such a
-	// key cannot be ignored.
+	// Value is true if the plugin knows the key but does not implement its
+	// value. Such a key cannot be ignored.
 	Value bool
 }
 
@@ -44,16 +45,16 @@ func (e *UnknownKeyError) Error() string {
 	return fmt.Sprintf("the native plugin does not understand the key %q", e.Key)
 }
 
-// Decode reads a configuration into v, a pointer to a struct, and all of it
-// also when the error is an *UnknownKeyError. Any other error is one of CNI code
-// 6, and names the place; v then has what could be read.
+// Decode reads a configuration into v, a pointer to a struct. If the error is
+// an *UnknownKeyError, v is complete. Any other error has CNI code 6 and names
+// the position, and v has the keys that could be read.
 func Decode(conf []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(conf))
 	d.DisallowUnknownFields()
 	err := d.Decode(v)
 	if err == nil {
 		if _, err := d.Token(); !errors.Is(err, io.EOF) {
-			return decodingError(errors.New("something follows the configuration"))
+			return decodingError(errors.New("unexpected data after the configuration"))
 		}
 		return nil
 	}
@@ -68,7 +69,7 @@ func Decode(conf []byte, v any) error {
 	return &UnknownKeyError{Key: strings.Trim(quoted, `"`)}
 }
 
-// DecodeKnown is Decode of those keys that v has.
+// DecodeKnown is Decode, but ignores keys that v does not have.
 func DecodeKnown(conf []byte, v any) error {
 	err := json.Unmarshal(conf, v)
 	if err == nil {
@@ -86,7 +87,7 @@ func decodeReadable(conf []byte, v any) {
 	}
 	for key, value := range keys {
 		if one, err := json.Marshal(map[string]json.RawMessage{key: value}); err == nil {
-			_ = json.Unmarshal(one, v) // the caller has the error
+			_ = json.Unmarshal(one, v) // the caller returns the error
 		}
 	}
 }
@@ -95,8 +96,8 @@ func decodingError(err error) error {
 	return types.NewError(types.ErrDecodingFailure, "network configuration cannot be read", err.Error())
 }
 
-// FirstError chooses one of a Factory's errors: the first that is no UnknownKeyError;
-// without one, the first with Value; without one, the first.
+// FirstError returns one of a Factory's errors: the first that is not an
+// UnknownKeyError; else the first with Value; else the first.
 func FirstError(errs ...error) error {
 	var first error
 	for _, err := range errs {
@@ -111,15 +112,14 @@ func FirstError(errs ...error) error {
 	return first
 }
 
-// IsUnknownKey reports whether an error only says that a key was not
-// understood.
+// IsUnknownKey reports whether an error only reports an unknown key.
 func IsUnknownKey(err error) bool {
 	var unknown *UnknownKeyError
 	return errors.As(err, &unknown)
 }
 
-// previous is the prevResult in the newest version; nil where there is none. A
-// runtime need not say its version, which is the configuration's.
+// previous returns the prevResult in the newest CNI version; nil if there is
+// none. A prevResult without a version has the version of the configuration.
 func (c *Common) previous() (*types100.Result, error) {
 	if len(c.PrevResult) == 0 || string(c.PrevResult) == "null" {
 		return nil, nil
@@ -139,14 +139,15 @@ func (c *Common) previous() (*types100.Result, error) {
 	return previous, nil
 }
 
-// Runtime decodes runtimeConfig, or one part of it, into v. Keys that are not
-// v's belong to other plugins.
+// Runtime decodes runtimeConfig into v. It ignores keys that v does not have:
+// they belong to other plugins.
 func (c *Common) Runtime(v any) error { return decodePart("runtimeConfig", c.RuntimeConfig, v) }
 
-// DecodeRuntime decodes one value of a runtimeConfig into v; none changes nothing.
+// DecodeRuntime decodes one value of a runtimeConfig into v. An empty value
+// does not change v.
 func DecodeRuntime(value json.RawMessage, v any) error { return decodePart("runtimeConfig", value, v) }
 
-// CNIArgs decodes args.cni into v, in the same way.
+// CNIArgs decodes args.cni into v, as Runtime does.
 func (c *Common) CNIArgs(v any) error {
 	var args struct {
 		CNI json.RawMessage `json:"cni"`
@@ -157,8 +158,8 @@ func (c *Common) CNIArgs(v any) error {
 	return decodePart("args.cni", args.CNI, v)
 }
 
-// LoadArgs reads CNI_ARGS into v as types.LoadArgs does, which takes its time where
-// there is nothing for v.
+// LoadArgs reads CNI_ARGS into v as types.LoadArgs does, but skips that slow
+// call if there is nothing to read.
 func LoadArgs(args string, v any) error {
 	if args == "" || args == "IgnoreUnknown=true" {
 		return nil

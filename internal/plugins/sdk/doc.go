@@ -1,7 +1,8 @@
-// Package sdk is what the native CNI plugins have in common: how one is
-// called (Call), how its configuration is read (Decode, Common), how libcni
-// reaches it inside the process (Exec), and how the same code answers as a
-// plugin binary (Main).
+// Package sdk is the common part of allocnet's native CNI plugins, those written
+// in Go as part of this module. It defines the plugin interface (Plugin), the
+// arguments of a command (CmdArgs) and the reading of configurations (Decode,
+// Common). Exec runs plugins in-process; Main runs the same code as a plugin
+// binary.
 //
-// Every plugin is a package below this one and imports no other plugin.
+// Each plugin is a package next to this one and imports no other plugin.
 package sdk

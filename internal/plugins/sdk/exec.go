@@ -17,39 +17,43 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Exec runs the plugins of one operation: native ones in the process, and all others as
-// binaries. Close it in the end.
+// Exec runs the plugins of one operation: native plugins in-process, all others
+// as binaries. The caller closes it after the operation.
 type Exec struct {
 	Plugins map[string]Factory
 	Host    *Host
-	// Instance is that of the owners: see names.Owner.
+	// Instance is the instance in the names of owners: see names.Owner.
 	Instance string
-	// Binary runs what is not in Plugins, or has a configuration that is not
-	// understood.
+	// Binary runs plugins that are not in Plugins, and native plugins whose
+	// configuration has a key that the native plugin does not implement.
 	Binary Runner
-	// Lenient ignores keys that are not understood, as the reference plugins do,
-	// and says so in the log; a value that cannot be ignored needs the reference
-	// plugin, where that was kept. It is for the plugin binaries themselves.
+	// Lenient makes native plugins ignore unknown keys with a warning, as the
+	// reference plugins do. An unknown value cannot be ignored; it needs the
+	// reference plugin's binary, if one was kept. The plugin binaries set
+	// Lenient.
 	Lenient bool
-	// OwnNetns lets an attachment name the namespace of the process itself, which is an
-	// error otherwise.
+	// OwnNetns permits an attachment in the network namespace of this process,
+	// which is an error otherwise.
 	OwnNetns bool
 
-	// Netns is the path of a namespace that the caller has open, and keeps so.
+	// Netns is the path of a network namespace that the caller has open as Open
+	// and keeps open.
 	Netns string
 	Open  *sandbox.Sandbox
 
 	mu      sync.Mutex
 	sandbox *rtnl.Sandbox
-	path    string // that sandbox was asked for by
+	path    string // of sandbox
 }
 
-// Run runs a command of a plugin: in the process where there is a native one that
-// understands the configuration, else its binary. The result is nil for all but ADD.
+// Run runs a command of a plugin: in-process if there is a native plugin that
+// understands the configuration, otherwise as a binary. The result is nil for
+// all commands but ADD.
 //
-// A DEL or GC of a configuration that the native plugin does not understand runs both, for
-// what the native one may have made when it still understood: that can depend on the
-// host. For DEL, what ADD did decides about the binary, where it is known.
+// If the native plugin does not understand the configuration, DEL and GC run
+// both the native plugin and the binary: the native plugin may have understood
+// it at the time of the ADD, because that can depend on the host. If it is
+// known which plugins ADD ran as binaries, DEL runs only those binaries.
 func (e *Exec) Run(ctx context.Context, name, command string, a *CmdArgs) (result *types100.Result, err error) {
 	a.exec, a.Host, a.Instance = e, e.Host, e.Instance
 	factory, native := e.Plugins[name]
@@ -74,11 +78,12 @@ func (e *Exec) Run(ctx context.Context, name, command string, a *CmdArgs) (resul
 	if why == nil {
 		return result, err
 	}
-	return e.runInstead(ctx, name, command, a, why, err)
+	result, binaryErr := e.runFallback(ctx, name, command, a, why)
+	return result, errors.Join(err, binaryErr)
 }
 
-// choose returns the native plugin if it is to run the command, and why the binary is to
-// run, if it is.
+// choose returns the native plugin if it must run the command, and the reason
+// why the binary must run, if it must.
 func (e *Exec) choose(ctx context.Context, name, command string, factory Factory, a *CmdArgs) (p Plugin, why, err error) {
 	if err := a.validateNames(); err != nil {
 		return nil, nil, err
@@ -86,7 +91,7 @@ func (e *Exec) choose(ctx context.Context, name, command string, factory Factory
 	p, err = a.Conf.plugin(name, factory, a.Runtime)
 	why, err = e.tolerate(name, command, p, err)
 	if p == nil || why != nil && !removes(command) {
-		return nil, why, statedBy(ctx, command, err)
+		return nil, why, statusError(ctx, command, err)
 	}
 	if command == "DEL" && a.Binaries != nil {
 		why = nil
@@ -95,18 +100,18 @@ func (e *Exec) choose(ctx context.Context, name, command string, factory Factory
 		}
 	}
 	if err != nil {
-		return nil, why, fmt.Errorf("plugin %q: %w", name, statedBy(ctx, command, err))
+		return nil, why, fmt.Errorf("plugin %q: %w", name, statusError(ctx, command, err))
 	}
 	return p, why, nil
 }
 
-// command runs a command that has no result.
+// command runs a command without a result.
 func (e *Exec) command(ctx context.Context, p Plugin, name, command string, a *CmdArgs) (err error) {
 	defer e.recovered(name, command, &err)
 	if err = ctx.Err(); err == nil {
 		switch command {
 		case "CHECK":
-			err = checked(ctx, p.Check(ctx, a))
+			err = checkError(ctx, p.Check(ctx, a))
 		case "DEL":
 			err = p.Del(ctx, a)
 		case "STATUS":
@@ -122,29 +127,28 @@ func (e *Exec) command(ctx context.Context, p Plugin, name, command string, a *C
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("plugin %q: %w", name, statedBy(ctx, command, err))
+		return fmt.Errorf("plugin %q: %w", name, statusError(ctx, command, err))
 	}
 	return nil
 }
 
-// runInstead runs the binary of a native plugin. ownErr is the native plugin's error.
-func (e *Exec) runInstead(ctx context.Context, name, command string, a *CmdArgs, why, ownErr error) (*types100.Result, error) {
-	path, err := e.instead(name, a.Path, why)
+// runFallback runs the binary of a native plugin, which why requires.
+func (e *Exec) runFallback(ctx context.Context, name, command string, a *CmdArgs, why error) (*types100.Result, error) {
+	path, err := e.findFallback(name, a.Path, why)
 	switch {
 	case err == nil:
-		result, err := e.binary(ctx, path, command, a)
-		return result, errors.Join(ownErr, err)
+		return e.binary(ctx, path, command, a)
 	case e.Lenient && command == "DEL":
-		e.Host.Log.Warn("DEL goes on without the plugin's binary", "plugin", name, "because", err)
-		return nil, ownErr
+		e.Host.Log.Warn("DEL continues without the plugin's binary", "plugin", name, "because", err)
+		return nil, nil
 	case e.Lenient:
-		return nil, statedBy(ctx, command, types.NewError(types.ErrInvalidNetworkConfig, "unsupported configuration", err.Error()))
+		return nil, statusError(ctx, command, types.NewError(types.ErrInvalidNetworkConfig, "unsupported configuration", err.Error()))
 	}
-	return nil, errors.Join(ownErr, err)
+	return nil, err
 }
 
-// Answer is Run as a plugin binary: the configuration is what came on stdin, environ the
-// environment, and the text what goes to stdout.
+// Answer is Run for a plugin binary: it takes the configuration from stdin and
+// the environment, and returns the text for stdout.
 func (e *Exec) Answer(ctx context.Context, name string, conf []byte, environ []string) ([]byte, error) {
 	command, a := CmdArgsOf(environ, conf)
 	result, err := e.Run(ctx, name, command, a)
@@ -154,12 +158,14 @@ func (e *Exec) Answer(ctx context.Context, name string, conf []byte, environ []s
 	return encode(result, conf)
 }
 
-// removes reports whether a command is for what an earlier ADD may have made.
+// removes reports whether a command removes objects that an earlier ADD may
+// have created.
 func removes(command string) bool { return command == "DEL" || command == "GC" }
 
-// tolerate says what the error of a Factory means for a command: that the binary
-// is to run, which is why; that the command fails, which is bad; or neither. DEL
-// goes on with what could be read.
+// tolerate interprets the error of a Factory for a command. why is the reason
+// to run the binary, bad the error with which the command fails; both are nil
+// if the native plugin runs. DEL runs with the part of the configuration that
+// could be read.
 func (e *Exec) tolerate(name, command string, p Plugin, err error) (why, bad error) {
 	var unknown *UnknownKeyError
 	switch {
@@ -167,27 +173,19 @@ func (e *Exec) tolerate(name, command string, p Plugin, err error) (why, bad err
 		if !e.Lenient || p == nil || unknown.Value {
 			return err, nil
 		}
-		e.Host.Log.Warn("key of the configuration is ignored", "plugin", name, "because", err)
+		e.Host.Log.Warn("unknown key of the configuration is ignored", "plugin", name, "because", err)
 		return nil, nil
 	case err != nil && p != nil && command == "DEL":
-		e.Host.Log.Warn("DEL goes on with a bad configuration", "plugin", name, "because", err)
+		e.Host.Log.Warn("DEL continues with an invalid configuration", "plugin", name, "because", err)
 		return nil, nil
 	}
 	return nil, err
 }
 
-// statedBy is stated for STATUS, and the error itself for other commands.
-func statedBy(ctx context.Context, command string, err error) error {
-	if command != "STATUS" {
-		return err
-	}
-	return stated(ctx, err)
-}
+var errAddedByBinary = errors.New("the binary did the ADD")
 
-var errAddedByBinary = errors.New("it did the ADD")
-
-// recovered makes an error of a panic: a defect of a plugin must not end the process that
-// embeds it. Of a CHECK, it is no finding.
+// recovered turns a panic into an error: a defect of a plugin must not end the
+// process that embeds it. For CHECK, the error is not a finding.
 func (e *Exec) recovered(name, command string, err *error) {
 	if value := recover(); value != nil {
 		e.Host.Log.Error("a native plugin panicked", "plugin", name, "command", command, "panic", value, "stack", string(debug.Stack()))
@@ -195,7 +193,7 @@ func (e *Exec) recovered(name, command string, err *error) {
 	}
 }
 
-// encode writes a result in the version of the configuration.
+// encode returns a result in the CNI version of the configuration.
 func encode(result *types100.Result, conf []byte) ([]byte, error) {
 	v, err := (&version.ConfigDecoder{}).Decode(conf)
 	if err != nil {
@@ -208,7 +206,8 @@ func encode(result *types100.Result, conf []byte) ([]byte, error) {
 	return json.Marshal(converted)
 }
 
-// Sandbox is the namespace at a path, opened once for the operation.
+// Sandbox returns the network namespace at a path. It opens the namespace once
+// per operation.
 func (e *Exec) Sandbox(path string) (*rtnl.Sandbox, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -226,8 +225,9 @@ func (e *Exec) Sandbox(path string) (*rtnl.Sandbox, error) {
 	return s, nil
 }
 
-// pathForBinaries is the path of a namespace for plugin binaries. If the caller has it
-// open, the path leads to what is open, even if the given path is replaced.
+// pathForBinaries returns the path of a network namespace for plugin binaries.
+// If the caller has the namespace open, the path refers to the open one, even
+// if the given path is replaced.
 func (e *Exec) pathForBinaries(path string) string {
 	if e.Open != nil && e.Netns == path {
 		return e.Open.ProcPath()
@@ -245,7 +245,7 @@ func (e *Exec) openSandbox(path string) (*rtnl.Sandbox, error) {
 	return rtnl.OpenSandbox(path)
 }
 
-// Close closes what the operation opened.
+// Close closes the namespace that the operation opened.
 func (e *Exec) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -172,7 +172,7 @@ func TestFallBackIsAnother(t *testing.T) {
 	e, _, b := newExec(t)
 	b.real = true
 	_, err := e.Answer(t.Context(), "fake", conf, env)
-	require.ErrorContains(t, err, "leads to "+Program)
+	require.ErrorContains(t, err, "is a link to "+Program)
 
 	require.NoError(t, os.WriteFile(filepath.Join(theirs, "fake"), nil, 0o755))
 	_, err = e.Answer(t.Context(), "fake", conf, env)
@@ -223,14 +223,14 @@ func TestCheckedTellsFindings(t *testing.T) {
 		{&exec.ExitError{ProcessState: &os.ProcessState{}}, false},
 		{types.NewError(7, "bad", ""), true},
 	} {
-		err := checked(t.Context(), c.err)
+		err := checkError(t.Context(), c.err)
 		require.ErrorIs(t, err, c.err)
 		require.Equal(t, c.finding, hasCode(err), "%v", c.err)
 	}
-	require.NoError(t, checked(t.Context(), nil))
+	require.NoError(t, checkError(t.Context(), nil))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.False(t, hasCode(checked(ended, errors.New("interrupted"))))
+	require.False(t, hasCode(checkError(ended, errors.New("interrupted"))))
 }
 
 func TestDecode(t *testing.T) {

@@ -12,13 +12,14 @@ import (
 	"github.com/allocnet/allocnet/internal/firewalld"
 )
 
-// finding is an error of CHECK that says what is not as it was set up. A plugin
-// binary says it with an error code; so does this.
+// finding is an error of CHECK that reports a difference from the state after
+// ADD. It has an error code, as the error of a plugin binary does.
 type finding struct{ error }
 
 func (f finding) Unwrap() error { return f.error }
 
-// As makes errors.As find a *types.Error, as libcni's users expect of a CHECK.
+// As makes errors.As find a *types.Error, which users of libcni expect from
+// CHECK.
 func (f finding) As(target any) bool {
 	e, ok := target.(**types.Error)
 	if ok {
@@ -27,12 +28,12 @@ func (f finding) As(target any) bool {
 	return ok
 }
 
-// unavailable is an error of STATUS, which says that no ADD can be served.
+// unavailable is an error of STATUS: the plugin cannot serve an ADD.
 type unavailable struct{ error }
 
 func (u unavailable) Unwrap() error { return u.error }
 
-// As makes errors.As find a *types.Error with the code that STATUS has for it.
+// As makes errors.As find a *types.Error with the code for STATUS.
 func (u unavailable) As(target any) bool {
 	e, ok := target.(**types.Error)
 	if ok {
@@ -41,12 +42,12 @@ func (u unavailable) As(target any) bool {
 	return ok
 }
 
-// stated gives an error of STATUS a code of STATUS, unless it has one or the context
-// has ended.
-func stated(ctx context.Context, err error) error {
+// statusError returns the error of a command. An error of STATUS gets a code of
+// STATUS, unless it has one or the context has ended.
+func statusError(ctx context.Context, command string, err error) error {
 	var coded *types.Error
 	switch {
-	case err == nil || ctx.Err() != nil:
+	case command != "STATUS" || err == nil || ctx.Err() != nil:
 		return err
 	case errors.As(err, &coded) && (coded.Code == types.ErrPluginNotAvailable || coded.Code == types.ErrLimitedConnectivity):
 		return err
@@ -54,8 +55,9 @@ func stated(ctx context.Context, err error) error {
 	return unavailable{err}
 }
 
-// checked tells a CHECK that found something from one that could not be made.
-func checked(ctx context.Context, err error) error {
+// checkError makes an error of CHECK a finding, unless it says that the check
+// could not be made.
+func checkError(ctx context.Context, err error) error {
 	var coded *types.Error
 	if err == nil || ctx.Err() != nil || errors.As(err, &coded) || isObstacle(err) {
 		return err
@@ -63,11 +65,11 @@ func checked(ctx context.Context, err error) error {
 	return finding{err}
 }
 
-// isObstacle reports whether an error says nothing about the network: one of the
-// system, other than that a thing is not there, or of a program that could not
-// be run to its end.
+// isObstacle reports whether an error says nothing about the network: a system
+// error other than a missing object, or a program that could not be run to
+// completion.
 func isObstacle(err error) bool {
-	if errors.Is(err, syscall.EINTR) { // a dump that others interrupt all the time
+	if errors.Is(err, syscall.EINTR) { // changes by other processes interrupt the dump each time
 		return true
 	}
 	if errors.Is(err, firewalld.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) {

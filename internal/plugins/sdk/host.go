@@ -11,24 +11,26 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 )
 
-// Host is what all plugins of one host share. It is safe for concurrent use.
+// Host is the state that all plugins of one host share. It is safe for
+// concurrent use.
 type Host struct {
 	Kernel *rtnl.Host
 	Rules  *ruleset.Ruleset
-	// Accept has iptables accept what Rules approved.
+	// Accept makes iptables accept packets that Rules approved.
 	Accept *iptables.AcceptRule
-	// Firewalld runs or not; nil is one that does not.
+	// Firewalld is the client of firewalld; nil means that firewalld is not
+	// running.
 	Firewalld *firewalld.Client
-	// Conntrack forgets connections.
+	// Conntrack deletes tracked connections.
 	Conntrack *conntrack.Conn
-	// Lately is nil where a process does one thing only.
-	Lately *Lately
-	// Lasting says that the process goes on after an operation.
-	Lasting bool
-	Log     Logger
+	// Cache is nil in a process that runs a single command.
+	Cache *TTLCache
+	// LongLived says that the process continues after an operation.
+	LongLived bool
+	Log       Logger
 }
 
-// OpenHost opens the host that the process lives in.
+// OpenHost opens the host of the process.
 func OpenHost(log Logger) (*Host, error) {
 	h := &Host{Accept: iptables.NewAcceptRule(), Firewalld: firewalld.Shared, Conntrack: conntrack.New(), Log: log}
 	var err error
@@ -39,18 +41,18 @@ func OpenHost(log Logger) (*Host, error) {
 	return h, nil
 }
 
-// GuardLoopback drops packets of other hosts and namespaces to and from the host's
-// loopback. A process that goes on holds the guard until it ends, so that a flush of
-// the ruleset does not remove it.
+// GuardLoopback adds rules that drop packets between the host's loopback
+// addresses and other hosts or namespaces. A long-lived process holds these
+// rules until it ends, so that a flush of the ruleset does not remove them.
 func (h *Host) GuardLoopback(ctx context.Context) error {
 	err := h.Rules.Guard(ctx)
-	if h.Lasting {
+	if h.LongLived {
 		err = errors.Join(err, h.Rules.HoldGuard(ctx))
 	}
 	return err
 }
 
-// Close gives back what OpenHost opened. No operation may be under way.
+// Close closes what OpenHost opened. No operation may be running.
 func (h *Host) Close() error {
 	errs := []error{h.Accept.Close(), h.Conntrack.Close()}
 	h.Kernel.Close()

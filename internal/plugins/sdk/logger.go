@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// Logger takes what an operation has to say beside its error: a message, and
-// pairs of keys and values. An hclog.Logger is one.
+// Logger logs the messages of an operation: a text with pairs of keys and
+// values. An hclog.Logger is a Logger.
 type Logger interface {
 	Warn(message string, pairs ...any)
 	Error(message string, pairs ...any)
 }
 
-// lines writes one line per message, as plugin binaries do on stderr.
+// lines writes one line per message to stderr, as plugin binaries do.
 type lines struct {
 	name string
 	to   io.Writer
@@ -28,6 +28,6 @@ func (l lines) write(level, message string, pairs []any) {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		fmt.Fprintf(&line, " %v=%q", pairs[i], fmt.Sprint(pairs[i+1]))
 	}
-	// Where that cannot be written there is nobody to tell.
+	// An error is ignored because there is no other place to log it.
 	_, _ = fmt.Fprintln(l.to, line.String())
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Main answers as the plugin binary of that name, on stdin, stdout and in the
-// environment as the specification has it, and returns the exit code. The plugins
-// serve all versions of CNI but those that have an entry of their own.
+// Main runs the plugin of that name as a plugin binary, with stdin, stdout and
+// environment as the specification defines them, and returns the exit code.
+// Plugins support all CNI versions, unless they have an entry in versions.
 func Main(name string, plugins map[string]Factory, versions map[string]version.PluginInfo) int {
 	if _, ok := plugins[name]; !ok {
-		fmt.Fprintf(os.Stderr, "%s answers as the CNI plugin whose name it is called by: %s.\n"+
-			"Put links with these names into the runtime's plugin directory: allocnet plugins install DIR\n",
+		fmt.Fprintf(os.Stderr, "%s runs the CNI plugin by whose name it is started: %s.\n"+
+			"To create links with these names in the runtime's plugin directory, run: allocnet plugins install DIR\n",
 			name, strings.Join(slices.Sorted(maps.Keys(plugins)), ", "))
 		return 2
 	}
@@ -46,14 +46,15 @@ func Main(name string, plugins map[string]Factory, versions map[string]version.P
 	return 1
 }
 
-// multicall is one plugin of the program.
+// multicall is one of the plugins of the program.
 type multicall struct {
 	name    string
 	plugins map[string]Factory
 }
 
-// add refuses the host's own namespace. So does skel, but after the work is done
-// and its result printed: then nobody undoes it.
+// add rejects the plugin's own network namespace. skel rejects it as well, but
+// only after the plugin has done the work and printed the result, so nothing
+// would undo it.
 func (m *multicall) add(args *skel.CmdArgs) error {
 	if !overrides(args) && errors.Is(sandbox.Validate(args.Netns), sandbox.ErrHostNamespace) {
 		return types.NewError(types.ErrInvalidNetNS, "CNI_NETNS is the network namespace of the plugin itself", args.Netns)
@@ -61,13 +62,13 @@ func (m *multicall) add(args *skel.CmdArgs) error {
 	return m.serve(args)
 }
 
-// overrides reports whether the runtime means the plugin's own namespace if it
-// names that.
+// overrides reports whether the runtime permits the plugin's own network
+// namespace.
 func overrides(args *skel.CmdArgs) bool {
 	return args.NetnsOverride == "1" || strings.EqualFold(args.NetnsOverride, "true")
 }
 
-// serve runs the command of the environment, and prints its result.
+// serve runs the command in the environment and prints its result.
 func (m *multicall) serve(args *skel.CmdArgs) error {
 	log := lines{name: m.name, to: os.Stderr}
 	host, err := OpenHost(log)
@@ -75,7 +76,7 @@ func (m *multicall) serve(args *skel.CmdArgs) error {
 		return err
 	}
 	host.Accept.CacheIn(filepath.Join(names.DefaultStateDir, "forwarding"))
-	// What is open ends with the process.
+	// The end of the process closes everything.
 	exec := &Exec{Plugins: m.plugins, Host: host, Binary: &pluginexec.Exec{}, Lenient: true, OwnNetns: overrides(args)}
 	defer exec.Close()
 	out, err := exec.Answer(context.Background(), m.name, args.StdinData, os.Environ())
@@ -86,9 +87,10 @@ func (m *multicall) serve(args *skel.CmdArgs) error {
 	return err
 }
 
-// AsReference is an error as a runtime gets it of a plugin binary. The reference
-// plugins tell a bad configuration or bad CNI_ARGS by no code of their own, and
-// runtimes know them so; inside the process it is better to be exact.
+// AsReference returns an error in the form in which a plugin binary reports it
+// to a runtime. The reference plugins have no separate code for a bad
+// configuration or bad CNI_ARGS, and runtimes rely on that. In-process errors
+// keep the exact code.
 func AsReference(err error) *types.Error {
 	var coded *types.Error
 	if !errors.As(err, &coded) {

@@ -9,15 +9,15 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 )
 
-// DelOwned removes every nftables element of the call's attachment. It reads all
-// elements, so it is for a DEL without a result.
+// DelOwned removes every nftables element of the attachment. It reads all
+// elements, so only a DEL without a result uses it.
 func DelOwned(ctx context.Context, c *CmdArgs, network string) error {
 	owner := c.Owner(network).String()
 	return c.Host.DelOwned(ctx, func(o names.Owner) bool { return o.String() == owner })
 }
 
-// Stale tells the owners of the network of a GC, and of this instance, that are
-// not among its valid attachments.
+// Stale returns a function that reports whether an owner belongs to the network
+// and instance of a GC, but is not among its valid attachments.
 func (c *CmdArgs) Stale(conf *Common) func(names.Owner) bool {
 	valid := make(map[string]bool, len(conf.ValidAttachments))
 	for _, a := range conf.ValidAttachments {
@@ -29,7 +29,8 @@ func (c *CmdArgs) Stale(conf *Common) func(names.Owner) bool {
 	}
 }
 
-// Others are the owners of links of a network that belong to another instance.
+// Others returns the owners of links of a network that belong to another
+// instance.
 func (c *CmdArgs) Others(network string) ([]names.Owner, error) {
 	if c.Host == nil || c.Host.Kernel == nil {
 		return nil, nil
@@ -44,10 +45,10 @@ func (c *CmdArgs) Others(network string) ([]names.Owner, error) {
 	return others, err
 }
 
-// MadeElsewhere reports whether a result tells that the reference plugins set up
-// the attachment, before these took their place: then what they laid out has to
-// go as well.
-func MadeElsewhere(c *CmdArgs, network string, r *types100.Result) bool {
+// AddedByReference reports whether a result shows that the reference plugins
+// set up the attachment, before allocnet's plugins replaced them. Then DEL
+// removes the reference plugins' rules as well.
+func AddedByReference(c *CmdArgs, network string, r *types100.Result) bool {
 	return r != nil && !slices.ContainsFunc(r.Interfaces, func(i *types100.Interface) bool {
 		return i != nil && i.Sandbox == "" && i.Name == c.Owner(network).Veth()
 	})

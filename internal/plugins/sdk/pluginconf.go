@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// PluginConf is the configuration of one plugin of a network, and the native plugins
-// that were made from it: a network's configuration is read once for all of its
-// allocations. It is safe for concurrent use.
+// PluginConf is the configuration of one plugin of a network, with the native
+// plugins created from it. So a network's configuration is parsed once for all
+// of its allocations. It is safe for concurrent use.
 type PluginConf struct {
-	// CNIVersion is the network's.
+	// CNIVersion is the CNI version of the network.
 	CNIVersion string
-	// Text is the configuration as the specification derives it from the network's, a
-	// JSON object. Bare is Text without runtimeConfig; nil is Text.
+	// Text is the configuration that the specification derives from the network
+	// configuration, a JSON object. Bare is Text without runtimeConfig; nil
+	// means that Text has none.
 	Text, Bare []byte
 
 	mu      sync.Mutex
@@ -21,7 +22,7 @@ type PluginConf struct {
 }
 
 type pluginKey struct {
-	name string // the plugin itself, or the IPAM plugin that it calls
+	name string // the plugin itself, or the IPAM plugin to which it delegates
 	bare bool
 }
 
@@ -31,18 +32,18 @@ type madePlugin struct {
 	until  time.Time
 }
 
-// madeFor is how long a plugin is used again: what a native plugin understands can
-// depend on the host.
+// madeFor is how long a plugin is reused. It is limited because what a native
+// plugin supports can depend on the host.
 const madeFor = 5 * time.Second
 
-// Understood returns the error of the native plugin's Factory, if any.
+// Understood returns the error of the native plugin's Factory, or nil.
 func (c *PluginConf) Understood(name string, factory Factory) error {
 	_, err := c.make(pluginKey{name: name}, factory)
 	return err
 }
 
-// plugin returns the native plugin of the configuration with a runtimeConfig, nil for
-// what Text has. The error is the Factory's.
+// plugin returns the native plugin of the configuration with a runtimeConfig;
+// nil keeps the one in Text. The error is the Factory's.
 func (c *PluginConf) plugin(name string, factory Factory, runtime map[string]json.RawMessage) (Plugin, error) {
 	if runtime == nil {
 		return c.make(pluginKey{name: name}, factory)
@@ -84,7 +85,7 @@ func (c *PluginConf) bare() []byte {
 	return c.Bare
 }
 
-// with is the configuration with a runtimeConfig.
+// with returns the configuration with a runtimeConfig.
 func (c *PluginConf) with(runtime map[string]json.RawMessage) ([]byte, error) {
 	if runtime == nil {
 		return c.Text, nil

@@ -7,19 +7,20 @@ import (
 	"time"
 )
 
-// Step is one part of an ADD. Do leaves nothing when it fails; Undo takes back
-// what it did, and is nil where nothing has to be taken back.
+// Step is one step of an ADD. If Do fails, it has undone its own changes. Undo
+// reverts Do; it is nil if there is nothing to revert.
 type Step struct {
 	Name string
 	Do   func(context.Context) error
 	Undo func(context.Context) error
 }
 
-// undoTime is what taking back may last after the caller's context has ended.
+// undoTime is how long undoing may take after the caller's context has ended.
 const undoTime = 3 * time.Second
 
-// Run does the steps in order. When one fails, those before it are undone, last one first, also when the context has ended; the error holds the
-// first cause first.
+// Run runs the steps in order. If a step fails, Run undoes the previous ones in
+// reverse order, even if the context has ended. The cause comes first in the
+// error.
 func Run(ctx context.Context, steps ...Step) error {
 	for i, step := range steps {
 		err := ctx.Err()

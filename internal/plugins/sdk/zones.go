@@ -14,12 +14,14 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 )
 
-// An address that firewalld has in a zone is an open address of allocnet's tables as
-// well, and that one names the zone and the owner. It goes after the address has left
-// the zone, so it tells for as long as it has not.
+// If an address is a source of a firewalld zone, the element for that address
+// in allocnet's tables names the zone and the owner. The element is deleted
+// after the address has been removed from the zone, so a zone with the address
+// implies the element.
 
-// DelOwned removes every nftables element whose owner the function names, after the
-// addresses have left firewalld's zones. It reads all elements.
+// DelOwned removes the nftables elements of the owners for which remove is
+// true, after it has removed their addresses from firewalld's zones. It reads
+// all elements.
 func (h *Host) DelOwned(ctx context.Context, remove func(names.Owner) bool) error {
 	err := h.leaveZones(ctx, func() ([]ruleset.OpenAddress, error) { return h.Rules.OpenOf(ctx, remove) })
 	if err != nil {
@@ -28,9 +30,8 @@ func (h *Host) DelOwned(ctx context.Context, remove func(names.Owner) bool) erro
 	return h.Rules.DelOwned(ctx, remove)
 }
 
-// LeaveZones takes the addresses of the call's attachment out of firewalld's zones, as
-// far as its elements tell that they are in one. Without addresses it reads all open
-// ones.
+// LeaveZones removes the addresses of the attachment from firewalld's zones, if
+// its elements name zones. Without addresses it reads all elements.
 func (c *CmdArgs) LeaveZones(ctx context.Context, network string, addresses []netip.Addr) error {
 	return c.Host.leaveZones(ctx, func() ([]ruleset.OpenAddress, error) {
 		owner := c.Owner(network).String()
@@ -42,8 +43,8 @@ func (c *CmdArgs) LeaveZones(ctx context.Context, network string, addresses []ne
 	})
 }
 
-// leaveZones takes listed addresses out of firewalld's zones. Where firewalld does not
-// run they are in none, and nothing is listed.
+// leaveZones removes the listed addresses from firewalld's zones. If firewalld
+// is not running, it has no zones and leaveZones does not list addresses.
 func (h *Host) leaveZones(ctx context.Context, list func() ([]ruleset.OpenAddress, error)) error {
 	runs, runsErr := h.Firewalld.Runs(ctx)
 	if !runs && runsErr == nil {
@@ -63,14 +64,15 @@ func (h *Host) leaveZones(ctx context.Context, list func() ([]ruleset.OpenAddres
 	return errors.Join(errs...)
 }
 
-// LeaveAnyZone takes addresses that nobody has any more out of the zones of firewalld
-// that they are in. No element tells of those that the reference plugin added.
+// LeaveAnyZone removes addresses that no attachment uses any more from all
+// firewalld zones. Addresses that the reference plugin added to a zone have no
+// element that names it.
 func (h *Host) LeaveAnyZone(ctx context.Context, addresses []netip.Addr) error {
 	if h == nil || len(addresses) == 0 {
 		return nil
 	}
 	runs, err := h.Firewalld.Runs(ctx)
-	if errors.Is(err, fs.ErrNotExist) { // nobody has asked firewalld
+	if errors.Is(err, fs.ErrNotExist) { // firewalld was never contacted
 		return nil
 	}
 	if err != nil || !runs {
@@ -86,7 +88,7 @@ func (h *Host) LeaveAnyZone(ctx context.Context, addresses []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// Addresses are all that a result has, each once.
+// Addresses returns the distinct addresses of a result.
 func Addresses(r *types100.Result) []netip.Addr {
 	if r == nil {
 		return nil

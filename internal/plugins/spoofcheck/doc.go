@@ -1,6 +1,9 @@
-// Package spoofcheck drops frames of a bridge port whose source is not the MAC of its
-// sandbox, as the bridge plugin's macspoofchk asks. The rules lie in the nftables table
-// "nat" of family bridge, as the reference plugin lays them out, so that each of the
-// two removes what the other made. The comment of the last chain's rules is the owner,
-// which the reference plugin does not look at.
+// Package spoofcheck implements macspoofchk of the bridge plugin: nftables
+// rules that drop frames from a bridge port if their source is not the MAC of
+// the container's interface.
+//
+// The rules are in the table "nat" of family bridge and have the reference
+// plugin's layout, so that each plugin can remove the other's rules. The
+// comment of the rules in the last chain names the owner; the reference plugin
+// does not read it.
 package spoofcheck

@@ -14,8 +14,8 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 )
 
-// The reference plugin's names. An interface has two chains, and a rule in BaseChain
-// leads to the first.
+// The reference plugin's names. Each interface has two chains; a rule in
+// BaseChain jumps to the first one.
 const (
 	TableName     = "nat"
 	BaseChainName = "PREROUTING"
@@ -24,17 +24,18 @@ const (
 	commentPrefix = "macspoofchk-"
 )
 
-// priority is before ebtables' own nat, so that nothing has changed a frame yet.
+// priority is lower than that of ebtables' nat table, so the rules see
+// unchanged frames.
 const priority = -300
 
-// Port is a bridge port and the one MAC that it may send from.
+// Port is a bridge port and the only MAC from which it may send.
 type Port struct {
 	Owner names.Owner
-	Link  string // the host's end
+	Link  string // the host's end of the veth
 	MAC   net.HardwareAddr
 }
 
-// layout is where the rules of one attachment are.
+// layout is the chains and the comment of one attachment's rules.
 type layout struct {
 	table            *nftables.Table
 	base, iface, mac *nftables.Chain
@@ -54,7 +55,7 @@ func layoutOf(o names.Owner) *layout {
 	return l
 }
 
-// rules are those of a port, in order.
+// rules returns the rules of a port, in order.
 func (l *layout) rules(p *Port) []*nftables.Rule {
 	owner := p.Owner.String()
 	return []*nftables.Rule{
@@ -98,7 +99,7 @@ func LeadsTo(rule *nftables.Rule, chain string) bool {
 	})
 }
 
-// compares reports whether a rule compares something with a value.
+// compares reports whether a rule compares a field with a value for equality.
 func compares(rule *nftables.Rule, value []byte) bool {
 	return slices.ContainsFunc(rule.Exprs, func(e expr.Any) bool {
 		cmp, ok := e.(*expr.Cmp)
@@ -113,8 +114,8 @@ func decides(rule *nftables.Rule, kind expr.VerdictKind) bool {
 	})
 }
 
-// OwnerOf is the owner that the rules of an attachment's last chain name. The
-// reference plugin's name none.
+// OwnerOf returns the owner that the rules of an attachment's last chain name.
+// Rules of the reference plugin name none.
 func OwnerOf(rules []*nftables.Rule) (names.Owner, bool) {
 	for _, r := range rules {
 		if o, ok := names.ParseOwner(netfilter.Comment(r.UserData)); ok {

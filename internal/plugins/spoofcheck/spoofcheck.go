@@ -16,24 +16,25 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// ErrUnsupported: the kernel has no nftables of family bridge.
-var ErrUnsupported = errors.New("the kernel has no nftables of family bridge (CONFIG_NF_TABLES_BRIDGE); use a kernel that has it, or leave macspoofchk out")
+// ErrUnsupported: the kernel does not support nftables of family bridge.
+var ErrUnsupported = errors.New("the kernel has no nftables of family bridge (CONFIG_NF_TABLES_BRIDGE); use a kernel that has it, or remove macspoofchk from the configuration")
 
-// ErrTaken: the chains of that name are another owner's, on the same host.
-var ErrTaken = errors.New("another allocation has the rules of this container and interface")
+// ErrTaken: the chains of this container and interface belong to another owner
+// on the same host.
+var ErrTaken = errors.New("another allocation owns the rules of this container and interface")
 
-// ErrMissing: the rules are not as Add made them.
+// ErrMissing: the rules differ from those that Add creates.
 var ErrMissing = errors.New("rules of macspoofchk are missing")
 
-// found is what the kernel has of one attachment.
+// found is the state of one attachment in the kernel.
 type found struct {
 	leading, iface, mac []*nftables.Rule
 	chains              []*nftables.Chain // in the order in which they can be deleted
 }
 
-// Add has the kernel drop what a port sends from another MAC. The link need not be
-// there yet. Rules that an earlier Add of the same owner or the reference plugin left
-// are replaced. All of it is one transaction.
+// Add makes the kernel drop frames that a port sends from another MAC. The link
+// need not exist yet. In one transaction, Add replaces rules that an earlier
+// Add of the same owner or the reference plugin left.
 func Add(ctx context.Context, p *Port) error {
 	l := layoutOf(p.Owner)
 	err := retry.Do(ctx, func() error {
@@ -77,7 +78,7 @@ func (l *layout) replace(had *found, p *Port) error {
 	return changed(conn.Flush())
 }
 
-// changed has what was listed looked at again, if some of it is gone.
+// changed makes retry.Do list the rules again if some of them are gone.
 func changed(err error) error {
 	if errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("%w: %w", retry.ErrChanged, err)
@@ -85,8 +86,8 @@ func changed(err error) error {
 	return err
 }
 
-// Check finds the rules of a port; the error is ErrMissing where they are not all
-// there. Who made them does not matter.
+// Check looks for the rules of a port, no matter which plugin added them. The
+// error is ErrMissing if some are missing.
 func Check(ctx context.Context, p *Port) error {
 	l := layoutOf(p.Owner)
 	has, err := l.look(ctx)
@@ -96,19 +97,19 @@ func Check(ctx context.Context, p *Port) error {
 	n := len(has.mac)
 	switch {
 	case !slices.ContainsFunc(has.leading, func(r *nftables.Rule) bool { return compares(r, []byte(p.Link)) }):
-		return fmt.Errorf("%w: no rule in chain %s leads from interface %q to chain %s", ErrMissing, BaseChainName, p.Link, l.iface.Name)
+		return fmt.Errorf("%w: no rule in chain %s jumps from interface %q to chain %s", ErrMissing, BaseChainName, p.Link, l.iface.Name)
 	case !slices.ContainsFunc(has.iface, func(r *nftables.Rule) bool { return LeadsTo(r, l.mac.Name) }):
-		return fmt.Errorf("%w: chain %s leads nowhere", ErrMissing, l.iface.Name)
+		return fmt.Errorf("%w: chain %s does not jump to the chain of the MAC", ErrMissing, l.iface.Name)
 	case n == 0 || !decides(has.mac[n-1], expr.VerdictDrop) || len(has.mac[n-1].Exprs) != 1:
 		return fmt.Errorf("%w: chain %s does not end with a drop", ErrMissing, l.mac.Name)
 	case slices.ContainsFunc(has.mac[:n-1], func(r *nftables.Rule) bool { return !compares(r, p.MAC) || !decides(r, expr.VerdictReturn) }):
-		return fmt.Errorf("%w: chain %s lets through more than the MAC %s", ErrMissing, l.mac.Name, p.MAC)
+		return fmt.Errorf("%w: chain %s accepts other MACs than %s", ErrMissing, l.mac.Name, p.MAC)
 	}
 	return nil
 }
 
-// Del removes the rules of an attachment, if there are any. Those that name another
-// owner stay.
+// Del removes the rules of an attachment, if there are any. It keeps rules that
+// name another owner.
 func Del(ctx context.Context, o names.Owner) error { return layoutOf(o).del(ctx, o.String()) }
 
 func (l *layout) del(ctx context.Context, owner string) error {
@@ -147,8 +148,8 @@ func (f *found) delete() error {
 	return changed(conn.Flush())
 }
 
-// look lists what there is of an attachment; nothing, where the kernel has no such
-// family.
+// look lists the rules of an attachment. The list is empty if the kernel does
+// not support the family.
 func (l *layout) look(ctx context.Context) (*found, error) {
 	var f *found
 	err := netfilter.Look(ctx, func(conn *nftables.Conn) error {
@@ -177,13 +178,13 @@ func (l *layout) look(ctx context.Context) (*found, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list rules of macspoofchk: %w", err)
 	}
-	if f == nil { // without nftables
+	if f == nil { // the kernel has no nftables
 		f = &found{}
 	}
 	return f, nil
 }
 
-// Collect removes the rules of the owners that the function names.
+// Collect removes the rules of owners for which stale is true.
 func Collect(ctx context.Context, stale func(names.Owner) bool) error {
 	var found map[string]names.Owner
 	err := netfilter.Look(ctx, func(conn *nftables.Conn) (err error) {
@@ -196,15 +197,15 @@ func Collect(ctx context.Context, stale func(names.Owner) bool) error {
 	var errs []error
 	for id, o := range found {
 		if stale(o) {
-			l := layoutOf(names.Owner{ID: strings.TrimSuffix(id, "-"+o.IfName), IfName: o.IfName}) // o's own ID may be a hash
+			l := layoutOf(names.Owner{ID: strings.TrimSuffix(id, "-"+o.IfName), IfName: o.IfName}) // the ID in o may be a hash
 			errs = append(errs, l.del(ctx, o.String()))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// owners are those that rules name, by what stands for the attachment in the names of
-// chains.
+// owners returns the owners that rules name, by the part of the chain's name
+// that identifies the attachment.
 func owners(conn *nftables.Conn) (map[string]names.Owner, error) {
 	found := map[string]names.Owner{}
 	chains, err := conn.ListChainsOfTableFamily(nftables.TableFamilyBridge)

@@ -17,7 +17,7 @@ import (
 // ipam is the plugin's own part of a configuration.
 type ipam struct {
 	Type      string     `json:"type"`
-	Name      string     `json:"name"` // known, and of no effect
+	Name      string     `json:"name"` // accepted and ignored
 	Routes    []*route   `json:"routes"`
 	Addresses []*address `json:"addresses"`
 	DNS       types.DNS  `json:"dns"`
@@ -26,7 +26,7 @@ type ipam struct {
 type address struct {
 	Address string `json:"address"`
 	Gateway net.IP `json:"gateway"`
-	Version string `json:"version"` // known, and of no effect
+	Version string `json:"version"` // accepted and ignored
 }
 
 type route struct {
@@ -39,13 +39,14 @@ type route struct {
 	Scope    *int        `json:"scope"`
 }
 
-// ipamError says that the configuration makes no sense.
+// ipamError returns an error about an invalid configuration.
 func ipamError(format string, args ...any) error {
 	return types.NewError(types.ErrInvalidNetworkConfig, "invalid ipam configuration", fmt.Errorf(format, args...).Error())
 }
 
-// parse reads a configuration. Keys outside of ipam are those of the plugin that
-// delegates. Whether the addresses make sense is asked later: DEL needs none.
+// parse reads a configuration. It ignores unknown keys outside of ipam, which
+// belong to the delegating plugin. It does not validate the addresses, because
+// DEL does not need them.
 func parse(conf []byte) (*static, error) {
 	p := &static{}
 	if err := sdk.DecodeKnown(conf, &p.Common); err != nil {
@@ -60,14 +61,14 @@ func parse(conf []byte) (*static, error) {
 	return p, sdk.Decode(p.IPAM, &p.own)
 }
 
-// envArgs is what CNI_ARGS may hold.
+// envArgs are the keys of CNI_ARGS.
 type envArgs struct {
 	types.CommonArgs
 	IP, GATEWAY types.UnmarshallableString
 }
 
-// addresses are those of runtimeConfig; without any, those of args; else the
-// configured ones and then those of CNI_ARGS.
+// addresses returns the addresses of runtimeConfig; if there are none, those of
+// args; otherwise those of the configuration followed by those of CNI_ARGS.
 func (p *static) addresses(args string) ([]*types100.IPConfig, error) {
 	fromEnv, err := environment(args)
 	if err != nil {
@@ -104,8 +105,8 @@ func (p *static) addresses(args string) ([]*types100.IPConfig, error) {
 	return ips, p.countFamilies(ips)
 }
 
-// environment reads the addresses of CNI_ARGS. Each gets the last gateway that is
-// in its subnet.
+// environment returns the addresses of CNI_ARGS. Each one gets the last gateway
+// that is in its subnet.
 func environment(args string) ([]*types100.IPConfig, error) {
 	var env envArgs
 	if err := sdk.LoadArgs(args, &env); err != nil {
@@ -164,7 +165,8 @@ func parseAddress(text string) (*types100.IPConfig, error) {
 	return &types100.IPConfig{Address: net.IPNet{IP: ip, Mask: subnet.Mask}}, nil
 }
 
-// countFamilies keeps to what results of old versions can hold.
+// countFamilies rejects addresses that a result of an old CNI version cannot
+// hold.
 func (p *static) countFamilies(ips []*types100.IPConfig) error {
 	count := map[int]int{}
 	for _, ip := range ips {

@@ -1,3 +1,3 @@
-// Package static is the IPAM plugin static inside the process: the addresses are
-// those of the configuration, or those asked for.
+// Package static is allocnet's native CNI plugin "static", an IPAM plugin. It
+// returns the addresses of the configuration, or requested ones.
 package static

@@ -16,10 +16,10 @@ type static struct {
 	own ipam
 }
 
-// New is the plugin's Factory.
+// New implements sdk.Factory.
 func New(conf []byte) (sdk.Plugin, error) { return parse(conf) }
 
-// Add returns the addresses, and leaves nothing anywhere.
+// Add returns the addresses. It keeps no state.
 func (p *static) Add(_ context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	ips, err := p.addresses(c.Args)
 	if err != nil {
@@ -64,16 +64,16 @@ func (p *static) Check(_ context.Context, c *sdk.CmdArgs) error {
 	return nil
 }
 
-// Del has nothing to give back.
+// Del does nothing, because Add keeps no state.
 func (p *static) Del(context.Context, *sdk.CmdArgs) error { return nil }
 
-// Status says whether the configuration makes sense.
+// Status validates the configuration.
 func (p *static) Status(context.Context, *sdk.CmdArgs) error {
 	if _, err := p.addresses(""); err != nil {
-		return types.NewError(types.ErrPluginNotAvailable, "there is no address to give", err.Error())
+		return types.NewError(types.ErrPluginNotAvailable, "no address is configured", err.Error())
 	}
 	return nil
 }
 
-// GC has nothing to give back.
+// GC does nothing, because Add keeps no state.
 func (p *static) GC(context.Context, *sdk.CmdArgs) error { return nil }

@@ -12,7 +12,7 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// addition is one ADD.
+// addition is the state of one ADD.
 type addition struct {
 	sandbox *rtnl.Sandbox
 	ifName  string
@@ -24,7 +24,7 @@ type addition struct {
 	backup  backup
 }
 
-// Add implements sdk.Plugin. The result is prevResult with what was changed.
+// Add implements sdk.Plugin. It returns prevResult with the changed attributes.
 func (t *tuning) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	want, result, err := t.prepare(c)
 	if err != nil {
@@ -84,8 +84,8 @@ func (a *addition) setAttributes(context.Context) error {
 	return nil
 }
 
-// update writes what was changed into a result: the MAC, and the MTU where the
-// result tells one.
+// update writes the changed attributes into a result: the MAC, and the MTU if
+// the result has one.
 func (a *attributes) update(result *types100.Result, ifName string) {
 	for _, i := range result.Interfaces {
 		if i.Name != ifName || i.Sandbox == "" {

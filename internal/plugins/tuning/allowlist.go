@@ -10,14 +10,15 @@ import (
 	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
-// allowlistFile has a regular expression per line, of which one must be found in
-// every sysctl's key, as it is written. Without the file all are allowed.
+// allowlistFile contains one regular expression per line. The key of every
+// sysctl must match one of them. If the file does not exist, all sysctls are
+// allowed.
 const (
 	allowlistFile = "/etc/cni/tuning/allowlist.conf"
 	maxAllowlist  = 1 << 20
 )
 
-// checkAllowed finds every sysctl in the host's allowlist.
+// checkAllowed returns an error if a sysctl is not in the host's allowlist.
 func checkAllowed(list []sysctl) error {
 	if len(list) == 0 {
 		return nil
@@ -52,7 +53,8 @@ func parseAllowlist(text string) []string {
 	return patterns
 }
 
-// allowed looks no further than to the first pattern that is found.
+// allowed reports whether a key matches a pattern. It does not compile the
+// patterns after the first match.
 func allowed(key string, patterns []string) (bool, error) {
 	for _, p := range patterns {
 		if found, err := regexp.MatchString(p, key); found || err != nil {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes are those of a link that are to be set, or that it had; the zero
-// value of each is none.
+// attributes are attributes of a link: those to set, or those that it had. The
+// zero value of a field means that the attribute is not set.
 type attributes struct {
 	MAC      string `json:"mac,omitempty"`
 	Promisc  *bool  `json:"promisc,omitempty"`
@@ -21,7 +21,7 @@ type attributes struct {
 
 func (a *attributes) empty() bool { return *a == attributes{} }
 
-// of are the same attributes as the link has them.
+// of returns the link's current values of the attributes that a sets.
 func (a *attributes) of(link netlink.Link) attributes {
 	have := link.Attrs()
 	var had attributes
@@ -43,8 +43,8 @@ func (a *attributes) of(link netlink.Link) attributes {
 	return had
 }
 
-// flag tells whether a flag was set on a link itself: a program that listens to
-// all packets does not make it so.
+// flag reports whether a flag is set on the link itself. A program that
+// captures all packets does not set it.
 func flag(link *netlink.LinkAttrs, bit uint32) *bool {
 	on := link.RawFlags&bit != 0
 	return &on
@@ -56,7 +56,7 @@ type change struct {
 	do   func() error
 }
 
-// changes are what sets the attributes.
+// changes returns the functions that set the attributes.
 func (a *attributes) changes(h *netlink.Handle, link netlink.Link) []change {
 	var list []change
 	add := func(name string, do func() error) { list = append(list, change{name, do}) }
@@ -80,15 +80,15 @@ func (a *attributes) changes(h *netlink.Handle, link netlink.Link) []change {
 	return list
 }
 
-// setMAC sets a MAC of the link's own length: of a longer one the kernel would
-// take a part.
+// setMAC sets a MAC of the link's length. The kernel would truncate a longer
+// one.
 func setMAC(h *netlink.Handle, link netlink.Link, text string) error {
 	mac, err := net.ParseMAC(text)
 	if err != nil {
 		return err
 	}
 	if have := link.Attrs().HardwareAddr; len(have) != 0 && len(have) != len(mac) {
-		return fmt.Errorf("it has %d bytes, not %d", len(mac), len(have))
+		return fmt.Errorf("the MAC has %d bytes, not %d", len(mac), len(have))
 	}
 	return h.LinkSetHardwareAddr(link, mac)
 }
@@ -100,7 +100,7 @@ func onOff(on bool, set, unset func(netlink.Link) error, link netlink.Link) erro
 	return unset(link)
 }
 
-// set sets them until one fails.
+// set sets the attributes until one fails.
 func (a *attributes) set(h *netlink.Handle, link netlink.Link) error {
 	for _, c := range a.changes(h, link) {
 		if err := c.do(); err != nil {
@@ -110,7 +110,7 @@ func (a *attributes) set(h *netlink.Handle, link netlink.Link) error {
 	return nil
 }
 
-// restore sets every one that can be set.
+// restore sets all attributes and joins the errors.
 func (a *attributes) restore(h *netlink.Handle, link netlink.Link) error {
 	var errs []error
 	for _, c := range a.changes(h, link) {
@@ -121,8 +121,8 @@ func (a *attributes) restore(h *netlink.Handle, link netlink.Link) error {
 	return errors.Join(errs...)
 }
 
-// check finds what the link does not have. A link that was not to be promiscuous
-// must not have been made so.
+// check returns an error if an attribute of the link differs. A link must not
+// be promiscuous unless that was requested.
 func (a *attributes) check(link netlink.Link) error {
 	have := link.Attrs()
 	if mac := have.HardwareAddr.String(); a.MAC != "" && a.MAC != mac {

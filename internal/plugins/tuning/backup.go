@@ -16,36 +16,37 @@ import (
 	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
-// backup is what the interface of one attachment was like, as the file has it.
+// backup is the content of a backup file: the attributes that the interface of
+// one attachment had before ADD.
 type backup struct {
 	attributes
-	// Owner lets GC know whose the file is. The reference plugin writes none and
-	// ignores it.
+	// Owner identifies the attachment for GC. The reference plugin does not
+	// write it and ignores it.
 	Owner string `json:"owner,omitempty"`
 }
 
 const (
 	backupSuffix = ".json"
-	// draftSuffix is of a backup that is being written.
+	// draftSuffix is the suffix of an incomplete backup.
 	draftSuffix = ".tmp"
 
 	maxBackup = 64 << 10
 )
 
-// backupFile is the place of the call's backup. The parts of the name must have
-// been validated.
+// backupFile returns the path of the attachment's backup. Container ID and
+// interface name must have been validated.
 func (t *tuning) backupFile(c *sdk.CmdArgs) string {
 	return filepath.Join(t.DataDir, c.ContainerID+"_"+c.IfName+backupSuffix)
 }
 
-// write replaces the file as a whole.
+// write replaces the file atomically.
 func (b *backup) write(file string) error {
 	data, err := json.MarshalIndent(b, "", " ")
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return fmt.Errorf("make the directory of backups: %w", err)
+		return fmt.Errorf("create the directory of backups: %w", err)
 	}
 	draft := file + draftSuffix
 	if err = smallfile.WriteOwn(draft, data); err == nil {
@@ -57,7 +58,8 @@ func (b *backup) write(file string) error {
 	return nil
 }
 
-// readBackup reads a backup; nil is none, or one that cannot be understood.
+// readBackup reads a backup. It returns nil if there is none or if it cannot be
+// parsed.
 func readBackup(file string) (*backup, error) {
 	data, err := smallfile.ReadOwn(file, maxBackup)
 	if isAbsent(err) {
@@ -73,7 +75,7 @@ func readBackup(file string) (*backup, error) {
 	return b, nil
 }
 
-// removeBackup removes the file, and one that was never finished.
+// removeBackup removes the backup and an incomplete one.
 func removeBackup(file string) error {
 	return errors.Join(remove(file), remove(file+draftSuffix))
 }
@@ -85,13 +87,13 @@ func remove(file string) error {
 	return nil
 }
 
-// isAbsent reports whether an error says that there is no such file, nor can be one
-// at that path.
+// isAbsent reports whether an error says that the file does not exist, or that
+// no file can exist at that path.
 func isAbsent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG)
 }
 
-// stale are the backups in a directory whose owner the function names.
+// stale returns the backups in a directory whose owner the function of selects.
 func stale(dir string, of func(names.Owner) bool) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

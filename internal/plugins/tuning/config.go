@@ -10,7 +10,8 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// defaultDataDir is where backups are, also those of the reference plugin.
+// defaultDataDir is the directory of backups, which is also the reference
+// plugin's.
 const defaultDataDir = "/run/cni/tuning"
 
 // config is the plugin's configuration.
@@ -28,12 +29,12 @@ type config struct {
 	args    cniArgs
 }
 
-// runtimeConfig are the capability arguments.
+// runtimeConfig is the capability arguments.
 type runtimeConfig struct {
 	MAC string `json:"mac"`
 }
 
-// cniArgs are args.cni, which wins over everything else.
+// cniArgs is args.cni, which overrides all other settings.
 type cniArgs struct {
 	Sysctl   sysctls `json:"sysctl"`
 	MAC      *string `json:"mac"`
@@ -43,13 +44,13 @@ type cniArgs struct {
 	TxQLen   *int    `json:"txQLen"`
 }
 
-// envArgs are CNI_ARGS. The name is the key.
+// envArgs are the keys of CNI_ARGS. The field name is the key.
 type envArgs struct {
 	types.CommonArgs
 	MAC types.UnmarshallableString
 }
 
-// New is the plugin's Factory.
+// New implements sdk.Factory.
 func New(conf []byte) (sdk.Plugin, error) {
 	t := &tuning{}
 	unknown := sdk.Decode(conf, &t.config)
@@ -59,14 +60,14 @@ func New(conf []byte) (sdk.Plugin, error) {
 	return t, sdk.FirstError(unknown, t.Runtime(&t.runtime), t.CNIArgs(&t.args))
 }
 
-// settings are what one call sets, from wherever it was asked for.
+// settings are the settings of one command, merged from all sources.
 type settings struct {
 	sysctls []sysctl
 	link    attributes
 }
 
-// settings puts together what the configuration and the call ask for: the
-// configuration < CNI_ARGS < runtimeConfig < args.cni.
+// settings merges the settings of all sources. In ascending priority: the
+// configuration, CNI_ARGS, runtimeConfig, args.cni.
 func (c *config) settings(args string) (*settings, error) {
 	mac := c.MAC
 	var env envArgs
@@ -93,7 +94,7 @@ func (c *config) settings(args string) (*settings, error) {
 	return s, s.link.validate()
 }
 
-// override is what is there, or the value that takes its place.
+// override returns value, or what by points to if it is not nil.
 func override[T any](value T, by *T) T {
 	if by == nil {
 		return value
@@ -101,7 +102,8 @@ func override[T any](value T, by *T) T {
 	return *by
 }
 
-// optional makes a pointer an optional value itself.
+// optional returns a pointer to p, or nil if p is nil, so that override can
+// replace a pointer.
 func optional[T any](p *T) **T {
 	if p == nil {
 		return nil
@@ -109,7 +111,7 @@ func optional[T any](p *T) **T {
 	return &p
 }
 
-// setMAC reads a MAC as people write it, and keeps it as the kernel's is written.
+// setMAC parses a MAC and stores it in the kernel's notation.
 func (a *attributes) setMAC(s string) error {
 	if s == "" {
 		return nil
@@ -122,13 +124,13 @@ func (a *attributes) setMAC(s string) error {
 	return nil
 }
 
-// validate refuses numbers that the kernel would take for others.
+// validate rejects numbers that the kernel would truncate.
 func (a *attributes) validate() error {
 	if a.MTU < 0 || a.MTU > math.MaxInt32 {
-		return fmt.Errorf("mtu: %d is none", a.MTU)
+		return fmt.Errorf("mtu %d is out of range", a.MTU)
 	}
 	if a.TxQLen != nil && (*a.TxQLen < 0 || *a.TxQLen > math.MaxInt32) {
-		return fmt.Errorf("txQLen: %d is none", *a.TxQLen)
+		return fmt.Errorf("txQLen %d is out of range", *a.TxQLen)
 	}
 	return nil
 }

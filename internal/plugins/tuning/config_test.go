@@ -70,11 +70,11 @@ func TestUndecodable(t *testing.T) {
 func TestSettings(t *testing.T) {
 	for conf, want := range map[string]string{
 		`{"mac": "0a:00:00:00:00"}`:                        "mac: address 0a:00:00:00:00: invalid MAC address",
-		`{"mtu": -1}`:                                      "mtu: -1 is none",
-		`{"mtu": 4294967297}`:                              "mtu: 4294967297 is none",
-		`{"txQLen": -1}`:                                   "txQLen: -1 is none",
-		`{"txQLen": 4294967297}`:                           "txQLen: 4294967297 is none",
-		`{"mtu": 1, "args": {"cni": {"mtu": -1}}}`:         "mtu: -1 is none",
+		`{"mtu": -1}`:                                      "mtu -1 is out of range",
+		`{"mtu": 4294967297}`:                              "mtu 4294967297 is out of range",
+		`{"txQLen": -1}`:                                   "txQLen -1 is out of range",
+		`{"txQLen": 4294967297}`:                           "txQLen 4294967297 is out of range",
+		`{"mtu": 1, "args": {"cni": {"mtu": -1}}}`:         "mtu -1 is out of range",
 		`{"mac": "x", "args": {"cni": {"mac": ""}}}`:       "",
 		`{"mtu": 2147483647, "txQLen": 2147483647}`:        "",
 		`{"sysctl": {"a": "1", "b": null}, "mac": null}`:   "",

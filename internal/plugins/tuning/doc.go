@@ -1,7 +1,7 @@
-// Package tuning is the native tuning plugin: sysctls below net and attributes
-// of the interface in the container's namespace.
+// Package tuning is allocnet's native CNI plugin "tuning". It sets sysctls below
+// net and attributes of the interface in the container's network namespace.
 //
-// Attributes are put back at DEL, from a backup in the reference plugin's format
-// and place, so that each can restore what the other changed. Sysctls are not:
-// they go with their namespace.
+// DEL restores the attributes from a backup with the reference plugin's format and
+// path, so that each plugin can restore the other's changes. It does not restore
+// sysctls, which disappear with their namespace.
 package tuning

@@ -56,7 +56,7 @@ func TestUndoInReverse(t *testing.T) {
 func TestLongMAC(t *testing.T) {
 	h := newTestHost(t)
 	_, err := h.native("ADD", h.config(`, "mac": "0a:00:00:00:00:99:00:00"`))
-	require.ErrorContains(t, err, "it has 8 bytes, not 6")
+	require.ErrorContains(t, err, "the MAC has 8 bytes, not 6")
 }
 
 // TestOrder: a sysctl of all interfaces also changes that of each, so the one that comes last must win.

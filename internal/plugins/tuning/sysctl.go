@@ -13,14 +13,15 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 )
 
-// sysctl is one kernel parameter with the value that is asked for.
+// sysctl is a kernel parameter with its requested value.
 type sysctl struct{ key, value string }
 
-// sysctls is an object of them that keeps its order, in which they are set: one
-// of all interfaces changes those of each.
+// sysctls is a JSON object of sysctls that keeps its order, in which they are
+// set. The order matters because a sysctl of all interfaces changes those of
+// each interface.
 type sysctls struct {
 	list []sysctl
-	// duplicate is a key that is there twice, "" for none.
+	// duplicate is a key that occurs twice, or "".
 	duplicate string
 }
 
@@ -48,9 +49,11 @@ func (s *sysctls) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-func (s *sysctls) errDuplicate() error { return fmt.Errorf("sysctl %q is there twice", s.duplicate) }
+func (s *sysctls) errDuplicate() error {
+	return fmt.Errorf("sysctl %q is configured twice", s.duplicate)
+}
 
-// put adds one, or notes that it is there already.
+// put adds a sysctl, or records that it is a duplicate.
 func (s *sysctls) put(key, value string) {
 	if slices.ContainsFunc(s.list, func(have sysctl) bool { return have.key == key }) {
 		s.duplicate = key
@@ -59,7 +62,7 @@ func (s *sysctls) put(key, value string) {
 	s.list = append(s.list, sysctl{key, value})
 }
 
-// with is the list with the values of another in place of its own.
+// with returns the list with the values of other in place of its own.
 func (s *sysctls) with(other sysctls) []sysctl {
 	list := slices.Clone(s.list)
 	for _, o := range other.list {
@@ -75,8 +78,8 @@ func (s *sysctls) with(other sysctls) []sysctl {
 
 const sysctlRoot = "/proc/sys/net/"
 
-// file is where the kernel has the parameter. IFNAME in the key stands for the
-// interface, which may have dots in its name.
+// file returns the path of the sysctl. IFNAME in the key stands for the
+// interface, whose name may contain dots.
 func (s sysctl) file(ifName string) (string, error) {
 	key := strings.ReplaceAll(s.key, ".", "/")
 	key = strings.Replace(key, "IFNAME", ifName, 1)
@@ -87,7 +90,8 @@ func (s sysctl) file(ifName string) (string, error) {
 	return file, nil
 }
 
-// files are those of all parameters, so that a bad one is found first.
+// files returns the paths of all sysctls, so that an invalid key is found
+// before one is set.
 func files(list []sysctl, ifName string) ([]string, error) {
 	all := make([]string, len(list))
 	for i, s := range list {
@@ -99,12 +103,12 @@ func files(list []sysctl, ifName string) ([]string, error) {
 	return all, nil
 }
 
-// undo puts back a value that was there.
+// undo is the previous value of a sysctl.
 type undo struct{ file, value string }
 
-// setSysctls sets the parameters inside the sandbox. When one fails, those before
-// it are put back; otherwise the values that were there are returned, last one
-// first.
+// setSysctls sets the sysctls in the container's namespace. If one fails, it
+// restores the previous ones. Otherwise it returns the previous values in
+// reverse order.
 func setSysctls(s *rtnl.Sandbox, list []sysctl, ifName string) (undos []undo, err error) {
 	names, err := files(list, ifName)
 	if err != nil || len(names) == 0 {
@@ -114,9 +118,10 @@ func setSysctls(s *rtnl.Sandbox, list []sysctl, ifName string) (undos []undo, er
 		for i, file := range names {
 			before, readErr := os.ReadFile(file)
 			if err := writeSysctl(file, list[i].value); err != nil {
-				return errors.Join(fmt.Errorf("set sysctl %q: %w", list[i].key, err), putBack(undos))
+				return errors.Join(fmt.Errorf("set sysctl %q: %w", list[i].key, err), restoreSysctls(undos))
 			}
-			// What cannot be read cannot be put back: it is a command, not a value.
+			// A sysctl that cannot be read cannot be restored: it is a command,
+			// not a value.
 			if readErr == nil {
 				undos = slices.Insert(undos, 0, undo{file, strings.TrimSuffix(string(before), "\n")})
 			}
@@ -126,7 +131,7 @@ func setSysctls(s *rtnl.Sandbox, list []sysctl, ifName string) (undos []undo, er
 	return undos, err
 }
 
-// writeSysctl never makes a file.
+// writeSysctl writes a sysctl. It never creates a file.
 func writeSysctl(file, value string) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
@@ -136,25 +141,26 @@ func writeSysctl(file, value string) error {
 	return errors.Join(err, f.Close())
 }
 
-// resetSysctls puts values back inside the sandbox.
+// resetSysctls restores values in the container's namespace.
 func resetSysctls(s *rtnl.Sandbox, undos []undo) error {
 	if len(undos) == 0 {
 		return nil
 	}
-	return s.Do(func() error { return putBack(undos) })
+	return s.Do(func() error { return restoreSysctls(undos) })
 }
 
-func putBack(undos []undo) error {
+func restoreSysctls(undos []undo) error {
 	var errs []error
 	for _, u := range undos {
 		if err := writeSysctl(u.file, u.value); err != nil {
-			errs = append(errs, fmt.Errorf("put sysctl back: %w", err))
+			errs = append(errs, fmt.Errorf("restore sysctl: %w", err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// checkSysctls compares words: the kernel sets tabs between them.
+// checkSysctls compares the values word by word, because the kernel separates
+// words with tabs.
 func checkSysctls(s *rtnl.Sandbox, list []sysctl, ifName string) error {
 	names, err := files(list, ifName)
 	if err != nil || len(names) == 0 {

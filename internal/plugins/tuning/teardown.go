@@ -10,9 +10,8 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Del implements sdk.Plugin. What cannot be restored is no error, for the
-// interface is about to go, and the plugins that take it away must have their
-// turn.
+// Del implements sdk.Plugin. It only logs an attribute that it cannot restore:
+// the interface is about to be deleted, and an error must not prevent that.
 func (t *tuning) Del(_ context.Context, c *sdk.CmdArgs) error {
 	if err := validate(c); err != nil {
 		return err
@@ -23,12 +22,12 @@ func (t *tuning) Del(_ context.Context, c *sdk.CmdArgs) error {
 		err = b.restoreIn(c)
 	}
 	if err != nil {
-		c.Host.Log.Warn("attributes of an interface are not restored", "container", c.ContainerID, "error", err)
+		c.Host.Log.Warn("could not restore attributes of the interface", "container", c.ContainerID, "error", err)
 	}
 	return removeBackup(file)
 }
 
-// restoreIn restores the interface of the call, if there still is one.
+// restoreIn restores the attachment's interface, if it still exists.
 func (b *backup) restoreIn(c *sdk.CmdArgs) error {
 	s, err := c.Sandbox()
 	if errors.Is(err, sandbox.ErrNotExist) || errors.Is(err, sandbox.ErrNotNamespace) {
@@ -51,8 +50,8 @@ func (b *backup) restoreIn(c *sdk.CmdArgs) error {
 	return b.restore(h, link)
 }
 
-// GC implements sdk.Plugin. Backups of the reference plugin name no network
-// and stay.
+// GC implements sdk.Plugin. It keeps backups of the reference plugin, because
+// they name no network.
 func (t *tuning) GC(_ context.Context, c *sdk.CmdArgs) error {
 	files, err := stale(t.DataDir, c.Stale(&t.Common))
 	errs := []error{err}

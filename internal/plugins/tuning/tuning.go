@@ -16,7 +16,7 @@ type tuning struct{ config }
 
 var errNoPrevious = errors.New("no prevResult: the plugin must come after one that makes an interface")
 
-// validate refuses names that would lead out of a directory.
+// validate rejects names that would lead out of a directory.
 func validate(c *sdk.CmdArgs) error {
 	if err := names.ValidateContainer(c.ContainerID); err != nil {
 		return err
@@ -24,7 +24,7 @@ func validate(c *sdk.CmdArgs) error {
 	return names.ValidateInterface(c.IfName)
 }
 
-// prepare is what ADD and CHECK begin with.
+// prepare is the common part of ADD and CHECK.
 func (t *tuning) prepare(c *sdk.CmdArgs) (*settings, *types100.Result, error) {
 	if err := validate(c); err != nil {
 		return nil, nil, err
@@ -66,7 +66,7 @@ func (t *tuning) Check(_ context.Context, c *sdk.CmdArgs) error {
 	return nil
 }
 
-// Status implements sdk.Plugin: whether the configuration makes sense.
+// Status implements sdk.Plugin: it validates the configuration.
 func (t *tuning) Status(context.Context, *sdk.CmdArgs) error {
 	if t.Sysctl.duplicate != "" {
 		return t.Sysctl.errDuplicate()

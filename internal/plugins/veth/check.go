@@ -14,8 +14,8 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// CheckSandbox compares the sandbox's end with a result: the interface, its
-// addresses and its routes. It returns the link.
+// CheckSandbox compares the container's end of the veth with a result: the
+// interface, its addresses and its routes. It returns the link.
 func CheckSandbox(c *sdk.CmdArgs, r *types100.Result) (netlink.Link, error) {
 	i := slices.IndexFunc(r.Interfaces, func(itf *types100.Interface) bool {
 		return itf.Name == c.IfName && itf.Sandbox != ""
@@ -50,8 +50,9 @@ func compareLink(link netlink.Link, want *types100.Interface) error {
 	return nil
 }
 
-// CheckHost compares the host's end with its entry in a result: it is the peer
-// of the sandbox's end, has its MAC, and, with a master, is a port of that.
+// CheckHost compares the host's end of the veth with its interface in a result.
+// It must be the peer of the container's end and have the MAC of the result. If
+// master is not 0, it must be a port of that bridge.
 func CheckHost(c *sdk.CmdArgs, want *types100.Interface, peer netlink.Link, master int) error {
 	link, err := c.Host.Kernel.LinkByName(want.Name)
 	if err != nil {

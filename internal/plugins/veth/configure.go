@@ -15,15 +15,17 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// Options are how the sandbox's end gets its addresses.
+// Options select how the container's end gets its addresses.
 type Options struct {
-	// DAD looks for another owner of each IPv6 address first, and waits for it.
+	// DAD enables duplicate address detection for IPv6 addresses, and waits for
+	// it.
 	DAD bool
-	// ViaGateway sends everything, the own network too, through the gateway.
+	// ViaGateway routes all traffic through the gateway, including that to the
+	// address's own network.
 	ViaGateway bool
 }
 
-// Configure brings the sandbox's end up and gives it the addresses and routes of
+// Configure brings up the container's end and adds the addresses and routes of
 // a result.
 func Configure(ctx context.Context, s *rtnl.Sandbox, v *rtnl.Veth, r *types100.Result, o Options) error {
 	index := v.PeerIndex
@@ -45,7 +47,7 @@ func Configure(ctx context.Context, s *rtnl.Sandbox, v *rtnl.Veth, r *types100.R
 	if err := s.Apply(&changes); err != nil {
 		return err
 	}
-	if err := settle(ctx, s, index); err != nil {
+	if err := awaitDAD(ctx, s, index); err != nil {
 		return err
 	}
 	var routes rtnl.Batch
@@ -63,8 +65,8 @@ func HasIPv6(r *types100.Result) bool {
 	return false
 }
 
-// enableIPv6 lets the interface and loopback have IPv6 addresses, and the
-// interface keep its own while it is down.
+// enableIPv6 enables IPv6 on the interface and on loopback, and makes the
+// interface keep its addresses while it is down.
 func enableIPv6(s *rtnl.Sandbox, name string, dad bool) error {
 	return s.Do(func() error {
 		conf := "net/ipv6/conf/"
@@ -80,9 +82,9 @@ func enableIPv6(s *rtnl.Sandbox, name string, dad bool) error {
 	})
 }
 
-// addAddress adds one address. Where everything goes through the gateway, the
-// routes that the kernel would make for the network are made the other way: to
-// the gateway directly, and to the network through it.
+// addAddress adds one address. With ViaGateway it replaces the kernel's prefix
+// route by two routes: one to the gateway on the link, and one to the network
+// via the gateway.
 func addAddress(b *rtnl.Batch, index int, ip *types100.IPConfig, o Options) {
 	flags := 0
 	if ip.Address.IP.To4() == nil && !o.DAD {
@@ -98,7 +100,7 @@ func addAddress(b *rtnl.Batch, index int, ip *types100.IPConfig, o Options) {
 	b.AddRoute(&rtnl.Route{Index: index, Dst: network, Via: ip.Gateway, Src: ip.Address.IP, Exclusive: true})
 }
 
-// HostPrefix is the prefix of one address alone.
+// HostPrefix returns the prefix that contains only one address: /32 or /128.
 func HostPrefix(ip net.IP) *net.IPNet {
 	if v4 := ip.To4(); v4 != nil {
 		return &net.IPNet{IP: v4, Mask: net.CIDRMask(32, 32)}
@@ -106,8 +108,8 @@ func HostPrefix(ip net.IP) *net.IPNet {
 	return &net.IPNet{IP: ip, Mask: net.CIDRMask(128, 128)}
 }
 
-// addRoutes adds the routes of a result. Those without a gateway get the first
-// one of their family.
+// addRoutes adds the routes of a result. A route without a gateway gets the
+// first gateway of its family.
 func addRoutes(b *rtnl.Batch, index int, r *types100.Result) {
 	var v4, v6 net.IP
 	for _, ip := range r.IPs {
@@ -143,13 +145,14 @@ func kernelRoute(r *types.Route, index int, gateway net.IP) *rtnl.Route {
 }
 
 const (
-	settleTime = 5 * time.Second
-	settlePoll = 10 * time.Millisecond
+	dadTime = 5 * time.Second
+	dadPoll = 10 * time.Millisecond
 )
 
-// settle waits until no address of the link is tentative any more.
-func settle(ctx context.Context, s *rtnl.Sandbox, index int) error {
-	ctx, cancel := context.WithTimeout(ctx, settleTime)
+// awaitDAD waits until duplicate address detection has finished for all
+// addresses of the link.
+func awaitDAD(ctx context.Context, s *rtnl.Sandbox, index int) error {
+	ctx, cancel := context.WithTimeout(ctx, dadTime)
 	defer cancel()
 	for {
 		addresses, err := s.Addresses(index)
@@ -159,7 +162,7 @@ func settle(ctx context.Context, s *rtnl.Sandbox, index int) error {
 		tentative := ""
 		for _, a := range addresses {
 			if a.Flags&unix.IFA_F_DADFAILED != 0 {
-				return fmt.Errorf("address %s: somebody else has it", a.IPNet)
+				return fmt.Errorf("address %s: duplicate address detected", a.IPNet)
 			}
 			if a.Flags&unix.IFA_F_TENTATIVE != 0 {
 				tentative = a.IPNet.String()
@@ -170,22 +173,22 @@ func settle(ctx context.Context, s *rtnl.Sandbox, index int) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait until nobody else has address %s: %w", tentative, ctx.Err())
-		case <-time.After(settlePoll):
+			return fmt.Errorf("wait for duplicate address detection of %s: %w", tentative, ctx.Err())
+		case <-time.After(dadPoll):
 		}
 	}
 }
 
-// Forward lets the host forward packets of the families of a result, unless it was
-// seen to do so a moment ago.
-func Forward(lately *sdk.Lately, r *types100.Result) error {
+// Forward enables forwarding on the host for the address families of a result.
+// The cache prevents repeated work.
+func Forward(cache *sdk.TTLCache, r *types100.Result) error {
 	for _, ip := range r.IPs {
 		v4 := ip.Address.IP.To4() != nil
 		key := "forward IPv6"
 		if v4 {
 			key = "forward IPv4"
 		}
-		if err := lately.Unless(key, func() error { return rtnl.EnableForwarding(v4, !v4) }); err != nil {
+		if err := cache.Unless(key, func() error { return rtnl.EnableForwarding(v4, !v4) }); err != nil {
 			return err
 		}
 	}

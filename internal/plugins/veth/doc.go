@@ -1,4 +1,4 @@
-// Package veth is what the bridge and the ptp plugin have in common: a link of
-// which one end is the host's and the other the sandbox's, with addresses and
-// routes from an IPAM plugin, and masquerading.
+// Package veth is the common part of the bridge and the ptp plugin: a veth with
+// one end on the host and the other in the container, addresses and routes from
+// an IPAM plugin, and masquerading.
 package veth

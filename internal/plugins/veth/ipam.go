@@ -12,10 +12,11 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// IPAM is the IPAM plugin that a configuration delegates to; none is "".
+// IPAM is the type of the IPAM plugin to which a configuration delegates; ""
+// means none.
 type IPAM string
 
-// IPAMOf reads which one a configuration names.
+// IPAMOf returns the IPAM plugin of a configuration.
 func IPAMOf(common *sdk.Common) (IPAM, error) {
 	var ipam struct {
 		Type string `json:"type"`
@@ -35,8 +36,8 @@ func IPAMOf(common *sdk.Common) (IPAM, error) {
 	return IPAM(ipam.Type), nil
 }
 
-// Allocate asks for addresses. It makes sure that there is at least one, and
-// gives back what came without.
+// Allocate reserves addresses. If the IPAM plugin returns none, Allocate calls
+// Release and fails.
 func (i IPAM) Allocate(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	r, err := c.Delegate(ctx, "ADD", string(i))
 	if err != nil {
@@ -48,16 +49,16 @@ func (i IPAM) Allocate(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, e
 	return r, nil
 }
 
-// Release gives the addresses back.
+// Release releases the addresses.
 func (i IPAM) Release(ctx context.Context, c *sdk.CmdArgs) error { return i.do(ctx, c, "DEL") }
 
-// Check asks whether the addresses are still this attachment's.
+// Check verifies that the addresses are still reserved for this attachment.
 func (i IPAM) Check(ctx context.Context, c *sdk.CmdArgs) error { return i.do(ctx, c, "CHECK") }
 
-// Status asks whether there are addresses to be had.
+// Status reports whether addresses are available.
 func (i IPAM) Status(ctx context.Context, c *sdk.CmdArgs) error { return i.do(ctx, c, "STATUS") }
 
-// GC gives back the addresses of attachments that are no more.
+// GC releases the addresses of attachments that no longer exist.
 func (i IPAM) GC(ctx context.Context, c *sdk.CmdArgs) error { return i.do(ctx, c, "GC") }
 
 func (i IPAM) do(ctx context.Context, c *sdk.CmdArgs, command string) error {
@@ -68,8 +69,8 @@ func (i IPAM) do(ctx context.Context, c *sdk.CmdArgs, command string) error {
 	return err
 }
 
-// DNS is that of the configuration where it has any, else that of the IPAM
-// plugin.
+// DNS returns the DNS settings of the configuration if it has any, otherwise
+// those of the IPAM plugin.
 func DNS(common *sdk.Common, fromIPAM types.DNS) (types.DNS, error) {
 	if len(common.DNS) == 0 {
 		return fromIPAM, nil

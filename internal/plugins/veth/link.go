@@ -15,10 +15,10 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Detach removes an attachment: its masquerading, its link, the connections that the
-// kernel tracks for it, and last its addresses, which another attachment may get
-// then. If an earlier step failed, the addresses are kept, as rules, links or
-// connections may still refer to them.
+// Detach removes an attachment: its masquerading, its link, its tracked
+// connections, and at last its addresses, which another attachment may get from
+// then on. If an earlier step fails, Detach keeps the addresses, because rules,
+// links or connections may still refer to them.
 func Detach(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, m Masquerade) error {
 	previous := c.PreviousOfDel(common)
 	masqErr := m.Del(ctx, c, previous)
@@ -34,8 +34,9 @@ func Detach(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, 
 	return err
 }
 
-// disconnect flushes the connections of the addresses. host-local does so itself,
-// and knows which ones are still the attachment's.
+// disconnect flushes the connections of the addresses. The native host-local
+// does that itself, because it knows which addresses still belong to the
+// attachment.
 func disconnect(ctx context.Context, c *sdk.CmdArgs, previous *types100.Result, ipam IPAM) error {
 	if previous == nil || ipam == "" || ipam == "host-local" && c.InProcess("host-local") {
 		return nil
@@ -47,9 +48,9 @@ func disconnect(ctx context.Context, c *sdk.CmdArgs, previous *types100.Result, 
 	return c.Host.Conntrack.FlushAddresses(ctx, addrs...)
 }
 
-// detachReference removes what a reference plugin made, if the result says that it
-// did: no interface in it is named as ours are. Without a result, an interface in the
-// sandbox may be anybody's.
+// detachReference removes what a reference plugin created, if no interface of
+// the result has a name of allocnet's. Without a result it does nothing,
+// because an interface in the container may belong to any plugin.
 func detachReference(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, previous *types100.Result, m Masquerade) error {
 	if previous == nil || has(previous, c.Owner(common.Name).Veth(), "") {
 		return nil
@@ -60,18 +61,19 @@ func detachReference(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, pr
 	if i < 0 {
 		return nil
 	}
-	return errors.Join(deleteInside(c, previous.Interfaces[i]), deleteOutside(ctx, c, previous), m.delReference(ctx, c))
+	return errors.Join(deleteContainerEnd(c, previous.Interfaces[i]), deleteHostEnd(ctx, c, previous), m.delReference(ctx, c))
 }
 
-// deleteInside deletes the sandbox's end. Where the sandbox has another path than at
-// the ADD, it may be another one: then the MAC decides.
-func deleteInside(c *sdk.CmdArgs, want *types100.Interface) error {
+// deleteContainerEnd deletes the container's end of the veth. If the path of
+// the namespace is not that of the ADD, the path may refer to another
+// namespace; then the MAC must match.
+func deleteContainerEnd(c *sdk.CmdArgs, want *types100.Interface) error {
 	if c.Netns == "" {
 		return nil
 	}
 	s, err := c.Sandbox()
 	if errors.Is(err, sandbox.ErrNotExist) || errors.Is(err, sandbox.ErrNotNamespace) {
-		return nil // gone with all that was in it
+		return nil // the interface is gone with its namespace
 	}
 	if err != nil {
 		return err
@@ -90,9 +92,9 @@ func deleteInside(c *sdk.CmdArgs, want *types100.Interface) error {
 	return err
 }
 
-// deleteOutside deletes the host's end, which is still there where a process keeps the
-// sandbox without its path.
-func deleteOutside(ctx context.Context, c *sdk.CmdArgs, previous *types100.Result) error {
+// deleteHostEnd deletes the host's end of the veth. It still exists if a
+// process keeps the namespace alive without its path.
+func deleteHostEnd(ctx context.Context, c *sdk.CmdArgs, previous *types100.Result) error {
 	for _, itf := range previous.Interfaces {
 		if itf.Sandbox != "" || itf.Mac == "" {
 			continue
@@ -114,18 +116,19 @@ func has(r *types100.Result, name, sandbox string) bool {
 	})
 }
 
-// Collect is GC: links and elements whose owner is of the network and not among
-// the valid attachments, and their addresses.
+// Collect implements GC: it removes links and elements of the network whose
+// owner is not among the valid attachments, and releases their addresses.
 func Collect(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, m Masquerade) error {
 	stale := c.Stale(common)
 	err := errors.Join(c.Host.DelOwned(ctx, stale), m.collect(ctx, common), collectLinks(ctx, c, stale))
 	if err != nil {
-		return err // the addresses are not free
+		return err // the addresses are still in use
 	}
 	return ipam.GC(ctx, c)
 }
 
-// collectLinks deletes them at once, so that they leave together.
+// collectLinks deletes the links concurrently, so that the kernel deletes them
+// in one batch.
 func collectLinks(ctx context.Context, c *sdk.CmdArgs, stale func(names.Owner) bool) error {
 	owned, err := c.Host.Kernel.OwnedLinks(stale)
 	if err != nil {

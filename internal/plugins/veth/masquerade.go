@@ -13,16 +13,16 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// Masquerade is ipMasq and ipMasqBackend of a network. Where a backend is named,
-// its rules are laid out as the reference plugins lay them; else they are
-// elements of allocnet's tables.
+// Masquerade is ipMasq and ipMasqBackend of a network. With a backend, the
+// rules have the reference plugins' layout; without one, they are elements of
+// allocnet's tables.
 type Masquerade struct {
 	On      bool
 	Backend *string
 	Network string
 }
 
-// Validate finds a backend that there is none of.
+// Validate returns an error for an unknown backend.
 func (m Masquerade) Validate() error {
 	if !m.On || m.Backend == nil || *m.Backend == "iptables" || *m.Backend == "nftables" {
 		return nil
@@ -32,7 +32,8 @@ func (m Masquerade) Validate() error {
 
 func errBackend(name string) error { return fmt.Errorf("unknown ipmasq backend %q", name) }
 
-// Add lets traffic from the addresses of a result leave with the host's.
+// Add masquerades traffic from the addresses of a result behind the host's
+// address.
 func (m Masquerade) Add(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
 	if !m.On {
 		return nil
@@ -43,8 +44,9 @@ func (m Masquerade) Add(ctx context.Context, c *sdk.CmdArgs, r *types100.Result)
 	return m.reference(c).add(ctx, *m.Backend, networks(r))
 }
 
-// Del takes it back. Without a result, elements are found by their owner. Where a
-// backend is named, ADD may have had a configuration without one.
+// Del removes the masquerading. Without a result, it finds elements by their
+// owner. With a backend it also removes elements, because ADD may have had a
+// configuration without a backend.
 func (m Masquerade) Del(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
 	if !m.On {
 		return nil
@@ -58,7 +60,7 @@ func (m Masquerade) Del(ctx context.Context, c *sdk.CmdArgs, r *types100.Result)
 	return c.Host.Rules.Del(ctx, m.elements(c, r))
 }
 
-// delReference takes back what the reference plugins made.
+// delReference removes the rules of the reference plugins.
 func (m Masquerade) delReference(ctx context.Context, c *sdk.CmdArgs) error {
 	if !m.On {
 		return nil
@@ -69,8 +71,8 @@ func (m Masquerade) delReference(ctx context.Context, c *sdk.CmdArgs) error {
 	return nil
 }
 
-// Check finds it in place. The reference plugins do not look for theirs, and what
-// they made is not looked for here.
+// Check returns an error if masquerading is incomplete. It does not check rules
+// that the reference plugins added: neither do those plugins.
 func (m Masquerade) Check(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
 	switch {
 	case !m.On || !has(r, c.Owner(m.Network).Veth(), ""):
@@ -81,8 +83,8 @@ func (m Masquerade) Check(ctx context.Context, c *sdk.CmdArgs, r *types100.Resul
 	return c.Host.Rules.Check(ctx, m.elements(c, r))
 }
 
-// collect removes what the reference layouts have of attachments that are no
-// more.
+// collect removes rules with the reference layout that belong to no valid
+// attachment.
 func (m Masquerade) collect(ctx context.Context, common *sdk.Common) error {
 	if !m.On || m.Backend == nil {
 		return nil

@@ -10,19 +10,21 @@ import (
 )
 
 const (
-	usualMTU    = 1500 // which the kernel gives a veth
+	usualMTU    = 1500 // the kernel's default for a veth
 	smallest    = 68   // of IPv4 (RFC 791), and of a veth
-	smallestIP6 = 1280 // of IPv6 (RFC 8200): below, the kernel takes IPv6 off a link
+	smallestIP6 = 1280 // of IPv6 (RFC 8200): the kernel disables IPv6 on links below it
 )
 
-// MTU is that of an attachment with the addresses of a result: the configured one,
-// else that of the host's default route of the addresses' families, if it is below
-// the kernel's usual. 0 leaves it to the kernel. Without addresses, both families
-// count, as either may be added later.
+// MTU returns the MTU for an attachment with the addresses of a result. It is
+// the configured one; otherwise that of the host's default routes of the
+// addresses' families, if that is below the kernel's default; otherwise 0,
+// which selects the kernel's default. Without addresses, both families count,
+// because either may be added later.
 //
-// What the host can send on only in smaller packets comes back as well: peers learn
-// the size from the MSS that the sandbox announces, and need not wait for an ICMP
-// message, which clouds often drop.
+// If the host can forward only smaller packets, packets to the container have
+// to be smaller as well. The container's MTU makes peers learn that size from
+// the MSS of a connection, instead of from ICMP messages, which clouds often
+// drop.
 func MTU(host *rtnl.Host, configured int, r *types100.Result) (int, error) {
 	v4, v6 := families(r)
 	if configured != 0 {
@@ -43,7 +45,7 @@ func MTU(host *rtnl.Host, configured int, r *types100.Result) (int, error) {
 	if v6 && out.IPv6 != 0 {
 		mtu = min(mtu, out.IPv6)
 	}
-	if v6 { // the host tells the sandbox of what it cannot send on
+	if v6 { // the host sends ICMPv6 Packet Too Big to the container
 		mtu = max(mtu, smallestIP6)
 	}
 	if mtu == usualMTU {
@@ -52,7 +54,8 @@ func MTU(host *rtnl.Host, configured int, r *types100.Result) (int, error) {
 	return mtu, nil
 }
 
-// families are those of a result's addresses; without any, both.
+// families returns the families of a result's addresses, or both if there are
+// none.
 func families(r *types100.Result) (v4, v6 bool) {
 	for _, ip := range r.IPs {
 		is4 := ip.Address.IP.To4() != nil

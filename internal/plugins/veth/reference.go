@@ -17,12 +17,13 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 )
 
-// reference is an attachment's masquerading as the reference plugins lay it out,
-// so that theirs finds ours and the other way round. Their own package for it
-// brings knftables, which alone takes a tenth of a plugin binary's time.
+// reference is an attachment's masquerading in the layout of the reference
+// plugins, so that each implementation finds the rules of the other. It does
+// not use the reference plugins' package, because that imports knftables, which
+// takes a tenth of a plugin binary's time.
 type reference struct{ network, ifName, id string }
 
-// add lays it out with a backend, iptables or nftables.
+// add creates the rules with a backend, iptables or nftables.
 func (m reference) add(ctx context.Context, backend string, addresses []*net.IPNet) error {
 	switch backend {
 	case "iptables":
@@ -33,14 +34,15 @@ func (m reference) add(ctx context.Context, backend string, addresses []*net.IPN
 	return errBackend(backend)
 }
 
-// del takes back what either backend made: the configuration may have been
-// another one. It needs no result: both name the attachment.
+// del removes the rules of both backends, because the backend of the
+// configuration may have changed. It needs no result: both layouts identify the
+// attachment.
 func (m reference) del(ctx context.Context) error {
 	return errors.Join(m.delIPTables(ctx), m.changeNFT(ctx, m.hash(), func(iptables.NFTRule) bool { return true }))
 }
 
-// collect takes back what no valid attachment of the network has. The layout in
-// iptables does not tell networks apart.
+// collect removes the nftables rules of the network that belong to no valid
+// attachment. The iptables layout does not identify networks.
 func (m reference) collect(ctx context.Context, valid []types.GCAttachment) error {
 	keep := map[string]bool{}
 	for _, a := range valid {
@@ -51,17 +53,18 @@ func (m reference) collect(ctx context.Context, valid []types.GCAttachment) erro
 
 const natTable = "nat"
 
-// chain is the attachment's own in iptables' nat table, which knows no interface.
+// chain returns the name of the attachment's chain in iptables' nat table. It
+// does not depend on the interface.
 func (m reference) chain() string {
 	sum := sha512.Sum512([]byte(m.network + m.id))
 	return ("CNI-" + hex.EncodeToString(sum[:]))[:28]
 }
 
-// natComment is that of the attachment's rules there.
+// natComment returns the comment of the attachment's rules in that table.
 func (m reference) natComment() string { return fmt.Sprintf("name: %q id: %q", m.network, m.id) }
 
-// marked ends a rule of the attachment.
-func (m reference) marked(spec ...string) []string {
+// commented returns a rule with the attachment's comment.
+func (m reference) commented(spec ...string) []string {
 	return append(spec, "-m", "comment", "--comment", m.natComment())
 }
 
@@ -98,17 +101,17 @@ type natRule struct {
 	spec  []string
 }
 
-// natRules are those of one address, in order.
+// natRules returns the rules of one address, in order.
 func (m reference) natRules(address *net.IPNet, multicast string) []natRule {
 	return []natRule{
-		{m.chain(), m.marked("-d", address.String(), "-j", "ACCEPT")},
-		{m.chain(), m.marked("!", "-d", multicast, "-j", "MASQUERADE")},
-		{"POSTROUTING", m.marked("-s", address.IP.String(), "-j", m.chain())},
+		{m.chain(), m.commented("-d", address.String(), "-j", "ACCEPT")},
+		{m.chain(), m.commented("!", "-d", multicast, "-j", "MASQUERADE")},
+		{"POSTROUTING", m.commented("-s", address.IP.String(), "-j", m.chain())},
 	}
 }
 
-// check finds what add makes with a backend. It returns the error of the rules that
-// are missing.
+// check looks for the rules that add creates with a backend. Its error names
+// the missing rules.
 func (m reference) check(ctx context.Context, backend string, addresses []*net.IPNet) error {
 	switch backend {
 	case "iptables":
@@ -145,7 +148,8 @@ func (m reference) checkIPTables(addresses []*net.IPNet) error {
 	return errors.Join(errs...)
 }
 
-// checkNFT looks for the rule of each address, and that packets get there.
+// checkNFT looks for the rule of each address, and for rules that lead packets
+// to it.
 func (m reference) checkNFT(ctx context.Context, addresses []*net.IPNet) error {
 	t := masqueradeTable()
 	own, err := rulesOf(ctx, t, m.hash())
@@ -166,8 +170,9 @@ func (m reference) checkNFT(ctx context.Context, addresses []*net.IPNet) error {
 	return errors.Join(errs...)
 }
 
-// delIPTables looks in both families. If the command of one cannot be used now, ADD
-// may have used it: then the kernel has to show that it has no chain.
+// delIPTables removes the rules of both families. If the iptables command of a
+// family is not usable now, ADD may still have used it. Then the kernel's
+// tables must show that the chain does not exist.
 func (m reference) delIPTables(ctx context.Context) error {
 	var errs []error
 	for _, ipv6 := range []bool{false, true} {
@@ -192,8 +197,9 @@ func (m reference) delIPTables(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// delChain deletes the attachment's chain and what leads to it: a rule for each of
-// its addresses, or, of old versions, for the whole network.
+// delChain deletes the attachment's chain and the rules that jump to it: one
+// rule per address or, from old versions of the reference plugins, one for the
+// network.
 func (m reference) delChain(t *iptables.Command) error {
 	lines, err := t.List(natTable, "POSTROUTING")
 	if err != nil {
@@ -223,7 +229,7 @@ const (
 	checksChain      = "masq_checks"
 	checksComment    = "Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet"
 	postroutingChain = "postrouting"
-	afterRouting     = 100 // what nft calls srcnat
+	afterRouting     = 100 // nft's priority srcnat
 	maxComment       = 128
 )
 
@@ -232,7 +238,7 @@ func hashOf(text string) string {
 	return hex.EncodeToString(sum[:])[:16]
 }
 
-// hash begins the comment of the attachment's rules.
+// hash returns the prefix of the comment of the attachment's rules.
 func (m reference) hash() string { return hashOf(m.network) + "-" + hashOf(m.ifName+":"+m.id) }
 
 func (m reference) comment() string {
@@ -241,8 +247,8 @@ func (m reference) comment() string {
 	return c[:min(len(c), maxComment)]
 }
 
-// addNFT makes the table, as far as it is missing, and the attachment's rules in
-// the place of those that an ADD left which was never taken back.
+// addNFT creates the missing parts of the table and adds the attachment's
+// rules. It replaces rules that an earlier ADD without DEL left.
 func (m reference) addNFT(ctx context.Context, addresses []*net.IPNet) error {
 	t := masqueradeTable()
 	stale, err := rulesOf(ctx, t, m.hash())
@@ -273,8 +279,9 @@ func (m reference) addNFT(ctx context.Context, addresses []*net.IPNet) error {
 
 func masqueradeTable() *iptables.NFTable { return &iptables.NFTable{Family: nftFamily, Name: nftTable} }
 
-// changeNFT deletes rules whose comments begin with a hash.
-func (m reference) changeNFT(ctx context.Context, hash string, goes func(iptables.NFTRule) bool) error {
+// changeNFT deletes rules whose comment begins with hash and for which remove
+// is true.
+func (m reference) changeNFT(ctx context.Context, hash string, remove func(iptables.NFTRule) bool) error {
 	t := masqueradeTable()
 	rules, err := rulesOf(ctx, t, hash)
 	if err != nil {
@@ -282,7 +289,7 @@ func (m reference) changeNFT(ctx context.Context, hash string, goes func(iptable
 	}
 	s := t.Script()
 	for _, r := range rules {
-		if goes(r) {
+		if remove(r) {
 			s.Delete(r)
 		}
 	}

@@ -1,0 +1,53 @@
+package sdk
+
+import (
+	"sync"
+	"time"
+)
+
+// TTLCache remembers for 20 milliseconds which objects that all allocations share
+// were found in place, so that a burst of ADDs checks each of them once. If
+// another program removes such an object within that time, the next CHECK
+// reports it. A TTLCache is safe for concurrent use; a nil one caches nothing.
+type TTLCache struct {
+	mu   sync.Mutex
+	seen map[string]time.Time
+}
+
+const (
+	cacheTTL  = 20 * time.Millisecond
+	maxCached = 256
+)
+
+// Unless calls check, unless a call with the same key succeeded within the TTL.
+func (c *TTLCache) Unless(key string, check func() error) error {
+	if c == nil {
+		return check()
+	}
+	c.mu.Lock()
+	recent := time.Since(c.seen[key]) < cacheTTL
+	c.mu.Unlock()
+	if recent {
+		return nil
+	}
+	err := check()
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.seen == nil || len(c.seen) >= maxCached {
+			c.seen = make(map[string]time.Time)
+		}
+		c.seen[key] = time.Now()
+	}
+	return err
+}
+
+// Clear removes all entries.
+func (c *TTLCache) Clear() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.seen)
+}
