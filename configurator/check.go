@@ -53,12 +53,12 @@ func (c *Configurator) check(ctx context.Context, a Allocation, repairs bool) er
 	if err = c.checkRecord(ctx, p); !repairs || !errors.Is(err, ErrUnhealthy) {
 		return err
 	}
-	release, err := c.share(ctx, r)
+	release, err := c.lockNetworks(ctx, r)
 	if err != nil {
 		return err
 	}
 	defer release()
-	_, err = c.mend(ctx, p)
+	_, err = c.checkAndRepair(ctx, p)
 	return err
 }
 
@@ -83,7 +83,7 @@ func (c *Configurator) examine(ctx context.Context, p *plan) error {
 		err = errors.Join(checkInterfaces(p.Record), checkForwarding(ctx, p))
 	}
 	switch {
-	case isAmiss(err):
+	case isFault(err):
 		return unhealthy(err)
 	case err != nil:
 		return notChecked(err)
@@ -102,22 +102,22 @@ func (c *Configurator) examine(ctx context.Context, p *plan) error {
 	switch {
 	case err == nil || errors.Is(err, engine.ErrCheckUnsupported):
 		return nil
-	case isFinding(err) && ctx.Err() == nil:
+	case isPluginFault(err) && ctx.Err() == nil:
 		return unhealthy(err)
 	}
 	return notChecked(err)
 }
 
-// amissError is what a look from outside found, unlike that it could not look.
-type amissError struct{ error }
+// faultError is what a look from outside found, unlike that it could not look.
+type faultError struct{ error }
 
-func (e amissError) Unwrap() error { return e.error }
+func (e faultError) Unwrap() error { return e.error }
 
-// isAmiss also knows the errors of those that look for us: that the namespace is
+// isFault also knows the errors of those that look for us: that the namespace is
 // gone, and that rules are missing.
-func isAmiss(err error) bool {
-	var amiss amissError
-	if errors.As(err, &amiss) {
+func isFault(err error) bool {
+	var fault faultError
+	if errors.As(err, &fault) {
 		return true
 	}
 	return slices.ContainsFunc([]error{
@@ -125,10 +125,10 @@ func isAmiss(err error) bool {
 	}, func(is error) bool { return errors.Is(err, is) })
 }
 
-// isFinding tells what a plugin found from that it could not look: a plugin that
+// isPluginFault tells what a plugin found from that it could not look: a plugin that
 // ran to its end reports an error with a code (CNI specification, "Error"). The
 // code 11 says that it will know later.
-func isFinding(err error) bool {
+func isPluginFault(err error) bool {
 	var e *types.Error
 	return errors.As(err, &e) && e.Code != types.ErrUnknown && e.Code != types.ErrTryAgainLater
 }

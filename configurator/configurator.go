@@ -24,10 +24,10 @@ var _ Service = (*Configurator)(nil)
 // operations on one allocation run one after the other, on different ones at
 // once.
 type Configurator struct {
-	cfg   Config
-	confs *conflist.Dir
-	store *record.Store
-	mark  string
+	cfg        Config
+	confs      *conflist.Dir
+	store      *record.Store
+	processTag string
 	// instance is that of the owners of what is made; formerInstances are those that
 	// older versions gave to the same directory.
 	instance        string
@@ -38,18 +38,18 @@ type Configurator struct {
 	// steps runs binaries one by one, where go-cni cannot: see inSteps.
 	steps engine.Engine
 	// ownsHost says that capabilities of the process count on the host.
-	ownsHost *atomic.Bool
-	recent   *recentTeardowns
+	ownsHost  *atomic.Bool
+	teardowns *teardownCache
 
 	warned  *warnings
 	engines *lastEngines
 
 	// What tests replace.
-	now        func() time.Time
-	jitter     func(most time.Duration) time.Duration
-	sleep      sleeper
-	gcPatience time.Duration
-	together   int
+	now         func() time.Time
+	jitter      func(most time.Duration) time.Duration
+	sleep       sleeper
+	gcTimeout   time.Duration
+	concurrency int
 }
 
 // New makes a Configurator. Neither directory needs to exist: the state
@@ -77,10 +77,10 @@ func New(cfg Config) (*Configurator, error) {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
 	return &Configurator{
-		cfg:   cfg,
-		confs: conflist.New(cfg.ConfDir, embedded),
-		store: record.Open(cfg.StateDir),
-		mark:  engine.Mark(state.Key),
+		cfg:        cfg,
+		confs:      conflist.New(cfg.ConfDir, embedded),
+		store:      record.Open(cfg.StateDir),
+		processTag: engine.Mark(state.Key),
 
 		instance:        state.Instance,
 		formerInstances: []string{statedir.FormerInstance(state.Path), statedir.FormerInstance(spelt)},
@@ -89,8 +89,8 @@ func New(cfg Config) (*Configurator, error) {
 		native: native.New(cfg.Logger, state.Instance).LongLived(!cfg.OneShot),
 		steps:  native.NewForBinaries(cfg.Logger, state.Instance),
 
-		ownsHost: new(atomic.Bool),
-		recent:   new(recentTeardowns),
+		ownsHost:  new(atomic.Bool),
+		teardowns: new(teardownCache),
 
 		warned:  new(warnings),
 		engines: new(lastEngines),
@@ -99,8 +99,8 @@ func New(cfg Config) (*Configurator, error) {
 		jitter: randomJitter,
 		sleep:  sleep,
 
-		gcPatience: gcPatience,
-		together:   together,
+		gcTimeout:   gcTimeout,
+		concurrency: concurrency,
 	}, nil
 }
 
@@ -124,11 +124,11 @@ func randomJitter(most time.Duration) time.Duration {
 	return rand.N(most)
 }
 
-// markOf tells the processes of a record's plugins from those of others that are
+// processTagOf tells the processes of a record's plugins from those of others that are
 // for the same container.
-func (c *Configurator) markOf(r *record.Record) string {
+func (c *Configurator) processTagOf(r *record.Record) string {
 	if r.ContainerID == "" {
-		return c.mark
+		return c.processTag
 	}
-	return filepath.Join(c.mark, r.ID)
+	return filepath.Join(c.processTag, r.ID)
 }

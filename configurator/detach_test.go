@@ -285,7 +285,7 @@ func TestCleanupTarget(t *testing.T) {
 // began.
 func TestGCSparesWhatWasSetUpAgain(t *testing.T) {
 	w := newWorld(t)
-	w.together = 1
+	w.concurrency = 1
 	w.network("net", "1.0.0", adds())
 	again := w.alloc("b")
 	for _, a := range []Allocation{w.alloc("a"), again} {
@@ -407,7 +407,7 @@ func TestGCHasPatienceForEach(t *testing.T) {
 	for _, name := range w.cfg.Networks {
 		w.network(name, "1.1.0", adds(behaviours{"GC": {Hang: name != "y"}}))
 	}
-	w.Configurator.gcPatience = 300 * time.Millisecond
+	w.Configurator.gcTimeout = 300 * time.Millisecond
 	_, err := w.GC(t.Context(), nil)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorContains(t, err, `GC of the plugins of network "x"`)

@@ -63,14 +63,14 @@ func (c *Configurator) chooseEngine(p *plan) {
 		}
 		c.warnOfBinaries(n)
 		if !p.Inline { // those of other allocations may have the same name
-			c.tellOfMove(n)
+			c.logEngineChange(n)
 		}
 	}
 }
 
-// tellOfMove logs that a network has another engine than before, as its configuration was
+// logEngineChange logs that a network has another engine than before, as its configuration was
 // edited.
-func (c *Configurator) tellOfMove(n *conflist.Network) {
+func (c *Configurator) logEngineChange(n *conflist.Network) {
 	now := EngineExec
 	if c.engineOf(n) == c.native {
 		now = EngineNative
@@ -88,12 +88,12 @@ type lastEngines struct {
 }
 
 // swap returns the engine that a network had, "" where it is not known, and remembers the
-// one that it has. Beyond mostWarnings networks all are forgotten.
+// one that it has. Beyond maxWarnings networks all are forgotten.
 func (l *lastEngines) swap(network string, now Engine) (before Engine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	before = l.of[network]
-	if l.of == nil || len(l.of) >= mostWarnings && before == "" {
+	if l.of == nil || len(l.of) >= maxWarnings && before == "" {
 		l.of = map[string]Engine{}
 	}
 	l.of[network] = now
@@ -103,24 +103,24 @@ func (l *lastEngines) swap(network string, now Engine) (before Engine) {
 // warnings remembers what has been logged, so that it is not logged for every
 // allocation. It is safe for concurrent use.
 type warnings struct {
-	mu   sync.Mutex
-	told map[string]bool
+	mu     sync.Mutex
+	logged map[string]bool
 }
 
-// mostWarnings bounds what is remembered; beyond it, all may be logged again.
-const mostWarnings = 256
+// maxWarnings bounds what is remembered; beyond it, all may be logged again.
+const maxWarnings = 256
 
 // first reports whether a text is new, and remembers it.
 func (w *warnings) first(text string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.told[text] {
+	if w.logged[text] {
 		return false
 	}
-	if w.told == nil || len(w.told) >= mostWarnings {
-		w.told = map[string]bool{}
+	if w.logged == nil || len(w.logged) >= maxWarnings {
+		w.logged = map[string]bool{}
 	}
-	w.told[text] = true
+	w.logged[text] = true
 	return true
 }
 

@@ -90,9 +90,9 @@ func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*plan, fun
 	case err == nil:
 		p = c.planOf(r)
 	case errors.Is(err, fs.ErrNotExist) || unreadable(err):
-		p = c.guess(a)
+		p = c.planWithoutRecord(a)
 		if err = c.retrace(ctx, p, &a); err == nil {
-			_, err = c.disown(ctx, p)
+			_, err = c.dropForeignNetns(ctx, p)
 		}
 	}
 	release := func() {}

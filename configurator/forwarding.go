@@ -11,10 +11,10 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// openForwarding lets the published ports of a record through the host's FORWARD
+// allowForwarding lets the published ports of a record through the host's FORWARD
 // path, for the networks that leave that to us, and keeps others from the host's
 // loopback, which the portmap plugin has links route.
-func (c *Configurator) openForwarding(ctx context.Context, p *plan) error {
+func (c *Configurator) allowForwarding(ctx context.Context, p *plan) error {
 	err := eachOpenBridge(p, iptables.AllowPublished)
 	if len(p.Ports) == 0 {
 		return err

@@ -276,7 +276,7 @@ func reachesPlugins(s Scope) bool { return s.Name == "" || s.Attachments != nil 
 
 // scopeNetworks are the networks whose plugins run CNI GC in any case.
 func (c *Configurator) scopeNetworks(s Scope) ([]*conflist.Network, error) {
-	networks, err := c.asked(s.Networks, s.Conflists)
+	networks, err := c.namedNetworks(s.Networks, s.Conflists)
 	if s.Name == "" && len(s.Networks) == 0 {
 		networks = append(networks, c.configured()...)
 	}
@@ -284,7 +284,7 @@ func (c *Configurator) scopeNetworks(s Scope) ([]*conflist.Network, error) {
 }
 
 // asked are networks by their names, and others by their texts.
-func (c *Configurator) asked(names []string, texts []json.RawMessage) ([]*conflist.Network, error) {
+func (c *Configurator) namedNetworks(names []string, texts []json.RawMessage) ([]*conflist.Network, error) {
 	var networks []*conflist.Network
 	var errs []error
 	for _, name := range names {
@@ -328,15 +328,15 @@ func (c *Configurator) collect(ctx context.Context, id string, how collection) (
 	}
 	how.before.add(summaryBefore(id, r, how.lost))
 	if r == nil {
-		err = c.forget(ctx, Allocation{ID: id, Networks: how.lost})
+		err = c.removeUnrecorded(ctx, Allocation{ID: id, Networks: how.lost})
 		return nil, err == nil, err
 	}
 	p := c.planOf(r)
 	if how.destroyNetns {
-		err = c.noteForTeardown(Allocation{ID: id}, how.dead...)
+		err = c.noteNetnsForTeardown(Allocation{ID: id}, how.dead...)
 	}
 	if err == nil || errors.Is(err, ErrInUse) { // the namespace of another program stays
-		err = c.takeDown(ctx, p)
+		err = c.remove(ctx, p)
 	}
 	return p.readable(), err == nil, err
 }
@@ -389,10 +389,10 @@ func (c *Configurator) configured() []*conflist.Network {
 	return networks
 }
 
-// gcPatience bounds what GC of the plugins of a network may hold up: no ADD or DEL on
+// gcTimeout bounds what GC of the plugins of a network may hold up: no ADD or DEL on
 // it may run meanwhile (CNI specification, "GC"). It is the time to wait for those that
 // run, and then that of the plugins.
-const gcPatience = 10 * time.Second
+const gcTimeout = 10 * time.Second
 
 // gcPlugins runs CNI GC on the networks that know it; of several with the same
 // name, on the last. To those whose configuration is older than that, the native
@@ -421,7 +421,7 @@ func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Netwo
 
 // gcNetwork runs GC of one network, beside which nothing happens there.
 func (c *Configurator) gcNetwork(ctx context.Context, n *conflist.Network, s Scope) error {
-	patient, cancel := context.WithTimeout(ctx, c.gcPatience)
+	patient, cancel := context.WithTimeout(ctx, c.gcTimeout)
 	defer cancel()
 	unlock, err := c.store.LockNetwork(patient, n.Name)
 	if err != nil {
@@ -453,7 +453,7 @@ func (c *Configurator) gcNetwork(ctx context.Context, n *conflist.Network, s Sco
 		attached = append(attached, cached...)
 	}
 	dirs = distinct(append(dirs, s.PluginDirs...))
-	ctx, cancel = context.WithTimeout(ctx, min(c.gcPatience, c.cfg.Timeout))
+	ctx, cancel = context.WithTimeout(ctx, min(c.gcTimeout, c.cfg.Timeout))
 	defer cancel()
 	return c.engineOf(n).GC(ctx, c.pluginDirs(dirs, pluginTypes(n)...), n, attached)
 }

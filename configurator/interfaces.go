@@ -19,7 +19,7 @@ import (
 func checkInterfaces(r *record.Record) error {
 	status, err := statusOf(r)
 	if err != nil {
-		return amissError{err}
+		return faultError{err}
 	}
 	release, err := openNetns(r)
 	if err != nil {
@@ -70,7 +70,7 @@ func checkInterface(want Interface) error {
 	link, err := netlink.LinkByName(want.Name)
 	switch {
 	case rtnl.IsNotFound(err):
-		return amissError{fmt.Errorf("interface %q: %w", want.Name, err)}
+		return faultError{fmt.Errorf("interface %q: %w", want.Name, err)}
 	case err != nil:
 		return fmt.Errorf("look at interface %q: %w", want.Name, err)
 	}
@@ -86,7 +86,7 @@ func checkInterface(want Interface) error {
 	}
 	for _, a := range want.Addresses {
 		if p, err := netip.ParsePrefix(a.Address); err == nil && !have[p.Addr().Unmap()] {
-			return amissError{fmt.Errorf("interface %q has lost its address %s", want.Name, a.Address)}
+			return faultError{fmt.Errorf("interface %q has lost its address %s", want.Name, a.Address)}
 		}
 	}
 	return nil

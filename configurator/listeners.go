@@ -14,8 +14,8 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// mostListeners bounds what is said of one allocation.
-const mostListeners = 16
+// maxListeners bounds what is said of one allocation.
+const maxListeners = 16
 
 // listened is a host port on which a process of the host listens.
 type listened struct {
@@ -106,13 +106,13 @@ func (l *listenerLook) among(ipv4, ipv6 bool) (list []listened) {
 		port     uint16
 	}
 	at := map[slot][]sockdiag.Listener{}
-	told := map[netip.AddrPort]map[uint8]bool{}
+	seen := map[netip.AddrPort]map[uint8]bool{}
 	for _, f := range l.found {
-		if told[f.Address] == nil {
-			told[f.Address] = map[uint8]bool{}
+		if seen[f.Address] == nil {
+			seen[f.Address] = map[uint8]bool{}
 		}
-		if !told[f.Address][f.Protocol] {
-			told[f.Address][f.Protocol] = true
+		if !seen[f.Address][f.Protocol] {
+			seen[f.Address][f.Protocol] = true
 			s := slot{f.Protocol, f.Address.Port()}
 			at[s] = append(at[s], f)
 		}
@@ -132,8 +132,8 @@ func (l *listenerLook) among(ipv4, ipv6 bool) (list []listened) {
 
 // refuseListened returns a *ListenerError for each of some host ports.
 func refuseListened(id string, list []listened) error {
-	more := len(list) - mostListeners
-	list = list[:min(len(list), mostListeners)]
+	more := len(list) - maxListeners
+	list = list[:min(len(list), maxListeners)]
 	inodes := make([]uint32, len(list))
 	for i, l := range list {
 		inodes[i] = l.listener.Inode
@@ -168,7 +168,7 @@ func (c *Configurator) warnings(l *listenerLook, r *record.Record, s *Status) (t
 	}
 	list := l.among(families(s))
 	for i, l := range list {
-		if i == mostListeners {
+		if i == maxListeners {
 			texts = append(texts, fmt.Sprintf("processes of the host listen on %d more published ports", len(list)-i))
 			break
 		}

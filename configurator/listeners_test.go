@@ -52,7 +52,7 @@ func TestListenersAreTold(t *testing.T) {
 			w.Configurator = w.restarted()
 			for i, c := range []struct {
 				network, address, hostIP, protocol string
-				told                               bool
+				warned                             bool
 			}{
 				{"tcp4", "0.0.0.0", "", "tcp", true},
 				{"tcp4", "127.0.0.1", "", "tcp", true},
@@ -73,7 +73,7 @@ func TestListenersAreTold(t *testing.T) {
 				log.Reset()
 				status, err := w.Setup(t.Context(), a)
 				require.NoError(t, err)
-				if c.told {
+				if c.warned {
 					require.Len(t, status.Warnings, 1, c)
 					require.Regexp(t, fmt.Sprintf(`^host port .*%d/%s: a process of the host \(user %d\) listens on .*:%[1]d; `, port, c.protocol, os.Getuid()), status.Warnings[0])
 					require.Contains(t, log.String(), fmt.Sprintf("%d/%s", port, c.protocol))
@@ -124,7 +124,7 @@ func TestListenersAreRefused(t *testing.T) {
 	}
 }
 
-// TestManyListeners are told in part.
+// TestManyListeners are reported in part.
 func TestManyListeners(t *testing.T) {
 	w := listenerWorlds["exec"](t)
 	a := w.alloc("a")
@@ -134,8 +134,8 @@ func TestManyListeners(t *testing.T) {
 	}
 	status, err := w.Setup(t.Context(), a)
 	require.NoError(t, err)
-	require.Len(t, status.Warnings, mostListeners+1)
-	require.Equal(t, "processes of the host listen on 4 more published ports", status.Warnings[mostListeners])
+	require.Len(t, status.Warnings, maxListeners+1)
+	require.Equal(t, "processes of the host listen on 4 more published ports", status.Warnings[maxListeners])
 	require.NoError(t, w.Teardown(context.Background(), a))
 	w.cfg.Listeners = ListenerRefuse
 	_, err = w.restarted().Setup(t.Context(), a)

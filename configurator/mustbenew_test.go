@@ -47,7 +47,7 @@ func TestCreated(t *testing.T) {
 
 // TestMustBeNew leaves alone what is set up, whatever is asked for.
 func TestMustBeNew(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.NetnsDir = "/run/own" })
+	w := newWorld(t, func(c *Config) { c.NetnsDir = "/run/mustbenew" })
 	w.network("net", "1.0.0", adds())
 	a := w.alloc("a")
 	a.MustBeNew = true
@@ -65,7 +65,7 @@ func TestMustBeNew(t *testing.T) {
 	for _, again := range []Allocation{a, other, {ID: "a", OwnNetns: true, MustBeNew: true}} {
 		require.ErrorIs(t, setup(again), ErrExists)
 	}
-	require.NoDirExists(t, "/run/own", "no namespace was made for it")
+	require.NoDirExists(t, "/run/mustbenew", "no namespace was made for it")
 	require.Equal(t, []string{"one ADD"}, w.commands())
 	after, err := os.ReadFile(file)
 	require.NoError(t, err)

@@ -54,9 +54,9 @@ func identifyNetns(r *record.Record) (release func(), id sandbox.Identity, err e
 	}, id, nil
 }
 
-// claimNetns is openNetns of a record that is to be made: what its path leads to now
+// bindNetns is openNetns of a record that is to be made: what its path leads to now
 // is its namespace.
-func claimNetns(r *record.Record) (release func(), err error) {
+func bindNetns(r *record.Record) (release func(), err error) {
 	release, id, err := identifyNetns(r)
 	if err != nil || r.Namespace != (sandbox.Identity{}) {
 		return release, err
@@ -86,7 +86,7 @@ func (c *Configurator) requireInside(p *plan) error {
 // could open once and may not open any more leads to another process in /proc; ENXIO is
 // the error of a socket.
 func isLost(err error) bool {
-	return isAmiss(err) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENXIO)
+	return isFault(err) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENXIO)
 }
 
 // isGone reports whether the namespace of another allocation is no longer where its

@@ -188,7 +188,7 @@ func TestAnotherNamespaceInTheProcess(t *testing.T) {
 
 // unlookable makes the path of an allocation's namespace one that cannot be looked at,
 // until it is put back.
-func (w *world) unlookable(path string) (putBack func()) {
+func (w *world) unlookable(path string) (restore func()) {
 	w.t.Helper()
 	aside := filepath.Join(filepath.Dir(path), ".aside")
 	require.NoError(w.t, os.Rename(path, aside))
@@ -207,7 +207,7 @@ func TestNamespaceThatCannotBeLookedAt(t *testing.T) {
 	_, err := w.Setup(t.Context(), a)
 	require.NoError(t, err)
 	w.commands()
-	putBack := w.unlookable(link)
+	restore := w.unlookable(link)
 	_, err = w.Force(t.Context(), a)
 	require.ErrorIs(t, err, unix.ELOOP)
 	err = w.Teardown(t.Context(), a)
@@ -216,7 +216,7 @@ func TestNamespaceThatCannotBeLookedAt(t *testing.T) {
 	_, err = w.GC(t.Context(), nil)
 	require.ErrorIs(t, err, unix.ELOOP)
 	require.Empty(t, w.commands(), "DEL would run as for a namespace that is gone")
-	putBack()
+	restore()
 	require.NoError(t, w.Teardown(t.Context(), a))
 	for _, c := range w.calls() {
 		require.True(t, c.Command != "DEL" || c.Netns != "")

@@ -64,7 +64,7 @@ func TestTeardownEndsWhatACrashLeft(t *testing.T) {
 			require.NoError(t, err)
 			w.setPhase("a", record.Adding)
 			plugin := exec.Command("sleep", "300")
-			plugin.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=a", "CNI_PATH=" + w.bin + ":" + w.mark}
+			plugin.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=a", "CNI_PATH=" + w.bin + ":" + w.processTag}
 			require.NoError(t, plugin.Start())
 			ended := make(chan error, 1)
 			go func() { ended <- plugin.Wait() }()
@@ -100,7 +100,7 @@ func TestHostAtItsLimitsIsNoFinding(t *testing.T) {
 	lookErr, checkErr := checkInterfaces(r), w.checkRecord(t.Context(), w.planOf(r))
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &before))
 	require.ErrorIs(t, lookErr, unix.EMFILE)
-	require.False(t, isAmiss(lookErr))
+	require.False(t, isFault(lookErr))
 	require.ErrorIs(t, checkErr, ErrNotChecked)
 	require.NotErrorIs(t, checkErr, ErrUnhealthy)
 }

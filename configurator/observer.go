@@ -89,7 +89,7 @@ func (c *Configurator) lock(ctx context.Context, id string) (unlock func(), err 
 // share waits for a GC of the plugins of a record's networks, and keeps the next one
 // off them: no ADD or DEL may run beside it (CNI specification, "GC"). The caller has
 // the allocation's lock.
-func (c *Configurator) share(ctx context.Context, r *record.Record) (unlock func(), err error) {
+func (c *Configurator) lockNetworks(ctx context.Context, r *record.Record) (unlock func(), err error) {
 	var names []string
 	for _, a := range r.Attachments {
 		names = append(names, a.Network)

@@ -16,7 +16,7 @@ import (
 
 // named reports whether a path lies directly in NetnsDir, where Setup makes network
 // namespaces and Teardown destroys them.
-func (c *Configurator) named(path string) bool {
+func (c *Configurator) inNetnsDir(path string) bool {
 	return filepath.Dir(path) == c.cfg.NetnsDir && filepath.Clean(path) == path
 }
 
@@ -29,7 +29,7 @@ func (c *Configurator) nameNetns(a *Allocation) error {
 	if a.Netns == "" {
 		a.Netns = filepath.Join(c.cfg.NetnsDir, a.ID)
 	}
-	if !c.named(a.Netns) {
+	if !c.inNetnsDir(a.Netns) {
 		return fmt.Errorf("%w: netns %q: a namespace can only be made in %s", ErrInvalidAllocation, a.Netns, c.cfg.NetnsDir)
 	}
 	return nil
@@ -60,7 +60,7 @@ func (c *Configurator) makeNetns(a *Allocation) (made bool, err error) {
 	if err == nil {
 		return true, s.Close()
 	}
-	_, forgetErr := c.destroyNoted(a.ID, none)
+	_, forgetErr := c.destroyNotedNetns(a.ID, none)
 	if errors.Is(err, fs.ErrExist) { // another process has just made it
 		return false, forgetErr
 	}
@@ -86,15 +86,15 @@ func (c *Configurator) unmakeNetns(a *Allocation, err error) error {
 	if errors.Is(err, ErrIncomplete) || errors.Is(err, ErrNotChecked) {
 		return err
 	}
-	_, destroyErr := c.destroyNoted(a.ID, func(s record.Sandbox) bool { return s.Path == a.Netns })
+	_, destroyErr := c.destroyNotedNetns(a.ID, func(s record.Sandbox) bool { return s.Path == a.Netns })
 	return errors.Join(err, destroyErr)
 }
 
-// noteForTeardown notes the network namespace of an allocation that is to be destroyed
+// noteNetnsForTeardown notes the network namespace of an allocation that is to be destroyed
 // with it, before its record goes. Without a record none is noted but those that Setup
 // has made: what is at the given path may be anybody's. It is ErrInUse if another
 // allocation has it, but for those that are torn down with this one.
-func (c *Configurator) noteForTeardown(a Allocation, with ...string) error {
+func (c *Configurator) noteNetnsForTeardown(a Allocation, with ...string) error {
 	r, err := c.store.Get(a.ID)
 	recorded := err == nil
 	if !recorded {
@@ -106,7 +106,7 @@ func (c *Configurator) noteForTeardown(a Allocation, with ...string) error {
 	if err := requireSame(r, a.Netns); err != nil {
 		return err
 	}
-	if !c.named(r.Netns) {
+	if !c.inNetnsDir(r.Netns) {
 		return nil
 	}
 	release, identity, err := identifyNetns(r)
@@ -138,7 +138,7 @@ func requireSame(r *record.Record, path string) error {
 		return nil
 	}
 	given := &record.Record{Netns: path}
-	release, err := claimNetns(given)
+	release, err := bindNetns(given)
 	defer release()
 	if err != nil || given.SameNetns(r) {
 		return nil // there is nothing to destroy, or it is the same
@@ -146,10 +146,10 @@ func requireSame(r *record.Record, path string) error {
 	return fmt.Errorf("destroy network namespace %q: %w: that of allocation %q is at %q; omit the path", path, ErrDifferent, r.ID, r.Netns)
 }
 
-// destroyNoted destroys those of the network namespaces noted for an allocation that are
+// destroyNotedNetns destroys those of the network namespaces noted for an allocation that are
 // wanted, and forgets those that are gone. Only what is still the noted namespace, and
 // no other allocation's, is touched. The caller holds the lock of the allocation.
-func (c *Configurator) destroyNoted(id string, wanted func(record.Sandbox) bool) (destroyed []string, err error) {
+func (c *Configurator) destroyNotedNetns(id string, wanted func(record.Sandbox) bool) (destroyed []string, err error) {
 	list, err := c.store.Sandboxes(id)
 	if err == nil && len(list) == 0 {
 		err = c.store.PutSandboxes(id, nil) // and no draft of any
@@ -164,7 +164,7 @@ func (c *Configurator) destroyNoted(id string, wanted func(record.Sandbox) bool)
 	var kept []record.Sandbox
 	var errs []error
 	for _, s := range list {
-		whole, err := isThere(s, boot)
+		whole, err := netnsExists(s, boot)
 		if err == nil && !whole && !(s.Boot == boot && sandbox.Unfinished(s.Path)) {
 			continue
 		}
@@ -196,7 +196,7 @@ func (c *Configurator) destroyUnused(id string, s record.Sandbox) (gone bool, er
 
 // isThere reports whether a path still leads to the namespace that was noted, since the
 // host was started.
-func isThere(s record.Sandbox, boot string) (bool, error) {
+func netnsExists(s record.Sandbox, boot string) (bool, error) {
 	if s.Boot != boot {
 		return false, nil
 	}
@@ -237,7 +237,7 @@ func (c *Configurator) gcNetns(ctx context.Context, s Scope, removed []string) (
 			continue
 		}
 		if !c.hasRecord(id) { // nor did a Setup make one while we waited
-			paths, err := c.destroyNoted(id, wanted)
+			paths, err := c.destroyNotedNetns(id, wanted)
 			destroyed, errs = append(destroyed, paths...), append(errs, about(id, err))
 		}
 		unlock()
@@ -267,7 +267,7 @@ func (c *Configurator) planNetns(s Scope, removed []string) (paths []string, err
 	errs := []error{err, bootErr}
 	goes := func(id string, one record.Sandbox) {
 		others, err := c.store.Residents(id, one.Path, one.Identity)
-		there, thereErr := isThere(one, boot)
+		there, thereErr := netnsExists(one, boot)
 		errs = append(errs, about(id, err), about(id, thereErr))
 		stays := slices.ContainsFunc(others, func(other string) bool { return !slices.Contains(removed, other) })
 		if err == nil && !stays && there {
@@ -275,7 +275,7 @@ func (c *Configurator) planNetns(s Scope, removed []string) (paths []string, err
 		}
 	}
 	for _, id := range removed {
-		if r, err := c.store.Get(id); err == nil && c.named(r.Netns) {
+		if r, err := c.store.Get(id); err == nil && c.inNetnsDir(r.Netns) {
 			goes(id, record.Sandbox{Path: r.Netns, Identity: r.Namespace, Boot: boot})
 		}
 	}

@@ -26,7 +26,7 @@ func (c *Configurator) ReadyFor(ctx context.Context, a Allocation) error {
 	if len(a.Networks) == 0 && len(a.Conflists) == 0 {
 		a.Networks = c.cfg.Networks
 	}
-	networks, err := c.asked(a.Networks, a.Conflists)
+	networks, err := c.namedNetworks(a.Networks, a.Conflists)
 	errs := []error{c.requirePrivileges(), c.stateWritable(), err}
 	for _, n := range networks {
 		errs = append(errs, c.networkReady(ctx, n, a.PluginDirs))

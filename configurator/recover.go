@@ -72,5 +72,5 @@ func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string, befor
 	}
 	c.cfg.Logger.Warn("an earlier operation did not end; taking down what it left", "alloc", id, "phase", r.Phase)
 	before.add(summaryOf(r))
-	return true, c.takeDown(ctx, c.planOf(r))
+	return true, c.remove(ctx, c.planOf(r))
 }

@@ -101,17 +101,17 @@ func (c *Configurator) repairOne(ctx context.Context, s Scope, id string) (repai
 	case !covers(s, r): // it was torn down, and is another one's by now
 		return false, errGone
 	}
-	release, err := c.share(ctx, r)
+	release, err := c.lockNetworks(ctx, r)
 	if err != nil {
 		return false, err
 	}
 	defer release()
-	return c.mend(ctx, c.planOf(r))
+	return c.checkAndRepair(ctx, c.planOf(r))
 }
 
 // mend CHECKs an allocation, and where that finds something, puts back what can
 // be put back without a DEL and CHECKs again. The caller holds its lock.
-func (c *Configurator) mend(ctx context.Context, p *plan) (repaired bool, err error) {
+func (c *Configurator) checkAndRepair(ctx context.Context, p *plan) (repaired bool, err error) {
 	release, gone := openNetns(p.Record) // CHECK tells why it cannot be
 	defer release()
 	err = c.checkRecord(ctx, p)
@@ -120,7 +120,7 @@ func (c *Configurator) mend(ctx context.Context, p *plan) (repaired bool, err er
 	}
 	var could bool
 	repairErr := c.step(ctx, StepRepair, p.Record, func(ctx context.Context) (repairErr error) {
-		could, repairErr = c.putBack(ctx, p, err)
+		could, repairErr = c.restore(ctx, p, err)
 		return repairErr
 	})
 	if !could || repairErr != nil {
@@ -133,12 +133,12 @@ func (c *Configurator) mend(ctx context.Context, p *plan) (repaired bool, err er
 	return true, nil
 }
 
-// putBack mends what a CHECK found, if the engine can.
-func (c *Configurator) putBack(ctx context.Context, p *plan, found error) (could bool, err error) {
+// restore mends what a CHECK found, if the engine can.
+func (c *Configurator) restore(ctx context.Context, p *plan, found error) (could bool, err error) {
 	if Engine(p.Engine) != EngineNative {
 		missing := errors.Is(found, iptables.ErrMissing) || errors.Is(found, ruleset.ErrMissing) // a reloaded firewall
 		if missing {
-			err = c.openForwarding(ctx, p)
+			err = c.allowForwarding(ctx, p)
 		}
 		return missing, err
 	}

@@ -2,19 +2,10 @@ package configurator
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
-	"reflect"
-	"slices"
-	"strings"
-	"time"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-
-	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
@@ -115,19 +106,19 @@ func (c *Configurator) requireNew(a *Allocation) error {
 // setup is Setup of an allocation that is locked, and whose network namespace exists. It
 // reserves ports and namespace, records the intent, runs ADD and records the result.
 func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Status, error) {
-	c.recent.forget(a.ID)
-	release, netnsErr := claimNetns(p.Record)
+	c.teardowns.forget(a.ID)
+	release, netnsErr := bindNetns(p.Record)
 	defer release()
-	current, err := c.settle(ctx, a)
+	current, err := c.currentPlan(ctx, a)
 	if err != nil {
 		return nil, err
 	}
 	if current != nil && !c.lostNetns(current, p.Record) {
-		return c.confirm(ctx, current, p.Record)
+		return c.setupExisting(ctx, current, p.Record)
 	}
 	if current != nil {
 		c.cfg.Logger.Warn("the network namespace of the allocation was replaced and the old one is gone; setting it up again", "alloc", p.ID, "netns", p.Netns)
-		if err := c.takeDown(ctx, current); err != nil {
+		if err := c.remove(ctx, current); err != nil {
 			return nil, err
 		}
 	}
@@ -141,7 +132,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := c.share(ctx, p.Record)
+	unlock, err := c.lockNetworks(ctx, p.Record)
 	if err != nil {
 		return nil, err
 	}
@@ -161,27 +152,27 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 	return status, nil
 }
 
-// settle returns the plan of an allocation that is set up, nil if it is not. It removes
+// currentPlan returns the plan of an allocation that is set up, nil if it is not. It removes
 // what an earlier operation left unfinished.
-func (c *Configurator) settle(ctx context.Context, a Allocation) (*plan, error) {
+func (c *Configurator) currentPlan(ctx context.Context, a Allocation) (*plan, error) {
 	current, err := c.store.Get(a.ID)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case unreadable(err):
 		c.cfg.Logger.Warn("record cannot be read; removing what it may stand for", "alloc", a.ID, "error", err)
-		return nil, c.forget(ctx, a)
+		return nil, c.removeUnrecorded(ctx, a)
 	case err != nil:
 		return nil, err
 	case current.Phase == record.Ready:
 		return c.planOf(current), nil
 	}
 	c.cfg.Logger.Warn("an earlier operation did not end; removing what it left", "alloc", a.ID, "phase", current.Phase)
-	return nil, c.takeDown(ctx, c.planOf(current))
+	return nil, c.remove(ctx, c.planOf(current))
 }
 
 // confirm is Setup of an allocation that is set up: CHECK, and repair.
-func (c *Configurator) confirm(ctx context.Context, current *plan, wanted *record.Record) (*Status, error) {
+func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted *record.Record) (*Status, error) {
 	if !current.SameNetns(wanted) {
 		return nil, fmt.Errorf("%w: allocation %q is in another network namespace, which was at %s; tear it down, or destroy that namespace, before it is set up in %s",
 			ErrDifferent, current.ID, current.Netns, wanted.Netns)
@@ -192,13 +183,13 @@ func (c *Configurator) confirm(ctx context.Context, current *plan, wanted *recor
 	if err := c.requireServed(current); err != nil {
 		return nil, err
 	}
-	unlock, err := c.share(ctx, current.Record)
+	unlock, err := c.lockNetworks(ctx, current.Record)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
 	current.Sandbox = wanted.Sandbox // the same namespace, whatever its path is by now
-	_, err = c.mend(ctx, current)
+	_, err = c.checkAndRepair(ctx, current)
 	current.RequireAddress = wanted.RequireAddress
 	if err == nil {
 		status, err := statusOf(current.Record)
@@ -208,7 +199,7 @@ func (c *Configurator) confirm(ctx context.Context, current *plan, wanted *recor
 		return nil, err
 	}
 	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", redact.Text(err.Error()))
-	release, err := claimNetns(current.Record)
+	release, err := bindNetns(current.Record)
 	defer release()
 	if err != nil {
 		return nil, err
@@ -216,89 +207,10 @@ func (c *Configurator) confirm(ctx context.Context, current *plan, wanted *recor
 	if err := c.detach(ctx, current); err != nil {
 		return nil, err
 	}
-	if err := c.intend(current); err != nil {
+	if err := c.recordIntent(current); err != nil {
 		return nil, err
 	}
 	return c.attach(ctx, current)
-}
-
-// difference names the part in which two requests for one ID differ, but for the network
-// namespace.
-func difference(a, b *record.Record) string {
-	for _, part := range []struct {
-		name string
-		a, b any
-	}{
-		{fmt.Sprintf("list of networks (%s)", strings.Join(a.Asked, ", ")), a.Asked, b.Asked},
-		{"list of networks (of its own)", inlined(a), inlined(b)},
-		{"interface (" + a.Interface + ")", a.Interface, b.Interface},
-		{"container ID (" + a.ContainerID + ")", a.ContainerID, b.ContainerID},
-		{"scope (" + a.Scope + ")", a.Scope, b.Scope},
-		{"prevResult", a.Previous, b.Previous},
-		{"set of ports", unlabelled(a.AskedPorts), unlabelled(b.AskedPorts)},
-		{"set of CNI_ARGS", a.Args, b.Args},
-		{"set of capability arguments", withoutPorts(a.Capabilities), withoutPorts(b.Capabilities)},
-	} {
-		if !sameJSON(part.a, part.b) {
-			return part.name
-		}
-	}
-	return ""
-}
-
-// inlined are the configurations that an allocation brought along.
-func inlined(r *record.Record) []string {
-	var texts []string
-	for _, a := range r.Attachments {
-		if r.Inline {
-			texts = append(texts, string(a.Config))
-		}
-	}
-	return texts
-}
-
-// unlabelled leaves out what is only for people.
-func unlabelled(ports []portmap.Port) []portmap.Port {
-	ports = slices.Clone(ports)
-	for i := range ports {
-		ports[i].Label = ""
-	}
-	return ports
-}
-
-// withoutPorts leaves out what is compared by itself.
-func withoutPorts(capabilities map[string]json.RawMessage) map[string]json.RawMessage {
-	others := maps.Clone(capabilities)
-	delete(others, "portMappings")
-	if len(others) == 0 {
-		return nil
-	}
-	return others
-}
-
-// sameJSON compares what one side may have read back from a file.
-func sameJSON(a, b any) bool {
-	var decoded [2]any
-	for i, v := range []any{a, b} {
-		data, err := json.Marshal(v)
-		if err != nil || json.Unmarshal(data, &decoded[i]) != nil {
-			return false
-		}
-	}
-	return reflect.DeepEqual(decoded[0], decoded[1])
-}
-
-// undoTime is what it may take to undo a Setup that nobody waits for.
-const undoTime = 10 * time.Second
-
-// undo takes down what was set up for a context that has ended.
-func (c *Configurator) undo(ctx context.Context, p *plan) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-	defer cancel()
-	ready := &plan{Record: new(record.Record), networks: p.networks, unreadable: p.unreadable}
-	*ready.Record = *p.Record
-	ready.Phase = record.Ready
-	return c.step(ctx, StepRollBack, p.Record, func(ctx context.Context) error { return c.takeDownShared(ctx, ready) })
 }
 
 // complete finds what a record asks for: networks, engine and plugins.
@@ -342,158 +254,8 @@ func (c *Configurator) reserve(ctx context.Context, p *plan) error {
 	return err
 }
 
-// intend records a further ADD of an allocation that was detached. DEL of a crash
-// goes by the record, so nothing stays in it that an earlier ADD made.
-func (c *Configurator) intend(p *plan) error {
-	p.BeginAdd()
-	c.noteBinaries(p)
-	return c.put(p.Record)
-}
-
 // put writes a record and sets its time.
 func (c *Configurator) put(r *record.Record) error {
 	r.Updated = c.now()
 	return c.store.Put(r)
-}
-
-// attach is the loop of ADD and roll-back, and records the result. The record
-// of the intent stands already; it is gone after a roll-back.
-func (c *Configurator) attach(ctx context.Context, p *plan) (*Status, error) {
-	var failures attempts
-	for {
-		status, err := c.add(ctx, p)
-		if err == nil {
-			return status, nil
-		}
-		failures.add(err)
-		if err := c.rollBack(ctx, p, err); err != nil {
-			return nil, failures.join(fmt.Errorf("roll back: %w", err))
-		}
-		if failures.count >= c.cfg.Retry.Attempts || !transient(err) || ctx.Err() != nil {
-			return nil, failures.join(c.store.Delete(p.ID))
-		}
-		wait := c.cfg.Retry.Delay + c.jitter(c.cfg.Retry.Jitter)
-		c.cfg.Logger.Warn("ADD failed and was rolled back; trying again", "alloc", p.ID,
-			"attempt", failures.count, "of", c.cfg.Retry.Attempts, "in", wait, "error", redact.Text(err.Error()))
-		if err := c.step(ctx, StepWait, p.Record, func(ctx context.Context) error { return c.sleep(ctx, wait) }); err != nil {
-			return nil, failures.join(err, c.store.Delete(p.ID))
-		}
-		if err := c.intend(p); err != nil {
-			return nil, failures.join(err, c.store.Delete(p.ID))
-		}
-	}
-}
-
-// rollBack undoes an attempt that ended with addErr, if it did anything. A caller
-// that has lost interest gets it undone all the same; one whose deadline has passed
-// had part of its time kept for this.
-func (c *Configurator) rollBack(ctx context.Context, p *plan, addErr error) error {
-	if errors.Is(addErr, engine.ErrNothingDone) {
-		return nil
-	}
-	return c.step(ctx, StepRollBack, p.Record, func(ctx context.Context) error {
-		if errors.Is(ctx.Err(), context.Canceled) {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), rollbackShare)
-			defer cancel()
-		}
-		return c.detachAfter(ctx, p, addErr)
-	})
-}
-
-// add is one attempt: ADD, the selection of the status, and the record of it.
-// On an error, the record has the results that are known.
-func (c *Configurator) add(ctx context.Context, p *plan) (*Status, error) {
-	var results []*types100.Result
-	err := c.step(ctx, StepAdd, p.Record, func(ctx context.Context) (err error) {
-		req, requestErr := c.request(p)
-		e, engineErr := c.engine(p)
-		if err := errors.Join(requestErr, engineErr); err != nil {
-			return fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
-		}
-		ctx, cancel := c.leaveTimeToRollBack(ctx)
-		defer cancel()
-		done, err := c.beforeBinaries(ctx, p)
-		if err != nil {
-			return fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
-		}
-		results, err = e.Add(ctx, req)
-		return done(err)
-	})
-	if err := errors.Join(err, keepResults(p, results)); err != nil {
-		return nil, err
-	}
-	status, err := statusFrom(p.Record, results)
-	if status, err = withAddress(p.Record, status, err); err != nil {
-		return nil, err
-	}
-	ready := *p.Record
-	ready.Phase, ready.Updated = record.Ready, c.now()
-	if err := c.step(ctx, StepRecord, p.Record, func(context.Context) error { return c.store.Update(&ready) }); err != nil {
-		return nil, err
-	}
-	return status, nil
-}
-
-// beforeBinaries does what the reference plugins leave to others, or cannot do several at
-// a time. The caller calls done with the error of ADD, and goes on with done's.
-func (c *Configurator) beforeBinaries(ctx context.Context, p *plan) (done func(error) error, err error) {
-	if c.runsInProcess(p) {
-		return func(err error) error { return err }, nil
-	}
-	if err := p.Sandbox.LoopbackUp(); err != nil {
-		return nil, err
-	}
-	first, err := c.store.First(ctx, kinds(p.Record)...)
-	if err != nil {
-		return nil, err
-	}
-	return func(err error) error {
-		if err == nil {
-			err = c.openForwarding(ctx, p)
-		}
-		first(err == nil)
-		return err
-	}, nil
-}
-
-// keepResults puts what ADD returned into the record.
-func keepResults(p *plan, results []*types100.Result) error {
-	for i, result := range results {
-		if result == nil {
-			continue
-		}
-		encoded, err := engine.EncodeResult(result)
-		if err != nil {
-			return fmt.Errorf("encode result of network %q: %w", p.Attachments[i].Network, err)
-		}
-		p.Attachments[i].Result = encoded
-	}
-	return nil
-}
-
-// kinds are the things that the first ADD of them creates for all: what a
-// network shares, and what its port mappings do.
-func kinds(r *record.Record) []string {
-	var names []string
-	for _, a := range r.Attachments {
-		names = append(names, a.Network)
-		if len(r.Ports) > 0 {
-			names = append(names, a.Network+"+ports")
-		}
-	}
-	return names
-}
-
-const rollbackShare = 5 * time.Second
-
-// leaveTimeToRollBack ends an ADD early enough for a DEL within the caller's
-// deadline.
-func (c *Configurator) leaveTimeToRollBack(ctx context.Context) (context.Context, context.CancelFunc) {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return context.WithTimeout(ctx, c.cfg.Timeout)
-	}
-	left := deadline.Sub(c.now())
-	return context.WithTimeout(ctx, min(left-min(left/4, rollbackShare), c.cfg.Timeout))
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"reflect"
 	"slices"
 	"time"
 
@@ -52,7 +51,7 @@ func (c *Configurator) TeardownGone(ctx context.Context, id string) (gone bool, 
 		if gone = err == nil && r.Netns != "" && isGone(r); !gone {
 			return ignoreNotFound(err)
 		}
-		return c.takeDown(ctx, c.planOf(r))
+		return c.remove(ctx, c.planOf(r))
 	})
 	return gone, err
 }
@@ -77,16 +76,16 @@ func (c *Configurator) lockAndTeardown(ctx context.Context, a Allocation) error 
 	}
 	defer unlock()
 	if a.OwnNetns {
-		if err := c.noteForTeardown(a); err != nil {
+		if err := c.noteNetnsForTeardown(a); err != nil {
 			return err
 		}
 	}
 	err = c.teardown(ctx, a)
 	if err == nil {
-		c.recent.note(a.ID, c.requestOf(&a), c.now())
+		c.teardowns.note(a.ID, c.requestOf(&a), c.now())
 	}
 	if err == nil && a.OwnNetns {
-		_, err = c.destroyNoted(a.ID, every)
+		_, err = c.destroyNotedNetns(a.ID, every)
 	}
 	return err
 }
@@ -95,17 +94,17 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 	r, err := c.store.Get(a.ID)
 	switch {
 	case err == nil:
-		return c.takeDown(ctx, c.planOf(r))
+		return c.remove(ctx, c.planOf(r))
 	case unreadable(err):
 		if a.Netns == "" {
 			return withoutNetns(err)
 		}
 		c.cfg.Logger.Warn("record cannot be read; taking down what it may stand for", "alloc", a.ID, "error", err)
-		return c.forget(ctx, a)
-	case errors.Is(err, fs.ErrNotExist) && c.recent.has(a.ID, c.requestOf(&a), c.now()):
+		return c.removeUnrecorded(ctx, a)
+	case errors.Is(err, fs.ErrNotExist) && c.teardowns.has(a.ID, c.requestOf(&a), c.now()):
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		return c.forget(ctx, a)
+		return c.removeUnrecorded(ctx, a)
 	}
 	return err
 }
@@ -116,18 +115,18 @@ func withoutNetns(err error) error {
 	return fmt.Errorf("%w: tell the network namespace of the allocation to have it torn down without the record", err)
 }
 
-// takeDown detaches a recorded allocation and removes its record.
-func (c *Configurator) takeDown(ctx context.Context, p *plan) error {
-	unlock, err := c.share(ctx, p.Record)
+// remove detaches a recorded allocation and removes its record.
+func (c *Configurator) remove(ctx context.Context, p *plan) error {
+	unlock, err := c.lockNetworks(ctx, p.Record)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return c.takeDownShared(ctx, p)
+	return c.removeLocked(ctx, p)
 }
 
-// takeDownShared is takeDown for who shares the networks.
-func (c *Configurator) takeDownShared(ctx context.Context, p *plan) error {
+// removeLocked is remove for who shares the networks.
+func (c *Configurator) removeLocked(ctx context.Context, p *plan) error {
 	if err := c.detach(ctx, p); err != nil {
 		return err
 	}
@@ -142,19 +141,19 @@ func (c *Configurator) takeDownShared(ctx context.Context, p *plan) error {
 // leave, even if one of them is not installed. Another one may hold something that
 // only it knows of, an address or a lease elsewhere: then that it cannot be asked is
 // an error.
-func (c *Configurator) forget(ctx context.Context, a Allocation) error {
-	p := c.guess(a)
+func (c *Configurator) removeUnrecorded(ctx context.Context, a Allocation) error {
+	p := c.planWithoutRecord(a)
 	if err := c.retrace(ctx, p, &a); err != nil {
 		return wrapIncomplete(a.ID, err)
 	}
-	evidence, err := c.disown(ctx, p)
+	evidence, err := c.dropForeignNetns(ctx, p)
 	if err != nil {
 		return wrapIncomplete(a.ID, err)
 	}
 	if !evidence && cleanup.Covers(c.cleanupTarget(p)) {
 		return c.store.Delete(a.ID) // the plugins can have left nothing else: runtimes repeat their DELs
 	}
-	unlock, err := c.share(ctx, p.Record)
+	unlock, err := c.lockNetworks(ctx, p.Record)
 	if err != nil {
 		return err
 	}
@@ -170,9 +169,9 @@ func (c *Configurator) forget(ctx context.Context, a Allocation) error {
 	return c.store.Delete(a.ID)
 }
 
-// disown drops the network namespace from a record that was made up, unless there
+// dropForeignNetns drops the network namespace from a record that was made up, unless there
 // is evidence, something on the host, that the allocation was set up.
-func (c *Configurator) disown(ctx context.Context, p *plan) (evidence bool, err error) {
+func (c *Configurator) dropForeignNetns(ctx context.Context, p *plan) (evidence bool, err error) {
 	if _, err := c.store.Get(p.ID); !errors.Is(err, fs.ErrNotExist) {
 		return true, nil // a record that cannot be read is evidence enough
 	}
@@ -190,7 +189,7 @@ func (c *Configurator) disown(ctx context.Context, p *plan) (evidence bool, err 
 
 // guess plans the teardown of an allocation without a record: by what the caller says and
 // today's configuration.
-func (c *Configurator) guess(a Allocation) *plan {
+func (c *Configurator) planWithoutRecord(a Allocation) *plan {
 	ports, portErr := c.mappings(&a)
 	r, requestErr := c.newRecord(&a, ports)
 	p := &plan{Record: r}
@@ -209,9 +208,9 @@ func (c *Configurator) guess(a Allocation) *plan {
 	return p
 }
 
-// forceTime is what cleanup may take when the caller's context has ended. It
+// forceTimeout is what cleanup may take when the caller's context has ended. It
 // runs no plugin, so it cannot hang like one.
-const forceTime = 3 * time.Second
+const forceTimeout = 3 * time.Second
 
 // detach takes away the networks of an allocation. A nil error means that
 // nothing is left; any other is ErrIncomplete and holds every cause.
@@ -228,11 +227,11 @@ func (c *Configurator) detachAfter(ctx context.Context, p *plan, addErr error) e
 	if err != nil && !isLost(err) {
 		return wrapIncomplete(p.ID, err)
 	}
-	knowErr := c.rememberAddresses(ctx, p)
+	knowErr := c.recordAddresses(ctx, p)
 	delErr := errors.Join(knowErr, c.step(ctx, StepDel, p.Record, func(ctx context.Context) error { return c.del(ctx, p) }))
 	if ctx.Err() != nil {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), forceTime)
+		ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), forceTimeout)
 		defer cancel()
 	}
 	if delErr == nil && p.Phase == record.Ready && c.runsInProcess(p) {
@@ -266,10 +265,10 @@ func (c *Configurator) recordDeleting(r *record.Record) {
 	}
 }
 
-// rememberAddresses finds the addresses of an allocation whose ADD has no result
+// recordAddresses finds the addresses of an allocation whose ADD has no result
 // before DEL gives them back, and records them, for the case that this DEL does
 // not end either.
-func (c *Configurator) rememberAddresses(ctx context.Context, p *plan) error {
+func (c *Configurator) recordAddresses(ctx context.Context, p *plan) error {
 	if !slices.ContainsFunc(p.Attachments, func(a record.Attachment) bool { return a.Result == nil }) {
 		return nil
 	}
@@ -302,7 +301,7 @@ func (c *Configurator) del(ctx context.Context, p *plan) error {
 		return err
 	}
 	if req.Interrupted = p.Phase != record.Ready; req.Interrupted {
-		if err := c.leaveReleased(ctx, p, req); err != nil {
+		if err := c.dropReleasedAddresses(ctx, p, req); err != nil {
 			return err
 		}
 	}
@@ -311,9 +310,9 @@ func (c *Configurator) del(ctx context.Context, p *plan) error {
 	return e.Del(ctx, req)
 }
 
-// leaveReleased takes the addresses out of the results of an interrupted operation
+// dropReleasedAddresses takes the addresses out of the results of an interrupted operation
 // that an earlier DEL gave back: by now they may be another allocation's.
-func (c *Configurator) leaveReleased(ctx context.Context, p *plan, req *engine.Request) error {
+func (c *Configurator) dropReleasedAddresses(ctx context.Context, p *plan, req *engine.Request) error {
 	released, err := cleanup.Released(ctx, c.cleanupTarget(p))
 	if err != nil || len(released) == 0 {
 		return err
@@ -373,37 +372,7 @@ func (c *Configurator) stopPlugins(r *record.Record) error {
 	if r.Phase == record.Ready {
 		commands = []string{"DEL"}
 	}
-	return pluginexec.KillStragglers(pluginexec.Work{ID: r.Container(), Mark: c.markOf(r)}, commands...)
-}
-
-// joinDistinct joins errors without those that are there already: what cannot be
-// looked at fails each look alike.
-func joinDistinct(errs ...error) error {
-	var distinct []error
-	for _, err := range eachJoined(errs...) {
-		same := func(d error) bool { return errors.Is(d, err) || d.Error() == err.Error() }
-		if !slices.ContainsFunc(distinct, same) {
-			distinct = append(distinct, err)
-		}
-	}
-	return errors.Join(distinct...)
-}
-
-// joined is the type of what errors.Join returns.
-var joined = reflect.TypeOf(errors.Join(errors.ErrUnsupported))
-
-// eachJoined are the errors that were joined, without nil.
-func eachJoined(errs ...error) (list []error) {
-	for _, err := range errs {
-		switch {
-		case err == nil:
-		case reflect.TypeOf(err) == joined:
-			list = append(list, eachJoined(err.(interface{ Unwrap() []error }).Unwrap()...)...)
-		default:
-			list = append(list, err)
-		}
-	}
-	return list
+	return pluginexec.KillStragglers(pluginexec.Work{ID: r.Container(), Mark: c.processTagOf(r)}, commands...)
 }
 
 // failure is the error of a DEL, and that of the ADD before it, if there was one.
@@ -430,13 +399,6 @@ func eachDelError(err error, wanted func(*engine.DelError) bool) bool {
 		return e.Unwrap() != nil && eachDelError(e.Unwrap(), wanted)
 	}
 	return false
-}
-
-func wrapIncomplete(id string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("allocation %q: %w: %w", id, ErrIncomplete, err)
 }
 
 // cleanupTarget is what cleanup has to look for. It is good for as long as the

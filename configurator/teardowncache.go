@@ -8,25 +8,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recentTeardowns is a TTL cache of the allocations that this process took down, with
+// teardownCache is a TTL cache of the allocations that this process took down, with
 // nothing left, by what was asked for. Runtimes repeat a DEL within moments. A Setup
 // removes its allocation; another process that sets one up writes a record, by
 // which every Teardown goes first. If the directory of the records is lost, so is
 // what is known here.
-type recentTeardowns struct {
+type teardownCache struct {
 	mu   sync.Mutex
-	done map[string]teardownOf // by ID
+	done map[string]cachedTeardown // by ID
 }
 
-// teardownOf is what was asked for, and when it was done.
-type teardownOf struct {
+// cachedTeardown is what was asked for, and when it was done.
+type cachedTeardown struct {
 	request string
 	at      time.Time
 }
 
 const (
-	recentTime = time.Minute
-	recentMost = 4096
+	teardownTTL        = time.Minute
+	maxCachedTeardowns = 4096
 )
 
 // requestOf is what of an allocation decides where a Teardown without a record looks,
@@ -43,33 +43,33 @@ func (c *Configurator) requestOf(a *Allocation) string {
 	return string(text)
 }
 
-func (t *recentTeardowns) note(id, request string, now time.Time) {
+func (t *teardownCache) note(id, request string, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, one := range t.done {
-		if len(t.done) < recentMost {
+		if len(t.done) < maxCachedTeardowns {
 			break
 		}
-		if now.Sub(one.at) >= recentTime || len(t.done) == recentMost {
+		if now.Sub(one.at) >= teardownTTL || len(t.done) == maxCachedTeardowns {
 			delete(t.done, id)
 		}
 	}
 	if t.done == nil {
-		t.done = map[string]teardownOf{}
+		t.done = map[string]cachedTeardown{}
 	}
-	t.done[id] = teardownOf{request, now}
+	t.done[id] = cachedTeardown{request, now}
 }
 
-func (t *recentTeardowns) forget(id string) {
+func (t *teardownCache) forget(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.done, id)
 }
 
 // has reports whether the same was asked for a moment ago.
-func (t *recentTeardowns) has(id, request string, now time.Time) bool {
+func (t *teardownCache) has(id, request string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	one, ok := t.done[id]
-	return ok && request != "" && one.request == request && now.Sub(one.at) < recentTime
+	return ok && request != "" && one.request == request && now.Sub(one.at) < teardownTTL
 }

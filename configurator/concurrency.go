@@ -8,7 +8,7 @@ import (
 // together is how many allocations GC and Recover work on at a time. The
 // kernel deletes links that leave at the same time in one transaction, whose wait
 // they share; more at once add to the wait of the clients beside them.
-const together = 32
+const concurrency = 32
 
 // outcome is what became of one allocation of many.
 type outcome struct {
@@ -18,12 +18,12 @@ type outcome struct {
 	err  error
 }
 
-// each runs do for the allocations, c.together of them at a time, and returns the
+// each runs do for the allocations, c.concurrency of them at a time, and returns the
 // outcomes in the order of the IDs. Once the context has ended it begins no more,
 // and leaves out those that it has not begun.
 func (c *Configurator) each(ctx context.Context, ids []string, do func(id string) (done bool, err error)) []outcome {
 	outcomes := make([]outcome, len(ids))
-	places := make(chan struct{}, c.together)
+	places := make(chan struct{}, c.concurrency)
 	var running sync.WaitGroup
 	begun := 0
 	for ; begun < len(ids); begun++ {

@@ -50,7 +50,7 @@ func TestPluginThatDoesNotEnd(t *testing.T) {
 			_, err := w.Setup(t.Context(), a)
 			require.NoError(t, err)
 			w.setPhase("a", c.phase)
-			pid, release := fakeplugin.Undying(t, "CNI_COMMAND="+c.command, "CNI_CONTAINERID=a", "CNI_PATH="+w.mark)
+			pid, release := fakeplugin.Undying(t, "CNI_COMMAND="+c.command, "CNI_CONTAINERID=a", "CNI_PATH="+w.processTag)
 
 			err = c.remove(t, w, a)
 			require.ErrorIs(t, err, ErrIncomplete)

@@ -16,7 +16,7 @@ import (
 // TestManyAreTakenDownTogether, but not more at once than there are places.
 func TestManyAreTakenDownTogether(t *testing.T) {
 	const places, rounds = 3, 2
-	for name, takeDown := range map[string]func(w *world, ctx context.Context) ([]string, error){
+	for name, remove := range map[string]func(w *world, ctx context.Context) ([]string, error){
 		"gc": func(w *world, ctx context.Context) ([]string, error) {
 			report, err := w.GC(ctx, nil)
 			return report.Removed, err
@@ -36,7 +36,7 @@ func TestManyAreTakenDownTogether(t *testing.T) {
 				require.NoError(t, err)
 				w.setPhase(ids[i], record.Adding)
 			}
-			w.together = places
+			w.concurrency = places
 			spy, meeting := w.spy(), newMeeting(places)
 			spy.del = func(ctx context.Context, r *engine.Request) error {
 				if err := meeting.attend(ctx); err != nil {
@@ -45,7 +45,7 @@ func TestManyAreTakenDownTogether(t *testing.T) {
 				defer meeting.leave()
 				return spy.Engine.Del(ctx, r)
 			}
-			removed, err := takeDown(w, t.Context())
+			removed, err := remove(w, t.Context())
 			require.NoError(t, err)
 			require.Equal(t, ids, removed)
 			require.Equal(t, places, meeting.most)
