@@ -12,24 +12,23 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// admission bounds the connections that are open, when they are accepted: however
-// many clients connect, and do nothing, descriptors and memory stay bounded, and
-// root gets in.
+// admission bounds the number of open connections when they are accepted. So idle
+// clients cannot exhaust descriptors and memory, and root can always connect.
 type admission struct {
-	most    int // connections of all
-	others  int // those of all who are not root; the rest is kept for root
-	perUser int // those of one of them
+	most    int // connections of all users
+	others  int // connections of all users except root; the rest is reserved for root
+	perUser int // connections of one user other than root
 
 	mu     sync.Mutex
 	open   map[uint32]int // by user
 	total  int
-	idle   map[*conn]struct{} // between two requests, and not root's
-	excuse int                // connections over a limit that are still answered
+	idle   map[*conn]struct{} // connections between two requests, except root's
+	excess int                // connections over a limit that get an error as answer
 }
 
-// excuses is how many connections over a limit there may be beside the others, to
-// be told so; more are closed at once.
-const excuses = 32
+// maxExcess is the maximum number of connections over a limit that get an error as
+// answer; further ones are closed at once.
+const maxExcess = 32
 
 func newAdmission(most int) *admission {
 	others := max(most-max(most/8, 1), 1)
@@ -39,13 +38,13 @@ func newAdmission(most int) *admission {
 	}
 }
 
-// conn is a connection that was judged. It counts until it is closed.
+// conn is an accepted connection with its verdict. It counts until it is closed.
 type conn struct {
 	*net.UnixConn
 	verdict
 	user    uint32
 	release func()
-	gone    bool // it does not count any more
+	gone    bool // it no longer counts
 }
 
 // Close implements net.Conn.
@@ -55,10 +54,10 @@ func (c *conn) Close() error {
 	return err
 }
 
-// admit counts a connection of a user. Over the limit, one that is idle makes room;
-// where there is none, the error is wire.ErrBusy. One that was refused has its own
-// error, and nothing makes room for it. ok says whether there is still a place from
-// which to say so.
+// admit counts a connection of a user. Over the limit it closes an idle connection; if
+// there is none, the error is wire.ErrBusy. A refused connection keeps its own error, and
+// no other one is closed for it. With an error, ok reports whether the connection may
+// stay open for an answer.
 func (d *admission) admit(c *conn) (ok bool, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -69,16 +68,16 @@ func (d *admission) admit(c *conn) (ok bool, err error) {
 		}
 	}
 	if err != nil {
-		if d.excuse >= excuses {
+		if d.excess >= maxExcess {
 			return false, err
 		}
-		d.excuse++
-		c.release = d.giveBack(func() { d.excuse-- })
+		d.excess++
+		c.release = d.releaseOnce(func() { d.excess-- })
 		return true, err
 	}
 	d.total++
 	d.open[c.user]++
-	c.release = d.giveBack(func() { d.remove(c) })
+	c.release = d.releaseOnce(func() { d.remove(c) })
 	return true, nil
 }
 
@@ -90,29 +89,29 @@ func (d *admission) full(c *conn) error {
 	case c.root:
 		return nil
 	case others >= d.others:
-		return fmt.Errorf("%w: %d connections of others than root are open", wire.ErrBusy, others)
+		return fmt.Errorf("%w: %d connections of users other than root are open", wire.ErrBusy, others)
 	case d.open[c.user] >= d.perUser:
 		return fmt.Errorf("%w: user %d has %d connections open", wire.ErrBusy, c.user, d.open[c.user])
 	}
 	return nil
 }
 
-// closeIdle closes a connection that is idle, of the same user where only that one
-// has too many.
-func (d *admission) closeIdle(wants *conn) bool {
-	ownOnly := !wants.root && d.total < d.most && d.total-d.open[0] < d.others
+// closeIdle closes an idle connection to make room for c. If only the user's own limit
+// is reached, it closes one of the same user.
+func (d *admission) closeIdle(wanted *conn) bool {
+	ownOnly := !wanted.root && d.total < d.most && d.total-d.open[0] < d.others
 	for c := range d.idle {
-		if ownOnly && c.user != wants.user {
+		if ownOnly && c.user != wanted.user {
 			continue
 		}
 		d.remove(c)
-		_ = c.UnixConn.Close() // the server finds out, and calls Close
+		_ = c.UnixConn.Close() // the server notices that and calls Close
 		return true
 	}
 	return false
 }
 
-// remove forgets a connection, once.
+// remove removes a connection from the counts, once.
 func (d *admission) remove(c *conn) {
 	if c.gone {
 		return
@@ -125,8 +124,8 @@ func (d *admission) remove(c *conn) {
 	}
 }
 
-// giveBack is a release.
-func (d *admission) giveBack(do func()) func() {
+// releaseOnce returns a function that calls do under the lock, once.
+func (d *admission) releaseOnce(do func()) func() {
 	return sync.OnceFunc(func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -134,7 +133,7 @@ func (d *admission) giveBack(do func()) func() {
 	})
 }
 
-// connState is told of every change of a connection.
+// connState tracks which connections are idle; http.Server calls it.
 func (d *admission) connState(nc net.Conn, s http.ConnState) {
 	c, ok := nc.(*conn)
 	if !ok || c.root || c.err != nil {
@@ -149,9 +148,8 @@ func (d *admission) connState(nc net.Conn, s http.ConnState) {
 	}
 }
 
-// Listener makes a listener for the API's Server of one on a unix socket: it
-// accepts connections within the Limits. What the Server gets from another listener,
-// it refuses.
+// Listener wraps a listener on a Unix socket for the API's Server: it accepts
+// connections within the Limits. The Server refuses connections of other listeners.
 func (a *API) Listener(l net.Listener) net.Listener { return &listener{l, a} }
 
 type listener struct {
@@ -168,7 +166,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		stream, ok := accepted.(*net.UnixConn)
 		if !ok {
-			return nil, errors.Join(errors.New("the API is for unix sockets"), accepted.Close())
+			return nil, errors.Join(errors.New("the API needs a Unix socket"), accepted.Close())
 		}
 		c := &conn{UnixConn: stream}
 		c.user, c.root, c.err = l.api.judge(stream)
@@ -181,17 +179,17 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// refusalTime is what it may take to send a few bytes into an empty buffer.
+// refusalTime is the maximum time to send a few bytes into an empty buffer.
 const refusalTime = 10 * time.Millisecond
 
-// refusalText is an answer to whatever is asked for.
+// refusalText is the answer to any request on a connection over the limit.
 var refusalText = sync.OnceValue(func() []byte {
 	body, _ := json.Marshal(wire.Failure{Error: wire.FromError(fmt.Errorf("%w: too many connections are open", wire.ErrBusy))})
 	return fmt.Appendf(nil, "HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"+
 		"Connection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 })
 
-// refuse closes a connection that there is no place for.
+// refuse answers on a connection over all limits and closes it.
 func refuse(c *net.UnixConn) {
 	_ = c.SetWriteDeadline(time.Now().Add(refusalTime))
 	_, _ = c.Write(refusalText())

@@ -19,15 +19,15 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
 )
 
-// crowdSocket names the variable that makes the test binary a crowd of clients, and
-// crowdSize how many they are.
+// crowdSocket is the variable that makes the test binary a crowd of clients, and
+// crowdSize the variable with their number.
 const (
 	crowdSocket = "ALLOCNET_TEST_CROWD_SOCKET"
 	crowdSize   = "ALLOCNET_TEST_CROWD_SIZE"
 )
 
-// actAsCrowd connects many times, asks for something on the first half of the
-// connections, and holds all of them until stdin ends.
+// actAsCrowd opens many connections, sends a request on the first half of them, and keeps
+// all open until stdin ends.
 func actAsCrowd(socket string) int {
 	size, err := strconv.Atoi(os.Getenv(crowdSize))
 	var held []net.Conn
@@ -51,7 +51,7 @@ func actAsCrowd(socket string) int {
 	return 0
 }
 
-// crowd starts one of a user, who holds what he has until the test ends.
+// crowd starts a crowd of one user, which keeps its connections until the test ends.
 func crowd(t *testing.T, socket string, user uint32, size int) {
 	t.Helper()
 	c := exec.Command("/proc/self/exe")
@@ -69,7 +69,7 @@ func crowd(t *testing.T, socket string, user uint32, size int) {
 	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	require.NoError(t, err)
-	require.Equal(t, fmt.Sprintf("holds %d served %d <nil>\n", size, (size+1)/2), line, "who is idle makes room")
+	require.Equal(t, fmt.Sprintf("holds %d served %d <nil>\n", size, (size+1)/2), line, "idle connections are closed for new ones")
 }
 
 const crowdGroup = 54321
@@ -81,8 +81,8 @@ func descriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// TestIdleClients: however many connections other users hold, descriptors stay
-// bounded, and root is served at once, as are users who hold none.
+// TestIdleClients has users who open many connections: descriptors stay bounded, and root
+// and users without connections are served at once.
 func TestIdleClients(t *testing.T) {
 	requireRoot(t)
 	const most, excuses, spare = 64, 32, 8
@@ -103,7 +103,7 @@ func TestIdleClients(t *testing.T) {
 	require.Equal(t, 200, ask(t, socket, "GET", "/healthz", "").status)
 	require.LessOrEqual(t, descriptors(t), before+most+excuses+2*spare)
 	var held []net.Conn
-	for range most / 8 { // what is kept for root is root's
+	for range most / 8 { // the connections reserved for root
 		held = append(held, dial(t, socket, ""))
 	}
 	require.Len(t, held, most/8)

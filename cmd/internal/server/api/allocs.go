@@ -34,8 +34,8 @@ func (a *API) getAllocation(r *http.Request, _ *body) (work, error) {
 	}, nil
 }
 
-// visible leaves out configurations for who is not root: their files may be root's
-// alone to read.
+// visible omits configurations for users other than root, who may not be allowed to read
+// their files.
 func visible(r *http.Request, networks []configurator.NetworkRecord) []configurator.NetworkRecord {
 	if byRoot(r) {
 		return networks
@@ -79,7 +79,7 @@ func (a *API) check(r *http.Request, b *body) (work, error) {
 	}, errors.Join(err, queryErr)
 }
 
-// flagOf is a parameter of the query that is true or false.
+// flagOf returns a boolean parameter of the query.
 func flagOf(r *http.Request, name string, otherwise bool) (bool, error) {
 	switch value := r.URL.Query().Get(name); value {
 	case "":
@@ -114,7 +114,7 @@ func (a *API) force(r *http.Request, b *body) (work, error) {
 	}, err
 }
 
-// readyFor looks at some fields of an allocation only, so it needs no ID.
+// readyFor uses only some fields of an allocation, so it needs no ID.
 func (a *API) readyFor(r *http.Request, b *body) (work, error) {
 	var alloc configurator.Allocation
 	err := b.decode(&alloc, true)
@@ -126,8 +126,8 @@ func (a *API) readyFor(r *http.Request, b *body) (work, error) {
 	}, err
 }
 
-// recorded is an allocation whose record, if there is one, counts more than what
-// the body says: then the configurations and directories in the body do not matter.
+// recorded returns the allocation of a request whose record, if there is one, overrides
+// the body: then the configurations and directories in the body are dropped.
 func (a *API) recorded(r *http.Request, b *body) (configurator.Allocation, error) {
 	alloc, err := allocation(r, b, true)
 	if err != nil {
@@ -147,35 +147,35 @@ func (a *API) recorded(r *http.Request, b *body) (configurator.Allocation, error
 
 func (a *API) permitAllocation(r *http.Request, alloc *configurator.Allocation) error {
 	if alloc.NetnsOverride && !byRoot(r) {
-		return fmt.Errorf("%w: only root may have the host's own network namespace set up", wire.ErrForbidden)
+		return fmt.Errorf("%w: only root may set up the host's own network namespace", wire.ErrForbidden)
 	}
 	return a.permit(r, len(alloc.Conflists), len(alloc.PluginDirs))
 }
 
-// permit refuses a request that brings along more than its sender may: configurations,
-// or directories, which would let it run any program as root.
+// permit refuses network configurations and plugin directories that the sender is not
+// permitted to send. Directories would let it run any program as root.
 func (a *API) permit(r *http.Request, conflists, pluginDirs int) error {
 	switch {
-	case conflists > 0 && !a.mayBringConflists(r):
+	case conflists > 0 && !a.maySendConflists(r):
 		return wire.ErrConflists
 	case pluginDirs > 0 && !byRoot(r):
-		return fmt.Errorf("%w: only root may name directories of plugins", wire.ErrForbidden)
+		return fmt.Errorf("%w: only root may name plugin directories", wire.ErrForbidden)
 	}
 	return nil
 }
 
-// allocation is the one of the path, with what the body says of it.
+// allocation returns the allocation that the body describes, with the ID of the path.
 func allocation(r *http.Request, b *body, optional bool) (configurator.Allocation, error) {
 	var alloc configurator.Allocation
 	err := b.decode(&alloc, optional)
 	if err == nil && alloc.ID != "" && alloc.ID != pathID(r) {
-		err = fmt.Errorf("%w: %w", wire.ErrMalformed, strict.Wrong("id", fmt.Sprintf("is %q, the path says %q", alloc.ID, pathID(r))))
+		err = fmt.Errorf("%w: %w", wire.ErrMalformed, strict.Wrong("id", fmt.Sprintf("is %q, but the path has %q", alloc.ID, pathID(r))))
 	}
 	alloc.ID = pathID(r)
 	return alloc, err
 }
 
-// given keeps a nil pointer from becoming a value.
+// given returns nil for a nil pointer, so that it does not become a non-nil value.
 func given[T any](v *T, err error) (any, error) {
 	if v == nil || err != nil {
 		return nil, err

@@ -13,10 +13,11 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// retryAfter is what a client that finds the queue full is told, in seconds.
+// retryAfter is the time in seconds after which a client should repeat a request that
+// found the queue full.
 const retryAfter = "1"
 
-// statusOf is the HTTP status of an answer.
+// statusOf returns the HTTP status of an answer.
 func statusOf(value any, err error) int {
 	switch {
 	case err != nil:
@@ -27,8 +28,8 @@ func statusOf(value any, err error) int {
 	return http.StatusOK
 }
 
-// answer is one that is ready to be sent. release gives back its share of what there
-// may be of all answers.
+// answer is an encoded answer. It counts against the bound of all answers until release
+// is called.
 type answer struct {
 	status int
 	data   []byte // nil for none
@@ -39,23 +40,23 @@ type answer struct {
 func (o *answer) release() { o.api.answers.Release(o.share) }
 
 const (
-	small        = 64 << 10               // bytes of an answer that no account is taken of
-	roomPatience = 250 * time.Millisecond // for the answers before to be taken in
+	small       = 64 << 10               // bytes of an answer that does not count
+	roomTimeout = 250 * time.Millisecond // longest wait for room
 )
 
-// fits takes a share of what there may be of all answers, if it is left.
+// fits takes room for the answer, if there is enough.
 func (o *answer) fits() bool {
 	return len(o.data) < small || o.took(o.api.answers.TryAcquire(o.size()))
 }
 
-// wait is fits for who has time; else it is ErrBusy.
+// wait takes room for the answer. If there is none in time, the error is ErrBusy.
 func (o *answer) wait(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, o.api.roomPatience)
+	ctx, cancel := context.WithTimeout(ctx, o.api.roomTimeout)
 	defer cancel()
 	if o.fits() || o.took(o.api.answers.Acquire(ctx, o.size()) == nil) {
 		return nil
 	}
-	return fmt.Errorf("%w: there is no room for the answer", wire.ErrBusy)
+	return fmt.Errorf("%w: other answers leave no room for the answer", wire.ErrBusy)
 }
 
 func (o *answer) took(ok bool) bool {
@@ -65,10 +66,10 @@ func (o *answer) took(ok bool) bool {
 	return ok
 }
 
-// size is what an answer counts, at most all that there may be.
+// size returns the room that an answer needs, at most the whole bound.
 func (o *answer) size() int64 { return min(int64(cap(o.data)), o.api.limits.AllAnswers) }
 
-// encode makes an answer of a value; nil for none.
+// encode encodes a value as an answer; nil stands for an answer without a body.
 func (a *API) encode(r *http.Request, status int, value any) *answer {
 	if value == nil {
 		return &answer{status: status, api: a}
@@ -82,8 +83,7 @@ func (a *API) encode(r *http.Request, status int, value any) *answer {
 	return &answer{status: status, data: b.Bytes(), api: a}
 }
 
-// fail answers with an error alone. One that repeats much of its request is told in
-// short where there is no room for it.
+// fail answers with an error. If there is no room for a long error, its message is cut.
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	e := wire.FromError(err)
 	o := a.encode(r, e.Status(), wire.Failure{Error: e})
@@ -94,13 +94,13 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	a.write(w, r, o)
 }
 
-// send answers with a value, whatever there is room for.
+// send answers with a value, without taking room for it.
 func (a *API) send(w http.ResponseWriter, r *http.Request, status int, value any) {
 	a.write(w, r, a.encode(r, status, value))
 }
 
-// write answers in one piece. A client that does not take it in is cut off at the
-// write deadline.
+// write sends an answer in one piece. If the client does not read it, the connection is
+// closed at the write deadline.
 func (a *API) write(w http.ResponseWriter, r *http.Request, o *answer) {
 	if o.data != nil {
 		w.Header().Set("Content-Type", "application/json")
@@ -117,7 +117,7 @@ func (a *API) write(w http.ResponseWriter, r *http.Request, o *answer) {
 	a.unsent(r, err)
 }
 
-// extend gives the client time to take in what is written next.
+// extend moves the write deadline before the next write.
 func (a *API) extend(w http.ResponseWriter) error {
 	if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(a.limits.WriteTimeout)); err != nil {
 		return fmt.Errorf("set write deadline: %w", err)
@@ -125,9 +125,9 @@ func (a *API) extend(w http.ResponseWriter) error {
 	return nil
 }
 
-// unsent notes that a client did not get its answer.
+// unsent logs that a client did not get its answer.
 func (a *API) unsent(r *http.Request, err error) {
 	if err != nil {
-		a.logger.Debug("answer was not taken", "method", r.Method, "path", r.URL.Path, "error", err)
+		a.logger.Debug("answer was not sent", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
 }

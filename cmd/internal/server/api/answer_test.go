@@ -14,8 +14,8 @@ import (
 )
 
 func TestLargeAnswerWaitsForRoom(t *testing.T) {
-	a := New(Options{Metrics: nobody{}, Limits: Limits{AllAnswers: 100 << 10}})
-	a.roomPatience = time.Hour
+	a := New(Options{Metrics: unused{}, Limits: Limits{AllAnswers: 100 << 10}})
+	a.roomTimeout = time.Hour
 	r := httptest.NewRequest(http.MethodGet, "/v1/allocs", nil)
 	before := a.encode(r, http.StatusOK, strings.Repeat("x", small))
 	require.True(t, before.fits())

@@ -20,52 +20,50 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// Sandboxes makes and destroys network namespaces by their names.
+// Sandboxes creates and destroys network namespaces by name.
 type Sandboxes interface {
 	Create(ctx context.Context, name string) (path string, err error)
 	Destroy(name string) error
-	// Path is where one of that name lies, or would.
+	// Path returns the path of the network namespace with that name, which need not exist.
 	Path(name string) string
 }
 
-// Check is one thing that has to be so before an ADD can succeed; Err says why it
-// is not. Warning is what somebody has to mend although an ADD can.
+// Check is one condition for an ADD. Err says why the condition is not met. Warning is a
+// problem that the administrator should repair although an ADD can succeed.
 type Check struct {
 	Name    string
-	Network string // "" where it is about no network
+	Network string // "" for a condition of all networks
 	Err     error
 	Warning error
 }
 
-// Queue is told what the gate of the operations does. It must not wait.
+// Queue observes the admission limiter of the operations. Its methods must not block.
 type Queue interface {
-	Waiting(more int)       // so many more wait; fewer, if negative
-	Running(more int)       // so many more were let through; fewer, if negative
-	Waited(d time.Duration) // how long one waited that was let through
-	Refused()               // one found the queue full
+	Waiting(more int)       // change of the number of waiting operations
+	Running(more int)       // change of the number of running operations
+	Waited(d time.Duration) // how long an admitted operation waited
+	Refused()               // an operation found the queue full
 }
 
-// Options say what an API serves. All must be given but AllowConflists, Queue, Groups,
-// Limits and Logger.
+// Options configure an API. All fields are required except AllowConflists, Queue,
+// Groups, Limits and Logger.
 type Options struct {
-	// Service is asked for at every request, so that a reload takes effect.
+	// Service is called for every request, so that a reload takes effect.
 	Service func() allocnet.Service
-	// Sandboxes makes and destroys network namespaces.
+	// Sandboxes creates and destroys network namespaces.
 	Sandboxes Sandboxes
-	// Ready finds out whether ADDs can be expected to succeed. It is never called
-	// twice at once.
+	// Ready checks whether ADDs can be expected to succeed. Calls do not overlap.
 	Ready func(context.Context) []Check
-	// CNI does what a runtime asked the plugin for.
+	// CNI serves a request of the CNI plugin.
 	CNI func(context.Context, cni.Request) cni.Response
-	// Events are those after the one with the ID last; for 0, those from now on. The
-	// channel is closed when the context ends.
+	// Events returns the events after the one with the ID last; for 0, new events only.
+	// The channel is closed when the context ends.
 	Events func(ctx context.Context, last uint64) <-chan wire.Event
 	// Metrics serves /metrics.
 	Metrics http.Handler
-	// AllowConflists says that also others than root may bring network configurations
-	// along.
+	// AllowConflists lets users other than root send network configurations.
 	AllowConflists bool
-	// Groups are the IDs of the groups whose members may use the API, beside root.
+	// Groups are the IDs of the groups whose members may use the API, in addition to root.
 	Groups []uint32
 	Limits Limits
 	Queue  Queue        // default none
@@ -74,32 +72,32 @@ type Options struct {
 
 // API serves allocnetd's clients. It is safe for concurrent use.
 type API struct {
-	options      Options
-	limits       Limits
-	mux          *http.ServeMux
-	operations   *gate
-	reads        *gate
-	streams      chan struct{}
-	bodies       *semaphore.Weighted
-	answers      *semaphore.Weighted
-	roomPatience time.Duration
-	readiness    singleflight.Group
-	admission    *admission
-	stopped      chan struct{}
-	stopStreams  func()
-	logger       hclog.Logger
+	options     Options
+	limits      Limits
+	mux         *http.ServeMux
+	operations  *limiter
+	reads       *limiter
+	streams     chan struct{}
+	bodies      *semaphore.Weighted
+	answers     *semaphore.Weighted
+	roomTimeout time.Duration
+	readiness   singleflight.Group
+	admission   *admission
+	stopped     chan struct{}
+	stopStreams func()
+	logger      hclog.Logger
 }
 
-// New makes an API.
+// New returns an API with the given Options.
 func New(o Options) *API {
 	l := o.Limits.withDefaults()
 	a := &API{
 		options: o, limits: l, logger: o.Logger,
-		operations: newGate(gateLimits{l.Operations, l.Operations + l.Queue, l.PerAllocation, l.Patience}, o.Queue),
-		reads:      newGate(gateLimits{slots: l.Reads, most: l.Reads + l.Queue, patience: l.Patience}, nil),
+		operations: newLimiter(limiterOptions{l.Operations, l.Operations + l.Queue, l.PerAllocation, l.SlotTimeout}, o.Queue),
+		reads:      newLimiter(limiterOptions{slots: l.Reads, most: l.Reads + l.Queue, slotTimeout: l.SlotTimeout}, nil),
 		streams:    make(chan struct{}, l.Streams),
 		bodies:     semaphore.NewWeighted(l.AllBodies),
-		answers:    semaphore.NewWeighted(l.AllAnswers), roomPatience: roomPatience,
+		answers:    semaphore.NewWeighted(l.AllAnswers), roomTimeout: roomTimeout,
 		admission: newAdmission(l.Connections),
 		stopped:   make(chan struct{}),
 	}
@@ -114,9 +112,9 @@ func New(o Options) *API {
 // maxHeader bounds the header of a request, in bytes.
 const maxHeader = 16 << 10
 
-// Server is an http.Server for the API, with the timeouts of its Limits, to be
-// served on a Listener of the API. Its Shutdown ends event streams and waits for what else
-// runs; its Close cancels that.
+// Server returns an http.Server for the API, with the timeouts of its Limits. Serve it on
+// a Listener of the API. Its Shutdown ends streams of events and waits for all other
+// requests; its Close cancels them.
 func (a *API) Server() *http.Server {
 	s := &http.Server{
 		Handler: http.HandlerFunc(a.serve), ConnContext: connContext, ConnState: a.admission.connState,
@@ -128,12 +126,12 @@ func (a *API) Server() *http.Server {
 	return s
 }
 
-// serve is every request's way in.
+// serve handles every request.
 func (a *API) serve(w http.ResponseWriter, r *http.Request) {
 	defer a.recover(w, r)
 	control := http.NewResponseController(w)
 	err := control.SetWriteDeadline(time.Now().Add(a.limits.WriteTimeout))
-	if r.ContentLength != 0 { // whoever reads the body, or throws it away, does not wait for ever
+	if r.ContentLength != 0 { // so that reading or discarding the body ends
 		err = errors.Join(err, control.SetReadDeadline(time.Now().Add(a.limits.BodyTimeout)))
 	}
 	if err == nil {
@@ -152,7 +150,7 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request) {
 
 func clean(p string) bool { return strings.HasPrefix(p, "/") && p == path.Clean(p) }
 
-// recover answers for a handler that panicked. What it held is given back by then.
+// recover answers for a handler that panicked, which has released its resources.
 func (a *API) recover(w http.ResponseWriter, r *http.Request) {
 	switch p := recover(); p {
 	case nil:
@@ -166,7 +164,7 @@ func (a *API) recover(w http.ResponseWriter, r *http.Request) {
 
 var errPanic = errors.New("internal fault, see the log of allocnetd")
 
-// panicked logs a panic, and is the error for the client.
+// panicked logs a panic and returns the error for the client.
 func (a *API) panicked(r *http.Request, p any) error {
 	a.logger.Error("handler panicked", "method", r.Method, "path", r.URL.Path, "panic", p, "stack", string(debug.Stack()))
 	return fmt.Errorf("%s %s: %w", r.Method, r.URL.Path, errPanic)

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	portion = 64 << 10 // of a body that is read at a time
-	spare   = 16 << 20 // that is read of a body that nobody wants
+	portion = 64 << 10 // bytes of a body that are read at a time
+	spare   = 16 << 20 // bytes that are read of a refused body
 )
 
-// body is that of a request. release gives back its share of what there may be of
-// all bodies, and must be called when nothing of it is needed any more.
+// body is the body of a request. It counts against the bound of all bodies until release
+// is called.
 type body struct {
 	bytes.Buffer
 	api *API
@@ -26,8 +26,8 @@ type body struct {
 
 func (b *body) release() { b.api.bodies.Release(int64(b.Len())) }
 
-// readBody reads the whole body of a request, whose read deadline is set; it ends
-// with the body. Only what has come counts, not what the client announces.
+// readBody reads the whole body of a request, whose read deadline is set. The received
+// bytes count against the bound, not the announced length.
 func (a *API) readBody(r *http.Request, most int64) (*body, error) {
 	b := &body{api: a}
 	err := tooLarge(most)
@@ -36,7 +36,7 @@ func (a *API) readBody(r *http.Request, most int64) (*body, error) {
 	}
 	if err != nil {
 		b.release()
-		// Most clients send all before they look for an answer.
+		// Most clients send the whole body before they read the answer.
 		_, _ = io.CopyN(io.Discard, r.Body, spare)
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (b *body) fill(from io.Reader, most int64) error {
 		n, err := io.CopyN(&b.Buffer, from, min(portion, most+1-int64(b.Len())))
 		if !b.api.bodies.TryAcquire(n) {
 			b.Truncate(b.Len() - int(n))
-			return fmt.Errorf("%w: there is no room for the body", wire.ErrBusy)
+			return fmt.Errorf("%w: the bodies of other requests leave no room for the body", wire.ErrBusy)
 		}
 		switch {
 		case int64(b.Len()) > most:
@@ -58,7 +58,7 @@ func (b *body) fill(from io.Reader, most int64) error {
 		case errors.Is(err, io.EOF):
 			return nil
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return fmt.Errorf("%w: the body was not there in %s", wire.ErrTooSlow, b.api.limits.BodyTimeout)
+			return fmt.Errorf("%w: the body did not arrive within %s", wire.ErrTooSlow, b.api.limits.BodyTimeout)
 		}
 		return fmt.Errorf("%w: read the body: %w", wire.ErrMalformed, err)
 	}
@@ -66,13 +66,13 @@ func (b *body) fill(from io.Reader, most int64) error {
 
 func tooLarge(most int64) error {
 	if most == 0 {
-		return fmt.Errorf("%w: there must be no body", wire.ErrMalformed)
+		return fmt.Errorf("%w: the request must have no body", wire.ErrMalformed)
 	}
-	return fmt.Errorf("%w: a body has at most %d bytes", wire.ErrTooLarge, most)
+	return fmt.Errorf("%w: the body must have at most %d bytes", wire.ErrTooLarge, most)
 }
 
-// decode reads the body into v, a pointer. An empty body leaves v as it is if it
-// is optional.
+// decode decodes the body into v, a pointer. If the body is optional, an empty one leaves
+// v unchanged.
 func (b *body) decode(v any, optional bool) error {
 	if optional && b.Len() == 0 {
 		return nil

@@ -22,15 +22,16 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// holder is a service that holds up operations on some allocations until it is told.
+// holder is a service that blocks operations on some allocations until the test releases
+// them.
 type holder struct {
 	apitest.Memory
-	begun   chan string   // IDs of those that are held
-	release chan struct{} // closed: they go on
-	ended   chan error    // why they ended before that
+	begun   chan string   // IDs of blocked operations
+	release chan struct{} // closed to let them continue
+	ended   chan error    // why they ended earlier
 }
 
-// hold makes a service that holds up what has an ID that begins so.
+// hold returns a service that blocks operations on IDs with a prefix.
 func hold(prefix string) *holder {
 	h := &holder{begun: make(chan string, 64), release: make(chan struct{}), ended: make(chan error, 64)}
 	h.Before = func(ctx context.Context, _, id string) error {
@@ -53,7 +54,7 @@ func (h *holder) options(l api.Limits) api.Options {
 	return api.Options{Service: func() allocnet.Service { return h }, Limits: l}
 }
 
-// begin starts a Setup that nobody waits for, until the returned function.
+// begin starts a Setup; the returned function waits for its end.
 func begin(t *testing.T, socket, id string) (wait func() answer) {
 	t.Helper()
 	done := make(chan answer, 1)
@@ -64,7 +65,7 @@ func begin(t *testing.T, socket, id string) (wait func() answer) {
 	return func() answer { return receive(t, done) }
 }
 
-// counter is a Queue.
+// counter is a Queue that counts.
 type counter struct {
 	mu                        sync.Mutex
 	waiting, running, refused int
@@ -90,14 +91,14 @@ func (c *counter) is(waiting, running int) func() bool {
 
 func TestQueueIsBounded(t *testing.T) {
 	h, queue := hold("held"), &counter{}
-	o := h.options(api.Limits{Operations: 2, Queue: 1, Patience: time.Hour})
+	o := h.options(api.Limits{Operations: 2, Queue: 1, SlotTimeout: time.Hour})
 	o.Queue = queue
 	socket, _ := apitest.Serve(t, o)
 	waits := []func() answer{begin(t, socket, "held-1"), begin(t, socket, "held-2")}
 	receive(t, h.begun)
 	receive(t, h.begun)
 	waits = append(waits, begin(t, socket, "held-3"))
-	require.Eventually(t, queue.is(1, 2), patience, time.Millisecond)
+	require.Eventually(t, queue.is(1, 2), soon, time.Millisecond)
 
 	got := ask(t, socket, "PUT", "/v1/allocs/more", alloc)
 	require.Equal(t, http.StatusTooManyRequests, got.status)
@@ -114,16 +115,16 @@ func TestQueueIsBounded(t *testing.T) {
 	for _, wait := range waits {
 		require.Equal(t, 200, wait().status)
 	}
-	require.Eventually(t, queue.is(0, 0), patience, time.Millisecond)
+	require.Eventually(t, queue.is(0, 0), soon, time.Millisecond)
 	require.Equal(t, 2, queue.refused)
 	require.Equal(t, 3, queue.waited)
 }
 
-// TestHungOperationDelaysNobodyElse has others wait for the hung allocation, and
-// one slot for all but that.
-func TestHungOperationDelaysNobodyElse(t *testing.T) {
+// TestHungOperationDelaysNoOthers has operations that wait for a hung allocation, and one
+// slot for all other operations.
+func TestHungOperationDelaysNoOthers(t *testing.T) {
 	h, queue := hold("hung"), &counter{}
-	o := h.options(api.Limits{Operations: 2, PerAllocation: 3, Patience: time.Hour})
+	o := h.options(api.Limits{Operations: 2, PerAllocation: 3, SlotTimeout: time.Hour})
 	o.Queue = queue
 	socket, _ := apitest.Serve(t, o)
 	waits := []func() answer{begin(t, socket, "hung")}
@@ -131,7 +132,7 @@ func TestHungOperationDelaysNobodyElse(t *testing.T) {
 	for range 2 {
 		waits = append(waits, begin(t, socket, "hung"))
 	}
-	require.Eventually(t, queue.is(2, 1), patience, time.Millisecond)
+	require.Eventually(t, queue.is(2, 1), soon, time.Millisecond)
 	got := ask(t, socket, "DELETE", "/v1/allocs/hung", "")
 	require.Equal(t, http.StatusTooManyRequests, got.status)
 	require.Contains(t, got.failure(t).Message, "on this allocation")
@@ -142,10 +143,10 @@ func TestHungOperationDelaysNobodyElse(t *testing.T) {
 	}
 }
 
-// TestHungOperationsGiveTheirSlotsBack has as many hung ones as there are slots.
-func TestHungOperationsGiveTheirSlotsBack(t *testing.T) {
+// TestHungOperationsReleaseTheirSlots has as many hung operations as slots.
+func TestHungOperationsReleaseTheirSlots(t *testing.T) {
 	h := hold("hung")
-	socket, _ := apitest.Serve(t, h.options(api.Limits{Operations: 1, Patience: time.Millisecond}))
+	socket, _ := apitest.Serve(t, h.options(api.Limits{Operations: 1, SlotTimeout: time.Millisecond}))
 	wait := begin(t, socket, "hung")
 	receive(t, h.begun)
 	require.Equal(t, 200, ask(t, socket, "PUT", "/v1/allocs/other", alloc).status)
@@ -176,15 +177,15 @@ func TestClientThatGoesAwayCancels(t *testing.T) {
 
 func TestClientThatGoesAwayLeavesTheQueue(t *testing.T) {
 	h, queue := hold("held"), &counter{}
-	o := h.options(api.Limits{Operations: 1, Patience: time.Hour})
+	o := h.options(api.Limits{Operations: 1, SlotTimeout: time.Hour})
 	o.Queue = queue
 	socket, _ := apitest.Serve(t, o)
 	wait := begin(t, socket, "held")
 	receive(t, h.begun)
 	c := dial(t, socket, request("PUT", "/v1/allocs/b", alloc))
-	require.Eventually(t, queue.is(1, 1), patience, time.Millisecond)
+	require.Eventually(t, queue.is(1, 1), soon, time.Millisecond)
 	require.NoError(t, c.Close())
-	require.Eventually(t, queue.is(0, 1), patience, time.Millisecond)
+	require.Eventually(t, queue.is(0, 1), soon, time.Millisecond)
 	close(h.release)
 	wait()
 }
@@ -223,8 +224,8 @@ func TestSlowClients(t *testing.T) {
 	}
 }
 
-// TestLateOperationIsNotTakenForAGoneClient lets an operation last for longer than
-// the client has to send its body.
+// TestLateOperationIsNotTakenForAGoneClient has an operation that lasts longer than the
+// body timeout.
 func TestLateOperationIsNotTakenForAGoneClient(t *testing.T) {
 	h := hold("held")
 	const timeout = 100 * time.Millisecond
@@ -234,7 +235,7 @@ func TestLateOperationIsNotTakenForAGoneClient(t *testing.T) {
 	select {
 	case err := <-h.ended:
 		require.NoError(t, err)
-	case <-time.After(2 * timeout): // nothing to wait for: that nothing happens is the point
+	case <-time.After(2 * timeout): // the operation must not end in this time
 	}
 	close(h.release)
 	response, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -243,7 +244,7 @@ func TestLateOperationIsNotTakenForAGoneClient(t *testing.T) {
 	require.Equal(t, 200, response.StatusCode)
 }
 
-// large is a service with records of which a list is more than sockets hold.
+// large is a service with a list of records that exceeds the buffers of a socket.
 type large struct{ apitest.Memory }
 
 func (*large) List(context.Context) ([]configurator.Record, error) {
@@ -254,23 +255,24 @@ func (*large) List(context.Context) ([]configurator.Record, error) {
 	return records, nil
 }
 
-// unread asks for more than sockets hold, and reads no more than the first line.
+// unread requests a list that exceeds the buffers of a socket, and reads only the first
+// line.
 func unread(t *testing.T, socket string) *net.UnixConn {
 	t.Helper()
 	c := dial(t, socket, request("GET", "/v1/allocs", ""))
-	_, err := bufio.NewReaderSize(c, 16).ReadString('\n') // it is being written
+	_, err := bufio.NewReaderSize(c, 16).ReadString('\n') // the answer is being written
 	require.NoError(t, err)
 	return c
 }
 
-// TestClientThatDoesNotReadHoldsNothing has but one slot for reads.
+// TestClientThatDoesNotReadHoldsNothing has only one slot for reads.
 func TestClientThatDoesNotReadHoldsNothing(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{
 		Service: func() allocnet.Service { return &large{} },
-		Limits:  api.Limits{Reads: 1, Patience: time.Hour, WriteTimeout: time.Hour},
+		Limits:  api.Limits{Reads: 1, SlotTimeout: time.Hour, WriteTimeout: time.Hour},
 	})
 	unread(t, socket)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	got, err := try(ctx, socket, "GET", "/v1/networks", "")
 	require.NoError(t, err)
@@ -286,7 +288,7 @@ func TestClientThatDoesNotReadIsCutOff(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := c.Write([]byte("x"))
 		return err != nil
-	}, patience, 5*time.Millisecond)
+	}, soon, 5*time.Millisecond)
 }
 
 func TestClientThatDoesNotReadMetricsIsCutOff(t *testing.T) {
@@ -309,9 +311,9 @@ func TestConnectionsAreBounded(t *testing.T) {
 	require.Eventually(t, func() bool {
 		got := ask(t, socket, "GET", "/healthz", "")
 		return got.status == http.StatusTooManyRequests
-	}, patience, time.Millisecond)
+	}, soon, time.Millisecond)
 	require.NoError(t, open[0].Close())
-	require.Eventually(t, func() bool { return ask(t, socket, "GET", "/healthz", "").status == 200 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return ask(t, socket, "GET", "/healthz", "").status == 200 }, soon, time.Millisecond)
 }
 
 func TestBodiesTogetherAreBounded(t *testing.T) {
@@ -323,15 +325,15 @@ func TestBodiesTogetherAreBounded(t *testing.T) {
 	require.Equal(t, 200, ask(t, socket, "PUT", "/v1/allocs/a", padded).status)
 	got := ask(t, socket, "PUT", "/v1/allocs/a", padded+strings.Repeat(" ", 40))
 	require.Equal(t, http.StatusTooManyRequests, got.status)
-	require.Contains(t, got.failure(t).Message, "no room for the body")
+	require.Contains(t, got.failure(t).Message, "leave no room for the body")
 	close(h.release)
 	require.Equal(t, 200, waits[0]().status)
 	require.Eventually(t, func() bool {
 		return ask(t, socket, "PUT", "/v1/allocs/a", padded+strings.Repeat(" ", 36)).status == 200
-	}, patience, time.Millisecond, "all is given back")
+	}, soon, time.Millisecond, "all room is released")
 }
 
-func TestPanicGivesBackWhatItHeld(t *testing.T) {
+func TestPanicReleasesItsResources(t *testing.T) {
 	m := &apitest.Memory{Before: func(_ context.Context, _, id string) error {
 		if id == "bad" {
 			panic("no good")
@@ -341,7 +343,7 @@ func TestPanicGivesBackWhatItHeld(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{
 		Service: func() allocnet.Service { return m },
 		CNI:     func(context.Context, cni.Request) cni.Response { panic("no good") },
-		Limits:  api.Limits{Operations: 1, Patience: time.Hour},
+		Limits:  api.Limits{Operations: 1, SlotTimeout: time.Hour},
 	})
 	got := ask(t, socket, "PUT", "/v1/allocs/bad", alloc)
 	require.Equal(t, 500, got.status)

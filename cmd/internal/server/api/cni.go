@@ -12,16 +12,16 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// cniBody is a cni.Request. Variables that this version does not know are ignored: the
-// plugin is newer than the daemon when both are upgraded.
+// cniBody is the body of a cni.Request. Unknown variables are ignored, because the plugin
+// may be newer than the daemon during an upgrade.
 type cniBody struct {
 	Env    map[string]string `json:"env"`
 	Config json.RawMessage   `json:"config"`
 }
 
-// cni serves the CNI plugin. While the operation waits or runs, a line feed is sent at
-// every cni.Keepalive; an operation that ends before the first one is answered in one
-// piece. A refusal is an answer as well, with the code that a runtime knows.
+// cni serves the CNI plugin. While the operation waits or runs, it sends a line feed every
+// cni.Keepalive; an operation that ends before the first one is answered in one piece. A
+// refusal is an answer with a CNI error code.
 func (a *API) cni(w http.ResponseWriter, r *http.Request) {
 	b, err := a.readBody(r, cni.MaxRequest)
 	if err != nil {
@@ -32,22 +32,22 @@ func (a *API) cni(w http.ResponseWriter, r *http.Request) {
 	defer b.release()
 	var body cniBody
 	if err := b.decode(&body, false); err != nil {
-		_ = json.Unmarshal(b.Bytes(), &body) // the configuration may be readable all the same
+		_ = json.Unmarshal(b.Bytes(), &body) // the version may be readable nevertheless
 		a.send(w, r, http.StatusOK, refusal(versionOf(body.Config), err))
 		return
 	}
 	req := cni.Request{Env: cni.EnvOf(body.Env), Config: body.Config}
-	req.Conflists, req.Root = a.mayBringConflists(r), byRoot(r)
+	req.Conflists, req.Root = a.maySendConflists(r), byRoot(r)
 	timeout := a.limits.OperationTimeout
 	if req.Env.Command == cni.GC {
 		timeout = a.limits.SweepTimeout
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
-	ctx = attend(ctx, r)
-	alive := a.keepAlive(w, cancel)
+	ctx = withClient(ctx, r)
+	keepalives := a.keepAlive(w, cancel)
 	response := a.runCNI(ctx, r, req)
-	if !alive.end() {
+	if !keepalives.end() {
 		a.send(w, r, http.StatusOK, response)
 		return
 	}
@@ -64,9 +64,9 @@ func (a *API) pushResponse(w http.ResponseWriter, response cni.Response) error {
 
 // keepalive sends line feeds to the plugin while the operation runs.
 type keepalive struct {
-	mu    sync.Mutex // of the answer, until the end
+	mu    sync.Mutex // guards writing to the answer until the end
 	timer *time.Timer
-	begun bool // the answer, with the first line feed
+	begun bool // the answer has begun with a line feed
 	ended bool
 }
 
@@ -95,7 +95,7 @@ func (a *API) keepAlive(w http.ResponseWriter, gone func()) *keepalive {
 	return k
 }
 
-// end stops the keepalive, and reports whether the answer has begun.
+// end stops the keepalive and reports whether the answer has begun.
 func (k *keepalive) end() (begun bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -104,18 +104,18 @@ func (k *keepalive) end() (begun bool) {
 	return k.begun
 }
 
-// runCNI passes the gate and works. STATUS and VERSION are reads.
+// runCNI enters the limiter and serves the request. STATUS and VERSION are reads.
 func (a *API) runCNI(ctx context.Context, r *http.Request, req cni.Request) (response cni.Response) {
 	defer func() {
 		if p := recover(); p != nil {
 			response = refusal(versionOf(req.Config), a.panicked(r, p))
 		}
 	}()
-	gate, key := a.operations, req.Env.ContainerID
+	limiter, key := a.operations, req.Env.ContainerID
 	if req.Env.Command == cni.Status || req.Env.Command == cni.Version {
-		gate, key = a.reads, ""
+		limiter, key = a.reads, ""
 	}
-	leave, err := gate.enter(ctx, key)
+	leave, err := limiter.enter(ctx, key)
 	if err != nil {
 		return refusal(versionOf(req.Config), err)
 	}
@@ -130,7 +130,7 @@ func (a *API) runCNI(ctx context.Context, r *http.Request, req cni.Request) (res
 	return response
 }
 
-// versionOf is the version in which to answer a configuration.
+// versionOf returns the CNI version in which a configuration is answered.
 func versionOf(config json.RawMessage) string {
 	var c struct {
 		CNIVersion string `json:"cniVersion"`
@@ -141,7 +141,7 @@ func versionOf(config json.RawMessage) string {
 	return cni.ReportVersion(c.CNIVersion)
 }
 
-// refusal is an error of the API's own for a runtime.
+// refusal returns the response for an error of the API itself.
 func refusal(version string, err error) cni.Response {
 	e := &cni.Error{CNIVersion: version, Code: cni.CodeInternal, Msg: wire.FromError(err).Message}
 	switch {

@@ -21,7 +21,7 @@ import (
 
 const add = `{"env":{"CNI_COMMAND":"ADD","CNI_CONTAINERID":"c","CNI_NETNS":"/n","CNI_IFNAME":"eth0","CNI_ARGS":"a=b"},"config":{"cniVersion":"1.0.0"}}`
 
-// callCNI asks as the plugin does.
+// callCNI sends a request as the plugin does.
 func callCNI(t *testing.T, socket string, r cni.Request) (response cni.Response) {
 	t.Helper()
 	body, err := json.Marshal(r)
@@ -33,9 +33,9 @@ func callCNI(t *testing.T, socket string, r cni.Request) (response cni.Response)
 }
 
 func TestCNIReachesTheService(t *testing.T) {
-	asked := make(chan cni.Request, 1)
+	arrived := make(chan cni.Request, 1)
 	socket, _ := apitest.Serve(t, api.Options{CNI: func(_ context.Context, r cni.Request) cni.Response {
-		asked <- r
+		arrived <- r
 		return cni.Response{Result: []byte(`{"cniVersion":"1.0.0","ips":[]}`)}
 	}})
 	sent := cni.Request{
@@ -45,15 +45,15 @@ func TestCNIReachesTheService(t *testing.T) {
 	response := callCNI(t, socket, sent)
 	sent.Root = os.Geteuid() == 0
 	sent.Conflists = sent.Root
-	require.Equal(t, sent, <-asked)
+	require.Equal(t, sent, <-arrived)
 	require.Equal(t, cni.Response{Result: []byte(`{"cniVersion":"1.0.0","ips":[]}`)}, response)
 
 	newer := strings.Replace(add, `{"env":{`, `{"env":{"CNI_LATER":"1",`, 1)
 	ask(t, socket, "POST", "/cni", newer)
-	require.Equal(t, "a=b", (<-asked).Env.Args, "what a newer plugin sends besides is ignored")
+	require.Equal(t, "a=b", (<-arrived).Env.Args, "unknown variables of a newer plugin are ignored")
 
 	got := ask(t, socket, "POST", "/cni", add)
-	require.Equal(t, "43", got.header.Get("Content-Length"), "a fast answer goes out in one piece")
+	require.Equal(t, "43", got.header.Get("Content-Length"), "a fast answer is sent in one piece")
 	require.Equal(t, `{"result":{"cniVersion":"1.0.0","ips":[]}}`, strings.TrimSpace(got.body))
 }
 
@@ -80,7 +80,7 @@ func TestCNIKeepalive(t *testing.T) {
 	require.Equal(t, `{"result":{}}`, strings.TrimSpace(string(rest)))
 }
 
-// TestCNIWithoutResult: an ADD that was done has one.
+// TestCNIWithoutResult checks that an ADD without a result is an error.
 func TestCNIWithoutResult(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{CNI: func(context.Context, cni.Request) cni.Response { return cni.Response{} }})
 	for command, want := range map[string]string{
@@ -117,10 +117,10 @@ func TestCNIRefusals(t *testing.T) {
 	require.Contains(t, readAll(t, dial(t, socket, head)), `"code":6,"msg":"request is too large`)
 }
 
-// TestCNIStatusDoesNotWait asks while all slots are taken.
+// TestCNIStatusDoesNotWait sends STATUS while all slots are taken.
 func TestCNIStatusDoesNotWait(t *testing.T) {
 	h := hold("held")
-	socket, _ := apitest.Serve(t, h.options(api.Limits{Operations: 1, Patience: time.Hour}))
+	socket, _ := apitest.Serve(t, h.options(api.Limits{Operations: 1, SlotTimeout: time.Hour}))
 	wait := begin(t, socket, "held")
 	receive(t, h.begun)
 	for _, command := range []string{cni.Status, cni.Version} {
@@ -131,8 +131,8 @@ func TestCNIStatusDoesNotWait(t *testing.T) {
 	wait()
 }
 
-// TestCNIOperationsAreBounded has two for one container, and the slots of the other
-// operations.
+// TestCNIOperationsAreBounded has two requests for one container; they share the slots of
+// all operations.
 func TestCNIOperationsAreBounded(t *testing.T) {
 	queue, release := &counter{}, make(chan struct{})
 	socket, _ := apitest.Serve(t, api.Options{
@@ -149,10 +149,10 @@ func TestCNIOperationsAreBounded(t *testing.T) {
 			done <- got
 		}()
 	}
-	require.Eventually(t, queue.is(1, 1), patience, time.Millisecond)
+	require.Eventually(t, queue.is(1, 1), soon, time.Millisecond)
 	close(release)
 	for range cap(done) {
 		require.Equal(t, `{"result":{}}`, strings.TrimSpace(receive(t, done).body))
 	}
-	require.Eventually(t, queue.is(0, 0), patience, time.Millisecond)
+	require.Eventually(t, queue.is(0, 0), soon, time.Millisecond)
 }

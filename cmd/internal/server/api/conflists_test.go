@@ -23,8 +23,8 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// bringConflists makes every call that can bring a network configuration along.
-func bringConflists(c *client.Client) {
+// sendConflists makes every call that can send network configurations.
+func sendConflists(c *client.Client) {
 	ctx := context.Background()
 	lists := []json.RawMessage{[]byte(`{"cniVersion":"1.0.0","name":"mine","plugins":[{"type":"mine"}]}`)}
 	say := func(call string, err error) {
@@ -57,7 +57,7 @@ func bringConflists(c *client.Client) {
 	say("force unknown", err)
 }
 
-// receiver notes with which configurations and directories calls arrive.
+// receiver records with which configurations and directories calls arrive.
 type receiver struct {
 	attached
 	mu      sync.Mutex
@@ -136,7 +136,7 @@ func TestConflistsOfOthers(t *testing.T) {
 		"a member": {who: member, arrived: []string{"check recorded 0 0", "teardown recorded 0 0", "teardown recorded 0 0"},
 			refused: []string{"setup recorded", "setup unknown", "check unknown", "teardown unknown", "setup unreadable", "gc", "setup by dirs", "setup the host by dirs", "gc by dirs",
 				"ready", "ready by dirs", "audit unknown", "force unknown"}},
-		"a member who may": {who: member, allowed: true,
+		"a permitted member": {who: member, allowed: true,
 			arrived: append(slices.Clone(everything[:10]), "teardown recorded 0 0", "ready 1 0", "audit unknown 1 0", "force unknown 1 0"),
 			refused: []string{"setup by dirs", "setup the host by dirs", "gc by dirs", "ready by dirs"}},
 	} {

@@ -1,28 +1,28 @@
-// Package api is allocnetd's HTTP interface on a unix socket: the operations of a
-// configurator, sandboxes, the configuration in force, events, and the way in for
-// the CNI plugin. GET /openapi.json describes it.
+// Package api serves allocnetd's HTTP interface on a Unix socket: the operations of a
+// configurator, sandboxes, the active configuration, events, and the requests of the CNI
+// plugin. GET /openapi.json describes it.
 //
-// # Who may
+// # Permissions
 //
-// Every connection is judged once, by the credentials that the kernel has of its
-// peer: root and the members of the groups of the Options. All others get 403 and
-// their connection is closed; so is whatever is no unix socket. Only root is told the
-// configurations of networks, in the records of allocations.
+// Each connection is authorised once, by the peer credentials that the kernel reports:
+// root and the members of the groups in the Options are allowed. All others get 403 and
+// their connection is closed; a connection that is not a Unix socket is closed as well.
+// Only root gets the configurations of networks in the records of allocations.
 //
 // # Bounds
 //
-// A request is read whole, with a bounded size and within a bounded time, before
-// anything is done for it. Operations then pass a gate (see [Limits]); reads pass
-// another one of their own, so that they never wait for operations. The gate is
-// left before the answer is written, so that a client that does not read it holds
-// nothing but its own connection and the answer, and that until the write deadline;
-// what there may be of large answers is bounded, too.
+// A request is read completely, with a bounded size and within a bounded time, before
+// its operation begins. Operations then enter an admission limiter (see [Limits]); reads
+// have a limiter of their own, so they never wait for operations. An operation leaves
+// the limiter before its answer is written. So a client that does not read its answer
+// holds only its connection and the answer, until the write deadline. The total size of
+// large answers is bounded as well.
 //
-// Bodies are strict JSON, see package strict; nobody looks at the Content-Type.
+// Bodies are strict JSON, see package strict. The Content-Type is ignored.
 //
-// The context of an operation ends when its client goes away, or at the deadline
-// that the client named; the configurator then undoes what was begun, also a Setup
-// that succeeded but for that. What is over by then stays, its answer unread. A
-// client that shuts down its writing side counts as gone, one that sends the next
-// request before it has its answer does not.
+// The context of an operation ends when its client disconnects, or at the deadline that
+// the client sent. The configurator then undoes what the operation has begun, including a
+// Setup that has just succeeded. Operations that have ended by then keep their effects,
+// although the answer is not delivered. A client that shuts down its writing side counts
+// as disconnected. A client that sends its next request early does not.
 package api

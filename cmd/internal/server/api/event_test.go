@@ -16,8 +16,7 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// source is where events come from: those after the one that is asked for, and then
-// no more.
+// source yields its events after a given one and then ends.
 type source []wire.Event
 
 func (s source) follow(ctx context.Context, last uint64) <-chan wire.Event {
@@ -52,7 +51,7 @@ var (
 )
 
 func TestEvents(t *testing.T) {
-	socket, _ := apitest.Serve(t, api.Options{Events: happened.follow, Limits: api.Limits{Heartbeat: 20 * time.Millisecond}})
+	socket, _ := apitest.Serve(t, api.Options{Events: happened.follow, Limits: api.Limits{Keepalive: 20 * time.Millisecond}})
 	c := dial(t, socket, request("GET", "/v1/events", ""))
 	response, err := http.ReadResponse(bufio.NewReader(c), nil)
 	require.NoError(t, err)
@@ -62,14 +61,14 @@ func TestEvents(t *testing.T) {
 		"id: 7\nevent: operation\n" + `data: {"id":7,"time":"2024-02-29T12:00:00.000000005Z","type":"operation","data":{"engine":"native","id":"a","networks":["net"],` +
 		`"operation":"setup","outcome":"ok","seconds":0.5,"steps":[{"at":0.1,"outcome":"ok","seconds":0.4,"step":"add"}]}}` + "\n\n" +
 		"id: 8\nevent: later\n" + `data: {"id":8,"time":"2024-02-29T12:00:00.000000005Z","type":"later","data":"new\nline"}` + "\n\n" +
-		":\n\n" // the heartbeat
+		":\n\n" // the keepalive
 	got := make([]byte, len(want))
 	_, err = io.ReadFull(response.Body, got)
 	require.NoError(t, err)
 	require.Equal(t, want, string(got))
 }
 
-func TestEventsGoOnWhereTheyWere(t *testing.T) {
+func TestEventsContinueAfterTheLast(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{Events: happened[1:].follow})
 	for path, header := range map[string]string{"/v1/events?after=7": "", "/v1/events": "7", "/v1/events?after=7&x": "1"} {
 		text := request("GET", path, "")
@@ -97,8 +96,8 @@ func TestStreamsAreBounded(t *testing.T) {
 		for _, err := range client.New(client.Config{Socket: socket}).Events(canceledSoon(t), 0) {
 			return err == nil
 		}
-		return true // it was let in, and nothing came
-	}, patience, time.Millisecond)
+		return true // the stream is open and has no events yet
+	}, soon, time.Millisecond)
 }
 
 func canceledSoon(t *testing.T) context.Context {
@@ -123,7 +122,7 @@ func flood(ctx context.Context, _ uint64) <-chan wire.Event {
 	return events
 }
 
-// TestStreamThatIsNotReadEnds has one place for streams, and waits for it.
+// TestStreamThatIsNotReadEnds has a limit of one stream and waits for its end.
 func TestStreamThatIsNotReadEnds(t *testing.T) {
 	ended := make(chan struct{})
 	events := func(ctx context.Context, last uint64) <-chan wire.Event {

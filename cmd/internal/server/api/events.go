@@ -11,7 +11,7 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// events is a stream of server-sent events, until the client goes away or the
+// events serves a stream of server-sent events until the client disconnects or the
 // server shuts down.
 func (a *API) events(w http.ResponseWriter, r *http.Request) {
 	last, err := lastEvent(r)
@@ -31,7 +31,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) {
 	a.unsent(r, a.stream(w, r, last))
 }
 
-// lastEvent is the ID that the events are wanted after, 0 for none.
+// lastEvent returns the ID after which events are requested, 0 for none.
 func lastEvent(r *http.Request) (uint64, error) {
 	text := r.Header.Get("Last-Event-ID")
 	if after := r.URL.Query().Get("after"); after != "" {
@@ -42,7 +42,7 @@ func lastEvent(r *http.Request) (uint64, error) {
 	}
 	last, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%w: %q is no ID of an event", wire.ErrMalformed, text)
+		return 0, fmt.Errorf("%w: %q is not the ID of an event", wire.ErrMalformed, text)
 	}
 	return last, nil
 }
@@ -52,14 +52,14 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, last uint64) error 
 	if err := a.push(w, []byte(": allocnetd\n\n")); err != nil {
 		return err
 	}
-	beat := time.NewTicker(a.limits.Heartbeat)
-	defer beat.Stop()
+	keepalive := time.NewTicker(a.limits.Keepalive)
+	defer keepalive.Stop()
 	for {
 		var err error
 		select {
 		case <-a.stopped:
 			return nil
-		case <-beat.C:
+		case <-keepalive.C:
 			err = a.push(w, []byte(":\n\n"))
 		case e, more := <-events:
 			if !more {
@@ -87,7 +87,7 @@ func (a *API) pushEvent(w http.ResponseWriter, e wire.Event) error {
 	return a.push(w, b.Bytes())
 }
 
-// push writes a part of a stream, and sees it off.
+// push writes a part of a stream and flushes it.
 func (a *API) push(w http.ResponseWriter, data []byte) error {
 	if err := a.extend(w); err != nil {
 		return err

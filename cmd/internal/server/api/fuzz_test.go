@@ -16,9 +16,9 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/server/apitest"
 )
 
-// FuzzRequests sends arbitrary bytes to a server on a unix socket, which has to
-// answer in HTTP, or hang up, and then serve the next one. What it accepts and
-// answers is held against the description.
+// FuzzRequests sends arbitrary bytes to a server on a Unix socket. The server must answer
+// in HTTP or disconnect, and then serve the next client. Accepted requests and their
+// answers must match the OpenAPI description.
 func FuzzRequests(f *testing.F) {
 	for _, seed := range []struct{ method, path, body string }{
 		{"PUT", "/v1/allocs/a", `{"netns":"/n","ports":[{"label":"http","value":80,"to":8080,"protocols":["tcp"]}],"networks":["net"]}`},
@@ -34,13 +34,13 @@ func FuzzRequests(f *testing.F) {
 	f.Add([]byte("PUT /v1/allocs/a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nRequest-Timeout: 1\r\n\r\n2\r\n{}\r\n0\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		socket, _ := apitest.Serve(t, api.Options{Limits: api.Limits{
-			HeaderTimeout: 100 * time.Millisecond, BodyTimeout: 100 * time.Millisecond, IdleTimeout: 100 * time.Millisecond, Heartbeat: time.Hour,
+			HeaderTimeout: 100 * time.Millisecond, BodyTimeout: 100 * time.Millisecond, IdleTimeout: 100 * time.Millisecond, Keepalive: time.Hour,
 		}})
 		c, err := net.Dial("unix", socket)
 		require.NoError(t, err)
 		defer c.Close()
-		require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
-		_, _ = c.Write(data) // it may hang up before it has all
+		require.NoError(t, c.SetDeadline(time.Now().Add(soon)))
+		_, _ = c.Write(data) // the server may disconnect early
 		require.NoError(t, c.(*net.UnixConn).CloseWrite())
 		answers := bufio.NewReader(c)
 		for {
@@ -50,7 +50,7 @@ func FuzzRequests(f *testing.F) {
 			response, err := http.ReadResponse(answers, nil)
 			require.NoError(t, err)
 			body, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
-			if err != nil { // to HEAD there is no body
+			if err != nil { // an answer to HEAD has no body
 				break
 			}
 			if response.StatusCode >= 400 && strings.HasPrefix(response.Header.Get("Content-Type"), "application/json") && len(body) > 0 {

@@ -2,7 +2,7 @@ package api
 
 import "net/http"
 
-// nobody is a handler that is not called.
-type nobody struct{}
+// unused is a handler that is not called.
+type unused struct{}
 
-func (nobody) ServeHTTP(http.ResponseWriter, *http.Request) {}
+func (unused) ServeHTTP(http.ResponseWriter, *http.Request) {}

@@ -27,10 +27,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience bounds waiting for what has to happen.
-const patience = 20 * time.Second
+// soon is the longest time to wait for an expected event.
+const soon = 20 * time.Second
 
-// caller sends requests on connections of its own.
+// caller sends each request on a new connection.
 func caller(socket string) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -40,14 +40,14 @@ func caller(socket string) *http.Client {
 	}}
 }
 
-// answer is a response that was read whole.
+// answer is a completely read response.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// failure is the error that an answer is.
+// failure returns the error of an answer.
 func (a answer) failure(t *testing.T) *wire.Error {
 	t.Helper()
 	var f wire.Failure
@@ -56,7 +56,7 @@ func (a answer) failure(t *testing.T) *wire.Error {
 	return f.Error
 }
 
-// ask sends a request. header are further lines of it.
+// ask sends a request with further header lines.
 func ask(t *testing.T, socket, method, path, body string, header ...string) answer {
 	t.Helper()
 	got, err := try(t.Context(), socket, method, path, body, header...)
@@ -84,7 +84,7 @@ func try(ctx context.Context, socket, method, path, body string, header ...strin
 	return answer{response.StatusCode, response.Header, string(data)}, err
 }
 
-// dial connects and sends text as it is.
+// dial connects and sends a text unchanged.
 func dial(t *testing.T, socket, text string) *net.UnixConn {
 	t.Helper()
 	c, err := net.Dial("unix", socket)
@@ -92,11 +92,11 @@ func dial(t *testing.T, socket, text string) *net.UnixConn {
 	t.Cleanup(func() { _ = c.Close() })
 	_, err = io.WriteString(c, text)
 	require.NoError(t, err)
-	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(soon)))
 	return c.(*net.UnixConn)
 }
 
-// request is one as text.
+// request returns an HTTP request as text.
 func request(method, path, body string) string {
 	return fmt.Sprintf("%s %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", method, path, len(body), body)
 }
@@ -106,7 +106,7 @@ func receive[T any](t *testing.T, c <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
-	case <-time.After(patience):
+	case <-time.After(soon):
 		require.FailNow(t, "nothing came")
 	}
 	return v

@@ -23,8 +23,8 @@ func (a *API) healthz(w http.ResponseWriter, r *http.Request) {
 	a.send(w, r, http.StatusOK, wire.Health{Status: "ok"})
 }
 
-// readyz has all who ask at once wait for one answer, and for no gate: a plugin
-// may hang over its STATUS.
+// readyz shares one answer among all concurrent requests. It does not enter a limiter,
+// because a plugin may hang in STATUS.
 func (a *API) readyz(w http.ResponseWriter, r *http.Request) {
 	answer := a.readiness.DoChan("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), a.limits.ReadTimeout)

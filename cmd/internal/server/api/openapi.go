@@ -9,7 +9,7 @@ import (
 //go:embed openapi.json
 var description []byte
 
-// Description is the OpenAPI description of the API.
+// Description returns the OpenAPI description of the API.
 func Description() []byte { return slices.Clone(description) }
 
 func (a *API) openAPI(w http.ResponseWriter, r *http.Request) {

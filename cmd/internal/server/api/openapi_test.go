@@ -17,7 +17,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// schemas are the types that the description has a schema for, by its name.
+// schemas are the types that have a schema in the description, by its name.
 var schemas = map[string]reflect.Type{
 	"Address": reflect.TypeFor[configurator.Address](), "Allocation": reflect.TypeFor[configurator.Allocation](),
 	"Bandwidth": reflect.TypeFor[configurator.Bandwidth](), "DNS": reflect.TypeFor[configurator.DNS](),
@@ -42,15 +42,15 @@ var schemas = map[string]reflect.Type{
 	"CNIError": reflect.TypeFor[cni.Error](), "Listener": reflect.TypeFor[wire.Listener](), "Unserved": reflect.TypeFor[wire.Unserved](),
 }
 
-// optional are fields that are always sent and need not be.
+// optional are fields that this program always sends and a client may omit.
 var optional = []string{"Allocation.id", "Allocation.netns"}
 
-// neverNull are lists that are there even if empty.
+// neverNull are lists that are present even if empty.
 var neverNull = []string{"Collect.live", "Allocations.allocations", "Networks.networks", "Networks.skipped", "Readiness.checks"}
 
 type schema = map[string]any
 
-// schemaOf is the schema that a type needs.
+// schemaOf returns the schema of a type.
 func schemaOf(t reflect.Type) schema {
 	switch {
 	case t == reflect.TypeFor[time.Time]():
@@ -84,7 +84,7 @@ func schemaOf(t reflect.Type) schema {
 	panic("no schema is known for " + t.String())
 }
 
-// objectOf is the schema of a struct.
+// objectOf returns the schema of a struct.
 func objectOf(name string, t reflect.Type) schema {
 	properties, required := schema{}, []any{}
 	for _, f := range reflect.VisibleFields(t) {
@@ -113,7 +113,7 @@ func objectOf(name string, t reflect.Type) schema {
 	return o
 }
 
-// bare is a schema without what is for people.
+// bare returns a schema without its descriptions.
 func bare(v any) any {
 	switch v := v.(type) {
 	case schema:
@@ -166,7 +166,7 @@ func TestEveryRouteIsDescribed(t *testing.T) {
 			}
 		}
 	}
-	for _, r := range New(Options{Metrics: nobody{}}).routes() {
+	for _, r := range New(Options{Metrics: unused{}}).routes() {
 		served = append(served, r.method+" "+r.path)
 	}
 	require.ElementsMatch(t, served, described)

@@ -15,18 +15,18 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// verdictKey is where the context of a connection has its *verdict.
+// verdictKey is the key of the *verdict in the context of a connection.
 type verdictKey struct{}
 
-// verdict says why a connection is refused, nil if it is not, and whether it is
-// root's.
+// verdict is the authorisation of a connection: why it is refused, or nil, and whether
+// the peer is root.
 type verdict struct {
 	err  error
 	root bool
 	conn net.Conn
 }
 
-// connContext takes the verdict along that was given on a connection.
+// connContext adds the verdict on a connection to its context.
 func connContext(ctx context.Context, c net.Conn) context.Context {
 	judged, ok := c.(*conn)
 	if !ok {
@@ -36,30 +36,30 @@ func connContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, verdictKey{}, &judged.verdict)
 }
 
-// admitted returns the verdict on the connection of a request. Without one there
-// is no way in.
+// admitted returns why the connection of a request is refused, or nil. A connection
+// without a verdict is refused.
 func admitted(r *http.Request) error {
 	v, ok := r.Context().Value(verdictKey{}).(*verdict)
 	if !ok {
-		return fmt.Errorf("%w: nothing is known of the connection", wire.ErrForbidden)
+		return fmt.Errorf("%w: the peer of the connection is not known", wire.ErrForbidden)
 	}
 	return v.err
 }
 
-// byRoot reports whether a request is root's.
+// byRoot reports whether root sent a request.
 func byRoot(r *http.Request) bool {
 	v, ok := r.Context().Value(verdictKey{}).(*verdict)
 	return ok && v.root
 }
 
-// mayBringConflists reports whether a request may name the plugins that run.
-func (a *API) mayBringConflists(r *http.Request) bool { return a.options.AllowConflists || byRoot(r) }
+// maySendConflists reports whether a request may contain network configurations.
+func (a *API) maySendConflists(r *http.Request) bool { return a.options.AllowConflists || byRoot(r) }
 
 func (a *API) judge(c *net.UnixConn) (user uint32, root bool, err error) {
 	uid, gids, err := peer(c)
 	switch {
 	case err != nil:
-		return uid, false, fmt.Errorf("%w: look at the peer's credentials: %w", wire.ErrForbidden, err)
+		return uid, false, fmt.Errorf("%w: get the peer's credentials: %w", wire.ErrForbidden, err)
 	case uid == 0:
 		return uid, true, nil
 	case slices.ContainsFunc(gids, func(gid uint32) bool { return slices.Contains(a.options.Groups, gid) }):
@@ -68,7 +68,7 @@ func (a *API) judge(c *net.UnixConn) (user uint32, root bool, err error) {
 	return uid, false, fmt.Errorf("%w: user %d is neither root nor in an allowed group", wire.ErrForbidden, uid)
 }
 
-// peer returns the user and all groups that the peer had when it connected.
+// peer returns the user and all groups of the peer at the time of its connection.
 func peer(c *net.UnixConn) (uid uint32, gids []uint32, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -90,7 +90,7 @@ func peer(c *net.UnixConn) (uid uint32, gids []uint32, err error) {
 // maxGroups is NGROUPS_MAX of the kernel.
 const maxGroups = 65536
 
-// peerGroups returns the supplementary groups.
+// peerGroups returns the supplementary groups of the peer.
 func peerGroups(fd uintptr) ([]uint32, error) {
 	gids := make([]uint32, 64)
 	for {

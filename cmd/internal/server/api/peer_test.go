@@ -20,18 +20,17 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// peerSocket names the variable that makes the test binary a client.
+// peerSocket is the variable that makes the test binary a client.
 const peerSocket = "ALLOCNET_TEST_PEER_SOCKET"
 
-// peerConflists names the variable that makes the client bring network
-// configurations along.
+// peerConflists is the variable that makes the client send network configurations.
 const peerConflists = "ALLOCNET_TEST_PEER_CONFLISTS"
 
-// actAsPeer prints what a client gets.
+// actAsPeer prints the answers that a client gets.
 func actAsPeer(socket string, conflists bool) int {
 	c := client.New(client.Config{Socket: socket})
 	if conflists {
-		bringConflists(c)
+		sendConflists(c)
 		return 0
 	}
 	list, err := c.List(context.Background())
@@ -59,12 +58,12 @@ func (a *attached) List(ctx context.Context) ([]configurator.Record, error) {
 	return []configurator.Record{*r}, err
 }
 
-// TestPeers connects as other users, from processes of their own. Only root is told
+// TestPeers connects as other users from their own processes. Only root gets
 // configurations.
 func TestPeers(t *testing.T) {
 	const user, group, other = 65534, 54321, 54322
 	requireRoot(t)
-	many := make([]uint32, 200) // more than are asked for at first
+	many := make([]uint32, 200) // more than the first attempt reads
 	for i := range many {
 		many[i] = uint32(60000 + i)
 	}
@@ -111,7 +110,7 @@ func openTo(t *testing.T, socket string) {
 	require.NoError(t, os.Chmod(filepath.Dir(filepath.Dir(socket)), 0o755))
 }
 
-// runPeer returns what a client of that user prints.
+// runPeer returns the output of a client that runs as a user.
 func runPeer(t *testing.T, socket string, who syscall.Credential, more ...string) string {
 	t.Helper()
 	peer := exec.Command("/proc/self/exe")

@@ -43,24 +43,24 @@ func TestNotReady(t *testing.T) {
 	}, Error: &all}, readiness)
 }
 
-// TestReadinessThatHangs has all wait for one answer, and nobody else for them.
+// TestReadinessThatHangs has all requests share one answer; other requests do not wait.
 func TestReadinessThatHangs(t *testing.T) {
 	var calls atomic.Int32
-	asked, release := make(chan struct{}, 9), make(chan struct{})
+	arrived, release := make(chan struct{}, 9), make(chan struct{})
 	socket, _ := apitest.Serve(t, api.Options{
 		Ready: func(ctx context.Context) []api.Check {
 			calls.Add(1)
-			asked <- struct{}{}
+			arrived <- struct{}{}
 			select {
 			case <-release:
 			case <-ctx.Done():
 			}
 			return []api.Check{{Name: "status", Err: ctx.Err()}}
 		},
-		Limits: api.Limits{Reads: 1, Patience: time.Hour},
+		Limits: api.Limits{Reads: 1, SlotTimeout: time.Hour},
 	})
 	first := dial(t, socket, request("GET", "/readyz", ""))
-	receive(t, asked)
+	receive(t, arrived)
 	require.NoError(t, first.Close())
 	statuses := make(chan int, 3)
 	for range cap(statuses) {
@@ -73,7 +73,7 @@ func TestReadinessThatHangs(t *testing.T) {
 	require.Equal(t, int32(1), calls.Load())
 	close(release)
 	for range cap(statuses) {
-		require.Equal(t, 200, receive(t, statuses), "the one that asked first went away, and did not cancel it")
+		require.Equal(t, 200, receive(t, statuses), "the one that arrived first went away, and did not cancel it")
 	}
 }
 

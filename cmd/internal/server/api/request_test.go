@@ -65,7 +65,7 @@ func TestRefusals(t *testing.T) {
 		{"PUT", "/v1/allocs/a", `{"Netns":"/a"}`, 400, "malformed", "Netns (line 1, column 2): is not a known field"},
 		{"PUT", "/v1/allocs/a", `{"ports":[{"value":1},{"value":"2"}]}`, 400, "malformed", "ports[1].value (line 1, column 32): must be a number, not a string"},
 		{"PUT", "/v1/allocs/a", `{"capabilities":{"x":{"y":1,"y":2}}}`, 400, "malformed", "capabilities.x.y (line 1, column 29): is there twice"},
-		{"PUT", "/v1/allocs/a", `{"id":"b"}`, 400, "malformed", `id: is "b", the path says "a"`},
+		{"PUT", "/v1/allocs/a", `{"id":"b"}`, 400, "malformed", `id: is "b", but the path has "a"`},
 		{"PUT", "/v1/allocs/a", long, 413, "too-large", "at most 1000 bytes"},
 		{"PUT", "/v1/allocs/a", strings.Repeat("x", 2<<20), 413, "too-large", "at most 1000 bytes"},
 		{"PUT", "/v1/allocs/-a", alloc, 400, "invalid", "-a"},
@@ -79,8 +79,8 @@ func TestRefusals(t *testing.T) {
 		{"POST", "/v1/gc", `{"live":null}`, 400, "malformed", "live: is missing"},
 		{"POST", "/v1/repair", `{"scopes":"s"}`, 400, "malformed", "scopes (line 1, column 2): is not a known field"},
 		{"POST", "/v1/recover", `{"scope":1}`, 400, "malformed", "scope (line 1, column 10): must be a string"},
-		{"GET", "/healthz", "{}", 400, "malformed", "there must be no body"},
-		{"GET", "/v1/allocs", "{}", 400, "malformed", "there must be no body"},
+		{"GET", "/healthz", "{}", 400, "malformed", "the request must have no body"},
+		{"GET", "/v1/allocs", "{}", 400, "malformed", "the request must have no body"},
 		{"POST", "/v1/sandboxes", "{}", 400, "malformed", "name: is missing"},
 		{"GET", "/", "", 404, "no-such-path", "/openapi.json"},
 		{"GET", "/v2/allocs", "", 404, "no-such-path", "/v2/allocs"},
@@ -88,7 +88,7 @@ func TestRefusals(t *testing.T) {
 		{"GET", "/v1/../healthz", "", 404, "no-such-path", "/v1/../healthz"},
 		{"PUT", "/v1/allocs", alloc, 405, "method-not-allowed", "takes GET"},
 		{"PATCH", "/v1/allocs/a", alloc, 405, "method-not-allowed", "takes DELETE, GET, PUT"},
-		{"GET", "/v1/events?after=x", "", 400, "malformed", "no ID of an event"},
+		{"GET", "/v1/events?after=x", "", 400, "malformed", "not the ID of an event"},
 	} {
 		got := ask(t, socket, c.method, c.path, c.body)
 		e := got.failure(t)
@@ -103,7 +103,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestChunkedBody sends a body whose length is not told beforehand.
+// TestChunkedBody sends a body without its length in the header.
 func TestChunkedBody(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{Limits: api.Limits{Body: 100}})
 	head := "PUT /v1/allocs/a HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -115,7 +115,7 @@ func TestChunkedBody(t *testing.T) {
 	require.Contains(t, got, "HTTP/1.1 400 ")
 }
 
-// TestNoHTTP sends what no handler gets to see.
+// TestNoHTTP sends requests that reach no handler.
 func TestNoHTTP(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{})
 	require.Contains(t, readAll(t, dial(t, socket, "nonsense\r\n\r\n")), "HTTP/1.1 400 ")

@@ -13,19 +13,19 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// route is a method and a path, as in the OpenAPI description, and what serves it.
+// route is a method and a path, as in the OpenAPI description, with its handler.
 type route struct {
 	method, path string
 	serve        http.HandlerFunc
 }
 
 func (a *API) routes() []route {
-	allocation := way{gate: a.operations, key: keyOfAllocation, timeout: a.limits.OperationTimeout, body: a.limits.Body}
-	create := way{gate: a.operations, key: keyOfNewSandbox, timeout: a.limits.OperationTimeout, body: a.limits.Body}
-	destroy := way{gate: a.operations, key: keyOfSandbox, timeout: a.limits.OperationTimeout}
-	sweep := way{gate: a.operations, timeout: a.limits.SweepTimeout, body: a.limits.Body}
-	ask := way{gate: a.operations, timeout: a.limits.ReadTimeout, body: a.limits.Body}
-	read := way{gate: a.reads, timeout: a.limits.ReadTimeout}
+	allocation := routeOptions{limiter: a.operations, key: keyOfAllocation, timeout: a.limits.OperationTimeout, body: a.limits.Body}
+	create := routeOptions{limiter: a.operations, key: keyOfNewSandbox, timeout: a.limits.OperationTimeout, body: a.limits.Body}
+	destroy := routeOptions{limiter: a.operations, key: keyOfSandbox, timeout: a.limits.OperationTimeout}
+	sweep := routeOptions{limiter: a.operations, timeout: a.limits.SweepTimeout, body: a.limits.Body}
+	ask := routeOptions{limiter: a.operations, timeout: a.limits.ReadTimeout, body: a.limits.Body}
+	read := routeOptions{limiter: a.reads, timeout: a.limits.ReadTimeout}
 	return []route{
 		{"GET", "/v1/allocs", a.pass(read, a.listAllocations)},
 		{"GET", "/v1/allocs/{id}", a.pass(read, a.getAllocation)},
@@ -51,7 +51,7 @@ func (a *API) routes() []route {
 	}
 }
 
-// newMux serves the routes, and has answers for what is none.
+// newMux returns a mux that serves the routes, and errors for all other requests.
 func (a *API) newMux() *http.ServeMux {
 	mux := http.NewServeMux()
 	methods := map[string][]string{}
@@ -78,27 +78,28 @@ func pathID(r *http.Request) string { return r.PathValue("id") }
 
 func keyOfAllocation(r *http.Request, _ *body) string { return pathID(r) }
 
-// way is how a request gets to where it is worked on.
-type way struct {
-	gate    *gate
-	key     func(*http.Request, *body) string // nil: the gate's ""
+// routeOptions say how the requests of a route are admitted.
+type routeOptions struct {
+	limiter *limiter
+	key     func(*http.Request, *body) string // nil for no key
 	timeout time.Duration
-	body    int64 // the most; 0: none may come
+	body    int64 // maximum size; 0 if the request must have no body
 }
 
-// work does what a request asks for. An error goes along with the value, if there
-// is one, which then has to name it.
+// work performs the operation of a request. With both a value and an error, the value
+// must contain the error.
 type work func(context.Context) (value any, err error)
 
-// prepare understands a request, before it waits for anything. Its body is kept
-// until the work is done.
+// prepare decodes and validates a request before it waits. The body is kept until the
+// work is done.
 type prepare func(*http.Request, *body) (work, error)
 
-// pass reads a request, has it prepared, waits at the gate, works, leaves the gate
-// and answers: who does not read the answer holds nothing but the answer.
-func (a *API) pass(by way, understand prepare) http.HandlerFunc {
+// pass returns a handler that reads and prepares a request, enters the limiter, does the
+// work, leaves the limiter and answers. So a client that does not read its answer holds
+// no slot.
+func (a *API) pass(opts routeOptions, understand prepare) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		o, err := a.work(w, r, by, understand)
+		o, err := a.work(w, r, opts, understand)
 		if err != nil {
 			a.fail(w, r, err)
 			return
@@ -108,16 +109,16 @@ func (a *API) pass(by way, understand prepare) http.HandlerFunc {
 	}
 }
 
-// work returns an answer that there is room for, or why there is no answer. What is
-// encoded and waits for room is inside the gate, which bounds that too.
-func (a *API) work(w http.ResponseWriter, r *http.Request, by way, understand prepare) (*answer, error) {
-	b, err := a.readBody(r, by.body)
+// work returns an answer that has got its room, or an error. An encoded answer that
+// waits for room is inside the limiter, which bounds their number.
+func (a *API) work(w http.ResponseWriter, r *http.Request, opts routeOptions, understand prepare) (*answer, error) {
+	b, err := a.readBody(r, opts.body)
 	if err != nil {
 		w.Header().Set("Connection", "close")
 		return nil, err
 	}
 	defer b.release()
-	timeout, err := timeoutOf(r, by.timeout)
+	timeout, err := timeoutOf(r, opts.timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -127,12 +128,12 @@ func (a *API) work(w http.ResponseWriter, r *http.Request, by way, understand pr
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
-	ctx = attend(ctx, r)
+	ctx = withClient(ctx, r)
 	key := ""
-	if by.key != nil {
-		key = by.key(r, b)
+	if opts.key != nil {
+		key = opts.key(r, b)
 	}
-	leave, err := by.gate.enter(ctx, key)
+	leave, err := opts.limiter.enter(ctx, key)
 	if err != nil {
 		return nil, err
 	}
@@ -142,13 +143,13 @@ func (a *API) work(w http.ResponseWriter, r *http.Request, by way, understand pr
 		return nil, err
 	}
 	o := a.encode(r, statusOf(value, err), value)
-	if by.gate != a.reads { // small, and "busy" would say that nothing was done
+	if opts.limiter != a.reads { // these answers are small, and "busy" would deny the work
 		return o, nil
 	}
 	return o, o.wait(ctx)
 }
 
-// timeoutOf is how long the client wants to wait, at most the given time.
+// timeoutOf returns the timeout that the client requests, at most the given one.
 func timeoutOf(r *http.Request, most time.Duration) (time.Duration, error) {
 	text := r.Header.Get(wire.TimeoutHeader)
 	if text == "" {
@@ -156,7 +157,7 @@ func timeoutOf(r *http.Request, most time.Duration) (time.Duration, error) {
 	}
 	seconds, err := strconv.ParseFloat(text, 64)
 	if err != nil || !(seconds > 0) {
-		return 0, fmt.Errorf("%w: header %s: %q is no number of seconds above 0", wire.ErrMalformed, wire.TimeoutHeader, text)
+		return 0, fmt.Errorf("%w: header %s: %q is not a number of seconds above 0", wire.ErrMalformed, wire.TimeoutHeader, text)
 	}
 	if seconds < most.Seconds() {
 		return time.Duration(seconds * float64(time.Second)), nil
@@ -164,7 +165,7 @@ func timeoutOf(r *http.Request, most time.Duration) (time.Duration, error) {
 	return most, nil
 }
 
-// bodyless refuses requests with a body.
+// bodyless returns a handler that refuses requests with a body.
 func (a *API) bodyless(serve http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {

@@ -16,40 +16,39 @@ import (
 )
 
 func (a *API) createSandbox(_ *http.Request, b *body) (work, error) {
-	var asked wire.NewSandbox
-	err := b.decode(&asked, false)
-	if err == nil && asked.Name == "" {
+	var request wire.NewSandbox
+	err := b.decode(&request, false)
+	if err == nil && request.Name == "" {
 		err = fmt.Errorf("%w: %w", wire.ErrMalformed, strict.Wrong("name", "is missing"))
 	}
 	return func(ctx context.Context) (any, error) {
-		path, err := a.options.Sandboxes.Create(ctx, asked.Name)
+		path, err := a.options.Sandboxes.Create(ctx, request.Name)
 		switch {
 		case errors.Is(err, fs.ErrExist):
-			return wire.Sandbox{Path: a.options.Sandboxes.Path(asked.Name), Error: wire.FromError(err)}, err
+			return wire.Sandbox{Path: a.options.Sandboxes.Path(request.Name), Error: wire.FromError(err)}, err
 		case err != nil:
 			return nil, err
-		case ctx.Err() != nil: // nobody waits for the answer
-			return nil, errors.Join(ctx.Err(), a.options.Sandboxes.Destroy(asked.Name))
+		case ctx.Err() != nil: // the client does not wait for the answer any more
+			return nil, errors.Join(ctx.Err(), a.options.Sandboxes.Destroy(request.Name))
 		}
 		return wire.Sandbox{Path: path}, nil
 	}, err
 }
 
-// keyOfNewSandbox is that of keyOfSandbox for a request that has the name in its
-// body.
+// keyOfNewSandbox returns the key of the sandbox that the request's body names.
 func keyOfNewSandbox(_ *http.Request, b *body) string {
-	var asked wire.NewSandbox
-	_ = b.decode(&asked, false) // was understood before
-	return sandboxKey + asked.Name
+	var request wire.NewSandbox
+	_ = b.decode(&request, false) // it has been decoded before
+	return sandboxKey + request.Name
 }
 
 func keyOfSandbox(r *http.Request, _ *body) string { return sandboxKey + r.PathValue("name") }
 
-// sandboxKey begins the keys of sandboxes. No ID has a slash.
+// sandboxKey is the prefix of the keys of sandboxes. IDs of allocations have no slash.
 const sandboxKey = "sandbox/"
 
-// destroySandbox leaves alone what an allocation lives in. The client may say where
-// it thinks that the directory of the sandboxes is.
+// destroySandbox destroys a sandbox unless an allocation uses it. The client may send
+// the directory in which it expects the sandbox.
 func (a *API) destroySandbox(r *http.Request, _ *body) (work, error) {
 	name, dir := r.PathValue("name"), r.URL.Query().Get("dir")
 	return func(ctx context.Context) (any, error) {
@@ -57,7 +56,7 @@ func (a *API) destroySandbox(r *http.Request, _ *body) (work, error) {
 		if dir != "" && filepath.Clean(dir) != filepath.Dir(path) {
 			return nil, fmt.Errorf("destroy sandbox %q: its directory is %q, not %q: %w", name, filepath.Dir(path), dir, fs.ErrNotExist)
 		}
-		records, _ := a.options.Service().List(ctx) // of what cannot be read, nobody knows
+		records, _ := a.options.Service().List(ctx) // records that cannot be read are ignored
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -70,7 +69,7 @@ func (a *API) destroySandbox(r *http.Request, _ *body) (work, error) {
 	}, nil
 }
 
-// sameSandbox reports whether two paths are those of one namespace.
+// sameSandbox reports whether two paths lead to the same network namespace.
 func sameSandbox(a, b string) bool {
 	if filepath.Clean(a) == filepath.Clean(b) {
 		return true
@@ -80,7 +79,7 @@ func sameSandbox(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(one, other)
 }
 
-// Pooled makes sandboxes from a pool, whose directory is dir.
+// Pooled returns Sandboxes that come from a pool, whose directory is dir.
 func Pooled(pool *sandbox.Pool, dir string) Sandboxes { return pooled{pool, dir} }
 
 type pooled struct {

@@ -10,25 +10,25 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// gc wants the live allocations named, even if there are none: to forget them
-// would take all away.
+// gc requires the list of live allocations, even if it is empty: without the list all
+// allocations would be removed.
 func (a *API) gc(r *http.Request, b *body) (work, error) {
-	var asked wire.Collect
-	err := b.decode(&asked, false)
-	if err == nil && asked.Live == nil {
+	var request wire.Collect
+	err := b.decode(&request, false)
+	if err == nil && request.Live == nil {
 		err = fmt.Errorf("%w: %w", wire.ErrMalformed, strict.Wrong("live", "is missing"))
 	}
 	if err == nil {
-		err = a.permit(r, len(asked.Conflists), len(asked.PluginDirs))
+		err = a.permit(r, len(request.Conflists), len(request.PluginDirs))
 	}
 	return func(ctx context.Context) (any, error) {
 		collect := a.options.Service().GCScope
-		if asked.DryRun {
+		if request.DryRun {
 			collect = a.options.Service().PlanGC
 		}
 		report, err := collect(ctx, configurator.Scope{
-			Name: asked.Scope, Live: asked.Live, Attachments: asked.Attachments, Networks: asked.Networks, Conflists: asked.Conflists,
-			PluginDirs: asked.PluginDirs, DestroyNetns: asked.DestroyNetns,
+			Name: request.Scope, Live: request.Live, Attachments: request.Attachments, Networks: request.Networks, Conflists: request.Conflists,
+			PluginDirs: request.PluginDirs, DestroyNetns: request.DestroyNetns,
 		})
 		if report == nil {
 			return nil, err
@@ -38,10 +38,10 @@ func (a *API) gc(r *http.Request, b *body) (work, error) {
 }
 
 func (a *API) repair(_ *http.Request, b *body) (work, error) {
-	var asked wire.Selection
-	err := b.decode(&asked, true)
+	var request wire.Selection
+	err := b.decode(&request, true)
 	return func(ctx context.Context) (any, error) {
-		report, err := a.options.Service().RepairScope(ctx, configurator.Scope{Name: asked.Scope})
+		report, err := a.options.Service().RepairScope(ctx, configurator.Scope{Name: request.Scope})
 		if report == nil {
 			return nil, err
 		}
@@ -50,10 +50,10 @@ func (a *API) repair(_ *http.Request, b *body) (work, error) {
 }
 
 func (a *API) recoverAllocations(_ *http.Request, b *body) (work, error) {
-	var asked wire.Selection
-	err := b.decode(&asked, true)
+	var request wire.Selection
+	err := b.decode(&request, true)
 	return func(ctx context.Context) (any, error) {
-		report, err := a.options.Service().RecoverScope(ctx, configurator.Scope{Name: asked.Scope})
+		report, err := a.options.Service().RecoverScope(ctx, configurator.Scope{Name: request.Scope})
 		if report == nil {
 			return nil, err
 		}

@@ -14,17 +14,17 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// Contract finds out whether c does what every allocnet.Service does. It has the
-// networks Net, the default, and Failing, and the file Broken that was skipped.
-// netns makes a network namespace.
+// Contract tests the behaviour that every allocnet.Service has. c has the networks Net,
+// which is the default, and Failing, and the skipped file Broken. netns creates a network
+// namespace.
 func Contract(t *testing.T, c allocnet.Service, netns func(name string) string) {
-	t.Run("life", func(t *testing.T) { life(t, c, netns) })
+	t.Run("lifecycle", func(t *testing.T) { lifecycle(t, c, netns) })
 	t.Run("errors", func(t *testing.T) { refusals(t, c, netns) })
 	t.Run("sweeps", func(t *testing.T) { sweeps(t, c, netns) })
 	t.Run("networks", func(t *testing.T) { networks(t, c) })
 }
 
-func life(t *testing.T, c allocnet.Service, netns func(string) string) {
+func lifecycle(t *testing.T, c allocnet.Service, netns func(string) string) {
 	ctx := t.Context()
 	a := configurator.Allocation{ID: "web_1.a", Netns: netns("web"), Ports: []portmap.Port{{Label: "http", Value: 8080, To: 80}}}
 	status, err := c.Setup(ctx, a)
@@ -38,7 +38,7 @@ func life(t *testing.T, c allocnet.Service, netns func(string) string) {
 	status.Created = false
 	require.Equal(t, status, again)
 	a.MustBeNew = true
-	for range 2 { // a repeated request, too
+	for range 2 { // also for a repeated request
 		_, err = c.Setup(ctx, a)
 		require.ErrorIs(t, err, configurator.ErrExists)
 	}
@@ -183,7 +183,7 @@ func sweeps(t *testing.T, c allocnet.Service, netns func(string) string) {
 	requireCollected(t, "a", "", paths["a"], report)
 }
 
-// requireCollected wants one allocation in a report of a GC, with its record.
+// requireCollected asserts that the report of a GC has one allocation with its record.
 func requireCollected(t *testing.T, id, scope, netns string, report *configurator.GCReport) {
 	t.Helper()
 	require.Equal(t, []string{id}, report.Removed)

@@ -1,5 +1,4 @@
-// Package apitest is what the tests of the API and of its client have in common: a
-// service in memory, the contract that it and the configurator keep, and a server on
-// a unix socket of which every request and every response is held against the
-// OpenAPI description.
+// Package apitest is shared by the tests of the API and of its client. It has a service in
+// memory, the contract of services, and a server on a Unix socket that compares every
+// request and response with the OpenAPI description.
 package apitest

@@ -19,18 +19,18 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// The networks that a Memory has, and that the contract wants.
+// The networks that a Memory has and that the contract needs.
 const (
 	Net     = "net"     // the default one
 	Failing = "failing" // its ADD fails with CNI code 7
 	Broken  = "broken.conflist"
 )
 
-// Memory keeps allocations in memory and touches no host. It keeps the contract. It
-// is safe for concurrent use.
+// Memory is an allocnet.Service that keeps allocations in memory and changes no host. It
+// fulfils the contract. It is safe for concurrent use.
 type Memory struct {
-	// Before is called at the beginning of every operation that has a context. Its
-	// error is that of the operation.
+	// Before is called at the beginning of every operation. An error of Before becomes the
+	// operation's error.
 	Before func(ctx context.Context, operation, id string) error
 
 	mu     sync.Mutex
@@ -38,8 +38,8 @@ type Memory struct {
 }
 
 type held struct {
-	asked  string // as JSON
-	record configurator.Record
+	applied string // as JSON
+	record  configurator.Record
 }
 
 func (m *Memory) begin(ctx context.Context, operation, id string) error {
@@ -79,7 +79,7 @@ func (m *Memory) Setup(ctx context.Context, a configurator.Allocation) (*configu
 		if a.MustBeNew {
 			return nil, fmt.Errorf("%w: %q", configurator.ErrExists, a.ID)
 		}
-		if h.asked != text(a) {
+		if h.applied != text(a) {
 			return nil, fmt.Errorf("%w: %q", configurator.ErrDifferent, a.ID)
 		}
 		return h.record.Status, nil
@@ -127,7 +127,7 @@ func text(a configurator.Allocation) string {
 	a.MustBeNew = false
 	data, err := json.Marshal(a)
 	if err != nil {
-		panic(err) // it came as JSON, or from a test
+		panic(err) // it was decoded from JSON or comes from a test
 	}
 	return string(data)
 }
@@ -225,12 +225,12 @@ func (m *Memory) plan(s configurator.Scope) *configurator.GCReport {
 	return report
 }
 
-// GC is that of a Configurator.
+// GC implements allocnet.Service.
 func (m *Memory) GC(ctx context.Context, live []string) (*configurator.GCReport, error) {
 	return m.GCScope(ctx, configurator.Scope{Live: live})
 }
 
-// Repair is that of a Configurator.
+// Repair implements allocnet.Service.
 func (m *Memory) Repair(ctx context.Context) (*configurator.RepairReport, error) {
 	return m.RepairScope(ctx, configurator.Scope{})
 }
@@ -251,7 +251,7 @@ func (m *Memory) RepairScope(ctx context.Context, s configurator.Scope) (*config
 	return report, nil
 }
 
-// Recover is that of a Configurator.
+// Recover implements allocnet.Service.
 func (m *Memory) Recover(ctx context.Context) (*configurator.RecoverReport, error) {
 	return m.RecoverScope(ctx, configurator.Scope{})
 }
@@ -293,7 +293,7 @@ func (m *Memory) Networks(context.Context) ([]configurator.Network, []*configura
 	}, []*configurator.NetworkError{{File: "/conf/" + Broken, Err: errors.New("is broken")}}
 }
 
-// Ready is that of a Configurator.
+// Ready implements allocnet.Service.
 func (m *Memory) Ready(ctx context.Context) error { return ctx.Err() }
 
 // ReadyFor implements allocnet.Service.

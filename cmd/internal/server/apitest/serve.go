@@ -22,8 +22,8 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// Serve serves an API on a unix socket until the test ends, and returns its path and
-// its server. What the Options leave out is taken from Defaults.
+// Serve serves an API on a Unix socket until the test ends. It returns the path of the
+// socket and the server. Missing Options are taken from Defaults.
 func Serve(t *testing.T, o api.Options) (socket string, server *http.Server) {
 	t.Helper()
 	d := Defaults()
@@ -45,7 +45,7 @@ func Serve(t *testing.T, o api.Options) (socket string, server *http.Server) {
 	if o.Metrics == nil {
 		o.Metrics = d.Metrics
 	}
-	if o.Groups == nil && os.Geteuid() != 0 { // who tests may use what is tested
+	if o.Groups == nil && os.Geteuid() != 0 { // the user who runs the test may use the API
 		o.Groups = []uint32{uint32(os.Getegid())}
 	}
 	o.Logger = hclog.New(&hclog.LoggerOptions{Output: logWriter{t}, Level: hclog.Debug})
@@ -73,10 +73,10 @@ func Serve(t *testing.T, o api.Options) (socket string, server *http.Server) {
 	return socket, server
 }
 
-// router is read once.
+// router returns the router of the description, which it reads once.
 var router = sync.OnceValues(func() (routers.Router, error) { return newRouter(api.Description()) })
 
-// Defaults are Options with a Memory, and nothing that happens.
+// Defaults returns Options with a Memory and without events.
 func Defaults() api.Options {
 	memory := &Memory{}
 	return api.Options{
@@ -106,7 +106,7 @@ func (noSandboxes) Create(_ context.Context, name string) (string, error) {
 func (noSandboxes) Destroy(string) error    { return nil }
 func (noSandboxes) Path(name string) string { return "/run/netns/" + name }
 
-// logWriter shows the log where a test fails.
+// logWriter writes the log to the output of the test.
 type logWriter struct{ t *testing.T }
 
 func (w logWriter) Write(p []byte) (int, error) {

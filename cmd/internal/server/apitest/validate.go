@@ -22,15 +22,15 @@ func init() {
 	openapi3filter.RegisterBodyDecoder("text/event-stream", openapi3filter.PlainBodyDecoder)
 }
 
-// Validator holds what goes through a handler against a description.
+// Validator compares the requests and responses of a handler with a description.
 type Validator struct {
 	Next   http.Handler
 	Router routers.Router
-	// Report is told of what is not as described.
+	// Report is called with each difference.
 	Report func(error)
 }
 
-// newRouter reads a description.
+// newRouter returns the router of a description.
 func newRouter(description []byte) (routers.Router, error) {
 	loader := openapi3.NewLoader()
 	doc, err := loader.LoadFromData(description)
@@ -46,7 +46,7 @@ func newRouter(description []byte) (routers.Router, error) {
 // ServeHTTP implements http.Handler.
 func (v *Validator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var sent bytes.Buffer
-	copied := r.Clone(r.Context()) // the server looks at what became of its own
+	copied := r.Clone(r.Context()) // the server uses its own request afterwards
 	copied.Body = struct {
 		io.Reader
 		io.Closer
@@ -64,7 +64,7 @@ func (v *Validator) judge(r *http.Request, got *recorder) error {
 	if err != nil {
 		return notServed(got, err)
 	}
-	if r.ContentLength != 0 { // nobody looks at it
+	if r.ContentLength != 0 { // it is ignored
 		r.Header.Set("Content-Type", "application/json")
 	}
 	input := &openapi3filter.RequestValidationInput{Request: r, PathParams: params, Route: route}
@@ -77,7 +77,7 @@ func (v *Validator) judge(r *http.Request, got *recorder) error {
 		RequestValidationInput: input, Status: got.status, Header: got.Header(),
 		Options: &openapi3filter.Options{IncludeResponseStatus: true},
 	}
-	if r.Context().Err() != nil { // the client was gone before it had all
+	if r.Context().Err() != nil { // the client disconnected before the end of the answer
 		return nil
 	}
 	response.SetBodyBytes(got.body.Bytes())
@@ -87,15 +87,15 @@ func (v *Validator) judge(r *http.Request, got *recorder) error {
 	return nil
 }
 
-// undecoded says of a call of the plugin that it was refused: its status is that of
-// a success all the same.
+// undecoded reports whether a request of the plugin was refused as malformed, although its
+// status is 200.
 func undecoded(r *http.Request, got *recorder) bool {
 	var response cni.Response
 	return r.URL.Path == cni.Path && json.Unmarshal(got.body.Bytes(), &response) == nil &&
 		response.Error != nil && (response.Error.Code == cni.CodeDecodingFailure || response.Error.Code == cni.CodeIOFailure)
 }
 
-// notServed wants an error for a path that is not described.
+// notServed checks that a path that is not described gets an error.
 func notServed(got *recorder, cause error) error {
 	var failure wire.Failure
 	if got.status < http.StatusBadRequest {
@@ -110,14 +110,14 @@ func notServed(got *recorder, cause error) error {
 	return nil
 }
 
-// recorder keeps what is answered.
+// recorder stores the answer.
 type recorder struct {
 	http.ResponseWriter
 	status int
 	body   bytes.Buffer
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap returns the underlying writer, for http.ResponseController.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 func (r *recorder) WriteHeader(status int) {

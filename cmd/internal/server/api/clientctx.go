@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attended is the context of an operation whose Err also looks whether the client is
-// still there. The server reads ahead for that, but may get to it only after a short
-// operation has ended, above all where it was stopped for a while.
-type attended struct {
+// clientContext is the context of an operation. Its Err also checks whether the client is
+// still connected. The server reads ahead for that purpose, but may notice it only after
+// a short operation has ended, especially if the process was suspended.
+type clientContext struct {
 	context.Context
 	conn syscall.RawConn
 }
 
 // attend makes ctx the context of an operation that a request asks for.
-func attend(ctx context.Context, r *http.Request) context.Context {
+func withClient(ctx context.Context, r *http.Request) context.Context {
 	v, ok := r.Context().Value(verdictKey{}).(*verdict)
 	if !ok {
 		return ctx
@@ -30,11 +30,11 @@ func attend(ctx context.Context, r *http.Request) context.Context {
 	if err != nil {
 		return ctx
 	}
-	return attended{ctx, raw}
+	return clientContext{ctx, raw}
 }
 
 // Err implements context.Context.
-func (a attended) Err() error {
+func (a clientContext) Err() error {
 	if err := a.Context.Err(); err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (a attended) Err() error {
 		n, err := unix.Poll(polled, 0)
 		gone = err == nil && n > 0
 	})
-	if gone || err != nil { // closed by ourselves
+	if gone || err != nil { // with an error, this process has closed the connection
 		return context.Canceled
 	}
 	return nil

@@ -10,9 +10,9 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// TestStrangersMakeNoRoom: the connection of a user who may not use the daemon closes
-// no other user's, and is refused for that reason, also where there is no room.
-func TestStrangersMakeNoRoom(t *testing.T) {
+// TestForbiddenUsersMakeNoRoom checks that no idle connection is closed closed for a permitted user
+// not use the daemon. Such a user gets ErrForbidden, also without room.
+func TestForbiddenUsersMakeNoRoom(t *testing.T) {
 	d := newAdmission(2) // one of them for root
 	admit := func(user uint32, verdictErr error) (*conn, error) {
 		c := &conn{UnixConn: &net.UnixConn{}, user: user, verdict: verdict{err: verdictErr}}
@@ -23,11 +23,11 @@ func TestStrangersMakeNoRoom(t *testing.T) {
 	idle, err := admit(1, nil)
 	require.NoError(t, err)
 	d.connState(idle, http.StateIdle)
-	stranger, err := admit(2, wire.ErrForbidden)
+	forbidden, err := admit(2, wire.ErrForbidden)
 	require.ErrorIs(t, err, wire.ErrForbidden)
 	require.False(t, idle.gone)
-	stranger.release()
+	forbidden.release()
 	_, err = admit(3, nil)
 	require.NoError(t, err)
-	require.True(t, idle.gone, "for a user who may")
+	require.True(t, idle.gone, "closed for a permitted user")
 }

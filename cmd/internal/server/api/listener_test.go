@@ -11,8 +11,8 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-func TestNoWayInButUnixSockets(t *testing.T) {
-	a := New(Options{Metrics: nobody{}})
+func TestOnlyUnixSockets(t *testing.T) {
+	a := New(Options{Metrics: unused{}})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer listener.Close()
@@ -20,8 +20,8 @@ func TestNoWayInButUnixSockets(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	_, err = a.Listener(listener).Accept()
-	require.ErrorContains(t, err, "unix sockets")
-	require.Nil(t, connContext(t.Context(), c).Value(verdictKey{}), "nor without the API's Listener")
+	require.ErrorContains(t, err, "needs a Unix socket")
+	require.Nil(t, connContext(t.Context(), c).Value(verdictKey{}), "without the API's Listener there is no verdict")
 
 	got := httptest.NewRecorder()
 	a.serve(got, httptest.NewRequest(http.MethodGet, "/v1/allocs", nil))

@@ -16,8 +16,8 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// named are sandboxes that are no more than names. One that is made outlives its
-// client.
+// named are sandboxes without network namespaces. Create of "gone" returns after its
+// client has disconnected.
 type named struct {
 	begun, gone, destroyed chan string
 }
@@ -45,10 +45,11 @@ func TestSandboxWithoutClientIsDestroyed(t *testing.T) {
 	require.Equal(t, "gone", receive(t, n.destroyed))
 }
 
-// TestOperationsOnOneSandboxTakeTurns lets nobody find a sandbox that is to go.
-func TestOperationsOnOneSandboxTakeTurns(t *testing.T) {
+// TestOperationsOnOneSandboxAreSerial checks that no request finds a sandbox that another
+// one is about to destroy.
+func TestOperationsOnOneSandboxAreSerial(t *testing.T) {
 	n, queue := newNamed(), &counter{}
-	socket, _ := apitest.Serve(t, api.Options{Sandboxes: n, Queue: queue, Limits: api.Limits{Patience: time.Hour}})
+	socket, _ := apitest.Serve(t, api.Options{Sandboxes: n, Queue: queue, Limits: api.Limits{SlotTimeout: time.Hour}})
 	c := dial(t, socket, request("POST", "/v1/sandboxes", `{"name":"gone"}`))
 	receive(t, n.begun)
 	done := make(chan answer, 1)
@@ -56,7 +57,7 @@ func TestOperationsOnOneSandboxTakeTurns(t *testing.T) {
 		got, _ := try(t.Context(), socket, "DELETE", "/v1/sandboxes/gone", "")
 		done <- got
 	}()
-	require.Eventually(t, queue.is(1, 1), patience, time.Millisecond)
+	require.Eventually(t, queue.is(1, 1), soon, time.Millisecond)
 	require.Empty(t, n.destroyed)
 	require.NoError(t, c.Close())
 	require.Equal(t, 204, receive(t, done).status)
@@ -79,7 +80,7 @@ func TestSandboxOfAnAllocationStays(t *testing.T) {
 	require.Equal(t, 204, ask(t, socket, "DELETE", "/v1/sandboxes/s", "").status)
 }
 
-// TestAnswersTogetherAreBounded has answers of 1 MiB, of which one at a time.
+// TestAnswersTogetherAreBounded has answers of 1 MiB and room for one at a time.
 func TestAnswersTogetherAreBounded(t *testing.T) {
 	socket, _ := apitest.Serve(t, api.Options{
 		Service: func() allocnet.Service { return &large{} },
@@ -88,16 +89,16 @@ func TestAnswersTogetherAreBounded(t *testing.T) {
 	first := unread(t, socket)
 	got := ask(t, socket, "GET", "/v1/allocs", "")
 	require.Equal(t, http.StatusTooManyRequests, got.status)
-	require.Contains(t, got.failure(t).Message, "no room for the answer")
-	require.Equal(t, 200, ask(t, socket, "GET", "/v1/networks", "").status, "small ones go out")
+	require.Contains(t, got.failure(t).Message, "other answers leave no room")
+	require.Equal(t, 200, ask(t, socket, "GET", "/v1/networks", "").status, "small answers are sent")
 	require.NoError(t, first.Close())
 	require.Eventually(t, func() bool {
 		got, err := try(t.Context(), socket, "GET", "/v1/allocs", "")
 		return err == nil && got.status == 200 && len(got.body) > 1e6
-	}, patience, time.Millisecond, "one alone fits, whatever its size")
+	}, soon, time.Millisecond, "a single answer fits, whatever its size")
 }
 
-// wordy is a service that repeats what it was asked for.
+// wordy is a service whose errors repeat the request.
 type wordy struct{ large }
 
 func (*wordy) Get(context.Context, string) (*configurator.Record, error) {
