@@ -6,6 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
 // ownFile is one that an allocation has in a directory that it shares with others.
@@ -45,4 +50,10 @@ func removeFiles(files []ownFile) ([]Leftover, error) {
 		}
 	}
 	return leftoverFiles(removed), errors.Join(errs...)
+}
+
+// isNone reports whether reading a file failed because it is gone or because no plugin can have written it.
+func isNone(err error) bool {
+	return slices.ContainsFunc([]error{fs.ErrNotExist, smallfile.ErrNotRegular, smallfile.ErrTooLarge, unix.ELOOP},
+		func(none error) bool { return errors.Is(err, none) })
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -166,7 +167,7 @@ func TestForceByIDAlone(t *testing.T) {
 			h := newTestHost(t)
 			n := network{name: "n", kind: "bridge", backend: backend, subnets: []string{subnet4, subnet6}}
 			n.ipam = `{"type": "host-local", "ranges": [[{"subnet": "` + subnet4 + `"}], [{"subnet": "` + subnet6 + `"}]]}`
-			t.Cleanup(func() { os.RemoveAll(defaultDataDir) })
+			t.Cleanup(func() { os.RemoveAll(lease.DefaultDataDir) })
 			other := h.add(n, "x-1", otherPorts)
 			before, others := h.snapshot(), h.audit(other)
 			target := h.add(n, "1", testPorts)

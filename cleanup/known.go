@@ -2,14 +2,12 @@ package cleanup
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
+
+	"github.com/allocnet/allocnet/internal/state/lease"
 )
 
 // Address is an address that an allocation has in a network.
@@ -61,9 +59,9 @@ func Released(ctx context.Context, t Target) ([]netip.Addr, error) {
 // host-local, by its conflist, sorted.
 func Holders(network string, config []byte) ([]string, error) {
 	ids := map[string]bool{}
-	err := eachLease(network, config, func(h holder) {
-		if h.id != "" {
-			ids[h.id] = true
+	err := eachLease(network, config, func(o lease.Owner) {
+		if o.ID != "" {
+			ids[o.ID] = true
 		}
 	})
 	if err != nil {
@@ -73,26 +71,19 @@ func Holders(network string, config []byte) ([]string, error) {
 }
 
 // eachLease notes the holders of a network's leases, by its conflist.
-func eachLease(network string, config []byte, note func(holder)) error {
+func eachLease(network string, config []byte, note func(lease.Owner)) error {
 	at := &attachment{Attachment: Attachment{Network: network, Config: config}, scope: scopeOf(config)}
 	dirs, err := (&leaseFinder{search: &search{attachments: []*attachment{at}}}).dirs()
 	if err != nil {
 		return err
 	}
 	for _, dir := range dirs {
-		entries, err := os.ReadDir(dir.path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("list leases: %w", err)
+		leases, err := dir.List()
+		if err != nil {
+			return err
 		}
-		for _, entry := range entries {
-			if _, err := netip.ParseAddr(entry.Name()); err != nil || !entry.Type().IsRegular() {
-				continue
-			}
-			h, _, err := readLease(filepath.Join(dir.path, entry.Name()))
-			if err != nil {
-				return err
-			}
-			note(h)
+		for _, l := range leases {
+			note(l.Owner)
 		}
 	}
 	return nil

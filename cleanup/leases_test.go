@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/smallfile"
+	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
@@ -126,10 +127,15 @@ func TestLeasesWaitForLock(t *testing.T) {
 	require.NoError(t, lock.Close())
 
 	// Both were seen empty, and one was written before the lock could be had.
-	seen := leaseDir{path: path, network: "n", ifNames: []string{"eth0"}}
-	empty, err := stillEmpty(context.Background(), seen, []lease{{seen, "10.0.0.2"}, {seen, "10.0.0.3"}, {seen, "10.0.0.4"}})
+	store, err := lease.Open(dir, "n")
 	require.NoError(t, err)
-	require.Equal(t, []lease{{seen, "10.0.0.3"}}, empty)
+	var seen []lease.Lease
+	for _, addr := range []string{"10.0.0.2", "10.0.0.3", "10.0.0.4"} {
+		seen = append(seen, lease.Lease{Addr: netip.MustParseAddr(addr)})
+	}
+	empty, err := store.Abandoned(context.Background(), seen)
+	require.NoError(t, err)
+	require.Equal(t, seen[1:2], empty)
 }
 
 // What cannot be looked at is told, hides nothing else, and makes no address anybody's.
@@ -215,10 +221,10 @@ func TestEachTriesAll(t *testing.T) {
 // Leases that cannot be listed are not none.
 func TestLeasesThatCannotBeListed(t *testing.T) {
 	privhost.Require(t)
-	require.NoError(t, os.RemoveAll(defaultDataDir))
-	require.NoError(t, os.MkdirAll(filepath.Dir(defaultDataDir), 0o755))
-	require.NoError(t, os.WriteFile(defaultDataDir, nil, 0o600))
-	defer os.Remove(defaultDataDir)
+	require.NoError(t, os.RemoveAll(lease.DefaultDataDir))
+	require.NoError(t, os.MkdirAll(filepath.Dir(lease.DefaultDataDir), 0o755))
+	require.NoError(t, os.WriteFile(lease.DefaultDataDir, nil, 0o600))
+	defer os.Remove(lease.DefaultDataDir)
 	s := newSearch(Target{ID: "id"})
 	_, err := s.leases.find(t.Context())
 	require.ErrorIs(t, err, unix.ENOTDIR)
@@ -232,19 +238,20 @@ func TestFilesThatAreNoLeases(t *testing.T) {
 	require.NoError(t, os.Truncate(filepath.Join(dir, "10.0.0.3"), 1<<40))
 	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "10.0.0.4"), 0o600))
 	require.NoError(t, os.Symlink("/dev/zero", filepath.Join(dir, "10.0.0.5")))
-	for _, name := range []string{"10.0.0.3", "10.0.0.4", "10.0.0.5"} {
-		_, exists, err := readLease(filepath.Join(dir, name))
-		require.NoError(t, err, name)
-		require.False(t, exists, name)
-	}
+	store, err := lease.Open(filepath.Dir(dir), "n")
+	require.NoError(t, err)
+	leases, err := store.List()
+	require.NoError(t, err)
+	own := lease.Lease{Addr: netip.MustParseAddr("10.0.0.2"), Owner: lease.Owner{ID: "id", IfName: "eth0"}}
+	require.Equal(t, []lease.Lease{own}, leases)
 	ids, err := Holders("n", leaseTarget(filepath.Dir(dir)).Attachments[0].Config)
 	require.NoError(t, err)
 	require.Equal(t, []string{"id"}, ids)
 
 	require.NoError(t, unix.Mkfifo(filepath.Join(dir, "lock"), 0o600))
-	unlock, err := lockDir(t.Context(), dir, os.O_RDONLY|os.O_CREATE)
+	removed, err := store.Remove(t.Context(), leases) // with a pipe as the lock
 	require.NoError(t, err)
-	unlock()
+	require.Equal(t, leases, removed)
 	cached := filepath.Join(dir, "result")
 	require.NoError(t, unix.Mkfifo(cached, 0o600))
 	_, err = readCache(cached)

@@ -6,9 +6,8 @@ import (
 	"slices"
 
 	"github.com/allocnet/allocnet/internal/firewalld"
+	"github.com/allocnet/allocnet/internal/state/lease"
 )
-
-const defaultDataDir = "/var/lib/cni/networks"
 
 // scope says what one chain of plugins can have left, so that nothing else needs to be looked at.
 type scope struct {
@@ -31,7 +30,7 @@ func (s scope) hasZone(zone string) bool {
 // everything is the scope of a chain that is not understood.
 func everything() scope {
 	return scope{
-		nat: true, filter: true, nftables: true, ports: true, dataDirs: []string{defaultDataDir},
+		nat: true, filter: true, nftables: true, ports: true, dataDirs: []string{lease.DefaultDataDir},
 		spoofcheck: true, backupDirs: []string{defaultBackupDir}, zones: []string{""},
 	}
 }
@@ -112,7 +111,7 @@ func (s *scope) addIPAM(plugin pluginConf) bool {
 	case "host-local":
 		dir := plugin.IPAM.DataDir
 		if dir == "" {
-			dir = defaultDataDir
+			dir = lease.DefaultDataDir
 		}
 		s.dataDirs = append(s.dataDirs, dir)
 	case "", "static", "dhcp":

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/state/lease"
 )
 
 func TestScopeOf(t *testing.T) {
@@ -36,7 +38,7 @@ func TestScopeOf(t *testing.T) {
 			"leases",
 			`{"plugins": [{"type": "bridge", "ipam": {"type": "host-local"}},
 				{"type": "macvlan", "ipam": {"type": "host-local", "dataDir": "/x"}}]}`,
-			scope{dataDirs: []string{defaultDataDir, "/x"}},
+			scope{dataDirs: []string{lease.DefaultDataDir, "/x"}},
 		},
 		{"single plugin", `{"type": "bridge", "ipMasq": true, "ipMasqBackend": "nftables"}`, scope{nftables: true}},
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
@@ -56,9 +57,9 @@ func compareIfNames(a, b string) int {
 // LeaseTraces are the interfaces for which an ID holds leases of host-local in a network, by its conflist.
 func LeaseTraces(id, network string, config []byte) ([]Trace, error) {
 	var found []Trace
-	err := eachLease(network, config, func(h holder) {
-		t := Trace{network: network, IfName: h.ifName}
-		if h.id == id && h.ifName != "" && !slices.Contains(found, t) {
+	err := eachLease(network, config, func(o lease.Owner) {
+		t := Trace{network: network, IfName: o.IfName}
+		if o.ID == id && o.IfName != "" && !slices.Contains(found, t) {
 			found = append(found, t)
 		}
 	})

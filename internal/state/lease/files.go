@@ -24,11 +24,12 @@ func (o Owner) text() string {
 	return o.ID + lineBreak + o.IfName
 }
 
-// parseOwner reads a lease. Old ones hold the container ID alone; one that is
-// nobody's gives the zero Owner: its writer crashed before it wrote.
+// parseOwner reads a lease, which an operator may have edited. Old ones hold the
+// container ID alone; one that is nobody's gives the zero Owner: its writer crashed
+// before it wrote.
 func parseOwner(content string) Owner {
-	id, ifName, _ := strings.Cut(strings.TrimSpace(content), lineBreak)
-	return Owner{ID: id, IfName: ifName}
+	id, ifName, _ := strings.Cut(strings.TrimSpace(content), "\n")
+	return Owner{ID: strings.TrimSpace(id), IfName: strings.TrimSpace(ifName)}
 }
 
 // parseName reads a lease's name; other files are none.
@@ -42,11 +43,14 @@ func parseName(name string) (netip.Addr, bool) {
 
 func (s *Store) path(addr netip.Addr) string { return s.dir + "/" + addr.String() }
 
+// errNoLease: a file is something that no plugin can have written.
+var errNoLease = errors.New("not a lease")
+
 // holder reads whose an address is. ok says whether there is a lease at all.
 func (s *Store) holder(addr netip.Addr) (owner Owner, ok bool, err error) {
-	content, err := readFile(s.path(addr))
+	content, err := readLease(s.path(addr))
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ELOOP):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, errNoLease), errors.Is(err, unix.ELOOP):
 		return Owner{}, false, nil
 	case err != nil:
 		return Owner{}, false, fmt.Errorf("read lease of %s: %w", addr, err)
@@ -149,6 +153,23 @@ func writeAt(fd int, text string) error {
 		return unix.ENOSPC
 	}
 	return err
+}
+
+// readLease reads a regular file of at most maxFile bytes.
+func readLease(path string) (string, error) {
+	fd, err := openFile(path, unix.O_RDONLY)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(fd)
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return "", err
+	}
+	if stat.Mode&unix.S_IFMT != unix.S_IFREG || stat.Size > maxFile {
+		return "", errNoLease
+	}
+	return readAll(fd)
 }
 
 func readFile(path string) (string, error) {

@@ -26,6 +26,11 @@ var gates sync.Map // directory -> chan struct{}
 // one more would be lost for every caller that gives up on a lock that is never
 // released.
 func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
+	return s.lockWith(ctx, unix.O_CREAT)
+}
+
+// lockWith is lock with flags for opening the lock file.
+func (s *Store) lockWith(ctx context.Context, flags int) (unlock func(), err error) {
 	value, _ := gates.LoadOrStore(s.dir, make(chan struct{}, 1))
 	gate := value.(chan struct{})
 	select {
@@ -33,7 +38,7 @@ func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("lock leases of network %q: %w", s.network, ctx.Err())
 	}
-	fd, err := s.flock(ctx)
+	fd, err := s.flock(ctx, flags)
 	if err != nil {
 		<-gate
 		return nil, fmt.Errorf("lock leases of network %q: %w", s.network, err)
@@ -45,13 +50,13 @@ func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
 }
 
 // flock opens the lock file and locks it. Closing the descriptor unlocks.
-func (s *Store) flock(ctx context.Context) (int, error) {
+func (s *Store) flock(ctx context.Context, flags int) (int, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return -1, err
 		}
 		file := s.dir + "/lock"
-		fd, err := openFile(file, unix.O_RDONLY|unix.O_CREAT)
+		fd, err := openFile(file, unix.O_RDONLY|flags)
 		if err != nil {
 			return -1, &fs.PathError{Op: "open", Path: file, Err: err}
 		}

@@ -33,7 +33,7 @@ type Store struct {
 // Open names a store; an empty data directory stands for DefaultDataDir. It makes
 // nothing: the first Reserve does.
 func Open(dataDir, network string) (*Store, error) {
-	if network == "" || network[0] == '.' || strings.ContainsAny(network, "/\x00") {
+	if !isNetwork(network) {
 		return nil, fmt.Errorf("open leases: %q is no name of a network", network)
 	}
 	if dataDir == "" {
@@ -44,6 +44,11 @@ func Open(dataDir, network string) (*Store, error) {
 		dir:     filepath.Join(dataDir, network),
 		links:   filepath.Join(dataDir, ".allocnet", network),
 	}, nil
+}
+
+// isNetwork reports whether a name can be that of a network's directory.
+func isNetwork(name string) bool {
+	return name != "" && name[0] != '.' && !strings.ContainsAny(name, "/\x00")
 }
 
 func (s *Store) did(step string) {

@@ -1,0 +1,128 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lease is one lease of a network.
+type Lease struct {
+	Addr netip.Addr
+	// Owner is zero if the file is empty: its writer crashed, or is about to write.
+	Owner Owner
+}
+
+// Networks are the names of the networks that have leases in a data directory, or
+// had some. An empty name of a directory stands for DefaultDataDir.
+func Networks(dataDir string) ([]string, error) {
+	if dataDir == "" {
+		dataDir = DefaultDataDir
+	}
+	entries, err := os.ReadDir(dataDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list networks with leases: %w", err)
+	}
+	var networks []string
+	for _, entry := range entries {
+		if entry.IsDir() && isNetwork(entry.Name()) {
+			networks = append(networks, entry.Name())
+		}
+	}
+	return networks, nil
+}
+
+// Dir is the directory of the leases.
+func (s *Store) Dir() string { return s.dir }
+
+// List reads all leases, in the order of their addresses. It takes no lock and
+// changes nothing. With an error, the leases are those that could be read.
+func (s *Store) List() ([]Lease, error) {
+	names, err := s.names()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	slices.SortFunc(names, netip.Addr.Compare)
+	errs := []error{err}
+	leases := make([]Lease, 0, len(names))
+	for _, addr := range names {
+		owner, ok, err := s.holder(addr)
+		errs = append(errs, err)
+		if ok {
+			leases = append(leases, Lease{Addr: addr, Owner: owner})
+		}
+	}
+	return leases, errors.Join(errs...)
+}
+
+// Abandoned returns those of listed leases whose files are still empty while no
+// program can be about to write them: it waits for the lock. A lock file that does
+// not exist is not made; every program that writes leases makes it first.
+func (s *Store) Abandoned(ctx context.Context, leases []Lease) ([]Lease, error) {
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	unlock, err := s.lockWith(ctx, 0)
+	if err == nil {
+		defer unlock()
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var empty []Lease
+	var errs []error
+	for _, l := range leases {
+		owner, ok, err := s.holder(l.Addr)
+		errs = append(errs, err)
+		if ok && owner == (Owner{}) {
+			empty = append(empty, Lease{Addr: l.Addr})
+		}
+	}
+	return empty, errors.Join(errs...)
+}
+
+// Remove removes listed leases, but for those that have another owner by now, and
+// returns those that it removed.
+func (s *Store) Remove(ctx context.Context, leases []Lease) (removed []Lease, err error) {
+	unlock, err := s.lock(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	x := s.openIndex()
+	var errs []error
+	for _, l := range leases {
+		ok, err := x.removeListed(l)
+		errs = append(errs, err)
+		if ok {
+			removed = append(removed, l)
+		}
+	}
+	x.sign()
+	return removed, errors.Join(errs...)
+}
+
+// removeListed removes a lease that has the same owner as when it was listed, or
+// none by now.
+func (x *index) removeListed(l Lease) (bool, error) {
+	owner, ok, err := x.holder(l.Addr)
+	if err != nil || !ok || owner != l.Owner && owner != (Owner{}) {
+		return false, err
+	}
+	if err := unix.Unlink(x.path(l.Addr)); err != nil {
+		return false, fmt.Errorf("remove lease of %s: %w", l.Addr, err)
+	}
+	x.did("remove lease")
+	if addrs := x.addrs(l.Owner); slices.Contains(addrs, l.Addr) {
+		x.set(l.Owner, slices.DeleteFunc(addrs, func(a netip.Addr) bool { return a == l.Addr }))
+	}
+	return true, nil
+}
