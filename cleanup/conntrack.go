@@ -4,18 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 	"github.com/allocnet/allocnet/internal/retry"
 )
+
+// connections are those of the network namespace of the calling thread.
+var connections = conntrack.Here()
 
 // conntrackFinder looks for connection tracking entries that lead to the allocation.
 type conntrackFinder struct {
@@ -23,7 +25,7 @@ type conntrackFinder struct {
 	matched bool
 }
 
-// flows are the entries of one family that match; it is the filter that netlink asks about each entry.
+// flows are the entries of one family that match.
 type flows struct {
 	family family
 	isOurs func(netip.Addr) bool
@@ -41,15 +43,14 @@ type flowKey struct{ protocol, addr string }
 
 var trackedProtocols = map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}
 
-// MatchConntrackFlow reports whether an entry is to be deleted, and counts those that are. Those that nothing
-// redirected go as well, of every protocol: an address is free only without any.
-func (f *flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	protocol, tracked := trackedProtocols[flow.Forward.Protocol]
-	from, asked, answers := toAddr(flow.Forward.SrcIP), toAddr(flow.Forward.DstIP), toAddr(flow.Reverse.SrcIP)
+// match reports whether an entry is to be deleted, and counts those that are. Those that nothing redirected go as well,
+// of every protocol: an address is free only without any.
+func (f *flows) match(e conntrack.Entry) bool {
+	protocol, tracked := trackedProtocols[e.Protocol]
 	switch {
-	case tracked && asked != answers && f.isOurs(answers):
-		f.counts[flowKey{protocol, answers.String()}]++
-	case f.isOurs(answers) || f.isOurs(from), protocol == "udp" && f.isHostPort(asked, flow.Forward.DstPort):
+	case tracked && e.Destination != e.Answers && f.isOurs(e.Answers):
+		f.counts[flowKey{protocol, e.Answers.String()}]++
+	case f.isOurs(e.Answers) || f.isOurs(e.Source), protocol == "udp" && f.isHostPort(e.Destination, e.Port):
 		f.strays++
 	default:
 		return false
@@ -115,11 +116,7 @@ func (f *conntrackFinder) look(ctx context.Context) (list []Leftover, err error)
 // list counts the matching entries of one family.
 func (f *conntrackFinder) list(ctx context.Context, fam family) (*flows, error) {
 	return f.walk(ctx, fam, func(matching *flows) error {
-		entries, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.InetFamily(fam.number()))
-		for _, entry := range entries {
-			matching.MatchConntrackFlow(entry)
-		}
-		return err
+		return connections.List(ctx, fam.number(), func(e conntrack.Entry) { matching.match(e) })
 	})
 }
 
@@ -131,22 +128,12 @@ func (f *conntrackFinder) walk(ctx context.Context, fam family, fill func(*flows
 		if matching.local, err = localAddresses(fam, matching.ports); err != nil {
 			return err
 		}
-		if nothingTracked() {
-			return nil
-		}
 		return fill(matching)
 	})
 	if netfilter.IsUnsupported(err) {
 		return matching, nil
 	}
 	return matching, err
-}
-
-// nothingTracked reports whether the namespace has no entries at all. Listing them to find out takes some 20 ms: the
-// kernel walks the table of all namespaces.
-func nothingTracked() bool {
-	count, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
-	return err == nil && strings.TrimSpace(string(count)) == "0"
 }
 
 // mostPasses bounds how often entries are deleted: packets that were on their way when the rules went may make new
@@ -179,7 +166,7 @@ func (f *conntrackFinder) empty(ctx context.Context, fam family) (*flows, error)
 	removed := &flows{family: fam, counts: make(map[flowKey]int)}
 	for range mostPasses {
 		matching, err := f.walk(ctx, fam, func(matching *flows) error {
-			_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(fam.number()), matching)
+			err := connections.DeleteMatching(ctx, fam.number(), matching.match)
 			for key, n := range matching.counts {
 				removed.counts[key] += n
 			}
@@ -210,7 +197,7 @@ func localAddresses(fam family, ports map[uint16][]netip.Addr) ([]netip.Prefix, 
 	if len(ports) == 0 {
 		return nil, nil
 	}
-	routes, err := netlink.RouteListFiltered(fam.number(),
+	routes, err := netlink.RouteListFiltered(int(fam.number()),
 		&netlink.Route{Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
@@ -221,18 +208,14 @@ func localAddresses(fam family, ports map[uint16][]netip.Addr) ([]netip.Prefix, 
 			continue
 		}
 		bits, _ := route.Dst.Mask.Size()
-		local = append(local, netip.PrefixFrom(toAddr(route.Dst.IP), bits))
+		addr, _ := netip.AddrFromSlice(route.Dst.IP)
+		local = append(local, netip.PrefixFrom(addr.Unmap(), bits))
 	}
 	return local, nil
 }
 
-func toAddr(ip net.IP) netip.Addr {
-	addr, _ := netip.AddrFromSlice(ip)
-	return addr.Unmap()
-}
-
 // number is the family in the kernel's terms.
-func (f family) number() int {
+func (f family) number() uint8 {
 	if f == ipv4 {
 		return unix.AF_INET
 	}

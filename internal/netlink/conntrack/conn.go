@@ -26,6 +26,9 @@ type Conn struct {
 
 	addresses addressQueue
 
+	// anywhere: the network namespace may be another one at each use.
+	anywhere bool
+
 	mu      sync.Mutex
 	counter *os.File // nil until there is one
 }
@@ -33,6 +36,16 @@ type Conn struct {
 // New makes a connection, which is opened when it is needed. It needs no
 // connection tracking in the kernel.
 func New() *Conn { return &Conn{sockets: &sock.Pool{Protocol: unix.NETLINK_NETFILTER}} }
+
+// Here returns a connection that acts in the network namespace of the calling thread.
+// It shares the sockets of the process, and Close does nothing.
+func Here() *Conn {
+	return &Conn{sockets: here{sock.Here{Protocol: unix.NETLINK_NETFILTER}}, anywhere: true}
+}
+
+type here struct{ sock.Here }
+
+func (here) Close() error { return nil }
 
 // Close gives the descriptors back. Nothing may run that uses them.
 func (c *Conn) Close() error {

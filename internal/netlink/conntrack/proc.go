@@ -21,28 +21,38 @@ const (
 // unknown is a count that could not be read.
 const unknown = int(^uint(0) >> 1)
 
-// count is how many entries there are. An open file is read in a few
-// microseconds. Where there is none, the kernel tracks nothing.
+// count is how many entries there are. Where there is no counter, the kernel tracks
+// nothing.
 func (c *Conn) count() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.counter == nil {
-		file, err := os.Open(counterPath)
-		if errors.Is(err, fs.ErrNotExist) {
-			return 0
-		}
-		if err != nil {
-			return unknown
-		}
-		c.counter = file
+	n, err := c.readCount()
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0
 	}
-	var text [20]byte
-	n, _ := c.counter.ReadAt(text[:], 0)
-	count, err := strconv.Atoi(string(bytes.TrimSpace(text[:n])))
 	if err != nil {
 		return unknown
 	}
-	return count
+	return n
+}
+
+// readCount reads the counter. An open file is read in a few microseconds.
+func (c *Conn) readCount() (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	file := c.counter
+	if file == nil {
+		var err error
+		if file, err = os.Open(counterPath); err != nil {
+			return 0, err
+		}
+		if c.anywhere {
+			defer file.Close()
+		} else {
+			c.counter = file
+		}
+	}
+	var text [20]byte
+	n, _ := file.ReadAt(text[:], 0)
+	return strconv.Atoi(string(bytes.TrimSpace(text[:n])))
 }
 
 // fewEntries is up to how many entries their text is read in less time than it

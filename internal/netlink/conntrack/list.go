@@ -1,0 +1,55 @@
+package conntrack
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+)
+
+// Entry is what an entry says of its connection.
+type Entry struct {
+	Protocol            uint8
+	Source, Destination netip.Addr // of the first packet
+	Port                uint16     // its destination port
+	Answers             netip.Addr // where the answers come from
+}
+
+func (e *entry) exported() Entry {
+	return Entry{
+		Protocol: e.protocol, Source: e.source, Destination: e.destination, Port: e.port, Answers: e.answers.source,
+	}
+}
+
+// none reports whether the counter shows that there are no entries. Listing them to
+// find out takes some 20 ms: the kernel walks the table of all namespaces.
+func (c *Conn) none() bool {
+	n, err := c.readCount()
+	return err == nil && n == 0
+}
+
+// List calls a function with each entry of a family (AF_INET, AF_INET6). A kernel
+// without connection tracking has none. errors.Is finds EINTR if entries changed
+// meanwhile, so that some may be missing, and fs.ErrPermission.
+func (c *Conn) List(ctx context.Context, family uint8, use func(Entry)) error {
+	if c.none() {
+		return nil
+	}
+	err := c.each(ctx, filter{family: family}, func(e *entry) { use(e.exported()) })
+	if err != nil && !isUnsupported(err) {
+		return fmt.Errorf("list tracked connections: %w", err)
+	}
+	return nil
+}
+
+// DeleteMatching deletes the entries of a family that match. Its errors are those of
+// List; what was listed before an error is deleted all the same.
+func (c *Conn) DeleteMatching(ctx context.Context, family uint8, match func(Entry) bool) error {
+	if c.none() {
+		return nil
+	}
+	err := c.deleteEach(ctx, filter{family: family}, func(e *entry) bool { return match(e.exported()) })
+	if err != nil {
+		return fmt.Errorf("delete tracked connections: %w", err)
+	}
+	return nil
+}
