@@ -158,7 +158,7 @@ func TestReservingPorts(t *testing.T) {
 	w.network("net", "1.0.0", adds())
 	a := w.alloc("a")
 	a.Ports = []portmap.Port{{Value: 80}}
-	unlock, err := w.store.LockClaims(t.Context())
+	unlock, err := w.store.LockReservations(t.Context())
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

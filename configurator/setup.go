@@ -237,7 +237,7 @@ func (c *Configurator) complete(p *plan) error {
 // of the ports.
 func (c *Configurator) reserve(ctx context.Context, p *plan) error {
 	p.Updated = c.now()
-	err := c.store.Claim(ctx, p.Record, func(err error) { // may have a port, and then ADD fails
+	err := c.store.Reserve(ctx, p.Record, func(err error) { // may have a port, and then ADD fails
 		c.cfg.Logger.Warn("looking for port conflicts without a record that cannot be read", "error", err)
 	})
 	var taken *record.NetnsError

@@ -92,9 +92,9 @@ func BenchmarkClaimAndDelete(b *testing.B) {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			s := benchStore(b)
 			r := crowd(b, s, size)
-			require.NoError(b, s.Claim(b.Context(), r, unwarned(b)))
+			require.NoError(b, s.Reserve(b.Context(), r, unwarned(b)))
 			for b.Loop() {
-				if err := errors.Join(s.Delete(r.ID), s.Claim(b.Context(), r, unwarned(b))); err != nil {
+				if err := errors.Join(s.Delete(r.ID), s.Reserve(b.Context(), r, unwarned(b))); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -102,14 +102,14 @@ func BenchmarkClaimAndDelete(b *testing.B) {
 	}
 }
 
-func BenchmarkClaim(b *testing.B) {
+func BenchmarkReservations(b *testing.B) {
 	for _, size := range []int{0, 4000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			s := benchStore(b)
 			r := crowd(b, s, size)
 			require.NoError(b, s.completeIndex(unwarned(b)))
 			for b.Loop() {
-				if err := s.Claim(b.Context(), r, unwarned(b)); err != nil {
+				if err := s.Reserve(b.Context(), r, unwarned(b)); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -117,13 +117,13 @@ func BenchmarkClaim(b *testing.B) {
 	}
 }
 
-// BenchmarkCompleteIndex is what the first claim costs after the index was lost.
+// BenchmarkCompleteIndex is what the first reservation costs after the index was lost.
 func BenchmarkCompleteIndex(b *testing.B) {
 	s := benchStore(b)
 	crowd(b, s, 4000)
 	for b.Loop() {
 		b.StopTimer()
-		require.NoError(b, os.RemoveAll(string(s.claims)))
+		require.NoError(b, os.RemoveAll(string(s.index)))
 		b.StartTimer()
 		require.NoError(b, s.completeIndex(unwarned(b)))
 	}

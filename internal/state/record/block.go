@@ -13,19 +13,20 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// An allocation with many ports claims them by blocks: a directory for each port
-// would keep all others waiting for seconds.
+// An allocation with many ports reserves them in blocks. One directory per port
+// would take seconds, for which all other allocations would wait.
 const (
-	// mostSingle is how many ports are claimed one by one.
-	mostSingle = 128
-	// blockBits make a block of 1024 ports.
+	// maxSingle is the largest number of ports that are reserved one by one.
+	maxSingle = 128
+	// blockBits is the number of low bits of a port that its block ignores: a
+	// block has 1024 ports.
 	blockBits = 10
 
 	singlePrefix = "port-"
 	blockPrefix  = "ports-"
 )
 
-func blockThing(port int) string { return blockPrefix + strconv.Itoa(port>>blockBits) }
+func blockKey(port int) string { return blockPrefix + strconv.Itoa(port>>blockBits) }
 
 func countPorts(ports []portmap.Mapping) int {
 	seen := make(map[int]struct{}, len(ports))
@@ -35,27 +36,27 @@ func countPorts(ports []portmap.Mapping) int {
 	return len(seen)
 }
 
-// blocksOf are claims of blocks, each with the ports of it as its part.
-func blocksOf(ports []portmap.Mapping) []claim {
-	var claims []claim
+// blocksOf returns reservations of blocks. The value of each is its ports.
+func blocksOf(ports []portmap.Mapping) []reservation {
+	var reservations []reservation
 	at := map[string]int{}
 	for _, m := range ports {
-		thing := blockThing(m.HostPort)
-		i, ok := at[thing]
+		key := blockKey(m.HostPort)
+		i, ok := at[key]
 		if !ok {
-			i = len(claims)
-			at[thing] = i
-			claims = append(claims, claim{thing: thing})
+			i = len(reservations)
+			at[key] = i
+			reservations = append(reservations, reservation{key: key})
 		}
-		claims[i].ports = append(claims[i].ports, m)
+		reservations[i].ports = append(reservations[i].ports, m)
 	}
-	for i := range claims {
-		claims[i].part = spansOf(claims[i].ports).String()
+	for i := range reservations {
+		reservations[i].value = spansOf(reservations[i].ports).String()
 	}
-	return claims
+	return reservations
 }
 
-// spans are ports that follow each other, first and last.
+// spans are ranges of ports, each with its first and last port.
 type spans [][2]int
 
 func spansOf(ports []portmap.Mapping) spans {
@@ -75,21 +76,21 @@ func spansOf(ports []portmap.Mapping) spans {
 	return all
 }
 
-// String is spans as a part has them: "=1-9,20-20".
+// String returns spans in the form of a reservation's value: "=1-9,20-20".
 func (s spans) String() string {
 	text := make([]string, len(s))
 	for i, span := range s {
 		text[i] = fmt.Sprintf("%d-%d", span[0], span[1])
 	}
-	if part := "=" + strings.Join(text, ","); len(part) <= longestPart {
-		return part
+	if value := "=" + strings.Join(text, ","); len(value) <= maxValue {
+		return value
 	}
 	return everything
 }
 
-// parseSpans reads what String made.
-func parseSpans(part string) (all spans, ok bool) {
-	text, ok := strings.CutPrefix(part, "=")
+// parseSpans parses the output of String.
+func parseSpans(value string) (all spans, ok bool) {
+	text, ok := strings.CutPrefix(value, "=")
 	if !ok {
 		return nil, false
 	}
@@ -109,18 +110,18 @@ func (s spans) contain(port int) bool {
 	return slices.ContainsFunc(s, func(span [2]int) bool { return span[0] <= port && port <= span[1] })
 }
 
-// crossing are the claims that may be in the way of those in the other form, each
-// with the ports that are wanted: blocks for single ports, and single ports for
-// blocks. Of the latter only those that are there are looked at, however many ports
-// are wanted.
-func (x index) crossing(claims []claim) ([]claim, error) {
-	var crossing []claim
+// overlapping returns the reservations in the other form that may conflict with
+// the requested ones: blocks for single ports, and single ports for blocks. It
+// only looks at single ports that exist in the index, no matter how many ports
+// are requested.
+func (x index) overlapping(reservations []reservation) ([]reservation, error) {
+	var overlapping []reservation
 	wanted := map[string][]portmap.Mapping{}
-	for _, c := range claims {
+	for _, c := range reservations {
 		switch {
-		case strings.HasPrefix(c.thing, singlePrefix):
-			crossing = append(crossing, claim{thing: blockThing(c.ports[0].HostPort), ports: c.ports})
-		case strings.HasPrefix(c.thing, blockPrefix):
+		case strings.HasPrefix(c.key, singlePrefix):
+			overlapping = append(overlapping, reservation{key: blockKey(c.ports[0].HostPort), ports: c.ports})
+		case strings.HasPrefix(c.key, blockPrefix):
 			for _, m := range c.ports {
 				name := singlePrefix + strconv.Itoa(m.HostPort)
 				wanted[name] = append(wanted[name], m)
@@ -128,16 +129,16 @@ func (x index) crossing(claims []claim) ([]claim, error) {
 		}
 	}
 	if len(wanted) == 0 {
-		return crossing, nil
+		return overlapping, nil
 	}
 	entries, err := os.ReadDir(string(x))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("look for claims: %w", fault(filepath.Dir(string(x)), err))
+		return nil, fmt.Errorf("look for reservations: %w", fault(filepath.Dir(string(x)), err))
 	}
 	for _, e := range entries {
 		if ports := wanted[e.Name()]; ports != nil {
-			crossing = append(crossing, claim{thing: e.Name(), ports: ports})
+			overlapping = append(overlapping, reservation{key: e.Name(), ports: ports})
 		}
 	}
-	return crossing, nil
+	return overlapping, nil
 }

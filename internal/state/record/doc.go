@@ -1,28 +1,31 @@
-// Package record remembers what allocnet gave to each allocation: one file per
-// allocation in a directory on tmpfs. Its first line is the record as JSON, written
-// to a draft that is renamed: what ADD intends, for example. What came of the ADD is
-// a line that is added, and counts when it is complete. So a crash of the process at
-// any instant leaves the old record or the new one. Nothing is synced to a disk: the
-// network that records speak of does not outlive the kernel.
+// Package record stores one record per allocation: everything that DEL needs, and
+// what ADD returned. A record is a file in a directory on tmpfs. Its first line is
+// the record as JSON, for example before an ADD. The outcome of the ADD is an
+// appended line, which counts once it is complete. A whole record is written to a
+// draft, which is renamed. So after a crash of the process at any instant, the
+// file contains the old record or the new one. Nothing is synced to a disk,
+// because the network that records describe does not outlive the kernel.
 //
-// # Claims
+// # Reservations
 //
-// A host port and a network namespace are one allocation's alone. To find who has
-// them without reading all records, there is an index beside the records:
+// Only one allocation at a time may have a host port or a network namespace. An
+// index next to the records finds the allocation that has one without reading all
+// records:
 //
-//	claims/port-8080/ID   a symbolic link to "tcp/,udp/192.0.2.1": what ID has of that port
+//	claims/port-8080/ID   a symbolic link to "tcp/,udp/192.0.2.1": what ID reserved of that port
 //	claims/ports-7/ID     to "=8000-8191": of an allocation with many ports, those of the 7th 1024
 //	claims/netns-HASH/ID  of the path of its network namespace
-//	claims/complete-2     every record of this state directory is in the index
+//	claims/complete-2     the index has every record of this state directory
 //
-// The records are the truth, the index only says which of them to read: an
-// allocation claims before it has a record, and gives back after it has none. So
-// a crash can leave claims too many, never too few. Claims too many, of which no
-// record knows, are removed when somebody else wants the same. An index that is
-// not complete, because it was deleted or the records are older, is made from the
-// records once.
+// The records are authoritative; the index only says which of them to read. An
+// allocation adds its reservations to the index before it writes its record, and
+// removes them after it deletes the record. So a crash can leave stale
+// reservations, but never a record without its reservations. Stale reservations
+// are removed on the next conflict, and by [Store.Sweep]. If the index is not
+// complete, because it was deleted or the records are older, it is rebuilt from
+// the records.
 //
-// [Store.Claim] excludes all others while it looks and writes. Everything else
-// touches only claims that bear its own ID and needs no lock but the
-// allocation's.
+// [Store.Reserve] holds a lock for all allocations while it looks for conflicts
+// and writes. All other operations change only the reservations of their own
+// allocation and need only the lock of that allocation.
 package record

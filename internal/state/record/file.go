@@ -11,12 +11,12 @@ import (
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
-// The functions here are open(2) and the like without what package os does for
-// pipes and terminals, which doubles the calls of an operation.
+// These functions make the plain system calls, without the checks for pipes and
+// terminals in package os, which double the number of calls of an operation.
 
 // openFile opens a regular file of this user or root; the caller closes the
-// descriptor. It follows no symbolic link and waits for no pipe. What is none, or
-// another's, is statedir.ErrNotOurs.
+// descriptor. It does not follow symbolic links or wait for pipes. The error
+// for any other file is statedir.ErrNotOurs.
 func openFile(path string, flags int) (fd int, err error) {
 	for {
 		fd, err = unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
@@ -32,7 +32,7 @@ func openFile(path string, flags int) (fd int, err error) {
 		return -1, pathError("open", path, err)
 	}
 	if flags&unix.O_EXCL != 0 {
-		return fd, nil // we made it
+		return fd, nil // created by this call
 	}
 	if err := statedir.CheckFile(fd, path); err != nil {
 		unix.Close(fd)
@@ -41,7 +41,7 @@ func openFile(path string, flags int) (fd int, err error) {
 	return fd, nil
 }
 
-// maxFile is far above any record.
+// maxFile is far above the size of any record.
 const maxFile = 64 << 20
 
 func readFile(path string) ([]byte, error) {
@@ -69,12 +69,13 @@ func readFile(path string) ([]byte, error) {
 	}
 }
 
-// replaceFile gives a file a new content, written as a draft first: whoever reads
-// finds the old content or the new one, also after a crash of this process.
+// replaceFile replaces the content of a file by writing a draft and renaming
+// it. A reader sees the old content or the new one, even after a crash of this
+// process.
 func replaceFile(path, draft string, content []byte) error {
 	const fresh = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL
 	fd, err := openFile(draft, fresh)
-	if errors.Is(err, fs.ErrExist) { // a crash left it, or another program made it
+	if errors.Is(err, fs.ErrExist) { // left by a crash, or created by another program
 		if err = remove(draft); err == nil {
 			fd, err = openFile(draft, fresh)
 		}
@@ -91,7 +92,7 @@ func replaceFile(path, draft string, content []byte) error {
 	return nil
 }
 
-// appendFile adds to a file that is there.
+// appendFile appends to an existing file.
 func appendFile(path string, content []byte) error {
 	fd, err := openFile(path, unix.O_WRONLY|unix.O_APPEND)
 	if err != nil {
@@ -116,7 +117,7 @@ func writeAll(fd int, path string, content []byte) error {
 
 func closeFile(fd int, path string) error { return pathError("close", path, unix.Close(fd)) }
 
-// rename is os.Rename without its look at what is there.
+// rename is os.Rename without its check of the target.
 func rename(from, to string) error {
 	if err := unix.Rename(from, to); err != nil {
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
@@ -124,7 +125,7 @@ func rename(from, to string) error {
 	return nil
 }
 
-// remove removes a file; none is no error.
+// remove removes a file. A missing file is not an error.
 func remove(path string) error {
 	if err := unix.Unlink(path); err != unix.ENOENT {
 		return pathError("remove", path, err)
@@ -132,7 +133,7 @@ func remove(path string) error {
 	return nil
 }
 
-// pathError says what was done to which file, unless err is nil.
+// pathError returns err with the operation and the path; nil for nil.
 func pathError(op, path string, err error) error {
 	if err == nil {
 		return nil

@@ -18,60 +18,63 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// A claim is what a record has of something that can have one owner only.
-type claim struct {
-	thing string // the name of its directory
-	part  string // what of it, as text
+// reservation is an object that can have only one owner: a network namespace, a
+// host port, or host ports of a block.
+type reservation struct {
+	key   string // name of its directory in the index
+	value string // which protocols, addresses or ports of it
 	ports []portmap.Mapping
 }
 
 const (
-	// everything is the part that meets all others.
+	// everything is the value that conflicts with all others.
 	everything = "*"
-	// longestPart is what is worth writing down.
-	longestPart = 1000
+	// maxValue is the maximum length of a value. A longer one becomes
+	// everything.
+	maxValue = 1000
 )
 
-// claims are those of a record: the network namespace, which is known by what it
-// is, or in old records by its path, and each host port.
-func (r *Record) claims() []claim {
-	claims := claimsOf(r.Netns, r.Ports)
+// reservations returns those of a record: the network namespace, by its
+// identity or in old records by its path, and each host port.
+func (r *Record) reservations() []reservation {
+	reservations := reservationsOf(r.Netns, r.Ports)
 	if r.Namespace != (sandbox.Identity{}) {
-		claims[0].thing = fmt.Sprintf("netns-%d-%d", r.Namespace.Device, r.Namespace.Inode)
+		reservations[0].key = fmt.Sprintf("netns-%d-%d", r.Namespace.Device, r.Namespace.Inode)
 	}
-	return claims
+	return reservations
 }
 
-// claimsOf are the claims of a network namespace's path and of ports.
-func claimsOf(netns string, ports []portmap.Mapping) []claim {
-	claims := []claim{{thing: netnsThing(netns), part: everything}}
-	if len(ports) > mostSingle && countPorts(ports) > mostSingle {
-		return append(claims, blocksOf(ports)...)
+// reservationsOf returns the reservations of a network namespace's path and of
+// ports.
+func reservationsOf(netns string, ports []portmap.Mapping) []reservation {
+	reservations := []reservation{{key: netnsKey(netns), value: everything}}
+	if len(ports) > maxSingle && countPorts(ports) > maxSingle {
+		return append(reservations, blocksOf(ports)...)
 	}
 	at := map[int]int{}
 	for _, m := range ports {
 		i, ok := at[m.HostPort]
 		if !ok {
-			i = len(claims)
+			i = len(reservations)
 			at[m.HostPort] = i
-			claims = append(claims, claim{thing: singlePrefix + strconv.Itoa(m.HostPort)})
+			reservations = append(reservations, reservation{key: singlePrefix + strconv.Itoa(m.HostPort)})
 		}
-		claims[i].ports = append(claims[i].ports, m)
+		reservations[i].ports = append(reservations[i].ports, m)
 	}
-	for i := range claims[1:] {
-		claims[i+1].part = partOf(claims[i+1].ports)
+	for i := range reservations[1:] {
+		reservations[i+1].value = valueOf(reservations[i+1].ports)
 	}
-	return claims
+	return reservations
 }
 
-func netnsThing(path string) string {
+func netnsKey(path string) string {
 	h := fnv.New64a()
 	h.Write([]byte(filepath.Clean(path)))
 	return fmt.Sprintf("netns-%016x", h.Sum64())
 }
 
-// partOf writes down protocols and host IPs: "tcp/,udp/192.0.2.1".
-func partOf(ports []portmap.Mapping) string {
+// valueOf returns protocols and host IPs as a value: "tcp/,udp/192.0.2.1".
+func valueOf(ports []portmap.Mapping) string {
 	var parts []string
 	for _, m := range ports {
 		if strings.ContainsAny(m.Protocol+m.HostIP, "/,\x00") {
@@ -79,22 +82,22 @@ func partOf(ports []portmap.Mapping) string {
 		}
 		parts = append(parts, m.Protocol+"/"+m.HostIP)
 	}
-	if part := strings.Join(parts, ","); len(part) <= longestPart {
-		return part
+	if value := strings.Join(parts, ","); len(value) <= maxValue {
+		return value
 	}
 	return everything
 }
 
-// meets reports whether somebody who has that part may be in the way of the claim.
-func (c claim) meets(part string) bool {
-	if part == everything || len(c.ports) == 0 {
+// meets reports whether a reservation with that value may conflict with r.
+func (c reservation) meets(value string) bool {
+	if value == everything || len(c.ports) == 0 {
 		return true
 	}
-	if spans, ok := parseSpans(part); ok {
+	if spans, ok := parseSpans(value); ok {
 		return slices.ContainsFunc(c.ports, func(m portmap.Mapping) bool { return spans.contain(m.HostPort) })
 	}
 	var taken []portmap.Mapping
-	for _, p := range strings.Split(part, ",") {
+	for _, p := range strings.Split(value, ",") {
 		protocol, ip, ok := strings.Cut(p, "/")
 		if !ok {
 			return true
@@ -105,132 +108,132 @@ func (c claim) meets(part string) bool {
 	return found
 }
 
-// index is the directory of the claims.
+// index is the directory of the reservations.
 type index string
 
 // complete is the mark of an index of all records; it has another name than that of
 // an index without blocks.
-func (x index) complete() string              { return filepath.Join(string(x), "complete-2") }
-func (x index) completeBefore() string        { return filepath.Join(string(x), "complete") }
-func (x index) thing(name string) string      { return filepath.Join(string(x), name) }
-func (x index) claim(thing, id string) string { return filepath.Join(string(x), thing, id) }
+func (x index) complete() string           { return filepath.Join(string(x), "complete-2") }
+func (x index) completeBefore() string     { return filepath.Join(string(x), "complete") }
+func (x index) dir(key string) string      { return filepath.Join(string(x), key) }
+func (x index) link(key, id string) string { return filepath.Join(string(x), key, id) }
 
-// draft is where a claim is made before it replaces the one that is there.
+// draft returns the path at which a reservation is written before it replaces
+// an existing one.
 func (x index) draft(id string) string { return filepath.Join(string(x), "."+id) }
 
-// enter makes a claim of an allocation, unless it is there already. Who completes
-// the index may do the same for the same allocation at the same time, and others
-// remove directories that are empty: then it begins again.
-func (x index) enter(id string, c claim) error {
+// add adds a reservation of an allocation, unless it exists. It retries,
+// because the process that completes the index may add the same reservation at
+// the same time, and others remove empty directories.
+func (x index) add(id string, c reservation) error {
 	const enough = 10_000 // some tens of milliseconds
 	var err error
 	for range enough {
-		err = unix.Symlink(c.part, x.claim(c.thing, id))
+		err = unix.Symlink(c.value, x.link(c.key, id))
 		if errors.Is(err, fs.ErrExist) {
-			switch x.part(c.thing, id) {
-			case c.part, everything:
+			switch x.value(c.key, id) {
+			case c.value, everything:
 				return nil
-			case "": // it went meanwhile
+			case "": // it was removed meanwhile
 				continue
 			}
 			err = x.widen(id, c)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			if err := x.makeThing(c.thing); err != nil {
-				return fmt.Errorf("claim %s for allocation %q: %w", c.thing, id, fault(filepath.Dir(string(x)), err))
+			if err := x.makeDir(c.key); err != nil {
+				return fmt.Errorf("reserve %s for allocation %q: %w", c.key, id, fault(filepath.Dir(string(x)), err))
 			}
 		} else if !errors.Is(err, fs.ErrExist) {
 			break
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("claim %s for allocation %q: %w", c.thing, id, fault(filepath.Dir(string(x)), err))
+		return fmt.Errorf("reserve %s for allocation %q: %w", c.key, id, fault(filepath.Dir(string(x)), err))
 	}
 	return nil
 }
 
-// widen turns a claim that is there already into one of everything, because until
-// the new record is written the old one holds as well.
-func (x index) widen(id string, c claim) error {
-	// All drafts are the same: one that is there will do.
+// widen replaces an existing reservation by one of everything: until the new
+// record is written, the old one remains valid as well.
+func (x index) widen(id string, c reservation) error {
+	// All drafts are equal, so an existing one is used.
 	if err := unix.Symlink(everything, x.draft(id)); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return rename(x.draft(id), x.claim(c.thing, id))
+	return rename(x.draft(id), x.link(c.key, id))
 }
 
-func (x index) makeThing(name string) error {
-	err := unix.Mkdir(x.thing(name), 0o700)
+func (x index) makeDir(name string) error {
+	err := unix.Mkdir(x.dir(name), 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return os.MkdirAll(x.thing(name), 0o700)
+		return os.MkdirAll(x.dir(name), 0o700)
 	}
 	return err
 }
 
-// part is what a claim says, and empty if it is not there.
-func (x index) part(thing, id string) string {
-	var text [longestPart + 1]byte
-	n, err := unix.Readlink(x.claim(thing, id), text[:])
+// value returns the value of a reservation, or "" if it does not exist.
+func (x index) value(key, id string) string {
+	var text [maxValue + 1]byte
+	n, err := unix.Readlink(x.link(key, id), text[:])
 	switch {
 	case err == nil:
 		return string(text[:n])
 	case errors.Is(err, fs.ErrNotExist):
 		return ""
 	}
-	return everything // something that is no link, and that somebody else put there
+	return everything // another program created an object that is not a link
 }
 
-// leave gives a claim back.
-func (x index) leave(id string, c claim) error {
-	errs := []error{remove(x.claim(c.thing, id))}
-	err := unix.Rmdir(x.thing(c.thing))
+// release removes a reservation.
+func (x index) release(id string, c reservation) error {
+	errs := []error{remove(x.link(c.key, id))}
+	err := unix.Rmdir(x.dir(c.key))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
-		errs = append(errs, &fs.PathError{Op: "remove", Path: x.thing(c.thing), Err: err})
+		errs = append(errs, &fs.PathError{Op: "remove", Path: x.dir(c.key), Err: err})
 	}
 	return errors.Join(errs...)
 }
 
-// all are claims of all that anybody has claimed, or that a crash left claimed by
-// nobody.
-func (x index) all() []claim {
-	entries, _ := os.ReadDir(string(x)) // what is missed costs time, nothing else
-	var claims []claim
+// all returns the keys of all reservations, including those that a crash left.
+func (x index) all() []reservation {
+	entries, _ := os.ReadDir(string(x)) // a missed entry only costs time
+	var reservations []reservation
 	for _, e := range entries {
 		if e.IsDir() {
-			claims = append(claims, claim{thing: e.Name()})
+			reservations = append(reservations, reservation{key: e.Name()})
 		}
 	}
-	return claims
+	return reservations
 }
 
-// holders are the allocations that may be in the way of a claim.
-func (x index) holders(c claim) ([]string, error) {
-	// A link would lead to another directory.
-	dir, err := os.OpenFile(x.thing(c.thing), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+// holders returns the allocations whose reservations may conflict with c.
+func (x index) holders(c reservation) ([]string, error) {
+	// Do not follow a link to another directory.
+	dir, err := os.OpenFile(x.dir(c.key), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for claims: %w", fault(filepath.Dir(string(x)), err))
+		return nil, fmt.Errorf("look for reservations: %w", fault(filepath.Dir(string(x)), err))
 	}
 	defer dir.Close()
 	if err := statedir.CheckDir(int(dir.Fd()), dir.Name()); err != nil {
-		return nil, fmt.Errorf("look for claims: %w", fault(filepath.Dir(string(x)), err))
+		return nil, fmt.Errorf("look for reservations: %w", fault(filepath.Dir(string(x)), err))
 	}
 	names, err := dir.Readdirnames(-1)
-	if errors.Is(err, fs.ErrNotExist) { // it went meanwhile
+	if errors.Is(err, fs.ErrNotExist) { // it was removed meanwhile
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look for claims: %w", fault(filepath.Dir(string(x)), err))
+		return nil, fmt.Errorf("look for reservations: %w", fault(filepath.Dir(string(x)), err))
 	}
 	slices.Sort(names)
 	var ids []string
 	for _, id := range names {
-		if part := x.part(c.thing, id); part != "" && c.meets(part) {
+		if value := x.value(c.key, id); value != "" && c.meets(value) {
 			ids = append(ids, id)
 		}
 	}

@@ -15,15 +15,16 @@ import (
 )
 
 // The locks are byte ranges of one file, held as open file description locks
-// (fcntl(2), F_OFD_SETLK): they exclude goroutines and processes alike, go away
-// with the process that held them, and leave no file per allocation behind.
+// (fcntl(2), F_OFD_SETLK). They exclude goroutines and processes alike,
+// disappear with the process that holds them, and need no file per allocation.
 const (
-	offsetClaims = 2 // exclusive between looking for conflicts and recording
-	offsetFirst  = 3 // exclusive to the first ADD of a network, whichever it is
-	offsetIDs    = 1 << 10
-	// offsetNetworks is where each network has two: the gate, held by GC while it
-	// waits, so that newcomers do not starve it, and the network itself, shared by
-	// every operation on it and exclusive to GC.
+	offsetReservations = 2 // exclusive between looking for conflicts and recording
+	offsetFirst        = 3 // exclusive to the first ADD of any network
+	offsetIDs          = 1 << 10
+	// offsetNetworks is the offset of the networks, which have two bytes each.
+	// The second is the network itself: shared by every operation on it,
+	// exclusive to GC. The first is the entry lock: GC holds it while it waits
+	// for the second, so that new operations do not starve it.
 	offsetNetworks = 1<<62 + 1<<20
 )
 
@@ -35,14 +36,15 @@ const (
 const (
 	firstPoll = 100 * time.Microsecond
 	lastPoll  = 50 * time.Millisecond
-	// lastClaimsPoll is short, because the lock of the claims is held for shorter.
-	lastClaimsPoll = time.Millisecond
+	// lastReservationsPoll is shorter, because the lock of the reservations is
+	// held only briefly.
+	lastReservationsPoll = time.Millisecond
 )
 
 // Lock waits until no other operation works on the allocation. The returned function
-// gives the lock back.
+// releases the lock.
 //
-// An operation begins here, so that this also makes sure of the state directory.
+// Every operation begins here, so Lock also checks the state directory.
 func (s *Store) Lock(ctx context.Context, id string) (unlock func(), err error) {
 	if err := s.checkDirs(); err != nil {
 		return nil, fmt.Errorf("lock allocation %q: state directory: %w", id, fault(s.state, err))
@@ -50,25 +52,25 @@ func (s *Store) Lock(ctx context.Context, id string) (unlock func(), err error) 
 	return s.lockOffsets(ctx, fmt.Sprintf("allocation %q", id), offsetOf(id))
 }
 
-// Share waits until no GC of the networks runs, and keeps them from one. It comes
-// after the lock of the allocation.
+// Share waits until no GC of the networks runs, and prevents one until unlock
+// is called. The caller takes the lock of the allocation first.
 func (s *Store) Share(ctx context.Context, networks []string) (unlock func(), err error) {
 	l, err := s.openLocks()
 	if err != nil {
 		return nil, err
 	}
-	var gates []int64
+	var offsets []int64
 	for _, name := range networks {
-		gates = append(gates, gateOf(name))
+		offsets = append(offsets, networkOffset(name))
 	}
-	slices.Sort(gates) // all take them in one order, so that none waits in a circle
-	for _, gate := range slices.Compact(gates) {
-		// The gate is only passed: waiting for it lets a waiting GC go first.
-		if err = l.take(ctx, readLock, gate); err == nil {
-			err = l.take(ctx, readLock, gate+1)
+	slices.Sort(offsets) // one order for all prevents deadlocks
+	for _, offset := range slices.Compact(offsets) {
+		// Taking the entry lock briefly lets a waiting GC go first.
+		if err = l.take(ctx, readLock, offset); err == nil {
+			err = l.take(ctx, readLock, offset+1)
 		}
 		if err == nil {
-			err = l.release(gate)
+			err = l.release(offset)
 		}
 		if err != nil {
 			l.close()
@@ -78,32 +80,33 @@ func (s *Store) Share(ctx context.Context, networks []string) (unlock func(), er
 	return l.close, nil
 }
 
-// LockNetwork waits until no operation on a network runs and keeps new ones out. Who
-// has it must not wait for another lock but that of the claims.
+// LockNetwork waits until no operation on a network runs, and prevents new
+// ones. Its holder must not wait for any other lock but that of the
+// reservations.
 func (s *Store) LockNetwork(ctx context.Context, name string) (unlock func(), err error) {
-	return s.lockOffsets(ctx, fmt.Sprintf("network %q", name), gateOf(name), gateOf(name)+1)
+	return s.lockOffsets(ctx, fmt.Sprintf("network %q", name), networkOffset(name), networkOffset(name)+1)
 }
 
-// LockClaims excludes every other one between looking at what all records claim,
-// host ports and network namespaces, and writing a record. It is held for a
-// moment only. Claim takes it by itself.
-func (s *Store) LockClaims(ctx context.Context) (unlock func(), err error) {
-	const what = "host ports and namespaces"
-	// Within the process it goes from one to the next, without polling.
+// LockReservations takes the lock under which host ports and network namespaces
+// of all records are compared and a record is written. It is held only briefly.
+// Reserve takes it itself.
+func (s *Store) LockReservations(ctx context.Context) (unlock func(), err error) {
+	const object = "host ports and namespaces"
+	// Within the process, the channel hands the lock over without polling.
 	select {
-	case s.turn <- struct{}{}:
+	case s.queue <- struct{}{}:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("lock %s: %w", what, ctx.Err())
+		return nil, fmt.Errorf("lock %s: %w", object, ctx.Err())
 	}
-	release, err := s.lockOffsets(ctx, what, offsetClaims)
+	release, err := s.lockOffsets(ctx, object, offsetReservations)
 	if err != nil {
-		<-s.turn
+		<-s.queue
 		return nil, err
 	}
-	return sync.OnceFunc(func() { release(); <-s.turn }), nil
+	return sync.OnceFunc(func() { release(); <-s.queue }), nil
 }
 
-// tryLock takes the lock of an allocation if nobody has it. It may be called with
+// tryLock takes the lock of an allocation if it is free. It may be called with
 // any other lock held.
 func (s *Store) tryLock(id string) (unlock func(), ok bool) {
 	l, err := s.openLocks()
@@ -117,7 +120,7 @@ func (s *Store) tryLock(id string) (unlock func(), ok bool) {
 	return l.close, true
 }
 
-func (s *Store) lockOffsets(ctx context.Context, what string, offsets ...int64) (func(), error) {
+func (s *Store) lockOffsets(ctx context.Context, object string, offsets ...int64) (func(), error) {
 	l, err := s.openLocks()
 	if err != nil {
 		return nil, err
@@ -125,17 +128,19 @@ func (s *Store) lockOffsets(ctx context.Context, what string, offsets ...int64) 
 	for _, o := range offsets {
 		if err := l.take(ctx, writeLock, o); err != nil {
 			l.close()
-			return nil, fmt.Errorf("lock %s: %w", what, err)
+			return nil, fmt.Errorf("lock %s: %w", object, err)
 		}
 	}
 	return l.close, nil
 }
 
-// offsetOf spreads the IDs over the file; two that meet merely wait for each other.
+// offsetOf maps an ID to an offset by its hash. Two IDs with the same offset
+// only wait for each other.
 func offsetOf(id string) int64 { return offsetIDs + int64(hash(id)>>2) }
 
-// gateOf does that for networks; the offset after it is the network itself.
-func gateOf(network string) int64 { return offsetNetworks + 2*int64(hash(network)>>4) }
+// networkOffset returns the offset of a network's entry lock. The next offset
+// is the network itself.
+func networkOffset(network string) int64 { return offsetNetworks + 2*int64(hash(network)>>4) }
 
 func hash(text string) uint64 {
 	h := fnv.New64a()
@@ -143,12 +148,12 @@ func hash(text string) uint64 {
 	return h.Sum64()
 }
 
-// lockFile is the lock file, opened for one holder of locks.
+// lockFile is a descriptor of the lock file for one holder of locks.
 type lockFile struct{ fd int }
 
 func (s *Store) openLocks() (*lockFile, error) {
 	fd, err := openFile(s.locks, unix.O_RDWR|unix.O_CREAT)
-	if errors.Is(err, fs.ErrNotExist) { // somebody swept the state directory
+	if errors.Is(err, fs.ErrNotExist) { // the state directory was removed
 		if err = os.MkdirAll(s.dir, 0o700); err == nil {
 			fd, err = openFile(s.locks, unix.O_RDWR|unix.O_CREAT)
 		}
@@ -161,8 +166,8 @@ func (s *Store) openLocks() (*lockFile, error) {
 
 func (l *lockFile) take(ctx context.Context, kind int16, offset int64) error {
 	wait, last := firstPoll, lastPoll
-	if offset == offsetClaims {
-		last = lastClaimsPoll
+	if offset == offsetReservations {
+		last = lastReservationsPoll
 	}
 	for {
 		err := l.set(kind, offset)
@@ -189,7 +194,7 @@ func (l *lockFile) set(kind int16, offset int64) error {
 	}
 }
 
-// close gives all locks back. To call it again does no harm.
+// close releases all locks. It may be called again.
 func (l *lockFile) close() {
 	if l.fd >= 0 {
 		_ = unix.Close(l.fd)

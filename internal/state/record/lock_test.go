@@ -26,19 +26,19 @@ func descriptors(t *testing.T, s *Store) int {
 	return n
 }
 
-// TestGivingUpGivesAllBack: who stops waiting for a lock holds none of those
-// that it got on the way, nor the file.
-func TestGivingUpGivesAllBack(t *testing.T) {
+// TestCancelledWaitReleasesLocks: a caller whose wait is cancelled keeps
+// neither the locks that it has already taken nor the file.
+func TestCancelledWaitReleasesLocks(t *testing.T) {
 	s := open(t)
 	first := func(ctx context.Context) (func(), error) {
 		done, err := s.First(ctx, "net")
 		return func() { done(false) }, err
 	}
 	for name, take := range map[string]func(context.Context) (func(), error){
-		"Lock":        func(ctx context.Context) (func(), error) { return s.Lock(ctx, "one") },
-		"LockNetwork": func(ctx context.Context) (func(), error) { return s.LockNetwork(ctx, "net") },
-		"LockClaims":  s.LockClaims,
-		"First":       first,
+		"Lock":             func(ctx context.Context) (func(), error) { return s.Lock(ctx, "one") },
+		"LockNetwork":      func(ctx context.Context) (func(), error) { return s.LockNetwork(ctx, "net") },
+		"LockReservations": s.LockReservations,
+		"First":            first,
 	} {
 		t.Run(name, func(t *testing.T) {
 			unlock, err := take(t.Context())
@@ -52,23 +52,24 @@ func TestGivingUpGivesAllBack(t *testing.T) {
 	}
 }
 
-// TestFirstThatFails makes nothing warm.
+// TestFirstThatFails: a failed ADD creates no first-use marker.
 func TestFirstThatFails(t *testing.T) {
 	s := open(t)
 	done, err := s.First(t.Context(), "net")
 	require.NoError(t, err)
 	done(false)
-	require.False(t, s.warm([]string{"net"}))
+	require.False(t, s.used([]string{"net"}))
 	done, err = s.First(t.Context(), "net", "net+ports")
 	require.NoError(t, err)
 	done(true)
-	require.True(t, s.warm([]string{"net"}))
-	require.True(t, s.warm([]string{"net", "net+ports"}))
-	require.False(t, s.warm([]string{"net", "other"}))
+	require.True(t, s.used([]string{"net"}))
+	require.True(t, s.used([]string{"net", "net+ports"}))
+	require.False(t, s.used([]string{"net", "other"}))
 }
 
-// TestWaitersForTheFirstGoTogether once it has succeeded: they do not queue up.
-func TestWaitersForTheFirstGoTogether(t *testing.T) {
+// TestWaitersForFirstContinueTogether: once the first ADD has succeeded, the
+// waiting ones run concurrently.
+func TestWaitersForFirstContinueTogether(t *testing.T) {
 	s := open(t)
 	done, err := s.First(t.Context(), "net")
 	require.NoError(t, err)
@@ -93,7 +94,7 @@ func TestWaitersForTheFirstGoTogether(t *testing.T) {
 		select {
 		case err := <-passed:
 			require.NoError(t, err)
-		case <-time.After(firstPatience / 2):
+		case <-time.After(maxFirstWait / 2):
 			t.Fatal("one waits for another")
 		}
 	}
@@ -104,8 +105,8 @@ func TestWaitersForTheFirstGoTogether(t *testing.T) {
 	}
 }
 
-// TestFirstHasPatienceOnly: one that hangs holds up nobody for ever.
-func TestFirstHasPatienceOnly(t *testing.T) {
+// TestFirstWaitIsBounded: an ADD that hangs does not block others forever.
+func TestFirstWaitIsBounded(t *testing.T) {
 	s := open(t)
 	hung, err := s.First(t.Context(), "net")
 	require.NoError(t, err)
@@ -113,7 +114,7 @@ func TestFirstHasPatienceOnly(t *testing.T) {
 	began := time.Now()
 	done, err := s.First(t.Context(), "net")
 	require.NoError(t, err)
-	require.Less(t, time.Since(began), 2*firstPatience)
+	require.Less(t, time.Since(began), 2*maxFirstWait)
 	done(true)
 }
 
@@ -133,7 +134,8 @@ func TestOrderOfWaiting(t *testing.T) {
 	require.ErrorIs(t, <-waiting, context.Canceled)
 }
 
-// TestRecordsArePrivate: they hold what a scheduler tells its plugins.
+// TestRecordsArePrivate: records contain the arguments of plugins, which may be
+// secret.
 func TestRecordsArePrivate(t *testing.T) {
 	s := open(t)
 	require.NoError(t, s.Put(sample("one")))
@@ -147,8 +149,8 @@ func TestRecordsArePrivate(t *testing.T) {
 	}
 }
 
-// TestPutIsWhole: whoever reads meanwhile finds the old record or the new one.
-func TestPutIsWhole(t *testing.T) {
+// TestPutIsAtomic: a concurrent reader finds the old record or the new one.
+func TestPutIsAtomic(t *testing.T) {
 	s := open(t)
 	require.NoError(t, s.Put(sample("one")))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -171,7 +173,7 @@ func TestPutIsWhole(t *testing.T) {
 	require.Len(t, entries, 1, "nothing in the making stays")
 }
 
-// TestListWhileRecordsGo: one that is gone meanwhile is no error.
+// TestListWhileRecordsGo: a record removed during List is not an error.
 func TestListWhileRecordsGo(t *testing.T) {
 	s := open(t)
 	require.NoError(t, s.Put(sample("stays")))

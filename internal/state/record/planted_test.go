@@ -16,13 +16,13 @@ import (
 
 // life is all that can be done with a record.
 func life(t *testing.T, s *Store) error {
-	r := claiming("a", "/n/a", tcp(80, ""))
+	r := reserving("a", "/n/a", tcp(80, ""))
 	unlock, err := s.Lock(t.Context(), "a")
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := s.Claim(t.Context(), r, func(error) {}); err != nil {
+	if err := s.Reserve(t.Context(), r, func(error) {}); err != nil {
 		return err
 	}
 	done, err := s.First(t.Context(), "net")
@@ -30,7 +30,7 @@ func life(t *testing.T, s *Store) error {
 		return err
 	}
 	done(true)
-	r.Ports = []portmap.Mapping{tcp(80, "192.0.2.1")} // another claim of the same port
+	r.Ports = []portmap.Mapping{tcp(80, "192.0.2.1")} // another reservation of the same port
 	r.Phase = Ready
 	if err := errors.Join(s.Put(r), s.Update(r)); err != nil {
 		return err
@@ -121,26 +121,26 @@ func TestStateDirectoryOfOthers(t *testing.T) {
 	require.NoError(t, life(t, s))
 }
 
-// TestClaimsOfOthers do not count: they are looked at when their directory is opened,
+// TestReservationsOfOtherUsers do not count: they are looked at when their directory is opened,
 // whenever it became others'.
-func TestClaimsOfOthers(t *testing.T) {
+func TestReservationsOfOtherUsers(t *testing.T) {
 	s := open(t)
-	require.NoError(t, s.Put(claiming("a", "/n/1", tcp(80, ""))))
-	c := claimsOf("/n/1", []portmap.Mapping{tcp(80, "")})[1]
-	dir := s.claims.thing(c.thing)
+	require.NoError(t, s.Put(reserving("a", "/n/1", tcp(80, ""))))
+	c := reservationsOf("/n/1", []portmap.Mapping{tcp(80, "")})[1]
+	dir := s.index.dir(c.key)
 	require.NoError(t, os.Chmod(dir, 0o777))
-	_, err := s.claims.holders(c)
+	_, err := s.index.holders(c)
 	require.ErrorIs(t, err, statedir.ErrNotOurs)
 	require.ErrorContains(t, err, dir)
 	require.ErrorIs(t, s.Sweep(t.Context()), statedir.ErrNotOurs)
 	require.NoError(t, os.Chmod(dir, 0o700))
-	ids, err := s.claims.holders(c)
+	ids, err := s.index.holders(c)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, ids)
 }
 
 // TestPlantedDirectories: where the leases of the embedded network, or results, would
-// go elsewhere, nothing is begun.
+// go elsewhere, nothing is created.
 func TestPlantedDirectories(t *testing.T) {
 	for _, place := range []string{"leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet", "warm", "cni-cache", "cni-cache/results"} {
 		t.Run(place, func(t *testing.T) {

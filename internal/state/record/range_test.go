@@ -11,15 +11,15 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// ranged is a record that claims a range of ports.
+// ranged returns a record with a range of ports.
 func ranged(t *testing.T, id string, first, n int, ip string, protocols ...string) *Record {
 	t.Helper()
 	m, err := portmap.Mappings([]portmap.Port{{Value: first, To: 1, Range: n, HostIP: ip, Protocols: protocols}}, portmap.Options{})
 	require.NoError(t, err)
-	return claiming(id, "/n/"+id, m...)
+	return reserving(id, "/n/"+id, m...)
 }
 
-// TestRanges: whether ports are claimed one by one or in blocks, all conflicts are
+// TestRanges: whether ports are reserved one by one or in blocks, all conflicts are
 // found, and no others.
 func TestRanges(t *testing.T) {
 	for _, test := range []struct {
@@ -27,48 +27,48 @@ func TestRanges(t *testing.T) {
 		first, next *Record
 		conflict    bool
 	}{
-		{"in a block", ranged(t, "a", 1000, 3000, ""), claiming("b", "/n/b", tcp(3999, "")), true},
-		{"before a block", ranged(t, "a", 1000, 3000, ""), claiming("b", "/n/b", tcp(999, "")), false},
-		{"behind a block", ranged(t, "a", 1000, 3000, ""), claiming("b", "/n/b", tcp(4000, "")), false},
-		{"a block over one", claiming("a", "/n/a", tcp(2000, "")), ranged(t, "b", 1000, 3000, ""), true},
-		{"a block beside one", claiming("a", "/n/a", tcp(4000, "")), ranged(t, "b", 1000, 3000, ""), false},
+		{"in a block", ranged(t, "a", 1000, 3000, ""), reserving("b", "/n/b", tcp(3999, "")), true},
+		{"before a block", ranged(t, "a", 1000, 3000, ""), reserving("b", "/n/b", tcp(999, "")), false},
+		{"behind a block", ranged(t, "a", 1000, 3000, ""), reserving("b", "/n/b", tcp(4000, "")), false},
+		{"a block over one", reserving("a", "/n/a", tcp(2000, "")), ranged(t, "b", 1000, 3000, ""), true},
+		{"a block beside one", reserving("a", "/n/a", tcp(4000, "")), ranged(t, "b", 1000, 3000, ""), false},
 		{"blocks that meet", ranged(t, "a", 1000, 1000, ""), ranged(t, "b", 1999, 1000, ""), true},
 		{"blocks side by side", ranged(t, "a", 1000, 1000, ""), ranged(t, "b", 2000, 1000, ""), false},
 		{"other protocols", ranged(t, "a", 1000, 1000, "", "udp"), ranged(t, "b", 1000, 1000, "", "tcp"), false},
 		{"other addresses", ranged(t, "a", 1000, 1000, "192.0.2.1"), ranged(t, "b", 1000, 1000, "192.0.2.2"), false},
-		{"just not blocks", ranged(t, "a", 1000, mostSingle, ""), ranged(t, "b", 1000+mostSingle-1, mostSingle+1, ""), true},
-		{"everything", ranged(t, "a", 1, 65535, ""), claiming("b", "/n/b", tcp(65535, "192.0.2.1")), true},
+		{"just not blocks", ranged(t, "a", 1000, maxSingle, ""), ranged(t, "b", 1000+maxSingle-1, maxSingle+1, ""), true},
+		{"everything", ranged(t, "a", 1, 65535, ""), reserving("b", "/n/b", tcp(65535, "192.0.2.1")), true},
 	} {
 		for _, order := range [][2]*Record{{test.first, test.next}, {test.next, test.first}} {
 			s := open(t)
-			require.NoError(t, s.Claim(t.Context(), order[0], unwarned(t)))
-			err := s.Claim(t.Context(), order[1], unwarned(t))
+			require.NoError(t, s.Reserve(t.Context(), order[0], unwarned(t)))
+			err := s.Reserve(t.Context(), order[1], unwarned(t))
 			if !test.conflict {
 				require.NoError(t, err, test.name)
 				continue
 			}
 			require.ErrorIs(t, err, portmap.ErrConflict, test.name)
 			require.NoError(t, s.Delete(order[0].ID), test.name)
-			require.NoError(t, s.Claim(t.Context(), order[1], unwarned(t)), test.name)
+			require.NoError(t, s.Reserve(t.Context(), order[1], unwarned(t)), test.name)
 			require.NoError(t, s.Delete(order[1].ID), test.name)
-			entries, err := os.ReadDir(string(s.claims))
+			entries, err := os.ReadDir(string(s.index))
 			require.NoError(t, err)
 			require.Len(t, entries, 1, "the mark of a complete index")
 		}
 	}
 }
 
-// TestRangeIsCheap: a claim of every port makes no more than a directory for each
+// TestRangeIsCheap: a reservation of every port makes no more than a directory for each
 // block.
 func TestRangeIsCheap(t *testing.T) {
 	s := open(t)
-	require.NoError(t, s.Claim(t.Context(), ranged(t, "a", 1, 65535, ""), unwarned(t)))
-	entries, err := os.ReadDir(string(s.claims))
+	require.NoError(t, s.Reserve(t.Context(), ranged(t, "a", 1, 65535, ""), unwarned(t)))
+	entries, err := os.ReadDir(string(s.index))
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(entries), 64+2)
 }
 
-// TestSpans: ports without order need not fit into a part.
+// TestSpans: spans that are too long for a value become everything.
 func TestSpans(t *testing.T) {
 	require.Equal(t, "=1-3,9-9", spansOf([]portmap.Mapping{tcp(9, ""), tcp(2, ""), tcp(1, ""), tcp(3, ""), tcp(2, "x")}).String())
 	var scattered []portmap.Mapping
@@ -77,29 +77,29 @@ func TestSpans(t *testing.T) {
 	}
 	require.Equal(t, everything, spansOf(scattered).String())
 	s := open(t)
-	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", scattered...), unwarned(t)))
-	require.NoError(t, s.Claim(t.Context(), claiming("b", "/n/b", tcp(501, "")), unwarned(t)))
-	require.ErrorIs(t, s.Claim(t.Context(), claiming("c", "/n/c", tcp(502, "")), unwarned(t)), portmap.ErrConflict)
-	for _, part := range []string{"=", "=1", "=x-2", "tcp/"} {
-		_, ok := parseSpans(part)
-		require.False(t, ok, part)
+	require.NoError(t, s.Reserve(t.Context(), reserving("a", "/n/a", scattered...), unwarned(t)))
+	require.NoError(t, s.Reserve(t.Context(), reserving("b", "/n/b", tcp(501, "")), unwarned(t)))
+	require.ErrorIs(t, s.Reserve(t.Context(), reserving("c", "/n/c", tcp(502, "")), unwarned(t)), portmap.ErrConflict)
+	for _, value := range []string{"=", "=1", "=x-2", "tcp/"} {
+		_, ok := parseSpans(value)
+		require.False(t, ok, value)
 	}
 }
 
-// TestIndexWithoutBlocks: one that was complete before there were blocks is made
-// complete again.
+// TestIndexWithoutBlocks: an index that was completed before blocks existed is
+// completed again.
 func TestIndexWithoutBlocks(t *testing.T) {
 	s := open(t)
 	r := ranged(t, "a", 1000, 300, "")
 	require.NoError(t, s.Put(r))
-	require.NoError(t, os.RemoveAll(string(s.claims)))
+	require.NoError(t, os.RemoveAll(string(s.index)))
 	for i := range 300 {
-		require.NoError(t, s.claims.enter("a", claimsOf("", r.Ports[2*i:2*i+2])[1]))
+		require.NoError(t, s.index.add("a", reservationsOf("", r.Ports[2*i:2*i+2])[1]))
 	}
-	require.NoError(t, os.WriteFile(s.claims.completeBefore(), nil, 0o600))
-	require.ErrorIs(t, s.Claim(t.Context(), claiming("b", "/n/b", tcp(1000, "")), unwarned(t)), portmap.ErrConflict)
+	require.NoError(t, os.WriteFile(s.index.completeBefore(), nil, 0o600))
+	require.ErrorIs(t, s.Reserve(t.Context(), reserving("b", "/n/b", tcp(1000, "")), unwarned(t)), portmap.ErrConflict)
 	require.NoError(t, s.Sweep(t.Context()))
-	require.NoDirExists(t, filepath.Join(string(s.claims), fmt.Sprint(singlePrefix, 1000)))
-	require.ErrorIs(t, s.Claim(t.Context(), claiming("b", "/n/b", tcp(1299, "")), unwarned(t)), portmap.ErrConflict)
-	require.NoFileExists(t, s.claims.completeBefore())
+	require.NoDirExists(t, filepath.Join(string(s.index), fmt.Sprint(singlePrefix, 1000)))
+	require.ErrorIs(t, s.Reserve(t.Context(), reserving("b", "/n/b", tcp(1299, "")), unwarned(t)), portmap.ErrConflict)
+	require.NoFileExists(t, s.index.completeBefore())
 }

@@ -15,20 +15,20 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Sandbox is a network namespace that goes with an allocation: one that was made for
-// it, or is to be destroyed with it. It is noted before it has a name, and until it is
-// gone, whether or not the allocation has a record.
+// Sandbox is a network namespace that belongs to an allocation: it was created
+// for the allocation, or is destroyed with it. It is stored before it has a
+// name and until it no longer exists, even if the allocation has no record.
 type Sandbox struct {
 	Path     string           `json:"path"`
 	Identity sandbox.Identity `json:"identity"`
-	// Boot identifies the boot of the host in which the identity is valid: the next one
-	// uses the same numbers again.
+	// Boot identifies the boot of the host in which the identity is valid,
+	// because the next boot uses the same numbers again.
 	Boot string `json:"boot"`
-	// Scope is that of the allocation.
+	// Scope is the scope of the allocation.
 	Scope string `json:"scope,omitempty"`
 }
 
-// sandboxesDir is their directory below the state directory.
+// sandboxesDir is the directory of sandboxes below the state directory.
 const sandboxesDir = "sandboxes"
 
 func (s *Store) sandboxes() string { return filepath.Join(s.state, sandboxesDir) }
@@ -37,8 +37,8 @@ func (s *Store) sandboxFile(id string) string { return filepath.Join(s.sandboxes
 
 func (s *Store) sandboxDraft(id string) string { return filepath.Join(s.sandboxes(), "."+id+suffix) }
 
-// Sandboxes returns the namespaces that go with an allocation. The caller holds the
-// lock of the allocation if it changes them.
+// Sandboxes returns the network namespaces that belong to an allocation. To
+// change them, hold the lock of the allocation.
 func (s *Store) Sandboxes(id string) ([]Sandbox, error) {
 	data, err := readFile(s.sandboxFile(id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -56,8 +56,8 @@ func (s *Store) Sandboxes(id string) ([]Sandbox, error) {
 	return list, nil
 }
 
-// PutSandboxes replaces the list of the namespaces that go with an allocation. The
-// caller holds the lock of the allocation.
+// PutSandboxes replaces the list of the network namespaces that belong to an
+// allocation. The caller holds the lock of the allocation.
 func (s *Store) PutSandboxes(id string, list []Sandbox) error {
 	err := s.putSandboxes(id, list)
 	if err != nil {
@@ -80,7 +80,8 @@ func (s *Store) putSandboxes(id string, list []Sandbox) error {
 	return err
 }
 
-// AddSandbox adds one to the namespaces that go with an allocation, unless it is there.
+// AddSandbox adds a network namespace to those of an allocation, unless it is
+// in the list.
 func (s *Store) AddSandbox(id string, one Sandbox) error {
 	list, err := s.Sandboxes(id)
 	if err != nil || slices.Contains(list, one) {
@@ -89,8 +90,8 @@ func (s *Store) AddSandbox(id string, one Sandbox) error {
 	return s.PutSandboxes(id, append(list, one))
 }
 
-// WithSandboxes are the IDs of the allocations that namespaces go with, or that a crash
-// left a draft of, sorted.
+// WithSandboxes returns the sorted IDs of the allocations that have such a
+// network namespace, or a draft that a crash left.
 func (s *Store) WithSandboxes() ([]string, error) {
 	entries, err := os.ReadDir(s.sandboxes())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -111,7 +112,7 @@ func (s *Store) WithSandboxes() ([]string, error) {
 // namespace, sorted. It returns an error if one of the records cannot be read.
 func (s *Store) Residents(id, path string, identity sandbox.Identity) ([]string, error) {
 	wanted := &Record{Netns: path, Namespace: identity}
-	candidates, err := s.claimants(wanted)
+	candidates, err := s.netnsHolders(wanted)
 	if err != nil {
 		return nil, err
 	}
@@ -133,16 +134,16 @@ func (s *Store) Residents(id, path string, identity sandbox.Identity) ([]string,
 	return slices.Compact(residents), nil
 }
 
-// claimants returns the allocations that may have the network namespace of a record:
-// all, if the index of claims is not complete.
-func (s *Store) claimants(r *Record) ([]string, error) {
-	if _, err := os.Lstat(s.claims.complete()); err != nil {
+// netnsHolders returns the allocations that may have the network namespace of a
+// record. These are all allocations if the index is not complete.
+func (s *Store) netnsHolders(r *Record) ([]string, error) {
+	if _, err := os.Lstat(s.index.complete()); err != nil {
 		return s.IDs()
 	}
-	byIdentity, err := s.claims.holders(r.claims()[0])
+	byIdentity, err := s.index.holders(r.reservations()[0])
 	if err != nil {
 		return nil, err
 	}
-	byPath, err := s.claims.holders(claimsOf(r.Netns, nil)[0])
+	byPath, err := s.index.holders(reservationsOf(r.Netns, nil)[0])
 	return append(byIdentity, byPath...), err
 }

@@ -21,37 +21,38 @@ import (
 
 const suffix = ".json"
 
-// Store keeps the records below one state directory. It is safe for concurrent
-// use, also by several processes; who changes a record holds its lock.
+// Store stores the records below one state directory. It is safe for concurrent
+// use, also by several processes. To change a record, hold its lock.
 type Store struct {
-	state  string // the state directory
-	dir    string // of the records
-	claims index  // of what they claim
-	locks  string // the file whose byte ranges are the locks
-	guard  statedir.Guard
-	turn   chan struct{} // holds an element while this process has the lock of the claims, or waits for it
+	state string // the state directory
+	dir   string // of the records
+	index index  // of their reservations
+	locks string // the file whose byte ranges are the locks
+	guard statedir.Guard
+	queue chan struct{} // has an element while this process holds or awaits the lock of the reservations
 }
 
-// CorruptError is a record that cannot be read back.
+// CorruptError reports a record that cannot be read.
 type CorruptError = allocnet.RecordError
 
-// ErrNewer is found by errors.Is where a newer allocnet wrote the record.
+// ErrNewer is found by errors.Is if a newer allocnet wrote the record.
 var ErrNewer = allocnet.ErrNewer
 
-// Open returns the store below stateDir. The directories are made when something
-// is to be written or locked, so that looking changes nothing.
+// Open returns the store below stateDir. It creates no directory; the first
+// write or lock does.
 func Open(stateDir string) *Store {
 	return &Store{
-		state:  stateDir,
-		dir:    filepath.Join(stateDir, "allocs"),
-		claims: index(filepath.Join(stateDir, "claims")),
-		locks:  filepath.Join(stateDir, "lock"),
-		turn:   make(chan struct{}, 1),
+		state: stateDir,
+		dir:   filepath.Join(stateDir, "allocs"),
+		index: index(filepath.Join(stateDir, "claims")),
+		locks: filepath.Join(stateDir, "lock"),
+		queue: make(chan struct{}, 1),
 	}
 }
 
-// checkDirs returns an error if other users can change the files of the store, or
-// could when these were written. The leases are those of the embedded network, and the cache is libcni's.
+// checkDirs returns an error if other users can change the files of the store,
+// or could when the files were written. The directories include the leases of
+// the embedded network and libcni's cache.
 func (s *Store) checkDirs() error {
 	return s.guard.Check(s.state, "allocs", "claims", "leases", "leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet", sandboxesDir,
 		"warm", "cni-cache", "cni-cache/results")
@@ -59,12 +60,13 @@ func (s *Store) checkDirs() error {
 
 func (s *Store) file(id string) string { return filepath.Join(s.dir, id+suffix) }
 
-// draft is where a record is written before it replaces the one that is there. It
-// is no record's name, and the same each time: what a crash left is overwritten.
+// draft returns the path at which a record is written before it replaces the
+// existing one. It is not the path of a record, and always the same: the next
+// write overwrites what a crash left.
 func (s *Store) draft(id string) string { return filepath.Join(s.dir, "."+id+suffix) }
 
-// Get reads the record of an allocation. No record: errors.Is(err,
-// fs.ErrNotExist); one that cannot be understood: errors.As *CorruptError.
+// Get reads the record of an allocation. If there is none, errors.Is finds
+// fs.ErrNotExist; if it is invalid, errors.As finds a *CorruptError.
 func (s *Store) Get(id string) (*Record, error) {
 	file := s.file(id)
 	data, err := readFile(file)
@@ -76,7 +78,7 @@ func (s *Store) Get(id string) (*Record, error) {
 	}
 	r, err := decode(data)
 	if err == nil && r.ID != id {
-		err = fmt.Errorf("it is of allocation %q", r.ID)
+		err = fmt.Errorf("it belongs to allocation %q", r.ID)
 	}
 	if err != nil {
 		return nil, &CorruptError{ID: id, File: file, Err: err}
@@ -84,8 +86,8 @@ func (s *Store) Get(id string) (*Record, error) {
 	return r, nil
 }
 
-// decode reads a record, and the outcomes behind it. The last line counts only if it
-// ends, unless it is the first.
+// decode parses a record with its outcomes. An incomplete last line does not
+// count, unless it is the first line.
 func decode(data []byte) (*Record, error) {
 	first, more, _ := bytes.Cut(data, []byte{'\n'})
 	var r Record
@@ -104,7 +106,7 @@ func decode(data []byte) (*Record, error) {
 		}
 		var o outcome
 		if json.Unmarshal(line, &o) != nil {
-			continue // what a crash left of one, and another one behind it
+			continue // an incomplete outcome of a crash, followed by another one
 		}
 		if err := o.apply(&r); err != nil {
 			return nil, err
@@ -118,30 +120,30 @@ func decode(data []byte) (*Record, error) {
 	return &r, nil
 }
 
-// Put writes a record whole, and makes sure that what it claims is in the index.
-// It does not ask whether another record claims the same: see Claim.
+// Put writes a whole record and adds its reservations to the index. It does not
+// look for conflicts: see Reserve.
 func (s *Store) Put(r *Record) error {
 	text, err := textOf(r)
 	if err != nil {
 		return err
 	}
-	return s.put(r, r.claims(), text)
+	return s.put(r, r.reservations(), text)
 }
 
-// put is Put of a record whose claims and text are at hand.
-func (s *Store) put(r *Record, claims []claim, text []byte) error {
-	for _, c := range claims {
-		if err := s.claims.enter(r.ID, c); err != nil {
+// put is Put with the record's reservations and text.
+func (s *Store) put(r *Record, reservations []reservation, text []byte) error {
+	for _, c := range reservations {
+		if err := s.index.add(r.ID, c); err != nil {
 			return err
 		}
 	}
 	return s.write(r.ID, text)
 }
 
-// Update writes what came of an ADD: the phase, the time and the results of a record,
-// and that no addresses are noted. All else is as it was put. It is added to what is
-// there as a line: less work than a file of its own, and before it is complete it
-// does not count.
+// Update writes the outcome of an ADD: the phase, the time and the results of a
+// record, and that no addresses are noted. All other fields keep the values of
+// Put. It appends a line to the file, which is less work than replacing the
+// file; an incomplete line does not count.
 func (s *Store) Update(r *Record) error {
 	if appendFile(s.file(r.ID), appendOutcome(make([]byte, 0, 2<<10), r)) == nil {
 		return nil
@@ -149,8 +151,9 @@ func (s *Store) Update(r *Record) error {
 	return s.replace(r)
 }
 
-// appendOutcome adds the line of a record's outcome. An empty line before it ends
-// what a crash may have left of another one. Results are JSON in one line.
+// appendOutcome appends the line of a record's outcome, preceded by an empty
+// line that ends an incomplete outcome of a crash. Results are JSON in one
+// line.
 func appendOutcome(b []byte, r *Record) []byte {
 	b = append(append(b, "\n{\"phase\":\""...), r.Phase...)
 	b = r.Updated.AppendFormat(append(b, `","updated":"`...), time.RFC3339Nano)
@@ -167,7 +170,7 @@ func appendOutcome(b []byte, r *Record) []byte {
 	return append(b, "]}\n"...)
 }
 
-// outcome is what a line says that was added to a record.
+// outcome is a line appended to a record.
 type outcome struct {
 	Phase   Phase             `json:"phase"`
 	Updated time.Time         `json:"updated"`
@@ -176,7 +179,7 @@ type outcome struct {
 
 func (o *outcome) apply(r *Record) error {
 	if len(o.Results) != len(r.Attachments) {
-		return fmt.Errorf("results of %d attachments, and there are %d", len(o.Results), len(r.Attachments))
+		return fmt.Errorf("results of %d attachments instead of %d", len(o.Results), len(r.Attachments))
 	}
 	r.Phase, r.Updated, r.Addresses = o.Phase, o.Updated, nil
 	for i, result := range o.Results {
@@ -188,7 +191,7 @@ func (o *outcome) apply(r *Record) error {
 	return nil
 }
 
-// replace writes a record whole.
+// replace writes a whole record.
 func (s *Store) replace(r *Record) error {
 	text, err := textOf(r)
 	if err != nil {
@@ -197,7 +200,7 @@ func (s *Store) replace(r *Record) error {
 	return s.write(r.ID, text)
 }
 
-// textOf is a record as its file has it.
+// textOf returns the content of a record's file, without outcomes.
 func textOf(r *Record) ([]byte, error) {
 	r.Version = Version
 	text, err := encode(r)
@@ -210,7 +213,7 @@ func textOf(r *Record) ([]byte, error) {
 // write replaces the file of a record.
 func (s *Store) write(id string, text []byte) error {
 	err := replaceFile(s.file(id), s.draft(id), text)
-	if errors.Is(err, fs.ErrNotExist) { // somebody swept the state directory
+	if errors.Is(err, fs.ErrNotExist) { // the state directory was removed
 		if err = os.MkdirAll(s.dir, 0o700); err == nil {
 			err = replaceFile(s.file(id), s.draft(id), text)
 		}
@@ -221,7 +224,7 @@ func (s *Store) write(id string, text []byte) error {
 	return nil
 }
 
-// encode makes a line.
+// encode returns v as one line of JSON.
 func encode(v any) ([]byte, error) {
 	b := bytes.NewBuffer(make([]byte, 0, 2<<10)) // as much as most records have
 	e := json.NewEncoder(b)
@@ -230,13 +233,14 @@ func encode(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Delete removes a record and gives back what it claims; none is no error.
+// Delete removes a record and its reservations. A missing record is not an
+// error.
 func (s *Store) Delete(id string) error {
-	claimed := s.claimed(id)
-	errs := []error{remove(s.file(id)), remove(s.draft(id)), remove(s.claims.draft(id))}
+	reserved := s.reserved(id)
+	errs := []error{remove(s.file(id)), remove(s.draft(id)), remove(s.index.draft(id))}
 	if errs[0] == nil {
-		for _, c := range claimed {
-			errs = append(errs, s.claims.leave(id, c))
+		for _, c := range reserved {
+			errs = append(errs, s.index.release(id, c))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -245,29 +249,30 @@ func (s *Store) Delete(id string) error {
 	return nil
 }
 
-// claimed returns the claims that an allocation may have: those of its record, or all
-// claims if there is no record, because a crash may have come between the claims and
-// the record, or if the record does not identify its namespace.
-func (s *Store) claimed(id string) []claim {
-	var part struct {
+// reserved returns the reservations that an allocation may have. They are those
+// of its record. They are all reservations if there is no record, because of a
+// crash before the record was written, or if the record does not identify its
+// namespace.
+func (s *Store) reserved(id string) []reservation {
+	var owner struct {
 		Netns     string
 		Namespace sandbox.Identity
 		Ports     []portmap.Mapping
 	}
 	data, err := readFile(s.file(id))
 	first, _, _ := bytes.Cut(data, []byte{'\n'})
-	if err != nil || json.Unmarshal(first, &part) != nil {
-		return s.claims.all()
+	if err != nil || json.Unmarshal(first, &owner) != nil {
+		return s.index.all()
 	}
-	if part.Namespace == (sandbox.Identity{}) {
-		return s.claims.all() // made up where the record was lost: the claims are those of that one
+	if owner.Namespace == (sandbox.Identity{}) {
+		return s.index.all() // a guessed record; the reservations are those of the lost one
 	}
-	r := Record{Netns: part.Netns, Namespace: part.Namespace, Ports: part.Ports}
-	return r.claims()
+	r := Record{Netns: owner.Netns, Namespace: owner.Namespace, Ports: owner.Ports}
+	return r.reservations()
 }
 
-// IDs are the allocations that have a record, readable or not, sorted. What
-// somebody else put into the directory is none.
+// IDs returns the sorted IDs of the allocations that have a record, readable or
+// not. It ignores files that other programs created in the directory.
 func (s *Store) IDs() ([]string, error) {
 	if err := s.checkDirs(); err != nil {
 		return nil, fmt.Errorf("list records: %w", fault(s.state, err))
@@ -287,8 +292,8 @@ func (s *Store) IDs() ([]string, error) {
 	return ids, nil
 }
 
-// List reads all records, sorted by ID. Those that cannot be read are left out
-// and joined in the error.
+// List reads all records, sorted by ID. It omits records that cannot be read
+// and joins their errors.
 func (s *Store) List() ([]*Record, error) {
 	ids, err := s.IDs()
 	if err != nil {
@@ -301,7 +306,7 @@ func (s *Store) List() ([]*Record, error) {
 		switch {
 		case err == nil:
 			records = append(records, r)
-		case !errors.Is(err, fs.ErrNotExist): // gone meanwhile is no error
+		case !errors.Is(err, fs.ErrNotExist): // removed meanwhile
 			errs = append(errs, err)
 		}
 	}

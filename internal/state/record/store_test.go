@@ -85,8 +85,8 @@ func TestCorruptRecords(t *testing.T) {
 	}
 }
 
-// TestUpdate: what came of an ADD is a line behind what was intended, and counts
-// from when it is complete.
+// TestUpdate: the outcome of an ADD is an appended line, which counts once it
+// is complete.
 func TestUpdate(t *testing.T) {
 	s := open(t)
 	intent, result := sample("one"), sample("one")
@@ -106,7 +106,7 @@ func TestUpdate(t *testing.T) {
 		got, err := s.Get("one")
 		require.NoError(t, err)
 		require.Equal(t, intent, got, "after %d bytes", n)
-		require.Equal(t, intent.claims(), s.claimed("one"))
+		require.Equal(t, intent.reservations(), s.reserved("one"))
 		require.NoError(t, s.Update(result))
 		got, err = s.Get("one")
 		require.NoError(t, err)
@@ -115,7 +115,7 @@ func TestUpdate(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(s.file("one"), append(before, "{\"phase\":\"ready\",\"results\":[]}\n"...), 0o600))
 	_, err = s.Get("one")
-	require.ErrorContains(t, err, "results of 0 attachments, and there are 2")
+	require.ErrorContains(t, err, "results of 0 attachments instead of 2")
 
 	require.NoError(t, s.Delete("one"))
 	require.NoError(t, s.Update(result), "somebody swept the state directory")
@@ -131,8 +131,8 @@ func TestNewerRecord(t *testing.T) {
 	require.ErrorIs(t, err, ErrNewer)
 }
 
-// TestLookingChangesNothing, also where there is no state directory.
-func TestLookingChangesNothing(t *testing.T) {
+// TestReadingChangesNothing, also where there is no state directory.
+func TestReadingChangesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	s := Open(dir)
 	all, err := s.List()
@@ -209,8 +209,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestSweptStateDirectory: it comes back by itself.
-func TestSweptStateDirectory(t *testing.T) {
+// TestRemovedStateDirectory: the store creates it again.
+func TestRemovedStateDirectory(t *testing.T) {
 	s := open(t)
 	require.NoError(t, os.RemoveAll(filepath.Dir(s.dir)))
 	ids, err := s.IDs()
@@ -226,7 +226,7 @@ func TestSweptStateDirectory(t *testing.T) {
 	require.ErrorContains(t, s.Put(sample("x")), `allocation "x"`)
 }
 
-// locked says whether take would have to wait.
+// locked reports whether take would have to wait.
 func locked(t *testing.T, take func(context.Context) (func(), error)) bool {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -250,7 +250,7 @@ func TestLocks(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, locked(t, one), "the same allocation waits")
 	require.False(t, locked(t, two), "another one does not")
-	require.False(t, locked(t, other.LockClaims))
+	require.False(t, locked(t, other.LockReservations))
 	unlock()
 	require.False(t, locked(t, one))
 }
@@ -280,12 +280,12 @@ func TestNetworks(t *testing.T) {
 	require.False(t, locked(t, share("b")))
 	require.True(t, locked(t, alone("a")))
 	require.False(t, locked(t, func(ctx context.Context) (func(), error) { return other.Lock(ctx, "a") }))
-	require.False(t, locked(t, other.LockClaims))
+	require.False(t, locked(t, other.LockReservations))
 	unlock()
 	require.False(t, locked(t, alone("a")))
 }
 
-// TestGCDoesNotStarve: a GC that waits keeps newcomers out.
+// TestGCDoesNotStarve: a waiting GC blocks new operations.
 func TestGCDoesNotStarve(t *testing.T) {
 	s := open(t)
 	share := func(ctx context.Context) (func(), error) { return s.Share(ctx, []string{"net"}) }

@@ -14,39 +14,41 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 )
 
-// Sweep removes what crashes left: claims that no record has, empty directories of
-// claims, and drafts of records and claims. It leaves alone the allocations that are
-// locked, so it may run beside all other operations.
+// Sweep removes what crashes left: reservations without a record, empty
+// directories of reservations, and drafts. It skips locked allocations, so it
+// may run concurrently with all other operations.
 func (s *Store) Sweep(ctx context.Context) error {
 	if err := s.checkDirs(); err != nil {
 		return fmt.Errorf("sweep state directory: %w", fault(s.state, err))
 	}
-	claimed := map[string][]claim{}
+	reserved := map[string][]reservation{}
 	var errs []error
-	for _, c := range s.claims.all() {
-		ids, err := s.claims.holders(c)
+	for _, c := range s.index.all() {
+		ids, err := s.index.holders(c)
 		errs = append(errs, err)
 		for _, id := range ids {
-			claimed[id] = append(claimed[id], c)
+			reserved[id] = append(reserved[id], c)
 		}
 	}
-	for id, claims := range claimed {
-		s.prune(id, claims)
+	for id, reservations := range reserved {
+		s.prune(id, reservations)
 	}
-	for _, c := range s.claims.all() {
-		// An operation that enters a claim just now makes the directory again.
-		if err := unix.Rmdir(s.claims.thing(c.thing)); err != nil && err != unix.ENOTEMPTY && err != unix.ENOENT {
-			errs = append(errs, pathError("remove", s.claims.thing(c.thing), err))
+	for _, c := range s.index.all() {
+		// An operation that adds a reservation at this moment creates the
+		// directory again.
+		if err := unix.Rmdir(s.index.dir(c.key)); err != nil && err != unix.ENOTEMPTY && err != unix.ENOENT {
+			errs = append(errs, pathError("remove", s.index.dir(c.key), err))
 		}
 	}
-	errs = append(errs, s.sweepDrafts(ctx), s.trimWarm())
+	errs = append(errs, s.sweepDrafts(ctx), s.trimMarkers())
 	return errors.Join(errs...)
 }
 
-// sweepDrafts removes drafts. It holds the lock of the claims, because the holder may
-// complete the index, with drafts of all allocations.
+// sweepDrafts removes drafts. It holds the lock of the reservations, because a
+// holder of that lock may be completing the index, with drafts for all
+// allocations.
 func (s *Store) sweepDrafts(ctx context.Context) error {
-	unlock, err := s.LockClaims(ctx)
+	unlock, err := s.LockReservations(ctx)
 	if err != nil {
 		return fmt.Errorf("sweep state directory: %w", fault(s.state, err))
 	}
@@ -55,15 +57,15 @@ func (s *Store) sweepDrafts(ctx context.Context) error {
 	for _, id := range drafts(s.dir, suffix) {
 		errs = append(errs, s.removeDraft(id, s.draft(id)))
 	}
-	for _, id := range drafts(string(s.claims), "") {
-		errs = append(errs, s.removeDraft(id, s.claims.draft(id)))
+	for _, id := range drafts(string(s.index), "") {
+		errs = append(errs, s.removeDraft(id, s.index.draft(id)))
 	}
 	return errors.Join(errs...)
 }
 
-// drafts are the allocations of which there is a draft in a directory.
+// drafts returns the allocations that have a draft in a directory.
 func drafts(dir, suffix string) []string {
-	entries, _ := os.ReadDir(dir) // what is missed is found the next time
+	entries, _ := os.ReadDir(dir) // the next sweep finds a missed draft
 	var ids []string
 	for _, e := range entries {
 		id, hidden := strings.CutPrefix(e.Name(), ".")
@@ -85,20 +87,20 @@ func (s *Store) removeDraft(id, draft string) error {
 	return remove(draft)
 }
 
-// mostWarm is more than the number of configured networks of a host. The networks that
-// allocations bring along may have any number of names.
-const mostWarm = 1024
+// maxMarkers is more than the number of configured networks of a host. Networks
+// whose configuration is part of a request may have any number of names.
+const maxMarkers = 1024
 
-// trimWarm removes all first-use markers if there are too many of them: the next ADD on
-// each network then runs alone.
-func (s *Store) trimWarm() error {
-	entries, err := os.ReadDir(s.warmDir())
-	if errors.Is(err, fs.ErrNotExist) || len(entries) <= mostWarm {
+// trimMarkers removes all first-use markers if there are too many. The next ADD
+// on each network then runs alone.
+func (s *Store) trimMarkers() error {
+	entries, err := os.ReadDir(s.markerDir())
+	if errors.Is(err, fs.ErrNotExist) || len(entries) <= maxMarkers {
 		return nil
 	}
 	errs := []error{err}
 	for _, e := range entries {
-		errs = append(errs, remove(filepath.Join(s.warmDir(), e.Name())))
+		errs = append(errs, remove(filepath.Join(s.markerDir(), e.Name())))
 	}
 	return errors.Join(errs...)
 }

@@ -26,27 +26,27 @@ func allFiles(t *testing.T, s *Store) []string {
 // nothing of it is there after a sweep.
 func TestSweepAfterKills(t *testing.T) {
 	s := open(t)
-	require.NoError(t, s.Claim(t.Context(), claiming("lives", "/n/lives", tcp(80, "")), unwarned(t)))
+	require.NoError(t, s.Reserve(t.Context(), reserving("lives", "/n/lives", tcp(80, "")), unwarned(t)))
 	require.NoError(t, s.Sweep(t.Context()))
 	before := allFiles(t, s)
 	for i := range 200 {
 		id, port := fmt.Sprintf("killed-%d", i), tcp(1000+i, "")
-		claims := claimsOf("/n/"+id, []portmap.Mapping{port})
+		reservations := reservationsOf("/n/"+id, []portmap.Mapping{port})
 		switch i % 5 {
-		case 0: // a claim was begun
-			require.NoError(t, s.claims.makeThing(claims[1].thing))
+		case 0: // a reservation was created
+			require.NoError(t, s.index.makeDir(reservations[1].key))
 		case 1: // half a record was written
 			require.NoError(t, os.WriteFile(s.draft(id), []byte("half"), 0o600))
-		case 2: // and its claims before it
-			for _, c := range claims {
-				require.NoError(t, s.claims.enter(id, c))
+		case 2: // and its reservations before it
+			for _, c := range reservations {
+				require.NoError(t, s.index.add(id, c))
 			}
 			require.NoError(t, os.WriteFile(s.draft(id), nil, 0o600))
-		case 3: // a claim was to become a wider one
-			require.NoError(t, os.Symlink(everything, s.claims.draft(id)))
-		case 4: // a claim was given back, and its directory was not
-			require.NoError(t, s.claims.enter(id, claims[0]))
-			require.NoError(t, os.Remove(s.claims.claim(claims[0].thing, id)))
+		case 3: // a reservation was to become a wider one
+			require.NoError(t, os.Symlink(everything, s.index.draft(id)))
+		case 4: // a reservation was given back, and its directory was not
+			require.NoError(t, s.index.add(id, reservations[0]))
+			require.NoError(t, os.Remove(s.index.link(reservations[0].key, id)))
 		}
 	}
 	require.NoError(t, os.WriteFile(s.draft("busy"), nil, 0o600))
@@ -59,8 +59,9 @@ func TestSweepAfterKills(t *testing.T) {
 	require.Equal(t, before, allFiles(t, s))
 }
 
-// TestSweepBesideClaims takes nothing from who is just claiming.
-func TestSweepBesideClaims(t *testing.T) {
+// TestSweepDuringReservations: Sweep does not remove reservations that are
+// being made.
+func TestSweepBesideReservations(t *testing.T) {
 	s := open(t)
 	other := Open(s.state)
 	stop := make(chan struct{})
@@ -83,8 +84,8 @@ func TestSweepBesideClaims(t *testing.T) {
 		id := fmt.Sprint("a", i%3)
 		unlock, err := s.Lock(t.Context(), id)
 		require.NoError(t, err)
-		r := claiming(id, "/n/"+id, tcp(80+i%3, ""))
-		require.NoError(t, s.Claim(t.Context(), r, unwarned(t)))
+		r := reserving(id, "/n/"+id, tcp(80+i%3, ""))
+		require.NoError(t, s.Reserve(t.Context(), r, unwarned(t)))
 		r.Ports = append(r.Ports, tcp(80+i%3, "192.0.2.1"))
 		require.NoError(t, s.Put(r))
 		require.Contains(t, stateFiles(t, s), fmt.Sprintf("claims/port-%d/%s", 80+i%3, id))
@@ -98,12 +99,12 @@ func TestSweepBesideClaims(t *testing.T) {
 // TestFirstUseMarkersAreBounded: allocations may bring networks of any name along.
 func TestFirstUseMarkersAreBounded(t *testing.T) {
 	s := open(t)
-	for i := range mostWarm + 1 {
-		s.setWarm([]string{fmt.Sprint("net", i)})
+	for i := range maxMarkers + 1 {
+		s.markUsed([]string{fmt.Sprint("net", i)})
 	}
-	require.True(t, s.warm([]string{"net1"}))
+	require.True(t, s.used([]string{"net1"}))
 	require.NoError(t, s.Sweep(t.Context()))
-	entries, err := os.ReadDir(s.warmDir())
+	entries, err := os.ReadDir(s.markerDir())
 	require.NoError(t, err)
 	require.Empty(t, entries)
 }

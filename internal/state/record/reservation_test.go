@@ -20,8 +20,8 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// claiming is a record that claims a network namespace and these ports.
-func claiming(id, netns string, ports ...portmap.Mapping) *Record {
+// reserving returns a record with a network namespace and ports.
+func reserving(id, netns string, ports ...portmap.Mapping) *Record {
 	return &Record{Version: Version, ID: id, Netns: netns, Phase: Adding, Ports: ports}
 }
 
@@ -29,7 +29,7 @@ func tcp(port int, ip string) portmap.Mapping {
 	return portmap.Mapping{HostPort: port, Protocol: "tcp", HostIP: ip}
 }
 
-// stateFiles are all files below the state directory but the lock.
+// stateFiles returns all files below the state directory but the lock.
 func stateFiles(t *testing.T, s *Store) []string {
 	t.Helper()
 	files := []string{}
@@ -42,32 +42,32 @@ func stateFiles(t *testing.T, s *Store) []string {
 	return files
 }
 
-func TestClaim(t *testing.T) {
+func TestReserve(t *testing.T) {
 	s := open(t)
-	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", tcp(80, "192.0.2.1"), tcp(443, "")), unwarned(t)))
+	require.NoError(t, s.Reserve(t.Context(), reserving("a", "/n/a", tcp(80, "192.0.2.1"), tcp(443, "")), unwarned(t)))
 	for _, test := range []struct {
 		name   string
 		record *Record
 		want   error
 	}{
-		{"netns, spelt otherwise", claiming("b", "/n//./a"),
+		{"netns, spelt otherwise", reserving("b", "/n//./a"),
 			&NetnsError{Netns: "/n//./a", ID: "b", OtherID: "a"}},
-		{"same address", claiming("b", "/n/b", tcp(81, ""), tcp(80, "::ffff:192.0.2.1")),
+		{"same address", reserving("b", "/n/b", tcp(81, ""), tcp(80, "::ffff:192.0.2.1")),
 			&portmap.ConflictError{Mapping: tcp(80, "::ffff:192.0.2.1"), Other: tcp(80, "192.0.2.1"), ID: "b", OtherID: "a"}},
-		{"all addresses", claiming("b", "/n/b", tcp(80, "")),
+		{"all addresses", reserving("b", "/n/b", tcp(80, "")),
 			&portmap.ConflictError{Mapping: tcp(80, ""), Other: tcp(80, "192.0.2.1"), ID: "b", OtherID: "a"}},
-		{"all of IPv4", claiming("b", "/n/b", tcp(80, "0.0.0.0")),
+		{"all of IPv4", reserving("b", "/n/b", tcp(80, "0.0.0.0")),
 			&portmap.ConflictError{Mapping: tcp(80, "0.0.0.0"), Other: tcp(80, "192.0.2.1"), ID: "b", OtherID: "a"}},
-		{"one of all", claiming("b", "/n/b", tcp(443, "2001:db8::1")),
+		{"one of all", reserving("b", "/n/b", tcp(443, "2001:db8::1")),
 			&portmap.ConflictError{Mapping: tcp(443, "2001:db8::1"), Other: tcp(443, ""), ID: "b", OtherID: "a"}},
-		{"all of IPv6", claiming("b", "/n/b", tcp(80, "::")), nil},
-		{"another address", claiming("b", "/n/b", tcp(80, "192.0.2.2")), nil},
-		{"another protocol", claiming("b", "/n/b", portmap.Mapping{HostPort: 443, Protocol: "udp"}), nil},
-		{"its own", claiming("a", "/n/a", tcp(80, ""), tcp(443, "")), nil},
+		{"all of IPv6", reserving("b", "/n/b", tcp(80, "::")), nil},
+		{"another address", reserving("b", "/n/b", tcp(80, "192.0.2.2")), nil},
+		{"another protocol", reserving("b", "/n/b", portmap.Mapping{HostPort: 443, Protocol: "udp"}), nil},
+		{"its own", reserving("a", "/n/a", tcp(80, ""), tcp(443, "")), nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := stateFiles(t, s)
-			err := s.Claim(t.Context(), test.record, unwarned(t))
+			err := s.Reserve(t.Context(), test.record, unwarned(t))
 			if test.want != nil {
 				require.Equal(t, test.want, err)
 				require.Equal(t, before, stateFiles(t, s), "nothing was written")
@@ -84,15 +84,15 @@ func TestClaim(t *testing.T) {
 		`network namespace "/n" of allocation "b" is that of allocation "a"`)
 }
 
-// TestClaimOfANamespace goes by what it is, and by its path where that is not known.
-func TestClaimOfANamespace(t *testing.T) {
+// TestReserveOfANamespace goes by what it is, and by its path where that is not known.
+func TestReserveOfANamespace(t *testing.T) {
 	s := open(t)
 	is := func(inode, cookie uint64) sandbox.Identity {
 		return sandbox.Identity{Device: 4, Inode: inode, Cookie: cookie}
 	}
-	have := claiming("a", "/n/a")
+	have := reserving("a", "/n/a")
 	have.Namespace = is(7, 1)
-	require.NoError(t, s.Claim(t.Context(), have, unwarned(t)))
+	require.NoError(t, s.Reserve(t.Context(), have, unwarned(t)))
 	for _, test := range []struct {
 		name, netns string
 		namespace   sandbox.Identity
@@ -105,9 +105,9 @@ func TestClaimOfANamespace(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := stateFiles(t, s)
-			r := claiming("b", test.netns)
+			r := reserving("b", test.netns)
 			r.Namespace = test.namespace
-			err := s.Claim(t.Context(), r, unwarned(t))
+			err := s.Reserve(t.Context(), r, unwarned(t))
 			if test.taken {
 				require.Equal(t, &NetnsError{Netns: test.netns, ID: "b", OtherID: "a"}, err)
 			} else {
@@ -124,36 +124,36 @@ func TestClaimOfANamespace(t *testing.T) {
 	require.Equal(t, []string{"claims/complete-2"}, stateFiles(t, s), "nothing is left")
 }
 
-func TestClaimLeavesNothing(t *testing.T) {
+func TestReserveLeavesNothing(t *testing.T) {
 	s := open(t)
-	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", tcp(80, ""), tcp(81, "")), unwarned(t)))
+	require.NoError(t, s.Reserve(t.Context(), reserving("a", "/n/a", tcp(80, ""), tcp(81, "")), unwarned(t)))
 	require.Len(t, stateFiles(t, s), 5)
-	before, err := os.ReadDir(string(s.claims))
+	before, err := os.ReadDir(string(s.index))
 	require.NoError(t, err)
-	require.ErrorIs(t, s.Claim(t.Context(), claiming("b", "/n/b", tcp(79, ""), tcp(80, "")), unwarned(t)), portmap.ErrConflict)
-	after, err := os.ReadDir(string(s.claims))
+	require.ErrorIs(t, s.Reserve(t.Context(), reserving("b", "/n/b", tcp(79, ""), tcp(80, "")), unwarned(t)), portmap.ErrConflict)
+	after, err := os.ReadDir(string(s.index))
 	require.NoError(t, err)
-	require.Equal(t, before, after, "what was begun")
+	require.Equal(t, before, after, "what was created")
 	require.NoError(t, s.Delete("a"))
 	require.Equal(t, []string{"claims/complete-2"}, stateFiles(t, s))
-	entries, err := os.ReadDir(string(s.claims))
+	entries, err := os.ReadDir(string(s.index))
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "no empty directories")
 
 	require.NoError(t, os.Mkdir(s.draft("b"), 0o700)) // so that the record cannot be written
-	require.ErrorContains(t, s.Claim(t.Context(), claiming("b", "/n/b", tcp(80, "")), unwarned(t)), `write record of allocation "b"`)
+	require.ErrorContains(t, s.Reserve(t.Context(), reserving("b", "/n/b", tcp(80, "")), unwarned(t)), `write record of allocation "b"`)
 	require.Equal(t, []string{"claims/complete-2"}, stateFiles(t, s))
 }
 
-// TestClaimReadsNoOtherRecords: none that is not in the way is looked at.
-func TestClaimReadsNoOtherRecords(t *testing.T) {
+// TestReserveReadsNoOtherRecords: it reads only records that may conflict.
+func TestReserveReadsNoOtherRecords(t *testing.T) {
 	s := open(t)
 	for i := range 20 {
 		id := fmt.Sprint("other-", i)
-		require.NoError(t, s.Claim(t.Context(), claiming(id, "/n/"+id, tcp(1000+i, ""), tcp(80, fmt.Sprint("192.0.2.", i))), unwarned(t)))
+		require.NoError(t, s.Reserve(t.Context(), reserving(id, "/n/"+id, tcp(1000+i, ""), tcp(80, fmt.Sprint("192.0.2.", i))), unwarned(t)))
 		require.NoError(t, os.WriteFile(s.file(id), []byte("garbage"), 0o600))
 	}
-	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", tcp(80, "192.0.2.99"), tcp(999, "")), unwarned(t)))
+	require.NoError(t, s.Reserve(t.Context(), reserving("a", "/n/a", tcp(80, "192.0.2.99"), tcp(999, "")), unwarned(t)))
 	require.NoError(t, s.Delete("a"))
 
 	var warned []string
@@ -162,7 +162,7 @@ func TestClaimReadsNoOtherRecords(t *testing.T) {
 		require.ErrorAs(t, err, &corrupt)
 		warned = append(warned, corrupt.ID)
 	}
-	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", tcp(80, "192.0.2.3"), tcp(1007, "")), warn))
+	require.NoError(t, s.Reserve(t.Context(), reserving("a", "/n/a", tcp(80, "192.0.2.3"), tcp(1007, "")), warn))
 	require.Equal(t, []string{"other-3", "other-7"}, warned)
 	require.FileExists(t, s.file("a"))
 	for _, id := range warned {
@@ -170,165 +170,166 @@ func TestClaimReadsNoOtherRecords(t *testing.T) {
 	}
 }
 
-// TestClaimAfterCrash has everything that a crash can leave, or somebody who
-// sweeps.
-func TestClaimAfterCrash(t *testing.T) {
-	owner := claiming("a", "/n/a", tcp(80, ""))
-	rival := claiming("b", "/n/b", tcp(80, ""))
+// TestReserveAfterCrash tests all states that a crash or a partial removal of
+// the state directory can leave.
+func TestReserveAfterCrash(t *testing.T) {
+	owner := reserving("a", "/n/a", tcp(80, ""))
+	rival := reserving("b", "/n/b", tcp(80, ""))
 	for _, test := range []struct {
 		name  string
 		crash func(t *testing.T, s *Store)
 		taken bool
 	}{
-		{"claimed, not recorded", func(t *testing.T, s *Store) { require.NoError(t, os.Remove(s.file("a"))) }, false},
-		{"claimed more than recorded", func(t *testing.T, s *Store) {
-			other, err := encode(claiming("a", "/n/other", tcp(81, "")))
+		{"reserved, not recorded", func(t *testing.T, s *Store) { require.NoError(t, os.Remove(s.file("a"))) }, false},
+		{"reserved more than recorded", func(t *testing.T, s *Store) {
+			other, err := encode(reserving("a", "/n/other", tcp(81, "")))
 			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(s.file("a"), other, 0o600))
 		}, false},
 		{"half a draft", func(t *testing.T, s *Store) {
 			require.NoError(t, os.WriteFile(s.draft("a"), bytes.Repeat([]byte("half"), 2000), 0o600))
 		}, true},
-		{"half a wider claim", func(t *testing.T, s *Store) {
-			require.NoError(t, os.Symlink("*", s.claims.draft("a")))
+		{"interrupted widening of a reservation", func(t *testing.T, s *Store) {
+			require.NoError(t, os.Symlink("*", s.index.draft("a")))
 		}, true},
-		{"recorded, index gone", func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(string(s.claims))) }, true},
+		{"recorded, index gone", func(t *testing.T, s *Store) { require.NoError(t, os.RemoveAll(string(s.index))) }, true},
 		{"index half made", func(t *testing.T, s *Store) {
-			require.NoError(t, errors.Join(os.Remove(s.claims.complete()), os.RemoveAll(s.claims.thing("port-80"))))
+			require.NoError(t, errors.Join(os.Remove(s.index.complete()), os.RemoveAll(s.index.dir("port-80"))))
 		}, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := open(t)
-			require.NoError(t, s.Claim(t.Context(), owner, unwarned(t)))
+			require.NoError(t, s.Reserve(t.Context(), owner, unwarned(t)))
 			test.crash(t, s)
 			s = Open(filepath.Dir(s.dir))
-			err := s.Claim(t.Context(), rival, unwarned(t))
+			err := s.Reserve(t.Context(), rival, unwarned(t))
 			if test.taken {
 				require.ErrorIs(t, err, portmap.ErrConflict)
-				require.NoError(t, s.Put(claiming("a", "/n/a", tcp(80, "192.0.2.1"))))
-				require.ErrorIs(t, s.Claim(t.Context(), rival, unwarned(t)), portmap.ErrConflict)
+				require.NoError(t, s.Put(reserving("a", "/n/a", tcp(80, "192.0.2.1"))))
+				require.ErrorIs(t, s.Reserve(t.Context(), rival, unwarned(t)), portmap.ErrConflict)
 				require.NoError(t, s.Delete("a"))
-				require.NoError(t, s.Claim(t.Context(), rival, unwarned(t)))
+				require.NoError(t, s.Reserve(t.Context(), rival, unwarned(t)))
 			}
-			require.NoError(t, errors.Join(s.Claim(t.Context(), rival, unwarned(t)), s.Delete("b")))
+			require.NoError(t, errors.Join(s.Reserve(t.Context(), rival, unwarned(t)), s.Delete("b")))
 			require.NotContains(t, strings.Join(stateFiles(t, s), " "), "port-80/a", "what was stale is gone")
 			require.NotContains(t, strings.Join(stateFiles(t, s), " "), ".a")
 		})
 	}
 }
 
-// TestStaleClaimOfTheBusy: who holds the lock of an allocation may be between its
-// claims and its record.
-func TestStaleClaimOfTheBusy(t *testing.T) {
+// TestStaleReservationOfLockedAllocation: the holder of the lock may have
+// reserved without having written the record yet.
+func TestStaleReservationOfLockedAllocation(t *testing.T) {
 	s := open(t)
-	for _, c := range claimsOf("/n/a", []portmap.Mapping{tcp(80, "")}) {
-		require.NoError(t, s.claims.enter("a", c))
+	for _, c := range reservationsOf("/n/a", []portmap.Mapping{tcp(80, "")}) {
+		require.NoError(t, s.index.add("a", c))
 	}
 	unlock, err := Open(filepath.Dir(s.dir)).Lock(t.Context(), "a")
 	require.NoError(t, err)
-	require.NoError(t, s.Claim(t.Context(), claiming("b", "/n/b", tcp(80, "")), unwarned(t)))
+	require.NoError(t, s.Reserve(t.Context(), reserving("b", "/n/b", tcp(80, "")), unwarned(t)))
 	require.Contains(t, stateFiles(t, s), "claims/port-80/a")
 	unlock()
-	require.NoError(t, s.Claim(t.Context(), claiming("b", "/n/b", tcp(80, "")), unwarned(t)))
+	require.NoError(t, s.Reserve(t.Context(), reserving("b", "/n/b", tcp(80, "")), unwarned(t)))
 	require.NotContains(t, stateFiles(t, s), "claims/port-80/a")
 }
 
-// TestSweep takes the claims that no record backs, and no others: not those of who
-// holds the lock of an allocation, nor of a record that cannot be read.
+// TestSweep: Sweep removes reservations without a record, but not those of a
+// locked allocation or of an unreadable record.
 func TestSweep(t *testing.T) {
 	s := open(t)
 	require.NoError(t, s.Sweep(t.Context()), "there is no index yet")
-	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", tcp(80, "")), unwarned(t)))
-	require.NoError(t, s.Claim(t.Context(), claiming("unreadable", "/n/u", tcp(81, "")), unwarned(t)))
+	require.NoError(t, s.Reserve(t.Context(), reserving("a", "/n/a", tcp(80, "")), unwarned(t)))
+	require.NoError(t, s.Reserve(t.Context(), reserving("unreadable", "/n/u", tcp(81, "")), unwarned(t)))
 	require.NoError(t, os.WriteFile(s.file("unreadable"), []byte("garbage"), 0o600))
 	before := stateFiles(t, s)
 	for id, netns := range map[string]string{"a": "/n/earlier", "gone": "/n/gone", "busy": "/n/busy"} {
-		for _, c := range claimsOf(netns, []portmap.Mapping{tcp(82, "192.0.2.1")}) {
-			require.NoError(t, s.claims.enter(id, c))
+		for _, c := range reservationsOf(netns, []portmap.Mapping{tcp(82, "192.0.2.1")}) {
+			require.NoError(t, s.index.add(id, c))
 		}
 	}
 	unlock, err := Open(filepath.Dir(s.dir)).Lock(t.Context(), "busy")
 	require.NoError(t, err)
 	require.NoError(t, s.Sweep(t.Context()))
-	busy := []string{"claims/" + netnsThing("/n/busy") + "/busy", "claims/port-82/busy"}
+	busy := []string{"claims/" + netnsKey("/n/busy") + "/busy", "claims/port-82/busy"}
 	require.ElementsMatch(t, append(busy, before...), stateFiles(t, s))
 	unlock()
 	require.NoError(t, s.Sweep(t.Context()))
 	require.Equal(t, before, stateFiles(t, s))
 }
 
-// TestPutClaims: a record that is written without asking is in the way as well.
-func TestPutClaims(t *testing.T) {
+// TestPutReserves: a record written by Put conflicts like one written by
+// Reserve.
+func TestPutReservations(t *testing.T) {
 	s := open(t)
-	require.NoError(t, s.Claim(t.Context(), claiming("x", "/n/x"), unwarned(t))) // completes the index
-	require.NoError(t, s.Put(claiming("a", "/n/a", tcp(80, "192.0.2.1"))))
+	require.NoError(t, s.Reserve(t.Context(), reserving("x", "/n/x"), unwarned(t))) // completes the index
+	require.NoError(t, s.Put(reserving("a", "/n/a", tcp(80, "192.0.2.1"))))
 	wants := func(ip string) error {
-		return s.Claim(t.Context(), claiming("b", "/n/b", tcp(80, ip)), unwarned(t))
+		return s.Reserve(t.Context(), reserving("b", "/n/b", tcp(80, ip)), unwarned(t))
 	}
 	require.ErrorIs(t, wants("192.0.2.1"), portmap.ErrConflict)
-	require.NoError(t, s.Put(claiming("a", "/n/a", tcp(80, "192.0.2.2"))))
+	require.NoError(t, s.Put(reserving("a", "/n/a", tcp(80, "192.0.2.2"))))
 	require.ErrorIs(t, wants("192.0.2.2"), portmap.ErrConflict)
 	require.NoError(t, wants("192.0.2.1"))
-	part, err := os.Readlink(s.claims.claim("port-80", "a"))
+	value, err := os.Readlink(s.index.link("port-80", "a"))
 	require.NoError(t, err)
-	require.Equal(t, everything, part, "until it is written, both records hold")
+	require.Equal(t, everything, value, "until it is written, both records hold")
 }
 
-// TestDeleteAfterACrash came between the claims and the record.
+// TestDeleteAfterACrash between the reservations and the record.
 func TestDeleteAfterACrash(t *testing.T) {
 	s := open(t)
-	require.NoError(t, s.Claim(t.Context(), claiming("b", "/n/b", tcp(80, "192.0.2.1")), unwarned(t)))
+	require.NoError(t, s.Reserve(t.Context(), reserving("b", "/n/b", tcp(80, "192.0.2.1")), unwarned(t)))
 	before := stateFiles(t, s)
-	for _, c := range claimsOf("/n/a", []portmap.Mapping{tcp(80, "192.0.2.2"), tcp(81, "")}) {
-		require.NoError(t, s.claims.enter("a", c))
+	for _, c := range reservationsOf("/n/a", []portmap.Mapping{tcp(80, "192.0.2.2"), tcp(81, "")}) {
+		require.NoError(t, s.index.add("a", c))
 	}
-	require.NoError(t, s.claims.makeThing("port-82")) // earlier still
+	require.NoError(t, s.index.makeDir("port-82")) // earlier still
 	require.NoError(t, s.Delete("a"))
 	require.Equal(t, before, stateFiles(t, s))
-	entries, err := os.ReadDir(string(s.claims))
+	entries, err := os.ReadDir(string(s.index))
 	require.NoError(t, err)
 	require.Len(t, entries, 3, "no empty directories")
 }
 
 func TestDeleteUnreadable(t *testing.T) {
 	s := open(t)
-	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a", tcp(80, "")), unwarned(t)))
+	require.NoError(t, s.Reserve(t.Context(), reserving("a", "/n/a", tcp(80, "")), unwarned(t)))
 	require.NoError(t, os.WriteFile(s.file("a"), []byte("garbage"), 0o600))
 	require.NoError(t, os.WriteFile(s.draft("a"), []byte("half"), 0o600))
-	require.NoError(t, os.Symlink(everything, s.claims.draft("a")))
+	require.NoError(t, os.Symlink(everything, s.index.draft("a")))
 	require.NoError(t, s.Delete("a"))
 	require.NotContains(t, stateFiles(t, s), "claims/.a")
 	require.NoFileExists(t, s.file("a"))
 	require.NoFileExists(t, s.draft("a"))
-	require.NoError(t, s.Claim(t.Context(), claiming("b", "/n/a", tcp(80, "")), unwarned(t)))
+	require.NoError(t, s.Reserve(t.Context(), reserving("b", "/n/a", tcp(80, "")), unwarned(t)))
 }
 
-func TestClaimOfOlderRecords(t *testing.T) {
+func TestReserveOfOlderRecords(t *testing.T) {
 	s := open(t)
-	require.NoError(t, s.Put(claiming("a", "/n/a", tcp(80, ""))))
+	require.NoError(t, s.Put(reserving("a", "/n/a", tcp(80, ""))))
 	require.NoError(t, os.WriteFile(s.file("newer"), []byte(`{"version":2,"id":"newer"}`), 0o600))
-	require.NoError(t, os.RemoveAll(string(s.claims)))
+	require.NoError(t, os.RemoveAll(string(s.index)))
 	var warned error
-	err := s.Claim(t.Context(), claiming("b", "/n/b", tcp(80, "")), func(err error) { warned = errors.Join(warned, err) })
+	err := s.Reserve(t.Context(), reserving("b", "/n/b", tcp(80, "")), func(err error) { warned = errors.Join(warned, err) })
 	require.ErrorIs(t, err, portmap.ErrConflict)
 	require.ErrorIs(t, warned, ErrNewer)
-	require.NoError(t, s.Claim(t.Context(), claiming("b", "/n/b"), unwarned(t)), "once only")
+	require.NoError(t, s.Reserve(t.Context(), reserving("b", "/n/b"), unwarned(t)), "once only")
 }
 
-func TestClaimGivesUp(t *testing.T) {
+func TestReserveGivesUp(t *testing.T) {
 	s := open(t)
-	unlock, err := Open(filepath.Dir(s.dir)).LockClaims(t.Context())
+	unlock, err := Open(filepath.Dir(s.dir)).LockReservations(t.Context())
 	require.NoError(t, err)
 	defer unlock()
 	require.True(t, locked(t, func(ctx context.Context) (func(), error) {
-		return func() {}, s.Claim(ctx, claiming("a", "/n/a"), unwarned(t))
+		return func() {}, s.Reserve(ctx, reserving("a", "/n/a"), unwarned(t))
 	}))
 	require.NoFileExists(t, s.file("a"))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.ErrorIs(t, s.Claim(ended, claiming("a", "/n/a"), unwarned(t)), context.Canceled)
+	require.ErrorIs(t, s.Reserve(ended, reserving("a", "/n/a"), unwarned(t)), context.Canceled)
 	unlock()
-	require.NoError(t, s.Claim(t.Context(), claiming("a", "/n/a"), unwarned(t)))
+	require.NoError(t, s.Reserve(t.Context(), reserving("a", "/n/a"), unwarned(t)))
 }
 
 func TestPartOf(t *testing.T) {
@@ -337,16 +338,16 @@ func TestPartOf(t *testing.T) {
 		"/":                  {{HostPort: 1}},
 		"*":                  {tcp(1, "a,b")},
 		"* ":                 {tcp(1, "a/b")},
-		"*  ":                {tcp(1, strings.Repeat("a", longestPart))},
+		"*  ":                {tcp(1, strings.Repeat("a", maxValue))},
 	} {
-		require.Equal(t, strings.TrimSpace(want), partOf(ports))
-		require.True(t, claim{part: partOf(ports), ports: ports}.meets(partOf(ports)))
+		require.Equal(t, strings.TrimSpace(want), valueOf(ports))
+		require.True(t, reservation{value: valueOf(ports), ports: ports}.meets(valueOf(ports)))
 	}
-	require.True(t, claim{part: everything}.meets("of/another version"))
-	require.True(t, claim{part: "tcp/", ports: []portmap.Mapping{tcp(1, "")}}.meets("of another version"))
+	require.True(t, reservation{value: everything}.meets("of/another version"))
+	require.True(t, reservation{value: "tcp/", ports: []portmap.Mapping{tcp(1, "")}}.meets("of another version"))
 }
 
-// scan is what Claim decides, from all records.
+// scan returns the expected result of Reserve, from a scan of all records.
 func scan(r *Record, others []*Record) error {
 	for _, o := range others {
 		if o.ID == r.ID {
@@ -359,9 +360,9 @@ func scan(r *Record, others []*Record) error {
 	return nil
 }
 
-// TestClaimIsThePlainScan compares Claim with a scan of all records, while
-// records come, change, go, break and lose their index.
-func TestClaimIsThePlainScan(t *testing.T) {
+// TestReserveIsThePlainScan compares Reserve with a scan of all records, while
+// records are added, changed, removed and corrupted, and the index is lost.
+func TestReserveIsThePlainScan(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	one := func(of ...string) string { return of[rnd.IntN(len(of))] }
 	mapping := func() portmap.Mapping {
@@ -374,7 +375,7 @@ func TestClaimIsThePlainScan(t *testing.T) {
 	}
 	random := func() *Record {
 		id := fmt.Sprint("alloc-", rnd.IntN(12))
-		r := claiming(id, one("/n/"+id, "/n/"+id, "/n//"+id, "/n/shared", "/n/./shared"))
+		r := reserving(id, one("/n/"+id, "/n/"+id, "/n//"+id, "/n/shared", "/n/./shared"))
 		for range rnd.IntN(4) {
 			r.Ports = append(r.Ports, mapping())
 		}
@@ -389,7 +390,7 @@ func TestClaimIsThePlainScan(t *testing.T) {
 		default:
 			all, _ := s.List()
 			want := scan(r, all)
-			require.Equal(t, want, s.Claim(t.Context(), r, warned))
+			require.Equal(t, want, s.Reserve(t.Context(), r, warned))
 			if want == nil {
 				successes++
 			} else {
@@ -404,10 +405,10 @@ func TestClaimIsThePlainScan(t *testing.T) {
 		case 7:
 			require.NoError(t, os.WriteFile(s.file(r.ID), []byte("garbage"), 0o600))
 		case 8:
-			require.NoError(t, os.RemoveAll(string(s.claims)))
+			require.NoError(t, os.RemoveAll(string(s.index)))
 		case 9:
-			for _, c := range claimsOf(r.Netns, r.Ports) {
-				require.NoError(t, s.claims.enter(r.ID, c))
+			for _, c := range reservationsOf(r.Netns, r.Ports) {
+				require.NoError(t, s.index.add(r.ID, c))
 			}
 		case 10:
 			s = Open(filepath.Dir(s.dir))
@@ -419,15 +420,15 @@ func TestClaimIsThePlainScan(t *testing.T) {
 
 const rivalDir = "ALLOCNET_TEST_RIVAL_DIR"
 
-// TestClaimExcludes has processes, and goroutines in each, fight for one port.
-func TestClaimExcludes(t *testing.T) {
+// TestReserveExcludes has processes, and goroutines in each, fight for one port.
+func TestReserveExcludes(t *testing.T) {
 	if dir := os.Getenv(rivalDir); dir != "" {
 		fight(t, dir, "child")
 		return
 	}
 	s := open(t)
 	dir := filepath.Dir(s.dir)
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestClaimExcludes$")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestReserveExcludes$")
 	cmd.Env = append(os.Environ(), rivalDir+"="+dir)
 	var output strings.Builder
 	cmd.Stdout, cmd.Stderr = &output, &output
@@ -442,7 +443,7 @@ func fight(t *testing.T, dir, name string) {
 	done := make(chan error, rivals)
 	s := Open(dir)
 	for i := range rivals {
-		go func() { done <- claimInTurn(t.Context(), s, fmt.Sprint(name, i), rounds) }()
+		go func() { done <- reserveInTurn(t.Context(), s, fmt.Sprint(name, i), rounds) }()
 	}
 	for range rivals {
 		if err := <-done; err != nil {
@@ -451,15 +452,16 @@ func fight(t *testing.T, dir, name string) {
 	}
 }
 
-// claimInTurn claims and gives back, and looks in between that nobody else has the same.
-func claimInTurn(ctx context.Context, s *Store, id string, rounds int) error {
+// reserveInTurn reserves and releases in turns, and checks in between that no other
+// allocation has the same reservation.
+func reserveInTurn(ctx context.Context, s *Store, id string, rounds int) error {
 	for won := 0; won < rounds; {
 		unlock, err := s.Lock(ctx, id)
 		if err != nil {
 			return err
 		}
-		r := claiming(id, "/n/"+id, tcp(80, ""))
-		err = s.Claim(ctx, r, func(err error) { panic(err) })
+		r := reserving(id, "/n/"+id, tcp(80, ""))
+		err = s.Reserve(ctx, r, func(err error) { panic(err) })
 		if errors.Is(err, portmap.ErrConflict) {
 			unlock()
 			continue
@@ -475,19 +477,20 @@ func claimInTurn(ctx context.Context, s *Store, id string, rounds int) error {
 	return nil
 }
 
-// TestEnterAtTheSameTime: who completes the index does not hold the allocation's
-// lock, and others come and go beside it.
+// TestEnterAtTheSameTime: the process that completes the index does not hold
+// the allocation's lock, and others add and remove reservations at the same
+// time.
 func TestEnterAtTheSameTime(t *testing.T) {
-	x := open(t).claims
+	x := open(t).index
 	done := make(chan error)
 	const rivals, rounds = 4, 2000
 	for i := range rivals {
 		go func() {
 			var err error
 			for round := 0; round < rounds && err == nil; round++ {
-				c := claimsOf("", []portmap.Mapping{tcp(80, fmt.Sprint((i+round)%3))})[1]
-				if err = x.enter("a", c); err == nil && i%2 == 0 {
-					err = x.leave("a", c)
+				c := reservationsOf("", []portmap.Mapping{tcp(80, fmt.Sprint((i+round)%3))})[1]
+				if err = x.add("a", c); err == nil && i%2 == 0 {
+					err = x.release("a", c)
 				}
 			}
 			done <- err
@@ -496,9 +499,9 @@ func TestEnterAtTheSameTime(t *testing.T) {
 	for range rivals {
 		require.NoError(t, <-done)
 	}
-	require.NoError(t, os.Symlink("nowhere", x.thing("port-81")))
-	c := claimsOf("", []portmap.Mapping{tcp(81, "")})[1]
-	require.ErrorContains(t, x.enter("a", c), `claim port-81 for allocation "a": `)
+	require.NoError(t, os.Symlink("nowhere", x.dir("port-81")))
+	c := reservationsOf("", []portmap.Mapping{tcp(81, "")})[1]
+	require.ErrorContains(t, x.add("a", c), `reserve port-81 for allocation "a": `)
 }
 
 // TestRecordsAreInTheIndex is what everything else relies on, whatever was done.
@@ -506,14 +509,14 @@ func TestRecordsAreInTheIndex(t *testing.T) {
 	s := open(t)
 	for i := range 30 {
 		id := fmt.Sprint("alloc-", i%7)
-		require.NoError(t, s.Put(claiming(id, fmt.Sprint("/n/", i%3), tcp(80+i%5, ""), tcp(80+i%4, "192.0.2.1"))))
+		require.NoError(t, s.Put(reserving(id, fmt.Sprint("/n/", i%3), tcp(80+i%5, ""), tcp(80+i%4, "192.0.2.1"))))
 		all, err := s.List()
 		require.NoError(t, err)
 		for _, r := range all {
-			for _, c := range claimsOf(r.Netns, r.Ports) {
-				ids, err := s.claims.holders(c)
+			for _, c := range reservationsOf(r.Netns, r.Ports) {
+				ids, err := s.index.holders(c)
 				require.NoError(t, err)
-				require.True(t, slices.Contains(ids, r.ID), "%s %s", r.ID, c.thing)
+				require.True(t, slices.Contains(ids, r.ID), "%s %s", r.ID, c.key)
 			}
 		}
 	}

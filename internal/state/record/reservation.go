@@ -1,0 +1,226 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"sort"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// NetnsError reports that a network namespace belongs to another allocation.
+type NetnsError struct {
+	Netns   string // path in the requesting allocation
+	ID      string // of the requesting allocation
+	OtherID string // of the allocation that has it
+}
+
+func (e *NetnsError) Error() string {
+	return fmt.Sprintf("network namespace %q of allocation %q is that of allocation %q", e.Netns, e.ID, e.OtherID)
+}
+
+// Reserve writes a record, unless another record has its network namespace or one
+// of its host ports. Records of the same container do not conflict. On a conflict
+// Reserve writes nothing, and errors.As finds a *NetnsError, or a
+// *portmap.ConflictError with both mappings and IDs. The time it takes depends on
+// the number of the record's ports, not on the number of records. The caller holds
+// the lock of the allocation.
+//
+// A record that may conflict but cannot be read is not a conflict; Reserve passes
+// the error to warn.
+func (s *Store) Reserve(ctx context.Context, r *Record, warn func(error)) error {
+	text, err := textOf(r) // before taking the lock
+	if err != nil {
+		return err
+	}
+	unlock, err := s.LockReservations(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := s.completeIndex(warn); err != nil {
+		return err
+	}
+	reservations := r.reservations()
+	holders, created, err := s.holders(r.ID, reservations)
+	if err == nil {
+		err = s.checkHolders(r, holders, warn)
+	}
+	if err != nil {
+		for _, c := range created {
+			_ = unix.Rmdir(s.index.dir(c.key)) // an empty directory is not a reservation
+		}
+		return err
+	}
+	if err := s.put(r, reservations, text); err != nil {
+		return errors.Join(err, s.releaseAll(r.ID, reservations))
+	}
+	return nil
+}
+
+// holders returns the allocations other than id that, according to the index,
+// have one of the requested reservations. If a reservation has no directory
+// yet, holders creates it, which is the quickest test.
+func (s *Store) holders(id string, reservations []reservation) (holders map[string][]reservation, created []reservation, err error) {
+	holders = map[string][]reservation{}
+	look := func(c reservation) error {
+		ids, err := s.index.holders(c)
+		for _, other := range ids {
+			if other != id {
+				holders[other] = append(holders[other], c)
+			}
+		}
+		return err
+	}
+	overlapping, err := s.index.overlapping(reservations)
+	for _, c := range overlapping {
+		err = errors.Join(err, look(c))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, c := range reservations {
+		if unix.Mkdir(s.index.dir(c.key), 0o700) == nil {
+			created = append(created, c)
+		} else if err := look(c); err != nil {
+			return nil, created, err
+		}
+	}
+	return holders, created, nil
+}
+
+// checkHolders compares r with the records of the holders, by ID.
+func (s *Store) checkHolders(r *Record, holders map[string][]reservation, warn func(error)) error {
+	ids := make([]string, 0, len(holders))
+	for id := range holders {
+		ids = append(ids, id)
+	}
+	sort.Strings(ids)
+	for _, id := range ids {
+		other, err := s.Get(id)
+		switch {
+		case err == nil:
+			if err := conflict(r, other); err != nil {
+				return err
+			}
+			s.prune(id, holders[id])
+		case errors.Is(err, fs.ErrNotExist):
+			s.prune(id, holders[id])
+		default:
+			warn(err)
+		}
+	}
+	return nil
+}
+
+// conflict returns an error if two records conflict. The attachments of one
+// container share its host ports.
+func conflict(r, other *Record) error {
+	if r.SameNetns(other) {
+		if share(r, other) {
+			return nil
+		}
+		return &NetnsError{Netns: r.Netns, ID: r.ID, OtherID: other.ID}
+	}
+	if wanted, taken, found := portmap.FindConflict(r.Ports, other.Ports); found {
+		return &portmap.ConflictError{Mapping: wanted, Other: taken, ID: r.ID, OtherID: other.ID}
+	}
+	return nil
+}
+
+// share reports whether two records belong to one container and have different
+// interfaces in it, apart from the loopback interface.
+func share(r, other *Record) bool {
+	if r.ContainerID == "" || r.ContainerID != other.ContainerID {
+		return false
+	}
+	for _, a := range r.Attachments {
+		if !a.Loopback && slices.ContainsFunc(other.Attachments, func(b Attachment) bool { return a.IfName == b.IfName }) {
+			return false
+		}
+	}
+	return true
+}
+
+// prune removes those reservations of an allocation that its record does not
+// contain. If the allocation is locked, the operation that holds the lock may
+// be about to write that record. Then prune does nothing, and a later call
+// removes stale reservations.
+func (s *Store) prune(id string, reservations []reservation) {
+	unlock, ok := s.tryLock(id)
+	if !ok {
+		return
+	}
+	defer unlock()
+	r, err := s.Get(id)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	var known []reservation
+	if err == nil {
+		known = r.reservations()
+	}
+	for _, c := range reservations {
+		if !slices.ContainsFunc(known, func(k reservation) bool { return k.key == c.key }) {
+			_ = s.index.release(id, c) // a stale reservation only costs time
+		}
+	}
+}
+
+// releaseAll removes the reservations for a record that could not be written.
+func (s *Store) releaseAll(id string, reservations []reservation) error {
+	if _, err := os.Lstat(s.file(id)); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var errs []error
+	for _, c := range reservations {
+		errs = append(errs, s.index.release(id, c))
+	}
+	return errors.Join(errs...)
+}
+
+// completeIndex builds the index from the records, unless it is marked as
+// complete. The caller holds the lock of the reservations. Records written
+// meanwhile add their own reservations.
+func (s *Store) completeIndex(warn func(error)) error {
+	if info, err := os.Lstat(s.index.complete()); err == nil && info.Mode().IsRegular() {
+		return nil
+	}
+	ids, err := s.IDs()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		r, err := s.Get(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			warn(err)
+			continue
+		}
+		for _, c := range r.reservations() {
+			if err := s.index.add(id, c); err != nil {
+				return err
+			}
+		}
+	}
+	if err := os.MkdirAll(string(s.index), 0o700); err != nil {
+		return fmt.Errorf("complete index of reservations: %w", fault(s.state, err))
+	}
+	return s.markComplete()
+}
+
+func (s *Store) markComplete() error {
+	fd, err := openFile(s.index.complete(), unix.O_CREAT|unix.O_WRONLY)
+	if err != nil {
+		return fmt.Errorf("complete index of reservations: %w", fault(s.state, err))
+	}
+	return errors.Join(closeFile(fd, s.index.complete()), remove(s.index.completeBefore()))
+}
