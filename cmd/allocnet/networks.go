@@ -16,7 +16,10 @@ func newNetworks(a *app) *cobra.Command {
 		Use:   "networks",
 		Short: "List the networks that setup can be asked for",
 		Long: `List the networks that setup can be asked for: those of --conf-dir, and the
-embedded one. Files that were skipped are named, with the reason, on stderr.`,
+embedded one. Files that were skipped are named, with the reason, on stderr.
+
+Configurations whose plugin is allocnet itself, such as that of the daemon's manager,
+are not listed: they delegate to the networks that are.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.networks(c.Context()) },

@@ -21,8 +21,12 @@ bridge's addresses, sysctls. Run it after ` + "`nft flush ruleset`" + ` or a rel
 firewall; it can be run at any time.
 
 The interfaces, addresses and connections of allocations stay as they are. What
-cannot be restored is reported as broken and must be set up again. This includes
-everything that plugin binaries made.`,
+cannot be restored is reported as broken and must be set up again: interfaces, and
+what plugin binaries made for an allocation that ` + "`allocnet ls`" + ` shows.
+
+Attachments that a runtime made with the drop-in plugins (` + "`allocnet plugins install`" + `)
+have no record: they are neither restored nor reported. Nomad's jobs with mode =
+"bridge" are such attachments; Nomad replaces them at the next restart of its client.`,
 		Example: `  allocnet repair
   nft -f /etc/nftables.conf && allocnet repair
   allocnet repair --json | jq -r '.broken[]'`,
