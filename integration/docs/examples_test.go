@@ -1,0 +1,121 @@
+package docs
+
+import (
+	"context"
+	"errors"
+	"log"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// TestExamplesAreCompiled: what documents show of Go stands in a file of Go, the README's
+// in configurator/example_test.go.
+func TestExamplesAreCompiled(t *testing.T) {
+	source, err := os.ReadFile("examples_test.go")
+	require.NoError(t, err)
+	for _, name := range documents(t)[1:] {
+		for _, b := range read(t, name).blocks {
+			if b.language != "go" {
+				continue
+			}
+			var code strings.Builder
+			for _, line := range b.lines {
+				if line != "" {
+					line = "\t" + line
+				}
+				code.WriteString(line + "\n")
+			}
+			require.Contains(t, string(source), "{\n"+code.String(), "%s:%d is not in examples_test.go", name, b.line)
+		}
+	}
+}
+
+var _ = []any{examplePool, exampleStart, exampleRollBack, exampleErrors, exampleClient}
+
+func examplePool(ctx context.Context) error {
+	pool, err := sandbox.NewPool(sandbox.PoolOptions{Size: 16})
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	ns, err := pool.Take(ctx, "web-1")
+	if err != nil {
+		return err
+	}
+	return ns.Destroy()
+}
+
+func exampleStart(ctx context.Context, live []string) error {
+	nets, err := configurator.New(configurator.Config{Networks: []string{"web"}})
+	if err != nil {
+		return err
+	}
+	defer nets.Close()
+	mine := allocnet.Scope{Name: "my-scheduler", Live: live, DestroyNetns: true}
+	if _, err := nets.RecoverScope(ctx, mine); err != nil {
+		log.Print(err) // what could not be removed keeps its record
+	}
+	report, err := nets.GCScope(ctx, mine)
+	if err != nil {
+		return err
+	}
+	log.Printf("removed %q, kept %q", report.Removed, report.Kept)
+	return nil
+}
+
+func exampleRollBack(ctx context.Context, nets allocnet.Service, alloc allocnet.Allocation, start func(*allocnet.Status) error) error {
+	alloc.MustBeNew = true
+	status, err := nets.Setup(ctx, alloc)
+	switch {
+	case errors.Is(err, allocnet.ErrExists):
+		return err // it belongs to another caller: leave it alone
+	case errors.Is(err, allocnet.ErrIncomplete):
+		return errors.Join(err, nets.Teardown(ctx, alloc)) // something is left: remove it
+	case err != nil:
+		return err // nothing is left
+	}
+	if err := start(status); err != nil {
+		return errors.Join(err, nets.Teardown(ctx, alloc))
+	}
+	return nil
+}
+
+func exampleErrors(err error) {
+	var conflict *portmap.ConflictError
+	var plugin *types.Error
+	switch {
+	case errors.As(err, &conflict):
+		log.Printf("host port %d belongs to %q", conflict.Other.HostPort, conflict.OtherID)
+	case errors.As(err, &plugin):
+		log.Printf("a plugin refused with code %d: %s", plugin.Code, plugin.Msg)
+	case errors.Is(err, allocnet.ErrUnknownNetwork):
+		log.Print("write the network's configuration first")
+	}
+}
+
+func exampleClient(ctx context.Context, alloc allocnet.Allocation) error {
+	var nets allocnet.Service = client.New(client.Config{})
+	status, err := nets.Setup(ctx, alloc)
+	if errors.Is(err, client.ErrUnavailable) { // no daemon: nothing was done
+		nets, err = configurator.New(configurator.Config{})
+		if err != nil {
+			return err
+		}
+		status, err = nets.Setup(ctx, alloc)
+	}
+	if err != nil {
+		return err
+	}
+	log.Print(status.Address)
+	return nets.Close()
+}
