@@ -76,7 +76,7 @@ func (f *linkFinder) findIfb(a *attachment) error {
 func (f *linkFinder) add(name, network string, ours func(netlink.Link) bool) error {
 	link, err := rtnl.LinkByName(name)
 	switch {
-	case isLinkGone(err):
+	case rtnl.IsNotFound(err):
 		return nil
 	case err != nil:
 		return fmt.Errorf("look up link %q: %w", name, err)
@@ -149,7 +149,7 @@ func openNetns(path string) (netns.NsHandle, error) {
 // namespace, so the two must point at each other.
 func (f *linkFinder) findPeer(sandbox netns.NsHandle, inside *netlink.Handle, a *attachment) error {
 	inner, err := inside.LinkByName(a.IfName)
-	if isLinkGone(err) {
+	if rtnl.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
@@ -159,7 +159,7 @@ func (f *linkFinder) findPeer(sandbox netns.NsHandle, inside *netlink.Handle, a 
 		return nil
 	}
 	outer, err := netlink.LinkByIndex(inner.Attrs().ParentIndex)
-	if isLinkGone(err) {
+	if rtnl.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
@@ -186,15 +186,9 @@ func (f *linkFinder) remove(ctx context.Context) ([]Leftover, error) {
 		switch {
 		case err == nil:
 			list = append(list, l.leftover())
-		case !isLinkGone(err):
+		case !rtnl.IsNotFound(err):
 			errs = append(errs, fmt.Errorf("delete link %q: %w", l.Attrs().Name, err))
 		}
 	}
 	return list, errors.Join(errs...)
-}
-
-// isLinkGone reports whether an error says that there is no such link.
-func isLinkGone(err error) bool {
-	var notFound netlink.LinkNotFoundError
-	return errors.As(err, &notFound) || errors.Is(err, unix.ENODEV)
 }

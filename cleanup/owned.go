@@ -87,7 +87,7 @@ func (f *linkFinder) findAllOwned() error {
 		// The result of a lookup tells whose it is, as the name may have passed to another link.
 		link, err := rtnl.LinkByName(name)
 		switch {
-		case isLinkGone(err):
+		case rtnl.IsNotFound(err):
 		case err != nil:
 			errs = append(errs, fmt.Errorf("look up link %q: %w", name, err))
 		default:
