@@ -372,7 +372,7 @@ func (c *Configurator) stopPlugins(r *record.Record) error {
 	if r.Phase == record.Ready {
 		commands = []string{"DEL"}
 	}
-	return pluginexec.KillStragglers(pluginexec.Work{ID: r.Container(), Mark: c.processTagOf(r)}, commands...)
+	return pluginexec.KillOrphans(pluginexec.Work{ID: r.Container(), Mark: c.processTagOf(r)}, commands...)
 }
 
 // failure is the error of a DEL, and that of the ADD before it, if there was one.

@@ -1,7 +1,7 @@
 package portmap
 
-// Port is one port, or one range of ports, that an allocation asks to have
-// published on the host.
+// Port is a port, or a range of ports, that an allocation requests to publish
+// on the host.
 type Port struct {
 	// Label names the port for people and for Lookup. It may be empty.
 	Label string `json:"label,omitempty"`

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultDir is where iproute2 looks for named network namespaces.
+// DefaultDir is the directory of iproute2's named network namespaces.
 const DefaultDir = "/run/netns"
 
 // maxName is the most bytes that the name of a file can have.
 const maxName = 255
 
-// Create makes a sandbox in DefaultDir. See [CreateIn].
+// Create creates a sandbox in DefaultDir. See [CreateIn].
 func Create(name string) (*Sandbox, error) {
 	return CreateIn(DefaultDir, name)
 }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Destroy takes away the sandbox at path. The namespace and the links in it go when nothing else holds it: no
+// Destroy removes the sandbox at path. The kernel deletes the namespace and its links when nothing else holds it: no
 // process inside, no open descriptor, no other mount. A missing path is no error, nor is the empty file that is left
 // where creating or destroying a sandbox was cut short. Anything else is left alone, with ErrNotNamespace.
 func Destroy(path string) error {

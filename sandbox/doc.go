@@ -1,4 +1,4 @@
-// Package sandbox makes, opens and destroys named network namespaces: the sandboxes that allocations live in.
+// Package sandbox creates, opens and destroys named network namespaces, one for each allocation.
 //
 // A sandbox is a file on which its namespace is mounted, which keeps the namespace alive without any process in
 // it. The form is that of iproute2, so that "ip netns list" and "ip netns exec" work on sandboxes, and this
@@ -11,7 +11,7 @@
 //	defer s.Destroy()
 //	err = s.Do(func() error { return configure() })
 //
-// A program that makes many keeps some ready, which cost nothing but a name when they are wanted:
+// A program that creates many sandboxes uses a pool of prepared namespaces, which only have to be named:
 //
 //	pool, err := sandbox.NewPool(sandbox.PoolOptions{Size: 16})
 //	if err != nil {

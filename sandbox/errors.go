@@ -20,6 +20,6 @@ var (
 	ErrNotNamespace = errors.New("not a network namespace")
 
 	// ErrHostNamespace means that the network namespace at that path is the one that this process itself
-	// lives in, which nobody may take for a sandbox.
+	// lives in, which cannot be used as a sandbox.
 	ErrHostNamespace = errors.New("network namespace of the host")
 )

@@ -1,5 +1,5 @@
-// Package engine is the narrow waist between the configurator, which knows
-// allocations and records, and the ways to run a chain of CNI plugins.
+// Package engine defines the interface between the configurator, which manages
+// allocations and records, and the engines, which run chains of CNI plugins.
 package engine
 
 import (
@@ -64,9 +64,9 @@ type Request struct {
 	Interrupted bool
 	// PluginDirs are searched for the plugins, in order.
 	PluginDirs []string
-	// Mark is the last entry of the plugins' CNI_PATH, where nothing is found: it
-	// tells the processes of this host and this state directory from all others
-	// that work on the same ID. See Mark.
+	// Mark is the process tag: the last entry of the plugins' CNI_PATH, a path
+	// that does not exist. It distinguishes the processes of this host and
+	// state directory from all others with the same ID. See the function Mark.
 	Mark string
 	// InterfacePrefix and the index of an attachment make its IfName, where it
 	// does not name one.
@@ -105,10 +105,10 @@ var (
 	ErrInvalidResult = allocnet.ErrInvalidResult
 )
 
-// Mark is the Mark of requests of a state directory by its key, see package statedir.
-// It names the host's network namespace, too: another host in a namespace of its
-// own may have its state in the same place. It is a path at which no file can be
-// created.
+// Mark returns the process tag for a state directory's key: see package
+// statedir. It includes the host's network namespace, because another host in
+// its own namespace may have its state at the same path. No file can exist at
+// this path.
 func Mark(key string) string {
 	host, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
@@ -119,8 +119,8 @@ func Mark(key string) string {
 	return filepath.Join("/proc/self/allocnet", key, host)
 }
 
-// NoCache is a directory for libcni in which it finds nothing, for nobody can
-// make it. Operations that write nothing there may name it.
+// NoCache is a cache directory for libcni that is always empty, because it
+// cannot be created. Operations that write nothing to the cache may use it.
 const NoCache = "/proc/self/no-cache"
 
 // ForBinaries is the request for plugin binaries. Its Netns is a path that leads to
@@ -157,7 +157,7 @@ func (r *Request) Path() []string {
 	return append(slices.Clone(r.PluginDirs), r.Mark)
 }
 
-// Work is what the processes of the request's plugins are known by.
+// Work identifies the processes of the request's plugins.
 func (r *Request) Work() pluginexec.Work { return pluginexec.Work{ID: r.ID, Mark: r.Mark} }
 
 // IfName is the name of the interface of attachment i.

@@ -2,11 +2,11 @@ package engine
 
 import "fmt"
 
-// Place says where a plugin stands in a request: the index of its attachment, and its
-// index in that attachment's chain.
+// Place is the position of a plugin in a request: the index of its attachment,
+// and its index in that attachment's chain.
 type Place struct{ Attachment, Plugin int }
 
-// AddError is the error of the plugin at which ADD ended. Those behind it did not
+// AddError is the error of the plugin at which ADD ended. Later plugins did not
 // run.
 type AddError struct {
 	Place

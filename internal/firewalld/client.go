@@ -12,15 +12,16 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// ErrUnreachable says that firewalld runs, but cannot be asked. It wraps the cause.
+// ErrUnreachable means that firewalld is running but not reachable. It wraps
+// the cause.
 var ErrUnreachable = errors.New("firewalld runs, but D-Bus does not reach it")
 
 // DefaultZone is the zone that accepts everything from its sources.
 const DefaultZone = "trusted"
 
-// Client is a connection to the system bus, made at the first use and again after
-// the bus went away. It is safe for concurrent use; the zero value is ready. Every
-// method but Runs fails if firewalld does not run.
+// Client is a connection to the system bus. It connects at the first use, and
+// again after the bus was restarted. It is safe for concurrent use; the zero
+// value is ready. Every method but Runs fails if firewalld is not running.
 type Client struct {
 	mu      sync.Mutex
 	link    *link
@@ -97,9 +98,9 @@ func (c *Client) Has(ctx context.Context, zone string, address netip.Addr) (is b
 	return !flushed && err == nil, err
 }
 
-// Remove takes an address out of a zone. It is idempotent; an address in another zone
-// stays there. Where firewalld has ended meanwhile, or somebody has flushed its rules,
-// nothing is left.
+// Remove removes an address from a zone. It is idempotent and does not affect
+// other zones. If firewalld has ended meanwhile, or its rules were flushed,
+// there is nothing to remove.
 func (c *Client) Remove(ctx context.Context, zone string, address netip.Addr) error {
 	var is string
 	err := c.call(ctx, zones+"removeSource", []any{zone, source(address)}, &is)
@@ -115,8 +116,8 @@ func (c *Client) Remove(ctx context.Context, zone string, address netip.Addr) er
 	return fmt.Errorf("remove %s from zone %q of firewalld: %w", address, zone, err)
 }
 
-// Sources are the single addresses that are sources, with their zones. Where somebody
-// has flushed firewalld's rules there are none, whatever firewalld believes.
+// Sources returns the single addresses that are sources, with their zones. If
+// firewalld's rules were flushed, it returns none, whatever firewalld reports.
 func (c *Client) Sources(ctx context.Context) (map[netip.Addr]string, error) {
 	if flushed, err := c.flushed(ctx); err != nil || flushed {
 		return nil, err

@@ -1,4 +1,4 @@
-// Package firewalld asks firewalld over D-Bus to take addresses as sources of its
-// zones, which then decide what these may send. Such sources are of the running
-// firewalld only: they are gone after a reload or a restart.
+// Package firewalld adds addresses as sources to firewalld's zones over D-Bus.
+// The rules of a zone then apply to packets of its sources. firewalld drops
+// these sources at a reload or restart.
 package firewalld

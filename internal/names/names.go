@@ -1,6 +1,5 @@
-// Package names makes every name that allocnet gives to something in the
-// kernel, for those who create and those who delete alike, and reads them back. It
-// also validates the names that come from outside.
+// Package names builds and parses the names that allocnet gives to objects in
+// the kernel. It also validates names that come from outside.
 package names
 
 import (
@@ -13,17 +12,18 @@ import (
 // Table is the name of allocnet's nftables table, one in each family.
 const Table = "allocnet"
 
-// GuardTable is the name of the table that keeps others from the host's loopback.
+// GuardTable is the table that protects the host's loopback addresses from
+// other hosts.
 const GuardTable = "allocnet_guard"
 
 // HeldGuardTable is the name of the same table again, which a process owns while it
 // runs.
 const HeldGuardTable = "allocnet_guard_held"
 
-// Owner is the attachment that an object in the kernel belongs to. Instance
-// tells apart the users of allocnet on one host, each with its own records: see
-// package statedir. That of the default directory, and of plugin binaries, which
-// have none, is "".
+// Owner is the attachment to which an object in the kernel belongs. Instance
+// distinguishes the users of allocnet on one host, each with its own records:
+// see package statedir. It is "" for the default directory, and for plugin
+// binaries, which have no directory.
 type Owner struct{ Network, ID, IfName, Instance string }
 
 // DefaultStateDir is where records are kept.

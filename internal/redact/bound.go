@@ -13,7 +13,8 @@ const (
 	mostBytes = 2048 // of a line
 )
 
-// Text is an error's as others are told of it: bounded, without JSON objects.
+// Text returns the text of an error for clients: limited in length, without
+// JSON objects.
 func Text(text string) string { return Bound(Objects(text)) }
 
 // Bound returns the text of an error with at most 64 lines, one per cause, of some

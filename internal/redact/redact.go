@@ -1,5 +1,5 @@
-// Package redact takes configurations, in which passwords can be, out of what is told
-// to others.
+// Package redact removes configurations, which may contain passwords, from
+// errors and events.
 package redact
 
 import (

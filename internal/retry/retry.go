@@ -1,5 +1,5 @@
-// Package retry repeats what others got in the way of: lists that changed while
-// they were read, and transactions that met another.
+// Package retry repeats lists and transactions that a change by another process
+// interrupted.
 package retry
 
 import (
@@ -17,12 +17,12 @@ const (
 	maxPause = 20 * time.Millisecond
 )
 
-// ErrChanged says that something changed while it was being listed.
+// ErrChanged means that an object changed while it was being listed.
 var ErrChanged = errors.New("changed meanwhile")
 
-// Do lets act try again for as long as others are changing what it lists or
-// commits, within reason. It returns act's last error, with the context's where
-// that ended first.
+// Do calls act until no concurrent change interrupts it, for a limited time. It
+// returns act's last error, joined with the context's if the context ended
+// first.
 func Do(ctx context.Context, act func() error) error {
 	pause := time.Millisecond
 	for attempt := 1; ; attempt++ {
@@ -39,7 +39,7 @@ func Do(ctx context.Context, act func() error) error {
 	}
 }
 
-// List has list called again for as long as others are changing what it lists, within reason.
+// List calls list until no concurrent change interrupts it, for a limited time.
 func List[T any](list func() ([]T, error)) (items []T, err error) {
 	err = Do(context.Background(), func() (err error) {
 		items, err = list()

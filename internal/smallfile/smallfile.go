@@ -1,6 +1,6 @@
 // Package smallfile reads and writes files that a configuration or a directory
-// names. Anything may be in their place: a named pipe without a writer, a device
-// without an end, a link to another file.
+// names. It guards against other objects at that path: a named pipe without a
+// writer, an endless device, a link to another file.
 package smallfile
 
 import (
@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotRegular: the path leads to something else than a regular file.
+// ErrNotRegular: the path leads to an object that is not a regular file.
 var ErrNotRegular = errors.New("not a regular file")
 
-// ErrTooLarge: the file is larger than what is read.
+// ErrTooLarge: the file is larger than the limit.
 var ErrTooLarge = errors.New("file is too large")
 
 // Read reads a regular file of at most so many bytes. It follows symbolic links,
@@ -35,8 +35,9 @@ func Read(path string, most int64) ([]byte, error) {
 	return read(path, most, 0)
 }
 
-// ReadOwn is Read of a file in a directory of ours, where a symbolic link is
-// somebody else's: errors.Is finds unix.ELOOP.
+// ReadOwn is Read of a file in one of allocnet's directories. It does not
+// follow a symbolic link, which only another program can have created:
+// errors.Is finds unix.ELOOP.
 func ReadOwn(path string, most int64) ([]byte, error) { return read(path, most, unix.O_NOFOLLOW) }
 
 // WriteOwn writes a file in a directory of ours, for its owner alone. It removes

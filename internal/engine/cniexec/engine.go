@@ -1,17 +1,17 @@
 // Package cniexec is the engine that runs plugin binaries through
-// containerd/go-cni, so that any CNI plugin works. Around go-cni it puts the
-// fences that an embedding process needs:
+// containerd/go-cni, so that any CNI plugin works. It adds the guards and
+// workarounds that an embedding process needs:
 //
 //   - Every operation loads an instance of its own from the exact bytes of the
 //     configuration. Nothing is ever reloaded in place, so a broken
-//     configuration cannot take away a good one, and a plugin that hangs holds
-//     no lock that another operation wants.
+//     configuration cannot replace a valid one, and a plugin that hangs holds
+//     no lock that another operation needs.
 //   - runner.go runs each plugin in a process group of its own.
-//   - guard.go keeps the deadline, whatever a plugin left running, and turns a
-//     panic into an error.
+//   - guard.go enforces the deadline even if a plugin leaves children running,
+//     and turns a panic into an error.
 //   - cache.go keeps libcni's result cache empty between operations.
-//   - chain.go runs again, plugin by plugin, the DEL of which go-cni hid or
-//     stopped at an error.
+//   - chain.go repeats a DEL plugin by plugin if go-cni hid its error or stopped
+//     at it.
 package cniexec
 
 import (
@@ -147,7 +147,7 @@ func (Engine) Check(ctx context.Context, r *engine.Request) error {
 // networks are detached plugin by plugin.
 func (Engine) Del(ctx context.Context, r *engine.Request) error {
 	if r.Interrupted {
-		if err := pluginexec.KillStragglers(r.Work()); err != nil {
+		if err := pluginexec.KillOrphans(r.Work()); err != nil {
 			return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
 		}
 	}

@@ -179,7 +179,7 @@ func TestHungPlugin(t *testing.T) {
 					require.Equal(t, b.Hang, errors.Is(err, context.DeadlineExceeded), "%v", err)
 					require.Equal(t, b.Hang || b.Exit != 0, err != nil, "%v", err)
 					if !b.Hang {
-						require.NoError(t, pluginexec.KillStragglers(r.Work()))
+						require.NoError(t, pluginexec.KillOrphans(r.Work()))
 					}
 				case <-time.After(10 * time.Second):
 					t.Fatal("operation is held past its deadline")

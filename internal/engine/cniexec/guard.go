@@ -42,7 +42,7 @@ func guard(ctx context.Context, r *engine.Request, command string, op func(conte
 		case <-end:
 			return errors.Join(fmt.Errorf("%w: %w", ErrAbandoned, ctx.Err()), killErr)
 		case <-time.After(polite):
-			killErr = pluginexec.KillStragglers(r.Work(), command)
+			killErr = pluginexec.KillOrphans(r.Work(), command)
 		}
 	}
 }

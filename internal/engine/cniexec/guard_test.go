@@ -47,7 +47,7 @@ func TestHungPluginWithoutGoCNI(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			w := newWorld(t, "main")
 			id := "direct-" + command
-			t.Cleanup(func() { _ = pluginexec.KillStragglers(of(id).Work()) })
+			t.Cleanup(func() { _ = pluginexec.KillOrphans(of(id).Work()) })
 			r := w.request(id, w.attachment("net", "1.1.0", plugin{name: "main", on: on(command, fakeplugin.Behaviour{Hang: true, Grandchild: true})}))
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()

@@ -1,4 +1,4 @@
 // Package native is the engine that does the work of the reference plugins
-// inside the process, over netlink and nftables, and runs a binary only for a
-// plugin that it does not know or whose configuration it does not understand.
+// in-process, over netlink and nftables. It runs a binary only for a plugin
+// that it does not know or whose configuration it does not understand.
 package native

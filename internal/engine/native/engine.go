@@ -22,8 +22,8 @@ import (
 )
 
 // Engine implements engine.Engine. It opens its sockets at first use, in the
-// namespace that the process lives in, and gives them back by Close, or when it is
-// collected.
+// network namespace of the process. Close, or the garbage collector, closes
+// them.
 type Engine struct {
 	log       hclog.Logger
 	instance  string
@@ -36,20 +36,20 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New makes the engine of an instance, which package statedir names. It opens
-// nothing yet.
+// New returns the engine of an instance: see package statedir. It opens nothing
+// yet.
 func New(log hclog.Logger, instance string) *Engine {
 	return &Engine{log: log, instance: instance, plugins: builtin.Plugins}
 }
 
-// Lasting says whether the process goes on after an operation, and returns the
-// engine. It comes before the first use.
+// LongLived sets whether the process continues after an operation, and returns
+// the engine. Call it before the first operation.
 func (e *Engine) LongLived(longLived bool) *Engine {
 	e.longLived = longLived
 	return e
 }
 
-// NewForBinaries makes an engine that runs all plugins as binaries.
+// NewForBinaries returns an engine that runs all plugins as binaries.
 func NewForBinaries(log hclog.Logger, instance string) *Engine {
 	return &Engine{log: log, instance: instance}
 }
@@ -71,8 +71,8 @@ func (e *Engine) open() (*sdk.Host, error) {
 	return host, nil
 }
 
-// Close gives back what the engine opened. No operation may be under way; one that
-// begins later opens it again.
+// Close closes the engine's sockets. No operation may be running; a later
+// operation opens them again.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -139,8 +139,8 @@ func (e *Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result
 	return results, nil
 }
 
-// prepareSandbox brings loopback up, where no plugin is named that does it, and
-// looks whether the names of the interfaces are free.
+// prepareSandbox brings up loopback if no plugin does it, and verifies that the
+// interface names are free.
 func prepareSandbox(exec *sdk.Exec, r *engine.Request) error {
 	s, err := exec.Sandbox(r.Netns)
 	if err != nil {
@@ -204,7 +204,7 @@ func checkChain(ctx context.Context, c *chain, a engine.Attachment) error {
 // Del implements engine.Engine. Every plugin is tried.
 func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
 	if r.Interrupted && e.ranBinaries(r) {
-		if err := pluginexec.KillStragglers(r.Work()); err != nil {
+		if err := pluginexec.KillOrphans(r.Work()); err != nil {
 			return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
 		}
 	}
@@ -236,9 +236,9 @@ func (e *Engine) ranBinaries(r *engine.Request) bool {
 	})
 }
 
-// Repair restores what another program removed from the host: rules, the gateway's
-// addresses, sysctls. It leaves the sandbox alone, so that nothing of the allocation
-// changes; what it cannot restore, CHECK finds. Plugin binaries have no such command.
+// Repair restores what another program removed from the host: rules, addresses
+// of gateways, sysctls. It does not change the container's namespace; CHECK
+// reports what Repair cannot restore. Plugin binaries have no such command.
 func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 	exec, err := e.exec(r)
 	if err != nil {
@@ -259,8 +259,8 @@ func (e *Engine) Repair(ctx context.Context, r *engine.Request) error {
 	return nil
 }
 
-// GuardLoopback keeps others from the host's loopback, as the native portmap plugin
-// does, where a binary publishes the ports.
+// GuardLoopback protects the host's loopback addresses from other hosts, as the
+// native portmap plugin does, if a binary publishes the ports.
 func (e *Engine) GuardLoopback(ctx context.Context) error {
 	host, err := e.open()
 	if err != nil {

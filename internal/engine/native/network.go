@@ -24,17 +24,18 @@ type network struct {
 	until  time.Time
 }
 
-// judgement says which plugins of a network run in the process.
+// judgement is which plugins of a network run in-process.
 type judgement struct {
-	// native is how many run in the process, binaries are the types of those that do
-	// not.
+	// native is the number of plugins that run in-process; binaries are the
+	// types of the others.
 	native   int
 	binaries []string
 	// reasons are those of the binaries whose native plugin does not understand them.
 	reasons []string
 }
 
-// judgedFor is how long a judgement is used: what is understood can depend on the host.
+// judgedFor is how long a judgement is reused. It is limited because what a
+// native plugin supports can depend on the host.
 const judgedFor = 5 * time.Second
 
 // network returns what the engine made of a network, which is kept with it.
@@ -80,14 +81,14 @@ func pluginConf(list *libcni.NetworkConfigList, p *libcni.PluginConfig) (*sdk.Pl
 	return conf, err
 }
 
-// Understands reports whether at least one plugin of a network runs in the process.
+// Understands reports whether at least one plugin of a network runs in-process.
 func (e *Engine) Understands(n *conflist.Network) bool { return e.judge(n).native > 0 }
 
 // Binaries implements engine.Engine.
 func (e *Engine) Binaries(n *conflist.Network) []string { return e.judge(n).binaries }
 
-// WhyBinaries says, for each plugin of a network that runs as a binary although there is
-// a native one, what that does not understand.
+// WhyBinaries returns the reason for each plugin of a network that runs as a
+// binary although there is a native one.
 func (e *Engine) WhyBinaries(n *conflist.Network) []string { return e.judge(n).reasons }
 
 func (e *Engine) judge(of *conflist.Network) *judgement {

@@ -1,6 +1,6 @@
-// Package pluginexec runs CNI plugin binaries for libcni and keeps what libcni's
-// own runner does not: an end at the deadline for everything that the plugin
-// started, a bound on its output, and an error that names the plugin.
+// Package pluginexec runs CNI plugin binaries for libcni. Unlike libcni's own
+// runner, it ends all children of a plugin at the deadline, limits the plugin's
+// output, and names the plugin in errors.
 package pluginexec
 
 import (
@@ -27,24 +27,24 @@ import (
 const (
 	maxStdout = 4 << 20 // a result is some kilobytes
 	maxStderr = 16 << 10
-	// pipeDelay is how long a grandchild may go on holding the pipes of a
-	// plugin that has exited or was killed.
+	// pipeDelay is how long a child may hold the pipes of a plugin that has
+	// ended.
 	pipeDelay = 100 * time.Millisecond
-	// busyTries bounds how often a binary that is just being written is tried.
+	// busyTries limits how often a binary that is being written is tried.
 	busyTries = 5
 	busyDelay = 50 * time.Millisecond
 )
 
-// ErrOutputTooLarge: a plugin wrote more to stdout than any CNI result takes.
+// ErrOutputTooLarge: a plugin wrote more to stdout than any CNI result needs.
 var ErrOutputTooLarge = fmt.Errorf("plugin wrote more than %d bytes to stdout", maxStdout)
 
 // ErrNotStarted: the kernel could not start the plugin.
 var ErrNotStarted = errors.New("plugin was not started")
 
-// CallerVariable is set for the plugins that the daemon runs, or allocnet-cni in its
-// place. The plugin of type "allocnet" does not run below either: it would wait for
-// itself, and the configuration may be that of a client that may use the daemon and
-// nothing else.
+// CallerVariable is set in the environment of plugins run by the daemon or by
+// allocnet-cni. The plugin of type "allocnet" refuses to run with it: it would
+// wait for itself, and a client that may only use the daemon must not choose
+// its configuration.
 const CallerVariable = "ALLOCNET_CALLER"
 
 // Exec is an invoke.Exec. The zero value is ready, and safe for concurrent use.
@@ -86,9 +86,9 @@ func (*Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ 
 	}
 }
 
-// necessary is an environment for a DEL where the whole one is too large for the
-// kernel. ADD could not be started with it either, so that the plugin has gone by
-// nothing that is left out.
+// necessary returns a reduced environment for a DEL if the kernel rejects the
+// whole one as too large. ADD could not be started with the whole one either,
+// so nothing that is missing has influenced it.
 func necessary(environ []string) []string {
 	kept := []string{"CNI_ARGS=IgnoreUnknown=true"}
 	for _, kv := range environ {
@@ -104,7 +104,8 @@ func run(ctx context.Context, path string, stdin []byte, environ []string) ([]by
 	return runFor(ctx, exec.CommandContext(ctx, path), stdin, environ, pipeDelay)
 }
 
-// runFor runs a plugin, and waits so long for what holds its pipes when it has ended.
+// runFor runs a plugin and then waits that long for processes that hold its
+// pipes.
 func runFor(ctx context.Context, c *exec.Cmd, stdin []byte, environ []string, delay time.Duration) ([]byte, error) {
 	stdout, err := newOutput(maxStdout)
 	if err != nil {
@@ -144,8 +145,8 @@ func runFor(ctx context.Context, c *exec.Cmd, stdin []byte, environ []string, de
 	return nil, pluginError(c.Path, err, stdout.Bytes(), stderr.Bytes())
 }
 
-// pluginError is the error of a plugin that ran and failed, or that could not
-// be started.
+// pluginError returns the error of a plugin that failed or could not be
+// started.
 func pluginError(path string, err error, stdout, stderr []byte) error {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {

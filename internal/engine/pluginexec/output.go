@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// output is what a plugin writes to a pipe. Its reader may come late, and what the
-// plugin started may hold the pipe for ever: neither loses what the plugin wrote.
+// output is the output of a plugin on a pipe. It is complete even if the reader
+// is late or if a child of the plugin holds the pipe forever.
 type output struct {
 	limited
 	reader, writer *os.File
@@ -27,7 +27,7 @@ func newOutput(most int) (*output, error) {
 	return &output{limited: limited{max: most}, reader: reader, writer: writer, done: make(chan struct{})}, nil
 }
 
-// begin reads, once the plugin has been started or could not be.
+// begin starts reading, after the start of the plugin succeeded or failed.
 func (o *output) begin() {
 	o.writer.Close()
 	go func() {
@@ -36,15 +36,15 @@ func (o *output) begin() {
 	}()
 }
 
-// end is for the end of the plugin. It waits a little for the end of what the plugin
-// started, and closes the pipe.
+// end is called after the plugin has ended. It waits briefly for the plugin's
+// children, and closes the pipe.
 func (o *output) end(wait time.Duration) error {
 	err := o.reader.SetReadDeadline(time.Now().Add(wait))
 	<-o.done
 	return errors.Join(err, o.drain(), o.reader.Close())
 }
 
-// drain reads what stands in the pipe, and not what may be written meanwhile.
+// drain reads the data in the pipe, but not data written meanwhile.
 func (o *output) drain() error {
 	if err := o.reader.SetReadDeadline(time.Time{}); err != nil {
 		return err
@@ -82,8 +82,8 @@ func (o *output) readOnce(fd int) error {
 	return err
 }
 
-// limited is a buffer that forgets what goes beyond its bound, so that the
-// writer neither blocks nor fills the memory.
+// limited is a buffer that discards data beyond its limit, so that the writer
+// does not block and the memory is bounded.
 type limited struct {
 	buf      bytes.Buffer // not embedded: its ReadFrom would get around the bound
 	max      int

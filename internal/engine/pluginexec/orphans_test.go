@@ -28,7 +28,7 @@ func zombie(pid int) bool {
 	return err != nil || strings.Contains(string(stat), ") Z ")
 }
 
-// killer names the variable that makes this binary call KillStragglers, as a
+// killer names the variable that makes this binary call KillOrphans, as a
 // plugin that works with this package inside would.
 const killer = "ALLOCNET_TEST_KILL_STRAGGLERS"
 
@@ -37,7 +37,7 @@ func init() {
 	if id == "" {
 		return
 	}
-	if err := KillStragglers(of(id)); err != nil {
+	if err := KillOrphans(of(id)); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
 	}
@@ -45,8 +45,8 @@ func init() {
 	os.Exit(0)
 }
 
-// straggler is a process with the environment of a plugin.
-func straggler(t *testing.T, env ...string) *exec.Cmd {
+// orphan is a process with the environment of a plugin.
+func orphan(t *testing.T, env ...string) *exec.Cmd {
 	t.Helper()
 	c := exec.Command("sleep", "300")
 	c.Env = append(env, "PATH="+os.Getenv("PATH"))
@@ -56,27 +56,27 @@ func straggler(t *testing.T, env ...string) *exec.Cmd {
 	return c
 }
 
-func TestStragglersAreKnownByTheirEnvironment(t *testing.T) {
+func TestOrphansAreKnownByTheirEnvironment(t *testing.T) {
 	path := "CNI_PATH=/opt/cni/bin:" + mark
 	strangers := map[string]*exec.Cmd{
-		"an ID that begins alike": straggler(t, path, "CNI_COMMAND=ADD", "CNI_CONTAINERID=known2"),
-		"an ID that ends alike":   straggler(t, path, "CNI_COMMAND=ADD", "CNI_CONTAINERID=unknown"),
-		"another variable":        straggler(t, path, "CNI_COMMAND=ADD", "X=CNI_CONTAINERID=known"),
-		"another runtime":         straggler(t, "CNI_PATH=/opt/cni/bin", "CNI_COMMAND=ADD", "CNI_CONTAINERID=known"),
-		"another state directory": straggler(t, "CNI_PATH=/other/mark/net4026531840", "CNI_COMMAND=ADD", "CNI_CONTAINERID=known"),
-		"another host":            straggler(t, "CNI_PATH=/state/mark/net1", "CNI_COMMAND=ADD", "CNI_CONTAINERID=known"),
+		"an ID that begins alike": orphan(t, path, "CNI_COMMAND=ADD", "CNI_CONTAINERID=known2"),
+		"an ID that ends alike":   orphan(t, path, "CNI_COMMAND=ADD", "CNI_CONTAINERID=unknown"),
+		"another variable":        orphan(t, path, "CNI_COMMAND=ADD", "X=CNI_CONTAINERID=known"),
+		"another runtime":         orphan(t, "CNI_PATH=/opt/cni/bin", "CNI_COMMAND=ADD", "CNI_CONTAINERID=known"),
+		"another state directory": orphan(t, "CNI_PATH=/other/mark/net4026531840", "CNI_COMMAND=ADD", "CNI_CONTAINERID=known"),
+		"another host":            orphan(t, "CNI_PATH=/state/mark/net1", "CNI_COMMAND=ADD", "CNI_CONTAINERID=known"),
 	}
-	adding := straggler(t, path, "CNI_COMMAND=ADD", "CNI_CONTAINERID=known")
-	deleting := straggler(t, "CNI_CONTAINERID=known", "CNI_COMMAND=DEL", path)
+	adding := orphan(t, path, "CNI_COMMAND=ADD", "CNI_CONTAINERID=known")
+	deleting := orphan(t, "CNI_CONTAINERID=known", "CNI_COMMAND=DEL", path)
 	for _, c := range []*exec.Cmd{adding, deleting} {
 		require.Eventually(t, func() bool { return of("known").On(c.Process.Pid) }, 5*time.Second, time.Millisecond)
 	}
-	require.NoError(t, KillStragglers(of("known"), "CHECK"))
+	require.NoError(t, KillOrphans(of("known"), "CHECK"))
 	require.False(t, zombie(adding.Process.Pid), "what ADD left running on purpose survives a CHECK")
-	require.NoError(t, KillStragglers(of("known"), "DEL"))
+	require.NoError(t, KillOrphans(of("known"), "DEL"))
 	require.EqualError(t, deleting.Wait(), "signal: killed")
 	require.False(t, zombie(adding.Process.Pid))
-	require.NoError(t, KillStragglers(of("known")))
+	require.NoError(t, KillOrphans(of("known")))
 	require.EqualError(t, adding.Wait(), "signal: killed")
 	for name, c := range strangers {
 		require.False(t, of("known").On(c.Process.Pid), name)
@@ -85,18 +85,18 @@ func TestStragglersAreKnownByTheirEnvironment(t *testing.T) {
 	}
 }
 
-// TestStragglersThatDoNotEnd are named, and no success.
-func TestStragglersThatDoNotEnd(t *testing.T) {
+// TestOrphansThatDoNotEnd are named, and no success.
+func TestOrphansThatDoNotEnd(t *testing.T) {
 	pid, release := fakeplugin.Undying(t, "CNI_PATH="+mark, "CNI_COMMAND=ADD", "CNI_CONTAINERID=undying")
-	err := KillStragglers(of("undying"))
+	err := KillOrphans(of("undying"))
 	require.ErrorContains(t, err, fmt.Sprintf("%d (sleep)", pid))
 	require.ErrorIs(t, err, ErrAlive)
 	release()
-	require.NoError(t, KillStragglers(of("undying")))
+	require.NoError(t, KillOrphans(of("undying")))
 }
 
-// TestStragglersGoWithTheirGroup, whatever their environment is by then.
-func TestStragglersGoWithTheirGroup(t *testing.T) {
+// TestOrphansGoWithTheirGroup, whatever their environment is by then.
+func TestOrphansGoWithTheirGroup(t *testing.T) {
 	c := exec.Command("sh", "-c", `env -i sleep 300 & echo $!; wait`)
 	c.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=leader", "CNI_PATH="+mark)
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -108,14 +108,14 @@ func TestStragglersGoWithTheirGroup(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = unix.Kill(child, unix.SIGKILL) })
 	require.Eventually(t, func() bool { return !of("leader").On(child) }, 5*time.Second, time.Millisecond, "env ran")
-	require.NoError(t, KillStragglers(of("leader")))
+	require.NoError(t, KillOrphans(of("leader")))
 	require.EqualError(t, c.Wait(), "signal: killed")
 	require.Eventually(t, func() bool { return zombie(child) }, 5*time.Second, time.Millisecond)
 }
 
-// TestStragglersSpareAPluginThatCalls: allocnet can run inside a plugin, which
+// TestOrphansSpareAPluginThatCalls: allocnet can run inside a plugin, which
 // has this very environment, and so has what started it.
-func TestStragglersSpareAPluginThatCalls(t *testing.T) {
+func TestOrphansSpareAPluginThatCalls(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	c := exec.Command("sh", "-c", `"$0"; echo "$?, and so did its parent"`, self)
@@ -145,10 +145,10 @@ func TestParentOfAnOddlyNamedProcess(t *testing.T) {
 	require.Zero(t, parent(1<<30))
 }
 
-func TestStragglersSpareTheCallerAndStrangers(t *testing.T) {
+func TestOrphansSpareTheCallerAndStrangers(t *testing.T) {
 	require.True(t, ancestry()[os.Getpid()])
 	require.True(t, ancestry()[os.Getppid()])
 	require.False(t, of("nobody").On(os.Getpid()))
-	require.NoError(t, KillStragglers(of("nobody")))
+	require.NoError(t, KillOrphans(of("nobody")))
 	require.NoError(t, unix.Kill(os.Getppid(), 0))
 }

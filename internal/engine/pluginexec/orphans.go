@@ -13,24 +13,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Work is what a plugin's process works on, as its environment tells: the
-// container, and the last entry of CNI_PATH, the caller's mark.
+// Work identifies, by their environment, the processes that work on a
+// container: by its ID and by Mark, the process tag, which is the last entry of
+// CNI_PATH.
 type Work struct{ ID, Mark string }
 
-// KillStragglers kills every process that still does the work on one of the
-// commands, or on any if none is named: plugins of an operation whose
-// deadline passed, or that outlived the process that started them, with all that
-// they started. They are known by the environment that CNI prescribes and every
-// child inherits, and by the mark at the end of its CNI_PATH: another runtime, or
-// a plugin that calls us, may work on the same ID. With a plugin goes the process
-// group that it leads. The caller and its ancestors are spared. The error is
-// ErrAlive where some are still there at the end.
-func KillStragglers(w Work, commands ...string) error {
+// KillOrphans kills all processes of the work with one of the commands, or with
+// any if none is given: plugins whose deadline has passed or whose parent has
+// died, with their children. It finds them by the CNI environment, which every
+// child inherits. The process tag in CNI_PATH distinguishes them from those of
+// another runtime, or of a plugin that calls allocnet, with the same ID. It
+// also kills the process groups that plugins lead, but not the caller or its
+// ancestors. The error is ErrAlive if a process remains.
+func KillOrphans(w Work, commands ...string) error {
 	spared := ancestry()
 	var found []string
 	for range mostKills {
 		var err error
-		// One that was just forking left a child that was not there yet.
+		// A process that was forking may have left a new child.
 		if found, err = killOnce(w, commands, spared); len(found) == 0 || err != nil {
 			return err
 		}
@@ -39,13 +39,13 @@ func KillStragglers(w Work, commands ...string) error {
 		w.ID, ErrAlive, strings.Join(found, ", "))
 }
 
-// ErrAlive: a process of a plugin is still there although it was killed.
+// ErrAlive: a process of a plugin still exists although it was killed.
 var ErrAlive = errors.New("process does not end")
 
 const (
-	// mostKills bounds how often processes are looked for and killed.
+	// mostKills limits the number of passes over all processes.
 	mostKills = 20
-	// deathMilliseconds is how long a killed process is waited for each time.
+	// deathMilliseconds is how long each pass waits for a killed process.
 	deathMilliseconds = 50
 )
 
@@ -67,7 +67,7 @@ func killOnce(w Work, commands []string, spared map[int]bool) (found []string, e
 	return found, errors.Join(errs...)
 }
 
-// describe is a process for a person to find.
+// describe describes a process for an error message.
 func describe(pid int) string {
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	if err != nil {
@@ -76,8 +76,8 @@ func describe(pid int) string {
 	return fmt.Sprintf("%d (%s)", pid, bytes.TrimSpace(name))
 }
 
-// killIfWorkingOn looks at the environment once more through a pidfd, so that a
-// reused number cannot hit a stranger.
+// killIfWorkingOn checks the environment once more through a pidfd, so that a
+// reused PID cannot kill another process.
 func killIfWorkingOn(pid int, w Work, commands []string) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err == unix.ESRCH {
@@ -101,21 +101,21 @@ func killIfWorkingOn(pid int, w Work, commands []string) error {
 	return nil
 }
 
-// killGroup kills the group that a plugin leads, also those in it that have another
-// environment by now. The group is that of the descriptor, as far as the kernel can
-// tell (since Linux 6.9); while its leader is not dead, no other has its number.
+// killGroup kills the process group of a plugin, including processes whose
+// environment has changed. Since Linux 6.9 the kernel finds the group by the
+// pidfd. No other group can have its number before the leader is dead.
 func killGroup(leader, pgid int) {
 	if unix.PidfdSendSignal(leader, unix.SIGKILL, nil, unix.PIDFD_SIGNAL_PROCESS_GROUP) == unix.EINVAL {
 		_ = unix.Kill(-pgid, unix.SIGKILL)
 	}
 }
 
-// On reports whether a process does the work on one of the commands, or on any if
-// none is named. A dead one has no environment.
+// On reports whether a process belongs to the work, with one of the commands or
+// with any if none is given. A dead process has no environment.
 func (w Work) On(pid int, commands ...string) bool {
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
-		return false // gone, or not ours
+		return false // ended, or of another user
 	}
 	env := map[string]string{}
 	for kv := range bytes.SplitSeq(environ, []byte{0}) {
@@ -127,7 +127,7 @@ func (w Work) On(pid int, commands ...string) bool {
 		(len(commands) == 0 || slices.Contains(commands, env["CNI_COMMAND"]))
 }
 
-// ancestry are the caller's process and all above it.
+// ancestry returns the PIDs of the caller and its ancestors.
 func ancestry() map[int]bool {
 	pids := map[int]bool{}
 	for pid := os.Getpid(); pid > 0 && !pids[pid]; pid = parent(pid) {
