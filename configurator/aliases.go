@@ -2,7 +2,7 @@ package configurator
 
 import "github.com/allocnet/allocnet"
 
-// The types of package allocnet, which a client.Client takes and returns as well.
+// Aliases of the types of package allocnet, which a client.Client uses as well.
 type (
 	Allocation = allocnet.Allocation
 	DNS        = allocnet.DNS
@@ -29,7 +29,7 @@ type (
 	Service       = allocnet.Service
 )
 
-// The error types of package allocnet.
+// Aliases of the error types of package allocnet.
 type (
 	AllocationError = allocnet.AllocationError
 	LeftoverError   = allocnet.LeftoverError
@@ -69,7 +69,7 @@ var (
 	ErrNewer              = allocnet.ErrNewer
 )
 
-// MaxPluginDirs is how many PluginDirs an Allocation may name.
+// MaxPluginDirs is the maximum number of PluginDirs of an Allocation.
 const MaxPluginDirs = allocnet.MaxPluginDirs
 
 // The phases of a record.

@@ -13,8 +13,8 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// attach is the loop of ADD and roll-back, and records the result. The record
-// of the intent stands already; it is gone after a roll-back.
+// attach runs attempts until one succeeds or fails permanently. The caller has written the
+// record of the intent. attach deletes it when it gives up.
 func (c *Configurator) attach(ctx context.Context, p *plan) (*Status, error) {
 	var failures attempts
 	for {
@@ -41,9 +41,9 @@ func (c *Configurator) attach(ctx context.Context, p *plan) (*Status, error) {
 	}
 }
 
-// rollBack undoes an attempt that ended with addErr, if it did anything. A caller
-// that has lost interest gets it undone all the same; one whose deadline has passed
-// had part of its time kept for this.
+// rollBack undoes an attempt that failed with addErr. If the caller has canceled the
+// context, it gets rollBackTime; if the deadline has passed, withAddTimeout has reserved
+// time for it.
 func (c *Configurator) rollBack(ctx context.Context, p *plan, addErr error) error {
 	if errors.Is(addErr, engine.ErrNothingDone) {
 		return nil
@@ -58,8 +58,8 @@ func (c *Configurator) rollBack(ctx context.Context, p *plan, addErr error) erro
 	})
 }
 
-// add is one attempt: ADD, the selection of the status, and the record of it.
-// On an error, the record has the results that are known.
+// add is one attempt: it runs ADD, selects the status and records the result. If it fails,
+// p has the results that plugins have returned.
 func (c *Configurator) add(ctx context.Context, p *plan) (*Status, error) {
 	var results []*types100.Result
 	err := c.step(ctx, StepAdd, p.Record, func(ctx context.Context) (err error) {
@@ -92,8 +92,10 @@ func (c *Configurator) add(ctx context.Context, p *plan) (*Status, error) {
 	return status, nil
 }
 
-// prepareForBinaries does what the reference plugins leave to others, or cannot do several at
-// a time. The caller calls done with the error of ADD, and goes on with done's.
+// prepareForBinaries does what plugin binaries expect of a runtime: it brings the loopback
+// interface up and serializes the first ADDs, because reference plugins create shared objects
+// without a lock. The caller calls done with the error of ADD and continues with the error
+// that done returns.
 func (c *Configurator) prepareForBinaries(ctx context.Context, p *plan) (done func(error) error, err error) {
 	if c.runsInProcess(p) {
 		return func(err error) error { return err }, nil
@@ -114,7 +116,7 @@ func (c *Configurator) prepareForBinaries(ctx context.Context, p *plan) (done fu
 	}, nil
 }
 
-// keepResults puts what ADD returned into the record.
+// keepResults copies the results of ADD into the record.
 func keepResults(p *plan, results []*types100.Result) error {
 	for i, result := range results {
 		if result == nil {
@@ -129,8 +131,8 @@ func keepResults(p *plan, results []*types100.Result) error {
 	return nil
 }
 
-// kinds are the things that the first ADD of them creates for all: what a
-// network shares, and what its port mappings do.
+// sharedObjects are the names of the sets of shared objects that the first ADD creates: those
+// of a network, and those of its port mappings.
 func sharedObjects(r *record.Record) []string {
 	var names []string
 	for _, a := range r.Attachments {
@@ -142,10 +144,11 @@ func sharedObjects(r *record.Record) []string {
 	return names
 }
 
+// rollBackTime is the time that is reserved for the roll-back of an ADD.
 const rollBackTime = 5 * time.Second
 
-// withAddTimeout ends an ADD early enough for a DEL within the caller's
-// deadline.
+// withAddTimeout returns the context of an ADD. It ends early enough for a roll-back before
+// the deadline of the caller.
 func (c *Configurator) withAddTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -155,18 +158,18 @@ func (c *Configurator) withAddTimeout(ctx context.Context) (context.Context, con
 	return context.WithTimeout(ctx, min(left-min(left/4, rollBackTime), c.cfg.Timeout))
 }
 
-// intend records a further ADD of an allocation that was detached. DEL of a crash
-// goes by the record, so nothing stays in it that an earlier ADD made.
+// recordIntent records another ADD of an allocation that was detached. After a crash, DEL
+// uses the record, so recordIntent removes the results of earlier attempts from it.
 func (c *Configurator) recordIntent(p *plan) error {
 	p.BeginAdd()
 	c.noteBinaries(p)
 	return c.put(p.Record)
 }
 
-// undoTimeout is what it may take to undo a Setup that nobody waits for.
+// undoTimeout bounds the removal of a successful Setup whose context has ended.
 const undoTimeout = 10 * time.Second
 
-// undo takes down what was set up for a context that has ended.
+// undo removes a network that was set up successfully after its context had ended.
 func (c *Configurator) undo(ctx context.Context, p *plan) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()

@@ -17,21 +17,22 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Check finds out whether the network of an allocation is still as Setup left
-// it, with CHECK of every plugin, and changes nothing unless the Config has
-// RepairOnCheck. Only the ID of the
-// allocation is looked at. It is ErrNotFound where nothing is set up,
-// ErrUnhealthy, with what the plugins said, where something is amiss, and
-// ErrNotChecked where that could not be found out: a plugin was missing, hung,
-// crashed or was interrupted, or the host had no descriptor or memory left.
+// Check verifies that the network of an allocation is still as Setup left it. It runs CHECK
+// of every plugin, and uses only the ID of the allocation. It changes nothing, unless
+// Config.RepairOnCheck is set.
 //
-// Networks whose configuration is too old for CHECK, or disables it, are only
-// looked at from outside: the interface must be there with its addresses.
+// Check returns ErrNotFound if the allocation is not set up; ErrUnhealthy, with the findings
+// of the plugins, if the network differs; and ErrNotChecked if CHECK could not be completed,
+// for example because a plugin is missing, hangs or crashes, or because the host has no file
+// descriptors or memory left.
+//
+// If the configuration of a network disables CHECK or has a CNI version without it, Check
+// only verifies that the interface and its addresses exist.
 func (c *Configurator) Check(ctx context.Context, a Allocation) error {
 	return c.operation(ctx, "check", a.ID, func(ctx context.Context) error { return c.check(ctx, a, c.cfg.RepairOnCheck) })
 }
 
-// CheckOnly is Check without a repair, whatever the Config says of RepairOnCheck.
+// CheckOnly is Check without a repair; it ignores Config.RepairOnCheck.
 func (c *Configurator) CheckOnly(ctx context.Context, a Allocation) error {
 	return c.operation(ctx, "check", a.ID, func(ctx context.Context) error { return c.check(ctx, a, false) })
 }
@@ -62,7 +63,7 @@ func (c *Configurator) check(ctx context.Context, a Allocation, repairs bool) er
 	return err
 }
 
-// checkRecord is Check of a record; the caller holds its lock.
+// checkRecord is Check of a plan. The caller holds the lock of the allocation.
 func (c *Configurator) checkRecord(ctx context.Context, p *plan) error {
 	return c.step(ctx, StepCheck, p.Record, func(ctx context.Context) error { return c.examine(ctx, p) })
 }
@@ -108,13 +109,14 @@ func (c *Configurator) examine(ctx context.Context, p *plan) error {
 	return notChecked(err)
 }
 
-// faultError is what a look from outside found, unlike that it could not look.
+// faultError is a fault that a check of the interfaces found. Other errors of such a check
+// mean that it could not be completed.
 type faultError struct{ error }
 
 func (e faultError) Unwrap() error { return e.error }
 
-// isFault also knows the errors of those that look for us: that the namespace is
-// gone, and that rules are missing.
+// isFault reports whether an error is a fault of the network: a faultError, or an error that
+// says that the network namespace is gone or that rules are missing.
 func isFault(err error) bool {
 	var fault faultError
 	if errors.As(err, &fault) {
@@ -125,9 +127,9 @@ func isFault(err error) bool {
 	}, func(is error) bool { return errors.Is(err, is) })
 }
 
-// isPluginFault tells what a plugin found from that it could not look: a plugin that
-// ran to its end reports an error with a code (CNI specification, "Error"). The
-// code 11 says that it will know later.
+// isPluginFault reports whether an error is a finding of a plugin. A plugin that runs to its
+// end reports an error with a code (CNI specification, "Error"); any other error means that
+// CHECK was not completed. The code 11 means that the plugin does not know yet.
 func isPluginFault(err error) bool {
 	var e *types.Error
 	return errors.As(err, &e) && e.Code != types.ErrUnknown && e.Code != types.ErrTryAgainLater

@@ -5,22 +5,22 @@ import (
 	"sync"
 )
 
-// together is how many allocations GC and Recover work on at a time. The
-// kernel deletes links that leave at the same time in one transaction, whose wait
-// they share; more at once add to the wait of the clients beside them.
+// concurrency is the number of allocations that GC and Recover work on at a time. The kernel
+// deletes links in batches, so concurrent removals share one wait. A higher number makes
+// other clients wait longer.
 const concurrency = 32
 
-// outcome is what became of one allocation of many.
+// outcome is the result of an operation on one of many allocations.
 type outcome struct {
 	id string
-	// done says that it was removed.
+	// done reports that the allocation was removed.
 	done bool
 	err  error
 }
 
 // each runs do for the allocations, c.concurrency of them at a time, and returns the
-// outcomes in the order of the IDs. Once the context has ended it begins no more,
-// and leaves out those that it has not begun.
+// outcomes in the order of the IDs. When the context ends, it starts no further operation,
+// and returns the outcomes of those that it has started.
 func (c *Configurator) each(ctx context.Context, ids []string, do func(id string) (done bool, err error)) []outcome {
 	outcomes := make([]outcome, len(ids))
 	places := make(chan struct{}, c.concurrency)

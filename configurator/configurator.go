@@ -19,32 +19,35 @@ import (
 
 var _ Service = (*Configurator)(nil)
 
-// Configurator gives allocations their networks and takes them away again. It
-// is safe for concurrent use, also beside other processes on the same StateDir:
-// operations on one allocation run one after the other, on different ones at
-// once.
+// Configurator sets up and removes the networks of allocations. It is safe for concurrent
+// use, also by several processes with the same StateDir. Operations on the same allocation
+// run one after the other; operations on different allocations run concurrently.
 type Configurator struct {
 	cfg        Config
 	confs      *conflist.Dir
 	store      *record.Store
 	processTag string
-	// instance is that of the owners of what is made; formerInstances are those that
-	// older versions gave to the same directory.
+	// processTag identifies plugin processes of this state directory: an entry of their
+	// CNI_PATH.
+	// instance is part of the owner of every object that is created in the kernel;
+	// formerInstances are the instances that older versions derived from the same
+	// directory.
 	instance        string
 	formerInstances []string
 
 	exec   engine.Engine
 	native nativeEngine
-	// steps runs binaries one by one, where go-cni cannot: see inSteps.
+	// steps runs binaries one by one for allocations that go-cni does not support; see
+	// inSteps.
 	steps engine.Engine
-	// ownsHost says that capabilities of the process count on the host.
+	// ownsHost caches that the capabilities of the process are valid on the host.
 	ownsHost  *atomic.Bool
 	teardowns *teardownCache
 
 	warned  *warnings
 	engines *lastEngines
 
-	// What tests replace.
+	// Tests replace these.
 	now         func() time.Time
 	jitter      func(most time.Duration) time.Duration
 	sleep       sleeper
@@ -52,9 +55,9 @@ type Configurator struct {
 	concurrency int
 }
 
-// New makes a Configurator. Neither directory needs to exist: the state
-// directory is made by the first Setup, the configuration directory is read
-// whenever a network is looked for. The error is ErrInvalidConfig.
+// New makes a Configurator. ConfDir and StateDir need not exist: the first Setup creates
+// StateDir, and each lookup of a network reads ConfDir. Errors are
+// ErrInvalidConfig. The caller closes the Configurator when it is no longer used.
 func New(cfg Config) (*Configurator, error) {
 	if cfg.Network != "" && len(cfg.Networks) > 0 {
 		return nil, fmt.Errorf("%w: Network %q and Networks %q: give either Network or Networks", ErrInvalidConfig, cfg.Network, cfg.Networks)
@@ -63,7 +66,7 @@ func New(cfg Config) (*Configurator, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	// From here on nothing goes by how the path is spelt.
+	// From here on, only the resolved path is used.
 	state, err := statedir.Resolve(cfg.StateDir)
 	if err != nil {
 		return nil, fmt.Errorf("%w: StateDir: %w", ErrInvalidConfig, err)
@@ -104,9 +107,9 @@ func New(cfg Config) (*Configurator, error) {
 	}, nil
 }
 
-// Close gives back what the Configurator holds open: sockets of the kernel and, unless
-// it is OneShot, the guard of the host's loopback. Call it when no operation runs any
-// more. No allocation is changed. An operation that begins later opens what it needs.
+// Close closes the netlink sockets of the Configurator and, unless Config.OneShot is set,
+// releases the guard of the host's loopback. It does not change any allocation. Call it when
+// no operation is running any more. A later operation opens sockets again.
 func (c *Configurator) Close() error {
 	var errs []error
 	for _, e := range []engine.Engine{c.native, c.steps} {
@@ -124,8 +127,8 @@ func randomJitter(most time.Duration) time.Duration {
 	return rand.N(most)
 }
 
-// processTagOf tells the processes of a record's plugins from those of others that are
-// for the same container.
+// processTagOf returns the tag of the plugin processes of a record. It distinguishes them from
+// those of other allocations with the same container.
 func (c *Configurator) processTagOf(r *record.Record) string {
 	if r.ContainerID == "" {
 		return c.processTag

@@ -12,8 +12,8 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// difference names the part in which two requests for one ID differ, but for the network
-// namespace.
+// difference returns the name of the first parameter in which two requests for one ID differ,
+// or "". It does not compare the network namespaces.
 func difference(a, b *record.Record) string {
 	for _, part := range []struct {
 		name string
@@ -36,7 +36,7 @@ func difference(a, b *record.Record) string {
 	return ""
 }
 
-// inlined are the configurations that an allocation brought along.
+// inlineConfigs returns the configuration lists that an allocation contained.
 func inlineConfigs(r *record.Record) []string {
 	var texts []string
 	for _, a := range r.Attachments {
@@ -47,7 +47,7 @@ func inlineConfigs(r *record.Record) []string {
 	return texts
 }
 
-// unlabelled leaves out what is only for people.
+// withoutLabels removes the labels, which have no effect on the network.
 func withoutLabels(ports []portmap.Port) []portmap.Port {
 	ports = slices.Clone(ports)
 	for i := range ports {
@@ -56,7 +56,7 @@ func withoutLabels(ports []portmap.Port) []portmap.Port {
 	return ports
 }
 
-// withoutPorts leaves out what is compared by itself.
+// withoutPorts removes the ports, which difference compares separately.
 func withoutPorts(capabilities map[string]json.RawMessage) map[string]json.RawMessage {
 	others := maps.Clone(capabilities)
 	delete(others, "portMappings")
@@ -66,7 +66,7 @@ func withoutPorts(capabilities map[string]json.RawMessage) map[string]json.RawMe
 	return others
 }
 
-// sameJSON compares what one side may have read back from a file.
+// sameJSON compares values by their JSON, because one of them may come from a file.
 func sameJSON(a, b any) bool {
 	var decoded [2]any
 	for i, v := range []any{a, b} {

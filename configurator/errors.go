@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// about is an error of an allocation; nil for nil.
+// about wraps an error in an *AllocationError. It returns nil for nil.
 func about(id string, err error) error {
 	if err == nil {
 		return nil
@@ -15,6 +15,7 @@ func about(id string, err error) error {
 	return &AllocationError{ID: id, Err: err}
 }
 
+// wrapIncomplete wraps an error in ErrIncomplete. It returns nil for nil.
 func wrapIncomplete(id string, err error) error {
 	if err == nil {
 		return nil
@@ -22,8 +23,8 @@ func wrapIncomplete(id string, err error) error {
 	return fmt.Errorf("allocation %q: %w: %w", id, ErrIncomplete, err)
 }
 
-// joinDistinct joins errors without those that are there already: what cannot be
-// looked at fails each look alike.
+// joinDistinct joins errors and omits duplicates. Several audits of the same inaccessible
+// object return the same error.
 func joinDistinct(errs ...error) error {
 	var distinct []error
 	for _, err := range eachJoined(errs...) {
@@ -35,10 +36,10 @@ func joinDistinct(errs ...error) error {
 	return errors.Join(distinct...)
 }
 
-// joined is the type of what errors.Join returns.
+// joined is the type of the errors of errors.Join.
 var joined = reflect.TypeOf(errors.Join(errors.ErrUnsupported))
 
-// eachJoined are the errors that were joined, without nil.
+// eachJoined returns the errors that errors.Join has joined, without nil.
 func eachJoined(errs ...error) (list []error) {
 	for _, err := range errs {
 		switch {

@@ -178,7 +178,7 @@ func TestCorruptRecordNeedsItsNamespace(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	w.commands()
 	report, err := w.GC(t.Context(), nil)
-	require.ErrorContains(t, err, "tell the network namespace")
+	require.ErrorContains(t, err, "give the network namespace")
 	require.Empty(t, report.Removed)
 	require.FileExists(t, file)
 	require.Empty(t, w.commands())

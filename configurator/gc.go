@@ -19,45 +19,48 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// GC takes away every allocation that is not live: those that have a record,
-// those that the kernel names as owners of something in the Config's networks
-// (also by comments of rules, where a network of the native engine names a
-// backend), and those that hold only an address of the embedded network. live must name
-// every allocation for which Setup was called and Teardown was not; what is set
-// up while GC runs is left alone.
+// GC tears down every allocation that is not live. live must contain the ID of every
+// allocation for which Setup was called and Teardown was not. GC keeps allocations that are
+// set up while it runs, and allocations with a Scope; see GCScope.
 //
-// Then it tells the plugins of the Config's networks, and of those that the
-// allocations had, by CNI GC (specification 1.1, unless the network disables it)
-// which attachments still exist. They remove all others.
+// GC finds allocations by their records. It also finds allocations that have lost their
+// record, by objects in the networks of the Config that name their owner: links, elements
+// and, if a network of the native engine selects an iptables or nftables backend, comments
+// of rules. In the embedded network, it also finds them by leases.
 //
-// Without a record, what a container has stays for which libcni keeps a result in its
-// default cache directory, /var/lib/cni: a runtime has it attached, and ends that by
-// DEL. It is Kept; Teardown removes it if the runtime is no more. A runtime's ADD that
-// has not ended has no such result yet, nor have attachments of runtimes that do not use
-// libcni, or use it with another directory. Do not share a network with another runtime
-// whose attachments GC should not take. That is so of another Configurator with
-// another StateDir as well, where both have a network of the same name whose
-// addresses are leased in the same directory (dataDir of host-local): GC of one
-// spares what the kernel names as the other's, but takes the leases of what the
-// other is just setting up, or runs by plugin binaries, and what rules of a named
-// backend tell of allocations without a link, as rules do not name a StateDir.
+// GC then runs CNI GC (specification 1.1) of the plugins of the Config's networks and of the
+// networks of the allocations, unless a network disables it. It passes the attachments that
+// still exist; the plugins remove all others.
 //
-// GC works on several allocations at a time. It goes on after errors and joins
-// them, and stops when the context ends; the report tells what was done all the
-// same. An allocation whose record cannot be read is such an error: tear it down
-// with the path of its network namespace.
+// # Networks that other programs use
 //
-// Allocations with a Scope are left alone, see GCScope.
+// A container without a record belongs to a runtime if libcni has a cached result of it in
+// /var/lib/cni, its default directory. GC keeps such a container and lists it as Kept; the
+// runtime removes it by DEL. If the runtime is gone, use Teardown. GC cannot recognise other
+// containers of runtimes: those whose ADD is still running, and those of runtimes that use
+// another cache directory or no libcni. Do not share a network with such a runtime.
+//
+// The same applies to another Configurator with another StateDir, if both have a network of
+// the same name with leases in the same directory (dataDir of host-local). GC keeps objects
+// that name the other StateDir in the kernel. It may remove leases of allocations that the
+// other Configurator is setting up or runs through plugin binaries, and rules of allocations
+// without a link, because comments of rules do not name a StateDir.
+//
+// # Errors
+//
+// GC works on several allocations at a time, continues after errors and joins them. It stops
+// when the context ends. It returns the report with an error, too. A record that cannot be
+// read is an error; Teardown with the path of the network namespace removes that allocation.
 func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error) {
 	return c.GCScope(ctx, Scope{Live: live})
 }
 
-// GCScope is GC of the allocations of one scope, and removes nothing else. An
-// allocation that has lost its record has lost its scope as well: the scope "" includes it.
+// GCScope is GC of the allocations of one scope. It removes no allocation of another scope.
+// An allocation that has lost its record belongs to the scope "".
 //
-// CNI GC of a network's plugins removes whatever is not in the list of attachments,
-// whoever made it. So the plugins run it for the scope "" and for a runtime that calls
-// CNI GC, which says what it has (Attachments), and never for another scope.
+// CNI GC removes every attachment that is not in the list, also those of other programs. GCScope
+// therefore runs it only for the scope "", and if Scope.Attachments has the list of a runtime
+// that calls CNI GC.
 func (c *Configurator) GCScope(ctx context.Context, s Scope) (report *GCReport, err error) {
 	err = c.operation(ctx, "gc", "", func(ctx context.Context) error {
 		report, err = c.gc(ctx, s)
@@ -66,9 +69,9 @@ func (c *Configurator) GCScope(ctx context.Context, s Scope) (report *GCReport, 
 	return report, err
 }
 
-// PlanGC reports what GCScope would do now, and changes nothing: Removed are the
-// allocations that it would remove, Kept those that it would keep. The error joins those
-// of the allocations that it could not remove, because their records cannot be read.
+// PlanGC reports what GCScope would do now, and changes nothing. Removed are the allocations
+// that GCScope would remove, Kept those that it would keep. The error joins the errors of
+// allocations that GCScope could not remove because their records cannot be read.
 func (c *Configurator) PlanGC(ctx context.Context, s Scope) (*GCReport, error) {
 	_, networksErr := c.scopeNetworks(s)
 	known, err := c.known(ctx, s)
@@ -125,13 +128,13 @@ func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
 	return report, errors.Join(errs...)
 }
 
-// collectAll takes the dead allocations away, reports what became of them, and returns
-// the networks that they had.
+// collectAll removes the dead allocations, adds the results to the report, and returns their
+// networks.
 func (c *Configurator) collectAll(ctx context.Context, known knownAllocations, destroyNetns bool, report *GCReport) ([]*conflist.Network, error) {
 	before := new(summaries)
 	var mu sync.Mutex // guards networks and report.Forced
 	var networks []*conflist.Network
-	collecting := *c // the same configurator, that also tells us what it forced
+	collecting := *c // the same configurator, which also adds forced removals to the report
 	collecting.cfg.OnForced = func(id string, removed []Leftover) {
 		mu.Lock()
 		report.Forced = append(report.Forced, removed...)
@@ -161,17 +164,15 @@ func (c *Configurator) collectAll(ctx context.Context, known knownAllocations, d
 	return networks, errors.Join(errs...)
 }
 
-// knownAllocations are those that GC looks at, sorted. No list is nil.
+// knownAllocations are the allocations that GC considers, sorted. No list is nil.
 type knownAllocations struct {
 	live, dead []string
 	lost       map[string][]string // the networks of those without a record
-	began      time.Time           // when GC began to look for them
+	began      time.Time           // when the search for them began
 }
 
-// known are the allocations of a scope that have a record and, with the scope "",
-// those that have lost it: by an address of the embedded network, or by what names
-// them in the kernel as its owner in one of the Config's, comments of rules where
-// the native engine runs it with a named backend.
+// known returns the allocations of a scope that have a record and, for the scope "", those
+// that have lost it; see discover.
 func (c *Configurator) known(ctx context.Context, s Scope) (knownAllocations, error) {
 	k := knownAllocations{live: []string{}, dead: []string{}, began: c.now()}
 	ids, lost, err := c.discover(ctx, s)
@@ -186,8 +187,9 @@ func (c *Configurator) known(ctx context.Context, s Scope) (knownAllocations, er
 	return k, err
 }
 
-// discover returns the IDs of the allocations of a scope, sorted, and the networks of
-// those without a record.
+// discover returns the IDs of the allocations of a scope, sorted, and the networks of those
+// without a record. It finds the latter by leases of the embedded network, by the owners of
+// objects in the kernel, and by comments of rules in networks of the native engine.
 func (c *Configurator) discover(ctx context.Context, s Scope) (ids []string, lost map[string][]string, err error) {
 	ids, containers, err := c.inScope(s.Name)
 	if s.Name != "" {
@@ -206,11 +208,11 @@ func (c *Configurator) discover(ctx context.Context, s Scope) (ids []string, los
 	}
 	var networks []*conflist.Network
 	for _, name := range slices.Concat(s.Networks, c.cfg.Networks) {
-		n, err := c.lookup(name) // scopeNetworks has the error
+		n, err := c.lookup(name) // scopeNetworks returns the error
 		switch {
 		case err == nil:
 			networks = append(networks, n)
-		case name != "": // its name is all that owners need
+		case name != "": // the search for owners needs only the name
 			owners, err := cleanup.Owners(ctx, name, c.cfg.StateDir)
 			note(name, owners, err)
 		}
@@ -236,8 +238,9 @@ func (c *Configurator) discover(ctx context.Context, s Scope) (ids []string, los
 	return slices.Compact(ids), lost, errors.Join(errs...)
 }
 
-// inScope are the IDs of the recorded allocations of a scope, and the containers
-// of all. One that cannot be read has the scope "", so that its error comes up.
+// inScope returns the IDs of the recorded allocations of a scope, and the containers of all
+// recorded allocations. A record that cannot be read has the scope "", so that its error is
+// reported.
 func (c *Configurator) inScope(scope string) (ids []string, containers map[string]bool, err error) {
 	all, err := c.store.IDs()
 	containers = map[string]bool{}
@@ -257,8 +260,8 @@ func (c *Configurator) inScope(scope string) (ids []string, containers map[strin
 	return ids, containers, err
 }
 
-// within are the IDs of the recorded allocations that a Repair or Recover looks at. One
-// whose record cannot be read has no scope.
+// within returns the IDs of the recorded allocations that a Repair or Recover of a scope
+// includes. A record that cannot be read has the scope "".
 func (c *Configurator) within(s Scope) ([]string, error) {
 	if s.Name == "" {
 		return c.store.IDs()
@@ -267,14 +270,15 @@ func (c *Configurator) within(s Scope) ([]string, error) {
 	return ids, err
 }
 
-// covers reports whether a Repair or Recover looks at an allocation.
+// covers reports whether a Repair or Recover of a scope includes an allocation.
 func covers(s Scope, r *record.Record) bool { return s.Name == "" || r.Scope == s.Name }
 
-// reachesPlugins reports whether the plugins run CNI GC: that reaches the attachments
-// of all scopes, and of other runtimes.
+// reachesPlugins reports whether GC of a scope runs CNI GC, which affects the attachments of
+// all scopes and of other runtimes.
 func reachesPlugins(s Scope) bool { return s.Name == "" || s.Attachments != nil }
 
-// scopeNetworks are the networks whose plugins run CNI GC in any case.
+// scopeNetworks returns the networks whose plugins run CNI GC even if they have no
+// allocations.
 func (c *Configurator) scopeNetworks(s Scope) ([]*conflist.Network, error) {
 	networks, err := c.namedNetworks(s.Networks, s.Conflists)
 	if s.Name == "" && len(s.Networks) == 0 {
@@ -283,7 +287,8 @@ func (c *Configurator) scopeNetworks(s Scope) ([]*conflist.Network, error) {
 	return networks, err
 }
 
-// asked are networks by their names, and others by their texts.
+// asked returns networks by their names, and further ones from the texts of their
+// configurations.
 func (c *Configurator) namedNetworks(names []string, texts []json.RawMessage) ([]*conflist.Network, error) {
 	var networks []*conflist.Network
 	var errs []error
@@ -302,17 +307,17 @@ func (c *Configurator) namedNetworks(names []string, texts []json.RawMessage) ([
 	return networks, errors.Join(errs...)
 }
 
-// collection holds what collect needs to know about an allocation.
+// collection has the parameters of collect.
 type collection struct {
 	lost         []string // the networks of one without a record
-	dead         []string // all that are taken away with it
+	dead         []string // all allocations that this GC removes
 	began        time.Time
 	destroyNetns bool
-	before       *summaries // what is taken away is noted here
+	before       *summaries // collect adds removed allocations
 }
 
-// collect takes one allocation away, unless it was set up since GC began, and
-// says of which networks it was.
+// collect removes one allocation, unless it was set up since GC began, and returns its
+// networks.
 func (c *Configurator) collect(ctx context.Context, id string, how collection) (networks []*conflist.Network, removed bool, err error) {
 	if err := validateID(id); err != nil {
 		return nil, false, err
@@ -335,13 +340,13 @@ func (c *Configurator) collect(ctx context.Context, id string, how collection) (
 	if how.destroyNetns {
 		err = c.noteNetnsForTeardown(Allocation{ID: id}, how.dead...)
 	}
-	if err == nil || errors.Is(err, ErrInUse) { // the namespace of another program stays
+	if err == nil || errors.Is(err, ErrInUse) { // keep the namespace of another allocation
 		err = c.remove(ctx, p)
 	}
 	return p.readable(), err == nil, err
 }
 
-// summaryBefore is that of a record, or of an allocation that has lost it.
+// summaryBefore returns the summary of a record, or of an allocation without one.
 func summaryBefore(id string, r *record.Record, lost []string) Record {
 	if r == nil {
 		return summaryOfLost(id, lost)
@@ -349,9 +354,9 @@ func summaryBefore(id string, r *record.Record, lost []string) Record {
 	return summaryOf(r)
 }
 
-// collectable reads the record of an allocation that is not live, nil where it was
-// lost. It stays if it was set up since GC began, or if it is a runtime's container. The
-// error is that it cannot be taken away by GC.
+// collectable returns the record of an allocation that is not live, nil if it was lost. stays
+// reports that GC keeps the allocation, because it was set up since GC began or is a runtime's
+// container. An error means that GC cannot remove it.
 func (c *Configurator) collectable(id string, began time.Time) (r *record.Record, stays bool, err error) {
 	if err := validateID(id); err != nil {
 		return nil, false, err
@@ -369,16 +374,17 @@ func (c *Configurator) collectable(id string, began time.Time) (r *record.Record
 	return r, c.since(began, r.Created), nil
 }
 
-// since reports whether an allocation was made after GC began. One of the future was
-// made before the clock was set back, unless that was while GC runs.
+// since reports whether an allocation was created after GC began. A time of creation in the
+// future means that the clock was set back: before GC began, unless the monotonic clock shows
+// that it was while GC ran.
 func (c *Configurator) since(began, created time.Time) bool {
 	now := c.now()
 	unmoved := began.Add(now.Sub(began)) // by the monotonic clock
 	return created.After(began) && !(created.After(now) && created.After(unmoved))
 }
 
-// configured are the networks of the Config. Others in the same directory may be
-// another runtime's, whose attachments we do not know.
+// configured returns the networks of the Config. Other networks in the same directory may
+// belong to another runtime, whose attachments are not known.
 func (c *Configurator) configured() []*conflist.Network {
 	var networks []*conflist.Network
 	for _, name := range c.cfg.Networks {
@@ -389,14 +395,14 @@ func (c *Configurator) configured() []*conflist.Network {
 	return networks
 }
 
-// gcTimeout bounds what GC of the plugins of a network may hold up: no ADD or DEL on
-// it may run meanwhile (CNI specification, "GC"). It is the time to wait for those that
-// run, and then that of the plugins.
+// gcTimeout bounds CNI GC of a network: first the wait for running operations on it, then the
+// run of the plugins. No ADD or DEL may run on the network meanwhile (CNI specification,
+// "GC").
 const gcTimeout = 10 * time.Second
 
-// gcPlugins runs CNI GC on the networks that know it; of several with the same
-// name, on the last. To those whose configuration is older than that, the native
-// plugins would do it all the same, but other runtimes do not expect it.
+// gcPlugins runs CNI GC on the networks whose configuration has CNI version 1.1 or later; of
+// several with the same name, on the last. Native plugins could also do it for older
+// versions, but other runtimes do not expect that.
 func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Network, s Scope) error {
 	byName := map[string]*conflist.Network{}
 	for _, n := range networks {
@@ -405,8 +411,8 @@ func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Netwo
 		}
 	}
 	var errs []error
-	// Their order is not the same each time, so that those that hang do not keep it from
-	// the same others for ever.
+	// The order of a map is random, so a network that hangs does not always delay the
+	// same other networks.
 	for name, n := range byName {
 		err := ctx.Err()
 		if err == nil {
@@ -419,18 +425,18 @@ func (c *Configurator) gcPlugins(ctx context.Context, networks []*conflist.Netwo
 	return errors.Join(errs...)
 }
 
-// gcNetwork runs GC of one network, beside which nothing happens there.
+// gcNetwork runs CNI GC of one network while no other operation uses the network.
 func (c *Configurator) gcNetwork(ctx context.Context, n *conflist.Network, s Scope) error {
-	patient, cancel := context.WithTimeout(ctx, c.gcTimeout)
+	lockCtx, cancel := context.WithTimeout(ctx, c.gcTimeout)
 	defer cancel()
-	unlock, err := c.store.LockNetwork(patient, n.Name)
+	unlock, err := c.store.LockNetwork(lockCtx, n.Name)
 	if err != nil {
-		return fmt.Errorf("operations that run did not end in time: %w", err)
+		return fmt.Errorf("running operations did not end in time: %w", err)
 	}
 	defer unlock()
 	records, err := c.store.List()
 	if err != nil {
-		return err // a list with gaps would have plugins take live attachments away
+		return err // with an incomplete list, plugins would remove live attachments
 	}
 	attached, dirs := slices.Clone(s.Attachments), []string(nil)
 	for _, r := range records {
@@ -445,7 +451,7 @@ func (c *Configurator) gcNetwork(ctx context.Context, n *conflist.Network, s Sco
 			}
 		}
 	}
-	if s.Name == "" { // no runtime says which attachments it has
+	if s.Name == "" { // no runtime has given its attachments
 		cached, err := runtimesAttachments(n.Name)
 		if err != nil {
 			return err

@@ -8,21 +8,21 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// Recover takes down what was left unfinished: allocations whose Setup or Teardown
-// ended with its process, or as ErrIncomplete, and removes files that were left half
-// written. It is for the start of a program that was killed. What an operation works
-// on is waited for, and stays if that operation ends well; that keeps Recover from no
-// other allocation, as it works on several at a time.
+// Recover tears down allocations whose Setup or Teardown was interrupted or returned
+// ErrIncomplete, and removes temporary files. Call it when a program starts, because its
+// predecessor may have been killed. If an operation is working on an allocation, Recover waits
+// for it, and keeps the allocation if the operation succeeds. Recover works on several
+// allocations at a time.
 //
-// Errors are those of Teardown, joined; what one of them is about keeps its record. The
-// report is there with an error as well.
+// Recover joins the errors of the teardowns. An allocation with an error keeps its record.
+// Recover returns the report with an error, too.
 func (c *Configurator) Recover(ctx context.Context) (*RecoverReport, error) {
 	return c.RecoverScope(ctx, Scope{})
 }
 
-// RecoverScope is Recover of the allocations of one scope: what several programs have on
-// a host, each recovers for itself. Files that were left half written, which have no
-// scope, stay.
+// RecoverScope is Recover of the allocations of one scope, for hosts on which several programs
+// manage allocations. It removes temporary files only for the scope "", because they have no
+// scope.
 func (c *Configurator) RecoverScope(ctx context.Context, s Scope) (report *RecoverReport, err error) {
 	err = c.operation(ctx, "recover", "", func(ctx context.Context) error {
 		report, err = c.recoverAll(ctx, s)
@@ -56,7 +56,7 @@ func (c *Configurator) recoverAll(ctx context.Context, s Scope) (*RecoverReport,
 
 func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string, before *summaries) (unfinished bool, err error) {
 	if r, err := c.store.Get(id); err == nil && r.Phase == record.Ready {
-		return false, nil // without a lock, that others may hold for long
+		return false, nil // without the lock, which another operation may hold for long
 	}
 	unlock, err := c.lock(ctx, id)
 	if err != nil {
@@ -66,11 +66,11 @@ func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string, befor
 	r, err := c.store.Get(id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return false, nil // it was torn down meanwhile
+		return false, nil // another operation has torn it down
 	case err != nil, r.Phase == record.Ready, !covers(s, r):
 		return false, err
 	}
-	c.cfg.Logger.Warn("an earlier operation did not end; taking down what it left", "alloc", id, "phase", r.Phase)
+	c.cfg.Logger.Warn("an earlier operation was interrupted; removing its leftovers", "alloc", id, "phase", r.Phase)
 	before.add(summaryOf(r))
 	return true, c.remove(ctx, c.planOf(r))
 }

@@ -14,25 +14,25 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// Repair puts back, for every allocation that is set up, what another program
-// removed from the host: rules that were flushed, a bridge's address, sysctls.
-// No allocation's interface, address or connection is touched. It is for after
-// "nft flush ruleset", a restart of firewalld, and their like.
+// Repair checks every allocation that is set up, and restores objects on the host that
+// another program has removed: rules, the address of a bridge, sysctls. Call it after "nft
+// flush ruleset", a restart of firewalld or a similar event. Repair does not change the
+// interfaces, addresses and connections of an allocation.
 //
-// It goes from the oldest allocation to the newest, so that host ports which attachments
-// of one container share lead to the first one again.
+// Repair goes from the oldest allocation to the newest. If attachments of one container share
+// a host port, the port therefore leads to the first one again.
 //
-// What all allocations share on the host is looked at once: what somebody removes
-// while Repair runs may be left for the next one.
+// Repair checks objects that all allocations share only once. If another program removes one
+// while Repair runs, the next Repair restores it.
 //
-// What it cannot put back is Broken, with the reason in the error: a Setup of
-// that allocation takes it down and sets it up again.
+// Allocations that Repair cannot repair are Broken, and the error has the reasons, each in an
+// *AllocationError. A Setup of such an allocation sets it up again.
 func (c *Configurator) Repair(ctx context.Context) (report *RepairReport, err error) {
 	return c.RepairScope(ctx, Scope{})
 }
 
-// RepairScope is Repair of the allocations of one scope. What they share with others on
-// the host is restored for all.
+// RepairScope is Repair of the allocations of one scope. It also restores objects that they
+// share with other allocations.
 func (c *Configurator) RepairScope(ctx context.Context, s Scope) (report *RepairReport, err error) {
 	err = c.operation(ctx, "repair", "", func(ctx context.Context) error {
 		report, err = c.repair(ctx, s)
@@ -64,9 +64,9 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 	return report, errors.Join(errs...)
 }
 
-// oldestFirst orders allocations as they were set up: attachments of one container share
-// host ports, which the first one that is restored gets. Those whose records cannot be
-// read come first.
+// oldestFirst sorts allocations by the time of their creation. If attachments of one container
+// share a host port, the first one that is restored gets it. Allocations whose records cannot
+// be read come first.
 func (c *Configurator) oldestFirst(ids []string) []string {
 	created := make(map[string]time.Time, len(ids))
 	for _, id := range ids {
@@ -83,8 +83,8 @@ func sortReport(r *RepairReport) {
 	}
 }
 
-// errGone: an allocation was torn down meanwhile.
-var errGone = errors.New("there is no record any more")
+// errGone: another operation has torn the allocation down.
+var errGone = errors.New("the record no longer exists")
 
 func (c *Configurator) repairOne(ctx context.Context, s Scope, id string) (repaired bool, err error) {
 	unlock, err := c.lock(ctx, id)
@@ -98,7 +98,7 @@ func (c *Configurator) repairOne(ctx context.Context, s Scope, id string) (repai
 		return false, errGone
 	case err != nil:
 		return false, err
-	case !covers(s, r): // it was torn down, and is another one's by now
+	case !covers(s, r): // it was torn down, and set up again in another scope
 		return false, errGone
 	}
 	release, err := c.lockNetworks(ctx, r)
@@ -109,10 +109,10 @@ func (c *Configurator) repairOne(ctx context.Context, s Scope, id string) (repai
 	return c.checkAndRepair(ctx, c.planOf(r))
 }
 
-// mend CHECKs an allocation, and where that finds something, puts back what can
-// be put back without a DEL and CHECKs again. The caller holds its lock.
+// checkAndRepair runs CHECK of an allocation. If that finds a fault, it restores what it can
+// without a DEL and runs CHECK again. The caller holds the lock of the allocation.
 func (c *Configurator) checkAndRepair(ctx context.Context, p *plan) (repaired bool, err error) {
-	release, gone := openNetns(p.Record) // CHECK tells why it cannot be
+	release, gone := openNetns(p.Record) // CHECK reports the error
 	defer release()
 	err = c.checkRecord(ctx, p)
 	if gone != nil || !errors.Is(err, ErrUnhealthy) || p.Phase != record.Ready {
@@ -129,11 +129,11 @@ func (c *Configurator) checkAndRepair(ctx context.Context, p *plan) (repaired bo
 	if err := c.checkRecord(ctx, p); err != nil {
 		return false, err
 	}
-	c.cfg.Logger.Warn("network was not as it was set up; put back what was missing", "alloc", p.ID, "found", redact.Text(err.Error()))
+	c.cfg.Logger.Warn("network was not as it was set up; restored what was missing", "alloc", p.ID, "found", redact.Text(err.Error()))
 	return true, nil
 }
 
-// restore mends what a CHECK found, if the engine can.
+// restore repairs the faults that CHECK found, and reports whether the engine is able to.
 func (c *Configurator) restore(ctx context.Context, p *plan, found error) (could bool, err error) {
 	if Engine(p.Engine) != EngineNative {
 		missing := errors.Is(found, iptables.ErrMissing) || errors.Is(found, ruleset.ErrMissing) // a reloaded firewall

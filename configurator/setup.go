@@ -11,40 +11,47 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// Setup attaches an allocation to its networks and returns what came of it.
+// Setup attaches an allocation to its networks and returns their Status.
 //
-// It is idempotent: an allocation that is set up already is CHECKed, and where
-// it is not as it was set up, it is taken down and set up again, on the same
-// networks but maybe with another address. Where it cannot be checked it is left
-// as it is (ErrNotChecked). A different allocation under the same ID is
-// ErrDifferent. Status.Created tells which of the two happened; with MustBeNew, an
-// allocation that exists is ErrExists.
+// Setup is idempotent. Calling Setup on an existing allocation runs CHECK and repairs the
+// network if necessary. If the repair does not help, Setup tears the allocation down and
+// sets it up again: on the same networks, possibly with another address. If CHECK cannot be
+// completed, Setup leaves the allocation unchanged and returns ErrNotChecked. If the
+// existing allocation has other parameters, Setup returns ErrDifferent. Status.Created
+// reports whether Setup created the allocation. With Allocation.MustBeNew, Setup returns
+// ErrExists for an existing allocation.
 //
-// A request that plugins cannot be given, or that none of them serves
-// (ErrUnserved), and a process without the privileges (ErrUnprivileged) are refused
-// before anything is done or recorded.
+// Setup refuses a request before it changes or records anything if no plugin declares a
+// requested capability (ErrUnserved), if the request exceeds the limits for plugin
+// arguments (ErrInvalidAllocation), or if the process lacks privileges (ErrUnprivileged).
 //
-// The namespace must be the allocation's own: one that another allocation has,
-// or in which an interface of the wanted name exists, is ErrInUse. An allocation that is
-// set up in another namespace is ErrDifferent while that one lives. After it was destroyed,
-// with the interfaces in it, the allocation is torn down and set up in the new one.
+// A network namespace belongs to one allocation. If another allocation has it, or if it
+// already contains an interface with the requested name, Setup returns ErrInUse. If the
+// allocation is set up in another namespace that still exists, Setup returns ErrDifferent.
+// If that namespace was destroyed, with its interfaces, Setup tears the allocation down and
+// sets it up in the new one.
 //
-// An ADD that fails is rolled back, and tried again if its error can pass (CNI
-// codes 1 to 7, a broken result and the end of the context cannot). When an ADD
-// failed for good, nothing of the allocation is left on the host, unless the
-// error is ErrIncomplete: then its record is kept, for Teardown or GC to go on.
-// The same applies if the context ends before Setup returns, even if every plugin
-// succeeded. An allocation that already existed is left in place.
+// Setup rolls back an ADD that fails. It then tries again, up to Retry.Attempts times,
+// unless the error is permanent: the CNI codes 1 to 7, ErrInvalidResult, ErrNoAddress,
+// ErrInUse, ErrPortTaken, ErrBridgeFull, ErrLimit, or the end of the context. After the last
+// attempt, nothing of the allocation is
+// left on the host, unless the error is ErrIncomplete: then the record is kept, so that
+// Teardown or GC can continue. The same applies if the context ends before Setup returns,
+// even if every plugin succeeded. An allocation that already existed is left in place.
 //
-// The deadline of the context is divided between the attempts and the clean-up: each
-// ADD ends a quarter of the time that is left before the deadline, at most 5 seconds,
-// so that its DEL fits in, and after Config.Timeout at the latest. Waits between attempts
-// end with the context. A caller that cancels gets the DEL all the same, within 5
-// seconds. The removal by force, which runs no plugin, may take up to 3 seconds longer
-// than the context.
+// The deadline of the context is divided between attempts and roll-backs:
 //
-// Errors, beside those and the ones of errors.go: *portmap.ConflictError names
-// the allocation that has a port already; *types.Error is what a plugin said.
+//   - An ADD gets the remaining time less a reserve for its roll-back. The reserve is a
+//     quarter of the remaining time, at most 5 seconds. Config.Timeout is an upper bound.
+//   - The DEL of the roll-back gets the time until the deadline, at most Config.Timeout.
+//   - The wait before the next attempt ends with the context.
+//   - If the caller cancels the context, the roll-back still runs, for at most 5 seconds.
+//     If the context ends after every plugin has succeeded, it runs for at most 10 seconds.
+//   - If the time is over before everything is removed, the final clean-up, which runs no
+//     plugin, gets another 3 seconds.
+//
+// Setup returns the errors of package allocnet. *portmap.ConflictError names the
+// allocation that already has a host port; *types.Error is the error of a plugin.
 func (c *Configurator) Setup(ctx context.Context, a Allocation) (status *Status, err error) {
 	err = c.operation(ctx, "setup", a.ID, func(ctx context.Context) error {
 		p, unlock, err := c.lockForSetup(ctx, &a)
@@ -64,7 +71,7 @@ func (c *Configurator) Setup(ctx context.Context, a Allocation) (status *Status,
 	return status, err
 }
 
-// lockForSetup plans what an allocation requests, and locks the allocation.
+// lockForSetup makes the plan of an allocation and locks the allocation.
 func (c *Configurator) lockForSetup(ctx context.Context, a *Allocation) (p *plan, unlock func(), err error) {
 	if err := c.nameNetns(a); err != nil {
 		return nil, nil, err
@@ -86,8 +93,8 @@ func (c *Configurator) lockForSetup(ctx context.Context, a *Allocation) (p *plan
 	return p, unlock, nil
 }
 
-// requireNew returns ErrExists for an allocation that must be new, if one is set up under
-// its ID or its record does not tell. The caller holds the lock of the allocation.
+// requireNew returns ErrExists if the allocation must be new, and one is set up under its
+// ID or has a record that cannot be read. The caller holds the lock of the allocation.
 func (c *Configurator) requireNew(a *Allocation) error {
 	if !a.MustBeNew {
 		return nil
@@ -103,8 +110,9 @@ func (c *Configurator) requireNew(a *Allocation) error {
 	return nil
 }
 
-// setup is Setup of an allocation that is locked, and whose network namespace exists. It
-// reserves ports and namespace, records the intent, runs ADD and records the result.
+// setup sets up an allocation whose network namespace exists. It reserves ports and
+// namespace, records the intent, runs ADD and records the result. The caller holds the lock
+// of the allocation.
 func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Status, error) {
 	c.teardowns.forget(a.ID)
 	release, netnsErr := bindNetns(p.Record)
@@ -144,7 +152,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 	if err != nil {
 		return nil, err
 	}
-	// As long as the record is locked nobody else can have found it.
+	// The allocation is still locked, so no other operation can have used it.
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("allocation %q was set up too late: %w", p.ID, errors.Join(err, c.undo(ctx, p)))
 	}
@@ -152,26 +160,27 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 	return status, nil
 }
 
-// currentPlan returns the plan of an allocation that is set up, nil if it is not. It removes
-// what an earlier operation left unfinished.
+// currentPlan returns the plan of the allocation if it is set up, else nil. It removes
+// what an interrupted operation left.
 func (c *Configurator) currentPlan(ctx context.Context, a Allocation) (*plan, error) {
 	current, err := c.store.Get(a.ID)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case unreadable(err):
-		c.cfg.Logger.Warn("record cannot be read; removing what it may stand for", "alloc", a.ID, "error", err)
+		c.cfg.Logger.Warn("record cannot be read; removing everything that belongs to the allocation", "alloc", a.ID, "error", err)
 		return nil, c.removeUnrecorded(ctx, a)
 	case err != nil:
 		return nil, err
 	case current.Phase == record.Ready:
 		return c.planOf(current), nil
 	}
-	c.cfg.Logger.Warn("an earlier operation did not end; removing what it left", "alloc", a.ID, "phase", current.Phase)
+	c.cfg.Logger.Warn("an earlier operation was interrupted; removing its leftovers", "alloc", a.ID, "phase", current.Phase)
 	return nil, c.remove(ctx, c.planOf(current))
 }
 
-// confirm is Setup of an allocation that is set up: CHECK, and repair.
+// setupExisting is Setup of an allocation that is set up: it runs CHECK, and repairs the
+// network or sets it up again if necessary.
 func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted *record.Record) (*Status, error) {
 	if !current.SameNetns(wanted) {
 		return nil, fmt.Errorf("%w: allocation %q is in another network namespace, which was at %s; tear it down, or destroy that namespace, before it is set up in %s",
@@ -188,7 +197,7 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 		return nil, err
 	}
 	defer unlock()
-	current.Sandbox = wanted.Sandbox // the same namespace, whatever its path is by now
+	current.Sandbox = wanted.Sandbox // the same namespace, possibly at another path
 	_, err = c.checkAndRepair(ctx, current)
 	current.RequireAddress = wanted.RequireAddress
 	if err == nil {
@@ -213,7 +222,8 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 	return c.attach(ctx, current)
 }
 
-// complete finds what a record asks for: networks, engine and plugins.
+// complete adds networks, engine and plugins to a plan. It returns an error if Setup must
+// refuse the allocation.
 func (c *Configurator) complete(p *plan) error {
 	if err := c.planNetworks(p); err != nil {
 		return err
@@ -227,18 +237,18 @@ func (c *Configurator) complete(p *plan) error {
 	if err := errors.Join(c.installed(p), c.requireInside(p)); err != nil {
 		return err
 	}
-	if c.runsInProcess(p) { // the engine looks, and DEL takes nothing foreign
+	if c.runsInProcess(p) { // native plugins check for themselves, and DEL removes only their own interfaces
 		return nil
 	}
 	return unused(p.Record)
 }
 
-// reserve records the intent, if no other record has the network namespace or one
-// of the ports.
+// reserve records the intent. It returns an error if another record has the network
+// namespace or one of the ports.
 func (c *Configurator) reserve(ctx context.Context, p *plan) error {
 	p.Updated = c.now()
-	err := c.store.Reserve(ctx, p.Record, func(err error) { // may have a port, and then ADD fails
-		c.cfg.Logger.Warn("looking for port conflicts without a record that cannot be read", "error", err)
+	err := c.store.Reserve(ctx, p.Record, func(err error) { // it may hold a port; then ADD fails
+		c.cfg.Logger.Warn("record cannot be read; its ports are ignored in the search for conflicts", "error", err)
 	})
 	var taken *record.NetnsError
 	if errors.As(err, &taken) {
@@ -254,7 +264,7 @@ func (c *Configurator) reserve(ctx context.Context, p *plan) error {
 	return err
 }
 
-// put writes a record and sets its time.
+// put sets the time of a record and writes it.
 func (c *Configurator) put(r *record.Record) error {
 	r.Updated = c.now()
 	return c.store.Put(r)

@@ -19,24 +19,26 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// Teardown takes away all that an allocation has on the host: DEL with exactly
-// what ADD was given, then an audit, and by force what DEL left. Only the ID of
-// the allocation has to be given where it has a record; the rest serves where
-// the record was lost. What was never set up is no error.
+// Teardown removes everything that an allocation has on the host. It runs DEL with the
+// configuration and arguments that ADD got, audits the host, and removes leftovers of DEL
+// itself. If the allocation has a record, Teardown uses only its ID and OwnNetns; the other
+// fields help to find leftovers if the record is lost. Teardown of an allocation that was
+// never set up succeeds.
 //
-// An error says that something could not be removed, or that a plugin which
-// allocnet cannot stand in for failed; it is ErrIncomplete, the record is kept,
-// and Teardown can be called again. Where there is neither a record nor anything on
-// the host, and such a plugin is not installed, it is ErrPluginNotInstalled instead,
-// and no record is made: the next call goes by the configuration of its time. A
-// context that has ended before Teardown began leaves everything as it is.
+// If something could not be removed, Teardown returns ErrIncomplete and keeps the record, so
+// that it can be called again. The same applies if a plugin fails whose leftovers only the
+// plugin itself can find. If there is neither a record nor a leftover, and such a plugin is
+// not installed, Teardown returns ErrPluginNotInstalled and writes no record: the next call
+// uses the configuration of its time. If the context has ended before the call, Teardown
+// changes nothing. If it ends during the call, the removal of leftovers may take another 3
+// seconds.
 func (c *Configurator) Teardown(ctx context.Context, a Allocation) error {
 	return c.operation(ctx, "teardown", a.ID, func(ctx context.Context) error { return c.lockAndTeardown(ctx, a) })
 }
 
-// TeardownGone is Teardown of an allocation whose network namespace is gone. It looks
-// for the namespace while it holds the allocation's lock, and reports whether it was
-// gone. If it was not, or there is no record, nothing is done.
+// TeardownGone tears an allocation down if its network namespace no longer exists, and
+// reports whether that was so. It checks the namespace while it holds the lock of the
+// allocation. If the namespace exists, or if there is no record, it does nothing.
 func (c *Configurator) TeardownGone(ctx context.Context, id string) (gone bool, err error) {
 	if r, err := c.load(id); err != nil || r.Netns == "" || !isGone(r) {
 		return false, ignoreNotFound(err)
@@ -99,7 +101,7 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 		if a.Netns == "" {
 			return withoutNetns(err)
 		}
-		c.cfg.Logger.Warn("record cannot be read; taking down what it may stand for", "alloc", a.ID, "error", err)
+		c.cfg.Logger.Warn("record cannot be read; tearing down everything that belongs to the allocation", "alloc", a.ID, "error", err)
 		return c.removeUnrecorded(ctx, a)
 	case errors.Is(err, fs.ErrNotExist) && c.teardowns.has(a.ID, c.requestOf(&a), c.now()):
 		return nil
@@ -109,13 +111,13 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 	return err
 }
 
-// withoutNetns is the error for a record that cannot be read, if the caller does not
-// name the network namespace.
+// withoutNetns is the error for a record that cannot be read if the caller does not give the
+// path of the network namespace.
 func withoutNetns(err error) error {
-	return fmt.Errorf("%w: tell the network namespace of the allocation to have it torn down without the record", err)
+	return fmt.Errorf("%w: give the network namespace of the allocation to tear it down without the record", err)
 }
 
-// remove detaches a recorded allocation and removes its record.
+// remove detaches an allocation and deletes its record.
 func (c *Configurator) remove(ctx context.Context, p *plan) error {
 	unlock, err := c.lockNetworks(ctx, p.Record)
 	if err != nil {
@@ -125,7 +127,7 @@ func (c *Configurator) remove(ctx context.Context, p *plan) error {
 	return c.removeLocked(ctx, p)
 }
 
-// removeLocked is remove for who shares the networks.
+// removeLocked is remove for a caller that holds the locks of the networks.
 func (c *Configurator) removeLocked(ctx context.Context, p *plan) error {
 	if err := c.detach(ctx, p); err != nil {
 		return err
@@ -133,14 +135,13 @@ func (c *Configurator) removeLocked(ctx context.Context, p *plan) error {
 	return c.store.Delete(p.ID)
 }
 
-// forget takes down an allocation without a usable record, with what the
-// caller says and today's configuration. Without anything on the host that bears
-// the ID, the network namespace is not touched: it may be somebody else's.
+// removeUnrecorded tears down an allocation without a usable record, from the fields of the
+// Allocation and the current configuration. If no object on the host carries the ID, it does
+// not touch the network namespace, because that may belong to another program.
 //
-// That nothing is found is success where cleanup knows all that the plugins can
-// leave, even if one of them is not installed. Another one may hold something that
-// only it knows of, an address or a lease elsewhere: then that it cannot be asked is
-// an error.
+// If nothing is found, that is success if package cleanup knows all leftovers of the plugins,
+// even if a plugin is not installed. Other plugins may hold objects that only they can find,
+// such as a lease on another host; if such a plugin is not installed, that is an error.
 func (c *Configurator) removeUnrecorded(ctx context.Context, a Allocation) error {
 	p := c.planWithoutRecord(a)
 	if err := c.retrace(ctx, p, &a); err != nil {
@@ -151,7 +152,7 @@ func (c *Configurator) removeUnrecorded(ctx context.Context, a Allocation) error
 		return wrapIncomplete(a.ID, err)
 	}
 	if !evidence && cleanup.Covers(c.cleanupTarget(p)) {
-		return c.store.Delete(a.ID) // the plugins can have left nothing else: runtimes repeat their DELs
+		return c.store.Delete(a.ID) // the plugins cannot have left anything else; runtimes repeat their DELs
 	}
 	unlock, err := c.lockNetworks(ctx, p.Record)
 	if err != nil {
@@ -160,20 +161,22 @@ func (c *Configurator) removeUnrecorded(ctx context.Context, a Allocation) error
 	defer unlock()
 	if err := c.detach(ctx, p); err != nil {
 		if missing := c.installed(p); missing != nil && !evidence {
-			// Nothing tells that it ever was set up, and with this configuration it cannot
-			// have been. A record would have every later try go by it, mended or not.
-			return fmt.Errorf("allocation %q: nothing of it is on this host, and what else there may be cannot be asked for: %w", a.ID, missing)
+			// There is no sign of a Setup, and with this configuration none can have
+			// succeeded. A record would make every later call use this configuration,
+			// even after it was corrected.
+			return fmt.Errorf("allocation %q: it has no leftovers on this host, but a plugin that may hold others cannot be run: %w", a.ID, missing)
 		}
-		return errors.Join(err, c.put(p.Record)) // for GC to go on with
+		return errors.Join(err, c.put(p.Record)) // so that GC can continue
 	}
 	return c.store.Delete(a.ID)
 }
 
-// dropForeignNetns drops the network namespace from a record that was made up, unless there
-// is evidence, something on the host, that the allocation was set up.
+// dropForeignNetns removes the network namespace from the record of planWithoutRecord, unless
+// there is evidence on the host that the allocation was set up: the namespace may belong to
+// another program.
 func (c *Configurator) dropForeignNetns(ctx context.Context, p *plan) (evidence bool, err error) {
 	if _, err := c.store.Get(p.ID); !errors.Is(err, fs.ErrNotExist) {
-		return true, nil // a record that cannot be read is evidence enough
+		return true, nil // a record that cannot be read is evidence, too
 	}
 	target := c.cleanupTarget(p)
 	target.Netns = ""
@@ -187,8 +190,8 @@ func (c *Configurator) dropForeignNetns(ctx context.Context, p *plan) (evidence 
 	return len(found) > 0, nil
 }
 
-// guess plans the teardown of an allocation without a record: by what the caller says and
-// today's configuration.
+// planWithoutRecord plans the teardown of an allocation without a record, from the fields of
+// the Allocation and the current configuration.
 func (c *Configurator) planWithoutRecord(a Allocation) *plan {
 	ports, portErr := c.mappings(&a)
 	r, requestErr := c.newRecord(&a, ports)
@@ -198,7 +201,7 @@ func (c *Configurator) planWithoutRecord(a Allocation) *plan {
 		noteUnserved(p)
 	}
 	if err := errors.Join(portErr, requestErr); err != nil {
-		c.cfg.Logger.Debug("no record; guessing without what cannot be used", "alloc", a.ID, "error", err)
+		c.cfg.Logger.Debug("no record; ignoring invalid parts of the request", "alloc", a.ID, "error", err)
 	}
 	if err := networksErr; err != nil {
 		c.cfg.Logger.Debug("no record and no configuration; looking for leftovers by ID alone", "alloc", a.ID, "error", err)
@@ -208,18 +211,18 @@ func (c *Configurator) planWithoutRecord(a Allocation) *plan {
 	return p
 }
 
-// forceTimeout is what cleanup may take when the caller's context has ended. It
-// runs no plugin, so it cannot hang like one.
+// forceTimeout bounds the cleanup after the context of the caller has ended. The cleanup runs no
+// plugin, so it cannot hang in one.
 const forceTimeout = 3 * time.Second
 
-// detach takes away the networks of an allocation. A nil error means that
-// nothing is left; any other is ErrIncomplete and holds every cause.
+// detach removes the networks of an allocation. A nil error means that nothing is left; any
+// other error is ErrIncomplete and joins all causes.
 func (c *Configurator) detach(ctx context.Context, p *plan) error {
 	return c.detachAfter(ctx, p, nil)
 }
 
-// detachAfter is detach after an ADD that ended with an error, which may tell how
-// far it came.
+// detachAfter is detach after an ADD that failed with addErr, which contains the plugins that
+// the ADD has reached.
 func (c *Configurator) detachAfter(ctx context.Context, p *plan, addErr error) error {
 	c.recordDeleting(p.Record)
 	release, err := openNetns(p.Record)
@@ -235,7 +238,7 @@ func (c *Configurator) detachAfter(ctx context.Context, p *plan, addErr error) e
 		defer cancel()
 	}
 	if delErr == nil && p.Phase == record.Ready && c.runsInProcess(p) {
-		return nil // what was made is known, and its removal acknowledged
+		return nil // every object is known, and the kernel has acknowledged its removal
 	}
 	target := c.cleanupTarget(p)
 	flushErr := cleanup.FlushConntrack(ctx, target)
@@ -252,8 +255,8 @@ func (c *Configurator) detachAfter(ctx context.Context, p *plan, addErr error) e
 	}), flushErr))
 }
 
-// recordDeleting says in the record of a ready allocation that it no longer is.
-// A full disk must not keep anything alive, so that it fails is only logged.
+// recordDeleting records that the teardown of a ready allocation has begun. It only logs
+// errors, because a full disk must not prevent a teardown.
 func (c *Configurator) recordDeleting(r *record.Record) {
 	if r.Phase != record.Ready {
 		return
@@ -261,13 +264,12 @@ func (c *Configurator) recordDeleting(r *record.Record) {
 	deleting := *r
 	deleting.Phase = record.Deleting
 	if err := c.put(&deleting); err != nil {
-		c.cfg.Logger.Warn("teardown goes on without recording that it began", "alloc", r.ID, "error", err)
+		c.cfg.Logger.Warn("cannot record the beginning of the teardown; continuing", "alloc", r.ID, "error", err)
 	}
 }
 
-// recordAddresses finds the addresses of an allocation whose ADD has no result
-// before DEL gives them back, and records them, for the case that this DEL does
-// not end either.
+// recordAddresses finds the addresses of an allocation whose ADD has no result, before DEL
+// releases them. It records them for the case that this DEL is interrupted, too.
 func (c *Configurator) recordAddresses(ctx context.Context, p *plan) error {
 	if !slices.ContainsFunc(p.Attachments, func(a record.Attachment) bool { return a.Result == nil }) {
 		return nil
@@ -282,12 +284,12 @@ func (c *Configurator) recordAddresses(ctx context.Context, p *plan) error {
 		return err
 	}
 	if err := c.put(p.Record); err != nil {
-		c.cfg.Logger.Warn("teardown goes on without recording the addresses", "alloc", p.ID, "error", err)
+		c.cfg.Logger.Warn("cannot record the addresses of the allocation; continuing", "alloc", p.ID, "error", err)
 	}
 	return err
 }
 
-// del runs DEL within its time.
+// del runs DEL, for at most Config.Timeout.
 func (c *Configurator) del(ctx context.Context, p *plan) error {
 	if len(p.Attachments) == 0 {
 		return nil
@@ -310,8 +312,8 @@ func (c *Configurator) del(ctx context.Context, p *plan) error {
 	return e.Del(ctx, req)
 }
 
-// dropReleasedAddresses takes the addresses out of the results of an interrupted operation
-// that an earlier DEL gave back: by now they may be another allocation's.
+// dropReleasedAddresses removes the addresses that an earlier, interrupted DEL has released
+// from the results of a request. They may belong to another allocation by now.
 func (c *Configurator) dropReleasedAddresses(ctx context.Context, p *plan, req *engine.Request) error {
 	released, err := cleanup.Released(ctx, c.cleanupTarget(p))
 	if err != nil || len(released) == 0 {
@@ -328,9 +330,9 @@ func (c *Configurator) dropReleasedAddresses(ctx context.Context, p *plan, req *
 	return nil
 }
 
-// force removes what DEL left. The error of DEL counts only when something is
-// left after that, or may be: where a plugin is at work that cleanup does not
-// know, or whose process does not end.
+// force removes the leftovers of DEL. It returns the error of DEL only if something is left
+// after that, or may be left: if cleanup does not know all leftovers of a plugin, or if the
+// process of a plugin does not end.
 func (c *Configurator) force(ctx context.Context, r *record.Record, target cleanup.Target, f failure) error {
 	delErr := f.del
 	var stopErr error
@@ -346,7 +348,7 @@ func (c *Configurator) force(ctx context.Context, r *record.Record, target clean
 		c.cfg.Logger.Warn("DEL failed", "alloc", r.ID, "error", redact.Text(delErr.Error()))
 	}
 	if len(removed) > 0 || len(left) > 0 {
-		c.cfg.Logger.Warn("cleaned up by force what DEL did not remove", "alloc", r.ID, "removed", len(removed), "left", len(left))
+		c.cfg.Logger.Warn("removed leftovers of DEL", "alloc", r.ID, "removed", len(removed), "left", len(left))
 	}
 	for _, l := range removed {
 		c.cfg.Logger.Info("removed by force", "alloc", r.ID, "leftover", l.String())
@@ -364,9 +366,9 @@ func (c *Configurator) force(ctx context.Context, r *record.Record, target clean
 	return joinDistinct(delErr, stopErr, leftErr, forceErr, auditErr)
 }
 
-// stopPlugins kills the plugins that are still at work for an allocation, because
-// they may make again what cleanup removes. Of a ready one these are those of DEL:
-// what its ADD left running, it may have left on purpose.
+// stopPlugins kills the plugin processes of an allocation that still run, because they could
+// create again what cleanup removes. If the allocation is ready, it kills only those of DEL:
+// an ADD may leave a process running on purpose.
 func (c *Configurator) stopPlugins(r *record.Record) error {
 	var commands []string
 	if r.Phase == record.Ready {
@@ -375,11 +377,11 @@ func (c *Configurator) stopPlugins(r *record.Record) error {
 	return pluginexec.KillOrphans(pluginexec.Work{ID: r.Container(), Mark: c.processTagOf(r)}, commands...)
 }
 
-// failure is the error of a DEL, and that of the ADD before it, if there was one.
+// failure has the error of a DEL, and that of the failed ADD before it, if there was one.
 type failure struct{ add, del error }
 
-// covered reports whether cleanup stands in for every plugin whose DEL failed, or
-// ADD did not run it. The others have acknowledged theirs.
+// covered reports whether, of every plugin whose DEL failed, cleanup knows all leftovers, or
+// ADD did not run the plugin. All other plugins have acknowledged their DEL.
 func (f failure) covered() bool {
 	return f.del != nil && eachDelError(f.del, func(e *engine.DelError) bool {
 		var add *engine.AddError
@@ -387,8 +389,8 @@ func (f failure) covered() bool {
 	})
 }
 
-// eachDelError reports whether err consists of errors of plugins and nothing else,
-// and all are as wanted.
+// eachDelError reports whether err consists only of errors of plugins, and wanted returns
+// true for all of them.
 func eachDelError(err error, wanted func(*engine.DelError) bool) bool {
 	switch e := err.(type) {
 	case *engine.DelError:
@@ -401,11 +403,12 @@ func eachDelError(err error, wanted func(*engine.DelError) bool) bool {
 	return false
 }
 
-// cleanupTarget is what cleanup has to look for. It is good for as long as the
-// record's namespace is open.
+// cleanupTarget is the target of the cleanup of a plan. It is valid as long as the record's
+// namespace is open.
 func (c *Configurator) cleanupTarget(p *plan) cleanup.Target {
 	t := cleanup.Target{ID: p.Container(), Ports: p.Ports, Addresses: p.Addresses, StateDir: c.cfg.StateDir, Instance: c.instanceOf(p.Record), CacheDirs: []string{libcni.CacheDir}}
-	// Links of ours name their owner; what else is in there may be another's.
+	// Native plugins' links name their owner; other objects in the namespace may not belong
+	// to the allocation.
 	if p.Sandbox != nil && !c.runsInProcess(p) && p.Previous == nil {
 		t.Netns = p.Sandbox.ProcPath()
 	}

@@ -8,17 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// teardownCache is a TTL cache of the allocations that this process took down, with
-// nothing left, by what was asked for. Runtimes repeat a DEL within moments. A Setup
-// removes its allocation; another process that sets one up writes a record, by
-// which every Teardown goes first. If the directory of the records is lost, so is
-// what is known here.
+// teardownCache is a TTL cache of the teardowns that this process has completed without
+// leftovers. Runtimes repeat a DEL within moments, and the cache answers the repetition. A
+// Setup in this process removes the entry of its allocation. A Setup in another process
+// writes a record, and Teardown uses a record before it uses the cache. A key contains the
+// identity of the state directory, so a replaced directory invalidates the entries.
 type teardownCache struct {
 	mu   sync.Mutex
 	done map[string]cachedTeardown // by ID
 }
 
-// cachedTeardown is what was asked for, and when it was done.
+// cachedTeardown is the request of a Teardown and the time of its end.
 type cachedTeardown struct {
 	request string
 	at      time.Time
@@ -29,8 +29,9 @@ const (
 	maxCachedTeardowns = 4096
 )
 
-// requestOf is what of an allocation decides where a Teardown without a record looks,
-// with the directory that has no record of it; "" where there is none.
+// requestOf returns the cache key of a Teardown without a record: the identity of the state
+// directory and the fields of the allocation that select networks. It is "" if there is no
+// state directory.
 func (c *Configurator) requestOf(a *Allocation) string {
 	var dir unix.Stat_t
 	if err := unix.Stat(c.cfg.StateDir, &dir); err != nil {
@@ -66,7 +67,7 @@ func (t *teardownCache) forget(id string) {
 	delete(t.done, id)
 }
 
-// has reports whether the same was asked for a moment ago.
+// has reports whether the same request was completed within teardownTTL.
 func (t *teardownCache) has(id, request string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
