@@ -14,98 +14,98 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Config says where networks and plugins are found and how they are run. The
-// zero value is the host's default network with the defaults given here.
+// Config configures a Configurator: where it finds networks and plugins, and how it runs
+// them. The zero value is valid; it selects the default network of the host.
 type Config struct {
-	// Network is the name of the network; "" is the default network of
-	// ConfDir: that of the first valid file.
+	// Network is the name of the network. "" is the default network: that of the first
+	// valid file in ConfDir.
 	Network string
-	// Networks are several networks, in order, in place of Network. The first
-	// is the primary one: its interface is eth0, the next one's eth1. A network
-	// whose only plugin is loopback is not counted: its interface is lo.
+	// Networks are the names of several networks, in order. They are an alternative to
+	// Network. The first is the primary network: its interface is eth0, that of the next
+	// one eth1. A network whose only plugin is loopback is not numbered: its interface is
+	// lo.
 	Networks []string
-	// ConfDir holds the conflists; default /etc/cni/net.d.
+	// ConfDir is the directory of the network configuration lists; default /etc/cni/net.d.
 	ConfDir string
-	// PluginDirs are searched for plugins, in order; default $CNI_PATH, else
-	// /opt/cni/bin, /usr/lib/cni and /usr/libexec/cni.
+	// PluginDirs are searched for plugin binaries, in order; default $CNI_PATH or, if that
+	// is empty, /opt/cni/bin, /usr/lib/cni and /usr/libexec/cni.
 	PluginDirs []string
-	// VendorDir is a prefix under which vendors install plugins: a plugin of
-	// type T is first looked for in VendorDir/opt/T/bin. "" for none.
+	// VendorDir is a directory in which vendors install plugins: a plugin of type T is
+	// searched in VendorDir/opt/T/bin before the PluginDirs. "" means none.
 	VendorDir string
-	// InterfacePrefix and a number name the interfaces; default "eth".
+	// InterfacePrefix is the name of interfaces without the number; default "eth".
 	InterfacePrefix string
 	// IgnorePortMappingHostIP publishes every port on all addresses of the host.
 	IgnorePortMappingHostIP bool
-	// AllowUnserved accepts allocations that request capabilities which no plugin
-	// of their networks declares. It is for schedulers that always send ports. The
-	// requests have no effect: their ports are not reserved, and Status and Record
-	// name them as Unserved. By default they are an *UnservedError.
+	// AllowUnserved accepts allocations that request capabilities which no plugin of their
+	// networks declares. It is for schedulers that always send ports. Such requests have no
+	// effect: ports are not reserved, and Status and Record list the capabilities as
+	// Unserved. By default, Setup returns an *UnservedError.
 	AllowUnserved bool
-	// Listeners says what Setup does about a host port on which a process of the host
-	// listens already, over TCP or UDP: from then on what is sent there goes to the
-	// allocation. Default ListenerWarn.
+	// Listeners selects what Setup does if a process of the host already listens on a
+	// requested host port, over TCP or UDP. Once the port is published, its packets go to
+	// the allocation instead. Default ListenerWarn.
 	Listeners ListenerPolicy
-	// RepairOnCheck has Check restore what Repair can, where it finds the network
-	// unhealthy, and find ErrUnhealthy only where that does not help. The daemon has
-	// it on.
+	// RepairOnCheck makes Check repair an unhealthy network as Repair does. Check then
+	// returns ErrUnhealthy only if the repair does not help. The daemon sets it.
 	RepairOnCheck bool
-	// StateDir holds the records. It should be on tmpfs, as the kernel's state
-	// does not survive a reboot either; default /run/allocnet. All who use one
-	// directory are one user of the host, whichever path leads them there; New
-	// finds out where it leads. Only the process's user and root may be able to
-	// write to it: otherwise every operation fails, and says what to change.
+	// StateDir is the directory of the records; default /run/allocnet. It should be on
+	// tmpfs, because the state in the kernel does not survive a reboot either. Programs
+	// with the same directory share its allocations. New resolves the path, so different
+	// paths may lead to the same directory. Only root and the user of the process may have
+	// write access to it; otherwise every operation returns ErrStateDir.
 	StateDir string
-	// NetnsDir is where Setup makes the network namespaces of allocations that have
-	// their own, and Teardown and GC destroy them; default sandbox.DefaultDir.
+	// NetnsDir is the directory in which Setup creates, and Teardown and GC destroy, the
+	// network namespaces of allocations with OwnNetns; default sandbox.DefaultDir.
 	NetnsDir string
-	// Subnets are those of the embedded network "allocnet", at most one per
-	// family; default 10.202.0.0/16 and fd0a:110c:2e7::/64.
+	// Subnets are the subnets of the embedded network "allocnet", at most one per
+	// address family; default 10.202.0.0/16 and fd0a:110c:2e7::/64.
 	Subnets []netip.Prefix
 	// Engine runs the plugins; default EngineAuto.
 	Engine Engine
-	// OneShot says that the process ends after an operation. Otherwise it holds the
-	// guard of the host's loopback as long as it runs, so that 127.0.0.0/8 stays
-	// closed to allocations when another program flushes the ruleset; to let go of it
-	// at the end takes the kernel some 10 ms.
+	// OneShot means that the process ends after one operation. Otherwise, the process keeps
+	// the guard of the host's loopback until Close: allocations then cannot reach
+	// 127.0.0.0/8 of the host even if another program flushes the ruleset. To release the
+	// guard takes the kernel about 10 ms.
 	OneShot bool
-	// Retry is how an ADD is tried again.
+	// Retry configures the attempts of an ADD.
 	Retry RetryPolicy
-	// Timeout bounds one run of all plugins of an allocation (an ADD, a CHECK
-	// or a DEL), where the context does not do so earlier; default 1 minute.
+	// Timeout bounds one run of all plugins of an allocation (an ADD, a CHECK or a DEL),
+	// in addition to the context; default 1 minute.
 	Timeout time.Duration
-	// OnForced is called with what had to be removed by force, because DEL did
-	// not. It may be called from several goroutines at once and must not call
-	// the Configurator. Default none; the Logger is told in any case.
+	// OnForced is called with the leftovers that DEL did not remove and that the
+	// Configurator removed itself. It may be called concurrently, and must not call the
+	// Configurator. Default none; the Logger logs the leftovers in any case.
 	OnForced func(id string, removed []Leftover)
-	// Observer is told of every operation and its steps; default none.
+	// Observer is called for every operation and its steps; default none.
 	Observer Observer
-	// Logger gets warnings about retries and forced cleanups, and at debug a line for
-	// each operation that succeeded; default none. FromSlog makes one of a *slog.Logger.
+	// Logger gets warnings about retries and forced removals, and at level debug a line for
+	// each successful operation; default none. FromSlog adapts a *slog.Logger.
 	Logger hclog.Logger
 }
 
-// ListenerPolicy is what Setup does about processes of the host that listen on host ports
-// of an allocation.
+// ListenerPolicy selects what Setup does if processes of the host listen on host ports of an
+// allocation.
 type ListenerPolicy string
 
 const (
-	// ListenerWarn is the zero value's meaning: Setup logs them, and the Status has them
-	// as Warnings.
+	// ListenerWarn logs the processes and lists them in Status.Warnings. It is the default.
 	ListenerWarn ListenerPolicy = "warn"
-	// ListenerRefuse has Setup return a *ListenerError for each, before anything is done,
-	// whatever families of addresses the networks have.
+	// ListenerRefuse makes Setup return a *ListenerError for each process before it changes
+	// anything. It considers listeners of both address families, even if the networks assign
+	// addresses of only one.
 	ListenerRefuse ListenerPolicy = "refuse"
-	// ListenerIgnore does not look for them.
+	// ListenerIgnore does not search for such processes.
 	ListenerIgnore ListenerPolicy = "ignore"
 )
 
-// RetryPolicy bounds the attempts of one Setup. Only errors that can pass are
-// tried again; see Setup.
+// RetryPolicy bounds the attempts of one Setup. Setup does not retry after permanent errors;
+// see Configurator.Setup.
 type RetryPolicy struct {
-	// Attempts is how often ADD is tried at most; default 3.
+	// Attempts is the maximum number of ADDs; default 3.
 	Attempts int
-	// Delay is the wait between two attempts, to which a random part of up to
-	// Jitter is added. 0 means the default of one second each, less means none.
+	// Delay is the wait between two attempts. A random duration of up to Jitter is added.
+	// For both, 0 means the default of one second, and a negative value means none.
 	Delay, Jitter time.Duration
 }
 
@@ -117,8 +117,8 @@ const (
 	DefaultTimeout         = time.Minute
 )
 
-// DefaultPluginDirs are the directories that are searched for plugins where the
-// Config names none.
+// DefaultPluginDirs returns the directories that are searched for plugins if the Config has
+// none.
 func DefaultPluginDirs() []string {
 	if path := os.Getenv("CNI_PATH"); path != "" {
 		return filepath.SplitList(path)
@@ -126,7 +126,7 @@ func DefaultPluginDirs() []string {
 	return []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
 }
 
-// withDefaults fills in what the caller left open.
+// withDefaults returns the Config with defaults for all empty fields.
 func (c Config) withDefaults() Config {
 	if len(c.Networks) == 0 {
 		c.Networks = []string{c.Network}
@@ -178,7 +178,7 @@ func orString(s *string, otherwise string) {
 	}
 }
 
-// validate finds what is wrong with a configuration that has its defaults.
+// validate joins the errors of a Config that has its defaults.
 func (c Config) validate() error {
 	var errs []error
 	bad := func(field string, value any, why string) {

@@ -10,10 +10,9 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// Audit lists everything that an allocation has on the host, found by its ID,
-// its record and, where that is gone, today's configuration. It changes
-// nothing. Of an allocation that is set up these are no leftovers but its
-// network.
+// Audit lists the objects of an allocation on the host. It finds them by the ID and the record
+// or, without a record, by the current configuration. It changes nothing. If the allocation is
+// set up, the objects are its network, not leftovers.
 func (c *Configurator) Audit(ctx context.Context, a Allocation) ([]Leftover, error) {
 	p, unlock, err := c.lockRecord(ctx, a)
 	if err != nil {
@@ -23,12 +22,13 @@ func (c *Configurator) Audit(ctx context.Context, a Allocation) ([]Leftover, err
 	return cleanup.Audit(ctx, c.cleanupTarget(p))
 }
 
-// Force kills the plugins that are still at work for an allocation, removes
-// everything that it has on the host without running any, and then its record. It is for what Teardown cannot do: a plugin
-// that is gone, or fails for ever. An allocation that is set up, in a namespace
-// that is still there, is ErrSetUp: call Teardown first. It returns what it
-// removed; when something is left the record is kept and the error is
-// ErrIncomplete.
+// Force removes an allocation without running plugins. It kills plugin processes of the
+// allocation that still run, removes its objects from the host, deletes its record, and
+// returns the removed objects. Use it if Teardown cannot succeed, because a plugin is missing
+// or always fails.
+//
+// Force returns ErrSetUp if the allocation is set up and its namespace exists: call Teardown
+// first. It returns ErrIncomplete, and keeps the record, if something is left.
 func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, error) {
 	p, unlock, err := c.lockRecord(ctx, a)
 	if err != nil {
@@ -45,7 +45,7 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 		return nil, err
 	}
 	defer release()
-	// Looked at under the lock: a Setup may have ended meanwhile.
+	// Read the record again under the lock: a Setup may have ended meanwhile.
 	if r, err := c.store.Get(a.ID); err == nil && r.Phase == record.Ready {
 		release, err := openNetns(r)
 		release()
@@ -65,7 +65,7 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 	return removed, c.store.Delete(a.ID)
 }
 
-// requireClean is an error if something of an allocation is left, or may be.
+// requireClean returns an error if leftovers of an allocation exist or may exist.
 func requireClean(ctx context.Context, id string, target cleanup.Target) error {
 	left, err := cleanup.Audit(ctx, target)
 	if err == nil && len(left) > 0 {
@@ -74,8 +74,8 @@ func requireClean(ctx context.Context, id string, target cleanup.Target) error {
 	return err
 }
 
-// lockRecord locks an allocation and plans by its record or, without one, by its
-// Allocation and today's configuration.
+// lockRecord locks an allocation and plans from its record or, without one, from the
+// Allocation and the current configuration.
 func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*plan, func(), error) {
 	if err := validateID(a.ID); err != nil {
 		return nil, nil, err

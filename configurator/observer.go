@@ -6,30 +6,30 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// Observer is told when operations and their steps begin and end: for metrics,
-// traces and logs. It is called from the goroutines of the operations, several at
-// once, must not wait and must not call the Configurator.
+// Observer is called when operations and their steps begin and end. It is for metrics,
+// traces and logs. It must be safe for concurrent use, must not block and must not call the
+// Configurator.
 type Observer interface {
-	// Begin is called before the step, which runs with the context that it
-	// returns.
+	// Begin is called before a step. The step runs with the returned context.
 	Begin(ctx context.Context, s Step) context.Context
-	// End is called after the step, with the context that Begin returned. What was
-	// not known at the beginning (the networks, the engine) is filled in by now.
+	// End is called after a step with the context that Begin returned. s also has the
+	// fields that were not known at the beginning: the networks and the engine.
 	End(ctx context.Context, s Step, err error)
 }
 
-// operationKey is where a context has the running operation.
+// operationKey is the key of the running operation in a context.
 type operationKey struct{}
 
-// running is a whole operation, of which steps tell what it did not know at first.
+// running is an operation. Its steps fill in the fields that were not known at the
+// beginning.
 type running struct {
 	Step
 	container string
 	args      [][2]string // as in the record
 }
 
-// operation runs an operation, and logs at debug that it succeeded. Without an Observer
-// and that level it costs nothing.
+// operation runs an operation, calls the Observer and logs the success at level debug.
+// Without an Observer and that level, it only calls do.
 func (c *Configurator) operation(ctx context.Context, name, id string, do func(context.Context) error) error {
 	observer := c.cfg.Observer
 	if observer == nil && !c.cfg.Logger.IsDebug() {
@@ -52,8 +52,8 @@ func (c *Configurator) operation(ctx context.Context, name, id string, do func(c
 	return err
 }
 
-// step runs a step of the operation that the context is of. The operation's
-// networks and engine are those of the record.
+// step runs a step of the operation in the context. It takes the networks and the engine from
+// the record.
 func (c *Configurator) step(ctx context.Context, name string, r *record.Record, do func(context.Context) error) error {
 	whole, ok := ctx.Value(operationKey{}).(*running)
 	if !ok {
@@ -77,7 +77,7 @@ func (c *Configurator) step(ctx context.Context, name string, r *record.Record, 
 	return err
 }
 
-// lock waits for other operations on an allocation.
+// lock locks an allocation. It waits for other operations on it.
 func (c *Configurator) lock(ctx context.Context, id string) (unlock func(), err error) {
 	err = c.step(ctx, StepLock, &record.Record{ID: id}, func(ctx context.Context) error {
 		unlock, err = c.store.Lock(ctx, id)
@@ -86,9 +86,9 @@ func (c *Configurator) lock(ctx context.Context, id string) (unlock func(), err 
 	return unlock, err
 }
 
-// share waits for a GC of the plugins of a record's networks, and keeps the next one
-// off them: no ADD or DEL may run beside it (CNI specification, "GC"). The caller has
-// the allocation's lock.
+// lockNetworks takes a shared lock of each network of a record. It excludes CNI GC of the
+// networks, beside which no ADD or DEL may run (CNI specification, "GC"). The caller holds the
+// lock of the allocation.
 func (c *Configurator) lockNetworks(ctx context.Context, r *record.Record) (unlock func(), err error) {
 	var names []string
 	for _, a := range r.Attachments {

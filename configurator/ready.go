@@ -14,14 +14,14 @@ import (
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
-// Ready finds out whether a Setup can be expected to work: the networks of the
-// Config are there, their plugins are installed and say so themselves (CNI
-// STATUS, specification 1.1), the process has the privileges, and the state
-// directory can be written, for which it is made if need be. All faults are joined.
+// Ready verifies the requirements of a Setup: the networks of the Config exist, their plugins
+// are installed and report that they are ready (CNI STATUS, specification 1.1), the process
+// has the privileges, and the state directory is writable. Ready creates the state directory
+// if it does not exist. It joins all errors.
 func (c *Configurator) Ready(ctx context.Context) error { return c.ReadyFor(ctx, Allocation{}) }
 
-// ReadyFor is Ready for one allocation, of which only Networks, Conflists and
-// PluginDirs are looked at: those networks are asked, where there are any.
+// ReadyFor is Ready for the networks of one allocation. It uses only Networks, Conflists and
+// PluginDirs of a.
 func (c *Configurator) ReadyFor(ctx context.Context, a Allocation) error {
 	if len(a.Networks) == 0 && len(a.Conflists) == 0 {
 		a.Networks = c.cfg.Networks
@@ -34,7 +34,7 @@ func (c *Configurator) ReadyFor(ctx context.Context, a Allocation) error {
 	return errors.Join(errs...)
 }
 
-// roomForRecord is more than a record takes.
+// roomForRecord is larger than any usual record, in bytes.
 const roomForRecord = 16 << 10
 
 func (c *Configurator) stateWritable() error {
@@ -56,8 +56,8 @@ func (c *Configurator) stateWritable() error {
 	return nil
 }
 
-// unnamed makes a file that goes with its descriptor, however this process ends,
-// where the file system knows such files.
+// unnamed creates a file without a name, which the kernel deletes when the process ends. If
+// the file system does not support that, it creates a temporary file and removes it.
 func unnamed(dir string) (*os.File, error) {
 	f, err := os.OpenFile(dir, os.O_WRONLY|unix.O_TMPFILE, 0o600)
 	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EINVAL) {
@@ -81,9 +81,9 @@ func (c *Configurator) networkReady(ctx context.Context, n *conflist.Network, di
 	return c.engineOf(n).Status(ctx, c.pluginDirs(dirs, pluginTypes(n)...), n)
 }
 
-// Networks lists the networks that are in force, in the order of their files,
-// the embedded one last, and the files that were skipped. Where the context has ended,
-// the only error has ConfDir as its File.
+// Networks returns the active networks, in the order of their files and the embedded one
+// last, and an error for each skipped file. If the context has ended, it returns a single
+// error whose File is ConfDir.
 func (c *Configurator) Networks(ctx context.Context) ([]Network, []*NetworkError) {
 	if err := ctx.Err(); err != nil {
 		return nil, []*NetworkError{{File: c.cfg.ConfDir, Err: err}}

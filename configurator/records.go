@@ -17,9 +17,8 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// List returns the records of all allocations, sorted by ID. Records that
-// cannot be read are left out and joined in the error, as *RecordError; the others are
-// returned with it.
+// List returns the records of all allocations, sorted by ID. For records that cannot be read,
+// it joins a *RecordError each; it returns the other records with the error.
 func (c *Configurator) List(ctx context.Context) ([]Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -38,8 +37,8 @@ func (c *Configurator) List(ctx context.Context) ([]Record, error) {
 	return records, errors.Join(errs...)
 }
 
-// Get returns the record of one allocation, or ErrNotFound. One that cannot be read is a
-// *RecordError.
+// Get returns the record of one allocation. It returns ErrNotFound if there is none, and a
+// *RecordError if it cannot be read.
 func (c *Configurator) Get(ctx context.Context, id string) (*Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -53,7 +52,7 @@ func (c *Configurator) Get(ctx context.Context, id string) (*Record, error) {
 	return public, err
 }
 
-// load reads a record for one of the public methods.
+// load reads a record. It returns ErrNotFound if there is none.
 func (c *Configurator) load(id string) (*record.Record, error) {
 	if err := validateID(id); err != nil {
 		return nil, err
@@ -65,14 +64,14 @@ func (c *Configurator) load(id string) (*record.Record, error) {
 	return r, err
 }
 
-// unreadable says of the error of a record that nobody can make anything of it;
-// one of a newer version is another one's to read.
+// unreadable reports whether an error means that no version of allocnet can read a record. A
+// newer version can read a record that it wrote.
 func unreadable(err error) bool {
 	var corrupt *record.CorruptError
 	return errors.As(err, &corrupt) && !errors.Is(err, record.ErrNewer)
 }
 
-// publicRecord is what the outside sees of a record. It is never nil.
+// publicRecord converts a record to its exported type. The result is never nil.
 func publicRecord(r *record.Record) (*Record, error) {
 	public := &Record{
 		ID: r.ID, ContainerID: r.ContainerID, Scope: r.Scope, Netns: r.Netns, Phase: Phase(r.Phase), Engine: Engine(r.Engine),
@@ -92,7 +91,7 @@ func publicRecord(r *record.Record) (*Record, error) {
 	return public, err
 }
 
-// summaryOf is what reports tell of a record. It reads nothing but the record.
+// summaryOf returns the summary of a record for reports. It uses only the record.
 func summaryOf(r *record.Record) Record {
 	s := Record{
 		ID: r.ID, ContainerID: r.ContainerID, Scope: r.Scope, Netns: r.Netns, Phase: Phase(r.Phase), Engine: Engine(r.Engine),
@@ -104,7 +103,8 @@ func summaryOf(r *record.Record) Record {
 	return s
 }
 
-// summaryOfLost is that of an allocation without a record, found in some networks.
+// summaryOfLost returns the summary of an allocation without a record that was found in some
+// networks.
 func summaryOfLost(id string, networks []string) Record {
 	s := Record{ID: id}
 	for _, name := range networks {
@@ -113,7 +113,7 @@ func summaryOfLost(id string, networks []string) Record {
 	return s
 }
 
-// summaries are those of a report; it is safe for concurrent use.
+// summaries collects the records of a report. It is safe for concurrent use.
 type summaries struct {
 	mu   sync.Mutex
 	byID map[string]Record
@@ -128,7 +128,7 @@ func (s *summaries) add(one Record) {
 	s.byID[one.ID] = one
 }
 
-// of are the summaries of some allocations, in their order.
+// of returns the summaries of allocations, in the order of the IDs.
 func (s *summaries) of(ids []string) []Record {
 	var list []Record
 	for _, id := range ids {
@@ -139,7 +139,7 @@ func (s *summaries) of(ids []string) []Record {
 	return list
 }
 
-// publicArgs are CNI_ARGS by their names, without IgnoreUnknown; nil for none.
+// publicArgs returns CNI_ARGS as a map without IgnoreUnknown; nil if there are none.
 func publicArgs(args [][2]string) map[string]string {
 	var public map[string]string
 	for _, arg := range args {
@@ -168,7 +168,7 @@ func statusOf(r *record.Record) (*Status, error) {
 	return statusFrom(r, results)
 }
 
-// statusFrom is the status of a record whose results are at hand.
+// statusFrom selects the status of a record from parsed results.
 func statusFrom(r *record.Record, results []*types100.Result) (*Status, error) {
 	var list []networkResult
 	var texts []json.RawMessage
@@ -185,8 +185,8 @@ func statusFrom(r *record.Record, results []*types100.Result) (*Status, error) {
 	return s, nil
 }
 
-// withAddress passes a status on, or returns ErrNoAddress if no interface has an address
-// and the allocation needs one: it says so, or it requests addresses or publishes ports.
+// withAddress returns s, or ErrNoAddress if no interface has an address and the allocation
+// requires one: by RequireAddress, by requested addresses or by published ports.
 func withAddress(r *record.Record, s *Status, err error) (*Status, error) {
 	if err != nil {
 		return nil, err
@@ -204,7 +204,7 @@ func withAddress(r *record.Record, s *Status, err error) (*Status, error) {
 }
 
 // served returns the published ports of a record, and the capabilities that no plugin
-// serves. Records of earlier versions do not note these, and may have ports that no plugin
+// declares. Records of earlier versions lack the latter, and may have ports that no plugin
 // publishes.
 func served(r *record.Record) (ports []portmap.Mapping, without []string) {
 	without = r.Unserved

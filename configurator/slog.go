@@ -7,16 +7,16 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// FromSlog returns a Logger for the Config that writes to l. Levels are l's own; trace is
-// slog.LevelDebug-4, and SetLevel does nothing.
+// FromSlog returns a Logger for Config.Logger that writes to l. The handler of l selects the
+// levels; SetLevel has no effect. The level trace becomes slog.LevelDebug-4.
 func FromSlog(l *slog.Logger) hclog.Logger {
 	return &slogLogger{Logger: hclog.NewNullLogger(), to: l, base: l}
 }
 
 const slogTrace = slog.LevelDebug - 4
 
-// slogLogger writes to a slog.Logger. What it does not have of an hclog.Logger, such as
-// writers for other packages, is that of one that writes nothing.
+// slogLogger is an hclog.Logger that writes to a slog.Logger. It inherits the remaining methods,
+// such as writers for other packages, from a null logger.
 type slogLogger struct {
 	hclog.Logger
 	to      *slog.Logger // with the name and what is implied
