@@ -15,22 +15,22 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// app is what all commands of one run share.
+// app holds what all commands of one run share.
 type app struct {
 	in    io.Reader
 	out   *printer
 	err   *printer
 	flags globalFlags
-	// started says that a command has begun: what fails before that is the
+	// started reports whether a command has begun. Earlier errors are errors of the
 	// command line.
 	started bool
-	// id is that of the allocation that the command names, "" if none.
+	// id is the ID of the allocation that the command names, or "".
 	id string
 	// used are the flags of the command line, as "--flag".
 	used []string
-	// onForced learns what plugins should have removed; may be nil.
+	// onForced is called with leftovers of plugins that were removed by force; may be nil.
 	onForced func(id string, removed []configurator.Leftover)
-	// shown are log messages of what the command prints itself.
+	// shown are log messages that the command prints itself.
 	shown hclog.ExcludeByMessage
 }
 
@@ -49,7 +49,7 @@ func (a *app) prepare(*cobra.Command, []string) error {
 	return a.flags.absolute()
 }
 
-// running notes that the command line was fit to run a command.
+// running records that the command line was valid and a command runs.
 func (a *app) running(command runFunc) runFunc {
 	return func(c *cobra.Command, args []string) error {
 		a.started = true
@@ -59,14 +59,14 @@ func (a *app) running(command runFunc) runFunc {
 
 type runFunc = func(*cobra.Command, []string) error
 
-// configurator makes the library's Configurator from the flags and, for what they do
-// not say, from what was in force in the daemon that is away.
+// configurator returns a Configurator with the settings of the flags. Settings without a
+// flag are the last active settings of the daemon.
 func (a *app) configurator() (*configurator.Configurator, error) {
 	if err := a.flags.adopt(); err != nil {
-		if !a.flags.set.Changed("state-dir") { // records may lie elsewhere
-			return nil, fmt.Errorf("what the daemon has left of its settings cannot be used: %w: remove it, start the daemon, or say --state-dir", err)
+		if !a.flags.set.Changed("state-dir") { // the records may be in another directory
+			return nil, fmt.Errorf("read the daemon's last settings: %w: remove that file, start the daemon or pass --state-dir", err)
 		}
-		a.warn("what the daemon has left of its settings is not used: %v", err)
+		a.warn("the daemon's last settings are ignored: %v", err)
 	}
 	cfg, err := a.config()
 	if err != nil {
@@ -75,8 +75,8 @@ func (a *app) configurator() (*configurator.Configurator, error) {
 	return configurator.New(cfg)
 }
 
-// config is what the flags say. It also moves libcni's cache: this process is
-// allocnet's own, so nothing of it has to lie in the host's shared directory.
+// config returns the configuration that the flags select. It also moves libcni's cache to
+// the state directory, because the default directory is shared with other programs.
 func (a *app) config() (configurator.Config, error) {
 	libcni.CacheDir = filepath.Join(a.flags.stateDir, "cni-cache")
 	cfg := a.flags.others
@@ -100,8 +100,8 @@ func (a *app) config() (configurator.Config, error) {
 	return cfg, nil
 }
 
-// pluginDirs are those of the flags, or the ones that came with this program;
-// none leaves it to the library.
+// pluginDirs returns the directories of the flags, or the directory beside this program.
+// Without either it returns nil, for the library's default.
 func (a *app) pluginDirs() []string {
 	if len(a.flags.pluginDirs) > 0 || os.Getenv("CNI_PATH") != "" {
 		return a.flags.pluginDirs
@@ -121,7 +121,7 @@ func pluginDirsBeside(program string) []string {
 	return append([]string{beside}, configurator.DefaultPluginDirs()...)
 }
 
-// logger writes to stderr.
+// logger returns a logger that writes to stderr.
 func (a *app) logger() hclog.Logger {
 	color := hclog.ColorOff
 	if a.err.colored && !a.flags.json {

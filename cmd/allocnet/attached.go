@@ -13,32 +13,31 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// errAttached: attachments need the native plugins for their DEL.
+// errAttached is the error while attachments need the native plugins for their DEL.
 var errAttached = errors.New("other plugins leave elements of allocnet's nftables tables behind")
 
-// layingOut are the plugins that have elements in allocnet's tables, unless a backend is
-// named.
+// layingOut are the plugins with elements in allocnet's tables, unless a backend is named.
 var layingOut = []string{"bridge", "firewall", "portmap", "ptp"}
 
-// requireUnattached returns an error if attachments that runtimes made with the plugin
-// binaries are on the host. The reference plugins do not know their elements: of host
-// ports they would lead clients to the next holder of the address.
+// requireUnattached returns an error if the host has attachments that runtimes made with
+// the plugin binaries. The reference plugins do not remove their elements, so a host port
+// would lead to the next holder of the address.
 func requireUnattached(ctx context.Context) error {
 	owners, err := attachedByRuntimes(ctx)
 	if err != nil {
 		return stepError{fmt.Errorf("look for attachments that need the plugins: %w", err),
-			"run it as root; where no runtime has attached anything, --force does without looking"}
+			"run it as root; if no runtime has made an attachment, use --force"}
 	}
 	if len(owners) == 0 {
 		return nil
 	}
-	return stepError{fmt.Errorf("%w, and these attachments have some: %s", errAttached, someOf(owners)),
-		"take them down with their runtime first. After --force, `allocnet cleanup --force CONTAINER` removes what its DEL leaves behind"}
+	return stepError{fmt.Errorf("%w, and these attachments have elements: %s", errAttached, someOf(owners)),
+		"remove them with their runtime first. After --force, `allocnet cleanup --force CONTAINER` removes what DEL left"}
 }
 
-// attachedByRuntimes are the attachments that elements name as those of plugin binaries.
-// The users of the default state directory have the same owners, but records as well,
-// and their teardowns look for elements, whichever plugin did the DEL.
+// attachedByRuntimes returns the attachments whose elements name a plugin binary as owner.
+// Allocations of the default state directory have the same owners. They are excluded by
+// their records, because their teardown removes elements whichever plugin ran DEL.
 func attachedByRuntimes(ctx context.Context) ([]string, error) {
 	recorded := map[string]bool{}
 	records, err := record.Open(names.DefaultStateDir).List()
@@ -76,7 +75,7 @@ func attachedByRuntimes(ctx context.Context) ([]string, error) {
 	return list, err
 }
 
-// someOf lists names, of many the first.
+// someOf lists names, only the first ones if there are many.
 func someOf(list []string) string {
 	const most = 8
 	if len(list) <= most {

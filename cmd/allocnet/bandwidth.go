@@ -9,12 +9,12 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// maxBurst keeps the burst in what the kernel's token bucket can count.
+// maxBurst is the largest burst that the kernel's token bucket can count.
 const maxBurst = math.MaxInt32
 
 // parseBandwidth reads ingress=RATE[:BURST],egress=RATE[:BURST]. Rates are in
 // bits per second, bursts in bits, each with k, M or G for powers of 1000. A
-// burst that is left out is what passes in one second.
+// burst that is omitted is the amount of one second.
 func parseBandwidth(s string) (*configurator.Bandwidth, error) {
 	var b configurator.Bandwidth
 	for _, part := range strings.Split(s, ",") {

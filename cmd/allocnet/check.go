@@ -11,11 +11,10 @@ import (
 func newCheck(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check ID",
-		Short: "Find out whether a network is still as it was set up",
-		Long: `Find out whether the network of an allocation is still as it was set up, with
-CHECK of every plugin. Nothing is changed. Requests that no plugin serves, where
-that was allowed, are named.`,
-		Annotations:       exits("it is not, or no allocation is set up under this ID"),
+		Short: "Check whether a network is still as it was set up",
+		Long: `Check whether the network of an allocation is still as it was set up, with CHECK of
+every plugin. Nothing is changed. Accepted requests that no plugin serves are listed.`,
+		Annotations:       exits("the network is not as it was set up, or no allocation has this ID"),
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
 		RunE:              func(c *cobra.Command, args []string) error { return a.check(c, args[0]) },
@@ -40,7 +39,7 @@ func (a *app) check(c *cobra.Command, id string) error {
 	var unserved []string
 	if err == nil {
 		r, err := conf.Get(c.Context(), id)
-		if err != nil { // torn down since, or the daemon has ended
+		if err != nil { // torn down meanwhile, or the daemon has ended
 			return err
 		}
 		unserved = r.Unserved

@@ -15,17 +15,17 @@ func newCleanup(a *app) *cobra.Command {
 	var audit, force, destroy bool
 	c := &cobra.Command{
 		Use:   "cleanup (--audit | --force) [ID]...",
-		Short: "Find, or remove, what allocations left on the host",
-		Long: `Find, or remove, what allocations left on the host: links, rules, leases,
-connection tracking entries. No plugin is run.
+		Short: "Find or remove what allocations left on the host",
+		Long: `Find or remove what allocations left on the host: links, rules, leases, connection
+tracking entries. No plugin is run.
 
-Without an ID it looks at every allocation whose record says that something was
-interrupted, or whose network namespace is gone. An ID need not have a record.
-For an allocation that is set up, use teardown. --force accepts the IDs of runtimes
-as ls shows them, --audit also any unique prefix of at least 4 digits.
+Without an ID it checks every allocation whose operation was interrupted or whose
+network namespace is gone. An ID need not have a record. For an allocation that is
+set up, use teardown. --force accepts the IDs of runtimes as ls shows them, --audit
+also any unique prefix of at least 4 digits.
 
-With --destroy the network namespaces go too that the records name, where they lie
-in ` + sandbox.DefaultDir + `, as those that setup --create makes do.`,
+--destroy also destroys the network namespaces of the records in ` + sandbox.DefaultDir + `,
+where setup --create makes them.`,
 		Example: `  allocnet cleanup --audit
   allocnet cleanup --force web
   allocnet cleanup --force --destroy`,
@@ -35,7 +35,7 @@ in ` + sandbox.DefaultDir + `, as those that setup --create makes do.`,
 			return a.cleanup(c.Context(), ids, force, destroy)
 		},
 	}
-	c.Flags().BoolVar(&audit, "audit", false, "only look")
+	c.Flags().BoolVar(&audit, "audit", false, "only list what is found")
 	c.Flags().BoolVar(&force, "force", false, "remove what is found, and the record")
 	c.Flags().BoolVar(&destroy, "destroy", false, "with --force: destroy the network namespaces too")
 	c.MarkFlagsOneRequired("audit", "force")
@@ -44,20 +44,20 @@ in ` + sandbox.DefaultDir + `, as those that setup --create makes do.`,
 	return c
 }
 
-// A cleanupResult is what was found, or removed, of one allocation.
+// cleanupResult is what was found or removed of one allocation.
 type cleanupResult struct {
 	ID string `json:"id"`
-	// State says why the allocation was looked at.
+	// State is why the allocation was checked.
 	State allocationState `json:"state"`
-	// Found is what an audit found; of a live allocation that is its network.
+	// Found is the result of an audit; for a live allocation, the objects of its network.
 	Found   []configurator.Leftover `json:"found,omitzero"`
 	Removed []configurator.Leftover `json:"removed,omitzero"`
-	// Destroyed says that there was a network namespace, and it was destroyed.
+	// Destroyed reports whether a network namespace was destroyed.
 	Destroyed bool   `json:"destroyed"`
 	Error     string `json:"error,omitempty"`
 	Kind      string `json:"kind,omitempty"` // of the error
 
-	netns string // that may be destroyed
+	netns string // may be destroyed
 }
 
 // allocationState says whether an allocation may have anything on the host.
@@ -66,9 +66,9 @@ type allocationState string
 const (
 	stateLive        allocationState = "live"          // it is set up
 	stateInterrupted allocationState = "interrupted"   // an operation did not end
-	stateNetnsGone   allocationState = "netns gone"    // it is set up, for nobody
+	stateNetnsGone   allocationState = "netns gone"    // it is set up, but its network namespace is gone
 	stateNoRecord    allocationState = "no record"     // it is not set up
-	stateUnreadable  allocationState = "record broken" // nobody knows
+	stateUnreadable  allocationState = "record broken" // the record cannot be read
 )
 
 func (a *app) cleanup(ctx context.Context, ids []string, force, destroy bool) error {
@@ -83,7 +83,7 @@ func (a *app) cleanup(ctx context.Context, ids []string, force, destroy bool) er
 	errs := []error{err}
 	results := make([]cleanupResult, len(targets))
 	for i, target := range targets {
-		done := a.progress("looking at %s (%d of %d)", target.ID, i+1, len(targets))
+		done := a.progress("checking %s (%d of %d)", target.ID, i+1, len(targets))
 		err := target.clean(ctx, conf, force, destroy)
 		done()
 		errs = append(errs, err)
@@ -100,7 +100,7 @@ func (a *app) cleanup(ctx context.Context, ids []string, force, destroy bool) er
 	return verdict(results)
 }
 
-// cleanupTargets are the named allocations, or the suspicious ones.
+// cleanupTargets returns the named allocations, or all that may have leftovers.
 func (a *app) cleanupTargets(ctx context.Context, conf *configurator.Configurator, ids []string, force bool) ([]cleanupResult, error) {
 	var targets []cleanupResult
 	is := isPrefix(minPrefix)
@@ -154,8 +154,8 @@ func recordState(r *configurator.Record) allocationState {
 	return stateLive
 }
 
-// namespaceOf is the path of an allocation's namespace; "" if another namespace has been
-// mounted there since.
+// namespaceOf returns the path of an allocation's network namespace, or "" if another one
+// has been mounted there since.
 func namespaceOf(r *configurator.Record) string {
 	if r.NetnsGone && sandbox.Validate(r.Netns) == nil {
 		return ""
@@ -165,7 +165,7 @@ func namespaceOf(r *configurator.Record) string {
 
 func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurator, force, destroy bool) (err error) {
 	alloc := configurator.Allocation{ID: r.ID, Netns: netnsPath(r.ID, "")}
-	recorded, _ := conf.Get(ctx, r.ID) // as long as there is a record
+	recorded, _ := conf.Get(ctx, r.ID) // before Force removes the record
 	own := recordedNetns(recorded)
 	if force {
 		r.Removed, err = conf.Force(ctx, alloc)
@@ -184,8 +184,8 @@ func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurat
 	return nil
 }
 
-// destroyNetns destroys the network namespace of the record, or what a crash left of it.
-// It does not destroy another namespace that is mounted at the path by now.
+// destroyNetns destroys the network namespace of the record, or its file that a crash left.
+// It does not destroy another one that has been mounted at the path since.
 func (r *cleanupResult) destroyNetns(own sandbox.Identity) (destroyed bool, err error) {
 	none := sandbox.Identity{}
 	if there := identityAt(r.netns); there != none && (own == none || !own.Is(there)) {
@@ -194,7 +194,7 @@ func (r *cleanupResult) destroyNetns(own sandbox.Identity) (destroyed bool, err 
 	return destroyNetns(r.netns)
 }
 
-// orEmpty is an empty list, not null, as JSON.
+// orEmpty returns a list that JSON encodes as an array, never as null.
 func orEmpty[T any](list []T) []T {
 	if list == nil {
 		return []T{}
@@ -202,7 +202,7 @@ func orEmpty[T any](list []T) []T {
 	return list
 }
 
-// verdict is errLeftovers when an audit found something that nobody uses.
+// verdict returns errLeftovers if an audit found objects that no live allocation uses.
 func verdict(results []cleanupResult) error {
 	count := 0
 	for _, r := range results {
@@ -218,17 +218,17 @@ func verdict(results []cleanupResult) error {
 
 func (a *app) printCleanup(results []cleanupResult) {
 	if len(results) == 0 {
-		a.out.printf("%s no allocation is interrupted or without its namespace\n", a.out.paint(green, a.mark()))
+		a.out.printf("%s no allocation is interrupted or without its network namespace\n", a.out.paint(green, a.mark()))
 	}
 	for _, r := range results {
-		list, what := r.Found, "found"
+		list, state := r.Found, "found"
 		if r.Removed != nil {
-			list, what = r.Removed, "removed"
+			list, state = r.Removed, "removed"
 		}
 		if r.State == stateLive && r.Removed == nil {
-			what = "in use"
+			state = "in use"
 		}
-		a.out.printf("%s (%s): %s %s\n", a.out.paint(bold, r.ID), r.State, plural(len(list), "object"), what)
+		a.out.printf("%s (%s): %s %s\n", a.out.paint(bold, r.ID), r.State, plural(len(list), "object"), state)
 		a.printLeftovers(list)
 		if r.Destroyed {
 			a.out.printf("  network namespace %s destroyed\n", r.netns)

@@ -11,8 +11,8 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// completionConfigurator is for completion, which runs without prepare and must
-// leave no trace.
+// completionConfigurator returns a Configurator for completion, which runs without prepare
+// and must change nothing.
 func (a *app) completionConfigurator() *configurator.Configurator {
 	a.flags.logLevel = "off"
 	if a.flags.fromEnvironment() != nil || a.flags.absolute() != nil {
@@ -29,7 +29,7 @@ func (a *app) completionConfigurator() *configurator.Configurator {
 	return conf
 }
 
-// completeIDs offers the IDs of the allocations that are not named yet.
+// completeIDs completes IDs of allocations that the command line does not have yet.
 func (a *app) completeIDs(c *cobra.Command, args []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	conf := a.completionConfigurator()
 	if conf == nil || len(args) > 0 && c.Args != nil && c.Args(c, append(args, prefix)) != nil {
@@ -46,8 +46,8 @@ func (a *app) completeIDs(c *cobra.Command, args []string, prefix string) ([]cob
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeNetworks offers the names of the networks for --network. It reads the
-// directory itself: a Configurator would make the state directory.
+// completeNetworks completes the names of the networks for --network. It reads the directory
+// itself, because a Configurator would create the state directory.
 func (a *app) completeNetworks(c *cobra.Command) {
 	complete := func(_ *cobra.Command, _ []string, prefix string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if a.flags.fromEnvironment() != nil || a.flags.absolute() != nil {

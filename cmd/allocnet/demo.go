@@ -20,20 +20,19 @@ func newDemo(a *app) *cobra.Command {
 	var onHost bool
 	c := &cobra.Command{
 		Use:   "demo",
-		Short: "Show two allocations come up, answer, go away and leave nothing",
-		Long: `Show two allocations on the embedded network come up, answer on their host ports,
-go away and leave nothing, step by step.
+		Short: "Demonstrate setup and teardown of two allocations",
+		Long: `Demonstrate two allocations on the embedded network, step by step: they are set up,
+answer on their host ports and are torn down, and nothing is left.
 
-By default all of it happens in private namespaces: nothing on this host changes,
-and no root is needed. With --engine exec it needs the plugin binaries, and
-iptables for them.
+By default the demo runs in private namespaces: nothing on this host changes, and no
+root is needed. --engine exec needs the plugin binaries and iptables.
 
 With --json every step is a line of JSON.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.demo(c.Context(), onHost) },
 	}
-	c.Flags().BoolVar(&onHost, "on-host", false, "do it for real on this host; needs root")
+	c.Flags().BoolVar(&onHost, "on-host", false, "run the demo on this host instead of in private namespaces; needs root")
 	return c
 }
 
@@ -42,19 +41,19 @@ type reported int
 
 func (r reported) Error() string { return fmt.Sprintf("exit status %d", int(r)) }
 
-// failedDemo stands for errors that were shown with their steps.
+// failedDemo replaces errors that were shown with their steps.
 type failedDemo struct {
 	failed, steps int
 	cause         error
-	clean         bool // all was taken down again
+	clean         bool // everything was torn down
 }
 
 func (e *failedDemo) Error() string {
 	if errors.Is(e.cause, demo.ErrInterrupted) && e.clean {
-		return demo.ErrInterrupted.Error() + "; everything was taken down again"
+		return demo.ErrInterrupted.Error() + "; everything was torn down"
 	}
 	if errors.Is(e.cause, demo.ErrInterrupted) {
-		return demo.ErrInterrupted.Error() + "; not everything could be taken down again: see the steps that failed"
+		return demo.ErrInterrupted.Error() + "; not everything could be torn down: see the failed steps"
 	}
 	return fmt.Sprintf("%d of %s of the demo failed", e.failed, plural(e.steps, "step"))
 }
@@ -81,13 +80,13 @@ func (a *app) demo(ctx context.Context, onHost bool) error {
 	switch {
 	case enterErr != nil:
 		return fmt.Errorf("%w: %w", demo.ErrNoPrivateHost, enterErr)
-	case !shown && code != 0: // in a copy of this process
+	case !shown && code != 0: // in the re-executed process
 		return reported(code)
 	}
 	return err
 }
 
-// showDemo runs the demo on what is the host here.
+// showDemo runs the demo on the host of this process.
 func (a *app) showDemo(ctx context.Context, onHost bool) error {
 	cfg, err := a.config()
 	if err != nil {
@@ -109,7 +108,7 @@ func (a *app) showDemo(ctx context.Context, onHost bool) error {
 	return err
 }
 
-// show is a demo.Reporter that also tells how it ended.
+// show is a demo.Reporter that also prints a summary.
 type show interface {
 	demo.Reporter
 	failures() int
@@ -123,7 +122,7 @@ func (a *app) newShow() show {
 	return &textShow{app: a}
 }
 
-// textShow is for people.
+// textShow prints text.
 type textShow struct {
 	*app
 	section string
@@ -132,7 +131,7 @@ type textShow struct {
 
 func (t *textShow) failures() int { return t.failed }
 
-// Begin shows what is going on, where that can be wiped out again.
+// Begin shows the running step as a status line.
 func (t *textShow) Begin(section, name string) {
 	if section != t.section {
 		t.section = section
@@ -176,7 +175,7 @@ func (t *textShow) summarize(s *demo.Summary, ok bool) {
 	t.out.printf("\n%s %s\n", t.out.paint(green, t.mark()), indent(strings.Join(fold(text, t.out.columns-gap), "\n"), "  ")[2:])
 }
 
-// spans are all of several durations, in their order: the first of a host takes longer.
+// spans lists durations in their order, because the first one on a host is longer.
 func spans(list []time.Duration) string {
 	texts := make([]string, len(list))
 	for i, d := range list {
@@ -185,7 +184,7 @@ func spans(list []time.Duration) string {
 	return strings.Join(texts, " and ")
 }
 
-// jsonShow writes a line per step, and one for the summary.
+// jsonShow writes one line per step and one for the summary.
 type jsonShow struct {
 	*app
 	failed int
@@ -202,7 +201,7 @@ type stepLine struct {
 
 type summaryLine struct {
 	OK           bool      `json:"ok"`
-	Clean        bool      `json:"clean"` // all was taken down again
+	Clean        bool      `json:"clean"` // everything was torn down
 	Interrupted  bool      `json:"interrupted"`
 	Steps        int       `json:"steps"`
 	Failed       int       `json:"failed"`
@@ -215,7 +214,7 @@ type summaryLine struct {
 
 func (j *jsonShow) failures() int { return j.failed }
 
-// Begin says nothing: a step is one line.
+// Begin does nothing: a step is one line.
 func (j *jsonShow) Begin(_, _ string) {}
 
 // End writes the line of a step.

@@ -14,13 +14,13 @@ var engines = []struct {
 	engine configurator.Engine
 	what   string
 }{
-	{configurator.EngineAuto, "native where a plugin of the network is, else exec"},
+	{configurator.EngineAuto, "native if the network has a native plugin, otherwise exec"},
 	{configurator.EngineExec, "plugin binaries"},
-	{configurator.EngineNative, "inside this process; binaries for what it does not know"},
+	{configurator.EngineNative, "inside this process; binaries for unknown plugins"},
 }
 
-// engineFlag is the value of --engine. An unknown engine is refused where it
-// stands, so that the error names the flag or the variable.
+// engineFlag is the value of --engine. Set refuses an unknown engine, so that the error names
+// the flag or the variable.
 type engineFlag configurator.Engine
 
 func (e *engineFlag) String() string { return string(*e) }

@@ -17,19 +17,20 @@ func newEvents(a *app) *cobra.Command {
 	var after uint64
 	c := &cobra.Command{
 		Use:   "events",
-		Short: "Follow what the daemon does",
-		Long: `Follow what the daemon does, until interrupted: every operation with its steps and
-how long they took, what was removed by force, reloads, changes of the networks.
+		Short: "Follow the events of the daemon",
+		Long: `Follow the events of the daemon until interrupted: every operation with its steps and
+their durations, removals by force, reloads, changes of the networks.
 
-A line has the time and the number of the event. With --json one object per line.
---after goes on behind an event, by its number, as far back as the daemon remembers.`,
+Each line has the time and the number of the event. With --json it is one object.
+--after continues after the event with that number, as far back as the daemon keeps
+events.`,
 		Example: `  allocnet events
   allocnet events --json | jq -c 'select(.type == "forced")'`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.events(c, after) },
 	}
-	c.Flags().Uint64Var(&after, "after", 0, "number of the last event that is known already")
+	c.Flags().Uint64Var(&after, "after", 0, "number of the last known event")
 	return c
 }
 
@@ -56,9 +57,9 @@ func (a *app) events(c *cobra.Command, after uint64) error {
 	return nil
 }
 
-// withoutDaemon is why the daemon is not asked.
+// withoutDaemon returns why the daemon is not used.
 func (a *app) withoutDaemon() error {
-	flag := a.flags.alone()
+	flag := a.flags.localFlag()
 	if a.flags.noDaemon {
 		flag = "no-daemon"
 	}
@@ -68,20 +69,20 @@ func (a *app) withoutDaemon() error {
 	return followError(fmt.Errorf("%w: no daemon listens on %s", client.ErrUnavailable, a.flags.socket))
 }
 
-// followError adds the next step. It is not that of other commands, which work
-// without the daemon as well.
+// followError adds the next step, which differs from the step of commands that also work
+// without the daemon.
 func followError(err error) error {
 	switch {
 	case errors.Is(err, client.ErrUnavailable):
-		return stepError{fmt.Errorf("follow events: %w", err), "start it (systemctl start allocnetd)[--socket|, or say where it listens (--socket)]"}
+		return stepError{fmt.Errorf("follow events: %w", err), "start it (systemctl start allocnetd)[--socket|, or name its socket (--socket)]"}
 	case errors.Is(err, io.EOF):
 		return stepError{fmt.Errorf("follow events: allocnetd ended the connection: %w", err),
-			"when allocnetd runs again, repeat the command; [--after|--after with the last number printed|the last number printed, in place of the given one,] ([--json|with --json ]\"id\") continues behind that event"}
+			"when allocnetd runs again, repeat the command; [--after|--after with the last number printed|the last number printed, in place of the given one,] ([--json|with --json ]\"id\") continues after that event"}
 	}
 	return fmt.Errorf("follow events: %w", err)
 }
 
-// eventText says an event in a line.
+// eventText returns an event as a line.
 func (a *app) eventText(e *client.Event) string {
 	switch d := e.Data.(type) {
 	case *client.Operation:
@@ -106,9 +107,9 @@ func (a *app) eventText(e *client.Event) string {
 }
 
 func (a *app) configurationText(d *client.Configuration) string {
-	text := "no network is in force"
+	text := "no network is active"
 	if d.Primary != "" {
-		text = fmt.Sprintf("network %s (%s) is in force", d.Primary, d.File)
+		text = fmt.Sprintf("network %s (%s) is active", d.Primary, d.File)
 	}
 	if d.NotReady != "" {
 		text += "; " + a.out.paint(yellow, "not ready") + ": " + d.NotReady

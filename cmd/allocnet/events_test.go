@@ -16,8 +16,8 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// told are events as the daemon sends them, and the text for them.
-var told = []struct{ kind, data, text string }{
+// publishedEvents are events as the daemon sends them, and their texts.
+var publishedEvents = []struct{ kind, data, text string }{
 	{"operation", `{"operation":"setup","id":"web","networks":["front","back"],"engine":"native","seconds":0.01234567,"outcome":"ok",` +
 		`"steps":[{"step":"add","at":0.001,"seconds":0.0101,"outcome":"ok"},{"step":"record","at":0.012,"seconds":0.00002,"outcome":"ok"}]}`,
 		"setup web front,back native ok in 12.35ms (add 10.1ms, record 20µs)"},
@@ -30,20 +30,20 @@ var told = []struct{ kind, data, text string }{
 		"forced web: link veth1, lease /leases 10.0.0.2 (network \"front\")"},
 	{"reload", `{}`, "reloaded"},
 	{"reload", `{"error":"line 3: no"}`, "reload refused: line 3: no"},
-	{"configuration", `{"primary":"front","file":"/conf/10-front.conflist"}`, "network front (/conf/10-front.conflist) is in force"},
+	{"configuration", `{"primary":"front","file":"/conf/10-front.conflist"}`, "network front (/conf/10-front.conflist) is active"},
 	{"configuration", `{"notReady":"no file","problems":["a is broken","b too"]}`,
-		"no network is in force; not ready: no file; problems: a is broken; b too"},
+		"no network is active; not ready: no file; problems: a is broken; b too"},
 	{"lost", `{"count":3}`, "events were lost"},
 	{"lost", `{"restarted":true}`, "events were lost"},
 	{"news", `{"x":1}`, `news {"x":1}`},
 }
 
-// serveEvents has a daemon that tells them and stops.
+// serveEvents serves the published events and stops.
 func serveEvents(t *testing.T) (socket string) {
 	socket, _ = apitest.Serve(t, api.Options{Events: func(_ context.Context, last uint64) <-chan wire.Event {
-		events := make(chan wire.Event, len(told))
-		for i := int(last); i < len(told); i++ {
-			events <- wire.Event{ID: uint64(i + 1), Time: time.Unix(int64(i), 0).UTC(), Type: told[i].kind, Data: json.RawMessage(told[i].data)}
+		events := make(chan wire.Event, len(publishedEvents))
+		for i := int(last); i < len(publishedEvents); i++ {
+			events <- wire.Event{ID: uint64(i + 1), Time: time.Unix(int64(i), 0).UTC(), Type: publishedEvents[i].kind, Data: json.RawMessage(publishedEvents[i].data)}
 		}
 		close(events)
 		return events
@@ -57,19 +57,19 @@ func TestEvents(t *testing.T) {
 	require.Equal(t, exitFailure, got.code)
 	require.Regexp(t, "^error: follow events: allocnetd ended the connection: EOF\nhint: when allocnetd runs again.* --after", got.errOut)
 	lines := strings.Split(strings.TrimSuffix(got.out, "\n"), "\n")
-	require.Len(t, lines, len(told))
+	require.Len(t, lines, len(publishedEvents))
 	for i, line := range lines {
-		require.Regexp(t, fmt.Sprintf(`^\d\d:\d\d:\d\d\.000  %d  `, i+1)+regexp.QuoteMeta(told[i].text)+"$", line)
+		require.Regexp(t, fmt.Sprintf(`^\d\d:\d\d:\d\d\.000  %d  `, i+1)+regexp.QuoteMeta(publishedEvents[i].text)+"$", line)
 	}
-	require.Len(t, strings.Split(runWith("", "events", "--socket", socket, "--after", "9").out, "\n"), len(told)-9+1)
+	require.Len(t, strings.Split(runWith("", "events", "--socket", socket, "--after", "9").out, "\n"), len(publishedEvents)-9+1)
 }
 
-// TestEventsAsJSON are what scripts read: as the daemon sends them, line by line.
+// TestEventsAsJSON checks that --json prints each event as the daemon sends it.
 func TestEventsAsJSON(t *testing.T) {
 	got := runWith("", "events", "--json", "--socket", serveEvents(t))
 	lines := strings.Split(strings.TrimSuffix(got.out, "\n"), "\n")
-	require.Len(t, lines, len(told))
+	require.Len(t, lines, len(publishedEvents))
 	for i, line := range lines {
-		require.JSONEq(t, fmt.Sprintf(`{"id":%d,"time":"1970-01-01T00:00:%02dZ","type":%q,"data":%s}`, i+1, i, told[i].kind, told[i].data), line)
+		require.JSONEq(t, fmt.Sprintf(`{"id":%d,"time":"1970-01-01T00:00:%02dZ","type":%q,"data":%s}`, i+1, i, publishedEvents[i].kind, publishedEvents[i].data), line)
 	}
 }

@@ -23,10 +23,10 @@ const (
 	exitNo      = 3
 )
 
-// usageError is a command line that cannot be used.
+// usageError is the error of an invalid command line.
 type usageError struct {
 	error
-	command *cobra.Command // whose line it is; nil where that does not matter
+	command *cobra.Command // the command of the line; may be nil
 }
 
 func (e usageError) Unwrap() error { return e.error }
@@ -35,7 +35,7 @@ func usagef(format string, args ...any) error {
 	return usageError{error: fmt.Errorf(format, args...)}
 }
 
-// stepError is an error that knows the next step.
+// stepError is an error with its hint.
 type stepError struct {
 	error
 	step string
@@ -43,7 +43,7 @@ type stepError struct {
 
 func (e stepError) Unwrap() error { return e.error }
 
-// oneID is the check of the arguments of commands for one allocation.
+// oneID validates the arguments of commands for one allocation.
 func oneID(_ *cobra.Command, args []string) error {
 	if len(args) != 1 {
 		return usagef("give the ID of one allocation, not %s", plural(len(args), "argument"))
@@ -51,8 +51,8 @@ func oneID(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// usableID returns ErrInvalidAllocation for what cannot be an ID. Nothing may be
-// derived from it then.
+// usableID returns ErrInvalidAllocation for an invalid ID. Nothing may be derived from
+// such an ID.
 func usableID(ctx context.Context, conf allocnet.Service, id string) error {
 	if _, err := conf.Get(ctx, id); errors.Is(err, configurator.ErrInvalidAllocation) {
 		return err
@@ -60,8 +60,7 @@ func usableID(ctx context.Context, conf allocnet.Service, id string) error {
 	return nil
 }
 
-// errLeftovers is the answer of an audit that found something. It has been
-// printed already.
+// errLeftovers is the error of an audit that found leftovers, which are already printed.
 var errLeftovers = errors.New("leftovers were found")
 
 // finish reports the error of a command and returns the exit code.
@@ -77,7 +76,7 @@ func (a *app) finish(command *cobra.Command, err error, args []string) int {
 		err = usageError{err, command}
 	}
 	a.id, a.used = givenID(command), usedFlags(command)
-	// Before the flags were parsed, only the arguments tell.
+	// If the flags have not been parsed, the arguments show whether JSON is requested.
 	if a.flags.json || !a.started && slices.Contains(args, "--json") {
 		_ = a.err.jsonLine(newErrorReport(err, a.id, a.used...))
 	} else {
@@ -93,7 +92,7 @@ func (a *app) printError(err error) {
 	}
 }
 
-// warn tells of what did not keep a command from being done.
+// warn prints a problem that does not make the command fail.
 func (a *app) warn(format string, args ...any) {
 	if a.flags.json {
 		_ = a.err.jsonLine(map[string]string{"warning": fmt.Sprintf(format, args...)})
@@ -120,8 +119,8 @@ func newErrorReport(err error, id string, used ...string) errorReport {
 	return r
 }
 
-// message is the text of an error. Of errors that were joined, what several say
-// is said once, by the one that says more. It is bounded.
+// message returns the text of an error, with a bounded length. Of joined errors, a text
+// that another one repeats or continues is omitted.
 func message(err error) string {
 	lines := strings.Split(err.Error(), "\n")
 	var kept []string

@@ -34,7 +34,7 @@ type globalFlags struct {
 	json       bool
 	logLevel   string
 
-	// others has what flags do not say.
+	// others has the settings without a flag.
 	others configurator.Config
 }
 
@@ -46,16 +46,16 @@ func (f *globalFlags) register(root *cobra.Command) {
 	f.set.StringVar(&f.confDir, "conf-dir", configurator.DefaultConfDir, "directory of the network configurations")
 	f.set.StringVar(&f.stateDir, "state-dir", configurator.DefaultStateDir, "directory of the records")
 	f.set.StringArrayVar(&f.pluginDirs, "plugin-dir", nil, "directory to search for plugins; may be repeated")
-	f.set.StringSliceVar(&f.networks, "network", nil, "network to attach to; may be repeated, the first one is eth0 (default the first one of --conf-dir)")
+	f.set.StringSliceVar(&f.networks, "network", nil, "network to attach to; may be repeated, the first one as eth0 (default the first network of --conf-dir)")
 	f.set.StringSliceVar(&f.subnets, "subnet", nil, "subnet of the embedded network \"allocnet\", at most one per family")
 	f.set.DurationVar(&f.timeout, "timeout", configurator.DefaultTimeout, "longest time for one run of all plugins of an allocation")
 	f.engine = engineFlag(configurator.EngineAuto)
-	f.set.Var(&f.engine, "engine", "what runs the plugins: auto, exec (plugin binaries) or native (inside this process)")
+	f.set.Var(&f.engine, "engine", "engine that runs the plugins: exec (plugin binaries), native (inside this process) or auto")
 	f.set.BoolVar(&f.unserved, "allow-unserved", false, "accept requests that no plugin of the networks serves, such as ports; they have no effect")
 	f.set.StringVar(&f.socket, "socket", client.DefaultSocket, "socket of the daemon; without a daemon, its last settings are used")
-	f.set.BoolVar(&f.noDaemon, "no-daemon", false, "do not ask the daemon, but use its settings")
-	f.set.BoolVar(&f.json, "json", false, "print JSON, errors too")
-	f.set.StringVar(&f.logLevel, "log-level", "warn", "what to log to stderr: "+strings.Join(logLevels, ", "))
+	f.set.BoolVar(&f.noDaemon, "no-daemon", false, "execute the command in this process, with the settings of the daemon")
+	f.set.BoolVar(&f.json, "json", false, "print JSON, also for errors")
+	f.set.StringVar(&f.logLevel, "log-level", "warn", "level of the log on stderr: "+strings.Join(logLevels, ", "))
 	for _, name := range []string{"conf-dir", "state-dir", "plugin-dir"} {
 		_ = root.MarkPersistentFlagDirname(name)
 	}
@@ -67,8 +67,8 @@ func (f *globalFlags) register(root *cobra.Command) {
 	}
 }
 
-// fromEnvironment gives the flags that the command line does not have the value
-// of their variable.
+// fromEnvironment sets the flags that the command line does not have from their
+// variables.
 func (f *globalFlags) fromEnvironment() error {
 	var first error
 	f.set.VisitAll(func(flag *pflag.Flag) {
@@ -90,9 +90,9 @@ func (f *globalFlags) fromEnvironment() error {
 	return first
 }
 
-// alone names a flag that says how this process is to work, so that the daemon is
-// not asked; "" if there is none.
-func (f *globalFlags) alone() string {
+// localFlag returns the name of a given flag for a setting, with which this process
+// executes the command; "" if there is none.
+func (f *globalFlags) localFlag() string {
 	for _, name := range []string{"state-dir", "conf-dir", "plugin-dir", "subnet", "timeout", "engine", "allow-unserved"} {
 		if f.set.Changed(name) {
 			return name
@@ -101,34 +101,34 @@ func (f *globalFlags) alone() string {
 	return ""
 }
 
-// adopt takes what flags do not say from what a daemon has left of its settings, if
-// there was one.
+// adopt takes the settings without a flag from the last active settings of the daemon, if
+// there are any.
 func (f *globalFlags) adopt() error {
-	left, err := settings.Read(settings.ActiveFile(f.socket))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) { // none, or none for this user
+	last, err := settings.Read(settings.ActiveFile(f.socket))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) { // no file, or not readable for this user
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	said := f.set.Changed
-	cfg := left.Configurator()
-	if !said("conf-dir") {
+	given := f.set.Changed
+	cfg := last.Configurator()
+	if !given("conf-dir") {
 		f.confDir = cfg.ConfDir
 	}
-	if !said("state-dir") {
+	if !given("state-dir") {
 		f.stateDir = cfg.StateDir
 	}
-	if !said("plugin-dir") && os.Getenv("CNI_PATH") == "" {
+	if !given("plugin-dir") && os.Getenv("CNI_PATH") == "" {
 		f.pluginDirs = cfg.PluginDirs
 	}
-	if !said("timeout") {
+	if !given("timeout") {
 		f.timeout = cfg.Timeout
 	}
-	if !said("engine") {
+	if !given("engine") {
 		f.engine = engineFlag(cfg.Engine)
 	}
-	if !said("allow-unserved") {
+	if !given("allow-unserved") {
 		f.unserved = cfg.AllowUnserved
 	}
 	f.others = cfg

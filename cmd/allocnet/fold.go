@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// fold breaks a text into lines of at most so many columns: between words and within
-// paths, and anywhere in what is longer than a line.
+// fold breaks a text into lines with a maximum width: between words, within paths, and
+// anywhere in a piece that is longer than a line.
 func fold(text string, columns int) []string {
 	if columns <= 0 || utf8.RuneCountInString(text) <= columns {
 		return []string{text}
@@ -28,8 +28,8 @@ func fold(text string, columns int) []string {
 	return append(lines, line)
 }
 
-// pieces are what a text can be broken into: its words, each with the space behind it,
-// the elements of paths, and names and their values.
+// pieces splits a text where it can be broken: after words, after the elements of paths, and
+// between names and values.
 func pieces(text string) (list []string) {
 	for _, word := range strings.SplitAfter(text, " ") {
 		separator := "="
@@ -41,12 +41,12 @@ func pieces(text string) (list []string) {
 	return list
 }
 
-// gap is between two columns of a table.
+// gap is the space between two columns of a table.
 const gap = 2
 
-// fittedWidths are the widths of the columns of a table that has room for so many columns
-// of text in all, 0 for any number: the widest ones are made narrower, and than their longest
-// pieces only where that does not do. The first column, which has the IDs, comes last.
+// fittedWidths returns the widths of the columns of a table with a maximum width; 0 stands
+// for no maximum. It narrows the widest columns first, below their longest pieces only if
+// necessary, and the first column, which has the IDs, last.
 func fittedWidths(rows [][]cell, room int) []int {
 	widths := columnWidths(rows)
 	excess := -room - gap
@@ -67,11 +67,11 @@ func fittedWidths(rows [][]cell, room int) []int {
 	return widths
 }
 
-// leastColumns are left to a column in any case.
+// leastColumns is the minimum width of a column.
 const leastColumns = 8
 
-// narrow takes columns from the widest, down to the least of each, and returns how many
-// are still to be taken.
+// narrow narrows the widest columns, down to the minimum of each, and returns the width that
+// is still to be saved.
 func narrow(widths, least []int, excess int) int {
 	for ; excess > 0; excess-- {
 		at := -1
@@ -88,7 +88,7 @@ func narrow(widths, least []int, excess int) int {
 	return excess
 }
 
-// widest are, by columns, the widths of the widest parts into which texts are broken.
+// widest returns by column the width of the widest piece.
 func widest(rows [][]cell, broken func(text string) []string) []int {
 	var widths []int
 	for _, row := range rows {
@@ -104,12 +104,12 @@ func widest(rows [][]cell, broken func(text string) []string) []int {
 	return widths
 }
 
-// columnWidths are the widths of the widest texts.
+// columnWidths returns by column the width of the widest text.
 func columnWidths(rows [][]cell) []int {
 	return widest(rows, func(text string) []string { return []string{text} })
 }
 
-// foldedRow is a row of a table as lines, in which each cell has its column.
+// foldedRow returns the lines of a row of a table.
 func (p *printer) foldedRow(row []cell, widths []int) string {
 	folded := make([][]string, len(row))
 	height := 1

@@ -19,7 +19,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// gcFlags say which allocations live.
+// gcFlags are the flags of gc.
 type gcFlags struct {
 	live     []string
 	liveFrom string
@@ -62,14 +62,14 @@ longer exist.`,
 	return c
 }
 
-// gcReport is the library's report with what the command adds.
+// gcReport is the library's report with fields of the command.
 type gcReport struct {
 	DryRun bool `json:"dryRun,omitempty"`
 	configurator.GCReport
-	Destroyed []string `json:"destroyed"` // that of the library, never null
+	Destroyed []string `json:"destroyed"` // the library's field, but never null
 }
 
-// gc prints the report also when GC failed in part.
+// gc also prints the report if GC failed in part.
 func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	live, err := f.liveIDs(c.Context(), a.in)
 	if err != nil {
@@ -100,7 +100,7 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	}
 	scope := configurator.Scope{Name: f.scope, Live: live, DestroyNetns: f.destroy}
 	if a.flags.set.Changed("network") {
-		scope.Networks = a.flags.networks // those of the daemon are others
+		scope.Networks = a.flags.networks // otherwise the daemon uses its own networks
 	}
 	report, gcErr := collect(c.Context(), scope)
 	if report == nil {
@@ -115,10 +115,11 @@ func (a *app) gc(c *cobra.Command, f *gcFlags) error {
 	return gcErr
 }
 
-// collected tells how many of the allocations that are to go are gone, by their records.
+// collected returns a function that counts by their records how many of the allocations to
+// remove have been removed.
 func collected(ctx context.Context, conf allocnet.Service, scope string, live []string) (far func() string) {
 	count := func() (n int) {
-		records, _ := conf.List(ctx) // what cannot be read, GC tells
+		records, _ := conf.List(ctx) // GC reports unreadable records
 		for _, r := range records {
 			if r.Scope == scope && !slices.Contains(live, r.ID) {
 				n++
@@ -130,8 +131,8 @@ func collected(ctx context.Context, conf allocnet.Service, scope string, live []
 	return func() string { return fmt.Sprintf(" %d of %d,", max(0, all-count()), all) }
 }
 
-// liveIDs reads the flags. A list that turns out empty is refused: it is more
-// likely a program that failed than a host without allocations.
+// liveIDs reads the flags. It refuses an empty list, which is more likely the output of a
+// failed program than of a host without allocations.
 func (f *gcFlags) liveIDs(ctx context.Context, in io.Reader) ([]string, error) {
 	live := slices.Clone(f.live)
 	if f.liveFrom != "" {
@@ -142,13 +143,13 @@ func (f *gcFlags) liveIDs(ctx context.Context, in io.Reader) ([]string, error) {
 		live = append(live, ids...)
 	}
 	if len(live) == 0 && !f.none {
-		return nil, usagef("no live allocation is named: if all of them are to go, say so with --none")
+		return nil, usagef("no live allocation is named: to remove every allocation, pass --none")
 	}
 	return live, nil
 }
 
-// awaitIDs reads the file of --live-from. That may be a pipe whose writer is still
-// at work, or has not come yet; the end of the context ends the wait.
+// awaitIDs reads the file of --live-from, which may be a pipe whose writer is slow. The end
+// of the context ends the wait.
 func (f *gcFlags) awaitIDs(ctx context.Context, in io.Reader) ([]string, error) {
 	type outcome struct {
 		ids []string
@@ -183,8 +184,7 @@ func (f *gcFlags) fileIDs(in io.Reader) ([]string, error) {
 	return ids, nil
 }
 
-// readIDs reads an ID per line; empty lines and those that begin with # do not
-// count.
+// readIDs reads one ID per line. It ignores empty lines and lines that begin with #.
 func readIDs(in io.Reader) ([]string, error) {
 	var ids []string
 	lines := bufio.NewScanner(in)
@@ -201,7 +201,7 @@ func readIDs(in io.Reader) ([]string, error) {
 	return ids, lines.Err()
 }
 
-// warnOfUnknown tells of live IDs that have no record: they may be misspelt.
+// warnOfUnknown warns of live IDs that have no record and may be misspelt.
 func (a *app) warnOfUnknown(ctx context.Context, conf allocnet.Service, live []string) error {
 	for _, id := range live {
 		_, err := conf.Get(ctx, id)
@@ -218,7 +218,7 @@ func (a *app) warnOfUnknown(ctx context.Context, conf allocnet.Service, live []s
 // warnOfScoped reports the allocations that stay because they have a scope: those of
 // runtimes, which collect them, and the others.
 func (a *app) warnOfScoped(ctx context.Context, conf allocnet.Service) {
-	records, _ := conf.List(ctx) // what cannot be read, GC tells
+	records, _ := conf.List(ctx) // GC reports unreadable records
 	runtimes, others := 0, 0
 	scopes := map[string]bool{}
 	for _, r := range records {
@@ -231,10 +231,10 @@ func (a *app) warnOfScoped(ctx context.Context, conf allocnet.Service) {
 		}
 	}
 	if runtimes > 0 {
-		a.warn("%s of runtimes (CNI) left alone: their runtime collects them; `allocnet teardown ID` removes one", plural(runtimes, "allocation"))
+		a.warn("%s of runtimes (CNI) kept: their runtime collects them; `allocnet teardown ID` removes one", plural(runtimes, "allocation"))
 	}
 	if others > 0 {
-		a.warn("%s of other scopes (%s) left alone: `allocnet gc --scope SCOPE` collects those of one",
+		a.warn("%s of other scopes (%s) kept: `allocnet gc --scope SCOPE` collects those of one scope",
 			plural(others, "allocation"), someOf(slices.Sorted(maps.Keys(scopes))))
 	}
 }
@@ -254,7 +254,7 @@ func (a *app) printGC(r *gcReport) {
 	a.printForced(r.Forced)
 }
 
-// printForced tells what plugins should have removed.
+// printForced prints leftovers of plugins that were removed by force.
 func (a *app) printForced(list []configurator.Leftover) {
 	if len(list) > 0 {
 		a.out.printf("removed by force, because DEL did not:\n")

@@ -25,8 +25,8 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// hint is the next step to take after an error; "" where the error says it. It does not
-// advise what was used, as "--flag".
+// hint returns the next step after an error, or "" if the error contains it. It does not
+// suggest flags that were used; used has them as "--flag".
 func hint(err error, used ...string) string {
 	return choice.ReplaceAllStringFunc(fullHint(err), func(text string) string {
 		parts := choice.FindStringSubmatch(text)
@@ -37,17 +37,17 @@ func hint(err error, used ...string) string {
 	})
 }
 
-// choice is a part of a hint that names a flag, [--flag|text] or, with what is said where
-// the flag was used, [--flag|text|other text].
+// choice matches a part of a hint that depends on a flag: [--flag|text], or
+// [--flag|text|text if the flag was used].
 var choice = regexp.MustCompile(`\[(--[a-z-]+)\|([^|\]]*)\|?([^|\]]*)\]`)
 
-// fullHint is a hint with all its choices.
+// fullHint returns a hint with all its choices.
 func fullHint(err error) string {
 	var failed *failedDemo
 	if errors.As(err, &failed) {
 		err = failed.cause
 		if errors.Is(err, context.Canceled) {
-			return "" // the demo cleans up behind itself
+			return "" // the demo cleans up itself
 		}
 	}
 	var broken *brokenError
@@ -67,7 +67,7 @@ func fullHint(err error) string {
 	return strings.Join(texts, "; and ")
 }
 
-// usedFlags are the flags that a command line has, as "--flag".
+// usedFlags returns the flags of a command line, as "--flag".
 func usedFlags(c *cobra.Command) (used []string) {
 	if c != nil {
 		c.Flags().Visit(func(f *pflag.Flag) { used = append(used, "--"+f.Name) })
@@ -75,7 +75,7 @@ func usedFlags(c *cobra.Command) (used []string) {
 	return used
 }
 
-// givenID is the ID that the command line of a command for one allocation has.
+// givenID returns the ID on the command line of a command for one allocation.
 func givenID(c *cobra.Command) string {
 	if c == nil || !strings.HasSuffix(strings.Fields(c.Use + " -")[1], "ID") || c.Flags().NArg() != 1 {
 		return ""
@@ -83,8 +83,8 @@ func givenID(c *cobra.Command) string {
 	return c.Flags().Arg(0)
 }
 
-// hintFor is the hint, with the ID of the allocation in its commands: the one that the
-// error is about, or else the given one.
+// hintFor returns the hint with the allocation's ID in its commands: the ID in the error, or
+// else the given one.
 func hintFor(err error, id string, used ...string) string {
 	text := hint(err, used...)
 	var about *configurator.AllocationError
@@ -97,67 +97,67 @@ func hintFor(err error, id string, used ...string) string {
 	return idInCommand.ReplaceAllString(text, "${1}"+id+"${2}")
 }
 
-// idInCommand is where a command of a hint has an ID.
+// idInCommand matches the placeholder of an ID in a command of a hint.
 var idInCommand = regexp.MustCompile("(`allocnet [a-z -]+ )ID([ `])")
 
-// hints are in order: the first one that applies is given, or all of those that
-// tell what to install. What lies nearest to the cause comes first.
+// hints are in order: the first one that applies is used, or all that name something to
+// install. Hints that are nearer to the cause come first.
 var hints = []struct {
 	applies func(error) bool
 	text    func(error) string
 	install bool
 }{
-	{applies: is(context.Canceled), text: say("it was interrupted; what had been begun was rolled back or is recorded: see `allocnet ls`")},
+	{applies: is(context.Canceled), text: say("the command was interrupted; its changes were rolled back or are recorded: see `allocnet ls`")},
 	{applies: as[stepError], text: nextStep},
-	{applies: is(client.ErrUnavailable), text: say("start it (systemctl start allocnetd)[--socket|, say where it listens (--socket)], or do without (--no-daemon)")},
+	{applies: is(client.ErrUnavailable), text: say("start it (systemctl start allocnetd)[--socket|, name its socket (--socket)], or use no daemon (--no-daemon)")},
 	{applies: is(client.ErrConflists), text: say(
-		"name a network of the daemon instead, or have root set allow_conflists in the settings of the daemon")},
+		"name a network of the daemon instead, or ask root to set allow_conflists in the settings of the daemon")},
 	{applies: is(client.ErrForbidden), text: say("the daemon serves root and the group of its socket: try again with sudo, or join the group")},
 	{applies: is(client.ErrBusy), text: say("try again in a moment")},
 	{applies: is(demo.ErrNoPrivateHost), text: func(error) string { return privateHostHint() }},
 	{applies: is(configurator.ErrPluginNotInstalled), install: true, text: say(
-		"for the plugins, on Debian: apt-get install containernetworking-plugins (they go to /usr/lib/cni), or, " +
-			"in the source of allocnet: make plugins (they go to bin/cni)[--plugin-dir|, or --plugin-dir with their directory|, or name another directory of plugins]")},
+		"install the plugins, on Debian: apt-get install containernetworking-plugins (into /usr/lib/cni), or, " +
+			"in the source of allocnet: make plugins (into bin/cni)[--plugin-dir|, or name their directory (--plugin-dir)|, or name another directory of plugins]")},
 	{applies: iptablesMissing, install: true, text: say("plugins need iptables, on Debian: apt-get install iptables")},
-	{applies: is(configurator.ErrUnprivileged), text: say("run allocnet with sudo, or the daemon with the rights of its systemd unit; only `allocnet demo` works without")},
+	{applies: is(configurator.ErrUnprivileged), text: say("run allocnet with sudo, or the daemon with the capabilities of its systemd unit; only `allocnet demo` works without")},
 	{applies: notPermitted, text: say("this needs root (CAP_NET_ADMIN and CAP_SYS_ADMIN): try again with sudo; only `allocnet demo` works without")},
 	{applies: as[*allocnet.RecordError], text: recordHint},
 	{applies: keepsOldAddress, text: bridgeHint},
 	{applies: both(is(errBroken), is(configurator.ErrUnhealthy)), text: say(
-		"a broken one comes back with `allocnet setup`, with the same arguments as before; where its network namespace is gone, " +
-			"`allocnet teardown ID` first removes what is left")},
+		"repeat `allocnet setup` of a broken allocation with the same arguments; if its network namespace is gone, " +
+			"run `allocnet teardown ID` first")},
 	{applies: saying(rtnl.ErrBridgeFull, "exchange full"), text: say(
-		"`allocnet ls` lists what is on the bridge: `allocnet teardown ID` and `allocnet gc` make room; or use another network[--network| (--network)]")},
+		"`allocnet ls` lists the allocations on the bridge: remove some with `allocnet teardown ID` or `allocnet gc`; or use another network[--network| (--network)]")},
 	{applies: saying(lease.ErrExhausted), text: say(
-		"`allocnet ls` lists who has an address: `allocnet teardown ID` and `allocnet gc` give some back; " +
-			"or give the network a larger subnet, or use another one[--network| (--network)]")},
-	{applies: saying(nil, "requested IP address"), text: say("`allocnet ls` tells who has the address; ask for another address, or for none")},
+		"`allocnet ls` lists the allocations with addresses: remove some with `allocnet teardown ID` or `allocnet gc`, " +
+			"configure a larger subnet, or use another network[--network| (--network)]")},
+	{applies: saying(nil, "requested IP address"), text: say("`allocnet ls` shows which allocation has the address; request another address or none")},
 	{applies: saying(lease.ErrDuplicate), text: say(
-		"an earlier allocation with this ID left its address[--force|: `allocnet cleanup --force ID` gives it back]")},
+		"an earlier allocation with this ID left its address[--force|: `allocnet cleanup --force ID` releases it]")},
 	{applies: saying(ruleset.ErrPortTaken), text: portTakenHint},
-	{applies: is(configurator.ErrListener), text: say("`ss -lntup` lists the processes that listen; the setting host_listeners of the daemon says what to do about them")},
+	{applies: is(configurator.ErrListener), text: say("`ss -lntup` lists the processes that listen; the setting host_listeners of the daemon selects the action")},
 	{applies: is(configurator.ErrInUse), text: say(
-		"every allocation needs a network namespace of its own: [--netns|--netns with another path|another path]" +
-			"[--create|, or --create once this one is gone]; `allocnet ls` lists what is set up")},
-	{applies: is(configurator.ErrSetUp), text: say("`allocnet teardown ID` takes it down; force is for what that cannot remove")},
+		"every allocation needs its own network namespace: [--netns|use --netns with another path|use another path]" +
+			"[--create|, or --create once this one is gone]; `allocnet ls` lists the allocations")},
+	{applies: is(configurator.ErrSetUp), text: say("remove it with `allocnet teardown ID`; use force only if that fails")},
 	{applies: is(configurator.ErrNotChecked), text: say(
-		"the network is left as it is: mend what keeps the plugin from looking (a longer timeout[--timeout|, --timeout], where it hangs), and try again")},
+		"the network is unchanged: repair the cause that stops the plugin (if it hangs, a longer timeout[--timeout| (--timeout)]), and try again")},
 	{applies: is(configurator.ErrUnknownNetwork), text: say(
 		"`allocnet networks` lists the networks and the files that were skipped; allocnet, the embedded one, needs no file[--network|: --network allocnet]")},
 	{applies: is(configurator.ErrUnserved), text: say(
-		"`allocnet networks` lists what each network serves[--network|, --network chooses another one]; " +
-			"to go without: [--allow-unserved|--allow-unserved, or ]allow_unserved in the settings of the daemon")},
-	{applies: is(configurator.ErrExists), text: say("`allocnet inspect ID` shows what is set up; a setup that need not make it takes it as it is")},
-	{applies: is(configurator.ErrDifferent), text: say("`allocnet inspect ID` shows what is set up; `allocnet teardown ID` makes way")},
+		"`allocnet networks` lists what each network serves[--network|, --network selects another one]; " +
+			"to set up without it: [--allow-unserved|--allow-unserved, or ]allow_unserved in the settings of the daemon")},
+	{applies: is(configurator.ErrExists), text: say("`allocnet inspect ID` shows the existing allocation; a setup that may find one accepts it")},
+	{applies: is(configurator.ErrDifferent), text: say("`allocnet inspect ID` shows the existing allocation; `allocnet teardown ID` removes it")},
 	{applies: isConflict, text: conflictHint},
 	{applies: is(configurator.ErrUnhealthy), text: unhealthyHint},
 	{applies: is(errLeftovers), text: say("`allocnet cleanup --force` with the same IDs removes them")},
-	{applies: netnsMissing, text: say("make it first (ip netns add NAME), or have it made[--create|: setup --create]")},
-	{applies: is(configurator.ErrNotFound), text: say("`allocnet ls` lists what is set up[--state-dir|; --state-dir says where to look]")},
-	{applies: is(configurator.ErrIncomplete), text: say("`allocnet teardown ID` can be repeated[--force|; `allocnet cleanup --force ID` does it without plugins]")},
+	{applies: netnsMissing, text: say("create it first (ip netns add NAME)[--create|, or let setup --create do it]")},
+	{applies: is(configurator.ErrNotFound), text: say("`allocnet ls` lists the allocations[--state-dir|; --state-dir selects the directory of their records]")},
+	{applies: is(configurator.ErrIncomplete), text: say("repeat `allocnet teardown ID`[--force|, or remove it without plugins: `allocnet cleanup --force ID`]")},
 	{applies: is(context.DeadlineExceeded), text: say("a plugin hangs, or needs a longer timeout[--timeout| (--timeout)]")},
 	{applies: isUsage, text: usageHint},
-	{applies: is(errOutput), text: say("only the text is lost: what the command did stands")},
+	{applies: is(errOutput), text: say("only the output is lost: the command's changes are done")},
 }
 
 func say(text string) func(error) string { return func(error) string { return text } }
@@ -168,8 +168,8 @@ func nextStep(err error) string {
 	return e.step
 }
 
-// saying finds an error, or one of some texts: what a plugin binary says, the
-// reference plugins' among them, arrives as text.
+// saying returns a test for an error or one of some texts, because errors of plugin
+// binaries arrive as text.
 func saying(target error, texts ...string) func(error) bool {
 	if target != nil {
 		texts = append(texts, target.Error())
@@ -180,7 +180,7 @@ func saying(target error, texts ...string) func(error) bool {
 	}
 }
 
-// iptablesMissing also reads texts: what a plugin says arrives as text.
+// iptablesMissing also searches the text, because errors of plugins arrive as text.
 func iptablesMissing(err error) bool {
 	text := err.Error()
 	return (errors.Is(err, exec.ErrNotFound) || strings.Contains(text, exec.ErrNotFound.Error())) &&
@@ -188,7 +188,7 @@ func iptablesMissing(err error) bool {
 }
 
 func notPermitted(err error) bool {
-	if client.Remote(err) { // root is not what the daemon lacks
+	if client.Remote(err) { // sudo would not help the daemon
 		return false
 	}
 	text := strings.ToLower(err.Error())
@@ -204,22 +204,22 @@ func conflictHint(err error) string {
 	return "publish every host port only once"
 }
 
-// portTakenHint is for a port of which no record tells, or conflictHint would
-// have been given.
+// portTakenHint returns the hint for a port whose owner has no record. For an owner with a
+// record conflictHint applies.
 func portTakenHint(err error) string {
 	const another = "choose another host port"
 	var e *allocnet.PortTakenError
 	if !errors.As(err, &e) || e.ID == "" || names.IsHash(e.ID) {
-		return another + "; `allocnet ls` lists those of all allocations"
+		return another + "; `allocnet ls` lists the ports of all allocations"
 	}
-	return fmt.Sprintf("%s, or free it: `allocnet teardown %s`[--force|, or, if no record tells of it, `allocnet cleanup --force %[2]s`]", another, e.ID)
+	return fmt.Sprintf("%s, or free it: `allocnet teardown %s`[--force|, or, if it has no record, `allocnet cleanup --force %[2]s`]", another, e.ID)
 }
 
 func netnsMissing(err error) bool {
 	return errors.Is(err, configurator.ErrInvalidAllocation) && errors.Is(err, fs.ErrNotExist)
 }
 
-// recordHint says how to go on without a record.
+// recordHint returns the hint for an allocation whose record cannot be read.
 func recordHint(err error) string {
 	var e *allocnet.RecordError
 	errors.As(err, &e)
@@ -227,45 +227,44 @@ func recordHint(err error) string {
 		return fmt.Sprintf("use the newer allocnet that wrote %s", e.File)
 	}
 	return fmt.Sprintf("%s is damaged: `allocnet teardown %s[--netns| --netns PATH`, with the path of its network namespace,|`] "+
-		"takes the allocation away without it", e.File, e.ID)
+		"removes the allocation without it", e.File, e.ID)
 }
 
-// oldAddress is how the bridge plugin says that its bridge was made for another
-// subnet.
+// oldAddress matches the bridge plugin's error for a bridge of another subnet.
 var oldAddress = regexp.MustCompile(`"?([^\s"\\]+)\\?"? already has an IP address different from`)
 
 func keepsOldAddress(err error) bool { return oldAddress.MatchString(err.Error()) }
 
 func bridgeHint(err error) string {
-	return fmt.Sprintf("a bridge keeps the subnet that it was made with: go on with the old one[--subnet| (--subnet)], or, "+
+	return fmt.Sprintf("a bridge keeps its first subnet: continue with that subnet[--subnet| (--subnet)], or, "+
 		"once no allocation uses the bridge: ip link del %s", oldAddress.FindStringSubmatch(err.Error())[1])
 }
 
-// unhealthyHint tells a network that is broken from one whose namespace is gone, or has
-// made way for another one, which neither repair nor setup accepts.
+// unhealthyHint distinguishes a broken network from an allocation whose network namespace
+// is gone or was replaced, which neither repair nor setup accepts.
 func unhealthyHint(err error) string {
 	switch {
 	case netnsMissing(err):
 		return "its network namespace is gone: `allocnet teardown ID` removes what is left on the host"
-	case errors.Is(err, configurator.ErrInvalidAllocation): // what is at the path is none, or another one
+	case errors.Is(err, configurator.ErrInvalidAllocation): // the path leads to another network namespace or to none
 		return "its own network namespace is gone: `allocnet teardown ID` removes what is left on the host; " +
 			"then `allocnet setup` with the same arguments sets it up in the namespace that is at the path"
 	}
-	return "`allocnet repair` puts back what another program removed from the host; `allocnet setup` with the same arguments as before sets it up again"
+	return "`allocnet repair` restores what another program removed from the host; `allocnet setup` with the same arguments sets it up again"
 }
 
-// usageHint shows how the command is used, where that was the mistake.
+// usageHint shows the usage of the command, if the error is in its command line.
 func usageHint(err error) string {
 	var usage usageError
 	if !errors.As(err, &usage) || usage.command == nil {
-		return "`allocnet --help` and `allocnet COMMAND --help` tell more"
+		return "`allocnet --help` and `allocnet COMMAND --help` explain the flags"
 	}
-	return fmt.Sprintf("usage: %s; `%s --help` tells more", usage.command.UseLine(), usage.command.CommandPath())
+	return fmt.Sprintf("usage: %s; `%s --help` explains the flags", usage.command.UseLine(), usage.command.CommandPath())
 }
 
 func isUsage(err error) bool { return exitCode(err) == exitUsage }
 
-// privateHostHint looks for what forbids an ordinary user namespaces of its own.
+// privateHostHint finds the sysctl that forbids user namespaces.
 func privateHostHint() string {
 	const instead = "; or run the demo as root"
 	for _, s := range []struct{ file, forbids, set string }{
@@ -278,7 +277,7 @@ func privateHostHint() string {
 		}
 	}
 	if os.Geteuid() == 0 {
-		return "root may not make namespaces here; in a container, start it with --privileged (or --cap-add SYS_ADMIN,NET_ADMIN)"
+		return "root may not create namespaces here; in a container, start it with --privileged (or --cap-add SYS_ADMIN,NET_ADMIN)"
 	}
 	return "user namespaces seem to be forbidden here (in a container, start it with --privileged)" + instead
 }

@@ -74,7 +74,7 @@ func TestNetworksWithoutDirectory(t *testing.T) {
 	require.NoError(t, os.RemoveAll(w.path("conf")))
 	got := w.run("networks")
 	require.Contains(t, got.ok(t), "allocnet")
-	require.Contains(t, got.errOut, "does not exist: there is only the embedded network")
+	require.Contains(t, got.errOut, "does not exist: only the embedded network exists")
 	report := decode[networksReport](t, w.run("networks", "--json").ok(t))
 	require.Len(t, report.Networks, 1)
 }
@@ -157,7 +157,7 @@ func TestCleanup(t *testing.T) {
 	w := newWorkspace(t)
 	s := w.sandbox("web")
 	w.run("setup", "web").ok(t)
-	require.Equal(t, "ok: no allocation is interrupted or without its namespace\n", w.run("cleanup", "--audit").ok(t))
+	require.Equal(t, "ok: no allocation is interrupted or without its network namespace\n", w.run("cleanup", "--audit").ok(t))
 	require.JSONEq(t, `{"allocations": []}`, w.run("cleanup", "--audit", "--json").ok(t))
 	report := decode[cleanupReport](t, w.run("cleanup", "--audit", "web", "nobody", "--json").ok(t))
 	require.Equal(t, stateLive, report.Allocations[0].State)

@@ -11,16 +11,16 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// shownID is how many digits lists show of an ID of a runtime, which has 64, and how many
-// commands that change something need: of a shorter prefix, the next one who has it may
-// be the container of a runtime.
+// shownID is the number of digits that lists show of a runtime's ID, which has 64.
+// Commands that change something need as many, because a shorter prefix may soon match
+// another container.
 const shownID = 12
 
-// minPrefix is how many digits of such an ID commands that only read need.
+// minPrefix is the number of digits of such an ID that commands need that only read.
 const minPrefix = 4
 
-// runtimeID cuts the ID that a runtime gave, all hexadecimal digits, from what comes
-// after it, the interface of one attachment.
+// runtimeID splits the ID of an attachment into the runtime's ID, which consists of
+// hexadecimal digits, and the interface.
 func runtimeID(id string) (digits, rest string, ok bool) {
 	end := strings.IndexFunc(id, func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
 	if end < 0 {
@@ -29,7 +29,7 @@ func runtimeID(id string) (digits, rest string, ok bool) {
 	return id[:end], id[end:], end >= 32
 }
 
-// shortID is what lists show of an ID. All commands accept it.
+// shortID returns the form of an ID that lists show and all commands accept.
 func shortID(id string) string {
 	digits, rest, ok := runtimeID(id)
 	if !ok {
@@ -42,8 +42,8 @@ func shortID(id string) string {
 // have short forms.
 type shortForm func(short, id string) bool
 
-// isPrefix accepts so many or more of the first digits, with or without what comes
-// after them. It is for commands that only read.
+// isPrefix returns a shortForm that accepts at least the given number of first digits, with
+// or without the interface.
 func isPrefix(least int) shortForm {
 	return func(short, id string) bool {
 		digits, rest, ok := runtimeID(id)
@@ -55,7 +55,7 @@ func isPrefix(least int) shortForm {
 	}
 }
 
-// wholeID is the ID that a short form stands for; what stands for none stays as it is.
+// wholeID returns the ID of a short form. A text that is no short form stays unchanged.
 func wholeID(ctx context.Context, conf allocnet.Service, short string, is shortForm) (string, error) {
 	if _, err := conf.Get(ctx, short); !errors.Is(err, configurator.ErrNotFound) {
 		return short, nil
@@ -70,8 +70,8 @@ func wholeID(ctx context.Context, conf allocnet.Service, short string, is shortF
 	}
 }
 
-// recordsFor are the records that a short form may be of: those that can be read, and
-// none for an ID that no runtime gives.
+// recordsFor returns the readable records to which a short form may refer; none for an ID
+// that is not a runtime's.
 func recordsFor(ctx context.Context, conf allocnet.Service, short string) []configurator.Record {
 	if digits, _, _ := runtimeID(short); digits == "" {
 		return nil
@@ -80,7 +80,7 @@ func recordsFor(ctx context.Context, conf allocnet.Service, short string) []conf
 	return records
 }
 
-// standingFor are the IDs that a short form can stand for.
+// standingFor returns the IDs that match a short form.
 func standingFor(short string, records []configurator.Record, is shortForm) (found []string) {
 	for _, r := range records {
 		if is(short, r.ID) {
@@ -91,11 +91,11 @@ func standingFor(short string, records []configurator.Record, is shortForm) (fou
 }
 
 func ambiguous(short string, found []string) error {
-	return stepError{usagef("ID %q: stands for %d allocations: %s", short, len(found), strings.Join(found, ", ")), whatToType(found)}
+	return stepError{usagef("ID %q: matches %d allocations: %s", short, len(found), strings.Join(found, ", ")), suggestion(found)}
 }
 
-// whatToType names IDs as lists show them, or in full where those are the same.
-func whatToType(found []string) string {
+// suggestion names IDs as lists show them, or in full if the short forms are equal.
+func suggestion(found []string) string {
 	var shown []string
 	for _, id := range found {
 		if slices.Contains(shown, shortID(id)) {
@@ -110,32 +110,30 @@ func whatToType(found []string) string {
 	return "type one of " + someOf(shown)
 }
 
-// notFound adds to an error that nothing is set up under an ID which allocations it may
-// be too short for.
+// notFound adds to ErrNotFound the allocations for which the ID may be too short.
 func notFound(ctx context.Context, conf allocnet.Service, id string, err error) error {
 	if !errors.Is(err, configurator.ErrNotFound) {
 		return err
 	}
 	if found := standingFor(id, recordsFor(ctx, conf, id), isPrefix(1)); len(found) > 0 {
-		return stepError{err, fmt.Sprintf("%q is too short for %s: %s", id, plural(len(found), "ID"), whatToType(found))}
+		return stepError{err, fmt.Sprintf("%q is too short for %s: %s", id, plural(len(found), "ID"), suggestion(found))}
 	}
 	return err
 }
 
-// warnOfShort tells, of an ID that has no record, that it was not taken for the prefix
-// of another one.
+// warnOfShort warns that an ID without a record was not taken as a prefix of other IDs.
 func (a *app) warnOfShort(ctx context.Context, conf allocnet.Service, id string) {
 	if _, err := conf.Get(ctx, id); !errors.Is(err, configurator.ErrNotFound) {
 		return
 	}
 	if found := standingFor(id, recordsFor(ctx, conf, id), isPrefix(minPrefix)); len(found) > 0 {
-		a.warn("no allocation has the ID %q, which is too short for %s: %s", id, plural(len(found), "other"), whatToType(found))
+		a.warn("no allocation has the ID %q, which is too short for %s: %s", id, plural(len(found), "other"), suggestion(found))
 	}
 }
 
-// liveIDs are the IDs that others stand for. One that stands for several attachments of
-// one container stands for all of them. One that is too short for an allocation of the
-// scope is an error: gc would remove what was meant to stay.
+// liveIDs returns the IDs of short forms. One that matches several attachments of one
+// container stands for all of them. One that is too short for an allocation of the scope is
+// an error, because gc would remove an allocation that should stay.
 func liveIDs(ctx context.Context, conf allocnet.Service, given []string, scope string) ([]string, error) {
 	var live []string
 	var records []configurator.Record
@@ -164,7 +162,7 @@ func liveIDs(ctx context.Context, conf allocnet.Service, given []string, scope s
 	return live, nil
 }
 
-// tooShort is the error of a live ID that is the prefix of allocations of a scope.
+// tooShort returns the error of a live ID that is a prefix of allocations of a scope.
 func tooShort(id string, records []configurator.Record, scope string) error {
 	var concerned []configurator.Record
 	for _, r := range records {
@@ -176,16 +174,16 @@ func tooShort(id string, records []configurator.Record, scope string) error {
 	if len(found) == 0 {
 		return nil
 	}
-	return stepError{usagef("live ID %q: too short for %s: %s", id, plural(len(found), "allocation"), strings.Join(found, ", ")), whatToType(found)}
+	return stepError{usagef("live ID %q: too short for %s: %s", id, plural(len(found), "allocation"), strings.Join(found, ", ")), suggestion(found)}
 }
 
-// container is the ID of a runtime without what comes after it.
+// container returns the ID of a runtime without the interface.
 func container(id string) string {
 	digits, _, _ := runtimeID(id)
 	return digits
 }
 
-// naturally compares texts as people do: numbers in them by their value.
+// naturally compares texts in natural order: numbers in them by value.
 func naturally(a, b string) int {
 	whole := strings.Compare(a, b)
 	for a != "" && b != "" {
@@ -211,12 +209,12 @@ func naturally(a, b string) int {
 	return whole
 }
 
-// number is what a text begins with of decimal digits.
+// number returns the decimal digits at the beginning of a text.
 func number(text string) string {
 	return text[:len(text)-len(strings.TrimLeft(text, "0123456789"))]
 }
 
-// filter is what --filter wants of allocations.
+// filter is the condition of --filter.
 type filter struct{ networks, states []string }
 
 func parseFilter(texts []string) (f filter, err error) {
@@ -230,14 +228,14 @@ func parseFilter(texts []string) (f filter, err error) {
 		case key == "state":
 			f.states = append(f.states, value)
 		default:
-			return f, usagef("--filter %q: there is network=NAME and state=STATE, and no %s", text, key)
+			return f, usagef("--filter %q: unknown key %s, use network=NAME or state=STATE", text, key)
 		}
 	}
 	return f, nil
 }
 
-// passes reports whether an allocation has one of the networks and is in one of the
-// states; none means any.
+// passes reports whether an allocation has one of the networks and one of the states; an
+// empty list matches any.
 func (f filter) passes(r *configurator.Record) bool {
 	matches := func(wanted []string, has func(string) bool) bool {
 		for _, w := range wanted {

@@ -57,7 +57,7 @@ func TestListOfRuntimesAllocations(t *testing.T) {
 	require.Contains(t, w.run("inspect", "0123456789ab.eth0").ok(t), longID)
 	require.Contains(t, w.run("check", "0123456789ab").ok(t), longID+".eth0")
 	ambiguous := w.run("inspect", "0123", "--json").failure(t, exitUsage)
-	require.Contains(t, ambiguous.Error, `ID "0123": stands for 2 allocations`)
+	require.Contains(t, ambiguous.Error, `ID "0123": matches 2 allocations`)
 	missing := w.run("inspect", "web", "--json").failure(t, exitNo)
 	require.Equal(t, "not-found", missing.Kind)
 	require.Contains(t, w.run("ls", "-o", "wide").ok(t), longID+".eth0")
@@ -66,7 +66,7 @@ func TestListOfRuntimesAllocations(t *testing.T) {
 	require.Contains(t, w.run("ls", "-o", "xml", "--json").failure(t, exitUsage).Error, `--output "xml"`)
 
 	require.Contains(t, w.run("cleanup", "--audit", "012345").ok(t), longID+".eth0 (live)")
-	require.Contains(t, w.run("cleanup", "--audit", "0123", "--json").failure(t, exitUsage).Error, "stands for 2 allocations")
+	require.Contains(t, w.run("cleanup", "--audit", "0123", "--json").failure(t, exitUsage).Error, "matches 2 allocations")
 	require.Contains(t, w.run("gc", "--live", "0123", "--dry-run", "--json").failure(t, exitUsage).Error, "too short for 2 allocations")
 	kept := w.run("gc", "--live", "0123fedc0123", "--live", "0123456789ab.eth0", "--dry-run", "--json")
 	require.ElementsMatch(t, []string{other, longID + ".eth0"}, decode[gcReport](t, kept.ok(t)).Kept)
@@ -120,7 +120,7 @@ func TestHintsNameNoFlagJustUsed(t *testing.T) {
 		}
 	}
 	missing := runWith("", "ls", "--socket", t.TempDir()+"/s", "--json").failure(t, exitFailure)
-	require.Equal(t, "start it (systemctl start allocnetd), or do without (--no-daemon)", missing.Hint)
+	require.Equal(t, "start it (systemctl start allocnetd), or use no daemon (--no-daemon)", missing.Hint)
 }
 
 func TestRangesAreOneLine(t *testing.T) {

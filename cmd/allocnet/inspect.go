@@ -15,10 +15,10 @@ import (
 func newInspect(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "inspect ID",
-		Short: "Show all that is remembered about an allocation",
-		Long: `Show all that is remembered about an allocation. With --json also the configuration
-that its networks were given, and what the plugins returned. Of the ID of a runtime,
-any unique prefix of at least 4 digits will do.`,
+		Short: "Show the record of an allocation",
+		Long: `Show the record of an allocation. --json adds the configuration of its networks and
+the results of the plugins. For a runtime's ID, any unique prefix of at least 4 digits
+is accepted.`,
 		Annotations:       exits("no allocation is set up under this ID"),
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
@@ -73,7 +73,7 @@ func (a *app) printRecord(r *configurator.Record) {
 	}
 }
 
-// argsText are CNI_ARGS, by their names.
+// argsText returns CNI_ARGS, sorted by name.
 func argsText(args map[string]string) string {
 	var texts []string
 	for _, name := range slices.Sorted(maps.Keys(args)) {
@@ -82,7 +82,7 @@ func argsText(args map[string]string) string {
 	return strings.Join(texts, " ")
 }
 
-// properties are the rows of a table of names and values.
+// properties returns the rows of a table of names and values.
 func properties(pairs ...string) [][]cell {
 	var rows [][]cell
 	for i := 0; i < len(pairs); i += 2 {

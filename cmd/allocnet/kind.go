@@ -17,7 +17,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// errorKind tells scripts of what kind an error is. The words are for ever.
+// errorKind is the kind of an error, for scripts. The words never change.
 type errorKind struct {
 	word    string
 	meaning string // for the help
@@ -25,8 +25,8 @@ type errorKind struct {
 	applies func(error) bool
 }
 
-// kinds are in order: the first one that applies is that of the error. What an
-// embracing error says of the state of the host comes before its cause.
+// kinds are in order: the first one that applies is the kind of an error. A wrapping error
+// that describes the state of the host comes before its cause.
 var kinds = []errorKind{
 	{"output", "standard output could not be written", exitFailure, is(errOutput)},
 	{"no-daemon", "no daemon listens", exitFailure, is(client.ErrUnavailable)},
@@ -38,23 +38,23 @@ var kinds = []errorKind{
 	{"unhealthy", "the network is not as it was set up", exitNo, is(configurator.ErrUnhealthy)},
 	{"leftovers", "the audit found leftovers", exitNo, is(errLeftovers)},
 	{"not-found", "nothing is set up under this ID", exitNo, is(configurator.ErrNotFound)},
-	{"in-use", "the network namespace belongs to something else", exitUsage, is(configurator.ErrInUse)},
+	{"in-use", "the network namespace belongs to another allocation or to the host", exitUsage, is(configurator.ErrInUse)},
 	{"set-up", "the allocation is set up and would have to be torn down", exitFailure, either(is(configurator.ErrSetUp), is(errAttached))},
 	{"already-exists", "setup --new: the allocation exists already", exitFailure, is(configurator.ErrExists)},
 	{"different", "another allocation is set up under this ID", exitFailure, is(configurator.ErrDifferent)},
-	{"port-conflict", "a host port is taken", exitUsage, both(isConflict, is(configurator.ErrInvalidAllocation))},
-	{"port-conflict", "a host port is taken", exitFailure, either(isConflict, either(is(ruleset.ErrPortTaken), is(configurator.ErrListener)))},
-	{"invalid", "the command line, a value in it or the configuration cannot be used", exitUsage, isInvalid},
+	{"port-conflict", "a host port is already in use", exitUsage, both(isConflict, is(configurator.ErrInvalidAllocation))},
+	{"port-conflict", "a host port is already in use", exitFailure, either(isConflict, either(is(ruleset.ErrPortTaken), is(configurator.ErrListener)))},
+	{"invalid", "the command line, a value in it or the configuration is invalid", exitUsage, isInvalid},
 	{"unknown-network", "no valid configuration has the name", exitFailure, is(configurator.ErrUnknownNetwork)},
 	{"unserved", "no plugin of the networks serves what was requested", exitUsage, is(configurator.ErrUnserved)},
-	{"foreign-file", "a file that is not allocnet's is in the way", exitFailure, is(errForeign)},
+	{"foreign-file", "a file of another program has the name of a link", exitFailure, is(errForeign)},
 	{"plugin-not-installed", "a plugin was not found", exitFailure, is(configurator.ErrPluginNotInstalled)},
 	{"unreadable-record", "the record of an allocation cannot be read", exitFailure, as[*allocnet.RecordError]},
 	{"canceled", "the command was interrupted", exitFailure, is(context.Canceled)},
 	{"timeout", "the time limit was exceeded", exitFailure, is(context.DeadlineExceeded)},
 	{"not-permitted", "the command needs more privileges", exitFailure, either(is(fs.ErrPermission), is(demo.ErrNoPrivateHost))},
-	{"plugin", "a plugin refused, or its result cannot be used; \"code\" is that of the plugin", exitFailure, isPluginError},
-	{"internal", "any other", exitFailure, func(error) bool { return true }},
+	{"plugin", "a plugin returned an error (its code is in \"code\") or an invalid result", exitFailure, isPluginError},
+	{"internal", "any other error", exitFailure, func(error) bool { return true }},
 }
 
 func kindOf(err error) errorKind {
@@ -66,7 +66,7 @@ func kindOf(err error) errorKind {
 	panic("the last kind applies to every error")
 }
 
-// kindsHelp explains the words, each of them once.
+// kindsHelp returns the help on the words, each of them once.
 func kindsHelp() string {
 	var b strings.Builder
 	last := ""

@@ -14,7 +14,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// lsFlags say what to list, and how.
+// lsFlags are the flags of ls.
 type lsFlags struct {
 	quiet, wide bool
 	output      string
@@ -47,7 +47,7 @@ short form.`,
 	return c
 }
 
-// choose takes the form that --output names.
+// choose selects the format that --output names.
 func (f *lsFlags) choose(a *app) error {
 	switch f.output {
 	case "":
@@ -63,15 +63,15 @@ func (f *lsFlags) choose(a *app) error {
 	return nil
 }
 
-// listed is an allocation, with why plugins of its networks run as binaries.
+// listed is an allocation with the reason why plugins of its networks run as binaries.
 type listed struct {
 	configurator.Record
 	Reason string `json:"reason,omitempty"`
 }
 
-// listedAll are records with the reasons of today's networks.
+// listedAll returns records with the reasons of the active networks.
 func listedAll(ctx context.Context, conf allocnet.Service, records []configurator.Record) []listed {
-	networks, _ := conf.Networks(ctx) // an error is that of List, or of `allocnet networks`
+	networks, _ := conf.Networks(ctx) // List or `allocnet networks` reports the error
 	list := make([]listed, len(records))
 	for i := range records {
 		list[i].Record = records[i]
@@ -86,7 +86,7 @@ func listedAll(ctx context.Context, conf allocnet.Service, records []configurato
 	return list
 }
 
-// ls prints what can be read even when some records cannot.
+// ls prints the readable records even if others cannot be read.
 func (a *app) ls(ctx context.Context, f *lsFlags) error {
 	wanted, err := parseFilter(f.filters)
 	if err := errors.Join(err, f.choose(a)); err != nil {
@@ -113,7 +113,7 @@ func (a *app) ls(ctx context.Context, f *lsFlags) error {
 	return errors.Join(listErr, a.printList(ctx, conf, records, f))
 }
 
-// orNone is a list that JSON shows as empty, where there is none.
+// orNone returns a list that JSON encodes as an array, never as null.
 func orNone[T any](list []T) []T { return append([]T{}, list...) }
 
 func (a *app) printList(ctx context.Context, conf allocnet.Service, records []configurator.Record, f *lsFlags) error {
@@ -148,7 +148,7 @@ func (a *app) printList(ctx context.Context, conf allocnet.Service, records []co
 		}
 	}
 	a.out.table(header, rows)
-	networks, _ := conf.Networks(ctx) // an error is that of List, or of `allocnet networks`
+	networks, _ := conf.Networks(ctx) // List or `allocnet networks` reports the error
 	a.warnOfBinaries(slices.DeleteFunc(networks, func(n configurator.Network) bool {
 		return !slices.ContainsFunc(records, func(r configurator.Record) bool { return has(&r, n.Name) })
 	}))
@@ -168,8 +168,8 @@ func has(r *configurator.Record, network string) bool {
 
 const gone = "netns gone"
 
-// phaseOf is how far an allocation has come, and whether its network namespace is gone
-// meanwhile: it is not ready then, whatever its record says.
+// phaseOf returns the phase of an allocation. If its network namespace is gone, it is not
+// ready, whatever its record says.
 func phaseOf(r *configurator.Record) string {
 	switch {
 	case !r.NetnsGone:

@@ -12,8 +12,8 @@ import (
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 )
 
-// doubled is how long a signal may arrive twice: sent to the process and to its
-// group. After that a second one ends the process at once.
+// doubled is the time in which a second signal is ignored, because one request may be sent
+// to the process and to its group. After that a second signal ends the process at once.
 const doubled = time.Second
 
 func main() {
@@ -22,7 +22,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// interruptible ends with the first signal that asks the process to end.
+// interruptible returns a context that ends with the first SIGINT or SIGTERM.
 func interruptible(ctx context.Context) context.Context {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, func() { time.AfterFunc(doubled, stop) })

@@ -10,7 +10,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// netnsPath is where the network namespace of an allocation lies.
+// netnsPath returns the path of an allocation's network namespace.
 func netnsPath(id, given string) string {
 	if given == "" {
 		return filepath.Join(sandbox.DefaultDir, id)
@@ -21,12 +21,12 @@ func netnsPath(id, given string) string {
 	return given
 }
 
-// isNamed reports whether a namespace lies where those with a name do.
+// isNamed reports whether a path is in the directory of named network namespaces.
 func isNamed(path string) bool {
 	return filepath.Dir(path) == sandbox.DefaultDir
 }
 
-// destroyNetns tells whether there was a network namespace.
+// destroyNetns destroys a network namespace and reports whether it existed.
 func destroyNetns(path string) (destroyed bool, err error) {
 	there := sandbox.Validate(path) == nil
 	if err := sandbox.Destroy(path); err != nil {
@@ -35,7 +35,7 @@ func destroyNetns(path string) (destroyed bool, err error) {
 	return there, nil
 }
 
-// identityAt is that of the network namespace at a path; the zero value for none.
+// identityAt returns the identity of the network namespace at a path, or the zero value.
 func identityAt(path string) sandbox.Identity {
 	s, err := sandbox.Open(path)
 	if err != nil {
@@ -46,8 +46,8 @@ func identityAt(path string) sandbox.Identity {
 	return id
 }
 
-// recordedNetns is the network namespace of an allocation's record; the zero value where
-// the record's path does not lead there, or there is no record.
+// recordedNetns returns the identity of the network namespace in a record. It is the zero
+// value if the record's path does not lead to it or there is no record.
 func recordedNetns(r *configurator.Record) sandbox.Identity {
 	if r == nil || r.NetnsGone {
 		return sandbox.Identity{}
@@ -55,12 +55,12 @@ func recordedNetns(r *configurator.Record) sandbox.Identity {
 	return identityAt(r.Netns)
 }
 
-// owners maps the paths of network namespaces to the allocations that the
-// records give them to.
+// owners maps the paths of network namespaces to the allocations that have them by their
+// records.
 type owners map[string]string
 
-// netnsOwners leaves out what cannot be read. It reads also where the context has ended:
-// without owners, a namespace would be taken for free.
+// netnsOwners ignores unreadable records. It also reads if the context has ended, because
+// without owners a network namespace would count as free.
 func netnsOwners(ctx context.Context, conf allocnet.Service) owners {
 	records, _ := conf.List(context.WithoutCancel(ctx))
 	o := owners{}
@@ -70,7 +70,7 @@ func netnsOwners(ctx context.Context, conf allocnet.Service) owners {
 	return o
 }
 
-// checkFree returns ErrInUse for the namespace of another allocation.
+// checkFree returns ErrInUse for the network namespace of another allocation.
 func (o owners) checkFree(path, id string) error {
 	if other := o[filepath.Clean(path)]; other != "" && other != id {
 		return fmt.Errorf("destroy network namespace: %w", &configurator.NetnsError{Netns: path, ID: id, OtherID: other})

@@ -256,7 +256,7 @@ func TestTeardownSparesForeignNamespaces(t *testing.T) {
 				require.NoError(t, sandbox.Validate(foreign))
 				require.NoError(t, sandbox.Validate(path))
 			}
-			require.Equal(t, "ok: web is torn down\nnetwork namespace "+path+" is left: nothing shows that it is the allocation's own\n",
+			require.Equal(t, "ok: web is torn down\nnetwork namespace "+path+" is kept: it is not known to belong to the allocation\n",
 				run("teardown", "web", "--destroy").ok(t))
 		})
 	}

@@ -14,12 +14,12 @@ import (
 func newNetworks(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "networks",
-		Short: "List the networks that setup can be asked for",
-		Long: `List the networks that setup can be asked for: those of --conf-dir, and the
-embedded one. Files that were skipped are named, with the reason, on stderr.
+		Short: "List the networks that setup can use",
+		Long: `List the networks that setup can use: those of --conf-dir, and the embedded one.
+Skipped files are listed on stderr with the reason.
 
 Configurations whose plugin is allocnet itself, such as that of the daemon's manager,
-are not listed: they delegate to the networks that are.`,
+are not listed: they delegate to listed networks.`,
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.networks(c.Context()) },
@@ -65,8 +65,7 @@ func (a *app) printNetworks(networks []configurator.Network) {
 	a.out.table([]string{"NAME", "DEFAULT", "ENGINE", "CNI", "PLUGINS", "CAPABILITIES", "FILE"}, rows)
 }
 
-// unasked returns why the daemon could not be asked for networks; then there is no
-// other error.
+// unasked returns why the daemon did not list its networks. Then it is the only error.
 func (a *app) unasked(broken []*configurator.NetworkError) error {
 	if len(broken) == 1 && broken[0].File == a.flags.socket {
 		return broken[0].Err
@@ -77,14 +76,14 @@ func (a *app) unasked(broken []*configurator.NetworkError) error {
 func (a *app) warnSkipped(broken []*configurator.NetworkError) {
 	for _, b := range broken {
 		if b.File == a.flags.confDir && errors.Is(b.Err, fs.ErrNotExist) {
-			a.warn("%s does not exist: there is only the embedded network", b.File)
+			a.warn("%s does not exist: only the embedded network exists", b.File)
 			continue
 		}
 		a.warn("skipped %s: %v", b.File, b.Err)
 	}
 }
 
-// warnOfBinaries says why plugins of networks run as binaries that could run natively.
+// warnOfBinaries warns of networks whose native plugins run as binaries, with the reason.
 func (a *app) warnOfBinaries(networks []configurator.Network) {
 	for _, n := range networks {
 		if n.Reason != "" {

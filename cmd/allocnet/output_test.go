@@ -103,25 +103,25 @@ func TestHints(t *testing.T) {
 		"cleanup --force ID":          fmt.Errorf("x: %w", configurator.ErrIncomplete),
 		"--timeout":                   fmt.Errorf("x: %w", context.DeadlineExceeded),
 		"interrupted":                 fmt.Errorf("x: %w", context.Canceled),
-		"of its own":                  fmt.Errorf("x: %w", configurator.ErrInUse),
+		"its own network namespace":   fmt.Errorf("x: %w", configurator.ErrInUse),
 		"allocnet teardown ID":        fmt.Errorf("x: %w", configurator.ErrSetUp),
-		"left as it is":               fmt.Errorf("x: %w: %w", configurator.ErrNotChecked, context.DeadlineExceeded),
+		"is unchanged":                fmt.Errorf("x: %w: %w", configurator.ErrNotChecked, context.DeadlineExceeded),
 		"ip link del allocnet0":       errors.New(`plugin type="bridge" failed (add): failed to set bridge addr: "allocnet0" already has an IP address different from 10.9.0.1/16`),
 		"/s/a.json is damaged: `allocnet teardown a --netns PATH`": fmt.Errorf("x: %w", &allocnet.RecordError{ID: "a", File: "/s/a.json", Err: errors.New("x")}),
-		"a broken one comes back":                                  &brokenError{1, fmt.Errorf("x: %w", configurator.ErrUnhealthy)},
-		"where it hangs":                                           &brokenError{1, fmt.Errorf("x: %w", configurator.ErrNotChecked)},
+		"repeat `allocnet setup` of a broken":                      &brokenError{1, fmt.Errorf("x: %w", configurator.ErrUnhealthy)},
+		"if it hangs":                                              &brokenError{1, fmt.Errorf("x: %w", configurator.ErrNotChecked)},
 		"do as I say":                                              fmt.Errorf("x: %w", stepError{fs.ErrPermission, "do as I say"}),
-		"make room":                                                fmt.Errorf("x: %w", rtnl.ErrBridgeFull),
+		"remove some with":                                         fmt.Errorf("x: %w", rtnl.ErrBridgeFull),
 		"another network":                                          errors.New(`failed to connect "veth1" to bridge cni0: exchange full`),
 		"larger subnet":                                            fmt.Errorf("x: %w", lease.ErrExhausted),
-		"gc` give":                                                 errors.New(`plugin type="host-local" failed (add): no IP addresses available in range set: 10.1.0.1-10.1.0.2`),
-		"ask for another":                                          errors.New("requested IP address 10.1.0.2 is not available in range set 10.1.0.1-10.1.0.2"),
-		"gives it back":                                            errors.New("10.1.0.1 has been allocated to web, duplicate allocation is not allowed"),
+		"or `allocnet gc`":                                         errors.New(`plugin type="host-local" failed (add): no IP addresses available in range set: 10.1.0.1-10.1.0.2`),
+		"request another address":                                  errors.New("requested IP address 10.1.0.2 is not available in range set 10.1.0.1-10.1.0.2"),
+		"releases it":                                              errors.New("10.1.0.1 has been allocated to web, duplicate allocation is not allowed"),
 		"allocnet teardown db`":                                    fmt.Errorf("x: %w", &allocnet.PortTakenError{Network: "n", ID: "db", Interface: "eth0"}),
-		"those of all":                                             fmt.Errorf("x: %w", &allocnet.PortTakenError{ID: "#0123"}),
-		"`allocnet repair` puts":                                   fmt.Errorf("x: %w", configurator.ErrUnhealthy),
+		"the ports of all":                                         fmt.Errorf("x: %w", &allocnet.PortTakenError{ID: "#0123"}),
+		"`allocnet repair` restores":                               fmt.Errorf("x: %w", configurator.ErrUnhealthy),
 		"newer allocnet":                                           &allocnet.RecordError{ID: "a", File: "/s/a.json", Err: allocnet.ErrNewer},
-		"only the text is lost":                                    fmt.Errorf("%w: x", errOutput),
+		"only the output is lost":                                  fmt.Errorf("%w: x", errOutput),
 	} {
 		require.Contains(t, hint(err), want)
 	}
@@ -214,10 +214,10 @@ func TestMessageSaysNothingTwice(t *testing.T) {
 
 func TestInterruptedDemo(t *testing.T) {
 	err := &failedDemo{cause: fmt.Errorf("%w: %w", demo.ErrInterrupted, context.Canceled), clean: true}
-	require.EqualError(t, err, "the demo was interrupted; everything was taken down again")
+	require.EqualError(t, err, "the demo was interrupted; everything was torn down")
 	require.Equal(t, exitFailure, exitCode(err))
 	err.clean = false
-	require.ErrorContains(t, err, "the demo was interrupted; not everything could be taken down again")
+	require.ErrorContains(t, err, "the demo was interrupted; not everything could be torn down")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -226,7 +226,7 @@ func TestInterruptedDemo(t *testing.T) {
 	privhost.Require(t)
 	require.Equal(t, exitFailure, run(ctx, append(w.flags(), "demo", "--json"), nil, &out, &errOut))
 	report := decode[errorReport](t, errOut.String())
-	require.Equal(t, errorReport{Error: "the demo was interrupted; everything was taken down again", Kind: "canceled"}, report)
+	require.Equal(t, errorReport{Error: "the demo was interrupted; everything was torn down", Kind: "canceled"}, report)
 	require.Contains(t, out.String(), `{"ok":false,"clean":true,"interrupted":true,`)
 }
 

@@ -18,57 +18,55 @@ import (
 )
 
 const (
-	// programName is the program that is every native plugin, by the name that
-	// it is called by.
+	// programName is the program that acts as the native plugin by whose name it is called.
 	programName = "allocnet-plugins"
-	// asideSuffix is added to the name of a file that made way for a link.
+	// asideSuffix is added to the name of a file that a link replaces.
 	asideSuffix = ".reference"
-	// stageName is where links wait, inside the plugin directory, so that they
-	// can be put into place by a rename.
+	// stageName is a directory inside the plugin directory from which links are renamed to
+	// their names.
 	stageName = ".allocnet-plugins-install"
 )
 
-// errForeign: there is a file that is none of allocnet's links.
-var errForeign = errors.New("is there already and is not allocnet's")
+// errForeign is the error for an existing file that is not a link of allocnet.
+var errForeign = errors.New("exists and is not a link of allocnet")
 
 // pluginLinks are the links in the plugin directory of a runtime that lead to
-// the program of the native plugins. At no moment is a name missing that was
-// there before: the runtime may look for it at any time.
+// the program of the native plugins. An existing name is never missing, not
+// even for a moment, because the runtime may need it at any time.
 type pluginLinks struct {
 	dir     string // absolute
 	program string // absolute
 	names   []string
 }
 
-// linkState is what stands under a name of the directory, or what became of it.
+// linkState is the state of a name in the directory.
 type linkState string
 
 const (
-	linkMissing   linkState = "missing"   // nothing
+	linkMissing   linkState = "missing"   // there is no file
 	linkCurrent   linkState = "unchanged" // our link
 	linkOutdated  linkState = "outdated"  // our link, to another program
-	linkForeign   linkState = "foreign"   // something else; it is left alone
+	linkForeign   linkState = "foreign"   // another file; it is kept
 	linkInstalled linkState = "installed" // our link is new
-	linkRemoved   linkState = "removed"   // our link has gone
-	linkRestored  linkState = "restored"  // our link has gone, and what it replaced is back
+	linkRemoved   linkState = "removed"   // our link is removed
+	linkRestored  linkState = "restored"  // our link is removed, and the file that it replaced is restored
 )
 
-// A pluginLink is one name.
+// pluginLink is one name in the directory.
 type pluginLink struct {
 	Name  string    `json:"name"`
 	State linkState `json:"state"`
-	// Aside is the name of the file that made way for the link.
+	// Aside is the name of the file that the link replaced.
 	Aside string `json:"aside,omitempty"`
-	// unlinked says that uninstall removed a link of ours.
+	// unlinked reports whether uninstall removed a link of ours.
 	unlinked bool
 }
 
 func (l *pluginLinks) path(name string) string  { return filepath.Join(l.dir, name) }
 func (l *pluginLinks) aside(name string) string { return l.path(name) + asideSuffix }
 
-// install puts the links into place, and returns what it did so far also with an
-// error. Foreign files are refused, before anything is done, or with force kept
-// aside.
+// install installs the links. With an error it also returns what it has done so far. It
+// refuses other files before any change, or keeps them aside with force.
 func (l *pluginLinks) install(ctx context.Context, force bool, timeout time.Duration) ([]pluginLink, error) {
 	unlock, err := l.lock()
 	if err != nil {
@@ -93,8 +91,8 @@ func (l *pluginLinks) install(ctx context.Context, force bool, timeout time.Dura
 	return links, errors.Join(err, os.RemoveAll(l.path(stageName)))
 }
 
-// uninstall removes our links, and puts back what they replaced. Before it removes one
-// of a plugin that lays something out, it asks whether it may.
+// uninstall removes our links and restores the files that they replaced. Before it removes
+// the link of a plugin with elements in allocnet's tables, it calls may.
 func (l *pluginLinks) uninstall(may func() error) ([]pluginLink, error) {
 	unlock, err := l.lock()
 	if err != nil {
@@ -119,7 +117,7 @@ func (p pluginLink) laysOut() bool {
 	return (p.State == linkCurrent || p.State == linkOutdated) && slices.Contains(layingOut, p.Name)
 }
 
-// lock keeps others like this one out of the directory until unlock.
+// lock locks the directory against concurrent commands until unlock.
 func (l *pluginLinks) lock() (unlock func(), err error) {
 	dir, err := os.Open(l.dir)
 	if err != nil {
@@ -127,12 +125,12 @@ func (l *pluginLinks) lock() (unlock func(), err error) {
 	}
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		dir.Close()
-		return nil, stepError{fmt.Errorf("lock plugin directory %q: %w", l.dir, err), "another program has it locked: try again when that has ended"}
+		return nil, stepError{fmt.Errorf("lock plugin directory %q: %w", l.dir, err), "another program has locked it: try again when that program has ended"}
 	}
 	return func() { dir.Close() }, nil
 }
 
-// look finds out what stands under every name.
+// look determines the state of every name.
 func (l *pluginLinks) look() ([]pluginLink, error) {
 	links := make([]pluginLink, len(l.names))
 	var errs []error
@@ -147,14 +145,14 @@ func (l *pluginLinks) look() ([]pluginLink, error) {
 	return links, errors.Join(errs...)
 }
 
-// state tells a link of ours by the name of its target, which may be gone, or by
-// the target being our program.
+// state recognises a link of ours by the name of its target, which need not exist, or by the
+// target being our program.
 func (l *pluginLinks) state(name string) (linkState, error) {
 	target, err := os.Readlink(l.path(name))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return linkMissing, nil
-	case errors.Is(err, unix.EINVAL): // it is no link
+	case errors.Is(err, unix.EINVAL): // it is not a link
 		return linkForeign, nil
 	case err != nil:
 		return linkForeign, err
@@ -166,14 +164,14 @@ func (l *pluginLinks) state(name string) (linkState, error) {
 	return linkForeign, nil
 }
 
-// same reports whether two paths are of one file, as os.Stat or os.Lstat sees it.
+// same reports whether two paths lead to the same file, by os.Stat or os.Lstat.
 func same(stat func(string) (fs.FileInfo, error), a, b string) bool {
 	first, errA := stat(a)
 	second, errB := stat(b)
 	return errA == nil && errB == nil && os.SameFile(first, second)
 }
 
-// mayReplace refuses what install cannot, or was not told to, replace.
+// mayReplace returns an error for files that install cannot or may not replace.
 func (l *pluginLinks) mayReplace(links []pluginLink, force bool) error {
 	var foreign []string
 	for _, link := range links {
@@ -189,7 +187,7 @@ func (l *pluginLinks) mayReplace(links []pluginLink, force bool) error {
 		}
 		if force && link.Aside != "" && !same(os.Lstat, l.path(link.Name), l.aside(link.Name)) {
 			return stepError{fmt.Errorf("keep %q as %q: %w", l.path(link.Name), link.Aside, fs.ErrExist),
-				"both may be wanted: remove or rename one of them, and try again"}
+				"remove or rename one of the two files and try again"}
 		}
 		foreign = append(foreign, l.path(link.Name))
 	}
@@ -197,13 +195,13 @@ func (l *pluginLinks) mayReplace(links []pluginLink, force bool) error {
 		return nil
 	}
 	return stepError{fmt.Errorf("%s: %w", strings.Join(foreign, ", "), errForeign), fmt.Sprintf(
-		"--force keeps what is there as NAME%s and puts the links in its place; `allocnet plugins uninstall %s` puts it back", asideSuffix, l.dir)}
+		"--force keeps the existing files as NAME%s and replaces them by links; `allocnet plugins uninstall %s` restores them", asideSuffix, l.dir)}
 }
 
-// stage makes all links in a directory of their own.
+// stage creates all links in the stage directory.
 func (l *pluginLinks) stage() error {
 	stage := l.path(stageName)
-	if err := os.RemoveAll(stage); err != nil { // of an install that was killed
+	if err := os.RemoveAll(stage); err != nil { // left by a killed install
 		return err
 	}
 	if err := os.Mkdir(stage, 0o700); err != nil {
@@ -217,8 +215,8 @@ func (l *pluginLinks) stage() error {
 	return nil
 }
 
-// ask calls the program through every staged link. One that also answers by a
-// name that is no plugin's is a plugin itself, and not all of them.
+// ask calls the program through every staged link. A program that also answers to a name
+// that is not a plugin's is a single plugin.
 func (l *pluginLinks) ask(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -233,24 +231,24 @@ func (l *pluginLinks) ask(ctx context.Context, timeout time.Duration) error {
 	}
 	err := version(programName)
 	if err == nil {
-		return notThePlugins(usagef("%q is not %s: it answers by every name", l.program, programName))
+		return notThePlugins(usagef("%q is not %s: it answers to every name", l.program, programName))
 	}
 	return ctx.Err()
 }
 
 func notThePlugins(err error) error {
-	return stepError{err, "name the program that has all plugins[--program| with --program]: `make build` makes it as bin/" + programName + ", beside bin/allocnet"}
+	return stepError{err, "name the program that has all plugins[--program| with --program]: `make build` creates it as bin/" + programName + ", beside bin/allocnet"}
 }
 
-// place puts a staged link where it belongs. A foreign file gets its other name
-// before it loses this one.
+// place moves a staged link to its name. Another file first gets its new name and then loses
+// this one.
 func (l *pluginLinks) place(link *pluginLink) error {
 	if link.State == linkCurrent {
 		return nil
 	}
 	if link.State == linkForeign && link.Aside == "" {
 		if err := os.Link(l.path(link.Name), l.aside(link.Name)); err != nil {
-			return stepError{fmt.Errorf("keep %q: %w", l.path(link.Name), err), "where the file system has no hard links, move the file away yourself"}
+			return stepError{fmt.Errorf("keep %q: %w", l.path(link.Name), err), "if the file system does not support hard links, move the file away first"}
 		}
 		link.Aside = link.Name + asideSuffix
 	}
@@ -261,7 +259,7 @@ func (l *pluginLinks) place(link *pluginLink) error {
 	return nil
 }
 
-// displace removes a link of ours. What it replaced takes its place at once.
+// displace removes a link of ours, or replaces it at once by the file that it replaced.
 func (l *pluginLinks) displace(link *pluginLink) error {
 	path, ours := l.path(link.Name), link.State == linkCurrent || link.State == linkOutdated
 	switch {
@@ -275,7 +273,7 @@ func (l *pluginLinks) displace(link *pluginLink) error {
 			return err
 		}
 		link.State, link.unlinked = linkRemoved, true
-	case link.Aside != "" && same(os.Lstat, path, l.aside(link.Name)): // an install was killed between two steps
+	case link.Aside != "" && same(os.Lstat, path, l.aside(link.Name)): // left by an install that was killed between two steps
 		if err := os.Remove(l.aside(link.Name)); err != nil {
 			return err
 		}

@@ -18,11 +18,11 @@ import (
 func newPlugins(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "plugins",
-		Short: "Give the native plugins to other container runtimes",
-		Long: `Give the native plugins to other container runtimes, as plugin binaries: the program
-` + programName + ` answers as the plugin whose name it is called by.
+		Short: "Install the native plugins for other container runtimes",
+		Long: `Install the native plugins for other container runtimes, as plugin binaries: the
+program ` + programName + ` acts as the plugin by whose name it is called.
 
-allocnet itself needs no links: it runs them in its own process.`,
+allocnet itself needs no links: it runs the plugins in its own process.`,
 		Example: `  allocnet plugins list
   allocnet plugins install /opt/cni/bin
   allocnet plugins uninstall /opt/cni/bin`,
@@ -56,16 +56,15 @@ func newPluginsInstall(a *app) *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use:   "install DIR [PLUGIN...]",
-		Short: "Make the native plugins those of a container runtime",
-		Long: `Make the native plugins those of a container runtime: put a symbolic link for each
-into DIR, its plugin directory, that leads to the program ` + programName + `, or only
-for those that are named. The program is called through every link first. The links
-point to this path, so it must not change with updates.
+		Short: "Install links to the native plugins for a container runtime",
+		Long: `Install the native plugins for a container runtime: create a symbolic link to the
+program ` + programName + ` in DIR, the runtime's plugin directory, for each plugin or
+only for the named ones. The command first calls the program through every link. The
+links point to the program's path, which must not change with updates.
 
-It can be repeated to update the links, also while the runtime runs: each file is
-replaced by a rename. A file that is there already and is no link of
-allocnet's is refused. With --force it stays, under the name NAME` + asideSuffix + `, and
-uninstall puts it back.`,
+Repeat the command to update the links, also while the runtime runs: each file is
+replaced by a rename. An existing file that is not a link of allocnet is an error.
+With --force it is kept as NAME` + asideSuffix + `, and uninstall restores it.`,
 		Example: `  allocnet plugins install /opt/cni/bin
   allocnet plugins install /opt/cni/bin loopback
   allocnet plugins install /usr/lib/cni --force
@@ -97,8 +96,8 @@ plugins, and restore the files that they replaced. Everything else stays.
 Attachments that runtimes made with the native plugins, in networks that name no
 backend, have elements of allocnet's own nftables tables, which the DEL of other
 plugins does not remove. While there are any, bridge, ptp, firewall and portmap stay,
-and the error names the attachments: take them down first. If a plugin replaced no
-file, first stop the containers that use it. --force uninstalls without looking.`,
+and the error names the attachments: remove them first. If a plugin replaced no
+file, first stop the containers that use it. --force uninstalls without this check.`,
 		Example: `  allocnet plugins uninstall /opt/cni/bin
   allocnet plugins uninstall /opt/cni/bin loopback`,
 		Args:              dirAndPlugins,
@@ -144,10 +143,10 @@ func completeDirAndPlugins(_ *cobra.Command, args []string, _ string) ([]cobra.C
 	return nil, cobra.ShellCompDirectiveFilterDirs
 }
 
-// pluginNames are the names that the program answers by.
+// pluginNames returns the names of the native plugins.
 func pluginNames() []string { return slices.Sorted(maps.Keys(builtin.Plugins)) }
 
-// pluginsReport is what became of a directory.
+// pluginsReport is the result of install or uninstall.
 type pluginsReport struct {
 	Dir     string       `json:"dir"`
 	Program string       `json:"program"`
@@ -158,7 +157,7 @@ func (a *app) installPlugins(c *cobra.Command, l *pluginLinks, force bool) error
 	if err := l.usableProgram(); err != nil {
 		return err
 	}
-	done := a.progress("asking %s", l.program)
+	done := a.progress("calling %s", l.program)
 	links, err := l.install(c.Context(), force, a.flags.timeout)
 	done()
 	if err != nil && !slices.ContainsFunc(links, func(p pluginLink) bool { return p.State == linkInstalled }) {
@@ -172,9 +171,9 @@ func (a *app) uninstallPlugins(l *pluginLinks, may func() error) error {
 	if links == nil && err != nil {
 		return err
 	}
-	summary := fmt.Sprintf("no plugin in %s is allocnet's", l.dir)
+	summary := fmt.Sprintf("%s has no link of allocnet", l.dir)
 	if len(l.names) < len(pluginNames()) {
-		summary = fmt.Sprintf("in %s none of these plugins is allocnet's: %s", l.dir, strings.Join(l.names, ", "))
+		summary = fmt.Sprintf("%s has no link of allocnet for these plugins: %s", l.dir, strings.Join(l.names, ", "))
 	}
 	err = a.printPlugins(l, links, err, summary)
 	if !a.flags.json {
@@ -192,8 +191,7 @@ func (a *app) uninstallPlugins(l *pluginLinks, may func() error) error {
 	return err
 }
 
-// printPlugins shows what was done, also where something failed; the summary only
-// where nothing did.
+// printPlugins prints the changes, also after an error; the summary only without one.
 func (a *app) printPlugins(l *pluginLinks, links []pluginLink, err error, summary string) error {
 	if a.flags.json {
 		return errors.Join(err, a.out.json(pluginsReport{l.dir, l.program, orEmpty(links)}))
@@ -220,8 +218,8 @@ func linkStyle(s linkState) style {
 	return plain
 }
 
-// newPluginLinks reads what the command line says. An empty program is the one
-// beside this program; no names are all plugins.
+// newPluginLinks reads the command line. An empty program stands for the one beside this
+// program, no names for all plugins.
 func newPluginLinks(dir, program string, names []string) (*pluginLinks, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -230,7 +228,7 @@ func newPluginLinks(dir, program string, names []string) (*pluginLinks, error) {
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, stepError{usagef("plugin directory %q does not exist", dir), "name the directory in which the runtime looks for plugins; where that is the one: mkdir -p " + dir}
+		return nil, stepError{usagef("plugin directory %q does not exist", dir), "name the runtime's plugin directory; if this is the right one: mkdir -p " + dir}
 	case err != nil:
 		return nil, fmt.Errorf("plugin directory: %w", err)
 	case !info.IsDir():
@@ -252,8 +250,8 @@ func newPluginLinks(dir, program string, names []string) (*pluginLinks, error) {
 	return &pluginLinks{dir: dir, program: program, names: names}, nil
 }
 
-// beside is where the program of the plugins lies if it was installed with this
-// one, which may have been called through a link.
+// beside returns the path of the program of the plugins if it was installed with this
+// program, which may have been called through a link.
 func beside(self string) string {
 	if real, err := filepath.EvalSymlinks(self); err == nil {
 		self = real
@@ -261,7 +259,7 @@ func beside(self string) string {
 	return filepath.Join(filepath.Dir(self), programName)
 }
 
-// usableProgram looks at the program before any link leads to it.
+// usableProgram checks the program before links to it are created.
 func (l *pluginLinks) usableProgram() error {
 	info, err := os.Stat(l.program)
 	switch {
@@ -277,8 +275,8 @@ func (l *pluginLinks) usableProgram() error {
 	return nil
 }
 
-// isThrough reports whether the way to the program leads through a name that is
-// to lead to the program: the links would go round in a circle.
+// isThrough reports whether the path of the program leads through one of the names to
+// install: the links would form a cycle.
 func (l *pluginLinks) isThrough() bool {
 	dir, err := filepath.EvalSymlinks(l.dir)
 	if err != nil {

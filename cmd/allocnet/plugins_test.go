@@ -191,7 +191,7 @@ func TestPluginsByName(t *testing.T) {
 	got := p.run("uninstall", "ptp")
 	require.Zero(t, got.code)
 	require.Regexp(t, `\nptp +removed +-\n\nremoved 1 link, restored 0 files\n$`, got.out)
-	require.Contains(t, got.out, "none of these plugins is allocnet's: ptp")
+	require.Contains(t, got.out, "has no link of allocnet for these plugins: ptp")
 	require.Equal(t, []string{"bridge", "loopback"}, slices.Sorted(maps.Keys(p.entries())))
 	got = p.run("install", "loopbak")
 	require.Equal(t, 2, got.code)
@@ -219,8 +219,8 @@ func TestPluginsInTheWay(t *testing.T) {
 
 	got := p.run("install")
 	require.Equal(t, exitFailure, got.code)
-	require.Contains(t, got.errOut, fmt.Sprintf("error: %s, %s: is there already and is not allocnet's\n", p.path("bridge"), p.path("ptp")))
-	require.Contains(t, got.errOut, "hint: --force keeps what is there as NAME.reference")
+	require.Contains(t, got.errOut, fmt.Sprintf("error: %s, %s: exists and is not a link of allocnet\n", p.path("bridge"), p.path("ptp")))
+	require.Contains(t, got.errOut, "hint: --force keeps the existing files as NAME.reference")
 	require.Equal(t, "foreign-file", p.run("install", "--json").failure(t, exitFailure).Kind)
 	require.Equal(t, before, p.entries(), "nothing was done")
 
@@ -253,7 +253,7 @@ func TestPluginsKeepBoth(t *testing.T) {
 
 	got := p.run("install", "--force", "--json").failure(t, exitFailure)
 	require.Contains(t, got.Error, `keep "`+p.path("bridge")+`" as "bridge.reference"`)
-	require.Contains(t, got.Hint, "remove or rename one of them")
+	require.Contains(t, got.Hint, "remove or rename one of the two files")
 	p.requireContent("bridge", "new")
 	p.requireContent("bridge.reference", "old")
 
@@ -351,7 +351,7 @@ func TestPluginsOfAWrongProgram(t *testing.T) {
 	p.script(p.program)
 	single := fmt.Sprintf("#!/bin/sh\necho '%s'\n", `{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}`)
 	require.NoError(t, os.WriteFile(p.program, []byte(single), 0o755))
-	p.run("install").failureWith(t, exitUsage, "it answers by every name", "name the program")
+	p.run("install").failureWith(t, exitUsage, "it answers to every name", "name the program")
 
 	require.NoError(t, os.WriteFile(p.program, []byte("#!/bin/sh\nsleep 1000\n"), 0o755))
 	p.run("install", "--timeout", "50ms").failureWith(t, exitFailure, "deadline exceeded")
@@ -402,7 +402,7 @@ func TestPluginsOneAtATime(t *testing.T) {
 
 func TestPluginsUninstallOfNothing(t *testing.T) {
 	p := newPluginDir(t)
-	require.Contains(t, p.run("uninstall").ok(t), "ok: no plugin in "+p.dir+" is allocnet's\n")
+	require.Contains(t, p.run("uninstall").ok(t), "ok: "+p.dir+" has no link of allocnet\n")
 	p.write("bridge", "reference")
 	report := states(t, p.run("uninstall", "--json").ok(t))
 	require.Equal(t, linkForeign, report["bridge"])

@@ -12,20 +12,20 @@ import (
 	"golang.org/x/term"
 )
 
-// printer writes for people or for programs: what is beautiful in a terminal is
-// plain in a pipe. It is safe for concurrent use.
+// printer writes output: with colours and status lines to a terminal, plain to a pipe. It is
+// safe for concurrent use.
 type printer struct {
-	terminal bool // something can be shown and wiped out again
+	terminal bool // status lines can be shown and erased
 	colored  bool
-	columns  int // of the terminal, into which tables are folded; 0 for any number
+	columns  int // width of the terminal, to which tables are folded; 0 for no limit
 
 	mu     sync.Mutex
 	w      io.Writer
-	status bool  // an unfinished line stands there
-	err    error // the first one of writing
+	status bool  // a status line is shown
+	err    error // the first error of writing
 }
 
-// errOutput: what a command printed did not arrive.
+// errOutput is the error if the output of a command could not be written.
 var errOutput = errors.New("write output")
 
 func newPrinter(w io.Writer) *printer {
@@ -41,12 +41,12 @@ func newPrinter(w io.Writer) *printer {
 	return p
 }
 
-// usualColumns are those of a terminal that does not say how many it has.
+// usualColumns is the width of a terminal that does not report it.
 const usualColumns = 80
 
 const wipe = "\r\x1b[K"
 
-// Write removes a status line that may stand there.
+// Write erases a status line before it writes.
 func (p *printer) Write(data []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -60,7 +60,7 @@ func (p *printer) Write(data []byte) (int, error) {
 	return n, p.failed(err)
 }
 
-// failed remembers an error of writing.
+// failed stores the first error of writing.
 func (p *printer) failed(err error) error {
 	if err == nil {
 		return nil
@@ -71,15 +71,14 @@ func (p *printer) failed(err error) error {
 	return p.err
 }
 
-// failure is the first error of writing.
+// failure returns the first error of writing.
 func (p *printer) failure() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.err
 }
 
-// setStatus shows what is being done, on a terminal, until something else is
-// written; "" shows nothing.
+// setStatus shows a status line on a terminal until the next write; "" erases it.
 func (p *printer) setStatus(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,12 +87,12 @@ func (p *printer) setStatus(text string) {
 	}
 	p.status = text != ""
 	if runes := []rune(text); p.columns > 0 && len(runes) >= p.columns {
-		text = string(runes[:p.columns-1]) // a second line could not be wiped out
+		text = string(runes[:p.columns-1]) // a second line could not be erased
 	}
 	_, _ = io.WriteString(p.w, wipe+text)
 }
 
-// printf leaves its error to failure.
+// printf writes text; failure returns its error.
 func (p *printer) printf(format string, args ...any) {
 	_, _ = fmt.Fprintf(p, format, args...)
 }
@@ -105,7 +104,7 @@ func (p *printer) json(v any) error {
 	return e.Encode(v)
 }
 
-// jsonLine prints v on one line, for programs that read while others write.
+// jsonLine prints v on one line, for programs that read a stream.
 func (p *printer) jsonLine(v any) error {
 	e := json.NewEncoder(p)
 	e.SetEscapeHTML(false)
@@ -145,8 +144,7 @@ func cells(texts ...string) []cell {
 	return row
 }
 
-// table prints rows in columns, folded into a terminal. An empty header, like the names of
-// a list of properties, is left out.
+// table prints rows in columns, folded to the terminal. An empty header is omitted.
 func (p *printer) table(header []string, rows [][]cell) {
 	if len(header) > 0 {
 		first := cells(header...)

@@ -15,10 +15,10 @@ import (
 func newReady(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ready",
-		Short: "Tell whether setup can be expected to work",
-		Long: `Tell whether setup can be expected to work: the networks are there, and their
-plugins say so (CNI STATUS). Where the daemon runs, it answers for all of its
-networks and for itself, and those of --network must be among them.`,
+		Short: "Check whether setup can be expected to work",
+		Long: `Check whether setup can be expected to work: the networks exist and their plugins are
+ready (CNI STATUS). If the daemon is running, it checks itself and all of its networks;
+those of --network must be among them.`,
 		Annotations:       exits("setup cannot be expected to work"),
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -26,11 +26,11 @@ networks and for itself, and those of --network must be among them.`,
 	}
 }
 
-// errNotReady marks the answer no.
+// errNotReady is in the error if the host is not ready.
 var errNotReady = errors.New("not ready")
 
-// missing returns ErrUnknownNetwork for those of --network that the daemon does not
-// have: it is not told of them. A Configurator of this process finds them out itself.
+// missing returns ErrUnknownNetwork for networks of --network that the daemon does not have,
+// because the daemon does not get the flag. A Configurator checks them itself.
 func (a *app) missing(conf allocnet.Service, networks []configurator.Network) error {
 	if _, asked := conf.(*client.Client); !asked {
 		return nil
@@ -49,12 +49,12 @@ func (a *app) ready(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	done := a.progress("asking the networks")
+	done := a.progress("checking the networks")
 	err = conf.Ready(c.Context())
 	done()
 	networks, broken := conf.Networks(c.Context())
 	if a.unasked(broken) == nil {
-		a.warnSkipped(broken) // also where the host is ready: they need a repair
+		a.warnSkipped(broken) // also if the host is ready: the files need a repair
 		err = errors.Join(a.missing(conf, networks), err)
 	}
 	switch {

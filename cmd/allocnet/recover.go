@@ -12,11 +12,11 @@ func newRecover(a *app) *cobra.Command {
 	var scope string
 	c := &cobra.Command{
 		Use:   "recover",
-		Short: "Remove what interrupted operations left",
-		Long: `Remove what interrupted or incomplete setups and teardowns left. The daemon does so
-when it starts; without it, the next setup, teardown or gc of the allocation does.
-Allocations that are set up stay as they are. The command waits for operations that
-are running.`,
+		Short: "Remove unfinished allocations",
+		Long: `Remove allocations whose setup or teardown was interrupted or is incomplete. The
+daemon does so when it starts; without it, the next setup, teardown or gc of the
+allocation does. Allocations that are set up stay as they are. The command waits for
+running operations.`,
 		Example: `  allocnet recover
   allocnet recover --scope my-scheduler --json`,
 		Args:              cobra.NoArgs,
@@ -27,13 +27,13 @@ are running.`,
 	return c
 }
 
-// recover prints what was taken down also when something could not be.
+// recover also prints the removed allocations if others could not be removed.
 func (a *app) recover(c *cobra.Command, scope string) error {
 	conf, err := a.service()
 	if err != nil {
 		return err
 	}
-	done := a.progress("removing what was left")
+	done := a.progress("removing unfinished allocations")
 	report, err := conf.RecoverScope(c.Context(), configurator.Scope{Name: scope})
 	done()
 	if report == nil {

@@ -45,7 +45,7 @@ func scopeFlag(c *cobra.Command, scope *string, usage string) {
 	_ = c.RegisterFlagCompletionFunc("scope", cobra.NoFileCompletions)
 }
 
-// repairReport is the library's report with why the broken ones are.
+// repairReport is the library's report with the reasons for broken allocations.
 type repairReport struct {
 	configurator.RepairReport
 	Reasons map[string]string `json:"reasons"` // by ID
@@ -54,7 +54,7 @@ type repairReport struct {
 // errBroken marks the error of a repair for its hint.
 var errBroken = errors.New("broken")
 
-// brokenError stands for errors that the report shows with their allocations.
+// brokenError replaces errors that the report shows with their allocations.
 type brokenError struct {
 	count int
 	cause error
@@ -63,13 +63,13 @@ type brokenError struct {
 func (e *brokenError) Error() string { return plural(e.count, "allocation") + " broken" }
 func (e *brokenError) Unwrap() error { return e.cause }
 
-// repair prints the report also when something is broken.
+// repair also prints the report if an allocation is broken.
 func (a *app) repair(c *cobra.Command, scope string) error {
 	conf, err := a.service()
 	if err != nil {
 		return err
 	}
-	done := a.progress("looking at all allocations")
+	done := a.progress("checking all allocations")
 	report, err := conf.RepairScope(c.Context(), configurator.Scope{Name: scope})
 	done()
 	if report == nil {
@@ -83,8 +83,8 @@ func (a *app) repair(c *cobra.Command, scope string) error {
 	return err
 }
 
-// newRepairReport finds out which of the joined errors is whose. What is
-// nobody's stays an error of its own.
+// newRepairReport assigns the joined errors to their allocations. It returns the errors
+// that belong to none.
 func newRepairReport(r *configurator.RepairReport, err error) (*repairReport, error) {
 	full := &repairReport{RepairReport: *r, Reasons: map[string]string{}}
 	var causes, others []error
@@ -103,8 +103,8 @@ func newRepairReport(r *configurator.RepairReport, err error) (*repairReport, er
 	return full, errors.Join(others...)
 }
 
-// printRepair prints the report, as a success only if all allocations could be looked
-// at and none is broken.
+// printRepair prints the report, as a success only if all allocations could be checked and
+// none is broken.
 func (a *app) printRepair(r *repairReport, sound bool) {
 	mark := ""
 	if sound {

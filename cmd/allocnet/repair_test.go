@@ -44,7 +44,7 @@ func TestRepair(t *testing.T) {
 	got := w.run("repair")
 	require.Equal(t, exitNo, got.code)
 	require.Regexp(t, `^healthy 2, repaired 0, broken 1\n  broken   db: network is not as it was set up: .*rules are gone.*\n$`, got.out)
-	require.Regexp(t, "^error: 1 allocation broken\nhint: a broken one comes back with `allocnet setup`", got.errOut)
+	require.Regexp(t, "^error: 1 allocation broken\nhint: repeat `allocnet setup` of a broken allocation", got.errOut)
 
 	got = w.run("repair", "--json")
 	failure := got.failure(t, exitNo)

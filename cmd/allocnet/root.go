@@ -19,9 +19,9 @@ To see it work, without root and without a change to this host:
   allocnet demo
 
 IDs:
-  Of the IDs that runtimes give, all commands accept what ls shows: the first 12
-  digits, with or without the interface. Commands that change nothing, except check,
-  also accept any unique prefix of at least 4 digits. Other IDs have no short form.
+  All commands accept a runtime's ID as ls shows it: the first 12 digits, with or
+  without the interface. Commands that change nothing, except check, also accept any
+  unique prefix of at least 4 digits. Other IDs have no short form.
 
 Exit codes:
   0  success
@@ -57,8 +57,7 @@ Plugin binaries are looked for in the directories of --plugin-dir or CNI_PATH; w
 either in "cni" beside this program, where that exists, then in /opt/cni/bin,
 /usr/lib/cni and /usr/libexec/cni.`
 
-// run is the whole program but for the process around it; it returns the exit
-// code.
+// run runs the program with the given arguments and streams, and returns the exit code.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
 	a := newApp(in, out, errOut)
 	root := newRoot(a)
@@ -110,7 +109,7 @@ func newRoot(a *app) *cobra.Command {
 	return root
 }
 
-// exitsTemplate ends the help of the commands that have an answer.
+// exitsTemplate ends the help of the commands that use exitNo.
 const exitsTemplate = `{{with index .Annotations "no"}}
 Exit codes:
   0  success
@@ -119,12 +118,12 @@ Exit codes:
   3  {{.}}
 {{end}}`
 
-// exits says when a command ends with exitNo.
+// exits returns the annotation that says when a command ends with exitNo.
 func exits(no string) map[string]string { return map[string]string{"no": no} }
 
-// refineHelp has the help command refuse what is no command.
+// refineHelp makes the help command refuse unknown commands.
 func refineHelp(root *cobra.Command) {
-	root.InitDefaultHelpFlag() // known early, or the flag after it would be taken for its value
+	root.InitDefaultHelpFlag() // before parsing: otherwise the next flag would become its value
 	root.InitDefaultHelpCmd()
 	c, _, _ := root.Find([]string{"help"})
 	c.Run = nil
@@ -141,7 +140,7 @@ func refineHelp(root *cobra.Command) {
 	}
 }
 
-// refineCompletion has the completion command refuse what is no shell.
+// refineCompletion makes the completion command print its help without a shell.
 func refineCompletion(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	c, _, _ := root.Find([]string{"completion"})

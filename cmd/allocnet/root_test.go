@@ -53,7 +53,7 @@ func TestUsageErrors(t *testing.T) {
 		"netns":            {[]string{"setup", "a", "--netns", dir}, "not a network namespace"},
 		"create elsewhere": {[]string{"setup", "a", "--create", "--netns", dir + "/a"}, "can only be made in /run/netns"},
 		"gc of what":       {[]string{"gc"}, "live live-from none"},
-		"gc of nothing":    {[]string{"gc", "--live-from", "/dev/null"}, "say so with --none"},
+		"gc of nothing":    {[]string{"gc", "--live-from", "/dev/null"}, "pass --none"},
 		"gc contradiction": {[]string{"gc", "--live", "a", "--none"}, "none of the others can be"},
 		"gc file":          {[]string{"gc", "--live-from", dir + "/no"}, "--live-from: open"},
 		"cleanup how":      {[]string{"cleanup"}, "audit force"},
@@ -102,7 +102,7 @@ func TestBadIDs(t *testing.T) {
 
 func TestUsageHintNamesTheCommand(t *testing.T) {
 	got := runWith("", "gc", "--bogus")
-	require.Contains(t, got.errOut, "hint: usage: allocnet gc (--live ID... | --live-from FILE | --none) [flags]; `allocnet gc --help` tells more")
+	require.Contains(t, got.errOut, "hint: usage: allocnet gc (--live ID... | --live-from FILE | --none) [flags]; `allocnet gc --help` explains the flags")
 }
 
 func TestHelp(t *testing.T) {
@@ -121,7 +121,7 @@ func TestHelpOfACommand(t *testing.T) {
 	require.Contains(t, runWith("", "completion").ok(t), "fish")
 	require.Contains(t, runWith("").ok(t), "Set up and remove the network of network namespaces")
 	for command, want := range map[string]string{
-		"check": "it is not, or no allocation", "inspect": "no allocation is set up", "cleanup": "leftovers were found",
+		"check": "the network is not as it was set up, or no allocation has this ID", "inspect": "no allocation is set up", "cleanup": "leftovers were found",
 		"repair": "an allocation is broken",
 	} {
 		help := runWith("", command, "--help").ok(t)
@@ -131,7 +131,7 @@ func TestHelpOfACommand(t *testing.T) {
 	for _, command := range []string{"setup", "teardown", "ls", "gc", "networks", "plugins", "demo", "version"} {
 		require.NotContains(t, runWith("", command, "--help").ok(t), "Exit codes:", command)
 	}
-	require.Contains(t, runWith("", "setup", "--help").ok(t), "If the message says\nthat the record is kept")
+	require.Contains(t, runWith("", "setup", "--help").ok(t), "If the\nmessage says that the record is kept")
 	for _, command := range []string{"gc", "cleanup"} {
 		require.Regexp(t, `(?s)Examples:.*--destroy.*Flags:.*--destroy`, runWith("", command, "--help").ok(t))
 	}

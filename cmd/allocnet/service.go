@@ -10,7 +10,8 @@ import (
 	"github.com/allocnet/allocnet/client"
 )
 
-// service asks the daemon where it is there, and works alone where it is not.
+// service returns the daemon if it is running, and otherwise a Configurator of this
+// process.
 func (a *app) service() (allocnet.Service, error) {
 	daemon, err := a.daemon()
 	if err != nil {
@@ -22,25 +23,25 @@ func (a *app) service() (allocnet.Service, error) {
 	return a.configurator()
 }
 
-// daemon is a way to the daemon; nil where the command works alone: no daemon
-// listens, or flags say how this process is to work.
+// daemon returns a client of the daemon, or nil if this process executes the command: no
+// daemon listens, or a flag requires it.
 func (a *app) daemon() (*client.Client, error) {
-	alone, asked := a.flags.alone(), a.flags.set.Changed("socket")
+	local, requested := a.flags.localFlag(), a.flags.set.Changed("socket")
 	switch {
-	case a.flags.noDaemon: // whose settings may count all the same
+	case a.flags.noDaemon: // its last settings are used nevertheless
 		return nil, nil
-	case alone != "" && asked:
-		return nil, usagef("--socket and --%s: the daemon has settings of its own; give either", alone)
-	case alone != "":
+	case local != "" && requested:
+		return nil, usagef("--socket and --%s: the daemon has its own settings; give only one of the flags", local)
+	case local != "":
 		return nil, nil
 	}
 	conn, err := net.Dial("unix", a.flags.socket)
 	switch {
 	case err == nil:
 		_ = conn.Close()
-	case !asked && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ECONNREFUSED)):
+	case !requested && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ECONNREFUSED)):
 		return nil, nil
 	}
-	a.logger().Debug("asking the daemon", "socket", a.flags.socket)
+	a.logger().Debug("using the daemon", "socket", a.flags.socket)
 	return client.New(client.Config{Socket: a.flags.socket}), nil
 }

@@ -68,7 +68,7 @@ func TestWhoIsAsked(t *testing.T) {
 	}
 }
 
-// TestDaemonsSettings are those of a daemon that is away.
+// TestDaemonsSettings checks that the last settings of the daemon are used.
 func TestDaemonsSettings(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "d.hcl")
@@ -121,12 +121,12 @@ func TestDaemonsSettings(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, a.flags.pluginDirs, "the library reads CNI_PATH")
 
-	// What anybody could have written does not count, and is told.
+	// Settings that any user could have written are ignored with a warning.
 	require.NoError(t, os.Chmod(settings.ActiveFile(socket), 0o666))
 	r := runWith("", "ls", "--no-daemon", "--state-dir", dir+"/third")
-	require.Contains(t, r.errOut, "what the daemon has left of its settings is not used")
+	require.Contains(t, r.errOut, "last settings are ignored")
 	require.Equal(t, exitOK, r.code)
-	require.Contains(t, runWith("", "ls", "--no-daemon", "--json").failure(t, exitFailure).Error, "say --state-dir")
+	require.Contains(t, runWith("", "ls", "--no-daemon", "--json").failure(t, exitFailure).Error, "pass --state-dir")
 }
 
 func TestSocketIsNotForWhoWorksAlone(t *testing.T) {
@@ -158,8 +158,8 @@ func TestEventsNeedTheDaemon(t *testing.T) {
 	require.NotContains(t, report.Hint, "--no-daemon")
 }
 
-// serve has a daemon for this world, with sandboxes in a directory of its own. The
-// returned function runs commands that ask it.
+// serve runs a daemon for this workspace, with its own directory of sandboxes. The
+// returned function runs commands through it.
 func (w *workspace) serve(sandboxes string) func(args ...string) outcome {
 	w.Helper()
 	privhost.Require(w)
@@ -232,8 +232,8 @@ func TestGCLeavesWhatRuntimesSetUp(t *testing.T) {
 	for _, args := range [][]string{{"gc", "--none", "--json", "--dry-run"}, {"gc", "--none", "--json"}} {
 		got := w.run(args...)
 		require.Equal(t, []string{"ours"}, decode[gcReport](t, got.ok(t)).Removed)
-		require.Contains(t, got.errOut, "1 allocation of runtimes (CNI) left alone")
-		require.Contains(t, got.errOut, "2 allocations of other scopes (mine) left alone")
+		require.Contains(t, got.errOut, "1 allocation of runtimes (CNI) kept")
+		require.Contains(t, got.errOut, "2 allocations of other scopes (mine) kept")
 	}
 	require.Len(t, decode[[]configurator.Record](t, w.run("ls", "--json").ok(t)), 3)
 	require.Empty(t, w.run("gc", "--none", "--scope", "mine").errOut)

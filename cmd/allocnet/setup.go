@@ -40,8 +40,8 @@ func newSetup(a *app) *cobra.Command {
 An existing allocation is checked, and repaired if necessary. With --new it is an
 error and stays unchanged.
 
-A failed setup removes everything, including a namespace it made. If the message says
-that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
+A failed setup removes everything, including a namespace that it created. If the
+message says that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 		Example: `  allocnet setup web --create --port 8080:80/tcp
   allocnet setup web --netns /run/netns/web --network front --network back
   allocnet setup web --create --port http=127.0.0.1:8080:80/tcp --bandwidth ingress=100M,egress=10M`,
@@ -55,8 +55,8 @@ that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 	flags.BoolVar(&f.mustBeNew, "new", false, "fail if the allocation exists already")
 	flags.StringArrayVarP(&f.ports, "port", "p", nil, "port to publish: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]]; may be repeated")
 	flags.StringArrayVar(&f.args, "arg", nil, "CNI argument KEY=VALUE; may be repeated")
-	flags.StringSliceVar(&f.ips, "ip", nil, "address to be given; may be repeated")
-	flags.BoolVar(&f.addressed, "require-address", false, "fail if no network gives an address; with --port or --ip it always does")
+	flags.StringSliceVar(&f.ips, "ip", nil, "requested address; may be repeated")
+	flags.BoolVar(&f.addressed, "require-address", false, "fail if no network gives an address (always the case with --port or --ip)")
 	flags.StringVar(&f.mac, "mac", "", "hardware address of the interface")
 	flags.StringSliceVar(&f.dns.Servers, "dns-server", nil, "resolver for the network to use; may be repeated")
 	flags.StringSliceVar(&f.dns.Searches, "dns-search", nil, "search domain; may be repeated")
@@ -70,8 +70,8 @@ that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 	return c
 }
 
-// statusMessages are log messages of the library that a Status also has: as Warnings
-// and as Unserved.
+// statusMessages are log messages of the library whose content a Status has as Warnings and
+// Unserved.
 var statusMessages = []string{
 	"a process of the host listens on a host port; what is sent there goes to the allocation now",
 	"no plugin of the networks declares capabilities that the allocation requests; they have no effect",
@@ -102,7 +102,7 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 	done := a.progress("setting up %s", id)
 	status, err := conf.Setup(c.Context(), *alloc)
 	done()
-	if err != nil && c.Context().Err() != nil { // the daemon may not be done with undoing it; a check waits for its turn
+	if err != nil && c.Context().Err() != nil { // the daemon may still undo it; a check waits for the lock
 		_ = conf.Check(context.WithoutCancel(c.Context()), configurator.Allocation{ID: id})
 	}
 	if err != nil {
@@ -111,7 +111,7 @@ func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 	return a.printStatus(id, status)
 }
 
-// outlived adds to ErrExists that the allocation has outlived its network namespace.
+// outlived adds a step to ErrExists if the allocation's network namespace is gone.
 func outlived(ctx context.Context, conf allocnet.Service, id string, err error) error {
 	if !errors.Is(err, configurator.ErrExists) {
 		return err
@@ -160,7 +160,7 @@ func (f *setupFlags) allocation(id string) (*configurator.Allocation, error) {
 	return alloc, nil
 }
 
-// printStatus shows what came of a setup.
+// printStatus prints the result of a setup.
 func (a *app) printStatus(id string, s *configurator.Status) error {
 	if a.flags.json {
 		return a.out.json(s)
@@ -182,20 +182,20 @@ func (a *app) printStatus(id string, s *configurator.Status) error {
 	return nil
 }
 
-// printUnserved names requests that have no effect.
+// printUnserved prints requests that have no effect.
 func (a *app) printUnserved(capabilities []string) {
 	if len(capabilities) > 0 {
 		a.out.printf("\n%s %s\n", a.out.paint(yellow, "not served:"), strings.Join(capabilities, ", "))
 	}
 }
 
-// printInterfaces lists the interfaces inside the sandbox, with their MTUs where the
-// networks tell one.
+// printInterfaces prints the interfaces inside the sandbox, with MTUs if a network reports
+// one.
 func (a *app) printInterfaces(s *configurator.Status) {
 	inside := slices.DeleteFunc(slices.Clone(s.Interfaces), func(i configurator.Interface) bool { return i.Sandbox == "" || i.Name == "lo" })
-	told := slices.ContainsFunc(inside, func(i configurator.Interface) bool { return i.MTU != 0 })
+	hasMTU := slices.ContainsFunc(inside, func(i configurator.Interface) bool { return i.MTU != 0 })
 	headers := []string{"INTERFACE", "NETWORK", "ADDRESSES", "GATEWAYS", "MAC"}
-	if told {
+	if hasMTU {
 		headers = append(headers, "MTU")
 	}
 	var rows [][]cell
@@ -206,7 +206,7 @@ func (a *app) printInterfaces(s *configurator.Status) {
 			gateways = append(gateways, address.Gateway)
 		}
 		row := []string{i.Name, i.Network, strings.Join(addresses, ", "), join(gateways), i.MAC}
-		if told {
+		if hasMTU {
 			row = append(row, strconv.Itoa(i.MTU))
 		}
 		rows = append(rows, cells(row...))

@@ -71,18 +71,18 @@ func TestShortFormsThatChange(t *testing.T) {
 	w.run("setup", longID+".eth1", "--netns", "/run/netns/second").ok(t)
 	for _, command := range []string{"inspect", "check", "teardown"} {
 		refused := w.run(command, "0123456789ab", "--json").failure(t, exitUsage)
-		require.Contains(t, refused.Error, "stands for 2 allocations")
+		require.Contains(t, refused.Error, "matches 2 allocations")
 		require.Equal(t, "type one of 0123456789ab.eth0, 0123456789ab.eth1", refused.Hint)
 	}
 	w.run("teardown", "0123456789ab.eth1").ok(t)
 	require.Equal(t, longID+".eth0\n", w.run("ls", "-q").ok(t))
 }
 
-// TestWhatToType is what lists show where that is of one allocation.
-func TestWhatToType(t *testing.T) {
+// TestSuggestion is what lists show where that is of one allocation.
+func TestSuggestion(t *testing.T) {
 	twin := longID[:20] + strings.Repeat("f", 44)
-	require.Equal(t, "type 0123456789ab.eth0", whatToType([]string{longID + ".eth0"}))
-	require.Equal(t, "type one of "+longID+", "+twin, whatToType([]string{longID, twin}))
+	require.Equal(t, "type 0123456789ab.eth0", suggestion([]string{longID + ".eth0"}))
+	require.Equal(t, "type one of "+longID+", "+twin, suggestion([]string{longID, twin}))
 	require.ErrorAs(t, ambiguous("0123", []string{longID, twin}), new(stepError))
 	require.Equal(t, exitUsage, exitCode(ambiguous("0123", []string{longID, twin})))
 }

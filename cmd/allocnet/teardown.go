@@ -20,7 +20,7 @@ An ID that is not set up is not an error. If the record was lost, --netns and
 --network help to find everything.
 
 --destroy also destroys the network namespace in the record, or the one that
-setup --create made. Any other one is left alone, even if --netns names it.`,
+setup --create made. It destroys no other one, even if --netns names it.`,
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -34,9 +34,9 @@ setup --create made. Any other one is left alone, even if --netns names it.`,
 
 type teardownReport struct {
 	ID        string `json:"id"`
-	Destroyed bool   `json:"destroyed"` // there was a network namespace, and it was destroyed
-	// Forced is what DEL did not remove; not known where the daemon did it, whose
-	// events tell.
+	Destroyed bool   `json:"destroyed"` // a network namespace was destroyed
+	// Forced are the leftovers of DEL. It is omitted if the daemon removed them; its events
+	// report them.
 	Forced []configurator.Leftover `json:"forced,omitzero"`
 }
 
@@ -89,7 +89,7 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	switch {
 	case !destroy || report.Destroyed:
 	case identityAt(path) != sandbox.Identity{}:
-		a.out.printf("network namespace %s is left: nothing shows that it is the allocation's own\n", path)
+		a.out.printf("network namespace %s is kept: it is not known to belong to the allocation\n", path)
 	default:
 		a.out.printf("no network namespace at %s\n", path)
 	}
@@ -97,9 +97,9 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	return nil
 }
 
-// destroyOwn destroys the network namespace that was at a path before the teardown,
-// if it is the allocation's own and still there, as it is where it does not lie with
-// those that the configurator makes. It tells whether there was one that is gone now.
+// destroyOwn destroys the network namespace that was at a path before the teardown, if it
+// belongs to the allocation and the teardown has not destroyed it. destroyed reports
+// whether the namespace existed and is gone now.
 func destroyOwn(path string, there, own sandbox.Identity) (destroyed bool, err error) {
 	none := sandbox.Identity{}
 	switch now := identityAt(path); {

@@ -12,7 +12,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// mark is the sign of success: a tick on a terminal, a word elsewhere.
+// mark returns the sign of success: a tick on a terminal, otherwise a word.
 func (a *app) mark() string {
 	if a.out.terminal {
 		return "✓"
@@ -20,7 +20,7 @@ func (a *app) mark() string {
 	return "ok:"
 }
 
-// join leaves out what is empty.
+// join joins the non-empty texts.
 func join(list []string) string {
 	var given []string
 	for _, s := range list {
@@ -31,7 +31,7 @@ func join(list []string) string {
 	return strings.Join(given, ", ")
 }
 
-// hostPort is the place where a port is published.
+// hostPort returns the address and port on the host.
 func hostPort(m portmap.Mapping) string {
 	port := strconv.Itoa(m.HostPort)
 	if m.HostIP == "" {
@@ -40,8 +40,8 @@ func hostPort(m portmap.Mapping) string {
 	return net.JoinHostPort(m.HostIP, port)
 }
 
-// shortPorts lists the published ports: the protocols of one port are one item,
-// and so are ports in a row.
+// shortPorts lists the published ports. The protocols of one port form one item, and so do
+// consecutive ports.
 func shortPorts(ports []portmap.Mapping) string {
 	unlabelled := slices.Clone(ports)
 	for i := range unlabelled {
@@ -54,11 +54,11 @@ func shortPorts(ports []portmap.Mapping) string {
 	return strings.Join(texts, ", ")
 }
 
-// portItems makes one item of the protocols of one port, and of ports in a row with
+// portItems returns one item for the protocols of one port, and for consecutive ports with
 // the same label.
 func portItems(ports []portmap.Mapping) []portItem {
 	var each []portItem
-	places := map[portmap.Mapping]int{} // of the items, by all but the protocol
+	places := map[portmap.Mapping]int{} // indices of the items, by everything except the protocol
 	for _, p := range ports {
 		key := p
 		key.Protocol = ""
@@ -80,7 +80,7 @@ func portItems(ports []portmap.Mapping) []portItem {
 	return items
 }
 
-// portItem is a row of ports that are published alike.
+// portItem is a range of ports with the same protocols and label.
 type portItem struct {
 	portmap.Mapping
 	count     int
@@ -97,7 +97,7 @@ func (i portItem) String() string {
 	return from + "->" + to + "/" + i.protocols
 }
 
-// ends are the ports on the host and those in the sandbox.
+// ends returns the ports on the host and in the sandbox.
 func (i portItem) ends() (from, to string) {
 	from, to = hostPort(i.Mapping), strconv.Itoa(i.ContainerPort)
 	if i.count > 1 {
@@ -125,7 +125,7 @@ func networkNames(r *configurator.Record) string {
 	return strings.Join(names, ", ")
 }
 
-// age is a duration in its largest unit.
+// age returns a duration in its largest unit.
 func age(d time.Duration) string {
 	switch {
 	case d < time.Minute:
@@ -138,14 +138,14 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours())/24)
 }
 
-func plural(n int, what string) string {
+func plural(n int, noun string) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 " + noun
 	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// span is a duration as people measure it.
+// span returns a duration in milliseconds or seconds.
 func span(d time.Duration) string {
 	switch ms := float64(d) / float64(time.Millisecond); {
 	case ms < 10:

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// versionInfo is what this program was built from.
+// versionInfo describes the version of this program and the Go version that built it.
 type versionInfo struct {
 	Version     string   `json:"version"`
 	Commit      string   `json:"commit,omitempty"`
@@ -49,7 +49,8 @@ func (a *app) addVersionFlag(root *cobra.Command) {
 	})
 }
 
-// newVersionInfo accepts nil, for a program built without modules.
+// newVersionInfo returns the version of a program. The info is nil for a program that was
+// built without modules.
 func newVersionInfo(b *debug.BuildInfo) versionInfo {
 	v := versionInfo{Version: "unknown", Go: "unknown", GoCNI: "unknown", LibCNI: "unknown", CNIVersions: version.All.SupportedVersions()}
 	if b == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// bare is the allocation as far as the environment tells.
+// bare returns the allocation with the fields that the environment contains.
 func (c *call) bare() configurator.Allocation {
 	return configurator.Allocation{
 		ID: c.id(), ContainerID: c.env.ContainerID, Interface: c.env.IfName, Netns: c.env.Netns, Scope: c.head.scope(),
@@ -24,7 +24,7 @@ func (c *call) bare() configurator.Allocation {
 	}
 }
 
-// allocation is the allocation that is asked for.
+// allocation returns the requested allocation.
 func (c *call) allocation() (a configurator.Allocation, err error) {
 	a = c.bare()
 	if a.Args, err = readArgs(c.env.Args); err != nil {
@@ -51,7 +51,7 @@ func (c *call) networks() (names []string, lists []json.RawMessage, err error) {
 	return c.conf.networks()
 }
 
-// networks are the names of networks, or the text of one.
+// networks returns the names of networks, or the text of one.
 func (c *config) networks() (names []string, lists []json.RawMessage, err error) {
 	if c.Plugins == nil {
 		return c.Delegates, nil, nil
@@ -76,7 +76,7 @@ func (c *config) networks() (names []string, lists []json.RawMessage, err error)
 	return nil, []json.RawMessage{list}, nil
 }
 
-// withArgs gives a plugin the args, unless it has some of its own.
+// withArgs adds the args to a plugin's configuration, unless it has args.
 func (c *config) withArgs(plugin json.RawMessage) (json.RawMessage, error) {
 	if isNull(c.Args) {
 		return plugin, nil
@@ -92,8 +92,7 @@ func (c *config) withArgs(plugin json.RawMessage) (json.RawMessage, error) {
 	return json.Marshal(keys)
 }
 
-// previous is the prevResult; nil where there is none. A runtime need not say its
-// version.
+// previous returns the prevResult, or nil. The runtime need not declare its version.
 func (c *config) previous() (json.RawMessage, error) {
 	if isNull(c.PrevResult) {
 		return nil, nil
@@ -113,7 +112,7 @@ func (c *config) previous() (json.RawMessage, error) {
 	return json.Marshal(result)
 }
 
-// capabilities gives an allocation the runtimeConfig.
+// capabilities adds the runtimeConfig to an allocation.
 func (c *config) capabilities(a *configurator.Allocation) error {
 	var mappings []portmap.Mapping
 	fields := map[string]any{
@@ -141,8 +140,8 @@ func (c *config) capabilities(a *configurator.Allocation) error {
 	return err
 }
 
-// decodeCapability reads what a runtime asks for. go-cni has a flat list of ranges:
-// each is a set of its own, so that they may be of both families.
+// decodeCapability decodes the value of a capability. go-cni sends a flat list of ranges;
+// each becomes its own set, so that they may have both families.
 func decodeCapability(value json.RawMessage, field any) error {
 	err := strict.DecodeFold(value, field)
 	sets, is := field.(*[][]configurator.IPRange)
@@ -156,8 +155,8 @@ func decodeCapability(value json.RawMessage, field any) error {
 	return nil
 }
 
-// ports are the port mappings of a runtime. One without a host port is for the
-// runtime's own books.
+// ports returns the port mappings of a runtime. It ignores those without a host port, which
+// are not published.
 func ports(mappings []portmap.Mapping) ([]portmap.Port, error) {
 	var ports []portmap.Port
 	for i, m := range mappings {

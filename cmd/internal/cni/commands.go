@@ -12,7 +12,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// errNotReady: the daemon waits for something before it begins an ADD.
+// errNotReady is the error while the daemon does not begin an ADD.
 var errNotReady = errors.New("the network is not ready")
 
 func (c *call) add(ctx context.Context) (json.RawMessage, error) {
@@ -41,11 +41,10 @@ func (c *call) add(ctx context.Context) (json.RawMessage, error) {
 	return result, err
 }
 
-// undoTime is what the end of an ADD may take whose result cannot be said.
+// undoTime is the maximum time for undoing an ADD whose result cannot be encoded.
 const undoTime = 10 * time.Second
 
-// check is about what was set up; that the configuration is another by now does not
-// matter.
+// check checks the existing allocation, even if the configuration has changed since.
 func (c *call) check(ctx context.Context) error {
 	if _, err := c.backend.Get(ctx, c.id()); errors.Is(err, configurator.ErrNotFound) {
 		return &Error{Code: CodeUnknownContainer, Msg: "unknown container: " + err.Error()}
@@ -56,21 +55,21 @@ func (c *call) check(ctx context.Context) error {
 	return c.backend.Check(ctx, c.bare())
 }
 
-// del takes away what the record says. Where there is none, it looks for what the
-// configuration, if it is whole, may have left.
+// del tears down the allocation of the record. Without a record, it removes what the
+// configuration, if it is valid, may have left.
 func (c *call) del(ctx context.Context, whole bool) error {
 	if _, err := c.own(ctx); err != nil && !c.renamed(ctx) {
 		return err
 	}
 	a := c.bare()
 	if whole {
-		a, _ = c.allocation() // as much as can be understood
+		a, _ = c.allocation() // the valid part
 	}
 	return c.backend.Teardown(ctx, a)
 }
 
-// gc collects what a runtime does not know. Of one that does not say what it knows,
-// that is nothing.
+// gc removes attachments that the runtime does not know. It removes nothing if the runtime
+// sends no list.
 func (c *call) gc(ctx context.Context) error {
 	valid, said, err := c.conf.attachments()
 	if err != nil || !said {
@@ -91,8 +90,8 @@ func (c *call) gc(ctx context.Context) error {
 	return err
 }
 
-// status says that an ADD cannot work now by the code 50, unless a plugin says it by
-// its own.
+// status returns an error with the code 50, or a plugin's own code, if an ADD cannot succeed
+// now.
 func (c *call) status(ctx context.Context) error {
 	names, lists, err := c.networks()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 )
 
-// head is the part of a configuration without which nothing can be done.
+// head is the part of a configuration that every command needs.
 type head struct {
 	CNIVersion string `json:"cniVersion"`
 	Name       string `json:"name"`
@@ -38,7 +38,7 @@ type config struct {
 	Patience    string `json:"patience"`
 	Settings    string `json:"settings"`
 
-	// Of the runtime.
+	// Set by the runtime.
 	PrevResult       json.RawMessage            `json:"prevResult"`
 	RuntimeConfig    map[string]json.RawMessage `json:"runtimeConfig"`
 	ValidAttachments json.RawMessage            `json:"cni.dev/valid-attachments"`
@@ -48,10 +48,10 @@ func badConfig(format string, args ...any) error {
 	return &Error{Code: CodeInvalidConfig, Msg: "network configuration: " + fmt.Sprintf(format, args...)}
 }
 
-// versionOf is what a configuration says of its version, if it says so.
+// versionOf returns the version that a configuration declares, or "".
 func versionOf(data []byte) string {
 	var h head
-	_ = json.Unmarshal(data, &h) // the version may be read all the same
+	_ = json.Unmarshal(data, &h) // the version may be readable nevertheless
 	return h.CNIVersion
 }
 
@@ -68,10 +68,10 @@ func readHead(data []byte) (h head, err error) {
 	return h, nil
 }
 
-// since are the versions in which commands came.
+// since holds the version that introduced a command.
 var since = map[string]string{Check: "0.4.0", GC: "1.1.0", Status: "1.1.0"}
 
-// speaks finds a version that is not ours, or older than the command.
+// speaks returns an error if the version is not supported or older than the command.
 func (h *head) speaks(command string) error {
 	incompatible := func(details string) error {
 		return &Error{Code: CodeIncompatible, Msg: "incompatible CNI versions", Details: details}
@@ -85,12 +85,11 @@ func (h *head) speaks(command string) error {
 	return nil
 }
 
-// reserved is what names of keys begin with that the specification may add; those that
-// are not known are passed over, as is "cni.dev/attachments", which was said by mistake
-// once.
+// reserved is the prefix of keys that the specification may add. Unknown ones are ignored,
+// and so is "cni.dev/attachments", which a former specification named by mistake.
 const reserved = "cni.dev/"
 
-// readConfig reads a configuration, of which nothing may be misread.
+// readConfig decodes a configuration strictly.
 func readConfig(data []byte) (*config, error) {
 	c := &config{}
 	if err := strict.DecodeBut(reserved, data, c); err != nil {
@@ -125,9 +124,8 @@ func readConfig(data []byte) (*config, error) {
 
 func isNull(value json.RawMessage) bool { return len(value) == 0 || string(value) == "null" }
 
-// attachments are those that a runtime knows; null, as libcni says it, are none. It is
-// not said where the runtime has none to tell, as cnitool, which runs DEL of all that
-// it knows instead.
+// attachments returns the attachments that a runtime knows; null, as libcni sends it, is an
+// empty list. ok is false if there is no list, as from cnitool, which runs DEL instead.
 func (c *config) attachments() (valid []types.GCAttachment, said bool, err error) {
 	const key = "cni.dev/valid-attachments"
 	if len(c.ValidAttachments) == 0 {

@@ -5,37 +5,35 @@
 //
 // # The configuration
 //
-// A configuration of type "allocnet" hands the work on to networks of the host:
+// A configuration of type "allocnet" delegates to networks of the host:
 //
 //	{"type": "allocnet", "delegate": "NAME"}
 //	{"type": "allocnet", "delegates": ["NAME", "NAME"]}
 //	{"type": "allocnet", "plugins": [{"type": "bridge", ...}, ...]}
 //	{"type": "allocnet"}
 //
-// by their names, or as a chain of plugins of its own; the last form takes the
-// networks that the host attaches to where nobody names one. The first network is
-// the primary one: it gets the interface that the runtime named, goes on from the
-// prevResult, if there is one, and has the host ports, addresses and MAC that were
-// asked for. The others get eth1, eth2 and so on, or eth0 where that is taken. The
-// result is that of all, one after the other.
+// by name, or as its own chain of plugins; the last form uses the host's default
+// networks. The first network is the primary one: it gets the interface that the runtime
+// names, continues from the prevResult, if there is one, and gets the requested host
+// ports, addresses and MAC. The others get eth1, eth2 and so on, or eth0 if eth1 is used.
+// The result consists of the results of all networks in their order.
 //
-// "args" is handed on to the plugins of a chain; networks that are named cannot be
-// given any. "socket", "idleTimeout" and "settings" are read by the program
-// allocnet-cni. Any other key is an error that names it, unless it begins with
-// "cni.dev/", which the specification has for itself. In "runtimeConfig" the case of
-// names does not matter: go-cni has its own.
+// "args" is passed to the plugins of a chain; it is not possible with named networks. The
+// program allocnet-cni reads "socket", "idleTimeout" and "settings". Any other key is an
+// error that names it, unless it begins with "cni.dev/", which the specification reserves.
+// In "runtimeConfig" the case of names is ignored, because go-cni spells them differently.
 //
 // # Allocations
 //
-// An attachment, which is a container and an interface, is one allocation. Its scope
-// is the network of the runtime's configuration: what else is on the host, of other
-// networks or none, is not touched by DEL and GC. A configuration whose name may change
-// while there are attachments has a "scope" instead, which must not. A DEL by another
-// name is that of the same attachment where the container, the interface and the network
-// namespace, as far as there is one, are the same; else it is refused.
+// An attachment, which is a container and an interface, is one allocation. Its scope is
+// the network of the runtime's configuration: DEL and GC do not change anything else on
+// the host. If the name of a configuration may change while attachments exist, it has a
+// constant "scope" instead. A DEL under another name is accepted if the container, the
+// interface and the network namespace, if it exists, are the same; otherwise it is
+// refused.
 //
 // # Errors
 //
-// An error of a plugin is returned as it is, but for JSON that it quotes, of which some
-// may be from the configuration.
+// An error of a plugin is returned unchanged, except that quoted JSON, which may come from
+// the configuration, is removed.
 package cni

@@ -12,7 +12,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 )
 
-// commands are those that are not VERSION, with the variables that each requires.
+// commands are all commands except VERSION, with the variables that each requires.
 var commands = map[string][]string{
 	Add:    {containerID, netns, ifName},
 	Check:  {containerID, netns, ifName},
@@ -31,7 +31,7 @@ func badEnv(format string, args ...any) error {
 	return &Error{Code: CodeInvalidEnvironment, Msg: fmt.Sprintf(format, args...)}
 }
 
-// checkEnv finds what is wrong with the environment of a command.
+// checkEnv validates the environment of a command.
 func checkEnv(e Env) error {
 	required, known := commands[e.Command]
 	if !known {
@@ -63,8 +63,8 @@ func checkEnv(e Env) error {
 	return nil
 }
 
-// pluginDirs are the runtime's: the absolute entries of CNI_PATH, as the others start
-// where the runtime works. They choose what runs as root, so only root's count.
+// pluginDirs returns the absolute entries of CNI_PATH; relative ones depend on the runtime's
+// working directory. They determine what runs as root, so only root may set them.
 func (c *call) pluginDirs() []string {
 	if !c.root {
 		return nil
@@ -79,14 +79,14 @@ func (c *call) pluginDirs() []string {
 	return dirs[:min(len(dirs), configurator.MaxPluginDirs)]
 }
 
-// overridesNetns reports whether the runtime means the namespace that it names even if
-// it is the host's own. Only root may.
+// overridesNetns reports whether CNI_NETNS may be the host's own network namespace, which
+// only root may permit.
 func (c *call) overridesNetns() bool {
 	return c.root && (c.env.NetnsOverride == "1" || strings.EqualFold(c.env.NetnsOverride, "true"))
 }
 
-// readArgs reads CNI_ARGS: pairs of key and value, separated by semicolons. Of a
-// key that is there twice the last value counts.
+// readArgs reads CNI_ARGS: pairs of key and value, separated by semicolons. The last value
+// of a repeated key counts.
 func readArgs(text string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil

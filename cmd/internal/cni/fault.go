@@ -13,7 +13,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// codes are those of errors that no plugin returned; the first that fits counts.
+// codes are the codes of errors that no plugin returned; the first that applies counts.
 var codes = []struct {
 	is   error
 	code uint
@@ -33,7 +33,7 @@ var codes = []struct {
 	{configurator.ErrInvalidAllocation, CodeInvalidConfig},
 }
 
-// fault is an error as a runtime gets it: without the configuration, which a plugin
+// fault returns an error for the runtime, without parts of the configuration that a plugin
 // may have quoted.
 func fault(err error) *Error {
 	e := faultOf(err)
@@ -41,7 +41,7 @@ func fault(err error) *Error {
 	return e
 }
 
-// faultOf is what a plugin said, as it is, or one with the code of an error of ours.
+// faultOf returns a plugin's error unchanged, or an error with the code of our own error.
 func faultOf(err error) *Error {
 	var own *Error
 	if errors.As(err, &own) {
@@ -54,11 +54,11 @@ func faultOf(err error) *Error {
 	}
 	e := &Error{Code: CodeInternal, Msg: err.Error()}
 	if errors.Is(err, configurator.ErrInvalidAllocation) && errors.Is(err, fs.ErrNotExist) {
-		e.Code = CodeInvalidNetns // the one thing of an allocation that has to exist
+		e.Code = CodeInvalidNetns // only the network namespace has to exist
 		return e
 	}
 	if missing := (*conflist.NotFoundError)(nil); errors.As(err, &missing) && len(missing.Broken) > 0 {
-		e.Code = CodeTryAgainLater // it may be in one of those
+		e.Code = CodeTryAgainLater // the network may be in one of the broken files
 		return e
 	}
 	for _, c := range codes {

@@ -15,10 +15,9 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// idOf is the ID of the allocation that an attachment is: CONTAINER.INTERFACE. Where
-// that would be too long, could be read in two ways, or holds what no ID may, it is the
-// beginning of the container's ID and a hash. That is longer behind its last dot than
-// any interface's name, so that neither form is the other of another attachment.
+// idOf returns the ID of an attachment's allocation: CONTAINER.INTERFACE. If that would be
+// too long, ambiguous or invalid, it is the beginning of the container's ID and a hash. The
+// hash is longer than any name of an interface, so the two forms cannot be equal.
 func idOf(container, ifName string) string {
 	id := container + "." + ifName
 	if len(id) <= names.MaxID && !strings.Contains(ifName, ".") && names.ValidateContainer(id) == nil {
@@ -29,17 +28,17 @@ func idOf(container, ifName string) string {
 	return container[:min(len(container), shown)] + "-" + hex.EncodeToString(sum[:16])
 }
 
-// scopes are those of the attachments of runtimes. No network is called as a scope
-// that a configuration names itself: that has a slash more.
+// The prefixes of the scopes of runtimes' attachments. A scope that a configuration names
+// has one slash more, so it differs from the scope of every network.
 const (
 	scopes      = "cni/"
 	namedScopes = "cni//"
 )
 
-// IsRuntimes reports whether a scope is that of attachments of runtimes.
+// IsRuntimes reports whether a scope belongs to attachments of runtimes.
 func IsRuntimes(scope string) bool { return strings.HasPrefix(scope, scopes) }
 
-// scope is that of the attachments of a configuration.
+// scope returns the scope of the attachments of a configuration.
 func (h *head) scope() string {
 	if h.Scope != "" {
 		return namedScopes + h.Scope
@@ -47,9 +46,9 @@ func (h *head) scope() string {
 	return scopes + h.Name
 }
 
-// own reports whether the call's attachment has a record. The error is errForeign
-// where somebody else has an allocation under its ID. A record that cannot be read is
-// for the backend to judge.
+// own reports whether the call's attachment has a record. The error is errForeign if the
+// allocation under its ID belongs to another owner. Unreadable records are left to the
+// backend.
 func (c *call) own(ctx context.Context) (known bool, err error) {
 	r, err := c.backend.Get(ctx, c.id())
 	switch {
@@ -61,16 +60,16 @@ func (c *call) own(ctx context.Context) (known bool, err error) {
 	return true, nil
 }
 
-// renamed reports whether the record of somebody else is that of the call's attachment
-// all the same, made when the network had another name: it is a runtime's, and about
-// the same network namespace, as far as there is one.
+// renamed reports whether the record of another scope belongs to the call's attachment,
+// because the network was renamed since: its scope is a runtime's and it has the same
+// network namespace, if that exists.
 func (c *call) renamed(ctx context.Context) bool {
 	r, err := c.backend.Get(ctx, c.id())
 	return err == nil && IsRuntimes(r.Scope) && (c.env.Netns == "" || leadsToNetns(c.env.Netns, r))
 }
 
-// leadsToNetns reports whether a path leads to the network namespace of a record.
-// Namespaces that are gone are taken for the same one: DEL of them does the same work.
+// leadsToNetns reports whether a path leads to the network namespace of a record. Missing
+// network namespaces count as the same one, because DEL does the same for them.
 func leadsToNetns(path string, r *configurator.Record) bool {
 	there, err := identityAt(path)
 	if r.NetnsGone || err != nil {
@@ -89,12 +88,12 @@ func identityAt(path string) (id sandbox.Identity, err error) {
 	return id, errors.Join(err, s.Close())
 }
 
-// isNone reports whether an error says that there is no network namespace at a path.
+// isNone reports whether an error means that there is no network namespace at a path.
 func isNone(err error) bool {
 	return errors.Is(err, sandbox.ErrNotExist) || errors.Is(err, sandbox.ErrNotNamespace) || errors.Is(err, unix.ENOTDIR)
 }
 
-// errForeign: the allocation is of another network, or not a runtime's.
+// errForeign is the error for an allocation of another network or another owner.
 var errForeign = errors.New("the container's interface belongs to somebody else")
 
 func describe(scope string) string {

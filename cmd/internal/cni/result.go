@@ -11,7 +11,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine"
 )
 
-// resultOf is the result of all networks of an attachment, in a version of CNI.
+// resultOf returns the result of all networks of an attachment in a version of CNI.
 func resultOf(status *configurator.Status, version string) (json.RawMessage, error) {
 	if len(status.Results) == 0 {
 		return nil, errors.New("no network returned a result")
@@ -35,8 +35,8 @@ func resultOf(status *configurator.Status, version string) (json.RawMessage, err
 	return json.Marshal(converted)
 }
 
-// merge appends the result of a further network. The resolvers are those of the first
-// that names one.
+// merge appends the result of a further network. The resolvers come from the first network
+// that has any.
 func merge(to, from *types100.Result) {
 	offset := len(to.Interfaces)
 	to.Interfaces = append(to.Interfaces, from.Interfaces...)

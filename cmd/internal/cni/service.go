@@ -8,9 +8,9 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// Options say what a Service works with. Backend and Ready must be given.
+// Options configure a Service. Backend and Ready are required.
 type Options struct {
-	// Backend is asked for every request, so that a reload takes effect.
+	// Backend is called for every request, so that a reload takes effect.
 	Backend func() allocnet.Service
 	// Ready finds out whether a Setup of the networks of an allocation can be
 	// expected to work; of the allocation only Networks and Conflists are set.
@@ -26,7 +26,7 @@ type Service struct {
 	options Options
 }
 
-// New makes a Service.
+// New returns a Service.
 func New(o Options) *Service {
 	if o.NotReady == nil {
 		o.NotReady = func(configurator.Allocation) error { return nil }
@@ -34,7 +34,7 @@ func New(o Options) *Service {
 	return &Service{options: o}
 }
 
-// Serve does what is asked for. Where the context ends, an ADD is undone.
+// Serve serves a request. If the context ends, an ADD is undone.
 func (s *Service) Serve(ctx context.Context, r Request) Response {
 	result, err := s.serve(ctx, r)
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *Service) serve(ctx context.Context, r Request) (json.RawMessage, error)
 		return nil, err
 	}
 	c.conf, err = readConfig(r.Config)
-	if r.Env.Command == Del { // needs nothing of it
+	if r.Env.Command == Del { // DEL does not need it
 		return nil, c.del(ctx, err == nil)
 	}
 	if err != nil {
@@ -83,7 +83,7 @@ type call struct {
 	*Service
 	backend allocnet.Service
 	env     Env
-	// conflists says that the caller may bring plugins along.
+	// conflists reports whether the caller may send plugins.
 	conflists bool
 	root      bool
 	head      head

@@ -6,10 +6,10 @@ import (
 )
 
 const (
-	quiet   = 100 * time.Millisecond // without an event: a burst is over
-	longest = time.Second            // that a burst is waited for
-	retry   = 2 * time.Second        // at most, without any event, until all is well
-	rescan  = 30 * time.Second       // at most, without any event, from then on
+	quiet   = 100 * time.Millisecond // time without an event after which a burst is over
+	longest = time.Second            // longest wait for the end of a burst
+	retry   = 2 * time.Second        // time between looks without an event, while not ready
+	rescan  = 30 * time.Second       // time between looks without an event, otherwise
 )
 
 func newTimer(d time.Duration) (<-chan time.Time, func() bool) {
@@ -17,10 +17,9 @@ func newTimer(d time.Duration) (<-chan time.Time, func() bool) {
 	return t.C, t.Stop
 }
 
-// wait returns when something changed and the burst of changes is over, or when
-// it is time for a look without any.
+// wait returns when a burst of changes is over, or when a look without a change is due.
 func (m *Manager) wait(ctx context.Context, changed <-chan struct{}) {
-	idle, stop := m.timer(m.patience())
+	idle, stop := m.timer(m.timeout())
 	defer stop()
 	select {
 	case <-ctx.Done():
@@ -36,17 +35,16 @@ func (m *Manager) wait(ctx context.Context, changed <-chan struct{}) {
 	}
 }
 
-// patience is short while something is in the way that may go without an event: a
-// full disk, a mount.
-func (m *Manager) patience() time.Duration {
+// timeout returns a short time while a problem exists that may disappear without an event,
+// such as a full disk.
+func (m *Manager) timeout() time.Duration {
 	if m.Ready() != nil {
 		return retry
 	}
 	return rescan
 }
 
-// waitQuiet reports whether there was another change before the quiet time was
-// over.
+// waitQuiet reports whether another change happened within the quiet time.
 func (m *Manager) waitQuiet(ctx context.Context, changed <-chan struct{}, end <-chan time.Time) bool {
 	calm, stop := m.timer(quiet)
 	defer stop()

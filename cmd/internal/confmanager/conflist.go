@@ -10,11 +10,10 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// oldestVersion is the oldest one of CNI that knows lists, and that allocnet's
-// plugin speaks.
+// oldestVersion is the oldest CNI version with lists that allocnet's plugin supports.
 const oldestVersion = "0.3.0"
 
-// conflist is the configuration that delegates to n, proven to be valid.
+// conflist returns the validated configuration that delegates to n.
 func (m *Manager) conflist(n *conflist.Network) ([]byte, error) {
 	v, err := versionFor(n)
 	if err != nil {
@@ -27,14 +26,14 @@ func (m *Manager) conflist(n *conflist.Network) ([]byte, error) {
 	list := map[string]any{
 		"name":    name,
 		"plugins": []any{m.plugin(n)},
-		markKey:   mark{PrimaryFile: n.File, Owner: m.o.Owner},
+		noteKey:   note{PrimaryFile: n.File, Owner: m.o.Owner},
 		// Under the primary's name, libcni would add the primary's sidecar plugins.
 		"loadOnlyInlinedPlugins": true,
 	}
 	if err := setVersion(list, v); err != nil {
 		return nil, err
 	}
-	// What the primary does not support need not be asked of us.
+	// Commands that the primary network does not support are not called.
 	if n.List.DisableCheck {
 		list["disableCheck"] = true
 	}
@@ -51,31 +50,29 @@ func (m *Manager) conflist(n *conflist.Network) ([]byte, error) {
 	return append(data, '\n'), nil
 }
 
-// markKey is that of what a manager notes for itself: libcni passes over keys of a list
-// that it does not know.
-const markKey = "allocnet"
+// noteKey is the key of the manager's note. libcni ignores unknown keys of a list.
+const noteKey = "allocnet"
 
-type mark struct {
+type note struct {
 	// PrimaryFile is the path of the primary network's file.
 	PrimaryFile string `json:"primaryFile,omitempty"`
 	Owner       string `json:"owner,omitempty"`
 }
 
-// markOf is the mark in a file's content; nil where no manager has written it.
-func markOf(data []byte) *mark {
+// noteOf returns the note in a file's content, or nil if no manager has written the file.
+func noteOf(data []byte) *note {
 	var list map[string]json.RawMessage
-	var m *mark
-	if json.Unmarshal(data, &list) != nil || json.Unmarshal(list[markKey], &m) != nil {
+	var m *note
+	if json.Unmarshal(data, &list) != nil || json.Unmarshal(list[noteKey], &m) != nil {
 		return nil
 	}
 	return m
 }
 
-// knownVersion is the newest one that runtimes know who do not read "cniVersions",
-// which came with the next.
+// knownVersion is the newest version for runtimes that do not know "cniVersions".
 const knownVersion = "1.0.0"
 
-// setVersion has the list in a version, and in one that every runtime knows.
+// setVersion declares a version, and in addition one that every runtime knows.
 func setVersion(list map[string]any, v string) error {
 	list["cniVersion"] = v
 	newer, err := version.GreaterThan(v, knownVersion)
@@ -100,8 +97,8 @@ func (m *Manager) plugin(n *conflist.Network) map[string]any {
 	return plugin
 }
 
-// versionFor is the highest version that n declares and we speak. Results of an
-// older one than any of ours can be said in our oldest.
+// versionFor returns the highest version that n declares and allocnet's plugin supports. If
+// all versions of n are older, it returns the oldest one that the plugin supports.
 func versionFor(n *conflist.Network) (string, error) {
 	ours, err := version.GreaterThanOrEqualTo(n.List.CNIVersion, oldestVersion)
 	if err != nil {

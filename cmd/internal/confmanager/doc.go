@@ -1,40 +1,39 @@
-// Package confmanager keeps allocnet's own network configuration in step with the
-// others of a CNI configuration directory.
+// Package confmanager maintains allocnet's own network configuration in a CNI
+// configuration directory, according to the other files there.
 //
-// A runtime takes the first file of that directory. The manager puts one there
-// whose only plugin is allocnet, which delegates to the primary network: the one
-// that is named, or the first that is valid and not allocnet's own. Files of
-// others are never written.
+// A runtime uses the first file of that directory. The manager writes a first file whose
+// only plugin is allocnet, which delegates to the primary network: the named one, or the
+// first that is valid and not allocnet's own. The manager never writes other files.
 //
-// # What happens when
+// # Events
 //
-// The primary network changes, or another one sorts before it: the own file
-// follows. It is written by rename, complete or not at all, and again whenever it
-// is lost or somebody edits it.
+// The primary network changes, or another one sorts before it: the manager updates its own
+// file. It replaces the file atomically, and rewrites it if it is removed or edited.
 //
-// The primary network's file becomes invalid: the network stays in force as it
-// was last read, and stays ready; State names the file, the place and what to do.
-// After a restart that is lost. The own file, which notes where the primary network
-// was, stays then, and the manager is not ready until the file is mended or removed.
+// The primary network's file becomes invalid: its last valid content stays active and
+// ready; State names the file, the position and the correction. A restart loses that
+// content. Then the own file, which notes the file of the primary network, stays, and the
+// manager is not ready until that file is repaired or removed.
 //
-// A plugin of the primary network is missing: it stays the primary one, and is not
-// ready until the plugin appears. Any other network would be one that nobody meant.
+// A plugin of the primary network is missing: the network stays the primary one and is not
+// ready until the plugin is installed. The manager does not switch to another network,
+// which the administrator did not choose.
 //
-// The primary network is gone, and no other is valid: the own file stays, so that
-// no runtime turns to a network that nobody meant. The manager is not ready, and
-// says which network is missing.
+// The primary network is removed and no other one is valid: the own file stays, so that no
+// runtime switches to an unintended network. The manager is not ready and names the missing
+// network.
 //
-// The readiness file is missing: before it is there for the first time nothing is
-// written. When it goes away later, the manager is not ready, and goes on.
+// The readiness file is missing: until it exists for the first time, the manager writes
+// nothing. When it is removed later, the manager is not ready but continues.
 //
-// The configuration directory is gone: networks stay in force, and the manager is
-// not ready. It does not make the directory, because whoever is about to rename
-// another one into its place would fail.
+// The configuration directory is removed: networks stay active, and the manager is not
+// ready. It does not create the directory, because that would break a rename of another
+// directory to its path.
 //
 // # Watching
 //
-// Every directory that a path leads through is watched, symlinks included, so that
-// any part of it may appear, go away or be replaced. A burst of events is read
-// once, when it is over or has lasted a second. Whatever no event tells, such as a
-// mount, is found within half a minute, or two seconds while not ready.
+// The manager watches every directory on a path, including those of symlinks, so any part
+// of the path may appear, disappear or be replaced. It reads the files once per burst of
+// events, when the burst is over or has lasted a second. Changes without an event, such as
+// a mount, are found within 30 seconds, or 2 seconds while not ready.
 package confmanager

@@ -126,7 +126,7 @@ func TestPrimaryGone(t *testing.T) {
 			r.run().delegates("b")
 			good := r.read(own)
 			r.remove("net.d/20-b.conflist")
-			r.unready(`primary network "b" is gone`, "put it back")
+			r.unready(`primary network "b" is gone`, "restore its file")
 			require.Equal(t, good, r.read(own))
 			_, ok := r.raw("b")
 			require.False(t, ok)

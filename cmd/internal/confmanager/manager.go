@@ -14,68 +14,67 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// Manager keeps the own file in step with the directory while it runs. All its
-// methods but Run are safe for concurrent use, and cost nothing.
+// Manager updates its own file according to the directory while it runs. All methods
+// except Run are safe for concurrent use.
 type Manager struct {
 	o   Options
 	dir *conflist.Dir
 	own ownFile
 
-	begun   bool              // the readiness file was there once
+	begun   bool              // the readiness file has existed once
 	active  *conflist.Network // the primary network as last seen
 	since   time.Time         // when active was first seen
-	retired bool              // files that we wrote under other names
-	want    []byte            // what the own file has to hold; nil until known
-	wrote   []byte            // what was written last
-	writes  []time.Time       // that undid what others had done to it, the last ones
+	retired bool              // our files with former names have been removed
+	want    []byte            // the content for the own file; nil until known
+	wrote   []byte            // the content written last
+	writes  []time.Time       // recent times at which changes by others were undone
 
-	looked func() // ends the wait for the first look
+	looked func() // signals the end of the first look
 	first  <-chan struct{}
 
 	mu       sync.Mutex
 	state    State
 	networks []*conflist.Network
 
-	// What tests replace.
+	// Replaced by tests.
 	now   func() time.Time
 	timer func(time.Duration) (<-chan time.Time, func() bool)
 	watch func() (*fsnotify.Watcher, error)
 }
 
-// State is what was true at the last look.
+// State returns the state at the last look.
 func (m *Manager) State() State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state
 }
 
-// firstPatience is how long Ready waits for the first look.
-const firstPatience = 2 * time.Second
+// firstTimeout is the longest time that Ready waits for the first look.
+const firstTimeout = 2 * time.Second
 
-// Ready returns nil if a new allocation can be expected to get the primary
-// network, else the reason, as State has it. Just before the first look there is no
-// other reason than that: it is waited for.
+// Ready returns nil if a new allocation can be expected to get the primary network, and
+// otherwise the reason in State. It waits for the first look.
 func (m *Manager) Ready() error {
-	patience := time.NewTimer(firstPatience)
-	defer patience.Stop()
+	timeout := time.NewTimer(firstTimeout)
+	defer timeout.Stop()
 	select {
 	case <-m.first:
-	case <-patience.C:
+	case <-timeout.C:
 	}
 	return m.State().NotReady
 }
 
-// Networks returns the networks in force at the last look, by file name, the
-// embedded one last: each as last read well, until its file is removed. Nobody may
-// change them.
+// Networks returns the active networks at the last look, by file name, the embedded one
+// last. Each has the last valid content of its file until the file is removed. The caller
+// must not change them.
 func (m *Manager) Networks() []*conflist.Network {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.networks
 }
 
-// Run follows the directory until ctx ends, which is no error. The own file stays
-// as it is then. It may run again, but not twice at once.
+// Run manages the directory until ctx ends and then returns nil. It leaves the own file
+// unchanged. Calls must not overlap.
 func (m *Manager) Run(ctx context.Context) error {
 	w := newWatch(m.watch, m.own.isTemp)
 	defer w.close()
@@ -87,8 +86,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	return nil
 }
 
-// look brings everything up to date. Watches come first: what changes while the
-// files are read is seen next time.
+// look reads everything and updates the own file. It sets the watches first, so that changes
+// during the reading cause another look.
 func (m *Manager) look(w *watch) {
 	watching := w.follow(m.o)
 	missing := m.readinessFile()
@@ -110,12 +109,11 @@ func (m *Manager) look(w *watch) {
 	m.publish(m.newState(broken, append(m.retireFormer(), watching), missing, err), networks)
 }
 
-// maxTries bounds how often our file may be edited while the others are read.
+// maxTries is the number of attempts if our file is edited while the others are read.
 const maxTries = 5
 
-// read returns what the directory holds beside our own file. An edit of that file
-// has to be undone first: with the primary's name in it, it would stand in for the
-// primary. The error is that it could not be, and nothing is known.
+// read returns the networks of the directory without our own file. It first undoes edits of
+// that file, which could use the primary network's name. It returns an error if that fails.
 func (m *Manager) read() (networks []*conflist.Network, broken []*conflist.FileError, err error) {
 	own := func(n *conflist.Network) bool { return n.File == m.own.path }
 	for range maxTries {
@@ -125,22 +123,22 @@ func (m *Manager) read() (networks []*conflist.Network, broken []*conflist.FileE
 			return networks, broken, nil
 		}
 	}
-	return m.Networks(), broken, fmt.Errorf("own file %q holds a network of somebody else: remove it, or let the own file have another name", m.own.path)
+	return m.Networks(), broken, fmt.Errorf("own file %q has the network of another program: remove it or choose another name for the own file", m.own.path)
 }
 
-// readinessFile returns why the network is not ready by that file.
+// readinessFile returns an error while the readiness file is missing.
 func (m *Manager) readinessFile() error {
 	if m.o.ReadinessFile == "" {
 		return nil
 	}
 	if _, err := os.Stat(m.o.ReadinessFile); err != nil {
-		return fmt.Errorf("readiness file: %w: whoever provides the network has to create it", err)
+		return fmt.Errorf("readiness file: %w: the provider of the network has to create it", err)
 	}
 	return nil
 }
 
-// choose finds the primary network and with it what the own file has to hold. Its
-// error is that there is no primary network.
+// choose selects the primary network and sets the content for the own file. It returns an
+// error if there is no primary network.
 func (m *Manager) choose(networks []*conflist.Network, broken []*conflist.FileError) error {
 	i := slices.IndexFunc(networks, func(n *conflist.Network) bool {
 		return m.o.Primary == n.Name || m.o.Primary == "" && n.File != ""
@@ -163,20 +161,20 @@ func (m *Manager) choose(networks []*conflist.Network, broken []*conflist.FileEr
 	return nil
 }
 
-// unreadable reports, at the start, that the network which was the primary one before
-// cannot be read now, and would be it instead of n.
+// unreadable returns an error at the start if the file of the former primary network is
+// invalid and that network would be chosen instead of n.
 func (m *Manager) unreadable(n *conflist.Network, broken []*conflist.FileError) error {
 	if m.active != nil || m.o.Primary != "" {
 		return nil
 	}
 	data, _ := m.own.read()
-	before := markOf(data)
+	before := noteOf(data)
 	if before == nil || before.PrimaryFile == "" || before.PrimaryFile >= n.File {
 		return nil
 	}
 	for _, b := range broken {
 		if b.File == before.PrimaryFile {
-			return fmt.Errorf("the primary network cannot be read since the start: %w; or remove the file, for network %q to be the primary one", b, n.Name)
+			return fmt.Errorf("the primary network has been unreadable since the start: %w; or remove the file to make network %q the primary one", b, n.Name)
 		}
 	}
 	return nil
@@ -192,12 +190,12 @@ func (m *Manager) absent() error {
 		return errors.New("the primary network has just appeared: try again")
 	}
 	if m.active != nil {
-		return fmt.Errorf("primary network %q is gone: put it back: %w", m.active.Name, err)
+		return fmt.Errorf("primary network %q is gone: restore its file: %w", m.active.Name, err)
 	}
 	return fmt.Errorf("no primary network: %w", err)
 }
 
-// keep sees to it that the own file holds what it has to.
+// keep writes the own file if its content differs.
 func (m *Manager) keep() error {
 	if m.want == nil {
 		return nil
@@ -213,25 +211,25 @@ func (m *Manager) keep() error {
 	return err
 }
 
-// Two who write the same file do so about as often as a burst of events ends.
+// Two programs that write the same file do so about once per burst of events.
 const (
 	contestTime   = time.Minute
 	contestWrites = 20
 )
 
-// contested reports that the own file was written again and again of late: somebody
-// else wants it to be otherwise.
+// contested returns an error if another program has repeatedly changed the own file of
+// late.
 func (m *Manager) contested() error {
 	m.writes = slices.DeleteFunc(m.writes, func(at time.Time) bool { return m.now().Sub(at) > contestTime })
 	if len(m.writes) < contestWrites {
 		return nil
 	}
-	return fmt.Errorf("own file %q was changed by another program, and written again, %d times or more within a minute: stop that program, maybe another allocnetd, or give the own file another name",
+	return fmt.Errorf("own file %q was changed by another program and rewritten %d times or more within a minute: stop that program, maybe another allocnetd, or choose another name for the own file",
 		m.own.path, contestWrites)
 }
 
-// retireFormer removes, once, our files of other names. Its errors are that it could
-// not.
+// retireFormer removes our files with former names, once. It returns an error for each file
+// that it could not remove.
 func (m *Manager) retireFormer() (errs []error) {
 	if m.retired || m.o.Owner == "" || !m.own.kept {
 		return nil
@@ -242,10 +240,10 @@ func (m *Manager) retireFormer() (errs []error) {
 		}
 		removed, err := retire(n.File, m.o.Owner)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("own file of before: %w: remove it, or runtimes may go by it", err))
+			errs = append(errs, fmt.Errorf("former own file: %w: remove it, because runtimes may use it", err))
 		}
 		if removed {
-			m.o.Logger.Info("removed network configuration, which has another name now", "file", n.File, "now", m.own.path)
+			m.o.Logger.Info("removed the network configuration under its former name", "file", n.File, "now", m.own.path)
 		}
 	}
 	m.retired = errs == nil

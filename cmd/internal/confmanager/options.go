@@ -17,18 +17,18 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// OwnFileName is what the own file is called unless Options say otherwise. It
-// sorts before what others usually install.
+// OwnFileName is the default name of the own file. It sorts before the usual names of other
+// files.
 const OwnFileName = "00-allocnet.conflist"
 
-// Options say what to manage. Only ConfDir is required.
+// Options configure a Manager. Only ConfDir is required.
 type Options struct {
-	ConfDir string // where the networks are; need not exist
+	ConfDir string // directory of the networks; need not exist
 	OwnFile string // name of our file in ConfDir, ending in .conflist; default OwnFileName
 
-	// Owner tells managers apart that write into the same directory. Other files that
-	// one of the same Owner has written, when the own file had another name, are
-	// removed once ours is there. "" leaves all.
+	// Owner distinguishes managers that write to the same directory. Files that a manager
+	// with the same Owner has written under other names are removed once our file exists.
+	// "" removes none.
 	Owner string
 
 	// Primary is the name of the network to delegate to; "" is the first valid one
@@ -37,32 +37,31 @@ type Options struct {
 	Primary  string
 	Embedded *conflist.Network
 
-	// Name is that of our network; "" takes over the primary's.
+	// Name is the name of our network; "" stands for the primary network's name.
 	Name string
 
 	// Plugin holds further keys for our plugin's configuration.
 	Plugin map[string]any
 
-	// PluginDirs are watched. Usable says what a network lacks beside its
-	// configuration: it is not ready then, and stays the primary one. It is asked
-	// again at every change, and has to be quick. The default wants every plugin's
-	// program in PluginDirs, if there are any.
+	// PluginDirs are watched. Usable returns why a network is not ready although its
+	// configuration is valid. It is called after every change and must be fast. By default
+	// every plugin needs a program in PluginDirs, if there are any.
 	PluginDirs []string
 	Usable     func(*conflist.Network) error
 
-	// ReadinessFile has to be there for the network to be ready; "" is none.
+	// ReadinessFile must exist for the network to be ready; "" for none.
 	ReadinessFile string
 
-	// OnRead, if set, is called after every look at the directory, before its State is
-	// known: for others who read it, and keep what was good the last time.
+	// OnRead, if set, is called after the manager has read the directory and before it
+	// publishes the State, so that another reader can read the directory as well.
 	OnRead func()
 	// OnChange, if set, is called with every new State, one call at a time.
 	OnChange func(State)
 	Logger   hclog.Logger // default: none
 }
 
-// New makes a Manager, without looking at the directory yet. The error is that of
-// an option.
+// New returns a Manager, which has not read the directory yet. It returns an error for an
+// invalid option.
 func New(o Options) (*Manager, error) {
 	o, err := o.complete()
 	if err != nil {
@@ -82,7 +81,7 @@ func New(o Options) (*Manager, error) {
 	return m, nil
 }
 
-// complete checks the options and fills in the defaults.
+// complete validates the options and sets the defaults.
 func (o Options) complete() (Options, error) {
 	if o.ConfDir == "" {
 		return o, errors.New("no configuration directory: set ConfDir")
@@ -132,7 +131,7 @@ func (o *Options) validate() error {
 	return nil
 }
 
-// installed looks for the programs of all plugins.
+// installed returns an error for each plugin without a program.
 func (o *Options) installed(n *conflist.Network) error {
 	if len(o.PluginDirs) == 0 {
 		return nil

@@ -13,20 +13,20 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// ownMode keeps the file from everybody but root, like whatever else may name
-// sockets and directories of a privileged daemon.
+// ownMode lets only root read the file, which may name sockets and directories of a
+// privileged daemon.
 const ownMode = 0o600
 
-// maxOwn is far above what we write.
+// maxOwn is the maximum size, far above that of our content.
 const maxOwn = 1 << 20
 
-// ownFile is the file that we write.
+// ownFile is the file that the manager writes.
 type ownFile struct {
 	path string
-	kept bool // it held what it has to when last looked at
+	kept bool // it had the wanted content at the last look
 }
 
-// keep writes want unless the file holds it already, and reports whether it did.
+// keep writes want unless the file has that content, and reports whether it has written.
 func (f *ownFile) keep(want []byte) (written bool, err error) {
 	data, intact := f.read()
 	f.kept = intact && string(data) == string(want)
@@ -40,8 +40,9 @@ func (f *ownFile) keep(want []byte) (written bool, err error) {
 	return true, nil
 }
 
-// read returns what the file holds, and whether it is a plain file of our user and
-// mode: whoever owns it could change what runtimes do as root. It does not wait for a pipe, nor follow a symlink.
+// read returns the content of the file, and whether it is a regular file with our user and
+// mode: another owner could change what runtimes run as root. It does not block on a pipe
+// and does not follow a symlink.
 func (f *ownFile) read() (data []byte, intact bool) {
 	file, err := os.OpenFile(f.path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -60,18 +61,18 @@ func (f *ownFile) read() (data []byte, intact bool) {
 	return data, ok && int(stat.Uid) == os.Geteuid() && info.Mode() == ownMode
 }
 
-// Wrote reports whether a file is as a manager writes it.
+// Wrote reports whether a manager has written a file.
 func Wrote(path string) bool {
 	f := ownFile{path: path}
 	data, intact := f.read()
-	return intact && markOf(data) != nil
+	return intact && noteOf(data) != nil
 }
 
-// retire removes a file that a manager of that owner wrote under another name.
+// retire removes a file that a manager with that owner has written under another name.
 func retire(path, owner string) (removed bool, err error) {
 	f := ownFile{path: path}
 	data, intact := f.read()
-	if m := markOf(data); !intact || m == nil || m.Owner != owner {
+	if m := noteOf(data); !intact || m == nil || m.Owner != owner {
 		return false, nil
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -80,8 +81,8 @@ func retire(path, owner string) (removed bool, err error) {
 	return true, nil
 }
 
-// write replaces the file by a complete one. No runtime reads the temporary file:
-// a number follows .conflist in its name.
+// write replaces the file atomically. No runtime reads the temporary file, because a number
+// follows .conflist in its name.
 func (f *ownFile) write(data []byte) error {
 	temp, err := renameio.NewPendingFile(f.path, renameio.WithTempDir(filepath.Dir(f.path)), renameio.WithStaticPermissions(ownMode))
 	if err != nil {
@@ -94,8 +95,8 @@ func (f *ownFile) write(data []byte) error {
 	return errors.Join(err, temp.Cleanup())
 }
 
-// remedy says what to do about an error of write. The name of the temporary file
-// goes: it is another one at each try, and the error is not.
+// remedy adds the next step to an error of write. It omits the name of the temporary file,
+// so that the error of repeated attempts is the same.
 func remedy(err error) error {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
@@ -105,23 +106,22 @@ func remedy(err error) error {
 	case syscall.ENOENT:
 		return fmt.Errorf("%w: create the directory", errno)
 	case syscall.EISDIR, syscall.EEXIST:
-		return fmt.Errorf("%w: remove the directory that is in its place", errno)
+		return fmt.Errorf("%w: remove the directory at its path", errno)
 	case syscall.ENOSPC, syscall.EDQUOT:
 		return fmt.Errorf("%w: free some space", errno)
 	}
 	return fmt.Errorf("%w: make the directory writable", errno)
 }
 
-// isTemp tells our temporary files, whose names end in a number, from others. A
-// change of one must not cause the next look: a write that fails would go on so for
-// ever.
+// isTemp reports whether a path is a temporary file of ours, whose name ends in a number. A
+// change of one must not cause a look, or a failing write would repeat for ever.
 func (f *ownFile) isTemp(path string) bool {
 	dir, name := filepath.Split(f.path)
 	number, ok := strings.CutPrefix(path, dir+"."+name)
 	return ok && number != "" && strings.Trim(number, "0123456789") == ""
 }
 
-// removeTemps removes what a process left that was killed while it wrote.
+// removeTemps removes temporary files of a killed process.
 func (f *ownFile) removeTemps() {
 	dir := filepath.Dir(f.path)
 	entries, _ := os.ReadDir(dir)

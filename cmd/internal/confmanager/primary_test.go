@@ -114,7 +114,7 @@ func TestForeignOwnFile(t *testing.T) {
 			r := newRig(t)
 			foreign := network(name, "other")
 			r.write("net.d/20-b.conflist", network("b", "p"), own, foreign)
-			r.run().unready(r.path(own), "somebody else", "remove it")
+			r.run().unready(r.path(own), "another program", "remove it")
 			require.Equal(t, foreign, r.read(own))
 			require.False(t, r.State().Written)
 			r.remove(own)
@@ -198,7 +198,7 @@ func TestUnreadableAtTheStart(t *testing.T) {
 		return r.run()
 	}
 	written := r.read(own)
-	bad := []string{"cannot be read since the start", r.path("net.d/10-a.conflist"), "invalid JSON", `for network "b"`}
+	bad := []string{"has been unreadable since the start", r.path("net.d/10-a.conflist"), "invalid JSON", `to make network "b" the primary one`}
 	r.write("net.d/10-a.conflist", "{")
 	again().unready(bad...)
 	require.Equal(t, written, r.read(own))
@@ -244,7 +244,7 @@ func TestFormer(t *testing.T) {
 	next.dir = r.dir
 	next.run().delegates("b")
 	next.eventually(func() bool { return next.read("net.d/00-Former.conflist") == "" }, "removes the former")
-	next.logs("has another name now")
+	next.logs("under its former name")
 	next.reports("00-Other.conflist", "00-Hand.conflist", `sorts before "00-allocnet.conflist"`)
 	require.True(t, Wrote(r.path("net.d/00-Other.conflist")))
 	require.False(t, Wrote(r.path("net.d/00-Hand.conflist")))

@@ -10,31 +10,30 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// State is what the manager knows. It is a value of its own: nobody changes it
-// later, and nobody may change its slice.
+// State is a snapshot of the manager's state. The caller must not change its slice.
 type State struct {
-	// Primary is the network that we delegate to, File where it came from ("" for
-	// the embedded one), Since when its configuration was first seen. All are empty
-	// until there is one, and stay when it goes away.
+	// Primary is the network that allocnet delegates to, File its file ("" for the
+	// embedded one) and Since the time when its configuration was first seen. They are
+	// empty until there is a primary network, and stay when it is removed.
 	Primary string
 	File    string
 	Since   time.Time
 
-	// OwnFile is the path of our own file; Written is that it holds what it has to.
+	// OwnFile is the path of the own file; Written reports whether it is up to date.
 	OwnFile string
 	Written bool
 
-	// NotReady is why an ADD cannot work now; nil is ready.
+	// NotReady is why an ADD cannot succeed now, or nil.
 	NotReady error
 
-	// Problems are what somebody has to mend, ready or not: each names the file, the
-	// place and what to do. errors.As finds a *conflist.FileError in those of a file
-	// in ConfDir, or of ConfDir itself.
+	// Problems need a repair by the administrator, whether the network is ready or not:
+	// each names the file, the position and the correction. errors.As finds a
+	// *conflist.FileError in problems of ConfDir and of files in it.
 	Problems []error
 }
 
-// newState describes the moment. reasons are why the network is not ready; problems
-// are none of these, for what cannot be watched will be seen in the end.
+// newState returns the current State. Problems with watches do not affect readiness, because
+// changes are seen later without them.
 func (m *Manager) newState(broken []*conflist.FileError, problems []error, reasons ...error) State {
 	s := State{OwnFile: m.own.path, Written: m.want != nil && m.own.kept}
 	for _, p := range append(problems, m.contested()) {
@@ -55,7 +54,7 @@ func (m *Manager) newState(broken []*conflist.FileError, problems []error, reaso
 	return s
 }
 
-// earlier reports the networks that runtimes take before ours.
+// earlier returns a problem for each network that runtimes use before ours.
 func (m *Manager) earlier(networks []*conflist.Network) []error {
 	var errs []error
 	for _, n := range networks {
@@ -65,13 +64,13 @@ func (m *Manager) earlier(networks []*conflist.Network) []error {
 				filepath.Base(m.own.path), n.Name)})
 		}
 	}
-	if !m.begun { // nothing is looked at before
+	if !m.begun { // before that nothing is read
 		return nil
 	}
 	for _, n := range m.dir.Ours() {
 		if n.File < m.own.path {
 			errs = append(errs, &conflist.FileError{File: n.File, Err: fmt.Errorf(
-				"sorts before %q, so runtimes go by it, and nobody keeps it up to date: remove it, or rename it so that it sorts after that",
+				"sorts before %q, so runtimes use it, and no manager updates it: remove it, or rename it so that it sorts after that",
 				filepath.Base(m.own.path))})
 		}
 	}
@@ -102,7 +101,7 @@ func texts(errs []error) []string {
 	return ts
 }
 
-// publish makes s the state, and tells of it if it is another one.
+// publish sets the state. If it has changed, publish logs it and calls OnChange.
 func (m *Manager) publish(s State, networks []*conflist.Network) {
 	defer m.looked()
 	s.Problems = append(s.Problems, m.earlier(networks)...)
@@ -119,7 +118,7 @@ func (m *Manager) publish(s State, networks []*conflist.Network) {
 	}
 }
 
-// log says each thing when it becomes true, not at every look at it.
+// log logs changes of the state, not every look.
 func (m *Manager) log(s, old State) {
 	if !s.samePrimary(old) {
 		m.o.Logger.Info("primary network", "name", s.Primary, "file", s.File)

@@ -14,60 +14,59 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// watch tells when something on a trail changes.
+// watch signals changes in a watchSet.
 type watch struct {
-	changed chan struct{} // holds a value after a change
+	changed chan struct{} // has a value after a change
 
-	start   func() (*fsnotify.Watcher, error)
-	ignore  func(path string) bool
-	trail   trail
-	added   []string    // the directories that notify watches
-	err     error       // why it does not watch all
-	lost    atomic.Bool // events are, so nothing is certain about added
-	notify  *fsnotify.Watcher
-	pumping sync.WaitGroup
+	start    func() (*fsnotify.Watcher, error)
+	ignore   func(path string) bool
+	watchSet watchSet
+	added    []string    // the directories that notify watches
+	err      error       // why not everything is watched
+	lost     atomic.Bool // events were lost, so added may be wrong
+	notify   *fsnotify.Watcher
+	pumping  sync.WaitGroup
 }
 
 func newWatch(start func() (*fsnotify.Watcher, error), ignore func(path string) bool) *watch {
 	return &watch{changed: make(chan struct{}, 1), start: start, ignore: ignore}
 }
 
-// follow watches what the options lead through now. An error means that some
-// changes will be seen late; what could be watched is.
+// follow watches the directories of the options. With an error some of them are not watched,
+// and their changes are seen late.
 func (w *watch) follow(o Options) error {
-	t := trailOf(o)
-	// After an error, whatever was in the way may be gone.
+	t := watchSetOf(o)
+	// After an error, the cause may have disappeared.
 	if w.lost.Swap(false) || w.err != nil || !w.holds(t) {
 		w.err = w.restart(t)
 		if w.err == nil {
-			w.signal() // the trail may have changed before it was watched
+			w.signal() // the directories may have changed before they were watched
 		}
 	}
 	return w.err
 }
 
-// holds reports whether all of t is still watched. The inode alone does not tell:
-// a directory that is removed may leave its number to the next.
-func (w *watch) holds(t trail) bool {
+// holds reports whether all of t is still watched. Inodes do not show that, because their
+// numbers are reused.
+func (w *watch) holds(t watchSet) bool {
 	if w.notify == nil {
 		return false
 	}
 	live := w.notify.WatchList()
-	return w.trail.equal(t) && !slices.ContainsFunc(w.added, func(dir string) bool { return !slices.Contains(live, dir) })
+	return w.watchSet.equal(t) && !slices.ContainsFunc(w.added, func(dir string) bool { return !slices.Contains(live, dir) })
 }
 
-// restart watches t in place of all before. A new watcher is the simplest way to
-// be rid of watches on directories that are no longer where they were.
-func (w *watch) restart(t trail) error {
+// restart watches t with a new watcher, which drops all former watches.
+func (w *watch) restart(t watchSet) error {
 	w.close()
-	w.trail, w.added = t, nil
+	w.watchSet, w.added = t, nil
 	notify, err := w.start()
 	if err != nil {
 		return limit(fmt.Errorf("watch directories: %w", err))
 	}
 	w.notify = notify
 	w.pumping.Go(func() { w.pump(notify, t) })
-	seen := map[*step]bool{}
+	seen := map[*watchedDir]bool{}
 	var errs []error
 	for _, dir := range slices.Sorted(maps.Keys(t)) {
 		if seen[t[dir]] {
@@ -84,7 +83,7 @@ func (w *watch) restart(t trail) error {
 	return errors.Join(errs...)
 }
 
-// limit says what to do about the kernel's limits.
+// limit adds the next step to an error about the kernel's limits.
 func limit(err error) error {
 	switch {
 	case errors.Is(err, syscall.EMFILE):
@@ -95,9 +94,9 @@ func limit(err error) error {
 	return fmt.Errorf("%w: changes are seen late: make it readable", err)
 }
 
-// pump signals the events that matter until notify is closed. An error, such as
-// the overflow of the kernel's queue, may hide any event, the end of a watch too.
-func (w *watch) pump(notify *fsnotify.Watcher, t trail) {
+// pump signals the events that matter until notify is closed. An error, such as an overflow
+// of the kernel's queue, may hide any event, including the end of a watch.
+func (w *watch) pump(notify *fsnotify.Watcher, t watchSet) {
 	for {
 		select {
 		case e, open := <-notify.Events:
@@ -124,7 +123,7 @@ func (w *watch) signal() {
 	}
 }
 
-// close ends all watching.
+// close ends all watches.
 func (w *watch) close() {
 	if w.notify == nil {
 		return

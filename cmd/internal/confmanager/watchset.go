@@ -9,25 +9,24 @@ import (
 	"syscall"
 )
 
-// trail is what has to be watched to see paths change: directories by their real
-// path, with the entries that matter.
-type trail map[string]*step
+// watchSet holds the directories to watch for changes of some paths, by their real path.
+type watchSet map[string]*watchedDir
 
-// step is one directory of a trail.
-type step struct {
+// watchedDir is a directory of a watchSet with the entries that matter.
+type watchedDir struct {
 	dev, ino uint64
 	all      bool            // every entry matters
-	names    map[string]bool // else these
+	names    map[string]bool // otherwise only these entries
 }
 
-func (s *step) equal(t *step) bool {
+func (s *watchedDir) equal(t *watchedDir) bool {
 	return s.dev == t.dev && s.ino == t.ino && s.all == t.all && maps.Equal(s.names, t.names)
 }
 
-func (t trail) equal(u trail) bool { return maps.EqualFunc(t, u, (*step).equal) }
+func (t watchSet) equal(u watchSet) bool { return maps.EqualFunc(t, u, (*watchedDir).equal) }
 
 // covers reports whether a change to path matters.
-func (t trail) covers(path string) bool {
+func (t watchSet) covers(path string) bool {
 	if t[path] != nil {
 		return true
 	}
@@ -35,9 +34,9 @@ func (t trail) covers(path string) bool {
 	return s != nil && (s.all || s.names[filepath.Base(path)])
 }
 
-// trailOf are the directories that the options make us look at.
-func trailOf(o Options) trail {
-	t := trail{}
+// watchSetOf returns the directories to watch for the paths of the options.
+func watchSetOf(o Options) watchSet {
+	t := watchSet{}
 	dir := t.followDir(o.ConfDir)
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -55,33 +54,33 @@ func trailOf(o Options) trail {
 	return t
 }
 
-// followDir is follow, with every entry of what path leads to, if that is a
-// directory. It returns the real path, "" if there is none.
-func (t trail) followDir(path string) string {
+// followDir is like follow. If path leads to a directory, all its entries matter. It
+// returns the real path of the directory, or "".
+func (t watchSet) followDir(path string) string {
 	end := t.follow(path)
-	if s := t.step(end); s != nil {
+	if s := t.dir(end); s != nil {
 		s.all = true
 		return end
 	}
 	return ""
 }
 
-// maxLinks is how many symlinks the kernel follows in one path.
+// maxLinks is the number of symlinks that the kernel follows in one path.
 const maxLinks = 40
 
-// follow adds every directory that path, which is absolute, leads through, until
-// something is missing. It returns where the path ends, "" if it does not.
-func (t trail) follow(path string) string {
+// follow adds every directory on an absolute path up to the first missing one. It returns
+// the real path, or "" if the path does not exist.
+func (t watchSet) follow(path string) string {
 	at, rest := "/", parts(path)
 	for links := 0; len(rest) > 0 && links <= maxLinks; {
 		name := rest[0]
 		rest = rest[1:]
-		s := t.step(at)
+		s := t.dir(at)
 		if s == nil {
 			return ""
 		}
 		s.names[name] = true
-		at = filepath.Join(at, name) // above at, if name is ".."
+		at = filepath.Join(at, name) // the parent, if name is ".."
 		target, err := os.Readlink(at)
 		if err != nil {
 			continue
@@ -100,8 +99,9 @@ func parts(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
 }
 
-// step returns that of a directory, which is new if need be; nil if dir is none.
-func (t trail) step(dir string) *step {
+// dir returns the watchedDir of a directory and adds it if necessary. It returns nil if the
+// path is not a directory.
+func (t watchSet) dir(dir string) *watchedDir {
 	if s := t[dir]; s != nil || dir == "" {
 		return s
 	}
@@ -110,14 +110,14 @@ func (t trail) step(dir string) *step {
 		return nil
 	}
 	for _, s := range t {
-		// One directory in two places, by a bind mount: the kernel does not say in
-		// which of them something happened.
+		// A bind mount shows the directory at two paths. The kernel does not report at which
+		// of them a change happened.
 		if s.dev == uint64(st.Dev) && s.ino == st.Ino {
 			t[dir] = s
 			return s
 		}
 	}
-	s := &step{dev: uint64(st.Dev), ino: st.Ino, names: map[string]bool{}}
+	s := &watchedDir{dev: uint64(st.Dev), ino: st.Ino, names: map[string]bool{}}
 	t[dir] = s
 	return s
 }
