@@ -16,10 +16,10 @@ import (
 // maxDepth bounds how deep values may be nested.
 const maxDepth = 100
 
-// Error says what is wrong with JSON, and where.
+// Error is an error in JSON with its position.
 type Error struct {
-	Path         string // such as ports[0].to; "" for the whole
-	Line, Column int    // from 1; the column counts bytes. 0 where the value is known only by its path
+	Path         string // such as ports[0].to; "" for the whole value
+	Line, Column int    // from 1, the column in bytes; 0 if only the path is known
 	Reason       string
 }
 
@@ -36,17 +36,17 @@ func (e *Error) Error() string {
 
 // Decode reads data, which is one JSON value, into v, a pointer to a value that
 // consists of structs without embedded fields, maps, slices, pointers, strings,
-// numbers, bools and json.RawMessage. Inside the latter any value is good, except
-// one with duplicate keys. Errors are *Error.
+// numbers, bools and json.RawMessage. A json.RawMessage accepts any value without
+// duplicate keys. Errors are *Error.
 func Decode(data []byte, v any) error { return decode(data, v, walker{}) }
 
-// DecodeFold is Decode for what others write, who spell field names in any case, as
-// encoding/json reads them: go-cni sends its structs without tags. Names that differ
+// DecodeFold is like Decode, but accepts the names of fields in any case, as
+// encoding/json does, because go-cni encodes structs without tags. Names that differ
 // only in case are duplicates.
 func DecodeFold(data []byte, v any) error { return decode(data, v, walker{fold: true}) }
 
-// DecodeBut is Decode into a struct, and passes over fields of it that are not known
-// where their names begin with a prefix.
+// DecodeBut is like Decode into a struct, but ignores unknown fields of the struct whose
+// names begin with a prefix.
 func DecodeBut(prefix string, data []byte, v any) error {
 	return decode(data, v, walker{passed: prefix})
 }
@@ -82,16 +82,16 @@ func invalidUTF8(data []byte) int {
 	}
 }
 
-// walker goes through a value beside its type. The syntax is known to be right.
+// walker compares a value with its type. The syntax must be valid.
 type walker struct {
 	data []byte
-	at   int // what comes next
+	at   int // position of the next byte
 
-	fold   bool   // fields are known by their names in any case
-	passed string // what names of the whole's unknown fields begin with, if not ""
+	fold   bool   // names of fields match in any case
+	passed string // prefix of ignored fields of the whole value; "" for none
 }
 
-// place is where in the whole a value is; nil is the whole.
+// place is the position of a value in the whole value, which is nil.
 type place struct {
 	in    *place
 	key   string
@@ -116,7 +116,7 @@ func (w *walker) errorAt(offset int, p *place, reason string) *Error {
 	}
 }
 
-// syntax finds what is no JSON at all, or more than one value.
+// syntax returns an error unless the data is one JSON value.
 func (w *walker) syntax() error {
 	if json.Valid(w.data) {
 		return nil
@@ -134,7 +134,7 @@ func (w *walker) syntax() error {
 	return w.errorAt(0, nil, "is not JSON")
 }
 
-// next is the byte that begins what comes next.
+// next skips white space and separators, and returns the next byte.
 func (w *walker) next() byte {
 	for strings.IndexByte(" \t\r\n,:", w.data[w.at]) >= 0 {
 		w.at++
@@ -142,7 +142,7 @@ func (w *walker) next() byte {
 	return w.data[w.at]
 }
 
-// token reads what comes next up to its end: a string, or what is one word.
+// token reads the next string, number or literal.
 func (w *walker) token() []byte {
 	from := w.at
 	if w.next() == '"' {
@@ -160,7 +160,7 @@ func (w *walker) token() []byte {
 	return w.data[from:w.at]
 }
 
-// value walks over one value, which is to become a t; nil stands for any type.
+// value checks one value that is decoded into a t; nil stands for any type.
 func (w *walker) value(p *place, t reflect.Type, depth int) error {
 	begin := w.next()
 	at := w.at
@@ -186,7 +186,7 @@ func (w *walker) value(p *place, t reflect.Type, depth int) error {
 	return nil
 }
 
-// kinds are those of values, by what they begin with.
+// kinds are the kinds of values by their first byte.
 var kinds = [256]string{
 	'{': "an object", '[': "an array", '"': "a string", 't': "a boolean", 'f': "a boolean", 'n': "null",
 	'-': "a number", '0': "a number", '1': "a number", '2': "a number", '3': "a number", '4': "a number",
@@ -195,7 +195,7 @@ var kinds = [256]string{
 
 var rawMessage = reflect.TypeFor[json.RawMessage]()
 
-// target is the type behind pointers, nil for any, and whether null will do.
+// target returns the type behind pointers, nil for any, and whether null is accepted.
 func target(t reflect.Type) (_ reflect.Type, nullable bool) {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t, nullable = t.Elem(), true
@@ -206,7 +206,7 @@ func target(t reflect.Type) (_ reflect.Type, nullable bool) {
 	return t, nullable || t.Kind() == reflect.Slice || t.Kind() == reflect.Map
 }
 
-// wanted is the kind of the values that become a t.
+// wanted returns the kind of the values that are decoded into a t.
 func wanted(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
@@ -221,7 +221,7 @@ func wanted(t reflect.Type) string {
 	return "a number"
 }
 
-// fits reports whether a number can be a t.
+// fits reports whether a t can hold a number.
 func fits(number string, t reflect.Type) bool {
 	var err error
 	switch {
@@ -272,17 +272,16 @@ func (w *walker) object(p *place, t reflect.Type, depth int) error {
 	return nil
 }
 
-// textOf is the text that a string stands for.
+// textOf returns the text of a JSON string.
 func textOf(token []byte) (text string) {
 	if bytes.IndexByte(token, '\\') < 0 {
 		return string(token[1 : len(token)-1])
 	}
-	_ = json.Unmarshal(token, &text) // its syntax is right
+	_ = json.Unmarshal(token, &text) // its syntax is valid
 	return text
 }
 
-// member is one value of an object: the name of the field that it goes into, and its
-// type.
+// member returns the field of t for a key: its name and its type.
 func (w *walker) member(t reflect.Type, key string) (name string, of reflect.Type, known bool) {
 	switch {
 	case t == nil:
@@ -298,13 +297,13 @@ func (w *walker) member(t reflect.Type, key string) (name string, of reflect.Typ
 	return key, nil, false
 }
 
-// field is one of a struct that JSON knows.
+// field is a field of a struct with a name in JSON.
 type field struct {
-	name string // there
+	name string // in JSON
 	of   reflect.Type
 }
 
-// fields has the []field of each reflect.Type that was asked for.
+// fields caches the []field of each reflect.Type.
 var fields sync.Map
 
 func fieldsOf(t reflect.Type) []field {
@@ -322,14 +321,14 @@ func fieldsOf(t reflect.Type) []field {
 	return all
 }
 
-// passes reports whether a field of the whole that is not known does not matter. One
-// that encoding/json would take for another does.
+// passes reports whether an unknown field of the whole value is ignored. A field is not
+// ignored if encoding/json would decode it into another one.
 func (w *walker) passes(t reflect.Type, key string) bool {
 	return w.passed != "" && strings.HasPrefix(key, w.passed) &&
 		!slices.ContainsFunc(fieldsOf(t), func(f field) bool { return strings.EqualFold(f.name, key) })
 }
 
-// longestKey is how much of a key is shown.
+// longestKey is the number of bytes of a key that are shown.
 const longestKey = 64
 
 func join(path, key string) string {
@@ -345,7 +344,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// Wrong is the error for a field that decoded well and still will not do.
+// Wrong returns the error for a field that was decoded but is not acceptable.
 func Wrong(field, reason string) error {
 	return &Error{Path: field, Reason: reason}
 }
