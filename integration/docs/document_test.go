@@ -151,6 +151,9 @@ func TestForm(t *testing.T) {
 			if name != "docs/design.md" && !strings.HasPrefix(line, "|") && !strings.HasPrefix(line, "<") && !strings.Contains(line, "](") {
 				require.LessOrEqual(t, len([]rune(line)), 100, "%s:%d: length", name, n)
 			}
+			if name != "docs/design.md" {
+				require.Zero(t, strings.Count(line, "`")%2, "%s:%d: inline code is on one line, for TestMentions", name, n)
+			}
 			indented := strings.HasPrefix(line, "    ") && n > 1 && d.lines[n-2] == ""
 			require.False(t, indented, "%s:%d: a block needs a fence and a language", name, n)
 		}
