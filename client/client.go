@@ -15,36 +15,36 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// DefaultSocket is where allocnetd listens.
+// DefaultSocket is the path of the unix socket of allocnetd.
 const DefaultSocket = "/run/allocnet/allocnetd.sock"
 
-// DefaultTimeout bounds the calls that only read where their context has no deadline.
+// DefaultTimeout bounds List, Get and Networks if their context has no deadline.
 const DefaultTimeout = 30 * time.Second
 
-// Config says where the daemon is. The zero value is of use.
+// Config configures a Client. The zero value selects the defaults.
 type Config struct {
 	// Socket is the path of the unix socket; default DefaultSocket.
 	Socket string
-	// Timeout bounds List, Get and Networks where the context has no deadline; default
+	// Timeout bounds List, Get and Networks if the context has no deadline; default
 	// DefaultTimeout.
 	Timeout time.Duration
 }
 
 var _ allocnet.Service = (*Client)(nil)
 
-// Client is a way to the daemon. It is an allocnet.Service. It keeps no connection open between calls, and is
-// safe for concurrent use.
+// Client calls the daemon. It implements allocnet.Service and is safe for concurrent use. Each
+// call uses a connection of its own.
 type Client struct{ cfg Config }
 
-// New makes a Client. The daemon need not be there yet.
+// New makes a Client. It does not connect to the daemon.
 func New(cfg Config) *Client {
 	cfg.Socket = cmp.Or(cfg.Socket, DefaultSocket)
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
 	return &Client{cfg: cfg}
 }
 
-// open sends a request; in is its body, nil for none. The caller closes the body of
-// the answer.
+// open sends a request with the body in, nil for none, and returns the response. The caller
+// closes the body of the response.
 func (c *Client) open(ctx context.Context, method, path string, in any) (*response, error) {
 	r := &request{method: method, path: path}
 	if in != nil {
@@ -55,7 +55,7 @@ func (c *Client) open(ctx context.Context, method, path string, in any) (*respon
 		r.header = append(r.header, "Content-Type: application/json")
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		r.header = append(r.header, wire.TimeoutHeader+": "+patience(time.Until(deadline)))
+		r.header = append(r.header, wire.TimeoutHeader+": "+serverTimeout(time.Until(deadline)))
 	}
 	answer, err := roundTrip(ctx, c.cfg.Socket, r)
 	if err != nil {
@@ -64,26 +64,26 @@ func (c *Client) open(ctx context.Context, method, path string, in any) (*respon
 	return answer, nil
 }
 
-// patience is what the daemon is told of the time that is left: a little less, for
-// its answer to arrive.
-func patience(left time.Duration) string {
+// serverTimeout returns the value of wire.TimeoutHeader: the remaining time less a reserve for
+// the transfer of the response.
+func serverTimeout(left time.Duration) string {
 	left -= min(left/20, time.Second)
 	return strconv.FormatFloat(max(left, time.Millisecond).Seconds(), 'f', 6, 64)
 }
 
-// exchange is a request and the answer that is expected: nothing where out is nil, and
-// else what is decoded into out and passes verify.
+// exchange is a request and its expected response. If out is nil, the response has no body.
+// Otherwise its body is decoded into out, and verify must accept it.
 type exchange struct {
 	method, path string
 	in, out      any
 	verify       func() error
 }
 
-// maxAnswer bounds an answer, in bytes: it is more than a host's records take.
+// maxAnswer bounds the body of a response, in bytes. It is larger than all records of a host.
 const maxAnswer = 1 << 30
 
-// call sends a request and reads the answer. Success is only what was verified. An
-// answer that is an error is decoded into out too, for what it holds beside it.
+// call sends a request and reads the response. It succeeds only if verify accepts the response.
+// It also decodes a response with an error into out, because it may contain a report.
 func (c *Client) call(ctx context.Context, e exchange) error {
 	answer, err := c.open(ctx, e.method, e.path, e.in)
 	if err != nil {
@@ -101,7 +101,7 @@ func (c *Client) call(ctx context.Context, e exchange) error {
 	return failure.Err()
 }
 
-// read returns the error that an answer tells of. err is why it is not an answer.
+// read returns the error in a response as failure. err means that the response is invalid.
 func (e *exchange) read(answer *response, data []byte) (failure *wire.Error, err error) {
 	if answer.code == statusNoContent && e.out == nil {
 		return nil, nil
@@ -117,7 +117,7 @@ func (e *exchange) read(answer *response, data []byte) (failure *wire.Error, err
 		return failure, err
 	}
 	if e.out == nil {
-		return nil, errors.New("a body, where there is none")
+		return nil, errors.New("a body, where none is expected")
 	}
 	if err := json.Unmarshal(data, e.out); err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func (e *exchange) read(answer *response, data []byte) (failure *wire.Error, err
 	return nil, e.verify()
 }
 
-// readable tells a body of JSON.
+// readable returns an error if the body of a response is not JSON, or too long.
 func readable(answer *response, data []byte) error {
 	kind, _, err := mime.ParseMediaType(answer.header.Get("Content-Type"))
 	switch {
@@ -137,7 +137,7 @@ func readable(answer *response, data []byte) error {
 	return nil
 }
 
-// readFailure reads the error of an answer that has one.
+// readFailure decodes the body of a response with an error.
 func readFailure(data []byte) (*wire.Error, error) {
 	var failure wire.Failure
 	if err := json.Unmarshal(data, &failure); err != nil {
@@ -146,7 +146,7 @@ func readFailure(data []byte) (*wire.Error, error) {
 	return failure.Error, verifyError(failure.Error)
 }
 
-// bounded is a context with a deadline.
+// bounded returns a context with a deadline: that of ctx, or Config.Timeout from now.
 func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
@@ -154,6 +154,6 @@ func (c *Client) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeout(ctx, c.cfg.Timeout)
 }
 
-// Close does nothing, as no connection is kept open between calls. It is there so that
-// a Client is an allocnet.Service.
+// Close does nothing, because a Client keeps no connection open. It is part of
+// allocnet.Service.
 func (c *Client) Close() error { return nil }

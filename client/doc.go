@@ -1,10 +1,10 @@
-// Package client speaks to allocnetd, the daemon that gives allocations their
-// networks on behalf of a whole host, over its unix socket.
+// Package client calls allocnetd, the daemon that manages container networks on a host, over
+// its unix socket.
 //
-// A [Client] is an allocnet.Service, as a *configurator.Configurator is, and returns the
-// same errors: errors.Is finds the sentinels of package allocnet, errors.As the
-// *types.Error of a plugin with its code, *portmap.ConflictError and the others. So a
-// program can use the daemon where it runs, and a configurator of its own elsewhere:
+// A [Client] has the methods of a *configurator.Configurator and returns the same errors:
+// errors.Is finds the sentinels of package allocnet, errors.As finds the *types.Error of a
+// plugin with its code, *portmap.ConflictError and the other types. A program can
+// therefore use the daemon if it is running, and its own Configurator if it is not:
 //
 //	status, err := client.New(client.Config{}).Setup(ctx, alloc)
 //	if errors.Is(err, client.ErrUnavailable) {
@@ -13,12 +13,12 @@
 //
 // # Caveats
 //
-// When the context of a call ends, the daemon cancels the operation and undoes what
-// it had done; the call does not wait for that. An answer that is on its way by then
-// is lost, and what it tells of stays. A deadline is told to the daemon beforehand, so
-// that it can answer in time with what became of the operation.
+// When the context of a call ends, the call returns, and the daemon cancels the operation
+// and rolls it back in the background. A response already in flight is discarded, but its
+// effects remain. The client sends the deadline of the context with the request, so the
+// daemon can finish the operation and respond before the deadline.
 //
-// A call that breaks off because the daemon died has an error that is not
-// ErrUnavailable. So does one whose answer is not that of its operation: whether
-// anything was done is not known then. All operations are idempotent: call again.
+// If the daemon dies during a call, or its response is invalid, the error is not
+// ErrUnavailable, and the result of the operation is not known. All operations are
+// idempotent: call again.
 package client

@@ -8,26 +8,27 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// Errors of the way to the daemon, for errors.Is.
+// Errors of the connection to the daemon and of its access control, for errors.Is.
 var (
-	// ErrUnavailable: no daemon listens on the socket. Nothing was done.
+	// ErrUnavailable: the daemon is not running. Nothing was changed.
 	ErrUnavailable = errors.New("allocnetd is not running")
-	// ErrForbidden: the caller is neither root nor in a group that may use the
-	// daemon. Nothing was done.
+	// ErrForbidden: the caller is neither root nor a member of a group that may use the
+	// daemon. Nothing was changed.
 	ErrForbidden = wire.ErrForbidden
-	// ErrConflists: the request brings network configurations along, which the
-	// daemon takes from root only, unless its setting allow_conflists says otherwise.
-	// It is an ErrForbidden as well. Nothing was done.
+	// ErrConflists: the request contains network configurations, which the daemon accepts
+	// only from root, unless its setting allow_conflists permits them. errors.Is also finds
+	// ErrForbidden. Nothing was changed.
 	ErrConflists = wire.ErrConflists
-	// ErrBusy: the daemon has too much to do. Nothing was done; try again later.
+	// ErrBusy: the daemon has too many concurrent requests. Nothing was changed; try again
+	// later.
 	ErrBusy = wire.ErrBusy
 )
 
-// Remote reports whether an error came about in the daemon, which did what it was
-// asked to.
+// Remote reports whether the daemon returned the error. Otherwise the error occurred in the
+// client or on the connection.
 func Remote(err error) bool { return wire.IsRemote(err) }
 
-// transportError is why there is no answer.
+// transportError returns the error for a request without a response.
 func (c *Client) transportError(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ECONNREFUSED):

@@ -7,16 +7,17 @@ import (
 	"github.com/allocnet/allocnet"
 )
 
-// Event is something that happened in the daemon.
+// Event is an event of the daemon.
 type Event struct {
-	// ID is one more than that of the event before, also across a restart, where
-	// there is a gap. 0 for Lost.
+	// ID increases by one with each event. It continues after a restart of the daemon, with
+	// a gap. It is 0 for Lost.
 	ID   uint64
 	Time time.Time
-	// Type says what Data is. Of a type that is not known here Data is nil.
+	// Type is one of the Type constants and determines the type of Data. Data is nil if the
+	// type is not known to this version.
 	Type string
 	Data any
-	// JSON is the text of Data.
+	// JSON is the encoded Data.
 	JSON json.RawMessage
 }
 
@@ -29,44 +30,44 @@ const (
 	TypeLost          = "lost"          // *Lost
 )
 
-// Operation is an operation that ended.
+// Operation is the end of an operation.
 type Operation struct {
 	allocnet.Step
 	Seconds float64 `json:"seconds"`
-	Outcome string  `json:"outcome"` // ok, or a word for the kind of failure
+	Outcome string  `json:"outcome"` // ok, or the kind of the failure
 	Error   string  `json:"error,omitempty"`
-	// Steps are in the order in which they ended. A step that is a part of another
+	// Steps are the steps in the order of their ends. A step that is part of another one
 	// ends before it.
 	Steps []StepTime `json:"steps,omitempty"`
-	// Omitted is how many further steps there were.
+	// Omitted is the number of further steps.
 	Omitted int `json:"stepsOmitted,omitempty"`
 }
 
-// StepTime is a step of an operation.
+// StepTime is the duration and the outcome of a step of an operation.
 type StepTime struct {
 	Step    string  `json:"step"`
-	ID      string  `json:"id,omitempty"` // of the allocation, where it is not the operation's
-	At      float64 `json:"at"`           // seconds after the operation began
+	ID      string  `json:"id,omitempty"` // of the allocation, if it differs from that of the operation
+	At      float64 `json:"at"`           // seconds from the beginning of the operation
 	Seconds float64 `json:"seconds"`
 	Outcome string  `json:"outcome"`
 	Error   string  `json:"error,omitempty"`
 }
 
-// Forced is what DEL did not remove and force did.
+// Forced are leftovers that DEL did not remove and the daemon removed itself.
 type Forced struct {
 	ID      string              `json:"id"`
 	Removed []allocnet.Leftover `json:"removed"`
 }
 
-// Reload is that the daemon's configuration was read. With an Error the one before
-// stays in force.
+// Reload reports that the daemon has read its configuration again. If there is an Error, the
+// previous configuration stays active.
 type Reload struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Configuration is that another network configuration is in force: its primary
-// network, the file that it is in, why it cannot be used, if so, and what somebody
-// has to mend.
+// Configuration reports that a different network configuration is active. Primary is the
+// primary network, File its file, and NotReady the reason if it cannot be used. Problems are
+// texts for the administrator.
 type Configuration struct {
 	Primary  string   `json:"primary,omitempty"`
 	File     string   `json:"file,omitempty"`
@@ -74,8 +75,8 @@ type Configuration struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-// Lost tells that events are missing before the next one: Count of them, or, where
-// the daemon was Restarted, nobody knows how many.
+// Lost reports that events before the next one are missing. Count is their number. It is not
+// known if the daemon was Restarted.
 type Lost struct {
 	Count     uint64 `json:"count,omitempty"`
 	Restarted bool   `json:"restarted,omitempty"`

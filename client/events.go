@@ -14,10 +14,10 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// Events yields what happens in the daemon, after the event with the ID last as far
-// as the daemon still has them, or from now on where last is 0. It goes on until the
-// context or the loop ends, which is no error; the last pair has the error that
-// broke it off, io.EOF where the daemon stopped.
+// Events returns an iterator over the events of the daemon. It begins with the event after the
+// ID last, as far as the daemon still has it; with last 0, it begins with the next event. The
+// iterator ends without an error when the context or the loop ends. If the connection fails,
+// its last pair has the error: io.EOF if the daemon has stopped.
 func (c *Client) Events(ctx context.Context, last uint64) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -62,7 +62,7 @@ func (c *Client) follow(ctx context.Context, last uint64, yield func(Event) bool
 // maxEvent bounds one event, in bytes.
 const maxEvent = 16 << 20
 
-// wholeLines is bufio.ScanLines without a last line that does not end.
+// wholeLines is bufio.ScanLines that drops an incomplete last line.
 func wholeLines(data []byte, _ bool) (advance int, line []byte, err error) {
 	end := bytes.IndexByte(data, '\n')
 	if end < 0 {
@@ -71,7 +71,7 @@ func wholeLines(data []byte, _ bool) (advance int, line []byte, err error) {
 	return end + 1, bytes.TrimSuffix(data[:end], []byte{'\r'}), nil
 }
 
-// verifyStream returns the error of an answer that is no stream of events.
+// verifyStream returns an error if a response is not a stream of events.
 func (c *Client) verifyStream(answer *response) error {
 	kind := answer.header.Get("Content-Type")
 	mediaType, _, err := mime.ParseMediaType(kind)

@@ -13,8 +13,7 @@ import (
 
 func pathOf(id string) string { return "/v1/allocs/" + segment(id) }
 
-// segment is a name as one segment of a path, which the server is to judge, whatever
-// it is.
+// segment escapes a name as one segment of a path. The server validates the name.
 func segment(name string) string {
 	if strings.Trim(name, ".") == "" {
 		return strings.ReplaceAll(name, ".", "%2E")
@@ -22,7 +21,8 @@ func segment(name string) string {
 	return url.PathEscape(name)
 }
 
-// Setup is that of a Configurator.
+// Setup attaches an allocation to its networks and returns their Status. See
+// configurator.Configurator.Setup.
 func (c *Client) Setup(ctx context.Context, a allocnet.Allocation) (*allocnet.Status, error) {
 	var answer wire.Applied
 	err := c.call(ctx, exchange{"PUT", pathOf(a.ID), a, &answer, func() error { return verifyStatus(&answer.Status, a.MustBeNew) }})
@@ -33,34 +33,39 @@ func (c *Client) Setup(ctx context.Context, a allocnet.Allocation) (*allocnet.St
 	return &answer.Status, nil
 }
 
-// Check is that of a Configurator.
+// Check verifies that the network of an allocation is still as Setup left it. The daemon
+// repairs it if necessary. See configurator.Configurator.Check.
 func (c *Client) Check(ctx context.Context, a allocnet.Allocation) error {
 	return c.call(ctx, exchange{method: "POST", path: pathOf(a.ID) + "/check", in: a})
 }
 
-// CheckOnly is that of a Configurator: Check without a repair.
+// CheckOnly is Check without a repair.
 func (c *Client) CheckOnly(ctx context.Context, a allocnet.Allocation) error {
 	return c.call(ctx, exchange{method: "POST", path: pathOf(a.ID) + "/check?repair=false", in: a})
 }
 
-// Teardown is that of a Configurator.
+// Teardown removes everything that an allocation has on the host. See
+// configurator.Configurator.Teardown.
 func (c *Client) Teardown(ctx context.Context, a allocnet.Allocation) error {
 	return c.call(ctx, exchange{method: "DELETE", path: pathOf(a.ID), in: a})
 }
 
-// TeardownGone is that of a Configurator.
+// TeardownGone tears an allocation down if its network namespace no longer exists. See
+// configurator.Configurator.TeardownGone.
 func (c *Client) TeardownGone(ctx context.Context, id string) (gone bool, err error) {
 	var answer wire.Gone
 	err = c.call(ctx, exchange{"POST", pathOf(id) + "/teardown-gone", nil, &answer, func() error { return verifyNoError(answer.Error) }})
 	return answer.Gone, err
 }
 
-// Audit is that of a Configurator.
+// Audit lists the objects of an allocation on the host. See
+// configurator.Configurator.Audit.
 func (c *Client) Audit(ctx context.Context, a allocnet.Allocation) ([]allocnet.Leftover, error) {
 	return c.find(ctx, a, "audit")
 }
 
-// Force is that of a Configurator.
+// Force removes an allocation without running plugins. See
+// configurator.Configurator.Force.
 func (c *Client) Force(ctx context.Context, a allocnet.Allocation) ([]allocnet.Leftover, error) {
 	return c.find(ctx, a, "force")
 }
@@ -79,31 +84,32 @@ func (c *Client) find(ctx context.Context, a allocnet.Allocation, how string) ([
 	return answer.Leftovers, err
 }
 
-// GC is that of a Configurator.
+// GC tears down every allocation that is not live. See configurator.Configurator.GC.
 func (c *Client) GC(ctx context.Context, live []string) (*allocnet.GCReport, error) {
 	return c.GCScope(ctx, allocnet.Scope{Live: live})
 }
 
-// GCScope is that of a Configurator.
+// GCScope is GC of the allocations of one scope. See configurator.Configurator.GCScope.
 func (c *Client) GCScope(ctx context.Context, s allocnet.Scope) (*allocnet.GCReport, error) {
 	return c.collect(ctx, s, false)
 }
 
-// PlanGC is that of a Configurator.
+// PlanGC reports what GCScope would do now, and changes nothing. See
+// configurator.Configurator.PlanGC.
 func (c *Client) PlanGC(ctx context.Context, s allocnet.Scope) (*allocnet.GCReport, error) {
 	return c.collect(ctx, s, true)
 }
 
 func (c *Client) collect(ctx context.Context, s allocnet.Scope, dryRun bool) (*allocnet.GCReport, error) {
 	if s.Live == nil {
-		s.Live = []string{} // said, not forgotten
+		s.Live = []string{} // an explicit empty list
 	}
-	asked := wire.Collect{
+	request := wire.Collect{
 		Live: s.Live, Scope: s.Name, Attachments: s.Attachments, Networks: s.Networks, Conflists: s.Conflists,
 		PluginDirs: s.PluginDirs, DryRun: dryRun, DestroyNetns: s.DestroyNetns,
 	}
 	var answer wire.Collected
-	err := c.call(ctx, exchange{"POST", "/v1/gc", asked, &answer, func() error {
+	err := c.call(ctx, exchange{"POST", "/v1/gc", request, &answer, func() error {
 		return errors.Join(verifyCollected(&answer.GCReport), verifyNoError(answer.Error))
 	}})
 	if verifyCollected(&answer.GCReport) != nil {
@@ -112,12 +118,13 @@ func (c *Client) collect(ctx context.Context, s allocnet.Scope, dryRun bool) (*a
 	return &answer.GCReport, err
 }
 
-// Repair is that of a Configurator.
+// Repair checks every allocation and restores objects on the host that another program has
+// removed. See configurator.Configurator.Repair.
 func (c *Client) Repair(ctx context.Context) (*allocnet.RepairReport, error) {
 	return c.RepairScope(ctx, allocnet.Scope{})
 }
 
-// RepairScope is that of a Configurator.
+// RepairScope is Repair of the allocations of one scope.
 func (c *Client) RepairScope(ctx context.Context, s allocnet.Scope) (*allocnet.RepairReport, error) {
 	var answer wire.Repaired
 	err := c.call(ctx, exchange{"POST", "/v1/repair", selection(s), &answer, func() error {
@@ -129,12 +136,13 @@ func (c *Client) RepairScope(ctx context.Context, s allocnet.Scope) (*allocnet.R
 	return &answer.RepairReport, err
 }
 
-// Recover is that of a Configurator. The daemon does so by itself when it starts.
+// Recover tears down allocations whose Setup or Teardown was interrupted. The daemon runs it
+// when it starts. See configurator.Configurator.Recover.
 func (c *Client) Recover(ctx context.Context) (*allocnet.RecoverReport, error) {
 	return c.RecoverScope(ctx, allocnet.Scope{})
 }
 
-// RecoverScope is that of a Configurator.
+// RecoverScope is Recover of the allocations of one scope.
 func (c *Client) RecoverScope(ctx context.Context, s allocnet.Scope) (*allocnet.RecoverReport, error) {
 	var answer wire.Recovered
 	err := c.call(ctx, exchange{"POST", "/v1/recover", selection(s), &answer, func() error {
@@ -146,7 +154,7 @@ func (c *Client) RecoverScope(ctx context.Context, s allocnet.Scope) (*allocnet.
 	return &answer.RecoverReport, err
 }
 
-// selection is the body of a request for a scope; nil for every scope.
+// selection returns the body of a request for a scope; nil selects every scope.
 func selection(s allocnet.Scope) any {
 	if s.Name == "" {
 		return nil
@@ -154,8 +162,8 @@ func selection(s allocnet.Scope) any {
 	return wire.Selection{Scope: s.Name}
 }
 
-// List is that of a Configurator. Who is not root is not told the configurations of
-// networks.
+// List returns the records of all allocations, sorted by ID. If the caller is not root, the
+// records lack the configurations of the networks. See configurator.Configurator.List.
 func (c *Client) List(ctx context.Context) ([]allocnet.Record, error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
@@ -170,8 +178,8 @@ func (c *Client) List(ctx context.Context) ([]allocnet.Record, error) {
 	return answer.Allocations, answer.Error.Err()
 }
 
-// Get is that of a Configurator, like List without the configurations of networks
-// where the caller is not root.
+// Get returns the record of one allocation. If the caller is not root, the record lacks the
+// configurations of the networks. See configurator.Configurator.Get.
 func (c *Client) Get(ctx context.Context, id string) (*allocnet.Record, error) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
@@ -184,7 +192,7 @@ func (c *Client) Get(ctx context.Context, id string) (*allocnet.Record, error) {
 	return &r, nil
 }
 
-// addResults gives the status of a record the results of its networks.
+// addResults copies the results of the networks of a record into its status.
 func addResults(r *allocnet.Record) {
 	if r.Status == nil {
 		return
@@ -194,8 +202,8 @@ func addResults(r *allocnet.Record) {
 	}
 }
 
-// Networks is that of a Configurator. Where the daemon cannot be asked, the only
-// error has the socket as its File.
+// Networks returns the active networks of the daemon, and an error for each skipped file. If
+// the request fails, it returns a single error whose File is the path of the socket.
 func (c *Client) Networks(ctx context.Context) ([]allocnet.Network, []*allocnet.NetworkError) {
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
@@ -211,21 +219,21 @@ func (c *Client) Networks(ctx context.Context) ([]allocnet.Network, []*allocnet.
 	return answer.Networks, skipped
 }
 
-// Ready finds out whether a Setup can be expected to work, on any of the daemon's
-// networks. All faults are joined.
+// Ready verifies the requirements of a Setup for all networks of the daemon. It joins all
+// errors.
 func (c *Client) Ready(ctx context.Context) error {
 	var answer wire.Readiness
 	return c.call(ctx, exchange{"GET", "/readyz", nil, &answer, func() error { return verifyReady(&answer) }})
 }
 
-// ReadyFor is that of a Configurator. Which configurations and directories of plugins
-// the daemon takes, and from whom, is as for Setup.
+// ReadyFor is Ready for the networks of one allocation. The daemon accepts Conflists and
+// PluginDirs from the same callers as in Setup. See configurator.Configurator.ReadyFor.
 func (c *Client) ReadyFor(ctx context.Context, a allocnet.Allocation) error {
 	return c.call(ctx, exchange{method: "POST", path: "/v1/ready", in: a})
 }
 
-// CreateSandbox makes a network namespace of that name in the daemon's directory, and
-// returns its path. One that is there is fs.ErrExist, with its path.
+// CreateSandbox creates a network namespace with this name in the daemon's directory and
+// returns its path. If it exists, CreateSandbox returns its path and fs.ErrExist.
 func (c *Client) CreateSandbox(ctx context.Context, name string) (path string, err error) {
 	var made wire.Sandbox
 	verify := func() error { return errors.Join(verifySandbox(&made, name), verifyNoError(made.Error)) }
@@ -236,15 +244,16 @@ func (c *Client) CreateSandbox(ctx context.Context, name string) (path string, e
 	return made.Path, err
 }
 
-// DestroySandbox takes a network namespace away: any of that name in the daemon's
-// directory, whoever made it, but not that of an allocation, which is
-// allocnet.ErrInUse until its Teardown. A missing one is no error.
+// DestroySandbox destroys the network namespace with this name in the daemon's directory,
+// also if another program created it. If it belongs to an allocation, DestroySandbox returns
+// allocnet.ErrInUse; tear the allocation down first. If the namespace does not exist,
+// DestroySandbox succeeds.
 func (c *Client) DestroySandbox(ctx context.Context, name string) error {
 	return c.call(ctx, exchange{method: "DELETE", path: "/v1/sandboxes/" + segment(name)})
 }
 
-// DestroySandboxAt is DestroySandbox for a path that CreateSandbox returned. One that
-// is not in the daemon's directory is fs.ErrNotExist.
+// DestroySandboxAt is DestroySandbox for a path that CreateSandbox returned. It returns
+// fs.ErrNotExist if the path is not in the daemon's directory.
 func (c *Client) DestroySandboxAt(ctx context.Context, path string) error {
 	dir, name := filepath.Split(filepath.Clean(path))
 	return c.call(ctx, exchange{method: "DELETE", path: "/v1/sandboxes/" + segment(name) + "?dir=" + url.QueryEscape(dir)})

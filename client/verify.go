@@ -9,7 +9,7 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// The functions here tell an answer from what only decodes as one.
+// The functions in this file verify the content of decoded responses.
 
 func verifyError(e *wire.Error) error {
 	if e == nil || e.Kind == "" || e.Message == "" {
@@ -23,7 +23,7 @@ func verifyError(e *wire.Error) error {
 	return nil
 }
 
-// verifyNoError is for an answer that tells of success and may hold an error.
+// verifyNoError verifies a successful response of a type that can contain an error.
 func verifyNoError(e *wire.Error) error {
 	if e != nil {
 		return errors.New("success, with an error")
@@ -102,7 +102,7 @@ func verifySandbox(answer *wire.Sandbox, name string) error {
 	return nil
 }
 
-// verifyCollected wants all lists, as those of a report are never nil.
+// verifyCollected requires both lists, because they are never nil in a report.
 func verifyCollected(r *allocnet.GCReport) error {
 	if r.Removed == nil || r.Kept == nil {
 		return errors.New("no report of a GC")
@@ -112,7 +112,7 @@ func verifyCollected(r *allocnet.GCReport) error {
 
 func verifyRecovered(r *allocnet.RecoverReport) error {
 	if r.Removed == nil {
-		return errors.New("no report of what was taken down")
+		return errors.New("no report of a recovery")
 	}
 	return nil
 }

@@ -1,3 +1,3 @@
-// Package wire is what allocnetd and its clients say to each other beside the
-// types of package allocnet: errors, and reports with an error beside them.
+// Package wire defines the bodies and errors of the HTTP API of allocnetd that are not types
+// of package allocnet.
 package wire

@@ -9,46 +9,45 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// Error is an error on its way from the daemon to a client.
+// Error is the encoding of an error.
 type Error struct {
-	// Kind is the first of the Kinds that applies. The words are for ever.
+	// Kind is the word of the first of the Kinds that applies. Words never change.
 	Kind string `json:"kind"`
-	// Also are the others that apply.
+	// Also are the words of the other Kinds that apply.
 	Also []string `json:"also,omitempty"`
-	// Message is the whole text.
+	// Message is the complete text.
 	Message string `json:"message"`
-	// CNICode, CNIMessage and Details are those of a CNI error.
+	// CNICode, CNIMessage and Details are the fields of a CNI error.
 	CNICode    *uint  `json:"cniCode,omitempty"`
 	CNIMessage string `json:"cniMessage,omitempty"`
 	Details    string `json:"details,omitempty"`
-	// Errno is the name of an error of the kernel.
+	// Errno is the name of a kernel error.
 	Errno string `json:"errno,omitempty"`
-	// About is which allocation the error is about, among several.
+	// About is an allocnet.AllocationError.
 	About *About `json:"about,omitempty"`
-	// Allocation is the one that the leftovers are of.
+	// Allocation is the ID of the allocation of the Leftovers.
 	Allocation string              `json:"allocation,omitempty"`
 	Leftovers  []allocnet.Leftover `json:"leftovers,omitempty"`
-	// Conflict says which two host ports exclude each other.
+	// Conflict is a portmap.ConflictError.
 	Conflict *Conflict `json:"conflict,omitempty"`
-	// PortTaken is a host port that another has in the kernel.
+	// PortTaken is an allocnet.PortTakenError.
 	PortTaken *PortTaken `json:"portTaken,omitempty"`
-	// Listener is a process of the host that listens on a host port.
+	// Listener is an allocnet.ListenerError.
 	Listener *Listener `json:"listener,omitempty"`
-	// Port is a port that cannot be used.
+	// Port is a portmap.PortError.
 	Port *Port `json:"port,omitempty"`
-	// Unserved is what no plugin serves.
+	// Unserved is an allocnet.UnservedError.
 	Unserved *Unserved `json:"unserved,omitempty"`
-	// InUse is a network namespace that another allocation has.
+	// InUse is an allocnet.NetnsError.
 	InUse *InUse `json:"inUse,omitempty"`
-	// File is that of the configuration directory that the error is about, and Reason
-	// what is wrong with it.
+	// File and Reason are the fields of an allocnet.NetworkError.
 	File   string `json:"file,omitempty"`
 	Reason *Error `json:"reason,omitempty"`
-	// StateDir is a state directory that cannot be used.
+	// StateDir is an allocnet.StateDirError.
 	StateDir *StateDir `json:"stateDir,omitempty"`
-	// Record is one that cannot be read.
+	// Record is an allocnet.RecordError.
 	Record *Record `json:"record,omitempty"`
-	// Causes are the errors that were joined in this one.
+	// Causes are the errors that this error joins.
 	Causes []*Error `json:"causes,omitempty"`
 }
 
@@ -60,7 +59,7 @@ type Conflict struct {
 	OtherID string          `json:"otherID,omitempty"`
 }
 
-// About is a allocnet.AllocationError.
+// About is an allocnet.AllocationError.
 type About struct {
 	ID    string `json:"id"`
 	Error *Error `json:"error"`
@@ -70,7 +69,7 @@ type About struct {
 type PortTaken struct {
 	HostIP    string `json:"hostIP,omitempty"`
 	HostPort  int    `json:"hostPort"`
-	Protocol  int    `json:"protocol"` // as in the header of IP
+	Protocol  int    `json:"protocol"` // as in the IP header
 	To        string `json:"to,omitempty"`
 	Network   string `json:"network,omitempty"`
 	ID        string `json:"id,omitempty"`
@@ -78,7 +77,7 @@ type PortTaken struct {
 	Instance  string `json:"instance,omitempty"`
 }
 
-// Listener is a allocnet.ListenerError.
+// Listener is an allocnet.ListenerError.
 type Listener struct {
 	ID      string          `json:"id,omitempty"`
 	Mapping portmap.Mapping `json:"mapping"`
@@ -88,7 +87,7 @@ type Listener struct {
 	Process string          `json:"process,omitempty"`
 }
 
-// InUse is a allocnet.NetnsError.
+// InUse is an allocnet.NetnsError.
 type InUse struct {
 	Netns   string `json:"netns"`
 	ID      string `json:"id,omitempty"`
@@ -104,7 +103,7 @@ type Port struct {
 	Reason string `json:"reason"`
 }
 
-// Unserved is a allocnet.UnservedError.
+// Unserved is an allocnet.UnservedError.
 type Unserved struct {
 	ID           string   `json:"id,omitempty"`
 	Capabilities []string `json:"capabilities"`
@@ -117,18 +116,18 @@ type StateDir struct {
 	Error *Error `json:"error"`
 }
 
-// Record is a record.CorruptError.
+// Record is a allocnet.RecordError.
 type Record struct {
 	ID   string `json:"id"`
 	File string `json:"file"`
-	// Newer says that a newer allocnet wrote it.
+	// Newer reports that a newer version of allocnet wrote the record.
 	Newer bool `json:"newer,omitempty"`
-	// Reason is what is wrong with it.
+	// Reason is the text of the error.
 	Reason string `json:"reason"`
 }
 
-// FromError says err for the wire; nil for nil. What a plugin quotes of its
-// configuration does not go along: clients may not be allowed to read that.
+// FromError encodes an error; nil for nil. It removes configurations that plugins quote,
+// because clients may not be permitted to read them.
 func FromError(err error) *Error {
 	if err == nil {
 		return nil
@@ -154,12 +153,11 @@ func FromError(err error) *Error {
 	return e
 }
 
-// text is what a client may read.
+// text returns a text without configurations, in valid UTF-8.
 func text(s string) string { return redact.Text(strings.ToValidUTF8(s, "\uFFFD")) }
 
-// Err is the error that was sent: it has the same text, and errors.Is and errors.As find
-// in it what they found in the original, as far as this build knows the kinds. It is nil
-// for nil.
+// Err decodes an error; nil for nil. The error has the text of the original, and errors.Is and
+// errors.As find the same errors in it, as far as this build knows their kinds.
 func (e *Error) Err() error {
 	if e == nil {
 		return nil
@@ -194,11 +192,11 @@ type remoteError struct {
 func (e *remoteError) Error() string   { return e.message }
 func (e *remoteError) Unwrap() []error { return e.causes }
 
-// IsRemote reports whether errors.As finds an error that an Err made.
+// IsRemote reports whether an error contains one that Err has returned.
 func IsRemote(err error) bool { return as[*remoteError](err) }
 
-// Each are the errors that errors.Join made one of, also of some that it had joined
-// before, and err itself where it is another. There is none for nil.
+// Each returns the errors that err joins, also in several levels. If err does not join any, it
+// returns err alone; for nil it returns none.
 func Each(err error) []error {
 	if err == nil {
 		return nil
@@ -214,8 +212,8 @@ func Each(err error) []error {
 	return each
 }
 
-// joined are the errors of which an error says nothing but their texts, as errors.Join
-// makes it; nil for others.
+// joined returns the errors of an error whose text consists of their texts, as that of
+// errors.Join; nil for other errors.
 func joined(err error) []error {
 	several, ok := err.(interface{ Unwrap() []error })
 	if !ok {
@@ -232,7 +230,7 @@ func joined(err error) []error {
 	return parts
 }
 
-// Status is the HTTP status that fits the error.
+// Status returns the HTTP status of the error.
 func (e *Error) Status() int {
 	if k := lookup(e.Kind); k != nil {
 		return k.Status

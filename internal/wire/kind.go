@@ -13,7 +13,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// What the API itself refuses.
+// Errors of the API itself.
 var (
 	ErrForbidden  = errors.New("not allowed to use allocnetd")
 	ErrConflists  = fmt.Errorf("%w: only root may send network configurations; name a network of the daemon, or have root set allow_conflists", ErrForbidden)
@@ -42,12 +42,12 @@ const (
 	statusGatewayTimeout        = 504
 )
 
-// Kind is a kind of error: its word on the wire, the HTTP status that it is sent
-// with, and what errors.Is finds.
+// Kind is a kind of error: its word on the wire, the HTTP status of its response, and the
+// error that errors.Is finds.
 type Kind struct {
 	Word     string
 	Status   int
-	Sentinel error            // nil where there is only a type
+	Sentinel error            // nil if there is only a type
 	is       func(error) bool // in place of Sentinel
 }
 
@@ -60,8 +60,8 @@ func (k *Kind) applies(err error) bool {
 
 var internal = Kind{"internal", statusInternalServerError, nil, func(error) bool { return true }}
 
-// Kinds are in order: what an embracing error says of the state of the host comes
-// before its cause, and the last applies to every error.
+// Kinds are all kinds, in the order in which they are tried. Kinds of wrapping errors, which
+// describe the state of the host, come before kinds of causes. The last applies to every error.
 var Kinds = []Kind{
 	{"conflists-forbidden", statusForbidden, ErrConflists, nil},
 	{"forbidden", statusForbidden, ErrForbidden, nil},

@@ -14,14 +14,14 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// typedError is a type of error that holds more than its text: how the first one that
-// errors.As finds is kept in an Error, and how it comes out again, nil where none did.
+// typedError encodes and decodes a type of error. keep copies the first one that errors.As
+// finds into an Error; restore returns it, or nil if the Error has none.
 type typedError struct {
 	keep    func(error, *Error)
 	restore func(*Error) error
 }
 
-// typedAs is that of the type E.
+// typedAs returns the typedError of the type E.
 func typedAs[E error](keep func(E, *Error), restore func(*Error) error) typedError {
 	return typedError{
 		keep: func(err error, to *Error) {
@@ -33,7 +33,7 @@ func typedAs[E error](keep func(E, *Error), restore func(*Error) error) typedErr
 	}
 }
 
-// typed are all of them.
+// typed returns all types.
 func typed() []typedError {
 	return []typedError{
 		typedAs(keepCNI, restoreCNI),
@@ -156,7 +156,7 @@ func restoreAbout(e *Error) error {
 	return &allocnet.AllocationError{ID: e.About.ID, Err: cmp.Or(e.About.Error, noReason).Err()}
 }
 
-// noReason is for a daemon that gives none.
+// noReason replaces a missing reason in a response.
 var noReason = &Error{Kind: internal.Word, Message: "no reason is given"}
 
 func keepPortTaken(err *allocnet.PortTakenError, to *Error) {
@@ -184,7 +184,7 @@ func restorePortTaken(e *Error) error {
 // protocols are the numbers of the protocols that have ports, as in the header of IP.
 var protocols = map[string]int{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP}
 
-// protocolNumber is the number of a protocol; others stand as their number already.
+// protocolNumber returns the number of a protocol. Unknown protocols are named by their number.
 func protocolNumber(name string) int {
 	if number, ok := protocols[name]; ok {
 		return number
@@ -229,7 +229,7 @@ func restoreRecord(e *Error) error {
 	return &allocnet.RecordError{ID: r.ID, File: r.File, Err: reason}
 }
 
-// lastErrno is the number of the kernel's last error.
+// lastErrno is the largest error number of the kernel.
 const lastErrno = 133
 
 func restoreErrno(e *Error) error {

@@ -10,11 +10,11 @@ import (
 	"github.com/allocnet/allocnet"
 )
 
-// TimeoutHeader says how long the client will wait for the answer, in seconds:
-// what is not done by then is undone in time to say so.
+// TimeoutHeader is the time for which the client waits for the response, in seconds. The
+// daemon rolls back an operation that takes longer, and responds in time.
 const TimeoutHeader = "Request-Timeout"
 
-// Failure is the body of every answer that is an error and nothing else.
+// Failure is the body of a response that has only an error.
 type Failure struct {
 	Error *Error `json:"error"`
 }
@@ -27,14 +27,14 @@ type Allocations struct {
 
 // Collect is the request of POST /v1/gc.
 type Collect struct {
-	Live        []string             `json:"live"` // there even if empty
+	Live        []string             `json:"live"` // present even if empty
 	Scope       string               `json:"scope,omitempty"`
-	Attachments []types.GCAttachment `json:"attachments,omitzero"` // an empty list is not the same as none
+	Attachments []types.GCAttachment `json:"attachments,omitzero"` // an empty list differs from none
 	Networks    []string             `json:"networks,omitempty"`
 	Conflists   []json.RawMessage    `json:"conflists,omitempty"`
 	PluginDirs  []string             `json:"pluginDirs,omitempty"`
-	DryRun      bool                 `json:"dryRun,omitempty"` // only say what would be done
-	// DestroyNetns destroys the network namespaces of what is removed.
+	DryRun      bool                 `json:"dryRun,omitempty"` // only report what GC would do
+	// DestroyNetns is the field of the same name of allocnet.Scope.
 	DestroyNetns bool `json:"destroyNetns,omitempty"`
 }
 
@@ -58,13 +58,13 @@ type Recovered struct {
 // Applied is the body of PUT /v1/allocs/{id}.
 type Applied struct {
 	allocnet.Status
-	// Results are those of the Status, of which they are no part elsewhere: a Record has
-	// them by its networks.
+	// Results are the Results of the Status, whose JSON does not contain them. A Record
+	// has them in its networks.
 	Results []json.RawMessage `json:"results,omitempty"`
 }
 
-// Found is the body of POST /v1/allocs/{id}/audit and POST /v1/allocs/{id}/force: what
-// was found, or was removed.
+// Found is the body of POST /v1/allocs/{id}/audit, with the objects that were found, and of
+// POST /v1/allocs/{id}/force, with the objects that were removed.
 type Found struct {
 	Leftovers []allocnet.Leftover `json:"leftovers"`
 	Error     *Error              `json:"error,omitempty"`
@@ -88,7 +88,7 @@ type Networks struct {
 	Skipped  []SkippedFile      `json:"skipped"`
 }
 
-// SkippedFile is a file of the configuration directory that is not in force.
+// SkippedFile is a file of the configuration directory that is not active.
 type SkippedFile struct {
 	File  string `json:"file"`
 	Error *Error `json:"error"`
@@ -102,7 +102,7 @@ type NewSandbox struct {
 // Sandbox is the body of POST /v1/sandboxes.
 type Sandbox struct {
 	Path  string `json:"path"`
-	Error *Error `json:"error,omitempty"` // where it was there already
+	Error *Error `json:"error,omitempty"` // if it existed already
 }
 
 // Health is the body of GET /healthz.
@@ -117,26 +117,26 @@ type Readiness struct {
 	Error  *Error  `json:"error,omitempty"`
 }
 
-// Check is one thing that has to be so before an ADD can succeed.
+// Check is one requirement of a successful ADD.
 type Check struct {
 	Name    string `json:"name"`
 	Network string `json:"network,omitempty"`
 	Ready   bool   `json:"ready"`
 	Error   *Error `json:"error,omitempty"`
-	// Warning is what somebody has to mend although an ADD can succeed.
+	// Warning is a problem that the administrator should fix although an ADD can succeed.
 	Warning *Error `json:"warning,omitempty"`
 }
 
 // Event is one event of GET /v1/events.
 type Event struct {
-	// ID is one more than that of the event before; 0 where Type is lost.
+	// ID increases by one with each event. It is 0 if Type is lost.
 	ID   uint64    `json:"id,omitempty"`
 	Time time.Time `json:"time"`
 	Type string    `json:"type"`
 	Data any       `json:"data"`
 }
 
-// NetworkError is the error as the configurator has it.
+// NetworkError returns the error as a type of package allocnet.
 func (s SkippedFile) NetworkError() *allocnet.NetworkError {
 	return &allocnet.NetworkError{File: s.File, Err: cmp.Or(s.Error.Reason, s.Error).Err()}
 }
