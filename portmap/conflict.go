@@ -5,23 +5,21 @@ import (
 	"strings"
 )
 
-// Overlaps reports whether a packet could be meant for both mappings: protocol
-// and host port are the same, and the host IPs have an address in common. ""
-// has one with every host IP, "0.0.0.0" with every IPv4 address, "::" with every
-// IPv6 address, and any other address with itself. The spelling of an address
-// does not matter and neither does a zone. What is not an address overlaps only
-// "" and its own spelling.
+// Overlaps reports whether one packet can match both mappings: protocol and host
+// port are the same, and the host IPs have an address in common. The host IP ""
+// includes every address, "0.0.0.0" every IPv4 address and "::" every IPv6
+// address. The notation of an address does not matter, nor does a zone. Text that
+// is not an address overlaps only "" and equal text.
 func (m Mapping) Overlaps(o Mapping) bool {
 	return m.slot() == o.slot() && hostIPsOverlap(m.HostIP, o.HostIP)
 }
 
-// FindConflict returns the first mapping of wanted that overlaps one of taken,
-// with the first of taken that it overlaps, and whether there is any. Mappings
-// that the allocation itself holds already must not be among taken.
+// FindConflict returns the first mapping of wanted that overlaps a mapping of
+// taken, the first such mapping of taken, and whether there is a conflict. taken
+// must not include the mappings of the allocation itself.
 //
-// The time it takes grows with the sum of both lists and the memory with wanted
-// alone, because wanted is the short list: the ports of one allocation against
-// those of a whole host.
+// Time grows with the sum of both lists, memory with wanted alone: wanted has the
+// ports of one allocation, taken those of a whole host.
 func FindConflict(wanted, taken []Mapping) (w, t Mapping, found bool) {
 	index := make(map[slot][]int, len(wanted))
 	for i, m := range wanted {
@@ -44,7 +42,7 @@ func FindConflict(wanted, taken []Mapping) (w, t Mapping, found bool) {
 	return wanted[best], t, true
 }
 
-// slot is what two mappings must share before their addresses matter.
+// slot is the part of a mapping that two mappings must share to overlap.
 type slot struct {
 	protocol string
 	port     int
@@ -70,8 +68,8 @@ func hostIPsOverlap(a, b string) bool {
 	return x == y || x.IsUnspecified() || y.IsUnspecified()
 }
 
-// claims are the mappings of the ports of one list, by slot.
-type claims map[slot][]claim
+// index holds the mappings of one list of ports, by slot.
+type index map[slot][]claim
 
 type claim struct {
 	port    int // its index in the list
@@ -80,7 +78,7 @@ type claim struct {
 
 // add enters the mappings of one port and returns a ConflictError for every
 // earlier port that they overlap.
-func (c claims) add(port int, mappings []Mapping) []error {
+func (c index) add(port int, mappings []Mapping) []error {
 	var errs []error
 	reported := map[int]bool{}
 	for _, m := range mappings {

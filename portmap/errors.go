@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// ErrConflict is what errors.Is finds in every ConflictError.
+// ErrConflict is found by errors.Is in every ConflictError.
 var ErrConflict = errors.New("host port conflict")
 
-// PortError is one field of one port that cannot be used. Mappings returns it,
-// joined with the others, as *PortError for errors.As.
+// PortError reports one invalid field of one port. Mappings returns it, joined with
+// the others, as *PortError for errors.As.
 type PortError struct {
 	Index  int    // of the port in its list, from 0
 	Label  string // of the port; may be empty
@@ -23,7 +23,7 @@ func (e *PortError) Error() string {
 	return fmt.Sprintf("check ports[%d]%s: %s %q %s", e.Index, quoteLabel(e.Label), e.Field, e.Value, e.Reason)
 }
 
-// ConflictError says that Mapping cannot be published because it overlaps
+// ConflictError reports that Mapping cannot be published because it overlaps
 // Other. Mappings returns it as *ConflictError, without IDs, for two ports of
 // one list.
 type ConflictError struct {

@@ -27,11 +27,10 @@ var (
 	defaultProtocols = []string{"tcp", "udp"}
 )
 
-// Options change what Mappings makes of a list of ports. The zero value is the
-// default.
+// Options are the options of Mappings. The zero value is the default.
 type Options struct {
-	// IgnoreHostIP publishes every port on all addresses of the host. The
-	// host IPs that the ports ask for are then not even checked.
+	// IgnoreHostIP publishes every port on all addresses of the host. Mappings
+	// then neither uses nor validates the host IPs of the ports.
 	IgnoreHostIP bool
 }
 
@@ -40,14 +39,14 @@ type Options struct {
 // No ports give no mappings.
 //
 // The error joins all faults of the list, in its order. errors.As finds a
-// *PortError for a field that cannot be used and a *ConflictError for two ports
-// that overlap; the first overlap of each pair is reported, as the ports of two
-// ranges would otherwise all tell the same story. The mappings are nil then.
+// *PortError for an invalid field and a *ConflictError for two ports that overlap.
+// Of two ranges that overlap only the first conflict is reported. On an error the
+// mappings are nil.
 func Mappings(ports []Port, opts Options) ([]Mapping, error) {
 	var (
 		all   []Mapping
 		errs  []error
-		taken = claims{}
+		taken = index{}
 	)
 	for i, p := range ports {
 		if opts.IgnoreHostIP {
@@ -108,7 +107,7 @@ func normalize(index int, p Port) (Port, []error) {
 
 // longestRange is how many ports fit between the start of the range and the
 // highest port, on the host and in the sandbox. A start that is itself out of
-// bounds does not count, lest one fault is reported as two.
+// bounds does not count, so that one fault is not reported twice.
 func longestRange(p Port) int {
 	start := 1
 	for _, port := range []int{p.Value, p.To} {
@@ -148,7 +147,7 @@ func normalizeProtocols(list []string) (known, unknown []string) {
 	return known, unknown
 }
 
-// expand spells out a port that normalize has found good.
+// expand returns the mappings of a valid port.
 func expand(p Port) []Mapping {
 	mappings := make([]Mapping, 0, p.Range*len(p.Protocols))
 	for n := range p.Range {

@@ -2,11 +2,11 @@ package portmap
 
 import "slices"
 
-// Network is the older form of a job's ports, which hang below a network.
+// Network has the ports of one network of a job, in an older form of jobs.
 type Network struct {
 	// DynamicPorts are ports whose host port the scheduler chose.
 	DynamicPorts []Port `json:"dynamicPorts,omitempty"`
-	// ReservedPorts are ports whose host port the job asked for.
+	// ReservedPorts are ports whose host port the job requests.
 	ReservedPorts []Port `json:"reservedPorts,omitempty"`
 }
 

@@ -23,8 +23,8 @@ const example = "http=127.0.0.1:8080:80/tcp"
 //	[::1]:8080:80/tcp+udp
 //	9000-9010:80-90/sctp
 //
-// A port that is returned has no fault that Mappings would find. The error
-// names the part that is wrong and shows an example.
+// Mappings accepts every port that Parse returns. The error names the invalid part
+// and shows an example.
 func Parse(s string) (Port, error) {
 	p, err := parsePort(s)
 	if err != nil {
@@ -33,9 +33,9 @@ func Parse(s string) (Port, error) {
 	return p, nil
 }
 
-// String returns the port in the form that Parse reads. Parsing it again gives
-// the same port when it came from Parse, and one with the same mappings when it
-// is any port that Mappings accepts.
+// String returns the port in the notation that Parse reads. Parse of the text returns
+// the same port if the port came from Parse, and a port with the same mappings if
+// Mappings accepts the port.
 func (p Port) String() string {
 	var b strings.Builder
 	if p.Label != "" {

@@ -25,11 +25,11 @@ func Create(name string) (*Sandbox, error) {
 	return CreateIn(DefaultDir, name)
 }
 
-// CreateIn makes a sandbox of that name in dir: a new network namespace with nothing in it but its loopback link,
-// which is up. The directory is made if it is missing, and becomes a shared mount point, as iproute2 makes it, so
-// that the sandboxes in it are seen in other mount namespaces too.
+// CreateIn creates a sandbox of that name in dir: a new network namespace with nothing but its loopback link, which is
+// up. CreateIn makes dir if it is missing, and makes it a shared mount point, as iproute2 does, so that other mount
+// namespaces see the sandboxes in it.
 //
-// Errors are ErrInvalidName, ErrExist or one of the system; then nothing is left behind but the directory.
+// The error is ErrInvalidName, ErrExist or an error of the system. After an error, nothing remains but dir.
 func CreateIn(dir, name string) (*Sandbox, error) {
 	if err := prepare(dir, name); err != nil {
 		return nil, err
@@ -42,9 +42,9 @@ func CreateIn(dir, name string) (*Sandbox, error) {
 	return s, nil
 }
 
-// CreateNoted is CreateIn that calls note with the namespace's identity before the namespace has a name. Until then a
-// crash destroys it, so a caller that records the identity in note can find everything that a crash leaves. If note
-// fails, nothing is made.
+// CreateNoted is CreateIn that calls note with the identity of the new namespace before it mounts the namespace. A crash
+// before the mount destroys the namespace, so a caller that records the identity in note can find everything that a
+// crash leaves. If note fails, CreateNoted creates nothing and returns note's error.
 func CreateNoted(dir, name string, note func(Identity) error) (*Sandbox, error) {
 	path := filepath.Join(dir, name)
 	if err := ValidateName(name); err != nil {
@@ -86,9 +86,9 @@ func prepare(dir, name string) error {
 	return nil
 }
 
-// ValidateName returns nil if a sandbox can have that name, and ErrInvalidName otherwise. It is the name of a file of at
-// most 255 bytes, in UTF-8 and without control characters, so that lists have it on one line, and no dash begins it, so
-// that no program takes it for an option. Create, CreateIn and Pool.Take call it.
+// ValidateName returns nil if a sandbox can have that name, and ErrInvalidName otherwise. A valid name is a file name of
+// at most 255 bytes in UTF-8. It has no control characters, so that it fits on one line, and does not begin with a dash,
+// so that no program takes it for an option. Create, CreateIn and Pool.Take call ValidateName.
 func ValidateName(name string) error {
 	hidden := func(r rune) bool { return r == '/' || !unicode.IsGraphic(r) }
 	switch {
@@ -130,7 +130,7 @@ func fill(path string) (*Sandbox, error) {
 	return Open(path)
 }
 
-// unnamed makes a namespace that is mounted nowhere: it goes with the returned descriptor.
+// unnamed makes a namespace that is mounted nowhere: the kernel destroys it with the returned descriptor.
 func unnamed() (*os.File, error) {
 	fd := -1
 	err := onThread(func() error {
@@ -168,7 +168,7 @@ func shareDir(dir string) error {
 		return err
 	}
 	defer unlock()
-	// It was no mount point, but somebody else may have made it one meanwhile; one is enough.
+	// It was no mount point, but another process may have made it one since; one mount is enough.
 	if err := makeShared(dir); !errors.Is(err, unix.EINVAL) {
 		return err
 	}

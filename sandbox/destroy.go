@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Destroy removes the sandbox at path. The kernel deletes the namespace and its links when nothing else holds it: no
-// process inside, no open descriptor, no other mount. A missing path is no error, nor is the empty file that is left
-// where creating or destroying a sandbox was cut short. Anything else is left alone, with ErrNotNamespace.
+// Destroy unmounts the namespace at path and removes the file. The kernel destroys the namespace, and the links in it,
+// once no process runs in it, no descriptor of it is open and no other mount of it exists. A missing path is not an
+// error. Destroy also removes the empty file that a crash while creating or destroying a sandbox leaves. For anything
+// else at path it returns ErrNotNamespace and changes nothing.
 func Destroy(path string) error {
 	if err := destroy(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("destroy sandbox %q: %w", path, err)
@@ -19,8 +20,8 @@ func Destroy(path string) error {
 	return nil
 }
 
-// Unfinished reports whether the file at path is what a crash leaves of a sandbox that was being made here: empty, with
-// nothing mounted on it, and of the mode that this package gives it, which is not that of iproute2's.
+// Unfinished reports whether the file at path is the remainder of a Create that a crash ended: an empty file without a
+// mount, with the mode that this package gives such files. iproute2 gives another mode.
 func Unfinished(path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode() != reserved {

@@ -1,8 +1,8 @@
 // Package sandbox creates, opens and destroys named network namespaces, one for each allocation.
 //
-// A sandbox is a file on which its namespace is mounted, which keeps the namespace alive without any process in
-// it. The form is that of iproute2, so that "ip netns list" and "ip netns exec" work on sandboxes, and this
-// package on what "ip netns add" made.
+// A sandbox is a network namespace that is mounted on a file. The mount keeps the namespace alive without a process in
+// it. The layout is that of iproute2: "ip netns list" and "ip netns exec" work on sandboxes, and this package works on
+// namespaces that "ip netns add" made.
 //
 //	s, err := sandbox.Create("alloc-1")
 //	if err != nil {
@@ -11,7 +11,7 @@
 //	defer s.Destroy()
 //	err = s.Do(func() error { return configure() })
 //
-// A program that creates many sandboxes uses a pool of prepared namespaces, which only have to be named:
+// A program that creates many sandboxes can use a pool of prepared namespaces:
 //
 //	pool, err := sandbox.NewPool(sandbox.PoolOptions{Size: 16})
 //	if err != nil {
@@ -22,9 +22,9 @@
 //
 // # Caveats
 //
-// A thread is in a namespace, not a process or a goroutine: what [Sandbox.Do] runs must not hand work to other
-// goroutines and expect it to be done inside. A socket or a netlink handle that was opened inside stays inside,
-// and may be used from anywhere.
+// A network namespace belongs to a thread, not to a process or a goroutine. A function that [Sandbox.Do] runs must not
+// expect other goroutines to run in the sandbox. A socket or netlink handle that the function opens stays in the
+// sandbox, and any goroutine may use it.
 //
 // All functions need CAP_SYS_ADMIN in the user namespace, and are safe for concurrent use, also by several
 // processes.

@@ -5,21 +5,21 @@ import (
 	"io/fs"
 )
 
-// The kinds of errors that this package returns, beside those of the system. Find them with errors.Is.
+// The errors of this package, beside errors of the system. errors.Is finds them.
 var (
-	// ErrExist means that there is something of that name. It is the same as os.ErrExist.
+	// ErrExist means that a file of that name exists. It is the same as os.ErrExist.
 	ErrExist = fs.ErrExist
 
-	// ErrNotExist means that there is nothing at that path. It is the same as os.ErrNotExist.
+	// ErrNotExist means that no file exists at that path. It is the same as os.ErrNotExist.
 	ErrNotExist = fs.ErrNotExist
 
-	// ErrInvalidName means that a name cannot be that of a sandbox, see ValidateName.
+	// ErrInvalidName means that a sandbox cannot have that name, see ValidateName.
 	ErrInvalidName = errors.New("invalid name")
 
-	// ErrNotNamespace means that what is at that path is not a network namespace.
+	// ErrNotNamespace means that the file at that path is not a network namespace.
 	ErrNotNamespace = errors.New("not a network namespace")
 
-	// ErrHostNamespace means that the network namespace at that path is the one that this process itself
-	// lives in, which cannot be used as a sandbox.
+	// ErrHostNamespace means that the network namespace at that path is the namespace of this process, which
+	// cannot be a sandbox.
 	ErrHostNamespace = errors.New("network namespace of the host")
 )

@@ -8,22 +8,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity is what network namespaces are told apart by, whichever paths lead to them. The zero value is that of none.
+// Identity identifies a network namespace, whatever its path. The zero value identifies none.
 type Identity struct {
-	// Device and Inode are those of the namespace's file. The kernel gives an inode again when its namespace is gone.
+	// Device and Inode are those of the namespace's file. The kernel reuses the inode of a destroyed namespace.
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
-	// Cookie is the kernel's own number, which it never gives again; 0 before Linux 5.14, which has none.
+	// Cookie is a number that the kernel never reuses; 0 before Linux 5.14.
 	Cookie uint64 `json:"cookie,omitempty"`
 }
 
-// Is reports whether both are of the same namespace. Where one has no Cookie, the rest decides.
+// Is reports whether both identify the same namespace. If either has no Cookie, Device and Inode decide.
 func (i Identity) Is(other Identity) bool {
 	return i.Device == other.Device && i.Inode == other.Inode &&
 		(i.Cookie == other.Cookie || i.Cookie == 0 || other.Cookie == 0)
 }
 
-// Identity returns what tells the namespace apart from all others.
+// Identity returns the identity of the sandbox's namespace.
 func (s *Sandbox) Identity() (id Identity, err error) {
 	unnumbered := false
 	err = s.With(func(fd int) (err error) {

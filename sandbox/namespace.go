@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// home is the namespace that the process was started in. Later, no thread can be trusted to be there.
+// home is the namespace in which the process started. Later, any thread may be in another one.
 var home, errHome = homeIdentity()
 
 func homeIdentity() (Identity, error) {
@@ -44,7 +44,7 @@ func validate(path string) error {
 	return unix.Close(fd)
 }
 
-// openChecked is open without the machinery of os.File, which costs more than all the rest.
+// openChecked is open without an os.File, which costs more than the rest.
 func openChecked(path string, check func(fd int) error) (int, error) {
 	// Without O_NONBLOCK, opening a named pipe would wait for its writer.
 	fd, err := openRaw(path, unix.O_NONBLOCK)

@@ -12,17 +12,17 @@ import (
 	"time"
 )
 
-// PoolOptions say what a Pool keeps ready. Their zero value is of use: it keeps nothing.
+// PoolOptions are the options of a Pool. The zero value is valid: such a pool prepares no namespaces.
 type PoolOptions struct {
-	// Dir is where the sandboxes are named when they are taken; DefaultDir if empty.
+	// Dir is the directory in which Take creates sandboxes; DefaultDir if empty.
 	Dir string
-	// Size is how many namespaces are kept ready. Each costs a descriptor, and some 200 KB of the kernel's memory.
+	// Size is the number of prepared namespaces. Each costs a descriptor and some 200 KB of kernel memory.
 	Size int
-	// Interval is the least time between two namespaces that are made in the background, a millisecond if zero:
-	// making one occupies the kernel's network lock, which those who configure sandboxes need too.
+	// Interval is the minimum time between two namespaces that the pool makes in the background; one millisecond
+	// if zero. Making a namespace holds the kernel's rtnl lock, which configuring sandboxes needs as well.
 	Interval time.Duration
-	// OnError, if set, is told why a namespace could not be made in the background, from the goroutine that does
-	// it. It is tried again after a second.
+	// OnError, if set, receives the error of a namespace that could not be made in the background. The pool's
+	// goroutine calls it, and tries again after a second.
 	OnError func(error)
 }
 
@@ -31,12 +31,12 @@ const (
 	retryInterval   = time.Second
 )
 
-// A Pool keeps network namespaces ready, so that taking a sandbox costs microseconds where making one costs a good
-// part of a millisecond. It owns one goroutine, and a descriptor for each namespace, until Close.
+// A Pool prepares network namespaces, so that Take costs microseconds. Without a pool, creating a sandbox takes several
+// hundred microseconds. The pool owns one goroutine, and one descriptor per prepared namespace, until Close.
 //
-// What is ready has neither name nor mount: nothing but the descriptor keeps it, so that a process that dies takes it
-// along, and nobody else finds it. All methods are safe for concurrent use. Several pools, also of several processes,
-// may have one Dir.
+// A prepared namespace has neither a name nor a mount. Only the descriptor keeps it alive, so the kernel destroys it
+// when the process ends. All methods are safe for concurrent use. Several pools, also of several processes, may use the
+// same Dir.
 type Pool struct {
 	options PoolOptions
 	mu      sync.Mutex
@@ -47,8 +47,8 @@ type Pool struct {
 	filler  sync.WaitGroup
 }
 
-// NewPool returns a pool, and fills it in the background. It makes the first namespace itself, so that an error,
-// such as missing rights, is found at once. Nothing is changed on disk.
+// NewPool returns a pool and fills it in the background. It makes the first namespace before it returns, so that it
+// returns an error such as missing privileges itself. It changes nothing on disk.
 func NewPool(options PoolOptions) (*Pool, error) {
 	if options.Size < 0 || options.Interval < 0 {
 		return nil, fmt.Errorf("make sandbox pool: negative size %d or interval %v", options.Size, options.Interval)
@@ -72,12 +72,12 @@ func NewPool(options PoolOptions) (*Pool, error) {
 	return p, nil
 }
 
-// Take returns a sandbox of that name in the pool's directory, just as [CreateIn] does, which the caller then owns;
-// closing the pool does nothing to it. With nothing ready, the namespace is made at once: Take never waits for the
-// background.
+// Take creates a sandbox of that name in the pool's directory, as [CreateIn] does, from a prepared namespace. The caller
+// owns the sandbox; Close of the pool does not affect it. If no namespace is prepared, Take makes one: it never waits
+// for the background.
 //
-// Errors are those of CreateIn, os.ErrClosed after Close, and that of a context that has ended before; then nothing is
-// left behind but the directory, and what was ready stays ready.
+// The errors are those of CreateIn, os.ErrClosed after Close, and the context's error if it ended before the call. After
+// an error, nothing remains but the directory, and prepared namespaces stay prepared.
 func (p *Pool) Take(ctx context.Context, name string) (*Sandbox, error) {
 	path := filepath.Join(p.options.Dir, name)
 	if err := errors.Join(ctx.Err(), p.errClosed()); err != nil {
@@ -96,15 +96,15 @@ func (p *Pool) Take(ctx context.Context, name string) (*Sandbox, error) {
 	return nil, errors.Join(fmt.Errorf("take sandbox %q: %w", path, err), Destroy(path))
 }
 
-// Ready returns how many namespaces are ready.
+// Ready returns the number of prepared namespaces.
 func (p *Pool) Ready() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.ready)
 }
 
-// Close destroys what is ready, and waits for the background to end. Sandboxes that were taken remain. Closing again
-// does no harm.
+// Close destroys the prepared namespaces and waits for the pool's goroutine to end. Sandboxes that Take returned
+// remain. Close may be called again.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	if !p.closed {

@@ -11,20 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Sandbox is an open network namespace. It owns a descriptor of the namespace, which Close or Destroy gives
-// back, and which keeps the namespace alive until then. It is safe for concurrent use.
+// A Sandbox is an open network namespace. It owns a descriptor of the namespace until Close or Destroy; the descriptor
+// keeps the namespace alive. It is safe for concurrent use.
 type Sandbox struct {
 	path string
 	file *os.File
 }
 
-// Open opens the sandbox whose namespace is mounted on path, and leaves it as it is. Errors: see [Validate].
+// Open opens the sandbox at path, and changes nothing. Errors: see [Validate].
 func Open(path string) (*Sandbox, error) {
 	return openAs(path, checkSandbox)
 }
 
-// OpenAny is [Open] that also opens the namespace of the process itself, for a caller who was told that this one is
-// meant. It never returns ErrHostNamespace.
+// OpenAny is [Open] that also opens the namespace of the process itself. It never returns ErrHostNamespace.
 func OpenAny(path string) (*Sandbox, error) {
 	return openAs(path, checkAny)
 }
@@ -83,9 +82,9 @@ var self = sync.OnceValue(func() string {
 // Name returns the last element of the path.
 func (s *Sandbox) Name() string { return filepath.Base(s.path) }
 
-// Do calls fn on a thread inside the sandbox and returns its error. The thread is fn's alone until it returns; the
-// caller's own stays where it is. If fn ends its goroutine, as a failing test does, then Do ends the caller's. After
-// Close the error is os.ErrClosed.
+// Do calls fn on a thread in the sandbox and returns fn's error. No other goroutine runs on that thread until fn
+// returns; the caller's thread stays in its namespace. If fn ends its goroutine with runtime.Goexit, as a failing test
+// does, Do ends the caller's goroutine as well. After Close, Do returns os.ErrClosed.
 func (s *Sandbox) Do(fn func() error) error {
 	return onThread(func() error {
 		if err := s.enter(); err != nil {
@@ -95,7 +94,7 @@ func (s *Sandbox) Do(fn func() error) error {
 	})
 }
 
-// Close gives back the descriptor. The sandbox remains; closing it again does no harm.
+// Close closes the descriptor. The sandbox remains. Close may be called again.
 func (s *Sandbox) Close() error {
 	if err := s.file.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return fmt.Errorf("close sandbox %q: %w", s.path, err)
@@ -108,9 +107,9 @@ func (s *Sandbox) Destroy() error {
 	return errors.Join(Destroy(s.path), s.Close())
 }
 
-// With calls fn with the descriptor of the namespace, as requests to the kernel want it, and returns fn's error.
-// Close does not wait, but the descriptor stays open, and its number nobody else's, until fn returns; fn must neither
-// keep nor close it. After Close the error is os.ErrClosed, and fn is not called.
+// With calls fn with the descriptor of the namespace, for requests to the kernel, and returns fn's error. The descriptor
+// stays open until fn returns, even if Close is called meanwhile; Close does not wait for fn. fn must neither keep nor
+// close the descriptor. After Close, With returns os.ErrClosed and does not call fn.
 func (s *Sandbox) With(fn func(fd int) error) error {
 	conn, err := s.file.SyscallConn()
 	if err != nil {

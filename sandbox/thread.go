@@ -35,7 +35,7 @@ type call struct {
 func (c *call) run() {
 	runtime.LockOSThread()
 	if unix.Gettid() == mainThread {
-		// While it is locked here, the call gets another one, which answers the caller by itself.
+		// While this goroutine holds the main thread, the call runs on another one, which answers the caller itself.
 		defer runtime.UnlockOSThread()
 		go c.run()
 		<-c.done
@@ -46,8 +46,8 @@ func (c *call) run() {
 	c.finished = true
 }
 
-// restoring calls fn with the goroutine locked to its thread, and puts the thread back into the namespace it was in,
-// unlocked. A thread that cannot be put back stays locked, and so ends together with its goroutine.
+// restoring calls fn with the goroutine locked to its thread, then returns the thread to its former namespace and unlocks
+// it. A thread that cannot be returned stays locked, and so ends with its goroutine.
 func restoring(fn func() error) error {
 	before, err := openRaw(threadNetns, 0)
 	if err != nil {
