@@ -171,9 +171,9 @@ func (a *app) uninstallPlugins(l *pluginLinks, may func() error) error {
 	if links == nil && err != nil {
 		return err
 	}
-	summary := fmt.Sprintf("%s has no link of allocnet", l.dir)
+	summary := fmt.Sprintf("no link of allocnet is left in %s", l.dir)
 	if len(l.names) < len(pluginNames()) {
-		summary = fmt.Sprintf("%s has no link of allocnet for these plugins: %s", l.dir, strings.Join(l.names, ", "))
+		summary = fmt.Sprintf("no link of allocnet is left in %s for %s", l.dir, strings.Join(l.names, ", "))
 	}
 	err = a.printPlugins(l, links, err, summary)
 	if !a.flags.json {
