@@ -24,7 +24,7 @@ const notRun = 7
 
 // TestCommands runs what the documents say.
 func TestCommands(t *testing.T) {
-	privhost.Require(t, "nft", "ip", "curl", "jq", "pkill", "timeout")
+	privhost.Require(t, "iptables", "ip6tables", "nft", "ip", "curl", "jq", "pkill", "timeout")
 	_, err := programs()
 	require.NoError(t, err)
 	var names []string
