@@ -1,16 +1,16 @@
-// Package conntrack deletes entries of the kernel's connection tracking: those
-// of a host port that changes hands, and those of an address that is gone. A
-// client that goes on sending from the same UDP port would otherwise be led to
-// where its first packet went.
+// Package conntrack deletes entries of the kernel's connection tracking: those of
+// a host port that gets another owner, and those of a removed address. Otherwise
+// packets of a client that keeps sending from the same UDP port would go to the
+// former destination.
 //
-// The table is one for all namespaces, and what costs time is the walk through
-// it. A namespace without entries is not walked for; one with few is looked at as
-// text, which walks without locks, and most often has nothing to delete. Where
-// the kernel deletes by a filter (since Linux 6.12) it does so in that one walk;
-// elsewhere the entries are listed, as few as the kernel can be asked for,
-// compared here, and deleted one by one.
+// The kernel has one table for all namespaces, and walking it takes most of the
+// time. The package does not walk the table for a namespace without entries. For
+// few entries it reads /proc, which takes no locks. Since Linux 6.12 the kernel can
+// delete by a filter in one walk. On older kernels the package lists the entries,
+// with the narrowest filter that the kernel supports, compares them, and deletes
+// them one by one.
 //
-// The kernel's filter is not to be trusted with everything. It compares IPv6
-// addresses the wrong way round, so that it matches all entries but those asked
-// for, and knows no ports but those of TCP and UDP. See filter.exact.
+// The kernel's filter has defects. It inverts the comparison of IPv6 addresses, so
+// that it matches all other entries, and it supports the ports of TCP and UDP only.
+// See filter.exact.
 package conntrack

@@ -1,7 +1,7 @@
-// Package rtnl is the native plugins' way to rtnetlink, sysctl and network
-// namespaces.
+// Package rtnl configures links, addresses, routes and sysctls of the host and of
+// network namespaces, for the native plugins.
 //
-// A Host and a Sandbox are open sockets: what was opened in a namespace goes on
-// working there from any thread, so nothing here changes the namespace of a
-// thread but the opening itself.
+// A Host and a Sandbox own open sockets. A socket works in the namespace in which
+// it was opened, from any thread, so only opening a Sandbox changes the namespace
+// of a thread.
 package rtnl

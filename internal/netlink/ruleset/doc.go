@@ -1,9 +1,8 @@
-// Package ruleset is allocnet's own nftables tables: one of family ip and one of
-// family ip6, with fixed chains, maps and sets, so that an allocation only adds
-// and removes elements, and a packet's way does not grow.
+// Package ruleset maintains allocnet's nftables tables: one of family ip and one of
+// family ip6, with fixed chains, maps and sets. An allocation only adds and removes
+// elements, so a packet's way does not grow with the number of allocations.
 //
-// Both tables change in one transaction: its messages are built in a buffer, go
-// to the kernel with one system call, and one answer tells the outcome. Elements
-// carry the text of their owner as their comment, rules a comment that ends in
-// the digest of what they do, by which Check and Repair know them.
+// Both tables change in one transaction: the messages are built in a buffer and
+// sent with one system call. The comment of an element is its owner. The comment
+// of a rule ends in a digest of the rule, by which Check and Repair recognise it.
 package ruleset

@@ -1,10 +1,10 @@
-// Package sock is the netlink socket of all packages that speak to the kernel, with one builder of requests and one
-// reader of attributes. The packages above it know the messages of their protocol and nothing of sockets.
+// Package sock is the netlink socket of all packages that talk to the kernel, with a builder for requests and a reader
+// for attributes. The packages that use it contain the messages of their protocol, and no socket code.
 //
-// The kernel works through requests while they are sent: the answers are there when sending returns. Therefore a
-// socket never waits for an answer, and Go's poller does not know it. Waking a thread for each answer takes longer than
-// most requests do.
+// The kernel processes requests during the send call: when it returns, the answers can be read. Therefore a socket never
+// waits for an answer and is not registered with Go's poller. Waking a thread for each answer would take longer than
+// most requests.
 //
-// To open and close a socket for each request costs more than the request, and closing one of nf_tables waits for
-// the destruction of what other transactions removed. Pool and Lend keep sockets open.
+// Opening and closing a socket per request costs more than the request. In addition, closing an nf_tables socket waits
+// until the kernel has destroyed the objects that earlier transactions removed. Pool and Lend keep sockets open.
 package sock

@@ -35,7 +35,7 @@ func New(path string, embedded *Network) *Dir {
 
 // Load brings the networks up to date with the directory. Its error, a
 // *FileError, is that the directory cannot be read (errors.Is finds
-// fs.ErrNotExist when it is missing); every network last seen stays in force
+// fs.ErrNotExist when it is missing); every network last read stays active
 // then. Broken files are no error of Load: see Networks.
 func (d *Dir) Load() error {
 	d.mu.Lock()

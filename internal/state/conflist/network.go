@@ -1,13 +1,13 @@
 // Package conflist finds CNI network configuration lists on disk.
 //
-// A Dir reads a directory the way kubelet, Nomad and containerd do: files
-// sorted by name, the first with a given network name wins, the first valid
-// one is the default network. It differs from them where they are fragile: a
-// broken file is skipped and reported, and what was last read well stays in
-// force while the file, or the whole directory, cannot be read.
+// A Dir reads a directory as kubelet, Nomad and containerd do: files sorted by
+// name, the first file with a given network name is used, the first valid one is
+// the default network. Unlike these, a Dir skips and reports a broken file, and
+// keeps the last valid content active while the file or the directory cannot be
+// read.
 //
-// Every Network is self-contained: its Bytes hold all that ADD was given, so
-// that a DEL never depends on the directory.
+// Every Network is self-contained: its Bytes have the complete input of ADD, so
+// that DEL never depends on the directory.
 package conflist
 
 import (
@@ -23,7 +23,7 @@ import (
 )
 
 // Network is one valid network configuration. It is shared between callers:
-// nobody may change it.
+// no caller may change it.
 type Network struct {
 	Name string // satisfies the name rules of CNI
 	File string // where it came from; "" for the embedded and for parsed ones

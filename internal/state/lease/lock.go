@@ -16,36 +16,35 @@ const (
 	lastPoll  = 5 * time.Millisecond
 )
 
-// gates let one goroutine of this process at a time ask for the lock of a
-// directory. flock alone would do, since each call opens the file anew; but those
-// who queue here are woken at once, and one polls for all.
-var gates sync.Map // directory -> chan struct{}
+// queues let one goroutine of this process at a time poll for the lock of a
+// directory. flock alone would be correct, since each call opens the file anew, but
+// then every waiting goroutine would poll.
+var queues sync.Map // directory -> chan struct{}
 
 // lock waits for the directory's lock; without the directory the error is
-// fs.ErrNotExist. It polls: a thread inside flock(2) cannot be called back, and
-// one more would be lost for every caller that gives up on a lock that is never
-// released.
+// fs.ErrNotExist. It polls, because a thread in flock(2) cannot be cancelled: each
+// caller whose context ends would leave one thread waiting.
 func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
 	return s.lockWith(ctx, unix.O_CREAT)
 }
 
 // lockWith is lock with flags for opening the lock file.
 func (s *Store) lockWith(ctx context.Context, flags int) (unlock func(), err error) {
-	value, _ := gates.LoadOrStore(s.dir, make(chan struct{}, 1))
-	gate := value.(chan struct{})
+	value, _ := queues.LoadOrStore(s.dir, make(chan struct{}, 1))
+	queue := value.(chan struct{})
 	select {
-	case gate <- struct{}{}:
+	case queue <- struct{}{}:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("lock leases of network %q: %w", s.network, ctx.Err())
 	}
 	fd, err := s.flock(ctx, flags)
 	if err != nil {
-		<-gate
+		<-queue
 		return nil, fmt.Errorf("lock leases of network %q: %w", s.network, err)
 	}
 	return func() {
 		unix.Close(fd)
-		<-gate
+		<-queue
 	}, nil
 }
 

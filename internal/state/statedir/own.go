@@ -18,10 +18,9 @@ var ErrNotOurs = errors.New("not trusted")
 // othersWrite are the mode's bits that let others write.
 const othersWrite = 0o022
 
-// CheckDirs makes sure that only this process's user and root can put something
-// into directories: then nothing in there changes under its hands, and what is
-// put there stays what it is. Directories that are not there yet are fine. The
-// error is ErrNotOurs, or one of the system.
+// CheckDirs returns nil if only this process's user and root can create, rename
+// and remove files in the directories. A missing directory is valid. The error is
+// ErrNotOurs or an error of the system.
 func CheckDirs(paths ...string) error {
 	for _, path := range paths {
 		var stat unix.Stat_t

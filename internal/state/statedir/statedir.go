@@ -1,6 +1,6 @@
-// Package statedir finds out which directory the path of a state directory
-// leads to: however the path is spelt, the users of one directory are one owner
-// of what is in the kernel, and those of another directory are another.
+// Package statedir identifies state directories. All processes that use one
+// directory, by whatever path, are one owner of objects in the kernel; processes
+// that use another directory are another owner.
 package statedir
 
 import (
@@ -25,19 +25,19 @@ import (
 type Dir struct {
 	// Path leads there without symbolic links.
 	Path string
-	// Instance tells its users apart from those of others: see names.Owner. It is
-	// made of the file system and of the directory's place in it, so it is the same
-	// through symbolic links and bind mounts, and survives that the directory is
-	// removed and made again. That of the default directory is "".
+	// Instance identifies the directory in the owners of kernel objects, see
+	// names.Owner. It is a hash of the file system and of the directory's path in it,
+	// so it is the same through symbolic links and bind mounts, and after the
+	// directory was removed and created again. It is "" for the default directory.
 	Instance string
 	// Key is the same as Instance, but for the default directory: those of several
 	// mount namespaces have keys of their own.
 	Key string
 }
 
-// Resolve says which directory an absolute path leads to; "" is the default one.
-// The directory need not exist: what is missing of the path is taken as it is
-// written. Errors are those of a /proc that cannot be read.
+// Resolve returns the directory at an absolute path; "" is the default path. The
+// directory need not exist: missing parts of the path are used as written. The
+// error is that /proc cannot be read.
 func Resolve(path string) (Dir, error) {
 	if path == "" {
 		path = names.DefaultStateDir
