@@ -98,7 +98,7 @@ func TestTeardownSparesTheNamespaceOfAnother(t *testing.T) {
 	w.run("setup", "web").ok(t)
 	report := w.run("teardown", "wbe", "--destroy", "--netns", s.Path(), "--json").failure(t, exitUsage)
 	require.Equal(t, "in-use", report.Kind)
-	require.Contains(t, report.Error, `that of allocation "web"`)
+	require.Contains(t, report.Error, `belongs to allocation "web"`)
 	report = w.run("teardown", "a/b", "--destroy", "--netns", s.Path(), "--json").failure(t, exitUsage)
 	require.Contains(t, report.Error, `ID "a/b"`, "that comes first")
 	require.NoError(t, sandbox.Validate(s.Path()))
