@@ -13,8 +13,8 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// nativeEngine can say which networks it understands, and repair an allocation without a
-// DEL.
+// nativeEngine is an engine that reports which networks it understands, and that repairs an
+// allocation without a DEL.
 type nativeEngine interface {
 	engine.Engine
 	Understands(*conflist.Network) bool
@@ -23,7 +23,7 @@ type nativeEngine interface {
 	GuardLoopback(context.Context) error
 }
 
-// engine is the one that did the ADD of a plan's record, or is to do it.
+// engine returns the engine of a plan.
 func (c *Configurator) engine(p *plan) (engine.Engine, error) {
 	switch Engine(p.Engine) {
 	case EngineExec:
@@ -37,8 +37,8 @@ func (c *Configurator) engine(p *plan) (engine.Engine, error) {
 	return nil, fmt.Errorf("allocation %q is of engine %q, which this build does not have", p.ID, p.Engine)
 }
 
-// inSteps reports whether go-cni cannot do what a record asks for: it names
-// interfaces by itself, and knows no result to go on from.
+// inSteps reports whether go-cni does not support a record: go-cni chooses the names of
+// interfaces itself, and does not accept a previous result.
 func inSteps(r *record.Record) bool {
 	for i, a := range r.Attachments {
 		if a.IfName != r.InterfacePrefix+strconv.Itoa(i) {
@@ -48,7 +48,7 @@ func inSteps(r *record.Record) bool {
 	return r.Previous != nil
 }
 
-// chooseEngine settles the engine of a plan whose networks are known.
+// chooseEngine replaces EngineAuto in a plan whose networks are known.
 func (c *Configurator) chooseEngine(p *plan) {
 	if Engine(p.Engine) != EngineAuto {
 		return
@@ -62,13 +62,13 @@ func (c *Configurator) chooseEngine(p *plan) {
 			p.Engine = string(EngineNative)
 		}
 		c.warnOfBinaries(n)
-		if !p.Inline { // those of other allocations may have the same name
+		if !p.Inline { // inline networks of other allocations may have the same name
 			c.logEngineChange(n)
 		}
 	}
 }
 
-// logEngineChange logs that a network has another engine than before, as its configuration was
+// logEngineChange logs that the engine of a network has changed because its configuration was
 // edited.
 func (c *Configurator) logEngineChange(n *conflist.Network) {
 	now := EngineExec
@@ -76,19 +76,19 @@ func (c *Configurator) logEngineChange(n *conflist.Network) {
 		now = EngineNative
 	}
 	if before := c.engines.swap(n.Name, now); before != "" && before != now {
-		c.cfg.Logger.Info("network has another engine from now on; what is set up stays with its own",
+		c.cfg.Logger.Info("the engine of the network has changed; existing allocations keep theirs",
 			"network", n.Name, "engine", now, "before", before, "because", strings.Join(c.native.WhyBinaries(n), "; "))
 	}
 }
 
-// lastEngines remembers the engines of networks. It is safe for concurrent use.
+// lastEngines has the last engine of each network. It is safe for concurrent use.
 type lastEngines struct {
 	mu sync.Mutex
 	of map[string]Engine
 }
 
-// swap returns the engine that a network had, "" where it is not known, and remembers the
-// one that it has. Beyond maxWarnings networks all are forgotten.
+// swap sets the engine of a network and returns the previous one, "" if it is not known. Beyond
+// maxWarnings networks, it deletes all entries first.
 func (l *lastEngines) swap(network string, now Engine) (before Engine) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,17 +100,17 @@ func (l *lastEngines) swap(network string, now Engine) (before Engine) {
 	return before
 }
 
-// warnings remembers what has been logged, so that it is not logged for every
+// warnings has the texts that have been logged, so that they are not logged for every
 // allocation. It is safe for concurrent use.
 type warnings struct {
 	mu     sync.Mutex
 	logged map[string]bool
 }
 
-// maxWarnings bounds what is remembered; beyond it, all may be logged again.
+// maxWarnings bounds the number of texts. Beyond it, texts may be logged again.
 const maxWarnings = 256
 
-// first reports whether a text is new, and remembers it.
+// first reports whether a text is new, and adds it.
 func (w *warnings) first(text string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -124,8 +124,8 @@ func (w *warnings) first(text string) bool {
 	return true
 }
 
-// warnOfBinaries logs, once, why plugins of a network run as binaries although there
-// are native ones.
+// warnOfBinaries logs once why plugins of a network run as binaries although native ones
+// exist.
 func (c *Configurator) warnOfBinaries(n *conflist.Network) {
 	for _, reason := range c.native.WhyBinaries(n) {
 		if c.warned.first(n.Name + " " + reason) {
@@ -135,7 +135,7 @@ func (c *Configurator) warnOfBinaries(n *conflist.Network) {
 	}
 }
 
-// engineOf is the one that a network would be set up with now.
+// engineOf returns the engine with which Setup would run a network now.
 func (c *Configurator) engineOf(n *conflist.Network) engine.Engine {
 	if c.cfg.Engine == EngineExec || c.cfg.Engine == EngineAuto && !c.native.Understands(n) {
 		return c.exec
@@ -143,8 +143,8 @@ func (c *Configurator) engineOf(n *conflist.Network) engine.Engine {
 	return c.native
 }
 
-// noteBinaries records which plugins of a plan run as binaries: what the native
-// engine understands can be another by the time of the DEL.
+// noteBinaries records which plugins of a plan run as binaries, because another version of the
+// native engine may run the DEL.
 func (c *Configurator) noteBinaries(p *plan) {
 	if Engine(p.Engine) != EngineNative {
 		return
@@ -156,9 +156,8 @@ func (c *Configurator) noteBinaries(p *plan) {
 	}
 }
 
-// runsInProcess reports whether every plugin of a plan runs, or did so for ADD,
-// inside the process: then DEL has the kernel's word for everything that it
-// removed.
+// runsInProcess reports whether every plugin of a plan runs, or ran for ADD, in the process. The
+// kernel then acknowledges every removal of DEL.
 func (c *Configurator) runsInProcess(p *plan) bool {
 	if Engine(p.Engine) != EngineNative {
 		return false

@@ -11,9 +11,9 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// allowForwarding lets the published ports of a record through the host's FORWARD
-// path, for the networks that leave that to us, and keeps others from the host's
-// loopback, which the portmap plugin has links route.
+// allowForwarding adds rules that accept the published ports of a record in the FORWARD chain of
+// the host, for networks whose plugins do not. It also adds the guard of the host's loopback,
+// because the portmap plugin makes links route packets to 127.0.0.0/8.
 func (c *Configurator) allowForwarding(ctx context.Context, p *plan) error {
 	err := eachOpenBridge(p, iptables.AllowPublished)
 	if len(p.Ports) == 0 {
@@ -22,16 +22,16 @@ func (c *Configurator) allowForwarding(ctx context.Context, p *plan) error {
 	return errors.Join(err, unlessUnsupported(c.native.GuardLoopback(ctx)))
 }
 
-// checkForwarding looks whether it is still so.
+// checkForwarding checks the rules that allowForwarding has added.
 func checkForwarding(ctx context.Context, p *plan) error {
 	err := eachOpenBridge(p, iptables.CheckPublished)
 	if Engine(p.Engine) == EngineNative {
-		return err // its plugins look for themselves
+		return err // native plugins check the guard in CHECK
 	}
 	return errors.Join(err, checkGuard(ctx, p.Record))
 }
 
-// checkGuard looks for the guard of the loopback of a record with published ports.
+// checkGuard checks the guard of the loopback for a record with published ports.
 func checkGuard(ctx context.Context, r *record.Record) error {
 	if len(r.Ports) == 0 {
 		return nil
@@ -43,8 +43,8 @@ func checkGuard(ctx context.Context, r *record.Record) error {
 	return errors.Join(unlessUnsupported(rules.CheckGuard(ctx)), rules.Close())
 }
 
-// unlessUnsupported drops the error of a host without nf_tables, which can have no
-// guard.
+// unlessUnsupported returns nil for the error of a host without nf_tables, on which no guard
+// can exist.
 func unlessUnsupported(err error) error {
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
 		return nil

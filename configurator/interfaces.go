@@ -13,9 +13,9 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// checkInterfaces looks for every interface that a record's results put into
-// the sandbox, and for its addresses. It is cheaper than any CHECK, and all
-// there is for networks that have none.
+// checkInterfaces verifies that the interfaces of a record's results exist in the network
+// namespace and have their addresses. It is cheaper than CHECK, and the only check of networks
+// without CHECK.
 func checkInterfaces(r *record.Record) error {
 	status, err := statusOf(r)
 	if err != nil {
@@ -37,9 +37,9 @@ func checkInterfaces(r *record.Record) error {
 	})
 }
 
-// unused looks whether the names of a record's interfaces are free in its
-// network namespace. A plugin that meets a foreign one fails, and the DEL that
-// rolls it back would take the foreign one away.
+// unused returns ErrInUse if the network namespace of a record already has an interface with
+// the name of one of its attachments. ADD would fail, and the DEL of the roll-back would
+// remove the existing interface.
 func unused(r *record.Record) error {
 	release, err := openNetns(r)
 	if err != nil {
@@ -92,9 +92,9 @@ func checkInterface(want Interface) error {
 	return nil
 }
 
-// lostNetns reports whether an allocation is to be set up in another namespace than it is,
-// and its own namespace no longer exists. A namespace takes its interfaces with it, and
-// these their peers on the host. Without a peer on the host it cannot be told: false.
+// lostNetns reports whether the namespace of an allocation no longer exists while Setup
+// requests another one. If a namespace is destroyed, so are its interfaces and their peers on
+// the host. If the allocation has no peer on the host, lostNetns returns false.
 func (c *Configurator) lostNetns(current *plan, wanted *record.Record) bool {
 	if current.SameNetns(wanted) || difference(current.Record, wanted) != "" {
 		return false

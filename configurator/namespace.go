@@ -11,22 +11,20 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// errElsewhere: the path of a record leads to another namespace by now, which is a
-// foreign one.
+// errElsewhere: the path of a record leads to a namespace other than the recorded one.
 var errElsewhere = errors.New("it leads to another network namespace than when the allocation was set up")
 
-// openNetns opens the network namespace of a record, for all that an operation does
-// there: the path may lead elsewhere at any time. Where it does so already, or
-// nowhere, nothing is open and the error says why. One that is open already stays
-// so.
+// openNetns opens the network namespace of a record for an operation, because the path may
+// lead to another namespace at any time. It returns an error if the path does not lead to the
+// recorded namespace. If the namespace is already open, release does nothing.
 func openNetns(r *record.Record) (release func(), err error) {
 	release, _, err = identifyNetns(r)
 	return release, err
 }
 
-// identifyNetns is openNetns that returns the identity of a namespace that it opens,
-// and the zero value for one that is open already. Before Linux 6.18 the kernel is
-// asked on a thread inside the namespace: ask once.
+// identifyNetns is openNetns that also returns the identity of the namespace, or the zero value
+// if the namespace is already open. Before Linux 6.18, the identity is read on a thread inside
+// the namespace, so callers should read it only once.
 func identifyNetns(r *record.Record) (release func(), id sandbox.Identity, err error) {
 	release = func() {}
 	if r.Sandbox != nil {
@@ -54,8 +52,8 @@ func identifyNetns(r *record.Record) (release func(), id sandbox.Identity, err e
 	}, id, nil
 }
 
-// bindNetns is openNetns of a record that is to be made: what its path leads to now
-// is its namespace.
+// bindNetns is openNetns of a new record. It opens the namespace at the path and records its
+// identity.
 func bindNetns(r *record.Record) (release func(), err error) {
 	release, id, err := identifyNetns(r)
 	if err != nil || r.Namespace != (sandbox.Identity{}) {
@@ -69,8 +67,8 @@ func bindNetns(r *record.Record) (release func(), err error) {
 
 func netnsError(err error) error { return fmt.Errorf("%w: netns: %w", ErrInvalidAllocation, err) }
 
-// requireInside refuses the host's own namespace to plugins that run as binaries: what
-// these leave there cannot be told from what others have.
+// requireInside returns an error if plugin binaries would run in the host's namespace: their
+// leftovers there cannot be distinguished from objects of other programs.
 func (c *Configurator) requireInside(p *plan) error {
 	if !p.NetnsOverride || c.runsInProcess(p) {
 		return nil
@@ -81,16 +79,14 @@ func (c *Configurator) requireInside(p *plan) error {
 	return nil
 }
 
-// isLost reports whether an error of openNetns says that the namespace is no longer at
-// its path, and not that the path could not be looked at. A path that this process
-// could open once and may not open any more leads to another process in /proc; ENXIO is
-// the error of a socket.
+// isLost reports whether an error of openNetns means that the namespace is no longer at its
+// path. Other errors mean that the path could not be examined. fs.ErrPermission means that a
+// path in /proc leads to another process by now; ENXIO is the error of a socket.
 func isLost(err error) bool {
 	return isFault(err) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENXIO)
 }
 
-// isGone reports whether the namespace of another allocation is no longer where its
-// record says.
+// isGone reports whether the namespace of a record is no longer at its path.
 func isGone(other *record.Record) bool {
 	release, err := openNetns(other)
 	release()

@@ -55,7 +55,7 @@ func TestMoveToAnotherEngine(t *testing.T) {
 	write := func(keys string) {
 		w.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"loopback"`+keys+`}]}`)
 	}
-	move := `(?m)^.* \[INFO\]  network has another engine from now on; .*: network=net engine=`
+	move := `(?m)^.* \[INFO\]  the engine of the network has changed; .*: network=net engine=`
 	again := func(id string) {
 		_, err := w.Setup(t.Context(), w.alloc(id))
 		require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestMoveToAnotherEngine(t *testing.T) {
 	write("")
 	again("b")
 	again("b2")
-	require.NotContains(t, log.String(), "another engine")
+	require.NotContains(t, log.String(), "engine of the network")
 	write(`,"misspelt":true,"fake":{"log":"` + w.log + `","on":{"ADD":{"result":` + result + `}}}`)
 	_, err := w.Setup(t.Context(), w.alloc("a"))
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestMoveToAnotherEngine(t *testing.T) {
 	again("c")
 	again("c2")
 	require.Regexp(t, move+`native before=exec because=""`, log.String())
-	require.Equal(t, 1, strings.Count(log.String(), "another engine"))
+	require.Equal(t, 1, strings.Count(log.String(), "the engine of the network has changed"))
 	r, err := w.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, EngineExec, r.Engine)

@@ -14,14 +14,14 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// named reports whether a path lies directly in NetnsDir, where Setup makes network
+// named reports whether a path is directly in NetnsDir, where Setup creates network
 // namespaces and Teardown destroys them.
 func (c *Configurator) inNetnsDir(path string) bool {
 	return filepath.Dir(path) == c.cfg.NetnsDir && filepath.Clean(path) == path
 }
 
-// nameNetns sets the default path of the network namespace of an allocation that has its
-// own, and returns ErrInvalidAllocation for one outside of NetnsDir.
+// nameNetns sets the default path of the network namespace of an allocation with OwnNetns. It
+// returns ErrInvalidAllocation for a path outside of NetnsDir.
 func (c *Configurator) nameNetns(a *Allocation) error {
 	if !a.OwnNetns {
 		return nil
@@ -35,9 +35,9 @@ func (c *Configurator) nameNetns(a *Allocation) error {
 	return nil
 }
 
-// makeNetns makes the network namespace of an allocation that has its own, unless it is
-// there. It is noted before anybody can see it, so that what a crash leaves is found.
-// The caller holds the lock of the allocation.
+// makeNetns creates the network namespace of an allocation with OwnNetns, unless it exists. It
+// notes the namespace before it becomes visible, so that GC finds it after a crash. The caller
+// holds the lock of the allocation.
 func (c *Configurator) makeNetns(a *Allocation) (made bool, err error) {
 	if !a.OwnNetns {
 		return false, nil
@@ -47,7 +47,7 @@ func (c *Configurator) makeNetns(a *Allocation) (made bool, err error) {
 	case err == nil:
 		return false, s.Close()
 	case errors.Is(err, sandbox.ErrNotNamespace):
-		err = sandbox.Destroy(a.Netns) // what a crash left of one
+		err = sandbox.Destroy(a.Netns) // left by a crash
 	case errors.Is(err, fs.ErrNotExist):
 		err = nil
 	}
@@ -67,7 +67,8 @@ func (c *Configurator) makeNetns(a *Allocation) (made bool, err error) {
 	return false, errors.Join(err, forgetErr)
 }
 
-// noteNetns notes that a network namespace goes with an allocation, since this boot.
+// noteNetns records that Setup created a network namespace for an allocation, with the ID of
+// this boot.
 func (c *Configurator) noteNetns(id string, s record.Sandbox) (err error) {
 	if s.Boot, err = bootID(); err != nil {
 		return err
@@ -80,8 +81,8 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(boot)), err
 }
 
-// unmakeNetns destroys the network namespace that a failed Setup has made, unless
-// something of the allocation may still be in it.
+// unmakeNetns destroys the network namespace that a failed Setup has created, unless leftovers
+// of the allocation may be in it.
 func (c *Configurator) unmakeNetns(a *Allocation, err error) error {
 	if errors.Is(err, ErrIncomplete) || errors.Is(err, ErrNotChecked) {
 		return err
@@ -112,7 +113,7 @@ func (c *Configurator) noteNetnsForTeardown(a Allocation, with ...string) error 
 	release, identity, err := identifyNetns(r)
 	defer release()
 	if isLost(err) {
-		return nil // it is gone, or the path leads to a foreign one
+		return nil // it no longer exists, or the path leads to another one
 	}
 	if err != nil {
 		return fmt.Errorf("destroy network namespace: %w", err)
@@ -131,8 +132,8 @@ func (c *Configurator) noteNetnsForTeardown(a Allocation, with ...string) error 
 	return c.noteNetns(a.ID, record.Sandbox{Path: r.Netns, Identity: identity, Scope: r.Scope})
 }
 
-// requireSame returns ErrDifferent if a path, "" for none, leads to another network
-// namespace than that of a record. The recorded path is looked at where it is opened.
+// requireSame returns ErrDifferent if a path leads to a network namespace other than that of a
+// record. "" stands for no path. The caller opens the recorded path itself.
 func requireSame(r *record.Record, path string) error {
 	if path == "" || filepath.Clean(path) == filepath.Clean(r.Netns) {
 		return nil
@@ -184,7 +185,7 @@ func (c *Configurator) destroyNotedNetns(id string, wanted func(record.Sandbox) 
 	return destroyed, errors.Join(errs...)
 }
 
-// destroyUnused destroys a network namespace, unless another allocation has it.
+// destroyUnused destroys a network namespace, unless another allocation uses it.
 func (c *Configurator) destroyUnused(id string, s record.Sandbox) (gone bool, err error) {
 	others, err := c.store.Residents(id, s.Path, s.Identity)
 	if err != nil || len(others) > 0 {
@@ -212,10 +213,9 @@ func every(record.Sandbox) bool { return true }
 
 func none(record.Sandbox) bool { return false }
 
-// gcNetns destroys the network namespaces that go with the allocations that GC has
-// removed, and with allocations of the scope that no longer have a record; the scope ""
-// has those of all. Without DestroyNetns it only removes the notes of namespaces that are
-// gone.
+// gcNetns destroys the network namespaces of allocations that GC has removed, and of allocations
+// of the scope that no longer have a record; the scope "" includes those of every scope.
+// Without DestroyNetns, it only deletes the notes of namespaces that no longer exist.
 func (c *Configurator) gcNetns(ctx context.Context, s Scope, removed []string) (destroyed []string, err error) {
 	ids, err := c.store.WithSandboxes()
 	errs := []error{err}

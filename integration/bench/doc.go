@@ -1,6 +1,5 @@
-// Command bench measures allocnet in one run on one machine, beside what it
-// replaces and beside what the kernel itself needs, and prints a table; on
-// request also JSON and a chart.
+// Command bench measures allocnet, the tools that it replaces and the bare kernel calls in one
+// run on one machine, and prints a table. It can also write JSON and a chart.
 //
 //	go run ./integration/bench -json bench.json -svg bench.svg
 //
