@@ -83,7 +83,7 @@ func New(cfg Config) (*Configurator, error) {
 		cfg:        cfg,
 		confs:      conflist.New(cfg.ConfDir, embedded),
 		store:      record.Open(cfg.StateDir),
-		processTag: engine.Mark(state.Key),
+		processTag: engine.ProcessTag(state.Key),
 
 		instance:        state.Instance,
 		formerInstances: []string{statedir.FormerInstance(state.Path), statedir.FormerInstance(spelt)},

@@ -226,7 +226,7 @@ func (c *Configurator) installed(p *plan) error {
 // request is a plan as the engine wants it.
 func (c *Configurator) request(p *plan) (*engine.Request, error) {
 	req := &engine.Request{
-		ID: p.Container(), Sandbox: p.Sandbox, Instance: c.instanceOf(p.Record), Mark: c.processTagOf(p.Record), Args: p.Args, Capabilities: p.Capabilities, InterfacePrefix: p.InterfacePrefix,
+		ID: p.Container(), Sandbox: p.Sandbox, Instance: c.instanceOf(p.Record), Tag: c.processTagOf(p.Record), Args: p.Args, Capabilities: p.Capabilities, InterfacePrefix: p.InterfacePrefix,
 	}
 	// Else it is gone, or, worse, its path leads to another one by now: the
 	// specification has plugins do what they can without it.

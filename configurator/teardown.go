@@ -374,7 +374,7 @@ func (c *Configurator) stopPlugins(r *record.Record) error {
 	if r.Phase == record.Ready {
 		commands = []string{"DEL"}
 	}
-	return pluginexec.KillOrphans(pluginexec.Work{ID: r.Container(), Mark: c.processTagOf(r)}, commands...)
+	return pluginexec.KillOrphans(pluginexec.Work{ID: r.Container(), Tag: c.processTagOf(r)}, commands...)
 }
 
 // failure has the error of a DEL, and that of the failed ADD before it, if there was one.

@@ -64,10 +64,10 @@ type Request struct {
 	Interrupted bool
 	// PluginDirs are searched for the plugins, in order.
 	PluginDirs []string
-	// Mark is the process tag: the last entry of the plugins' CNI_PATH, a path
+	// Tag is the process tag: the last entry of the plugins' CNI_PATH, a path
 	// that does not exist. It distinguishes the processes of this host and
-	// state directory from all others with the same ID. See the function Mark.
-	Mark string
+	// state directory from all others with the same ID. See ProcessTag.
+	Tag string
 	// InterfacePrefix and the index of an attachment make its IfName, where it
 	// does not name one.
 	InterfacePrefix string
@@ -105,11 +105,11 @@ var (
 	ErrInvalidResult = allocnet.ErrInvalidResult
 )
 
-// Mark returns the process tag for a state directory's key: see package
+// ProcessTag returns the process tag for a state directory's key: see package
 // statedir. It includes the host's network namespace, because another host in
 // its own namespace may have its state at the same path. No file can exist at
 // this path.
-func Mark(key string) string {
+func ProcessTag(key string) string {
 	host, err := os.Readlink("/proc/self/ns/net")
 	if err != nil {
 		host = "unknown"
@@ -151,14 +151,14 @@ func (r *Request) Hold(act func() error) error {
 
 // Path are the entries of the request's CNI_PATH.
 func (r *Request) Path() []string {
-	if r.Mark == "" {
+	if r.Tag == "" {
 		return r.PluginDirs
 	}
-	return append(slices.Clone(r.PluginDirs), r.Mark)
+	return append(slices.Clone(r.PluginDirs), r.Tag)
 }
 
 // Work identifies the processes of the request's plugins.
-func (r *Request) Work() pluginexec.Work { return pluginexec.Work{ID: r.ID, Mark: r.Mark} }
+func (r *Request) Work() pluginexec.Work { return pluginexec.Work{ID: r.ID, Tag: r.Tag} }
 
 // IfName is the name of the interface of attachment i.
 func (r *Request) IfName(i int) string {

@@ -75,7 +75,7 @@ func (w *world) attachment(name, version string, plugins ...plugin) engine.Attac
 func (w *world) request(id string, attachments ...engine.Attachment) *engine.Request {
 	return &engine.Request{
 		ID: id, Netns: "/ns", Args: [][2]string{{"IgnoreUnknown", "true"}, {"B", "2"}, {"A", "1"}},
-		Mark: engine.Mark("test"), PluginDirs: []string{filepath.Join(w.dir, "bin")}, InterfacePrefix: "eth", Attachments: attachments,
+		Tag: engine.ProcessTag("test"), PluginDirs: []string{filepath.Join(w.dir, "bin")}, InterfacePrefix: "eth", Attachments: attachments,
 	}
 }
 
@@ -218,7 +218,7 @@ func requireNobodyWorksOn(t *testing.T, id string) {
 }
 
 // of is as much of a request as tells its processes.
-func of(id string) *engine.Request { return &engine.Request{ID: id, Mark: engine.Mark("test")} }
+func of(id string) *engine.Request { return &engine.Request{ID: id, Tag: engine.ProcessTag("test")} }
 
 func zombie(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

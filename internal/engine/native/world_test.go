@@ -99,7 +99,7 @@ func network(t testing.TB, name, version string, keys object, plugins ...object)
 func (w *world) request(networks ...*conflist.Network) *engine.Request {
 	r := &engine.Request{
 		ID: "web", Netns: w.netns, Args: [][2]string{{"IgnoreUnknown", "true"}, {"B", "2"}, {"A", "1"}},
-		Mark: engine.Mark("test"), PluginDirs: w.dirs(), InterfacePrefix: "eth",
+		Tag: engine.ProcessTag("test"), PluginDirs: w.dirs(), InterfacePrefix: "eth",
 	}
 	for _, n := range networks {
 		r.Attachments = append(r.Attachments, engine.Attachment{Network: n})

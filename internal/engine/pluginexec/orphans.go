@@ -14,9 +14,9 @@ import (
 )
 
 // Work identifies, by their environment, the processes that work on a
-// container: by its ID and by Mark, the process tag, which is the last entry of
+// container: by its ID and by Tag, the process tag, which is the last entry of
 // CNI_PATH.
-type Work struct{ ID, Mark string }
+type Work struct{ ID, Tag string }
 
 // KillOrphans kills all processes of the work with one of the commands, or with
 // any if none is given: plugins whose deadline has passed or whose parent has
@@ -123,7 +123,7 @@ func (w Work) On(pid int, commands ...string) bool {
 		env[key] = value
 	}
 	dirs := filepath.SplitList(env["CNI_PATH"])
-	return env["CNI_CONTAINERID"] == w.ID && slices.Contains(dirs, w.Mark) &&
+	return env["CNI_CONTAINERID"] == w.ID && slices.Contains(dirs, w.Tag) &&
 		(len(commands) == 0 || slices.Contains(commands, env["CNI_COMMAND"]))
 }
 

@@ -21,7 +21,7 @@ import (
 const mark = "/state/mark/net4026531840"
 
 // of is the work on a container of this state directory.
-func of(id string) Work { return Work{ID: id, Mark: mark} }
+func of(id string) Work { return Work{ID: id, Tag: mark} }
 
 func zombie(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
