@@ -11,9 +11,9 @@ import (
 
 const defaultKept = 1024
 
-// Broker hands events to all who subscribe, and keeps the last ones. A subscriber
-// is a place in what is kept, so it costs the publisher nothing, and one that is
-// slow waits for nobody and keeps nobody waiting: it loses the oldest events. It
+// Broker publishes events to subscribers, and keeps the last ones. A subscriber is a
+// position among the kept events, so it costs the publisher nothing. A slow
+// subscriber delays neither the publisher nor others: it loses the oldest events. It
 // is safe for concurrent use. The IDs of events go on increasing when the program
 // is started again, with a gap.
 type Broker struct {
@@ -53,8 +53,8 @@ func (b *Broker) publish(kind string, data any) {
 // Subscribe returns the events after the one with the ID last, as far as they are
 // kept; for 0, those from now on. An event of TypeLost stands where some are
 // missing. The channel is closed when the context ends, and after the last event
-// when the Telemetry shuts down. Who stops reading has to end the context. Events
-// are shared: nobody may change their Data.
+// when the Telemetry shuts down. A reader that stops has to end the context. Events
+// are shared: no subscriber may change their Data.
 func (b *Broker) Subscribe(ctx context.Context, last uint64) <-chan wire.Event {
 	s := b.after(last)
 	go s.run(ctx)

@@ -1,5 +1,5 @@
-// Package telemetry makes what a configurator does visible: metrics for
-// Prometheus, events for those who watch, spans for OpenTelemetry.
+// Package telemetry observes a configurator's operations. It provides metrics for
+// Prometheus, events for subscribers of the API, and spans for OpenTelemetry.
 //
 // A Telemetry is fed by the hooks of a configurator.Config. An operation costs it
 // some microseconds: metrics are counters and histograms of its own registry, an

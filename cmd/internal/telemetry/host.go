@@ -13,7 +13,7 @@ import (
 // hostTime is how long a count serves.
 const hostTime = 5 * time.Second
 
-// host counts what there is, and what others may change as well. It is a
+// host counts allocations, leases and files, which other processes change as well. It is a
 // prometheus.Collector.
 type host struct {
 	Options

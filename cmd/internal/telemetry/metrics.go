@@ -20,7 +20,7 @@ var buckets = []float64{
 	.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60,
 }
 
-// metrics are all that are fed by what happens. What is there is counted by host.
+// metrics are the metrics of operations and events. host counts the state of the host.
 type metrics struct {
 	registry *prometheus.Registry
 	names    networkNames
@@ -44,7 +44,7 @@ func newMetrics(o Options, now func() time.Time) *metrics {
 		retries:    counters("retries_total", "ADDs that were tried again, for each network of the allocation.", "network"),
 		forced:     counter("forced_cleanups_total", "Allocations of which something had to be removed by force."),
 		leftovers:  counters("leftovers_total", "What DEL had left on the host, by whether force removed it.", "kind", "fate"),
-		reloadOK:   newGauge("config_last_reload_successful", "Whether the configuration is in force as it was last read."),
+		reloadOK:   newGauge("config_last_reload_successful", "Whether the last reload of the configuration succeeded."),
 		reloadTime: newGauge("config_last_reload_success_timestamp_seconds", "When the configuration was last read well."),
 	}
 	m.registry.MustRegister(m.operations, m.operationTime, m.stepTime, m.retries, m.forced, m.leftovers,

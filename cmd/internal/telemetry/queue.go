@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Queue is told what becomes of operations before they begin. It is safe for
+// Queue counts operations that wait, run and are refused. It is safe for
 // concurrent use and never waits.
 type Queue struct {
 	waiting, running prometheus.Gauge
@@ -24,15 +24,15 @@ func newQueue() *Queue {
 	}
 }
 
-// Waiting tells that so many more operations wait; fewer, if negative.
+// Waiting adds to the number of waiting operations.
 func (q *Queue) Waiting(more int) { q.waiting.Add(float64(more)) }
 
-// Running tells that so many more operations were let through; fewer, if negative.
+// Running adds to the number of running operations.
 func (q *Queue) Running(more int) { q.running.Add(float64(more)) }
 
-// Waited tells how long an operation waited that was let through, even if not at
+// Waited records how long an admitted operation waited, even if not at
 // all.
 func (q *Queue) Waited(d time.Duration) { q.waited.Observe(d.Seconds()) }
 
-// Refused tells that an operation found the queue full.
+// Refused counts an operation that found the queue full.
 func (q *Queue) Refused() { q.refused.Inc() }

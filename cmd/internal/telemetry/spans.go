@@ -106,8 +106,8 @@ func (s *spans) shutdown(ctx context.Context) error {
 	return nil
 }
 
-// reporting tells of spans that could not be delivered. The SDK would write it
-// where nobody asked it to.
+// reporting logs spans that could not be delivered. The SDK would write them to
+// stderr.
 type reporting struct {
 	sdktrace.SpanExporter
 	failed prometheus.Counter

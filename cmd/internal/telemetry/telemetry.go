@@ -15,13 +15,13 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// Options say what there is to be told of. The zero value is valid. The functions
+// Options are the options of New. The zero value is valid. The functions
 // are called when metrics are asked for, several at once.
 type Options struct {
 	// Version and Revision are those of the program.
 	Version, Revision string
-	// Networks are those in force, and the files that are not used, as
-	// conflist.Dir.Networks returns them. nil: nothing is told of leases and files.
+	// Networks returns the active networks and the skipped files, as
+	// conflist.Dir.Networks does. nil: no metrics of leases and files.
 	Networks func() ([]*conflist.Network, []*conflist.FileError)
 	// Allocations counts those that have a record. nil: they are not counted.
 	Allocations func() (int, error)
@@ -31,12 +31,12 @@ type Options struct {
 	TraceEndpoint string
 	// KeptEvents is how many events can be had again; default 1024.
 	KeptEvents int
-	// Logger is told of spans that cannot be delivered and of metrics that cannot
+	// Logger logs spans that cannot be delivered and metrics that cannot
 	// be had; default none.
 	Logger hclog.Logger
 }
 
-// Telemetry is safe for concurrent use, and never waits for those who read it.
+// Telemetry is safe for concurrent use, and never waits for its readers.
 type Telemetry struct {
 	metrics *metrics
 	handler http.Handler
@@ -80,7 +80,7 @@ func newTelemetry(o Options, exporter sdktrace.SpanExporter, now func() time.Tim
 	return t
 }
 
-// errorLog is told by promhttp what it could not gather.
+// errorLog receives promhttp's errors of gathering.
 type errorLog struct{ logger hclog.Logger }
 
 func (l errorLog) Println(v ...any) { l.logger.Warn("not all metrics could be had", "error", v) }
@@ -104,8 +104,8 @@ func (t *Telemetry) OnForced(id string, removed []configurator.Leftover) {
 	t.events.publish(client.TypeForced, client.Forced{ID: id, Removed: slices.Clone(removed)})
 }
 
-// Reloaded tells that the program's own configuration was read, at the start or
-// again; with an error, what was in force before still is.
+// Reloaded publishes that the program's own configuration was read, at the start or
+// again. With an error, the former configuration stays active.
 func (t *Telemetry) Reloaded(err error) {
 	t.metrics.reloaded(err, t.now())
 	t.events.publish(client.TypeReload, client.Reload{Error: errorText(err, maxErrorText)})
@@ -114,9 +114,9 @@ func (t *Telemetry) Reloaded(err error) {
 // maxProblems bounds the problems of one event.
 const maxProblems = 64
 
-// Configured tells that the network configuration is another one: which network
+// Configured publishes that the network configuration changed: which network
 // is the primary one, the file that it is in, why it cannot be used, if so, and
-// what else somebody has to mend.
+// what else an operator has to repair.
 func (t *Telemetry) Configured(primary, file string, notReady error, problems []error) {
 	c := client.Configuration{Primary: primary, File: file, NotReady: errorText(notReady, maxErrorText)}
 	for _, p := range problems[:min(len(problems), maxProblems)] {
