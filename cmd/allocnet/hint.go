@@ -230,8 +230,9 @@ func recordHint(err error) string {
 		"removes the allocation without it", e.File, e.ID)
 }
 
-// oldAddress matches the bridge plugin's error for a bridge of another subnet.
-var oldAddress = regexp.MustCompile(`"?([^\s"\\]+)\\?"? already has an IP address different from`)
+// oldAddress matches the error of the reference and of the native bridge plugin for a
+// bridge of another subnet.
+var oldAddress = regexp.MustCompile(`"?([^\s"\\]+)\\?"? already has (?:an IP address different from|the address \S+, which is not the gateway)`)
 
 func keepsOldAddress(err error) bool { return oldAddress.MatchString(err.Error()) }
 

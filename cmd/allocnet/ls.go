@@ -113,9 +113,6 @@ func (a *app) ls(ctx context.Context, f *lsFlags) error {
 	return errors.Join(listErr, a.printList(ctx, conf, records, f))
 }
 
-// orNone returns a list that JSON encodes as an array, never as null.
-func orNone[T any](list []T) []T { return append([]T{}, list...) }
-
 func (a *app) printList(ctx context.Context, conf allocnet.Service, records []configurator.Record, f *lsFlags) error {
 	if len(records) == 0 && len(f.filters) > 0 {
 		a.err.printf("no allocation passes the filter\n")

@@ -185,6 +185,10 @@ func TestKinds(t *testing.T) {
 		"unserved":             &configurator.UnservedError{},
 		"port-conflict":        &portmap.ConflictError{},
 		"invalid":              fmt.Errorf("x: %w", &portmap.PortError{}),
+		"exhausted":            allocnet.ErrExhausted,
+		"bridge-full":          allocnet.ErrBridgeFull,
+		"limit":                allocnet.ErrLimit,
+		"state-dir":            allocnet.ErrStateDir,
 		"unreadable-record":    &allocnet.RecordError{Err: errors.New("x")},
 		"canceled":             &failedDemo{cause: fmt.Errorf("%w: %w", demo.ErrInterrupted, context.Canceled)},
 		"timeout":              context.DeadlineExceeded,
@@ -197,7 +201,7 @@ func TestKinds(t *testing.T) {
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
 	require.Equal(t, "port-conflict", newErrorReport(&allocnet.PortTakenError{}, "").Kind)
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 26, "every kind is in the table above")
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 30, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {
