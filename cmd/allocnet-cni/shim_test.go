@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -33,13 +34,16 @@ func TestShim(t *testing.T) {
 	w := newWorkspace(t)
 	built, err := programs()
 	require.NoError(t, err)
-	sent, serve := make(chan string, 8), answering(200, `{"result":`+added+`}`)
+	sent := make(chan string, 8)
+	var handler atomic.Pointer[http.HandlerFunc]
+	serve := func(h http.HandlerFunc) { handler.Store(&h) }
+	serve(answering(200, `{"result":`+added+`}`))
 	l, err := net.Listen("unix", w.path("sock"))
 	require.NoError(t, err)
 	s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		sent <- fmt.Sprintf("%s %s %s", r.Method, r.URL, meaning(body))
-		serve(rw, r)
+		(*handler.Load())(rw, r)
 	})}
 	go func() { _ = s.Serve(l) }()
 	defer s.Close()
@@ -123,7 +127,7 @@ func TestShim(t *testing.T) {
 				pieces(rw, "\n", "\n", `{"error":{"code":11,"msg":"x"}}`)
 			},
 		} {
-			serve = answer
+			serve(answer)
 			got := same(t, built, conf(""))
 			require.NotEmpty(t, got.sent, name)
 			if name != "other keys" {
@@ -134,7 +138,7 @@ func TestShim(t *testing.T) {
 	t.Run("no answers", func(t *testing.T) {
 		for _, command := range []string{"ADD", "DEL", "CHECK", "GC", "STATUS"} {
 			for _, body := range broken(command) {
-				serve = answering(200, body)
+				serve(answering(200, body))
 				got := same(t, built, conf(""), "CNI_COMMAND="+command)
 				require.Equal(t, 1, got.code, "%s %s", command, body)
 				var e map[string]any
@@ -143,7 +147,7 @@ func TestShim(t *testing.T) {
 				require.NotEmpty(t, e["msg"])
 			}
 			if command != "ADD" {
-				serve = answering(200, "{}\n")
+				serve(answering(200, "{}\n"))
 				got := same(t, built, conf(""), "CNI_COMMAND="+command)
 				require.Equal(t, said{sent: got.sent}, got)
 			}
@@ -168,13 +172,13 @@ func TestShim(t *testing.T) {
 		} {
 			body, err := json.Marshal(answer.said)
 			require.NoError(t, err)
-			serve = answering(200, string(body)+"\n")
+			serve(answering(200, string(body)+"\n"))
 			got := run(single, "allocnet-cni-shim", conf(""), "CNI_COMMAND="+answer.command)
 			require.Equal(t, []any{answer.out, answer.code}, []any{got.out, got.code})
 		}
 	})
 	t.Run("descriptors", func(t *testing.T) {
-		serve = answering(200, `{"result":`+added+`}`)
+		serve(answering(200, `{"result":`+added+`}`))
 		var ends [2]int
 		require.NoError(t, syscall.Pipe2(ends[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK))
 		r, in := os.NewFile(uintptr(ends[0]), "r"), os.NewFile(uintptr(ends[1]), "in")
@@ -228,18 +232,18 @@ func TestShim(t *testing.T) {
 			switch i % 3 {
 			case 0:
 				body = mutated(random, body)
-				serve = answering(200, body)
+				serve(answering(200, body))
 			case 1:
 				config = mutated(random, config)
-				serve = answering(200, body)
+				serve(answering(200, body))
 			default:
 				response = mutated(random, response)
-				serve = func(rw http.ResponseWriter, _ *http.Request) {
+				serve(func(rw http.ResponseWriter, _ *http.Request) {
 					if c, _, err := rw.(http.Hijacker).Hijack(); err == nil {
 						_, _ = io.WriteString(c, response)
 						_ = c.Close()
 					}
-				}
+				})
 			}
 			if got := same(t, built, config); got.code == 0 {
 				require.True(t, json.Valid([]byte(got.out)), "%q %q", body, response)
