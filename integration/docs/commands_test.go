@@ -113,7 +113,8 @@ func (h *host) shell(script string) (out string, code int, err error) {
 	c := exec.Command("bash", "-c", script)
 	c.Dir = h.dir
 	c.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
-		return strings.HasPrefix(v, "CNI_PATH=") || strings.HasPrefix(v, "ALLOCNET_") && !strings.HasPrefix(v, "ALLOCNET_PRIVATE_HOST=")
+		// Below make, another make prints the directories that it enters.
+		return strings.HasPrefix(v, "CNI_PATH=") || strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS=") || strings.HasPrefix(v, "ALLOCNET_") && !strings.HasPrefix(v, "ALLOCNET_PRIVATE_HOST=")
 	}), "PATH="+h.bin+":"+os.Getenv("PATH")+":/usr/sbin:/sbin", "NO_COLOR=1")
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	printed, err := os.CreateTemp("", "allocnet-docs-output-") // a pipe would wait for the daemon
