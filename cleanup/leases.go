@@ -21,7 +21,7 @@ type leaseDir struct {
 	ifNames []string // the allocation's interfaces; nil means any
 }
 
-// ownLease is a lease of the allocation, or one that is nobody's: a crash between creating and writing a file leaves
+// ownLease is a lease of the allocation, or one without an owner: a crash between creating and writing a file leaves
 // it empty, and its address lost to everybody.
 type ownLease struct {
 	lease.Lease
