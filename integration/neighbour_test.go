@@ -1,12 +1,16 @@
 package integration
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
 )
 
 // TestAddressChangesHands: the host knows the interface of an address's next holder
@@ -36,4 +40,41 @@ func TestAddressChangesHands(t *testing.T) {
 			h.tearDown(other)
 		})
 	}
+}
+
+// TestReceivesIPv6AtOnce: when Setup returns, the container has joined the multicast
+// group through which neighbours ask for the MAC of its address. Otherwise the first
+// question may be lost, and the next comes a second later. It runs many times, as
+// the kernel's worker that joins groups is late only at some.
+func TestReceivesIPv6AtOnce(t *testing.T) {
+	for _, main := range []string{"bridge", "ptp"} {
+		t.Run(main, func(t *testing.T) {
+			h := newHost(t, native.engine)
+			h.network("net", chain(main, dual, "")...)
+			a := h.alloc("a")
+			s, err := sandbox.Open(a.Netns)
+			require.NoError(t, err)
+			defer s.Close()
+			for range 60 {
+				address := h.setUp(a).AddressIPv6
+				require.NoError(t, s.Do(func() error { return hasJoined(address) }))
+				h.tearDown(a)
+			}
+		})
+	}
+}
+
+// hasJoined finds the solicited-node group of an address among those of the calling
+// thread's namespace.
+func hasJoined(address string) error {
+	groups, err := os.ReadFile("/proc/thread-self/net/igmp6")
+	if err != nil {
+		return err
+	}
+	ip := netip.MustParseAddr(address).As16()
+	group := fmt.Sprintf("ff0200000000000000000001ff%x", ip[13:])
+	if !strings.Contains(string(groups), group) {
+		return fmt.Errorf("%s has not joined %s:\n%s", address, group, groups)
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package crash
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -205,6 +206,11 @@ func (h *host) allocation(id string, port int) configurator.Allocation {
 	return configurator.Allocation{ID: id, Netns: s.Path(), Ports: []portmap.Port{{Value: port, To: 80, Protocols: []string{"tcp"}}}}
 }
 
+const (
+	dialTime = 5 * time.Second
+	dials    = 4
+)
+
 func serve(l net.Listener, name string) {
 	for {
 		c, err := l.Accept()
@@ -224,7 +230,9 @@ func (h *host) mustSetUp(a configurator.Allocation) {
 }
 
 // requireReachable asks an allocation from outside, through its host port, over
-// its families.
+// its families. It asks again where no answer comes, because a kernel under load
+// drops packets of all namespaces (the backlog of a CPU is full), and gives up a
+// MAC that it asked for three times.
 func (h *host) requireReachable(a configurator.Allocation) {
 	h.t.Helper()
 	if h.cell.engine == configurator.EngineExec {
@@ -233,7 +241,11 @@ func (h *host) requireReachable(a configurator.Allocation) {
 	for _, p := range of(h.cell, testhost.Host4, testhost.Host6) {
 		address := netip.AddrPortFrom(p.Addr(), uint16(a.Ports[0].Value)).String()
 		require.NoError(h.t, h.outside.Do(func() error {
-			c, err := net.DialTimeout("tcp", address, 5*time.Second)
+			c, err := net.DialTimeout("tcp", address, dialTime)
+			for tries := 1; err != nil && !errors.Is(err, unix.ECONNREFUSED) && tries < dials; tries++ {
+				h.t.Logf("%s does not answer: %v", address, err)
+				c, err = net.DialTimeout("tcp", address, dialTime)
+			}
 			if err != nil {
 				return err
 			}

@@ -1,11 +1,14 @@
 package rtnl
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -89,6 +92,76 @@ func (h *Host) AddAddress(index int, address *net.IPNet, flags int) error {
 	var b Batch
 	b.AddAddress(index, address, flags)
 	return h.Apply(&b)
+}
+
+const (
+	receptionTime      = 10 * time.Second
+	firstReceptionPoll = 50 * time.Microsecond
+	lastReceptionPoll  = 5 * time.Millisecond
+)
+
+// AwaitReception waits until the kernel accepts packets for the IPv6 addresses of a
+// link; it ignores IPv4 addresses. RTM_NEWADDR returns earlier: a kernel worker
+// joins the solicited-node multicast group (RFC 4291, section 2.7.1) and adds the
+// local route, also for addresses with NoDAD. Neighbour solicitations that arrive
+// before that are lost, and the sender repeats them only after one second.
+func (s *Sandbox) AwaitReception(ctx context.Context, index int, ips ...net.IP) error {
+	return awaitReception(ctx, s.conn, index, ips)
+}
+
+// AwaitReception is like Sandbox.AwaitReception for a link of the host.
+func (h *Host) AwaitReception(ctx context.Context, index int, ips ...net.IP) error {
+	return awaitReception(ctx, &h.conns, index, ips)
+}
+
+func awaitReception(ctx context.Context, e sock.Exchanger, index int, ips []net.IP) error {
+	ctx, cancel := context.WithTimeout(ctx, receptionTime)
+	defer cancel()
+	poll := firstReceptionPoll
+	for i := 0; i < len(ips); {
+		received, err := receives(e, index, ips[i])
+		if err != nil {
+			return fmt.Errorf("look up the local route to %s: %w", ips[i], err)
+		}
+		if received {
+			i++
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait until the kernel accepts packets for %s: %w", ips[i], ctx.Err())
+		case <-time.After(poll):
+		}
+		poll = min(2*poll, lastReceptionPoll)
+	}
+	return nil
+}
+
+// receives reports whether a link has the local route to an address.
+func receives(e sock.Exchanger, index int, ip net.IP) (bool, error) {
+	if ip.To4() != nil {
+		return true, nil
+	}
+	local := false
+	err := get(e, func(r *sock.Requests) {
+		r.Begin("", unix.RTM_GETROUTE, 0)
+		putRoute(r, &unix.RtMsg{Family: unix.AF_INET6, Dst_len: 128, Flags: unix.RTM_F_FIB_MATCH})
+		r.Attribute(unix.RTA_DST, ip.To16())
+		r.Uint32(unix.RTA_OIF, uint32(index))
+	}, func(answer []byte) {
+		if len(answer) < unix.SizeofRtMsg || answer[7] != unix.RTN_LOCAL { // rtm_type
+			return
+		}
+		sock.EachAttribute(answer[unix.SizeofRtMsg:], func(kind uint16, value []byte) {
+			if kind == unix.RTA_OIF && len(value) == 4 && sock.Uint32(value) == uint32(index) {
+				local = true
+			}
+		})
+	})
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		return false, nil
+	}
+	return local, err
 }
 
 // Addresses are those of a link of the sandbox, of both families.

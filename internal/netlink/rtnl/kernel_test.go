@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
@@ -347,6 +348,52 @@ func TestAddresses(t *testing.T) {
 		text = append(text, a.IPNet.String())
 	}
 	require.Subset(t, text, []string{"127.0.0.1/8", "10.1.2.3/24", "fd00::3/64"})
+}
+
+// TestAwaitReception: after it, each end of a link has joined the groups of its
+// addresses. It runs many times, because the kernel sometimes joins them at once.
+func TestAwaitReception(t *testing.T) {
+	h := open(t)
+	s := newSandbox(t, "a")
+	gateway, address := net.ParseIP("fd00::1"), net.ParseIP("fd00::77")
+	for range 50 {
+		v := veth("a")
+		require.NoError(t, h.CreateVeth(v, s))
+		var changes rtnl.Batch
+		changes.AddAddress(v.Index, &net.IPNet{IP: gateway, Mask: net.CIDRMask(128, 128)}, rtnl.NoDAD)
+		require.NoError(t, h.Apply(&changes))
+		changes = rtnl.Batch{}
+		changes.SetUp(v.PeerIndex)
+		changes.AddAddress(v.PeerIndex, &net.IPNet{IP: address, Mask: net.CIDRMask(64, 128)}, rtnl.NoDAD)
+		require.NoError(t, s.Apply(&changes))
+		ipv4 := net.ParseIP("10.1.2.3") // for which there is nothing to await
+		require.NoError(t, h.AwaitReception(t.Context(), v.Index, ipv4, gateway))
+		require.Contains(t, groups(t), "ff0200000000000000000001ff000001")
+		require.NoError(t, s.AwaitReception(t.Context(), v.PeerIndex, address))
+		require.NoError(t, s.Do(func() error {
+			require.Contains(t, groups(t), "ff0200000000000000000001ff000077")
+			return nil
+		}))
+		_, err := h.DeleteLink(t.Context(), v.Name)
+		require.NoError(t, err)
+	}
+}
+
+// groups are the IPv6 multicast groups in the namespace of the calling thread.
+func groups(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile("/proc/thread-self/net/igmp6")
+	require.NoError(t, err)
+	return string(data)
+}
+
+func TestAwaitReceptionOfAnAddressThatIsNotThere(t *testing.T) {
+	h := open(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	err := h.AwaitReception(ctx, rtnl.Loopback, net.ParseIP("fd00::1"))
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "fd00::1")
 }
 
 func TestSetSysctl(t *testing.T) {

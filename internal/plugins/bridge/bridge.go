@@ -71,6 +71,7 @@ func (a *addition) steps() []sdk.Step {
 		{Name: "gateway", Do: a.gateway},
 		{Name: "masquerade", Do: a.masquerade, Undo: a.unmasquerade},
 		forwards,
+		{Name: "reception", Do: a.awaitReception},
 	}
 }
 
@@ -186,12 +187,12 @@ func (a *addition) bringUp(context.Context) error {
 	return a.sandbox.SetUp(a.veth.PeerIndex)
 }
 
-func (a *addition) gateway(context.Context) error {
+func (a *addition) gateway(ctx context.Context) error {
 	key := fmt.Sprintf("gateway %d %d", a.link.Index, a.Vlan)
 	for _, ip := range a.result.IPs {
 		key += " " + ip.Gateway.String()
 	}
-	if err := a.args.Host.Cache.Unless(key, func() error { return a.setGateways(a.args.Host, a.link, a.result) }); err != nil {
+	if err := a.args.Host.Cache.Unless(key, func() error { return a.setGateways(ctx, a.args.Host, a.link, a.result) }); err != nil {
 		return err
 	}
 	return a.reportVLANInterface()
@@ -236,4 +237,9 @@ func (a *addition) awaitPort(ctx context.Context) error {
 		case <-time.After(portPoll):
 		}
 	}
+}
+
+// awaitReception waits until the container accepts packets for its addresses.
+func (a *addition) awaitReception(ctx context.Context) error {
+	return a.sandbox.AwaitReception(ctx, a.veth.PeerIndex, veth.IPs(a.result)...)
 }

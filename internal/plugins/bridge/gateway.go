@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -55,7 +56,7 @@ func (b *bridge) defaultRoute(r *types100.Result, gateway net.IP) {
 }
 
 // setGateways makes the bridge the gateway of the addresses' networks.
-func (b *bridge) setGateways(host *sdk.Host, br *netlink.Bridge, r *types100.Result) error {
+func (b *bridge) setGateways(ctx context.Context, host *sdk.Host, br *netlink.Bridge, r *types100.Result) error {
 	if !b.IsGateway {
 		return nil
 	}
@@ -65,7 +66,7 @@ func (b *bridge) setGateways(host *sdk.Host, br *netlink.Bridge, r *types100.Res
 	}
 	for _, address := range r.IPs {
 		gateway := &net.IPNet{IP: address.Gateway, Mask: address.Address.Mask}
-		if err := b.ensureAddress(host.Kernel, link, gateway); err != nil {
+		if err := b.ensureAddress(ctx, host.Kernel, link, gateway); err != nil {
 			return err
 		}
 	}
@@ -75,7 +76,7 @@ func (b *bridge) setGateways(host *sdk.Host, br *netlink.Bridge, r *types100.Res
 // ensureAddress adds an address to the bridge or to a VLAN's interface. It adds
 // the address without listing first: usually the address exists, and listing
 // the addresses of a host with thousands of them takes longer.
-func (b *bridge) ensureAddress(host *rtnl.Host, link netlink.Link, want *net.IPNet) error {
+func (b *bridge) ensureAddress(ctx context.Context, host *rtnl.Host, link netlink.Link, want *net.IPNet) error {
 	err := host.AddAddress(link.Attrs().Index, want, rtnl.NoDAD)
 	if errors.Is(err, unix.EEXIST) {
 		return nil
@@ -90,7 +91,7 @@ func (b *bridge) ensureAddress(host *rtnl.Host, link netlink.Link, want *net.IPN
 	if err := host.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
 		return fmt.Errorf("pin MAC of %q: %w", link.Attrs().Name, err)
 	}
-	return nil
+	return host.AwaitReception(ctx, link.Attrs().Index, want.IP)
 }
 
 // resolveConflicts checks the other addresses of a link that got a new address:

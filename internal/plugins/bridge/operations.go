@@ -124,7 +124,7 @@ func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	if !ok {
 		return fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
 	}
-	return errors.Join(b.setGateways(c.Host, br, r), b.masq.Add(ctx, c, r), b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))
+	return errors.Join(b.setGateways(ctx, c.Host, br, r), b.masq.Add(ctx, c, r), b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))
 }
 
 // Del implements sdk.Plugin.

@@ -72,6 +72,7 @@ func (p *ptp) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error)
 		sdk.Step{Name: "configure interface " + c.IfName, Do: a.configure},
 		sdk.Step{Name: "host", Do: a.configureHost},
 		sdk.Step{Name: "masquerade", Do: a.masquerade},
+		sdk.Step{Name: "reception", Do: a.awaitReception},
 	)
 	if err != nil {
 		return nil, err
@@ -172,6 +173,21 @@ func (a *addition) configureHost(context.Context) error {
 		return err
 	}
 	return veth.Forward(a.args.Host.Cache, a.result)
+}
+
+// awaitReception waits until both ends accept packets for their addresses.
+func (a *addition) awaitReception(ctx context.Context) error {
+	ips := []net.IP{}
+	for _, ip := range a.result.IPs {
+		ips = append(ips, ip.Gateway)
+	}
+	if veth.HasIPv6(a.result) {
+		ips = append(ips, linkLocal(a.veth.MAC))
+	}
+	return errors.Join(
+		a.args.Host.Kernel.AwaitReception(ctx, a.veth.Index, ips...),
+		a.sandbox.AwaitReception(ctx, a.veth.PeerIndex, veth.IPs(a.result)...),
+	)
 }
 
 func (a *addition) masquerade(ctx context.Context) error { return a.masq.Add(ctx, a.args, a.result) }

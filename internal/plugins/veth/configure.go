@@ -65,6 +65,15 @@ func HasIPv6(r *types100.Result) bool {
 	return false
 }
 
+// IPs returns the addresses of a result.
+func IPs(r *types100.Result) []net.IP {
+	var ips []net.IP
+	for _, ip := range r.IPs {
+		ips = append(ips, ip.Address.IP)
+	}
+	return ips
+}
+
 // enableIPv6 enables IPv6 on the interface and on loopback, and makes the
 // interface keep its addresses while it is down.
 func enableIPv6(s *rtnl.Sandbox, name string, dad bool) error {
