@@ -7,6 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/testing/plugintest"
 )
 
 const (
@@ -34,7 +36,7 @@ func live(h *testHost, run runner, conf string, env []string) outcome {
 	if o.Add == 0 {
 		o.Result = anonymous(h, result)
 		_, o.Again = run(h, "ADD", conf, env...)
-		_, o.Check = run(h, "CHECK", withResult(h.T, conf, result), env...)
+		_, o.Check = run(h, "CHECK", plugintest.WithPrevResult(h.T, conf, result), env...)
 	}
 	_, o.Del = run(h, "DEL", conf, env...)
 	o.Deleted = h.state()
@@ -140,7 +142,7 @@ func TestEachDeletesTheOthers(t *testing.T) {
 			conf := h.config(static)
 			result, code := pair[0](h, "ADD", conf)
 			require.Zero(t, code, result)
-			conf = withResult(t, conf, result)
+			conf = plugintest.WithPrevResult(t, conf, result)
 			out, code := pair[1](h, "CHECK", conf)
 			require.Zero(t, code, out)
 			out, code = pair[1](h, "DEL", conf)

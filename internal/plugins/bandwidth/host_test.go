@@ -1,19 +1,12 @@
 package bandwidth
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/types"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
@@ -22,18 +15,12 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/testing/plugintest"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
-	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
 func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
-
-// reference returns the path of the reference plugin.
-func reference() (string, error) {
-	dir, err := refplugins.Dir()
-	return filepath.Join(dir, "bandwidth"), err
-}
 
 const (
 	testNetwork   = "testnet"
@@ -65,9 +52,9 @@ func newTestHost(t *testing.T) *testHost {
 	t.Cleanup(h.clear)
 	err = h.netns.With(func(fd int) error {
 		return netlink.LinkAdd(&netlink.Veth{
-			LinkAttrs:        netlink.LinkAttrs{Name: testVeth, MTU: 1400, HardwareAddr: mac(t, vethMAC), Flags: net.FlagUp},
+			LinkAttrs:        netlink.LinkAttrs{Name: testVeth, MTU: 1400, HardwareAddr: plugintest.MAC(t, vethMAC), Flags: net.FlagUp},
 			PeerName:         testIfName,
-			PeerHardwareAddr: mac(t, ifMAC),
+			PeerHardwareAddr: plugintest.MAC(t, ifMAC),
 			PeerNamespace:    netlink.NsFd(fd),
 		})
 	})
@@ -110,12 +97,6 @@ func (h *testHost) clear() {
 	}
 }
 
-func mac(t *testing.T, s string) net.HardwareAddr {
-	m, err := net.ParseMAC(s)
-	require.NoError(t, err)
-	return m
-}
-
 // runner runs the plugin, and returns its output and the code of its error, 0 for none.
 type runner func(h *testHost, command, conf string, env ...string) (stdout string, code uint)
 
@@ -129,38 +110,18 @@ func (h *testHost) env(command string, more []string) []string {
 // ours runs the native plugin.
 func ours(h *testHost, command, conf string, env ...string) (string, uint) {
 	out, err := h.native(command, conf, env...)
-	if err == nil {
-		return out, 0
-	}
-	var e *types.Error
-	if errors.As(err, &e) {
-		return out, e.Code
-	}
-	return out, types.ErrInternal
+	return out, plugintest.Code(err)
 }
 
 func (h *testHost) native(command, conf string, env ...string) (string, error) {
 	x := &sdk.Exec{Plugins: map[string]sdk.Factory{"bandwidth": New}, Host: h.shared}
-	defer func() { require.NoError(h, x.Close()) }()
-	out, err := x.Answer(context.Background(), "bandwidth", []byte(conf), h.env(command, env))
-	return string(out), err
+	return plugintest.Native(h, x, "bandwidth", conf, h.env(command, env))
 }
 
 // theirs runs the reference plugin.
 func theirs(h *testHost, command, conf string, env ...string) (string, uint) {
-	binary, err := reference()
-	require.NoError(h, err)
-	cmd := exec.Command(binary)
-	cmd.Stdin = strings.NewReader(conf)
-	cmd.Env = h.env(command, env)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err == nil {
-		return stdout.String(), 0
-	}
-	var e types.Error
-	require.NoError(h, json.Unmarshal(stdout.Bytes(), &e), "%s%s", stdout.String(), stderr.String())
-	return stdout.String(), e.Code
+	out, err := plugintest.Reference(h, "bandwidth", conf, h.env(command, env))
+	return out, plugintest.Code(err)
 }
 
 // previous is the prevResult of the container's interface.
@@ -235,15 +196,4 @@ func (h *testHost) filters(l netlink.Link, names map[int]string) (state []string
 			l.Attrs().Name, u.Priority, u.Protocol, u.ClassId, len(u.Sel.Keys), m.MirredAction, names[m.Ifindex], m.Action))
 	}
 	return state
-}
-
-// withResult gives a configuration the result of an ADD.
-func withResult(t *testing.T, conf, result string) string {
-	t.Helper()
-	var c map[string]json.RawMessage
-	require.NoError(t, json.Unmarshal([]byte(conf), &c))
-	c["prevResult"] = json.RawMessage(result)
-	data, err := json.Marshal(c)
-	require.NoError(t, err)
-	return string(data)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/internal/testing/plugintest"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -153,7 +154,7 @@ func TestCheckFinds(t *testing.T) {
 			h := newTestHost(t)
 			result := h.add(static)
 			require.NoError(t, test.harm(t, h))
-			_, err := h.native("CHECK", withResult(t, h.config(static), result))
+			_, err := h.native("CHECK", plugintest.WithPrevResult(t, h.config(static), result))
 			if test.want == "" {
 				require.NoError(t, err)
 				return

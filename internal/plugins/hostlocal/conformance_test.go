@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/testing/plugintest"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 )
 
@@ -167,7 +168,7 @@ func TestConformance(t *testing.T) {
 			for i, step := range steps {
 				at := fmt.Sprintf("step %d: %s %s", i, step.command, step.id)
 				want, wantErr := binary(t, step.call, theirs)
-				got, gotErr := native(step.call, ours)
+				got, gotErr := native(t, step.call, ours)
 				compare(t, step, wantErr, gotErr, at)
 				if want != "" || got != "" {
 					require.JSONEq(t, want, got, at)
@@ -190,8 +191,8 @@ func compare(t *testing.T, s step, wantErr, gotErr error, at string) {
 	}
 	require.ErrorContains(t, wantErr, s.text, "reference, "+at)
 	require.ErrorContains(t, gotErr, s.text, at)
-	require.EqualValues(t, 999, codeOf(wantErr), "reference, "+at)
-	require.Equal(t, s.code, codeOf(gotErr), at)
+	require.EqualValues(t, 999, plugintest.Code(wantErr), "reference, "+at)
+	require.Equal(t, s.code, plugintest.Code(gotErr), at)
 }
 
 // leasesOnly leaves out what says who holds nothing.
@@ -214,7 +215,7 @@ func TestTakingTurns(t *testing.T) {
 		if theirs {
 			out, err = binary(t, c, dir)
 		} else {
-			out, err = native(c, dir)
+			out, err = native(t, c, dir)
 		}
 		require.NoError(t, err)
 		if command != "ADD" {

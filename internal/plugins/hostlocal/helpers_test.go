@@ -1,23 +1,17 @@
 package hostlocal
 
 import (
-	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/types"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
-	"github.com/allocnet/allocnet/internal/testing/refplugins"
+	"github.com/allocnet/allocnet/internal/testing/plugintest"
 )
 
 // A call is one operation as both implementations get it. DATA in the
@@ -36,41 +30,20 @@ func (c call) environ() []string {
 }
 
 // native runs a call inside the process.
-func native(c call, dir string) (string, error) {
+func native(t testing.TB, c call, dir string) (string, error) {
+	t.Helper()
 	e := &sdk.Exec{
 		Plugins: map[string]sdk.Factory{"host-local": New},
 		Host:    &sdk.Host{Log: hclog.NewNullLogger()},
 		Lenient: true,
 	}
-	defer e.Close()
-	conf := strings.ReplaceAll(c.conf, "DATA", dir)
-	out, err := e.Answer(context.Background(), "host-local", []byte(conf), c.environ())
-	return string(out), err
+	return plugintest.Native(t, e, "host-local", strings.ReplaceAll(c.conf, "DATA", dir), c.environ())
 }
 
 // binary runs a call with the reference plugin.
 func binary(t testing.TB, c call, dir string) (string, error) {
 	t.Helper()
-	cmd := exec.Command(refplugins.Path(t, "host-local"))
-	cmd.Env = c.environ()
-	cmd.Stdin = strings.NewReader(strings.ReplaceAll(c.conf, "DATA", dir))
-	var out bytes.Buffer
-	cmd.Stdout = &out
-	if cmd.Run() == nil {
-		return out.String(), nil
-	}
-	var cniErr types.Error
-	require.NoError(t, json.Unmarshal(out.Bytes(), &cniErr), out.String())
-	return "", &cniErr
-}
-
-// codeOf is the code that an error stands for.
-func codeOf(err error) uint {
-	var cniErr *types.Error
-	if errors.As(err, &cniErr) {
-		return cniErr.Code
-	}
-	return types.ErrInternal
+	return plugintest.Reference(t, "host-local", strings.ReplaceAll(c.conf, "DATA", dir), c.environ())
 }
 
 // leases is what is in the directory, but for the index.

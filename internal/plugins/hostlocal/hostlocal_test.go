@@ -17,6 +17,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/lease"
+	"github.com/allocnet/allocnet/internal/testing/plugintest"
 )
 
 // in puts a directory in the place of DATA.
@@ -67,7 +68,7 @@ func TestNewRefuses(t *testing.T) {
 	} {
 		_, err := New(in(t.TempDir(), text))
 		require.Error(t, err, text)
-		require.Equal(t, code, codeOf(err), "%s: %v", text, err)
+		require.Equal(t, code, plugintest.Code(err), "%s: %v", text, err)
 	}
 }
 
@@ -172,13 +173,13 @@ func TestStatus(t *testing.T) {
 	_, err := load(t, dir, tiny).Add(t.Context(), container("one"))
 	require.NoError(t, err)
 	err = load(t, dir, tiny).Status(t.Context(), &sdk.CmdArgs{})
-	require.EqualValues(t, types.ErrPluginNotAvailable, codeOf(err))
+	require.EqualValues(t, types.ErrPluginNotAvailable, plugintest.Code(err))
 	require.ErrorContains(t, err, "10.2.0.1-10.2.0.2")
 
 	file := filepath.Join(dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	err = load(t, file, conf(subnet)).Status(t.Context(), &sdk.CmdArgs{})
-	require.EqualValues(t, types.ErrPluginNotAvailable, codeOf(err))
+	require.EqualValues(t, types.ErrPluginNotAvailable, plugintest.Code(err))
 }
 
 func TestGC(t *testing.T) {

@@ -27,7 +27,7 @@ func TestResolvConfThatIsNone(t *testing.T) {
 		conf := `{"cniVersion":"1.0.0","name":"n","ipam":{"type":"host-local","dataDir":"DATA","subnet":"10.1.2.0/24","resolvConf":"` + path + `"}}`
 		failed := make(chan error, 1)
 		go func() {
-			_, err := native(call{command: "ADD", id: "c1", conf: conf}, dir)
+			_, err := native(t, call{command: "ADD", id: "c1", conf: conf}, dir)
 			failed <- err
 		}()
 		select {

@@ -1,12 +1,8 @@
 package static
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -15,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/testing/plugintest"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 )
 
@@ -31,37 +28,14 @@ func (c call) environ() []string {
 		"CNI_NETNS=/none", "CNI_NETNS_OVERRIDE=1", "CNI_ARGS=" + c.args}
 }
 
-func (c call) native() (string, error) {
+func (c call) native(t testing.TB) (string, error) {
+	t.Helper()
 	e := &sdk.Exec{
 		Plugins: map[string]sdk.Factory{"static": New},
 		Host:    &sdk.Host{Log: hclog.NewNullLogger()},
 		Lenient: true,
 	}
-	defer e.Close()
-	out, err := e.Answer(context.Background(), "static", []byte(c.conf), c.environ())
-	return string(out), err
-}
-
-func (c call) binary(t testing.TB) (string, error) {
-	t.Helper()
-	cmd := exec.Command(refplugins.Path(t, "static"))
-	cmd.Env, cmd.Stdin = c.environ(), strings.NewReader(c.conf)
-	var out bytes.Buffer
-	cmd.Stdout = &out
-	if cmd.Run() == nil {
-		return out.String(), nil
-	}
-	var cniErr types.Error
-	require.NoError(t, json.Unmarshal(out.Bytes(), &cniErr), out.String())
-	return "", &cniErr
-}
-
-func codeOf(err error) uint {
-	var cniErr *types.Error
-	if errors.As(err, &cniErr) {
-		return cniErr.Code
-	}
-	return types.ErrInternal
+	return plugintest.Native(t, e, "static", c.conf, c.environ())
 }
 
 // conf is a configuration as bridge passes it on. rest is what follows ipam.
@@ -154,13 +128,13 @@ func TestConformance(t *testing.T) {
 	for name, c := range conformance {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			want, wantErr := c.binary(t)
-			got, gotErr := c.native()
+			want, wantErr := plugintest.Reference(t, "static", c.conf, c.environ())
+			got, gotErr := c.native(t)
 			if c.text != "" {
 				require.ErrorContains(t, wantErr, c.text, "reference")
 				require.ErrorContains(t, gotErr, c.text)
-				require.EqualValues(t, 999, codeOf(wantErr), "reference")
-				require.Equal(t, c.code, codeOf(gotErr))
+				require.EqualValues(t, 999, plugintest.Code(wantErr), "reference")
+				require.Equal(t, c.code, plugintest.Code(gotErr))
 				return
 			}
 			require.NoError(t, wantErr, "reference")
@@ -202,7 +176,7 @@ func TestRefuses(t *testing.T) {
 		p, err := New([]byte(conf(ipam)))
 		require.NoError(t, err)
 		_, err = p.Add(t.Context(), &sdk.CmdArgs{})
-		require.EqualValues(t, types.ErrInvalidNetworkConfig, codeOf(err), "%s: %v", ipam, err)
+		require.EqualValues(t, types.ErrInvalidNetworkConfig, plugintest.Code(err), "%s: %v", ipam, err)
 	}
 }
 
@@ -215,7 +189,7 @@ func TestStatus(t *testing.T) {
 			require.NoError(t, err)
 			continue
 		}
-		require.Equal(t, code, codeOf(err))
+		require.Equal(t, code, plugintest.Code(err))
 		require.NoError(t, p.GC(t.Context(), &sdk.CmdArgs{}))
 	}
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/testing/plugintest"
 )
 
 const everything = `, "mac": "0a:00:00:00:00:99", "mtu": 1300, "promisc": true, "allmulti": true, "txQLen": 20,
@@ -30,7 +32,7 @@ func live(h *testHost, run runner, conf string, env []string) outcome {
 	o.Added = h.state()
 	if o.Add == 0 {
 		require.NoError(h, json.Unmarshal([]byte(result), &o.Result), result)
-		_, o.Check = run(h, "CHECK", withResult(h.T, conf, result), env...)
+		_, o.Check = run(h, "CHECK", plugintest.WithPrevResult(h.T, conf, result), env...)
 	}
 	_, o.Del = run(h, "DEL", conf, env...)
 	o.Deleted = h.state()
@@ -142,7 +144,7 @@ func TestEachDeletesTheOthers(t *testing.T) {
 			require.Zero(t, code, result)
 			require.NotEqual(t, before, h.state()[0])
 			require.Len(t, h.backups(), 1)
-			conf = withResult(t, conf, result)
+			conf = plugintest.WithPrevResult(t, conf, result)
 			out, code := pair[1](h, "CHECK", conf)
 			require.Zero(t, code, out)
 			out, code = pair[1](h, "DEL", conf)

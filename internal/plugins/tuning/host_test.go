@@ -2,18 +2,14 @@ package tuning
 
 import (
 	"bytes"
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/containernetworking/cni/pkg/types"
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
@@ -21,18 +17,12 @@ import (
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/testing/plugintest"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
-	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
 func TestMain(m *testing.M) { os.Exit(privhost.Main(m, filepath.Dir(allowlistFile))) }
-
-// reference returns the path of the reference plugin.
-func reference() (string, error) {
-	dir, err := refplugins.Dir()
-	return filepath.Join(dir, "tuning"), err
-}
 
 const (
 	testNetwork   = "testnet"
@@ -69,7 +59,7 @@ func newTestHost(t *testing.T) *testHost {
 			LinkAttrs:        netlink.LinkAttrs{Name: testVeth, MTU: 1400, TxQLen: 1000, Flags: net.FlagUp},
 			PeerName:         testIfName,
 			PeerTxQLen:       1000,
-			PeerHardwareAddr: mac(t, ifMAC),
+			PeerHardwareAddr: plugintest.MAC(t, ifMAC),
 			PeerNamespace:    netlink.NsFd(fd),
 		})
 	})
@@ -95,12 +85,6 @@ func (h *testHost) clear() {
 	require.NoError(h, os.RemoveAll(allowlistFile))
 }
 
-func mac(t *testing.T, s string) net.HardwareAddr {
-	m, err := net.ParseMAC(s)
-	require.NoError(t, err)
-	return m
-}
-
 // runner runs the plugin, and returns its output and the code of its error, 0 for none.
 type runner func(h *testHost, command, conf string, env ...string) (stdout string, code uint)
 
@@ -114,38 +98,18 @@ func (h *testHost) env(command string, more []string) []string {
 // ours runs the native plugin.
 func ours(h *testHost, command, conf string, env ...string) (string, uint) {
 	out, err := h.native(command, conf, env...)
-	if err == nil {
-		return out, 0
-	}
-	var e *types.Error
-	if errors.As(err, &e) {
-		return out, e.Code
-	}
-	return out, types.ErrInternal
+	return out, plugintest.Code(err)
 }
 
 func (h *testHost) native(command, conf string, env ...string) (string, error) {
 	x := &sdk.Exec{Plugins: map[string]sdk.Factory{"tuning": New}, Host: h.shared}
-	defer func() { require.NoError(h, x.Close()) }()
-	out, err := x.Answer(context.Background(), "tuning", []byte(conf), h.env(command, env))
-	return string(out), err
+	return plugintest.Native(h, x, "tuning", conf, h.env(command, env))
 }
 
 // theirs runs the reference plugin.
 func theirs(h *testHost, command, conf string, env ...string) (string, uint) {
-	binary, err := reference()
-	require.NoError(h, err)
-	cmd := exec.Command(binary)
-	cmd.Stdin = strings.NewReader(conf)
-	cmd.Env = h.env(command, env)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err == nil {
-		return stdout.String(), 0
-	}
-	var e types.Error
-	require.NoError(h, json.Unmarshal(stdout.Bytes(), &e), "%s%s", stdout.String(), stderr.String())
-	return stdout.String(), e.Code
+	out, err := plugintest.Reference(h, "tuning", conf, h.env(command, env))
+	return out, plugintest.Code(err)
 }
 
 // config is a configuration; extra begins with a comma.
@@ -210,15 +174,4 @@ func (h *testHost) backups() (all []string) {
 // allow writes the host's allowlist.
 func (h *testHost) allow(text string) {
 	require.NoError(h, os.WriteFile(allowlistFile, []byte(text), 0o644))
-}
-
-// withResult gives a configuration the result of an ADD.
-func withResult(t *testing.T, conf, result string) string {
-	t.Helper()
-	var c map[string]json.RawMessage
-	require.NoError(t, json.Unmarshal([]byte(conf), &c))
-	c["prevResult"] = json.RawMessage(result)
-	data, err := json.Marshal(c)
-	require.NoError(t, err)
-	return string(data)
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/testing/plugintest"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -199,7 +200,7 @@ func TestCheckFinds(t *testing.T) {
 		want  string
 	}{
 		"nothing":  {everything, func(*testHost) error { return nil }, ""},
-		"mac":      {everything, func(h *testHost) error { return h.inside.LinkSetHardwareAddr(link(h), mac(h.T, ifMAC)) }, "the MAC is"},
+		"mac":      {everything, func(h *testHost) error { return h.inside.LinkSetHardwareAddr(link(h), plugintest.MAC(h.T, ifMAC)) }, "the MAC is"},
 		"mtu":      {everything, func(h *testHost) error { return h.inside.LinkSetMTU(link(h), 1400) }, "the MTU is 1400, not 1300"},
 		"promisc":  {everything, func(h *testHost) error { return h.inside.SetPromiscOff(link(h)) }, "promisc is false"},
 		"promisc+": {"", func(h *testHost) error { return h.inside.SetPromiscOn(link(h)) }, "promisc is true"},
@@ -216,7 +217,7 @@ func TestCheckFinds(t *testing.T) {
 			h := newTestHost(t)
 			result := h.add(test.extra)
 			require.NoError(t, test.harm(h))
-			_, err := h.native("CHECK", withResult(t, h.config(test.extra), result))
+			_, err := h.native("CHECK", plugintest.WithPrevResult(t, h.config(test.extra), result))
 			if test.want == "" {
 				require.NoError(t, err)
 				return
@@ -245,7 +246,7 @@ func TestCheckBesideAListener(t *testing.T) {
 	link, err = h.inside.LinkByName(testIfName)
 	require.NoError(t, err)
 	require.NotZero(t, link.Attrs().Promisc)
-	_, err = h.native("CHECK", withResult(t, h.config(""), result))
+	_, err = h.native("CHECK", plugintest.WithPrevResult(t, h.config(""), result))
 	require.NoError(t, err)
 }
 
