@@ -11,14 +11,15 @@ import (
 	"strings"
 )
 
-// conntrack collects tracked connections of the addresses that are asked for.
+// conntrack collects the tracked connections of the addresses that
+// Options.Tracked selects.
 func (c *collector) conntrack() error {
 	if c.opts.Tracked == nil {
 		return nil
 	}
 	text, err := os.ReadFile("/proc/thread-self/net/nf_conntrack")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // nothing is tracked, or the kernel does not show it as text
+		return nil // no connection is tracked, or the kernel lacks this file
 	}
 	if err != nil {
 		return fmt.Errorf("read tracked connections: %w", err)
@@ -32,7 +33,7 @@ func (c *collector) conntrack() error {
 	return nil
 }
 
-// tuples are the parts of an entry's text that stay the same.
+// tuples matches the constant parts of an entry's text.
 var tuples = regexp.MustCompile(`\b(?:src|dst|sport|dport)=\S+`)
 
 func (c *collector) isTracked(word string) bool {

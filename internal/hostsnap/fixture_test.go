@@ -72,7 +72,8 @@ func iptables(t *testing.T, command string) {
 	require.NoError(t, err, string(output))
 }
 
-// flushNftables removes every table, those of iptables among them, and the lock that iptables made.
+// flushNftables removes all tables, including those of iptables, and the lock
+// file of iptables.
 func flushNftables(t *testing.T) {
 	t.Helper()
 	conn, err := nftables.New()

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// ruleset is what a save program of iptables listed for one address family.
+// ruleset is the output of iptables-save or ip6tables-save.
 type ruleset struct {
-	native bool            // the rules are kept in nftables
-	tables map[string]bool // listed ones, by name
+	native bool            // iptables keeps its rules in nftables
+	tables map[string]bool // names of the listed tables
 	lines  []string        // "table rule"
 }
 
-// iptables collects the rules that iptables shows, and returns the names, such as "ip nat", of the nftables
-// tables that were covered in doing so.
+// iptables collects the rules that iptables lists. It returns the names of the
+// nftables tables that this covers, such as "ip nat".
 func (c *collector) iptables() (covered map[string]bool, err error) {
 	covered = map[string]bool{}
 	for family, program := range map[string]string{"ip": "iptables-save", "ip6": "ip6tables-save"} {
@@ -37,7 +37,8 @@ func (c *collector) iptables() (covered map[string]bool, err error) {
 	return covered, nil
 }
 
-// save runs a save program. Where it is not installed, nobody has made rules with it.
+// save runs a save program. It returns no output if the program is not
+// installed, because then no rules were made with it.
 func save(program string) ([]byte, error) {
 	path, err := exec.LookPath(program)
 	if errors.Is(err, exec.ErrNotFound) {
@@ -56,10 +57,11 @@ func save(program string) ([]byte, error) {
 	return output, nil
 }
 
-// counters are the packets and bytes that a chain's line ends with.
+// counters matches the packet and byte counts at the end of a chain's line.
 var counters = regexp.MustCompile(` \[\d+:\d+\]$`)
 
-// parseSaved takes the output of a save program apart, and drops what differs from one run to the next.
+// parseSaved parses the output of a save program without the parts that differ
+// between two runs.
 func parseSaved(output []byte) ruleset {
 	rules := ruleset{tables: map[string]bool{}}
 	table := ""
@@ -81,8 +83,9 @@ func parseSaved(output []byte) ruleset {
 	return rules
 }
 
-// sharedRules matches what stays in iptables after the first use of a network: chains without effect of their
-// own, and what the reference plugins share between all attachments.
+// sharedRules matches the rules that stay in iptables after the first use of a
+// network: chains without effect, and chains and rules of the reference plugins
+// and allocnet that all attachments share.
 var sharedRules = regexp.MustCompile(`^(?:` + strings.Join([]string{
 	`:[A-Z]+ ACCEPT`,
 	`:(?:` + sharedChains + `) -`,

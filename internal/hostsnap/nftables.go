@@ -12,7 +12,8 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 )
 
-// nftables collects all rules of the host. What iptables can show is left to it, because people know its form.
+// nftables collects all rules of the host. The tables that iptables can list
+// are shown in the syntax of iptables, because it is better known.
 func (c *collector) nftables() error {
 	covered, err := c.iptables()
 	if err != nil {
@@ -32,7 +33,8 @@ func (c *collector) nftables() error {
 	}
 	for _, table := range tables {
 		name := tableTitle(table)
-		// The held guard goes with a process, as its sockets do.
+		// A process owns the held guard, which the kernel removes when the
+		// process ends.
 		if covered[name] || table.Name == names.HeldGuardTable {
 			continue
 		}
@@ -44,7 +46,7 @@ func (c *collector) nftables() error {
 	return nil
 }
 
-// table collects what is in table; chains are those of all tables.
+// table collects the content of a table. chains are the chains of all tables.
 func (c *collector) table(conn *nftables.Conn, table *nftables.Table, chains []*nftables.Chain) error {
 	for _, chain := range chains {
 		if chain.Table.Name != table.Name || chain.Table.Family != table.Family {
@@ -81,7 +83,8 @@ func (c *collector) chain(conn *nftables.Conn, table *nftables.Table, chain *nft
 	return nil
 }
 
-// ruleComment returns a rule's comment, or what its owner noted there in a form of his own.
+// ruleComment returns a rule's comment. If its owner stored other user data, it
+// returns that.
 func ruleComment(rule *nftables.Rule) string {
 	comment, ok := userdata.GetString(rule.UserData, userdata.TypeComment)
 	if !ok {
@@ -110,7 +113,7 @@ func chainHook(chain *nftables.Chain) string {
 
 func (c *collector) set(conn *nftables.Conn, table *nftables.Table, set *nftables.Set) error {
 	if table.Name == names.Table && strings.HasPrefix(set.Name, "contacted") {
-		return nil // what packets from anywhere leave, and any operation may forget
+		return nil // depends on received packets, and any operation may flush it
 	}
 	elements, err := conn.GetSetElements(set)
 	if err != nil {
@@ -120,7 +123,8 @@ func (c *collector) set(conn *nftables.Conn, table *nftables.Table, set *nftable
 	if set.IsMap {
 		kind = "map"
 	}
-	// An anonymous set goes with its rule, which is what matters.
+	// The rule that refers to an anonymous set already shows that the set
+	// exists.
 	shared := set.Anonymous || table.Name == names.Table && (sharedSets[set.Name] || set.Name == "standby_ports" && unowned(elements))
 	c.add(len(elements) == 0 || shared, "nft", kind, tableTitle(table), name, labelled("type", set.KeyType.Name))
 	for _, element := range elements {
@@ -129,7 +133,8 @@ func (c *collector) set(conn *nftables.Conn, table *nftables.Table, set *nftable
 	return nil
 }
 
-// sharedSets are those of allocnet's tables whose elements belong to networks and bridges, not to an attachment.
+// sharedSets are the sets in allocnet's tables whose elements belong to
+// networks and bridges, not to attachments.
 var sharedSets = map[string]bool{"networks": true, "guarded": true, "guards": true}
 
 // unowned reports whether no element names an owner.
@@ -137,7 +142,7 @@ func unowned(elements []nftables.SetElement) bool {
 	return !slices.ContainsFunc(elements, func(e nftables.SetElement) bool { return e.Comment != "" })
 }
 
-// objects collects named counters and the like, and flow tables.
+// objects collects stateful objects, such as named counters, and flow tables.
 func (c *collector) objects(conn *nftables.Conn, table *nftables.Table) error {
 	objects, err := conn.GetNamedObjects(table)
 	if err != nil {
@@ -174,7 +179,8 @@ func nonZero(flags uint32) string {
 	return fmt.Sprintf("0x%x", flags)
 }
 
-// dispatchers are chains of the reference plugins the rules of which serve all attachments.
+// dispatchers are the chains of the reference plugins whose rules serve all
+// attachments.
 var dispatchers = map[string]map[string]bool{
 	"ip cni_hostport":             {"prerouting": true, "output": true, "hostports_all": true},
 	"ip6 cni_hostport":            {"prerouting": true, "output": true, "hostports_all": true},

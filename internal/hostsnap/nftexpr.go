@@ -11,7 +11,8 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// describeExprs writes the expressions of a rule in order, without what counting changes in them.
+// describeExprs describes the expressions of a rule in order, without the
+// values of counters.
 func describeExprs(exprs []expr.Any) string {
 	var words []string
 	for _, e := range exprs {
@@ -31,7 +32,8 @@ func describeExprs(exprs []expr.Any) string {
 	return strings.Join(words, " ")
 }
 
-// describeElement writes an element of a set or a map, without the time that is left to it.
+// describeElement describes an element of a set or a map, without its remaining
+// time.
 func describeElement(element nftables.SetElement) string {
 	words := []string{describeBytes(element.Key)}
 	if len(element.KeyEnd) > 0 {
@@ -55,7 +57,8 @@ func describeElement(element nftables.SetElement) string {
 	return strings.Join(words, " ")
 }
 
-// describe writes a value with the names of its types and of its fields that are not zero.
+// describe describes a value by its type names and its fields that are not
+// zero.
 func describe(v reflect.Value) string {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
@@ -90,7 +93,8 @@ func describeFields(v reflect.Value) string {
 	return strings.Join(words, " ")
 }
 
-// bytesOf copies a slice or an array of bytes; an array need not be addressable.
+// bytesOf copies a slice or an array of bytes. An array need not be
+// addressable.
 func bytesOf(v reflect.Value) []byte {
 	data := make([]byte, v.Len())
 	for i := range data {
@@ -99,10 +103,12 @@ func bytesOf(v reflect.Value) []byte {
 	return data
 }
 
-// printable matches what is most likely text, such as the name of a link, padded with zeros.
+// printable matches data that is most likely text padded with zeros, such as
+// the name of a link.
 var printable = regexp.MustCompile(`^[!-~]{3,}\x00*$`)
 
-// describeBytes writes text as text, and all else, addresses and ports among it, in hexadecimal.
+// describeBytes returns text unchanged, and other data, such as addresses and
+// ports, in hexadecimal.
 func describeBytes(data []byte) string {
 	if printable.Match(data) && len(data) > 4 {
 		return strconv.Quote(strings.TrimRight(string(data), "\x00"))
@@ -110,10 +116,10 @@ func describeBytes(data []byte) string {
 	return fmt.Sprintf("%x", data)
 }
 
-// anonymous matches the names that the kernel numbers.
+// anonymous matches the names of anonymous sets, which the kernel numbers.
 var anonymous = regexp.MustCompile(`^(__(?:set|map))\d+$`)
 
-// stableName drops from a set's name the number that is another one each time.
+// stableName removes the kernel's number from the name of an anonymous set.
 func stableName(name string) string {
 	return anonymous.ReplaceAllString(name, "$1")
 }

@@ -30,7 +30,7 @@ func TestNothingChanges(t *testing.T) {
 	require.Contains(t, before.String(), "mount /run tmpfs\n")
 }
 
-// A change is something done to a host, and the difference it makes.
+// A change is a change of a host and the difference that it makes.
 type change struct {
 	name       string
 	make       func(t *testing.T)
@@ -250,7 +250,7 @@ var nftChanges = []change{
 	},
 }
 
-// makeTable makes a table with one of everything.
+// makeTable creates a table with an object of every kind.
 func makeTable(t *testing.T) {
 	conn, err := nftables.New()
 	require.NoError(t, err)
@@ -281,7 +281,8 @@ func makeTable(t *testing.T) {
 	require.NoError(t, conn.Flush())
 }
 
-// makeDispatcher makes what is left of portmap's chains when the last attachment is gone.
+// makeDispatcher creates the chains that portmap leaves after the last
+// attachment is removed.
 func makeDispatcher(t *testing.T) {
 	conn, err := nftables.New()
 	require.NoError(t, err)
@@ -383,7 +384,8 @@ var fileChanges = []change{
 	},
 }
 
-// TestPersistentMayOnlyAppear takes a persistent thing away, which Diff must not ignore.
+// TestPersistentMayOnlyAppear removes a persistent object, which Diff must
+// report.
 func TestPersistentMayOnlyAppear(t *testing.T) {
 	privhost.Require(t)
 	write(t, "/proc/sys/net/ipv4/ip_forward", "1")
@@ -392,7 +394,7 @@ func TestPersistentMayOnlyAppear(t *testing.T) {
 	require.Equal(t, "-sysctl net.ipv4.ip_forward = 1\n", Diff(before, take(t, Options{Persistent: true})))
 }
 
-// TestLastReservedAddressMayChange lets host-local go on to the next address.
+// TestLastReservedAddressMayChange lets host-local reserve the next address.
 func TestLastReservedAddressMayChange(t *testing.T) {
 	privhost.Require(t)
 	dir := t.TempDir()
@@ -438,8 +440,8 @@ func TestIptablesFails(t *testing.T) {
 	require.ErrorAs(t, err, &exit)
 }
 
-// TestTracked: connections of the addresses that are asked for are compared, of both
-// families, without what of them changes by itself.
+// TestTracked checks that connections of the selected addresses are compared,
+// for both families, without the parts that change by themselves.
 func TestTracked(t *testing.T) {
 	privhost.RequireRoot(t)
 	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))

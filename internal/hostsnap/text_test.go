@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// snapshotOf makes a snapshot of sorted lines; those that end in a star are persistent.
+// snapshotOf returns a snapshot of sorted lines. A line that ends in an
+// asterisk is persistent.
 func snapshotOf(list ...string) Snapshot {
 	var s Snapshot
 	for _, text := range list {

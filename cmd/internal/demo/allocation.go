@@ -16,7 +16,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// allocation is one of the two.
+// allocation is one of the two allocations of the demo.
 type allocation struct {
 	id       string
 	hostPort int
@@ -24,7 +24,7 @@ type allocation struct {
 	status   *configurator.Status
 }
 
-// addresses are those inside the sandbox.
+// addresses returns the addresses inside the sandbox.
 func (a *allocation) addresses() []string {
 	if a.status.AddressIPv6 == "" || a.status.AddressIPv6 == a.status.Address {
 		return []string{a.status.Address}
@@ -68,11 +68,12 @@ func (d *demo) setUp(ctx context.Context, a *allocation) error {
 	})
 }
 
-// settleTime is more than duplicate address detection takes.
+// settleTime is longer than duplicate address detection takes.
 const settleTime = 10 * time.Second
 
-// settle waits until no IPv6 address is under test for duplicates any more: it
-// cannot be used before. The link-local ones count: neighbours are found by them.
+// settle waits until duplicate address detection has finished for all IPv6
+// addresses, which are unusable before. This includes the link-local addresses,
+// which neighbour discovery needs.
 func (d *demo) settle(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
@@ -94,7 +95,7 @@ func (d *demo) settle(ctx context.Context) (string, error) {
 	}
 }
 
-// tentative lists the addresses that are under test, here and in the sandboxes.
+// tentative lists the tentative addresses of the host and of the sandboxes.
 func (d *demo) tentative() ([]string, error) {
 	var waiting []string
 	look := func() error {

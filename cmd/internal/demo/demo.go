@@ -1,5 +1,6 @@
-// Package demo shows what allocnet does: two allocations come up, answer on
-// their host ports from everywhere, go away and leave nothing.
+// Package demo shows what allocnet does: it sets up two allocations, sends
+// requests to their host ports from every side, tears the allocations down, and
+// checks that nothing is left.
 package demo
 
 import (
@@ -14,24 +15,26 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// ErrNoPrivateHost: the namespaces that a demo runs in by default cannot be had.
+// ErrNoPrivateHost means that the private namespaces, the default of a demo,
+// could not be created.
 var ErrNoPrivateHost = errors.New("no private namespaces")
 
-// ErrInterrupted: the context ended before everything was shown.
+// ErrInterrupted means that the context ended before the demo was complete.
 var ErrInterrupted = errors.New("the demo was interrupted")
 
-// Options says how a demo runs.
+// Options configures a demo.
 type Options struct {
-	// Config is used but for its networks: the demo shows the embedded one.
+	// Config is used except for its networks: the demo uses the embedded
+	// network.
 	Config configurator.Config
-	// OnHost says that the host is a real one, on which other things change
-	// meanwhile, and on which a bridge that the demo made is not to stay.
+	// OnHost says that the demo runs on a real host. Other programs may change
+	// that host during the demo, and the demo removes a bridge that it made.
 	OnHost bool
-	// Reporter is told of every step.
+	// Reporter receives the beginning and the end of every step.
 	Reporter Reporter
 }
 
-// Summary is a demo in numbers.
+// Summary contains the figures of a demo.
 type Summary struct {
 	Steps     int
 	Requests  int
@@ -40,19 +43,20 @@ type Summary struct {
 	// Answer is the median time of a request.
 	Answer time.Duration
 	Took   time.Duration
-	// Interrupted says that the context ended before everything was shown.
+	// Interrupted says that the context ended before the demo was complete.
 	Interrupted bool
-	// Clean says that all was taken down again, and the host is as before.
+	// Clean says that the demo removed everything that it set up, and the host
+	// is as before.
 	Clean bool
 }
 
-// Run runs the demo on what the process sees as its host, and returns all
-// errors, ErrInterrupted first. Whatever happened before, it takes down what it
-// set up.
+// Run runs the demo on the host that the process sees, and returns all errors,
+// ErrInterrupted first. It tears down everything that it set up, even after
+// errors.
 func Run(ctx context.Context, o Options) (*Summary, error) {
 	start := time.Now()
 	o.Config.Network, o.Config.Networks = conflist.EmbeddedName, nil
-	// Where there is no configuration, the embedded network has its name.
+	// The embedded network is used only if no configuration file has its name.
 	o.Config.ConfDir = filepath.Join(o.Config.StateDir, "no-configuration")
 	d := &demo{Options: o, steps: &steps{reporter: o.Reporter}}
 	err := d.up(ctx)
@@ -82,8 +86,7 @@ type demo struct {
 	allocs        []*allocation
 }
 
-// up shows everything up to the moment when all is to go again. It stops at the
-// first failure.
+// up runs all sections before the teardown. It stops at the first failure.
 func (d *demo) up(ctx context.Context) error {
 	for _, section := range []struct {
 		name string
@@ -103,10 +106,11 @@ func (d *demo) up(ctx context.Context) error {
 	return nil
 }
 
-// downTime bounds how long an interrupted demo goes on.
+// downTime bounds the teardown of an interrupted demo.
 const downTime = time.Minute
 
-// down takes everything away, whatever fails, and compares the host.
+// down tries every teardown step and then compares the host with the first
+// snapshot.
 func (d *demo) down(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, downTime)
 	defer cancel()
@@ -149,7 +153,8 @@ func (d *demo) checkAll(ctx context.Context) error {
 	return nil
 }
 
-// compare takes a second snapshot; nothing may differ from the first.
+// compare takes a second snapshot and returns an error if it differs from the
+// first.
 func (d *demo) compare(context.Context) (string, error) {
 	after, err := hostsnap.Take(d.snapshotOptions())
 	if err != nil {

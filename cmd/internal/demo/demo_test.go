@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
 
-// log is a Reporter that remembers.
+// log is a Reporter that records the steps.
 type log struct {
 	begun []string
 	ended []Step
@@ -132,8 +132,8 @@ func TestNothingBeginsWithoutPlugins(t *testing.T) {
 	require.Empty(t, hostsnap.Diff(before, after))
 }
 
-// TestFailureTakesDownWhatStands lets the second allocation fail: its sandbox
-// cannot be made.
+// TestFailureTakesDownWhatStands makes the second allocation fail: its sandbox
+// cannot be created.
 func TestFailureTakesDownWhatStands(t *testing.T) {
 	privhost.Require(t)
 	inTheWay, err := sandbox.Create("allocnet-demo-b")

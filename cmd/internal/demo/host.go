@@ -14,7 +14,7 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// prepareHost remembers what the host looks like, and gives it an outside.
+// prepareHost takes a snapshot of the host and creates the external machine.
 func (d *demo) prepareHost(ctx context.Context) error {
 	if err := d.steps.do(ctx, "take a snapshot", d.snapshot); err != nil {
 		return err
@@ -37,7 +37,8 @@ func (d *demo) snapshot(context.Context) (string, error) {
 	return fmt.Sprintf("%d objects: links, rules, files, ...", strings.Count(snapshot.String(), "\n")), nil
 }
 
-// snapshotOptions let stay what the first use of a network leaves for the next.
+// snapshotOptions ignores what the first use of a network leaves for later
+// ones.
 func (d *demo) snapshotOptions() hostsnap.Options {
 	warm := "file " + filepath.Join(d.Config.StateDir, "warm") + "/"
 	claims := "file " + filepath.Join(d.Config.StateDir, "claims", "complete")
@@ -47,8 +48,8 @@ func (d *demo) snapshotOptions() hostsnap.Options {
 	}
 }
 
-// ofConcern drops, on a real host, what other programs do to their files
-// meanwhile.
+// ofConcern removes changes that other programs made to their files on a real
+// host.
 func (d *demo) ofConcern(diff string) string {
 	var kept strings.Builder
 	for line := range strings.Lines(diff) {
@@ -59,7 +60,7 @@ func (d *demo) ofConcern(diff string) string {
 	return kept.String()
 }
 
-// isForeignFile reads a line of a difference: sign, kind, path, and so on.
+// isForeignFile parses a line of a difference: sign, kind, path, and so on.
 func (d *demo) isForeignFile(line string) bool {
 	fields := strings.Fields(strings.TrimLeft(line, "+- "))
 	if len(fields) < 2 || !filepath.IsAbs(fields[1]) {
@@ -84,8 +85,8 @@ func bridgeExists() (bool, error) {
 	return true, nil
 }
 
-// removeBridge removes the bridge that the first allocation made, unless
-// another program's allocation is on it by now.
+// removeBridge removes the bridge that the first allocation made, unless it has
+// ports of other programs' allocations.
 func (d *demo) removeBridge(context.Context) (string, error) {
 	bridge, err := netlink.LinkByName(conflist.EmbeddedBridge)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {

@@ -58,8 +58,8 @@ func TestTheMemoryOfAFirstUseMayStay(t *testing.T) {
 	}
 }
 
-// TestSettle has an address whose duplicates are looked for, which takes a
-// second or so, in a sandbox.
+// TestSettle waits for an address in a sandbox that is subject to duplicate
+// address detection, which takes about a second.
 func TestSettle(t *testing.T) {
 	privhost.Require(t)
 	ns, err := sandbox.Create("settle")

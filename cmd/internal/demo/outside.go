@@ -14,8 +14,8 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// The network between the host and the outside, of the ranges that are reserved
-// for documentation.
+// The network between the host and the external machine, from the ranges that
+// are reserved for documentation.
 var (
 	hostAddresses    = prefixes("198.51.100.1/24", "2001:db8:a110:c::1/64")
 	outsideAddresses = prefixes("198.51.100.2/24", "2001:db8:a110:c::2/64")
@@ -35,7 +35,7 @@ func prefixes(texts ...string) []netip.Prefix {
 	return list
 }
 
-// outside is a namespace that stands for another host on the network.
+// outside is a namespace that simulates an external machine.
 type outside struct {
 	ns *sandbox.Sandbox
 }
@@ -58,7 +58,7 @@ func (d *demo) makeOutside(ctx context.Context) error {
 	return err
 }
 
-// link makes a veth from the host to the outside.
+// link creates a veth between the host and the external machine.
 func (o *outside) link() error {
 	ns, err := os.Open(o.ns.Path())
 	if err != nil {
@@ -77,7 +77,7 @@ func (o *outside) link() error {
 	return o.ns.Do(func() error { return configure(outsideLink, outsideAddresses) })
 }
 
-// configure gives a link its addresses and brings it up.
+// configure assigns addresses to a link and brings it up.
 func configure(name string, addresses []netip.Prefix) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -100,8 +100,8 @@ func configure(name string, addresses []netip.Prefix) error {
 	return nil
 }
 
-// remove removes the link first: a namespace lives on as long as somebody has
-// it open, and the link with it.
+// remove removes the link first: the namespace and its end of the link exist as
+// long as any process has the namespace open.
 func (o *outside) remove() error {
 	var errs []error
 	link, err := netlink.LinkByName(hostLink)

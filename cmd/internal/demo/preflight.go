@@ -19,7 +19,8 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// preflight looks for what the demo needs. All that is missing is named at once.
+// preflight checks the requirements of the demo, and reports everything that is
+// missing at once.
 func (d *demo) preflight(ctx context.Context) error {
 	return errors.Join(
 		d.steps.do(ctx, "plugins", d.findPlugins),
@@ -29,7 +30,7 @@ func (d *demo) preflight(ctx context.Context) error {
 	)
 }
 
-// findPlugins makes the configurator, which says what plugins it misses.
+// findPlugins creates the configurator, which reports missing plugins.
 func (d *demo) findPlugins(ctx context.Context) (string, error) {
 	var err error
 	if d.conf, err = configurator.New(d.Config); err != nil {
@@ -50,7 +51,7 @@ func (d *demo) findPlugins(ctx context.Context) (string, error) {
 	return whoRuns(all, binaries), d.conf.Ready(ctx)
 }
 
-// whoRuns says which of the plugins run where.
+// whoRuns describes which plugins run in this process and which as binaries.
 func whoRuns(all, binaries []string) string {
 	var inside, parts []string
 	for _, plugin := range all {
@@ -67,9 +68,9 @@ func whoRuns(all, binaries []string) string {
 	return strings.Join(parts, "; ")
 }
 
-// iptables finds out whether a program can be used, where it has to be. Plugin
-// binaries cannot do without; all others need it only to let through what it
-// would drop itself.
+// iptables checks whether the program iptables or ip6tables works, if it is
+// needed. Plugin binaries require it. Otherwise it is needed only where it is
+// installed, to accept packets that its own rules would drop.
 func (d *demo) iptables(program string) action {
 	return func(ctx context.Context) (string, error) {
 		table := "filter"
@@ -96,11 +97,12 @@ func (d *demo) iptables(program string) action {
 
 const (
 	firstHostPort = 18080
-	hostPorts     = 100 // how many are tried
+	hostPorts     = 100 // number of ports to try
 	serverPort    = 8080
 )
 
-// choosePorts plans the allocations, with host ports that nobody listens on.
+// choosePorts plans the allocations, with host ports that no process listens
+// on.
 func (d *demo) choosePorts(ctx context.Context) (string, error) {
 	var free []string
 	for port := firstHostPort; port < firstHostPort+hostPorts && len(d.allocs) < 2; port++ {

@@ -15,14 +15,14 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// answer is what the server of an allocation says.
+// answer is the response of an allocation's server.
 type answer struct {
 	Allocation string `json:"allocation"`
-	Client     string `json:"client"` // as the server sees it
+	Client     string `json:"client"` // the client's address as the server sees it
 }
 
-// serve runs a server in a sandbox: a socket belongs to the namespace in which
-// it was opened, whichever thread uses it later.
+// serve starts a server in a sandbox. A socket belongs to the namespace in
+// which it was opened, whichever thread uses it later.
 func (d *demo) serve(ctx context.Context, a *allocation) error {
 	return d.steps.do(ctx, "serve HTTP in "+a.id, func(ctx context.Context) (string, error) {
 		var l net.Listener
@@ -53,10 +53,10 @@ func (a *allocation) handle(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer{Allocation: a.id, Client: host})
 }
 
-// request is who asks whom.
+// request is a request from one namespace to an allocation.
 type request struct {
 	from    string
-	ns      *sandbox.Sandbox // nil is the host
+	ns      *sandbox.Sandbox // where the request is sent from; nil for the host
 	address string
 	want    *allocation
 }
@@ -77,8 +77,9 @@ func (d *demo) requestAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// requests are all ways to an allocation: its host port from the host and from
-// outside, and its own port from the other one.
+// requests returns a request for every path to an allocation: to its host port
+// from the host and from outside, and to its own port from the other
+// allocation.
 func (d *demo) requests() []request {
 	var list []request
 	for i, a := range d.allocs {
@@ -98,7 +99,8 @@ func (d *demo) requests() []request {
 	return list
 }
 
-// reachable are the host's addresses of the families that the allocation has.
+// reachable returns the host's addresses of the families that the allocation
+// has.
 func (d *demo) reachable(a *allocation) []netip.Prefix {
 	var list []netip.Prefix
 	for _, own := range a.addresses() {
@@ -111,10 +113,10 @@ func (d *demo) reachable(a *allocation) []netip.Prefix {
 	return list
 }
 
-// requestTime is how long an answer may take.
+// requestTime bounds the wait for an answer.
 const requestTime = 5 * time.Second
 
-// send asks once, from inside the namespace, and insists on the right answer.
+// send sends one request from inside the namespace, and checks the answer.
 func (r request) send(ctx context.Context) (*answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()

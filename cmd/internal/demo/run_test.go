@@ -13,11 +13,11 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 )
 
-// nowhere is a directory for plugins that has none.
+// nowhere is a plugin directory that does not exist.
 var nowhere = []string{"/nonexistent"}
 
-// removeSharedBridge takes away at the end what a demo leaves for the next
-// allocation.
+// removeSharedBridge removes, at the end of the test, the bridge that a demo
+// leaves for the next allocation.
 func removeSharedBridge(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -35,7 +35,8 @@ func (l *log) detail(name string) string {
 	return ""
 }
 
-// TestRun finds, from the second time on, what the first has left for all.
+// TestRun runs the demo with each kind of engine. From the second run on,
+// objects that all allocations share exist already.
 func TestRun(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	reference, err := refplugins.Dir()
@@ -45,7 +46,7 @@ func TestRun(t *testing.T) {
 		name       string
 		engine     configurator.Engine
 		pluginDirs []string
-		path       string // "" leaves it
+		path       string // "" keeps the variable unchanged
 		onHost     bool
 		plugins    string
 		iptables   string // regular expression
@@ -81,7 +82,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestBinariesNeedIPTables has neither the ones nor the other: all is named.
+// TestBinariesNeedIPTables runs without plugin binaries and without iptables:
+// every missing requirement is reported.
 func TestBinariesNeedIPTables(t *testing.T) {
 	privhost.Require(t)
 	t.Setenv("PATH", "/nonexistent")
@@ -123,16 +125,16 @@ func (i *interrupter) End(s Step) {
 	}
 }
 
-// TestInterruptionIsTold interrupts at steps. What comes after is not begun, and
-// what stands is taken down.
+// TestInterruptionIsTold interrupts the demo at several steps. Later steps are
+// not begun, and what was set up is torn down.
 func TestInterruptionIsTold(t *testing.T) {
 	privhost.Require(t)
 	removeSharedBridge(t)
 	const setUpA, destroyA = "set up allocnet-demo-a", "destroy sandbox allocnet-demo-a"
 	for _, test := range []struct {
 		begin, end string
-		done       string // the last step that was done, and ...
-		undone     string // what is undone first, if anything is
+		done       string // the last completed step
+		undone     string // the first step that is undone, if any
 	}{
 		{begin: "plugins"},
 		{end: "host ports", done: "host ports"},

@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// Step is something that the demo did.
+// Step is a completed step of the demo.
 type Step struct {
 	Section string
 	Name    string
-	Detail  string // what came of it
+	Detail  string // result of the step
 	Err     error
 	Took    time.Duration
 }
 
-// Reporter is told of the steps as they are taken.
+// Reporter receives the steps of a demo as they begin and end.
 type Reporter interface {
 	Begin(section, name string)
 	End(Step)
 }
 
-// steps takes steps, and back again.
+// steps runs steps and keeps their undo functions.
 type steps struct {
 	reporter Reporter
 	section  string
@@ -37,7 +37,7 @@ type undo struct {
 	do   action
 }
 
-// do takes a step and reports it.
+// do runs a step and reports it.
 func (s *steps) do(ctx context.Context, name string, act action) error {
 	s.reporter.Begin(s.section, name)
 	start := time.Now()
@@ -54,12 +54,12 @@ func (s *steps) do(ctx context.Context, name string, act action) error {
 	return err
 }
 
-// later remembers how a step is undone.
+// later registers the function that undoes a step.
 func (s *steps) later(name string, act action) {
 	s.undo = append(s.undo, undo{name, act})
 }
 
-// unwind undoes all steps, last one first, and tries each of them.
+// unwind undoes all steps in reverse order, including those after a failed one.
 func (s *steps) unwind(ctx context.Context) error {
 	var errs []error
 	for _, u := range slices.Backward(s.undo) {

@@ -1,6 +1,6 @@
-// Package fakeplugin lets a test binary act as CNI plugins that behave as badly
-// as a test wants: their configuration says what they do, and a log says how
-// they were called.
+// Package fakeplugin lets a test binary act as a CNI plugin that misbehaves on
+// request. The plugin's configuration selects the behaviour for each command,
+// and a log file records the calls.
 package fakeplugin
 
 import (
@@ -15,25 +15,25 @@ import (
 	"syscall"
 )
 
-// Behaviour is what a fake plugin does for one command. The zero value is a
-// success: ADD returns the result that it was given, or prevResult.
+// Behaviour is what a fake plugin does for one command. The zero value
+// succeeds: ADD returns Result or, without one, prevResult.
 type Behaviour struct {
-	Result     json.RawMessage `json:"result,omitempty"`     // written to stdout as it is
-	Code       uint            `json:"code,omitempty"`       // fail with a CNI error of this code
-	Msg        string          `json:"msg,omitempty"`        // and this text
-	Exit       int             `json:"exit,omitempty"`       // exit so, saying nothing
-	Stderr     string          `json:"stderr,omitempty"`     // written there first
-	Stdout     string          `json:"stdout,omitempty"`     // written in place of a result, repeated Repeat times
-	Repeat     int             `json:"repeat,omitempty"`     //
-	Hang       bool            `json:"hang,omitempty"`       // never end
+	Result     json.RawMessage `json:"result,omitempty"` // written to stdout unchanged
+	Code       uint            `json:"code,omitempty"`   // fail with a CNI error of this code
+	Msg        string          `json:"msg,omitempty"`    // message of that error
+	Exit       int             `json:"exit,omitempty"`   // exit with this status, without output
+	Stderr     string          `json:"stderr,omitempty"` // written to stderr first
+	Stdout     string          `json:"stdout,omitempty"` // written in place of a result, Repeat times
+	Repeat     int             `json:"repeat,omitempty"`
+	Hang       bool            `json:"hang,omitempty"`       // block forever
 	Grandchild bool            `json:"grandchild,omitempty"` // start a process that holds stdout and never ends
 	KillGroup  bool            `json:"killGroup,omitempty"`  // kill its process group
-	Only       int             `json:"only,omitempty"`       // behave so for the first Only calls, then succeed
+	Only       int             `json:"only,omitempty"`       // apply this behaviour to the first Only calls, then succeed
 }
 
-// Config is the part of a plugin's configuration that is meant for the fake.
+// Config is the fake plugin's part of a plugin configuration.
 type Config struct {
-	Log string               `json:"log"` // file that gets a Call per line
+	Log string               `json:"log"` // file to which each call appends a Call as a line
 	On  map[string]Behaviour `json:"on"`  // by CNI command
 }
 
@@ -41,20 +41,21 @@ type Config struct {
 type Call struct {
 	Type, Command, ID, Netns, IfName, Args string
 	PID                                    int
-	Inode                                  uint64 // of what Netns leads to; 0 for nothing
+	Inode                                  uint64 // inode of the file at Netns; 0 if there is none
 	Stdin                                  json.RawMessage
 }
 
 const sleeper = "ALLOCNET_FAKEPLUGIN_SLEEPER"
 
-// Main takes over when the binary was called as a plugin. Call it first thing
-// in TestMain.
+// Main runs the fake plugin and exits if the binary was started as one. Call it
+// first in TestMain.
 func Main() {
 	if os.Getenv(sleeper) != "" {
 		hang()
 	}
 	if os.Getenv("CNI_COMMAND") == "" {
-		// The race detector has every process wait for a second before it exits.
+		// With the race detector, every process sleeps for a second before it
+		// exits.
 		os.Setenv("GORACE", "atexit_sleep_ms=0 "+os.Getenv("GORACE"))
 		return
 	}
@@ -65,7 +66,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// Install puts fake plugins of the given types into a directory.
+// Install installs fake plugins of the given types in a directory.
 func Install(dir string, types ...string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -82,7 +83,7 @@ func Install(dir string, types ...string) error {
 	return nil
 }
 
-// Calls reads a log, leaving out VERSION.
+// Calls reads a log, without the VERSION calls.
 func Calls(log string) ([]Call, error) {
 	data, err := os.ReadFile(log)
 	if err != nil && !os.IsNotExist(err) {
@@ -99,7 +100,7 @@ func Calls(log string) ([]Call, error) {
 	return calls, nil
 }
 
-// Commands are the commands of a log as "type COMMAND".
+// Commands returns the commands in a log as "type COMMAND".
 func Commands(log string) ([]string, error) {
 	calls, err := Calls(log)
 	commands := make([]string, 0, len(calls))
@@ -194,7 +195,7 @@ func inode(path string) uint64 {
 	return stat.Ino
 }
 
-// hang blocks without the runtime noticing that nobody will ever wake it.
+// hang blocks forever in a way that the runtime does not report as a deadlock.
 func hang() {
 	for {
 		syscall.Pause()

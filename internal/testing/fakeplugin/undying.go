@@ -10,16 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Undying starts a process with an environment that SIGKILL does not end before
-// release is called, or the test ends: a tracer holds it where it would exit, as a
-// file system that does not answer may.
+// Undying starts a process with the given environment that survives SIGKILL
+// until release is called or the test ends: a tracer stops it at its exit. It
+// simulates a process that is blocked in the kernel, for example by an
+// unresponsive file system.
 func Undying(t testing.TB, environ ...string) (pid int, release func()) {
 	t.Helper()
 	c := exec.Command("sleep", "300")
 	c.Env, c.SysProcAttr = environ, &syscall.SysProcAttr{Ptrace: true}
 	started, stop, done := make(chan error), make(chan struct{}), make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // the tracer is a thread
+		runtime.LockOSThread() // ptrace identifies the tracer by its thread
 		defer runtime.UnlockOSThread()
 		err := trace(c)
 		started <- err
@@ -41,7 +42,7 @@ func Undying(t testing.TB, environ ...string) (pid int, release func()) {
 	return c.Process.Pid, release
 }
 
-// trace starts a process that its tracer's end kills.
+// trace starts a process that is killed when its tracer exits.
 func trace(c *exec.Cmd) error {
 	if err := c.Start(); err != nil {
 		return err
@@ -55,7 +56,7 @@ func trace(c *exec.Cmd) error {
 	return unix.PtraceCont(c.Process.Pid, 0)
 }
 
-// finish kills the process and has it exit.
+// finish kills the process and lets it exit.
 func finish(c *exec.Cmd) error {
 	if err := c.Process.Kill(); err != nil {
 		return err

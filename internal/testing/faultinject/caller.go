@@ -12,21 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// caller is a thread of the process under test that waits in a call.
+// caller is a thread of the process under test that is blocked in a system
+// call.
 type caller struct {
 	pidfd int
 	tid   int
 	args  [6]uint64
 }
 
-// What is read at most.
+// Limits on what is read from the process.
 const (
 	longestPath    = unix.PathMax
 	longestMessage = 1 << 20
 	longestVector  = 1 << 10
 )
 
-// read reads memory that an argument points to; less where the memory ends.
+// read reads up to n bytes that an argument points to. It returns fewer if the
+// mapped memory ends before.
 func (c *caller) read(at, n int) ([]byte, error) { return c.readAt(c.args[at], n) }
 
 func (c *caller) readAt(address uint64, n int) ([]byte, error) {
@@ -44,7 +46,7 @@ func iovec(buffer []byte) unix.Iovec {
 	return v
 }
 
-// text reads a string, page by page, as the next page need not be there.
+// text reads a string page by page, because the next page may not be mapped.
 func (c *caller) text(at int) (string, error) { return c.textAt(c.args[at]) }
 
 func (c *caller) textAt(address uint64) (string, error) {
@@ -63,7 +65,7 @@ func (c *caller) textAt(address uint64) (string, error) {
 	return "", errors.New("a path is too long")
 }
 
-// texts reads a list of strings that ends with a null.
+// texts reads a null-terminated list of strings.
 func (c *caller) texts(at int) ([]string, error) {
 	var all []string
 	for i := range uint64(longestVector) {
@@ -84,8 +86,8 @@ func (c *caller) texts(at int) ([]string, error) {
 	return all, nil
 }
 
-// path is what a directory's descriptor and the path behind it lead to. Without a
-// path it is the descriptor itself.
+// path resolves a directory descriptor and the path in the next argument.
+// Without a path it returns the file of the descriptor.
 func (c *caller) path(at int) (string, error) {
 	var path string
 	if c.args[at+1] != 0 {
@@ -108,12 +110,12 @@ func (c *caller) path(at int) (string, error) {
 	return filepath.Join(base, path), err
 }
 
-// file is what a descriptor leads to, as the kernel names it.
+// file returns the kernel's name for the file behind a descriptor.
 func (c *caller) file(at int) (string, error) {
 	return os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", c.tid, int32(c.args[at])))
 }
 
-// socket is the domain and the protocol of a descriptor.
+// socket returns the domain and the protocol of a socket descriptor.
 func (c *caller) socket(at int) (domain, protocol int, err error) {
 	fd, err := unix.PidfdGetfd(c.pidfd, int(int32(c.args[at])), 0)
 	if err != nil {

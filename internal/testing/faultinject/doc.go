@@ -5,17 +5,18 @@
 //
 // # Basics
 //
-// The program needs no hooks. A seccomp filter hands the calls to the test process
-// (seccomp_unotify(2)), which reads their arguments and decides. [Command] runs any
-// program so; a test binary in a mode of its own calls [Enter] before the operation
-// that it tests. Call [Main] first thing in TestMain.
+// The program needs no hooks. A seccomp filter passes the calls to the test
+// process (seccomp_unotify(2)), which reads their arguments and decides.
+// [Command] runs any program this way. A test binary with a mode of its own
+// calls [Enter] before the operation under test. Call [Main] first in TestMain.
 //
-// Calls that change nothing are no points: netlink requests that only read, opening
-// a file that is there, removing one that is not.
+// Calls that change nothing are not points: netlink requests that only read,
+// opening an existing file, removing a missing one.
 //
 // # Caveats
 //
-// Only the process under test has points. What it starts runs under the same filter,
-// and each of its calls is let through. The filter is for amd64 and arm64 and needs
-// Linux 5.19. Calls that Go does not make are not looked at, nor is setsockopt(2).
+// Only the process under test has points. Its children run under the same
+// filter, but all their calls are allowed. The filter supports amd64 and arm64
+// and needs Linux 5.19. It does not cover calls that Go does not make, nor
+// setsockopt(2).
 package faultinject

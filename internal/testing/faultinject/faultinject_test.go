@@ -16,7 +16,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// changesVariable has the test binary change things below a directory.
+// changesVariable makes the test binary run change on the directory that it
+// names.
 const changesVariable = "ALLOCNET_TEST_CHANGES"
 
 func TestMain(m *testing.M) {
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(privhost.Main(m))
 }
 
-// change changes one of everything, and looks in between.
+// change makes one change of each kind, with reads in between.
 func change(dir string) error {
 	file, old := filepath.Join(dir, "file"), filepath.Join(dir, "old")
 	if err := Enter(); err != nil {
@@ -84,7 +85,7 @@ func start(t *testing.T, decide Decide) (p *Process, dir string) {
 	return p, dir
 }
 
-// named are the points with the directory left out.
+// named returns the points without the name of the directory.
 func named(p *Process, dir string) []string {
 	var names []string
 	for _, point := range p.Points() {
@@ -96,19 +97,21 @@ func named(p *Process, dir string) []string {
 	return names
 }
 
-// TestPoints: every change is a point, in its order, and nothing else is one.
+// TestPoints checks that every change is a point, in order, and nothing else
+// is.
 func TestPoints(t *testing.T) {
 	p, dir := start(t, func(int, Point) Verdict { return Verdict{} })
 	require.NoError(t, p.Wait())
 	<-p.Gone()
 	require.NoError(t, p.Err())
-	// The kernel restarts the write of ip_forward if another process holds the lock of links.
+	// The kernel restarts the write of ip_forward if another process holds the
+	// rtnetlink lock.
 	require.Equal(t, changes, slices.Compact(named(p, dir)))
 	require.False(t, p.Killed())
 }
 
-// TestKillAtEveryPoint: the call at which the process dies does not happen, those
-// before it have.
+// TestKillAtEveryPoint checks that the call at which the process dies has no
+// effect, and that all calls before it have.
 func TestKillAtEveryPoint(t *testing.T) {
 	for at := 1; at <= len(changes); at++ {
 		p, dir := start(t, func(n int, _ Point) Verdict { return Verdict{Kill: n == at} })
@@ -127,7 +130,7 @@ func TestKillAtEveryPoint(t *testing.T) {
 	}
 }
 
-// TestFailAtEveryPoint: the caller gets the error.
+// TestFailAtEveryPoint checks that the caller receives the injected error.
 func TestFailAtEveryPoint(t *testing.T) {
 	for at := 1; at <= len(changes); at++ {
 		p, dir := start(t, func(n int, _ Point) Verdict {
@@ -146,8 +149,7 @@ func TestFailAtEveryPoint(t *testing.T) {
 	}
 }
 
-// TestCommand runs a program that knows nothing of this, and has what it started
-// outlive it.
+// TestCommand runs a program without hooks whose child outlives it.
 func TestCommand(t *testing.T) {
 	privhost.Require(t)
 	dir := t.TempDir()

@@ -14,17 +14,19 @@ import (
 )
 
 const (
-	// reportVariable tells a process under test the descriptor on which it reports
-	// its listener.
+	// reportVariable contains the descriptor to which a process under test
+	// writes the number of its listener.
 	reportVariable = "ALLOCNET_FAULTINJECT_REPORT"
-	// commandVariable has the test binary become the program of its arguments.
+	// commandVariable makes the test binary execute the program in its
+	// arguments.
 	commandVariable = "ALLOCNET_FAULTINJECT_COMMAND"
-	// reportFD is where the report is moved to: the filter lets writes to it pass,
-	// and no program under test has as many files open.
+	// reportFD is the number to which the report descriptor is moved. The
+	// filter allows writes to it. No program under test opens that many files.
 	reportFD = 999
 )
 
-// Main takes over when the test binary was started by [Command].
+// Main executes the program under test if the test binary was started by
+// [Command].
 func Main() {
 	if os.Getenv(commandVariable) == "" {
 		return
@@ -40,8 +42,8 @@ func Main() {
 	os.Exit(1)
 }
 
-// Enter puts the process under test: from here on its calls are points. It was
-// started by [Start].
+// Enter turns the calling process into the process under test: its later calls
+// are points. [Start] must have started it.
 func Enter() error {
 	fd, err := strconv.Atoi(os.Getenv(reportVariable))
 	if err != nil {
@@ -59,8 +61,9 @@ func Enter() error {
 	return install()
 }
 
-// install puts the filter on all threads and reports the listener. The test process
-// takes a copy; ours stays open, for without a listener calls would fail.
+// install installs the filter on all threads and reports the listener. The test
+// process duplicates the listener. The original stays open, because the calls
+// fail when no listener is left.
 func install() error {
 	program := filter()
 	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
@@ -84,10 +87,10 @@ const (
 	firstArgOffset = 16
 )
 
-// argument is the offset of the lower half of an argument.
+// argument returns the offset of the lower half of an argument.
 func argument(i uint32) uint32 { return firstArgOffset + 8*i }
 
-// socketRequests is what all requests of ioctl(2) to sockets begin with.
+// socketRequests is the common prefix of all ioctl(2) requests to sockets.
 const socketRequests = 0x8900
 
 const (
@@ -95,8 +98,9 @@ const (
 	notify = unix.SECCOMP_RET_USER_NOTIF
 )
 
-// filter is the program: the calls of the table are notified, but for files that are only read, requests to what is no socket, and the standard
-// streams.
+// filter returns the seccomp program. It passes on the calls of the table,
+// except opening a file for reading, an ioctl on anything but a socket, and
+// writes to the standard streams.
 func filter() []unix.SockFilter {
 	const changing = unix.O_WRONLY | unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC
 	p := []unix.SockFilter{load(numberOffset)}
@@ -116,7 +120,7 @@ func filter() []unix.SockFilter {
 	return append(p, answer(allow))
 }
 
-// only runs instructions for one call.
+// only returns instructions that run for one system call.
 func only(number int, then ...unix.SockFilter) []unix.SockFilter {
 	return append([]unix.SockFilter{jump(unix.BPF_JEQ, uint32(number), 0, uint8(len(then)))}, then...)
 }

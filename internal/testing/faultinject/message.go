@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// send is sendto, of a netlink message or of anything else.
+// send returns the point of a sendto call, of a netlink message or other data.
 func (c *caller) send(name string) (*Point, error) {
 	return c.message(name, func() ([]byte, error) { return c.read(1, int(min(c.args[2], longestMessage))) })
 }
 
-// sendVector is sendmsg.
+// sendVector returns the point of a sendmsg call.
 func (c *caller) sendVector(name string) (*Point, error) {
 	return c.message(name, func() ([]byte, error) {
 		header, err := c.read(1, 56) // struct msghdr
@@ -65,7 +65,7 @@ func (c *caller) message(name string, text func() ([]byte, error)) (*Point, erro
 	return &Point{Kind: Kind(kind), Call: strings.Join(changes, " ")}, nil
 }
 
-// changesOf names the messages that change something, each behind its kind.
+// changesOf names the messages that change something, each after its kind.
 func changesOf(protocol int, data []byte) []string {
 	var changes []string
 	for len(data) >= unix.SizeofNlMsghdr {
@@ -80,7 +80,8 @@ func changesOf(protocol int, data []byte) []string {
 	return changes
 }
 
-// Actions of rtnetlink: messages come in groups of four.
+// routeActions are the actions of rtnetlink: message types come in groups of
+// four.
 var routeActions = [4]string{"NEW", "DEL", "", "SET"}
 
 var routeObjects = map[uint16]string{
@@ -89,8 +90,8 @@ var routeObjects = map[uint16]string{
 	unix.RTM_NEWNSID: "NSID",
 }
 
-// tablesReads are the messages of nf_tables that only read, and the one that the
-// kernel sends.
+// tablesReads are the messages of nf_tables that change nothing: requests that
+// only read, and messages that only the kernel sends.
 var tablesReads = []uint16{
 	unix.NFT_MSG_GETTABLE, unix.NFT_MSG_GETCHAIN, unix.NFT_MSG_GETRULE, unix.NFT_MSG_GETSET, unix.NFT_MSG_GETSETELEM,
 	unix.NFT_MSG_GETGEN, unix.NFT_MSG_GETOBJ, unix.NFT_MSG_GETFLOWTABLE, unix.NFT_MSG_NEWGEN, unix.NFT_MSG_TRACE,
@@ -110,11 +111,11 @@ const (
 	conntrackDelete    = 2
 )
 
-// changeOf names one message; "" if it only reads.
+// changeOf names one message. It returns "" if the message only reads.
 func changeOf(protocol int, number uint16) string {
 	subsystem, action := number>>8, number&0xff
 	switch {
-	case number < 16: // NLMSG_NOOP and its kin, and the brackets of a batch
+	case number < 16: // control messages such as NLMSG_NOOP, and the delimiters of a batch
 		return ""
 	case protocol == unix.NETLINK_ROUTE:
 		first := number &^ 3

@@ -20,19 +20,19 @@ const (
 	File       Kind = "file"
 	Sysctl     Kind = "sysctl"
 	Mount      Kind = "mount"
-	Subprocess Kind = "process" // one that is started, fed or ended
-	Message    Kind = "message" // what goes out over a socket
+	Subprocess Kind = "process" // a process is started, receives input or is killed
+	Message    Kind = "message" // data is sent over a socket that is not netlink
 	Route      Kind = "rtnetlink"
 	NFTables   Kind = "nftables"
 	Conntrack  Kind = "conntrack"
-	Netlink    Kind = "netlink" // of any other family
+	Netlink    Kind = "netlink" // any other netlink family
 )
 
 // Point is a call of the process under test that is about to change something.
 type Point struct {
 	Kind   Kind
 	Call   string // the system call, or the netlink messages
-	Object string // a path, where there is one
+	Object string // the path, if any
 }
 
 func (p Point) String() string {
@@ -42,11 +42,11 @@ func (p Point) String() string {
 // call is a system call that may change something.
 type call struct {
 	name string
-	// look makes a point of a call; nil if it changes nothing.
+	// look returns the point of a call, or nil if the call changes nothing.
 	look func(c *caller, name string) (*Point, error)
 }
 
-// calls are those that Go programs make.
+// calls are the changing system calls that Go programs make.
 var calls = map[int]call{
 	unix.SYS_OPENAT:            {"openat", (*caller).open},
 	unix.SYS_UNLINKAT:          {"unlinkat", existing(0)},
@@ -78,7 +78,7 @@ var calls = map[int]call{
 	unix.SYS_PIDFD_SEND_SIGNAL: {"pidfd_send_signal", (*caller).signal},
 }
 
-// point is what a call changes; nil if it changes nothing.
+// point returns the point of a call, or nil if the call changes nothing.
 func (c *caller) point(number int) (*Point, error) {
 	called := calls[number]
 	point, err := called.look(c, called.name)
@@ -88,8 +88,8 @@ func (c *caller) point(number int) (*Point, error) {
 	return point, nil
 }
 
-// existing makes calls points that change what the path behind argument at is; on
-// what is not there they change nothing.
+// existing is for calls that change the file at the path in argument at. If
+// there is no such file, the call changes nothing.
 func existing(at int) func(*caller, string) (*Point, error) {
 	return func(c *caller, name string) (*Point, error) {
 		path, err := c.path(at)
@@ -103,7 +103,7 @@ func existing(at int) func(*caller, string) (*Point, error) {
 	}
 }
 
-// missing makes calls points that make the path behind argument at.
+// missing is for calls that create a file at the path in argument at.
 func missing(at int) func(*caller, string) (*Point, error) {
 	return func(c *caller, name string) (*Point, error) {
 		path, err := c.path(at)
@@ -124,8 +124,8 @@ func mounts(at int) func(*caller, string) (*Point, error) {
 	}
 }
 
-// open makes or empties a file. Whoever opens one that is there for writing has not
-// changed it yet.
+// open returns a point for a call that creates or truncates a file. Opening an
+// existing file for writing does not change it yet.
 func (c *caller) open(name string) (*Point, error) {
 	path, err := c.path(0)
 	if err != nil || strings.HasPrefix(path, "/proc/") || strings.HasPrefix(path, "/dev/") {
@@ -142,7 +142,8 @@ func (c *caller) open(name string) (*Point, error) {
 	return nil, nil
 }
 
-// write changes what a descriptor leads to, if others can see it.
+// write returns a point if the descriptor leads to something that other
+// processes can see.
 func (c *caller) write(name string) (*Point, error) {
 	target, err := c.file(0)
 	if err != nil {
@@ -163,7 +164,7 @@ func (c *caller) write(name string) (*Point, error) {
 	return nil, nil
 }
 
-// bind makes a file of a socket's address.
+// bind returns a point if the call creates a socket file.
 func (c *caller) bind(name string) (*Point, error) {
 	address, err := c.read(1, int(min(c.args[2], 128)))
 	if err != nil || len(address) < 3 || address[0] != unix.AF_UNIX || address[2] == 0 {
@@ -173,7 +174,8 @@ func (c *caller) bind(name string) (*Point, error) {
 	return &Point{Kind: File, Call: name, Object: path}, nil
 }
 
-// control changes a network interface: the filter passes on no other requests.
+// control returns a point for a change of a network interface. The filter
+// passes on only requests to sockets.
 func (c *caller) control(name string) (*Point, error) {
 	switch c.args[1] {
 	case unix.SIOCGIFFLAGS, unix.SIOCGIFINDEX, unix.SIOCGIFNAME:
@@ -184,10 +186,11 @@ func (c *caller) control(name string) (*Point, error) {
 	return &Point{Kind: Route, Call: fmt.Sprintf("%s %#x", name, c.args[1])}, nil
 }
 
-// looks are the arguments with which programs of the host change nothing.
+// looks are arguments with which the host's programs only read.
 var looks = []string{"-S", "-C", "-L", "--version", "-V", "list", "--json", "-j"}
 
-// execute starts a program, unless it is one that only looks.
+// execute returns a point for starting a program, unless the program only
+// reads.
 func (c *caller) execute(name string) (*Point, error) {
 	path, err := c.text(0)
 	if err != nil {
@@ -204,7 +207,8 @@ func (c *caller) execute(name string) (*Point, error) {
 	return &Point{Kind: Subprocess, Call: name, Object: strings.Join(arguments, " ")}, nil
 }
 
-// signal ends another process, unless it only asks for it.
+// signal returns a point for a signal, unless the call only tests whether the
+// process exists.
 func (c *caller) signal(name string) (*Point, error) {
 	if c.args[1] == 0 {
 		return nil, nil

@@ -14,17 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Verdict is what becomes of a call. The zero value lets it happen.
+// Verdict decides about a call. The zero value allows it.
 type Verdict struct {
-	Kill  bool       // end the process before it
-	Errno unix.Errno // fail it so, if not zero
+	Kill  bool       // kill the process before the call
+	Errno unix.Errno // if not zero, fail the call with this error
 }
 
-// Decide is asked at every point; n counts from 1, since the process was armed. It
-// must not use the process.
+// Decide is called at every point. n counts the points since the process was
+// armed, from 1. It must not call methods of the process.
 type Decide func(n int, p Point) Verdict
 
-// Process is a process under test, with all that it starts. Its methods are safe
+// Process is a process under test and all its descendants. Its methods are safe
 // for concurrent use.
 type Process struct {
 	cmd      *exec.Cmd
@@ -40,15 +40,16 @@ type Process struct {
 	gone chan struct{}
 }
 
-// Command is a program to be started by [Start].
+// Command returns a command that [Start] can start.
 func Command(path string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", append([]string{path}, args...)...)
 	cmd.Env = append(os.Environ(), commandVariable+"=1")
 	return cmd
 }
 
-// Start starts a command of [Command], or one that calls [Enter], and returns when
-// its calls are points. decide may be nil: then nothing is decided before [Arm].
+// Start starts a command that was made by [Command] or that calls [Enter], and
+// returns once its calls are points. If decide is nil, all calls are allowed
+// until [Process.Arm].
 func Start(cmd *exec.Cmd, decide Decide) (*Process, error) {
 	report, reportEnd, err := os.Pipe()
 	if err != nil {
@@ -73,7 +74,7 @@ func Start(cmd *exec.Cmd, decide Decide) (*Process, error) {
 	return p, nil
 }
 
-// attach takes the listener over.
+// attach duplicates the listener of the process under test.
 func (p *Process) attach(report io.Reader) (err error) {
 	var number [4]byte
 	if _, err := io.ReadFull(report, number[:]); err != nil {
@@ -88,43 +89,43 @@ func (p *Process) attach(report io.Reader) (err error) {
 	return nil
 }
 
-// Arm begins to count points anew and has decide decide about them.
+// Arm resets the count of points and sets decide.
 func (p *Process) Arm(decide Decide) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.decide, p.points = decide, nil
 }
 
-// Points are those that came since the process was armed, with the one at which it
-// was killed.
+// Points returns the points since the process was armed, including the one at
+// which it was killed.
 func (p *Process) Points() []Point {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.points)
 }
 
-// Killed reports whether a decision has ended the process.
+// Killed reports whether a verdict killed the process.
 func (p *Process) Killed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.stopped
 }
 
-// PID is that of the process under test.
+// PID returns the process ID of the process under test.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Wait waits for the end of the process under test; the error is that of exec.Cmd.
-// What it started may go on: see [Process.Gone].
+// Wait waits until the process under test ends. The error is that of exec.Cmd.
+// Its descendants may still run: see [Process.Gone].
 func (p *Process) Wait() error { return p.cmd.Wait() }
 
 // Kill ends the process under test.
 func (p *Process) Kill() error { return p.cmd.Process.Kill() }
 
-// Gone is closed when the process under test and all that it started have ended.
-// Then [Process.Err] tells what went wrong here.
+// Gone returns a channel that is closed when the process under test and all its
+// descendants have ended. After that, [Process.Err] is final.
 func (p *Process) Gone() <-chan struct{} { return p.gone }
 
-// Err is what kept a call from being understood.
+// Err returns the errors of the test process in reading or answering calls.
 func (p *Process) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

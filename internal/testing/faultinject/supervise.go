@@ -45,7 +45,7 @@ func (p *Process) ioctl(request uint, argument unsafe.Pointer) error {
 	return nil
 }
 
-// supervise answers all calls until no process is left under the filter.
+// supervise answers all calls until no process runs under the filter any more.
 func (p *Process) supervise() {
 	defer close(p.gone)
 	defer unix.Close(p.pidfd)
@@ -60,12 +60,12 @@ func (p *Process) supervise() {
 			p.fail(fmt.Errorf("wait for calls: %w", err))
 			return
 		case polled[0].Revents&unix.POLLIN == 0:
-			return // all have ended
+			return // all processes have ended
 		}
 		var n notification
 		err = p.ioctl(unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n))
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINTR) {
-			continue // the caller ended meanwhile
+			continue // the caller ended in the meantime
 		}
 		if err == nil {
 			err = p.answer(&n)
@@ -94,12 +94,12 @@ func (p *Process) answer(n *notification) error {
 	}
 	sendErr := p.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r))
 	if errors.Is(sendErr, unix.ENOENT) {
-		return nil // the caller has ended, and what was read of it means nothing
+		return nil // the caller has ended, so what was read from it is meaningless
 	}
 	return errors.Join(err, sendErr)
 }
 
-// judge finds out whether a call is a point, and asks what becomes of it.
+// judge checks whether a call is a point, and calls decide if it is.
 func (p *Process) judge(n *notification) (Verdict, error) {
 	if !p.isUnderTest(n) {
 		return Verdict{}, nil
@@ -124,8 +124,8 @@ func (p *Process) judge(n *notification) (Verdict, error) {
 	return p.ask(decide, *point), nil
 }
 
-// isUnderTest reports whether a call is one of the process under test, or the first
-// of one that it starts.
+// isUnderTest reports whether the process under test made the call, or whether
+// the call is the execve of its child.
 func (p *Process) isUnderTest(n *notification) bool {
 	if n.Number != unix.SYS_EXECVE {
 		_, err := os.Stat(fmt.Sprintf("/proc/%d/task/%d", p.cmd.Process.Pid, n.TID))
@@ -140,8 +140,8 @@ func (p *Process) isUnderTest(n *notification) bool {
 	return parent == p.cmd.Process.Pid
 }
 
-// end kills the process under test, and who is about to become a program that it
-// starts.
+// end kills the process under test and, if the call is the execve of its child,
+// that child.
 func (p *Process) end(n *notification) error {
 	err := unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0)
 	if n.Number == unix.SYS_EXECVE {

@@ -1,5 +1,5 @@
-// Package firewalldtest runs the real firewalld, on a system bus of its own, for
-// tests that live in a private host.
+// Package firewalldtest runs the real firewalld on a private system bus, for
+// tests that run inside a private host.
 package firewalldtest
 
 import (
@@ -21,15 +21,15 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// Bus is a private system bus, which DBUS_SYSTEM_BUS_ADDRESS names until the test
-// ends.
+// Bus is a private system bus. DBUS_SYSTEM_BUS_ADDRESS leads to it until the
+// test ends.
 type Bus struct {
 	t       testing.TB
 	address string
 	*process
 }
 
-// policy lets everybody on the bus do everything.
+// policy allows every client of the bus every call.
 const policy = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig>
@@ -46,7 +46,7 @@ const policy = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Config
 </busconfig>
 `
 
-// StartBus starts a bus, and ends it with the test.
+// StartBus starts a bus that is stopped when the test ends.
 func StartBus(t testing.TB) *Bus {
 	t.Helper()
 	privhost.Require(t, "dbus-daemon", "firewalld")
@@ -66,14 +66,14 @@ func StartBus(t testing.TB) *Bus {
 	return b
 }
 
-// Firewalld is one that runs.
+// Firewalld is a running firewalld.
 type Firewalld struct {
 	*process
 	bus *Bus
 }
 
-// Start starts firewalld with one of its backends, iptables or nftables, and ends it
-// with the test.
+// Start starts firewalld with the backend "iptables" or "nftables". It is
+// stopped when the test ends.
 func (b *Bus) Start(backend string) *Firewalld {
 	b.t.Helper()
 	dir := b.t.TempDir()
@@ -86,29 +86,29 @@ func (b *Bus) Start(backend string) *Firewalld {
 	return f
 }
 
-// Reload drops what is of the running firewalld only.
+// Reload reloads firewalld, which discards its run-time configuration.
 func (f *Firewalld) Reload() { require.NoError(f.bus.t, f.call("reload")) }
 
-// Stop suspends firewalld until Continue or the end of the test: the bus takes calls to
-// it, which it does not answer.
+// Stop suspends firewalld until Continue or the end of the test. The bus still
+// accepts calls to it, which remain unanswered.
 func (f *Firewalld) Stop() {
 	f.bus.t.Cleanup(f.Continue)
 	f.signal(syscall.SIGSTOP)
 }
 
-// Continue lets firewalld go on after Stop.
+// Continue resumes firewalld after Stop.
 func (f *Firewalld) Continue() { f.signal(syscall.SIGCONT) }
 
 func (f *Firewalld) signal(s syscall.Signal) { require.NoError(f.bus.t, f.cmd.Process.Signal(s)) }
 
-// Sources are those of a zone.
+// Sources returns the sources of a zone.
 func (f *Firewalld) Sources(zone string) []string {
 	var list []string
 	require.NoError(f.bus.t, f.callFor(&list, "zone.getSources", zone))
 	return list
 }
 
-// Bind makes a source, as an administrator writes it, one of a zone.
+// Bind adds a source to a zone, as an administrator does.
 func (f *Firewalld) Bind(zone, source string) {
 	require.NoError(f.bus.t, f.call("zone.addSource", zone, source))
 }
@@ -123,7 +123,7 @@ func (f *Firewalld) callFor(result any, method string, args ...any) error {
 	}
 	defer conn.Close()
 	prefix := name + "."
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	call := conn.Object(name, "/org/fedoraproject/FirewallD1").CallWithContext(ctx, prefix+method, 0, args...)
 	if result == nil {
@@ -132,19 +132,19 @@ func (f *Firewalld) callFor(result any, method string, args ...any) error {
 	return call.Store(result)
 }
 
-// patience is more than anything here takes.
-const patience = 30 * time.Second
+// timeout bounds every wait of this package.
+const timeout = 30 * time.Second
 
 func (b *Bus) await(what string, ready func() bool) {
 	b.t.Helper()
-	for end := time.Now().Add(patience); !ready(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(timeout); !ready(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			b.t.Fatalf("%s does not answer: %s", what, b.process.output())
 		}
 	}
 }
 
-// process is a program that runs until the test ends, or End.
+// process is a program that runs until End or the end of the test.
 type process struct {
 	cmd *exec.Cmd
 	out *lines
@@ -159,7 +159,7 @@ func start(t testing.TB, program string, args ...string) *process {
 	require.NoError(t, p.cmd.Start())
 	p.End = sync.OnceFunc(func() {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
-		killed := time.AfterFunc(patience, func() { _ = p.cmd.Process.Kill() })
+		killed := time.AfterFunc(timeout, func() { _ = p.cmd.Process.Kill() })
 		_ = p.cmd.Wait()
 		killed.Stop()
 	})

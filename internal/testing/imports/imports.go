@@ -1,4 +1,4 @@
-// Package imports finds out which packages a package links.
+// Package imports checks the dependencies of a package.
 package imports
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// RequireNone fails where the package in the current directory depends on one of the
-// forbidden packages, or on one below them.
+// RequireNone fails the test if the package in the current directory depends on
+// a forbidden package, or on one below it.
 func RequireNone(t *testing.T, forbidden ...string) {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
@@ -24,14 +24,16 @@ func RequireNone(t *testing.T, forbidden ...string) {
 	require.Empty(t, found, "forbidden dependencies")
 }
 
-// OfPrograms are what the programs need and the library must not have.
+// OfPrograms are packages that only the programs may depend on, not the
+// library.
 var OfPrograms = []string{
 	"github.com/allocnet/allocnet/cmd", "github.com/getkin/kin-openapi", "github.com/hashicorp/hcl", "github.com/prometheus",
 	"github.com/spf13", "go.opentelemetry.io/otel/exporters", "go.opentelemetry.io/otel/sdk", "google.golang.org/grpc",
 	"github.com/stretchr/testify",
 }
 
-// OfEngines are what the engines need, and what only talks to the daemon must not have.
+// OfEngines are packages that only the engines need. The client of the daemon
+// must not depend on them.
 var OfEngines = []string{
 	"github.com/allocnet/allocnet/cleanup", "github.com/allocnet/allocnet/configurator", "github.com/allocnet/allocnet/internal/engine",
 	"github.com/allocnet/allocnet/internal/iptables", "github.com/allocnet/allocnet/internal/netlink", "github.com/allocnet/allocnet/internal/plugins",

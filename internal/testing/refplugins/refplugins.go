@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Dir returns the directory of the reference plugins: the first one in $CNI_PATH that
-// has the plugin "bridge", else bin/cni of the checkout, where make builds them if it
-// has not yet.
+// Dir returns the directory of the reference plugins: the first one in
+// $CNI_PATH that contains the plugin "bridge", else bin/cni of the checkout. If
+// that is missing, make builds it.
 var Dir = sync.OnceValues(func() (string, error) {
 	for _, dir := range filepath.SplitList(os.Getenv("CNI_PATH")) {
 		if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {

@@ -13,16 +13,16 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// partVariable names the part of a test that a process is for.
+// partVariable names the part of a test that the process runs.
 const partVariable = "ALLOCNET_TEST_PART"
 
-// slots bound how many processes there are at once: they wait for each other most of the
-// time.
+// slots bounds the number of concurrent processes. It exceeds the number of
+// CPUs because the processes wait most of the time.
 var slots = make(chan struct{}, 3*runtime.NumCPU())
 
-// EachElsewhere runs a test once for each part, in a process and on a private host of its
-// own: several at a time, and beside the tests that follow. A part whose process skips a
-// test is skipped.
+// EachElsewhere runs a test once for each part. Each part runs in its own
+// process on its own private host, several at a time, in parallel with later
+// tests. If a process skips its test, the part is skipped.
 func EachElsewhere(t *testing.T, parts []string, test func(t *testing.T, part string)) {
 	t.Helper()
 	privhost.Require(t)
@@ -41,8 +41,8 @@ func EachElsewhere(t *testing.T, parts []string, test func(t *testing.T, part st
 	}
 }
 
-// elsewhere begins a part of a test in a process of its own, and returns what waits
-// for its end.
+// elsewhere starts a process for one part of a test, and returns a function
+// that waits for its result.
 func elsewhere(t *testing.T, part string) (wait func(t *testing.T)) {
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=4h")
 	cmd.Env = append(privatehost.Another(os.Environ()), partVariable+"="+part)

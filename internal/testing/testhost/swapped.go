@@ -9,8 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Swapped is a symbolic link to a network namespace, and to the host's in turns, as fast
-// as can be, until the test ends.
+// Swapped returns the path of a symbolic link that alternates, as fast as
+// possible, between the given network namespace and the host's until the test
+// ends.
 func Swapped(t testing.TB, netns string) string {
 	t.Helper()
 	dir := t.TempDir()

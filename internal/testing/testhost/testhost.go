@@ -1,4 +1,5 @@
-// Package testhost has what the tests of several packages share: a machine outside of the test's host, and a path that leads elsewhere all the time.
+// Package testhost contains what the tests of several packages share: an
+// external machine, and a path that changes its target all the time.
 package testhost
 
 import (
@@ -14,7 +15,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Log writes to the log of a test, which shows it if the test fails.
+// Log writes to the log of a test, which is shown if the test fails.
 type Log struct{ testing.TB }
 
 // Write implements io.Writer.
@@ -23,10 +24,10 @@ func (l Log) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Wire is the host's interface that leads to the machine outside.
+// Wire is the host's interface to the external machine.
 const Wire = "up0"
 
-// The addresses of the host and of the machine outside on the wire between them.
+// The addresses of the host and of the external machine on their link.
 var (
 	Host4    = netip.MustParsePrefix("192.0.2.1/24")
 	Host4b   = netip.MustParsePrefix("192.0.2.3/24") // a second address of the host
@@ -36,8 +37,8 @@ var (
 	Outside6 = netip.MustParsePrefix("2001:db8::2/64")
 )
 
-// Outside makes a namespace "outside" until the test ends. A veth connects its
-// interface eth0 to the host's Wire.
+// Outside creates the namespace "outside", which simulates an external machine
+// until the test ends. A veth connects its interface eth0 to the host's Wire.
 func Outside(t testing.TB) *sandbox.Sandbox {
 	t.Helper()
 	s, err := sandbox.Create("outside")
@@ -62,8 +63,8 @@ func Outside(t testing.TB) *sandbox.Sandbox {
 	return s
 }
 
-// configure gives a link its addresses, without the wait for duplicates, and
-// brings it up.
+// configure assigns addresses to a link, without duplicate address detection,
+// and brings it up.
 func configure(t testing.TB, name string, addrs ...netip.Prefix) {
 	t.Helper()
 	link, err := netlink.LinkByName(name)
