@@ -28,7 +28,7 @@ func validateID(id string) error {
 	return nil
 }
 
-// containerID is what plugins get in place of an allocation's ID; "" where it is the same.
+// containerID returns the container ID of an allocation, or "" if it equals the ID.
 func containerID(a *Allocation) string {
 	if a.ContainerID == a.ID {
 		return ""
@@ -36,7 +36,8 @@ func containerID(a *Allocation) string {
 	return a.ContainerID
 }
 
-// validateAllocation finds everything that is wrong with an allocation by itself.
+// validateAllocation joins the errors of an allocation that can be found without the
+// Config and the host.
 func validateAllocation(a *Allocation) error {
 	errs := []error{validateID(a.ID)}
 	bad := func(format string, args ...any) {
@@ -49,33 +50,33 @@ func validateAllocation(a *Allocation) error {
 		validateIgnoreUnknown(args, bad)
 		for _, k := range slices.Sorted(maps.Keys(args)) {
 			if k == "" || strings.ContainsAny(k, ";=\x00") {
-				bad("args: key %.64q: must not be empty nor hold ';', '=' or NUL", k)
+				bad("args: key %.64q: must not be empty or contain ';', '=' or NUL", k)
 			}
 			if strings.ContainsAny(args[k], ";\x00") {
-				bad("args: value %.64q of %.64q: must not hold ';' nor NUL", args[k], k)
+				bad("args: value %.64q of %.64q: must not contain ';' or NUL", args[k], k)
 			}
 			if !utf8.ValidString(k + args[k]) {
-				bad("args: %.64q=%.64q: is not UTF-8", k, args[k])
+				bad("args: %.64q=%.64q: not UTF-8", k, args[k])
 			}
 		}
 	}
 	validateNames(a, bad)
 	if a.MAC != "" {
 		if _, err := net.ParseMAC(a.MAC); err != nil {
-			bad("mac %q: is no hardware address", a.MAC)
+			bad("mac %q: not a hardware address", a.MAC)
 		}
 	}
 	for _, ip := range a.IPs {
 		if _, err := netip.ParsePrefix(ip); err != nil {
 			if addr, err := netip.ParseAddr(ip); err != nil || addr.Zone() != "" {
-				bad("ips: %q: is neither an address nor one with a prefix length", ip)
+				bad("ips: %q: not an address with or without a prefix length", ip)
 			}
 		}
 	}
 	validateRanges(a.IPRanges, bad)
 	validatePluginDirs(a.PluginDirs, bad)
 	if a.NetnsOverride && a.OwnNetns {
-		bad("netnsOverride and ownNetns: give either")
+		bad("netnsOverride and ownNetns: give only one of them")
 	}
 	return errors.Join(errs...)
 }
@@ -92,7 +93,7 @@ func validateNames(a *Allocation, bad func(string, ...any)) {
 		}
 	}
 	if len(a.Conflists) > 0 && len(a.Networks) > 0 {
-		bad("conflists and networks: give either")
+		bad("conflists and networks: give only one of them")
 	}
 	if len(a.Scope) > maxScope || !utf8.ValidString(a.Scope) {
 		bad("scope: must be at most %d bytes of UTF-8", maxScope)
@@ -107,10 +108,10 @@ func validateNames(a *Allocation, bad func(string, ...any)) {
 	}
 }
 
-// maxScope bounds what a record holds of it.
+// maxScope bounds the length of a scope in bytes.
 const maxScope = 256
 
-// ownCapabilities are those that an Allocation has fields for.
+// ownCapabilities lists the capabilities for which Allocation has fields.
 var ownCapabilities = []string{"portMappings", "dns", "bandwidth", "ips", "ipRanges", "mac", "cgroupPath"}
 
 func validateRanges(sets [][]IPRange, bad func(string, ...any)) {
@@ -121,19 +122,19 @@ func validateRanges(sets [][]IPRange, bad func(string, ...any)) {
 			}
 			for _, ip := range []string{r.RangeStart, r.RangeEnd, r.Gateway} {
 				if addr, err := netip.ParseAddr(ip); ip != "" && (err != nil || addr.Zone() != "") {
-					bad("ipRanges[%d][%d]: %q: is no address", i, j, ip)
+					bad("ipRanges[%d][%d]: %q: not an address", i, j, ip)
 				}
 			}
 		}
 	}
 }
 
-// ignoreUnknown lets plugins pass over arguments that are meant for others;
+// ignoreUnknown is the argument that makes plugins ignore arguments they do not know;
 // see the CNI conventions.
 const ignoreUnknown = "IgnoreUnknown"
 
-// cniArgs are an allocation's CNI_ARGS: IgnoreUnknown first, then the rest by key; the
-// scheduler's own win.
+// cniArgs returns the CNI_ARGS of an allocation: IgnoreUnknown first, then the others
+// sorted by key. SchedulerArgs take precedence over Args.
 func cniArgs(a *Allocation) [][2]string {
 	merged := map[string]string{ignoreUnknown: "true"}
 	maps.Copy(merged, a.Args)
@@ -146,8 +147,8 @@ func cniArgs(a *Allocation) [][2]string {
 	return args
 }
 
-// capabilityArgs are the capability arguments of an allocation in the spelling of the CNI
-// conventions; what the allocation does not ask for is left out.
+// capabilityArgs returns the capability arguments of an allocation by the names of the
+// CNI conventions. It omits capabilities that the allocation does not request.
 func capabilityArgs(a *Allocation, ports []portmap.Mapping) (map[string]json.RawMessage, error) {
 	given := map[string]any{}
 	if len(ports) > 0 {
@@ -179,7 +180,7 @@ func capabilityArgs(a *Allocation, ports []portmap.Mapping) (map[string]json.Raw
 		given[name] = value
 	}
 	if len(given) == 0 {
-		return nil, nil // as it is read back from a record
+		return nil, nil // nil, as in a decoded record
 	}
 	encoded := make(map[string]json.RawMessage, len(given))
 	for name, value := range given {

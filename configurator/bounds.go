@@ -13,30 +13,31 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// Bounds of a request. A request that cannot be passed to plugins is refused before
-// anything is recorded, because DEL would be given the same.
+// Bounds of a request. Setup refuses a request that cannot be passed to plugins before
+// it records anything, because DEL gets the same arguments.
 const (
-	// maxArgs is what execve takes as the value of CNI_ARGS: MAX_ARG_STRLEN of
-	// linux/binfmts.h with pages of 4 KiB, with the name and NUL.
+	// maxArgs is the maximum length of CNI_ARGS. execve limits one environment string,
+	// including the name and NUL, to MAX_ARG_STRLEN of linux/binfmts.h with pages of 4
+	// KiB.
 	maxArgs = 128<<10 - len("CNI_ARGS=") - 1
-	// maxArgument bounds a JSON document, and all capability arguments together.
-	// Those for ports are bounded by the number of ports.
+	// maxArgument bounds a JSON document, and the total of the capability arguments.
+	// portMappings is not included, because the number of ports bounds it.
 	maxArgument = 1 << 20
 	// maxLabel bounds the label of a port.
 	maxLabel = 1 << 10
-	// maxNetworkName leaves room for an ID and an interface in a file's name.
+	// maxNetworkName leaves room for an ID and an interface name in a file name.
 	maxNetworkName = 255 - names.MaxID - len("--") - 15
 )
 
 // validateBounds returns an error for each bound that a planned record exceeds, and for
-// a prevResult that no plugin can read.
+// a prevResult that cannot be parsed.
 func validateBounds(r *record.Record) error {
 	var errs []error
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("%w: %s", ErrInvalidAllocation, fmt.Sprintf(format, args...)))
 	}
 	if n := lengthOfArgs(r.Args); n > maxArgs {
-		bad("args: have %d bytes; plugins can be given %d", n, maxArgs)
+		bad("args: %d bytes long; at most %d are allowed", n, maxArgs)
 	}
 	total := 0
 	for _, name := range slices.Sorted(maps.Keys(r.Capabilities)) {
@@ -45,7 +46,7 @@ func validateBounds(r *record.Record) error {
 			continue
 		}
 		if total += n; total > maxArgument {
-			bad("%s: capability arguments have more than %d bytes, and that is the most", name, maxArgument)
+			bad("%s: capability arguments exceed %d bytes in total", name, maxArgument)
 			break
 		}
 	}
@@ -62,7 +63,7 @@ func validateBounds(r *record.Record) error {
 	return errors.Join(errs...)
 }
 
-// lengthOfArgs returns the length of CNI_ARGS.
+// lengthOfArgs returns the length of the value of CNI_ARGS.
 func lengthOfArgs(args [][2]string) int {
 	n := max(0, len(args)-1) // semicolons
 	for _, kv := range args {
@@ -78,7 +79,6 @@ func validateDocument(what string, text json.RawMessage) error {
 	return nil
 }
 
-// validateNetworkName bounds the length of the name of an attachment's network.
 func validateNetworkName(n *conflist.Network) error {
 	if len(n.Name) > maxNetworkName {
 		return fmt.Errorf("%w: network %q... has a name of %d characters; at most %d are allowed",
@@ -87,8 +87,8 @@ func validateNetworkName(n *conflist.Network) error {
 	return nil
 }
 
-// validateIgnoreUnknown looks at the one argument that every plugin reads, as the
-// CNI library does.
+// validateIgnoreUnknown checks the value of IgnoreUnknown. The CNI library parses this
+// argument in every plugin.
 func validateIgnoreUnknown(args map[string]string, bad func(string, ...any)) {
 	value, given := args[ignoreUnknown]
 	if given && !slices.Contains([]string{"1", "true", "0", "false"}, strings.ToLower(value)) {

@@ -7,15 +7,15 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// oneInterface are the capabilities that concern one interface: given to every
-// network of an allocation, they would request the same address or host port
-// twice. The first network that declares one gets it.
+// oneInterface lists the capabilities that apply to a single interface. If several
+// networks got them, they would request the same address or host port twice, so only
+// the first network that declares one gets it.
 var oneInterface = []string{portMappings, "ips", "ipRanges", "mac"}
 
-// portMappings is the capability of published ports.
+// portMappings is the name of the capability for published ports.
 const portMappings = "portMappings"
 
-// declared returns those of some capabilities that a plugin of the plan declares.
+// declared returns the given capabilities that a plugin of the plan declares.
 func (p *plan) declared(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !p.declares(name) })
 }
@@ -24,8 +24,8 @@ func (p *plan) declares(capability string) bool {
 	return slices.ContainsFunc(p.networks, func(n *conflist.Network) bool { return n != nil && n.Declares(capability) })
 }
 
-// unserved returns, sorted, the capabilities that an allocation requests and no plugin of
-// its networks declares. It is not nil.
+// unserved returns the sorted names of the requested capabilities that no plugin of the
+// plan declares. The result is never nil.
 func (p *plan) unserved() []string {
 	names := []string{}
 	for name, value := range p.Capabilities {
@@ -37,8 +37,8 @@ func (p *plan) unserved() []string {
 	return names
 }
 
-// isEmpty reports whether the value of a capability requests nothing, as runtimes
-// send it that fill in every capability.
+// isEmpty reports whether the value of a capability requests nothing. Some runtimes
+// send empty values for all capabilities.
 func isEmpty(value []byte) bool {
 	switch string(bytes.TrimSpace(value)) {
 	case "", "null", "{}", "[]", `""`:
@@ -47,8 +47,9 @@ func isEmpty(value []byte) bool {
 	return false
 }
 
-// requireServed returns an *UnservedError if no plugin declares a capability that a
-// record requests, unless the Config allows that.
+// requireServed returns an *UnservedError if no plugin declares a requested capability.
+// With Config.AllowUnserved, it logs a warning instead. If nothing is unserved, it
+// returns the error of an unreadable configuration.
 func (c *Configurator) requireServed(p *plan) error {
 	names := p.unserved()
 	if len(names) == 0 {
@@ -66,8 +67,9 @@ func (c *Configurator) requireServed(p *plan) error {
 	return nil
 }
 
-// noteUnserved records the requests that no plugin serves. Ports that none publishes are
-// dropped: nothing listens there, so they are not reserved.
+// noteUnserved records the requested capabilities that no plugin declares. If
+// portMappings is one of them, it removes the ports from the record, so that they are
+// not reserved.
 func noteUnserved(p *plan) {
 	p.Unserved = p.unserved()
 	if slices.Contains(p.Unserved, portMappings) {

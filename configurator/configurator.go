@@ -23,12 +23,12 @@ var _ Service = (*Configurator)(nil)
 // use, also by several processes with the same StateDir. Operations on the same allocation
 // run one after the other; operations on different allocations run concurrently.
 type Configurator struct {
-	cfg        Config
-	confs      *conflist.Dir
-	store      *record.Store
-	processTag string
+	cfg   Config
+	confs *conflist.Dir
+	store *record.Store
 	// processTag identifies plugin processes of this state directory: an entry of their
 	// CNI_PATH.
+	processTag string
 	// instance is part of the owner of every object that is created in the kernel;
 	// formerInstances are the instances that older versions derived from the same
 	// directory.

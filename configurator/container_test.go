@@ -224,7 +224,7 @@ func TestInvalidConflists(t *testing.T) {
 	require.ErrorContains(t, err, `conflists[0]: type "allocnet" would call itself`)
 	a.Networks = []string{"net"}
 	_, err = w.Setup(t.Context(), a)
-	require.ErrorContains(t, err, "conflists and networks: give either")
+	require.ErrorContains(t, err, "conflists and networks: give only one of them")
 	a = w.alloc("b")
 	a.ContainerID, a.Interface, a.Scope = "../x", "a/b", strings.Repeat("x", 300)
 	_, err = w.Setup(t.Context(), a)

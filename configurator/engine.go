@@ -129,7 +129,7 @@ func (w *warnings) first(text string) bool {
 func (c *Configurator) warnOfBinaries(n *conflist.Network) {
 	for _, reason := range c.native.WhyBinaries(n) {
 		if c.warned.first(n.Name + " " + reason) {
-			c.cfg.Logger.Warn("a plugin runs as a binary: its configuration is misspelt, or only the binary knows it",
+			c.cfg.Logger.Warn("a plugin runs as a binary: its configuration has a misspelt key, or one that only the binary supports",
 				"network", n.Name, "because", reason)
 		}
 	}

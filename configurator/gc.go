@@ -167,7 +167,7 @@ func (c *Configurator) collectAll(ctx context.Context, known knownAllocations, d
 // knownAllocations are the allocations that GC considers, sorted. No list is nil.
 type knownAllocations struct {
 	live, dead []string
-	lost       map[string][]string // the networks of those without a record
+	lost       map[string][]string // the networks of allocations without a record, by ID
 	began      time.Time           // when the search for them began
 }
 
@@ -287,8 +287,9 @@ func (c *Configurator) scopeNetworks(s Scope) ([]*conflist.Network, error) {
 	return networks, err
 }
 
-// asked returns networks by their names, and further ones from the texts of their
-// configurations.
+// namedNetworks returns the networks with the given names, followed by those of the
+// given configuration lists. It joins the errors, and returns the other networks with
+// them.
 func (c *Configurator) namedNetworks(names []string, texts []json.RawMessage) ([]*conflist.Network, error) {
 	var networks []*conflist.Network
 	var errs []error
@@ -309,11 +310,11 @@ func (c *Configurator) namedNetworks(names []string, texts []json.RawMessage) ([
 
 // collection has the parameters of collect.
 type collection struct {
-	lost         []string // the networks of one without a record
+	lost         []string // the networks of the allocation if it has no record
 	dead         []string // all allocations that this GC removes
 	began        time.Time
 	destroyNetns bool
-	before       *summaries // collect adds removed allocations
+	before       *summaries // collect adds the allocation
 }
 
 // collect removes one allocation, unless it was set up since GC began, and returns its
@@ -451,7 +452,7 @@ func (c *Configurator) gcNetwork(ctx context.Context, n *conflist.Network, s Sco
 			}
 		}
 	}
-	if s.Name == "" { // no runtime has given its attachments
+	if s.Name == "" { // Scope.Attachments may lack those of runtimes
 		cached, err := runtimesAttachments(n.Name)
 		if err != nil {
 			return err

@@ -8,10 +8,11 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// instanceOf is the instance of the owner of what an allocation has in the kernel.
-// It is the record's, and not that of the directory that the record is found in: a
-// directory can be moved. Where an older version noted none, the links that its ADD
-// made tell, as their names come from their owner; nil means that of the Config.
+// instanceOf returns the instance in the owner of the allocation's kernel objects. It
+// is the recorded one, because the state directory may have been moved since. Records
+// of older versions have none; then the link names in their results show which former
+// instance it was, as these names are derived from the owner. nil means the instance of
+// the Config.
 func (c *Configurator) instanceOf(r *record.Record) *string {
 	if r.Instance != nil {
 		return r.Instance
@@ -24,7 +25,8 @@ func (c *Configurator) instanceOf(r *record.Record) *string {
 	return nil
 }
 
-// madeBy reports whether an attachment's result has a link of that owner.
+// madeBy reports whether the result of an attachment contains a link whose name is
+// derived from the given instance.
 func madeBy(r *record.Record, a *record.Attachment, instance string) bool {
 	result, err := engine.ParseResult(a.Result)
 	if err != nil {

@@ -49,7 +49,7 @@ func unused(r *record.Record) error {
 	return r.Sandbox.Do(func() error {
 		var errs []error
 		for i, a := range r.Attachments {
-			if a.Loopback || i == primaryOf(r) && r.Previous != nil { // the kernel or another plugin has made it
+			if a.Loopback || i == primaryOf(r) && r.Previous != nil { // the interface is expected to exist
 				continue
 			}
 			var gone netlink.LinkNotFoundError

@@ -14,32 +14,33 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// maxListeners bounds what is said of one allocation.
+// maxListeners bounds the number of listeners that are reported for one allocation.
 const maxListeners = 16
 
-// listened is a host port on which a process of the host listens.
-type listened struct {
+// listenedPort is a host port and a process of the host that listens on it.
+type listenedPort struct {
 	mapping  portmap.Mapping
 	listener sockdiag.Listener
 }
 
-// listenerLook finds the processes that listen on the host ports of a record.
-type listenerLook struct {
+// listenerSearch is a search for processes that listen on host ports. found and err are
+// valid once done is closed.
+type listenerSearch struct {
 	mappings []portmap.Mapping
 	done     chan struct{}
 	found    []sockdiag.Listener
 	err      error
 }
 
-// lookForListeners begins to look for processes of the host that listen on the host ports
-// of a record. By default that goes on beside the ADD, which need not wait for it; where
-// they are refused, it ends before anything is done. The look is nil where there is
-// nothing to find.
-func (c *Configurator) lookForListeners(r *record.Record) (*listenerLook, error) {
+// searchListeners starts a search for processes of the host that listen on the host
+// ports of a record. By default, the search runs concurrently with ADD. With
+// ListenerRefuse, searchListeners waits for it and returns an error for each listener.
+// It returns nil if there is nothing to search for.
+func (c *Configurator) searchListeners(r *record.Record) (*listenerSearch, error) {
 	if len(r.Ports) == 0 || c.cfg.Listeners == ListenerIgnore {
 		return nil, nil
 	}
-	l := &listenerLook{mappings: r.Ports, done: make(chan struct{})}
+	l := &listenerSearch{mappings: r.Ports, done: make(chan struct{})}
 	wanted := l.ports()
 	go func() {
 		defer close(l.done)
@@ -52,14 +53,14 @@ func (c *Configurator) lookForListeners(r *record.Record) (*listenerLook, error)
 	if l.err != nil {
 		return nil, fmt.Errorf("look for processes that listen on the host ports of allocation %q: %w", r.ID, l.err)
 	}
-	return nil, refuseListened(r.ID, l.among(true, true))
+	return nil, listenerErrors(r.ID, l.among(true, true))
 }
 
-// protocols are those of which the kernel lists the sockets that listen.
+// protocols are the protocols whose listening sockets the kernel lists.
 var protocols = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}
 
-// ports are what the kernel is asked for.
-func (l *listenerLook) ports() []sockdiag.Ports {
+// ports returns the ports to query from the kernel, grouped by protocol.
+func (l *listenerSearch) ports() []sockdiag.Ports {
 	numbers, both := map[uint8][]uint16{}, map[uint8]bool{}
 	for _, m := range l.mappings {
 		protocol, known := protocols[m.Protocol]
@@ -78,8 +79,9 @@ func (l *listenerLook) ports() []sockdiag.Ports {
 	return wanted
 }
 
-// hostIPs are the addresses of the host on which a port is published for an allocation
-// with addresses of some families; the unspecified one of a family stands for all of it.
+// hostIPs returns the host addresses on which a port is published for an allocation
+// with addresses of the given families. An unspecified address stands for all addresses
+// of its family.
 func hostIPs(m portmap.Mapping, ipv4, ipv6 bool) (ips []netip.Addr) {
 	given, err := netip.ParseAddr(m.HostIP)
 	given = given.Unmap().WithZone("")
@@ -95,9 +97,10 @@ func hostIPs(m portmap.Mapping, ipv4, ipv6 bool) (ips []netip.Addr) {
 	return ips
 }
 
-// among are the host ports of which listeners lose packets to an allocation with
-// addresses of some families. Listeners on the same address are one.
-func (l *listenerLook) among(ipv4, ipv6 bool) (list []listened) {
+// among returns the listeners whose packets are redirected to an allocation with
+// addresses of the given families. Several listeners on the same address and port count
+// as one.
+func (l *listenerSearch) among(ipv4, ipv6 bool) (list []listenedPort) {
 	if len(l.found) == 0 {
 		return nil
 	}
@@ -121,7 +124,7 @@ func (l *listenerLook) among(ipv4, ipv6 bool) (list []listened) {
 		for _, f := range at[slot{protocols[m.Protocol], uint16(m.HostPort)}] {
 			for _, ip := range hostIPs(m, ipv4, ipv6) {
 				if f.Takes(ip) {
-					list = append(list, listened{m, f})
+					list = append(list, listenedPort{m, f})
 					break
 				}
 			}
@@ -130,8 +133,8 @@ func (l *listenerLook) among(ipv4, ipv6 bool) (list []listened) {
 	return list
 }
 
-// refuseListened returns a *ListenerError for each of some host ports.
-func refuseListened(id string, list []listened) error {
+// listenerErrors returns a *ListenerError for each listener, up to maxListeners.
+func listenerErrors(id string, list []listenedPort) error {
 	more := len(list) - maxListeners
 	list = list[:min(len(list), maxListeners)]
 	inodes := make([]uint32, len(list))
@@ -154,8 +157,9 @@ func refuseListened(id string, list []listened) error {
 	return errors.Join(errs...)
 }
 
-// warnings are for the Status of an allocation that was set up. They are logged, too.
-func (c *Configurator) warnings(l *listenerLook, r *record.Record, s *Status) (texts []string) {
+// warnings waits for the search, logs the listeners and returns the texts for
+// Status.Warnings.
+func (c *Configurator) warnings(l *listenerSearch, r *record.Record, s *Status) (texts []string) {
 	if l == nil {
 		return nil
 	}
@@ -173,15 +177,15 @@ func (c *Configurator) warnings(l *listenerLook, r *record.Record, s *Status) (t
 			break
 		}
 		port, address, uid := publishedPort(l.mapping), l.listener.Address.String(), l.listener.UID
-		texts = append(texts, fmt.Sprintf("host port %s: a process of the host (user %d) listens on %s; what is sent to the host port goes to the allocation",
+		texts = append(texts, fmt.Sprintf("host port %s: a process of the host (user %d) listens on %s; packets to the host port go to the allocation",
 			port, uid, address))
-		c.cfg.Logger.Warn("a process of the host listens on a host port; what is sent there goes to the allocation now",
+		c.cfg.Logger.Warn("a process of the host listens on a published host port; packets to the port now go to the allocation",
 			"alloc", r.ID, "port", port, "listens", address, "uid", uid)
 	}
 	return texts
 }
 
-// families reports of which families an allocation has addresses.
+// families reports for which address families an allocation has addresses.
 func families(s *Status) (ipv4, ipv6 bool) {
 	for _, i := range s.Interfaces {
 		for _, a := range i.Addresses {
@@ -193,7 +197,7 @@ func families(s *Status) (ipv4, ipv6 bool) {
 	return ipv4, ipv6
 }
 
-// publishedPort is a host port with its address, if it has one, and its protocol.
+// publishedPort formats a host port with its address, if any, and its protocol.
 func publishedPort(m portmap.Mapping) string {
 	port := strconv.Itoa(m.HostPort)
 	if m.HostIP != "" {

@@ -42,8 +42,9 @@ var listenerWorlds = map[string]func(t *testing.T) *world{
 	},
 }
 
-// TestListenersAreTold where they lose what is sent to a host port, and only there.
-func TestListenersAreTold(t *testing.T) {
+// TestListenersAreReported: Setup reports the listeners whose packets go to the allocation,
+// and no others.
+func TestListenersAreReported(t *testing.T) {
 	for name, newWorld := range listenerWorlds {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -86,9 +86,9 @@ func (c *Configurator) lock(ctx context.Context, id string) (unlock func(), err 
 	return unlock, err
 }
 
-// lockNetworks takes a shared lock of each network of a record. It excludes CNI GC of the
-// networks, beside which no ADD or DEL may run (CNI specification, "GC"). The caller holds the
-// lock of the allocation.
+// lockNetworks takes a shared lock of each network of a record. It excludes CNI GC of
+// the networks, because no ADD or DEL may run at the same time (CNI specification,
+// "GC"). The caller holds the lock of the allocation.
 func (c *Configurator) lockNetworks(ctx context.Context, r *record.Record) (unlock func(), err error) {
 	var names []string
 	for _, a := range r.Attachments {

@@ -14,8 +14,8 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// named reports whether a path is directly in NetnsDir, where Setup creates network
-// namespaces and Teardown destroys them.
+// inNetnsDir reports whether a path is directly in NetnsDir, where Setup creates
+// network namespaces and Teardown destroys them.
 func (c *Configurator) inNetnsDir(path string) bool {
 	return filepath.Dir(path) == c.cfg.NetnsDir && filepath.Clean(path) == path
 }
@@ -91,10 +91,12 @@ func (c *Configurator) unmakeNetns(a *Allocation, err error) error {
 	return errors.Join(err, destroyErr)
 }
 
-// noteNetnsForTeardown notes the network namespace of an allocation that is to be destroyed
-// with it, before its record goes. Without a record none is noted but those that Setup
-// has made: what is at the given path may be anybody's. It is ErrInUse if another
-// allocation has it, but for those that are torn down with this one.
+// noteNetnsForTeardown records the network namespace that is to be destroyed with an
+// allocation, before its record is deleted. Without a record, it records nothing,
+// because another program may have created the namespace at the given path; namespaces
+// that Setup has created are recorded already. It returns ErrInUse if another
+// allocation uses the namespace, other than those in with, which are torn down together
+// with this one.
 func (c *Configurator) noteNetnsForTeardown(a Allocation, with ...string) error {
 	r, err := c.store.Get(a.ID)
 	recorded := err == nil
@@ -147,13 +149,14 @@ func requireSame(r *record.Record, path string) error {
 	return fmt.Errorf("destroy network namespace %q: %w: that of allocation %q is at %q; omit the path", path, ErrDifferent, r.ID, r.Netns)
 }
 
-// destroyNotedNetns destroys those of the network namespaces noted for an allocation that are
-// wanted, and forgets those that are gone. Only what is still the noted namespace, and
-// no other allocation's, is touched. The caller holds the lock of the allocation.
+// destroyNotedNetns destroys the recorded network namespaces of an allocation for which
+// wanted returns true, and removes the entries of those that no longer exist. It
+// destroys a namespace only if it is still the recorded one and no other allocation
+// uses it. The caller holds the lock of the allocation.
 func (c *Configurator) destroyNotedNetns(id string, wanted func(record.Sandbox) bool) (destroyed []string, err error) {
 	list, err := c.store.Sandboxes(id)
 	if err == nil && len(list) == 0 {
-		err = c.store.PutSandboxes(id, nil) // and no draft of any
+		err = c.store.PutSandboxes(id, nil) // removes a draft, too
 	}
 	if err != nil || len(list) == 0 {
 		return nil, err
@@ -195,8 +198,8 @@ func (c *Configurator) destroyUnused(id string, s record.Sandbox) (gone bool, er
 	return err == nil, err
 }
 
-// isThere reports whether a path still leads to the namespace that was noted, since the
-// host was started.
+// netnsExists reports whether the path of a recorded namespace still leads to it. It
+// does not after a reboot.
 func netnsExists(s record.Sandbox, boot string) (bool, error) {
 	if s.Boot != boot {
 		return false, nil
@@ -236,7 +239,7 @@ func (c *Configurator) gcNetns(ctx context.Context, s Scope, removed []string) (
 			errs = append(errs, about(id, err))
 			continue
 		}
-		if !c.hasRecord(id) { // nor did a Setup make one while we waited
+		if !c.hasRecord(id) { // check again: a Setup may have written one before the lock was taken
 			paths, err := c.destroyNotedNetns(id, wanted)
 			destroyed, errs = append(destroyed, paths...), append(errs, about(id, err))
 		}
@@ -246,8 +249,8 @@ func (c *Configurator) gcNetns(ctx context.Context, s Scope, removed []string) (
 	return destroyed, errors.Join(errs...)
 }
 
-// abandoned reports whether a GC of the scope destroys the network namespace of an
-// allocation that has lost its record.
+// abandoned reports whether a GC of the scope destroys the recorded network namespace
+// of an allocation without a record.
 func abandoned(s Scope, one record.Sandbox) bool { return s.Name == "" || one.Scope == s.Name }
 
 // hasRecord reports whether an allocation has a record, readable or not.

@@ -17,12 +17,13 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// plan is one allocation in one operation: its record, and its networks, which are
-// parsed once. An operation makes it at its beginning and hands it down.
+// plan is the input of one operation on one allocation: its record and its parsed
+// networks. It is made once, at the beginning of the operation, and passed down.
 type plan struct {
 	*record.Record
-	// networks are those of the record's attachments. One is nil if its configuration
-	// cannot be read; then unreadable is not.
+	// networks are the networks of the record's attachments, in the same order. If a
+	// recorded configuration cannot be parsed, its entry is nil and unreadable has the
+	// error.
 	networks   []*conflist.Network
 	unreadable error
 }
@@ -30,7 +31,8 @@ type plan struct {
 // planOf makes the plan of an operation on a recorded allocation.
 func (c *Configurator) planOf(r *record.Record) *plan { return newPlan(r, c.confs.Recorded) }
 
-// parseRecorded is Dir.Recorded without a directory.
+// parseRecorded is conflist.Dir.Recorded without a directory: it always parses the
+// configuration.
 func parseRecorded(_ string, config []byte) (*conflist.Network, error) { return conflist.Parse(config) }
 
 func newPlan(r *record.Record, parse func(network string, config []byte) (*conflist.Network, error)) *plan {
@@ -54,7 +56,7 @@ func (p *plan) attach(a record.Attachment, n *conflist.Network) {
 	p.networks = append(p.networks, n)
 }
 
-// readable returns the networks whose configuration can be read.
+// readable returns the networks whose configuration could be parsed.
 func (p *plan) readable() []*conflist.Network {
 	return slices.DeleteFunc(slices.Clone(p.networks), func(n *conflist.Network) bool { return n == nil })
 }
@@ -62,8 +64,9 @@ func (p *plan) readable() []*conflist.Network {
 // drop removes all attachments from the record.
 func (p *plan) drop() { p.Attachments, p.networks, p.unreadable = nil, nil, nil }
 
-// planSetup plans what an allocation requests. The networks of the Config and of the
-// configuration directory come later, with complete. It does not look at the host.
+// planSetup validates an allocation and plans its Setup, without examining the host. It
+// plans only networks that the allocation contains; complete adds those that are looked
+// up by name.
 func (c *Configurator) planSetup(a *Allocation) (*plan, error) {
 	ports, portErr := c.mappings(a)
 	if err := errors.Join(validateAllocation(a), portErr); err != nil {
@@ -77,7 +80,7 @@ func (c *Configurator) planSetup(a *Allocation) (*plan, error) {
 	return p, errors.Join(validateBounds(r), c.planConflists(p, a))
 }
 
-// mappings are the ports of an allocation, one per protocol.
+// mappings returns the port mappings of an allocation, one per port and protocol.
 func (c *Configurator) mappings(a *Allocation) ([]portmap.Mapping, error) {
 	mappings, err := portmap.Mappings(a.Ports, portmap.Options{IgnoreHostIP: c.cfg.IgnorePortMappingHostIP})
 	if err != nil {
@@ -96,7 +99,7 @@ func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*recor
 	}, err
 }
 
-// planConflists plans the networks that an allocation brings along.
+// planConflists plans the networks whose configuration the allocation contains.
 func (c *Configurator) planConflists(p *plan, a *Allocation) error {
 	for i, text := range a.Conflists {
 		if err := validateDocument(fmt.Sprintf("conflists[%d]", i), text); err != nil {
@@ -116,8 +119,9 @@ func (c *Configurator) planConflists(p *plan, a *Allocation) error {
 	return nil
 }
 
-// planNetworks finds the networks that a record asks for: its own, or those of
-// the Config.
+// planNetworks looks up the requested networks, or those of the Config if none are
+// requested, and adds them to the plan. It does nothing if the allocation contains its
+// configurations.
 func (c *Configurator) planNetworks(p *plan) error {
 	if p.Inline {
 		return nil
@@ -138,7 +142,7 @@ func (c *Configurator) planNetworks(p *plan) error {
 	return nil
 }
 
-// planNetwork adds a network to a record.
+// planNetwork adds a network to the plan.
 func planNetwork(p *plan, n *conflist.Network) error {
 	for _, earlier := range p.Attachments {
 		if earlier.Network == n.Name {
@@ -158,9 +162,10 @@ func planNetwork(p *plan, n *conflist.Network) error {
 	return nil
 }
 
-// interfaceName is that of the next attachment of a record. A loopback network has
-// the interface that every namespace has, and takes no number. What was asked for
-// the first of the others is not given again.
+// interfaceName returns the interface name of the next attachment of a record. A
+// loopback network uses lo and does not count towards the numbers of the others. If the
+// name requested for the first attachment equals a numbered name, the attachment that
+// would have that number gets the name of number 0 instead.
 func interfaceName(r *record.Record, n *conflist.Network) string {
 	if n.IsLoopback() {
 		return rtnl.LoopbackName
@@ -183,8 +188,8 @@ func interfaceName(r *record.Record, n *conflist.Network) string {
 	return numbered(i)
 }
 
-// primaryOf is the index of a record's primary attachment, the first one that is
-// not a loopback network; 0 where all are.
+// primaryOf returns the index of the primary attachment of a record: the first one that
+// is not a loopback network, or 0 if all are.
 func primaryOf(r *record.Record) int {
 	return max(0, slices.IndexFunc(r.Attachments, func(a record.Attachment) bool { return !a.Loopback }))
 }
@@ -197,7 +202,8 @@ func (c *Configurator) lookup(name string) (*conflist.Network, error) {
 	return n, nil
 }
 
-// installed finds the plugins of a record that need a binary and have none.
+// installed returns an error for each plugin binary of a plan that is missing or not
+// executable.
 func (c *Configurator) installed(p *plan) error {
 	e, err := c.engine(p)
 	errs := []error{err}
@@ -223,13 +229,14 @@ func (c *Configurator) installed(p *plan) error {
 	return errors.Join(errs...)
 }
 
-// request is a plan as the engine wants it.
+// request converts a plan to the request of an engine.
 func (c *Configurator) request(p *plan) (*engine.Request, error) {
 	req := &engine.Request{
 		ID: p.Container(), Sandbox: p.Sandbox, Instance: c.instanceOf(p.Record), Tag: c.processTagOf(p.Record), Args: p.Args, Capabilities: p.Capabilities, InterfacePrefix: p.InterfacePrefix,
 	}
-	// Else it is gone, or, worse, its path leads to another one by now: the
-	// specification has plugins do what they can without it.
+	// Without an open sandbox, the namespace is gone, or its path leads to another one.
+	// CNI_NETNS then stays empty: according to the specification, plugins then release
+	// as much as they can.
 	if p.Sandbox != nil {
 		req.Netns = p.Netns
 	}
@@ -237,7 +244,7 @@ func (c *Configurator) request(p *plan) (*engine.Request, error) {
 		return nil, p.unreadable
 	}
 	previous, err := previousOf(p.Record)
-	if err != nil { // of an earlier version, which did not look; no plugin has gone on from it
+	if err != nil { // recorded by an earlier version, which did not validate it; no plugin has used it
 		previous = nil
 	}
 	var types []string
@@ -248,8 +255,7 @@ func (c *Configurator) request(p *plan) (*engine.Request, error) {
 			attachment.Previous = previous
 		}
 		if a.Result != nil {
-			// A result that contradicts itself was never acknowledged; DEL goes
-			// without it.
+			// ADD with an invalid result has failed, so DEL gets no result.
 			if result, err := engine.ParseResult(a.Result); err == nil {
 				attachment.Result = result
 			}
@@ -260,8 +266,8 @@ func (c *Configurator) request(p *plan) (*engine.Request, error) {
 	return req, nil
 }
 
-// previousOf is the result that a record's first plugin goes on from. It is read
-// anew for every operation, because an ADD may change it.
+// previousOf parses the prevResult of a record. Every operation gets its own copy,
+// because an ADD may change it.
 func previousOf(r *record.Record) (*types100.Result, error) {
 	if r.Previous == nil {
 		return nil, nil

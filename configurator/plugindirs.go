@@ -12,8 +12,8 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// pluginDirs are the directories that are searched for plugins of some types, first
-// those that an allocation names itself.
+// pluginDirs returns the directories in which plugins of the given types are searched,
+// beginning with those of the allocation.
 func (c *Configurator) pluginDirs(own []string, types ...string) []string {
 	dirs := pluginexec.Dirs(c.cfg.VendorDir, c.cfg.PluginDirs, types...)
 	if len(own) == 0 {
@@ -22,15 +22,15 @@ func (c *Configurator) pluginDirs(own []string, types ...string) []string {
 	return distinct(append(slices.Clone(own), dirs...))
 }
 
-// pluginTypes are the types of all plugins that a network runs, IPAM included.
+// pluginTypes returns the types of all plugins of a network, including IPAM.
 func pluginTypes(n *conflist.Network) []string {
 	return append(n.PluginTypes(), n.IPAMTypes()...)
 }
 
-// validatePluginDirs finds what cannot be an entry of CNI_PATH.
+// validatePluginDirs reports directories that cannot be an entry of CNI_PATH.
 func validatePluginDirs(dirs []string, bad func(string, ...any)) {
 	if len(dirs) > MaxPluginDirs {
-		bad("pluginDirs: are %d; at most %d are allowed", len(dirs), MaxPluginDirs)
+		bad("pluginDirs: %d directories; at most %d are allowed", len(dirs), MaxPluginDirs)
 		return
 	}
 	for _, dir := range dirs {
@@ -40,7 +40,7 @@ func validatePluginDirs(dirs []string, bad func(string, ...any)) {
 	}
 }
 
-// distinct keeps the first of equal directories.
+// distinct removes duplicates and keeps the order.
 func distinct(dirs []string) []string {
 	var kept []string
 	for _, dir := range dirs {

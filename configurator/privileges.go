@@ -7,8 +7,8 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 )
 
-// requirePrivileges returns ErrUnprivileged where the kernel would refuse the first
-// change, and the DEL that undoes it.
+// requirePrivileges returns ErrUnprivileged if the process lacks the capabilities for
+// ADD and for the DEL of the roll-back.
 func (c *Configurator) requirePrivileges() error {
 	missing, err := rtnl.MissingPrivileges()
 	if err != nil {
@@ -23,7 +23,7 @@ func (c *Configurator) requirePrivileges() error {
 	}
 	owns, err := rtnl.OwnsHost()
 	if err == nil && !owns {
-		err = fmt.Errorf("%w: CAP_NET_ADMIN does not count in the network namespace of the host, which belongs to another "+
+		err = fmt.Errorf("%w: CAP_NET_ADMIN is not effective in the network namespace of the host, which belongs to another "+
 			"user namespace: run it there, or in a network namespace of its own", ErrUnprivileged)
 	}
 	c.ownsHost.Store(owns)

@@ -13,15 +13,18 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// networkResult is what one network gave to the sandbox.
+// networkResult is the result of ADD for one network.
 type networkResult struct {
 	network string
-	ifName  string // that the runtime asked for
-	netns   string
+	ifName  string // CNI_IFNAME
+	netns   string // CNI_NETNS
 	result  *types100.Result
 }
 
-// newStatus selects from the results of all networks what a scheduler publishes.
+// newStatus builds the Status from the results of all networks. The published interface
+// is the first that exists of: an interface of the first network that has one with an
+// address, an interface in the sandbox, any interface with an address. The loopback
+// interface is used only as a last resort.
 func newStatus(results []networkResult, ports []portmap.Mapping) (*Status, error) {
 	s := &Status{Ports: ports, Interfaces: []Interface{}}
 	for _, r := range results {
@@ -47,14 +50,14 @@ func newStatus(results []networkResult, ports []portmap.Mapping) (*Status, error
 	return s, nil
 }
 
-// others are those that are not the loopback interface.
+// others returns the interfaces other than the loopback interface.
 func others(interfaces []Interface) []Interface {
 	return slices.DeleteFunc(slices.Clone(interfaces), func(i Interface) bool { return i.Name == rtnl.LoopbackName })
 }
 
-// interfaces are the interfaces of the result with their addresses. An address
-// that names no interface is of the one that the runtime asked for (CNI
-// specification, "ips"); where the plugin lists no such interface, it is added.
+// interfaces returns the interfaces of the result with their addresses. An address
+// without an interface index belongs to the requested interface (CNI specification,
+// "ips"), which is added if the result does not list it.
 func (r networkResult) interfaces() []Interface {
 	var list []Interface
 	for _, i := range r.result.Interfaces {
@@ -76,7 +79,8 @@ func (r networkResult) interfaces() []Interface {
 	return list
 }
 
-// requested finds the interface that the runtime asked for, or adds it.
+// requested returns the index of the requested interface, and the list, to which it
+// adds the interface if necessary.
 func (r networkResult) requested(list []Interface) ([]Interface, int) {
 	at := slices.IndexFunc(list, func(i Interface) bool { return i.Name == r.ifName && i.Sandbox != "" })
 	if at >= 0 {
@@ -100,7 +104,7 @@ func (r networkResult) routes() []Route {
 	return routes
 }
 
-// dns is nil where the network names no server.
+// dns returns nil if the result has no name server.
 func (r networkResult) dns() *DNS {
 	d := r.result.DNS
 	if len(d.Nameservers) == 0 {
@@ -113,8 +117,8 @@ func addressed(i Interface) bool { return len(i.Addresses) > 0 }
 
 func inSandbox(i Interface) bool { return i.Sandbox != "" }
 
-// primary is the first eligible interface, by name, that lies in a sandbox; else the
-// first eligible one; else nil.
+// primary returns, by name, the first eligible interface in the sandbox, else the first
+// eligible one, else nil.
 func primary(interfaces []Interface, eligible func(Interface) bool) *Interface {
 	sorted := slices.Clone(interfaces)
 	slices.SortStableFunc(sorted, func(a, b Interface) int { return strings.Compare(a.Name, b.Name) })
@@ -128,7 +132,8 @@ func primary(interfaces []Interface, eligible func(Interface) bool) *Interface {
 	return &sorted[at]
 }
 
-// publish takes the name and the first address of each family over from i.
+// publish sets the interface name and the first address of each family from i. It does
+// nothing if i is nil.
 func publish(s *Status, i *Interface) {
 	if i == nil {
 		return

@@ -10,12 +10,15 @@ import (
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
-// retrace corrects a guessed record by the owners and leases on the host: they show
-// which interface an attachment had, and, if the caller names no networks, to which
-// networks the allocation was attached. If one of these has no configuration any more,
-// cleanup looks for leftovers by the ID alone. Records of runtimes that use CNI are not
-// corrected: a runtime names network and interface, and may have other attachments of
-// the same container.
+// retrace corrects the plan of planWithoutRecord by the owners and leases found on the
+// host. They show the interface of each attachment and, if the caller names no
+// networks, the networks of the allocation. If one of these networks has no
+// configuration any more, retrace drops all attachments, and cleanup finds leftovers by
+// the ID alone.
+//
+// Plans with a separate container ID or with inline configurations are not changed:
+// their caller is a runtime that names network and interface itself, and the same
+// container may have other attachments.
 func (c *Configurator) retrace(ctx context.Context, p *plan, a *Allocation) error {
 	defer c.chooseEngine(p)
 	if p.Container() != p.ID || p.Inline || len(p.Attachments) == 0 {
@@ -41,8 +44,8 @@ func (c *Configurator) retrace(ctx context.Context, p *plan, a *Allocation) erro
 	return errors.Join(errs...)
 }
 
-// attachTraced adds the networks in which there is something of the allocation. It
-// is false if one of them has no configuration any more.
+// attachTraced adds the networks in which objects of the allocation exist. It returns
+// false if one of them has no configuration any more.
 func (c *Configurator) attachTraced(p *plan, traces []cleanup.Trace) bool {
 	networks, _ := c.confs.Networks()
 	for _, n := range networks {
@@ -57,15 +60,15 @@ func (c *Configurator) attachTraced(p *plan, traces []cleanup.Trace) bool {
 	})
 }
 
-// isTraced reports whether there is something of the allocation in a network. Leases
-// that cannot be read are not of one that nothing else tells of.
+// isTraced reports whether objects of the allocation exist in a network. If the leases
+// cannot be read, only the traces count.
 func (c *Configurator) isTraced(p *plan, n *conflist.Network, traces []cleanup.Trace) bool {
 	leases, _ := cleanup.LeaseTraces(p.ID, n.Name, n.Bytes)
 	return len(leases) > 0 || slices.ContainsFunc(traces, func(t cleanup.Trace) bool { return t.Of(n.Name) })
 }
 
-// tracedInterface is the interface that traces name for an attachment, else its
-// own.
+// tracedInterface returns the interface that the traces show for an attachment. It
+// prefers the name in the attachment, and returns that if there are no traces.
 func tracedInterface(at *record.Attachment, traces []cleanup.Trace) string {
 	ifName := ""
 	for _, t := range traces {

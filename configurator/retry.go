@@ -10,9 +10,9 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// transient says whether an ADD that failed with err may succeed when it is
-// tried again. Codes 1 to 7 of the CNI specification say that the request or
-// the configuration is wrong, which does not pass; 11 asks to try again.
+// transient reports whether a failed ADD may succeed if it is repeated. Codes 1 to 7 of
+// the CNI specification are permanent errors of the request or the configuration; 11
+// means "try again later".
 func transient(err error) bool {
 	var (
 		e        *types.Error
@@ -25,7 +25,7 @@ func transient(err error) bool {
 	case errors.Is(err, ErrInvalidResult), errors.Is(err, ErrNoAddress), errors.Is(err, ErrInUse),
 		errors.Is(err, ErrBridgeFull), errors.Is(err, ErrLimit), errors.Is(err, ErrPortTaken):
 		return false
-	case errors.As(err, &syntax), errors.As(err, &mistyped): // the result is no JSON
+	case errors.As(err, &syntax), errors.As(err, &mistyped): // the result is not JSON
 		return false
 	case errors.As(err, &e):
 		return e.Code < types.ErrIncompatibleCNIVersion || e.Code > types.ErrInvalidNetworkConfig
@@ -34,8 +34,7 @@ func transient(err error) bool {
 	return !errors.As(err, &v)
 }
 
-// attempts collects the errors of all attempts of one Setup, the first one first
-// and none twice.
+// attempts collects the distinct errors of the attempts of one Setup, in order.
 type attempts struct {
 	count int
 	errs  []error
@@ -55,10 +54,10 @@ func (a *attempts) join(more ...error) error {
 	return errors.Join(append(a.errs, more...)...)
 }
 
-// sleeper waits for a time or until the context ends, and then returns its error.
+// sleeper waits for d. If the context ends first, it returns the error of the context.
 type sleeper func(ctx context.Context, d time.Duration) error
 
-// sleep waits for d or until the context ends.
+// sleep is the sleeper of New.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -8,17 +8,19 @@ import (
 	"github.com/allocnet/allocnet/cleanup"
 )
 
-// runtimesCache is libcni's default cache directory, where it keeps the result of
-// each attachment of a runtime until its DEL. libcni.CacheDir may name one of our own.
+// runtimesCache is libcni's default cache directory. It contains the result of each
+// attachment of a runtime until DEL. libcni.CacheDir is a variable, which this process
+// may have changed.
 const runtimesCache = "/var/lib/cni"
 
-// isRuntimes reports whether a runtime has attached a container of that ID. Plugin
-// binaries and the users of the default state directory name the same owners, so what
-// a runtime made with the binaries looks like an allocation without a record.
+// isRuntimes reports whether a runtime has attached a container with that ID. Plugin
+// binaries and Configurators with the default state directory use the same owner names,
+// so objects that a runtime created through the binaries look like those of an
+// allocation without a record.
 func (c *Configurator) isRuntimes(id string) (bool, error) {
 	attached, err := cleanup.Attached(runtimesCache, id)
 	if err != nil {
-		return false, fmt.Errorf("tell an allocation without a record from a runtime's container: %w", err)
+		return false, fmt.Errorf("find out whether a runtime manages the container: %w", err)
 	}
 	if attached {
 		c.cfg.Logger.Debug("no record, but a cached result of libcni: left to its runtime", "alloc", id, "cache", runtimesCache)
@@ -26,7 +28,7 @@ func (c *Configurator) isRuntimes(id string) (bool, error) {
 	return attached, nil
 }
 
-// runtimesAttachments are those that runtimes may have in a network.
+// runtimesAttachments returns the attachments that runtimes may have to a network.
 func runtimesAttachments(network string) ([]types.GCAttachment, error) {
 	attached, err := cleanup.CachedAttachments(runtimesCache, network)
 	if err != nil {

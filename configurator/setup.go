@@ -136,7 +136,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 	if err := c.step(ctx, StepPlan, p.Record, func(context.Context) error { return c.complete(p) }); err != nil {
 		return nil, err
 	}
-	look, err := c.lookForListeners(p.Record)
+	listeners, err := c.searchListeners(p.Record)
 	if err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("allocation %q was set up too late: %w", p.ID, errors.Join(err, c.undo(ctx, p)))
 	}
-	status.Created, status.Warnings = true, c.warnings(look, p.Record, status)
+	status.Created, status.Warnings = true, c.warnings(listeners, p.Record, status)
 	return status, nil
 }
 
@@ -237,7 +237,7 @@ func (c *Configurator) complete(p *plan) error {
 	if err := errors.Join(c.installed(p), c.requireInside(p)); err != nil {
 		return err
 	}
-	if c.runsInProcess(p) { // native plugins check for themselves, and DEL removes only their own interfaces
+	if c.runsInProcess(p) { // native plugins check it themselves, and their DEL removes only their own interfaces
 		return nil
 	}
 	return unused(p.Record)
@@ -247,7 +247,7 @@ func (c *Configurator) complete(p *plan) error {
 // namespace or one of the ports.
 func (c *Configurator) reserve(ctx context.Context, p *plan) error {
 	p.Updated = c.now()
-	err := c.store.Reserve(ctx, p.Record, func(err error) { // it may hold a port; then ADD fails
+	err := c.store.Reserve(ctx, p.Record, func(err error) { // if it has a requested port, ADD fails
 		c.cfg.Logger.Warn("record cannot be read; its ports are ignored in the search for conflicts", "error", err)
 	})
 	var taken *record.NetnsError

@@ -19,8 +19,8 @@ const slogTrace = slog.LevelDebug - 4
 // such as writers for other packages, from a null logger.
 type slogLogger struct {
 	hclog.Logger
-	to      *slog.Logger // with the name and what is implied
-	base    *slog.Logger // without
+	to      *slog.Logger // with the name and the implied arguments
+	base    *slog.Logger // without them
 	name    string
 	implied []any
 }
@@ -57,7 +57,7 @@ func (s *slogLogger) IsInfo() bool  { return s.enabled(slog.LevelInfo) }
 func (s *slogLogger) IsWarn() bool  { return s.enabled(slog.LevelWarn) }
 func (s *slogLogger) IsError() bool { return s.enabled(slog.LevelError) }
 
-// GetLevel is the lowest level that is written.
+// GetLevel returns the lowest enabled level.
 func (s *slogLogger) GetLevel() hclog.Level {
 	switch {
 	case s.IsTrace():

@@ -73,7 +73,7 @@ message says that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 // statusMessages are log messages of the library whose content a Status has as Warnings and
 // Unserved.
 var statusMessages = []string{
-	"a process of the host listens on a host port; what is sent there goes to the allocation now",
+	"a process of the host listens on a published host port; packets to the port now go to the allocation",
 	"no plugin of the networks declares capabilities that the allocation requests; they have no effect",
 }
 

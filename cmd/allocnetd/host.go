@@ -101,7 +101,7 @@ func (h *host) apply(before *generation, s *settings.Settings) error {
 	return nil
 }
 
-// logEngineChanges logs the networks that have another engine in g than before.
+// logEngineChanges logs the networks whose engine differs between two generations.
 func (h *host) logEngineChanges(before, g *generation) {
 	if before == nil || before.service == g.service {
 		return
@@ -114,7 +114,7 @@ func (h *host) logEngineChanges(before, g *generation) {
 	networks, _ = g.service.Networks(context.Background())
 	for _, n := range networks {
 		if previous, known := engines[n.Name]; known && previous != n.Engine {
-			h.logger.Info("network has another engine from now on; existing attachments keep theirs",
+			h.logger.Info("the engine of the network has changed; existing allocations keep theirs",
 				"network", n.Name, "engine", n.Engine, "before", previous)
 		}
 	}
