@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -27,7 +26,7 @@ var sharedRulesMu sync.Mutex
 func (b iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *attachment) error {
 	var steps []sdk.Step
 	for _, family := range p.families() {
-		t, err := openTable(family)
+		t, err := openProgram(family)
 		if err != nil {
 			return err
 		}
@@ -36,14 +35,14 @@ func (b iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *attachment)
 			sdk.Step{Name: t.Name + ": create the shared rules", Do: func(ctx context.Context) error {
 				sharedRulesMu.Lock()
 				defer sharedRulesMu.Unlock()
-				return t.ensure(ctx, p.shared())
+				return t.Ensure(ctx, table, p.shared())
 			}},
 			sdk.Step{Name: t.Name + ": accept addresses", Do: func(ctx context.Context) error {
-				if err := t.ensure(ctx, own); err != nil {
-					return errors.Join(err, t.remove(own))
+				if err := t.Ensure(ctx, table, own); err != nil {
+					return errors.Join(err, t.Remove(table, own))
 				}
 				return nil
-			}, Undo: func(context.Context) error { return t.remove(own) }})
+			}, Undo: func(context.Context) error { return t.Remove(table, own) }})
 	}
 	return sdk.Run(ctx, steps...)
 }
@@ -51,9 +50,9 @@ func (b iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *attachment)
 func (b iptablesBackend) check(ctx context.Context, _ *sdk.CmdArgs, p *attachment) error {
 	var errs []error
 	for _, family := range p.families() {
-		t, err := openTable(family)
+		t, err := openProgram(family)
 		if err == nil {
-			err = t.check(ctx, append(p.shared(), p.own(family)...))
+			err = t.Check(ctx, table, append(p.shared(), p.own(family)...))
 		}
 		errs = append(errs, err)
 	}
@@ -67,12 +66,12 @@ func (b iptablesBackend) check(ctx context.Context, _ *sdk.CmdArgs, p *attachmen
 func (b iptablesBackend) del(ctx context.Context, _ *sdk.CmdArgs, p *attachment) error {
 	var errs []error
 	for _, family := range p.families() {
-		t, err := openTable(family)
+		t, err := openProgram(family)
 		if err != nil {
 			errs = append(errs, p.absent(ctx, family, err))
 			continue
 		}
-		if err = t.remove(p.own(family)); err == nil {
+		if err = t.Remove(table, p.own(family)); err == nil {
 			err = p.unhidden(ctx, family)
 		}
 		errs = append(errs, err)
@@ -118,8 +117,8 @@ func (b iptablesBackend) status(context.Context, *sdk.CmdArgs) error {
 }
 
 // own returns the rules of the attachment's addresses in one family.
-func (p *attachment) own(family iptables.Family) []rule {
-	var rules []rule
+func (p *attachment) own(family iptables.Family) []iptables.Wanted {
+	var rules []iptables.Wanted
 	for _, address := range p.addresses {
 		if address.Is4() == (family == iptables.IPv4) {
 			rules = append(rules, addressRules(netip.PrefixFrom(address, address.BitLen()))...)
@@ -129,7 +128,7 @@ func (p *attachment) own(family iptables.Family) []rule {
 }
 
 // shared returns the rules that all attachments share and that DEL keeps.
-func (p *attachment) shared() []rule {
+func (p *attachment) shared() []iptables.Wanted {
 	rules := frameRules(p.admin)
 	if p.guard != nil {
 		rules = append(rules, guardRules(p.guard)...)
@@ -137,83 +136,13 @@ func (p *attachment) shared() []rule {
 	return rules
 }
 
-// filter is the filter table of one family.
-type filter struct{ *iptables.Command }
-
-func openTable(family iptables.Family) (*filter, error) {
+// openProgram opens the iptables program of a family.
+func openProgram(family iptables.Family) (*iptables.Command, error) {
 	command, err := iptables.Open(family)
 	if err != nil {
 		return nil, fmt.Errorf("open %s, which the backend iptables needs: %w", family.Program(), err)
 	}
-	return &filter{command}, nil
+	return command, nil
 }
 
 const table = "filter"
-
-// ensure creates missing rules and chains.
-func (t *filter) ensure(ctx context.Context, rules []rule) error {
-	for _, r := range rules {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := t.ensureRule(r); err != nil {
-			return fmt.Errorf("create rule %s: %w", r, err)
-		}
-	}
-	return nil
-}
-
-func (t *filter) ensureRule(r rule) error {
-	if len(r.spec) == 0 {
-		return t.EnsureChain(table, r.chain)
-	}
-	found, err := t.Exists(table, r.chain, r.spec...)
-	if err != nil || found {
-		return err
-	}
-	if r.first {
-		return t.Insert(table, r.chain, 1, r.spec...)
-	}
-	return t.Append(table, r.chain, r.spec...)
-}
-
-// check returns an error that names the missing rules.
-func (t *filter) check(ctx context.Context, rules []rule) error {
-	var errs []error
-	for _, r := range rules {
-		if len(r.spec) == 0 {
-			continue // a chain: the rules that jump to it are checked
-		}
-		if err := ctx.Err(); err != nil {
-			return errors.Join(append(errs, err)...)
-		}
-		found, err := t.Exists(table, r.chain, r.spec...)
-		switch {
-		case err != nil && !iptables.IsMissing(err):
-			errs = append(errs, fmt.Errorf("%s: look for rule %s: %w", t.Name, r, err))
-		case err != nil || !found:
-			errs = append(errs, fmt.Errorf("%s rule is missing: %s", t.Name, r))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// remove deletes rules. A missing rule is not an error.
-func (t *filter) remove(rules []rule) error {
-	var errs []error
-	for _, r := range rules {
-		if err := t.Delete(table, r.chain, r.spec...); err != nil && !iptables.IsMissing(err) {
-			errs = append(errs, fmt.Errorf("%s: delete rule %s: %w", t.Name, r, err))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// rule is a rule of a chain, or the chain itself if it has no spec.
-type rule struct {
-	chain string
-	spec  []string
-	first bool // insert it before the others
-}
-
-func (r rule) String() string { return r.chain + " " + strings.Join(r.spec, " ") }

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 )
 
@@ -21,46 +22,46 @@ const (
 
 // frameRules returns the rules that jump to the rules of addresses, after the
 // operators' chain.
-func frameRules(admin string) []rule {
-	return []rule{
-		{chain: privateChain},
-		{chain: admin},
-		{chain: forwardChain, spec: comment(frameComment, "-j", privateChain), first: true},
-		{chain: privateChain, spec: comment(adminComment, "-j", admin), first: true},
+func frameRules(admin string) []iptables.Wanted {
+	return []iptables.Wanted{
+		{Chain: privateChain},
+		{Chain: admin},
+		{Chain: forwardChain, Spec: comment(frameComment, "-j", privateChain), First: true},
+		{Chain: privateChain, Spec: comment(adminComment, "-j", admin), First: true},
 	}
 }
 
 // addressRules returns the rules that accept packets of one address.
-func addressRules(address netip.Prefix) []rule {
-	return []rule{
-		{chain: privateChain, spec: []string{
+func addressRules(address netip.Prefix) []iptables.Wanted {
+	return []iptables.Wanted{
+		{Chain: privateChain, Spec: []string{
 			"-d", address.String(), "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"}},
-		{chain: privateChain, spec: []string{"-s", address.String(), "-j", "ACCEPT"}},
+		{Chain: privateChain, Spec: []string{"-s", address.String(), "-j", "ACCEPT"}},
 	}
 }
 
 // guardRules returns the rules of an ingressPolicy. They precede the accept
 // rules and drop packets from one restricted bridge to another one and, if the
 // bridge is isolated, between its own ports.
-func guardRules(g *ruleset.Guard) []rule {
+func guardRules(g *ruleset.Guard) []iptables.Wanted {
 	policy := sameBridge
 	if g.Isolated {
 		policy = isolated
 	}
 	policyComment := frameComment + " (ingressPolicy: " + policy + ")"
-	rules := []rule{
-		{chain: stage1},
-		{chain: stage2},
-		{chain: forwardChain, spec: comment(guardsComment, "-j", stage1), first: true},
-		{chain: stage1, spec: comment(policyComment, "-i", g.Bridge, "!", "-o", g.Bridge, "-j", stage2), first: true},
+	rules := []iptables.Wanted{
+		{Chain: stage1},
+		{Chain: stage2},
+		{Chain: forwardChain, Spec: comment(guardsComment, "-j", stage1), First: true},
+		{Chain: stage1, Spec: comment(policyComment, "-i", g.Bridge, "!", "-o", g.Bridge, "-j", stage2), First: true},
 	}
 	if g.Isolated {
-		rules = append(rules, rule{chain: stage1, spec: comment(policyComment, "-i", g.Bridge, "-o", g.Bridge, "-j", "DROP"), first: true})
+		rules = append(rules, iptables.Wanted{Chain: stage1, Spec: comment(policyComment, "-i", g.Bridge, "-o", g.Bridge, "-j", "DROP"), First: true})
 	}
 	return append(rules,
-		rule{chain: stage1, spec: comment(guardsComment, "-j", "RETURN")},
-		rule{chain: stage2, spec: comment(guardsComment, "-o", g.Bridge, "-j", "DROP"), first: true},
-		rule{chain: stage2, spec: comment(guardsComment, "-j", "RETURN")})
+		iptables.Wanted{Chain: stage1, Spec: comment(guardsComment, "-j", "RETURN")},
+		iptables.Wanted{Chain: stage2, Spec: comment(guardsComment, "-o", g.Bridge, "-j", "DROP"), First: true},
+		iptables.Wanted{Chain: stage2, Spec: comment(guardsComment, "-j", "RETURN")})
 }
 
 func comment(text string, spec ...string) []string {

@@ -48,7 +48,7 @@ func (iptablesBackend) check(ctx context.Context, _ *sdk.CmdArgs, p *publication
 	for _, address := range p.addresses {
 		t, err := openNAT(address.Addr())
 		if err == nil {
-			err = t.check(ctx, append(p.portRules(address), p.entryRules(address.Addr())...))
+			err = t.Check(ctx, table, append(p.portRules(address), p.entryRules(address.Addr())...))
 		}
 		errs = append(errs, err)
 	}
@@ -118,12 +118,12 @@ const (
 
 // share creates missing shared rules. If another process creates them at the
 // same time, one of the two fails, retries, and finds all rules.
-func (t *nat) share(ctx context.Context, rules []rule) error {
+func (t *nat) share(ctx context.Context, rules []iptables.Wanted) error {
 	sharedRulesMu.Lock()
 	defer sharedRulesMu.Unlock()
 	var err error
 	for range attempts {
-		if err = t.ensureAll(ctx, rules); err == nil {
+		if err = t.Ensure(ctx, table, rules); err == nil {
 			return nil
 		}
 		select {
@@ -133,36 +133,6 @@ func (t *nat) share(ctx context.Context, rules []rule) error {
 		}
 	}
 	return err
-}
-
-func (t *nat) ensureAll(ctx context.Context, rules []rule) error {
-	for _, r := range rules {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := t.ensure(r); err != nil {
-			return fmt.Errorf("create %s: %w", r, err)
-		}
-	}
-	return nil
-}
-
-func (t *nat) ensure(r rule) error {
-	if len(r.spec) == 0 {
-		found, err := t.ChainExists(table, r.chain)
-		if err != nil || found {
-			return err
-		}
-		return t.NewChain(table, r.chain)
-	}
-	found, err := t.Exists(table, r.chain, r.spec...)
-	if err != nil || found {
-		return err
-	}
-	if r.first {
-		return t.Insert(table, r.chain, 1, r.spec...)
-	}
-	return t.Append(table, r.chain, r.spec...)
 }
 
 // publish fills the attachment's chain and then adds the rules that jump to it.
@@ -183,11 +153,11 @@ func (t *nat) publish(ctx context.Context, p *publication, address netip.Prefix)
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := t.Append(table, r.chain, r.spec...); err != nil {
+		if err := t.Append(table, r.Chain, r.Spec...); err != nil {
 			return fmt.Errorf("create %s: %w", r, err)
 		}
 	}
-	return t.ensureAll(ctx, p.entryRules(address.Addr()))
+	return t.Ensure(ctx, table, p.entryRules(address.Addr()))
 }
 
 // unpublish deletes a chain and the rules that jump to it, if they exist.
@@ -227,24 +197,6 @@ func (t *nat) disconnect(chain string) error {
 			if err := t.Delete(table, from, r.Spec...); err != nil && !iptables.IsMissing(err) {
 				errs = append(errs, fmt.Errorf("%s: delete rule %s: %w", t.Name, r, err))
 			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// check returns an error that names the missing rules.
-func (t *nat) check(ctx context.Context, rules []rule) error {
-	var errs []error
-	for _, r := range rules {
-		if err := ctx.Err(); err != nil {
-			return errors.Join(append(errs, err)...)
-		}
-		found, err := t.Exists(table, r.chain, r.spec...)
-		switch {
-		case err != nil && !iptables.IsMissing(err):
-			errs = append(errs, fmt.Errorf("%s: look for rule %s: %w", t.Name, r, err))
-		case err != nil || !found:
-			errs = append(errs, fmt.Errorf("%s rule is missing: %s", t.Name, r))
 		}
 	}
 	return errors.Join(errs...)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/allocnet/allocnet/internal/iptables"
 )
 
 // The reference plugin's chains and comments in iptables' nat table. Its CHECK
@@ -40,36 +42,27 @@ func ownComment(network, id string) string {
 	return comment
 }
 
-// rule is a rule of a chain, or the chain itself if it has no spec.
-type rule struct {
-	chain string
-	spec  []string
-	first bool // insert it before the others
-}
-
-func (r rule) String() string { return r.chain + " " + strings.Join(r.spec, " ") }
-
 // sharedRules returns the rules that all attachments share and that DEL keeps.
-func (p *publication) sharedRules() []rule {
-	var rules []rule
+func (p *publication) sharedRules() []iptables.Wanted {
+	var rules []iptables.Wanted
 	if p.snat && p.ExternalSetMarkChain == nil {
 		mark := fmt.Sprintf("%#x/%#x", 1<<p.markBit, 1<<p.markBit)
-		rules = []rule{
-			{chain: setMarkChain},
-			{chain: setMarkChain, spec: []string{"-m", "comment", "--comment", setMarkComment, "-j", "MARK", "--set-xmark", mark}},
-			{chain: masqChain},
-			{chain: masqChain, spec: []string{"-m", "mark", "--mark", mark, "-j", "MASQUERADE"}},
-			{chain: "POSTROUTING", spec: []string{"-m", "comment", "--comment", masqComment, "-j", masqChain}, first: true},
+		rules = []iptables.Wanted{
+			{Chain: setMarkChain},
+			{Chain: setMarkChain, Spec: []string{"-m", "comment", "--comment", setMarkComment, "-j", "MARK", "--set-xmark", mark}},
+			{Chain: masqChain},
+			{Chain: masqChain, Spec: []string{"-m", "mark", "--mark", mark, "-j", "MASQUERADE"}},
+			{Chain: "POSTROUTING", Spec: []string{"-m", "comment", "--comment", masqComment, "-j", masqChain}, First: true},
 		}
 	}
 	toPorts := []string{"-m", "addrtype", "--dst-type", "LOCAL", "-j", portsChain}
-	return append(rules, rule{chain: portsChain},
-		rule{chain: "PREROUTING", spec: toPorts}, rule{chain: "OUTPUT", spec: toPorts})
+	return append(rules, iptables.Wanted{Chain: portsChain},
+		iptables.Wanted{Chain: "PREROUTING", Spec: toPorts}, iptables.Wanted{Chain: "OUTPUT", Spec: toPorts})
 }
 
 // entryRules returns the rules that jump to the attachment's chain, by protocol
 // and port.
-func (p *publication) entryRules(addr netip.Addr) []rule {
+func (p *publication) entryRules(addr netip.Addr) []iptables.Wanted {
 	conditions := p.ConditionsV4
 	if addr.Is6() {
 		conditions = p.ConditionsV6
@@ -83,13 +76,13 @@ func (p *publication) entryRules(addr netip.Addr) []rule {
 		ports[m.Protocol] = append(ports[m.Protocol], strconv.Itoa(m.HostPort))
 	}
 	slices.Sort(protocols)
-	var rules []rule
+	var rules []iptables.Wanted
 	for _, protocol := range protocols {
 		for some := range slices.Chunk(ports[protocol], multiport) {
 			spec := []string{"-m", "comment", "--comment", ownComment(p.Name, p.id),
 				"-m", "multiport", "-p", protocol, "--destination-ports", strings.Join(some, ",")}
 			spec = slices.Concat(spec, conditions, []string{"-j", ownChain(p.Name, p.id)})
-			rules = append(rules, rule{chain: portsChain, spec: spec})
+			rules = append(rules, iptables.Wanted{Chain: portsChain, Spec: spec})
 		}
 	}
 	return rules
@@ -97,10 +90,10 @@ func (p *publication) entryRules(addr netip.Addr) []rule {
 
 // portRules returns the rules of the attachment's chain, in order: packets to
 // masquerade are marked before they are redirected.
-func (p *publication) portRules(address netip.Prefix) []rule {
-	var rules []rule
+func (p *publication) portRules(address netip.Prefix) []iptables.Wanted {
+	var rules []iptables.Wanted
 	add := func(base []string, spec ...string) {
-		rules = append(rules, rule{chain: ownChain(p.Name, p.id), spec: slices.Concat(base, spec)})
+		rules = append(rules, iptables.Wanted{Chain: ownChain(p.Name, p.id), Spec: slices.Concat(base, spec)})
 	}
 	mark := setMarkChain
 	if p.ExternalSetMarkChain != nil {

@@ -91,7 +91,7 @@ func (t *hostports) publish(ctx context.Context, p *publication, address netip.P
 		}
 		frame(s, conditions, p.snat)
 		for _, r := range t.rules(p, address) {
-			s.Rule(r.chain, p.id, r.spec...)
+			s.Rule(r.Chain, p.id, r.Spec...)
 		}
 	})
 }
@@ -123,10 +123,10 @@ func frame(s *iptables.NFTScript, conditions []string, masquerade bool) {
 }
 
 // rules returns the attachment's rules.
-func (t *hostports) rules(p *publication, address netip.Prefix) []rule {
-	var rules []rule
+func (t *hostports) rules(p *publication, address netip.Prefix) []iptables.Wanted {
+	var rules []iptables.Wanted
 	add := func(chain string, words ...string) {
-		rules = append(rules, rule{chain: chain, spec: words})
+		rules = append(rules, iptables.Wanted{Chain: chain, Spec: words})
 	}
 	addr := address.Addr()
 	for _, m := range p.of(addr) {
@@ -199,7 +199,7 @@ func (t *hostports) own(ctx context.Context, chain string, p *publication) ([]ip
 func (t *hostports) check(ctx context.Context, p *publication, address netip.Prefix) error {
 	want := map[string]int{}
 	for _, r := range t.rules(p, address) {
-		want[r.chain]++
+		want[r.Chain]++
 	}
 	for _, chain := range []string{hostPortsChain, masqueradeChain} {
 		if want[chain] == 0 {
