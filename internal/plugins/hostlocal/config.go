@@ -20,7 +20,7 @@ type ipam struct {
 	addressRange
 	Type       string           `json:"type"`
 	Name       string           `json:"name"` // accepted and ignored
-	Routes     []*route         `json:"routes"`
+	Routes     []*sdk.IPAMRoute `json:"routes"`
 	DataDir    string           `json:"dataDir"`
 	ResolvConf string           `json:"resolvConf"`
 	Ranges     [][]addressRange `json:"ranges"`
@@ -33,21 +33,6 @@ type addressRange struct {
 	Gateway    net.IP      `json:"gateway"`
 }
 
-type route struct {
-	Dst      types.IPNet `json:"dst"`
-	GW       net.IP      `json:"gw"`
-	MTU      int         `json:"mtu"`
-	AdvMSS   int         `json:"advmss"`
-	Priority int         `json:"priority"`
-	Table    *int        `json:"table"`
-	Scope    *int        `json:"scope"`
-}
-
-// ipamError returns an error about an invalid configuration.
-func ipamError(format string, args ...any) error {
-	return types.NewError(types.ErrInvalidNetworkConfig, "invalid ipam configuration", fmt.Errorf(format, args...).Error())
-}
-
 // parse reads a configuration. It ignores unknown keys outside of ipam, which
 // belong to the delegating plugin. A plugin returned with an error has the
 // directory of the leases, if that could be read.
@@ -58,13 +43,13 @@ func parse(conf []byte) (*hostLocal, error) {
 		return nil, sdk.FirstError(decodeErr, err)
 	}
 	if len(p.IPAM) == 0 || bytes.Equal(p.IPAM, []byte("null")) {
-		return p, sdk.FirstError(decodeErr, ipamError("the key 'ipam' is missing"))
+		return p, sdk.FirstError(decodeErr, sdk.IPAMError("the key 'ipam' is missing"))
 	}
 	var own ipam
 	ipamErr := sdk.Decode(p.IPAM, &own)
 	p.dataDir, p.resolvConf = own.DataDir, own.ResolvConf
 	var routesErr, setsErr error
-	p.routes, routesErr = convertRoutes(own.Routes)
+	p.routes, routesErr = sdk.IPAMRoutes(own.Routes)
 	p.sets, setsErr = p.rangeSets(own)
 	return p, sdk.FirstError(decodeErr, ipamErr, routesErr, setsErr)
 }
@@ -84,18 +69,18 @@ func (p *hostLocal) rangeSets(own ipam) ([]pool, error) {
 	}
 	all = append(all, own.Ranges...)
 	if len(all) == 0 {
-		return nil, ipamError("no IP ranges specified")
+		return nil, sdk.IPAMError("no IP ranges specified")
 	}
 	var pools []pool
 	v4, v6 := 0, 0
 	for i, set := range all {
 		next, err := newPool(set)
 		if err != nil {
-			return nil, ipamError("invalid range set %d: %w", i, err)
+			return nil, sdk.IPAMError("invalid range set %d: %w", i, err)
 		}
 		for j, other := range pools {
 			if other.overlaps(next) {
-				return nil, ipamError("range set %d overlaps with %d", j, i)
+				return nil, sdk.IPAMError("range set %d overlaps with %d", j, i)
 			}
 		}
 		if next.set[0].First.Is4() {
@@ -107,24 +92,10 @@ func (p *hostLocal) rangeSets(own ipam) ([]pool, error) {
 	}
 	if v4 > 1 || v6 > 1 {
 		if ok, _ := version.GreaterThanOrEqualTo(p.CNIVersion, "0.3.0"); !ok {
-			return nil, ipamError("CNI version %v does not support more than 1 address per family", p.CNIVersion)
+			return nil, sdk.IPAMError("CNI version %v does not support more than 1 address per family", p.CNIVersion)
 		}
 	}
 	return pools, nil
-}
-
-func convertRoutes(in []*route) ([]*types.Route, error) {
-	var out []*types.Route
-	for i, r := range in {
-		if r == nil || r.Dst.IP == nil {
-			return nil, ipamError("route %d has no destination", i)
-		}
-		out = append(out, &types.Route{
-			Dst: net.IPNet(r.Dst), GW: r.GW, MTU: r.MTU, AdvMSS: r.AdvMSS,
-			Priority: r.Priority, Table: r.Table, Scope: r.Scope,
-		})
-	}
-	return out, nil
 }
 
 // envArgs are the keys of CNI_ARGS.
@@ -157,7 +128,7 @@ func (p *hostLocal) requested(args string) ([]netip.Addr, error) {
 	for _, s := range text {
 		addr, err := parseRequested(s)
 		if err != nil {
-			return nil, ipamError("requested IP: %w", err)
+			return nil, sdk.IPAMError("requested IP: %w", err)
 		}
 		if !slices.Contains(addrs, addr) {
 			addrs = append(addrs, addr)

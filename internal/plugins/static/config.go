@@ -2,7 +2,6 @@ package static
 
 import (
 	"bytes"
-	"fmt"
 	"net"
 	"strings"
 
@@ -16,32 +15,17 @@ import (
 
 // ipam is the plugin's own part of a configuration.
 type ipam struct {
-	Type      string     `json:"type"`
-	Name      string     `json:"name"` // accepted and ignored
-	Routes    []*route   `json:"routes"`
-	Addresses []*address `json:"addresses"`
-	DNS       types.DNS  `json:"dns"`
+	Type      string           `json:"type"`
+	Name      string           `json:"name"` // accepted and ignored
+	Routes    []*sdk.IPAMRoute `json:"routes"`
+	Addresses []*address       `json:"addresses"`
+	DNS       types.DNS        `json:"dns"`
 }
 
 type address struct {
 	Address string `json:"address"`
 	Gateway net.IP `json:"gateway"`
 	Version string `json:"version"` // accepted and ignored
-}
-
-type route struct {
-	Dst      types.IPNet `json:"dst"`
-	GW       net.IP      `json:"gw"`
-	MTU      int         `json:"mtu"`
-	AdvMSS   int         `json:"advmss"`
-	Priority int         `json:"priority"`
-	Table    *int        `json:"table"`
-	Scope    *int        `json:"scope"`
-}
-
-// ipamError returns an error about an invalid configuration.
-func ipamError(format string, args ...any) error {
-	return types.NewError(types.ErrInvalidNetworkConfig, "invalid ipam configuration", fmt.Errorf(format, args...).Error())
 }
 
 // parse reads a configuration. It ignores unknown keys outside of ipam, which
@@ -56,7 +40,7 @@ func parse(conf []byte) (*static, error) {
 		return p, err
 	}
 	if len(p.IPAM) == 0 || bytes.Equal(p.IPAM, []byte("null")) {
-		return p, ipamError("the key 'ipam' is missing")
+		return p, sdk.IPAMError("the key 'ipam' is missing")
 	}
 	return p, sdk.Decode(p.IPAM, &p.own)
 }
@@ -92,7 +76,7 @@ func (p *static) addresses(args string) ([]*types100.IPConfig, error) {
 	var ips []*types100.IPConfig
 	for i, a := range p.own.Addresses {
 		if a == nil {
-			return nil, ipamError("address %d is null", i)
+			return nil, sdk.IPAMError("address %d is null", i)
 		}
 		ip, err := parseAddress(a.Address)
 		if err != nil {
@@ -119,7 +103,7 @@ func environment(args string) ([]*types100.IPConfig, error) {
 	for _, text := range list(env.GATEWAY) {
 		gateway := net.ParseIP(text)
 		if gateway == nil {
-			return nil, ipamError("invalid gateway address: %s", text)
+			return nil, sdk.IPAMError("invalid gateway address: %s", text)
 		}
 		for _, ip := range ips {
 			if ip.Address.Contains(gateway) {
@@ -157,7 +141,7 @@ func parseAll(texts []string) ([]*types100.IPConfig, error) {
 func parseAddress(text string) (*types100.IPConfig, error) {
 	ip, subnet, err := net.ParseCIDR(text)
 	if err != nil {
-		return nil, ipamError("an address is expected to be in CIDR notation, got: '%s'", text)
+		return nil, sdk.IPAMError("an address is expected to be in CIDR notation, got: '%s'", text)
 	}
 	if v4 := ip.To4(); v4 != nil {
 		ip = v4
@@ -176,21 +160,7 @@ func (p *static) countFamilies(ips []*types100.IPConfig) error {
 		return nil
 	}
 	if ok, _ := version.GreaterThanOrEqualTo(p.CNIVersion, "0.3.0"); !ok {
-		return ipamError("CNI version %v does not support more than 1 address per family", p.CNIVersion)
+		return sdk.IPAMError("CNI version %v does not support more than 1 address per family", p.CNIVersion)
 	}
 	return nil
-}
-
-func (p *static) routes() ([]*types.Route, error) {
-	var out []*types.Route
-	for i, r := range p.own.Routes {
-		if r == nil || r.Dst.IP == nil {
-			return nil, ipamError("route %d has no destination", i)
-		}
-		out = append(out, &types.Route{
-			Dst: net.IPNet(r.Dst), GW: r.GW, MTU: r.MTU, AdvMSS: r.AdvMSS,
-			Priority: r.Priority, Table: r.Table, Scope: r.Scope,
-		})
-	}
-	return out, nil
 }

@@ -25,7 +25,7 @@ func (p *static) Add(_ context.Context, c *sdk.CmdArgs) (*types100.Result, error
 	if err != nil {
 		return nil, err
 	}
-	routes, err := p.routes()
+	routes, err := sdk.IPAMRoutes(p.own.Routes)
 	if err != nil {
 		return nil, err
 	}
