@@ -94,6 +94,7 @@ type LeftoverError struct {
 	Leftovers []Leftover
 }
 
+// Error implements error.
 func (e *LeftoverError) Error() string {
 	parts := make([]string, len(e.Leftovers))
 	for i, l := range e.Leftovers {
@@ -110,6 +111,7 @@ type UnservedError struct {
 	Networks     []string // of the allocation, in order
 }
 
+// Error implements error.
 func (e *UnservedError) Error() string {
 	networks := make([]string, len(e.Networks))
 	for i, name := range e.Networks {
@@ -120,6 +122,7 @@ func (e *UnservedError) Error() string {
 		e.ID, strings.Join(networks, ", "), strings.Join(e.Capabilities, ", "))
 }
 
+// Unwrap returns ErrUnserved.
 func (e *UnservedError) Unwrap() error { return ErrUnserved }
 
 // ListenerError reports a host port that Setup does not publish because a process of the
@@ -135,6 +138,7 @@ type ListenerError struct {
 	Process string
 }
 
+// Error implements error.
 func (e *ListenerError) Error() string {
 	process := "a process of the host"
 	if e.PID != 0 {
@@ -154,7 +158,10 @@ type NetworkError struct {
 	Err  error
 }
 
+// Error implements error.
 func (e *NetworkError) Error() string { return e.File + ": " + e.Err.Error() }
+
+// Unwrap returns the cause.
 func (e *NetworkError) Unwrap() error { return e.Err }
 
 // NetnsError reports that a network namespace belongs to another allocation.
@@ -165,6 +172,7 @@ type NetnsError struct {
 	OtherID string // of the allocation that owns it
 }
 
+// Error implements error.
 func (e *NetnsError) Error() string {
 	return fmt.Sprintf("%v: %q belongs to allocation %q", ErrInUse, e.Netns, e.OtherID)
 }
@@ -200,6 +208,7 @@ type RecordError struct {
 	Err  error
 }
 
+// Error implements error.
 func (e *RecordError) Error() string {
 	return fmt.Sprintf("record of allocation %q in %s: %v", e.ID, e.File, e.Err)
 }
@@ -235,6 +244,7 @@ type PortTakenError struct {
 	Network, ID, Interface, Instance string
 }
 
+// Error implements error.
 func (e *PortTakenError) Error() string {
 	text := "an unknown owner"
 	if owner := (names.Owner{Network: e.Network, ID: e.ID, IfName: e.Interface, Instance: e.Instance}); owner != (names.Owner{}) {

@@ -15,7 +15,10 @@ type AddError struct {
 	Err       error
 }
 
+// Error implements error.
 func (e *AddError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
 func (e *AddError) Unwrap() error { return e.Err }
 
 // Reached reports whether ADD ran the plugin at a place.
@@ -34,5 +37,8 @@ type DelError struct {
 	Err     error
 }
 
+// Error implements error.
 func (e *DelError) Error() string { return fmt.Sprintf("network %q: %v", e.Network, e.Err) }
+
+// Unwrap returns the cause.
 func (e *DelError) Unwrap() error { return e.Err }

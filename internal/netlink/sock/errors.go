@@ -14,6 +14,7 @@ type Error struct {
 	Errno   unix.Errno
 }
 
+// Error implements error.
 func (e *Error) Error() string {
 	if e.Request == "" {
 		return e.Errno.Error()
@@ -27,6 +28,7 @@ func (e *Error) Unwrap() error { return e.Errno }
 // Errors are those of one transaction, of which nothing was done. errors.Is finds the errno of each.
 type Errors []*Error
 
+// Error implements error.
 func (e Errors) Error() string {
 	texts := make([]string, len(e))
 	for i, one := range e {

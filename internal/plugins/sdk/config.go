@@ -41,6 +41,7 @@ type UnknownKeyError struct {
 	Value bool
 }
 
+// Error implements error.
 func (e *UnknownKeyError) Error() string {
 	return fmt.Sprintf("the native plugin does not understand the key %q", e.Key)
 }

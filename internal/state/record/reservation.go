@@ -21,6 +21,7 @@ type NetnsError struct {
 	OtherID string // of the allocation that has it
 }
 
+// Error implements error.
 func (e *NetnsError) Error() string {
 	return fmt.Sprintf("network namespace %q of allocation %q is that of allocation %q", e.Netns, e.ID, e.OtherID)
 }

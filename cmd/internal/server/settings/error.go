@@ -10,6 +10,7 @@ type Error struct {
 	Problem string `json:"problem"`
 }
 
+// Error implements error.
 func (e *Error) Error() string {
 	where := e.Origin
 	if e.Line > 0 {

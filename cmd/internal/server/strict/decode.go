@@ -23,6 +23,7 @@ type Error struct {
 	Reason       string
 }
 
+// Error implements error.
 func (e *Error) Error() string {
 	path := e.Path
 	if path == "" {
