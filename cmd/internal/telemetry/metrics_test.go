@@ -1,9 +1,11 @@
 package telemetry
 
 import (
+	"bytes"
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -14,8 +16,10 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/configurator"
@@ -127,4 +131,19 @@ func TestRetriesThatWereCutOff(t *testing.T) {
 	r := newRig(Options{})
 	r.operate("setup", "a", "native", []string{"n"}, errors.New("x"), part{configurator.StepWait, 0, errors.New("cancelled")})
 	require.Empty(t, r.series(t, "retries_total"))
+}
+
+// closed is a connection that the client has closed.
+type closed struct{ http.ResponseWriter }
+
+func (closed) Write([]byte) (int, error) {
+	return 0, &net.OpError{Op: "write", Net: "unix", Err: unix.EPIPE}
+}
+
+func TestClientThatClosesEarly(t *testing.T) {
+	var log bytes.Buffer
+	tel, err := New(Options{Logger: hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Info})})
+	require.NoError(t, err)
+	tel.Handler().ServeHTTP(closed{httptest.NewRecorder()}, httptest.NewRequest("GET", "/metrics", nil))
+	require.Empty(t, log.String())
 }

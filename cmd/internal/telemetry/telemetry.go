@@ -2,6 +2,8 @@ package telemetry
 
 import (
 	"context"
+	"errors"
+	"net"
 	"net/http"
 	"slices"
 	"time"
@@ -80,10 +82,21 @@ func newTelemetry(o Options, exporter sdktrace.SpanExporter, now func() time.Tim
 	return t
 }
 
-// errorLog receives promhttp's errors of gathering.
+// errorLog receives promhttp's errors of gathering and sending.
 type errorLog struct{ logger hclog.Logger }
 
-func (l errorLog) Println(v ...any) { l.logger.Warn("not all metrics could be had", "error", v) }
+// Println implements promhttp.Logger. promhttp reports every metric family that it
+// cannot send. A client that closes its connection early is no warning for the host.
+func (l errorLog) Println(v ...any) {
+	level := hclog.Warn
+	for _, value := range v {
+		var failed *net.OpError
+		if err, ok := value.(error); ok && errors.As(err, &failed) {
+			level = hclog.Debug
+		}
+	}
+	l.logger.Log(level, "cannot gather or send all metrics", "error", v)
+}
 
 // Handler serves /metrics.
 func (t *Telemetry) Handler() http.Handler { return t.handler }

@@ -35,7 +35,7 @@ type Point struct {
 	Object string // the path, if any
 }
 
-// String returns the call and its object.
+// String returns the kind, the call and its object.
 func (p Point) String() string {
 	return strings.TrimSpace(fmt.Sprintf("%s: %s %s", p.Kind, p.Call, p.Object))
 }
