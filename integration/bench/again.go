@@ -8,19 +8,19 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// What is measured of DELs that find nothing.
+// The measures of DELs that find nothing to remove.
 const (
 	againTitle   = "DEL, a second time"
 	unknownTitle = "DEL of an unknown container"
 )
 
-// user sets up and tears down one container, as its runtime does.
+// user sets up and tears down a container, as its runtime does.
 type user interface {
 	add(ctx context.Context, id string) error
 	del(ctx context.Context, id string) error
 }
 
-// again measures DELs without anything to remove: runtimes repeat them.
+// again measures DELs that find nothing to remove. Runtimes repeat their DELs.
 func (b *bench) again(ctx context.Context) (err error) {
 	b.progress("DELs that find nothing")
 	slots, err := b.slots(ctx, 1)
@@ -53,8 +53,8 @@ func (b *bench) again(ctx context.Context) (err error) {
 	return b.againTurns(ctx, users)
 }
 
-// againTurns has each user set up and tear down a container, and measures what the DELs
-// after that take.
+// againTurns lets each user set up and tear down a container, and measures
+// repeated DELs of it and DELs of an unknown one.
 func (b *bench) againTurns(ctx context.Context, users map[string]user) error {
 	order := []string{nativeName, daemonName, allocnetName, referenceName}
 	known, unknown := map[string]*samples{}, map[string]*samples{}
@@ -81,7 +81,7 @@ func (b *bench) againTurns(ctx context.Context, users map[string]user) error {
 	return nil
 }
 
-// libraryUser names the ports at DEL too, as runtimes do.
+// libraryUser passes the ports to DEL too, as runtimes do.
 type libraryUser struct {
 	*configured
 	slot *slot

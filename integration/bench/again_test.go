@@ -9,7 +9,7 @@ import (
 )
 
 func TestAgain(t *testing.T) {
-	b := &bench{world: *testWorld(t), size: size{again: 1}, report: &Report{}}
+	b := &bench{environment: *testEnvironment(t), size: size{again: 1}, report: &Report{}}
 	require.NoError(t, b.again(t.Context()))
 	require.NoError(t, sandbox.Destroy(b.all[0].netns))
 	for _, title := range []string{againTitle, unknownTitle} {
@@ -22,7 +22,7 @@ func TestAgain(t *testing.T) {
 }
 
 func TestCollect(t *testing.T) {
-	b := &bench{world: *testWorld(t), size: size{collect: 3, collects: 1}, report: &Report{}}
+	b := &bench{environment: *testEnvironment(t), size: size{collect: 3, collects: 1}, report: &Report{}}
 	require.NoError(t, b.collect(t.Context()))
 	for _, s := range b.all {
 		require.NoError(t, sandbox.Destroy(s.netns))

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// baseline makes allocations with as few and as plain messages as the kernel
-// allows: what any implementation has to do at least. It uses nothing that one
-// could not use as well. It is safe for concurrent use.
+// baseline creates allocations with as few and as simple messages as the kernel
+// allows: the minimum that any implementation must do. It uses no technique
+// that an implementation could not use. It is safe for concurrent use.
 type baseline struct {
 	network *network
 	bridge  int // index, or 0
@@ -25,10 +25,11 @@ type baseline struct {
 	idle []*baselineSockets
 }
 
-// baselineSockets are the lasting sockets of one operation at a time.
+// baselineSockets are sockets that one operation at a time uses.
 type baselineSockets struct{ links, rules *socket }
 
-// newBaseline makes the network itself: the bridge, forwarding and the tables.
+// newBaseline creates the shared part of the network: the bridge, forwarding
+// and the tables.
 func newBaseline(ctx context.Context, n *network) (*baseline, error) {
 	home, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -82,7 +83,7 @@ func (f *baseline) makeBridge() error {
 	return sockets.links.do(messages...)
 }
 
-// close takes the network itself away.
+// close removes the shared part of the network.
 func (f *baseline) close(ctx context.Context) error {
 	var errs []error
 	for _, s := range f.idle {
@@ -95,8 +96,8 @@ func (f *baseline) close(ctx context.Context) error {
 	return errors.Join(append(errs, dropTables(ctx, f.network), f.home.Close())...)
 }
 
-// take returns sockets for one operation, opened by an earlier one if there was
-// one; give hands them back.
+// take returns sockets for one operation: those that an earlier operation
+// returned with give, or new ones.
 func (f *baseline) take() (*baselineSockets, error) {
 	f.mu.Lock()
 	if last := len(f.idle) - 1; last >= 0 {
@@ -127,7 +128,7 @@ func (f *baseline) name() string { return baselineName }
 
 func (f *baseline) linkName(s *slot) string { return fmt.Sprintf("baseline%d", s.index) }
 
-// add makes the allocation of a slot.
+// add creates the allocation of a slot.
 func (f *baseline) add(_ context.Context, s *slot) error {
 	sockets, err := f.take()
 	if err != nil {
@@ -149,7 +150,7 @@ func (f *baseline) add(_ context.Context, s *slot) error {
 	return nil
 }
 
-// attach makes the pair and configures the end in the sandbox.
+// attach creates the veth and configures its end in the sandbox.
 func (f *baseline) attach(links *socket, s *slot) (host int, err error) {
 	sandbox, err := os.Open(s.netns)
 	if err != nil {
@@ -163,7 +164,8 @@ func (f *baseline) attach(links *socket, s *slot) (host int, err error) {
 	if err := links.do(pair.create()); err != nil {
 		return 0, err
 	}
-	// Before the peer is up there is no carrier, so it is not too late for this.
+	// The peer is still down, so the link has no carrier yet and these messages
+	// are in time.
 	bridged := f.network.kind == "bridge"
 	if err := links.do(portMessage(pair.name, bridged, f.network.dual && !bridged)); err != nil {
 		return 0, err
@@ -181,8 +183,8 @@ func (f *baseline) attach(links *socket, s *slot) (host int, err error) {
 
 const loopbackIndex = 1
 
-// sandboxMessages configure the links in the sandbox. For ptp, all traffic goes
-// by way of the gateway, also within the subnet.
+// sandboxMessages configure the links in the sandbox. With ptp, all traffic
+// passes the gateway, also within the subnet.
 func (f *baseline) sandboxMessages(s *slot, index int) []*message {
 	messages := []*message{upMessage(loopbackIndex), upMessage(index)}
 	for _, n := range f.network.families() {
@@ -201,7 +203,7 @@ func (f *baseline) sandboxMessages(s *slot, index int) []*message {
 	return messages
 }
 
-// hostMessages configure the host's end of ptp, which is up already.
+// hostMessages configure the host's end of a ptp link, which is up already.
 func (f *baseline) hostMessages(s *slot, index int) []*message {
 	var messages []*message
 	for _, n := range f.network.families() {
@@ -228,7 +230,7 @@ func (s *baselineSockets) change(kind int, changes []elements) error {
 	return s.rules.exchange(messages, last, nil)
 }
 
-// del takes the allocation of a slot away.
+// del removes the allocation of a slot.
 func (f *baseline) del(_ context.Context, s *slot) error {
 	sockets, err := f.take()
 	if err != nil {
@@ -244,10 +246,11 @@ func (f *baseline) del(_ context.Context, s *slot) error {
 	return nil
 }
 
-// batchGroup is the interface group of links that leave together.
+// batchGroup is the interface group of links that are deleted together.
 const batchGroup = 0x62656e
 
-// delBatch takes the allocations of slots away at once, at most some hundred.
+// delBatch removes the allocations of slots together. A batch has a few hundred
+// at most.
 func (f *baseline) delBatch(slots []*slot) error {
 	sockets, err := f.take()
 	if err != nil {

@@ -17,16 +17,16 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestBaselineIsWhatPluginsMake compares links, addresses and routes of one
-// allocation, in its sandbox and on the host, with those of the reference
-// plugins for the same network.
+// TestBaselineIsWhatPluginsMake compares the links, addresses and routes of one
+// allocation, in its sandbox and on the host, with those that the reference
+// plugins create for the same network.
 func TestBaselineIsWhatPluginsMake(t *testing.T) {
-	w := testWorld(t)
+	e := testEnvironment(t)
 	for _, kind := range []string{"bridge", "ptp"} {
 		for _, dual := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s dual %v", kind, dual), func(t *testing.T) {
-				n := w.newNetwork("same", kind, dual)
-				s := testSlots(t, w, 1)[0]
+				n := e.newNetwork("same", kind, dual)
+				s := testSlots(t, e, 1)[0]
 				f, err := newBaseline(t.Context(), n)
 				require.NoError(t, err)
 				before := hostState(t)
@@ -34,7 +34,7 @@ func TestBaselineIsWhatPluginsMake(t *testing.T) {
 				require.Equal(t, before, hostState(t), "a DEL leaves nothing")
 				require.NoError(t, f.close(t.Context()))
 
-				exec, err := w.newConfigured(t.Context(), n, execName, configurator.EngineExec)
+				exec, err := e.newConfigured(t.Context(), n, execName, configurator.EngineExec)
 				require.NoError(t, err)
 				ofPlugins := lifeOf(t, exec, s)
 				require.NoError(t, exec.close(t.Context()))
@@ -44,18 +44,18 @@ func TestBaselineIsWhatPluginsMake(t *testing.T) {
 	}
 }
 
-// TestBaselineElements compares the number of elements that an allocation adds
-// with what the native engine adds.
+// TestBaselineElements checks that an allocation adds as many elements as it
+// does with the native engine.
 func TestBaselineElements(t *testing.T) {
-	w := testWorld(t)
+	e := testEnvironment(t)
 	for _, dual := range []bool{false, true} {
 		t.Run(fmt.Sprintf("dual %v", dual), func(t *testing.T) {
-			slots := testSlots(t, w, 2)
+			slots := testSlots(t, e, 2)
 			added := map[string]map[string]int{}
 			for name, table := range map[string]string{baselineName: baselineTable, nativeName: names.Table} {
-				sys, err := w.open(t.Context(), name, "bridge", dual)
+				sys, err := e.open(t.Context(), name, "bridge", dual)
 				require.NoError(t, err)
-				// The first allocation brings what all share.
+				// The first allocation also adds the shared elements.
 				require.NoError(t, sys.add(t.Context(), slots[0]))
 				before := countElements(t, table)
 				require.NoError(t, sys.add(t.Context(), slots[1]))
@@ -75,14 +75,14 @@ func TestBaselineElements(t *testing.T) {
 	}
 }
 
-// TestBaselineBatch deletes allocations together.
+// TestBaselineBatch deletes several allocations together.
 func TestBaselineBatch(t *testing.T) {
-	w := testWorld(t)
+	e := testEnvironment(t)
 	for _, kind := range []string{"bridge", "ptp"} {
 		t.Run(kind, func(t *testing.T) {
-			f, err := newBaseline(t.Context(), w.newNetwork("batch", kind, true))
+			f, err := newBaseline(t.Context(), e.newNetwork("batch", kind, true))
 			require.NoError(t, err)
-			slots := testSlots(t, w, 120)
+			slots := testSlots(t, e, 120)
 			before := hostState(t)
 			require.NoError(t, fill(t.Context(), f, slots))
 			require.NotEqual(t, before, hostState(t))
@@ -93,13 +93,13 @@ func TestBaselineBatch(t *testing.T) {
 	}
 }
 
-// TestBaselineErrors: an operation that the kernel refuses is an error, whatever
-// else was sent along with it.
+// TestBaselineErrors checks that an operation returns the kernel's error,
+// whichever of its messages the kernel refuses.
 func TestBaselineErrors(t *testing.T) {
-	w := testWorld(t)
-	f, err := newBaseline(t.Context(), w.newNetwork("errors", "ptp", false))
+	e := testEnvironment(t)
+	f, err := newBaseline(t.Context(), e.newNetwork("errors", "ptp", false))
 	require.NoError(t, err)
-	s := testSlots(t, w, 1)[0]
+	s := testSlots(t, e, 1)[0]
 	require.ErrorIs(t, f.del(t.Context(), s), unix.ENOENT)
 	require.NoError(t, f.add(t.Context(), s))
 	require.ErrorIs(t, f.add(t.Context(), s), unix.EEXIST)
@@ -114,16 +114,16 @@ func TestBaselineErrors(t *testing.T) {
 	require.NoError(t, f.close(t.Context()))
 }
 
-// testSlots are slots of a world, whose sandboxes go with the test.
-func testSlots(t *testing.T, w *world, n int) []*slot {
+// testSlots returns slots whose sandboxes are destroyed when the test ends.
+func testSlots(t *testing.T, e *environment, n int) []*slot {
 	t.Helper()
-	slots, err := w.slots(t.Context(), n)
+	slots, err := e.slots(t.Context(), n)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		for _, s := range w.all {
+		for _, s := range e.all {
 			require.NoError(t, sandbox.Destroy(s.netns))
 		}
-		w.all = nil
+		e.all = nil
 	})
 	return slots
 }
@@ -145,8 +145,8 @@ func lifeOf(t *testing.T, sys system, s *slot) string {
 	return "in the sandbox:\n" + inside + "on the host:\n" + outside
 }
 
-// describe is links with their addresses and routes as text, without what the
-// kernel adds by itself and without names that differ.
+// describe returns links with their addresses and routes as text, without those
+// that the kernel adds by itself and without names that differ.
 func describe(t *testing.T, want func(netlink.Link) bool) string {
 	t.Helper()
 	links, err := retry.List(netlink.LinkList)
@@ -197,13 +197,15 @@ func describeRoutes(t *testing.T, l netlink.Link) (lines []string) {
 	return lines
 }
 
-// hostState is the host's links, addresses, routes and the baseline's elements.
+// hostState describes the host's links, addresses and routes, and the
+// baseline's elements.
 func hostState(t *testing.T) string {
 	t.Helper()
 	return describe(t, func(netlink.Link) bool { return true }) + fmt.Sprint(countElements(t, baselineTable))
 }
 
-// countElements counts the elements of all named sets of a table, by family.
+// countElements returns the number of elements of all named sets of a table, by
+// family.
 func countElements(t *testing.T, table string) map[string]int {
 	t.Helper()
 	c, err := nftables.New()

@@ -15,9 +15,10 @@ import (
 // baselineTable is the name of the baseline's nftables table in each family.
 const baselineTable = "baseline"
 
-// ruleset is the fixed part of the tables: what allocations add to is a map and
-// three sets. A map of verdicts would be no baseline: with every element that jumps
-// the kernel validates all others again.
+// ruleset is the constant part of the tables. Allocations add elements to a map
+// and three sets. There is no verdict map, because the kernel validates all its
+// elements again with each element that jumps, which would be slower than
+// necessary.
 var ruleset = template.Must(template.New("").Parse(`
 add table {{.Family}} {{.Table}}
 delete table {{.Family}} {{.Table}}
@@ -44,7 +45,7 @@ table {{.Family}} {{.Table}} {
 }
 `))
 
-// makeTables makes the fixed part of the tables of a network, empty.
+// makeTables creates the tables of a network, without elements.
 func makeTables(ctx context.Context, n *network) error {
 	var text bytes.Buffer
 	for _, f := range n.families() {
@@ -72,7 +73,7 @@ func dropTables(ctx context.Context, n *network) error {
 	return nft(ctx, text)
 }
 
-// nft runs commands of nft, which needs to be installed.
+// nft runs commands of the program nft, which must be installed.
 func nft(ctx context.Context, commands string) error {
 	c := exec.CommandContext(ctx, "nft", "-f", "-")
 	c.Stdin = strings.NewReader(commands)
@@ -94,14 +95,14 @@ type element struct {
 	key, value []byte // value is nil in a set
 }
 
-// elements is a change of elements of one set.
+// elements is a change of the elements of one set.
 type elements struct {
 	family byte
 	set    string
 	all    []element
 }
 
-// allocationElements are the elements of one allocation, per family.
+// allocationElements returns the elements of one allocation, per family.
 func allocationElements(a netip.Addr, hostPort, port uint16) []elements {
 	f, ip := byte(unix.NFPROTO_IPV4), a.AsSlice()
 	if a.Is6() {
@@ -119,7 +120,7 @@ func allocationElements(a netip.Addr, hostPort, port uint16) []elements {
 	}
 }
 
-// Every part of a concatenation fills whole registers of 4 bytes.
+// Every part of a concatenation is padded to registers of 4 bytes.
 
 func portField(port uint16) []byte { return []byte{byte(port >> 8), byte(port), 0, 0} }
 
@@ -127,8 +128,8 @@ func portKey(protocol byte, port uint16) []byte {
 	return append([]byte{protocol, 0, 0, 0}, portField(port)...)
 }
 
-// transaction makes one nftables transaction of changes, and returns the
-// message in it that is to be acknowledged, too.
+// transaction returns an nftables transaction of changes, and its message that
+// is to be acknowledged.
 func transaction(kind int, changes []elements) (messages []*message, last *message) {
 	messages = append(messages, newMessage(unix.NFNL_MSG_BATCH_BEGIN, 0, batchHeader))
 	for i := range changes {

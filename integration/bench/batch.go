@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// batchTitle is the time per allocation when many are taken away at once.
+// batchTitle is the time per allocation when many are removed together.
 const batchTitle = "DEL, 100 at once, each"
 
-// batch measures many DELs at once. The baseline knows beforehand what leaves
-// together; the others get single calls.
+// batch measures many concurrent DELs. The baseline deletes the links of a
+// batch together; the other systems get one call per allocation.
 func (b *bench) batch(ctx context.Context) error {
 	slots, err := b.slots(ctx, b.size.batch)
 	if err != nil {
@@ -41,7 +41,7 @@ func (b *bench) batch(ctx context.Context) error {
 	return nil
 }
 
-// batchOf makes allocations and measures their end, per allocation.
+// batchOf creates allocations and measures their removal, per allocation.
 func batchOf(ctx context.Context, sys system, slots []*slot, m *samples) error {
 	if err := fill(ctx, sys, slots); err != nil {
 		return err
@@ -54,8 +54,8 @@ func batchOf(ctx context.Context, sys system, slots []*slot, m *samples) error {
 	return nil
 }
 
-// fill makes allocations, some at a time. The first one goes alone: the
-// reference plugins make what allocations share without a lock.
+// fill creates allocations, several at a time. The first one is created alone,
+// because the reference plugins create shared objects without a lock.
 func fill(ctx context.Context, sys system, slots []*slot) error {
 	if err := sys.add(ctx, slots[0]); err != nil {
 		return err
@@ -63,10 +63,10 @@ func fill(ctx context.Context, sys system, slots []*slot) error {
 	return atOnce(8, slots[1:], func(s *slot) error { return sys.add(ctx, s) })
 }
 
-// drainAtOnce is how many allocations leave together.
+// drainAtOnce is the number of allocations that drain removes together.
 const drainAtOnce = 100
 
-// drain takes allocations away, so many at once.
+// drain removes allocations in batches.
 func drain(ctx context.Context, sys system, slots []*slot) error {
 	for part := range slices.Chunk(slots, drainAtOnce) {
 		var err error

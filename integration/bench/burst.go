@@ -6,12 +6,12 @@ import (
 	"fmt"
 )
 
-// burstAtOnce is how many ADDs of a burst run at a time.
+// burstAtOnce is the number of concurrent ADDs in a burst.
 const burstAtOnce = 50
 
 func burstTitle(kind string) string { return fmt.Sprintf("ADD, burst, 50 at a time, %s", kind) }
 
-// burst measures the rate of ADDs when many come at once.
+// burst measures the rate of concurrent ADDs.
 func (b *bench) burst(ctx context.Context) error {
 	slots, err := b.slots(ctx, b.size.burst)
 	if err != nil {

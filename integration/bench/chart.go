@@ -12,7 +12,7 @@ import (
 const (
 	chartWidth  = 1000
 	chartLeft   = 330 // where bars begin
-	chartRight  = 870 // where the longest ends; behind it stands its value
+	chartRight  = 870 // where the longest bar ends; its value follows
 	chartTop    = 84
 	barHeight   = 15
 	barGap      = 3
@@ -20,19 +20,20 @@ const (
 	chartBottom = 40
 )
 
-// colours are those of the systems' bars.
+// colours are the colours of the systems' bars.
 var colours = map[string]string{
 	baselineName: "#9aa5b1", nativeName: "#1f7a5c", allocnetName: "#1f7a5c",
 	execName: "#d9822b", goCNIName: "#b3541e", referenceName: "#b3541e",
 }
 
-// bars are the bars of one measure, one below the other.
+// bars are the bars of one measure.
 type bars struct {
 	what string
 	all  []Measure
 }
 
-// charted are the measures that have a time; a rate counts as the time of one.
+// charted returns the measures that have a time. For a rate, it is the time of
+// one operation.
 func (r *Report) charted() []bars {
 	var groups []bars
 	for _, m := range r.Measures {
@@ -48,7 +49,7 @@ func (r *Report) charted() []bars {
 	return groups
 }
 
-// duration is the time that a bar shows.
+// duration returns the time that a bar shows.
 func (m *Measure) duration() float64 {
 	if m.Unit == rate {
 		return 1 / m.Median
@@ -56,7 +57,7 @@ func (m *Measure) duration() float64 {
 	return m.Median
 }
 
-// scale maps times to pixels, logarithmically, over whole decades.
+// scale maps times to pixels on a logarithmic axis of whole decades.
 type scale struct{ from, to int }
 
 func scaleOf(groups []bars) scale {
@@ -69,7 +70,7 @@ func scaleOf(groups []bars) scale {
 	if math.IsInf(least, 0) {
 		return scale{-6, 0}
 	}
-	// A power of ten is not one exactly.
+	// math.Log10 of a power of ten may not be an exact integer.
 	const almost = 1e-9
 	s := scale{int(math.Floor(math.Log10(least) + almost)), int(math.Ceil(math.Log10(most) - almost))}
 	if s.to <= s.from {
@@ -121,7 +122,7 @@ func drawAxis(b *strings.Builder, axis scale, height int) {
 	}
 }
 
-// decadeLabel is a power of ten of a second, without digits behind the point.
+// decadeLabel returns a power of ten in seconds, without decimals.
 func decadeLabel(decade int) string {
 	switch {
 	case decade < -6:
@@ -134,7 +135,7 @@ func decadeLabel(decade int) string {
 	return fmt.Sprintf("%g s", math.Pow10(decade))
 }
 
-// drawBars draws the bars of one measure and returns where they end.
+// drawBars draws the bars of one measure and returns the position below them.
 func drawBars(b *strings.Builder, axis scale, g bars, y int) int {
 	for i, m := range g.all {
 		middle := float64(y) + barHeight - 3.5
@@ -154,7 +155,7 @@ func drawBars(b *strings.Builder, axis scale, g bars, y int) int {
 	return y
 }
 
-// shortName is a system's name where there is little room.
+// shortName returns a short form of a system's name.
 func shortName(system string) string {
 	name, _, _ := strings.Cut(system, " ")
 	name, _, _ = strings.Cut(name, "-plugins")

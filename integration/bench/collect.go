@@ -8,8 +8,8 @@ import (
 
 func collectTitle(n int) string { return fmt.Sprintf("GC of %d", n) }
 
-// collect measures the rate of a GC that removes every allocation. The baseline deletes
-// them in batches.
+// collect measures the rate at which a GC removes allocations when it removes
+// all. The baseline deletes them in batches.
 func (b *bench) collect(ctx context.Context) error {
 	slots, err := b.slots(ctx, b.size.collect)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// crowd is other mappings beside the measured one.
+// crowd adds and removes other mappings beside the measured one.
 type crowd struct {
 	mappings         int
 	slow             bool
@@ -24,10 +24,10 @@ type crowd struct {
 
 const (
 	crowdSize = 100   // allocations that share the mappings
-	crowdPort = 30000 // the first of their host ports
+	crowdPort = 30000 // first of their host ports
 )
 
-// crowdOf is the crowd of a system. slots[0] is the measured allocation.
+// crowdOf returns the crowd of a system. slots[0] is the measured allocation.
 func (b *bench) crowdOf(sys system, slots []*slot) *crowd {
 	n := b.size.mappingsOf(sys.name())
 	switch s := sys.(type) {
@@ -67,8 +67,8 @@ func (f *baseline) changeCrowd(kind, n int) error {
 	return nil
 }
 
-// allocationsCrowd is allocations with many ports each, every port for both
-// protocols.
+// allocationsCrowd returns a crowd of allocations with many ports each, every
+// port for both protocols.
 func allocationsCrowd(c *configured, slots []*slot, n int) *crowd {
 	each := n / 2 / len(slots)
 	return &crowd{
@@ -89,8 +89,8 @@ func allocationsCrowd(c *configured, slots []*slot, n int) *crowd {
 	}
 }
 
-// iptablesCrowd is rules as the portmap plugin makes them, in front of those of
-// the measured allocation, as if it had come last.
+// iptablesCrowd returns a crowd of rules like those of the portmap plugin. They
+// precede the rules of the measured allocation, as if that had come last.
 func iptablesCrowd(n int) *crowd {
 	var before []byte
 	return &crowd{
@@ -114,7 +114,7 @@ func restore(ctx context.Context, rules []byte, args ...string) error {
 	return nil
 }
 
-// iptablesRules are a chain and two entries to it for each of some allocations.
+// iptablesRules returns a chain and two jumps to it for each allocation.
 func iptablesRules(allocations int) []byte {
 	var chains, rules strings.Builder
 	for i := range allocations {

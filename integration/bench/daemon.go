@@ -16,7 +16,8 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// What is measured of the daemon's plugin, and beside it.
+// The measures of the daemon's plugin, and the names of what they are compared
+// with.
 const (
 	throughTitle = "ADD, allocnet-cni, one process"
 	beyondTitle  = "... without the library's own time"
@@ -27,18 +28,18 @@ const (
 	emptyName    = "go"
 )
 
-// The programs that a runtime may run as the plugin.
+// The programs that a runtime can run as the plugin.
 const (
 	shimName = "allocnet-cni-shim"
 	goName   = "allocnet-cni"
 )
 
-// daemonPrograms have to lie in one directory.
+// daemonPrograms must be in the same directory.
 var daemonPrograms = []string{"allocnetd", goName}
 
-// daemon measures ADDs through the CNI plugin of allocnetd, as a runtime runs it:
-// with the daemon, without it, and beside both the library's own ADD of the same
-// network and a program that does nothing.
+// daemon measures ADDs through the CNI plugin of allocnetd, as a runtime runs
+// it, with and without the daemon. In the same rounds it measures the library's
+// own ADD of the same network, and a program that does nothing.
 func (b *bench) daemon(ctx context.Context) (err error) {
 	b.progress("the daemon's plugin")
 	slots, err := b.slots(ctx, 1)
@@ -66,8 +67,8 @@ func (b *bench) daemon(ctx context.Context) (err error) {
 	return b.daemonTurns(ctx, filepath.Join(dir, emptyName), library, &pluginUsers{through, &program, fallback})
 }
 
-// startDaemon starts a daemon with a network of its own. stop ends it, and removes what
-// the network left.
+// startDaemon starts a daemon that has its own network. stop ends the daemon
+// and removes the network's bridge.
 func (b *bench) startDaemon(ctx context.Context, s *slot) (u *pluginUser, stop func() error, err error) {
 	dir, err := b.buildDaemon(ctx)
 	if err != nil {
@@ -83,8 +84,8 @@ func (b *bench) startDaemon(ctx context.Context, s *slot) (u *pluginUser, stop f
 	return u, func() error { return errors.Join(end(), removeBridge(u.bridge)) }, nil
 }
 
-// pluginUsers are those with the daemon, with the daemon and without the shim, and
-// without the daemon.
+// pluginUsers run the plugin with the daemon and the shim, with the daemon and
+// the Go program, and without the daemon.
 type pluginUsers struct{ through, program, fallback *pluginUser }
 
 func (b *bench) daemonTurns(ctx context.Context, empty string, library system, u *pluginUsers) error {
@@ -115,7 +116,8 @@ func (b *bench) daemonTurns(ctx context.Context, empty string, library system, u
 			return err
 		}
 	}
-	// The first round made what the networks themselves have.
+	// The first round is not counted: it creates the shared objects of the
+	// networks.
 	b.report.add(emptyTitle, emptyName, seconds, nothing[1:])
 	b.report.add(throughTitle, nativeName, seconds, native.adds[1:])
 	b.report.add(throughTitle, daemonName, seconds, through.adds[1:])
@@ -125,7 +127,8 @@ func (b *bench) daemonTurns(ctx context.Context, empty string, library system, u
 	return nil
 }
 
-// buildDaemon builds the programs, and an empty one, and returns their directory.
+// buildDaemon builds the programs and an empty one, and returns their
+// directory.
 func (b *bench) buildDaemon(ctx context.Context) (string, error) {
 	dir := filepath.Join(workDir, "daemon")
 	source := filepath.Join(dir, emptyName+".go")
@@ -184,15 +187,15 @@ func newPluginUser(n *network, dir, program string, s *slot) (*pluginUser, error
 	return u, os.WriteFile(u.file("hcl"), []byte(settings), 0o600)
 }
 
-// file is one of this user's own.
+// file returns the path of a file of this user.
 func (u *pluginUser) file(kind string) string {
 	return filepath.Join(workDir, u.network+"."+kind)
 }
 
-// daemonTime is how long the daemon may take to listen, and to end.
+// daemonTime bounds the start and the end of the daemon.
 const daemonTime = 20 * time.Second
 
-// startDaemon returns when the daemon is ready; stop ends it.
+// startDaemon returns once the daemon is ready. stop ends the daemon.
 func (u *pluginUser) startDaemon(ctx context.Context) (stop func() error, err error) {
 	c := exec.CommandContext(ctx, filepath.Join(u.dir, "allocnetd"), "--config", u.file("hcl"))
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
@@ -235,7 +238,7 @@ func (u *pluginUser) run(ctx context.Context, command, id string) error {
 	return u.start(ctx, filepath.Join(u.dir, u.program), command, id)
 }
 
-// start runs a program as a runtime does.
+// start runs a program as a runtime runs a plugin.
 func (u *pluginUser) start(ctx context.Context, program, command, id string) error {
 	c := exec.CommandContext(ctx, program)
 	c.Env = []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + id, "CNI_NETNS=" + u.slot.netns,

@@ -8,9 +8,9 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestDaemon measures once, and leaves nothing in its way.
+// TestDaemon runs each measurement once.
 func TestDaemon(t *testing.T) {
-	b := &bench{world: *testWorld(t), size: size{daemon: 1}, report: &Report{}}
+	b := &bench{environment: *testEnvironment(t), size: size{daemon: 1}, report: &Report{}}
 	require.NoError(t, b.daemon(t.Context()))
 	require.NoError(t, sandbox.Destroy(b.all[0].netns))
 	for _, name := range []string{

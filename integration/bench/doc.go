@@ -1,11 +1,12 @@
-// Command bench measures allocnet, the tools that it replaces and the bare kernel calls in one
-// run on one machine, and prints a table. It can also write JSON and a chart.
+// Command bench measures allocnet, the tools that it replaces and the bare
+// kernel calls in one run on one machine, and prints a table. It can also write
+// JSON and a chart.
 //
 //	go run ./integration/bench -json bench.json -svg bench.svg
 //
-// One allocation is loopback, bridge or ptp, host-local, masquerading, firewall
-// and one port as tcp and udp; its record and its lease are on tmpfs. The
-// systems are
+// One allocation consists of loopback, bridge or ptp, host-local, masquerading,
+// firewall and one port as tcp and udp. Its record and its lease are on tmpfs.
+// The systems are
 //
 //   - baseline: bare rtnetlink and nftables messages for the same links,
 //     addresses, routes and elements, with no lease, no record and no plugin.
@@ -13,9 +14,9 @@
 //   - exec: the configurator with EngineExec and the reference plugins.
 //   - go-cni: the bare go-cni calls with the reference plugins.
 //
-// All of it runs in a private host (internal/privhost), so nothing of the
-// machine is touched. Sandboxes are made before the clock starts. Systems take
-// turns within every measurement, so that noise hits all alike, and only ratios
-// of one run are compared with the targets. A missed target is reported and
-// does not fail the run; an operation that fails does.
+// Everything runs in a private host (internal/privhost), so the machine's own
+// network is not changed. Sandboxes are created before the clock starts. Within
+// every measurement the systems take turns, so that noise affects all of them
+// alike, and only ratios of one run are compared with the targets. A missed
+// target is reported and does not fail the run; an operation that fails does.
 package main

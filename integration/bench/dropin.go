@@ -16,7 +16,8 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// What is measured of plugins that run as processes, and whose they are.
+// The measures of plugins that run as processes, and the names of their
+// implementations.
 const (
 	processTitle   = "bridge ADD, one process"
 	processesTitle = "chain ADD, processes"
@@ -24,13 +25,14 @@ const (
 	allocnetName   = "allocnet-plugins"
 )
 
-// pluginProgram is the multi-call program, below the module.
+// pluginProgram is the directory of the multi-call program, relative to the
+// module.
 const pluginProgram = "cmd/allocnet-plugins"
 
-// pluginTypes are what a chain of this benchmark consists of.
+// pluginTypes are the plugins in a chain of this benchmark.
 var pluginTypes = []string{"loopback", "bridge", "ptp", "host-local", "firewall", "portmap"}
 
-// dropin measures plugin binaries in the place of the reference ones.
+// dropin compares allocnet's plugin binaries with the reference plugins.
 func (b *bench) dropin(ctx context.Context) error {
 	b.progress("plugins as processes")
 	slots, err := b.slots(ctx, 1)
@@ -55,7 +57,7 @@ func (b *bench) dropin(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// The first makes the bridge.
+		// The first call creates the bridge.
 		if err := d.live(ctx, &dropinSamples{}); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -80,11 +82,12 @@ func (b *bench) dropin(ctx context.Context) error {
 	return nil
 }
 
-// errNoPlugins: the module has no program for plugins, or not for all of them.
-var errNoPlugins = errors.New("this build has not all plugins")
+// errNoPlugins: the module does not contain the plugin program, or the program
+// lacks a plugin.
+var errNoPlugins = errors.New("this build lacks a plugin")
 
-// buildPlugins builds the multi-call program and gives it its names, by each of
-// which it has to answer. The error may be errNoPlugins.
+// buildPlugins builds the multi-call program and a link to it for each plugin,
+// and checks that each responds. The error may be errNoPlugins.
 func (b *bench) buildPlugins(ctx context.Context) (string, error) {
 	if _, err := os.Stat(filepath.Join(b.module, pluginProgram)); err != nil {
 		return "", fmt.Errorf("%w: %w", errNoPlugins, err)
@@ -113,12 +116,12 @@ func (b *bench) buildPlugins(ctx context.Context) (string, error) {
 	return dir, nil
 }
 
-// dropinUser runs plugins of one directory as a runtime does.
+// dropinUser runs the plugins of one directory as a runtime does.
 type dropinUser struct {
 	dir    string
 	slot   *slot
 	list   *libcni.NetworkConfigList
-	bridge []byte // the configuration of the bridge plugin alone
+	bridge []byte // configuration of the bridge plugin alone
 	cni    *libcni.CNIConfig
 	args   *libcni.RuntimeConf
 }
@@ -175,7 +178,7 @@ func (d *dropinUser) argsOf(id string) *libcni.RuntimeConf {
 	return &args
 }
 
-// process runs the bridge plugin as the specification has it.
+// process runs the bridge plugin as the specification defines.
 func (d *dropinUser) process(ctx context.Context, command string) error {
 	c := exec.CommandContext(ctx, filepath.Join(d.dir, "bridge"))
 	c.Env = append(os.Environ(), "CNI_COMMAND="+command, "CNI_CONTAINERID="+d.slot.id,

@@ -6,13 +6,13 @@ import (
 	"fmt"
 )
 
-// flatTitle names an operation with so many allocations present.
+// flatTitle names an operation with a number of allocations present.
 func flatTitle(operation, kind string, present int) string {
 	return fmt.Sprintf("%s, %s, %d present", operation, kind, present)
 }
 
-// flat measures whether an ADD and a DEL take longer where many allocations
-// are. All sandboxes are there from the beginning.
+// flat measures whether ADD and DEL take longer when many allocations are
+// present. All sandboxes exist from the beginning.
 func (b *bench) flat(ctx context.Context) error {
 	for _, f := range b.size.flat {
 		if err := b.flatOf(ctx, f); err != nil {
@@ -46,7 +46,8 @@ func (b *bench) flatOf(ctx context.Context, f flatSize) error {
 			return err
 		}
 	}
-	// None again: so what drifts in the course of the measurement hits both sides.
+	// Again with none present, so that drift during the measurement affects
+	// both sides.
 	b.progress("%s: none present again", f.kind)
 	after, err := liveTurns(ctx, list, free, z)
 	if err := errors.Join(err, closeAll(ctx, systems)); err != nil {
@@ -71,7 +72,7 @@ func (l *lives) of(operation string) samples {
 	return l.dels
 }
 
-// flatOfSystem measures with allocations of the system present.
+// flatOfSystem measures with allocations of the same system present.
 func flatOfSystem(ctx context.Context, sys system, full, free []*slot, z rounds) (*lives, error) {
 	if err := fill(ctx, sys, full); err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ import (
 	"github.com/allocnet/allocnet/internal/privhost"
 )
 
-// options are the command line's.
+// options are the command line's options.
 type options struct {
 	short     bool
 	n         int
@@ -61,18 +61,19 @@ func run(o *options) int {
 
 // bench is one run.
 type bench struct {
-	world
+	environment
 	size   size
 	report *Report
 }
 
-// group is some measurements that belong together.
+// group is a set of measurements that belong together.
 type group struct {
 	name string
 	run  func(*bench, context.Context) error
 }
 
-// groups are in the order of the sandboxes that they need: those stay.
+// groups are ordered by the number of sandboxes that they need, because
+// sandboxes are kept.
 var groups = []group{
 	{"life", (*bench).life},
 	{"dropin", (*bench).dropin},
@@ -94,7 +95,7 @@ func groupNames() []string {
 	return names
 }
 
-// measure does all measurements that are asked for.
+// measure runs all selected measurements.
 func measure(ctx context.Context, o *options) (*Report, error) {
 	b, chosen, err := prepare(o)
 	if err != nil {
@@ -131,13 +132,14 @@ func prepare(o *options) (*bench, []group, error) {
 		b.size = short
 	}
 	b.size = b.size.withRounds(o.n)
-	b.world = world{plugins: plugins, module: o.module, progress: func(format string, args ...any) {
+	b.environment = environment{plugins: plugins, module: o.module, progress: func(format string, args ...any) {
 		fmt.Fprintf(os.Stderr, "%4.0fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
 	}}
 	return b, chosen, nil
 }
 
-// choose finds groups by their names, separated by commas; "" is all.
+// choose returns the groups with the given names, separated by commas. ""
+// selects all groups.
 func choose(only string) ([]group, error) {
 	if only == "" {
 		return groups, nil

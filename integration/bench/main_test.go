@@ -12,13 +12,14 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
 
-// testWorld is a world with the reference plugins, which make builds.
-func testWorld(t *testing.T) *world {
+// testEnvironment returns an environment with the reference plugins, which make
+// builds.
+func testEnvironment(t *testing.T) *environment {
 	t.Helper()
 	privhost.Require(t, "iptables", "nft")
 	plugins, err := refplugins.Dir()
 	require.NoError(t, err)
-	return &world{plugins: plugins, module: "../..", progress: t.Logf}
+	return &environment{plugins: plugins, module: "../..", progress: t.Logf}
 }
 
 func TestChoose(t *testing.T) {

@@ -8,7 +8,8 @@ import (
 
 const memoryTitle = "heap per live allocation"
 
-// heap measures what a live allocation keeps in the embedding process.
+// heap measures the heap that a live allocation occupies in the embedding
+// process.
 func (b *bench) heap(ctx context.Context) error {
 	slots, err := b.slots(ctx, b.size.heap)
 	if err != nil {
@@ -36,7 +37,7 @@ func (b *bench) heap(ctx context.Context) error {
 	return errors.Join(closeAll(ctx, systems))
 }
 
-// liveHeap is what is in use after everything else was collected; a second
+// liveHeap returns the bytes in use after a garbage collection. A second
 // collection empties the pools of package sync.
 func liveHeap() uint64 {
 	runtime.GC()

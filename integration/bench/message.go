@@ -9,8 +9,8 @@ import (
 // message is one netlink message under construction.
 type message struct{ buf []byte }
 
-// newMessage starts a message with the fixed header of its family behind the
-// one of netlink.
+// newMessage starts a message: the netlink header, then the fixed header of its
+// family.
 func newMessage(kind, flags int, header []byte) *message {
 	m := &message{buf: make([]byte, unix.NLMSG_HDRLEN, 256)}
 	binary.NativeEndian.PutUint16(m.buf[4:], uint16(kind))
@@ -40,7 +40,7 @@ func (m *message) number(kind int, value uint32) {
 	m.attr(kind, binary.NativeEndian.AppendUint32(nil, value)...)
 }
 
-// nest adds an attribute that holds what fill adds.
+// nest adds an attribute that contains the attributes that fill adds.
 func (m *message) nest(kind int, fill func()) {
 	start := len(m.buf)
 	m.attr(kind | unix.NLA_F_NESTED)
@@ -48,19 +48,19 @@ func (m *message) nest(kind int, fill func()) {
 	binary.NativeEndian.PutUint16(m.buf[start:], uint16(len(m.buf)-start))
 }
 
-// finish returns the message with its length and sequence number.
+// finish returns the message with its length and sequence number set.
 func (m *message) finish(sequence uint32) []byte {
 	binary.NativeEndian.PutUint32(m.buf, uint32(len(m.buf)))
 	binary.NativeEndian.PutUint32(m.buf[8:], sequence)
 	return m.buf
 }
 
-// flag turns a flag of the message on.
+// flag sets a flag of the message.
 func (m *message) flag(flag int) {
 	binary.NativeEndian.PutUint16(m.buf[6:], binary.NativeEndian.Uint16(m.buf[6:])|uint16(flag))
 }
 
-// attributes reads attributes into a map by kind.
+// attributes parses attributes into a map by kind.
 func attributes(b []byte) map[int][]byte {
 	found := map[int][]byte{}
 	for len(b) >= unix.NLA_HDRLEN {

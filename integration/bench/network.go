@@ -8,15 +8,15 @@ import (
 	"path/filepath"
 )
 
-// network is what one system makes allocations in: every system has its own.
+// network is a network configuration. Every system has its own.
 type network struct {
 	name   string
 	kind   string // bridge or ptp
-	number int    // of the subnets: 10.<number>.0.0/16 and fd00:<number>::/64
+	number int    // part of the subnets: 10.<number>.0.0/16 and fd00:<number>::/64
 	dual   bool
 }
 
-// subnet is a network's range of one family.
+// subnet is a network's address range of one family.
 type subnet struct{ subnet netip.Prefix }
 
 func (n *network) families() []subnet {
@@ -27,12 +27,13 @@ func (n *network) families() []subnet {
 	return f
 }
 
-// bridge is the name of the network's bridge.
+// bridge returns the name of the network's bridge.
 func (n *network) bridge() string { return fmt.Sprintf("bench%d", n.number) }
 
 func (s subnet) gateway() netip.Addr { return s.address(-1) }
 
-// address is the one of a slot, in a range whose host part has 16 bits or more.
+// address returns the address of a slot, in a range whose host part has 16 bits
+// or more.
 func (s subnet) address(slot int) netip.Addr {
 	b := s.subnet.Addr().AsSlice()
 	slot += 2
@@ -43,7 +44,7 @@ func (s subnet) address(slot int) netip.Addr {
 
 func (s subnet) host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// all is the destination of a default route.
+// all returns the destination of a default route.
 func (s subnet) all() netip.Prefix {
 	if s.subnet.Addr().Is4() {
 		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
@@ -53,8 +54,8 @@ func (s subnet) all() netip.Prefix {
 
 type object = map[string]any
 
-// plugins is the network as a chain of plugins. Each chooses its backend: those
-// of the reference are iptables.
+// plugins returns the network as a chain of plugins. Each plugin chooses its
+// backend; the reference plugins use iptables.
 func (n *network) plugins() []object {
 	return []object{
 		{"type": "loopback"}, n.main(), {"type": "firewall"},
@@ -80,7 +81,7 @@ func (n *network) ipam() object {
 	return object{"type": "host-local", "dataDir": leaseDir, "ranges": ranges, "routes": routes}
 }
 
-// conflist is the network as text.
+// conflist returns the network as text.
 func (n *network) conflist() ([]byte, error) {
 	return json.Marshal(object{"cniVersion": "1.0.0", "name": n.name, "plugins": n.plugins()})
 }
@@ -92,7 +93,7 @@ const (
 	confDir  = workDir + "/net.d"
 )
 
-// write puts the network's conflist where configurators look for it.
+// write writes the network's conflist into the directory of the configurators.
 func (n *network) write() error {
 	text, err := n.conflist()
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// write writes the report to where it is wanted.
+// write writes the report to the selected outputs.
 func (o *options) write(r *Report, stdout io.Writer) error {
 	if err := r.writeTable(stdout); err != nil {
 		return fmt.Errorf("write table: %w", err)
@@ -15,7 +15,7 @@ func (o *options) write(r *Report, stdout io.Writer) error {
 	return errors.Join(toFile(o.json, r.writeJSON), toFile(o.svg, r.writeChart))
 }
 
-// toFile writes a file, if it has a name.
+// toFile writes a file unless its name is empty.
 func toFile(name string, write func(io.Writer) error) error {
 	if name == "" {
 		return nil

@@ -22,7 +22,7 @@ func packetTitle(mappings int) string {
 	return fmt.Sprintf("TCP connect, %d other mappings", mappings)
 }
 
-// The wire between the host and the machine outside.
+// The addresses of the link between the host and the external machine.
 var (
 	wireHost    = netip.MustParsePrefix("192.0.2.1/24")
 	wireOutside = netip.MustParsePrefix("192.0.2.2/24")
@@ -30,8 +30,8 @@ var (
 
 const wire = "wire0"
 
-// packet measures what the first packet of a connection costs: the time of a
-// TCP connect from outside, with no and with many other mappings.
+// packet measures the cost of a connection's first packet: the time of a TCP
+// connect from outside, with no and with many other mappings.
 func (b *bench) packet(ctx context.Context) error {
 	slots, err := b.slots(ctx, 1+crowdSize)
 	if err != nil {
@@ -74,7 +74,7 @@ func (b *bench) packet(ctx context.Context) error {
 	return errors.Join(outside.Destroy())
 }
 
-// mappingsOf is how many other mappings a system is measured with.
+// mappingsOf returns the number of other mappings for a system.
 func (s *size) mappingsOf(system string) int {
 	if system == execName {
 		return s.slowBefore
@@ -84,8 +84,8 @@ func (s *size) mappingsOf(system string) int {
 
 type packetSamples struct{ one, many samples }
 
-// blocks is in how many parts connections with and without other mappings
-// alternate: rules take seconds to be put in.
+// blocks returns the number of parts in which connections with and without
+// other mappings alternate. It is small for rules, which take seconds to add.
 func (c *crowd) blocks() int {
 	if c.slow {
 		return 2
@@ -121,7 +121,7 @@ func (b *bench) packetOf(ctx context.Context, sys system, s *slot, c *crowd, out
 	return m, sys.del(ctx, s)
 }
 
-// listenIn answers connections to an allocation, by closing them, until the
+// listenIn accepts connections to an allocation and closes them, until the
 // listener is closed.
 func listenIn(s *slot) (l net.Listener, err error) {
 	in, err := sandbox.Open(s.netns)
@@ -150,8 +150,8 @@ func listenIn(s *slot) (l net.Listener, err error) {
 	return l, nil
 }
 
-// connect measures connects from a namespace; a tenth more to begin with is not
-// counted.
+// connect measures connects from a namespace. It first makes a tenth as many
+// that are not counted.
 func (s *samples) connect(from *sandbox.Sandbox, to netip.AddrPort, n int) error {
 	address := &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
 	return from.Do(func() error {
@@ -169,7 +169,7 @@ func (s *samples) connect(from *sandbox.Sandbox, to netip.AddrPort, n int) error
 }
 
 // connectOnce measures one connect. The connection ends with a reset, so that
-// nothing of it stays.
+// no state of it remains.
 func connectOnce(to unix.Sockaddr) (time.Duration, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -184,7 +184,7 @@ func connectOnce(to unix.Sockaddr) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// connectOutside makes a machine outside and the wire to it.
+// connectOutside creates an external machine and the link to it.
 func connectOutside() (*sandbox.Sandbox, error) {
 	outside, err := sandbox.Create("outside")
 	if err != nil {
@@ -204,7 +204,7 @@ func connectOutside() (*sandbox.Sandbox, error) {
 	return outside, nil
 }
 
-// configure gives a link an address and brings it up.
+// configure assigns an address to a link and brings it up.
 func configure(name string, p netip.Prefix) error {
 	s, err := openSocket(unix.NETLINK_ROUTE)
 	if err != nil {

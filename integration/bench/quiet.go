@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// errNoisy: the links of the host do not come to rest.
+// errNoisy: there is always traffic on the host's links.
 var errNoisy = errors.New("there is always traffic on the host's links")
 
-// quiet waits until no link of the host has had traffic for a second: behind
-// links that came up, the kernel looks for duplicates of their addresses and
-// reports multicast groups for seconds, on a bridge to every other port.
+// quiet waits until no link of the host has had traffic for a second. For
+// seconds after links come up, the kernel runs duplicate address detection and
+// reports multicast groups, on a bridge to every other port.
 func quiet(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errNoisy)
 	defer cancel()
@@ -37,7 +37,8 @@ func quiet(ctx context.Context) error {
 	}
 }
 
-// packets is how many all links received and sent, as /proc/net/dev has it.
+// packets returns the number of packets that all links received and sent, from
+// the text of /proc/net/dev.
 func packets(text string) int64 {
 	const received, sent = 1, 9
 	var sum int64
@@ -48,7 +49,7 @@ func packets(text string) int64 {
 			continue
 		}
 		for _, i := range []int{received, sent} {
-			n, _ := strconv.ParseInt(fields[i], 10, 64) // the titles are no numbers
+			n, _ := strconv.ParseInt(fields[i], 10, 64) // titles are not numbers
 			sum += n
 		}
 	}

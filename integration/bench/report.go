@@ -30,19 +30,19 @@ type Measure struct {
 	Samples int     `json:"samples"`
 }
 
-// Target is a bound for the quotient of two measures, or for one measure alone.
+// Target is a bound for the quotient of two measures, or for a single measure.
 type Target struct {
 	What string `json:"what"`
 	// Of and To name measures: "what/system". To is "" for a bound of the
 	// measure itself.
 	Of string `json:"of"`
 	To string `json:"to,omitempty"`
-	// Unit is that of Limit and Value where To is "".
+	// Unit is the unit of Limit and Value if To is "".
 	Unit string `json:"unit,omitempty"`
-	// Limit is the most that the quotient may be, or, with AtLeast, the least.
+	// Limit is the highest permitted value or, with AtLeast, the lowest.
 	Limit   float64 `json:"limit"`
 	AtLeast bool    `json:"atLeast,omitempty"`
-	// Value is the quotient, and Verdict what it comes to.
+	// Value is the quotient or measure, and Verdict its comparison with Limit.
 	Value   float64 `json:"value,omitempty"`
 	Verdict string  `json:"verdict"`
 }
@@ -54,14 +54,14 @@ const (
 	notMeasured = "not measured"
 )
 
-// Report is one run.
+// Report is the result of one run.
 type Report struct {
 	Machine  Machine   `json:"machine"`
 	Measures []Measure `json:"measures"`
 	Targets  []Target  `json:"targets"`
 }
 
-// Machine is where a run was.
+// Machine describes the machine of a run.
 type Machine struct {
 	Time   time.Time `json:"time"`
 	Kernel string    `json:"kernel"`
@@ -94,7 +94,7 @@ func (r *Report) add(what, system, unit string, s samples) {
 	})
 }
 
-// find returns the measure of a name, "what/system".
+// find returns the measure with the name "what/system".
 func (r *Report) find(name string) (*Measure, bool) {
 	for i, m := range r.Measures {
 		if key(m.What, m.System) == name {
@@ -106,7 +106,7 @@ func (r *Report) find(name string) (*Measure, bool) {
 
 func key(what, system string) string { return what + "/" + system }
 
-// judge compares the targets with what was measured.
+// judge compares the targets with the measures.
 func (r *Report) judge(targets []Target) {
 	for _, t := range targets {
 		t.judge(r)
@@ -137,7 +137,7 @@ func (t *Target) judge(r *Report) {
 	}
 }
 
-// writeJSON writes the report for programs.
+// writeJSON writes the report as JSON.
 func (r *Report) writeJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// testReport is a report of round figures.
+// testReport returns a report with round figures.
 func testReport() *Report {
 	r := &Report{Machine: Machine{
 		Time: time.Date(2031, 2, 3, 4, 5, 0, 0, time.UTC), Kernel: "6.18", CPUs: 2, Go: "go1.26", CPU: "Chip <1>",
@@ -78,7 +78,7 @@ DEL                      -        at most 2.00x    not measured
 `, trimLines(b.String()))
 }
 
-// trimLines removes what pads the ends of lines.
+// trimLines removes the padding at the ends of lines.
 func trimLines(s string) string {
 	var out []byte
 	for line := range bytes.Lines([]byte(s)) {
@@ -96,8 +96,8 @@ func TestJSON(t *testing.T) {
 	require.Equal(t, *r, back)
 }
 
-// TestTargetsHaveMeasures compares the names by which targets find measures with
-// those under which the measurements put them.
+// TestTargetsHaveMeasures checks that targets refer to measures by the names
+// under which the measurements add them.
 func TestTargetsHaveMeasures(t *testing.T) {
 	r := &Report{}
 	for _, kind := range []string{"bridge", "ptp"} {
@@ -163,7 +163,7 @@ func TestChart(t *testing.T) {
 	readSVG(t, &b)
 }
 
-// readSVG returns the texts of a drawing and how many coloured bars it has.
+// readSVG returns the texts of a drawing and the number of its coloured bars.
 func readSVG(t *testing.T, r io.Reader) (texts []string, bars int) {
 	t.Helper()
 	known := map[string]bool{}

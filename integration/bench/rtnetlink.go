@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Values of linux/if_link.h, linux/veth.h and linux/rtnetlink.h that package unix does not have.
+// Values from linux/if_link.h, linux/veth.h and linux/rtnetlink.h that package
+// unix lacks.
 const (
 	infoKind      = 1 // IFLA_INFO_KIND
 	infoData      = 2 // IFLA_INFO_DATA
@@ -21,7 +22,7 @@ const (
 	addrGenNone   = 1 // IN6_ADDR_GEN_MODE_NONE
 )
 
-// linkHeader is a struct ifinfomsg.
+// linkHeader returns a struct ifinfomsg.
 func linkHeader(index int, flags uint32) []byte {
 	b := make([]byte, unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(b[4:], uint32(index))
@@ -35,15 +36,15 @@ func upMessage(index int) *message {
 	return newMessage(unix.RTM_NEWLINK, 0, linkHeader(index, unix.IFF_UP))
 }
 
-// veth is a pair of which the peer is in another namespace.
+// veth is a veth whose peer is in another namespace.
 type veth struct {
 	name, peer      string
 	mac, peerMAC    [6]byte
 	master, sandbox int // index of the bridge, or 0; descriptor of the namespace
 }
 
-// create makes the pair, with the host's end up. The kernel refuses to bring up
-// a peer in the same request.
+// create creates the veth, with the host's end up. The kernel refuses to bring
+// up a peer in the same request.
 func (v *veth) create() *message {
 	m := newMessage(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, linkHeader(0, unix.IFF_UP))
 	end(m, v.name, v.mac)
@@ -63,7 +64,7 @@ func (v *veth) create() *message {
 	return m
 }
 
-// end adds what both ends of a pair have.
+// end adds the attributes that both ends of a veth have.
 func end(m *message, name string, mac [6]byte) {
 	m.text(unix.IFLA_IFNAME, name)
 	m.attr(unix.IFLA_ADDRESS, mac[:]...)
@@ -71,10 +72,11 @@ func end(m *message, name string, mac [6]byte) {
 	m.number(unix.IFLA_NUM_RX_QUEUES, 1)
 }
 
-// portMessage sets what the kernel does not take from the request that makes a
-// link: with hairpin, a bridge sends back through a port what came from it; and
-// without linkLocal, the link gets no IPv6 address of its own, which would be
-// one more route to a prefix that all links have, in a list that is walked.
+// portMessage sets properties that the kernel does not accept when it creates a
+// link. With hairpin, a bridge sends frames back through the port from which
+// they came. Without linkLocal, the link gets no IPv6 address of its own; each
+// such address adds a route to a prefix that all links have, to a list that the
+// kernel walks.
 func portMessage(name string, hairpin, linkLocal bool) *message {
 	m := newMessage(unix.RTM_NEWLINK, 0, linkHeader(0, 0))
 	m.text(unix.IFLA_IFNAME, name)
@@ -92,7 +94,7 @@ func portMessage(name string, hairpin, linkLocal bool) *message {
 	return m
 }
 
-// groupMessage puts a link into a group.
+// groupMessage moves a link into a group.
 func groupMessage(name string, group uint32) *message {
 	m := newMessage(unix.RTM_NEWLINK, 0, linkHeader(0, 0))
 	m.text(unix.IFLA_IFNAME, name)
@@ -107,14 +109,15 @@ func delLinkMessage(name string) *message {
 	return m
 }
 
-// delGroupMessage deletes all links of a group, with one wait for all of them.
+// delGroupMessage deletes all links of a group, with a single RCU wait for all
+// of them.
 func delGroupMessage(group uint32) *message {
 	m := newMessage(unix.RTM_DELLINK, 0, linkHeader(0, 0))
 	m.number(unix.IFLA_GROUP, group)
 	return m
 }
 
-// link finds the index of a link, and of its other end.
+// link returns the index of a link and of its peer.
 func (s *socket) link(name string) (index, peer int, err error) {
 	m := newMessage(unix.RTM_GETLINK, 0, linkHeader(0, 0))
 	m.text(unix.IFLA_IFNAME, name)
@@ -141,7 +144,8 @@ func family(a netip.Addr) byte {
 	return unix.AF_INET6
 }
 
-// addrMessage gives a link an address, without the wait for duplicates.
+// addrMessage assigns an address to a link, without duplicate address
+// detection.
 func addrMessage(index int, p netip.Prefix, flags uint32) *message {
 	header := make([]byte, unix.SizeofIfAddrmsg)
 	header[0], header[1] = family(p.Addr()), byte(p.Bits())
@@ -158,10 +162,10 @@ func addrMessage(index int, p netip.Prefix, flags uint32) *message {
 	return m
 }
 
-// route is one route; the zero gateway means that the link reaches it itself.
+// route is a route. The zero gateway means that the destination is on the link.
 type route struct {
 	index           int
-	scope           byte // RT_SCOPE; IPv6 has none
+	scope           byte // RT_SCOPE; unused for IPv6
 	to              netip.Prefix
 	gateway, source netip.Addr
 }

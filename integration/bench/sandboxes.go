@@ -12,7 +12,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// slot is a sandbox and what is asked for its allocation. Every system can use
+// slot is a sandbox and the parameters of its allocation. Every system can use
 // every slot, one after the other.
 type slot struct {
 	index     int
@@ -24,7 +24,7 @@ const (
 	containerPort = 80
 )
 
-// as is the same slot for an allocation with another ID.
+// as returns the same slot for an allocation with another ID.
 func (s *slot) as(id string) *slot { return &slot{index: s.index, id: id, netns: s.netns} }
 
 func (s *slot) hostPort() uint16 { return uint16(firstPort + s.index) }
@@ -33,16 +33,17 @@ func (s *slot) ports() []portmap.Port {
 	return []portmap.Port{{Label: "http", Value: int(s.hostPort()), To: containerPort}}
 }
 
-// mac is an address of the slot's own.
+// mac returns a MAC that only this slot has.
 func (s *slot) mac(end byte) [6]byte {
 	return [6]byte{2, 0xbe, end, 0, byte(s.index >> 8), byte(s.index)}
 }
 
-// pool makes sandboxes when they are first asked for. They stay to the end: the
-// kernel would take them away in the background of later measurements.
+// pool creates sandboxes when they are first requested, and keeps them until
+// the end of the run: the kernel would destroy them in the background of later
+// measurements.
 type pool struct{ all []*slot }
 
-// slots returns n of them.
+// slots returns the first n slots.
 func (p *pool) slots(ctx context.Context, n int) ([]*slot, error) {
 	from := len(p.all)
 	for i := from; i < n; i++ {
@@ -65,13 +66,14 @@ func (p *pool) slots(ctx context.Context, n int) ([]*slot, error) {
 	return p.all[:n], nil
 }
 
-// hush keeps links that will come to a sandbox from asking for routers for ever,
-// which on a bridge reaches every other sandbox.
+// hush stops the sandboxes' future links from soliciting routers, which on a
+// bridge reaches every other sandbox.
 func hush() error {
 	return os.WriteFile("/proc/sys/net/ipv6/conf/default/router_solicitations", []byte("0"), 0o644)
 }
 
-// atOnce calls f for every slot, for so many at a time, and joins the errors.
+// atOnce calls f for every slot, in at most workers goroutines, and joins the
+// errors.
 func atOnce(workers int, slots []*slot, f func(*slot) error) error {
 	work := make(chan *slot)
 	errs := make([]error, workers)

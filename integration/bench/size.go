@@ -1,30 +1,30 @@
 package main
 
-// size says how much is measured.
+// size contains the numbers of samples and allocations of a run.
 type size struct {
 	life, dual           rounds
-	batch, batches       int // allocations, and how often
+	batch, batches       int // allocations, and repetitions
 	slowBatch            int
 	burst, bursts        int
 	slowBurst            int
 	flat                 []flatSize
 	flatRounds           int
 	connects             int
-	mappings, slowBefore int // other mappings: in maps, in chains of rules
+	mappings, slowBefore int // other mappings: for systems with maps, and for those with chains of rules
 	dropin               int
 	daemon               int
-	again                int // DELs that find nothing
-	collect, collects    int // allocations of a GC, and how often
+	again                int // DELs that find nothing to remove
+	collect, collects    int // allocations of a GC, and repetitions
 	heap                 int
 }
 
-// flatSize is how many allocations are present.
+// flatSize is a number of present allocations.
 type flatSize struct {
 	kind    string
 	present int
 }
 
-// full is the run whose figures count.
+// full is the size of a run whose figures are published.
 var full = size{
 	life: rounds{fast: 300, slow: 25}, dual: rounds{fast: 100, slow: 10},
 	batch: 100, batches: 10, slowBatch: 16, burst: 1000, bursts: 3, slowBurst: 48,
@@ -32,7 +32,7 @@ var full = size{
 	connects: 20000, mappings: 10000, slowBefore: 5000, dropin: 25, daemon: 100, again: 50, collect: 500, collects: 3, heap: 1000,
 }
 
-// short is a run to see that everything works.
+// short is the size of a run that only checks that everything works.
 var short = size{
 	life: rounds{fast: 60, slow: 5}, dual: rounds{fast: 20, slow: 2},
 	batch: 100, batches: 3, slowBatch: 8, burst: 200, bursts: 1, slowBurst: 16,

@@ -17,8 +17,8 @@ type socket struct {
 	buf      []byte
 }
 
-// maxAnswer is the size of what the kernel writes at once, for requests that
-// are no dumps.
+// maxAnswer bounds what the kernel writes at once in response to requests that
+// are not dumps.
 const maxAnswer = 32 << 10
 
 // openSocket opens a socket in the namespace of the calling thread.
@@ -27,7 +27,7 @@ func openSocket(protocol int) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// The answer to a request need not repeat it.
+	// With NETLINK_CAP_ACK, the response to a request does not repeat it.
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("setsockopt", err)
@@ -35,8 +35,8 @@ func openSocket(protocol int) (*socket, error) {
 	return &socket{fd: fd, buf: make([]byte, maxAnswer)}, nil
 }
 
-// openSocketIn opens a socket in the namespace ns. home is the one to which the
-// thread returns.
+// openSocketIn opens a socket in the namespace ns. home is the namespace to
+// which the thread returns.
 func openSocketIn(ns, home, protocol int) (*socket, error) {
 	runtime.LockOSThread()
 	if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
@@ -45,7 +45,8 @@ func openSocketIn(ns, home, protocol int) (*socket, error) {
 	}
 	s, err := openSocket(protocol)
 	if backErr := unix.Setns(home, unix.CLONE_NEWNET); backErr != nil {
-		// The thread stays locked: it is in the wrong namespace for anything else.
+		// The thread stays locked, because it is in the wrong namespace for
+		// other goroutines.
 		return nil, errors.Join(os.NewSyscallError("setns", backErr), err)
 	}
 	runtime.UnlockOSThread()
@@ -54,17 +55,17 @@ func openSocketIn(ns, home, protocol int) (*socket, error) {
 
 func (s *socket) close() error { return os.NewSyscallError("close", unix.Close(s.fd)) }
 
-// do sends messages at once and waits for the answer to the last of them.
-// Errors are answered whether asked for or not, so only the last is asked to
-// acknowledge.
+// do sends messages at once and waits for the response to the last one. The
+// kernel reports errors in any case, so only the last message requests an
+// acknowledgement.
 func (s *socket) do(messages ...*message) error {
 	last := messages[len(messages)-1]
 	last.flag(unix.NLM_F_ACK)
 	return s.exchange(messages, last, nil)
 }
 
-// exchange sends messages and reads answers until the one to last came. Of
-// answers that carry something, receive gets the kind and the payload.
+// exchange sends messages and reads responses until the one to last. receive
+// gets the kind and payload of responses that contain data.
 func (s *socket) exchange(messages []*message, last *message, receive func(kind int, payload []byte)) error {
 	first := s.sequence + 1
 	var request []byte
@@ -108,8 +109,8 @@ func (s *socket) exchange(messages []*message, last *message, receive func(kind 
 	}
 }
 
-// answers calls f for each message in what was read, until f says that it was
-// the last one.
+// answers calls f for each message in b, until f reports that it was the last
+// one.
 func answers(b []byte, f func(sequence uint32, kind int, payload []byte) (done bool)) bool {
 	for len(b) >= unix.NLMSG_HDRLEN {
 		size := int(binary.NativeEndian.Uint32(b))

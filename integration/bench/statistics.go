@@ -12,8 +12,8 @@ type samples []float64
 // took adds a duration, in seconds.
 func (s *samples) took(d time.Duration) { *s = append(*s, d.Seconds()) }
 
-// quantile is the value below which the part q of the samples lies, by the
-// nearest rank; NaN of none.
+// quantile returns the sample below which the fraction q of the samples lies,
+// by the nearest rank. It returns NaN if there are no samples.
 func (s samples) quantile(q float64) float64 {
 	if len(s) == 0 {
 		return math.NaN()
@@ -25,7 +25,7 @@ func (s samples) quantile(q float64) float64 {
 
 func (s samples) median() float64 { return s.quantile(0.5) }
 
-// timed adds what f takes to the samples, unless it fails.
+// timed adds the duration of f to the samples, unless f fails.
 func timed(s *samples, f func() error) error {
 	start := time.Now()
 	if err := f(); err != nil {

@@ -12,17 +12,18 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// system is one way to make allocations. add and del are safe for concurrent
+// system is one way to create allocations. add and del are safe for concurrent
 // use on different slots.
 type system interface {
 	name() string
 	add(context.Context, *slot) error
 	del(context.Context, *slot) error
-	// close takes away what the network itself has, where it is the benchmark's.
+	// close removes the shared objects of the network that the benchmark
+	// created.
 	close(context.Context) error
 }
 
-// The systems.
+// The names of the systems.
 const (
 	baselineName = "baseline"
 	nativeName   = "native"
@@ -30,48 +31,49 @@ const (
 	goCNIName    = "go-cni"
 )
 
-// world is the machine that the measurements run on: what they share.
-type world struct {
+// environment is what all measurements of a run share.
+type environment struct {
 	pool
 	plugins  string // directory of the reference plugins
 	module   string // directory of the module
-	networks int    // how many were made
+	networks int    // number of networks so far
 	progress func(format string, args ...any)
 }
 
-// errNoNative: configurator.New refuses EngineNative, or it lacks a plugin.
+// errNoNative: configurator.New refuses EngineNative, or the engine lacks a
+// plugin.
 var errNoNative = errors.New("this build cannot do it without plugin binaries")
 
-// newNetwork is a network that no system has yet.
-func (w *world) newNetwork(system, kind string, dual bool) *network {
-	w.networks++
-	return &network{name: fmt.Sprintf("%s-%d", system, w.networks), kind: kind, number: w.networks, dual: dual}
+// newNetwork returns a network that no other system has.
+func (e *environment) newNetwork(system, kind string, dual bool) *network {
+	e.networks++
+	return &network{name: fmt.Sprintf("%s-%d", system, e.networks), kind: kind, number: e.networks, dual: dual}
 }
 
-// open makes a system with a network of its own.
-func (w *world) open(ctx context.Context, name, kind string, dual bool) (system, error) {
-	n := w.newNetwork(name, kind, dual)
+// open creates a system with its own network.
+func (e *environment) open(ctx context.Context, name, kind string, dual bool) (system, error) {
+	n := e.newNetwork(name, kind, dual)
 	switch name {
 	case baselineName:
 		return newBaseline(ctx, n)
 	case nativeName:
-		return w.newConfigured(ctx, n, name, configurator.EngineNative)
+		return e.newConfigured(ctx, n, name, configurator.EngineNative)
 	case execName:
-		return w.newConfigured(ctx, n, name, configurator.EngineExec)
+		return e.newConfigured(ctx, n, name, configurator.EngineExec)
 	case goCNIName:
-		return w.newBare(n)
+		return e.newBare(n)
 	}
 	return nil, fmt.Errorf("there is no system %q", name)
 }
 
-// openAll makes those of the named systems that this build has. A system that
-// it has not is said so, once for every measurement.
-func (w *world) openAll(ctx context.Context, kind string, dual bool, names ...string) (map[string]system, error) {
+// openAll creates those of the named systems that this build supports. It
+// reports each other one in every measurement.
+func (e *environment) openAll(ctx context.Context, kind string, dual bool, names ...string) (map[string]system, error) {
 	systems := map[string]system{}
 	for _, name := range names {
-		s, err := w.open(ctx, name, kind, dual)
+		s, err := e.open(ctx, name, kind, dual)
 		if errors.Is(err, errNoNative) {
-			w.progress("  without %s: %v", name, err)
+			e.progress("  without %s: %v", name, err)
 			continue
 		}
 		if err != nil {
@@ -96,18 +98,19 @@ type configured struct {
 	label, bridge string
 }
 
-func (w *world) newConfigured(ctx context.Context, n *network, label string, engine configurator.Engine) (*configured, error) {
+func (e *environment) newConfigured(ctx context.Context, n *network, label string, engine configurator.Engine) (*configured, error) {
 	if err := n.write(); err != nil {
 		return nil, err
 	}
 	cfg := configurator.Config{
-		Network: n.name, ConfDir: confDir, PluginDirs: []string{w.plugins},
+		Network: n.name, ConfDir: confDir, PluginDirs: []string{e.plugins},
 		StateDir: workDir + "/state-" + n.name, Engine: engine,
-		// An ADD that only succeeds when tried again counts as failed.
+		// An ADD that succeeds only in a second attempt counts as failed.
 		Retry: configurator.RetryPolicy{Attempts: 1},
 	}
 	if engine == configurator.EngineNative {
-		// There is no binary to fall back to, which would be measured instead.
+		// Without binaries, the engine cannot fall back to them, which would be
+		// measured instead.
 		cfg.PluginDirs = []string{workDir + "/no-plugins"}
 	}
 	c, err := configurator.New(cfg)
@@ -156,12 +159,12 @@ type bare struct {
 	bridge string
 }
 
-func (w *world) newBare(n *network) (*bare, error) {
+func (e *environment) newBare(n *network) (*bare, error) {
 	conf, err := n.conflist()
 	if err != nil {
 		return nil, err
 	}
-	cni, err := gocni.New(gocni.WithPluginDir([]string{w.plugins}), gocni.WithConfListBytes(conf))
+	cni, err := gocni.New(gocni.WithPluginDir([]string{e.plugins}), gocni.WithConfListBytes(conf))
 	if err != nil {
 		return nil, fmt.Errorf("load network %q: %w", n.name, err)
 	}
@@ -198,7 +201,7 @@ func (b *bare) del(ctx context.Context, s *slot) error {
 
 func (b *bare) close(context.Context) error { return removeBridge(b.bridge) }
 
-// removeBridge removes the bridge that plugins leave, where one was made.
+// removeBridge removes the bridge that plugins leave, if there is one.
 func removeBridge(name string) error {
 	if name == "" {
 		return nil

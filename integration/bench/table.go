@@ -6,8 +6,8 @@ import (
 	"text/tabwriter"
 )
 
-// writeTable writes the report for people: all measures, each with its ratio to
-// the baseline and to exec where there is one, and then the targets.
+// writeTable writes all measures, each with its ratio to the baseline and to
+// exec if they exist, and then the targets.
 func (r *Report) writeTable(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "%s\n\n", r.Machine)
@@ -29,7 +29,7 @@ func (r *Report) writeTable(w io.Writer) error {
 	return t.Flush()
 }
 
-// String is the machine in one line.
+// String describes the machine in one line.
 func (m Machine) String() string {
 	s := fmt.Sprintf("%s, Linux %s, %d CPUs, %s", m.Time.Format("2006-01-02 15:04 MST"), m.Kernel, m.CPUs, m.Go)
 	if m.CPU != "" {
@@ -38,7 +38,7 @@ func (m Machine) String() string {
 	return s
 }
 
-// ratio is a measure divided by that of another system, as text.
+// ratio returns a measure divided by that of another system, as text.
 func (r *Report) ratio(m Measure, system string) string {
 	other, ok := r.find(key(m.What, system))
 	if !ok || other.Median == 0 {
@@ -68,10 +68,10 @@ func (t *Target) format(v float64) string {
 	return times(v)
 }
 
-// times is a factor with three digits.
+// times formats a factor with three digits.
 func times(v float64) string { return digits(v) + "x" }
 
-// format is a value with three digits and its unit.
+// format formats a value with three digits and its unit.
 func format(v float64, unit string) string {
 	switch {
 	case unit == rate:

@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// targets are what is to be reached, as ratios of p50 within one run.
+// targets returns the targets, most of them ratios of p50 within one run.
 func targets(s *size) []Target {
 	var all []Target
 	most := func(limit float64, what, of, to string) {

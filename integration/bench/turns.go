@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// turn is what one system does in a round of a measurement.
+// turn is the work of one system in a measurement.
 type turn struct {
-	// every is in how many rounds it has one turn: slow systems take fewer.
+	// every is the number of rounds per turn: slow systems take fewer turns.
 	every int
 	do    func(round int) error
 }
 
-// takeTurns lets all have their turns for some rounds, so that what disturbs
-// the machine hits all alike. Each round begins with the next one, so that
-// nobody always comes after the same.
+// takeTurns gives all systems their turns for a number of rounds, so that
+// disturbances affect all of them alike. Each round begins with another system,
+// so that none always follows the same one.
 func takeTurns(ctx context.Context, rounds int, turns []turn) error {
 	for round := range rounds {
 		for i := range turns {
@@ -33,10 +33,10 @@ func takeTurns(ctx context.Context, rounds int, turns []turn) error {
 	return nil
 }
 
-// order is the order in which systems stand in reports.
+// order is the order of systems in reports.
 var order = []string{baselineName, nativeName, execName, goCNIName}
 
-// inOrder are the systems that there are.
+// inOrder returns the systems in that order.
 func inOrder(systems map[string]system) []system {
 	var list []system
 	for _, name := range order {
@@ -47,10 +47,10 @@ func inOrder(systems map[string]system) []system {
 	return list
 }
 
-// slow reports whether a system takes hundreds of milliseconds.
+// slow reports whether an operation of a system takes hundreds of milliseconds.
 func slow(s system) bool { return slices.Contains([]string{execName, goCNIName}, s.name()) }
 
-// lives are the times of ADDs and DELs of one system.
+// lives are the times of a system's ADDs and DELs.
 type lives struct{ adds, dels samples }
 
 // live measures an ADD and the DEL of the same allocation.
@@ -61,9 +61,9 @@ func (l *lives) live(ctx context.Context, sys system, s *slot) error {
 	return timed(&l.dels, func() error { return sys.del(ctx, s) })
 }
 
-// block measures ADDs one after the other, then DELs one after the other. After
-// a single operation, and the wait of its DEL, whatever comes next runs cold:
-// that would measure the machine's caches.
+// block measures a series of ADDs, then a series of DELs. After a single
+// operation, and the wait of its DEL, the next one runs with cold caches: that
+// would measure the machine's caches.
 func (l *lives) block(ctx context.Context, sys system, slots []*slot) error {
 	for _, s := range slots {
 		if err := timed(&l.adds, func() error { return sys.add(ctx, s) }); err != nil {
@@ -78,12 +78,13 @@ func (l *lives) block(ctx context.Context, sys system, slots []*slot) error {
 	return nil
 }
 
-// spare is how many slots a measurement of single allocations uses by turns.
+// spare is the number of slots that a measurement of single allocations cycles
+// through.
 const spare = 10
 
-// liveTurns measures single allocations of systems, in turns: of a fast system
-// some in a row, of a slow one each by itself. A first one of each, which makes
-// what the network itself has, is not counted.
+// liveTurns measures single allocations of systems in turns: a fast system runs
+// some in a row, a slow one a single one. The first allocation of each, which
+// creates the shared objects of the network, is not counted.
 func liveTurns(ctx context.Context, systems []system, slots []*slot, z rounds) (map[string]*lives, error) {
 	measured := map[string]*lives{}
 	var turns []turn
