@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// campaignSize is how often something random is tried: often enough for make test,
-// or as often as make stress does it.
+// campaignSize returns the number of random attempts: small for make test, full
+// for make stress.
 func campaignSize(small, full int) int {
 	if os.Getenv("ALLOCNET_STRESS") != "" {
 		return full
@@ -18,8 +18,8 @@ func campaignSize(small, full int) int {
 	return small
 }
 
-// campaignSeed is what a campaign's random choices begin with: SEED, or one that the
-// test logs.
+// campaignSeed returns the seed of a campaign's random choices: SEED, or the
+// current time. The test logs it.
 func campaignSeed(t testing.TB) uint64 {
 	t.Helper()
 	seed := uint64(time.Now().UnixNano())

@@ -5,7 +5,7 @@ import (
 	"os/exec"
 )
 
-// command runs a program of the host and puts what it said into the error.
+// command runs a program. The error contains its output.
 func command(name string, args ...string) error {
 	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
@@ -14,7 +14,7 @@ func command(name string, args ...string) error {
 	return nil
 }
 
-// output is what a program of the host prints.
+// output runs a program and returns its output.
 func output(name string, args ...string) (string, error) {
 	out, err := exec.Command(name, args...).Output()
 	return string(out), err

@@ -21,9 +21,9 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// cni is a runtime on the daemon's host, with a directory of configurations of its
-// own. It is cnitool, or libcni where cnitool cannot do something; both have the
-// same cache.
+// cni is a runtime on the daemon's host with its own directory of
+// configurations. It calls cnitool, or libcni for what cnitool does not
+// support. Both use the same cache.
 type cni struct {
 	*daemonProcess
 	conf   string
@@ -45,14 +45,14 @@ func (r *cni) list(name, version string, plugins ...map[string]any) {
 	require.NoError(r.h.t, os.WriteFile(filepath.Join(r.conf, name+".conflist"), data, 0o600))
 }
 
-// ours is a configuration of the plugin for a list.
+// ours returns a configuration of allocnet's plugin for a list.
 func (r *cni) ours(key string, value any) map[string]any {
 	return map[string]any{
 		"type": "allocnet", "settings": r.settings, "capabilities": map[string]bool{"portMappings": true}, key: value,
 	}
 }
 
-// tool runs cnitool with variables and returns what it prints.
+// tool runs cnitool with environment variables and returns its output.
 func (r *cni) tool(command, network, netns string, variables ...string) (string, error) {
 	c := exec.Command(filepath.Join(r.bin, "cnitool"), command, network, netns)
 	c.Env = append(os.Environ(), "CNI_PATH="+r.bin+":"+pluginDir, "NETCONFPATH="+r.conf)
@@ -65,7 +65,7 @@ func (r *cni) tool(command, network, netns string, variables ...string) (string,
 	return out.String(), nil
 }
 
-// ok is tool for what must succeed.
+// ok is tool for a command that must succeed.
 func (r *cni) ok(command, network, netns string, variables ...string) string {
 	r.h.t.Helper()
 	out, err := r.tool(command, network, netns, variables...)
@@ -86,8 +86,8 @@ func (r *cni) result(network, netns string, variables ...string) (*types100.Resu
 	return result, version.CNIVersion
 }
 
-// allocation is the ID of what cnitool attaches: it makes the container's of the
-// namespace.
+// allocation returns the ID of an allocation that cnitool attached: cnitool
+// derives the container ID from the namespace.
 func (r *cni) allocation(netns string) string { return cnitoolID(netns) + ".eth0" }
 
 func cnitoolID(netns string) string {
@@ -103,7 +103,7 @@ func (r *cni) load(network string) *libcni.NetworkConfigList {
 	return list
 }
 
-// gc is GC with what is valid.
+// gc runs GC with a list of valid attachments.
 func (r *cni) gc(network string, valid ...string) error {
 	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
 	for _, id := range valid {
@@ -112,7 +112,7 @@ func (r *cni) gc(network string, valid ...string) error {
 	return r.libcni.GCNetworkList(r.h.t.Context(), r.load(network), args)
 }
 
-// status is the code of STATUS, 0 for a network that is ready.
+// status runs STATUS and returns the error code, 0 for a network that is ready.
 func (r *cni) status(network string) (code uint, text string) {
 	r.h.t.Helper()
 	err := r.libcni.GetStatusNetworkList(r.h.t.Context(), r.load(network))
@@ -124,18 +124,18 @@ func (r *cni) status(network string) (code uint, text string) {
 	return coded.Code, coded.Error()
 }
 
-// portMapping asks for a host port, in the way of cnitool.
+// portMapping returns a request for a host port in cnitool's format.
 func portMapping(host, container int) string {
 	return fmt.Sprintf(`CAP_ARGS={"portMappings":[{"hostPort":%d,"containerPort":%d,"protocol":"tcp"}]}`, host, container)
 }
 
-// netns is a new network namespace.
+// netns creates a network namespace.
 func (h *host) netns(name string) string {
 	h.t.Helper()
 	return h.alloc(name).Netns
 }
 
-// phases are all allocations, as any process sees them.
+// phases lists all allocations with their phases, from the state directory.
 func (h *host) phases() []string {
 	h.t.Helper()
 	records, err := h.List(h.ctx())
@@ -147,8 +147,8 @@ func (h *host) phases() []string {
 	return all
 }
 
-// newCNI is a host with the network "net", a daemon that does not run yet, and a
-// runtime whose network "runtime" delegates to "net".
+// newCNI returns a host with the network "net", a daemon that is not started
+// yet, and a runtime whose network "runtime" delegates to "net".
 func newCNI(t *testing.T) *cni {
 	h := newHost(t, native.engine)
 	h.network("net", chain("bridge", dual, "")...)
@@ -169,13 +169,13 @@ func (r *cni) running() bool {
 	}
 }
 
-// mode is what becomes of the daemon before a step.
+// mode is a state of the daemon, or a way to restart it, before a step.
 type mode struct {
 	name string
 	turn func(r *cni)
 }
 
-// modes are all of them.
+// modes are all modes.
 var modes = []mode{
 	{"up", func(r *cni) { r.turn(false, nil) }},
 	{"away", func(r *cni) {
@@ -187,11 +187,12 @@ var modes = []mode{
 	{"killed and started", func(r *cni) { r.turn(true, r.kill) }},
 }
 
-// awayAndUp are the modes between which nothing may differ; in the end the daemon
-// runs, and takes its socket away when it ends.
+// awayAndUp are two modes in which results must not differ. The daemon runs in
+// the last one, and removes its socket when it ends.
 var awayAndUp = []mode{modes[1], modes[0]}
 
-// turn has the daemon run; if it does already, maybe another one.
+// turn ensures that the daemon runs. If another is true and it runs already,
+// turn ends it and starts another one.
 func (r *cni) turn(another bool, end func()) {
 	r.h.t.Helper()
 	switch {
@@ -205,12 +206,11 @@ func (r *cni) turn(another bool, end func()) {
 	r.told("READY=1")
 }
 
-// TestDaemonTurns is the life of an attachment while the daemon comes and goes: what
-// becomes of it before one step meets, for every two steps, what becomes of it
-// before the other.
+// TestDaemonTurns runs the life of an attachment while the daemon is stopped,
+// started and restarted. For every two steps, all pairs of modes occur.
 func TestDaemonTurns(t *testing.T) {
 	r := newCNI(t)
-	double := [4]int{0, 2, 3, 1} // in the field of four elements
+	double := [4]int{0, 2, 3, 1} // multiplication by two in the field of four elements
 	for a := range modes {
 		for b := range modes {
 			r.life(fmt.Sprintf("t%d%d", a, b), [4]int{a, b, a ^ b, a ^ double[b]})
@@ -218,8 +218,8 @@ func TestDaemonTurns(t *testing.T) {
 	}
 }
 
-// life is ADD, CHECK, GC and DEL, with what becomes of the daemon before each. GC
-// finds an attachment beside it of which its runtime knows nothing any more.
+// life runs ADD, CHECK, GC and DEL, and changes the mode of the daemon before
+// each. GC removes a second attachment that its runtime does not list any more.
 func (r *cni) life(name string, turns [4]int) {
 	r.h.t.Helper()
 	netns, stale := r.h.netns(name), name+"s"
@@ -251,7 +251,7 @@ func (r *cni) life(name string, turns [4]int) {
 	require.Empty(r.h.t, r.h.phases(), doing)
 }
 
-// TestDaemonCnitool is each command of cnitool, with everything that it can ask for.
+// TestDaemonCnitool runs each command of cnitool with all its options.
 func TestDaemonCnitool(t *testing.T) {
 	r := newCNI(t)
 	for _, mode := range awayAndUp {
@@ -279,8 +279,9 @@ func TestDaemonCnitool(t *testing.T) {
 	}
 }
 
-// TestDaemonSharedPorts: a container on two networks publishes its port on both, as
-// Podman and nerdctl ask for it. Whichever goes, the other answers.
+// TestDaemonSharedPorts: a container on two networks publishes its port on
+// both, as Podman and nerdctl request it. After one attachment is removed, the
+// port answers on the other one.
 func TestDaemonSharedPorts(t *testing.T) {
 	r := newCNI(t)
 	r.h.network("back", chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, "")...)
@@ -292,7 +293,7 @@ func TestDaemonSharedPorts(t *testing.T) {
 			mode.turn(r)
 			for goes := range networks {
 				if engine == "exec" && (goes == 0) != (mode.name == "up") {
-					continue // all that differs is slowness
+					continue // the modes differ only in time
 				}
 				netns := r.h.netns(fmt.Sprint("s", goes, engine, mode.name))
 				serve(t, netns, "tcp", 80, "web")
@@ -316,7 +317,8 @@ func TestDaemonSharedPorts(t *testing.T) {
 	}
 }
 
-// TestDaemonVersions has results in the version that the runtime asked for.
+// TestDaemonVersions checks that results have the version that the runtime
+// requested.
 func TestDaemonVersions(t *testing.T) {
 	r := newCNI(t)
 	for _, mode := range awayAndUp {
@@ -336,7 +338,8 @@ func TestDaemonVersions(t *testing.T) {
 	}
 }
 
-// TestDaemonPicksUp what was done while it was away.
+// TestDaemonPicksUp: a restarted daemon knows the changes that were made while
+// it was not running.
 func TestDaemonPicksUp(t *testing.T) {
 	r := newCNI(t)
 	up, away := modes[0].turn, modes[1].turn
@@ -363,7 +366,8 @@ func TestDaemonPicksUp(t *testing.T) {
 	require.Empty(t, records)
 }
 
-// compositions are the ways to say what the plugin is to do.
+// compositions returns networks that specify the plugin's work in different
+// ways.
 func compositions(r *cni) map[string][]map[string]any {
 	inline := chain("bridge", dual, "")
 	portmap := map[string]any{"type": "portmap", "snat": true, "capabilities": map[string]bool{"portMappings": true}}
@@ -377,8 +381,8 @@ func compositions(r *cni) map[string][]map[string]any {
 	}
 }
 
-// TestDaemonCompositions are networks of a runtime in which the plugin stands alone,
-// or between others, with the same to show for it.
+// TestDaemonCompositions: networks of a runtime in which allocnet's plugin is
+// the only one, or one of several, have the same result.
 func TestDaemonCompositions(t *testing.T) {
 	r := newCNI(t)
 	r.h.network("back", chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, "")...)
@@ -388,7 +392,7 @@ func TestDaemonCompositions(t *testing.T) {
 			mode.turn(r)
 			for name, plugins := range compositions(r) {
 				if engine == "exec" && name != "inline" {
-					continue // all that differs is slowness
+					continue // the modes differ only in time
 				}
 				t.Log(engine, mode.name, name)
 				r.list("made", "1.1.0", plugins...)
@@ -398,7 +402,7 @@ func TestDaemonCompositions(t *testing.T) {
 	}
 }
 
-// requireComposition is the life of a container in the network "made".
+// requireComposition runs the life of a container in the network "made".
 func (r *cni) requireComposition(name string) {
 	t := r.h.t
 	t.Helper()
@@ -417,9 +421,10 @@ func (r *cni) requireComposition(name string) {
 	requireRefused(t, r.h.outside.Path(), "tcp", hostPort(host4, 8080))
 }
 
-// TestDaemonPathOfTheRuntime: a plugin that only the runtime's CNI_PATH leads to runs
-// for ADD, and for CHECK and DEL without it, through the daemon and without. Where its
-// directory is gone, DEL says what is missing and is done when it is back.
+// TestDaemonPathOfTheRuntime: a plugin that is only in the runtime's CNI_PATH
+// runs for ADD, and for CHECK and DEL without that CNI_PATH, with and without
+// the daemon. If its directory is missing, DEL names the missing plugin. After
+// the directory is restored, DEL succeeds.
 func TestDaemonPathOfTheRuntime(t *testing.T) {
 	r := newCNI(t)
 	dir := t.TempDir()
@@ -446,8 +451,8 @@ func TestDaemonPathOfTheRuntime(t *testing.T) {
 	}
 }
 
-// TestDaemonNetnsOverride: with CNI_NETNS_OVERRIDE the host's own namespace is set up,
-// as by the plugins themselves, and without it refused.
+// TestDaemonNetnsOverride: the host's own namespace is set up with
+// CNI_NETNS_OVERRIDE, as the plugins themselves do, and refused without it.
 func TestDaemonNetnsOverride(t *testing.T) {
 	r := newCNI(t)
 	const own, ifName = "/proc/self/ns/net", "CNI_IFNAME=over0"

@@ -16,8 +16,8 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// crowd is many containers, of which some work at the same time, each call being a
-// process of its own, as runtimes make them.
+// crowd is a number of containers, of which several are processed concurrently.
+// Each call is a process, as with runtimes.
 type crowd struct {
 	d      *daemonProcess
 	names  []string
@@ -42,7 +42,7 @@ func (d *daemonProcess) crowd(prefix string, containers, atOnce int) *crowd {
 	return c
 }
 
-// each does something for every container, and returns all errors.
+// each calls do for every container and returns all errors.
 func (c *crowd) each(do func(i int) error) (errs []error) {
 	var mu sync.Mutex
 	var running sync.WaitGroup
@@ -63,7 +63,8 @@ func (c *crowd) each(do func(i int) error) (errs []error) {
 
 const crowdPort = 20000
 
-// add attaches all, every fifth with a host port, and returns their addresses.
+// add attaches all containers, every fifth with a host port, and returns their
+// addresses.
 func (c *crowd) add() []netip.Addr {
 	c.d.h.t.Helper()
 	addresses := make([]netip.Addr, len(c.names))
@@ -102,19 +103,20 @@ func (c *crowd) del() {
 	}))
 }
 
-// TestDaemonCrowd has 500 containers come at once, from 50 processes, and go again.
-// None has to ask twice, and the daemon does not grow with them.
+// TestDaemonCrowd adds and removes 500 containers, 50 at a time. Every call
+// succeeds at the first attempt, and the daemon's resources do not grow with
+// the number of containers.
 func TestDaemonCrowd(t *testing.T) {
 	const (
 		containers, atOnce = 500, 50
-		// What may be in work at once, by the defaults of the settings; and what may
-		// be added for each: the longest request, once as it came and once decoded.
+		// The number of concurrent operations in the default settings, and the
+		// memory that each may add: the longest request, encoded and decoded.
 		operations, each = 32, 2 << 10 // kB
 	)
 	h := newHost(t, native.engine)
 	h.network("net", chain("bridge", families{"10.99.0.0/16", "fd00:99::/64"}, "")...)
 	d := h.startDaemon(`log { level = "warn" }`)
-	first := d.crowd("first", atOnce, atOnce) // opens what stays open
+	first := d.crowd("first", atOnce, atOnce) // opens what the daemon keeps open
 	first.add()
 	first.del()
 	memory, descriptors, threads := d.procStatus("VmHWM"), d.descriptors(), d.procStatus("Threads")
@@ -132,7 +134,7 @@ func TestDaemonCrowd(t *testing.T) {
 	records, err := d.client().List(t.Context())
 	require.NoError(t, err)
 	require.Len(t, records, containers)
-	for i := 0; i < containers; i += 50 { // each has a port
+	for i := 0; i < containers; i += 50 { // each of these has a host port
 		serve(t, c.netns[i], "tcp", 80, c.names[i])
 		requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, crowdPort+i), c.names[i])
 		requireAnswer(t, "", "tcp", netip.AddrPortFrom(addresses[i], 80).String(), c.names[i])
@@ -144,11 +146,11 @@ func TestDaemonCrowd(t *testing.T) {
 	peak := d.procStatus("VmHWM")
 	t.Logf("memory: %d kB after %d containers, at most %d kB with %d", memory, atOnce, peak, containers)
 	require.LessOrEqual(t, peak, memory+operations*each)
-	// A few sockets are kept for what works at the same time.
+	// Some sockets are kept for concurrent operations.
 	const kept = 8
 	require.Eventually(t, func() bool { return d.descriptors() <= descriptors+kept }, 10*time.Second, 10*time.Millisecond,
 		"descriptors: %d before, %d now", descriptors, d.descriptors())
-	// A thread, once started, stays for what will be blocked at the same time: one
+	// The runtime keeps threads that were blocked at the same time: at most one
 	// for each operation.
 	require.LessOrEqual(t, d.procStatus("Threads"), threads+operations)
 	require.NotContains(t, strings.ToLower(d.log()), "forc")
@@ -157,7 +159,7 @@ func TestDaemonCrowd(t *testing.T) {
 	require.Empty(t, records)
 }
 
-// descriptors is how many the daemon has open.
+// descriptors returns the number of descriptors that the daemon has open.
 func (d *daemonProcess) descriptors() int {
 	d.h.t.Helper()
 	return entries(d.h.t, fmt.Sprintf("/proc/%d/fd", d.pid()))

@@ -28,7 +28,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// requireCode wants an error of CNI.
+// requireCode requires a CNI error with the given code.
 func requireCode(t testing.TB, code uint, err error) *types.Error {
 	t.Helper()
 	var coded *types.Error
@@ -37,7 +37,7 @@ func requireCode(t testing.TB, code uint, err error) *types.Error {
 	return coded
 }
 
-// hang stops the process; resume has it go on.
+// hang stops the process until resume continues it.
 func (d *daemonProcess) hang() {
 	d.h.t.Helper()
 	require.NoError(d.h.t, d.cmd.Process.Signal(syscall.SIGSTOP))
@@ -52,8 +52,8 @@ func (d *daemonProcess) resume() {
 	require.NoError(d.h.t, d.cmd.Process.Signal(syscall.SIGCONT))
 }
 
-// TestDaemonHangs: a runtime that wants something is told to come back, one that
-// wants to be rid of something is.
+// TestDaemonHangs: while the daemon hangs, an ADD fails with "try again later",
+// and a DEL succeeds.
 func TestDaemonHangs(t *testing.T) {
 	r := newCNI(t)
 	config := r.pluginConfig(map[string]any{"delegate": "net", "idleTimeout": "1s"})
@@ -70,7 +70,7 @@ func TestDaemonHangs(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, r.h.phases())
 	r.resume()
-	r.restart() // after what it found when it went on
+	r.restart() // after the daemon has processed the requests that arrived while it hung
 	require.Empty(t, r.h.phases())
 	_, err = r.plugin("ADD", "b", b, config)
 	require.NoError(t, err)
@@ -78,8 +78,9 @@ func TestDaemonHangs(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestDaemonHangsOverAnADD of the same container: what it holds cannot be taken from
-// it, so the runtime has to come back for DEL, too, and then is rid of all.
+// TestDaemonHangsOverAnADD: the daemon hangs during an ADD and holds the
+// container's lock. So the runtime must repeat the DEL of that container, too,
+// and the later DEL removes everything.
 func TestDaemonHangsOverAnADD(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "bin")
 	require.NoError(t, fakeplugin.Install(dir, "one"))
@@ -110,8 +111,9 @@ func TestDaemonHangsOverAnADD(t *testing.T) {
 	require.Empty(t, r.h.phases())
 }
 
-// TestDaemonSocketTaken: a second daemon on the same socket names the first and
-// harms nothing; one that was killed keeps nobody away.
+// TestDaemonSocketTaken: a second daemon on the same socket names the first one
+// in its error and does not disturb it. The socket of a killed daemon does not
+// prevent a start.
 func TestDaemonSocketTaken(t *testing.T) {
 	h := newHost(t, native.engine)
 	h.network("net", chain("bridge", dual, "")...)
@@ -134,7 +136,8 @@ func TestDaemonSocketTaken(t *testing.T) {
 	require.NoError(t, d.client().Teardown(t.Context(), a))
 }
 
-// TestDaemonNobodyReads has clients that ask and never take the answer.
+// TestDaemonNobodyReads connects clients that send requests and never read the
+// response.
 func TestDaemonNobodyReads(t *testing.T) {
 	h := newHost(t, native.engine)
 	h.network("net", chain("bridge", dual, "")...)
@@ -170,20 +173,20 @@ func TestDaemonNobodyReads(t *testing.T) {
 		r, err := d.client().Get(t.Context(), "n.eth0")
 		return err == nil && r.Phase == configurator.PhaseReady
 	}, time.Minute, time.Millisecond)
-	for _, c := range connections { // the end of the daemon would wait for them
+	for _, c := range connections { // the daemon waits for them when it ends
 		require.NoError(t, c.Close())
 	}
 	d.restart()
 	require.NoError(t, d.client().Teardown(t.Context(), configurator.Allocation{ID: "n.eth0"}))
 }
 
-// said is what a command printed, and how it ended.
+// said is the output and the exit status of a command.
 type said struct {
 	out, err string
 	exit     int
 }
 
-// allocnet runs the command line, which finds the daemon where it is by default.
+// allocnet runs the command line, which finds the daemon at its default socket.
 func (d *daemonProcess) allocnet(args ...string) said {
 	d.h.t.Helper()
 	c := exec.Command(d.commandLine(), args...)
@@ -197,7 +200,8 @@ func (d *daemonProcess) allocnet(args ...string) said {
 	return said{out.String(), errOut.String(), c.ProcessState.ExitCode()}
 }
 
-// commandLine is the program allocnet; beside the daemon, the plugin has its name.
+// commandLine returns the path of the program allocnet. In the daemon's
+// directory, that name is the plugin's.
 func (d *daemonProcess) commandLine() string {
 	d.h.t.Helper()
 	dir := filepath.Join(d.bin, "cli")
@@ -208,8 +212,8 @@ func (d *daemonProcess) commandLine() string {
 	return filepath.Join(dir, "allocnet")
 }
 
-// TestDaemonCommandLine: each command with the daemon, without it, and where it is
-// asked for and away.
+// TestDaemonCommandLine runs each command with the daemon, without it, and with
+// a socket option while the daemon is not running.
 func TestDaemonCommandLine(t *testing.T) {
 	h := newHost(t, native.engine)
 	h.network("net", chain("bridge", dual, "")...)
@@ -234,14 +238,14 @@ func TestDaemonCommandLine(t *testing.T) {
 	require.NoFileExists(t, "/run/netns/x")
 }
 
-// in is the daemon in a test below.
+// in returns the daemon for a subtest.
 func (d *daemonProcess) in(t testing.TB) *daemonProcess {
 	sub := *d
 	sub.h = d.h.in(t)
 	return &sub
 }
 
-// get asks the daemon as curl does.
+// get sends a GET request to the daemon, as curl does.
 func (d *daemonProcess) get(path string) (body string) {
 	d.h.t.Helper()
 	transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -255,7 +259,7 @@ func (d *daemonProcess) get(path string) (body string) {
 	return string(data)
 }
 
-// setups are what the daemon counted.
+// setups returns the daemon's metrics of Setups.
 func (d *daemonProcess) setups() (lines []string) {
 	d.h.t.Helper()
 	for line := range strings.Lines(d.get("/metrics")) {
@@ -266,7 +270,7 @@ func (d *daemonProcess) setups() (lines []string) {
 	return lines
 }
 
-// requireCommands is the life of an allocation by the command line.
+// requireCommands runs the life of an allocation with the command line.
 func (d *daemonProcess) requireCommands(flags ...string) {
 	t := d.h.t
 	t.Helper()
@@ -307,7 +311,7 @@ func (d *daemonProcess) requireCommands(flags ...string) {
 	require.NoFileExists(t, "/run/netns/web")
 }
 
-// TestDaemonEvents are what a script reads line by line.
+// TestDaemonEvents checks that a script can read events line by line.
 func TestDaemonEvents(t *testing.T) {
 	h := newHost(t, native.engine)
 	h.network("net", chain("bridge", dual, "")...)
@@ -326,7 +330,7 @@ func TestDaemonEvents(t *testing.T) {
 			lines <- scan.Text()
 		}
 	}()
-	// The first event shows that it follows.
+	// The first event shows that the command follows.
 	for followed := false; !followed; {
 		_ = d.client().Check(t.Context(), a)
 		select {

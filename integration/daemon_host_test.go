@@ -24,8 +24,8 @@ import (
 	"github.com/allocnet/allocnet/internal/privhost"
 )
 
-// programs builds the daemon, its plugin (also by the name of its type, allocnet)
-// and cnitool once, and returns their directory.
+// programs builds the daemon, its plugin (also under the name of its type,
+// allocnet) and cnitool once, and returns their directory.
 var programs = sync.OnceValues(func() (dir string, err error) {
 	if !privhost.Inside() {
 		return "", errors.New("only inside a private host")
@@ -47,24 +47,26 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 	return dir, os.Symlink("allocnet-cni-shim", filepath.Join(dir, "allocnet"))
 })
 
-// programsDir is for the end of all tests, which removes it.
+// programsDir is removed at the end of all tests.
 var programsDir string
 
-// daemonProcess is allocnetd on a host, which can be started, and ended, many times.
+// daemonProcess is an allocnetd on a host. It can be started and ended several
+// times.
 type daemonProcess struct {
 	h        *host
-	bin      string // where the programs are
-	dir      string // of its own, with a short name
-	settings string // its file
+	bin      string // directory of the programs
+	dir      string // directory of this daemon, with a short name
+	settings string // path of the settings file
 
 	cmd    *exec.Cmd
 	notify *net.UnixConn
-	ended  chan struct{} // closed when it has ended, with err
+	ended  chan struct{} // closed when the process has ended and err is set
 	err    error
 }
 
-// startDaemon starts the daemon with the host's directories and more settings, and
-// waits until it is ready. Its socket and its state are where they are by default.
+// startDaemon starts the daemon with the host's directories and additional
+// settings, and waits until it is ready. Its socket and its state directory
+// have the default paths.
 func (h *host) startDaemon(settings string) *daemonProcess {
 	h.t.Helper()
 	d := h.newDaemon(settings)
@@ -73,12 +75,12 @@ func (h *host) startDaemon(settings string) *daemonProcess {
 	return d
 }
 
-// newDaemon is a daemon that does not run yet.
+// newDaemon returns a daemon that is not started yet.
 func (h *host) newDaemon(settings string) *daemonProcess {
 	h.t.Helper()
 	bin, err := programs()
 	require.NoError(h.t, err)
-	dir, err := os.MkdirTemp("", "d") // short enough for sockets
+	dir, err := os.MkdirTemp("", "d") // a socket's path must be short
 	require.NoError(h.t, err)
 	d := &daemonProcess{h: h, bin: bin, dir: dir, settings: filepath.Join(dir, "allocnetd.hcl")}
 	h.t.Cleanup(func() {
@@ -99,7 +101,7 @@ func (d *daemonProcess) configure(more string) {
 	require.NoError(d.h.t, os.WriteFile(d.settings, []byte(text), 0o600))
 }
 
-// begin starts the daemon and does not wait.
+// begin starts the daemon without waiting until it is ready.
 func (d *daemonProcess) begin() {
 	d.h.t.Helper()
 	path := filepath.Join(d.dir, "notify")
@@ -117,7 +119,8 @@ func (d *daemonProcess) begin() {
 	d.ended = make(chan struct{})
 	started := make(chan error)
 	go func() {
-		// The death signal is bound to the thread that starts it.
+		// The kernel sends the parent death signal when the thread that started
+		// the process ends.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := d.cmd.Start()
@@ -130,7 +133,8 @@ func (d *daemonProcess) begin() {
 	require.NoError(d.h.t, <-started)
 }
 
-// told waits until systemd is told something, and returns all of it.
+// told waits until the daemon sends a state to systemd, and returns all states
+// so far.
 func (d *daemonProcess) told(state string) string {
 	d.h.t.Helper()
 	buffer := make([]byte, 4096)
@@ -138,7 +142,7 @@ func (d *daemonProcess) told(state string) string {
 		require.NoError(d.h.t, d.notify.SetReadDeadline(time.Now().Add(time.Minute)))
 		n, err := d.notify.Read(buffer)
 		if err != nil {
-			_ = d.cmd.Process.Signal(syscall.SIGQUIT) // it logs where it is
+			_ = d.cmd.Process.Signal(syscall.SIGQUIT) // the daemon logs its stacks
 			_ = d.wait()
 		}
 		require.NoError(d.h.t, err, "wait for %s of the daemon", state)
@@ -148,7 +152,8 @@ func (d *daemonProcess) told(state string) string {
 	}
 }
 
-// reload has the settings read again, and returns the status after it.
+// reload makes the daemon reload its settings, and returns its status after
+// that.
 func (d *daemonProcess) reload() string {
 	d.h.t.Helper()
 	require.NoError(d.h.t, d.cmd.Process.Signal(syscall.SIGHUP))
@@ -156,10 +161,10 @@ func (d *daemonProcess) reload() string {
 	return strings.TrimPrefix(d.told("READY=1"), "READY=1\nSTATUS=")
 }
 
-// client asks the daemon.
+// client returns a client of the daemon.
 func (d *daemonProcess) client() *client.Client { return client.New(client.Config{}) }
 
-// pid is that of the process.
+// pid returns the daemon's process ID.
 func (d *daemonProcess) pid() int { return d.cmd.Process.Pid }
 
 // wait waits for the end of the process.
@@ -169,21 +174,21 @@ func (d *daemonProcess) wait() error {
 	return d.err
 }
 
-// kill ends the daemon as a crash would.
+// kill ends the daemon without a shutdown, as a crash does.
 func (d *daemonProcess) kill() {
 	d.h.t.Helper()
 	require.NoError(d.h.t, d.cmd.Process.Kill())
 	require.ErrorContains(d.h.t, d.wait(), "killed")
 }
 
-// term ends the daemon as systemd does, and insists on a good end.
+// term ends the daemon as systemd does, and requires a clean exit.
 func (d *daemonProcess) term() {
 	d.h.t.Helper()
 	require.NoError(d.h.t, d.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(d.h.t, d.wait(), "the daemon said:\n%s", d.log())
 }
 
-// restart ends the daemon and starts it again, until it is ready.
+// restart ends the daemon, starts it again and waits until it is ready.
 func (d *daemonProcess) restart() {
 	d.h.t.Helper()
 	d.term()
@@ -191,7 +196,7 @@ func (d *daemonProcess) restart() {
 	d.told("READY=1")
 }
 
-// end sees to it that it does not run.
+// end ends the daemon if it runs.
 func (d *daemonProcess) end() {
 	if d.cmd == nil {
 		return
@@ -209,7 +214,7 @@ func (d *daemonProcess) end() {
 	d.term()
 }
 
-// log is what all its processes have said.
+// log returns the log of all its processes.
 func (d *daemonProcess) log() string {
 	data, err := os.ReadFile(filepath.Join(d.dir, "log"))
 	if err != nil {
@@ -218,7 +223,7 @@ func (d *daemonProcess) log() string {
 	return string(data)
 }
 
-// pluginConfig is a configuration of the plugin, as a runtime hands it over.
+// pluginConfig returns a configuration of the plugin, as a runtime passes it.
 func (d *daemonProcess) pluginConfig(more map[string]any) []byte {
 	d.h.t.Helper()
 	keys := map[string]any{
@@ -231,14 +236,14 @@ func (d *daemonProcess) pluginConfig(more map[string]any) []byte {
 	return data
 }
 
-// plugin calls the plugin, for eth0, and returns its result; an error of its own
-// is a *types.Error.
+// plugin calls the plugin for eth0 and returns its result. A CNI error is a
+// *types.Error.
 func (d *daemonProcess) plugin(command, container, netns string, config []byte) ([]byte, error) {
 	return d.run(pluginProgram, command, container, netns, config)
 }
 
-// pluginProgram is the plugin as runtimes start it; allocnet-cni is the one that it
-// becomes.
+// pluginProgram is the name of the plugin that runtimes start. It executes
+// allocnet-cni for requests that it does not serve itself.
 const pluginProgram = "allocnet"
 
 func (d *daemonProcess) run(program, command, container, netns string, config []byte) ([]byte, error) {
@@ -259,7 +264,7 @@ func (d *daemonProcess) run(program, command, container, netns string, config []
 	return nil, coded
 }
 
-// procStatus is a number in a line of /proc/PID/status, such as VmHWM (in kB) or
+// procStatus returns a number from /proc/PID/status, such as VmHWM (in kB) or
 // Threads.
 func (d *daemonProcess) procStatus(key string) int {
 	d.h.t.Helper()
@@ -277,8 +282,8 @@ func (d *daemonProcess) procStatus(key string) int {
 	return 0
 }
 
-// TestDaemonRig starts, kills, restarts and ends a daemon with an allocation of each
-// way in.
+// TestDaemonRig starts, kills, restarts and ends a daemon, with one allocation
+// made through each of its interfaces.
 func TestDaemonRig(t *testing.T) {
 	h := newHost(t, native.engine)
 	h.network("net", chain("bridge", dual, "")...)

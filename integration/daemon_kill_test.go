@@ -27,9 +27,9 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestDaemonKilled kills the daemon at random moments, again and again, while clients
-// work through it. After each kill what was acknowledged works, and nothing on the host
-// belongs to anything else; in the end all can be removed, and then nothing is left.
+// TestDaemonKilled kills the daemon repeatedly at random moments while clients
+// use it. After each kill, all acknowledged allocations work, and the host has
+// no other objects. In the end everything can be removed, and nothing is left.
 func TestDaemonKilled(t *testing.T) {
 	const (
 		clients = 16
@@ -51,7 +51,7 @@ func TestDaemonKilled(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, clients))
 	wait := func() { <-time.NewTimer(time.Duration(rnd.Int64N(int64(most)))).C }
 	for i := range kills {
-		if i%3 == 0 { // so that it may be killed as it recovers
+		if i%3 == 0 { // so that it may be killed while it recovers
 			d.begin()
 			wait()
 			d.kill()
@@ -69,7 +69,7 @@ func TestDaemonKilled(t *testing.T) {
 	b.finish()
 }
 
-// barrage is what all clients share.
+// barrage is the shared state of all clients.
 type barrage struct {
 	h      *host
 	d      *daemonProcess
@@ -78,16 +78,16 @@ type barrage struct {
 	ports  atomic.Int64
 
 	workers []*worker
-	// pause is held by each operation for reading, and for writing while nothing may
-	// change.
+	// pause is locked for reading by each operation, and for writing while
+	// nothing may change.
 	pause sync.RWMutex
 
 	acknowledged, lost atomic.Int64 // operations
 	mu                 sync.Mutex
-	wrong              []error // what no daemon's end explains
+	wrong              []error // errors that the kills do not explain
 }
 
-// stopped reports whether it is over.
+// stopped reports whether the test is ending.
 func (b *barrage) stopped() bool {
 	select {
 	case <-b.stop:
@@ -97,7 +97,7 @@ func (b *barrage) stopped() bool {
 	}
 }
 
-// await returns when a daemon listens, or it is over.
+// await returns when the daemon listens or the test is ending.
 func (b *barrage) await() {
 	for wait := time.NewTicker(2 * time.Millisecond); !b.stopped(); <-wait.C {
 		if c, err := net.Dial("unix", client.DefaultSocket); err == nil {
@@ -107,17 +107,18 @@ func (b *barrage) await() {
 	}
 }
 
-// worker is one client. An allocation is in one of its slots.
+// worker is a client. Each of its allocations uses one of its slots.
 type worker struct {
 	*barrage
 	name  string
 	rnd   *rand.Rand
 	slots []*slot
-	given []*held // nobody asks for them any more, without a DEL that was acknowledged
+	given []*held // allocations that the client abandoned without an acknowledged DEL
 	count int
 }
 
-// slot is a network namespace, and a host port, for one allocation at a time.
+// slot is a network namespace and a host port that one allocation at a time
+// uses.
 type slot struct {
 	name  string
 	netns *sandbox.Sandbox
@@ -125,13 +126,13 @@ type slot struct {
 	held  *held
 }
 
-// held is an allocation as far as its client knows.
+// held is the state of an allocation as its client knows it.
 type held struct {
 	configurator.Allocation
-	name         string // what answers in its namespace
-	program      string // the plugin's; "" is for an API client
+	name         string // response of the server in its namespace
+	program      string // path of the plugin; "" for an API client
 	acknowledged bool
-	addresses    []netip.Prefix // then
+	addresses    []netip.Prefix // addresses when it was acknowledged
 }
 
 func (b *barrage) worker(i int, seed uint64) *worker {
@@ -176,13 +177,13 @@ func (w *worker) run() {
 	}
 }
 
-// died reports whether an answer did not come because the daemon was killed.
+// died reports whether a response is missing because the daemon was killed.
 func died(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// step does one operation on a slot.
+// step runs one operation on a slot.
 func (w *worker) step(i int) error {
 	s := w.slots[i]
 	switch {
@@ -206,13 +207,13 @@ func (w *worker) step(i int) error {
 	case w.rnd.IntN(2) == 0:
 		return w.add(s.held)
 	}
-	// As a runtime does that has lost interest.
+	// A runtime may also abandon an allocation.
 	w.given = append(w.given, s.held)
 	w.slots[i] = w.slot()
 	return s.netns.Destroy()
 }
 
-// hold is an allocation for a slot: with a new ID, or one that was there before.
+// hold returns an allocation for a slot, with a new ID or a former one.
 func (w *worker) hold(s *slot) *held {
 	a := &held{name: s.name}
 	if w.rnd.IntN(2) == 0 {
@@ -289,7 +290,7 @@ func (b *barrage) pluginAdd(a *held) (addresses []netip.Prefix, err error) {
 	return addresses, nil
 }
 
-// confirm asks for what was acknowledged: it is as it was.
+// confirm checks that an acknowledged allocation is unchanged.
 func (b *barrage) confirm(a *held) error {
 	if a.program != "" {
 		_, err := b.d.run(a.program, "CHECK", a.ID, a.Netns, b.config)
@@ -320,9 +321,9 @@ func (b *barrage) remove(a *held) error {
 	return during(b.d.client().Teardown(ctx, a.Allocation), "teardown", a)
 }
 
-// compare finds, while nothing changes, that what was acknowledged works, that all
-// recorded allocations are whole, and that nothing else has an address, a rule, an
-// interface, a file or a tracked connection.
+// compare checks, while nothing changes, that all acknowledged allocations
+// work, that all recorded allocations are complete, and that the host has no
+// address, rule, interface, file or tracked connection of any other.
 func (b *barrage) compare() {
 	b.pause.Lock()
 	defer b.pause.Unlock()
@@ -345,7 +346,7 @@ func (b *barrage) compare() {
 	require.NoError(t, err)
 	for line := range strings.Lines(now.String()) {
 		if kind, _, _ := strings.Cut(line, " "); kind == "netns" || kind == "mount" {
-			continue // which the workers make
+			continue // made by the workers
 		}
 		for _, text := range ownedByOne.FindAllString(line, -1) {
 			if addr, err := netip.ParseAddr(text); err != nil || isAllocations(addr) && !addr.IsMulticast() {
@@ -355,11 +356,11 @@ func (b *barrage) compare() {
 	}
 }
 
-// ownedByOne matches what belongs to one allocation: the IDs that workers give, names of
-// interfaces, and addresses of the network.
+// ownedByOne matches names that belong to one allocation: the IDs that workers
+// choose, names of interfaces, and addresses of the network.
 var ownedByOne = regexp.MustCompile(`\bveth\w+|\bw\d+-[su]\d+\b|\b10\.99\.\d+\.\d+\b|\bfd00:99:[0-9a-f:]+`)
 
-// requireWorking insists on all that was acknowledged, and returns how many that are.
+// requireWorking checks all acknowledged allocations, and returns their number.
 func (b *barrage) requireWorking() int {
 	b.h.t.Helper()
 	working := 0
@@ -374,7 +375,7 @@ func (b *barrage) requireWorking() int {
 	return working
 }
 
-// finish looks at what is there, and removes it.
+// finish checks all allocations and removes them.
 func (b *barrage) finish() {
 	t := b.h.t
 	working, given := b.requireWorking(), 0
@@ -401,7 +402,7 @@ func (b *barrage) finish() {
 	b.d.term()
 }
 
-// works insists on an allocation's addresses, its port and its CHECK.
+// works checks an allocation's addresses, its port and its CHECK.
 func (b *barrage) works(a *held) {
 	t := b.h.t
 	require.NoError(t, b.confirm(a))

@@ -13,15 +13,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// managed is a host whose daemon manages the configurations, and a runtime that
-// takes the first of them.
+// managed is a host whose daemon manages the runtime's configurations, and a
+// runtime that uses the first of them.
 type managed struct {
 	*cni
 	own, ready string
 }
 
-// newManaged makes a host with the network "net". The daemon runs, and waits for its
-// readiness file.
+// newManaged returns a host with the network "net". The daemon runs and waits
+// for its readiness file.
 func newManaged(t *testing.T) *managed {
 	h := newHost(t, native.engine)
 	d := h.newDaemon("")
@@ -29,19 +29,20 @@ func newManaged(t *testing.T) *managed {
 	d.configure("manager {\n enabled = true\n readiness_file = \"" + m.ready + "\"\n}")
 	m.cni = d.runtime()
 	m.conf = h.conf
-	m.list("net", "1.1.0", chain("bridge", dual, "")...) // the version that has STATUS
+	m.list("net", "1.1.0", chain("bridge", dual, "")...) // the first version with STATUS
 	d.begin()
 	d.told("READY=1")
 	return m
 }
 
-// eventually waits for what the manager will do.
+// eventually waits until the manager has reached a state.
 func (m *managed) eventually(what string, is func() bool) {
 	m.h.t.Helper()
 	require.Eventually(m.h.t, is, time.Minute, 2*time.Millisecond, what)
 }
 
-// delegates waits until the own configuration delegates to a network, by its name.
+// delegates waits until the manager's configuration delegates to the named
+// network.
 func (m *managed) delegates(network string) {
 	m.h.t.Helper()
 	m.eventually("the own configuration delegates to "+network, func() bool {
@@ -60,7 +61,8 @@ func (m *managed) delegates(network string) {
 	})
 }
 
-// asks waits until the daemon is ready, or is not for a reason.
+// asks waits until the daemon is ready or, if reason is not empty, not ready
+// for that reason.
 func (m *managed) asks(reason string) {
 	m.h.t.Helper()
 	m.eventually("ready but for "+reason, func() bool {
@@ -72,8 +74,8 @@ func (m *managed) asks(reason string) {
 	})
 }
 
-// TestDaemonManager is the own configuration from the start to the end, with a
-// runtime that uses it.
+// TestDaemonManager follows the manager's configuration from its creation to
+// its removal, with a runtime that uses it.
 func TestDaemonManager(t *testing.T) {
 	m := newManaged(t)
 	m.asks("readiness file")
@@ -110,8 +112,9 @@ func TestDaemonManager(t *testing.T) {
 	}
 }
 
-// TestDaemonPrimaryBroken: the last good configuration is in force, also for who
-// never used it, and everybody is told until it is mended.
+// TestDaemonPrimaryBroken: while the file of the primary network is broken, its
+// last valid content stays active, also for containers that never used it.
+// Every interface reports the error until the file is repaired.
 func TestDaemonPrimaryBroken(t *testing.T) {
 	m := newManaged(t)
 	require.NoError(t, os.WriteFile(m.ready, nil, 0o600))
@@ -145,8 +148,8 @@ func TestDaemonPrimaryBroken(t *testing.T) {
 	m.ok("del", "net", netns)
 }
 
-// container calls libcni as a runtime does that takes the first file, and looks for
-// it again for every call.
+// container calls libcni like a runtime that uses the first file of the
+// directory and looks for it again before every call.
 func (m *managed) container(call func(*libcni.CNIConfig, *libcni.NetworkConfigList, *libcni.RuntimeConf) error, id, netns string) error {
 	m.h.t.Helper()
 	list, err := libcni.NetworkConfFromFile(m.own)
@@ -168,15 +171,17 @@ func (m *managed) del(id, netns string) error {
 	}, id, netns)
 }
 
-// collect is GC for a runtime that has no containers.
+// collect runs GC for a runtime without containers.
 func (m *managed) collect() error {
 	return m.container(func(c *libcni.CNIConfig, list *libcni.NetworkConfigList, _ *libcni.RuntimeConf) error {
 		return c.GCNetworkList(m.h.t.Context(), list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}})
 	}, "", "")
 }
 
-// TestDaemonPrimaryGoes: nothing takes its place by itself but a network that is
-// valid. What is set up stays, and is found whatever the network is called by then.
+// TestDaemonPrimaryGoes: if the file of the primary network is removed, the
+// manager delegates to another network only if that is valid. Existing
+// allocations stay, and DEL and GC find them, whichever network is the primary
+// one by then.
 func TestDaemonPrimaryGoes(t *testing.T) {
 	m := newManaged(t)
 	require.NoError(t, os.WriteFile(m.ready, nil, 0o600))
@@ -214,14 +219,15 @@ func TestDaemonPrimaryGoes(t *testing.T) {
 	require.Empty(t, m.h.phases())
 }
 
-// refused is an ADD that is not even begun.
+// refused requires an ADD to fail before it has changed anything.
 func (m *managed) refused(netns string) {
 	m.h.t.Helper()
 	_, err := m.plugin("ADD", "refused", netns, m.pluginConfig(map[string]any{"delegate": "net"}))
 	requireCode(m.h.t, 11, err)
 }
 
-// TestDaemonReadinessFile: without it nothing begins, and nothing ends.
+// TestDaemonReadinessFile: without the readiness file, every ADD is refused,
+// and existing allocations keep working.
 func TestDaemonReadinessFile(t *testing.T) {
 	m := newManaged(t)
 	require.NoError(t, os.WriteFile(m.ready, nil, 0o600))

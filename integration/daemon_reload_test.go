@@ -19,8 +19,9 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// editing is a host whose configuration is edited while clients work. Each edition of
-// the network "net" has a DNS domain of its own, by which those who use it tell it.
+// editing is a host whose configuration is edited while clients use it. Each
+// edition of the network "net" has its own DNS domain, which identifies it in
+// results.
 type editing struct {
 	h       *host
 	d       *daemonProcess
@@ -34,8 +35,9 @@ type editing struct {
 
 const refused = "ready; the last reload was refused, see the log"
 
-// TestDaemonReloadUnderLoad edits configurations and settings, well and badly, while
-// clients work: no operation fails, and the last good edition stays in force.
+// TestDaemonReloadUnderLoad writes valid and invalid configurations and
+// settings while clients work. No operation fails, and the last valid edition
+// stays active.
 func TestDaemonReloadUnderLoad(t *testing.T) {
 	const clients, rounds = 8, 6
 	h := newHost(t, native.engine)
@@ -63,11 +65,11 @@ func TestDaemonReloadUnderLoad(t *testing.T) {
 		e.d.configure("engine = 7")
 		require.Equal(t, refused, e.d.reload())
 		e.inForce(probe)
-		e.settings(time.Duration(2+round) * time.Second) // good ones, that begin anew
+		e.settings(time.Duration(2+round) * time.Second) // valid settings, which create a new generation
 		require.Equal(t, refused, e.d.reload(), "the network that is in force would be lost")
 		e.inForce(probe)
 
-		// In place, in two parts: who reads between them reads half of it.
+		// In place and in two parts, so a reader may see half of it.
 		e.edition++
 		text := e.text()
 		e.writeInPlace(text[:len(text)/2])
@@ -85,12 +87,13 @@ func TestDaemonReloadUnderLoad(t *testing.T) {
 
 func (e *editing) file(network string) string { return filepath.Join(e.h.conf, network+".conflist") }
 
-// settings differ from the ones before by what the configurator has of them.
+// settings writes settings that differ from the previous ones in a value of the
+// configurator.
 func (e *editing) settings(delay time.Duration) {
 	e.d.configure(fmt.Sprintf("manager { enabled = true }\nretry {\n attempts = 1\n delay = %q\n}", delay))
 }
 
-// text is the edition of the network.
+// text returns the current edition of the network.
 func (e *editing) text() string {
 	plugins := chain("bridge", families{"10.99.0.0/16", "fd00:99::/64"}, "")
 	plugins[1]["dns"] = map[string]any{"nameservers": []string{"192.0.2.53"}, "domain": fmt.Sprintf("e%d", e.edition)}
@@ -111,22 +114,23 @@ func (e *editing) writeInPlace(text string) {
 	require.NoError(e.h.t, os.WriteFile(e.file("net"), []byte(text), 0o600))
 }
 
-// use sets up an allocation and tears it down, and returns the edition that it got.
+// use sets up an allocation, tears it down, and returns the edition of its
+// network.
 func (e *editing) use(a configurator.Allocation, network string) (edition int) {
 	e.h.t.Helper()
 	a.Networks = []string{network}
 	status, err := e.d.client().Setup(e.h.ctx(), a)
 	require.NoError(e.h.t, err)
 	require.NoError(e.h.t, e.d.client().Teardown(e.h.ctx(), a))
-	if status.DNS != nil { // of "net"
+	if status.DNS != nil { // from "net"
 		_, err = fmt.Sscanf(status.DNS.Domain, "e%d", &edition)
 		require.NoError(e.h.t, err)
 	}
 	return edition
 }
 
-// inForce insists on the last good edition, although its file is bad, and on that
-// being said.
+// inForce checks that the last valid edition stays active although its file is
+// invalid, and that the daemon reports this.
 func (e *editing) inForce(probe configurator.Allocation) {
 	e.h.t.Helper()
 	require.Equal(e.h.t, e.edition, e.use(probe, "net"))
@@ -135,7 +139,7 @@ func (e *editing) inForce(probe configurator.Allocation) {
 	require.Equal(e.h.t, e.file("net"), skipped[0].File)
 }
 
-// newcomer is a network that can be used as soon as it is there.
+// newcomer checks that a new network can be used as soon as its file exists.
 func (e *editing) newcomer(probe configurator.Allocation, round int) {
 	e.h.t.Helper()
 	name := fmt.Sprintf("new-%d", round)
@@ -147,7 +151,7 @@ func (e *editing) newcomer(probe configurator.Allocation, round int) {
 	require.ErrorIs(e.h.t, err, configurator.ErrUnknownNetwork)
 }
 
-// work is a client: an allocation comes, is checked and goes.
+// work is a client: it repeatedly sets up, checks and tears down an allocation.
 func (e *editing) work(a configurator.Allocation, plugin bool) {
 	cycle, last := e.apiCycle, 0
 	if plugin {
@@ -186,7 +190,8 @@ func (e *editing) apiCycle(a configurator.Allocation) (edition int, err error) {
 	return edition, errors.Join(err, c.Check(ctx, a), c.Teardown(ctx, a))
 }
 
-// pluginCycle takes the configuration that the manager keeps, as a runtime does.
+// pluginCycle uses the configuration that the manager writes, as a runtime
+// does.
 func (e *editing) pluginCycle(a configurator.Allocation) (edition int, err error) {
 	list, err := libcni.ConfListFromFile(filepath.Join(e.h.conf, "00-allocnet.conflist"))
 	if err != nil {

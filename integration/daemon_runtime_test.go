@@ -12,8 +12,8 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// goCNI is go-cni, which containerd, nerdctl and Nomad attach containers with, on a
-// list of the runtime.
+// goCNI returns a go-cni instance, as containerd, nerdctl and Nomad use it, for
+// a list of the runtime.
 func (r *cni) goCNI(list []byte) gocni.CNI {
 	r.h.t.Helper()
 	c, err := gocni.New(gocni.WithPluginDir([]string{r.bin, pluginDir}), gocni.WithConfListBytes(list))
@@ -21,7 +21,8 @@ func (r *cni) goCNI(list []byte) gocni.CNI {
 	return c
 }
 
-// TestDaemonPrimaryUnusable: it does not keep others waiting, as the readiness file does.
+// TestDaemonPrimaryUnusable: an unusable primary network does not delay the use
+// of other networks, as a missing readiness file does.
 func TestDaemonPrimaryUnusable(t *testing.T) {
 	m := newManaged(t)
 	m.configure("manager {\n enabled = true\n primary = \"net\"\n readiness_file = \"" + m.ready + "\"\n}")
@@ -58,7 +59,7 @@ func TestDaemonPrimaryUnusable(t *testing.T) {
 	require.NoError(t, call("DEL", "b", b, inline))
 }
 
-// linksOf are the names of the host's links of a type.
+// linksOf returns the names of the host's links of a type.
 func linksOf(t *testing.T, kind string) (names []string) {
 	t.Helper()
 	links, err := retry.List(netlink.LinkList)
@@ -71,7 +72,7 @@ func linksOf(t *testing.T, kind string) (names []string) {
 	return names
 }
 
-// TestDaemonGoCNI has everything that go-cni can ask for, in its own spelling.
+// TestDaemonGoCNI uses every option of go-cni, in its own format.
 func TestDaemonGoCNI(t *testing.T) {
 	r := newCNI(t)
 	declared := map[string]bool{"portMappings": true, "bandwidth": true, "dns": true, "ipRanges": true}

@@ -15,9 +15,10 @@ import (
 
 const besideSocket = "/run/allocnet/allocnetd.sock.settings"
 
-// TestDaemonSettingsOfItsOwn has a daemon with settings of its environment, as
-// systemd gives it from /etc/default/allocnetd. The plugin, which knows nothing of
-// that, works on the same records without it.
+// TestDaemonSettingsOfItsOwn runs a daemon with settings from its environment,
+// as systemd passes them from /etc/default/allocnetd. The plugin does not have
+// that environment, and works on the same records when the daemon is not
+// running.
 func TestDaemonSettingsOfItsOwn(t *testing.T) {
 	h := newHost(t, native.engine)
 	h.network("net", chain("bridge", dual, "")...)
@@ -25,7 +26,7 @@ func TestDaemonSettingsOfItsOwn(t *testing.T) {
 	state := filepath.Join(d.dir, "state")
 	t.Setenv("ALLOCNETD_STATE_DIR", state)
 	t.Setenv("ALLOCNETD_NETWORKS", "net")
-	t.Setenv("ALLOCNETD_SERVICE_HOST", "10.0.0.1") // of Kubernetes
+	t.Setenv("ALLOCNETD_SERVICE_HOST", "10.0.0.1") // set by Kubernetes
 	d.begin()
 	d.told("READY=1")
 	for _, name := range []string{"ALLOCNETD_STATE_DIR", "ALLOCNETD_NETWORKS"} {
@@ -49,7 +50,8 @@ func TestDaemonSettingsOfItsOwn(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"b.eth0"}, ids())
 
-	// Others may have written it: then the file counts that the configuration names.
+	// Other users could have written the daemon's settings file, so the plugin
+	// uses the file that its configuration names.
 	d.configure(`state_dir = "` + state + `"`)
 	require.NoError(t, os.WriteFile(besideSocket, []byte(`{"state_dir": ["/nowhere"]}`), 0o600))
 	require.NoError(t, os.Chmod(besideSocket, 0o666))
@@ -68,12 +70,13 @@ func TestDaemonSettingsOfItsOwn(t *testing.T) {
 	require.NoError(t, os.Unsetenv("ALLOCNETD_NOPE"))
 	d.begin()
 	d.told("READY=1")
-	d.term() // it takes its socket away, and leaves its settings
+	d.term() // the daemon removes its socket and leaves its settings
 	require.FileExists(t, besideSocket)
 }
 
-// TestDaemonAsItsOwnPlugin: who may use the daemon cannot have it run the plugin,
-// under none of its names, with a configuration of theirs.
+// TestDaemonAsItsOwnPlugin: a client of the daemon cannot make the daemon run
+// allocnet's plugin, under any of its names, with a configuration of the
+// client's.
 func TestDaemonAsItsOwnPlugin(t *testing.T) {
 	h := newHost(t, native.engine)
 	h.network("net", chain("bridge", dual, "")...)

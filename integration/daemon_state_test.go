@@ -16,7 +16,7 @@ import (
 	"github.com/allocnet/allocnet/internal/hostsnap"
 )
 
-// smallState gives a daemon a small state directory of its own, on a file system of its
+// smallState gives a daemon a state directory on a small file system of its
 // own.
 func (d *daemonProcess) smallState() (dir string) {
 	t := d.h.t
@@ -32,7 +32,7 @@ func (d *daemonProcess) smallState() (dir string) {
 	return dir
 }
 
-// fill leaves so many pages in a directory.
+// fill leaves the given number of free pages in a directory.
 func fill(t testing.TB, dir string, pages int) (empty func()) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, "filler"))
@@ -47,7 +47,7 @@ func fill(t testing.TB, dir string, pages int) (empty func()) {
 	return func() { require.NoError(t, os.Remove(f.Name())) }
 }
 
-// exhaust leaves so many inodes in a directory.
+// exhaust leaves the given number of free inodes in a directory.
 func exhaust(t testing.TB, dir string, inodes int) (empty func()) {
 	t.Helper()
 	crowd := filepath.Join(dir, "crowd")
@@ -65,8 +65,8 @@ func exhaust(t testing.TB, dir string, inodes int) (empty func()) {
 	return func() { require.NoError(t, os.RemoveAll(crowd)) }
 }
 
-// TestDaemonStateFillsUp: however little room there is, an ADD works or leaves nothing,
-// on a host where it is the first as well as later.
+// TestDaemonStateFillsUp: however little space is free, an ADD succeeds or
+// leaves nothing, whether or not it is the first on the host.
 func TestDaemonStateFillsUp(t *testing.T) {
 	for name, fill := range map[string]func(testing.TB, string, int) func(){"pages": fill, "inodes": exhaust} {
 		t.Run(name, func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestDaemonStateFillsUp(t *testing.T) {
 	}
 }
 
-// unchanged runs what must not change the host.
+// unchanged runs a function that must not change the host.
 func (h *host) unchanged(what func()) {
 	h.t.Helper()
 	before, err := hostsnap.Take(snapshotOptions)
@@ -111,13 +111,13 @@ func (h *host) unchanged(what func()) {
 	require.Empty(h.t, hostsnap.Diff(before, after))
 }
 
-// TestDaemonStateUnwritable: nothing is begun that could not be remembered, and what
-// is set up works. On a full disk it can be looked at and taken down, too.
+// TestDaemonStateUnwritable: no operation begins that could not be recorded,
+// and existing allocations work. On a full disk, CHECK and DEL work as well.
 func TestDaemonStateUnwritable(t *testing.T) {
 	for _, test := range []struct {
 		name, says string
 		spoil      func(t *testing.T, dir string) (mend func())
-		works      bool // CHECK and DEL do all the same
+		works      bool // whether CHECK and DEL work
 	}{
 		{"full", "no space left on device", func(t *testing.T, dir string) func() {
 			return fill(t, dir, 0)
@@ -146,7 +146,7 @@ func TestDaemonStateUnwritable(t *testing.T) {
 				}
 			}
 			r.h.unchanged(func() {
-				for _, mode := range []int{0, 1, 0} { // also a daemon that starts so
+				for _, mode := range []int{0, 1, 0} { // also for a daemon that starts in this state
 					modes[mode].turn(r)
 					_, err := r.plugin("ADD", "c", c, r.pluginConfig(map[string]any{"delegate": "net"}))
 					require.ErrorContains(t, err, test.says)
@@ -177,7 +177,7 @@ func TestDaemonStateUnwritable(t *testing.T) {
 	}
 }
 
-// editRecord changes keys of a record, which are in its first line.
+// editRecord changes keys in the first line of a record.
 func editRecord(t testing.TB, id string, keys map[string]any) {
 	t.Helper()
 	path := filepath.Join(configurator.DefaultStateDir, "allocs", id+".json")
@@ -195,8 +195,8 @@ func editRecord(t testing.TB, id string, keys map[string]any) {
 	require.NoError(t, os.WriteFile(path, append(append(first, '\n'), more...), 0o600))
 }
 
-// TestDaemonNewerRecord: one of a newer version is left to that, by everything that
-// this one does, and keeps nothing else from being done.
+// TestDaemonNewerRecord: no operation changes the record of a newer version,
+// and the record does not prevent other operations.
 func TestDaemonNewerRecord(t *testing.T) {
 	r := newCNI(t)
 	r.turn(false, nil)
@@ -225,7 +225,7 @@ func TestDaemonNewerRecord(t *testing.T) {
 	r.ok("del", "runtime", a)
 }
 
-// TestDaemonClockSetBack has records from the future.
+// TestDaemonClockSetBack uses records with times in the future.
 func TestDaemonClockSetBack(t *testing.T) {
 	r := newCNI(t)
 	r.turn(false, nil)

@@ -15,7 +15,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// firewalldHost is a host on which firewalld runs, with a network.
+// firewalldHost is a host with a network on which firewalld runs.
 type firewalldHost struct {
 	*host
 	*firewalldtest.Bus
@@ -27,12 +27,12 @@ func newFirewalldHost(t *testing.T, w way, backend string) *firewalldHost {
 	setSysctls(t, "", quick)
 	bus := firewalldtest.StartBus(t)
 	plugins := chain("bridge", dual, w.backend)
-	delete(plugins[2], "backend") // the firewall's
+	delete(plugins[2], "backend") // of the firewall plugin
 	h.network("net", plugins...)
 	return &firewalldHost{h, bus, bus.Start(backend)}
 }
 
-// setUpPublished attaches an allocation with a host port.
+// setUpPublished sets up an allocation with a host port.
 func (h *firewalldHost) setUpPublished(id string) (configurator.Allocation, *configurator.Status) {
 	h.t.Helper()
 	a := h.alloc(id)
@@ -43,9 +43,10 @@ func (h *firewalldHost) setUpPublished(id string) (configurator.Allocation, *con
 	return a, s
 }
 
-// TestBesideFirewalld: allocations reach others and are reached by their host ports,
-// and nothing of them is left in a zone, with either engine and either of firewalld's
-// backends, whatever backend publishes the ports, also if firewalld ends meanwhile.
+// TestBesideFirewalld: allocations can connect and are reachable through their
+// host ports, and nothing of them remains in a zone. The test covers both
+// engines, both backends of firewalld and all backends of host ports, and the
+// case that firewalld ends meanwhile.
 func TestBesideFirewalld(t *testing.T) {
 	reference := way{configurator.EngineExec, ""}
 	for backend, ways := range map[string][]way{
@@ -78,8 +79,8 @@ func testBesideFirewalld(t *testing.T, w way, backend string) {
 	h.tearDown(b)
 }
 
-// TestFirewalldLostRecord: nothing but the elements, or the leases, tells of the
-// sources of an allocation whose record and namespace are gone.
+// TestFirewalldLostRecord: if an allocation's record and namespace are gone,
+// its sources are found by its elements or leases.
 func TestFirewalldLostRecord(t *testing.T) {
 	collect := func(h *firewalldHost) error { _, err := h.GC(h.ctx(), nil); return err }
 	tearDown := func(h *firewalldHost) error { return h.Teardown(h.ctx(), configurator.Allocation{ID: "a"}) }
@@ -109,7 +110,8 @@ func TestFirewalldLostRecord(t *testing.T) {
 	}
 }
 
-// useNewestVersion has the runtime tell the plugins of a network to collect garbage.
+// useNewestVersion changes the version of a network so that runtimes call GC of
+// its plugins.
 func (h *host) useNewestVersion(network string) {
 	path := filepath.Join(h.conf, network+".conflist")
 	conf, err := os.ReadFile(path)
@@ -118,8 +120,8 @@ func (h *host) useNewestVersion(network string) {
 	require.NoError(h.t, os.WriteFile(path, conf, 0o600))
 }
 
-// TestFirewalldUnreachable: while an allocation's addresses may be in a zone, its
-// record and its leases are kept.
+// TestFirewalldUnreachable: while an allocation's addresses may be in a zone,
+// its record and its leases are kept.
 func TestFirewalldUnreachable(t *testing.T) {
 	each(t, engines, func(t *testing.T, w way) {
 		h := newFirewalldHost(t, w, "nftables")
@@ -133,7 +135,7 @@ func TestFirewalldUnreachable(t *testing.T) {
 			}
 			_, err := h.Force(h.ctx(), a)
 			require.ErrorIs(t, err, firewalld.ErrUnreachable)
-			if w == native { // reference plugins give leases back all the same
+			if w == native { // reference plugins release leases in any case
 				require.ElementsMatch(t, []string{s.Address, s.AddressIPv6}, leases(t, "net"))
 			}
 		})
@@ -143,7 +145,7 @@ func TestFirewalldUnreachable(t *testing.T) {
 	})
 }
 
-// leases are the addresses that host-local has leased in a network.
+// leases returns the addresses that host-local has leased in a network.
 func leases(t *testing.T, network string) (list []string) {
 	t.Helper()
 	entries, err := os.ReadDir("/var/lib/cni/networks/" + network)

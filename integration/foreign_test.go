@@ -14,8 +14,8 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// iptables gives both families rules until the test ends, each a line of
-// arguments.
+// iptables adds rules of both families until the test ends. Each line has the
+// arguments of one rule.
 func (h *host) iptables(lines string) {
 	h.t.Helper()
 	undo := map[string]string{"-N": "-X", "-A": "-D", "-I": "-D", "-P": "-P"}
@@ -34,7 +34,7 @@ func (h *host) iptables(lines string) {
 	}
 }
 
-// routeFromOutside lets the outside machine send to a subnet.
+// routeFromOutside adds a route to a subnet on the external machine.
 func (h *host) routeFromOutside(f families) {
 	h.t.Helper()
 	for subnet, gateway := range map[string]netip.Prefix{f.v4: host4, f.v6: host6} {
@@ -53,8 +53,8 @@ func (h *host) routeFromOutside(f families) {
 	}
 }
 
-// docker is what a Docker daemon has in the filter and nat tables, with one
-// container that publishes a port.
+// docker contains the rules of a Docker daemon in the filter and nat tables,
+// with one container that publishes a port.
 const docker = `
 -P FORWARD DROP
 -N DOCKER
@@ -81,8 +81,8 @@ const docker = `
 -t nat -A DOCKER -i docker0 -j RETURN
 `
 
-// TestBesideDocker: host ports lead where they should although Docker forwards
-// nothing but its own, and nothing else is let in.
+// TestBesideDocker: host ports work although Docker drops all other forwarded
+// packets, and nothing else is accepted.
 func TestBesideDocker(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
@@ -102,8 +102,8 @@ func TestBesideDocker(t *testing.T) {
 	}
 }
 
-// TestAdminChain: what the operator drops in the chain that the network names is
-// dropped, however much the firewall lets through.
+// TestAdminChain: packets that the operator drops in the network's admin chain
+// are dropped, whatever the firewall accepts.
 func TestAdminChain(t *testing.T) {
 	each(t, engines, func(t *testing.T, w way) {
 		h := newHost(t, w.engine)
@@ -113,7 +113,7 @@ func TestAdminChain(t *testing.T) {
 		if w == native {
 			jump = []string{"ALLOCNET-FORWARD", "-j", "NOMAD-ADMIN"}
 		}
-		t.Cleanup(func() { // or it would hold the chain
+		t.Cleanup(func() { // otherwise the jump would keep the chain in use
 			for _, program := range []string{"iptables", "ip6tables"} {
 				require.NoError(t, command(program, append([]string{"-D"}, jump...)...))
 			}
@@ -130,7 +130,7 @@ func TestAdminChain(t *testing.T) {
 		reach := func(want func(t testing.TB, netns, addr string)) {
 			for host, outside := range map[netip.Prefix]netip.Prefix{host4: outside4, host6: outside6} {
 				want(t, a.Netns, at(outside.Addr(), 7000))
-				if w == native { // the reference plugin lets answers in, no more
+				if w == native { // the reference plugin accepts only replies
 					want(t, h.outside.Path(), at(host.Addr(), 8080))
 				}
 			}

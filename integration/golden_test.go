@@ -22,13 +22,13 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// golden is a configuration, and an allocation with these ports on it. The result
-// and the rules are in testdata/golden/<name>.txt.
+// golden is a configuration and an allocation with these ports.
+// testdata/golden/<name>.txt contains the result and the rules.
 type golden struct {
 	main  string
 	f     families
 	ports []portmap.Port
-	// change edits the plugins, by type.
+	// change edits the plugins, which are indexed by type.
 	change func(plugins map[string]map[string]any)
 	more   []map[string]any // plugins at the end of the chain
 }
@@ -63,7 +63,7 @@ var goldens = map[string]golden{
 	}},
 }
 
-// TestGolden compares all that the native engine leaves of a set-up with text.
+// TestGolden compares all rules and the result of the native engine with text.
 func TestGolden(t *testing.T) {
 	privhost.Require(t, "nft")
 	for name, g := range goldens {
@@ -81,7 +81,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// text is the result and the rules of a set-up on a fresh host.
+// text returns the result and the rules of a Setup on a fresh host.
 func (g golden) text(t *testing.T) string {
 	h := newHost(t, configurator.EngineNative)
 	plugins := append(chain(g.main, g.f, ""), g.more...)
@@ -122,18 +122,18 @@ func (g golden) text(t *testing.T) string {
 	})
 }
 
-// chosenMAC is the one that a configuration asks for; all others are different
-// every time.
+// chosenMAC is the MAC that a configuration requests. All other MACs are
+// random.
 const chosenMAC = "02:00:00:00:00:07"
 
 var anyMAC = regexp.MustCompile(`"mac": "[^"]*"`)
 
-// contacted are the elements of the sets that packets add to, and the one that says
-// that host ports were shared: they depend on other tests on the same host.
+// contacted matches the elements of the sets to which packets add, and of the
+// map of shared host ports: they depend on other tests on the same host.
 var contacted = regexp.MustCompile(`(?s)(\n\t(?:set contacted\w*|map standby_ports) \{[^}]*?)\n\t\telements = \{.*?\}`)
 
-// sorted puts the elements of sets, one on each line, in one order: which one the
-// kernel lists them in is its own affair.
+// sorted sorts the elements of sets, one on each line, because the kernel lists
+// them in any order.
 func sorted(rules string) string {
 	rules = contacted.ReplaceAllString(rules, "$1")
 	elements := regexp.MustCompile(`(?s)elements = \{ .*? \}\n`)

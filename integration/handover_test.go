@@ -14,8 +14,8 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// TestHandover: clients that go on sending from their ports reach whoever has the
-// host port now, also if they sent before anybody had it.
+// TestHandover: clients that keep sending from the same ports reach the current
+// holder of the host port, even if they started before it had a holder.
 func TestHandover(t *testing.T) {
 	each(t, engines, func(t *testing.T, w way) {
 		mains := []string{"bridge"}
@@ -38,7 +38,7 @@ func testHandover(t *testing.T, w way, main string) {
 		two[i].Ports = []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"udp"}}}
 		serve(t, two[i].Netns, "udp", 80, two[i].ID)
 	}
-	other := h.alloc("other") // there are rules, and connections are tracked
+	other := h.alloc("other") // rules exist, and connections are tracked
 	other.Ports = []portmap.Port{{Value: 8081, To: 80}}
 	h.setUp(other)
 
@@ -73,7 +73,7 @@ func testHandover(t *testing.T, w way, main string) {
 	h.tearDown(other)
 }
 
-// client is a UDP socket outside, with one port for all that it sends.
+// client returns a UDP socket outside that always sends from the same port.
 func (h *host) client(to string) (c net.Conn) {
 	h.t.Helper()
 	within(h.t, h.outside.Path(), func() (err error) {
@@ -84,10 +84,10 @@ func (h *host) client(to string) (c net.Conn) {
 	return c
 }
 
-// exchange sends one datagram and waits for one.
+// exchange sends one datagram and waits for the response.
 func exchange(c net.Conn) (string, error) {
 	buf := make([]byte, 64)
-	err := c.SetDeadline(time.Now().Add(patience))
+	err := c.SetDeadline(time.Now().Add(timeout))
 	_, writeErr := c.Write([]byte("?"))
 	if err := errors.Join(err, writeErr); err != nil {
 		return "", fmt.Errorf("send to %s: %w", c.RemoteAddr(), err)

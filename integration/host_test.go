@@ -25,15 +25,15 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// The addresses of the wire between the host and a machine outside.
+// The addresses of the link between the host and the external machine.
 var (
 	host4, host4b      = testhost.Host4, testhost.Host4b
 	host6, host6b      = testhost.Host6, testhost.Host6b
 	outside4, outside6 = testhost.Outside4, testhost.Outside6
 )
 
-// host is the machine of one test: the private host of the test binary, joined
-// to an outside machine, with a configurator on it.
+// host is the host of one test: the private host of the test binary, connected
+// to an external machine, with a configurator.
 type host struct {
 	*configurator.Configurator
 	t       testing.TB
@@ -44,8 +44,8 @@ type host struct {
 
 const wire = testhost.Wire
 
-// newHost makes a host with one engine that has to look the same when the test
-// ends.
+// newHost returns a host with one engine. At the end of the test, the host must
+// be unchanged.
 func newHost(t testing.TB, engine configurator.Engine, change ...func(*configurator.Config)) *host {
 	t.Helper()
 	privhost.Require(t, "iptables", "ip6tables")
@@ -68,16 +68,16 @@ func newHost(t testing.TB, engine configurator.Engine, change ...func(*configura
 	return h
 }
 
-// snapshotOptions let stay what the first use of a network leaves on purpose.
+// snapshotOptions ignores what the first use of a network leaves on purpose.
 var snapshotOptions = hostsnap.Options{Persistent: true, Tracked: isAllocations, Ignore: func(line string) bool {
 	return strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/warm/") ||
 		strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/claims/complete-2 ") ||
-		strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/allocnetd.sock.settings ") // of the daemon
+		strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/allocnetd.sock.settings ") // written by the daemon
 }}
 
-// requireUnchanged fails a test that left something on the host, and then
-// removes the bridges that may stay. A test that failed already is cleaned up
-// after, for the sake of the next one.
+// requireUnchanged fails a test that changed the host, and then removes the
+// bridges that may stay. It cleans up after a failed test, so that the next
+// test is not affected.
 func (h *host) requireUnchanged(before hostsnap.Snapshot) {
 	h.t.Helper()
 	if h.t.Failed() {
@@ -96,7 +96,7 @@ func (h *host) requireUnchanged(before hostsnap.Snapshot) {
 	}
 }
 
-// freshHost makes the private host as it was before any network was used on it.
+// freshHost restores the private host to its state before any network was used.
 func freshHost(t testing.TB) {
 	t.Helper()
 	flushRuleset(t)
@@ -105,7 +105,7 @@ func freshHost(t testing.TB) {
 	}
 }
 
-// flushRuleset is "nft flush ruleset".
+// flushRuleset runs "nft flush ruleset".
 func flushRuleset(t testing.TB) {
 	t.Helper()
 	c, err := nftables.New()
@@ -120,7 +120,7 @@ func (h *host) network(name string, plugins ...map[string]any) {
 	h.networkOf("1.0.0", name, plugins...)
 }
 
-// networkOf is network of a version of the specification.
+// networkOf writes a conflist with a version of the specification.
 func (h *host) networkOf(version, name string, plugins ...map[string]any) {
 	h.t.Helper()
 	data, err := json.Marshal(map[string]any{"cniVersion": version, "name": name, "plugins": plugins})
@@ -150,8 +150,8 @@ func (f families) ipam() map[string]any {
 	return map[string]any{"type": "host-local", "ranges": ranges, "routes": routes}
 }
 
-// way is an engine and the backend that its networks name. Without one, the
-// native engine has its own tables.
+// way is an engine and the backend in its networks. Without a backend, the
+// native engine uses allocnet's own tables.
 type way struct {
 	engine  configurator.Engine
 	backend string
@@ -167,7 +167,7 @@ var (
 	nativeNFT    = way{configurator.EngineNative, "nftables"}
 )
 
-// each runs a test on every way.
+// each runs a test for each engine and backend.
 func each(t *testing.T, ways []way, test func(t *testing.T, w way)) {
 	t.Helper()
 	for _, w := range ways {
@@ -180,8 +180,8 @@ func each(t *testing.T, ways []way, test func(t *testing.T, w way)) {
 	}
 }
 
-// eachElsewhere is each for tests that take long: several at once, each on a host of its
-// own, beside the tests that follow.
+// eachElsewhere is each for long tests: several run at a time, each on its own
+// host, in parallel with later tests.
 func eachElsewhere(t *testing.T, ways []way, test func(t *testing.T, w way)) {
 	t.Helper()
 	byName, order := map[string]way{}, []string{}
@@ -192,11 +192,11 @@ func eachElsewhere(t *testing.T, ways []way, test func(t *testing.T, w way)) {
 	testhost.EachElsewhere(t, order, func(t *testing.T, name string) { each(t, []way{byName[name]}, test) })
 }
 
-// engines is one way of each engine.
+// engines contains one way for each engine.
 var engines = []way{execTables, native}
 
-// chain is a network of the kind that schedulers generate. backend is "" (the
-// plugins choose), "iptables" or "nftables".
+// chain returns a network of the kind that schedulers generate. backend is ""
+// (the plugins choose), "iptables" or "nftables".
 func chain(main string, f families, backend string) []map[string]any {
 	first := map[string]any{"type": main, "ipMasq": true, "ipam": f.ipam()}
 	if main == "bridge" {
@@ -210,7 +210,7 @@ func chain(main string, f families, backend string) []map[string]any {
 	return []map[string]any{{"type": "loopback"}, first, firewall, portmap}
 }
 
-// alloc is an allocation with a namespace of its own.
+// alloc returns an allocation with its own namespace.
 func (h *host) alloc(id string) configurator.Allocation {
 	h.t.Helper()
 	s, err := sandbox.Create(id)
@@ -219,16 +219,16 @@ func (h *host) alloc(id string) configurator.Allocation {
 	return configurator.Allocation{ID: id, Netns: s.Path()}
 }
 
-// setUp attaches an allocation, which must succeed.
+// setUp sets up an allocation, which must succeed.
 func (h *host) setUp(a configurator.Allocation) *configurator.Status {
 	h.t.Helper()
 	s, err := h.Setup(h.ctx(), a)
 	require.NoError(h.t, err)
-	s.Created = false // which of several Setups made it does not matter
+	s.Created = false // any of several Setups may have created it
 	return s
 }
 
-// tearDown detaches allocations, which must succeed.
+// tearDown tears down allocations, which must succeed.
 func (h *host) tearDown(allocs ...configurator.Allocation) {
 	h.t.Helper()
 	for _, a := range allocs {
@@ -243,7 +243,7 @@ func (h *host) tearDown(allocs ...configurator.Allocation) {
 	}
 }
 
-// in is the host in a test below its own.
+// in returns the host for a subtest.
 func (h *host) in(t testing.TB) *host {
 	sub := *h
 	sub.t = t
@@ -257,7 +257,7 @@ func (h *host) ctx() context.Context {
 	return ctx
 }
 
-// ids are the names of n allocations.
+// ids returns n names.
 func ids(prefix string, n int) []string {
 	var names []string
 	for i := range n {
@@ -266,13 +266,12 @@ func ids(prefix string, n int) []string {
 	return names
 }
 
-// logger writes a log where a test can read it.
+// logger returns a logger that writes to w.
 func logger(w io.Writer) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{Output: w, Level: hclog.Info})
 }
 
-// setSysctls gives sysctls of a namespace ("" is the host) values until the test
-// ends.
+// setSysctls sets sysctls of a namespace until the test ends. "" is the host.
 func setSysctls(t testing.TB, netns string, values map[string]string) {
 	t.Helper()
 	for name, value := range values {
@@ -289,7 +288,7 @@ func setSysctls(t testing.TB, netns string, values map[string]string) {
 	}
 }
 
-// within runs a function in a namespace; "" is the host.
+// within runs a function in a namespace. "" is the host.
 func within(t testing.TB, netns string, fn func() error) {
 	t.Helper()
 	if netns == "" {
@@ -302,7 +301,7 @@ func within(t testing.TB, netns string, fn func() error) {
 	require.NoError(t, s.Do(fn))
 }
 
-// mtuOf is the MTU of a link in the namespace of the thread.
+// mtuOf returns the MTU of a link in the namespace of the thread.
 func mtuOf(t testing.TB, name string) int {
 	t.Helper()
 	link, err := netlink.LinkByName(name)

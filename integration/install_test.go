@@ -13,12 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestInstall stages an installation, and finds in it what refers to each other.
+// TestInstall installs into a staging directory and checks that the files there
+// refer to each other correctly.
 func TestInstall(t *testing.T) {
 	top, err := filepath.Abs("..")
 	require.NoError(t, err)
 	stage := t.TempDir()
-	// Over an older installation, whose programs have other names, and over itself.
+	// Over an older installation, whose programs have other names, and over the
+	// current one.
 	older := func(program string) string { return filepath.Join(stage, "usr/local/lib/allocnet", program) }
 	require.NoError(t, os.MkdirAll(older(""), 0o755))
 	require.NoError(t, os.MkdirAll(filepath.Join(stage, "opt/cni/bin"), 0o755))
@@ -79,9 +81,9 @@ func TestInstall(t *testing.T) {
 	require.FileExists(t, filepath.Join(stage, "usr/local/lib/systemd/system/allocnetd.socket"))
 }
 
-// TestInstallOnARunningHost: a program that is started during an installation is the old
-// or the new version, also where the old one has other names. Uninstalling removes what
-// was installed, but for the settings.
+// TestInstallOnARunningHost: a program that starts during an installation is
+// the old or the new version, also if the old one has other names. Uninstalling
+// removes all installed files except the settings.
 func TestInstallOnARunningHost(t *testing.T) {
 	top, err := filepath.Abs("..")
 	require.NoError(t, err)
@@ -99,7 +101,7 @@ func TestInstallOnARunningHost(t *testing.T) {
 		return err
 	}
 	require.NoError(t, target("install"))
-	// As an older version leaves it.
+	// The layout of an older version.
 	lib, link := filepath.Join(stage, "usr/lib/allocnet"), filepath.Join(stage, "opt/cni/bin/allocnet")
 	require.NoError(t, os.Rename(filepath.Join(lib, "allocnet-cni-shim"), filepath.Join(lib, "allocnet-cni-front")))
 	require.NoError(t, exec.Command("cp", "/bin/true", filepath.Join(lib, "allocnet-cni-alone")).Run())
@@ -120,7 +122,7 @@ func TestInstallOnARunningHost(t *testing.T) {
 		}
 		plugin, err := os.Readlink(link)
 		require.NoError(t, err)
-		if err := exec.Command(filepath.Join(stage, plugin)).Run(); err != nil { // the kernel follows the link in one step
+		if err := exec.Command(filepath.Join(stage, plugin)).Run(); err != nil { // the kernel follows the link atomically
 			now, linkErr := os.Readlink(link)
 			require.NoError(t, linkErr)
 			require.NotEqual(t, plugin, now, err)
@@ -150,7 +152,8 @@ func TestInstallOnARunningHost(t *testing.T) {
 	require.Equal(t, []string{filepath.Join(stage, "etc/allocnet/allocnetd.hcl")}, left)
 }
 
-// TestBuildInAnotherUsersCheckout: git does not tell its commit.
+// TestBuildInAnotherUsersCheckout: in another user's checkout, git does not
+// report its commit.
 func TestBuildInAnotherUsersCheckout(t *testing.T) {
 	makefile, err := os.ReadFile("../Makefile")
 	require.NoError(t, err)
@@ -160,9 +163,9 @@ func TestBuildInAnotherUsersCheckout(t *testing.T) {
 	}
 	require.NoError(t, exec.Command("git", "init", "-q", dir).Run())
 	require.NoError(t, exec.Command("chown", "-R", "1", dir).Run())
-	t.Setenv("GIT_CONFIG_GLOBAL", "/dev/null") // which may call the directory safe
+	t.Setenv("GIT_CONFIG_GLOBAL", "/dev/null") // a global configuration may mark the directory as safe
 	t.Setenv("GIT_CONFIG_SYSTEM", "/dev/null")
-	t.Setenv("GOENV", "off") // which may have go not ask git
+	t.Setenv("GOENV", "off") // the file of go env may disable VCS stamping
 	t.Setenv("GOFLAGS", "")
 	c := exec.Command("go", "build", "-o", "/dev/null", ".")
 	c.Dir = dir
@@ -173,8 +176,8 @@ func TestBuildInAnotherUsersCheckout(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 }
 
-// requireHardened looks for a program at random addresses, with a stack that cannot
-// be executed and with relocations that are read-only once they are done.
+// requireHardened checks that a program is position-independent, that its stack
+// is not executable, and that its relocations are read-only after the start.
 func requireHardened(t *testing.T, program string) {
 	t.Helper()
 	f, err := elf.Open(program)
@@ -189,8 +192,8 @@ func requireHardened(t *testing.T, program string) {
 	require.Zero(t, segments[elf.PT_GNU_STACK]&elf.PF_X, program)
 }
 
-// TestShimFlags: the shim checks the sizes of its buffers at run time, is static, and
-// takes the flags of a package's build.
+// TestShimFlags: the shim checks the sizes of its buffers at run time, is
+// static, and is built with the flags of a package's build.
 func TestShimFlags(t *testing.T) {
 	top, err := filepath.Abs("..")
 	require.NoError(t, err)

@@ -35,7 +35,7 @@ func loop() {
 	a := configurator.Allocation{ID: id, Netns: "/run/netns/" + id, Ports: []portmap.Port{{Value: 8080, To: 80}}}
 	fmt.Println("ready")
 	for {
-		for range 2 { // the second time it is a CHECK
+		for range 2 { // the second Setup runs CHECK
 			if _, err := c.Setup(context.Background(), a); err != nil {
 				panic(err)
 			}
@@ -48,11 +48,11 @@ func loop() {
 	}
 }
 
-// acknowledged is what the loop says of an allocation that is set up.
+// acknowledged is what the loop prints when the allocation is set up.
 const acknowledged = "acknowledged"
 
-// TestKilled kills a process at random moments of its work. An allocation that was
-// acknowledged answers, and GC leaves nothing.
+// TestKilled kills a process at random moments. An acknowledged allocation
+// answers, and GC leaves nothing.
 func TestKilled(t *testing.T) {
 	eachElsewhere(t, engines, func(t *testing.T, w way) {
 		for _, main := range []string{"bridge", "ptp"} {
@@ -63,7 +63,7 @@ func TestKilled(t *testing.T) {
 
 func testKilled(t *testing.T, w way, main string) {
 	times, most := campaignSize(10, 250), 500*time.Millisecond
-	if w == native { // an operation is much shorter
+	if w == native { // operations are much shorter
 		times, most = campaignSize(60, 500), 60*time.Millisecond
 	}
 	h := newHost(t, w.engine)
@@ -72,11 +72,11 @@ func testKilled(t *testing.T, w way, main string) {
 	a := h.alloc("killed")
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 	serve(t, a.Netns, "tcp", 80, "killed")
-	h.setUp(a) // what the first use of a network leaves is there from now on
+	h.setUp(a) // creates what the first use of a network leaves
 	h.tearDown(a)
 	before, err := hostsnap.Take(snapshotOptions)
 	require.NoError(t, err)
-	h.streamEvery(time.Millisecond, at(host4.Addr(), 8080)) // so that connections are tracked at every moment
+	h.streamEvery(time.Millisecond, at(host4.Addr(), 8080)) // so that connections are always tracked
 	h.streamEvery(time.Millisecond, at(host6.Addr(), 8080))
 	rnd := rand.New(rand.NewPCG(campaignSeed(t), 0))
 	found := 0
@@ -101,8 +101,8 @@ func testKilled(t *testing.T, w way, main string) {
 	require.Positive(t, found, "at least one kill hit an operation")
 }
 
-// killLoop has a process set up and tear down an allocation, kills it after a while,
-// and returns what it said last.
+// killLoop starts a process that sets up and tears down an allocation, kills it
+// after a while, and returns its last output.
 func (h *host) killLoop(a configurator.Allocation, after time.Duration) (said string) {
 	h.t.Helper()
 	self, err := os.Executable()

@@ -19,7 +19,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestEmbeddedNetwork: a host without any configuration.
+// TestEmbeddedNetwork uses a host without any configuration.
 func TestEmbeddedNetwork(t *testing.T) { each(t, engines, testEmbeddedNetwork) }
 
 func testEmbeddedNetwork(t *testing.T, w way) {
@@ -52,8 +52,9 @@ func testEmbeddedNetwork(t *testing.T, w way) {
 	h.tearDown(a)
 }
 
-// TestSetupAgain: the same allocation twice, then with its network damaged. What
-// other programs flush, the native engine puts back without a new address.
+// TestSetupAgain sets up the same allocation twice, then again after its
+// network was damaged. What other programs flush, the native engine restores
+// without a new address.
 func TestSetupAgain(t *testing.T) { each(t, engines, testSetupAgain) }
 
 func testSetupAgain(t *testing.T, w way) {
@@ -94,7 +95,8 @@ func testSetupAgain(t *testing.T, w way) {
 	h.tearDown(a)
 }
 
-// requireMended has CHECK notice a damage, and Setup mend it.
+// requireMended checks that CHECK reports the damage, and that Setup repairs
+// it.
 func requireMended(h *host, a configurator.Allocation, inPlace bool, last **configurator.Status) {
 	h.t.Helper()
 	require.ErrorIs(h.t, h.Check(h.ctx(), a), configurator.ErrUnhealthy)
@@ -109,7 +111,7 @@ func requireMended(h *host, a configurator.Allocation, inPlace bool, last **conf
 	requireAnswer(h.t, h.outside.Path(), "tcp", hostPort(host6, 8080), "a")
 }
 
-// hostLink is the veth of an allocation on the host.
+// hostLink returns the name of an allocation's veth on the host.
 func hostLink(t *testing.T, s *configurator.Status) string {
 	t.Helper()
 	for _, i := range s.Interfaces {
@@ -144,7 +146,8 @@ func testTwoNetworks(t *testing.T, w way) {
 	h.tearDown(a)
 }
 
-// TestSecondNetworkFails: what the first one made is rolled back.
+// TestSecondNetworkFails: if the second network fails, the first one is rolled
+// back.
 func TestSecondNetworkFails(t *testing.T) { each(t, engines, testSecondNetworkFails) }
 
 func testSecondNetworkFails(t *testing.T, w way) {
@@ -154,14 +157,14 @@ func testSecondNetworkFails(t *testing.T, w way) {
 	})
 	h.network("front", chain("bridge", dual, w.backend)...)
 	broken := chain("ptp", v4Only, w.backend)
-	broken[1]["mtu"] = 7 // the kernel refuses it
+	broken[1]["mtu"] = 7 // a value that the kernel refuses
 	h.network("back", broken...)
 	_, err := h.Setup(h.ctx(), h.alloc("a"))
 	require.Error(t, err)
 	require.NotErrorIs(t, err, configurator.ErrIncomplete)
 }
 
-// TestParallel: a fresh bridge, and no failure.
+// TestParallel: concurrent Setups on a fresh bridge succeed.
 func TestParallel(t *testing.T) { eachElsewhere(t, engines, testParallel) }
 
 func testParallel(t *testing.T, w way) {
@@ -237,8 +240,8 @@ func TestDelFails(t *testing.T) {
 	}
 }
 
-// failsDel puts a plugin into a directory that fails every DEL and is the real
-// one otherwise.
+// failsDel writes a plugin to a directory that fails every DEL and otherwise
+// runs the real plugin.
 func failsDel(t *testing.T, dir, plugin string) {
 	t.Helper()
 	script := fmt.Sprintf(`#!/bin/sh
@@ -275,8 +278,9 @@ func testThingsGoneBeforeTeardown(t *testing.T, w way) {
 	}
 }
 
-// TestForwardPolicyDrop: published ports work on a host that forwards nothing by
-// itself, as Docker and hardened hosts have it; the rest stays shut.
+// TestForwardPolicyDrop: published ports work on a host whose FORWARD policy
+// drops, as Docker and hardened hosts configure it. Other forwarded packets are
+// still dropped.
 func TestForwardPolicyDrop(t *testing.T) { each(t, engines, testForwardPolicyDrop) }
 
 func testForwardPolicyDrop(t *testing.T, w way) {
@@ -303,8 +307,8 @@ func testForwardPolicyDrop(t *testing.T, w way) {
 	}))
 	requireSilence(t, h.outside.Path(), "tcp", s.Address+":80")
 
-	// A flush by another tool is noticed, and one Setup mends it; where the chain of
-	// published ports is all that went, without a new address.
+	// CHECK reports a flush by another tool, and one Setup repairs it. If only
+	// the chain of published ports is gone, the allocation keeps its address.
 	chain, rest := "ALLOCNET-ADMIN", "CNI-FORWARD"
 	if w == native {
 		chain, rest = "ALLOCNET-FORWARD", "FORWARD"

@@ -10,8 +10,9 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// TestLoopbackIsTheHostsOwn: an allocation with host ports does not reach what
-// listens on the host's 127.0.0.1, also when another program flushes all rules.
+// TestLoopbackIsTheHostsOwn: an allocation with host ports does not reach
+// services on the host's 127.0.0.1, even after another program flushes all
+// rules.
 func TestLoopbackIsTheHostsOwn(t *testing.T) {
 	each(t, []way{execTables, execNFT, native, nativeTables, nativeNFT}, func(t *testing.T, w way) {
 		for _, main := range []string{"bridge", "ptp"} {

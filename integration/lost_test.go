@@ -14,9 +14,10 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestLostRecordOfANamedBackend: rules that the native engine laid out as the
-// reference plugins do are found without the record: by Teardown, and by GC also
-// where the namespace is gone and the link with it. Another allocation's stay.
+// TestLostRecordOfANamedBackend: rules of the native engine in the layout of
+// the reference plugins are found without the record: by Teardown, and by GC
+// also if the namespace and its link are gone. Rules of another allocation
+// stay.
 func TestLostRecordOfANamedBackend(t *testing.T) {
 	each(t, []way{nativeTables, nativeNFT}, func(t *testing.T, w way) {
 		for _, main := range []string{"bridge", "ptp"} {
@@ -33,7 +34,7 @@ func TestLostRecordOfANamedBackend(t *testing.T) {
 					requireNoRulesOf(t, "a")
 					require.NoError(t, h.Check(h.ctx(), other))
 					h.tearDown(other)
-					_, err := h.GC(h.ctx(), nil) // of the index of ports
+					_, err := h.GC(h.ctx(), nil) // removes entries from the index of ports
 					require.NoError(t, err)
 				})
 			}
@@ -55,7 +56,8 @@ func (h *host) collectLost(a configurator.Allocation) {
 	require.Equal(h.t, []string{"a1"}, report.Kept)
 }
 
-// deleteLinksOf does what the end of an allocation's namespace does.
+// deleteLinksOf deletes the links that disappear with an allocation's
+// namespace.
 func (h *host) deleteLinksOf(a configurator.Allocation) {
 	h.t.Helper()
 	links, err := retry.List(netlink.LinkList)
@@ -67,7 +69,7 @@ func (h *host) deleteLinksOf(a configurator.Allocation) {
 	}
 }
 
-// requireNoRulesOf looks for the comments of an allocation's rules.
+// requireNoRulesOf checks that no rule has a comment of the allocation.
 func requireNoRulesOf(t *testing.T, id string) {
 	t.Helper()
 	for _, list := range [][]string{{"iptables", "-t", "nat", "-S"}, {"ip6tables", "-t", "nat", "-S"}, {"nft", "list", "ruleset"}} {
@@ -79,7 +81,8 @@ func requireNoRulesOf(t *testing.T, id string) {
 	}
 }
 
-// TestLostRecordAndConfiguration: with nothing but the ID, what bears it goes.
+// TestLostRecordAndConfiguration: without record and configuration, the objects
+// that carry the ID are removed.
 func TestLostRecordAndConfiguration(t *testing.T) {
 	each(t, []way{nativeTables, nativeNFT}, func(t *testing.T, w way) {
 		h := newHost(t, w.engine)
@@ -97,7 +100,7 @@ func TestLostRecordAndConfiguration(t *testing.T) {
 		requireNoRulesOf(t, "a")
 		require.NoError(t, h.Check(h.ctx(), other))
 		h.tearDown(other)
-		_, err = h.GC(h.ctx(), nil) // of the index of ports
+		_, err = h.GC(h.ctx(), nil) // removes entries from the index of ports
 		require.NoError(t, err)
 	})
 }
@@ -118,15 +121,15 @@ func TestLostRecordOfOtherNetworks(t *testing.T) {
 				h := newHost(t, w.engine, func(c *configurator.Config) { c.Networks = []string{"first"} })
 				a := h.loseRecord(w, "third", "second")
 				remove(h, configurator.Allocation{ID: a.ID, Netns: a.Netns})
-				_, err := h.GC(h.ctx(), nil) // of the index of ports
+				_, err := h.GC(h.ctx(), nil) // removes entries from the index of ports
 				require.NoError(t, err)
 			})
 		}
 	})
 }
 
-// TestCollectLostInAnotherOrder: the interfaces of a lost allocation do not follow
-// from the names of its networks.
+// TestCollectLostInAnotherOrder: the interfaces of a lost allocation cannot be
+// derived from the names of its networks.
 func TestCollectLostInAnotherOrder(t *testing.T) {
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"first", "second"} })
 	h.loseRecord(native, "second", "first")
@@ -135,7 +138,8 @@ func TestCollectLostInAnotherOrder(t *testing.T) {
 	require.Equal(t, []string{"a"}, report.Removed)
 }
 
-// loseRecord sets up an allocation in two of three networks, and loses its record.
+// loseRecord sets up an allocation in two of three networks and deletes its
+// record.
 func (h *host) loseRecord(w way, networks ...string) configurator.Allocation {
 	h.t.Helper()
 	for i, network := range []string{"first", "second", "third"} {
@@ -148,9 +152,9 @@ func (h *host) loseRecord(w way, networks ...string) configurator.Allocation {
 	return a
 }
 
-// TestCollectLostOfAllKinds: without any record, GC of the networks that it is told
-// of removes all that the native engine made, although the network namespaces, and
-// the links with them, are gone.
+// TestCollectLostOfAllKinds: without any record, GC of given networks removes
+// everything that the native engine made, even if the network namespaces and
+// their links are gone.
 func TestCollectLostOfAllKinds(t *testing.T) {
 	shaped := map[string]any{"type": "bandwidth", "ingressRate": 1000000, "ingressBurst": 1000000, "egressRate": 1000000, "egressBurst": 1000000}
 	tuned := map[string]any{"type": "tuning", "mtu": 1400, "promisc": true}
@@ -174,8 +178,8 @@ func TestCollectLostOfAllKinds(t *testing.T) {
 	})
 }
 
-// TestCollectLostWithoutConfiguration: the name of a network is enough to find what
-// names its owner there.
+// TestCollectLostWithoutConfiguration: the name of a network is enough to find
+// the objects that name it in their owner.
 func TestCollectLostWithoutConfiguration(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {

@@ -13,16 +13,17 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// quick is a host on which nobody waits: it says every time that nobody has a port,
-// and uses its link-local addresses at once.
+// quick contains sysctls that remove delays: the host always reports closed
+// ports, and uses its link-local addresses at once.
 var quick = map[string]string{
 	"net/ipv4/icmp_ratelimit":          "0",
 	"net/ipv6/icmp/ratelimit":          "0",
 	"net/ipv6/conf/default/accept_dad": "0",
 }
 
-// TestMatrix reaches an allocation on every way that its host ports have, and on
-// none that they do not have. All engines and layouts give the same answers.
+// TestMatrix connects to an allocation through every path that its host ports
+// have, and checks that no other path exists. All engines and layouts give the
+// same results.
 func TestMatrix(t *testing.T) {
 	eachElsewhere(t, []way{execTables, execNFT, native, nativeTables, nativeNFT}, func(t *testing.T, w way) {
 		for _, main := range []string{"bridge", "ptp"} {
@@ -33,8 +34,8 @@ func TestMatrix(t *testing.T) {
 	})
 }
 
-// testMatrix sets an allocation with every kind of host port up beside another,
-// asks for all of them, and takes both down.
+// testMatrix sets up an allocation with every kind of host port and a second
+// one, connects to all ports, and tears both down.
 func testMatrix(h *host, w way, main string, f families) {
 	t := h.t
 	h.network("net", chain(main, f, w.backend)...)
@@ -64,7 +65,7 @@ func testMatrix(h *host, w way, main string, f families) {
 	}
 }
 
-// spoken are the protocols that the kernel has sockets for.
+// spoken returns the protocols that the kernel has sockets for.
 func spoken() []string {
 	if sctpSockets() {
 		return []string{"tcp", "udp", "sctp"}
@@ -72,7 +73,7 @@ func spoken() []string {
 	return []string{"tcp", "udp"}
 }
 
-// matrix is an allocation with published ports and its neighbour.
+// matrix is an allocation with published ports, and a second allocation.
 type matrix struct {
 	*host
 	way
@@ -80,7 +81,7 @@ type matrix struct {
 	statusA, statusB *configurator.Status
 }
 
-// published are ports of every kind.
+// published returns ports of every kind.
 func published() []portmap.Port {
 	ports := []portmap.Port{
 		{Label: "plain", Value: 8080, To: 80},
@@ -99,11 +100,12 @@ func published() []portmap.Port {
 	return ports
 }
 
-// side is what one address family has of everything. No packet of the loopback's
-// leaves it over IPv6, so that host ports are not those of ::1.
+// side contains the addresses of one family. Over IPv6, no packet with a
+// loopback address leaves the loopback interface, so ::1 has no host ports.
 type side struct {
 	a, b, gateway, host, second, loopback, outside netip.Addr
-	// sourceTo is the source that the host takes for each of its addresses, or gets.
+	// sourceTo is the source address of connections from the host, by
+	// destination.
 	sourceTo map[netip.Addr]netip.Addr
 }
 
@@ -125,14 +127,14 @@ func sides(f families, a, b *configurator.Status) []side {
 		s := &sides[i]
 		s.sourceTo = map[netip.Addr]netip.Addr{s.host: s.host, s.second: s.second, s.gateway: s.gateway, s.loopback: s.gateway}
 		if s.second.Is4() {
-			s.sourceTo[s.second] = s.host // the first of the subnet
+			s.sourceTo[s.second] = s.host // the first address of the subnet
 		}
 	}
 	return sides
 }
 
-// serve has a server on every port that a host port leads to, which answers with
-// that port.
+// serve starts a server on every target port of a host port. The server
+// responds with that port.
 func (m *matrix) serve() {
 	m.t.Helper()
 	for _, protocol := range spoken() {
@@ -144,8 +146,8 @@ func (m *matrix) serve() {
 	}
 }
 
-// ask asks for every port, and one that nobody has, from everywhere, at each
-// address of the host.
+// ask connects to every published port and to an unpublished one, from
+// everywhere, at each address of the host.
 func (m *matrix) ask(protocol string, s side) {
 	m.t.Helper()
 	everywhere := []netip.Addr{s.host, s.second, s.gateway}
@@ -156,12 +158,12 @@ func (m *matrix) ask(protocol string, s side) {
 	from := []struct {
 		name, netns string
 		to          []netip.Addr
-		seen        func(to netip.Addr) netip.Addr // by the server
+		seen        func(to netip.Addr) netip.Addr // source address that the server sees
 	}{
 		{"outside", m.outside.Path(), everywhere[:2], func(netip.Addr) netip.Addr { return s.outside }},
 		{"host", "", here, func(to netip.Addr) netip.Addr { return s.sourceTo[to] }},
 		{"neighbour", m.b.Netns, everywhere, func(netip.Addr) netip.Addr {
-			if m.backend == "nftables" { // that layout changes only what it has to
+			if m.backend == "nftables" { // that layout changes only necessary addresses
 				return s.b
 			}
 			return s.gateway
@@ -182,7 +184,7 @@ func (m *matrix) ask(protocol string, s side) {
 	}
 }
 
-// leads says whether a host port is one of an address.
+// leads reports whether a host port applies to an address.
 func leads(p portmap.Port, to netip.Addr) bool {
 	if p.HostIP == "" {
 		return true
@@ -191,8 +193,8 @@ func leads(p portmap.Port, to netip.Addr) bool {
 	return ip == to || ip.IsUnspecified() && ip.Is4() == to.Is4()
 }
 
-// askDirectly goes without host ports: allocations see one another as they are,
-// and outside sees the host.
+// askDirectly connects without host ports: allocations see each other's
+// addresses, and the external machine sees the host's.
 func (m *matrix) askDirectly(protocol string, s side) {
 	m.t.Helper()
 	require.Equal(m.t, s.b.String(), requireAnswer(m.t, m.b.Netns, protocol, at(s.a, 80), "80"))
@@ -201,7 +203,7 @@ func (m *matrix) askDirectly(protocol string, s side) {
 		requireAnswer(m.t, m.a.Netns, protocol, at(s.outside, 7000), "outside"))
 }
 
-// requireRules looks for the rules of a protocol as text.
+// requireRules checks the rules of a protocol as text.
 func (m *matrix) requireRules(protocol string, s side) {
 	m.t.Helper()
 	family, iptables, target := "ip", "iptables", s.a.String()

@@ -13,7 +13,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// without runs a function on a host where programs are not installed.
+// without runs a function while programs are not installed.
 func without(t *testing.T, fn func(), programs ...string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,9 +31,10 @@ func without(t *testing.T, fn func(), programs ...string) {
 	fn()
 }
 
-// TestProgramMissingAtTeardown: rules that cannot be looked at any more are not
-// taken for gone, by whichever engine, with and without the record, with all of
-// iptables missing and with one family's. With the program back all goes.
+// TestProgramMissingAtTeardown: rules that cannot be listed do not count as
+// removed, with either engine, with and without the record, with both programs
+// of iptables missing and with one. After the program is installed again,
+// everything is removed.
 func TestProgramMissingAtTeardown(t *testing.T) {
 	each(t, []way{execTables, nativeTables, {configurator.EngineExec, ""}}, func(t *testing.T, w way) {
 		for main, missing := range map[string][]string{"bridge": {"iptables", "ip6tables"}, "ptp": {"ip6tables"}} {
@@ -50,7 +51,7 @@ func TestProgramMissingAtTeardown(t *testing.T) {
 	})
 }
 
-// withVariant runs a function on a host whose iptables is of one of the two kinds.
+// withVariant runs a function on a host with one of the two kinds of iptables.
 func withVariant(t *testing.T, variant string, fn func()) {
 	t.Helper()
 	dir := t.TempDir()
@@ -65,8 +66,8 @@ func withVariant(t *testing.T, variant string, fn func()) {
 	fn()
 }
 
-// TestOtherIPTablesAtTeardown: iptables-legacy and iptables-nft do not list each
-// other's rules, so what one of them does not list is not gone.
+// TestOtherIPTablesAtTeardown: iptables-legacy and iptables-nft do not list
+// each other's rules, so a rule that one of them does not list may still exist.
 func TestOtherIPTablesAtTeardown(t *testing.T) {
 	each(t, []way{execTables, nativeTables}, func(t *testing.T, w way) {
 		for made, other := range map[string]string{"nft": "legacy", "legacy": "nft"} {
@@ -89,7 +90,8 @@ func TestOtherIPTablesAtTeardown(t *testing.T) {
 	})
 }
 
-// requireUnseen tears down, by force as well, what cannot be looked at.
+// requireUnseen checks that Teardown and Force fail for rules that cannot be
+// listed.
 func (h *host) requireUnseen(a configurator.Allocation, program string) {
 	h.t.Helper()
 	err := h.Teardown(h.ctx(), a)
@@ -104,8 +106,8 @@ func (h *host) requireUnseen(a configurator.Allocation, program string) {
 	require.NoError(h.t, err, "the record is kept")
 }
 
-// TestRecordLostAndProgramMissing: no record tells what was set up, and no program
-// what there is.
+// TestRecordLostAndProgramMissing: neither a record nor a program shows what
+// was set up.
 func TestRecordLostAndProgramMissing(t *testing.T) {
 	each(t, []way{execTables, nativeTables}, func(t *testing.T, w way) {
 		h := newHost(t, w.engine)
@@ -119,7 +121,7 @@ func TestRecordLostAndProgramMissing(t *testing.T) {
 	})
 }
 
-// TestNoIPTables: a host that never had iptables has no need of it.
+// TestNoIPTables: a host that never had iptables does not need it.
 func TestNoIPTables(t *testing.T) {
 	each(t, []way{native, nativeNFT}, func(t *testing.T, w way) {
 		h := newHost(t, w.engine)

@@ -18,8 +18,9 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// behindOverlay makes the wire an overlay's: packets of more than mtu bytes vanish, and
-// the machine outside does not know. The host's default route leads there.
+// behindOverlay makes the link to the external machine behave like an overlay:
+// larger packets than mtu are dropped, and the external machine is not
+// notified. The host's default route uses the link.
 func (h *host) behindOverlay(mtu int) {
 	h.t.Helper()
 	link, err := netlink.LinkByName(wire)
@@ -28,7 +29,7 @@ func (h *host) behindOverlay(mtu int) {
 	for _, gateway := range []netip.Prefix{outside4, outside6} {
 		require.NoError(h.t, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.Addr().AsSlice()}))
 	}
-	h.t.Cleanup(func() { // before the host is compared
+	h.t.Cleanup(func() { // before the host is compared with its snapshot
 		for _, gateway := range []netip.Prefix{outside4, outside6} {
 			require.NoError(h.t, netlink.RouteDel(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: gateway.Addr().AsSlice()}))
 		}
@@ -39,11 +40,11 @@ func (h *host) behindOverlay(mtu int) {
 		if err != nil {
 			return err
 		}
-		return netlink.LinkSetGSOMaxSegs(eth0, 1) // a veth lets larger packets pass that are still to be cut
+		return netlink.LinkSetGSOMaxSegs(eth0, 1) // a veth passes larger packets that are not segmented yet
 	}))
 }
 
-// mtuOfStatus is what a status says of an interface of the sandbox.
+// mtuOfStatus returns the MTU of an interface of the sandbox in a status.
 func mtuOfStatus(s *configurator.Status, name string) int {
 	for _, i := range s.Interfaces {
 		if i.Name == name && i.Sandbox != "" {
@@ -53,7 +54,8 @@ func mtuOfStatus(s *configurator.Status, name string) int {
 	return -1
 }
 
-// TestMTUOfTheDefaultRoute: behind an overlay, full packets pass in both directions.
+// TestMTUOfTheDefaultRoute: behind an overlay, packets of full size pass in
+// both directions.
 func TestMTUOfTheDefaultRoute(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
@@ -80,7 +82,8 @@ func TestMTUOfTheDefaultRoute(t *testing.T) {
 	}
 }
 
-// requireKept changes the default route's MTU: an allocation keeps its own.
+// requireKept changes the default route's MTU, and checks that an allocation
+// keeps its own.
 func (h *host) requireKept(a configurator.Allocation, status *configurator.Status) {
 	h.t.Helper()
 	link, err := netlink.LinkByName(wire)
@@ -97,8 +100,8 @@ func (h *host) requireKept(a configurator.Allocation, status *configurator.Statu
 	require.Equal(h.t, status.Interfaces, r.Status.Interfaces)
 }
 
-// TestMTUIsConfigured: what a configuration says counts, and what the kernel gives
-// where the default route is as wide.
+// TestMTUIsConfigured: a configured MTU has precedence. Without one, the
+// kernel's default applies if the default route is not narrower.
 func TestMTUIsConfigured(t *testing.T) {
 	for _, c := range []struct {
 		name             string
@@ -144,8 +147,8 @@ func TestMTUIsConfigured(t *testing.T) {
 	require.ErrorContains(t, err, "mtu 1200 is too small for an IPv6 address: IPv6 needs at least 1280")
 }
 
-// routeOver gives the host an IPv4 default route of some MTU. The link's own is not
-// below 1500: it would lose its IPv6 addresses.
+// routeOver adds an IPv4 default route with the given MTU. The link's own MTU
+// is not below 1500: below 1280 the link would lose its IPv6 addresses.
 func (h *host) routeOver(mtu int) {
 	h.t.Helper()
 	link, err := netlink.LinkByName(wire)
@@ -159,7 +162,8 @@ func (h *host) routeOver(mtu int) {
 	})
 }
 
-// sink takes in all that arrives at a port, and tells how much each connection brought.
+// sink accepts connections on a port, and sends the number of bytes that each
+// received.
 func (h *host) sink(netns string, port int) <-chan int64 {
 	h.t.Helper()
 	received := make(chan int64)
@@ -175,7 +179,7 @@ func (h *host) sink(netns string, port int) <-chan int64 {
 			if err != nil {
 				return
 			}
-			n, _ := io.Copy(io.Discard, c) // the caller compares
+			n, _ := io.Copy(io.Discard, c) // the caller compares the number
 			_ = c.Close()
 			received <- n
 		}
@@ -183,11 +187,11 @@ func (h *host) sink(netns string, port int) <-chan int64 {
 	return received
 }
 
-// upload sends a sink many full packets from outside.
+// upload sends a sink many packets of full size from outside.
 func (h *host) upload(to netip.AddrPort, received <-chan int64) {
 	h.t.Helper()
 	const size = 256 << 10
-	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(h.t.Context(), timeout)
 	defer cancel()
 	require.NoError(h.t, h.outside.Do(func() error {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", to.String())
@@ -201,13 +205,13 @@ func (h *host) upload(to netip.AddrPort, received <-chan int64) {
 	select {
 	case n := <-received:
 		require.EqualValues(h.t, size, n)
-	case <-time.After(patience):
+	case <-time.After(timeout):
 		require.Fail(h.t, "packets got lost on the way in", "%s", to)
 	}
 }
 
-// requireDatagram sends one of as much as fits into a packet that may not be cut; of
-// one byte more the sender is told.
+// requireDatagram sends a datagram of the largest size that fits into an
+// unfragmented packet. With one byte more, the sender gets an error.
 func (h *host) requireDatagram(netns string, to netip.Addr, size int) {
 	h.t.Helper()
 	var far net.PacketConn
@@ -240,7 +244,7 @@ func (h *host) requireDatagram(netns string, to netip.Addr, size int) {
 			if _, err := c.Write(make([]byte, size)); err != nil {
 				return err
 			}
-			if err := far.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			if err := far.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 				return err
 			}
 			n, _, err := far.ReadFrom(buf)

@@ -18,8 +18,8 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestEngineChanges: what one engine set up, a configurator with the other one as
-// its default checks and takes down.
+// TestEngineChanges: a configurator with another default engine checks and
+// tears down what the first one set up.
 func TestEngineChanges(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		each(t, engines, func(t *testing.T, w way) {
@@ -52,8 +52,8 @@ func TestEngineChanges(t *testing.T) {
 	}
 }
 
-// TestMixedChain: native plugins, a binary among them, because its configuration
-// is not understood; results pass through all of them.
+// TestMixedChain: a chain has native plugins and a binary, because the native
+// plugin does not support its configuration. Results pass through all of them.
 func TestMixedChain(t *testing.T) {
 	var log strings.Builder
 	h := newHost(t, configurator.EngineAuto, func(c *configurator.Config) { c.Logger = logger(&log) })
@@ -79,7 +79,8 @@ func TestMixedChain(t *testing.T) {
 	h.tearDown(a)
 }
 
-// TestAutoChooses: native where a plugin of the network is, else exec.
+// TestAutoChooses: EngineAuto selects native if the network has a native
+// plugin, otherwise exec.
 func TestAutoChooses(t *testing.T) {
 	h := newHost(t, configurator.EngineAuto)
 	h.network("known", chain("ptp", v4Only, "")...)
@@ -88,7 +89,7 @@ func TestAutoChooses(t *testing.T) {
 		a := h.alloc(network)
 		a.Networks = []string{network}
 		if _, err := h.Setup(h.ctx(), a); network == "foreign" && err != nil {
-			// Whether the kernel has dummy links is beside the point.
+			// The kernel may or may not support dummy links.
 			require.ErrorContains(t, err, `"dummy"`)
 			continue
 		}
@@ -99,8 +100,8 @@ func TestAutoChooses(t *testing.T) {
 	}
 }
 
-// TestRepair: after other programs flushed everything, one call puts the rules
-// of all allocations back, and nobody loses an address.
+// TestRepair: after other programs flushed everything, one call restores the
+// rules of all allocations, and no allocation loses its address.
 func TestRepair(t *testing.T) {
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"one"} })
 	h.network("one", chain("bridge", dual, "")...)
@@ -148,8 +149,9 @@ func TestRepair(t *testing.T) {
 	h.tearDown(allocs...)
 }
 
-// TestIPv6AtOnce: no address of the host is still looked for another owner of
-// when an ADD returns, which would hold up connections for seconds.
+// TestIPv6AtOnce: when an ADD returns, duplicate address detection has ended
+// for all addresses of the host. Otherwise it would delay connections for
+// seconds.
 func TestIPv6AtOnce(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
@@ -174,8 +176,8 @@ func TestIPv6AtOnce(t *testing.T) {
 	}
 }
 
-// TestStateLost: without any record, GC finds by the names of their owners in the
-// kernel what allocations have.
+// TestStateLost: without any record, GC finds the objects of allocations by
+// their owners in the kernel.
 func TestStateLost(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
@@ -192,7 +194,7 @@ func TestStateLost(t *testing.T) {
 			report, err := h.GC(h.ctx(), live)
 			require.NoError(t, err)
 			require.Empty(t, report.Removed, "they live")
-			require.NoError(t, sandbox.Destroy("/run/netns/lost-0")) // of one, the link went with its namespace
+			require.NoError(t, sandbox.Destroy("/run/netns/lost-0")) // one allocation's link is deleted with its namespace
 			report, err = h.GC(h.ctx(), nil)
 			require.NoError(t, err)
 			require.Equal(t, live, report.Removed)
@@ -200,7 +202,8 @@ func TestStateLost(t *testing.T) {
 	}
 }
 
-// TestCycles: an embedding process neither grows in descriptors nor in threads.
+// TestCycles: repeated operations do not increase the descriptors or threads of
+// an embedding process.
 func TestCycles(t *testing.T) {
 	const cycles, atOnce = 2000, 50
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Logger = nil })
@@ -225,17 +228,17 @@ func TestCycles(t *testing.T) {
 		}
 		running.Wait()
 	}
-	round() // opens what stays open, and starts the threads that so many at once need
+	round() // opens what stays open, and starts the threads for the concurrent operations
 	descriptors, threads := entries(t, "/proc/self/fd"), entries(t, "/proc/self/task")
 	for range cycles/atOnce - 1 {
 		round()
 	}
-	// A few sockets are kept for what works at the same time.
+	// Some sockets are kept for concurrent operations.
 	const kept = 8
 	require.Eventually(t, func() bool { return entries(t, "/proc/self/fd") <= descriptors+kept }, 10*time.Second, 10*time.Millisecond,
 		"descriptors: %d before", descriptors)
-	// The runtime keeps threads that were blocked at the same time; their number is
-	// that of what ran at once, not of what ever ran.
+	// The runtime keeps threads that were blocked at the same time. Their
+	// number depends on the concurrency, not on the number of operations.
 	require.LessOrEqual(t, entries(t, "/proc/self/task"), threads+atOnce)
 }
 
@@ -246,8 +249,8 @@ func entries(t testing.TB, dir string) int {
 	return len(list)
 }
 
-// TestPortTaken: a host port that another owner has in the kernel, though no
-// record says so, is named with its owner.
+// TestPortTaken: if another owner has a host port in the kernel without a
+// record, the error names the port and the owner.
 func TestPortTaken(t *testing.T) {
 	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Retry.Attempts = 1 })
 	h.network("net", chain("ptp", v4Only, "")...)

@@ -13,8 +13,8 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestAddressChangesHands: the host knows the interface of an address's next holder
-// at once, though that of the one before is still in its neighbour table.
+// TestAddressChangesHands: the host reaches the next holder of an address at
+// once, although its neighbour table still has the MAC of the previous holder.
 func TestAddressChangesHands(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
@@ -22,7 +22,7 @@ func TestAddressChangesHands(t *testing.T) {
 			plugins := chain(main, dual, "")
 			plugins[1]["capabilities"] = map[string]bool{"ips": true}
 			h.network("net", plugins...)
-			other := h.alloc("other") // without one, the bridge loses its carrier, and forgets all
+			other := h.alloc("other") // without another port, the bridge loses its carrier and its neighbours
 			h.setUp(other)
 			for _, id := range []string{"a", "b"} {
 				a := h.alloc(id)
@@ -31,7 +31,7 @@ func TestAddressChangesHands(t *testing.T) {
 				h.setUp(a)
 				serve(t, a.Netns, "tcp", 80, id)
 				for _, to := range []netip.Prefix{host4, host6} {
-					answer, err := ask(patience, h.outside.Path(), "tcp", hostPort(to, 8080))
+					answer, err := ask(timeout, h.outside.Path(), "tcp", hostPort(to, 8080))
 					require.NoError(t, err, "%s at %s", id, to)
 					require.Contains(t, answer, id+" ")
 				}
@@ -42,10 +42,11 @@ func TestAddressChangesHands(t *testing.T) {
 	}
 }
 
-// TestReceivesIPv6AtOnce: when Setup returns, the container has joined the multicast
-// group through which neighbours ask for the MAC of its address. Otherwise the first
-// question may be lost, and the next comes a second later. It runs many times, as
-// the kernel's worker that joins groups is late only at some.
+// TestReceivesIPv6AtOnce: when Setup returns, the container has joined the
+// multicast group of neighbour solicitations for its address. Otherwise the
+// first solicitation may be lost, and the next one follows a second later. The
+// test runs many times, because the kernel's worker that joins groups is only
+// sometimes late.
 func TestReceivesIPv6AtOnce(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
@@ -64,8 +65,8 @@ func TestReceivesIPv6AtOnce(t *testing.T) {
 	}
 }
 
-// hasJoined finds the solicited-node group of an address among those of the calling
-// thread's namespace.
+// hasJoined returns an error unless the calling thread's namespace has joined
+// the solicited-node group of an address.
 func hasJoined(address string) error {
 	groups, err := os.ReadFile("/proc/thread-self/net/igmp6")
 	if err != nil {

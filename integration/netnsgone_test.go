@@ -16,10 +16,10 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestNetnsGoneAndSpoofCheck: where the namespace is gone, the reference plugins
-// leave what they made for macspoofchk, and the file in which the tuning plugin
-// notes what an interface was like. Both go by force, also without a record, and
-// another allocation's stay.
+// TestNetnsGoneAndSpoofCheck: if the namespace is gone, the reference plugins
+// leave the rules of macspoofchk, and the file in which the tuning plugin saves
+// the former values of an interface. Force removes both, also without a record.
+// Those of another allocation stay.
 func TestNetnsGoneAndSpoofCheck(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineExec, configurator.EngineAuto} {
 		t.Run(string(engine), func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestNetnsGoneAndSpoofCheck(t *testing.T) {
 				require.Len(t, spoofChains(t, "a"), 2)
 				require.FileExists(t, "/run/cni/tuning/a_eth0.json")
 				require.NoError(t, s.Destroy())
-				require.Eventually(t, func() bool { // with its namespace
+				require.Eventually(t, func() bool { // deleted with its namespace
 					_, err := netlink.LinkByName(link)
 					return err != nil
 				}, 10*time.Second, time.Millisecond)
@@ -53,15 +53,15 @@ func TestNetnsGoneAndSpoofCheck(t *testing.T) {
 			require.FileExists(t, "/run/cni/tuning/a1_eth0.json")
 			require.NoError(t, h.Check(h.ctx(), other))
 			h.tearDown(other)
-			_, err := h.GC(h.ctx(), nil) // of the index of namespaces
+			_, err := h.GC(h.ctx(), nil) // removes entries from the index of namespaces
 			require.NoError(t, err)
 			require.NoError(t, command("nft", "delete", "table", "bridge", "nat"), "only what is shared is left in it")
 		})
 	}
 }
 
-// spoofChains are the chains of an allocation's interface, and the rules that lead
-// there, on lines of their own.
+// spoofChains returns the chains of an allocation's interface and the rules
+// that jump to them, one per line.
 func spoofChains(t *testing.T, id string) (chains []string) {
 	t.Helper()
 	out, err := output("nft", "list", "table", "bridge", "nat")

@@ -11,7 +11,8 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// bridgeWithoutAddresses is a chain that gives the sandbox an interface, and no address.
+// bridgeWithoutAddresses returns a chain that adds an interface without an
+// address.
 func bridgeWithoutAddresses() []map[string]any {
 	return []map[string]any{
 		{"type": "bridge", "bridge": "br-test"},
@@ -19,8 +20,8 @@ func bridgeWithoutAddresses() []map[string]any {
 	}
 }
 
-// TestNoAddresses: a network without addresses is as good as any, but for an allocation
-// that needs an address.
+// TestNoAddresses: a network without addresses works, except for allocations
+// that need an address.
 func TestNoAddresses(t *testing.T) {
 	each(t, engines, func(t *testing.T, w way) {
 		h := newHost(t, w.engine)
@@ -41,7 +42,7 @@ func TestNoAddresses(t *testing.T) {
 			_, err = h.Get(t.Context(), name)
 			require.Error(t, err, "nothing was done")
 		}
-		if w == native { // the reference plugin bridge has no CHECK without ipam
+		if w == native { // without ipam, the reference plugin bridge has no CHECK
 			require.Equal(t, status, h.setUp(a))
 			require.NoError(t, h.Check(h.ctx(), a))
 			a.RequireAddress = true
@@ -53,7 +54,8 @@ func TestNoAddresses(t *testing.T) {
 	})
 }
 
-// TestNoAddressesByRuntimes: the plugin returns such a result, too.
+// TestNoAddressesByRuntimes: the plugin also returns a result without
+// addresses.
 func TestNoAddressesByRuntimes(t *testing.T) {
 	h := newHost(t, native.engine)
 	h.network("net", bridgeWithoutAddresses()...)

@@ -14,25 +14,26 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// podman is Podman with its CNI backend. Its containers run a program that answers on
-// port 80 with the name "web".
+// podman is Podman with its CNI backend. Its containers run a program that
+// responds on port 80 with the name "web".
 type podman struct {
 	t    testing.TB
 	dir  string
 	args []string
 }
 
-// needPodman makes what Podman needs of a host. Call it before the host is made.
+// needPodman prepares the host for Podman. Call it before newHost.
 func needPodman(t *testing.T) {
 	t.Helper()
 	privhost.RequireRoot(t, "podman", "crun")
-	// crun takes one hierarchy of control groups, not the mixture that some hosts have.
+	// crun supports one hierarchy of control groups, but not the mixture that
+	// some hosts have.
 	require.NoError(t, unix.Mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, ""))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount("/sys/fs/cgroup", unix.MNT_DETACH)) })
 }
 
-// newPodman has directories of its own. confDir has the networks, and pluginDir their
-// plugins.
+// newPodman returns a Podman with its own directories. confDir contains the
+// networks, and pluginDir their plugins.
 func newPodman(t *testing.T, confDir, pluginDir string) *podman {
 	t.Helper()
 	p := &podman{t: t, dir: t.TempDir()}
@@ -85,7 +86,7 @@ func (p *podman) write(name, text string) string {
 	return path
 }
 
-// do runs a command of Podman that succeeds.
+// do runs a Podman command, which must succeed.
 func (p *podman) do(args ...string) string {
 	p.t.Helper()
 	c := exec.Command("podman", append(p.args, args...)...)
@@ -94,8 +95,9 @@ func (p *podman) do(args ...string) string {
 	return string(out)
 }
 
-// TestPodman has a container with a published port on two networks, with drop-in plugins
-// and with the daemon's plugin. The port answers as long as the container is on one.
+// TestPodman runs a container with a published port on two networks, with the
+// drop-in plugins and with the daemon's plugin. The port responds as long as
+// the container is on one of the networks.
 func TestPodman(t *testing.T) {
 	t.Run("drop-in", func(t *testing.T) {
 		needPodman(t)

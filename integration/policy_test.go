@@ -12,7 +12,8 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// TestIngressPolicy: who reaches whom between two bridges and within one.
+// TestIngressPolicy checks which connections are accepted between two bridges
+// and within one.
 func TestIngressPolicy(t *testing.T) {
 	policies := map[string]struct{ between, within bool }{
 		"open":        {true, true},
@@ -59,7 +60,8 @@ func testIngressPolicy(t *testing.T, w way, policy string, between, within bool)
 		reach(between, c.Netns, family.a, 80)
 		reach(between, a.Netns, family.c, 80)
 		reach(between, c.Netns, family.host, 8080)
-		// What stays on a bridge the firewall sees only where frames are shown to it.
+		// The firewall sees packets within a bridge only if br_netfilter passes
+		// them to it.
 		reach(within || !bridgeNetfilter(t), b.Netns, family.a, 80)
 		reach(within, b.Netns, family.host, 8080)
 		reach(true, h.outside.Path(), family.host, 8080)
@@ -68,7 +70,7 @@ func testIngressPolicy(t *testing.T, w way, policy string, between, within bool)
 	h.tearDown(a, b, c)
 }
 
-// bridgeNetfilter says whether the firewall is asked about frames, too.
+// bridgeNetfilter reports whether the firewall sees bridged frames.
 func bridgeNetfilter(t *testing.T) bool {
 	t.Helper()
 	value, err := os.ReadFile("/proc/sys/net/bridge/bridge-nf-call-iptables")

@@ -18,7 +18,7 @@ import (
 )
 
 // serve answers on a port inside a namespace, over tcp or udp, with a name and
-// the address that the client has there.
+// the client's address as the server sees it.
 func serve(t testing.TB, netns, protocol string, port int, name string) {
 	t.Helper()
 	s, err := sandbox.Open(netns)
@@ -77,15 +77,15 @@ func serveUDP(c net.PacketConn, answer func(net.Addr) []byte) {
 	}
 }
 
-// How long a question may take, and how long is waited for one that must not be
-// answered.
+// timeout bounds the wait for an answer, and silence is the wait for an answer
+// that must not arrive.
 const (
-	patience = 2 * time.Second
-	silence  = 300 * time.Millisecond
+	timeout = 2 * time.Second
+	silence = 300 * time.Millisecond
 )
 
-// ask connects from a namespace ("" is the host) and returns the answer.
-func ask(patience time.Duration, netns, protocol, addr string) (answer string, err error) {
+// ask sends a request from a namespace and returns the answer. "" is the host.
+func ask(timeout time.Duration, netns, protocol, addr string) (answer string, err error) {
 	in := func(fn func() error) error { return fn() }
 	if netns != "" {
 		s, err := sandbox.Open(netns)
@@ -96,7 +96,7 @@ func ask(patience time.Duration, netns, protocol, addr string) (answer string, e
 		in = s.Do
 	}
 	err = in(func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		dial := (&net.Dialer{}).DialContext
 		if protocol == "sctp" {
@@ -127,13 +127,13 @@ func ask(patience time.Duration, netns, protocol, addr string) (answer string, e
 	return answer, err
 }
 
-// requireAnswer asks until it gets an answer: a first datagram or a neighbour
-// lookup may be lost.
+// requireAnswer repeats a request until it is answered: a first datagram or a
+// neighbour lookup may be lost.
 func requireAnswer(t testing.TB, netns, protocol, addr, name string) (from string) {
 	t.Helper()
 	var errs []error
 	for range 5 {
-		answer, err := ask(patience, netns, protocol, addr)
+		answer, err := ask(timeout, netns, protocol, addr)
 		if err == nil {
 			var got string
 			_, err = fmt.Sscan(answer, &got, &from)
@@ -147,21 +147,21 @@ func requireAnswer(t testing.TB, netns, protocol, addr, name string) (from strin
 	return ""
 }
 
-// requireSilence asks once and wants no answer.
+// requireSilence sends one request, which must not be answered.
 func requireSilence(t testing.TB, netns, protocol, addr string) {
 	t.Helper()
 	answer, err := ask(silence, netns, protocol, addr)
 	require.Error(t, err, "%s %s answered %q", protocol, addr, answer)
 }
 
-// requireRefused asks and wants to be told that nobody is there. The first word
-// may be lost to a neighbour lookup.
+// requireRefused sends a request, which must be refused. The first refusal may
+// be lost to a neighbour lookup.
 func requireRefused(t testing.TB, netns, protocol, addr string) {
 	t.Helper()
 	var answer string
 	var err error
 	for range 3 {
-		answer, err = ask(patience, netns, protocol, addr)
+		answer, err = ask(timeout, netns, protocol, addr)
 		if !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded) {
 			break
 		}

@@ -27,7 +27,8 @@ type lifecycle interface {
 	tearDown(allocs ...configurator.Allocation)
 }
 
-// plainRuntime has no allocnet but its plugins: it calls them through libcni.
+// plainRuntime uses allocnet's plugins without the configurator: it calls them
+// through libcni.
 type plainRuntime struct {
 	h    *host
 	cni  *libcni.CNIConfig
@@ -65,14 +66,15 @@ func (r plainRuntime) tearDown(allocs ...configurator.Allocation) {
 	}
 }
 
-// TestReleasedAddress: the kernel tracks no connection of a free address, so clients of
-// the last allocation that had it do not reach the next one, which publishes nothing.
+// TestReleasedAddress: the kernel tracks no connection of a free address. So
+// clients of the last allocation that had it do not reach the next one, which
+// publishes nothing.
 func TestReleasedAddress(t *testing.T) {
 	for name, c := range map[string]struct {
 		engine configurator.Engine
 		main   string
-		dirs   func(t *testing.T) []string // of a plain runtime
-		routed bool                        // connections without a host port count, too
+		dirs   func(t *testing.T) []string // plugin directories of a plain runtime
+		routed bool                        // whether connections without a host port are tested, too
 	}{
 		"native bridge":   {engine: configurator.EngineNative, main: "bridge", routed: true},
 		"native ptp":      {engine: configurator.EngineNative, main: "ptp", routed: true},
@@ -94,7 +96,7 @@ func TestReleasedAddress(t *testing.T) {
 	}
 }
 
-// onlyPortmap is a directory with nothing but our own portmap.
+// onlyPortmap returns a directory that contains only allocnet's portmap.
 func onlyPortmap(t *testing.T) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -104,7 +106,7 @@ func onlyPortmap(t *testing.T) string {
 	return dir
 }
 
-// fewAddresses are two of each family.
+// fewAddresses returns an IPAM configuration with two addresses of each family.
 func fewAddresses() map[string]any {
 	pool := func(subnet, start, end string) []any {
 		return []any{map[string]any{"subnet": subnet, "rangeStart": start, "rangeEnd": end}}
@@ -165,8 +167,7 @@ func testReleasedAddress(h *host, r lifecycle, routed bool) {
 	}
 }
 
-// serveStreams answers every byte on TCP port 80 with the same, for as long as the
-// client wants.
+// serveStreams echoes every byte on TCP port 80 until the client disconnects.
 func serveStreams(t testing.TB, netns string) {
 	t.Helper()
 	within(t, netns, func() error {
@@ -189,18 +190,18 @@ func serveStreams(t testing.TB, netns string) {
 	})
 }
 
-// openStream is a TCP connection from outside that stays established.
+// openStream opens a TCP connection from outside that stays established.
 func (h *host) openStream(to string) {
 	h.t.Helper()
 	within(h.t, h.outside.Path(), func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
 		c, err := (&net.Dialer{KeepAlive: -1}).DialContext(ctx, "tcp", to)
 		if err != nil {
 			return err
 		}
 		h.t.Cleanup(func() { c.Close() })
-		if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
 			return err
 		}
 		if _, err := c.Write([]byte("?")); err != nil {
@@ -229,8 +230,8 @@ func speak(t testing.TB, netns string, to ...string) {
 	})
 }
 
-// requireTracked wants connections of allocations' addresses to be tracked, of both
-// families, or none.
+// requireTracked checks whether connections of allocations' addresses are
+// tracked: for both families, or for none.
 func requireTracked(t testing.TB, want bool) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/net/nf_conntrack")
@@ -251,8 +252,8 @@ func requireTracked(t testing.TB, want bool) {
 	}
 }
 
-// isAllocations reports whether an address is of the networks of the tests, and no
-// gateway's.
+// isAllocations reports whether an address belongs to a test network and is not
+// a gateway's.
 func isAllocations(addr netip.Addr) bool {
 	return slices.ContainsFunc([]string{"10.99.0.0/16", dual.v6}, func(network string) bool {
 		p := netip.MustParsePrefix(network)

@@ -12,8 +12,8 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestRuntimesNetnsGone: what a runtime attached is torn down some time after its
-// network namespace is gone, and what others set up stays.
+// TestRuntimesNetnsGone: a runtime's attachment is torn down some time after
+// its network namespace is gone. Other allocations stay.
 func TestRuntimesNetnsGone(t *testing.T) {
 	h := newHost(t, native.engine)
 	h.network("net", chain("bridge", dual, "")...)
@@ -47,7 +47,7 @@ func TestRuntimesNetnsGone(t *testing.T) {
 	require.NoError(t, err, "a scheduler's allocation is the scheduler's to tear down")
 	_, err = d.run(pluginProgram, "CHECK", "live", "/run/netns/live", config)
 	require.NoError(t, err)
-	add("next", withPort) // its host port is free
+	add("next", withPort) // the host port is free again
 	require.Contains(t, d.log(), "network namespace is gone: tore the allocation down")
 	for _, name := range []string{"live", "next"} {
 		_, err := d.run(pluginProgram, "DEL", name, "/run/netns/"+name, config)

@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Package net knows no SCTP, but takes its one-to-one sockets for TCP's.
+// Package net does not support SCTP, but treats its one-to-one sockets like TCP
+// sockets.
 
 const sctpProtocol = unix.IPPROTO_SCTP
 
-// sctpSockets says whether the kernel has any.
+// sctpSockets reports whether the kernel supports SCTP sockets.
 func sctpSockets() bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, sctpProtocol)
 	if err == nil {
@@ -60,7 +61,7 @@ func dialSCTP(ctx context.Context, _, addr string) (net.Conn, error) {
 		return nil, os.NewSyscallError("setsockopt", err)
 	}
 	err = unix.Connect(int(f.Fd()), sockaddr)
-	if err == unix.EINPROGRESS { // the time is over
+	if err == unix.EINPROGRESS { // the timeout has expired
 		err = context.DeadlineExceeded
 	}
 	if err != nil {

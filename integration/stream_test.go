@@ -16,8 +16,8 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// stream sends to a host port from outside, always from the same port, until the
-// test ends.
+// stream sends to a host port from outside, always from the same port, until
+// the test ends.
 func (h *host) stream(to string) { h.streamEvery(50*time.Microsecond, to) }
 
 func (h *host) streamEvery(interval time.Duration, to string) {
@@ -33,14 +33,15 @@ func (h *host) streamEvery(interval time.Duration, to string) {
 			case <-done:
 				return
 			case <-pace.C:
-				_, _ = c.Write([]byte("?")) // that nobody listens is part of the test
+				_, _ = c.Write([]byte("?")) // errors are expected: a closed port is part of the test
 			}
 		}
 	})
 	h.t.Cleanup(func() { close(done); wg.Wait() })
 }
 
-// dropIns is a directory with the native plugins as binaries, and others.
+// dropIns returns a directory with the native plugins as binaries, and other
+// plugins.
 func dropIns(t *testing.T, others ...string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -53,9 +54,9 @@ func dropIns(t *testing.T, others ...string) string {
 	return dir
 }
 
-// TestStream: a UDP client that goes on sending to a host port keeps neither a
-// Teardown from its end, nor the roll-back of an ADD, nor the port from its next
-// owner.
+// TestStream: a UDP client that keeps sending to a host port prevents neither a
+// Teardown nor the roll-back of an ADD, and the next owner of the port receives
+// its packets.
 func TestStream(t *testing.T) {
 	unknownKey := map[string]any{"type": "tuning", "aKeyOfTomorrow": true}
 	for name, c := range map[string]struct {
@@ -91,8 +92,8 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// dropInsFor is a directory with a plugin that fails as it is told, and with the
-// drop-in plugins where they are asked for.
+// dropInsFor returns a directory with a plugin that fails on request and, if
+// wanted, with the drop-in plugins.
 func dropInsFor(t *testing.T, wanted bool) string {
 	t.Helper()
 	if wanted {

@@ -12,8 +12,8 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestSwappedNetns: the path of a namespace is led to the host's and back all the time.
-// Setup works in the namespace, and never in the host's.
+// TestSwappedNetns: the path of a namespace alternates between it and the
+// host's. Setup works in the namespace, and never in the host's.
 func TestSwappedNetns(t *testing.T) {
 	each(t, engines, func(t *testing.T, w way) {
 		h := newHost(t, w.engine, func(c *configurator.Config) { c.Network = "net" })

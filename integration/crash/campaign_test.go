@@ -13,9 +13,11 @@ import (
 )
 
 const (
-	// stressVariable asks for all cells, recoveries and errors, as make stress does.
+	// stressVariable selects all cells, recoveries and errors, as make stress
+	// does.
 	stressVariable = "ALLOCNET_STRESS"
-	// seedVariable says which recovery the first point has: make stress prints it.
+	// seedVariable selects the recovery after the first point. make stress
+	// prints it.
 	seedVariable = "SEED"
 )
 
@@ -32,7 +34,7 @@ func seed(t *testing.T) int {
 	return int(n % uint64(len(recoveries)))
 }
 
-// part is what one host of a campaign is for.
+// part is the work of one host in a campaign.
 type part struct {
 	cell       cell
 	operations []string // their names
@@ -42,17 +44,18 @@ func (p part) String() string { return p.cell.String() + ": " + strings.Join(p.o
 
 func (p part) has(operation string) bool { return slices.Contains(p.operations, operation) }
 
-// groups are the operations that one host sees. In each group are some that attach and
-// some that remove, so that all kinds of changes are seen on each host.
+// groups are the operations that one host runs. Each group has operations that
+// attach and operations that remove, so each host sees all kinds of changes.
 var groups = [][]string{{"setup", "teardown"}, {"retry", "repair", "recover"}, {"setup again", "gc"}}
 
-// someParts are those of make test: every operation by every engine and every kind of
-// chain, interfaces in turn, and families where each needs programs of its own. Those
-// that take longest come first.
+// someParts are the parts of make test: every operation with every engine and
+// every kind of chain. Interfaces vary over the groups, and families where each
+// has its own programs. The longest parts come first.
 func someParts() []part {
 	var some []part
 	for _, inTurn := range [][]cell{
-		// Not IPv6 over ptp, as the reference plugin waits seconds for its address.
+		// IPv6 over ptp is left out, because the reference plugin waits seconds
+		// for its address.
 		{{engine: "exec", backend: "iptables", main: "bridge", family: ipv6}, {engine: "exec", backend: "iptables", main: "ptp", family: ipv4}, {engine: "exec", backend: "iptables", main: "bridge", family: ipv4}},
 		{{engine: "native", backend: "iptables", main: "bridge"}, {engine: "native", backend: "nftables", main: "ptp"}, {engine: "native", backend: "nftables", main: "bridge"}},
 		{{engine: "native", mixed: true, main: "bridge"}, {engine: "native", mixed: true, main: "ptp"}},
@@ -66,7 +69,8 @@ func someParts() []part {
 	return some
 }
 
-// campaign is some parts, or for make stress all cells with each of the groups.
+// campaign returns the given parts or, for make stress, every cell with every
+// group.
 func campaign(some []part, groups ...[]string) []part {
 	if stress() {
 		return combine(allCells(), groups...)
@@ -74,7 +78,7 @@ func campaign(some []part, groups ...[]string) []part {
 	return some
 }
 
-// combine makes the parts of each cell with each group.
+// combine returns a part for every cell and group.
 func combine(cells []cell, groups ...[]string) []part {
 	var parts []part
 	for _, c := range cells {
@@ -85,7 +89,7 @@ func combine(cells []cell, groups ...[]string) []part {
 	return parts
 }
 
-// allCells are those of make stress.
+// allCells returns the cells of make stress.
 func allCells() []cell {
 	var all []cell
 	for _, main := range []string{"bridge", "ptp"} {
@@ -100,7 +104,7 @@ func allCells() []cell {
 	return all
 }
 
-// eachPart runs a test on a host for each part.
+// eachPart runs a test for each part, on its own host.
 func eachPart(t *testing.T, parts []part, test func(t *testing.T, p part)) {
 	t.Helper()
 	byName, order := map[string]part{}, []string{}

@@ -34,10 +34,10 @@ var daemonProgram = sync.OnceValues(func() (path string, err error) {
 	return path, nil
 })
 
-// programDir is for the end of all tests, which removes it.
+// programDir is removed at the end of all tests.
 var programDir string
 
-// daemon is allocnetd on a host, as a process under test.
+// daemon is an allocnetd that runs as a process under test.
 type daemon struct {
 	*faultinject.Process
 	h        *host
@@ -51,7 +51,7 @@ func newDaemon(h *host) *daemon {
 	h.t.Helper()
 	program, err := daemonProgram()
 	require.NoError(h.t, err)
-	dir, err := os.MkdirTemp("", "d") // short enough for a socket
+	dir, err := os.MkdirTemp("", "d") // a socket's path must be short
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { require.NoError(h.t, os.RemoveAll(dir)) })
 	d := &daemon{h: h, program: program, settings: filepath.Join(dir, "allocnetd.hcl")}
@@ -72,7 +72,7 @@ func newDaemon(h *host) *daemon {
 	return d
 }
 
-// begin starts it and does not wait.
+// begin starts the daemon without waiting until it is ready.
 func (d *daemon) begin(decide faultinject.Decide) {
 	d.h.t.Helper()
 	cmd := faultinject.Command(d.program, "--config", d.settings)
@@ -83,7 +83,8 @@ func (d *daemon) begin(decide faultinject.Decide) {
 	require.NoError(d.h.t, err)
 }
 
-// ready waits until it says that it has recovered, and serves.
+// ready waits until the daemon reports that it has recovered and serves
+// requests.
 func (d *daemon) ready() {
 	d.h.t.Helper()
 	require.NoError(d.h.t, d.notify.SetReadDeadline(time.Now().Add(time.Minute)))
@@ -97,14 +98,14 @@ func (d *daemon) ready() {
 	}
 }
 
-// died waits for the end of a daemon that was killed.
+// died waits for the end of a killed daemon.
 func (d *daemon) died() {
 	d.h.t.Helper()
 	require.ErrorContains(d.h.t, d.Wait(), "killed")
 	(&run{Process: d.Process}).requireGone(d.h.t)
 }
 
-// end ends it, if it runs.
+// end ends the daemon if it runs.
 func (d *daemon) end() {
 	if d.Process != nil {
 		_ = d.Kill()
@@ -125,7 +126,7 @@ func setupByDaemon(ctx context.Context, c *client.Client, a configurator.Allocat
 	return err
 }
 
-// daemonCells are those of make test.
+// daemonCells are the cells of make test.
 var daemonCells = []cell{{engine: "native", main: "bridge"}}
 
 var daemonOperations = []daemonOperation{
@@ -147,9 +148,9 @@ var daemonOperations = []daemonOperation{
 		}},
 }
 
-// TestDaemonKilledAtEveryPoint kills the daemon before everything that a request has
-// it change, and before its answer. The next one removes what is left or, where the
-// allocation was whole by then, keeps it.
+// TestDaemonKilledAtEveryPoint kills the daemon before every change that a
+// request causes, and before its response. The next daemon removes what is left
+// or, if the allocation was complete, keeps it.
 func TestDaemonKilledAtEveryPoint(t *testing.T) {
 	eachPart(t, campaign(combine(daemonCells, groups...), groups...), testDaemonKilledAtEveryPoint)
 }
@@ -171,7 +172,8 @@ func testDaemonKilledAtEveryPoint(t *testing.T, p part) {
 	}
 }
 
-// killAt kills the daemon at one of the points of a request, if there are as many.
+// killAt kills the daemon at one point of a request. It returns false if the
+// request has fewer points.
 func (d *daemon) killAt(o *daemonOperation, at int) (killed bool) {
 	d.h.t.Helper()
 	o.prepare(d.h)
@@ -193,8 +195,9 @@ func (d *daemon) killAt(o *daemonOperation, at int) (killed bool) {
 	return killed && !d.h.t.Failed()
 }
 
-// requireWholeOrNothing finds the allocation whole, or no record of it, and removes
-// it. Without a record there may be reservations of it, which hold nothing up.
+// requireWholeOrNothing checks that the allocation is complete or has no
+// record, and removes it. Without a record, stale reservations may exist, which
+// must not delay anything.
 func (d *daemon) requireWholeOrNothing(after string) {
 	d.h.t.Helper()
 	c := client.New(client.Config{})
@@ -207,8 +210,8 @@ func (d *daemon) requireWholeOrNothing(after string) {
 	d.h.requireNothing()
 }
 
-// TestDaemonKilledWhileItStarts kills it at every point of its start, when it has
-// something to recover; the next one does.
+// TestDaemonKilledWhileItStarts kills the daemon at every point of a start at
+// which it has something to recover. The next daemon completes the recovery.
 func TestDaemonKilledWhileItStarts(t *testing.T) {
 	start := []string{"start"}
 	eachPart(t, campaign(combine(daemonCells, start), start), testDaemonKilledWhileItStarts)
@@ -238,7 +241,7 @@ func testDaemonKilledWhileItStarts(t *testing.T, p part) {
 	d.requireWholeOrNothing("not killed")
 }
 
-// endsAtPoint waits until the daemon is killed, or ready.
+// endsAtPoint waits until the daemon is killed or ready, and reports which.
 func (d *daemon) endsAtPoint() bool {
 	d.h.t.Helper()
 	ready := make(chan struct{})

@@ -1,3 +1,3 @@
-// Package crash has the tests in which a process dies, or a system call fails, at
-// every point at which an operation changes something, on a real kernel.
+// Package crash tests, on a real kernel, that a process dies or a system call
+// fails at any point at which an operation changes something.
 package crash

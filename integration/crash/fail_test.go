@@ -10,9 +10,9 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/faultinject"
 )
 
-// TestFailsAtEveryPoint has each system call fail by which an operation changes
-// something, one at a time. The operation succeeds and has done its work, or fails;
-// then the next Teardown leaves nothing.
+// TestFailsAtEveryPoint fails each changing system call of an operation, one at
+// a time. The operation either succeeds and has done its work, or returns an
+// error. The next Teardown leaves nothing.
 func TestFailsAtEveryPoint(t *testing.T) {
 	some := combine([]cell{{engine: "native", main: "bridge"}, {engine: "native", main: "ptp"}}, failing())
 	eachPart(t, campaign(some, failing()), func(t *testing.T, p part) {
@@ -25,8 +25,8 @@ func TestFailsAtEveryPoint(t *testing.T) {
 	})
 }
 
-// failing are the operations in which calls fail one at a time: in the retry one has
-// failed already.
+// failing returns the operations in which calls fail one at a time. It excludes
+// the retry, in which a call has failed already.
 func failing() []string {
 	if stress() {
 		return []string{"setup", "setup again", "teardown", "repair", "recover", "gc"}
@@ -34,7 +34,7 @@ func failing() []string {
 	return []string{"setup", "setup again", "teardown"}
 }
 
-// errnos are what a call fails with, one after the other.
+// errnos are the errors with which a call fails, one after the other.
 func errnos() []func(faultinject.Point) unix.Errno {
 	list := []func(faultinject.Point) unix.Errno{fitting}
 	if stress() {
@@ -45,7 +45,7 @@ func errnos() []func(faultinject.Point) unix.Errno {
 	return list
 }
 
-// fitting is an error that the kernel may answer a call with.
+// fitting returns an error that the kernel can return for a call.
 func fitting(p faultinject.Point) unix.Errno {
 	switch p.Kind {
 	case faultinject.File:
@@ -75,7 +75,8 @@ func (h *host) failEverywhere(o *operation) {
 	}
 }
 
-// failAt has one call fail, if there are as many, and judges what comes of it.
+// failAt fails one call of an operation and judges the result. It returns false
+// if the operation has fewer points.
 func (h *host) failAt(o *operation, at int, errno func(faultinject.Point) unix.Errno) (failed bool) {
 	h.t.Helper()
 	if o.prepare != nil {
@@ -86,7 +87,7 @@ func (h *host) failAt(o *operation, at int, errno func(faultinject.Point) unix.E
 		if n != at {
 			return faultinject.Verdict{}
 		}
-		point, failed = p, p.Kind != faultinject.Message // which is the answer of an operation that has ended
+		point, failed = p, p.Kind != faultinject.Message // the response of an operation that has ended
 		if !failed {
 			return faultinject.Verdict{}
 		}
@@ -103,7 +104,8 @@ func (h *host) failAt(o *operation, at int, errno func(faultinject.Point) unix.E
 	return failed
 }
 
-// judge finds the answer of an operation true, and then removes the allocation.
+// judge checks that the operation's answer is true, and then removes the
+// allocation.
 func (h *host) judge(o *operation, said *answer) {
 	h.t.Helper()
 	switch {
@@ -121,7 +123,7 @@ func (h *host) judge(o *operation, said *answer) {
 	h.requireNothing()
 }
 
-// removes reports whether nothing is left where the operation succeeds.
+// removes reports whether the operation leaves nothing if it succeeds.
 func (o *operation) removes() bool {
 	return o.request == "teardown" || o.request == "recover" || o.request == "gc"
 }

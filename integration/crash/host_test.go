@@ -29,16 +29,16 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// cell is a kind of network, and who sets it up.
+// cell is a kind of network and the engine that sets it up.
 type cell struct {
 	engine  configurator.Engine
 	main    string // bridge or ptp
-	backend string // the one that its plugins are told, if any
-	mixed   bool   // with a plugin that only a binary understands
+	backend string // backend in the configuration of its plugins, if any
+	mixed   bool   // with a plugin configuration that only a binary supports
 	family  family // 0 for both
 }
 
-// family is that of a network with addresses of one only.
+// family restricts a network to addresses of one family.
 type family int
 
 const (
@@ -46,7 +46,7 @@ const (
 	ipv6 family = 6
 )
 
-// of picks what belongs to the families of a cell.
+// of returns the elements for the families of a cell.
 func of[T any](c cell, four, six T) []T {
 	switch c.family {
 	case ipv4:
@@ -68,7 +68,7 @@ func (c cell) String() string {
 	return strings.Join(strings.Fields(strings.Join(words, " ")), " ")
 }
 
-// plugins is a chain of the kind that schedulers generate.
+// plugins returns a chain of the kind that schedulers generate.
 func (c cell) plugins() []map[string]any {
 	ipam := map[string]any{
 		"type":   "host-local",
@@ -91,11 +91,11 @@ func (c cell) plugins() []map[string]any {
 	return append(chain, firewall, ports)
 }
 
-// bystanderID is the allocation that no operation is about.
+// bystanderID is the ID of an allocation that no operation may change.
 const bystanderID = "bystander"
 
-// host is the private host of the test binary with one network, on which one
-// allocation is a bystander, and another is the one that operations are about.
+// host is the private host of the test binary with one network. On it there are
+// two allocations: a bystander, and the subject of the operations.
 type host struct {
 	*configurator.Configurator
 	t         *testing.T
@@ -104,7 +104,7 @@ type host struct {
 	outside   *sandbox.Sandbox
 	bystander configurator.Allocation
 	a         configurator.Allocation
-	successor configurator.Allocation // wants the addresses of a
+	successor configurator.Allocation // requests the addresses of a
 	before    hostsnap.Snapshot
 }
 
@@ -127,7 +127,7 @@ func newHost(t *testing.T, c cell) *host {
 	h.a.IPs = of(c, "10.99.0.77/16", "fd00:99::77/64")
 	h.successor.IPs = h.a.IPs
 	h.mustSetUp(h.bystander)
-	h.mustSetUp(h.a) // what the first use leaves is there from now on
+	h.mustSetUp(h.a) // creates what the first use of a network leaves
 	require.NoError(t, h.Teardown(h.ctx(), h.a))
 	h.before = h.snapshot()
 	t.Cleanup(func() {
@@ -141,7 +141,7 @@ func newHost(t *testing.T, c cell) *host {
 	return h
 }
 
-// reset makes the private host as it was before any network was used on it.
+// reset restores the private host to its state before any network was used.
 func (h *host) reset() {
 	h.t.Helper()
 	h.flushRules()
@@ -158,7 +158,7 @@ func (h *host) flushRules() {
 	require.NoError(h.t, c.Flush())
 }
 
-// restart is another process on the same host.
+// restart replaces the configurator, like a new process on the same host.
 func (h *host) restart() {
 	h.t.Helper()
 	var err error
@@ -166,7 +166,7 @@ func (h *host) restart() {
 	require.NoError(h.t, err)
 }
 
-// request is an operation on the allocation that operations are about.
+// request returns a request for an operation on the subject.
 func (h *host) request(operation string) *request {
 	return &request{
 		Operation: operation, Engine: h.cell.engine, Conf: h.conf, Plugins: []string{pluginDir},
@@ -189,8 +189,8 @@ func (h *host) netns(name string) *sandbox.Sandbox {
 	return s
 }
 
-// allocation is one with a namespace of its own, in which its name answers, behind
-// a host port.
+// allocation returns an allocation with its own namespace, in which a server
+// responds with its ID, and with a host port.
 func (h *host) allocation(id string, port int) configurator.Allocation {
 	h.t.Helper()
 	s := h.netns(id)
@@ -222,17 +222,17 @@ func serve(l net.Listener, name string) {
 	}
 }
 
-// mustSetUp attaches an allocation.
+// mustSetUp sets up an allocation.
 func (h *host) mustSetUp(a configurator.Allocation) {
 	h.t.Helper()
 	_, err := h.Setup(h.ctx(), a)
 	require.NoError(h.t, err)
 }
 
-// requireReachable asks an allocation from outside, through its host port, over
-// its families. It asks again where no answer comes, because a kernel under load
-// drops packets of all namespaces (the backlog of a CPU is full), and gives up a
-// MAC that it asked for three times.
+// requireReachable connects to an allocation from outside, through its host
+// port, over its families. It repeats failed connects: a kernel under load
+// drops packets of all namespaces (the backlog of a CPU is full), and stops
+// resolving a MAC after three attempts.
 func (h *host) requireReachable(a configurator.Allocation) {
 	h.t.Helper()
 	if h.cell.engine == configurator.EngineExec {
@@ -259,13 +259,13 @@ func (h *host) requireReachable(a configurator.Allocation) {
 	}
 }
 
-// forgetNeighbours has a bridge forget the MACs of addresses, which with the reference
-// plugin may be those of holders before.
+// forgetNeighbours removes the neighbours of a bridge. With the reference
+// plugin, their MACs may belong to former holders of the addresses.
 func (h *host) forgetNeighbours() {
 	h.t.Helper()
 	link, err := netlink.LinkByName("br-test")
 	if err != nil {
-		return // over ptp each link has its own
+		return // with ptp, each link has its own neighbours
 	}
 	neighbours, err := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_ALL)
 	require.NoError(h.t, err)
@@ -276,7 +276,7 @@ func (h *host) forgetNeighbours() {
 	}
 }
 
-// snapshotOptions let stay what the first use of a network leaves on purpose.
+// snapshotOptions ignores what the first use of a network leaves on purpose.
 var snapshotOptions = hostsnap.Options{Persistent: true}
 
 func (h *host) snapshot() hostsnap.Snapshot {
@@ -286,8 +286,8 @@ func (h *host) snapshot() hostsnap.Snapshot {
 	return s
 }
 
-// requireNothing insists that nothing of the allocation is left: not on the host,
-// not in its namespace, not in the records.
+// requireNothing checks that nothing of the allocation is left: on the host, in
+// its namespace, or in the records.
 func (h *host) requireNothing() {
 	h.t.Helper()
 	require.Empty(h.t, hostsnap.Diff(h.before, h.snapshot()), "the host is as it was before")
@@ -306,9 +306,9 @@ func (h *host) requireNothing() {
 	}))
 }
 
-// requireNoConnections finds no tracked connection of an allocation. Those that the
-// host has with its neighbours are forgotten, as looking for others takes the kernel
-// long where there is one.
+// requireNoConnections checks that no connection of an allocation is tracked.
+// It flushes the connections of the host itself, because a search takes the
+// kernel long if any exist.
 func (h *host) requireNoConnections() {
 	h.t.Helper()
 	text, err := os.ReadFile("/proc/thread-self/net/nf_conntrack")
@@ -330,7 +330,7 @@ func (h *host) open() *sandbox.Sandbox {
 	return s
 }
 
-// in is the host in a test below its own.
+// in returns the host for a subtest.
 func (h *host) in(t *testing.T) *host {
 	sub := *h
 	sub.t = t

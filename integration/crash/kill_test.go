@@ -11,9 +11,9 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/faultinject"
 )
 
-// TestKilledAtEveryPoint kills the process of each operation before everything that
-// it changes, and after the last of it, before it has said so. Then what is left is
-// removed, in one way or another, and nothing else is touched.
+// TestKilledAtEveryPoint kills the process of each operation before every
+// change, and after the last change, before its answer. Then a recovery removes
+// what is left, and nothing else is changed.
 func TestKilledAtEveryPoint(t *testing.T) {
 	eachPart(t, campaign(someParts(), groups...), func(t *testing.T, p part) {
 		h := newHost(t, p.cell)
@@ -32,7 +32,7 @@ func TestKilledAtEveryPoint(t *testing.T) {
 	})
 }
 
-// kinds are what the operations of a cell change at least.
+// kinds are the kinds of changes that the operations of a cell cause at least.
 func (c cell) kinds() []faultinject.Kind {
 	switch {
 	case c.engine == configurator.EngineExec:
@@ -43,9 +43,9 @@ func (c cell) kinds() []faultinject.Kind {
 	return []faultinject.Kind{faultinject.File, faultinject.Route, faultinject.Sysctl, faultinject.NFTables, faultinject.Conntrack}
 }
 
-// killEverywhere goes on until an operation ends before the point at which it was to
-// be killed, and returns all points. After each point follows another recovery than
-// after the one before; for make stress all of them do, one after the other.
+// killEverywhere kills an operation at each of its points in turn, until it
+// ends before the next point, and returns all points. The recoveries alternate
+// from point to point. For make stress, every recovery runs after every point.
 func (h *host) killEverywhere(o *operation) []faultinject.Point {
 	h.t.Helper()
 	first, several := seed(h.t), 1
@@ -66,8 +66,8 @@ func (h *host) killEverywhere(o *operation) []faultinject.Point {
 	}
 }
 
-// killAt kills an operation at one of its points, if it has as many, recovers, and
-// returns the points that there were.
+// killAt kills an operation at one of its points and recovers. It returns the
+// points so far, and whether the operation has that many.
 func (h *host) killAt(o *operation, at int, r recovery) (points []faultinject.Point, killed bool) {
 	h.t.Helper()
 	if o.prepare != nil {

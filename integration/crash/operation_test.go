@@ -11,15 +11,17 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/faultinject"
 )
 
-// operation is one of the configurator's, from a state in which it has work.
+// operation is an operation of the configurator, and the state in which it has
+// work.
 type operation struct {
 	name    string
 	request string
 	prepare func(h *host)
-	// fails is the first point that fails, after which points are counted; nil for
-	// operations in which nothing fails.
+	// fails selects the first point that fails. Points are counted after it. It
+	// is nil for operations in which no call fails.
 	fails func(faultinject.Point) bool
-	// heals restores what only this operation can, before anything is compared.
+	// heals restores what only this operation restores, before the host is
+	// compared.
 	heals func(h *host)
 }
 
@@ -33,14 +35,14 @@ var operations = []operation{
 	{name: "gc", request: "gc", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }},
 }
 
-// isRule reports whether a point makes rules, of which an ADD makes some when the
-// allocation has links and addresses already.
+// isRule reports whether a point creates rules. An ADD creates some after the
+// allocation has links and addresses.
 func isRule(p faultinject.Point) bool {
 	return p.Kind == faultinject.NFTables || p.Kind == faultinject.Subprocess &&
 		(strings.HasPrefix(p.Object, "firewall") || strings.HasPrefix(p.Object, "iptables") || strings.HasPrefix(p.Object, "nft"))
 }
 
-// unplug deletes the allocation's link, which nothing but another ADD restores.
+// unplug deletes the allocation's link, which only another ADD restores.
 func (h *host) unplug() {
 	h.t.Helper()
 	s := h.open()
@@ -54,7 +56,7 @@ func (h *host) unplug() {
 	}))
 }
 
-// flush removes all rules of the host, where Repair restores them.
+// flush removes all rules of the host if Repair restores them.
 func (h *host) flush() {
 	h.t.Helper()
 	if h.cell.engine != configurator.EngineExec && !h.cell.mixed {
@@ -70,7 +72,7 @@ func (h *host) requireRepaired() {
 	require.NoError(h.t, h.Check(h.ctx(), h.a))
 }
 
-// crashBeforeReady leaves an allocation that is complete and was not acknowledged.
+// crashBeforeReady leaves a complete allocation that was not acknowledged.
 func (h *host) crashBeforeReady() {
 	h.t.Helper()
 	ended := start(h.t, h.request("setup"), func(_ int, p faultinject.Point) faultinject.Verdict {
@@ -80,7 +82,7 @@ func (h *host) crashBeforeReady() {
 	ended.requireGone(h.t)
 }
 
-// killing kills an operation at a point, counted from the one that fails.
+// killing kills an operation at a point, counted after the failing point.
 func (o *operation) killing(at int) faultinject.Decide {
 	failed := 0
 	return func(n int, p faultinject.Point) faultinject.Verdict {
@@ -95,7 +97,7 @@ func (o *operation) killing(at int) faultinject.Decide {
 	}
 }
 
-// recovery is what happens after a crash.
+// recovery is an operation after a crash.
 type recovery struct {
 	name string
 	do   func(h *host)
@@ -130,7 +132,8 @@ var recoveries = []recovery{
 	}},
 }
 
-// succeed sets up another allocation with the same addresses, if they are free.
+// succeed sets up another allocation with the same addresses. It returns false
+// if they are not free.
 func (h *host) succeed() bool {
 	h.t.Helper()
 	_, err := h.Setup(h.ctx(), h.successor)

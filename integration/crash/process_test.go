@@ -19,13 +19,15 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/faultinject"
 )
 
-// requestVariable has the test binary do one operation, under fault injection.
+// requestVariable makes the test binary run one operation under fault
+// injection.
 const requestVariable = "ALLOCNET_TEST_REQUEST"
 
-// answerFD is where it says how the operation ended: the first of ExtraFiles.
+// answerFD is the descriptor to which the operation's result is written: the
+// first of ExtraFiles.
 const answerFD = 3
 
-// request is an operation for a process of its own.
+// request is an operation that runs in its own process.
 type request struct {
 	Operation  string // setup, teardown, repair, recover or gc
 	Engine     configurator.Engine
@@ -35,13 +37,14 @@ type request struct {
 	Live       []string // for gc
 }
 
-// answer is how an operation ended.
+// answer is the result of an operation.
 type answer struct {
 	Error      string
-	Incomplete bool // it was ErrIncomplete
+	Incomplete bool // whether the error is ErrIncomplete
 }
 
-// configuratorOf is the configurator of a request: a library user's.
+// configuratorOf returns the configurator for a request, configured as by a
+// library user.
 func configuratorOf(r *request, log hclog.Logger) (*configurator.Configurator, error) {
 	libcni.CacheDir = "/var/lib/cni"
 	return configurator.New(configurator.Config{
@@ -50,7 +53,7 @@ func configuratorOf(r *request, log hclog.Logger) (*configurator.Configurator, e
 	})
 }
 
-// operate does the operation of a request and exits.
+// operate runs the requested operation and exits.
 func operate() {
 	unix.CloseOnExec(answerFD)
 	var r request
@@ -96,15 +99,15 @@ func (r *request) run(c *configurator.Configurator) error {
 	return fmt.Errorf("no such operation: %q", r.Operation)
 }
 
-// run is an operation that has ended, one way or another.
+// run is an operation whose process has ended.
 type run struct {
 	*faultinject.Process
-	answer *answer // nil where it was killed before it answered
+	answer *answer // nil if it was killed before its answer
 	stderr string
 }
 
-// start does an operation in a process of its own, and waits for the end of that
-// process. What it started may go on: see requireGone.
+// start runs an operation in its own process and waits until that process ends.
+// Its descendants may still run: see requireGone.
 func start(t testing.TB, r *request, decide faultinject.Decide) *run {
 	t.Helper()
 	text, err := json.Marshal(r)
@@ -134,8 +137,8 @@ func start(t testing.TB, r *request, decide faultinject.Decide) *run {
 	return ended
 }
 
-// socketPair is where an answer comes in, and where it goes out: over a socket, as
-// pipes lead to plugins.
+// socketPair returns two connected sockets for the answer. They are no pipe, because
+// a write to a pipe counts as input of a plugin.
 func socketPair(t testing.TB) (in, out *os.File) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -143,7 +146,7 @@ func socketPair(t testing.TB) (in, out *os.File) {
 	return os.NewFile(uintptr(fds[0]), "answers"), os.NewFile(uintptr(fds[1]), "answer")
 }
 
-// requireGone waits until nothing is left of the process, and of what it started.
+// requireGone waits until the process and all its descendants have ended.
 func (r *run) requireGone(t testing.TB) {
 	t.Helper()
 	select {
