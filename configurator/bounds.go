@@ -50,7 +50,7 @@ func validateBounds(r *record.Record) error {
 			break
 		}
 	}
-	for i, p := range r.AskedPorts {
+	for i, p := range r.RequestedPorts {
 		if len(p.Label) > maxLabel {
 			bad("ports[%d]: label has %d bytes; at most %d are allowed", i, len(p.Label), maxLabel)
 		}

@@ -19,13 +19,13 @@ func difference(a, b *record.Record) string {
 		name string
 		a, b any
 	}{
-		{fmt.Sprintf("list of networks (%s)", strings.Join(a.Asked, ", ")), a.Asked, b.Asked},
+		{fmt.Sprintf("list of networks (%s)", strings.Join(a.Requested, ", ")), a.Requested, b.Requested},
 		{"list of networks (of its own)", inlineConfigs(a), inlineConfigs(b)},
 		{"interface (" + a.Interface + ")", a.Interface, b.Interface},
 		{"container ID (" + a.ContainerID + ")", a.ContainerID, b.ContainerID},
 		{"scope (" + a.Scope + ")", a.Scope, b.Scope},
 		{"prevResult", a.Previous, b.Previous},
-		{"set of ports", withoutLabels(a.AskedPorts), withoutLabels(b.AskedPorts)},
+		{"set of ports", withoutLabels(a.RequestedPorts), withoutLabels(b.RequestedPorts)},
 		{"set of CNI_ARGS", a.Args, b.Args},
 		{"set of capability arguments", withoutPorts(a.Capabilities), withoutPorts(b.Capabilities)},
 	} {

@@ -93,7 +93,7 @@ func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*recor
 	capabilities, err := capabilityArgs(a, ports)
 	return &record.Record{
 		ID: a.ID, ContainerID: containerID(a), Scope: a.Scope, Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
-		Asked: a.Networks, AskedPorts: a.Ports, Args: cniArgs(a), Capabilities: capabilities,
+		Requested: a.Networks, RequestedPorts: a.Ports, Args: cniArgs(a), Capabilities: capabilities,
 		Inline: len(a.Conflists) > 0, PluginDirs: a.PluginDirs, NetnsOverride: a.NetnsOverride, Interface: a.Interface, Previous: a.PrevResult, Instance: &c.instance, RequireAddress: a.RequireAddress,
 		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, Created: c.now(),
 	}, err
@@ -126,7 +126,7 @@ func (c *Configurator) planNetworks(p *plan) error {
 	if p.Inline {
 		return nil
 	}
-	names := p.Asked
+	names := p.Requested
 	if len(names) == 0 {
 		names = c.cfg.Networks
 	}

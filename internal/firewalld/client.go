@@ -14,7 +14,7 @@ import (
 
 // ErrUnreachable means that firewalld is running but not reachable. It wraps
 // the cause.
-var ErrUnreachable = errors.New("firewalld runs, but D-Bus does not reach it")
+var ErrUnreachable = errors.New("firewalld is running, but not reachable over D-Bus")
 
 // DefaultZone is the zone that accepts everything from its sources.
 const DefaultZone = "trusted"
@@ -25,31 +25,31 @@ const DefaultZone = "trusted"
 type Client struct {
 	mu      sync.Mutex
 	link    *link
-	known   bool // there has been a link
-	failed  failure
-	dialing *attempt // under way, which all callers wait for
+	known   bool     // a connection has succeeded before
+	failed  failure  // of the last attempt
+	dialing *attempt // the running attempt, for which all callers wait; nil if none
 	table   tableWatch
 }
 
-// Shared is the connection of this process.
+// Shared is the client of this process.
 var Shared = &Client{}
 
 const (
-	// callTime bounds one call: firewalld answers one after the other, and none
+	// callTime bounds one call. firewalld serves calls one after the other, and none
 	// during a reload.
 	callTime = 10 * time.Second
-	// retryTime is how long a bus that could not be reached is left alone.
+	// retryTime is the minimum time between two attempts to connect.
 	retryTime = time.Second
 )
 
-// failure is the last attempt to connect, if it failed.
+// failure is a failed attempt to connect.
 type failure struct {
 	address string
 	at      time.Time
 	cause   error
 }
 
-// attempt is one to connect. link and err are set when done is closed.
+// attempt is an attempt to connect. link and err are valid once done is closed.
 type attempt struct {
 	address string
 	done    chan struct{}
@@ -57,10 +57,10 @@ type attempt struct {
 	err     error
 }
 
-// Runs reports whether firewalld runs. It costs nothing while the bus is connected.
-// If there is no bus to ask, but there are traces of firewalld on the host, the error
-// is ErrUnreachable, which wraps fs.ErrNotExist if the bus has no socket and never had
-// one. For a nil Client firewalld does not run.
+// Runs reports whether firewalld is running. While the bus is connected, it makes no
+// call. If the bus is not reachable, but there are traces of firewalld on the host, the
+// error is ErrUnreachable. It wraps fs.ErrNotExist if the bus has no socket and was
+// never connected. For a nil Client, Runs returns false.
 func (c *Client) Runs(ctx context.Context) (bool, error) {
 	if c == nil {
 		return false, nil
@@ -75,8 +75,8 @@ func (c *Client) Runs(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// Add makes an address a source of a zone. That it is one already is no error; that
-// it is one of another zone is.
+// Add makes an address a source of a zone. If it is a source of that zone already, Add
+// succeeds; if it is a source of another zone, Add returns an error.
 func (c *Client) Add(ctx context.Context, zone string, address netip.Addr) error {
 	var is string
 	err := c.call(ctx, zones+"addSource", []any{zone, source(address)}, &is)
@@ -86,10 +86,10 @@ func (c *Client) Add(ctx context.Context, zone string, address netip.Addr) error
 	return fmt.Errorf("add %s to zone %q of firewalld: %w", address, zone, err)
 }
 
-// Has reports whether an address is a source of a zone, and firewalld's rules are there.
+// Has reports whether an address is a source of a zone and firewalld's rules exist.
 func (c *Client) Has(ctx context.Context, zone string, address netip.Addr) (is bool, err error) {
 	if err := c.call(ctx, zones+"querySource", []any{zone, source(address)}, &is); err != nil {
-		return false, fmt.Errorf("look for %s in zone %q of firewalld: %w", address, zone, err)
+		return false, fmt.Errorf("query %s in zone %q of firewalld: %w", address, zone, err)
 	}
 	if !is {
 		return false, nil
@@ -98,9 +98,8 @@ func (c *Client) Has(ctx context.Context, zone string, address netip.Addr) (is b
 	return !flushed && err == nil, err
 }
 
-// Remove removes an address from a zone. It is idempotent and does not affect
-// other zones. If firewalld has ended meanwhile, or its rules were flushed,
-// there is nothing to remove.
+// Remove removes an address from a zone. It is idempotent and does not affect other
+// zones. If firewalld has stopped, or its rules were flushed, it succeeds.
 func (c *Client) Remove(ctx context.Context, zone string, address netip.Addr) error {
 	var is string
 	err := c.call(ctx, zones+"removeSource", []any{zone, source(address)}, &is)
@@ -116,8 +115,8 @@ func (c *Client) Remove(ctx context.Context, zone string, address netip.Addr) er
 	return fmt.Errorf("remove %s from zone %q of firewalld: %w", address, zone, err)
 }
 
-// Sources returns the single addresses that are sources, with their zones. If
-// firewalld's rules were flushed, it returns none, whatever firewalld reports.
+// Sources returns the zone of each single address that is a source. If firewalld's
+// rules were flushed, it returns none.
 func (c *Client) Sources(ctx context.Context) (map[netip.Addr]string, error) {
 	if flushed, err := c.flushed(ctx); err != nil || flushed {
 		return nil, err
@@ -146,8 +145,9 @@ func (c *Client) activeZones(ctx context.Context) (active map[string]map[string]
 	return active, nil
 }
 
-// OtherZones are the other zones that have a source which covers one of the addresses: a
-// network, or the address without a prefix length, which firewalld takes for another source.
+// OtherZones returns, for each of the addresses, another zone with a source that covers
+// it: a network, or the address without a prefix length, which firewalld treats as a
+// separate source.
 func (c *Client) OtherZones(ctx context.Context, zone string, addresses []netip.Addr) (map[netip.Addr]string, error) {
 	active, err := c.activeZones(ctx)
 	list := make(map[netip.Addr]string)
@@ -167,14 +167,14 @@ func (c *Client) OtherZones(ctx context.Context, zone string, addresses []netip.
 	return list, err
 }
 
-// source is an address as the reference plugin writes it: removing a source needs
-// the text of its addition.
+// source returns an address in the notation of the reference plugin. Removing a source
+// requires the same text as adding it.
 func source(a netip.Addr) string {
 	a = a.Unmap()
 	return netip.PrefixFrom(a, a.BitLen()).String()
 }
 
-// hasCode reports whether firewalld refused with one of the codes.
+// hasCode reports whether err is an exception of firewalld with one of the codes.
 func hasCode(err error, codes ...string) bool {
 	var refused dbus.Error
 	if !errors.As(err, &refused) || refused.Name != name+".Exception" {

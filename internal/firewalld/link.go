@@ -12,7 +12,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// firewalld and the bus, as D-Bus names them.
+// D-Bus names of firewalld and of the bus itself.
 const (
 	name   = "org.fedoraproject.FirewallD1"
 	path   = "/org/fedoraproject/FirewallD1"
@@ -23,8 +23,8 @@ const (
 	defaultAddress = "unix:path=/run/dbus/system_bus_socket"
 )
 
-// link is one connection. The bus reports when firewalld starts and ends, so that
-// nobody has to ask.
+// link is a connection to the bus. The bus signals when firewalld starts and stops, so
+// no polling is needed.
 type link struct {
 	conn    *dbus.Conn
 	address string
@@ -34,9 +34,8 @@ type link struct {
 
 var errGone = errors.New("its socket is gone")
 
-// connect returns the connection, made anew where it has ended. The error is
-// ErrUnreachable where firewalld runs all the same, and that of the context where it ends
-// first.
+// connect returns the connection, and connects again if it has ended. The error is
+// ErrUnreachable if firewalld seems to be running, or the error of the context.
 func (c *Client) connect(ctx context.Context) (*link, error) {
 	address := os.Getenv("DBUS_SYSTEM_BUS_ADDRESS")
 	if address == "" {
@@ -54,8 +53,8 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 	}
 }
 
-// connected returns the connection, the error of the last attempt if that was just now,
-// or the attempt to wait for.
+// connected returns one of three: the connection, the error of an attempt less than
+// retryTime ago, or the attempt that the caller must wait for.
 func (c *Client) connected(address string) (*link, *attempt, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +75,7 @@ func (c *Client) connected(address string) (*link, *attempt, error) {
 	return nil, c.dialing, nil
 }
 
-// dial makes an attempt, and notes what became of it.
+// dial connects and stores the outcome in the attempt and the client.
 func (c *Client) dial(a *attempt) {
 	defer close(a.done)
 	l, err := dial(a.address)
@@ -87,7 +86,7 @@ func (c *Client) dial(a *attempt) {
 	}
 	if err == nil {
 		if c.link != nil {
-			c.link.conn.Close() // of another address
+			c.link.conn.Close() // connected to another address
 		}
 		a.link, c.link, c.known = l, l, true
 		return
@@ -102,7 +101,7 @@ func (c *Client) dial(a *attempt) {
 	c.failed = failure{a.address, time.Now(), a.err}
 }
 
-// dial connects and finds out whether firewalld runs.
+// dial connects to the bus and queries whether firewalld is running.
 func dial(address string) (*link, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTime)
 	defer cancel()
@@ -110,7 +109,7 @@ func dial(address string) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { conn.Close() }) // ends what has no context
+	stop := context.AfterFunc(ctx, func() { conn.Close() }) // for calls without a context
 	l := &link{conn: conn, address: address}
 	if err = l.start(ctx); !stop() && err == nil {
 		err = context.Cause(ctx)
@@ -122,7 +121,8 @@ func dial(address string) (*link, error) {
 	return l, nil
 }
 
-// start subscribes before it asks, so that no change is missed.
+// start subscribes to the signal first and queries the state then, so that it misses no
+// change.
 func (l *link) start(ctx context.Context) error {
 	if err := l.conn.Auth([]dbus.Auth{dbus.AuthExternal(fmt.Sprint(os.Geteuid()))}); err != nil {
 		return err
@@ -146,7 +146,7 @@ func (l *link) start(ctx context.Context) error {
 	return nil
 }
 
-// follow ends with the connection.
+// follow updates the state from signals until the connection ends.
 func (l *link) follow(changes <-chan *dbus.Signal) {
 	for s := range changes {
 		if s.Name != bus+"."+change || len(s.Body) != 3 || s.Body[0] != name {
@@ -158,7 +158,7 @@ func (l *link) follow(changes <-chan *dbus.Signal) {
 	}
 }
 
-// owned asks the bus whether firewalld is connected to it.
+// owned queries the bus whether firewalld is connected to it.
 func (l *link) owned(ctx context.Context) (owned bool, err error) {
 	err = l.conn.BusObject().CallWithContext(ctx, bus+".NameHasOwner", 0, name).Store(&owned)
 	return owned, err
@@ -174,8 +174,9 @@ func (c *Client) owned(ctx context.Context) (bool, error) {
 	return l.owned(ctx)
 }
 
-// flushed reports whether firewalld's table is gone, as after "nft flush ruleset". Until
-// it is started again, which drops all sources, firewalld cannot change any.
+// flushed reports whether firewalld's table does not exist, as after "nft flush
+// ruleset". firewalld then cannot change sources until it is restarted, and the restart
+// drops all sources.
 func (c *Client) flushed(ctx context.Context) (bool, error) {
 	var backend dbus.Variant
 	object, property := dbus.ObjectPath(path+"/config"), []any{name + ".config", "FirewallBackend"}

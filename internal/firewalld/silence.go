@@ -10,31 +10,32 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// ErrSilent says that firewalld runs, but has not answered. Calls that follow return it
-// without waiting again, until firewalld answers or silenceTime is over.
+// ErrSilent means that firewalld is running, but has not answered. Further calls return
+// it without waiting again, until firewalld answers or silenceTime is over.
 var ErrSilent = errors.New("firewalld does not answer")
 
 const (
-	// answerTime is how long firewalld may take before it counts as silent, even if
-	// the caller gives up earlier.
+	// answerTime is how long firewalld may take before it counts as silent, even if the
+	// context of the caller ends earlier.
 	answerTime = time.Second
-	// silenceTime is how long firewalld is not called after it did not answer. It
-	// covers the rest of the operation that waited for it.
+	// silenceTime is how long no calls are made after firewalld did not answer. It is
+	// long enough for the rest of the operation.
 	silenceTime = 10 * time.Second
-	// lateTime is how long an answer is waited for that no caller needs any more.
+	// lateTime bounds the wait for a late answer after the caller has returned.
 	lateTime = time.Minute
 )
 
-// silence is what a link knows of calls that ended before their answer.
+// silence is the state of a link whose calls were not answered in time.
 type silence struct {
 	mu sync.Mutex
-	// over is closed when firewalld answers; nil while it is not silent.
+	// over is closed when firewalld answers. It is nil if firewalld is not silent.
 	over chan struct{}
-	// began is when the first of these calls was made, noted when the last one ended.
+	// began is the time of the first unanswered call. noted is when the last one was
+	// given up.
 	began, noted time.Time
 }
 
-// note remembers a call that has ended without an answer.
+// note records that a call was given up without an answer.
 func (s *silence) note(began time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +45,7 @@ func (s *silence) note(began time.Time) {
 	s.noted = time.Now()
 }
 
-// end forgets the silence: firewalld has answered, started or ended.
+// end resets the state, because firewalld has answered, started or stopped.
 func (s *silence) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,8 +55,8 @@ func (s *silence) end() {
 	}
 }
 
-// pending returns the channel to wait for and the rest of answerTime, or nil if
-// firewalld may be called.
+// pending returns the channel to wait for and the rest of answerTime. The channel is
+// nil if a call may be made.
 func (s *silence) pending() (over <-chan struct{}, rest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,9 +66,9 @@ func (s *silence) pending() (over <-chan struct{}, rest time.Duration) {
 	return s.over, answerTime - time.Since(s.began)
 }
 
-// wait returns at once unless a call ended without an answer. Of that one it awaits the
-// answer, but no longer than answerTime after it was made: firewalld answers calls in
-// their order.
+// wait returns at once unless an earlier call was given up. In that case it waits for
+// the answer to that call, until answerTime after its start: firewalld answers calls in
+// order.
 func (s *silence) wait(ctx context.Context) error {
 	over, rest := s.pending()
 	if over == nil {
@@ -85,7 +86,7 @@ func (s *silence) wait(ctx context.Context) error {
 	}
 }
 
-// call calls a method of firewalld, and notes whether it answers.
+// call calls a method of firewalld. If the context ends first, it records the silence.
 func (l *link) call(ctx context.Context, object dbus.ObjectPath, method string, args []any, result any) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -109,7 +110,7 @@ func (l *link) call(ctx context.Context, object dbus.ObjectPath, method string, 
 	}
 }
 
-// awaitLate ends the silence with the answer to a call that nobody waits for.
+// awaitLate waits for a late answer, and ends the silence when it arrives.
 func (l *link) awaitLate(late context.Context, cancel context.CancelFunc, done <-chan *dbus.Call) {
 	defer cancel()
 	<-done

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// traceFiles are there while firewalld runs: the file that its daemon writes when
-// no service manager runs it, and the control group when systemd does. They tell
-// where there is no bus to ask.
+// traceFiles exist while firewalld is running: its PID file if no service manager
+// started it, and its control group under systemd. They are used if the bus is not
+// reachable.
 var traceFiles = []string{
 	"/run/firewalld.pid",
 	"/sys/fs/cgroup/system.slice/firewalld.service",
@@ -27,14 +27,15 @@ func hasTraceFile() bool {
 	})
 }
 
-// tableWatch looks for firewalld's table: seen from a container, that may be all
-// there is. What was found is good for a while: to look costs a socket, and to close
-// one of nftables can wait for the kernel.
+// tableWatch is a cache of whether firewalld's table exists. In a container, the table
+// may be the only trace of firewalld. Listing needs a socket, and closing an nftables
+// socket can wait for the kernel.
 type tableWatch struct {
-	looked time.Time
+	looked time.Time // of the last listing
 	found  bool
 }
 
+// lookTime is how long the result of a listing is used.
 const lookTime = 5 * time.Second
 
 func (w *tableWatch) exists() bool {

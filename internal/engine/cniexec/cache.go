@@ -16,20 +16,19 @@ import (
 	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
-// libcni keeps the result of every ADD in a directory that all runtimes of a
-// host share: another one's GC of a network of the same name would delete our
-// attachments. go-cni cannot be told to use a different directory, so the
-// entries exist only while an operation runs; between two operations the
-// allocation's record alone holds the result. An entry of ours that a crash
-// left behind is among the things that package cleanup looks for.
+// libcni keeps the result of every ADD in a directory that all runtimes of a host
+// share. The GC of another runtime, of a network with the same name, would delete the
+// attachments of this process. go-cni does not allow another directory, so cache
+// entries exist only while an operation runs; between operations, only the record of
+// the allocation has the result. Package cleanup finds entries that a crash left.
 
-// cacheFile is where libcni keeps the result of attachment i.
+// cacheFile returns the path of libcni's cache entry for attachment i.
 func cacheFile(r *engine.Request, i int) string {
 	name := fmt.Sprintf("%s-%s-%s", r.Attachments[i].Network.Name, r.ID, r.IfName(i))
 	return filepath.Join(libcni.CacheDir, "results", name)
 }
 
-// maxCache is far above a configuration and a result.
+// maxCache is far above the size of a configuration and a result.
 const maxCache = 16 << 20
 
 // cacheEntry is the format of libcni's cache.
@@ -45,8 +44,8 @@ type cacheEntry struct {
 	Result         *types100.Result `json:"result,omitempty"`
 }
 
-// takeCache removes the entries that ADD wrote and returns their results, nil
-// where there is none.
+// takeCache reads and removes the cache entries that ADD has written. The result is nil
+// for an entry that does not exist or is invalid.
 func takeCache(r *engine.Request) ([]*types100.Result, error) {
 	results := make([]*types100.Result, len(r.Attachments))
 	for i := range r.Attachments {
@@ -71,9 +70,9 @@ func readCache(file string) *types100.Result {
 	return result
 }
 
-// lendCache writes the entries that CHECK and DEL read their prevResult from. It
-// makes no temporary file, which would outlive a crash.
-func lendCache(r *engine.Request) error {
+// writeCache writes the cache entries from which libcni reads the prevResult of CHECK
+// and DEL. It uses no temporary files, because a crash would leave them.
+func writeCache(r *engine.Request) error {
 	for i, a := range r.Attachments {
 		rt := r.RuntimeConf(i)
 		data, err := json.Marshal(cacheEntry{
@@ -88,13 +87,13 @@ func lendCache(r *engine.Request) error {
 			err = smallfile.WriteOwn(cacheFile(r, i), data)
 		}
 		if err != nil {
-			return errors.Join(fmt.Errorf("lend result of network %q to libcni: %w", a.Network.Name, err), dropCache(r))
+			return errors.Join(fmt.Errorf("write libcni's cache entry of network %q: %w", a.Network.Name, err), dropCache(r))
 		}
 	}
 	return nil
 }
 
-// cached says whether the entry of attachment i is still there.
+// cached reports whether the cache entry of attachment i exists.
 func cached(r *engine.Request, i int) bool {
 	_, err := os.Lstat(cacheFile(r, i))
 	return err == nil

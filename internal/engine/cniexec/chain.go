@@ -13,9 +13,9 @@ import (
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 )
 
-// delChain runs DEL on every plugin of attachment i, last one first. Other than
-// libcni's it does not stop at a plugin that fails: what the others can remove,
-// they shall.
+// delChain runs DEL of every plugin of attachment i, the last one first. Unlike libcni,
+// it continues after the error of a plugin, so that the others can release their
+// resources.
 func delChain(ctx context.Context, r *engine.Request, i int) error {
 	a := r.Attachments[i]
 	c := libcni.NewCNIConfigWithCacheDir(r.Path(), engine.NoCache, &pluginexec.Exec{})
@@ -34,8 +34,8 @@ func delChain(ctx context.Context, r *engine.Request, i int) error {
 	return errors.Join(errs...)
 }
 
-// withPrevResult puts the result of ADD into a plugin's configuration, where
-// the version of the network has such a thing.
+// withPrevResult adds the result of ADD to the configuration of a plugin, if the CNI
+// version of the network has prevResult.
 func withPrevResult(a *engine.Attachment, plugin *libcni.PluginConfig) (*libcni.PluginConfig, error) {
 	since, err := version.GreaterThanOrEqualTo(a.Network.List.CNIVersion, "0.4.0")
 	if err != nil || !since || a.Result == nil {

@@ -35,9 +35,8 @@ type Engine struct{}
 
 var _ engine.Engine = Engine{}
 
-// load makes the go-cni instance of one operation. The order of the options
-// matters: a conflist takes the plugin directories and the prefix that were set
-// before it.
+// load creates the go-cni instance of one operation. The order of the options matters:
+// WithConfListBytes uses the plugin directories and the prefix that were set before.
 func load(r *engine.Request, run *runner) (gocni.CNI, error) {
 	opts := []gocni.Opt{
 		gocni.WithInterfacePrefix(r.InterfacePrefix),
@@ -57,9 +56,9 @@ func load(r *engine.Request, run *runner) (gocni.CNI, error) {
 	return c, nil
 }
 
-// options are the arguments of the request. go-cni keeps CNI_ARGS in a map and
-// would shuffle them; since libcni joins them unquoted, all of them fit into
-// the value of the first.
+// options returns the CNI_ARGS and capability arguments of the request as go-cni
+// options. go-cni keeps CNI_ARGS in a map, which loses their order. libcni joins key
+// and value without quoting, so all arguments are passed as the value of the first one.
 func options(r *engine.Request) []gocni.NamespaceOpts {
 	var opts []gocni.NamespaceOpts
 	if len(r.Args) > 0 {
@@ -75,8 +74,8 @@ func options(r *engine.Request) []gocni.NamespaceOpts {
 	return opts
 }
 
-// Add implements engine.Engine. The networks are attached one after the other,
-// as the specification demands of one container.
+// Add implements engine.Engine. The networks are attached one after the other, as the
+// specification requires for one container.
 func (Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, error) {
 	outer := r.Netns
 	r = r.ForBinaries()
@@ -85,7 +84,7 @@ func (Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, e
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
 	}
-	// libcni writes to what is there, wherever it leads.
+	// libcni writes to an existing entry, and follows a symbolic link.
 	if err := dropCache(r); err != nil {
 		return nil, fmt.Errorf("ADD allocation %q: %w: %w", r.ID, engine.ErrNothingDone, err)
 	}
@@ -103,13 +102,13 @@ func (Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result, e
 		if errors.Is(err, gocni.ErrInvalidResult) {
 			err = fmt.Errorf("%w: %w", engine.ErrInvalidResult, err)
 		}
-		if ctx.Err() == nil { // else a plugin may be at work yet
+		if ctx.Err() == nil { // else a plugin may still be running
 			err = run.ended(r, err)
 		}
 		return cached, fmt.Errorf("ADD allocation %q: %w", r.ID, err)
 	}
-	// Raw keeps what the plugins said; go-cni's own result mixes up interfaces
-	// of the same name.
+	// Raw has the results of the plugins; go-cni's own result merges interfaces with
+	// the same name.
 	results := slices.Clone(res.Raw())
 	for i, result := range results {
 		results[i] = pluginexec.InNetns(result, r.Netns, outer)
@@ -124,7 +123,7 @@ func (Engine) Check(ctx context.Context, r *engine.Request) error {
 	if err != nil {
 		return err
 	}
-	if err := lendCache(r); err != nil {
+	if err := writeCache(r); err != nil {
 		return err
 	}
 	err = guard(ctx, r, "CHECK", func(ctx context.Context) error {
@@ -140,11 +139,11 @@ func (Engine) Check(ctx context.Context, r *engine.Request) error {
 	return nil
 }
 
-// Del implements engine.Engine. go-cni's Remove takes an error that contains
-// "not found" for success and leaves the networks behind a failed one alone;
-// libcni removes its cache entry only after the last plugin of a network
-// succeeded, so the entries that are left tell what Remove really did. Those
-// networks are detached plugin by plugin.
+// Del implements engine.Engine. go-cni's Remove treats an error that contains "not
+// found" as success, and after a failed network it skips the remaining ones. libcni
+// removes a cache entry only after all plugins of the network succeeded, so the
+// remaining entries show which networks are still attached. Del then runs DEL of their
+// plugins one by one.
 func (Engine) Del(ctx context.Context, r *engine.Request) error {
 	if r.Interrupted {
 		if err := pluginexec.KillOrphans(r.Work()); err != nil {
@@ -166,8 +165,8 @@ func (Engine) Del(ctx context.Context, r *engine.Request) error {
 	return nil
 }
 
-// remove runs go-cni's Remove where every result is known, and returns the
-// indexes of the attachments that are not detached after it.
+// remove runs go-cni's Remove if every result is known. It returns the indexes of the
+// attachments that are still attached.
 func remove(ctx context.Context, r *engine.Request) (pending []int, err error) {
 	all := make([]int, len(r.Attachments))
 	for i := range all {
@@ -178,7 +177,7 @@ func remove(ctx context.Context, r *engine.Request) (pending []int, err error) {
 	}
 	c, err := load(r, &runner{})
 	if err == nil {
-		err = lendCache(r)
+		err = writeCache(r)
 	}
 	if err != nil {
 		return all, errors.Join(err, dropCache(r))
@@ -190,7 +189,7 @@ func remove(ctx context.Context, r *engine.Request) (pending []int, err error) {
 	return pending, errors.Join(err, dropCache(r))
 }
 
-// Binaries implements engine.Engine: all plugins are.
+// Binaries implements engine.Engine. This engine runs all plugins as binaries.
 func (Engine) Binaries(n *conflist.Network) []string {
 	var types []string
 	for _, p := range n.List.Plugins {
@@ -202,8 +201,8 @@ func (Engine) Binaries(n *conflist.Network) []string {
 	return types
 }
 
-// Status implements engine.Engine. It does not go through go-cni, whose Status
-// knows no deadline.
+// Status implements engine.Engine. It does not use go-cni, whose Status has no
+// deadline.
 func (Engine) Status(ctx context.Context, dirs []string, n *conflist.Network) error {
 	c := libcni.NewCNIConfig(dirs, &pluginexec.Exec{})
 	if err := c.GetStatusNetworkList(ctx, n.List); err != nil {
@@ -212,12 +211,12 @@ func (Engine) Status(ctx context.Context, dirs []string, n *conflist.Network) er
 	return nil
 }
 
-// GC implements engine.Engine; go-cni has none. libcni's own share of a GC, to
-// DEL what its cache holds and the list does not, finds an empty directory: the
-// records say what there is.
+// GC implements engine.Engine; go-cni has no GC. libcni's GC also runs DEL of cached
+// attachments that are not in the list. Here its cache is empty, because the records
+// have the attachments.
 func (Engine) GC(ctx context.Context, dirs []string, n *conflist.Network, valid []types.GCAttachment) error {
 	if valid == nil {
-		valid = []types.GCAttachment{} // null would not be a list
+		valid = []types.GCAttachment{} // encoded as [] instead of null
 	}
 	c := libcni.NewCNIConfigWithCacheDir(dirs, engine.NoCache, &pluginexec.Exec{})
 	if err := c.GCNetworkList(ctx, n.List, &libcni.GCArgs{ValidAttachments: valid}); err != nil {

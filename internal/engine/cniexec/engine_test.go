@@ -388,7 +388,7 @@ func TestGCLeavesOtherRuntimesAlone(t *testing.T) {
 	w := newWorld(t, "main")
 	theirs := w.request("theirs", w.attachment("net", "1.1.0", plugin{name: "main", on: good}))
 	add(t, theirs)
-	require.NoError(t, lendCache(theirs)) // as another runtime would have it
+	require.NoError(t, writeCache(theirs)) // as another runtime would have it
 	t.Cleanup(func() { require.NoError(t, dropCache(theirs)) })
 
 	require.NoError(t, Engine{}.GC(t.Context(), theirs.PluginDirs, theirs.Attachments[0].Network, nil))
@@ -417,7 +417,7 @@ func TestCacheEntryLeadsElsewhere(t *testing.T) {
 			require.NoError(t, put(victim, cacheFile(r, 0)))
 			t.Cleanup(func() { _ = os.Remove(cacheFile(r, 0)) })
 			ended := make(chan error, 1)
-			go func() { ended <- lendCache(r) }()
+			go func() { ended <- writeCache(r) }()
 			select {
 			case err := <-ended:
 				require.NoError(t, err)

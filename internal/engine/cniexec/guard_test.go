@@ -140,7 +140,7 @@ func TestCacheThatCannotBeWritten(t *testing.T) {
 		t.Cleanup(func() { os.RemoveAll(cacheFile(r, i)) })
 	}
 	block(1)
-	require.ErrorContains(t, Engine{}.Check(t.Context(), r), `lend result of network "two"`)
+	require.ErrorContains(t, Engine{}.Check(t.Context(), r), `write libcni's cache entry of network "two"`)
 	require.NoFileExists(t, cacheFile(r, 0))
 
 	block(0)
@@ -179,5 +179,5 @@ func TestGuardAbandons(t *testing.T) {
 	err := guard(ctx, of("abandoned"), "ADD", func(context.Context) error { <-forever; return nil })
 	require.ErrorIs(t, err, ErrAbandoned)
 	require.ErrorIs(t, err, context.Canceled)
-	require.Less(t, time.Since(began), 3*(polite+lingering))
+	require.Less(t, time.Since(began), 3*(gracePeriod+killPeriod))
 }

@@ -18,17 +18,18 @@ import (
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 )
 
-// runner runs the plugins of go-cni. Its own starts them in the process group of the
-// embedding process, which a plugin that kills its group would end.
+// runner runs plugins for go-cni. go-cni's own runner starts them in the process group
+// of the embedding process, so a plugin that kills its group would end this process.
 type runner struct {
 	pluginexec.Exec
 
 	mu   sync.Mutex
-	runs int   // of ADD, begun
-	last error // of the last one that ended
+	runs int   // number of ADDs that were started
+	last error // error of the last ADD that ended
 }
 
-// ExecPlugin tells plugins of the span that they run in, as libcni's own runner does.
+// ExecPlugin passes the trace context to plugins in the environment, as libcni's own
+// runner does.
 func (r *runner) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	span := propagation.MapCarrier{}
 	propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}).Inject(ctx, span)
@@ -41,7 +42,7 @@ func (r *runner) ExecPlugin(ctx context.Context, path string, stdin []byte, envi
 	return r.Exec.ExecPlugin(ctx, path, stdin, environ)
 }
 
-// add runs ADD of one plugin, and keeps count.
+// add runs ADD of one plugin and counts it.
 func (r *runner) add(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	r.mu.Lock()
 	r.runs++
@@ -53,8 +54,9 @@ func (r *runner) add(ctx context.Context, path string, stdin []byte, environ []s
 	return out, err
 }
 
-// ended is the error of an ADD with the place at which it ended. go-cni adds
-// networks one after the other, and libcni runs each of their plugins once.
+// ended adds to the error of an ADD the plugin that returned it. go-cni attaches
+// networks one after the other, and libcni runs each of their plugins once, so the
+// number of runs identifies the plugin.
 func (r *runner) ended(req *engine.Request, err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -73,30 +75,31 @@ func (r *runner) ended(req *engine.Request, err error) error {
 	return err
 }
 
-// TakesRunner reports whether the go-cni of this build can be given our runner.
+// TakesRunner reports whether the runner of this package can be set in the go-cni of
+// this build.
 var TakesRunner = sync.OnceValue(func() bool {
 	_, err := gocni.New(withRunner(&runner{}, nil))
 	return err == nil
 })
 
-// withRunner is WithPluginDir with our runner in the place of go-cni's. No option of
-// go-cni does that, so it sets the field that WithPluginDir sets.
+// withRunner is gocni.WithPluginDir with another runner. go-cni has no option for that,
+// so withRunner sets the field that WithPluginDir sets.
 func withRunner(r *runner, dirs []string) gocni.Opt {
 	return likeOption(gocni.WithPluginDir(dirs), func(instance any) error {
 		return setRunner(instance, libcni.NewCNIConfig(dirs, r))
 	})
 }
 
-// likeOption makes an option of set, whatever instances are that go-cni's own options
-// work on.
+// likeOption returns an option that calls own and set. Its type parameter is the
+// unexported instance type of go-cni's options.
 func likeOption[T any](own func(T) error, set func(instance any) error) func(T) error {
 	return func(instance T) error { return errors.Join(own(instance), set(instance)) }
 }
 
-var errNoRunner = errors.New("this go-cni has no place for a runner of plugins")
+var errNoRunner = errors.New("this version of go-cni does not allow another plugin runner")
 
-// setRunner sets the field of an instance that runs plugins, if it has the name and
-// the type that it has in go-cni 1.1.
+// setRunner sets the cniConfig field of an instance. It returns an error if the field
+// does not have the name and type of go-cni 1.1.
 func setRunner(instance any, with libcni.CNI) error {
 	v := reflect.Indirect(reflect.ValueOf(instance))
 	if v.Kind() != reflect.Struct {

@@ -17,7 +17,7 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// chain is the plugins of one attachment in one operation.
+// chain runs the plugins of one attachment in one operation.
 type chain struct {
 	engine       *Engine
 	exec         *sdk.Exec
@@ -38,7 +38,7 @@ func (e *Engine) newChain(exec *sdk.Exec, r *engine.Request, i int) *chain {
 	}
 }
 
-// argsText is CNI_ARGS.
+// argsText returns the value of CNI_ARGS.
 func argsText(args [][2]string) string {
 	pairs := make([]string, len(args))
 	for i, kv := range args {
@@ -47,11 +47,11 @@ func argsText(args [][2]string) string {
 	return strings.Join(pairs, ";")
 }
 
-// args are the arguments of plugin i. They refer to previous, which may be nil.
+// args returns the arguments of plugin i. They refer to previous, which may be nil.
 func (c *chain) args(i int, previous *types100.Result) *sdk.CmdArgs {
 	args := c.common
 	args.Conf, args.PrevResult = c.network.plugins[i], previous
-	// The runtimeConfig is the capability arguments that the plugin declares.
+	// The runtimeConfig has the capability arguments that the plugin declares.
 	for name, declared := range c.of.List.Plugins[i].Network.Capabilities {
 		if value, given := c.capabilities[name]; declared && given {
 			if args.Runtime == nil {
@@ -63,7 +63,7 @@ func (c *chain) args(i int, previous *types100.Result) *sdk.CmdArgs {
 	return &args
 }
 
-// addError is the error of an ADD of plugin i.
+// addError returns the error of an ADD of plugin i.
 func (c *chain) addError(i int, err error) error {
 	plugin := c.of.List.Plugins[i].Network.Type
 	_, native := c.engine.plugins[plugin]
@@ -75,7 +75,8 @@ func (c *chain) addError(i int, err error) error {
 	}
 }
 
-// versioned is the result of the last plugin as the network's version can express it.
+// versioned converts the result of the last plugin to the CNI version of the network
+// and back, so that it has only fields of that version.
 func (c *chain) versioned(result *types100.Result) (*types100.Result, error) {
 	converted, err := result.GetAsVersion(c.of.List.CNIVersion)
 	if err != nil {
@@ -88,15 +89,15 @@ func (c *chain) versioned(result *types100.Result) (*types100.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The status has the MTUs, which versions before 1.0.0 cannot express.
+	// Keep the MTUs for the Status, although versions before 1.0.0 lack them.
 	for i, itf := range old.Interfaces {
 		itf.Mtu = result.Interfaces[i].Mtu
 	}
 	return old, nil
 }
 
-// run runs a command without a result on plugin i. The result of ADD goes with it where
-// the network's version has plugins get it.
+// run runs a command without a result on plugin i. It passes the result of ADD as
+// prevResult if the CNI version of the network has it.
 func (c *chain) run(ctx context.Context, command string, i int, result *types100.Result) error {
 	since, err := version.GreaterThanOrEqualTo(c.of.List.CNIVersion, "0.4.0")
 	if err = errors.Join(c.network.err, err); err != nil {
@@ -117,7 +118,7 @@ func (c *chain) collect(ctx context.Context, i int, valid []types.GCAttachment) 
 		return c.network.err
 	}
 	if valid == nil {
-		valid = []types.GCAttachment{} // null would not be a list
+		valid = []types.GCAttachment{} // encoded as [] instead of null
 	}
 	args := c.args(i, nil)
 	text, err := sdk.WithKey(args.Conf.Text, "cni.dev/valid-attachments", valid)

@@ -54,7 +54,7 @@ func NewForBinaries(log hclog.Logger, instance string) *Engine {
 	return &Engine{log: log, instance: instance}
 }
 
-// open opens the host once.
+// open returns the host. It opens the sockets on the first call.
 func (e *Engine) open() (*sdk.Host, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -85,7 +85,7 @@ func (e *Engine) Close() error {
 	return host.Close()
 }
 
-// exec is the runner of one operation, in the namespace of a request if it has one.
+// exec returns the runner of one operation.
 func (e *Engine) exec(r *engine.Request) (*sdk.Exec, error) {
 	host, err := e.open()
 	if err != nil {
@@ -119,7 +119,7 @@ func (e *Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result
 			if err != nil {
 				err = c.addError(j, err)
 			} else if result == nil {
-				err = fmt.Errorf("%w: plugin %q returned none", engine.ErrInvalidResult, p.Network.Type)
+				err = fmt.Errorf("%w: plugin %q returned no result", engine.ErrInvalidResult, p.Network.Type)
 			}
 			if err != nil {
 				break
@@ -147,7 +147,7 @@ func prepareSandbox(exec *sdk.Exec, r *engine.Request) error {
 		return err
 	}
 	for i, a := range r.Attachments {
-		if a.Loopback || a.Previous != nil { // the kernel or another plugin has made the interface
+		if a.Loopback || a.Previous != nil { // the interface is expected to exist
 			continue
 		}
 		taken, err := s.Has(r.IfName(i))
@@ -201,7 +201,7 @@ func checkChain(ctx context.Context, c *chain, a engine.Attachment) error {
 	return nil
 }
 
-// Del implements engine.Engine. Every plugin is tried.
+// Del implements engine.Engine. It continues after errors and joins them.
 func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
 	if r.Interrupted && e.ranBinaries(r) {
 		if err := pluginexec.KillOrphans(r.Work()); err != nil {
@@ -289,8 +289,8 @@ func (e *Engine) Status(ctx context.Context, dirs []string, n *conflist.Network)
 	return nil
 }
 
-// GC implements engine.Engine. Native plugins know it in every version of the
-// network's configuration, binaries since 1.1.0.
+// GC implements engine.Engine. Native plugins support GC in every CNI version, binaries
+// since 1.1.0.
 func (e *Engine) GC(ctx context.Context, dirs []string, n *conflist.Network, valid []types.GCAttachment) error {
 	if n.List.DisableGC {
 		return nil

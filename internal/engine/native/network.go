@@ -12,33 +12,34 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// network is a network as the engine runs it.
+// network has the data that the engine derives from a conflist.Network.
 type network struct {
-	// plugins are the configurations of its plugins, in the order of ADD. They cannot
-	// be used if err is not nil.
+	// plugins are the configurations of the plugins in the order of ADD. They are
+	// incomplete if err is not nil.
 	plugins []*sdk.PluginConf
 	err     error
 
-	mu     sync.Mutex
-	judged *judgement
-	until  time.Time
+	mu       sync.Mutex
+	assessed *assessment
+	until    time.Time
 }
 
-// judgement is which plugins of a network run in-process.
-type judgement struct {
+// assessment tells which plugins of a network run in-process.
+type assessment struct {
 	// native is the number of plugins that run in-process; binaries are the
 	// types of the others.
 	native   int
 	binaries []string
-	// reasons are those of the binaries whose native plugin does not understand them.
+	// reasons has the reason of each plugin that runs as a binary although a native one
+	// exists.
 	reasons []string
 }
 
-// judgedFor is how long a judgement is reused. It is limited because what a
-// native plugin supports can depend on the host.
-const judgedFor = 5 * time.Second
+// assessmentTTL is how long an assessment is reused. It is short because the features
+// of a native plugin can depend on the host.
+const assessmentTTL = 5 * time.Second
 
-// network returns what the engine made of a network, which is kept with it.
+// network returns the derived data of a network, which is stored with it.
 func (e *Engine) network(n *conflist.Network) *network {
 	return n.Derive(e, func() any { return newNetwork(n.List) }).(*network)
 }
@@ -56,8 +57,8 @@ func newNetwork(list *libcni.NetworkConfigList) *network {
 	return n
 }
 
-// pluginConf derives the configuration of a plugin as the specification has it (CNI
-// specification, "Deriving execution configuration from plugin configuration").
+// pluginConf derives the configuration of a plugin (CNI specification, "Deriving
+// execution configuration from plugin configuration").
 func pluginConf(list *libcni.NetworkConfigList, p *libcni.PluginConfig) (*sdk.PluginConf, error) {
 	keys := map[string]json.RawMessage{}
 	err := json.Unmarshal(p.Bytes, &keys)
@@ -82,39 +83,39 @@ func pluginConf(list *libcni.NetworkConfigList, p *libcni.PluginConfig) (*sdk.Pl
 }
 
 // Understands reports whether at least one plugin of a network runs in-process.
-func (e *Engine) Understands(n *conflist.Network) bool { return e.judge(n).native > 0 }
+func (e *Engine) Understands(n *conflist.Network) bool { return e.assess(n).native > 0 }
 
 // Binaries implements engine.Engine.
-func (e *Engine) Binaries(n *conflist.Network) []string { return e.judge(n).binaries }
+func (e *Engine) Binaries(n *conflist.Network) []string { return e.assess(n).binaries }
 
 // WhyBinaries returns the reason for each plugin of a network that runs as a
 // binary although there is a native one.
-func (e *Engine) WhyBinaries(n *conflist.Network) []string { return e.judge(n).reasons }
+func (e *Engine) WhyBinaries(n *conflist.Network) []string { return e.assess(n).reasons }
 
-func (e *Engine) judge(of *conflist.Network) *judgement {
+func (e *Engine) assess(of *conflist.Network) *assessment {
 	n := e.network(of)
 	if n.err != nil {
-		return &judgement{}
+		return &assessment{}
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
-	if n.judged == nil || now.After(n.until) {
-		j := &judgement{}
+	if n.assessed == nil || now.After(n.until) {
+		j := &assessment{}
 		for i, p := range of.List.Plugins {
-			e.judgePlugin(j, p, n.plugins[i])
+			e.assessPlugin(j, p, n.plugins[i])
 		}
-		n.judged, n.until = j, now.Add(judgedFor)
+		n.assessed, n.until = j, now.Add(assessmentTTL)
 	}
-	return n.judged
+	return n.assessed
 }
 
-// judgePlugin adds a plugin and its IPAM plugin to a judgement.
-func (e *Engine) judgePlugin(j *judgement, p *libcni.PluginConfig, conf *sdk.PluginConf) {
+// assessPlugin adds a plugin and its IPAM plugin to an assessment.
+func (e *Engine) assessPlugin(j *assessment, p *libcni.PluginConfig, conf *sdk.PluginConf) {
 	ipam := p.Network.IPAM.Type
 	if !e.understood(j, p.Network.Type, conf) {
 		j.binaries = append(j.binaries, p.Network.Type)
-		if ipam != "" { // which a binary runs as a binary
+		if ipam != "" { // a binary runs its IPAM plugin as a binary, too
 			j.binaries = append(j.binaries, ipam)
 		}
 		return
@@ -125,10 +126,11 @@ func (e *Engine) judgePlugin(j *judgement, p *libcni.PluginConfig, conf *sdk.Plu
 	}
 }
 
-// understood reports whether there is a native plugin of that type that knows every key
-// of a configuration; if it does not, the judgement has the reason. A configuration that
-// is invalid is understood, too: the plugin says what is wrong with it.
-func (e *Engine) understood(j *judgement, name string, conf *sdk.PluginConf) bool {
+// understood reports whether a native plugin with that type supports every key of a
+// configuration. If it does not, understood adds the reason to the assessment. An
+// invalid configuration counts as understood, because the native plugin then returns
+// the error.
+func (e *Engine) understood(j *assessment, name string, conf *sdk.PluginConf) bool {
 	factory, ok := e.plugins[name]
 	if !ok {
 		return false

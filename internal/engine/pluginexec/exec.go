@@ -30,7 +30,7 @@ const (
 	// pipeDelay is how long a child may hold the pipes of a plugin that has
 	// ended.
 	pipeDelay = 100 * time.Millisecond
-	// busyTries limits how often a binary that is being written is tried.
+	// busyTries bounds the attempts to run a binary while another program writes it.
 	busyTries = 5
 	busyDelay = 50 * time.Millisecond
 )
@@ -50,9 +50,9 @@ const CallerVariable = "ALLOCNET_CALLER"
 // Exec is an invoke.Exec. The zero value is ready, and safe for concurrent use.
 type Exec struct{ version.PluginDecoder }
 
-// FindInPath finds the binary of a plugin type. libcni's own function stands in a
-// package with an HTTP client and tracing, which each plugin binary would have to
-// initialise.
+// FindInPath returns the path of a plugin binary. libcni's own function is in a package
+// that imports an HTTP client and tracing, which every plugin binary of allocnet would
+// have to initialize.
 func (*Exec) FindInPath(plugin string, paths []string) (string, error) {
 	if err := names.ValidatePluginType(plugin); err != nil {
 		return "", fmt.Errorf("find plugin: %w", err)
@@ -66,9 +66,9 @@ func (*Exec) FindInPath(plugin string, paths []string) (string, error) {
 	return "", fmt.Errorf("find plugin %q: it is not in %q", plugin, paths)
 }
 
-// ExecPlugin runs the binary and returns its stdout. An error that the plugin
-// reports in the form of the CNI specification is a *types.Error; the
-// context's error is found by errors.Is when its end killed the plugin.
+// ExecPlugin runs the binary and returns its stdout. If the plugin reports an error as
+// the CNI specification defines it, the error is a *types.Error. If the plugin was
+// killed at the end of the context, errors.Is finds the error of the context.
 func (*Exec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	for try := 1; ; try++ {
 		out, err := run(ctx, path, stdin, environ)
@@ -104,8 +104,8 @@ func run(ctx context.Context, path string, stdin []byte, environ []string) ([]by
 	return runFor(ctx, exec.CommandContext(ctx, path), stdin, environ, pipeDelay)
 }
 
-// runFor runs a plugin and then waits that long for processes that hold its
-// pipes.
+// runFor runs a plugin, and then waits up to delay for child processes that hold its
+// pipes open.
 func runFor(ctx context.Context, c *exec.Cmd, stdin []byte, environ []string, delay time.Duration) ([]byte, error) {
 	stdout, err := newOutput(maxStdout)
 	if err != nil {
@@ -126,10 +126,10 @@ func runFor(ctx context.Context, c *exec.Cmd, stdin []byte, environ []string, de
 		err = c.Wait()
 	}
 	if errors.Is(err, exec.ErrWaitDelay) && ctx.Err() == nil {
-		err = nil // the plugin itself ended well; what it left behind does not count
+		err = nil // the plugin succeeded; a child process holds a pipe open
 	}
 	endErr := stdout.end(delay)
-	_ = stderr.end(0) // for people: what stands there by now
+	_ = stderr.end(0) // only for the error message, so it may be incomplete
 	switch {
 	case ctx.Err() != nil && err != nil:
 		return nil, fmt.Errorf("plugin %s was killed: %w", c.Path, ctx.Err())
@@ -164,14 +164,14 @@ func pluginError(path string, err error, stdout, stderr []byte) error {
 		said = strings.TrimSpace(string(stdout))
 	}
 	if said == "" {
-		said = "it said nothing"
+		said = "no output"
 	}
 	// No plugin reports this code, so it cannot be taken for a finding of CHECK.
 	return types.NewError(types.ErrUnknown, fmt.Sprintf("plugin %s: %v", path, err), clip(said))
 }
 
-// exhausted is the error of an IPAM plugin that has no address left. host-local says so
-// in its text alone, in the words of allocnet.ErrExhausted.
+// exhausted is the error of an IPAM plugin that has no free address. host-local reports
+// that only in the error text, which is the text of allocnet.ErrExhausted.
 type exhausted struct{ said *types.Error }
 
 func (e exhausted) Error() string { return e.said.Error() }

@@ -177,8 +177,8 @@ func TestErrorForms(t *testing.T) {
 		"another JSON object":     {`echo '{"a":1}'; exit 1`, types.Error{Code: types.ErrUnknown, Msg: ": exit status 1", Details: `{"a":1}`}},
 		"text on stderr":          {`echo half a result; echo "  out of cheese" >&2; exit 3`, types.Error{Code: types.ErrUnknown, Msg: ": exit status 3", Details: "out of cheese"}},
 		"text on stdout":          {`echo "out of cheese"; exit 3`, types.Error{Code: types.ErrUnknown, Msg: ": exit status 3", Details: "out of cheese"}},
-		"nothing":                 {`exit 4`, types.Error{Code: types.ErrUnknown, Msg: ": exit status 4", Details: "it said nothing"}},
-		"killed by a signal":      {`kill -9 $$`, types.Error{Code: types.ErrUnknown, Msg: ": signal: killed", Details: "it said nothing"}},
+		"nothing":                 {`exit 4`, types.Error{Code: types.ErrUnknown, Msg: ": exit status 4", Details: "no output"}},
+		"killed by a signal":      {`kill -9 $$`, types.Error{Code: types.ErrUnknown, Msg: ": signal: killed", Details: "no output"}},
 		"a JSON error and exit 0": {`echo '{"code":7,"msg":"m"}'`, types.Error{}},
 	} {
 		t.Run(name, func(t *testing.T) {

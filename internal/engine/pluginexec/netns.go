@@ -6,10 +6,10 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// InNetns returns a result with the path of the network namespace changed from one to
-// another. Plugins get a path that cannot be led elsewhere during the operation, and
-// compare it with that of prevResult; everything else uses the allocation's own path.
-// The result r itself is not changed.
+// InNetns returns r with the path of the network namespace changed from one to another.
+// It does not modify r, and copies it if necessary. During an operation, plugins get a
+// path that cannot be redirected, and compare it with the path in prevResult; records
+// and callers use the path of the allocation.
 func InNetns(r *types100.Result, from, to string) *types100.Result {
 	is := func(i *types100.Interface) bool { return i != nil && i.Sandbox == from }
 	if r == nil || from == to || !slices.ContainsFunc(r.Interfaces, is) {

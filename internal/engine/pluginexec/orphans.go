@@ -136,8 +136,8 @@ func ancestry() map[int]bool {
 	return pids
 }
 
-// parent reads the fourth field of /proc/PID/stat, see proc_pid_stat(5); the
-// second one, in parentheses, may hold anything.
+// parent returns the PPID, the fourth field of /proc/PID/stat; see proc_pid_stat(5).
+// The second field, in parentheses, may contain any characters.
 func parent(pid int) int {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 )
 
-// Dirs are the directories that are searched for plugins of some types: those of
-// their vendors, VENDOR/opt/TYPE/bin where vendor is not "", then the common ones.
-// A type that is not a file name has no directory.
+// Dirs returns the directories in which plugins of the given types are searched:
+// VENDOR/opt/TYPE/bin for each type, if vendor is not "", then the common ones. It
+// skips types that are not valid file names.
 func Dirs(vendor string, common []string, types ...string) []string {
 	var dirs []string
 	for _, t := range types {
@@ -24,8 +24,8 @@ func Dirs(vendor string, common []string, types ...string) []string {
 	return append(dirs, common...)
 }
 
-// CompletePath adds the directories of system commands to a PATH, which an ordinary
-// user's often lacks: plugins look for iptables in it.
+// CompletePath adds the directories of system commands to a PATH. Plugins search it for
+// iptables, and the PATH of an ordinary user often lacks them.
 func CompletePath(path string) string {
 	dirs := filepath.SplitList(path)
 	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {

@@ -11,16 +11,16 @@ import (
 
 const loopbackType = "loopback"
 
-// Declares reports whether at least one plugin declares a capability as true. The
-// plugin loopback serves none, whatever its configuration says.
+// Declares reports whether at least one plugin declares a capability as true. It
+// ignores the plugin loopback, which implements no capability.
 func (n *Network) Declares(capability string) bool {
 	return slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool {
 		return p.Network.Type != loopbackType && p.Network.Capabilities[capability]
 	})
 }
 
-// WithoutCapabilities returns the network with the named capabilities no longer
-// declared by any of its plugins, so that libcni passes them nothing of these.
+// WithoutCapabilities returns a network in which no plugin declares the named
+// capabilities, so that libcni does not pass their arguments.
 func (n *Network) WithoutCapabilities(names ...string) (*Network, error) {
 	if !slices.ContainsFunc(names, n.Declares) {
 		return n, nil
@@ -57,7 +57,7 @@ func (n *Network) withoutCapabilities(names []string) (*Network, error) {
 		data, err = json.Marshal(list)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("withdraw capabilities of network %q: %w", n.Name, err)
+		return nil, fmt.Errorf("remove capabilities of network %q: %w", n.Name, err)
 	}
 	return Parse(data)
 }

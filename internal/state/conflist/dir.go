@@ -20,23 +20,22 @@ type Dir struct {
 	now      func() time.Time
 
 	mu      sync.Mutex
-	files   []*file    // by name, as of the last reading of the directory
-	err     *FileError // of that reading
-	stamp   stamp      // of the directory, from before that reading
-	settled bool       // as long as the stamp is equal, the names are the same
+	files   []*file    // sorted by name, from the last read of the directory
+	err     *FileError // of the last read
+	stamp   stamp      // of the directory, taken before the last read
+	settled bool       // whether an equal stamp means that the names are the same
 }
 
-// New returns the directory at path, without reading it. The embedded network,
-// which may be nil, is found by its name where no file has that name; it is
-// never the default network.
+// New returns the directory at path, without reading it. The embedded network, which
+// may be nil, is used if no file has its name. It is never the default network.
 func New(path string, embedded *Network) *Dir {
 	return &Dir{path: path, embedded: embedded, now: time.Now}
 }
 
-// Load brings the networks up to date with the directory. Its error, a
-// *FileError, is that the directory cannot be read (errors.Is finds
-// fs.ErrNotExist when it is missing); every network last read stays active
-// then. Broken files are no error of Load: see Networks.
+// Load reads what has changed in the directory. It returns a *FileError if the
+// directory cannot be read; errors.Is finds fs.ErrNotExist if it does not exist. The
+// networks of the last read then stay active. Broken files are not an error of Load:
+// see Networks.
 func (d *Dir) Load() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -47,9 +46,9 @@ func (d *Dir) Load() error {
 	return nil
 }
 
-// Lookup brings the networks up to date and returns the one called name, or
-// the default network, which is the first by file name, for "". Its error is a
-// *NotFoundError.
+// Lookup reads what has changed in the directory and returns the network with a name.
+// For "", it returns the default network, which is the first one by file name. The
+// error is a *NotFoundError.
 func (d *Dir) Lookup(name string) (*Network, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -63,9 +62,10 @@ func (d *Dir) Lookup(name string) (*Network, error) {
 	return nil, d.notFound(name, networks, problems)
 }
 
-// Recorded returns the network of a recorded text, the Bytes of a Network of that name.
-// Where the directory still has that content, it is the directory's own Network, and
-// nothing is parsed. The directory is not read again. The errors are those of Parse.
+// Recorded returns the network of a recorded configuration: the Bytes of a Network with
+// that name. If the directory has a network with the same content, Recorded returns
+// that one without parsing. It does not read the directory again. The errors are those
+// of Parse.
 func (d *Dir) Recorded(name string, data []byte) (*Network, error) {
 	if n := d.unchanged(name, data); n != nil {
 		return n, nil
@@ -88,9 +88,9 @@ func (d *Dir) unchanged(name string, data []byte) *Network {
 	return nil
 }
 
-// Networks brings the networks up to date and returns them by file name, the
-// embedded one last, with whatever was skipped: first the directory, if it
-// cannot be read, then the files by name.
+// Networks reads what has changed in the directory and returns the networks by file
+// name, the embedded one last. It also returns the errors: first that of the directory,
+// if it cannot be read, then those of the skipped files by name.
 func (d *Dir) Networks() ([]*Network, []*FileError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -98,8 +98,8 @@ func (d *Dir) Networks() ([]*Network, []*FileError) {
 	return d.resolve()
 }
 
-// Ours brings the networks up to date and returns those for runtimes, which have
-// allocnet do the work, by file name.
+// Ours reads what has changed in the directory and returns, by file name, the networks
+// whose plugin is allocnet. They are for runtimes.
 func (d *Dir) Ours() []*Network {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -113,8 +113,8 @@ func (d *Dir) Ours() []*Network {
 	return ours
 }
 
-// refresh reads the directory, unless nothing about it changed, and the files. When
-// that fails, everything stays as it was.
+// refresh reads the directory if it has changed, and the files that have changed. If
+// the directory cannot be read, the known files stay.
 func (d *Dir) refresh() {
 	now, state := d.now(), stampOf(d.path)
 	if !d.settled || state != d.stamp {
@@ -130,7 +130,7 @@ func (d *Dir) refresh() {
 	}
 }
 
-// read reads the names of the files.
+// read updates the list of files from the names in the directory.
 func (d *Dir) read() error {
 	names, err := d.list()
 	if err != nil {
@@ -165,8 +165,8 @@ func (d *Dir) list() ([]string, error) {
 	return d.addMissed(names), nil
 }
 
-// addMissed adds known files that are there although the listing lacks them: a
-// listing may miss a file that is replaced by a rename at that moment.
+// addMissed adds known files that still exist but are not in the listing. A listing may
+// miss a file that is replaced by a rename at the same time.
 func (d *Dir) addMissed(names []string) []string {
 	for _, f := range d.files {
 		name := filepath.Base(f.path)
@@ -189,8 +189,8 @@ func (d *Dir) byName() map[string]*file {
 	return files
 }
 
-// resolve applies the rule that the first file with a name wins, to new and to
-// last good content alike.
+// resolve selects the first file for each network name, whether its content is new or
+// the last valid one.
 func (d *Dir) resolve() (networks []*Network, problems []*FileError) {
 	if d.err != nil {
 		problems = append(problems, d.err)
@@ -240,7 +240,7 @@ func (d *Dir) notFound(name string, networks []*Network, problems []*FileError) 
 	return e
 }
 
-// directoryError adds what to do to the error of reading the directory.
+// directoryError adds a remedy to the error of reading the directory.
 func directoryError(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: create the directory and put a network configuration list there", err)

@@ -373,5 +373,5 @@ func TestOwnFiles(t *testing.T) {
 	require.Equal(t, []string{"bridge"}, n.PluginTypes())
 	_, err = d.Lookup("chain")
 	require.ErrorIs(t, err, ErrNotFound)
-	require.ErrorContains(t, err, `05-chain.conflist" has it, whose plugin is allocnet itself: name the network that it delegates to`)
+	require.ErrorContains(t, err, `05-chain.conflist" has that name, but its plugin is allocnet itself: name the network that it delegates to`)
 }

@@ -20,24 +20,24 @@ const (
 	EmbeddedBridge = "allocnet0"
 )
 
-// embeddedVersion is the newest version that the reference plugins of every
-// current distribution speak. It has CHECK; 1.1.0 would add GC, which no
-// reference plugin implements, and STATUS, and older builds refuse it.
+// embeddedVersion is the newest version that the reference plugins of all current
+// distributions support. It includes CHECK. 1.1.0 adds GC and STATUS; older builds
+// refuse that version, and no reference plugin implements GC.
 const embeddedVersion = "1.0.0"
 
-// EmbeddedOptions shape the embedded network.
+// EmbeddedOptions configures the embedded network.
 type EmbeddedOptions struct {
-	StateDir string         // absolute; the leases go below it
+	StateDir string         // absolute; contains the directory of the leases
 	Subnets  []netip.Prefix // at most one per family; default 10.202.0.0/16 and fd0a:110c:2e7::/64
 	Bridge   string         // default EmbeddedBridge
 	MTU      int            // in bytes; 0 leaves it to the kernel
-	// ForBinaries is a network for plugin binaries alone: their firewall needs an
-	// admin chain to let published ports pass.
+	// ForBinaries configures the network for plugin binaries. Their firewall plugin
+	// needs an admin chain in which published ports are accepted.
 	ForBinaries bool
 }
 
-// Embedded returns the network for hosts without a configuration: a bridge
-// with masquerading, dual stack, with firewall openings and port mappings.
+// Embedded returns the network for hosts without a configuration: a dual-stack bridge
+// with masquerading, firewall and port mappings.
 func Embedded(o EmbeddedOptions) (*Network, error) {
 	o = o.withDefaults()
 	if err := o.validate(); err != nil {
@@ -85,8 +85,8 @@ func (o EmbeddedOptions) validate() error {
 	return validateMTU(o.MTU, v6)
 }
 
-// validateSubnet requires room for the gateway and one allocation; the IPAM
-// plugin refuses anything smaller too, but only at the first ADD.
+// validateSubnet requires room for the gateway and one allocation. The IPAM plugin
+// requires that too, but reports it only at the first ADD.
 func validateSubnet(s netip.Prefix) error {
 	a := s.Addr()
 	largest := a.BitLen() - 2
@@ -123,7 +123,7 @@ func familyOf(s netip.Prefix) string {
 	return "IPv6"
 }
 
-// object is a JSON object; encoding sorts its keys.
+// object is a JSON object. Its keys are encoded in sorted order.
 type object = map[string]any
 
 func (o EmbeddedOptions) list() object {
@@ -156,8 +156,8 @@ func (o EmbeddedOptions) bridge() object {
 		"hairpinMode":  true,
 		"promiscMode":  false,
 		"ipam":         o.ipam(),
-		// The bridge plugin itself reads mac only; ips and ipRanges are for
-		// host-local, which gets the runtimeConfig of the plugin that calls it.
+		// The bridge plugin itself uses only mac. ips and ipRanges are for
+		// host-local, which gets the runtimeConfig of the bridge plugin.
 		"capabilities": object{"ips": true, "ipRanges": true, "mac": true},
 	}
 	if o.MTU != 0 {
@@ -166,8 +166,8 @@ func (o EmbeddedOptions) bridge() object {
 	return b
 }
 
-// ipam routes only the families that have a subnet: without an address of its
-// family a default route cannot be set.
+// ipam returns the IPAM configuration. It has a default route only for the families
+// with a subnet: without an address, the route cannot be added.
 func (o EmbeddedOptions) ipam() object {
 	ranges, routes := [][]object{}, []object{}
 	for _, s := range o.Subnets {

@@ -8,17 +8,17 @@ import (
 	"strings"
 )
 
-// ErrNotFound is what errors.Is finds in every error of Lookup.
+// ErrNotFound matches every error of Lookup in errors.Is.
 var ErrNotFound = errors.New("network not found")
 
-// ErrShadowed is what errors.Is finds in the FileError of a valid file whose
-// network name an earlier file has already.
+// ErrShadowed matches, in errors.Is, the FileError of a valid file whose network name
+// an earlier file has.
 var ErrShadowed = errors.New("network name is taken by an earlier file")
 
-// FileError says why a file, or the directory itself, was not used.
+// FileError reports why a file, or the directory itself, was not used.
 type FileError struct {
 	File string // path
-	Err  error  // the reason, and what to do about it
+	Err  error  // the reason and the remedy
 }
 
 // Error names the file, the reason and the remedy.
@@ -29,22 +29,22 @@ func (e *FileError) Error() string {
 // Unwrap returns the reason.
 func (e *FileError) Unwrap() error { return e.Err }
 
-// NotFoundError is the error of Lookup, as a pointer. errors.Is finds
-// ErrNotFound in it.
+// NotFoundError is the error of Lookup, as a pointer. It matches ErrNotFound in
+// errors.Is.
 type NotFoundError struct {
-	Name   string       // the name asked for; "" is the default network
-	Dir    string       // the directory searched
-	Known  []string     // the names that can be asked for, the embedded one last
-	Broken []*FileError // what was skipped; its File is Dir when the directory was not readable
+	Name   string       // requested name; "" is the default network
+	Dir    string       // searched directory
+	Known  []string     // existing names, the embedded one last
+	Broken []*FileError // skipped files; File is Dir if the directory is not readable
 
-	ours  string // the file that has the name, and has allocnet do the work
-	empty bool   // the directory is readable and holds no configuration file
+	ours  string // file that has the name, but whose plugin is allocnet
+	empty bool   // whether the directory is readable and has no configuration file
 }
 
-// maxListed bounds how many things of a kind an error message lists.
+// maxListed bounds the number of names or files in an error message.
 const maxListed = 8
 
-// Error names the directory, what it holds, what was skipped and what to do.
+// Error names the directory, the existing networks, the skipped files and the remedy.
 func (e *NotFoundError) Error() string {
 	parts := []string{fmt.Sprintf("network %q not found in %q", e.Name, e.Dir)}
 	if e.Name == "" {
@@ -54,7 +54,7 @@ func (e *NotFoundError) Error() string {
 		parts = append(parts, "the directory holds no .conflist, .conf or .json file: put a network configuration list there")
 	}
 	if e.ours != "" {
-		parts = append(parts, fmt.Sprintf("%q has it, whose plugin is allocnet itself: name the network that it delegates to", e.ours))
+		parts = append(parts, fmt.Sprintf("%q has that name, but its plugin is allocnet itself: name the network that it delegates to", e.ours))
 	}
 	if len(e.Known) > 0 {
 		parts = append(parts, "known by name: "+listed(e.Known, strconv.Quote))
@@ -68,7 +68,7 @@ func (e *NotFoundError) Error() string {
 // Unwrap returns ErrNotFound.
 func (e *NotFoundError) Unwrap() error { return ErrNotFound }
 
-// reason leaves out the directory of a file, which the message has named.
+// reason omits the directory of a file, because the message contains it already.
 func (e *NotFoundError) reason(f *FileError) string {
 	if f.File == e.Dir {
 		return fmt.Sprintf("the whole directory (%v)", f.Err)

@@ -15,28 +15,27 @@ import (
 )
 
 const (
-	// maxSize is far above any real configuration, and keeps a file that was
-	// put there by mistake out of memory.
+	// maxSize is far above the size of any real configuration. It bounds the memory for
+	// a file that is in the directory by mistake.
 	maxSize = 1 << 20
 
-	// settleTime is how old a change must be before an unchanged stamp is
-	// taken as proof of unchanged content: two writes within one tick of the
-	// kernel's clock leave equal timestamps.
+	// settleTime is the minimum age of a change after which an equal stamp proves equal
+	// content. Two writes within one tick of the kernel's clock have equal timestamps.
 	settleTime = time.Second
 )
 
-// file is one configuration file of a directory, as last read.
+// file is a configuration file of a directory, with its state at the last read.
 type file struct {
 	path    string
-	sidecar string // its sidecar directory, "" when it has none
+	sidecar string // its sidecar directory, "" if it has none
 	stamps  []stamp
-	settled bool // as long as the stamps are equal, so is the content
+	settled bool // whether equal stamps mean equal content
 
-	good *Network // as last read well; nil if it never was
-	err  error    // of the last reading
+	good *Network // last valid content; nil if there was none
+	err  error    // of the last read
 }
 
-// refresh reads the file, unless nothing about it changed.
+// refresh reads the file if it has changed.
 func (f *file) refresh(now time.Time) {
 	if f.settled && slices.Equal(f.stamps, stampsOf(f.path, f.sidecar)) {
 		return
@@ -49,8 +48,8 @@ func (f *file) refresh(now time.Time) {
 	f.settled = settled(f.stamps, now) && !isIOError(err)
 }
 
-// read takes each stamp before the content it stands for, so that a change in
-// between is noticed at the next refresh.
+// read takes each stamp before it reads the content, so that the next refresh notices a
+// change in between.
 func (f *file) read() (*Network, error) {
 	f.sidecar, f.stamps = "", stampsOf(f.path, "")
 	d, err := readDraft(f.path)
@@ -64,7 +63,7 @@ func (f *file) read() (*Network, error) {
 			return nil, err
 		}
 	}
-	if f.good != nil { // with the same content it stays the same Network
+	if f.good != nil { // keep the Network if the content is the same
 		if data, err := d.encode(); err == nil && bytes.Equal(data, f.good.Bytes) {
 			return f.good, nil
 		}
@@ -77,7 +76,7 @@ func (f *file) read() (*Network, error) {
 	return n, nil
 }
 
-// problem returns the error of the last reading, nil if it went well.
+// problem returns the error of the last read; nil if there was none.
 func (f *file) problem() *FileError {
 	switch {
 	case f.err == nil:
@@ -89,7 +88,7 @@ func (f *file) problem() *FileError {
 	}
 }
 
-// readDraft reads path in the form that its name stands for.
+// readDraft parses a file as a list or as a single plugin, depending on its extension.
 func readDraft(path string) (*draft, error) {
 	data, err := readRegular(path)
 	if err != nil {
@@ -120,8 +119,8 @@ func (d *draft) addSidecar(dir string) error {
 	return nil
 }
 
-// sidecarFiles lists the plugin files of the directory dir, sorted. That there
-// is no such directory is normal.
+// sidecarFiles returns the sorted paths of the plugin files in dir. A missing directory
+// is not an error.
 func sidecarFiles(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	switch {
@@ -139,7 +138,7 @@ func sidecarFiles(dir string) ([]string, error) {
 	return paths, nil
 }
 
-// readRegular reads a file, and says what to do about one that cannot be read.
+// readRegular reads a regular file. Its errors contain the remedy.
 func readRegular(path string) ([]byte, error) {
 	data, err := smallfile.Read(path, maxSize)
 	switch {
@@ -148,12 +147,12 @@ func readRegular(path string) ([]byte, error) {
 	case errors.Is(err, smallfile.ErrNotRegular):
 		return nil, fmt.Errorf("%w: remove or rename it", err)
 	case errors.Is(err, smallfile.ErrTooLarge):
-		return nil, errors.New("larger than 1 MiB, so hardly a network configuration: remove it or shorten it")
+		return nil, errors.New("larger than 1 MiB: remove it or shorten it")
 	}
 	return nil, statError(path, err)
 }
 
-// statError tells a symlink that leads nowhere from other errors.
+// statError adds a remedy to an error of opening a file. It detects a dangling symlink.
 func statError(path string, err error) error {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: make it readable", err)
@@ -164,8 +163,8 @@ func statError(path string, err error) error {
 	return fmt.Errorf("%w: make it readable, or remove it", err)
 }
 
-// isIOError tells an error that may pass with no change to the file from one
-// of its content.
+// isIOError reports whether an error was returned by the file system. Such an error may
+// disappear without a change of the file.
 func isIOError(err error) bool {
 	var path *fs.PathError
 	return errors.As(err, &path)

@@ -22,29 +22,25 @@ import (
 	"github.com/allocnet/allocnet/internal/iptables"
 )
 
-// Network is one valid network configuration. It is shared between callers:
-// no caller may change it.
+// Network is one valid network configuration. Callers share it and must not modify it.
 type Network struct {
 	Name string // satisfies the name rules of CNI
-	File string // where it came from; "" for the embedded and for parsed ones
+	File string // path; "" for the embedded network and for results of Parse
 
-	// List is Bytes as libcni understands it.
+	// List is Bytes as parsed by libcni.
 	List *libcni.NetworkConfigList
 
-	// Bytes is the configuration as one JSON object that needs nothing else:
-	// cniVersion is the one chosen of cniVersion and cniVersions, the plugins
-	// of the sidecar directory stand behind the inlined ones, and
-	// loadOnlyInlinedPlugins is true. Unknown keys are kept. Parse(Bytes)
-	// gives the same Bytes and an equal List.
+	// Bytes is the configuration as one self-contained JSON object. cniVersion is the
+	// version chosen from cniVersion and cniVersions, the plugins of the sidecar
+	// directory follow the inlined ones, and loadOnlyInlinedPlugins is true. Unknown
+	// keys are kept. Parse(Bytes) returns the same Bytes and an equal List.
 	Bytes []byte
 
 	derived sync.Map
 }
 
-// Parse reads a configuration list from memory, for example the recorded
-// Bytes of a Network. No sidecar directory belongs to it, so its plugins are
-// the inlined ones. The errors are those of a file's content: they name the
-// place and what to do.
+// Parse parses a configuration list from memory, for example the recorded Bytes of a
+// Network. It uses no sidecar directory. Its errors name the place and the remedy.
 func Parse(data []byte) (*Network, error) {
 	d, err := parseList(data)
 	if err != nil {
@@ -53,15 +49,16 @@ func Parse(data []byte) (*Network, error) {
 	return d.network()
 }
 
-// made counts the networks that were made of text.
+// made counts the networks that were parsed.
 var made atomic.Int64
 
-// Made returns how many networks the process has made of text, for tests.
+// Made returns how many networks the process has parsed, for tests.
 func Made() int64 { return made.Load() }
 
-// Derive returns what derive makes of the network. It calls derive once per key and
-// network; the key is of a type of the caller's own, as with context.Context. It is
-// safe for concurrent use.
+// Derive returns the value that derive returned for the key. It stores the value with
+// the network, so derive usually runs once per key; concurrent first calls may run it
+// more than once, and all return the same value. The key has a type of the caller, as
+// with context.Context. Derive is safe for concurrent use.
 func (n *Network) Derive(key any, derive func() any) any {
 	if value, ok := n.derived.Load(key); ok {
 		return value
@@ -70,17 +67,16 @@ func (n *Network) Derive(key any, derive func() any) any {
 	return value
 }
 
-// OwnType is the type of the plugin that hands its work on to allocnet.
+// OwnType is the type of the plugin that delegates to allocnet.
 const OwnType = "allocnet"
 
-// IsOurs reports whether a plugin of the network is allocnet itself: for others
-// to use, since allocnet would call itself.
+// IsOurs reports whether a plugin of the network is allocnet itself. Only runtimes can
+// use such a network: allocnet would call itself.
 func (n *Network) IsOurs() bool {
 	return slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type == OwnType })
 }
 
-// IsLoopback reports whether the network is the loopback interface and nothing
-// else.
+// IsLoopback reports whether the network consists only of the loopback interface.
 func (n *Network) IsLoopback() bool {
 	return !slices.ContainsFunc(n.List.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type != loopbackType })
 }
@@ -94,8 +90,8 @@ func (n *Network) PluginTypes() []string {
 	return types
 }
 
-// IPAMTypes returns the types of the IPAM plugins in the order of ADD; a
-// plugin without IPAM adds none.
+// IPAMTypes returns the types of the IPAM plugins in the order of ADD, without entries
+// for plugins without IPAM.
 func (n *Network) IPAMTypes() []string {
 	types := []string{}
 	for _, p := range n.List.Plugins {
@@ -120,9 +116,9 @@ func (n *Network) Capabilities() []string {
 	return slices.Sorted(maps.Keys(declared))
 }
 
-// OpenBridge returns the bridge to which iptables.AllowPublished accepts connections:
-// that of a network whose firewall plugin leaves the decision to
-// iptables.AdminChain. "" for all others.
+// OpenBridge returns the bridge for which iptables.AllowPublished accepts connections:
+// that of a network whose firewall plugin uses iptables.AdminChain. It returns "" for
+// all other networks.
 func (n *Network) OpenBridge() string {
 	var bridge string
 	var ours bool

@@ -15,25 +15,25 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 )
 
-// oldestVersion is what CNI takes a configuration without cniVersion for.
+// oldestVersion is the version of a configuration without cniVersion, according to CNI.
 const oldestVersion = "0.1.0"
 
-// errNoType makes the two forms of configuration tell each other apart.
+// errNoType lets parsePlugin detect a list in a file for a single plugin.
 var errNoType = errors.New(`no "type": name the plugin's program under "type"`)
 
 // draft is a network configuration that may still lack its sidecar plugins.
 type draft struct {
 	name       string
-	version    string // the chosen one
+	version    string // chosen from the declared ones
 	inlineOnly bool
 	plugins    []json.RawMessage
 
-	// keys holds the top level as written, so that unknown keys and the exact
-	// form of numbers survive.
+	// keys has the top level as written, so that unknown keys and the exact form of
+	// numbers are kept.
 	keys map[string]json.RawMessage
 }
 
-// parseList reads the top level of a configuration list.
+// parseList parses the top level of a configuration list.
 func parseList(data []byte) (*draft, error) {
 	keys, err := parseObject(data)
 	if err != nil {
@@ -56,8 +56,8 @@ func parseList(data []byte) (*draft, error) {
 	return d, err
 }
 
-// parsePlugin reads the configuration of a single plugin, the form that came
-// before lists, and makes it a list of one. It never has a sidecar directory.
+// parsePlugin parses the configuration of a single plugin, the format before lists, and
+// converts it to a list with one plugin. It uses no sidecar directory.
 func parsePlugin(data []byte) (*draft, error) {
 	conf, err := pluginOf(data)
 	if errors.Is(err, errNoType) && hasKey(data, "plugins") {
@@ -83,7 +83,7 @@ func parsePlugin(data []byte) (*draft, error) {
 	}, nil
 }
 
-// network completes the draft: it is the only place where a Network is made.
+// network validates the plugins and returns the Network. All Networks are created here.
 func (d *draft) network() (*Network, error) {
 	if len(d.plugins) == 0 {
 		return nil, d.noPlugins()
@@ -122,8 +122,8 @@ func (d *draft) encode() ([]byte, error) {
 	for k, v := range d.keys {
 		keys[k] = v
 	}
-	// The choice of version is part of what ADD was given: a later release
-	// that speaks a newer version must not choose again at DEL.
+	// DEL must use the same version as ADD, even in a later release that
+	// supports a newer one.
 	delete(keys, "cniVersions")
 	keys["cniVersion"] = d.version
 	keys["loadOnlyInlinedPlugins"] = true
@@ -153,8 +153,8 @@ func parseObject(data []byte) (map[string]json.RawMessage, error) {
 	return keys, nil
 }
 
-// position converts the offset of a syntax error, which counts the offending
-// byte, into the line and column of that byte, both from 1.
+// position converts the offset of a syntax error, which includes the invalid byte, to
+// the line and column of that byte. Both begin at 1.
 func position(data []byte, offset int64) (line, column int) {
 	before := data[:max(0, min(offset-1, int64(len(data))))]
 	line = 1 + bytes.Count(before, []byte("\n"))
@@ -174,7 +174,7 @@ func stringOf(keys map[string]json.RawMessage, key string) (string, error) {
 	return *s, nil
 }
 
-// boolOf also takes the strings "true" and "false", as libcni does.
+// boolOf also accepts the strings "true" and "false", as libcni does.
 func boolOf(keys map[string]json.RawMessage, key string) (bool, error) {
 	raw, ok := keys[key]
 	if !ok {
@@ -204,7 +204,7 @@ func pluginsOf(keys map[string]json.RawMessage) ([]json.RawMessage, error) {
 	return plugins, nil
 }
 
-// versionOf chooses the version of a list.
+// versionOf chooses the CNI version of a list.
 func versionOf(keys map[string]json.RawMessage) (string, error) {
 	var declared []string
 	if raw, ok := keys["cniVersions"]; ok {
@@ -222,9 +222,9 @@ func versionOf(keys map[string]json.RawMessage) (string, error) {
 	return chooseVersion(declared)
 }
 
-// chooseVersion returns the highest declared version that libcni implements.
-// libcni itself also accepts one that does not exist, such as 0.5.0, and then
-// cannot read any plugin's result.
+// chooseVersion returns the highest declared version that libcni supports. libcni
+// itself also accepts versions that do not exist, such as 0.5.0, and then cannot parse
+// any result.
 func chooseVersion(declared []string) (string, error) {
 	for _, v := range slices.Backward(version.All.SupportedVersions()) {
 		if slices.Contains(declared, v) {
@@ -248,8 +248,8 @@ func validateName(name string) error {
 	return nil
 }
 
-// pluginOf reads the configuration of one plugin and checks what every plugin
-// needs. What else a plugin requires is for the plugin to say.
+// pluginOf parses the configuration of one plugin and validates the types. All other
+// validation is up to the plugin.
 func pluginOf(data []byte) (*libcni.PluginConfig, error) {
 	keys, err := parseObject(data)
 	if err != nil {
@@ -262,7 +262,7 @@ func pluginOf(data []byte) (*libcni.PluginConfig, error) {
 		}
 		return nil, fmt.Errorf("%w: correct it", err)
 	}
-	// The types become file names below the plugin directories, and names of the
+	// The types are used as file names in the plugin directories, and as names of
 	// vendors' directories.
 	if err := names.ValidatePluginType(conf.Network.Type); err != nil {
 		return nil, err

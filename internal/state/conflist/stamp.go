@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// stamp identifies one state of a file without reading it. Stamps are compared
-// with ==.
+// stamp identifies the state of a file by its metadata. Stamps are compared with ==.
 type stamp struct {
 	path         string
-	errno        error // of stat; the rest is zero then
+	errno        error // of stat; if it is not nil, the fields below are zero
 	dev, ino     uint64
 	mode         uint32
 	size         int64
 	mtime, ctime syscall.Timespec
 }
 
-// stampsOf stamps a configuration file and its sidecar directory.
+// stampsOf returns the stamps of a configuration file and its sidecar directory.
 func stampsOf(path, sidecar string) []stamp {
 	return append([]stamp{stampOf(path)}, sidecarStamps(sidecar)...)
 }
 
-// sidecarStamps stamps a directory and the plugin files in it; "" is none.
+// sidecarStamps returns the stamps of a sidecar directory and the plugin files in it;
+// none for "".
 func sidecarStamps(dir string) []stamp {
 	if dir == "" {
 		return nil
@@ -30,7 +30,7 @@ func sidecarStamps(dir string) []stamp {
 	if stamps[0].errno != nil {
 		return stamps
 	}
-	// An unreadable directory shows when it is read for its content.
+	// The error of an unreadable directory is returned when its plugins are read.
 	paths, _ := sidecarFiles(dir)
 	for _, p := range paths {
 		stamps = append(stamps, stampOf(p))
@@ -38,7 +38,7 @@ func sidecarStamps(dir string) []stamp {
 	return stamps
 }
 
-// stampOf follows symlinks, so that a new target is a new state.
+// stampOf follows symlinks, so that a new target changes the stamp.
 func stampOf(path string) stamp {
 	var st syscall.Stat_t
 	err := syscall.Stat(path, &st)
@@ -55,13 +55,13 @@ func stampOf(path string) stamp {
 		mode:  st.Mode,
 		size:  st.Size,
 		mtime: st.Mtim,
-		// ctime shows what mtime can hide: content written in place with the
-		// old modification time put back, and changed permissions.
+		// Unlike mtime, ctime changes if a program restores the old
+		// modification time, and if permissions change.
 		ctime: st.Ctim,
 	}
 }
 
-// settled reports whether a further change would show in the stamps.
+// settled reports whether any further change would change the stamps.
 func settled(stamps []stamp, now time.Time) bool {
 	for _, s := range stamps {
 		if s.errno == nil && now.Sub(time.Unix(s.ctime.Unix())) < settleTime {

@@ -6,18 +6,18 @@ import (
 	"github.com/allocnet/allocnet"
 )
 
-// Reserve fails with these, which errors.Is finds.
+// Errors of Reserve, for errors.Is.
 var (
 	// ErrExhausted: all addresses of a range set are leased.
 	ErrExhausted = allocnet.ErrExhausted
-	// ErrDuplicate: the owner has an address of the range set already.
+	// ErrDuplicate: the owner already has an address of the range set.
 	ErrDuplicate = errors.New("duplicate allocation is not allowed")
-	// ErrTaken: the requested address is leased.
+	// ErrTaken: the requested address is already leased.
 	ErrTaken = errors.New("it is leased already")
-	// ErrNotInRange: the requested address is not one that can be leased, or that
-	// of the gateway.
+	// ErrNotInRange: the requested address is not in the range set, or is that of the
+	// gateway.
 	ErrNotInRange = errors.New("the address is not for lease")
 )
 
-// errHardLink: a file that is to be written to has another name.
+// errHardLink: a file to be written has several hard links.
 var errHardLink = errors.New("the file is a hard link; remove it")

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The functions here are open(2) and the like without what package os does for
-// pipes and terminals, which doubles the calls of an operation.
+// These functions make the plain system calls, without the checks for pipes and
+// terminals in package os, which double the number of calls of an operation.
 
 const lineBreak = "\r\n"
 
-// text is what a lease of the owner holds.
+// text returns the content of a lease file of the owner.
 func (o Owner) text() string {
 	if o.IfName == "" {
 		return o.ID
@@ -24,15 +24,15 @@ func (o Owner) text() string {
 	return o.ID + lineBreak + o.IfName
 }
 
-// parseOwner reads a lease, which an operator may have edited. Old ones hold the
-// container ID alone; one that is nobody's gives the zero Owner: its writer crashed
-// before it wrote.
+// parseOwner parses the content of a lease file, which an operator may have edited. Old
+// files contain only the container ID. An empty file, left by a crash of its writer,
+// results in the zero Owner.
 func parseOwner(content string) Owner {
 	id, ifName, _ := strings.Cut(strings.TrimSpace(content), "\n")
 	return Owner{ID: strings.TrimSpace(id), IfName: strings.TrimSpace(ifName)}
 }
 
-// parseName reads a lease's name; other files are none.
+// parseName parses the name of a lease file. It returns false for other files.
 func parseName(name string) (netip.Addr, bool) {
 	if name == "" || !strings.ContainsRune("0123456789abcdef:", rune(name[0])) {
 		return netip.Addr{}, false
@@ -43,10 +43,10 @@ func parseName(name string) (netip.Addr, bool) {
 
 func (s *Store) path(addr netip.Addr) string { return s.dir + "/" + addr.String() }
 
-// errNoLease: a file is something that no plugin can have written.
+// errNoLease: no plugin can have written the file.
 var errNoLease = errors.New("not a lease")
 
-// holder reads whose an address is. ok says whether there is a lease at all.
+// holder returns the owner of an address. ok reports whether there is a lease.
 func (s *Store) holder(addr netip.Addr) (owner Owner, ok bool, err error) {
 	content, err := readLease(s.path(addr))
 	switch {
@@ -58,7 +58,7 @@ func (s *Store) holder(addr netip.Addr) (owner Owner, ok bool, err error) {
 	return parseOwner(content), true, nil
 }
 
-// names lists the addresses that are leased.
+// names returns the leased addresses.
 func (s *Store) names() ([]netip.Addr, error) {
 	s.did("list leases")
 	dir, err := os.OpenFile(s.dir, os.O_RDONLY|unix.O_DIRECTORY, 0) // does not wait for a pipe
@@ -79,7 +79,7 @@ func (s *Store) names() ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// create makes a lease; false where there is one already.
+// create creates a lease. It returns false if there is one already.
 func (x *index) create(addr netip.Addr, owner Owner) (bool, error) {
 	path := x.path(addr)
 	fd, err := openFile(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
@@ -105,7 +105,7 @@ func (x *index) create(addr netip.Addr, owner Owner) (bool, error) {
 	return true, nil
 }
 
-// removeEmpty removes a file that a crash of its writer left without content.
+// removeEmpty removes an empty lease file, left by a crash of its writer.
 func (x *index) removeEmpty(addr netip.Addr) error {
 	if err := unix.Unlink(x.path(addr)); err != nil {
 		return fmt.Errorf("remove empty lease of %s: %w", addr, err)
@@ -114,7 +114,7 @@ func (x *index) removeEmpty(addr netip.Addr) error {
 	return nil
 }
 
-// remove removes a lease if it is the owner's.
+// remove removes a lease if it belongs to the owner.
 func (s *Store) remove(addr netip.Addr, owner Owner) (bool, error) {
 	if holder, ok, err := s.holder(addr); err != nil || !ok || holder != owner {
 		return false, err
@@ -126,8 +126,8 @@ func (s *Store) remove(addr netip.Addr, owner Owner) (bool, error) {
 	return true, nil
 }
 
-// vacant reports whether nobody holds an address: there is no lease, or one that
-// a crash of its writer left empty.
+// vacant reports whether an address is free: there is no lease file, or an empty one,
+// left by a crash of its writer.
 func (s *Store) vacant(addr netip.Addr) bool {
 	var stat unix.Stat_t
 	err := unix.Lstat(s.path(addr), &stat)
@@ -137,7 +137,7 @@ func (s *Store) vacant(addr netip.Addr) bool {
 	return stat.Mode&unix.S_IFMT == unix.S_IFREG && stat.Size == 0
 }
 
-// openFile follows no symbolic link and waits for no pipe.
+// openFile opens a file. It does not follow symbolic links or wait for pipes.
 func openFile(path string, flags int) (int, error) {
 	for {
 		fd, err := unix.Open(path, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
@@ -181,10 +181,10 @@ func readFile(path string) (string, error) {
 	return readAll(fd)
 }
 
-// maxFile is far above the size of any file here.
+// maxFile is far above the size of any lease file.
 const maxFile = 4 << 10
 
-// readAll reads a file in one call unless it is long. It stops after maxFile bytes.
+// readAll reads a file, in one call if it is short. It stops after maxFile bytes.
 func readAll(fd int) (string, error) {
 	var content []byte
 	buffer := make([]byte, 512)

@@ -12,31 +12,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signature is the modification time of a directory whose index is complete. No
-// clock shows it, and a file system that cannot keep it to the nanosecond is
-// never taken for signed.
+// signature is the modification time of a directory whose index is complete. No clock
+// returns this time. A file system without nanosecond timestamps cannot store it;
+// there, the index is never used.
 var signature = unix.Timespec{Sec: 946684800, Nsec: 10555591}
 
-// index says which addresses an owner holds. It lives as long as the lock is held.
+// index is the mapping of owners to addresses. It is used while the lock is held.
 type index struct {
 	*Store
-	// exact says that the links tell the truth, so that the directory may be
+	// exact reports that the links match the leases, so that the directory may be
 	// signed.
 	exact bool
-	// all is what reading all leases gave, else nil.
+	// all has the leases of all owners if they were read, else nil.
 	all map[Owner][]netip.Addr
-	// unread is about leases that could not be read then.
+	// unread joins the errors of leases that could not be read.
 	unread error
 }
 
-// openIndex looks whether the links can be trusted.
+// openIndex checks the signature of the directory.
 func (s *Store) openIndex() *index {
 	var dir, links unix.Stat_t
 	signed := unix.Stat(s.dir, &dir) == nil && dir.Mtim == signature && unix.Stat(s.links, &links) == nil
 	return &index{Store: s, exact: signed}
 }
 
-// sign says that the links tell the truth, if they do. It comes last.
+// sign signs the directory if the index is exact. It must be the last change.
 func (x *index) sign() {
 	if x.exact {
 		x.touch(signature)
@@ -49,13 +49,14 @@ func (s *Store) touch(mtime unix.Timespec) {
 	_ = unix.UtimesNanoAt(unix.AT_FDCWD, s.dir, []unix.Timespec{omit, mtime}, 0)
 }
 
-// link is where an owner's addresses stand. The ID may be anything.
+// link returns the path of the link with an owner's addresses. It is a hash, because
+// the ID may contain any characters.
 func (s *Store) link(owner Owner) string {
 	sum := sha256.Sum256([]byte(owner.text()))
 	return s.links + "/" + hex.EncodeToString(sum[:16])
 }
 
-// addrs are the addresses that the owner holds, going by the index.
+// addrs returns the addresses of an owner according to the index.
 func (x *index) addrs(owner Owner) []netip.Addr {
 	if x.all != nil {
 		return x.all[owner]
@@ -63,9 +64,9 @@ func (x *index) addrs(owner Owner) []netip.Addr {
 	return parseAddrs(readlink(x.link(owner)))
 }
 
-// readlink is the target of a link, and empty if there is none.
+// readlink returns the target of a link, or "" if there is none.
 func readlink(link string) string {
-	for size := 128; size <= unix.PathMax; size *= 2 { // enough for a few addresses
+	for size := 128; size <= unix.PathMax; size *= 2 { // 128 bytes hold a few addresses
 		buffer := make([]byte, size)
 		n, err := unix.Readlink(link, buffer)
 		if err != nil {
@@ -90,7 +91,7 @@ func (x *index) set(owner Owner, addrs []netip.Addr) {
 	x.did("index")
 }
 
-// relink replaces one link, or removes it.
+// relink replaces a link, or removes it if there are no addresses.
 func relink(link string, addrs []netip.Addr) error {
 	if len(addrs) > 0 {
 		if err := unix.Symlink(formatAddrs(addrs), link); !errors.Is(err, unix.EEXIST) {
@@ -106,7 +107,7 @@ func relink(link string, addrs []netip.Addr) error {
 	return unix.Symlink(formatAddrs(addrs), link)
 }
 
-// need makes the index anew unless it is exact.
+// need rebuilds the index unless it is exact.
 func (x *index) need() error {
 	if x.exact {
 		return nil
@@ -114,8 +115,8 @@ func (x *index) need() error {
 	return x.rebuild()
 }
 
-// rebuild reads all leases, removes the empty ones, makes the links tell the same
-// and signs. Leases that cannot be read, and links that cannot be made, leave the index
+// rebuild reads all leases, removes the empty ones, updates the links and signs the
+// directory. If a lease cannot be read or a link cannot be written, the index stays
 // inexact.
 func (x *index) rebuild() error {
 	x.exact = false
@@ -149,7 +150,7 @@ func (x *index) walk() error {
 	return nil
 }
 
-// relinkAll makes the links the same as all, with as few changes as that takes.
+// relinkAll updates all links from x.all. It does not touch links that are correct.
 func (x *index) relinkAll() error {
 	if err := os.MkdirAll(x.links, 0o700); err != nil {
 		return err

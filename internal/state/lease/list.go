@@ -15,12 +15,13 @@ import (
 // Lease is one lease of a network.
 type Lease struct {
 	Addr netip.Addr
-	// Owner is zero if the file is empty: its writer crashed, or is about to write.
+	// Owner is zero if the file is empty: its writer has crashed, or has not written it
+	// yet.
 	Owner Owner
 }
 
-// Networks are the names of the networks that have leases in a data directory, or
-// had some. An empty name of a directory stands for DefaultDataDir.
+// Networks returns the names of the networks with a lease directory in a data
+// directory. "" stands for DefaultDataDir.
 func Networks(dataDir string) ([]string, error) {
 	if dataDir == "" {
 		dataDir = DefaultDataDir
@@ -38,11 +39,11 @@ func Networks(dataDir string) ([]string, error) {
 	return networks, nil
 }
 
-// Dir is the directory of the leases.
+// Dir returns the directory of the leases.
 func (s *Store) Dir() string { return s.dir }
 
-// List reads all leases, in the order of their addresses. It takes no lock and
-// changes nothing. With an error, the leases are those that could be read.
+// List returns all leases, sorted by address. It takes no lock and changes nothing.
+// With an error, it returns the leases that could be read.
 func (s *Store) List() ([]Lease, error) {
 	names, err := s.names()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,9 +62,9 @@ func (s *Store) List() ([]Lease, error) {
 	return leases, errors.Join(errs...)
 }
 
-// Abandoned returns those of listed leases whose files are still empty while no
-// program can be about to write them: it waits for the lock. A lock file that does
-// not exist is not made; every program that writes leases makes it first.
+// Abandoned returns those of the listed leases whose files are still empty. It holds
+// the lock, so no program can be about to write them. It does not create a lock file:
+// every program that writes leases does that first.
 func (s *Store) Abandoned(ctx context.Context, leases []Lease) ([]Lease, error) {
 	if len(leases) == 0 {
 		return nil, nil
@@ -86,8 +87,8 @@ func (s *Store) Abandoned(ctx context.Context, leases []Lease) ([]Lease, error) 
 	return empty, errors.Join(errs...)
 }
 
-// Remove removes listed leases, but for those that have another owner by now, and
-// returns those that it removed.
+// Remove removes listed leases and returns those that it removed. It skips leases that
+// have another owner by now.
 func (s *Store) Remove(ctx context.Context, leases []Lease) (removed []Lease, err error) {
 	unlock, err := s.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -110,8 +111,7 @@ func (s *Store) Remove(ctx context.Context, leases []Lease) (removed []Lease, er
 	return removed, errors.Join(errs...)
 }
 
-// removeListed removes a lease that has the same owner as when it was listed, or
-// none by now.
+// removeListed removes a lease if it still has the listed owner, or none.
 func (x *index) removeListed(l Lease) (bool, error) {
 	owner, ok, err := x.holder(l.Addr)
 	if err != nil || !ok || owner != l.Owner && owner != (Owner{}) {

@@ -16,19 +16,19 @@ const (
 	lastPoll  = 5 * time.Millisecond
 )
 
-// queues let one goroutine of this process at a time poll for the lock of a
-// directory. flock alone would be correct, since each call opens the file anew, but
-// then every waiting goroutine would poll.
+// queues limits polling for the lock of a directory to one goroutine of this process.
+// flock alone would be correct, because each call opens the file again, but all waiting
+// goroutines would poll.
 var queues sync.Map // directory -> chan struct{}
 
-// lock waits for the directory's lock; without the directory the error is
-// fs.ErrNotExist. It polls, because a thread in flock(2) cannot be cancelled: each
-// caller whose context ends would leave one thread waiting.
+// lock waits for the lock of the directory. The error is fs.ErrNotExist if the
+// directory does not exist. lock polls, because a thread in flock(2) cannot be
+// cancelled: for each caller whose context ends, one thread would keep waiting.
 func (s *Store) lock(ctx context.Context) (unlock func(), err error) {
 	return s.lockWith(ctx, unix.O_CREAT)
 }
 
-// lockWith is lock with flags for opening the lock file.
+// lockWith is lock with additional flags for opening the lock file.
 func (s *Store) lockWith(ctx context.Context, flags int) (unlock func(), err error) {
 	value, _ := queues.LoadOrStore(s.dir, make(chan struct{}, 1))
 	queue := value.(chan struct{})
@@ -48,7 +48,7 @@ func (s *Store) lockWith(ctx context.Context, flags int) (unlock func(), err err
 	}, nil
 }
 
-// flock opens the lock file and locks it. Closing the descriptor unlocks.
+// flock opens and locks the lock file. Closing the descriptor releases the lock.
 func (s *Store) flock(ctx context.Context, flags int) (int, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -67,7 +67,7 @@ func (s *Store) flock(ctx context.Context, flags int) (int, error) {
 		if err := unix.Fstat(fd, &stat); err == nil && stat.Nlink > 0 {
 			return fd, nil
 		}
-		unix.Close(fd) // the directory was swept while we waited
+		unix.Close(fd) // the lock file was removed meanwhile
 	}
 }
 

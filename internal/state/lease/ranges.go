@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// Range is the addresses from First to Last, both included, but for Gateway,
-// which may be zero. First is not above Last, and of the same family.
+// Range is the addresses from First to Last, inclusive, without Gateway, which may be
+// zero. First is not greater than Last and has the same family.
 type Range struct{ First, Last, Gateway netip.Addr }
 
-// Contains reports whether an address lies between the ends.
+// Contains reports whether an address lies between First and Last.
 func (r Range) Contains(addr netip.Addr) bool {
 	return addr.BitLen() == r.First.BitLen() && r.First.Compare(addr) <= 0 && addr.Compare(r.Last) <= 0
 }
 
-// RangeSet is ranges that stand in for each other: an owner gets one address of
-// all of them. It has at least one.
+// RangeSet is one or more alternative ranges: an owner gets one address from all of
+// them together.
 type RangeSet []Range
 
 // Contains reports whether an address lies in one of the ranges.
@@ -31,13 +31,13 @@ func (s RangeSet) index(addr netip.Addr) int {
 	return -1
 }
 
-// leasable reports whether Reserve may give an address out.
+// leasable reports whether Reserve may lease an address.
 func (s RangeSet) leasable(addr netip.Addr) bool {
 	i := s.index(addr)
 	return i >= 0 && s[i].Gateway != addr
 }
 
-// String is the ranges' ends: 10.0.0.1-10.0.0.9,10.0.1.1-10.0.1.9.
+// String returns the ranges in the form 10.0.0.1-10.0.0.9,10.0.1.1-10.0.1.9.
 func (s RangeSet) String() string {
 	text := make([]string, len(s))
 	for i, r := range s {
@@ -46,8 +46,8 @@ func (s RangeSet) String() string {
 	return strings.Join(text, ",")
 }
 
-// after goes once around all addresses that can be given out, starting with the
-// one that follows last; or at the beginning, where last is none of them.
+// after iterates once over all leasable addresses, starting with the one after last. It
+// starts at the beginning if last is not in a range.
 func (s RangeSet) after(last netip.Addr) iter.Seq[netip.Addr] {
 	start, first := 0, s[0].First
 	if i := s.index(last); i >= 0 {
@@ -66,7 +66,7 @@ func (s RangeSet) after(last netip.Addr) iter.Seq[netip.Addr] {
 	}
 }
 
-// next is the address that follows one of range i, and its range.
+// next returns the address after addr, which is in range i, and the index of its range.
 func (s RangeSet) next(i int, addr netip.Addr) (int, netip.Addr) {
 	if addr != s[i].Last {
 		return i, addr.Next()

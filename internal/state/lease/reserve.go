@@ -14,18 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Request asks for one address of a range set: Address, or any if that is zero.
+// Request requests one address of a range set: Address, or any address if that is zero.
 type Request struct {
 	Set     RangeSet
 	Address netip.Addr
 }
 
-// Reserve leases one address per request to the owner, or none at all. The place
-// of a request tells range sets apart, for the memory of what was given out last.
+// Reserve leases one address per request to the owner, or none at all. The index of a
+// request identifies its range set in the files with the last reserved addresses.
 //
-// The error is ErrDuplicate if the owner has an address of the same set already
-// and asks for any, ErrTaken or ErrNotInRange if it asks for one that it cannot
-// get, ErrExhausted if there is none left. None of them changes anything.
+// The error is ErrDuplicate if the owner already has an address of the same set and
+// requests any; ErrTaken or ErrNotInRange if a requested address is not available; and
+// ErrExhausted if no address is free. After an error, nothing has changed.
 func (s *Store) Reserve(ctx context.Context, owner Owner, requests []Request) ([]netip.Addr, error) {
 	if err := owner.validate(); err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (s *Store) Reserve(ctx context.Context, owner Owner, requests []Request) ([
 	return r.taken, nil
 }
 
-// lockNew makes the directory if need be.
+// lockNew is lock, but creates the directory if it does not exist.
 func (s *Store) lockNew(ctx context.Context) (func(), error) {
 	unlock, err := s.lock(ctx)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -64,11 +64,11 @@ func (s *Store) lockNew(ctx context.Context) (func(), error) {
 	return s.lock(ctx)
 }
 
-// reservation is a Reserve that is under way.
+// reservation is a running Reserve.
 type reservation struct {
 	*index
 	owner    Owner
-	own, old []netip.Addr // what the owner and its container had before
+	own, old []netip.Addr // earlier leases of the owner, and in the old format of its container
 	taken    []netip.Addr
 }
 
@@ -99,7 +99,7 @@ func (r *reservation) reserve(i int, request Request) error {
 	return nil
 }
 
-// one leases the address that was asked for.
+// one leases the requested address.
 func (r *reservation) one(request Request) (netip.Addr, error) {
 	addr, set := request.Address, request.Set
 	if !set.Contains(addr) {
@@ -115,7 +115,7 @@ func (r *reservation) one(request Request) (netip.Addr, error) {
 	return addr, err
 }
 
-// any leases the next address that is free.
+// any leases the next free address.
 func (r *reservation) any(set RangeSet, last netip.Addr) (netip.Addr, error) {
 	for _, addr := range slices.Concat(r.own, r.old) {
 		if set.Contains(addr) {
@@ -125,7 +125,7 @@ func (r *reservation) any(set RangeSet, last netip.Addr) (netip.Addr, error) {
 	return r.find(set, last, func(addr netip.Addr) (bool, error) { return r.create(addr, r.owner) })
 }
 
-// undo gives back what was taken.
+// undo releases the addresses that were leased so far.
 func (r *reservation) undo() error {
 	var errs []error
 	for _, addr := range r.taken {
@@ -136,16 +136,16 @@ func (r *reservation) undo() error {
 	return errors.Join(errs...)
 }
 
-// guesses is how many addresses are tried one by one. Then all names are read at
-// once, which is cheaper where a range is nearly full.
-const guesses = 8
+// maxGuesses is how many addresses are tried one by one. After that, all names are read
+// at once, which is cheaper if a range is nearly full.
+const maxGuesses = 8
 
 // find returns the first address after last that try accepts.
 func (s *Store) find(set RangeSet, last netip.Addr, try func(netip.Addr) (bool, error)) (netip.Addr, error) {
 	var leased map[netip.Addr]bool
 	n := 0
 	for addr := range set.after(last) {
-		if n == guesses {
+		if n == maxGuesses {
 			names, err := s.names()
 			if err != nil {
 				return addr, err
@@ -163,7 +163,7 @@ func (s *Store) find(set RangeSet, last netip.Addr, try func(netip.Addr) (bool, 
 			return addr, err
 		}
 	}
-	// What is left is leases that are empty.
+	// The remaining candidates are empty lease files.
 	for addr := range leased {
 		if !set.leasable(addr) {
 			continue
@@ -177,8 +177,8 @@ func (s *Store) find(set RangeSet, last netip.Addr, try func(netip.Addr) (bool, 
 
 func (s *Store) lastPath(i int) string { return s.dir + "/last_reserved_ip." + strconv.Itoa(i) }
 
-// openLast opens a file and refuses one that has hard links: writing to it would
-// change a file elsewhere.
+// openLast opens a file with a last reserved address. It refuses a file with several
+// hard links, because a write would change another file.
 func openLast(path string) (int, error) {
 	fd, err := openFile(path, unix.O_RDWR|unix.O_CREAT)
 	if err != nil {
@@ -194,7 +194,7 @@ func openLast(path string) (int, error) {
 	return fd, nil
 }
 
-// parseLast reads the address that was given out last; zero if it is unknown.
+// parseLast parses the last reserved address; zero if it is unknown.
 func parseLast(text string) netip.Addr {
 	addr, _ := parseName(strings.TrimSpace(text))
 	return addr

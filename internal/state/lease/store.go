@@ -15,26 +15,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DefaultDataDir is where the leases are if a configuration says nothing else.
+// DefaultDataDir is the data directory if the configuration has none.
 const DefaultDataDir = "/var/lib/cni/networks"
 
-// Owner holds leases: one interface of one container. IfName is empty in leases
-// of an old format, which belong to the container as a whole.
+// Owner is the owner of leases: one interface of one container. IfName is empty in
+// leases of an old format, which belong to the whole container.
 type Owner struct{ ID, IfName string }
 
-// Store is the leases of one network. It keeps nothing in memory and is safe for
-// concurrent use, by other processes and by host-local as well.
+// Store has the leases of one network. It keeps nothing in memory. It is safe for
+// concurrent use, also by other processes and by host-local.
 type Store struct {
 	network, dir, links string
-	// hook is told of every step, and panics where a test wants a crash.
+	// hook is called after every step. A test makes it panic to simulate a crash.
 	hook func(step string)
 }
 
-// Open names a store; an empty data directory stands for DefaultDataDir. It makes
-// nothing: the first Reserve does.
+// Open returns the store of a network; "" stands for DefaultDataDir. It creates no
+// files; the first Reserve does.
 func Open(dataDir, network string) (*Store, error) {
 	if !isNetwork(network) {
-		return nil, fmt.Errorf("open leases: %q is no name of a network", network)
+		return nil, fmt.Errorf("open leases: %q is not a network name", network)
 	}
 	if dataDir == "" {
 		dataDir = DefaultDataDir
@@ -57,11 +57,11 @@ func (s *Store) did(step string) {
 	}
 }
 
-// Release gives back all leases of the owner, or, where it has none, those in the
-// old format of its container. It succeeds when there are none.
+// Release releases all leases of the owner. If the owner has none, it releases those in
+// the old format of its container. It succeeds if there are none.
 //
-// known may be all addresses that the owner got, for a directory whose index is
-// not valid: if they are indeed the owner's, nothing else is looked at.
+// known may have all addresses of the owner. If the index is not valid and these
+// addresses all belong to the owner, Release reads no other leases.
 func (s *Store) Release(ctx context.Context, owner Owner, known ...netip.Addr) error {
 	unlock, err := s.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -89,8 +89,8 @@ func (s *Store) Release(ctx context.Context, owner Owner, known ...netip.Addr) e
 	return err
 }
 
-// releaseEither removes the leases of the owner, or, where it has none, those in the
-// old format of its container.
+// releaseEither releases the leases of the owner, or if it has none, those in the old
+// format of its container.
 func (x *index) releaseEither(owner Owner) (n int, err error) {
 	for _, o := range []Owner{owner, {ID: owner.ID}} {
 		if n, err = x.release(o); n > 0 || err != nil {
@@ -100,11 +100,11 @@ func (x *index) releaseEither(owner Owner) (n int, err error) {
 	return n, err
 }
 
-// edited reports whether another program wrote to a lease of the owner, so that the index
-// differs from it: that leaves the directory's signature as it is. released is how many
-// of the owner's leases were released.
+// edited reports whether another program has edited a lease file of the owner, so that
+// the index does not match it. An edit does not change the signature of the directory.
+// released is the number of the owner's leases that were released.
 func (x *index) edited(owner Owner, released int, known []netip.Addr) bool {
-	if x.all != nil { // which was read from the leases
+	if x.all != nil { // the leases themselves were read
 		return false
 	}
 	return !x.exact || released == 0 && slices.ContainsFunc(known, func(addr netip.Addr) bool {
@@ -113,8 +113,8 @@ func (x *index) edited(owner Owner, released int, known []netip.Addr) bool {
 	})
 }
 
-// releaseKnown removes leases without the index, and reports whether all were the
-// owner's.
+// releaseKnown releases leases without the index. It reports whether all of them
+// belonged to the owner.
 func (s *Store) releaseKnown(owner Owner, known []netip.Addr) bool {
 	all := len(known) > 0
 	for _, addr := range known {
@@ -127,7 +127,7 @@ func (s *Store) releaseKnown(owner Owner, known []netip.Addr) bool {
 	return all
 }
 
-// release removes what the index says is the owner's.
+// release releases the leases that the owner has according to the index.
 func (x *index) release(owner Owner) (n int, err error) {
 	addrs := x.addrs(owner)
 	if len(addrs) == 0 {
@@ -148,8 +148,8 @@ func (x *index) release(owner Owner) (n int, err error) {
 	return n, err
 }
 
-// Lookup returns the addresses that the owner holds; where there are none, those
-// in the old format of its container.
+// Lookup returns the addresses of the owner. If it has none, Lookup returns those in
+// the old format of its container.
 func (s *Store) Lookup(ctx context.Context, owner Owner) ([]netip.Addr, error) {
 	unlock, err := s.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -180,8 +180,8 @@ func (x *index) heldByEither(owner Owner) []netip.Addr {
 	return x.held(Owner{ID: owner.ID})
 }
 
-// held is what the index says is the owner's, as far as the leases agree. If one
-// does not, the index is not exact.
+// held returns the addresses of the owner according to the index that the lease files
+// confirm. If one of them differs, the index is not exact.
 func (x *index) held(owner Owner) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(x.addrs(owner)), func(addr netip.Addr) bool {
 		holder, ok, err := x.holder(addr)
@@ -191,16 +191,17 @@ func (x *index) held(owner Owner) []netip.Addr {
 	})
 }
 
-// Holds reports whether one address is the owner's, without lock or index.
+// Holds reports whether an address belongs to the owner. It uses neither the lock nor
+// the index.
 func (s *Store) Holds(owner Owner, addr netip.Addr) (bool, error) {
 	holder, ok, err := s.holder(addr)
 	return ok && (holder == owner || holder == Owner{ID: owner.ID}), err
 }
 
-// Retain gives back the leases of all owners except the valid ones and those for
-// which spare returns true, and returns the addresses of these leases. spare may be
-// nil; it gets an owner and the owner's addresses. A lease in the old format, whose
-// owner has no IfName, is valid if its container has any valid owner.
+// Retain releases the leases of all owners except the valid ones and those for which
+// spare returns true, and returns the released addresses. spare may be nil; it gets an
+// owner and the owner's addresses. A lease in the old format, whose owner has no
+// IfName, is valid if its container has any valid owner.
 func (s *Store) Retain(ctx context.Context, valid []Owner, spare func(Owner, []netip.Addr) bool) ([]netip.Addr, error) {
 	unlock, err := s.lock(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -214,7 +215,7 @@ func (s *Store) Retain(ctx context.Context, valid []Owner, spare func(Owner, []n
 	for _, o := range valid {
 		keep[o], keep[Owner{ID: o.ID}] = true, true
 	}
-	// Not by the links, which say nothing of a lease that somebody made by hand.
+	// Read all leases, because the links lack leases that were created by hand.
 	x := s.openIndex()
 	if err := x.rebuild(); err != nil {
 		return nil, err
@@ -236,8 +237,8 @@ func (s *Store) Retain(ctx context.Context, valid []Owner, spare func(Owner, []n
 	return removed, errors.Join(errs...)
 }
 
-// Available reports whether Reserve can serve a new owner: ErrExhausted when it
-// cannot for want of addresses. It changes nothing, and takes no lock.
+// Available reports whether Reserve can serve a new owner. It returns ErrExhausted if
+// no address is free. It changes nothing and takes no lock.
 func (s *Store) Available(sets []RangeSet) error {
 	if err := s.writable(); err != nil {
 		return err
@@ -252,8 +253,8 @@ func (s *Store) Available(sets []RangeSet) error {
 	return nil
 }
 
-// writable reports whether leases can be made where the directory is, or where it
-// will be.
+// writable returns an error if leases cannot be created in the directory, or in the
+// closest existing parent if it does not exist.
 func (s *Store) writable() error {
 	for dir := s.dir; ; dir = filepath.Dir(dir) {
 		err := unix.Access(dir, unix.W_OK|unix.X_OK)
@@ -273,10 +274,10 @@ func (s *Store) writable() error {
 	}
 }
 
-// validate keeps out what would not be read back as the same owner.
+// validate rejects owners that parseOwner would not read back unchanged.
 func (o Owner) validate() error {
 	if o.ID == "" || o.IfName == "" || strings.ContainsFunc(o.ID+o.IfName, unicode.IsSpace) {
-		return fmt.Errorf("container %q, interface %q: not the name of an owner", o.ID, o.IfName)
+		return fmt.Errorf("container %q, interface %q: not a valid owner of leases", o.ID, o.IfName)
 	}
 	return nil
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/allocnet/allocnet"
 )
 
-// fault is an error of the files of a state directory. That something is not there, or
-// that a context has ended, is no fault.
+// fault wraps an error of a file in a *allocnet.StateDirError. It returns errors of
+// missing files and of ended contexts unchanged.
 func fault(dir string, err error) error {
 	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, allocnet.ErrStateDir) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

@@ -12,8 +12,8 @@ import (
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
-// maxFirstWait bounds how long an ADD waits for another one to be the first of
-// its network: one that hangs must not hold up the others for long.
+// maxFirstWait bounds how long an ADD waits for the first ADD of its network, in case
+// that one hangs.
 const maxFirstWait = 3 * time.Second
 
 // First makes the first ADD of a kind run alone. Plugins create objects that
@@ -30,9 +30,9 @@ func (s *Store) First(ctx context.Context, kinds ...string) (done func(succeeded
 	if err != nil {
 		return nil, err
 	}
-	patient, cancel := context.WithTimeout(ctx, firstWait(ctx))
+	waitCtx, cancel := context.WithTimeout(ctx, firstWait(ctx))
 	defer cancel()
-	if err := l.take(patient, writeLock, offsetFirst); err != nil && ctx.Err() != nil {
+	if err := l.take(waitCtx, writeLock, offsetFirst); err != nil && ctx.Err() != nil {
 		l.close()
 		return nil, fmt.Errorf("wait for the first allocation of a network: %w", err)
 	}

@@ -111,8 +111,8 @@ func (c reservation) meets(value string) bool {
 // index is the directory of the reservations.
 type index string
 
-// complete is the mark of an index of all records; it has another name than that of
-// an index without blocks.
+// complete is the path of the marker of an index with all records. completeBefore is
+// the marker of older versions, whose index has no blocks.
 func (x index) complete() string           { return filepath.Join(string(x), "complete-2") }
 func (x index) completeBefore() string     { return filepath.Join(string(x), "complete") }
 func (x index) dir(key string) string      { return filepath.Join(string(x), key) }

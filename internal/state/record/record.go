@@ -42,18 +42,17 @@ type Record struct {
 	Instance *string `json:"instance,omitempty"`
 	Phase    Phase   `json:"phase"`
 	Engine   string  `json:"engine"`
-	// Asked are the networks that the allocation requested by name; without
-	// any, it got those of the configuration.
-	Asked []string `json:"asked,omitempty"`
-	// Inline says that the request contained the configurations of the
-	// networks.
+	// Requested are the networks that the allocation requested by name. If there are
+	// none, it got those of the configuration.
+	Requested []string `json:"asked,omitempty"`
+	// Inline reports that the request contained the configurations of the networks.
 	Inline bool `json:"inline,omitempty"`
 	// PluginDirs are searched for plugins before those of the configuration.
 	PluginDirs []string `json:"pluginDirs,omitempty"`
 	// Interface is the requested name of the first attachment's interface.
 	Interface string `json:"interface,omitempty"`
-	// AskedPorts are the ports as requested; Ports are the resulting mappings.
-	AskedPorts []portmap.Port `json:"askedPorts,omitempty"`
+	// RequestedPorts are the ports as requested; Ports are the resulting mappings.
+	RequestedPorts []portmap.Port `json:"askedPorts,omitempty"`
 	// Previous is the result of plugins that another program ran before. It is
 	// the prevResult of the first attachment.
 	Previous json.RawMessage `json:"previous,omitempty"`
@@ -112,7 +111,7 @@ func (r *Record) BeginAdd() {
 type Attachment struct {
 	Network string `json:"network"`
 	IfName  string `json:"ifName"`
-	// Loopback says that the network consists of the loopback interface only.
+	// Loopback reports that the network consists only of the loopback interface.
 	Loopback bool `json:"loopback,omitempty"`
 	// Config is the self-contained conflist of the ADD, byte for byte.
 	Config []byte `json:"config"`

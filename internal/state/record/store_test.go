@@ -31,7 +31,7 @@ func sample(id string) *Record {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
 	return &Record{
 		Version: Version, ID: id, Netns: "/run/netns/" + id, Phase: Ready, Engine: "exec",
-		Asked: []string{"a", ""}, Args: [][2]string{{"IgnoreUnknown", "true"}, {"K", "<&>"}},
+		Requested: []string{"a", ""}, Args: [][2]string{{"IgnoreUnknown", "true"}, {"K", "<&>"}},
 		Capabilities:    map[string]json.RawMessage{"mac": json.RawMessage(`"02:00:00:00:00:01"`)},
 		InterfacePrefix: "eth", Created: now, Updated: now,
 		Attachments: []Attachment{

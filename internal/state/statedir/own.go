@@ -15,7 +15,7 @@ import (
 // read nor written.
 var ErrNotOurs = errors.New("not trusted")
 
-// othersWrite are the mode's bits that let others write.
+// othersWrite is the mode bits for write access of group and others.
 const othersWrite = 0o022
 
 // CheckDirs returns nil if only this process's user and root can create, rename
@@ -54,20 +54,20 @@ func checkDir(path string, stat *unix.Stat_t) error {
 	return checkOwner(path, stat)
 }
 
-// Guard is CheckDirs of a directory and of those in it, for repeated use: those in
-// it are checked again after a change of the directory, which is what replacing one
-// of them is. That their own user opens one to others afterwards is not noticed. The
-// zero value is ready, and safe for concurrent use.
+// Guard is CheckDirs of a directory and its subdirectories, for repeated use. It checks
+// the subdirectories again only after the directory has changed, because replacing one
+// of them changes the directory. It does not notice if the user makes a subdirectory
+// writable for others later. The zero value is ready, and safe for concurrent use.
 type Guard struct{ seen atomic.Pointer[seen] }
 
-// seen is what a change of the directory would change.
+// seen is the metadata of the directory at the last successful check.
 type seen struct {
 	device, inode uint64
 	mode, user    uint32
 	changed       unix.Timespec
 }
 
-// Check is CheckDirs of the directory, and of those with the given names in it.
+// Check is CheckDirs of the directory and of the subdirectories with the given names.
 func (g *Guard) Check(dir string, below ...string) error {
 	var stat unix.Stat_t
 	if err := unix.Lstat(dir, &stat); err != nil {
@@ -88,8 +88,8 @@ func (g *Guard) Check(dir string, below ...string) error {
 	return nil
 }
 
-// CheckFile makes sure that an open file is a regular one that only this process's
-// user and root can write to, under this name alone. The error is ErrNotOurs.
+// CheckFile returns ErrNotOurs unless an open file is a regular file with a single name
+// to which only this process's user and root can write.
 func CheckFile(fd int, path string) error {
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
@@ -98,7 +98,7 @@ func CheckFile(fd int, path string) error {
 	switch {
 	case stat.Mode&unix.S_IFMT != unix.S_IFREG:
 		return notOurs(path, &stat, "is not a regular file: remove it")
-	case stat.Nlink > 1: // none, where it was replaced meanwhile
+	case stat.Nlink > 1: // 0 if it was replaced meanwhile
 		return notOurs(path, &stat, "has other names: remove it")
 	}
 	return checkOwner(path, &stat)

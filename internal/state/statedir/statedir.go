@@ -23,21 +23,21 @@ import (
 
 // Dir is a state directory.
 type Dir struct {
-	// Path leads there without symbolic links.
+	// Path is the path without symbolic links.
 	Path string
 	// Instance identifies the directory in the owners of kernel objects, see
 	// names.Owner. It is a hash of the file system and of the directory's path in it,
 	// so it is the same through symbolic links and bind mounts, and after the
 	// directory was removed and created again. It is "" for the default directory.
 	Instance string
-	// Key is the same as Instance, but for the default directory: those of several
-	// mount namespaces have keys of their own.
+	// Key equals Instance, but is not empty for the default directory: it distinguishes
+	// the default directories of several mount namespaces.
 	Key string
 }
 
 // Resolve returns the directory at an absolute path; "" is the default path. The
-// directory need not exist: missing parts of the path are used as written. The
-// error is that /proc cannot be read.
+// directory need not exist: missing parts of the path are used as written. Resolve
+// returns an error if /proc cannot be read.
 func Resolve(path string) (Dir, error) {
 	if path == "" {
 		path = names.DefaultStateDir
@@ -57,8 +57,8 @@ func Resolve(path string) (Dir, error) {
 	return d, nil
 }
 
-// FormerInstance is the Instance that earlier versions gave to the users of a
-// directory, by the text of its path.
+// FormerInstance returns the Instance that earlier versions derived from the text of a
+// path.
 func FormerInstance(path string) string {
 	if path == "" || path == names.DefaultStateDir {
 		return ""
@@ -71,25 +71,27 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// location is a directory: where it is seen, and its place.
+// location is the path of a directory and its place.
 type location struct {
 	path string
 	place
 }
 
-// place is a file system, by its device number as text, and a path in it.
+// place identifies a directory by its file system, as the text of the device number,
+// and the path in it.
 type place struct{ device, inside string }
 
-// below is what has that name in a directory.
+// below returns the location of a name in the directory.
 func (l location) below(name string) location {
 	l.path, l.inside = filepath.Join(l.path, name), filepath.Join(l.inside, name)
 	return l
 }
 
-// mostLinks is where the kernel gives up, see path_resolution(7).
-const mostLinks = 40
+// maxLinks is the kernel's limit of symbolic links in a path; see path_resolution(7).
+const maxLinks = 40
 
-// locate finds the directory, or else the closest one above that can be reached.
+// locate returns the location of a directory. If it does not exist, locate resolves the
+// closest existing parent and appends the rest of the path.
 func locate(path string) (location, error) {
 	path = filepath.Clean(path)
 	missing := ""
@@ -100,8 +102,8 @@ func locate(path string) (location, error) {
 			l, err := locateOpen(fd)
 			return l.below(missing), err
 		}
-		if target, err := os.Readlink(path); err == nil && links < mostLinks {
-			links++ // to something that is not there yet
+		if target, err := os.Readlink(path); err == nil && links < maxLinks {
+			links++ // a link to a missing target
 			if !filepath.IsAbs(target) {
 				target = filepath.Join(filepath.Dir(path), target)
 			}
@@ -115,22 +117,23 @@ func locate(path string) (location, error) {
 	}
 }
 
-// key is an open directory. As mounts' numbers are used again, it has more than
-// would be needed at one time.
+// key identifies an open directory in the cache. The mount ID alone is not enough,
+// because the kernel reuses it.
 type key struct {
 	mount         string
 	device, inode uint64
 	path          string
 }
 
-// known keeps what was found, as the list of mounts is as long as there are
-// sandboxes.
+// known caches places, because the list of mounts grows with the number of network
+// namespaces.
 var known = struct {
 	sync.Mutex
 	places map[key]place
 }{places: map[key]place{}}
 
-const mostKnown = 64
+// maxKnown bounds the cache.
+const maxKnown = 64
 
 func locateOpen(fd int) (location, error) {
 	k, err := keyOf(fd)
@@ -146,7 +149,7 @@ func locateOpen(fd int) (location, error) {
 	if err != nil {
 		return location{}, err
 	}
-	if len(known.places) >= mostKnown {
+	if len(known.places) >= maxKnown {
 		clear(known.places)
 	}
 	known.places[k] = p
@@ -167,8 +170,8 @@ func keyOf(fd int) (k key, err error) {
 	return k, nil
 }
 
-// identify does without statx, which tells no mount before Linux 5.8. It takes several
-// times as long.
+// identify fills the key without statx, which lacks the mount ID before Linux 5.8. It
+// takes several times as long.
 func (k *key) identify(fd int) error {
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
@@ -188,11 +191,11 @@ func (k *key) identify(fd int) error {
 	return errors.New("no mnt_id in /proc/self/fdinfo")
 }
 
-// placeOf looks the directory's mount up. One that is not in the list has its
-// root outside of what the process sees, as below chroot(2): then the path is all
-// that can be said.
+// placeOf looks up the mount of a directory. A mount is missing in the list if its root
+// is outside of the root of the process, as after chroot(2). In that case the place
+// consists of the device and the path.
 func placeOf(k key) (place, error) {
-	const tries = 3 // mounts that come and go while the list is read may hide others
+	const tries = 3 // concurrent mounts and unmounts may hide entries of the list
 	for range tries {
 		mounts, err := os.ReadFile("/proc/self/mountinfo")
 		if err != nil {
@@ -207,7 +210,7 @@ func placeOf(k key) (place, error) {
 	return place{device: fmt.Sprintf("%d:%d", unix.Major(k.device), unix.Minor(k.device)), inside: k.path}, nil
 }
 
-// placeBelow reads a line of mountinfo, see proc_pid_mountinfo(5).
+// placeBelow parses a line of mountinfo; see proc_pid_mountinfo(5).
 func placeBelow(line string, k key) (place, bool) {
 	fields := strings.Fields(line)
 	if len(fields) < 5 || fields[0] != k.mount {
@@ -217,5 +220,5 @@ func placeBelow(line string, k key) (place, bool) {
 	return place{device: fields[2], inside: filepath.Join(unescaped(fields[3]), rest)}, ok
 }
 
-// unescaped is a path as it was before the kernel escaped what would end a field.
+// unescaped reverts the kernel's escapes in a field of mountinfo.
 var unescaped = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`, `\043`, "#").Replace
