@@ -2,15 +2,16 @@ package cleanup
 
 import "net/netip"
 
-// addresses gathers who holds which address. Plugins leave things that name nothing but an address; they may be
-// taken away only while nobody else has it.
+// addresses records which allocation holds which address. Plugins leave objects that
+// contain only an address; these may be removed only if no other allocation holds the
+// address.
 type addresses struct {
-	own     map[netip.Addr]string // address of the allocation -> network
-	foreign map[netip.Addr]bool   // held by another allocation
-	unsure  bool                  // not all holders could be found out
+	own        map[netip.Addr]string // address of the allocation -> network
+	foreign    map[netip.Addr]bool   // held by another allocation
+	incomplete bool                  // not all holders could be determined
 }
 
-// addOwn says that the allocation had an address in a network.
+// addOwn records that the allocation has or had an address in a network.
 func (a *addresses) addOwn(addr netip.Addr, network string) {
 	if !isHost(addr) {
 		return
@@ -23,7 +24,7 @@ func (a *addresses) addOwn(addr netip.Addr, network string) {
 	}
 }
 
-// addForeign says that another allocation holds an address.
+// addForeign records that another allocation holds an address.
 func (a *addresses) addForeign(addr netip.Addr) {
 	if !addr.IsValid() {
 		return
@@ -34,13 +35,13 @@ func (a *addresses) addForeign(addr netip.Addr) {
 	a.foreign[addr] = true
 }
 
-// isOurs reports whether what serves an address may be taken away.
+// isOurs reports whether objects that contain an address may be removed.
 func (a *addresses) isOurs(addr netip.Addr) bool {
 	_, own := a.own[addr]
-	return own && !a.foreign[addr] && !a.unsure
+	return own && !a.foreign[addr] && !a.incomplete
 }
 
-// isHost reports whether an address can be that of an allocation at all.
+// isHost reports whether an allocation can have an address.
 func isHost(addr netip.Addr) bool {
 	return addr.IsValid() && !addr.IsUnspecified() && !addr.IsLoopback() && !addr.IsMulticast()
 }

@@ -13,21 +13,24 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 )
 
-// Attached reports whether a cache directory of libcni has a result of a container with that ID, in whatever network.
-// An error means that a file which may be such a result could not be read.
+// Attached reports whether a cache directory of libcni has a result of a container with
+// that ID, in any network. It returns an error if a file that may be such a result
+// cannot be read.
 func Attached(cacheDir, id string) (bool, error) {
 	attached := false
 	mayBe := func(name string) bool { return strings.Contains(name, "-"+id+"-") }
 	err := eachCached(cacheDir, mayBe, func(_ string, content cacheContent) {
-		// Without a kind, the name is all that tells the ID.
+		// Without a kind, only the file name contains the ID.
 		attached = attached || content.Kind != cacheKind || content.ContainerID == id
 	})
 	return attached, err
 }
 
-// CachedAttachments are the attachments of which a cache directory of libcni has a result. Those of other networks are
-// among them: the caller looks for attachments that exist, and a runtime may know a network by another name. Where only
-// the name of a file tells, they are all that the name can mean in the network. An error means that the list has gaps.
+// CachedAttachments returns the attachments that have a result in a cache directory of
+// libcni. It includes those of other networks, because the caller needs all existing
+// attachments, and a runtime may use another name for a network. If only the file name
+// identifies an attachment, it returns all attachments that the name can stand for in
+// the network. If it returns an error, the list is incomplete.
 func CachedAttachments(cacheDir, network string) ([]types.GCAttachment, error) {
 	var list []types.GCAttachment
 	note := func(id, ifName string) {
@@ -50,7 +53,8 @@ func CachedAttachments(cacheDir, network string) ([]types.GCAttachment, error) {
 	return list, err
 }
 
-// eachCached notes the cached results of a directory whose file names may be meant.
+// eachCached calls note for the cached results of a directory whose file names mayBe
+// accepts.
 func eachCached(cacheDir string, mayBe func(name string) bool, note func(name string, content cacheContent)) error {
 	dir := filepath.Join(cacheDir, "results")
 	entries, err := os.ReadDir(dir)
@@ -69,7 +73,7 @@ func eachCached(cacheDir string, mayBe func(name string) bool, note func(name st
 		switch {
 		case err == nil:
 			note(entry.Name(), content)
-		case !errors.Is(err, fs.ErrNotExist): // a DEL is done
+		case !errors.Is(err, fs.ErrNotExist): // else a DEL has removed it meanwhile
 			errs = append(errs, fmt.Errorf("%q in %s: %w", entry.Name(), dir, err))
 		}
 	}

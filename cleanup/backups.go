@@ -17,12 +17,13 @@ import (
 const (
 	defaultBackupDir = "/run/cni/tuning"
 	backupSuffix     = ".json"
-	draftSuffix      = ".tmp" // of a backup that a crash kept from getting its name
+	draftSuffix      = ".tmp" // of a backup that was not renamed before a crash
 	maxBackup        = 1 << 16
 )
 
-// backupFinder looks for the tuning plugin's files: the attributes that each interface had before ADD. The reference
-// plugin leaves a file if the namespace or the interface is gone at DEL.
+// backupFinder finds the files of the tuning plugin, which contain the attributes that
+// each interface had before ADD. The reference plugin leaves a file if the namespace or
+// the interface no longer exists at DEL.
 type backupFinder struct {
 	*search
 	found []ownFile
@@ -42,7 +43,7 @@ func (f *backupFinder) find(context.Context) ([]Leftover, error) {
 	return leftoverFiles(f.found), errors.Join(errs...)
 }
 
-// candidates are the paths that the allocation's backups can have.
+// candidates returns the possible backup files of the allocation.
 func (f *backupFinder) candidates() ([]ownFile, error) {
 	if len(f.attachments) == 0 {
 		return f.byID()
@@ -61,8 +62,8 @@ func (f *backupFinder) candidates() ([]ownFile, error) {
 	return files, nil
 }
 
-// byID are the files in the default directory that have the ID in their name, with any interface. An interface with an
-// underscore would make the name ambiguous.
+// byID returns the files in the default directory whose names contain the ID, for any
+// interface without an underscore. With one, the name would be ambiguous.
 func (f *backupFinder) byID() ([]ownFile, error) {
 	entries, err := os.ReadDir(defaultBackupDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -79,8 +80,8 @@ func (f *backupFinder) byID() ([]ownFile, error) {
 	return files, nil
 }
 
-// isOurs reports whether a file exists and names no other owner. The native plugin notes the owner, the reference
-// plugin does not.
+// isOurs reports whether a file exists and does not name another owner. Only the native
+// plugin records the owner.
 func (f *backupFinder) isOurs(file ownFile) (bool, error) {
 	data, err := smallfile.ReadOwn(file.path(), maxBackup)
 	if isNone(err) {
@@ -92,7 +93,7 @@ func (f *backupFinder) isOurs(file ownFile) (bool, error) {
 	var content struct {
 		Owner string `json:"owner"`
 	}
-	_ = json.Unmarshal(data, &content) // a file that a crash cut short still belongs to its name
+	_ = json.Unmarshal(data, &content) // a file truncated by a crash is identified by its name
 	owner, noted := names.ParseOwner(content.Owner)
 	if !noted {
 		return true, nil

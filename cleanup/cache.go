@@ -13,13 +13,14 @@ import (
 	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
-// cacheFinder looks for the results that libcni keeps for DEL.
+// cacheFinder finds the results that libcni caches for DEL.
 type cacheFinder struct {
 	*search
 	found []ownFile
 }
 
-// cacheContent is what of a cached result tells its owner. Old versions of libcni kept the bare result.
+// cacheContent has the owner and the result from a cached result. Old versions of
+// libcni stored only the result itself.
 type cacheContent struct {
 	Kind        string          `json:"kind"`
 	ContainerID string          `json:"containerId"`
@@ -30,7 +31,7 @@ type cacheContent struct {
 
 const cacheKind = "cniCacheV1"
 
-// maxCache is the largest cached result that is read. It includes the configuration.
+// maxCache is the largest size of a cached result, with its configuration.
 const maxCache = 16 << 20
 
 func (f *cacheFinder) find(context.Context) ([]Leftover, error) {
@@ -41,11 +42,11 @@ func (f *cacheFinder) find(context.Context) ([]Leftover, error) {
 		f.found = append(f.found, files...)
 		errs = append(errs, err)
 	}
-	f.recall()
+	f.addResultAddresses()
 	return leftoverFiles(f.found), errors.Join(errs...)
 }
 
-// inDir finds the target's files of one directory.
+// inDir finds the files of the target in one directory.
 func (f *cacheFinder) inDir(dir string) ([]ownFile, error) {
 	if len(f.attachments) == 0 {
 		return f.byContent(dir)
@@ -74,7 +75,7 @@ func (f *cacheFinder) inDir(dir string) ([]ownFile, error) {
 	return files, errors.Join(errs...)
 }
 
-// byContent finds the files of a directory that hold the ID, whichever the network.
+// byContent finds the files in a directory that contain the ID, for any network.
 func (f *cacheFinder) byContent(dir string) ([]ownFile, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -108,14 +109,14 @@ func readCache(path string) (cacheContent, error) {
 	}
 	var content cacheContent
 	if err := json.Unmarshal(data, &content); err != nil {
-		// A file cut short by a crash is still the one of its name.
+		// A file truncated by a crash is identified by its name.
 		return cacheContent{}, nil
 	}
 	return content, nil
 }
 
-// belongs reports whether the content is that of an attachment. The file's name alone is ambiguous: networks and
-// IDs may contain the dash that joins them.
+// belongs reports whether the content belongs to an attachment. The file name alone is
+// ambiguous, because networks and IDs may contain the dash that separates them.
 func (c cacheContent) belongs(id, network, ifName string) bool {
 	return c.Kind != cacheKind || c.ContainerID == id && c.NetworkName == network && c.IfName == ifName
 }

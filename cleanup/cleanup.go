@@ -14,32 +14,35 @@ import (
 type Attachment struct {
 	Network string // name of the network
 	IfName  string // interface inside the sandbox
-	Config  []byte // conflist that ADD was given, as JSON, complete in itself; nil when unknown
-	Result  []byte // CNI result of ADD, as JSON; nil when unknown
+	Config  []byte // self-contained conflist of ADD, as JSON; nil if unknown
+	Result  []byte // CNI result of ADD, as JSON; nil if unknown
 }
 
-// Target is an allocation whose leftovers are looked for.
+// Target is the allocation whose leftovers are searched.
 type Target struct {
 	// ID is the CNI container ID.
 	ID string
-	// Netns is the path of the network namespace; it need not exist any more.
+	// Netns is the path of the network namespace, which may no longer exist.
 	Netns string
-	// Attachments are the networks to look at. With none, whatever bears the ID counts, whichever its network.
+	// Attachments are the networks of the allocation. If there are none, objects with
+	// the ID count in every network.
 	Attachments []Attachment
 	// Ports are the published ports.
 	Ports []portmap.Mapping
-	// Addresses are addresses of the allocation beside those of the results.
+	// Addresses are addresses of the allocation in addition to those of the results.
 	Addresses []Address
-	// StateDir is where the allocation's record is kept, which objects in the kernel tell their owners by; "" is the
-	// default one.
+	// StateDir is the state directory of the allocation's record; "" is the default
+	// one. Owners of objects in the kernel are derived from it.
 	StateDir string
-	// Instance is the instance of the owners of objects in the kernel, as the record has it; nil for that of StateDir.
+	// Instance is the recorded instance in the owners of kernel objects; nil selects
+	// that of StateDir.
 	Instance *string
-	// CacheDirs are libcni cache directories. Results lie in <dir>/results/<network>-<ID>-<IfName>.
+	// CacheDirs are libcni cache directories. The files are
+	// <dir>/results/<network>-<ID>-<IfName>.
 	CacheDirs []string
 }
 
-// Kind says what sort of object a leftover is.
+// Kind is the kind of a leftover.
 type Kind = allocnet.Kind
 
 // The kinds of leftovers.
@@ -60,22 +63,24 @@ const (
 // Leftover is one object that an allocation left on the host.
 type Leftover = allocnet.Leftover
 
-// Audit returns what the allocation left on the host, sorted, and changes nothing. Leftovers are returned beside
-// an error too: what one step could not look at does not hide what the others found. It is safe for concurrent
-// use.
+// Audit returns the objects that the allocation left on the host, sorted, and changes
+// nothing. With an error, it returns the leftovers that it found. It is safe for
+// concurrent use.
 //
-// What cannot be looked at is an error, never clean. An iptables that is missing or does not work is an error unless
-// the kernel shows that its tables have no rules of the allocation. A kernel without nftables or connection tracking
-// has no rules or entries.
+// If something cannot be examined, Audit returns an error. A missing or broken iptables
+// is an error unless the kernel shows that its tables have no rules of the allocation.
+// A kernel without nftables or connection tracking has no rules or entries.
 func Audit(ctx context.Context, t Target) ([]Leftover, error) {
 	found, err := newSearch(t).find(ctx)
 	return sorted(found), err
 }
 
-// Force removes what Audit would find, and returns what it removed, sorted. Every step is tried, and the errors
-// are joined. What is gone already, or goes meanwhile, is no error, so Force can be repeated and can run
-// concurrently, for the same allocation too. While a rule that cannot be removed goes on making connection tracking
-// entries, Force deletes them a few times and leaves the rest, without an error: Audit tells what is left.
+// Force removes the objects that Audit would find, and returns the removed ones,
+// sorted. It tries every step and joins the errors. Objects that no longer exist are
+// not an error, so Force can be repeated and can run concurrently, also for the same
+// allocation. If a rule that cannot be removed keeps creating connection tracking
+// entries, Force deletes them a few times and returns no error for the rest; Audit
+// reports them.
 func Force(ctx context.Context, t Target) ([]Leftover, error) {
 	s := newSearch(t)
 	_, findErr := s.find(ctx)
@@ -83,16 +88,18 @@ func Force(ctx context.Context, t Target) ([]Leftover, error) {
 	return sorted(removed), errors.Join(findErr, err)
 }
 
-// FlushConntrack deletes the connection tracking entries of the allocation: those of connections to or from one of its
-// addresses, unless another allocation holds the address now; and UDP entries from outside to one of its host ports,
-// which would keep a client from reaching the port's next owner. A client that keeps sending makes some of them again
-// at once: Audit counts only TCP, UDP and SCTP entries DNATed to one of the addresses. It is safe for concurrent use.
-// A kernel without connection tracking is not an error.
+// FlushConntrack deletes the connection tracking entries of connections from or to an
+// address of the allocation, unless another allocation holds the address now. It also
+// deletes UDP entries from outside to its host ports, which would prevent clients from
+// reaching the next owner of the port. Clients that keep sending create some of them
+// again at once, so Audit counts only TCP, UDP and SCTP entries with DNAT to one of the
+// addresses. FlushConntrack is safe for concurrent use. A kernel without connection
+// tracking is not an error.
 func FlushConntrack(ctx context.Context, t Target) error {
 	return newSearch(t).flush(ctx)
 }
 
-// sorted puts leftovers in an order that does not depend on that of the kernel's lists.
+// sorted sorts leftovers, because the kernel lists objects in any order.
 func sorted(list []Leftover) []Leftover {
 	slices.SortStableFunc(list, func(a, b Leftover) int {
 		return cmp.Or(

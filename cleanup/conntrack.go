@@ -16,35 +16,37 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// connections are those of the network namespace of the calling thread.
+// connections has the entries of the network namespace of the calling thread.
 var connections = conntrack.Here()
 
-// conntrackFinder looks for connection tracking entries that lead to the allocation.
+// conntrackFinder finds connection tracking entries of connections to the allocation.
 type conntrackFinder struct {
 	*search
-	matched bool
+	matched bool // whether look has found an entry to delete
 }
 
-// flows are the entries of one family that match.
+// flows is a filter for the entries of one address family, and counts the matching
+// ones.
 type flows struct {
 	family family
 	isOurs func(netip.Addr) bool
-	ports  map[uint16][]netip.Addr // UDP host ports -> host addresses, the zero one for all
+	ports  map[uint16][]netip.Addr // UDP host ports -> host addresses; the zero address stands for all
 	local  []netip.Prefix          // addresses of the host
-	counts map[flowKey]int         // entries that lead to the allocation
-	// strays are UDP entries of the host ports that lead elsewhere, and connections to and from the allocation that
-	// were not redirected. A client that keeps sending makes a new one as soon as one is deleted, so they are deleted
-	// and never counted as left.
+	counts map[flowKey]int         // entries with DNAT to the allocation
+	// strays is the number of the other matching entries: UDP entries of the host ports
+	// with another destination, and connections from and to the allocation without
+	// DNAT. They are deleted, but not counted as left, because clients that keep
+	// sending create them again at once.
 	strays int
 }
 
-// flowKey is what entries are counted by.
+// flowKey groups entries for the count.
 type flowKey struct{ protocol, addr string }
 
 var trackedProtocols = map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}
 
-// match reports whether an entry is to be deleted, and counts those that are. Those that nothing redirected go as well,
-// of every protocol: an address is free only without any.
+// match reports whether an entry is to be deleted, and counts it. Entries without DNAT
+// match for every protocol, because an address is free only if it has no entries.
 func (f *flows) match(e conntrack.Entry) bool {
 	protocol, tracked := trackedProtocols[e.Protocol]
 	switch {
@@ -58,8 +60,9 @@ func (f *flows) match(e conntrack.Entry) bool {
 	return true
 }
 
-// isHostPort reports whether an address and port are a host port of the allocation. A port that is open on all
-// addresses is so on the host's own only: what passes through to the same port elsewhere does not concern it.
+// isHostPort reports whether an address and port are a host port of the allocation. A
+// port that is published on all addresses applies only to the addresses of the host,
+// not to forwarded packets with the same port.
 func (f *flows) isHostPort(addr netip.Addr, port uint16) bool {
 	return slices.ContainsFunc(f.ports[port], func(host netip.Addr) bool {
 		if host.IsValid() && (!host.IsUnspecified() || host.Is4() != addr.Is4()) {
@@ -81,12 +84,13 @@ func (f *flows) leftovers() []Leftover {
 	return list
 }
 
-// possible reports whether there can be connections of the allocation.
+// possible reports whether the allocation can have connections.
 func (f *conntrackFinder) possible() bool {
 	return len(f.target.Ports) > 0 || len(f.addresses.own) > 0 || f.within(func(s scope) bool { return s.ports })
 }
 
-// find returns the entries that lead to the allocation. None can if no address of it is known.
+// find returns the entries with DNAT to the allocation. There are none if no address of
+// it is known.
 func (f *conntrackFinder) find(ctx context.Context) ([]Leftover, error) {
 	if len(f.addresses.own) == 0 {
 		return nil, nil
@@ -94,7 +98,7 @@ func (f *conntrackFinder) find(ctx context.Context) ([]Leftover, error) {
 	return f.look(ctx)
 }
 
-// look also finds strays. matched says whether there is anything to delete.
+// look returns the same leftovers as find, and sets matched, also for strays.
 func (f *conntrackFinder) look(ctx context.Context) (list []Leftover, err error) {
 	f.matched = false
 	if !f.possible() || len(f.addresses.own) == 0 && len(udpPorts(f.target)) == 0 {
@@ -120,7 +124,8 @@ func (f *conntrackFinder) list(ctx context.Context, fam family) (*flows, error) 
 	})
 }
 
-// walk has a filter for one family filled. A kernel without connection tracking has no entries.
+// walk calls fill with the filter of one family, and again if the list has changed
+// meanwhile. A kernel without connection tracking has no entries.
 func (f *conntrackFinder) walk(ctx context.Context, fam family, fill func(*flows) error) (*flows, error) {
 	matching := &flows{family: fam, isOurs: f.addresses.isOurs, ports: udpPorts(f.target)}
 	err := retry.Do(ctx, func() (err error) {
@@ -136,12 +141,14 @@ func (f *conntrackFinder) walk(ctx context.Context, fam family, fill func(*flows
 	return matching, err
 }
 
-// mostPasses bounds how often entries are deleted: packets that were on their way when the rules went may make new
-// ones, once each, and rules that stay make new ones for ever.
-const mostPasses = 5
+// maxPasses bounds how often entries are deleted. Packets that were processed while the
+// rules were removed can create each entry once more; rules that stay create entries
+// again and again.
+const maxPasses = 5
 
-// remove deletes entries until a pass finds none that leads to the allocation. It looks again, whatever was found
-// before the rules went.
+// remove deletes entries until a pass finds none with DNAT to the allocation. It does
+// not use the result of find, because entries may have been created before the rules
+// were removed.
 func (f *conntrackFinder) remove(ctx context.Context) ([]Leftover, error) {
 	if !f.possible() {
 		return nil, nil
@@ -160,11 +167,12 @@ func (f *conntrackFinder) remove(ctx context.Context) ([]Leftover, error) {
 	return list, errors.Join(errs...)
 }
 
-// empty deletes the matching entries of one family, and counts what led to the allocation. That some are left after the
-// last pass is no error: it may be before the rules go, and an Audit follows, which counts them.
+// empty deletes the matching entries of one family and counts those with DNAT to the
+// allocation. Entries left after the last pass are not an error: the rules may not be
+// removed yet, and a later Audit counts them.
 func (f *conntrackFinder) empty(ctx context.Context, fam family) (*flows, error) {
 	removed := &flows{family: fam, counts: make(map[flowKey]int)}
-	for range mostPasses {
+	for range maxPasses {
 		matching, err := f.walk(ctx, fam, func(matching *flows) error {
 			err := connections.DeleteMatching(ctx, fam.number(), matching.match)
 			for key, n := range matching.counts {
@@ -179,7 +187,8 @@ func (f *conntrackFinder) empty(ctx context.Context, fam family) (*flows, error)
 	return removed, nil
 }
 
-// udpPorts are the target's UDP host ports and the addresses they are open on.
+// udpPorts returns the UDP host ports of the target and the addresses on which they are
+// published.
 func udpPorts(t Target) map[uint16][]netip.Addr {
 	ports := make(map[uint16][]netip.Addr)
 	for _, m := range t.Ports {
@@ -192,7 +201,8 @@ func udpPorts(t Target) map[uint16][]netip.Addr {
 	return ports
 }
 
-// localAddresses are the addresses of one family that are the host's own, as far as host ports need them.
+// localAddresses returns the host's addresses of one family. They are needed only for
+// host ports; without any, it returns none.
 func localAddresses(fam family, ports map[uint16][]netip.Addr) ([]netip.Prefix, error) {
 	if len(ports) == 0 {
 		return nil, nil
@@ -214,7 +224,7 @@ func localAddresses(fam family, ports map[uint16][]netip.Addr) ([]netip.Prefix, 
 	return local, nil
 }
 
-// number is the family in the kernel's terms.
+// number returns the kernel's number of the family.
 func (f family) number() uint8 {
 	if f == ipv4 {
 		return unix.AF_INET

@@ -2,11 +2,11 @@ package cleanup
 
 import "encoding/json"
 
-// Covers says whether cleanup knows everything that the plugins of the target
-// can leave on the host, so that after a Force without error and an Audit that
-// finds nothing, nothing is left, whatever DEL said. It is false where one of
-// the plugins is not known, or keeps something elsewhere: with a daemon, or a
-// physical device that it moved.
+// Covers reports whether cleanup can find all leftovers of the plugins of the target.
+// If it can, nothing is left after a Force without error and an Audit without
+// leftovers, regardless of the result of DEL. Covers returns false if cleanup does not
+// know one of the plugins, or if a plugin has state elsewhere, such as in a daemon or
+// in a physical device that it moved.
 func Covers(t Target) bool {
 	for _, a := range t.Attachments {
 		var conf struct {
@@ -24,7 +24,7 @@ func Covers(t Target) bool {
 	return true
 }
 
-// CoversPlugin is Covers for one plugin, by its part of the conflist.
+// CoversPlugin is Covers for one plugin, given its part of the conflist.
 func CoversPlugin(config []byte) bool {
 	var p pluginConf
 	return json.Unmarshal(config, &p) == nil && covered(p)

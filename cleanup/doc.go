@@ -1,19 +1,24 @@
-// Package cleanup finds and removes what one allocation left on the host when the DEL of its plugins could not:
-// links, iptables and nftables rules (those of macspoofchk as well), leases, connection tracking entries, the tuning
-// plugin's backups and cached results of the CNI reference plugins, of any version and backend.
+// Package cleanup finds and removes the objects of one allocation that the DEL of its
+// plugins could not remove: links, iptables and nftables rules (including those of
+// macspoofchk), leases, connection tracking entries, backups of the tuning plugin and
+// cached results of libcni. It supports all versions and backends of the CNI reference
+// plugins.
 //
 // # Basics
 //
-// [Audit] only looks. [Force] removes what Audit would find. Both work from a [Target], which is what a runtime
-// remembers about the allocation; the less it remembers, the more they derive from what is there. With the network
-// configurations known, only what these can have left is looked for, which costs little.
+// [Audit] only examines the host. [Force] removes the objects that Audit would find.
+// Both use a [Target], which describes the allocation. Missing fields of the Target are
+// derived from objects on the host. If the network configurations are known, only
+// objects that these networks can have left are searched, which is fast.
 //
 // # Caveats
 //
-// What belongs to another allocation is never touched. An object is taken for this allocation's own only if its
-// name or comment holds the allocation's ID (and, when attachments are given, the name of one of their networks),
-// or if it serves an address of the allocation that no other allocation holds now.
+// Objects of other allocations are never touched. An object belongs to the allocation
+// only if its name or comment contains the ID (and the name of one of the attached
+// networks, if attachments are given), or if it contains an address of the allocation
+// that no other allocation holds now.
 //
-// What allocations share stays: bridges, the chains CNI-FORWARD, CNI-ADMIN and CNI-HOSTPORT-*, the per-bridge
-// chains of the firewall plugin, and the tables and chains of the nftables backends.
+// Shared objects are kept: bridges, the chains CNI-FORWARD, CNI-ADMIN and
+// CNI-HOSTPORT-*, the per-bridge chains of the firewall plugin, and the tables and
+// chains of the nftables backends.
 package cleanup

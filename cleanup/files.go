@@ -13,7 +13,7 @@ import (
 	"github.com/allocnet/allocnet/internal/smallfile"
 )
 
-// ownFile is one that an allocation has in a directory that it shares with others.
+// ownFile is a file of an allocation in a directory with files of other allocations.
 type ownFile struct {
 	kind               Kind
 	dir, name, network string
@@ -25,7 +25,7 @@ func (f ownFile) leftover() Leftover {
 	return Leftover{Kind: f.kind, Network: f.network, Where: f.dir, Object: f.name}
 }
 
-// leftoverFiles are the files as leftovers.
+// leftoverFiles converts files to leftovers.
 func leftoverFiles(files []ownFile) []Leftover {
 	var list []Leftover
 	for _, f := range files {
@@ -34,7 +34,8 @@ func leftoverFiles(files []ownFile) []Leftover {
 	return list
 }
 
-// removeFiles tries to remove all files. It returns those that it removed.
+// removeFiles removes files and returns those that it removed. It continues after
+// errors and joins them.
 func removeFiles(files []ownFile) ([]Leftover, error) {
 	var (
 		removed []ownFile
@@ -52,7 +53,8 @@ func removeFiles(files []ownFile) ([]Leftover, error) {
 	return leftoverFiles(removed), errors.Join(errs...)
 }
 
-// isNone reports whether reading a file failed because it is gone or because no plugin can have written it.
+// isNone reports whether reading a file failed because it no longer exists or because
+// no plugin can have written it.
 func isNone(err error) bool {
 	return slices.ContainsFunc([]error{fs.ErrNotExist, smallfile.ErrNotRegular, smallfile.ErrTooLarge, unix.ELOOP},
 		func(none error) bool { return errors.Is(err, none) })

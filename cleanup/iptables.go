@@ -11,18 +11,20 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// tables is what is needed of an iptables command. iptables.IsMissing and IsBusy know its errors.
+// tables is the subset of an iptables command that cleanup uses. iptables.IsMissing and
+// iptables.IsBusy classify its errors.
 type tables interface {
 	List(table, chain string) ([]string, error)
 	Delete(table, chain string, spec ...string) error
 	ClearAndDeleteChain(table, chain string) error
 }
 
-// iptablesFinder looks for chains and rules of the reference plugins' iptables backends.
+// iptablesFinder finds chains and rules of the iptables backends of the reference
+// plugins.
 type iptablesFinder struct {
 	*search
 	open   func(family) (tables, error)
-	kernel func(family, string) unlisted
+	kernel func(family, string) kernelTable
 	rules  []iptRule
 	chains []iptChain
 }
@@ -39,7 +41,8 @@ func (r iptRule) leftover() Leftover {
 	return Leftover{Kind: KindIPTablesRule, Network: r.network, Where: where, Object: r.String()}
 }
 
-// iptChain is a chain of the allocation's own in the nat table. It goes with the rules in it.
+// iptChain is a chain of the allocation in the nat table. It is removed together with
+// its rules.
 type iptChain struct {
 	family  family
 	name    string
@@ -55,7 +58,7 @@ func (f *iptablesFinder) find(ctx context.Context) ([]Leftover, error) {
 	f.rules, f.chains = nil, nil
 	for _, fam := range f.families() {
 		if err := f.inFamily(ctx, fam); err != nil {
-			f.addresses.unsure = true
+			f.addresses.incomplete = true
 			errs = append(errs, fmt.Errorf("list %s iptables rules: %w", fam, err))
 		}
 	}
@@ -69,8 +72,9 @@ func (f *iptablesFinder) find(ctx context.Context) ([]Leftover, error) {
 	return list, errors.Join(errs...)
 }
 
-// inFamily looks at the tables of one family that the allocation can have something in. Where the kernel shows that
-// they have nothing, the command is not run: that takes longer than everything else.
+// inFamily searches the tables of one family in which the allocation can have rules. If
+// the kernel shows that they have none, it does not run the command, which takes longer
+// than all other searches.
 func (f *iptablesFinder) inFamily(ctx context.Context, fam family) error {
 	nat, filter := f.within(func(s scope) bool { return s.nat }), f.within(func(s scope) bool { return s.filter })
 	if !nat && !filter {
@@ -84,13 +88,13 @@ func (f *iptablesFinder) inFamily(ctx context.Context, fam family) error {
 		return err
 	}
 	if err == nil {
-		return f.unhidden(ctx, fam, nat, filter)
+		return f.requireListed(ctx, fam, nat, filter)
 	}
-	return f.absent(ctx, fam, nat, filter, err)
+	return f.requireAbsent(ctx, fam, nat, filter, err)
 }
 
-// listed looks with the family's command. The filter table knows nothing but addresses, so it comes second, and is
-// read only when there are any.
+// listed searches with the command of the family. Rules of the filter table contain
+// only addresses, so that table is searched second, and only if there are addresses.
 func (f *iptablesFinder) listed(ctx context.Context, fam family, nat, filter bool) error {
 	ipt, err := f.open(fam)
 	if err == nil && nat {
@@ -101,7 +105,7 @@ func (f *iptablesFinder) listed(ctx context.Context, fam family, nat, filter boo
 	}
 	accepts, err := f.inFilter(ipt, fam)
 	if len(accepts) > 0 && !nat {
-		// Who holds these addresses now can be read only there.
+		// Only the nat table shows the current holders of these addresses.
 		err = f.inNat(ipt, fam)
 	}
 	if err != nil {
@@ -115,7 +119,8 @@ func (f *iptablesFinder) listed(ctx context.Context, fam family, nat, filter boo
 	return nil
 }
 
-// inFilter finds the accepts of the firewall plugin for addresses that the allocation has or had.
+// inFilter returns the accept rules of the firewall plugin for the addresses of the
+// allocation.
 func (f *iptablesFinder) inFilter(ipt tables, fam family) ([]iptRule, error) {
 	listing, err := list(ipt, "filter")
 	var accepts []iptRule
@@ -130,7 +135,8 @@ func (f *iptablesFinder) inFilter(ipt tables, fam family) ([]iptRule, error) {
 	return accepts, err
 }
 
-// acceptedAddress is the address that a rule exactly as the firewall plugin makes it is for.
+// acceptedAddress returns the address of a rule that the firewall plugin has created.
+// It returns the zero address for any other rule.
 func acceptedAddress(rule iptables.Rule) netip.Addr {
 	from := []string{"-s", rule.Value("-s"), "-j", "ACCEPT"}
 	to := []string{"-d", rule.Value("-d"), "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"}
@@ -143,7 +149,7 @@ func acceptedAddress(rule iptables.Rule) netip.Addr {
 	return netip.Addr{}
 }
 
-// singleAddress is the address of a prefix that holds only one.
+// singleAddress returns the address of a prefix that contains only one.
 func singleAddress(text string) netip.Addr {
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil || !prefix.IsSingleIP() {
@@ -152,8 +158,8 @@ func singleAddress(text string) netip.Addr {
 	return prefix.Addr()
 }
 
-// list reads a whole table at once: go-iptables lists the chain that it is given, or all where the place of the
-// chain is taken by an option that it gives anyway.
+// list lists a whole table. go-iptables requires a chain as argument; "--wait", which
+// it passes anyway, takes its place and selects all chains.
 func list(ipt tables, table string) (iptables.Listing, error) {
 	lines, err := ipt.List(table, "--wait")
 	if err != nil {
@@ -176,7 +182,7 @@ func (f *iptablesFinder) remove(ctx context.Context) ([]Leftover, error) {
 			errs = append(errs, fmt.Errorf("delete %s: %w", l, err))
 		}
 	}
-	// A chain can go only when nothing leads to it any more.
+	// A chain can be deleted only if no rule jumps to it.
 	for _, rule := range f.rules {
 		act(rule.leftover(), rule.family, func(ipt tables) error {
 			return ipt.Delete(rule.table, rule.Chain, rule.Spec...)
@@ -190,7 +196,8 @@ func (f *iptablesFinder) remove(ctx context.Context) ([]Leftover, error) {
 	return removed, errors.Join(errs...)
 }
 
-// change makes one change, and makes it again when somebody else's got in the way.
+// change makes one change. It retries if a concurrent change of another program
+// interferes.
 func (f *iptablesFinder) change(ctx context.Context, fam family, act func(tables) error) error {
 	ipt, err := f.open(fam)
 	if err != nil {

@@ -74,8 +74,8 @@ func (c fakeCommand) ClearAndDeleteChain(table, chain string) error {
 func searchWith(fake *fakeTables, t Target) *search {
 	s := newSearch(t)
 	s.iptables.open = fake.open
-	s.iptables.kernel = func(fam family, table string) unlisted { return fake.kernel[string(fam)+" "+table] }
-	s.recall()
+	s.iptables.kernel = func(fam family, table string) kernelTable { return fake.kernel[string(fam)+" "+table] }
+	s.addResultAddresses()
 	return s
 }
 

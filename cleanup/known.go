@@ -16,10 +16,10 @@ type Address struct {
 	IP      netip.Addr `json:"ip"`
 }
 
-// Addresses finds out which addresses an allocation has, from its results, its
-// leases and the rules that bear its ID. Where a result is unknown, ask before
-// DEL and pass the answer to Force in the Target: DEL gives back the lease that
-// alone tells to whom rules belong that name nothing but an address.
+// Addresses returns the addresses of an allocation, from its results, its leases and
+// the rules with its ID. If a result is unknown, call it before DEL and pass the
+// addresses to Force in the Target: some rules contain only an address, and DEL
+// releases the lease that shows its owner.
 func Addresses(ctx context.Context, t Target) ([]Address, error) {
 	s := newSearch(t)
 	_, err := s.find(ctx)
@@ -30,9 +30,10 @@ func Addresses(ctx context.Context, t Target) ([]Address, error) {
 	return known, err
 }
 
-// Released are the addresses of a target's results that are not its own any more: another allocation holds them with
-// host-local, or host-local, where no other plugin can have leased them, does not have them for the target. A DEL that
-// is done again must not be given them, as plugins delete rules that name nothing but an address.
+// Released returns the addresses in the results of a target that no longer belong to
+// it: another allocation holds a lease of host-local for the address, or the target has
+// no such lease although no other IPAM plugin is involved. A repeated DEL must not get
+// these addresses, because plugins delete rules that contain only an address.
 func Released(ctx context.Context, t Target) ([]netip.Addr, error) {
 	known := Covers(t)
 	t.Addresses = nil
@@ -55,8 +56,8 @@ func Released(ctx context.Context, t Target) ([]netip.Addr, error) {
 	return released, nil
 }
 
-// Holders are the IDs of the allocations that hold an address of a network with
-// host-local, by its conflist, sorted.
+// Holders returns the sorted IDs of the allocations that have a host-local lease in a
+// network with that conflist.
 func Holders(network string, config []byte) ([]string, error) {
 	ids := map[string]bool{}
 	err := eachLease(network, config, func(o lease.Owner) {
@@ -70,7 +71,7 @@ func Holders(network string, config []byte) ([]string, error) {
 	return slices.Sorted(maps.Keys(ids)), nil
 }
 
-// eachLease notes the holders of a network's leases, by its conflist.
+// eachLease calls note for the owners of the leases of a network with that conflist.
 func eachLease(network string, config []byte, note func(lease.Owner)) error {
 	at := &attachment{Attachment: Attachment{Network: network, Config: config}, scope: scopeOf(config)}
 	dirs, err := (&leaseFinder{search: &search{attachments: []*attachment{at}}}).dirs()

@@ -8,21 +8,22 @@ import (
 	"github.com/allocnet/allocnet/internal/state/lease"
 )
 
-// leaseFinder looks for host-local's leases.
+// leaseFinder finds the leases of host-local.
 type leaseFinder struct {
 	*search
 	found []ownLease
 }
 
-// leaseDir is the directory of one network.
+// leaseDir is the lease directory of one network.
 type leaseDir struct {
 	*lease.Store
 	network string
-	ifNames []string // the allocation's interfaces; nil means any
+	ifNames []string // interfaces of the allocation; nil means any
 }
 
-// ownLease is a lease of the allocation, or one without an owner: a crash between creating and writing a file leaves
-// it empty, and its address lost to everybody.
+// ownLease is a lease of the allocation, or one without an owner: a crash between the
+// creation and the write of a file leaves it empty, and its address cannot be leased
+// again.
 type ownLease struct {
 	lease.Lease
 	dir leaseDir
@@ -40,13 +41,13 @@ func (f *leaseFinder) find(ctx context.Context) ([]Leftover, error) {
 	f.found = nil
 	dirs, err := f.dirs()
 	if err != nil {
-		f.addresses.unsure = true
+		f.addresses.incomplete = true
 		errs = append(errs, err)
 	}
 	for _, dir := range dirs {
 		leases, err := f.inDir(ctx, dir)
 		if err != nil {
-			f.addresses.unsure = true
+			f.addresses.incomplete = true
 			errs = append(errs, err)
 		}
 		f.found = append(f.found, leases...)
@@ -57,7 +58,7 @@ func (f *leaseFinder) find(ctx context.Context) ([]Leftover, error) {
 	return list, errors.Join(errs...)
 }
 
-// dirs are the directories in which the allocation can have leases.
+// dirs returns the directories in which the allocation can have leases.
 func (f *leaseFinder) dirs() ([]leaseDir, error) {
 	if len(f.attachments) == 0 {
 		return allLeaseDirs()
@@ -80,7 +81,8 @@ func (f *leaseFinder) dirs() ([]leaseDir, error) {
 	return dirs, nil
 }
 
-// allLeaseDirs are the directories of all networks at host-local's default place.
+// allLeaseDirs returns the directories of all networks in the default data directory of
+// host-local.
 func allLeaseDirs() ([]leaseDir, error) {
 	networks, err := lease.Networks(lease.DefaultDataDir)
 	errs := []error{err}
@@ -95,7 +97,8 @@ func allLeaseDirs() ([]leaseDir, error) {
 	return dirs, errors.Join(errs...)
 }
 
-// inDir finds the leases of one directory, and learns who holds the other addresses.
+// inDir returns the leases of the allocation in one directory, and records the holders
+// of the other addresses.
 func (f *leaseFinder) inDir(ctx context.Context, dir leaseDir) ([]ownLease, error) {
 	leases, err := dir.List()
 	var own, empty []lease.Lease
@@ -110,7 +113,7 @@ func (f *leaseFinder) inDir(ctx context.Context, dir leaseDir) ([]ownLease, erro
 			own = append(own, l)
 		}
 	}
-	if dir.ifNames != nil { // else the network is not known to be the allocation's
+	if dir.ifNames != nil { // else the allocation may not have used this network
 		abandoned, emptyErr := dir.Abandoned(ctx, empty)
 		own, err = append(own, abandoned...), errors.Join(err, emptyErr)
 	}
@@ -121,7 +124,8 @@ func (f *leaseFinder) inDir(ctx context.Context, dir leaseDir) ([]ownLease, erro
 	return found, err
 }
 
-// has reports whether an interface is one of the allocation's. Old leases name none.
+// has reports whether an interface belongs to the allocation. Leases of an old format
+// have no interface.
 func (d leaseDir) has(ifName string) bool {
 	return d.ifNames == nil || ifName == "" || slices.Contains(d.ifNames, ifName)
 }

@@ -228,7 +228,7 @@ func TestLeasesThatCannotBeListed(t *testing.T) {
 	s := newSearch(Target{ID: "id"})
 	_, err := s.leases.find(t.Context())
 	require.ErrorIs(t, err, unix.ENOTDIR)
-	require.True(t, s.addresses.unsure)
+	require.True(t, s.addresses.incomplete)
 }
 
 // TestFilesThatAreNoLeases are not waited for, nor read without an end.

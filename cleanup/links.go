@@ -16,8 +16,9 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// linkFinder looks for the host's side of the allocation's interfaces: veths, and the ifbs of the bandwidth plugin.
-// Nothing else is ever removed: bridges are shared, and devices belong to the host.
+// linkFinder finds the host's ends of the allocation's interfaces: veths, and the ifbs
+// of the bandwidth plugin. It never removes other links: bridges are shared, and
+// devices belong to the host.
 type linkFinder struct {
 	*search
 	found []hostLink
@@ -46,7 +47,7 @@ func (f *linkFinder) find(ctx context.Context) ([]Leftover, error) {
 	return list, errors.Join(errs...)
 }
 
-// findNamed finds the links that the result names on the host.
+// findNamed finds the links on the host that the result lists.
 func (f *linkFinder) findNamed(a *attachment) error {
 	if a.result == nil {
 		return nil
@@ -57,7 +58,7 @@ func (f *linkFinder) findNamed(a *attachment) error {
 			continue
 		}
 		errs = append(errs, f.add(i.Name, a.Network, func(link netlink.Link) bool {
-			// Another MAC means that the name has passed to somebody else's link.
+			// With another MAC, it is a new link of another owner.
 			mac := link.Attrs().HardwareAddr.String()
 			return (link.Type() == "veth" || link.Type() == "ifb") && (i.Mac == "" || strings.EqualFold(i.Mac, mac))
 		}))
@@ -65,14 +66,14 @@ func (f *linkFinder) findNamed(a *attachment) error {
 	return errors.Join(errs...)
 }
 
-// findIfb finds the link that the bandwidth plugin made, by its name.
+// findIfb finds the link of the bandwidth plugin by its name.
 func (f *linkFinder) findIfb(a *attachment) error {
 	return f.add(ifbName(a.Network, f.target.ID), a.Network, func(link netlink.Link) bool {
 		return link.Type() == "ifb"
 	})
 }
 
-// add takes a link of the host if it exists and is ours.
+// add adds a link by its name, if it exists and ours returns true.
 func (f *linkFinder) add(name, network string, ours func(netlink.Link) bool) error {
 	link, err := rtnl.LinkByName(name)
 	switch {
@@ -81,19 +82,20 @@ func (f *linkFinder) add(name, network string, ours func(netlink.Link) bool) err
 	case err != nil:
 		return fmt.Errorf("look up link %q: %w", name, err)
 	case ours(link):
-		f.take(link, network)
+		f.addLink(link, network)
 	}
 	return nil
 }
 
-// take remembers a link once.
-func (f *linkFinder) take(link netlink.Link, network string) {
+// addLink adds a link, unless it was added before.
+func (f *linkFinder) addLink(link netlink.Link, network string) {
 	if !slices.ContainsFunc(f.found, func(l hostLink) bool { return l.Attrs().Index == link.Attrs().Index }) {
 		f.found = append(f.found, hostLink{Link: link, network: network})
 	}
 }
 
-// findPeers finds the peers of the interfaces in the sandbox, for the attachments whose result is unknown.
+// findPeers finds the peers of the interfaces in the sandbox, for attachments whose
+// result is unknown.
 func (f *linkFinder) findPeers() error {
 	if f.target.Netns == "" || !slices.ContainsFunc(f.attachments, func(a *attachment) bool { return a.result == nil }) {
 		return nil
@@ -117,8 +119,8 @@ func (f *linkFinder) findPeers() error {
 	return errors.Join(errs...)
 }
 
-// openNetns opens a network namespace. There is none to open when the path is gone, has been unmounted, or leads
-// to the host's own namespace.
+// openNetns opens a network namespace. It returns a closed handle if the path does not
+// exist, is not a namespace, or leads to the host's own namespace.
 func openNetns(path string) (netns.NsHandle, error) {
 	none := netns.None()
 	var stat unix.Statfs_t
@@ -145,8 +147,9 @@ func openNetns(path string) (netns.NsHandle, error) {
 	return sandbox, nil
 }
 
-// findPeer finds the link of the host whose peer is an attachment's interface. Indexes are unique only within a
-// namespace, so the two must point at each other.
+// findPeer finds the host's link whose peer is the interface of an attachment.
+// Interface indexes are unique only within a namespace, so it verifies that both links
+// refer to each other.
 func (f *linkFinder) findPeer(sandbox netns.NsHandle, inside *netlink.Handle, a *attachment) error {
 	inner, err := inside.LinkByName(a.IfName)
 	if rtnl.IsNotFound(err) {
@@ -171,7 +174,7 @@ func (f *linkFinder) findPeer(sandbox netns.NsHandle, inside *netlink.Handle, a 
 	}
 	attrs := outer.Attrs()
 	if outer.Type() == "veth" && attrs.ParentIndex == inner.Attrs().Index && attrs.NetNsID == id {
-		f.take(outer, a.Network)
+		f.addLink(outer, a.Network)
 	}
 	return nil
 }

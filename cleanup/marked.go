@@ -15,10 +15,11 @@ import (
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
-// Marked are the IDs of the allocations that comments of rules name in a network, sorted: rules that its plugins make
-// where its conflist names a backend. Host ports of the backend nftables name no network, and count where the
-// allocation holds a lease in this one. Comments that are cut off are left out, and so are allocations that a link
-// names as those of another state directory's users, because rules do not tell these apart.
+// Marked returns the sorted IDs of the allocations that comments of rules name in a
+// network: rules of plugins whose configuration selects a backend. Comments of host
+// ports in the nftables backend do not name the network; they count if the allocation
+// has a lease in this one. Marked omits truncated comments. Rules do not name a state
+// directory, so it also omits allocations that have a link of another state directory.
 func Marked(ctx context.Context, network string, config []byte, stateDir string) ([]string, error) {
 	state, err := statedir.Resolve(stateDir)
 	if err != nil {
@@ -39,7 +40,7 @@ func Marked(ctx context.Context, network string, config []byte, stateDir string)
 	return slices.Sorted(maps.Keys(ids)), errors.Join(errs...)
 }
 
-// namedBackends is the scope of what a conflist names a backend for.
+// namedBackends returns the scope of the plugins whose configuration selects a backend.
 func namedBackends(config []byte) (s scope) {
 	var conf struct {
 		Plugins []pluginConf `json:"plugins"`
@@ -53,7 +54,7 @@ func namedBackends(config []byte) (s scope) {
 			backend = p.IPMasqBackend
 		}
 		switch {
-		case p.Type == "firewall": // its rules name addresses only
+		case p.Type == "firewall": // its rules contain only addresses
 		case backend == "iptables":
 			s.nat = true
 		case backend == "nftables":
@@ -63,10 +64,10 @@ func namedBackends(config []byte) (s scope) {
 	return s
 }
 
-// markedInNat reads the comments of both families' nat tables, also those of the kind of iptables that the command is
-// not.
+// markedInNat reads the comments in the nat tables of both families, also in those of
+// the iptables variant (legacy or nft) that the command does not show.
 func markedInNat(ctx context.Context, network string, ids map[string]bool) error {
-	f := newSearch(Target{}).iptables // of any allocation
+	f := newSearch(Target{}).iptables // for any allocation
 	note := func(comment string) {
 		if id := commentID(comment, network); id != "" {
 			ids[id] = true
@@ -90,14 +91,14 @@ func markedInNat(ctx context.Context, network string, ids map[string]bool) error
 			}
 		}
 		if err != nil && ctx.Err() == nil {
-			err = f.absentInNat(ctx, f.kernel(fam, "nat"), err)
+			err = f.requireAbsentInNat(ctx, f.kernel(fam, "nat"), err)
 		}
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
-// commentID is the ID that a comment names in a network, "" if none.
+// commentID returns the ID that a comment names in a network, or "".
 func commentID(comment, network string) string {
 	for _, prefix := range []string{
 		fmt.Sprintf("name: %q id: ", network), fmt.Sprintf(`dnat name: "%s" id: `, network), fmt.Sprintf(`snat name: "%s" id: `, network),
@@ -110,7 +111,8 @@ func commentID(comment, network string) string {
 	return ""
 }
 
-// markedInNFTables reads the comments of masquerading, and those of host ports that are of this network by a lease.
+// markedInNFTables reads the comments of masquerade rules, and those of host ports
+// whose allocation has a lease in this network.
 func markedInNFTables(ctx context.Context, network string, config []byte, ids map[string]bool) error {
 	rules, err := listNFTables(ctx)
 	if err != nil {
@@ -129,8 +131,8 @@ func markedInNFTables(ctx context.Context, network string, config []byte, ids ma
 	return err
 }
 
-// masqHashID is the ID that a masquerade rule's comment names in a network, "" if none. The hashes have to confirm
-// what the text says.
+// masqHashID returns the ID that the comment of a masquerade rule names in a network,
+// or "". It verifies the text with the hash.
 func masqHashID(comment, network string) string {
 	hash, text, _ := strings.Cut(comment, ",")
 	_, text, _ = strings.Cut(text, ", if: ")
@@ -141,7 +143,7 @@ func masqHashID(comment, network string) string {
 	return id
 }
 
-// dropOthers takes out the IDs that links name as those of another instance.
+// dropOthers removes the IDs of allocations with a link of another instance.
 func dropOthers(network, instance string, ids map[string]bool) error {
 	_, err := rtnl.OwnedLinks(func(o names.Owner) bool {
 		if o.OfNetwork(network) && o.Instance != instance {

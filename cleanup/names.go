@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The names that the reference plugins give, and have always given, to what they make.
+// Names of objects that the reference plugins create. All versions use the same names.
 
 const (
 	chainLength   = 28
@@ -25,16 +25,16 @@ const (
 	commentLength = 255 // longest comment of an iptables rule
 )
 
-// ownChain matches the chains that one allocation has for itself.
+// ownChain matches chains that belong to a single allocation.
 var ownChain = regexp.MustCompile(`^CNI-([0-9a-f]{24}|[DS]N-[0-9a-f]{21})$`)
 
-// hashed is prefix, filled up to length with the hash of text.
+// hashed returns prefix followed by the hash of text, cut to length.
 func hashed(length int, prefix, text string) string {
 	sum := sha512.Sum512([]byte(text))
 	return (prefix + hex.EncodeToString(sum[:]))[:length]
 }
 
-// chainNames are the chains in the nat table that belong to one attachment.
+// chainNames returns the names of the chains of one attachment in the nat table.
 func chainNames(network, id string) []string {
 	var names []string
 	for _, prefix := range []string{masqPrefix, dnatPrefix, snatPrefix} {
@@ -43,12 +43,13 @@ func chainNames(network, id string) []string {
 	return names
 }
 
-// ifbName is the device through which the bandwidth plugin shapes what an allocation sends.
+// ifbName returns the name of the device through which the bandwidth plugin shapes the
+// traffic that an allocation sends.
 func ifbName(network, id string) string {
 	return hashed(ifbLength, ifbPrefix, network+id)
 }
 
-// comments are the comments of the iptables rules that belong to one attachment.
+// comments returns the comments of the iptables rules of one attachment.
 func comments(network, id string) []string {
 	list := []string{fmt.Sprintf("name: %q id: %q", network, id)}
 	for _, kind := range []string{"dnat", "snat"} {
@@ -61,7 +62,7 @@ func comments(network, id string) []string {
 	return list
 }
 
-// isComment reports whether an iptables rule's comment is that of some allocation.
+// isComment reports whether the comment of an iptables rule names an allocation.
 func isComment(comment string) bool {
 	for _, prefix := range []string{`name: "`, `dnat name: "`, `snat name: "`} {
 		if strings.HasPrefix(comment, prefix) {
@@ -71,13 +72,14 @@ func isComment(comment string) bool {
 	return false
 }
 
-// commentHasID reports whether an iptables rule's comment is one of the allocation's, in whatever network. The
-// quotes on both sides keep IDs apart of which one begins or ends with the other.
+// commentHasID reports whether the comment of an iptables rule names the allocation, in
+// any network. The quotes exclude IDs that contain this ID.
 func commentHasID(comment, id string) bool {
 	return isComment(comment) && strings.HasSuffix(comment, fmt.Sprintf(` id: "%s"`, id))
 }
 
-// masqHash begins the comment of the nftables masquerade rules that belong to one attachment.
+// masqHash returns the prefix in the comments of the nftables masquerade rules of one
+// attachment.
 func masqHash(network, ifName, id string) string {
 	return hashed(nftHashLength, "", network) + "-" + instanceHash(ifName, id)
 }
@@ -86,8 +88,9 @@ func instanceHash(ifName, id string) string {
 	return hashed(nftHashLength, "", ifName+":"+id)
 }
 
-// masqHashHasID reports whether an nftables masquerade rule's comment is one of the allocation's, in whatever
-// network. The comment's end may be cut off, so the hash decides; only the interface is taken from the text.
+// masqHashHasID reports whether the comment of an nftables masquerade rule names the
+// allocation, in any network. The comment may be truncated, so the hash decides; only
+// the interface is taken from the text.
 func masqHashHasID(comment, id string) bool {
 	hashes, text, _ := strings.Cut(comment, ",")
 	_, instance, _ := strings.Cut(hashes, "-")

@@ -6,25 +6,26 @@ import (
 	"github.com/allocnet/allocnet/internal/iptables"
 )
 
-// owner says whose a rule is, as far as its comment tells.
-type owner int
+// ruleOwner is the owner of a rule according to its comment.
+type ruleOwner int
 
 const (
-	nobody owner = iota
-	ours
-	another
+	unknownOwner ruleOwner = iota
+	ownAllocation
+	otherAllocation
 )
 
-// natTable is one listing of the nat table and what of it is the allocation's.
+// natTable is a listing of the nat table, and the names of the allocation's rules and
+// chains.
 type natTable struct {
 	*search
 	family   family
 	listing  iptables.Listing
-	comments map[string]string // comment of the allocation's -> network
-	own      map[string]string // chain of the allocation's -> network
+	comments map[string]string // comment of the allocation's rules -> network
+	own      map[string]string // chain of the allocation -> network
 }
 
-// inNat finds the chains of the allocation and the jumps to them.
+// inNat finds the chains of the allocation and the rules that jump to them.
 func (f *iptablesFinder) inNat(ipt tables, fam family) error {
 	listing, err := list(ipt, "nat")
 	nat := natTable{search: f.search, family: fam, listing: listing}
@@ -36,7 +37,7 @@ func (f *iptablesFinder) inNat(ipt tables, fam family) error {
 	return err
 }
 
-// readNames computes the names that the allocation's comments and chains have.
+// readNames computes the comments and chain names of the allocation.
 func (n *natTable) readNames() {
 	n.comments, n.own = make(map[string]string), make(map[string]string)
 	for _, a := range n.attachments {
@@ -49,40 +50,41 @@ func (n *natTable) readNames() {
 	}
 }
 
-// readChains adds the chains that only comments tell, and drops those that another allocation uses too: the
-// plugins hash network and ID without a mark between them, so "a"+"bc" and "ab"+"c" share a chain.
+// readChains adds chains that only comments identify, and removes chains that another
+// allocation uses too: plugins hash network and ID without a separator, so "a"+"bc" and
+// "ab"+"c" share a chain.
 func (n *natTable) readChains() {
 	for _, rule := range n.listing.Rules {
 		network, owner := n.owner(rule)
-		if target := rule.Value("-j"); owner == ours && ownChain.MatchString(target) {
+		if target := rule.Value("-j"); owner == ownAllocation && ownChain.MatchString(target) {
 			n.own[target] = network
 		}
 	}
 	for _, rule := range n.listing.Rules {
-		if _, owner := n.owner(rule); owner == another {
+		if _, owner := n.owner(rule); owner == otherAllocation {
 			delete(n.own, rule.Chain)
 			delete(n.own, rule.Value("-j"))
 		}
 	}
 }
 
-// owner tells whose a rule is by its comment.
-func (n *natTable) owner(rule iptables.Rule) (network string, owner owner) {
+// owner returns the owner of a rule and its network, according to its comment.
+func (n *natTable) owner(rule iptables.Rule) (network string, owner ruleOwner) {
 	comment := rule.Value("--comment")
 	if network, known := n.comments[comment]; known {
-		return network, ours
+		return network, ownAllocation
 	}
 	if len(n.attachments) == 0 && commentHasID(comment, n.target.ID) {
-		return "", ours
+		return "", ownAllocation
 	}
 	if isComment(comment) {
-		return "", another
+		return "", otherAllocation
 	}
-	return "", nobody
+	return "", unknownOwner
 }
 
-// readAddresses learns who holds which address: from the jumps to masquerade chains, and from the allocation's own
-// host ports.
+// readAddresses records the holders of addresses: from the jumps to masquerade chains,
+// and from the host ports of the allocation.
 func (n *natTable) readAddresses() {
 	for _, rule := range n.listing.Rules {
 		if network, own := n.own[rule.Chain]; own {
@@ -93,7 +95,7 @@ func (n *natTable) readAddresses() {
 			continue
 		}
 		source := singleAddress(rule.Value("-s"))
-		if network, owner := n.owner(rule); owner == ours {
+		if network, owner := n.owner(rule); owner == ownAllocation {
 			n.addresses.addOwn(source, network)
 		} else if _, own := n.own[target]; !own {
 			n.addresses.addForeign(source)
@@ -101,7 +103,7 @@ func (n *natTable) readAddresses() {
 	}
 }
 
-// destination is the address that a rule redirects to, if it does.
+// destination returns the destination address of a DNAT rule.
 func destination(rule iptables.Rule) netip.Addr {
 	if to, err := netip.ParseAddrPort(rule.Value("--to-destination")); err == nil {
 		return to.Addr()
@@ -109,7 +111,7 @@ func destination(rule iptables.Rule) netip.Addr {
 	return netip.Addr{}
 }
 
-// rules are the allocation's rules outside its own chains.
+// rules returns the rules of the allocation outside its own chains.
 func (n *natTable) rules() []iptRule {
 	var list []iptRule
 	for _, rule := range n.listing.Rules {
@@ -117,19 +119,19 @@ func (n *natTable) rules() []iptRule {
 			continue
 		}
 		network, owner := n.owner(rule)
-		if owner == nobody {
+		if owner == unknownOwner {
 			if target, leads := n.own[rule.Value("-j")]; leads {
-				network, owner = target, ours
+				network, owner = target, ownAllocation
 			}
 		}
-		if owner == ours {
+		if owner == ownAllocation {
 			list = append(list, iptRule{Rule: rule, family: n.family, table: "nat", network: network})
 		}
 	}
 	return list
 }
 
-// chains are the allocation's own chains that exist.
+// chains returns the existing chains of the allocation.
 func (n *natTable) chains() []iptChain {
 	var list []iptChain
 	for _, chain := range n.listing.Chains {

@@ -15,22 +15,24 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// nftablesFinder looks for rules of the reference plugins' nftables backends. The tables and chains are shared.
+// nftablesFinder finds rules of the nftables backends of the reference plugins. Their
+// tables and chains are shared.
 type nftablesFinder struct {
 	*search
 	found []nftRule
 }
 
-// nftChain is a chain in which a plugin has rules for each allocation.
+// nftChain is a chain that contains rules of several allocations.
 type nftChain struct {
 	family nftables.TableFamily
 	table  string
 	chain  string
-	// holder is the field of the IP header that a rule compares with the allocation's address.
+	// holder is the field of the IP header that a rule compares with the address of the
+	// allocation.
 	holder nftField
 }
 
-// nftField is where a field lies in the headers of the two families.
+// nftField is the offset of a header field in IPv4 and IPv6.
 type nftField struct{ offset4, offset6 uint32 }
 
 var (
@@ -51,7 +53,7 @@ var nftChains = []nftChain{
 	{nftables.TableFamilyIPv6, "cni_hostport", "masquerading", destinationAddress},
 }
 
-// String is the chain in nft's words.
+// String returns the chain in the syntax of nft.
 func (c nftChain) String() string {
 	names := map[nftables.TableFamily]string{
 		nftables.TableFamilyINet: "inet", nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6",
@@ -60,7 +62,7 @@ func (c nftChain) String() string {
 	return names[c.family] + " " + c.table + " " + c.chain
 }
 
-// nftRule is a rule of one of the chains.
+// nftRule is a rule in one of the chains.
 type nftRule struct {
 	*nftables.Rule
 	where   nftChain
@@ -84,7 +86,7 @@ func (f *nftablesFinder) find(ctx context.Context) ([]Leftover, error) {
 	}
 	rules, err := listNFTables(ctx)
 	if err != nil {
-		f.addresses.unsure = true
+		f.addresses.incomplete = true
 		return nil, err
 	}
 	var list []Leftover
@@ -95,7 +97,8 @@ func (f *nftablesFinder) find(ctx context.Context) ([]Leftover, error) {
 	return list, nil
 }
 
-// own picks the allocation's rules, and learns from all of them who holds which address.
+// own returns the rules of the allocation, and records the holders of addresses from
+// all rules.
 func (f *nftablesFinder) own(rules []nftRule) []nftRule {
 	var own []nftRule
 	for _, rule := range rules {
@@ -111,7 +114,8 @@ func (f *nftablesFinder) own(rules []nftRule) []nftRule {
 	return own
 }
 
-// owner reports whether a rule is the allocation's, and, where the rule tells it, in which network.
+// owner reports whether a rule belongs to the allocation. It returns the network if the
+// rule names it.
 func (f *nftablesFinder) owner(rule nftRule) (network string, ours bool) {
 	if rule.where != masqChecks {
 		return "", rule.comment == f.target.ID
@@ -125,7 +129,8 @@ func (f *nftablesFinder) owner(rule nftRule) (network string, ours bool) {
 	return "", len(f.attachments) == 0 && masqHashHasID(rule.comment, f.target.ID)
 }
 
-// holder is the address of the allocation that a rule is for, if the rule tells it.
+// holder returns the address with which a rule compares the holder field, or the zero
+// address.
 func (r nftRule) holder() netip.Addr {
 	for i := 1; i < len(r.Exprs); i++ {
 		load, _ := r.Exprs[i-1].(*expr.Payload)
@@ -141,14 +146,14 @@ func (r nftRule) holder() netip.Addr {
 	return netip.Addr{}
 }
 
-// listNFTables lists the rules of all the chains, all of the same moment.
+// listNFTables returns the rules of all chains in a consistent state.
 func listNFTables(ctx context.Context) (rules []nftRule, err error) {
 	var chains []netfilter.Chain
 	for _, c := range nftChains {
 		chains = append(chains, netfilter.Chain{Family: byte(c.family), Table: c.table, Name: c.chain})
 	}
 	if exists, err := netfilter.AnyExists(ctx, chains...); err == nil && !exists {
-		return nil, nil // the usual case, and much faster than to list the rules of each
+		return nil, nil // the usual case, and much faster than listing the rules
 	}
 	err = netfilter.Look(ctx, func(conn *nftables.Conn) (err error) {
 		rules, err = listChains(conn)
@@ -160,7 +165,7 @@ func listNFTables(ctx context.Context) (rules []nftRule, err error) {
 	return rules, nil
 }
 
-// listChains lists the rules of all the chains. A chain that does not exist has none.
+// listChains returns the rules of all chains. A missing chain has none.
 func listChains(conn *nftables.Conn) ([]nftRule, error) {
 	var rules []nftRule
 	for _, where := range nftChains {
@@ -185,7 +190,8 @@ func (f *nftablesFinder) remove(ctx context.Context) ([]Leftover, error) {
 		if !errors.Is(err, unix.ENOENT) {
 			return err
 		}
-		// Somebody else removed one of them, so none of ours went. The rest is still to be removed.
+		// Another program has removed one of the rules, so the transaction failed.
+		// Remove the remaining ones.
 		rules, err := listNFTables(ctx)
 		if err != nil {
 			return err
@@ -203,7 +209,7 @@ func (f *nftablesFinder) remove(ctx context.Context) ([]Leftover, error) {
 	return list, nil
 }
 
-// deleteRules deletes rules by handle, all or none.
+// deleteRules deletes rules by handle in one transaction.
 func deleteRules(rules []nftRule) error {
 	if len(rules) == 0 {
 		return nil

@@ -16,13 +16,14 @@ import (
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
-// elementFinder looks for elements of allocnet's own tables. Each names its owner.
+// elementFinder finds elements of allocnet's own nftables tables. Each element names
+// its owner.
 type elementFinder struct {
 	*search
 	found bool
 }
 
-// isOwner reports whether an owner is the target, in one of its networks.
+// isOwner reports whether an owner is the target in one of its networks.
 func (s *search) isOwner(o names.Owner) bool {
 	return o.OfID(s.target.ID) && o.Instance == s.instance && (len(s.attachments) == 0 ||
 		slices.ContainsFunc(s.attachments, func(a *attachment) bool { return o.OfNetwork(a.Network) }))
@@ -53,7 +54,8 @@ func (f *elementFinder) remove(ctx context.Context) ([]Leftover, error) {
 	return removed, errors.Join(err, withRules(func(r *ruleset.Ruleset) error { return r.DelOwned(ctx, f.isOwner) }))
 }
 
-// withRules lends a connection to nftables. A kernel without them has nothing in them.
+// withRules calls act with a connection to nftables. A kernel without nftables has no
+// elements.
 func withRules(act func(*ruleset.Ruleset) error) error {
 	err := ruleset.Lend(act)
 	if netfilter.IsUnsupported(err) {
@@ -62,7 +64,8 @@ func withRules(act func(*ruleset.Ruleset) error) error {
 	return err
 }
 
-// findOwned finds the host's end of a link of which ADD's result is not known, by the name that its owner gives it.
+// findOwned finds the host's end of a link by the name that is derived from its owner.
+// It is used if the result of ADD is unknown.
 func (f *linkFinder) findOwned(a *attachment) error {
 	if f.instanceErr != nil {
 		return f.instanceErr
@@ -73,7 +76,8 @@ func (f *linkFinder) findOwned(a *attachment) error {
 	})
 }
 
-// findAllOwned finds every link that names the target as its owner, for when no network is known.
+// findAllOwned finds all links that name the target as their owner. It is used if no
+// network is known.
 func (f *linkFinder) findAllOwned() error {
 	if len(f.attachments) > 0 {
 		return nil
@@ -84,7 +88,7 @@ func (f *linkFinder) findAllOwned() error {
 	owned, err := rtnl.OwnedLinks(f.isOwner)
 	errs := []error{err}
 	for _, name := range owned {
-		// The result of a lookup tells whose it is, as the name may have passed to another link.
+		// Check the owner again, because the name may belong to a new link.
 		link, err := rtnl.LinkByName(name)
 		switch {
 		case rtnl.IsNotFound(err):
@@ -92,15 +96,16 @@ func (f *linkFinder) findAllOwned() error {
 			errs = append(errs, fmt.Errorf("look up link %q: %w", name, err))
 		default:
 			if owner, ok := names.ParseOwner(link.Attrs().Alias); ok && f.isOwner(owner) {
-				f.take(link, owner.Network)
+				f.addLink(link, owner.Network)
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Owners are the IDs of the users of a state directory that objects in the kernel name as their owner in a network,
-// sorted. Those that are too long to stand there are left out.
+// Owners returns the sorted IDs of the allocations of a state directory that objects in
+// the kernel name as their owner in a network. It omits IDs that were too long to be
+// stored in the kernel.
 func Owners(ctx context.Context, network, stateDir string) ([]string, error) {
 	state, err := statedir.Resolve(stateDir)
 	if err != nil {

@@ -33,7 +33,7 @@ func TestAuditWithoutPermission(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSearch(target)
-			s.recall()
+			s.addResultAddresses()
 			finders := map[string]finder{"connections": &s.conntrack, "iptables": &s.iptables, "nftables": &s.nftables, "macspoofchk": &s.spoof}
 			var err error
 			privhost.Unprivileged(t, func() { _, err = finders[name].find(t.Context()) })

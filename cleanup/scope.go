@@ -9,10 +9,11 @@ import (
 	"github.com/allocnet/allocnet/internal/state/lease"
 )
 
-// scope says what one chain of plugins can have left, so that nothing else needs to be looked at.
+// scope is the kinds of objects that the plugins of a network can leave. Only these are
+// searched.
 type scope struct {
 	nat      bool // chains and jumps in the iptables nat table
-	filter   bool // accepts in the iptables filter table
+	filter   bool // accept rules in the iptables filter table
 	nftables bool
 	ports    bool     // host ports, and with them connection tracking entries
 	dataDirs []string // of host-local
@@ -22,12 +23,12 @@ type scope struct {
 	zones      []string // of firewalld; "" is any
 }
 
-// hasZone reports whether sources of a zone of firewalld can be the allocation's.
+// hasZone reports whether the allocation can have sources in a zone of firewalld.
 func (s scope) hasZone(zone string) bool {
 	return slices.Contains(s.zones, "") || slices.Contains(s.zones, zone)
 }
 
-// everything is the scope of a chain that is not understood.
+// everything is the scope of a network whose configuration cannot be interpreted.
 func everything() scope {
 	return scope{
 		nat: true, filter: true, nftables: true, ports: true, dataDirs: []string{lease.DefaultDataDir},
@@ -35,7 +36,7 @@ func everything() scope {
 	}
 }
 
-// pluginConf is what of a plugin's configuration decides what it leaves.
+// pluginConf is the part of a plugin's configuration that determines its scope.
 type pluginConf struct {
 	Type          string `json:"type"`
 	IPMasq        bool   `json:"ipMasq"`
@@ -50,7 +51,7 @@ type pluginConf struct {
 	} `json:"ipam"`
 }
 
-// scopeOf reads a conflist, or the configuration of a single plugin.
+// scopeOf returns the scope of a conflist, or of the configuration of a single plugin.
 func scopeOf(config []byte) scope {
 	var conf struct {
 		pluginConf
@@ -72,7 +73,8 @@ func scopeOf(config []byte) scope {
 	return s
 }
 
-// addPlugin takes in what a plugin can leave beside links. It is false for a plugin that is not known.
+// addPlugin adds the objects that a plugin can leave in addition to links. It returns
+// false for an unknown plugin.
 func (s *scope) addPlugin(plugin pluginConf) bool {
 	switch plugin.Type {
 	case "bridge", "ptp":
@@ -91,21 +93,22 @@ func (s *scope) addPlugin(plugin pluginConf) bool {
 	case "tuning":
 		s.backupDirs = append(s.backupDirs, cmp.Or(plugin.DataDir, defaultBackupDir))
 	case "bandwidth", "loopback", "dummy", "host-device", "ipvlan", "macvlan", "sbr", "tap", "vlan", "vrf":
-		// Nothing, or links alone.
+		// These leave only links, or nothing.
 	default:
 		return false
 	}
 	return true
 }
 
-// addBackend takes in the rules of a plugin that has a choice of backends. Without a backend in its configuration
-// it took iptables, or nftables where there was no iptables then.
+// addBackend adds the rules of a plugin with several backends. Without a backend in its
+// configuration, the plugin uses iptables, or nftables if iptables is not installed.
 func (s *scope) addBackend(backend string) {
 	s.nat = s.nat || backend != "nftables"
 	s.nftables = s.nftables || backend != "iptables"
 }
 
-// addIPAM takes in where a plugin's leases lie. It is false for an IPAM plugin that is not known.
+// addIPAM adds the data directory of the leases of a plugin. It returns false for an
+// unknown IPAM plugin.
 func (s *scope) addIPAM(plugin pluginConf) bool {
 	switch plugin.IPAM.Type {
 	case "host-local":

@@ -14,20 +14,21 @@ import (
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
-// A finder looks after one kind of thing.
+// A finder finds and removes objects of one kind.
 type finder interface {
-	// find looks, remembers and returns. What it learns about addresses serves the finders after it.
+	// find searches the host, and stores and returns what it finds. Addresses that it
+	// learns are used by later finders.
 	find(ctx context.Context) ([]Leftover, error)
-	// remove takes away what find found, and returns what it has taken away.
+	// remove removes the objects that find has found, and returns the removed ones.
 	remove(ctx context.Context) ([]Leftover, error)
 }
 
-// search is one look at the host on behalf of one target.
+// search is a search for the leftovers of one target.
 type search struct {
 	target      Target
 	attachments []*attachment
 	addresses   addresses
-	instance    string // of the owners
+	instance    string // in the owners of the target's objects
 	instanceErr error
 
 	cache     cacheFinder
@@ -42,11 +43,11 @@ type search struct {
 	backups   backupFinder
 }
 
-// attachment is an Attachment as far as it was understood.
+// attachment is an Attachment with its parsed configuration and result.
 type attachment struct {
 	Attachment
 	scope  scope
-	result *current.Result // nil when unknown
+	result *current.Result // nil if unknown
 }
 
 func newSearch(t Target) *search {
@@ -77,7 +78,8 @@ func newSearch(t Target) *search {
 	return s
 }
 
-// parseResult reads a CNI result of any version; nil when there is none that can be read.
+// parseResult parses a CNI result of any version. It returns nil for no result or an
+// invalid one.
 func parseResult(data []byte) *current.Result {
 	if len(data) == 0 {
 		return nil
@@ -93,22 +95,23 @@ func parseResult(data []byte) *current.Result {
 	return converted
 }
 
-// find looks with every finder. The order matters: a cached result stands in for an unknown one, and leases and
-// rules tell addresses that later finders look for.
+// find runs all finders. The order matters: a cached result replaces an unknown one,
+// and leases and rules contain addresses for which later finders search.
 func (s *search) find(ctx context.Context) ([]Leftover, error) {
 	return each(ctx, finder.find, &s.cache, &s.leases, &s.links, &s.elements, &s.nftables, &s.spoof, &s.iptables,
 		&s.sources, &s.conntrack, &s.backups)
 }
 
-// remove takes away what find found. Leases come after everything that bears their address: once a lease is gone,
-// the address can be another allocation's. Elements come after the sources of which they tell.
+// remove removes what find has found. Leases are released after all objects with their
+// address are removed, because another allocation can get the address then. Elements
+// are removed after the firewalld sources, because they identify the sources.
 func (s *search) remove(ctx context.Context) ([]Leftover, error) {
 	return each(ctx, finder.remove, &s.links, &s.sources, &s.elements, &s.iptables, &s.nftables, &s.spoof, &s.conntrack, &s.backups,
 		&s.leases, &s.cache)
 }
 
-// flush deletes connection tracking entries only. Rules, which cost the most to list, are consulted only when they
-// can make a difference.
+// flush only deletes connection tracking entries. Listing rules is the most expensive
+// step, so it lists them only if they can change the result.
 func (s *search) flush(ctx context.Context) error {
 	_, err := each(ctx, finder.find, &s.cache, &s.leases)
 	_, lookErr := s.conntrack.look(ctx)
@@ -125,7 +128,7 @@ func (s *search) flush(ctx context.Context) error {
 	return errors.Join(err, removeErr)
 }
 
-// each lets every finder act and joins what they return.
+// each calls act for all finders and joins the results.
 func each(
 	ctx context.Context, act func(finder, context.Context) ([]Leftover, error), finders ...finder,
 ) ([]Leftover, error) {
@@ -144,13 +147,14 @@ func each(
 	return all, errors.Join(errs...)
 }
 
-// within reports whether any attachment can have left something. With no attachments known, anything can be left.
+// within reports whether an attachment can have left objects of some kind. If no
+// attachment is known, it returns true.
 func (s *search) within(part func(scope) bool) bool {
 	return len(s.attachments) == 0 ||
 		slices.ContainsFunc(s.attachments, func(a *attachment) bool { return part(a.scope) })
 }
 
-// families are the address families that the allocation can have something in.
+// families returns the address families in which the allocation can have objects.
 func (s *search) families() []family {
 	known := make(map[family]bool)
 	for _, a := range s.attachments {
@@ -170,8 +174,8 @@ func (s *search) families() []family {
 	return list
 }
 
-// recall takes the addresses of the results that are known.
-func (s *search) recall() {
+// addResultAddresses records the addresses of the known results.
+func (s *search) addResultAddresses() {
 	for _, a := range s.attachments {
 		if a.result == nil {
 			continue
@@ -182,7 +186,8 @@ func (s *search) recall() {
 	}
 }
 
-// resultAddresses are the addresses that a result gives to the sandbox.
+// resultAddresses returns the addresses that a result assigns to interfaces in the
+// sandbox.
 func resultAddresses(result *current.Result) []netip.Addr {
 	var list []netip.Addr
 	for _, ip := range result.IPs {
@@ -196,7 +201,7 @@ func resultAddresses(result *current.Result) []netip.Addr {
 	return list
 }
 
-// family is an address family, in the words in which leftovers are reported.
+// family is an address family, as named in leftovers.
 type family string
 
 const (
@@ -211,7 +216,7 @@ func familyOf(addr netip.Addr) family {
 	return ipv6
 }
 
-// isFileName guards against names that lead out of a directory.
+// isFileName reports whether a name is a single path element other than "." and "..".
 func isFileName(name string) bool {
 	return name != "" && name != "." && name != ".." && name == filepath.Base(name)
 }

@@ -12,12 +12,14 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 )
 
-// sourceFinder looks for addresses that are sources of firewalld's zones. A source names nobody, but an open address
-// of allocnet's tables tells who added it, unless the reference plugin did.
+// sourceFinder finds addresses that are sources of firewalld's zones. A source does not
+// name its owner. For sources of the native plugin, an element of allocnet's tables
+// does; for those of the reference plugin, there is none.
 type sourceFinder struct {
 	*search
 	found []zoneSource
-	// kept says that a source is left, or may be. Then its address must not be free.
+	// kept reports that a source is or may be left. Its address must then not be
+	// released.
 	kept bool
 }
 
@@ -43,7 +45,7 @@ func (f *sourceFinder) find(ctx context.Context) ([]Leftover, error) {
 	switch {
 	case runsErr != nil && (len(added) > 0 || len(f.addresses.own) > 0 && !errors.Is(runsErr, fs.ErrNotExist)):
 		err = errors.Join(err, fmt.Errorf("look for sources of firewalld's zones: %w", runsErr))
-	case runsErr != nil: // nobody has asked firewalld
+	case runsErr != nil: // the target cannot have sources
 	default:
 		err = errors.Join(err, f.inZones(ctx, added))
 	}
@@ -55,7 +57,8 @@ func (f *sourceFinder) find(ctx context.Context) ([]Leftover, error) {
 	return list, err
 }
 
-// added are the addresses that the target has added to a zone, by allocnet's tables.
+// added returns the addresses that the target has added to a zone, according to
+// allocnet's tables.
 func (f *sourceFinder) added(ctx context.Context) (added []netip.Addr, err error) {
 	if f.instanceErr != nil {
 		return nil, f.instanceErr
@@ -73,7 +76,7 @@ func (f *sourceFinder) added(ctx context.Context) (added []netip.Addr, err error
 	return added, err
 }
 
-// inZones finds the target's addresses among the sources.
+// inZones finds the addresses of the target among the sources of all zones.
 func (f *sourceFinder) inZones(ctx context.Context, added []netip.Addr) error {
 	if len(f.addresses.own) == 0 {
 		return nil

@@ -15,12 +15,12 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// spoofFinder looks for what the bridge plugin makes for macspoofchk: two chains for each interface, and a rule in a
-// shared chain that leads to the first.
+// spoofFinder finds the objects of the bridge plugin's option macspoofchk: two chains
+// for each interface, and a rule in a shared chain that jumps to the first one.
 type spoofFinder struct {
 	*search
 	rules  []nftRule
-	chains []*nftables.Chain // the first ones before the second ones, to which they lead
+	chains []*nftables.Chain // the first chains before the second ones, to which they jump
 }
 
 var (
@@ -40,7 +40,7 @@ func (f *spoofFinder) find(ctx context.Context) ([]Leftover, error) {
 	return f.leftovers(), nil
 }
 
-// look lists the allocation's chains and the rules that lead there.
+// look finds the chains of the allocation and the rules that jump to them.
 func (f *spoofFinder) look(conn *nftables.Conn) error {
 	f.rules, f.chains = nil, nil
 	chains, err := conn.ListChainsOfTableFamily(spoofTable.Family)
@@ -69,7 +69,7 @@ func (f *spoofFinder) look(conn *nftables.Conn) error {
 		return foreign[strings.TrimSuffix(c.Name, spoofcheck.MACSuffix)]
 	})
 	if len(f.chains) == 0 {
-		return nil // a rule cannot lead to what is not there
+		return nil // without chains, no rule can jump to one
 	}
 	slices.SortFunc(f.chains, func(a, b *nftables.Chain) int { return len(a.Name) - len(b.Name) })
 	rules, err := conn.GetRules(spoofTable, &nftables.Chain{Name: spoofBase.chain, Table: spoofTable})
@@ -81,8 +81,9 @@ func (f *spoofFinder) look(conn *nftables.Conn) error {
 	return err
 }
 
-// isOurs reports whether a chain is one of an interface of the allocation. Where its networks are not known, neither
-// are its interfaces: their usual names have no dash, and with one the name would be ambiguous.
+// isOurs reports whether a chain belongs to an interface of the allocation. If the
+// interfaces are not known, it accepts all names without a dash; with one, the name of
+// the chain would be ambiguous.
 func (f *spoofFinder) isOurs(chain string) bool {
 	ifName, found := strings.CutPrefix(chain, spoofcheck.ChainPrefix+f.target.ID+"-")
 	if !found {
@@ -106,14 +107,16 @@ func (f *spoofFinder) leftovers() []Leftover {
 	return list
 }
 
-// remove deletes all of it in one transaction. A chain can go only when nothing leads there any more.
+// remove deletes all rules and chains in one transaction. A chain can be deleted only
+// if no rule jumps to it.
 func (f *spoofFinder) remove(ctx context.Context) ([]Leftover, error) {
 	err := retry.Do(ctx, func() error {
 		err := f.delete()
 		if !errors.Is(err, unix.ENOENT) {
 			return err
 		}
-		// Another program removed a part, so the transaction failed as a whole. The rest is still there.
+		// Another program has removed one of the objects, so the transaction failed.
+		// Delete the remaining ones.
 		if err := netfilter.Look(ctx, f.look); err != nil {
 			return err
 		}

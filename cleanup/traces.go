@@ -12,14 +12,14 @@ import (
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
-// A Trace is an attachment that objects on the host name and whose record is lost.
+// A Trace is an attachment without a record that objects on the host name.
 type Trace struct{ network, IfName string }
 
-// Of reports whether a trace is of a network.
+// Of reports whether a trace belongs to a network.
 func (t Trace) Of(network string) bool { return names.Owner{Network: t.network}.OfNetwork(network) }
 
-// Traces are the attachments that objects in the kernel name with an ID, of the users of a state directory: each once,
-// in the order of their interfaces.
+// Traces returns the attachments of an ID and a state directory that owners of objects
+// in the kernel name: each once, sorted by interface.
 func Traces(ctx context.Context, id, stateDir string) ([]Trace, error) {
 	state, err := statedir.Resolve(stateDir)
 	if err != nil {
@@ -36,7 +36,7 @@ func Traces(ctx context.Context, id, stateDir string) ([]Trace, error) {
 	return found, err
 }
 
-// eachOwner notes the owners that elements of allocnet's tables and links name.
+// eachOwner calls note for the owners of elements of allocnet's tables and of links.
 func eachOwner(ctx context.Context, note func(names.Owner)) error {
 	rulesErr := withRules(func(r *ruleset.Ruleset) error {
 		_, err := r.Owned(ctx, func(o names.Owner) bool { note(o); return false })
@@ -46,7 +46,7 @@ func eachOwner(ctx context.Context, note func(names.Owner)) error {
 	return errors.Join(rulesErr, linksErr)
 }
 
-// compareIfNames puts eth2 before eth10.
+// compareIfNames sorts eth2 before eth10.
 func compareIfNames(a, b string) int {
 	if len(a) != len(b) {
 		return len(a) - len(b)
@@ -54,7 +54,8 @@ func compareIfNames(a, b string) int {
 	return slices.Compare([]byte(a), []byte(b))
 }
 
-// LeaseTraces are the interfaces for which an ID holds leases of host-local in a network, by its conflist.
+// LeaseTraces returns the interfaces of an ID that have a host-local lease in a network
+// with that conflist.
 func LeaseTraces(id, network string, config []byte) ([]Trace, error) {
 	var found []Trace
 	err := eachLease(network, config, func(o lease.Owner) {

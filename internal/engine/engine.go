@@ -22,45 +22,48 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Engine runs the plugins of networks. It keeps nothing between two calls, is
-// safe for concurrent use, and returns no later than shortly after the deadline
-// of the context. The caller sees to it that no two operations run at once for
-// one allocation, and that GC runs alone.
+// Engine runs the plugins of networks. It keeps no state between calls, is safe for
+// concurrent use, and returns shortly after the context ends. The caller ensures that
+// only one operation at a time runs for an allocation, and that no other operation on
+// the network runs during GC.
 type Engine interface {
-	// Add attaches the sandbox to every network of the request, in order, and
-	// returns a result for each. After an error the results that became known
-	// are returned with it, nil for the others, and the caller calls Del.
+	// Add attaches the sandbox to every network of the request, in order, and returns a
+	// result for each. With an error, it returns the results of the networks whose ADD
+	// succeeded, nil for the others, and the caller calls Del.
 	Add(ctx context.Context, r *Request) ([]*types100.Result, error)
-	// Check runs CHECK on every network. ErrCheckUnsupported is found by
-	// errors.Is where a configuration is too old for it.
+	// Check runs CHECK of every network. The error is ErrCheckUnsupported if a CNI
+	// version has no CHECK.
 	Check(ctx context.Context, r *Request) error
-	// Del detaches from every network, last one first, tries every plugin and
-	// joins the errors.
+	// Del detaches the sandbox from every network, the last one first. It continues
+	// after errors and joins them.
 	Del(ctx context.Context, r *Request) error
-	// Status asks the plugins of a network whether they can serve an ADD.
+	// Status returns an error if a plugin of the network reports that it is not ready
+	// for ADD.
 	Status(ctx context.Context, dirs []string, n *conflist.Network) error
-	// Binaries are the types of a network's plugins, IPAM included, that this
+	// Binaries returns the types of a network's plugins, including IPAM, that this
 	// engine runs as binaries.
 	Binaries(n *conflist.Network) []string
-	// GC tells the plugins of a network which attachments still exist.
+	// GC passes the existing attachments of a network to its plugins, which remove all
+	// others.
 	GC(ctx context.Context, dirs []string, n *conflist.Network, valid []types.GCAttachment) error
 }
 
-// Request is one allocation as the plugins are to see it.
+// Request is an operation on one allocation.
 type Request struct {
 	ID, Netns string // ID is the CNI_CONTAINERID
-	// Sandbox is the namespace, open until the operation ends, which Netns need not
-	// lead to any more; nil where Netns is to be opened.
+	// Sandbox is the open network namespace. It stays open until the operation ends,
+	// even if the path Netns leads elsewhere by then. If it is nil, the engine opens
+	// Netns.
 	Sandbox *sandbox.Sandbox
-	// Instance is that of the owner of what plugins make, see names.Owner; nil for
-	// the engine's own.
+	// Instance is the instance in the owner of the objects that plugins create: see
+	// names.Owner. nil selects that of the engine.
 	Instance *string
 	// Args are the CNI_ARGS in their order.
 	Args [][2]string
 	// Capabilities are the capability arguments by name.
 	Capabilities map[string]json.RawMessage
-	// Interrupted says that an earlier operation may have died halfway, and
-	// plugins that it started may still be at work.
+	// Interrupted reports that an earlier operation may have been interrupted, so that
+	// its plugins may still be running.
 	Interrupted bool
 	// PluginDirs are searched for the plugins, in order.
 	PluginDirs []string
@@ -68,8 +71,8 @@ type Request struct {
 	// that does not exist. It distinguishes the processes of this host and
 	// state directory from all others with the same ID. See ProcessTag.
 	Tag string
-	// InterfacePrefix and the index of an attachment make its IfName, where it
-	// does not name one.
+	// InterfacePrefix and the index of an attachment form its interface name, unless
+	// the attachment has an IfName.
 	InterfacePrefix string
 	Attachments     []Attachment
 }
@@ -77,31 +80,31 @@ type Request struct {
 // Attachment is one network of a request.
 type Attachment struct {
 	Network *conflist.Network
-	// IfName is the name of the interface in the sandbox; "" for the prefix and
-	// the index.
+	// IfName is the name of the interface in the sandbox; "" selects the prefix and the
+	// index.
 	IfName string
-	// Loopback says that the network is the loopback interface, which is there
-	// before ADD.
+	// Loopback reports that the network is the loopback interface, which exists before
+	// ADD.
 	Loopback bool
-	// Previous is the result that the first plugin goes on from; nil for none.
+	// Previous is the prevResult of the first plugin; nil if there is none.
 	Previous *types100.Result
-	// Binaries are the types of the plugins that ADD ran as binaries, where the
-	// engine ran others itself; nil where that is not known.
+	// Binaries are the types of the plugins that the native engine ran as binaries for
+	// ADD; nil if unknown.
 	Binaries []string
-	// Result is what ADD returned; nil where it is not known.
+	// Result is the result of ADD; nil if unknown.
 	Result *types100.Result
 }
 
 var (
 	// ErrCheckUnsupported: the cniVersion of a network is older than CHECK.
 	ErrCheckUnsupported = errors.New("network configuration is too old for CHECK")
-	// ErrInUse: the sandbox has an interface already where ADD would make one.
-	// Nothing was done.
+	// ErrInUse: the sandbox already has an interface with the requested name. Nothing
+	// was changed.
 	ErrInUse = allocnet.ErrInUse
-	// ErrNothingDone: ADD ended before it ran a plugin or changed anything, so that
-	// there is nothing for DEL to remove.
+	// ErrNothingDone: ADD failed before it ran a plugin or changed anything, so DEL has
+	// nothing to remove.
 	ErrNothingDone = errors.New("no plugin was run")
-	// ErrInvalidResult: a plugin returned a result that contradicts itself.
+	// ErrInvalidResult: the result of a plugin is inconsistent.
 	ErrInvalidResult = allocnet.ErrInvalidResult
 )
 
@@ -114,17 +117,17 @@ func ProcessTag(key string) string {
 	if err != nil {
 		host = "unknown"
 	}
-	// A colon would end the entry.
+	// Remove colons, which separate the entries of CNI_PATH.
 	host = strings.NewReplacer(":", "", "[", "", "]", "").Replace(host)
 	return filepath.Join("/proc/self/allocnet", key, host)
 }
 
-// NoCache is a cache directory for libcni that is always empty, because it
-// cannot be created. Operations that write nothing to the cache may use it.
+// NoCache is a cache directory for libcni that cannot be created and is therefore
+// always empty. It is for operations that do not write to the cache.
 const NoCache = "/proc/self/no-cache"
 
-// ForBinaries is the request for plugin binaries. Its Netns is a path that leads to
-// the open Sandbox, even if Netns is replaced while the request runs.
+// ForBinaries returns the request for plugin binaries. Its Netns is a path of the open
+// Sandbox, which stays valid even if the path Netns is replaced meanwhile.
 func (r *Request) ForBinaries() *Request {
 	if r.Sandbox == nil {
 		return r
@@ -149,7 +152,7 @@ func (r *Request) Hold(act func() error) error {
 	return r.Sandbox.With(func(int) error { return act() })
 }
 
-// Path are the entries of the request's CNI_PATH.
+// Path returns the entries of CNI_PATH.
 func (r *Request) Path() []string {
 	if r.Tag == "" {
 		return r.PluginDirs
@@ -160,7 +163,7 @@ func (r *Request) Path() []string {
 // Work identifies the processes of the request's plugins.
 func (r *Request) Work() pluginexec.Work { return pluginexec.Work{ID: r.ID, Tag: r.Tag} }
 
-// IfName is the name of the interface of attachment i.
+// IfName returns the interface name of attachment i.
 func (r *Request) IfName(i int) string {
 	if name := r.Attachments[i].IfName; name != "" {
 		return name
@@ -168,7 +171,7 @@ func (r *Request) IfName(i int) string {
 	return fmt.Sprintf("%s%d", r.InterfacePrefix, i)
 }
 
-// RuntimeConf is the request as libcni wants it for attachment i.
+// RuntimeConf returns libcni's arguments for attachment i.
 func (r *Request) RuntimeConf(i int) *libcni.RuntimeConf {
 	c := &libcni.RuntimeConf{
 		ContainerID: r.ID, NetNS: r.Netns, IfName: r.IfName(i), Args: r.Args,

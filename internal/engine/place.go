@@ -6,11 +6,10 @@ import "fmt"
 // and its index in that attachment's chain.
 type Place struct{ Attachment, Plugin int }
 
-// AddError is the error of the plugin at which ADD ended. Later plugins did not
-// run.
+// AddError is the error of the plugin that failed in ADD. Later plugins did not run.
 type AddError struct {
 	Place
-	// Unstarted is true if the plugin itself did not run either.
+	// Unstarted reports that the plugin was not started.
 	Unstarted bool
 	Err       error
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types/create"
 )
 
-// ParseResult reads a CNI result of any version. It refuses one that
-// contradicts itself: see Validate.
+// ParseResult parses a CNI result of any version. It returns an error for an
+// inconsistent result: see Validate.
 func ParseResult(data []byte) (*types100.Result, error) {
 	if len(data) == 0 {
 		return nil, fmt.Errorf("%w: empty", ErrInvalidResult)
@@ -27,8 +27,8 @@ func ParseResult(data []byte) (*types100.Result, error) {
 	return r, Validate(r)
 }
 
-// Validate finds what would make a reader of the result stumble: an address
-// that is none, or one of an interface that the result does not have.
+// Validate returns an error for entries that are null, addresses that are empty, and
+// interface indexes that do not exist.
 func Validate(r *types100.Result) error {
 	var errs []error
 	for i, itf := range r.Interfaces {
@@ -50,8 +50,8 @@ func Validate(r *types100.Result) error {
 	return errors.Join(errs...)
 }
 
-// EncodeResult writes a result as JSON, with the bytes of its own MarshalJSON. That
-// one goes over a map and takes as long as the kernel does to add a route.
+// EncodeResult encodes a result as JSON. The output equals that of its MarshalJSON
+// method, which builds a map and takes as long as adding a route to the kernel.
 func EncodeResult(r *types100.Result) ([]byte, error) {
 	text := resultText{CNIVersion: r.CNIVersion}
 	if !r.DNS.IsEmpty() {
@@ -83,12 +83,12 @@ func EncodeResult(r *types100.Result) ([]byte, error) {
 	return json.Marshal(&text)
 }
 
-// isAddress reports whether ip is an address, or none at all.
+// isAddress reports whether ip is a valid address or empty.
 func isAddress(ip net.IP) bool {
 	return len(ip) == 0 || len(ip) == net.IPv4len || len(ip) == net.IPv6len
 }
 
-// addressOf is "" where there is no address.
+// addressOf formats an address; "" if it is empty.
 func addressOf(ip net.IP) string {
 	if len(ip) == 0 {
 		return ""

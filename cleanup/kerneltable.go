@@ -9,8 +9,10 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/netfilter"
 )
 
-// unlisted is one of iptables' tables as the kernel shows it where the command cannot list it.
-type unlisted interface {
+// kernelTable is a table of iptables as read from the kernel, without the command.
+// There are two variants of iptables, legacy and nft; the command shows the tables of
+// only one of them, and those of the other one are hidden.
+type kernelTable interface {
 	Chains(context.Context) ([]string, error)
 	Addresses(ctx context.Context, chain string) ([]netip.Addr, error)
 	Held(cause error, what string) error
@@ -20,26 +22,28 @@ type unlisted interface {
 	HeldByOther(what string) error
 }
 
-func inKernel(fam family, table string) unlisted {
+func inKernel(fam family, table string) kernelTable {
 	return netfilter.Table{IPv6: fam == ipv6, Name: table}
 }
 
-// absent is nil if the kernel shows that the tables of a family have no rules of the allocation. Then the command is
-// not needed, and its error is dropped.
-func (f *iptablesFinder) absent(ctx context.Context, fam family, nat, filter bool, cause error) error {
+// requireAbsent returns nil if the kernel shows that the tables of a family have no
+// rules of the allocation. In that case the error of the command, cause, does not
+// matter.
+func (f *iptablesFinder) requireAbsent(ctx context.Context, fam family, nat, filter bool, cause error) error {
 	if nat {
-		if err := f.absentInNat(ctx, f.kernel(fam, "nat"), cause); err != nil {
+		if err := f.requireAbsentInNat(ctx, f.kernel(fam, "nat"), cause); err != nil {
 			return err
 		}
 	}
 	if filter {
-		return f.absentInFilter(ctx, f.kernel(fam, "filter"), cause)
+		return f.requireAbsentInFilter(ctx, f.kernel(fam, "filter"), cause)
 	}
 	return nil
 }
 
-// empty reports whether the kernel shows that a family has no rules of the allocation: it has no address that a rule
-// could be for, and there is no chain of its own. The tables are of both kinds of iptables.
+// empty reports whether the kernel shows that a family has no rules of the allocation:
+// no address of the allocation is known, and none of its chains exists in either
+// variant of iptables.
 func (f *iptablesFinder) empty(ctx context.Context, fam family, nat bool) bool {
 	if len(f.addresses.own) > 0 {
 		return false
@@ -51,9 +55,10 @@ func (f *iptablesFinder) empty(ctx context.Context, fam family, nat bool) bool {
 	return err == nil && len(own) == 0
 }
 
-// chainsInNat finds the chains of the allocation, through which all of its rules go, and those of any. With no network
-// known any allocation's may be its own.
-func (f *iptablesFinder) chainsInNat(ctx context.Context, nat unlisted) (own, all []string, err error) {
+// chainsInNat returns the chains of the allocation, and those of all allocations. Every
+// rule of the allocation is in one of its chains or jumps to one. If no network is
+// known, every chain may belong to the allocation.
+func (f *iptablesFinder) chainsInNat(ctx context.Context, nat kernelTable) (own, all []string, err error) {
 	chains, err := nat.Chains(ctx)
 	var names []string
 	for _, a := range f.attachments {
@@ -71,14 +76,14 @@ func (f *iptablesFinder) chainsInNat(ctx context.Context, nat unlisted) (own, al
 	return own, all, err
 }
 
-// absentInNat looks for chains of the allocation.
-func (f *iptablesFinder) absentInNat(ctx context.Context, nat unlisted, cause error) error {
+// requireAbsentInNat returns an error if chains of the allocation exist.
+func (f *iptablesFinder) requireAbsentInNat(ctx context.Context, nat kernelTable, cause error) error {
 	own, all, err := f.chainsInNat(ctx, nat)
 	if err != nil {
 		return fmt.Errorf("%w; without it: %w", cause, err)
 	}
 	if len(all) > 0 {
-		f.addresses.unsure = true // the jumps to them would tell who holds their addresses
+		f.addresses.incomplete = true // the rules that jump to them contain addresses
 	}
 	if len(own) > 0 {
 		return nat.Held(cause, "chain "+own[0])
@@ -86,8 +91,9 @@ func (f *iptablesFinder) absentInNat(ctx context.Context, nat unlisted, cause er
 	return nil
 }
 
-// absentInFilter looks for accepts of the allocation's addresses.
-func (f *iptablesFinder) absentInFilter(ctx context.Context, filter unlisted, cause error) error {
+// requireAbsentInFilter returns an error if accept rules for addresses of the
+// allocation exist.
+func (f *iptablesFinder) requireAbsentInFilter(ctx context.Context, filter kernelTable, cause error) error {
 	if len(f.addresses.own) == 0 {
 		return nil
 	}
@@ -103,23 +109,23 @@ func (f *iptablesFinder) absentInFilter(ctx context.Context, filter unlisted, ca
 	return nil
 }
 
-// unhidden is nil if the command, which works, has listed all rules of the allocation that the kernel has in the
-// tables of a family. The two kinds of iptables do not see each other's rules.
-func (f *iptablesFinder) unhidden(ctx context.Context, fam family, nat, filter bool) error {
+// requireListed returns an error if the kernel has rules of the allocation that the
+// command does not list because they belong to the other variant of iptables.
+func (f *iptablesFinder) requireListed(ctx context.Context, fam family, nat, filter bool) error {
 	if nat {
-		if err := f.unhiddenInNat(ctx, f.kernel(fam, "nat"), fam); err != nil {
+		if err := f.requireListedInNat(ctx, f.kernel(fam, "nat"), fam); err != nil {
 			return err
 		}
 	}
 	if filter && len(f.addresses.own) > 0 {
-		return f.unhiddenInFilter(ctx, f.kernel(fam, "filter"), fam)
+		return f.requireListedInFilter(ctx, f.kernel(fam, "filter"), fam)
 	}
 	return nil
 }
 
-func (f *iptablesFinder) unhiddenInNat(ctx context.Context, nat unlisted, fam family) error {
+func (f *iptablesFinder) requireListedInNat(ctx context.Context, nat kernelTable, fam family) error {
 	if len(f.attachments) == 0 {
-		return f.unhiddenByComment(ctx, nat, fam)
+		return f.requireListedByComment(ctx, nat, fam)
 	}
 	chains, err := nat.HiddenChains(ctx)
 	if err != nil {
@@ -136,8 +142,9 @@ func (f *iptablesFinder) unhiddenInNat(ctx context.Context, nat unlisted, fam fa
 	return nil
 }
 
-// unhiddenByComment goes by the comments that name the ID: with no network known, nothing else tells whose rules are.
-func (f *iptablesFinder) unhiddenByComment(ctx context.Context, nat unlisted, fam family) error {
+// requireListedByComment uses the comments with the ID. If no network is known, only
+// comments identify the rules.
+func (f *iptablesFinder) requireListedByComment(ctx context.Context, nat kernelTable, fam family) error {
 	comments, err := nat.HiddenComments(ctx)
 	if err != nil {
 		return err
@@ -151,7 +158,7 @@ func (f *iptablesFinder) unhiddenByComment(ctx context.Context, nat unlisted, fa
 	return nil
 }
 
-func (f *iptablesFinder) unhiddenInFilter(ctx context.Context, filter unlisted, fam family) error {
+func (f *iptablesFinder) requireListedInFilter(ctx context.Context, filter kernelTable, fam family) error {
 	accepted, err := filter.HiddenAddresses(ctx, forwardChain)
 	accepted = slices.DeleteFunc(accepted, func(addr netip.Addr) bool {
 		_, own := f.addresses.own[addr]
@@ -160,7 +167,8 @@ func (f *iptablesFinder) unhiddenInFilter(ctx context.Context, filter unlisted, 
 	if err != nil || len(accepted) == 0 {
 		return err
 	}
-	// What is listed now is of this kind: found already, or of the next holder of an address.
+	// Rules that the command lists are not hidden: they were found, or belong to the
+	// next holder of an address.
 	ipt, err := f.open(fam)
 	if err != nil {
 		return err
