@@ -37,7 +37,7 @@ func validateBounds(r *record.Record) error {
 		errs = append(errs, fmt.Errorf("%w: %s", ErrInvalidAllocation, fmt.Sprintf(format, args...)))
 	}
 	if n := lengthOfArgs(r.Args); n > maxArgs {
-		bad("args: %d bytes long; at most %d are allowed", n, maxArgs)
+		bad("args: has %d bytes; at most %d are allowed", n, maxArgs)
 	}
 	total := 0
 	for _, name := range slices.Sorted(maps.Keys(r.Capabilities)) {

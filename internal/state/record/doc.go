@@ -17,7 +17,7 @@
 //	claims/netns-HASH/ID  of the path of its network namespace
 //	claims/complete-2     the index has every record of this state directory
 //
-// The records are authoritative; the index only says which of them to read. An
+// The records are authoritative; the index only selects those to read. An
 // allocation adds its reservations to the index before it writes its record, and
 // removes them after it deletes the record. So a crash can leave stale
 // reservations, but never a record without its reservations. Stale reservations
