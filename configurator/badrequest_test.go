@@ -20,7 +20,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// badRequests are requests that cannot be served, by the words of their errors.
+// badRequests are invalid requests, by a part of their errors.
 func badRequests() map[string]func(*Allocation) {
 	raw := func(text string) json.RawMessage { return json.RawMessage(text) }
 	long := strings.Repeat("x", 3<<20)
@@ -63,48 +63,48 @@ func badRequests() map[string]func(*Allocation) {
 	}
 }
 
-// TestBadRequests leave nothing behind that stands in the way of better ones, also
-// where a plugin is at work that cleanup does not know.
+// TestBadRequests: an invalid request leaves nothing that prevents later
+// requests, also with a plugin that cleanup does not know.
 func TestBadRequests(t *testing.T) {
 	for _, e := range []Engine{EngineExec, EngineNative} {
 		t.Run(string(e), func(t *testing.T) {
-			w := bridgedWithForeign(t, e, "")
-			good := w.alloc("a")
+			h := bridgedWithForeign(t, e, "")
+			good := h.alloc("a")
 			requests := badRequests()
 			for _, words := range slices.Sorted(maps.Keys(requests)) {
 				a := good
 				requests[words](&a)
-				_, err := w.Setup(t.Context(), a)
+				_, err := h.Setup(t.Context(), a)
 				require.ErrorContains(t, err, words)
 				require.NotErrorIs(t, err, ErrIncomplete)
 				require.Less(t, len(err.Error()), 8<<10, "what is long is not quoted")
-				w.requireNoRecords()
-				require.Empty(t, claimed(t, w), words)
+				h.requireNoRecords()
+				require.Empty(t, claimed(t, h), words)
 			}
-			_, err := w.Setup(t.Context(), good)
+			_, err := h.Setup(t.Context(), good)
 			require.NoError(t, err)
-			require.NoError(t, w.Teardown(t.Context(), good))
+			require.NoError(t, h.Teardown(t.Context(), good))
 		})
 	}
 }
 
-// bridgedWithForeign is a host with a bridged network and a plugin behind it that
-// cleanup does not know.
-func bridgedWithForeign(t *testing.T, e Engine, more string) *world {
+// bridgedWithForeign returns a host with a bridged network, whose second plugin
+// is unknown to cleanup.
+func bridgedWithForeign(t *testing.T, e Engine, more string) *testHost {
 	t.Helper()
-	w, leases := nativeWorld(t, "1.0.0")
-	w.cfg.Engine, w.cfg.Networks, w.cfg.Network = e, []string{"net"}, ""
-	w.cfg.Retry = RetryPolicy{Attempts: 1}
-	w.cfg.PluginDirs = append(w.cfg.PluginDirs, filepath.Dir(refplugins.Path(t, "bridge")))
-	w.Configurator = newConfigurator(t, w.cfg)
-	w.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[
+	h, leases := nativeHost(t, "1.0.0")
+	h.cfg.Engine, h.cfg.Networks, h.cfg.Network = e, []string{"net"}, ""
+	h.cfg.Retry = RetryPolicy{Attempts: 1}
+	h.cfg.PluginDirs = append(h.cfg.PluginDirs, filepath.Dir(refplugins.Path(t, "bridge")))
+	h.Configurator = newConfigurator(t, h.cfg)
+	h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[
 		{"type":"bridge","bridge":"brtest","capabilities":{"mac":true,"ips":true,"ipRanges":true},"ipam":{"type":"host-local","dataDir":"`+leases+`","subnet":"10.77.0.0/24"}},
-		{"type":"one","capabilities":{"portMappings":true,"aliases":true,"dns":true,"cgroupPath":true},"fake":{"log":"`+w.log+`"}}`+more+`]}`)
-	return w
+		{"type":"one","capabilities":{"portMappings":true,"aliases":true,"dns":true,"cgroupPath":true},"fake":{"log":"`+h.log+`"}}`+more+`]}`)
+	return h
 }
 
-// TestTeardownOfAPoisonedRecord: an earlier version recorded requests that no plugin
-// can be given.
+// TestTeardownOfAPoisonedRecord: an earlier version recorded requests that
+// cannot be passed to plugins.
 func TestTeardownOfAPoisonedRecord(t *testing.T) {
 	for _, e := range []Engine{EngineExec, EngineNative} {
 		for name, poison := range map[string]func(*record.Record){
@@ -117,85 +117,85 @@ func TestTeardownOfAPoisonedRecord(t *testing.T) {
 			},
 		} {
 			t.Run(string(e)+" "+name, func(t *testing.T) {
-				w := bridgedWithForeign(t, e, "")
-				a := w.alloc("a")
-				p, err := w.planSetup(&a)
+				h := bridgedWithForeign(t, e, "")
+				a := h.alloc("a")
+				p, err := h.planSetup(&a)
 				require.NoError(t, err)
-				require.NoError(t, w.complete(p))
+				require.NoError(t, h.complete(p))
 				poison(p.Record)
-				require.NoError(t, w.reserve(t.Context(), p))
-				_, err = w.Setup(t.Context(), a)
+				require.NoError(t, h.reserve(t.Context(), p))
+				_, err = h.Setup(t.Context(), a)
 				require.NoError(t, err, "what it left is taken down first")
-				require.NoError(t, w.Teardown(t.Context(), a))
-				require.NoError(t, w.reserve(t.Context(), p))
-				require.NoError(t, w.Teardown(t.Context(), a))
-				w.requireNoRecords()
-				require.Empty(t, claimed(t, w))
+				require.NoError(t, h.Teardown(t.Context(), a))
+				require.NoError(t, h.reserve(t.Context(), p))
+				require.NoError(t, h.Teardown(t.Context(), a))
+				h.requireNoRecords()
+				require.Empty(t, claimed(t, h))
 			})
 		}
 	}
 }
 
-// TestPluginThatCannotBeStarted: its DEL cannot either, and does not have to.
+// TestPluginThatCannotBeStarted: a plugin that cannot be started needs no DEL.
 func TestPluginThatCannotBeStarted(t *testing.T) {
 	for _, e := range []Engine{EngineExec, EngineNative} {
 		t.Run(string(e), func(t *testing.T) {
-			w := bridgedWithForeign(t, e, `,{"type":"broken"}`)
-			broken := filepath.Join(w.bin, "broken")
+			h := bridgedWithForeign(t, e, `,{"type":"broken"}`)
+			broken := filepath.Join(h.bin, "broken")
 			require.NoError(t, os.WriteFile(broken, []byte("no program"), 0o644))
-			a := w.alloc("a")
-			_, err := w.Setup(t.Context(), a)
+			a := h.alloc("a")
+			_, err := h.Setup(t.Context(), a)
 			require.ErrorIs(t, err, ErrPluginNotInstalled)
 			require.ErrorContains(t, err, broken+" cannot be executed")
 			require.NoError(t, os.Chmod(broken, 0o755))
-			_, err = w.Setup(t.Context(), a)
+			_, err = h.Setup(t.Context(), a)
 			require.ErrorContains(t, err, unix.ENOEXEC.Error())
 			require.NotErrorIs(t, err, ErrIncomplete)
-			require.Equal(t, []string{"one ADD", "one DEL"}, w.commands())
-			w.requireNoRecords()
-			require.Empty(t, claimed(t, w))
+			require.Equal(t, []string{"one ADD", "one DEL"}, h.commands())
+			h.requireNoRecords()
+			require.Empty(t, claimed(t, h))
 		})
 	}
 }
 
-// TestHostThatCannotBeOpened: as long as nothing was done there is nothing to undo.
+// TestHostThatCannotBeOpened: if nothing was done, nothing needs to be undone.
 func TestHostThatCannotBeOpened(t *testing.T) {
-	w := bridgedWithForeign(t, EngineNative, "")
-	a := w.alloc("a")
-	p, err := w.planSetup(&a)
+	h := bridgedWithForeign(t, EngineNative, "")
+	a := h.alloc("a")
+	p, err := h.planSetup(&a)
 	require.NoError(t, err)
-	require.NoError(t, errors.Join(w.complete(p), w.reserve(t.Context(), p)))
+	require.NoError(t, errors.Join(h.complete(p), h.reserve(t.Context(), p)))
 	var limit unix.Rlimit
 	require.NoError(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &limit))
 	none := limit
 	none.Cur = 0
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &none))
-	_, err = w.add(t.Context(), p)
-	rollBackErr := w.rollBack(t.Context(), p, err)
+	_, err = h.add(t.Context(), p)
+	rollBackErr := h.rollBack(t.Context(), p, err)
 	require.NoError(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &limit))
 	require.ErrorIs(t, err, unix.EMFILE)
 	require.NoError(t, rollBackErr)
-	require.Empty(t, w.commands())
-	require.NoError(t, w.Teardown(t.Context(), a))
+	require.Empty(t, h.commands())
+	require.NoError(t, h.Teardown(t.Context(), a))
 }
 
-// TestWithoutPrivileges: nothing is begun that could not be undone.
+// TestWithoutPrivileges: no operation begins that could not be undone.
 func TestWithoutPrivileges(t *testing.T) {
-	w := bridgedWithForeign(t, EngineNative, "")
-	a := w.alloc("a")
-	b := w.alloc("b")
-	_, err := w.Setup(t.Context(), b)
+	h := bridgedWithForeign(t, EngineNative, "")
+	a := h.alloc("a")
+	b := h.alloc("b")
+	_, err := h.Setup(t.Context(), b)
 	require.NoError(t, err)
-	before := claimed(t, w)
+	before := claimed(t, h)
 	for _, lacking := range [][]uint{{unix.CAP_NET_ADMIN}, {unix.CAP_SYS_ADMIN}, {unix.CAP_NET_ADMIN, unix.CAP_SYS_ADMIN}} {
 		done := make(chan error, 4)
 		go func() {
-			runtime.LockOSThread() // for ever: the thread ends with the goroutine
+			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 			done <- dropPrivileges(lacking...)
-			_, err := w.Setup(t.Context(), a)
+			_, err := h.Setup(t.Context(), a)
 			done <- err
-			done <- w.Ready(t.Context())
-			done <- w.Teardown(t.Context(), b)
+			done <- h.Ready(t.Context())
+			done <- h.Teardown(t.Context(), b)
 		}()
 		require.NoError(t, <-done)
 		for range 3 {
@@ -206,17 +206,17 @@ func TestWithoutPrivileges(t *testing.T) {
 			require.Equal(t, slices.Contains(lacking, unix.CAP_NET_ADMIN), strings.Contains(err.Error(), "CAP_NET_ADMIN"))
 			require.Equal(t, slices.Contains(lacking, unix.CAP_SYS_ADMIN), strings.Contains(err.Error(), "CAP_SYS_ADMIN"))
 		}
-		require.Equal(t, before, claimed(t, w))
-		records, err := w.List(t.Context())
+		require.Equal(t, before, claimed(t, h))
+		records, err := h.List(t.Context())
 		require.NoError(t, err)
 		require.Len(t, records, 1)
 		require.Equal(t, PhaseReady, records[0].Phase)
 	}
-	require.NoError(t, w.Ready(t.Context()))
-	require.NoError(t, w.Teardown(t.Context(), b))
+	require.NoError(t, h.Ready(t.Context()))
+	require.NoError(t, h.Teardown(t.Context(), b))
 }
 
-// dropPrivileges takes capabilities from the calling thread.
+// dropPrivileges removes capabilities from the calling thread.
 func dropPrivileges(lacking ...uint) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

@@ -17,12 +17,13 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestCheckLooksFromOutside at what the results say, before any plugin is asked.
+// TestCheckLooksFromOutside: CHECK compares the host with the results before it
+// runs a plugin.
 func TestCheckLooksFromOutside(t *testing.T) {
 	const elsewhere = `{"name":"on-the-host"},`
 	for name, c := range map[string]struct {
 		version, result string
-		change          func(*testing.T, *world, Allocation)
+		change          func(*testing.T, *testHost, Allocation)
 		want            string
 		commands        []string
 	}{
@@ -31,30 +32,30 @@ func TestCheckLooksFromOutside(t *testing.T) {
 		"an interface that is on the host":             {"1.0.0", strings.NewReplacer(`[{"name":"lo"`, `[`+elsewhere+`{"name":"lo"`, `"interface":0`, `"interface":1`).Replace(result), nil, "", []string{"one CHECK"}},
 		"the interface is not there":                   {"1.0.0", strings.ReplaceAll(result, `"lo"`, `"eth7"`), nil, `"eth7"`, nil},
 		"a version without CHECK, and it is not there": {"0.3.1", strings.NewReplacer(`"lo"`, `"eth7"`, "1.0.0", "0.3.1").Replace(result), nil, `"eth7"`, nil},
-		"the address is not there": {"1.0.0", result, func(t *testing.T, _ *world, a Allocation) {
+		"the address is not there": {"1.0.0", result, func(t *testing.T, _ *testHost, a Allocation) {
 			loseAddress(t, a.Netns)
 		}, "lost its address 127.0.0.1/8", nil},
-		"the netns is gone": {"1.0.0", result, func(t *testing.T, _ *world, a Allocation) {
+		"the netns is gone": {"1.0.0", result, func(t *testing.T, _ *testHost, a Allocation) {
 			require.NoError(t, sandbox.Destroy(a.Netns))
 		}, "netns", nil},
-		"ADD did not end": {"1.0.0", result, func(_ *testing.T, w *world, _ Allocation) {
-			w.setPhase("a", record.Adding)
+		"ADD did not end": {"1.0.0", result, func(_ *testing.T, h *testHost, _ Allocation) {
+			h.setPhase("a", record.Adding)
 		}, `phase "adding"`, nil},
-		"DEL did not end": {"1.0.0", result, func(_ *testing.T, w *world, _ Allocation) {
-			w.setPhase("a", record.Deleting)
+		"DEL did not end": {"1.0.0", result, func(_ *testing.T, h *testHost, _ Allocation) {
+			h.setPhase("a", record.Deleting)
 		}, `phase "deleting"`, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.network("net", c.version, adds(behaviours{"ADD": {Result: json.RawMessage(c.result)}}))
-			a := w.alloc("a")
-			_, err := w.Setup(t.Context(), a)
+			h := newTestHost(t)
+			h.network("net", c.version, adds(behaviours{"ADD": {Result: json.RawMessage(c.result)}}))
+			a := h.alloc("a")
+			_, err := h.Setup(t.Context(), a)
 			require.NoError(t, err)
-			w.commands()
+			h.commands()
 			if c.change != nil {
-				c.change(t, w, a)
+				c.change(t, h, a)
 			}
-			err = w.Check(t.Context(), a)
+			err = h.Check(t.Context(), a)
 			if c.want == "" {
 				require.NoError(t, err)
 			} else {
@@ -62,7 +63,7 @@ func TestCheckLooksFromOutside(t *testing.T) {
 				require.ErrorContains(t, err, c.want)
 				require.ErrorContains(t, err, `"a"`)
 			}
-			require.ElementsMatch(t, c.commands, w.commands())
+			require.ElementsMatch(t, c.commands, h.commands())
 		})
 	}
 }
@@ -89,32 +90,33 @@ func TestVersionThatAPluginDoesNotKnowIsNotTriedAgain(t *testing.T) {
 	require.False(t, transient(&version.ErrorIncompatible{Config: "1.0.0", Supported: []string{"0.4.0"}}))
 }
 
-// TestForceWithoutRecord looks where today's configuration points to.
+// TestForceWithoutRecord: without a record, Force uses the current
+// configuration.
 func TestForceWithoutRecord(t *testing.T) {
-	w := newWorld(t)
-	leases := w.bridged("net", adds())
+	h := newTestHost(t)
+	leases := h.bridged("net", adds())
 	held, foreign := lease(t, leases, "10.9.9.9", "a"), lease(t, leases, "10.9.9.10", "b")
-	left, err := w.Audit(t.Context(), Allocation{ID: "a"})
+	left, err := h.Audit(t.Context(), Allocation{ID: "a"})
 	require.NoError(t, err)
 	require.Len(t, left, 1)
-	removed, err := w.Force(t.Context(), Allocation{ID: "a"})
+	removed, err := h.Force(t.Context(), Allocation{ID: "a"})
 	require.NoError(t, err)
 	require.Equal(t, left, removed)
 	require.NoFileExists(t, held)
 	require.FileExists(t, foreign)
-	require.Empty(t, w.commands())
+	require.Empty(t, h.commands())
 }
 
-// TestReadyNamesAllFaults and leaves no trace.
+// TestReadyNamesAllFaults: Ready reports all faults and changes nothing.
 func TestReadyNamesAllFaults(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Networks = []string{"first", "second", "good"} })
-	w.network("good", "1.1.0", adds())
-	err := w.Ready(t.Context())
+	h := newTestHost(t, func(c *Config) { c.Networks = []string{"first", "second", "good"} })
+	h.network("good", "1.1.0", adds())
+	err := h.Ready(t.Context())
 	require.ErrorIs(t, err, ErrUnknownNetwork)
 	require.ErrorContains(t, err, `"first"`)
 	require.ErrorContains(t, err, `"second"`)
-	require.Equal(t, []string{"one STATUS"}, w.commands())
-	entries, err := os.ReadDir(w.cfg.StateDir)
+	require.Equal(t, []string{"one STATUS"}, h.commands())
+	entries, err := os.ReadDir(h.cfg.StateDir)
 	require.NoError(t, err)
 	for _, e := range entries {
 		require.NotContains(t, e.Name(), "ready")
@@ -122,14 +124,14 @@ func TestReadyNamesAllFaults(t *testing.T) {
 }
 
 // TestPluginDirsOfAChain: vendors' directories come first, those of IPAM
-// plugins too, and none twice.
+// plugins are included, and none is repeated.
 func TestPluginDirsOfAChain(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.VendorDir = "/vendor" })
+	h := newTestHost(t, func(c *Config) { c.VendorDir = "/vendor" })
 	n := `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"one","ipam":{"type":"pool"}},{"type":"two"},{"type":"one"}]}`
-	req, err := w.request(w.planOf(&record.Record{Attachments: []record.Attachment{{Network: "net", Config: []byte(n)}}}))
+	req, err := h.request(h.planOf(&record.Record{Attachments: []record.Attachment{{Network: "net", Config: []byte(n)}}}))
 	require.NoError(t, err)
-	require.ElementsMatch(t, []string{"/vendor/opt/one/bin", "/vendor/opt/two/bin", "/vendor/opt/pool/bin", w.bin}, req.PluginDirs)
-	require.Equal(t, w.bin, req.PluginDirs[3])
+	require.ElementsMatch(t, []string{"/vendor/opt/one/bin", "/vendor/opt/two/bin", "/vendor/opt/pool/bin", h.bin}, req.PluginDirs)
+	require.Equal(t, h.bin, req.PluginDirs[3])
 }
 
 func TestDefaults(t *testing.T) {
@@ -160,22 +162,22 @@ func TestNullRoute(t *testing.T) {
 	require.Equal(t, []Route{{Network: "a", Destination: "10.0.0.0/8"}}, s.Routes)
 }
 
-// contradict gives a record a result with an interface that it does not have.
+// contradict adds a result to a record that names a missing interface.
 func contradict(r *record.Record) {
 	r.Attachments[0].Result = json.RawMessage(`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/8","interface":7}]}`)
 }
 
-// TestListOfARecordWithoutStatus: it is listed all the same, and the error
-// tells of it.
+// TestListOfARecordWithoutStatus: such a record is listed, and the error names
+// it.
 func TestListOfARecordWithoutStatus(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds())
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds())
 	for _, id := range []string{"a", "b"} {
-		_, err := w.Setup(t.Context(), w.alloc(id))
+		_, err := h.Setup(t.Context(), h.alloc(id))
 		require.NoError(t, err)
 	}
-	w.changeRecord("a", contradict)
-	records, err := w.List(t.Context())
+	h.changeRecord("a", contradict)
+	records, err := h.List(t.Context())
 	require.ErrorIs(t, err, ErrInvalidResult)
 	require.ErrorContains(t, err, `"a"`)
 	require.Len(t, records, 2)
@@ -200,16 +202,16 @@ func TestLabelsAreNotForPlugins(t *testing.T) {
 	require.Equal(t, "http", ports[0].Label, "the caller's are left as they are")
 }
 
-// TestContradictoryRecordedResult: DEL goes without it.
+// TestContradictoryRecordedResult: DEL runs without such a result.
 func TestContradictoryRecordedResult(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds())
-	a := w.alloc("a")
-	_, err := w.Setup(t.Context(), a)
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds())
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	w.changeRecord("a", contradict)
-	require.NoError(t, w.Teardown(t.Context(), a))
-	calls := w.calls()
+	h.changeRecord("a", contradict)
+	require.NoError(t, h.Teardown(t.Context(), a))
+	calls := h.calls()
 	require.NotContains(t, string(calls[len(calls)-1].Stdin), "prevResult")
-	require.NoFileExists(t, filepath.Join(w.cfg.StateDir, "allocs", "a.json"))
+	require.NoFileExists(t, filepath.Join(h.cfg.StateDir, "allocs", "a.json"))
 }

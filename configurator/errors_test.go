@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestJoinDistinct: an error goes only if it is there already, however long the text
-// of another one is.
+// TestJoinDistinct: an error is omitted only if the joined error already
+// contains it, whatever the texts of the others are.
 func TestJoinDistinct(t *testing.T) {
 	list, open := errors.New("list rules"), errors.New("open table")
 	typed := &LeftoverError{ID: "a", Leftovers: []Leftover{{Kind: "link", Object: "veth0"}}}

@@ -13,8 +13,8 @@ import (
 )
 
 // A scheduler sets up the network of an allocation, publishes its address and
-// takes everything away again. After a restart it does just the same: what is
-// set up already is checked.
+// removes everything again. After a restart it does the same: an allocation
+// that is set up already is checked.
 func Example() {
 	nets, err := configurator.New(configurator.Config{Network: "allocnet"})
 	if err != nil {

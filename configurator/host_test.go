@@ -35,34 +35,34 @@ func TestMain(m *testing.M) {
 // behaviours is what a fake plugin does, by CNI command.
 type behaviours map[string]fakeplugin.Behaviour
 
-// world is a host with fake plugins, and a configurator on it.
-type world struct {
+// testHost is a host with fake plugins and a configurator.
+type testHost struct {
 	*Configurator
 	t                   *testing.T
 	dir, conf, bin, log string
-	seen                int // calls that commands has returned
+	seen                int // number of calls that commands has returned
 
 	mu    sync.Mutex
 	slept []time.Duration
 }
 
-func newWorld(t *testing.T, change ...func(*Config)) *world {
+func newTestHost(t *testing.T, change ...func(*Config)) *testHost {
 	t.Helper()
 	privhost.Require(t)
 	dir := t.TempDir()
-	w := &world{t: t, dir: dir, conf: filepath.Join(dir, "conf"), bin: filepath.Join(dir, "bin"), log: filepath.Join(dir, "log")}
-	require.NoError(t, os.Mkdir(w.conf, 0o755))
-	require.NoError(t, fakeplugin.Install(w.bin, "one", "two", "three"))
+	h := &testHost{t: t, dir: dir, conf: filepath.Join(dir, "conf"), bin: filepath.Join(dir, "bin"), log: filepath.Join(dir, "log")}
+	require.NoError(t, os.Mkdir(h.conf, 0o755))
+	require.NoError(t, fakeplugin.Install(h.bin, "one", "two", "three"))
 	require.NoError(t, os.MkdirAll("/run/fake", 0o755))
 	libcni.CacheDir = "/run/fake/cache"
-	cfg := Config{ConfDir: w.conf, PluginDirs: []string{w.bin}, StateDir: filepath.Join(dir, "state"), Logger: hclog.New(&hclog.LoggerOptions{Output: testWriter{t}})}
+	cfg := Config{ConfDir: h.conf, PluginDirs: []string{h.bin}, StateDir: filepath.Join(dir, "state"), Logger: hclog.New(&hclog.LoggerOptions{Output: testWriter{t}})}
 	for _, f := range change {
 		f(&cfg)
 	}
 	require.NoError(t, os.MkdirAll(filepath.Join(cfg.StateDir, "allocs"), 0o700))
-	w.Configurator = newConfigurator(t, cfg)
-	w.sleep = w.recordSleep
-	return w
+	h.Configurator = newConfigurator(t, cfg)
+	h.sleep = h.recordSleep
+	return h
 }
 
 func newConfigurator(t *testing.T, cfg Config) *Configurator {
@@ -72,26 +72,26 @@ func newConfigurator(t *testing.T, cfg Config) *Configurator {
 	return c
 }
 
-// testWriter shows what the configurator logs where a test fails.
+// testWriter writes the configurator's log to the log of a test.
 type testWriter struct{ t *testing.T }
 
-func (w testWriter) Write(p []byte) (int, error) {
-	w.t.Log(strings.TrimSpace(string(p)))
+func (h testWriter) Write(p []byte) (int, error) {
+	h.t.Log(strings.TrimSpace(string(p)))
 	return len(p), nil
 }
 
-func (w *world) recordSleep(ctx context.Context, d time.Duration) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.slept = append(w.slept, d)
+func (h *testHost) recordSleep(ctx context.Context, d time.Duration) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.slept = append(h.slept, d)
 	return ctx.Err()
 }
 
-// result is that of a plugin which claims the sandbox's loopback as its own, so
-// that its interface is truly there.
+// result is the result of a plugin that claims the sandbox's loopback as its
+// own, so that the interface exists.
 const result = `{"cniVersion":"1.0.0","interfaces":[{"name":"lo","sandbox":"/sandbox"}],"ips":[{"address":"127.0.0.1/8","interface":0}]}`
 
-// adds is a plugin whose ADD succeeds; more changes what it does.
+// adds returns a plugin whose ADD succeeds. more changes its behaviour.
 func adds(more ...behaviours) behaviours {
 	b := behaviours{"ADD": {Result: json.RawMessage(result)}}
 	for _, m := range more {
@@ -105,19 +105,19 @@ func adds(more ...behaviours) behaviours {
 	return b
 }
 
-// network writes a conflist whose plugins are of type one, two, three.
-func (w *world) network(name, version string, plugins ...behaviours) {
-	w.t.Helper()
-	w.file(name+".conflist", w.conflist(name, version, nil, plugins...))
+// network writes a conflist whose plugins have the types one, two, three.
+func (h *testHost) network(name, version string, plugins ...behaviours) {
+	h.t.Helper()
+	h.file(name+".conflist", h.conflist(name, version, nil, plugins...))
 }
 
-func (w *world) conflist(name, version string, keys map[string]any, plugins ...behaviours) string {
-	w.t.Helper()
+func (h *testHost) conflist(name, version string, keys map[string]any, plugins ...behaviours) string {
+	h.t.Helper()
 	var list []map[string]any
 	for i, b := range plugins {
 		list = append(list, map[string]any{
 			"type": []string{"one", "two", "three"}[i], "capabilities": map[string]bool{"portMappings": true, "mac": true},
-			"fake": map[string]any{"log": w.log, "on": b},
+			"fake": map[string]any{"log": h.log, "on": b},
 		})
 	}
 	conf := map[string]any{"cniVersion": version, "name": name, "plugins": list}
@@ -125,66 +125,66 @@ func (w *world) conflist(name, version string, keys map[string]any, plugins ...b
 		conf[k] = v
 	}
 	data, err := json.Marshal(conf)
-	require.NoError(w.t, err)
+	require.NoError(h.t, err)
 	return string(data)
 }
 
-func (w *world) file(name, content string) {
-	w.t.Helper()
-	require.NoError(w.t, os.WriteFile(filepath.Join(w.conf, name), []byte(content), 0o600))
+func (h *testHost) file(name, content string) {
+	h.t.Helper()
+	require.NoError(h.t, os.WriteFile(filepath.Join(h.conf, name), []byte(content), 0o600))
 }
 
-// alloc is an allocation with a network namespace of its own.
-func (w *world) alloc(id string) Allocation {
-	w.t.Helper()
+// alloc returns an allocation with its own network namespace.
+func (h *testHost) alloc(id string) Allocation {
+	h.t.Helper()
 	s, err := sandbox.Create(id)
-	require.NoError(w.t, err)
-	w.t.Cleanup(func() { _ = s.Destroy() })
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { _ = s.Destroy() })
 	return Allocation{ID: id, Netns: s.Path()}
 }
 
-// commands are what the plugins were asked since the last call.
-func (w *world) commands() []string {
-	w.t.Helper()
-	commands, err := fakeplugin.Commands(w.log)
-	require.NoError(w.t, err)
-	from := w.seen
-	w.seen = len(commands)
+// commands returns the plugin calls since the last call of commands.
+func (h *testHost) commands() []string {
+	h.t.Helper()
+	commands, err := fakeplugin.Commands(h.log)
+	require.NoError(h.t, err)
+	from := h.seen
+	h.seen = len(commands)
 	return commands[from:]
 }
 
-func (w *world) calls() []fakeplugin.Call {
-	w.t.Helper()
-	calls, err := fakeplugin.Calls(w.log)
-	require.NoError(w.t, err)
+func (h *testHost) calls() []fakeplugin.Call {
+	h.t.Helper()
+	calls, err := fakeplugin.Calls(h.log)
+	require.NoError(h.t, err)
 	return calls
 }
 
-// found is a status as a later Setup, or a record, has it.
+// found returns a status as a later Setup or a record returns it.
 func found(s *Status) *Status {
 	later := *s
 	later.Created = false
 	return &later
 }
 
-func (w *world) requireNoRecords() {
-	w.t.Helper()
-	records, err := w.List(context.Background())
-	require.NoError(w.t, err)
-	require.Empty(w.t, records)
+func (h *testHost) requireNoRecords() {
+	h.t.Helper()
+	records, err := h.List(context.Background())
+	require.NoError(h.t, err)
+	require.Empty(h.t, records)
 }
 
-// waitForCommand waits until a plugin was called so.
-func (w *world) waitForCommand(command string) {
-	w.t.Helper()
-	require.Eventually(w.t, func() bool {
-		commands, err := fakeplugin.Commands(w.log)
+// waitForCommand waits until a plugin is called with a command.
+func (h *testHost) waitForCommand(command string) {
+	h.t.Helper()
+	require.Eventually(h.t, func() bool {
+		commands, err := fakeplugin.Commands(h.log)
 		return err == nil && strings.Contains(strings.Join(commands, "\n"), command)
 	}, 20*time.Second, 2*time.Millisecond)
 }
 
-// requireReport compares the report of a GC with one that has no records: those of the
-// allocations that were removed have to be there.
+// requireReport compares the report of a GC with one without records. The
+// report must contain the records of the removed allocations.
 func requireReport(t *testing.T, want, got *GCReport) {
 	t.Helper()
 	var ids []string

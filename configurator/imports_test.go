@@ -6,7 +6,7 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/imports"
 )
 
-// TestImports: an embedder does not inherit what the programs need.
+// TestImports: the library does not depend on what only the programs need.
 func TestImports(t *testing.T) {
 	imports.RequireNone(t, imports.OfPrograms...)
 }

@@ -11,16 +11,17 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestSetupAfterTheNamespaceIsGone: an allocation whose namespace was destroyed is set up
-// in a new one under the same ID. As long as the old one lives it is not.
+// TestSetupAfterTheNamespaceIsGone: an allocation whose namespace was destroyed
+// is set up in a new one under the same ID. While the old one exists, it is
+// not.
 func TestSetupAfterTheNamespaceIsGone(t *testing.T) {
-	w, _ := nativeWorld(t, "1.0.0", `{"type":"portmap","capabilities":{"portMappings":true}}`)
+	h, _ := nativeHost(t, "1.0.0", `{"type":"portmap","capabilities":{"portMappings":true}}`)
 	first, err := sandbox.Create("a")
 	require.NoError(t, err)
-	require.NoError(t, first.Close()) // nothing else of this process holds it
+	require.NoError(t, first.Close()) // the process's last reference to the namespace
 	a := Allocation{ID: "a", Netns: first.Path()}
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
-	old, err := w.Setup(t.Context(), a)
+	old, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	link := hostLink(t, old)
 
@@ -31,7 +32,7 @@ func TestSetupAfterTheNamespaceIsGone(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, replaced.Destroy()) }()
 	require.Equal(t, a.Netns, replaced.Path())
-	_, err = w.Setup(t.Context(), a)
+	_, err = h.Setup(t.Context(), a)
 	require.ErrorIs(t, err, ErrDifferent)
 	require.ErrorContains(t, err, "destroy that namespace")
 
@@ -43,16 +44,16 @@ func TestSetupAfterTheNamespaceIsGone(t *testing.T) {
 
 	other := a
 	other.Ports = nil
-	_, err = w.Setup(t.Context(), other)
+	_, err = h.Setup(t.Context(), other)
 	require.ErrorIs(t, err, ErrDifferent, "another request")
-	status, err := w.Setup(t.Context(), a)
+	status, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	require.True(t, status.Created)
-	require.NoError(t, w.Check(t.Context(), a))
-	require.NoError(t, w.Teardown(t.Context(), a))
+	require.NoError(t, h.Check(t.Context(), a))
+	require.NoError(t, h.Teardown(t.Context(), a))
 }
 
-// hostLink is the host's end of the allocation's interface.
+// hostLink returns the name of the host's end of the allocation's interface.
 func hostLink(t *testing.T, s *Status) string {
 	t.Helper()
 	for _, i := range s.Interfaces {

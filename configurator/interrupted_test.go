@@ -18,7 +18,7 @@ import (
 // errKilled is the panic of a process that dies in the middle of an operation.
 var errKilled = errors.New("killed")
 
-// dyingEngine does each ADD, and then what the test wants.
+// dyingEngine runs each ADD and then a function of the test.
 type dyingEngine struct {
 	nativeEngine
 	afterAdd func(add int, results []*types100.Result) error
@@ -34,30 +34,30 @@ func (e *dyingEngine) Add(ctx context.Context, r *engine.Request) ([]*types100.R
 	return results, e.afterAdd(e.adds, results)
 }
 
-// interruptedWorld is a host with two native networks, which lease from the
-// directory that is returned.
-func interruptedWorld(t *testing.T) (w *world, leases string) {
-	w, leases = nativeWorld(t, "1.0.0", `{"type":"firewall"}`)
-	w.file("second.conflist", `{"cniVersion":"1.0.0","name":"second","plugins":[
+// interruptedHost returns a host with two native networks, whose leases are in
+// the returned directory.
+func interruptedHost(t *testing.T) (h *testHost, leases string) {
+	h, leases = nativeHost(t, "1.0.0", `{"type":"firewall"}`)
+	h.file("second.conflist", `{"cniVersion":"1.0.0","name":"second","plugins":[
 		{"type":"ptp","ipam":{"type":"host-local","dataDir":"`+leases+`","subnet":"10.78.0.0/24"}},{"type":"firewall"}]}`)
-	return w, leases
+	return h, leases
 }
 
-// requireRemovable looks at the record that a killed Setup leaves, takes the
-// allocation down as the next process would, and finds nothing left of it.
-func requireRemovable(t *testing.T, w *world, leases string) {
+// requireRemovable checks the record that a killed Setup leaves, tears the
+// allocation down as the next process would, and checks that nothing is left.
+func requireRemovable(t *testing.T, h *testHost, leases string) {
 	t.Helper()
-	r, err := w.store.Get("a")
+	r, err := h.store.Get("a")
 	require.NoError(t, err)
 	require.Equal(t, record.Adding, r.Phase)
 	require.Empty(t, r.Addresses, "the record of an attempt has nothing of an earlier one")
 	for _, a := range r.Attachments {
 		require.Nil(t, a.Result, "the record of an attempt has nothing of an earlier one")
 	}
-	require.NoError(t, w.restarted().Teardown(t.Context(), Allocation{ID: "a"}))
-	w.requireNoRecords()
+	require.NoError(t, h.restarted().Teardown(t.Context(), Allocation{ID: "a"}))
+	h.requireNoRecords()
 	for _, network := range []string{"net", "second"} {
-		owners, err := cleanup.Owners(t.Context(), network, w.cfg.StateDir)
+		owners, err := cleanup.Owners(t.Context(), network, h.cfg.StateDir)
 		require.NoError(t, err)
 		require.Empty(t, owners, network)
 		files, err := filepath.Glob(filepath.Join(leases, network, "10.*"))
@@ -66,55 +66,56 @@ func requireRemovable(t *testing.T, w *world, leases string) {
 	}
 }
 
-// TestKilledWhileSettingUpAgain: the second ADD gets another address, of which
-// the result of the first one says nothing.
+// TestKilledWhileSettingUpAgain: the second ADD gets another address, which the
+// result of the first one does not contain.
 func TestKilledWhileSettingUpAgain(t *testing.T) {
-	w, leases := interruptedWorld(t)
-	a := w.alloc("a")
-	_, err := w.Setup(t.Context(), a)
+	h, leases := interruptedHost(t)
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	bridge, err := netlink.LinkByName("brtest")
 	require.NoError(t, err)
 	require.NoError(t, netlink.LinkDel(bridge))
-	w.native = &dyingEngine{nativeEngine: w.native, afterAdd: func(int, []*types100.Result) error { panic(errKilled) }}
-	require.PanicsWithValue(t, errKilled, func() { _, _ = w.Setup(t.Context(), a) })
-	requireRemovable(t, w, leases)
+	h.native = &dyingEngine{nativeEngine: h.native, afterAdd: func(int, []*types100.Result) error { panic(errKilled) }}
+	require.PanicsWithValue(t, errKilled, func() { _, _ = h.Setup(t.Context(), a) })
+	requireRemovable(t, h, leases)
 }
 
-// TestKilledWhileTryingAgain, after an attempt of which the result of one network
-// is known, and the address of another.
+// TestKilledWhileTryingAgain kills the process after an attempt of which one
+// network's result and the other network's address are known.
 func TestKilledWhileTryingAgain(t *testing.T) {
-	w, leases := interruptedWorld(t)
-	a := w.alloc("a")
+	h, leases := interruptedHost(t)
+	a := h.alloc("a")
 	a.Networks = []string{"net", "second"}
-	w.native = &dyingEngine{nativeEngine: w.native, afterAdd: func(add int, results []*types100.Result) error {
+	h.native = &dyingEngine{nativeEngine: h.native, afterAdd: func(add int, results []*types100.Result) error {
 		if add > 1 {
 			panic(errKilled)
 		}
 		results[1] = nil
 		return errors.New("the first attempt fails")
 	}}
-	require.PanicsWithValue(t, errKilled, func() { _, _ = w.Setup(t.Context(), a) })
-	requireRemovable(t, w, leases)
+	require.PanicsWithValue(t, errKilled, func() { _, _ = h.Setup(t.Context(), a) })
+	requireRemovable(t, h, leases)
 }
 
-// TestInterruptedIsAudited whatever DEL says: an acknowledged removal of what the
-// record names is not one of what the process made that died.
+// TestInterruptedIsAudited: an audit follows whatever DEL returns. An
+// acknowledged removal of what the record names need not include everything
+// that the killed process made.
 func TestInterruptedIsAudited(t *testing.T) {
-	w, _ := interruptedWorld(t)
-	a := w.alloc("a")
-	_, err := w.Setup(t.Context(), a)
+	h, _ := interruptedHost(t)
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	first, err := w.store.Get("a")
+	first, err := h.store.Get("a")
 	require.NoError(t, err)
-	require.NoError(t, w.Teardown(t.Context(), a))
-	_, err = w.Setup(t.Context(), a) // with another address
+	require.NoError(t, h.Teardown(t.Context(), a))
+	_, err = h.Setup(t.Context(), a) // assigns another address
 	require.NoError(t, err)
 	first.Phase = record.Adding
-	require.NoError(t, w.store.Put(first))
-	require.NoError(t, w.Teardown(t.Context(), a))
-	w.requireNoRecords()
-	owners, err := cleanup.Owners(t.Context(), "net", w.cfg.StateDir)
+	require.NoError(t, h.store.Put(first))
+	require.NoError(t, h.Teardown(t.Context(), a))
+	h.requireNoRecords()
+	owners, err := cleanup.Owners(t.Context(), "net", h.cfg.StateDir)
 	require.NoError(t, err)
 	require.Empty(t, owners)
 }

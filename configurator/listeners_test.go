@@ -15,7 +15,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// listen has this process listen on the host.
+// listen opens a listener on the host.
 func listen(t *testing.T, network, address string) {
 	t.Helper()
 	var l io.Closer
@@ -29,28 +29,28 @@ func listen(t *testing.T, network, address string) {
 	t.Cleanup(func() { require.NoError(t, l.Close()) })
 }
 
-// listenerWorlds are hosts whose network gives IPv4 addresses, by engine.
-var listenerWorlds = map[string]func(t *testing.T) *world{
-	"native": func(t *testing.T) *world {
-		w, _ := nativeWorld(t, "1.0.0", `{"type":"portmap","capabilities":{"portMappings":true}}`)
-		return w
+// listenerHosts are hosts whose network assigns IPv4 addresses, by engine.
+var listenerHosts = map[string]func(t *testing.T) *testHost{
+	"native": func(t *testing.T) *testHost {
+		h, _ := nativeHost(t, "1.0.0", `{"type":"portmap","capabilities":{"portMappings":true}}`)
+		return h
 	},
-	"exec": func(t *testing.T) *world {
-		w := newWorld(t)
-		w.network("net", "1.0.0", adds())
-		return w
+	"exec": func(t *testing.T) *testHost {
+		h := newTestHost(t)
+		h.network("net", "1.0.0", adds())
+		return h
 	},
 }
 
 // TestListenersAreReported: Setup reports the listeners whose packets go to the allocation,
 // and no others.
 func TestListenersAreReported(t *testing.T) {
-	for name, newWorld := range listenerWorlds {
+	for name, newTestHost := range listenerHosts {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			h := newTestHost(t)
 			var log bytes.Buffer
-			w.cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log})
-			w.Configurator = w.restarted()
+			h.cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log})
+			h.Configurator = h.restarted()
 			for i, c := range []struct {
 				network, address, hostIP, protocol string
 				warned                             bool
@@ -69,10 +69,10 @@ func TestListenersAreReported(t *testing.T) {
 			} {
 				port := 7000 + i
 				listen(t, c.network, net.JoinHostPort(c.address, fmt.Sprint(port)))
-				a := w.alloc(fmt.Sprintf("a%d", i))
+				a := h.alloc(fmt.Sprintf("a%d", i))
 				a.Ports = []portmap.Port{{Value: port, To: 80, HostIP: c.hostIP, Protocols: []string{c.protocol}}, {Value: 6999}}
 				log.Reset()
-				status, err := w.Setup(t.Context(), a)
+				status, err := h.Setup(t.Context(), a)
 				require.NoError(t, err)
 				if c.warned {
 					require.Len(t, status.Warnings, 1, c)
@@ -82,26 +82,27 @@ func TestListenersAreReported(t *testing.T) {
 					require.Empty(t, status.Warnings, c)
 					require.NotContains(t, log.String(), "listens")
 				}
-				r, err := w.Get(t.Context(), a.ID)
+				r, err := h.Get(t.Context(), a.ID)
 				require.NoError(t, err)
 				require.Empty(t, r.Status.Warnings)
-				require.NoError(t, w.Teardown(context.Background(), a))
+				require.NoError(t, h.Teardown(context.Background(), a))
 			}
 		})
 	}
 }
 
-// TestListenersAreRefused before anything is done, where the Config says so.
+// TestListenersAreRefused: if the Config says so, Setup refuses before anything
+// is done.
 func TestListenersAreRefused(t *testing.T) {
-	for name, newWorld := range listenerWorlds {
+	for name, newTestHost := range listenerHosts {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.cfg.Listeners = ListenerRefuse
-			w.Configurator = w.restarted()
+			h := newTestHost(t)
+			h.cfg.Listeners = ListenerRefuse
+			h.Configurator = h.restarted()
 			listen(t, "tcp4", "127.0.0.1:7100")
-			a := w.alloc("a")
+			a := h.alloc("a")
 			a.Ports = []portmap.Port{{Label: "http", Value: 7100, To: 80, Protocols: []string{"tcp"}}, {Value: 7101}}
-			_, err := w.Setup(t.Context(), a)
+			_, err := h.Setup(t.Context(), a)
 			require.ErrorIs(t, err, ErrListener)
 			var listener *ListenerError
 			require.ErrorAs(t, err, &listener)
@@ -110,36 +111,36 @@ func TestListenersAreRefused(t *testing.T) {
 			require.Equal(t, "127.0.0.1:7100", listener.Address)
 			require.Equal(t, os.Getpid(), listener.PID)
 			require.NotEmpty(t, listener.Process)
-			require.Empty(t, w.commands())
-			w.requireNoRecords()
+			require.Empty(t, h.commands())
+			h.requireNoRecords()
 
-			w.cfg.Listeners = ListenerIgnore
-			status, err := w.restarted().Setup(t.Context(), a)
+			h.cfg.Listeners = ListenerIgnore
+			status, err := h.restarted().Setup(t.Context(), a)
 			require.NoError(t, err)
 			require.Empty(t, status.Warnings)
-			again, err := w.Setup(t.Context(), a)
+			again, err := h.Setup(t.Context(), a)
 			require.NoError(t, err, "what is set up stays so")
 			require.Equal(t, found(status), again)
-			require.NoError(t, w.Teardown(context.Background(), a))
+			require.NoError(t, h.Teardown(context.Background(), a))
 		})
 	}
 }
 
-// TestManyListeners are reported in part.
+// TestManyListeners: only some of many listeners are reported.
 func TestManyListeners(t *testing.T) {
-	w := listenerWorlds["exec"](t)
-	a := w.alloc("a")
+	h := listenerHosts["exec"](t)
+	a := h.alloc("a")
 	a.Ports = []portmap.Port{{Value: 7200, To: 80, Range: 20, Protocols: []string{"tcp"}}}
 	for i := range 20 {
 		listen(t, "tcp4", fmt.Sprintf("127.0.0.1:%d", 7200+i))
 	}
-	status, err := w.Setup(t.Context(), a)
+	status, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	require.Len(t, status.Warnings, maxListeners+1)
 	require.Equal(t, "processes of the host listen on 4 more published ports", status.Warnings[maxListeners])
-	require.NoError(t, w.Teardown(context.Background(), a))
-	w.cfg.Listeners = ListenerRefuse
-	_, err = w.restarted().Setup(t.Context(), a)
+	require.NoError(t, h.Teardown(context.Background(), a))
+	h.cfg.Listeners = ListenerRefuse
+	_, err = h.restarted().Setup(t.Context(), a)
 	require.ErrorIs(t, err, ErrListener)
 	require.ErrorContains(t, err, "and on 4 more")
 }

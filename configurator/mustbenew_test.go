@@ -18,73 +18,74 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
-// TestCreated tells an allocation that Setup made from one that it found.
+// TestCreated: Status.Created distinguishes a new allocation from an existing
+// one.
 func TestCreated(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds(behaviours{"CHECK": fakeplugin.Behaviour{Code: 100, Msg: "gone", Only: 1}}))
-	a := w.alloc("a")
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds(behaviours{"CHECK": fakeplugin.Behaviour{Code: 100, Msg: "gone", Only: 1}}))
+	a := h.alloc("a")
 	created := func() bool {
 		t.Helper()
-		status, err := w.Setup(t.Context(), a)
+		status, err := h.Setup(t.Context(), a)
 		require.NoError(t, err)
 		return status.Created
 	}
 	require.True(t, created())
 	require.False(t, created(), "it was set up again")
 	require.False(t, created(), "it is healthy")
-	require.Equal(t, []string{"one ADD", "one CHECK", "one DEL", "one ADD", "one CHECK"}, w.commands())
-	r, err := w.Get(t.Context(), "a")
+	require.Equal(t, []string{"one ADD", "one CHECK", "one DEL", "one ADD", "one CHECK"}, h.commands())
+	r, err := h.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.False(t, r.Status.Created)
 
 	for _, phase := range []record.Phase{record.Adding, record.Deleting} {
-		w.setPhase("a", phase)
+		h.setPhase("a", phase)
 		require.True(t, created(), "an interrupted operation of an earlier process was rolled back")
 	}
-	require.NoError(t, w.Teardown(t.Context(), a))
+	require.NoError(t, h.Teardown(t.Context(), a))
 	require.True(t, created())
 }
 
-// TestMustBeNew leaves alone what is set up, whatever is asked for.
+// TestMustBeNew: an existing allocation is not changed, whatever is requested.
 func TestMustBeNew(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.NetnsDir = "/run/mustbenew" })
-	w.network("net", "1.0.0", adds())
-	a := w.alloc("a")
+	h := newTestHost(t, func(c *Config) { c.NetnsDir = "/run/mustbenew" })
+	h.network("net", "1.0.0", adds())
+	a := h.alloc("a")
 	a.MustBeNew = true
 	setup := func(a Allocation) error {
-		status, err := w.Setup(t.Context(), a)
+		status, err := h.Setup(t.Context(), a)
 		require.Equal(t, err == nil, status != nil && status.Created)
 		return err
 	}
 	require.NoError(t, setup(a))
-	file := filepath.Join(w.cfg.StateDir, "allocs", "a.json")
+	file := filepath.Join(h.cfg.StateDir, "allocs", "a.json")
 	before, err := os.ReadFile(file)
 	require.NoError(t, err)
-	other := w.alloc("b")
+	other := h.alloc("b")
 	other.ID, other.MustBeNew = "a", true
 	for _, again := range []Allocation{a, other, {ID: "a", OwnNetns: true, MustBeNew: true}} {
 		require.ErrorIs(t, setup(again), ErrExists)
 	}
 	require.NoDirExists(t, "/run/mustbenew", "no namespace was made for it")
-	require.Equal(t, []string{"one ADD"}, w.commands())
+	require.Equal(t, []string{"one ADD"}, h.commands())
 	after, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, before, after)
 
-	w.setPhase("a", record.Adding)
+	h.setPhase("a", record.Adding)
 	require.NoError(t, setup(a), "nobody has it")
-	require.Equal(t, []string{"one DEL", "one ADD"}, w.commands())
+	require.Equal(t, []string{"one DEL", "one ADD"}, h.commands())
 
 	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
 	err = setup(a)
 	require.ErrorIs(t, err, ErrExists, "nobody knows")
 	var corrupt *record.CorruptError
 	require.ErrorAs(t, err, &corrupt)
-	require.Empty(t, w.commands())
+	require.Empty(t, h.commands())
 }
 
-// mustBeNewVariable has the test binary set up an allocation that must be new, as soon
-// as its input ends.
+// mustBeNewVariable makes the test binary set up an allocation that must be
+// new, as soon as its input ends.
 const mustBeNewVariable = "ALLOCNET_TEST_MUST_BE_NEW"
 
 func setUpNew(text string) {
@@ -107,11 +108,12 @@ func setUpNew(text string) {
 	os.Exit(0)
 }
 
-// TestMustBeNewOfOneAmongMany: of several processes at once exactly one makes it.
+// TestMustBeNewOfOneAmongMany: exactly one of several concurrent processes
+// creates the allocation.
 func TestMustBeNewOfOneAmongMany(t *testing.T) {
 	const processes = 6
-	w, foreign := ownWorld(t)
-	text, err := json.Marshal(map[string]string{"ConfDir": w.cfg.ConfDir, "StateDir": w.cfg.StateDir, "NetnsDir": w.cfg.NetnsDir})
+	h, foreign := ownHost(t)
+	text, err := json.Marshal(map[string]string{"ConfDir": h.cfg.ConfDir, "StateDir": h.cfg.StateDir, "NetnsDir": h.cfg.NetnsDir})
 	require.NoError(t, err)
 	for range 3 {
 		start, release, err := os.Pipe()
@@ -131,7 +133,7 @@ func TestMustBeNewOfOneAmongMany(t *testing.T) {
 			answers[outputs[i].String()]++
 		}
 		require.Equal(t, map[string]int{"created true": 1, "exists": processes - 1}, answers)
-		require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "a", OwnNetns: true}))
-		w.requireNoOwn(foreign)
+		require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a", OwnNetns: true}))
+		h.requireNoOwn(foreign)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
-// TestTypesLeadNowhere: below the vendors' directory, the type of a plugin names a
-// directory whose programs are run. No type leads to another one.
+// TestTypesLeadNowhere: below the vendors' directory, a plugin's type names a
+// directory of programs. No type leads outside.
 func TestTypesLeadNowhere(t *testing.T) {
 	for _, engine := range []Engine{EngineAuto, EngineExec} {
 		for name, plugin := range map[string]string{
@@ -23,24 +23,24 @@ func TestTypesLeadNowhere(t *testing.T) {
 			"of a neighbour": `{"type":"payload","fake":%s},{"type":"payload","ipam":{"type":"../../evil"}}`,
 		} {
 			t.Run(string(engine)+" "+name, func(t *testing.T) {
-				w := newWorld(t, func(c *Config) { c.Engine = engine })
-				w.cfg.VendorDir = filepath.Join(w.dir, "vendor")
-				require.NoError(t, fakeplugin.Install(filepath.Join(w.dir, "evil", "bin"), "payload"))
-				fake, err := json.Marshal(fakeplugin.Config{Log: w.log})
+				h := newTestHost(t, func(c *Config) { c.Engine = engine })
+				h.cfg.VendorDir = filepath.Join(h.dir, "vendor")
+				require.NoError(t, fakeplugin.Install(filepath.Join(h.dir, "evil", "bin"), "payload"))
+				fake, err := json.Marshal(fakeplugin.Config{Log: h.log})
 				require.NoError(t, err)
 				list := json.RawMessage(`{"cniVersion":"1.1.0","name":"evil","plugins":[` + strings.ReplaceAll(plugin, "%s", string(fake)) + `]}`)
 				require.True(t, json.Valid(list), string(list))
 
-				a := w.alloc("a")
+				a := h.alloc("a")
 				a.Conflists = []json.RawMessage{list}
-				_, err = w.Setup(t.Context(), a)
+				_, err = h.Setup(t.Context(), a)
 				require.ErrorContains(t, err, "is not a file name")
-				// What cannot have been set up is nothing to take down.
-				require.NoError(t, w.Teardown(t.Context(), a))
-				_, err = w.GCScope(t.Context(), Scope{Name: "s", Conflists: a.Conflists})
+				// What cannot have been set up needs no teardown.
+				require.NoError(t, h.Teardown(t.Context(), a))
+				_, err = h.GCScope(t.Context(), Scope{Name: "s", Conflists: a.Conflists})
 				require.ErrorContains(t, err, "is not a file name")
-				require.ErrorContains(t, w.ReadyFor(t.Context(), a), "is not a file name")
-				require.Empty(t, w.commands(), "nothing was run")
+				require.ErrorContains(t, h.ReadyFor(t.Context(), a), "is not a file name")
+				require.Empty(t, h.commands(), "nothing was run")
 			})
 		}
 	}

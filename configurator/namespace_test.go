@@ -15,97 +15,98 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// replaceNetns puts another namespace at the path of an allocation's, with an eth0
-// that is none of ours and ends in a link of that name on the host.
-func (w *world) replaceNetns(a Allocation, foreign string) {
-	w.t.Helper()
-	require.NoError(w.t, sandbox.Destroy(a.Netns))
+// replaceNetns mounts another namespace at the path of an allocation's. It has
+// a foreign eth0, whose peer on the host has the given name.
+func (h *testHost) replaceNetns(a Allocation, foreign string) {
+	h.t.Helper()
+	require.NoError(h.t, sandbox.Destroy(a.Netns))
 	s, err := sandbox.Create(filepath.Base(a.Netns))
-	require.NoError(w.t, err)
-	require.NoError(w.t, s.Close())
-	w.foreign(a.Netns, foreign)
+	require.NoError(h.t, err)
+	require.NoError(h.t, s.Close())
+	h.foreign(a.Netns, foreign)
 }
 
-// TestAnotherNamespaceAtThePath: no operation changes another namespace that is
-// mounted at the path by now, in whatever state the allocation is.
+// TestAnotherNamespaceAtThePath: whatever the state of the allocation, no
+// operation changes another namespace that was mounted at its path.
 func TestAnotherNamespaceAtThePath(t *testing.T) {
 	tests := 0
-	ends := map[string]func(*world, Allocation) error{
-		"teardown": func(w *world, a Allocation) error { return w.Teardown(t.Context(), a) },
-		"force":    func(w *world, a Allocation) error { _, err := w.Force(t.Context(), a); return err },
-		"GC":       func(w *world, a Allocation) error { _, err := w.GC(t.Context(), nil); return err },
+	ends := map[string]func(*testHost, Allocation) error{
+		"teardown": func(h *testHost, a Allocation) error { return h.Teardown(t.Context(), a) },
+		"force":    func(h *testHost, a Allocation) error { _, err := h.Force(t.Context(), a); return err },
+		"GC":       func(h *testHost, a Allocation) error { _, err := h.GC(t.Context(), nil); return err },
 	}
 	for name, end := range ends {
 		for _, phase := range []record.Phase{record.Ready, record.Adding} {
 			t.Run(name+" of "+string(phase), func(t *testing.T) {
-				w := newWorld(t)
-				w.network("net", "1.0.0", adds())
-				a := w.alloc("a")
-				_, err := w.Setup(t.Context(), a)
+				h := newTestHost(t)
+				h.network("net", "1.0.0", adds())
+				a := h.alloc("a")
+				_, err := h.Setup(t.Context(), a)
 				require.NoError(t, err)
-				tests++ // the link of the test before may still be going
+				tests++ // the link of the previous test may still exist
 				foreign := fmt.Sprintf("vforeign1%d", tests)
-				w.replaceNetns(a, foreign)
-				w.setPhase("a", phase)
-				w.commands()
+				h.replaceNetns(a, foreign)
+				h.setPhase("a", phase)
+				h.commands()
 				if phase == record.Ready {
-					w.requireElsewhere(a)
+					h.requireElsewhere(a)
 				}
-				found, err := w.Audit(t.Context(), a)
+				found, err := h.Audit(t.Context(), a)
 				require.NoError(t, err)
 				require.Empty(t, found)
-				require.NoError(t, end(w, a))
-				for _, c := range w.calls() {
+				require.NoError(t, end(h, a))
+				for _, c := range h.calls() {
 					require.True(t, c.Command == "ADD" || c.Netns == "", "%s in %q", c.Command, c.Netns)
 				}
-				w.requireNoRecords()
+				h.requireNoRecords()
 				requireLink(t, foreign)
 			})
 		}
 	}
 }
 
-// requireElsewhere requires that everything that is asked of the allocation finds
-// that its namespace is gone, and that no plugin is run for that.
-func (w *world) requireElsewhere(a Allocation) {
-	t := w.t
+// requireElsewhere checks that every operation treats the allocation's
+// namespace as gone, and runs no plugin to find that out.
+func (h *testHost) requireElsewhere(a Allocation) {
+	t := h.t
 	t.Helper()
-	err := w.Check(t.Context(), a)
+	err := h.Check(t.Context(), a)
 	require.ErrorIs(t, err, ErrUnhealthy)
 	require.ErrorContains(t, err, "another network namespace")
-	_, err = w.Setup(t.Context(), a)
+	_, err = h.Setup(t.Context(), a)
 	require.ErrorIs(t, err, ErrDifferent)
 	require.ErrorContains(t, err, a.Netns)
-	report, err := w.Repair(t.Context())
+	report, err := h.Repair(t.Context())
 	require.ErrorIs(t, err, ErrUnhealthy)
 	require.Equal(t, []string{"a"}, report.Broken)
-	require.Empty(t, w.commands())
+	require.Empty(t, h.commands())
 }
 
-// TestRecordsWithoutANamespace, of older versions, go by the path.
+// TestRecordsWithoutANamespace: for such records of older versions, the path
+// decides.
 func TestRecordsWithoutANamespace(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds())
-	a := w.alloc("a")
-	_, err := w.Setup(t.Context(), a)
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds())
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	w.changeRecord("a", func(r *record.Record) {
+	h.changeRecord("a", func(r *record.Record) {
 		require.NotZero(t, r.Namespace)
 		r.Namespace = sandbox.Identity{}
 	})
-	require.NoError(t, w.Check(t.Context(), a))
-	_, err = w.Setup(t.Context(), a)
+	require.NoError(t, h.Check(t.Context(), a))
+	_, err = h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	_, err = w.Setup(t.Context(), Allocation{ID: "a", Netns: "/run/netns/other"})
+	_, err = h.Setup(t.Context(), Allocation{ID: "a", Netns: "/run/netns/other"})
 	require.ErrorIs(t, err, ErrDifferent)
-	require.NoError(t, w.Teardown(t.Context(), a))
-	require.Equal(t, []string{"one ADD", "one CHECK", "one CHECK", "one DEL"}, w.commands())
-	w.requireNoRecords()
+	require.NoError(t, h.Teardown(t.Context(), a))
+	require.Equal(t, []string{"one ADD", "one CHECK", "one CHECK", "one DEL"}, h.commands())
+	h.requireNoRecords()
 }
 
-// otherPaths lead to the namespace of an allocation as well.
-func (w *world) otherPaths(a Allocation) map[string]string {
-	t := w.t
+// otherPaths returns other paths to the namespace of an allocation.
+func (h *testHost) otherPaths(a Allocation) map[string]string {
+	t := h.t
 	t.Helper()
 	dir := t.TempDir()
 	link, bound := filepath.Join(dir, "link"), filepath.Join(dir, "bound")
@@ -119,47 +120,49 @@ func (w *world) otherPaths(a Allocation) map[string]string {
 	return map[string]string{"symlink": link, "bind mount": bound, "proc": s.ProcPath()}
 }
 
-// TestPathsOfOneNamespace are one namespace.
+// TestPathsOfOneNamespace: different paths to a namespace identify the same
+// namespace.
 func TestPathsOfOneNamespace(t *testing.T) {
 	for _, e := range []Engine{EngineNative, EngineExec} {
 		t.Run(string(e), func(t *testing.T) {
-			w := newWorld(t, func(c *Config) { c.Engine = e })
-			w.network("net", "1.0.0", adds())
-			a := w.alloc("a")
+			h := newTestHost(t, func(c *Config) { c.Engine = e })
+			h.network("net", "1.0.0", adds())
+			a := h.alloc("a")
 			a.ContainerID = "c"
-			for name, path := range w.otherPaths(a) {
-				status, err := w.Setup(t.Context(), a)
+			for name, path := range h.otherPaths(a) {
+				status, err := h.Setup(t.Context(), a)
 				require.NoError(t, err)
 				same := a
 				same.Netns = path
-				again, err := w.Setup(t.Context(), same)
+				again, err := h.Setup(t.Context(), same)
 				require.NoError(t, err, name)
 				require.Equal(t, found(status), again)
-				_, err = w.Setup(t.Context(), Allocation{ID: "b", Netns: path, Interface: "eth1"})
+				_, err = h.Setup(t.Context(), Allocation{ID: "b", Netns: path, Interface: "eth1"})
 				require.ErrorIs(t, err, ErrInUse, name)
 				require.ErrorContains(t, err, `"a"`)
-				_, err = w.Setup(t.Context(), Allocation{ID: "b", ContainerID: "c", Netns: path, Interface: "eth1"})
+				_, err = h.Setup(t.Context(), Allocation{ID: "b", ContainerID: "c", Netns: path, Interface: "eth1"})
 				require.NoError(t, err, "another interface of the same container")
-				require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "b"}))
-				require.NoError(t, w.Teardown(t.Context(), same))
+				require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "b"}))
+				require.NoError(t, h.Teardown(t.Context(), same))
 			}
 		})
 	}
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds())
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds())
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink("/proc/self/ns/net", link))
-	_, err := w.Setup(t.Context(), Allocation{ID: "a", Netns: link})
+	_, err := h.Setup(t.Context(), Allocation{ID: "a", Netns: link})
 	require.ErrorIs(t, err, sandbox.ErrHostNamespace)
 }
 
-// TestAnotherNamespaceInTheProcess is not entered by native plugins either.
+// TestAnotherNamespaceInTheProcess: native plugins do not enter another
+// namespace at the path either.
 func TestAnotherNamespaceInTheProcess(t *testing.T) {
-	w, _ := nativeWorld(t, "1.0.0", `{"type":"firewall"}`, `{"type":"tuning","mtu":1400}`)
-	a := w.alloc("moved")
-	_, err := w.Setup(t.Context(), a)
+	h, _ := nativeHost(t, "1.0.0", `{"type":"firewall"}`, `{"type":"tuning","mtu":1400}`)
+	a := h.alloc("moved")
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	w.replaceNetns(a, "vforeign20")
+	h.replaceNetns(a, "vforeign20")
 	foreign := func() (mtu int) {
 		s, err := sandbox.Open(a.Netns)
 		require.NoError(t, err)
@@ -174,52 +177,53 @@ func TestAnotherNamespaceInTheProcess(t *testing.T) {
 		return mtu
 	}
 	before := foreign()
-	require.ErrorIs(t, w.Check(t.Context(), a), ErrUnhealthy)
-	report, err := w.Repair(t.Context())
+	require.ErrorIs(t, h.Check(t.Context(), a), ErrUnhealthy)
+	report, err := h.Repair(t.Context())
 	require.ErrorIs(t, err, ErrUnhealthy)
 	require.Contains(t, report.Broken, "moved")
-	_, err = w.Setup(t.Context(), a)
+	_, err = h.Setup(t.Context(), a)
 	require.ErrorIs(t, err, ErrDifferent)
-	require.NoError(t, w.Teardown(t.Context(), a))
+	require.NoError(t, h.Teardown(t.Context(), a))
 	require.Equal(t, before, foreign())
 	requireLink(t, "vforeign20")
 	requireNothingOwned(t, "moved")
 }
 
-// unlookable makes the path of an allocation's namespace one that cannot be looked at,
-// until it is put back.
-func (w *world) unlookable(path string) (restore func()) {
-	w.t.Helper()
+// unlookable makes the path of an allocation's namespace inaccessible until
+// restore is called.
+func (h *testHost) unlookable(path string) (restore func()) {
+	h.t.Helper()
 	aside := filepath.Join(filepath.Dir(path), ".aside")
-	require.NoError(w.t, os.Rename(path, aside))
-	require.NoError(w.t, os.Symlink(path, path))
-	return func() { require.NoError(w.t, errors.Join(os.Remove(path), os.Rename(aside, path))) }
+	require.NoError(h.t, os.Rename(path, aside))
+	require.NoError(h.t, os.Symlink(path, path))
+	return func() { require.NoError(h.t, errors.Join(os.Remove(path), os.Rename(aside, path))) }
 }
 
-// TestNamespaceThatCannotBeLookedAt is not taken for one that is gone.
+// TestNamespaceThatCannotBeLookedAt: an inaccessible namespace does not count
+// as gone.
 func TestNamespaceThatCannotBeLookedAt(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds())
-	a := w.alloc("a")
-	link := filepath.Join(w.dir, "link")
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds())
+	a := h.alloc("a")
+	link := filepath.Join(h.dir, "link")
 	require.NoError(t, os.Symlink(a.Netns, link))
 	a.Netns = link
-	_, err := w.Setup(t.Context(), a)
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	w.commands()
-	restore := w.unlookable(link)
-	_, err = w.Force(t.Context(), a)
+	h.commands()
+	restore := h.unlookable(link)
+	_, err = h.Force(t.Context(), a)
 	require.ErrorIs(t, err, unix.ELOOP)
-	err = w.Teardown(t.Context(), a)
+	err = h.Teardown(t.Context(), a)
 	require.ErrorIs(t, err, ErrIncomplete)
 	require.ErrorIs(t, err, unix.ELOOP)
-	_, err = w.GC(t.Context(), nil)
+	_, err = h.GC(t.Context(), nil)
 	require.ErrorIs(t, err, unix.ELOOP)
-	require.Empty(t, w.commands(), "DEL would run as for a namespace that is gone")
+	require.Empty(t, h.commands(), "DEL would run as for a namespace that is gone")
 	restore()
-	require.NoError(t, w.Teardown(t.Context(), a))
-	for _, c := range w.calls() {
+	require.NoError(t, h.Teardown(t.Context(), a))
+	for _, c := range h.calls() {
 		require.True(t, c.Command != "DEL" || c.Netns != "")
 	}
-	w.requireNoRecords()
+	h.requireNoRecords()
 }

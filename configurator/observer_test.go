@@ -14,7 +14,7 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
-// observed writes down what an Observer is told.
+// observed records the calls of an Observer.
 type observed struct {
 	mu    sync.Mutex
 	lines []string
@@ -44,7 +44,7 @@ func (o *observed) note(what string, s Step, more string) {
 	o.lines = append(o.lines, fmt.Sprintf("%s %s/%s %s%s", what, s.Operation, s.Name, s.ID, more))
 }
 
-// take are the ends since the last call, without spaces at the end.
+// take returns the ends since the last call, without trailing spaces.
 func (o *observed) take() []string {
 	var ends []string
 	for _, line := range o.lines {
@@ -58,10 +58,10 @@ func (o *observed) take() []string {
 
 func TestObserver(t *testing.T) {
 	o := &observed{}
-	w := newWorld(t, func(c *Config) { c.Observer = o })
-	w.network("net", "1.0.0", adds(behaviours{"ADD": {Code: 100, Msg: "not yet", Only: 1}}))
-	a := w.alloc("a")
-	_, err := w.Setup(t.Context(), a)
+	h := newTestHost(t, func(c *Config) { c.Observer = o })
+	h.network("net", "1.0.0", adds(behaviours{"ADD": {Code: 100, Msg: "not yet", Only: 1}}))
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	require.Equal(t, []string{
 		"setup/lock a  : ok", "setup/plan a net exec: ok", "setup/claim a net exec: ok",
@@ -70,20 +70,20 @@ func TestObserver(t *testing.T) {
 		"setup/add a net exec: ok", "setup/record a net exec: ok", "setup/ a net exec: ok",
 	}, o.take())
 
-	require.NoError(t, w.Check(t.Context(), a))
+	require.NoError(t, h.Check(t.Context(), a))
 	require.Equal(t, []string{"check/lock a  : ok", "check/check a net exec: ok", "check/ a net exec: ok"}, o.take())
 
-	report, err := w.Repair(t.Context())
+	report, err := h.Repair(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, report.Healthy)
 	require.Equal(t, []string{"repair/lock a  : ok", "repair/check a net exec: ok", "repair/   : ok"}, o.take())
 
-	w.network("net", "1.0.0", adds(behaviours{"DEL": fakeplugin.Behaviour{Code: 100, Msg: "stuck"}}))
-	b := w.alloc("b")
-	_, err = w.Setup(t.Context(), b)
+	h.network("net", "1.0.0", adds(behaviours{"DEL": fakeplugin.Behaviour{Code: 100, Msg: "stuck"}}))
+	b := h.alloc("b")
+	_, err = h.Setup(t.Context(), b)
 	require.NoError(t, err)
 	o.take()
-	require.ErrorIs(t, w.Teardown(t.Context(), b), ErrIncomplete)
+	require.ErrorIs(t, h.Teardown(t.Context(), b), ErrIncomplete)
 	ends := o.take()
 	require.Equal(t, "teardown/lock b  : ok", ends[0])
 	require.Contains(t, ends[1], "teardown/del b net exec: DEL allocation")
@@ -92,12 +92,12 @@ func TestObserver(t *testing.T) {
 	require.Contains(t, ends[4], "teardown/ b net exec: allocation")
 	require.Len(t, ends, 5)
 
-	_, err = w.GC(t.Context(), []string{"b"})
+	_, err = h.GC(t.Context(), []string{"b"})
 	require.NoError(t, err)
 	require.Equal(t, []string{"gc/lock a  : ok", "gc/del a net exec: ok", "gc/audit a net exec: ok", "gc/   : ok"}, o.take())
 }
 
-// argsOf keeps the CNI_ARGS of the whole operations that end.
+// argsOf records the CNI_ARGS of operations that end.
 type argsOf struct {
 	observed
 	of map[string]map[string]string
@@ -109,29 +109,31 @@ func (o *argsOf) End(_ context.Context, s Step, _ error) {
 	}
 }
 
-// TestObserverIsToldArgs at the end of every operation on an allocation.
+// TestObserverIsToldArgs: the Observer gets the arguments at the end of every
+// operation on an allocation.
 func TestObserverIsToldArgs(t *testing.T) {
 	o := &argsOf{of: map[string]map[string]string{}}
-	w := newWorld(t, func(c *Config) { c.Observer = o })
-	w.network("net", "1.0.0", adds())
-	a := w.alloc("a")
+	h := newTestHost(t, func(c *Config) { c.Observer = o })
+	h.network("net", "1.0.0", adds())
+	a := h.alloc("a")
 	a.Args = map[string]string{"K8S_POD_NAME": "web-1"}
-	_, err := w.Setup(t.Context(), a)
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	require.NoError(t, w.Check(t.Context(), Allocation{ID: "a"}))
-	_, err = w.Repair(t.Context())
+	require.NoError(t, h.Check(t.Context(), Allocation{ID: "a"}))
+	_, err = h.Repair(t.Context())
 	require.NoError(t, err)
-	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "a"}))
+	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a"}))
 	require.Equal(t, map[string]map[string]string{"setup": a.Args, "check": a.Args, "repair": nil, "teardown": a.Args}, o.of)
 }
 
-// TestSuccessIsLogged at debug, in one line per operation, and not above.
+// TestSuccessIsLogged: success is logged at level debug, with one line per
+// operation.
 func TestSuccessIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	logger := hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Debug})
-	w := newWorld(t, func(c *Config) { c.Logger = logger })
-	w.network("net", "1.0.0", adds())
-	a := w.alloc("c")
+	h := newTestHost(t, func(c *Config) { c.Logger = logger })
+	h.network("net", "1.0.0", adds())
+	a := h.alloc("c")
 	a.ID, a.ContainerID, a.Interface = "c.eth0", "c", "eth0"
 	do := func(operation string, err error) {
 		t.Helper()
@@ -140,11 +142,11 @@ func TestSuccessIsLogged(t *testing.T) {
 		require.Equal(t, 1, strings.Count(log.String(), "operation succeeded"))
 		log.Reset()
 	}
-	_, err := w.Setup(t.Context(), a)
+	_, err := h.Setup(t.Context(), a)
 	do("setup", err)
-	do("check", w.Check(t.Context(), a))
-	do("teardown", w.Teardown(t.Context(), a))
+	do("check", h.Check(t.Context(), a))
+	do("teardown", h.Teardown(t.Context(), a))
 	logger.SetLevel(hclog.Info)
-	require.NoError(t, w.Teardown(t.Context(), a))
+	require.NoError(t, h.Teardown(t.Context(), a))
 	require.NotContains(t, log.String(), "succeeded")
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
-// TestPluginThatDoesNotEnd: beside one that may go on at any time nothing is
-// reported as removed, though cleanup knows all that its like can leave.
+// TestPluginThatDoesNotEnd: while a plugin may still run, nothing is reported
+// as removed, although cleanup knows everything that such a plugin can leave.
 func TestPluginThatDoesNotEnd(t *testing.T) {
 	canceled := func(t *testing.T) context.Context {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -24,44 +24,44 @@ func TestPluginThatDoesNotEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		command string
 		phase   record.Phase
-		remove  func(*testing.T, *world, Allocation) error
+		remove  func(*testing.T, *testHost, Allocation) error
 	}{
-		"after a crash in ADD": {"ADD", record.Adding, func(t *testing.T, w *world, a Allocation) error {
-			return w.Teardown(t.Context(), a)
+		"after a crash in ADD": {"ADD", record.Adding, func(t *testing.T, h *testHost, a Allocation) error {
+			return h.Teardown(t.Context(), a)
 		}},
-		"by a DEL at its deadline": {"DEL", record.Ready, func(t *testing.T, w *world, a Allocation) error {
-			w.spy().del = func(context.Context, *engine.Request) error { return context.DeadlineExceeded }
-			return w.Teardown(t.Context(), a)
+		"by a DEL at its deadline": {"DEL", record.Ready, func(t *testing.T, h *testHost, a Allocation) error {
+			h.spy().del = func(context.Context, *engine.Request) error { return context.DeadlineExceeded }
+			return h.Teardown(t.Context(), a)
 		}},
-		"for want of time": {"ADD", record.Adding, func(t *testing.T, w *world, a Allocation) error {
-			r, err := w.store.Get(a.ID)
+		"for want of time": {"ADD", record.Adding, func(t *testing.T, h *testHost, a Allocation) error {
+			r, err := h.store.Get(a.ID)
 			require.NoError(t, err)
-			return w.detach(canceled(t), w.planOf(r))
+			return h.detach(canceled(t), h.planOf(r))
 		}},
-		"by force": {"ADD", record.Adding, func(t *testing.T, w *world, a Allocation) error {
-			_, err := w.Force(t.Context(), a)
+		"by force": {"ADD", record.Adding, func(t *testing.T, h *testHost, a Allocation) error {
+			_, err := h.Force(t.Context(), a)
 			return err
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.bridged("net", adds())
-			a := w.alloc("a")
-			_, err := w.Setup(t.Context(), a)
+			h := newTestHost(t)
+			h.bridged("net", adds())
+			a := h.alloc("a")
+			_, err := h.Setup(t.Context(), a)
 			require.NoError(t, err)
-			w.setPhase("a", c.phase)
-			pid, release := fakeplugin.Undying(t, "CNI_COMMAND="+c.command, "CNI_CONTAINERID=a", "CNI_PATH="+w.processTag)
+			h.setPhase("a", c.phase)
+			pid, release := fakeplugin.Undying(t, "CNI_COMMAND="+c.command, "CNI_CONTAINERID=a", "CNI_PATH="+h.processTag)
 
-			err = c.remove(t, w, a)
+			err = c.remove(t, h, a)
 			require.ErrorIs(t, err, ErrIncomplete)
 			require.ErrorIs(t, err, pluginexec.ErrAlive)
 			require.ErrorContains(t, err, fmt.Sprintf("%d (sleep)", pid))
-			_, err = w.Get(t.Context(), "a")
+			_, err = h.Get(t.Context(), "a")
 			require.NoError(t, err, "the record is kept")
 
 			release()
-			require.NoError(t, w.Teardown(t.Context(), a))
-			w.requireNoRecords()
+			require.NoError(t, h.Teardown(t.Context(), a))
+			h.requireNoRecords()
 		})
 	}
 }

@@ -12,123 +12,123 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestPlanGC: whatever there is to collect, PlanGC says what GC then does.
+// TestPlanGC: PlanGC reports exactly what GC then does.
 func TestPlanGC(t *testing.T) {
 	for name, s := range map[string]struct {
-		prepare func(*world)
+		prepare func(*testHost)
 		scope   Scope
 		removed []string
 		kept    []string
 	}{
-		"all live":          {func(*world) {}, Scope{Live: []string{"a", "b"}}, []string{}, []string{"a", "b"}},
-		"none":              {func(*world) {}, Scope{}, []string{"a", "b"}, []string{}},
-		"one dead":          {func(*world) {}, Scope{Live: []string{"b", "nobody"}}, []string{"a"}, []string{"b"}},
-		"record lost":       {func(w *world) { w.lose("a") }, Scope{Live: []string{"b"}}, []string{"a"}, []string{"b"}},
-		"record lost, live": {func(w *world) { w.lose("a") }, Scope{Live: []string{"a"}}, []string{"b"}, []string{"a"}},
-		"all records lost":  {func(w *world) { w.lose("a"); w.lose("b") }, Scope{}, []string{"a", "b"}, []string{}},
-		"interrupted ADD":   {func(w *world) { w.setPhase("a", record.Adding) }, Scope{Live: []string{"b"}}, []string{"a"}, []string{"b"}},
-		"interrupted DEL":   {func(w *world) { w.setPhase("a", record.Deleting) }, Scope{}, []string{"a", "b"}, []string{}},
-		"namespace gone": {func(w *world) {
-			require.NoError(w.t, sandbox.Destroy(filepath.Join(sandbox.DefaultDir, "a")))
+		"all live":          {func(*testHost) {}, Scope{Live: []string{"a", "b"}}, []string{}, []string{"a", "b"}},
+		"none":              {func(*testHost) {}, Scope{}, []string{"a", "b"}, []string{}},
+		"one dead":          {func(*testHost) {}, Scope{Live: []string{"b", "nobody"}}, []string{"a"}, []string{"b"}},
+		"record lost":       {func(h *testHost) { h.lose("a") }, Scope{Live: []string{"b"}}, []string{"a"}, []string{"b"}},
+		"record lost, live": {func(h *testHost) { h.lose("a") }, Scope{Live: []string{"a"}}, []string{"b"}, []string{"a"}},
+		"all records lost":  {func(h *testHost) { h.lose("a"); h.lose("b") }, Scope{}, []string{"a", "b"}, []string{}},
+		"interrupted ADD":   {func(h *testHost) { h.setPhase("a", record.Adding) }, Scope{Live: []string{"b"}}, []string{"a"}, []string{"b"}},
+		"interrupted DEL":   {func(h *testHost) { h.setPhase("a", record.Deleting) }, Scope{}, []string{"a", "b"}, []string{}},
+		"namespace gone": {func(h *testHost) {
+			require.NoError(h.t, sandbox.Destroy(filepath.Join(sandbox.DefaultDir, "a")))
 		}, Scope{}, []string{"a", "b"}, []string{}},
-		"another scope": {func(w *world) { w.inAnotherScope("c") }, Scope{}, []string{"a", "b"}, []string{}},
-		"of a scope":    {func(w *world) { w.inAnotherScope("c") }, Scope{Name: "cni/net"}, []string{"c"}, []string{}},
-		"a record that cannot be read": {func(w *world) {
-			require.NoError(w.t, os.WriteFile(filepath.Join(w.cfg.StateDir, "allocs", "torn.json"), []byte("{"), 0o600))
+		"another scope": {func(h *testHost) { h.inAnotherScope("c") }, Scope{}, []string{"a", "b"}, []string{}},
+		"of a scope":    {func(h *testHost) { h.inAnotherScope("c") }, Scope{Name: "cni/net"}, []string{"c"}, []string{}},
+		"a record that cannot be read": {func(h *testHost) {
+			require.NoError(h.t, os.WriteFile(filepath.Join(h.cfg.StateDir, "allocs", "torn.json"), []byte("{"), 0o600))
 		}, Scope{Live: []string{"a"}}, []string{"b"}, []string{"a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, _ := nativeWorld(t, "1.0.0")
+			h, _ := nativeHost(t, "1.0.0")
 			for _, id := range []string{"a", "b"} {
-				_, err := w.Setup(t.Context(), w.alloc(id))
+				_, err := h.Setup(t.Context(), h.alloc(id))
 				require.NoError(t, err)
 			}
-			s.prepare(w)
-			for range 2 { // it does nothing
-				planned, planErr := w.PlanGC(t.Context(), s.scope)
+			s.prepare(h)
+			for range 2 { // PlanGC changes nothing
+				planned, planErr := h.PlanGC(t.Context(), s.scope)
 				requireReport(t, &GCReport{Removed: s.removed, Kept: s.kept}, planned)
 				require.Equal(t, name == "a record that cannot be read", planErr != nil)
 			}
-			_, planErr := w.PlanGC(t.Context(), s.scope)
-			collected, err := w.GCScope(t.Context(), s.scope)
+			_, planErr := h.PlanGC(t.Context(), s.scope)
+			collected, err := h.GCScope(t.Context(), s.scope)
 			require.Equal(t, s.removed, collected.Removed)
 			require.Equal(t, s.kept, collected.Kept)
 			if planErr != nil {
 				require.EqualError(t, err, planErr.Error())
-				require.NoError(t, os.Remove(filepath.Join(w.cfg.StateDir, "allocs", "torn.json")))
+				require.NoError(t, os.Remove(filepath.Join(h.cfg.StateDir, "allocs", "torn.json")))
 			} else {
 				require.NoError(t, err)
 			}
-			_, err = w.GC(t.Context(), nil)
+			_, err = h.GC(t.Context(), nil)
 			require.NoError(t, err)
-			_, err = w.GCScope(t.Context(), Scope{Name: "cni/net"})
+			_, err = h.GCScope(t.Context(), Scope{Name: "cni/net"})
 			require.NoError(t, err)
 		})
 	}
 }
 
-// lose removes the record of an allocation, and nothing else.
-func (w *world) lose(id string) {
-	w.t.Helper()
-	require.NoError(w.t, os.Remove(filepath.Join(w.cfg.StateDir, "allocs", id+".json")))
+// lose removes only the record of an allocation.
+func (h *testHost) lose(id string) {
+	h.t.Helper()
+	require.NoError(h.t, os.Remove(filepath.Join(h.cfg.StateDir, "allocs", id+".json")))
 }
 
-func (w *world) inAnotherScope(id string) {
-	w.t.Helper()
-	a := w.alloc(id)
+func (h *testHost) inAnotherScope(id string) {
+	h.t.Helper()
+	a := h.alloc(id)
 	a.Scope = "cni/net"
-	_, err := w.Setup(w.t.Context(), a)
-	require.NoError(w.t, err)
+	_, err := h.Setup(h.t.Context(), a)
+	require.NoError(h.t, err)
 }
 
-// TestNetnsGone: a list says of an allocation that its namespace is gone.
+// TestNetnsGone: List reports that the namespace of an allocation is gone.
 func TestNetnsGone(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds())
-	a := w.alloc("a")
-	_, err := w.Setup(t.Context(), a)
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds())
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	require.False(t, w.seesNetnsGone())
+	require.False(t, h.seesNetnsGone())
 	require.NoError(t, sandbox.Destroy(a.Netns))
-	require.True(t, w.seesNetnsGone())
+	require.True(t, h.seesNetnsGone())
 	require.NoError(t, os.WriteFile(a.Netns, nil, 0o600))
-	require.True(t, w.seesNetnsGone(), "what is there is no namespace")
+	require.True(t, h.seesNetnsGone(), "what is there is no namespace")
 	require.NoError(t, os.Remove(a.Netns))
-	require.NoError(t, w.Teardown(t.Context(), a))
+	require.NoError(t, h.Teardown(t.Context(), a))
 }
 
-func (w *world) seesNetnsGone() bool {
-	w.t.Helper()
-	r, err := w.Get(context.Background(), "a")
-	require.NoError(w.t, err)
-	list, err := w.List(context.Background())
-	require.NoError(w.t, err)
-	require.Equal(w.t, r.NetnsGone, list[0].NetnsGone)
+func (h *testHost) seesNetnsGone() bool {
+	h.t.Helper()
+	r, err := h.Get(context.Background(), "a")
+	require.NoError(h.t, err)
+	list, err := h.List(context.Background())
+	require.NoError(h.t, err)
+	require.Equal(h.t, r.NetnsGone, list[0].NetnsGone)
 	return r.NetnsGone
 }
 
-// TestGCOfNamedNetworks: what has lost its record is looked for in the networks that
-// the caller names as well.
+// TestGCOfNamedNetworks: allocations without a record are also searched for in
+// the networks that the caller names.
 func TestGCOfNamedNetworks(t *testing.T) {
-	w, _ := nativeWorld(t, "1.0.0")
-	w.plain("other")
-	a := w.alloc("a")
+	h, _ := nativeHost(t, "1.0.0")
+	h.plain("other")
+	a := h.alloc("a")
 	a.Networks = []string{"net"}
-	w.cfg.Network, w.cfg.Networks = "", []string{"other"}
-	w.Configurator = newConfigurator(t, w.cfg)
-	_, err := w.Setup(t.Context(), a)
+	h.cfg.Network, h.cfg.Networks = "", []string{"other"}
+	h.Configurator = newConfigurator(t, h.cfg)
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	w.lose("a")
-	report, err := w.GCScope(t.Context(), Scope{})
+	h.lose("a")
+	report, err := h.GCScope(t.Context(), Scope{})
 	require.NoError(t, err)
 	require.Empty(t, report.Removed)
 
-	for _, collect := range []func(context.Context, Scope) (*GCReport, error){w.PlanGC, w.GCScope} {
+	for _, collect := range []func(context.Context, Scope) (*GCReport, error){h.PlanGC, h.GCScope} {
 		_, err = collect(t.Context(), Scope{Live: []string{"a"}, Networks: []string{"none"}})
 		require.ErrorIs(t, err, ErrUnknownNetwork)
 		report, err = collect(t.Context(), Scope{Networks: []string{"net"}})
 		require.NoError(t, err)
 		require.Equal(t, []string{"a"}, report.Removed)
 	}
-	w.requireNoRecords()
+	h.requireNoRecords()
 }

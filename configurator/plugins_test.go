@@ -15,49 +15,50 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestPluginsThatKillTheirGroup end nobody but themselves.
+// TestPluginsThatKillTheirGroup: a plugin that kills its process group kills no
+// other process.
 func TestPluginsThatKillTheirGroup(t *testing.T) {
-	if unix.Getpgrp() != os.Getpid() { // else it would end who runs the tests, too
+	if unix.Getpgrp() != os.Getpid() { // otherwise it would also kill the process that runs the tests
 		require.NoError(t, unix.Setpgid(0, 0))
 	}
 	kills := fakeplugin.Behaviour{KillGroup: true}
 	for _, e := range []Engine{EngineExec, EngineNative} {
 		t.Run(string(e), func(t *testing.T) {
-			w := newWorld(t, func(c *Config) { c.Engine, c.Retry.Attempts = e, 1 })
-			w.network("adds", "1.1.0", adds(behaviours{"ADD": kills}))
-			w.network("others", "1.1.0", adds(behaviours{"CHECK": kills, "DEL": kills, "GC": kills, "STATUS": kills}))
-			a := w.alloc("a")
+			h := newTestHost(t, func(c *Config) { c.Engine, c.Retry.Attempts = e, 1 })
+			h.network("adds", "1.1.0", adds(behaviours{"ADD": kills}))
+			h.network("others", "1.1.0", adds(behaviours{"CHECK": kills, "DEL": kills, "GC": kills, "STATUS": kills}))
+			a := h.alloc("a")
 			a.Networks = []string{"adds"}
-			_, err := w.Setup(t.Context(), a)
+			_, err := h.Setup(t.Context(), a)
 			require.ErrorContains(t, err, "signal: killed")
 			a.Networks = []string{"others"}
-			_, err = w.Setup(t.Context(), a)
+			_, err = h.Setup(t.Context(), a)
 			require.NoError(t, err)
-			require.ErrorIs(t, w.Check(t.Context(), a), ErrNotChecked)
-			require.ErrorContains(t, w.ReadyFor(t.Context(), a), "signal: killed")
-			_, err = w.GC(t.Context(), []string{"a"})
+			require.ErrorIs(t, h.Check(t.Context(), a), ErrNotChecked)
+			require.ErrorContains(t, h.ReadyFor(t.Context(), a), "signal: killed")
+			_, err = h.GC(t.Context(), []string{"a"})
 			require.ErrorContains(t, err, "signal: killed")
-			require.ErrorContains(t, w.Teardown(t.Context(), a), "signal: killed")
-			_, err = w.Force(t.Context(), a)
+			require.ErrorContains(t, h.Teardown(t.Context(), a), "signal: killed")
+			_, err = h.Force(t.Context(), a)
 			require.NoError(t, err)
 		})
 	}
 }
 
-// TestSwappedNetns: plugins work in the namespace that the operation opened, even if its
-// path leads elsewhere by then, and results name the path.
+// TestSwappedNetns: plugins work in the namespace that the operation opened,
+// even if its path leads elsewhere later, and results contain the path.
 func TestSwappedNetns(t *testing.T) {
 	var host unix.Stat_t
 	require.NoError(t, unix.Stat("/proc/self/ns/net", &host))
 	for _, e := range []Engine{EngineExec, EngineNative} {
 		t.Run(string(e), func(t *testing.T) {
-			w := newWorld(t, func(c *Config) { c.Engine = e })
-			w.network("net", "1.0.0", adds())
-			a := w.alloc("a")
+			h := newTestHost(t, func(c *Config) { c.Engine = e })
+			h.network("net", "1.0.0", adds())
+			a := h.alloc("a")
 			a.Netns = testhost.Swapped(t, a.Netns)
-			w.setupOften(a, 12)
-			require.NoError(t, w.Teardown(t.Context(), a))
-			calls := w.calls()
+			h.setupOften(a, 12)
+			require.NoError(t, h.Teardown(t.Context(), a))
+			calls := h.calls()
 			require.NotEmpty(t, calls)
 			for _, c := range calls {
 				require.NotEqual(t, host.Ino, c.Inode, c.Command)
@@ -66,25 +67,25 @@ func TestSwappedNetns(t *testing.T) {
 		})
 	}
 	t.Run("in the process", func(t *testing.T) {
-		w, _ := nativeWorld(t, "1.0.0")
-		a := w.alloc("a")
+		h, _ := nativeHost(t, "1.0.0")
+		a := h.alloc("a")
 		a.Netns = testhost.Swapped(t, a.Netns)
 		for range 12 {
-			w.setupOften(a, 1)
+			h.setupOften(a, 1)
 			_, err := netlink.LinkByName("eth0")
 			require.ErrorAs(t, err, &netlink.LinkNotFoundError{}, "on the host")
-			require.NoError(t, w.Teardown(t.Context(), a))
+			require.NoError(t, h.Teardown(t.Context(), a))
 		}
 	})
 }
 
-// setupOften sets an allocation up and takes it down, as often as its path leads to
-// it when it is looked at, and sets it up in the end.
-func (w *world) setupOften(a Allocation, times int) {
-	t := w.t
+// setupOften sets an allocation up several times and tears it down in between.
+// It repeats a Setup that finds the host's namespace at the path.
+func (h *testHost) setupOften(a Allocation, times int) {
+	t := h.t
 	t.Helper()
 	for done := 0; done < times; {
-		status, err := w.Setup(t.Context(), a)
+		status, err := h.Setup(t.Context(), a)
 		if errors.Is(err, sandbox.ErrHostNamespace) {
 			continue
 		}
@@ -93,16 +94,17 @@ func (w *world) setupOften(a Allocation, times int) {
 			require.Contains(t, []string{"", "/sandbox", a.Netns}, i.Sandbox)
 		}
 		if done++; done < times {
-			require.NoError(t, w.Teardown(t.Context(), a))
+			require.NoError(t, h.Teardown(t.Context(), a))
 		}
 	}
 }
 
-// TestPluginsGetTheNamespaceByItsDescriptor, and see one path in it everywhere.
+// TestPluginsGetTheNamespaceByItsDescriptor: plugins see one path to the
+// namespace in all their input.
 func TestPluginsGetTheNamespaceByItsDescriptor(t *testing.T) {
 	for _, e := range []Engine{EngineExec, EngineNative} {
 		t.Run(string(e), func(t *testing.T) {
-			w := newWorld(t, func(c *Config) { c.Engine = e })
+			h := newTestHost(t, func(c *Config) { c.Engine = e })
 			script := `#!/bin/sh
 prev=$(tr -d ' ' | grep -o '"sandbox":"[^"]*"')
 case $CNI_COMMAND in
@@ -111,15 +113,15 @@ ADD) echo '{"cniVersion":"1.0.0","interfaces":[{"name":"lo","sandbox":"'$CNI_NET
 *) test "$prev" = "\"sandbox\":\"$CNI_NETNS\"" || { echo '{"code":100,"msg":"'"$CNI_COMMAND in $CNI_NETNS of ${prev//\"/}"'"}'; exit 1; } ;;
 esac
 `
-			require.NoError(t, os.WriteFile(filepath.Join(w.bin, "script"), []byte(script), 0o755))
-			w.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"script"}]}`)
-			a := w.alloc("a")
-			status, err := w.Setup(t.Context(), a)
+			require.NoError(t, os.WriteFile(filepath.Join(h.bin, "script"), []byte(script), 0o755))
+			h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"script"}]}`)
+			a := h.alloc("a")
+			status, err := h.Setup(t.Context(), a)
 			require.NoError(t, err)
 			require.Equal(t, a.Netns, status.Interfaces[0].Sandbox)
 			require.Contains(t, string(status.Results[0]), a.Netns)
-			require.NoError(t, w.Check(t.Context(), a))
-			require.NoError(t, w.Teardown(t.Context(), a))
+			require.NoError(t, h.Check(t.Context(), a))
+			require.NoError(t, h.Teardown(t.Context(), a))
 		})
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReadmeExample: the example of the README is the one that is compiled.
+// TestReadmeExample: the README contains the compiled example.
 func TestReadmeExample(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
 	require.NoError(t, err)

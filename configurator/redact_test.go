@@ -8,24 +8,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNoConfigurationInTheLog has a plugin that says what it was given.
+// TestNoConfigurationInTheLog uses a plugin that prints its configuration.
 func TestNoConfigurationInTheLog(t *testing.T) {
 	var log bytes.Buffer
-	w := newWorld(t, func(c *Config) { c.Logger = hclog.New(&hclog.LoggerOptions{Output: &log}) })
+	h := newTestHost(t, func(c *Config) { c.Logger = hclog.New(&hclog.LoggerOptions{Output: &log}) })
 	said := `got {"cniVersion":"1.0.0","password":"hunter2"}`
-	w.network("net", "1.0.0", adds(behaviours{"ADD": {Code: 11, Msg: said}, "DEL": {Code: 100, Msg: said}}))
-	a := w.alloc("a")
-	_, err := w.Setup(t.Context(), a)
+	h.network("net", "1.0.0", adds(behaviours{"ADD": {Code: 11, Msg: said}, "DEL": {Code: 100, Msg: said}}))
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
 	require.ErrorContains(t, err, "hunter2", "for the caller, whose configuration it is")
 	require.Contains(t, log.String(), "got {...}")
 	require.Contains(t, log.String(), "DEL failed")
 	require.NotContains(t, log.String(), "hunter2")
 
 	said = `bad section {"password":"hunter2"}`
-	w.network("net", "1.0.0", adds(behaviours{"CHECK": {Code: 100, Msg: said, Only: 1}}))
-	b := w.alloc("b")
+	h.network("net", "1.0.0", adds(behaviours{"CHECK": {Code: 100, Msg: said, Only: 1}}))
+	b := h.alloc("b")
 	for range 2 {
-		_, err = w.Setup(t.Context(), b)
+		_, err = h.Setup(t.Context(), b)
 		require.NoError(t, err)
 	}
 	require.Contains(t, log.String(), "bad section {...}")

@@ -16,7 +16,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// watchPrograms puts programs before those of the same name that count their runs.
+// watchPrograms puts wrappers before programs that count their runs.
 func watchPrograms(tb testing.TB, names ...string) (runs func() int) {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -38,24 +38,25 @@ func watchPrograms(tb testing.TB, names ...string) (runs func() int) {
 	}
 }
 
-// TestRepairLooksOnce at what all allocations share, and each CHECK by itself.
+// TestRepairLooksOnce: Repair reads what all allocations share once, while each
+// CHECK reads it itself.
 func TestRepairLooksOnce(t *testing.T) {
-	w, _ := nativeWorld(t, "1.0.0", `{"type":"firewall"}`)
+	h, _ := nativeHost(t, "1.0.0", `{"type":"firewall"}`)
 	var allocs []Allocation
 	for i := range 4 {
-		a := w.alloc(fmt.Sprint("a", i))
-		_, err := w.Setup(t.Context(), a)
+		a := h.alloc(fmt.Sprint("a", i))
+		_, err := h.Setup(t.Context(), a)
 		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, w.Teardown(context.Background(), a)) })
+		t.Cleanup(func() { require.NoError(t, h.Teardown(context.Background(), a)) })
 		allocs = append(allocs, a)
 	}
 	runs := watchPrograms(t, "iptables", "iptables-restore")
-	require.NoError(t, w.Check(t.Context(), allocs[0])) // which also asks for the version
+	require.NoError(t, h.Check(t.Context(), allocs[0])) // includes the version of iptables
 	require.NotZero(t, runs())
-	require.NoError(t, w.Check(t.Context(), allocs[0]))
+	require.NoError(t, h.Check(t.Context(), allocs[0]))
 	once := runs()
 	require.NotZero(t, once)
-	report, err := w.Repair(t.Context())
+	report, err := h.Repair(t.Context())
 	require.NoError(t, err)
 	require.Len(t, report.Healthy, 4)
 	require.Equal(t, once, runs(), "as one CHECK")
@@ -65,33 +66,33 @@ func TestRepairLooksOnce(t *testing.T) {
 		runs()
 	}
 	shut()
-	require.ErrorIs(t, w.Check(t.Context(), allocs[0]), ErrUnhealthy)
-	report, err = w.Repair(t.Context())
+	require.ErrorIs(t, h.Check(t.Context(), allocs[0]), ErrUnhealthy)
+	report, err = h.Repair(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a0"}, report.Repaired)
 	require.Len(t, report.Healthy, 3)
 	shut()
-	report, err = w.Repair(t.Context())
+	report, err = h.Repair(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a0"}, report.Repaired, "nothing is kept from one to the next")
 }
 
-// TestRepairWithoutItsProgram names what it could not mend: a file that is missing is
-// no sign that an allocation was torn down.
+// TestRepairWithoutItsProgram: the error names what could not be repaired. A
+// missing program does not mean that an allocation was torn down.
 func TestRepairWithoutItsProgram(t *testing.T) {
-	w, _ := nativeWorld(t, "1.0.0", `{"type":"firewall"}`)
-	a := w.alloc("a")
-	_, err := w.Setup(t.Context(), a)
+	h, _ := nativeHost(t, "1.0.0", `{"type":"firewall"}`)
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, w.Teardown(context.Background(), a)) })
+	t.Cleanup(func() { require.NoError(t, h.Teardown(context.Background(), a)) })
 	require.NoError(t, exec.Command("iptables", "-D", "FORWARD", "-m", "comment", "--comment", "allocnet", "-j", iptables.AcceptChain).Run())
-	watchPrograms(t, "iptables") // and no iptables-restore beside it
-	report, err := w.Repair(t.Context())
+	watchPrograms(t, "iptables") // without iptables-restore in the same directory
+	report, err := h.Repair(t.Context())
 	require.ErrorContains(t, err, "iptables-restore")
 	require.Equal(t, []string{"a"}, report.Broken)
 }
 
-// tornDown takes an allocation's record away when a CHECK of another one begins.
+// tornDown removes an allocation's record when a CHECK of another one begins.
 type tornDown struct {
 	observed
 	remove func()
@@ -104,38 +105,39 @@ func (o *tornDown) Begin(ctx context.Context, s Step) context.Context {
 	return o.observed.Begin(ctx, s)
 }
 
-// TestRepairOfWhatIsTornDownMeanwhile says nothing of it.
+// TestRepairOfWhatIsTornDownMeanwhile: an allocation that is torn down during
+// Repair is not reported.
 func TestRepairOfWhatIsTornDownMeanwhile(t *testing.T) {
 	o := &tornDown{}
-	w := newWorld(t, func(c *Config) { c.Observer = o })
-	w.network("net", "1.0.0", adds())
-	o.remove = func() { require.NoError(t, w.store.Delete("b")) }
+	h := newTestHost(t, func(c *Config) { c.Observer = o })
+	h.network("net", "1.0.0", adds())
+	o.remove = func() { require.NoError(t, h.store.Delete("b")) }
 	for _, id := range []string{"a", "b"} {
-		_, err := w.Setup(t.Context(), w.alloc(id))
+		_, err := h.Setup(t.Context(), h.alloc(id))
 		require.NoError(t, err)
 	}
-	report, err := w.Repair(t.Context())
+	report, err := h.Repair(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, &RepairReport{Healthy: []string{"a"}, Repaired: []string{}, Broken: []string{}}, report)
 }
 
-// TestRepairOnCheck: a CHECK restores rules, and still finds what cannot be restored.
-// Without the setting it changes nothing.
+// TestRepairOnCheck: with the setting, CHECK restores rules and reports what
+// cannot be restored. Without the setting it changes nothing.
 func TestRepairOnCheck(t *testing.T) {
-	w, _ := nativeWorld(t, "1.0.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
-	a := w.alloc("a")
+	h, _ := nativeHost(t, "1.0.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
+	a := h.alloc("a")
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
-	_, err := w.Setup(t.Context(), a)
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	flush := func() { require.NoError(t, exec.Command("nft", "flush", "ruleset").Run()) }
 	flush()
-	require.ErrorIs(t, w.Check(t.Context(), a), ErrUnhealthy)
-	require.ErrorIs(t, w.Check(t.Context(), a), ErrUnhealthy)
+	require.ErrorIs(t, h.Check(t.Context(), a), ErrUnhealthy)
+	require.ErrorIs(t, h.Check(t.Context(), a), ErrUnhealthy)
 
-	w.cfg.RepairOnCheck = true
-	repairs := w.restarted()
+	h.cfg.RepairOnCheck = true
+	repairs := h.restarted()
 	require.NoError(t, repairs.Check(t.Context(), a))
-	require.NoError(t, w.Check(t.Context(), a))
+	require.NoError(t, h.Check(t.Context(), a))
 	flush()
 	s, err := sandbox.Open(a.Netns)
 	require.NoError(t, err)
@@ -143,12 +145,12 @@ func TestRepairOnCheck(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.ErrorIs(t, repairs.Check(t.Context(), a), ErrUnhealthy)
 
-	// Another namespace, while that of the allocation lives.
+	// Another namespace, while the allocation's own one exists.
 	other := a
-	other.Netns = w.alloc("b").Netns
+	other.Netns = h.alloc("b").Netns
 	_, err = repairs.Setup(t.Context(), other)
 	require.ErrorIs(t, err, ErrDifferent)
 	require.ErrorContains(t, err, "in another network namespace")
 	require.NoError(t, repairs.Teardown(t.Context(), a))
-	w.requireNoRecords()
+	h.requireNoRecords()
 }

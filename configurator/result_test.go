@@ -8,8 +8,8 @@ import (
 	"github.com/allocnet/allocnet/internal/engine"
 )
 
-// TestSelection holds the cases of the schedulers: which interface and which
-// addresses are published.
+// TestSelection contains the cases of the schedulers: the interface and the
+// addresses that they publish.
 func TestSelection(t *testing.T) {
 	for name, c := range map[string]struct {
 		results []string
@@ -100,7 +100,7 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// statusFromTexts reads results as a plugin of version 1.1.0 would print them.
+// statusFromTexts parses results as a plugin of version 1.1.0 prints them.
 func statusFromTexts(texts ...string) (*Status, error) {
 	var results []networkResult
 	for i, text := range texts {

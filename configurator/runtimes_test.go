@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cached writes a file into the cache of libcni that runtimes share.
-func (w *world) cached(name, content string) (path string) {
-	w.t.Helper()
+// cached writes a file into libcni's cache, which runtimes share.
+func (h *testHost) cached(name, content string) (path string) {
+	h.t.Helper()
 	dir := filepath.Join(runtimesCache, "results")
-	require.NoError(w.t, os.MkdirAll(dir, 0o700))
+	require.NoError(h.t, os.MkdirAll(dir, 0o700))
 	path = filepath.Join(dir, name)
-	require.NoError(w.t, os.WriteFile(path, []byte(content), 0o600))
-	w.t.Cleanup(func() { require.NoError(w.t, os.RemoveAll(dir)) })
+	require.NoError(h.t, os.WriteFile(path, []byte(content), 0o600))
+	h.t.Cleanup(func() { require.NoError(h.t, os.RemoveAll(dir)) })
 	return path
 }
 
@@ -24,9 +24,10 @@ func cacheOf(id, network string) string {
 	return `{"kind":"` + libcni.CNICacheV1 + `","containerId":"` + id + `","networkName":"` + network + `","ifName":"eth0"}`
 }
 
-// TestGCLeavesRuntimesAttachmentsAlone: what the plugin binaries made for a runtime
-// looks like an allocation without a record, but libcni has its result until its DEL.
-// Where nothing can be read, nothing is removed, neither by the plugins' GC.
+// TestGCLeavesRuntimesAttachmentsAlone: what the plugin binaries made for a
+// runtime looks like an allocation without a record, but libcni's cache
+// contains its result until its DEL. If the cache cannot be read, nothing is
+// removed, and the plugins' GC does not run.
 func TestGCLeavesRuntimesAttachmentsAlone(t *testing.T) {
 	for _, version := range []string{"1.0.0", "1.1.0"} {
 		for name, c := range map[string]struct {
@@ -42,27 +43,27 @@ func TestGCLeavesRuntimesAttachmentsAlone(t *testing.T) {
 			"another's, of old versions": {"net-c-eth0", `{"cniVersion":"0.3.1"}`, false},
 		} {
 			t.Run(version+" "+name, func(t *testing.T) {
-				w, leases := nativeWorld(t, version)
-				a := w.alloc("a")
-				_, err := w.Setup(t.Context(), a)
+				h, leases := nativeHost(t, version)
+				a := h.alloc("a")
+				_, err := h.Setup(t.Context(), a)
 				require.NoError(t, err)
-				w.lose("a")
-				file := w.cached(c.file, c.content)
+				h.lose("a")
+				file := h.cached(c.file, c.content)
 				want := &GCReport{Removed: []string{"a"}, Kept: []string{}}
 				if c.stays {
 					want = &GCReport{Removed: []string{}, Kept: []string{"a"}}
 				}
-				planned, err := w.PlanGC(t.Context(), Scope{})
+				planned, err := h.PlanGC(t.Context(), Scope{})
 				require.NoError(t, err)
 				requireReport(t, want, planned)
-				report, err := w.GC(t.Context(), nil)
+				report, err := h.GC(t.Context(), nil)
 				require.NoError(t, err)
 				requireReport(t, want, report)
 				if c.stays {
 					require.Equal(t, []string{"a"}, leaseHolders(t, filepath.Join(leases, "net")))
-					w.requireLinkIn(a.Netns, "eth0")
+					h.requireLinkIn(a.Netns, "eth0")
 					require.NoError(t, os.Remove(file))
-					report, err = w.GC(t.Context(), nil)
+					report, err = h.GC(t.Context(), nil)
 					require.NoError(t, err)
 					require.Equal(t, []string{"a"}, report.Removed)
 				}
@@ -72,23 +73,24 @@ func TestGCLeavesRuntimesAttachmentsAlone(t *testing.T) {
 	}
 }
 
-// TestGCLeavesLeasesOfRuntimesAlone also where they have no link that names them, as
-// those of the reference plugins.
+// TestGCLeavesLeasesOfRuntimesAlone: leases of runtimes stay even without a
+// link that names them, as with the reference plugins.
 func TestGCLeavesLeasesOfRuntimesAlone(t *testing.T) {
-	w, leases := nativeWorld(t, "1.1.0")
-	_, err := w.Setup(t.Context(), w.alloc("a"))
+	h, leases := nativeHost(t, "1.1.0")
+	_, err := h.Setup(t.Context(), h.alloc("a"))
 	require.NoError(t, err)
 	for address, id := range map[string]string{"10.77.0.200": "attached", "10.77.0.201": "old-one", "10.77.0.202": "lost"} {
 		require.NoError(t, os.WriteFile(filepath.Join(leases, "net", address), []byte(id+"\r\neth0"), 0o600))
 	}
-	w.cached("net-attached-eth0", cacheOf("attached", "net"))
-	w.cached("net-old-one-eth0", `{"cniVersion":"0.3.1"}`)
-	_, err = w.GC(t.Context(), nil)
+	h.cached("net-attached-eth0", cacheOf("attached", "net"))
+	h.cached("net-old-one-eth0", `{"cniVersion":"0.3.1"}`)
+	_, err = h.GC(t.Context(), nil)
 	require.NoError(t, err)
 	require.ElementsMatch(t, []string{"attached", "old-one"}, leaseHolders(t, filepath.Join(leases, "net")))
 }
 
-// TestGCOfUnreadableResults removes nothing that they may be about.
+// TestGCOfUnreadableResults: GC removes nothing that an unreadable result may
+// describe.
 func TestGCOfUnreadableResults(t *testing.T) {
 	for name, spoil := range map[string]func(t *testing.T, file string) error{
 		"link": func(t *testing.T, file string) error {
@@ -102,24 +104,24 @@ func TestGCOfUnreadableResults(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, leases := nativeWorld(t, "1.1.0")
-			a := w.alloc("a")
-			_, err := w.Setup(t.Context(), a)
+			h, leases := nativeHost(t, "1.1.0")
+			a := h.alloc("a")
+			_, err := h.Setup(t.Context(), a)
 			require.NoError(t, err)
-			w.lose("a")
-			file := w.cached("net-a-eth0", cacheOf("a", "net"))
+			h.lose("a")
+			file := h.cached("net-a-eth0", cacheOf("a", "net"))
 			require.NoError(t, spoil(t, file))
-			planned, err := w.PlanGC(t.Context(), Scope{})
+			planned, err := h.PlanGC(t.Context(), Scope{})
 			require.ErrorContains(t, err, `"a"`)
 			require.Empty(t, planned.Removed)
-			report, err := w.GC(t.Context(), nil)
+			report, err := h.GC(t.Context(), nil)
 			require.ErrorContains(t, err, `"a"`)
 			require.ErrorContains(t, err, `GC of the plugins of network "net"`)
 			require.Empty(t, report.Removed)
 			require.Equal(t, []string{"a"}, leaseHolders(t, filepath.Join(leases, "net")))
-			w.requireLinkIn(a.Netns, "eth0")
+			h.requireLinkIn(a.Netns, "eth0")
 			require.NoError(t, os.RemoveAll(filepath.Join(runtimesCache, "results")))
-			_, err = w.GC(t.Context(), nil)
+			_, err = h.GC(t.Context(), nil)
 			require.NoError(t, err)
 		})
 	}

@@ -19,31 +19,31 @@ import (
 )
 
 func TestSetupIsIdempotent(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds())
-	a := w.alloc("a")
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds())
+	a := h.alloc("a")
 	a.Ports = []portmap.Port{{Label: "http", Value: 8080}}
 	a.Args = map[string]string{"K": "V"}
-	first, err := w.Setup(t.Context(), a)
+	first, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	require.Equal(t, "lo", first.InterfaceName)
 	require.Equal(t, "127.0.0.1", first.Address)
 	require.Len(t, first.Ports, 2)
-	require.Equal(t, []string{"one ADD"}, w.commands())
+	require.Equal(t, []string{"one ADD"}, h.commands())
 
-	again, err := w.Setup(t.Context(), a)
+	again, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	require.Equal(t, found(first), again)
-	require.Equal(t, []string{"one CHECK"}, w.commands(), "CHECK and no ADD")
+	require.Equal(t, []string{"one CHECK"}, h.commands(), "CHECK and no ADD")
 
-	// The same in a new process, with the conflist gone.
-	require.NoError(t, os.RemoveAll(w.conf))
-	w.Configurator = newConfigurator(t, w.cfg)
-	again, err = w.Setup(t.Context(), a)
+	// The same in a new process, without the conflist.
+	require.NoError(t, os.RemoveAll(h.conf))
+	h.Configurator = newConfigurator(t, h.cfg)
+	again, err = h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	require.Equal(t, found(first), again)
 
-	r, err := w.Get(t.Context(), "a")
+	r, err := h.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, PhaseReady, r.Phase)
 	require.Equal(t, found(first), r.Status)
@@ -51,41 +51,42 @@ func TestSetupIsIdempotent(t *testing.T) {
 }
 
 func TestSetupRepairs(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds(behaviours{"CHECK": {Code: 100, Msg: "rule is gone", Only: 1}}))
-	a := w.alloc("a")
-	_, err := w.Setup(t.Context(), a)
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds(behaviours{"CHECK": {Code: 100, Msg: "rule is gone", Only: 1}}))
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	_, err = w.Setup(t.Context(), a)
+	_, err = h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	require.Equal(t, []string{"one ADD", "one CHECK", "one DEL", "one ADD"}, w.commands())
-	require.NoError(t, w.Check(t.Context(), a))
+	require.Equal(t, []string{"one ADD", "one CHECK", "one DEL", "one ADD"}, h.commands())
+	require.NoError(t, h.Check(t.Context(), a))
 }
 
-// TestRepairThatFails: the record no longer says that the allocation is ready.
+// TestRepairThatFails: after a failed repair, the record no longer marks the
+// allocation as ready.
 func TestRepairThatFails(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds(behaviours{"CHECK": {Code: 100, Msg: "rule is gone"}, "DEL": {Code: 100, Msg: "del trouble"}}))
-	a := w.alloc("a")
-	_, err := w.Setup(t.Context(), a)
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds(behaviours{"CHECK": {Code: 100, Msg: "rule is gone"}, "DEL": {Code: 100, Msg: "del trouble"}}))
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	_, err = w.Setup(t.Context(), a)
+	_, err = h.Setup(t.Context(), a)
 	require.ErrorIs(t, err, ErrIncomplete)
-	r, err := w.Get(t.Context(), "a")
+	r, err := h.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, PhaseDeleting, r.Phase)
 	require.Nil(t, r.Status)
 }
 
 func TestSetupOfADifferentAllocation(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds())
-	w.network("other", "1.0.0", adds())
-	a := w.alloc("a")
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds())
+	h.network("other", "1.0.0", adds())
+	a := h.alloc("a")
 	a.Ports = []portmap.Port{{Value: 80}}
-	_, err := w.Setup(t.Context(), a)
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	w.commands()
+	h.commands()
 	for part, change := range map[string]func(*Allocation){
 		"netns":      func(a *Allocation) { a.Netns = "/run/netns/b" },
 		"networks":   func(a *Allocation) { a.Networks = []string{"other"} },
@@ -95,41 +96,41 @@ func TestSetupOfADifferentAllocation(t *testing.T) {
 	} {
 		b := a
 		change(&b)
-		_, err := w.Setup(t.Context(), b)
+		_, err := h.Setup(t.Context(), b)
 		require.ErrorIs(t, err, ErrDifferent, part)
 		require.ErrorContains(t, err, part)
 	}
-	require.Empty(t, w.commands(), "nothing was touched")
+	require.Empty(t, h.commands(), "nothing was touched")
 }
 
-// TestSetupAfterTheConfigurationChanged: what is set up stays as it is, though
-// new allocations are to get another network.
+// TestSetupAfterTheConfigurationChanged: an existing allocation is unchanged,
+// although new allocations get another network.
 func TestSetupAfterTheConfigurationChanged(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Network = "old" })
-	w.network("old", "1.0.0", adds())
-	w.network("new", "1.0.0", adds())
-	a := w.alloc("a")
-	_, err := w.Setup(t.Context(), a)
+	h := newTestHost(t, func(c *Config) { c.Network = "old" })
+	h.network("old", "1.0.0", adds())
+	h.network("new", "1.0.0", adds())
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	w.cfg.Network, w.cfg.Networks = "new", nil
-	w.Configurator = newConfigurator(t, w.cfg)
-	_, err = w.Setup(t.Context(), a)
+	h.cfg.Network, h.cfg.Networks = "new", nil
+	h.Configurator = newConfigurator(t, h.cfg)
+	_, err = h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	require.Equal(t, []string{"one ADD", "one CHECK"}, w.commands())
-	r, err := w.Get(t.Context(), "a")
+	require.Equal(t, []string{"one ADD", "one CHECK"}, h.commands())
+	r, err := h.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, "old", r.Networks[0].Network)
 }
 
 func TestSetupWithAnEndedContext(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds())
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err := w.Setup(ctx, w.alloc("a"))
+	_, err := h.Setup(ctx, h.alloc("a"))
 	require.ErrorIs(t, err, context.Canceled)
-	require.Empty(t, w.commands())
-	w.requireNoRecords()
+	require.Empty(t, h.commands())
+	h.requireNoRecords()
 }
 
 func TestRetry(t *testing.T) {
@@ -157,14 +158,14 @@ func TestRetry(t *testing.T) {
 			wantErr: "invalid CNI result", commands: []string{"one ADD", "one DEL"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.network("net", "1.0.0", adds(behaviours{"ADD": c.add}))
-			a := w.alloc("a")
+			h := newTestHost(t)
+			h.network("net", "1.0.0", adds(behaviours{"ADD": c.add}))
+			a := h.alloc("a")
 			a.RequireAddress = true
-			_, err := w.Setup(t.Context(), a)
-			require.Equal(t, c.commands, w.commands())
-			require.Len(t, w.slept, c.sleeps)
-			for _, d := range w.slept {
+			_, err := h.Setup(t.Context(), a)
+			require.Equal(t, c.commands, h.commands())
+			require.Len(t, h.slept, c.sleeps)
+			for _, d := range h.slept {
 				require.GreaterOrEqual(t, d, time.Second)
 				require.Less(t, d, 2*time.Second)
 			}
@@ -180,56 +181,57 @@ func TestRetry(t *testing.T) {
 				require.ErrorAs(t, err, &cniErr)
 				require.Equal(t, c.add.Code, cniErr.Code)
 			}
-			w.requireNoRecords()
+			h.requireNoRecords()
 		})
 	}
 }
 
 func TestRetryEndsWithTheContext(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds(behaviours{"ADD": {Code: 11, Msg: "later"}}))
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds(behaviours{"ADD": {Code: 11, Msg: "later"}}))
 	ctx, cancel := context.WithCancel(t.Context())
-	w.sleep = func(ctx context.Context, d time.Duration) error {
-		cancel() // in the middle of the wait
+	h.sleep = func(ctx context.Context, d time.Duration) error {
+		cancel() // during the wait
 		return sleep(ctx, time.Hour)
 	}
-	_, err := w.Setup(ctx, w.alloc("a"))
+	_, err := h.Setup(ctx, h.alloc("a"))
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "later", "the first cause is kept")
-	require.Equal(t, []string{"one ADD", "one DEL"}, w.commands())
-	w.requireNoRecords()
+	require.Equal(t, []string{"one ADD", "one DEL"}, h.commands())
+	h.requireNoRecords()
 }
 
-// TestRollBackThatFails keeps the record, so that nothing is forgotten.
+// TestRollBackThatFails: the record is kept, so that a later operation can
+// remove the rest.
 func TestRollBackThatFails(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds(behaviours{"ADD": {Code: 7, Msg: "add trouble", Only: 1}, "DEL": {Code: 100, Msg: "del trouble", Only: 1}}))
-	a := w.alloc("a")
-	_, err := w.Setup(t.Context(), a)
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds(behaviours{"ADD": {Code: 7, Msg: "add trouble", Only: 1}, "DEL": {Code: 100, Msg: "del trouble", Only: 1}}))
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
 	require.ErrorIs(t, err, ErrIncomplete)
 	require.ErrorContains(t, err, "add trouble")
 	require.ErrorContains(t, err, "del trouble")
-	r, err := w.Get(t.Context(), "a")
+	r, err := h.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Equal(t, PhaseAdding, r.Phase)
-	w.commands()
+	h.commands()
 
-	_, err = w.Setup(t.Context(), a)
+	_, err = h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	require.NoError(t, w.Teardown(t.Context(), a))
-	w.requireNoRecords()
+	require.NoError(t, h.Teardown(t.Context(), a))
+	h.requireNoRecords()
 }
 
 func TestPortConflicts(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds())
-	first := w.alloc("first")
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds())
+	first := h.alloc("first")
 	first.Ports = []portmap.Port{{Value: 8080, Protocols: []string{"tcp"}}, {Value: 9090, HostIP: "192.0.2.1"}}
-	_, err := w.Setup(t.Context(), first)
+	_, err := h.Setup(t.Context(), first)
 	require.NoError(t, err)
-	w.commands()
+	h.commands()
 
-	second := w.alloc("second")
+	second := h.alloc("second")
 	for name, c := range map[string]struct {
 		port     portmap.Port
 		conflict bool
@@ -242,90 +244,90 @@ func TestPortConflicts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			second.Ports = []portmap.Port{c.port}
-			_, err := w.Setup(t.Context(), second)
+			_, err := h.Setup(t.Context(), second)
 			if !c.conflict {
 				require.NoError(t, err)
-				require.NoError(t, w.Teardown(t.Context(), second))
-				w.commands()
+				require.NoError(t, h.Teardown(t.Context(), second))
+				h.commands()
 				return
 			}
 			var conflict *portmap.ConflictError
 			require.ErrorAs(t, err, &conflict)
 			require.Equal(t, "first", conflict.OtherID)
 			require.ErrorContains(t, err, `"first"`)
-			require.Empty(t, w.commands(), "found before ADD")
-			_, err = w.Get(t.Context(), "second")
+			require.Empty(t, h.commands(), "found before ADD")
+			_, err = h.Get(t.Context(), "second")
 			require.ErrorIs(t, err, ErrNotFound)
 		})
 	}
 	second.Ports = first.Ports
-	_, err = w.Setup(t.Context(), second)
+	_, err = h.Setup(t.Context(), second)
 	require.NotContains(t, err.Error(), "is gone")
 	require.NoError(t, sandbox.Destroy(first.Netns))
-	_, err = w.Setup(t.Context(), second)
+	_, err = h.Setup(t.Context(), second)
 	require.ErrorContains(t, err, `network namespace "/run/netns/first" is gone: tear that allocation down`)
-	require.NoError(t, w.Teardown(t.Context(), first))
-	_, err = w.Setup(t.Context(), second)
+	require.NoError(t, h.Teardown(t.Context(), first))
+	_, err = h.Setup(t.Context(), second)
 	require.NoError(t, err, "the ports are free again")
 }
 
 func TestConflictInsideOneAllocation(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds())
-	a := w.alloc("a")
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds())
+	a := h.alloc("a")
 	a.Ports = []portmap.Port{{Value: 80}, {Value: 80, HostIP: "192.0.2.1", To: 81}}
-	_, err := w.Setup(t.Context(), a)
+	_, err := h.Setup(t.Context(), a)
 	var conflict *portmap.ConflictError
 	require.ErrorAs(t, err, &conflict)
 	require.ErrorIs(t, err, ErrInvalidAllocation)
-	require.Empty(t, w.commands())
+	require.Empty(t, h.commands())
 }
 
 func TestSeveralNetworks(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Networks = []string{"a", "b"} })
-	w.network("a", "1.0.0", adds())
-	w.network("b", "1.0.0", adds(), behaviours{})
-	alloc := w.alloc("x")
+	h := newTestHost(t, func(c *Config) { c.Networks = []string{"a", "b"} })
+	h.network("a", "1.0.0", adds())
+	h.network("b", "1.0.0", adds(), behaviours{})
+	alloc := h.alloc("x")
 	alloc.Ports = []portmap.Port{{Value: 80}}
 	alloc.MAC = "02:00:00:00:00:01"
-	s, err := w.Setup(t.Context(), alloc)
+	s, err := h.Setup(t.Context(), alloc)
 	require.NoError(t, err)
 	require.Len(t, s.Interfaces, 2)
-	calls := w.calls()
+	calls := h.calls()
 	require.Len(t, calls, 3)
 	require.Equal(t, []string{"eth0", "eth1", "eth1"}, []string{calls[0].IfName, calls[1].IfName, calls[2].IfName})
 	require.Contains(t, string(calls[0].Stdin), "hostPort")
 	require.NotContains(t, string(calls[1].Stdin), "hostPort", "ports and addresses are asked of the primary network alone")
 	require.NotContains(t, string(calls[1].Stdin), "02:00:00:00:00:01")
-	require.NoError(t, w.Teardown(t.Context(), alloc))
-	w.requireNoRecords()
+	require.NoError(t, h.Teardown(t.Context(), alloc))
+	h.requireNoRecords()
 }
 
 func TestSecondNetworkFails(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Networks = []string{"a", "b"} })
-	w.network("a", "1.0.0", adds())
-	w.network("b", "1.0.0", adds(), behaviours{"ADD": {Code: 7, Msg: "no"}})
-	_, err := w.Setup(t.Context(), w.alloc("x"))
+	h := newTestHost(t, func(c *Config) { c.Networks = []string{"a", "b"} })
+	h.network("a", "1.0.0", adds())
+	h.network("b", "1.0.0", adds(), behaviours{"ADD": {Code: 7, Msg: "no"}})
+	_, err := h.Setup(t.Context(), h.alloc("x"))
 	require.ErrorContains(t, err, "no")
-	require.Equal(t, []string{"one ADD", "one ADD", "two ADD", "two DEL", "one DEL", "one DEL"}, w.commands())
-	w.requireNoRecords()
+	require.Equal(t, []string{"one ADD", "one ADD", "two ADD", "two DEL", "one DEL", "one DEL"}, h.commands())
+	h.requireNoRecords()
 }
 
 func TestNetworkNamedTwice(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.Networks = []string{"a", "a"} })
-	w.network("a", "1.0.0", adds())
-	_, err := w.Setup(t.Context(), w.alloc("x"))
+	h := newTestHost(t, func(c *Config) { c.Networks = []string{"a", "a"} })
+	h.network("a", "1.0.0", adds())
+	_, err := h.Setup(t.Context(), h.alloc("x"))
 	require.ErrorIs(t, err, ErrInvalidAllocation)
 	require.ErrorContains(t, err, `"a" is named twice`)
 }
 
 func TestTwoSetupsAtOnce(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds())
-	a := w.alloc("a")
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds())
+	a := h.alloc("a")
 	var wg sync.WaitGroup
 	for range 8 {
-		other := newConfigurator(t, w.cfg) // as another process would
+		other := newConfigurator(t, h.cfg) // like another process
 		wg.Go(func() {
 			_, err := other.Setup(context.Background(), a)
 			if err != nil {
@@ -334,40 +336,40 @@ func TestTwoSetupsAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	commands := w.commands()
+	commands := h.commands()
 	require.Len(t, commands, 8)
 	require.Equal(t, "one ADD", commands[0])
 	require.NotContains(t, commands[1:], "one ADD")
 }
 
-// TestHungPlugin: the operation ends at its deadline, others go on meanwhile,
-// and what the plugin may have done is not forgotten.
+// TestHungPlugin: the operation ends at its deadline, other operations continue
+// meanwhile, and the record of what the plugin may have done is kept.
 func TestHungPlugin(t *testing.T) {
-	w := newWorld(t)
-	w.network("hangs", "1.0.0", adds(behaviours{"ADD": {Hang: true, Grandchild: true, Only: 1}}))
-	w.network("works", "1.0.0", adds())
-	hung := w.alloc("hung")
+	h := newTestHost(t)
+	h.network("hangs", "1.0.0", adds(behaviours{"ADD": {Hang: true, Grandchild: true, Only: 1}}))
+	h.network("works", "1.0.0", adds())
+	hung := h.alloc("hung")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { _, err := w.Setup(ctx, hung); done <- err }()
-	w.waitForCommand("one ADD")
-	r, err := w.Get(t.Context(), "hung")
+	go func() { _, err := h.Setup(ctx, hung); done <- err }()
+	h.waitForCommand("one ADD")
+	r, err := h.Get(t.Context(), "hung")
 	require.NoError(t, err)
 	require.Equal(t, PhaseAdding, r.Phase, "the intent is recorded before ADD")
 
-	free := w.alloc("free")
+	free := h.alloc("free")
 	free.Networks = []string{"works"}
-	_, err = w.Setup(t.Context(), free)
+	_, err = h.Setup(t.Context(), free)
 	require.NoError(t, err)
-	require.NoError(t, w.Teardown(t.Context(), free))
+	require.NoError(t, h.Teardown(t.Context(), free))
 	select {
 	case err := <-done:
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	case <-time.After(10 * time.Second):
 		t.Fatal("held past the deadline")
 	}
-	_, err = w.Setup(t.Context(), hung)
+	_, err = h.Setup(t.Context(), hung)
 	require.NoError(t, err)
 }
 
@@ -387,60 +389,60 @@ func TestBadNetworks(t *testing.T) {
 		"IPAM not installed":   {"a.conflist", `{"cniVersion":"1.0.0","name":"a","plugins":[{"type":"one","ipam":{"type":"absent-ipam"}}]}`, "a", []string{`"absent-ipam"`}, ErrPluginNotInstalled},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.file(c.file, c.content)
-			a := w.alloc("x")
+			h := newTestHost(t)
+			h.file(c.file, c.content)
+			a := h.alloc("x")
 			a.Networks = []string{c.network}
-			_, err := w.Setup(t.Context(), a)
+			_, err := h.Setup(t.Context(), a)
 			require.ErrorIs(t, err, c.is)
 			for _, part := range c.want {
 				require.ErrorContains(t, err, part)
 			}
-			require.Empty(t, w.commands())
-			w.requireNoRecords()
-			require.ErrorIs(t, w.ReadyFor(t.Context(), a), c.is, "Ready says so too")
+			require.Empty(t, h.commands())
+			h.requireNoRecords()
+			require.ErrorIs(t, h.ReadyFor(t.Context(), a), c.is, "Ready says so too")
 		})
 	}
 }
 
 func TestVendorDirectory(t *testing.T) {
-	w := newWorld(t)
+	h := newTestHost(t)
 	vendor := t.TempDir()
 	require.NoError(t, fakeplugin.Install(filepath.Join(vendor, "opt", "one", "bin"), "one"))
-	w.network("net", "1.0.0", adds())
-	w.cfg.VendorDir, w.cfg.PluginDirs = vendor, []string{"/nonexistent"}
-	_, err := w.Setup(t.Context(), w.alloc("a"))
+	h.network("net", "1.0.0", adds())
+	h.cfg.VendorDir, h.cfg.PluginDirs = vendor, []string{"/nonexistent"}
+	_, err := h.Setup(t.Context(), h.alloc("a"))
 	require.NoError(t, err)
-	require.Equal(t, []string{"one ADD"}, w.commands())
+	require.Equal(t, []string{"one ADD"}, h.commands())
 }
 
 func TestBadNetns(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds())
-	file := filepath.Join(w.dir, "file")
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds())
+	file := filepath.Join(h.dir, "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	for name, path := range map[string]string{
-		"missing": "/run/netns/missing", "regular file": file, "directory": w.dir, "the host's own": "/proc/self/ns/net",
+		"missing": "/run/netns/missing", "regular file": file, "directory": h.dir, "the host's own": "/proc/self/ns/net",
 	} {
-		_, err := w.Setup(t.Context(), Allocation{ID: "x", Netns: path})
+		_, err := h.Setup(t.Context(), Allocation{ID: "x", Netns: path})
 		require.ErrorIs(t, err, ErrInvalidAllocation, name)
 		require.ErrorContains(t, err, path, name)
-		require.Empty(t, w.commands(), name)
-		w.requireNoRecords()
+		require.Empty(t, h.commands(), name)
+		h.requireNoRecords()
 	}
 }
 
 func TestDelGetsWhatAddWasGiven(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds())
-	a := w.alloc("a")
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds())
+	a := h.alloc("a")
 	a.Args = map[string]string{"K": "V"}
 	a.Ports = []portmap.Port{{Value: 80}}
-	_, err := w.Setup(t.Context(), a)
+	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	w.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"absent"}]}`)
-	require.NoError(t, w.Teardown(t.Context(), Allocation{ID: "a"}), "only the ID is needed")
-	calls := w.calls()
+	h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"absent"}]}`)
+	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a"}), "only the ID is needed")
+	calls := h.calls()
 	require.Len(t, calls, 2)
 	add, del := calls[0], calls[1]
 	require.Equal(t, "DEL", del.Command)
@@ -455,71 +457,72 @@ func TestDelGetsWhatAddWasGiven(t *testing.T) {
 	require.Equal(t, added, deleted, "the same configuration and runtimeConfig")
 }
 
-// late is a context that ends as soon as an allocation is ready, in one way or the
-// other.
+// late is a context that ends, with a given error, as soon as an allocation is
+// ready.
 type late struct {
 	context.Context
-	w  *world
+	h  *testHost
 	id string
 	as error
 }
 
 func (l late) Err() error {
-	if r, err := l.w.Get(context.Background(), l.id); err == nil && r.Phase == PhaseReady {
+	if r, err := l.h.Get(context.Background(), l.id); err == nil && r.Phase == PhaseReady {
 		return l.as
 	}
 	return l.Context.Err()
 }
 
-// TestTooLate: who gets an error has nothing, and who had something keeps it.
+// TestTooLate: a Setup that returns an error leaves nothing, except an
+// allocation that existed before.
 func TestTooLate(t *testing.T) {
 	for name, end := range map[string]error{"canceled": context.Canceled, "deadline": context.DeadlineExceeded} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.network("net", "1.0.0", adds(nil))
-			a := w.alloc("a")
-			status, err := w.Setup(late{t.Context(), w, "a", end}, a)
+			h := newTestHost(t)
+			h.network("net", "1.0.0", adds(nil))
+			a := h.alloc("a")
+			status, err := h.Setup(late{t.Context(), h, "a", end}, a)
 			require.ErrorIs(t, err, end)
 			require.ErrorContains(t, err, `"a" was set up too late`)
 			require.Nil(t, status)
-			require.Equal(t, []string{"one ADD", "one DEL"}, w.commands())
-			_, err = w.Get(t.Context(), "a")
+			require.Equal(t, []string{"one ADD", "one DEL"}, h.commands())
+			_, err = h.Get(t.Context(), "a")
 			require.ErrorIs(t, err, ErrNotFound)
 
-			_, err = w.Setup(t.Context(), a)
+			_, err = h.Setup(t.Context(), a)
 			require.NoError(t, err)
-			_, err = w.Setup(late{t.Context(), w, "a", end}, a)
+			_, err = h.Setup(late{t.Context(), h, "a", end}, a)
 			require.ErrorIs(t, err, end)
-			require.NotContains(t, w.commands(), "one DEL")
-			require.NoError(t, w.Check(t.Context(), a))
+			require.NotContains(t, h.commands(), "one DEL")
+			require.NoError(t, h.Check(t.Context(), a))
 		})
 	}
 }
 
-// TestTooLateBesideAnother has one wait for the same allocation, which gets one that
-// stays.
+// TestTooLateBesideAnother: a second Setup waits for the same allocation, and
+// gets one that stays.
 func TestTooLateBesideAnother(t *testing.T) {
-	w := newWorld(t)
-	w.network("net", "1.0.0", adds(nil))
-	a := w.alloc("a")
+	h := newTestHost(t)
+	h.network("net", "1.0.0", adds(nil))
+	a := h.alloc("a")
 	second := make(chan error, 1)
 	var begin sync.Once
-	ctx := late{t.Context(), w, "a", context.Canceled}
+	ctx := late{t.Context(), h, "a", context.Canceled}
 	first := &during{late: ctx, then: func() {
 		begin.Do(func() {
 			go func() {
-				_, err := newConfigurator(t, w.cfg).Setup(t.Context(), a)
+				_, err := newConfigurator(t, h.cfg).Setup(t.Context(), a)
 				second <- err
 			}()
 		})
 	}}
-	_, err := w.Setup(first, a)
+	_, err := h.Setup(first, a)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, <-second)
-	require.NoError(t, w.Check(t.Context(), a))
+	require.NoError(t, h.Check(t.Context(), a))
 }
 
-// during does something when it ends.
+// during is a late context that calls a function when it ends.
 type during struct {
 	late
 	then func()

@@ -36,11 +36,11 @@ level=WARN msg="by level"
 }
 
 func TestConfiguratorLogsToSlog(t *testing.T) {
-	w := newWorld(t)
+	h := newTestHost(t)
 	var out bytes.Buffer
-	w.cfg.Logger = FromSlog(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	w.network("net", "1.0.0", adds())
-	_, err := w.Setup(t.Context(), w.alloc("a"))
+	h.cfg.Logger = FromSlog(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	h.network("net", "1.0.0", adds())
+	_, err := h.Setup(t.Context(), h.alloc("a"))
 	require.NoError(t, err)
 	require.Contains(t, out.String(), `level=DEBUG msg="operation succeeded" operation=setup alloc=a`)
 }

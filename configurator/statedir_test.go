@@ -18,7 +18,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// spellings are paths that all lead to the same state directory.
+// spellings returns paths that lead to the same state directory.
 func spellings(t *testing.T, state string) map[string]string {
 	t.Helper()
 	root, name := filepath.Split(state)
@@ -34,7 +34,8 @@ func spellings(t *testing.T, state string) map[string]string {
 	}
 }
 
-// requireNothingOwned looks for what native plugins leave of an ID, of any owner.
+// requireNothingOwned checks that nothing of native plugins is left for an ID,
+// with any owner.
 func requireNothingOwned(t *testing.T, id string) {
 	t.Helper()
 	rules, err := ruleset.Open()
@@ -51,27 +52,28 @@ func requireNothingOwned(t *testing.T, id string) {
 	}
 }
 
-// TestSpellingsOfTheStateDirectory are one owner: what one user set up, another
-// checks, finds and takes down.
+// TestSpellingsOfTheStateDirectory: all paths to a state directory are one
+// owner. What is set up through one path can be checked, found and torn down
+// through another.
 func TestSpellingsOfTheStateDirectory(t *testing.T) {
 	for _, e := range []Engine{EngineNative, EngineExec} {
 		t.Run(string(e), func(t *testing.T) {
-			w, leases := nativeWorld(t, "1.1.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
+			h, leases := nativeHost(t, "1.1.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
 			network := "net"
 			if e == EngineExec {
-				w.network("fakes", "1.1.0", adds())
+				h.network("fakes", "1.1.0", adds())
 				network = "fakes"
 			}
 			users := map[string]*Configurator{}
-			for name, dir := range spellings(t, w.cfg.StateDir) {
+			for name, dir := range spellings(t, h.cfg.StateDir) {
 				if e == EngineExec && name != "plain" && name != "symlink" && name != "bind mount" {
-					continue // each takes its time, and all text is compared natively
+					continue // each run takes long, and the native engine covers all spellings
 				}
-				cfg := w.cfg
+				cfg := h.cfg
 				cfg.StateDir, cfg.Network, cfg.Networks, cfg.Engine = dir, "", []string{network}, e
 				users[name] = newConfigurator(t, cfg)
 			}
-			a := w.alloc("spelt")
+			a := h.alloc("spelt")
 			a.Ports = []portmap.Port{{Label: "http", Value: 18080}}
 			for first, one := range users {
 				other := users["plain"]
@@ -79,7 +81,7 @@ func TestSpellingsOfTheStateDirectory(t *testing.T) {
 					other = users["bind mount"]
 				}
 				for _, pair := range [][2]*Configurator{{one, other}, {other, one}} {
-					w.requireOneOwner(pair[0], pair[1], a)
+					h.requireOneOwner(pair[0], pair[1], a)
 				}
 			}
 			requireNothingOwned(t, "spelt")
@@ -90,9 +92,9 @@ func TestSpellingsOfTheStateDirectory(t *testing.T) {
 	}
 }
 
-func (w *world) requireOneOwner(one, other *Configurator, a Allocation) {
-	w.t.Helper()
-	t := w.t
+func (h *testHost) requireOneOwner(one, other *Configurator, a Allocation) {
+	h.t.Helper()
+	t := h.t
 	set, err := one.Setup(t.Context(), a)
 	require.NoError(t, err)
 	require.NoError(t, other.Check(t.Context(), a))
@@ -113,53 +115,53 @@ func (w *world) requireOneOwner(one, other *Configurator, a Allocation) {
 	requireNothingOwned(t, "spelt")
 }
 
-// TestLostStateDirectory that is made again has the same owner, whichever path leads
-// there: GC finds what has no record any more.
+// TestLostStateDirectory: a directory that is created again has the same owner
+// through every path. GC finds the objects whose records are lost.
 func TestLostStateDirectory(t *testing.T) {
-	w, _ := nativeWorld(t, "1.1.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
-	a := w.alloc("spelt")
+	h, _ := nativeHost(t, "1.1.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
+	a := h.alloc("spelt")
 	a.Ports = []portmap.Port{{Label: "http", Value: 18080}}
-	for name, dir := range spellings(t, w.cfg.StateDir) {
-		_, err := w.Setup(t.Context(), a)
+	for name, dir := range spellings(t, h.cfg.StateDir) {
+		_, err := h.Setup(t.Context(), a)
 		require.NoError(t, err)
-		require.NoError(t, os.RemoveAll(w.cfg.StateDir))
-		cfg := w.cfg
+		require.NoError(t, os.RemoveAll(h.cfg.StateDir))
+		cfg := h.cfg
 		cfg.StateDir, cfg.Network = dir, ""
 		report, err := newConfigurator(t, cfg).GC(t.Context(), nil)
 		require.NoError(t, err, name)
 		require.Equal(t, []string{"spelt"}, report.Removed, name)
 		requireNothingOwned(t, "spelt")
-		require.NoError(t, os.MkdirAll(w.cfg.StateDir, 0o700))
+		require.NoError(t, os.MkdirAll(h.cfg.StateDir, 0o700))
 	}
 }
 
-// TestOwnersOfEarlierDirectories: what an allocation has in the kernel is found by
-// the owner that its ADD gave it, although its record lies elsewhere by now, or an
-// older version named owners by the text of the path.
+// TestOwnersOfEarlierDirectories: an allocation's objects in the kernel are
+// found by the owner that its ADD used, even if its record was moved, or an
+// older version derived owners from the text of the path.
 func TestOwnersOfEarlierDirectories(t *testing.T) {
-	for name, age := range map[string]func(*testing.T, *world, Allocation) string{
-		"moved": func(t *testing.T, w *world, a Allocation) string {
-			_, err := w.Setup(t.Context(), a)
+	for name, age := range map[string]func(*testing.T, *testHost, Allocation) string{
+		"moved": func(t *testing.T, h *testHost, a Allocation) string {
+			_, err := h.Setup(t.Context(), a)
 			require.NoError(t, err)
-			moved := w.cfg.StateDir + "-moved"
-			require.NoError(t, os.Rename(w.cfg.StateDir, moved))
+			moved := h.cfg.StateDir + "-moved"
+			require.NoError(t, os.Rename(h.cfg.StateDir, moved))
 			t.Cleanup(func() { require.NoError(t, os.RemoveAll(moved)) })
 			return moved
 		},
-		"older version": func(t *testing.T, w *world, a Allocation) string {
-			w.instance = statedir.FormerInstance(w.cfg.StateDir)
-			_, err := w.Setup(t.Context(), a)
+		"older version": func(t *testing.T, h *testHost, a Allocation) string {
+			h.instance = statedir.FormerInstance(h.cfg.StateDir)
+			_, err := h.Setup(t.Context(), a)
 			require.NoError(t, err)
-			w.changeRecord(a.ID, func(r *record.Record) { r.Instance = nil })
-			return w.cfg.StateDir
+			h.changeRecord(a.ID, func(r *record.Record) { r.Instance = nil })
+			return h.cfg.StateDir
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, _ := nativeWorld(t, "1.1.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
-			a := w.alloc("spelt")
+			h, _ := nativeHost(t, "1.1.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
+			a := h.alloc("spelt")
 			a.Ports = []portmap.Port{{Label: "http", Value: 18080}}
-			cfg := w.cfg
-			cfg.StateDir, cfg.Network = age(t, w, a), ""
+			cfg := h.cfg
+			cfg.StateDir, cfg.Network = age(t, h, a), ""
 			later := newConfigurator(t, cfg)
 			require.NoError(t, later.Check(t.Context(), a))
 			repaired, err := later.Repair(t.Context())

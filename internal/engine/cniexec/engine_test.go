@@ -37,17 +37,17 @@ func TestMain(m *testing.M) {
 
 const goodResult = `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/ns"}],"ips":[{"address":"10.1.2.3/24","interface":0}]}`
 
-// world is a directory of fake plugins and the log of what they were asked.
-type world struct {
+// environment is a directory of fake plugins and the log of their calls.
+type environment struct {
 	t        *testing.T
 	dir, log string
 }
 
-func newWorld(t *testing.T, types ...string) *world {
+func newEnvironment(t *testing.T, types ...string) *environment {
 	t.Helper()
 	dir := t.TempDir()
 	require.NoError(t, fakeplugin.Install(filepath.Join(dir, "bin"), types...))
-	return &world{t: t, dir: dir, log: filepath.Join(dir, "log")}
+	return &environment{t: t, dir: dir, log: filepath.Join(dir, "log")}
 }
 
 // plugin is one plugin of a conflist with its behaviour.
@@ -57,42 +57,42 @@ type plugin struct {
 	caps map[string]bool
 }
 
-func (w *world) attachment(name, version string, plugins ...plugin) engine.Attachment {
-	w.t.Helper()
+func (e *environment) attachment(name, version string, plugins ...plugin) engine.Attachment {
+	e.t.Helper()
 	var list []map[string]any
 	for _, p := range plugins {
 		list = append(list, map[string]any{
-			"type": p.name, "capabilities": p.caps, "fake": fakeplugin.Config{Log: w.log, On: p.on},
+			"type": p.name, "capabilities": p.caps, "fake": fakeplugin.Config{Log: e.log, On: p.on},
 		})
 	}
 	data, err := json.Marshal(map[string]any{"cniVersion": version, "name": name, "plugins": list})
-	require.NoError(w.t, err)
+	require.NoError(e.t, err)
 	parsed, err := libcni.ConfListFromBytes(data)
-	require.NoError(w.t, err)
+	require.NoError(e.t, err)
 	return engine.Attachment{Network: &conflist.Network{Name: name, List: parsed, Bytes: data}}
 }
 
-func (w *world) request(id string, attachments ...engine.Attachment) *engine.Request {
+func (e *environment) request(id string, attachments ...engine.Attachment) *engine.Request {
 	return &engine.Request{
 		ID: id, Netns: "/ns", Args: [][2]string{{"IgnoreUnknown", "true"}, {"B", "2"}, {"A", "1"}},
-		Tag: engine.ProcessTag("test"), PluginDirs: []string{filepath.Join(w.dir, "bin")}, InterfacePrefix: "eth", Attachments: attachments,
+		Tag: engine.ProcessTag("test"), PluginDirs: []string{filepath.Join(e.dir, "bin")}, InterfacePrefix: "eth", Attachments: attachments,
 	}
 }
 
-func (w *world) commands() []string {
-	w.t.Helper()
-	c, err := fakeplugin.Commands(w.log)
-	require.NoError(w.t, err)
+func (e *environment) commands() []string {
+	e.t.Helper()
+	c, err := fakeplugin.Commands(e.log)
+	require.NoError(e.t, err)
 	return c
 }
 
-func (w *world) lastStdin() map[string]json.RawMessage {
-	w.t.Helper()
-	calls, err := fakeplugin.Calls(w.log)
-	require.NoError(w.t, err)
-	require.NotEmpty(w.t, calls)
+func (e *environment) lastStdin() map[string]json.RawMessage {
+	e.t.Helper()
+	calls, err := fakeplugin.Calls(e.log)
+	require.NoError(e.t, err)
+	require.NotEmpty(e.t, calls)
 	var conf map[string]json.RawMessage
-	require.NoError(w.t, json.Unmarshal(calls[len(calls)-1].Stdin, &conf))
+	require.NoError(e.t, json.Unmarshal(calls[len(calls)-1].Stdin, &conf))
 	return conf
 }
 
@@ -120,17 +120,17 @@ func add(t *testing.T, r *engine.Request) {
 }
 
 func TestLifeOfAnAllocation(t *testing.T) {
-	w := newWorld(t, "main", "meta")
+	e := newEnvironment(t, "main", "meta")
 	meta := plugin{name: "meta", caps: map[string]bool{"portMappings": true}}
-	r := w.request("life",
-		w.attachment("first", "1.0.0", plugin{name: "main", on: good}, meta),
-		w.attachment("second", "0.4.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Result: json.RawMessage(strings.Replace(goodResult, "1.0.0", "0.4.0", 1))})}))
+	r := e.request("life",
+		e.attachment("first", "1.0.0", plugin{name: "main", on: good}, meta),
+		e.attachment("second", "0.4.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Result: json.RawMessage(strings.Replace(goodResult, "1.0.0", "0.4.0", 1))})}))
 	r.Capabilities = map[string]json.RawMessage{"portMappings": json.RawMessage(`[{"hostPort":1,"containerPort":2,"protocol":"tcp"}]`), "mac": json.RawMessage(`"x"`)}
 
 	add(t, r)
 	require.Equal(t, "10.1.2.3/24", r.Attachments[1].Result.IPs[0].Address.String())
 	requireEmptyCache(t)
-	calls, err := fakeplugin.Calls(w.log)
+	calls, err := fakeplugin.Calls(e.log)
 	require.NoError(t, err)
 	require.Equal(t, "IgnoreUnknown=true;B=2;A=1", calls[0].Args, "CNI_ARGS keep their order")
 	require.Equal(t, []string{"eth0", "eth0", "eth1"}, []string{calls[0].IfName, calls[1].IfName, calls[2].IfName})
@@ -140,13 +140,13 @@ func TestLifeOfAnAllocation(t *testing.T) {
 		"what is both declared and given")
 
 	require.NoError(t, Engine{}.Check(t.Context(), r))
-	require.Contains(t, string(w.lastStdin()["prevResult"]), "10.1.2.3")
+	require.Contains(t, string(e.lastStdin()["prevResult"]), "10.1.2.3")
 	requireEmptyCache(t)
 
 	require.NoError(t, Engine{}.Del(t.Context(), r))
-	require.Contains(t, string(w.lastStdin()["prevResult"]), "10.1.2.3")
+	require.Contains(t, string(e.lastStdin()["prevResult"]), "10.1.2.3")
 	requireEmptyCache(t)
-	require.Equal(t, []string{"main ADD", "meta ADD", "main ADD", "main CHECK", "meta CHECK", "main CHECK", "meta DEL", "main DEL", "main DEL"}, w.commands())
+	require.Equal(t, []string{"main ADD", "meta ADD", "main ADD", "main CHECK", "meta CHECK", "main CHECK", "meta DEL", "main DEL", "main DEL"}, e.commands())
 }
 
 // TestHungPlugin ends at the deadline with all that it started. What a plugin leaves
@@ -160,14 +160,14 @@ func TestHungPlugin(t *testing.T) {
 	} {
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
 			t.Run(name+" "+command, func(t *testing.T) {
-				w := newWorld(t, "main")
-				r := w.request("hung", w.attachment("net", "1.0.0", plugin{name: "main", on: map[string]fakeplugin.Behaviour{"ADD": good["ADD"]}}))
+				e := newEnvironment(t, "main")
+				r := e.request("hung", e.attachment("net", "1.0.0", plugin{name: "main", on: map[string]fakeplugin.Behaviour{"ADD": good["ADD"]}}))
 				if command != "ADD" {
 					add(t, r)
 				}
 				b.Result = json.RawMessage(goodResult)
 				known := r.Attachments[0].Result
-				r.Attachments[0] = w.attachment("net", "1.0.0", plugin{name: "main", on: on(command, b)})
+				r.Attachments[0] = e.attachment("net", "1.0.0", plugin{name: "main", on: on(command, b)})
 				r.Attachments[0].Result = known
 				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 				defer cancel()
@@ -227,14 +227,14 @@ func zombie(pid int) bool {
 
 // TestHungPluginBlocksNobody: each operation has an instance of its own.
 func TestHungPluginBlocksNobody(t *testing.T) {
-	w := newWorld(t, "main")
-	hung := w.request("hung2", w.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Hang: true, Grandchild: true})}))
+	e := newEnvironment(t, "main")
+	hung := e.request("hung2", e.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Hang: true, Grandchild: true})}))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { _, err := Engine{}.Add(ctx, hung); done <- err }()
-	require.Eventually(t, func() bool { return len(w.commands()) == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(e.commands()) == 1 }, 10*time.Second, time.Millisecond)
 
-	free := w.request("free", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
+	free := e.request("free", e.attachment("net", "1.0.0", plugin{name: "main", on: good}))
 	add(t, free)
 	require.NoError(t, Engine{}.Del(t.Context(), free))
 	select {
@@ -249,8 +249,8 @@ func TestHungPluginBlocksNobody(t *testing.T) {
 
 // TestNotFoundIsNoSuccess: go-cni takes any error with these words for success.
 func TestNotFoundIsNoSuccess(t *testing.T) {
-	w := newWorld(t, "first", "last")
-	r := w.request("notfound", w.attachment("net", "1.0.0",
+	e := newEnvironment(t, "first", "last")
+	r := e.request("notfound", e.attachment("net", "1.0.0",
 		plugin{name: "first", on: good},
 		plugin{name: "last", on: on("DEL", fakeplugin.Behaviour{Code: 100, Msg: `exec: "iptables": executable file not found in $PATH`})}))
 	add(t, r)
@@ -258,32 +258,32 @@ func TestNotFoundIsNoSuccess(t *testing.T) {
 	var cniErr *types.Error
 	require.ErrorAs(t, err, &cniErr)
 	require.EqualValues(t, 100, cniErr.Code)
-	require.Contains(t, w.commands(), "first DEL", "the plugins behind the failed one run all the same")
+	require.Contains(t, e.commands(), "first DEL", "the plugins behind the failed one run all the same")
 	requireEmptyCache(t)
 }
 
 // TestDelGoesOn: go-cni's Remove stops at the first failing network.
 func TestDelGoesOn(t *testing.T) {
-	w := newWorld(t, "a", "b")
+	e := newEnvironment(t, "a", "b")
 	failing := on("DEL", fakeplugin.Behaviour{Code: 101, Msg: "no"})
 	failing["ADD"] = good["ADD"]
-	r := w.request("goeson",
-		w.attachment("one", "1.0.0", plugin{name: "a", on: failing}),
-		w.attachment("two", "1.0.0", plugin{name: "b", on: good}))
+	r := e.request("goeson",
+		e.attachment("one", "1.0.0", plugin{name: "a", on: failing}),
+		e.attachment("two", "1.0.0", plugin{name: "b", on: good}))
 	add(t, r)
 	err := Engine{}.Del(t.Context(), r)
 	require.ErrorContains(t, err, `network "one"`)
 	require.NotContains(t, err.Error(), `network "two"`)
-	require.Contains(t, w.commands(), "b DEL")
+	require.Contains(t, e.commands(), "b DEL")
 	requireEmptyCache(t)
 }
 
 // TestFailedAddKeepsEarlierResults: go-cni throws them away.
 func TestFailedAddKeepsEarlierResults(t *testing.T) {
-	w := newWorld(t, "a", "b")
-	r := w.request("partial",
-		w.attachment("one", "1.0.0", plugin{name: "a", on: good}),
-		w.attachment("two", "1.0.0", plugin{name: "b", on: on("ADD", fakeplugin.Behaviour{Code: 11, Msg: "later"})}))
+	e := newEnvironment(t, "a", "b")
+	r := e.request("partial",
+		e.attachment("one", "1.0.0", plugin{name: "a", on: good}),
+		e.attachment("two", "1.0.0", plugin{name: "b", on: on("ADD", fakeplugin.Behaviour{Code: 11, Msg: "later"})}))
 	results, err := Engine{}.Add(t.Context(), r)
 	var cniErr *types.Error
 	require.ErrorAs(t, err, &cniErr)
@@ -295,8 +295,8 @@ func TestFailedAddKeepsEarlierResults(t *testing.T) {
 
 	r.Attachments[0].Result = results[0]
 	require.NoError(t, Engine{}.Del(t.Context(), r))
-	require.Equal(t, []string{"a ADD", "b ADD", "b DEL", "a DEL"}, w.commands(), "last network first")
-	require.Contains(t, string(w.lastStdin()["prevResult"]), "10.1.2.3")
+	require.Equal(t, []string{"a ADD", "b ADD", "b DEL", "a DEL"}, e.commands(), "last network first")
+	require.Contains(t, string(e.lastStdin()["prevResult"]), "10.1.2.3")
 }
 
 func TestBadResults(t *testing.T) {
@@ -316,8 +316,8 @@ func TestBadResults(t *testing.T) {
 		"null":              {fakeplugin.Behaviour{Stdout: "null"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "main")
-			r := w.request("bad", w.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", c.behaviour)}))
+			e := newEnvironment(t, "main")
+			r := e.request("bad", e.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", c.behaviour)}))
 			results, err := Engine{}.Add(t.Context(), r)
 			requireEmptyCache(t)
 			if name == "null" { // an empty result is for the configurator to refuse
@@ -332,9 +332,9 @@ func TestBadResults(t *testing.T) {
 }
 
 func TestResultsOfTheSameInterfaceName(t *testing.T) {
-	w := newWorld(t, "main")
+	e := newEnvironment(t, "main")
 	result := `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/ns"},{"name":"eth0"}],"ips":[{"address":"10.1.2.3/24","interface":0}]}`
-	r := w.request("same", w.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Result: json.RawMessage(result)})}))
+	r := e.request("same", e.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Result: json.RawMessage(result)})}))
 	add(t, r)
 	got := r.Attachments[0].Result
 	require.Len(t, got.Interfaces, 2, "go-cni's map would have lost one")
@@ -351,29 +351,29 @@ func TestConflistWithoutPlugins(t *testing.T) {
 // TestPluginDirsOfEveryNetwork: go-cni ignores a directory that is set after a
 // conflist.
 func TestPluginDirsOfEveryNetwork(t *testing.T) {
-	w := newWorld(t, "only-here")
-	r := w.request("dirs", w.attachment("net", "1.0.0", plugin{name: "only-here", on: good}))
+	e := newEnvironment(t, "only-here")
+	r := e.request("dirs", e.attachment("net", "1.0.0", plugin{name: "only-here", on: good}))
 	add(t, r)
-	require.Equal(t, []string{"only-here ADD"}, w.commands())
-	calls, err := fakeplugin.Calls(w.log)
+	require.Equal(t, []string{"only-here ADD"}, e.commands())
+	calls, err := fakeplugin.Calls(e.log)
 	require.NoError(t, err)
 	require.Equal(t, "eth0", calls[0].IfName)
 }
 
 func TestCheckUnsupported(t *testing.T) {
-	w := newWorld(t, "main")
-	r := w.request("old", w.attachment("net", "0.3.1", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Result: json.RawMessage(`{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.1.2.3/24"}]}`)})}))
+	e := newEnvironment(t, "main")
+	r := e.request("old", e.attachment("net", "0.3.1", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Result: json.RawMessage(`{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.1.2.3/24"}]}`)})}))
 	add(t, r)
 	require.ErrorIs(t, Engine{}.Check(t.Context(), r), engine.ErrCheckUnsupported)
 	requireEmptyCache(t)
 	require.NoError(t, Engine{}.Del(t.Context(), r))
-	require.NotContains(t, w.lastStdin(), "prevResult", "version 0.3.1 has none for DEL")
+	require.NotContains(t, e.lastStdin(), "prevResult", "version 0.3.1 has none for DEL")
 }
 
 // TestStatusDoesNotBlockDel: STATUS fails, and DEL works all the same.
 func TestStatusDoesNotBlockDel(t *testing.T) {
-	w := newWorld(t, "main")
-	r := w.request("status", w.attachment("net", "1.1.0", plugin{name: "main", on: map[string]fakeplugin.Behaviour{
+	e := newEnvironment(t, "main")
+	r := e.request("status", e.attachment("net", "1.1.0", plugin{name: "main", on: map[string]fakeplugin.Behaviour{
 		"ADD": good["ADD"], "STATUS": {Code: 50, Msg: "not available"}}}))
 	add(t, r)
 	err := Engine{}.Status(t.Context(), r.PluginDirs, r.Attachments[0].Network)
@@ -385,19 +385,19 @@ func TestStatusDoesNotBlockDel(t *testing.T) {
 
 // TestGCLeavesOtherRuntimesAlone: libcni would DEL what it finds in its cache.
 func TestGCLeavesOtherRuntimesAlone(t *testing.T) {
-	w := newWorld(t, "main")
-	theirs := w.request("theirs", w.attachment("net", "1.1.0", plugin{name: "main", on: good}))
+	e := newEnvironment(t, "main")
+	theirs := e.request("theirs", e.attachment("net", "1.1.0", plugin{name: "main", on: good}))
 	add(t, theirs)
 	require.NoError(t, writeCache(theirs)) // as another runtime would have it
 	t.Cleanup(func() { require.NoError(t, dropCache(theirs)) })
 
 	require.NoError(t, Engine{}.GC(t.Context(), theirs.PluginDirs, theirs.Attachments[0].Network, nil))
-	require.Equal(t, []string{"main ADD", "main GC"}, w.commands())
-	require.JSONEq(t, `[]`, string(w.lastStdin()["cni.dev/valid-attachments"]), "an empty list, not null")
+	require.Equal(t, []string{"main ADD", "main GC"}, e.commands())
+	require.JSONEq(t, `[]`, string(e.lastStdin()["cni.dev/valid-attachments"]), "an empty list, not null")
 
 	valid := []types.GCAttachment{{ContainerID: "theirs", IfName: "eth0"}}
 	require.NoError(t, Engine{}.GC(t.Context(), theirs.PluginDirs, theirs.Attachments[0].Network, valid))
-	require.JSONEq(t, `[{"containerID":"theirs","ifname":"eth0"}]`, string(w.lastStdin()["cni.dev/valid-attachments"]))
+	require.JSONEq(t, `[{"containerID":"theirs","ifname":"eth0"}]`, string(e.lastStdin()["cni.dev/valid-attachments"]))
 }
 
 // TestCacheEntryLeadsElsewhere: what is lent to libcni is not written through a
@@ -409,10 +409,10 @@ func TestCacheEntryLeadsElsewhere(t *testing.T) {
 		"pipe":          func(_, path string) error { return unix.Mkfifo(path, 0o600) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, "main")
-			r := w.request("elsewhere", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
+			e := newEnvironment(t, "main")
+			r := e.request("elsewhere", e.attachment("net", "1.0.0", plugin{name: "main", on: good}))
 			add(t, r)
-			victim := filepath.Join(w.dir, "victim")
+			victim := filepath.Join(e.dir, "victim")
 			require.NoError(t, os.WriteFile(victim, []byte("precious"), 0o600))
 			require.NoError(t, put(victim, cacheFile(r, 0)))
 			t.Cleanup(func() { _ = os.Remove(cacheFile(r, 0)) })
@@ -436,29 +436,29 @@ func TestCacheEntryLeadsElsewhere(t *testing.T) {
 // TestInterruptedDel: a plugin that outlived the process that started it is
 // stopped before DEL undoes its work.
 func TestInterruptedDel(t *testing.T) {
-	w := newWorld(t, "main")
-	hung := w.request("orphan", w.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Hang: true})}))
+	e := newEnvironment(t, "main")
+	hung := e.request("orphan", e.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Hang: true})}))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { _, err := Engine{}.Add(ctx, hung); done <- err }()
-	require.Eventually(t, func() bool { return len(w.commands()) == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(e.commands()) == 1 }, 10*time.Second, time.Millisecond)
 
 	interrupted := *hung
 	interrupted.Interrupted = true
 	require.NoError(t, Engine{}.Del(t.Context(), &interrupted))
 	require.Error(t, <-done)
 	requireNobodyWorksOn(t, "orphan")
-	require.Equal(t, []string{"main ADD", "main DEL"}, w.commands())
+	require.Equal(t, []string{"main ADD", "main DEL"}, e.commands())
 }
 
 func TestReadOnlyCacheIsNamed(t *testing.T) {
-	w := newWorld(t, "main")
-	r := w.request("cache", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
+	e := newEnvironment(t, "main")
+	r := e.request("cache", e.attachment("net", "1.0.0", plugin{name: "main", on: good}))
 	saved := libcni.CacheDir
-	libcni.CacheDir = filepath.Join(w.dir, "log", "below-a-file")
+	libcni.CacheDir = filepath.Join(e.dir, "log", "below-a-file")
 	defer func() { libcni.CacheDir = saved }()
-	require.NoError(t, os.WriteFile(w.log, nil, 0o600))
+	require.NoError(t, os.WriteFile(e.log, nil, 0o600))
 	_, err := Engine{}.Add(t.Context(), r)
 	require.ErrorContains(t, err, "cached result")
 	require.True(t, errors.Is(err, unix.ENOTDIR))

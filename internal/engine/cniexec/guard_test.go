@@ -22,12 +22,12 @@ import (
 )
 
 func TestInterfacePrefix(t *testing.T) {
-	w := newWorld(t, "main")
-	r := w.request("prefix", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
+	e := newEnvironment(t, "main")
+	r := e.request("prefix", e.attachment("net", "1.0.0", plugin{name: "main", on: good}))
 	r.InterfacePrefix = "wan"
 	add(t, r)
 	require.NoError(t, Engine{}.Del(t.Context(), r))
-	calls, err := fakeplugin.Calls(w.log)
+	calls, err := fakeplugin.Calls(e.log)
 	require.NoError(t, err)
 	require.Equal(t, []string{"wan0", "wan0"}, []string{calls[0].IfName, calls[1].IfName})
 }
@@ -45,10 +45,10 @@ func TestHungPluginWithoutGoCNI(t *testing.T) {
 		"DEL": Engine{}.Del, // without a result
 	} {
 		t.Run(command, func(t *testing.T) {
-			w := newWorld(t, "main")
+			e := newEnvironment(t, "main")
 			id := "direct-" + command
 			t.Cleanup(func() { _ = pluginexec.KillOrphans(of(id).Work()) })
-			r := w.request(id, w.attachment("net", "1.1.0", plugin{name: "main", on: on(command, fakeplugin.Behaviour{Hang: true, Grandchild: true})}))
+			r := e.request(id, e.attachment("net", "1.1.0", plugin{name: "main", on: on(command, fakeplugin.Behaviour{Hang: true, Grandchild: true})}))
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			defer cancel()
 			done := make(chan error, 1)
@@ -68,8 +68,8 @@ func TestHungPluginWithoutGoCNI(t *testing.T) {
 // TestDelClearsWhatACrashedAddCached: the entry would be another runtime's GC's
 // to act upon.
 func TestDelClearsWhatACrashedAddCached(t *testing.T) {
-	w := newWorld(t, "main")
-	r := w.request("crashed", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
+	e := newEnvironment(t, "main")
+	r := e.request("crashed", e.attachment("net", "1.0.0", plugin{name: "main", on: good}))
 	require.NoError(t, os.MkdirAll(filepath.Dir(cacheFile(r, 0)), 0o700))
 	require.NoError(t, os.WriteFile(cacheFile(r, 0), []byte(`{"kind":"cniCacheV1"}`), 0o600))
 	require.NoError(t, Engine{}.Del(t.Context(), r))
@@ -78,25 +78,25 @@ func TestDelClearsWhatACrashedAddCached(t *testing.T) {
 
 // TestDelOfWhatGoCNIRefuses: the plugins run all the same.
 func TestDelOfWhatGoCNIRefuses(t *testing.T) {
-	w := newWorld(t, "main")
-	r := w.request("refused", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
+	e := newEnvironment(t, "main")
+	r := e.request("refused", e.attachment("net", "1.0.0", plugin{name: "main", on: good}))
 	add(t, r)
 	r.Attachments[0].Network.Bytes = []byte("{")
 	require.NoError(t, Engine{}.Del(t.Context(), r))
-	require.Equal(t, []string{"main ADD", "main DEL"}, w.commands())
+	require.Equal(t, []string{"main ADD", "main DEL"}, e.commands())
 }
 
 // TestPrevResultHasTheVersionOfTheNetwork also where DEL passes go-cni by.
 func TestPrevResultHasTheVersionOfTheNetwork(t *testing.T) {
 	for version, want := range map[string]string{"0.3.1": "", "0.4.0": "0.4.0", "1.0.0": "1.0.0"} {
-		w := newWorld(t, "a", "b")
+		e := newEnvironment(t, "a", "b")
 		result := json.RawMessage(fmt.Sprintf(`{"cniVersion":%q,"ips":[{"version":"4","address":"10.1.2.3/24"}]}`, version))
-		r := w.request("version", w.attachment("one", version, plugin{name: "a", on: on("ADD", fakeplugin.Behaviour{Result: result})}))
+		r := e.request("version", e.attachment("one", version, plugin{name: "a", on: on("ADD", fakeplugin.Behaviour{Result: result})}))
 		add(t, r)
-		r.Attachments = append(r.Attachments, w.attachment("two", version, plugin{name: "b"})) // of unknown result
+		r.Attachments = append(r.Attachments, e.attachment("two", version, plugin{name: "b"})) // of unknown result
 		require.NoError(t, Engine{}.Del(t.Context(), r))
 		var prev struct{ CNIVersion string }
-		if raw, given := w.lastStdin()["prevResult"]; given {
+		if raw, given := e.lastStdin()["prevResult"]; given {
 			require.NoError(t, json.Unmarshal(raw, &prev))
 		}
 		require.Equal(t, want, prev.CNIVersion)
@@ -117,23 +117,23 @@ func TestCacheThatIsNoResult(t *testing.T) {
 
 // TestLendingToAFreshHost: libcni's directory need not exist.
 func TestLendingToAFreshHost(t *testing.T) {
-	w := newWorld(t, "main")
-	r := w.request("fresh", w.attachment("net", "1.0.0", plugin{name: "main", on: good}))
+	e := newEnvironment(t, "main")
+	r := e.request("fresh", e.attachment("net", "1.0.0", plugin{name: "main", on: good}))
 	add(t, r)
 	saved := libcni.CacheDir
-	libcni.CacheDir = filepath.Join(w.dir, "not", "yet")
+	libcni.CacheDir = filepath.Join(e.dir, "not", "yet")
 	defer func() { libcni.CacheDir = saved }()
 	require.NoError(t, Engine{}.Check(t.Context(), r))
 	require.NoError(t, Engine{}.Del(t.Context(), r))
-	require.Contains(t, string(w.lastStdin()["prevResult"]), "10.1.2.3")
+	require.Contains(t, string(e.lastStdin()["prevResult"]), "10.1.2.3")
 }
 
 // TestCacheThatCannotBeWritten: the error says so, and the entries that could
 // be written do not stay.
 func TestCacheThatCannotBeWritten(t *testing.T) {
-	w := newWorld(t, "a", "b")
-	r := w.request("unwritable",
-		w.attachment("one", "1.0.0", plugin{name: "a", on: good}), w.attachment("two", "1.0.0", plugin{name: "b", on: good}))
+	e := newEnvironment(t, "a", "b")
+	r := e.request("unwritable",
+		e.attachment("one", "1.0.0", plugin{name: "a", on: good}), e.attachment("two", "1.0.0", plugin{name: "b", on: good}))
 	add(t, r)
 	block := func(i int) {
 		require.NoError(t, os.MkdirAll(filepath.Join(cacheFile(r, i), "in the way"), 0o700))
@@ -152,9 +152,9 @@ func TestCacheThatCannotBeWritten(t *testing.T) {
 
 // TestClippedErrorKeepsItsCauses: only the text is shortened.
 func TestClippedErrorKeepsItsCauses(t *testing.T) {
-	w := newWorld(t, "main")
+	e := newEnvironment(t, "main")
 	long := strings.Repeat("x", 3*maxErrorText)
-	r := w.request("long", w.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Code: 11, Msg: long})}))
+	r := e.request("long", e.attachment("net", "1.0.0", plugin{name: "main", on: on("ADD", fakeplugin.Behaviour{Code: 11, Msg: long})}))
 	_, err := Engine{}.Add(t.Context(), r)
 	require.Less(t, len(err.Error()), maxErrorText+100)
 	var cniErr *types.Error

@@ -21,8 +21,9 @@ import (
 
 const crowd = 200
 
-// TestParallel sets up, checks and tears down many allocations at once. All are
-// on one bridge and publish ports; no two get one address, and nothing is left.
+// TestParallel sets up, checks and tears down many allocations concurrently.
+// All are on one bridge and publish ports. No two get the same address, and
+// nothing is left.
 func TestParallel(t *testing.T) {
 	privhost.Require(t)
 	state := filepath.Join(t.TempDir(), "state")
@@ -64,7 +65,7 @@ func TestParallel(t *testing.T) {
 	})
 	require.Len(t, owners, 2*crowd)
 	atOnce(t, allocs, "check", func(a configurator.Allocation) error { return c.Check(t.Context(), a) })
-	// Some go while others are checked and come again.
+	// Some are torn down and set up again while others are checked.
 	atOnce(t, allocs, "mix", func(a configurator.Allocation) error {
 		if a.Ports[0].Value%2 == 0 {
 			return c.Check(t.Context(), a)
@@ -83,7 +84,7 @@ func TestParallel(t *testing.T) {
 	require.Empty(t, hostsnap.Diff(before, after))
 }
 
-// atOnce acts on all allocations at the same time.
+// atOnce calls act for all allocations concurrently.
 func atOnce(t *testing.T, allocs []configurator.Allocation, what string, act func(configurator.Allocation) error) {
 	t.Helper()
 	errs := make([]error, len(allocs))

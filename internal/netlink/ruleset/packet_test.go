@@ -139,12 +139,11 @@ func (n *testNet) serve(s *sandbox.Sandbox, name, addr string) {
 	}()
 }
 
-// ask connects from a sandbox, or the host, and returns the answer; or the
-// error.
-func (n *testNet) ask(from *sandbox.Sandbox, addr netip.Addr, port int, patience time.Duration) string {
+// ask connects from a sandbox or the host, and returns the answer or the error.
+func (n *testNet) ask(from *sandbox.Sandbox, addr netip.Addr, port int, timeout time.Duration) string {
 	var answer string
 	ask := func() error {
-		ctx, cancel := context.WithTimeout(n.t.Context(), patience)
+		ctx, cancel := context.WithTimeout(n.t.Context(), timeout)
 		defer cancel()
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", netip.AddrPortFrom(addr, uint16(port)).String())
 		if err != nil {

@@ -120,11 +120,11 @@ func (h *host) listen(a *attached) {
 	}()
 }
 
-// reach gets one the other's greeting. What is refused ends at once, so that time
-// is lost only on what is dropped.
-func reach(from *attached, to string, patience time.Duration) error {
+// reach connects to an address and reads the greeting. A refused connection
+// fails at once, a dropped one after the timeout.
+func reach(from *attached, to string, timeout time.Duration) error {
 	return from.Do(func() error {
-		conn, err := (&net.Dialer{Timeout: patience}).Dial("tcp", net.JoinHostPort(to, fmt.Sprint(port)))
+		conn, err := (&net.Dialer{Timeout: timeout}).Dial("tcp", net.JoinHostPort(to, fmt.Sprint(port)))
 		if err != nil {
 			return err
 		}
@@ -135,7 +135,7 @@ func reach(from *attached, to string, patience time.Duration) error {
 	})
 }
 
-// requireReach wants connections in both families, or in none.
+// requireReach checks that connections succeed in both families, or in none.
 func (h *host) requireReach(want bool, from, to *attached, why string) {
 	h.Helper()
 	for _, address := range []string{to.v4, to.v6} {
@@ -154,7 +154,8 @@ func (h *host) each(command string) {
 	h.run("ip6tables", strings.Fields(command)...)
 }
 
-// noDAD spares the seconds in which a link-local address is not used yet.
+// noDAD disables duplicate address detection, which would delay the use of
+// link-local addresses.
 var noDAD = map[string]string{"net/ipv6/conf/all/accept_dad": "0", "net/ipv6/conf/default/accept_dad": "0"}
 
 func setSysctls(values map[string]string) error {
@@ -219,9 +220,9 @@ func TestTrafficByPolicy(t *testing.T) {
 	}
 }
 
-// TestForeignMark: a packet that comes with the bit of our mark passes no policy
-// because of that, with and without allocations, and not when the tables that
-// clear it were flushed either.
+// TestForeignMark: a policy drops packets that arrive with the bit of
+// allocnet's mark, with and without allocations, and after a flush of the
+// tables that clear the bit.
 func TestForeignMark(t *testing.T) {
 	for _, variant := range []string{"nft", "legacy"} {
 		t.Run(variant, func(t *testing.T) {
@@ -253,7 +254,7 @@ func TestForeignMark(t *testing.T) {
 	}
 }
 
-// useVariant has "iptables" be one of its implementations.
+// useVariant makes "iptables" one of its implementations.
 func useVariant(t *testing.T, variant string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -146,7 +146,7 @@ func (h *testHost) await(link string) {
 	require.Eventually(h.t, func() bool {
 		up, err := h.host.Kernel.IsOperational(link)
 		return err == nil && up
-	}, patience, time.Millisecond)
+	}, timeout, time.Millisecond)
 }
 
 // allocation is a sandbox on the bridge.

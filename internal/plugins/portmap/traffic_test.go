@@ -54,16 +54,16 @@ func host(addr net.Addr) string {
 	return strings.TrimPrefix(h, "::ffff:")
 }
 
-// patience bounds what would be waited for without end. Answers come at once, and
-// so do refusals.
-const patience = 10 * time.Second
+// timeout bounds waits that would otherwise not end. Answers and refusals
+// arrive at once.
+const timeout = 10 * time.Second
 
 // ask asks from a namespace, nil being the host's, and returns the answer or
 // "refused".
 func ask(t testing.TB, from *sandbox.Sandbox, network, to string) (answer string) {
 	t.Helper()
 	do := func() error {
-		conn, err := net.DialTimeout(network, to, patience)
+		conn, err := net.DialTimeout(network, to, timeout)
 		if err != nil {
 			answer = reason(err)
 			return nil
@@ -81,7 +81,7 @@ func ask(t testing.TB, from *sandbox.Sandbox, network, to string) (answer string
 }
 
 func exchange(conn net.Conn) string {
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(timeout))
 	_, _ = conn.Write([]byte("x"))
 	answer := make([]byte, 100)
 	n, err := conn.Read(answer)
@@ -98,7 +98,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// question is what somebody asks, and who answers.
+// question is a request and the expected answer.
 type question struct{ from, to, want string }
 
 var reachTests = []struct {

@@ -24,9 +24,9 @@ func TestMain(m *testing.M) {
 
 type object = map[string]any
 
-// world is a host with the native engine, and with fake plugins that log how
-// they are called.
-type world struct {
+// testHost is a host with the native engine and with fake plugins that log
+// their calls.
+type testHost struct {
 	*native.Engine
 	t        *testing.T
 	dir, log string
@@ -36,7 +36,7 @@ type world struct {
 // fakes are the types of the plugins that run as binaries.
 var fakes = []string{"one", "two", "three"}
 
-func newWorld(t *testing.T) *world {
+func newTestHost(t *testing.T) *testHost {
 	t.Helper()
 	privhost.Require(t)
 	dir := t.TempDir()
@@ -44,33 +44,33 @@ func newWorld(t *testing.T) *world {
 	s, err := sandbox.Create("web")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Destroy()) })
-	return &world{
+	return &testHost{
 		Engine: native.New(hclog.NewNullLogger(), filepath.Join(dir, "state")),
 		t:      t, dir: dir, log: filepath.Join(dir, "log"), netns: s.Path(),
 	}
 }
 
-// result is that of an ADD, in the form of version 1.0.0.
+// result is the result of an ADD in version 1.0.0.
 const result = `{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/ns"}],"ips":[{"address":"10.1.2.3/24","interface":0}],"dns":{}}`
 
-// fake is a plugin that runs as a binary. Its ADD succeeds; more changes what it
-// does.
-func (w *world) fake(name string, more ...map[string]fakeplugin.Behaviour) object {
+// fake returns a plugin that runs as a binary. Its ADD succeeds. more changes
+// its behaviour.
+func (h *testHost) fake(name string, more ...map[string]fakeplugin.Behaviour) object {
 	on := map[string]fakeplugin.Behaviour{"ADD": {Result: json.RawMessage(result)}}
 	for _, m := range more {
 		for command, behaviour := range m {
 			on[command] = behaviour
 		}
 	}
-	return object{"type": name, "fake": fakeplugin.Config{Log: w.log, On: on}}
+	return object{"type": name, "fake": fakeplugin.Config{Log: h.log, On: on}}
 }
 
-// fails is a behaviour of one command.
+// fails returns a behaviour that fails one command.
 func fails(command string, code uint) map[string]fakeplugin.Behaviour {
 	return map[string]fakeplugin.Behaviour{command: {Code: code, Msg: "as wanted"}}
 }
 
-// with is an object with one more key.
+// with returns an object with an additional key.
 func with(o object, key string, value any) object {
 	more := object{key: value}
 	for k, v := range o {
@@ -81,7 +81,7 @@ func with(o object, key string, value any) object {
 	return more
 }
 
-// network is a parsed conflist.
+// network returns a parsed conflist.
 func network(t testing.TB, name, version string, keys object, plugins ...object) *conflist.Network {
 	t.Helper()
 	conf := object{"cniVersion": version, "name": name, "plugins": plugins}
@@ -95,11 +95,11 @@ func network(t testing.TB, name, version string, keys object, plugins ...object)
 	return n
 }
 
-// request asks for the networks.
-func (w *world) request(networks ...*conflist.Network) *engine.Request {
+// request returns a request for the networks.
+func (h *testHost) request(networks ...*conflist.Network) *engine.Request {
 	r := &engine.Request{
-		ID: "web", Netns: w.netns, Args: [][2]string{{"IgnoreUnknown", "true"}, {"B", "2"}, {"A", "1"}},
-		Tag: engine.ProcessTag("test"), PluginDirs: w.dirs(), InterfacePrefix: "eth",
+		ID: "web", Netns: h.netns, Args: [][2]string{{"IgnoreUnknown", "true"}, {"B", "2"}, {"A", "1"}},
+		Tag: engine.ProcessTag("test"), PluginDirs: h.dirs(), InterfacePrefix: "eth",
 	}
 	for _, n := range networks {
 		r.Attachments = append(r.Attachments, engine.Attachment{Network: n})
@@ -107,39 +107,39 @@ func (w *world) request(networks ...*conflist.Network) *engine.Request {
 	return r
 }
 
-func (w *world) dirs() []string { return []string{filepath.Join(w.dir, "bin")} }
+func (h *testHost) dirs() []string { return []string{filepath.Join(h.dir, "bin")} }
 
-// add is an ADD that has to succeed; its results go into the request.
-func (w *world) add(r *engine.Request) {
-	w.t.Helper()
-	results, err := w.Add(w.t.Context(), r)
-	require.NoError(w.t, err)
-	require.Len(w.t, results, len(r.Attachments))
+// add runs ADD, which must succeed, and stores the results in the request.
+func (h *testHost) add(r *engine.Request) {
+	h.t.Helper()
+	results, err := h.Add(h.t.Context(), r)
+	require.NoError(h.t, err)
+	require.Len(h.t, results, len(r.Attachments))
 	for i := range results {
 		r.Attachments[i].Result = results[i]
 	}
 }
 
-// commands are what the fake plugins were asked.
-func (w *world) commands() []string {
-	w.t.Helper()
-	commands, err := fakeplugin.Commands(w.log)
-	require.NoError(w.t, err)
+// commands returns the calls of the fake plugins.
+func (h *testHost) commands() []string {
+	h.t.Helper()
+	commands, err := fakeplugin.Commands(h.log)
+	require.NoError(h.t, err)
 	return commands
 }
 
-// stdin is the configuration of the last call of a plugin with a command.
-func (w *world) stdin(plugin, command string) object {
-	w.t.Helper()
-	calls, err := fakeplugin.Calls(w.log)
-	require.NoError(w.t, err)
+// stdin returns the configuration of a plugin's last call with a command.
+func (h *testHost) stdin(plugin, command string) object {
+	h.t.Helper()
+	calls, err := fakeplugin.Calls(h.log)
+	require.NoError(h.t, err)
 	var conf object
 	for _, c := range calls {
 		if c.Type == plugin && c.Command == command {
 			conf = nil
-			require.NoError(w.t, json.Unmarshal(c.Stdin, &conf))
+			require.NoError(h.t, json.Unmarshal(c.Stdin, &conf))
 		}
 	}
-	require.NotNil(w.t, conf, "%s %s was not called: %v", plugin, command, w.commands())
+	require.NotNil(h.t, conf, "%s %s was not called: %v", plugin, command, h.commands())
 	return conf
 }
