@@ -20,7 +20,7 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
-// parse reads a result that says that it is of a version.
+// parse parses a result and checks its version.
 func parse(t *testing.T, version string, data json.RawMessage) *types100.Result {
 	t.Helper()
 	result, err := create.Create(version, data)
@@ -31,7 +31,8 @@ func parse(t *testing.T, version string, data json.RawMessage) *types100.Result 
 	return newest
 }
 
-// TestLife is an attachment's, in every version and with both engines.
+// TestLife runs the life of an attachment, in every version and with both
+// engines.
 func TestLife(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
 		for _, version := range Versions {
@@ -64,8 +65,8 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// TestFormOfResults: the address of a result has its family before 1.0.0, as in the
-// plugins' own.
+// TestFormOfResults: before 1.0.0, the addresses of a result contain their
+// family, as in the results of plugins.
 func TestFormOfResults(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
 		for _, version := range Versions {
@@ -92,7 +93,8 @@ func TestFormOfResults(t *testing.T) {
 	}
 }
 
-// TestVersions that are not ours, and commands that are newer than the configuration.
+// TestVersions uses unsupported versions, and commands that are newer than the
+// configuration.
 func TestVersions(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineNative)
 	for version, commands := range map[string]string{"": "ADD DEL CHECK", "0.2.0": "ADD DEL", "1.2.0": "ADD DEL STATUS GC", "1.0.0": "GC STATUS"} {
@@ -106,7 +108,7 @@ func TestVersions(t *testing.T) {
 	require.JSONEq(t, `{"cniVersion":"0.4.0","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}`, string(result.Result))
 }
 
-// TestDelegates: several networks have one result.
+// TestDelegates: several networks produce one result.
 func TestDelegates(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineNative)
 	w.network("second", `"1.1.0"`, w.bridge("brcni2", "10.67.0.0/24"))
@@ -127,7 +129,7 @@ func TestDelegates(t *testing.T) {
 	w.serve(as(add, "DEL"), conf)
 }
 
-// TestDefaultNetworks are those of the host.
+// TestDefaultNetworks: the default networks are those of the host.
 func TestDefaultNetworks(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineNative)
 	add := w.env("ADD", "c1")
@@ -135,7 +137,7 @@ func TestDefaultNetworks(t *testing.T) {
 	w.serve(as(add, "DEL"), ours("1.0.0", ""))
 }
 
-// TestChainOfItsOwn gets all that the runtime says.
+// TestChainOfItsOwn: the chain gets all values that the runtime passes.
 func TestChainOfItsOwn(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
 		t.Run(string(engine), func(t *testing.T) {
@@ -168,8 +170,9 @@ func TestChainOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestUnserved: what a runtime sends since our configuration declares it, a plugin
-// of the delegate has to declare as well.
+// TestUnserved: a capability that the runtime passes because allocnet's
+// configuration declares it must be declared by a plugin of the delegate as
+// well.
 func TestUnserved(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineNative)
 	ports := `"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`
@@ -192,7 +195,7 @@ func TestUnserved(t *testing.T) {
 	w.serve(as(first, "DEL"), conf)
 }
 
-// TestListenerOnAHostPort: the plugin goes by the setting of the host.
+// TestListenerOnAHostPort: the host's setting applies to the plugin.
 func TestListenerOnAHostPort(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:7600")
 	require.NoError(t, err)
@@ -211,8 +214,9 @@ func TestListenerOnAHostPort(t *testing.T) {
 	w.serve(as(add, "DEL"), conf)
 }
 
-// TestSpelling of others: go-cni sends structs without tags, and a flat list of ranges.
-// What a newer specification may add is passed over.
+// TestSpelling accepts the formats of other programs: go-cni sends structs
+// without tags, and a flat list of ranges. Additions of newer specifications
+// are ignored.
 func TestSpelling(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineNative)
 	add := w.env("ADD", "c1")
@@ -246,7 +250,8 @@ func TestSpelling(t *testing.T) {
 	}
 }
 
-// TestChained goes on from the result of the plugin before, whatever its version.
+// TestChained: the chain continues from the result of the previous plugin,
+// whatever its version.
 func TestChained(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
 		for _, version := range []string{"0.3.1", "1.1.0"} {
@@ -267,7 +272,8 @@ func TestChained(t *testing.T) {
 	}
 }
 
-// TestDelNeedsTheRecordOnly: by the time of the DEL everything else is gone or another.
+// TestDelNeedsTheRecordOnly: at the time of DEL, everything else may be gone or
+// changed.
 func TestDelNeedsTheRecordOnly(t *testing.T) {
 	for name, change := range map[string]func(w *workspace, e *Env, conf *string){
 		"the same":                  func(*workspace, *Env, *string) {},
@@ -304,7 +310,7 @@ func TestDelNeedsTheRecordOnly(t *testing.T) {
 	}
 }
 
-// TestDelOfAnother leaves what is not its own.
+// TestDelOfAnother: DEL does not change another attachment.
 func TestDelOfAnother(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineNative)
 	add := w.env("ADD", "c1")
@@ -338,8 +344,8 @@ func TestDelOfAnother(t *testing.T) {
 	require.NoError(t, w.c.Teardown(t.Context(), mine))
 }
 
-// TestDelOfAnotherAtTheSamePath: the path, and maybe the inode, is that of a new
-// namespace by now.
+// TestDelOfAnotherAtTheSamePath: the path, and maybe the inode, belongs to a
+// new namespace.
 func TestDelOfAnotherAtTheSamePath(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineNative)
 	conf := ours("1.1.0", `"delegate":"br"`)
@@ -354,7 +360,8 @@ func TestDelOfAnotherAtTheSamePath(t *testing.T) {
 	require.Empty(t, w.records())
 }
 
-// TestDelUnderAnotherName takes down what is the same attachment all the same.
+// TestDelUnderAnotherName: DEL tears down the attachment if it is the same one
+// in spite of the network's name.
 func TestDelUnderAnotherName(t *testing.T) {
 	for name, change := range map[string]func(w *workspace, e *Env){
 		"the same namespace":       func(*workspace, *Env) {},
@@ -378,14 +385,14 @@ func TestDelUnderAnotherName(t *testing.T) {
 	}
 }
 
-// link is another path of a file.
+// link returns another path of a file.
 func (w *workspace) link(path string) string {
 	link := filepath.Join(w.dir, "link")
 	require.NoError(w.t, os.Symlink(path, link))
 	return link
 }
 
-// TestScope finds attachments under another name of the network.
+// TestScope: GC finds attachments under another name of the network.
 func TestScope(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineNative)
 	conf := ours("1.1.0", `"delegate":"br","scope":"s"`)
@@ -424,7 +431,7 @@ func TestGC(t *testing.T) {
 		require.Equal(t, uint(7), e.Code)
 		require.Contains(t, e.Msg, text)
 	}
-	w.serve(Env{Command: "GC"}, conf) // without a list
+	w.serve(Env{Command: "GC"}, conf) // without a list of attachments
 	require.Equal(t, []string{"a.eth0", "d.eth0"}, w.records())
 	w.serve(Env{Command: "GC"}, gc(`null`))
 	require.Equal(t, []string{"d.eth0"}, w.records())
@@ -448,7 +455,8 @@ func TestStatus(t *testing.T) {
 	w.serve(as(add, "DEL"), conf)
 }
 
-// leaving is the context of a runtime that goes away when its network is ready.
+// leaving is the context of a runtime that disconnects when its network is
+// ready.
 type leaving struct {
 	context.Context
 	w *workspace
@@ -461,8 +469,8 @@ func (l leaving) Err() error {
 	return l.Context.Err()
 }
 
-// TestNobodyTakesTheResult: the runtime went away at the last moment. What it had
-// already stays.
+// TestNobodyTakesTheResult: the runtime disconnects at the last moment. An
+// allocation that existed before stays.
 func TestNobodyTakesTheResult(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineNative)
 	conf := ours("1.0.0", `"delegate":"br"`)

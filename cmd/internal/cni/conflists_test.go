@@ -10,8 +10,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
-// TestPluginsOfOthers: who may not bring plugins along has none run, and a DEL
-// still removes what is recorded.
+// TestPluginsOfOthers: for a caller that may not send configurations, none of
+// its plugins runs, and a DEL still removes what is recorded.
 func TestPluginsOfOthers(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineExec)
 	conf := ours("1.1.0", `"plugins":[`+w.fake("one", adds)+`],"cni.dev/valid-attachments":[]`)

@@ -26,7 +26,7 @@ func (w *workspace) breakRecord(id string) {
 	require.NoError(w.t, os.WriteFile(filepath.Join(w.dir, "state", "allocs", id+".json"), []byte("{"), 0o600))
 }
 
-// TestPluginErrors come as the plugin said them.
+// TestPluginErrors: the runtime gets the errors of plugins unchanged.
 func TestPluginErrors(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
 		t.Run(string(engine), func(t *testing.T) {
@@ -46,7 +46,8 @@ func TestPluginErrors(t *testing.T) {
 	}
 }
 
-// TestPluginQuotes: of a plugin that says what it was given, the runtime hears the rest.
+// TestPluginQuotes: if a plugin's error contains its configuration, the runtime
+// gets the rest of the error.
 func TestPluginQuotes(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineNative, configurator.EngineExec} {
 		for name, script := range map[string]string{
@@ -63,7 +64,7 @@ func TestPluginQuotes(t *testing.T) {
 				text := "#!/bin/sh\n[ $CNI_COMMAND = ADD ] || exit 0\n" + script + "\nexit 1\n"
 				require.NoError(t, os.WriteFile(filepath.Join(w.dir, "bin", "quotes"), []byte(text), 0o755))
 				e := w.refuse(w.env("ADD", "c1"), ours("1.0.0", `"plugins":[{"type":"quotes","password":"`+secret+`"}]`))
-				if name != "it is all" || engine == configurator.EngineNative { // go-cni takes that for an empty error
+				if name != "it is all" || engine == configurator.EngineNative { // go-cni takes this for an empty error
 					require.Contains(t, e.Msg+e.Details, "{...}")
 				}
 			})
@@ -71,7 +72,8 @@ func TestPluginQuotes(t *testing.T) {
 	}
 }
 
-// TestMayBeInABrokenFile: what is not found may be there later.
+// TestMayBeInABrokenFile: the error for a missing network names a broken file that
+// may contain it, and tells the runtime to try again.
 func TestMayBeInABrokenFile(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineNative)
 	add, conf := w.env("ADD", "c1"), ours("1.0.0", `"delegate":"none"`)
@@ -82,7 +84,7 @@ func TestMayBeInABrokenFile(t *testing.T) {
 	require.Contains(t, e.Msg, "skipped, and may hold it: none.conflist")
 }
 
-// vanishing is a backend that does not have any more what it had a moment ago.
+// vanishing is a backend whose records vanish between two calls.
 type vanishing struct{ allocnet.Service }
 
 func (v vanishing) Check(context.Context, configurator.Allocation) error {

@@ -14,9 +14,9 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 )
 
-// memory is a backend whose networks are no more than records.
+// memory is a backend whose networks consist of records only.
 type memory struct {
-	allocnet.Service // for what the plugin does not need
+	allocnet.Service // for methods that the plugin does not need
 	allocs           map[string]configurator.Allocation
 }
 
@@ -53,8 +53,8 @@ func (m memory) Get(_ context.Context, id string) (*configurator.Record, error) 
 	return &configurator.Record{ID: id, Scope: a.Scope, Phase: configurator.PhaseReady, Networks: networks}, nil
 }
 
-// FuzzServe: whatever comes in, the answer is one that a runtime understands, an ADD
-// that succeeded is undone by the same DEL, and nothing else is touched.
+// FuzzServe: for any input, a runtime can parse the response, a successful ADD
+// is undone by the same DEL, and nothing else changes.
 func FuzzServe(f *testing.F) {
 	for _, more := range []string{
 		"", `"delegate":"br"`, `"delegates":["a","b"]`, `"plugins":[{"type":"bridge"}],"args":{"cni":{}}`,
@@ -87,7 +87,7 @@ func FuzzServe(f *testing.F) {
 	})
 }
 
-// requireAnswer judges an answer by itself.
+// requireAnswer checks the form of a response.
 func requireAnswer(t *testing.T, r Response) {
 	t.Helper()
 	_, err := json.Marshal(r)
@@ -100,7 +100,7 @@ func requireAnswer(t *testing.T, r Response) {
 	}
 }
 
-// FuzzIDOf: two attachments never have one ID.
+// FuzzIDOf: two attachments never have the same ID.
 func FuzzIDOf(f *testing.F) {
 	f.Add("a", "b.c", "a.b", "c")
 	f.Add("a.b", "c-d", "a", "b.c-d")

@@ -11,8 +11,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
-// TestNamesOfARuntime: whatever the command, no name that a runtime gives leads
-// out of the directories of plugins.
+// TestNamesOfARuntime: with every command, no name from a runtime leads outside
+// the plugin directories.
 func TestNamesOfARuntime(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineAuto)
 	w.vendor(filepath.Join(w.dir, "vendor"))

@@ -10,8 +10,8 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// TestNetnsOverride: the host's own namespace is set up only if root says that it is
-// meant, by native plugins.
+// TestNetnsOverride: the host's own namespace is set up only if root requests
+// it, and only by native plugins.
 func TestNetnsOverride(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineAuto)
 	w.network("mixed", `"1.0.0"`, w.bridge("brcni", "10.66.0.0/24"), w.fake("one", nil))
@@ -35,7 +35,7 @@ func TestNetnsOverride(t *testing.T) {
 	require.Len(t, addresses, 1)
 	w.serve(e, conf)
 	w.serve(as(e, "CHECK"), conf)
-	e.NetnsOverride = "" // what was set up is removed all the same
+	e.NetnsOverride = "" // DEL works without it
 	w.serve(as(e, "DEL"), conf)
 	_, err = netlink.LinkByName("over0")
 	require.ErrorAs(t, err, new(netlink.LinkNotFoundError))

@@ -15,8 +15,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 )
 
-// TestPathOfTheRuntime: plugins are looked for in the CNI_PATH of a runtime that is
-// root, and later operations find the same ones.
+// TestPathOfTheRuntime: plugins are searched for in the CNI_PATH of a runtime
+// that runs as root, and later operations find the same ones.
 func TestPathOfTheRuntime(t *testing.T) {
 	for _, engine := range []configurator.Engine{configurator.EngineExec, configurator.EngineAuto} {
 		t.Run(string(engine), func(t *testing.T) {
@@ -38,7 +38,8 @@ func TestPathOfTheRuntime(t *testing.T) {
 			w.serve(w.env("CHECK", "c1"), conf)
 			w.serve(Env{Command: "GC"}, ours("1.1.0", `"delegate":"own","cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
 
-			// Nobody can say whether the plugin left something, so its DEL is awaited.
+			// The plugin may have left something, so the allocation waits for
+			// its DEL.
 			away := dir + " away"
 			require.NoError(t, os.Rename(dir, away))
 			e := w.refuse(w.env("DEL", "c1"), conf)
@@ -57,8 +58,8 @@ func TestPathOfTheRuntime(t *testing.T) {
 	}
 }
 
-// TestPathOfOthers: the CNI_PATH of another than root does not count, not even where it may
-// bring plugins along, and has one that the daemon has as well.
+// TestPathOfOthers: the CNI_PATH of users other than root is ignored, even if
+// they may send configurations and the directory is one of the daemon's.
 func TestPathOfOthers(t *testing.T) {
 	w := newWorkspace(t, configurator.EngineExec)
 	w.network("own", `"1.1.0"`, w.fake("one", adds))
@@ -81,8 +82,8 @@ func TestPathOfOthers(t *testing.T) {
 	require.Contains(t, w.refuse(e, conf).Error(), "exit status 7", "of root it does")
 }
 
-// TestBoundsOfPath: what is too much of CNI_PATH is left out, so that a DEL never fails
-// for it.
+// TestBoundsOfPath: entries beyond the bound of CNI_PATH are omitted, so that a
+// DEL never fails because of them.
 func TestBoundsOfPath(t *testing.T) {
 	var dirs []string
 	for i := range 100 {

@@ -31,8 +31,9 @@ func TestMain(m *testing.M) {
 // secret is part of every configuration of a workspace. No error contains it.
 const secret = "hunter2"
 
-// workspace is a host with a bridged network "br", whose plugins are real, fake plugins
-// "one" and "two", and a service. It is as before when the test ends.
+// workspace is a host with a bridged network "br" of real plugins, the fake
+// plugins "one" and "two", and a service. When the test ends, the host must be
+// as before.
 type workspace struct {
 	*Service
 	c              *configurator.Configurator
@@ -78,7 +79,7 @@ func newWorkspace(t *testing.T, engine configurator.Engine) *workspace {
 	return w
 }
 
-// vendor makes the configurator, with a directory of vendors.
+// vendor creates the configurator with a vendor directory.
 func (w *workspace) vendor(dir string) {
 	w.t.Helper()
 	w.cfg.VendorDir = dir
@@ -94,7 +95,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// snapshot has the leases and the state in it.
+// snapshot returns a snapshot that includes leases and state.
 func (w *workspace) snapshot() hostsnap.Snapshot {
 	s, err := hostsnap.Take(hostsnap.Options{
 		Dirs: []string{filepath.Join(w.dir, "leases"), filepath.Join(w.dir, "state", "allocs")}, Persistent: true,
@@ -109,7 +110,7 @@ func (w *workspace) bridge(name, subnet string) string {
 		filepath.Join(w.dir, "leases") + `","subnet":"` + subnet + `","routes":[{"dst":"0.0.0.0/0"}]}}`
 }
 
-// fake is a fake plugin of a type, with what it does by command.
+// fake returns a fake plugin of a type, with its behaviour by command.
 func (w *workspace) fake(plugin string, on map[string]fakeplugin.Behaviour) string {
 	data, err := json.Marshal(map[string]any{
 		"type": plugin, "password": secret, "capabilities": map[string]bool{"portMappings": true, "aliases": true},
@@ -119,8 +120,8 @@ func (w *workspace) fake(plugin string, on map[string]fakeplugin.Behaviour) stri
 	return string(data)
 }
 
-// loResult is that of a plugin that claims the sandbox's loopback as its own, so
-// that its interface is truly there.
+// loResult is the result of a plugin that claims the sandbox's loopback as its
+// own, so that the interface exists.
 const loResult = `{"cniVersion":"1.0.0","interfaces":[{"name":"lo","sandbox":"/sandbox"}],"ips":[{"address":"127.0.0.1/8","interface":0}]}`
 
 var adds = map[string]fakeplugin.Behaviour{"ADD": {Result: json.RawMessage(loResult)}}
@@ -131,8 +132,8 @@ func (w *workspace) network(name, version string, plugins ...string) {
 	require.NoError(w.t, os.WriteFile(filepath.Join(w.conf, name+".conflist"), []byte(text), 0o600))
 }
 
-// env is a command for a container and its first interface, with a namespace that is
-// there.
+// env returns a command for a container and its first interface, with an
+// existing namespace.
 func (w *workspace) env(command, container string) Env {
 	w.t.Helper()
 	s, _, err := sandbox.Ensure(container)
@@ -141,7 +142,7 @@ func (w *workspace) env(command, container string) Env {
 	return Env{Command: command, ContainerID: container, Netns: s.Path(), IfName: "eth0"}
 }
 
-// ours is a configuration of ours, with more keys.
+// ours returns a configuration of allocnet's plugin, with more keys.
 func ours(version, more string) string {
 	if more != "" {
 		more = "," + more
@@ -149,7 +150,7 @@ func ours(version, more string) string {
 	return `{"cniVersion":"` + version + `","name":"net","type":"allocnet"` + more + `}`
 }
 
-// serve has the service do something, for which it has no error.
+// serve runs a command that must succeed.
 func (w *workspace) serve(e Env, config string) json.RawMessage {
 	w.t.Helper()
 	response := w.Serve(w.t.Context(), Request{Env: e, Config: json.RawMessage(config), Conflists: true, Root: true})
@@ -157,7 +158,8 @@ func (w *workspace) serve(e Env, config string) json.RawMessage {
 	return response.Result
 }
 
-// refuse has it do something that cannot be done. The error holds no secret.
+// refuse runs a command that must fail, and checks that the error contains no
+// secret.
 func (w *workspace) refuse(e Env, config string) *Error {
 	w.t.Helper()
 	response := w.Serve(w.t.Context(), Request{Env: e, Config: json.RawMessage(config), Conflists: true, Root: true})
@@ -167,7 +169,7 @@ func (w *workspace) refuse(e Env, config string) *Error {
 	return response.Error
 }
 
-// records are the IDs of all allocations.
+// records returns the IDs of all allocations.
 func (w *workspace) records() []string {
 	w.t.Helper()
 	records, err := w.c.List(context.Background())

@@ -17,14 +17,15 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// clock hands out timers that fire when the test says so.
+// clock returns timers that the test fires.
 type clock map[time.Duration]chan time.Time
 
 func (c clock) timer(d time.Duration) (<-chan time.Time, func() bool) {
 	return c[d], func() bool { return true }
 }
 
-// TestBurst: what comes close together is one look, but not for ever.
+// TestBurst: events close together lead to one look, and a burst has a longest
+// duration.
 func TestBurst(t *testing.T) {
 	r := newRig(t)
 	c := clock{}
@@ -69,8 +70,9 @@ func TestBurst(t *testing.T) {
 	})
 }
 
-// slowWatch is a watcher that reads nothing until hold is closed. overflows counts
-// those of the kernel's queue; what comes before the first one is lost as well.
+// slowWatch returns a watcher that reads nothing until hold is closed.
+// overflows counts overflows of the kernel's queue, in which the events before
+// the first one are lost as well.
 func slowWatch(hold <-chan struct{}, overflows *atomic.Int64) func() (*fsnotify.Watcher, error) {
 	return func() (*fsnotify.Watcher, error) {
 		w, err := fsnotify.NewWatcher()
@@ -105,14 +107,14 @@ func slowWatch(hold <-chan struct{}, overflows *atomic.Int64) func() (*fsnotify.
 	}
 }
 
-// TestOverflow lets the kernel's queue overflow, so that the end of a watch is lost:
-// the watcher believes to watch a directory that is gone.
+// TestOverflow overflows the kernel's queue, so that the end of a watch is
+// lost: the watcher still has a watch of a directory that is gone.
 func TestOverflow(t *testing.T) {
 	r := newRig(t)
 	hold, overflows := make(chan struct{}), &atomic.Int64{}
 	r.watch = slowWatch(hold, overflows)
 	r.write("net.d/20-b.conflist", network("b", "p"))
-	// The own file is there already, so that no event waits for us.
+	// The own file exists already, so the manager causes no events.
 	r.write(own, string(must(r.conflist(must(conflist.Parse([]byte(network("b", "p"))))))))
 	require.NoError(t, os.Chmod(r.path(own), ownMode))
 	r.run().delegates("b")
@@ -122,14 +124,14 @@ func TestOverflow(t *testing.T) {
 	limit, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	require.NoError(t, err)
 	for range limit/2 + 4096 {
-		// Beyond what the watcher has read ahead, and of two files in turn, for equal
-		// events in a row are one.
+		// More events than the watcher has read ahead, of two files in turn,
+		// because the kernel merges equal consecutive events.
 		require.NoError(t, os.Chmod(r.path(own), ownMode))
 		require.NoError(t, os.Chmod(r.path("net.d/20-b.conflist"), 0o600))
 	}
 	before := inode(t, r.path("net.d"))
 	for range 20 {
-		// Until the new directory has the number of the old one.
+		// Repeat until the new directory has the inode number of the old one.
 		r.remove("net.d")
 		r.mkdir("net.d")
 		if inode(t, r.path("net.d")) == before {

@@ -65,7 +65,8 @@ func TestConflist(t *testing.T) {
 	}
 }
 
-// requireValid checks what a runtime and what we want of our conflist.
+// requireValid checks that a runtime accepts the manager's conflist and that it
+// has the required content.
 func requireValid(t *testing.T, text []byte) {
 	t.Helper()
 	list, err := libcni.NetworkConfFromBytes(text)
@@ -79,7 +80,7 @@ func requireValid(t *testing.T, text []byte) {
 	require.True(t, n.IsOurs())
 }
 
-// FuzzConflist makes our conflist of any network that is valid.
+// FuzzConflist creates the manager's conflist for any valid network.
 func FuzzConflist(f *testing.F) {
 	f.Add([]byte(`{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","capabilities":{"a\u0000":true}}]}`))
 	f.Add([]byte(`{"cniVersions":["0.1.0"],"name":"n","disableGC":true,"plugins":[{"type":"p"}]}`))

@@ -12,14 +12,14 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// TestBadEdit breaks the primary network's file. The last good configuration stays
-// in force, even though another file is valid.
+// TestBadEdit breaks the primary network's file. The last valid configuration
+// stays active, even though another file is valid.
 func TestBadEdit(t *testing.T) {
 	const file = "net.d/20-b.conflist"
 	tests := []struct {
 		name string
 		edit func(r *rig)
-		want []string // in the report, beside the file
+		want []string // parts of the report, in addition to the file
 	}{
 		{"empty", func(r *rig) { r.write(file, "") }, []string{"empty"}},
 		{"truncated", func(r *rig) { r.write(file, network("b", "p")[:20]) }, []string{"1:20"}},
@@ -85,7 +85,7 @@ func requireBroken(t *testing.T, r *rig, file string) {
 	require.Equal(t, file, broken.File)
 }
 
-// TestNewcomerBroken is no reason to change anything, until it is mended.
+// TestNewcomerBroken: an invalid new file changes nothing until it is repaired.
 func TestNewcomerBroken(t *testing.T) {
 	r := newRig(t)
 	r.write("net.d/20-b.conflist", network("b", "p"))
@@ -102,7 +102,7 @@ func TestNewcomerBroken(t *testing.T) {
 	r.delegates("a")
 }
 
-// TestSince is when the configuration in force changed.
+// TestSince checks the time at which the active configuration changed.
 func TestSince(t *testing.T) {
 	r := newRig(t)
 	r.write("net.d/20-b.conflist", network("b", "p"))
@@ -115,8 +115,8 @@ func TestSince(t *testing.T) {
 	require.Contains(t, raw, `"type":"q"`)
 }
 
-// TestPrimaryGone removes the only network. Our file stays, for without it runtimes
-// would turn to whatever comes.
+// TestPrimaryGone removes the only network. The manager's file stays, because
+// without it runtimes would use any other file.
 func TestPrimaryGone(t *testing.T) {
 	for _, primary := range []string{"", "b"} {
 		t.Run("named "+primary, func(t *testing.T) {
@@ -139,7 +139,8 @@ func TestPrimaryGone(t *testing.T) {
 	}
 }
 
-// TestReadinessFile: waited for at start, not ready without it later.
+// TestReadinessFile: the manager waits for the readiness file at start. Without
+// it later, the manager is not ready.
 func TestReadinessFile(t *testing.T) {
 	for _, file := range []string{"ready", "net.d/ready", "not/yet/there/ready"} {
 		t.Run(file, func(t *testing.T) {
@@ -159,7 +160,7 @@ func TestReadinessFile(t *testing.T) {
 			r.unready("readiness file", r.path(file))
 			requireOwn(t, r)
 			require.True(t, r.State().Written)
-			// It goes on all the same.
+			// The manager still follows changes.
 			r.write("net.d/10-a.conflist", network("a", "p"))
 			r.eventually(func() bool { return r.delegate() == "a" }, "follows")
 			require.Error(t, r.Ready())
@@ -170,7 +171,8 @@ func TestReadinessFile(t *testing.T) {
 	}
 }
 
-// TestPlugins: a network is ready when its plugins are there, wherever.
+// TestPlugins: a network is ready when its plugins exist, in whichever
+// directory.
 func TestPlugins(t *testing.T) {
 	r := newRig(t, func(o *Options) {
 		o.PluginDirs, o.Usable = []string{o.ConfDir + "/../bin1", o.ConfDir + "/../bin2"}, nil
@@ -194,7 +196,7 @@ func TestPlugins(t *testing.T) {
 	r.delegates("b")
 }
 
-// TestStop leaves the own file, and the manager may run again.
+// TestStop: the manager leaves its file when it stops, and can run again.
 func TestStop(t *testing.T) {
 	r := newRig(t)
 	r.write("net.d/20-b.conflist", network("b", "p"), "net.d/."+OwnFileName+"123", "left", "net.d/."+OwnFileName+".swp", "an editor's")

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
 
-// mount puts a small file system in place of the configuration directory.
+// mount mounts a small file system over the configuration directory.
 func (r *rig) mount() {
 	r.t.Helper()
 	privhost.Require(r.t)
@@ -26,13 +26,13 @@ func (r *rig) mount() {
 	r.t.Cleanup(func() { require.NoError(r.t, unix.Unmount(dir, unix.MNT_DETACH)) })
 }
 
-// readOnly changes what no event tells.
+// readOnly changes the mount flags, which causes no event.
 func (r *rig) readOnly(flag uintptr) {
 	r.t.Helper()
 	require.NoError(r.t, unix.Mount("", r.path("net.d"), "", unix.MS_REMOUNT|unix.MS_BIND|flag, ""))
 }
 
-// fill leaves no room on the file system of the configuration directory.
+// fill fills the file system of the configuration directory.
 func (r *rig) fill() {
 	r.t.Helper()
 	f, err := os.Create(r.path("net.d/filler"))
@@ -44,8 +44,8 @@ func (r *rig) fill() {
 	require.ErrorIs(r.t, err, syscall.ENOSPC)
 }
 
-// TestReadOnly starts in a directory that cannot be written, and goes on when it
-// can.
+// TestReadOnly starts in a read-only directory, and continues when it becomes
+// writable.
 func TestReadOnly(t *testing.T) {
 	r := newRig(t)
 	r.timer = impatientTimer
@@ -65,8 +65,8 @@ func TestReadOnly(t *testing.T) {
 	requireOwn(t, r)
 }
 
-// TestMounted puts another directory in place of ours without an event, which is
-// found in time, and from then on followed.
+// TestMounted mounts another directory over the configuration directory without
+// an event. The manager detects it in time, and follows it from then on.
 func TestMounted(t *testing.T) {
 	r := newRig(t)
 	late := make(chan time.Time)
@@ -86,7 +86,8 @@ func TestMounted(t *testing.T) {
 	r.delegates("y")
 }
 
-// TestFull: what was written before stays whole, and no rest of a try is left.
+// TestFull: on a full file system, the previous file stays complete, and no
+// incomplete file is left.
 func TestFull(t *testing.T) {
 	r := newRig(t)
 	r.mount()
@@ -110,7 +111,7 @@ func TestFull(t *testing.T) {
 	requireOwn(t, r)
 }
 
-// TestFailedWriteUnseen: a write that fails is no reason to look again at once.
+// TestFailedWriteUnseen: a failed write does not lead to another look at once.
 func TestFailedWriteUnseen(t *testing.T) {
 	r := newRig(t)
 	r.mount()
@@ -140,7 +141,8 @@ func TestFailedWriteUnseen(t *testing.T) {
 	}
 }
 
-// TestDirectoryInTheWay of our file, with something in it, is not ours to remove.
+// TestDirectoryInTheWay: a directory with content at the path of the manager's
+// file is not removed.
 func TestDirectoryInTheWay(t *testing.T) {
 	r := newRig(t)
 	r.mkdir(own + "/kept")
@@ -151,8 +153,8 @@ func TestDirectoryInTheWay(t *testing.T) {
 	r.delegates("b")
 }
 
-// TestNoWatch: where the kernel gives no watcher, that is said, and changes are seen
-// all the same.
+// TestNoWatch: if the kernel provides no watcher, that is reported, and changes
+// are still detected.
 func TestNoWatch(t *testing.T) {
 	r := newRig(t)
 	r.timer = impatientTimer
@@ -173,7 +175,7 @@ func TestNoWatch(t *testing.T) {
 	r.eventually(func() bool { return len(r.State().Problems) == 0 }, "watches")
 }
 
-// TestLimits says what to do.
+// TestLimits: the error says what to do.
 func TestLimits(t *testing.T) {
 	for err, want := range map[error]string{
 		syscall.EMFILE: "max_user_instances", syscall.ENOSPC: "max_user_watches", syscall.EACCES: "make it readable",

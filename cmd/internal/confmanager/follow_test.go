@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFollows changes a directory that holds the networks b and c while the
+// TestFollows changes a directory that contains the networks b and c while the
 // manager delegates to b.
 func TestFollows(t *testing.T) {
 	tests := []struct {
@@ -105,7 +105,7 @@ func TestFollows(t *testing.T) {
 	}
 }
 
-// requireOwn checks what holds of the own file whenever there is one.
+// requireOwn checks the manager's file if it exists.
 func requireOwn(t *testing.T, r *rig) {
 	t.Helper()
 	info, err := os.Lstat(r.path(own))
@@ -116,7 +116,7 @@ func requireOwn(t *testing.T, r *rig) {
 	require.Empty(t, left, "temporary files")
 }
 
-// TestDirectoryAppears starts without the directory, and without what leads there.
+// TestDirectoryAppears starts without the directory and without its parents.
 func TestDirectoryAppears(t *testing.T) {
 	deep := "net.d/sub/link/deep"
 	r := newRig(t, func(o *Options) { o.ConfDir = filepath.Join(o.ConfDir, "sub/link/deep") })
@@ -128,7 +128,7 @@ func TestDirectoryAppears(t *testing.T) {
 	r.write(deep+"/10-x.conflist", network("x", "p"))
 	r.eventually(func() bool { return delegateOf(r.read("target/deep/"+OwnFileName)) == "x" && r.Ready() == nil }, "delegates")
 
-	// A directory far up is replaced.
+	// A distant parent directory is replaced.
 	r.mkdir("other/sub/link/deep")
 	r.write("other/sub/link/deep/10-y.conflist", network("y", "p"))
 	r.rename("net.d", "gone")
@@ -136,7 +136,7 @@ func TestDirectoryAppears(t *testing.T) {
 	r.eventually(func() bool { return delegateOf(r.read(deep+"/"+OwnFileName)) == "y" && r.Ready() == nil }, "delegates")
 }
 
-// TestOwnFileRestored does to the own file what others might.
+// TestOwnFileRestored changes the manager's file as other programs might.
 func TestOwnFileRestored(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -196,7 +196,7 @@ func TestOwnFileRestored(t *testing.T) {
 	}
 }
 
-// TestFileUntouched sees that nothing is written without need.
+// TestFileUntouched checks that the file is not written unnecessarily.
 func TestFileUntouched(t *testing.T) {
 	r := newRig(t)
 	r.write("net.d/20-b.conflist", network("b", "p"))
@@ -217,7 +217,7 @@ func TestFileUntouched(t *testing.T) {
 	require.Equal(t, before.ModTime(), after.ModTime())
 }
 
-// TestSidecar edits the plugins that are in files of their own.
+// TestSidecar edits plugins that are in their own files.
 func TestSidecar(t *testing.T) {
 	r := newRig(t)
 	r.write("net.d/20-b.conflist", `{"cniVersion":"1.0.0","name":"b","plugins":[{"type":"p"}]}`)

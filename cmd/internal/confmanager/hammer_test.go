@@ -15,17 +15,17 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// hammer is how long the directory is changed without a pause.
+// hammer is the duration of the changes.
 const hammer = time.Second
 
-// TestHammer changes everything at random, as fast as it can. In the end all is
-// right, and stays so without a further event.
+// TestHammer makes random changes as fast as possible. In the end the manager's
+// state is right, and stays so without further events.
 func TestHammer(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	r := newRig(t, func(o *Options) { o.PluginDirs = []string{o.ConfDir + "/../bin"} })
-	// From now on the own file is ours, whatever is in it.
+	// From now on the manager owns its file, whatever its content is.
 	r.write("net.d/20-b.conflist", network("b", "p"))
 	r.run().delegates("b")
 	stop := whileRead(t, r)
@@ -46,7 +46,7 @@ func TestHammer(t *testing.T) {
 	require.True(t, n.IsOurs())
 }
 
-// disturb does one thing. Whatever is in the way is an error that does not matter.
+// disturb makes one random change and ignores its errors.
 func disturb(r *rig, random *rand.Rand) {
 	name := func() string {
 		names := []string{"10-a.conflist", "20-b.conflist", "30-c.conf", "a", "..data", OwnFileName, "40-x.bak"}
@@ -77,8 +77,8 @@ func disturb(r *rig, random *rand.Rand) {
 	}
 }
 
-// whileRead asks for everything that the manager tells, until the function returned
-// is called.
+// whileRead calls all methods of the manager that report state, until stop is
+// called.
 func whileRead(t *testing.T, r *rig) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -99,8 +99,8 @@ func whileRead(t *testing.T, r *rig) (stop func()) {
 	return func() { cancel(); reader.Wait() }
 }
 
-// TestAlwaysComplete reads the own file all the time while others change: it is
-// never missing, empty nor half, and never readable for everybody.
+// TestAlwaysComplete reads the manager's file all the time while other files
+// change. It is never missing, empty, incomplete or world-readable.
 func TestAlwaysComplete(t *testing.T) {
 	r := newRig(t)
 	r.write("net.d/20-b.conflist", network("b", "p"))

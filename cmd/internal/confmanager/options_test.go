@@ -59,7 +59,8 @@ func TestOptions(t *testing.T) {
 	}
 }
 
-// TestRelativePaths mean the working directory of the time of New.
+// TestRelativePaths: relative paths refer to the working directory at the time
+// of New.
 func TestRelativePaths(t *testing.T) {
 	t.Chdir(t.TempDir())
 	m, err := New(Options{ConfDir: "net.d", ReadinessFile: "ready", PluginDirs: []string{"bin"}})
@@ -72,7 +73,7 @@ func TestRelativePaths(t *testing.T) {
 	}
 }
 
-// TestOnChange is told every change once, and nothing else.
+// TestOnChange: OnChange is called once for every change, and only then.
 func TestOnChange(t *testing.T) {
 	var mu sync.Mutex
 	var states []State
@@ -89,7 +90,7 @@ func TestOnChange(t *testing.T) {
 	r.write("net.d/20-b.conflist", network("b", "p"))
 	r.run().delegates("b")
 	for i := range 4 {
-		// Nothing is new by a file that is none of the networks.
+		// A file that is not a network changes nothing.
 		looks := r.looks.Load()
 		r.write("net.d/README", string(rune('a'+i)))
 		r.eventually(func() bool { return r.looks.Load() > looks }, "looks")

@@ -17,12 +17,13 @@ func oursFor(name string) string {
 	return `{"cniVersion":"1.0.0","name":"` + name + `","plugins":[{"type":"p"},{"type":"allocnet","delegates":["` + name + `"]}]}`
 }
 
-// TestPrimary starts with a directory: which network is the primary one?
+// TestPrimary starts with a directory and checks which network is the primary
+// one.
 func TestPrimary(t *testing.T) {
 	tests := []struct {
 		name    string
 		files   []string // pairs of name and content
-		primary string   // as named
+		primary string   // the configured name
 		want    string
 	}{
 		{"the first", []string{"20-b.conflist", network("b", "p"), "10-a.conflist", network("a", "p")}, "", "a"},
@@ -66,8 +67,8 @@ func embedded(t *testing.T) *conflist.Network {
 	return n
 }
 
-// TestNoPrimary starts with a directory that holds none: nothing is written, and
-// the reason is clear.
+// TestNoPrimary starts with a directory without a primary network. Nothing is
+// written, and the reason is reported.
 func TestNoPrimary(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -94,7 +95,7 @@ func TestNoPrimary(t *testing.T) {
 			require.False(t, r.State().Written)
 			require.Empty(t, r.State().Primary)
 
-			// It heals by itself.
+			// The manager recovers without a restart.
 			r.write("net.d/05-x.conflist", network("x", "p"), "net.d/06-b.conflist", network("b", "p"), "net.d/07-a.conflist", network("a", "p"))
 			want := tt.primary
 			if want == "" {
@@ -105,8 +106,8 @@ func TestNoPrimary(t *testing.T) {
 	}
 }
 
-// TestForeignOwnFile starts where somebody else's network has our file's name: it
-// is not ours to overwrite.
+// TestForeignOwnFile starts while a foreign network has the name of the
+// manager's file. The manager must not overwrite it.
 func TestForeignOwnFile(t *testing.T) {
 	for _, name := range []string{"b", "z"} {
 		t.Run(name, func(t *testing.T) {
@@ -123,7 +124,8 @@ func TestForeignOwnFile(t *testing.T) {
 	}
 }
 
-// TestEarlierThanOurs reports a network that runtimes take in place of ours.
+// TestEarlierThanOurs: the manager reports a network that runtimes use instead
+// of its own.
 func TestEarlierThanOurs(t *testing.T) {
 	r := newRig(t)
 	r.write("net.d/00-a.conflist", network("a", "p"), "net.d/20-b.conflist", network("b", "p"))
@@ -134,7 +136,8 @@ func TestEarlierThanOurs(t *testing.T) {
 	r.delegates("a")
 }
 
-// TestNetworks are all that can be delegated to, not only the primary one.
+// TestNetworks: all networks that can be delegated to are listed, not only the
+// primary one.
 func TestNetworks(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.Embedded = embedded(t) })
 	r.write("net.d/20-b.conflist", network("b", "p"), "net.d/30-c.conflist", network("c", "p"), "net.d/40-o.conflist", oursFor("o"))
@@ -159,7 +162,8 @@ func TestNetworks(t *testing.T) {
 		require.False(t, ok, name)
 	}
 
-	// A broken one stays until its file is removed; one that only came later too.
+	// A broken network stays until its file is removed, also one that was added
+	// later.
 	good, _ := r.raw("c")
 	r.write("net.d/30-c.conflist", "{")
 	r.reports(r.path("net.d/30-c.conflist"))
@@ -171,7 +175,7 @@ func TestNetworks(t *testing.T) {
 	require.NoError(t, r.Ready())
 }
 
-// TestOtherNames of the own file and its network.
+// TestOtherNames uses other names for the manager's file and network.
 func TestOtherNames(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.OwnFile, o.Name = "05-mine.conflist", "mine" })
 	r.write("net.d/20-b.conflist", network("b", "p"))
@@ -184,8 +188,8 @@ func TestOtherNames(t *testing.T) {
 	require.Len(t, entries, 2)
 }
 
-// TestUnreadableAtTheStart: no restart turns a host to another network because of a
-// bad edit.
+// TestUnreadableAtTheStart: a restart after an invalid edit does not move the
+// host to another network.
 func TestUnreadableAtTheStart(t *testing.T) {
 	r := newRig(t)
 	r.write("net.d/10-a.conflist", network("a", "p"), "net.d/20-b.conflist", network("b", "p"))
@@ -211,15 +215,15 @@ func TestUnreadableAtTheStart(t *testing.T) {
 	r.remove("net.d/10-a.conflist")
 	r.delegates("b")
 
-	// What sorts before it would be the primary network all the same, and so would
-	// the one that is named.
+	// A file that sorts first would still become the primary network, and so
+	// would the configured one.
 	r.write("net.d/20-b.conflist", "{", "net.d/15-c.conflist", network("c", "p"), "net.d/30-d.conflist", network("d", "p"))
 	again().delegates("c")
 	r.write("net.d/15-c.conflist", "{")
 	again(func(o *Options) { o.Primary = "d" }).delegates("d")
 }
 
-// TestFormer is the own file under its names of before.
+// TestFormer: the manager's file is recognised under its former names.
 func TestFormer(t *testing.T) {
 	r := newRig(t)
 	r.write("net.d/20-b.conflist", network("b", "p"))
@@ -250,7 +254,7 @@ func TestFormer(t *testing.T) {
 	require.False(t, Wrote(r.path("net.d/00-Hand.conflist")))
 }
 
-// TestContested has another program want the own file to be otherwise.
+// TestContested: another program repeatedly changes the manager's file.
 func TestContested(t *testing.T) {
 	r := newRig(t)
 	now := time.Now()

@@ -20,13 +20,13 @@ import (
 )
 
 // rig is a manager that runs on real directories. Its bursts are short, and it
-// never looks without an event.
+// looks only after an event.
 type rig struct {
 	*Manager
 	t     *testing.T
-	dir   string // of the test; the configuration directory is net.d in it
+	dir   string // directory of the test; net.d in it is the configuration directory
 	log   *logBuffer
-	looks *atomic.Int64 // at a primary network
+	looks *atomic.Int64 // number of looks for a primary network
 	stop  func()
 }
 
@@ -47,7 +47,7 @@ func (l *logBuffer) String() string {
 	return l.buf.String()
 }
 
-// newRig makes the manager without running it.
+// newRig creates the manager without running it.
 func newRig(t *testing.T, change ...func(*Options)) *rig {
 	t.Helper()
 	r := &rig{t: t, dir: t.TempDir(), log: &logBuffer{}, looks: &atomic.Int64{}}
@@ -67,7 +67,7 @@ func newRig(t *testing.T, change ...func(*Options)) *rig {
 	return r
 }
 
-// shortTimer makes bursts short, and looks for nothing without an event.
+// shortTimer makes bursts short, and never fires without an event.
 func shortTimer(d time.Duration) (<-chan time.Time, func() bool) {
 	if d == rescan || d == retry {
 		return nil, func() bool { return true }
@@ -75,7 +75,7 @@ func shortTimer(d time.Duration) (<-chan time.Time, func() bool) {
 	return newTimer(d / 50)
 }
 
-// impatientTimer looks all the time.
+// impatientTimer fires all the time.
 func impatientTimer(d time.Duration) (<-chan time.Time, func() bool) { return newTimer(d / 1000) }
 
 // run starts the manager.
@@ -99,7 +99,7 @@ func (r *rig) mkdir(name string) {
 	require.NoError(r.t, os.MkdirAll(r.path(name), 0o755))
 }
 
-// write writes files in place, which are pairs of name and content.
+// write writes files in place. files are pairs of name and content.
 func (r *rig) write(files ...string) {
 	r.t.Helper()
 	for i := 0; i < len(files); i += 2 {
@@ -107,7 +107,7 @@ func (r *rig) write(files ...string) {
 	}
 }
 
-// remove removes a tree, into which the manager may be writing just now.
+// remove removes a directory tree, into which the manager may be writing.
 func (r *rig) remove(name string) {
 	r.t.Helper()
 	r.eventually(func() bool { return os.RemoveAll(r.path(name)) == nil }, "removes %q", name)
@@ -133,7 +133,8 @@ func (r *rig) read(name string) string {
 	return string(data)
 }
 
-// delegate is the network that the own file delegates to, "" without a file.
+// delegate returns the network to which the manager's file delegates, or ""
+// without a file.
 func (r *rig) delegate() string { return delegateOf(r.read(own)) }
 
 func delegateOf(text string) string {
@@ -157,25 +158,26 @@ func (r *rig) eventually(ok func() bool, what string, args ...any) {
 	}
 }
 
-// delegates waits until all is well with that network.
+// delegates waits until the manager delegates to a network and reports no
+// problem.
 func (r *rig) delegates(name string) {
 	r.t.Helper()
 	r.eventually(func() bool { return r.delegate() == name && r.State().Primary == name && r.Ready() == nil }, "delegates to %q", name)
 }
 
-// unready waits until the reason has these parts.
+// unready waits until the reason for not being ready contains these parts.
 func (r *rig) unready(parts ...string) {
 	r.t.Helper()
 	r.eventually(func() bool { return containsAll(text(r.Ready()), parts) }, "not ready: %q", parts)
 }
 
-// reports waits until the problems have these parts.
+// reports waits until the problems contain these parts.
 func (r *rig) reports(parts ...string) {
 	r.t.Helper()
 	r.eventually(func() bool { return containsAll(strings.Join(texts(r.State().Problems), "\n"), parts) }, "reports %q", parts)
 }
 
-// logs waits until the log has this part.
+// logs waits until the log contains this part.
 func (r *rig) logs(part string) {
 	r.t.Helper()
 	r.eventually(func() bool { return strings.Contains(r.log.String(), part) }, "logs %q", part)
@@ -190,12 +192,12 @@ func containsAll(s string, parts []string) bool {
 	return s != ""
 }
 
-// network is a configuration list with one plugin.
+// network returns a configuration list with one plugin.
 func network(name, plugin string) string {
 	return fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"plugins":[{"type":%q}]}`, name, plugin)
 }
 
-// raw is the complete configuration of one of the Networks.
+// raw returns the complete configuration of one of the Networks.
 func (r *rig) raw(name string) (text string, ok bool) {
 	for _, n := range r.Networks() {
 		if n.Name == name {

@@ -11,8 +11,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// TestAppearsBeforeWatch: the directory is made after we saw that it is missing, and
-// before anything is watched.
+// TestAppearsBeforeWatch: the directory is created after the manager found it
+// missing and before anything is watched.
 func TestAppearsBeforeWatch(t *testing.T) {
 	r := newRig(t)
 	r.remove("net.d")
@@ -29,8 +29,8 @@ func TestAppearsBeforeWatch(t *testing.T) {
 	r.delegates("c")
 }
 
-// TestUnreadable: a directory that cannot be watched is reported, the others are
-// watched, and it is tried again.
+// TestUnreadable: a directory that cannot be watched is reported, the others
+// are watched, and the manager tries again.
 func TestUnreadable(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.PluginDirs = []string{o.ConfDir + "/../bin"} })
 	r.mkdir("bin")
@@ -54,7 +54,8 @@ func TestUnreadable(t *testing.T) {
 	r.changes(w)
 }
 
-// TestBindMount: of one directory in two places the kernel tells events once.
+// TestBindMount: the kernel reports an event only once for a directory that is
+// mounted twice.
 func TestBindMount(t *testing.T) {
 	privhost.Require(t)
 	r := newRig(t, func(o *Options) {
@@ -75,7 +76,7 @@ func TestBindMount(t *testing.T) {
 	r.changes(w)
 }
 
-// changes waits until a change was seen.
+// changes waits until the watch reports a change.
 func (r *rig) changes(w *watch) {
 	r.t.Helper()
 	r.eventually(func() bool {

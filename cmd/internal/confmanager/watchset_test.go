@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWatchSet says which changes matter.
+// TestWatchSet checks which changes are relevant.
 func TestWatchSet(t *testing.T) {
 	r := newRig(t, func(o *Options) {
 		o.PluginDirs = []string{o.ConfDir + "/../bin", o.ConfDir + "/../missing/bin"}

@@ -12,8 +12,8 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// BenchmarkOperation is what a setup costs that is observed: five steps, as those
-// of one on the native engine.
+// BenchmarkOperation measures the cost of observing a setup with five steps, as
+// with the native engine.
 func BenchmarkOperation(b *testing.B) {
 	for _, bench := range []struct {
 		name        string

@@ -15,14 +15,14 @@ import (
 
 func newTestBroker(kept int) *Broker { return newBroker(kept, newClock().now) }
 
-// publishN publishes the numbers from 0.
+// publishN publishes the numbers from 0 to n-1.
 func publishN(b *Broker, n int) {
 	for i := range n {
 		b.publish("n", i)
 	}
 }
 
-// receive reads so many events, as text. It fails where there are fewer.
+// receive reads n events as text. It fails if there are fewer.
 func receive(t *testing.T, from <-chan wire.Event, n int) (got []string) {
 	t.Helper()
 	for range n {
@@ -37,7 +37,7 @@ func receive(t *testing.T, from <-chan wire.Event, n int) (got []string) {
 	return got
 }
 
-// drain takes all events that there are.
+// drain takes all pending events.
 func (s *subscription) drain() (got []string) {
 	for {
 		e, wake := s.take()
@@ -97,7 +97,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestSlowSubscribers lose the oldest events, are told how many, and go on.
+// TestSlowSubscribers: slow subscribers lose the oldest events, get their
+// number, and continue.
 func TestSlowSubscribers(t *testing.T) {
 	b := newTestBroker(4)
 	s := b.after(0)
@@ -110,7 +111,8 @@ func TestSlowSubscribers(t *testing.T) {
 	require.Equal(t, []string{"0"}, s.drain())
 }
 
-// TestNobodyWaitsForWhoDoesNotRead: neither publishers nor other subscribers.
+// TestNobodyWaitsForWhoDoesNotRead: a subscriber that does not read delays
+// neither publishers nor other subscribers.
 func TestNobodyWaitsForWhoDoesNotRead(t *testing.T) {
 	b := newTestBroker(4)
 	stuck := b.Subscribe(t.Context(), 0)
@@ -122,8 +124,8 @@ func TestNobodyWaitsForWhoDoesNotRead(t *testing.T) {
 	require.Equal(t, 1000, account(t, stuck, "999"))
 }
 
-// account reads up to the event that is last, and says how many events there
-// were, lost ones among them.
+// account reads up to a given last event, and returns the number of events,
+// including lost ones.
 func account(t *testing.T, from <-chan wire.Event, last string) (n int) {
 	t.Helper()
 	for {
@@ -152,8 +154,8 @@ func TestIDs(t *testing.T) {
 	require.Less(t, two.ID, uint64(1)<<53, "exact in JSON")
 }
 
-// TestLostHasNoID, so that who comes back asks for what followed the last event
-// that it had.
+// TestLostHasNoID: so a subscriber that reconnects requests the events after
+// the last one that it got.
 func TestLostHasNoID(t *testing.T) {
 	b := newTestBroker(1)
 	publishN(b, 3)
@@ -167,9 +169,9 @@ func TestSubscriptionsEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting, unread := b.Subscribe(ctx, 0), b.Subscribe(ctx, b.first-100)
 	cancel()
-	b.after(b.first - 100).run(ctx) // comes back although nobody reads
+	b.after(b.first - 100).run(ctx) // returns although no one reads
 	for _, s := range []<-chan wire.Event{waiting, unread} {
-		for e := range s { // the marker may have been handed over first
+		for e := range s { // the marker may have been delivered first
 			require.Equal(t, client.TypeLost, e.Type)
 		}
 	}
@@ -185,8 +187,8 @@ func TestSubscriptionsEnd(t *testing.T) {
 	b.close()
 }
 
-// TestAllAtOnce: what a subscriber gets and what it is told it lost is what was
-// published, in order.
+// TestAllAtOnce: the events that a subscriber gets and the number of lost ones
+// add up to the published events, in order.
 func TestAllAtOnce(t *testing.T) {
 	const publishers, each = 8, 500
 	b := newTestBroker(16)

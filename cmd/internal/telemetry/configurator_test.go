@@ -17,7 +17,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestConfigurator: a true one on a true host, that is told of and counted.
+// TestConfigurator observes a real configurator on a real host.
 func TestConfigurator(t *testing.T) {
 	privhost.Require(t)
 	dir := t.TempDir()
@@ -45,7 +45,7 @@ func TestConfigurator(t *testing.T) {
 	require.NoError(t, err)
 
 	var all []configurator.Allocation
-	for i := range 5 { // all addresses that there are
+	for i := range 5 { // as many as there are addresses
 		s, err := sandbox.Create(fmt.Sprint("telemetry", i))
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = s.Destroy() })

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
 
-// clock goes on when it is told to.
+// clock is a clock that the test advances.
 type clock struct {
 	mu sync.Mutex
 	at time.Time
@@ -38,7 +38,7 @@ func (c *clock) add(d time.Duration) {
 	c.at = c.at.Add(d)
 }
 
-// rig is a Telemetry at a time of its own.
+// rig is a Telemetry with its own clock.
 type rig struct {
 	*Telemetry
 	*clock
@@ -49,14 +49,14 @@ func newRig(o Options) *rig {
 	return &rig{newTelemetry(o, nil, c.now), c}
 }
 
-// part is one step and how long it takes before it ends so.
+// part is one step, its duration and its error.
 type part struct {
 	name string
 	took time.Duration
 	err  error
 }
 
-// operate is what the configurator does with its observer: the networks and the
+// operate calls the observer as the configurator does: the networks and the
 // engine are known at the end.
 func (r *rig) operate(operation, id, engine string, networks []string, err error, parts ...part) {
 	o, whole := r.Observer(), configurator.Step{Operation: operation, ID: id}
@@ -72,7 +72,7 @@ func (r *rig) operate(operation, id, engine string, networks []string, err error
 	o.End(ctx, whole, err)
 }
 
-// scrape is what Prometheus gets, as far as it is ours.
+// scrape returns allocnet's metrics as Prometheus gets them.
 func (t *Telemetry) scrape(tb testing.TB) string {
 	tb.Helper()
 	answer := httptest.NewRecorder()
@@ -87,8 +87,8 @@ func (t *Telemetry) scrape(tb testing.TB) string {
 	return ours.String()
 }
 
-// series is the scrape without comments and histograms' buckets, as far as a line
-// begins so.
+// series returns the lines of scrape with a prefix, without comments and
+// histogram buckets.
 func (t *Telemetry) series(tb testing.TB, prefix string) []string {
 	tb.Helper()
 	var list []string

@@ -17,7 +17,8 @@ import (
 	"github.com/allocnet/allocnet/internal/state/lease"
 )
 
-// network is one whose bridge has host-local lease from dir what ipam says.
+// network returns a bridged network with an IPAM configuration, whose leases
+// are in dir.
 func network(t testing.TB, name, dir, ipam string) *conflist.Network {
 	t.Helper()
 	return parsed(t, name, fmt.Sprintf(`{"type":"bridge","ipam":{"type":"host-local","dataDir":%q,%s}}`, dir, ipam))
@@ -30,7 +31,7 @@ func parsed(t testing.TB, name string, plugins ...string) *conflist.Network {
 	return n
 }
 
-// leased makes leases as the reference plugin does, with what else it has there.
+// leased creates leases as the reference plugin does, with its other files.
 func leased(t testing.TB, dir, network string, names ...string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, network), 0o755))
@@ -39,7 +40,7 @@ func leased(t testing.TB, dir, network string, names ...string) {
 	}
 }
 
-// hostOf is a rig on a host with these networks.
+// hostOf returns a rig on a host with these networks.
 func hostOf(networks ...*conflist.Network) *rig {
 	return newRig(Options{Networks: func() ([]*conflist.Network, []*conflist.FileError) { return networks, nil }})
 }
@@ -88,7 +89,8 @@ func TestLeases(t *testing.T) {
 	}
 }
 
-// TestPluginsThatLease: those of one directory count together, others do not.
+// TestPluginsThatLease: leases in the same directory are counted together,
+// others separately.
 func TestPluginsThatLease(t *testing.T) {
 	one, two := t.TempDir(), t.TempDir()
 	leased(t, one, "n", "10.1.0.2")
@@ -102,7 +104,8 @@ func TestPluginsThatLease(t *testing.T) {
 	}, hostOf(n).series(t, "leases"))
 }
 
-// TestCountsServeForAWhile: seconds, not for ever, also when the clock is set back.
+// TestCountsServeForAWhile: counts are cached for seconds, also when the clock
+// is set back.
 func TestCountsServeForAWhile(t *testing.T) {
 	asked := 0
 	r := newRig(Options{Allocations: func() (int, error) { asked++; return asked, nil }})
@@ -116,10 +119,10 @@ func TestCountsServeForAWhile(t *testing.T) {
 	require.Equal(t, "allocations 3", count())
 }
 
-// TestWhatCannotBeCounted is missing, and nothing else is.
+// TestWhatCannotBeCounted: only the metrics of such a network are missing.
 func TestWhatCannotBeCounted(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "bad"), nil, 0o600)) // no directory
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "bad"), nil, 0o600)) // not a directory
 	networks := []*conflist.Network{network(t, "bad", dir, `"subnet":"10.1.0.0/24"`), network(t, "good", dir, `"subnet":"10.2.0.0/24"`)}
 	r := newRig(Options{
 		Networks:    func() ([]*conflist.Network, []*conflist.FileError) { return networks, nil },
@@ -133,7 +136,7 @@ func TestWhatCannotBeCounted(t *testing.T) {
 	require.Len(t, r.series(t, "operations_total"), 1)
 }
 
-// TestLeasesComeAndGo while they are counted, by the code that makes them.
+// TestLeasesComeAndGo: leases are added and removed while they are counted.
 func TestLeasesComeAndGo(t *testing.T) {
 	dir := t.TempDir()
 	n := network(t, "n", dir, `"subnet":"10.1.0.0/24"`)

@@ -27,8 +27,8 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// busy is a Telemetry after a fixed sequence of operations, on a host with two
-// networks.
+// busy returns a Telemetry after a fixed sequence of operations, on a host with
+// two networks.
 func busy(t *testing.T) *rig {
 	t.Helper()
 	dir := t.TempDir()
@@ -85,9 +85,10 @@ func TestNamesKeepTheConventions(t *testing.T) {
 	require.Empty(t, problems)
 }
 
-// TestRegistryIsOurOwn, with the collectors of Go and of the process.
+// TestRegistryIsOurOwn: each Telemetry has its own registry, with the
+// collectors of Go and of the process.
 func TestRegistryIsOurOwn(t *testing.T) {
-	a, b := newRig(Options{}), newRig(Options{}) // a shared one would panic
+	a, b := newRig(Options{}), newRig(Options{}) // a shared registry would panic
 	a.operate("gc", "", "", nil, nil)
 	require.NotEmpty(t, a.series(t, "operations_total"))
 	require.Empty(t, b.series(t, "operations_total"))
@@ -98,7 +99,8 @@ func TestRegistryIsOurOwn(t *testing.T) {
 	}
 }
 
-// TestNetworksHaveFewLabels: however many names allocations bring along.
+// TestNetworksHaveFewLabels: the number of labels is bounded, however many
+// names allocations use.
 func TestNetworksHaveFewLabels(t *testing.T) {
 	r := newRig(Options{})
 	for i := range 3 * maxNetworks {
@@ -126,7 +128,7 @@ func TestReloads(t *testing.T) {
 	}, r.series(t, "config_last"))
 }
 
-// TestRetriesThatWereCutOff are none: nothing was tried again.
+// TestRetriesThatWereCutOff: a retry that did not begin is not counted.
 func TestRetriesThatWereCutOff(t *testing.T) {
 	r := newRig(Options{})
 	r.operate("setup", "a", "native", []string{"n"}, errors.New("x"), part{configurator.StepWait, 0, errors.New("cancelled")})

@@ -16,7 +16,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// events are all that are kept, as JSON without ID.
+// kept returns all kept events as JSON without ID.
 func (r *rig) kept(t *testing.T) (list []string) {
 	t.Helper()
 	s := r.events.after(r.events.first - 1)
@@ -57,7 +57,8 @@ func TestEvents(t *testing.T) {
 	}, r.kept(t))
 }
 
-// TestStepsOfManyAllocations are told apart, and bounded.
+// TestStepsOfManyAllocations: steps are assigned to their allocation, and
+// bounded.
 func TestStepsOfManyAllocations(t *testing.T) {
 	r := newRig(Options{})
 	o := r.Observer()
@@ -78,7 +79,8 @@ func TestStepsOfManyAllocations(t *testing.T) {
 	require.Len(t, d.Steps[1].Error, maxStepErrorText)
 }
 
-// TestEventsKeepNothingOfOthers: the configurator goes on with its slices.
+// TestEventsKeepNothingOfOthers: events do not share slices with the
+// configurator.
 func TestEventsKeepNothingOfOthers(t *testing.T) {
 	r := newRig(Options{})
 	networks, removed := []string{"blue"}, []configurator.Leftover{{Kind: cleanup.KindLink}}
@@ -89,7 +91,7 @@ func TestEventsKeepNothingOfOthers(t *testing.T) {
 	require.Equal(t, before, r.kept(t))
 }
 
-// TestArgsInEvents are those of the operation, bounded.
+// TestArgsInEvents: events contain the arguments of the operation, bounded.
 func TestArgsInEvents(t *testing.T) {
 	r := newRig(Options{})
 	end := func(args map[string]string) map[string]string {
@@ -109,8 +111,8 @@ func TestArgsInEvents(t *testing.T) {
 	require.Equal(t, map[string]string{"K8S_POD_NAME": "web-1"}, end(long))
 }
 
-// TestObserverOfStrangers: a step without operation counts, an end without
-// beginning does not.
+// TestObserverOfStrangers: a step without an operation is counted, an end
+// without a beginning is not.
 func TestObserverOfStrangers(t *testing.T) {
 	r := newRig(Options{})
 	o, s := r.Observer(), configurator.Step{Operation: "setup", Name: configurator.StepAdd}
@@ -123,7 +125,7 @@ func TestObserverOfStrangers(t *testing.T) {
 	require.Empty(t, r.kept(t))
 }
 
-// TestContextsGoOn: what the caller put there is there, and its end is.
+// TestContextsGoOn: derived contexts keep the caller's values and its end.
 func TestContextsGoOn(t *testing.T) {
 	type key struct{}
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))

@@ -22,7 +22,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// receiver is what spans are sent to.
+// receiver is a server that receives spans.
 type receiver struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -77,7 +77,7 @@ func attributes(list []*common.KeyValue) (texts []string) {
 	return texts
 }
 
-// tree is the spans as text, each below its parent.
+// tree returns the spans as text, each below its parent.
 func (r *receiver) tree(parent []byte, indent string) (lines []string) {
 	for _, s := range r.spans {
 		if string(s.ParentSpanId) != string(parent) {
@@ -90,7 +90,7 @@ func (r *receiver) tree(parent []byte, indent string) (lines []string) {
 	return lines
 }
 
-// traced is a rig that sends to an endpoint.
+// traced returns a rig that sends spans to an endpoint.
 func traced(t *testing.T, endpoint string, o Options) *rig {
 	t.Helper()
 	exporter, err := newExporter(endpoint)
@@ -126,7 +126,8 @@ func TestSpans(t *testing.T) {
 	require.NoError(t, r.Shutdown(t.Context()), "again")
 }
 
-// TestNoSpans unless there is an endpoint, whatever the environment says.
+// TestNoSpans: without an endpoint no spans are sent, whatever the environment
+// contains.
 func TestNoSpans(t *testing.T) {
 	to := newReceiver(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", to.URL)
@@ -175,7 +176,7 @@ func TestPathOfTheEndpoint(t *testing.T) {
 	require.Equal(t, []string{"POST /v1/traces", "POST /v1/traces", "POST /own/path"}, to.paths)
 }
 
-// TestSpansThatCannotBeDelivered are counted and told of.
+// TestSpansThatCannotBeDelivered: lost spans are counted and reported.
 func TestSpansThatCannotBeDelivered(t *testing.T) {
 	refuses := httptest.NewServer(http.NotFoundHandler())
 	defer refuses.Close()
@@ -188,7 +189,8 @@ func TestSpansThatCannotBeDelivered(t *testing.T) {
 	require.Contains(t, log.String(), "404")
 }
 
-// TestReceiverThatHangs: operations go on, and Shutdown ends with its context.
+// TestReceiverThatHangs: operations continue, and Shutdown ends with its
+// context.
 func TestReceiverThatHangs(t *testing.T) {
 	release := make(chan struct{})
 	hangs := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))

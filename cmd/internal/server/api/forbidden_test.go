@@ -10,8 +10,9 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// TestForbiddenUsersMakeNoRoom checks that no idle connection is closed closed for a permitted user
-// not use the daemon. Such a user gets ErrForbidden, also without room.
+// TestForbiddenUsersMakeNoRoom checks that no idle connection is closed for a
+// user that may not use the daemon. Such a user gets ErrForbidden, also without
+// room.
 func TestForbiddenUsersMakeNoRoom(t *testing.T) {
 	d := newAdmission(2) // one of them for root
 	admit := func(user uint32, verdictErr error) (*conn, error) {
