@@ -38,8 +38,8 @@ func TestPathOfTheRuntime(t *testing.T) {
 			w.serve(w.env("CHECK", "c1"), conf)
 			w.serve(Env{Command: "GC"}, ours("1.1.0", `"delegate":"own","cni.dev/valid-attachments":[{"containerID":"c1","ifname":"eth0"}]`))
 
-			// The plugin may have left something, so the allocation waits for
-			// its DEL.
+			// The plugin may have left something, so the record stays
+			// until its DEL succeeds.
 			away := dir + " away"
 			require.NoError(t, os.Rename(dir, away))
 			e := w.refuse(w.env("DEL", "c1"), conf)

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkElements times what an allocation of one port as tcp and udp does,
-// with none and many others present.
+// BenchmarkElements measures the elements of an allocation with one port as tcp
+// and udp, with no and with many others present.
 func BenchmarkElements(b *testing.B) {
 	for _, present := range []int{0, 20000} {
 		for name, families := range map[string][]string{"ip": {"ip"}, "dual": {"ip", "ip6"}} {
@@ -21,7 +21,7 @@ func BenchmarkElements(b *testing.B) {
 					require.NoError(b, r.Add(b.Context(), example(10000+i)))
 				}
 				e := example(1, families...)
-				require.NoError(b, r.Add(b.Context(), e)) // makes the tables
+				require.NoError(b, r.Add(b.Context(), e)) // creates the tables
 				require.NoError(b, r.Del(b.Context(), e))
 				var adds, checks, dels []time.Duration
 				timed := func(list *[]time.Duration, call func(context.Context, *Elements) error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// contacts is one family's side of a test network.
+// contacts is one address family of a test network.
 type contacts struct {
 	*testNet
 	t            *testing.T
@@ -32,13 +32,14 @@ func eachContacts(t *testing.T, test func(t *testing.T, c *contacts)) {
 	})
 }
 
-// learn makes the sets know of ports.
+// learn adds ports to the sets.
 func (c *contacts) learn(ports ...Port) {
 	c.t.Helper()
 	require.NoError(c.t, c.LearnContacted(c.t.Context(), c.family, func(context.Context) ([]Port, error) { return ports, nil }))
 }
 
-// require wants these, and no others of the asked ones, to have been contacted.
+// require checks that of the asked ports exactly these are recorded as
+// contacted.
 func (c *contacts) require(asked []Port, want ...Port) {
 	c.t.Helper()
 	got, known, err := c.Contacted(c.t.Context(), c.family, asked)
@@ -57,9 +58,8 @@ func (c *contacts) requireUnknown(asked []Port) {
 
 func udpPort(number uint16, host netip.Addr) Port { return Port{unix.IPPROTO_UDP, number, host} }
 
-// TestContacted: what was sent to the host itself is known by address and port
-// until it is forgotten; what was redirected, passed through or is of TCP is not
-// noted.
+// TestContacted: ports of the host itself are recorded by address until they
+// are removed. Packets that are redirected, forwarded or TCP are not recorded.
 func TestContacted(t *testing.T) {
 	eachContacts(t, func(t *testing.T, c *contacts) {
 		other := netip.MustParseAddr(map[uint8]string{unix.AF_INET: "127.0.0.1", unix.AF_INET6: "::1"}[c.family])
@@ -84,8 +84,8 @@ func TestContacted(t *testing.T) {
 	})
 }
 
-// TestContactedWithoutRoom: ports for which there is no room make all of them
-// unknown, until they are learnt again; what INPUT drops needs none.
+// TestContactedWithoutRoom: if a set is full, all ports are unknown until they
+// are learnt again. Packets that INPUT drops take no room.
 func TestContactedWithoutRoom(t *testing.T) {
 	eachContacts(t, func(t *testing.T, c *contacts) {
 		require.NoError(t, c.Add(t.Context(), c.elements(SNATLocal)))
@@ -111,8 +111,8 @@ func TestContactedWithoutRoom(t *testing.T) {
 	})
 }
 
-// TestLearnTogether: of two that learn at once, the first one's list lacks what
-// the second emptied, so that it counts for nothing.
+// TestLearnTogether: if two learn at the same time, the list of the first one
+// lacks what the second one emptied, so it is not used.
 func TestLearnTogether(t *testing.T) {
 	eachContacts(t, func(t *testing.T, c *contacts) {
 		require.NoError(t, c.Add(t.Context(), c.elements(SNATLocal)))
@@ -147,7 +147,7 @@ func (c *contacts) scan(first, n int) {
 	}))
 }
 
-// datagram sends one from a new port.
+// datagram sends a datagram from a new port.
 func datagram(t *testing.T, from *sandbox.Sandbox, to netip.Addr, port uint16) {
 	t.Helper()
 	require.NoError(t, from.Do(func() error {

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(privhost.Main(m))
 }
 
-// open opens a ruleset on a host without any rules.
+// open opens a ruleset on a host without rules.
 func open(t testing.TB) *Ruleset {
 	t.Helper()
 	privhost.Require(t, "nft")
@@ -52,7 +52,8 @@ func run(t testing.TB, name string, args ...string) string {
 
 func owner(id string) names.Owner { return names.Owner{Network: "net", ID: id, IfName: "eth0"} }
 
-// example is what the allocation of that number has, everything in families.
+// example returns the elements of an allocation with a number, all of them for
+// each family.
 func example(i int, families ...string) *Elements {
 	e := &Elements{Owner: owner(fmt.Sprintf("alloc-%d", i))}
 	if len(families) == 0 {
@@ -72,7 +73,7 @@ func example(i int, families ...string) *Elements {
 	return e
 }
 
-// everything has one element in every set.
+// everything returns one element for every set.
 func everything() *Elements {
 	v4, v6 := netip.MustParsePrefix("10.1.2.3/24"), netip.MustParsePrefix("fd00:1::3/64")
 	other4, other6 := netip.MustParsePrefix("10.1.2.4/24"), netip.MustParsePrefix("fd00:1::4/64")
@@ -91,7 +92,7 @@ func everything() *Elements {
 	}
 }
 
-// requireStructure wants all rules of a table to be there, each once.
+// requireStructure checks that a table has all rules, each once.
 func requireStructure(t testing.TB, r *Ruleset, tables ...*table) {
 	t.Helper()
 	for _, table := range tables {
@@ -101,7 +102,7 @@ func requireStructure(t testing.TB, r *Ruleset, tables ...*table) {
 	}
 }
 
-// countElements counts those that have an owner.
+// countElements returns the number of elements that have an owner.
 func countElements(t testing.TB) int {
 	t.Helper()
 	return strings.Count(nft(t, "list", "ruleset"), `comment "allocnet:`)

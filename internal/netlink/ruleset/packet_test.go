@@ -20,8 +20,8 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// testNet is the private host with a machine outside, two bridges with one and
-// two allocations, and a ruleset.
+// testNet is the private host with an external machine, two bridges with one
+// and two allocations, and a ruleset.
 type testNet struct {
 	*Ruleset
 	t testing.TB
@@ -29,7 +29,7 @@ type testNet struct {
 	outside, a, b, c *sandbox.Sandbox
 }
 
-// The last parts of the addresses: 10.N.0.x and fd00:N::x.
+// The last parts of the networks: 10.N.0.x and fd00:N::x.
 const wireNet, net0, net1 = 70, 71, 72
 
 func addr4(network, n int) netip.Prefix {
@@ -62,7 +62,7 @@ func sysctl(t testing.TB, file, value string) {
 	require.NoError(t, os.WriteFile("/proc/sys/net/"+file, []byte(value), 0))
 }
 
-// noDAD spares new links the wait for duplicates of their own addresses.
+// noDAD disables duplicate address detection for new links.
 func noDAD(t testing.TB) {
 	t.Helper()
 	sysctl(t, "ipv6/conf/default/accept_dad", "0")
@@ -76,7 +76,7 @@ func (n *testNet) bridge(name string, network int) {
 	n.address(name, network)
 }
 
-// address gives a link of the host the first address of a network.
+// address assigns the first address of a network to a link of the host.
 func (n *testNet) address(link string, network int) {
 	n.t.Helper()
 	run(n.t, "ip", "addr", "add", addr4(network, 1).String(), "dev", link)
@@ -84,8 +84,8 @@ func (n *testNet) address(link string, network int) {
 	run(n.t, "ip", "link", "set", link, "up")
 }
 
-// machine is a sandbox whose eth0 leads to the host, and
-// in which everybody gets an answer on port 80.
+// machine creates a sandbox whose eth0 leads to the host, with a server on port
+// 80.
 func (n *testNet) machine(name, bridge string, network, number int) *sandbox.Sandbox {
 	n.t.Helper()
 	s, err := sandbox.Create("ruleset-" + name)
@@ -101,7 +101,7 @@ func (n *testNet) machine(name, bridge string, network, number int) *sandbox.San
 	n.t.Cleanup(func() { run(n.t, "ip", "link", "del", link) })
 	if bridge != "" {
 		run(n.t, "ip", "link", "set", link, "master", bridge, "up")
-		// Where bridged packets pass through iptables, hairpin depends on it.
+		// If bridged packets pass through iptables, hairpin is required.
 		run(n.t, "ip", "link", "set", link, "type", "bridge_slave", "hairpin", "on")
 	}
 	inside("addr", "add", addr4(network, number).String(), "dev", "eth0")
@@ -115,7 +115,7 @@ func (n *testNet) machine(name, bridge string, network, number int) *sandbox.San
 	return s
 }
 
-// serve answers with a name and the address of whoever asks.
+// serve responds with a name and the client's address.
 func (n *testNet) serve(s *sandbox.Sandbox, name, addr string) {
 	n.t.Helper()
 	var l net.Listener
@@ -171,16 +171,16 @@ func (n *testNet) wantAnswer(want string, from *sandbox.Sandbox, addr netip.Addr
 	require.Equal(n.t, want, n.ask(from, addr, port, 10*time.Second), "%s port %d", addr, port)
 }
 
-// wantSilence waits for what does not come; a SYN that was lost is sent again
-// only after a second.
+// wantSilence checks that no answer arrives. A lost SYN is repeated only after
+// a second.
 func (n *testNet) wantSilence(from *sandbox.Sandbox, addr netip.Addr, port int) {
 	n.t.Helper()
 	answer := n.ask(from, addr, port, 150*time.Millisecond)
 	require.True(n.t, strings.HasSuffix(answer, "i/o timeout"), "%s port %d: %s", addr, port, answer)
 }
 
-// elements are those of a, with port 8080 of every address of the host, and of
-// the wire's alone, 8081.
+// elements returns the elements of a, with port 8080 of every address of the
+// host and port 8081 of one address.
 func (n *testNet) elements(snat SNAT) *Elements {
 	e := &Elements{Owner: owner("a")}
 	for _, addr := range []func(network, n int) netip.Prefix{addr4, addr6} {
@@ -195,8 +195,8 @@ func (n *testNet) elements(snat SNAT) *Elements {
 	return e
 }
 
-// setBridged says whether bridged packets pass through iptables, too. They do
-// not where the kernel's module for it is not loaded.
+// setBridged sets whether bridged packets pass through iptables, too. They do
+// not if the kernel's module is not loaded.
 func setBridged(t *testing.T, value string) {
 	t.Helper()
 	for _, file := range []string{"bridge-nf-call-iptables", "bridge-nf-call-ip6tables"} {
@@ -209,7 +209,7 @@ func setBridged(t *testing.T, value string) {
 	}
 }
 
-// eachFamily runs a test with each, and with the given kinds of bridges.
+// eachFamily runs a test with each family and the given kinds of bridges.
 func eachFamily(t *testing.T, bridged []string, test func(t *testing.T, n *testNet, addr func(network, n int) netip.Prefix)) {
 	for name, addr := range map[string]func(network, n int) netip.Prefix{"ip": addr4, "ip6": addr6} {
 		for _, value := range bridged {
@@ -240,7 +240,7 @@ func TestHostPorts(t *testing.T) {
 		n.wantAnswer(fmt.Sprintf("a sees %s", addr(net1, 2)), n.c, addr(net0, 1), 8080)
 		require.Contains(t, n.ask(n.c, addr(net0, 1), 8081, time.Second), "refused", "the port of another address")
 
-		// Nothing of it concerns other hosts' ports.
+		// Ports of other hosts are not redirected.
 		n.serve(n.outside, "outside", netip.AddrPortFrom(outside, 8080).String())
 		n.wantAnswer(fmt.Sprintf("outside sees %s", host), n.a, outside, 8080)
 
@@ -257,14 +257,14 @@ func TestSNATModes(t *testing.T) {
 		require.NoError(t, n.Del(t.Context(), n.elements(SNATAll)))
 		require.NoError(t, n.Add(t.Context(), n.elements(SNATNone)))
 		n.wantAnswer(fmt.Sprintf("a sees %s", outside), n.outside, host, 8080)
-		n.wantSilence(n.a, host, 8080) // it sees itself
+		n.wantSilence(n.a, host, 8080) // a itself must not connect
 	})
 }
 
 func TestMasquerade(t *testing.T) {
 	eachFamily(t, []string{"0"}, func(t *testing.T, n *testNet, prefix func(network, n int) netip.Prefix) {
 		addr := func(network, number int) netip.Addr { return prefix(network, number).Addr() }
-		n.wantSilence(n.a, addr(wireNet, 2), 80) // who has no way back
+		n.wantSilence(n.a, addr(wireNet, 2), 80) // the external machine has no route back
 		require.NoError(t, n.Add(t.Context(), n.elements(SNATLocal)))
 		n.wantAnswer(fmt.Sprintf("outside sees %s", addr(wireNet, 1)), n.a, addr(wireNet, 2), 80)
 		n.wantSilence(n.b, addr(wireNet, 2), 80)
@@ -273,12 +273,13 @@ func TestMasquerade(t *testing.T) {
 	})
 }
 
-// A network that is routed through the host, as with ptp, keeps its addresses.
+// TestWithinOneNetwork: in a network that is routed through the host, as with
+// ptp, source addresses are kept.
 func TestWithinOneNetwork(t *testing.T) {
 	n := newNet(t)
 	e := &Elements{Owner: owner("a")}
 	for _, p := range []netip.Prefix{addr4(net0, 2), addr6(net0, 2)} {
-		e.Masquerade = append(e.Masquerade, netip.PrefixFrom(p.Addr(), 8)) // c is in it, too
+		e.Masquerade = append(e.Masquerade, netip.PrefixFrom(p.Addr(), 8)) // contains c, too
 	}
 	require.NoError(t, n.Add(t.Context(), e))
 	n.wantAnswer(fmt.Sprintf("c sees %s", addr4(net0, 2).Addr()), n.a, addr4(net1, 2).Addr(), 80)
@@ -298,7 +299,7 @@ func TestGuards(t *testing.T) {
 		n.wantSilence(n.c, addr(net0, 2), 80)
 		n.wantAnswer(fmt.Sprintf("outside sees %s", addr(wireNet, 1)), n.a, addr(wireNet, 2), 80)
 		n.wantAnswer(fmt.Sprintf("a sees %s", addr(wireNet, 2)), n.outside, addr(wireNet, 1), 8080)
-		// What is forwarded within the bridge: a neighbour through a host port.
+		// Forwarding within the bridge: a neighbour uses a host port.
 		n.wantAnswer(fmt.Sprintf("a sees %s", addr(net0, 1)), n.b, addr(wireNet, 1), 8080)
 		e.Guarded[0].Isolated = true
 		require.NoError(t, n.Add(t.Context(), e))
@@ -306,7 +307,8 @@ func TestGuards(t *testing.T) {
 	})
 }
 
-// With route_localnet, others could reach what listens on 127.0.0.1.
+// TestLocalOnly: with route_localnet, other hosts could reach services on
+// 127.0.0.1.
 func TestLocalOnly(t *testing.T) {
 	n := newNet(t)
 	loopback := netip.MustParseAddr("127.0.0.1")
@@ -333,8 +335,8 @@ func TestLocalOnly(t *testing.T) {
 	n.wantAnswer("host sees 127.0.0.1", nil, loopback, 7070)
 }
 
-// TestHeldGuard: a guard that a connection holds survives a flush, and another
-// connection takes it over.
+// TestHeldGuard: an owned guard survives a flush, and another connection takes
+// it over.
 func TestHeldGuard(t *testing.T) {
 	n := newNet(t)
 	n.serve(nil, "host", "127.0.0.1:7070")
@@ -360,8 +362,8 @@ func TestHeldGuard(t *testing.T) {
 	n.wantAnswer("host sees 127.0.0.1", nil, loopback, 7070)
 }
 
-// TestHeldGuardThatNobodyHolds, as a saved ruleset may have it, does not serve: it
-// goes with the next flush.
+// TestHeldGuardThatNobodyHolds: a held guard without an owner, as from a saved
+// ruleset, is not sufficient, because the next flush removes it.
 func TestHeldGuardThatNobodyHolds(t *testing.T) {
 	r := open(t)
 	nft(t, "add", "table", "ip", names.HeldGuardTable)
@@ -375,7 +377,8 @@ func TestHeldGuardThatNobodyHolds(t *testing.T) {
 	require.True(t, r.holdsGuard.Load())
 }
 
-// TestGuardWithoutPermission: what may not be looked at is neither there nor held.
+// TestGuardWithoutPermission: a guard that may not be read is neither present
+// nor held.
 func TestGuardWithoutPermission(t *testing.T) {
 	privhost.Require(t)
 	r, err := Open()
@@ -388,8 +391,9 @@ func TestGuardWithoutPermission(t *testing.T) {
 	require.ErrorContains(t, hold, "hold the guard")
 }
 
-// With route_localnet, the kernel also takes packets that claim to be from the
-// loopback, which nothing on the host expects of others.
+// TestNobodyElseIsLoopback: with route_localnet, the kernel also accepts
+// packets with a loopback source, which no program of the host expects from
+// other hosts.
 func TestNobodyElseIsLoopback(t *testing.T) {
 	n := newNet(t)
 	sysctl(t, "ipv4/conf/all/rp_filter", "0")
@@ -429,7 +433,8 @@ func TestNobodyElseIsLoopback(t *testing.T) {
 	require.Equal(t, a, receive(), "of the two, the first to arrive")
 }
 
-// Where the host's own policy drops, one rule lets open addresses pass.
+// TestForwardMark: if the host's policy drops, one rule accepts packets of open
+// addresses.
 func TestForwardMark(t *testing.T) {
 	eachFamily(t, []string{"0"}, func(t *testing.T, n *testNet, prefix func(network, n int) netip.Prefix) {
 		addr := func(network, number int) netip.Addr { return prefix(network, number).Addr() }
@@ -449,11 +454,12 @@ func TestForwardMark(t *testing.T) {
 		n.wantAnswer(fmt.Sprintf("outside sees %s", addr(wireNet, 1)), n.a, addr(wireNet, 2), 80)
 		n.wantAnswer(fmt.Sprintf("a sees %s", addr(wireNet, 2)), n.outside, addr(wireNet, 1), 8080)
 
-		// Nobody may begin a connection to the address itself.
+		// Connections to the address itself are dropped.
 		run(t, "ip", "netns", "exec", n.outside.Name(), "ip", "route", "add", prefix(net0, 0).Masked().String(), "via", addr(wireNet, 1).String())
 		n.wantSilence(n.outside, addr(net0, 2), 80)
 
-		// Behind the forward hook nothing is marked, and other bits are kept.
+		// After the forward hook no packet has the mark, and other bits are
+		// kept.
 		nft(t, fmt.Sprintf(`table %s watch {
 			chain before { type filter hook prerouting priority 0; meta mark set meta mark | 0x42; }
 			chain after { type filter hook postrouting priority 0; oifname "to-outside" meta mark & 0x42 == 0x42 counter

@@ -28,7 +28,7 @@ func TestGolden(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, string(want), listed)
 
-	// nft understands what it lists, and a host that restores it is whole.
+	// nft accepts its own listing, and a host that restores it has all rules.
 	nft(t, "flush", "ruleset")
 	nft(t, "-f", golden)
 	require.Equal(t, listed, nft(t, "list", "ruleset"))
@@ -62,7 +62,7 @@ func TestOnlyFamiliesInUse(t *testing.T) {
 	require.Equal(t, "table ip6 allocnet\n", nft(t, "list", "tables"))
 }
 
-// An owner's elements become what it says last.
+// TestAddReplacesOwn: another Add replaces the elements of its owner.
 func TestAddReplacesOwn(t *testing.T) {
 	r := open(t)
 	e := example(1)
@@ -84,11 +84,11 @@ func TestPortTaken(t *testing.T) {
 				r := open(t)
 				first := example(1, family)
 				require.NoError(t, r.Add(t.Context(), first))
-				// Both tables are there, and so is the network.
+				// Both tables and the network exist.
 				require.NoError(t, r.Add(t.Context(), example(3)))
 				before := nft(t, "list", "ruleset")
 
-				second := example(2) // in both families
+				second := example(2) // with both families
 				other := map[string]int{"ip": 0, "ip6": 2}[family]
 				clash := &second.Mappings[other]
 				clash.HostPort = 1
@@ -111,7 +111,8 @@ func TestPortTaken(t *testing.T) {
 	}
 }
 
-// Nothing is added either where one of the tables is yet to be made.
+// TestPortTakenOnNewHost: nothing is added even if one of the tables does not
+// exist yet.
 func TestPortTakenOnNewHost(t *testing.T) {
 	r := open(t)
 	require.NoError(t, r.Add(t.Context(), example(1, "ip")))
@@ -144,8 +145,8 @@ func TestForeignOwnerIsKept(t *testing.T) {
 	require.ErrorContains(t, err, "host port 8080/tcp -> 10.1.2.3:80 (there is host port 8080/tcp -> 10.1.2.3:80 of allocnet:net/alloc/eth0)")
 }
 
-// Whoever gives addresses out gave this one anew: what a lost owner left is no
-// obstacle, and its late Del no harm.
+// TestAddressChangesHands: the address was assigned again. Elements of its lost
+// owner do not prevent the Add, and a late Del of that owner does no harm.
 func TestAddressChangesHands(t *testing.T) {
 	r := open(t)
 	lost, next := example(1), example(1)
@@ -177,7 +178,8 @@ func TestElementsWithoutComment(t *testing.T) {
 	require.NoError(t, r.Check(t.Context(), e))
 }
 
-// Del removes what an Add with another SNAT made.
+// TestDelForgetsKindOfSNAT: Del removes the elements of an Add with another
+// SNAT.
 func TestDelForgetsKindOfSNAT(t *testing.T) {
 	r := open(t)
 	e := everything()
@@ -189,7 +191,8 @@ func TestDelForgetsKindOfSNAT(t *testing.T) {
 	require.Zero(t, countElements(t))
 }
 
-// The kernel refuses networks that begin or end within others.
+// TestNestedNetworks: the kernel refuses networks that begin or end within
+// others.
 func TestNestedNetworks(t *testing.T) {
 	for _, order := range [][]string{
 		{"10.1.0.1/24", "10.1.0.2/16"}, {"10.1.0.2/16", "10.1.0.1/24"}, {"10.1.255.1/24", "10.1.0.2/16"},
@@ -211,8 +214,8 @@ func TestNestedNetworks(t *testing.T) {
 	}
 }
 
-// A larger network serves while somebody is in it, and then gives way to those of
-// the addresses within it.
+// TestLargerNetworkThatNobodyHas: a larger network stays while an address in it
+// is used, and is then replaced by the networks of the addresses in it.
 func TestLargerNetworkThatNobodyHas(t *testing.T) {
 	r := open(t)
 	in := func(id, address string) *Elements {
@@ -246,7 +249,8 @@ func TestLargerNetworkThatNobodyHas(t *testing.T) {
 	networks("10.1.0.0/16", "10.17.2.0/24")
 }
 
-// An element of which nobody knows the network keeps what is there.
+// TestAddressOfAnUnknownNetwork: an element whose network is unknown keeps the
+// existing network.
 func TestAddressOfAnUnknownNetwork(t *testing.T) {
 	r := open(t)
 	require.NoError(t, r.Add(t.Context(), &Elements{Owner: owner("large"), Masquerade: []netip.Prefix{netip.MustParsePrefix("10.0.0.5/8")}}))
@@ -259,8 +263,8 @@ func TestAddressOfAnUnknownNetwork(t *testing.T) {
 	require.Contains(t, nft(t, "list set ip allocnet networks"), "10.0.0.0/8")
 }
 
-// Where another has a port on every address, one on a host IP would take a part
-// of its clients away.
+// TestPortTakenOnEveryAddress: a port on one host IP conflicts with the same
+// port on every address, because it would take some of its clients.
 func TestPortTakenOnEveryAddress(t *testing.T) {
 	r := open(t)
 	for i, addresses := range [][2]string{{"10.1.0.1:80", "127.0.0.1"}, {"[fd00::1]:80", "::1"}} {
@@ -283,9 +287,10 @@ func TestPortTakenOnEveryAddress(t *testing.T) {
 	}
 }
 
-// One transaction of many messages, and more than the socket holds at first.
+// TestManyPorts: one transaction has many messages, more than the socket's
+// initial buffer.
 func TestManyPorts(t *testing.T) {
-	privhost.RequireRoot(t) // others get no larger socket
+	privhost.RequireRoot(t) // other users cannot enlarge the buffer
 	r := open(t)
 	e := &Elements{Owner: owner("many")}
 	for i := range 8000 {
@@ -350,7 +355,8 @@ func TestInvalidElements(t *testing.T) {
 	require.Empty(t, nft(t, "list", "ruleset"))
 }
 
-// Addresses may come in the form of a net.IP, and "every address" as such.
+// TestEquivalentAddresses: addresses may have the form of a net.IP, and "every
+// address" may be explicit.
 func TestEquivalentAddresses(t *testing.T) {
 	r := open(t)
 	mapped := netip.MustParseAddr("::ffff:10.1.2.3")

@@ -13,7 +13,8 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 )
 
-// attachment is one of container c, with two host ports on two families.
+// attachment returns the elements of an attachment of container c, with two
+// host ports in both families.
 func attachment(i int) *Elements {
 	e := &Elements{Owner: names.Owner{Network: fmt.Sprint("net", i), ID: "c", IfName: fmt.Sprint("eth", i)}}
 	for _, p := range []netip.Prefix{
@@ -31,7 +32,7 @@ func attachment(i int) *Elements {
 	return e
 }
 
-// requireActive wants the host ports to lead to an attachment.
+// requireActive checks that the host ports lead to an attachment.
 func requireActive(t *testing.T, r *Ruleset, i int) {
 	t.Helper()
 	list, err := attachment(i).elements()
@@ -45,8 +46,8 @@ func requireActive(t *testing.T, r *Ruleset, i int) {
 	}
 }
 
-// TestShared: attachments of one container have the same host ports; whichever goes,
-// the next one has them at once.
+// TestShared: attachments of one container have the same host ports. When one
+// is removed, the next one gets them at once.
 func TestShared(t *testing.T) {
 	r := open(t)
 	for i := range 3 {
@@ -79,7 +80,7 @@ func TestShared(t *testing.T) {
 	require.NoError(t, r.Add(t.Context(), other))
 }
 
-// TestSharedOfAll: GC and the audit know who waits.
+// TestSharedOfAll: GC and the audit find attachments on standby.
 func TestSharedOfAll(t *testing.T) {
 	r := open(t)
 	for i := range 3 {
@@ -105,7 +106,7 @@ func TestSharedOfAll(t *testing.T) {
 	require.Zero(t, countElements(t))
 }
 
-// TestSharedRepair: whatever is gone comes back with an Add.
+// TestSharedRepair: Add restores whatever is missing.
 func TestSharedRepair(t *testing.T) {
 	for _, set := range []string{"host_ports", "standby_ports", ""} {
 		r := open(t)
@@ -131,7 +132,7 @@ func TestSharedRepair(t *testing.T) {
 	}
 }
 
-// TestSharedOnOldTables: tables of a version without the map get it.
+// TestSharedOnOldTables: the map is added to tables of a version without it.
 func TestSharedOnOldTables(t *testing.T) {
 	r := open(t)
 	require.NoError(t, r.Add(t.Context(), attachment(0)))
@@ -149,7 +150,8 @@ func TestSharedOnOldTables(t *testing.T) {
 	require.Zero(t, countElements(t))
 }
 
-// TestSharedAtOnce: who comes while the other goes has the host ports in the end.
+// TestSharedAtOnce: an attachment that is added while the other one is removed
+// has the host ports in the end.
 func TestSharedAtOnce(t *testing.T) {
 	r, another := open(t), openAnother(t)
 	require.NoError(t, r.Add(t.Context(), attachment(0)))

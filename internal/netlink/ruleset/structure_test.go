@@ -52,7 +52,8 @@ func TestRepair(t *testing.T) {
 	}
 }
 
-// lines are those of a listing, in which chains made anew have another place.
+// lines splits a listing. Chains that were created again have another position
+// in it.
 func lines(s string) []string { return strings.Split(s, "\n") }
 
 func TestFlushRuleset(t *testing.T) {
@@ -69,7 +70,8 @@ func TestFlushRuleset(t *testing.T) {
 	require.NoError(t, r.Check(t.Context(), e))
 }
 
-// Where a chain or a set is missing with all that leads to it, Add makes it.
+// TestAddRepairs: Add creates a missing chain or set and everything that refers
+// to it.
 func TestAddRepairs(t *testing.T) {
 	r := open(t)
 	require.NoError(t, r.Add(t.Context(), everything()))
@@ -118,7 +120,7 @@ func TestConcurrentAdds(t *testing.T) {
 	require.NoError(t, r.Check(t.Context(), example(2)))
 }
 
-// Repairs beside Adds lose nothing.
+// TestConcurrentRepairs: repairs and concurrent Adds lose no elements.
 func TestConcurrentRepairs(t *testing.T) {
 	r := open(t)
 	another := openAnother(t)

@@ -16,7 +16,7 @@ const (
 	runtime = `, "runtimeConfig": {"bandwidth": {"ingressRate": 80000, "ingressBurst": 80000, "egressRate": 160000, "egressBurst": 160000}}`
 )
 
-// outcome is what can be seen of a life with the plugin.
+// outcome is the observable effect of a life with the plugin.
 type outcome struct {
 	Add       uint
 	Result    string
@@ -44,7 +44,7 @@ func live(h *testHost, run runner, conf string, env []string) outcome {
 	return o
 }
 
-// anonymous is a result without the MAC of the ifb, which the kernel invents.
+// anonymous returns a result without the MAC of the ifb, which is random.
 func anonymous(h *testHost, result string) string {
 	name := ifbName(testNetwork, testContainer)
 	if link, err := netlink.LinkByName(name); err == nil {
@@ -111,8 +111,9 @@ func TestAsTheReference(t *testing.T) {
 	}
 }
 
-// tolerate takes out of the reference's outcome where it is not an example: what an ADD leaves that failed on the
-// way, a DEL that does not delete because the ADD was refused, a CHECK of a version that has none.
+// tolerate removes intended differences from the reference's outcome: what a
+// failed ADD leaves, a DEL that does not delete because the ADD was refused,
+// and CHECK in a version without it.
 func tolerate(t *testing.T, add uint, o *outcome) {
 	if add != 0 {
 		o.Del, o.Del2 = 0, 0
@@ -134,7 +135,8 @@ func versioned(version, result string) func(*testHost) string {
 	return func(h *testHost) string { return h.configWith(version, static+`, "prevResult": `+result) }
 }
 
-// TestEachDeletesTheOthers has one implementation delete, and check, what the other added.
+// TestEachDeletesTheOthers: each implementation checks and deletes what the
+// other added.
 func TestEachDeletesTheOthers(t *testing.T) {
 	for name, pair := range map[string][2]runner{"ours deletes": {theirs, ours}, "theirs deletes": {ours, theirs}} {
 		t.Run(name, func(t *testing.T) {

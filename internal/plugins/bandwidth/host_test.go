@@ -39,7 +39,7 @@ type testHost struct {
 	veth   netlink.Link
 }
 
-// newTestHost makes the container and its veth as a bridge plugin would.
+// newTestHost creates the container and its veth like a bridge plugin.
 func newTestHost(t *testing.T) *testHost {
 	t.Helper()
 	privhost.Require(t)
@@ -83,7 +83,7 @@ func requireShaping(h *testHost) {
 	require.NoError(h, err)
 }
 
-// clear takes everything away.
+// clear destroys the container and removes all veths and ifbs.
 func (h *testHost) clear() {
 	require.NoError(h, h.netns.Destroy())
 	links, err := retry.List(netlink.LinkList)
@@ -124,14 +124,14 @@ func theirs(h *testHost, command, conf string, env ...string) (string, uint) {
 	return out, plugintest.Code(err)
 }
 
-// previous is the prevResult of the container's interface.
+// previous returns the prevResult with the container's interface.
 func previous(h *testHost) string {
 	return fmt.Sprintf(`{"cniVersion": "1.0.0", "interfaces": [{"name": %q, "mac": %q},
 		{"name": %q, "mac": %q, "sandbox": %q}], "ips": [{"address": "10.1.0.2/24", "interface": 1}]}`,
 		testVeth, vethMAC, testIfName, ifMAC, h.netns.Path())
 }
 
-// config is a configuration of version 1.0.0; extra begins with a comma.
+// config returns a configuration of version 1.0.0. extra begins with a comma.
 func (h *testHost) config(extra string) string {
 	return h.configWith("1.0.0", extra+`, "prevResult": `+previous(h))
 }
@@ -140,7 +140,7 @@ func (h *testHost) configWith(version, extra string) string {
 	return fmt.Sprintf(`{"cniVersion": %q, "name": %q, "type": "bandwidth"%s}`, version, testNetwork, extra)
 }
 
-// state is what shapes the container's traffic, as text.
+// state describes the traffic shaping of the container as text.
 func (h *testHost) state() []string {
 	links, err := retry.List(netlink.LinkList)
 	require.NoError(h, err)
@@ -179,7 +179,8 @@ func (h *testHost) disciplines(l netlink.Link) (state []string) {
 	return state
 }
 
-// filters names the first action only: the reference plugin adds another that no packet reaches.
+// filters describes only the first action: the reference plugin adds another
+// one that no packet reaches.
 func (h *testHost) filters(l netlink.Link, names map[int]string) (state []string) {
 	filters, err := netlink.FilterList(l, ingressHandle)
 	if errors.Is(err, unix.EINVAL) {

@@ -30,7 +30,8 @@ func TestAddNamesTheOwner(t *testing.T) {
 	require.Equal(t, names.Owner{Network: testNetwork, ID: testContainer, IfName: testIfName}.String(), ifb.Attrs().Alias)
 }
 
-// TestFailedAddLeavesNothing lets a step fail after others, because what it makes is there already.
+// TestFailedAddLeavesNothing lets a late step fail, because its object exists
+// already.
 func TestFailedAddLeavesNothing(t *testing.T) {
 	for name, obstruct := range map[string]func(*testHost) error{
 		"ifb": func(h *testHost) error { return netlink.LinkAdd(newIfb(ifbName(testNetwork, testContainer), 1500)) },
@@ -64,7 +65,8 @@ func TestAddUndoesAfterItsContext(t *testing.T) {
 	require.Equal(t, before, h.state())
 }
 
-// TestPeerInAThirdNamespace has an interface the index of whose peer is that of the host's veth.
+// TestPeerInAThirdNamespace uses an interface whose peer has the same index as
+// the host's veth.
 func TestPeerInAThirdNamespace(t *testing.T) {
 	h := newTestHost(t)
 	third, err := sandbox.Create("third")
@@ -105,8 +107,9 @@ func TestDelOfABadConfiguration(t *testing.T) {
 	require.NotContains(t, h.linkNames(), ifbName(testNetwork, testContainer))
 }
 
-// TestDelOfAnotherInterface: the interfaces of a container share the ifb's name, so the second cannot be limited,
-// and the DEL that follows must not free the first.
+// TestDelOfAnotherInterface: the interfaces of a container share the ifb's
+// name, so the second one cannot be limited, and its DEL must not remove the
+// limits of the first one.
 func TestDelOfAnotherInterface(t *testing.T) {
 	h := newTestHost(t)
 	h.add(static)
@@ -116,7 +119,7 @@ func TestDelOfAnotherInterface(t *testing.T) {
 	require.Equal(t, before, h.state())
 }
 
-// TestCheckFinds takes away one thing at a time.
+// TestCheckFinds removes one object at a time.
 func TestCheckFinds(t *testing.T) {
 	ifb := func(t *testing.T) netlink.Link {
 		link, err := netlink.LinkByName(ifbName(testNetwork, testContainer))

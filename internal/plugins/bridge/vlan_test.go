@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakePort is a port of a bridge that filters VLANs, as the kernel keeps it.
+// fakePort simulates the VLANs of a bridge port in the kernel.
 type fakePort struct {
 	vlans map[uint16]*nl.BridgeVlanInfo
 	err   error
@@ -40,7 +40,7 @@ func (p *fakePort) BridgeVlanAdd(port netlink.Link, id uint16, pvid, untagged, s
 }
 
 func (p *fakePort) BridgeVlanAddRange(port netlink.Link, first, last uint16, pvid, untagged, self, master bool) error {
-	if first >= last || pvid { // as the kernel
+	if first >= last || pvid { // as the kernel does
 		return unix.EINVAL
 	}
 	for id := first; id <= last; id++ {
@@ -85,8 +85,8 @@ func parse(t *testing.T, keys string) *bridge {
 	return p.(*bridge)
 }
 
-// TestVLANsOfAPort: the port is in the VLANs in which the reference plugin puts it, and
-// CHECK finds it in these alone.
+// TestVLANsOfAPort: the port is in the same VLANs as with the reference plugin,
+// and CHECK accepts only these.
 func TestVLANsOfAPort(t *testing.T) {
 	for keys, want := range map[string]string{
 		`"vlan":100`:                            "100 PVID untagged; ",
@@ -119,7 +119,8 @@ func TestVLANsOfAPort(t *testing.T) {
 	require.ErrorContains(t, err, "add VLAN 7: the kernel has no VLAN filtering of bridges (CONFIG_BRIDGE_VLAN_FILTERING); use a kernel that has it")
 }
 
-// TestWithoutVLANs: an empty trunk only has the bridge tell VLANs apart.
+// TestWithoutVLANs: with an empty trunk, the plugin only enables VLAN filtering
+// of the bridge.
 func TestWithoutVLANs(t *testing.T) {
 	require.False(t, parse(t, `"vlan":0`).filters())
 	b := parse(t, `"vlanTrunk":[]`)
@@ -127,7 +128,7 @@ func TestWithoutVLANs(t *testing.T) {
 	require.False(t, b.tags())
 }
 
-// TestBadTrunks: the errors are the reference plugin's.
+// TestBadTrunks: the errors are those of the reference plugin.
 func TestBadTrunks(t *testing.T) {
 	for keys, want := range map[string]string{
 		`"vlan":4095`:                              "invalid VLAN ID 4095 (must be between 0 and 4094)",

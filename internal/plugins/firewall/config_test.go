@@ -64,7 +64,7 @@ func TestWhatIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p, err := New([]byte(test.conf))
 			require.NoError(t, err)
-			call := &sdk.CmdArgs{Host: &sdk.Host{}} // nothing is touched
+			call := &sdk.CmdArgs{Host: &sdk.Host{}} // refused before it is used
 			_, err = p.Add(context.Background(), call)
 			require.ErrorContains(t, err, test.want)
 			require.False(t, errors.As(err, new(*types.Error)), "code 999, as the reference plugin's")

@@ -23,7 +23,7 @@ func (h *host) besideFirewalld(t *testing.T, backend string) (*firewalldtest.Bus
 	return bus, f
 }
 
-// runs waits until the plugins know whether firewalld runs.
+// runs waits until the plugins have noticed that firewalld runs, or has ended.
 func (h *host) runs(want bool) {
 	h.Helper()
 	require.Eventually(h, func() bool {
@@ -88,7 +88,7 @@ func (h *host) requireGuards(t *testing.T, a, b *attached) {
 	h.run("nft", "flush", "set", "ip6", "allocnet", "guarded")
 }
 
-// TestFirewalldAndTheReference: each removes what the other added.
+// TestFirewalldAndTheReference: each plugin removes what the other added.
 func TestFirewalldAndTheReference(t *testing.T) {
 	h := newHost(t)
 	_, f := h.besideFirewalld(t, "nftables")
@@ -111,7 +111,7 @@ func TestFirewalldAndTheReference(t *testing.T) {
 	require.Empty(t, h.owned("a"))
 }
 
-// TestFirewalldDelByOwner: the tables tell which addresses are in a zone.
+// TestFirewalldDelByOwner: the tables show which addresses are in a zone.
 func TestFirewalldDelByOwner(t *testing.T) {
 	h := newHost(t)
 	_, f := h.besideFirewalld(t, "nftables")
@@ -138,8 +138,8 @@ func TestFirewalldDelByOwner(t *testing.T) {
 	require.Empty(t, f.Sources("trusted"), "no element tells")
 }
 
-// TestFirewalldFlushed: without its table firewalld accepts nothing, and can change
-// nothing.
+// TestFirewalldFlushed: without its table, firewalld neither accepts nor
+// changes anything.
 func TestFirewalldFlushed(t *testing.T) {
 	h := newHost(t)
 	bus, f := h.besideFirewalld(t, "nftables")
@@ -158,7 +158,8 @@ func TestFirewalldFlushed(t *testing.T) {
 	require.Empty(t, f.Sources("trusted"))
 }
 
-// TestFirewalldAddFails and leaves nothing; a Repair that fails leaves what is there.
+// TestFirewalldAddFails: a failed ADD leaves nothing. A failed Repair changes
+// nothing.
 func TestFirewalldAddFails(t *testing.T) {
 	h := newHost(t)
 	_, f := h.besideFirewalld(t, "nftables")
@@ -175,7 +176,7 @@ func TestFirewalldAddFails(t *testing.T) {
 	require.Contains(t, h.owned("b"), "10.1.0.3 (firewalld zone trusted)")
 }
 
-// TestFirewalldOtherZone: ADD warns of addresses that an administrator gave to another zone.
+// TestFirewalldOtherZone: ADD warns of addresses that are in another zone.
 func TestFirewalldOtherZone(t *testing.T) {
 	h := newHost(t)
 	_, f := h.besideFirewalld(t, "nftables")
@@ -191,7 +192,7 @@ func TestFirewalldOtherZone(t *testing.T) {
 	require.NotContains(t, log.String(), "10.1.0.2")
 }
 
-// TestFirewalldComesAndGoes between the operations.
+// TestFirewalldComesAndGoes starts and stops firewalld between operations.
 func TestFirewalldComesAndGoes(t *testing.T) {
 	h := newHost(t)
 	bus, f := h.besideFirewalld(t, "nftables")
@@ -218,7 +219,7 @@ func TestFirewalldComesAndGoes(t *testing.T) {
 	require.Empty(t, h.owned("a")+h.owned("b"))
 }
 
-// TestFirewalldUnreachable: what may be in a zone is not given up.
+// TestFirewalldUnreachable: an address that may be in a zone is not released.
 func TestFirewalldUnreachable(t *testing.T) {
 	h := newHost(t)
 	_, f := h.besideFirewalld(t, "nftables")

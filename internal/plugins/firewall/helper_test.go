@@ -56,7 +56,7 @@ func (h *host) run(command string, args ...string) string {
 	return string(out)
 }
 
-// sandbox is a namespace of that name, made at its first use.
+// sandbox returns the namespace with a name, which the first call creates.
 func (h *host) sandbox(name string) *sandbox.Sandbox {
 	h.Helper()
 	if h.sandboxes[name] == nil {
@@ -68,12 +68,12 @@ func (h *host) sandbox(name string) *sandbox.Sandbox {
 	return h.sandboxes[name]
 }
 
-// call is an operation on the attachment of a container.
+// call returns the input of an operation on the attachment of a container.
 func (h *host) call(id string) *sdk.CmdArgs {
 	return &sdk.CmdArgs{ContainerID: id, IfName: "eth0", Host: &h.Host}
 }
 
-// plugin reads a configuration, which is understood.
+// plugin parses a configuration, which must be valid.
 func (h *host) plugin(conf string) sdk.Plugin {
 	h.Helper()
 	p, err := New([]byte(conf))
@@ -119,8 +119,8 @@ func (h *host) reference(command, id, conf string) error {
 	return nil
 }
 
-// conf is a configuration with further keys, and the result of a bridge plugin
-// with addresses.
+// conf returns a configuration with additional keys and the result of a bridge
+// plugin with addresses.
 func conf(keys string, addresses ...string) string {
 	var ips []string
 	for _, address := range addresses {
@@ -136,7 +136,7 @@ func conf(keys string, addresses ...string) string {
 		%s}}`, keys, list)
 }
 
-// rules are the filter table of both families, one rule per line.
+// rules returns the filter tables of both families, one rule per line.
 func (h *host) rules() string {
 	return h.run("iptables", "-S") + h.run("ip6tables", "-S")
 }

@@ -22,7 +22,8 @@ var layouts = map[string]string{
 	"no address":  conf(explicit + `"ingressPolicy": "isolated",`),
 }
 
-// Whatever one makes, the other makes as well, accepts and takes away.
+// TestReferenceLayout: each plugin creates the same rules, and accepts and
+// removes those of the other.
 func TestReferenceLayout(t *testing.T) {
 	for name, conf := range layouts {
 		t.Run(name, func(t *testing.T) {
@@ -74,7 +75,8 @@ func TestReferenceLayoutText(t *testing.T) {
 `), strings.TrimSpace(h.run("iptables", "-S")))
 }
 
-// Every rule of the layout is missed.
+// TestCheckMissesEachRule: CHECK reports the absence of each rule of the
+// layout.
 func TestCheckMissesEachRule(t *testing.T) {
 	h := newHost(t)
 	conf := layouts["isolated"]

@@ -26,13 +26,13 @@ func (h *host) del1(id, conf string) error {
 	return h.plugin(conf).Del(context.Background(), h.call(id))
 }
 
-// restore replaces what iptables has in the filter table.
+// restore replaces the content of iptables' filter table.
 func (h *host) restore(rules string) {
 	h.Helper()
 	h.run("sh", "-c", "iptables-restore <<'END'\n"+rules+"\nEND")
 }
 
-// owned is what an attachment has in the tables.
+// owned returns the elements of an attachment.
 func (h *host) owned(id string) string {
 	h.Helper()
 	lines, err := h.Rules.Owned(context.Background(), func(o names.Owner) bool { return o.OfID(id) })
@@ -101,7 +101,7 @@ func TestNativeDelWithoutResult(t *testing.T) {
 	}
 }
 
-// TestNativeDelOfTheRefused: what would keep ADD from its work does not keep DEL.
+// TestNativeDelOfTheRefused: DEL accepts what ADD refuses.
 func TestNativeDelOfTheRefused(t *testing.T) {
 	h := newHost(t)
 	h.add("c1", conf("", "10.1.0.2/24"))

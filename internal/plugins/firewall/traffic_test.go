@@ -20,7 +20,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// attached is a namespace behind a bridge of the host, where it listens.
+// attached is a namespace with a listener, connected to a bridge of the host.
 type attached struct {
 	*sandbox.Sandbox
 	v4, v6 string
@@ -28,7 +28,8 @@ type attached struct {
 
 const port = 4711
 
-// attach makes a namespace .2 of a subnet, and the host its gateway .1 on a bridge.
+// attach creates a namespace with the address .2 of a subnet, and a bridge of
+// the host with the gateway .1.
 func (h *host) attach(name, bridge string, subnet int) *attached {
 	h.Helper()
 	a := &attached{h.sandbox(name), fmt.Sprintf("10.%d.0.2", subnet), fmt.Sprintf("fd00:%d::2", subnet)}
@@ -67,9 +68,10 @@ func (h *host) attach(name, bridge string, subnet int) *attached {
 	return a
 }
 
-// awaitNeighbour waits until a namespace and the host have found one another,
-// which the kernel gives up on after three seconds of a link that is not ready.
-// Nobody listens, and only who is there can say so.
+// awaitNeighbour waits until a namespace and the host have resolved each
+// other's MAC. The kernel gives up resolving after three seconds if a link is
+// not ready. Connects go to a closed port: a refusal shows that the other side
+// is reachable.
 func (h *host) awaitNeighbour(a *attached, gateway string) {
 	h.Helper()
 	var err error
@@ -85,7 +87,7 @@ func gateways(subnet int) []string {
 	return []string{fmt.Sprintf("10.%d.0.1/24", subnet), fmt.Sprintf("fd00:%d::1/64", subnet)}
 }
 
-// configure gives a link addresses, which need not wait to be found unique.
+// configure assigns addresses to a link, without duplicate address detection.
 func configure(link netlink.Link, addresses ...string) error {
 	for _, address := range addresses {
 		a, err := netlink.ParseAddr(address)
@@ -100,7 +102,7 @@ func configure(link netlink.Link, addresses ...string) error {
 	return netlink.LinkSetUp(link)
 }
 
-// listen accepts and greets until the test ends.
+// listen accepts connections and sends a greeting until the test ends.
 func (h *host) listen(a *attached) {
 	var listener net.Listener
 	require.NoError(h, a.Do(func() (err error) {
@@ -166,7 +168,7 @@ func setSysctls(values map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// newRouter is a host that forwards.
+// newRouter returns a host that forwards packets.
 func newRouter(t *testing.T) *host {
 	h := newHost(t)
 	sysctls := map[string]string{"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1"}
@@ -177,14 +179,14 @@ func newRouter(t *testing.T) *host {
 
 func resultOf(a *attached, keys string) string { return conf(keys, a.v4+"/24", a.v6+"/64") }
 
-// onBridge is a configuration with another bridge.
+// onBridge returns a configuration for another bridge.
 func onBridge(conf, bridge string) string {
 	return strings.Replace(conf, `"name": "br0"`, `"name": "`+bridge+`"`, 1)
 }
 
 func TestTrafficByPolicy(t *testing.T) {
-	// A policy of DROP is what Docker sets; a rejection at the end, what a
-	// hardened host has.
+	// Docker sets a policy of DROP. Hardened hosts reject packets with a last
+	// rule.
 	policies := map[string]struct {
 		command string
 		open    bool

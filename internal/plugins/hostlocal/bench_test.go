@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkAddDel reads the configuration, leases and gives back, beside leases of
-// others.
+// BenchmarkAddDel parses the configuration, leases an address and releases it,
+// with leases of others present.
 func BenchmarkAddDel(b *testing.B) {
 	for _, n := range []int{0, 4000} {
 		b.Run(fmt.Sprintf("leases=%d", n), func(b *testing.B) {

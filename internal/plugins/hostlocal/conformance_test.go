@@ -14,7 +14,7 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 )
 
-// conf is a configuration as bridge passes it on. rest is what follows ipam.
+// conf returns a configuration as bridge passes it. rest follows the key ipam.
 func conf(ipam string, rest ...string) string {
 	return confOf("1.0.0", ipam, rest...)
 }
@@ -29,8 +29,9 @@ const (
 	dual   = `"ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]]`
 )
 
-// A step is a call, and what becomes of it. text is a part of both error messages;
-// empty for none. code is ours where it is not the reference's 999.
+// A step is a call and its expected outcome. text is a part of both error
+// messages, or "" for success. code is the native plugin's code if it is not
+// the reference's 999.
 type step struct {
 	call
 	text string
@@ -54,7 +55,7 @@ func (s step) with(code uint) step {
 
 func add(id, ipam string, args ...string) step { return ok("ADD", id, conf(ipam), args...) }
 
-// conformance are lives of networks.
+// conformance are sequences of calls on a network.
 var conformance = map[string][]step{
 	"plain": {
 		add("one", subnet), add("two", subnet), ok("DEL", "one", conf(subnet)), add("three", subnet),
@@ -154,8 +155,8 @@ var conformance = map[string][]step{
 const resolvConf = "# generated\n; too\n\nnameserver 10.0.0.53\nnameserver fd00::53 # x\n domain example.org\n" +
 	"search a.example b.example\nsearch c.example\noptions ndots:2 rotate\nnameserver\nsortlist 10.0.0.0\n"
 
-// TestConformance: the reference plugin and ours give the same answers, and leave
-// the same files.
+// TestConformance: the reference plugin and the native one return the same
+// results, and leave the same files.
 func TestConformance(t *testing.T) {
 	refplugins.Path(t, "host-local")
 	for name, steps := range conformance {
@@ -173,7 +174,8 @@ func TestConformance(t *testing.T) {
 				if want != "" || got != "" {
 					require.JSONEq(t, want, got, at)
 				}
-				// A configuration that ours refuses outright does not even make files.
+				// If the native plugin refuses a configuration, it creates no
+				// files.
 				if step.code == 999 || step.text == "" {
 					require.Equal(t, leasesOnly(leases(t, theirs)), leasesOnly(leases(t, ours)), at)
 				}
@@ -195,7 +197,8 @@ func compare(t *testing.T, s step, wantErr, gotErr error, at string) {
 	require.Equal(t, s.code, plugintest.Code(gotErr), at)
 }
 
-// leasesOnly leaves out what says who holds nothing.
+// leasesOnly returns the files without the lock and the last
+// reserved addresses.
 func leasesOnly(files map[string]string) map[string]string {
 	for name := range files {
 		if strings.HasSuffix(name, "/lock") || strings.Contains(name, "/last_reserved_ip.") {
@@ -205,7 +208,7 @@ func leasesOnly(files map[string]string) map[string]string {
 	return files
 }
 
-// TestTakingTurns: the two implementations go on from each other's state.
+// TestTakingTurns: each implementation continues from the state of the other.
 func TestTakingTurns(t *testing.T) {
 	dir := t.TempDir()
 	run := func(theirs bool, command, id string) []string {

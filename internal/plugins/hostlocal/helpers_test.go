@@ -15,7 +15,7 @@ import (
 )
 
 // A call is one operation as both implementations get it. DATA in the
-// configuration stands for the directory of the leases.
+// configuration is replaced by the directory of the leases.
 type call struct {
 	command, id, args, conf string
 }
@@ -29,7 +29,7 @@ func (c call) environ() []string {
 		"CNI_ARGS="+c.args)
 }
 
-// native runs a call inside the process.
+// native runs a call in-process.
 func native(t testing.TB, c call, dir string) (string, error) {
 	t.Helper()
 	e := &sdk.Exec{
@@ -46,7 +46,7 @@ func binary(t testing.TB, c call, dir string) (string, error) {
 	return plugintest.Reference(t, "host-local", strings.ReplaceAll(c.conf, "DATA", dir), c.environ())
 }
 
-// leases is what is in the directory, but for the index.
+// leases returns the content of the directory without the index.
 func leases(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}

@@ -20,10 +20,10 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/plugintest"
 )
 
-// in puts a directory in the place of DATA.
+// in replaces DATA by a directory.
 func in(dir, conf string) []byte { return []byte(strings.ReplaceAll(conf, "DATA", dir)) }
 
-// load is a plugin with a configuration.
+// load returns a plugin with a configuration.
 func load(t testing.TB, dir, conf string) sdk.Plugin {
 	t.Helper()
 	p, err := New(in(dir, conf))
@@ -35,7 +35,7 @@ func container(id string) *sdk.CmdArgs {
 	return &sdk.CmdArgs{ContainerID: id, IfName: "eth0", Host: &sdk.Host{Log: hclog.NewNullLogger()}}
 }
 
-// TestUnknownKeys: those inside ipam are reported, and no others.
+// TestUnknownKeys: only unknown keys inside ipam are reported.
 func TestUnknownKeys(t *testing.T) {
 	for ipam, key := range map[string]string{
 		subnet:                       "",
@@ -88,7 +88,8 @@ func TestTypedErrors(t *testing.T) {
 	require.ErrorIs(t, err, lease.ErrTaken)
 }
 
-// prev is a configuration with a previous result that has the addresses.
+// prev returns a configuration with a previous result that contains the
+// addresses.
 func prev(ipam string, addrs ...string) string {
 	ips := []map[string]string{}
 	for _, addr := range addrs {
@@ -98,7 +99,8 @@ func prev(ipam string, addrs ...string) string {
 	return conf(ipam, `"prevResult": `+string(text))
 }
 
-// TestCheck: an address of the previous result that another has is found out.
+// TestCheck: CHECK reports an address of the previous result that another
+// container has.
 func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	for _, id := range []string{"one", "two"} {
@@ -124,8 +126,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestDel: whatever the previous result says, all of the container's go, and no
-// other's.
+// TestDel: whatever the previous result contains, DEL releases all addresses of
+// the container, and no others.
 func TestDel(t *testing.T) {
 	for name, text := range map[string]string{
 		"no previous result": conf(dual),
@@ -157,7 +159,7 @@ func TestDel(t *testing.T) {
 	}
 }
 
-// TestDelMakesNothing: a network that was never used.
+// TestDelMakesNothing: DEL on an unused network creates no files.
 func TestDelMakesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "none")
 	require.NoError(t, load(t, dir, conf(subnet)).Del(t.Context(), container("one")))
@@ -198,8 +200,8 @@ func TestGC(t *testing.T) {
 	require.Empty(t, leasesOnly(leases(t, dir)))
 }
 
-// FuzzAdd: no configuration makes the plugin panic, and whatever it accepts gives
-// addresses that are in the ranges, and in their subnets, and no gateway's.
+// FuzzAdd: no configuration makes the plugin panic. The addresses of accepted
+// configurations are in the ranges and subnets, and are not a gateway's.
 func FuzzAdd(f *testing.F) {
 	for _, steps := range conformance {
 		for _, s := range steps {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestResolvConfThatIsNone: a file without an end, or without a writer, holds
-// nothing up, and no address is leased.
+// TestResolvConfThatIsNone: an endless file or a pipe without a writer does not
+// block the ADD, and no address is leased.
 func TestResolvConfThatIsNone(t *testing.T) {
 	dir := t.TempDir()
 	pipe, huge, link := filepath.Join(dir, "pipe"), filepath.Join(dir, "huge"), filepath.Join(dir, "link")

@@ -34,8 +34,9 @@ var invalidTests = []struct {
 	{"no result", object{"prevResult": nil}, "missing prevResult"},
 }
 
-// What the reference plugin refuses is refused with the same code. DEL works all
-// the same, so that the plugins before this one get theirs.
+// TestInvalid: configurations that the reference plugin refuses are refused
+// with the same code. DEL accepts them, so that the DELs of previous plugins
+// run.
 func TestInvalid(t *testing.T) {
 	h := newTestHost(t)
 	two := h.allocation(2)

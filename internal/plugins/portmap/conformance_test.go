@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// layouts are configurations whose rules are to be those of the reference plugin.
+// layouts are configurations that create the rules of the reference plugin.
 var layouts = []struct {
 	name   string
 	config object
@@ -42,20 +42,21 @@ func many(n int) []string {
 	return list
 }
 
-// rules are those of the host.
+// rules returns the rules of the host.
 func (h *testHost) rules() string {
 	h.t.Helper()
 	return packets.ReplaceAllString(h.run("nft", "list", "ruleset"), "counter")
 }
 
-// guard is the table that ours makes beside a layout of the reference plugin's.
+// guard matches the table that the native plugin adds to a layout of the
+// reference plugin.
 var guard = regexp.MustCompile(`(?ms)^table ip allocnet_guard \{.*?^\}\n`)
 
 var packets = regexp.MustCompile(`counter packets \d+ bytes \d+`)
 
-// TestReferenceLayouts makes host ports with the reference plugin and with ours:
-// the rules are the same, each one's CHECK accepts what the other made, and each
-// one's DEL takes it away.
+// TestReferenceLayouts publishes host ports with the reference plugin and with
+// the native one. The rules are the same, and each plugin's CHECK and DEL work
+// on the rules of the other.
 func TestReferenceLayouts(t *testing.T) {
 	for _, test := range layouts {
 		t.Run(test.name, func(t *testing.T) {
@@ -87,7 +88,7 @@ func TestReferenceLayouts(t *testing.T) {
 	}
 }
 
-// clear makes the rules what they are at first, with a chain of somebody else's.
+// clear restores the initial rules, which include a foreign chain.
 func (h *testHost) clear() {
 	h.t.Helper()
 	h.run("nft", "flush", "ruleset")
@@ -96,7 +97,8 @@ func (h *testHost) clear() {
 	}
 }
 
-// CHECK finds what is missing, and DEL what is left, of each layout.
+// TestBackendCheck: in each layout, CHECK reports missing rules and DEL removes
+// the rest.
 func TestBackendCheck(t *testing.T) {
 	tests := []struct{ backend, remove string }{
 		{"iptables", "iptables -t nat -F CNI-HOSTPORT-DNAT"},
@@ -129,7 +131,8 @@ func TestBackendCheck(t *testing.T) {
 	}
 }
 
-// ADD again, without a DEL before, leaves nothing of what was there.
+// TestBackendAddAgain: another ADD without a DEL replaces the rules of the
+// first one.
 func TestBackendAddAgain(t *testing.T) {
 	h := newTestHost(t)
 	two := h.allocation(2)
@@ -150,8 +153,8 @@ func TestBackendAddAgain(t *testing.T) {
 	}
 }
 
-// The first host ports of a host are made by many at once, which is where the
-// shared chains are made as well.
+// TestFirstAtOnce: concurrent ADDs publish the first host ports of a host, and
+// so also create the shared chains.
 func TestFirstAtOnce(t *testing.T) {
 	h := newTestHost(t)
 	var allocations []*allocation

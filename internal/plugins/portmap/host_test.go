@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
 
 type object = map[string]any
 
-// testHost is a host with a bridge, and a machine outside:
+// testHost is a host with a bridge, and an external machine:
 //
 //	outside 192.0.2.2 -- 192.0.2.1 host 10.9.0.1 -- bridge "br0" -- allocations
 //	     fd00:2::2 -- fd00:2::1      fd00:9::1
@@ -72,8 +72,8 @@ func newTestHost(t testing.TB) *testHost {
 	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 	for path, value := range map[string]string{
 		"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1",
-		"ipv4/icmp_ratelimit": "0", "ipv6/icmp/ratelimit": "0", // refuse everybody at once
-		"ipv6/conf/default/accept_dad": "0", // a neighbour is asked for from an address that was tried out
+		"ipv4/icmp_ratelimit": "0", "ipv6/icmp/ratelimit": "0", // refuse every connection at once
+		"ipv6/conf/default/accept_dad": "0", // the source of a neighbour solicitation must not be tentative
 	} {
 		require.NoError(t, os.WriteFile("/proc/sys/net/"+path, []byte(value), 0))
 	}
@@ -91,8 +91,8 @@ func newTestHost(t testing.TB) *testHost {
 	return h
 }
 
-// sandbox makes a namespace with eth0, whose host's end has a name. Everything
-// else goes through the address that ends in 1.
+// sandbox creates a namespace with eth0, whose peer on the host has the given
+// name. Its default route leads to the address that ends in 1.
 func (h *testHost) sandbox(name, link string, addresses ...string) *sandbox.Sandbox {
 	t := h.t
 	t.Helper()
@@ -140,7 +140,7 @@ func configure(t testing.TB, link netlink.Link, addresses ...string) {
 	require.NoError(t, netlink.LinkSetUp(link))
 }
 
-// await waits until a link carries traffic, which the kernel may notice late.
+// await waits until a link has a carrier, which the kernel may report late.
 func (h *testHost) await(link string) {
 	h.t.Helper()
 	require.Eventually(h.t, func() bool {
@@ -158,7 +158,7 @@ type allocation struct {
 	config object
 }
 
-// allocation makes the one with an address that ends in a number.
+// allocation creates the allocation whose address ends in a number.
 func (h *testHost) allocation(number int) *allocation {
 	h.t.Helper()
 	v4, v6 := fmt.Sprintf("10.9.0.%d/24", number), fmt.Sprintf("fd00:9::%d/64", number)
@@ -168,20 +168,21 @@ func (h *testHost) allocation(number int) *allocation {
 	port, err := netlink.LinkByName(link)
 	require.NoError(h.t, err)
 	require.NoError(h.t, netlink.LinkSetMaster(port, h.bridge))
-	// With br_netfilter the bridge itself sends back what comes from a port.
+	// With br_netfilter, the bridge itself sends frames back to the port that
+	// they came from.
 	require.NoError(h.t, netlink.LinkSetHairpin(port, true))
 	require.NoError(h.t, netlink.LinkSetUp(port))
 	h.await(link)
 	a.ips = []object{
-		{"address": "10.9.0.1/24", "interface": 0}, // not the sandbox's
+		{"address": "10.9.0.1/24", "interface": 0}, // not the sandbox's interface
 		{"address": v4, "interface": 2}, {"address": v6, "interface": 2},
-		{"address": "10.9.0.200/24", "interface": 2}, // not the first
+		{"address": "10.9.0.200/24", "interface": 2}, // not the first address
 	}
 	a.config = object{"cniVersion": "1.0.0", "name": "net", "type": "portmap"}
 	return a
 }
 
-// with is the allocation with other keys in its configuration.
+// with returns the allocation with additional keys in its configuration.
 func (a *allocation) with(keys object) *allocation {
 	other := *a
 	other.config = merge(a.config, keys)
@@ -198,7 +199,8 @@ func merge(one, two object) object {
 	return merged
 }
 
-// ports is the runtimeConfig with port mappings: "hostIP:hostPort->port/protocol".
+// ports returns the runtimeConfig for port mappings:
+// "hostIP:hostPort->port/protocol".
 func ports(mappings ...string) object {
 	list := []object{}
 	for _, m := range mappings {
@@ -232,7 +234,7 @@ func (a *allocation) call(run answer, command string) ([]byte, error) {
 	})
 }
 
-// do is an operation of ours that has to succeed.
+// do runs an operation of the native plugin, which must succeed.
 func (a *allocation) do(command string) {
 	a.h.t.Helper()
 	_, err := a.call(a.h.native, command)
@@ -247,7 +249,7 @@ func (h *testHost) run(name string, args ...string) string {
 	return string(out)
 }
 
-// code is the CNI error code of an error, as a runtime sees it.
+// code returns the CNI error code of an error, as a runtime gets it.
 func code(err error) uint {
 	var e *types.Error
 	if errors.As(err, &e) {

@@ -55,7 +55,8 @@ func TestNativeCheck(t *testing.T) {
 	two.do("CHECK")
 }
 
-// DEL finds by the owner what it is not told.
+// TestDelKnowingLittle: DEL finds elements by their owner if its input lacks
+// the ports.
 func TestDelKnowingLittle(t *testing.T) {
 	nothing := object{"prevResult": nil}
 	tests := []struct {
@@ -121,8 +122,8 @@ func TestStatus(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A program that is not installed may have been there at ADD: without it DEL
-// succeeds only where the kernel shows that nothing is left.
+// TestDelWithoutProgram: without the program, DEL succeeds only if the kernel
+// shows that nothing is left.
 func TestDelWithoutProgram(t *testing.T) {
 	programs := map[string][]string{"iptables": {"iptables", "ip6tables"}, "nftables": {"nft"}}
 	for backend, missing := range programs {
@@ -150,7 +151,8 @@ func TestDelWithoutProgram(t *testing.T) {
 	}
 }
 
-// One family's iptables is not enough for what the other one's has made.
+// TestDelWithoutIP6Tables: iptables of one family does not suffice for rules of
+// the other.
 func TestDelWithoutIP6Tables(t *testing.T) {
 	h := newTestHost(t)
 	h.clear()
@@ -169,7 +171,7 @@ func TestDelWithoutIP6Tables(t *testing.T) {
 	require.NotContains(t, h.rules(), "CNI-DN-")
 }
 
-// What one family took is given back when the other one refuses.
+// TestAddUndone: if one family fails, the rules of the other are removed.
 func TestAddUndone(t *testing.T) {
 	h := newTestHost(t)
 	two := h.allocation(2).with(ports("8080->80/tcp"))

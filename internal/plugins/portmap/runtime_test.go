@@ -10,8 +10,8 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// TestWithRuntime: the mappings can come later, are validated all the same, and
-// change nothing of the plugin that they are given to.
+// TestWithRuntime: mappings that are passed later are validated as well, and do
+// not change the shared plugin.
 func TestWithRuntime(t *testing.T) {
 	for _, mappings := range []string{
 		`[{"hostPort":8080,"containerPort":80,"protocol":"TCP","hostIP":"::ffff:192.0.2.1"}]`,

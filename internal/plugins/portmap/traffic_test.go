@@ -16,7 +16,7 @@ import (
 )
 
 // serve answers on TCP and UDP port 80 of both families, with the name of the
-// server and the address that it sees.
+// server and the client's address.
 func serve(t testing.TB, s *sandbox.Sandbox, name string) {
 	t.Helper()
 	require.NoError(t, s.Do(func() error {
@@ -58,8 +58,8 @@ func host(addr net.Addr) string {
 // arrive at once.
 const timeout = 10 * time.Second
 
-// ask asks from a namespace, nil being the host's, and returns the answer or
-// "refused".
+// ask sends a request from a namespace, or from the host if it is nil, and
+// returns the answer or "refused".
 func ask(t testing.TB, from *sandbox.Sandbox, network, to string) (answer string) {
 	t.Helper()
 	do := func() error {
@@ -203,13 +203,14 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// requireNoElements looks that no allocation has anything in the tables.
+// requireNoElements checks that the tables have no elements of allocations.
 func requireNoElements(t *testing.T, h *testHost) {
 	t.Helper()
 	require.NotContains(t, h.run("nft", "list", "ruleset"), "allocnet:net/")
 }
 
-// A client that goes on sending from its port reaches whoever has the host port.
+// TestStaleUDP: a client that keeps sending from the same port reaches the
+// current holder of the host port.
 func TestStaleUDP(t *testing.T) {
 	h := newTestHost(t)
 	two, three := h.allocation(2), h.allocation(3)
@@ -229,7 +230,7 @@ func TestStaleUDP(t *testing.T) {
 				three.do("ADD")
 				require.Equal(t, "three saw "+host(conn.LocalAddr()), exchange(conn))
 
-				// Without a result the port has to do.
+				// Without a result, DEL finds the connections by the port.
 				three.config["prevResult"] = nil
 				three.do("DEL")
 				require.Equal(t, "refused", exchange(conn))
@@ -238,14 +239,15 @@ func TestStaleUDP(t *testing.T) {
 	}
 }
 
-// An ADD whose flush failed leaves it to the next one.
+// TestStaleUDPAfterAFailedFlush: if the flush of an ADD fails, the next ADD
+// flushes.
 func TestStaleUDPAfterAFailedFlush(t *testing.T) {
 	for _, address := range []string{"192.0.2.1:8080", "[fd00:2::1]:8080"} {
 		t.Run(address, func(t *testing.T) {
 			h := newTestHost(t)
 			two := h.allocation(2).with(ports("8080->80/udp"))
 			serve(t, two.Sandbox, "two")
-			two.do("ADD") // from here on the tables note who contacts which port
+			two.do("ADD") // from now on the tables record contacted ports
 			two.do("DEL")
 			conn := client(t, h, address)
 			require.Equal(t, "refused", exchange(conn))
@@ -264,7 +266,7 @@ func TestStaleUDPAfterAFailedFlush(t *testing.T) {
 	}
 }
 
-// closedConntrack is a connection to the kernel's connection tracking that fails.
+// closedConntrack returns a connection to conntrack that fails.
 func closedConntrack(t *testing.T) *conntrack.Conn {
 	t.Helper()
 	c := conntrack.New()
@@ -274,7 +276,7 @@ func closedConntrack(t *testing.T) *conntrack.Conn {
 	return c
 }
 
-// client is a UDP socket outside.
+// client returns a UDP socket outside.
 func client(t *testing.T, h *testHost, to string) (conn net.Conn) {
 	t.Helper()
 	require.NoError(t, h.outside.Do(func() (err error) {
@@ -285,8 +287,8 @@ func client(t *testing.T, h *testHost, to string) (conn net.Conn) {
 	return conn
 }
 
-// The kernel of a test machine may have SCTP's connection tracking only, and no
-// sockets. Then the element is all there is to see.
+// TestSCTP: a kernel may support connection tracking of SCTP without SCTP
+// sockets. In that case only the element is checked.
 func TestSCTP(t *testing.T) {
 	h := newTestHost(t)
 	two := h.allocation(2).with(ports("8080->80/sctp"))
@@ -297,7 +299,8 @@ func TestSCTP(t *testing.T) {
 	requireNoElements(t, h)
 }
 
-// Without source NAT nothing may come from 127.0.0.1, and no source changes.
+// TestRouteLocalnet: without source NAT, no packet arrives from 127.0.0.1, and
+// no source is changed.
 func TestRouteLocalnet(t *testing.T) {
 	h := newTestHost(t)
 	two := h.allocation(2).with(ports("8080->80/tcp"))
@@ -316,9 +319,10 @@ func TestRouteLocalnet(t *testing.T) {
 	require.Contains(t, h.rules(), "10.9.0.2 comment")
 }
 
-// TestLoopbackIsTheHostsOwn: an allocation does not reach what listens on 127.0.0.1,
-// whichever backend published its ports, also when all rules were flushed while the
-// process that published them goes on. That they were flushed is a finding; the host reaches the allocation through 127.0.0.1 as ever.
+// TestLoopbackIsTheHostsOwn: an allocation does not reach services on the
+// host's 127.0.0.1, whichever backend published its ports, even after a flush
+// of all rules while the publishing process still runs. CHECK reports the
+// flush. The host still reaches the allocation through 127.0.0.1.
 func TestLoopbackIsTheHostsOwn(t *testing.T) {
 	for _, config := range []object{nil, {"backend": "iptables"}, {"backend": "nftables"}} {
 		t.Run(fmt.Sprint(config), func(t *testing.T) {
@@ -367,8 +371,9 @@ func TestLoopbackIsTheHostsOwn(t *testing.T) {
 	}
 }
 
-// TestSharedPorts: the attachments of one container share its host ports, in every
-// layout. Whichever goes, the other answers, also who sends from the same port.
+// TestSharedPorts: the attachments of one container share its host ports in
+// every layout. After one is removed, the other answers, also a client that
+// keeps its source port.
 func TestSharedPorts(t *testing.T) {
 	for _, config := range []object{nil, {"backend": "iptables"}, {"backend": "nftables"}} {
 		t.Run(fmt.Sprint(config), func(t *testing.T) {

@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// args are those of a plugin that is known by its configuration.
+// args returns the input of a plugin, with a configuration that identifies it.
 func args(conf string) *CmdArgs {
 	return &CmdArgs{Conf: &PluginConf{CNIVersion: "1.0.0", Text: []byte(conf)}, Path: []string{"/bin"}}
 }
 
 const plain = `{"cniVersion":"1.0.0"}`
 
-// TestNullInABinarysResult: what comes after it need not expect that.
+// TestNullInABinarysResult: later plugins get the result without the null.
 func TestNullInABinarysResult(t *testing.T) {
 	for _, out := range []string{`"ips":[null]`, `"interfaces":[null]`} {
 		e, _, b := newExec(t)
@@ -27,8 +27,8 @@ func TestNullInABinarysResult(t *testing.T) {
 	}
 }
 
-// TestDefectOfAPlugin ends nothing but the operation, and a CHECK has found
-// nothing.
+// TestDefectOfAPlugin: a panic fails only the operation, and does not count as
+// a finding of CHECK.
 func TestDefectOfAPlugin(t *testing.T) {
 	for _, command := range []string{"CHECK", "DEL", "GC"} {
 		e, f, b := newExec(t)
@@ -51,8 +51,8 @@ func TestDefectOfAPlugin(t *testing.T) {
 	}
 }
 
-// TestDelOfWhatAddRan: the binaries of ADD run once more, whatever is understood
-// by now, and no others.
+// TestDelOfWhatAddRan: DEL runs the binaries of the ADD, whatever the native
+// plugins support now, and no others.
 func TestDelOfWhatAddRan(t *testing.T) {
 	for _, c := range []struct {
 		keys     string

@@ -21,7 +21,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// fake is a plugin with one key of its own.
+// fake is a plugin with one configuration key.
 type fake struct {
 	Common
 	Known string `json:"known"`
@@ -49,11 +49,11 @@ func (f *fake) Del(context.Context, *CmdArgs) error    { return f.note("DEL") }
 func (f *fake) Status(context.Context, *CmdArgs) error { return f.note("STATUS") }
 func (f *fake) GC(context.Context, *CmdArgs) error     { return f.note("GC") }
 
-// binaries notes what is run as a binary.
+// binaries records which plugins run as binaries.
 type binaries struct {
 	version.PluginDecoder
 	missing bool
-	real    bool // look on the disk
+	real    bool // search the file system
 	ran     []string
 	out     string
 }
@@ -115,7 +115,7 @@ func TestExecRunsOthersAsBinaries(t *testing.T) {
 	require.Empty(t, f.called)
 }
 
-// TestUnknownKey: never ignored, but where there is nothing else to do.
+// TestUnknownKey: an unknown key is ignored only if there is no alternative.
 func TestUnknownKey(t *testing.T) {
 	conf := []byte(`{"cniVersion":"1.0.0","type":"fake","known":"x","novel":1}`)
 	e, f, b := newExec(t)
@@ -127,7 +127,7 @@ func TestUnknownKey(t *testing.T) {
 	require.Empty(t, f.called)
 	require.Contains(t, log.String(), `novel`, "the log says why")
 
-	// What an allocation has may be of a time when the key was understood.
+	// The allocation may come from a version that supported the key.
 	for _, command := range []string{"DEL", "GC"} {
 		b.ran, f.called = nil, nil
 		_, err = e.Answer(t.Context(), "fake", conf, []string{"CNI_COMMAND=" + command, "CNI_PATH=/bin"})
@@ -161,7 +161,7 @@ func TestUnknownKey(t *testing.T) {
 	require.Equal(t, []string{"/bin/fake ADD"}, b.ran)
 }
 
-// TestFallBackIsAnother: the binary that stands in is not a link to this code.
+// TestFallBackIsAnother: the binary must not be a link to this program.
 func TestFallBackIsAnother(t *testing.T) {
 	conf := []byte(`{"cniVersion":"1.0.0","type":"fake","novel":1}`)
 	ours, theirs := t.TempDir(), t.TempDir()
@@ -183,8 +183,8 @@ func TestFallBackIsAnother(t *testing.T) {
 	require.Equal(t, []string{filepath.Join(theirs, "fake") + " ADD", filepath.Join(ours, "fake"+Aside) + " ADD"}, b.ran)
 }
 
-// TestDelegate: an IPAM plugin gets the call's configuration and environment with
-// its own command, inside the process or as a binary.
+// TestDelegate: an IPAM plugin gets the call's configuration and environment
+// with its own command, in-process or as a binary.
 func TestDelegate(t *testing.T) {
 	e, f, b := newExec(t)
 	conf := []byte(`{"cniVersion":"1.0.0","name":"net","type":"fake"}`)
@@ -201,8 +201,8 @@ func TestDelegate(t *testing.T) {
 	require.Equal(t, []string{"/bin/dhcp ADD"}, b.ran)
 }
 
-// TestCheckedTellsFindings: what a CHECK found has a code; that it could not be
-// made has none.
+// TestCheckedTellsFindings: a finding of CHECK has a code; a CHECK that could
+// not run has none.
 func TestCheckedTellsFindings(t *testing.T) {
 	hasCode := func(err error) bool {
 		var coded *types.Error
@@ -266,8 +266,8 @@ func TestPrevious(t *testing.T) {
 	require.ErrorContains(t, err, "prevResult")
 }
 
-// TestRunUnwinds: what was done is undone, last one first, and the first cause
-// stays first.
+// TestRunUnwinds: completed steps are undone in reverse order, and the first
+// cause stays first.
 func TestRunUnwinds(t *testing.T) {
 	var did []string
 	step := func(name string, doErr, undoErr error) Step {
@@ -285,7 +285,7 @@ func TestRunUnwinds(t *testing.T) {
 	require.EqualError(t, err, "d: first\nundo a: second")
 	require.ErrorIs(t, err, first)
 
-	// The end of the context stops the steps, but not the undoing.
+	// When the context ends, the steps stop, but undoing does not.
 	did = nil
 	ctx, cancel := context.WithCancel(t.Context())
 	err = Run(ctx, step("a", nil, nil), Step{Name: "b", Do: func(context.Context) error { cancel(); return nil }}, step("c", nil, nil))

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// host is a plugin whose result names the host that runtimeConfig names.
+// host is a plugin whose result contains the host in runtimeConfig.
 type host struct {
 	fake
 	name string
@@ -19,7 +19,7 @@ func (h *host) Add(context.Context, *CmdArgs) (*types100.Result, error) {
 	return &types100.Result{Interfaces: []*types100.Interface{{Name: h.name}}}, nil
 }
 
-// late is one that takes its runtimeConfig late.
+// late is a host plugin that gets its runtimeConfig later.
 type late struct{ host }
 
 func (l *late) WithRuntime(runtime map[string]json.RawMessage) (Plugin, error) {
@@ -27,8 +27,8 @@ func (l *late) WithRuntime(runtime map[string]json.RawMessage) (Plugin, error) {
 	return &with, DecodeRuntime(runtime["name"], &with.name)
 }
 
-// TestRuntimeOfAKeptPlugin: its configuration is read once, and no allocation gets
-// what is another one's.
+// TestRuntimeOfAKeptPlugin: a cached plugin is parsed once, and no allocation
+// gets the runtimeConfig of another one.
 func TestRuntimeOfAKeptPlugin(t *testing.T) {
 	for name, reads := range map[string]int{"late": 1, "early": 4} {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestRuntimeOfAKeptPlugin(t *testing.T) {
 	}
 }
 
-// TestRuntimeOfABinary: it gets all of its configuration.
+// TestRuntimeOfABinary: a binary gets its whole configuration.
 func TestRuntimeOfABinary(t *testing.T) {
 	one := args(plain)
 	one.Runtime = map[string]json.RawMessage{"name": json.RawMessage(`"a"`)}

@@ -15,8 +15,9 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 )
 
-// A call is one operation as both implementations get it, and what becomes of it.
-// text is a part of both error messages; empty for none. code is ours.
+// A call is one operation as both implementations get it, and its expected
+// outcome. text is a part of both error messages, or "" for success. code is
+// the native plugin's code.
 type call struct {
 	command, conf, args string
 	text                string
@@ -38,7 +39,7 @@ func (c call) native(t testing.TB) (string, error) {
 	return plugintest.Native(t, e, "static", c.conf, c.environ())
 }
 
-// conf is a configuration as bridge passes it on. rest is what follows ipam.
+// conf returns a configuration as bridge passes it. rest follows the key ipam.
 func conf(ipam string, rest ...string) string { return confOf("1.0.0", ipam, rest...) }
 
 func confOf(version, ipam string, rest ...string) string {
@@ -122,7 +123,8 @@ var conformance = map[string]call{
 	"CHECK, bad arguments":     {command: "CHECK", conf: conf(dual, prev("")), args: "IP=x", text: "CIDR", code: 7},
 }
 
-// TestConformance: the reference plugin and ours give the same answers.
+// TestConformance: the reference plugin and the native one return the same
+// results.
 func TestConformance(t *testing.T) {
 	refplugins.Path(t, "static")
 	for name, c := range conformance {
@@ -146,7 +148,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestUnknownKeys: those inside ipam are reported, and no others.
+// TestUnknownKeys: only unknown keys inside ipam are reported.
 func TestUnknownKeys(t *testing.T) {
 	for ipam, key := range map[string]string{
 		ten:                       "",
@@ -170,7 +172,8 @@ func TestUnknownKeys(t *testing.T) {
 	}
 }
 
-// TestRefuses what the reference plugin panics on, or passes on as nonsense.
+// TestRefuses: configurations are refused on which the reference plugin panics,
+// or which make it return an invalid result.
 func TestRefuses(t *testing.T) {
 	for _, ipam := range []string{`"addresses": [null]`, `"routes": [null]`, `"routes": [{}]`} {
 		p, err := New([]byte(conf(ipam)))
@@ -194,8 +197,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// FuzzAdd: no configuration makes the plugin panic, and whatever it accepts gives
-// a result that can be written.
+// FuzzAdd: no configuration makes the plugin panic, and every result of an
+// accepted configuration can be encoded.
 func FuzzAdd(f *testing.F) {
 	for _, c := range conformance {
 		f.Add(c.conf, c.args)

@@ -13,7 +13,7 @@ import (
 const everything = `, "mac": "0a:00:00:00:00:99", "mtu": 1300, "promisc": true, "allmulti": true, "txQLen": 20,
 	"sysctl": {"net.core.somaxconn": "77", "net/ipv4/conf/all/accept_redirects": "0", "net.ipv4.conf.IFNAME.arp_ignore": "2"}`
 
-// outcome is what can be seen of a life with the plugin.
+// outcome is the observable effect of a life with the plugin.
 type outcome struct {
 	Before         []string
 	Add            uint
@@ -119,8 +119,9 @@ func TestAsTheReference(t *testing.T) {
 	}
 }
 
-// requireSame compares the outcomes. Where ADD fails, only the codes of the reference are an example: it leaves what it
-// did until then, and fails a DEL because of arguments that it does not need.
+// requireSame compares the outcomes. If ADD fails, only the codes must be
+// equal: the reference plugin leaves its changes, and fails a DEL because of
+// arguments that it does not need.
 func requireSame(t *testing.T, add uint, want, got outcome) {
 	t.Helper()
 	if add == types.ErrInvalidEnvironmentVariables {
@@ -133,7 +134,8 @@ func requireSame(t *testing.T, add uint, want, got outcome) {
 	require.Equal(t, want, got)
 }
 
-// TestEachDeletesTheOthers has one implementation check and delete what the other added.
+// TestEachDeletesTheOthers: each implementation checks and deletes what the
+// other added.
 func TestEachDeletesTheOthers(t *testing.T) {
 	for name, pair := range map[string][2]runner{"ours deletes": {theirs, ours}, "theirs deletes": {ours, theirs}} {
 		t.Run(name, func(t *testing.T) {

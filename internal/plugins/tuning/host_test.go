@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { os.Exit(privhost.Main(m, filepath.Dir(allowlistFil
 const (
 	testNetwork   = "testnet"
 	testContainer = "alloc-1"
-	testIfName    = "eth0.100" // dots are not separators in it
+	testIfName    = "eth0.100" // dots in the name are not separators
 	testVeth      = "vethtest"
 	ifMAC         = "0a:00:00:00:00:02"
 )
@@ -42,7 +42,7 @@ type testHost struct {
 	closeInside func() error
 }
 
-// newTestHost makes the container and its veth as a bridge plugin would.
+// newTestHost creates the container and its veth like a bridge plugin.
 func newTestHost(t *testing.T) *testHost {
 	t.Helper()
 	privhost.Require(t)
@@ -72,7 +72,7 @@ func newTestHost(t *testing.T) *testHost {
 	return h
 }
 
-// clear takes everything away.
+// clear removes all objects of the test.
 func (h *testHost) clear() {
 	require.NoError(h, h.closeInside())
 	require.NoError(h, h.netns.Destroy())
@@ -112,7 +112,7 @@ func theirs(h *testHost, command, conf string, env ...string) (string, uint) {
 	return out, plugintest.Code(err)
 }
 
-// config is a configuration; extra begins with a comma.
+// config returns a configuration. extra begins with a comma.
 func (h *testHost) config(extra string) string {
 	return h.configWith("1.0.0", extra+fmt.Sprintf(`, "prevResult": {"cniVersion": "1.0.0", "interfaces": [
 		{"name": %q, "mac": "0a:00:00:00:00:01"}, {"name": %q, "mac": %q, "sandbox": %q}],
@@ -129,7 +129,8 @@ var watched = []string{
 	"ipv4/ip_local_port_range", "ipv4/conf/eth0.100/arp_ignore", "ipv4/ip_unprivileged_port_start",
 }
 
-// state is what the plugin can have changed, as text: in the container and among the backups.
+// state describes everything that the plugin can change, as text: in the
+// container and in the backups.
 func (h *testHost) state() (state []string) {
 	link, err := h.inside.LinkByName(testIfName)
 	require.NoError(h, err)
@@ -151,7 +152,8 @@ func (h *testHost) sysctl(name string) (value string) {
 	return value
 }
 
-// backups are the files with their modes, without the owner, which only ours have.
+// backups describes the files with their modes, without the owner, which only
+// the native plugin adds.
 func (h *testHost) backups() (all []string) {
 	entries, err := os.ReadDir(defaultDataDir)
 	if err != nil {

@@ -27,7 +27,7 @@ func (h *testHost) add(extra string) string {
 	return out
 }
 
-// TestFailedAddLeavesNothing fails as late as can be, with all before it done.
+// TestFailedAddLeavesNothing lets the last step fail.
 func TestFailedAddLeavesNothing(t *testing.T) {
 	before := `, "mac": "0a:00:00:00:00:99", "promisc": true, "allmulti": true`
 	for name, test := range map[string]struct{ extra, want string }{
@@ -45,7 +45,8 @@ func TestFailedAddLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestUndoInReverse: what a sysctl of all interfaces changed is put back with it, if after that of one.
+// TestUndoInReverse: a sysctl of all interfaces is restored before that of one
+// interface.
 func TestUndoInReverse(t *testing.T) {
 	h := newTestHost(t)
 	_, err := h.native("ADD", h.config(`, "sysctl": {"net.ipv6.conf.all.disable_ipv6": "1", "net.ipv6.conf.IFNAME.disable_ipv6": "1", "net.core.somaxconn": "x"}`))
@@ -53,14 +54,16 @@ func TestUndoInReverse(t *testing.T) {
 	require.Equal(t, "0", h.sysctl("ipv6/conf/"+testIfName+"/disable_ipv6"))
 }
 
-// TestLongMAC: of a MAC that is too long the kernel would take a part.
+// TestLongMAC: a MAC that is too long is refused. The kernel would use a part
+// of it.
 func TestLongMAC(t *testing.T) {
 	h := newTestHost(t)
 	_, err := h.native("ADD", h.config(`, "mac": "0a:00:00:00:00:99:00:00"`))
 	require.ErrorContains(t, err, "the MAC has 8 bytes, not 6")
 }
 
-// TestOrder: a sysctl of all interfaces also changes that of each, so the one that comes last must win.
+// TestOrder: a sysctl of all interfaces also changes that of each, so the last
+// one must win.
 func TestOrder(t *testing.T) {
 	h := newTestHost(t)
 	for range 8 {
@@ -71,7 +74,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestHostIsUntouched: sysctls are those of the thread's namespace.
+// TestHostIsUntouched: only sysctls of the thread's namespace change.
 func TestHostIsUntouched(t *testing.T) {
 	h := newTestHost(t)
 	value := func() string {
@@ -85,7 +88,8 @@ func TestHostIsUntouched(t *testing.T) {
 	require.Equal(t, before, value())
 }
 
-// TestArgsSysctlAlone makes the reference plugin panic.
+// TestArgsSysctlAlone uses a configuration that makes the reference plugin
+// panic.
 func TestArgsSysctlAlone(t *testing.T) {
 	h := newTestHost(t)
 	h.add(`, "args": {"cni": {"sysctl": {"net.core.somaxconn": "78"}}}`)
@@ -126,7 +130,8 @@ func TestDelWithoutTheNamespace(t *testing.T) {
 	}
 }
 
-// TestDelTriesEverything has a backup that cannot be restored in one part, or not be read, or no interface.
+// TestDelTriesEverything uses a backup of which one part cannot be restored, an
+// unreadable backup, and a missing interface.
 func TestDelTriesEverything(t *testing.T) {
 	file := filepath.Join(defaultDataDir, testContainer+"_"+testIfName+".json")
 	for name, test := range map[string]struct{ backup, log string }{
@@ -163,7 +168,8 @@ func TestDelTriesEverything(t *testing.T) {
 	})
 }
 
-// TestDelOfABadConfiguration restores what an ADD with another one changed.
+// TestDelOfABadConfiguration restores the changes of an ADD with another
+// configuration.
 func TestDelOfABadConfiguration(t *testing.T) {
 	h := newTestHost(t)
 	before := h.state()[0]
@@ -229,7 +235,8 @@ func TestCheckFinds(t *testing.T) {
 	}
 }
 
-// TestCheckBesideAListener: a program that listens to all packets must not make an allocation look broken.
+// TestCheckBesideAListener: a packet capture on the interface is not a finding
+// of CHECK.
 func TestCheckBesideAListener(t *testing.T) {
 	h := newTestHost(t)
 	result := h.add("")
@@ -279,7 +286,8 @@ func TestGC(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestGCOfOwnBackups takes away what an ADD wrote, and is content without a directory.
+// TestGCOfOwnBackups: GC removes the backups of an ADD, and succeeds without a
+// directory.
 func TestGCOfOwnBackups(t *testing.T) {
 	h := newTestHost(t)
 	h.add(everything)
@@ -295,7 +303,8 @@ func TestGCOfOwnBackups(t *testing.T) {
 	}
 }
 
-// TestBackupIsReplacedAsAWhole: what is there before stays whole until the new one is.
+// TestBackupIsReplacedAsAWhole: the previous backup stays complete until the
+// new one is.
 func TestBackupIsReplacedAsAWhole(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.json")
 	require.NoError(t, os.WriteFile(file, []byte("before"), 0o600))
