@@ -14,7 +14,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// Backups are the allocation's by their names, unless one names another owner.
+// TestBackups: backups belong to the allocation by their names, unless they
+// name another owner.
 func TestBackups(t *testing.T) {
 	dir, other := t.TempDir(), filepath.Join(t.TempDir(), "none")
 	write := func(name, content string) {
@@ -25,7 +26,7 @@ func TestBackups(t *testing.T) {
 	write("id_eth0.json.tmp", `{"mtu": 15`)
 	write("id_eth1.json", `{"mtu": 1500}`)
 	write("id_eth2.json", `{"owner": "`+names.Owner{Network: "net", ID: "id", IfName: "eth2", Instance: "0123abcd"}.String()+`"}`)
-	write("id_eth3.json", `{"mtu": 1500}`) // of no interface of ours
+	write("id_eth3.json", `{"mtu": 1500}`) // an interface that the allocation does not have
 	write("other_eth0.json", `{"mtu": 1500}`)
 	target := Target{ID: "id"}
 	for _, ifName := range []string{"eth0", "eth1", "eth2", "../eth0"} {
@@ -48,7 +49,8 @@ func TestBackups(t *testing.T) {
 	}
 }
 
-// TestBackupsByID: where no network is known, the ID in the name is enough, with whatever interface a name can tell.
+// TestBackupsByID: without a known network, the ID in the name is sufficient,
+// with any interface name.
 func TestBackupsByID(t *testing.T) {
 	privhost.Require(t)
 	require.NoError(t, os.MkdirAll(defaultBackupDir, 0o700))
@@ -61,7 +63,8 @@ func TestBackupsByID(t *testing.T) {
 	require.Equal(t, []string{"id_eth0.100.json", "id_eth0.json", "id_eth0.json.tmp"}, objects(sorted(found)))
 }
 
-// TestBackupsOfUnknownInstance: while the own instance is not known, no noted owner is the allocation.
+// TestBackupsOfUnknownInstance: while the own instance is unknown, no backup
+// with an owner belongs to the allocation.
 func TestBackupsOfUnknownInstance(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "id_eth0.json")
@@ -81,7 +84,7 @@ func TestBackupsOfUnknownInstance(t *testing.T) {
 
 func TestSpoofChainOwner(t *testing.T) {
 	known := Target{ID: "a", Attachments: []Attachment{{Network: "net", IfName: "eth0"}, {Network: "net", IfName: "b-eth0"}}}
-	for chain, want := range map[string][2]bool{ // with the networks, and by the ID alone
+	for chain, want := range map[string][2]bool{ // with the networks, and with the ID alone
 		"cni-br-iface-a-eth0":       {true, true},
 		"cni-br-iface-a-eth0-mac":   {true, true},
 		"cni-br-iface-a-eth1":       {false, true},
@@ -97,7 +100,8 @@ func TestSpoofChainOwner(t *testing.T) {
 	}
 }
 
-// TestSpoofRulesOfOthers: rules of the same names that note another instance stay.
+// TestSpoofRulesOfOthers: rules with the same names stay if they name another
+// instance.
 func TestSpoofRulesOfOthers(t *testing.T) {
 	privhost.Require(t)
 	owner := names.Owner{Network: "net", ID: "a", IfName: "eth0", Instance: "0123456789abcdef"}

@@ -67,7 +67,7 @@ func newTestHost(t *testing.T) *testHost {
 	return h
 }
 
-// clear makes the private host as it was at first.
+// clear restores the private host to its initial state.
 func (h *testHost) clear() {
 	h.run("nft", "flush", "ruleset")
 	require.NoError(h.t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
@@ -75,7 +75,7 @@ func (h *testHost) clear() {
 	require.NoError(h.t, err)
 	for _, link := range links {
 		if link.Type() == "bridge" || link.Type() == "ifb" || link.Type() == "veth" {
-			_ = netlink.LinkDel(link) // the other end of a veth is gone by then
+			_ = netlink.LinkDel(link) // the peer of a deleted veth is gone already
 		}
 	}
 }
@@ -87,7 +87,8 @@ func (h *testHost) run(command string, args ...string) string {
 	return string(out)
 }
 
-// netns makes a network namespace that lasts until the test ends or removes it.
+// netns creates a network namespace that exists until the test ends or removes
+// it.
 func (h *testHost) netns(name string) string {
 	h.t.Helper()
 	runtime.LockOSThread()
@@ -98,7 +99,7 @@ func (h *testHost) netns(name string) string {
 	handle, err := netns.NewNamed(name)
 	require.NoError(h.t, err)
 	require.NoError(h.t, handle.Close())
-	// Waiting for duplicate addresses would take seconds.
+	// Duplicate address detection would take seconds.
 	require.NoError(h.t, os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0))
 	require.NoError(h.t, netns.Set(own))
 	h.t.Cleanup(func() { _ = netns.DeleteNamed(name) }) // the test may have done so
@@ -111,13 +112,14 @@ var testPorts = []portmap.Mapping{
 	{HostPort: 18443, ContainerPort: 443, Protocol: "tcp", HostIP: "127.0.0.1"},
 }
 
-// add attaches a new sandbox to a network and returns all that is known about it.
+// add attaches a new sandbox to a network, and returns the target with all that
+// is known about it.
 func (h *testHost) add(n network, id string, ports []portmap.Mapping) Target {
 	h.t.Helper()
 	return h.attach(n, Target{ID: id, Netns: h.netns("sandbox-" + id), Ports: ports, CacheDirs: []string{h.cacheDir}})
 }
 
-// attach attaches a sandbox to one more network.
+// attach attaches a sandbox to another network.
 func (h *testHost) attach(n network, t Target) Target {
 	h.t.Helper()
 	plugins, err := refplugins.Dir()
@@ -141,7 +143,8 @@ func (h *testHost) attach(n network, t Target) Target {
 	return t
 }
 
-// snapshot is all of the host that allocations change and that should not stay.
+// snapshot returns the state of the host that allocations change and that must
+// not stay.
 func (h *testHost) snapshot() string {
 	h.t.Helper()
 	var b strings.Builder
@@ -168,7 +171,8 @@ func (h *testHost) snapshot() string {
 	return sortedLines(b.String())
 }
 
-// files are the leases and cached results below a directory; not what host-local keeps for all of them.
+// files returns the leases and cached results below a directory, without
+// host-local's shared files.
 func (h *testHost) files(dir string) map[string]string {
 	files := make(map[string]string)
 	require.NoError(h.t, filepath.Walk(dir, func(path string, info os.FileInfo, err error) error {
@@ -182,7 +186,7 @@ func (h *testHost) files(dir string) map[string]string {
 	return files
 }
 
-// sortedLines sorts the lines about files, which come in any order, and leaves the order of rules as it is.
+// sortedLines sorts the lines about files, and keeps the order of rules.
 func sortedLines(text string) string {
 	var rules, files []string
 	for _, line := range strings.Split(text, "\n") {
@@ -195,13 +199,13 @@ func sortedLines(text string) string {
 	return strings.Join(append(rules, sortedCopy(files)...), "\n")
 }
 
-// audit is Audit for a test that expects no error.
+// audit runs Audit, which must succeed.
 func (h *testHost) audit(t Target) []string {
 	h.t.Helper()
 	return h.texts(Audit(context.Background(), t))
 }
 
-// force is Force for a test that expects no error.
+// force runs Force, which must succeed.
 func (h *testHost) force(t Target) []string {
 	h.t.Helper()
 	return h.texts(Force(context.Background(), t))
@@ -217,7 +221,7 @@ func (h *testHost) texts(list []Leftover, err error) []string {
 	return texts
 }
 
-// counts are how many leftovers there are of each kind in each place.
+// counts returns the number of leftovers of each kind in each place.
 func counts(t *testing.T, target Target) map[string]int {
 	t.Helper()
 	list, err := Audit(context.Background(), target)
@@ -233,7 +237,7 @@ func counts(t *testing.T, target Target) map[string]int {
 	return n
 }
 
-// acceptsIn are the firewall plugin's rules for an address in a snapshot.
+// acceptsIn returns the firewall plugin's rules for an address in a snapshot.
 func acceptsIn(snapshot, addr string) []string {
 	var list []string
 	for _, line := range strings.Split(snapshot, "\n") {
@@ -244,7 +248,8 @@ func acceptsIn(snapshot, addr string) []string {
 	return list
 }
 
-// awaitNoLink waits until the kernel has taken away the target's link after its namespace.
+// awaitNoLink waits until the kernel has deleted the target's link after its
+// namespace.
 func awaitNoLink(t *testing.T, target Target) {
 	t.Helper()
 	require.Eventually(t, func() bool { return counts(t, target)["link"] == 0 }, 10*time.Second, 5*time.Millisecond)

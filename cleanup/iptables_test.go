@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// fakeTables are the tables of both families as listings. They count what is asked of them.
+// fakeTables simulates the tables of both families by listings, and counts the
+// calls.
 type fakeTables struct {
 	text    map[string]string // "<family> <table>" -> listing
 	fail    map[string]error
@@ -23,7 +24,7 @@ type fakeTables struct {
 	deleted []string
 }
 
-// fakeKernel is a table as the kernel shows it.
+// fakeKernel is a table in the kernel.
 type fakeKernel struct {
 	chains   []string
 	accepted []netip.Addr
@@ -43,7 +44,7 @@ func (k fakeKernel) HeldByOther(what string) error                    { return e
 
 func (k fakeKernel) Held(cause error, what string) error { return fmt.Errorf("%s: %w", what, cause) }
 
-// open is the command of one family.
+// open returns the command of one family.
 func (f *fakeTables) open(fam family) (tables, error) {
 	return fakeCommand{fam, f}, f.fail[string(fam)]
 }
@@ -70,7 +71,7 @@ func (c fakeCommand) ClearAndDeleteChain(table, chain string) error {
 	return c.fail["delete "+chain]
 }
 
-// searchWith is a search whose iptables is fake and that looks at nothing else.
+// searchWith returns a search that uses only a fake iptables.
 func searchWith(fake *fakeTables, t Target) *search {
 	s := newSearch(t)
 	s.iptables.open = fake.open
@@ -87,12 +88,13 @@ func iptTarget(config, result string) Target {
 	}}
 }
 
-// chainOfOne is what the kernel has where the allocation has a chain in each family.
+// chainOfOne is a kernel in which the allocation has a chain in each family.
 var chainOfOne = map[string]fakeKernel{
 	"ipv4 nat": {chains: []string{"CNI-68966f9f256fea8957de7869"}}, "ipv6 nat": {chains: []string{"CNI-68966f9f256fea8957de7869"}},
 }
 
-// No table is listed that cannot hold anything, and none twice.
+// TestIPTablesListings: only tables that can contain rules of the allocation
+// are listed, and each once.
 func TestIPTablesListings(t *testing.T) {
 	const firewall, masq = `{"type": "firewall"}`, `{"type": "bridge", "ipMasq": true}`
 	accept := map[string]string{"ipv4 filter": "-A CNI-FORWARD -s 10.0.0.2/32 -j ACCEPT"}
@@ -158,7 +160,8 @@ const fullChain = `{"plugins": [{"type": "bridge", "ipMasq": true}, {"type": "po
 
 func TestIPTablesFindAndRemove(t *testing.T) {
 	fake := &fakeTables{text: map[string]string{"ipv4 nat": natListing, "ipv4 filter": filterListing}}
-	// The result also names an address that another allocation masquerades now.
+	// The result also contains an address that another allocation masquerades
+	// now.
 	result := `{"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.2/24"}, {"address": "10.0.0.3/24"}]}`
 	s := searchWith(fake, iptTarget(fullChain, result))
 	found, err := s.iptables.find(context.Background())
@@ -179,7 +182,8 @@ func TestIPTablesFindAndRemove(t *testing.T) {
 	}, fake.deleted)
 }
 
-// Where the result is unknown, the rules tell the addresses.
+// TestIPTablesAddresses: if the result is unknown, the addresses are derived
+// from the rules.
 func TestIPTablesAddresses(t *testing.T) {
 	fake := &fakeTables{text: map[string]string{"ipv4 nat": natListing}, kernel: map[string]fakeKernel{"ipv4 nat": chainOfOne["ipv4 nat"]}}
 	s := searchWith(fake, iptTarget(fullChain, ""))
@@ -191,7 +195,8 @@ func TestIPTablesAddresses(t *testing.T) {
 	require.Equal(t, map[netip.Addr]bool{netip.MustParseAddr("10.0.0.3"): true}, s.addresses.foreign)
 }
 
-// A chain that two allocations share by the plugins' hash stays; what the comments tell apart goes.
+// TestIPTablesSharedChain: a chain stays if another allocation has the same
+// hash. Rules are distinguished by their comments.
 func TestIPTablesSharedChain(t *testing.T) {
 	shared := strings.Replace(natListing, `-A CNI-DN`, `-A CNI-HOSTPORT-DNAT -p udp -m comment `+
 		`--comment "dnat name: \"on\" id: \"eid\"" -m multiport --dports 53 -j CNI-DN-68966f9f256fea8957de7
@@ -205,7 +210,8 @@ func TestIPTablesSharedChain(t *testing.T) {
 	require.Len(t, list, 3)
 }
 
-// So does one that holds another allocation's rules, though nothing leads there any more.
+// TestIPTablesChainWithForeignRules: a chain also stays if it contains another
+// allocation's rules, even if no rule jumps to it.
 func TestIPTablesChainWithForeignRules(t *testing.T) {
 	mixed := natListing + `
 -A CNI-68966f9f256fea8957de7869 -d 10.0.1.0/24 -m comment --comment "name: \"on\" id: \"eid\"" -j ACCEPT`
@@ -234,13 +240,14 @@ func TestIPTablesErrors(t *testing.T) {
 	require.Len(t, removed, len(list)-1)
 }
 
-// What a command cannot list is clean only if the kernel shows that it is.
+// TestIPTablesMissing: if a command cannot list the rules, the host is clean
+// only if the kernel shows it.
 func TestIPTablesMissing(t *testing.T) {
 	broken := errors.New("broken")
 	own, other := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
 	for name, test := range map[string]struct {
 		kernel map[string]fakeKernel
-		bare   bool // nothing but the ID is known
+		bare   bool // only the ID is known
 		want   string
 	}{
 		"no tables":           {},
@@ -280,7 +287,8 @@ func TestIPTablesMissing(t *testing.T) {
 	}
 }
 
-// What a command that works does not list is clean only if the kernel shows that it is: the other kind may have made it.
+// TestIPTablesOfTheOtherKind: rules that the installed iptables does not list
+// may come from the other kind. The host is clean only if the kernel shows it.
 func TestIPTablesOfTheOtherKind(t *testing.T) {
 	broken := errors.New("broken")
 	own, other := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")
@@ -312,7 +320,8 @@ func TestIPTablesOfTheOtherKind(t *testing.T) {
 	}
 }
 
-// An iptables that is not installed, and one that does not work, are errors.
+// TestOpenTables: an iptables that is not installed or does not work is an
+// error.
 func TestOpenTables(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
@@ -324,7 +333,8 @@ func TestOpenTables(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Somebody else's change of the tables is waited for.
+// TestIPTablesRetry: a concurrent change of the tables leads to another
+// attempt.
 func TestIPTablesRetry(t *testing.T) {
 	dir := t.TempDir()
 	busy := filepath.Join(dir, "busy")

@@ -33,7 +33,8 @@ const (
 
 var subnetSets = map[string][]string{"v4": {subnet4}, "v6": {subnet6}, "dual": {subnet4, subnet6}}
 
-// eachNetwork runs a test with every combination of plugin and backend, and with some families.
+// eachNetwork runs a test with every combination of plugin and backend, and
+// with the given families.
 func eachNetwork(t *testing.T, families []string, test func(t *testing.T, n network)) {
 	for _, kind := range []string{"bridge", "ptp"} {
 		for _, backend := range []string{"iptables", "nftables"} {
@@ -46,13 +47,14 @@ func eachNetwork(t *testing.T, families []string, test func(t *testing.T, n netw
 	}
 }
 
-// expected are the leftovers of an allocation that has the test ports and was never detached.
+// expected returns the leftovers of an allocation with the test ports that was
+// never detached.
 func expected(n network) map[string]int {
 	want := map[string]int{"link": 1, "lease": len(n.subnets), "cache": 1}
 	for _, subnet := range n.subnets {
 		fam, nft, ports, masqs := ipv4, "ip", 3, 2
 		if subnet == subnet6 {
-			fam, nft, ports, masqs = ipv6, "ip6", 2, 1 // no port on 127.0.0.1, no masquerading from it
+			fam, nft, ports, masqs = ipv6, "ip6", 2, 1 // IPv6 has no port on 127.0.0.1 and no masquerading from it
 		}
 		want[fmt.Sprintf("iptables-rule %s filter CNI-FORWARD", fam)] = 2
 		if n.backend == "iptables" {
@@ -130,7 +132,8 @@ func TestForceWithoutResult(t *testing.T) {
 	})
 }
 
-// With neither leases nor results the rules themselves tell the addresses.
+// TestForceStaticWithoutResult: without leases and results, the addresses are
+// derived from the rules.
 func TestForceStaticWithoutResult(t *testing.T) {
 	for _, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
@@ -160,7 +163,8 @@ func TestForceStaticWithoutResult(t *testing.T) {
 	}
 }
 
-// With nothing but the ID, what bears the ID is found all the same.
+// TestForceByIDAlone: all objects that carry the ID are found with nothing but
+// the ID.
 func TestForceByIDAlone(t *testing.T) {
 	for _, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
@@ -185,7 +189,7 @@ func TestForceByIDAlone(t *testing.T) {
 	}
 }
 
-// hostLink is the target's only link as a leftover.
+// hostLink returns the target's only link as a leftover.
 func (h *testHost) hostLink(t Target) string {
 	result := parseResult(t.Attachments[0].Result)
 	for _, i := range result.Interfaces {
@@ -196,8 +200,9 @@ func (h *testHost) hostLink(t Target) string {
 	return ""
 }
 
-// IDs may be the beginning or the end of one another, and the plugins hash network and ID without a mark between
-// them, so that two allocations can share a chain.
+// TestForceKeepsAlikeAllocations: an ID may be a prefix or suffix of another
+// one, and the plugins hash network and ID without a separator, so two
+// allocations can share a chain.
 func TestForceKeepsAlikeAllocations(t *testing.T) {
 	pairs := []struct{ network, id, otherNetwork, otherID string }{
 		{"net", "abc", "net", "abcd"},
@@ -212,7 +217,8 @@ func TestForceKeepsAlikeAllocations(t *testing.T) {
 				h := newTestHost(t)
 				n := network{name: p.otherNetwork, kind: "ptp", backend: backend, subnets: []string{subnet4}}
 				other := h.add(n, p.otherID, otherPorts)
-				// Addresses of two networks differ, as on any host that works.
+				// Two networks have different addresses, as on any working
+				// host.
 				if p.network != p.otherNetwork {
 					n.subnets = []string{"10.78.0.0/24"}
 				}
@@ -245,7 +251,8 @@ func TestForceOneOfTwoNetworks(t *testing.T) {
 	require.Empty(t, h.audit(both))
 }
 
-// An address that was leaked and then given to another allocation is the other's.
+// TestForceKeepsReleasedAddress: an address that was released and assigned
+// again belongs to the new allocation.
 func TestForceKeepsReleasedAddress(t *testing.T) {
 	for _, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
@@ -272,7 +279,8 @@ func TestForceKeepsReleasedAddress(t *testing.T) {
 	}
 }
 
-// Without leases, somebody else's masquerading tells who has the address.
+// TestForceKeepsAddressOfMasquerade: without leases, another allocation's
+// masquerading shows who has the address.
 func TestForceKeepsAddressOfMasquerade(t *testing.T) {
 	for _, backend := range []string{"iptables", "nftables"} {
 		t.Run(backend, func(t *testing.T) {
@@ -300,7 +308,7 @@ func TestForceConcurrently(t *testing.T) {
 			h := newTestHost(t)
 			n := network{name: "n", kind: "bridge", backend: backend, subnets: []string{subnet4, subnet6}}
 			other := h.add(n, "other", nil)
-			h.force(h.add(n, "first", testPorts)) // makes the shared chains
+			h.force(h.add(n, "first", testPorts)) // creates the shared chains
 			before, others := h.snapshot(), h.audit(other)
 			var targets []Target
 			for i := range 10 {
@@ -347,7 +355,8 @@ func TestBandwidthLinks(t *testing.T) {
 	require.Equal(t, before, h.snapshot())
 }
 
-// A link whose name has passed to somebody else, and links that are no plugin's own, stay.
+// TestForceKeepsForeignLinks: a link whose name is used by another program, and
+// links that no plugin made, stay.
 func TestForceKeepsForeignLinks(t *testing.T) {
 	h := newTestHost(t)
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 9}
@@ -366,7 +375,7 @@ func TestForceKeepsForeignLinks(t *testing.T) {
 	require.Empty(t, h.force(target))
 	require.Equal(t, before, h.snapshot())
 
-	// The same with the right MAC is the allocation's.
+	// The same link with the right MAC belongs to the allocation.
 	target.Attachments[0].Result = []byte(`{"cniVersion": "1.0.0",
 		"interfaces": [{"name": "vethtaken", "mac": "02:00:00:00:00:09"}]}`)
 	require.Equal(t, []string{`link vethtaken (network "n")`}, h.force(target))
@@ -396,11 +405,11 @@ func TestConntrack(t *testing.T) {
 		track(t, unix.IPPROTO_UDP, "192.0.2.1:7", "127.0.0.3:6000", "127.0.0.3:6000"),
 		track(t, unix.IPPROTO_UDP, "[2001:db8::1]:8", "[::1]:5353", "[::1]:5353"),
 		track(t, unix.IPPROTO_TCP, "192.0.2.1:4", "10.77.0.5:70", "10.77.0.5:70"), // not DNATed
-		track(t, unix.IPPROTO_UDP, "10.77.0.5:9", "192.0.2.2:53", "192.0.2.2:53"), // the allocation's own
+		track(t, unix.IPPROTO_UDP, "10.77.0.5:9", "192.0.2.2:53", "192.0.2.2:53"), // the allocation's own connection
 		track(t, unix.IPPROTO_TCP, "[fd00:77::5]:9", "[2001:db8::9]:1", "[2001:db8::9]:1"),
 	}
 	kept := []string{
-		track(t, unix.IPPROTO_UDP, "10.77.0.9:1", "192.0.2.2:5353", "192.0.2.2:5353"), // passes through
+		track(t, unix.IPPROTO_UDP, "10.77.0.9:1", "192.0.2.2:5353", "192.0.2.2:5353"), // forwarded
 		track(t, unix.IPPROTO_UDP, "192.0.2.1:2", "127.0.0.1:6000", "127.0.0.1:6000"), // another host address
 		track(t, unix.IPPROTO_TCP, "192.0.2.1:3", "127.0.0.1:7000", "127.0.0.1:7000"), // not UDP
 		track(t, unix.IPPROTO_TCP, "192.0.2.1:5", "192.0.2.2:7000", "10.77.0.50:70"),  // another allocation
@@ -420,8 +429,8 @@ func TestConntrack(t *testing.T) {
 	require.Empty(t, h.force(target))
 }
 
-// track adds a connection tracking entry from one address to another, which answers under the address that
-// really serves it, and returns its text.
+// track adds a connection tracking entry from one address to another, whose
+// replies come from the address served, and returns its text.
 func track(t *testing.T, protocol uint8, from, to, served string) string {
 	t.Helper()
 	a, b, c := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to), netip.MustParseAddrPort(served)
@@ -447,7 +456,7 @@ func flowText(f *netlink.ConntrackFlow) string {
 		f.Forward.DstIP, f.Forward.DstPort, f.Reverse.SrcIP, f.Reverse.SrcPort)
 }
 
-// tracked are the connection tracking entries of the protocols that matter here.
+// tracked returns the connection tracking entries of the relevant protocols.
 func tracked(t *testing.T) []string {
 	t.Helper()
 	var list []string

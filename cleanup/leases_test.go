@@ -18,7 +18,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// leaseTarget is an allocation on network "n" with leases below dir, and nothing else to look at.
+// leaseTarget returns an allocation on network "n" that can only have leases
+// below dir.
 func leaseTarget(dir string) Target {
 	config := fmt.Appendf(nil, `{"plugins": [{"type": "macvlan", "ipam": {"type": "host-local", "dataDir": %q}}]}`, dir)
 	return Target{ID: "id", Attachments: []Attachment{{Network: "n", IfName: "eth0", Config: config}}}
@@ -92,7 +93,8 @@ func TestLeasesOfNoNetwork(t *testing.T) {
 	require.Equal(t, []string{"10.0.0.2"}, namesIn(t, dir))
 }
 
-// A lease that changed hands between finding and removing is kept.
+// TestLeaseChangesHands: a lease that was assigned again between search and
+// removal is kept.
 func TestLeaseChangesHands(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "n")
@@ -109,7 +111,8 @@ func TestLeaseChangesHands(t *testing.T) {
 	require.Equal(t, []string{"10.0.0.2", "10.0.0.3", "lock"}, namesIn(t, path))
 }
 
-// While host-local holds its lock, an empty file can be a lease about to be written, and none is removed.
+// TestLeasesWaitForLock: while host-local holds its lock, an empty file may be
+// a lease that is about to be written, so none is removed.
 func TestLeasesWaitForLock(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "n")
@@ -126,7 +129,7 @@ func TestLeasesWaitForLock(t *testing.T) {
 
 	require.NoError(t, lock.Close())
 
-	// Both were seen empty, and one was written before the lock could be had.
+	// Both were seen empty, and one was written before the lock was available.
 	store, err := lease.Open(dir, "n")
 	require.NoError(t, err)
 	var seen []lease.Lease
@@ -138,7 +141,8 @@ func TestLeasesWaitForLock(t *testing.T) {
 	require.Equal(t, seen[1:2], empty)
 }
 
-// What cannot be looked at is told, hides nothing else, and makes no address anybody's.
+// TestLeaseErrors: an unreadable file is reported, hides no other file, and
+// does not assign an address to anyone.
 func TestLeaseErrors(t *testing.T) {
 	dir := t.TempDir()
 	writeFiles(t, dir, map[string]string{"n": "a file instead of a directory"})
@@ -218,7 +222,7 @@ func TestEachTriesAll(t *testing.T) {
 	require.Equal(t, 2, tried)
 }
 
-// Leases that cannot be listed are not none.
+// TestLeasesThatCannotBeListed: if leases cannot be listed, they may exist.
 func TestLeasesThatCannotBeListed(t *testing.T) {
 	privhost.Require(t)
 	require.NoError(t, os.RemoveAll(lease.DefaultDataDir))
@@ -231,7 +235,7 @@ func TestLeasesThatCannotBeListed(t *testing.T) {
 	require.True(t, s.addresses.incomplete)
 }
 
-// TestFilesThatAreNoLeases are not waited for, nor read without an end.
+// TestFilesThatAreNoLeases: special files neither block nor are read endlessly.
 func TestFilesThatAreNoLeases(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "n")
 	writeFiles(t, dir, map[string]string{"10.0.0.2": "id\r\neth0", "10.0.0.3": ""})

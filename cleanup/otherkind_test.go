@@ -12,7 +12,7 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// usesKind has iptables be of one kind until the test ends.
+// usesKind selects the kind of iptables until the test ends.
 func usesKind(t *testing.T, kind string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -24,8 +24,8 @@ func usesKind(t *testing.T, kind string) {
 	t.Setenv("PATH", dir+string(filepath.ListSeparator)+os.Getenv("PATH"))
 }
 
-// TestIDAloneWithBothKinds: with no network known, comments tell what the other kind of iptables has of an ID, and
-// that it has nothing of another one.
+// TestIDAloneWithBothKinds: without a known network, comments show the rules of
+// an ID in the other kind of iptables, and that another ID has none.
 func TestIDAloneWithBothKinds(t *testing.T) {
 	privhost.Require(t, "iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy")
 	for made, other := range map[string]string{"nft": "legacy", "legacy": "nft"} {

@@ -12,7 +12,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// What may not be looked at is not clean.
+// TestAuditWithoutPermission: what may not be read does not count as clean.
 func TestAuditWithoutPermission(t *testing.T) {
 	privhost.Require(t)
 	target := func(plugin string) Target {
@@ -23,7 +23,7 @@ func TestAuditWithoutPermission(t *testing.T) {
 	ports := target(`{"type": "portmap", "backend": "nftables"}`)
 	ports.Ports = []portmap.Mapping{{HostPort: 53, ContainerPort: 53, Protocol: "udp"}}
 	t.Setenv("PATH", t.TempDir())
-	track(t, unix.IPPROTO_TCP, "192.0.2.1:1", "192.0.2.2:2", "192.0.2.2:2") // some connection: that there is none is seen by all
+	track(t, unix.IPPROTO_TCP, "192.0.2.1:1", "192.0.2.2:2", "192.0.2.2:2") // some connection, because every user can see that there are none
 	t.Cleanup(func() { require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable)) })
 	for name, target := range map[string]Target{
 		"connections": ports,

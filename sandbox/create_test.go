@@ -54,7 +54,8 @@ func TestCreateExisting(t *testing.T) {
 	require.Equal(t, before, after, "the one that was there stays")
 }
 
-// TestCreateLeavesNothing lets every step fail, once before and once after it did its work.
+// TestCreateLeavesNothing lets every step fail, once before and once after its
+// work.
 func TestCreateLeavesNothing(t *testing.T) {
 	needKernel(t)
 	broken := errors.New("broken")
@@ -87,20 +88,22 @@ func TestCreateInImpossibleDir(t *testing.T) {
 	require.ErrorContains(t, err, "create sandbox")
 }
 
-// TestCreateWithoutRights tries as somebody who may make neither namespaces nor mounts.
+// TestCreateWithoutRights runs as a user that may create neither namespaces nor
+// mounts.
 func TestCreateWithoutRights(t *testing.T) {
 	needKernel(t)
 	s := create(t, "other")
 	require.NoError(t, s.Do(func() error {
 		require.NoError(t, dropPower())
-		// The step itself runs on this thread: rights are the thread's own.
+		// The step runs on this thread, because capabilities belong to threads.
 		require.ErrorIs(t, steps[0](""), unix.EPERM)
 		require.ErrorIs(t, makeShared(DefaultDir), unix.EPERM)
 		return nil
 	}))
 }
 
-// TestCreateAtTheSameTime makes a directory's first sandboxes all at once, half of them under one name.
+// TestCreateAtTheSameTime creates the first sandboxes of a directory
+// concurrently, half of them with the same name.
 func TestCreateAtTheSameTime(t *testing.T) {
 	needKernel(t)
 	dir := "/run/parallel"
@@ -154,7 +157,7 @@ func TestShareDirWaits(t *testing.T) {
 	require.Equal(t, 1, strings.Count(snapshot(t).String(), "mount "+dir+" tmpfs\n"))
 }
 
-// isAwaited reports whether somebody waits for a lock of dir.
+// isAwaited reports whether a process waits for a lock of dir.
 func isAwaited(t *testing.T, dir string) bool {
 	var stat unix.Stat_t
 	require.NoError(t, unix.Stat(dir, &stat))
@@ -168,7 +171,8 @@ func isAwaited(t *testing.T, dir string) bool {
 	return false
 }
 
-// TestShareDirKeepsWhatIsThere has a namespace in the directory before it becomes a mount point.
+// TestShareDirKeepsWhatIsThere: the directory contains a namespace before it
+// becomes a mount point.
 func TestShareDirKeepsWhatIsThere(t *testing.T) {
 	needKernel(t)
 	s := create(t, "c1")
@@ -210,7 +214,7 @@ func TestNoLeak(t *testing.T) {
 	requireAllAtHome(t)
 }
 
-// TestNoLeakInFailures opens what is no sandbox.
+// TestNoLeakInFailures opens files that are not sandboxes.
 func TestNoLeakInFailures(t *testing.T) {
 	needKernel(t)
 	create(t, "c1")
@@ -231,7 +235,8 @@ func TestNoLeakInFailures(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// TestSeenInOtherMountNamespaces looks from a process that left before the sandbox was made.
+// TestSeenInOtherMountNamespaces checks the sandbox from a process that left
+// the mount namespace before.
 func TestSeenInOtherMountNamespaces(t *testing.T) {
 	needKernel(t)
 	create(t, "first") // makes the directory

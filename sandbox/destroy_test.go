@@ -67,7 +67,7 @@ func TestDestroyManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestDestroySparesTheRest points it at what is not a sandbox.
+// TestDestroySparesTheRest passes paths that are not sandboxes.
 func TestDestroySparesTheRest(t *testing.T) {
 	needKernel(t)
 	dir := t.TempDir()

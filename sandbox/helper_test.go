@@ -16,7 +16,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
 
-// needKernel lets a test run on inside a private host, on which it leaves nothing behind.
+// needKernel skips the test outside a private host, and checks that the test
+// leaves nothing.
 func needKernel(t *testing.T) {
 	t.Helper()
 	privhost.Require(t)
@@ -76,7 +77,8 @@ func requireAllAtHome(t *testing.T) {
 	}
 }
 
-// resources counts what a leak would make more.
+// resources returns the numbers of descriptors and threads, which a leak would
+// increase.
 func resources(t *testing.T) (descriptors, threads int) {
 	t.Helper()
 	files, err := os.ReadDir("/proc/self/fd")
@@ -86,7 +88,7 @@ func resources(t *testing.T) (descriptors, threads int) {
 	return len(files), len(tasks)
 }
 
-// dropPower takes from the calling thread the right to change its namespace.
+// dropPower removes the calling thread's right to change its namespace.
 func dropPower() error {
 	var none [2]unix.CapUserData
 	return unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0])

@@ -30,7 +30,8 @@ func TestIdentity(t *testing.T) {
 	require.Equal(t, first, same)
 }
 
-// TestIdentityOfAnInodeThatIsUsedAgain tells the namespaces apart all the same.
+// TestIdentityOfAnInodeThatIsUsedAgain: namespaces with the same inode number
+// are distinguished.
 func TestIdentityOfAnInodeThatIsUsedAgain(t *testing.T) {
 	old := Identity{Device: 4, Inode: 7, Cookie: 1}
 	require.False(t, old.Is(Identity{Device: 4, Inode: 7, Cookie: 2}))

@@ -42,7 +42,7 @@ func awaitReady(t *testing.T, p *Pool, want int) {
 	require.Eventually(t, func() bool { return p.Ready() == want }, 10*time.Second, time.Millisecond)
 }
 
-// neverFills has a pool keep what NewPool put into it.
+// neverFills prevents a pool from creating sandboxes after NewPool.
 const neverFills = time.Hour
 
 func TestPoolTake(t *testing.T) {
@@ -77,7 +77,8 @@ func TestPoolTake(t *testing.T) {
 	requireAllAtHome(t)
 }
 
-// TestPoolReadyIsNowhere looks for what a crash would leave: nothing but descriptors may hold what is ready.
+// TestPoolReadyIsNowhere: only descriptors keep prepared sandboxes alive, so a
+// crash leaves nothing.
 func TestPoolReadyIsNowhere(t *testing.T) {
 	needKernel(t)
 	before := snapshot(t)
@@ -112,7 +113,8 @@ func TestPoolOptions(t *testing.T) {
 	}
 }
 
-// TestPoolKeepsWhatIsNotTaken has Take fail in every way there is.
+// TestPoolKeepsWhatIsNotTaken: Take fails in every possible way, and the pool
+// keeps its sandboxes.
 func TestPoolKeepsWhatIsNotTaken(t *testing.T) {
 	needKernel(t)
 	old := create(t, "exists")
@@ -152,7 +154,7 @@ func TestPoolKeepsWhatIsNotTaken(t *testing.T) {
 	require.Equal(t, want, got, "the one that was there stays")
 }
 
-// TestPoolClose counts at once: a descriptor that is merely dropped goes later.
+// TestPoolClose: Close destroys the prepared sandboxes before it returns.
 func TestPoolClose(t *testing.T) {
 	needKernel(t)
 	before, _ := resources(t)
@@ -184,7 +186,7 @@ func TestPoolClosed(t *testing.T) {
 	require.NoFileExists(t, "/run/netns/c1")
 }
 
-// TestPoolErrors lets all namespaces fail but the first.
+// TestPoolErrors: all namespaces but the first cannot be created.
 func TestPoolErrors(t *testing.T) {
 	needKernel(t)
 	broken := errors.New("broken")
@@ -216,7 +218,8 @@ func TestPoolErrors(t *testing.T) {
 	requireAllAtHome(t)
 }
 
-// TestPoolNoLeak takes from many goroutines at once, also while the pool is closed.
+// TestPoolNoLeak takes from many goroutines concurrently, also while the pool
+// is closed.
 func TestPoolNoLeak(t *testing.T) {
 	needKernel(t)
 	create(t, "keep") // makes the directory

@@ -61,7 +61,7 @@ func TestDo(t *testing.T) {
 	requireAllAtHome(t)
 }
 
-// TestDoSparesTheMainThread begins a call on what it says is the main thread.
+// TestDoSparesTheMainThread starts a call on the main thread.
 func TestDoSparesTheMainThread(t *testing.T) {
 	needKernel(t)
 	s := create(t, "c1")
@@ -110,7 +110,8 @@ func TestDoInsideDo(t *testing.T) {
 	}
 }
 
-// TestDoEndsTheCaller has the function end its goroutine, as require does when it fails inside.
+// TestDoEndsTheCaller: the function ends its goroutine, as a failing require
+// does.
 func TestDoEndsTheCaller(t *testing.T) {
 	needKernel(t)
 	s := create(t, "c1")
@@ -126,7 +127,8 @@ func TestDoEndsTheCaller(t *testing.T) {
 	requireAllAtHome(t)
 }
 
-// TestDoThrowsAwayTheThread makes it impossible to put the thread back.
+// TestDoThrowsAwayTheThread makes it impossible to restore the thread's
+// namespace.
 func TestDoThrowsAwayTheThread(t *testing.T) {
 	needKernel(t)
 	s := create(t, "c1")
@@ -242,7 +244,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestHostStaysTheHost asks from inside another sandbox what the host is.
+// TestHostStaysTheHost determines the host's namespace from inside another
+// sandbox.
 func TestHostStaysTheHost(t *testing.T) {
 	needKernel(t)
 	s := create(t, "c1")

@@ -74,7 +74,8 @@ func TestEnsureKeepsWhatOthersMade(t *testing.T) {
 	})
 }
 
-// damages are what others may do, and which part is missing then.
+// damages are changes by other programs, and the part that is missing after
+// each.
 var damages = map[string]struct {
 	commands []string
 	missing  string
@@ -153,8 +154,8 @@ func TestMarkIsCleared(t *testing.T) {
 	})
 }
 
-// A table that is made again numbers its rules from the start, so that other
-// rules may have the handles of ours.
+// TestOtherRulesWithOurHandlesAreNotOurs: a table that is created again numbers
+// its rules from the start, so other rules may have the handles of allocnet's.
 func TestOtherRulesWithOurHandlesAreNotOurs(t *testing.T) {
 	h := newHost(t, "nf_tables")
 	o := h.acceptRule()
@@ -184,7 +185,8 @@ func TestOtherRulesWithOurHandlesAreNotOurs(t *testing.T) {
 	require.True(t, before.unchanged())
 }
 
-// What is in the cache, Ensure does not run iptables for, traffic or not.
+// TestEnsureAsksTheKernelOnly: for cached rules, Ensure does not run iptables,
+// with or without traffic.
 func TestEnsureAsksTheKernelOnly(t *testing.T) {
 	eachVariant(t, func(h *host) {
 		o := h.acceptRule()
@@ -212,7 +214,7 @@ func TestEnsureAsksTheKernelOnly(t *testing.T) {
 	})
 }
 
-// TestCacheIsBounded: the oldest entry makes room for the newest.
+// TestCacheIsBounded: the newest entry replaces the oldest one.
 func TestCacheIsBounded(t *testing.T) {
 	var c cache
 	for i := range 2 * maxEntries {
@@ -255,7 +257,8 @@ func TestWithoutIptablesNothingIsMissing(t *testing.T) {
 	require.NoError(t, o.Close())
 }
 
-// A policy that drops lets nothing pass without the program: that is no success.
+// TestProgramMissing: if a policy drops and the program is missing, Ensure
+// fails.
 func TestProgramMissing(t *testing.T) {
 	eachVariant(t, func(h *host) {
 		made := h.acceptRule()
@@ -308,12 +311,13 @@ func TestEnsureEndsWithTheContext(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, <-running, context.Canceled)
 
-	o.families[IPv4].lock <- struct{}{} // another call is under way
+	o.families[IPv4].lock <- struct{}{} // another call is running
 	require.ErrorIs(t, o.Ensure(ctx, []Family{IPv4}), context.Canceled)
 }
 
-// Two processes may list the same and repair both. The second one fails as a
-// whole, and what the first made stays.
+// TestRepairOfWhatIsNoLongerSoFails: two processes may list the same rules and
+// repair both. The second repair fails as a whole and keeps the rules of the
+// first one.
 func TestRepairOfWhatIsNoLongerSoFails(t *testing.T) {
 	eachVariant(t, func(h *host) {
 		ctx := context.Background()

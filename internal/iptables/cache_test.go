@@ -11,15 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// later is the AcceptRule of a process that comes later.
+// later returns the AcceptRule of a later process.
 func (h *host) later(dir string) *AcceptRule {
 	o := h.acceptRule()
 	o.CacheIn(dir)
 	return o
 }
 
-// counted puts scripts in the place of the programs, and counts how often they are
-// run.
+// counted replaces the programs by scripts that count their runs.
 func (h *host) counted(t *testing.T) (runs func() int) {
 	t.Helper()
 	dir, log := t.TempDir(), filepath.Join(t.TempDir(), "log")
@@ -43,8 +42,8 @@ func (h *host) counted(t *testing.T) (runs func() int) {
 	}
 }
 
-// TestRuleIsRecognised: once a process has found it complete, later ones do not
-// run iptables.
+// TestRuleIsRecognised: after a process has found the rule complete, later ones
+// do not run iptables.
 func TestRuleIsRecognised(t *testing.T) {
 	h := newHost(t, "nf_tables")
 	runs, dir := h.counted(t), filepath.Join(t.TempDir(), "made", "when needed")
@@ -58,14 +57,14 @@ func TestRuleIsRecognised(t *testing.T) {
 	h.ensure(h.later(dir), "CNI-ADMIN", "MINE")
 	require.Equal(t, before, runs())
 
-	// Made again, it looks the same.
+	// The rule looks the same after it was created again.
 	h.clear()
 	h.ensure(h.acceptRule(), "CNI-ADMIN")
 	before = runs()
 	h.ensure(h.later(dir), "CNI-ADMIN")
 	require.Equal(t, before, runs())
 
-	// The program may have become the other variant, which has other tables.
+	// The program may be the other variant now, which has other tables.
 	for _, program := range h.programs {
 		script, err := os.ReadFile(program)
 		require.NoError(t, err)
@@ -75,7 +74,8 @@ func TestRuleIsRecognised(t *testing.T) {
 	require.Greater(t, runs(), before)
 }
 
-// TestDamageIsNotRecognised: what iptables would not show to be complete is repaired.
+// TestDamageIsNotRecognised: a rule that iptables would not list as complete is
+// repaired.
 func TestDamageIsNotRecognised(t *testing.T) {
 	h := newHost(t, "nf_tables")
 	for name, damage := range damages {
@@ -94,7 +94,7 @@ func TestDamageIsNotRecognised(t *testing.T) {
 	}
 }
 
-// TestLegacyRulesAreNotCachedOnDisk, of which the kernel shows no rules.
+// TestLegacyRulesAreNotCachedOnDisk: the kernel does not show these rules.
 func TestLegacyRulesAreNotCachedOnDisk(t *testing.T) {
 	h := newHost(t, "legacy")
 	dir := t.TempDir()
@@ -107,7 +107,7 @@ func TestLegacyRulesAreNotCachedOnDisk(t *testing.T) {
 	require.Empty(t, entries)
 }
 
-// TestCacheThatCannotBeWritten changes nothing but the time.
+// TestCacheThatCannotBeWritten: without the cache, only the time differs.
 func TestCacheThatCannotBeWritten(t *testing.T) {
 	h := newHost(t, "nf_tables")
 	file := filepath.Join(t.TempDir(), "file")

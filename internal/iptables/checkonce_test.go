@@ -7,8 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCheckOnce: what one check found complete, those of the same context do not look at;
-// what was missing is looked for again. A check by itself sees all.
+// TestCheckOnce: checks with the same context do not repeat what one of them
+// found complete, but search again for what was missing. A separate check reads
+// everything.
 func TestCheckOnce(t *testing.T) {
 	eachVariant(t, func(h *host) {
 		t := h.tb

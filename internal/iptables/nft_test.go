@@ -36,8 +36,8 @@ delete rule ip web second handle 7
 `, s.text.String())
 }
 
-// TestCommentThatWouldEnd is refused before anything runs: what came after it
-// would be nft's.
+// TestCommentThatWouldEnd: a comment with a quote or a line break is refused before anything
+// runs, because nft would execute what follows it.
 func TestCommentThatWouldEnd(t *testing.T) {
 	for _, comment := range []string{`a" ; flush ruleset ; #`, "a\nflush ruleset"} {
 		s := (&NFTable{Family: "ip", Name: "web"}).Script()
@@ -46,8 +46,8 @@ func TestCommentThatWouldEnd(t *testing.T) {
 	}
 }
 
-// A program that is not installed can change nothing; what is there is seen all
-// the same.
+// TestNotInstalled: a missing program changes nothing, and existing rules are
+// detected anyway.
 func TestNotInstalled(t *testing.T) {
 	privhost.Require(t, "nft")
 	table := &NFTable{Family: "ip", Name: "seen"}

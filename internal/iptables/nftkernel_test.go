@@ -8,8 +8,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// TestTable makes rules, finds them, and deletes one of them; a script is done
-// whole or not at all.
+// TestNFTable creates rules, finds them, and deletes one of them. A script is
+// applied as a whole or not at all.
 func TestNFTable(t *testing.T) {
 	privhost.Require(t, "nft")
 	table := &NFTable{Family: "inet", Name: "web"}

@@ -52,8 +52,8 @@ func FuzzParseRule(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, data []byte) { parseRule(data) })
 }
 
-// A snapshot from before another program changed the rules does not show what was
-// listed after that.
+// TestSnapshotShowsWhatWasListed: a snapshot from before a change by another
+// program does not prove a listing from after it.
 func TestSnapshotShowsWhatWasListed(t *testing.T) {
 	w := nftSnapshot{rules: make([]rule, 3), jumps: 1}
 	listed := state{forward: []string{"-j X", jump}, chain: []string{"-j A", accept}}

@@ -14,7 +14,8 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// TestFlushAddressesOfBothFamilies: an error at one leaves no entries of the other.
+// TestFlushAddressesOfBothFamilies: an error in one family does not prevent the
+// flush of the other.
 func TestFlushAddressesOfBothFamilies(t *testing.T) {
 	causes := map[uint8]error{v4: unix.EPERM, v6: unix.ENOBUFS}
 	for _, failing := range [][]uint8{{v4}, {v6}, {v4, v6}} {
@@ -37,11 +38,11 @@ func TestFlushAddressesOfBothFamilies(t *testing.T) {
 	}
 }
 
-// TestFlushOfForwardedEntries: an entry that a flow table holds is deleted when the table
-// has let go of it, and is not taken for deleted before.
+// TestFlushOfForwardedEntries: an entry in a flow table is deleted after the
+// flow table releases it, and does not count as deleted before.
 func TestFlushOfForwardedEntries(t *testing.T) {
 	for _, test := range []struct {
-		busy int // how often the kernel says so
+		busy int // how often the kernel returns EBUSY
 		want error
 	}{{2, nil}, {math.MaxInt, unix.EBUSY}} {
 		deletions := 0
@@ -85,7 +86,7 @@ func (k fakeKernel) Dump(_ context.Context, r *sock.Requests, each func([]byte) 
 
 func (k fakeKernel) Close() error { return nil }
 
-// entryOf is a message with an entry that answers from an address.
+// entryOf returns a message with an entry whose replies come from an address.
 func entryOf(answers netip.Addr) []byte {
 	var r sock.Requests
 	r.Append(make([]byte, sock.NetfilterHeader)...)

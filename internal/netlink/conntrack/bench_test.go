@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkFlush flushes what is not there, among so many other entries.
+// BenchmarkFlush flushes an address without entries, with many other entries
+// present.
 func BenchmarkFlush(b *testing.B) {
 	address, host := netip.MustParseAddr("10.77.0.5"), netip.MustParseAddr("127.0.0.1")
 	calls := []struct {

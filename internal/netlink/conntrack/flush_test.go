@@ -29,7 +29,8 @@ var (
 	anyIP = netip.Addr{}
 )
 
-// flow is an entry: protocol, from, to, served by; and its number.
+// flow is an entry: protocol, source, destination, source of the replies; and
+// its number.
 type flow struct {
 	protocol         uint8
 	from, to, served string
@@ -39,14 +40,14 @@ var flows = []flow{
 	0:  {udp, "192.0.2.1:1", "127.0.0.1:5353", "127.0.0.1:5353"},
 	1:  {udp, "192.0.2.1:2", "127.0.0.1:5353", "10.77.0.5:53"},
 	2:  {udp, "192.0.2.1:3", "127.0.0.3:5353", "127.0.0.3:5353"},
-	3:  {udp, "10.77.0.5:4", "192.0.2.9:5353", "192.0.2.9:5353"}, // passes through
+	3:  {udp, "10.77.0.5:4", "192.0.2.9:5353", "192.0.2.9:5353"}, // forwarded
 	4:  {udp, "192.0.2.1:5", "127.0.0.1:53", "127.0.0.1:53"},
 	5:  {tcp, "192.0.2.1:6", "127.0.0.1:5353", "10.77.0.5:53"},
 	6:  {tcp, "192.0.2.1:7", "127.0.0.1:8080", "10.77.0.6:80"},
 	7:  {sctp, "192.0.2.1:8", "127.0.0.1:5353", "10.77.0.6:53"},
 	8:  {sctp, "192.0.2.1:9", "127.0.0.1:53", "10.77.0.6:53"},
 	9:  {udp, "[2001:db8::1]:1", "[::1]:5353", "[fd00:77::5]:53"},
-	10: {udp, "[2001:db8::1]:2", "[2001:db8::9]:5353", "[2001:db8::9]:5353"}, // passes through
+	10: {udp, "[2001:db8::1]:2", "[2001:db8::9]:5353", "[2001:db8::9]:5353"}, // forwarded
 	11: {tcp, "[fd00:77::5]:3", "[2001:db8::9]:443", "[2001:db8::9]:443"},
 	12: {udp, "[2001:db8::1]:4", "[::1]:53", "[::1]:53"},
 }
@@ -114,7 +115,7 @@ func TestFlushAddress(t *testing.T) {
 	})
 }
 
-// fill adds the flows. What it returns looks that all but some are left.
+// fill adds the flows. check fails unless exactly the given ones are gone.
 func fill(t *testing.T, c *Conn) (check func(gone []int)) {
 	t.Helper()
 	var all []string
@@ -138,7 +139,8 @@ func fill(t *testing.T, c *Conn) (check func(gone []int)) {
 	}
 }
 
-// The entries of real datagrams, also when they are refused.
+// TestFlushRealTraffic: entries of real datagrams are flushed, also of refused
+// ones.
 func TestFlushRealTraffic(t *testing.T) {
 	bothWays(t, func(t *testing.T, c *Conn) {
 		nft(t, "table ip conntracktest { chain c { type filter hook output priority 0; ct state new accept; }; }")
@@ -162,7 +164,7 @@ func TestFlushRealTraffic(t *testing.T) {
 	})
 }
 
-// Where nothing is tracked the kernel is not asked at all.
+// TestNothingTracked: if nothing is tracked, no request is sent.
 func TestNothingTracked(t *testing.T) {
 	c := opened(t, true)
 	require.Zero(t, c.count())
@@ -177,8 +179,8 @@ func TestNothingTracked(t *testing.T) {
 	require.ErrorIs(t, c.FlushAddresses(ended, ip4("10.77.0.5")), context.Canceled)
 }
 
-// A kernel that does not delete by a filter sees what is beside it. It must
-// refuse that, and not take it for the wish to delete everything.
+// TestOlderKernelsRefuse: a kernel that does not support filters in deletions
+// must refuse the request, and not delete everything.
 func TestOlderKernelsRefuse(t *testing.T) {
 	c := opened(t, true)
 	for _, f := range []filter{
@@ -219,9 +221,10 @@ func TestExact(t *testing.T) {
 	}
 }
 
-// Text is looked at as long as it is short, and tells of whatever may match.
+// TestAbsent: the text is read only while it is short, and shows all possible
+// matches.
 func TestAbsent(t *testing.T) {
-	privhost.RequireRoot(t) // others cannot read it
+	privhost.RequireRoot(t) // other users cannot read it
 	c := opened(t, true)
 	fill(t, c)
 	for number, want := range map[uint16]bool{5353: false, 535: true, 77: true} {
@@ -238,8 +241,8 @@ func TestAbsent(t *testing.T) {
 	require.Equal(t, all, c.present(all), "too long to be read")
 }
 
-// TestFlushAddresses: those of both families, more than the kernel is asked to
-// delete by, also when one is not there, twice or invalid.
+// TestFlushAddresses: addresses of both families, more than fit into one
+// request, including absent, repeated and invalid ones.
 func TestFlushAddresses(t *testing.T) {
 	bothWays(t, func(t *testing.T, c *Conn) {
 		check := fill(t, c)

@@ -18,8 +18,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
 
-// opened is a connection in a private host without entries. Without modern, the
-// kernel is taken for one that neither deletes by a filter nor shows text.
+// opened returns a connection in a private host without entries. If modern is
+// false, the kernel is treated as one that neither supports filters in
+// deletions nor shows text.
 func opened(t testing.TB, modern bool) *Conn {
 	t.Helper()
 	privhost.Require(t, "nft")
@@ -36,15 +37,15 @@ func opened(t testing.TB, modern bool) *Conn {
 	return c
 }
 
-// bothWays runs a test with all that this kernel can do, and with what every
-// kernel can.
+// bothWays runs a test with all features of this kernel, and with those that
+// every kernel has.
 func bothWays(t *testing.T, test func(t *testing.T, c *Conn)) {
 	t.Run("this kernel", func(t *testing.T) { test(t, opened(t, true)) })
 	t.Run("any kernel", func(t *testing.T) { test(t, opened(t, false)) })
 }
 
-// track adds an entry from one address to another, which answers under the
-// address that really serves it, and returns its text.
+// track adds an entry from one address to another, whose replies come from the
+// address served, and returns its text.
 func track(t testing.TB, protocol uint8, from, to, served string) string {
 	t.Helper()
 	a, b, c := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to), netip.MustParseAddrPort(served)
@@ -69,7 +70,7 @@ func text(protocol uint8, from netip.Addr, to netip.AddrPort, served netip.Addr)
 	return fmt.Sprintf("%d %s %s by %s", protocol, from, to, served)
 }
 
-// tracked are all entries, whichever ones the kernel is asked for.
+// tracked returns all entries, whatever filter the connection uses.
 func tracked(t testing.TB, c *Conn) []string {
 	t.Helper()
 	list := []string{}
@@ -82,7 +83,7 @@ func tracked(t testing.TB, c *Conn) []string {
 	return list
 }
 
-// send sends a datagram from a port of its own, and returns that.
+// send sends a datagram from a new port, and returns the port.
 func send(t testing.TB, network, to string) int {
 	t.Helper()
 	conn, err := net.Dial(network, to)

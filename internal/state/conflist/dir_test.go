@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// list returns a valid configuration list, told apart by its plugin type.
+// list returns a valid configuration list, identified by its plugin type.
 func list(name, plugin string) string {
 	return fmt.Sprintf(`{"name":%q,"cniVersion":"1.0.0","plugins":[{"type":%q}]}`, name, plugin)
 }
 
-// write puts files, given as name and content in turn, below dir.
+// write writes files below dir. pairs are names and contents in turn.
 func write(t *testing.T, dir string, pairs ...string) {
 	t.Helper()
 	for i := 0; i < len(pairs); i += 2 {
@@ -29,8 +29,8 @@ func write(t *testing.T, dir string, pairs ...string) {
 	}
 }
 
-// state writes down what a Dir has in force: "name@file:type,type" each, and
-// the base names of the files with a problem, marked when shadowed.
+// state returns the active networks of a Dir as "name@file:type,type", and the
+// base names of files with a problem, marked if shadowed.
 func state(d *Dir) (networks, problems []string) {
 	ns, ps := d.Networks()
 	for _, n := range ns {
@@ -46,7 +46,7 @@ func state(d *Dir) (networks, problems []string) {
 	return networks, problems
 }
 
-// within fails the test when fn blocks.
+// within fails the test if fn blocks.
 func within(t *testing.T, fn func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -241,7 +241,7 @@ func TestSidecarBroken(t *testing.T) {
 				require.ErrorContains(t, errs[0], fmt.Sprintf("sidecar plugin %q: ", sidecar))
 				require.ErrorContains(t, errs[0], tt.want)
 			})
-			// Mending the sidecar alone mends the network.
+			// A repair of the sidecar alone repairs the network.
 			require.NoError(t, os.Remove(sidecar))
 			networks, problems := state(d)
 			require.Equal(t, []string{"net@10-net.conflist:inlined"}, networks)
@@ -345,7 +345,8 @@ func TestEmbeddedYieldsToFile(t *testing.T) {
 	require.Equal(t, []string{"inside@10-a.conflist:file", "b@20-b.conflist:p"}, networks)
 	require.Empty(t, problems)
 
-	// The file is the embedded one's better even when it is broken later.
+	// The file has precedence over the embedded network even when it is invalid
+	// later.
 	write(t, dir, "10-a.conflist", "{")
 	n, err := d.Lookup("inside")
 	require.NoError(t, err)
@@ -359,7 +360,8 @@ func TestEmbeddedYieldsToFile(t *testing.T) {
 	require.Equal(t, "b", n.Name)
 }
 
-// TestOwnFiles are for others: allocnet would call itself.
+// TestOwnFiles: the manager's own files are skipped, because allocnet would
+// call itself.
 func TestOwnFiles(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "00-allocnet.conflist", list("net", OwnType), "05-chain.conflist",

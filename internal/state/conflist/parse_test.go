@@ -53,7 +53,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// requireSelfContained requires that the bytes alone give the network again.
+// requireSelfContained checks that the network can be parsed from its bytes
+// alone.
 func requireSelfContained(t *testing.T, n *Network) {
 	t.Helper()
 	again, err := Parse(n.Bytes)

@@ -14,8 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// replace puts something else in the place of path, in one step as seen from
-// the directory.
+// replace returns a function that replaces path atomically.
 func replace(make func(t *testing.T, path string)) func(*testing.T, string) {
 	return func(t *testing.T, path string) {
 		require.NoError(t, os.Remove(path))
@@ -23,16 +22,16 @@ func replace(make func(t *testing.T, path string)) func(*testing.T, string) {
 	}
 }
 
-// TestLastGood changes one file of two that were read well, and reads again.
-// With the file sorted first or last, the other one follows or precedes it.
+// TestLastGood changes one of two valid files and reads the directory again.
+// The changed file sorts first or last.
 func TestLastGood(t *testing.T) {
 	fifo := func(t *testing.T, path string) { require.NoError(t, syscall.Mkfifo(path, 0o644)) }
 	mkdir := func(t *testing.T, path string) { require.NoError(t, os.Mkdir(path, 0o755)) }
 	tests := []struct {
 		name   string
 		change func(t *testing.T, path string)
-		want   string // of the changed file, "" when its network is gone
-		report string // part of its error, "" when there is none
+		want   string // of the changed file, "" if its network is gone
+		report string // part of its error, "" if there is none
 	}{
 		{"unchanged", func(*testing.T, string) {}, "x:old", ""},
 		{"invalid JSON", text("{"), "x:old", "invalid JSON"},
@@ -70,7 +69,7 @@ func TestLastGood(t *testing.T) {
 
 func first[A, B any](a A, _ B) A { return a }
 
-// expected is the state of the directory of TestLastGood.
+// expected returns the state of the directory in TestLastGood.
 func expected(file, want string) string {
 	const other = "other@50-other.conflist:p"
 	if want == "" {
@@ -157,7 +156,8 @@ func TestLastGoodDirectory(t *testing.T) {
 			_, err = d.Lookup("y")
 			require.ErrorContains(t, err, "may hold it: the whole directory (open ")
 
-			// A directory that is there again, but empty, has no networks.
+			// A directory that was created again, but is empty, has no
+			// networks.
 			require.NoError(t, os.RemoveAll(dir))
 			require.NoError(t, os.Mkdir(dir, 0o755))
 			require.NoError(t, d.Load())
@@ -168,7 +168,7 @@ func TestLastGoodDirectory(t *testing.T) {
 	}
 }
 
-// TestUnchangedIsNotParsed: what is parsed is a new Network.
+// TestUnchangedIsNotParsed: an unchanged file keeps its Network.
 func TestUnchangedIsNotParsed(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "10-a.conflist", list("x", "old"), "x/1.conf", `{"type":"s"}`)
@@ -179,7 +179,7 @@ func TestUnchangedIsNotParsed(t *testing.T) {
 		return n
 	}
 
-	// A change that is too young may hide another behind equal timestamps.
+	// A recent change may hide another one with the same timestamps.
 	d.now = func() time.Time { return time.Now().Add(-time.Minute) }
 	young := lookup()
 	require.Same(t, young, lookup(), "with the same content it is the same")
@@ -216,8 +216,8 @@ func TestUnchangedIsNotParsed(t *testing.T) {
 	}
 }
 
-// TestReadErrorIsTriedAgain: what fails for want of file descriptors, say,
-// works later although nothing about the file changes.
+// TestReadErrorIsTriedAgain: an error such as missing file descriptors is
+// retried, although the file is unchanged.
 func TestReadErrorIsTriedAgain(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -238,7 +238,7 @@ func TestReadErrorIsTriedAgain(t *testing.T) {
 	}
 }
 
-// overwriteQuietly writes in place and puts the modification time back.
+// overwriteQuietly writes a file in place and restores its modification time.
 func overwriteQuietly(t *testing.T, path, content string) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -258,14 +258,14 @@ func TestListingMissesReplacedFile(t *testing.T) {
 	require.Equal(t, []string{"10-a.conflist", "20-b.conf"}, d.addMissed([]string{"20-b.conf"}))
 }
 
-// TestConcurrentUse replaces one network by rename and another in place, which
-// leaves it empty for moments, while others look them up: neither may ever be
-// missing or half there.
+// TestConcurrentUse replaces one network by rename and overwrites another one
+// in place, which leaves it empty for moments, while others look both up.
+// Neither may ever be missing or incomplete.
 func TestConcurrentUse(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "10-x.conflist", list("x", "p0"), "20-y.conflist", list("y", "p"))
 	d := New(dir, testNetwork(t, "inside"))
-	require.NoError(t, d.Load()) // nothing is in force before the first reading
+	require.NoError(t, d.Load()) // before the first reading no network is active
 	done := make(chan struct{})
 	errs := make(chan error, 4)
 	var readers sync.WaitGroup
@@ -306,7 +306,7 @@ func readUntil(done <-chan struct{}, d *Dir) error {
 	}
 }
 
-// fill writes count networks, each in a file of its own.
+// fill writes count networks, each in its own file.
 func fill(tb testing.TB, count int) string {
 	dir := tb.TempDir()
 	for i := range count {
@@ -316,7 +316,8 @@ func fill(tb testing.TB, count int) string {
 	return dir
 }
 
-// TestUnchangedIsNotListed uses that listing makes a new slice each time.
+// TestUnchangedIsNotListed relies on the fact that listing creates a new slice
+// each time.
 func TestUnchangedIsNotListed(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "net.d")

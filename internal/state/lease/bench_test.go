@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkReserveRelease is an ADD and a DEL of one address beside leases of
-// others. The figures should not depend on how many there are.
+// BenchmarkReserveRelease measures ADD and DEL of one address with other leases
+// present. The figures should not depend on their number.
 func BenchmarkReserveRelease(b *testing.B) {
 	for _, n := range []int{0, 4000} {
 		b.Run(fmt.Sprintf("leases=%d", n), func(b *testing.B) {
@@ -30,7 +30,7 @@ func BenchmarkReserveRelease(b *testing.B) {
 	}
 }
 
-// memoryStore is on tmpfs where there is one.
+// memoryStore returns a store on tmpfs if there is one.
 func memoryStore(b *testing.B) *Store {
 	b.Helper()
 	parent := ""

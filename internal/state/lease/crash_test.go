@@ -14,8 +14,8 @@ var testTime = time.Unix(1e9, 0)
 
 func contains(steps []string, step string) bool { return slices.Contains(steps, step) }
 
-// crash runs an operation that dies at its n-th step, and reports whether it got
-// that far.
+// crash runs an operation that dies at its n-th step, and reports whether it
+// reached that step.
 func crash(s *Store, n int, run func()) (died bool) {
 	type death struct{}
 	s.hook = func(string) {
@@ -33,8 +33,8 @@ func crash(s *Store, n int, run func()) (died bool) {
 	return false
 }
 
-// TestCrash: wherever an operation dies, what follows finds everything, hands
-// nothing out twice and leaves nothing.
+// TestCrash: after a crash at any step, later operations find all leases,
+// assign no address twice, and leave nothing.
 func TestCrash(t *testing.T) {
 	one, two := eth0("one"), eth0("two")
 	foreign := func(t *testing.T, s *Store) { write(t, s, "10.0.0.9", "three\r\neth0") }
@@ -45,7 +45,7 @@ func TestCrash(t *testing.T) {
 	for name, test := range map[string]struct {
 		before func(t *testing.T, s *Store)
 		run    func(t *testing.T, s *Store)
-		steps  int // at least
+		steps  int // at least this many
 	}{
 		"reserve": {nil, func(t *testing.T, s *Store) { _, _ = s.Reserve(t.Context(), one, anyOf(ten, fd00)) }, 8},
 		"reserve without index": {foreign, func(t *testing.T, s *Store) {
@@ -80,7 +80,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// requireHealed goes on after a crash as a runtime would.
+// requireHealed continues after a crash like a runtime.
 func requireHealed(t *testing.T, s *Store, message string) {
 	t.Helper()
 	requireTruth(t, s)

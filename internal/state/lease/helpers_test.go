@@ -36,7 +36,7 @@ func newStore(t testing.TB) *Store {
 	return s
 }
 
-// steps records what a store does.
+// steps records the steps of a store.
 func steps(s *Store) *[]string {
 	var done []string
 	s.hook = func(step string) { done = append(done, step) }
@@ -47,7 +47,7 @@ func addrs(text string) []netip.Addr { return parseAddrs(text) }
 
 func one(text string) netip.Addr { return netip.MustParseAddr(text) }
 
-// ranges reads what String makes, each range with a gateway after an @.
+// ranges parses the format of String, with a gateway after an @ in each range.
 func ranges(text string) RangeSet {
 	var set RangeSet
 	for field := range strings.FieldsSeq(text) {
@@ -79,7 +79,7 @@ func reserve(t testing.TB, s *Store, owner Owner, requests ...Request) []netip.A
 	return got
 }
 
-// dump is all leases as text.
+// dump returns all leases as text.
 func dump(t testing.TB, s *Store) map[string]string {
 	t.Helper()
 	entries, err := os.ReadDir(s.dir)
@@ -95,7 +95,7 @@ func dump(t testing.TB, s *Store) map[string]string {
 	return leases
 }
 
-// write makes a lease as another program would.
+// write creates a lease like another program.
 func write(t testing.TB, s *Store, addr, content string) {
 	t.Helper()
 	require.NoError(t, os.MkdirAll(s.dir, 0o755))
@@ -109,15 +109,15 @@ func isSigned(t testing.TB, s *Store) bool {
 	return stat.Mtim == signature
 }
 
-// requireTruth fails if the directory is signed and the index does not say what
-// the leases do.
+// requireTruth fails if the directory is signed and the index differs from the
+// leases.
 func requireTruth(t testing.TB, s *Store) {
 	t.Helper()
 	if _, err := os.Stat(s.dir); err != nil || !isSigned(t, s) {
 		return
 	}
 	if _, err := os.Stat(s.links); err != nil {
-		return // such a signature counts for nothing
+		return // such a signature is not valid
 	}
 	want := map[string]string{}
 	all := map[Owner][]netip.Addr{}

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFlatCost: with many leases present, nothing reads them all.
+// TestFlatCost: no operation reads all leases, however many there are.
 func TestFlatCost(t *testing.T) {
 	s := newStore(t)
 	wide := ranges("10.0.0.1-10.0.63.254")
@@ -36,7 +36,7 @@ func TestFlatCost(t *testing.T) {
 	requireTruth(t, s)
 }
 
-// TestDistrust: after any change that is not ours, all leases are read, once.
+// TestDistrust: after any change by another program, all leases are read once.
 func TestDistrust(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, s *Store){
 		"a lease more":                 func(t *testing.T, s *Store) { write(t, s, "10.0.0.9", "other\r\neth0") },
@@ -102,8 +102,8 @@ func TestEditedInPlace(t *testing.T) {
 	}
 }
 
-// TestReleaseByName: known addresses spare reading all leases, also where the
-// index is of no use.
+// TestReleaseByName: with known addresses, Release need not read all leases,
+// even without a valid index.
 func TestReleaseByName(t *testing.T) {
 	for name, test := range map[string]struct {
 		known string
@@ -127,7 +127,8 @@ func TestReleaseByName(t *testing.T) {
 	}
 }
 
-// TestNoIndexPossible: without the index all works, and nothing is ever signed.
+// TestNoIndexPossible: everything works without the index, and the directory is
+// never signed.
 func TestNoIndexPossible(t *testing.T) {
 	s := newStore(t)
 	require.NoError(t, os.WriteFile(filepath.Dir(s.links), nil, 0o600))
@@ -148,7 +149,8 @@ func TestNoIndexPossible(t *testing.T) {
 	require.Len(t, dump(t, s), 1)
 }
 
-// TestManyAddresses: more of them than a link can hold.
+// TestManyAddresses: an owner has more addresses than a link of the index can
+// contain.
 func TestManyAddresses(t *testing.T) {
 	s := newStore(t)
 	for i := range 400 {
@@ -160,7 +162,7 @@ func TestManyAddresses(t *testing.T) {
 	require.Equal(t, map[string]string{"10.0.0.2": "two\r\neth0"}, dump(t, s))
 }
 
-// TestStaleIndex: a link is believed only as far as the leases agree.
+// TestStaleIndex: a link is used only if it agrees with the leases.
 func TestStaleIndex(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, eth0("one"), anyOf(ten)...)

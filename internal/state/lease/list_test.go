@@ -12,7 +12,8 @@ import (
 
 var blueRange = anyOf(ranges("10.0.0.2-10.0.0.9"))
 
-// TestRemoveKeepsTheIndex: what another program than the owner's plugin removes by the list leaves the index valid.
+// TestRemoveKeepsTheIndex: Remove keeps the index valid, also if the caller is
+// not the owner's plugin.
 func TestRemoveKeepsTheIndex(t *testing.T) {
 	s := newStore(t)
 	for _, id := range []string{"a", "b", "c"} {
@@ -38,7 +39,7 @@ func TestRemoveKeepsTheIndex(t *testing.T) {
 	requireTruth(t, s)
 }
 
-// TestRemoveOfChangedLease: a lease that has another owner by now stays.
+// TestRemoveOfChangedLease: a lease that has another owner now stays.
 func TestRemoveOfChangedLease(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, eth0("a"), blueRange...)
@@ -51,7 +52,8 @@ func TestRemoveOfChangedLease(t *testing.T) {
 	require.Equal(t, map[string]string{"10.0.0.2": eth0("b").text()}, dump(t, s))
 }
 
-// TestListWithoutDirectory: there are no leases, and none is made by looking.
+// TestListWithoutDirectory: there are no leases, and listing creates no
+// directory.
 func TestListWithoutDirectory(t *testing.T) {
 	s := newStore(t)
 	leases, err := s.List()
@@ -63,7 +65,7 @@ func TestListWithoutDirectory(t *testing.T) {
 	require.NoDirExists(t, s.Dir())
 }
 
-// TestListErrors: a lease that cannot be read is an error, and hides no other.
+// TestListErrors: an unreadable lease is an error, and hides no other.
 func TestListErrors(t *testing.T) {
 	s := newStore(t)
 	write(t, s, "10.0.0.2", eth0("a").text())
@@ -92,7 +94,8 @@ func TestNetworks(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENOTDIR)
 }
 
-// TestAbandoned makes no lock, and waits for one that exists.
+// TestAbandoned: Abandoned creates no lock file, and waits for an existing
+// lock.
 func TestAbandoned(t *testing.T) {
 	s := newStore(t)
 	write(t, s, "10.0.0.2", "")

@@ -54,7 +54,7 @@ func TestWaitingEndsWithTheContext(t *testing.T) {
 	require.NoError(t, s.Release(t.Context(), eth0("one")), "who gave up left nothing locked")
 }
 
-// TestWaitingWithinTheProcess ends with the context, too.
+// TestWaitingWithinTheProcess: this wait also ends with the context.
 func TestWaitingWithinTheProcess(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, eth0("one"), anyOf(ten)...)
@@ -86,7 +86,7 @@ func TestWaitingForAnotherProcess(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// TestSweptDirectory: a lock on a file that is gone excludes nobody.
+// TestSweptDirectory: a lock on a deleted file does not exclude others.
 func TestSweptDirectory(t *testing.T) {
 	s := newStore(t)
 	reserve(t, s, eth0("one"), anyOf(ten)...)
@@ -117,14 +117,14 @@ func lockIsOpen(t *testing.T, s *Store) (n int) {
 	return n
 }
 
-// hammerVariable makes the test binary a process that hammers on the leases in the
-// directory it names.
+// hammerVariable makes the test binary reserve and release leases in the
+// directory that it names.
 const hammerVariable = "ALLOCNET_LEASE_HAMMER"
 
 const hammerRange = "10.0.0.1-10.0.0.40@10.0.0.1"
 
-// hammer reserves and releases. Marks beside the leases, created and removed
-// while the lease is held, tell whether two hold the same address.
+// hammer reserves and releases. While it holds a lease, it creates a mark
+// beside the lease, so that two holders of the same address are detected.
 func hammer(ctx context.Context, dir, id string) error {
 	for i := range 60 {
 		s, err := Open(filepath.Join(dir, "leases"), network)
@@ -160,7 +160,8 @@ func hammer(ctx context.Context, dir, id string) error {
 	return nil
 }
 
-// TestHammer: goroutines, processes, GC and the reference plugin at once.
+// TestHammer runs goroutines, processes, GC and the reference plugin
+// concurrently.
 func TestHammer(t *testing.T) {
 	refplugins.Path(t, "host-local")
 	dir := t.TempDir()

@@ -25,7 +25,7 @@ var (
 		[{"subnet": "fd00::/64", "rangeEnd": "fd00::30"}]]`
 )
 
-// model is what the leases should be.
+// model contains the expected leases.
 type model struct {
 	held map[netip.Addr]Owner
 	last [2]netip.Addr
@@ -42,7 +42,8 @@ func (m *model) of(owner Owner) []netip.Addr {
 	return addrs
 }
 
-// next is what an owner gets from a set; zero if it gets none.
+// next returns the address that an owner gets from a set, or zero if it gets
+// none.
 func (m *model) next(i int, owner Owner) netip.Addr {
 	for _, addr := range m.of(owner) {
 		if simSets[i].Contains(addr) {
@@ -57,7 +58,7 @@ func (m *model) next(i int, owner Owner) netip.Addr {
 	return netip.Addr{}
 }
 
-// add is what Reserve should return; nil where it should fail.
+// add returns the expected result of Reserve, or nil if it should fail.
 func (m *model) add(owner Owner) []netip.Addr {
 	a, b := m.next(0, owner), m.next(1, owner)
 	if a.IsValid() {
@@ -77,7 +78,7 @@ func (m *model) remove(owner Owner) {
 	}
 }
 
-// simulation is a model and the store that it describes.
+// simulation is a model and its store.
 type simulation struct {
 	t *testing.T
 	*model
@@ -86,8 +87,9 @@ type simulation struct {
 	reference bool
 }
 
-// TestSimulation does what comes, and compares with the model after each step. In
-// one of the runs the reference plugin does a part of it, on the same directory.
+// TestSimulation runs random operations and compares the store with the model
+// after each. In one of the runs, the reference plugin executes some of them on
+// the same directory.
 func TestSimulation(t *testing.T) {
 	for _, withReference := range []bool{false, true} {
 		t.Run(fmt.Sprintf("reference=%t", withReference), func(t *testing.T) {
@@ -201,8 +203,8 @@ func (m *simulation) referenceAdd(owner Owner) {
 	out, err := runReference(m.t, m.s, "ADD", owner, simIPAM)
 	require.Equal(m.t, want == nil, err != nil, out)
 	if want == nil {
-		// Where the reference fails at the second set it gives back what the owner
-		// had before, too.
+		// If the reference fails at the second set, it also releases what the
+		// owner had before.
 		if len(dump(m.t, m.s)) < len(m.held) {
 			require.NotEmpty(m.t, before)
 			m.remove(owner)

@@ -18,7 +18,7 @@ var (
 	fd00 = ranges("fd00::1-fd00::ffff@fd00::1")
 )
 
-// TestOnDisk: what host-local would have written.
+// TestOnDisk: the files are those that host-local writes.
 func TestOnDisk(t *testing.T) {
 	s := newStore(t)
 	require.Equal(t, addrs("10.0.0.2 fd00::2"), reserve(t, s, eth0("one"), anyOf(ten, fd00)...))
@@ -41,7 +41,7 @@ func TestOnDisk(t *testing.T) {
 	require.True(t, isSigned(t, s))
 }
 
-// TestRoundRobin: an address that was given back rests until all others were out.
+// TestRoundRobin: a released address is assigned again only after all others.
 func TestRoundRobin(t *testing.T) {
 	s := newStore(t)
 	for turn := range 2 {
@@ -109,7 +109,8 @@ func TestExhausted(t *testing.T) {
 	require.NotContains(t, *done, "rebuild")
 }
 
-// TestEmptyLeases: a crash between creating and writing takes no address away.
+// TestEmptyLeases: a crash between creating and writing a lease does not lose
+// the address.
 func TestEmptyLeases(t *testing.T) {
 	wide := ranges("10.0.0.1-10.0.0.20")
 	t.Run("in a directory that is not signed", func(t *testing.T) {
@@ -138,8 +139,8 @@ func TestEmptyLeases(t *testing.T) {
 	})
 }
 
-// TestOldFormat: a lease that names the container only is every interface's, but
-// comes second.
+// TestOldFormat: a lease that names only the container applies to every
+// interface, but with lower precedence.
 func TestOldFormat(t *testing.T) {
 	s := newStore(t)
 	write(t, s, "10.0.0.7", "one")
@@ -185,7 +186,7 @@ func TestRetain(t *testing.T) {
 	requireTruth(t, s)
 }
 
-// TestNothingThere: only Reserve makes a directory.
+// TestNothingThere: only Reserve creates a directory.
 func TestNothingThere(t *testing.T) {
 	s := newStore(t)
 	require.NoError(t, s.Release(t.Context(), eth0("one"), addrs("10.0.0.2")...))
@@ -203,7 +204,7 @@ func TestNothingThere(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestNotADirectory: there is no place for leases.
+// TestNotADirectory: another file is at the path of the leases.
 func TestNotADirectory(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -232,7 +233,7 @@ func TestNames(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// TestForeignFiles: what is no lease is left alone and does no harm.
+// TestForeignFiles: files that are not leases are ignored and kept.
 func TestForeignFiles(t *testing.T) {
 	s := newStore(t)
 	for _, name := range []string{"README", "10.0.0.300", "fd00:0::5", "::ffff:10.0.0.9", "last_reserved_ip.7"} {
@@ -247,8 +248,8 @@ func TestForeignFiles(t *testing.T) {
 	require.Equal(t, []netip.Addr{one("10.0.0.2"), one("10.0.0.5")}, removed)
 }
 
-// TestFilesThatAreNone: whatever stands in the place of a file, nothing waits for
-// it, is read without an end or follows it elsewhere.
+// TestFilesThatAreNone: whatever is in place of a file, no operation waits for
+// it, reads it endlessly, or follows it elsewhere.
 func TestFilesThatAreNone(t *testing.T) {
 	set := ranges("10.0.0.1-10.0.0.2")
 	victim := filepath.Join(t.TempDir(), "victim")
@@ -287,8 +288,8 @@ func TestFilesThatAreNone(t *testing.T) {
 	require.ErrorIs(t, err, unix.ENOTDIR)
 }
 
-// TestHardLink: neither a lease nor the address given out last is written through a
-// hard link into another file.
+// TestHardLink: neither a lease nor the last reserved address is written
+// through a hard link into another file.
 func TestHardLink(t *testing.T) {
 	for _, content := range []string{"", "precious"} {
 		for _, file := range []string{"last_reserved_ip.0", "10.0.0.1"} {

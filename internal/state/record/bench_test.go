@@ -12,7 +12,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// benchStore is on tmpfs where there is one, as a state directory is.
+// benchStore returns a store on tmpfs if there is one, like a state directory.
 func benchStore(b *testing.B) *Store {
 	b.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "record")
@@ -23,7 +23,7 @@ func benchStore(b *testing.B) *Store {
 	return Open(dir)
 }
 
-// typical has a record's usual size.
+// typical returns a record of the usual size.
 func typical(id string) *Record {
 	r := sample(id)
 	r.Attachments = r.Attachments[:1]
@@ -71,8 +71,8 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// crowd puts that many records with two ports each, and returns one that has none
-// of theirs.
+// crowd adds records with two ports each, and returns another record without
+// conflicts.
 func crowd(b *testing.B, s *Store, size int) *Record {
 	for i := range size {
 		r := typical(fmt.Sprint("other-", i))
@@ -117,7 +117,8 @@ func BenchmarkReservations(b *testing.B) {
 	}
 }
 
-// BenchmarkCompleteIndex is what the first reservation costs after the index was lost.
+// BenchmarkCompleteIndex measures the first reservation after the index was
+// lost.
 func BenchmarkCompleteIndex(b *testing.B) {
 	s := benchStore(b)
 	crowd(b, s, 4000)
@@ -129,7 +130,7 @@ func BenchmarkCompleteIndex(b *testing.B) {
 	}
 }
 
-// BenchmarkList is what looking at all records costs.
+// BenchmarkList measures reading all records.
 func BenchmarkList(b *testing.B) {
 	s := benchStore(b)
 	crowd(b, s, 1000)

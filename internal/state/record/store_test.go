@@ -131,7 +131,8 @@ func TestNewerRecord(t *testing.T) {
 	require.ErrorIs(t, err, ErrNewer)
 }
 
-// TestReadingChangesNothing, also where there is no state directory.
+// TestReadingChangesNothing: reading creates nothing, also without a state
+// directory.
 func TestReadingChangesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	s := Open(dir)
@@ -255,7 +256,8 @@ func TestLocks(t *testing.T) {
 	require.False(t, locked(t, one))
 }
 
-// TestNetworks are shared by operations, and GC has one alone.
+// TestNetworks: operations share the lock of a network, and GC holds it
+// exclusively.
 func TestNetworks(t *testing.T) {
 	s := open(t)
 	other := Open(filepath.Dir(s.dir)) // as another process would
@@ -304,7 +306,7 @@ func TestGCDoesNotStarve(t *testing.T) {
 	require.False(t, locked(t, share))
 }
 
-// TestFirst: one ADD of a network goes alone until one has succeeded.
+// TestFirst: ADDs of a network run one at a time until one has succeeded.
 func TestFirst(t *testing.T) {
 	s := open(t)
 	done, err := s.First(t.Context(), "net")
@@ -336,15 +338,15 @@ func TestFirst(t *testing.T) {
 		done, err := s.First(ctx, "net", "net+ports")
 		return func() { done(false) }, err
 	}))
-	// Patience ends, the ADD goes on all the same.
+	// The wait is bounded, and the ADD then continues.
 	done, err = s.First(t.Context(), "third")
 	require.NoError(t, err)
 	done(true)
 	hung(true)
 }
 
-// TestFirstLeavesTimeForTheAdd: a caller with a deadline waits for a fraction of
-// it only.
+// TestFirstLeavesTimeForTheAdd: a caller with a deadline waits only for a
+// fraction of its time.
 func TestFirstLeavesTimeForTheAdd(t *testing.T) {
 	s := open(t)
 	hung, err := s.First(t.Context(), "net")

@@ -11,7 +11,7 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// allFiles are all files and directories below the state directory.
+// allFiles returns all files and directories below the state directory.
 func allFiles(t *testing.T, s *Store) []string {
 	t.Helper()
 	files := []string{}
@@ -22,8 +22,7 @@ func allFiles(t *testing.T, s *Store) []string {
 	return files
 }
 
-// TestSweepAfterKills: each kill leaves what the killed one was just making, and
-// nothing of it is there after a sweep.
+// TestSweepAfterKills: a sweep removes what killed operations left incomplete.
 func TestSweepAfterKills(t *testing.T) {
 	s := open(t)
 	require.NoError(t, s.Reserve(t.Context(), reserving("lives", "/n/lives", tcp(80, "")), unwarned(t)))
@@ -96,7 +95,8 @@ func TestSweepBesideReservations(t *testing.T) {
 	require.NoError(t, <-swept)
 }
 
-// TestFirstUseMarkersAreBounded: allocations may bring networks of any name along.
+// TestFirstUseMarkersAreBounded: allocations may bring their own networks with
+// any names.
 func TestFirstUseMarkersAreBounded(t *testing.T) {
 	s := open(t)
 	for i := range maxMarkers + 1 {
