@@ -25,7 +25,7 @@ import (
 
 type object = map[string]any
 
-// network is a list of plugins as a runtime reads it.
+// network returns a list of plugins as a runtime parses it.
 func network(t testing.TB, cniVersion string, plugins ...object) *libcni.NetworkConfigList {
 	t.Helper()
 	data, err := json.Marshal(object{"cniVersion": cniVersion, "name": "net", "plugins": plugins})
@@ -44,7 +44,7 @@ func bridged(dataDir string) object {
 
 var (
 	aFirewall = object{"type": "firewall"}
-	// The rest of a chain, after the bridge and the firewall.
+	// The remaining plugins of a chain, after the bridge and the firewall.
 	rest = []object{
 		{"type": "portmap", "snat": true, "capabilities": object{"portMappings": true}},
 		{"type": "bandwidth", "capabilities": object{"bandwidth": true}},
@@ -52,12 +52,12 @@ var (
 	}
 )
 
-// runtime is libcni, as runtimes call it.
+// runtime returns a libcni, as runtimes use it.
 func runtime(t testing.TB, dirs ...string) *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir(dirs, t.TempDir(), &pluginexec.Exec{})
 }
 
-// runtimeOn is a runtime with its results in a directory.
+// runtimeOn returns a runtime whose results are cached in a directory.
 func runtimeOn(cacheDir string, dirs ...string) *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir(dirs, cacheDir, &pluginexec.Exec{})
 }
@@ -74,7 +74,7 @@ const askedMAC = "02:aa:00:00:00:01"
 
 var random = regexp.MustCompile(`(?:veth|bwp)[0-9a-z]+|(?:[0-9a-f]{2}:){5}[0-9a-f]{2}`)
 
-// text is a result without what is random, and the namespace.
+// text returns a result without random parts and the namespace.
 func text(t testing.TB, r types.Result, a *libcni.RuntimeConf) string {
 	t.Helper()
 	data, err := json.MarshalIndent(r, "", " ")
@@ -90,16 +90,16 @@ func text(t testing.TB, r types.Result, a *libcni.RuntimeConf) string {
 	}), a.NetNS, "NETNS")
 }
 
-// TestChain has a runtime do an allocation's life with the links, in every
-// version, and with the reference plugins. What results is the same, each CHECK
-// accepts it, and nothing is left.
+// TestChain runs the life of an allocation in every version, with the links and
+// with the reference plugins. The results are the same, each CHECK accepts
+// them, and nothing is left.
 func TestChain(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	for _, v := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 		t.Run(v, func(t *testing.T) {
 			plugins := func(dir string) []object {
 				list := []object{{"type": "loopback"}, bridged(t.TempDir())}
-				if since(t, v, "0.4.0") || dir == links { // the reference firewall is not made for less
+				if since(t, v, "0.4.0") || dir == links { // the reference firewall does not support earlier versions
 					list = append(list, aFirewall)
 				}
 				return append(list, rest...)
@@ -118,7 +118,7 @@ func since(t testing.TB, v, other string) bool {
 	return is
 }
 
-// life is ADD, CHECK, STATUS, DEL and DEL again, and GC.
+// life runs ADD, CHECK, STATUS, DEL twice, and GC.
 func life(t *testing.T, dir string, list *libcni.NetworkConfigList) string {
 	t.Helper()
 	cni, ctx := runtime(t, dir), t.Context()
@@ -126,7 +126,7 @@ func life(t *testing.T, dir string, list *libcni.NetworkConfigList) string {
 	require.NoError(t, err)
 	s, err := sandbox.Create("web")
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = s.Destroy() }) // which has been done where nothing failed
+	t.Cleanup(func() { _ = s.Destroy() }) // needed only after a failure
 	a := attachment("web", s.Path())
 
 	result, err := cni.AddNetworkList(ctx, list, a)
@@ -148,7 +148,7 @@ func life(t *testing.T, dir string, list *libcni.NetworkConfigList) string {
 	return text(t, result, a)
 }
 
-// requireAddress finds the result's first address in the sandbox.
+// requireAddress checks that the sandbox has the result's first address.
 func requireAddress(t *testing.T, s *sandbox.Sandbox, result types.Result) {
 	t.Helper()
 	r, err := types100.NewResultFromResult(result)
@@ -158,7 +158,7 @@ func requireAddress(t *testing.T, s *sandbox.Sandbox, result types.Result) {
 	require.Contains(t, addresses(t, s), address.Unmap())
 }
 
-// TestDelWithoutNamespace is a host on which the namespace goes first.
+// TestDelWithoutNamespace: the namespace is destroyed before DEL.
 func TestDelWithoutNamespace(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	list := network(t, "1.0.0", append([]object{{"type": "loopback"}, bridged(t.TempDir()), aFirewall}, rest...)...)
@@ -166,7 +166,7 @@ func TestDelWithoutNamespace(t *testing.T) {
 	require.NoError(t, err)
 	s, err := sandbox.Create("web")
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = s.Destroy() }) // which has been done where nothing failed
+	t.Cleanup(func() { _ = s.Destroy() }) // needed only after a failure
 	cni, a := runtime(t, links), attachment("web", s.Path())
 	_, err = cni.AddNetworkList(t.Context(), list, a)
 	require.NoError(t, err)
@@ -177,8 +177,8 @@ func TestDelWithoutNamespace(t *testing.T) {
 	require.Empty(t, hostsnap.Diff(before, after))
 }
 
-// TestGC takes away what belongs to no valid attachment of a network, and leaves
-// the rest.
+// TestGC: GC removes everything of a network that belongs to no valid
+// attachment, and nothing else.
 func TestGC(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	dataDir := t.TempDir()
@@ -196,7 +196,7 @@ func TestGC(t *testing.T) {
 	require.Empty(t, leases(t, dataDir))
 }
 
-// leases are the addresses that are given away.
+// leases returns the leased addresses.
 func leases(t testing.TB, dataDir string) (list []string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(dataDir, "net"))
@@ -209,7 +209,8 @@ func leases(t testing.TB, dataDir string) (list []string) {
 	return list
 }
 
-// TestForeignIPAM has a bridge plugin call an IPAM plugin that is not of its kind.
+// TestForeignIPAM: allocnet's bridge plugin calls an IPAM plugin of another
+// program.
 func TestForeignIPAM(t *testing.T) {
 	privhost.Require(t)
 	var texts []string
@@ -246,8 +247,8 @@ func TestForeignIPAM(t *testing.T) {
 	require.Contains(t, texts[0], "10.9.0.7/24")
 }
 
-// TestIPAMOfTheReferenceBridge is host-local of ours, which the reference plugin
-// calls.
+// TestIPAMOfTheReferenceBridge: the reference bridge plugin calls allocnet's
+// host-local.
 func TestIPAMOfTheReferenceBridge(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	mixed, dataDir := t.TempDir(), t.TempDir()

@@ -15,8 +15,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// merged is a configuration with keys of another one in the place of its own. An
-// object is merged key by key.
+// merged returns a configuration with some keys replaced. Objects are merged
+// key by key.
 func merged(conf, changes object) object {
 	all := maps.Clone(conf)
 	for key, value := range changes {
@@ -31,7 +31,7 @@ func merged(conf, changes object) object {
 
 var dataDir = regexp.MustCompile("DATA")
 
-// good are configurations that ADD serves. DATA stands for a directory.
+// good are valid configurations. DATA is replaced by a directory.
 var good = map[string]object{
 	"bridge":     {"bridge": "br9", "isGateway": true, "ipMasq": true, "ipam": object{"type": "host-local", "dataDir": "DATA", "subnet": "10.9.0.0/24"}},
 	"ptp":        {"ipMasq": true, "ipam": object{"type": "host-local", "dataDir": "DATA", "subnet": "10.9.0.0/24"}},
@@ -44,8 +44,8 @@ var good = map[string]object{
 	"host-local": {"ipam": object{"type": "host-local", "dataDir": "DATA", "subnet": "10.9.0.0/24"}},
 }
 
-// refused are changes of these with which an ADD is refused, or which no call
-// after it should have.
+// refused are changes with which ADD refuses the configurations, and which no
+// later call should depend on.
 var refused = map[string][]object{
 	"bridge": {
 		{"hairpinMode": true, "promiscMode": true},
@@ -90,8 +90,8 @@ var unreadable = []any{
 	object{"cniVersion": "1.0.0", "interfaces": []any{nil}, "ips": []any{nil}},
 }
 
-// TestDelOfTheRefused: whatever a configuration has become since ADD, and also if
-// ADD refused it, DEL succeeds and removes what ADD made.
+// TestDelOfTheRefused: DEL succeeds and removes what ADD made, however the
+// configuration was changed since, and also if ADD refused it.
 func TestDelOfTheRefused(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	before, err := hostsnap.Take(hostsnap.Options{})
@@ -123,8 +123,8 @@ type lifeOf struct {
 	netns, data, at string
 }
 
-// addAndDel adds with one configuration and deletes with a changed one, which DEL
-// gets first where nothing was added.
+// addAndDel runs ADD with one configuration and DEL with a changed one. Without
+// an ADD, DEL runs first.
 func (l *lifeOf) addAndDel(name string, conf, change object) {
 	bad := merged(conf, change)
 	l.do("DEL", name, bad, nil)
@@ -142,12 +142,12 @@ func (l *lifeOf) addAndDel(name string, conf, change object) {
 	}
 }
 
-// chained reports whether a plugin comes after one that makes an interface.
+// chained reports whether a plugin follows one that creates an interface.
 func chained(name string) bool {
 	return slices.Contains([]string{"portmap", "firewall", "bandwidth", "tuning"}, name)
 }
 
-// do is a call that succeeds. It returns the result.
+// do runs a call that must succeed, and returns the result.
 func (l *lifeOf) do(command, name string, conf object, previous any) (result any) {
 	l.t.Helper()
 	conf = merged(conf, object{"cniVersion": "1.0.0", "name": "net", "type": name})
@@ -165,7 +165,8 @@ func (l *lifeOf) do(command, name string, conf object, previous any) (result any
 	return result
 }
 
-// leasesOf are the leases that are left; those of the bridge before it stay.
+// leasesOf returns the remaining leases, without those of the bridge before the
+// plugin.
 func leasesOf(t *testing.T, data string, chained bool) []string {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(data, "net")); chained || os.IsNotExist(err) {
@@ -174,7 +175,8 @@ func leasesOf(t *testing.T, data string, chained bool) []string {
 	return leases(t, data)
 }
 
-// backups are what the tuning plugin left, unless the change led it elsewhere.
+// backups returns the backups that the tuning plugin left, unless the change
+// names another directory.
 func backups(t *testing.T, data string, change object) []string {
 	t.Helper()
 	if change["dataDir"] != nil {

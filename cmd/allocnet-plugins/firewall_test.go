@@ -14,8 +14,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// TestOpeningIsRecognised: that the opening in iptables is whole is found out by
-// the first process, not by each.
+// TestOpeningIsRecognised: only the first process runs iptables to check the
+// forward-accept rule.
 func TestOpeningIsRecognised(t *testing.T) {
 	privhost.Require(t, "iptables-nft", "ip6tables-nft")
 	dir, log := t.TempDir(), filepath.Join(t.TempDir(), "log")
@@ -45,8 +45,8 @@ func TestOpeningIsRecognised(t *testing.T) {
 	require.Empty(t, runs("fourth"))
 }
 
-// TestFirewalld: as plugin binaries, too, ours tell firewalld of addresses, and give no
-// address back before it has left its zone.
+// TestFirewalld: the plugin binaries also add addresses to firewalld's zone,
+// and release an address only after it has left the zone.
 func TestFirewalld(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	dataDir := t.TempDir()

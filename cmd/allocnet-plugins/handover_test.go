@@ -41,7 +41,7 @@ var layouts = map[string]map[string]object{
 	},
 }
 
-// laidOut is a chain with such changes.
+// laidOut returns a chain with such changes.
 func laidOut(t *testing.T, cniVersion string, changes map[string]object) *libcni.NetworkConfigList {
 	plugins := []object{{"type": "loopback"}}
 	for _, p := range append([]object{bridged(t.TempDir()), aFirewall}, rest...) {
@@ -59,8 +59,8 @@ func laidOut(t *testing.T, cniVersion string, changes map[string]object) *libcni
 	return network(t, cniVersion, plugins...)
 }
 
-// handover is an attachment that plugins of one directory make, and those of another
-// one take over.
+// handover is an attachment that plugins of one directory create and those of
+// another one take over.
 type handover struct {
 	list     *libcni.NetworkConfigList
 	of       *libcni.RuntimeConf
@@ -72,7 +72,7 @@ func newHandover(t *testing.T, list *libcni.NetworkConfigList, from, to string) 
 	t.Helper()
 	s, err := sandbox.Create("web")
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = s.Destroy() }) // which has been done where nothing failed
+	t.Cleanup(func() { _ = s.Destroy() }) // needed only after a failure
 	cacheDir := t.TempDir()
 	h := &handover{list, attachment("web", s.Path()), s, runtimeOn(cacheDir, from), runtimeOn(cacheDir, to)}
 	quick := func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0) }
@@ -85,7 +85,7 @@ func newHandover(t *testing.T, list *libcni.NetworkConfigList, from, to string) 
 	return h
 }
 
-// serveGreeting listens behind the host port.
+// serveGreeting starts a server behind the host port.
 func serveGreeting(t *testing.T, s *sandbox.Sandbox) {
 	t.Helper()
 	var listener net.Listener
@@ -117,7 +117,8 @@ func requireGreeting(t *testing.T) {
 	require.Equal(t, "hello", string(greeting))
 }
 
-// requireNothing of an attachment on the host, whose namespace is destroyed.
+// requireNothing checks that nothing of an attachment is left, after its
+// namespace was destroyed.
 func (h *handover) requireNothing(t *testing.T, before hostsnap.Snapshot) {
 	t.Helper()
 	_ = h.sandbox.Destroy()
@@ -136,8 +137,9 @@ func snapshot(t *testing.T) hostsnap.Snapshot {
 	return taken
 }
 
-// TestTakeOver: what the reference plugins attached is healthy for ours, works on, and
-// goes with them, whatever the backend, and also without its namespace.
+// TestTakeOver: allocnet's plugins accept attachments of the reference plugins
+// as healthy. The attachments keep working, and allocnet's DEL removes them,
+// with every backend, and also without the namespace.
 func TestTakeOver(t *testing.T) {
 	for name, changes := range layouts {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +160,8 @@ func takeOver(t *testing.T, cniVersion string, changes map[string]object) {
 	h.requireNothing(t, before)
 }
 
-// takeOverGone has DEL name a namespace that is gone, while a process keeps it.
+// takeOverGone runs DEL with the path of a namespace that was unmounted, while
+// a process keeps the namespace.
 func takeOverGone(t *testing.T, changes map[string]object, netns string) {
 	before := snapshot(t)
 	h := newHandover(t, laidOut(t, "1.0.0", changes), reference, links)
@@ -168,7 +171,8 @@ func takeOverGone(t *testing.T, changes map[string]object, netns string) {
 	h.requireNothing(t, before)
 }
 
-// TestTakeOverOfTheDamaged: a CHECK finds what is missing of another's layout.
+// TestTakeOverOfTheDamaged: CHECK reports what is missing in the reference
+// plugins' layout.
 func TestTakeOverOfTheDamaged(t *testing.T) {
 	for what, damage := range map[string]struct{ command, finding string }{
 		"host port": {"iptables -t nat -F CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-DNAT"},
@@ -187,8 +191,8 @@ func TestTakeOverOfTheDamaged(t *testing.T) {
 	}
 }
 
-// TestHandBack: what ours attached with a named backend is healthy for the reference
-// plugins, and goes with them.
+// TestHandBack: the reference plugins accept and remove attachments that
+// allocnet's plugins made with a named backend.
 func TestHandBack(t *testing.T) {
 	for name, changes := range layouts {
 		if !strings.Contains(name, "tables") {

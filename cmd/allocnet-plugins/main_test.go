@@ -72,13 +72,13 @@ func build(dir string) (err error) {
 	return os.Symlink(program, filepath.Join(links, "odd"))
 }
 
-// answer is what a process leaves behind.
+// answer is the output and exit status of a process.
 type answer struct {
 	exit           int
 	stdout, stderr string
 }
 
-// call runs a plugin of a directory with nothing but these variables.
+// call runs a plugin of a directory with only the given variables.
 func call(t testing.TB, dir, plugin, stdin string, env ...string) answer {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -93,8 +93,8 @@ func call(t testing.TB, dir, plugin, stdin string, env ...string) answer {
 	return answer{exit: c.ProcessState.ExitCode(), stdout: stdout.String(), stderr: stderr.String()}
 }
 
-// failure is the error that a plugin wrote to stdout, and objects what it wrote
-// there in all.
+// failure returns the error that a plugin wrote to stdout, and the number of
+// JSON objects there.
 func (a answer) failure(t testing.TB) (e types.Error, objects int) {
 	t.Helper()
 	require.Equal(t, 1, a.exit, "%+v", a)
@@ -107,7 +107,7 @@ func (a answer) failure(t testing.TB) (e types.Error, objects int) {
 	return e, objects
 }
 
-// namespace makes one, and returns its path.
+// namespace creates a network namespace and returns its path.
 func namespace(t testing.TB, name string) string {
 	t.Helper()
 	s, err := sandbox.Create(name)
@@ -116,7 +116,7 @@ func namespace(t testing.TB, name string) string {
 	return s.Path()
 }
 
-// addresses are those inside a sandbox.
+// addresses returns the addresses inside a sandbox.
 func addresses(t testing.TB, s *sandbox.Sandbox) (list []netip.Addr) {
 	t.Helper()
 	require.NoError(t, s.Do(func() error {

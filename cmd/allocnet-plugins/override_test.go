@@ -12,8 +12,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// TestNetnsOverride: with CNI_NETNS_OVERRIDE a plugin works in its own namespace, as
-// the reference plugins do.
+// TestNetnsOverride: with CNI_NETNS_OVERRIDE, a plugin works in the namespace
+// of its process, as the reference plugins do.
 func TestNetnsOverride(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	want := map[string]string{}
@@ -21,7 +21,7 @@ func TestNetnsOverride(t *testing.T) {
 		want[name] = overridden(t, reference, name)
 		removeLinks(t)
 	}
-	lo, err := netlink.LinkByName("lo") // which the reference plugin's DEL brings down
+	lo, err := netlink.LinkByName("lo") // the DEL of the reference plugin brings it down
 	require.NoError(t, err)
 	require.NoError(t, netlink.LinkSetUp(lo))
 	before, err := hostsnap.Take(hostsnap.Options{})
@@ -35,8 +35,9 @@ func TestNetnsOverride(t *testing.T) {
 	require.Empty(t, hostsnap.Diff(before, after))
 }
 
-// overridden is ADD, CHECK and DEL in the plugin's own namespace, after the bridge's
-// ADD where a plugin needs one. It returns the results without what is random.
+// overridden runs ADD, CHECK and DEL in the namespace of the process, after the
+// bridge's ADD if the plugin needs one. It returns the results without random
+// parts.
 func overridden(t *testing.T, dir, name string) string {
 	t.Helper()
 	conf, data := good[name], t.TempDir()
@@ -44,7 +45,7 @@ func overridden(t *testing.T, dir, name string) string {
 		conf = merged(conf, object{"cniVersion": "1.0.0", "name": "net", "type": name, "prevResult": previous})
 		text, err := json.Marshal(conf)
 		require.NoError(t, err)
-		// A network that no bridge of another test has on this host.
+		// No bridge of another test has this network.
 		stdin := strings.ReplaceAll(dataDir.ReplaceAllLiteralString(string(text), data), "10.9.0.", "10.8.0.")
 		got := call(t, dir, name, stdin, changed(command, dir, "/proc/self/ns/net", []string{"CNI_NETNS_OVERRIDE=1"})...)
 		require.Zero(t, got.exit, "%s: %s %s: %+v", dir, command, name, got)

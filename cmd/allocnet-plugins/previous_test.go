@@ -12,13 +12,14 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// previousResults are forms of prevResult that the reference plugins take, or not.
+// previousResults are forms of prevResult that the reference plugins accept or
+// refuse.
 var previousResults = []string{
 	`null`, `{}`, `{"ips":[{"address":"10.9.0.2/24"}]}`, `{"ips":[]}`, `{"dns":{"nameservers":["10.9.0.1"]}}`,
 	`{"cniVersion":"VERSION","ips":[{"address":"10.9.0.2/24"}]}`, `{"cniVersion":"9.9.9"}`, `{"cniVersion":"0.2.0"}`, `{"ips":[{"address":"x"}]}`,
 }
 
-// calledAlone are configurations of a plugin that is called without a chain.
+// calledAlone are configurations of plugins that are called without a chain.
 var calledAlone = map[string]string{
 	"bridge": ipam, "ptp": ipam, "host-local": ipam,
 	"static":    `"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24"}]}`,
@@ -27,8 +28,8 @@ var calledAlone = map[string]string{
 	"tuning":    `"mtu":1400`,
 }
 
-// TestPreviousLikeTheReference: ADD and CHECK take the forms of prevResult that the
-// reference plugins take, and refuse the others; DEL takes all.
+// TestPreviousLikeTheReference: ADD and CHECK accept the same forms of
+// prevResult as the reference plugins. DEL accepts all.
 func TestPreviousLikeTheReference(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	for name := range builtin.Plugins {
@@ -52,7 +53,7 @@ func comparePrevious(t *testing.T, name, netns, version, previous string) {
 	}
 	text := fmt.Sprintf(`{"cniVersion":%q,"name":"n","type":%q,"bridge":"br9","prevResult":%s,%s}`, version, name, previous, own)
 	commands := []string{"CHECK", "ADD", "DEL"}
-	if name == "bridge" || name == "ptp" { // whose ADD comes first in a chain
+	if name == "bridge" || name == "ptp" { // these come first in a chain
 		commands = []string{"CHECK", "DEL"}
 	}
 	for _, command := range commands {
@@ -64,7 +65,7 @@ func comparePrevious(t *testing.T, name, netns, version, previous string) {
 				require.NoError(t, json.Unmarshal([]byte(got.stdout), &failure), got.stdout)
 				codes[i] = failure.Code
 			}
-			if command == "ADD" { // so that both find the same
+			if command == "ADD" { // so that both start in the same state
 				require.Zero(t, call(t, dir, name, strings.Replace(text, previous, "null", 1), changed("DEL", dir, netns, nil)...).exit)
 			}
 		}

@@ -28,8 +28,8 @@ const (
 	hostsOwn = "CNI_NETNS=/proc/self/ns/net"
 )
 
-// changed is a complete environment with some variables replaced; one without a
-// value is left out.
+// changed returns a complete environment with some variables replaced.
+// Variables without a value are omitted.
 func changed(command, dir, netns string, changes []string) []string {
 	env := []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=c1", "CNI_NETNS=" + netns, "CNI_IFNAME=eth0", "CNI_PATH=" + dir}
 	for _, change := range changes {
@@ -42,8 +42,8 @@ func changed(command, dir, netns string, changes []string) []string {
 	return env
 }
 
-// failures are calls that fail, with the same code as the reference's and with
-// a text that says the same.
+// failures are calls that fail with the same code as with the reference
+// plugins, and with an equivalent text.
 var failures = []struct {
 	name    string
 	command string
@@ -106,8 +106,8 @@ func TestFailuresLikeTheReference(t *testing.T) {
 	}
 }
 
-// removeLinks takes away what the reference plugins leave behind when they fail,
-// in the host's own namespace too.
+// removeLinks removes what the reference plugins leave when they fail, also in
+// the host's own namespace.
 func removeLinks(t testing.TB) {
 	t.Helper()
 	for _, name := range []string{"eth0", "br9"} {
@@ -117,8 +117,8 @@ func removeLinks(t testing.TB) {
 	}
 }
 
-// TestTheHostsNamespaceIsRefusedFirst: an address that was given would be
-// nobody's, and a result before the error could not be read.
+// TestTheHostsNamespaceIsRefusedFirst: the refusal precedes IPAM, whose address
+// would otherwise leak, and any output, which would make the error unreadable.
 func TestTheHostsNamespaceIsRefusedFirst(t *testing.T) {
 	privhost.Require(t)
 	dataDir := t.TempDir()
@@ -133,8 +133,8 @@ func TestTheHostsNamespaceIsRefusedFirst(t *testing.T) {
 	}
 }
 
-// TestVersion: of the reference plugins, some refuse old versions because their
-// DEL would not find what to delete.
+// TestVersion: some reference plugins refuse old versions, because their DEL
+// would lack information.
 func TestVersion(t *testing.T) {
 	supported := func(a answer) (versions []string) {
 		var info struct{ CNIVersion, SupportedVersions any }
@@ -151,7 +151,7 @@ func TestVersion(t *testing.T) {
 	for name := range builtin.Plugins {
 		for _, stdin := range []string{"", empty} {
 			want := all
-			if name == "bandwidth" { // which needs results that name interfaces
+			if name == "bandwidth" { // it needs results that name interfaces
 				want = all[2:]
 			}
 			require.Equal(t, want, supported(call(t, links, name, stdin, "CNI_COMMAND=VERSION")), name)
@@ -160,7 +160,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestWithoutCommand is somebody who tries it out.
+// TestWithoutCommand runs a plugin without CNI variables, as a user might.
 func TestWithoutCommand(t *testing.T) {
 	got := call(t, links, "bridge", "")
 	require.Zero(t, got.exit)
@@ -170,7 +170,7 @@ func TestWithoutCommand(t *testing.T) {
 	pinned, err := os.ReadFile("../../tools/go.mod")
 	require.NoError(t, err)
 	require.Contains(t, string(pinned), "github.com/containernetworking/plugins "+sdk.ReferenceVersion)
-	// Nomad takes the first word that is a version, and wants 1.3.0 at least.
+	// Nomad uses the first word that is a version, and requires at least 1.3.0.
 	version := regexp.MustCompile(`^v?([0-9]+)\.([0-9]+)\.[0-9]+$`)
 	words := strings.Fields(got.stderr)
 	first := version.FindStringSubmatch(words[slices.IndexFunc(words, version.MatchString)])
@@ -189,7 +189,8 @@ func TestUnknownName(t *testing.T) {
 	}
 }
 
-// TestNothingToDo: DEL, STATUS and GC succeed where there is nothing, twice too.
+// TestNothingToDo: DEL, STATUS and GC succeed if there is nothing to do, also
+// when repeated.
 func TestNothingToDo(t *testing.T) {
 	privhost.Require(t, "iptables")
 	for name := range builtin.Plugins {
@@ -207,7 +208,8 @@ func TestNothingToDo(t *testing.T) {
 	}
 }
 
-// TestUnknownKey is ignored, as by the reference plugins, but not in silence.
+// TestUnknownKey: an unknown key is ignored, as by the reference plugins, but
+// with a warning.
 func TestUnknownKey(t *testing.T) {
 	privhost.Require(t, "iptables")
 	novel := strings.Replace(bare, `{`, `{"novel":1,`, 1)

@@ -10,18 +10,18 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// served are changes with which an ADD may be served: the key is ignored, or looked
-// at when there is a call.
+// served are changes that STATUS accepts: the key is ignored, or checked only
+// during a call.
 var served = []string{
 	`{"novel":1}`, `{"args":7}`, `{"dataDir":"/dev/null/x"}`, `{"dataDir":"/proc/self/x"}`,
 	`{"args":7,"dns":7,"runtimeConfig":{"ips":7}}`, `{"dns":7}`, `{"ipam":{}}`,
 }
 
-// byHost are changes of which the host decides, and the plugins that it has.
+// byHost are changes whose support depends on the host, and their plugins.
 var byHost = []string{`{"vlan":5}`, `{"vlanTrunk":[{"id":5}]}`, `{"macspoofchk":true}`}
 
-// TestStatusOfTheRefused: what no ADD can be served with, STATUS answers with the
-// code that says so.
+// TestStatusOfTheRefused: if no ADD can succeed with a configuration, STATUS
+// returns the corresponding code.
 func TestStatusOfTheRefused(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	for name, conf := range good {
@@ -36,7 +36,7 @@ func TestStatusOfTheRefused(t *testing.T) {
 			require.NoError(t, err)
 			stdin := dataDir.ReplaceAllLiteralString(string(text), t.TempDir())
 			got := call(t, links, name, stdin, changed("STATUS", links, "", nil)...)
-			if slices.Contains(served, string(at)) || name == "firewall" && change["backend"] == "x" { // which is none
+			if slices.Contains(served, string(at)) || name == "firewall" && change["backend"] == "x" { // an unknown backend counts as none
 				require.Zero(t, got.exit, "%s with %s: %s", name, at, got.stdout)
 				continue
 			}
@@ -47,7 +47,7 @@ func TestStatusOfTheRefused(t *testing.T) {
 	}
 }
 
-// TestNegativeMTU is none, as for the reference plugins.
+// TestNegativeMTU: a negative MTU counts as none, as for the reference plugins.
 func TestNegativeMTU(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	for _, name := range []string{"bridge", "ptp"} {

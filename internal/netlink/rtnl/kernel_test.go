@@ -123,9 +123,7 @@ func TestCreateVeth(t *testing.T) {
 	require.False(t, found)
 }
 
-// TestSmallMTU: below the least of IPv6, a link has none, and nothing can be asked
-// about it.
-// sysctl reads one of the sandbox.
+// sysctl returns the value of a sysctl of the sandbox.
 func sysctl(t *testing.T, s *rtnl.Sandbox, path string) string {
 	t.Helper()
 	var value []byte
@@ -184,6 +182,7 @@ func TestBridge(t *testing.T) {
 	}
 }
 
+// TestSmallMTU: below the minimum MTU of IPv6, a link has no IPv6 and no sysctls of it.
 func TestSmallMTU(t *testing.T) {
 	h := open(t)
 	v := veth("a")
@@ -213,8 +212,8 @@ func TestBatchOfMany(t *testing.T) {
 	require.Len(t, strings.Split(err.Error(), "\n"), n)
 }
 
-// TestDeleteTogether: links that are deleted at once all go, those that are not
-// there are told apart, and nobody else's goes along.
+// TestDeleteTogether: all links of concurrent deletions are deleted, missing ones are
+// reported as such, and no other link is deleted.
 func TestDeleteTogether(t *testing.T) {
 	h := open(t)
 	s := newSandbox(t, "a")

@@ -27,8 +27,8 @@ func hostLocal(subnets ...string) object {
 	return object{"type": "host-local", "ranges": ranges, "routes": routes}
 }
 
-// configurations are run with both; those that fail must fail with both, with
-// the same code.
+// configurations are run with both implementations. Those that fail must fail
+// with both, with the same code.
 var configurations = []struct {
 	name string
 	args string
@@ -74,9 +74,9 @@ var configurations = []struct {
 }
 
 // TestLikeTheReference runs configurations with the reference plugins and with
-// ours: the results are the same, and so is what the sandbox and the bridge look
-// like; each one's CHECK accepts what the other made, and each one's DEL removes
-// it.
+// the native ones. The results and the states of sandbox and bridge are the
+// same. Each implementation's CHECK accepts, and its DEL removes, what the
+// other made.
 func TestLikeTheReference(t *testing.T) {
 	reference, native := runners(t)
 	for i, c := range configurations {
@@ -97,7 +97,8 @@ func version(conf object) any {
 	return "1.0.0"
 }
 
-// lifecycle is ADD with one, CHECK with both, DEL with the other, and again.
+// lifecycle runs ADD with one runner, CHECK with both and DEL with the other,
+// and repeats that.
 func lifecycle(t *testing.T, one, other *runner, id, args string, conf object) (seen string) {
 	t.Helper()
 	one.t, other.t = t, t
@@ -108,7 +109,7 @@ func lifecycle(t *testing.T, one, other *runner, id, args string, conf object) (
 	if _, err := one.run("ADD", a, conf); err != nil {
 		return fmt.Sprintf("error %d", code(err))
 	}
-	// The first ADD made the bridge; the second finds it.
+	// The first ADD made the bridge; the second ADD finds it.
 	_, err := one.run("DEL", a, conf)
 	require.NoError(t, err)
 	result := one.add(a, conf)
@@ -122,7 +123,7 @@ func lifecycle(t *testing.T, one, other *runner, id, args string, conf object) (
 		require.NoError(t, err, "%s CHECK of what %s made", r.name, one.name)
 	}
 	seen = normal(t, result, a) + state(t, a)
-	for _, r := range []*runner{other, other, one} { // nftables elements go only with their maker
+	for _, r := range []*runner{other, other, one} { // only the native DEL removes nftables elements
 		_, err = r.run("DEL", a, withResult)
 		require.NoError(t, err, "%s DEL of what %s made", r.name, one.name)
 	}
@@ -130,13 +131,13 @@ func lifecycle(t *testing.T, one, other *runner, id, args string, conf object) (
 	return seen
 }
 
-// checks reports whether a runner has a CHECK for a configuration. The reference
-// bridge plugin stumbles over one without ipam.
+// checks reports whether a runner supports CHECK for a configuration. The CHECK
+// of the reference bridge plugin fails without ipam.
 func checks(r *runner, conf object) bool {
 	return conf["cniVersion"] != "0.3.1" && (r.name == "native" || conf["ipam"] != nil || conf["type"] == "loopback")
 }
 
-// state is what the sandbox and the bridge look like.
+// state describes the sandbox and the bridge.
 func state(t *testing.T, a attachment) string {
 	t.Helper()
 	var text strings.Builder
@@ -154,7 +155,7 @@ func state(t *testing.T, a attachment) string {
 	return scrub(text.String())
 }
 
-// withAddress leaves out links that have none.
+// withAddress removes links without an address from the text.
 func withAddress(text string) string {
 	var lines []string
 	for line := range strings.Lines(text) {

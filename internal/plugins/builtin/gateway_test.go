@@ -16,10 +16,10 @@ import (
 
 const ptpGateway = "10.9.0.1"
 
-// TestGatewayOfPtp: all links of a network are the same gateway. It answers and
-// is the source of the host's own packets, with every way in which a host may
-// look at addresses, beside one that the reference plugin made, until the last
-// link is gone.
+// TestGatewayOfPtp: all links of a network have the same gateway address. It
+// answers, and is the source of the host's own packets, until the last link is
+// deleted. The test covers all relevant sysctls of the host, and a link of the
+// reference plugin.
 func TestGatewayOfPtp(t *testing.T) {
 	reference, native := runners(t)
 	reference.t, native.t = t, t
@@ -58,9 +58,9 @@ func TestGatewayOfPtp(t *testing.T) {
 	}
 }
 
-// TestNoMulticastRoute: a link of the host that has no IPv6 of its own makes the
-// list of multicast routes no longer. Where the kernel makes the route late, ADD
-// misses it, so a few are tried.
+// TestNoMulticastRoute: a link of the host without IPv6 addresses adds no
+// multicast route. The kernel may add the route after ADD has looked for it, so
+// the test makes several attempts.
 func TestNoMulticastRoute(t *testing.T) {
 	_, native := runners(t)
 	native.t = t
@@ -85,7 +85,7 @@ func TestNoMulticastRoute(t *testing.T) {
 }
 
 // multicastRoute reports whether the host's end of a link has a multicast route
-// after an ADD, which it undoes.
+// after an ADD, and undoes the ADD.
 func (r *runner) multicastRoute(a attachment, conf object) bool {
 	r.t.Helper()
 	result := r.add(a, conf)
@@ -100,8 +100,9 @@ func (r *runner) multicastRoute(a attachment, conf object) bool {
 	return strings.Contains(routes, "ff00::/8")
 }
 
-// TestBridgeThatIsNotPinned has the MAC of its lowest port, and none without ports:
-// the result has the one that counts after ADD, and CHECK accepts that it changes.
+// TestBridgeThatIsNotPinned: such a bridge has the MAC of its lowest port, and
+// none without ports. The result contains the MAC after ADD, and CHECK accepts
+// that it changes.
 func TestBridgeThatIsNotPinned(t *testing.T) {
 	_, native := runners(t)
 	native.t = t
@@ -142,14 +143,14 @@ func setSysctl(t *testing.T, path, value string) {
 	t.Cleanup(func() { require.NoError(t, os.WriteFile(file, before, 0)) })
 }
 
-// address is the first one of a result.
+// address returns the first address of a result.
 func address(result object) string {
 	with, _, _ := strings.Cut(result["ips"].([]any)[0].(object)["address"].(string), "/")
 	return with
 }
 
-// requireGateway connects a sandbox to the gateway and the host to the sandbox:
-// each sees the other's address.
+// requireGateway connects from a sandbox to the gateway and from the host to
+// the sandbox. Each must see the other's address.
 func requireGateway(t *testing.T, a attachment, address string) {
 	t.Helper()
 	s, err := sandbox.Open(a.netns)
@@ -169,7 +170,7 @@ func requireGateway(t *testing.T, a attachment, address string) {
 	require.Equal(t, ptpGateway, connect(t, inside, here))
 }
 
-// connect is the address from which a listener is reached.
+// connect returns the address from which a listener is reached.
 func connect(t *testing.T, l net.Listener, within func(func() error) error) string {
 	t.Helper()
 	require.NoError(t, within(func() error {

@@ -12,7 +12,7 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// forgetMasquerading removes what an earlier test left on the host.
+// forgetMasquerading removes the rules of earlier tests.
 func forgetMasquerading(t *testing.T) {
 	t.Helper()
 	removeBridge(t)
@@ -20,8 +20,9 @@ func forgetMasquerading(t *testing.T) {
 	output(t, "nft", "flush", "ruleset")
 }
 
-// TestMasqueradeLayouts masquerades with a named backend: the rules are those of
-// the reference plugin, and each one's DEL takes away what the other made.
+// TestMasqueradeLayouts masquerades with a named backend. The rules are those
+// of the reference plugin, and each implementation's DEL removes those of the
+// other.
 func TestMasqueradeLayouts(t *testing.T) {
 	reference, native := runners(t)
 	privhost.Require(t, "ip6tables", "nft")
@@ -52,7 +53,7 @@ func TestMasqueradeLayouts(t *testing.T) {
 	}
 }
 
-// TestMasqueradeCheck: CHECK finds what is missing, and Repair restores it.
+// TestMasqueradeCheck: CHECK reports missing rules, and Repair restores them.
 func TestMasqueradeCheck(t *testing.T) {
 	_, native := runners(t)
 	privhost.Require(t, "ip6tables", "nft")
@@ -84,8 +85,8 @@ func TestMasqueradeCheck(t *testing.T) {
 	}
 }
 
-// TestMasqueradeWithoutProgram: what the program made stays an error until it is
-// back, with and without a result.
+// TestMasqueradeWithoutProgram: DEL fails until the missing program is
+// installed again, with and without a result.
 func TestMasqueradeWithoutProgram(t *testing.T) {
 	_, native := runners(t)
 	privhost.Require(t, "ip6tables", "nft")
@@ -116,8 +117,8 @@ func TestMasqueradeWithoutProgram(t *testing.T) {
 	}
 }
 
-// TestMasqueradeOfBothKinds: DEL is no success while either kind of iptables has
-// the chain, also when the kind that is installed had one and deleted it.
+// TestMasqueradeOfBothKinds: DEL fails while either kind of iptables has the
+// chain, even if the installed kind had one and deleted it.
 func TestMasqueradeOfBothKinds(t *testing.T) {
 	_, native := runners(t)
 	privhost.Require(t, "ip6tables", "nft", "iptables-legacy", "iptables-nft")
@@ -142,8 +143,8 @@ func TestMasqueradeOfBothKinds(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestMasqueradeCollected: GC takes away what the backend nftables has of
-// attachments that are no more, whoever made it, and nothing else.
+// TestMasqueradeCollected: with the backend nftables, GC removes only the rules
+// of attachments that are not valid, whichever implementation made them.
 func TestMasqueradeCollected(t *testing.T) {
 	reference, native := runners(t)
 	privhost.Require(t, "nft")
@@ -163,7 +164,7 @@ func TestMasqueradeCollected(t *testing.T) {
 	require.NotContains(t, rules, "id: "+theirs.id)
 }
 
-// rules are those of the host, with the comments of both programs.
+// rules returns the rules of the host with the comments of both programs.
 func rules(t *testing.T) string {
 	return output(t, "nft", "list", "ruleset") + output(t, "iptables", "-t", "nat", "-S") + output(t, "ip6tables", "-t", "nat", "-S")
 }

@@ -19,12 +19,12 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// runner runs plugins: the reference binaries, or ours.
+// runner runs plugins: the reference binaries or the native ones.
 type runner struct {
 	t      testing.TB
 	name   string
 	answer answer
-	exec   *sdk.Exec // of the native ones
+	exec   *sdk.Exec // runs the native plugins
 }
 
 // answer runs a plugin on its stdin and environment, and returns its stdout.
@@ -40,7 +40,7 @@ func reference(ctx context.Context, plugin string, conf []byte, environ []string
 	return exec.ExecPlugin(ctx, path, conf, environ)
 }
 
-// runners are both, on one private host.
+// runners returns both runners, on one private host.
 func runners(t testing.TB) (theirs, native *runner) {
 	t.Helper()
 	privhost.Require(t, "iptables")
@@ -57,7 +57,7 @@ type attachment struct {
 	id, netns, ifName, args string
 }
 
-// sandboxed makes an attachment with a namespace of its own.
+// sandboxed returns an attachment with its own namespace.
 func sandboxed(t testing.TB, id string) attachment {
 	t.Helper()
 	s, err := sandbox.Create(id)
@@ -77,7 +77,7 @@ func (r *runner) run(command string, a attachment, conf map[string]any) ([]byte,
 	})
 }
 
-// add is an ADD that has to succeed. It returns the result as a JSON object.
+// add runs ADD, which must succeed, and returns the result as a JSON object.
 func (r *runner) add(a attachment, conf map[string]any) map[string]any {
 	r.t.Helper()
 	out, err := r.run("ADD", a, conf)
@@ -89,7 +89,7 @@ func (r *runner) add(a attachment, conf map[string]any) map[string]any {
 	return result
 }
 
-// with is a configuration with one more key.
+// with returns a configuration with an additional key.
 func with(conf map[string]any, key string, value any) map[string]any {
 	more := map[string]any{key: value}
 	for k, v := range conf {
@@ -100,17 +100,17 @@ func with(conf map[string]any, key string, value any) map[string]any {
 	return more
 }
 
-// code is the CNI error code of an error, as a runtime would see it.
+// code returns the CNI error code of an error, as a runtime gets it.
 func code(err error) uint {
 	return sdk.AsReference(err).Code
 }
 
-// normal is the text of a result, with random names and addresses left out.
+// normal returns a result as text, without random names and addresses.
 func normal(t testing.TB, result map[string]any, a attachment) string {
 	t.Helper()
 	for _, itf := range result["interfaces"].([]any) {
 		itf := itf.(map[string]any)
-		delete(itf, "mtu") // which the reference plugins do not tell
+		delete(itf, "mtu") // missing in results of the reference plugins
 		if strings.HasPrefix(itf["name"].(string), "veth") {
 			itf["name"] = "VETH"
 		}

@@ -20,8 +20,8 @@ func spoofChecked() object {
 	return object{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": "br0", "macspoofchk": true, "ipam": hostLocal("10.9.0.0/24")}
 }
 
-// spoofRules are the rules of macspoofchk without what differs from one ADD to
-// another, and the comments of those that the reference plugin does not look for.
+// spoofRules returns the rules of macspoofchk, without what differs between
+// ADDs, and without comments that the reference plugin ignores.
 func spoofRules(t *testing.T) string {
 	t.Helper()
 	text := output(t, "nft", "list", "ruleset", "bridge")
@@ -30,8 +30,8 @@ func spoofRules(t *testing.T) string {
 	return regexp.MustCompile(`(return|drop) comment ".*"`).ReplaceAllString(text, "$1")
 }
 
-// TestSpoofCheckLayout: the rules are those of the reference plugin, each one's CHECK
-// accepts them, and each one's DEL removes what the other made.
+// TestSpoofCheckLayout: the rules are those of the reference plugin. Each
+// implementation's CHECK accepts, and its DEL removes, those of the other.
 func TestSpoofCheckLayout(t *testing.T) {
 	reference, native := runners(t)
 	privhost.Require(t, "nft")
@@ -63,7 +63,8 @@ func TestSpoofCheckLayout(t *testing.T) {
 	require.Equal(t, want, life(native, reference))
 }
 
-// TestSpoofCheckDrops what a sandbox sends from another MAC, and nothing else.
+// TestSpoofCheckDrops: frames from another MAC of a sandbox are dropped, and no
+// others.
 func TestSpoofCheckDrops(t *testing.T) {
 	_, native := runners(t)
 	native.t = t
@@ -100,7 +101,7 @@ func TestSpoofCheckDrops(t *testing.T) {
 	}
 	require.Equal(t, []string{"own 1", "own 2"}, exchange("own 1", "spoofed", "own 2"))
 
-	// Without the rules all of it passes; Repair restores them.
+	// Without the rules, all frames pass. Repair restores the rules.
 	output(t, "nft", "delete", "table", "bridge", "nat")
 	require.Equal(t, []string{"own 3", "spoofed", "own 4"}, exchange("own 3", "spoofed", "own 4"))
 	_, err := native.run(sdk.Repair, from, withResult(t, conf, results[0]))
@@ -151,8 +152,8 @@ func packetSocket(t *testing.T, a attachment) (fd int) {
 	return fd
 }
 
-// TestSpoofCheckCheck: CHECK finds what is missing or lets others through, and Repair
-// restores it.
+// TestSpoofCheckCheck: CHECK reports missing and additional rules, and Repair
+// restores them.
 func TestSpoofCheckCheck(t *testing.T) {
 	_, native := runners(t)
 	native.t = t
@@ -181,9 +182,9 @@ func TestSpoofCheckCheck(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestSpoofCheckOwners: rules go with their attachment, by DEL without its namespace or
-// its result, and by GC; an ADD that fails leaves none, and those of another instance
-// stay.
+// TestSpoofCheckOwners: DEL removes the rules of its attachment, also without
+// the namespace or the result, and so does GC. A failed ADD leaves none. Rules
+// of another instance stay.
 func TestSpoofCheckOwners(t *testing.T) {
 	_, native := runners(t)
 	native.t = t
@@ -208,7 +209,7 @@ func TestSpoofCheckOwners(t *testing.T) {
 	require.Contains(t, spoofRules(t), "cni-br-iface-a-eth0")
 	require.NotContains(t, spoofRules(t), "cni-br-iface-a-b-eth0")
 
-	_, err = native.run("ADD", sandboxed(t, "refused"), with(conf, "mtu", 7)) // which the kernel refuses
+	_, err = native.run("ADD", sandboxed(t, "refused"), with(conf, "mtu", 7)) // a value that the kernel refuses
 	require.Error(t, err)
 	require.NotContains(t, spoofRules(t), "refused")
 

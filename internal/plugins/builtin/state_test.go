@@ -18,11 +18,12 @@ import (
 
 var (
 	random = regexp.MustCompile(`veth\S*|([0-9a-f]{2}:){5}[0-9a-f]{2}|if\d+`)
-	// askedFor is the whole of a MAC address: a random one may have 02:aa in its midst.
+	// askedFor matches a whole MAC address, because a random one may contain
+	// 02:aa.
 	askedFor = regexp.MustCompile(`02:aa:(([0-9a-f]{2}:){3}[0-9a-f]{2})`)
 )
 
-// scrub leaves out names and addresses that are random, and the columns' widths.
+// scrub removes random names and addresses, and the widths of columns.
 func scrub(text string) string {
 	text = askedFor.ReplaceAllString(text, "asked-for-$1")
 	text = random.ReplaceAllString(text, "RANDOM")
@@ -52,7 +53,8 @@ func removeBridge(t testing.TB) {
 	}
 }
 
-// requireGone finds no link of the sandbox, no lease and no masquerading.
+// requireGone checks that the sandbox has no link, no lease and no
+// masquerading.
 func requireGone(t testing.TB, a attachment) {
 	t.Helper()
 	s, err := sandbox.Open(a.netns)
@@ -82,8 +84,8 @@ func list(dir string) []string {
 	return names
 }
 
-// awaitCarrier waits until the kernel has noticed that both ends of the link are
-// up, which it does some time after they are.
+// awaitCarrier waits until both ends of the link have a carrier, which the
+// kernel reports some time after they are up.
 func awaitCarrier(t testing.TB, a attachment, conf object) {
 	t.Helper()
 	if conf["type"] == "loopback" || conf["disableContainerInterface"] == true {

@@ -21,14 +21,15 @@ func gateway() object {
 	return object{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": "br0", "isGateway": true, "ipMasq": true, "ipam": hostLocal("10.9.0.0/24")}
 }
 
-// chained is a plugin behind the bridge.
+// chained returns a plugin that follows the bridge.
 func chained(kind string) object {
 	return object{"cniVersion": "1.0.0", "name": "net", "type": kind, "runtimeConfig": object{
 		"portMappings": []any{object{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}}
 }
 
-// TestDelOfAChainOfTheReference: what the reference plugins set up, before these
-// took their place, goes whole, the rules of portmap and firewall as well.
+// TestDelOfAChainOfTheReference: DEL removes everything that the reference
+// plugins set up before they were replaced, including the rules of portmap and
+// firewall.
 func TestDelOfAChainOfTheReference(t *testing.T) {
 	reference, native := runners(t)
 	defer removeBridge(t)
@@ -53,7 +54,8 @@ func TestDelOfAChainOfTheReference(t *testing.T) {
 	requireGone(t, a)
 }
 
-// TestDelWhereTheNamespaceWas, and now is another file.
+// TestDelWhereTheNamespaceWas: another file is at the path of the namespace
+// now.
 func TestDelWhereTheNamespaceWas(t *testing.T) {
 	reference, native := runners(t)
 	defer removeBridge(t)
@@ -74,8 +76,8 @@ func TestDelWhereTheNamespaceWas(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestForceAddress: the bridge ends with the gateway's address alone, also where
-// another of the same network came first.
+// TestForceAddress: the bridge ends with only the gateway's address, even if it
+// had another one of the same network first.
 func TestForceAddress(t *testing.T) {
 	reference, native := runners(t)
 	for _, r := range []*runner{reference, native} {
@@ -95,8 +97,8 @@ func TestForceAddress(t *testing.T) {
 	}
 }
 
-// TestCheckBesideAListener: somebody who listens at a bridge makes it promiscuous
-// for as long, and changes nothing of what was set up.
+// TestCheckBesideAListener: a packet capture on a bridge makes it promiscuous
+// meanwhile, which is not a finding of CHECK.
 func TestCheckBesideAListener(t *testing.T) {
 	_, native := runners(t)
 	defer removeBridge(t)
@@ -116,8 +118,8 @@ func TestCheckBesideAListener(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestLeaseOfAFailedAdd: an ADD that fails behind its IPAM plugin gives the
-// addresses back.
+// TestLeaseOfAFailedAdd: an ADD that fails after its IPAM plugin releases the
+// addresses.
 func TestLeaseOfAFailedAdd(t *testing.T) {
 	_, native := runners(t)
 	for _, kind := range []string{"bridge", "ptp"} {
@@ -133,7 +135,8 @@ func TestLeaseOfAFailedAdd(t *testing.T) {
 	}
 }
 
-// ipamWithoutAddress is an IPAM plugin that succeeds, and notes what it is asked.
+// ipamWithoutAddress is an IPAM plugin that returns no address, and records its
+// calls.
 type ipamWithoutAddress struct {
 	cniversion.PluginDecoder
 	asked []string
@@ -150,7 +153,8 @@ func (i *ipamWithoutAddress) ExecPlugin(_ context.Context, _ string, _ []byte, e
 	return []byte(`{"cniVersion":"1.0.0"}`), nil
 }
 
-// TestIPAMWithoutAddress is asked to take back what it may have done.
+// TestIPAMWithoutAddress: the IPAM plugin gets a DEL for its ADD without an
+// address.
 func TestIPAMWithoutAddress(t *testing.T) {
 	runners(t)
 	a := sandboxed(t, "poor")

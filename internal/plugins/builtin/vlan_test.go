@@ -13,7 +13,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// filtersVLANs reports whether the kernel can have a bridge tell VLANs apart.
+// filtersVLANs reports whether the kernel supports VLAN filtering of bridges.
 func filtersVLANs(t *testing.T) bool {
 	t.Helper()
 	attrs, on := netlink.NewLinkAttrs(), true
@@ -28,8 +28,9 @@ func filtersVLANs(t *testing.T) bool {
 	return false
 }
 
-// TestVLANs: a sandbox reaches its gateway in its VLAN, and none in another; a kernel
-// that cannot have that refuses an ADD by both plugins, and ours leaves nothing.
+// TestVLANs: a sandbox reaches only the gateway of its own VLAN. On a kernel
+// without VLAN filtering, both implementations refuse the ADD, and the native
+// one leaves nothing.
 func TestVLANs(t *testing.T) {
 	reference, native := runners(t)
 	reference.t, native.t = t, t
@@ -108,7 +109,7 @@ func requireNoVLANs(t *testing.T, reference, native *runner, conf object) {
 		require.NoError(t, err)
 		requireGone(t, a)
 	}
-	// An empty trunk has VLAN filtering and no VLAN.
+	// With an empty trunk, the bridge filters VLANs and the port has none.
 	_, err := native.run("ADD", sandboxed(t, "empty"), with(with(conf, "vlan", 0), "vlanTrunk", []object{}))
 	require.ErrorContains(t, err, "CONFIG_BRIDGE_VLAN_FILTERING")
 }
