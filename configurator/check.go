@@ -115,8 +115,8 @@ type faultError struct{ error }
 
 func (e faultError) Unwrap() error { return e.error }
 
-// isFault reports whether an error is a fault of the network: a faultError, or an error that
-// says that the network namespace is gone or that rules are missing.
+// isFault reports whether an error is a fault of the network: a faultError, or an error
+// for a missing network namespace or missing rules.
 func isFault(err error) bool {
 	var fault faultError
 	if errors.As(err, &fault) {

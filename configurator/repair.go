@@ -19,8 +19,8 @@ import (
 // flush ruleset", a restart of firewalld or a similar event. Repair does not change the
 // interfaces, addresses and connections of an allocation.
 //
-// Repair processes the allocations from the oldest to the newest. If attachments of one container share
-// a host port, the port therefore leads to the first one again.
+// Repair processes the allocations from the oldest to the newest. If attachments of one
+// container share a host port, the port therefore leads to the first one again.
 //
 // Repair checks objects that all allocations share only once. If another program removes one
 // while Repair runs, the next Repair restores it.

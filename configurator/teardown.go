@@ -139,9 +139,10 @@ func (c *Configurator) removeLocked(ctx context.Context, p *plan) error {
 // Allocation and the current configuration. If no object on the host carries the ID, it does
 // not touch the network namespace, because that may belong to another program.
 //
-// If nothing is found, that is success if package cleanup knows all leftovers of the plugins,
-// even if a plugin is not installed. Other plugins may hold objects that only they can find,
-// such as a lease on another host; if such a plugin is not installed, that is an error.
+// If nothing is found, removeUnrecorded succeeds if package cleanup can find all
+// leftovers of the plugins, even if a plugin is not installed. Other plugins may hold
+// objects that only they can find, such as a lease on another host; if such a plugin is
+// not installed, removeUnrecorded returns an error.
 func (c *Configurator) removeUnrecorded(ctx context.Context, a Allocation) error {
 	p := c.planWithoutRecord(a)
 	if err := c.retrace(ctx, p, &a); err != nil {
@@ -380,8 +381,9 @@ func (c *Configurator) stopPlugins(r *record.Record) error {
 // failure has the error of a DEL, and that of the failed ADD before it, if there was one.
 type failure struct{ add, del error }
 
-// covered reports whether, of every plugin whose DEL failed, cleanup knows all leftovers, or
-// ADD did not run the plugin. All other plugins have acknowledged their DEL.
+// covered reports whether, for every plugin whose DEL failed, either cleanup can find
+// all leftovers or ADD did not run the plugin. All other plugins have acknowledged
+// their DEL.
 func (f failure) covered() bool {
 	return f.del != nil && eachDelError(f.del, func(e *engine.DelError) bool {
 		var add *engine.AddError

@@ -186,6 +186,6 @@ func TestMoveToAnotherEngine(t *testing.T) {
 	p := w.start()
 	w.configure(`engine = "exec"`)
 	require.Equal(t, "ready", p.reload())
-	require.Regexp(t, `\[INFO\] .* network=one engine=exec before=native`, p.logged("another engine"))
+	require.Regexp(t, `\[INFO\] .* network=one engine=exec before=native`, p.logged("engine of the network has changed"))
 	p.stop()
 }
