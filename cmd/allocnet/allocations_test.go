@@ -64,7 +64,7 @@ HOST PORT  PORT  PROTOCOL  LABEL
 	w.run("teardown", "web").ok(t)
 }
 
-// TestSetupArguments looks at what reaches the plugin.
+// TestSetupArguments checks what the plugin gets.
 func TestSetupArguments(t *testing.T) {
 	w := newWorkspace(t)
 	s := w.sandbox("web")
@@ -84,7 +84,7 @@ func TestSetupArguments(t *testing.T) {
 	}, config.RuntimeConfig)
 }
 
-// TestSetupBesideAListener tells of what the host loses.
+// TestSetupBesideAListener: the warning says what the host's listener loses.
 func TestSetupBesideAListener(t *testing.T) {
 	w := newWorkspace(t)
 	w.sandbox("web")
@@ -97,7 +97,7 @@ func TestSetupBesideAListener(t *testing.T) {
 	require.Len(t, decode[configurator.Status](t, w.run("setup", "web", "-p", "7400", "--json").ok(t)).Warnings, 1)
 }
 
-// TestSetupWarnsOnce: what the status says is not logged as well.
+// TestSetupWarnsOnce: a warning in the status is not logged as well.
 func TestSetupWarnsOnce(t *testing.T) {
 	w := newWorkspace(t)
 	w.sandbox("web")
@@ -112,7 +112,7 @@ func TestSetupWarnsOnce(t *testing.T) {
 	}
 }
 
-// TestSetupOfANewOne leaves alone what exists.
+// TestSetupOfANewOne: --new does not change an existing allocation.
 func TestSetupOfANewOne(t *testing.T) {
 	w := newWorkspace(t)
 	w.sandbox("web")

@@ -25,8 +25,8 @@ const published = `{"cniVersion": "1.0.0", "name": "net", "plugins": [
 	 "ipam": {"type": "host-local", "subnet": "10.96.0.0/24"}},
 	{"type": "firewall"}, {"type": "portmap", "capabilities": {"portMappings": true}}]}`
 
-// runtimeOf is a runtime whose plugin directory has the reference plugins, and their
-// places taken by ours.
+// runtimeOf returns a runtime whose plugin directory contained the reference
+// plugins, which allocnet's plugins replaced.
 func runtimeOf(t *testing.T) (*pluginDir, *libcni.CNIConfig, *libcni.NetworkConfigList) {
 	t.Helper()
 	privhost.Require(t, "iptables", "ip6tables")
@@ -45,7 +45,7 @@ func runtimeOf(t *testing.T) (*pluginDir, *libcni.CNIConfig, *libcni.NetworkConf
 	return p, libcni.NewCNIConfigWithCacheDir([]string{p.dir}, t.TempDir(), &pluginexec.Exec{}), list
 }
 
-// web is a container with a host port.
+// web returns a container with a host port.
 func web(t *testing.T) *libcni.RuntimeConf {
 	t.Helper()
 	s, err := sandbox.Create("web")
@@ -56,8 +56,8 @@ func web(t *testing.T) *libcni.RuntimeConf {
 	}}
 }
 
-// TestUninstallKeepsWhatOthersDoNotRemove: while attachments have elements, the plugins
-// that remove them stay.
+// TestUninstallKeepsWhatOthersDoNotRemove: while attachments have elements, the
+// plugins that remove them stay installed.
 func TestUninstallKeepsWhatOthersDoNotRemove(t *testing.T) {
 	p, cni, list := runtimeOf(t)
 	web := web(t)
@@ -80,7 +80,8 @@ func TestUninstallKeepsWhatOthersDoNotRemove(t *testing.T) {
 	require.Empty(t, hostsnap.Diff(before, after))
 }
 
-// TestUninstallByForce, and what removes what the reference plugins leave then.
+// TestUninstallByForce uninstalls by force, and then removes what the reference
+// plugins leave.
 func TestUninstallByForce(t *testing.T) {
 	p, cni, list := runtimeOf(t)
 	web := web(t)
@@ -93,7 +94,8 @@ func TestUninstallByForce(t *testing.T) {
 	require.Empty(t, elements(t, "web"))
 }
 
-// TestUninstallBesideRecords: what has a record is removed by its owner.
+// TestUninstallBesideRecords: elements of allocations with a record do not
+// prevent an uninstall.
 func TestUninstallBesideRecords(t *testing.T) {
 	p, _, _ := runtimeOf(t)
 	rules, err := ruleset.Open()

@@ -30,7 +30,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// sentinels are what errors.Is can find in an error of the library.
+// sentinels are the errors of the library for errors.Is.
 var sentinels = map[string]error{
 	"allocnet.ErrInvalidConfig": allocnet.ErrInvalidConfig, "allocnet.ErrInvalidAllocation": allocnet.ErrInvalidAllocation,
 	"allocnet.ErrDifferent": allocnet.ErrDifferent, "allocnet.ErrNotFound": allocnet.ErrNotFound,
@@ -55,7 +55,7 @@ var sentinels = map[string]error{
 	"syscall.ENOTDIR":      syscall.ENOTDIR,
 }
 
-// samples are errors of every type that errors.As can find.
+// samples are errors of all types of the library for errors.As.
 var samples = map[string]error{
 	"allocnet.LeftoverError": &allocnet.LeftoverError{ID: "web", Leftovers: []allocnet.Leftover{
 		{Kind: "lease", Object: "192.0.2.1"}, {Kind: "link", Object: "veth1"},
@@ -82,7 +82,7 @@ var samples = map[string]error{
 	"types.Error": &types.Error{Code: 11, Msg: "later", Details: "the moon"},
 }
 
-// failures are errors as operations return them, by what they are about.
+// failures returns errors as operations return them, by their subject.
 func failures() map[string]error {
 	all := map[string]error{}
 	for name, err := range sentinels {
@@ -116,7 +116,7 @@ func failures() map[string]error {
 	return all
 }
 
-// failing is a service whose operations all return one error.
+// failing is a service whose operations all return the same error.
 type failing struct {
 	apitest.Memory
 	err error
@@ -160,7 +160,8 @@ func (f *failing) RepairScope(context.Context, configurator.Scope) (*configurato
 	return &configurator.RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{"c", "db", "web"}}, f.err
 }
 
-// operations are all that can fail, with what they return beside the error.
+// operations are all operations that can fail, with their results beside the
+// error.
 var operations = map[string]func(context.Context, allocnet.Service) (any, error){
 	"setup": func(ctx context.Context, s allocnet.Service) (any, error) {
 		return s.Setup(ctx, configurator.Allocation{ID: "web"})
@@ -203,8 +204,8 @@ var operations = map[string]func(context.Context, allocnet.Service) (any, error)
 	},
 }
 
-// TestErrorsAreTheSameBothWays: what the library returns arrives through the daemon with
-// the same text, sentinels, fields, kind, hint and exit code.
+// TestErrorsAreTheSameBothWays: errors through the daemon have the same text,
+// sentinels, fields, kind, hint and exit code as those of the library.
 func TestErrorsAreTheSameBothWays(t *testing.T) {
 	own := &failing{}
 	socket, _ := apitest.Serve(t, api.Options{
@@ -225,7 +226,8 @@ func TestErrorsAreTheSameBothWays(t *testing.T) {
 	}
 }
 
-// requireSameError compares all that a program or a person can make of two errors.
+// requireSameError compares everything that a program or a user can see of two
+// errors.
 func requireSameError(t *testing.T, want, got error) {
 	t.Helper()
 	require.EqualError(t, got, want.Error())
@@ -236,15 +238,15 @@ func requireSameError(t *testing.T, want, got error) {
 	for name, sample := range samples {
 		require.Equal(t, fields(want, sample), fields(got, sample), name)
 	}
-	if !notPermitted(want) { // the rights that the daemon lacks are not those of its client
+	if !notPermitted(want) { // the daemon and its client have different privileges
 		require.Equal(t, newErrorReport(want, ""), newErrorReport(got, ""))
 	}
 	require.Equal(t, kindOf(want).word, kindOf(got).word)
 	require.Equal(t, exitCode(want), exitCode(got))
 }
 
-// fields are those of the first error of a type, as JSON, with the text of the error that
-// it wraps; "" where there is none.
+// fields returns the first error of a type as JSON, with the text of the
+// wrapped error. It returns "" if there is none.
 func fields(err, sample error) string {
 	found := reflect.New(reflect.TypeOf(sample))
 	if !errors.As(err, found.Interface()) {
@@ -267,12 +269,12 @@ func fields(err, sample error) string {
 	return said + " " + string(data)
 }
 
-// TestEveryErrorHasARow: each exported error of the library's packages is in the tables
-// above.
+// TestEveryErrorHasARow checks that each exported error of the library is in
+// the tables above.
 func TestEveryErrorHasARow(t *testing.T) {
 	for dir, prefix := range map[string]string{
 		".": "allocnet", "portmap": "portmap", "sandbox": "sandbox", "cleanup": "cleanup",
-		"configurator": "allocnet", // whose aliases they are
+		"configurator": "allocnet", // has aliases of its errors
 	} {
 		for _, name := range exportedErrors(t, filepath.Join("../..", dir)) {
 			name = prefix + "." + name
@@ -315,7 +317,8 @@ func exportedErrors(t *testing.T, dir string) (found []string) {
 	return found
 }
 
-// TestErrorsAreBounded whatever a name in them is, and however many causes there are.
+// TestErrorsAreBounded: the length of errors is bounded, whatever names and
+// however many causes they contain.
 func TestErrorsAreBounded(t *testing.T) {
 	w := newWorkspace(t)
 	name := strings.Repeat("n", 64<<10)

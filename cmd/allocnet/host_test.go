@@ -46,7 +46,8 @@ func TestNetworks(t *testing.T) {
 	require.Contains(t, got.errOut, "warning: skipped "+w.path("conf/05-bad.conflist"))
 }
 
-// TestNetworksTellOfBinaries that run because of a key that allocnet does not know.
+// TestNetworksTellOfBinaries: the list shows plugins that run as binaries
+// because of an unknown key.
 func TestNetworksTellOfBinaries(t *testing.T) {
 	w := newWorkspace(t)
 	require.NoError(t, os.WriteFile(w.path("conf/01-odd.conflist"),
@@ -79,7 +80,7 @@ func TestNetworksWithoutDirectory(t *testing.T) {
 	require.Len(t, report.Networks, 1)
 }
 
-// TestListsAreNeverNull has a network without capabilities.
+// TestListsAreNeverNull uses a network without capabilities.
 func TestListsAreNeverNull(t *testing.T) {
 	w := newWorkspace(t)
 	require.NoError(t, os.WriteFile(w.path("conf/01-bare.conflist"),
@@ -123,7 +124,8 @@ func TestGC(t *testing.T) {
 	require.JSONEq(t, "[]", w.run("ls", "--json").ok(t))
 }
 
-// TestGCWaitsForIDs of a pipe no longer than its context.
+// TestGCWaitsForIDs: gc stops waiting for IDs from a pipe when its context
+// ends.
 func TestGCWaitsForIDs(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	require.NoError(t, unix.Mkfifo(pipe, 0o600))
@@ -169,7 +171,7 @@ func TestCleanup(t *testing.T) {
 	require.JSONEq(t, "[]", w.run("ls", "--json").ok(t))
 }
 
-// lease writes what host-local writes.
+// lease writes a lease in host-local's format.
 func (w *workspace) lease(file, id string) {
 	w.Helper()
 	require.NoError(w, os.MkdirAll(filepath.Dir(file), 0o755))
@@ -185,8 +187,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestCleanupOfLeftovers removes a lease of the kind that host-local leaves
-// behind when it is killed.
+// TestCleanupOfLeftovers removes a lease that a killed host-local left.
 func TestCleanupOfLeftovers(t *testing.T) {
 	privhost.Require(t)
 	w := newWorkspace(t)
@@ -233,7 +234,8 @@ func TestCompletion(t *testing.T) {
 	require.Regexp(t, `^install\t.*\nlist\t.*\nuninstall\t.*\n:4\n$`, complete("plugins", ""))
 }
 
-// TestNetnsGone: an allocation whose network namespace is gone is not called ready.
+// TestNetnsGone: an allocation whose network namespace is gone is not shown as
+// ready.
 func TestNetnsGone(t *testing.T) {
 	w := newWorkspace(t)
 	ask := w.serve(sandbox.DefaultDir)
@@ -253,7 +255,8 @@ func TestNetnsGone(t *testing.T) {
 	w.run("teardown", "web").ok(t)
 }
 
-// TestDryRunFindsWhatGCFinds: an allocation whose record was lost, by its owner.
+// TestDryRunFindsWhatGCFinds: a dry run lists an allocation without a record,
+// which is found by its owner.
 func TestDryRunFindsWhatGCFinds(t *testing.T) {
 	privhost.Require(t, "nft", "iptables")
 	w := newWorkspace(t)

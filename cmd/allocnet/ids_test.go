@@ -37,7 +37,8 @@ func TestShortIDs(t *testing.T) {
 	require.False(t, isPrefix(minPrefix)("web", "web-2"))
 }
 
-// TestListOfRuntimesAllocations fits a terminal, and its IDs serve other commands.
+// TestListOfRuntimesAllocations: the list fits a terminal, and other commands
+// accept its IDs.
 func TestListOfRuntimesAllocations(t *testing.T) {
 	w := newWorkspace(t)
 	other := strings.Repeat("0123fedc", 8)
@@ -81,7 +82,8 @@ func TestListOfRuntimesAllocations(t *testing.T) {
 	require.Equal(t, longID+".eth0\nweb-2\nweb-10\n", w.run("ls", "-q").ok(t))
 }
 
-// TestHintsNameTheID of the allocation that the command, or the error, is about.
+// TestHintsNameTheID: hints contain the ID of the allocation in the command or
+// error.
 func TestHintsNameTheID(t *testing.T) {
 	require.Contains(t, hintFor(configurator.ErrSetUp, "web"), "`allocnet teardown web`")
 	require.Contains(t, hintFor(&configurator.AllocationError{ID: "db", Err: configurator.ErrSetUp}, ""), "`allocnet teardown db`")
@@ -94,7 +96,7 @@ func TestHintsNameTheID(t *testing.T) {
 	require.Contains(t, got.Hint, "`allocnet teardown web`")
 }
 
-// TestHintsNameNoFlagJustUsed, and have nothing of their choices in them.
+// TestHintsNameNoFlagJustUsed: hints suggest no flag that was used already.
 func TestHintsNameNoFlagJustUsed(t *testing.T) {
 	all := failures()
 	for name, err := range sentinels {

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// outcome is what one run of the program did.
+// outcome is the result of one run of the program.
 type outcome struct {
 	code        int
 	out, errOut string
@@ -48,14 +48,14 @@ func runWith(stdin string, args ...string) outcome {
 	return outcome{code, out.String(), errOut.String()}
 }
 
-// ok insists on success and returns what was printed.
+// ok requires success and returns the output.
 func (o outcome) ok(t *testing.T) string {
 	t.Helper()
 	require.Equal(t, exitOK, o.code, o.out+o.errOut)
 	return o.out
 }
 
-// failure insists on an exit code and returns the error, which must be JSON.
+// failure requires an exit code and returns the error, which must be JSON.
 func (o outcome) failure(t *testing.T, code int) errorReport {
 	t.Helper()
 	require.Equal(t, code, o.code, o.out+o.errOut)
@@ -72,12 +72,12 @@ func decode[T any](t *testing.T, text string) T {
 	return v
 }
 
-// workspace is a host with a network "front", the default, and a network "back",
-// of fake plugins.
+// workspace is a host with fake plugins and two networks: "front", the default,
+// and "back".
 type workspace struct {
 	*testing.T
 	dir    string
-	socket string // of its daemon, if it has one
+	socket string // socket of its daemon, if there is one
 }
 
 func newWorkspace(t *testing.T) *workspace {
@@ -103,8 +103,8 @@ func (w *workspace) network(file, name string, on map[string]fakeplugin.Behaviou
 	require.NoError(w, os.WriteFile(w.path("conf/"+file+".conflist"), data, 0o600))
 }
 
-// result is a CNI result; the addresses belong to the interface that was asked
-// for.
+// result returns a CNI result whose addresses belong to the requested
+// interface.
 func result(addresses ...string) json.RawMessage {
 	ips := make([]map[string]string, len(addresses))
 	for i, a := range addresses {
@@ -123,7 +123,7 @@ func (w *workspace) run(args ...string) outcome {
 	return runWith("", append(args, w.flags()...)...)
 }
 
-// sandbox makes a namespace.
+// sandbox creates a network namespace.
 func (w *workspace) sandbox(name string) *sandbox.Sandbox {
 	w.Helper()
 	privhost.Require(w)
@@ -133,8 +133,8 @@ func (w *workspace) sandbox(name string) *sandbox.Sandbox {
 	return s
 }
 
-// actOnInterface does what a plugin does to the interface in a sandbox, before
-// the fake one says what it did.
+// actOnInterface changes the interface in a sandbox as a plugin does, before
+// the fake plugin returns its result.
 func actOnInterface(command, netns, name string) error {
 	if netns == "" || command != "ADD" && command != "DEL" {
 		return nil
@@ -185,7 +185,7 @@ func (w *workspace) commands() []string {
 	return commands
 }
 
-// TestDoubledSignalIsOne would end with the process if it were not.
+// TestDoubledSignalIsOne: otherwise the second signal would end the process.
 func TestDoubledSignalIsOne(t *testing.T) {
 	ctx := interruptible(t.Context())
 	for range 1000 {

@@ -15,7 +15,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// named is the path of a namespace that is gone when the test has ended.
+// named returns the path of a namespace that is destroyed when the test ends.
 func (w *workspace) named(name string) string {
 	w.Helper()
 	privhost.Require(w)
@@ -38,12 +38,12 @@ func TestSetupCreateCanBeRepeated(t *testing.T) {
 	w.run("teardown", "made", "--destroy").ok(t)
 }
 
-// TestSetupCreateAfterACrash finds the file that a process leaves behind which
-// is killed before the namespace is there.
+// TestSetupCreateAfterACrash: a killed process left the file of a namespace
+// that it had not created yet.
 func TestSetupCreateAfterACrash(t *testing.T) {
 	w := newWorkspace(t)
 	path := w.named("killed")
-	other, err := sandbox.Create("other") // makes the directory, too
+	other, err := sandbox.Create("other") // also creates the directory
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, other.Destroy()) })
 	require.NoError(t, os.WriteFile(path, nil, 0o444))
@@ -65,7 +65,7 @@ func TestFailedSetupDestroysOnlyWhatItMade(t *testing.T) {
 	require.NoError(t, sandbox.Validate(s.Path()), "what was there before stays")
 }
 
-// TestIncompleteSetupKeepsItsNamespace: the DEL that goes on needs it.
+// TestIncompleteSetupKeepsItsNamespace: a later DEL needs the namespace.
 func TestIncompleteSetupKeepsItsNamespace(t *testing.T) {
 	w := newWorkspace(t)
 	path := w.named("made")
@@ -165,7 +165,8 @@ func TestCleanupSparesAnotherNamespaceAtThePath(t *testing.T) {
 	require.NoError(t, sandbox.Validate(path))
 }
 
-// TestHintsForAnotherNamespace at the path: only a teardown makes way.
+// TestHintsForAnotherNamespace: if another namespace is at the path, the hint
+// suggests a teardown.
 func TestHintsForAnotherNamespace(t *testing.T) {
 	w := newWorkspace(t)
 	ask := w.serve(sandbox.DefaultDir)
@@ -194,7 +195,7 @@ func requireTeardownFirst(t *testing.T, e errorReport) {
 	require.NotContains(t, e.Hint, "repair")
 }
 
-// interrupt has the record say that a teardown did not end.
+// interrupt changes the record as an interrupted teardown leaves it.
 func (w *workspace) interrupt(id string) {
 	w.Helper()
 	store := record.Open(w.path("state"))
@@ -230,8 +231,8 @@ func TestGCDestroysWhatIsLeft(t *testing.T) {
 	}
 }
 
-// TestTeardownSparesForeignNamespaces: it destroys what the record names, or Setup has
-// made, and nothing else, whatever --netns says.
+// TestTeardownSparesForeignNamespaces: teardown destroys only the namespace
+// that is in the record or that Setup made, whatever --netns says.
 func TestTeardownSparesForeignNamespaces(t *testing.T) {
 	w := newWorkspace(t)
 	ask := w.serve(sandbox.DefaultDir)
@@ -248,7 +249,7 @@ func TestTeardownSparesForeignNamespaces(t *testing.T) {
 			run("teardown", "web", "--destroy").ok(t)
 			require.NoFileExists(t, path)
 
-			other := w.sandbox("web") // of another program, with the same name
+			other := w.sandbox("web") // a namespace of another program with the same name
 			defer other.Destroy()
 			for _, args := range [][]string{{"--netns", foreign}, nil} {
 				args = append([]string{"teardown", "web", "--destroy", "--json"}, args...)
@@ -262,8 +263,8 @@ func TestTeardownSparesForeignNamespaces(t *testing.T) {
 	}
 }
 
-// TestTeardownSparesANamespaceWithTheInode of the one that was recorded, as the kernel
-// gives inodes again.
+// TestTeardownSparesANamespaceWithTheInode: a new namespace may have the
+// recorded inode, because the kernel reuses inodes.
 func TestTeardownSparesANamespaceWithTheInode(t *testing.T) {
 	w := newWorkspace(t)
 	ask := w.serve(sandbox.DefaultDir)
@@ -284,7 +285,7 @@ func TestTeardownSparesANamespaceWithTheInode(t *testing.T) {
 	}
 }
 
-// forgeCookie has the record name another namespace with the same inode.
+// forgeCookie changes the record to another namespace with the same inode.
 func (w *workspace) forgeCookie(id string) {
 	w.Helper()
 	store := record.Open(w.path("state"))

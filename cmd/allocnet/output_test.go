@@ -70,7 +70,7 @@ func TestProgress(t *testing.T) {
 	require.Equal(t, wipe, last)
 }
 
-// TestProgressOfGC counts the allocations that are gone.
+// TestProgressOfGC: the progress shows the number of removed allocations.
 func TestProgressOfGC(t *testing.T) {
 	w := newWorkspace(t)
 	for _, id := range []string{"a", "b", "stays"} {
@@ -353,7 +353,7 @@ Last
 `, show(true, false))
 }
 
-// inTerminal is what a command prints in a terminal of 80 columns.
+// inTerminal returns the output of a command in a terminal of 80 columns.
 func inTerminal(t *testing.T, do func(*app)) (lines []string) {
 	t.Helper()
 	var b bytes.Buffer
@@ -370,7 +370,8 @@ func inTerminal(t *testing.T, do func(*app)) (lines []string) {
 	return lines
 }
 
-// TestEightyColumns are enough for what commands print of IDs of runtimes.
+// TestEightyColumns: the output of commands fits 80 columns with the IDs of
+// runtimes.
 func TestEightyColumns(t *testing.T) {
 	id := longID + ".eth0"
 	record := &configurator.Record{
@@ -431,7 +432,7 @@ func TestFold(t *testing.T) {
 	}
 }
 
-// TestTableInATerminal folds the widest columns first.
+// TestTableInATerminal: the widest columns are folded first.
 func TestTableInATerminal(t *testing.T) {
 	lines := inTerminal(t, func(a *app) {
 		a.out.table([]string{"A", "B", "C"}, [][]cell{cells("x", strings.Repeat("word ", 20)+"end", "10 20"), cells("", "b", "c")})
@@ -441,7 +442,7 @@ func TestTableInATerminal(t *testing.T) {
 	require.Equal(t, "-  b"+strings.Repeat(" ", 70)+"c", lines[3])
 }
 
-// TestIDsFoldLast: an ID in two pieces cannot be copied.
+// TestIDsFoldLast: a folded ID could not be copied.
 func TestIDsFoldLast(t *testing.T) {
 	id := "frontend-with-a-long-name.eth0"
 	record := &configurator.Record{

@@ -21,7 +21,7 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 )
 
-// builtDir holds what tests built.
+// builtDir contains programs that tests built.
 var builtDir string
 
 // builtProgram is the real allocnet-plugins, built once.
@@ -39,8 +39,8 @@ var builtProgram = sync.OnceValues(func() (string, error) {
 	return program, nil
 })
 
-// pluginDir is a runtime's plugin directory, and a program that answers by the
-// names of the native plugins but for those that were left out.
+// pluginDir is a runtime's plugin directory, and a program that responds to the
+// names of the native plugins, except omitted ones.
 type pluginDir struct {
 	*testing.T
 	dir, program string
@@ -68,7 +68,7 @@ func (p *pluginDir) run(command string, args ...string) outcome {
 	return runWith("", append([]string{"plugins", command, p.dir, "--program", p.program}, args...)...)
 }
 
-// write puts another plugin there.
+// write writes another plugin to the directory.
 func (p *pluginDir) write(name, content string) {
 	p.Helper()
 	require.NoError(p, os.WriteFile(p.path(name), []byte(content), 0o755))
@@ -84,7 +84,7 @@ func (p *pluginDir) requireContent(name, content string) {
 	require.Equal(p, fs.FileMode(0o755), info.Mode())
 }
 
-// entries are what is in the directory, links with their targets.
+// entries returns the entries of the directory, links with their targets.
 func (p *pluginDir) entries() map[string]string {
 	p.Helper()
 	list, err := os.ReadDir(p.dir)
@@ -100,7 +100,7 @@ func (p *pluginDir) entries() map[string]string {
 	return entries
 }
 
-// installed are the entries of a directory with all links and nothing else.
+// installed returns the entries of a directory that contains exactly all links.
 func (p *pluginDir) installed() map[string]string {
 	entries := map[string]string{}
 	for name := range builtin.Plugins {
@@ -109,7 +109,7 @@ func (p *pluginDir) installed() map[string]string {
 	return entries
 }
 
-// states are those of a JSON report, by name.
+// states returns the states in a JSON report, by name.
 func states(t *testing.T, text string) map[string]linkState {
 	t.Helper()
 	states := map[string]linkState{}
@@ -141,7 +141,7 @@ func TestPluginsList(t *testing.T) {
 	require.Contains(t, names, "bridge")
 }
 
-// TestPluginsOfTheRealProgram installs the program itself, and calls it as a
+// TestPluginsOfTheRealProgram installs the real program and calls it as a
 // runtime does.
 func TestPluginsOfTheRealProgram(t *testing.T) {
 	program, err := builtProgram()
@@ -172,7 +172,7 @@ func TestPluginsInstallAgain(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, os.SameFile(before, after), "a link that is right is left alone")
 
-	// The program moved; its old place is empty.
+	// The program was moved, and its former path is empty.
 	elsewhere := filepath.Join(t.TempDir(), programName)
 	require.NoError(t, os.Rename(p.program, elsewhere))
 	p.program = elsewhere
@@ -180,8 +180,7 @@ func TestPluginsInstallAgain(t *testing.T) {
 	require.Equal(t, p.installed(), p.entries())
 }
 
-// TestPluginsUnderAnotherName: the program may be called anything.
-// TestPluginsByName: only the named ones are installed, and removed.
+// TestPluginsByName: only named plugins are installed and removed.
 func TestPluginsByName(t *testing.T) {
 	p := newPluginDir(t)
 	p.write("bridge", "foreign")
@@ -198,6 +197,7 @@ func TestPluginsByName(t *testing.T) {
 	require.Contains(t, got.errOut, `"loopbak" is not a native plugin; they are: bandwidth, bridge`)
 }
 
+// TestPluginsUnderAnotherName: the program may have any name.
 func TestPluginsUnderAnotherName(t *testing.T) {
 	p := newPluginDir(t)
 	p.program = filepath.Join(t.TempDir(), "multi")
@@ -243,7 +243,7 @@ func TestPluginsInTheWay(t *testing.T) {
 	p.requireContent("bridge", "reference bridge")
 }
 
-// TestPluginsKeepBoth: a package manager has put its plugin back over the link.
+// TestPluginsKeepBoth: a package manager replaced the link by its plugin.
 func TestPluginsKeepBoth(t *testing.T) {
 	p := newPluginDir(t)
 	p.write("bridge", "old")
@@ -263,8 +263,8 @@ func TestPluginsKeepBoth(t *testing.T) {
 	p.requireContent("bridge.reference", "old")
 }
 
-// TestPluginsAfterAnInstallThatWasKilled finds a file that has got its other
-// name, and has not lost its own.
+// TestPluginsAfterAnInstallThatWasKilled: a file has its new name and still its
+// former one.
 func TestPluginsAfterAnInstallThatWasKilled(t *testing.T) {
 	for _, command := range []string{"uninstall", "install"} {
 		p := newPluginDir(t)
@@ -293,7 +293,7 @@ func TestPluginsDirectoryInTheWay(t *testing.T) {
 	require.Equal(t, map[string]string{"bridge": "a file"}, p.entries())
 }
 
-// TestPluginsAreNeverMissing asks the kernel whether a name ever went away.
+// TestPluginsAreNeverMissing checks with inotify that no name ever disappears.
 func TestPluginsAreNeverMissing(t *testing.T) {
 	p := newPluginDir(t)
 	for _, name := range pluginNames() {
@@ -320,7 +320,7 @@ func TestPluginsAreNeverMissing(t *testing.T) {
 	}
 }
 
-// namesOfEvents reads which names the events of an inotify watch are about.
+// namesOfEvents returns the names in the events of an inotify watch.
 func namesOfEvents(t *testing.T, watch int) []string {
 	t.Helper()
 	var names []string
@@ -340,7 +340,7 @@ func namesOfEvents(t *testing.T, watch int) []string {
 	}
 }
 
-// TestPluginsOfAWrongProgram leaves the directory as it was.
+// TestPluginsOfAWrongProgram: the directory is unchanged.
 func TestPluginsOfAWrongProgram(t *testing.T) {
 	p := newPluginDir(t, "ptp")
 	p.run("install").failureWith(t, exitFailure, `as plugin "ptp" (VERSION): `, "no plugin ptp", "name the program")
@@ -366,7 +366,7 @@ func (o outcome) failureWith(t *testing.T, code int, texts ...string) {
 	}
 }
 
-// TestPluginsInACircle has a program that is one of the links.
+// TestPluginsInACircle: the program is one of the links.
 func TestPluginsInACircle(t *testing.T) {
 	p := newPluginDir(t)
 	p.run("install").ok(t)
@@ -379,7 +379,7 @@ func TestPluginsInACircle(t *testing.T) {
 	}
 	require.Equal(t, before, p.entries())
 
-	// The program may lie there under its own name.
+	// The program may be in the directory under its own name.
 	inside := p.path(programName)
 	require.NoError(t, os.Rename(p.program, inside))
 	p.program = inside
@@ -409,7 +409,7 @@ func TestPluginsUninstallOfNothing(t *testing.T) {
 	require.Equal(t, linkMissing, report["loopback"])
 	require.Equal(t, map[string]string{"bridge": "a file"}, p.entries())
 
-	// The program is gone, and so is a link whose plugin was kept aside.
+	// The program is gone, as is a link whose plugin was kept aside.
 	p.run("install", "--force").ok(t)
 	require.NoError(t, os.Remove(p.program))
 	require.NoError(t, os.Remove(p.path("bridge")))
@@ -417,7 +417,7 @@ func TestPluginsUninstallOfNothing(t *testing.T) {
 	require.Equal(t, map[string]string{"bridge": "a file"}, p.entries())
 }
 
-// TestPluginsInterrupted leaves nothing of the install behind.
+// TestPluginsInterrupted: an interrupted install leaves nothing.
 func TestPluginsInterrupted(t *testing.T) {
 	p := newPluginDir(t)
 	ctx, cancel := context.WithCancel(t.Context())

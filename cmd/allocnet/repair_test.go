@@ -22,7 +22,8 @@ func TestRepairOfNothing(t *testing.T) {
 	require.JSONEq(t, `{"healthy": [], "repaired": [], "broken": [], "reasons": {}}`, w.run("repair", "--json").ok(t))
 }
 
-// ailing sets up an allocation whose plugin finds something at its first CHECKs.
+// ailing sets up an allocation whose plugin reports a finding at its first
+// CHECKs.
 func (w *workspace) ailing(id string, checks fakeplugin.Behaviour) {
 	w.Helper()
 	w.network("10-front", "front", map[string]fakeplugin.Behaviour{
@@ -36,7 +37,7 @@ func TestRepair(t *testing.T) {
 	w := newWorkspace(t)
 	w.sandbox("sound")
 	w.run("setup", "sound", "--network", "back").ok(t)
-	w.ailing("web", fakeplugin.Behaviour{Code: 100, Msg: "rules are gone", Only: 2}) // the first is of the other one
+	w.ailing("web", fakeplugin.Behaviour{Code: 100, Msg: "rules are gone", Only: 2}) // the first CHECK is the other allocation's
 	require.Equal(t, exitNo, w.run("repair").code, "what binaries made cannot be mended in place")
 	require.Equal(t, "ok: healthy 2, repaired 0, broken 0\n", w.run("repair").ok(t))
 
@@ -77,7 +78,8 @@ func TestRepairAfterAFlush(t *testing.T) {
 	w.run("check", "web").ok(t)
 }
 
-// TestRepairThatCannotLook is no answer but a failure.
+// TestRepairThatCannotLook: a check that cannot run is a failure, not a
+// finding.
 func TestRepairThatCannotLook(t *testing.T) {
 	w := newWorkspace(t)
 	w.ailing("web", fakeplugin.Behaviour{Exit: 2, Stderr: "out of luck"})
@@ -143,7 +145,8 @@ func TestRepairBothWays(t *testing.T) {
 	require.Regexp(t, "^network is not", report.Reasons["web"])
 }
 
-// TestPortTakenBothWays: the owner of a port that only the kernel knows is named.
+// TestPortTakenBothWays: the error names the owner of a port that is only in
+// the kernel.
 func TestPortTakenBothWays(t *testing.T) {
 	privhost.Require(t, "nft", "iptables")
 	w := newWorkspace(t)

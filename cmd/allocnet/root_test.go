@@ -76,7 +76,7 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-// TestBadIDs: nothing is derived from what is no ID.
+// TestBadIDs: an invalid ID is refused before anything is derived from it.
 func TestBadIDs(t *testing.T) {
 	w := newWorkspace(t)
 	for _, id := range []string{"a/b", "..", "", strings.Repeat("a", 10000), "-"} {
@@ -143,7 +143,7 @@ func TestVersionFlag(t *testing.T) {
 	require.Equal(t, runWith("", "version", "--json").ok(t), runWith("", "--version", "--json").ok(t))
 }
 
-// TestOutputThatDoesNotArrive writes to where nothing can be written.
+// TestOutputThatDoesNotArrive writes to an output that cannot be written.
 func TestOutputThatDoesNotArrive(t *testing.T) {
 	w := newWorkspace(t)
 	w.sandbox("web")

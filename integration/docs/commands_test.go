@@ -18,11 +18,11 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 )
 
-// notRun is how many blocks of all documents are left out. A new one needs a reason in
-// the document, and a higher number here.
+// notRun is the number of blocks in all documents that are not run. A new one
+// needs a reason in the document and a higher number here.
 const notRun = 7
 
-// TestCommands runs what the documents say.
+// TestCommands runs the commands in the documents.
 func TestCommands(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables", "nft", "ip", "curl", "jq", "pkill", "timeout")
 	_, err := programs()
@@ -107,8 +107,8 @@ func (h *host) do(b *block) error {
 	return err
 }
 
-// shell runs a script in the directory of the source, and returns what it printed and its
-// exit code.
+// shell runs a script in the directory of the source, and returns its output
+// and exit code.
 func (h *host) shell(script string) (out string, code int, err error) {
 	c := exec.Command("bash", "-c", script)
 	c.Dir = h.dir
@@ -117,7 +117,7 @@ func (h *host) shell(script string) (out string, code int, err error) {
 		return strings.HasPrefix(v, "CNI_PATH=") || strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS=") || strings.HasPrefix(v, "ALLOCNET_") && !strings.HasPrefix(v, "ALLOCNET_PRIVATE_HOST=")
 	}), "PATH="+h.bin+":"+os.Getenv("PATH")+":/usr/sbin:/sbin", "NO_COLOR=1")
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	printed, err := os.CreateTemp("", "allocnet-docs-output-") // a pipe would wait for the daemon
+	printed, err := os.CreateTemp("", "allocnet-docs-output-") // reading a pipe would wait for the daemon
 	if err != nil {
 		return "", 0, err
 	}
@@ -134,7 +134,7 @@ func (h *host) shell(script string) (out string, code int, err error) {
 	return string(data), c.ProcessState.ExitCode(), errors.Join(err, readErr)
 }
 
-// checked is the error of a command that did not end as the document says.
+// checked returns an error if a command did not end as the document says.
 func checked(command, out string, code, want int, err error) error {
 	if err == nil && code != want {
 		err = fmt.Errorf("exit code %d instead of %d", code, want)
@@ -145,13 +145,14 @@ func checked(command, out string, code, want int, err error) error {
 	return nil
 }
 
-// step is a command of a console block, and what it prints.
+// step is a command of a console block and its output.
 type step struct {
 	command string
 	output  []string
 }
 
-// parseConsole reads a console block. A command goes on behind a backslash.
+// parseConsole parses a console block. A backslash continues a command on the
+// next line.
 func parseConsole(lines []string) (steps []step, err error) {
 	for _, line := range lines {
 		command, is := strings.CutPrefix(line, "$ ")
@@ -173,7 +174,7 @@ func parseConsole(lines []string) (steps []step, err error) {
 	return steps, err
 }
 
-// shows reports whether output is what the document has.
+// shows reports whether output matches the document.
 func (s *step) shows(out string) bool {
 	if len(s.output) == 0 {
 		return true
@@ -202,7 +203,7 @@ func (s *step) shows(out string) bool {
 	return regexp.MustCompile(pattern.String()).MatchString(strings.TrimRight(out, "\n") + "\n")
 }
 
-// TestShows: what a document may leave out, and what not.
+// TestShows checks which parts of an output a document may omit.
 func TestShows(t *testing.T) {
 	shown := func(shown, out string) bool {
 		steps, err := parseConsole(strings.Split("$ x\n"+shown, "\n"))

@@ -17,22 +17,22 @@ import (
 // top is the directory of the module.
 const top = "../.."
 
-// document is a file of Markdown, with its blocks.
+// document is a Markdown file and its blocks.
 type document struct {
-	name   string // from top
+	name   string // path relative to top
 	lines  []string
-	prose  []int // the lines that are in no block, from 1
+	prose  []int // numbers of the lines outside blocks, from 1
 	blocks []block
 }
 
 // block is a fenced block.
 type block struct {
-	line     int // of its first line of text, from 1
+	line     int // number of its first line of text, from 1
 	language string
 	lines    []string
-	exit     int    // of the last command
-	file     string // where it belongs
-	notRun   string // the reason
+	exit     int    // exit code of the last command
+	file     string // file to which it is written
+	notRun   string // reason
 }
 
 func (b *block) text() string { return strings.Join(b.lines, "\n") + "\n" }
@@ -40,10 +40,10 @@ func (b *block) text() string { return strings.Join(b.lines, "\n") + "\n" }
 // commands are the languages of blocks that are run.
 var commands = []string{"console", "sh"}
 
-// languages are those of all blocks.
+// languages are the permitted languages of blocks.
 var languages = append([]string{"go", "json", "hcl", "toml", "text", "mermaid"}, commands...)
 
-// documents are those that are tested, from top.
+// documents returns the tested documents, relative to top.
 func documents(t testing.TB) (names []string) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
@@ -54,11 +54,11 @@ func documents(t testing.TB) (names []string) {
 	return append([]string{"README.md"}, names...)
 }
 
-// tracked are all files of Markdown.
+// tracked returns all Markdown files of the source.
 func tracked(t testing.TB) []string {
 	t.Helper()
 	out, err := exec.Command("git", "-c", "safe.directory=*", "-C", top, "ls-files", "*.md").Output()
-	if err != nil { // the source without its history
+	if err != nil { // outside a git checkout
 		return append(documents(t), "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "integration/bench/README.md")
 	}
 	names := append(strings.Fields(string(out)), documents(t)...)
@@ -71,7 +71,7 @@ var (
 	comment = regexp.MustCompile(`^<!-- (exit|file|not run): (.*) -->$`)
 )
 
-// read reads a document. What is wrong with its form fails the test.
+// read parses a document. The test fails if its form is wrong.
 func read(t testing.TB, name string) *document {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(top, name))
@@ -112,7 +112,7 @@ func (d *document) parse() error {
 	return nil
 }
 
-// marked takes the comment above a block.
+// marked parses the comment above a block.
 func (b *block) marked(line string) error {
 	found := comment.FindStringSubmatch(line)
 	if found == nil {
@@ -135,8 +135,8 @@ func (b *block) runs() bool {
 	return slices.Contains(commands, b.language) && b.file == "" && b.notRun == ""
 }
 
-// TestForm: blocks name a language that the tests know, lines are of the usual length,
-// and the README is short.
+// TestForm checks that blocks name a known language, that lines are not too
+// long, and that the README is short.
 func TestForm(t *testing.T) {
 	for _, name := range documents(t) {
 		d := read(t, name)
@@ -163,7 +163,7 @@ func TestForm(t *testing.T) {
 	}
 }
 
-// TestParse: what is no document is an error.
+// TestParse checks that invalid documents are errors.
 func TestParse(t *testing.T) {
 	for name, text := range map[string]string{
 		"no end": "```sh\ntrue", "within": "```sh\n```console\n```", "exit": "<!-- exit: x -->\n```sh\n```",

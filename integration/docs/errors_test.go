@@ -15,7 +15,8 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
-// exportedErrors are the names of a package's exported error variables and types.
+// exportedErrors returns the names of a package's exported error variables and
+// types.
 func exportedErrors(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(top, dir, "*.go"))
@@ -40,7 +41,8 @@ func exportedErrors(t *testing.T, dir string) (names []string) {
 	return names
 }
 
-// exportedVariables are those of a declaration whose names are those of errors.
+// exportedVariables returns the variables of a declaration that have names of
+// errors.
 func exportedVariables(d *ast.GenDecl) (names []string) {
 	for _, s := range d.Specs {
 		if v, ok := s.(*ast.ValueSpec); ok && d.Tok == token.VAR {
@@ -54,7 +56,7 @@ func exportedVariables(d *ast.GenDecl) (names []string) {
 	return names
 }
 
-// errorType is the type of which a function is the method Error; "" for others.
+// errorType returns the type whose method Error a function is, or "".
 func errorType(d *ast.FuncDecl) string {
 	if d.Name.Name != "Error" || d.Recv == nil {
 		return ""
@@ -69,8 +71,9 @@ func errorType(d *ast.FuncDecl) string {
 	return ""
 }
 
-// TestErrorsAreExplained: docs/troubleshooting.md has every error of the library, and every
-// kind of error of the API and of the command line.
+// TestErrorsAreExplained checks that docs/troubleshooting.md contains every
+// error of the library, and every kind of error of the API and the command
+// line.
 func TestErrorsAreExplained(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(top, "docs/troubleshooting.md"))
 	require.NoError(t, err)

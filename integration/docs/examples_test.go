@@ -18,8 +18,8 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// TestExamplesAreCompiled: what documents show of Go stands in a file of Go, the README's
-// in configurator/example_test.go.
+// TestExamplesAreCompiled checks that the Go code in documents is compiled: it
+// is also in a Go file, that of the README in configurator/example_test.go.
 func TestExamplesAreCompiled(t *testing.T) {
 	source, err := os.ReadFile("examples_test.go")
 	require.NoError(t, err)

@@ -19,12 +19,13 @@ var (
 	code = regexp.MustCompile("`[^`]*`")
 )
 
-// slug is the fragment that leads to a heading.
+// slug returns the fragment of a heading.
 func slug(text string) string {
 	return strings.ReplaceAll(noSlug.ReplaceAllString(strings.ToLower(text), ""), " ", "-")
 }
 
-// TestLinks: relative links lead to files that exist, and fragments to headings.
+// TestLinks checks that relative links lead to existing files, and fragments to
+// headings.
 func TestLinks(t *testing.T) {
 	total := 0
 	for _, name := range tracked(t) {
@@ -64,7 +65,8 @@ func requireTarget(t *testing.T, d *document, line int, u *url.URL) {
 	require.Failf(t, "no such heading", "%s:%d: link %s", d.name, line, u)
 }
 
-// TestEveryDocumentIsLinked: one gets from the README to every document.
+// TestEveryDocumentIsLinked checks that links lead from the README to every
+// document.
 func TestEveryDocumentIsLinked(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join(top, "README.md"))
 	require.NoError(t, err)

@@ -11,8 +11,8 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
-// binVariable names the directory of the built programs to the processes of single
-// documents.
+// binVariable contains the directory of the built programs, for the processes
+// of single documents.
 const binVariable = "ALLOCNET_TEST_DOCS_BIN"
 
 // built is the directory to remove at the end.
@@ -26,7 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// programs builds what the documents use, once for all of them, and returns its directory.
+// programs builds the programs that the documents use, once, and returns their
+// directory.
 var programs = sync.OnceValues(func() (dir string, err error) {
 	if dir = os.Getenv(binVariable); dir != "" {
 		return dir, nil
@@ -50,7 +51,7 @@ var programs = sync.OnceValues(func() (dir string, err error) {
 	return dir, os.Setenv(binVariable, dir)
 })
 
-// standIns are programs that a host has, as a private host needs them.
+// standIns replace programs that a private host lacks.
 var standIns = map[string]string{
 	"sudo": "#!/bin/sh\nexec env \"$@\"\n",
 	// systemctl is systemd, of which only allocnetd's units are there. The daemon of a

@@ -16,7 +16,7 @@ var (
 	flag    = regexp.MustCompile(`--[a-z-]+`)
 )
 
-// TestMentions: commands that the text names, in inline code, exist with their flags.
+// TestMentions checks that commands in inline code exist, with their flags.
 func TestMentions(t *testing.T) {
 	bin, err := programs()
 	require.NoError(t, err)
@@ -39,7 +39,7 @@ func TestMentions(t *testing.T) {
 	require.Greater(t, total, 20, "commands were found")
 }
 
-// helpOf is the help of the command that a line begins with; "" if there is none.
+// helpOf returns the help of the command at the beginning of a line, or "".
 func helpOf(t *testing.T, helps map[string]string, bin, line string) string {
 	t.Helper()
 	parts := strings.Fields(line)
