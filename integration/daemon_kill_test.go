@@ -31,12 +31,16 @@ import (
 // use it. After each kill, all acknowledged allocations work, and the host has
 // no other objects. In the end everything can be removed, and nothing is left.
 func TestDaemonKilled(t *testing.T) {
+	eachElsewhere(t, []way{native}, func(t *testing.T, w way) { testDaemonKilled(t, w.engine) })
+}
+
+func testDaemonKilled(t *testing.T, engine configurator.Engine) {
 	const (
 		clients = 16
 		most    = 200 * time.Millisecond
 	)
 	kills, seed := campaignSize(8, 300), campaignSeed(t)
-	h := newHost(t, native.engine)
+	h := newHost(t, engine)
 	h.network("net", chain("bridge", families{"10.99.0.0/16", "fd00:99::/64"}, "")...)
 	d := h.newDaemon(`networks = ["net"]` + "\n" + `log { level = "warn" }`)
 	b := &barrage{h: h, d: d, config: d.pluginConfig(map[string]any{"delegate": "net"}), stop: make(chan struct{})}

@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -199,7 +200,7 @@ func testParallel(t *testing.T, w way) {
 }
 
 func TestNetnsDeletedUnderALiveAllocation(t *testing.T) {
-	each(t, []way{execTables, execNFT, native, nativeTables, nativeNFT}, func(t *testing.T, w way) {
+	eachElsewhere(t, []way{execTables, execNFT, native, nativeTables, nativeNFT}, func(t *testing.T, w way) {
 		for _, main := range []string{"bridge", "ptp"} {
 			t.Run(main, func(t *testing.T) {
 				h := newHost(t, w.engine)
@@ -217,26 +218,28 @@ func TestNetnsDeletedUnderALiveAllocation(t *testing.T) {
 
 // TestDelFails makes DEL fail in every plugin of the chain in turn.
 func TestDelFails(t *testing.T) {
-	for _, main := range []string{"bridge", "ptp"} {
+	testhost.EachElsewhere(t, []string{"bridge", "ptp"}, func(t *testing.T, main string) {
 		for _, failing := range []string{"loopback", main, "host-local", "firewall", "portmap"} {
-			t.Run(main+" "+failing, func(t *testing.T) {
-				dir := t.TempDir()
-				var forced []configurator.Leftover
-				h := newHost(t, configurator.EngineExec, func(c *configurator.Config) {
-					c.PluginDirs = []string{dir, pluginDir}
-					c.OnForced = func(_ string, removed []configurator.Leftover) { forced = append(forced, removed...) }
-				})
-				h.network("net", chain(main, dual, execTables.backend)...)
-				a := h.alloc("a")
-				a.Ports = []portmap.Port{{Value: 8080, To: 80}}
-				h.setUp(a)
-				failsDel(t, dir, failing)
-				h.tearDown(a)
-				if failing != "loopback" {
-					require.NotEmpty(t, forced, "what was forced is reported")
-				}
-			})
+			t.Run(main+" "+failing, func(t *testing.T) { testDelFails(t, main, failing) })
 		}
+	})
+}
+
+func testDelFails(t *testing.T, main, failing string) {
+	dir := t.TempDir()
+	var forced []configurator.Leftover
+	h := newHost(t, configurator.EngineExec, func(c *configurator.Config) {
+		c.PluginDirs = []string{dir, pluginDir}
+		c.OnForced = func(_ string, removed []configurator.Leftover) { forced = append(forced, removed...) }
+	})
+	h.network("net", chain(main, dual, execTables.backend)...)
+	a := h.alloc("a")
+	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+	h.setUp(a)
+	failsDel(t, dir, failing)
+	h.tearDown(a)
+	if failing != "loopback" {
+		require.NotEmpty(t, forced, "what was forced is reported")
 	}
 }
 

@@ -36,7 +36,7 @@ func without(t *testing.T, fn func(), programs ...string) {
 // of iptables missing and with one. After the program is installed again,
 // everything is removed.
 func TestProgramMissingAtTeardown(t *testing.T) {
-	each(t, []way{execTables, nativeTables, {configurator.EngineExec, ""}}, func(t *testing.T, w way) {
+	eachElsewhere(t, []way{execTables, nativeTables, {configurator.EngineExec, ""}}, func(t *testing.T, w way) {
 		for main, missing := range map[string][]string{"bridge": {"iptables", "ip6tables"}, "ptp": {"ip6tables"}} {
 			t.Run(main, func(t *testing.T) {
 				h := newHost(t, w.engine)
