@@ -86,7 +86,7 @@ test: deps lint unit integration ## everything
 
 # Packages mostly wait for the kernel, so more run at once than there are cores.
 unit: plugins ## unit and contract tests, with the race detector
-	go test -race -count=1 -p 3 $$(go list $(ALL) | grep -v /integration)
+	go test -race -count=1 -p 4 $$(go list $(ALL) | grep -v /integration)
 
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
 	go test -count=1 -timeout 20m ./integration/...

@@ -125,7 +125,7 @@ func TestBadConfigurations(t *testing.T) {
 		{ours("1.0.0", `"delegate":"br","plugins":[{`+hidden+`}]`), 7, "give one of"},
 		{ours("1.0.0", `"delegates":["br","br"]`), 7, "named twice"},
 		{ours("1.0.0", `"delegate":"none"`), 7, `network "none" not found`},
-		{ours("1.0.0", `"delegate":"ours"`), 7, "whose plugin is allocnet itself"},
+		{ours("1.0.0", `"delegate":"ours"`), 7, "its plugin is allocnet itself"},
 		{ours("1.0.0", `"delegate":"br","args":{"cni":{`+hidden+`}}`), 7, `"args" cannot be handed on`},
 		{ours("1.0.0", `"plugins":[{"type":"one"},{"type":"allocnet",`+hidden+`}]`), 7, "would call itself"},
 		{ours("1.0.0", `"plugins":[{`+hidden+`}]`), 7, `no "type"`},
