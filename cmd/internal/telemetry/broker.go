@@ -9,21 +9,22 @@ import (
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
+// defaultKept is the default number of events that a Broker keeps.
 const defaultKept = 1024
 
-// Broker publishes events to subscribers, and keeps the last ones. A subscriber is a
-// position among the kept events, so it costs the publisher nothing. A slow
-// subscriber delays neither the publisher nor others: it loses the oldest events. It
-// is safe for concurrent use. The IDs of events go on increasing when the program
-// is started again, with a gap.
+// Broker publishes events to subscribers and keeps the most recent ones. A subscriber
+// is only a position among the kept events, so it adds no cost to publishing. A slow
+// subscriber delays neither the publisher nor other subscribers; it loses the oldest
+// events instead. A Broker is safe for concurrent use. The IDs of events keep
+// increasing when the program restarts, with a gap.
 type Broker struct {
 	now   func() time.Time
-	first uint64 // the ID of the first event ever
+	first uint64 // the ID of the first event of this process
 
 	mu     sync.Mutex
 	next   uint64        // the ID of the next event
-	kept   []wire.Event  // event i is at i modulo the length
-	wake   chan struct{} // closed with the next event; nil: nobody waits for it
+	kept   []wire.Event  // a ring: the event with ID i is at index i modulo the length
+	wake   chan struct{} // closed at the next event; nil if no subscriber waits
 	closed bool
 }
 
@@ -31,14 +32,15 @@ func newBroker(kept int, now func() time.Time) *Broker {
 	if kept <= 0 {
 		kept = defaultKept
 	}
-	// In microseconds of a clock no program publishes more events than that; and
-	// the number is exact in JSON.
+	// The first ID is the time in microseconds. A program publishes fewer events than
+	// one per microsecond, so IDs increase across restarts. JSON represents the number
+	// exactly.
 	first := uint64(now().UnixMicro())
 	return &Broker{now: now, first: first, next: first, kept: make([]wire.Event, kept)}
 }
 
-// publish makes an event of data, which must not be changed any more and has to
-// have a JSON form. It never waits.
+// publish publishes an event with data, which must be encodable as JSON and must not be
+// changed any more. It does not block.
 func (b *Broker) publish(kind string, data any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,17 +52,18 @@ func (b *Broker) publish(kind string, data any) {
 	b.wakeAll()
 }
 
-// Subscribe returns the events after the one with the ID last, as far as they are
-// kept; for 0, those from now on. An event of TypeLost stands where some are
-// missing. The channel is closed when the context ends, and after the last event
-// when the Telemetry shuts down. A reader that stops has to end the context. Events
-// are shared: no subscriber may change their Data.
+// Subscribe returns a channel of the kept events after the one with the ID last; for 0,
+// of the events from now on. An event of TypeLost replaces missing events. The channel
+// is closed when the context ends; when the Telemetry shuts down, it is closed after
+// the last event. A subscriber that stops reading must end the context. Events are
+// shared: subscribers must not change their Data.
 func (b *Broker) Subscribe(ctx context.Context, last uint64) <-chan wire.Event {
 	s := b.after(last)
 	go s.run(ctx)
 	return s.out
 }
 
+// after returns the subscription that begins after the event with the ID last.
 func (b *Broker) after(last uint64) *subscription {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,6 +84,7 @@ func (b *Broker) close() {
 	b.wakeAll()
 }
 
+// wakeAll wakes all waiting subscribers. The caller holds the lock.
 func (b *Broker) wakeAll() {
 	if b.wake != nil {
 		close(b.wake)
@@ -88,12 +92,12 @@ func (b *Broker) wakeAll() {
 	}
 }
 
-// oldest is the ID of the oldest event that is kept.
+// oldest returns the ID of the oldest kept event.
 func (b *Broker) oldest() uint64 {
 	return max(b.first, b.next-min(b.next, uint64(len(b.kept))))
 }
 
-// subscription is the place of one subscriber.
+// subscription is the position of one subscriber.
 type subscription struct {
 	broker    *Broker
 	next      uint64
@@ -101,6 +105,7 @@ type subscription struct {
 	out       chan wire.Event
 }
 
+// run sends events to the subscriber until the context ends or the Broker is closed.
 func (s *subscription) run(ctx context.Context) {
 	defer close(s.out)
 	for {
@@ -124,8 +129,8 @@ func (s *subscription) run(ctx context.Context) {
 	}
 }
 
-// take returns the next event; without one, what to wait for; neither after the
-// last.
+// take returns the next event. If there is none yet, it returns a channel that is
+// closed at the next event. If the Broker is closed, it returns neither.
 func (s *subscription) take() (wire.Event, <-chan struct{}) {
 	b := s.broker
 	b.mu.Lock()

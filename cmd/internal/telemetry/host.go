@@ -10,11 +10,11 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// hostTime is how long a count serves.
+// hostTime is the time for which counts are reused.
 const hostTime = 5 * time.Second
 
-// host counts allocations, leases and files, which other processes change as well. It is a
-// prometheus.Collector.
+// host counts allocations, leases and configuration files, which other processes change
+// as well. It is a prometheus.Collector.
 type host struct {
 	Options
 	now func() time.Time
@@ -39,21 +39,21 @@ func newHost(o Options, now func() time.Time) *host {
 	}
 }
 
-// Describe is a part of prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (h *host) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{h.live, h.used, h.free, h.files} {
 		to <- d
 	}
 }
 
-// Collect counts, unless that was done just now.
+// Collect implements prometheus.Collector. It counts at most once per hostTime.
 func (h *host) Collect(to chan<- prometheus.Metric) {
 	for _, m := range h.current() {
 		to <- m
 	}
 }
 
-// current is called by several scrapes at once, of which one counts.
+// current returns the metrics. If several scrapes run concurrently, only one counts.
 func (h *host) current() []prometheus.Metric {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -63,6 +63,7 @@ func (h *host) current() []prometheus.Metric {
 	return h.last
 }
 
+// count returns the metrics of the host. A count that fails becomes an invalid metric.
 func (h *host) count() []prometheus.Metric {
 	var list []prometheus.Metric
 	if h.Allocations != nil {
@@ -88,7 +89,7 @@ func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metri
 	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 }
 
-// leases are those of one network, by family as far as there are any.
+// leases returns the lease metrics of one network, one pair per address family in use.
 func (h *host) leases(n *conflist.Network) (list []prometheus.Metric) {
 	counts, err := countLeases(n)
 	if err != nil {

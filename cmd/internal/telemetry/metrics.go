@@ -14,13 +14,14 @@ import (
 
 const namespace = "allocnet"
 
-// buckets are for what takes a fraction of a millisecond in the process, some
-// hundred milliseconds with plugin binaries, and a minute at most.
+// buckets cover operations in this process, which take a fraction of a millisecond,
+// operations with plugin binaries, which take some hundred milliseconds, and timeouts
+// of up to a minute.
 var buckets = []float64{
 	.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60,
 }
 
-// metrics are the metrics of operations and events. host counts the state of the host.
+// metrics are the metrics of operations and reloads. host counts the state of the host.
 type metrics struct {
 	registry *prometheus.Registry
 	names    networkNames
@@ -82,7 +83,7 @@ func buildInfo(o Options) prometheus.Collector {
 	return g
 }
 
-// operation counts one that ended.
+// operation counts an operation that ended.
 func (m *metrics) operation(s configurator.Step, took time.Duration, outcome Outcome) {
 	m.operationTime.WithLabelValues(s.Operation, string(s.Engine)).Observe(took.Seconds())
 	if len(s.Networks) == 0 {
@@ -93,7 +94,7 @@ func (m *metrics) operation(s configurator.Step, took time.Duration, outcome Out
 	}
 }
 
-// step counts one that ended.
+// step counts a step that ended.
 func (m *metrics) step(s configurator.Step, took time.Duration, err error) {
 	m.stepTime.WithLabelValues(s.Operation, s.Name).Observe(took.Seconds())
 	if s.Name == configurator.StepWait && err == nil {
@@ -117,6 +118,7 @@ func (m *metrics) countLeftovers(list []configurator.Leftover, fate string) {
 	}
 }
 
+// kinds are the kinds of leftovers with a label of their own.
 var kinds = map[cleanup.Kind]bool{
 	cleanup.KindLink: true, cleanup.KindIPTablesRule: true, cleanup.KindIPTablesChain: true,
 	cleanup.KindNFTablesRule: true, cleanup.KindNFTablesElement: true, cleanup.KindFirewalldSource: true, cleanup.KindLease: true,

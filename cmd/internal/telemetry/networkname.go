@@ -2,19 +2,20 @@ package telemetry
 
 import "sync"
 
-// maxNetworks bounds the networks that have a label of their own: allocations may
-// bring networks along, so names can be without end.
+// maxNetworks bounds the number of networks with a label of their own. Allocations may
+// bring their own networks, so the number of names is not bounded.
 const maxNetworks = 100
 
-// otherNetwork stands for all further ones. No network can have that name.
+// otherNetwork is the label of all further networks. No network can have that name.
 const otherNetwork = "(other)"
 
-// networkNames are those that have a label.
+// networkNames are the networks that have a label of their own.
 type networkNames struct {
 	mu    sync.Mutex
 	known map[string]bool
 }
 
+// label returns the label of a network.
 func (n *networkNames) label(name string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -13,13 +13,13 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// maxSteps bounds the steps of one event: gc and repair have some per allocation.
+// maxSteps bounds the steps in one event: gc and repair have several per allocation.
 const maxSteps = 64
 
-// observer is a Telemetry as the configurator sees it.
+// observer implements configurator.Observer for a Telemetry.
 type observer struct{ *Telemetry }
 
-// operation is what its steps have in common.
+// operation collects the steps of an operation.
 type operation struct {
 	id    string
 	began time.Time
@@ -29,13 +29,13 @@ type operation struct {
 	omitted int
 }
 
-// moment is the context of an operation or a step: one allocation instead of one
-// for every value.
+// moment is the context of an operation or a step. It holds all values in one memory
+// allocation, where context.WithValue needs one per value.
 type moment struct {
 	context.Context
-	whole *operation // nil for a step outside of any
+	whole *operation // nil for a step outside an operation
 	began time.Time
-	span  trace.Span // nil: none
+	span  trace.Span // nil if there is no trace endpoint
 }
 
 type momentKey struct{}
@@ -47,7 +47,7 @@ func (m *moment) Value(key any) any {
 	return m.Context.Value(key)
 }
 
-// Begin notes the time.
+// Begin implements configurator.Observer. It records the time.
 func (o observer) Begin(ctx context.Context, s configurator.Step) context.Context {
 	m := &moment{Context: ctx, began: o.now()}
 	if s.Name == "" {
@@ -61,7 +61,8 @@ func (o observer) Begin(ctx context.Context, s configurator.Step) context.Contex
 	return m
 }
 
-// End counts. That of an operation publishes it with its steps.
+// End implements configurator.Observer. The end of an operation also publishes an event
+// with its steps.
 func (o observer) End(ctx context.Context, s configurator.Step, err error) {
 	m, ok := ctx.Value(momentKey{}).(*moment)
 	if !ok {
@@ -84,10 +85,11 @@ func (o observer) End(ctx context.Context, s configurator.Step, err error) {
 	o.events.publish(client.TypeOperation, d)
 }
 
-// maxArgs bounds the CNI_ARGS of one event, in bytes: an allocation may have 128 KiB.
+// maxArgs bounds the size of CNI_ARGS in one event, in bytes: an allocation may have
+// 128 KiB.
 const maxArgs = 1024
 
-// boundArgs are as many as there is room for, the shortest first.
+// boundArgs returns as many args as fit into maxArgs bytes, the shortest first.
 func boundArgs(args map[string]string) map[string]string {
 	size := func(name string) int { return len(name) + len(args[name]) }
 	all := 0
@@ -109,7 +111,7 @@ func boundArgs(args map[string]string) map[string]string {
 	return kept
 }
 
-// add notes a step that ended.
+// add records a step that ended.
 func (p *operation) add(s configurator.Step, began time.Time, took time.Duration, err error) {
 	if p == nil {
 		return
@@ -130,7 +132,8 @@ func (p *operation) add(s configurator.Step, began time.Time, took time.Duration
 	p.steps = append(p.steps, t)
 }
 
-// end gives the steps away. One that is added later is not seen.
+// end returns the steps and the number of omitted ones. Steps that end later are not in
+// the event.
 func (p *operation) end() ([]client.StepTime, int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -13,28 +13,27 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// Outcome is how an operation or a step ended.
+// Outcome is the kind of end of an operation or a step.
 type Outcome string
 
-// Outcomes. Where an error is several, the first one here that it is counts, but
-// for OK and Failed.
+// The outcomes. If several apply to an error, the first one of outcomes counts.
 const (
 	OK         Outcome = "ok"
-	Incomplete Outcome = "incomplete" // something may be left on the host
+	Incomplete Outcome = "incomplete" // an object may be left on the host
 	Cancelled  Outcome = "cancelled"  // by the caller
 	Timeout    Outcome = "timeout"
-	Unhealthy  Outcome = "unhealthy" // the network is not as it was set up, or its plugins cannot serve
-	Conflict   Outcome = "conflict"  // another allocation has what was asked for
-	Invalid    Outcome = "invalid"   // the request or the configuration
-	Busy       Outcome = "busy"      // no room at present: too many at once, addresses, limits of the host
+	Unhealthy  Outcome = "unhealthy" // the network differs from its set-up, or its plugins cannot serve
+	Conflict   Outcome = "conflict"  // another allocation has the requested resource
+	Invalid    Outcome = "invalid"   // the request or the configuration is invalid
+	Busy       Outcome = "busy"      // temporarily exhausted: concurrent requests, addresses, limits of the host
 	Failed     Outcome = "error"     // any other reason
 )
 
-// outcomes are in the order in which they count.
+// outcomes maps errors to outcomes. The first match counts.
 var outcomes = []struct {
 	outcome Outcome
 	errs    []error
-	codes   []uint // of CNI
+	codes   []uint // CNI error codes
 }{
 	{Incomplete, []error{configurator.ErrIncomplete}, nil},
 	{Cancelled, []error{context.Canceled}, nil},
@@ -51,6 +50,7 @@ var outcomes = []struct {
 	{Busy, []error{configurator.ErrExhausted, configurator.ErrBridgeFull, configurator.ErrLimit}, []uint{types.ErrTryAgainLater}},
 }
 
+// outcomeOf returns the outcome of an operation or a step that ended with err.
 func outcomeOf(err error) Outcome {
 	if err == nil {
 		return OK
@@ -72,12 +72,13 @@ func outcomeOf(err error) Outcome {
 	return Failed
 }
 
-// Bounds of texts, in bytes. There are many steps.
+// Bounds of error texts, in bytes. Texts of steps are shorter, because an event may
+// have many steps.
 const maxErrorText, maxStepErrorText = 1024, 256
 
-// errorText is an error for others to read: of at most so many bytes, and without
-// any JSON that a plugin may have quoted from its configuration, where passwords
-// can be.
+// errorText returns the text of an error for events and spans, at most most bytes long.
+// JSON that a plugin may have quoted from its configuration is removed, because it may
+// contain passwords.
 func errorText(err error, most int) string {
 	if err == nil {
 		return ""

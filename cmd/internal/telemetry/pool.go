@@ -20,17 +20,18 @@ import (
 	"github.com/allocnet/allocnet/internal/state/lease"
 )
 
-// maxLeases bounds the files that are counted in one directory.
+// maxLeases bounds the number of files that are counted in one directory.
 const maxLeases = 1 << 20
 
 var errTooMany = errors.New("more files than are counted: give the network a directory (dataDir) of its own")
 
-// leaseCount is of the addresses of one family.
+// leaseCount holds the counts of one address family.
 type leaseCount struct{ used, free float64 }
 
-// families are the counts of IPv4 and IPv6.
+// families holds the counts of IPv4 and of IPv6.
 type families [2]leaseCount
 
+// of returns the count of the address's family.
 func (f *families) of(addr netip.Addr) *leaseCount {
 	if addr.Is4() {
 		return &f[0]
@@ -38,7 +39,7 @@ func (f *families) of(addr netip.Addr) *leaseCount {
 	return &f[1]
 }
 
-// countLeases reads the directories of one network.
+// countLeases counts the leases of one network in its directories.
 func countLeases(n *conflist.Network) (counts families, err error) {
 	for dir, ranges := range poolsOf(n) {
 		for _, r := range ranges {
@@ -58,12 +59,13 @@ func countLeases(n *conflist.Network) (counts families, err error) {
 	return counts, nil
 }
 
-// eachLease goes through a directory as host-local leaves it: a file per lease
-// that bears the address as its name. It gives up after so many files.
+// eachLease calls do for each lease in a directory of host-local: each lease is a file
+// whose name is the address. It returns errTooMany if the directory has more than left
+// files.
 func eachLease(path string, left int, do func(netip.Addr)) error {
-	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0) // does not wait for a pipe
+	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0) // O_DIRECTORY does not wait for a pipe
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // nothing was leased yet
+		return nil // no lease yet
 	}
 	if err != nil {
 		return err
@@ -81,7 +83,7 @@ func eachLease(path string, left int, do func(netip.Addr)) error {
 			return errTooMany
 		}
 		for _, name := range names {
-			// Only one way to write an address is a lease's name.
+			// Only the canonical form of an address is the name of a lease.
 			if addr, err := netip.ParseAddr(name); err == nil && addr.Zone() == "" && addr.Unmap().String() == name {
 				do(addr)
 			}
@@ -89,14 +91,14 @@ func eachLease(path string, left int, do func(netip.Addr)) error {
 	}
 }
 
-// leasable reports whether an address can be leased: as host-local, it asks the
-// first range that contains it.
+// leasable reports whether host-local can lease an address. As in host-local, the first
+// range that contains the address decides.
 func leasable(ranges []lease.Range, addr netip.Addr) bool {
 	i := slices.IndexFunc(ranges, func(r lease.Range) bool { return r.Contains(addr) })
 	return i >= 0 && ranges[i].Gateway != addr
 }
 
-// size is how many addresses of a range can be leased.
+// size returns the number of addresses in a range that can be leased.
 func size(r lease.Range) float64 {
 	first, last := r.First.As16(), r.Last.As16()
 	low, borrow := bits.Sub64(binary.BigEndian.Uint64(last[8:]), binary.BigEndian.Uint64(first[8:]), 0)
@@ -108,9 +110,9 @@ func size(r lease.Range) float64 {
 	return n
 }
 
-// poolsOf are the ranges by data directory, of the plugins that have host-local
-// give them addresses. A plugin whose ranges cannot be read has none: it cannot
-// lease either, and says why.
+// poolsOf returns the ranges of the plugins that use host-local, by data directory. A
+// plugin whose ranges cannot be read is skipped: host-local cannot lease for it either,
+// and returns the error.
 func poolsOf(n *conflist.Network) map[string][]lease.Range {
 	pools := map[string][]lease.Range{}
 	for _, p := range n.List.Plugins {
@@ -122,7 +124,7 @@ func poolsOf(n *conflist.Network) map[string][]lease.Range {
 			continue
 		}
 		for _, r := range ranges {
-			if !slices.Contains(pools[dir], r) { // two plugins may share it
+			if !slices.Contains(pools[dir], r) { // two plugins may share a range
 				pools[dir] = append(pools[dir], r)
 			}
 		}
@@ -130,7 +132,7 @@ func poolsOf(n *conflist.Network) map[string][]lease.Range {
 	return pools
 }
 
-// subnet is a range as host-local is given it.
+// subnet is a range in the configuration of host-local.
 type subnet struct {
 	Subnet     netip.Prefix `json:"subnet"`
 	RangeStart netip.Addr   `json:"rangeStart"`
@@ -138,8 +140,8 @@ type subnet struct {
 	Gateway    netip.Addr   `json:"gateway"`
 }
 
-// parseRanges reads what a plugin's configuration has for host-local. What is
-// wrong with it host-local says in full.
+// parseRanges reads the configuration of host-local from a plugin's configuration. It
+// does not describe errors in detail, as host-local does.
 func parseRanges(conf []byte) (dataDir string, ranges []lease.Range, err error) {
 	var c struct {
 		IPAM struct {
@@ -168,8 +170,10 @@ func parseRanges(conf []byte) (dataDir string, ranges []lease.Range, err error) 
 	return c.IPAM.DataDir, ranges, nil
 }
 
+// errNoRange is the error for a subnet without a valid range.
 var errNoRange = errors.New("no range within it")
 
+// parse returns the range of a subnet, with host-local's defaults.
 func (s subnet) parse() (lease.Range, error) {
 	net := s.Subnet.Masked()
 	if !net.IsValid() || net.Bits() > net.Addr().BitLen()-2 {
@@ -186,7 +190,7 @@ func (s subnet) parse() (lease.Range, error) {
 	return r, nil
 }
 
-// orElse is an address that may be left out.
+// orElse returns addr, or or if addr is not set.
 func orElse(addr, or netip.Addr) netip.Addr {
 	if addr.IsValid() {
 		return addr.Unmap()
@@ -194,8 +198,8 @@ func orElse(addr, or netip.Addr) netip.Addr {
 	return or
 }
 
-// lastOf is the last address of a subnet that is given out by default: all but the
-// IPv4 broadcast.
+// lastOf returns the default end of the range in a subnet: the last address, except the
+// IPv4 broadcast address.
 func lastOf(subnet netip.Prefix) netip.Addr {
 	b := subnet.Addr().AsSlice()
 	for i := subnet.Bits(); i < 8*len(b); i++ {

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Queue counts operations that wait, run and are refused. It is safe for
-// concurrent use and never waits.
+// Queue counts waiting, running and refused operations. It is safe for concurrent use
+// and does not block.
 type Queue struct {
 	waiting, running prometheus.Gauge
 	refused          prometheus.Counter
@@ -30,8 +30,7 @@ func (q *Queue) Waiting(more int) { q.waiting.Add(float64(more)) }
 // Running adds to the number of running operations.
 func (q *Queue) Running(more int) { q.running.Add(float64(more)) }
 
-// Waited records how long an admitted operation waited, even if not at
-// all.
+// Waited records how long an admitted operation waited, including zero.
 func (q *Queue) Waited(d time.Duration) { q.waited.Observe(d.Seconds()) }
 
 // Refused counts an operation that found the queue full.

@@ -19,13 +19,14 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// scope names the code that makes the spans.
+// scope is the name of the instrumentation scope of the spans.
 const scope = "github.com/allocnet/allocnet/cmd/internal/telemetry"
 
-// tracesPath is where OTLP has spans sent.
+// tracesPath is the default path of OTLP over HTTP for spans.
 const tracesPath = "/v1/traces"
 
-// newExporter does not connect: the endpoint may come up later.
+// newExporter returns an exporter to an endpoint. It does not connect: the endpoint may
+// come up later.
 func newExporter(endpoint string) (sdktrace.SpanExporter, error) {
 	u, err := url.Parse(endpoint)
 	var malformed *url.Error
@@ -45,8 +46,8 @@ func newExporter(endpoint string) (sdktrace.SpanExporter, error) {
 	return exporter, nil
 }
 
-// spans makes a span per operation and below it one per step, and delivers them in
-// the background.
+// spans creates a span per operation, with one child per step, and delivers them in the
+// background.
 type spans struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
@@ -59,11 +60,13 @@ func newSpans(to sdktrace.SpanExporter, failed prometheus.Counter, o Options) *s
 	return &spans{provider: provider, tracer: provider.Tracer(scope, trace.WithInstrumentationVersion(o.Version))}
 }
 
-// describe says who sends. OpenTelemetry's environment may say more, and better.
+// describe returns the resource that sends the spans. OpenTelemetry's environment
+// variables override and extend it.
 func describe(o Options) *resource.Resource {
 	own := resource.NewSchemaless(
 		attribute.String("service.name", "allocnetd"), attribute.String("service.version", o.Version))
-	// A malformed environment is no reason to have no spans. Later ones win.
+	// A malformed environment must not prevent spans. In a merge, the later resource
+	// wins.
 	env, _ := resource.New(context.Background(), resource.WithHost(), resource.WithFromEnv())
 	all, err := resource.Merge(own, env)
 	if err != nil {
@@ -80,6 +83,7 @@ func (s *spans) begin(ctx context.Context, step configurator.Step, at time.Time)
 	return s.tracer.Start(ctx, name, trace.WithTimestamp(at))
 }
 
+// endSpan sets the attributes and the status of a span and ends it.
 func endSpan(span trace.Span, s configurator.Step, outcome Outcome, text string, at time.Time) {
 	attributes := make([]attribute.KeyValue, 0, 6)
 	for _, a := range [...]struct{ key, value string }{
@@ -106,15 +110,16 @@ func (s *spans) shutdown(ctx context.Context) error {
 	return nil
 }
 
-// reporting logs spans that could not be delivered. The SDK would write them to
-// stderr.
+// reporting wraps an exporter and logs spans that could not be delivered. The SDK would
+// write them to stderr.
 type reporting struct {
 	sdktrace.SpanExporter
 	failed prometheus.Counter
 	logger hclog.Logger
 }
 
-// ExportSpans is called by one goroutine at a time.
+// ExportSpans implements sdktrace.SpanExporter. The SDK calls it from one goroutine at
+// a time.
 func (r *reporting) ExportSpans(ctx context.Context, list []sdktrace.ReadOnlySpan) error {
 	if err := r.SpanExporter.ExportSpans(ctx, list); err != nil {
 		r.failed.Add(float64(len(list)))

@@ -17,38 +17,42 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// Options are the options of New. The zero value is valid. The functions
-// are called when metrics are asked for, several at once.
+// Options are the options of New. The zero value is valid. The functions are called at
+// each scrape, possibly concurrently.
 type Options struct {
-	// Version and Revision are those of the program.
+	// Version and Revision are the program's.
 	Version, Revision string
 	// Networks returns the active networks and the skipped files, as
-	// conflist.Dir.Networks does. nil: no metrics of leases and files.
+	// conflist.Dir.Networks does. If it is nil, there are no metrics of leases and
+	// files.
 	Networks func() ([]*conflist.Network, []*conflist.FileError)
-	// Allocations counts those that have a record. nil: they are not counted.
+	// Allocations returns the number of allocations that have a record. If it is nil,
+	// they are not counted.
 	Allocations func() (int, error)
-	// TraceEndpoint is where spans are sent by OTLP over HTTP:
-	// http[s]://HOST[:PORT][/PATH], default path /v1/traces. "": there are none.
-	// The rest (headers, certificates, sampling) is OpenTelemetry's environment.
+	// TraceEndpoint is the URL to which spans are sent by OTLP over HTTP:
+	// http[s]://HOST[:PORT][/PATH], default path /v1/traces. "" disables spans.
+	// Headers, certificates and sampling are set by OpenTelemetry's environment
+	// variables.
 	TraceEndpoint string
-	// KeptEvents is how many events can be had again; default 1024.
+	// KeptEvents is the number of events that are kept for subscribers; default 1024.
 	KeptEvents int
-	// Logger logs spans that cannot be delivered and metrics that cannot
-	// be had; default none.
+	// Logger logs spans that cannot be delivered and metrics that cannot be gathered or
+	// sent; default none.
 	Logger hclog.Logger
 }
 
-// Telemetry is safe for concurrent use, and never waits for its readers.
+// Telemetry collects metrics, events and spans. It is safe for concurrent use, and
+// never waits for scrapes or subscribers.
 type Telemetry struct {
 	metrics *metrics
 	handler http.Handler
 	events  *Broker
-	spans   *spans // nil: none
+	spans   *spans // nil for none
 	now     func() time.Time
 }
 
-// New begins to count. The error is about the TraceEndpoint, which need not be
-// there yet. Shutdown ends what New began.
+// New returns a Telemetry that counts from now on. The error concerns the form of the
+// TraceEndpoint, which need not be reachable yet. The caller must call Shutdown.
 func New(o Options) (*Telemetry, error) {
 	var exporter sdktrace.SpanExporter
 	if o.TraceEndpoint != "" {
@@ -60,7 +64,7 @@ func New(o Options) (*Telemetry, error) {
 	return newTelemetry(o, exporter, time.Now), nil
 }
 
-// newTelemetry makes spans only with an exporter.
+// newTelemetry creates spans only if exporter is not nil.
 func newTelemetry(o Options, exporter sdktrace.SpanExporter, now func() time.Time) *Telemetry {
 	if o.Logger == nil {
 		o.Logger = hclog.NewNullLogger()
@@ -86,7 +90,8 @@ func newTelemetry(o Options, exporter sdktrace.SpanExporter, now func() time.Tim
 type errorLog struct{ logger hclog.Logger }
 
 // Println implements promhttp.Logger. promhttp reports every metric family that it
-// cannot send. A client that closes its connection early is no warning for the host.
+// cannot send. If a client closes its connection early, the level is debug instead of
+// warn.
 func (l errorLog) Println(v ...any) {
 	level := hclog.Warn
 	for _, value := range v {
@@ -101,35 +106,35 @@ func (l errorLog) Println(v ...any) {
 // Handler serves /metrics.
 func (t *Telemetry) Handler() http.Handler { return t.handler }
 
-// Events is where all events come from.
+// Events returns the Broker of all events.
 func (t *Telemetry) Events() *Broker { return t.events }
 
-// Queue is for the Options of the API: its field of that name.
+// Queue returns the counters for the API's option Queue.
 func (t *Telemetry) Queue() *Queue { return t.metrics.queue }
 
-// Observer is for the Config's field of that name.
+// Observer returns the value for the field Observer of a configurator.Config.
 func (t *Telemetry) Observer() configurator.Observer { return observer{t} }
 
-// OnForced is for the Config's field of that name.
+// OnForced is for the field OnForced of a configurator.Config.
 func (t *Telemetry) OnForced(id string, removed []configurator.Leftover) {
 	t.metrics.forced.Inc()
 	t.metrics.countLeftovers(removed, "removed")
 	t.events.publish(client.TypeForced, client.Forced{ID: id, Removed: slices.Clone(removed)})
 }
 
-// Reloaded publishes that the program's own configuration was read, at the start or
-// again. With an error, the former configuration stays active.
+// Reloaded publishes that the program has read its own configuration, at the start or
+// again. If err is not nil, the previous configuration stays active.
 func (t *Telemetry) Reloaded(err error) {
 	t.metrics.reloaded(err, t.now())
 	t.events.publish(client.TypeReload, client.Reload{Error: errorText(err, maxErrorText)})
 }
 
-// maxProblems bounds the problems of one event.
+// maxProblems bounds the number of problems in one event.
 const maxProblems = 64
 
-// Configured publishes that the network configuration changed: which network
-// is the primary one, the file that it is in, why it cannot be used, if so, and
-// what else an operator has to repair.
+// Configured publishes that the network configuration changed: the primary network, its
+// file, the reason if it cannot be used, and further problems that the administrator
+// must repair.
 func (t *Telemetry) Configured(primary, file string, notReady error, problems []error) {
 	c := client.Configuration{Primary: primary, File: file, NotReady: errorText(notReady, maxErrorText)}
 	for _, p := range problems[:min(len(problems), maxProblems)] {
@@ -138,9 +143,9 @@ func (t *Telemetry) Configured(primary, file string, notReady error, problems []
 	t.events.publish(client.TypeConfiguration, c)
 }
 
-// Shutdown ends all subscriptions after their last event and delivers the spans
-// that are left, while the context allows. It may be called again. Whatever is
-// observed later is counted all the same.
+// Shutdown ends all subscriptions after their last event and delivers the remaining
+// spans, until the context ends. It may be called again. Operations that end later are
+// still counted.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	t.events.close()
 	if t.spans == nil {
