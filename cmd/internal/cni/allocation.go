@@ -24,7 +24,7 @@ func (c *call) bare() configurator.Allocation {
 	}
 }
 
-// allocation returns the requested allocation.
+// allocation returns the allocation that the request describes.
 func (c *call) allocation() (a configurator.Allocation, err error) {
 	a = c.bare()
 	if a.Args, err = readArgs(c.env.Args); err != nil {
@@ -39,8 +39,8 @@ func (c *call) allocation() (a configurator.Allocation, err error) {
 	return a, c.conf.capabilities(&a)
 }
 
-// networks are those that the work is handed on to: names, or a text where the
-// caller may bring one along.
+// networks returns the networks of the request: names, or a network configuration if
+// the caller may supply one.
 func (c *call) networks() (names []string, lists []json.RawMessage, err error) {
 	if c.conf.Plugins != nil && !c.conflists {
 		return nil, nil, &Error{
@@ -51,7 +51,7 @@ func (c *call) networks() (names []string, lists []json.RawMessage, err error) {
 	return c.conf.networks()
 }
 
-// networks returns the names of networks, or the text of one.
+// networks returns the names of the networks, or the network configuration of a chain.
 func (c *config) networks() (names []string, lists []json.RawMessage, err error) {
 	if c.Plugins == nil {
 		return c.Delegates, nil, nil

@@ -12,9 +12,11 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// errNotReady is the error while the daemon does not begin an ADD.
+// errNotReady is the error of an ADD that cannot begin now.
 var errNotReady = errors.New("the network is not ready")
 
+// add sets up the attachment and returns its result. If the result cannot be encoded,
+// it tears down an attachment that had no record before.
 func (c *call) add(ctx context.Context) (json.RawMessage, error) {
 	a, err := c.allocation()
 	if err != nil {
@@ -68,8 +70,8 @@ func (c *call) del(ctx context.Context, whole bool) error {
 	return c.backend.Teardown(ctx, a)
 }
 
-// gc removes attachments that the runtime does not know. It removes nothing if the runtime
-// sends no list.
+// gc removes the attachments that are not in the runtime's list of valid ones. It
+// removes nothing if the runtime sends no list.
 func (c *call) gc(ctx context.Context) error {
 	valid, said, err := c.conf.attachments()
 	if err != nil || !said {
@@ -81,7 +83,7 @@ func (c *call) gc(ctx context.Context) error {
 	}
 	scope := configurator.Scope{
 		Name: c.head.scope(), Networks: names, Conflists: lists, PluginDirs: c.pluginDirs(),
-		Attachments: append([]types.GCAttachment{}, valid...), // null says that there are none
+		Attachments: append([]types.GCAttachment{}, valid...), // null in the configuration is an empty list
 	}
 	for _, a := range valid {
 		scope.Live = append(scope.Live, idOf(a.ContainerID, a.IfName))

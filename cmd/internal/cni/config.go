@@ -71,7 +71,7 @@ func readHead(data []byte) (h head, err error) {
 // since holds the version that introduced a command.
 var since = map[string]string{Check: "0.4.0", GC: "1.1.0", Status: "1.1.0"}
 
-// speaks returns an error if the version is not supported or older than the command.
+// speaks returns an error if the version is not supported or too old for the command.
 func (h *head) speaks(command string) error {
 	incompatible := func(details string) error {
 		return &Error{Code: CodeIncompatible, Msg: "incompatible CNI versions", Details: details}
@@ -85,8 +85,9 @@ func (h *head) speaks(command string) error {
 	return nil
 }
 
-// reserved is the prefix of keys that the specification may add. Unknown ones are ignored,
-// and so is "cni.dev/attachments", which a former specification named by mistake.
+// reserved is the prefix of keys that the specification may add. Unknown keys with this
+// prefix are ignored. So is "cni.dev/attachments", a mistake in an earlier
+// specification.
 const reserved = "cni.dev/"
 
 // readConfig decodes a configuration strictly.
@@ -124,8 +125,9 @@ func readConfig(data []byte) (*config, error) {
 
 func isNull(value json.RawMessage) bool { return len(value) == 0 || string(value) == "null" }
 
-// attachments returns the attachments that a runtime knows; null, as libcni sends it, is an
-// empty list. ok is false if there is no list, as from cnitool, which runs DEL instead.
+// attachments returns the runtime's list of valid attachments; null, as libcni sends
+// it, is an empty list. said is false if there is no list, as from cnitool, which runs
+// DEL instead.
 func (c *config) attachments() (valid []types.GCAttachment, said bool, err error) {
 	const key = "cni.dev/valid-attachments"
 	if len(c.ValidAttachments) == 0 {

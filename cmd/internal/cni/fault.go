@@ -41,7 +41,8 @@ func fault(err error) *Error {
 	return e
 }
 
-// faultOf returns a plugin's error unchanged, or an error with the code of our own error.
+// faultOf returns a plugin's error unchanged, or an error with the code of allocnet's
+// error.
 func faultOf(err error) *Error {
 	var own *Error
 	if errors.As(err, &own) {

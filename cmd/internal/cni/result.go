@@ -16,7 +16,8 @@ func resultOf(status *configurator.Status, version string) (json.RawMessage, err
 	if len(status.Results) == 0 {
 		return nil, errors.New("no network returned a result")
 	}
-	// Results are as in 1.0.0 whatever version they name: before, they had another form.
+	// Results have the form of 1.0.0 whatever version they name. Earlier versions have
+	// another form.
 	if len(status.Results) == 1 && versionOf(status.Results[0]) == version && AtLeast(version, "1.0.0") {
 		return status.Results[0], nil
 	}

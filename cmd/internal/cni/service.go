@@ -12,16 +12,16 @@ import (
 type Options struct {
 	// Backend is called for every request, so that a reload takes effect.
 	Backend func() allocnet.Service
-	// Ready finds out whether a Setup of the networks of an allocation can be
-	// expected to work; of the allocation only Networks and Conflists are set.
+	// Ready returns an error if an ADD for the networks of an allocation cannot be
+	// expected to succeed. Only Networks and Conflists of the allocation are set.
 	Ready func(context.Context, configurator.Allocation) error
-	// NotReady says why no ADD of the networks of an allocation, given as to Ready, is
-	// to be begun now; nil means that it is, as does the function's absence. It is
-	// asked before each, so it must be quick.
+	// NotReady returns why an ADD for the networks of an allocation must not begin now,
+	// or nil. The allocation is as for Ready. NotReady is called before each ADD, so it
+	// must be fast. By default it returns nil.
 	NotReady func(configurator.Allocation) error
 }
 
-// Service answers requests. It is safe for concurrent use.
+// Service serves requests of the plugin. It is safe for concurrent use.
 type Service struct {
 	options Options
 }
@@ -34,7 +34,7 @@ func New(o Options) *Service {
 	return &Service{options: o}
 }
 
-// Serve serves a request. If the context ends, an ADD is undone.
+// Serve serves a request. If the context ends during an ADD, the ADD is undone.
 func (s *Service) Serve(ctx context.Context, r Request) Response {
 	result, err := s.serve(ctx, r)
 	if err != nil {
@@ -45,6 +45,8 @@ func (s *Service) Serve(ctx context.Context, r Request) Response {
 	return Response{Result: result}
 }
 
+// serve runs the command of a request. The result is nil for all commands except ADD
+// and VERSION.
 func (s *Service) serve(ctx context.Context, r Request) (json.RawMessage, error) {
 	if r.Env.Command == Version {
 		return VersionResult(versionOf(r.Config)), nil
@@ -61,7 +63,7 @@ func (s *Service) serve(ctx context.Context, r Request) (json.RawMessage, error)
 		return nil, err
 	}
 	c.conf, err = readConfig(r.Config)
-	if r.Env.Command == Del { // DEL does not need it
+	if r.Env.Command == Del { // DEL does not need the configuration
 		return nil, c.del(ctx, err == nil)
 	}
 	if err != nil {
@@ -83,7 +85,7 @@ type call struct {
 	*Service
 	backend allocnet.Service
 	env     Env
-	// conflists reports whether the caller may send plugins.
+	// conflists reports whether the caller may supply plugin configurations.
 	conflists bool
 	root      bool
 	head      head

@@ -9,14 +9,14 @@ import (
 // first.
 var Versions = []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", Newest}
 
-// Newest is the last of the Versions.
+// Newest is the newest of the Versions.
 const Newest = "1.1.0"
 
 // Supports reports whether a version is one of the Versions.
 func Supports(version string) bool { return slices.Contains(Versions, version) }
 
-// ReportVersion returns the version in which to answer a configuration of that
-// version: the same, or Newest if the plugin does not support it.
+// ReportVersion returns the version in which to answer a configuration of the given
+// version: the same version, or Newest if the plugin does not support it.
 func ReportVersion(version string) string {
 	if Supports(version) {
 		return version
@@ -24,7 +24,7 @@ func ReportVersion(version string) string {
 	return Newest
 }
 
-// VersionResult returns the result of VERSION for a configuration of that version.
+// VersionResult returns the result of VERSION for a configuration of the given version.
 func VersionResult(version string) json.RawMessage {
 	data, err := json.Marshal(struct {
 		CNIVersion        string   `json:"cniVersion"`
@@ -36,7 +36,7 @@ func VersionResult(version string) json.RawMessage {
 	return data
 }
 
-// AtLeast reports whether one of the Versions is not older than another.
+// AtLeast reports whether version is not older than other; both must be among Versions.
 func AtLeast(version, other string) bool {
 	return slices.Index(Versions, version) >= slices.Index(Versions, other)
 }

@@ -69,10 +69,10 @@ func noteOf(data []byte) *note {
 	return m
 }
 
-// knownVersion is the newest version for runtimes that do not know "cniVersions".
+// knownVersion is the newest version for runtimes that do not support "cniVersions".
 const knownVersion = "1.0.0"
 
-// setVersion declares a version, and in addition one that every runtime knows.
+// setVersion declares the version v. If v is newer than knownVersion, it declares both.
 func setVersion(list map[string]any, v string) error {
 	list["cniVersion"] = v
 	newer, err := version.GreaterThan(v, knownVersion)
@@ -82,6 +82,7 @@ func setVersion(list map[string]any, v string) error {
 	return err
 }
 
+// plugin returns the configuration of allocnet's plugin, which delegates to n.
 func (m *Manager) plugin(n *conflist.Network) map[string]any {
 	plugin := map[string]any{}
 	maps.Copy(plugin, m.o.Plugin)

@@ -24,7 +24,7 @@ type Manager struct {
 	begun   bool              // the readiness file has existed once
 	active  *conflist.Network // the primary network as last seen
 	since   time.Time         // when active was first seen
-	retired bool              // our files with former names have been removed
+	retired bool              // own files with former names have been removed
 	want    []byte            // the content for the own file; nil until known
 	wrote   []byte            // the content written last
 	writes  []time.Time       // recent times at which changes by others were undone
@@ -109,11 +109,13 @@ func (m *Manager) look(w *watch) {
 	m.publish(m.newState(broken, append(m.retireFormer(), watching), missing, err), networks)
 }
 
-// maxTries is the number of attempts if our file is edited while the others are read.
+// maxTries is the number of attempts if the own file is edited while the others are
+// read.
 const maxTries = 5
 
-// read returns the networks of the directory without our own file. It first undoes edits of
-// that file, which could use the primary network's name. It returns an error if that fails.
+// read returns the networks of the directory without the own file. It first undoes
+// edits of the own file, which could use the primary network's name. It returns an
+// error if that fails.
 func (m *Manager) read() (networks []*conflist.Network, broken []*conflist.FileError, err error) {
 	own := func(n *conflist.Network) bool { return n.File == m.own.path }
 	for range maxTries {
@@ -180,6 +182,8 @@ func (m *Manager) unreadable(n *conflist.Network, broken []*conflist.FileError) 
 	return nil
 }
 
+// absent returns the error for a missing primary network: the configured one, or else
+// the last active one.
 func (m *Manager) absent() error {
 	name := m.o.Primary
 	if name == "" && m.active != nil {
@@ -228,8 +232,8 @@ func (m *Manager) contested() error {
 		m.own.path, contestWrites)
 }
 
-// retireFormer removes our files with former names, once. It returns an error for each file
-// that it could not remove.
+// retireFormer removes own files with former names, once. It returns an error for each
+// file that it could not remove.
 func (m *Manager) retireFormer() (errs []error) {
 	if m.retired || m.o.Owner == "" || !m.own.kept {
 		return nil

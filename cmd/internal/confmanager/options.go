@@ -24,11 +24,11 @@ const OwnFileName = "00-allocnet.conflist"
 // Options configure a Manager. Only ConfDir is required.
 type Options struct {
 	ConfDir string // directory of the networks; need not exist
-	OwnFile string // name of our file in ConfDir, ending in .conflist; default OwnFileName
+	OwnFile string // name of the manager's file in ConfDir, ending in .conflist; default OwnFileName
 
-	// Owner distinguishes managers that write to the same directory. Files that a manager
-	// with the same Owner has written under other names are removed once our file exists.
-	// "" removes none.
+	// Owner distinguishes managers that write to the same directory. Once the own file
+	// exists, the manager removes files that a manager with the same Owner has written
+	// under other names. "" removes none.
 	Owner string
 
 	// Primary is the name of the network to delegate to; "" is the first valid one
@@ -37,10 +37,11 @@ type Options struct {
 	Primary  string
 	Embedded *conflist.Network
 
-	// Name is the name of our network; "" stands for the primary network's name.
+	// Name is the name of the manager's network; "" stands for the primary network's
+	// name.
 	Name string
 
-	// Plugin holds further keys for our plugin's configuration.
+	// Plugin holds additional keys for the plugin's configuration in the own file.
 	Plugin map[string]any
 
 	// PluginDirs are watched. Usable returns why a network is not ready although its
@@ -111,6 +112,7 @@ func (o Options) complete() (Options, error) {
 	return o, o.validate()
 }
 
+// validate returns an error for an option that the manager cannot use.
 func (o *Options) validate() error {
 	if filepath.Base(o.OwnFile) != o.OwnFile || filepath.Ext(o.OwnFile) != ".conflist" || o.OwnFile[0] == '.' {
 		return fmt.Errorf("own file %q: give a file name that ends in .conflist, without a directory", o.OwnFile)

@@ -17,7 +17,7 @@ import (
 // privileged daemon.
 const ownMode = 0o600
 
-// maxOwn is the maximum size, far above that of our content.
+// maxOwn is the maximum size of the file, far above that of the manager's content.
 const maxOwn = 1 << 20
 
 // ownFile is the file that the manager writes.
@@ -40,9 +40,9 @@ func (f *ownFile) keep(want []byte) (written bool, err error) {
 	return true, nil
 }
 
-// read returns the content of the file, and whether it is a regular file with our user and
-// mode: another owner could change what runtimes run as root. It does not block on a pipe
-// and does not follow a symlink.
+// read returns the content of the file. intact reports whether it is a regular file
+// with the user of this process and ownMode: another owner could change what runtimes
+// run as root. read does not block on a pipe and does not follow a symlink.
 func (f *ownFile) read() (data []byte, intact bool) {
 	file, err := os.OpenFile(f.path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -113,8 +113,9 @@ func remedy(err error) error {
 	return fmt.Errorf("%w: make the directory writable", errno)
 }
 
-// isTemp reports whether a path is a temporary file of ours, whose name ends in a number. A
-// change of one must not cause a look, or a failing write would repeat for ever.
+// isTemp reports whether a path is a temporary file of the manager, whose name ends in
+// a number. A change of such a file must not cause a look, or a failing write would be
+// repeated for ever.
 func (f *ownFile) isTemp(path string) bool {
 	dir, name := filepath.Split(f.path)
 	number, ok := strings.CutPrefix(path, dir+"."+name)

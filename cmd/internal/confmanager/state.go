@@ -54,7 +54,7 @@ func (m *Manager) newState(broken []*conflist.FileError, problems []error, reaso
 	return s
 }
 
-// earlier returns a problem for each network that runtimes use before ours.
+// earlier returns a problem for each network that runtimes use before the manager's.
 func (m *Manager) earlier(networks []*conflist.Network) []error {
 	var errs []error
 	for _, n := range networks {
@@ -118,7 +118,7 @@ func (m *Manager) publish(s State, networks []*conflist.Network) {
 	}
 }
 
-// log logs changes of the state, not every look.
+// log logs only changes of the state.
 func (m *Manager) log(s, old State) {
 	if !s.samePrimary(old) {
 		m.o.Logger.Info("primary network", "name", s.Primary, "file", s.File)

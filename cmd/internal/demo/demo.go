@@ -27,7 +27,7 @@ type Options struct {
 	// Config is used except for its networks: the demo uses the embedded
 	// network.
 	Config configurator.Config
-	// OnHost says that the demo runs on a real host. Other programs may change
+	// OnHost reports whether the demo runs on a real host. Other programs may change
 	// that host during the demo, and the demo removes a bridge that it made.
 	OnHost bool
 	// Reporter receives the beginning and the end of every step.
@@ -43,9 +43,9 @@ type Summary struct {
 	// Answer is the median time of a request.
 	Answer time.Duration
 	Took   time.Duration
-	// Interrupted says that the context ended before the demo was complete.
+	// Interrupted reports whether the context ended before the demo was complete.
 	Interrupted bool
-	// Clean says that the demo removed everything that it set up, and the host
+	// Clean reports whether the demo removed everything that it set up, and the host
 	// is as before.
 	Clean bool
 }

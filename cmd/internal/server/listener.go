@@ -69,6 +69,7 @@ func take(files []*os.File) (*Listener, error) {
 	return l, nil
 }
 
+// create creates the directory of s, takes its lock, and creates the socket.
 func create(s Socket) (*Listener, error) {
 	if err := s.makeDir(); err != nil {
 		return nil, fmt.Errorf("create its directory: %w", err)

@@ -81,6 +81,7 @@ func (d *admission) admit(c *conn) (ok bool, err error) {
 	return true, nil
 }
 
+// full returns wire.ErrBusy if c would exceed a limit.
 func (d *admission) full(c *conn) error {
 	others := d.total - d.open[0]
 	switch {

@@ -28,8 +28,9 @@ type Sandboxes interface {
 	Path(name string) string
 }
 
-// Check is one condition for an ADD. Err says why the condition is not met. Warning is a
-// problem that the administrator should repair although an ADD can succeed.
+// Check is one condition for an ADD. Err is the reason if the condition is not met.
+// Warning is a problem that the administrator should repair although an ADD can
+// succeed.
 type Check struct {
 	Name    string
 	Network string // "" for a condition of all networks

@@ -43,6 +43,8 @@ func (a *API) readBody(r *http.Request, most int64) (*body, error) {
 	return b, nil
 }
 
+// fill reads the body. It takes room for each portion, and returns wire.ErrBusy if
+// there is not enough room. A body of more than most bytes is an error.
 func (b *body) fill(from io.Reader, most int64) error {
 	for {
 		n, err := io.CopyN(&b.Buffer, from, min(portion, most+1-int64(b.Len())))

@@ -16,7 +16,8 @@ type clientContext struct {
 	conn syscall.RawConn
 }
 
-// attend makes ctx the context of an operation that a request asks for.
+// withClient returns ctx, extended by the check that the client of r is still
+// connected.
 func withClient(ctx context.Context, r *http.Request) context.Context {
 	v, ok := r.Context().Value(verdictKey{}).(*verdict)
 	if !ok {

@@ -47,6 +47,7 @@ func lastEvent(r *http.Request) (uint64, error) {
 	return last, nil
 }
 
+// stream sends events and keepalives until the events end or the server shuts down.
 func (a *API) stream(w http.ResponseWriter, r *http.Request, last uint64) error {
 	events := a.options.Events(r.Context(), last)
 	if err := a.push(w, []byte(": allocnetd\n\n")); err != nil {
@@ -73,6 +74,7 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, last uint64) error 
 	}
 }
 
+// pushEvent sends one event. An event that cannot be encoded is logged and skipped.
 func (a *API) pushEvent(w http.ResponseWriter, e wire.Event) error {
 	data, err := json.Marshal(e)
 	if err != nil {

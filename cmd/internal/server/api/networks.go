@@ -39,6 +39,7 @@ func (a *API) readyz(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// sendReadiness answers with all checks. The status is 503 if one of them has failed.
 func (a *API) sendReadiness(w http.ResponseWriter, r *http.Request, checks []Check) {
 	readiness, status := wire.Readiness{Ready: true, Checks: []wire.Check{}}, http.StatusOK
 	var errs []error

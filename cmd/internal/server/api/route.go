@@ -78,7 +78,7 @@ func pathID(r *http.Request) string { return r.PathValue("id") }
 
 func keyOfAllocation(r *http.Request, _ *body) string { return pathID(r) }
 
-// routeOptions say how the requests of a route are admitted.
+// routeOptions configure the admission of a route's requests.
 type routeOptions struct {
 	limiter *limiter
 	key     func(*http.Request, *body) string // nil for no key

@@ -15,6 +15,8 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
+// createSandbox creates a sandbox. If it exists, the answer has both its path and an
+// error.
 func (a *API) createSandbox(_ *http.Request, b *body) (work, error) {
 	var request wire.NewSandbox
 	err := b.decode(&request, false)

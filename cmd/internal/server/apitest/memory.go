@@ -162,7 +162,7 @@ func (m *Memory) Audit(ctx context.Context, a configurator.Allocation) ([]config
 	return []configurator.Leftover{{Kind: allocnet.KindLink, Object: "eth0"}}, nil
 }
 
-// Force implements allocnet.Service. Whatever has a record is set up.
+// Force implements allocnet.Service. Every allocation with a record is set up.
 func (m *Memory) Force(ctx context.Context, a configurator.Allocation) ([]configurator.Leftover, error) {
 	if err := errors.Join(validID(a.ID), m.begin(ctx, "force", a.ID)); err != nil {
 		return nil, err

@@ -59,6 +59,7 @@ func (v *Validator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// judge compares one request and its response with the description.
 func (v *Validator) judge(r *http.Request, got *recorder) error {
 	route, params, err := v.Router.FindRoute(r)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 )
 
 // ActiveFile returns the file beside a daemon's socket that holds the daemon's active
-// settings. The daemon writes it and leaves it when it ends, because the CNI plugin needs
-// the same settings and knows neither the daemon's flags nor its environment.
+// settings. The daemon writes it and leaves it when it ends, because the CNI plugin
+// needs the same settings and cannot see the daemon's flags and environment.
 func ActiveFile(socket string) string { return socket + ".settings" }
 
 // Write writes all settings to a file for [Read]. The file is replaced atomically; only

@@ -15,7 +15,7 @@ import (
 // DefaultFile is read if no other file is named and it exists.
 const DefaultFile = "/etc/allocnet/allocnetd.hcl"
 
-// Source says where settings come from. Its zero value reads only DefaultFile.
+// Source describes where settings come from. Its zero value reads only DefaultFile.
 type Source struct {
 	File    string   // must exist; "" for DefaultFile, which is optional
 	Environ []string // as os.Environ returns it

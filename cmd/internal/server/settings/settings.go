@@ -45,7 +45,7 @@ type Socket struct {
 	Mode         fs.FileMode
 }
 
-// Retry says how a failed ADD is repeated.
+// Retry configures the repetition of a failed ADD.
 type Retry struct {
 	Attempts      int
 	Delay, Jitter time.Duration // none if 0
@@ -62,7 +62,7 @@ type Limits struct {
 	OperationTimeout time.Duration // for an operation on one allocation, including the wait
 }
 
-// ReconcileMode says what the daemon does if records and kernel do not agree.
+// ReconcileMode is the action of the daemon if records and kernel do not agree.
 type ReconcileMode string
 
 const (
@@ -72,7 +72,7 @@ const (
 	ReconcileReport ReconcileMode = "report"
 )
 
-// Reconcile says how records are compared with the kernel.
+// Reconcile configures the comparison of records with the kernel.
 type Reconcile struct {
 	Mode      ReconcileMode // at the start of the daemon
 	Wait      time.Duration // the daemon is ready after this time at the latest

@@ -52,6 +52,7 @@ func DecodeBut(prefix string, data []byte, v any) error {
 	return decode(data, v, walker{passed: prefix})
 }
 
+// decode validates data with w and then decodes it with encoding/json.
 func decode(data []byte, v any, w walker) error {
 	w.data = data
 	if at := invalidUTF8(data); at >= 0 {
@@ -69,6 +70,7 @@ func decode(data []byte, v any, w walker) error {
 	return nil
 }
 
+// invalidUTF8 returns the position of the first byte that is not UTF-8, or -1.
 func invalidUTF8(data []byte) int {
 	if utf8.Valid(data) {
 		return -1
@@ -236,6 +238,7 @@ func fits(number string, t reflect.Type) bool {
 	return err == nil
 }
 
+// array checks the elements of an array that is decoded into a t.
 func (w *walker) array(p *place, t reflect.Type, depth int) error {
 	var of reflect.Type
 	if t != nil {
@@ -251,6 +254,7 @@ func (w *walker) array(p *place, t reflect.Type, depth int) error {
 	return nil
 }
 
+// object checks the keys and values of an object that is decoded into a t.
 func (w *walker) object(p *place, t reflect.Type, depth int) error {
 	seen := map[string]bool{}
 	w.at++
@@ -307,6 +311,7 @@ type field struct {
 // fields caches the []field of each reflect.Type.
 var fields sync.Map
 
+// fieldsOf returns the fields of a struct that have a name in JSON.
 func fieldsOf(t reflect.Type) []field {
 	if known, ok := fields.Load(t); ok {
 		return known.([]field)
