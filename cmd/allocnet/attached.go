@@ -16,12 +16,13 @@ import (
 // errAttached is the error while attachments need the native plugins for their DEL.
 var errAttached = errors.New("other plugins leave elements of allocnet's nftables tables behind")
 
-// layingOut are the plugins with elements in allocnet's tables, unless a backend is named.
+// layingOut are the plugins that have elements in allocnet's tables if no backend is
+// configured.
 var layingOut = []string{"bridge", "firewall", "portmap", "ptp"}
 
-// requireUnattached returns an error if the host has attachments that runtimes made with
-// the plugin binaries. The reference plugins do not remove their elements, so a host port
-// would lead to the next holder of the address.
+// requireUnattached returns an error if the host has attachments that runtimes made
+// with the plugin binaries. The reference plugins would not remove the elements of
+// these attachments, so a host port would lead to the next holder of the address.
 func requireUnattached(ctx context.Context) error {
 	owners, err := attachedByRuntimes(ctx)
 	if err != nil {
@@ -75,7 +76,7 @@ func attachedByRuntimes(ctx context.Context) ([]string, error) {
 	return list, err
 }
 
-// someOf lists names, only the first ones if there are many.
+// someOf joins names; if there are many, only the first ones.
 func someOf(list []string) string {
 	const most = 8
 	if len(list) <= most {

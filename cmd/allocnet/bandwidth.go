@@ -50,6 +50,7 @@ func parseLimit(s string) (rate, burst uint64, err error) {
 	return rate, burst, err
 }
 
+// parseBits parses a number of bits, with k, M or G for powers of 1000.
 func parseBits(s string) (uint64, error) {
 	digits, unit := s, uint64(1)
 	for suffix, factor := range map[string]uint64{"k": 1e3, "M": 1e6, "G": 1e9} {

@@ -21,6 +21,7 @@ every plugin. Nothing is changed. Accepted requests that no plugin serves are li
 	}
 }
 
+// check checks an allocation and prints whether it is healthy.
 func (a *app) check(c *cobra.Command, id string) error {
 	conf, err := a.service()
 	if err != nil {

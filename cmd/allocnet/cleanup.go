@@ -44,7 +44,8 @@ where setup --create makes them.`,
 	return c
 }
 
-// cleanupResult is what was found or removed of one allocation.
+// cleanupResult is the result for one allocation: the objects that were found or
+// removed.
 type cleanupResult struct {
 	ID string `json:"id"`
 	// State is why the allocation was checked.
@@ -60,7 +61,7 @@ type cleanupResult struct {
 	netns string // may be destroyed
 }
 
-// allocationState says whether an allocation may have anything on the host.
+// allocationState is the state of an allocation with regard to its objects on the host.
 type allocationState string
 
 const (
@@ -71,6 +72,8 @@ const (
 	stateUnreadable  allocationState = "record broken" // the record cannot be read
 )
 
+// cleanup audits allocations or, with force, removes their objects, and prints the
+// results.
 func (a *app) cleanup(ctx context.Context, ids []string, force, destroy bool) error {
 	conf, err := a.configurator()
 	if err != nil {
@@ -127,6 +130,7 @@ func (a *app) cleanupTargets(ctx context.Context, conf *configurator.Configurato
 	return targets, err
 }
 
+// newTarget returns the target of cleanup for an ID or a short form.
 func newTarget(ctx context.Context, conf *configurator.Configurator, short string, is shortForm) (cleanupResult, error) {
 	id, err := wholeID(ctx, conf, short, is)
 	if err != nil {
@@ -163,6 +167,8 @@ func namespaceOf(r *configurator.Record) string {
 	return r.Netns
 }
 
+// clean audits one allocation or, with force, removes its objects. With destroy it also
+// destroys the network namespace, unless an allocation has it.
 func (r *cleanupResult) clean(ctx context.Context, conf *configurator.Configurator, force, destroy bool) (err error) {
 	alloc := configurator.Allocation{ID: r.ID, Netns: netnsPath(r.ID, "")}
 	recorded, _ := conf.Get(ctx, r.ID) // before Force removes the record

@@ -60,6 +60,7 @@ func (e *failedDemo) Error() string {
 
 func (e *failedDemo) Unwrap() error { return e.cause }
 
+// demo runs the demo on this host or on a private host.
 func (a *app) demo(ctx context.Context, onHost bool) error {
 	if _, err := a.config(); err != nil {
 		return err

@@ -34,6 +34,7 @@ events.`,
 	return c
 }
 
+// events prints the daemon's events until the context ends.
 func (a *app) events(c *cobra.Command, after uint64) error {
 	daemon, err := a.daemon()
 	if err != nil {

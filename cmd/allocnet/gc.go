@@ -168,6 +168,7 @@ func (f *gcFlags) awaitIDs(ctx context.Context, in io.Reader) ([]string, error) 
 	}
 }
 
+// fileIDs reads the file of --live-from; "-" stands for in.
 func (f *gcFlags) fileIDs(in io.Reader) ([]string, error) {
 	if f.liveFrom != "-" {
 		file, err := os.Open(f.liveFrom)
@@ -215,8 +216,8 @@ func (a *app) warnOfUnknown(ctx context.Context, conf allocnet.Service, live []s
 	return nil
 }
 
-// warnOfScoped reports the allocations that stay because they have a scope: those of
-// runtimes, which collect them, and the others.
+// warnOfScoped warns that allocations stay because they have a scope. It counts those
+// of runtimes separately, because runtimes collect them.
 func (a *app) warnOfScoped(ctx context.Context, conf allocnet.Service) {
 	records, _ := conf.List(ctx) // GC reports unreadable records
 	runtimes, others := 0, 0

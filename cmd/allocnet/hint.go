@@ -100,8 +100,8 @@ func hintFor(err error, id string, used ...string) string {
 // idInCommand matches the placeholder of an ID in a command of a hint.
 var idInCommand = regexp.MustCompile("(`allocnet [a-z -]+ )ID([ `])")
 
-// hints are in order: the first one that applies is used, or all that name something to
-// install. Hints that are nearer to the cause come first.
+// hints are tried in order, the hints closest to the cause first. The first one that
+// applies is used, but all that name a program to install are combined.
 var hints = []struct {
 	applies func(error) bool
 	text    func(error) string

@@ -11,12 +11,12 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
-// shownID is the number of digits that lists show of a runtime's ID, which has 64.
-// Commands that change something need as many, because a shorter prefix may soon match
-// another container.
+// shownID is the number of digits of a runtime's ID that lists show; such IDs have 64.
+// Commands that change something require at least as many digits, because a shorter
+// prefix may soon match another container.
 const shownID = 12
 
-// minPrefix is the number of digits of such an ID that commands need that only read.
+// minPrefix is the number of digits of a runtime's ID that read-only commands require.
 const minPrefix = 4
 
 // runtimeID splits the ID of an attachment into the runtime's ID, which consists of
@@ -55,7 +55,7 @@ func isPrefix(least int) shortForm {
 	}
 }
 
-// wholeID returns the ID of a short form. A text that is no short form stays unchanged.
+// wholeID returns the ID of a short form. Any other text stays unchanged.
 func wholeID(ctx context.Context, conf allocnet.Service, short string, is shortForm) (string, error) {
 	if _, err := conf.Get(ctx, short); !errors.Is(err, configurator.ErrNotFound) {
 		return short, nil
@@ -94,7 +94,7 @@ func ambiguous(short string, found []string) error {
 	return stepError{usagef("ID %q: matches %d allocations: %s", short, len(found), strings.Join(found, ", ")), suggestion(found)}
 }
 
-// suggestion names IDs as lists show them, or in full if the short forms are equal.
+// suggestion joins IDs in their short forms, or in full if the short forms are equal.
 func suggestion(found []string) string {
 	var shown []string
 	for _, id := range found {
@@ -131,9 +131,10 @@ func (a *app) warnOfShort(ctx context.Context, conf allocnet.Service, id string)
 	}
 }
 
-// liveIDs returns the IDs of short forms. One that matches several attachments of one
-// container stands for all of them. One that is too short for an allocation of the scope is
-// an error, because gc would remove an allocation that should stay.
+// liveIDs returns the IDs of short forms. A short form that matches several attachments
+// of one container stands for all of them. A short form that is too short for an
+// allocation of the scope is an error, because gc would otherwise remove an allocation
+// that should stay.
 func liveIDs(ctx context.Context, conf allocnet.Service, given []string, scope string) ([]string, error) {
 	var live []string
 	var records []configurator.Record

@@ -26,6 +26,7 @@ is accepted.`,
 	}
 }
 
+// inspect prints the record of one allocation.
 func (a *app) inspect(ctx context.Context, id string) error {
 	conf, err := a.service()
 	if err != nil {

@@ -113,6 +113,8 @@ func (a *app) ls(ctx context.Context, f *lsFlags) error {
 	return errors.Join(listErr, a.printList(ctx, conf, records, f))
 }
 
+// printList prints records as a table, and warnings about plugins of their networks
+// that run as binaries.
 func (a *app) printList(ctx context.Context, conf allocnet.Service, records []configurator.Record, f *lsFlags) error {
 	if len(records) == 0 && len(f.filters) > 0 {
 		a.err.printf("no allocation passes the filter\n")
@@ -165,8 +167,8 @@ func has(r *configurator.Record, network string) bool {
 
 const gone = "netns gone"
 
-// phaseOf returns the phase of an allocation. If its network namespace is gone, it is not
-// ready, whatever its record says.
+// phaseOf returns the phase of an allocation. An allocation without its network
+// namespace is never shown as ready.
 func phaseOf(r *configurator.Record) string {
 	switch {
 	case !r.NetnsGone:

@@ -1,5 +1,5 @@
-// Command allocnet gives network namespaces their network from the command
-// line: the configurator library for people and scripts.
+// Command allocnet sets up and removes the networks of network namespaces from the
+// command line. It makes the configurator library available to users and scripts.
 package main
 
 import (

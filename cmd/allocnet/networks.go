@@ -31,6 +31,7 @@ type skippedFile struct {
 	Error string `json:"error"`
 }
 
+// networks prints the active networks and warns of skipped files.
 func (a *app) networks(ctx context.Context) error {
 	conf, err := a.service()
 	if err != nil {
@@ -65,7 +66,8 @@ func (a *app) printNetworks(networks []configurator.Network) {
 	a.out.table([]string{"NAME", "DEFAULT", "ENGINE", "CNI", "PLUGINS", "CAPABILITIES", "FILE"}, rows)
 }
 
-// unasked returns why the daemon did not list its networks. Then it is the only error.
+// unasked returns the error if the daemon did not list its networks: then it is the
+// only error, with the path of the socket as its file. Otherwise unasked returns nil.
 func (a *app) unasked(broken []*configurator.NetworkError) error {
 	if len(broken) == 1 && broken[0].File == a.flags.socket {
 		return broken[0].Err

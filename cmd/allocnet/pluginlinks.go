@@ -18,21 +18,22 @@ import (
 )
 
 const (
-	// programName is the program that acts as the native plugin by whose name it is called.
+	// programName is the program of all native plugins. It runs the plugin by whose
+	// name it is called.
 	programName = "allocnet-plugins"
 	// asideSuffix is added to the name of a file that a link replaces.
 	asideSuffix = ".reference"
-	// stageName is a directory inside the plugin directory from which links are renamed to
-	// their names.
+	// stageName is a directory inside the plugin directory. Links are created in it and
+	// then renamed to their names.
 	stageName = ".allocnet-plugins-install"
 )
 
 // errForeign is the error for an existing file that is not a link of allocnet.
 var errForeign = errors.New("exists and is not a link of allocnet")
 
-// pluginLinks are the links in the plugin directory of a runtime that lead to
-// the program of the native plugins. An existing name is never missing, not
-// even for a moment, because the runtime may need it at any time.
+// pluginLinks are the links in the plugin directory of a runtime that lead to the
+// program of the native plugins. An existing name is never missing while it is
+// replaced, because the runtime may need it at any time.
 type pluginLinks struct {
 	dir     string // absolute
 	program string // absolute
@@ -43,13 +44,13 @@ type pluginLinks struct {
 type linkState string
 
 const (
-	linkMissing   linkState = "missing"   // there is no file
-	linkCurrent   linkState = "unchanged" // our link
-	linkOutdated  linkState = "outdated"  // our link, to another program
-	linkForeign   linkState = "foreign"   // another file; it is kept
-	linkInstalled linkState = "installed" // our link is new
-	linkRemoved   linkState = "removed"   // our link is removed
-	linkRestored  linkState = "restored"  // our link is removed, and the file that it replaced is restored
+	linkMissing   linkState = "missing"   // no file exists
+	linkCurrent   linkState = "unchanged" // a link to the program
+	linkOutdated  linkState = "outdated"  // a link of allocnet to another program
+	linkForeign   linkState = "foreign"   // another file, which is kept
+	linkInstalled linkState = "installed" // the link was created
+	linkRemoved   linkState = "removed"   // the link was removed
+	linkRestored  linkState = "restored"  // the link was removed, and the file that it replaced was restored
 )
 
 // pluginLink is one name in the directory.
@@ -58,15 +59,15 @@ type pluginLink struct {
 	State linkState `json:"state"`
 	// Aside is the name of the file that the link replaced.
 	Aside string `json:"aside,omitempty"`
-	// unlinked reports whether uninstall removed a link of ours.
+	// unlinked reports whether uninstall removed a link of allocnet.
 	unlinked bool
 }
 
 func (l *pluginLinks) path(name string) string  { return filepath.Join(l.dir, name) }
 func (l *pluginLinks) aside(name string) string { return l.path(name) + asideSuffix }
 
-// install installs the links. With an error it also returns what it has done so far. It
-// refuses other files before any change, or keeps them aside with force.
+// install installs the links. After an error it also returns the changes made so far.
+// It refuses to replace other files before any change, or keeps them aside with force.
 func (l *pluginLinks) install(ctx context.Context, force bool, timeout time.Duration) ([]pluginLink, error) {
 	unlock, err := l.lock()
 	if err != nil {
@@ -91,8 +92,9 @@ func (l *pluginLinks) install(ctx context.Context, force bool, timeout time.Dura
 	return links, errors.Join(err, os.RemoveAll(l.path(stageName)))
 }
 
-// uninstall removes our links and restores the files that they replaced. Before it removes
-// the link of a plugin with elements in allocnet's tables, it calls may.
+// uninstall removes allocnet's links and restores the files that they replaced. If a
+// plugin with elements in allocnet's tables is among them, it first calls may, whose
+// error prevents all changes.
 func (l *pluginLinks) uninstall(may func() error) ([]pluginLink, error) {
 	unlock, err := l.lock()
 	if err != nil {
@@ -112,7 +114,8 @@ func (l *pluginLinks) uninstall(may func() error) ([]pluginLink, error) {
 	return links, errors.Join(errs...)
 }
 
-// laysOut reports whether a link is ours and its plugin has elements in allocnet's tables.
+// laysOut reports whether this is a link of allocnet to a plugin with elements in
+// allocnet's tables.
 func (p pluginLink) laysOut() bool {
 	return (p.State == linkCurrent || p.State == linkOutdated) && slices.Contains(layingOut, p.Name)
 }
@@ -130,7 +133,7 @@ func (l *pluginLinks) lock() (unlock func(), err error) {
 	return func() { dir.Close() }, nil
 }
 
-// look determines the state of every name.
+// look returns the state of every name.
 func (l *pluginLinks) look() ([]pluginLink, error) {
 	links := make([]pluginLink, len(l.names))
 	var errs []error
@@ -145,14 +148,14 @@ func (l *pluginLinks) look() ([]pluginLink, error) {
 	return links, errors.Join(errs...)
 }
 
-// state recognises a link of ours by the name of its target, which need not exist, or by the
-// target being our program.
+// state returns the state of a name. A link is allocnet's if its target has the name
+// programName, even if the target does not exist, or is the program.
 func (l *pluginLinks) state(name string) (linkState, error) {
 	target, err := os.Readlink(l.path(name))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return linkMissing, nil
-	case errors.Is(err, unix.EINVAL): // it is not a link
+	case errors.Is(err, unix.EINVAL): // not a link
 		return linkForeign, nil
 	case err != nil:
 		return linkForeign, err
@@ -215,8 +218,8 @@ func (l *pluginLinks) stage() error {
 	return nil
 }
 
-// ask calls the program through every staged link. A program that also answers to a name
-// that is not a plugin's is a single plugin.
+// ask calls the program as each plugin through the staged links. A program that also
+// answers to a name that is not a plugin's is a single plugin, which install refuses.
 func (l *pluginLinks) ask(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -240,8 +243,8 @@ func notThePlugins(err error) error {
 	return stepError{err, "name the program that has all plugins[--program| with --program]: `make build` creates it as bin/" + programName + ", beside bin/allocnet"}
 }
 
-// place moves a staged link to its name. Another file first gets its new name and then loses
-// this one.
+// place moves a staged link to its name. If another file has the name, place first
+// gives that file a second name.
 func (l *pluginLinks) place(link *pluginLink) error {
 	if link.State == linkCurrent {
 		return nil
@@ -259,7 +262,8 @@ func (l *pluginLinks) place(link *pluginLink) error {
 	return nil
 }
 
-// displace removes a link of ours, or replaces it at once by the file that it replaced.
+// displace removes a link of allocnet, or atomically restores the file that it
+// replaced.
 func (l *pluginLinks) displace(link *pluginLink) error {
 	path, ours := l.path(link.Name), link.State == linkCurrent || link.State == linkOutdated
 	switch {

@@ -166,6 +166,7 @@ func (a *app) installPlugins(c *cobra.Command, l *pluginLinks, force bool) error
 	return a.printPlugins(l, links, err, fmt.Sprintf("%s in %s lead to %s", plural(len(links), "plugin"), l.dir, l.program))
 }
 
+// uninstallPlugins removes links and prints the changes.
 func (a *app) uninstallPlugins(l *pluginLinks, may func() error) error {
 	links, err := l.uninstall(may)
 	if links == nil && err != nil {
@@ -218,8 +219,8 @@ func linkStyle(s linkState) style {
 	return plain
 }
 
-// newPluginLinks reads the command line. An empty program stands for the one beside this
-// program, no names for all plugins.
+// newPluginLinks reads the command line. An empty program stands for the program beside
+// this one, no names for all plugins.
 func newPluginLinks(dir, program string, names []string) (*pluginLinks, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {

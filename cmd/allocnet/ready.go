@@ -44,6 +44,7 @@ func (a *app) missing(conf allocnet.Service, networks []configurator.Network) er
 	return errors.Join(errs...)
 }
 
+// ready prints whether an ADD can be expected to succeed.
 func (a *app) ready(c *cobra.Command) error {
 	conf, err := a.service()
 	if err != nil {

@@ -118,7 +118,8 @@ Exit codes:
   3  {{.}}
 {{end}}`
 
-// exits returns the annotation that says when a command ends with exitNo.
+// exits returns the annotation with the condition under which a command ends with
+// exitNo.
 func exits(no string) map[string]string { return map[string]string{"no": no} }
 
 // refineHelp makes the help command refuse unknown commands.

@@ -70,13 +70,14 @@ message says that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 	return c
 }
 
-// statusMessages are log messages of the library whose content a Status has as Warnings and
-// Unserved.
+// statusMessages are log messages of the library. A Status contains the same
+// information in its fields Warnings and Unserved.
 var statusMessages = []string{
 	"a process of the host listens on a published host port; packets to the port now go to the allocation",
 	"no plugin of the networks declares capabilities that the allocation requests; they have no effect",
 }
 
+// setup sets up an allocation and prints its status.
 func (a *app) setup(c *cobra.Command, id string, f *setupFlags) error {
 	for _, message := range statusMessages {
 		a.shown.Add(message)

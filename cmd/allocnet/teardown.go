@@ -40,6 +40,8 @@ type teardownReport struct {
 	Forced []configurator.Leftover `json:"forced,omitzero"`
 }
 
+// teardown tears down an allocation. With destroy it also destroys the network
+// namespace if it is known to belong to the allocation.
 func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	var report teardownReport
 	a.onForced = func(_ string, removed []configurator.Leftover) { report.Forced = append(report.Forced, removed...) }

@@ -7,8 +7,8 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 )
 
-// gone holds by ID when the daemon first saw that the network namespace of a runtime's
-// allocation is gone.
+// gone maps the ID of a runtime's allocation to the time at which the daemon first
+// found its network namespace missing.
 type gone map[string]time.Time
 
 // interval returns how often the records are read: four times within the time after

@@ -26,6 +26,8 @@ func (a *app) newRun() *cobra.Command {
 	}
 }
 
+// runDaemon runs the daemon with the settings of source until it ends. For invalid
+// settings it returns a usageError.
 func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) error {
 	signal.Ignore(syscall.SIGHUP) // the settings are about to be read; server.Run handles it later
 	s, err := source.Load()

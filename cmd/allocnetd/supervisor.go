@@ -51,6 +51,8 @@ func (s *supervisor) run(ctx context.Context) error {
 	return nil
 }
 
+// runOne runs the current manager until the manager ends or is replaced. Without a
+// manager it waits for a replacement or the end of the context.
 func (s *supervisor) runOne(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -69,6 +69,8 @@ func limits(l *settings.Limits) api.Limits {
 	}
 }
 
+// replaceManager replaces the manager by one with the settings of g, or by none if they
+// disable it. In the second case it logs a warning if the manager's file still exists.
 func (h *host) replaceManager(g *generation) error {
 	s := &g.settings
 	if !s.Manager.Enabled {
@@ -82,8 +84,8 @@ func (h *host) replaceManager(g *generation) error {
 		ConfDir: s.ConfDir, OwnFile: s.Manager.OwnFile, Owner: s.Socket.Path, Primary: s.Manager.Primary, Embedded: g.embedded,
 		Name: s.Manager.Name, Plugin: h.pluginKeys(s), PluginDirs: s.PluginDirs, Usable: h.installed(s),
 		ReadinessFile: s.Manager.ReadinessFile,
-		// The manager has read the files: the service reads them as well, so that what
-		// the manager has seen is active there, too.
+		// The service reads the files as well, so that the networks that the manager
+		// has found are active in the service, too.
 		OnRead: func() { g.service.Networks(context.Background()) },
 		OnChange: func(now confmanager.State) {
 			h.telemetry.Configured(now.Primary, now.File, now.NotReady, now.Problems)
