@@ -23,8 +23,8 @@ import (
 
 var logger = hclog.New(&hclog.LoggerOptions{Name: program, Level: hclog.Warn, Output: os.Stderr})
 
-// fallback serves the request in this process. The cause says why the daemon does not
-// serve it.
+// fallback serves the request in this process. cause is the reason why the daemon does
+// not serve it.
 func (o *options) fallback(r cni.Request, cause error) *answer {
 	service, timeout, err := o.newService()
 	if err != nil {

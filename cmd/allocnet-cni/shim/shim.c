@@ -3,8 +3,8 @@
 // to allocnetd and prints an answer that arrives soon and in one piece. A Go program
 // needs a millisecond or two to start, which is most of the cost of an ADD through the
 // daemon; the shim needs a fraction of that. In every other case it executes
-// allocnet-cni from its own directory: either before it has sent anything, or with the
-// connection, from which it has read nothing.
+// allocnet-cni from its own directory. At that time it has either sent nothing, or
+// passes on the connection, from which it has read nothing.
 //
 // The protocol is in cmd/internal/cni.
 
@@ -25,13 +25,13 @@
 #define DEFAULT_SOCKET "/run/allocnet/allocnetd.sock"
 
 enum {
-	MAX_CONFIG = 64 << 10, // bytes of a configuration, and of an answer
-	MAX_STDIN = 1 << 20,   // bytes of stdin that allocnet-cni gets; it accepts fewer
-	MAX_VARIABLE = 1024,   // bytes of a variable's value
-	MAX_HEADER = 512,      // bytes of the request's header
-	MAX_DEPTH = 100,       // nested values
-	WAIT = 250,            // milliseconds for an answer; the first keepalive is later
-	HANDED = 3,            // descriptor of the connection in allocnet-cni
+	MAX_CONFIG = 64 << 10, // maximum size of a configuration and of an answer, in bytes
+	MAX_STDIN = 1 << 20,   // maximum size of stdin for allocnet-cni, which accepts less
+	MAX_VARIABLE = 1024,   // maximum length of a variable's value
+	MAX_HEADER = 512,      // maximum length of the request's header
+	MAX_DEPTH = 100,       // maximum depth of nested values
+	WAIT = 250,            // milliseconds to wait for an answer, less than the interval of keepalives
+	HANDED = 3,            // descriptor of the connection that allocnet-cni gets
 };
 
 static const char *const variables[] = {
@@ -39,7 +39,7 @@ static const char *const variables[] = {
 };
 enum {
 	VARIABLES = sizeof variables / sizeof *variables,
-	// The header, the variables with their punctuation, the enclosing JSON, and the
+	// The header, the variables with their punctuation, the enclosing JSON and the
 	// configuration.
 	MAX_REQUEST = MAX_HEADER + VARIABLES * (MAX_VARIABLE + 32) + 64 + MAX_CONFIG,
 };
@@ -47,20 +47,21 @@ enum {
 static char config[MAX_CONFIG], request[MAX_REQUEST], answer[MAX_CONFIG];
 static size_t length; // bytes of the configuration
 
-// fail prints a CNI error with the code 11: the runtime should try again.
+// fail prints a CNI error with code 11, which makes the runtime try again, and exits.
 static _Noreturn void fail(const char *act) {
 	printf("{\"cniVersion\":\"1.0.0\",\"code\":11,\"msg\":\"allocnet-cni-shim cannot go on\","
 		"\"details\":\"%s: %s\"}\n", act, strerror(errno));
 	exit(1);
 }
 
-// again reports whether a failed call has to be repeated. It first waits until the
+// again reports whether a failed call must be repeated. It first waits until the
 // descriptor is ready, because the runtime's descriptors may be non-blocking.
 static bool again(int fd, short events) {
 	struct pollfd p = {.fd = fd, .events = events};
 	return errno == EINTR || errno == EAGAIN && (poll(&p, 1, -1) >= 0 || errno == EINTR);
 }
 
+// write_all writes n bytes and reports whether it has succeeded.
 static bool write_all(int fd, const char *data, size_t n) {
 	while (n > 0) {
 		ssize_t k = write(fd, data, n);
@@ -73,8 +74,8 @@ static bool write_all(int fd, const char *data, size_t n) {
 	return true;
 }
 
-// restore_stdin replaces stdin by a file that contains the configuration: the part that
-// was already read, and the rest.
+// restore_stdin replaces stdin by a file with the whole configuration: the part that
+// was already read and the rest.
 static void restore_stdin(void) {
 	int fd = memfd_create("config", MFD_CLOEXEC);
 	if (fd < 0 || !write_all(fd, config, length))
@@ -122,9 +123,11 @@ typedef struct {
 	size_t n;
 } text;
 
+// is reports whether a text is equal to a word.
 static bool is(text t, const char *word) { return t.n == strlen(word) && memcmp(t.at, word, t.n) == 0; }
 
-// plain reports whether a text stands in JSON as it is: printable ASCII, no escapes.
+// plain reports whether a text is written in JSON without escapes: it is printable
+// ASCII without quotes and backslashes.
 static bool plain(text t) {
 	for (size_t i = 0; i < t.n; i++)
 		if (t.at[i] < ' ' || t.at[i] > '~' || t.at[i] == '"' || t.at[i] == '\\')
@@ -134,7 +137,7 @@ static bool plain(text t) {
 
 static const char *at, *end; // the parser's position and the end of its input
 
-// seen reports whether the next byte is one of bytes.
+// seen reports whether the next byte is one of the given bytes.
 static bool seen(const char *bytes) { return at < end && *at && strchr(bytes, *at); }
 
 // next skips white space and returns the next byte, or 0 at the end.
@@ -144,8 +147,8 @@ static char next(void) {
 	return at < end ? *at : 0;
 }
 
-// string parses a string; the next byte must be its first quote. The text is the part
-// between the quotes, with its escapes.
+// string parses a string, whose first quote must be the next byte. The text is the part
+// between the quotes, with unresolved escapes.
 static bool string(text *t) {
 	for (t->at = ++at; at < end && *at != '"'; at++) {
 		if ((unsigned char)*at < ' ')
@@ -165,7 +168,7 @@ static bool string(text *t) {
 	return true;
 }
 
-// word skips the bytes of w, if they are next.
+// word skips the bytes of w if they come next, and reports whether they did.
 static bool word(const char *w) {
 	size_t n = strlen(w);
 	if ((size_t)(end - at) < n || memcmp(at, w, n))
@@ -174,6 +177,7 @@ static bool word(const char *w) {
 	return true;
 }
 
+// digits skips one or more digits.
 static bool digits(void) {
 	const char *from = at;
 	while (seen("0123456789"))
@@ -181,6 +185,7 @@ static bool digits(void) {
 	return at > from;
 }
 
+// number skips a JSON number.
 static bool number(void) {
 	if (seen("-"))
 		at++;
@@ -219,7 +224,7 @@ static bool value(int depth) {
 	return false;
 }
 
-// object parses an object; member parses the value of each key.
+// object parses an object with plain keys; member parses the value of each key.
 static bool object(bool (*member)(text key)) {
 	if (!word("{"))
 		return false;
@@ -240,9 +245,11 @@ static bool at_end(void) { return next() == 0 && at == end; }
 // plain_string parses a string whose text is plain.
 static bool plain_string(text *t) { return next() == '"' && string(t) && plain(*t); }
 
-// The values of the configuration that the shim itself needs.
+// The values of the configuration that the shim itself uses.
 static text version = {"", 0}, sock = {DEFAULT_SOCKET, sizeof DEFAULT_SOCKET - 1};
 
+// option parses one key of the configuration. It rejects an idle timeout, which only
+// allocnet-cni implements.
 static bool option(text key) {
 	static bool given;
 	if (is(key, "cniVersion"))
@@ -254,8 +261,8 @@ static bool option(text key) {
 	return given = true;
 }
 
-// options parses the configuration. It must be an object whose keys are plain; so must
-// be the values that the shim needs.
+// options parses the configuration. It must be an object with plain keys and plain
+// values of the keys that the shim uses.
 static bool options(void) {
 	at = config, end = config + length;
 	next();
@@ -308,8 +315,8 @@ static int send_request(void) {
 	return fd;
 }
 
-// receive waits for the answer and finds its body, if all of it has arrived. It leaves
-// the answer on the connection.
+// receive waits for the answer and finds its body if the whole answer has arrived. It
+// does not consume the answer, so that allocnet-cni can read it.
 static bool receive(int fd, text *body) {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 	if (poll(&p, 1, WAIT) != 1)
@@ -335,9 +342,11 @@ static bool receive(int fd, text *body) {
 		body->n == (size_t)(answer + n - body->at);
 }
 
-// The members that the answer has: a result's version, an error's code and message.
+// The members found in the answer: a result's version, an error's code and message.
 static bool versioned, coded, said;
 
+// result_member checks one key of a result: its version must be that of the
+// configuration.
 static bool result_member(text key) {
 	text t;
 	if (is(key, "cniVersion"))
@@ -345,6 +354,8 @@ static bool result_member(text key) {
 	return value(0);
 }
 
+// error_member checks one key of an error: the code is a positive number, the message a
+// string.
 static bool error_member(text key) {
 	text t;
 	next();
@@ -356,8 +367,8 @@ static bool error_member(text key) {
 	return value(0);
 }
 
-// print prints the result, for an ADD, or the error of the body, and ends the program.
-// For any other body it returns, and allocnet-cni handles it.
+// print prints the result of an ADD or the error in the body, and ends the program. For
+// any other body it returns, and allocnet-cni handles the answer.
 static void print(text body, bool add) {
 	at = body.at, end = body.at + body.n;
 	if (!add && word("{}") && at_end())
