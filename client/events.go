@@ -28,6 +28,8 @@ func (c *Client) Events(ctx context.Context, last uint64) iter.Seq2[Event, error
 	}
 }
 
+// follow calls yield for each event of the stream until yield returns false or the
+// stream ends. It returns io.EOF if the daemon has closed the stream.
 func (c *Client) follow(ctx context.Context, last uint64, yield func(Event) bool) error {
 	answer, err := c.open(ctx, "GET", fmt.Sprintf("/v1/events?after=%d", last), nil)
 	if err != nil {
@@ -89,6 +91,7 @@ func (c *Client) verifyStream(answer *response) error {
 	return failure.Err()
 }
 
+// decodeEvent decodes an event. The Data of an unknown type is nil.
 func decodeEvent(data []byte) (Event, error) {
 	var raw json.RawMessage
 	sent := wire.Event{Data: &raw}

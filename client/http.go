@@ -14,19 +14,19 @@ import (
 	"strings"
 )
 
-// This is the part of HTTP/1.1 that a request on a unix socket needs: one request per
-// connection, and an answer whose body has a length, comes in chunks, or ends with the
-// connection. Package net/http does this and much more: with TLS it is most of a
-// program that has no other use for it.
+// This file implements the part of HTTP/1.1 that a request on a unix socket needs: one
+// request per connection, and a response whose body has a length, is chunked, or ends
+// with the connection. Package net/http would add several megabytes, mostly for TLS, to
+// programs that use it for nothing else.
 
-// request is one request. The path is escaped already.
+// request is one request. Its path is already escaped.
 type request struct {
 	method, path string
 	header       []string // lines without their end
 	body         []byte   // nil for none
 }
 
-// encode is the text of a request.
+// encode returns the text of the request.
 func (r *request) encode() []byte {
 	var b bytes.Buffer
 	b.WriteString(r.method + " " + r.path + " HTTP/1.1\r\nHost: allocnetd\r\nConnection: close\r\n")
@@ -41,7 +41,7 @@ func (r *request) encode() []byte {
 	return b.Bytes()
 }
 
-// response is an answer, whose body the caller closes.
+// response is a response. The caller closes its body.
 type response struct {
 	status string // code and reason
 	code   int
@@ -49,25 +49,25 @@ type response struct {
 	body   io.ReadCloser
 }
 
-// The status codes that make a difference.
+// The status codes that the client distinguishes.
 const (
 	statusOK        = 200
 	statusNoContent = 204
 )
 
-// maxHead bounds the head of an answer, in bytes.
+// maxHead bounds the status line and header of a response, in bytes.
 const maxHead = 64 << 10
 
-// roundTrip sends a request to a unix socket. When the context ends, so does the
-// connection, and reading the body returns the context's error.
+// roundTrip sends a request to a unix socket and returns the response. When the context
+// ends, the connection is closed, and reading the body returns the context's error.
 func roundTrip(ctx context.Context, socket string, r *request) (*response, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, orEnded(ctx, err)
 	}
 	c := &connection{Conn: conn, ctx: ctx, stop: context.AfterFunc(ctx, func() { _ = conn.Close() })}
-	// A daemon that refuses a request may answer before it has read all of it. One that
-	// cannot be written to cannot be read from either.
+	// The daemon may respond before it has read the whole request. An error of writing
+	// is ignored, because reading then fails as well.
 	go func() { _, _ = conn.Write(r.encode()) }()
 	limit := &io.LimitedReader{R: c, N: maxHead}
 	from := bufio.NewReader(limit)
@@ -89,7 +89,7 @@ func roundTrip(ctx context.Context, socket string, r *request) (*response, error
 	return answer, nil
 }
 
-// connection is one whose errors are those of its context, once that has ended.
+// connection returns the context's error from Read once the context has ended.
 type connection struct {
 	net.Conn
 	ctx  context.Context
@@ -109,6 +109,7 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
+// orEnded returns the context's error if the context has ended, otherwise err.
 func orEnded(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -116,7 +117,8 @@ func orEnded(ctx context.Context, err error) error {
 	return err
 }
 
-// readHead reads the head of an answer, after those that only tell of progress.
+// readHead reads the status line and header of a response. It skips informational
+// responses (status 1xx).
 func readHead(from *bufio.Reader) (*response, error) {
 	for {
 		text := textproto.NewReader(from)
@@ -139,7 +141,8 @@ func readHead(from *bufio.Reader) (*response, error) {
 	}
 }
 
-// bodyOf is the body of an answer. It ends early with io.ErrUnexpectedEOF.
+// bodyOf returns the body of a response. If the body is truncated, reading it ends with
+// io.ErrUnexpectedEOF.
 func bodyOf(r *response, from *bufio.Reader) (io.Reader, error) {
 	encoding, length := r.header.Get("Transfer-Encoding"), r.header.Values("Content-Length")
 	switch {
@@ -159,7 +162,7 @@ func bodyOf(r *response, from *bufio.Reader) (io.Reader, error) {
 	return &exactly{from: from, left: n}, nil
 }
 
-// exactly reads so many bytes.
+// exactly reads a body of a known length.
 type exactly struct {
 	from io.Reader
 	left uint64
@@ -177,11 +180,11 @@ func (e *exactly) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// chunks reads a body that comes in chunks.
+// chunks reads a chunked body.
 type chunks struct {
 	from *bufio.Reader
-	left uint64 // of the chunk
-	ends bool   // the chunk's end comes next
+	left uint64 // bytes of the current chunk
+	ends bool   // the line end of a chunk comes next
 	err  error
 }
 
@@ -198,7 +201,8 @@ func (c *chunks) Read(p []byte) (n int, err error) {
 	return n, c.err
 }
 
-// next reads up to the content of the next chunk; io.EOF is the end of the body.
+// next reads up to the content of the next chunk. It returns io.EOF at the end of the
+// body.
 func (c *chunks) next() error {
 	if c.ends {
 		if line, err := c.line(); err != nil || line != "" {
@@ -215,7 +219,7 @@ func (c *chunks) next() error {
 		return fmt.Errorf("malformed size of a chunk %.64q", line)
 	}
 	c.ends = true
-	for c.left == 0 { // the last one, with fields behind it
+	for c.left == 0 { // the last chunk, followed by trailer fields
 		if line, err = c.line(); err != nil {
 			return err
 		}
@@ -226,13 +230,13 @@ func (c *chunks) next() error {
 	return nil
 }
 
-// line reads a line, which has to fit in the buffer.
+// line reads a line, which must fit into the buffer.
 func (c *chunks) line() (string, error) {
 	line, err := c.from.ReadSlice('\n')
 	return string(bytes.TrimRight(line, "\r\n")), unexpected(err)
 }
 
-// unexpected turns the end of the connection into an error.
+// unexpected replaces io.EOF by io.ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

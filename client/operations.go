@@ -70,6 +70,7 @@ func (c *Client) Force(ctx context.Context, a allocnet.Allocation) ([]allocnet.L
 	return c.find(ctx, a, "force")
 }
 
+// find sends the request of Audit or Force; how is the last element of its path.
 func (c *Client) find(ctx context.Context, a allocnet.Allocation, how string) ([]allocnet.Leftover, error) {
 	var answer wire.Found
 	err := c.call(ctx, exchange{"POST", pathOf(a.ID) + "/" + how, a, &answer, func() error {
@@ -100,6 +101,8 @@ func (c *Client) PlanGC(ctx context.Context, s allocnet.Scope) (*allocnet.GCRepo
 	return c.collect(ctx, s, true)
 }
 
+// collect sends the request of GCScope or, with dryRun, of PlanGC. If GC has failed, it
+// also returns the report in the response.
 func (c *Client) collect(ctx context.Context, s allocnet.Scope, dryRun bool) (*allocnet.GCReport, error) {
 	if s.Live == nil {
 		s.Live = []string{} // an explicit empty list

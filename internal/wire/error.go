@@ -156,8 +156,8 @@ func FromError(err error) *Error {
 // text returns a text without configurations, in valid UTF-8.
 func text(s string) string { return redact.Text(strings.ToValidUTF8(s, "\uFFFD")) }
 
-// Err decodes an error; nil for nil. The error has the text of the original, and errors.Is and
-// errors.As find the same errors in it, as far as this build knows their kinds.
+// Err decodes an error; nil for nil. The error has the text of the original. errors.Is
+// and errors.As find the same errors in it, except kinds that this build does not have.
 func (e *Error) Err() error {
 	if e == nil {
 		return nil
@@ -192,7 +192,7 @@ type remoteError struct {
 func (e *remoteError) Error() string   { return e.message }
 func (e *remoteError) Unwrap() []error { return e.causes }
 
-// IsRemote reports whether an error contains one that Err has returned.
+// IsRemote reports whether an error contains an error that Err has returned.
 func IsRemote(err error) bool { return as[*remoteError](err) }
 
 // Each returns the errors that err joins, also in several levels. If err does not join any, it

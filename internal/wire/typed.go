@@ -14,8 +14,9 @@ import (
 	"github.com/allocnet/allocnet/portmap"
 )
 
-// typedError encodes and decodes a type of error. keep copies the first one that errors.As
-// finds into an Error; restore returns it, or nil if the Error has none.
+// typedError encodes and decodes one type of error. keep copies the first error of that
+// type that errors.As finds into an Error; restore returns it, or nil if the Error has
+// none.
 type typedError struct {
 	keep    func(error, *Error)
 	restore func(*Error) error

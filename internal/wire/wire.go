@@ -110,7 +110,7 @@ type Health struct {
 	Status string `json:"status"`
 }
 
-// Readiness is the body of GET /readyz. Error joins those of the checks.
+// Readiness is the body of GET /readyz. Error joins the errors of the checks.
 type Readiness struct {
 	Ready  bool    `json:"ready"`
 	Checks []Check `json:"checks"`
