@@ -1,5 +1,5 @@
-// Package names builds and parses the names that allocnet gives to objects in
-// the kernel. It also validates names that come from outside.
+// Package names builds and parses the names that allocnet gives to objects in the
+// kernel. It also validates names from configurations and requests.
 package names
 
 import (
@@ -16,30 +16,31 @@ const Table = "allocnet"
 // other hosts.
 const GuardTable = "allocnet_guard"
 
-// HeldGuardTable is the name of the same table again, which a process owns while it
-// runs.
+// HeldGuardTable is the name of a second table with the rules of GuardTable. A
+// long-lived process owns it until the process ends, so that a flush of the ruleset
+// does not remove the rules.
 const HeldGuardTable = "allocnet_guard_held"
 
 // Owner is the attachment to which an object in the kernel belongs. Instance
-// distinguishes the users of allocnet on one host, each with its own records:
-// see package statedir. It is "" for the default directory, and for plugin
-// binaries, which have no directory.
+// distinguishes users of allocnet on one host that have separate records: see package
+// statedir. It is "" for the default directory and for plugin binaries, which have no
+// directory.
 type Owner struct{ Network, ID, IfName, Instance string }
 
-// DefaultStateDir is where records are kept.
+// DefaultStateDir is the default directory of the records.
 const DefaultStateDir = "/run/allocnet"
 
 const (
 	ownerPrefix = "allocnet:"
-	// maxOwner is what nft shows of an element's comment; an interface's alias
-	// has room for more.
+	// maxOwner is the maximum length of an element's comment that nft shows. The alias
+	// of an interface may be longer.
 	maxOwner = 127
 )
 
-// String is the owner as interface aliases and nftables comments have it:
-// allocnet:NETWORK/ID/IFNAME, and :INSTANCE where there is one. Parts that would
-// be too long stand as their hash, after a #, so that owners are compared as
-// text.
+// String returns the owner in the form of interface aliases and nftables comments:
+// allocnet:NETWORK/ID/IFNAME, followed by :INSTANCE if the owner has one. If the text
+// would be too long, long parts are replaced by # and a hash, so that equal owners have
+// equal texts.
 func (o Owner) String() string {
 	instance := ""
 	if o.Instance != "" {
@@ -51,7 +52,7 @@ func (o Owner) String() string {
 	return ownerPrefix + short(o.Network) + "/" + short(o.ID) + "/" + o.IfName + instance
 }
 
-// short is a part of a long owner. CNI allows no # in names.
+// short returns the hash of a part of an owner that is long. CNI allows no # in names.
 func short(part string) string {
 	const most = 50
 	if len(part) <= most {
@@ -61,10 +62,11 @@ func short(part string) string {
 	return "#" + hex.EncodeToString(sum[:16])
 }
 
-// IsHash reports whether a part of an owner that was read back is a hash.
+// IsHash reports whether a part of a parsed owner is a hash.
 func IsHash(part string) bool { return strings.HasPrefix(part, "#") }
 
-// ParseOwner reads what String made. Long parts stay hashes: compare with Is.
+// ParseOwner parses the text that String returns. Hashed parts stay hashes; compare
+// them with OfNetwork and OfID.
 func ParseOwner(s string) (Owner, bool) {
 	rest, ok := strings.CutPrefix(s, ownerPrefix)
 	parts := strings.Split(rest, "/")
@@ -76,18 +78,18 @@ func ParseOwner(s string) (Owner, bool) {
 	return Owner{Network: parts[0], ID: parts[1], IfName: ifName, Instance: instance}, true
 }
 
-// OfNetwork reports whether an owner that was read back is of that network.
+// OfNetwork reports whether a parsed owner belongs to a network.
 func (o Owner) OfNetwork(network string) bool {
 	return o.Network == network || o.Network == short(network)
 }
 
-// OfID reports whether an owner that was read back is of that container.
+// OfID reports whether a parsed owner belongs to a container.
 func (o Owner) OfID(id string) bool { return o.ID == id || o.ID == short(id) }
 
 var lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// Veth is the name of the host's end of the owner's link: 55 bits of a hash
-// behind the prefix that network managers know to leave alone.
+// Veth returns the name of the host's end of the owner's veth: 55 bits of a hash after
+// a prefix that network managers ignore.
 func (o Owner) Veth() string {
 	sum := sha256.Sum256([]byte(o.Network + "/" + o.ID + "/" + o.IfName + ":" + o.Instance))
 	return "veth" + lower.EncodeToString(sum[:7])[:11]

@@ -8,33 +8,33 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 )
 
-// The functions here are the one validator of names that come from outside and
-// become part of a path, a link or a rule. They are called where a name is read,
-// and again before a path is made of it. Each error is a *types.Error with the
-// code that CNI has for it.
+// The functions in this file are the only validators of names from configurations and
+// requests that become part of a path, a link or a rule. They are called where a name
+// is read, and again before it becomes part of a path. Each error is a *types.Error
+// with the CNI code for an invalid name.
 
-// MaxID is the length of the longest ID of an allocation or a container: with the
-// names of a network and an interface it still makes a file name.
+// MaxID is the maximum length of the ID of an allocation or a container. Together with
+// the names of a network and an interface, such an ID still fits in a file name.
 const MaxID = 128
 
 const (
 	maxFile = 255
-	// maxChain is what iptables takes.
+	// maxChain is the maximum length in iptables.
 	maxChain = 28
 )
 
-// ValidateContainer validates the ID of a container or an allocation. Its length
-// is the caller's to bound: see MaxID.
+// ValidateContainer validates the ID of a container or an allocation. The caller must
+// limit its length: see MaxID.
 func ValidateContainer(id string) error { return coded(utils.ValidateContainerID(id), id) }
 
 // ValidateNetwork validates the name of a network.
 func ValidateNetwork(name string) error { return coded(utils.ValidateNetworkName(name), name) }
 
-// ValidateInterface validates the name of a network interface, a bridge included.
+// ValidateInterface validates the name of a network interface, including bridges.
 func ValidateInterface(name string) error { return coded(utils.ValidateInterfaceName(name), name) }
 
-// ValidatePluginType validates the type of a plugin, IPAM plugins included. It is
-// the name of a file, and part of a directory's name in a list that colons separate.
+// ValidatePluginType validates the type of a plugin or an IPAM plugin. The type is a
+// file name, and part of the name of a directory in a list separated by colons.
 func ValidatePluginType(name string) error {
 	switch {
 	case name == "", name == ".", name == "..", len(name) > maxFile, strings.ContainsAny(name, `/\:`), strings.ContainsFunc(name, isControl):
@@ -44,8 +44,8 @@ func ValidatePluginType(name string) error {
 	return nil
 }
 
-// ValidateChain validates the name of an iptables chain, which must be neither an
-// option nor two words to the programs that it is given to.
+// ValidateChain validates the name of an iptables chain. The programs of iptables must
+// not read it as an option or as two words.
 func ValidateChain(name string) error {
 	bad := func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"'\`, r) }
 	if name == "" || len(name) > maxChain || name[0] == '-' || name[0] == '!' || strings.ContainsFunc(name, bad) {
@@ -57,11 +57,12 @@ func ValidateChain(name string) error {
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
-// quote shows what may be very long.
+// quote quotes at most 64 bytes of a name.
 func quote(name string) string { return fmt.Sprintf("%.64q", name) }
 
-// coded keeps a nil pointer from becoming an error. It quotes the name in the details:
-// a refused name may hold line breaks and control characters of terminals.
+// coded returns nil for a nil pointer, so that it does not become a non-nil error. It
+// quotes the name in the details, because an invalid name may contain line breaks and
+// control characters.
 func coded(err *types.Error, name string) error {
 	if err == nil {
 		return nil

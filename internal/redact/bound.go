@@ -6,19 +6,20 @@ import (
 	"unicode/utf8"
 )
 
-// What is shown of an error: names in it can be as long as a request, and causes as
-// many as there are allocations.
+// The limits of an error's text. A name in it can be as long as a request, and it can
+// have one cause per allocation.
 const (
+	// mostLines is the maximum number of lines, one per cause.
 	mostLines = 64
-	mostBytes = 2048 // of a line
+	mostBytes = 2048 // per line
 )
 
 // Text returns the text of an error for clients: limited in length, without
 // JSON objects.
 func Text(text string) string { return Bound(Objects(text)) }
 
-// Bound returns the text of an error with at most 64 lines, one per cause, of some
-// two thousand bytes each; it says how much is left out.
+// Bound returns the text of an error with at most 64 lines, one per cause, of some two
+// thousand bytes each. If it omits text, it states how much.
 func Bound(text string) string {
 	lines := strings.Split(text, "\n")
 	more := len(lines) - mostLines
@@ -34,8 +35,8 @@ func Bound(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// boundLine cuts a line in its middle: it begins with the act, and ends with the
-// cause.
+// boundLine removes the middle of a long line, because a line begins with the failed
+// action and ends with the cause.
 func boundLine(line string) string {
 	if len(line) <= mostBytes {
 		return line

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// object is where a JSON object with a member begins, also inside a string that is
-// quoted, and quoted again.
+// object matches the beginning of a JSON object that has a member. The object may be
+// inside a string that is quoted, even more than once.
 var object = regexp.MustCompile(`\{(?:\s|\\+[nrt])*\\*"`)
 
-// Objects returns a text without the JSON objects that it quotes. One whose end is not
-// there, or not found, is cut with all that follows; so is all from the first brace of
-// a text that has a network configuration in another form.
+// Objects replaces each JSON object in a text by {...}. If the end of an object is not
+// found, the rest of the text is removed. The same applies from the first remaining
+// brace on if a network configuration in another notation follows it.
 func Objects(text string) string {
 	var kept strings.Builder
 	for strings.IndexByte(text, '{') >= 0 {
@@ -30,8 +30,9 @@ func Objects(text string) string {
 	return kept.String() + text
 }
 
-// length is that of the object that a text begins with. Its strings begin and end with
-// as many backslashes as the first one begins with.
+// length returns the length of the object at the beginning of a text, or the length of
+// the text if the object has no end. A quotation mark delimits a string of the object
+// if it has as many backslashes before it as the first quotation mark.
 func length(text string) int {
 	slashes, depth, inside, level := 0, 0, false, -1
 	for i := range len(text) {

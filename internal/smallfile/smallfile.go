@@ -1,6 +1,6 @@
-// Package smallfile reads and writes files that a configuration or a directory
-// names. It guards against other objects at that path: a named pipe without a
-// writer, an endless device, a link to another file.
+// Package smallfile reads and writes small files, whose paths come from a configuration
+// or a directory. It guards against other objects at these paths: a named pipe without
+// a writer, an endless device, a link to another file.
 package smallfile
 
 import (
@@ -20,10 +20,11 @@ var ErrNotRegular = errors.New("not a regular file")
 // ErrTooLarge: the file is larger than the limit.
 var ErrTooLarge = errors.New("file is too large")
 
-// Read reads a regular file of at most so many bytes. It follows symbolic links,
-// and never waits: a named pipe or a device is refused before it is opened, and
-// again should it take the file's place just then. errors.Is finds ErrNotRegular
-// and ErrTooLarge, which name no path; other errors are *fs.PathErrors.
+// Read reads a regular file of at most most bytes. It follows symbolic links and does
+// not block: it refuses a named pipe or a device before it opens the path, and again
+// after opening, in case the file was replaced in between. errors.Is finds
+// ErrNotRegular and ErrTooLarge, which do not name the path; other errors are
+// *fs.PathErrors.
 func Read(path string, most int64) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -40,10 +41,10 @@ func Read(path string, most int64) ([]byte, error) {
 // errors.Is finds unix.ELOOP.
 func ReadOwn(path string, most int64) ([]byte, error) { return read(path, most, unix.O_NOFOLLOW) }
 
-// WriteOwn writes a file in a directory of ours, for its owner alone. It removes
-// what is in the file's place, so that it neither follows a link nor waits for a
-// pipe. The file is not replaced as a whole: after a crash it may be missing or
-// incomplete.
+// WriteOwn writes a file in one of allocnet's directories. Only the owner can read it.
+// WriteOwn first removes any object at the path, so that it neither follows a link nor
+// blocks on a pipe. The replacement is not atomic: after a crash the file may be
+// missing or incomplete.
 func WriteOwn(path string, data []byte) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -56,8 +57,8 @@ func WriteOwn(path string, data []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// ReadContext is Read that ends with the context: a file system may not answer. A
-// goroutine goes on waiting for it then.
+// ReadContext is Read that returns when the context ends, because a file system may not
+// respond. In that case a goroutine continues to wait for the file system.
 func ReadContext(ctx context.Context, path string, most int64) ([]byte, error) {
 	ended := func() error { return &fs.PathError{Op: "read", Path: path, Err: ctx.Err()} }
 	if ctx.Err() != nil {
@@ -80,6 +81,7 @@ func ReadContext(ctx context.Context, path string, most int64) ([]byte, error) {
 	}
 }
 
+// read reads a regular file, which it opens with additional flags.
 func read(path string, most int64, flags int) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|flags, 0)
 	if err != nil {
@@ -103,6 +105,8 @@ func read(path string, most int64, flags int) ([]byte, error) {
 	return data, nil
 }
 
+// checkRegular returns ErrNotRegular with the kind of the object, unless it is a
+// regular file.
 func checkRegular(info fs.FileInfo) error {
 	if info.Mode().IsRegular() {
 		return nil
