@@ -17,7 +17,7 @@ import (
 // DefaultDir is the directory of iproute2's named network namespaces.
 const DefaultDir = "/run/netns"
 
-// maxName is the most bytes that the name of a file can have.
+// maxName is the maximum length of a file name, in bytes.
 const maxName = 255
 
 // Create creates a sandbox in DefaultDir. See [CreateIn].
@@ -25,11 +25,13 @@ func Create(name string) (*Sandbox, error) {
 	return CreateIn(DefaultDir, name)
 }
 
-// CreateIn creates a sandbox of that name in dir: a new network namespace with nothing but its loopback link, which is
-// up. CreateIn makes dir if it is missing, and makes it a shared mount point, as iproute2 does, so that other mount
-// namespaces see the sandboxes in it.
+// CreateIn creates a sandbox with the given name in dir: a new network namespace with
+// only the loopback link, which is up. CreateIn creates dir if necessary and makes it a
+// shared mount point, as iproute2 does, so that the sandboxes are visible in other
+// mount namespaces.
 //
-// The error is ErrInvalidName, ErrExist or an error of the system. After an error, nothing remains but dir.
+// The error is ErrInvalidName, ErrExist or a system error. After an error, nothing
+// remains except dir.
 func CreateIn(dir, name string) (*Sandbox, error) {
 	if err := prepare(dir, name); err != nil {
 		return nil, err
@@ -42,9 +44,10 @@ func CreateIn(dir, name string) (*Sandbox, error) {
 	return s, nil
 }
 
-// CreateNoted is CreateIn that calls note with the identity of the new namespace before it mounts the namespace. A crash
-// before the mount destroys the namespace, so a caller that records the identity in note can find everything that a
-// crash leaves. If note fails, CreateNoted creates nothing and returns note's error.
+// CreateNoted is CreateIn, but calls note with the identity of the new namespace before
+// it mounts the namespace. A crash before the mount destroys the namespace. So a caller
+// that records the identity in note can find everything that a crash leaves behind. If
+// note fails, CreateNoted creates nothing and returns note's error.
 func CreateNoted(dir, name string, note func(Identity) error) (*Sandbox, error) {
 	path := filepath.Join(dir, name)
 	if err := ValidateName(name); err != nil {
@@ -71,7 +74,8 @@ func CreateNoted(dir, name string, note func(Identity) error) (*Sandbox, error) 
 	return s, nil
 }
 
-// prepare makes the file that the namespace will be mounted on, in a directory fit for it.
+// prepare creates dir, if necessary, and the file on which the namespace will be
+// mounted.
 func prepare(dir, name string) error {
 	if err := ValidateName(name); err != nil {
 		return fmt.Errorf("create sandbox in %q: %w", dir, err)
@@ -86,9 +90,11 @@ func prepare(dir, name string) error {
 	return nil
 }
 
-// ValidateName returns nil if a sandbox can have that name, and ErrInvalidName otherwise. A valid name is a file name of
-// at most 255 bytes in UTF-8. It has no control characters, so that it fits on one line, and does not begin with a dash,
-// so that no program takes it for an option. Create, CreateIn and Pool.Take call ValidateName.
+// ValidateName returns nil if a sandbox can have the given name, and ErrInvalidName
+// otherwise. A valid name is a file name of at most 255 bytes in UTF-8. It has no
+// control characters, so that it fits on one line. It does not begin with a dash, so
+// that programs do not read it as an option. Create, CreateIn and Pool.Take call
+// ValidateName.
 func ValidateName(name string) error {
 	hidden := func(r rune) bool { return r == '/' || !unicode.IsGraphic(r) }
 	switch {
@@ -99,10 +105,10 @@ func ValidateName(name string) error {
 	return nil
 }
 
-// reserved is the mode of a file that nothing is mounted on yet.
+// reserved is the mode of a file on which no namespace is mounted yet.
 const reserved fs.FileMode = 0o444
 
-// reserve makes the file that the namespace will be mounted on.
+// reserve creates the file on which the namespace will be mounted.
 func reserve(path string) error {
 	if err := unix.Mknod(path, unix.S_IFREG|uint32(reserved), 0); err != nil {
 		return &fs.PathError{Op: "create", Path: path, Err: err}
@@ -110,14 +116,14 @@ func reserve(path string) error {
 	return nil
 }
 
-// steps turn a thread and the file at path into a sandbox. They have one undo, which is Destroy.
+// steps turn a thread and the file at path into a sandbox. Destroy undoes all of them.
 var steps = []func(path string) error{
 	func(string) error { return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)) },
 	func(string) error { return loopbackUp() },
 	func(path string) error { return bind(threadNetns, path) },
 }
 
-// bind mounts the namespace that is at source on the file at path.
+// bind mounts the namespace at source on the file at path.
 func bind(source, path string) error {
 	return os.NewSyscallError("mount", unix.Mount(source, path, "", unix.MS_BIND, ""))
 }
@@ -130,7 +136,8 @@ func fill(path string) (*Sandbox, error) {
 	return Open(path)
 }
 
-// unnamed makes a namespace that is mounted nowhere: the kernel destroys it with the returned descriptor.
+// unnamed creates a namespace without a mount. The kernel destroys it when the returned
+// descriptor is closed.
 func unnamed() (*os.File, error) {
 	fd := -1
 	err := onThread(func() error {
@@ -146,6 +153,7 @@ func unnamed() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "network namespace"), nil
 }
 
+// take runs steps until one fails.
 func take(steps []func(string) error, path string) error {
 	for _, step := range steps {
 		if err := step(path); err != nil {
@@ -168,7 +176,8 @@ func shareDir(dir string) error {
 		return err
 	}
 	defer unlock()
-	// It was no mount point, but another process may have made it one since; one mount is enough.
+	// Another process may have made dir a mount point in the meantime. One mount is
+	// enough.
 	if err := makeShared(dir); !errors.Is(err, unix.EINVAL) {
 		return err
 	}
@@ -178,7 +187,8 @@ func shareDir(dir string) error {
 	return makeShared(dir)
 }
 
-// makeShared lets mounts in dir propagate. The error is EINVAL if dir is no mount point.
+// makeShared makes the mounts in dir propagate to other mount namespaces. The error is
+// EINVAL if dir is not a mount point.
 func makeShared(dir string) error {
 	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
 		return fmt.Errorf("share directory %q: %w", dir, err)
@@ -186,7 +196,8 @@ func makeShared(dir string) error {
 	return nil
 }
 
-// lockDir takes the lock that iproute2 takes too. The mount changes the path but not the file behind the lock.
+// lockDir takes the lock that iproute2 also takes. Mounting dir on itself does not
+// change its inode, so all processes lock the same file.
 func lockDir(dir string) (unlock func(), err error) {
 	file, err := os.Open(dir)
 	if err != nil {

@@ -9,10 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Destroy unmounts the namespace at path and removes the file. The kernel destroys the namespace, and the links in it,
-// once no process runs in it, no descriptor of it is open and no other mount of it exists. A missing path is not an
-// error. Destroy also removes the empty file that a crash while creating or destroying a sandbox leaves. For anything
-// else at path it returns ErrNotNamespace and changes nothing.
+// Destroy unmounts the namespace at path and removes the file. The kernel destroys the
+// namespace and its links when no process runs in it, no descriptor of it is open and
+// no other mount of it exists. A missing path is not an error. Destroy also removes the
+// empty file that a crash leaves behind while a sandbox is created or destroyed. For
+// any other object at path it returns ErrNotNamespace and changes nothing.
 func Destroy(path string) error {
 	if err := destroy(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("destroy sandbox %q: %w", path, err)
@@ -20,8 +21,9 @@ func Destroy(path string) error {
 	return nil
 }
 
-// Unfinished reports whether the file at path is the remainder of a Create that a crash ended: an empty file without a
-// mount, with the mode that this package gives such files. iproute2 gives another mode.
+// Unfinished reports whether the file at path was left behind by a crash during Create:
+// an empty file without a mount, with the mode that this package uses. iproute2 uses
+// another mode.
 func Unfinished(path string) bool {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode() != reserved {
@@ -31,14 +33,16 @@ func Unfinished(path string) bool {
 	return err == nil && !mounted
 }
 
+// destroy is Destroy, but returns fs.ErrNotExist if path does not exist.
 func destroy(path string) error {
 	mounted, err := isMounted(path)
 	if err != nil {
 		return err
 	}
 	if mounted {
-		// Detached, because a process that looks at the file just now must not keep it from going. EINVAL
-		// means that another destroyer came first.
+		// The unmount is detached, so that a process that uses the file at this moment
+		// does not prevent it. EINVAL means that another process has unmounted it
+		// first.
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		if err != nil && !errors.Is(err, unix.EINVAL) {
 			return os.NewSyscallError("umount", err)
@@ -47,8 +51,8 @@ func destroy(path string) error {
 	return os.Remove(path)
 }
 
-// isMounted reports whether a network namespace is mounted on path. Where it is not, there must be an empty file,
-// or else it is not a sandbox's.
+// isMounted reports whether a network namespace is mounted on path. If it returns false
+// without an error, path is an empty file.
 func isMounted(path string) (bool, error) {
 	info, err := os.Lstat(path)
 	if err != nil {

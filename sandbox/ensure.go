@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 )
 
-// Ensure returns the sandbox of that name in DefaultDir, and creates it if it does
-// not exist; created reports whether it did. Ensure replaces a sandbox that a crash
-// left unfinished. It is for programs that continue after a restart.
+// Ensure returns the sandbox with the given name in DefaultDir, and creates it if it
+// does not exist; created reports whether it did. Ensure replaces a sandbox that a
+// crash left unfinished. It is for programs that continue their work after a restart.
 func Ensure(name string) (s *Sandbox, created bool, err error) {
 	s, err = Create(name)
 	if !errors.Is(err, ErrExist) {

@@ -8,16 +8,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity identifies a network namespace, whatever its path. The zero value identifies none.
+// Identity identifies a network namespace independently of its path. The zero value
+// identifies no namespace.
 type Identity struct {
-	// Device and Inode are those of the namespace's file. The kernel reuses the inode of a destroyed namespace.
+	// Device and Inode are the numbers of the namespace's file. The kernel reuses the
+	// inode of a destroyed namespace.
 	Device uint64 `json:"device"`
 	Inode  uint64 `json:"inode"`
 	// Cookie is a number that the kernel never reuses; 0 before Linux 5.14.
 	Cookie uint64 `json:"cookie,omitempty"`
 }
 
-// Is reports whether both identify the same namespace. If either has no Cookie, Device and Inode decide.
+// Is reports whether both identify the same namespace. If either has no Cookie, Device
+// and Inode decide.
 func (i Identity) Is(other Identity) bool {
 	return i.Device == other.Device && i.Inode == other.Inode &&
 		(i.Cookie == other.Cookie || i.Cookie == 0 || other.Cookie == 0)
@@ -42,7 +45,7 @@ func (s *Sandbox) Identity() (id Identity, err error) {
 	return id, nil
 }
 
-// numberOf asks the namespace for its cookie, which it answers since Linux 6.18.
+// numberOf reads the cookie from the namespace's file, which needs Linux 6.18.
 func numberOf(fd int) (number uint64, err error) {
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.NS_GET_ID, uintptr(unsafe.Pointer(&number)))
 	if errno != 0 {
@@ -51,7 +54,8 @@ func numberOf(fd int) (number uint64, err error) {
 	return number, nil
 }
 
-// cookie asks a socket inside, which any kernel since 5.14 answers.
+// cookie reads the cookie from a socket in the namespace, which needs Linux 5.14. It
+// returns 0 for older kernels.
 func (s *Sandbox) cookie() (cookie uint64, err error) {
 	err = s.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -9,7 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// home is the namespace in which the process started. Later, any thread may be in another one.
+// home is the namespace in which the process started. Threads may enter other ones
+// later.
 var home, errHome = homeIdentity()
 
 func homeIdentity() (Identity, error) {
@@ -21,13 +22,13 @@ func homeIdentity() (Identity, error) {
 	return Identity{Device: stat.Dev, Inode: stat.Ino}, nil
 }
 
-// open opens the network namespace at path, which check must accept.
+// open opens the network namespace at path if check accepts it.
 func open(path string, check func(fd int) error) (*os.File, error) {
 	fd, err := openChecked(path, check)
 	if err != nil {
 		return nil, err
 	}
-	// Of a descriptor that does not block, os.NewFile would think that it can be polled.
+	// If a descriptor is non-blocking, os.NewFile tries to add it to the poller.
 	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("fcntl F_SETFL", err)
@@ -35,7 +36,7 @@ func open(path string, check func(fd int) error) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// validate returns the error of open.
+// validate returns the error that open would return.
 func validate(path string) error {
 	fd, err := openChecked(path, checkSandbox)
 	if err != nil {
@@ -44,7 +45,7 @@ func validate(path string) error {
 	return unix.Close(fd)
 }
 
-// openChecked is open without an os.File, which costs more than the rest.
+// openChecked is open without an os.File, whose creation takes most of the time.
 func openChecked(path string, check func(fd int) error) (int, error) {
 	// Without O_NONBLOCK, opening a named pipe would wait for its writer.
 	fd, err := openRaw(path, unix.O_NONBLOCK)
@@ -58,8 +59,8 @@ func openChecked(path string, check func(fd int) error) (int, error) {
 	return fd, nil
 }
 
-// openRaw opens path for reading. Unlike os.Open it does not offer the file to the poller, which takes five system
-// calls to refuse a namespace.
+// openRaw opens path for reading. Unlike os.Open, it does not try to add the file to
+// the poller, which would take five system calls and fail for a namespace.
 func openRaw(path string, flags int) (int, error) {
 	for {
 		fd, err := unix.Open(path, flags|unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -81,7 +82,7 @@ func checkSandbox(fd int) error {
 	if err != nil {
 		return err
 	}
-	if id.Device != home.Device { // All namespaces are on one device, and nothing else is.
+	if id.Device != home.Device { // all namespaces are on one device, which has no other files
 		return ErrNotNamespace
 	}
 	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
@@ -96,7 +97,7 @@ func checkSandbox(fd int) error {
 	return nil
 }
 
-// checkAny returns nil if fd is a network namespace, home too.
+// checkAny returns nil if fd is any network namespace, including home.
 func checkAny(fd int) error {
 	if err := checkSandbox(fd); !errors.Is(err, ErrHostNamespace) {
 		return err
@@ -104,7 +105,8 @@ func checkAny(fd int) error {
 	return nil
 }
 
-// namespaceKind returns the flag of clone(2) for the kind of namespace that file is, or 0 if it is none.
+// namespaceKind returns the flag of clone(2) for the kind of namespace that fd is, or 0
+// if fd is not a namespace.
 func namespaceKind(fd int) (int, error) {
 	var stat unix.Statfs_t
 	if err := unix.Fstatfs(fd, &stat); err != nil {
@@ -117,8 +119,8 @@ func namespaceKind(fd int) (int, error) {
 	return kind, os.NewSyscallError("ioctl NS_GET_NSTYPE", err)
 }
 
-// loopbackUp brings up lo in the namespace of the thread. Two calls on any socket do it, where rtnetlink would need
-// one of its own.
+// loopbackUp brings up lo in the namespace of the thread. It uses two ioctls on an
+// ordinary socket instead of a netlink socket.
 func loopbackUp() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

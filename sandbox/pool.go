@@ -12,17 +12,20 @@ import (
 	"time"
 )
 
-// PoolOptions are the options of a Pool. The zero value is valid: such a pool prepares no namespaces.
+// PoolOptions are the options of a Pool. The zero value is valid: the pool then
+// prepares no namespaces.
 type PoolOptions struct {
 	// Dir is the directory in which Take creates sandboxes; DefaultDir if empty.
 	Dir string
-	// Size is the number of prepared namespaces. Each costs a descriptor and some 200 KB of kernel memory.
+	// Size is the number of prepared namespaces. Each needs a descriptor and some 200
+	// KB of kernel memory.
 	Size int
-	// Interval is the minimum time between two namespaces that the pool makes in the background; one millisecond
-	// if zero. Making a namespace holds the kernel's rtnl lock, which configuring sandboxes needs as well.
+	// Interval is the minimum time between two namespaces that the pool creates in the
+	// background; the default is one millisecond. Creating a namespace holds the
+	// kernel's rtnl lock, which the configuration of sandboxes also needs.
 	Interval time.Duration
-	// OnError, if set, receives the error of a namespace that could not be made in the background. The pool's
-	// goroutine calls it, and tries again after a second.
+	// OnError, if set, is called by the pool's goroutine when a namespace could not be
+	// created in the background. The pool tries again after a second.
 	OnError func(error)
 }
 
@@ -31,24 +34,26 @@ const (
 	retryInterval   = time.Second
 )
 
-// A Pool prepares network namespaces, so that Take costs microseconds. Without a pool, creating a sandbox takes several
-// hundred microseconds. The pool owns one goroutine, and one descriptor per prepared namespace, until Close.
+// A Pool prepares network namespaces, so that Take needs only microseconds. Without a
+// pool, creating a sandbox takes several hundred microseconds. The pool owns one
+// goroutine, and one descriptor per prepared namespace, until Close.
 //
-// A prepared namespace has neither a name nor a mount. Only the descriptor keeps it alive, so the kernel destroys it
-// when the process ends. All methods are safe for concurrent use. Several pools, also of several processes, may use the
-// same Dir.
+// A prepared namespace has neither a name nor a mount. Only its descriptor keeps it
+// alive, so the kernel destroys it when the process ends. All methods are safe for
+// concurrent use. Several pools, even in several processes, may use the same Dir.
 type Pool struct {
 	options PoolOptions
 	mu      sync.Mutex
 	ready   []*os.File
 	closed  bool
-	taken   chan struct{} // has an element when ready may not be full
+	taken   chan struct{} // has a value if ready may not be full
 	stop    chan struct{} // closed by Close
 	filler  sync.WaitGroup
 }
 
-// NewPool returns a pool and fills it in the background. It makes the first namespace before it returns, so that it
-// returns an error such as missing privileges itself. It changes nothing on disk.
+// NewPool returns a pool that is filled in the background. It creates the first
+// namespace itself, so that it can return an error such as missing privileges. It
+// changes nothing on disk.
 func NewPool(options PoolOptions) (*Pool, error) {
 	if options.Size < 0 || options.Interval < 0 {
 		return nil, fmt.Errorf("make sandbox pool: negative size %d or interval %v", options.Size, options.Interval)
@@ -72,12 +77,14 @@ func NewPool(options PoolOptions) (*Pool, error) {
 	return p, nil
 }
 
-// Take creates a sandbox of that name in the pool's directory, as [CreateIn] does, from a prepared namespace. The caller
-// owns the sandbox; Close of the pool does not affect it. If no namespace is prepared, Take makes one: it never waits
-// for the background.
+// Take creates a sandbox with the given name in the pool's directory, as [CreateIn]
+// does, from a prepared namespace. The caller owns the sandbox; closing the pool does
+// not affect it. If no namespace is prepared, Take creates one: it never waits for the
+// background.
 //
-// The errors are those of CreateIn, os.ErrClosed after Close, and the context's error if it ended before the call. After
-// an error, nothing remains but the directory, and prepared namespaces stay prepared.
+// The errors are those of CreateIn, os.ErrClosed after Close, and the context's error
+// if it ended before the call. After an error, nothing remains except the directory,
+// and prepared namespaces stay prepared.
 func (p *Pool) Take(ctx context.Context, name string) (*Sandbox, error) {
 	path := filepath.Join(p.options.Dir, name)
 	if err := errors.Join(ctx.Err(), p.errClosed()); err != nil {
@@ -103,8 +110,8 @@ func (p *Pool) Ready() int {
 	return len(p.ready)
 }
 
-// Close destroys the prepared namespaces and waits for the pool's goroutine to end. Sandboxes that Take returned
-// remain. Close may be called again.
+// Close destroys the prepared namespaces and waits for the pool's goroutine to end.
+// Sandboxes that Take returned remain. Close may be called again.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	if !p.closed {
@@ -131,7 +138,7 @@ func (p *Pool) errClosed() error {
 	return nil
 }
 
-// get returns a namespace that is ready, or else a new one.
+// get returns a prepared namespace, or a new one if none is prepared.
 func (p *Pool) get() (*os.File, error) {
 	p.mu.Lock()
 	if n := len(p.ready); n > 0 {
@@ -148,7 +155,8 @@ func (p *Pool) get() (*os.File, error) {
 	return unnamed()
 }
 
-// put keeps a namespace, or destroys it where there is no room for it.
+// put adds a namespace to the prepared ones, or destroys it if the pool is full or
+// closed.
 func (p *Pool) put(namespace *os.File) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -192,7 +200,7 @@ func (p *Pool) awaitRoom() bool {
 	return true
 }
 
-// pause reports whether the pool is still open after that time.
+// pause waits and reports whether the pool is still open afterwards.
 func (p *Pool) pause(wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

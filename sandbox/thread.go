@@ -7,10 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// threadNetns is the network namespace that the calling thread is in.
+// threadNetns is the path of the calling thread's network namespace.
 const threadNetns = "/proc/thread-self/ns/net"
 
-// mainThread stands for the whole process in /proc, and cannot end before it. No call may run there.
+// mainThread is the thread that represents the whole process in /proc. It cannot end
+// before the process, so no call may run on it.
 var mainThread = unix.Getpid()
 
 // onThread calls fn, which may change the network namespace, on a thread of its own.
@@ -24,18 +25,20 @@ func onThread(fn func() error) error {
 	return c.err
 }
 
-// A call is a function that runs on a thread of its own.
+// A call is a function that runs on its own thread.
 type call struct {
 	fn       func() error
 	err      error
-	finished bool // and did not end its goroutine
+	finished bool // fn has returned, rather than ended its goroutine
 	done     chan struct{}
 }
 
+// run calls fn on a thread other than the main thread.
 func (c *call) run() {
 	runtime.LockOSThread()
 	if unix.Gettid() == mainThread {
-		// While this goroutine holds the main thread, the call runs on another one, which answers the caller itself.
+		// While this goroutine holds the main thread, another goroutine runs the call
+		// on another thread and wakes the caller itself.
 		defer runtime.UnlockOSThread()
 		go c.run()
 		<-c.done
@@ -46,8 +49,9 @@ func (c *call) run() {
 	c.finished = true
 }
 
-// restoring calls fn with the goroutine locked to its thread, then returns the thread to its former namespace and unlocks
-// it. A thread that cannot be returned stays locked, and so ends with its goroutine.
+// restoring calls fn with the goroutine locked to its thread. Then it returns the
+// thread to its previous namespace and unlocks it. If that fails, the thread stays
+// locked, so it ends with its goroutine.
 func restoring(fn func() error) error {
 	before, err := openRaw(threadNetns, 0)
 	if err != nil {
