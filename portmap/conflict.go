@@ -18,8 +18,8 @@ func (m Mapping) Overlaps(o Mapping) bool {
 // taken, the first such mapping of taken, and whether there is a conflict. taken
 // must not include the mappings of the allocation itself.
 //
-// Time grows with the sum of both lists, memory with wanted alone: wanted has the
-// ports of one allocation, taken those of a whole host.
+// The running time grows with the length of both lists, the memory only with that of
+// wanted: wanted has the ports of one allocation, taken those of a whole host.
 func FindConflict(wanted, taken []Mapping) (w, t Mapping, found bool) {
 	index := make(map[slot][]int, len(wanted))
 	for i, m := range wanted {
@@ -52,6 +52,7 @@ func (m Mapping) slot() slot {
 	return slot{strings.ToLower(m.Protocol), m.HostPort}
 }
 
+// hostIPsOverlap reports whether two host IPs have an address in common.
 func hostIPsOverlap(a, b string) bool {
 	if a == b || a == "" || b == "" {
 		return true
@@ -72,12 +73,12 @@ func hostIPsOverlap(a, b string) bool {
 type index map[slot][]claim
 
 type claim struct {
-	port    int // its index in the list
+	port    int // index of the port in the list
 	mapping Mapping
 }
 
-// add enters the mappings of one port and returns a ConflictError for every
-// earlier port that they overlap.
+// add adds the mappings of one port and returns a ConflictError for each earlier port
+// that they overlap.
 func (c index) add(port int, mappings []Mapping) []error {
 	var errs []error
 	reported := map[int]bool{}

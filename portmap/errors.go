@@ -5,20 +5,21 @@ import (
 	"fmt"
 )
 
-// ErrConflict is found by errors.Is in every ConflictError.
+// ErrConflict is the sentinel that errors.Is finds in every ConflictError.
 var ErrConflict = errors.New("host port conflict")
 
-// PortError reports one invalid field of one port. Mappings returns it, joined with
-// the others, as *PortError for errors.As.
+// PortError reports one invalid field of one port. Mappings joins the errors of all
+// fields; errors.As finds the *PortError.
 type PortError struct {
-	Index  int    // of the port in its list, from 0
-	Label  string // of the port; may be empty
-	Field  string // by its JSON name: value, to, range, hostIP or protocols
-	Value  string // as it was given; of protocols only the unknown one
-	Reason string // what is allowed instead
+	Index  int    // index of the port in its list, from 0
+	Label  string // label of the port; may be empty
+	Field  string // JSON name of the field: value, to, range, hostIP or protocols
+	Value  string // the invalid value; for protocols only the unknown protocol
+	Reason string // the condition that the value must meet
 }
 
-// Error names the port, the field and its value, and what is allowed.
+// Error names the port, the field, its value and the condition that the value must
+// meet.
 func (e *PortError) Error() string {
 	return fmt.Sprintf("check ports[%d]%s: %s %q %s", e.Index, quoteLabel(e.Label), e.Field, e.Value, e.Reason)
 }
@@ -27,14 +28,14 @@ func (e *PortError) Error() string {
 // Other. Mappings returns it as *ConflictError, without IDs, for two ports of
 // one list.
 type ConflictError struct {
-	Mapping Mapping // the one that was to be published
-	Other   Mapping // the one that was there first
-	ID      string  // of the allocation that wants Mapping; may be empty
-	OtherID string  // of the one that has Other; empty or ID when it is the same one
+	Mapping Mapping // the mapping that cannot be published
+	Other   Mapping // the mapping that was published or requested first
+	ID      string  // ID of the allocation that requests Mapping; may be empty
+	OtherID string  // ID of the allocation that has Other; empty or equal to ID for the same allocation
 }
 
-// Error names both mappings with protocol, port, host IP and label, and the
-// allocations that they belong to.
+// Error names both mappings with protocol, port, host IP and label, and their
+// allocations.
 func (e *ConflictError) Error() string {
 	wants, has := "", "the same allocation"
 	if e.ID != "" {

@@ -67,8 +67,8 @@ func Mappings(ports []Port, opts Options) ([]Mapping, error) {
 	return all, nil
 }
 
-// normalize fills in the defaults of a port, gives host IP and protocols their
-// one spelling, and returns everything that is wrong with the port.
+// normalize sets the defaults of a port, converts host IP and protocols to their
+// canonical spelling, and returns an error for each invalid field.
 func normalize(index int, p Port) (Port, []error) {
 	var errs []error
 	fault := func(field string, value any, reason string) {
@@ -105,9 +105,9 @@ func normalize(index int, p Port) (Port, []error) {
 	return p, errs
 }
 
-// longestRange is how many ports fit between the start of the range and the
-// highest port, on the host and in the sandbox. A start that is itself out of
-// bounds does not count, so that one fault is not reported twice.
+// longestRange returns the number of ports from the start of the range to the highest
+// port, on the host and in the sandbox. A start beyond the highest port is ignored
+// here, because it is reported as a fault of its own field.
 func longestRange(p Port) int {
 	start := 1
 	for _, port := range []int{p.Value, p.To} {
@@ -118,6 +118,7 @@ func longestRange(p Port) int {
 	return maxPort - start + 1
 }
 
+// normalizeHostIP returns the shortest notation of a host IP; "" stays empty.
 func normalizeHostIP(s string) (string, error) {
 	if s == "" {
 		return "", nil
@@ -132,8 +133,8 @@ func normalizeHostIP(s string) (string, error) {
 	return addr.Unmap().String(), nil
 }
 
-// normalizeProtocols returns the known names of a list, in lower case and each
-// one once, and the unknown ones as they are.
+// normalizeProtocols returns the known names of a list, in lower case and without
+// duplicates, and the unknown names unchanged.
 func normalizeProtocols(list []string) (known, unknown []string) {
 	for _, name := range list {
 		lower := strings.ToLower(name)

@@ -2,7 +2,7 @@ package portmap
 
 import "slices"
 
-// Network has the ports of one network of a job, in an older form of jobs.
+// Network holds the ports of one network in an older form of jobs.
 type Network struct {
 	// DynamicPorts are ports whose host port the scheduler chose.
 	DynamicPorts []Port `json:"dynamicPorts,omitempty"`
@@ -10,9 +10,9 @@ type Network struct {
 	ReservedPorts []Port `json:"reservedPorts,omitempty"`
 }
 
-// FromNetworks returns the ports of all networks in order, of each one first
-// the dynamic and then the reserved ports. Their host IPs are left out: in this
-// form a port is always published on all addresses of the host.
+// FromNetworks returns the ports of all networks in order, for each network first the
+// dynamic and then the reserved ports. It omits their host IPs: in this form, a port is
+// always published on all addresses of the host.
 func FromNetworks(networks []Network) []Port {
 	var ports []Port
 	for _, n := range networks {
@@ -24,7 +24,7 @@ func FromNetworks(networks []Network) []Port {
 	return ports
 }
 
-// Select returns ports as it is when it has any, else the ports of networks.
+// Select returns ports unchanged if there are any, otherwise the ports of networks.
 func Select(ports []Port, networks []Network) []Port {
 	if len(ports) > 0 {
 		return ports

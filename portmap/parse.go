@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// example is shown with every error of Parse.
+// example is part of every error of Parse.
 const example = "http=127.0.0.1:8080:80/tcp"
 
-// Parse reads a port as people write it on a command line:
+// Parse reads a port in the notation of a command line:
 //
 //	[label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]]
 //
@@ -64,6 +64,7 @@ func formatRange(first, count int) string {
 	return fmt.Sprintf("%d-%d", first, first+count-1)
 }
 
+// parsePort splits s into label, host IP, ports and protocols, and parses them.
 func parsePort(s string) (p Port, err error) {
 	rest := s
 	if i := strings.LastIndexByte(s, '='); i >= 0 {
@@ -92,7 +93,7 @@ func parseProtocols(list string) ([]string, error) {
 	return known, nil
 }
 
-// cutHostIP takes the host IP, if there is one, off the front of s.
+// cutHostIP splits s into the host IP, which may be missing, and the ports.
 func cutHostIP(s string) (ip, ports string, err error) {
 	switch inside, ok := strings.CutPrefix(s, "["); {
 	case ok:
@@ -114,15 +115,15 @@ func cutHostIP(s string) (ip, ports string, err error) {
 	return normal, ports, nil
 }
 
-// hasHostIP looks at what has no brackets. A single colon may also separate
-// host and container port.
+// hasHostIP reports whether a text without brackets begins with a host IP. A single
+// colon may also separate the host port and the container port.
 func hasHostIP(s string) bool {
 	first, rest, found := strings.Cut(s, ":")
 	return found && (looksLikeAddress(first) || strings.Contains(rest, ":"))
 }
 
-// looksLikeAddress also takes host names for addresses, so that the error is
-// about the host IP.
+// looksLikeAddress also accepts host names, so that the error for a host name concerns
+// the host IP.
 func looksLikeAddress(s string) bool {
 	return strings.Contains(s, ".") || s != "" && (s[0] < '0' || s[0] > '9') && s[0] != '-'
 }
@@ -152,7 +153,7 @@ func parsePorts(p Port, s string) (Port, error) {
 	return p, nil
 }
 
-// parseRange reads first[-last]; part names it in errors.
+// parseRange reads first[-last]. The errors name part.
 func parseRange(part, s string) (first, count int, err error) {
 	start, end, found := strings.Cut(s, "-")
 	if first, err = parseNumber(part, start); err != nil || !found {

@@ -3,7 +3,7 @@ package portmap
 // Port is a port, or a range of ports, that an allocation requests to publish
 // on the host.
 type Port struct {
-	// Label names the port for people and for Lookup. It may be empty.
+	// Label is a name of the port for users and for Lookup. It may be empty.
 	Label string `json:"label,omitempty"`
 	// Value is the port on the host, 1-65535.
 	Value int `json:"value"`
@@ -20,10 +20,9 @@ type Port struct {
 	Protocols []string `json:"protocols,omitempty"`
 }
 
-// Mapping is one published port of one protocol, in the spelling of the
-// portMappings capability of the CNI conventions, with the label added.
-// Mappings that come from the function Mappings have their protocol in lower
-// case and their host IP in its shortest spelling.
+// Mapping is one published port of one protocol, in the form of the portMappings
+// capability of the CNI conventions, with the label added. The function Mappings
+// returns protocols in lower case and host IPs in their shortest spelling.
 type Mapping struct {
 	Label         string `json:"label,omitempty"`
 	HostPort      int    `json:"hostPort"`
@@ -32,8 +31,8 @@ type Mapping struct {
 	HostIP        string `json:"hostIP,omitempty"`
 }
 
-// Lookup returns the first mapping with the given label, and whether there is
-// one. The empty label finds the first mapping that has none.
+// Lookup returns the first mapping with the given label, and whether there is one. The
+// empty label finds the first mapping without a label.
 func Lookup(mappings []Mapping, label string) (Mapping, bool) {
 	for _, m := range mappings {
 		if m.Label == label {
