@@ -37,6 +37,7 @@ func (b *bandwidth) Check(_ context.Context, c *sdk.CmdArgs) error {
 	return checkEgress(c.Host.Kernel, veth, ifbName(b.Name, c.ContainerID), egress)
 }
 
+// checkEgress compares the ifb, its bucket, and the redirection of the veth to it.
 func checkEgress(h *rtnl.Host, veth netlink.Link, name string, egress *bucket) error {
 	ifb, err := h.LinkByName(name)
 	if err != nil {

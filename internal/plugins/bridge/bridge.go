@@ -103,6 +103,8 @@ func (a *addition) ensureBridge(context.Context) error {
 	return nil
 }
 
+// createBridge creates the bridge. If another process creates it at the same time,
+// createBridge returns that bridge.
 func (a *addition) createBridge(host *rtnl.Host) (*netlink.Bridge, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = a.Bridge, a.MTU, rtnl.RandomMAC()

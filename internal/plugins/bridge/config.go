@@ -42,7 +42,7 @@ type bridge struct {
 	ipam  veth.IPAM
 	masq  veth.Masquerade
 	vlans []vlanRange // from vlanTrunk
-	// unread says that the configuration could not be read. DEL then removes
+	// unread reports whether the configuration could not be read. DEL then removes
 	// everything that the plugin may have created.
 	unread bool
 }

@@ -45,6 +45,8 @@ func (b *bridge) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	return errors.Join(b.checkPort(c, r, peer, br), b.masq.Check(ctx, c, r))
 }
 
+// checkBridge compares the bridge with the result and the configuration, including the
+// gateways' addresses. It returns the bridge.
 func (b *bridge) checkBridge(c *sdk.CmdArgs, r *types100.Result) (*netlink.Bridge, error) {
 	i := slices.IndexFunc(r.Interfaces, func(itf *types100.Interface) bool {
 		return itf.Name == b.Bridge && itf.Sandbox == ""

@@ -55,6 +55,7 @@ func (b *bridge) checkMACGuard(ctx context.Context, c *sdk.CmdArgs, r *types100.
 	return spoofcheck.Check(ctx, p)
 }
 
+// repairMACGuard adds the rules of macspoofchk again if some are missing.
 func (b *bridge) repairMACGuard(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
 	if !b.MacSpoofChk {
 		return nil

@@ -40,6 +40,7 @@ func ranges(trunks []*trunk) ([]vlanRange, error) {
 	return list, nil
 }
 
+// mark adds the VLANs of a trunk to member.
 func (t *trunk) mark(member *[lastVLAN + 2]bool) error {
 	isVLAN := func(id int) bool { return id > 0 && id <= lastVLAN }
 	switch {

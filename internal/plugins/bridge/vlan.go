@@ -147,6 +147,7 @@ func (b *bridge) checkVLANs(c *sdk.CmdArgs, r *types100.Result) error {
 	return b.compareVLANs(p.Link, found)
 }
 
+// compareVLANs returns an error if the VLANs of a port differ from the configuration.
 func (b *bridge) compareVLANs(port string, found map[uint16]*nl.BridgeVlanInfo) error {
 	if info := found[b.native()]; info == nil || !info.PortVID() || !info.EngressUntag() {
 		return fmt.Errorf("port %q does not have the native VLAN %d", port, b.native())

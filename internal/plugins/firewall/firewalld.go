@@ -19,7 +19,7 @@ import (
 // tables: see sdk.Host.DelOwned.
 type zoned struct {
 	zone string
-	// required says that the configuration names firewalld.
+	// required reports whether the configuration names firewalld.
 	required bool
 }
 

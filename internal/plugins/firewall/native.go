@@ -67,6 +67,7 @@ func (p *attachment) elements(c *sdk.CmdArgs) *ruleset.Elements {
 	return e
 }
 
+// families returns the address families of the attachment.
 func (p *attachment) families() []iptables.Family {
 	var families []iptables.Family
 	for _, address := range p.addresses {

@@ -16,6 +16,8 @@ type pool struct {
 	gates []net.IP
 }
 
+// newPool returns the pool of a range set. Its ranges must have one address family and
+// must not overlap.
 func newPool(ranges []addressRange) (pool, error) {
 	if len(ranges) == 0 {
 		return pool{}, errors.New("empty range set")

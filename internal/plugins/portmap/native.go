@@ -54,6 +54,7 @@ func (native) status(ctx context.Context, c *sdk.CmdArgs) error {
 	return types.NewError(types.ErrPluginNotAvailable, "nftables is not usable", err.Error())
 }
 
+// elements returns the elements that publish the host ports in allocnet's tables.
 func (p *publication) elements(c *sdk.CmdArgs) *ruleset.Elements {
 	e := &ruleset.Elements{Owner: c.Owner(p.Name)}
 	for _, address := range p.addresses {

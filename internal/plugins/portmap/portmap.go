@@ -148,8 +148,8 @@ func (p *publication) routeLoopback(ctx context.Context, c *sdk.CmdArgs) error {
 		return err
 	}
 	addr := p.addresses[0].Addr()
-	// In the results of bridge and ptp it is the first interface. For other
-	// plugins' results, routeLoopback asks the kernel for the route.
+	// In the results of bridge and ptp it is the first interface. For the results of
+	// other plugins, routeLoopback looks the route up in the kernel.
 	if p.first != "" {
 		err := c.Host.Cache.Unless("route_localnet "+p.first, func() error { return c.Host.Kernel.RouteLoopback(p.first) })
 		if !rtnl.IsNotFound(err) {

@@ -94,6 +94,7 @@ func (a *addition) allocate(ctx context.Context) error {
 	return nil
 }
 
+// complete derives the result of ADD from the IPAM plugin's result.
 func (a *addition) complete(r *types100.Result) (err error) {
 	for _, ip := range r.IPs {
 		if ip.Gateway == nil {

@@ -95,6 +95,8 @@ func versioned(result []byte, expected string) (with []byte, version string, err
 	return with, expected, err
 }
 
+// wellFormed returns an error if a result has a null interface or address, which
+// plugins do not expect.
 func wellFormed(r *types100.Result) error {
 	for _, i := range r.Interfaces {
 		if i == nil {
@@ -142,6 +144,8 @@ func (e *Exec) findFallback(name string, paths []string, why error) (string, err
 	return path, nil
 }
 
+// findForeign returns the path of a plugin's binary: one with the suffix Aside, or else
+// the first one that is not a link to Program.
 func (e *Exec) findForeign(name string, paths []string) (string, error) {
 	if path, err := e.Binary.FindInPath(name+Aside, paths); err == nil {
 		return path, nil

@@ -24,8 +24,8 @@ type CmdArgs struct {
 	Path []string
 	// Conf is the plugin's configuration.
 	Conf *PluginConf
-	// Runtime is the runtimeConfig, which replaces the one in the
-	// configuration; nil keeps that one.
+	// Runtime replaces the runtimeConfig of the configuration. If it is nil, the
+	// configuration is not changed.
 	Runtime map[string]json.RawMessage
 	// PrevResult is the result of the previous plugin, or of ADD. It is nil if
 	// there is none or if the configuration contains it. An ADD may change it

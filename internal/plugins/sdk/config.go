@@ -32,12 +32,12 @@ type Common struct {
 	Attachments []types.GCAttachment `json:"cni.dev/attachments"`
 }
 
-// UnknownKeyError reports a key of a configuration that the native plugin does
-// not know, or a value that it does not implement.
+// UnknownKeyError reports a key of a configuration that the native plugin does not
+// define, or a value that it does not implement.
 type UnknownKeyError struct {
 	Key string
-	// Value is true if the plugin knows the key but does not implement its
-	// value. Such a key cannot be ignored.
+	// Value is true if the plugin defines the key but does not implement its value.
+	// Then the key cannot be ignored.
 	Value bool
 }
 

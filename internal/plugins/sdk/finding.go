@@ -55,8 +55,7 @@ func statusError(ctx context.Context, command string, err error) error {
 	return unavailable{err}
 }
 
-// checkError makes an error of CHECK a finding, unless it says that the check
-// could not be made.
+// checkError makes an error of CHECK a finding, unless the check could not be made.
 func checkError(ctx context.Context, err error) error {
 	var coded *types.Error
 	if err == nil || ctx.Err() != nil || errors.As(err, &coded) || isObstacle(err) {

@@ -25,7 +25,7 @@ type Host struct {
 	Conntrack *conntrack.Conn
 	// Cache is nil in a process that runs a single command.
 	Cache *TTLCache
-	// LongLived says that the process continues after an operation.
+	// LongLived reports whether the process continues after an operation.
 	LongLived bool
 	Log       Logger
 }

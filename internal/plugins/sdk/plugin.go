@@ -25,9 +25,9 @@ type Plugin interface {
 	GC(context.Context, *CmdArgs) error
 }
 
-// Repairer is a plugin that can restore, from the result of its ADD, what
-// another program removed from the host: rules, addresses of a bridge, sysctls.
-// It does not change the sandbox.
+// Repairer is a plugin that can use the result of its ADD to restore objects of the
+// host that another program removed: rules, addresses of a bridge, sysctls. It does not
+// change the sandbox.
 type Repairer interface {
 	Repair(context.Context, *CmdArgs) error
 }

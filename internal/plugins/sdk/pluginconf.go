@@ -42,8 +42,8 @@ func (c *PluginConf) Understood(name string, factory Factory) error {
 	return err
 }
 
-// plugin returns the native plugin of the configuration with a runtimeConfig;
-// nil keeps the one in Text. The error is the Factory's.
+// plugin returns the native plugin of the configuration with the given runtimeConfig;
+// nil stands for the runtimeConfig in Text. The error is the Factory's.
 func (c *PluginConf) plugin(name string, factory Factory, runtime map[string]json.RawMessage) (Plugin, error) {
 	if runtime == nil {
 		return c.make(pluginKey{name: name}, factory)
@@ -59,6 +59,7 @@ func (c *PluginConf) plugin(name string, factory Factory, runtime map[string]jso
 	return factory(text)
 }
 
+// make calls the factory. It reuses the plugin and the error for madeFor.
 func (c *PluginConf) make(key pluginKey, factory Factory) (Plugin, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -34,6 +34,7 @@ func Run(ctx context.Context, steps ...Step) error {
 	return nil
 }
 
+// undo undoes steps in reverse order and joins the errors.
 func undo(ctx context.Context, steps []Step) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()

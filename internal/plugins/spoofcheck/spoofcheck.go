@@ -56,6 +56,7 @@ func Add(ctx context.Context, p *Port) error {
 	return nil
 }
 
+// replace replaces the rules that were found by the rules of p, in one transaction.
 func (l *layout) replace(had *found, p *Port) error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -112,6 +113,8 @@ func Check(ctx context.Context, p *Port) error {
 // name another owner.
 func Del(ctx context.Context, o names.Owner) error { return layoutOf(o).del(ctx, o.String()) }
 
+// del deletes the rules of the attachment, unless they name an owner other than the
+// given one.
 func (l *layout) del(ctx context.Context, owner string) error {
 	err := retry.Do(ctx, func() error {
 		had, err := l.look(ctx)
@@ -129,6 +132,7 @@ func (l *layout) del(ctx context.Context, owner string) error {
 	return nil
 }
 
+// delete deletes the rules and chains in one transaction.
 func (f *found) delete() error {
 	if len(f.leading)+len(f.chains) == 0 {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes are attributes of a link: those to set, or those that it had. The
+// attributes are attributes of a link, either to be set or as they were before. The
 // zero value of a field means that the attribute is not set.
 type attributes struct {
 	MAC      string `json:"mac,omitempty"`

@@ -87,8 +87,8 @@ func remove(file string) error {
 	return nil
 }
 
-// isAbsent reports whether an error says that the file does not exist, or that
-// no file can exist at that path.
+// isAbsent reports whether an error means that the file does not exist or cannot exist
+// at that path.
 func isAbsent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG)
 }

@@ -70,6 +70,8 @@ func CheckHost(c *sdk.CmdArgs, want *types100.Interface, peer netlink.Link, mast
 	return nil
 }
 
+// checkAddresses returns an error for each address of interface i of the result that
+// the link does not have.
 func checkAddresses(s *rtnl.Sandbox, link netlink.Link, i int, r *types100.Result) error {
 	addresses, err := s.Addresses(link.Attrs().Index)
 	if err != nil {
@@ -87,6 +89,7 @@ func checkAddresses(s *rtnl.Sandbox, link netlink.Link, i int, r *types100.Resul
 	return errors.Join(errs...)
 }
 
+// checkRoutes returns an error for each route that the sandbox does not have.
 func checkRoutes(s *rtnl.Sandbox, routes []*types.Route) error {
 	var errs []error
 	for _, want := range routes {

@@ -34,8 +34,8 @@ func Detach(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, 
 	return err
 }
 
-// disconnect flushes the connections of the addresses. The native host-local
-// does that itself, because it knows which addresses still belong to the
+// disconnect flushes the connections of the addresses. The native host-local plugin
+// does that itself, because only its leases show which addresses still belong to the
 // attachment.
 func disconnect(ctx context.Context, c *sdk.CmdArgs, previous *types100.Result, ipam IPAM) error {
 	if previous == nil || ipam == "" || ipam == "host-local" && c.InProcess("host-local") {
