@@ -19,13 +19,15 @@ import (
 
 // Address flags.
 const (
-	// NoDAD: the address can be used at once; nobody else has it.
+	// NoDAD makes an address usable at once, without duplicate address detection.
+	// Use it only for addresses that are known to be unique.
 	NoDAD = unix.IFA_F_NODAD
-	// NoPrefixRoute: the kernel makes no route to the address's network.
+	// NoPrefixRoute keeps the kernel from making the route to the address's
+	// network.
 	NoPrefixRoute = unix.IFA_F_NOPREFIXROUTE
 )
 
-// AddAddress gives an address to a link.
+// AddAddress adds an address to a link. flags are NoDAD, NoPrefixRoute or both.
 func (b *Batch) AddAddress(index int, address *net.IPNet, flags int) {
 	ip, family := address.IP.To4(), unix.AF_INET
 	if ip == nil {
@@ -42,11 +44,12 @@ func (b *Batch) AddAddress(index int, address *net.IPNet, flags int) {
 	r.Uint32(unix.IFA_FLAGS, uint32(flags))
 }
 
-// AddSharedAddress gives a link an IPv4 address that many links have. With each the
-// kernel makes a route to the namespace itself, and to add one it walks all that
-// have the same metric. So the route gets a metric of its own, lower than those of
-// older links: it is found, and added, before them. Otherwise it is the kernel's,
-// which takes it away with the address or the link.
+// AddSharedAddress adds an IPv4 address that many links share. For each link the kernel
+// makes a local route to the address; to add one, it walks all such routes with the
+// same metric. Therefore AddSharedAddress replaces the route by one with a metric of
+// its own. That metric is lower than those of older links, so the kernel adds the
+// route, and finds it, before theirs. In all other respects the route equals the
+// kernel's, which removes it together with the address or the link.
 func (b *Batch) AddSharedAddress(index int, ip net.IP) {
 	b.AddAddress(index, &net.IPNet{IP: ip.To4(), Mask: net.CIDRMask(32, 32)}, 0)
 	label := fmt.Sprintf("sort local route to %s", ip)
@@ -63,7 +66,8 @@ func putAddress(r *sock.Requests, family, prefix uint8, index int) {
 	r.Append(m[:]...)
 }
 
-// putLocalRoute appends the route that the kernel makes for an address.
+// putLocalRoute appends the header and the attributes of the local route that the
+// kernel makes for an address.
 func putLocalRoute(r *sock.Requests, index int, ip net.IP) {
 	putRoute(r, &unix.RtMsg{
 		Family: unix.AF_INET, Dst_len: 32, Type: unix.RTN_LOCAL, Scope: unix.RT_SCOPE_HOST,
@@ -74,9 +78,9 @@ func putLocalRoute(r *sock.Requests, index int, ip net.IP) {
 	r.Uint32(unix.RTA_OIF, uint32(index))
 }
 
-// newestFirst is a metric that is lower for newer links. It is made of twice the
-// index because the kernel hashes routes by the exclusive or of both, which must
-// not be the same for all.
+// newestFirst returns a metric that is lower for newer links, which have higher
+// indexes. It is computed from twice the index, because the kernel hashes routes by the
+// exclusive or of index and metric, which would otherwise be the same for all links.
 func newestFirst(index int) uint32 { return ^uint32(0) - 2*uint32(index) }
 
 func broadcast(ip net.IP, mask net.IPMask) net.IP {
@@ -87,7 +91,7 @@ func broadcast(ip net.IP, mask net.IPMask) net.IP {
 	return last
 }
 
-// AddAddress gives an address to a link of the host.
+// AddAddress adds an address to a link of the host: see Batch.AddAddress.
 func (h *Host) AddAddress(index int, address *net.IPNet, flags int) error {
 	var b Batch
 	b.AddAddress(index, address, flags)
@@ -137,7 +141,8 @@ func awaitReception(ctx context.Context, e sock.Exchanger, index int, ips []net.
 	return nil
 }
 
-// receives reports whether a link has the local route to an address.
+// receives reports whether the kernel has the local route to an address over a link.
+// For IPv4 addresses it always returns true.
 func receives(e sock.Exchanger, index int, ip net.IP) (bool, error) {
 	if ip.To4() != nil {
 		return true, nil
@@ -164,7 +169,7 @@ func receives(e sock.Exchanger, index int, ip net.IP) (bool, error) {
 	return local, err
 }
 
-// Addresses are those of a link of the sandbox, of both families.
+// Addresses returns the addresses of a link of the sandbox, of both families.
 func (s *Sandbox) Addresses(index int) ([]netlink.Addr, error) {
 	list, err := retry.List(func() (list []netlink.Addr, err error) {
 		err = dump(s.conn, addressInquiry, func(payload []byte) error {
@@ -187,7 +192,7 @@ func addressInquiry(r *sock.Requests) {
 	putAddress(r, unix.AF_UNSPEC, 0, 0)
 }
 
-// parseAddress reads an address and the index of its link.
+// parseAddress reads an address and the index of its link from a message.
 func parseAddress(payload []byte) (a netlink.Addr, index int, err error) {
 	if len(payload) < unix.SizeofIfAddrmsg {
 		return a, 0, os.NewSyscallError("read an address", unix.EBADMSG)
@@ -196,7 +201,7 @@ func parseAddress(payload []byte) (a netlink.Addr, index int, err error) {
 	a.IPNet, a.Flags, a.Scope = &net.IPNet{}, int(flags), int(scope)
 	sock.EachAttribute(payload[unix.SizeofIfAddrmsg:], func(kind uint16, value []byte) {
 		switch {
-		case kind == unix.IFA_ADDRESS && a.IP == nil, kind == unix.IFA_LOCAL: // of a pair, ours
+		case kind == unix.IFA_ADDRESS && a.IP == nil, kind == unix.IFA_LOCAL: // with a peer, IFA_ADDRESS is the peer's
 			a.IP = slices.Clone(value)
 		case kind == unix.IFA_FLAGS && len(value) == 4:
 			a.Flags = int(sock.Uint32(value))
@@ -206,8 +211,8 @@ func parseAddress(payload []byte) (a netlink.Addr, index int, err error) {
 	return a, indexOf(payload), nil
 }
 
-// Addresses are those of a link of the host, of both families. It reads those of
-// all links.
+// Addresses returns the addresses of a link of the host, of both families. It reads the
+// addresses of all links.
 func (h *Host) Addresses(index int) ([]netlink.Addr, error) { return addresses(h.Handle, index) }
 
 func addresses(h *netlink.Handle, index int) ([]netlink.Addr, error) {

@@ -12,7 +12,8 @@ import (
 
 func openConn() (*sock.Socket, error) { return sock.Open(unix.NETLINK_ROUTE) }
 
-// get makes one request and hands over its answer, which is valid during the call.
+// get makes one request and passes the answer to each. The answer is valid only during
+// that call.
 func get(e sock.Exchanger, build func(*sock.Requests), each func(answer []byte)) error {
 	return sock.Build(build, func(r *sock.Requests) error {
 		var failed error
@@ -28,34 +29,36 @@ func get(e sock.Exchanger, build func(*sock.Requests), each func(answer []byte))
 	})
 }
 
-// do makes one request that is only acknowledged.
+// do makes one request that the kernel answers with an acknowledgement only.
 func do(e sock.Exchanger, build func(*sock.Requests)) error { return get(e, build, func([]byte) {}) }
 
-// dump hands over every answer to a request for all objects of a kind, each valid during the call.
+// dump requests all objects of a kind and passes every answer to each. A payload is
+// valid only during that call.
 func dump(e sock.Exchanger, build func(*sock.Requests), each func(payload []byte) error) error {
 	return sock.Build(build, func(r *sock.Requests) error { return e.Dump(context.Background(), r, each) })
 }
 
-// Batch is changes that go to the kernel in one system call. The zero value has none.
+// Batch is a list of changes that Apply sends to the kernel together, as a rule in one
+// system call. The zero value is an empty batch.
 type Batch struct {
 	requests sock.Requests
-	excused  []unix.Errno // what a request may fail with; 0 is nothing
+	excused  []unix.Errno // for each request an errno that is no error; 0 for none
 }
 
-// begin begins a request that is acknowledged.
+// begin begins a request that the kernel acknowledges.
 func (b *Batch) begin(label string, kind, flags uint16) *sock.Requests {
 	return b.beginExcused(label, kind, flags, 0)
 }
 
-// beginExcused is begin of a request that may fail with an errno.
+// beginExcused is like begin, but apply ignores a failure of the request with errno.
 func (b *Batch) beginExcused(label string, kind, flags uint16, errno unix.Errno) *sock.Requests {
 	b.excused = append(b.excused, errno)
 	b.requests.Begin(label, kind, unix.NLM_F_ACK|flags)
 	return &b.requests
 }
 
-// apply makes all changes, in order, also after one that fails. The error holds
-// all failures.
+// apply makes all changes in order. A change that fails does not stop the later ones.
+// The error joins all failures.
 func apply(e sock.Exchanger, b *Batch) error {
 	var errs []error
 	err := e.Exchange(context.Background(), &b.requests, func(i int, _ []byte, err error) {
@@ -66,8 +69,9 @@ func apply(e sock.Exchanger, b *Batch) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// putLink appends the header of a message about a link (struct ifinfomsg): 0 is the link that an attribute names. The
-// flags are set, others stay.
+// putLink appends the header of a message about a link (struct ifinfomsg). If index is
+// 0, an attribute identifies the link. The given flags are set; all other flags keep
+// their values.
 func putLink(r *sock.Requests, index int, flags uint32) {
 	var m [unix.SizeofIfInfomsg]byte
 	binary.NativeEndian.PutUint32(m[4:], uint32(index))
@@ -76,7 +80,7 @@ func putLink(r *sock.Requests, index int, flags uint32) {
 	r.Append(m[:]...)
 }
 
-// putNamed is putLink of a link by its name.
+// putNamed is like putLink, but identifies the link by its name.
 func putNamed(r *sock.Requests, name string, flags uint32) {
 	putLink(r, 0, flags)
 	r.CString(unix.IFLA_IFNAME, name)

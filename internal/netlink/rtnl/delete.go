@@ -12,13 +12,15 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// doomed is the interface group of links that are about to be deleted.
+// doomed is the interface group of links that are about to be deleted together. The
+// number spells "doom" in ASCII.
 const doomed = 0x646f6f6d
 
-// deleter deletes links together. Every single deletion waits for several RCU
-// grace periods with the kernel's configuration lock held; links that leave in
-// one request wait once. So whoever finds nobody deleting begins at once, and
-// all that arrive meanwhile leave together in the next request.
+// deleter deletes links in batches. For every request to delete, the kernel waits for
+// several RCU grace periods while it holds its configuration lock; links that are
+// deleted by one request share that wait. A deletion starts at once if no other one is
+// running. Deletions that arrive in the meantime are queued, and the next request makes
+// all of them.
 type deleter struct {
 	socket *sock.Socket
 	mu     sync.Mutex
@@ -39,10 +41,10 @@ func (d *deleter) close() {
 	}
 }
 
-// DeleteLink deletes a link by its name, and with a veth its peer. Links that
-// are deleted at the same time leave in one transaction. A link that is not
-// there is no error: it reports found as false. When the context ends first,
-// the link may be deleted all the same.
+// DeleteLink deletes a link by its name, and with one end of a veth the other end.
+// Links that are deleted at the same time are deleted by one request. If the link does
+// not exist, found is false and err is nil. If the context ends first, the link may be
+// deleted all the same.
 func (h *Host) DeleteLink(ctx context.Context, name string) (found bool, err error) {
 	one := &deletion{name: name, done: make(chan error, 1)}
 	h.deleter.mu.Lock()
@@ -67,15 +69,15 @@ func (h *Host) DeleteLink(ctx context.Context, name string) (found bool, err err
 	}
 }
 
-// forget takes back a deletion that has not begun: by then, the name may be that
-// of another link.
+// forget removes a deletion that has not begun from the queue. Later, another link
+// could have its name.
 func (d *deleter) forget(one *deletion) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.queue = slices.DeleteFunc(d.queue, func(q *deletion) bool { return q == one })
 }
 
-// run deletes until nothing is left to do.
+// run makes deletions until the queue is empty.
 func (d *deleter) run() {
 	for {
 		d.mu.Lock()
@@ -121,7 +123,7 @@ func (d *deleter) delete(batch []*deletion) {
 	}
 }
 
-// open opens the socket at the first deletion.
+// open opens the socket for the first deletion.
 func (d *deleter) open() (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -131,6 +133,7 @@ func (d *deleter) open() (err error) {
 	return err
 }
 
+// mark moves a link to the group of links to be deleted.
 func (d *deleter) mark(name string) error {
 	return do(d.socket, func(r *sock.Requests) {
 		r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_ACK)
@@ -139,8 +142,8 @@ func (d *deleter) mark(name string) error {
 	})
 }
 
-// deleteGroup deletes all marked links. That there is none left means that
-// another process's batch took ours along.
+// deleteGroup deletes all marked links. If there is none, a batch of another process
+// has already deleted them, because the group is the same for all processes.
 func (d *deleter) deleteGroup() error {
 	err := do(d.socket, func(r *sock.Requests) {
 		r.Begin("", unix.RTM_DELLINK, unix.NLM_F_ACK)

@@ -12,10 +12,10 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// Host is rtnetlink in the namespace that the process lives in: its own methods
-// for what every allocation needs, and netlink's Handle for the rest. It is safe
-// for concurrent use and holds some descriptors until Close: one for deletions, and
-// one for each of a few that work at the same time.
+// Host configures the network namespace of the process through rtnetlink. Its own
+// methods do what every allocation needs; the embedded netlink.Handle does the rest.
+// Host is safe for concurrent use. Until Close it holds a few descriptors: one for
+// deletions, and one for each of the requests that run at the same time.
 type Host struct {
 	*netlink.Handle
 	conns   sock.Pool
@@ -24,41 +24,43 @@ type Host struct {
 	wayOut  wayOut
 }
 
-// OpenHost opens nothing yet: sockets are opened when they are needed.
+// OpenHost returns a Host without open sockets: they are opened when they are needed.
 func OpenHost() *Host {
-	// A Handle without sockets opens one for every request, in the namespace of the
-	// thread, which is the host's.
+	// A Handle without sockets opens one for every request, in the network
+	// namespace of the calling thread, which is the host's.
 	return &Host{
 		Handle: &netlink.Handle{}, conns: sock.Pool{Protocol: unix.NETLINK_ROUTE},
 		deleter: &deleter{}, limits: limits{root: "/proc"},
 	}
 }
 
-// Close gives the descriptors back. Nothing may run that uses them.
+// Close closes the descriptors. No other method may be running.
 func (h *Host) Close() {
 	_ = h.conns.Close()
 	h.deleter.close()
 }
 
-// Apply makes changes in the host.
+// Apply makes the changes of a batch in the host's network namespace.
 func (h *Host) Apply(b *Batch) error { return apply(&h.conns, b) }
 
-// Sandbox is rtnetlink in an allocation's namespace. It is safe for concurrent
-// use and holds two descriptors until Close, and one more after Handle.
+// Sandbox configures an allocation's network namespace through rtnetlink. It is safe
+// for concurrent use. It holds two descriptors until Close, and a third one once Handle
+// was called.
 type Sandbox struct {
 	*sandbox.Sandbox
-	lent bool // and for another to close
+	lent bool // the caller closes the embedded Sandbox
 	conn *sock.Socket
 
 	mu     sync.Mutex
 	handle *netlink.Handle
 }
 
-// OpenSandbox opens the namespace at a path, which must not be the host's own,
-// and a socket in it. The error says what package sandbox says.
+// OpenSandbox opens the network namespace at a path, which must not be the host's own,
+// and a socket in it. The errors are those of sandbox.Open.
 func OpenSandbox(path string) (*Sandbox, error) { return openSandbox(path, sandbox.Open) }
 
-// OpenAnySandbox is OpenSandbox that also opens the namespace of the process itself.
+// OpenAnySandbox is like OpenSandbox, but also opens the network namespace of the
+// process itself.
 func OpenAnySandbox(path string) (*Sandbox, error) { return openSandbox(path, sandbox.OpenAny) }
 
 func openSandbox(path string, open func(string) (*sandbox.Sandbox, error)) (*Sandbox, error) {
@@ -74,8 +76,8 @@ func openSandbox(path string, open func(string) (*sandbox.Sandbox, error)) (*San
 	return s, nil
 }
 
-// EnterSandbox opens a socket in a namespace that is open, which stays the
-// caller's to close.
+// EnterSandbox opens a socket in a network namespace that is already open. The caller
+// still has to close ns; Sandbox.Close does not.
 func EnterSandbox(ns *sandbox.Sandbox) (*Sandbox, error) {
 	s := &Sandbox{Sandbox: ns, lent: true}
 	err := ns.Do(func() (err error) {
@@ -88,8 +90,8 @@ func EnterSandbox(ns *sandbox.Sandbox) (*Sandbox, error) {
 	return s, nil
 }
 
-// Handle is netlink's, in the sandbox, for what Sandbox itself cannot do. It is
-// opened at its first use, and closed with the sandbox.
+// Handle returns a netlink.Handle in the sandbox, for operations that Sandbox does not
+// have. It is opened at the first call and closed with the sandbox.
 func (s *Sandbox) Handle() (*netlink.Handle, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,10 +108,10 @@ func (s *Sandbox) Handle() (*netlink.Handle, error) {
 	return s.handle, nil
 }
 
-// Apply makes changes in the sandbox.
+// Apply makes the changes of a batch in the sandbox.
 func (s *Sandbox) Apply(b *Batch) error { return apply(s.conn, b) }
 
-// Close gives the descriptors back.
+// Close closes the descriptors, except for a namespace that was given to EnterSandbox.
 func (s *Sandbox) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +125,7 @@ func (s *Sandbox) Close() error {
 	return errors.Join(s.conn.Close(), s.Sandbox.Close())
 }
 
-// IsNotFound reports whether an error says that a link is not there.
+// IsNotFound reports whether an error means that a link does not exist.
 func IsNotFound(err error) bool {
 	var missing netlink.LinkNotFoundError
 	return errors.As(err, &missing) || errors.Is(err, unix.ENODEV)

@@ -15,36 +15,37 @@ import (
 	"github.com/allocnet/allocnet"
 )
 
-// ErrLimit: a limit of the host is reached; the text names it.
+// ErrLimit: a limit of the host is reached. The error text names the limit.
 var ErrLimit = allocnet.ErrLimit
 
-// limits looks at what a host has to have room for, beyond what requests
-// themselves are refused for: a neighbour for every allocation. Where the table
-// is full, allocations would be set up that nobody reaches.
+// limits checks for a shortage that the kernel does not report as the failure of a
+// request: every allocation needs an entry in the neighbour table. If that table is
+// full, allocations can be set up but not reached.
 type limits struct {
-	root string // of /proc
+	root string // the path of /proc
 
 	mu     sync.Mutex
 	looked time.Time
 	found  error
-	// fulls are the overflows that the kernel had counted at the last look, by
-	// table.
+	// fulls are the numbers of overflows that the kernel had counted at the last
+	// check, by table.
 	fulls map[string]uint64
 }
 
 const (
-	// limitsTime is how long an answer serves.
+	// limitsTime is how long a result is reused.
 	limitsTime = time.Second
-	// limitsMemory is how old a count may be to be compared with: overflows of
-	// longer ago are over.
+	// limitsMemory is the maximum age of a count that is compared with the current
+	// one. An increase over a longer time does not mean that the table still
+	// overflows.
 	limitsMemory = 10 * limitsTime
 )
 
-// Limits is ErrLimit while a neighbour table overflows: where the kernel counted
-// overflows between the last two looks. It looks once a second at most. How many
-// entries there are says little, for those that stay for ever, and those that can
-// go at once, count as well. In a network namespace other than the first, whose
-// limits nobody there can see, it finds nothing.
+// Limits returns ErrLimit while a neighbour table overflows, that is, if the kernel
+// counted overflows between the last two checks. It checks at most once a second. It
+// does not use the number of entries, which includes permanent entries and those that
+// the kernel can drop at once. The limits can be read in the initial network namespace
+// only; in any other one, Limits finds nothing.
 func (h *Host) Limits() error { return h.limits.check() }
 
 func (l *limits) check() error {
@@ -62,9 +63,9 @@ func (l *limits) check() error {
 	return l.found
 }
 
-// neighbours compares the overflows of a table with those at the last look. The
-// most entries that it can have are neigh/default/gc_thresh3 of
-// Documentation/networking/ip-sysctl.rst.
+// neighbours compares the number of overflows of a table with the number at the last
+// check. The maximum size of the table is neigh/default/gc_thresh3
+// (Documentation/networking/ip-sysctl.rst).
 func (l *limits) neighbours(family, table string) error {
 	key := "net/" + family + "/neigh/default/gc_thresh3"
 	most, err := os.ReadFile(filepath.Join(l.root, "sys", key))
@@ -84,7 +85,8 @@ func (l *limits) neighbours(family, table string) error {
 		ErrLimit, strings.ReplaceAll(key, "/", "."), bytes.TrimSpace(most))
 }
 
-// tableFulls sums a column of hexadecimal numbers, of one line for each CPU.
+// tableFulls returns the sum of the column table_fulls of a file. The file has a line
+// of titles and, for each CPU, a line of hexadecimal numbers.
 func tableFulls(file string) (sum uint64, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

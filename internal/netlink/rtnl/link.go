@@ -18,30 +18,28 @@ import (
 // of linux/net/flow.h.
 const Loopback = 1
 
-// LoopbackName is its name.
+// LoopbackName is the name of the loopback link in every namespace.
 const LoopbackName = "lo"
 
-// Link is a link of the host; IsNotFound tells that there is none. Its statistics
-// are left out.
+// Link returns a link of the host without its statistics. IsNotFound reports whether
+// the error means that the link does not exist.
 func (h *Host) Link(name string) (netlink.Link, error) { return link(&h.conns, byName(name)) }
 
-// LinkByName is a link in the network namespace of the calling thread; IsNotFound tells
-// that there is none. Its statistics are left out.
+// LinkByName is like Host.Link in the network namespace of the calling thread.
 func LinkByName(name string) (netlink.Link, error) { return link(here, byName(name)) }
 
-// Link is a link of the sandbox; IsNotFound tells that there is none. Its
-// statistics are left out.
+// Link returns a link of the sandbox: see Host.Link.
 func (s *Sandbox) Link(name string) (netlink.Link, error) { return link(s.conn, byName(name)) }
 
-// LinkByIndex is a link of the sandbox.
+// LinkByIndex returns a link of the sandbox by its index: see Host.Link.
 func (s *Sandbox) LinkByIndex(index int) (netlink.Link, error) {
 	return link(s.conn, func(r *sock.Requests) { linkInquiry(r, index) })
 }
 
-// Index is the index of a link in the sandbox.
+// Index returns the index of a link of the sandbox.
 func (s *Sandbox) Index(name string) (int, error) { return index(s.conn, name) }
 
-// Index is the index of a link of the host.
+// Index returns the index of a link of the host.
 func (h *Host) Index(name string) (int, error) { return index(&h.conns, name) }
 
 func link(e sock.Exchanger, build func(*sock.Requests)) (netlink.Link, error) {
@@ -60,7 +58,8 @@ func index(e sock.Exchanger, name string) (int, error) {
 	return index, nil
 }
 
-// indexOf is the index in a message about a link or an address.
+// indexOf reads the index from a message about a link or an address; 0 if the message
+// is too short.
 func indexOf(answer []byte) int {
 	if len(answer) < 8 {
 		return 0
@@ -68,7 +67,7 @@ func indexOf(answer []byte) int {
 	return int(int32(binary.NativeEndian.Uint32(answer[4:])))
 }
 
-// Has reports whether the sandbox has a link of that name.
+// Has reports whether the sandbox has a link of the given name.
 func (s *Sandbox) Has(name string) (bool, error) {
 	err := get(s.conn, byName(name), func([]byte) {})
 	if errors.Is(err, unix.ENODEV) {
@@ -80,12 +79,12 @@ func (s *Sandbox) Has(name string) (bool, error) {
 	return true, nil
 }
 
-// ErrNotBridge: a link that is to be a bridge is something else.
+// ErrNotBridge: a link that has to be a bridge is of another kind.
 var ErrNotBridge = errors.New("already exists but is not a bridge")
 
-// Bridge is a bridge of the host, with its index, name, flags, MTU and MAC only.
-// IsNotFound tells that there is no link of that name, ErrNotBridge that it is
-// another kind of link.
+// Bridge returns a bridge of the host with its index, name, flags, MTU and MAC only.
+// IsNotFound reports whether the error means that there is no link of that name; the
+// error is ErrNotBridge if the link is of another kind.
 func (h *Host) Bridge(name string) (*netlink.Bridge, error) {
 	var br *netlink.Bridge
 	if err := get(&h.conns, byName(name), func(answer []byte) { br = parseBridge(answer) }); err != nil {
@@ -98,7 +97,8 @@ func (h *Host) Bridge(name string) (*netlink.Bridge, error) {
 	return br, nil
 }
 
-// parseBridge reads what Bridge returns, but for the name; nil is no bridge.
+// parseBridge reads what Bridge returns, except for the name. It returns nil if the
+// link is not a bridge.
 func parseBridge(answer []byte) *netlink.Bridge {
 	if len(answer) < unix.SizeofIfInfomsg {
 		return nil
@@ -149,8 +149,8 @@ func linkInquiry(r *sock.Requests, index int) {
 	r.Uint32(unix.IFLA_EXT_MASK, skipStats)
 }
 
-// IsOperational reports whether a link of the host carries traffic: RFC 2863's
-// state up, which for a bridge port means that the bridge forwards.
+// IsOperational reports whether a link of the host carries traffic: its operational
+// state is up (RFC 2863). For a bridge port that means that the bridge forwards.
 func (h *Host) IsOperational(name string) (up bool, err error) {
 	err = get(&h.conns, byName(name), func(answer []byte) {
 		sock.EachAttribute(sock.After(unix.SizeofIfInfomsg, answer), func(kind uint16, value []byte) {
@@ -163,10 +163,10 @@ func (h *Host) IsOperational(name string) (up bool, err error) {
 	return up, nil
 }
 
-// SetUp brings a link up. From then on an Ethernet link that gets another MAC, or
-// goes down and up, announces its IPv4 addresses to its neighbours (arp_notify).
-// Loopback has none. That is asked for first: of a change to a link that is up, the
-// kernel tells all its parts.
+// SetUp brings a link up. Except for the loopback link, it also sets arp_notify:
+// whenever the link gets another MAC, or goes down and up, it announces its IPv4
+// addresses to its neighbours. arp_notify is set first, because the kernel notifies all
+// its subsystems of a change to a link that is up.
 func (b *Batch) SetUp(index int) {
 	if index != Loopback {
 		r := b.begin("set arp_notify of link", unix.RTM_NEWLINK, 0)
@@ -176,9 +176,10 @@ func (b *Batch) SetUp(index int) {
 	putLink(b.begin("bring up link", unix.RTM_NEWLINK, 0), index, unix.IFF_UP)
 }
 
-// RouteLoopback lets a link of the host carry packets of 127.0.0.0/8
-// (route_localnet). IsNotFound tells that there is no such link. To open the sysctl
-// instead takes longer than to make it so, and the link's deletion waits for that.
+// RouteLoopback sets route_localnet of a link of the host, so that the link can carry
+// packets of 127.0.0.0/8. IsNotFound reports whether the error means that the link does
+// not exist. RouteLoopback does not use the sysctl file: opening the file takes longer
+// than the whole request, and the link's deletion waits for it.
 func (h *Host) RouteLoopback(name string) error {
 	err := do(&h.conns, func(r *sock.Requests) {
 		r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_ACK)

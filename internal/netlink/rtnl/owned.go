@@ -10,13 +10,13 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// OwnedLinks are the names of the host's links whose owner the function names.
-// It reads all links.
+// OwnedLinks returns the names of the host's links for which of(owner) is true. It
+// reads all links.
 func (h *Host) OwnedLinks(of func(names.Owner) bool) ([]string, error) {
 	return ownedLinks(&h.conns, of)
 }
 
-// OwnedLinks is Host.OwnedLinks in the network namespace of the calling thread.
+// OwnedLinks is like Host.OwnedLinks in the network namespace of the calling thread.
 func OwnedLinks(of func(names.Owner) bool) ([]string, error) { return ownedLinks(here, of) }
 
 // here makes requests in the network namespace of the calling thread.

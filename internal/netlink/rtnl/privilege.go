@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// privileges are what changes to the host's network and a look into another
-// network namespace need.
+// privileges are the capabilities that are needed to change the host's network and to
+// enter another network namespace.
 var privileges = []struct {
 	name string
 	bit  uint32
@@ -16,10 +16,10 @@ var privileges = []struct {
 	{"CAP_SYS_ADMIN", unix.CAP_SYS_ADMIN},
 }
 
-// MissingPrivileges are the capabilities (capabilities(7)) that the calling thread
-// lacks for attaching network namespaces. It is one system call.
+// MissingPrivileges returns the capabilities (capabilities(7)) that the calling thread
+// lacks for attaching network namespaces. It makes one system call.
 func MissingPrivileges() ([]string, error) {
-	var data [2]unix.CapUserData // the header's version has two
+	var data [2]unix.CapUserData // version 3 fills two structures
 	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &data[0]); err != nil {
 		return nil, fmt.Errorf("read own capabilities: %w", err)
 	}
@@ -32,8 +32,8 @@ func MissingPrivileges() ([]string, error) {
 	return missing, nil
 }
 
-// OwnsHost reports whether the capabilities of the process count in its network
-// namespace: they do not where that belongs to a user namespace further out.
+// OwnsHost reports whether the capabilities of the process apply to its network
+// namespace. They do not if a user namespace outside that of the process owns it.
 func OwnsHost() (bool, error) {
 	const file = "/proc/thread-self/ns/net"
 	host, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -42,7 +42,7 @@ func OwnsHost() (bool, error) {
 	}
 	defer unix.Close(host)
 	owner, err := unix.IoctlRetInt(host, unix.NS_GET_USERNS)
-	if err == unix.EPERM { // what is further out is not shown
+	if err == unix.EPERM { // the owner is outside the process's user namespace
 		return false, nil
 	}
 	if err != nil {

@@ -19,11 +19,11 @@ type Route struct {
 	Dst      *net.IPNet
 	Via, Src net.IP
 	Scope    uint8
-	Table    int // 0: the main one
+	Table    int // 0: the main table
 	Priority int // 0: the kernel's default
-	// MTU and AdvMSS are in bytes; 0 is none.
+	// MTU and AdvMSS are in bytes; 0 sets none.
 	MTU, AdvMSS int
-	// Exclusive has a route fail that is there already.
+	// Exclusive makes the request fail if the route already exists.
 	Exclusive bool
 }
 
@@ -63,10 +63,11 @@ func (b *Batch) AddRoute(route *Route) {
 	route.putMetrics(r)
 }
 
-// DropMulticast takes away a link's route to all IPv6 multicast addresses, which
-// the kernel makes for every link that comes up. It keeps those of all links in
-// one list, and walks it for each link that comes and each packet that arrives. A
-// link with IPv6 of its own needs its route. Without one, nothing changes.
+// DropMulticast removes a link's route to all IPv6 multicast addresses, which the
+// kernel makes for every link that comes up. The kernel keeps these routes of all links
+// in one list, and walks the list for each new link and each packet that arrives. A
+// link with IPv6 addresses of its own needs its route. If the route does not exist,
+// nothing changes.
 func (b *Batch) DropMulticast(index int) {
 	if !hasIPv6() {
 		return
@@ -77,8 +78,9 @@ func (b *Batch) DropMulticast(index int) {
 	r.Uint32(unix.RTA_OIF, uint32(index))
 }
 
-// ReplaceNeighbour has a link's neighbour table lead to another MAC where it has an
-// address. Where it does not, the kernel asks for the MAC when it needs it.
+// ReplaceNeighbour changes the MAC of an address in a link's neighbour table. If the
+// table does not have the address, nothing changes: the kernel finds out the MAC when
+// it needs it.
 func (b *Batch) ReplaceNeighbour(index int, ip net.IP, mac net.HardwareAddr) {
 	family, address := uint8(unix.AF_INET6), ip.To16()
 	if v4 := ip.To4(); v4 != nil {
@@ -115,8 +117,8 @@ func (r *Route) putMetrics(to *sock.Requests) {
 	to.End(metrics)
 }
 
-// Routes are those of the sandbox to the destination of a wanted one, through
-// its gateway and in its table where it names them.
+// Routes returns the routes of the sandbox with the destination and the table of want,
+// and, if want has one, with its gateway. Without a table, want means the main table.
 func (s *Sandbox) Routes(want *types.Route) ([]netlink.Route, error) {
 	h, err := s.Handle()
 	if err != nil {

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SetSysctl writes a value below /proc/sys unless it stands there already. The
-// path is relative and has slashes. Whose namespace is meant depends on the
-// thread: inside a sandbox, call it within Do.
+// SetSysctl writes a value to a file below /proc/sys, unless the file contains it
+// already. The path is relative and has slashes. The calling thread determines the
+// network namespace whose value is set: for a sandbox, call SetSysctl within Do.
 func SetSysctl(path, value string) error {
-	if !filepath.IsLocal(path) { // a name in it leads elsewhere
+	if !filepath.IsLocal(path) { // a name that is part of the path could lead elsewhere
 		return fmt.Errorf("set sysctl %q: not below /proc/sys", path)
 	}
 	file := filepath.Join("/proc/sys", path)
@@ -30,8 +30,8 @@ func SetSysctl(path, value string) error {
 	return nil
 }
 
-// readShort reads the beginning of a file with no system call more than that
-// takes: most sysctls are as they should be, and are only read.
+// readShort reads the beginning of a file with as few system calls as possible. Most
+// sysctls have the right value already and are only read.
 func readShort(file string) ([]byte, error) {
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -46,8 +46,7 @@ func readShort(file string) ([]byte, error) {
 	return data[:n], nil
 }
 
-// EnableForwarding lets the host forward packets of the families that are asked
-// for.
+// EnableForwarding makes the host forward packets of the given families.
 func EnableForwarding(v4, v6 bool) error {
 	if v4 {
 		if err := SetSysctl("net/ipv4/ip_forward", "1"); err != nil {

@@ -16,36 +16,38 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// Veth is a pair of which one end is the host's and the other in a sandbox.
+// Veth is a veth with one end in the host's network namespace and the other one, the
+// peer, in a sandbox.
 type Veth struct {
 	Name     string           // of the host's end
 	MAC      net.HardwareAddr // of the host's end
-	Alias    string           // of the host's end: its owner
+	Alias    string           // of the host's end; names the owner
 	PeerName string
 	PeerMAC  net.HardwareAddr
 	MTU      int // 0: the kernel's default
-	// Master is the index of the bridge that the host's end becomes a port of; 0
-	// is none. Hairpin and Isolated are properties of that port.
+	// Master is the index of the bridge that the host's end becomes a port of; 0 is
+	// none. Hairpin and Isolated are properties of that port.
 	Master            int
 	Hairpin, Isolated bool
-	// NoLinkLocal spares the host's end an IPv6 link-local address, which nobody
-	// uses, and the search for another owner of it.
+	// NoLinkLocal keeps the kernel from giving the host's end an IPv6 link-local
+	// address, which is not used, and from duplicate address detection for it.
 	NoLinkLocal bool
-	// Down leaves the host's end down, for who has more to set.
+	// Down leaves the host's end down, for callers that have more to set.
 	Down bool
 
-	// Index and PeerIndex are those of the ends, once they are made.
+	// Index and PeerIndex are the indexes of the ends. CreateVeth sets them.
 	Index, PeerIndex int
 }
 
-// ErrBridgeFull: a bridge has its 1023 ports (BR_MAX_PORTS of the kernel).
+// ErrBridgeFull: a bridge has the maximum of 1023 ports (BR_MAX_PORTS of the kernel).
 var ErrBridgeFull = allocnet.ErrBridgeFull
 
-// CreateVeth makes the pair with one request: both names, both MACs, the peer
-// in its namespace, and the master. Nothing is ever moved between namespaces, which
-// would wait for RCU. The host's end is brought up when all else of it is set, for of
-// a change to a link that is up the kernel tells all its parts. The peer is down: it
-// cannot be brought up before it has a peer itself.
+// CreateVeth makes both ends with one request, which contains both names, both MACs,
+// the peer's namespace and the master. No end is moved between namespaces afterwards,
+// because that would wait for RCU. The host's end is brought up after everything else
+// is set, because the kernel notifies all its subsystems of a change to a link that is
+// up. The peer stays down: at that time the kernel has not yet connected it to its own
+// peer, and cannot bring it up.
 func (h *Host) CreateVeth(v *Veth, to *Sandbox) error {
 	if err := h.Limits(); err != nil {
 		return err
@@ -85,7 +87,7 @@ func (h *Host) CreateVeth(v *Veth, to *Sandbox) error {
 	return errors.Join(fmt.Errorf("create veth %q: %w", v.Name, err), deleteErr)
 }
 
-// ends are the indexes in what the kernel says of the host's end.
+// ends reads the indexes of both ends from the kernel's message about the host's end.
 func ends(link []byte) (index, peer int) {
 	if len(link) < unix.SizeofIfInfomsg {
 		return 0, 0
@@ -98,8 +100,8 @@ func ends(link []byte) (index, peer int) {
 	return indexOf(link), peer
 }
 
-// find looks for the indexes, unless they are known: Linux before 6.2 does not tell
-// them to who makes a link.
+// find looks up the indexes if they are not known: Linux before 6.2 does not report
+// them in the answer to a request that makes a link.
 func (v *Veth) find(h *Host, to *Sandbox) (err error) {
 	if v.Index != 0 && v.PeerIndex != 0 {
 		return nil
@@ -110,7 +112,8 @@ func (v *Veth) find(h *Host, to *Sandbox) (err error) {
 	return err
 }
 
-// put appends the requests that make the pair, given a descriptor of the sandbox.
+// put appends the requests that make the veth. sandbox is a descriptor of the peer's
+// network namespace.
 func (v *Veth) put(r *sock.Requests, sandbox int) {
 	v.create(r, sandbox)
 	v.describe(r)
@@ -120,7 +123,7 @@ func (v *Veth) put(r *sock.Requests, sandbox int) {
 	}
 }
 
-// create is the request that makes the pair.
+// create appends the request that makes both ends.
 func (v *Veth) create(r *sock.Requests, sandbox int) {
 	r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ECHO|unix.NLM_F_ACK)
 	putEnd(r, v.Name, v.MAC, v.MTU)
@@ -138,8 +141,9 @@ func (v *Veth) create(r *sock.Requests, sandbox int) {
 	r.End(info)
 }
 
-// describe is the request that sets what the kernel does not take from one that
-// creates. Where the link was there already, it is the same owner's.
+// describe appends the request for settings that the kernel ignores in a request that
+// makes a link. The kernel also processes it if the link already existed; such a link
+// has the same owner.
 func (v *Veth) describe(r *sock.Requests) {
 	r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	putNamed(r, v.Name, 0)
@@ -167,14 +171,14 @@ const (
 	addrGenNone = 1 // IN6_ADDR_GEN_MODE_NONE
 )
 
-// hasIPv6 reports whether the kernel has IPv6: without, it knows no such
-// attribute.
+// hasIPv6 reports whether the kernel has IPv6. A kernel without IPv6 does not know the
+// attributes of that family.
 var hasIPv6 = sync.OnceValue(func() bool {
 	_, err := os.Stat("/proc/sys/net/ipv6")
 	return err == nil
 })
 
-// putEnd appends what both ends of a pair have.
+// putEnd appends the attributes that both ends have.
 func putEnd(r *sock.Requests, name string, mac net.HardwareAddr, mtu int) {
 	putNamed(r, name, 0)
 	r.Uint32(unix.IFLA_NUM_TX_QUEUES, 1)
@@ -192,7 +196,7 @@ func flag(on bool) uint8 {
 	return 0
 }
 
-// RandomMAC is a locally administered unicast address.
+// RandomMAC returns a random, locally administered unicast address.
 func RandomMAC() net.HardwareAddr {
 	mac := make(net.HardwareAddr, 6)
 	rand.Read(mac) // never fails

@@ -13,13 +13,14 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// WayOut are the MTUs of the host's default routes, one of each family: the
-// smallest of the route's own and of the links that it leads over. 0 stands for no
-// such route.
+// WayOut contains the MTUs of the host's default routes, one of each family: the
+// smallest of the MTU of the route itself and those of its links. 0 means that there is
+// no such route.
 type WayOut struct{ IPv4, IPv6 int }
 
-// wayOut remembers a WayOut: to ask takes 20 to 30 µs. A change of the host's routes
-// counts a second later, as if it had come after the ADDs in between.
+// wayOut caches a WayOut, because reading it takes 20 to 30 µs. A change of the host's
+// routes takes effect up to a second later, as if it had come after the ADDs in
+// between.
 type wayOut struct {
 	mu    sync.Mutex
 	known WayOut
@@ -28,16 +29,18 @@ type wayOut struct {
 
 const wayOutTime = time.Second
 
-// anywhere4 and anywhere6 are the first addresses of all that the Internet's
-// registries give out. Nobody has a route to one of them alone, so the kernel names
-// the route to everything: among several the one with the lowest metric, with its
-// policy rules, and where it is split into halves, as tunnels do, one of these.
+// anywhere4 and anywhere6 are the first addresses of the ranges that the Internet
+// registries assign. No host is expected to have a route to one of these addresses
+// alone, so the kernel's answer is the default route. The kernel applies its policy
+// rules and, among several default routes, takes the one with the lowest metric. If the
+// default route is split into halves, as tunnels do, it takes one of them.
 var (
 	anywhere4 = net.IP{1, 0, 0, 0}
 	anywhere6 = net.ParseIP("2000::")
 )
 
-// WayOut asks the kernel, unless it was asked within the last second.
+// WayOut returns the MTUs of the host's default routes. It reads them at most once a
+// second.
 func (h *Host) WayOut() (WayOut, error) {
 	h.wayOut.mu.Lock()
 	defer h.wayOut.mu.Unlock()
@@ -58,7 +61,8 @@ func (h *Host) findWayOut() (WayOut, error) {
 		routeInquiry(r, unix.AF_INET, anywhere4)
 		routeInquiry(r, unix.AF_INET6, anywhere6)
 	}, func(r *sock.Requests) error {
-		// An errno says that there is no route, or none that lets packets pass.
+		// An errno means that there is no route, or only one that rejects
+		// packets.
 		return h.conns.Exchange(context.Background(), r, func(i int, answer []byte, err error) {
 			if err == nil {
 				routes[i] = parseRouteOut(answer)
@@ -75,8 +79,8 @@ func (h *Host) findWayOut() (WayOut, error) {
 	return WayOut{IPv4: routes[0].smallest(mtus), IPv6: routes[1].smallest(mtus)}, nil
 }
 
-// mtus are the MTUs of the links of routes, by index. Links that went meanwhile are
-// left out.
+// mtus returns the MTUs of the routes' links, by index. The MTU of a link that no
+// longer exists is 0.
 func (h *Host) mtus(routes []routeOut) (map[int]int, error) {
 	mtus := map[int]int{}
 	var requests sock.Requests
@@ -98,18 +102,18 @@ func (h *Host) mtus(routes []routeOut) (map[int]int, error) {
 	return mtus, err
 }
 
-// routeInquiry asks for the route to an address: the entry of the routing table,
-// with all its next hops.
+// routeInquiry appends a request for the route to an address. The answer is the entry
+// of the routing table, with all its next hops.
 func routeInquiry(r *sock.Requests, family uint8, to net.IP) {
 	r.Begin("", unix.RTM_GETROUTE, 0)
 	putRoute(r, &unix.RtMsg{Family: family, Dst_len: uint8(8 * len(to)), Flags: unix.RTM_F_FIB_MATCH})
 	r.Attribute(unix.RTA_DST, to)
 }
 
-// routeOut is what a route says of its MTU.
+// routeOut is the part of a route that determines its MTU.
 type routeOut struct {
-	mtu   int   // 0: its links'
-	links []int // by index, one per next hop
+	mtu   int   // 0: the route has none of its own
+	links []int // indexes, one per next hop
 }
 
 func parseRouteOut(answer []byte) (r routeOut) {
@@ -130,7 +134,8 @@ func parseRouteOut(answer []byte) (r routeOut) {
 	return r
 }
 
-// nextHops are the links of the structs rtnexthop in an RTA_MULTIPATH.
+// nextHops reads the indexes of the links from an RTA_MULTIPATH, which consists of
+// structs rtnexthop.
 func nextHops(data []byte) (links []int) {
 	for len(data) >= unix.SizeofRtNexthop {
 		length := int(binary.NativeEndian.Uint16(data))
@@ -143,6 +148,7 @@ func nextHops(data []byte) (links []int) {
 	return links
 }
 
+// smallest returns the smallest of the MTU of the route itself and those of its links.
 func (r *routeOut) smallest(mtus map[int]int) int {
 	smallest := r.mtu
 	for _, index := range r.links {
