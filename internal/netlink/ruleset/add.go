@@ -13,10 +13,12 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// attempts bounds how often something is tried that others may get in the way of.
+// attempts is the maximum number of tries of a change with which other processes can
+// interfere.
 const attempts = 10
 
-// change is what one transaction does.
+// change contains the elements that one transaction removes, and those that it then
+// adds.
 type change struct{ remove, add []element }
 
 func (c *change) empty() bool { return len(c.remove)+len(c.add) == 0 }
@@ -28,14 +30,16 @@ func (r *Ruleset) apply(ctx context.Context, c change) error {
 	})
 }
 
-// Add puts the elements in, all in one transaction, and makes the tables where
-// they are missing. It is idempotent: what the owner has already becomes as
-// given. A mapping that another container has is a *PortTakenError, and then nothing
-// was added; so is one of a host IP where another has the port on every address. One
-// that another attachment of the same container has waits until that one is removed.
-// For one of every address, nobody looks through those of all host IPs: these
-// keep theirs. An address that another owner has becomes this one's, since whoever
-// gives addresses out has taken it from the other.
+// Add adds the elements in one transaction, and makes missing tables. It is idempotent:
+// elements that the owner already has are changed to the given values.
+//
+// If another container has the host port of a mapping, Add returns a *PortTakenError
+// and adds nothing. It does the same for a host port of one address if another
+// container has the port on every address. The reverse is not checked: a new host port
+// of every address leaves the existing host ports of single addresses as they are. If
+// another attachment of the same container has the host port, the mapping waits until
+// that attachment is removed. An address of another owner becomes one of this owner,
+// because it must have been released by the other owner before it was assigned again.
 func (r *Ruleset) Add(ctx context.Context, e *Elements) error {
 	list, err := e.elements()
 	if err == nil {
@@ -50,8 +54,9 @@ func (r *Ruleset) Add(ctx context.Context, e *Elements) error {
 	return nil
 }
 
-// checkEverywhere looks for the host ports of one address among another's of
-// every address, which would lose a part of its clients.
+// checkEverywhere returns a *PortTakenError for a new host port of one address if
+// another container has the port on every address: the new mapping would take over some
+// of its clients.
 func (r *Ruleset) checkEverywhere(ctx context.Context, list []element) error {
 	var pairs []element
 	for _, e := range list {
@@ -76,9 +81,10 @@ func (r *Ruleset) checkEverywhere(ctx context.Context, list []element) error {
 	return nil
 }
 
-// add assumes the usual case, that everything is new and the tables are there,
-// and looks only if the kernel says otherwise. Where mappings wait, it looks again:
-// what they wait for may have gone meanwhile.
+// add first assumes the usual case: all elements are new, and the tables exist. Only if
+// the kernel refuses that, it looks up what exists. If mappings have to wait, it looks
+// them up again, because the mappings that they wait for may have been removed in the
+// meantime.
 func (r *Ruleset) add(ctx context.Context, list []element) error {
 	c := change{add: list}
 	err := r.apply(ctx, c)
@@ -101,7 +107,7 @@ func (r *Ruleset) add(ctx context.Context, list []element) error {
 	return err
 }
 
-// waits reports whether a change has mappings wait.
+// waits reports whether the change adds mappings that wait.
 func (c *change) waits() bool {
 	return slices.ContainsFunc(c.add, func(e element) bool { return e.set == e.set.table.standby })
 }
@@ -129,8 +135,8 @@ func (t *table) used(list []element) bool {
 	return false
 }
 
-// settle compares the elements with what is there, and returns what is to be
-// done.
+// settle compares the elements with the existing ones, and returns the necessary
+// change.
 func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
 	var c change
 	found, err := r.lookUp(ctx, slices.Concat(list, ends(list)))
@@ -162,7 +168,8 @@ func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
 	return c, r.settleQueues(ctx, &c, list, found[:len(list)])
 }
 
-// settle decides about one element: where there is none, is has no set.
+// settle adds to the change what one element needs, given the existing element with the
+// same key. If there is none, the set of the existing element is nil.
 func (c *change) settle(want, is *element) error {
 	switch {
 	case is.set == nil:
@@ -179,9 +186,10 @@ func (c *change) settle(want, is *element) error {
 	return nil
 }
 
-// settleNetwork decides about a network, with what there is at its first and its
-// last address. The kernel refuses one that begins or ends within another: a
-// larger one serves as well while somebody uses it, and smaller ones give way.
+// settleNetwork adds to the change what one network needs. at are the existing networks
+// at its first and at its last address. The kernel refuses a network that begins or
+// ends within another one. An existing larger network is kept while one of its
+// addresses uses it; smaller networks are removed.
 func (r *Ruleset) settleNetwork(ctx context.Context, c *change, want *element, at [2]*element) error {
 	wanted := []element{*want}
 	if larger := at[0]; larger.set != nil && larger.covers(want) {
@@ -207,9 +215,9 @@ func (r *Ruleset) settleNetwork(ctx context.Context, c *change, want *element, a
 	return nil
 }
 
-// networksOf are the networks of the addresses within a network that is there,
-// and whether it is still that of any of them. It reads all addresses; that a
-// network lies within another is rare.
+// networksOf returns the networks of the addresses within larger, an existing network,
+// and whether larger is still the network of any of them. It reads all addresses;
+// networks that contain other networks are rare.
 func (r *Ruleset) networksOf(ctx context.Context, larger *element) (inside []element, used bool, err error) {
 	t := larger.set.table
 	first, end := larger.address(), string(larger.end[:t.addrLen])
@@ -235,7 +243,7 @@ func (r *Ruleset) networksOf(ctx context.Context, larger *element) (inside []ele
 	return inside, false, nil
 }
 
-// ends are the last addresses of the networks, to be looked up as well.
+// ends returns the last addresses of the networks in list, as elements to look up.
 func ends(list []element) []element {
 	var last []element
 	for _, e := range list {
@@ -251,12 +259,14 @@ func (e *element) isMapping() bool {
 	return e.set == e.set.table.hostPorts || e.set == e.set.table.hostIPPorts
 }
 
+// taken returns the error for a mapping whose host port the element by has.
 func taken(want, by *element) error {
 	owner, _ := names.ParseOwner(by.owner)
 	return portTaken(want.mapping(), owner)
 }
 
-// lookUp gets the elements of the same keys. One that is not there has no set.
+// lookUp returns the existing elements with the keys of those in list, in the same
+// order. Where there is none, the set of the returned element is nil.
 func (r *Ruleset) lookUp(ctx context.Context, list []element) ([]element, error) {
 	found := make([]element, len(list))
 	var failed error

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Check finds by key whether all elements are in, as the owner's and with the
-// right value, and whether the tables that they are in are complete; ErrMissing
-// names what is not.
+// Check looks up all elements by their keys. It returns ErrMissing if one does not
+// exist, or has another owner or value, or if a table that the elements belong to is
+// incomplete. The error text names all that is missing.
 func (r *Ruleset) Check(ctx context.Context, e *Elements) error {
 	list, err := e.elements()
 	if err != nil {
@@ -62,7 +62,8 @@ func (r *Ruleset) missing(ctx context.Context, list []element) ([]string, error)
 	return missing, nil
 }
 
-// standing finds those of the mappings that wait as they should.
+// standing returns the indexes of the mappings in list that wait for their host ports
+// and are in the right queue. found are the existing elements.
 func (r *Ruleset) standing(ctx context.Context, list, found []element) (map[int]bool, error) {
 	var ports []element
 	var at []int

@@ -14,38 +14,41 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// Port is a port of the host, of a protocol whose clients may go on with the
-// connection that the kernel tracks, without ever beginning a new one: IPPROTO_UDP
-// or IPPROTO_SCTP.
+// Port is a port of the host, of a protocol whose clients can continue a connection
+// that the kernel tracks without ever beginning a new one: IPPROTO_UDP or IPPROTO_SCTP.
 type Port struct {
 	Protocol uint8
 	Number   uint16
-	// HostIP is its address; an invalid one stands for all addresses of the host.
+	// HostIP is the address of the port; an invalid one stands for all addresses of
+	// the host.
 	HostIP netip.Addr
 }
 
 const (
-	// contactedSize bounds the ports of single addresses. Of more, none is known.
+	// contactedSize is the maximum number of ports of single addresses. If there
+	// are more, the tables cannot tell which ports were contacted.
 	contactedSize = 1 << 14
-	// portsSize has room for every port of both protocols, for complete and for
-	// tokens.
-	portsSize  = 1<<17 + 16
+	// portsSize has room for every port of both protocols, for the element
+	// complete, and for tokens.
+	portsSize = 1<<17 + 16
+	// missedSize is more than the number of protocols.
 	missedSize = 16
 )
 
-// complete is the element that says that the sets know what was contacted before
-// they were there. Neither it nor a token, of other numbers, is added by a packet:
+// complete is an element that exists if the sets also contain the ports that were
+// contacted before the sets were made. A token is a temporary element with the same
+// protocol and another number: see LearnContacted. Packets add neither of them, because
 // there is no such protocol.
 var complete = Port{Protocol: 255}
 
-// Contacted returns which of the ports of a family (AF_INET, AF_INET6) may be
-// those of connections that the kernel tracks and that nothing redirected: a
-// connection to the host itself gets its entry only after its first packet went
-// through the hook in which the tables note its port. To look through all that
-// the kernel tracks takes milliseconds.
+// Contacted returns which of the ports of a family (AF_INET, AF_INET6) may have
+// connections that the kernel tracks and that were not redirected. No such connection
+// is missed: the kernel makes the entry of a connection to the host itself after the
+// first packet has passed the hook in which the tables note its port. Searching all
+// connections that the kernel tracks would take milliseconds.
 //
-// known is false while the tables cannot tell, because they are new or could not
-// note everything. Then all ports are returned; see LearnContacted.
+// known is false while the tables cannot answer, because they are new or did not have
+// room for every port. Then all ports are returned; see LearnContacted.
 func (r *Ruleset) Contacted(ctx context.Context, family uint8, ports []Port) (contacted []Port, known bool, err error) {
 	if len(ports) == 0 {
 		return nil, true, nil
@@ -71,8 +74,8 @@ func (r *Ruleset) Contacted(ctx context.Context, family uint8, ports []Port) (co
 	return contacted, true, nil
 }
 
-// ForgetContacted takes ports out of those that were contacted. They must be
-// redirected by now, and their connections must have been flushed.
+// ForgetContacted removes ports from the contacted ones. By then the ports must be
+// redirected and their connections flushed.
 func (r *Ruleset) ForgetContacted(ctx context.Context, family uint8, ports []Port) error {
 	var err error
 	for range attempts {
@@ -94,10 +97,11 @@ func (r *Ruleset) ForgetContacted(ctx context.Context, family uint8, ports []Por
 	return nil
 }
 
-// LearnContacted empties the sets, has the ports listed that the kernel tracks
-// connections to, and adds those: from then on all is known. Several may do so at
-// once; what one of them emptied is not known to another. Where the tables are
-// missing, or there is more than they have room for, nothing is known afterwards.
+// LearnContacted empties the sets, calls tracked for the ports to which the kernel
+// tracks connections, and adds these. From then on Contacted knows all ports. Several
+// processes may call it at the same time: a call whose token another call has removed
+// adds nothing. If the tables are missing, or there are more ports than they have room
+// for, Contacted knows no ports afterwards.
 func (r *Ruleset) LearnContacted(ctx context.Context, family uint8, tracked func(context.Context) ([]Port, error)) error {
 	t := tableOfFamily(family)
 	token := []element{t.contactedElement(Port{Protocol: complete.Protocol, Number: uint16(1 + rand.N(1<<16-1))})}
@@ -126,7 +130,8 @@ func (r *Ruleset) LearnContacted(ctx context.Context, family uint8, tracked func
 	return nil
 }
 
-// learnt are the elements of ports of single addresses, and complete.
+// learnt returns the elements for ports of single addresses, each also without its
+// address, and the element complete.
 func (t *table) learnt(ports []Port) []element {
 	var single, list []element
 	for _, p := range ports {
@@ -144,7 +149,7 @@ func tableOfFamily(family uint8) *table {
 	return ip
 }
 
-// contactedElement is that of a port of one address, or of any.
+// contactedElement returns the element for a port of one address or of every address.
 func (t *table) contactedElement(p Port) element {
 	e, at := element{set: t.contactedPorts}, 0
 	if p.HostIP.IsValid() && !p.HostIP.IsUnspecified() {

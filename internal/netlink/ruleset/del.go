@@ -13,10 +13,10 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// Del takes those of the elements out that belong to the owner, all in one
-// transaction. A host port that another attachment of the same container has, too,
-// leads to that one from then on. It is idempotent; Guarded and what a network
-// shares stay.
+// Del removes the elements that belong to the owner, in one transaction. A host port
+// that another attachment of the same container also has is redirected to that
+// attachment from then on. Del is idempotent. It does not remove the elements of
+// Guarded and of networks, which attachments share.
 func (r *Ruleset) Del(ctx context.Context, e *Elements) error {
 	list, err := e.remains()
 	if err == nil {
@@ -28,7 +28,8 @@ func (r *Ruleset) Del(ctx context.Context, e *Elements) error {
 	return nil
 }
 
-// owned are those of the elements that were found as the owner's, each once.
+// owned returns the elements in found that belong to the owner of the elements in list,
+// each once. An element without an owner belongs to it if the value is the same.
 func owned(list, found []element) []element {
 	var own []element
 	seen := make(map[place]bool, len(list))
@@ -42,9 +43,8 @@ func owned(list, found []element) []element {
 	return own
 }
 
-// DelOwned removes every element whose owner the function names for removal. It
-// reads all elements. While others change the tables all the time, it may miss
-// some.
+// DelOwned removes every element for which remove(owner) is true. It reads all
+// elements. If other processes change the tables all the time, it can miss some.
 func (r *Ruleset) DelOwned(ctx context.Context, remove func(names.Owner) bool) error {
 	list, err := r.all(ctx, remove)
 	for part := range slices.Chunk(list, 1000) {
@@ -56,8 +56,8 @@ func (r *Ruleset) DelOwned(ctx context.Context, remove func(names.Owner) bool) e
 	return nil
 }
 
-// Owned returns the text of every element whose owner the function names, for
-// people. It reads all elements.
+// Owned returns a description of every element for which of(owner) is true. It reads
+// all elements.
 func (r *Ruleset) Owned(ctx context.Context, of func(names.Owner) bool) ([]string, error) {
 	list, err := r.all(ctx, of)
 	if err != nil {
@@ -71,8 +71,8 @@ func (r *Ruleset) Owned(ctx context.Context, of func(names.Owner) bool) ([]strin
 	return texts, nil
 }
 
-// Addresses are those that the owner's host ports lead to, or will. It reads all
-// elements of host ports.
+// Addresses returns the addresses to which the owner's host ports lead, including those
+// of mappings that wait. It reads all elements of host ports.
 func (r *Ruleset) Addresses(ctx context.Context, owner names.Owner) ([]netip.Addr, error) {
 	var list []netip.Addr
 	is := owner.String()
@@ -94,7 +94,7 @@ func (r *Ruleset) Addresses(ctx context.Context, owner names.Owner) ([]netip.Add
 	return list, nil
 }
 
-// all finds the elements of owners, in both tables.
+// all returns the elements of both tables for which of(owner) is true.
 func (r *Ruleset) all(ctx context.Context, of func(names.Owner) bool) ([]element, error) {
 	var list []element
 	var errs []error
@@ -111,9 +111,10 @@ func (r *Ruleset) all(ctx context.Context, of func(names.Owner) bool) ([]element
 	return list, errors.Join(errs...)
 }
 
-// dumpSet reads a set until nothing changes meanwhile. Where something always
-// does, it returns what was seen at least once: a dump that is interrupted skips
-// an element at most here and there, hardly ever the same one again.
+// dumpSet returns the elements of a set for which of(owner) is true. It reads the set
+// until a dump was not interrupted by a change. If all are interrupted, it returns the
+// elements seen in any of them: an interrupted dump skips an element at most now and
+// then, and hardly ever the same one again.
 func (r *Ruleset) dumpSet(ctx context.Context, s *set, of func(names.Owner) bool) ([]element, error) {
 	seen := make(map[element]bool)
 	var list []element

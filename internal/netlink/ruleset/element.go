@@ -12,30 +12,30 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// element is one of a set or a map, as the kernel has it. Two are the same if
+// element is an element of a set or a map in the kernel. Two elements are the same if
 // they compare equal.
 type element struct {
 	set *set
 	key key
-	end key // the last key, of an interval
+	end key // the last key of an interval
 	value
 	owner string
-	// network is the prefix length of the network of an address that has one, plus
-	// one; 0 where it is not known.
+	// network is one more than the prefix length of the network that an address
+	// belongs to; 0 if the address has none or it is not known.
 	network uint8
-	// zone is that of firewalld which an open address was put into, if any.
+	// zone is the firewalld zone that an open address was added to, if any.
 	zone string
 }
 
 type key [32]byte
 
-// value is what a map leads to: data, or a verdict.
+// value is what a map contains for a key: data or a verdict.
 type value struct {
 	data    [20]byte
 	verdict int32
 }
 
-// place is what there can be one of.
+// place identifies an element: a set contains at most one element for a key.
 type place struct {
 	set *set
 	key key
@@ -43,8 +43,8 @@ type place struct {
 
 func (e *element) place() place { return place{e.set, e.key} }
 
-// covers reports whether an interval contains another one, or an element is the
-// other.
+// covers reports whether the interval e contains the interval other. Without intervals,
+// it reports whether the keys are the same.
 func (e *element) covers(other *element) bool {
 	if !e.set.interval {
 		return e.key == other.key
@@ -53,12 +53,13 @@ func (e *element) covers(other *element) bool {
 	return string(e.key[:half]) <= string(other.key[:half]) && string(other.end[:half]) <= string(e.end[:half])
 }
 
-// maxList bounds the elements of one message: the length of an attribute has 16
-// bits.
+// maxList is the maximum size in bytes of the elements in one message: the length of an
+// attribute has 16 bits.
 const maxList = 60 << 10
 
-// putElements appends messages with the elements, one for each run of the same
-// set. With values, they are added, else taken out.
+// putElements appends messages about the elements, at least one for each run of
+// elements of the same set. With the kind NFT_MSG_NEWSETELEM they add the elements,
+// otherwise they contain the keys only.
 func putElements(b *sock.Requests, list []element, kind uint16) {
 	flags := uint16(0)
 	for i := 0; i < len(list); {
@@ -84,7 +85,7 @@ func beginElements(b *sock.Requests, s *set, kind, flags uint16) (nest int) {
 	return b.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS)
 }
 
-// emptySet appends the message that takes all elements out of a set.
+// emptySet appends the message that removes all elements of a set.
 func emptySet(b *sock.Requests, s *set) {
 	s.table.begin(b, s.label, unix.NFT_MSG_DELSETELEM, 0)
 	b.CString(unix.NFTA_SET_ELEM_LIST_TABLE, s.table.name)
@@ -93,6 +94,7 @@ func emptySet(b *sock.Requests, s *set) {
 
 const attrKeyEnd = 10 // NFTA_SET_ELEM_KEY_END
 
+// put appends an element: its key and, if whole is true, its value and its owner.
 func (e *element) put(b *sock.Requests, whole bool) {
 	one := b.Nest(unix.NFTA_LIST_ELEM)
 	putData(b, unix.NFTA_SET_ELEM_KEY, e.key[:e.set.keyLen])
@@ -108,16 +110,17 @@ func (e *element) put(b *sock.Requests, whole bool) {
 	b.End(one)
 }
 
-// Types of records in user data that nft does not know, and passes over.
+// Types of records in user data. nft does not know and ignores them.
 const (
 	dataNetwork = 0x61
 	dataZone    = 0x62
 )
 
-// maxZone bounds the name of a zone: what stands at an element has 256 bytes.
+// maxZone is the maximum length of a zone's name: the user data of an element has at
+// most 256 bytes.
 const maxZone = 64
 
-// notes are what stands behind the comment.
+// notes returns the records that follow the comment in the user data.
 func (e *element) notes() []byte {
 	var notes []byte
 	if e.network != 0 {
@@ -149,7 +152,7 @@ func (e *element) putValue(b *sock.Requests) {
 	b.End(data)
 }
 
-// readElements reads the elements of an answer.
+// readElements calls each with the elements in an answer.
 func readElements(s *set, payload []byte, each func(element)) {
 	sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
 		if kind != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
@@ -202,7 +205,7 @@ func (e *element) readValue(kind uint16, v []byte) {
 	})
 }
 
-// String is the element for people.
+// String returns a description of the element for messages.
 func (e *element) String() string {
 	switch t := e.set.table; e.set {
 	case t.hostPorts, t.hostIPPorts:
@@ -240,7 +243,8 @@ func (e *element) address() netip.Addr {
 	return a
 }
 
-// everywhere is a host port of one address as one of every address.
+// everywhere returns the element for the host port on every address, given one for the
+// host port of one address.
 func (e *element) everywhere() element {
 	n := int(e.set.table.addrLen)
 	all := element{set: e.set.table.hostPorts, owner: e.owner}
@@ -250,7 +254,7 @@ func (e *element) everywhere() element {
 
 func (e *element) link() string { return strings.TrimRight(string(e.key[:unix.IFNAMSIZ]), "\x00") }
 
-// mapping is what an element of the maps of host ports says.
+// mapping returns the mapping of an element of the maps of host ports.
 func (e *element) mapping() Mapping {
 	var m Mapping
 	rest := e.key[:]

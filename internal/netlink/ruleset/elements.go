@@ -10,22 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lister collects the kernel's elements of an attachment, and the first thing
-// that cannot be one.
+// lister makes the elements of an attachment, and keeps the first error.
 type lister struct {
 	owner string
-	// removing lists an address in all sets that it may be in.
+	// removing is true if the elements are to be removed. Then a published address
+	// is listed in all sets that can contain it.
 	removing bool
 	list     []element
 	err      error
 }
 
-// elements are what the kernel gets, those of one set together.
+// elements returns the elements to add, with those of the same set in a row.
 func (e *Elements) elements() ([]element, error) {
 	return e.listTo(&lister{owner: e.Owner.String()})
 }
 
-// remains are what there may be of the elements.
+// remains returns the elements that can exist if Add was called before.
 func (e *Elements) remains() ([]element, error) {
 	return e.listTo(&lister{owner: e.Owner.String(), removing: true})
 }
@@ -50,7 +50,7 @@ func (l *lister) fail(format string, args ...any) {
 	}
 }
 
-// addresses adds those that stand in sets of their own.
+// addresses adds the elements of Masquerade, Published and Open.
 func (l *lister) addresses(t *table, e *Elements) {
 	for _, p := range e.Masquerade {
 		l.within(t, t.masqueraded, p)
@@ -67,7 +67,8 @@ func (l *lister) addresses(t *table, e *Elements) {
 	}
 }
 
-// published adds an address to the set of its kind.
+// published adds an address to s, one of the sets for SNAT, if it belongs there or
+// removing is true.
 func (l *lister) published(t *table, s *set, p *Published) {
 	switch p.SNAT {
 	case SNATAll, SNATLocal, SNATNone:
@@ -80,7 +81,7 @@ func (l *lister) published(t *table, s *set, p *Published) {
 	}
 }
 
-// within adds an address with its network.
+// within adds an address with the prefix length of its network.
 func (l *lister) within(t *table, s *set, p netip.Prefix) {
 	e := l.address(t, s, p.Addr())
 	if p = unmap(p); e != nil && p.IsValid() {
@@ -95,7 +96,8 @@ func unmap(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// address adds an element if it is of the table's family.
+// address adds an element for an address of the table's family. It returns nil for an
+// address of the other family.
 func (l *lister) address(t *table, s *set, a netip.Addr) *element {
 	if !a.IsValid() {
 		l.fail("%s: an address is missing", s.label)
@@ -120,7 +122,8 @@ func (l *lister) add(s *set, keys ...[]byte) *element {
 	return e
 }
 
-// mappings adds the host ports of every address, and then the others.
+// mappings adds first the host ports of every address, and then those of single
+// addresses.
 func (l *lister) mappings(t *table, list []Mapping) {
 	for _, s := range []*set{t.hostPorts, t.hostIPPorts} {
 		for i := range list {
@@ -153,8 +156,9 @@ func (l *lister) mapping(t *table, s *set, m *Mapping) {
 	binary.BigEndian.PutUint16(e.value.data[n:], m.To.Port())
 }
 
-// networks adds each once, and none that lies within another. Where nothing is
-// masqueraded, or everything, they make no difference.
+// networks adds every network once, except for a network within another one. The
+// network of a published address is needed for SNATLocal only: it makes no difference
+// if every connection is masqueraded or none.
 func (l *lister) networks(t *table, e *Elements) {
 	first := len(l.list)
 	add := func(p netip.Prefix, matters bool) {
@@ -175,7 +179,7 @@ func (l *lister) networks(t *table, e *Elements) {
 	}
 }
 
-// network is the element of one.
+// network returns the element for a network.
 func (t *table) network(p netip.Prefix) element {
 	p = p.Masked()
 	e := element{set: t.networks}
@@ -188,8 +192,8 @@ func (t *table) network(p netip.Prefix) element {
 	return e
 }
 
-// outermost takes the last of the networks out if it lies within another, and
-// else the others that lie within it.
+// outermost removes the last network in list if one of the others contains it, and
+// otherwise the others that it contains.
 func outermost(list []element) []element {
 	known, one := list[:len(list)-1], list[len(list)-1]
 	if slices.ContainsFunc(known, func(e element) bool { return e.covers(&one) }) {
@@ -198,7 +202,7 @@ func outermost(list []element) []element {
 	return append(slices.DeleteFunc(known, func(e element) bool { return one.covers(&e) }), one)
 }
 
-// last is the last address of a network.
+// last returns the last address of a network.
 func last(p netip.Prefix) []byte {
 	a := p.Addr().AsSlice()
 	for i := range a {
@@ -209,7 +213,7 @@ func last(p netip.Prefix) []byte {
 	return a
 }
 
-// guards adds bridges, which are of both families.
+// guards adds the bridges, which are in the tables of both families.
 func (l *lister) guards(t *table, list []Guard) {
 	for _, g := range list {
 		if len(g.Bridge) == 0 || len(g.Bridge) >= unix.IFNAMSIZ {

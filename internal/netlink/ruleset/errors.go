@@ -9,17 +9,19 @@ import (
 )
 
 var (
-	// ErrMissing: elements, or parts of the tables, are not as they should be.
+	// ErrMissing: elements or parts of the tables do not exist or are not as they
+	// should be.
 	ErrMissing = errors.New("nftables rules are missing")
 	// ErrPortTaken: a host port belongs to another owner: see PortTakenError.
 	ErrPortTaken = allocnet.ErrPortTaken
 )
 
-// PortTakenError says which host port another has. errors.Is finds ErrPortTaken.
+// PortTakenError names a host port that another owner has. errors.Is finds
+// ErrPortTaken.
 type PortTakenError = allocnet.PortTakenError
 
-// portTaken is the error for a mapping that another owner has: the zero Owner where it is
-// none of allocnet's.
+// portTaken returns the error for a mapping whose host port belongs to owner: the zero
+// Owner if the element was not made by allocnet.
 func portTaken(m Mapping, owner names.Owner) *PortTakenError {
 	taken := &PortTakenError{
 		Mapping: portmap.Mapping{HostPort: int(m.HostPort), ContainerPort: int(m.To.Port()), Protocol: m.protocol()}, To: m.To,

@@ -13,14 +13,16 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// newGuard is a table without sets. It is for IPv4 only: IPv6 has no route_localnet.
+// newGuard returns a table without sets that guards the loopback addresses. It is for
+// IPv4 only: IPv6 has no route_localnet.
 func newGuard(name string, flags uint32) *table {
 	t := &table{family: unix.NFPROTO_IPV4, name: name, flags: flags, label: "table ip " + name, addrLen: 4, source: 12, destination: 16}
 	t.chains = sync.OnceValue(func() []chain { return t.finish([]chain{t.localOnly()}) })
 	return t
 }
 
-// localOnly keeps others from 127.0.0.0/8, which route_localnet would let in.
+// localOnly returns the chain that drops packets to and from 127.0.0.0/8 that arrive on
+// another link than lo. route_localnet would accept them.
 func (t *table) localOnly() chain {
 	lo := make([]byte, unix.IFNAMSIZ)
 	copy(lo, "lo")
@@ -32,9 +34,9 @@ func (t *table) localOnly() chain {
 		elsewhere("nobody else speaks from the loopback", t.source))
 }
 
-// Guard drops packets to and from 127.0.0.0/8 that do not come from the host itself. It is
-// needed where a link has route_localnet, with every backend of host ports. If the
-// table exists Guard changes nothing: see Repair.
+// Guard drops packets to and from 127.0.0.0/8 that do not come from the host itself. It
+// is needed if a link has route_localnet, with every backend of host ports. If the
+// table exists, Guard changes nothing: see Repair.
 func (r *Ruleset) Guard(ctx context.Context) error {
 	found, _, err := r.has(ctx, guards)
 	if err == nil && !found {
@@ -46,8 +48,8 @@ func (r *Ruleset) Guard(ctx context.Context) error {
 	return nil
 }
 
-// has reports whether a table is there, whatever is in it, and the socket that owns
-// it, 0 where none does.
+// has reports whether a table exists, whatever it contains, and the number of the
+// socket that owns it, or 0.
 func (r *Ruleset) has(ctx context.Context, t *table) (found bool, owner uint32, err error) {
 	var answer error
 	err = r.get(ctx, 1, func(b *sock.Requests, _ int) {
@@ -64,11 +66,12 @@ func (r *Ruleset) has(ctx context.Context, t *table) (found bool, owner uint32, 
 	return err == nil && answer == nil, owner, err
 }
 
-// HoldGuard makes the guard a second time, in a table that belongs to this
-// connection: other programs cannot remove it, so `nft flush ruleset` leaves it, and
-// it goes when the connection is closed. Where another process holds one, that one
-// serves; one that no process holds, as from a saved ruleset, is replaced. Kernels
-// before 5.12 have no such tables.
+// HoldGuard makes the guard a second time, in a table that this connection owns. Other
+// programs cannot remove such a table, so `nft flush ruleset` leaves it; the kernel
+// removes it when the connection is closed. If a connection of another process owns the
+// table, it stays and serves this process, too. If no connection owns it, for example
+// after a saved ruleset was loaded, it is replaced. Kernels before 5.12 do not have
+// tables with an owner.
 func (r *Ruleset) HoldGuard(ctx context.Context) error {
 	if r.holdsGuard.Load() {
 		return nil
@@ -84,8 +87,8 @@ func (r *Ruleset) HoldGuard(ctx context.Context) error {
 }
 
 func (r *Ruleset) holdGuard(ctx context.Context) error {
-	// A transaction that fails waits for RCU, so where another process holds the table
-	// none is begun.
+	// A transaction that fails waits for RCU. Therefore none is begun if another
+	// process owns the table.
 	found, owner, err := r.has(ctx, heldGuard)
 	if err != nil || owner != 0 {
 		return err
@@ -105,7 +108,8 @@ func (r *Ruleset) holdGuard(ctx context.Context) error {
 	return err
 }
 
-// CheckGuard finds the rules of Guard in place; ErrMissing names what is not.
+// CheckGuard checks the rules of Guard. It returns ErrMissing, with the names of what
+// is missing, if they are not complete.
 func (r *Ruleset) CheckGuard(ctx context.Context) error {
 	is, err := r.inspect(ctx, guards)
 	if err != nil {

@@ -10,40 +10,43 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// table is what there is of one family.
+// table describes the table of one family.
 type table struct {
 	family byte
 	name   string
-	label  string // how nft calls it
+	label  string // the name as nft shows it
 	flags  uint32
-	// addrLen, source and destination say where the addresses lie in a header.
+	// addrLen is the length of an address in an IP header; source and destination
+	// are the offsets of the addresses.
 	addrLen, source, destination uint32
 
-	hostPorts, hostIPPorts, standby, snatAll, snatLocal, masqueraded, open *set // the owners'
-	networks, guarded, guards                                              *set // everybody's
-	contacted, contactedPorts, contactedMissed                             *set // packets add to them
+	hostPorts, hostIPPorts, standby, snatAll, snatLocal, masqueraded, open *set // elements with an owner
+	networks, guarded, guards                                              *set // elements that attachments share
+	contacted, contactedPorts, contactedMissed                             *set // elements that packets add
 
 	sets []*set
-	// chains builds the chains once they are needed.
+	// chains builds the chains at the first call.
 	chains func() []chain
 }
 
-// set is a set or a map.
+// set describes a set or a map.
 type set struct {
 	table     *table
 	name      string
 	label     string
-	key, data []nftables.SetDatatype // no data: not a map
+	key, data []nftables.SetDatatype // data is nil for a set
 	keyLen    int
 	dataLen   int
 	interval  bool
-	// size bounds a set that packets add to; 0 for the others.
+	// size is the maximum size of a set to which packets add elements; 0 for the
+	// others.
 	size uint32
-	// shared elements belong to nobody and stay.
+	// shared is true if the elements have no owner and stay when an attachment is
+	// removed.
 	shared bool
 }
 
-// The tables. Nothing changes them.
+// The tables. They are never changed.
 var (
 	ip        = newTable(unix.NFPROTO_IPV4)
 	ip6       = newTable(unix.NFPROTO_IPV6)
@@ -55,7 +58,7 @@ var (
 // ownedTable is NFT_TABLE_F_OWNER: the table belongs to the socket that made it.
 const ownedTable = 0x2
 
-// tableOf is the table of an address's family.
+// tableOf returns the table for the family of an address.
 func tableOf(a netip.Addr) *table {
 	if a.Is4() {
 		return ip
@@ -74,11 +77,12 @@ func newTable(family byte) *table {
 	t.hostPorts = t.newSet("host_ports", types{proto, port}, types{addr, port})
 	t.hostIPPorts = t.newSet("host_ip_ports", types{addr, proto, port}, types{addr, port})
 	t.standby = t.newSet("standby_ports", types{addr, proto, port, nftables.TypeMark}, types{addr, port})
-	// Not one map of verdicts: with every element that jumps, the kernel validates
-	// all the others again.
+	// There are two sets instead of one map of verdicts, because with every added
+	// element that jumps, the kernel validates all other elements of a map again.
 	t.snatAll = t.newSet("snat_all", types{addr}, nil)
 	t.snatLocal = t.newSet("snat_local", types{addr}, nil)
-	// "masquerade" is a keyword, and nft could not read what it lists.
+	// The set is not called "masquerade" because that is a keyword: nft could not
+	// read its own listing.
 	t.masqueraded = t.newSet("masqueraded", types{addr}, nil)
 	t.open = t.newSet("open", types{addr}, nil)
 	t.networks = t.newSet("networks", types{addr, addr}, nil)
@@ -108,7 +112,8 @@ func (t *table) newSet(name string, key, data types) *set {
 // verdicts reports whether the data of a map are verdicts.
 func (s *set) verdicts() bool { return len(s.data) == 1 && s.data[0].Name == nftables.TypeVerdict.Name }
 
-// length is that of a concatenation, whose parts fill whole registers.
+// length returns the length of a concatenation in bytes. Each part fills whole
+// registers of four bytes.
 func length(of types) int {
 	n := 0
 	for _, one := range of {
@@ -117,7 +122,7 @@ func length(of types) int {
 	return n
 }
 
-// put appends the message that makes the set. The id is the transaction's.
+// put appends the message that makes the set. id identifies the set in the transaction.
 func (s *set) put(b *sock.Requests, id uint32) {
 	const (
 		descConcat   = 2    // NFTA_SET_DESC_CONCAT
@@ -168,11 +173,12 @@ func (s *set) put(b *sock.Requests, id uint32) {
 		b.End(concat)
 		b.End(desc)
 	}
-	// As nft does it itself: byte order, a number of the host's.
+	// nft stores the byte order of the key in the same way, as a number in the
+	// host's byte order.
 	b.Attribute(unix.NFTA_SET_USERDATA, append([]byte{keyOrder, 4}, native(order)...))
 }
 
-// magic is nft's number for a type.
+// magic returns nft's number for a type.
 func magic(of types) uint32 {
 	t := nftables.MustConcatSetType(of...)
 	return t.GetNFTMagic()

@@ -13,7 +13,8 @@ func (t *table) begin(b *sock.Requests, label string, kind, flags uint16) {
 	b.BeginNetfilter(label, unix.NFNL_SUBSYS_NFTABLES, kind, flags, t.family)
 }
 
-// get makes n requests of one answer each, which is handed over with the index of its request.
+// get makes n requests with one answer each, and calls each with every answer and the
+// index of its request.
 func (r *Ruleset) get(ctx context.Context, n int, build func(b *sock.Requests, i int), each func(i int, payload []byte, err error)) error {
 	return sock.Build(func(b *sock.Requests) {
 		for i := range n {
@@ -22,8 +23,8 @@ func (r *Ruleset) get(ctx context.Context, n int, build func(b *sock.Requests, i
 	}, func(b *sock.Requests) error { return r.socket.Exchange(ctx, b, each) })
 }
 
-// dump hands over every answer to a request for all objects of a kind. The error is EINTR if the ruleset changed
-// meanwhile: then some may be missing.
+// dump requests all objects of a kind, and calls each with every answer. The error is
+// EINTR if the ruleset changed in the meantime: then some objects may be missing.
 func (r *Ruleset) dump(ctx context.Context, build func(*sock.Requests), each func(payload []byte)) error {
 	return sock.Build(build, func(b *sock.Requests) error {
 		return r.socket.Dump(ctx, b, func(payload []byte) error {
@@ -33,24 +34,25 @@ func (r *Ruleset) dump(ctx context.Context, build func(*sock.Requests), each fun
 	})
 }
 
-// dataComment is the type of a comment, for rules, tables and elements alike.
+// dataComment is the type of a comment in the user data of rules, tables and elements.
 const dataComment = 0
 
-// putComment appends user data: a comment, and maybe more records.
+// putComment appends user data: a comment, and the records in more.
 func putComment(b *sock.Requests, kind uint16, value string, more ...byte) {
-	data := make([]byte, 0, 256) // the most that the kernel takes
+	data := make([]byte, 0, 256) // the kernel's maximum
 	data = append(data, dataComment, byte(len(value)+1))
 	data = append(append(data, value...), 0)
 	b.Attribute(kind, append(data, more...))
 }
 
-// commentOf finds the comment in user data.
+// commentOf returns the comment in user data, if any.
 func commentOf(data []byte) string {
 	value := recordOf(data, dataComment)
 	return string(value[:max(len(value)-1, 0)])
 }
 
-// recordOf finds a record in user data: these are of type, length and value.
+// recordOf returns the value of a record in user data, if there is one of that type. A
+// record consists of type, length and value.
 func recordOf(data []byte, kind byte) []byte {
 	for len(data) >= 2 && len(data) >= 2+int(data[1]) {
 		value := data[2 : 2+int(data[1])]

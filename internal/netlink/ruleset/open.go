@@ -8,15 +8,15 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 )
 
-// OpenAddress is an address of Elements.Open as it is in the tables.
+// OpenAddress is an address of Elements.Open that is in the tables.
 type OpenAddress struct {
 	Address netip.Addr
 	Owner   names.Owner
-	// Zone is the zone of firewalld that the address was put into, if any.
+	// Zone is the firewalld zone that the address was added to, if any.
 	Zone string
 }
 
-// OpenAddresses looks up addresses. Those that are not in the tables are left out.
+// OpenAddresses looks up addresses. It leaves out addresses that are not in the tables.
 func (r *Ruleset) OpenAddresses(ctx context.Context, addresses []netip.Addr) ([]OpenAddress, error) {
 	list, err := (&Elements{Open: addresses}).remains()
 	if err != nil {
@@ -35,8 +35,8 @@ func (r *Ruleset) OpenAddresses(ctx context.Context, addresses []netip.Addr) ([]
 	return open, nil
 }
 
-// OpenOf finds the addresses of the owners that the function names. It reads all
-// open addresses.
+// OpenOf returns the open addresses for which of(owner) is true. It reads all open
+// addresses.
 func (r *Ruleset) OpenOf(ctx context.Context, of func(names.Owner) bool) ([]OpenAddress, error) {
 	var open []OpenAddress
 	for _, t := range tables {

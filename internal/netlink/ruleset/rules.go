@@ -14,15 +14,16 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// ForwardMark is the bit of a packet's mark that says, within the forward hook,
-// that the packet may pass, to the one iptables rule that accepts it. Nobody sees
-// it elsewhere: of packets that come to the hook with it, it is cleared, so it is
-// none for others to use on what is forwarded. It is none of those that others use: portmap's 0x2000,
-// Kubernetes' 0x4000 and 0x8000, Tailscale's 0xff0000, wg-quick's 0xca6c and
-// Istio's 0x539.
+// ForwardMark is the bit in a packet's mark that means, within the forward hook, that
+// allocnet accepts the packet. An iptables rule accepts packets with this bit. The bit
+// is not visible outside the hook: it is cleared from packets that arrive with it, and
+// again after iptables' own chain. Therefore other programs cannot use it for forwarded
+// packets. It differs from the bits that known programs use: portmap's 0x2000,
+// Kubernetes' 0x4000 and 0x8000, Tailscale's 0xff0000, wg-quick's 0xca6c and Istio's
+// 0x539.
 const ForwardMark = 0x1000
 
-// The chains that elements and rules lead to.
+// The chains to which elements and rules jump.
 const (
 	chainDNAT      = "host_ports_dnat"
 	chainSNATLocal = "snat_local"
@@ -30,7 +31,7 @@ const (
 	chainContacted = "note_contacted"
 )
 
-// chain is a chain with its rules. One without a hook is called by others.
+// chain is a chain with its rules. A chain without a hook is called by other chains.
 type chain struct {
 	name  string
 	label string
@@ -38,7 +39,7 @@ type chain struct {
 	rules []rule
 }
 
-// hook is where a base chain is called from.
+// hook is the point at which the kernel calls a base chain.
 type hook struct {
 	kind     string
 	number   uint32
@@ -46,14 +47,14 @@ type hook struct {
 	policy   uint32
 }
 
-// rule is a rule as the kernel takes it. The comment says what it is for, and
-// ends in a digest of what it does.
+// rule is a rule in the kernel's encoding. The comment describes its purpose, and ends
+// in a digest of the rule.
 type rule struct {
 	comment string
 	exprs   []byte
 }
 
-// onceChains builds the chains of a table at their first use.
+// onceChains returns a function that builds the chains of a table at its first call.
 func onceChains(t *table) func() []chain {
 	return sync.OnceValue(func() []chain {
 		chains := []chain{
@@ -72,7 +73,7 @@ func onceChains(t *table) func() []chain {
 	})
 }
 
-// finish labels and signs chains.
+// finish sets the labels of chains and the digests of their rules.
 func (t *table) finish(chains []chain) []chain {
 	for i := range chains {
 		chains[i].label = t.label + ", chain " + chains[i].name
@@ -85,7 +86,7 @@ func newChain(name string, h hook, rules ...rule) chain {
 	return chain{name: name, hook: h, rules: rules}
 }
 
-// sign adds the digests.
+// sign appends a digest to the comment of every rule.
 func (c *chain) sign() {
 	for i := range c.rules {
 		r := &c.rules[i]
@@ -96,7 +97,7 @@ func (c *chain) sign() {
 
 const accept = 1 // NF_ACCEPT
 
-// base is the hook of a chain that accepts what it does not decide.
+// base returns the hook of a chain with the policy to accept.
 func base(kind string, number uint32, priority int32) hook {
 	return hook{kind: kind, number: number, priority: priority, policy: accept}
 }
@@ -108,34 +109,36 @@ func (t *table) dnat() chain {
 		newRule("host ports of every address", protocol(0), port(4), dataOf(t.hostPorts), t.nat()))
 }
 
-// toHostPorts redirects what is sent to the host itself.
+// toHostPorts returns a chain that redirects connections to addresses of the host, if a
+// host port matches, and then applies the rules in more.
 func toHostPorts(name string, number uint32, more ...rule) chain {
 	return newChain(name, base("nat", number, -100), append([]rule{newRule("host ports", toHost(chainDNAT)...)}, more...)...)
 }
 
-// toHost jumps to a chain with what is sent to an address of the host.
+// toHost returns a jump to a chain for packets to an address of the host.
 func toHost(chain string) []expr.Any {
 	return []expr.Any{&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true}, equal(native(unix.RTN_LOCAL)), jump(chain)}
 }
 
-// output redirects as well. What comes from the host gets its entry on the way
-// out, so it is noted here, once it is clear that it is not redirected.
+// output redirects connections from the host itself. The kernel makes their entries
+// when the packets leave, so the ports are noted here, behind the rule that redirects.
 func (t *table) output() chain {
 	return toHostPorts("output", unix.NF_INET_LOCAL_OUT, newRule("contacted from the host", toHost(chainContacted)...))
 }
 
-// behindAll is the priority of the last chain before an entry is made.
+// behindAll is the priority of the last chain before the kernel makes an entry.
 const behindAll = math.MaxInt32 - 1
 
-// input notes what came through all that may drop it, and so gets an entry.
+// input notes the ports of new connections from elsewhere. No later chain can drop
+// their packets, so each of them gets an entry.
 func (t *table) input() chain {
 	fresh := append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: 1}}, anyBit(expr.CtStateBitNEW)...)
 	return newChain("input", base("filter", unix.NF_INET_LOCAL_IN, behindAll),
 		newRule("contacted from elsewhere", append(fresh, jump(chainContacted))...))
 }
 
-// note adds to the sets of contacted ports: see Contacted. A set that is full ends
-// a rule before its verdict.
+// note adds ports to the sets of contacted ports: see Contacted. If a set is full, the
+// rule that adds to it ends before its verdict, and the rules for missed ports follow.
 func (t *table) note() chain {
 	n := t.addrLen
 	noted := func(name string, number byte) rule {
@@ -199,7 +202,7 @@ func (t *table) forward() chain {
 		newRule("through host ports", toPort...))
 }
 
-// forwarded takes the mark away behind iptables' own chain.
+// forwarded clears the mark after iptables' own chain.
 func (t *table) forwarded() chain {
 	unmark := func(address *expr.Payload) []expr.Any {
 		marked := append([]expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}}, anyBit(ForwardMark)...)
@@ -222,8 +225,8 @@ func newRule(comment string, exprs ...expr.Any) rule {
 	return rule{comment, b.Data()}
 }
 
-// register is the one at an offset into a concatenation. Those of 16 bytes have
-// other numbers than those of four.
+// register returns the register at an offset into a concatenation. The registers of 16
+// bytes have other numbers than those of four bytes.
 func register(offset uint32) uint32 {
 	if offset%16 == 0 {
 		return unix.NFT_REG_1 + offset/16
@@ -234,7 +237,7 @@ func register(offset uint32) uint32 {
 func (t *table) src(at uint32) *expr.Payload  { return network(t.source, t.addrLen, at) }
 func (t *table) dest(at uint32) *expr.Payload { return network(t.destination, t.addrLen, at) }
 
-// firstByte is that of an address.
+// firstByte loads the first byte of the address at an offset into the header.
 func firstByte(offset uint32) *expr.Payload { return network(offset, 1, 0) }
 
 func network(offset, length, at uint32) *expr.Payload {
@@ -249,7 +252,7 @@ func port(at uint32) *expr.Payload {
 	return &expr.Payload{Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2, DestRegister: register(at)}
 }
 
-// inSet is a lookup in a set, dataOf one in a map, verdictOf one in a map of
+// inSet looks up the register in a set, dataOf in a map, and verdictOf in a map of
 // verdicts.
 func inSet(s *set) *expr.Lookup { return &expr.Lookup{SetName: s.name, SourceRegister: 1} }
 
@@ -261,7 +264,7 @@ func verdictOf(s *set) *expr.Lookup {
 	return &expr.Lookup{SetName: s.name, SourceRegister: 1, IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}
 }
 
-// nat redirects to what a map of addresses and ports gave.
+// nat redirects to the address and port that a lookup in a map returned.
 func (t *table) nat() *expr.NAT {
 	return &expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(t.family), RegAddrMin: 1, RegProtoMin: register(t.addrLen)}
 }
@@ -273,18 +276,19 @@ func mask(keep, flip []byte) *expr.Bitwise {
 	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(len(keep)), Mask: keep, Xor: flip}
 }
 
-// anyBit is whether one of the bits is set.
+// anyBit matches if at least one of the bits is set.
 func anyBit(bits uint32) []expr.Any {
 	return []expr.Any{mask(native(bits), native(0)), unequal(native(0))}
 }
 
-// redirected is whether a host port led here.
+// redirected matches connections with a translated destination, as host ports translate
+// it.
 func redirected() []expr.Any {
 	const dstNAT = 1 << 5 // IPS_DST_NAT
 	return append([]expr.Any{&expr.Ct{Key: expr.CtKeySTATUS, Register: 1}}, anyBit(dstNAT)...)
 }
 
-// setMark gives the bit of ForwardMark a value.
+// setMark sets the bit ForwardMark of the packet's mark to that of its argument.
 func setMark(bit uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},

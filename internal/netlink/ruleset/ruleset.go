@@ -12,15 +12,15 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// Ruleset is allocnet's tables in the namespace in which it was opened. It is
-// safe for concurrent use, also beside other processes, and holds one
+// Ruleset gives access to allocnet's tables in the network namespace in which it was
+// opened. It is safe for concurrent use, also by several processes, and holds one
 // descriptor until Close.
 type Ruleset struct {
 	socket     *sock.Socket
 	holdsGuard atomic.Bool
 }
 
-// Open opens the connection. The tables are made by the first Add.
+// Open opens the connection to the kernel. The first Add makes the tables.
 func Open() (*Ruleset, error) {
 	s, err := sock.Open(unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -29,13 +29,13 @@ func Open() (*Ruleset, error) {
 	return &Ruleset{socket: s}, nil
 }
 
-// Lend lends a connection to the tables in the network namespace of the calling
-// thread to a function, which must not keep it.
+// Lend calls a function with a Ruleset in the network namespace of the calling thread.
+// The function must not keep it.
 func Lend(act func(*Ruleset) error) error {
 	return sock.Lend(unix.NETLINK_NETFILTER, func(s *sock.Socket) error { return act(&Ruleset{socket: s}) })
 }
 
-// Close gives the descriptor back. What is called later returns os.ErrClosed.
+// Close closes the descriptor. Later calls return os.ErrClosed.
 func (r *Ruleset) Close() error {
 	if err := r.socket.Close(); err != nil {
 		return fmt.Errorf("close nf_tables: %w", err)
@@ -43,63 +43,66 @@ func (r *Ruleset) Close() error {
 	return nil
 }
 
-// Elements are what one attachment has in the tables, all families together.
+// Elements are the elements of one attachment in the tables of both families.
 type Elements struct {
-	// Owner stands in the comment of each.
+	// Owner is the comment of every element that is not shared.
 	Owner names.Owner
-	// Masquerade are addresses whose traffic leaves the host with the address of
-	// the host, each with the prefix length of its network: within that, and to
-	// multicast, it keeps its own. Of networks that lie within each other the
-	// largest counts for all; once nobody has that one, it counts until the next Add
-	// in one within it.
+	// Masquerade are addresses whose packets leave the host with an address of the
+	// host, each with the prefix length of its network. Packets to that network and
+	// to multicast addresses keep their source address. If one network contains
+	// another, the larger one is used for both. After the last address of the
+	// larger network was removed, it is used until the next Add of an address in
+	// the smaller one.
 	Masquerade []netip.Prefix
 	// Published are addresses to which Mappings lead, each with the prefix length
-	// of its network, and what of that traffic gets the host's own address.
+	// of its network and the choice of connections that get a source address of the
+	// host.
 	Published []Published
 	Mappings  []Mapping
-	// Open are addresses from which and (established, related or redirected)
-	// to which the host forwards, whatever iptables' FORWARD policy says.
+	// Open are addresses from which the host forwards packets whatever iptables'
+	// FORWARD policy is. To them it forwards packets of established, related and
+	// redirected connections.
 	Open []netip.Addr
-	// Zone notes at the addresses of Open that they are to be sources of this zone of
-	// firewalld. Packets do not look at it.
+	// Zone is stored with the addresses of Open: the zone of firewalld that they
+	// are to be sources of. It has no effect on packets.
 	Zone string
-	// Guarded are bridges that the firewall plugin's ingressPolicy closes. They
-	// belong to nobody and stay.
+	// Guarded are the bridges that the firewall plugin's ingressPolicy closes. They
+	// have no owner, and Del does not remove them.
 	Guarded []Guard
 }
 
-// Published is an address behind host ports.
+// Published is an address to which host ports lead.
 type Published struct {
 	Address netip.Prefix
 	SNAT    SNAT
 }
 
-// SNAT says which connections to a host port get a source address of the host.
+// SNAT selects the connections to a host port that get a source address of the host.
 type SNAT string
 
-// The ways of Published.
+// The values of SNAT.
 const (
 	SNATNone  SNAT = "none"
 	SNATLocal SNAT = "local" // those from 127.0.0.0/8 and from the address's own network
 	SNATAll   SNAT = "all"
 )
 
-// Mapping is one host port of one protocol.
+// Mapping is one host port of one protocol, and its destination.
 type Mapping struct {
-	HostIP   netip.Addr // the zero Addr is every address of the host of To's family
+	HostIP   netip.Addr // the zero Addr stands for every address of the host, of To's family
 	Protocol uint8      // IPPROTO_TCP, _UDP, _SCTP
 	HostPort uint16
 	To       netip.AddrPort
 }
 
-// Guard is a bridge whose traffic with other guarded bridges is dropped, and
-// with Isolated, between its own ports, too.
+// Guard is a bridge whose traffic with other guarded bridges is dropped. With Isolated,
+// the traffic between its own ports is dropped as well.
 type Guard struct {
 	Bridge   string
 	Isolated bool
 }
 
-// String is the host port alone, as in "host port 127.0.0.1:8080/tcp".
+// String returns the host port, as in "host port 127.0.0.1:8080/tcp".
 func (m *Mapping) String() string {
 	port := strconv.Itoa(int(m.HostPort))
 	if m.HostIP.IsValid() {
@@ -108,7 +111,8 @@ func (m *Mapping) String() string {
 	return "host port " + port + "/" + m.protocol()
 }
 
-// protocol is the name of the protocol, or its number where it has none here.
+// protocol returns the name of the protocol, or its number if it is not TCP, UDP or
+// SCTP.
 func (m *Mapping) protocol() string {
 	protocol, ok := map[uint8]string{unix.IPPROTO_TCP: "tcp", unix.IPPROTO_UDP: "udp", unix.IPPROTO_SCTP: "sctp"}[m.Protocol]
 	if !ok {

@@ -12,11 +12,11 @@ import (
 )
 
 // The attachments of one container share its host ports. The element of the first
-// one redirects; the others stand in the map standby_ports, in order, and the
-// transaction that removes the first one's element moves the next one up. No
-// packet looks at that map.
+// attachment redirects; the others are in the map standby_ports, in order. The
+// transaction that removes the element of the first attachment activates the next one.
+// No rule uses that map.
 
-// maxStandby bounds the attachments that wait for one host port.
+// maxStandby is the maximum number of attachments that wait for one host port.
 const maxStandby = 16
 
 // sameContainer reports whether two owners are attachments of one container.
@@ -26,7 +26,8 @@ func sameContainer(a, b string) bool {
 	return ok && also && x.ID != "" && x.Instance == y.Instance && (x.OfID(y.ID) || y.OfID(x.ID))
 }
 
-// standby is the element of a mapping that waits, at a place that counts from 1.
+// standby returns the element of the standby map for a mapping that waits. place is its
+// position in the queue, from 1.
 func (e *element) standby(place int) element {
 	t := e.set.table
 	n := int(t.addrLen)
@@ -40,8 +41,8 @@ func (e *element) standby(place int) element {
 	return w
 }
 
-// active is the mapping that waits in an element of the standby map. Others are
-// what they are.
+// active returns the mapping that an element of the standby map contains. It returns
+// any other element unchanged.
 func (e *element) active() element {
 	t := e.set.table
 	if e.set != t.standby {
@@ -66,7 +67,7 @@ func (t *table) sharing() element {
 	return e
 }
 
-// sharingOf are those elements of the tables of mappings.
+// sharingOf returns the sharing elements of the tables of the mappings in list.
 func sharingOf(list []element) []element {
 	var marks []element
 	for _, t := range tables {
@@ -77,7 +78,8 @@ func sharingOf(list []element) []element {
 	return marks
 }
 
-// shared finds the tables of mappings in which attachments share host ports.
+// shared returns the tables of the mappings in list in which attachments share host
+// ports.
 func (r *Ruleset) shared(ctx context.Context, list []element) (map[*table]bool, error) {
 	found, err := r.lookUp(ctx, sharingOf(list))
 	return tablesOf(found), err
@@ -93,7 +95,7 @@ func tablesOf(found []element) map[*table]bool {
 	return in
 }
 
-// queues finds which mappings wait for the host port of each, in order.
+// queues returns the mappings that wait for each of the host ports, in order.
 func (r *Ruleset) queues(ctx context.Context, ports []element) ([][]element, error) {
 	queues := make([][]element, len(ports))
 	longer := make([]int, len(ports))
@@ -121,7 +123,7 @@ func (r *Ruleset) queues(ctx context.Context, ports []element) ([][]element, err
 	return queues, nil
 }
 
-// requeue replaces a queue by another.
+// requeue adds to the change what turns one queue into another.
 func (c *change) requeue(is, want []element) {
 	for i := range is {
 		if i >= len(want) || want[i] != is[i] {
@@ -135,14 +137,15 @@ func (c *change) requeue(is, want []element) {
 	}
 }
 
-// waits reports whether a mapping has to wait, as another attachment of the same
-// container has the host port.
+// waits reports whether a mapping has to wait, because the existing element with its
+// key belongs to another attachment of the same container.
 func waits(want, is *element) bool {
 	return want.isMapping() && is.set != nil && is.owner != want.owner && sameContainer(want.owner, is.owner)
 }
 
-// settleQueues has those of the mappings wait that have to, and no others. What
-// there is of each stands at the same index.
+// settleQueues adds to the change what puts the mappings that have to wait into the
+// queues, and removes the others from them. found[i] is the existing element with the
+// key of list[i].
 func (r *Ruleset) settleQueues(ctx context.Context, c *change, list, found []element) error {
 	in, err := r.shared(ctx, list)
 	if err != nil {
@@ -183,8 +186,8 @@ func (r *Ruleset) settleQueues(ctx context.Context, c *change, list, found []ele
 	return nil
 }
 
-// removal finds the elements of the owner that exist, and activates for each freed host
-// port the attachment that waits for it.
+// removal finds the elements of the owner that exist. For each freed host port it
+// activates the first attachment that waits for it.
 func (r *Ruleset) removal(ctx context.Context, list []element) (change, error) {
 	found, err := r.lookUp(ctx, slices.Concat(list, sharingOf(list)))
 	if err != nil {
@@ -216,8 +219,9 @@ func (r *Ruleset) removal(ctx context.Context, list []element) (change, error) {
 	return c, err
 }
 
-// del removes what is there of the elements and still the owner's. Where host ports
-// are shared it looks again: another attachment may have begun to wait for one.
+// del removes the elements that exist and belong to the owner. If attachments share
+// host ports it looks again, because another attachment may have begun to wait for one
+// in the meantime.
 func (r *Ruleset) del(ctx context.Context, list []element) error {
 	list = slices.DeleteFunc(list, func(e element) bool { return e.set.shared })
 	for i := range list {

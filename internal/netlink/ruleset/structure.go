@@ -12,19 +12,19 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// tableComment stands at the tables for people.
+// tableComment is the comment of the tables in nft's listings.
 const tableComment = "made by allocnet, which repairs it"
 
-// state is what there is of a table's structure.
+// state is the existing structure of a table.
 type state struct {
 	exists bool
 	flags  uint32
 	chains map[string]hook
-	rules  map[string][]string // their comments, by chain
+	rules  map[string][]string // the comments of the rules, by chain
 }
 
-// ensureTable makes a table, or completes it. Of several that do so at once, one
-// makes it, and the others find it.
+// ensureTable makes a table, or completes it. If several processes do so at the same
+// time, one makes the table and the others find it.
 func (r *Ruleset) ensureTable(ctx context.Context, t *table) error {
 	err := r.socket.Transaction(ctx, func(b *sock.Requests) { t.build(b, unix.NLM_F_EXCL, nil) })
 	if !errors.Is(err, unix.EEXIST) {
@@ -37,13 +37,13 @@ func (r *Ruleset) ensureTable(ctx context.Context, t *table) error {
 	if len(t.problems(is)) > 0 {
 		return r.rebuild(ctx, t)
 	}
-	// A set that no rule looks at can be missing: an older version had none of it.
+	// A set that no rule uses can be missing if an older version made the table.
 	return r.socket.Transaction(ctx, func(b *sock.Requests) { t.putSets(b, 0) })
 }
 
-// Repair makes the chains and rules of the tables anew that are there, but not as
-// they should be, each table in one transaction. It keeps the sets with their
-// elements; a table that is missing is left to the next Add or Guard.
+// Repair makes the chains and rules of the existing tables again if they are not as
+// they should be, each table in one transaction. It keeps the sets with their elements.
+// Missing tables are made by the next Add or Guard.
 func (r *Ruleset) Repair(ctx context.Context) error {
 	var errs []error
 	for _, t := range append([]*table{guards}, tables...) {
@@ -66,7 +66,8 @@ func (r *Ruleset) rebuild(ctx context.Context, t *table) error {
 			return err
 		}
 		if is.flags != 0 {
-			// A table that sleeps takes no chains in the transaction that wakes it.
+			// Chains cannot be added to a dormant table in the transaction
+			// that activates it.
 			if err := r.socket.Transaction(ctx, func(b *sock.Requests) { t.put(b, 0) }); err != nil {
 				return err
 			}
@@ -88,15 +89,14 @@ func (t *table) put(b *sock.Requests, flags uint16) {
 	putComment(b, userData, tableComment)
 }
 
-// remove appends the message that removes the table with all that is in it.
+// remove appends the message that removes the table with its content.
 func (t *table) remove(b *sock.Requests) {
 	t.begin(b, t.label, unix.NFT_MSG_DELTABLE, 0)
 	b.CString(unix.NFTA_TABLE_NAME, t.name)
 }
 
-// build appends all messages that make the table, or make it anew from what is
-// there: rules go, and so do chains that are called from elsewhere than they
-// should.
+// build appends the messages that make the table. Given the state of an existing table,
+// it deletes and makes again all rules, and the chains with another hook.
 func (t *table) build(b *sock.Requests, flags uint16, is *state) {
 	t.putSets(b, flags)
 	chains := t.chains()
@@ -157,7 +157,7 @@ func (c *chain) put(b *sock.Requests, t *table) {
 	b.CString(unix.NFTA_CHAIN_TYPE, c.hook.kind)
 }
 
-// problems compares what there is with what should be, in words.
+// problems describes the differences between the existing structure and the right one.
 func (t *table) problems(is *state) []string {
 	if !is.exists {
 		return []string{t.label}
@@ -213,7 +213,8 @@ func (r *Ruleset) inspect(ctx context.Context, t *table) (*state, error) {
 	return is, r.readRules(ctx, t, is)
 }
 
-// readRules reads the comments of all rules. It insists on a whole list.
+// readRules reads the comments of all rules. It repeats a listing that a change
+// interrupted.
 func (r *Ruleset) readRules(ctx context.Context, t *table, is *state) error {
 	return retry.Do(ctx, func() error {
 		clear(is.rules)
@@ -244,7 +245,7 @@ func readFlags(payload []byte) (flags uint32) {
 	return flags
 }
 
-// readOwner reads which socket a table belongs to.
+// readOwner reads the number of the socket that owns a table; 0 if none does.
 func readOwner(payload []byte) (owner uint32) {
 	const tableOwner = 7 // NFTA_TABLE_OWNER
 	sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
@@ -255,7 +256,7 @@ func readOwner(payload []byte) (owner uint32) {
 	return owner
 }
 
-// readHook reads where a chain is called from.
+// readHook reads the hook of a chain.
 func readHook(payload []byte) (h hook) {
 	sock.EachNetfilterAttribute(payload, func(kind uint16, value []byte) {
 		switch kind {
