@@ -10,11 +10,12 @@ import (
 	"github.com/google/nftables/xt"
 )
 
-// matchComment is iptables' match that holds a comment and matches everything.
+// matchComment is the name of the iptables match that contains a comment and matches
+// every packet.
 const matchComment = "comment"
 
-// HiddenComments are the comments of the table's rules where its command need not
-// list all of them.
+// HiddenComments returns the comments of all rules of the table, unless the table's
+// command lists all of them.
 func (t Table) HiddenComments(ctx context.Context) ([]string, error) {
 	legacy, err := t.legacyTable()
 	if err != nil {
@@ -38,7 +39,7 @@ func (t Table) HiddenComments(ctx context.Context) ([]string, error) {
 	return append(comments, made...), nil
 }
 
-// comments are those of the rules that iptables-nft made.
+// comments returns the comments of the rules that iptables-nft made.
 func (t Table) comments(conn *nftables.Conn) ([]string, error) {
 	chains, err := conn.ListChainsOfTableFamily(t.family())
 	if err != nil {
@@ -62,7 +63,7 @@ func (t Table) comments(conn *nftables.Conn) ([]string, error) {
 	return comments, nil
 }
 
-// commentOf is the comment of a rule, as iptables or nft attaches it.
+// commentOf returns the comment of a rule, whether iptables or nft attached it.
 func commentOf(rule *nftables.Rule) string {
 	for _, e := range rule.Exprs {
 		match, _ := e.(*expr.Match)
@@ -79,8 +80,8 @@ func commentOf(rule *nftables.Rule) string {
 	return Comment(rule.UserData)
 }
 
-// Comment finds the comment among a rule's user data: records of type, length and
-// value.
+// Comment returns the comment in a rule's user data, which consists of records of type,
+// length and value.
 func Comment(data []byte) string {
 	const typeComment = 0
 	for len(data) >= 2 && len(data) >= 2+int(data[1]) {

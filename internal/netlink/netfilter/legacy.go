@@ -17,8 +17,8 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// legacyChain is a chain that an operator or a plugin made with the legacy
-// iptables, and the single addresses of its rules.
+// legacyChain is a chain that an operator or a plugin made with the legacy iptables,
+// with the single addresses that its rules match.
 type legacyChain struct {
 	name      string
 	addresses []netip.Addr
@@ -31,18 +31,18 @@ const (
 	getEntries = 65 // IPT_SO_GET_ENTRIES
 	nameLength = 32
 
-	underflowAt  = nameLength + 6*4 // of ipt_getinfo: where the policies of the hooks are
+	underflowAt  = nameLength + 6*4 // of ipt_getinfo: offsets of the policies of the hooks
 	sizeAt       = nameLength + 12*4
 	infoLength   = sizeAt + 4
 	entriesStart = nameLength + 8 // of ipt_get_entries, aligned
 
-	errorTarget = "ERROR" // begins a chain, and ends the table
+	errorTarget = "ERROR" // the target of entries that begin a chain or end the table
 )
 
-// layout is the offsets of the fields in a family's entries.
+// layout contains the offsets of the fields in the entries of a family.
 type layout struct {
-	level, address    int // of the socket; length of an address
-	target, next, end int // ipt_entry
+	level, address    int // level of the socket options; length of an address
+	target, next, end int // offsets in ipt_entry or ip6t_entry
 }
 
 var layouts = map[bool]layout{
@@ -50,7 +50,7 @@ var layouts = map[bool]layout{
 	true:  {level: unix.SOL_IPV6, address: 16, target: 140, next: 142, end: 168},
 }
 
-// legacy reads the chains that the legacy iptables made.
+// legacy reads the chains that were made with the legacy iptables.
 func (t Table) legacy() ([]legacyChain, error) {
 	table, err := t.legacyTable()
 	if err != nil || table == nil {
@@ -59,11 +59,11 @@ func (t Table) legacy() ([]legacyChain, error) {
 	return layouts[t.IPv6].chains(table.entries)
 }
 
-// legacyTable is a table as the kernel has it.
+// legacyTable is a table as the kernel returns it.
 type legacyTable struct{ info, entries []byte }
 
-// legacyTable reads the table; nil if it is not in use. The kernel is not asked for
-// one that is not: that would make it.
+// legacyTable reads the table; nil if it is not in use. It does not read a table that
+// is not in use, because reading makes the kernel create it.
 func (t Table) legacyTable() (*legacyTable, error) {
 	file := "/proc/thread-self/net/ip_tables_names"
 	if t.IPv6 {
@@ -95,7 +95,7 @@ func (t Table) readLegacy() (*legacyTable, error) {
 	}
 	defer unix.Close(fd)
 	const attempts = 10
-	for range attempts { // until no other program changes it in between
+	for range attempts { // again if another program changes the table in between
 		info := make([]byte, infoLength)
 		copy(info, t.Name)
 		if err := getsockopt(fd, l.level, getInfo, info); err != nil {
@@ -128,7 +128,7 @@ func getsockopt(fd, level, name int, value []byte) error {
 
 var errEntries = errors.New("the kernel's table is not understood")
 
-// each hands over the entries of a table, with where the target of each is.
+// each calls use with the entries of a table and the offset of the target of each.
 func (l layout) each(entries []byte, use func(entry []byte, target int)) error {
 	for len(entries) > 0 {
 		if len(entries) < l.end {
@@ -145,8 +145,8 @@ func (l layout) each(entries []byte, use func(entry []byte, target int)) error {
 	return nil
 }
 
-// chains reads the entries of a table. Those of the built-in chains come first and
-// begin none.
+// chains reads the chains from the entries of a table. The entries of the built-in
+// chains come first; no entry with a name begins those chains.
 func (l layout) chains(entries []byte) ([]legacyChain, error) {
 	var chains []legacyChain
 	err := l.each(entries, func(entry []byte, target int) {
@@ -160,7 +160,7 @@ func (l layout) chains(entries []byte) ([]legacyChain, error) {
 		return nil, err
 	}
 	if n := len(chains); n > 0 && chains[n-1].name == errorTarget {
-		chains = chains[:n-1] // the end
+		chains = chains[:n-1] // the entry that ends the table
 	}
 	return chains, nil
 }
@@ -198,7 +198,8 @@ func (l layout) drops(table *legacyTable, hook int) (bool, error) {
 	return int32(binary.NativeEndian.Uint32(entry[at:])) == drop, nil
 }
 
-// begins is the name of the chain that an entry with a target begins, if any.
+// begins returns the name of the chain that an entry with the target begins, if it
+// begins one.
 func begins(target []byte) string {
 	const name, chain = 2, 32 // struct xt_error_target
 	if len(target) < chain || text(target[name:chain-1]) != errorTarget {
@@ -212,8 +213,8 @@ func text(data []byte) string {
 	return string(before)
 }
 
-// addresses are the source and the destination of an entry, where it names one
-// alone.
+// addresses returns the source and the destination that an entry matches, if they are
+// single addresses.
 func (l layout) addresses(entry []byte) []netip.Addr {
 	var list []netip.Addr
 	whole := bytes.Repeat([]byte{0xff}, l.address)

@@ -11,8 +11,8 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// Look has act list objects of nftables, and repeats it until the ruleset did not
-// change meanwhile. Where the kernel has no nftables, Look does not call act and
+// Look calls act to list objects of nftables, and repeats it until the ruleset did not
+// change in the meantime. If the kernel has no nftables, Look does not call act and
 // returns nil.
 func Look(ctx context.Context, act func(*nftables.Conn) error) error {
 	conn, err := nftables.New(nftables.AsLasting())
@@ -37,14 +37,14 @@ func Look(ctx context.Context, act func(*nftables.Conn) error) error {
 		case err != nil:
 			return fmt.Errorf("read generation of nftables: %w", err)
 		case before != after:
-			return retry.ErrChanged // the lists can have holes
+			return retry.ErrChanged // the lists can be incomplete
 		}
 		return actErr
 	})
 }
 
-// IsUnsupported reports whether the error says that the kernel does not have the
-// subsystem or family, and so no objects in it.
+// IsUnsupported reports whether the error means that the kernel does not have the
+// subsystem or family, and so has no objects of it.
 func IsUnsupported(err error) bool {
 	for _, missing := range []error{unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT, unix.EINVAL} {
 		if errors.Is(err, missing) {

@@ -10,7 +10,7 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// kernel answers for the network namespace of the calling thread.
+// kernel makes requests in the network namespace of the calling thread.
 var kernel = sock.Here{Protocol: unix.NETLINK_NETFILTER}
 
 // begin begins a request to nf_tables.
@@ -18,13 +18,14 @@ func begin(r *sock.Requests, label string, kind, flags uint16, family byte) {
 	r.BeginNetfilter(label, unix.NFNL_SUBSYS_NFTABLES, kind, flags, family)
 }
 
-// Chain is a chain of nftables, by its name.
+// Chain identifies a chain of nftables.
 type Chain struct {
 	Family      byte // NFPROTO_*
 	Table, Name string
 }
 
-// AnyExists reports whether the kernel has one of the chains, all looked up at the same moment.
+// AnyExists reports whether the kernel has one of the chains. All are looked up in the
+// same generation of the ruleset.
 func AnyExists(ctx context.Context, chains ...Chain) (found bool, err error) {
 	err = retry.Do(ctx, func() (err error) {
 		found, err = anyExists(ctx, chains)
@@ -51,7 +52,7 @@ func anyExists(ctx context.Context, chains []Chain) (found bool, err error) {
 		err := kernel.Exchange(ctx, r, func(i int, payload []byte, err error) {
 			ends := i == 0 || i == r.Len()-1
 			switch {
-			case !ends && (errors.Is(err, unix.ENOENT) || IsUnsupported(err)): // not there, or a kernel without that family
+			case !ends && (errors.Is(err, unix.ENOENT) || IsUnsupported(err)): // no such chain or no such family
 			case err != nil:
 				failed = errors.Join(failed, err)
 			case ends:
@@ -68,8 +69,9 @@ func anyExists(ctx context.Context, chains []Chain) (found bool, err error) {
 	return found, err
 }
 
-// generation is the number of the current nftables ruleset of the host, which every change raises. Several lists are
-// of the same moment if the generation is the same before and after.
+// generation returns the number of the current nftables ruleset, which every change
+// increases. Several lists belong to the same ruleset if the number is the same before
+// and after.
 func generation(ctx context.Context) (number uint32, err error) {
 	err = sock.Build(func(r *sock.Requests) {
 		begin(r, "ruleset generation", unix.NFT_MSG_GETGEN, 0, unix.AF_UNSPEC)
@@ -95,10 +97,10 @@ func readGeneration(payload []byte) (number uint32) {
 // chain is a chain of a table as the kernel lists it.
 type chain struct {
 	name  string
-	drops bool // what no rule decides
+	drops bool // the policy is to drop
 }
 
-// chainsOf lists the chains of a table; none where there is no such table.
+// chainsOf lists the chains of a table; none if the table does not exist.
 func (t Table) chainsOf(ctx context.Context) (chains []chain, err error) {
 	err = retry.Do(ctx, func() error {
 		chains = nil

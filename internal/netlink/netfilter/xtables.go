@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Table is one of iptables' tables, by whichever of the two kinds of iptables it
-// was made.
+// Table is a table of iptables. Either of the two kinds of iptables, or both, can have
+// made it.
 type Table struct {
 	IPv6 bool
 	Name string
 }
 
-// String is the table as the command and its option.
+// String returns the command with its option, as in "iptables -t filter".
 func (t Table) String() string { return t.Command() + " -t " + t.Name }
 
-// Command is the program that the table is managed with.
+// Command returns the name of the program that manages the table.
 func (t Table) Command() string {
 	if t.IPv6 {
 		return "ip6tables"
@@ -37,8 +37,8 @@ func (t Table) family() nftables.TableFamily {
 	return nftables.TableFamilyIPv4
 }
 
-// Chains are the names of the table's chains; none where there is no such table.
-// An error says that they cannot be known.
+// Chains returns the names of the table's chains; none if the table does not exist.
+// After an error, the chains are not known.
 func (t Table) Chains(ctx context.Context) ([]string, error) {
 	legacy, err := t.legacy()
 	if err != nil {
@@ -58,8 +58,8 @@ func (t Table) Chains(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// Addresses are the single addresses that the rules of a chain ask for as a
-// packet's source or destination.
+// Addresses returns the single addresses that the rules of a chain match as a packet's
+// source or destination.
 func (t Table) Addresses(ctx context.Context, chain string) ([]netip.Addr, error) {
 	legacy, err := t.legacy()
 	if err != nil {
@@ -102,7 +102,7 @@ func (t Table) DropsForwarded(ctx context.Context) (drops bool, err error) {
 	return layouts[t.IPv6].drops(legacy, unix.NF_INET_FORWARD)
 }
 
-// AddressesOf are the single addresses that a rule asks for in a packet's header.
+// AddressesOf returns the single addresses that a rule compares with a packet's header.
 func AddressesOf(rule *nftables.Rule) []netip.Addr {
 	var addresses []netip.Addr
 	for i := 1; i < len(rule.Exprs); i++ {
@@ -118,12 +118,12 @@ func AddressesOf(rule *nftables.Rule) []netip.Addr {
 	return addresses
 }
 
-// ErrHeld: the kernel has what was to be shown absent.
+// ErrHeld: an object that has to be absent is in the kernel.
 var ErrHeld = errors.New("it is still in the kernel")
 
-// Absent is nil if the kernel shows that the table has none of the chains. It is for
-// a command that is missing or does not work: without the chains, the command is not
-// needed. Otherwise the error wraps cause, the error of the command.
+// Absent returns nil if the kernel shows that the table has none of the chains. It is
+// for a command that is missing or does not work: without the chains, the command is
+// not needed. Otherwise the error wraps cause, the error of the command.
 func (t Table) Absent(ctx context.Context, cause error, chains ...string) error {
 	there, err := t.Chains(ctx)
 	if err != nil {
@@ -137,17 +137,18 @@ func (t Table) Absent(ctx context.Context, cause error, chains ...string) error 
 	return nil
 }
 
-// Held is the error of an object in the table that only its command can remove.
+// Held returns the error for an object in the table that only the table's command can
+// remove.
 func (t Table) Held(cause error, what string) error {
 	return fmt.Errorf("table %s: %s: %w, but %w; see that %s can be run, then try again",
 		t, what, ErrHeld, cause, t.Command())
 }
 
-// errOtherKind: a command that works does not list what the kernel has.
+// errOtherKind: the command works, but does not list an object that the kernel has.
 var errOtherKind = errors.New("iptables of the other kind (legacy or nf_tables) made it")
 
-// Hidden is nil if the kernel shows that the table has none of the chains. It is
-// for chains that the table's command, which works, does not list: iptables-legacy
+// Hidden returns nil if the kernel shows that the table has none of the chains. It is
+// for chains that the table's command does not list although it works: iptables-legacy
 // and iptables-nft do not see each other's rules.
 func (t Table) Hidden(ctx context.Context, chains ...string) error {
 	there, err := t.HiddenChains(ctx)
@@ -159,8 +160,8 @@ func (t Table) Hidden(ctx context.Context, chains ...string) error {
 	return err
 }
 
-// HiddenAddresses are Addresses where the table's command need not list all of
-// them.
+// HiddenAddresses is like Addresses, but returns none if the table's command lists all
+// of them.
 func (t Table) HiddenAddresses(ctx context.Context, chain string) ([]netip.Addr, error) {
 	if both, err := t.mayBeBoth(); err != nil || !both {
 		return nil, err
@@ -168,7 +169,8 @@ func (t Table) HiddenAddresses(ctx context.Context, chain string) ([]netip.Addr,
 	return t.Addresses(ctx, chain)
 }
 
-// HiddenChains are Chains where the table's command need not list all of them.
+// HiddenChains is like Chains, but returns none if the table's command lists all of
+// them.
 func (t Table) HiddenChains(ctx context.Context) ([]string, error) {
 	if both, err := t.mayBeBoth(); err != nil || !both {
 		return nil, err
@@ -176,15 +178,17 @@ func (t Table) HiddenChains(ctx context.Context) ([]string, error) {
 	return t.Chains(ctx)
 }
 
-// mayBeBoth reports whether both kinds of iptables may have the table, once a
-// command has listed it: iptables-legacy makes the table that it lists, so where
-// there is no legacy one, iptables-nft has listed everything.
+// mayBeBoth reports whether both kinds of iptables may have made the table. It is
+// called after a command has listed the table. iptables-legacy creates the table that
+// it lists; so if there is no legacy table, the command was iptables-nft and has listed
+// everything.
 func (t Table) mayBeBoth() (bool, error) {
 	legacy, err := t.legacyTable()
 	return legacy != nil, err
 }
 
-// HeldByOther is the error of an object in the table that its command does not list.
+// HeldByOther returns the error for an object in the table that the table's command
+// does not list.
 func (t Table) HeldByOther(what string) error {
 	return fmt.Errorf("table %s: %s: %w, but %w; set %s to that kind, then try again",
 		t, what, ErrHeld, errOtherKind, t.Command())
