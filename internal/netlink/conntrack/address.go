@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FlushAddresses deletes the entries that lead to one of the addresses, whether
-// the first packet was sent to it or redirected, and those whose first packet came
-// from it, of all protocols. Calls that come while one is under way share the next
-// walk through the kernel's table.
+// FlushAddresses deletes the entries that lead to one of the addresses, whether the
+// first packet was sent to the address or redirected to it, and the entries whose first
+// packet came from one. It does so for all protocols. Calls that arrive while another
+// one runs share the next walk through the kernel's table.
 func (c *Conn) FlushAddresses(ctx context.Context, addrs ...netip.Addr) error {
 	if len(addrs) == 0 || c.count() == 0 {
 		return nil
@@ -29,7 +29,7 @@ func (c *Conn) FlushAddresses(ctx context.Context, addrs ...netip.Addr) error {
 	return nil
 }
 
-// addressQueue gathers addresses while others are being flushed.
+// addressQueue collects addresses while others are being flushed.
 type addressQueue struct {
 	mu      sync.Mutex
 	waiting []*addressFlush
@@ -41,8 +41,9 @@ type addressFlush struct {
 	done  chan error
 }
 
-// flush waits until the addresses have been flushed, together with those of
-// others. What has been begun is finished, whatever becomes of the context.
+// flush waits until the addresses have been flushed, together with those of other
+// calls. If the context ends, flush returns, but the addresses are flushed all the
+// same.
 func (q *addressQueue) flush(ctx context.Context, addrs []netip.Addr, do func([]netip.Addr) error) error {
 	one := &addressFlush{addrs: addrs, done: make(chan error, 1)}
 	q.mu.Lock()
@@ -80,8 +81,8 @@ func (q *addressQueue) run(do func([]netip.Addr) error) {
 	}
 }
 
-// flushAddresses looks for all addresses in one walk where it can. What fails for
-// one family is done for the other all the same.
+// flushAddresses deletes the entries of all addresses, in one walk for each family if
+// possible. If it fails for one family, it continues with the other.
 func (c *Conn) flushAddresses(addrs []netip.Addr) error {
 	var list []netip.Addr
 	for _, a := range addrs {
@@ -98,8 +99,8 @@ func (c *Conn) flushAddresses(addrs []netip.Addr) error {
 	return errors.Join(errs...)
 }
 
-// fewAddresses is the most addresses that take less time to be deleted by, two
-// walks each, than one walk of listing.
+// fewAddresses is the maximum number of addresses for which the deletion by filters, in
+// two walks each, takes less time than one walk that lists entries.
 const fewAddresses = fewWalks / 2
 
 func (c *Conn) flushFamily(ctx context.Context, family uint8, addrs []netip.Addr) error {
@@ -119,8 +120,8 @@ func (c *Conn) flushFamily(ctx context.Context, family uint8, addrs []netip.Addr
 	}))
 }
 
-// deleteByAddress has the kernel delete, and returns the addresses for which it
-// cannot. It tries all of them.
+// deleteByAddress makes the kernel delete the entries of the addresses, and returns the
+// addresses for which the kernel cannot do that. It continues after an error.
 func (c *Conn) deleteByAddress(ctx context.Context, family uint8, addrs []netip.Addr) (left []netip.Addr, err error) {
 	var errs []error
 	for _, a := range addrs {

@@ -13,28 +13,28 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// Conn is the connection tracking of the network namespace in which it is used. It
-// is safe for concurrent use, and holds a few descriptors until Close.
+// Conn gives access to the connection tracking of the network namespace in which it is
+// used. It is safe for concurrent use, and holds a few descriptors until Close.
 type Conn struct {
 	sockets interface {
 		sock.Exchanger
 		Close() error
 	}
-	// noFilter: the kernel does not delete by a filter. noText: it does not show
-	// entries as text.
+	// noFilter: the kernel cannot delete by a filter. noText: the kernel does not
+	// show entries as text.
 	noFilter, noText atomic.Bool
 
 	addresses addressQueue
 
-	// anywhere: the network namespace may be another one at each use.
+	// anywhere: each use can be in another network namespace.
 	anywhere bool
 
 	mu      sync.Mutex
-	counter *os.File // nil until there is one
+	counter *os.File // nil until it is opened
 }
 
-// New makes a connection, which is opened when it is needed. It needs no
-// connection tracking in the kernel.
+// New returns a Conn, whose sockets are opened when they are needed. The kernel need
+// not have connection tracking.
 func New() *Conn { return &Conn{sockets: &sock.Pool{Protocol: unix.NETLINK_NETFILTER}} }
 
 // Here returns a connection that acts in the network namespace of the calling thread.
@@ -47,7 +47,7 @@ type here struct{ sock.Here }
 
 func (here) Close() error { return nil }
 
-// Close gives the descriptors back. Nothing may run that uses them.
+// Close closes the descriptors. No other method may be running.
 func (c *Conn) Close() error {
 	err := c.sockets.Close()
 	if c.counter != nil {
@@ -70,7 +70,7 @@ func begin(r *sock.Requests, kind, flags uint16, family uint8) {
 	r.BeginNetfilter("", unix.NFNL_SUBSYS_CTNETLINK, kind, flags, family)
 }
 
-// delete makes one request that deletes the entries which its attributes name.
+// delete makes one request that deletes the entries that its attributes identify.
 func (c *Conn) delete(ctx context.Context, family uint8, attributes func(*sock.Requests)) error {
 	return sock.Build(func(r *sock.Requests) {
 		begin(r, deleteEntries, unix.NLM_F_ACK, family)
@@ -85,7 +85,8 @@ func (c *Conn) delete(ctx context.Context, family uint8, attributes func(*sock.R
 	})
 }
 
-// isUnsupported reports whether the kernel does not know a request.
+// isUnsupported reports whether the error means that the kernel does not support the
+// request.
 func isUnsupported(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }

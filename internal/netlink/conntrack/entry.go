@@ -15,11 +15,11 @@ import (
 	"github.com/allocnet/allocnet/internal/retry"
 )
 
-// entry is what of an entry is compared.
+// entry contains the fields of an entry that are compared.
 type entry struct {
 	tuple          // of the first packet
 	answers tuple  // of the first answer
-	key     []byte // the attributes that this very entry is deleted by
+	key     []byte // the attributes that identify the entry for its deletion
 }
 
 type tuple struct {
@@ -28,8 +28,8 @@ type tuple struct {
 	port                uint16 // destination port
 }
 
-// each calls a function with the entries that the kernel lists for a filter,
-// which may be more than match. An entry is valid during the call.
+// each calls a function with the entries that the kernel lists for a filter. These can
+// be more than match the filter. An entry is valid only during the call.
 func (c *Conn) each(ctx context.Context, f filter, use func(*entry)) error {
 	return sock.Build(func(r *sock.Requests) {
 		begin(r, getEntries, unix.NLM_F_DUMP, f.family)
@@ -58,7 +58,7 @@ func (c *Conn) deleteEach(ctx context.Context, f filter, match func(*entry) bool
 		}
 	})
 	if isUnsupported(err) {
-		// Entries that nobody can list, nobody can delete.
+		// A kernel that cannot list entries cannot delete them either.
 		return nil
 	}
 	errs := []error{err}
@@ -68,8 +68,9 @@ func (c *Conn) deleteEach(ctx context.Context, f filter, match func(*entry) bool
 	return errors.Join(errs...)
 }
 
-// deleteEntry deletes the entry of a key, if there still is one. The kernel deletes none
-// while a flow table forwards its packets, which ends with the interface: EBUSY until then.
+// deleteEntry deletes the entry with a key, if it still exists. The kernel returns
+// EBUSY while a flow table forwards the packets of the entry, until the interface is
+// removed; deleteEntry tries again for a limited time.
 func (c *Conn) deleteEntry(ctx context.Context, family uint8, key []byte) error {
 	err := retry.Do(ctx, func() error {
 		return c.delete(ctx, family, func(r *sock.Requests) { r.Append(key...) })
@@ -94,7 +95,7 @@ func (e *entry) decode(data []byte) {
 	})
 }
 
-// addKey adds an attribute to what the entry is deleted by.
+// addKey adds an attribute to the key of the entry.
 func (e *entry) addKey(kind uint16, value []byte) {
 	e.key = binary.NativeEndian.AppendUint16(e.key, uint16(unix.SizeofNlAttr+len(value)))
 	e.key = append(binary.NativeEndian.AppendUint16(e.key, kind), value...)

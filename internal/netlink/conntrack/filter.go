@@ -37,17 +37,18 @@ const (
 	flagPort        = 1 << 5 // CTA_FILTER_F_CTA_PROTO_DST_PORT
 )
 
-// filter is what entries have in common; what is zero is not compared.
+// filter selects entries. Fields that are zero are not compared.
 type filter struct {
 	family              uint8
 	protocol            uint8
 	source, destination netip.Addr // of the first packet
 	port                uint16     // its destination port
-	answers             netip.Addr // where answers come from
+	answers             netip.Addr // the source of the answers
 }
 
-// exact reports whether the kernel understands the filter as it is meant. Of one
-// that asks for nothing it would take everything.
+// exact reports whether the kernel selects exactly the entries that match the filter:
+// see the package documentation for its defects. It would select all entries with a
+// filter without addresses and protocol.
 func (f filter) exact() bool {
 	addressed := f.source.IsValid() || f.destination.IsValid() || f.answers.IsValid()
 	switch {
@@ -59,13 +60,14 @@ func (f filter) exact() bool {
 	return addressed || f.protocol != 0
 }
 
-// listing is as much of the filter as the kernel may be given for a list, which
-// is compared again: what kernels have right, or ignore.
+// listing returns the part of the filter that the kernel may use for a list: fields
+// that every kernel either applies correctly or ignores. The listed entries are
+// compared with the whole filter afterwards.
 func (f filter) listing() filter {
 	return filter{family: f.family, protocol: f.protocol, port: f.port}
 }
 
-// put appends the filter as attributes; none for one that only names a family.
+// put appends the filter as attributes. A filter that contains only a family has none.
 func (f filter) put(r *sock.Requests) {
 	orig := f.putTuple(r, ctaTupleOrig, f.source, f.destination, f.protocol)
 	reply := f.putTuple(r, ctaTupleReply, f.answers, netip.Addr{}, 0)
@@ -78,7 +80,8 @@ func (f filter) put(r *sock.Requests) {
 	r.End(flags)
 }
 
-// putTuple appends one direction's part and returns what of it counts.
+// putTuple appends the attributes of one direction, and returns the flags of the fields
+// that the kernel is to compare.
 func (f filter) putTuple(r *sock.Requests, kind uint16, source, destination netip.Addr, protocol uint8) (flags uint32) {
 	if !source.IsValid() && !destination.IsValid() && protocol == 0 {
 		return 0
@@ -108,10 +111,10 @@ func (f filter) putTuple(r *sock.Requests, kind uint16, source, destination neti
 	return flags
 }
 
-// deleteBy has the kernel delete what an exact filter matches. It reports false
-// where the kernel cannot; nothing was deleted then. Such a kernel takes the
-// request for one to delete a single entry, and refuses it, because a filter
-// never names all that an entry is found by.
+// deleteBy makes the kernel delete the entries that an exact filter matches. If the
+// filter is not exact or the kernel cannot do that, deleteBy returns false and nothing
+// was deleted. Such a kernel interprets the request as one to delete a single entry,
+// and refuses it because a filter never contains everything that identifies an entry.
 func (c *Conn) deleteBy(ctx context.Context, f filter) (bool, error) {
 	if c.noFilter.Load() || !f.exact() {
 		return false, nil

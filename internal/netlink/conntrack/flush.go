@@ -14,8 +14,8 @@ import (
 type Port struct {
 	Protocol uint8 // IPPROTO_TCP, _UDP, _SCTP
 	Number   uint16
-	// HostIP is the host's address on which it is open; an invalid or unspecified
-	// one stands for all addresses that are the host's own.
+	// HostIP is the address of the host on which the port is open. An invalid or
+	// unspecified one stands for all addresses of the host.
 	HostIP netip.Addr
 }
 
@@ -24,9 +24,9 @@ func (c *Conn) FlushPort(ctx context.Context, family, protocol uint8, port uint1
 	return c.FlushPorts(ctx, family, Port{Protocol: protocol, Number: port, HostIP: hostIP})
 }
 
-// FlushPorts deletes the entries of a family (AF_INET, AF_INET6) whose first
-// packet went to one of the host ports, wherever it was led. What passed through
-// to the same port of another host stays.
+// FlushPorts deletes the entries of a family (AF_INET, AF_INET6) whose first packet was
+// sent to one of the host ports, wherever it was redirected. Connections to the same
+// port of another host stay.
 func (c *Conn) FlushPorts(ctx context.Context, family uint8, ports ...Port) error {
 	if len(ports) == 0 || c.count() == 0 {
 		return nil
@@ -37,7 +37,8 @@ func (c *Conn) FlushPorts(ctx context.Context, family uint8, ports ...Port) erro
 	return nil
 }
 
-// fewWalks is the most walks of deleting that take less time than one of listing.
+// fewWalks is the maximum number of walks for deleting by a filter that take less time
+// than one walk that lists entries.
 const fewWalks = 4
 
 func (c *Conn) flushPorts(ctx context.Context, family uint8, ports []Port) error {
@@ -79,7 +80,8 @@ func (p Port) filter(family uint8) filter {
 	return f
 }
 
-// has reports whether an entry is of the port.
+// has reports whether an entry belongs to the port. local caches the addresses of the
+// host.
 func (p Port) has(e *entry, local locals) bool {
 	if e.protocol != p.Protocol || e.port != p.Number {
 		return false
@@ -90,7 +92,8 @@ func (p Port) has(e *entry, local locals) bool {
 	return e.destination == p.HostIP.Unmap()
 }
 
-// common is what the entries of all the ports have in common.
+// common returns a filter for the protocol and the port that the entries of all ports
+// have in common.
 func common(family uint8, ports []Port) filter {
 	f := filter{family: family, protocol: ports[0].Protocol, port: ports[0].Number}
 	for _, p := range ports {
@@ -104,8 +107,8 @@ func common(family uint8, ports []Port) filter {
 	return f
 }
 
-// Ports are those that the first packets of a family's entries went to, each
-// once, with the address. Some may be other hosts'.
+// Ports returns the ports to which the first packets of a family's entries were sent,
+// each once for every address. Some can belong to other hosts.
 func (c *Conn) Ports(ctx context.Context, family uint8) ([]Port, error) {
 	if c.count() == 0 {
 		return nil, nil
@@ -125,10 +128,11 @@ func (c *Conn) Ports(ctx context.Context, family uint8) ([]Port, error) {
 	return ports, nil
 }
 
-// locals remembers which addresses are the host's own.
+// locals caches which addresses belong to the host.
 type locals map[netip.Addr]bool
 
-// contain asks the kernel where it would send a packet.
+// contain reports whether an address belongs to the host, which is so if the kernel's
+// route to it is local.
 func (l locals) contain(addr netip.Addr) bool {
 	if known, ok := l[addr]; ok {
 		return known

@@ -6,12 +6,12 @@ import (
 	"net/netip"
 )
 
-// Entry is what an entry says of its connection.
+// Entry is a connection that the kernel tracks.
 type Entry struct {
 	Protocol            uint8
 	Source, Destination netip.Addr // of the first packet
 	Port                uint16     // its destination port
-	Answers             netip.Addr // where the answers come from
+	Answers             netip.Addr // the source of the answers
 }
 
 func (e *entry) exported() Entry {
@@ -20,16 +20,17 @@ func (e *entry) exported() Entry {
 	}
 }
 
-// none reports whether the counter shows that there are no entries. Listing them to
-// find out takes some 20 ms: the kernel walks the table of all namespaces.
+// none reports whether the kernel's counter shows that there are no entries. A list
+// would show the same, but takes some 20 ms: the kernel walks the table of all
+// namespaces.
 func (c *Conn) none() bool {
 	n, err := c.readCount()
 	return err == nil && n == 0
 }
 
 // List calls a function with each entry of a family (AF_INET, AF_INET6). A kernel
-// without connection tracking has none. errors.Is finds EINTR if entries changed
-// meanwhile, so that some may be missing, and fs.ErrPermission.
+// without connection tracking has no entries. errors.Is finds EINTR if entries changed
+// in the meantime, so that some may be missing, and fs.ErrPermission.
 func (c *Conn) List(ctx context.Context, family uint8, use func(Entry)) error {
 	if c.none() {
 		return nil
@@ -41,8 +42,9 @@ func (c *Conn) List(ctx context.Context, family uint8, use func(Entry)) error {
 	return nil
 }
 
-// DeleteMatching deletes the entries of a family that match. Its errors are those of
-// List; what was listed before an error is deleted all the same.
+// DeleteMatching deletes the entries of a family for which match returns true. Its
+// errors are those of List. After an error of the list, the entries listed before it
+// are deleted all the same.
 func (c *Conn) DeleteMatching(ctx context.Context, family uint8, match func(Entry) bool) error {
 	if c.none() {
 		return nil

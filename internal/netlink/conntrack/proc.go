@@ -13,16 +13,16 @@ import (
 
 const (
 	counterPath = "/proc/sys/net/netfilter/nf_conntrack_count"
-	// textPath is missing where the kernel was built without
+	// textPath does not exist if the kernel was built without
 	// CONFIG_NF_CONNTRACK_PROCFS.
 	textPath = "/proc/thread-self/net/nf_conntrack"
 )
 
-// unknown is a count that could not be read.
+// unknown is the number of entries if it cannot be read.
 const unknown = int(^uint(0) >> 1)
 
-// count is how many entries there are. Where there is no counter, the kernel tracks
-// nothing.
+// count returns the number of entries. If the kernel has no counter, it tracks no
+// connections.
 func (c *Conn) count() int {
 	n, err := c.readCount()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -34,7 +34,8 @@ func (c *Conn) count() int {
 	return n
 }
 
-// readCount reads the counter. An open file is read in a few microseconds.
+// readCount reads the counter. It keeps the file open, because reading an open file
+// takes a few microseconds only. With anywhere it closes the file again.
 func (c *Conn) readCount() (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,14 +56,13 @@ func (c *Conn) readCount() (int, error) {
 	return strconv.Atoi(string(bytes.TrimSpace(text[:n])))
 }
 
-// fewEntries is up to how many entries their text is read in less time than it
-// takes to have them listed, for which the kernel locks every bucket of the table
-// in turn.
+// fewEntries is the maximum number of entries for which reading their text takes less
+// time than a list, for which the kernel locks every bucket of the table in turn.
 const fewEntries = 1000
 
-// each line of the entries' text, which shows both families and directions, goes
-// to a function until that returns false. It reports false where not all of them
-// may have been seen, or are too many to be worth it.
+// eachLine calls use with each line of the entries' text, which contains both families
+// and both directions, until use returns false. eachLine returns false if some lines
+// may be missing, or if there are too many entries.
 func (c *Conn) eachLine(use func(line []byte) bool) bool {
 	if c.noText.Load() || c.count() > fewEntries {
 		return false
@@ -82,7 +82,7 @@ func (c *Conn) eachLine(use func(line []byte) bool) bool {
 	return lines.Err() == nil
 }
 
-// absent reports whether the text shows no entry of the ports.
+// absent reports whether the text shows that there is no entry of the ports.
 func (c *Conn) absent(ports []Port) bool {
 	words := make([][]byte, len(ports))
 	for i, p := range ports {
@@ -96,8 +96,8 @@ func (c *Conn) absent(ports []Port) bool {
 	return whole && !found
 }
 
-// present are those of the addresses that entries come from, or are answered by,
-// as far as the text tells: else all.
+// present returns the addresses that are the source of a first packet or of an answer
+// according to the text. If the text is incomplete, it returns all addresses.
 func (c *Conn) present(addrs []netip.Addr) []netip.Addr {
 	wanted := make(map[string]netip.Addr, len(addrs))
 	for _, a := range addrs {
