@@ -1,3 +1,3 @@
-// Package sockdiag asks the kernel which sockets of the host listen on given ports
+// Package sockdiag lists the sockets of the host that listen on given ports
 // (sock_diag(7), inet_diag).
 package sockdiag

@@ -10,20 +10,21 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// Listener is a socket that listens on a port or, over UDP, receives on it from anyone.
+// Listener is a TCP socket that listens on a port, or a UDP socket that receives
+// packets of any sender on it.
 type Listener struct {
 	Protocol uint8 // unix.IPPROTO_TCP or unix.IPPROTO_UDP
-	// Address is where it is bound; the unspecified one of a family stands for every
-	// address of that family.
+	// Address is the address to which the socket is bound; the unspecified address
+	// of a family stands for every address of that family.
 	Address netip.AddrPort
-	// Only6 says of a socket of IPv6 that it takes no IPv4.
+	// Only6 is true for an IPv6 socket that does not accept IPv4.
 	Only6 bool
 	UID   uint32 // of the user who made it
-	Inode uint32 // of the socket; 0 where no process has it open
+	Inode uint32 // of the socket; 0 if no process has it open
 }
 
-// Takes reports whether packets to an address of the host, or, for the unspecified one of
-// a family, to any address of that family, can reach the listener.
+// Takes reports whether packets to an address of the host can reach the listener. The
+// unspecified address of a family stands for any address of that family.
 func (l *Listener) Takes(ip netip.Addr) bool {
 	own := l.Address.Addr()
 	if own.IsUnspecified() {
@@ -41,14 +42,14 @@ const (
 	attributeOnly6    = 11 // INET_DIAG_SKV6ONLY
 )
 
-// States of TCP, which those of UDP sockets are said in, too.
+// The states of TCP, which the kernel uses for UDP sockets as well.
 const (
 	stateClosed = 7  // of a UDP socket that is not connected
 	stateListen = 10 // of a TCP socket
 )
 
-// request is the body of a request for the sockets of a protocol and a family that
-// receive on any of some ports, sorted: struct inet_diag_req_v2.
+// request returns the body of a request, a struct inet_diag_req_v2, for the sockets of
+// a protocol and a family that receive on one of the ports. The ports must be sorted.
 func request(protocol, family uint8, ports []uint16) func(*sock.Requests) {
 	state := uint32(1 << stateListen)
 	if protocol == unix.IPPROTO_UDP {
@@ -62,8 +63,8 @@ func request(protocol, family uint8, ports []uint16) func(*sock.Requests) {
 	}
 }
 
-// tcpRequest is one for the TCP sockets of both families, which the kernel finds in one
-// go: the body of a TCPDIAG_GETSOCK, struct inet_diag_req.
+// tcpRequest returns the body of a TCPDIAG_GETSOCK request, a struct inet_diag_req. The
+// kernel answers it with the TCP sockets of both families.
 func tcpRequest(ports []uint16) func(*sock.Requests) {
 	return func(r *sock.Requests) {
 		r.Append(0, 0, 0, 0)
@@ -80,8 +81,8 @@ func putState(r *sock.Requests, states uint32) {
 	r.Append(b[:]...)
 }
 
-// putSocketID appends a struct inet_diag_sockid that has the port, if it is one: the
-// kernel compares it first.
+// putSocketID appends a struct inet_diag_sockid. It contains the port if there is only
+// one, because the kernel compares that first.
 func putSocketID(r *sock.Requests, ports []uint16) {
 	var id [socketIDSize]byte
 	if len(ports) == 1 {
@@ -90,20 +91,22 @@ func putSocketID(r *sock.Requests, ports []uint16) {
 	r.Append(id[:]...)
 }
 
-// putFilter appends what chooses among several ports.
+// putFilter appends a filter if there are several ports.
 func putFilter(r *sock.Requests, ports []uint16) {
 	if len(ports) > 1 {
 		r.Attribute(attributeBytecode, bytecode(ranges(ports)))
 	}
 }
 
-// portRange is a row of ports.
+// portRange is a range of consecutive ports.
 type portRange struct{ first, last uint16 }
 
-// mostRanges bounds the program that the kernel runs for each socket.
+// mostRanges is the maximum number of ranges in the program that the kernel runs for
+// each socket.
 const mostRanges = 64
 
-// ranges are the rows of sorted ports; where these are too many, one that holds all.
+// ranges returns the ranges of sorted ports. If these are more than mostRanges, it
+// returns one range that contains all ports.
 func ranges(ports []uint16) []portRange {
 	var rows []portRange
 	for _, p := range ports {
@@ -129,9 +132,10 @@ const (
 	perRange    = 2*2*instruction + instruction
 )
 
-// bytecode is a filter that accepts the ports of the ranges. An instruction says how far
-// to go on if it holds, and if it does not; the end accepts, and what is one instruction
-// beyond rejects.
+// bytecode returns a filter that accepts the ports of the ranges. Each instruction
+// contains two distances in bytes to the next instruction, one for a condition that
+// holds and one for a condition that does not. A jump to the end of the program accepts
+// a socket; a jump one instruction beyond the end rejects it.
 func bytecode(ranges []portRange) []byte {
 	b := make([]byte, 0, len(ranges)*perRange)
 	add := func(code, yes uint8, no int) {
@@ -152,8 +156,8 @@ func bytecode(ranges []portRange) []byte {
 	return b
 }
 
-// parse reads one answer. Some kernels filter less than they are asked to, so that the
-// ports are looked at again.
+// parse reads one answer. It compares the port again, because some kernels filter less
+// than requested.
 func parse(answer []byte, protocol uint8, ports []uint16) (l Listener, ok bool) {
 	if len(answer) < answerSize {
 		return l, false

@@ -10,17 +10,18 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// Ports are what is asked for of a protocol: with IPv4, sockets of both families are
-// looked at, as those of IPv6 may take it as well.
+// Ports selects sockets by protocol and port. Unless Only6 is set, it selects sockets
+// of both families, because IPv6 sockets can accept IPv4.
 type Ports struct {
 	Protocol uint8 // unix.IPPROTO_TCP or unix.IPPROTO_UDP
 	Numbers  []uint16
-	Only6    bool // sockets of IPv6 alone
+	Only6    bool // only IPv6 sockets
 }
 
 // Look returns the sockets that listen on the ports in the network namespace of the
-// calling thread, sorted by protocol and port. The kernel chooses them: the cost does
-// not grow with connections, and little with listeners on other ports.
+// calling thread, in the order of wanted. The kernel filters them: the cost does not
+// grow with the number of connections, and little with that of listeners on other
+// ports.
 func Look(wanted ...Ports) (found []Listener, err error) {
 	err = sock.Lend(unix.NETLINK_SOCK_DIAG, func(s *sock.Socket) error {
 		found, err = look(s, wanted)
@@ -47,7 +48,7 @@ func look(s *sock.Socket, wanted []Ports) (found []Listener, err error) {
 	return found, nil
 }
 
-// list asks for the sockets of each family.
+// list requests the sockets of each family.
 func list(s *sock.Socket, w Ports, ports []uint16, each func(answer []byte)) error {
 	switch {
 	case w.Only6:
@@ -68,7 +69,8 @@ const (
 	byFamily = 20 // SOCK_DIAG_BY_FAMILY
 )
 
-// dump hands over every answer to a request, each valid during the call.
+// dump makes a request and calls each with every answer, which is valid only during
+// that call.
 func dump(s *sock.Socket, kind uint16, body func(*sock.Requests), each func(answer []byte)) error {
 	return sock.Build(func(r *sock.Requests) {
 		r.Begin("", kind, unix.NLM_F_DUMP)

@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// Process is one that has a socket open.
+// Process is a process that has a socket open.
 type Process struct {
 	PID  int
 	Name string // as in /proc/PID/comm
 }
 
-// Processes finds processes that have sockets open, by the inodes of these. It looks at
-// every file of every process that it may look at: not for where time matters.
+// Processes finds the processes that have sockets open, by the inodes of the sockets.
+// It reads the links of all open files of every process for which it has permission,
+// and is too slow for code in which time matters.
 func Processes(inodes ...uint32) map[uint32]Process {
 	wanted := map[string]uint32{}
 	for _, inode := range inodes {
@@ -23,7 +24,7 @@ func Processes(inodes ...uint32) map[uint32]Process {
 		}
 	}
 	found := map[uint32]Process{}
-	entries, _ := os.ReadDir("/proc") // where it cannot be read, nothing is known
+	entries, _ := os.ReadDir("/proc") // if it cannot be read, no process is found
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
