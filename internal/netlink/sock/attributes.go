@@ -7,12 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NetfilterHeader is the length of struct nfgenmsg, with which messages of nfnetlink begin.
+// NetfilterHeader is the length of struct nfgenmsg, with which nfnetlink messages
+// begin.
 const NetfilterHeader = 4
 
-// EachAttribute hands over the attributes in data, by their type without its flags, up to one that is broken. The values
-// are parts of data. It is a function instead of an iterator because the compiler turns it into a loop everywhere:
-// an iterator allocates where it is not inlined.
+// EachAttribute calls each for the attributes in data, with the type without its flags.
+// It stops at a malformed attribute. The values are parts of data. It takes a function
+// instead of returning an iterator because the compiler turns the function into a loop
+// everywhere: an iterator allocates where it is not inlined.
 func EachAttribute(data []byte, each func(kind uint16, value []byte)) {
 	for len(data) >= unix.SizeofNlAttr {
 		length := int(binary.NativeEndian.Uint16(data))
@@ -25,15 +27,17 @@ func EachAttribute(data []byte, each func(kind uint16, value []byte)) {
 	}
 }
 
-// EachNetfilterAttribute hands over those of a message of nfnetlink.
+// EachNetfilterAttribute is like EachAttribute for the attributes of an nfnetlink
+// message.
 func EachNetfilterAttribute(message []byte, each func(kind uint16, value []byte)) {
 	EachAttribute(After(NetfilterHeader, message), each)
 }
 
-// After is what follows the header of a message; nothing if that is cut short.
+// After returns the part of a message that follows its header; nothing if the message
+// is too short.
 func After(header int, message []byte) []byte { return message[min(len(message), header):] }
 
-// Align is a length with the padding that follows it.
+// Align returns a length together with the padding that follows it.
 func Align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
 
 // Uint32 reads a number in the host's byte order; 0 if the value has another length.

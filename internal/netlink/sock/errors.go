@@ -22,10 +22,11 @@ func (e *Error) Error() string {
 	return e.Request + ": " + e.Errno.Error()
 }
 
-// Unwrap is the errno.
+// Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
-// Errors are those of one transaction, of which nothing was done. errors.Is finds the errno of each.
+// Errors are the errors of one transaction, of which no change was made. errors.Is
+// finds the errno of each.
 type Errors []*Error
 
 // Error implements error.
@@ -37,7 +38,7 @@ func (e Errors) Error() string {
 	return strings.Join(texts, "; ")
 }
 
-// Is finds an errno among the errors.
+// Is reports whether one of the errors has the errno target.
 func (e Errors) Is(target error) bool {
 	for _, one := range e {
 		if errors.Is(one.Errno, target) {

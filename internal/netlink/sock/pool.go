@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pool is as many sockets of a protocol as are used at the same time, so that no request waits for another one that
-// waits in the kernel. They are opened when they are needed, in the network namespace of the calling thread. It is safe
-// for concurrent use.
+// Pool provides sockets of one protocol, one for each request that runs at the same
+// time, so that no request waits until the kernel has processed another one. The
+// sockets are opened when they are needed, in the network namespace of the calling
+// thread. Pool is safe for concurrent use.
 type Pool struct {
 	Protocol int
 
@@ -19,10 +20,10 @@ type Pool struct {
 	closed bool
 }
 
-// mostIdle sockets are kept for the next burst.
+// mostIdle is the maximum number of idle sockets that are kept open for the next burst.
 const mostIdle = 8
 
-// Do lends a socket to a function.
+// Do calls a function with a socket of the pool. The function must not keep the socket.
 func (p *Pool) Do(act func(*Socket) error) error {
 	s, err := p.take()
 	if err != nil {
@@ -66,7 +67,8 @@ func (p *Pool) give(s *Socket) {
 	_ = s.Close()
 }
 
-// Close closes the sockets, those that are in use after their last request. Later requests return os.ErrClosed.
+// Close closes the idle sockets. A socket that is in use is closed after its last
+// request. Later requests return os.ErrClosed.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,12 +82,14 @@ func (p *Pool) Close() error {
 	return first
 }
 
-// home is the network namespace in which the process started. A thread can be in another one later, also the first.
+// home is the network namespace in which the process started. Later a thread, including
+// the first one, can be in another namespace.
 var home = identify("/proc/self/ns/net")
 
 type identity struct{ device, inode uint64 }
 
-// identify is the zero identity if the file cannot be looked at.
+// identify returns the device and the inode of a file; the zero identity if it cannot
+// read them.
 func identify(path string) identity {
 	var stat unix.Stat_t
 	if err := unix.Stat(path, &stat); err != nil {
@@ -94,16 +98,17 @@ func identify(path string) identity {
 	return identity{stat.Dev, stat.Ino}
 }
 
-// shared are the process's sockets in home, which stay open.
+// shared are the pools of sockets that the process keeps open in home.
 var shared = map[int]*Pool{
 	unix.NETLINK_ROUTE:     {Protocol: unix.NETLINK_ROUTE},
 	unix.NETLINK_NETFILTER: {Protocol: unix.NETLINK_NETFILTER},
 	unix.NETLINK_SOCK_DIAG: {Protocol: unix.NETLINK_SOCK_DIAG},
 }
 
-// Lend lends a socket in the network namespace of the calling thread to a function: one of the process's own where
-// that is the namespace in which the process started. In any other it opens one and closes it, because an open socket
-// would keep the namespace.
+// Lend calls a function with a socket in the network namespace of the calling thread.
+// If that is the namespace in which the process started, Lend uses a socket that the
+// process keeps open. In any other namespace it opens a socket and closes it
+// afterwards, because an open socket would keep the namespace alive.
 func Lend(protocol int, act func(*Socket) error) error {
 	if home != (identity{}) && identify("/proc/thread-self/ns/net") == home {
 		return shared[protocol].Do(act)

@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Requests is a sequence of netlink messages that grows in place. The zero value is ready. It is not safe for
-// concurrent use.
+// Requests is a sequence of netlink messages in one buffer. The zero value is ready for
+// use. It is not safe for concurrent use.
 type Requests struct {
 	data []byte
 	list []request
 }
 
-// request is where a message begins, and how errors name it.
+// request contains the offset of a message in the buffer, and its name in errors.
 type request struct {
 	start int
 	label string
@@ -22,7 +22,8 @@ type request struct {
 
 var spare = sync.Pool{New: func() any { return new(Requests) }}
 
-// Build has requests built in memory that is used again, and lends them to a function.
+// Build calls build with empty Requests, and then use with the same. Neither function
+// may keep them: Build reuses the memory.
 func Build(build func(*Requests), use func(*Requests) error) error {
 	r := spare.Get().(*Requests)
 	defer spare.Put(r)
@@ -31,22 +32,24 @@ func Build(build func(*Requests), use func(*Requests) error) error {
 	return use(r)
 }
 
-// Reset drops all requests.
+// Reset removes all requests.
 func (r *Requests) Reset() { r.data, r.list = r.data[:0], r.list[:0] }
 
-// Len is the number of requests.
+// Len returns the number of requests.
 func (r *Requests) Len() int { return len(r.list) }
 
-// Size is their length in bytes.
+// Size returns the length of all requests in bytes.
 func (r *Requests) Size() int { return len(r.data) }
 
-// Data is what was appended, for attributes that are built before the request to which they belong.
+// Data returns everything that was appended. It is for attributes that are built before
+// the request to which they belong.
 func (r *Requests) Data() []byte { return r.data }
 
-// Label names a request.
+// Label returns the name of a request in errors.
 func (r *Requests) Label(i int) string { return r.list[i].label }
 
-// Begin begins a request. Errors name it by the label. What is appended before the next Begin belongs to it.
+// Begin begins a request. Errors name the request by the label. Everything that is
+// appended before the next Begin belongs to the request.
 func (r *Requests) Begin(label string, kind, flags uint16) {
 	r.finish()
 	r.list = append(r.list, request{len(r.data), label})
@@ -56,13 +59,15 @@ func (r *Requests) Begin(label string, kind, flags uint16) {
 	r.data = append(r.data, header[:]...)
 }
 
-// BeginNetfilter begins a request to a subsystem of nfnetlink (NFNL_SUBSYS_*), for an address family.
+// BeginNetfilter begins a request to a subsystem of nfnetlink (NFNL_SUBSYS_*), for an
+// address family.
 func (r *Requests) BeginNetfilter(label string, subsystem, kind, flags uint16, family byte) {
 	r.Begin(label, subsystem<<8|kind, flags)
 	r.Append(family, unix.NFNETLINK_V0, 0, 0)
 }
 
-// Append adds bytes without a frame: the header of the message's family.
+// Append appends bytes that are no attribute, such as the header of the message's
+// family.
 func (r *Requests) Append(header ...byte) { r.data = append(r.data, header...) }
 
 // Attribute appends an attribute.
@@ -72,7 +77,7 @@ func (r *Requests) Attribute(kind uint16, value []byte) {
 	r.pad()
 }
 
-// String appends a string without an end.
+// String appends a string that does not end in NUL.
 func (r *Requests) String(kind uint16, value string) {
 	r.begin(kind, len(value))
 	r.data = append(r.data, value...)
@@ -111,19 +116,20 @@ func (r *Requests) Uint64BE(kind uint16, value uint64) {
 	r.data = binary.BigEndian.AppendUint64(r.data, value)
 }
 
-// Nest begins an attribute that holds what is appended before End, which gets the returned value.
+// Nest begins an attribute that contains everything appended until End. End gets the
+// value that Nest returns.
 func (r *Requests) Nest(kind uint16) (start int) {
 	start = len(r.data)
 	r.begin(unix.NLA_F_NESTED|kind, 0)
 	return start
 }
 
-// End ends a Nest.
+// End ends an attribute that Nest began.
 func (r *Requests) End(start int) {
 	binary.NativeEndian.PutUint16(r.data[start:], uint16(len(r.data)-start))
 }
 
-// begin begins an attribute of n bytes.
+// begin appends the header of an attribute with a value of n bytes.
 func (r *Requests) begin(kind uint16, n int) {
 	r.data = binary.NativeEndian.AppendUint16(r.data, uint16(unix.SizeofNlAttr+n))
 	r.data = binary.NativeEndian.AppendUint16(r.data, kind)
@@ -143,14 +149,15 @@ func (r *Requests) finish() {
 	}
 }
 
-// number gives the requests from one on their sequence numbers, up to another.
+// number sets the sequence numbers of the requests with indexes in [from, to), counting
+// from first.
 func (r *Requests) number(from, to int, first uint32) {
 	for i := from; i < to; i++ {
 		binary.NativeEndian.PutUint32(r.data[r.list[i].start+8:], first+uint32(i-from))
 	}
 }
 
-// bytes are the messages of the requests from one on, up to another.
+// bytes returns the messages of the requests with indexes in [from, to).
 func (r *Requests) bytes(from, to int) []byte {
 	end := len(r.data)
 	if to < len(r.list) {
@@ -161,7 +168,7 @@ func (r *Requests) bytes(from, to int) []byte {
 
 func (r *Requests) flags(i int) uint16 { return binary.NativeEndian.Uint16(r.data[r.list[i].start+6:]) }
 
-// acknowledge has the kernel answer a request even if it succeeds.
+// acknowledge makes the kernel answer a request even if it succeeds.
 func (r *Requests) acknowledge(i int) {
 	binary.NativeEndian.PutUint16(r.data[r.list[i].start+6:], r.flags(i)|unix.NLM_F_ACK)
 }

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exchanger makes requests. A Socket does so itself, a Pool with one of several, Here with the process's own.
+// Exchanger makes requests. A Socket makes them itself, a Pool with one of its sockets,
+// and Here with a socket in the network namespace of the calling thread.
 type Exchanger interface {
 	// Exchange is Socket.Exchange.
 	Exchange(ctx context.Context, r *Requests, each func(i int, payload []byte, err error)) error
@@ -19,28 +20,30 @@ type Exchanger interface {
 	Dump(ctx context.Context, r *Requests, each func(payload []byte) error) error
 }
 
-// Socket is a netlink socket of one protocol, in the network namespace in which it was opened. It is safe for
-// concurrent use; requests wait for those before them. An Error names the request that the kernel refused; other
-// errors say that the kernel could not be asked.
+// Socket is a netlink socket of one protocol, in the network namespace in which it was
+// opened. It is safe for concurrent use: requests run one after the other. An *Error
+// means that the kernel refused the request that the error names; any other error means
+// that the request could not be sent or its answer not read.
 type Socket struct {
 	protocol int
-	turn     chan struct{} // has room for the current user
+	turn     chan struct{} // holds a value while the socket is in use
 	fd       int
 	seq      uint32
-	unread   bool // answers that an earlier request did not read
+	unread   bool // there may be answers that an earlier request did not read
 }
 
 var protocolNames = map[int]string{
 	unix.NETLINK_ROUTE: "rtnetlink", unix.NETLINK_NETFILTER: "nfnetlink", unix.NETLINK_SOCK_DIAG: "sock_diag",
 }
 
-// Open opens a socket of a protocol (NETLINK_*) in the network namespace of the calling thread.
+// Open opens a socket of a protocol (NETLINK_*) in the network namespace of the calling
+// thread.
 func Open(protocol int) (*Socket, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", protocolNames[protocol], err)
 	}
-	// Errors need not repeat the message that they are about.
+	// Error messages do not have to contain the request that they are about.
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", protocolNames[protocol], err), unix.Close(fd))
 	}
@@ -59,18 +62,23 @@ func (s *Socket) Close() error {
 	return os.NewSyscallError("close", unix.Close(fd))
 }
 
-// What is sent in one system call is bounded, as the answers have to fit into the socket's receive buffer. An
-// acknowledgement takes 1 of it, any other answer more.
+// The number of requests in one system call is limited, because their answers have to
+// fit into the socket's receive buffer. An acknowledgement counts as 1, any other
+// answer as answerCost.
 const (
 	mostPending = 64
 	answerCost  = 4
 )
 
-// Exchange makes all requests, in order, also after one that fails, and hands over the answers with the index of
-// their request: for one with NLM_F_ACK its acknowledgement, with neither payload nor error, and before it what
-// NLM_F_ECHO asks for; for any other, one answer. The payload is valid during the call.
+// Exchange makes all requests in order; a request that fails does not stop the later
+// ones. It calls each with every answer and the index of its request; err is set if the
+// kernel refused the request. A request with NLM_F_ACK is answered by an
+// acknowledgement, which has no payload; with NLM_F_ECHO as well, the requested message
+// precedes it. Any other request has one answer. The payload is valid only during the
+// call.
 //
-// A context that ends keeps requests from being sent. What was sent is done and answered.
+// If the context ends, the remaining requests are not sent. Requests that were sent are
+// processed, and their answers are passed to each.
 func (s *Socket) Exchange(ctx context.Context, r *Requests, each func(i int, payload []byte, err error)) error {
 	if r.Len() == 0 {
 		return nil
@@ -113,7 +121,7 @@ func (s *Socket) exchange(r *Requests, from, to int, each func(i int, payload []
 				each(i, nil, nil)
 			}
 		default:
-			if r.flags(i)&unix.NLM_F_ACK == 0 { // else there is more to come
+			if r.flags(i)&unix.NLM_F_ACK == 0 { // otherwise an acknowledgement follows
 				left--
 			}
 			each(i, payload, nil)
@@ -122,9 +130,11 @@ func (s *Socket) exchange(r *Requests, from, to int, each func(i int, payload []
 	})
 }
 
-// Dump makes one request for all objects of a kind, with NLM_F_DUMP, and hands over the answers, each valid during
-// the call. The first error of the function is returned, after all answers. The error is EINTR if the objects changed
-// meanwhile: then some may be missing, and package retry repeats it. The context can end between parts of the answer.
+// Dump makes one request for all objects of a kind, with NLM_F_DUMP. It calls each with
+// every answer, which is valid only during that call. Dump returns the first error of
+// each, after it has read all answers. The error is EINTR if the objects changed in the
+// meantime, so that some may be missing; package retry repeats such a call. The context
+// can end between two parts of the answer.
 func (s *Socket) Dump(ctx context.Context, r *Requests, each func(payload []byte) error) error {
 	if err := s.acquire(ctx); err != nil {
 		return err
@@ -160,8 +170,9 @@ func (s *Socket) Dump(ctx context.Context, r *Requests, each func(payload []byte
 	return failed
 }
 
-// Transaction makes requests to nf_tables in one transaction: all or none. Nothing is sent if there are none. The
-// error can be Errors.
+// Transaction makes requests to nf_tables in one transaction: either all changes are
+// made or none. If there are no requests, nothing is sent. The error can be of type
+// Errors.
 func (s *Socket) Transaction(ctx context.Context, build func(*Requests)) error {
 	boundary := func(r *Requests, kind uint16) {
 		r.Begin("transaction", kind, 0)
@@ -198,7 +209,7 @@ func (s *Socket) transaction(ctx context.Context, r *Requests, last int) error {
 		if errno := errnoOf(payload); errno != 0 {
 			all = append(all, &Error{r.Label(i), errno})
 		}
-		return i == last || i == 0 // an error of the whole is the answer to the first message
+		return i == last || i == 0 // an error of the whole transaction answers its first message
 	})
 	switch {
 	case err != nil:
@@ -209,13 +220,13 @@ func (s *Socket) transaction(ctx context.Context, r *Requests, last int) error {
 	return nil
 }
 
-// acquire waits for those that use the socket.
+// acquire waits until no other call uses the socket.
 func (s *Socket) acquire(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	select {
-	case s.turn <- struct{}{}: // the usual case takes half as long alone
+	case s.turn <- struct{}{}: // a select with this case alone takes half as long
 	default:
 		select {
 		case s.turn <- struct{}{}:
@@ -232,7 +243,8 @@ func (s *Socket) acquire(ctx context.Context) error {
 
 func (s *Socket) release() { <-s.turn }
 
-// send sends the requests from one on, up to another. It enlarges the socket's send buffer where they need that.
+// send sends the requests with indexes in [from, to). It enlarges the socket's send
+// buffer if they do not fit.
 func (s *Socket) send(r *Requests, from, to int) error {
 	if err := s.discard(); err != nil {
 		return err
@@ -252,12 +264,13 @@ func (s *Socket) send(r *Requests, from, to int) error {
 	return nil
 }
 
-// discard reads what was left of earlier answers, which also ends their dump.
+// discard reads the remaining answers to earlier requests, which also ends their dump
+// in the kernel.
 func (s *Socket) discard() error {
 	if !s.unread {
 		return nil
 	}
-	var in [1]byte // the rest of a message is dropped
+	var in [1]byte // the kernel drops the rest of each message
 	for {
 		switch _, err := unix.Read(s.fd, in[:]); err {
 		case nil, unix.EINTR, unix.ENOBUFS:
@@ -270,15 +283,15 @@ func (s *Socket) discard() error {
 	}
 }
 
-// bufferSize is the longest answer that the kernel makes.
+// bufferSize is the maximum length of the kernel's answers.
 const bufferSize = 32 << 10
 
 var buffers = sync.Pool{New: func() any { return new([bufferSize]byte) }}
 
 type header struct{ kind, flags uint16 }
 
-// receive hands over the messages that answer the requests from one on, up to another, until the function has seen
-// the last.
+// receive calls each with the messages that answer the requests with indexes in [from,
+// to), until each returns true.
 func (s *Socket) receive(ctx context.Context, r *Requests, from, to int, each func(i int, h header, payload []byte) (done bool)) (err error) {
 	first := s.seq
 	s.seq += uint32(to - from)
@@ -292,7 +305,7 @@ func (s *Socket) receive(ctx context.Context, r *Requests, from, to int, each fu
 		}
 		if err == nil {
 			err = messages(in[:n], func(h header, seq uint32, payload []byte) {
-				if i := seq - first; !done && i < uint32(to-from) { // else it answers an earlier request
+				if i := seq - first; !done && i < uint32(to-from) { // otherwise it answers an earlier request
 					done = each(from+int(i), h, payload)
 				}
 			})
@@ -308,11 +321,11 @@ func (s *Socket) receive(ctx context.Context, r *Requests, from, to int, each fu
 	return nil
 }
 
-// messages takes apart what was read.
+// messages splits data into messages.
 func messages(data []byte, each func(h header, seq uint32, payload []byte)) error {
 	for len(data) >= unix.SizeofNlMsghdr {
 		length := int(binary.NativeEndian.Uint32(data))
-		if length < unix.SizeofNlMsghdr+4 || length > len(data) { // all carry at least a number
+		if length < unix.SizeofNlMsghdr+4 || length > len(data) { // every payload has at least a number
 			return unix.EBADMSG
 		}
 		h := header{kind: binary.NativeEndian.Uint16(data[4:]), flags: binary.NativeEndian.Uint16(data[6:])}
@@ -322,7 +335,7 @@ func messages(data []byte, each func(h header, seq uint32, payload []byte)) erro
 	return nil
 }
 
-// errnoOf reads what NLMSG_ERROR and NLMSG_DONE begin with.
+// errnoOf reads the errno with which the payloads of NLMSG_ERROR and NLMSG_DONE begin.
 func errnoOf(payload []byte) unix.Errno {
 	return unix.Errno(-int32(binary.NativeEndian.Uint32(payload)))
 }
