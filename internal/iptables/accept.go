@@ -14,19 +14,20 @@ import (
 // ErrMissing: a rule of this package, or a part of it, does not exist.
 var ErrMissing = errors.New("rule of iptables is missing")
 
-// attempts is how often other programs may interfere with a repair.
+// attempts is the maximum number of tries of a repair with which other programs can
+// interfere.
 const attempts = 8
 
-// AcceptRule is the forward-accept rule of the host. It is safe for concurrent use,
-// also beside other processes, and holds descriptors from the first use until Close.
+// AcceptRule maintains the forward-accept rule of the host. It is safe for concurrent
+// use, also by several processes, and holds descriptors from the first use until Close.
 type AcceptRule struct {
 	kernel   kernel
 	dir      cacheDir
 	families map[Family]*family
 }
 
-// NewAcceptRule returns an AcceptRule, which has done nothing yet. It acts in the
-// network namespace of the process.
+// NewAcceptRule returns an AcceptRule for the network namespace of the process. It does
+// not make the rule yet: see Ensure.
 func NewAcceptRule() *AcceptRule { return newAcceptRule(IPv4.Program(), IPv6.Program()) }
 
 func newAcceptRule(iptables, ip6tables string) *AcceptRule {
@@ -36,17 +37,16 @@ func newAcceptRule(iptables, ip6tables string) *AcceptRule {
 	}}
 }
 
-// CacheIn has the rules recognised by what processes wrote to a directory, which is
-// made when needed. A process that lives for one operation would otherwise run
-// iptables four times, which takes it longer than everything else. Call it before
-// the first use.
+// CacheIn sets a directory in which processes record complete rules, so that later
+// processes recognise them. The directory is made when needed. Without it, a process
+// that lives for one operation would run iptables four times, which takes longer than
+// everything else in the operation. Call CacheIn before the first use.
 //
-// Only rules of an iptables on nf_tables are recognised: of the other variant the
-// kernel shows too little.
+// Only rules of an iptables on nf_tables are recognised: the kernel shows too little of
+// those of the legacy variant.
 func (r *AcceptRule) CacheIn(dir string) { r.dir = cacheDir(dir) }
 
-// Close closes the descriptors, and forgets what was seen. Nothing may run that uses
-// them.
+// Close closes the descriptors and empties the cache. No other method may be running.
 func (r *AcceptRule) Close() error {
 	for _, f := range r.families {
 		f.cache = cache{}
@@ -54,7 +54,7 @@ func (r *AcceptRule) Close() error {
 	return r.kernel.close()
 }
 
-// family is one family's iptables.
+// family contains the name of one family's iptables, and the cache of its rules.
 type family struct {
 	Family
 	command string
@@ -62,15 +62,14 @@ type family struct {
 	cache   cache
 }
 
-// Ensure makes the rule in the families, with a jump to each of the admin chains
-// before it, where that is missing. Missing chains are made. What exists already,
-// from other calls or by other tools, stays. Where iptables is not installed there is
-// nothing to make, unless the policy of the kernel is to drop: then nothing would
-// pass, and exec.ErrNotFound is in the error.
+// Ensure makes the rule in the families in which it is missing, with a jump to each of
+// the admin chains before it, and makes missing chains. Rules that exist already, made
+// by other calls or other tools, stay. If iptables is not installed, Ensure makes
+// nothing. If in that case the policy of the kernel is to drop forwarded packets, they
+// would not pass, and the error wraps exec.ErrNotFound.
 //
-// It takes microseconds when an earlier call found the rule complete and nothing
-// has changed it since, or another process did, see CacheIn. Otherwise it runs
-// iptables.
+// Ensure takes microseconds if an earlier call, or another process (see CacheIn), found
+// the rule complete and it has not changed since. Otherwise Ensure runs iptables.
 func (r *AcceptRule) Ensure(ctx context.Context, families []Family, adminChains ...string) error {
 	if err := checkNames(adminChains); err != nil {
 		return err
@@ -87,8 +86,8 @@ func (r *AcceptRule) Ensure(ctx context.Context, families []Family, adminChains 
 	})
 }
 
-// Check looks at the rules in the kernel, with iptables. ErrMissing names what is
-// missing; the place of the jump among other programs' rules does not matter. In a
+// Check lists the rules with iptables. It returns ErrMissing, with the names of what is
+// missing; the position of the jump among other programs' rules does not matter. In a
 // context of CheckOnce it runs iptables only until it has found everything.
 func (r *AcceptRule) Check(ctx context.Context, families []Family, adminChains ...string) error {
 	if err := checkNames(adminChains); err != nil {
@@ -115,7 +114,7 @@ func (r *AcceptRule) Check(ctx context.Context, families []Family, adminChains .
 	})
 }
 
-// wrap names what an error was met at.
+// wrap adds the action and the program to an error.
 func (f *family) wrap(act string, err error) error {
 	if err == nil {
 		return nil
@@ -123,7 +122,7 @@ func (f *family) wrap(act string, err error) error {
 	return fmt.Errorf("%s forward-accept rule with %s: %w", act, f.command, err)
 }
 
-// each acts on every family, one call at a time.
+// each calls act for every family, with one call at a time for a family.
 func (r *AcceptRule) each(ctx context.Context, families []Family, act func(*family) error) error {
 	var errs []error
 	for _, number := range families {
@@ -142,8 +141,8 @@ func (r *AcceptRule) each(ctx context.Context, families []Family, act func(*fami
 	return errors.Join(errs...)
 }
 
-// recognise returns a snapshot of rules that another process found complete; nil if
-// the kernel has others.
+// recognise returns a snapshot of the rules in the kernel if another process has found
+// the same rules complete, and nil otherwise.
 func (r *AcceptRule) recognise(f *family, admins []string) snapshot {
 	if r.dir == "" {
 		return nil
@@ -155,7 +154,7 @@ func (r *AcceptRule) recognise(f *family, admins []string) snapshot {
 	return s
 }
 
-// repair makes what is missing until nothing is, and notes that.
+// repair makes missing rules until the rule is complete, and records that in the cache.
 func (r *AcceptRule) repair(ctx context.Context, f *family, admins []string) error {
 	t, err := f.find(ctx)
 	if t == nil || err != nil {
@@ -194,8 +193,7 @@ func (r *AcceptRule) repair(ctx context.Context, f *family, admins []string) err
 	return err
 }
 
-// find finds the family's program. It is nil if none is installed and none is
-// needed.
+// find returns the family's program; nil if none is installed and none is needed.
 func (f *family) find(ctx context.Context) (*tables, error) {
 	p, err := installed(f.command)
 	if errors.Is(err, exec.ErrNotFound) {
@@ -208,7 +206,7 @@ func (f *family) find(ctx context.Context) (*tables, error) {
 	return &tables{path: p.path, legacy: legacy}, err
 }
 
-// unneeded is nil if the policy of the host accepts what it forwards, so that no
+// unneeded returns nil if the policy of the host accepts forwarded packets, so that no
 // rule is needed. Otherwise the error wraps cause, the error of the missing program.
 func (f *family) unneeded(ctx context.Context, cause error) error {
 	if time.Since(f.cache.accepts) < policyTime {
@@ -227,14 +225,14 @@ func (f *family) unneeded(ctx context.Context, cause error) error {
 	return nil
 }
 
-// tables is iptables of one family, as the forward-accept rule needs it.
+// tables runs the iptables of one family for the forward-accept rule.
 type tables struct {
 	path   string
 	legacy bool
 }
 
-// list reads what the forward-accept rule consists of, and which of the chains
-// exist.
+// list reads the rules that the forward-accept rule consists of, and which of the
+// chains exist.
 func (t *tables) list(ctx context.Context, chains []string) (*state, error) {
 	l := &state{exists: map[string]bool{}}
 	output, err := t.run(ctx, "-S", forwardChain)
@@ -273,7 +271,7 @@ func (t *tables) countUnmarks(ctx context.Context) (int, error) {
 	return count(rules, unmark), err
 }
 
-// find runs iptables on a chain that may not exist, which it reports with status 1.
+// find runs iptables on a chain that may not exist: then iptables exits with status 1.
 func (t *tables) find(ctx context.Context, args ...string) (output string, found bool, err error) {
 	output, err = t.run(ctx, args...)
 	var status *exec.ExitError
@@ -283,7 +281,7 @@ func (t *tables) find(ctx context.Context, args ...string) (output string, found
 	return output, err == nil, err
 }
 
-// restore applies lines of the tables mangle and filter, each in one transaction.
+// restore applies lines to the tables mangle and filter, each table in one transaction.
 func (t *tables) restore(ctx context.Context, mangleLines, filterLines []string) error {
 	input := ""
 	for _, table := range []struct {

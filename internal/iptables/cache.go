@@ -15,33 +15,35 @@ import (
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
-// cache is what an AcceptRule saw of one family, so that it runs iptables only
-// after a change. The holder of the family's lock uses it.
+// cache contains what an AcceptRule found out about one family, so that it runs
+// iptables only after a change. It may be used only while the family's lock is held.
 type cache struct {
 	entries []*entry // the newest last
-	// accepts is when the policy of the host was last seen to accept what it
-	// forwards.
+	// accepts is the time at which the policy of the host was last found to accept
+	// forwarded packets.
 	accepts time.Time
 }
 
-// entry is what was seen of the rules with some admin chains.
+// entry contains what was found out about the rules with one list of admin chains.
 type entry struct {
 	admins []string
-	// snapshot is what the kernel showed when they were exactly as Ensure makes
-	// them; nil if that is not known.
+	// snapshot is what the kernel showed when the rules were exactly as Ensure
+	// makes them; nil if that is not known.
 	snapshot snapshot
-	// listed is when iptables last showed them complete; zero if it did not.
+	// listed is the time at which iptables last listed the rules completely; zero
+	// if it never did.
 	listed time.Time
 }
 
 const (
-	// maxEntries is more than a host has admin chains.
+	// maxEntries is more than the number of lists of admin chains on a host.
 	maxEntries = 16
-	// policyTime is how long a look at the policy is valid.
+	// policyTime is how long the policy is not read again.
 	policyTime = 5 * time.Second
 )
 
-// of returns the entry of exactly these admin chains, which it makes if needed.
+// of returns the entry for exactly these admin chains. It makes the entry if there is
+// none.
 func (c *cache) of(admins []string) *entry {
 	for _, e := range c.entries {
 		if slices.Equal(e.admins, admins) {
@@ -56,7 +58,7 @@ func (c *cache) of(admins []string) *entry {
 	return e
 }
 
-// any reports whether an entry that has all of the admin chains is usable.
+// any reports whether there is a usable entry that contains all of the admin chains.
 func (c *cache) any(admins []string, usable func(*entry) bool) bool {
 	return slices.ContainsFunc(c.entries, func(e *entry) bool {
 		missing := slices.ContainsFunc(admins, func(a string) bool { return !slices.Contains(e.admins, a) })
@@ -64,8 +66,8 @@ func (c *cache) any(admins []string, usable func(*entry) bool) bool {
 	})
 }
 
-// unchanged reports whether the kernel shows the same rules as when the entry was
-// made. If not, it forgets them.
+// unchanged reports whether the kernel shows the same rules as when the entry was made.
+// If not, it empties the entry.
 func (e *entry) unchanged() bool {
 	if e.snapshot != nil && !e.snapshot.unchanged() {
 		*e = entry{admins: e.admins}
@@ -75,26 +77,27 @@ func (e *entry) unchanged() bool {
 
 type checkKey struct{}
 
-// CheckOnce returns a context for checks of many allocations in a row: Check does
-// not look again for rules that it found complete since, however long ago. It looks
-// again for what was missing, so it sees what was repaired meanwhile.
+// CheckOnce returns a context for the checks of many allocations in a row. In this
+// context, Check does not list rules again that it has found complete since the context
+// was made. It lists missing rules again, so it sees repairs made in the meantime.
 func CheckOnce(ctx context.Context) context.Context {
 	return context.WithValue(ctx, checkKey{}, time.Now())
 }
 
-// checkedIn reports whether the entry is valid for Check in a context.
+// checkedIn reports whether Check may use the entry in a context.
 func (e *entry) checkedIn(ctx context.Context) bool {
 	began, once := ctx.Value(checkKey{}).(time.Time)
 	return once && !e.listed.Before(began)
 }
 
-// cacheDir is a directory that tells later processes which rules were complete: an
-// empty file for each set, named by a digest of what the kernel shows of them. Rules
-// that bear that name are complete, whenever and wherever they are seen. The zero
-// value is no directory.
+// cacheDir is a directory that records complete rules for later processes. It contains
+// an empty file for each set of rules, named by a digest of what the kernel shows of
+// the rules. Rules with such a digest are complete, whenever and wherever they are
+// found. The zero value is no directory.
 type cacheDir string
 
-// has reports whether rules with some admin chains are known to be complete.
+// has reports whether the directory records that rules with some admin chains are
+// complete.
 func (d cacheDir) has(f *family, admins []string, s snapshot) bool {
 	path, err := d.path(f, admins, s)
 	if err != nil {
@@ -104,7 +107,7 @@ func (d cacheDir) has(f *family, admins []string, s snapshot) bool {
 	return err == nil && info.Mode().IsRegular() && statedir.CheckDirs(string(d)) == nil
 }
 
-// add notes that rules are complete. If it cannot, later processes run iptables.
+// add records that rules are complete. If it fails, later processes run iptables.
 func (d cacheDir) add(f *family, admins []string, s snapshot) {
 	path, err := d.path(f, admins, s)
 	if err != nil || os.MkdirAll(string(d), 0o700) != nil || statedir.CheckDirs(string(d)) != nil {
@@ -116,11 +119,11 @@ func (d cacheDir) add(f *family, admins []string, s snapshot) {
 	}
 }
 
-// maxFiles is more than a host has sets of rules at one time.
+// maxFiles is more than the number of sets of rules that a host has at one time.
 const maxFiles = 256
 
-// trim removes all files where there are too many: rules that are made again have
-// other names.
+// trim removes all files if there are too many. Every change of the rules adds a file
+// with another name.
 func (d cacheDir) trim() {
 	entries, err := os.ReadDir(string(d))
 	if err != nil || len(entries) < maxFiles {
@@ -131,11 +134,11 @@ func (d cacheDir) trim() {
 	}
 }
 
-// errNoDigest: the kernel shows too little of the rules to know them again.
+// errNoDigest: the kernel shows too little of the rules to recognise them.
 var errNoDigest = errors.New("no digest of rules of the legacy iptables")
 
-// path is the file of rules as one program, which may be exchanged for the other
-// variant, shows them.
+// path returns the file for rules. Its name also depends on the installed program,
+// which can be replaced by the other variant.
 func (d cacheDir) path(f *family, admins []string, s snapshot) (string, error) {
 	seen, ok := s.(nftSnapshot)
 	if !ok || d == "" {
@@ -153,11 +156,12 @@ func (d cacheDir) path(f *family, admins []string, s snapshot) (string, error) {
 	return filepath.Join(string(d), hex.EncodeToString(sum.Sum(nil)[:16])), nil
 }
 
-// programs is what the process saw of installed programs: what they said of their
-// version, and what was opened.
+// programs caches what the process found out about installed programs: the output of
+// --version, and the result of Open.
 var programs struct{ versions, commands sync.Map }
 
-// once returns what look found of a program the last time, or now.
+// once returns the cached result of look for a program, or calls look and caches its
+// result. It does not cache errors.
 func once[T any](seen *sync.Map, p program, look func() (T, error)) (T, error) {
 	if known, ok := seen.Load(p); ok {
 		return known.(T), nil

@@ -6,16 +6,16 @@ import (
 	"os/exec"
 )
 
-// AdminChain is the admin chain of networks that leave it to allocnet to accept
-// packets to published ports, in the filter table of both families. The reference
-// firewall plugin accepts what comes from an allocation and the answers to it, and
-// leaves everything else to its admin chain. It makes the chain as well, and jumps
-// to it before its own rules.
+// AdminChain is the admin chain, in the filter table of both families, of networks for
+// which allocnet accepts packets to published ports. The reference firewall plugin
+// accepts packets from an allocation and the answers to them, and leaves all others to
+// its admin chain. The plugin also makes the chain, and jumps to it before its own
+// rules.
 const AdminChain = "ALLOCNET-ADMIN"
 
-// AllowPublished accepts connections that were redirected to a bridge, and only
-// those, in both families: on a host whose FORWARD policy drops they would not pass.
-// It is idempotent, and one rule serves all allocations.
+// AllowPublished accepts redirected connections to a bridge, and only those, in both
+// families. On a host whose FORWARD policy is to drop, they would not pass otherwise.
+// AllowPublished is idempotent, and one rule serves all allocations.
 func AllowPublished(bridge string) error {
 	return eachFamily(func(c *Command) error {
 		found, err := c.Exists(filterTable, AdminChain, publishedRule(bridge)...)
@@ -47,9 +47,9 @@ func publishedRule(bridge string) []string {
 	return []string{"-o", bridge, "-m", "conntrack", "--ctstate", "DNAT", "-j", "ACCEPT"}
 }
 
-// eachFamily acts on both families. Where a program is not installed there is
-// nothing to accept: the firewall plugin reports that itself, and no other program
-// made the policy.
+// eachFamily calls act for both families. If a program is not installed, nothing has to
+// be accepted: the firewall plugin reports the missing program itself, and the policy
+// was not made by another program.
 func eachFamily(act func(*Command) error) error {
 	var errs []error
 	for _, f := range []Family{IPv4, IPv6} {

@@ -9,12 +9,13 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// kernel reads rules of nf_tables from the kernel.
+// kernel reads rules of nf_tables directly from the kernel.
 type kernel struct{ sockets sock.Pool }
 
 func newKernel() kernel { return kernel{sock.Pool{Protocol: unix.NETLINK_NETFILTER}} }
 
-// sameRules reads the rules that have the handles of some, in one request.
+// sameRules reads the rules that now have the handles of the given rules, in one system
+// call if possible.
 func (k *kernel) sameRules(f Family, rules []rule) (same []rule, err error) {
 	err = sock.Build(func(r *sock.Requests) {
 		for i := range rules {
@@ -41,7 +42,7 @@ func (k *kernel) sameRules(f Family, rules []rule) (same []rule, err error) {
 	return same, nil
 }
 
-// rulesOf reads all rules of a chain; none if it does not exist.
+// rulesOf reads all rules of a chain; none if the chain does not exist.
 func (k *kernel) rulesOf(f Family, chain string) (rules []rule, err error) {
 	err = sock.Build(func(r *sock.Requests) { question(r, f, chain, unix.NLM_F_DUMP) }, func(r *sock.Requests) error {
 		return k.sockets.Dump(context.Background(), r, func(payload []byte) error {

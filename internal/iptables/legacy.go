@@ -7,8 +7,9 @@ import (
 )
 
 // legacySnapshot is the shape of the tables filter and mangle of the legacy iptables:
-// which hooks, how many rules, how many bytes. Every flush and every rule more or
-// less changes it; that one rule takes another's place does not.
+// their hooks, their number of rules, and their size in bytes. Every flush and every
+// added or removed rule changes it; the replacement of a rule by another one of the
+// same size does not.
 type legacySnapshot struct {
 	family Family
 	shapes [2]shape
@@ -25,8 +26,8 @@ type shape struct {
 // getInfo is IPT_SO_GET_INFO and IP6T_SO_GET_INFO.
 const getInfo = 64
 
-// legacySnapshotOf returns the shape of a family's tables; nil if that cannot be
-// read: iptables itself will say why.
+// legacySnapshotOf returns the shape of a family's tables; nil if it cannot be read. In
+// that case iptables, which runs next, reports the reason.
 func legacySnapshotOf(f Family) snapshot {
 	now, err := readShapes(f)
 	if err != nil {

@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// Listing is what "iptables -S" says about one table.
+// Listing is the output of "iptables -S" for one table.
 type Listing struct {
 	Chains []string // built-in chains and others, in the order printed
 	Rules  []Rule   // in the order printed
 }
 
-// Parse reads the output of "iptables -S", split at line breaks or not. It leaves
-// out what it cannot read and reports it in the error; the rest of the listing is
-// valid all the same.
+// Parse reads the output of "iptables -S", which may be split at line breaks. It leaves
+// out statements that it cannot read and reports them in the error; the rest of the
+// listing is valid all the same.
 //
 // The quoting is that of iptables, not that of a shell: a word with an unusual
-// character stands in double quotes, inside which a backslash precedes every double
-// quote, single quote and backslash. Line breaks stay as they are, so one rule can
-// take several lines.
+// character is in double quotes, inside which a backslash precedes every double quote,
+// single quote and backslash. Line breaks are not escaped, so one rule can take several
+// lines.
 func Parse(lines []string) (Listing, error) {
 	var (
 		listing Listing
@@ -44,7 +44,7 @@ var (
 	errStatement = errors.New("not a statement of a listing")
 )
 
-// add takes one statement into the listing.
+// add adds one statement to the listing.
 func (l *Listing) add(words []string) error {
 	switch {
 	case len(words) == 0 || strings.HasPrefix(words[0], "#"):
@@ -61,8 +61,8 @@ func (l *Listing) add(words []string) error {
 	return nil
 }
 
-// cut reads one statement and returns its words and the text behind it. After an
-// error, reading goes on at the next line.
+// cut reads one statement, and returns its words and the text that follows it. After an
+// error, the returned text begins at the next line.
 func cut(text string) (words []string, rest string, err error) {
 	rest = text
 	for rest != "" {
@@ -83,7 +83,7 @@ func cut(text string) (words []string, rest string, err error) {
 	return words, "", nil
 }
 
-// cutWord reads the word that text, which is not empty, begins with.
+// cutWord reads the first word of text, which must not be empty.
 func cutWord(text string) (word, rest string, err error) {
 	if text[0] != '"' {
 		end := strings.IndexAny(text, " \n")

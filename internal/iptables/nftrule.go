@@ -8,25 +8,25 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// rule is one of nftables.
+// rule is a rule of nf_tables.
 type rule struct {
 	chain  string
 	handle uint64
 	jump   string // the chain it jumps to
-	// text is all that the rule does, in the kernel's own encoding. A table that
-	// was deleted and made again begins with the first handle, so a handle alone
-	// says nothing.
+	// text is everything that the rule does, in the kernel's own encoding. The
+	// handle alone does not identify a rule: in a table that was deleted and made
+	// again, the handles start from the first number again.
 	text string
 }
 
-// question asks for rules of a chain.
+// question appends a request for rules of a chain.
 func question(r *sock.Requests, f Family, chain string, flags uint16) {
 	r.BeginNetfilter("", unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_GETRULE, flags, byte(f))
 	r.CString(unix.NFTA_RULE_TABLE, filterTable)
 	r.CString(unix.NFTA_RULE_CHAIN, chain)
 }
 
-// parseRule reads a message of the kernel.
+// parseRule reads a rule from a message of the kernel.
 func parseRule(data []byte) (r rule) {
 	var text strings.Builder
 	sock.EachNetfilterAttribute(data, func(kind uint16, value []byte) {
@@ -45,7 +45,8 @@ func parseRule(data []byte) (r rule) {
 	return r
 }
 
-// addExpression takes what a rule does into its text, all but what it counted.
+// addExpression adds an expression to the text of the rule, but not the values of a
+// counter.
 func (r *rule) addExpression(expression []byte, text *strings.Builder) {
 	name := ""
 	sock.EachAttribute(expression, func(kind uint16, value []byte) {

@@ -16,16 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Family is an address family, each of which has its own iptables.
+// Family is an address family. Each family has its own iptables.
 type Family uint8
 
-// The families, by the numbers that the kernel has for them.
+// The families, with the kernel's numbers.
 const (
 	IPv4 Family = unix.AF_INET
 	IPv6 Family = unix.AF_INET6
 )
 
-// Program is the name of the family's iptables.
+// Program returns the name of the family's iptables.
 func (f Family) Program() string {
 	if f == IPv6 {
 		return "ip6tables"
@@ -36,29 +36,30 @@ func (f Family) Program() string {
 const (
 	filterTable = "filter"
 	mangleTable = "mangle"
-	// forwardChain is the built-in chain of both.
+	// forwardChain is a built-in chain of both tables.
 	forwardChain = "FORWARD"
 )
 
 const (
-	// lockTime is how long, in seconds, iptables waits for the lock of another one.
+	// lockTime is how long, in seconds, iptables waits for a lock that another
+	// iptables holds.
 	lockTime = 30
-	// pipeTime is how long the pipes of a killed program are waited for.
+	// pipeTime is how long run waits for the pipes of a killed program to be
+	// closed.
 	pipeTime = time.Second
 )
 
 var waitOption = fmt.Sprintf("--wait=%d", lockTime)
 
-// Command is a family's iptables, for rules that are laid out as the reference
-// plugins lay them.
+// Command is a family's iptables, for rules with the layout of the reference plugins.
 type Command struct {
 	*goiptables.IPTables
-	// Name is that of the program.
+	// Name is the name of the program.
 	Name string
 }
 
-// Open finds a family's iptables in PATH. errors.Is finds exec.ErrNotFound if it is
-// not installed. The result may be used concurrently.
+// Open finds a family's iptables in PATH. errors.Is finds exec.ErrNotFound if it is not
+// installed. The result is safe for concurrent use.
 func Open(f Family) (*Command, error) {
 	name := f.Program()
 	p, err := installed(name)
@@ -78,8 +79,8 @@ func Open(f Family) (*Command, error) {
 	})
 }
 
-// EnsureChain makes a chain, unless it exists or another process makes it
-// meanwhile.
+// EnsureChain makes a chain, unless it exists or another process makes it in the
+// meantime.
 func (c *Command) EnsureChain(table, chain string) error {
 	found, err := c.ChainExists(table, chain)
 	if err != nil || found {
@@ -94,24 +95,24 @@ func (c *Command) EnsureChain(table, chain string) error {
 	return nil
 }
 
-// IsMissing reports whether iptables complains of a rule, or of a chain, set or
-// table in it, that does not exist.
+// IsMissing reports whether iptables failed because a rule, or a chain, set or table in
+// it, does not exist.
 func IsMissing(err error) bool {
 	var failed *goiptables.Error
 	return errors.As(err, &failed) && failed.IsNotExist()
 }
 
-// IsBusy reports whether iptables complains of a resource that another program
-// holds at the moment.
+// IsBusy reports whether iptables failed because another program holds a resource.
 func IsBusy(err error) bool {
 	const resourceProblem = 4
 	var failed *goiptables.Error
 	return errors.As(err, &failed) && !failed.IsNotExist() && failed.ExitStatus() == resourceProblem
 }
 
-// program is an installed program. Another version or variant in its place differs.
+// program identifies an installed program. It compares unequal to another version or
+// variant under the same name.
 type program struct {
-	path, target   string // target is where symbolic links lead
+	path, target   string // target is the path without symbolic links
 	size, modified int64
 }
 
@@ -132,7 +133,7 @@ func installed(name string) (program, error) {
 	return program{path: path, target: target, size: info.Size(), modified: info.ModTime().UnixNano()}, nil
 }
 
-// isLegacy reports whether an iptables is of the variant legacy.
+// isLegacy reports whether the program is the legacy variant of iptables.
 func (p program) isLegacy(ctx context.Context) (bool, error) {
 	version, err := once(&programs.versions, p, func() (string, error) {
 		return runIPTables(ctx, "", p.path, "--version")
@@ -140,8 +141,8 @@ func (p program) isLegacy(ctx context.Context) (bool, error) {
 	return !strings.Contains(version, "nf_tables"), err
 }
 
-// run runs a program to its end, or to the context's. It returns what the program
-// printed, and, with an error, its complaint.
+// run runs a program until it exits or the context ends. It returns the standard output
+// or, with an error, the standard error as complaint.
 func run(ctx context.Context, input, path string, args ...string) (output, complaint string, err error) {
 	cmd := exec.CommandContext(ctx, path, args...)
 	var stdout, stderr bytes.Buffer
@@ -156,7 +157,8 @@ func run(ctx context.Context, input, path string, args ...string) (output, compl
 	return stdout.String(), "", nil
 }
 
-// runIPTables is run for iptables. The error says what to do about the complaint.
+// runIPTables is like run for iptables. The error also contains advice if the complaint
+// is a known one.
 func runIPTables(ctx context.Context, input, path string, args ...string) (string, error) {
 	output, complaint, err := run(ctx, input, path, args...)
 	if err == nil {
@@ -170,7 +172,7 @@ func runIPTables(ctx context.Context, input, path string, args ...string) (strin
 	return "", err
 }
 
-// advices say what to do about complaints of iptables.
+// advices contains advice for error messages of iptables.
 var advices = []struct{ complaint, advice string }{
 	{"Permission denied", "it needs CAP_NET_ADMIN in the host's network namespace"},
 	{"incompatible", "its filter table holds rules that were not made with iptables: move them to a table of their own (nft -a list table ip filter, or ip6)"},

@@ -5,12 +5,13 @@ import "strings"
 // Rule is one rule of a chain.
 type Rule struct {
 	Chain string
-	// Spec are the arguments that, after "-D <chain>", delete exactly this rule.
+	// Spec contains the arguments that, after "-D <chain>", delete exactly this
+	// rule.
 	Spec []string
 }
 
-// texts are the options whose argument is free text, which may look like an option
-// itself.
+// texts contains the options whose argument is free text, which may look like an
+// option.
 var texts = map[string]bool{
 	"--comment":      true,
 	"--log-prefix":   true,
@@ -36,8 +37,8 @@ func (r Rule) Value(option string) string {
 	return ""
 }
 
-// String is the rule on one line, as "iptables -S" prints it up to the quoting of
-// harmless words.
+// String returns the rule on one line, as "iptables -S" prints it. Words that iptables
+// quotes without need may lack the quotes.
 func (r Rule) String() string {
 	words := []string{"-A", Quote(r.Chain)}
 	for _, word := range r.Spec {
@@ -46,7 +47,7 @@ func (r Rule) String() string {
 	return strings.Join(words, " ")
 }
 
-// Quote makes one word of a listing out of any text.
+// Quote returns a text as one word of a listing.
 func Quote(text string) string {
 	if text != "" && !strings.ContainsAny(text, " \n\"'\\") {
 		return text

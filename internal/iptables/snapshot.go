@@ -2,26 +2,27 @@ package iptables
 
 import "slices"
 
-// snapshot is what the kernel itself shows of the forward-accept rule of a family,
-// at a moment. Comparing costs microseconds.
+// snapshot is what the kernel itself shows of the forward-accept rule of a family at
+// one moment. A comparison takes microseconds.
 type snapshot interface {
-	// unchanged reports whether the kernel still shows the same.
+	// unchanged reports whether the kernel still shows the same rules.
 	unchanged() bool
-	// shows reports whether it has all the rules of a state that was listed after
-	// it. Then the kernel has that state for as long as the snapshot is unchanged.
+	// shows reports whether the snapshot contains all rules of a state that was
+	// listed after it. If so, the kernel has that state for as long as the snapshot
+	// is unchanged.
 	shows(*state) bool
 }
 
-// nftSnapshot is the rules of an iptables on nf_tables.
+// nftSnapshot contains the rules of an iptables on nf_tables.
 type nftSnapshot struct {
 	kernel *kernel
 	family Family
 	rules  []rule
-	jumps  int // of rules, those in FORWARD
+	jumps  int // the number of rules in FORWARD, which come first
 }
 
-// snapshot returns what exists of the rule in nf_tables; nil if that cannot be
-// read: iptables itself will say why.
+// snapshot reads the existing parts of the forward-accept rule from nf_tables; nil if
+// they cannot be read. In that case iptables, which runs next, reports the reason.
 func (k *kernel) snapshot(f Family) snapshot {
 	jumps, err := k.rulesOf(f, forwardChain)
 	if err != nil {

@@ -12,32 +12,34 @@ import (
 // AcceptChain is the chain of the forward-accept rule, in the filter table.
 const AcceptChain = "ALLOCNET-FORWARD"
 
-// The rules, spelt as iptables lists them.
+// The rules as iptables lists them.
 var (
 	jump   = "-m comment --comment allocnet -j " + AcceptChain
 	accept = fmt.Sprintf("-m mark --mark %#x/%#[1]x -j ACCEPT", ruleset.ForwardMark)
-	// unmark stands in FORWARD of the table mangle, which comes before the others.
+	// unmark is a rule of FORWARD in the table mangle, which is evaluated before
+	// the table filter.
 	unmark = fmt.Sprintf("-m comment --comment allocnet -m mark --mark %#x/%#[1]x -j MARK --set-xmark 0x0/%#[1]x", ruleset.ForwardMark)
 )
 
 func toAdmin(chain string) string { return "-j " + chain }
 
-// state is what the kernel has of the forward-accept rule.
+// state is what exists in the kernel of the forward-accept rule.
 type state struct {
 	forward, chain []string        // rules of both chains, in order
-	exists         map[string]bool // the chains that are there
-	// unmarks is how many rules clear the mark first, where that is needed.
+	exists         map[string]bool // which chains exist
+	// unmarks is the number of rules that clear the mark in the table mangle. There
+	// has to be one if mustUnmark is true.
 	unmarks    int
 	mustUnmark bool
 }
 
-// repair are the lines for iptables-restore that complete the rule; none if
-// it is complete.
+// repair returns the lines for iptables-restore that complete the rule; none if it is
+// complete.
 //
-// They succeed only on this state: a chain is made only where it is
-// missing, and of a rule that is to be there once, all are deleted before one is
-// inserted. So when two processes repair at once, one of them fails as a whole
-// and lists again; none undoes the other's work.
+// The lines succeed only if this state has not changed: they make a chain only if it is
+// missing, and to replace a rule they first delete all its copies. So if two processes
+// repair at the same time, one of them fails without any change and lists again;
+// neither reverts the changes of the other.
 func (l *state) repair(admins []string) []string {
 	var lines []string
 	for _, chain := range append([]string{AcceptChain}, admins...) {
@@ -59,7 +61,7 @@ func (l *state) repair(admins []string) []string {
 	return lines
 }
 
-// repairUnmark are the lines for the table mangle.
+// repairUnmark returns the lines for the table mangle.
 func (l *state) repairUnmark() []string {
 	if !l.mustUnmark || l.unmarks == 1 {
 		return nil
@@ -67,7 +69,7 @@ func (l *state) repairUnmark() []string {
 	return replace(forwardChain, unmark, l.unmarks, "-A "+forwardChain)
 }
 
-// missing says what keeps the rule from being complete, for people.
+// missing describes what the rule lacks.
 func (l *state) missing(admins []string) []string {
 	var missing []string
 	if !slices.Contains(l.forward, jump) {
@@ -87,7 +89,7 @@ func (l *state) missing(admins []string) []string {
 	return missing
 }
 
-// decidesFirst says whether no accept stands before an admin chain.
+// decidesFirst reports whether the jump to an admin chain precedes every accept.
 func (l *state) decidesFirst(admin string) bool {
 	accepts := slices.Index(l.chain, accept)
 	return accepts < 0 || slices.Index(l.chain, toAdmin(admin)) < accepts
@@ -103,7 +105,7 @@ func count(rules []string, rule string) int {
 	return n
 }
 
-// replace puts one rule in the place of n.
+// replace returns the lines that delete n copies of a rule and add one.
 func replace(chain, rule string, n int, where string) []string {
 	return append(remove(chain, rule, n), where+" "+rule)
 }
@@ -112,7 +114,7 @@ func remove(chain, rule string, n int) []string {
 	return slices.Repeat([]string{"-D " + chain + " " + rule}, n)
 }
 
-// specs are the rules in what "iptables -S" prints about one chain.
+// specs returns the rules in the output of "iptables -S" for one chain.
 func specs(output string) ([]string, error) {
 	listing, err := Parse([]string{output})
 	specs := make([]string, len(listing.Rules))
@@ -122,7 +124,7 @@ func specs(output string) ([]string, error) {
 	return specs, err
 }
 
-// checkNames refuses names that would mean something else in a line of
+// checkNames rejects names that would have another meaning in a line of
 // iptables-restore.
 func checkNames(admins []string) error {
 	for _, admin := range admins {
