@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -78,4 +79,29 @@ func hasJoined(address string) error {
 		return fmt.Errorf("%s has not joined %s:\n%s", address, group, groups)
 	}
 	return nil
+}
+
+// TestGatewayInAnotherTable: policy rules of the host that hide the local route to the
+// gateway, as a VRF may, only delay Setup.
+func TestGatewayInAnotherTable(t *testing.T) {
+	h := newHost(t, native.engine)
+	rule := func(args string) {
+		t.Helper()
+		out, err := exec.Command("ip", strings.Fields("-6 "+args)...).CombinedOutput()
+		require.NoError(t, err, "ip -6 %s: %s", args, out)
+	}
+	rule("rule add pref 10 lookup local")
+	rule("rule del pref 0 lookup local")
+	rule("rule add pref 5 to fd00:99::1 unreachable")
+	defer func() {
+		rule("rule add pref 0 lookup local")
+		rule("rule del pref 10 lookup local")
+		rule("rule del pref 5 to fd00:99::1 unreachable")
+	}()
+	for _, main := range []string{"bridge", "ptp"} {
+		h.network("net", chain(main, dual, "")...)
+		a := h.alloc(main)
+		h.setUp(a)
+		h.tearDown(a)
+	}
 }
