@@ -84,12 +84,13 @@ deps: ## what the reference plugins and the tests need of the host (iptables, nf
 test: deps lint unit integration ## everything
 	@tools/deps remind
 
-# Packages mostly wait for the kernel, so more run at once than there are cores.
+# Packages mostly wait for the kernel, so more run at once than there are cores. lint has
+# run go vet already.
 unit: plugins ## unit and contract tests, with the race detector
-	go test -race -count=1 -p 4 $$(go list $(ALL) | grep -v /integration)
+	go test -race -vet=off -count=1 -p 4 $$(go list $(ALL) | grep -v /integration)
 
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
-	go test -count=1 -timeout 20m ./integration/...
+	go test -vet=off -count=1 -timeout 20m ./integration/...
 
 # The same tests as in test, at their full size; a run is repeated with its SEED. -v
 # shows progress: without it go test prints nothing until the hours are over.
