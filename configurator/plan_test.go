@@ -22,7 +22,7 @@ func TestPlanGC(t *testing.T) {
 	}{
 		"all live":          {func(*testHost) {}, Scope{Live: []string{"a", "b"}}, []string{}, []string{"a", "b"}},
 		"none":              {func(*testHost) {}, Scope{}, []string{"a", "b"}, []string{}},
-		"one dead":          {func(*testHost) {}, Scope{Live: []string{"b", "nobody"}}, []string{"a"}, []string{"b"}},
+		"one dead":          {func(*testHost) {}, Scope{Live: []string{"b", "unknown"}}, []string{"a"}, []string{"b"}},
 		"record lost":       {func(h *testHost) { h.lose("a") }, Scope{Live: []string{"b"}}, []string{"a"}, []string{"b"}},
 		"record lost, live": {func(h *testHost) { h.lose("a") }, Scope{Live: []string{"a"}}, []string{"b"}, []string{"a"}},
 		"all records lost":  {func(h *testHost) { h.lose("a"); h.lose("b") }, Scope{}, []string{"a", "b"}, []string{}},

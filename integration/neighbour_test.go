@@ -92,11 +92,11 @@ func TestGatewayInAnotherTable(t *testing.T) {
 	}
 	rule("rule add pref 10 lookup local")
 	rule("rule del pref 0 lookup local")
-	rule("rule add pref 5 to fd00:99::1 unreachable")
+	rule("rule add pref 5 to fd00:99::1 prohibit")
 	defer func() {
 		rule("rule add pref 0 lookup local")
 		rule("rule del pref 10 lookup local")
-		rule("rule del pref 5 to fd00:99::1 unreachable")
+		rule("rule del pref 5 to fd00:99::1 prohibit")
 	}()
 	for _, main := range []string{"bridge", "ptp"} {
 		h.network("net", chain(main, dual, "")...)

@@ -172,8 +172,10 @@ func receives(e sock.Exchanger, index int, ip net.IP) (bool, error) {
 			}
 		})
 	})
-	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
-		return false, nil
+	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES} { // EACCES: a rule prohibits it
+		if errors.Is(err, none) {
+			return false, nil
+		}
 	}
 	return local, err
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// doomed is the interface group of links that are about to be deleted together. The
+// deletionGroup is the interface group of links that are about to be deleted together. The
 // number spells "doom" in ASCII.
-const doomed = 0x646f6f6d
+const deletionGroup = 0x646f6f6d
 
 // deleter deletes links in batches. For every request to delete, the kernel waits for
 // several RCU grace periods while it holds its configuration lock; links that are
@@ -138,7 +138,7 @@ func (d *deleter) mark(name string) error {
 	return do(d.socket, func(r *sock.Requests) {
 		r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_ACK)
 		putNamed(r, name, 0)
-		r.Uint32(unix.IFLA_GROUP, doomed)
+		r.Uint32(unix.IFLA_GROUP, deletionGroup)
 	})
 }
 
@@ -148,7 +148,7 @@ func (d *deleter) deleteGroup() error {
 	err := do(d.socket, func(r *sock.Requests) {
 		r.Begin("", unix.RTM_DELLINK, unix.NLM_F_ACK)
 		putLink(r, 0, 0)
-		r.Uint32(unix.IFLA_GROUP, doomed)
+		r.Uint32(unix.IFLA_GROUP, deletionGroup)
 	})
 	if errors.Is(err, unix.ENODEV) {
 		return nil
