@@ -13,7 +13,10 @@ BUILDMODE := pie
 SHIM_CFLAGS  := -std=c11 -O2 -Wall -Wextra -Wno-parentheses -fPIE -fstack-protector-strong \
                 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 $(CPPFLAGS) $(CFLAGS)
 SHIM_LDFLAGS := -Wl,-z,relro,-z,now,-z,noexecstack $(LDFLAGS)
-SHIM         := $(SHIM_CFLAGS) -o $(BIN)/allocnet-cni-shim cmd/allocnet-cni/shim/shim.c $(SHIM_LDFLAGS)
+# The shims without the C library, where they can do without: see nolibc.h.
+NOLIBC        = -DNOLIBC -nostdlib -ffreestanding -fvisibility=hidden -fno-tree-loop-distribute-patterns -mstack-protector-guard=global
+SHIMS        := allocnet-cni allocnet-plugins
+SHIM          = $(SHIM_CFLAGS) -o $(BIN)/$$program-shim cmd/$$program/shim/shim.c $(SHIM_LDFLAGS)
 FUZZTIME ?= 20s
 # The packages of the library's module and of the programs'.
 ALL := ./... ./cmd/...
@@ -44,15 +47,17 @@ build: shim ## the commands, in bin
 # What runtimes start, if there is a C compiler: static if its library permits that.
 shim:
 	@mkdir -p $(BIN)
-	@rm -f $(BIN)/allocnet-cni-shim
+	@rm -f $(SHIMS:%=$(BIN)/%-shim)
 	@{ command -v $(CC) >/dev/null && test $$(go env GOARCH) = $$(go env GOHOSTARCH); } || { \
 	  echo "no C compiler ($(CC)) for $$(go env GOARCH): runtimes start allocnet-cni itself, which takes longer"; exit 0; }; \
-	$(CC) -static-pie $(SHIM) 2>/dev/null || $(CC) -pie $(SHIM)
+	for program in $(SHIMS); do \
+	  $(CC) -static-pie $(NOLIBC) $(SHIM) 2>/dev/null || $(CC) -static-pie $(SHIM) 2>/dev/null || $(CC) -pie $(SHIM) || exit 1; done
 
 # Runtimes may start the plugin at any time: the programs are replaced first, then the
 # link, and programs of older versions are removed only after that.
 install: ## what build built, the units and the settings: below DESTDIR, PREFIX and CNI_BIN
-	tools/place 755 $(DESTDIR)$(PREFIX)/bin $(BIN)/allocnet $(BIN)/allocnetd $(BIN)/allocnet-plugins
+	tools/place 755 $(DESTDIR)$(PREFIX)/bin $(BIN)/allocnet $(BIN)/allocnetd $(BIN)/allocnet-plugins \
+	  $$(ls $(BIN)/allocnet-plugins-shim 2>/dev/null)
 	install -d $(DESTDIR)$(CNI_BIN)
 	plugin=allocnet-cni; test ! -e $(BIN)/$$plugin-shim || plugin=$$plugin-shim; \
 	tools/place 755 $(DESTDIR)$(PREFIX)/lib/allocnet $(BIN)/allocnet-cni $(BIN)/$$plugin && \
@@ -66,12 +71,12 @@ install: ## what build built, the units and the settings: below DESTDIR, PREFIX 
 
 # Networks whose plugins are allocnet's would lose them.
 uninstall: ## what install installed, but for the settings; run it with the same variables
-	@links=$$(find $(DESTDIR)$(CNI_BIN) -lname '*/allocnet-plugins' 2>/dev/null); test -z "$$links" || { \
+	@links=$$(find $(DESTDIR)$(CNI_BIN) -lname '*/allocnet-plugins' -o -lname '*/allocnet-plugins-shim' 2>/dev/null); test -z "$$links" || { \
 	  echo "still in use as plugins:" $$links; echo "run first: allocnet plugins uninstall $(CNI_BIN)"; exit 1; }
 	case $$(readlink $(DESTDIR)$(CNI_BIN)/allocnet) in \
 	$(PREFIX)/lib/allocnet/*) rm -f $(DESTDIR)$(CNI_BIN)/allocnet;; esac
 	rm -f $(addprefix $(DESTDIR)$(UNITS)/,allocnetd.service allocnetd.socket)
-	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,allocnet allocnetd allocnet-plugins)
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,allocnet allocnetd allocnet-plugins allocnet-plugins-shim)
 	rm -rf $(DESTDIR)$(PREFIX)/lib/allocnet
 
 plugins: ## the reference CNI plugins of the pinned module, in bin/cni
@@ -104,7 +109,10 @@ stress: plugins ## kills and failing calls in all combinations, with SEED=
 lint: ## gofmt, go vet, staticcheck, go mod tidy, each module by itself
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change: $$unformatted"; exit 1; }
 	go vet $(ALL)
-	$(CC) -c -Werror $(SHIM_CFLAGS) -o /dev/null cmd/allocnet-cni/shim/shim.c
+	for program in $(SHIMS); do \
+	  $(CC) -c -Werror $(SHIM_CFLAGS) -o /dev/null cmd/$$program/shim/shim.c || exit 1; \
+	  test $$(go env GOARCH) != amd64 || $(CC) -c -Werror $(NOLIBC) $(SHIM_CFLAGS) -o /dev/null cmd/$$program/shim/shim.c || exit 1; \
+	done
 	cd tools && GOWORK=off go build -o $(BIN)/ honnef.co/go/tools/cmd/staticcheck
 	$(BIN)/staticcheck $(ALL)
 	for module in . cmd tools; do (cd $$module && GOWORK=off go mod tidy -diff) || exit 1; done

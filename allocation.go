@@ -40,6 +40,10 @@ type Allocation struct {
 	// Leftovers of an interrupted operation do not count as an allocation: Setup
 	// removes them first, as always.
 	MustBeNew bool `json:"mustBeNew,omitempty"`
+	// Wait makes Teardown return only when everything of the allocation is deleted,
+	// also its links. By default, Teardown returns as soon as the allocation is
+	// disconnected; see configurator.Configurator.Teardown.
+	Wait bool `json:"wait,omitempty"`
 	// Networks are names of networks. They replace the Networks of the Config.
 	Networks []string `json:"networks,omitempty"`
 	// Conflists are complete CNI network configuration lists. They are an alternative

@@ -22,14 +22,17 @@ const (
 // Record is the persistent state of an allocation. It exists from the beginning of Setup
 // to the end of Teardown.
 type Record struct {
-	ID          string            `json:"id"`
-	ContainerID string            `json:"containerID,omitempty"` // if it differs from the ID
-	Scope       string            `json:"scope,omitempty"`
-	Netns       string            `json:"netns"`
-	Phase       Phase             `json:"phase"`
-	Engine      Engine            `json:"engine"`
-	Networks    []NetworkRecord   `json:"networks"`
-	Ports       []portmap.Mapping `json:"ports,omitempty"`
+	ID          string `json:"id"`
+	ContainerID string `json:"containerID,omitempty"` // if it differs from the ID
+	Scope       string `json:"scope,omitempty"`
+	Netns       string `json:"netns"`
+	Phase       Phase  `json:"phase"`
+	// Acknowledged reports that Teardown has returned: nothing of the allocation can be
+	// reached, and its host ports are free. Its links and addresses are being deleted.
+	Acknowledged bool              `json:"acknowledged,omitempty"`
+	Engine       Engine            `json:"engine"`
+	Networks     []NetworkRecord   `json:"networks"`
+	Ports        []portmap.Mapping `json:"ports,omitempty"`
 	// Args are the CNI_ARGS of the plugins without IgnoreUnknown. Runtimes pass their
 	// names of the allocation in them.
 	Args map[string]string `json:"args,omitempty"`

@@ -2,7 +2,8 @@ package allocnet
 
 // Step is an operation, or one step of an operation, as an Observer gets it.
 type Step struct {
-	// Operation is setup, check, teardown, gc, repair or recover.
+	// Operation is setup, check, teardown, remove, gc, repair or recover. A remove is
+	// the part of a teardown that follows after Teardown has returned.
 	Operation string `json:"operation"`
 	// Name is one of the Step constants, or "" for the operation as a whole.
 	Name string `json:"step,omitempty"`
@@ -19,6 +20,7 @@ type Step struct {
 const (
 	StepLock     = "lock"      // wait for other operations on the allocation
 	StepPlan     = "plan"      // find networks, engine and plugins
+	StepTake     = "take"      // take a prepared network namespace from a pool
 	StepClaim    = "claim"     // reserve ports and namespace, record the intent
 	StepAdd      = "add"       // run ADD of all plugins
 	StepRecord   = "record"    // record the result
@@ -26,7 +28,9 @@ const (
 	StepRepair   = "repair"    // restore what is missing on the host
 	StepRollBack = "roll back" // undo a failed ADD
 	StepWait     = "wait"      // wait before the next attempt of an ADD
-	StepDel      = "del"       // run DEL of all plugins
-	StepAudit    = "audit"     // search the host for leftovers
-	StepForce    = "force"     // remove leftovers without running plugins
+	// StepDisconnect: remove everything through which the allocation can be reached.
+	StepDisconnect = "disconnect"
+	StepDel        = "del"   // run DEL of all plugins
+	StepAudit      = "audit" // search the host for leftovers
+	StepForce      = "force" // remove leftovers without running plugins
 )

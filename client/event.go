@@ -27,6 +27,7 @@ const (
 	TypeForced        = "forced"        // *Forced
 	TypeReload        = "reload"        // *Reload
 	TypeConfiguration = "configuration" // *Configuration
+	TypeHeal          = "heal"          // *Heal
 	TypeLost          = "lost"          // *Lost
 )
 
@@ -73,6 +74,29 @@ type Configuration struct {
 	File     string   `json:"file,omitempty"`
 	NotReady string   `json:"notReady,omitempty"`
 	Problems []string `json:"problems,omitempty"`
+}
+
+// Heal reports that the daemon has restored what another program removed from the host, or
+// that it could not.
+type Heal struct {
+	// Cause is the kind of the change: rules, firewall, link, address, route, veth or lost
+	// for notifications of the kernel, drift for the comparison in the background.
+	Cause string `json:"cause"`
+	// Change describes the change, with the process that made it if that is known.
+	Change string `json:"change,omitempty"`
+	// Restored is the number of allocations of which something was restored. Allocs are
+	// the IDs of the first of them.
+	Restored int      `json:"restored"`
+	Allocs   []string `json:"allocs,omitempty"`
+	// Unhealthy is the ID of an allocation that is unhealthy from now on, for the reason
+	// in Error.
+	Unhealthy string `json:"unhealthy,omitempty"`
+	Error     string `json:"error,omitempty"`
+	// Seconds is how long the repair took.
+	Seconds float64 `json:"seconds"`
+	// BackOff is the time in seconds for which the daemon will not repair such a change
+	// again, because something keeps making it.
+	BackOff float64 `json:"backOff,omitempty"`
 }
 
 // Lost reports that events before the next one are missing. Count is their number. It is not

@@ -111,6 +111,8 @@ func decodeEvent(data []byte) (Event, error) {
 		e.Data = new(Reload)
 	case TypeConfiguration:
 		e.Data = new(Configuration)
+	case TypeHeal:
+		e.Data = new(Heal)
 	case TypeLost:
 		e.Data = new(Lost)
 	default:

@@ -88,16 +88,18 @@ const (
 
 // The steps of operations.
 const (
-	StepLock     = allocnet.StepLock
-	StepPlan     = allocnet.StepPlan
-	StepClaim    = allocnet.StepClaim
-	StepAdd      = allocnet.StepAdd
-	StepRecord   = allocnet.StepRecord
-	StepCheck    = allocnet.StepCheck
-	StepRepair   = allocnet.StepRepair
-	StepRollBack = allocnet.StepRollBack
-	StepWait     = allocnet.StepWait
-	StepDel      = allocnet.StepDel
-	StepAudit    = allocnet.StepAudit
-	StepForce    = allocnet.StepForce
+	StepLock       = allocnet.StepLock
+	StepPlan       = allocnet.StepPlan
+	StepClaim      = allocnet.StepClaim
+	StepAdd        = allocnet.StepAdd
+	StepRecord     = allocnet.StepRecord
+	StepCheck      = allocnet.StepCheck
+	StepRepair     = allocnet.StepRepair
+	StepRollBack   = allocnet.StepRollBack
+	StepWait       = allocnet.StepWait
+	StepTake       = allocnet.StepTake
+	StepDisconnect = allocnet.StepDisconnect
+	StepDel        = allocnet.StepDel
+	StepAudit      = allocnet.StepAudit
+	StepForce      = allocnet.StepForce
 )

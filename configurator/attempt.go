@@ -17,6 +17,7 @@ import (
 // record of the intent. attach deletes it when it gives up.
 func (c *Configurator) attach(ctx context.Context, p *plan) (*Status, error) {
 	var failures attempts
+	settled := false
 	for {
 		status, err := c.add(ctx, p)
 		if err == nil {
@@ -25,6 +26,14 @@ func (c *Configurator) attach(ctx context.Context, p *plan) (*Status, error) {
 		failures.add(err)
 		if err := c.rollBack(ctx, p, err); err != nil {
 			return nil, failures.join(fmt.Errorf("roll back: %w", err))
+		}
+		if !settled && ctx.Err() == nil && (c.backlog.settle(ctx) || c.yieldSlots(p, err)) {
+			// Addresses or ports of a bridge may be free now.
+			settled, failures = true, attempts{}
+			if err := c.recordIntent(p); err != nil {
+				return nil, failures.join(err, c.store.Delete(p.ID))
+			}
+			continue
 		}
 		if failures.count >= c.cfg.Retry.Attempts || !transient(err) || ctx.Err() != nil {
 			return nil, failures.join(c.store.Delete(p.ID))
@@ -75,9 +84,9 @@ func (c *Configurator) add(ctx context.Context, p *plan) (*Status, error) {
 			return fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
 		}
 		results, err = e.Add(ctx, req)
-		return done(err)
+		return done(errors.Join(err, keepResults(p, results)))
 	})
-	if err := errors.Join(err, keepResults(p, results)); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	status, err := statusFrom(p.Record, results)
@@ -86,6 +95,9 @@ func (c *Configurator) add(ctx context.Context, p *plan) (*Status, error) {
 	}
 	ready := *p.Record
 	ready.Phase, ready.Updated = record.Ready, c.now()
+	if p.Pool != "" {
+		ready.Phase = record.Pooled
+	}
 	if err := c.step(ctx, StepRecord, p.Record, func(context.Context) error { return c.store.Update(&ready) }); err != nil {
 		return nil, err
 	}

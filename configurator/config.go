@@ -68,6 +68,14 @@ type Config struct {
 	// 127.0.0.0/8 of the host even if another program flushes the ruleset. To release the
 	// guard takes the kernel about 10 ms.
 	OneShot bool
+	// Backlog is the maximum number of allocations that are disconnected and not yet
+	// deleted; see Configurator.Teardown. 0 is DefaultBacklog. With a negative number, or
+	// with OneShot, Teardown always waits for the deletion.
+	Backlog int
+	// Pools are the networks for which the Configurator prepares network namespaces in
+	// the background, from New to Close. A Setup with OwnNetns takes one if it requests
+	// nothing but the network and host ports; see Pool.
+	Pools []Pool
 	// Retry configures the attempts of an ADD.
 	Retry RetryPolicy
 	// Timeout bounds one run of all plugins of an allocation (an ADD, a CHECK or a DEL),
@@ -144,6 +152,15 @@ func (c Config) withDefaults() Config {
 	if c.Listeners == "" {
 		c.Listeners = ListenerWarn
 	}
+	switch {
+	case c.OneShot || c.Backlog < 0:
+		c.Backlog = 0
+	case c.Backlog == 0:
+		c.Backlog = DefaultBacklog
+	}
+	if c.OneShot {
+		c.Pools = nil
+	}
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
 	}
@@ -204,6 +221,11 @@ func (c Config) validate() error {
 	}
 	if c.Timeout < 0 {
 		bad("Timeout", c.Timeout, "must not be negative")
+	}
+	for _, p := range c.Pools {
+		if p.Size < 0 || p.Size > MaxPool {
+			bad("Pools", p.Network, fmt.Sprintf("Size %d must be between 0 and %d", p.Size, MaxPool))
+		}
 	}
 	if c.Retry.Attempts < 0 {
 		bad("Retry.Attempts", fmt.Sprint(c.Retry.Attempts), "must not be negative")

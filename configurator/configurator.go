@@ -43,6 +43,8 @@ type Configurator struct {
 	// ownsHost caches that the capabilities of the process are valid on the host.
 	ownsHost  *atomic.Bool
 	teardowns *teardownCache
+	backlog   *backlog
+	pools     []*pool
 
 	warned  *warnings
 	engines *lastEngines
@@ -79,7 +81,7 @@ func New(cfg Config) (*Configurator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
-	return &Configurator{
+	c := &Configurator{
 		cfg:        cfg,
 		confs:      conflist.New(cfg.ConfDir, embedded),
 		store:      record.Open(cfg.StateDir),
@@ -94,6 +96,7 @@ func New(cfg Config) (*Configurator, error) {
 
 		ownsHost:  new(atomic.Bool),
 		teardowns: new(teardownCache),
+		backlog:   newBacklog(cfg.Backlog),
 
 		warned:  new(warnings),
 		engines: new(lastEngines),
@@ -104,14 +107,17 @@ func New(cfg Config) (*Configurator, error) {
 
 		gcTimeout:   gcTimeout,
 		concurrency: concurrency,
-	}, nil
+	}
+	return c, c.openPools()
 }
 
-// Close closes the netlink sockets of the Configurator and, unless Config.OneShot is set,
-// releases the guard of the host's loopback. It does not change any allocation. Call it when
-// no operation is running any more. A later operation opens sockets again.
+// Close waits for the removals that Teardown has left to the background, at most 10 seconds.
+// If some are left then, it returns an error; Recover finishes them. Close then closes the
+// netlink sockets of the Configurator and, unless Config.OneShot is set, releases the guard
+// of the host's loopback. It does not change any other allocation. Call it when no operation
+// is running any more. A later operation opens sockets again.
 func (c *Configurator) Close() error {
-	var errs []error
+	errs := []error{c.ClosePools(), c.backlog.close()}
 	for _, e := range []engine.Engine{c.native, c.steps} {
 		if held, ok := e.(io.Closer); ok {
 			errs = append(errs, held.Close())

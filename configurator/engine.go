@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/cniexec"
 	"github.com/allocnet/allocnet/internal/state/conflist"
@@ -19,7 +21,11 @@ type nativeEngine interface {
 	engine.Engine
 	Understands(*conflist.Network) bool
 	WhyBinaries(*conflist.Network) []string
+	Disconnect(context.Context, *engine.Request) error
+	CanHandOver(*conflist.Network) error
+	Handover(ctx context.Context, from, to *engine.Request) ([]*types100.Result, error)
 	Repair(context.Context, *engine.Request) error
+	Restore(context.Context, []*engine.Request) ([]engine.Restored, error)
 	GuardLoopback(context.Context) error
 }
 

@@ -36,6 +36,7 @@ func Example() {
 		fmt.Println(status.InterfaceName, status.Address, status.AddressIPv6)
 		return errors.Join(nets.Teardown(ctx, alloc), ns.Destroy())
 	}
+	defer nets.Close() // waits for the deletion of links, which follows a Teardown
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := run(ctx, "web-1"); err != nil {

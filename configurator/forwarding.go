@@ -2,10 +2,13 @@ package configurator
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/iptables"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -15,7 +18,7 @@ import (
 // the host, for networks whose plugins do not. It also adds the guard of the host's loopback,
 // because the portmap plugin makes links route packets to 127.0.0.0/8.
 func (c *Configurator) allowForwarding(ctx context.Context, p *plan) error {
-	err := eachOpenBridge(p, iptables.AllowPublished)
+	err := eachDestination(p, iptables.AllowPublished)
 	if len(p.Ports) == 0 {
 		return err
 	}
@@ -24,7 +27,7 @@ func (c *Configurator) allowForwarding(ctx context.Context, p *plan) error {
 
 // checkForwarding checks the rules that allowForwarding has added.
 func checkForwarding(ctx context.Context, p *plan) error {
-	err := eachOpenBridge(p, iptables.CheckPublished)
+	err := eachDestination(p, iptables.CheckPublished)
 	if Engine(p.Engine) == EngineNative {
 		return err // native plugins check the guard in CHECK
 	}
@@ -52,18 +55,42 @@ func unlessUnsupported(err error) error {
 	return err
 }
 
-func eachOpenBridge(p *plan, act func(bridge string) error) error {
+// eachDestination calls act for every network whose published ports need a rule: with its
+// bridge, or with the subnets of the addresses in its result.
+func eachDestination(p *plan, act func(iptables.Destination) error) error {
 	if len(p.Ports) == 0 {
 		return nil
 	}
 	errs := []error{p.unreadable}
-	for _, n := range p.networks {
+	for i, n := range p.networks {
 		if n == nil {
 			continue
 		}
-		if bridge := n.OpenBridge(); bridge != "" {
-			errs = append(errs, act(bridge))
+		bridge, ok := n.OpensPublished()
+		switch {
+		case !ok:
+		case bridge != "":
+			errs = append(errs, act(iptables.Destination{Bridge: bridge}))
+		default:
+			errs = append(errs, eachSubnet(p.Attachments[i].Result, act))
 		}
+	}
+	return errors.Join(errs...)
+}
+
+// eachSubnet calls act for the subnets of the addresses in a result.
+func eachSubnet(encoded json.RawMessage, act func(iptables.Destination) error) error {
+	result, err := engine.ParseResult(encoded)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, ip := range result.IPs {
+		subnet, err := netip.ParsePrefix(ip.Address.String())
+		if err == nil {
+			err = act(iptables.Destination{Subnet: subnet.Masked()})
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

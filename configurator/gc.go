@@ -94,6 +94,7 @@ func (c *Configurator) PlanGC(ctx context.Context, s Scope) (*GCReport, error) {
 }
 
 func (c *Configurator) gc(ctx context.Context, s Scope) (*GCReport, error) {
+	c.backlog.settle(ctx) // these allocations are torn down already
 	networks, err := c.scopeNetworks(s)
 	errs := []error{err}
 	known, err := c.known(ctx, s)
@@ -253,7 +254,7 @@ func (c *Configurator) inScope(scope string) (ids []string, containers map[strin
 			r = &record.Record{ID: id}
 		}
 		containers[r.Container()] = true
-		if r.Scope == scope {
+		if r.Scope == scope && !c.isSlot(r) {
 			ids = append(ids, id)
 		}
 	}
@@ -338,7 +339,7 @@ func (c *Configurator) collect(ctx context.Context, id string, how collection) (
 		return nil, err == nil, err
 	}
 	p := c.planOf(r)
-	if how.destroyNetns {
+	if how.destroyNetns && !r.Acknowledged { // Teardown has decided about the namespace
 		err = c.noteNetnsForTeardown(Allocation{ID: id}, how.dead...)
 	}
 	if err == nil || errors.Is(err, ErrInUse) { // keep the namespace of another allocation

@@ -167,8 +167,16 @@ func found(s *Status) *Status {
 	return &later
 }
 
+// settle waits until the background has deleted what Teardown left to it.
+func (h *testHost) settle() {
+	h.t.Helper()
+	h.backlog.settle(context.Background())
+	require.Empty(h.t, h.backlog.removals)
+}
+
 func (h *testHost) requireNoRecords() {
 	h.t.Helper()
+	h.settle()
 	records, err := h.List(context.Background())
 	require.NoError(h.t, err)
 	require.Empty(h.t, records)

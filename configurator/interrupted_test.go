@@ -8,7 +8,6 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/stretchr/testify/require"
-	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/engine"
@@ -73,9 +72,7 @@ func TestKilledWhileSettingUpAgain(t *testing.T) {
 	a := h.alloc("a")
 	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	bridge, err := netlink.LinkByName("brtest")
-	require.NoError(t, err)
-	require.NoError(t, netlink.LinkDel(bridge))
+	h.deleteVeth(a.ID)
 	h.native = &dyingEngine{nativeEngine: h.native, afterAdd: func(int, []*types100.Result) error { panic(errKilled) }}
 	require.PanicsWithValue(t, errKilled, func() { _, _ = h.Setup(t.Context(), a) })
 	requireRemovable(t, h, leases)

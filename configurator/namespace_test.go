@@ -184,6 +184,7 @@ func TestAnotherNamespaceInTheProcess(t *testing.T) {
 	_, err = h.Setup(t.Context(), a)
 	require.ErrorIs(t, err, ErrDifferent)
 	require.NoError(t, h.Teardown(t.Context(), a))
+	h.settle()
 	require.Equal(t, before, foreign())
 	requireLink(t, "vforeign20")
 	requireNothingOwned(t, "moved")

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
@@ -176,9 +177,7 @@ func TestDelRunsWhatAddRan(t *testing.T) {
 		_, err := h.Setup(t.Context(), a)
 		require.NoError(t, err)
 		note(h, []string{"firewall"})
-		bridge, err := netlink.LinkByName("brtest")
-		require.NoError(t, err)
-		require.NoError(t, netlink.LinkDel(bridge))
+		h.deleteVeth(a.ID)
 		installFirewall(h)
 		later := h.restarted()
 		_, err = later.Setup(t.Context(), a)
@@ -190,4 +189,13 @@ func TestDelRunsWhatAddRan(t *testing.T) {
 		require.Contains(t, string(log), "DEL\n")
 		require.NotContains(t, string(log), "ADD\n")
 	})
+}
+
+// deleteVeth deletes the veth of an allocation in network "net", which cannot be repaired.
+func (h *testHost) deleteVeth(id string) {
+	h.t.Helper()
+	name := names.Owner{Network: "net", ID: id, IfName: "eth0", Instance: h.instance}.Veth()
+	link, err := netlink.LinkByName(name)
+	require.NoError(h.t, err)
+	require.NoError(h.t, netlink.LinkDel(link))
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/sandbox"
@@ -76,10 +77,11 @@ func (c *Configurator) noteNetns(id string, s record.Sandbox) (err error) {
 	return c.store.AddSandbox(id, s)
 }
 
-func bootID() (string, error) {
+// bootID returns the ID of this boot of the host.
+var bootID = sync.OnceValues(func() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(boot)), err
-}
+})
 
 // unmakeNetns destroys the network namespace that a failed Setup has created, unless leftovers
 // of the allocation may be in it.
@@ -278,7 +280,7 @@ func (c *Configurator) planNetns(s Scope, removed []string) (paths []string, err
 		}
 	}
 	for _, id := range removed {
-		if r, err := c.store.Get(id); err == nil && c.inNetnsDir(r.Netns) {
+		if r, err := c.store.Get(id); err == nil && c.inNetnsDir(r.Netns) && !r.Acknowledged {
 			goes(id, record.Sandbox{Path: r.Netns, Identity: r.Namespace, Boot: boot})
 		}
 	}

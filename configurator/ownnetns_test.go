@@ -66,6 +66,7 @@ func ownHost(t *testing.T) (h *testHost, foreign string) {
 func (h *testHost) requireNoOwn(foreign string) {
 	h.t.Helper()
 	require.NoError(h.t, sandbox.Validate(foreign))
+	h.settle()
 	entries, err := os.ReadDir("/run/own")
 	require.NoError(h.t, err)
 	require.Len(h.t, entries, 1)

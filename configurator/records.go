@@ -30,6 +30,9 @@ func (c *Configurator) List(ctx context.Context) ([]Record, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		if r.Pool != "" { // not an allocation yet
+			continue
+		}
 		public, err := publicRecord(r)
 		errs = append(errs, err)
 		records = append(records, *public)
@@ -74,7 +77,7 @@ func unreadable(err error) bool {
 // publicRecord converts a record to its exported type. The result is never nil.
 func publicRecord(r *record.Record) (*Record, error) {
 	public := &Record{
-		ID: r.ID, ContainerID: r.ContainerID, Scope: r.Scope, Netns: r.Netns, Phase: Phase(r.Phase), Engine: Engine(r.Engine),
+		ID: r.ID, ContainerID: r.ContainerID, Scope: r.Scope, Netns: r.Netns, Phase: Phase(r.Phase), Acknowledged: r.Acknowledged, Engine: Engine(r.Engine),
 		PluginDirs: r.PluginDirs, Created: r.Created, Updated: r.Updated, NetnsGone: netnsGone(r), Args: publicArgs(r.Args),
 	}
 	public.Ports, public.Unserved = served(r)

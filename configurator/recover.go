@@ -55,7 +55,7 @@ func (c *Configurator) recoverAll(ctx context.Context, s Scope) (*RecoverReport,
 }
 
 func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string, before *summaries) (unfinished bool, err error) {
-	if r, err := c.store.Get(id); err == nil && r.Phase == record.Ready {
+	if r, err := c.store.Get(id); err == nil && (r.Phase == record.Ready || c.isSlot(r)) {
 		return false, nil // without the lock, which another operation may hold for long
 	}
 	unlock, err := c.lock(ctx, id)
@@ -70,7 +70,15 @@ func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string, befor
 	case err != nil, r.Phase == record.Ready, !covers(s, r):
 		return false, err
 	}
-	c.cfg.Logger.Warn("an earlier operation was interrupted; removing its leftovers", "alloc", id, "phase", r.Phase)
+	p, interrupted := c.planOfRemoval(r)
+	if !interrupted {
+		return false, c.remove(ctx, p)
+	}
+	if r.Pool != "" {
+		c.cfg.Logger.Info("removing what a prepared network namespace of an ended process has left", "alloc", id)
+	} else {
+		c.cfg.Logger.Warn("an earlier operation was interrupted; removing its leftovers", "alloc", id, "phase", r.Phase)
+	}
 	before.add(summaryOf(r))
-	return true, c.remove(ctx, c.planOf(r))
+	return true, c.remove(ctx, p)
 }

@@ -19,8 +19,10 @@ import (
 // flush ruleset", a restart of firewalld or a similar event. Repair does not change the
 // interfaces, addresses and connections of an allocation.
 //
-// Repair processes the allocations from the oldest to the newest. If attachments of one
-// container share a host port, the port therefore leads to the first one again.
+// Repair first restores what is missing for all allocations at once, see Restore, and then
+// runs CHECK of each, from the oldest to the newest. If attachments of one container share a
+// host port, the port therefore leads to the first one again. An object that allocations
+// share counts for the oldest of them.
 //
 // Repair checks objects that all allocations share only once. If another program removes one
 // while Repair runs, the next Repair restores it.
@@ -46,7 +48,12 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 	ids, err := c.within(s)
 	report, errs := &RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{}}, []error{err}
 	defer sortReport(report)
-	for _, id := range c.oldestFirst(ids) {
+	ids = c.oldestFirst(ids)
+	restored, _, err := c.restoreAll(ctx, s, ids)
+	if err != nil { // CHECK finds what is still missing
+		c.cfg.Logger.Warn("could not restore all allocations at once; repairing one after the other", "error", redact.Text(err.Error()))
+	}
+	for _, id := range ids {
 		repaired, err := c.repairOne(ctx, s, id)
 		switch {
 		case ctx.Err() != nil:
@@ -55,7 +62,7 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 		case err != nil:
 			report.Broken = append(report.Broken, id)
 			errs = append(errs, about(id, err))
-		case repaired:
+		case repaired || restored[id].Changed:
 			report.Repaired = append(report.Repaired, id)
 		default:
 			report.Healthy = append(report.Healthy, id)
@@ -98,6 +105,8 @@ func (c *Configurator) repairOne(ctx context.Context, s Scope, id string) (repai
 		return false, errGone
 	case err != nil:
 		return false, err
+	case r.Acknowledged, r.Pool != "": // its Teardown has returned, or it is a slot
+		return false, errGone
 	case !covers(s, r): // it was torn down, and set up again in another scope
 		return false, errGone
 	}

@@ -151,6 +151,7 @@ func TestRepairOnCheck(t *testing.T) {
 	_, err = repairs.Setup(t.Context(), other)
 	require.ErrorIs(t, err, ErrDifferent)
 	require.ErrorContains(t, err, "in another network namespace")
+	a.Wait = true
 	require.NoError(t, repairs.Teardown(t.Context(), a))
 	h.requireNoRecords()
 }

@@ -59,6 +59,9 @@ func (c *Configurator) Setup(ctx context.Context, a Allocation) (status *Status,
 			return err
 		}
 		defer unlock()
+		if status, err = c.setupFromPool(ctx, &a, p); status != nil || err != nil {
+			return err
+		}
 		made, err := c.makeNetns(&a)
 		if err != nil {
 			return err
@@ -133,6 +136,9 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 	if netnsErr != nil {
 		return nil, netnsErr
 	}
+	if err := c.awaitNetns(ctx, p.Record); err != nil {
+		return nil, err
+	}
 	if err := c.step(ctx, StepPlan, p.Record, func(context.Context) error { return c.complete(p) }); err != nil {
 		return nil, err
 	}
@@ -175,8 +181,11 @@ func (c *Configurator) currentPlan(ctx context.Context, a Allocation) (*plan, er
 	case current.Phase == record.Ready:
 		return c.planOf(current), nil
 	}
-	c.cfg.Logger.Warn("an earlier operation was interrupted; removing its leftovers", "alloc", a.ID, "phase", current.Phase)
-	return nil, c.remove(ctx, c.planOf(current))
+	p, interrupted := c.planOfRemoval(current)
+	if interrupted {
+		c.cfg.Logger.Warn("an earlier operation was interrupted; removing its leftovers", "alloc", a.ID, "phase", current.Phase)
+	}
+	return nil, c.remove(ctx, p)
 }
 
 // setupExisting is Setup of an allocation that is set up: it runs CHECK, and repairs the
@@ -247,10 +256,16 @@ func (c *Configurator) complete(p *plan) error {
 // namespace or one of the ports.
 func (c *Configurator) reserve(ctx context.Context, p *plan) error {
 	p.Updated = c.now()
-	err := c.store.Reserve(ctx, p.Record, func(err error) { // if it has a requested port, ADD fails
-		c.cfg.Logger.Warn("record cannot be read; its ports are ignored in the search for conflicts", "error", err)
-	})
+	reserve := func() error {
+		return c.store.Reserve(ctx, p.Record, func(err error) { // if it has a requested port, ADD fails
+			c.cfg.Logger.Warn("record cannot be read; its ports are ignored in the search for conflicts", "error", err)
+		})
+	}
+	err := reserve()
 	var taken *record.NetnsError
+	if errors.As(err, &taken) && c.finishAcknowledged(ctx, taken.OtherID) {
+		err = reserve()
+	}
 	if errors.As(err, &taken) {
 		return &NetnsError{Netns: taken.Netns, ID: p.ID, OtherID: taken.OtherID}
 	}

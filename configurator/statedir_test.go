@@ -111,6 +111,7 @@ func (h *testHost) requireOneOwner(one, other *Configurator, a Allocation) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"spelt"}, kept.Kept)
 	require.NoError(t, one.Check(t.Context(), a))
+	a.Wait = true
 	require.NoError(t, other.Teardown(t.Context(), a))
 	requireNothingOwned(t, "spelt")
 }
@@ -172,6 +173,7 @@ func TestOwnersOfEarlierDirectories(t *testing.T) {
 			require.NoError(t, later.Check(t.Context(), a))
 			_, err = later.Setup(t.Context(), a)
 			require.NoError(t, err)
+			a.Wait = true
 			require.NoError(t, later.Teardown(t.Context(), a))
 			requireNothingOwned(t, "spelt")
 		})

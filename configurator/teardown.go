@@ -25,6 +25,16 @@ import (
 // fields help to find leftovers if the record is lost. Teardown of an allocation that was
 // never set up succeeds.
 //
+// Teardown returns when the allocation is disconnected: its host ports are free, its
+// elements and tracked connections are gone, no packet passes its links, and the record is
+// in PhaseDeleting. Links and addresses are deleted in the background, in batches, because
+// the kernel takes some 20 milliseconds to delete a link. Until then no other allocation
+// gets the addresses. A Setup of the same ID, or in the same network namespace, waits for
+// the deletion. If it fails, the Configurator logs the error and tries again; Close waits
+// for it; after the death of the process, Recover and GC finish it. Teardown deletes
+// everything before it returns if Allocation.Wait or Config.OneShot is set, if plugins run
+// as binaries or with iptables, or if Config.Backlog allocations wait already.
+//
 // If something could not be removed, Teardown returns ErrIncomplete and keeps the record, so
 // that it can be called again. The same applies if a plugin fails whose leftovers only the
 // plugin itself can find. If there is neither a record nor a leftover, and such a plugin is
@@ -82,8 +92,7 @@ func (c *Configurator) lockAndTeardown(ctx context.Context, a Allocation) error 
 			return err
 		}
 	}
-	err = c.teardown(ctx, a)
-	if err == nil {
+	if err = c.teardown(ctx, a); err == nil {
 		c.teardowns.note(a.ID, c.requestOf(&a), c.now())
 	}
 	if err == nil && a.OwnNetns {
@@ -96,7 +105,7 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 	r, err := c.store.Get(a.ID)
 	switch {
 	case err == nil:
-		return c.remove(ctx, c.planOf(r))
+		return c.removeRecorded(ctx, &a, r)
 	case unreadable(err):
 		if a.Netns == "" {
 			return withoutNetns(err)
@@ -109,6 +118,15 @@ func (c *Configurator) teardown(ctx context.Context, a Allocation) error {
 		return c.removeUnrecorded(ctx, a)
 	}
 	return err
+}
+
+// removeRecorded tears down an allocation that has a record.
+func (c *Configurator) removeRecorded(ctx context.Context, a *Allocation, r *record.Record) error {
+	p, interrupted := c.planOfRemoval(r)
+	if !a.Wait && (!interrupted || c.acknowledge(ctx, p)) {
+		return nil
+	}
+	return c.remove(ctx, p)
 }
 
 // withoutNetns is the error for a record that cannot be read if the caller does not give the
@@ -259,12 +277,12 @@ func (c *Configurator) detachAfter(ctx context.Context, p *plan, addErr error) e
 // recordDeleting records that the teardown of a ready allocation has begun. It only logs
 // errors, because a full disk must not prevent a teardown.
 func (c *Configurator) recordDeleting(r *record.Record) {
-	if r.Phase != record.Ready {
+	if r.Phase != record.Ready || r.Acknowledged {
 		return
 	}
 	deleting := *r
-	deleting.Phase = record.Deleting
-	if err := c.put(&deleting); err != nil {
+	deleting.Phase, deleting.Updated = record.Deleting, c.now()
+	if err := c.store.Update(&deleting); err != nil {
 		c.cfg.Logger.Warn("cannot record the beginning of the teardown; continuing", "alloc", r.ID, "error", err)
 	}
 }

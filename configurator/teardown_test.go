@@ -285,7 +285,7 @@ func TestGCFindsLeasesWithoutRecord(t *testing.T) {
 	require.NoError(t, err)
 	var conf struct{ IPAM struct{ DataDir string } }
 	for _, p := range embedded.List.Plugins {
-		if p.Network.Type == "bridge" {
+		if p.Network.Type == "ptp" {
 			require.NoError(t, json.Unmarshal(p.Bytes, &conf))
 		}
 	}
@@ -329,6 +329,7 @@ func TestRepeatedTeardown(t *testing.T) {
 	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
 	require.NoError(t, h.Teardown(t.Context(), a))
+	h.settle()
 
 	path, programs := os.Getenv("PATH"), t.TempDir()
 	for _, name := range []string{"iptables", "ip6tables", "iptables-save", "nft"} {

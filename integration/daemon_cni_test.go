@@ -135,9 +135,11 @@ func (h *host) netns(name string) string {
 	return h.alloc(name).Netns
 }
 
-// phases lists all allocations with their phases, from the state directory.
+// phases lists all allocations with their phases, from the state directory, except those that
+// are torn down: it waits for their deletion.
 func (h *host) phases() []string {
 	h.t.Helper()
+	h.settle()
 	records, err := h.List(h.ctx())
 	require.NoError(h.t, err)
 	all := []string{}

@@ -154,6 +154,7 @@ func TestDaemonCrowd(t *testing.T) {
 	// for each operation.
 	require.LessOrEqual(t, d.procStatus("Threads"), threads+operations)
 	require.NotContains(t, strings.ToLower(d.log()), "forc")
+	d.h.settle()
 	records, err = d.client().List(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, records)

@@ -333,6 +333,7 @@ func (b *barrage) compare() {
 	defer b.pause.Unlock()
 	t := b.h.t
 	b.requireWorking()
+	settle(t, b.d.client())
 	records, err := b.d.client().List(context.Background())
 	require.NoError(t, err)
 	owned := map[string]bool{"10.99.0.0": true, "fd00:99::": true} // IDs, interfaces and addresses, and the networks themselves
@@ -400,6 +401,7 @@ func (b *barrage) finish() {
 	require.Empty(t, b.wrong, "%d errors are not those of a daemon that was killed", len(b.wrong))
 	require.Positive(t, b.lost.Load(), "at least one kill hit an operation")
 	require.Positive(t, working)
+	settle(t, b.d.client())
 	records, err := b.d.client().List(context.Background())
 	require.NoError(t, err)
 	require.Empty(t, records)

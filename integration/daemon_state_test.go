@@ -84,6 +84,7 @@ func TestDaemonStateFillsUp(t *testing.T) {
 						if done = err == nil; done {
 							_, err = r.plugin("DEL", "a", a, config)
 							require.NoError(t, err)
+							settle(t, r.client())
 							return
 						}
 						require.ErrorContains(t, err, "no space left on device")
@@ -170,6 +171,7 @@ func TestDaemonStateUnwritable(t *testing.T) {
 			r.ok("del", "runtime", b)
 			_, err = r.plugin("DEL", "c", c, r.pluginConfig(map[string]any{"delegate": "net"}))
 			require.NoError(t, err)
+			settle(t, r.client())
 			records, err := r.client().List(t.Context())
 			require.NoError(t, err)
 			require.Empty(t, records)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/retry"
@@ -84,6 +86,7 @@ func (h *host) requireUnchanged(before hostsnap.Snapshot) {
 		_, err := h.GC(context.Background(), nil)
 		require.NoError(h.t, err)
 	}
+	h.settle()
 	after, err := hostsnap.Take(snapshotOptions)
 	require.NoError(h.t, err)
 	require.Empty(h.t, hostsnap.Diff(before, after), "the host is as it was before")
@@ -234,6 +237,7 @@ func (h *host) tearDown(allocs ...configurator.Allocation) {
 	for _, a := range allocs {
 		require.NoError(h.t, h.Teardown(h.ctx(), a))
 	}
+	h.settle()
 	records, err := h.List(h.ctx())
 	require.NoError(h.t, err)
 	for _, r := range records {
@@ -241,6 +245,20 @@ func (h *host) tearDown(allocs ...configurator.Allocation) {
 			require.NotEqual(h.t, a.ID, r.ID, "its record is gone")
 		}
 	}
+}
+
+// settle waits until everything is deleted of the allocations that are torn down.
+func (h *host) settle() {
+	h.t.Helper()
+	settle(h.t, h)
+}
+
+func settle(t testing.TB, service allocnet.Service) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		records, err := service.List(context.Background())
+		return err != nil || !slices.ContainsFunc(records, func(r configurator.Record) bool { return r.Acknowledged })
+	}, 20*time.Second, 2*time.Millisecond, "an allocation that is torn down is not deleted")
 }
 
 // in returns the host for a subtest.

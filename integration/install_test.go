@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,6 +44,7 @@ func TestInstall(t *testing.T) {
 	run("/usr/local/bin/allocnetd", nil, "", "validate", filepath.Join(stage, "etc/allocnet/allocnetd.hcl"))
 	plugins := t.TempDir()
 	require.Contains(t, run("/usr/local/bin/allocnet", nil, "", "plugins", "install", plugins), "bridge")
+	require.Contains(t, run("/usr/local/bin/allocnet", nil, "", "plugins", "install", "--daemon", plugins), "/usr/local/bin/allocnet-plugins-shim")
 
 	plugin, err := os.Readlink(filepath.Join(stage, "opt/cni/bin/allocnet"))
 	require.NoError(t, err)
@@ -54,9 +57,16 @@ func TestInstall(t *testing.T) {
 
 	for _, program := range []string{
 		"usr/local/bin/allocnet", "usr/local/bin/allocnetd", "usr/local/bin/allocnet-plugins", plugin,
-		"usr/local/lib/allocnet/allocnet-cni",
+		"usr/local/lib/allocnet/allocnet-cni", "usr/local/bin/allocnet-plugins-shim",
 	} {
 		requireHardened(t, filepath.Join(stage, program))
+	}
+	if runtime.GOARCH == "amd64" {
+		for _, shim := range []string{plugin, "usr/local/bin/allocnet-plugins-shim"} {
+			info, err := os.Stat(filepath.Join(stage, shim))
+			require.NoError(t, err)
+			require.Less(t, info.Size(), int64(64<<10), "%s starts without the C library", shim)
+		}
 	}
 
 	// Without a C compiler.
@@ -89,7 +99,7 @@ func TestInstallOnARunningHost(t *testing.T) {
 	require.NoError(t, err)
 	stage := t.TempDir()
 	bin := t.TempDir()
-	for _, name := range []string{"allocnet", "allocnetd", "allocnet-plugins", "allocnet-cni", "allocnet-cni-shim"} {
+	for _, name := range []string{"allocnet", "allocnetd", "allocnet-plugins", "allocnet-plugins-shim", "allocnet-cni", "allocnet-cni-shim"} {
 		require.NoError(t, exec.Command("cp", "/bin/true", filepath.Join(bin, name)).Run())
 	}
 	target := func(name string, more ...string) error {
@@ -117,7 +127,7 @@ func TestInstallOnARunningHost(t *testing.T) {
 		installed <- err
 	}()
 	for done := false; !done; {
-		for _, program := range []string{"usr/bin/allocnet-plugins", "usr/lib/allocnet/allocnet-cni"} {
+		for _, program := range []string{"usr/bin/allocnet-plugins", "usr/bin/allocnet-plugins-shim", "usr/lib/allocnet/allocnet-cni"} {
 			require.NoError(t, exec.Command(filepath.Join(stage, program)).Run())
 		}
 		plugin, err := os.Readlink(link)
@@ -136,9 +146,11 @@ func TestInstallOnARunningHost(t *testing.T) {
 	}
 
 	plugin := filepath.Join(stage, "opt/cni/bin/bridge")
-	require.NoError(t, os.Symlink("/usr/bin/allocnet-plugins", plugin))
-	require.ErrorContains(t, target("uninstall"), "allocnet plugins uninstall /opt/cni/bin")
-	require.NoError(t, os.Remove(plugin))
+	for _, program := range []string{"/usr/bin/allocnet-plugins", "/usr/bin/allocnet-plugins-shim"} {
+		require.NoError(t, os.Symlink(program, plugin))
+		require.ErrorContains(t, target("uninstall"), "allocnet plugins uninstall /opt/cni/bin")
+		require.NoError(t, os.Remove(plugin))
+	}
 	for range 2 {
 		require.NoError(t, target("uninstall"))
 	}
@@ -192,8 +204,8 @@ func requireHardened(t *testing.T, program string) {
 	require.Zero(t, segments[elf.PT_GNU_STACK]&elf.PF_X, program)
 }
 
-// TestShimFlags: the shim checks the sizes of its buffers at run time, is
-// static, and is built with the flags of a package's build.
+// TestShimFlags: the shim is static, and is built with the flags of a package's build.
+// With the C library, it checks the sizes of its buffers at run time.
 func TestShimFlags(t *testing.T) {
 	top, err := filepath.Abs("..")
 	require.NoError(t, err)
@@ -220,5 +232,14 @@ func TestShimFlags(t *testing.T) {
 	}
 	require.True(t, found["of_cppflags"], "CPPFLAGS")
 	require.True(t, found["of_ldflags"], "LDFLAGS")
-	require.True(t, found["__read_chk"], "_FORTIFY_SOURCE")
+
+	out, err = exec.Command("make", "--no-print-directory", "-C", top, "shim", "BIN="+bin, "NOLIBC=").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	requireHardened(t, program)
+	withLibrary, err := elf.Open(program)
+	require.NoError(t, err)
+	defer withLibrary.Close()
+	symbols, err = withLibrary.Symbols()
+	require.NoError(t, err)
+	require.True(t, slices.ContainsFunc(symbols, func(s elf.Symbol) bool { return s.Name == "__read_chk" }), "_FORTIFY_SOURCE")
 }

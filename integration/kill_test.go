@@ -22,15 +22,25 @@ import (
 // it is killed: "<engine> <conf dir> <plugin dir> <ID>".
 const loopVariable = "ALLOCNET_TEST_LOOP"
 
+// poolLoopID is the ID that makes the loop use a pool.
+const poolLoopID = "pool-loop"
+
 func loop() {
 	var engine, conf, plugins, id string
 	if _, err := fmt.Sscan(os.Getenv(loopVariable), &engine, &conf, &plugins, &id); err != nil {
 		panic(err)
 	}
 	libcni.CacheDir = "/var/lib/cni"
-	c, err := configurator.New(configurator.Config{Engine: configurator.Engine(engine), ConfDir: conf, PluginDirs: []string{plugins}})
+	cfg := configurator.Config{Engine: configurator.Engine(engine), ConfDir: conf, PluginDirs: []string{plugins}}
+	if id == poolLoopID {
+		cfg.Networks, cfg.Pools = []string{"net"}, []configurator.Pool{{Network: "net", Size: 4}}
+	}
+	c, err := configurator.New(cfg)
 	if err != nil {
 		panic(err)
+	}
+	if id == poolLoopID {
+		poolLoop(c)
 	}
 	a := configurator.Allocation{ID: id, Netns: "/run/netns/" + id, Ports: []portmap.Port{{Value: 8080, To: 80}}}
 	fmt.Println("ready")

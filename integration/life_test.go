@@ -53,6 +53,45 @@ func testEmbeddedNetwork(t *testing.T, w way) {
 	h.tearDown(a)
 }
 
+// TestEmbeddedNetworkDamaged: CHECK finds what other programs remove from the host's end
+// of the veth, and Setup restores it in place.
+func TestEmbeddedNetworkDamaged(t *testing.T) {
+	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Network = "allocnet" })
+	a, b := h.alloc("a"), h.alloc("b")
+	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+	first := h.setUp(a)
+	h.setUp(b) // has the same gateways
+	link := hostLink(t, first)
+	for _, line := range []string{
+		"ip -4 address flush dev " + link,
+		"ip -4 address del 10.202.0.1/32 dev " + link,
+		"ip -6 address flush dev " + link,
+		"ip -6 address del fd0a:110c:2e7::1/128 dev " + link,
+		"ip -4 route del " + first.Address + " dev " + link,
+		"ip -6 route del " + first.AddressIPv6 + " dev " + link,
+		"ip -6 route flush dev " + link,
+		"ip link set " + link + " down",
+	} {
+		t.Run(line, func(t *testing.T) {
+			fields := strings.Fields(line)
+			require.NoError(t, command(fields[0], fields[1:]...))
+			require.NoError(t, h.Check(h.ctx(), b))
+			requireMended(h.in(t), a, true, &first)
+		})
+	}
+	t.Run("hidden by a policy rule", func(t *testing.T) {
+		for _, family := range []string{"-4", "-6"} {
+			require.NoError(t, command("ip", family, "rule", "add", "pref", "0", "prohibit"))
+		}
+		err := h.Check(h.ctx(), a)
+		for _, family := range []string{"-4", "-6"} {
+			require.NoError(t, command("ip", family, "rule", "del", "pref", "0", "prohibit"))
+		}
+		require.NoError(t, err)
+	})
+	h.tearDown(a, b)
+}
+
 // TestSetupAgain sets up the same allocation twice, then again after its
 // network was damaged. What other programs flush, the native engine restores
 // without a new address.
@@ -298,8 +337,15 @@ func testForwardPolicyDrop(t *testing.T, w way) {
 	h.setUp(b)
 	serve(t, a.Netns, "tcp", 80, "a")
 	for _, address := range []netip.Prefix{host4, host6} {
-		requireAnswer(t, h.outside.Path(), "tcp", hostPort(address, 8080), "a")
-		requireAnswer(t, b.Netns, "tcp", hostPort(address, 8080), "a")
+		for _, from := range []string{h.outside.Path(), "", a.Netns, b.Netns} {
+			requireAnswer(t, from, "tcp", hostPort(address, 8080), "a")
+		}
+	}
+	requireAnswer(t, "", "tcp", "127.0.0.1:8080", "a")
+	for _, address := range []string{s.Address, s.AddressIPv6} {
+		for _, from := range []string{"", b.Netns} {
+			requireAnswer(t, from, "tcp", net.JoinHostPort(address, "80"), "a")
+		}
 	}
 	require.NoError(t, h.outside.Do(func() error {
 		link, err := netlink.LinkByName("eth0")

@@ -1,12 +1,14 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -122,6 +124,11 @@ func TestPodman(t *testing.T) {
 func testPodman(h *host, p *podman) {
 	answers := func() {
 		h.t.Helper()
+		// The program refuses connections until it has started.
+		require.Eventually(h.t, func() bool {
+			_, err := ask(timeout, h.outside.Path(), "tcp", hostPort(host4, 8080))
+			return !errors.Is(err, unix.ECONNREFUSED)
+		}, time.Minute, 10*time.Millisecond)
 		requireAnswer(h.t, h.outside.Path(), "tcp", hostPort(host4, 8080), "web")
 	}
 	p.do("run", "--detach", "--name", "web", "--network", "net,back", "--publish", "8080:80", "--cgroups", "disabled",

@@ -5,10 +5,13 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -79,4 +82,49 @@ func bridgeNetfilter(t *testing.T) bool {
 	}
 	require.NoError(t, err)
 	return string(value) == "1\n"
+}
+
+// TestIngressPolicyOfPtp: every veth is guarded for itself, and its guard ends with it.
+func TestIngressPolicyOfPtp(t *testing.T) {
+	each(t, []way{native, nativeTables}, func(t *testing.T, w way) {
+		for _, policy := range []string{"same-bridge", "isolated"} {
+			t.Run(policy, func(t *testing.T) {
+				h := newHost(t, w.engine)
+				plugins := chain("ptp", dual, w.backend)
+				plugins[2]["ingressPolicy"] = policy
+				h.network("net", plugins...)
+				a, b := h.alloc("a"), h.alloc("b")
+				a.Ports = []portmap.Port{{Value: 8080, To: 80}}
+				serve(t, a.Netns, "tcp", 80, "a")
+				s := h.setUp(a)
+				h.setUp(b)
+				for _, address := range []string{s.Address, s.AddressIPv6} {
+					requireSilence(t, b.Netns, "tcp", at(netip.MustParseAddr(address), 80))
+					requireAnswer(t, "", "tcp", at(netip.MustParseAddr(address), 80), "a")
+				}
+				for _, address := range []netip.Prefix{host4, host6} {
+					requireAnswer(t, h.outside.Path(), "tcp", hostPort(address, 8080), "a")
+				}
+				require.True(t, strings.Contains(guards(t), hostLink(t, s)), "a guard")
+				h.tearDown(b)
+				require.NoError(t, h.Check(h.ctx(), a))
+				require.NoError(t, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
+				h.tearDown(a)
+				require.False(t, strings.Contains(guards(t), "veth"), "no guard is left")
+			})
+		}
+	})
+}
+
+// guards lists the rules of ingressPolicy of both kinds.
+func guards(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, line := range []string{"nft list ruleset", "iptables-save -t filter", "ip6tables-save -t filter"} {
+		fields := strings.Fields(line)
+		out, err := exec.Command(fields[0], fields[1:]...).CombinedOutput()
+		require.NoError(t, err, string(out))
+		all.Write(out)
+	}
+	return all.String()
 }

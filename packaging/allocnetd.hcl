@@ -125,7 +125,7 @@ limits {
 # At its start the daemon compares its records with the kernel. All need a restart.
 reconcile {
   # "repair" restores what is missing and removes unfinished allocations. "report"
-  # changes nothing and logs the differences.
+  # changes nothing and logs the differences; it also disables heal.
   #mode = "repair"
 
   # The daemon serves during the comparison, but reports that it is ready only after
@@ -139,12 +139,33 @@ reconcile {
   #netns_gone = "5m"
 }
 
-# Network namespaces. All need a restart.
+# While the daemon runs, it restores what other programs remove from the host, such as
+# its nftables tables or the address of a bridge. All need a restart.
+heal {
+  # Restore it at once, when the kernel notifies the daemon of the removal.
+  #enabled = true
+
+  # Check every allocation once within this time, and restore what is missing: not
+  # everything is notified. "0s" stands for never.
+  #check_interval = "10m"
+
+  # The size of each of the two buffers for notifications of the kernel. If they are too
+  # small for a burst, the daemon compares all allocations.
+  #receive_buffer = "8MiB"
+}
+
+# Network namespaces.
 pool {
-  # The number of prepared network namespaces, for POST /v1/sandboxes.
+  # Networks for which network namespaces are prepared, each with interface, addresses,
+  # routes and rules. A setup with a network namespace of its own takes one, unless it
+  # requests more than the network and host ports. pool "web" { size = 32 } in a block of
+  # its own means the same as networks = ["web=32"] here.
+  #networks = []
+
+  # The number of prepared network namespaces, for POST /v1/sandboxes. Needs a restart.
   #size = 0
 
-  # The directory of the network namespaces.
+  # The directory of the network namespaces. Needs a restart.
   #dir = "/run/netns"
 }
 

@@ -97,6 +97,7 @@ func TestCnitool(t *testing.T) {
 			require.Contains(t, string(out), "10.68.0.2/24")
 		}
 	}
+	require.Empty(t, w.records())
 }
 
 var adds = fakeplugin.Behaviour{Result: json.RawMessage(

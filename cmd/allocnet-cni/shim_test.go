@@ -256,7 +256,7 @@ func TestShim(t *testing.T) {
 
 // TestShimDefaultSocket checks that the shim has the default socket of the client.
 func TestShimDefaultSocket(t *testing.T) {
-	source, err := os.ReadFile("shim/shim.c")
+	source, err := os.ReadFile("shim/common.h")
 	require.NoError(t, err)
 	require.Contains(t, string(source), fmt.Sprintf("#define DEFAULT_SOCKET %q\n", client.DefaultSocket))
 }

@@ -9,9 +9,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/stretchr/testify/require"
@@ -198,14 +200,18 @@ func (w *workspace) refused(c *command) *cni.Error {
 	return &e
 }
 
-// records lists the allocations with their phases.
+// records lists the allocations with their phases, once none of them is being deleted.
 func (w *workspace) records() []string {
 	w.t.Helper()
 	s, err := settings.Source{File: w.path("allocnetd.hcl")}.Load()
 	require.NoError(w.t, err)
 	c, err := configurator.New(s.Configurator())
 	require.NoError(w.t, err)
-	records, err := c.List(context.Background())
+	var records []configurator.Record
+	require.Eventually(w.t, func() bool {
+		records, err = c.List(context.Background())
+		return err != nil || !slices.ContainsFunc(records, func(r configurator.Record) bool { return r.Phase == configurator.PhaseDeleting })
+	}, 10*time.Second, time.Millisecond)
 	require.NoError(w.t, err)
 	ids := []string{}
 	for _, r := range records {

@@ -10,14 +10,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/testing/firewalldtest"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // TestOpeningIsRecognised: only the first process runs iptables to check the
-// forward-accept rule.
+// forward-accept rule. The daemon searches its own PATH for iptables.
 func TestOpeningIsRecognised(t *testing.T) {
 	privhost.Require(t, "iptables-nft", "ip6tables-nft")
+	links, err := linksTo(sdk.Program)
+	require.NoError(t, err)
 	dir, log := t.TempDir(), filepath.Join(t.TempDir(), "log")
 	for _, suffix := range []string{"", "-restore"} {
 		real, err := exec.LookPath("iptables-nft" + suffix)

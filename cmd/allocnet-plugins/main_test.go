@@ -5,28 +5,39 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	privatehost "github.com/allocnet/allocnet/internal/privhost"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// The plugin directories: the reference plugins, and links to this program.
+// The plugin directories: the reference plugins, and links to this program or to its
+// shim. built has the programs.
 var (
 	reference string
 	links     string
+	built     string
+	// running is the daemon while the links lead to the shim.
+	running *daemon
 )
 
 func TestMain(m *testing.M) {
@@ -34,42 +45,109 @@ func TestMain(m *testing.M) {
 	os.Exit(privhost.Main(builder{m}))
 }
 
-// builder builds the program before the tests run.
+// builder builds the programs before the tests run. It runs all tests twice: with links
+// to this program, and with links to its shim while allocnetd is running.
 type builder struct{ *testing.M }
 
-func (b builder) Run() int {
-	dir, err := os.MkdirTemp("", "allocnet-plugins-")
-	if err == nil {
-		defer os.RemoveAll(dir)
-		err = build(dir)
+func (b builder) Run() (code int) {
+	var err error
+	if built, err = os.MkdirTemp("", "allocnet-plugins-"); err == nil {
+		defer os.RemoveAll(built)
+		err = build()
+	}
+	for _, program := range []string{sdk.Program, sdk.Shim} {
+		if err == nil {
+			fmt.Println("as", program)
+			links, err = linksTo(program)
+		}
+		if err == nil && program == sdk.Shim && privatehost.Inside() {
+			running, err = startDaemon()
+		}
+		if err != nil {
+			break
+		}
+		code = max(code, b.M.Run())
+		if running != nil {
+			err = running.stop()
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	return b.M.Run()
+	return code
 }
 
-func build(dir string) (err error) {
+func build() (err error) {
 	if reference, err = refplugins.Dir(); err != nil {
 		return err
 	}
-	links = filepath.Join(dir, "cni")
-	if err := os.Mkdir(links, 0o755); err != nil {
-		return err
-	}
-	program := filepath.Join(dir, "allocnet-plugins")
-	c := exec.Command("go", "build", "-o", program, ".")
+	c := exec.Command("go", "build", "-o", built, ".", "../allocnetd")
 	c.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := c.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the program: %w: %s", err, out)
+		return fmt.Errorf("build the programs: %w: %s", err, out)
 	}
-	for name := range builtin.Plugins {
-		if err := os.Symlink(program, filepath.Join(links, name)); err != nil {
-			return err
+	if out, err := exec.Command("make", "-C", "../..", "shim", "BIN="+built).CombinedOutput(); err != nil {
+		return fmt.Errorf("build the shim: %w: %s", err, out)
+	}
+	return nil
+}
+
+// linksTo returns a new directory with a link for each plugin.
+func linksTo(program string) (string, error) {
+	dir, err := os.MkdirTemp(built, "cni-")
+	if err != nil {
+		return "", err
+	}
+	for _, name := range append(slices.Collect(maps.Keys(builtin.Plugins)), "odd") {
+		if err := os.Symlink(filepath.Join(built, program), filepath.Join(dir, name)); err != nil {
+			return "", err
 		}
 	}
-	return os.Symlink(program, filepath.Join(links, "odd"))
+	return dir, nil
+}
+
+// daemon is a running allocnetd.
+type daemon struct {
+	*exec.Cmd
+	log bytes.Buffer
+}
+
+// startDaemon starts allocnetd at its default socket, and waits until it is ready.
+func startDaemon() (*daemon, error) {
+	dir := filepath.Join(built, "daemon")
+	settings, socket := filepath.Join(dir, "allocnetd.hcl"), filepath.Join(dir, "notify")
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.RemoveAll(socket)); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(settings, fmt.Appendf(nil, "conf_dir = %q\nlog { level = \"debug\" }\n", dir), 0o600); err != nil {
+		return nil, err
+	}
+	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: socket})
+	if err != nil {
+		return nil, err
+	}
+	defer notify.Close()
+	d := &daemon{Cmd: exec.Command(filepath.Join(built, "allocnetd"), "--config", settings)}
+	d.Env, d.Stdout, d.Stderr = append(os.Environ(), "NOTIFY_SOCKET="+socket), &d.log, &d.log
+	if err := d.Start(); err != nil {
+		return nil, err
+	}
+	text := make([]byte, 4096)
+	for n := 0; err == nil && !strings.HasPrefix(string(text[:n]), "READY=1"); {
+		err = notify.SetReadDeadline(time.Now().Add(time.Minute))
+		if err == nil {
+			n, err = notify.Read(text)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("allocnetd is not ready: %w: %w: %s", err, d.stop(), &d.log)
+	}
+	return d, nil
+}
+
+func (d *daemon) stop() error {
+	return errors.Join(d.Process.Signal(syscall.SIGTERM), d.Wait())
 }
 
 // answer is the output and exit status of a process.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +20,7 @@ func newEvents(a *app) *cobra.Command {
 		Use:   "events",
 		Short: "Follow the events of the daemon",
 		Long: `Follow the events of the daemon until interrupted: every operation with its steps and
-their durations, removals by force, reloads, changes of the networks.
+their durations, removals by force, repairs, reloads, changes of the networks.
 
 Each line has the time and the number of the event. With --json it is one object.
 --after continues after the event with that number, as far back as the daemon keeps
@@ -101,6 +102,8 @@ func (a *app) eventText(e *client.Event) string {
 		return "reloaded"
 	case *client.Configuration:
 		return a.configurationText(d)
+	case *client.Heal:
+		return a.healText(d)
 	case *client.Lost:
 		return a.out.paint(yellow, "events were lost")
 	}
@@ -117,6 +120,20 @@ func (a *app) configurationText(d *client.Configuration) string {
 	}
 	if len(d.Problems) > 0 {
 		text += "; " + a.out.paint(yellow, "problems") + ": " + strings.Join(d.Problems, "; ")
+	}
+	return text
+}
+
+func (a *app) healText(d *client.Heal) string {
+	if d.Unhealthy != "" {
+		return fmt.Sprintf("%s %s: %s", a.out.paint(red, "unhealthy"), d.Unhealthy, d.Error)
+	}
+	text := fmt.Sprintf("%s %d allocations (%s)", a.out.paint(yellow, "restored"), d.Restored, cmp.Or(d.Change, d.Cause))
+	if d.Error != "" {
+		text += ": " + a.out.paint(red, d.Error)
+	}
+	if d.BackOff > 0 {
+		text += fmt.Sprintf("; %s: the next repair in %s at the earliest", a.out.paint(red, "something keeps removing it"), time.Duration(d.BackOff*float64(time.Second)))
 	}
 	return text
 }

@@ -65,6 +65,9 @@ func netnsOwners(ctx context.Context, conf allocnet.Service) owners {
 	records, _ := conf.List(context.WithoutCancel(ctx))
 	o := owners{}
 	for i := range records {
+		if records[i].Acknowledged { // it is torn down, and its namespace may go
+			continue
+		}
 		o[filepath.Clean(records[i].Netns)] = records[i].ID
 	}
 	return o

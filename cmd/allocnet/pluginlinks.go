@@ -15,14 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
 const (
 	// programName is the program of all native plugins. It runs the plugin by whose
-	// name it is called.
-	programName = "allocnet-plugins"
+	// name it is called. shimName is the program beside it that has allocnetd run the
+	// plugin, and else executes programName.
+	programName = sdk.Program
+	shimName    = sdk.Shim
 	// asideSuffix is added to the name of a file that a link replaces.
-	asideSuffix = ".reference"
+	asideSuffix = sdk.Aside
 	// stageName is a directory inside the plugin directory. Links are created in it and
 	// then renamed to their names.
 	stageName = ".allocnet-plugins-install"
@@ -32,11 +35,11 @@ const (
 var errForeign = errors.New("exists and is not a link of allocnet")
 
 // pluginLinks are the links in the plugin directory of a runtime that lead to the
-// program of the native plugins. An existing name is never missing while it is
+// program of the native plugins, or to its shim. An existing name is never missing while it is
 // replaced, because the runtime may need it at any time.
 type pluginLinks struct {
 	dir     string // absolute
-	program string // absolute
+	program string // absolute: where the links lead
 	names   []string
 }
 
@@ -149,7 +152,7 @@ func (l *pluginLinks) look() ([]pluginLink, error) {
 }
 
 // state returns the state of a name. A link is allocnet's if its target has the name
-// programName, even if the target does not exist, or is the program.
+// programName or shimName, even if the target does not exist, or is the program.
 func (l *pluginLinks) state(name string) (linkState, error) {
 	target, err := os.Readlink(l.path(name))
 	switch {
@@ -161,7 +164,7 @@ func (l *pluginLinks) state(name string) (linkState, error) {
 		return linkForeign, err
 	case target == l.program:
 		return linkCurrent, nil
-	case filepath.Base(target) == programName || same(os.Stat, l.path(name), l.program):
+	case filepath.Base(target) == programName, filepath.Base(target) == shimName, same(os.Stat, l.path(name), l.program):
 		return linkOutdated, nil
 	}
 	return linkForeign, nil
@@ -229,17 +232,21 @@ func (l *pluginLinks) ask(ctx context.Context, timeout time.Duration) error {
 	}
 	for _, name := range l.names {
 		if err := version(name); err != nil {
-			return notThePlugins(fmt.Errorf("call %q as plugin %q (VERSION): %w", l.program, name, err))
+			return l.notThePlugins(fmt.Errorf("call %q as plugin %q (VERSION): %w", l.program, name, err))
 		}
 	}
 	err := version(programName)
 	if err == nil {
-		return notThePlugins(usagef("%q is not %s: it answers to every name", l.program, programName))
+		return l.notThePlugins(usagef("%q is not %s: it answers to every name", l.program, programName))
 	}
 	return ctx.Err()
 }
 
-func notThePlugins(err error) error {
+// notThePlugins adds the next step to the error of an unsuitable program.
+func (l *pluginLinks) notThePlugins(err error) error {
+	if filepath.Base(l.program) == shimName {
+		return stepError{err, "--daemon needs " + shimName + " and " + programName + " in one directory: `make build` creates both in bin if there is a C compiler"}
+	}
 	return stepError{err, "name the program that has all plugins[--program| with --program]: `make build` creates it as bin/" + programName + ", beside bin/allocnet"}
 }
 

@@ -53,7 +53,7 @@ func newPluginsList(a *app) *cobra.Command {
 
 func newPluginsInstall(a *app) *cobra.Command {
 	var program string
-	var force bool
+	var daemon, force bool
 	c := &cobra.Command{
 		Use:   "install DIR [PLUGIN...]",
 		Short: "Install links to the native plugins for a container runtime",
@@ -62,11 +62,18 @@ program ` + programName + ` in DIR, the runtime's plugin directory, for each plu
 only for the named ones. The command first calls the program through every link. The
 links point to the program's path, which must not change with updates.
 
+With --daemon, the links lead to ` + shimName + `, which is beside that program and
+takes a fraction of its time: it has allocnetd run the plugin. The daemon must listen on
+its default socket. While it is not running, and for calls that it does not serve, the
+plugins do the same work without it. Repeat the command with or without --daemon to
+change that at any time: each kind removes what the other one has set up.
+
 Repeat the command to update the links, also while the runtime runs: each file is
 replaced by a rename. An existing file that is not a link of allocnet is an error.
 With --force it is kept as NAME` + asideSuffix + `, and uninstall restores it.`,
 		Example: `  allocnet plugins install /opt/cni/bin
   allocnet plugins install /opt/cni/bin loopback
+  allocnet plugins install /opt/cni/bin --daemon
   allocnet plugins install /usr/lib/cni --force
   allocnet plugins install /opt/cni/bin --program /usr/local/bin/` + programName,
 		Args:              dirAndPlugins,
@@ -76,10 +83,14 @@ With --force it is kept as NAME` + asideSuffix + `, and uninstall restores it.`,
 			if err != nil {
 				return err
 			}
+			if daemon {
+				l.program = filepath.Join(filepath.Dir(l.program), shimName)
+			}
 			return a.installPlugins(c, l, force)
 		},
 	}
 	programFlag(c, &program)
+	c.Flags().BoolVar(&daemon, "daemon", false, "have allocnetd run the plugins while it is running")
 	c.Flags().BoolVar(&force, "force", false, "replace other files, and keep them as NAME"+asideSuffix)
 	return c
 }
@@ -265,13 +276,13 @@ func (l *pluginLinks) usableProgram() error {
 	info, err := os.Stat(l.program)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return notThePlugins(usagef("program %q does not exist", l.program))
+		return l.notThePlugins(usagef("program %q does not exist", l.program))
 	case err != nil:
 		return fmt.Errorf("program of the plugins: %w", err)
 	case !info.Mode().IsRegular() || info.Mode().Perm()&0o111 == 0:
-		return notThePlugins(usagef("program %q is not an executable file", l.program))
+		return l.notThePlugins(usagef("program %q is not an executable file", l.program))
 	case l.isThrough():
-		return notThePlugins(usagef("program %q is itself, or through a link, one of the plugins in %s", l.program, l.dir))
+		return l.notThePlugins(usagef("program %q is itself, or through a link, one of the plugins in %s", l.program, l.dir))
 	}
 	return nil
 }

@@ -162,6 +162,68 @@ func TestPluginsOfTheRealProgram(t *testing.T) {
 	require.Contains(t, version.SupportedVersions, "1.0.0")
 }
 
+// withShim adds a shim to the programs, which answers as the program does.
+func (p *pluginDir) withShim() (shim string) {
+	p.Helper()
+	shim = filepath.Join(filepath.Dir(p.program), shimName)
+	p.script(shim)
+	return shim
+}
+
+// TestPluginsOfTheDaemon installs links to the shim, replaces them by links to the
+// program and vice versa, and uninstalls both.
+func TestPluginsOfTheDaemon(t *testing.T) {
+	p := newPluginDir(t)
+	got := p.run("install", "--daemon")
+	require.Equal(t, exitUsage, got.code)
+	require.Contains(t, got.errOut, shimName+`" does not exist`)
+	require.Contains(t, got.errOut, "if there is a C compiler")
+	require.Empty(t, p.entries())
+
+	shim, program := p.withShim(), p.program
+	of := func(target string) map[string]string {
+		p.program = target
+		defer func() { p.program = program }()
+		return p.installed()
+	}
+	for range 2 {
+		text := p.run("install", "--daemon").ok(t)
+		require.Contains(t, text, "lead to "+shim)
+		require.Equal(t, of(shim), p.entries())
+		require.Equal(t, all(linkCurrent), states(t, p.run("install", "--daemon", "--json").ok(t)))
+		require.Equal(t, all(linkInstalled), states(t, p.run("install", "--json").ok(t)))
+		require.Equal(t, of(program), p.entries())
+	}
+	p.run("install", "bridge", "--daemon").ok(t)
+	require.Equal(t, shim, p.entries()["bridge"])
+	require.Equal(t, program, p.entries()["ptp"])
+	require.NoError(t, os.Remove(shim))
+	require.Equal(t, all(linkRemoved), states(t, p.run("uninstall", "--force", "--json").ok(t)), "also without the shim")
+	require.Empty(t, p.entries())
+}
+
+// TestPluginsOfTheRealShim: without the program beside it, the shim is refused.
+func TestPluginsOfTheRealShim(t *testing.T) {
+	program, err := builtProgram()
+	require.NoError(t, err)
+	p := newPluginDir(t)
+	p.program = filepath.Join(t.TempDir(), programName)
+	out, err := exec.Command("make", "--no-print-directory", "-C", "../..", "shim", "BIN="+filepath.Dir(p.program)).CombinedOutput()
+	require.NoError(t, err, string(out))
+	got := p.run("install", "--daemon")
+	require.NotZero(t, got.code)
+	require.Contains(t, got.errOut, "run "+programName+" in the directory of this program")
+	require.Empty(t, p.entries())
+
+	require.NoError(t, os.Link(program, p.program))
+	p.run("install", "--daemon").ok(t)
+	c := exec.Command(p.path("host-local"))
+	c.Env, c.Stdin = []string{"CNI_COMMAND=VERSION"}, strings.NewReader("{}")
+	said, err := c.Output()
+	require.NoError(t, err)
+	require.Contains(t, string(said), "supportedVersions")
+}
+
 func TestPluginsInstallAgain(t *testing.T) {
 	p := newPluginDir(t)
 	require.Equal(t, all(linkInstalled), states(t, p.run("install", "--json").ok(t)))

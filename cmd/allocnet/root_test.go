@@ -109,7 +109,7 @@ func TestHelp(t *testing.T) {
 	help := runWith("", "--help").ok(t)
 	for _, want := range []string{
 		`"kind" for programs`, "  port-conflict ", "  internal ", "0  success", "1  failure", "2  the command line", "3  unhealthy", "ALLOCNET_STATE_DIR", "NO_COLOR",
-		"setup", "teardown", "check", "ls", "inspect", "gc", "networks", "repair", "recover", "plugins", "cleanup", "demo", "version", "completion",
+		"setup", "teardown", "check", "ls", "inspect", "gc", "networks", "repair", "recover", "plugins", "cleanup", "demo", "bench", "version", "completion",
 	} {
 		require.Contains(t, help, want)
 	}
@@ -128,7 +128,7 @@ func TestHelpOfACommand(t *testing.T) {
 		_, exits, _ := strings.Cut(help, "\nExit codes:\n")
 		require.Regexp(t, "(?s)^  0 .*\n  1 .*\n  2 .*\n  3  "+want+"[^\n]*\n$", exits, command)
 	}
-	for _, command := range []string{"setup", "teardown", "ls", "gc", "networks", "plugins", "demo", "version"} {
+	for _, command := range []string{"setup", "teardown", "ls", "gc", "networks", "plugins", "demo", "bench", "version"} {
 		require.NotContains(t, runWith("", command, "--help").ok(t), "Exit codes:", command)
 	}
 	require.Contains(t, runWith("", "setup", "--help").ok(t), "If the\nmessage says that the record is kept")

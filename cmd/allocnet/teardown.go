@@ -73,7 +73,7 @@ func (a *app) teardown(c *cobra.Command, id, netns string, destroy bool) error {
 	}
 	done := a.progress("tearing down %s", id)
 	defer done()
-	gone := configurator.Allocation{ID: id, Netns: path, Networks: a.flags.networks, OwnNetns: destroy}
+	gone := configurator.Allocation{ID: id, Netns: path, Networks: a.flags.networks, OwnNetns: destroy, Wait: true}
 	if err := conf.Teardown(c.Context(), gone); err != nil {
 		return err
 	}

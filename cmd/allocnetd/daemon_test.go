@@ -132,6 +132,36 @@ func TestReconcile(t *testing.T) {
 	require.NotContains(t, p.stop(), "do not agree")
 }
 
+// TestPool: setups with their own network namespace take prepared ones; a reload changes the
+// size, and the end of the daemon leaves none.
+func TestPool(t *testing.T) {
+	w := newWorkspace(t)
+	w.configure(embedded, `pool "allocnet" { size = 2 }`)
+	p := w.start()
+	shows := func(metric string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			out, err := exec.Command("curl", "-sS", "--unix-socket", w.path("s"), "http://localhost/metrics").Output()
+			require.NoError(t, err)
+			return strings.Contains(string(out), metric)
+		}, 20*time.Second, 20*time.Millisecond, metric)
+	}
+	shows(`allocnet_pool_ready{network="allocnet"} 2`)
+	a := configurator.Allocation{ID: "p1", OwnNetns: true}
+	status, err := w.client().Setup(background(), a)
+	require.NoError(t, err)
+	require.True(t, status.Created)
+	require.NoError(t, w.client().Check(background(), a))
+	shows(`allocnet_pool_taken_total{network="allocnet"} 1`)
+	w.configure(embedded, `pool "allocnet" { size = 5 }`)
+	require.Equal(t, "ready", p.reload())
+	require.Contains(t, p.logged("settings have changed"), `settings=["pool.networks"]`)
+	shows(`allocnet_pool_ready{network="allocnet"} 5`)
+	a.Wait = true
+	require.NoError(t, w.client().Teardown(background(), a))
+	p.stop()
+}
+
 func TestReload(t *testing.T) {
 	w := newWorkspace(t)
 	w.configure(embedded, `log { level = "warn" }`)

@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/allocnet/allocnet/cmd/internal/dropin"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/cmd/internal/telemetry"
 	"github.com/allocnet/allocnet/configurator"
@@ -30,6 +31,11 @@ type host struct {
 	telemetry *telemetry.Telemetry
 	manager   *supervisor
 	pool      *sandbox.Pool
+	dropin    *dropin.Service // for plugins that runtimes start as binaries
+	// retired are replaced services that still delete what allocations have left.
+	retired []*configurator.Configurator
+	// reconciled is closed when reconcile has ended.
+	reconciled chan struct{}
 
 	activeFile string // the file that a reload writes the active settings to; "" for none
 }
@@ -48,7 +54,7 @@ func (h *host) active() *generation { return h.current.Load() }
 func newHost(source settings.Source, s settings.Settings, logger hclog.Logger) (h *host, err error) {
 	// The default directory also holds the cached results of other runtimes.
 	libcni.CacheDir = filepath.Join(s.StateDir, "cni-cache")
-	h = &host{source: source, logger: logger, manager: newSupervisor()}
+	h = &host{source: source, logger: logger, manager: newSupervisor(), reconciled: make(chan struct{}), dropin: dropin.New(logger.Named("plugins"))}
 	if h.telemetry, err = h.newTelemetry(&s); err != nil {
 		return nil, err
 	}
@@ -71,8 +77,14 @@ func (h *host) newTelemetry(s *settings.Settings) (*telemetry.Telemetry, error) 
 		Networks: func() ([]*conflist.Network, []*conflist.FileError) { return h.active().networks.Networks() },
 		Allocations: func() (int, error) {
 			ids, err := records.IDs()
-			return len(ids), err
+			n := len(ids)
+			for _, p := range h.pools() { // their records are not those of allocations
+				n -= p.Ready
+			}
+			return max(n, 0), err
 		},
+		Pending:       h.pending,
+		Pools:         h.pools,
 		TraceEndpoint: s.Telemetry.OTLPEndpoint,
 		Logger:        h.logger.Named("telemetry"),
 	})
@@ -97,8 +109,39 @@ func (h *host) apply(before *generation, s *settings.Settings) error {
 	}
 	h.logger.SetLevel(s.Log.Level)
 	h.current.Store(g)
+	h.retire(before, g)
 	h.logEngineChanges(before, g)
 	return nil
+}
+
+// retire keeps the service of a replaced generation while it deletes what allocations have
+// left, so that close waits for it.
+func (h *host) retire(before, now *generation) {
+	h.retired = slices.DeleteFunc(h.retired, func(c *configurator.Configurator) bool { return c.Pending() == 0 })
+	if before == nil || before.service == now.service {
+		return
+	}
+	h.retired = append(h.retired, before.service)
+	if err := before.service.ClosePools(); err != nil {
+		h.logger.Warn("prepared network namespaces could not be removed; the next start removes them", "error", err)
+	}
+}
+
+// pools returns the state of the pools of networks.
+func (h *host) pools() []configurator.PoolStatus {
+	if g := h.active(); g != nil {
+		return g.service.Pools()
+	}
+	return nil
+}
+
+// pending returns the number of allocations whose teardown was acknowledged and that are
+// not yet deleted.
+func (h *host) pending() int {
+	if g := h.active(); g != nil {
+		return g.service.Pending()
+	}
+	return 0
 }
 
 // logEngineChanges logs the networks whose engine differs between two generations.
@@ -203,15 +246,20 @@ func (h *host) close() error {
 	if err := h.telemetry.Shutdown(ctx); err != nil {
 		h.logger.Warn("not all spans were delivered", "error", err)
 	}
-	if err := h.pool.Close(); err != nil {
-		return fmt.Errorf("close the pool of network namespaces: %w", err)
+	var errs []error
+	for _, c := range append(h.retired, h.active().service) {
+		errs = append(errs, c.Close())
 	}
-	return nil
+	if err := h.pool.Close(); err != nil {
+		errs = append(errs, fmt.Errorf("close the pool of network namespaces: %w", err))
+	}
+	return errors.Join(append(errs, h.dropin.Close())...)
 }
 
 // reconcile compares the records with the kernel, and repairs unless the settings say
 // to report only.
 func (h *host) reconcile(ctx context.Context) error {
+	defer close(h.reconciled)
 	g := h.active()
 	if g.settings.Reconcile.Mode == settings.ReconcileReport {
 		return g.report(ctx)

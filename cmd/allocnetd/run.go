@@ -66,10 +66,10 @@ func (h *host) options(l *server.Listener) server.Options {
 	s, served := h.active().settings, h.newAPI(l)
 	return server.Options{
 		Listener: l, Server: served.Server(), Admit: served.Listener, HealthPath: "/healthz",
-		Tasks: []server.Task{
+		Tasks: append([]server.Task{
 			{Name: "configuration manager", Run: h.manager.run},
 			{Name: "teardown of allocations without a network namespace", Run: h.tearDownGone},
-		},
+		}, h.healing(&s)...),
 		Reconcile:     h.reconcile,
 		ReconcileWait: s.Reconcile.Wait,
 		Reload:        h.reload,

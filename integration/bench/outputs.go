@@ -5,14 +5,16 @@ import (
 	"fmt"
 	"io"
 	"os"
+
+	"github.com/allocnet/allocnet/internal/bench"
 )
 
 // write writes the report to the selected outputs.
-func (o *options) write(r *Report, stdout io.Writer) error {
-	if err := r.writeTable(stdout); err != nil {
+func (o *options) write(r *bench.Report, stdout io.Writer) error {
+	if err := r.WriteTable(stdout); err != nil {
 		return fmt.Errorf("write table: %w", err)
 	}
-	return errors.Join(toFile(o.json, r.writeJSON), toFile(o.svg, r.writeChart))
+	return errors.Join(toFile(o.json, r.WriteJSON), toFile(o.svg, r.WriteChart))
 }
 
 // toFile writes a file unless its name is empty.

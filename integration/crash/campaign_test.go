@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 )
 
@@ -48,6 +49,8 @@ func (p part) has(operation string) bool { return slices.Contains(p.operations, 
 // attach and operations that remove, so each host sees all kinds of changes.
 var groups = [][]string{{"setup", "teardown"}, {"retry", "repair", "recover"}, {"setup again", "gc"}}
 
+const inBackground = "teardown in the background"
+
 // someParts are the parts of make test: every operation with every engine and
 // every kind of chain. Interfaces vary over the groups, and families where each
 // has its own programs. The longest parts come first.
@@ -63,10 +66,30 @@ func someParts() []part {
 		{{engine: "native", main: "ptp"}},
 	} {
 		for i, g := range groups {
-			some = append(some, part{inTurn[i%len(inTurn)], g})
+			c := inTurn[i%len(inTurn)]
+			if c.disconnects() {
+				g = replaced(g, "teardown", inBackground)
+			}
+			some = append(some, part{c, g})
 		}
 	}
 	return some
+}
+
+// disconnects reports whether a teardown can leave the deletion of links to the background.
+// Otherwise it is the same as one that waits.
+func (c cell) disconnects() bool {
+	return c.engine == configurator.EngineNative && c.backend == "" && !c.mixed
+}
+
+func replaced(list []string, old, with string) []string {
+	list = slices.Clone(list)
+	for i := range list {
+		if list[i] == old {
+			list[i] = with
+		}
+	}
+	return list
 }
 
 // campaign returns the given parts or, for make stress, every cell with every

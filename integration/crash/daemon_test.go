@@ -201,6 +201,7 @@ func (d *daemon) killAt(o *daemonOperation, at int) (killed bool) {
 func (d *daemon) requireWholeOrNothing(after string) {
 	d.h.t.Helper()
 	c := client.New(client.Config{})
+	d.h.settle()
 	if r, err := d.h.Get(d.h.ctx(), d.h.a.ID); err == nil {
 		require.Equal(d.h.t, configurator.PhaseReady, r.Phase, after)
 		require.NoError(d.h.t, setupByDaemon(d.h.ctx(), c, d.h.a), after)

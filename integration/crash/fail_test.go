@@ -125,5 +125,5 @@ func (h *host) judge(o *operation, said *answer) {
 
 // removes reports whether the operation leaves nothing if it succeeds.
 func (o *operation) removes() bool {
-	return o.request == "teardown" || o.request == "recover" || o.request == "gc"
+	return o.request == "teardown" || o.request == "background" || o.request == "recover" || o.request == "gc"
 }

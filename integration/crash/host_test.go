@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -286,10 +287,20 @@ func (h *host) snapshot() hostsnap.Snapshot {
 	return s
 }
 
+// settle waits until the daemon has deleted everything of allocations that are torn down.
+func (h *host) settle() {
+	h.t.Helper()
+	require.Eventually(h.t, func() bool {
+		records, err := h.List(h.ctx())
+		return err != nil || !slices.ContainsFunc(records, func(r configurator.Record) bool { return r.Acknowledged })
+	}, 20*time.Second, 2*time.Millisecond, "an allocation that is torn down is not deleted")
+}
+
 // requireNothing checks that nothing of the allocation is left: on the host, in
 // its namespace, or in the records.
 func (h *host) requireNothing() {
 	h.t.Helper()
+	h.settle()
 	require.Empty(h.t, hostsnap.Diff(h.before, h.snapshot()), "the host is as it was before")
 	records, err := h.List(h.ctx())
 	require.NoError(h.t, err)

@@ -15,7 +15,7 @@ import (
 // change, and after the last change, before its answer. Then a recovery removes
 // what is left, and nothing else is changed.
 func TestKilledAtEveryPoint(t *testing.T) {
-	eachPart(t, campaign(someParts(), groups...), func(t *testing.T, p part) {
+	eachPart(t, campaign(someParts(), append([][]string{{inBackground}}, groups...)...), func(t *testing.T, p part) {
 		h := newHost(t, p.cell)
 		kinds := map[faultinject.Kind]bool{}
 		for _, o := range operations {

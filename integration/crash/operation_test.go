@@ -30,6 +30,7 @@ var operations = []operation{
 	{name: "setup again", request: "setup", prepare: func(h *host) { h.mustSetUp(h.a); h.unplug() }},
 	{name: "retry", request: "setup", fails: isRule},
 	{name: "teardown", request: "teardown", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }},
+	{name: inBackground, request: "background", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }},
 	{name: "repair", request: "repair", prepare: func(h *host) { h.mustSetUp(h.a); h.flush() }, heals: (*host).requireRepaired},
 	{name: "recover", request: "recover", prepare: func(h *host) { h.crashBeforeReady(); h.requireReachable(h.a) }},
 	{name: "gc", request: "gc", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }},

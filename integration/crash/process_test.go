@@ -29,7 +29,7 @@ const answerFD = 3
 
 // request is an operation that runs in its own process.
 type request struct {
-	Operation  string // setup, teardown, repair, recover or gc
+	Operation  string // setup, teardown, background, repair, recover or gc
 	Engine     configurator.Engine
 	Conf       string
 	Plugins    []string
@@ -47,8 +47,12 @@ type answer struct {
 // library user.
 func configuratorOf(r *request, log hclog.Logger) (*configurator.Configurator, error) {
 	libcni.CacheDir = "/var/lib/cni"
+	backlog := -1
+	if r.Operation == "background" { // a teardown that leaves the deletion of links to it
+		backlog = configurator.DefaultBacklog
+	}
 	return configurator.New(configurator.Config{
-		Engine: r.Engine, ConfDir: r.Conf, PluginDirs: r.Plugins, Network: "net", Logger: log,
+		Backlog: backlog, Engine: r.Engine, ConfDir: r.Conf, PluginDirs: r.Plugins, Network: "net", Logger: log,
 		Retry: configurator.RetryPolicy{Attempts: 2, Delay: time.Millisecond},
 	})
 }
@@ -86,6 +90,8 @@ func (r *request) run(c *configurator.Configurator) error {
 		return err
 	case "teardown":
 		return c.Teardown(ctx, r.Allocation)
+	case "background":
+		return errors.Join(c.Teardown(ctx, r.Allocation), c.Close())
 	case "repair":
 		_, err := c.Repair(ctx)
 		return err

@@ -40,7 +40,7 @@ func TestExamplesAreCompiled(t *testing.T) {
 	}
 }
 
-var _ = []any{examplePool, exampleStart, exampleRollBack, exampleErrors, exampleClient}
+var _ = []any{examplePool, exampleNetworkPool, exampleStart, exampleRollBack, exampleErrors, exampleClient}
 
 func examplePool(ctx context.Context) error {
 	pool, err := sandbox.NewPool(sandbox.PoolOptions{Size: 16})
@@ -53,6 +53,22 @@ func examplePool(ctx context.Context) error {
 		return err
 	}
 	return ns.Destroy()
+}
+
+func exampleNetworkPool(ctx context.Context) error {
+	nets, err := configurator.New(configurator.Config{
+		Networks: []string{"web"}, Pools: []configurator.Pool{{Network: "web", Size: 32}},
+	})
+	if err != nil {
+		return err
+	}
+	defer nets.Close() // removes the namespaces that are left
+	status, err := nets.Setup(ctx, allocnet.Allocation{ID: "web-1", OwnNetns: true})
+	if err != nil {
+		return err
+	}
+	log.Print(status.Address)
+	return nil
 }
 
 func exampleStart(ctx context.Context, live []string) error {

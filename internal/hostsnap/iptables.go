@@ -93,7 +93,7 @@ var sharedRules = regexp.MustCompile(`^(?:` + strings.Join([]string{
 	`-A CNI-FORWARD .*-j (?:CNI|ALLOCNET)-ADMIN`,
 	`-A ALLOCNET-FORWARD (?:-j \S+|-m mark --mark 0x1000/0x1000 -j ACCEPT)`,
 	`-A FORWARD -m comment --comment allocnet -m mark --mark 0x1000/0x1000 -j MARK --set-xmark 0x0/0x1000`,
-	`-A ALLOCNET-ADMIN -o \S+ -m conntrack --ctstate DNAT -j ACCEPT`,
+	`-A ALLOCNET-ADMIN -[do] \S+ -m conntrack --ctstate DNAT -j ACCEPT`,
 	`-A CNI-(?:HOSTPORT-(?:SETMARK|MASQ)|ISOLATION-STAGE-[12]) .*`,
 }, "|") + `)$`)
 

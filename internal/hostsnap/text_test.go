@@ -100,6 +100,7 @@ func TestSharedRules(t *testing.T) {
 		`-A CNI-FORWARD -s 10.1.0.2/32 -j ACCEPT`:                                                false,
 		`-A CNI-ADMIN -j DROP`: false,
 		`-A ALLOCNET-ADMIN -o allocnet0 -m conntrack --ctstate DNAT -j ACCEPT`:                                         true,
+		`-A ALLOCNET-ADMIN -d 10.202.0.0/16 -m conntrack --ctstate DNAT -j ACCEPT`:                                     true,
 		`-A ALLOCNET-ADMIN -j ACCEPT`:                                                                                  false,
 		`-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT`:                                              true,
 		`-A POSTROUTING -m comment --comment "CNI portfwd requiring masquerade" -j CNI-HOSTPORT-MASQ`:                  true,

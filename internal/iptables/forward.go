@@ -3,6 +3,7 @@ package iptables
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os/exec"
 )
 
@@ -13,46 +14,76 @@ import (
 // rules.
 const AdminChain = "ALLOCNET-ADMIN"
 
-// AllowPublished accepts redirected connections to a bridge, and only those, in both
-// families. On a host whose FORWARD policy is to drop, they would not pass otherwise.
-// AllowPublished is idempotent, and one rule serves all allocations.
-func AllowPublished(bridge string) error {
-	return eachFamily(func(c *Command) error {
-		found, err := c.Exists(filterTable, AdminChain, publishedRule(bridge)...)
+// Destination selects the packets to the allocations of a network. One of its fields
+// is set.
+type Destination struct {
+	Bridge string       // packets that leave the host through this bridge, of both families
+	Subnet netip.Prefix // packets to these addresses
+}
+
+func (d Destination) String() string {
+	if d.Bridge != "" {
+		return fmt.Sprintf("bridge %q", d.Bridge)
+	}
+	return "subnet " + d.Subnet.String()
+}
+
+// families returns the families of the packets.
+func (d Destination) families() []Family {
+	switch {
+	case d.Bridge != "":
+		return []Family{IPv4, IPv6}
+	case d.Subnet.Addr().Is4():
+		return []Family{IPv4}
+	}
+	return []Family{IPv6}
+}
+
+// published returns the rule that accepts redirected connections.
+func (d Destination) published() []string {
+	match := []string{"-o", d.Bridge}
+	if d.Bridge == "" {
+		match = []string{"-d", d.Subnet.String()}
+	}
+	return append(match, "-m", "conntrack", "--ctstate", "DNAT", "-j", "ACCEPT")
+}
+
+// AllowPublished accepts redirected connections to a destination, and only those. On a
+// host whose FORWARD policy is to drop, they would not pass otherwise. AllowPublished
+// is idempotent, and one rule serves all allocations of the destination.
+func AllowPublished(d Destination) error {
+	return d.eachFamily(func(c *Command) error {
+		found, err := c.Exists(filterTable, AdminChain, d.published()...)
 		if err == nil && found {
 			return nil
 		}
 		if err := c.EnsureChain(filterTable, AdminChain); err != nil {
 			return fmt.Errorf("%s: make chain %s: %w", c.Name, AdminChain, err)
 		}
-		if err := c.AppendUnique(filterTable, AdminChain, publishedRule(bridge)...); err != nil {
-			return fmt.Errorf("%s: accept connections to published ports of bridge %q: %w", c.Name, bridge, err)
+		if err := c.AppendUnique(filterTable, AdminChain, d.published()...); err != nil {
+			return fmt.Errorf("%s: accept connections to published ports of %s: %w", c.Name, d, err)
 		}
 		return nil
 	})
 }
 
 // CheckPublished returns ErrMissing if a rule that AllowPublished makes is missing.
-func CheckPublished(bridge string) error {
-	return eachFamily(func(c *Command) error {
-		found, err := c.Exists(filterTable, AdminChain, publishedRule(bridge)...)
+func CheckPublished(d Destination) error {
+	return d.eachFamily(func(c *Command) error {
+		found, err := c.Exists(filterTable, AdminChain, d.published()...)
 		if err != nil || !found {
-			return errors.Join(fmt.Errorf("%s chain %s: published ports of bridge %q: %w", c.Name, AdminChain, bridge, ErrMissing), err)
+			return errors.Join(fmt.Errorf("%s chain %s: published ports of %s: %w", c.Name, AdminChain, d, ErrMissing), err)
 		}
 		return nil
 	})
 }
 
-func publishedRule(bridge string) []string {
-	return []string{"-o", bridge, "-m", "conntrack", "--ctstate", "DNAT", "-j", "ACCEPT"}
-}
-
-// eachFamily calls act for both families. If a program is not installed, nothing has to
+// eachFamily calls act for the destination's families. If a program is not installed, nothing has to
 // be accepted: the firewall plugin reports the missing program itself, and the policy
 // was not made by another program.
-func eachFamily(act func(*Command) error) error {
+func (d Destination) eachFamily(act func(*Command) error) error {
 	var errs []error
-	for _, f := range []Family{IPv4, IPv6} {
+	for _, f := range d.families() {
 		c, err := Open(f)
 		if errors.Is(err, exec.ErrNotFound) {
 			continue

@@ -23,6 +23,7 @@ var (
 	ErrTooSlow    = errors.New("request came too slowly")
 	ErrNoSuchPath = errors.New("no such path")
 	ErrMethod     = errors.New("method not allowed")
+	ErrNotServed  = errors.New("allocnetd does not serve this call of a plugin: allocnet-plugins does")
 )
 
 // The status codes of HTTP, without package net/http, which clients would link.
@@ -34,6 +35,7 @@ const (
 	statusRequestTimeout        = 408
 	statusConflict              = 409
 	statusRequestEntityTooLarge = 413
+	statusMisdirectedRequest    = 421
 	statusUnprocessableEntity   = 422
 	statusTooManyRequests       = 429
 	statusInternalServerError   = 500
@@ -71,6 +73,7 @@ var Kinds = []Kind{
 	{"too-slow", statusRequestTimeout, ErrTooSlow, nil},
 	{"no-such-path", statusNotFound, ErrNoSuchPath, nil},
 	{"method-not-allowed", statusMethodNotAllowed, ErrMethod, nil},
+	{"not-served", statusMisdirectedRequest, ErrNotServed, nil},
 	{"incomplete", statusInternalServerError, allocnet.ErrIncomplete, nil},
 	{"not-checked", statusServiceUnavailable, allocnet.ErrNotChecked, nil},
 	{"unhealthy", statusConflict, allocnet.ErrUnhealthy, nil},

@@ -8,30 +8,14 @@
 //
 // The protocol is in cmd/internal/cni.
 
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
 #define PROGRAM "allocnet-cni"
-#define DEFAULT_SOCKET "/run/allocnet/allocnetd.sock"
+#include "common.h"
 
 enum {
-	MAX_CONFIG = 64 << 10, // maximum size of a configuration and of an answer, in bytes
-	MAX_STDIN = 1 << 20,   // maximum size of stdin for allocnet-cni, which accepts less
-	MAX_VARIABLE = 1024,   // maximum length of a variable's value
-	MAX_HEADER = 512,      // maximum length of the request's header
-	MAX_DEPTH = 100,       // maximum depth of nested values
-	WAIT = 250,            // milliseconds to wait for an answer, less than the interval of keepalives
-	HANDED = 3,            // descriptor of the connection that allocnet-cni gets
+	MAX_HEADER = 512, // maximum length of the request's header
+	MAX_DEPTH = 100,  // maximum depth of nested values
+	WAIT = 250,       // milliseconds to wait for an answer, less than the interval of keepalives
+	HANDED = 3,       // descriptor of the connection that allocnet-cni gets
 };
 
 static const char *const variables[] = {
@@ -44,77 +28,15 @@ enum {
 	MAX_REQUEST = MAX_HEADER + VARIABLES * (MAX_VARIABLE + 32) + 64 + MAX_CONFIG,
 };
 
-static char config[MAX_CONFIG], request[MAX_REQUEST], answer[MAX_CONFIG];
-static size_t length; // bytes of the configuration
-
-// fail prints a CNI error with code 11, which makes the runtime try again, and exits.
-static _Noreturn void fail(const char *act) {
-	printf("{\"cniVersion\":\"1.0.0\",\"code\":11,\"msg\":\"allocnet-cni-shim cannot go on\","
-		"\"details\":\"%s: %s\"}\n", act, strerror(errno));
-	exit(1);
-}
-
-// again reports whether a failed call must be repeated. It first waits until the
-// descriptor is ready, because the runtime's descriptors may be non-blocking.
-static bool again(int fd, short events) {
-	struct pollfd p = {.fd = fd, .events = events};
-	return errno == EINTR || errno == EAGAIN && (poll(&p, 1, -1) >= 0 || errno == EINTR);
-}
-
-// write_all writes n bytes and reports whether it has succeeded.
-static bool write_all(int fd, const char *data, size_t n) {
-	while (n > 0) {
-		ssize_t k = write(fd, data, n);
-		if (k < 0 && again(fd, POLLOUT))
-			continue;
-		if (k <= 0)
-			return false;
-		data += k, n -= k;
-	}
-	return true;
-}
-
-// restore_stdin replaces stdin by a file with the whole configuration: the part that
-// was already read and the rest.
-static void restore_stdin(void) {
-	int fd = memfd_create("config", MFD_CLOEXEC);
-	if (fd < 0 || !write_all(fd, config, length))
-		fail("keep the configuration");
-	for (size_t total = 0; total <= MAX_STDIN;) {
-		ssize_t k = read(0, answer, sizeof answer);
-		if (k < 0 && again(0, POLLIN))
-			continue;
-		if (k < 0)
-			fail("read the configuration");
-		if (k == 0)
-			break;
-		if (!write_all(fd, answer, k))
-			fail("keep the configuration");
-		total += k;
-	}
-	if (lseek(fd, 0, SEEK_SET) < 0 || dup2(fd, 0) < 0)
-		fail("keep the configuration");
-}
+static char request[MAX_REQUEST], answer[MAX_CONFIG];
 
 // hand_over executes allocnet-cni, with the connection unless fd is negative.
 static _Noreturn void hand_over(int fd) {
-	char path[4096];
-	ssize_t n = readlink("/proc/self/exe", path, sizeof path - sizeof PROGRAM);
-	if (n == sizeof path - sizeof PROGRAM) // the path may be truncated
-		errno = ENAMETOOLONG, n = -1;
-	if (n < 0)
-		fail("find " PROGRAM);
-	path[n] = 0;
-	char *slash = strrchr(path, '/');
-	strcpy(slash ? slash + 1 : path, PROGRAM);
-	if (fd < 0) {
-		execv(path, (char *[]){PROGRAM, NULL});
-	} else {
-		if (fd == HANDED ? fcntl(fd, F_SETFD, 0) < 0 : dup2(fd, HANDED) < 0)
-			fail("hand over the connection");
-		execv(path, (char *[]){PROGRAM, (char[]){'0' + HANDED, 0}, NULL});
-	}
-	fail("run " PROGRAM " in the directory of this program: install it there");
+	if (fd < 0)
+		execute((char *[]){PROGRAM, NULL});
+	if (fd == HANDED ? fcntl(fd, F_SETFD, 0) < 0 : dup2(fd, HANDED) < 0)
+		fail("hand over the connection");
+	execute((char *[]){PROGRAM, (char[]){'0' + HANDED, 0}, NULL});
 }
 
 // text is a part of the configuration.
@@ -273,8 +195,8 @@ static bool options(void) {
 // a value is too long or not plain.
 static char *environment(char *to) {
 	for (int i = 0; i < VARIABLES; i++) {
-		const char *v = getenv(variables[i]);
-		text t = {v ? v : "", v ? strlen(v) : 0};
+		const char *v = value_of(variables[i]);
+		text t = {v, strlen(v)};
 		if (t.n > MAX_VARIABLE || !plain(t))
 			return NULL;
 		to += sprintf(to, "%s\"%s\":\"%s\"", i ? "," : "", variables[i], t.at);
@@ -285,10 +207,6 @@ static char *environment(char *to) {
 // send_request sends the request and returns the connection, or -1 if the request could
 // not be sent completely.
 static int send_request(void) {
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	if (sock.n >= sizeof address.sun_path)
-		return -1;
-	memcpy(address.sun_path, sock.at, sock.n);
 	char *body = request + MAX_HEADER; // the header's length is not known yet
 	char *to = environment(body + sprintf(body, "{\"env\":{"));
 	if (!to)
@@ -298,21 +216,12 @@ static int send_request(void) {
 	to += length;
 	*to++ = '}';
 	char header[MAX_HEADER];
-	int n = snprintf(header, sizeof header,
+	int n = sprintf(header,
 		"POST /cni HTTP/1.1\r\nHost: allocnetd\r\nContent-Type: application/json\r\n"
 		"Connection: close\r\nContent-Length: %zu\r\n\r\n", (size_t)(to - body));
 	memcpy(body - n, header, n);
 
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	if (fd < 0)
-		return -1;
-	ssize_t all = to - body + n;
-	if (connect(fd, (struct sockaddr *)&address, sizeof address) || fcntl(fd, F_SETFL, 0) < 0 ||
-		send(fd, body - n, all, MSG_NOSIGNAL | MSG_DONTWAIT) != all) {
-		close(fd); // the daemon ignores an incomplete request
-		return -1;
-	}
-	return fd;
+	return send_to(sock.at, sock.n, &(struct iovec){body - n, to - body + n}, 1);
 }
 
 // receive waits for the answer and finds its body if the whole answer has arrived. It
@@ -386,29 +295,17 @@ static void print(text body, bool add) {
 }
 
 int main(void) {
-	for (int fd = 0; fd <= 2; fd++) // so that the connection gets a higher descriptor
-		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
-			return 1;
-	static const char *const commands[] = {"ADD", "DEL", "CHECK", "GC", "STATUS", NULL};
-	const char *command = getenv("CNI_COMMAND"), *caller = getenv("ALLOCNET_CALLER");
-	const char *const *c = commands;
-	while (*c && command && strcmp(*c, command))
-		c++;
-	if (!command || !*c || caller && *caller)
+	open_standard();
+	if (!is_served())
 		hand_over(-1);
-	for (ssize_t k = 1; k != 0 && length < MAX_CONFIG; length += k) {
-		do
-			k = read(0, config + length, MAX_CONFIG - length);
-		while (k < 0 && again(0, POLLIN));
-		if (k < 0)
-			hand_over(-1); // allocnet-cni reports the error
-	}
+	if (!read_config())
+		hand_over(-1); // allocnet-cni reports the error
 	int fd = -1;
 	text body;
 	if (length < MAX_CONFIG && options())
 		fd = send_request();
 	if (fd >= 0 && receive(fd, &body))
-		print(body, strcmp(command, "ADD") == 0);
+		print(body, strcmp(value_of("CNI_COMMAND"), "ADD") == 0);
 	restore_stdin();
 	hand_over(fd);
 }

@@ -66,6 +66,7 @@ func newWorkspace(t *testing.T, engine configurator.Engine) *workspace {
 		ConfDir: w.conf, StateDir: filepath.Join(dir, "state"), Engine: engine, Network: "br",
 		PluginDirs: []string{filepath.Join(dir, "bin"), filepath.Dir(refplugins.Path(t, "bridge"))},
 		Retry:      configurator.RetryPolicy{Attempts: 1},
+		Backlog:    -1, // a DEL returns when nothing is left
 		Logger:     hclog.New(&hclog.LoggerOptions{Output: testWriter{t}}),
 	}
 	w.vendor("")

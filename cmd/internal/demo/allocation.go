@@ -48,7 +48,7 @@ func (d *demo) makeSandbox(ctx context.Context, a *allocation) error {
 func (d *demo) setUp(ctx context.Context, a *allocation) error {
 	d.steps.later("tear down "+a.id, func(ctx context.Context) (string, error) {
 		start := time.Now()
-		err := d.conf.Teardown(ctx, configurator.Allocation{ID: a.id})
+		err := d.conf.Teardown(ctx, configurator.Allocation{ID: a.id, Wait: true})
 		d.summary.Teardowns = append(d.summary.Teardowns, time.Since(start))
 		return "links, rules, addresses", err
 	})

@@ -28,7 +28,7 @@ type Options struct {
 	// network.
 	Config configurator.Config
 	// OnHost reports whether the demo runs on a real host. Other programs may change
-	// that host during the demo, and the demo removes a bridge that it made.
+	// that host during the demo.
 	OnHost bool
 	// Reporter receives the beginning and the end of every step.
 	Reporter Reporter
@@ -81,7 +81,6 @@ type demo struct {
 	conf          *configurator.Configurator
 	needsIPTables bool
 	before        *hostsnap.Snapshot
-	hadBridge     bool
 	outside       *outside
 	allocs        []*allocation
 }
@@ -163,9 +162,5 @@ func (d *demo) compare(context.Context) (string, error) {
 	if diff := d.ofConcern(hostsnap.Diff(*d.before, after)); diff != "" {
 		return "", fmt.Errorf("the host is not as before:\n%s", diff)
 	}
-	if d.OnHost && !d.hadBridge {
-		return "as before; what all allocations share (chains, forwarding) stays for the next one", nil
-	}
-	return fmt.Sprintf("as before; what all allocations share (bridge %s, chains, forwarding) stays for the next one",
-		conflist.EmbeddedBridge), nil
+	return "as before; what all allocations share (chains, forwarding) stays for the next one", nil
 }

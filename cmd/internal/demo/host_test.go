@@ -9,7 +9,6 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -18,31 +17,6 @@ func attrs(name string) netlink.LinkAttrs {
 	a := netlink.NewLinkAttrs()
 	a.Name = name
 	return a
-}
-
-func TestRemoveBridge(t *testing.T) {
-	privhost.Require(t)
-	d := &demo{}
-	detail, err := d.removeBridge(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, "it was never made", detail)
-
-	require.NoError(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs(conflist.EmbeddedBridge)}))
-	bridge, err := netlink.LinkByName(conflist.EmbeddedBridge)
-	require.NoError(t, err)
-	port := &netlink.Veth{LinkAttrs: attrs("port"), PeerName: "peer"}
-	port.MasterIndex = bridge.Attrs().Index
-	require.NoError(t, netlink.LinkAdd(port))
-	detail, err = d.removeBridge(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, "it stays: port is on it", detail)
-
-	require.NoError(t, netlink.LinkDel(port))
-	_, err = d.removeBridge(t.Context())
-	require.NoError(t, err)
-	exists, err := bridgeExists()
-	require.NoError(t, err)
-	require.False(t, exists)
 }
 
 func TestTheMemoryOfAFirstUseMayStay(t *testing.T) {

@@ -2,29 +2,17 @@ package demo
 
 import (
 	"context"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
-	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 )
 
 // nowhere is a plugin directory that does not exist.
 var nowhere = []string{"/nonexistent"}
-
-// removeSharedBridge removes, at the end of the test, the bridge that a demo
-// leaves for the next allocation.
-func removeSharedBridge(t *testing.T) {
-	t.Helper()
-	t.Cleanup(func() {
-		_, err := (&demo{}).removeBridge(context.Background())
-		require.NoError(t, err)
-	})
-}
 
 func (l *log) detail(name string) string {
 	for _, s := range l.ended {
@@ -41,7 +29,7 @@ func TestRun(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	reference, err := refplugins.Dir()
 	require.NoError(t, err)
-	const inside = "in this process: loopback, bridge, host-local, firewall, portmap"
+	const inside = "in this process: loopback, ptp, host-local, firewall, portmap"
 	for _, test := range []struct {
 		name       string
 		engine     configurator.Engine
@@ -54,10 +42,9 @@ func TestRun(t *testing.T) {
 		{"without plugin binaries", configurator.EngineAuto, nowhere, "", true, inside, `^v\d`},
 		{"without iptables", configurator.EngineNative, nowhere, "/nonexistent", false, inside, `^not installed, and not needed$`},
 		{"with plugin binaries", configurator.EngineExec, []string{reference}, "", false,
-			"as binaries: loopback, bridge, host-local, firewall, portmap", `^v\d`},
+			"as binaries: loopback, tuning, ptp, host-local, tuning, firewall, portmap", `^v\d`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			removeSharedBridge(t)
 			if test.path != "" {
 				t.Setenv("PATH", test.path)
 			}
@@ -75,9 +62,6 @@ func TestRun(t *testing.T) {
 			require.Equal(t, test.plugins, l.detail("plugins"))
 			require.Regexp(t, test.iptables, l.detail("iptables"))
 			require.Regexp(t, test.iptables, l.detail("ip6tables"))
-			left, err := bridgeExists()
-			require.NoError(t, err)
-			require.Equal(t, !test.onHost, left)
 		})
 	}
 }
@@ -129,7 +113,6 @@ func (i *interrupter) End(s Step) {
 // not begun, and what was set up is torn down.
 func TestInterruptionIsTold(t *testing.T) {
 	privhost.Require(t)
-	removeSharedBridge(t)
 	const setUpA, destroyA = "set up allocnet-demo-a", "destroy sandbox allocnet-demo-a"
 	for _, test := range []struct {
 		begin, end string
@@ -174,14 +157,6 @@ func TestInterruptionIsTold(t *testing.T) {
 			}
 			require.Equal(t, test.undone, down[0])
 			require.Equal(t, []string{destroyA, "remove the outside", "compare the host"}, down[len(down)-3:])
-			require.Equal(t, slices.Contains(up, setUpA), bridgeIsThere(t))
 		})
 	}
-}
-
-func bridgeIsThere(t *testing.T) bool {
-	t.Helper()
-	there, err := bridgeExists()
-	require.NoError(t, err, conflist.EmbeddedBridge)
-	return there
 }

@@ -35,11 +35,13 @@ func TestConfigurator(t *testing.T) {
 	clock := newClock()
 	exporter, err := newExporter(to.URL)
 	require.NoError(t, err)
+	var c *configurator.Configurator
 	o := newTelemetry(Options{
+		Pending:     func() int { return c.Pending() },
 		Networks:    conflist.New(conf, nil).Networks,
 		Allocations: func() (int, error) { ids, err := records.IDs(); return len(ids), err },
 	}, exporter, clock.now)
-	c, err := configurator.New(configurator.Config{
+	c, err = configurator.New(configurator.Config{
 		ConfDir: conf, StateDir: state, Engine: configurator.EngineNative, Observer: o.Observer(), OnForced: o.OnForced,
 	})
 	require.NoError(t, err)
@@ -55,6 +57,7 @@ func TestConfigurator(t *testing.T) {
 	}
 	full := []string{"allocations 5", `leases_free{family="ipv4",network="net"} 0`, `leases_used{family="ipv4",network="net"} 5`}
 	require.Equal(t, full, append(o.series(t, "allocations"), o.series(t, "leases")...))
+	all[0].Wait = true
 	require.NoError(t, c.Teardown(t.Context(), all[0]))
 	require.Equal(t, []string{
 		`operations_total{engine="native",network="net",operation="setup",outcome="ok"} 5`,
@@ -70,4 +73,7 @@ func TestConfigurator(t *testing.T) {
 	for _, a := range all[1:] {
 		require.NoError(t, c.Teardown(t.Context(), a))
 	}
+	require.NoError(t, c.Close())
+	clock.add(hostTime)
+	require.Equal(t, []string{"removals_pending 0"}, o.series(t, "removals_pending"))
 }

@@ -19,7 +19,9 @@ type host struct {
 	Options
 	now func() time.Time
 
-	live, used, free, files *prometheus.Desc
+	poolReady, poolTaken, poolDry, poolDiscarded *prometheus.Desc
+
+	live, pending, used, free, files *prometheus.Desc
 
 	mu      sync.Mutex
 	counted time.Time
@@ -32,16 +34,21 @@ func newHost(o Options, now func() time.Time) *host {
 	}
 	return &host{
 		Options: o, now: now,
-		live:  desc("allocations", "Allocations that have a record."),
-		used:  desc("leases_used", "Addresses that host-local has leased.", "network", "family"),
-		free:  desc("leases_free", "Addresses that host-local can still lease.", "network", "family"),
-		files: desc("config_files_in_error", "Files of the network configuration directory that are not used as they are."),
+		live:          desc("allocations", "Allocations that have a record."),
+		pending:       desc("removals_pending", "Allocations whose teardown was acknowledged and that are not yet deleted."),
+		used:          desc("leases_used", "Addresses that host-local has leased.", "network", "family"),
+		free:          desc("leases_free", "Addresses that host-local can still lease.", "network", "family"),
+		poolReady:     desc("pool_ready", "Prepared network namespaces.", "network"),
+		poolTaken:     desc("pool_taken_total", "Setups that got a prepared network namespace.", "network"),
+		poolDry:       desc("pool_dry_total", "Setups that got none because none was ready.", "network"),
+		poolDiscarded: desc("pool_discarded_total", "Prepared network namespaces that were destroyed unused.", "network"),
+		files:         desc("config_files_in_error", "Files of the network configuration directory that are not used as they are."),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (h *host) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{h.live, h.used, h.free, h.files} {
+	for _, d := range []*prometheus.Desc{h.poolReady, h.poolTaken, h.poolDry, h.poolDiscarded, h.live, h.pending, h.used, h.free, h.files} {
 		to <- d
 	}
 }
@@ -74,6 +81,15 @@ func (h *host) count() []prometheus.Metric {
 			list = append(list, gauge(h.live, float64(n)))
 		}
 	}
+	if h.Pending != nil {
+		list = append(list, gauge(h.pending, float64(h.Pending())))
+	}
+	if h.Pools != nil {
+		for _, p := range h.Pools() {
+			list = append(list, gauge(h.poolReady, float64(p.Ready), p.Network), total(h.poolTaken, p.Taken, p.Network),
+				total(h.poolDry, p.Dry, p.Network), total(h.poolDiscarded, p.Discarded, p.Network))
+		}
+	}
 	if h.Networks == nil {
 		return list
 	}
@@ -87,6 +103,10 @@ func (h *host) count() []prometheus.Metric {
 
 func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
 	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+}
+
+func total(d *prometheus.Desc, value uint64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(value), labels...)
 }
 
 // leases returns the lease metrics of one network, one pair per address family in use.

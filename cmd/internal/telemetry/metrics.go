@@ -31,6 +31,9 @@ type metrics struct {
 	forced                         prometheus.Counter
 	operationTime, stepTime        *prometheus.HistogramVec
 	reloadOK, reloadTime           prometheus.Gauge
+	comparisons, repairs           *prometheus.CounterVec
+	restored, backOffs             prometheus.Counter
+	unhealthy                      prometheus.Gauge
 }
 
 func newMetrics(o Options, now func() time.Time) *metrics {
@@ -47,9 +50,16 @@ func newMetrics(o Options, now func() time.Time) *metrics {
 		leftovers:  counters("leftovers_total", "What DEL had left on the host, by whether force removed it.", "kind", "fate"),
 		reloadOK:   newGauge("config_last_reload_successful", "Whether the last reload of the configuration succeeded."),
 		reloadTime: newGauge("config_last_reload_success_timestamp_seconds", "When the configuration was last read well."),
+
+		comparisons: counters("heal_comparisons_total", "Comparisons of all allocations with the kernel, by the kind of the change that led to them.", "cause"),
+		repairs:     counters("heal_repairs_total", "Repairs of what other programs had removed, by the kind of the change.", "cause"),
+		restored:    counter("heal_restored_allocations_total", "Allocations of which something was restored."),
+		unhealthy:   newGauge("unhealthy_allocations", "Allocations whose network is damaged and could not be repaired."),
+		backOffs:    counter("heal_backoffs_total", "Repairs after which the next one had to wait, because a program keeps removing something."),
 	}
 	m.registry.MustRegister(m.operations, m.operationTime, m.stepTime, m.retries, m.forced, m.leftovers,
-		m.queue.waiting, m.queue.running, m.queue.refused, m.queue.waited, m.reloadOK, m.reloadTime, newHost(o, now), buildInfo(o),
+		m.queue.waiting, m.queue.running, m.queue.refused, m.queue.waited, m.reloadOK, m.reloadTime,
+		m.comparisons, m.repairs, m.restored, m.unhealthy, m.backOffs, newHost(o, now), buildInfo(o),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/cleanup"
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/portmap"
@@ -126,6 +127,22 @@ func TestReloads(t *testing.T) {
 	require.Equal(t, []string{
 		"config_last_reload_success_timestamp_seconds 1.7723664e+09", "config_last_reload_successful 0",
 	}, r.series(t, "config_last"))
+}
+
+// TestHeals counts repairs by their cause. An allocation that became unhealthy is an
+// event, and no repair.
+func TestHeals(t *testing.T) {
+	r := newRig(Options{})
+	r.Compared([]string{"rules", "link"})
+	r.Healed(client.Heal{Cause: "rules", Restored: 3})
+	r.Healed(client.Heal{Cause: "rules", Restored: 2, BackOff: 1})
+	r.Healed(client.Heal{Cause: "drift", Unhealthy: "a"})
+	r.Unhealthy(1)
+	require.Equal(t, []string{
+		"heal_backoffs_total 1", `heal_comparisons_total{cause="link"} 1`, `heal_comparisons_total{cause="rules"} 1`,
+		`heal_repairs_total{cause="rules"} 2`, "heal_restored_allocations_total 5",
+	}, r.series(t, "heal_"))
+	require.Equal(t, []string{"unhealthy_allocations 1"}, r.series(t, "unhealthy"))
 }
 
 // TestRetriesThatWereCutOff: a retry that did not begin is not counted.

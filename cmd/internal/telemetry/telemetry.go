@@ -29,6 +29,12 @@ type Options struct {
 	// Allocations returns the number of allocations that have a record. If it is nil,
 	// they are not counted.
 	Allocations func() (int, error)
+	// Pending returns the number of allocations whose teardown was acknowledged and that
+	// are not yet deleted. If it is nil, they are not counted.
+	Pending func() int
+	// Pools returns the state of the pools of networks. If it is nil, there are no
+	// metrics of pools.
+	Pools func() []configurator.PoolStatus
 	// TraceEndpoint is the URL to which spans are sent by OTLP over HTTP:
 	// http[s]://HOST[:PORT][/PATH], default path /v1/traces. "" disables spans.
 	// Headers, certificates and sampling are set by OpenTelemetry's environment

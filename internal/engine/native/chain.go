@@ -28,6 +28,30 @@ type chain struct {
 	common       sdk.CmdArgs
 }
 
+// add runs ADD of all plugins. It adds the elements of all of them in one transaction,
+// unless a plugin runs as a binary, which may depend on the plugins before it.
+func (c *chain) add(ctx context.Context, result *types100.Result) (_ *types100.Result, err error) {
+	plugins := c.of.List.Plugins
+	additions := &sdk.Additions{}
+	if len(c.engine.Binaries(c.of)) == 0 {
+		c.common.Additions = additions
+	}
+	for i, p := range plugins {
+		additions.Plugin = p.Network.Type
+		result, err = c.exec.Run(ctx, p.Network.Type, "ADD", c.args(i, result))
+		if err != nil {
+			return nil, c.addError(i, err)
+		}
+		if result == nil {
+			return nil, fmt.Errorf("%w: plugin %q returned no result", engine.ErrInvalidResult, p.Network.Type)
+		}
+	}
+	if err := additions.Apply(ctx, c.exec.Host); err != nil {
+		return nil, c.addError(len(plugins)-1, err)
+	}
+	return c.versioned(result)
+}
+
 func (e *Engine) newChain(exec *sdk.Exec, r *engine.Request, i int) *chain {
 	a := r.Attachments[i]
 	return &chain{

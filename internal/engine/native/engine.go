@@ -114,21 +114,7 @@ func (e *Engine) Add(ctx context.Context, r *engine.Request) ([]*types100.Result
 		if err = c.network.err; err != nil {
 			return results, fmt.Errorf("ADD allocation %q: network %q: %w", r.ID, a.Network.Name, err)
 		}
-		for j, p := range a.Network.List.Plugins {
-			result, err = exec.Run(ctx, p.Network.Type, "ADD", c.args(j, result))
-			if err != nil {
-				err = c.addError(j, err)
-			} else if result == nil {
-				err = fmt.Errorf("%w: plugin %q returned no result", engine.ErrInvalidResult, p.Network.Type)
-			}
-			if err != nil {
-				break
-			}
-		}
-		if err == nil {
-			result, err = c.versioned(result)
-		}
-		if err == nil {
+		if result, err = c.add(ctx, result); err == nil {
 			err = engine.Validate(result)
 		}
 		if err != nil {
@@ -225,6 +211,28 @@ func (e *Engine) Del(ctx context.Context, r *engine.Request) error {
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("DEL allocation %q: %w", r.ID, err)
+	}
+	return nil
+}
+
+// Disconnect disconnects an allocation before DEL: see sdk.Disconnecter. If a plugin
+// cannot, or if one runs as a binary, the error is sdk.ErrNeedsDel.
+func (e *Engine) Disconnect(ctx context.Context, r *engine.Request) error {
+	if slices.ContainsFunc(r.Attachments, func(a engine.Attachment) bool { return len(e.Binaries(a.Network)) > 0 }) {
+		return sdk.ErrNeedsDel
+	}
+	exec, err := e.exec(r)
+	if err != nil {
+		return fmt.Errorf("disconnect allocation %q: %w", r.ID, err)
+	}
+	defer exec.Close()
+	for i, a := range slices.Backward(r.Attachments) {
+		c := e.newChain(exec, r, i)
+		for j := range slices.Backward(a.Network.List.Plugins) {
+			if err := c.run(ctx, sdk.Disconnect, j, a.Result); err != nil {
+				return fmt.Errorf("disconnect allocation %q: network %q: %w", r.ID, a.Network.Name, err)
+			}
+		}
 	}
 	return nil
 }

@@ -75,6 +75,7 @@ func TestParallel(t *testing.T) {
 		return errors.Join(err, setupErr)
 	})
 	atOnce(t, allocs, "tear down", func(a configurator.Allocation) error { return c.Teardown(t.Context(), a) })
+	require.NoError(t, c.Close()) // waits for the removals
 
 	for _, a := range allocs {
 		require.NoError(t, sandbox.Destroy(a.Netns))

@@ -52,6 +52,11 @@ func (b *Batch) AddAddress(index int, address *net.IPNet, flags int) {
 // kernel's, which removes it together with the address or the link.
 func (b *Batch) AddSharedAddress(index int, ip net.IP) {
 	b.AddAddress(index, &net.IPNet{IP: ip.To4(), Mask: net.CIDRMask(32, 32)}, 0)
+	b.sortLocalRoute(index, ip)
+}
+
+// sortLocalRoute replaces the local route to a shared address: see AddSharedAddress.
+func (b *Batch) sortLocalRoute(index int, ip net.IP) {
 	label := fmt.Sprintf("sort local route to %s", ip)
 	putLocalRoute(b.begin(label, unix.RTM_DELROUTE, 0), index, ip)
 	r := b.begin(label, unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL)

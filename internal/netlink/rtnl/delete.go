@@ -16,6 +16,9 @@ import (
 // number spells "doom" in ASCII.
 const deletionGroup = 0x646f6f6d
 
+// disconnectedGroup is the interface group of links that SetDown took down.
+const disconnectedGroup = deletionGroup + 1
+
 // deleter deletes links in batches. For every request to delete, the kernel waits for
 // several RCU grace periods while it holds its configuration lock; links that are
 // deleted by one request share that wait. A deletion starts at once if no other one is
@@ -100,10 +103,7 @@ func (d *deleter) delete(batch []*deletion) {
 		return
 	}
 	if len(batch) == 1 {
-		batch[0].done <- do(d.socket, func(r *sock.Requests) {
-			r.Begin("", unix.RTM_DELLINK, unix.NLM_F_ACK)
-			putNamed(r, batch[0].name, 0)
-		})
+		batch[0].done <- d.deleteOne(batch[0].name)
 		return
 	}
 	var marked []*deletion
@@ -121,6 +121,23 @@ func (d *deleter) delete(batch []*deletion) {
 	for _, one := range marked {
 		one.done <- err
 	}
+}
+
+// deleteOne deletes one link by its name, because the kernel walks all links for a group.
+// It marks the link all the same: the group is part of the kernel's notification, and
+// tells that allocnet itself has deleted the link.
+func (d *deleter) deleteOne(name string) error {
+	if err := d.mark(name); err != nil {
+		return err
+	}
+	err := do(d.socket, func(r *sock.Requests) {
+		r.Begin("", unix.RTM_DELLINK, unix.NLM_F_ACK)
+		putNamed(r, name, 0)
+	})
+	if errors.Is(err, unix.ENODEV) {
+		return nil // a batch of another process has just deleted it
+	}
+	return err
 }
 
 // open opens the socket for the first deletion.

@@ -176,6 +176,46 @@ func (b *Batch) SetUp(index int) {
 	putLink(b.begin("bring up link", unix.RTM_NEWLINK, 0), index, unix.IFF_UP)
 }
 
+// Adopt gives a link of the host another alias and one more name, by which it can be found
+// like by its first one. To replace the first name takes five times as long. IsNotFound
+// reports whether the error means that the link does not exist.
+func (h *Host) Adopt(name, altname, alias string) error {
+	var b Batch
+	r := b.begin("add name to link", unix.RTM_NEWLINKPROP, unix.NLM_F_EXCL|unix.NLM_F_CREATE|unix.NLM_F_APPEND)
+	putNamed(r, name, 0)
+	list := r.Nest(unix.IFLA_PROP_LIST)
+	r.CString(unix.IFLA_ALT_IFNAME, altname)
+	r.End(list)
+	r = b.begin("set alias of link", unix.RTM_NEWLINK, 0)
+	putNamed(r, name, 0)
+	r.String(unix.IFLA_IFALIAS, alias)
+	if err := h.Apply(&b); err != nil {
+		return fmt.Errorf("link %q as %q: %w", name, altname, err)
+	}
+	return nil
+}
+
+// SetDown takes a link of the host down that is to be deleted later: no packet passes it
+// any more, and the kernel removes the routes through it. If the link does not exist,
+// found is false and err is nil.
+func (h *Host) SetDown(name string) (found bool, err error) {
+	err = do(&h.conns, func(r *sock.Requests) {
+		r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_ACK)
+		var m [unix.SizeofIfInfomsg]byte
+		binary.NativeEndian.PutUint32(m[12:], unix.IFF_UP) // the mask of the flags to change
+		r.Append(m[:]...)
+		r.CString(unix.IFLA_IFNAME, name)
+		r.Uint32(unix.IFLA_GROUP, disconnectedGroup) // the kernel sets it first
+	})
+	if errors.Is(err, unix.ENODEV) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("take link %q down: %w", name, err)
+	}
+	return true, nil
+}
+
 // RouteLoopback sets route_localnet of a link of the host, so that the link can carry
 // packets of 127.0.0.0/8. IsNotFound reports whether the error means that the link does
 // not exist. RouteLoopback does not use the sysctl file: opening the file takes longer

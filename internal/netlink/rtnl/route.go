@@ -21,6 +21,8 @@ type Route struct {
 	Scope    uint8
 	Table    int // 0: the main table
 	Priority int // 0: the kernel's default
+	// Protocol is the origin of the route; 0 stands for RTPROT_BOOT.
+	Protocol uint8
 	// MTU and AdvMSS are in bytes; 0 sets none.
 	MTU, AdvMSS int
 	// Exclusive makes the request fail if the route already exists.
@@ -34,6 +36,9 @@ func (b *Batch) AddRoute(route *Route) {
 		flags |= unix.NLM_F_EXCL
 	}
 	m := unix.RtMsg{Family: unix.AF_INET6, Scope: route.Scope, Protocol: unix.RTPROT_BOOT, Type: unix.RTN_UNICAST}
+	if route.Protocol != 0 {
+		m.Protocol = route.Protocol
+	}
 	short := func(ip net.IP) net.IP { return ip.To16() }
 	if route.Dst.IP.To4() != nil {
 		m.Family, short = unix.AF_INET, net.IP.To4

@@ -28,6 +28,20 @@ func (r *Ruleset) Del(ctx context.Context, e *Elements) error {
 	return nil
 }
 
+// DelGuard removes the elements of a guarded bridge, or of a guarded interface that no
+// longer exists. It is idempotent.
+func (r *Ruleset) DelGuard(ctx context.Context, bridge string) error {
+	e := &Elements{Guarded: []Guard{{Bridge: bridge}, {Bridge: bridge, Isolated: true}}}
+	list, err := e.remains()
+	if err == nil {
+		err = r.remove(ctx, list)
+	}
+	if err != nil {
+		return fmt.Errorf("delete guard of %q: %w", bridge, err)
+	}
+	return nil
+}
+
 // owned returns the elements in found that belong to the owner of the elements in list,
 // each once. An element without an owner belongs to it if the value is the same.
 func owned(list, found []element) []element {

@@ -223,7 +223,11 @@ func (r *Ruleset) removal(ctx context.Context, list []element) (change, error) {
 // host ports it looks again, because another attachment may have begun to wait for one
 // in the meantime.
 func (r *Ruleset) del(ctx context.Context, list []element) error {
-	list = slices.DeleteFunc(list, func(e element) bool { return e.set.shared })
+	return r.remove(ctx, slices.DeleteFunc(list, func(e element) bool { return e.set.shared }))
+}
+
+// remove is del, also for elements that attachments share.
+func (r *Ruleset) remove(ctx context.Context, list []element) error {
 	for i := range list {
 		list[i] = list[i].active()
 	}

@@ -26,6 +26,7 @@ type Exchanger interface {
 // that the request could not be sent or its answer not read.
 type Socket struct {
 	protocol int
+	port     uint32
 	turn     chan struct{} // holds a value while the socket is in use
 	fd       int
 	seq      uint32
@@ -47,7 +48,12 @@ func Open(protocol int) (*Socket, error) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", protocolNames[protocol], err), unix.Close(fd))
 	}
-	return &Socket{protocol: protocol, turn: make(chan struct{}, 1), fd: fd}, nil
+	port, err := bind(fd)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open %s: %w", protocolNames[protocol], err), unix.Close(fd))
+	}
+	own.add(protocol, port)
+	return &Socket{protocol: protocol, port: port, turn: make(chan struct{}, 1), fd: fd}, nil
 }
 
 // Close closes the socket. Later requests return os.ErrClosed.
@@ -59,6 +65,7 @@ func (s *Socket) Close() error {
 	}
 	fd := s.fd
 	s.fd = -1
+	own.remove(s.protocol, s.port)
 	return os.NewSyscallError("close", unix.Close(fd))
 }
 

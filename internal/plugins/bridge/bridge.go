@@ -25,6 +25,7 @@ type addition struct {
 	link    *netlink.Bridge
 	veth    rtnl.Veth
 	result  *types100.Result
+	mac     net.HardwareAddr // of a bridge that has to be created; nil for a random one
 }
 
 // Add implements sdk.Plugin.
@@ -32,9 +33,6 @@ func (b *bridge) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, err
 	mac, err := b.mac(c)
 	if err != nil {
 		return nil, err
-	}
-	if mac == nil {
-		mac = rtnl.RandomMAC()
 	}
 	owner := c.Owner(b.Name)
 	a := &addition{bridge: b, args: c, veth: rtnl.Veth{
@@ -75,7 +73,7 @@ func (a *addition) steps() []sdk.Step {
 	}
 }
 
-// ensureBridge finds the bridge, or creates it with a random MAC.
+// ensureBridge finds the bridge, or creates it.
 func (a *addition) ensureBridge(context.Context) error {
 	host := a.args.Host.Kernel
 	br, err := host.Bridge(a.Bridge)
@@ -103,11 +101,14 @@ func (a *addition) ensureBridge(context.Context) error {
 	return nil
 }
 
-// createBridge creates the bridge. If another process creates it at the same time,
+// createBridge creates the bridge, which did not exist. If another process creates it at the same time,
 // createBridge returns that bridge.
 func (a *addition) createBridge(host *rtnl.Host) (*netlink.Bridge, error) {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = a.Bridge, a.MTU, rtnl.RandomMAC()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = a.Bridge, a.MTU, a.mac
+	if a.mac == nil {
+		attrs.HardwareAddr = rtnl.RandomMAC()
+	}
 	wanted := &netlink.Bridge{LinkAttrs: attrs}
 	if a.filters() {
 		on := true
@@ -194,7 +195,11 @@ func (a *addition) gateway(ctx context.Context) error {
 	for _, ip := range a.result.IPs {
 		key += " " + ip.Gateway.String()
 	}
-	if err := a.args.Host.Cache.Unless(key, func() error { return a.setGateways(ctx, a.args.Host, a.link, a.result) }); err != nil {
+	set := func() error {
+		_, err := a.setGateways(ctx, a.args.Host, a.link, a.result)
+		return err
+	}
+	if err := a.args.Host.Cache.Unless(key, set); err != nil {
 		return err
 	}
 	return a.reportVLANInterface()

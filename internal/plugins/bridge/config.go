@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -80,8 +81,8 @@ func (b *bridge) validate() error {
 	return err
 }
 
-// mac returns the requested hardware address; nil if there is none. args.cni
-// overrides CNI_ARGS, and runtimeConfig overrides both.
+// mac returns the hardware address of the container's end. args.cni overrides CNI_ARGS,
+// and runtimeConfig overrides both.
 func (b *bridge) mac(c *sdk.CmdArgs) (net.HardwareAddr, error) {
 	var env struct {
 		types.CommonArgs
@@ -90,24 +91,11 @@ func (b *bridge) mac(c *sdk.CmdArgs) (net.HardwareAddr, error) {
 	if err := sdk.LoadArgs(c.Args, &env); err != nil {
 		return nil, err
 	}
-	var args, runtime struct {
+	var args struct {
 		Mac string `json:"mac"`
 	}
-	if err := errors.Join(b.CNIArgs(&args), b.Runtime(&runtime)); err != nil {
+	if err := b.CNIArgs(&args); err != nil {
 		return nil, err
 	}
-	wanted := string(env.MAC)
-	for _, mac := range []string{args.Mac, runtime.Mac} {
-		if mac != "" {
-			wanted = mac
-		}
-	}
-	if wanted == "" {
-		return nil, nil
-	}
-	mac, err := net.ParseMAC(wanted)
-	if err != nil {
-		return nil, fmt.Errorf("requested MAC: %w", err)
-	}
-	return mac, nil
+	return veth.MAC(&b.Common, cmp.Or(args.Mac, string(env.MAC)))
 }

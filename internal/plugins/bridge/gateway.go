@@ -55,43 +55,45 @@ func (b *bridge) defaultRoute(r *types100.Result, gateway net.IP) {
 	r.Routes = append(r.Routes, &types.Route{Dst: all, GW: gateway})
 }
 
-// setGateways makes the bridge the gateway of the addresses' networks.
-func (b *bridge) setGateways(ctx context.Context, host *sdk.Host, br *netlink.Bridge, r *types100.Result) error {
+// setGateways makes the bridge the gateway of the addresses' networks. It reports
+// whether an address was missing.
+func (b *bridge) setGateways(ctx context.Context, host *sdk.Host, br *netlink.Bridge, r *types100.Result) (changed bool, err error) {
 	if !b.IsGateway {
-		return nil
+		return false, nil
 	}
 	link, err := b.gatewayLink(host.Kernel, br, r)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, address := range r.IPs {
 		gateway := &net.IPNet{IP: address.Gateway, Mask: address.Address.Mask}
-		if err := b.ensureAddress(ctx, host.Kernel, link, gateway); err != nil {
-			return err
+		added, err := b.ensureAddress(ctx, host.Kernel, link, gateway)
+		if changed = changed || added; err != nil {
+			return changed, err
 		}
 	}
-	return veth.Forward(host.Cache, r)
+	return changed, veth.Forward(host.Cache, r)
 }
 
 // ensureAddress adds an address to the bridge or to a VLAN's interface. It adds
 // the address without listing first: usually the address exists, and listing
 // the addresses of a host with thousands of them takes longer.
-func (b *bridge) ensureAddress(ctx context.Context, host *rtnl.Host, link netlink.Link, want *net.IPNet) error {
-	err := host.AddAddress(link.Attrs().Index, want, rtnl.NoDAD)
-	if errors.Is(err, unix.EEXIST) {
-		return nil
-	}
+func (b *bridge) ensureAddress(ctx context.Context, host *rtnl.Host, link netlink.Link, want *net.IPNet) (added bool, err error) {
+	added, err = host.EnsureAddress(link.Attrs().Index, want, rtnl.NoDAD)
 	if err != nil {
-		return fmt.Errorf("interface %q: %w", link.Attrs().Name, err)
+		return false, fmt.Errorf("interface %q: %w", link.Attrs().Name, err)
+	}
+	if !added {
+		return false, nil
 	}
 	if err := b.resolveConflicts(host, link, want); err != nil {
-		return errors.Join(err, host.AddrDel(link, &netlink.Addr{IPNet: want}))
+		return false, errors.Join(err, host.AddrDel(link, &netlink.Addr{IPNet: want}))
 	}
 	// A MAC that was set no longer follows the MACs of the ports.
 	if err := host.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
-		return fmt.Errorf("pin MAC of %q: %w", link.Attrs().Name, err)
+		return true, fmt.Errorf("pin MAC of %q: %w", link.Attrs().Name, err)
 	}
-	return host.AwaitReception(ctx, link.Attrs().Index, want.IP)
+	return true, host.AwaitReception(ctx, link.Attrs().Index, want.IP)
 }
 
 // resolveConflicts checks the other addresses of a link that got a new address:

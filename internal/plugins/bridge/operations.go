@@ -111,28 +111,20 @@ func (b *bridge) checkPort(c *sdk.CmdArgs, r *types100.Result, peer netlink.Link
 	return errors.Join(append(errs, fmt.Errorf("bridge %q has no port for %q", b.Bridge, c.IfName))...)
 }
 
-// Repair implements sdk.Repairer: it restores the gateways, masquerading, the
-// MAC check and the VLANs of the port.
-func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
-	r, err := c.Previous(&b.Common)
-	if err != nil || r == nil {
-		return err
-	}
-	link, err := c.Host.Kernel.LinkByName(b.Bridge)
-	if err != nil {
-		return fmt.Errorf("find bridge %q: %w", b.Bridge, err)
-	}
-	br, ok := link.(*netlink.Bridge)
-	if !ok {
-		return fmt.Errorf("%q is a %s, not a bridge", b.Bridge, link.Type())
-	}
-	return errors.Join(b.setGateways(ctx, c.Host, br, r), b.masq.Add(ctx, c, r), b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))
-}
-
 // Del implements sdk.Plugin.
 func (b *bridge) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	err := veth.Detach(ctx, c, &b.Common, b.ipam, b.masq)
 	return errors.Join(err, b.delMACGuard(ctx, c)) // after the link is deleted
+}
+
+// Handover implements sdk.Handoverer.
+func (b *bridge) Handover(ctx context.Context, c *sdk.CmdArgs, from string) error {
+	return veth.Handover(ctx, c, &b.Common, b.ipam, from)
+}
+
+// Disconnect implements sdk.Disconnecter. A VLAN's tags and the MAC check stay until DEL.
+func (b *bridge) Disconnect(ctx context.Context, c *sdk.CmdArgs) error {
+	return veth.Disconnect(ctx, c, &b.Common, b.masq)
 }
 
 // Status implements sdk.Plugin.

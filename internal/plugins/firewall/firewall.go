@@ -26,8 +26,6 @@ type firewall struct {
 	backend backend
 }
 
-var _ sdk.Repairer = (*firewall)(nil)
-
 // backend is a way to make the host forward packets.
 type backend interface {
 	add(context.Context, *sdk.CmdArgs, *attachment) error
@@ -44,6 +42,7 @@ type attachment struct {
 	addresses   []netip.Addr
 	admin       string
 	guard       *ruleset.Guard // of the ingressPolicy
+	ownGuard    *ruleset.Guard // for DEL: of an interface that only this attachment has
 	zone        string         // the firewalld zone that has the addresses as sources
 	byReference bool           // the reference plugins may have set it up
 	repair      bool           // a failed repair does not remove existing elements
@@ -81,17 +80,6 @@ func (f *firewall) apply(ctx context.Context, c *sdk.CmdArgs, p *attachment) err
 	return f.backend.add(ctx, c, p)
 }
 
-// Repair implements sdk.Repairer. It repeats ADD, which only changes the host
-// and is idempotent.
-func (f *firewall) Repair(ctx context.Context, c *sdk.CmdArgs) error {
-	_, p, err := f.attachment(c)
-	if err != nil {
-		return err
-	}
-	p.repair = true
-	return f.apply(ctx, c, p)
-}
-
 // Check implements sdk.Plugin.
 func (f *firewall) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	previous, p, err := f.attachment(c)
@@ -109,12 +97,33 @@ func (f *firewall) Check(ctx context.Context, c *sdk.CmdArgs) error {
 }
 
 // Del implements sdk.Plugin. It keeps the ingressPolicy of a bridge, because
-// other attachments may use the bridge.
+// other attachments may use the bridge, but not that of a veth.
 func (f *firewall) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	previous := c.PreviousOfDel(&f.Common)
 	p := &attachment{network: f.Name, admin: f.AdminChain, addresses: sdk.Addresses(previous)}
+	if policy, err := f.closedPolicy(); err == nil && policy != "" {
+		p.ownGuard = &ruleset.Guard{Bridge: c.Owner(f.Name).Veth(), Isolated: policy == isolated}
+	}
 	p.byReference = sdk.AddedByReference(c, f.Name, previous)
 	return errors.Join(f.backend.del(ctx, c, p), f.delReference(ctx, c, p))
+}
+
+// Handover implements sdk.Handoverer: only elements name the container. It makes sure, as ADD
+// does, that the rule exists that all allocations share.
+func (f *firewall) Handover(ctx context.Context, c *sdk.CmdArgs, _ string) error {
+	_, p, err := f.attachment(c)
+	if err != nil || len(p.addresses) == 0 {
+		return err
+	}
+	return p.ensureAccept(ctx, c)
+}
+
+// Disconnect implements sdk.Disconnecter.
+func (f *firewall) Disconnect(ctx context.Context, c *sdk.CmdArgs) error {
+	if _, own := f.backend.(zoned); !own {
+		return sdk.ErrNeedsDel
+	}
+	return f.Del(ctx, c)
 }
 
 // delReference removes the iptables rules of the reference plugin, if that

@@ -59,19 +59,27 @@ func (b iptablesBackend) check(ctx context.Context, _ *sdk.CmdArgs, p *attachmen
 	return errors.Join(errs...)
 }
 
-// del removes the rules of the addresses. Rules do not name their attachment,
-// so del cannot find them without addresses. If a program is not usable now,
+// del removes the rules of the addresses and of the attachment's own guard. Rules
+// do not name their attachment, so del cannot find those of unknown addresses. If a program is not usable now,
 // ADD may still have used it. Then the kernel's tables must show that there are
 // no rules.
 func (b iptablesBackend) del(ctx context.Context, _ *sdk.CmdArgs, p *attachment) error {
 	var errs []error
-	for _, family := range p.families() {
+	families := p.families()
+	if p.ownGuard != nil && len(families) == 0 {
+		families = []iptables.Family{iptables.IPv4, iptables.IPv6}
+	}
+	for _, family := range families {
 		t, err := openProgram(family)
 		if err != nil {
 			errs = append(errs, p.absent(ctx, family, err))
 			continue
 		}
-		if err = t.Remove(table, p.own(family)); err == nil {
+		rules := p.own(family)
+		if p.ownGuard != nil {
+			rules = append(rules, rulesOf(p.ownGuard)...)
+		}
+		if err = t.Remove(table, rules); err == nil {
 			err = p.unhidden(ctx, family)
 		}
 		errs = append(errs, err)

@@ -64,6 +64,11 @@ func guardRules(g *ruleset.Guard) []iptables.Wanted {
 		iptables.Wanted{Chain: stage2, Spec: comment(guardsComment, "-j", "RETURN")})
 }
 
+// rulesOf returns those of the guard's rules that name its interface.
+func rulesOf(g *ruleset.Guard) []iptables.Wanted {
+	return slices.DeleteFunc(guardRules(g), func(w iptables.Wanted) bool { return !slices.Contains(w.Spec, g.Bridge) })
+}
+
 func comment(text string, spec ...string) []string {
 	return slices.Concat(spec, []string{"-m", "comment", "--comment", text})
 }

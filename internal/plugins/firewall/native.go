@@ -20,17 +20,18 @@ type native struct{}
 // add creates the shared rules first. The elements follow in one transaction,
 // so there is nothing to undo.
 func (native) add(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
-	families := p.families()
-	err := c.Host.Cache.Unless(fmt.Sprint("forward ", families, p.admin), func() error {
-		return c.Host.Accept.Ensure(ctx, families, p.admin)
-	})
-	if err != nil {
+	if err := p.ensureAccept(ctx, c); err != nil {
 		return err
 	}
-	if err := c.Host.Rules.Add(ctx, p.elements(c)); err != nil {
-		return fmt.Errorf("accept addresses %v: %w", p.addresses, err)
-	}
-	return nil
+	return c.AddElements(ctx, sdk.Addition{Elements: p.elements(c)})
+}
+
+// ensureAccept makes the forward-accept rule.
+func (p *attachment) ensureAccept(ctx context.Context, c *sdk.CmdArgs) error {
+	families := p.families()
+	return c.Host.Cache.Unless(fmt.Sprint("forward ", families, p.admin), func() error {
+		return c.Host.Accept.Ensure(ctx, families, p.admin)
+	})
 }
 
 func (native) check(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
@@ -40,13 +41,17 @@ func (native) check(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
 }
 
 func (native) del(ctx context.Context, c *sdk.CmdArgs, p *attachment) error {
+	var guardErr error
+	if p.ownGuard != nil {
+		guardErr = c.Host.Rules.DelGuard(ctx, p.ownGuard.Bridge)
+	}
 	if len(p.addresses) == 0 {
-		return sdk.DelOwned(ctx, c, p.network)
+		return errors.Join(guardErr, sdk.DelOwned(ctx, c, p.network))
 	}
 	if err := c.Host.Rules.Del(ctx, p.elements(c)); err != nil {
-		return fmt.Errorf("remove addresses %v: %w", p.addresses, err)
+		return errors.Join(guardErr, fmt.Errorf("remove addresses %v: %w", p.addresses, err))
 	}
-	return nil
+	return guardErr
 }
 
 // status looks for an address that no attachment has. It succeeds if the

@@ -189,6 +189,19 @@ func flush(ctx context.Context, c *sdk.CmdArgs, addrs []netip.Addr) error {
 	return c.Host.Conntrack.FlushAddresses(ctx, addrs...)
 }
 
+// Handover implements sdk.Handoverer: it gives the leases to another container.
+func (p *hostLocal) Handover(ctx context.Context, c *sdk.CmdArgs, from string) error {
+	result, err := c.Previous(&p.Common)
+	if err != nil {
+		return err
+	}
+	addrs, err := p.addressesOf(result)
+	if err != nil {
+		return err
+	}
+	return p.leases.Handover(ctx, lease.Owner{ID: from, IfName: c.IfName}, owner(c), addrs)
+}
+
 // Status reports whether every range set has a free address.
 func (p *hostLocal) Status(context.Context, *sdk.CmdArgs) error {
 	sets := make([]lease.RangeSet, len(p.sets))

@@ -11,6 +11,13 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
+// forgetStale is flushStale that logs the error.
+func (p *publication) forgetStale(ctx context.Context, c *sdk.CmdArgs) {
+	if err := p.flushStale(ctx, c); err != nil {
+		c.Host.Log.Warn("packets of existing connections to the host port may not reach the container", "error", err)
+	}
+}
+
 // flushStale flushes connections to the host ports from before the ports were
 // published. The DEL of an earlier allocation has flushed its own connections.
 func (p *publication) flushStale(ctx context.Context, c *sdk.CmdArgs) error {

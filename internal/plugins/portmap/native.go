@@ -15,8 +15,12 @@ import (
 // native is the backend that uses allocnet's tables.
 type native struct{}
 
+// add flushes stale connections after the elements were added.
 func (native) add(ctx context.Context, c *sdk.CmdArgs, p *publication) error {
-	return c.Host.Rules.Add(ctx, p.elements(c))
+	return c.AddElements(ctx, sdk.Addition{
+		Elements: p.elements(c),
+		Added:    func(ctx context.Context) { p.forgetStale(ctx, c) },
+	})
 }
 
 func (native) check(ctx context.Context, c *sdk.CmdArgs, p *publication) error {

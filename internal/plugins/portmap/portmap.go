@@ -38,17 +38,27 @@ func (p *portmap) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, er
 	if err := p.backend.add(ctx, c, pub); err != nil {
 		return nil, err
 	}
-	if err := pub.flushStale(ctx, c); err != nil {
-		c.Host.Log.Warn("packets of existing connections to the host port may not reach the container", "error", err)
+	if _, own := p.backend.(native); !own {
+		pub.forgetStale(ctx, c)
 	}
 	return previous, nil
 }
 
-// Repair implements sdk.Repairer. It repeats ADD, which only changes the host
-// and is idempotent.
-func (p *portmap) Repair(ctx context.Context, c *sdk.CmdArgs) error {
-	_, err := p.Add(ctx, c)
-	return err
+// Handover implements sdk.Handoverer: it does what ADD does besides the elements.
+func (p *portmap) Handover(ctx context.Context, c *sdk.CmdArgs, _ string) error {
+	previous, err := p.previous(c)
+	if err != nil || len(p.mappings) == 0 {
+		return err
+	}
+	pub := p.publication(c, previous)
+	if len(pub.addresses) == 0 {
+		return nil
+	}
+	if err := pub.routeLoopback(ctx, c); err != nil {
+		return err
+	}
+	pub.forgetStale(ctx, c)
+	return nil
 }
 
 // previous returns the prevResult, which is required.
@@ -117,6 +127,15 @@ func (p *portmap) Del(ctx context.Context, c *sdk.CmdArgs) error {
 		return err // the plugin that created the link flushes its connections
 	}
 	return errors.Join(err, pub.disconnect(ctx, c, published))
+}
+
+// Disconnect implements sdk.Disconnecter. DEL repeats it, but only for elements that
+// still name the attachment.
+func (p *portmap) Disconnect(ctx context.Context, c *sdk.CmdArgs) error {
+	if _, own := p.backend.(native); !own {
+		return sdk.ErrNeedsDel
+	}
+	return p.Del(ctx, c)
 }
 
 // Status implements sdk.Plugin.

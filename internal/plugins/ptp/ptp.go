@@ -3,6 +3,7 @@
 package ptp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,17 +53,20 @@ type addition struct {
 	result  *types100.Result
 }
 
-// Add implements sdk.Plugin.
+// Add implements sdk.Plugin. The reference plugin has no capability mac.
 func (p *ptp) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	if p.ipam == "" {
 		return nil, errNoIPAM
 	}
+	mac, err := veth.MAC(&p.Common, "")
+	if err != nil {
+		return nil, err
+	}
 	owner := c.Owner(p.Name)
 	a := &addition{ptp: p, args: c, veth: rtnl.Veth{
 		Name: owner.Veth(), MAC: rtnl.RandomMAC(), Alias: owner.String(),
-		PeerName: c.IfName, PeerMAC: rtnl.RandomMAC(), NoLinkLocal: true,
+		PeerName: c.IfName, PeerMAC: mac, NoLinkLocal: true,
 	}}
-	var err error
 	if a.sandbox, err = c.Sandbox(); err != nil {
 		return nil, err
 	}
@@ -215,24 +219,45 @@ func (p *ptp) Check(ctx context.Context, c *sdk.CmdArgs) error {
 func checkHost(c *sdk.CmdArgs, r *types100.Result, peer netlink.Link) error {
 	for _, itf := range r.Interfaces {
 		if itf.Sandbox == "" {
-			return veth.CheckHost(c, itf, peer, 0)
+			if err := veth.CheckHost(c, itf, peer, 0); err != nil {
+				return err
+			}
+			return checkReach(c.Host.Kernel, peer.Attrs().ParentIndex, itf.Name, r)
 		}
 	}
 	return errors.New("prevResult has no interface of the host")
 }
 
-// Repair implements sdk.Repairer: it restores masquerading and forwarding.
-func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
-	r, err := c.Previous(&p.Common)
-	if err != nil || r == nil {
-		return err
+// checkReach returns an error for each gateway's address that the host's end lacks, and
+// for each of the container's addresses to which the host lacks the route.
+func checkReach(host *rtnl.Host, index int, name string, r *types100.Result) error {
+	var errs []error
+	for _, ip := range r.IPs {
+		if ip.Gateway != nil {
+			if has, err := host.HasAddress(index, ip.Gateway); err != nil || !has {
+				errs = append(errs, cmp.Or(err, fmt.Errorf("interface %q of the host does not have the address %s", name, ip.Gateway)))
+			}
+		}
+		if has, err := host.HasRoute(index, ip.Address.IP); err != nil || !has {
+			errs = append(errs, cmp.Or(err, fmt.Errorf("the host has no route to %s over %q", ip.Address.IP, name)))
+		}
 	}
-	return errors.Join(veth.Forward(c.Host.Cache, r), p.masq.Add(ctx, c, r))
+	return errors.Join(errs...)
 }
 
 // Del implements sdk.Plugin.
 func (p *ptp) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	return veth.Detach(ctx, c, &p.Common, p.ipam, p.masq)
+}
+
+// Handover implements sdk.Handoverer.
+func (p *ptp) Handover(ctx context.Context, c *sdk.CmdArgs, from string) error {
+	return veth.Handover(ctx, c, &p.Common, p.ipam, from)
+}
+
+// Disconnect implements sdk.Disconnecter.
+func (p *ptp) Disconnect(ctx context.Context, c *sdk.CmdArgs) error {
+	return veth.Disconnect(ctx, c, &p.Common, p.masq)
 }
 
 // Status implements sdk.Plugin.

@@ -126,10 +126,12 @@ func WithKey(object []byte, key string, value any) ([]byte, error) {
 }
 
 // Program is the file name of the program that runs the native plugins as
-// binaries. Aside is the suffix of a reference plugin's binary after a link to
-// Program replaced it.
+// binaries. Shim is that of the program that has allocnetd run them, and executes
+// Program otherwise. Aside is the suffix of a reference plugin's binary after a link
+// to one of the two replaced it.
 const (
 	Program = "allocnet-plugins"
+	Shim    = Program + "-shim"
 	Aside   = ".reference"
 )
 
@@ -145,7 +147,7 @@ func (e *Exec) findFallback(name string, paths []string, why error) (string, err
 }
 
 // findForeign returns the path of a plugin's binary: one with the suffix Aside, or else
-// the first one that is not a link to Program.
+// the first one that is not a link to Program or Shim.
 func (e *Exec) findForeign(name string, paths []string) (string, error) {
 	if path, err := e.Binary.FindInPath(name+Aside, paths); err == nil {
 		return path, nil
@@ -160,11 +162,14 @@ func (e *Exec) findForeign(name string, paths []string) (string, error) {
 			errs = append(errs, err)
 			continue
 		}
-		if target, err := filepath.EvalSymlinks(path); err == nil && filepath.Base(target) == Program {
-			errs = append(errs, fmt.Errorf("%s is a link to %s", path, Program))
+		if target, err := filepath.EvalSymlinks(path); err == nil && isOwn(filepath.Base(target)) {
+			errs = append(errs, fmt.Errorf("%s is a link to %s", path, filepath.Base(target)))
 			continue
 		}
 		return path, nil
 	}
 	return "", errors.Join(errs...)
 }
+
+// isOwn reports whether a file name is that of Program or Shim.
+func isOwn(file string) bool { return file == Program || file == Shim }

@@ -35,6 +35,8 @@ type CmdArgs struct {
 	// that is not known. DEL runs these binaries in addition to the native
 	// plugins of the same types.
 	Binaries []string
+	// Additions collects the elements that ADD adds; nil adds them at once.
+	Additions *Additions
 
 	// Instance is the owner's instance: see names.Owner.
 	Instance string

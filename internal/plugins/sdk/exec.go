@@ -118,6 +118,10 @@ func (e *Exec) command(ctx context.Context, p Plugin, name, command string, a *C
 			err = p.Status(ctx, a)
 		case "GC":
 			err = p.GC(ctx, a)
+		case Disconnect:
+			if d, ok := p.(Disconnecter); ok {
+				err = d.Disconnect(ctx, a)
+			}
 		case Repair:
 			if r, ok := p.(Repairer); ok {
 				err = r.Repair(ctx, a)

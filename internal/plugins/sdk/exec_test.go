@@ -161,18 +161,24 @@ func TestUnknownKey(t *testing.T) {
 	require.Equal(t, []string{"/bin/fake ADD"}, b.ran)
 }
 
-// TestFallBackIsAnother: the binary must not be a link to this program.
+// TestFallBackIsAnother: the binary must not be a link to this program or its shim.
 func TestFallBackIsAnother(t *testing.T) {
+	for _, own := range []string{Program, Shim} {
+		t.Run(own, func(t *testing.T) { fallBackIsAnother(t, own) })
+	}
+}
+
+func fallBackIsAnother(t *testing.T, own string) {
 	conf := []byte(`{"cniVersion":"1.0.0","type":"fake","novel":1}`)
 	ours, theirs := t.TempDir(), t.TempDir()
-	program := filepath.Join(t.TempDir(), Program)
+	program := filepath.Join(t.TempDir(), own)
 	require.NoError(t, os.WriteFile(program, nil, 0o755))
 	require.NoError(t, os.Symlink(program, filepath.Join(ours, "fake")))
 	env := []string{"CNI_COMMAND=ADD", "CNI_PATH=" + ours + ":" + theirs}
 	e, _, b := newExec(t)
 	b.real = true
 	_, err := e.Answer(t.Context(), "fake", conf, env)
-	require.ErrorContains(t, err, "is a link to "+Program)
+	require.ErrorContains(t, err, "is a link to "+own)
 
 	require.NoError(t, os.WriteFile(filepath.Join(theirs, "fake"), nil, 0o755))
 	_, err = e.Answer(t.Context(), "fake", conf, env)

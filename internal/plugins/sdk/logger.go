@@ -13,6 +13,9 @@ type Logger interface {
 	Error(message string, pairs ...any)
 }
 
+// Lines returns a Logger that writes to the stderr of a plugin binary.
+func Lines(plugin string, stderr io.Writer) Logger { return lines{name: plugin, to: stderr} }
+
 // lines writes one line per message to stderr, as plugin binaries do.
 type lines struct {
 	name string

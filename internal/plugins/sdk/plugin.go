@@ -3,6 +3,7 @@ package sdk
 import (
 	"context"
 	"encoding/json"
+	"errors"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
@@ -31,6 +32,23 @@ type Plugin interface {
 type Repairer interface {
 	Repair(context.Context, *CmdArgs) error
 }
+
+// Disconnecter is a plugin that can disconnect an attachment before DEL. DEL also deletes
+// links, for which the kernel waits.
+type Disconnecter interface {
+	// Disconnect removes everything through which packets reach the attachment, and
+	// everything that could be taken for that of another attachment: host ports,
+	// elements, tracked connections. Links and addresses stay until DEL. If the plugin
+	// cannot do that for the attachment, the error is ErrNeedsDel.
+	Disconnect(context.Context, *CmdArgs) error
+}
+
+// ErrNeedsDel: an attachment cannot be disconnected before DEL.
+var ErrNeedsDel = errors.New("only DEL can disconnect the attachment")
+
+// Disconnect is the command that makes an Exec call a Disconnecter. The CNI
+// specification does not define it.
+const Disconnect = "DISCONNECT"
 
 // Repair is the command that makes an Exec call a Repairer. The CNI
 // specification does not define it.

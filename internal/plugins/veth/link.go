@@ -34,6 +34,22 @@ func Detach(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, ipam IPAM, 
 	return err
 }
 
+// Disconnect takes the link of an attachment down, and removes its masquerading and its
+// tracked connections: see sdk.Disconnecter. It is for attachments whose result and link
+// are those of allocnet's plugins.
+func Disconnect(ctx context.Context, c *sdk.CmdArgs, common *sdk.Common, m Masquerade) error {
+	previous, name := c.PreviousOfDel(common), c.Owner(common.Name).Veth()
+	if previous == nil || !has(previous, name, "") || m.On && m.Backend != nil {
+		return sdk.ErrNeedsDel
+	}
+	masqErr := m.Del(ctx, c, previous)
+	_, linkErr := c.Host.Kernel.SetDown(name)
+	if err := errors.Join(masqErr, linkErr); err != nil {
+		return err
+	}
+	return c.Host.Conntrack.FlushAddresses(ctx, sdk.Addresses(previous)...)
+}
+
 // disconnect flushes the connections of the addresses. The native host-local plugin
 // does that itself, because only its leases show which addresses still belong to the
 // attachment.

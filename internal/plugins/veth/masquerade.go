@@ -39,7 +39,7 @@ func (m Masquerade) Add(ctx context.Context, c *sdk.CmdArgs, r *types100.Result)
 		return nil
 	}
 	if m.Backend == nil {
-		return c.Host.Rules.Add(ctx, m.elements(c, r))
+		return c.AddElements(ctx, sdk.Addition{Elements: m.elements(c, r)})
 	}
 	return m.reference(c).add(ctx, *m.Backend, networks(r))
 }
@@ -116,4 +116,16 @@ func networks(r *types100.Result) []*net.IPNet {
 		list[i] = &ip.Address
 	}
 	return list
+}
+
+// Want adds the elements of the masquerading to what the host must have. The rules of a
+// backend need a CHECK of their own.
+func (m Masquerade) Want(w *sdk.Wanted, c *sdk.CmdArgs, r *types100.Result) {
+	switch {
+	case !m.On:
+	case m.Backend != nil:
+		w.Individual = true
+	default:
+		w.Elements = m.elements(c, r)
+	}
 }

@@ -8,17 +8,10 @@ import (
 	"path/filepath"
 
 	"github.com/allocnet/allocnet/internal/iptables"
-	"github.com/allocnet/allocnet/internal/names"
 )
 
-const (
-	// EmbeddedName is the name of the embedded network.
-	EmbeddedName = "allocnet"
-
-	// EmbeddedBridge is the bridge of the embedded network, unless its options
-	// say otherwise.
-	EmbeddedBridge = "allocnet0"
-)
+// EmbeddedName is the name of the embedded network.
+const EmbeddedName = "allocnet"
 
 // embeddedVersion is the newest version that the reference plugins of all current
 // distributions support. It includes CHECK. 1.1.0 adds GC and STATUS; older builds
@@ -29,14 +22,14 @@ const embeddedVersion = "1.0.0"
 type EmbeddedOptions struct {
 	StateDir string         // absolute; contains the directory of the leases
 	Subnets  []netip.Prefix // at most one per family; default 10.202.0.0/16 and fd0a:110c:2e7::/64
-	Bridge   string         // default EmbeddedBridge
 	MTU      int            // in bytes; 0 leaves it to the kernel
 	// ForBinaries configures the network for plugin binaries. Their firewall plugin
-	// needs an admin chain in which published ports are accepted.
+	// needs an admin chain in which published ports are accepted, and their ptp plugin
+	// leaves a requested hardware address to the tuning plugin.
 	ForBinaries bool
 }
 
-// Embedded returns the network for hosts without a configuration: a dual-stack bridge
+// Embedded returns the network for hosts without a configuration: dual-stack and routed,
 // with masquerading, firewall and port mappings.
 func Embedded(o EmbeddedOptions) (*Network, error) {
 	o = o.withDefaults()
@@ -57,18 +50,12 @@ func (o EmbeddedOptions) withDefaults() EmbeddedOptions {
 			netip.MustParsePrefix("fd0a:110c:2e7::/64"),
 		}
 	}
-	if o.Bridge == "" {
-		o.Bridge = EmbeddedBridge
-	}
 	return o
 }
 
 func (o EmbeddedOptions) validate() error {
 	if !filepath.IsAbs(o.StateDir) {
 		return fmt.Errorf("state directory %q is not an absolute path", o.StateDir)
-	}
-	if err := names.ValidateInterface(o.Bridge); err != nil {
-		return fmt.Errorf("bridge %q: %w", o.Bridge, err)
 	}
 	seen := map[string]netip.Prefix{}
 	for _, s := range o.Subnets {
@@ -127,43 +114,35 @@ func familyOf(s netip.Prefix) string {
 type object = map[string]any
 
 func (o EmbeddedOptions) list() object {
-	return object{
-		"name":       EmbeddedName,
-		"cniVersion": embeddedVersion,
-		"plugins": []object{
-			{"type": "loopback"},
-			o.bridge(),
-			o.firewall(),
-			{"type": "portmap", "snat": true, "capabilities": object{"portMappings": true}},
-		},
-	}
-}
-
-func (o EmbeddedOptions) firewall() object {
+	portmap := object{"type": "portmap", "snat": true, "capabilities": object{"portMappings": true}}
+	plugins := []object{{"type": "loopback"}, o.ptp(), {"type": "firewall"}, portmap}
 	if o.ForBinaries {
-		return object{"type": "firewall", "backend": "iptables", "iptablesAdminChainName": iptables.AdminChain}
+		plugins = []object{
+			{"type": "loopback"},
+			// The reference ptp plugin waits two seconds for duplicate address
+			// detection, which has nothing to detect on a link of two ends.
+			{"type": "tuning", "sysctl": object{"net.ipv6.conf.default.accept_dad": "0"}},
+			o.ptp(),
+			{"type": "tuning", "capabilities": object{"mac": true}},
+			{"type": "firewall", "backend": "iptables", "iptablesAdminChainName": iptables.AdminChain},
+			portmap,
+		}
 	}
-	return object{"type": "firewall"}
+	return object{"name": EmbeddedName, "cniVersion": embeddedVersion, "plugins": plugins}
 }
 
-func (o EmbeddedOptions) bridge() object {
-	b := object{
-		"type":         "bridge",
-		"bridge":       o.Bridge,
-		"isGateway":    true,
-		"ipMasq":       true,
-		"forceAddress": false,
-		"hairpinMode":  true,
-		"promiscMode":  false,
-		"ipam":         o.ipam(),
-		// The bridge plugin itself uses only mac. ips and ipRanges are for
-		// host-local, which gets the runtimeConfig of the bridge plugin.
-		"capabilities": object{"ips": true, "ipRanges": true, "mac": true},
+func (o EmbeddedOptions) ptp() object {
+	// ips and ipRanges are for host-local, which gets the runtimeConfig of the ptp
+	// plugin.
+	capabilities := object{"ips": true, "ipRanges": true}
+	if !o.ForBinaries {
+		capabilities["mac"] = true
 	}
+	p := object{"type": "ptp", "ipMasq": true, "ipam": o.ipam(), "capabilities": capabilities}
 	if o.MTU != 0 {
-		b["mtu"] = o.MTU
+		p["mtu"] = o.MTU
 	}
-	return b
+	return p
 }
 
 // ipam returns the IPAM configuration. It has a default route only for the families

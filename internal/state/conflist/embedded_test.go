@@ -28,7 +28,6 @@ func TestEmbedded(t *testing.T) {
 		{"testdata/embedded-ipv6.json", EmbeddedOptions{
 			StateDir: "/state/",
 			Subnets:  []netip.Prefix{netip.MustParsePrefix("fd00:1::/126")},
-			Bridge:   "br-alloc",
 			MTU:      1400,
 		}},
 	}
@@ -41,7 +40,11 @@ func TestEmbedded(t *testing.T) {
 			require.Equal(t, string(want), indented(t, n))
 			require.Equal(t, EmbeddedName, n.Name)
 			require.Empty(t, n.File)
-			require.Equal(t, []string{"loopback", "bridge", "firewall", "portmap"}, n.PluginTypes())
+			types := []string{"loopback", "ptp", "firewall", "portmap"}
+			if tt.options.ForBinaries {
+				types = []string{"loopback", "tuning", "ptp", "tuning", "firewall", "portmap"}
+			}
+			require.Equal(t, types, n.PluginTypes())
 			require.Equal(t, []string{"host-local"}, n.IPAMTypes())
 			require.Equal(t, []string{"ipRanges", "ips", "mac", "portMappings"}, n.Capabilities())
 			requireSelfContained(t, n)
@@ -64,8 +67,6 @@ func TestEmbeddedRejects(t *testing.T) {
 	}{
 		{"no state directory", EmbeddedOptions{}, `state directory "" is not an absolute path`},
 		{"relative state directory", EmbeddedOptions{StateDir: "state"}, `state directory "state" is not an absolute path`},
-		{"long bridge", EmbeddedOptions{StateDir: "/s", Bridge: "a-bridge-too-far"}, `bridge "a-bridge-too-far": `},
-		{"bridge is a path", EmbeddedOptions{StateDir: "/s", Bridge: "a/b"}, `bridge "a/b": `},
 		{"MTU below IPv6's", EmbeddedOptions{StateDir: "/s", MTU: 1279}, "MTU 1279 is out of range: choose 0 or 1280 to 65535"},
 		{"negative MTU", EmbeddedOptions{StateDir: "/s", MTU: -1}, "MTU -1 is out of range"},
 		{"zero prefix", EmbeddedOptions{StateDir: "/s", Subnets: make([]netip.Prefix, 1)}, `subnet "invalid Prefix": not a valid prefix`},

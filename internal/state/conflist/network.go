@@ -116,29 +116,24 @@ func (n *Network) Capabilities() []string {
 	return slices.Sorted(maps.Keys(declared))
 }
 
-// OpenBridge returns the bridge for which iptables.AllowPublished accepts connections:
-// that of a network whose firewall plugin uses iptables.AdminChain. It returns "" for
-// all other networks.
-func (n *Network) OpenBridge() string {
-	var bridge string
-	var ours bool
+// OpensPublished reports whether iptables.AllowPublished accepts connections to the
+// network's published ports: whether its firewall plugin uses iptables.AdminChain. The
+// bridge is "" if the configuration names none.
+func (n *Network) OpensPublished() (bridge string, ok bool) {
 	for _, p := range n.List.Plugins {
 		var conf struct {
 			Bridge     string `json:"bridge"`
 			AdminChain string `json:"iptablesAdminChainName"`
 		}
 		if json.Unmarshal(p.Bytes, &conf) != nil {
-			return ""
+			return "", false
 		}
 		switch p.Network.Type {
 		case "bridge":
 			bridge = conf.Bridge
 		case "firewall":
-			ours = conf.AdminChain == iptables.AdminChain
+			ok = conf.AdminChain == iptables.AdminChain
 		}
 	}
-	if !ours {
-		return ""
-	}
-	return bridge
+	return bridge, ok
 }

@@ -2,6 +2,7 @@ package conflist
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -192,19 +193,22 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-func TestOpenBridge(t *testing.T) {
+func TestOpensPublished(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"type":"bridge","bridge":"br9"},{"type":"firewall","iptablesAdminChainName":"ALLOCNET-ADMIN"}`: "br9",
-		`{"type":"bridge","bridge":"br9"},{"type":"firewall","iptablesAdminChainName":"CNI-ADMIN"}`:      "",
-		`{"type":"bridge","bridge":"br9"},{"type":"firewall"}`:                                           "",
-		`{"type":"ptp"},{"type":"firewall","iptablesAdminChainName":"ALLOCNET-ADMIN"}`:                   "",
-		`{"type":"bridge","bridge":7}`: "",
+		`{"type":"bridge","bridge":"br9"},{"type":"firewall","iptablesAdminChainName":"ALLOCNET-ADMIN"}`: "br9 true",
+		`{"type":"bridge","bridge":"br9"},{"type":"firewall","iptablesAdminChainName":"CNI-ADMIN"}`:      "br9 false",
+		`{"type":"bridge","bridge":"br9"},{"type":"firewall"}`:                                           "br9 false",
+		`{"type":"ptp"},{"type":"firewall","iptablesAdminChainName":"ALLOCNET-ADMIN"}`:                   " true",
+		`{"type":"bridge","bridge":7},{"type":"firewall","iptablesAdminChainName":"ALLOCNET-ADMIN"}`:     " false",
 	} {
 		n, err := Parse([]byte(`{"cniVersion":"1.0.0","name":"n","plugins":[` + text + `]}`))
 		require.NoError(t, err)
-		require.Equal(t, want, n.OpenBridge(), text)
+		bridge, ok := n.OpensPublished()
+		require.Equal(t, want, fmt.Sprint(bridge, " ", ok), text)
 	}
 	embedded, err := Embedded(EmbeddedOptions{StateDir: "/run/x", ForBinaries: true})
 	require.NoError(t, err)
-	require.Equal(t, EmbeddedBridge, embedded.OpenBridge())
+	bridge, ok := embedded.OpensPublished()
+	require.Empty(t, bridge)
+	require.True(t, ok)
 }

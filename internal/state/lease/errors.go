@@ -14,6 +14,8 @@ var (
 	ErrDuplicate = errors.New("duplicate allocation is not allowed")
 	// ErrTaken: the requested address is already leased.
 	ErrTaken = errors.New("it is leased already")
+	// ErrNotHeld: an owner does not have the address.
+	ErrNotHeld = errors.New("it is not leased to that owner")
 	// ErrNotInRange: the requested address is not in the range set, or is that of the
 	// gateway.
 	ErrNotInRange = errors.New("the address is not for lease")

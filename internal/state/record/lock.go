@@ -106,6 +106,25 @@ func (s *Store) LockReservations(ctx context.Context) (unlock func(), err error)
 	return sync.OnceFunc(func() { release(); <-s.queue }), nil
 }
 
+// LockPool marks a pool as that of a living process, until release is called or the process
+// ends. The name of a pool is random, so that no two processes use the same.
+func (s *Store) LockPool(pool string) (release func(), err error) {
+	return s.lockOffsets(context.Background(), fmt.Sprintf("pool %q", pool), poolOffset(pool))
+}
+
+// PoolAlive reports whether the process of a pool is alive.
+func (s *Store) PoolAlive(pool string) bool {
+	l, err := s.openLocks()
+	if err != nil {
+		return true
+	}
+	defer l.close()
+	return l.set(writeLock, poolOffset(pool)) != nil
+}
+
+// poolOffset returns the offset of a pool's lock. No ID contains a slash.
+func poolOffset(pool string) int64 { return offsetOf("pool/" + pool) }
+
 // tryLock takes the lock of an allocation if it is free. It may be called with
 // any other lock held.
 func (s *Store) tryLock(id string) (unlock func(), ok bool) {
@@ -118,6 +137,25 @@ func (s *Store) tryLock(id string) (unlock func(), ok bool) {
 		return nil, false
 	}
 	return l.close, true
+}
+
+// TryLocks takes the locks of those allocations that no other operation works on, and
+// returns their IDs in the given order. It does not wait. The returned function releases
+// all of them.
+func (s *Store) TryLocks(ids []string) (locked []string, unlock func(), err error) {
+	if err := s.checkDirs(); err != nil {
+		return nil, nil, fmt.Errorf("lock %d allocations: state directory: %w", len(ids), fault(s.state, err))
+	}
+	l, err := s.openLocks()
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, id := range ids {
+		if l.set(writeLock, offsetOf(id)) == nil {
+			locked = append(locked, id)
+		}
+	}
+	return locked, l.close, nil
 }
 
 func (s *Store) lockOffsets(ctx context.Context, object string, offsets ...int64) (func(), error) {

@@ -21,6 +21,9 @@ const (
 	Adding   Phase = "adding"
 	Ready    Phase = "ready"
 	Deleting Phase = "deleting"
+	// Pooled is the phase of a slot: ADD has succeeded, and no allocation has taken its
+	// network yet. See Record.Pool.
+	Pooled Phase = "pooled"
 )
 
 // Record is everything that DEL needs, and what ADD returned.
@@ -41,7 +44,14 @@ type Record struct {
 	// Records of older versions have none.
 	Instance *string `json:"instance,omitempty"`
 	Phase    Phase   `json:"phase"`
-	Engine   string  `json:"engine"`
+	// Pool identifies the pool to which a slot belongs, for as long as no allocation has
+	// taken it; see Store.LockPool. Other records have none.
+	Pool string `json:"pool,omitempty"`
+	// Acknowledged reports that the allocation is disconnected: nothing of it can be
+	// reached, and its host ports are free. Its links and addresses still exist. The
+	// phase is then Deleting, and the record has no ports.
+	Acknowledged bool   `json:"acknowledged,omitempty"`
+	Engine       string `json:"engine"`
 	// Requested are the networks that the allocation requested by name. If there are
 	// none, it got those of the configuration.
 	Requested []string `json:"asked,omitempty"`
@@ -74,6 +84,9 @@ type Record struct {
 	Created   time.Time         `json:"created"`
 	Updated   time.Time         `json:"updated"`
 
+	// Slot is the ID of the slot whose network namespace this record takes over.
+	Slot string `json:"-"`
+
 	// RequireAddress makes the operation fail if no network assigns an address.
 	RequireAddress bool `json:"-"`
 
@@ -101,7 +114,7 @@ func (r *Record) Container() string {
 
 // BeginAdd turns r into the record of an ADD that has not created anything yet.
 func (r *Record) BeginAdd() {
-	r.Phase, r.Addresses = Adding, nil
+	r.Phase, r.Addresses, r.Acknowledged = Adding, nil, false
 	for i := range r.Attachments {
 		r.Attachments[i].Result = nil
 	}

@@ -49,7 +49,7 @@ func (s *Store) Reserve(ctx context.Context, r *Record, warn func(error)) error 
 		return err
 	}
 	reservations := r.reservations()
-	holders, created, err := s.holders(r.ID, reservations)
+	holders, created, err := s.holders(r.ID, r.Slot, reservations)
 	if err == nil {
 		err = s.checkHolders(r, holders, warn)
 	}
@@ -68,7 +68,9 @@ func (s *Store) Reserve(ctx context.Context, r *Record, warn func(error)) error 
 // holders returns the allocations other than id that, according to the index,
 // have one of the requested reservations. If a reservation has no directory
 // yet, holders creates it, which is the quickest test.
-func (s *Store) holders(id string, reservations []reservation) (holders map[string][]reservation, created []reservation, err error) {
+//
+// slot is the slot whose network namespace the record takes over, or "".
+func (s *Store) holders(id, slot string, reservations []reservation) (holders map[string][]reservation, created []reservation, err error) {
 	holders = map[string][]reservation{}
 	look := func(c reservation) error {
 		ids, err := s.index.holders(c)
@@ -86,7 +88,10 @@ func (s *Store) holders(id string, reservations []reservation) (holders map[stri
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, c := range reservations {
+	for i, c := range reservations {
+		if i == 0 && slot != "" { // the network namespace is only that of the slot
+			continue
+		}
 		if unix.Mkdir(s.index.dir(c.key), 0o700) == nil {
 			created = append(created, c)
 		} else if err := look(c); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"sort"
@@ -113,7 +114,7 @@ func decode(data []byte) (*Record, error) {
 		}
 	}
 	switch r.Phase {
-	case Adding, Ready, Deleting:
+	case Adding, Ready, Deleting, Pooled:
 	default:
 		return nil, fmt.Errorf("unknown phase %q", r.Phase)
 	}
@@ -148,6 +149,26 @@ func (s *Store) Update(r *Record) error {
 	if appendFile(s.file(r.ID), appendOutcome(make([]byte, 0, 2<<10), r)) == nil {
 		return nil
 	}
+	return s.replace(r)
+}
+
+// portMappings is the capability whose argument are the host ports.
+const portMappings = "portMappings"
+
+// Acknowledge records that an allocation is disconnected; see Record.Acknowledged. It
+// removes the host ports from r and from the index, so that another allocation may
+// publish them. The caller holds the lock of the allocation and sets the time of r.
+func (s *Store) Acknowledge(r *Record) error {
+	var errs []error
+	for _, c := range r.reservations()[1:] { // the first is the network namespace
+		errs = append(errs, s.index.release(r.ID, c))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("release host ports of allocation %q: %w", r.ID, fault(s.state, err))
+	}
+	r.Phase, r.Acknowledged, r.Ports, r.RequestedPorts = Deleting, true, nil, nil
+	r.Capabilities = maps.Clone(r.Capabilities)
+	delete(r.Capabilities, portMappings)
 	return s.replace(r)
 }
 
@@ -244,6 +265,16 @@ func (s *Store) Delete(id string) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove record: %w", fault(s.state, err))
+	}
+	return nil
+}
+
+// DeleteSlot removes the record of a slot that an allocation has taken, and its reservation
+// of the network namespace.
+func (s *Store) DeleteSlot(r *Record) error {
+	namespace := r.reservations()[0]
+	if err := errors.Join(remove(s.file(r.ID)), remove(s.index.link(namespace.key, r.ID))); err != nil {
 		return fmt.Errorf("remove record: %w", fault(s.state, err))
 	}
 	return nil

@@ -17,6 +17,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
+	"github.com/allocnet/allocnet/cmd/internal/dropin"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
@@ -57,6 +58,9 @@ type Options struct {
 	Ready func(context.Context) []Check
 	// CNI serves a request of the CNI plugin.
 	CNI func(context.Context, cni.Request) cni.Response
+	// Plugin runs a native plugin. It may keep nothing of the call. An error means that
+	// nothing was done, or that it was undone.
+	Plugin func(context.Context, dropin.Call) (*dropin.Answer, error)
 	// Events returns the events after the one with the ID last; for 0, new events only.
 	// The channel is closed when the context ends.
 	Events func(ctx context.Context, last uint64) <-chan wire.Event

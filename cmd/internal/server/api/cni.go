@@ -45,7 +45,7 @@ func (a *API) cni(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
 	ctx = withClient(ctx, r)
-	keepalives := a.keepAlive(w, cancel)
+	keepalives := keepAlive(cni.Keepalive, func() error { return a.lineFeed(w) }, cancel)
 	response := a.runCNI(ctx, r, req)
 	if !keepalives.end() {
 		a.send(w, r, http.StatusOK, response)
@@ -62,40 +62,43 @@ func (a *API) pushResponse(w http.ResponseWriter, response cni.Response) error {
 	return a.push(w, append(data, '\n'))
 }
 
-// keepalive sends line feeds to the plugin while the operation runs.
+// lineFeed sends a keepalive, which may be the beginning of the answer.
+func (a *API) lineFeed(w http.ResponseWriter) error {
+	w.Header().Set("Content-Type", "application/json") // has an effect only at the beginning
+	return a.push(w, []byte("\n"))
+}
+
+// keepalive tells the plugin that the operation is still running.
 type keepalive struct {
 	mu    sync.Mutex // guards writing to the answer until the end
 	timer *time.Timer
-	begun bool // the answer has begun with a line feed
+	begun bool // send was called
 	ended bool
 }
 
-// keepAlive starts the keepalive; end must be called. gone is called if a line feed
-// cannot be sent.
-func (a *API) keepAlive(w http.ResponseWriter, gone func()) *keepalive {
+// keepAlive calls send at an interval, first after the interval; end must be called.
+// If send fails, it calls gone and stops.
+func keepAlive(interval time.Duration, send func() error, gone func()) *keepalive {
 	k := &keepalive{}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.timer = time.AfterFunc(cni.Keepalive, func() {
+	k.timer = time.AfterFunc(interval, func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		if k.ended {
 			return
 		}
-		if !k.begun {
-			w.Header().Set("Content-Type", "application/json")
-		}
 		k.begun = true
-		if err := a.push(w, []byte("\n")); err != nil {
+		if err := send(); err != nil {
 			gone()
 			return
 		}
-		k.timer.Reset(cni.Keepalive)
+		k.timer.Reset(interval)
 	})
 	return k
 }
 
-// end stops the keepalive and reports whether the answer has begun.
+// end stops the keepalive and reports whether send was called.
 func (k *keepalive) end() (begun bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

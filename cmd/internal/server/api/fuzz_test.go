@@ -26,7 +26,7 @@ func FuzzRequests(f *testing.F) {
 		{"GET", "/v1/allocs/a?x=y#z", ""}, {"DELETE", "/v1/allocs/a", ""}, {"POST", "/v1/allocs/a/check", "{}"},
 		{"POST", "/v1/sandboxes", `{"name":"../s"}`}, {"DELETE", "/v1/sandboxes/s", ""},
 		{"POST", "/v1/gc", `{"live":["a"],"scope":"s","attachments":[{"containerID":"c","ifname":"eth0"}],"conflists":[{}]}`},
-		{"POST", "/v1/repair", ""}, {"GET", "/v1/networks", ""}, {"GET", "/readyz", ""}, {"POST", "/cni", add},
+		{"POST", "/v1/repair", ""}, {"GET", "/v1/networks", ""}, {"GET", "/readyz", ""}, {"POST", "/cni", add}, {"POST", "/cni/plugins/bridge", "{}"},
 		{"OPTIONS", "*", ""}, {"GET", "//", ""},
 	} {
 		f.Add([]byte(request(seed.method, seed.path, seed.body)))

@@ -18,7 +18,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if socket := os.Getenv(peerSocket); socket != "" {
+	if socket := os.Getenv(peerSocket); socket != "" && os.Getenv(peerPlugin) != "" {
+		os.Exit(callAsPeer(socket))
+	} else if socket != "" {
 		os.Exit(actAsPeer(socket, os.Getenv(peerConflists) != ""))
 	}
 	if socket := os.Getenv(crowdSocket); socket != "" {

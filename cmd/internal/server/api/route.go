@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/allocnet/allocnet/cmd/internal/cni"
+	"github.com/allocnet/allocnet/cmd/internal/dropin"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
@@ -44,6 +45,7 @@ func (a *API) routes() []route {
 		{"POST", "/v1/recover", a.pass(sweep, a.recoverAllocations)},
 		{"GET", "/v1/events", a.bodyless(a.events)},
 		{"POST", cni.Path, a.cni},
+		{"POST", dropin.Path + "{plugin}", a.plugin},
 		{"GET", "/healthz", a.bodyless(a.healthz)},
 		{"GET", "/readyz", a.bodyless(a.readyz)},
 		{"GET", "/metrics", a.bodyless(a.options.Metrics.ServeHTTP)},

@@ -63,7 +63,7 @@ func (a *API) destroySandbox(r *http.Request, _ *body) (work, error) {
 			return nil, err
 		}
 		for i := range records {
-			if sameSandbox(records[i].Netns, path) {
+			if !records[i].Acknowledged && sameSandbox(records[i].Netns, path) {
 				return nil, fmt.Errorf("destroy sandbox %q: %w", name, &configurator.NetnsError{Netns: path, OtherID: records[i].ID})
 			}
 		}

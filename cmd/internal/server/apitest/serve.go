@@ -18,6 +18,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
+	"github.com/allocnet/allocnet/cmd/internal/dropin"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
 	"github.com/allocnet/allocnet/internal/wire"
 )
@@ -38,6 +39,9 @@ func Serve(t *testing.T, o api.Options) (socket string, server *http.Server) {
 	}
 	if o.CNI == nil {
 		o.CNI = d.CNI
+	}
+	if o.Plugin == nil {
+		o.Plugin = d.Plugin
 	}
 	if o.Events == nil {
 		o.Events = d.Events
@@ -86,6 +90,7 @@ func Defaults() api.Options {
 		CNI: func(context.Context, cni.Request) cni.Response {
 			return cni.Response{Result: []byte(`{"cniVersion":"1.1.0"}`)}
 		},
+		Plugin: func(context.Context, dropin.Call) (*dropin.Answer, error) { return nil, wire.ErrNotServed },
 		Events: func(ctx context.Context, _ uint64) <-chan wire.Event {
 			events := make(chan wire.Event)
 			context.AfterFunc(ctx, func() { close(events) })

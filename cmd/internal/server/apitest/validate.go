@@ -122,7 +122,9 @@ type recorder struct {
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 func (r *recorder) WriteHeader(status int) {
-	r.status = status
+	if status >= http.StatusOK { // others come before the answer
+		r.status = status
+	}
 	r.ResponseWriter.WriteHeader(status)
 }
 

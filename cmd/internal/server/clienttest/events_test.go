@@ -32,6 +32,8 @@ func TestEventsOfOperations(t *testing.T) {
 	watch.Reloaded(errors.New("why"))
 	watch.OnForced("a", []configurator.Leftover{{Kind: "lease", Object: "x"}})
 	watch.Configured("net", "/conf/net", errors.New("not yet"), []error{errors.New("bad")})
+	heal := client.Heal{Cause: "rules", Change: "flush", Restored: 2, Allocs: []string{"a"}, Unhealthy: "u", Error: "e", Seconds: 1, BackOff: 2}
+	watch.Healed(heal)
 	_, err = c.Setup(ctx, configurator.Allocation{ID: "b", Netns: netns(t)("b"), Networks: []string{apitest.Failing}})
 	require.Error(t, err)
 	require.NoError(t, c.Teardown(ctx, a))
@@ -56,7 +58,8 @@ func TestEventsOfOperations(t *testing.T) {
 	require.Equal(t, &client.Reload{Error: "why"}, got[2].Data)
 	require.Equal(t, &client.Forced{ID: "a", Removed: []configurator.Leftover{{Kind: "lease", Object: "x"}}}, got[3].Data)
 	require.Equal(t, &client.Configuration{Primary: "net", File: "/conf/net", NotReady: "not yet", Problems: []string{"bad"}}, got[4].Data)
-	failed := got[5].Data.(*client.Operation)
+	require.Equal(t, &heal, got[5].Data)
+	failed := got[6].Data.(*client.Operation)
 	require.Contains(t, failed.Error, "no good")
 	require.Contains(t, fmt.Sprint(failed.Steps), "no good")
 	for i, e := range got[2:] {

@@ -19,7 +19,7 @@ var others = map[string][]string{
 	"retry.attempts": {"7"}, "retry.delay": {"1ms"}, "retry.jitter": {"1h"},
 	"limits.operations": {"1"}, "limits.queue": {"2"}, "limits.per_allocation": {"3"}, "limits.streams": {"4"},
 	"limits.connections": {"5"}, "limits.body": {"1025B"}, "limits.operation_timeout": {"7s"},
-	"reconcile.mode": {"report"}, "reconcile.wait": {"8s"}, "reconcile.netns_gone": {"9s"}, "pool.size": {"9"}, "pool.dir": {"/d"},
+	"reconcile.mode": {"report"}, "reconcile.wait": {"8s"}, "reconcile.netns_gone": {"9s"}, "heal.enabled": {"false"}, "heal.check_interval": {"8s"}, "heal.receive_buffer": {"4097B"}, "pool.size": {"9"}, "pool.networks": {"web=32", "db=8"}, "pool.dir": {"/d"},
 	"manager.enabled": {"true"}, "manager.primary": {"m"}, "manager.name": {"n"}, "manager.own_file": {"o.conflist"},
 	"manager.readiness_file": {"/r"}, "log.level": {"off"}, "log.json": {"true"}, "telemetry.otlp_endpoint": {"http://h:1"},
 }

@@ -29,6 +29,9 @@ func parse(to *Settings, name string, data []byte) []error {
 		case !slices.ContainsFunc(table, func(s setting) bool { return s.block == b.Type }):
 			p.problem(line, b.Type, "there is no such block: "+known("", b.Type))
 			continue
+		case b.Type == poolBlock && len(b.Labels) == 1:
+			p.pool(b)
+			continue
 		case len(b.Labels) > 0:
 			p.problem(line, b.Type, "has a label: write only "+b.Type+" {")
 		case seen[b.Type] > 0:
@@ -42,6 +45,41 @@ func parse(to *Settings, name string, data []byte) []error {
 	}
 	slices.SortStableFunc(p.errs, func(a, b error) int { return cmp.Compare(a.(*Error).Line, b.(*Error).Line) })
 	return p.errs
+}
+
+// poolBlock is the block that can have a label, the name of a network.
+const poolBlock = "pool"
+
+// pool applies a block pool "NETWORK" { size = N }.
+func (p *parsing) pool(b *hclsyntax.Block) {
+	key := fmt.Sprintf("%s %q", poolBlock, b.Labels[0])
+	size := ""
+	for name, a := range b.Body.Attributes {
+		line := a.NameRange.Start.Line
+		got, ok := literal(a.Expr, number)
+		switch {
+		case name != "size":
+			p.problem(line, key+"."+name, "there is no such setting: the block of a network has only size")
+		case !ok:
+			p.problem(line, key+".size", "must be "+string(number)+", such as size = 32")
+		default:
+			size = got[0]
+		}
+	}
+	line := b.TypeRange.Start.Line
+	for _, inner := range b.Body.Blocks {
+		p.problem(inner.TypeRange.Start.Line, key+"."+inner.Type, "there is no such block: the block of a network has only size")
+	}
+	if size == "" {
+		if len(b.Body.Attributes) == 0 {
+			p.problem(line, key, "has no size: write for example size = 32")
+		}
+		return
+	}
+	v := poolsOf(&p.to.Pool.Networks)
+	if err := v.set(append(v.get(), b.Labels[0]+"="+size)); err != nil {
+		p.problem(line, key, err.Error())
+	}
 }
 
 func syntaxErrors(name string, diagnostics hcl.Diagnostics) []error {

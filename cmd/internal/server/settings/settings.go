@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/netlink/watch"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -31,6 +32,7 @@ type Settings struct {
 	Retry                   Retry
 	Limits                  Limits
 	Reconcile               Reconcile
+	Heal                    Heal
 	ShutdownGrace           time.Duration // for running operations at shutdown
 	Pool                    Pool
 	Manager                 Manager
@@ -68,7 +70,7 @@ type ReconcileMode string
 const (
 	// ReconcileRepair restores what is missing and removes unfinished allocations.
 	ReconcileRepair ReconcileMode = "repair"
-	// ReconcileReport changes nothing and logs the differences.
+	// ReconcileReport changes nothing and logs the differences. It also disables Heal.
 	ReconcileReport ReconcileMode = "report"
 )
 
@@ -79,10 +81,21 @@ type Reconcile struct {
 	NetnsGone time.Duration // after which allocations of runtimes without a namespace are torn down; 0 for never
 }
 
-// Pool is the pool of prepared network namespaces.
+// Heal configures the repair of what other programs remove while the daemon runs.
+type Heal struct {
+	Enabled bool
+	// CheckInterval is the time in which every allocation is checked once in the
+	// background; 0 for never.
+	CheckInterval time.Duration
+	// ReceiveBuffer is the size in bytes of a buffer for notifications of the kernel.
+	ReceiveBuffer int64
+}
+
+// Pool is the pool of prepared network namespaces, and those of each network.
 type Pool struct {
-	Size int    // 0 for none
-	Dir  string // directory of all network namespaces, also without a pool
+	Size     int    // 0 for none
+	Dir      string // directory of all network namespaces, also without a pool
+	Networks []configurator.Pool
 }
 
 // Manager configures the manager of the CNI configuration.
@@ -124,6 +137,7 @@ func Default() Settings {
 			OperationTimeout: 2 * time.Minute,
 		},
 		Reconcile:     Reconcile{Mode: ReconcileRepair, Wait: 30 * time.Second, NetnsGone: 5 * time.Minute},
+		Heal:          Heal{Enabled: true, CheckInterval: 10 * time.Minute, ReceiveBuffer: watch.DefaultBuffer},
 		ShutdownGrace: 30 * time.Second,
 		Pool:          Pool{Dir: sandbox.DefaultDir},
 		Manager:       Manager{OwnFile: "00-allocnet.conflist"},
@@ -137,7 +151,7 @@ func (s *Settings) Configurator() configurator.Config {
 		Networks: s.Networks, ConfDir: s.ConfDir, PluginDirs: s.PluginDirs, VendorDir: s.VendorDir,
 		InterfacePrefix: s.InterfacePrefix, IgnorePortMappingHostIP: s.IgnorePortMappingHostIP, AllowUnserved: s.AllowUnserved, RepairOnCheck: s.RepairOnCheck,
 		Listeners: s.HostListeners,
-		StateDir:  s.StateDir, NetnsDir: s.Pool.Dir, Subnets: s.Subnets, Engine: s.Engine, Timeout: s.Timeout,
+		StateDir:  s.StateDir, NetnsDir: s.Pool.Dir, Subnets: s.Subnets, Engine: s.Engine, Timeout: s.Timeout, Pools: s.Pool.Networks,
 		Retry: configurator.RetryPolicy{
 			Attempts: s.Retry.Attempts, Delay: orNone(s.Retry.Delay), Jitter: orNone(s.Retry.Jitter),
 		},

@@ -110,8 +110,17 @@ var table = []setting{
 	{"reconcile", "netns_gone", "time after which an allocation of a runtime without its network namespace is torn down; 0 for never", false,
 		func(s *Settings) value { return durationOf(&s.Reconcile.NetnsGone, 0) }},
 
+	{"heal", "enabled", "restore at once what other programs remove from the host", false,
+		func(s *Settings) value { return boolOf(&s.Heal.Enabled) }},
+	{"heal", "check_interval", "time in which every allocation is checked once in the background; 0 for never", false,
+		func(s *Settings) value { return durationOf(&s.Heal.CheckInterval, 0) }},
+	{"heal", "receive_buffer", "size of each of the two buffers for notifications of the kernel", false,
+		func(s *Settings) value { return sizeOf(&s.Heal.ReceiveBuffer, 4<<10, 1<<30) }},
+
 	{"pool", "size", "number of prepared network namespaces; 0 for none", false,
 		func(s *Settings) value { return intOf(&s.Pool.Size, 0, 100_000) }},
+	{"pool", "networks", "networks with prepared network namespaces, each with their number: NETWORK=SIZE", true,
+		func(s *Settings) value { return poolsOf(&s.Pool.Networks) }},
 	{"pool", "dir", "directory of the network namespaces", false,
 		func(s *Settings) value { return textOf(&s.Pool.Dir, absolutePath) }},
 

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/allocnet/allocnet/configurator"
 )
 
 // kind is the syntax of a value in the file.
@@ -217,6 +219,26 @@ func levelOf(to *hclog.Level) value {
 		return l, nil
 	}
 	return scalar[hclog.Level]{to, parse, hclog.Level.String, text}
+}
+
+func poolsOf(to *[]configurator.Pool) value {
+	parse := func(t string) (configurator.Pool, error) {
+		name, number, _ := strings.Cut(t, "=")
+		size, err := strconv.Atoi(number)
+		if _, nameErr := networkName(name); err != nil || nameErr != nil || size < 0 || size > configurator.MaxPool {
+			return configurator.Pool{}, fmt.Errorf(`is not a network and a number from 0 to %d: write for example "web=32"`, configurator.MaxPool)
+		}
+		return configurator.Pool{Network: name, Size: size}, nil
+	}
+	format := func(p configurator.Pool) string { return fmt.Sprintf("%s=%d", p.Network, p.Size) }
+	check := func(pools []configurator.Pool) error {
+		var networks []string
+		for _, p := range pools {
+			networks = append(networks, p.Network)
+		}
+		return unlike(networks)
+	}
+	return list[configurator.Pool]{to, parse, format, ",", check}
 }
 
 func prefixesOf(to *[]netip.Prefix) value {

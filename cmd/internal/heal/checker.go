@@ -1,0 +1,297 @@
+package heal
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/redact"
+)
+
+// Checker runs CHECK of allocations, and repairs them: of those that may be damaged as
+// soon as possible, and of all in the background. It runs one CHECK at a time. Its
+// methods are safe for concurrent use.
+type Checker struct {
+	CheckerOptions
+
+	mu        sync.Mutex
+	queue     []string // to be checked next
+	queued    map[string]bool
+	waiting   []waiting
+	wake      chan struct{}
+	unhealthy map[string]time.Duration // with the wait before the last CHECK
+}
+
+// CheckerOptions are the options of NewChecker.
+type CheckerOptions struct {
+	Service func() Service // the active one
+	// Interval is the time in which every allocation is checked once in the
+	// background; 0 for never.
+	Interval time.Duration
+	Report   Report
+	Logger   hclog.Logger
+}
+
+// waiting are allocations that are to be checked, or restored again, later.
+type waiting struct {
+	ids   []string
+	at    time.Time
+	busy  bool          // another operation was working on them
+	after time.Duration // the wait before the next try, if they are still busy
+}
+
+const (
+	// laterTime is the time in which a Teardown ends.
+	laterTime = time.Second
+	// firstUnhealthy is the time until the next CHECK of an allocation that became
+	// unhealthy, because somebody may set it up again or tear it down. It doubles with
+	// every CHECK, up to lastUnhealthy.
+	firstUnhealthy = 5 * time.Second
+	lastUnhealthy  = 10 * time.Minute
+	// share is the part of the time that CHECKs in the background may take, as a
+	// divisor: those of plugin binaries take long.
+	share     = 20
+	firstBusy = 100 * time.Millisecond
+	lastBusy  = 10 * time.Second
+	maxQueue  = 100_000
+)
+
+// NewChecker returns a Checker, which does nothing until Run is called.
+func NewChecker(o CheckerOptions) *Checker {
+	return &Checker{CheckerOptions: o, queued: map[string]bool{}, unhealthy: map[string]time.Duration{}, wake: make(chan struct{}, 1)}
+}
+
+// Soon has allocations checked. Those without a record are ignored.
+func (c *Checker) Soon(ids ...string) {
+	c.change(func() {
+		for _, id := range ids {
+			if !c.queued[id] && len(c.queue) < maxQueue {
+				c.queued[id] = true
+				c.queue = append(c.queue, id)
+			}
+		}
+	})
+}
+
+// Later is Soon after a second.
+func (c *Checker) Later(ids ...string) { c.after(laterTime, ids...) }
+
+func (c *Checker) after(wait time.Duration, ids ...string) {
+	c.change(func() { c.waiting = append(c.waiting, waiting{ids: ids, at: time.Now().Add(wait)}) })
+}
+
+// Retry restores allocations on which another operation was working, when it has ended.
+func (c *Checker) Retry(ids ...string) { c.retry(ids, firstBusy) }
+
+func (c *Checker) retry(ids []string, after time.Duration) {
+	if len(ids) == 0 {
+		return
+	}
+	c.change(func() {
+		c.waiting = append(c.waiting, waiting{ids: ids, at: time.Now().Add(after), busy: true, after: min(2*after, lastBusy)})
+	})
+}
+
+func (c *Checker) change(do func()) {
+	c.mu.Lock()
+	do()
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run checks until the context ends.
+func (c *Checker) Run(ctx context.Context) error {
+	round := &round{checker: c, next: time.Now().Add(c.Interval)}
+	for ctx.Err() == nil {
+		if w, ok := c.takeWaiting(time.Now()); ok {
+			c.resume(ctx, w)
+		} else if id, ok := c.takeQueued(); ok {
+			c.check(ctx, id)
+		} else {
+			c.sleep(ctx, round)
+		}
+	}
+	return ctx.Err()
+}
+
+// sleep waits for something to do, or makes the next step of the round.
+func (c *Checker) sleep(ctx context.Context, r *round) {
+	now := time.Now()
+	next := now.Add(time.Hour)
+	if c.Interval > 0 {
+		if !r.next.After(now) {
+			r.step(ctx)
+			return
+		}
+		next = r.next
+	}
+	c.mu.Lock()
+	for _, w := range c.waiting {
+		if w.at.Before(next) {
+			next = w.at
+		}
+	}
+	c.mu.Unlock()
+	timer := time.NewTimer(next.Sub(now))
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-c.wake:
+	case <-timer.C:
+	}
+}
+
+func (c *Checker) takeQueued() (id string, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.queue) == 0 {
+		return "", false
+	}
+	id, c.queue = c.queue[0], c.queue[1:]
+	delete(c.queued, id)
+	return id, true
+}
+
+func (c *Checker) takeWaiting(now time.Time) (w waiting, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, w := range c.waiting {
+		if !w.at.After(now) {
+			c.waiting = append(c.waiting[:i:i], c.waiting[i+1:]...)
+			return w, true
+		}
+	}
+	return waiting{}, false
+}
+
+// resume restores allocations that were busy, and has the affected ones checked.
+func (c *Checker) resume(ctx context.Context, w waiting) {
+	if !w.busy {
+		c.Soon(w.ids...)
+		return
+	}
+	report, err := c.Service().Restore(ctx, w.ids...)
+	if err != nil {
+		c.Soon(w.ids...)
+		return
+	}
+	c.Soon(report.Restored...)
+	c.Soon(report.Failed...)
+	c.retry(report.Busy, w.after)
+}
+
+// check runs CHECK of an allocation and repairs what it can.
+func (c *Checker) check(ctx context.Context, id string) {
+	began := time.Now()
+	repaired, err := c.Service().CheckAndRepair(ctx, id)
+	heal := client.Heal{Cause: "drift", Seconds: time.Since(began).Seconds()}
+	switch {
+	case ctx.Err() != nil || errors.Is(err, configurator.ErrNotChecked):
+		return
+	case err == nil || errors.Is(err, configurator.ErrNotFound):
+		c.setHealthy(id)
+		if repaired {
+			heal.Change, heal.Restored, heal.Allocs = "found by CHECK", 1, []string{id}
+			c.Report.Healed(heal)
+		}
+	case c.setUnhealthy(id):
+		heal.Unhealthy, heal.Error = id, redact.Text(err.Error())
+		c.Report.Healed(heal)
+		c.Logger.Error("the network of an allocation is damaged and cannot be repaired: tear the allocation down, or set it up again", "alloc", id, "error", heal.Error)
+	}
+}
+
+// setUnhealthy records that an allocation is unhealthy, and has it checked again later.
+// It reports whether the allocation was healthy before.
+func (c *Checker) setUnhealthy(id string) (became bool) {
+	c.mu.Lock()
+	wait := min(2*c.unhealthy[id], lastUnhealthy)
+	if became = wait == 0; became {
+		wait = firstUnhealthy
+	}
+	c.unhealthy[id] = wait
+	c.Report.Unhealthy(len(c.unhealthy))
+	c.mu.Unlock()
+	c.after(wait, id)
+	return became
+}
+
+func (c *Checker) setHealthy(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.unhealthy, id)
+	c.Report.Unhealthy(len(c.unhealthy))
+}
+
+// forget removes allocations without a record from the unhealthy ones.
+func (c *Checker) forget(exists map[string]bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range c.unhealthy {
+		if !exists[id] {
+			delete(c.unhealthy, id)
+		}
+	}
+	c.Report.Unhealthy(len(c.unhealthy))
+}
+
+// round goes through all allocations, one after the other, spread over the interval.
+type round struct {
+	checker *Checker
+	ids     []string
+	next    time.Time // of the next step
+	pause   time.Duration
+}
+
+// step checks the next allocation, or begins the next round.
+func (r *round) step(ctx context.Context) {
+	if len(r.ids) == 0 {
+		r.begin(ctx)
+		return
+	}
+	id, began := r.ids[0], time.Now()
+	r.ids = r.ids[1:]
+	r.checker.check(ctx, id)
+	r.next = began.Add(max(r.pause, share*time.Since(began)))
+}
+
+// begin begins a round with a comparison of everything that Restore compares.
+func (r *round) begin(ctx context.Context) {
+	c, began := r.checker, time.Now()
+	records, err := c.Service().List(ctx)
+	if err != nil {
+		c.Logger.Debug("comparison in the background: not all records could be read", "error", err)
+	}
+	exists := map[string]bool{}
+	for i := range records {
+		r.ids = append(r.ids, records[i].ID)
+		exists[records[i].ID] = true
+	}
+	c.forget(exists)
+	r.pause = c.Interval / time.Duration(len(r.ids)+1)
+	r.next = began.Add(r.pause)
+	if len(r.ids) == 0 {
+		return
+	}
+	report, err := c.Service().Restore(ctx)
+	if err != nil || ctx.Err() != nil {
+		return // the CHECKs find what is missing
+	}
+	if n := len(report.Restored); n > 0 {
+		change := "found by the comparison in the background"
+		c.Report.Healed(client.Heal{
+			Cause: "drift", Change: change, Restored: n, Allocs: report.Restored[:min(n, maxNamed)], Seconds: time.Since(began).Seconds(),
+		})
+		c.Logger.Warn("restored what was missing", "change", change, "restored", n)
+	}
+	c.Soon(report.Restored...)
+	c.Soon(report.Failed...)
+}

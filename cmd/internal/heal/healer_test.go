@@ -1,0 +1,188 @@
+package heal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/watch"
+)
+
+// fake is a service, a watcher and a report. It logs the calls.
+type fake struct {
+	mu      sync.Mutex
+	log     []string
+	restore []configurator.RestoreReport // answers of Restore; the last one stays
+	fails   int                          // Restores that return an error first
+	check   map[string]error
+	changed chan struct{}
+	changes []watch.Change
+}
+
+func newFake(answers ...configurator.RestoreReport) *fake {
+	return &fake{restore: answers, check: map[string]error{}, changed: make(chan struct{}, 1)}
+}
+
+func (f *fake) note(format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.log = append(f.log, fmt.Sprintf(format, args...))
+}
+
+func (f *fake) Restore(_ context.Context, ids ...string) (*configurator.RestoreReport, error) {
+	f.note("restore %v", ids)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fails > 0 {
+		f.fails--
+		return nil, errors.New("no")
+	}
+	report := f.restore[0]
+	if len(f.restore) > 1 {
+		f.restore = f.restore[1:]
+	}
+	return &report, nil
+}
+
+func (f *fake) CheckAndRepair(_ context.Context, id string) (bool, error) {
+	f.note("check %s", id)
+	return false, f.check[id]
+}
+
+func (f *fake) List(context.Context) ([]configurator.Record, error) {
+	return []configurator.Record{{ID: "a"}, {ID: "b"}}, nil
+}
+
+func (f *fake) Changed() <-chan struct{} { return f.changed }
+
+func (f *fake) Take() []watch.Change {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	taken := f.changes
+	f.changes = nil
+	return taken
+}
+
+func (f *fake) change(list ...watch.Change) {
+	f.mu.Lock()
+	f.changes = append(f.changes, list...)
+	f.mu.Unlock()
+	f.changed <- struct{}{}
+}
+
+func (f *fake) Healed(h client.Heal) {
+	f.note("healed %s %d %s%s%s", h.Cause, h.Restored, h.Change, h.Unhealthy, h.Error)
+}
+func (f *fake) Compared(kinds []string) { f.note("compared %v", kinds) }
+func (f *fake) Unhealthy(n int)         { f.note("unhealthy %d", n) }
+
+// run runs a Healer and a Checker until the test ends.
+func (f *fake) run(t *testing.T, interval time.Duration) {
+	service := func() Service { return f }
+	c := NewChecker(CheckerOptions{Service: service, Interval: interval, Report: f, Logger: hclog.NewNullLogger()})
+	h := &Healer{Service: service, Watcher: f, Checker: c, Report: f, Logger: hclog.NewNullLogger()}
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = h.Run(ctx) })
+	running.Go(func() { _ = c.Run(ctx) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+}
+
+// await waits until the log contains a text.
+func (f *fake) await(t *testing.T, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool { return f.count(text) > 0 }, 30*time.Second, time.Millisecond, "no %q", text)
+}
+
+func (f *fake) count(text string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, l := range f.log {
+		if l == text {
+			n++
+		}
+	}
+	return n
+}
+
+var flush = watch.Change{Kind: watch.Rules, Object: "deletion of table ip allocnet", Process: "nft", PID: 7}
+
+// TestHealer: a change leads to one comparison of everything, and to a CHECK of what was
+// restored or could not be.
+func TestHealer(t *testing.T) {
+	f := newFake(configurator.RestoreReport{Restored: []string{"a"}, Failed: []string{"b"}, Unchecked: []string{"c"}})
+	f.check["b"] = configurator.ErrUnhealthy
+	f.run(t, 0)
+	f.change(flush)
+	for _, text := range []string{
+		"restore []", "compared [rules]", `healed rules 1 deletion of table ip allocnet by "nft" (PID 7)`,
+		"check a", "check b", "check c", "unhealthy 1", "healed drift 0 b" + configurator.ErrUnhealthy.Error(),
+	} {
+		f.await(t, text)
+	}
+	require.Equal(t, 1, f.count("restore []"))
+}
+
+// TestHealerChecksOthersOnlyIfNeeded: CHECK of rules outside of allocnet's tables runs
+// programs, and a change of a link does not concern them.
+func TestHealerChecksOthersOnlyIfNeeded(t *testing.T) {
+	f := newFake(configurator.RestoreReport{Restored: []string{"a"}, Unchecked: []string{"c"}})
+	f.run(t, 0)
+	f.change(watch.Change{Kind: watch.Address, Object: "x"})
+	f.await(t, "check a")
+	f.change(watch.Change{Kind: watch.Veth, Owners: []names.Owner{{ID: "v", IfName: "eth0"}}})
+	f.await(t, "check v")
+	f.await(t, "check v.eth0")
+	require.Zero(t, f.count("check c"))
+	require.Equal(t, 1, f.count("restore []"), "nothing is compared for a veth")
+}
+
+// TestHealerRetries: an error of a comparison, and allocations that were busy, are tried
+// again.
+func TestHealerRetries(t *testing.T) {
+	f := newFake(configurator.RestoreReport{Busy: []string{"a"}}, configurator.RestoreReport{Busy: []string{"a"}}, configurator.RestoreReport{Restored: []string{"a"}})
+	f.fails = 1
+	f.run(t, 0)
+	f.change(flush)
+	f.await(t, `healed rules 0 deletion of table ip allocnet by "nft" (PID 7)no`)
+	f.await(t, "check a")
+	require.Equal(t, 2, f.count("restore []"))
+	require.Equal(t, 2, f.count("restore [a]"))
+}
+
+// TestCheckerGoesThroughAll: without any notification, every allocation is compared and
+// checked, again and again.
+func TestCheckerGoesThroughAll(t *testing.T) {
+	f := newFake(configurator.RestoreReport{Restored: []string{"b"}})
+	f.run(t, time.Millisecond)
+	f.await(t, "healed drift 1 found by the comparison in the background")
+	require.Eventually(t, func() bool { return f.count("check a") > 1 && f.count("check b") > 1 }, 30*time.Second, time.Millisecond)
+}
+
+// TestUnhealthy: an allocation counts as unhealthy until a CHECK finds that it is healthy
+// or gone; one that could not be checked stays what it was.
+func TestUnhealthy(t *testing.T) {
+	f := newFake()
+	c := NewChecker(CheckerOptions{Service: func() Service { return f }, Report: f, Logger: hclog.NewNullLogger()})
+	for _, step := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0}, {configurator.ErrUnhealthy, 1}, {configurator.ErrUnhealthy, 1}, {configurator.ErrNotChecked, 1}, {nil, 0},
+		{configurator.ErrUnhealthy, 1}, {configurator.ErrNotFound, 0},
+	} {
+		f.check["a"] = step.err
+		c.check(t.Context(), "a")
+		require.Len(t, c.unhealthy, step.want)
+	}
+	require.Equal(t, 2, f.count("healed drift 0 a"+configurator.ErrUnhealthy.Error()))
+}

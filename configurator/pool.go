@@ -1,0 +1,420 @@
+package configurator
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/redact"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// Pool configures the preparation of network namespaces for one network: each has its
+// interface, addresses, routes and rules, but no name and no host ports. All plugins of the
+// network must be native: loopback, bridge or ptp with host-local, firewall, portmap. A
+// prepared namespace is used for one allocation only.
+//
+// A prepared namespace needs an address of the network, three descriptors and some 400 KB of
+// kernel memory. It has a record, but List does not show it. It disappears with the process;
+// Recover or GC of another one then remove its record and its lease.
+type Pool struct {
+	Network string // "" is the default network
+	Size    int    // number of prepared namespaces; 0 for none
+}
+
+// PoolStatus is the state of a pool.
+type PoolStatus struct {
+	Network string
+	Size    int
+	// Ready is the number of prepared namespaces.
+	Ready int
+	// Taken is how many allocations got a prepared namespace, Dry how many did not
+	// because none was ready. Discarded counts the prepared namespaces that were destroyed
+	// without being used: because the network's configuration has changed, or because
+	// another program has removed something of them.
+	Taken, Dry, Discarded uint64
+}
+
+const (
+	// MaxPool is the maximum Size of a Pool.
+	MaxPool = 4096
+	// fillers is the number of namespaces that a pool prepares at a time.
+	fillers = 2
+	// drainPoll is how often a pool looks for a changed configuration.
+	drainPoll = time.Second
+	// takeQuietTime is how long no slot must be taken before others are prepared, unless
+	// few are left.
+	takeQuietTime = 2 * time.Millisecond
+	// fillRetry is the pause after a namespace could not be prepared.
+	fillRetry = time.Second
+)
+
+// pool prepares network namespaces. It is safe for concurrent use.
+type pool struct {
+	Pool
+	key string // of Store.LockPool
+
+	mu     sync.Mutex
+	slots  []*slot
+	making int       // slots that are being prepared
+	out    int       // slots that are being bound to allocations
+	newest time.Time // when the last one was bound
+	paused time.Time // prepare no slot before
+	closed bool
+	status PoolStatus
+	wake   chan struct{} // has a value if there may be room for a slot
+	stop   context.CancelFunc
+	ended  sync.WaitGroup
+	unlock func()
+}
+
+// slot is a prepared network namespace. Its record has phase Pooled. Whoever removes it from
+// the pool owns it.
+type slot struct {
+	*plan
+	request *engine.Request // with the results
+	sandbox *sandbox.Sandbox
+}
+
+// openPools starts the pools of the Config.
+func (c *Configurator) openPools() error {
+	for _, one := range c.cfg.Pools {
+		if one.Size == 0 {
+			continue
+		}
+		var random [8]byte
+		rand.Read(random[:]) // never fails
+		p := &pool{Pool: one, key: hex.EncodeToString(random[:]), wake: make(chan struct{}, 1)}
+		var err error
+		if p.unlock, err = c.store.LockPool(p.key); err != nil {
+			return errors.Join(fmt.Errorf("pool of network %q: %w", one.Network, err), c.ClosePools())
+		}
+		var ctx context.Context
+		ctx, p.stop = context.WithCancel(context.Background())
+		c.pools = append(c.pools, p)
+		for range fillers {
+			p.ended.Go(func() { c.fill(ctx, p) })
+		}
+		p.ended.Go(func() { c.watchPool(ctx, p) })
+	}
+	return nil
+}
+
+// ClosePools stops the pools and removes the prepared network namespaces that no allocation
+// has taken. Close does the same. ClosePools may be called while operations run, which then
+// make their network namespaces themselves.
+func (c *Configurator) ClosePools() error {
+	var errs []error
+	for _, p := range c.pools {
+		p.mu.Lock()
+		closed := p.closed
+		p.closed = true
+		p.mu.Unlock()
+		if closed {
+			continue
+		}
+		p.stop()
+		p.ended.Wait()
+		errs = append(errs, c.discard(p, p.takeAll()))
+		p.unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// Pools returns the state of the pools, in the order of the Config.
+func (c *Configurator) Pools() []PoolStatus {
+	var list []PoolStatus
+	for _, p := range c.pools {
+		p.mu.Lock()
+		s := p.status
+		s.Network, s.Size, s.Ready = p.Network, p.Size, len(p.slots)
+		p.mu.Unlock()
+		list = append(list, s)
+	}
+	return list
+}
+
+// isSlot reports whether a record is that of a slot in a pool of a living process.
+func (c *Configurator) isSlot(r *record.Record) bool {
+	return r.Pool != "" && c.store.PoolAlive(r.Pool)
+}
+
+// fill keeps the pool full until the context ends.
+func (c *Configurator) fill(ctx context.Context, p *pool) {
+	for p.awaitRoom(ctx) {
+		s, err := c.newSlot(ctx, p)
+		if err == nil {
+			p.put(s)
+			continue
+		}
+		p.giveUp()
+		if ctx.Err() != nil {
+			return
+		}
+		if c.warned.first("pool " + p.Network + " " + err.Error()) {
+			c.cfg.Logger.Warn("a network namespace of the pool could not be prepared", "network", p.Network, "error", redact.Text(err.Error()))
+		}
+		_ = c.sleep(ctx, fillRetry)
+	}
+}
+
+// watchPool discards slots of former configurations of the network.
+func (c *Configurator) watchPool(ctx context.Context, p *pool) {
+	for c.sleep(ctx, drainPoll) == nil {
+		n, err := c.lookup(p.Network)
+		old := p.takeIf(func(s *slot) bool { return err != nil || !s.isOf(n) })
+		if len(old) > 0 {
+			c.cfg.Logger.Info("the configuration of the network has changed; discarding prepared network namespaces", "network", p.Network, "count", len(old))
+		}
+		if err := c.discard(p, old); err != nil {
+			c.cfg.Logger.Warn("prepared network namespaces could not be removed; Recover removes them", "network", p.Network, "error", redact.Text(err.Error()))
+		}
+	}
+}
+
+// isOf reports whether a slot was made with the current configuration of a network.
+func (s *slot) isOf(n *conflist.Network) bool {
+	return s.networks[0] == n || string(s.networks[0].Bytes) == string(n.Bytes)
+}
+
+// newSlot prepares a network namespace. It is an ordinary Setup without a name and without
+// host ports.
+func (c *Configurator) newSlot(ctx context.Context, p *pool) (s *slot, err error) {
+	ns, err := sandbox.New()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, ns.Close())
+		}
+	}()
+	var random [8]byte
+	rand.Read(random[:]) // never fails
+	a := &Allocation{ID: "pool-" + hex.EncodeToString(random[:]), Netns: ns.ProcPath()}
+	if p.Network != "" {
+		a.Networks = []string{p.Network}
+	}
+	r, err := c.newRecord(a, nil)
+	if err != nil {
+		return nil, err
+	}
+	r.Pool, r.Sandbox = p.key, ns
+	if r.Namespace, err = ns.Identity(); err != nil {
+		return nil, err
+	}
+	s = &slot{plan: &plan{Record: r}, sandbox: ns}
+	if err := c.complete(s.plan); err != nil {
+		return nil, err
+	}
+	if len(s.networks) != 1 {
+		return nil, fmt.Errorf("%w: a pool is for one network, not %d", ErrInvalidConfig, len(s.networks))
+	}
+	if err := c.native.CanHandOver(s.networks[0]); err != nil || !c.runsInProcess(s.plan) {
+		return nil, fmt.Errorf("network %q cannot have a pool: %w", s.networks[0].Name, err)
+	}
+	unlock, err := c.lock(ctx, r.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	release, err := c.lockNetworks(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	if err := c.reserve(ctx, s.plan); err != nil {
+		return nil, err
+	}
+	if _, err = c.attach(ctx, s.plan); err == nil {
+		s.request, err = c.request(s.plan)
+	}
+	s.Phase = record.Ready // for this process: all that the slot has is known
+	return s, err
+}
+
+// discard removes slots that the caller has taken out of the pool.
+func (c *Configurator) discard(p *pool, slots []*slot) error {
+	byID := map[string]*slot{}
+	for _, s := range slots {
+		byID[s.ID] = s
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	var errs []error
+	for _, o := range c.each(ctx, slices.Sorted(maps.Keys(byID)), func(id string) (bool, error) { return true, c.removeSlot(ctx, byID[id]) }) {
+		errs = append(errs, about(o.id, o.err))
+	}
+	p.mu.Lock()
+	p.status.Discarded += uint64(len(slots))
+	p.mu.Unlock()
+	return errors.Join(errs...)
+}
+
+// yieldSlots discards the slots of a plan's networks if its ADD has failed because no address
+// or no port of a bridge is left. It reports whether there were any. The pools prepare no
+// others for a while.
+func (c *Configurator) yieldSlots(p *plan, addErr error) (any bool) {
+	if p.Pool != "" || !errors.Is(addErr, ErrExhausted) && !errors.Is(addErr, ErrBridgeFull) {
+		return false
+	}
+	for _, pool := range c.pools {
+		slots := pool.yield(func(s *slot) bool {
+			return slices.ContainsFunc(p.Attachments, func(a record.Attachment) bool { return a.Network == s.Attachments[0].Network })
+		})
+		if len(slots) == 0 {
+			continue
+		}
+		any = true
+		if err := c.discard(pool, slots); err != nil {
+			c.cfg.Logger.Warn("prepared network namespaces could not be removed; Recover removes them", "network", pool.Network, "error", redact.Text(err.Error()))
+		}
+	}
+	return any
+}
+
+// removeSlot removes a slot. Its network namespace disappears with the last descriptor.
+func (c *Configurator) removeSlot(ctx context.Context, s *slot) error {
+	unlock, err := c.lock(ctx, s.ID)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = c.remove(ctx, s.plan)
+	s.Sandbox = nil
+	return errors.Join(err, s.sandbox.Close())
+}
+
+// awaitRoom waits until the pool is not full, and takes the place of one slot. It returns
+// false if the context ends.
+func (p *pool) awaitRoom(ctx context.Context) bool {
+	for ctx.Err() == nil {
+		p.mu.Lock()
+		room := len(p.slots)+p.making+p.out < p.Size
+		pause := p.pause(time.Now())
+		if room && pause <= 0 {
+			p.making++
+			p.mu.Unlock()
+			return true
+		}
+		p.mu.Unlock()
+		var over <-chan time.Time
+		if room {
+			over = time.After(pause)
+		}
+		select {
+		case <-over:
+		case <-p.wake:
+		case <-ctx.Done():
+		}
+	}
+	return false
+}
+
+// pause returns how long not to prepare a slot: within a burst, Setups go first, as long as
+// there are slots for them. The caller holds p.mu.
+func (p *pool) pause(now time.Time) time.Duration {
+	if left := p.paused.Sub(now); left > 0 {
+		return left
+	}
+	if len(p.slots) <= p.Size/4 {
+		return 0
+	}
+	return takeQuietTime - now.Sub(p.newest)
+}
+
+// yield is takeIf that also keeps the pool from preparing slots for fillRetry.
+func (p *pool) yield(unwanted func(*slot) bool) []*slot {
+	p.mu.Lock()
+	p.paused = time.Now().Add(fillRetry)
+	p.mu.Unlock()
+	return p.takeIf(unwanted)
+}
+
+// giveUp frees the place of a slot that could not be made.
+func (p *pool) giveUp() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.making--
+}
+
+// put adds a new slot.
+func (p *pool) put(s *slot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.making--
+	p.slots = append(p.slots, s)
+}
+
+// take removes the oldest slot from the pool; nil if there is none. The caller calls putBack
+// or release afterwards.
+func (p *pool) take() *slot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	if len(p.slots) == 0 {
+		p.status.Dry++
+		return nil
+	}
+	s := p.slots[0]
+	p.slots = slices.Delete(p.slots, 0, 1)
+	p.status.Taken++
+	p.out++
+	return s
+}
+
+// putBack adds a slot that was not used after all.
+func (p *pool) putBack(s *slot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.slots = append(p.slots, s)
+	p.status.Taken--
+	p.out--
+}
+
+// release frees the place of a slot that was bound to an allocation, or discarded.
+func (p *pool) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.out--
+	p.newest = time.Now()
+	p.awake()
+}
+
+func (p *pool) takeAll() []*slot { return p.takeIf(func(*slot) bool { return true }) }
+
+// takeIf removes the slots for which unwanted returns true.
+func (p *pool) takeIf(unwanted func(*slot) bool) []*slot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var taken []*slot
+	p.slots = slices.DeleteFunc(p.slots, func(s *slot) bool {
+		if unwanted(s) {
+			taken = append(taken, s)
+			return true
+		}
+		return false
+	})
+	if len(taken) > 0 {
+		p.awake()
+	}
+	return taken
+}
+
+func (p *pool) awake() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}

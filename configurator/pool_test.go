@@ -1,0 +1,239 @@
+package configurator
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// pooledHost is a native host with a pool, which is full.
+func pooledHost(t *testing.T, size int) (h *testHost, leases string) {
+	h, leases = nativeHost(t, "1.0.0", `{"type":"firewall"}`, `{"type":"portmap","capabilities":{"portMappings":true}}`)
+	cfg := h.cfg
+	cfg.Network, cfg.Pools = "", []Pool{{Network: "net", Size: size}}
+	h.Configurator = newConfigurator(t, cfg)
+	t.Cleanup(func() { require.NoError(t, h.Close()) })
+	h.full()
+	return h, filepath.Join(leases, "net")
+}
+
+// full waits until the pool is full.
+func (h *testHost) full() {
+	h.t.Helper()
+	require.Eventually(h.t, func() bool { s := h.Pools()[0]; return s.Ready == s.Size }, 10*time.Second, time.Millisecond)
+}
+
+// TestSetupFromPool: an allocation from a pool is one like any other.
+func TestSetupFromPool(t *testing.T) {
+	h, leases := pooledHost(t, 2)
+	a := Allocation{ID: "a", OwnNetns: true, Ports: []portmap.Port{{Value: 8080, To: 80}}}
+	ordinary := Allocation{ID: "b", OwnNetns: true, Ports: []portmap.Port{{Value: 8081, To: 80}}, Args: map[string]string{"MAC": "02:00:00:00:00:07"}}
+	s, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	like, err := h.Setup(t.Context(), ordinary)
+	require.NoError(t, err)
+	require.Equal(t, uint64(1), h.Pools()[0].Taken, "arguments that a plugin reads are not served by a pool")
+	require.True(t, s.Created)
+	require.Equal(t, len(like.Interfaces), len(s.Interfaces))
+	for i := range s.Interfaces {
+		require.Equal(t, like.Interfaces[i].Sandbox == "", s.Interfaces[i].Sandbox == "")
+		require.Equal(t, len(like.Interfaces[i].Addresses), len(s.Interfaces[i].Addresses))
+	}
+	require.Equal(t, filepath.Join(h.cfg.NetnsDir, "a"), s.Interfaces[2].Sandbox)
+	require.NoError(t, h.Check(t.Context(), a))
+	require.Contains(t, leaseHolders(t, leases), "a")
+	require.NotNil(t, linkOf(t, "a"))
+	r, err := h.Get(t.Context(), "a")
+	require.NoError(t, err)
+	require.Equal(t, PhaseReady, r.Phase)
+	require.Equal(t, found(s), r.Status)
+	again, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.Equal(t, found(s), again)
+	list, err := h.List(t.Context())
+	require.NoError(t, err)
+	require.Len(t, list, 2, "slots are not listed")
+	serve(t, a, 80)
+	require.NoError(t, dial("127.0.0.1:8080"))
+
+	require.NoError(t, h.Teardown(t.Context(), a))
+	require.Error(t, dial("127.0.0.1:8080"))
+	ordinary.Wait = true
+	require.NoError(t, h.Teardown(t.Context(), ordinary))
+	require.NoError(t, h.Close())
+	require.Empty(t, leaseHolders(t, leases))
+	require.Nil(t, linkOf(t, "a"))
+	records, err := h.store.IDs()
+	require.NoError(t, err)
+	require.Empty(t, records)
+	sandboxes, err := h.store.WithSandboxes()
+	require.NoError(t, err)
+	require.Empty(t, sandboxes)
+	require.NoFileExists(t, filepath.Join(h.cfg.NetnsDir, "a"))
+}
+
+// serve accepts connections in the network namespace of an allocation.
+func serve(t *testing.T, a Allocation, port int) {
+	s, err := sandbox.Open(filepath.Join(sandbox.DefaultDir, a.ID))
+	require.NoError(t, err)
+	defer s.Close()
+	var l net.Listener
+	require.NoError(t, s.Do(func() (err error) {
+		l, err = net.ListenTCP("tcp", &net.TCPAddr{Port: port})
+		return err
+	}))
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+}
+
+func dial(address string) error {
+	c, err := net.DialTimeout("tcp", address, time.Second)
+	if err == nil {
+		err = c.Close()
+	}
+	return err
+}
+
+// TestPoolDry: without a slot, Setup is an ordinary one.
+func TestPoolDry(t *testing.T) {
+	h, _ := pooledHost(t, 1)
+	for h.Pools()[0].Dry == 0 {
+		a := Allocation{ID: "a", OwnNetns: true}
+		_, err := h.Setup(t.Context(), a)
+		require.NoError(t, err)
+		require.NoError(t, h.Check(t.Context(), a))
+		b := Allocation{ID: "b", OwnNetns: true}
+		_, err = h.Setup(t.Context(), b)
+		require.NoError(t, err)
+		for _, one := range []Allocation{a, b} {
+			one.Wait = true
+			require.NoError(t, h.Teardown(t.Context(), one))
+		}
+	}
+	h.full()
+}
+
+// TestPoolNoticesFlush: slots without their rules are not handed out.
+func TestPoolNoticesFlush(t *testing.T) {
+	h, _ := pooledHost(t, 2)
+	require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+	a := Allocation{ID: "a", OwnNetns: true, Ports: []portmap.Port{{Value: 8080, To: 80}}}
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.NoError(t, h.Check(t.Context(), a))
+	require.Positive(t, h.Pools()[0].Discarded)
+	serve(t, a, 80)
+	require.NoError(t, dial("127.0.0.1:8080"))
+	a.Wait = true
+	require.NoError(t, h.Teardown(t.Context(), a))
+}
+
+// TestPoolDrains: when the configuration of a network changes, or the network is removed, its
+// slots go.
+func TestPoolDrains(t *testing.T) {
+	h, leases := pooledHost(t, 2)
+	h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"brtest","isGateway":true,"mtu":1400,
+		"ipam":{"type":"host-local","dataDir":"`+filepath.Dir(leases)+`","subnet":"10.77.0.0/24"}}]}`)
+	a := Allocation{ID: "a", OwnNetns: true}
+	s, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.Equal(t, 1400, s.Interfaces[2].MTU)
+	require.Eventually(t, func() bool { return h.Pools()[0].Discarded == 2 }, 10*time.Second, 5*time.Millisecond)
+	h.full()
+	require.NoError(t, os.Remove(filepath.Join(h.conf, "net.conflist")))
+	require.Eventually(t, func() bool { return h.Pools()[0].Discarded == 4 }, 10*time.Second, 5*time.Millisecond)
+	a.Wait = true
+	require.NoError(t, h.Teardown(t.Context(), a))
+	require.Empty(t, leaseHolders(t, leases))
+}
+
+// TestSlotsOfOthers: GC, Recover and Repair leave the slots of a living process alone, and
+// remove those of a dead one.
+func TestSlotsOfOthers(t *testing.T) {
+	h, leases := pooledHost(t, 2)
+	other := h.restarted()
+	require.NoError(t, other.ClosePools())
+	for range 2 {
+		_, err := other.Recover(t.Context())
+		require.NoError(t, err)
+		report, err := other.GC(t.Context(), nil)
+		require.NoError(t, err)
+		require.Empty(t, report.Removed)
+		_, err = other.Repair(t.Context())
+		require.NoError(t, err)
+	}
+	require.Len(t, leaseHolders(t, leases), 2)
+
+	// The process dies: the kernel releases its lock and its descriptors.
+	p := h.pools[0]
+	p.stop()
+	p.ended.Wait()
+	for _, s := range p.takeAll() {
+		require.NoError(t, s.sandbox.Close())
+	}
+	p.unlock()
+	p.closed = true
+	report, err := other.Recover(t.Context())
+	require.NoError(t, err)
+	require.Len(t, report.Removed, 2)
+	require.Empty(t, leaseHolders(t, leases))
+	ids, err := other.store.IDs()
+	require.NoError(t, err)
+	require.Empty(t, ids)
+}
+
+// TestTakeRefused: a request that an ordinary Setup refuses leaves the pool as it was.
+func TestTakeRefused(t *testing.T) {
+	h, _ := pooledHost(t, 1)
+	a := Allocation{ID: "a", OwnNetns: true, Ports: []portmap.Port{{Value: 8080, To: 80}}}
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	h.full()
+	b := a
+	b.ID = "b"
+	_, err = h.Setup(t.Context(), b)
+	require.ErrorIs(t, err, portmap.ErrConflict)
+	s := h.Pools()[0]
+	require.Equal(t, []uint64{1, 0}, []uint64{s.Taken, s.Discarded})
+	require.Equal(t, 1, s.Ready)
+	require.NoFileExists(t, filepath.Join(h.cfg.NetnsDir, "b"))
+	_, err = h.store.Get("b")
+	require.Error(t, err)
+	slots, err := h.store.IDs()
+	require.NoError(t, err)
+	require.Len(t, slots, 2, "the allocation and the slot")
+	a.Wait = true
+	require.NoError(t, h.Teardown(t.Context(), a))
+}
+
+// TestSlotsYield: a network whose last addresses the pool has gives them to a Setup.
+func TestSlotsYield(t *testing.T) {
+	h, leases := pooledHost(t, 2)
+	h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"brtest","isGateway":true,
+		"ipam":{"type":"host-local","dataDir":"`+filepath.Dir(leases)+`","ranges":[[{"subnet":"10.77.0.0/24","rangeStart":"10.77.0.8","rangeEnd":"10.77.0.9"}]]}}]}`)
+	require.Eventually(t, func() bool { return h.Pools()[0].Discarded == 2 }, 10*time.Second, 5*time.Millisecond)
+	h.full()
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.Equal(t, uint64(4), h.Pools()[0].Discarded)
+	a.Wait = true
+	require.NoError(t, h.Teardown(t.Context(), a))
+	h.full()
+}

@@ -1,0 +1,176 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// pooled gives the host a configurator with a pool of the network "net", which is full.
+func (h *host) pooled(size int) {
+	h.t.Helper()
+	h.cfg.Pools = []configurator.Pool{{Network: "net", Size: size}}
+	var err error
+	h.Configurator, err = configurator.New(h.cfg)
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { require.NoError(h.t, h.Close()) })
+	require.Eventually(h.t, func() bool { return h.Pools()[0].Ready == size }, 20*time.Second, time.Millisecond)
+}
+
+// TestPool compares allocations from a pool with others: the network namespace, the results,
+// the links, the rules and the leases differ only in names and addresses, and the same
+// connections work.
+func TestPool(t *testing.T) {
+	for _, main := range []string{"bridge", "ptp"} {
+		for name, families := range map[string]families{"v4": {v4: dual.v4}, "v6": {v6: dual.v6}, "dual": dual} {
+			t.Run(main+" "+name, func(t *testing.T) { testPool(t, main, families) })
+		}
+	}
+}
+
+func testPool(t *testing.T, main string, of families) {
+	h := newHost(t, configurator.EngineNative)
+	h.network("net", chain(main, of, "")...)
+	h.pooled(1)
+	a := configurator.Allocation{ID: "pooled", Networks: []string{"net"}, OwnNetns: true, Ports: []portmap.Port{{Value: 8080, To: 80}}}
+	b := a
+	b.ID, b.Ports, b.Args = "common", []portmap.Port{{Value: 8081, To: 80}}, map[string]string{"MAC": "02:00:00:00:00:09"}
+	if main == "ptp" {
+		b.Args = map[string]string{"GATEWAY": ""} // read by no plugin of the chain, but by one of the library
+	}
+	dumps := map[string]string{}
+	for _, one := range []configurator.Allocation{b, a} {
+		s, err := h.Setup(h.ctx(), one)
+		require.NoError(t, err)
+		require.True(t, s.Created)
+		dumps[one.ID] = h.dump(one, s)
+		netns := filepath.Join(sandbox.DefaultDir, one.ID)
+		serve(t, netns, "tcp", 80, one.ID)
+		serve(t, netns, "udp", 80, one.ID)
+		for _, protocol := range []string{"tcp", "udp"} {
+			for _, from := range []string{"", h.outside.Path(), netns} {
+				if of.v4 != "" {
+					requireAnswer(t, from, protocol, hostPort(host4, one.Ports[0].Value), one.ID)
+				}
+				if of.v6 != "" {
+					requireAnswer(t, from, protocol, hostPort(host6, one.Ports[0].Value), one.ID)
+				}
+			}
+		}
+		require.NoError(t, h.Check(h.ctx(), one))
+	}
+	require.Equal(t, uint64(1), h.Pools()[0].Taken)
+	require.Equal(t, dumps["common"], dumps["pooled"])
+	for _, one := range []configurator.Allocation{a, b} {
+		require.NoError(t, h.Teardown(h.ctx(), one))
+	}
+	h.settle()
+}
+
+// dump describes everything of an allocation, without what distinguishes it from others.
+func (h *host) dump(a configurator.Allocation, s *configurator.Status) string {
+	h.t.Helper()
+	var parts []string
+	for _, command := range []string{
+		"ip -n " + a.ID + " -d link show eth0", "ip -n " + a.ID + " address show", "ip -n " + a.ID + " route show table all",
+		"ip -n " + a.ID + " -6 route show table all", "nft list ruleset", "ip -d link show " + s.Interfaces[len(s.Interfaces)-2].Name,
+	} {
+		words := strings.Fields(command)
+		out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+		require.NoError(h.t, err, "%s: %s", command, out)
+		if words[0] == "nft" {
+			out = elementsOf(string(out), a.ID)
+		}
+		parts = append(parts, "$ "+command, string(out))
+	}
+	parts = append(parts, fmt.Sprintf("%+v", s.Interfaces))
+	dump := strings.Join(parts, "\n")
+	for _, address := range []string{s.Address, s.AddressIPv6} {
+		if address != "" {
+			dump = regexp.MustCompile(`\b`+regexp.QuoteMeta(address)+`\b`).ReplaceAllString(dump, "ADDRESS")
+		}
+	}
+	dump = regexp.MustCompile(`([0-9a-f]{2}:){5}[0-9a-f]{2}`).ReplaceAllString(dump, "MAC")
+	// A link from a pool has two names.
+	dump = regexp.MustCompile(`\n *altname veth\w+`).ReplaceAllString(dump, "")
+	dump = regexp.MustCompile(`veth\w{11}`).ReplaceAllString(dump, "VETH")
+	dump = regexp.MustCompile(`fe80::[0-9a-f:]+`).ReplaceAllString(dump, "LINKLOCAL")
+	dump = regexp.MustCompile(`(?m)^\d+: |@if\d+|link-netns(id)? \S+|qlen \d+|[0-9.]+ : 808\d|808\d|portid? \S+|port_\w+ \S+|designated_\w+ \S+|hold_timer.*`).ReplaceAllString(dump, "")
+	return strings.ReplaceAll(dump, a.ID, "ID")
+}
+
+// elementsOf returns the elements with the comment of an allocation, sorted.
+func elementsOf(ruleset, id string) []byte {
+	elements := regexp.MustCompile(`[^,{]*allocnet:net/`+id+`/[^,}]*`).FindAllString(ruleset, -1)
+	for i := range elements {
+		elements[i] = strings.Join(strings.Fields(elements[i]), " ")
+	}
+	slices.Sort(elements)
+	return []byte(strings.Join(elements, "\n"))
+}
+
+// poolLoop sets allocations up from a pool and tears them down until it is killed.
+func poolLoop(c *configurator.Configurator) {
+	fmt.Println("ready")
+	for i := 0; ; i++ {
+		a := configurator.Allocation{ID: fmt.Sprint("killed", i%4), OwnNetns: true, Ports: []portmap.Port{{Value: 8080 + i%4, To: 80}}}
+		if _, err := c.Setup(context.Background(), a); err != nil {
+			panic(err)
+		}
+		fmt.Println(acknowledged)
+		if err := c.Teardown(context.Background(), a); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// TestPoolKilled kills a process with a pool at random moments. Recover and GC leave nothing.
+func TestPoolKilled(t *testing.T) {
+	for _, main := range []string{"bridge", "ptp"} {
+		t.Run(main, func(t *testing.T) { testPoolKilled(t, main) })
+	}
+}
+
+func testPoolKilled(t *testing.T, main string) {
+	h := newHost(t, configurator.EngineNative)
+	h.network("net", chain(main, dual, "")...)
+	a := h.alloc("first")
+	h.setUp(a) // creates what the first use of a network leaves
+	h.tearDown(a)
+	require.NoError(t, sandbox.Destroy(a.Netns))
+	before, err := hostsnap.Take(snapshotOptions)
+	require.NoError(t, err)
+	rnd := rand.New(rand.NewPCG(campaignSeed(t), 0))
+	removed, taken, rounds := 0, 0, campaignSize(15, 200)
+	for i := 0; i < rounds || taken == 0 && i < 4*rounds; i++ {
+		most := 80 * time.Millisecond << (i / rounds) // on a busy host, a Setup comes later
+		if h.killLoop(configurator.Allocation{ID: poolLoopID}, time.Duration(rnd.Int64N(int64(most)))) == acknowledged {
+			taken++
+		}
+		report, err := h.Recover(h.ctx())
+		require.NoError(t, err)
+		removed += len(report.Removed)
+		collected, err := h.GCScope(h.ctx(), configurator.Scope{DestroyNetns: true})
+		require.NoError(t, err)
+		removed += len(collected.Removed)
+		after, err := hostsnap.Take(snapshotOptions)
+		require.NoError(t, err)
+		require.Empty(t, hostsnap.Diff(before, after))
+	}
+	require.Positive(t, removed, "slots of the killed processes")
+	require.Positive(t, taken, "at least one process got as far as a Setup")
+}

@@ -1,0 +1,76 @@
+package integration
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// TestEmbeddedNetworkWasABridge: allocations of the time when the embedded network was a
+// bridge live on beside new ones, which are routed.
+func TestEmbeddedNetworkWasABridge(t *testing.T) { each(t, engines, testEmbeddedNetworkWasABridge) }
+
+func testEmbeddedNetworkWasABridge(t *testing.T, w way) {
+	h := newHost(t, w.engine, func(c *configurator.Config) { c.Network = "allocnet" })
+	bridge := chain("bridge", families{"10.202.0.0/16", "fd0a:110c:2e7::/64"}, w.backend)
+	bridge[1]["bridge"] = "allocnet0"
+	bridge[1]["ipam"].(map[string]any)["dataDir"] = filepath.Join(configurator.DefaultStateDir, "leases")
+	if w.engine == configurator.EngineExec {
+		bridge[2]["iptablesAdminChainName"] = "ALLOCNET-ADMIN"
+	}
+	h.network("allocnet", bridge...)
+	before := h.alloc("before")
+	before.Ports = []portmap.Port{{Value: 8080, To: 80}}
+	old := h.setUp(before)
+
+	require.NoError(t, os.Remove(filepath.Join(h.conf, "allocnet.conflist")))
+	after := h.alloc("after")
+	after.Ports = []portmap.Port{{Value: 9090, To: 80}}
+	routed := h.setUp(after)
+	require.NotEqual(t, old.Address, routed.Address)
+	require.NotEqual(t, old.AddressIPv6, routed.AddressIPv6)
+	leases, err := filepath.Glob(configurator.DefaultStateDir + "/leases/allocnet/10.*")
+	require.NoError(t, err)
+	require.Len(t, leases, 2, "both are in one directory")
+
+	serve(t, before.Netns, "tcp", 80, "before")
+	serve(t, after.Netns, "tcp", 80, "after")
+	requireReached := func(s *configurator.Status, name string, port int, from ...string) {
+		t.Helper()
+		for _, address := range []string{s.Address, s.AddressIPv6} {
+			requireAnswer(t, "", "tcp", net.JoinHostPort(address, "80"), name)
+		}
+		for _, netns := range append(from, "", h.outside.Path()) {
+			for _, address := range []netip.Prefix{host4, host6} {
+				requireAnswer(t, netns, "tcp", hostPort(address, port), name)
+			}
+		}
+		requireAnswer(t, "", "tcp", hostPort(netip.MustParsePrefix("127.0.0.1/32"), port), name)
+	}
+	requireReached(old, "before", 8080, before.Netns, after.Netns)
+	requireReached(routed, "after", 9090, before.Netns, after.Netns)
+
+	// The bridge's allocations look for the others on the bridge, where the host answers
+	// only if it is told to.
+	toRouted := net.JoinHostPort(routed.Address, "80")
+	requireSilence(t, before.Netns, "tcp", toRouted)
+	require.NoError(t, rtnl.SetSysctl("net/ipv4/conf/allocnet0/proxy_arp", "1"))
+	requireAnswer(t, before.Netns, "tcp", toRouted, "after")
+	requireAnswer(t, after.Netns, "tcp", net.JoinHostPort(old.Address, "80"), "before")
+
+	for _, a := range []configurator.Allocation{before, after} {
+		require.NoError(t, h.Check(h.ctx(), a))
+	}
+	require.Equal(t, old, h.setUp(before), "it is not attached again")
+	h.tearDown(before)
+	requireReached(routed, "after", 9090, after.Netns) // the bridge and its address stay
+	h.tearDown(after)
+}

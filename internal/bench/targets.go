@@ -1,0 +1,60 @@
+package bench
+
+import "fmt"
+
+// targets returns the targets, most of them ratios of p50 within one run.
+func targets(s *size) []Target {
+	var all []Target
+	most := func(limit float64, what, of, to string) {
+		all = append(all, Target{What: what, Of: of, To: to, Limit: limit})
+	}
+	least := func(limit float64, what, of, to string) {
+		all = append(all, Target{What: what, Of: of, To: to, Limit: limit, AtLeast: true})
+	}
+	alone := func(limit float64, unit, what, of string) {
+		all = append(all, Target{What: what, Of: of, Limit: limit, Unit: unit})
+	}
+	for _, kind := range []string{"bridge", "ptp"} {
+		add, del := "ADD, "+kind, "DEL, "+kind
+		most(1.6, add+": native to baseline", key(add, nativeName), key(add, baselineName))
+		least(100, add+": exec to native", key(add, execName), key(add, nativeName))
+		most(1.2, del+": native to baseline", key(del, nativeName), key(del, baselineName))
+	}
+	for _, kind := range []string{"bridge", "ptp"} {
+		title, many := removeTitle(kind), removalsTitle(kind, s.removals)
+		alone(1e-3, seconds, title+": acknowledged", key(title, acknowledgedName))
+		all = append(all, Target{What: many + ": acknowledged", Of: key(many, acknowledgedName), Limit: 2000, Unit: rate, AtLeast: true})
+	}
+	most(2, batchTitle+": native to baseline", key(batchTitle, nativeName), key(batchTitle, baselineName))
+	for _, kind := range []string{"bridge", "ptp"} {
+		least(0.6, burstTitle(kind)+": rate, native to baseline", key(burstTitle(kind), nativeName), key(burstTitle(kind), baselineName))
+	}
+	for _, f := range s.flat {
+		for _, operation := range []string{"ADD", "DEL"} {
+			many, none := flatTitle(operation, f.kind, f.present), flatTitle(operation, f.kind, 0)
+			most(1.25, fmt.Sprintf("%s: native, to none present", many), key(many, nativeName), key(none, nativeName))
+		}
+	}
+	most(1.05, packetTitle(s.mappings)+": native, to 1 mapping",
+		key(packetTitle(s.mappings), nativeName), key(packetTitle(1), nativeName))
+	least(8, processTitle+": reference to allocnet", key(processTitle, referenceName), key(processTitle, allocnetName))
+	least(15, processesTitle+": reference to allocnetd", key(processesTitle, referenceName), key(processesTitle, daemonName))
+	alone(3e-3, seconds, throughTitle+": allocnetd", key(throughTitle, daemonName))
+	all = append(all, Target{What: crowdTitle + ": allocnetd", Of: key(crowdTitle, daemonName), Limit: 550, Unit: rate, AtLeast: true})
+	alone(2.5e-3, seconds, removedTitle+": allocnetd", key(removedTitle, daemonName))
+	for _, kind := range []string{"bridge", "ptp"} {
+		title := takeTitle(kind)
+		most(0.25, title+": pooled to baseline", key(title, pooledName), key(title, baselineName))
+		least(800, title+": exec to pooled", key(title, execName), key(title, pooledName))
+		all = append(all, Target{What: refillTitle(kind), Of: key(refillTitle(kind), pooledName), Limit: 500, Unit: rate, AtLeast: true})
+	}
+	alone(2e-3, seconds, againTitle+": native", key(againTitle, nativeName))
+	alone(2e-3, seconds, unknownTitle+": native", key(unknownTitle, nativeName))
+	for _, n := range s.heal {
+		alone(1, seconds, healTitle(n)+": allocnetd", key(healTitle(n), daemonName))
+	}
+	all = append(all, Target{What: collectTitle(s.collect) + ": native", Of: key(collectTitle(s.collect), nativeName), Limit: 300, Unit: rate, AtLeast: true})
+	most(1.3, throughTitle+" "+beyondTitle[4:]+": to an empty program", key(beyondTitle, daemonName), key(emptyTitle, emptyName))
+	alone(4<<10, memory, memoryTitle+": native", key(memoryTitle, nativeName))
+	return all
+}

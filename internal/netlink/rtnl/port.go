@@ -1,0 +1,100 @@
+package rtnl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
+)
+
+// Port is the state of a link that can be a port of a bridge.
+type Port struct {
+	Index  int
+	Master int // index of the bridge; 0 for none
+	Up     bool
+}
+
+// Port returns the state of a link of the host. IsNotFound reports whether the error
+// means that the link does not exist.
+func (h *Host) Port(name string) (p Port, err error) {
+	err = get(&h.conns, byName(name), func(answer []byte) {
+		if len(answer) < unix.SizeofIfInfomsg {
+			return
+		}
+		p.Index, p.Up = indexOf(answer), binary.NativeEndian.Uint32(answer[8:])&unix.IFF_UP != 0
+		sock.EachAttribute(answer[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) {
+			if kind == unix.IFLA_MASTER {
+				p.Master = int(sock.Uint32(value))
+			}
+		})
+	})
+	if err != nil {
+		return Port{}, fmt.Errorf("find link %q: %w", name, err)
+	}
+	return p, nil
+}
+
+// AttachPort makes a link a port of a bridge.
+func (b *Batch) AttachPort(index, bridge int, hairpin, isolated bool) {
+	r := b.begin("attach port to bridge", unix.RTM_NEWLINK, 0)
+	putLink(r, index, 0)
+	r.Uint32(unix.IFLA_MASTER, uint32(bridge))
+	if !hairpin && !isolated {
+		return
+	}
+	r = b.begin("set port of bridge", unix.RTM_NEWLINK, 0)
+	putLink(r, index, 0)
+	info := r.Nest(unix.IFLA_LINKINFO)
+	r.String(nl.IFLA_INFO_SLAVE_KIND, "bridge")
+	port := r.Nest(nl.IFLA_INFO_SLAVE_DATA)
+	r.Uint8(nl.IFLA_BRPORT_MODE, flag(hairpin))
+	r.Uint8(nl.IFLA_BRPORT_ISOLATED, flag(isolated))
+	r.End(port)
+	r.End(info)
+}
+
+// BringUp brings a link up, without the settings of SetUp.
+func (b *Batch) BringUp(index int) {
+	putLink(b.begin("bring up link", unix.RTM_NEWLINK, 0), index, unix.IFF_UP)
+}
+
+// EnsureAddress adds an address to a link of the host if it is missing.
+func (h *Host) EnsureAddress(index int, address *net.IPNet, flags int) (added bool, err error) {
+	return unlessExists(h.AddAddress(index, address, flags))
+}
+
+// EnsureSharedAddress adds an address as Batch.AddSharedAddress does, if it is missing.
+func (h *Host) EnsureSharedAddress(index int, ip net.IP) (added bool, err error) {
+	added, err = h.EnsureAddress(index, &net.IPNet{IP: ip.To4(), Mask: net.CIDRMask(32, 32)}, 0)
+	if !added {
+		return added, err
+	}
+	var b Batch
+	b.sortLocalRoute(index, ip)
+	return true, h.Apply(&b)
+}
+
+// EnsureRoute adds a route of the host if the table has none to that destination.
+func (h *Host) EnsureRoute(route *Route) (added bool, err error) {
+	exclusive := *route
+	exclusive.Exclusive = true
+	var b Batch
+	b.AddRoute(&exclusive)
+	return unlessExists(h.Apply(&b))
+}
+
+func unlessExists(err error) (added bool, _ error) {
+	if errors.Is(err, unix.EEXIST) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// IsLeaving reports whether the interface group of a link means that SetDown or
+// DeleteLink removes the link.
+func IsLeaving(group uint32) bool { return group == deletionGroup || group == disconnectedGroup }

@@ -1,0 +1,71 @@
+package rtnl
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
+	"github.com/allocnet/allocnet/internal/retry"
+)
+
+// HasAddress reports whether a link of the host has an address. Its cost does not grow
+// with the number of links, unless policy rules of the host hide the local route.
+func (h *Host) HasAddress(index int, ip net.IP) (bool, error) {
+	if h.finds(unix.RTN_LOCAL, index, ip) {
+		return true, nil
+	}
+	addresses, err := h.Addresses(index)
+	for _, a := range addresses {
+		if a.IP.Equal(ip) {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+// HasRoute reports whether the main table has a route over a link of the host that is
+// for one address alone. Its cost is that of HasAddress.
+func (h *Host) HasRoute(index int, ip net.IP) (bool, error) {
+	if h.finds(unix.RTN_UNICAST, index, ip) {
+		return true, nil
+	}
+	family, bits := netlink.FAMILY_V6, 128
+	if ip.To4() != nil {
+		family, bits = netlink.FAMILY_V4, 32
+	}
+	want := &netlink.Route{LinkIndex: index, Table: unix.RT_TABLE_MAIN, Dst: &net.IPNet{IP: ip, Mask: net.CIDRMask(bits, bits)}}
+	routes, err := retry.List(func() ([]netlink.Route, error) {
+		return h.RouteListFiltered(family, want, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
+	})
+	if err != nil {
+		return false, fmt.Errorf("list routes to %s: %w", ip, err)
+	}
+	return len(routes) > 0, nil
+}
+
+// finds reports whether a lookup finds a route of a type over a link that is for one
+// address alone. It returns false, too, if policy rules hide the route.
+func (h *Host) finds(kind byte, index int, ip net.IP) (found bool) {
+	family, address := uint8(unix.AF_INET6), ip.To16()
+	if v4 := ip.To4(); v4 != nil {
+		family, address = unix.AF_INET, v4
+	}
+	bits := uint8(8 * len(address))
+	_ = get(&h.conns, func(r *sock.Requests) {
+		r.Begin("", unix.RTM_GETROUTE, 0)
+		putRoute(r, &unix.RtMsg{Family: family, Dst_len: bits, Flags: unix.RTM_F_FIB_MATCH})
+		r.Attribute(unix.RTA_DST, address)
+		r.Uint32(unix.RTA_OIF, uint32(index))
+	}, func(answer []byte) {
+		if len(answer) < unix.SizeofRtMsg || answer[1] != bits || answer[7] != kind { // rtm_dst_len, rtm_type
+			return
+		}
+		for _, link := range parseRouteOut(answer).links {
+			found = found || link == index
+		}
+	})
+	return found
+}

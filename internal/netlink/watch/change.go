@@ -1,0 +1,107 @@
+package watch
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/allocnet/allocnet/internal/names"
+)
+
+// Kind is a kind of change.
+type Kind int
+
+// The kinds of changes.
+const (
+	// Rules: something was removed from allocnet's tables, or its rules were changed.
+	Rules Kind = iota
+	// Foreign: a table of a firewall was removed or made again, in which there may be
+	// rules for allocations.
+	Foreign
+	// Link: a bridge was deleted, a bridge or a port was brought down, or a port was
+	// taken from its bridge.
+	Link
+	// Address: an address of a bridge or a veth was removed.
+	Address
+	// Route: a route over a bridge or a veth was removed.
+	Route
+	// Veth: the veth of an attachment was deleted, perhaps with its namespace.
+	Veth
+	// Lost: notifications were lost, so that any change can have been made.
+	Lost
+
+	kinds
+)
+
+// String returns the name of the kind.
+func (k Kind) String() string {
+	return [kinds]string{"rules", "firewall", "link", "address", "route", "veth", "lost"}[k]
+}
+
+// Change is a change, or several of the same kind, of which it describes the first one.
+type Change struct {
+	Kind   Kind
+	Object string // such as "table ip allocnet"
+	// Process and PID are the process that made the change; "" and 0 if the kernel
+	// does not tell, as for links. The PID is that of the thread.
+	Process string
+	PID     int
+	// Owners are the owners of deleted veths, maxOwners at most.
+	Owners []names.Owner
+}
+
+// String describes the change, with the process if it is known.
+func (c *Change) String() string {
+	if c.Process == "" {
+		return c.Object
+	}
+	return fmt.Sprintf("%s by %q (PID %d)", c.Object, c.Process, c.PID)
+}
+
+// maxOwners bounds the owners in a Change. The veths of further ones are left to the
+// next comparison.
+const maxOwners = 256
+
+// changes are those that nobody has taken yet: at most one of each kind.
+type changes struct {
+	mu      sync.Mutex
+	pending [kinds]*Change
+	added   int // so far
+	wake    chan struct{}
+}
+
+func newChanges() *changes { return &changes{wake: make(chan struct{}, 1)} }
+
+func (c *changes) add(one Change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.added++
+	if before := c.pending[one.Kind]; before == nil {
+		c.pending[one.Kind] = &one
+	} else if len(before.Owners) < maxOwners {
+		before.Owners = append(before.Owners, one.Owners...)
+	}
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// count returns the number of changes so far.
+func (c *changes) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.added
+}
+
+func (c *changes) take() []Change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var list []Change
+	for i, one := range c.pending {
+		if one != nil {
+			list = append(list, *one)
+		}
+		c.pending[i] = nil
+	}
+	return list
+}

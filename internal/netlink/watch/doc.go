@@ -1,0 +1,13 @@
+// Package watch tells which changes of other programs can have damaged the networks of
+// allocations: removals in allocnet's nftables tables and in those that firewalls share
+// with it, of bridges and veths, of their addresses and of routes over them.
+//
+// It listens to notifications of nf_tables and of rtnetlink. A notification does not say
+// whether something is missing now, so a Change is a reason to compare, and no more.
+// Changes that this process or another program of allocnet has made are left out: they
+// are told apart by the socket that made them, and by the name of the process.
+//
+// A busy host makes thousands of notifications, almost all of them about allocations
+// that come and go. Therefore a filter in the kernel drops the kinds that never matter,
+// the others are read in bunches, and of most only the header is looked at.
+package watch

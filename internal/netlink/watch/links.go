@@ -1,0 +1,189 @@
+package watch
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/netlink/sock"
+)
+
+// links reads the notifications of rtnetlink.
+type links struct {
+	changes *changes
+	// suspects are the links of which something was removed, with the kind. When a link
+	// is deleted, the kernel first removes all that belongs to it. So they matter only
+	// if the link still exists afterwards.
+	suspects map[int]Kind
+}
+
+// maxSuspects bounds the links that are looked up. If there are more, everything is
+// compared.
+const maxSuspects = 1024
+
+// linkFilter keeps, in the kernel, deletions of links, of addresses and of unicast
+// routes, and links that were brought down.
+func linkFilter() []unix.SockFilter {
+	const (
+		load8  = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
+		load16 = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
+		load32 = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+		equal  = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+		isSet  = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
+		give   = unix.BPF_RET | unix.BPF_K
+
+		kindAt      = 4                       // in struct nlmsghdr
+		flagsAt     = unix.SizeofNlMsghdr + 8 // in struct ifinfomsg
+		changeAt    = flagsAt + 4             // the flags that have changed
+		routeTypeAt = unix.SizeofNlMsghdr + 7 // in struct rtmsg
+		all         = ^uint32(0)
+	)
+	lowest := uint32(0) // the byte with IFF_UP of a number of 32 bits
+	if network(1) == 1 {
+		lowest = 3
+	}
+	return []unix.SockFilter{
+		0:  {Code: load16, K: kindAt},
+		1:  {Code: equal, K: network(unix.RTM_DELLINK), Jt: 11},
+		2:  {Code: equal, K: network(unix.RTM_DELADDR), Jt: 10},
+		3:  {Code: equal, K: network(unix.RTM_DELROUTE), Jt: 7},
+		4:  {Code: equal, K: network(unix.RTM_NEWLINK), Jf: 9},
+		5:  {Code: load8, K: flagsAt + lowest},
+		6:  {Code: isSet, K: unix.IFF_UP, Jt: 7},
+		7:  {Code: load32, K: changeAt},
+		8:  {Code: equal, K: all, Jt: 5}, // it was made
+		9:  {Code: load8, K: changeAt + lowest},
+		10: {Code: isSet, K: unix.IFF_UP, Jt: 2, Jf: 3},
+		11: {Code: load8, K: routeTypeAt},
+		12: {Code: equal, K: unix.RTN_UNICAST, Jf: 1},
+		13: {Code: give, K: all},
+		14: {Code: give, K: 0},
+	}
+}
+
+// network returns a number of 16 bits as a filter loads it.
+func network(n uint16) uint32 {
+	var b [2]byte
+	binary.NativeEndian.PutUint16(b[:], n)
+	return uint32(binary.BigEndian.Uint16(b[:]))
+}
+
+func (l *links) notified(n *sock.Notification) {
+	if len(n.Payload) < 8 || sock.IsOwn(unix.NETLINK_ROUTE, n.Port) {
+		return
+	}
+	index := int(int32(binary.NativeEndian.Uint32(n.Payload[4:]))) // of messages about links and addresses
+	switch n.Kind {
+	case unix.RTM_NEWLINK:
+		l.suspect(index, Link)
+	case unix.RTM_DELLINK:
+		if n.Payload[0] == unix.AF_BRIDGE { // it is no longer a port
+			l.suspect(index, Link)
+			return
+		}
+		l.deleted(readLink(n.Payload))
+	case unix.RTM_DELADDR:
+		l.suspect(index, Address)
+	case unix.RTM_DELROUTE:
+		sock.EachAttribute(sock.After(unix.SizeofRtMsg, n.Payload), func(kind uint16, value []byte) {
+			if kind == unix.RTA_OIF {
+				l.suspect(int(sock.Uint32(value)), Route)
+			}
+		})
+	}
+}
+
+func (l *links) suspect(index int, kind Kind) {
+	if _, known := l.suspects[index]; !known && len(l.suspects) <= maxSuspects {
+		l.suspects[index] = kind
+	}
+}
+
+// deleted adds the change for a link that was deleted.
+func (l *links) deleted(one link) {
+	switch {
+	case one.kind == "bridge":
+		l.changes.add(Change{Kind: Link, Object: fmt.Sprintf("deletion of bridge %q", one.name)})
+	case one.owned && !rtnl.IsLeaving(one.group):
+		l.changes.add(Change{Kind: Veth, Object: fmt.Sprintf("deletion of link %q", one.name), Owners: []names.Owner{one.owner}})
+	}
+}
+
+// settled looks up the suspects.
+func (l *links) settled() {
+	if len(l.suspects) > maxSuspects {
+		l.changes.add(Change{Kind: Lost, Object: "changes of too many links"})
+		clear(l.suspects)
+	}
+	for index, kind := range l.suspects {
+		one, exists := find(index)
+		if exists && !rtnl.IsLeaving(one.group) && (one.kind == "bridge" || one.owned) {
+			l.changes.add(Change{Kind: kind, Object: kind.act() + fmt.Sprintf(" %q", one.name)})
+		}
+	}
+	clear(l.suspects)
+}
+
+// act describes a change of a link.
+func (k Kind) act() string {
+	switch k {
+	case Address:
+		return "removal of an address from link"
+	case Route:
+		return "removal of a route over link"
+	}
+	return "change of link"
+}
+
+// link is what is known about a link.
+type link struct {
+	name, kind string
+	group      uint32
+	owned      bool // its alias names an owner
+	owner      names.Owner
+}
+
+func readLink(payload []byte) (l link) {
+	const (
+		group    = 27 // IFLA_GROUP of linux/if_link.h
+		linkKind = 1  // IFLA_INFO_KIND
+	)
+	sock.EachAttribute(sock.After(unix.SizeofIfInfomsg, payload), func(kind uint16, value []byte) {
+		switch kind {
+		case unix.IFLA_IFNAME:
+			l.name = sock.String(value)
+		case group:
+			l.group = sock.Uint32(value)
+		case unix.IFLA_IFALIAS:
+			l.owner, l.owned = names.ParseOwner(sock.String(value))
+		case unix.IFLA_LINKINFO:
+			sock.EachAttribute(value, func(kind uint16, value []byte) {
+				if kind == linkKind {
+					l.kind = sock.String(value)
+				}
+			})
+		}
+	})
+	return l
+}
+
+// find looks up a link by its index.
+func find(index int) (l link, exists bool) {
+	err := sock.Build(func(r *sock.Requests) {
+		r.Begin("", unix.RTM_GETLINK, 0)
+		m := [unix.SizeofIfInfomsg]byte{}
+		binary.NativeEndian.PutUint32(m[4:], uint32(index))
+		r.Append(m[:]...)
+	}, func(r *sock.Requests) error {
+		return sock.Here{Protocol: unix.NETLINK_ROUTE}.Exchange(context.Background(), r, func(_ int, payload []byte, err error) {
+			if err == nil && payload != nil {
+				l, exists = readLink(payload), true
+			}
+		})
+	})
+	return l, exists && err == nil
+}

@@ -1,0 +1,154 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sock"
+)
+
+// DefaultBuffer is the default size of a receive buffer in bytes. It has room for the
+// notifications about some ten thousand elements.
+const DefaultBuffer = 8 << 20
+
+// Watcher watches the network namespace of the process. It is safe for concurrent use.
+type Watcher struct {
+	buffer  int
+	warn    func(error)
+	changes *changes
+}
+
+// New returns a Watcher with receive buffers of a size in bytes, 0 for the default. It
+// calls warn when it cannot listen, which it tries again.
+func New(buffer int, warn func(error)) *Watcher {
+	if buffer == 0 {
+		buffer = DefaultBuffer
+	}
+	return &Watcher{buffer: buffer, warn: warn, changes: newChanges()}
+}
+
+// Changed returns a channel that has a value when there are changes to take.
+func (w *Watcher) Changed() <-chan struct{} { return w.changes.wake }
+
+// Take returns the changes since the last call, at most one of each kind.
+func (w *Watcher) Take() []Change { return w.changes.take() }
+
+// Run listens until the context ends. While it cannot listen, and whenever it begins,
+// there is a change of the kind Lost.
+func (w *Watcher) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	for _, listen := range []func() *source{w.rules, w.links} {
+		running.Go(func() { w.follow(ctx, listen) })
+	}
+	running.Wait()
+	return ctx.Err()
+}
+
+// source is one kind of notifications.
+type source struct {
+	sock.ListenOptions
+	// notified is called for every notification, and settled when those that have
+	// arrived together have been read.
+	notified func(*sock.Notification)
+	settled  func()
+}
+
+const (
+	// firstPause is the time in which notifications gather before they are read. While
+	// none of them matters, as during many Setups, it grows up to lastPause.
+	firstPause = 10 * time.Millisecond
+	lastPause  = 80 * time.Millisecond
+	// calm is the time without notifications after which the pause is short again.
+	calm = time.Second
+
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 10 * time.Second
+)
+
+// follow listens to a source until the context ends.
+func (w *Watcher) follow(ctx context.Context, make func() *source) {
+	retry := firstRetry
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := w.listen(ctx, make())
+		if ctx.Err() != nil {
+			return
+		}
+		w.warn(err)
+		if time.Since(began) > lastRetry {
+			retry = firstRetry
+		}
+		sleep(ctx, retry)
+		retry = min(2*retry, lastRetry)
+	}
+}
+
+// listen listens to a source until the context ends or the socket fails.
+func (w *Watcher) listen(ctx context.Context, s *source) error {
+	l, err := sock.Listen(s.ListenOptions)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	defer l.Close()
+	w.changes.add(Change{Kind: Lost, Object: "changes before the start of the notifications"})
+	pause, read := firstPause, time.Now()
+	for {
+		before := w.changes.count()
+		err := l.Wait(s.notified)
+		if err == nil {
+			if time.Since(read) > calm {
+				pause = firstPause
+			}
+			sleep(ctx, pause)
+			err = l.Drain(s.notified)
+		}
+		s.settled()
+		read = time.Now()
+		if pause = min(2*pause, lastPause); w.changes.count() != before {
+			pause = firstPause
+		}
+		switch {
+		case errors.Is(err, sock.ErrLost):
+			w.changes.add(Change{Kind: Lost, Object: "notifications that came too fast"})
+		case errors.Is(err, os.ErrClosed) && ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return err
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// rules is the source of nf_tables.
+func (w *Watcher) rules() *source {
+	t := &transaction{changes: w.changes}
+	return &source{
+		ListenOptions: sock.ListenOptions{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES}, Buffer: w.buffer},
+		notified:      t.notified, settled: func() {},
+	}
+}
+
+// links is the source of rtnetlink.
+func (w *Watcher) links() *source {
+	l := &links{changes: w.changes, suspects: map[int]Kind{}}
+	return &source{
+		ListenOptions: sock.ListenOptions{
+			Protocol: unix.NETLINK_ROUTE, Buffer: w.buffer, Filter: linkFilter(),
+			Groups: []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE},
+		},
+		notified: l.notified, settled: l.settled,
+	}
+}

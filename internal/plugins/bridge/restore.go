@@ -1,0 +1,154 @@
+package bridge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+var _ sdk.Restorer = (*bridge)(nil)
+
+// Repair implements sdk.Repairer: it restores the bridge with the gateways, the port,
+// masquerading, the MAC check and the VLANs of the port.
+func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
+	r, err := c.Previous(&b.Common)
+	if err != nil || r == nil {
+		return err
+	}
+	if _, err := b.restoreBridge(ctx, c, r); err != nil {
+		return err
+	}
+	var portErr error
+	if !b.tags() && !sdk.AddedByReference(c, b.Name, r) {
+		_, portErr = b.restorePort(c)
+	}
+	return errors.Join(portErr, b.masq.Add(ctx, c, r), b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))
+}
+
+// Wanted implements sdk.Restorer. Individual CHECKs find rules of macspoofchk, VLANs,
+// and what the reference plugin has set up.
+func (b *bridge) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) {
+	r, err := c.Previous(&b.Common)
+	if err != nil || r == nil || sdk.AddedByReference(c, b.Name, r) {
+		return &sdk.Wanted{Individual: true}, err
+	}
+	w := &sdk.Wanted{Individual: b.MacSpoofChk || b.tags()}
+	key := fmt.Sprintf("bridge %s %d", b.Bridge, b.Vlan)
+	for _, ip := range r.IPs {
+		key += " " + ip.Gateway.String()
+	}
+	w.Objects = append(w.Objects, sdk.Object{Key: key, Restore: func(ctx context.Context) (bool, error) { return b.restoreBridge(ctx, c, r) }})
+	if !b.tags() {
+		w.Objects = append(w.Objects, sdk.Object{
+			Key:     "port " + c.Owner(b.Name).Veth(),
+			Restore: func(context.Context) (bool, error) { return b.restorePort(c) },
+		})
+	}
+	b.masq.Want(w, c, r)
+	return w, nil
+}
+
+// restoreBridge creates the bridge if it is missing, and restores its state, its MAC,
+// the gateways' addresses and the routes to their networks.
+func (b *bridge) restoreBridge(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) (changed bool, err error) {
+	a := &addition{bridge: b, args: c, mac: b.macOf(r)}
+	before, err := c.Host.Kernel.Bridge(b.Bridge)
+	if err != nil && !rtnl.IsNotFound(err) {
+		return false, err
+	}
+	missing := rtnl.IsNotFound(err)
+	if err := a.ensureBridge(ctx); err != nil {
+		return false, err
+	}
+	changed = missing || before.RawFlags&unix.IFF_UP == 0
+	if b.IsGateway && a.mac != nil && a.mac.String() != a.link.HardwareAddr.String() {
+		if err := c.Host.Kernel.LinkSetHardwareAddr(a.link, a.mac); err != nil {
+			return changed, fmt.Errorf("restore MAC of %q: %w", b.Bridge, err)
+		}
+		changed, a.link.HardwareAddr = true, a.mac
+	}
+	added, err := b.setGateways(ctx, c.Host, a.link, r)
+	if changed = changed || added; err != nil {
+		return changed, err
+	}
+	added, err = b.restoreRoutes(c, a.link.Index, r)
+	return changed || added, err
+}
+
+// macOf returns the MAC of the bridge in a result; nil if it has none.
+func (b *bridge) macOf(r *types100.Result) net.HardwareAddr {
+	i := slices.IndexFunc(r.Interfaces, func(itf *types100.Interface) bool { return itf.Name == b.Bridge && itf.Sandbox == "" })
+	if i < 0 {
+		return nil
+	}
+	mac, err := net.ParseMAC(r.Interfaces[i].Mac)
+	if err != nil {
+		return nil
+	}
+	return mac
+}
+
+// kernelMetric is the metric of the routes that the kernel makes for IPv6 addresses.
+const kernelMetric = 256
+
+// restoreRoutes adds the routes to the gateways' networks, as the kernel makes them
+// when it gets the gateways' addresses.
+func (b *bridge) restoreRoutes(c *sdk.CmdArgs, index int, r *types100.Result) (changed bool, err error) {
+	if !b.IsGateway || b.Vlan != 0 {
+		return false, nil
+	}
+	for _, ip := range r.IPs {
+		route := &rtnl.Route{
+			Index: index, Dst: &net.IPNet{IP: ip.Address.IP.Mask(ip.Address.Mask), Mask: ip.Address.Mask},
+			Priority: kernelMetric, Protocol: unix.RTPROT_KERNEL,
+		}
+		if ip.Gateway.To4() != nil {
+			route.Priority, route.Scope, route.Src = 0, unix.RT_SCOPE_LINK, ip.Gateway
+		}
+		if ones, bits := ip.Address.Mask.Size(); ones == bits {
+			continue // the kernel makes no such route
+		}
+		added, err := c.Host.Kernel.EnsureRoute(route)
+		if changed = changed || added; err != nil {
+			return changed, fmt.Errorf("interface %q: %w", b.Bridge, err)
+		}
+	}
+	return changed, nil
+}
+
+// restorePort attaches the host's end of the veth to the bridge again, and brings it
+// up.
+func (b *bridge) restorePort(c *sdk.CmdArgs) (changed bool, err error) {
+	host, name := c.Host.Kernel, c.Owner(b.Name).Veth()
+	port, err := host.Port(name)
+	if err != nil {
+		return false, err
+	}
+	br, err := host.Index(b.Bridge)
+	if err != nil {
+		return false, err
+	}
+	var changes rtnl.Batch
+	if changed = port.Master != br; changed {
+		changes.AttachPort(port.Index, br, b.HairpinMode, b.PortIsolation)
+	}
+	if !port.Up {
+		changed = true
+		changes.BringUp(port.Index)
+	}
+	if !changed {
+		return false, nil
+	}
+	if err := host.Apply(&changes); err != nil {
+		return false, fmt.Errorf("port %q of bridge %q: %w", name, b.Bridge, err)
+	}
+	return true, nil
+}

@@ -1,0 +1,107 @@
+package ptp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/internal/plugins/veth"
+)
+
+var _ sdk.Restorer = (*ptp)(nil)
+
+// Repair implements sdk.Repairer: it restores the addresses and routes of the host's
+// end, masquerading and forwarding.
+func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
+	r, err := c.Previous(&p.Common)
+	if err != nil || r == nil {
+		return err
+	}
+	var hostErr error
+	if !sdk.AddedByReference(c, p.Name, r) {
+		_, hostErr = p.restoreHost(c, r)
+	}
+	return errors.Join(hostErr, veth.Forward(c.Host.Cache, r), p.masq.Add(ctx, c, r))
+}
+
+// Wanted implements sdk.Restorer.
+func (p *ptp) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) {
+	r, err := c.Previous(&p.Common)
+	if err != nil || r == nil || sdk.AddedByReference(c, p.Name, r) {
+		return &sdk.Wanted{Individual: true}, err
+	}
+	w := &sdk.Wanted{Objects: []sdk.Object{{
+		Key: "veth " + c.Owner(p.Name).Veth(),
+		Restore: func(context.Context) (bool, error) {
+			changed, err := p.restoreHost(c, r)
+			return changed, errors.Join(err, veth.Forward(c.Host.Cache, r))
+		},
+	}}}
+	p.masq.Want(w, c, r)
+	return w, nil
+}
+
+// restoreHost brings the host's end up, and restores its addresses and routes: see
+// configureHost.
+func (p *ptp) restoreHost(c *sdk.CmdArgs, r *types100.Result) (changed bool, err error) {
+	host, name := c.Host.Kernel, c.Owner(p.Name).Veth()
+	port, err := host.Port(name)
+	if err != nil {
+		return false, err
+	}
+	if !port.Up {
+		var up rtnl.Batch
+		up.BringUp(port.Index)
+		if err := host.Apply(&up); err != nil {
+			return false, fmt.Errorf("interface %q: %w", name, err)
+		}
+		changed = true
+	}
+	note := func(added bool, one error) {
+		changed, err = changed || added, errors.Join(err, one)
+	}
+	if veth.HasIPv6(r) {
+		note(restoreLinkLocal(host, r, port.Index, name))
+	}
+	for _, ip := range r.IPs {
+		if ip.Gateway.To4() != nil {
+			note(host.EnsureSharedAddress(port.Index, ip.Gateway))
+		} else {
+			note(host.EnsureAddress(port.Index, veth.HostPrefix(ip.Gateway), rtnl.NoDAD))
+		}
+		note(host.EnsureRoute(&rtnl.Route{Index: port.Index, Dst: veth.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST}))
+	}
+	if err != nil {
+		return changed, fmt.Errorf("interface %q: %w", name, err)
+	}
+	return changed, nil
+}
+
+// restoreLinkLocal restores what addLinkLocal has added.
+func restoreLinkLocal(host *rtnl.Host, r *types100.Result, index int, name string) (changed bool, err error) {
+	for _, itf := range r.Interfaces {
+		mac, macErr := net.ParseMAC(itf.Mac)
+		if itf.Name != name || itf.Sandbox != "" || macErr != nil {
+			continue
+		}
+		ip := linkLocal(mac)
+		if changed, err = host.EnsureAddress(index, veth.HostPrefix(ip), rtnl.NoDAD); err != nil {
+			return changed, err
+		}
+		network := &net.IPNet{IP: ip.Mask(net.CIDRMask(64, 128)), Mask: net.CIDRMask(64, 128)}
+		// Links share the destination, so that the table can have a route to it
+		// over another one.
+		var b rtnl.Batch
+		b.AddRoute(&rtnl.Route{Index: index, Dst: network, Scope: unix.RT_SCOPE_LINK})
+		if routeErr := host.Apply(&b); routeErr != nil && !errors.Is(routeErr, unix.EEXIST) {
+			return changed, routeErr
+		}
+	}
+	return changed, nil
+}
