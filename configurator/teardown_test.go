@@ -289,6 +289,7 @@ func TestGCFindsLeasesWithoutRecord(t *testing.T) {
 			require.NoError(t, json.Unmarshal(p.Bytes, &conf))
 		}
 	}
+	require.NotEmpty(t, conf.IPAM.DataDir)
 	dir := filepath.Join(conf.IPAM.DataDir, "allocnet")
 	require.NoError(t, os.MkdirAll(dir, 0o755))
 	for ip, id := range map[string]string{"10.202.0.2": "lost", "10.202.0.3": "live"} {
