@@ -44,7 +44,8 @@ func (c *Configurator) RepairScope(ctx context.Context, s Scope) (report *Repair
 }
 
 func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, error) {
-	ctx = iptables.CheckOnce(ctx) // iptables takes longer than all else in a CHECK
+	// The objects that all allocations share take longer than all else in a CHECK.
+	ctx = ruleset.CheckOnce(iptables.CheckOnce(ctx))
 	ids, err := c.within(s)
 	report, errs := &RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{}}, []error{err}
 	defer sortReport(report)

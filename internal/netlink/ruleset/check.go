@@ -31,11 +31,11 @@ func (r *Ruleset) missing(ctx context.Context, list []element) ([]string, error)
 		if !t.used(list) {
 			continue
 		}
-		is, err := r.inspect(ctx, t)
+		problems, err := r.problemsOf(ctx, t)
 		if err != nil {
 			return nil, err
 		}
-		missing = append(missing, t.problems(is)...)
+		missing = append(missing, problems...)
 	}
 	found, err := r.lookUp(ctx, list)
 	if err != nil {

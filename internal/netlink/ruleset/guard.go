@@ -111,11 +111,11 @@ func (r *Ruleset) holdGuard(ctx context.Context) error {
 // CheckGuard checks the rules of Guard. It returns ErrMissing, with the names of what
 // is missing, if they are not complete.
 func (r *Ruleset) CheckGuard(ctx context.Context) error {
-	is, err := r.inspect(ctx, guards)
+	missing, err := r.problemsOf(ctx, guards)
 	if err != nil {
 		return fmt.Errorf("check the guard of the loopback: %w", err)
 	}
-	if missing := guards.problems(is); len(missing) > 0 {
+	if len(missing) > 0 {
 		return fmt.Errorf("%w: %s", ErrMissing, strings.Join(missing, ", "))
 	}
 	return nil
