@@ -73,10 +73,17 @@ func (b *Batch) AddRoute(route *Route) {
 // in one list, and walks the list for each new link and each packet that arrives. A
 // link with IPv6 addresses of its own needs its route. If the route does not exist,
 // nothing changes.
+//
+// The kernel makes the route when it notices that the link has a carrier, in the
+// background. A request for the link makes it notice at once, since Linux 6.8. With
+// older kernels, the route may be made after it was looked for here.
 func (b *Batch) DropMulticast(index int) {
 	if !hasIPv6() {
 		return
 	}
+	link := b.begin("notice the carrier of the link", unix.RTM_GETLINK, 0)
+	putLink(link, index, 0)
+	link.Uint32(unix.IFLA_EXT_MASK, skipStats)
 	r := b.beginExcused("remove multicast route", unix.RTM_DELROUTE, 0, unix.ESRCH)
 	putRoute(r, &unix.RtMsg{Family: unix.AF_INET6, Dst_len: 8, Table: unix.RT_TABLE_LOCAL, Scope: unix.RT_SCOPE_NOWHERE})
 	r.Attribute(unix.RTA_DST, []byte{0xff, 15: 0})

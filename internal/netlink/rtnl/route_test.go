@@ -2,6 +2,7 @@ package rtnl_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -87,4 +88,26 @@ func TestDropMulticast(t *testing.T) {
 		require.NoError(t, h.Apply(&changes))
 		require.NotContains(t, routes(), "ff00::/8")
 	}
+}
+
+// TestDropMulticastAtOnce: the route is not made after it was removed, although the kernel
+// notices the carrier of a link in the background. That needs Linux 6.8.
+func TestDropMulticastAtOnce(t *testing.T) {
+	h := open(t)
+	for i := range 40 {
+		name := fmt.Sprintf("m%d", i)
+		s, v := newSandbox(t, name), veth(name)
+		require.NoError(t, h.CreateVeth(v, s))
+		require.NoError(t, s.SetUp(v.PeerIndex))
+		var changes rtnl.Batch
+		changes.DropMulticast(v.Index)
+		require.NoError(t, h.Apply(&changes))
+		require.Eventually(t, func() bool {
+			up, err := h.IsOperational(v.Name)
+			return err == nil && up
+		}, waitTime, pollTime)
+	}
+	out, err := exec.Command("ip", "-6", "route", "show", "table", "local").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.NotContains(t, string(out), "ff00::/8")
 }

@@ -59,8 +59,8 @@ func TestGatewayOfPtp(t *testing.T) {
 }
 
 // TestNoMulticastRoute: a link of the host without IPv6 addresses adds no
-// multicast route. The kernel may add the route after ADD has looked for it, so
-// the test makes several attempts.
+// multicast route. Before Linux 6.8, the kernel may add the route after ADD has
+// looked for it, so the test makes several attempts.
 func TestNoMulticastRoute(t *testing.T) {
 	_, native := runners(t)
 	native.t = t
