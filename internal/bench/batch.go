@@ -54,13 +54,16 @@ func batchOf(ctx context.Context, sys system, slots []*slot, m *samples) error {
 	return nil
 }
 
+// fillAtOnce is the number of allocations that fill creates at a time.
+const fillAtOnce = 8
+
 // fill creates allocations, several at a time. The first one is created alone,
 // because the reference plugins create shared objects without a lock.
 func fill(ctx context.Context, sys system, slots []*slot) error {
 	if err := sys.add(ctx, slots[0]); err != nil {
 		return err
 	}
-	return atOnce(8, slots[1:], func(s *slot) error { return sys.add(ctx, s) })
+	return atOnce(fillAtOnce, slots[1:], func(s *slot) error { return sys.add(ctx, s) })
 }
 
 // drainAtOnce is the number of allocations that drain removes together.

@@ -46,6 +46,8 @@ var groups = []group{
 	{"life", (*bench).life},
 	{"dropin", (*bench).dropin},
 	{"daemon", (*bench).daemon},
+	{"cpu", (*bench).cpu},
+	{"many", (*bench).many},
 	{"again", (*bench).again},
 	{"batch", (*bench).batch},
 	{"collect", (*bench).collect},

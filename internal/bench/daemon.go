@@ -9,10 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
-	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -39,8 +37,11 @@ const (
 // throughAtOnce is the number of runtimes that run the plugin at the same time.
 const throughAtOnce = 20
 
+// commandName is the command line.
+const commandName = "allocnet"
+
 // daemonPrograms must be in the same directory.
-var daemonPrograms = []string{"allocnetd", goName}
+var daemonPrograms = []string{"allocnetd", goName, commandName}
 
 // daemon measures ADDs through the CNI plugin of allocnetd, as a runtime runs
 // it, with and without the daemon. In the same rounds it measures the library's
@@ -94,11 +95,11 @@ func (b *bench) startDaemon(ctx context.Context, s *slot) (u *pluginUser, stop f
 	if u, err = newPluginUser(b.newNetwork(daemonName, "bridge", false), dir, shimName, s); err != nil {
 		return nil, nil, err
 	}
-	end, err := u.startDaemon(ctx)
+	daemon, err := u.startDaemon(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	return u, func() error { return errors.Join(end(), removeBridge(u.bridge)) }, nil
+	return u, func() error { return errors.Join(daemon.stop(), removeBridge(u.bridge)) }, nil
 }
 
 // pluginUsers run the plugin with the daemon and the shim, with the daemon and
@@ -146,9 +147,12 @@ func (b *bench) daemonTurns(ctx context.Context, empty string, library system, u
 	return nil
 }
 
-// buildDaemon builds the programs and an empty one, and returns their
-// directory.
+// buildDaemon builds the programs and an empty one at the first call, and returns
+// their directory.
 func (b *bench) buildDaemon(ctx context.Context) (string, error) {
+	if b.programs != "" {
+		return b.programs, nil
+	}
 	dir := filepath.Join(workDir, "daemon")
 	source := filepath.Join(dir, emptyName+".go")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -172,6 +176,7 @@ func (b *bench) buildDaemon(ctx context.Context) (string, error) {
 	if out, err := c.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the shims: %w: %s", err, out)
 	}
+	b.programs = dir
 	return dir, nil
 }
 
@@ -197,6 +202,16 @@ func newPluginUser(n *network, dir, program string, s *slot) (*pluginUser, error
 	return u, os.WriteFile(u.file("hcl"), []byte(settings), 0o600)
 }
 
+// set adds settings of the daemon.
+func (u *pluginUser) set(settings string) error {
+	f, err := os.OpenFile(u.file("hcl"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(settings)
+	return errors.Join(err, f.Close())
+}
+
 // with returns the user with another slot and without samples.
 func (u *pluginUser) with(s *slot) (*pluginUser, error) {
 	other := &pluginUser{dir: u.dir, program: u.program, network: u.network, bridge: u.bridge, slot: s}
@@ -217,41 +232,9 @@ func (u *pluginUser) file(kind string) string {
 	return filepath.Join(workDir, u.network+"."+kind)
 }
 
-// daemonTime bounds the start and the end of the daemon.
-const daemonTime = 20 * time.Second
-
 // startDaemon starts the user's daemon, as runDaemon does.
-func (u *pluginUser) startDaemon(ctx context.Context) (stop func() error, err error) {
-	return runDaemon(ctx, u.dir, u.file("hcl"), u.file("sock"))
-}
-
-// runDaemon starts the daemon in a directory of programs and returns once it is ready.
-// stop ends the daemon.
-func runDaemon(ctx context.Context, dir, settings, socket string) (stop func() error, err error) {
-	c := exec.CommandContext(ctx, filepath.Join(dir, "allocnetd"), "--config", settings)
-	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
-	c.WaitDelay = daemonTime
-	c.Stderr = os.Stderr
-	if err := c.Start(); err != nil {
-		return nil, err
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- c.Wait() }()
-	stop = func() error { return errors.Join(c.Process.Signal(syscall.SIGTERM), <-ended) }
-	late := time.After(daemonTime)
-	for {
-		err := client.New(client.Config{Socket: socket}).Ready(ctx)
-		if err == nil {
-			return stop, nil
-		}
-		select {
-		case ended := <-ended:
-			return nil, fmt.Errorf("start allocnetd: %w", ended)
-		case <-late:
-			return nil, errors.Join(fmt.Errorf("start allocnetd: %w", err), stop())
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
+func (u *pluginUser) startDaemon(ctx context.Context) (*running, error) {
+	return runDaemon(ctx, u.dir, u.file("hcl"))
 }
 
 func (u *pluginUser) live(ctx context.Context) error {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
-	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -109,8 +108,11 @@ func (b *bench) dropinDirs(ctx context.Context) (dirs map[string]string, stop fu
 	if err := os.WriteFile(settings, []byte(text), 0o600); err != nil {
 		return nil, nil, err
 	}
-	stop, err = runDaemon(ctx, programs, settings, client.DefaultSocket)
-	return dirs, stop, err
+	daemon, err := runDaemon(ctx, programs, settings)
+	if err != nil {
+		return nil, nil, err
+	}
+	return dirs, daemon.stop, nil
 }
 
 // linkPlugins creates a directory with a link to a program for each plugin.

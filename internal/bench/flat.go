@@ -4,11 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // flatTitle names an operation with a number of allocations present.
 func flatTitle(operation, kind string, present int) string {
 	return fmt.Sprintf("%s, %s, %d present", operation, kind, present)
+}
+
+// fillTitle names the rate at which the first n allocations are set up.
+func fillTitle(kind string, n int) string {
+	return fmt.Sprintf("first %d ADDs, %d at a time, %s", n, fillAtOnce, kind)
 }
 
 // flat measures whether ADD and DEL take longer when many allocations are
@@ -23,11 +29,12 @@ func (b *bench) flat(ctx context.Context) error {
 }
 
 func (b *bench) flatOf(ctx context.Context, f flatSize) error {
-	slots, err := b.slots(ctx, f.present+spare)
+	most := slices.Max(f.present)
+	slots, err := b.slots(ctx, most+spare)
 	if err != nil {
 		return err
 	}
-	full, free := slots[:f.present], slots[f.present:]
+	free := slots[most:]
 	systems, err := b.openAll(ctx, f.kind, false, baselineName, nativeName)
 	if err != nil {
 		return err
@@ -39,10 +46,10 @@ func (b *bench) flatOf(ctx context.Context, f flatSize) error {
 	if err != nil {
 		return err
 	}
-	filled := map[string]*lives{}
+	filled := map[string]*filling{}
 	for _, sys := range list {
 		b.progress("%s: %d of %s present", f.kind, f.present, sys.name())
-		if filled[sys.name()], err = flatOfSystem(ctx, sys, full, free, z); err != nil {
+		if filled[sys.name()], err = flatOfSystem(ctx, sys, slots, f.present, z); err != nil {
 			return err
 		}
 	}
@@ -58,9 +65,14 @@ func (b *bench) flatOf(ctx context.Context, f flatSize) error {
 			none := append(before[sys.name()].of(operation), after[sys.name()].of(operation)...)
 			b.report.add(flatTitle(operation, f.kind, 0), sys.name(), seconds, none)
 		}
-		for _, sys := range list {
-			b.report.add(flatTitle(operation, f.kind, f.present), sys.name(), seconds, filled[sys.name()].of(operation))
+		for i, present := range f.present {
+			for _, sys := range list {
+				b.report.add(flatTitle(operation, f.kind, present), sys.name(), seconds, filled[sys.name()].lives[i].of(operation))
+			}
 		}
+	}
+	for _, sys := range list {
+		b.report.add(fillTitle(f.kind, most), sys.name(), rate, samples{float64(most) / filled[sys.name()].took.sum()})
 	}
 	return nil
 }
@@ -72,17 +84,29 @@ func (l *lives) of(operation string) samples {
 	return l.dels
 }
 
-// flatOfSystem measures with allocations of the same system present.
-func flatOfSystem(ctx context.Context, sys system, full, free []*slot, z rounds) (*lives, error) {
-	if err := fill(ctx, sys, full); err != nil {
-		return nil, err
+// filling is what was measured while a system set up many allocations.
+type filling struct {
+	took  samples  // of the parts of the set-up
+	lives []*lives // after each part
+}
+
+// flatOfSystem measures with allocations of the same system present, whose numbers
+// ascend.
+func flatOfSystem(ctx context.Context, sys system, slots []*slot, present []int, z rounds) (*filling, error) {
+	f, from, most := &filling{}, 0, slices.Max(present)
+	for _, n := range present {
+		if err := timed(&f.took, func() error { return fill(ctx, sys, slots[from:n]) }); err != nil {
+			return nil, err
+		}
+		if err := quiet(ctx); err != nil {
+			return nil, err
+		}
+		measured, err := liveTurns(ctx, []system{sys}, slots[most:], z)
+		if err != nil {
+			return nil, err
+		}
+		f.lives = append(f.lives, measured[sys.name()])
+		from = n
 	}
-	if err := quiet(ctx); err != nil {
-		return nil, err
-	}
-	measured, err := liveTurns(ctx, []system{sys}, free, z)
-	if err != nil {
-		return nil, err
-	}
-	return measured[sys.name()], drain(ctx, sys, full)
+	return f, drain(ctx, sys, slots[:most])
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"time"
 
@@ -134,21 +133,14 @@ func (b *bench) withDaemon(ctx context.Context, dir string, s *slot, settings st
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(u.file("hcl"), os.O_APPEND|os.O_WRONLY, 0)
+	if err := u.set(settings); err != nil {
+		return err
+	}
+	daemon, err := u.startDaemon(ctx)
 	if err != nil {
 		return err
 	}
-	if _, err := f.WriteString(settings); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	if err := f.Close(); err != nil {
-		return err
-	}
-	stop, err := u.startDaemon(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, stop(), removeBridge(u.bridge)) }()
+	defer func() { err = errors.Join(err, daemon.stop(), removeBridge(u.bridge)) }()
 	return act(u, client.New(client.Config{Socket: u.file("sock")}))
 }
 

@@ -44,6 +44,7 @@ func TestRunHost(t *testing.T) {
 	require.Equal(t, map[string][]string{
 		"ADD, ptp": three, "DEL, ptp": three, packetTitle(1): three, packetTitle(200): three, burstTitle("ptp"): three,
 		flatTitle("ADD", "ptp", 0): two, flatTitle("ADD", "ptp", 50): two, flatTitle("DEL", "ptp", 0): two, flatTitle("DEL", "ptp", 50): two,
+		fillTitle("ptp", 50): two,
 	}, systemsOf(t, r))
 	require.Len(t, drawn(t, r).texts["q"], 5)
 	for _, operation := range []string{"ADD, ", "DEL, "} {

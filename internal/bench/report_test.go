@@ -115,7 +115,9 @@ func TestTargetsHaveMeasures(t *testing.T) {
 	for _, f := range full.flat {
 		for _, operation := range []string{"ADD", "DEL"} {
 			r.add(flatTitle(operation, f.kind, 0), nativeName, seconds, samples{1})
-			r.add(flatTitle(operation, f.kind, f.present), nativeName, seconds, samples{1})
+			for _, present := range f.present {
+				r.add(flatTitle(operation, f.kind, present), nativeName, seconds, samples{1})
+			}
 		}
 	}
 	r.add(batchTitle, baselineName, seconds, samples{1})
@@ -132,6 +134,15 @@ func TestTargetsHaveMeasures(t *testing.T) {
 	r.add(throughTitle, daemonName, seconds, samples{1})
 	r.add(crowdTitle, daemonName, rate, samples{1})
 	r.add(removedTitle, daemonName, seconds, samples{1})
+	for _, name := range []string{nativeName, apiName, throughName} {
+		r.add(cpuTitle, name, seconds, samples{1})
+	}
+	for _, title := range []string{
+		ownedTitle("ADD", 0), ownedTitle("DEL", 0), ownedTitle("ADD", full.many), ownedTitle("DEL", full.many),
+		full.many.listTitle(), full.many.restartTitle(),
+	} {
+		r.add(title, daemonName, seconds, samples{1})
+	}
 	r.add(beyondTitle, daemonName, seconds, samples{1})
 	r.add(emptyTitle, emptyName, seconds, samples{1})
 	r.add(againTitle, nativeName, seconds, samples{1})

@@ -18,6 +18,9 @@ type size struct {
 	mappings, slowBefore int // other mappings: for systems with maps, and for those with chains of rules
 	dropin               int
 	daemon               int
+	cpuLives, cpuBlocks  int      // allocations of one sample of processor time, and samples
+	many                 manySize // allocations of the daemon
+	manyRounds           int
 	again                int // DELs that find nothing to remove
 	collect, collects    int // allocations of a GC, and repetitions
 	heap                 int
@@ -26,10 +29,10 @@ type size struct {
 	healLives            int   // ADDs of one sample of CPU time
 }
 
-// flatSize is a number of present allocations.
+// flatSize are numbers of present allocations, ascending.
 type flatSize struct {
 	kind    string
-	present int
+	present []int
 }
 
 // full is the size of a run whose figures are published.
@@ -37,8 +40,8 @@ var full = size{
 	kinds: []string{"bridge", "ptp"}, systems: order, connectParts: 10,
 	life: rounds{fast: 300, slow: 25}, dual: rounds{fast: 100, slow: 10},
 	batch: 100, batches: 10, removals: 1000, paced: 1000, slowBatch: 16, burst: 1000, bursts: 3, slowBurst: 48,
-	flat: []flatSize{{"bridge", 1000}, {"ptp", 4000}}, flatRounds: 100,
-	connects: 20000, mappings: 10000, slowBefore: 5000, dropin: 25, daemon: 100, again: 50, collect: 500, collects: 3, heap: 1000,
+	flat: []flatSize{{"bridge", []int{1000}}, {"ptp", []int{4000, 10000}}}, flatRounds: 100,
+	connects: 20000, mappings: 10000, slowBefore: 5000, dropin: 25, daemon: 100, cpuLives: 200, cpuBlocks: 7, many: 10000, manyRounds: 50, again: 50, collect: 500, collects: 3, heap: 1000,
 	heal: []int{10, 100, 1000}, heals: 3, healLives: 300,
 }
 
@@ -47,8 +50,8 @@ var short = size{
 	kinds: []string{"bridge", "ptp"}, systems: order, connectParts: 10,
 	life: rounds{fast: 60, slow: 5}, dual: rounds{fast: 20, slow: 2},
 	batch: 100, batches: 3, removals: 200, paced: 200, slowBatch: 8, burst: 200, bursts: 1, slowBurst: 16,
-	flat: []flatSize{{"bridge", 200}, {"ptp", 400}}, flatRounds: 30,
-	connects: 3000, mappings: 10000, slowBefore: 300, dropin: 5, daemon: 15, again: 5, collect: 500, collects: 1, heap: 200,
+	flat: []flatSize{{"bridge", []int{200}}, {"ptp", []int{400}}}, flatRounds: 30,
+	connects: 3000, mappings: 10000, slowBefore: 300, dropin: 5, daemon: 15, cpuLives: 50, cpuBlocks: 3, many: 500, manyRounds: 10, again: 5, collect: 500, collects: 1, heap: 200,
 	heal: []int{10, 100}, heals: 1, healLives: 300,
 }
 
@@ -56,7 +59,7 @@ var short = size{
 var host = size{
 	kinds: []string{"ptp"}, systems: []string{baselineName, nativeName, execName},
 	life: rounds{fast: 100, slow: 8}, burst: 300, bursts: 2, slowBurst: 16,
-	flat: []flatSize{{"ptp", 500}}, flatRounds: 50,
+	flat: []flatSize{{"ptp", []int{500}}}, flatRounds: 50,
 	connects: 4000, connectParts: 4, mappings: 1000, slowBefore: 1000,
 }
 
@@ -64,7 +67,7 @@ var host = size{
 var shortHost = size{
 	kinds: host.kinds, systems: host.systems,
 	life: rounds{fast: 20, slow: 2}, burst: 50, bursts: 1, slowBurst: 4,
-	flat: []flatSize{{"ptp", 50}}, flatRounds: 10,
+	flat: []flatSize{{"ptp", []int{50}}}, flatRounds: 10,
 	connects: 500, connectParts: 1, mappings: 200, slowBefore: 200,
 }
 
@@ -76,6 +79,7 @@ func (s size) withRounds(n int) size {
 		s.flatRounds = n
 		s.dropin = min(s.dropin, n)
 		s.daemon = n
+		s.manyRounds = n
 		s.again = n
 	}
 	return s

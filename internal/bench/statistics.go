@@ -25,6 +25,13 @@ func (s samples) quantile(q float64) float64 {
 
 func (s samples) median() float64 { return s.quantile(0.5) }
 
+func (s samples) sum() (sum float64) {
+	for _, v := range s {
+		sum += v
+	}
+	return sum
+}
+
 // timed adds the duration of f to the samples, unless f fails.
 func timed(s *samples, f func() error) error {
 	start := time.Now()

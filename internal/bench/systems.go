@@ -37,6 +37,7 @@ type environment struct {
 	pool
 	plugins  string // directory of the reference plugins; "" measures without them
 	module   string // directory of the module
+	programs string // directory of the built programs; "" for not yet
 	networks int    // number of networks so far
 	progress func(format string, args ...any)
 }

@@ -29,18 +29,17 @@ func targets(s *size) []Target {
 	for _, kind := range []string{"bridge", "ptp"} {
 		least(0.6, burstTitle(kind)+": rate, native to baseline", key(burstTitle(kind), nativeName), key(burstTitle(kind), baselineName))
 	}
-	for _, f := range s.flat {
-		for _, operation := range []string{"ADD", "DEL"} {
-			many, none := flatTitle(operation, f.kind, f.present), flatTitle(operation, f.kind, 0)
-			most(1.25, fmt.Sprintf("%s: native, to none present", many), key(many, nativeName), key(none, nativeName))
-		}
-	}
+	all = append(all, growthTargets(s)...)
 	most(1.05, packetTitle(s.mappings)+": native, to 1 mapping",
 		key(packetTitle(s.mappings), nativeName), key(packetTitle(1), nativeName))
 	least(8, processTitle+": reference to allocnet", key(processTitle, referenceName), key(processTitle, allocnetName))
 	least(15, processesTitle+": reference to allocnetd", key(processesTitle, referenceName), key(processesTitle, daemonName))
 	alone(3e-3, seconds, throughTitle+": allocnetd", key(throughTitle, daemonName))
 	all = append(all, Target{What: crowdTitle + ": allocnetd", Of: key(crowdTitle, daemonName), Limit: 550, Unit: rate, AtLeast: true})
+	for _, name := range []string{apiName, throughName} {
+		most(1.5, cpuTitle+": "+name+", to the library", key(cpuTitle, name), key(cpuTitle, nativeName))
+		alone(1.5e-3, seconds, cpuTitle+": "+name, key(cpuTitle, name))
+	}
 	alone(2.5e-3, seconds, removedTitle+": allocnetd", key(removedTitle, daemonName))
 	for _, kind := range []string{"bridge", "ptp"} {
 		title := takeTitle(kind)
@@ -56,5 +55,35 @@ func targets(s *size) []Target {
 	all = append(all, Target{What: collectTitle(s.collect) + ": native", Of: key(collectTitle(s.collect), nativeName), Limit: 300, Unit: rate, AtLeast: true})
 	most(1.3, throughTitle+" "+beyondTitle[4:]+": to an empty program", key(beyondTitle, daemonName), key(emptyTitle, emptyName))
 	alone(4<<10, memory, memoryTitle+": native", key(memoryTitle, nativeName))
+	return all
+}
+
+// growthTargets returns the targets with many allocations present.
+func growthTargets(s *size) []Target {
+	var all []Target
+	for _, f := range s.flat {
+		for _, present := range f.present {
+			limit := 1.25
+			if present >= 10000 {
+				limit = 1.5
+			}
+			for _, operation := range []string{"ADD", "DEL"} {
+				many, none := flatTitle(operation, f.kind, present), flatTitle(operation, f.kind, 0)
+				all = append(all, Target{
+					What: fmt.Sprintf("%s: native, to none present", many), Limit: limit,
+					Of: key(many, nativeName), To: key(none, nativeName),
+				})
+			}
+		}
+	}
+	for _, operation := range []string{"ADD", "DEL"} {
+		many, none := ownedTitle(operation, s.many), ownedTitle(operation, 0)
+		all = append(all, Target{
+			What: many + ": allocnetd, to none present", Limit: 1.5, Of: key(many, daemonName), To: key(none, daemonName),
+		})
+	}
+	for _, what := range []string{s.many.listTitle(), s.many.restartTitle()} {
+		all = append(all, Target{What: what + ": allocnetd", Limit: 5, Unit: seconds, Of: key(what, daemonName)})
+	}
 	return all
 }
