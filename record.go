@@ -22,8 +22,10 @@ const (
 // Record is the persistent state of an allocation. It exists from the beginning of Setup
 // to the end of Teardown.
 type Record struct {
-	ID          string `json:"id"`
-	ContainerID string `json:"containerID,omitempty"` // if it differs from the ID
+	ID string `json:"id"`
+	// ContainerID is the CNI_CONTAINERID of the plugins if it is not the ID. Setup chooses
+	// one for an allocation that gets a prepared network namespace: see configurator.Pool.
+	ContainerID string `json:"containerID,omitempty"`
 	Scope       string `json:"scope,omitempty"`
 	Netns       string `json:"netns"`
 	Phase       Phase  `json:"phase"`

@@ -84,10 +84,7 @@ func (c *Configurator) add(ctx context.Context, p *plan) (*Status, error) {
 			return fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
 		}
 		results, err = e.Add(ctx, req)
-		if err = errors.Join(err, keepResults(p, results)); err == nil {
-			err = c.markForBinaries(ctx, p, results)
-		}
-		return done(err)
+		return done(errors.Join(err, keepResults(p, results)))
 	})
 	if err != nil {
 		return nil, err
@@ -116,9 +113,6 @@ func (c *Configurator) prepareForBinaries(ctx context.Context, p *plan) (done fu
 		return func(err error) error { return err }, nil
 	}
 	if err := p.Sandbox.LoopbackUp(); err != nil {
-		return nil, err
-	}
-	if err := c.reclaimForBinaries(ctx, p); err != nil {
 		return nil, err
 	}
 	first, err := c.store.First(ctx, sharedObjects(p.Record)...)

@@ -2,6 +2,7 @@ package configurator
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -27,6 +28,9 @@ func pausedHost(t *testing.T) (h *testHost, leases string) {
 // linkOf returns the host's end of an allocation, or nil if there is none.
 func linkOf(t *testing.T, id string) netlink.Link {
 	links, err := netlink.LinkList()
+	for errors.Is(err, netlink.ErrDumpInterrupted) { // other links have changed meanwhile
+		links, err = netlink.LinkList()
+	}
 	require.NoError(t, err)
 	for _, l := range links {
 		if owner, ok := names.ParseOwner(l.Attrs().Alias); ok && owner.OfID(id) {

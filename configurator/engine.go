@@ -7,10 +7,9 @@ import (
 	"strings"
 	"sync"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
-
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/cniexec"
+	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -22,8 +21,9 @@ type nativeEngine interface {
 	Understands(*conflist.Network) bool
 	WhyBinaries(*conflist.Network) []string
 	Disconnect(context.Context, *engine.Request) error
-	CanHandOver(*conflist.Network) error
-	Handover(ctx context.Context, from, to *engine.Request) ([]*types100.Result, error)
+	CanPrepare(*conflist.Network) error
+	Prepared(context.Context, *engine.Request) (*native.Prepared, error)
+	Bind(context.Context, *native.Prepared, *engine.Request) error
 	Repair(context.Context, *engine.Request) error
 	Restore(context.Context, []*engine.Request) ([]engine.Restored, error)
 	GuardLoopback(context.Context) error

@@ -1,6 +1,7 @@
 package configurator
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io/fs"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -198,10 +200,12 @@ func (c *Configurator) discover(ctx context.Context, s Scope) (ids []string, los
 	}
 	errs := []error{err}
 	lost = map[string][]string{}
+	takers := sync.OnceValue(c.takers)
 	note := func(network string, owners []string, err error) {
 		errs = append(errs, err)
-		for _, id := range owners {
-			if !containers[id] {
+		for _, owner := range owners {
+			if !containers[owner] {
+				id := cmp.Or(takers()[owner], owner)
 				ids = append(ids, id)
 				lost[id] = append(lost[id], network)
 			}
@@ -251,7 +255,7 @@ func (c *Configurator) inScope(scope string) (ids []string, containers map[strin
 		case errors.Is(err, fs.ErrNotExist):
 			continue
 		case err != nil:
-			r = &record.Record{ID: id}
+			r = &record.Record{ID: id, Slot: c.notedSlot(id)}
 		}
 		containers[r.Container()] = true
 		if r.Scope == scope && !c.isSlot(r) {
@@ -367,6 +371,11 @@ func (c *Configurator) collectable(id string, began time.Time) (r *record.Record
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		stays, err := c.isRuntimes(id)
+		if err == nil && strings.HasPrefix(id, slotPrefix) { // an allocation may have taken the slot meanwhile
+			var containers map[string]bool
+			_, containers, err = c.inScope("")
+			stays = stays || containers[id]
+		}
 		return nil, stays, err
 	case unreadable(err):
 		return nil, false, withoutNetns(err)

@@ -1,12 +1,16 @@
 package configurator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"sync"
 
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/sandbox"
@@ -68,11 +72,39 @@ func (c *Configurator) makeNetns(a *Allocation) (made bool, err error) {
 // noteNetns records that Setup created a network namespace for an allocation, with the ID of
 // this boot.
 func (c *Configurator) noteNetns(id string, s record.Sandbox) (err error) {
-	if s.Boot, err = c.boot(); err != nil {
+	if s.Boot, err = bootID(); err != nil {
 		return err
 	}
 	return c.store.AddSandbox(id, s)
 }
+
+// notedSlot returns the slot whose network an allocation has taken, for the case that its
+// record cannot be read; "" if none is noted.
+func (c *Configurator) notedSlot(id string) (slot string) {
+	list, _ := c.store.Sandboxes(id) // the caller finds what it can
+	for _, s := range list {
+		slot = cmp.Or(s.Container, slot)
+	}
+	return slot
+}
+
+// takers returns the allocations that have taken the networks of slots, by the ID of the slot.
+func (c *Configurator) takers() map[string]string {
+	taker := map[string]string{}
+	ids, _ := c.store.WithSandboxes() // GC reports the error
+	for _, id := range ids {
+		if slot := c.notedSlot(id); slot != "" {
+			taker[slot] = id
+		}
+	}
+	return taker
+}
+
+// bootID returns the ID of this boot of the host.
+var bootID = sync.OnceValues(func() (string, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(boot)), err
+})
 
 // unmakeNetns destroys the network namespace that a failed Setup has created, unless leftovers
 // of the allocation may be in it.
@@ -154,7 +186,7 @@ func (c *Configurator) destroyNotedNetns(id string, wanted func(record.Sandbox) 
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}
-	boot, err := c.boot()
+	boot, err := bootID()
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +291,7 @@ func (c *Configurator) planNetns(s Scope, removed []string) (paths []string, err
 		return nil, nil
 	}
 	ids, err := c.store.WithSandboxes()
-	boot, bootErr := c.boot()
+	boot, bootErr := bootID()
 	errs := []error{err, bootErr}
 	goes := func(id string, one record.Sandbox) {
 		others, err := c.store.Residents(id, one.Path, one.Identity)
@@ -271,7 +303,7 @@ func (c *Configurator) planNetns(s Scope, removed []string) (paths []string, err
 		}
 	}
 	for _, id := range removed {
-		if r, err := c.store.Get(id); err == nil && c.inNetnsDir(r.Netns) && !r.Acknowledged && !r.FormerBoot {
+		if r, err := c.store.Get(id); err == nil && c.inNetnsDir(r.Netns) && !r.Acknowledged {
 			goes(id, record.Sandbox{Path: r.Netns, Identity: r.Namespace, Boot: boot})
 		}
 	}

@@ -121,7 +121,7 @@ func TestForeignNetnsStays(t *testing.T) {
 	defer s.Close()
 	identity, err := s.Identity()
 	require.NoError(t, err)
-	boot, err := h.boot()
+	boot, err := bootID()
 	require.NoError(t, err)
 	other := identity
 	other.Inode++

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -21,7 +22,8 @@ import (
 // Pool configures the preparation of network namespaces for one network: each has its
 // interface, addresses, routes and rules, but no name and no host ports. All plugins of the
 // network must be native: loopback, bridge or ptp with host-local, firewall, portmap. A
-// prepared namespace is used for one allocation only.
+// prepared namespace is used for one allocation only, whose container ID is then not its ID:
+// see Record.ContainerID.
 //
 // A prepared namespace needs an address of the network, three descriptors and some 400 KB of
 // kernel memory. It has a record, but List does not show it. It disappears with the process;
@@ -77,12 +79,16 @@ type pool struct {
 	unlock func()
 }
 
+// slotPrefix begins the ID of every slot.
+const slotPrefix = "pool-"
+
 // slot is a prepared network namespace. Its record has phase Pooled. Whoever removes it from
 // the pool owns it.
 type slot struct {
 	*plan
-	request *engine.Request // with the results
-	sandbox *sandbox.Sandbox
+	request  *engine.Request // with the results
+	prepared *native.Prepared
+	sandbox  *sandbox.Sandbox
 }
 
 // openPools starts the pools of the Config.
@@ -200,7 +206,7 @@ func (c *Configurator) newSlot(ctx context.Context, p *pool) (s *slot, err error
 	}()
 	var random [8]byte
 	rand.Read(random[:]) // never fails
-	a := &Allocation{ID: "pool-" + hex.EncodeToString(random[:]), Netns: ns.ProcPath()}
+	a := &Allocation{ID: slotPrefix + hex.EncodeToString(random[:]), Netns: ns.ProcPath()}
 	if p.Network != "" {
 		a.Networks = []string{p.Network}
 	}
@@ -219,7 +225,7 @@ func (c *Configurator) newSlot(ctx context.Context, p *pool) (s *slot, err error
 	if len(s.networks) != 1 {
 		return nil, fmt.Errorf("%w: a pool is for one network, not %d", ErrInvalidConfig, len(s.networks))
 	}
-	if err := c.native.CanHandOver(s.networks[0]); err != nil || !c.runsInProcess(s.plan) {
+	if err := c.native.CanPrepare(s.networks[0]); err != nil || !c.runsInProcess(s.plan) {
 		return nil, fmt.Errorf("network %q cannot have a pool: %w", s.networks[0].Name, err)
 	}
 	unlock, err := c.lock(ctx, r.ID)
@@ -235,8 +241,17 @@ func (c *Configurator) newSlot(ctx context.Context, p *pool) (s *slot, err error
 	if err := c.reserve(ctx, s.plan); err != nil {
 		return nil, err
 	}
+	// A namespace without a name needs no note. Written now, it costs the Setup only a
+	// rename.
+	note := record.Sandbox{Path: c.cfg.NetnsDir + "/", Identity: r.Namespace, Container: r.ID}
+	if err := c.noteNetns(r.ID, note); err != nil {
+		return nil, errors.Join(err, c.store.Delete(r.ID))
+	}
 	if _, err = c.attach(ctx, s.plan); err == nil {
 		s.request, err = c.request(s.plan)
+	}
+	if err == nil {
+		s.prepared, err = c.native.Prepared(ctx, s.request)
 	}
 	s.Phase = record.Ready // for this process: all that the slot has is known
 	return s, err
@@ -289,7 +304,7 @@ func (c *Configurator) removeSlot(ctx context.Context, s *slot) error {
 		return err
 	}
 	defer unlock()
-	err = c.remove(ctx, s.plan)
+	err = errors.Join(c.remove(ctx, s.plan), c.store.PutSandboxes(s.ID, nil))
 	s.Sandbox = nil
 	return errors.Join(err, s.sandbox.Close())
 }

@@ -49,10 +49,10 @@ func TestSetupFromPool(t *testing.T) {
 	}
 	require.Equal(t, filepath.Join(h.cfg.NetnsDir, "a"), s.Interfaces[2].Sandbox)
 	require.NoError(t, h.Check(t.Context(), a))
-	require.Contains(t, leaseHolders(t, leases), "a")
-	require.NotNil(t, linkOf(t, "a"))
 	r, err := h.Get(t.Context(), "a")
 	require.NoError(t, err)
+	require.Contains(t, leaseHolders(t, leases), r.ContainerID, "that of the slot")
+	require.NotNil(t, linkOf(t, r.ContainerID))
 	require.Equal(t, PhaseReady, r.Phase)
 	require.Equal(t, found(s), r.Status)
 	again, err := h.Setup(t.Context(), a)
@@ -70,7 +70,7 @@ func TestSetupFromPool(t *testing.T) {
 	require.NoError(t, h.Teardown(t.Context(), ordinary))
 	require.NoError(t, h.Close())
 	require.Empty(t, leaseHolders(t, leases))
-	require.Nil(t, linkOf(t, "a"))
+	require.Nil(t, linkOf(t, r.ContainerID))
 	records, err := h.store.IDs()
 	require.NoError(t, err)
 	require.Empty(t, records)
@@ -78,6 +78,34 @@ func TestSetupFromPool(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, sandboxes)
 	require.NoFileExists(t, filepath.Join(h.cfg.NetnsDir, "a"))
+}
+
+// TestTakenRecordLost: the network of a slot names the slot. If the record of the allocation
+// is lost, Teardown finds the slot in the note about the network namespace, and GC spares it.
+func TestTakenRecordLost(t *testing.T) {
+	for name, lose := range map[string]func(file string) error{
+		"removed":    os.Remove,
+		"unreadable": func(file string) error { return os.WriteFile(file, []byte("{"), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, leases := pooledHost(t, 1)
+			a := Allocation{ID: "a", OwnNetns: true, Ports: []portmap.Port{{Value: 8080, To: 80}}}
+			_, err := h.Setup(t.Context(), a)
+			require.NoError(t, err)
+			r, err := h.Get(t.Context(), "a")
+			require.NoError(t, err)
+			require.NoError(t, lose(filepath.Join(h.cfg.StateDir, "allocs", "a.json")))
+			_, _ = h.GC(t.Context(), []string{"a"}) // reports the record that cannot be read
+			require.NotNil(t, linkOf(t, r.ContainerID))
+			require.Contains(t, leaseHolders(t, leases), r.ContainerID)
+
+			a.Wait, a.Netns = true, r.Netns
+			require.NoError(t, h.Teardown(t.Context(), a))
+			require.NoError(t, h.Close())
+			require.Nil(t, linkOf(t, r.ContainerID))
+			require.Empty(t, leaseHolders(t, leases))
+		})
+	}
 }
 
 // serve accepts connections in the network namespace of an allocation.

@@ -21,10 +21,10 @@ import (
 // container may have other attachments.
 func (c *Configurator) retrace(ctx context.Context, p *plan, a *Allocation) error {
 	defer c.chooseEngine(p)
-	if p.Container() != p.ID || p.Inline || len(p.Attachments) == 0 {
+	if p.ContainerID != "" || p.Inline || len(p.Attachments) == 0 {
 		return nil
 	}
-	traces, err := cleanup.Traces(ctx, p.ID, c.cfg.StateDir)
+	traces, err := cleanup.Traces(ctx, p.Container(), c.cfg.StateDir)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (c *Configurator) retrace(ctx context.Context, p *plan, a *Allocation) erro
 	var errs []error
 	for i := range p.Attachments {
 		at := &p.Attachments[i]
-		leases, err := cleanup.LeaseTraces(p.ID, at.Network, at.Config)
+		leases, err := cleanup.LeaseTraces(p.Container(), at.Network, at.Config)
 		errs = append(errs, err)
 		at.IfName = tracedInterface(at, append(slices.Clone(traces), leases...))
 	}
@@ -63,7 +63,7 @@ func (c *Configurator) attachTraced(p *plan, traces []cleanup.Trace) bool {
 // isTraced reports whether objects of the allocation exist in a network. If the leases
 // cannot be read, only the traces count.
 func (c *Configurator) isTraced(p *plan, n *conflist.Network, traces []cleanup.Trace) bool {
-	leases, _ := cleanup.LeaseTraces(p.ID, n.Name, n.Bytes)
+	leases, _ := cleanup.LeaseTraces(p.Container(), n.Name, n.Bytes)
 	return len(leases) > 0 || slices.ContainsFunc(traces, func(t cleanup.Trace) bool { return t.Of(n.Name) })
 }
 

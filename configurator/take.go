@@ -1,7 +1,9 @@
 package configurator
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,7 +13,6 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
@@ -27,7 +28,7 @@ func (c *Configurator) setupFromPool(ctx context.Context, a *Allocation, p *plan
 	if _, err := os.Lstat(a.Netns); !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	s := c.nextSlot(pool, a)
+	s := c.nextSlot(pool)
 	if s == nil {
 		return nil, nil
 	}
@@ -74,11 +75,10 @@ func readByPlugins(args map[string]string) bool {
 }
 
 // nextSlot takes a slot of the network's current configuration out of the pool; nil if there
-// is none, or if the allocation gets its addresses of an earlier boot. Slots of other
-// configurations stay for watchPool.
-func (c *Configurator) nextSlot(p *pool, a *Allocation) *slot {
+// is none. Slots of other configurations stay for watchPool.
+func (c *Configurator) nextSlot(p *pool) *slot {
 	n, err := c.lookup(p.Network)
-	if err != nil || c.hasFormer(a, n) {
+	if err != nil {
 		return nil
 	}
 	s := p.take()
@@ -89,16 +89,13 @@ func (c *Configurator) nextSlot(p *pool, a *Allocation) *slot {
 	return s
 }
 
-// take binds a slot to an allocation: it records the intent, gives the namespace its name and
-// the network its owner and host ports, and records the result. If something of the slot is
-// missing, take discards it and returns nil without an error.
+// take binds a slot to an allocation: it records the intent, gives the namespace its name,
+// publishes the host ports, and records the result. The network keeps the container ID of the
+// slot. If something of the slot is missing, take discards it and returns nil without an error.
 func (c *Configurator) take(ctx context.Context, pool *pool, s *slot, a *Allocation, p *plan) (*Status, error) {
-	former := *s.Record // the record of the slot
 	p.Netns, p.Namespace, p.Slot, p.Engine = a.Netns, s.Namespace, s.ID, s.Engine
 	p.networks, p.Attachments = s.networks, slices.Clone(s.Attachments)
-	for i := range p.Attachments {
-		p.Attachments[i].Result = nil // nothing has this allocation's names yet
-	}
+	results := s.resultsAt(p)
 	listeners, err := c.admitTake(p)
 	if err != nil {
 		pool.putBack(s)
@@ -115,19 +112,11 @@ func (c *Configurator) take(ctx context.Context, pool *pool, s *slot, a *Allocat
 		return nil, err
 	}
 	p.Sandbox = s.sandbox
-	results, err := c.handOver(ctx, s.request, a, p)
-	if err != nil {
-		return nil, c.undoTake(ctx, pool, s, a, p, err)
-	}
-	status, err := c.recordTaken(p, results)
+	status, err := c.bind(ctx, s, a, p, results)
 	if err == nil {
 		err = ctx.Err()
 	}
-	if err == nil {
-		err = c.store.DeleteSlot(&former)
-	}
 	if err != nil {
-		p.Phase = record.Ready
 		return nil, c.undoTake(ctx, pool, s, a, p, err)
 	}
 	p.Sandbox = nil
@@ -139,6 +128,28 @@ func (c *Configurator) take(ctx context.Context, pool *pool, s *slot, a *Allocat
 	return status, nil
 }
 
+// resultsAt returns the results of a slot with the path that its network namespace gets, and
+// writes them into the record of the allocation.
+func (s *slot) resultsAt(p *plan) []*types100.Result {
+	path, _ := json.Marshal(s.Netns) // a string: there is no error
+	now, _ := json.Marshal(p.Netns)
+	var results []*types100.Result
+	for i, a := range s.request.Attachments {
+		p.Attachments[i].Result = bytes.ReplaceAll(s.Attachments[i].Result, path, now)
+		r := *a.Result
+		r.Interfaces = nil
+		for _, itf := range a.Result.Interfaces {
+			one := *itf
+			if one.Sandbox != "" {
+				one.Sandbox = p.Netns
+			}
+			r.Interfaces = append(r.Interfaces, &one)
+		}
+		results = append(results, &r)
+	}
+	return results
+}
+
 // admitTake returns the errors with which an ordinary Setup refuses an allocation.
 func (c *Configurator) admitTake(p *plan) (*listenerSearch, error) {
 	if err := c.requireServed(p); err != nil {
@@ -148,26 +159,29 @@ func (c *Configurator) admitTake(p *plan) (*listenerSearch, error) {
 	return c.searchListeners(p.Record)
 }
 
-// handOver mounts the network namespace of a slot at its path, and gives its network to the
-// allocation.
-func (c *Configurator) handOver(ctx context.Context, from *engine.Request, a *Allocation, to *plan) ([]*types100.Result, error) {
-	wants := *from
-	wants.ID, wants.Netns, wants.Tag = to.Container(), to.Netns, c.processTagOf(to.Record)
-	wants.Args, wants.Capabilities = to.Args, to.Capabilities
-	if err := c.noteNetns(a.ID, record.Sandbox{Path: a.Netns, Identity: to.Namespace, Scope: a.Scope}); err != nil {
-		return nil, err
+// noteTaken notes that the network namespace of a slot is that of an allocation.
+func (c *Configurator) noteTaken(s *slot, a *Allocation) error {
+	if a.Scope == "" && a.Netns == filepath.Join(c.cfg.NetnsDir, a.ID) && c.store.MoveSandboxes(s.ID, a.ID) == nil {
+		return nil
 	}
-	if _, err := to.Sandbox.Mount(c.cfg.NetnsDir, filepath.Base(a.Netns)); err != nil {
-		return nil, err
-	}
-	ctx, cancel := c.withAddTimeout(ctx)
-	defer cancel()
-	return c.native.Handover(ctx, from, &wants)
+	err := c.noteNetns(a.ID, record.Sandbox{Path: a.Netns, Identity: s.Namespace, Scope: a.Scope, Container: s.ID})
+	return errors.Join(err, c.store.PutSandboxes(s.ID, nil))
 }
 
-// recordTaken selects the status and records that the allocation is set up.
-func (c *Configurator) recordTaken(p *plan, results []*types100.Result) (*Status, error) {
-	if err := keepResults(p, results); err != nil {
+// bind mounts the network namespace of a slot at its path, publishes the host ports, and
+// records that the allocation is set up.
+func (c *Configurator) bind(ctx context.Context, s *slot, a *Allocation, p *plan, results []*types100.Result) (*Status, error) {
+	if err := c.noteTaken(s, a); err != nil {
+		return nil, err
+	}
+	if _, err := p.Sandbox.Mount(c.cfg.NetnsDir, filepath.Base(a.Netns)); err != nil {
+		return nil, err
+	}
+	request := *s.request
+	request.Netns, request.Args, request.Capabilities = a.Netns, p.Args, p.Capabilities
+	addCtx, cancel := c.withAddTimeout(ctx)
+	defer cancel()
+	if err := c.native.Bind(addCtx, s.prepared, &request); err != nil {
 		return nil, err
 	}
 	status, err := statusFrom(p.Record, results)

@@ -162,7 +162,19 @@ func (c *Configurator) removeLocked(ctx context.Context, p *plan) error {
 // objects that only they can find, such as a lease on another host; if such a plugin is
 // not installed, removeUnrecorded returns an error.
 func (c *Configurator) removeUnrecorded(ctx context.Context, a Allocation) error {
+	if slot := c.notedSlot(a.ID); slot != "" {
+		if err := c.removeUnrecordedAs(ctx, a, slot); err != nil {
+			return err
+		}
+	}
+	return c.removeUnrecordedAs(ctx, a, "")
+}
+
+// removeUnrecordedAs is removeUnrecorded of what was set up with the network of a slot, or
+// with none.
+func (c *Configurator) removeUnrecordedAs(ctx context.Context, a Allocation, slot string) error {
 	p := c.planWithoutRecord(a)
+	p.Slot = slot
 	if err := c.retrace(ctx, p, &a); err != nil {
 		return wrapIncomplete(a.ID, err)
 	}
@@ -244,7 +256,6 @@ func (c *Configurator) detach(ctx context.Context, p *plan) error {
 // the ADD has reached.
 func (c *Configurator) detachAfter(ctx context.Context, p *plan, addErr error) error {
 	c.recordDeleting(p.Record)
-	endFormerBoot(p.Record)
 	release, err := openNetns(p.Record)
 	defer release()
 	if err != nil && !isLost(err) {

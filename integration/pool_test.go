@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -84,6 +85,9 @@ func testPool(t *testing.T, main string, of families) {
 // dump describes everything of an allocation, without what distinguishes it from others.
 func (h *host) dump(a configurator.Allocation, s *configurator.Status) string {
 	h.t.Helper()
+	r, err := h.Get(h.ctx(), a.ID)
+	require.NoError(h.t, err)
+	container := cmp.Or(r.ContainerID, a.ID) // that of the slot
 	var parts []string
 	for _, command := range []string{
 		"ip -n " + a.ID + " -d link show eth0", "ip -n " + a.ID + " address show", "ip -n " + a.ID + " route show table all",
@@ -93,7 +97,7 @@ func (h *host) dump(a configurator.Allocation, s *configurator.Status) string {
 		out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
 		require.NoError(h.t, err, "%s: %s", command, out)
 		if words[0] == "nft" {
-			out = elementsOf(string(out), a.ID)
+			out = elementsOf(string(out), container)
 		}
 		parts = append(parts, "$ "+command, string(out))
 	}
@@ -105,15 +109,13 @@ func (h *host) dump(a configurator.Allocation, s *configurator.Status) string {
 		}
 	}
 	dump = regexp.MustCompile(`([0-9a-f]{2}:){5}[0-9a-f]{2}`).ReplaceAllString(dump, "MAC")
-	// A link from a pool has two names.
-	dump = regexp.MustCompile(`\n *altname veth\w+`).ReplaceAllString(dump, "")
 	dump = regexp.MustCompile(`veth\w{11}`).ReplaceAllString(dump, "VETH")
 	dump = regexp.MustCompile(`fe80::[0-9a-f:]+`).ReplaceAllString(dump, "LINKLOCAL")
 	dump = regexp.MustCompile(`(?m)^\d+: |@if\d+|link-netns(id)? \S+|qlen \d+|[0-9.]+ : 808\d|808\d|portid? \S+|port_\w+ \S+|designated_\w+ \S+|hold_timer.*`).ReplaceAllString(dump, "")
-	return strings.ReplaceAll(dump, a.ID, "ID")
+	return strings.ReplaceAll(strings.ReplaceAll(dump, container, "ID"), a.ID, "ID")
 }
 
-// elementsOf returns the elements with the comment of an allocation, sorted.
+// elementsOf returns the elements with the comment of a container, sorted.
 func elementsOf(ruleset, id string) []byte {
 	elements := regexp.MustCompile(`[^,{]*allocnet:net/`+id+`/[^,}]*`).FindAllString(ruleset, -1)
 	for i := range elements {

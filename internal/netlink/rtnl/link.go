@@ -50,9 +50,9 @@ func link(e sock.Exchanger, build func(*sock.Requests)) (netlink.Link, error) {
 	return netlink.LinkDeserialize(nil, answer)
 }
 
-func index(e sock.Exchanger, name string) (int, error) {
-	var index int
-	if err := get(e, byName(name), func(answer []byte) { index = indexOf(answer) }); err != nil {
+func index(e interface{ LinkIndex(string) (int, error) }, name string) (int, error) {
+	index, err := e.LinkIndex(name)
+	if err != nil {
 		return 0, fmt.Errorf("find link %q: %w", name, err)
 	}
 	return index, nil
@@ -69,14 +69,11 @@ func indexOf(answer []byte) int {
 
 // Has reports whether the sandbox has a link of the given name.
 func (s *Sandbox) Has(name string) (bool, error) {
-	err := get(s.conn, byName(name), func([]byte) {})
+	_, err := index(s.conn, name)
 	if errors.Is(err, unix.ENODEV) {
 		return false, nil
 	}
-	if err != nil {
-		return false, fmt.Errorf("find link %q: %w", name, err)
-	}
-	return true, nil
+	return err == nil, err
 }
 
 // ErrNotBridge: a link that has to be a bridge is of another kind.
@@ -174,25 +171,6 @@ func (b *Batch) SetUp(index int) {
 		putInet(r, arpNotify)
 	}
 	putLink(b.begin("bring up link", unix.RTM_NEWLINK, 0), index, unix.IFF_UP)
-}
-
-// Adopt gives a link of the host another alias and one more name, by which it can be found
-// like by its first one. To replace the first name takes five times as long. IsNotFound
-// reports whether the error means that the link does not exist.
-func (h *Host) Adopt(name, altname, alias string) error {
-	var b Batch
-	r := b.begin("add name to link", unix.RTM_NEWLINKPROP, unix.NLM_F_EXCL|unix.NLM_F_CREATE|unix.NLM_F_APPEND)
-	putNamed(r, name, 0)
-	list := r.Nest(unix.IFLA_PROP_LIST)
-	r.CString(unix.IFLA_ALT_IFNAME, altname)
-	r.End(list)
-	r = b.begin("set alias of link", unix.RTM_NEWLINK, 0)
-	putNamed(r, name, 0)
-	r.String(unix.IFLA_IFALIAS, alias)
-	if err := h.Apply(&b); err != nil {
-		return fmt.Errorf("link %q as %q: %w", name, altname, err)
-	}
-	return nil
 }
 
 // SetDown takes a link of the host down that is to be deleted later: no packet passes it

@@ -54,6 +54,35 @@ func (r *Ruleset) Add(ctx context.Context, e *Elements) error {
 	return nil
 }
 
+// Extend adds elements for an attachment that has others. In the same transaction, those in
+// present are added where they are missing. It does not make tables: if one is missing,
+// errors.Is finds ENOENT. If one of more exists, errors.Is finds EEXIST. After an error,
+// nothing has changed. It returns a *PortTakenError as Add does.
+func (r *Ruleset) Extend(ctx context.Context, present []*Elements, more *Elements) error {
+	var had []element
+	for _, e := range present {
+		list, err := e.elements()
+		if err != nil {
+			return fmt.Errorf("extend elements of %s: %w", e.Owner, err)
+		}
+		had = append(had, list...)
+	}
+	list, err := more.elements()
+	if err == nil {
+		err = r.checkEverywhere(ctx, list)
+	}
+	if err == nil && len(had)+len(list) > 0 {
+		err = r.socket.Transaction(ctx, func(b *sock.Requests) {
+			putElementsWith(b, had, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE)
+			putElements(b, list, unix.NFT_MSG_NEWSETELEM)
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("extend elements of %s: %w", more.Owner, err)
+	}
+	return nil
+}
+
 // checkEverywhere returns a *PortTakenError for a new host port of one address if
 // another container has the port on every address: the new mapping would take over some
 // of its clients.

@@ -62,13 +62,18 @@ const maxList = 60 << 10
 // otherwise they contain the keys only.
 func putElements(b *sock.Requests, list []element, kind uint16) {
 	flags := uint16(0)
+	if kind == unix.NFT_MSG_NEWSETELEM {
+		flags = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	}
+	putElementsWith(b, list, kind, flags)
+}
+
+// putElementsWith is putElements with flags. Elements of shared sets may always exist.
+func putElementsWith(b *sock.Requests, list []element, kind, flags uint16) {
 	for i := 0; i < len(list); {
-		s := list[i].set
-		if kind == unix.NFT_MSG_NEWSETELEM {
-			flags = unix.NLM_F_CREATE
-			if !s.shared {
-				flags |= unix.NLM_F_EXCL
-			}
+		s, flags := list[i].set, flags
+		if s.shared {
+			flags &^= unix.NLM_F_EXCL
 		}
 		nest := beginElements(b, s, kind, flags)
 		for start := nest; i < len(list) && list[i].set == s && b.Size()-start < maxList; i++ {

@@ -43,6 +43,12 @@ func (p *Pool) Dump(ctx context.Context, r *Requests, each func(payload []byte) 
 	return p.Do(func(s *Socket) error { return s.Dump(ctx, r, each) })
 }
 
+// LinkIndex is Socket.LinkIndex.
+func (p *Pool) LinkIndex(name string) (index int, err error) {
+	err = p.Do(func(s *Socket) error { index, err = s.LinkIndex(name); return err })
+	return index, err
+}
+
 func (p *Pool) take() (*Socket, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -132,4 +138,10 @@ func (h Here) Exchange(ctx context.Context, r *Requests, each func(i int, payloa
 // Dump is Socket.Dump.
 func (h Here) Dump(ctx context.Context, r *Requests, each func(payload []byte) error) error {
 	return Lend(h.Protocol, func(s *Socket) error { return s.Dump(ctx, r, each) })
+}
+
+// LinkIndex is Socket.LinkIndex.
+func (h Here) LinkIndex(name string) (index int, err error) {
+	err = Lend(h.Protocol, func(s *Socket) error { index, err = s.LinkIndex(name); return err })
+	return index, err
 }

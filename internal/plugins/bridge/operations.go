@@ -117,11 +117,6 @@ func (b *bridge) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	return errors.Join(err, b.delMACGuard(ctx, c)) // after the link is deleted
 }
 
-// Handover implements sdk.Handoverer.
-func (b *bridge) Handover(ctx context.Context, c *sdk.CmdArgs, from string) error {
-	return veth.Handover(ctx, c, &b.Common, b.ipam, from)
-}
-
 // Disconnect implements sdk.Disconnecter. A VLAN's tags and the MAC check stay until DEL.
 func (b *bridge) Disconnect(ctx context.Context, c *sdk.CmdArgs) error {
 	return veth.Disconnect(ctx, c, &b.Common, b.masq)

@@ -108,12 +108,14 @@ func (f *firewall) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	return errors.Join(f.backend.del(ctx, c, p), f.delReference(ctx, c, p))
 }
 
-// Handover implements sdk.Handoverer: only elements name the container. It makes sure, as ADD
-// does, that the rule exists that all allocations share.
-func (f *firewall) Handover(ctx context.Context, c *sdk.CmdArgs, _ string) error {
+// Bind implements sdk.Binder: it makes sure that the rule exists that all attachments share.
+func (f *firewall) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 	_, p, err := f.attachment(c)
 	if err != nil || len(p.addresses) == 0 {
 		return err
+	}
+	if _, own := f.backend.(zoned); !own {
+		return nil
 	}
 	return p.ensureAccept(ctx, c)
 }

@@ -2,12 +2,10 @@ package hostlocal
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
-	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -23,8 +21,7 @@ type hostLocal struct {
 	dataDir, resolvConf string
 	routes              []*types.Route
 	sets                []pool
-	leases              *lease.Store // see inBoot
-	reclaims            bool
+	leases              *lease.Store
 }
 
 // New implements sdk.Factory.
@@ -43,29 +40,6 @@ func New(conf []byte) (sdk.Plugin, error) {
 // owner returns the owner of a lease: the container's interface.
 func owner(c *sdk.CmdArgs) lease.Owner { return lease.Owner{ID: c.ContainerID, IfName: c.IfName} }
 
-// inBoot returns the store of the leases for one command. If the network reclaims leases of
-// earlier boots, it is a store in this boot.
-func (p *hostLocal) inBoot(c *sdk.CmdArgs) (*lease.Store, error) {
-	if !p.reclaims || c.Host == nil || c.Host.Boot == nil {
-		return p.leases, nil
-	}
-	id, err := c.Host.Boot()
-	if err != nil {
-		return nil, err
-	}
-	return p.leases.InBoot(id), nil
-}
-
-// unmarked has the data directories about which warnUnmarked has warned.
-var unmarked sync.Map
-
-// warnUnmarked logs, once per directory, that the leases of this boot will not be reclaimed.
-func (p *hostLocal) warnUnmarked(leases *lease.Store, log sdk.Logger) {
-	if _, warned := unmarked.LoadOrStore(leases.Dir(), true); !warned {
-		log.Warn("leases cannot be reclaimed after a reboot: their file system has no extended attributes", "network", p.Name, "dir", leases.Dir())
-	}
-}
-
 // Add leases one address of every range set.
 func (p *hostLocal) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	requests, err := p.requests(c.Args)
@@ -78,16 +52,9 @@ func (p *hostLocal) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, 
 			return nil, err
 		}
 	}
-	leases, err := p.inBoot(c)
+	addrs, err := p.leases.Reserve(ctx, owner(c), requests)
 	if err != nil {
 		return nil, err
-	}
-	addrs, err := leases.Reserve(ctx, owner(c), requests)
-	if err != nil {
-		return nil, err
-	}
-	if leases.Unmarked() {
-		p.warnUnmarked(leases, c.Host.Log)
 	}
 	for i, addr := range addrs {
 		subnet, gateway := p.sets[i].find(addr)
@@ -190,11 +157,7 @@ func (p *hostLocal) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	if err := p.disconnect(ctx, c, known); err != nil {
 		return err
 	}
-	leases, err := p.inBoot(c)
-	if err != nil {
-		leases = p.leases // the end of an allocation does not depend on it
-	}
-	return leases.Release(ctx, owner(c), known...)
+	return p.leases.Release(ctx, owner(c), known...)
 }
 
 // disconnect flushes the connections of the addresses leased to the container.
@@ -226,30 +189,16 @@ func flush(ctx context.Context, c *sdk.CmdArgs, addrs []netip.Addr) error {
 	return c.Host.Conntrack.FlushAddresses(ctx, addrs...)
 }
 
-// Handover implements sdk.Handoverer: it gives the leases to another container.
-func (p *hostLocal) Handover(ctx context.Context, c *sdk.CmdArgs, from string) error {
-	result, err := c.Previous(&p.Common)
-	if err != nil {
-		return err
-	}
-	addrs, err := p.addressesOf(result)
-	if err != nil {
-		return err
-	}
-	return p.leases.Handover(ctx, lease.Owner{ID: from, IfName: c.IfName}, owner(c), addrs)
-}
+// Bind implements sdk.Binder: a slot is not for requests that contain addresses.
+func (p *hostLocal) Bind(context.Context, *sdk.CmdArgs) error { return nil }
 
 // Status reports whether every range set has a free address.
-func (p *hostLocal) Status(_ context.Context, c *sdk.CmdArgs) error {
-	leases, err := p.inBoot(c)
-	if err != nil {
-		return types.NewError(types.ErrPluginNotAvailable, "no boot ID", err.Error())
-	}
+func (p *hostLocal) Status(context.Context, *sdk.CmdArgs) error {
 	sets := make([]lease.RangeSet, len(p.sets))
 	for i, set := range p.sets {
 		sets[i] = set.set
 	}
-	if err := leases.Available(sets); err != nil {
+	if err := p.leases.Available(sets); err != nil {
 		return types.NewError(types.ErrPluginNotAvailable, "no free address", err.Error())
 	}
 	return nil
@@ -265,9 +214,8 @@ func (p *hostLocal) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	for i, a := range p.ValidAttachments {
 		valid[i] = lease.Owner{ID: a.ContainerID, IfName: a.IfName}
 	}
-	leases, bootErr := p.inBoot(c)
 	others, err := c.Others(p.Name)
-	if err := errors.Join(bootErr, err); err != nil {
+	if err != nil {
 		return err
 	}
 	spare := func(o lease.Owner) bool {
@@ -280,7 +228,7 @@ func (p *hostLocal) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	// the leases.
 	stale := map[lease.Owner]bool{}
 	var addrs []netip.Addr
-	_, err = leases.Retain(ctx, valid, func(o lease.Owner, held []netip.Addr) bool {
+	_, err = p.leases.Retain(ctx, valid, func(o lease.Owner, held []netip.Addr) bool {
 		if !spare(o) {
 			stale[o], addrs = true, append(addrs, held...)
 		}
@@ -295,6 +243,6 @@ func (p *hostLocal) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	_, err = leases.Retain(ctx, valid, func(o lease.Owner, _ []netip.Addr) bool { return !stale[o] })
+	_, err = p.leases.Retain(ctx, valid, func(o lease.Owner, _ []netip.Addr) bool { return !stale[o] })
 	return err
 }

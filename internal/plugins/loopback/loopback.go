@@ -95,8 +95,8 @@ func (p *loopback) Check(_ context.Context, c *sdk.CmdArgs) error {
 // the kernel holds its configuration lock (rtnl).
 func (p *loopback) Del(context.Context, *sdk.CmdArgs) error { return nil }
 
-// Handover has nothing to do, because nothing names the container.
-func (p *loopback) Handover(context.Context, *sdk.CmdArgs, string) error { return nil }
+// Bind implements sdk.Binder: nothing depends on the request.
+func (p *loopback) Bind(context.Context, *sdk.CmdArgs) error { return nil }
 
 // Status always returns nil.
 func (p *loopback) Status(context.Context, *sdk.CmdArgs) error { return nil }

@@ -44,21 +44,10 @@ func (p *portmap) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, er
 	return previous, nil
 }
 
-// Handover implements sdk.Handoverer: it does what ADD does besides the elements.
-func (p *portmap) Handover(ctx context.Context, c *sdk.CmdArgs, _ string) error {
-	previous, err := p.previous(c)
-	if err != nil || len(p.mappings) == 0 {
-		return err
-	}
-	pub := p.publication(c, previous)
-	if len(pub.addresses) == 0 {
-		return nil
-	}
-	if err := pub.routeLoopback(ctx, c); err != nil {
-		return err
-	}
-	pub.forgetStale(ctx, c)
-	return nil
+// Bind implements sdk.Binder: without host ports, ADD of a slot has done nothing.
+func (p *portmap) Bind(ctx context.Context, c *sdk.CmdArgs) error {
+	_, err := p.Add(ctx, c)
+	return err
 }
 
 // previous returns the prevResult, which is required.

@@ -250,11 +250,6 @@ func (p *ptp) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	return veth.Detach(ctx, c, &p.Common, p.ipam, p.masq)
 }
 
-// Handover implements sdk.Handoverer.
-func (p *ptp) Handover(ctx context.Context, c *sdk.CmdArgs, from string) error {
-	return veth.Handover(ctx, c, &p.Common, p.ipam, from)
-}
-
 // Disconnect implements sdk.Disconnecter.
 func (p *ptp) Disconnect(ctx context.Context, c *sdk.CmdArgs) error {
 	return veth.Disconnect(ctx, c, &p.Common, p.masq)

@@ -49,11 +49,7 @@ func (a *CmdArgs) AddElements(ctx context.Context, n Addition) error {
 // after the other, as without Additions: then the error names the plugin.
 func (x *Additions) Apply(ctx context.Context, host *Host) error {
 	if len(x.list) > 1 && host.Rules.Add(ctx, x.elements()) == nil {
-		for _, n := range x.list {
-			if n.Added != nil {
-				n.Added(ctx)
-			}
-		}
+		x.added(ctx)
 		return nil
 	}
 	for _, n := range x.list {
@@ -62,6 +58,27 @@ func (x *Additions) Apply(ctx context.Context, host *Host) error {
 		}
 	}
 	return nil
+}
+
+// Extend is Apply for an attachment that has elements already: see ruleset.Extend.
+func (x *Additions) Extend(ctx context.Context, host *Host, present []*ruleset.Elements) error {
+	more := &ruleset.Elements{}
+	if len(x.list) > 0 {
+		more = x.elements()
+	}
+	if err := host.Rules.Extend(ctx, present, more); err != nil {
+		return err
+	}
+	x.added(ctx)
+	return nil
+}
+
+func (x *Additions) added(ctx context.Context) {
+	for _, n := range x.list {
+		if n.Added != nil {
+			n.Added(ctx)
+		}
+	}
 }
 
 // elements returns the elements of all additions, which have the same owner.

@@ -158,10 +158,9 @@ func (o EmbeddedOptions) ipam() object {
 		routes = append(routes, object{"dst": all})
 	}
 	return object{
-		"type":          "host-local",
-		"dataDir":       filepath.Join(o.StateDir, "leases"),
-		"ranges":        ranges,
-		"routes":        routes,
-		"reclaimOnBoot": true,
+		"type":    "host-local",
+		"dataDir": filepath.Join(o.StateDir, "leases"),
+		"ranges":  ranges,
+		"routes":  routes,
 	}
 }

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"encoding/json"
 	"path/filepath"
 	"time"
@@ -30,17 +31,17 @@ const (
 type Record struct {
 	Version int    `json:"version"`
 	ID      string `json:"id"`
-	// ContainerID is the CNI_CONTAINERID of the plugins if it is not the ID.
+	// ContainerID is the requested CNI_CONTAINERID of the plugins if it is not the ID.
 	ContainerID string `json:"containerID,omitempty"`
+	// Slot is the ID of the slot whose network the allocation has taken, if any. It
+	// stays the CNI_CONTAINERID of the plugins.
+	Slot string `json:"slot,omitempty"`
 	// Scope identifies the caller that manages the allocation.
 	Scope string `json:"scope,omitempty"`
 	Netns string `json:"netns"`
 	// Namespace is the identity of Netns at the time of the set-up. Records of
 	// older versions have none.
 	Namespace sandbox.Identity `json:"namespace,omitzero"`
-	// Boot is the boot of the host in which the record was made. Records of older
-	// versions have none.
-	Boot string `json:"boot,omitempty"`
 	// NetnsOverride permits the host's own namespace as Netns.
 	NetnsOverride bool `json:"netnsOverride,omitempty"`
 	// Instance is the owner's instance at the time of the ADD: see names.Owner.
@@ -87,14 +88,6 @@ type Record struct {
 	Created   time.Time         `json:"created"`
 	Updated   time.Time         `json:"updated"`
 
-	// FormerBoot reports that the record was made in an earlier boot of the host. Its
-	// network and its network namespace ended with that boot, even if Netns leads to a
-	// namespace of the same identity: the kernel assigns the same numbers again.
-	FormerBoot bool `json:"-"`
-
-	// Slot is the ID of the slot whose network namespace this record takes over.
-	Slot string `json:"-"`
-
 	// RequireAddress makes the operation fail if no network assigns an address.
 	RequireAddress bool `json:"-"`
 
@@ -106,9 +99,6 @@ type Record struct {
 // SameNetns reports whether two records have the same network namespace. It
 // compares identities, or paths if one of the records has no identity.
 func (r *Record) SameNetns(other *Record) bool {
-	if r.FormerBoot || other.FormerBoot {
-		return false
-	}
 	if r.Namespace == (sandbox.Identity{}) || other.Namespace == (sandbox.Identity{}) {
 		return filepath.Clean(r.Netns) == filepath.Clean(other.Netns)
 	}
@@ -117,10 +107,7 @@ func (r *Record) SameNetns(other *Record) bool {
 
 // Container returns the CNI_CONTAINERID of the plugins.
 func (r *Record) Container() string {
-	if r.ContainerID != "" {
-		return r.ContainerID
-	}
-	return r.ID
+	return cmp.Or(r.Slot, r.ContainerID, r.ID)
 }
 
 // BeginAdd turns r into the record of an ADD that has not created anything yet.

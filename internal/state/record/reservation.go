@@ -40,6 +40,12 @@ func (s *Store) Reserve(ctx context.Context, r *Record, warn func(error)) error 
 	if err != nil {
 		return err
 	}
+	return s.reserve(ctx, r, r.reservations(), warn, func() error { return s.write(r.ID, text) })
+}
+
+// reserve adds reservations of a record to the index, unless other records have
+// them, and calls write, which writes the record.
+func (s *Store) reserve(ctx context.Context, r *Record, reservations []reservation, warn func(error), write func() error) error {
 	unlock, err := s.LockReservations(ctx)
 	if err != nil {
 		return err
@@ -48,8 +54,7 @@ func (s *Store) Reserve(ctx context.Context, r *Record, warn func(error)) error 
 	if err := s.completeIndex(warn); err != nil {
 		return err
 	}
-	reservations := r.reservations()
-	holders, created, err := s.holders(r.ID, r.Slot, reservations)
+	holders, created, err := s.holders(r.ID, reservations)
 	if err == nil {
 		err = s.checkHolders(r, holders, warn)
 	}
@@ -59,8 +64,21 @@ func (s *Store) Reserve(ctx context.Context, r *Record, warn func(error)) error 
 		}
 		return err
 	}
-	if err := s.put(r, reservations, text); err != nil {
+	if err = s.addAll(r.ID, reservations); err == nil {
+		err = write()
+	}
+	if err != nil {
 		return errors.Join(err, s.releaseAll(r.ID, reservations))
+	}
+	return nil
+}
+
+// addAll adds reservations of an allocation to the index.
+func (s *Store) addAll(id string, reservations []reservation) error {
+	for _, c := range reservations {
+		if err := s.index.add(id, c); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -68,9 +86,7 @@ func (s *Store) Reserve(ctx context.Context, r *Record, warn func(error)) error 
 // holders returns the allocations other than id that, according to the index,
 // have one of the requested reservations. If a reservation has no directory
 // yet, holders creates it, which is the quickest test.
-//
-// slot is the slot whose network namespace the record takes over, or "".
-func (s *Store) holders(id, slot string, reservations []reservation) (holders map[string][]reservation, created []reservation, err error) {
+func (s *Store) holders(id string, reservations []reservation) (holders map[string][]reservation, created []reservation, err error) {
 	holders = map[string][]reservation{}
 	look := func(c reservation) error {
 		ids, err := s.index.holders(c)
@@ -88,10 +104,7 @@ func (s *Store) holders(id, slot string, reservations []reservation) (holders ma
 	if err != nil {
 		return nil, nil, err
 	}
-	for i, c := range reservations {
-		if i == 0 && slot != "" { // the network namespace is only that of the slot
-			continue
-		}
+	for _, c := range reservations {
 		if unix.Mkdir(s.index.dir(c.key), 0o700) == nil {
 			created = append(created, c)
 		} else if err := look(c); err != nil {

@@ -11,6 +11,8 @@ import (
 	"sort"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -19,11 +21,15 @@ import (
 // for the allocation, or is destroyed with it. It is stored before it has a
 // name and until it no longer exists, even if the allocation has no record.
 type Sandbox struct {
+	// Path is the path of the namespace. In the file it may be a directory with a slash
+	// at its end: then the name of the namespace is the ID of the allocation.
 	Path     string           `json:"path"`
 	Identity sandbox.Identity `json:"identity"`
 	// Boot identifies the boot of the host in which the identity is valid,
 	// because the next boot uses the same numbers again.
 	Boot string `json:"boot"`
+	// Container is the CNI_CONTAINERID of the allocation if it is that of a slot.
+	Container string `json:"container,omitempty"`
 	// Scope is the scope of the allocation.
 	Scope string `json:"scope,omitempty"`
 }
@@ -53,7 +59,22 @@ func (s *Store) Sandboxes(id string) ([]Sandbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read sandboxes of allocation %q: %w", id, fault(s.state, err))
 	}
+	for i := range list {
+		if strings.HasSuffix(list[i].Path, "/") {
+			list[i].Path += id
+		}
+	}
 	return list, nil
+}
+
+// MoveSandboxes gives the network namespaces of a slot to an allocation that has
+// none. If the allocation has some, it returns an error and changes nothing.
+func (s *Store) MoveSandboxes(slot, id string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, s.sandboxFile(slot), unix.AT_FDCWD, s.sandboxFile(id), unix.RENAME_NOREPLACE)
+	if err != nil {
+		return fmt.Errorf("write sandboxes of allocation %q: %w", id, fault(s.state, err))
+	}
+	return nil
 }
 
 // PutSandboxes replaces the list of the network namespaces that belong to an

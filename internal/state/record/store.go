@@ -15,7 +15,6 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/names"
-	"github.com/allocnet/allocnet/internal/state/boot"
 	"github.com/allocnet/allocnet/internal/state/statedir"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
@@ -31,7 +30,6 @@ type Store struct {
 	index index  // of their reservations
 	locks string // the file whose byte ranges are the locks
 	guard statedir.Guard
-	boot  func() (string, error)
 	queue chan struct{} // has an element while this process holds or awaits the lock of the reservations
 }
 
@@ -49,24 +47,15 @@ func Open(stateDir string) *Store {
 		dir:   filepath.Join(stateDir, "allocs"),
 		index: index(filepath.Join(stateDir, "claims")),
 		locks: filepath.Join(stateDir, "lock"),
-		boot:  boot.ID,
 		queue: make(chan struct{}, 1),
 	}
-}
-
-// InBoot sets the function that returns the ID of this boot of the host, and returns the
-// store. The default is boot.ID. Call it before the first operation.
-func (s *Store) InBoot(id func() (string, error)) *Store {
-	s.boot = id
-	return s
 }
 
 // checkDirs returns an error if other users can change the files of the store,
 // or could when the files were written. The directories include the leases of
 // the embedded network and libcni's cache.
 func (s *Store) checkDirs() error {
-	return s.guard.Check(s.state, "allocs", "claims", "leases", "leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet",
-		"leases/.allocnet/.former", "leases/.allocnet/.former/allocnet", sandboxesDir,
+	return s.guard.Check(s.state, "allocs", "claims", "leases", "leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet", sandboxesDir,
 		"warm", "cni-cache", "cni-cache/results")
 }
 
@@ -88,23 +77,19 @@ func (s *Store) Get(id string) (*Record, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read record: %w", fault(s.state, err))
 	}
-	r, err := decode(data)
+	r, err := decode(data, id)
 	if err == nil && r.ID != id {
 		err = fmt.Errorf("it belongs to allocation %q", r.ID)
 	}
 	if err != nil {
 		return nil, &CorruptError{ID: id, File: file, Err: err}
 	}
-	if r.Boot != "" {
-		current, err := s.boot()
-		r.FormerBoot = err == nil && r.Boot != current
-	}
 	return r, nil
 }
 
-// decode parses a record with its outcomes. An incomplete last line does not
-// count, unless it is the first line.
-func decode(data []byte) (*Record, error) {
+// decode parses the record of an allocation with the lines that follow it. An
+// incomplete last line does not count, unless it is the first line.
+func decode(data []byte, id string) (*Record, error) {
 	first, more, _ := bytes.Cut(data, []byte{'\n'})
 	var r Record
 	if err := json.Unmarshal(first, &r); err != nil {
@@ -118,6 +103,12 @@ func decode(data []byte) (*Record, error) {
 	}
 	for line := range bytes.Lines(more) {
 		if !bytes.HasSuffix(line, []byte{'\n'}) || len(line) == 1 {
+			continue
+		}
+		if took, err := applyTaking(line, id, &r); took || err != nil {
+			if err != nil {
+				return nil, err
+			}
 			continue
 		}
 		var o outcome
@@ -143,15 +134,8 @@ func (s *Store) Put(r *Record) error {
 	if err != nil {
 		return err
 	}
-	return s.put(r, r.reservations(), text)
-}
-
-// put is Put with the record's reservations and text.
-func (s *Store) put(r *Record, reservations []reservation, text []byte) error {
-	for _, c := range reservations {
-		if err := s.index.add(r.ID, c); err != nil {
-			return err
-		}
+	if err := s.addAll(r.ID, r.reservations()); err != nil {
+		return err
 	}
 	return s.write(r.ID, text)
 }
@@ -285,16 +269,6 @@ func (s *Store) Delete(id string) error {
 	return nil
 }
 
-// DeleteSlot removes the record of a slot that an allocation has taken, and its reservation
-// of the network namespace.
-func (s *Store) DeleteSlot(r *Record) error {
-	namespace := r.reservations()[0]
-	if err := errors.Join(remove(s.file(r.ID)), remove(s.index.link(namespace.key, r.ID))); err != nil {
-		return fmt.Errorf("remove record: %w", fault(s.state, err))
-	}
-	return nil
-}
-
 // reserved returns the reservations that an allocation may have. They are those
 // of its record. They are all reservations if there is no record, because of a
 // crash before the record was written, or if the record does not identify its
@@ -306,7 +280,7 @@ func (s *Store) reserved(id string) []reservation {
 		Ports     []portmap.Mapping
 	}
 	data, err := readFile(s.file(id))
-	first, _, _ := bytes.Cut(data, []byte{'\n'})
+	first, more, _ := bytes.Cut(data, []byte{'\n'})
 	if err != nil || json.Unmarshal(first, &owner) != nil {
 		return s.index.all()
 	}
@@ -314,6 +288,9 @@ func (s *Store) reserved(id string) []reservation {
 		return s.index.all() // a guessed record; the reservations are those of the lost one
 	}
 	r := Record{Netns: owner.Netns, Namespace: owner.Namespace, Ports: owner.Ports}
+	for line := range bytes.Lines(more) {
+		_, _ = applyTaking(line, id, &r)
+	}
 	return r.reservations()
 }
 

@@ -195,14 +195,15 @@ func FuzzDecode(f *testing.F) {
 	f.Add(good)
 	f.Add([]byte(`{"version":1,"phase":"ready","attachments":[{"config":"e30="}]}`))
 	f.Add([]byte(`{"version":1,"phase":"adding","attachments":[{}]}` + "\n\n{\n\n" + `{"phase":"ready","results":[null]}` + "\n{"))
+	f.Add([]byte(`{"version":1,"phase":"pooled","attachments":[]}` + "\n\n" + `{"taken":{"id":"x","slot":"s","phase":"adding","args":[["a","b"]]}}` + "\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		r, err := decode(data)
+		r, err := decode(data, "x")
 		if err != nil {
 			return
 		}
 		again, err := encode(r)
 		require.NoError(t, err)
-		r2, err := decode(again)
+		r2, err := decode(again, "x")
 		require.NoError(t, err)
 		r2again, err := encode(r2)
 		require.NoError(t, err)
