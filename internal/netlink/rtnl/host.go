@@ -19,9 +19,11 @@ import (
 type Host struct {
 	*netlink.Handle
 	conns   sock.Pool
+	strict  sock.Pool // for listings that the kernel filters
 	deleter *deleter
 	limits  limits
 	wayOut  wayOut
+	nsids   nsids
 }
 
 // OpenHost returns a Host without open sockets: they are opened when they are needed.
@@ -30,13 +32,14 @@ func OpenHost() *Host {
 	// namespace of the calling thread, which is the host's.
 	return &Host{
 		Handle: &netlink.Handle{}, conns: sock.Pool{Protocol: unix.NETLINK_ROUTE},
+		strict:  sock.Pool{Protocol: unix.NETLINK_ROUTE, Strict: true},
 		deleter: &deleter{}, limits: limits{root: "/proc"},
 	}
 }
 
 // Close closes the descriptors. No other method may be running.
 func (h *Host) Close() {
-	_ = h.conns.Close()
+	_, _ = h.conns.Close(), h.strict.Close()
 	h.deleter.close()
 }
 

@@ -53,13 +53,23 @@ func (h *Host) CreateVeth(v *Veth, to *Sandbox) error {
 		return err
 	}
 	var created, described error
+	id, numbered := h.nsids.choose(h.lowestNSID)
 	err := to.With(func(fd int) error {
-		return sock.Build(func(r *sock.Requests) { v.put(r, fd) }, func(r *sock.Requests) error {
+		first := 0 // the request that makes both ends
+		return sock.Build(func(r *sock.Requests) {
+			if numbered {
+				putNSID(r, fd, id)
+				first = 1
+			}
+			v.put(r, fd)
+		}, func(r *sock.Requests) error {
 			return h.conns.Exchange(context.Background(), r, func(i int, link []byte, err error) {
 				switch {
+				case i < first: // without that number, the kernel chooses one
+					h.nsids.chosen(err)
 				case link != nil:
 					v.Index, v.PeerIndex = ends(link)
-				case i == 0:
+				case i == first:
 					created = err
 				case described == nil:
 					described = err
