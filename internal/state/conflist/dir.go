@@ -24,7 +24,13 @@ type Dir struct {
 	err     *FileError // of the last read
 	stamp   stamp      // of the directory, taken before the last read
 	settled bool       // whether an equal stamp means that the names are the same
+	// recorded are networks that Recorded has parsed, by their text.
+	recorded map[string]*Network
 }
+
+// maxRecorded bounds the recorded networks that are kept: some versions of each network
+// of a host.
+const maxRecorded = 64
 
 // New returns the directory at path, without reading it. The embedded network, which
 // may be nil, is used if no file has its name. It is never the default network.
@@ -63,14 +69,24 @@ func (d *Dir) Lookup(name string) (*Network, error) {
 }
 
 // Recorded returns the network of a recorded configuration: the Bytes of a Network with
-// that name. If the directory has a network with the same content, Recorded returns
-// that one without parsing. It does not read the directory again. The errors are those
-// of Parse.
+// that name. If the directory has a network with the same content, or an earlier call
+// has parsed it, Recorded returns that one without parsing. It does not read the
+// directory again. The errors are those of Parse.
 func (d *Dir) Recorded(name string, data []byte) (*Network, error) {
 	if n := d.unchanged(name, data); n != nil {
 		return n, nil
 	}
-	return Parse(data)
+	n, err := Parse(data)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.recorded == nil || len(d.recorded) >= maxRecorded {
+		d.recorded = make(map[string]*Network)
+	}
+	d.recorded[string(data)] = n
+	return n, nil
 }
 
 func (d *Dir) unchanged(name string, data []byte) *Network {
@@ -85,7 +101,7 @@ func (d *Dir) unchanged(name string, data []byte) *Network {
 			return f.good
 		}
 	}
-	return nil
+	return d.recorded[string(data)]
 }
 
 // Networks reads what has changed in the directory and returns the networks by file

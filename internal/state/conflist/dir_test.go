@@ -377,3 +377,25 @@ func TestOwnFiles(t *testing.T) {
 	require.ErrorIs(t, err, ErrNotFound)
 	require.ErrorContains(t, err, `05-chain.conflist" has that name, but its plugin is allocnet itself: name the network that it delegates to`)
 }
+
+// TestRecordedIsParsedOnce: thousands of records have the same configuration, which need
+// not be that of the directory any more.
+func TestRecordedIsParsedOnce(t *testing.T) {
+	d := New(t.TempDir(), nil)
+	text := func(i int) []byte {
+		return fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"loopback","number":%d}]}`, i)
+	}
+	first, err := d.Recorded("net", text(0))
+	require.NoError(t, err)
+	again, err := d.Recorded("net", text(0))
+	require.NoError(t, err)
+	require.Same(t, first, again)
+	for i := range 3 * maxRecorded {
+		other, err := d.Recorded("net", text(i+1))
+		require.NoError(t, err)
+		require.NotSame(t, first, other)
+		require.LessOrEqual(t, len(d.recorded), maxRecorded)
+	}
+	_, err = d.Recorded("net", []byte("{"))
+	require.Error(t, err)
+}
