@@ -1,11 +1,13 @@
 package rtnl
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -208,6 +210,42 @@ func (h *Host) RouteLoopback(name string) error {
 		return fmt.Errorf("set route_localnet of link %q: %w", name, err)
 	}
 	return nil
+}
+
+// EnsureLoopbackRouted is RouteLoopback, unless route_localnet is set already: a request
+// that changes nothing makes the kernel notify all its subsystems nevertheless.
+func (h *Host) EnsureLoopbackRouted(name string) error {
+	if strings.Contains(name, "/") {
+		return h.RouteLoopback(name)
+	}
+	value, err := readShort("/proc/sys/net/ipv4/conf/" + name + "/route_localnet") // not by an altname
+	if err == nil && bytes.Equal(bytes.TrimSpace(value), []byte("1")) {
+		return nil
+	}
+	return h.RouteLoopback(name)
+}
+
+// State returns the index of a link of the host, and whether it is up. It is for many
+// links: unlike Port, it takes no time for the number of the peer's namespace (see nsids).
+// IsNotFound reports whether the error means that the link does not exist.
+func (h *Host) State(name string) (index int, up bool, err error) {
+	r, err := unix.NewIfreq(name)
+	if err != nil {
+		return 0, false, fmt.Errorf("find link %q: %w", name, err)
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, false, fmt.Errorf("find link %q: %w", name, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, r); err != nil {
+		return 0, false, fmt.Errorf("find link %q: %w", name, err)
+	}
+	index = int(int32(r.Uint32()))
+	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, r); err != nil {
+		return 0, false, fmt.Errorf("find link %q: %w", name, err)
+	}
+	return index, r.Uint16()&unix.IFF_UP != 0, nil
 }
 
 // IPV4_DEVCONF_ARP_NOTIFY and IPV4_DEVCONF_ROUTE_LOCALNET of linux/ip.h.

@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"context"
 	"fmt"
 	"net"
 
@@ -12,22 +13,33 @@ import (
 )
 
 // HasAddress reports whether a link of the host has an address. Its cost does not grow
-// with the number of links, unless policy rules of the host hide the local route.
+// with the number of links. It does not look up the local route: if links share an
+// address, the kernel walks the routes of all of them to find that of one link.
 func (h *Host) HasAddress(index int, ip net.IP) (bool, error) {
-	if h.finds(unix.RTN_LOCAL, index, ip) {
-		return true, nil
+	family := uint8(unix.AF_INET6)
+	if ip.To4() != nil {
+		family = unix.AF_INET
 	}
-	addresses, err := h.Addresses(index)
-	for _, a := range addresses {
-		if a.IP.Equal(ip) {
-			return true, err
-		}
+	has := false
+	err := retry.Do(context.Background(), func() error {
+		return dump(&h.strict, func(r *sock.Requests) {
+			r.Begin("", unix.RTM_GETADDR, unix.NLM_F_DUMP)
+			putAddress(r, family, 0, index)
+		}, func(payload []byte) error {
+			a, of, err := parseAddress(payload)
+			has = has || err == nil && of == index && a.IP.Equal(ip)
+			return err
+		})
+	})
+	if err != nil && !IsNotFound(err) {
+		return false, fmt.Errorf("list addresses of link %d: %w", index, err)
 	}
-	return false, err
+	return has, nil
 }
 
 // HasRoute reports whether the main table has a route over a link of the host that is
-// for one address alone. Its cost is that of HasAddress.
+// for one address alone. Its cost does not grow with the number of links, unless policy
+// rules of the host hide the route.
 func (h *Host) HasRoute(index int, ip net.IP) (bool, error) {
 	if h.finds(unix.RTN_UNICAST, index, ip) {
 		return true, nil

@@ -14,6 +14,9 @@ import (
 // thread. Pool is safe for concurrent use.
 type Pool struct {
 	Protocol int
+	// Strict lets rtnetlink filter listings by what a request contains, such as the index
+	// of a link, instead of ignoring it. Linux before 4.20 always ignores it.
+	Strict bool
 
 	mu     sync.Mutex
 	idle   []*Socket
@@ -60,7 +63,11 @@ func (p *Pool) take() (*Socket, error) {
 		p.idle = p.idle[:last]
 		return s, nil
 	}
-	return Open(p.Protocol)
+	s, err := Open(p.Protocol)
+	if err == nil && p.Strict {
+		_ = unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	}
+	return s, err
 }
 
 func (p *Pool) give(s *Socket) {

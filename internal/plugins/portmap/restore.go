@@ -56,7 +56,7 @@ func (p *publication) loopback(c *sdk.CmdArgs) []sdk.Object {
 		return []sdk.Object{guard}
 	}
 	return []sdk.Object{guard, {Key: "route_localnet " + p.first, Restore: func(context.Context) (bool, error) {
-		err := c.Host.Kernel.RouteLoopback(p.first)
+		err := c.Host.Kernel.EnsureLoopbackRouted(p.first)
 		if rtnl.IsNotFound(err) {
 			err = nil // CHECK of the plugin that made the interface reports it
 		}

@@ -51,13 +51,13 @@ func (p *ptp) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) {
 // configureHost.
 func (p *ptp) restoreHost(c *sdk.CmdArgs, r *types100.Result) (changed bool, err error) {
 	host, name := c.Host.Kernel, c.Owner(p.Name).Veth()
-	port, err := host.Port(name)
+	index, isUp, err := host.State(name)
 	if err != nil {
 		return false, err
 	}
-	if !port.Up {
+	if !isUp {
 		var up rtnl.Batch
-		up.BringUp(port.Index)
+		up.BringUp(index)
 		if err := host.Apply(&up); err != nil {
 			return false, fmt.Errorf("interface %q: %w", name, err)
 		}
@@ -67,15 +67,15 @@ func (p *ptp) restoreHost(c *sdk.CmdArgs, r *types100.Result) (changed bool, err
 		changed, err = changed || added, errors.Join(err, one)
 	}
 	if veth.HasIPv6(r) {
-		note(restoreLinkLocal(host, r, port.Index, name))
+		note(restoreLinkLocal(host, r, index, name))
 	}
 	for _, ip := range r.IPs {
 		if ip.Gateway.To4() != nil {
-			note(host.EnsureSharedAddress(port.Index, ip.Gateway))
+			note(host.EnsureSharedAddress(index, ip.Gateway))
 		} else {
-			note(host.EnsureAddress(port.Index, veth.HostPrefix(ip.Gateway), rtnl.NoDAD))
+			note(host.EnsureAddress(index, veth.HostPrefix(ip.Gateway), rtnl.NoDAD))
 		}
-		note(host.EnsureRoute(&rtnl.Route{Index: port.Index, Dst: veth.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST}))
+		note(host.EnsureRoute(&rtnl.Route{Index: index, Dst: veth.HostPrefix(ip.Address.IP), Scope: unix.RT_SCOPE_HOST}))
 	}
 	if err != nil {
 		return changed, fmt.Errorf("interface %q: %w", name, err)

@@ -54,7 +54,7 @@ func compareLink(link netlink.Link, want *types100.Interface) error {
 // It must be the peer of the container's end and have the MAC of the result. If
 // master is not 0, it must be a port of that bridge.
 func CheckHost(c *sdk.CmdArgs, want *types100.Interface, peer netlink.Link, master int) error {
-	link, err := c.Host.Kernel.LinkByName(want.Name)
+	link, err := c.Host.Kernel.Link(want.Name)
 	if err != nil {
 		return fmt.Errorf("find interface %q of the host: %w", want.Name, err)
 	}

@@ -1,0 +1,91 @@
+package rtnl_test
+
+import (
+	"net"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+)
+
+// TestHasAddress: links may share an address, and only those that have it count.
+func TestHasAddress(t *testing.T) {
+	h := open(t)
+	v4, v6, none := net.ParseIP("10.7.0.1"), net.ParseIP("fd00:7::1"), net.ParseIP("10.7.0.9")
+	var indexes []int
+	for _, name := range []string{"h0", "h1", "h2"} {
+		addBridge(t, h, name)
+		link, err := h.LinkByName(name)
+		require.NoError(t, err)
+		indexes = append(indexes, link.Attrs().Index)
+	}
+	for _, index := range indexes[:2] {
+		require.NoError(t, h.AddAddress(index, &net.IPNet{IP: v4, Mask: net.CIDRMask(32, 32)}, 0))
+		require.NoError(t, h.AddAddress(index, &net.IPNet{IP: v6, Mask: net.CIDRMask(128, 128)}, rtnl.NoDAD))
+	}
+	for i, index := range indexes {
+		for _, ip := range []net.IP{v4, v6, none} {
+			has, err := h.HasAddress(index, ip)
+			require.NoError(t, err)
+			require.Equal(t, i < 2 && !ip.Equal(none), has, "%d %s", i, ip)
+		}
+	}
+	has, err := h.HasAddress(1<<30, v4)
+	require.NoError(t, err, "no such link")
+	require.False(t, has)
+}
+
+func TestState(t *testing.T) {
+	h := open(t)
+	for _, name := range []string{"none", "a-name-that-is-too-long-for-a-link"} {
+		_, _, err := h.State(name)
+		require.Error(t, err)
+	}
+	_, _, err := h.State("none")
+	require.True(t, rtnl.IsNotFound(err), err)
+	addBridge(t, h, "s0")
+	link, err := h.LinkByName("s0")
+	require.NoError(t, err)
+	for _, want := range []bool{false, true} {
+		set := h.LinkSetDown
+		if want {
+			set = h.LinkSetUp
+		}
+		require.NoError(t, set(link))
+		index, up, err := h.State("s0")
+		require.NoError(t, err)
+		require.Equal(t, link.Attrs().Index, index)
+		require.Equal(t, want, up)
+	}
+}
+
+// TestEnsureLoopbackRouted sets route_localnet where it is missing, and makes no change
+// where it is set.
+func TestEnsureLoopbackRouted(t *testing.T) {
+	h := open(t)
+	require.True(t, rtnl.IsNotFound(h.EnsureLoopbackRouted("none")))
+	require.Error(t, h.EnsureLoopbackRouted("../all"))
+	addBridge(t, h, "r0")
+	changes := make(chan netlink.LinkUpdate, 100)
+	done := make(chan struct{})
+	defer close(done)
+	require.NoError(t, netlink.LinkSubscribe(changes, done))
+	for range 3 {
+		require.NoError(t, h.EnsureLoopbackRouted("r0"))
+		value, err := os.ReadFile("/proc/sys/net/ipv4/conf/r0/route_localnet")
+		require.NoError(t, err)
+		require.Equal(t, "1\n", string(value))
+	}
+	addBridge(t, h, "r1") // its notification comes after all others
+	n := 0
+	for c := range changes {
+		if c.Attrs().Name == "r1" {
+			break
+		}
+		n++
+	}
+	require.Equal(t, 1, n)
+}
