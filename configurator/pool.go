@@ -238,7 +238,9 @@ func (c *Configurator) newSlot(ctx context.Context, p *pool) (s *slot, err error
 		return nil, err
 	}
 	defer release()
-	if err := c.reserve(ctx, s.plan); err != nil {
+	// Nobody else can have the namespace, so there is no conflict to look for, and no Setup
+	// has to wait for that.
+	if err := c.put(r); err != nil {
 		return nil, err
 	}
 	// A namespace without a name needs no note. Written now, it costs the Setup only a

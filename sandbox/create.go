@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -165,6 +166,34 @@ func take(steps []func(string) error, path string) error {
 
 // shareDir makes dir a shared mount point.
 func shareDir(dir string) error {
+	if mount := mountOf(dir); mount != 0 {
+		if last, ok := shared.Load(dir); ok && last == mount {
+			return nil
+		}
+	}
+	if err := shareNewDir(dir); err != nil {
+		return err
+	}
+	shared.Store(dir, mountOf(dir))
+	return nil
+}
+
+// shared has the directories that shareDir has made shared mount points, with the IDs of
+// their mounts. To make one shared again waits for all other mounts and unmounts.
+var shared sync.Map
+
+// mountOf returns the ID of the mount whose root is dir: statx(2), STATX_MNT_ID_UNIQUE. It
+// returns 0 if dir is no mount point or the kernel, before Linux 6.8, has no such IDs.
+func mountOf(dir string) uint64 {
+	var st unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_MNT_ID_UNIQUE, &st)
+	if err != nil || st.Mask&unix.STATX_MNT_ID_UNIQUE == 0 || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return 0
+	}
+	return st.Mnt_id
+}
+
+func shareNewDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

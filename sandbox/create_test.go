@@ -138,6 +138,24 @@ func TestCreateAtTheSameTime(t *testing.T) {
 	requireAllAtHome(t)
 }
 
+// TestShareDirAgain: a directory that is no longer a mount point becomes one again.
+func TestShareDirAgain(t *testing.T) {
+	needKernel(t)
+	dir := "/run/again"
+	t.Cleanup(func() { require.NoError(t, os.Remove(dir)) })
+	for range 2 {
+		for _, name := range []string{"a", "b"} {
+			s, err := CreateIn(dir, name)
+			require.NoError(t, err)
+			mounts, err := os.ReadFile("/proc/self/mountinfo")
+			require.NoError(t, err)
+			require.Regexp(t, ` `+dir+` \S+ shared:`, string(mounts))
+			require.NoError(t, s.Destroy())
+		}
+		require.NoError(t, unix.Unmount(dir, 0))
+	}
+}
+
 // TestShareDirWaits lets another creator make the directory a mount point at the same time.
 func TestShareDirWaits(t *testing.T) {
 	needKernel(t)
