@@ -25,6 +25,16 @@
 // package builds the index again from all leases. If the index cannot be written,
 // the directory stays unsigned, and every operation reads all leases.
 //
+// # Reboots
+//
+// A store in a boot (InBoot) stores the ID of the boot with each lease that it makes, in
+// an extended attribute of the file. So a lease that another program makes for the same
+// address, or the same container, does not count as one of an earlier boot. The first
+// operation after a reboot moves all leases of earlier boots to
+// `<data directory>/.allocnet/.former/<network>/<boot>/`, each by one rename, and then
+// stores the new ID on the network's directory. Until the next reboot, the addresses there
+// are held for their former owners, but host-local may lease them to others.
+//
 // # Caveats
 //
 // A program that changes leases without taking the lock may do so just before a

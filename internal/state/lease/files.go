@@ -96,7 +96,11 @@ func (x *index) create(addr netip.Addr, owner Owner) (bool, error) {
 		return false, fmt.Errorf("create lease of %s: %w", addr, err)
 	}
 	x.did("create lease")
-	if err := errors.Join(writeAt(fd, owner.text()), unix.Close(fd)); err != nil {
+	err = x.mark(fd) // first, because a file without content counts for nothing
+	if err == nil {
+		err = writeAt(fd, owner.text())
+	}
+	if err := errors.Join(err, unix.Close(fd)); err != nil {
 		undo := unix.Unlink(path)
 		x.exact = x.exact && undo == nil
 		return false, errors.Join(fmt.Errorf("write lease of %s: %w", addr, err), undo)

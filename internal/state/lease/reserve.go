@@ -25,7 +25,7 @@ type Request struct {
 //
 // The error is ErrDuplicate if the owner already has an address of the same set and
 // requests any; ErrTaken or ErrNotInRange if a requested address is not available; and
-// ErrExhausted if no address is free. After an error, nothing has changed.
+// ErrExhausted if no address is free. After an error, no lease of the owner has changed.
 func (s *Store) Reserve(ctx context.Context, owner Owner, requests []Request) ([]netip.Addr, error) {
 	if err := owner.validate(); err != nil {
 		return nil, err
@@ -35,11 +35,14 @@ func (s *Store) Reserve(ctx context.Context, owner Owner, requests []Request) ([
 		return nil, err
 	}
 	defer unlock()
+	if err := s.reclaim(); err != nil {
+		return nil, err
+	}
 	x := s.openIndex()
 	if err := x.need(); err != nil {
 		return nil, err
 	}
-	r := reservation{index: x, owner: owner, own: x.held(owner), old: x.held(Owner{ID: owner.ID})}
+	r := reservation{index: x, owner: owner, own: x.held(owner), old: x.held(Owner{ID: owner.ID}), former: s.Former(owner)}
 	for i, request := range requests {
 		if err := r.reserve(i, request); err != nil {
 			err = errors.Join(fmt.Errorf("allocate from range set %d: %w", i, err), r.undo())
@@ -49,6 +52,9 @@ func (s *Store) Reserve(ctx context.Context, owner Owner, requests []Request) ([
 	}
 	x.set(owner, slices.Concat(r.own, r.taken))
 	x.sign()
+	for _, addr := range r.taken {
+		r.endHold(addr, owner)
+	}
 	return r.taken, nil
 }
 
@@ -69,6 +75,7 @@ type reservation struct {
 	*index
 	owner    Owner
 	own, old []netip.Addr // earlier leases of the owner, and in the old format of its container
+	former   []netip.Addr // held for the owner since a reboot
 	taken    []netip.Addr
 }
 
@@ -122,7 +129,27 @@ func (r *reservation) any(set RangeSet, last netip.Addr) (netip.Addr, error) {
 			return addr, fmt.Errorf("%s has been allocated to %s, %w", addr, r.owner.ID, ErrDuplicate)
 		}
 	}
-	return r.find(set, last, func(addr netip.Addr) (bool, error) { return r.create(addr, r.owner) })
+	for _, addr := range r.former {
+		if !set.leasable(addr) {
+			continue
+		}
+		if ok, err := r.create(addr, r.owner); ok || err != nil {
+			return addr, err
+		}
+	}
+	create := func(addr netip.Addr) (bool, error) { return r.create(addr, r.owner) }
+	held := false
+	addr, err := r.find(set, last, func(addr netip.Addr) (bool, error) {
+		if r.isHeld(addr) {
+			held = true
+			return false, nil
+		}
+		return create(addr)
+	})
+	if held && errors.Is(err, ErrExhausted) {
+		return r.find(set, last, create)
+	}
+	return addr, err
 }
 
 // undo releases the addresses that were leased so far.

@@ -26,6 +26,8 @@ type Owner struct{ ID, IfName string }
 // concurrent use, also by other processes and by host-local.
 type Store struct {
 	network, dir, links string
+	boot                string // see InBoot; "" if leases name no boot
+	unmarked            bool   // see Unmarked
 	// hook is called after every step. A test makes it panic to simulate a crash.
 	hook func(step string)
 }
@@ -71,9 +73,10 @@ func (s *Store) Release(ctx context.Context, owner Owner, known ...netip.Addr) e
 		return err
 	}
 	defer unlock()
+	reclaimErr := s.reclaim() // does not keep the owner from releasing its leases
 	x := s.openIndex()
 	if !x.exact && x.releaseKnown(owner, known) {
-		return nil
+		return reclaimErr
 	}
 	if err := x.need(); err != nil {
 		return err
@@ -86,7 +89,7 @@ func (s *Store) Release(ctx context.Context, owner Owner, known ...netip.Addr) e
 		_, err = x.releaseEither(owner)
 	}
 	x.sign()
-	return err
+	return errors.Join(err, reclaimErr)
 }
 
 // releaseEither releases the leases of the owner, or if it has none, those in the old
@@ -215,6 +218,9 @@ func (s *Store) Retain(ctx context.Context, valid []Owner, spare func(Owner, []n
 	for _, o := range valid {
 		keep[o], keep[Owner{ID: o.ID}] = true, true
 	}
+	if err := s.reclaim(); err != nil {
+		return nil, err
+	}
 	// Read all leases, because the links lack leases that were created by hand.
 	x := s.openIndex()
 	if err := x.rebuild(); err != nil {
@@ -245,7 +251,7 @@ func (s *Store) Available(sets []RangeSet) error {
 	}
 	for i, set := range sets {
 		last, _ := readFile(s.lastPath(i))
-		_, err := s.find(set, parseLast(last), func(addr netip.Addr) (bool, error) { return s.vacant(addr), nil })
+		_, err := s.find(set, parseLast(last), func(addr netip.Addr) (bool, error) { return s.vacant(addr) || s.isDead(addr), nil })
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("range set %d: %w", i, err)
 		}

@@ -67,6 +67,7 @@ var calls = map[int]call{
 	unix.SYS_FALLOCATE:         {"fallocate", (*caller).write},
 	unix.SYS_FCHMOD:            {"fchmod", (*caller).write},
 	unix.SYS_FCHOWN:            {"fchown", (*caller).write},
+	unix.SYS_FSETXATTR:         {"fsetxattr", (*caller).write},
 	unix.SYS_SENDTO:            {"sendto", (*caller).send},
 	unix.SYS_SENDMSG:           {"sendmsg", (*caller).sendVector},
 	unix.SYS_IOCTL:             {"ioctl", (*caller).control},
