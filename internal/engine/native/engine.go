@@ -29,6 +29,7 @@ type Engine struct {
 	instance  string
 	plugins   map[string]sdk.Factory
 	longLived bool
+	boot      func() (string, error)
 	mu        sync.Mutex
 	host      *sdk.Host
 	forget    runtime.Cleanup // closes the host when the engine is collected
@@ -49,6 +50,13 @@ func (e *Engine) LongLived(longLived bool) *Engine {
 	return e
 }
 
+// InBoot sets the function that returns the ID of this boot of the host, and returns the
+// engine. The default is boot.ID. Call it before the first operation.
+func (e *Engine) InBoot(id func() (string, error)) *Engine {
+	e.boot = id
+	return e
+}
+
 // NewForBinaries returns an engine that runs all plugins as binaries.
 func NewForBinaries(log hclog.Logger, instance string) *Engine {
 	return &Engine{log: log, instance: instance}
@@ -66,6 +74,9 @@ func (e *Engine) open() (*sdk.Host, error) {
 		return nil, err
 	}
 	host.Cache, host.LongLived = &sdk.TTLCache{}, e.longLived
+	if e.boot != nil {
+		host.Boot = e.boot
+	}
 	e.host = host
 	e.forget = runtime.AddCleanup(e, func(h *sdk.Host) { h.Close() }, host)
 	return host, nil

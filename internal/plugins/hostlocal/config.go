@@ -24,6 +24,9 @@ type ipam struct {
 	DataDir    string           `json:"dataDir"`
 	ResolvConf string           `json:"resolvConf"`
 	Ranges     [][]addressRange `json:"ranges"`
+	// ReclaimOnBoot makes leases name the boot of the host, and reclaims those of earlier
+	// boots. The reference plugin ignores the key.
+	ReclaimOnBoot bool `json:"reclaimOnBoot"`
 }
 
 type addressRange struct {
@@ -47,7 +50,7 @@ func parse(conf []byte) (*hostLocal, error) {
 	}
 	var own ipam
 	ipamErr := sdk.Decode(p.IPAM, &own)
-	p.dataDir, p.resolvConf = own.DataDir, own.ResolvConf
+	p.dataDir, p.resolvConf, p.reclaims = own.DataDir, own.ResolvConf, own.ReclaimOnBoot
 	var routesErr, setsErr error
 	p.routes, routesErr = sdk.IPAMRoutes(own.Routes)
 	p.sets, setsErr = p.rangeSets(own)

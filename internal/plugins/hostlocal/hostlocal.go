@@ -2,10 +2,12 @@ package hostlocal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -21,7 +23,8 @@ type hostLocal struct {
 	dataDir, resolvConf string
 	routes              []*types.Route
 	sets                []pool
-	leases              *lease.Store
+	leases              *lease.Store // see inBoot
+	reclaims            bool
 }
 
 // New implements sdk.Factory.
@@ -40,6 +43,29 @@ func New(conf []byte) (sdk.Plugin, error) {
 // owner returns the owner of a lease: the container's interface.
 func owner(c *sdk.CmdArgs) lease.Owner { return lease.Owner{ID: c.ContainerID, IfName: c.IfName} }
 
+// inBoot returns the store of the leases for one command. If the network reclaims leases of
+// earlier boots, it is a store in this boot.
+func (p *hostLocal) inBoot(c *sdk.CmdArgs) (*lease.Store, error) {
+	if !p.reclaims || c.Host == nil || c.Host.Boot == nil {
+		return p.leases, nil
+	}
+	id, err := c.Host.Boot()
+	if err != nil {
+		return nil, err
+	}
+	return p.leases.InBoot(id), nil
+}
+
+// unmarked has the data directories about which warnUnmarked has warned.
+var unmarked sync.Map
+
+// warnUnmarked logs, once per directory, that the leases of this boot will not be reclaimed.
+func (p *hostLocal) warnUnmarked(leases *lease.Store, log sdk.Logger) {
+	if _, warned := unmarked.LoadOrStore(leases.Dir(), true); !warned {
+		log.Warn("leases cannot be reclaimed after a reboot: their file system has no extended attributes", "network", p.Name, "dir", leases.Dir())
+	}
+}
+
 // Add leases one address of every range set.
 func (p *hostLocal) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error) {
 	requests, err := p.requests(c.Args)
@@ -52,9 +78,16 @@ func (p *hostLocal) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, 
 			return nil, err
 		}
 	}
-	addrs, err := p.leases.Reserve(ctx, owner(c), requests)
+	leases, err := p.inBoot(c)
 	if err != nil {
 		return nil, err
+	}
+	addrs, err := leases.Reserve(ctx, owner(c), requests)
+	if err != nil {
+		return nil, err
+	}
+	if leases.Unmarked() {
+		p.warnUnmarked(leases, c.Host.Log)
 	}
 	for i, addr := range addrs {
 		subnet, gateway := p.sets[i].find(addr)
@@ -157,7 +190,11 @@ func (p *hostLocal) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	if err := p.disconnect(ctx, c, known); err != nil {
 		return err
 	}
-	return p.leases.Release(ctx, owner(c), known...)
+	leases, err := p.inBoot(c)
+	if err != nil {
+		leases = p.leases // the end of an allocation does not depend on it
+	}
+	return leases.Release(ctx, owner(c), known...)
 }
 
 // disconnect flushes the connections of the addresses leased to the container.
@@ -193,12 +230,16 @@ func flush(ctx context.Context, c *sdk.CmdArgs, addrs []netip.Addr) error {
 func (p *hostLocal) Bind(context.Context, *sdk.CmdArgs) error { return nil }
 
 // Status reports whether every range set has a free address.
-func (p *hostLocal) Status(context.Context, *sdk.CmdArgs) error {
+func (p *hostLocal) Status(_ context.Context, c *sdk.CmdArgs) error {
+	leases, err := p.inBoot(c)
+	if err != nil {
+		return types.NewError(types.ErrPluginNotAvailable, "no boot ID", err.Error())
+	}
 	sets := make([]lease.RangeSet, len(p.sets))
 	for i, set := range p.sets {
 		sets[i] = set.set
 	}
-	if err := p.leases.Available(sets); err != nil {
+	if err := leases.Available(sets); err != nil {
 		return types.NewError(types.ErrPluginNotAvailable, "no free address", err.Error())
 	}
 	return nil
@@ -214,8 +255,9 @@ func (p *hostLocal) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	for i, a := range p.ValidAttachments {
 		valid[i] = lease.Owner{ID: a.ContainerID, IfName: a.IfName}
 	}
+	leases, bootErr := p.inBoot(c)
 	others, err := c.Others(p.Name)
-	if err != nil {
+	if err := errors.Join(bootErr, err); err != nil {
 		return err
 	}
 	spare := func(o lease.Owner) bool {
@@ -228,7 +270,7 @@ func (p *hostLocal) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	// the leases.
 	stale := map[lease.Owner]bool{}
 	var addrs []netip.Addr
-	_, err = p.leases.Retain(ctx, valid, func(o lease.Owner, held []netip.Addr) bool {
+	_, err = leases.Retain(ctx, valid, func(o lease.Owner, held []netip.Addr) bool {
 		if !spare(o) {
 			stale[o], addrs = true, append(addrs, held...)
 		}
@@ -243,6 +285,6 @@ func (p *hostLocal) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	_, err = p.leases.Retain(ctx, valid, func(o lease.Owner, _ []netip.Addr) bool { return !stale[o] })
+	_, err = leases.Retain(ctx, valid, func(o lease.Owner, _ []netip.Addr) bool { return !stale[o] })
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/state/boot"
 )
 
 // Host is the state that all plugins of one host share. It is safe for
@@ -25,6 +26,8 @@ type Host struct {
 	Conntrack *conntrack.Conn
 	// Cache is nil in a process that runs a single command.
 	Cache *TTLCache
+	// Boot returns the ID of this boot of the host; nil means that it is not known.
+	Boot func() (string, error)
 	// LongLived reports whether the process continues after an operation.
 	LongLived bool
 	Log       Logger
@@ -32,7 +35,7 @@ type Host struct {
 
 // OpenHost opens the host of the process.
 func OpenHost(log Logger) (*Host, error) {
-	h := &Host{Accept: iptables.NewAcceptRule(), Firewalld: firewalld.Shared, Conntrack: conntrack.New(), Log: log}
+	h := &Host{Accept: iptables.NewAcceptRule(), Firewalld: firewalld.Shared, Conntrack: conntrack.New(), Boot: boot.ID, Log: log}
 	var err error
 	h.Kernel = rtnl.OpenHost()
 	if h.Rules, err = ruleset.Open(); err != nil {

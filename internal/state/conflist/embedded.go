@@ -158,9 +158,10 @@ func (o EmbeddedOptions) ipam() object {
 		routes = append(routes, object{"dst": all})
 	}
 	return object{
-		"type":    "host-local",
-		"dataDir": filepath.Join(o.StateDir, "leases"),
-		"ranges":  ranges,
-		"routes":  routes,
+		"type":          "host-local",
+		"dataDir":       filepath.Join(o.StateDir, "leases"),
+		"ranges":        ranges,
+		"routes":        routes,
+		"reclaimOnBoot": true,
 	}
 }

@@ -96,5 +96,5 @@ func TestEmbeddedSmallestSubnet(t *testing.T) {
 		MTU:      68,
 	})
 	require.NoError(t, err)
-	require.Contains(t, string(n.Bytes), `"ranges":[[{"subnet":"192.0.2.0/30"}]],"routes":[{"dst":"0.0.0.0/0"}]`)
+	require.Contains(t, string(n.Bytes), `"ranges":[[{"subnet":"192.0.2.0/30"}]],"reclaimOnBoot":true,"routes":[{"dst":"0.0.0.0/0"}]`)
 }
