@@ -84,7 +84,10 @@ func (c *Configurator) add(ctx context.Context, p *plan) (*Status, error) {
 			return fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
 		}
 		results, err = e.Add(ctx, req)
-		return done(errors.Join(err, keepResults(p, results)))
+		if err = errors.Join(err, keepResults(p, results)); err == nil {
+			err = c.markForBinaries(ctx, p, results)
+		}
+		return done(err)
 	})
 	if err != nil {
 		return nil, err
@@ -113,6 +116,9 @@ func (c *Configurator) prepareForBinaries(ctx context.Context, p *plan) (done fu
 		return func(err error) error { return err }, nil
 	}
 	if err := p.Sandbox.LoopbackUp(); err != nil {
+		return nil, err
+	}
+	if err := c.reclaimForBinaries(ctx, p); err != nil {
 		return nil, err
 	}
 	first, err := c.store.First(ctx, sharedObjects(p.Record)...)

@@ -359,7 +359,7 @@ func (c *Configurator) planOfRemoval(r *record.Record) (p *plan, interrupted boo
 // It returns false if the caller has to do the whole teardown: if the backlog is full, or if
 // the allocation cannot be disconnected without a DEL.
 func (c *Configurator) acknowledge(ctx context.Context, p *plan) bool {
-	if p.Phase != record.Ready || p.unreadable != nil || !c.runsInProcess(p) || !c.backlog.take() {
+	if p.Phase != record.Ready || p.FormerBoot || p.unreadable != nil || !c.runsInProcess(p) || !c.backlog.take() {
 		return false
 	}
 	added := false

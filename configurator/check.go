@@ -123,7 +123,7 @@ func isFault(err error) bool {
 		return true
 	}
 	return slices.ContainsFunc([]error{
-		fs.ErrNotExist, unix.ENOTDIR, sandbox.ErrNotNamespace, sandbox.ErrHostNamespace, errElsewhere, iptables.ErrMissing, ruleset.ErrMissing,
+		fs.ErrNotExist, unix.ENOTDIR, sandbox.ErrNotNamespace, sandbox.ErrHostNamespace, errElsewhere, errFormerBoot, iptables.ErrMissing, ruleset.ErrMissing,
 	}, func(is error) bool { return errors.Is(err, is) })
 }
 

@@ -95,7 +95,7 @@ func TestVersionThatAPluginDoesNotKnowIsNotTriedAgain(t *testing.T) {
 func TestForceWithoutRecord(t *testing.T) {
 	h := newTestHost(t)
 	leases := h.bridged("net", adds())
-	held, foreign := lease(t, leases, "10.9.9.9", "a"), lease(t, leases, "10.9.9.10", "b")
+	held, foreign := writeLease(t, leases, "10.9.9.9", "a"), writeLease(t, leases, "10.9.9.10", "b")
 	left, err := h.Audit(t.Context(), Allocation{ID: "a"})
 	require.NoError(t, err)
 	require.Len(t, left, 1)

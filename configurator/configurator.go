@@ -12,6 +12,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/cniexec"
 	"github.com/allocnet/allocnet/internal/engine/native"
+	"github.com/allocnet/allocnet/internal/state/boot"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/state/statedir"
@@ -50,6 +51,7 @@ type Configurator struct {
 	engines *lastEngines
 
 	// Tests replace these.
+	boot        func() (string, error) // the ID of this boot of the host
 	now         func() time.Time
 	jitter      func(most time.Duration) time.Duration
 	sleep       sleeper
@@ -81,6 +83,7 @@ func New(cfg Config) (*Configurator, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
+	plugins := native.New(cfg.Logger, state.Instance).LongLived(!cfg.OneShot)
 	c := &Configurator{
 		cfg:        cfg,
 		confs:      conflist.New(cfg.ConfDir, embedded),
@@ -91,7 +94,7 @@ func New(cfg Config) (*Configurator, error) {
 		formerInstances: []string{statedir.FormerInstance(state.Path), statedir.FormerInstance(spelt)},
 
 		exec:   cniexec.Engine{},
-		native: native.New(cfg.Logger, state.Instance).LongLived(!cfg.OneShot),
+		native: plugins,
 		steps:  native.NewForBinaries(cfg.Logger, state.Instance),
 
 		ownsHost:  new(atomic.Bool),
@@ -101,6 +104,7 @@ func New(cfg Config) (*Configurator, error) {
 		warned:  new(warnings),
 		engines: new(lastEngines),
 
+		boot:   boot.ID,
 		now:    time.Now,
 		jitter: randomJitter,
 		sleep:  sleep,
@@ -108,6 +112,9 @@ func New(cfg Config) (*Configurator, error) {
 		gcTimeout:   gcTimeout,
 		concurrency: concurrency,
 	}
+	currentBoot := func() (string, error) { return c.boot() }
+	c.store.InBoot(currentBoot)
+	plugins.InBoot(currentBoot)
 	return c, c.openPools()
 }
 

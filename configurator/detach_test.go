@@ -42,8 +42,8 @@ func (h *testHost) bridged(name string, b behaviours) (leases string) {
 	return leases
 }
 
-// lease writes a lease of an allocation in host-local's format.
-func lease(t *testing.T, dir, ip, id string) string {
+// writeLease writes a lease of an allocation in host-local's format.
+func writeLease(t *testing.T, dir, ip, id string) string {
 	t.Helper()
 	file := filepath.Join(dir, ip)
 	require.NoError(t, os.WriteFile(file, []byte(id+"\r\neth0"), 0o600))
@@ -120,7 +120,7 @@ func TestCorruptRecordIsKept(t *testing.T) {
 func TestAddressesAreRecordedBeforeDel(t *testing.T) {
 	h := newTestHost(t, func(c *Config) { c.Retry.Attempts = 1 })
 	leases := h.bridged("net", adds(behaviours{"ADD": {Code: 7, Msg: "no"}}))
-	lease(t, leases, "10.9.9.9", "a")
+	writeLease(t, leases, "10.9.9.9", "a")
 	spy := h.spy()
 	var known [][]cleanup.Address
 	spy.del = func(context.Context, *engine.Request) error {
@@ -142,7 +142,7 @@ func TestAddressesThatCannotBeRecorded(t *testing.T) {
 	h.network("net", "1.0.0", adds())
 	leases := "/var/lib/cni/networks/net" // possible place for leases of an unknown plugin
 	require.NoError(t, os.MkdirAll(leases, 0o755))
-	held := lease(t, leases, "10.9.9.9", "a")
+	held := writeLease(t, leases, "10.9.9.9", "a")
 	records := filepath.Join(h.cfg.StateDir, "allocs")
 	spy := h.spy()
 	spy.add = func(context.Context, *engine.Request) ([]*types100.Result, error) {
@@ -171,7 +171,7 @@ func TestForceAfterTheDeadline(t *testing.T) {
 	a := h.alloc("a")
 	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	held := lease(t, leases, "10.9.9.9", "a")
+	held := writeLease(t, leases, "10.9.9.9", "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	h.spy().del = func(ctx context.Context, _ *engine.Request) error {
 		cancel()
@@ -192,7 +192,7 @@ func TestAuditAfterADelThatLies(t *testing.T) {
 	a := h.alloc("a")
 	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	held := lease(t, leases, "10.9.9.9", "a")
+	held := writeLease(t, leases, "10.9.9.9", "a")
 	require.NoError(t, h.Teardown(t.Context(), a))
 	require.NoFileExists(t, held)
 }
@@ -207,7 +207,7 @@ func TestWhatNobodyCanRemove(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, unix.Mount("tmpfs", leases, "tmpfs", 0, ""))
 	defer unix.Unmount(leases, unix.MNT_DETACH)
-	held := lease(t, leases, "10.9.9.9", "a")
+	held := writeLease(t, leases, "10.9.9.9", "a")
 	require.NoError(t, unix.Mount("", leases, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	err = h.Teardown(t.Context(), a)
 	require.ErrorIs(t, err, ErrIncomplete)
@@ -351,7 +351,7 @@ func TestGCTellsWhatItForced(t *testing.T) {
 	leases := h.bridged("net", adds())
 	_, err := h.Setup(t.Context(), h.alloc("a"))
 	require.NoError(t, err)
-	lease(t, leases, "10.9.9.9", "a")
+	writeLease(t, leases, "10.9.9.9", "a")
 	report, err := h.GC(t.Context(), nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a1"}, forced)

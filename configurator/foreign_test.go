@@ -72,7 +72,7 @@ func TestUnknownIDsLeaveForeignInterfacesAlone(t *testing.T) {
 	require.Empty(t, removed)
 	requireLink(t, "vforeign2")
 
-	lease(t, leases, "10.9.9.9", "a")
+	writeLease(t, leases, "10.9.9.9", "a")
 	found, err = h.Audit(t.Context(), a)
 	require.NoError(t, err)
 	require.Len(t, found, 2, "with a lease of that ID, the link is the allocation's")

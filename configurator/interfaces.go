@@ -99,6 +99,9 @@ func (c *Configurator) lostNetns(current *plan, wanted *record.Record) bool {
 	if current.SameNetns(wanted) || difference(current.Record, wanted) != "" {
 		return false
 	}
+	if current.FormerBoot {
+		return true
+	}
 	lost := false
 	for _, a := range current.Attachments {
 		result, err := engine.ParseResult(a.Result)

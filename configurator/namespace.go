@@ -14,6 +14,9 @@ import (
 // errElsewhere: the path of a record leads to a namespace other than the recorded one.
 var errElsewhere = errors.New("it leads to another network namespace than when the allocation was set up")
 
+// errFormerBoot: the record was made in an earlier boot of the host.
+var errFormerBoot = errors.New("the allocation was set up before the host was rebooted")
+
 // openNetns opens the network namespace of a record for an operation, because the path may
 // lead to another namespace at any time. It returns an error if the path does not lead to the
 // recorded namespace. If the namespace is already open, release does nothing.
@@ -29,6 +32,9 @@ func identifyNetns(r *record.Record) (release func(), id sandbox.Identity, err e
 	release = func() {}
 	if r.Sandbox != nil {
 		return release, id, nil
+	}
+	if r.FormerBoot {
+		return release, id, netnsError(fmt.Errorf("%q: %w", r.Netns, errFormerBoot))
 	}
 	open := sandbox.Open
 	if r.NetnsOverride {
@@ -90,14 +96,14 @@ func isLost(err error) bool {
 func isGone(other *record.Record) bool {
 	release, err := openNetns(other)
 	release()
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errElsewhere)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errElsewhere) || errors.Is(err, errFormerBoot)
 }
 
 // netnsGone reports whether the path of a record no longer leads to its namespace, by
 // one system call, because a list calls it for thousands of records.
 func netnsGone(r *record.Record) bool {
-	if r.Netns == "" {
-		return false
+	if r.Netns == "" || r.FormerBoot {
+		return r.FormerBoot
 	}
 	var stat unix.Stat_t
 	switch err := unix.Stat(r.Netns, &stat); {

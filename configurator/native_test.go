@@ -115,7 +115,7 @@ func TestGCSparesAnotherInstance(t *testing.T) {
 	a := h.alloc("a")
 	_, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)
-	lease(t, filepath.Join(leases, "net"), "10.77.0.9", "a-container-that-is-gone")
+	writeLease(t, filepath.Join(leases, "net"), "10.77.0.9", "a-container-that-is-gone")
 	_, err = other.GC(t.Context(), nil)
 	require.NoError(t, err)
 	require.NoFileExists(t, filepath.Join(leases, "net", "10.77.0.9"))

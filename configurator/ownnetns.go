@@ -6,11 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-	"sync"
 
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/sandbox"
@@ -72,7 +69,7 @@ func (c *Configurator) makeNetns(a *Allocation) (made bool, err error) {
 // noteNetns records that Setup created a network namespace for an allocation, with the ID of
 // this boot.
 func (c *Configurator) noteNetns(id string, s record.Sandbox) (err error) {
-	if s.Boot, err = bootID(); err != nil {
+	if s.Boot, err = c.boot(); err != nil {
 		return err
 	}
 	return c.store.AddSandbox(id, s)
@@ -99,12 +96,6 @@ func (c *Configurator) takers() map[string]string {
 	}
 	return taker
 }
-
-// bootID returns the ID of this boot of the host.
-var bootID = sync.OnceValues(func() (string, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(boot)), err
-})
 
 // unmakeNetns destroys the network namespace that a failed Setup has created, unless leftovers
 // of the allocation may be in it.
@@ -186,7 +177,7 @@ func (c *Configurator) destroyNotedNetns(id string, wanted func(record.Sandbox) 
 	if err != nil || len(list) == 0 {
 		return nil, err
 	}
-	boot, err := bootID()
+	boot, err := c.boot()
 	if err != nil {
 		return nil, err
 	}
@@ -291,7 +282,7 @@ func (c *Configurator) planNetns(s Scope, removed []string) (paths []string, err
 		return nil, nil
 	}
 	ids, err := c.store.WithSandboxes()
-	boot, bootErr := bootID()
+	boot, bootErr := c.boot()
 	errs := []error{err, bootErr}
 	goes := func(id string, one record.Sandbox) {
 		others, err := c.store.Residents(id, one.Path, one.Identity)
@@ -303,7 +294,7 @@ func (c *Configurator) planNetns(s Scope, removed []string) (paths []string, err
 		}
 	}
 	for _, id := range removed {
-		if r, err := c.store.Get(id); err == nil && c.inNetnsDir(r.Netns) && !r.Acknowledged {
+		if r, err := c.store.Get(id); err == nil && c.inNetnsDir(r.Netns) && !r.Acknowledged && !r.FormerBoot {
 			goes(id, record.Sandbox{Path: r.Netns, Identity: r.Namespace, Boot: boot})
 		}
 	}

@@ -121,7 +121,7 @@ func TestForeignNetnsStays(t *testing.T) {
 	defer s.Close()
 	identity, err := s.Identity()
 	require.NoError(t, err)
-	boot, err := bootID()
+	boot, err := h.boot()
 	require.NoError(t, err)
 	other := identity
 	other.Inode++

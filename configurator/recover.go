@@ -14,6 +14,9 @@ import (
 // for it, and keeps the allocation if the operation succeeds. Recover works on several
 // allocations at a time.
 //
+// After a reboot, Recover also reclaims the leases of earlier boots, in the embedded network
+// and in those whose configuration has reclaimOnBoot.
+//
 // Recover joins the errors of the teardowns. An allocation with an error keeps its record.
 // Recover returns the report with an error, too.
 func (c *Configurator) Recover(ctx context.Context) (*RecoverReport, error) {
@@ -49,7 +52,7 @@ func (c *Configurator) recoverAll(ctx context.Context, s Scope) (*RecoverReport,
 		return report, errors.Join(append(errs, ctx.Err())...)
 	}
 	if s.Name == "" {
-		errs = append(errs, c.store.Sweep(ctx))
+		errs = append(errs, c.store.Sweep(ctx), c.reclaimLeases(ctx))
 	}
 	return report, errors.Join(errs...)
 }

@@ -107,7 +107,7 @@ func (c *Configurator) requireNew(a *Allocation) error {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
 		return fmt.Errorf("set up allocation %q: %w, or may do so: %w", a.ID, ErrExists, err)
-	case r.Phase == record.Ready:
+	case r.Phase == record.Ready && !r.FormerBoot:
 		return fmt.Errorf("set up allocation %q: %w", a.ID, ErrExists)
 	}
 	return nil
@@ -128,7 +128,7 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 		return c.setupExisting(ctx, current, p.Record)
 	}
 	if current != nil {
-		c.cfg.Logger.Warn("the network namespace of the allocation was replaced and the old one is gone; setting it up again", "alloc", p.ID, "netns", p.Netns)
+		c.cfg.Logger.Warn("the network namespace of the allocation is gone; setting it up again", "alloc", p.ID, "netns", p.Netns)
 		if err := c.remove(ctx, current); err != nil {
 			return nil, err
 		}
@@ -191,7 +191,7 @@ func (c *Configurator) currentPlan(ctx context.Context, a Allocation) (*plan, er
 // setupExisting is Setup of an allocation that is set up: it runs CHECK, and repairs the
 // network or sets it up again if necessary.
 func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted *record.Record) (*Status, error) {
-	if !current.SameNetns(wanted) {
+	if !current.SameNetns(wanted) && !current.FormerBoot {
 		return nil, fmt.Errorf("%w: allocation %q is in another network namespace, which was at %s; tear it down, or destroy that namespace, before it is set up in %s",
 			ErrDifferent, current.ID, current.Netns, wanted.Netns)
 	}

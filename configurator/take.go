@@ -28,7 +28,7 @@ func (c *Configurator) setupFromPool(ctx context.Context, a *Allocation, p *plan
 	if _, err := os.Lstat(a.Netns); !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	s := c.nextSlot(pool)
+	s := c.nextSlot(pool, a)
 	if s == nil {
 		return nil, nil
 	}
@@ -75,10 +75,11 @@ func readByPlugins(args map[string]string) bool {
 }
 
 // nextSlot takes a slot of the network's current configuration out of the pool; nil if there
-// is none. Slots of other configurations stay for watchPool.
-func (c *Configurator) nextSlot(p *pool) *slot {
+// is none, or if the allocation gets its addresses of an earlier boot. Slots of other
+// configurations stay for watchPool.
+func (c *Configurator) nextSlot(p *pool, a *Allocation) *slot {
 	n, err := c.lookup(p.Network)
-	if err != nil {
+	if err != nil || c.hasFormer(a, n) {
 		return nil
 	}
 	s := p.take()

@@ -256,6 +256,7 @@ func (c *Configurator) detach(ctx context.Context, p *plan) error {
 // the ADD has reached.
 func (c *Configurator) detachAfter(ctx context.Context, p *plan, addErr error) error {
 	c.recordDeleting(p.Record)
+	endFormerBoot(p.Record)
 	release, err := openNetns(p.Record)
 	defer release()
 	if err != nil && !isLost(err) {

@@ -42,6 +42,9 @@ type Record struct {
 	// Namespace is the identity of Netns at the time of the set-up. Records of
 	// older versions have none.
 	Namespace sandbox.Identity `json:"namespace,omitzero"`
+	// Boot is the boot of the host in which the record was made. Records of older
+	// versions have none.
+	Boot string `json:"boot,omitempty"`
 	// NetnsOverride permits the host's own namespace as Netns.
 	NetnsOverride bool `json:"netnsOverride,omitempty"`
 	// Instance is the owner's instance at the time of the ADD: see names.Owner.
@@ -88,6 +91,11 @@ type Record struct {
 	Created   time.Time         `json:"created"`
 	Updated   time.Time         `json:"updated"`
 
+	// FormerBoot reports that the record was made in an earlier boot of the host. Its
+	// network and its network namespace ended with that boot, even if Netns leads to a
+	// namespace of the same identity: the kernel assigns the same numbers again.
+	FormerBoot bool `json:"-"`
+
 	// RequireAddress makes the operation fail if no network assigns an address.
 	RequireAddress bool `json:"-"`
 
@@ -99,6 +107,9 @@ type Record struct {
 // SameNetns reports whether two records have the same network namespace. It
 // compares identities, or paths if one of the records has no identity.
 func (r *Record) SameNetns(other *Record) bool {
+	if r.FormerBoot || other.FormerBoot {
+		return false
+	}
 	if r.Namespace == (sandbox.Identity{}) || other.Namespace == (sandbox.Identity{}) {
 		return filepath.Clean(r.Netns) == filepath.Clean(other.Netns)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/state/boot"
 	"github.com/allocnet/allocnet/internal/state/statedir"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
@@ -30,6 +31,7 @@ type Store struct {
 	index index  // of their reservations
 	locks string // the file whose byte ranges are the locks
 	guard statedir.Guard
+	boot  func() (string, error)
 	queue chan struct{} // has an element while this process holds or awaits the lock of the reservations
 }
 
@@ -47,15 +49,24 @@ func Open(stateDir string) *Store {
 		dir:   filepath.Join(stateDir, "allocs"),
 		index: index(filepath.Join(stateDir, "claims")),
 		locks: filepath.Join(stateDir, "lock"),
+		boot:  boot.ID,
 		queue: make(chan struct{}, 1),
 	}
+}
+
+// InBoot sets the function that returns the ID of this boot of the host, and returns the
+// store. The default is boot.ID. Call it before the first operation.
+func (s *Store) InBoot(id func() (string, error)) *Store {
+	s.boot = id
+	return s
 }
 
 // checkDirs returns an error if other users can change the files of the store,
 // or could when the files were written. The directories include the leases of
 // the embedded network and libcni's cache.
 func (s *Store) checkDirs() error {
-	return s.guard.Check(s.state, "allocs", "claims", "leases", "leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet", sandboxesDir,
+	return s.guard.Check(s.state, "allocs", "claims", "leases", "leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet",
+		"leases/.allocnet/.former", "leases/.allocnet/.former/allocnet", sandboxesDir,
 		"warm", "cni-cache", "cni-cache/results")
 }
 
@@ -83,6 +94,10 @@ func (s *Store) Get(id string) (*Record, error) {
 	}
 	if err != nil {
 		return nil, &CorruptError{ID: id, File: file, Err: err}
+	}
+	if r.Boot != "" {
+		current, err := s.boot()
+		r.FormerBoot = err == nil && r.Boot != current
 	}
 	return r, nil
 }
