@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(loopVariable) != "" {
 		loop()
 	}
+	if os.Getenv(bootVariable) != "" {
+		inBoot()
+	}
 	var err error
 	if pluginDir, err = refplugins.Dir(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -72,7 +72,7 @@ func (c cell) String() string {
 // plugins returns a chain of the kind that schedulers generate.
 func (c cell) plugins() []map[string]any {
 	ipam := map[string]any{
-		"type":   "host-local",
+		"type": "host-local", "reclaimOnBoot": true,
 		"ranges": of(c, []any{map[string]any{"subnet": "10.99.0.0/16"}}, []any{map[string]any{"subnet": "fd00:99::/64"}}),
 		"routes": of(c, map[string]any{"dst": "0.0.0.0/0"}, map[string]any{"dst": "::/0"}),
 	}
