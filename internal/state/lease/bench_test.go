@@ -3,6 +3,7 @@ package lease
 import (
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,12 +12,18 @@ import (
 // BenchmarkReserveRelease measures ADD and DEL of one address with other leases
 // present. The figures should not depend on their number.
 func BenchmarkReserveRelease(b *testing.B) {
-	for _, n := range []int{0, 4000} {
-		b.Run(fmt.Sprintf("leases=%d", n), func(b *testing.B) {
+	for _, test := range []struct {
+		leases int
+		boots  []string // with leases; the last one is that of the operations
+	}{{0, []string{""}}, {4000, []string{""}}, {4000, []string{boot1}}, {4000, []string{boot1, boot2}}} {
+		b.Run(fmt.Sprintf("leases=%d boots=%d", test.leases, len(slices.Compact(append(test.boots, "")))-1), func(b *testing.B) {
 			s := memoryStore(b)
 			wide := anyOf(ranges("10.0.0.1-10.0.255.254@10.0.0.1"))
-			for i := range n {
-				reserve(b, s, eth0(fmt.Sprint("c", i)), wide...)
+			for _, boot := range test.boots {
+				s = s.InBoot(boot)
+				for i := range test.leases {
+					reserve(b, s, eth0(fmt.Sprint("c", boot, i)), wide...)
+				}
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {

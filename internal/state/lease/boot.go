@@ -200,9 +200,14 @@ func (s *Store) Former(owner Owner) []netip.Addr {
 	})
 }
 
+// hasFormer reports whether there may be addresses that are held.
+func (s *Store) hasFormer() bool {
+	return s.boot != "" && unix.Access(s.formerDir(), unix.F_OK) == nil
+}
+
 // isHeld reports whether an address is held for a former owner.
 func (s *Store) isHeld(addr netip.Addr) bool {
-	return s.boot != "" && unix.Access(s.formerPath(addr), unix.F_OK) == nil
+	return unix.Access(s.formerPath(addr), unix.F_OK) == nil
 }
 
 // endHold ends holding an address that was leased to another owner than the former one. If

@@ -120,6 +120,24 @@ func TestSameAddressAfterReboot(t *testing.T) {
 	require.Empty(t, in3.Former(eth0("a")))
 }
 
+// TestManyHeld: an owner that gets its former address does not make the search for others
+// begin among the addresses that are held.
+func TestManyHeld(t *testing.T) {
+	s := newMarking(t)
+	set := ranges("10.0.0.1-10.0.0.200")
+	in2 := s.InBoot(boot2)
+	for i := range 100 {
+		reserve(t, s.InBoot(boot1), eth0(fmt.Sprint(i)), anyOf(set)...)
+	}
+	require.Equal(t, "10.0.0.8", reserve(t, in2, eth0("7"), anyOf(set)...)[0].String())
+	last, err := os.ReadFile(s.lastPath(0))
+	require.NoError(t, err)
+	require.Equal(t, "10.0.0.100", string(last))
+	done := steps(in2)
+	require.Equal(t, "10.0.0.101", reserve(t, in2, eth0("new"), anyOf(set)...)[0].String())
+	require.NotContains(t, *done, "list leases")
+}
+
 // TestRequestedAddressAfterReboot: a lease of an earlier boot does not keep anyone from
 // getting the address that it requests.
 func TestRequestedAddressAfterReboot(t *testing.T) {

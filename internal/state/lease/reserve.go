@@ -42,7 +42,10 @@ func (s *Store) Reserve(ctx context.Context, owner Owner, requests []Request) ([
 	if err := x.need(); err != nil {
 		return nil, err
 	}
-	r := reservation{index: x, owner: owner, own: x.held(owner), old: x.held(Owner{ID: owner.ID}), former: s.Former(owner)}
+	r := reservation{index: x, owner: owner, own: x.held(owner), old: x.held(Owner{ID: owner.ID}), holds: s.hasFormer()}
+	if r.holds {
+		r.former = s.Former(owner)
+	}
 	for i, request := range requests {
 		if err := r.reserve(i, request); err != nil {
 			err = errors.Join(fmt.Errorf("allocate from range set %d: %w", i, err), r.undo())
@@ -52,8 +55,10 @@ func (s *Store) Reserve(ctx context.Context, owner Owner, requests []Request) ([
 	}
 	x.set(owner, slices.Concat(r.own, r.taken))
 	x.sign()
-	for _, addr := range r.taken {
-		r.endHold(addr, owner)
+	if r.holds {
+		for _, addr := range r.taken {
+			r.endHold(addr, owner)
+		}
 	}
 	return r.taken, nil
 }
@@ -75,7 +80,8 @@ type reservation struct {
 	*index
 	owner    Owner
 	own, old []netip.Addr // earlier leases of the owner, and in the old format of its container
-	former   []netip.Addr // held for the owner since a reboot
+	holds    bool         // whether addresses are held for former owners; see Store.Reclaim
+	former   []netip.Addr // those that are held for this owner
 	taken    []netip.Addr
 }
 
@@ -99,6 +105,9 @@ func (r *reservation) reserve(i int, request Request) error {
 		return err
 	}
 	r.taken = append(r.taken, addr)
+	if slices.Contains(r.former, addr) {
+		return nil // the search for new owners would walk through addresses that are held
+	}
 	if err := overwrite(fd, last, addr.String()); err != nil {
 		return fmt.Errorf("write last reserved address: %w", err)
 	}
@@ -140,7 +149,7 @@ func (r *reservation) any(set RangeSet, last netip.Addr) (netip.Addr, error) {
 	create := func(addr netip.Addr) (bool, error) { return r.create(addr, r.owner) }
 	held := false
 	addr, err := r.find(set, last, func(addr netip.Addr) (bool, error) {
-		if r.isHeld(addr) {
+		if r.holds && r.isHeld(addr) {
 			held = true
 			return false, nil
 		}
