@@ -37,8 +37,8 @@ type Allocation struct {
 	// MustBeNew makes Setup return ErrExists if an allocation with this ID is set
 	// up. Setup neither checks nor changes that allocation. If several Setups of one
 	// ID run at the same time, also in several processes, exactly one succeeds.
-	// Leftovers of an interrupted operation do not count as an allocation: Setup
-	// removes them first, as always.
+	// Leftovers of an interrupted operation, or of an earlier boot of the host, do
+	// not count as an allocation: Setup removes them first, as always.
 	MustBeNew bool `json:"mustBeNew,omitempty"`
 	// Wait makes Teardown return only when everything of the allocation is deleted,
 	// also its links. By default, Teardown returns as soon as the allocation is

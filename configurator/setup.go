@@ -31,6 +31,10 @@ import (
 // If that namespace was destroyed, with its interfaces, Setup tears the allocation down and
 // sets it up in the new one.
 //
+// An allocation that was set up before the host was rebooted is set up again. On the embedded
+// network, and on networks with reclaimOnBoot in the configuration of host-local, it gets the
+// same addresses, unless another allocation has requested them or no others were free.
+//
 // Setup rolls back an ADD that fails. It then tries again, up to Retry.Attempts times,
 // unless the error is permanent: the CNI codes 1 to 7, ErrInvalidResult, ErrNoAddress,
 // ErrInUse, ErrPortTaken, ErrBridgeFull, ErrLimit, or the end of the context. After the last
