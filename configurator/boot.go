@@ -9,6 +9,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -99,6 +100,34 @@ func addressesOf(result *types100.Result) []netip.Addr {
 		}
 	}
 	return addrs
+}
+
+// holdForTaker makes the next boot hold the addresses of a slot for the allocation that takes
+// it. If that fails, the allocation gets others after a reboot.
+func (c *Configurator) holdForTaker(s *slot, a *Allocation) {
+	if !s.survives {
+		return
+	}
+	err := c.eachReclaimed(s.networks[0], func(leases *lease.Store) error {
+		var errs []error
+		for _, addr := range addressesOf(s.request.Attachments[0].Result) {
+			errs = append(errs, leases.HoldFor(leaseOwner(s.plan, 0), addr, a.ID))
+		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		c.cfg.Logger.Debug("after a reboot, the allocation will get other addresses", "alloc", a.ID, "error", redact.Text(err.Error()))
+	}
+}
+
+// leasesSurvive reports whether a network has leases that survive a reboot and are reclaimed
+// then.
+func (c *Configurator) leasesSurvive(n *conflist.Network) (survive bool) {
+	err := c.eachReclaimed(n, func(s *lease.Store) error {
+		survive = survive || s.Survives()
+		return nil
+	})
+	return survive && err == nil
 }
 
 // hasFormer reports whether addresses of an earlier boot are held for an allocation with one

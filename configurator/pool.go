@@ -89,6 +89,7 @@ type slot struct {
 	request  *engine.Request // with the results
 	prepared *native.Prepared
 	sandbox  *sandbox.Sandbox
+	survives bool // see leasesSurvive
 }
 
 // openPools starts the pools of the Config.
@@ -159,6 +160,7 @@ func (c *Configurator) fill(ctx context.Context, p *pool) {
 	for p.awaitRoom(ctx) {
 		s, err := c.newSlot(ctx, p)
 		if err == nil {
+			s.survives = c.leasesSurvive(s.networks[0])
 			p.put(s)
 			continue
 		}

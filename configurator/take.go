@@ -185,6 +185,7 @@ func (c *Configurator) bind(ctx context.Context, s *slot, a *Allocation, p *plan
 	if err := c.native.Bind(addCtx, s.prepared, &request); err != nil {
 		return nil, err
 	}
+	c.holdForTaker(s, a)
 	status, err := statusFrom(p.Record, results)
 	if status, err = withAddress(p.Record, status, err); err != nil {
 		return nil, err

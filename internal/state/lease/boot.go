@@ -19,6 +19,10 @@ import (
 // another program creates does not have it.
 const bootAttribute = "user.allocnet.boot"
 
+// heirAttribute is the extended attribute with the container ID for which the address of a
+// lease is held after a reboot, if that is not the owner's.
+const heirAttribute = "user.allocnet.heir"
+
 // InBoot returns the store for a boot of the host, given by its ID. Leases that it makes
 // name this boot. The first Reserve, Release, Retain or Reclaim in a boot reclaims the leases that
 // name an earlier boot, because their holders ended with it: see Reclaim. It does not touch
@@ -33,7 +37,7 @@ func (s *Store) InBoot(id string) *Store {
 
 // Unmarked reports whether the file system could not store the boot of a lease that the
 // store has made, and may survive a reboot. Such a lease is not reclaimed.
-func (s *Store) Unmarked() bool { return s.unmarked && !isVolatile(s.dir) }
+func (s *Store) Unmarked() bool { return s.unmarked && s.Survives() }
 
 // Reclaim reclaims the leases that were made in earlier boots, so that their addresses are
 // free for all programs. For the rest of this boot, it holds the addresses for their former
@@ -107,7 +111,7 @@ func (s *Store) retire(addr netip.Addr) error {
 	}
 	err = os.MkdirAll(s.formerDir(), 0o700)
 	if err == nil {
-		err = s.addFormer(owner, addr)
+		err = s.addFormer(heirOf(s.path(addr), owner), addr)
 	}
 	if err == nil {
 		err = unix.Rename(s.path(addr), s.formerPath(addr))
@@ -195,10 +199,30 @@ func (s *Store) Former(owner Owner) []netip.Addr {
 		return nil
 	}
 	return slices.DeleteFunc(parseAddrs(readlink(s.formerLink(owner))), func(addr netip.Addr) bool {
-		content, err := readLease(s.formerPath(addr))
-		return err != nil || parseOwner(content) != owner
+		return !s.isHeldFor(addr, owner)
 	})
 }
+
+// HoldFor makes a later Reclaim hold an address of the owner for another container ID: that
+// of the allocation which has taken the owner's network. It takes no lock, because the
+// caller keeps the owner from releasing the address meanwhile.
+func (s *Store) HoldFor(owner Owner, addr netip.Addr, id string) error {
+	if holder, ok, err := s.holder(addr); err != nil || !ok || holder != owner {
+		return errors.Join(fmt.Errorf("address %s: %w", addr, ErrNotHeld), err)
+	}
+	return ignoreUnsupported(s.setAttribute(s.path(addr), heirAttribute, id))
+}
+
+// heirOf returns the owner for whom the address of a lease file is held.
+func heirOf(path string, owner Owner) Owner {
+	if id, err := attribute(path, heirAttribute); err == nil && id != "" {
+		owner.ID = id
+	}
+	return owner
+}
+
+// Survives reports whether the leases may survive a reboot.
+func (s *Store) Survives() bool { return !isVolatile(s.dir) }
 
 // hasFormer reports whether there may be addresses that are held.
 func (s *Store) hasFormer() bool {
@@ -210,13 +234,19 @@ func (s *Store) isHeld(addr netip.Addr) bool {
 	return unix.Access(s.formerPath(addr), unix.F_OK) == nil
 }
 
+// isHeldFor reports whether an address is held for an owner.
+func (s *Store) isHeldFor(addr netip.Addr, owner Owner) bool {
+	content, err := readLease(s.formerPath(addr))
+	return err == nil && heirOf(s.formerPath(addr), parseOwner(content)) == owner
+}
+
 // endHold ends holding an address that was leased to another owner than the former one. If
 // it cannot be removed, it stays held, which only means that other owners get it last.
 func (s *Store) endHold(addr netip.Addr, owner Owner) {
 	if !s.isHeld(addr) {
 		return
 	}
-	if content, err := readLease(s.formerPath(addr)); err != nil || parseOwner(content) != owner {
+	if !s.isHeldFor(addr, owner) {
 		_ = unix.Unlink(s.formerPath(addr))
 		s.did("end hold")
 	}
@@ -240,9 +270,12 @@ func (s *Store) dropOldFormer() error {
 
 // bootOf returns the boot that a file or directory names, or "". The error is ENOTSUP if
 // the file system has no such attributes.
-func bootOf(path string) (string, error) {
-	var buffer [128]byte
-	n, err := unix.Lgetxattr(path, bootAttribute, buffer[:])
+func bootOf(path string) (string, error) { return attribute(path, bootAttribute) }
+
+// attribute returns the value of an extended attribute, or "" if there is none.
+func attribute(path, name string) (string, error) {
+	var buffer [256]byte
+	n, err := unix.Lgetxattr(path, name, buffer[:])
 	switch {
 	case errors.Is(err, unix.ENODATA), errors.Is(err, unix.ERANGE):
 		return "", nil
@@ -253,12 +286,14 @@ func bootOf(path string) (string, error) {
 }
 
 // setBoot makes a file or directory name the boot of the store.
-func (s *Store) setBoot(path string) error {
+func (s *Store) setBoot(path string) error { return s.setAttribute(path, bootAttribute, s.boot) }
+
+func (s *Store) setAttribute(path, name, value string) error {
 	fd, err := openFile(path, unix.O_RDONLY)
 	if err != nil {
 		return err
 	}
-	return errors.Join(unix.Fsetxattr(fd, bootAttribute, []byte(s.boot), 0), unix.Close(fd))
+	return errors.Join(unix.Fsetxattr(fd, name, []byte(value), 0), unix.Close(fd))
 }
 
 func isUnsupported(err error) bool { return errors.Is(err, unix.ENOTSUP) }

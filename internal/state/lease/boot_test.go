@@ -163,13 +163,19 @@ func TestAvailableAfterReboot(t *testing.T) {
 	require.Equal(t, before, dump(t, s))
 }
 
-// TestHandoverKeepsBoot: the lease of an allocation that has taken a slot of a pool names its
-// boot.
-func TestHandoverKeepsBoot(t *testing.T) {
+// TestHoldFor: the address of a slot is held for the allocation that has taken the slot.
+func TestHoldFor(t *testing.T) {
 	s := newMarking(t)
-	got := reserve(t, s.InBoot(boot1), eth0("pool-0123456789abcdef"), anyOf(ten)...)
-	require.NoError(t, s.Handover(t.Context(), eth0("pool-0123456789abcdef"), eth0("a"), got))
-	require.Equal(t, got, reserve(t, s.InBoot(boot2), eth0("a"), anyOf(ten)...))
+	slot, in1, in2 := eth0("pool-0123456789abcdef"), s.InBoot(boot1), s.InBoot(boot2)
+	got := reserve(t, in1, slot, anyOf(ten)...)
+	require.ErrorIs(t, in1.HoldFor(eth0("other"), got[0], "a"), ErrNotHeld)
+	require.NoError(t, in1.HoldFor(slot, got[0], "a"))
+	require.NoError(t, in2.Reclaim(t.Context()))
+	require.Empty(t, in2.Former(slot))
+	require.NotEqual(t, got, reserve(t, in2, eth0("b"), anyOf(ten)...))
+	require.Equal(t, got, reserve(t, in2, eth0("a"), anyOf(ten)...))
+	require.NoError(t, in2.Release(t.Context(), eth0("a")))
+	require.Equal(t, got, reserve(t, in2, eth0("a"), anyOf(ten)...))
 }
 
 // TestReferenceAfterReboot: host-local goes on to work in the directory. It gets reclaimed
