@@ -9,7 +9,6 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
-	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
@@ -26,15 +25,18 @@ func checkInterfaces(r *record.Record) error {
 		return err
 	}
 	defer release()
-	return r.Sandbox.Do(func() error {
-		var errs []error
-		for _, i := range status.Interfaces {
-			if i.Sandbox != "" {
-				errs = append(errs, checkInterface(i))
-			}
+	inside, err := rtnl.EnterSandbox(r.Sandbox)
+	if err != nil {
+		return err
+	}
+	defer inside.Close()
+	var errs []error
+	for _, i := range status.Interfaces {
+		if i.Sandbox != "" {
+			errs = append(errs, checkInterface(inside, i))
 		}
-		return errors.Join(errs...)
-	})
+	}
+	return errors.Join(errs...)
 }
 
 // unused returns ErrInUse if the network namespace of a record already has an interface with
@@ -65,18 +67,17 @@ func unused(r *record.Record) error {
 	})
 }
 
-// checkInterface runs inside the sandbox.
-func checkInterface(want Interface) error {
-	link, err := netlink.LinkByName(want.Name)
+func checkInterface(inside *rtnl.Sandbox, want Interface) error {
+	index, err := inside.Index(want.Name)
 	switch {
 	case rtnl.IsNotFound(err):
 		return faultError{fmt.Errorf("interface %q: %w", want.Name, err)}
 	case err != nil:
 		return fmt.Errorf("look at interface %q: %w", want.Name, err)
 	}
-	addrs, err := retry.List(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
+	addrs, err := inside.Addresses(index)
 	if err != nil {
-		return fmt.Errorf("list addresses of interface %q: %w", want.Name, err)
+		return fmt.Errorf("interface %q: %w", want.Name, err)
 	}
 	have := map[netip.Addr]bool{}
 	for _, a := range addrs {

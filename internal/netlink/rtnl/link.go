@@ -229,23 +229,15 @@ func (h *Host) EnsureLoopbackRouted(name string) error {
 // links: unlike Port, it takes no time for the number of the peer's namespace (see nsids).
 // IsNotFound reports whether the error means that the link does not exist.
 func (h *Host) State(name string) (index int, up bool, err error) {
-	r, err := unix.NewIfreq(name)
+	var flags uint16
+	err = h.conns.Do(func(s *sock.Socket) error {
+		index, flags, err = s.LinkState(name)
+		return err
+	})
 	if err != nil {
 		return 0, false, fmt.Errorf("find link %q: %w", name, err)
 	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return 0, false, fmt.Errorf("find link %q: %w", name, err)
-	}
-	defer unix.Close(fd)
-	if err := unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, r); err != nil {
-		return 0, false, fmt.Errorf("find link %q: %w", name, err)
-	}
-	index = int(int32(r.Uint32()))
-	if err := unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, r); err != nil {
-		return 0, false, fmt.Errorf("find link %q: %w", name, err)
-	}
-	return index, r.Uint16()&unix.IFF_UP != 0, nil
+	return index, flags&unix.IFF_UP != 0, nil
 }
 
 // IPV4_DEVCONF_ARP_NOTIFY and IPV4_DEVCONF_ROUTE_LOCALNET of linux/ip.h.

@@ -1,12 +1,12 @@
 package rtnl
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"net"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/netlink/sock"
@@ -129,28 +129,51 @@ func (r *Route) putMetrics(to *sock.Requests) {
 	to.End(metrics)
 }
 
-// Routes returns the routes of the sandbox with the destination and the table of want,
-// and, if want has one, with its gateway. Without a table, want means the main table.
-func (s *Sandbox) Routes(want *types.Route) ([]netlink.Route, error) {
-	h, err := s.Handle()
-	if err != nil {
-		return nil, err
-	}
-	family := netlink.FAMILY_V6
+// RouteExists reports whether the sandbox has a route with the destination and the table
+// of want and, if want has one, with its gateway. Without a table, want means the main
+// table.
+func (s *Sandbox) RouteExists(want *types.Route) (exists bool, err error) {
+	family := uint8(unix.AF_INET6)
 	if want.Dst.IP.To4() != nil {
-		family = netlink.FAMILY_V4
+		family = unix.AF_INET
 	}
-	filter := &netlink.Route{Dst: &want.Dst, Gw: want.GW, Table: unix.RT_TABLE_MAIN}
-	mask := netlink.RT_FILTER_DST | netlink.RT_FILTER_TABLE
-	if want.GW != nil {
-		mask |= netlink.RT_FILTER_GW
-	}
-	if want.Table != nil {
-		filter.Table = *want.Table
-	}
-	routes, err := retry.List(func() ([]netlink.Route, error) { return h.RouteListFiltered(family, filter, mask) })
+	err = retry.Do(context.Background(), func() error {
+		return dump(s.conn, func(r *sock.Requests) {
+			r.Begin("", unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+			putRoute(r, &unix.RtMsg{Family: family})
+		}, func(payload []byte) error {
+			exists = exists || isRoute(payload, want)
+			return nil
+		})
+	})
 	if err != nil {
-		return nil, fmt.Errorf("list routes to %s: %w", want.Dst.String(), err)
+		return false, fmt.Errorf("list routes to %s: %w", want.Dst.String(), err)
 	}
-	return routes, nil
+	return exists, nil
+}
+
+// isRoute reports whether a message is about a route like want, and not about a cached
+// one.
+func isRoute(payload []byte, want *types.Route) bool {
+	ones, bits := want.Dst.Mask.Size()
+	if len(payload) < unix.SizeofRtMsg || int(payload[1]) != ones || // rtm_dst_len
+		binary.NativeEndian.Uint32(payload[8:])&unix.RTM_F_CLONED != 0 {
+		return false
+	}
+	dst, via, table := make(net.IP, bits/8), net.IP(nil), int(payload[4])
+	sock.EachAttribute(payload[unix.SizeofRtMsg:], func(kind uint16, value []byte) {
+		switch kind {
+		case unix.RTA_DST:
+			dst = net.IP(value)
+		case unix.RTA_GATEWAY:
+			via = net.IP(value)
+		case unix.RTA_TABLE:
+			table = int(sock.Uint32(value))
+		}
+	})
+	wanted := unix.RT_TABLE_MAIN
+	if want.Table != nil {
+		wanted = *want.Table
+	}
+	return table == wanted && dst.Equal(want.Dst.IP) && (want.GW == nil || via.Equal(want.GW))
 }

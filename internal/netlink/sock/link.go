@@ -23,3 +23,22 @@ func (s *Socket) LinkIndex(name string) (int, error) {
 	}
 	return int(request.Uint32()), nil
 }
+
+// LinkState returns the index and the flags of a link: see LinkIndex.
+func (s *Socket) LinkState(name string) (index int, flags uint16, err error) {
+	if index, err = s.LinkIndex(name); err != nil {
+		return 0, 0, err
+	}
+	request, err := unix.NewIfreq(name)
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := s.acquire(context.Background()); err != nil {
+		return 0, 0, err
+	}
+	defer s.release()
+	if err := unix.IoctlIfreq(s.fd, unix.SIOCGIFFLAGS, request); err != nil {
+		return 0, 0, err
+	}
+	return index, request.Uint16(), nil
+}

@@ -93,11 +93,11 @@ func checkAddresses(s *rtnl.Sandbox, link netlink.Link, i int, r *types100.Resul
 func checkRoutes(s *rtnl.Sandbox, routes []*types.Route) error {
 	var errs []error
 	for _, want := range routes {
-		found, err := s.Routes(want)
+		found, err := s.RouteExists(want)
 		if err != nil {
 			return err
 		}
-		if len(found) == 0 {
+		if !found {
 			errs = append(errs, fmt.Errorf("the sandbox has no route to %s", want.Dst.String()))
 		}
 	}
