@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"path/filepath"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -57,6 +58,7 @@ type Configurator struct {
 	sleep       sleeper
 	gcTimeout   time.Duration
 	concurrency int
+	checks      int // CHECKs at a time of Repair
 }
 
 // New makes a Configurator. ConfDir and StateDir need not exist: the first Setup creates
@@ -111,6 +113,7 @@ func New(cfg Config) (*Configurator, error) {
 
 		gcTimeout:   gcTimeout,
 		concurrency: concurrency,
+		checks:      runtime.GOMAXPROCS(0),
 	}
 	currentBoot := func() (string, error) { return c.boot() }
 	c.store.InBoot(currentBoot)

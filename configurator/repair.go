@@ -54,8 +54,11 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 	if err != nil { // CHECK finds what is still missing
 		c.cfg.Logger.Warn("could not restore all allocations at once; repairing one after the other", "error", redact.Text(err.Error()))
 	}
-	for _, id := range ids {
-		repaired, err := c.repairOne(ctx, s, id)
+	for _, o := range c.checkAll(ctx, s, ids) {
+		id, repaired, err := o.id, false, o.err
+		if errors.Is(err, ErrUnhealthy) { // in the order of the IDs, one after the other
+			repaired, err = c.repairOne(ctx, s, id)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return report, errors.Join(append(errs, ctx.Err())...)
@@ -69,7 +72,21 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 			report.Healthy = append(report.Healthy, id)
 		}
 	}
-	return report, errors.Join(errs...)
+	return report, errors.Join(append(errs, ctx.Err())...)
+}
+
+// checkAll runs CHECK of many allocations, as many at a time as there are processors. The
+// outcomes are in the order of the IDs.
+func (c *Configurator) checkAll(ctx context.Context, s Scope, ids []string) []outcome {
+	checking := *c // the same configurator
+	checking.concurrency = c.checks
+	return checking.each(ctx, ids, func(id string) (bool, error) {
+		return true, checking.withRecord(ctx, s, id, func(p *plan) error {
+			release, _ := openNetns(p.Record) // CHECK reports the error
+			defer release()
+			return checking.checkRecord(ctx, p)
+		})
+	})
 }
 
 // oldestFirst sorts allocations by the time of their creation. If attachments of one container
@@ -95,28 +112,38 @@ func sortReport(r *RepairReport) {
 var errGone = errors.New("the record no longer exists")
 
 func (c *Configurator) repairOne(ctx context.Context, s Scope, id string) (repaired bool, err error) {
+	err = c.withRecord(ctx, s, id, func(p *plan) (err error) {
+		repaired, err = c.checkAndRepair(ctx, p)
+		return err
+	})
+	return repaired, err
+}
+
+// withRecord calls act with the plan of an allocation of a scope, and holds its locks
+// meanwhile. The error is errGone if there is no such allocation any more.
+func (c *Configurator) withRecord(ctx context.Context, s Scope, id string, act func(*plan) error) error {
 	unlock, err := c.lock(ctx, id)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer unlock()
 	r, err := c.store.Get(id)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return false, errGone
+		return errGone
 	case err != nil:
-		return false, err
+		return err
 	case r.Acknowledged, r.Pool != "": // its Teardown has returned, or it is a slot
-		return false, errGone
+		return errGone
 	case !covers(s, r): // it was torn down, and set up again in another scope
-		return false, errGone
+		return errGone
 	}
 	release, err := c.lockNetworks(ctx, r)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer release()
-	return c.checkAndRepair(ctx, c.planOf(r))
+	return act(c.planOf(r))
 }
 
 // checkAndRepair runs CHECK of an allocation. If that finds a fault, it restores what it can

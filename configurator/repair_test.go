@@ -110,6 +110,7 @@ func (o *tornDown) Begin(ctx context.Context, s Step) context.Context {
 func TestRepairOfWhatIsTornDownMeanwhile(t *testing.T) {
 	o := &tornDown{}
 	h := newTestHost(t, func(c *Config) { c.Observer = o })
+	h.checks = 1
 	h.network("net", "1.0.0", adds())
 	o.remove = func() { require.NoError(t, h.store.Delete("b")) }
 	for _, id := range []string{"a", "b"} {
