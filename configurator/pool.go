@@ -44,6 +44,8 @@ type PoolStatus struct {
 	// without being used: because the network's configuration has changed, or because
 	// another program has removed something of them.
 	Taken, Dry, Discarded uint64
+	// Err is why the last namespace could not be prepared; nil if it could.
+	Err error
 }
 
 const (
@@ -56,8 +58,10 @@ const (
 	// takeQuietTime is how long no slot must be taken before others are prepared, unless
 	// few are left.
 	takeQuietTime = 2 * time.Millisecond
-	// fillRetry is the pause after a namespace could not be prepared.
-	fillRetry = time.Second
+	// fillRetry is the pause after a namespace could not be prepared. It doubles each
+	// time, up to maxFillRetry.
+	fillRetry    = time.Second
+	maxFillRetry = time.Minute
 )
 
 // pool prepares network namespaces. It is safe for concurrent use.
@@ -74,6 +78,9 @@ type pool struct {
 	closed bool
 	status PoolStatus
 	wake   chan struct{} // has a value if there may be room for a slot
+	doomed []*slot       // to be discarded by watchPool
+	doubts bool          // whether another program may have damaged slots
+	tend   chan struct{} // has a value if watchPool has something to do
 	stop   context.CancelFunc
 	ended  sync.WaitGroup
 	unlock func()
@@ -100,7 +107,7 @@ func (c *Configurator) openPools() error {
 		}
 		var random [8]byte
 		rand.Read(random[:]) // never fails
-		p := &pool{Pool: one, key: hex.EncodeToString(random[:]), wake: make(chan struct{}, 1)}
+		p := &pool{Pool: one, key: hex.EncodeToString(random[:]), wake: make(chan struct{}, 1), tend: make(chan struct{}, 1)}
 		var err error
 		if p.unlock, err = c.store.LockPool(p.key); err != nil {
 			return errors.Join(fmt.Errorf("pool of network %q: %w", one.Network, err), c.ClosePools())
@@ -131,7 +138,7 @@ func (c *Configurator) ClosePools() error {
 		}
 		p.stop()
 		p.ended.Wait()
-		errs = append(errs, c.discard(p, p.takeAll()))
+		errs = append(errs, c.discard(p, slices.Concat(p.takeAll(), p.takeDoomed())))
 		p.unlock()
 	}
 	return errors.Join(errs...)
@@ -157,35 +164,75 @@ func (c *Configurator) isSlot(r *record.Record) bool {
 
 // fill keeps the pool full until the context ends.
 func (c *Configurator) fill(ctx context.Context, p *pool) {
+	pause := fillRetry
 	for p.awaitRoom(ctx) {
 		s, err := c.newSlot(ctx, p)
 		if err == nil {
 			s.survives = c.leasesSurvive(s.networks[0])
 			p.put(s)
+			pause = fillRetry
 			continue
 		}
-		p.giveUp()
+		p.giveUp(err)
 		if ctx.Err() != nil {
 			return
 		}
 		if c.warned.first("pool " + p.Network + " " + err.Error()) {
 			c.cfg.Logger.Warn("a network namespace of the pool could not be prepared", "network", p.Network, "error", redact.Text(err.Error()))
 		}
-		_ = c.sleep(ctx, fillRetry)
+		_ = c.sleep(ctx, pause)
+		pause = min(2*pause, maxFillRetry)
 	}
 }
 
-// watchPool discards slots of former configurations of the network.
+// watchPool discards slots of former configurations of the network, and damaged ones.
 func (c *Configurator) watchPool(ctx context.Context, p *pool) {
-	for c.sleep(ctx, drainPoll) == nil {
+	poll := time.NewTicker(drainPoll)
+	defer poll.Stop()
+	for ctx.Err() == nil {
 		n, err := c.lookup(p.Network)
 		old := p.takeIf(func(s *slot) bool { return err != nil || !s.isOf(n) })
 		if len(old) > 0 {
 			c.cfg.Logger.Info("the configuration of the network has changed; discarding prepared network namespaces", "network", p.Network, "count", len(old))
 		}
-		if err := c.discard(p, old); err != nil {
+		damaged := slices.Concat(p.takeDoomed(), c.damagedSlots(ctx, p))
+		if len(damaged) > 0 {
+			c.cfg.Logger.Warn("another program has changed something of prepared network namespaces; discarding them", "network", p.Network, "count", len(damaged))
+		}
+		if err := c.discard(p, slices.Concat(old, damaged)); err != nil {
 			c.cfg.Logger.Warn("prepared network namespaces could not be removed; Recover removes them", "network", p.Network, "error", redact.Text(err.Error()))
 		}
+		select {
+		case <-poll.C:
+		case <-p.tend:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// damagedSlots runs CHECK of the slots if there are doubts, and takes the damaged ones out of
+// the pool. Meanwhile, the others can be taken.
+func (c *Configurator) damagedSlots(ctx context.Context, p *pool) (damaged []*slot) {
+	for _, s := range p.doubtful() {
+		if !p.borrow(s) {
+			continue // an allocation has it
+		}
+		err := c.examine(ctx, s.plan)
+		if p.giveBack(s, err); errors.Is(err, ErrUnhealthy) {
+			damaged = append(damaged, s)
+		}
+	}
+	return damaged
+}
+
+// doubtSlots has the slots of all pools checked, because another program may have changed
+// something.
+func (c *Configurator) doubtSlots() {
+	for _, p := range c.pools {
+		p.mu.Lock()
+		p.doubts = true
+		p.mu.Unlock()
+		notify(p.tend)
 	}
 }
 
@@ -251,14 +298,18 @@ func (c *Configurator) newSlot(ctx context.Context, p *pool) (s *slot, err error
 	if err := c.noteNetns(r.ID, note); err != nil {
 		return nil, errors.Join(err, c.store.Delete(r.ID))
 	}
-	if _, err = c.attach(ctx, s.plan); err == nil {
-		s.request, err = c.request(s.plan)
-	}
-	if err == nil {
-		s.prepared, err = c.native.Prepared(ctx, s.request)
+	if _, err = c.attach(ctx, s.plan); err != nil {
+		return nil, errors.Join(err, c.store.PutSandboxes(r.ID, nil))
 	}
 	s.Phase = record.Ready // for this process: all that the slot has is known
-	return s, err
+	if s.request, err = c.request(s.plan); err == nil {
+		s.prepared, err = c.native.Prepared(ctx, s.request)
+	}
+	if err != nil {
+		err = fmt.Errorf("network %q cannot have a pool: %w", s.networks[0].Name, err)
+		return nil, errors.Join(err, c.remove(ctx, s.plan), c.store.PutSandboxes(r.ID, nil))
+	}
+	return s, nil
 }
 
 // discard removes slots that the caller has taken out of the pool.
@@ -360,10 +411,11 @@ func (p *pool) yield(unwanted func(*slot) bool) []*slot {
 }
 
 // giveUp frees the place of a slot that could not be made.
-func (p *pool) giveUp() {
+func (p *pool) giveUp(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.making--
+	p.status.Err = err
 }
 
 // put adds a new slot.
@@ -371,6 +423,7 @@ func (p *pool) put(s *slot) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.making--
+	p.status.Err = nil
 	p.slots = append(p.slots, s)
 }
 
@@ -411,6 +464,60 @@ func (p *pool) release() {
 	p.awake()
 }
 
+// doom has all slots discarded in the background: what is wrong with one that was taken is
+// usually wrong with all.
+func (p *pool) doom() {
+	slots := p.takeAll()
+	p.mu.Lock()
+	p.doomed = append(p.doomed, slots...)
+	p.mu.Unlock()
+	notify(p.tend)
+}
+
+// takeDoomed returns the slots that are to be discarded.
+func (p *pool) takeDoomed() (slots []*slot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	slots, p.doomed = p.doomed, nil
+	return slots
+}
+
+// doubtful returns the slots that are to be checked.
+func (p *pool) doubtful() []*slot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.doubts {
+		return nil
+	}
+	p.doubts = false
+	return slices.Clone(p.slots)
+}
+
+// borrow takes a slot out of the pool while it is checked, unless it is no longer there.
+func (p *pool) borrow(s *slot) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	i := slices.Index(p.slots, s)
+	if i < 0 {
+		return false
+	}
+	p.slots = slices.Delete(p.slots, i, i+1)
+	p.out++
+	return true
+}
+
+// giveBack ends the check of a slot. A damaged one does not come back.
+func (p *pool) giveBack(s *slot, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.out--
+	if errors.Is(err, ErrUnhealthy) {
+		p.awake()
+	} else {
+		p.slots = append(p.slots, s)
+	}
+}
+
 func (p *pool) takeAll() []*slot { return p.takeIf(func(*slot) bool { return true }) }
 
 // takeIf removes the slots for which unwanted returns true.
@@ -431,9 +538,12 @@ func (p *pool) takeIf(unwanted func(*slot) bool) []*slot {
 	return taken
 }
 
-func (p *pool) awake() {
+func (p *pool) awake() { notify(p.wake) }
+
+// notify puts a value into a channel unless it has one.
+func notify(c chan struct{}) {
 	select {
-	case p.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

@@ -5,10 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
@@ -264,4 +266,75 @@ func TestSlotsYield(t *testing.T) {
 	a.Wait = true
 	require.NoError(t, h.Teardown(t.Context(), a))
 	h.full()
+}
+
+// TestDamagedSlots: Restore has the slots checked. Damaged ones are discarded and replaced, and
+// the others stay.
+func TestDamagedSlots(t *testing.T) {
+	h, _ := pooledHost(t, 3)
+	p := h.pools[0]
+	p.mu.Lock()
+	damaged, whole := p.slots[0], slices.Clone(p.slots[1:])
+	p.mu.Unlock()
+	require.NoError(t, netlink.LinkDel(linkOf(t, damaged.ID)))
+	_, err := h.Restore(t.Context())
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { s := h.Pools()[0]; return s.Discarded == 1 && s.Ready == 3 }, 10*time.Second, time.Millisecond)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range whole {
+		require.Contains(t, p.slots, s)
+	}
+}
+
+// TestDamagedSlotOfACheck: a notification about the link of a slot leads to CheckAndRepair,
+// which has the slots checked.
+func TestDamagedSlotOfACheck(t *testing.T) {
+	h, _ := pooledHost(t, 1)
+	id := h.pools[0].slots[0].ID
+	require.NoError(t, netlink.LinkDel(linkOf(t, id)))
+	_, err := h.CheckAndRepair(t.Context(), id)
+	require.ErrorIs(t, err, ErrNotFound)
+	require.Eventually(t, func() bool { s := h.Pools()[0]; return s.Discarded == 1 && s.Ready == 1 }, 10*time.Second, time.Millisecond)
+}
+
+// TestPoolImpossible: a network of which not all rules can be seen to be there has no slots, and
+// leaves nothing. Setup is an ordinary one.
+func TestPoolImpossible(t *testing.T) {
+	h, leases := pooledHost(t, 1)
+	h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"brtest","isGateway":true,"ipMasq":true,"ipMasqBackend":"iptables",
+		"ipam":{"type":"host-local","dataDir":"`+filepath.Dir(leases)+`","subnet":"10.77.0.0/24"}}]}`)
+	require.Eventually(t, func() bool { return h.Pools()[0].Err != nil }, 20*time.Second, time.Millisecond)
+	require.ErrorContains(t, h.Pools()[0].Err, "cannot have a pool")
+	a := Allocation{ID: "a", OwnNetns: true, Wait: true}
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	require.NoError(t, h.Teardown(t.Context(), a))
+	require.NoError(t, h.ClosePools())
+	require.Empty(t, leaseHolders(t, leases))
+	ids, err := h.store.IDs()
+	require.NoError(t, err)
+	require.Empty(t, ids)
+	notes, err := h.store.WithSandboxes()
+	require.NoError(t, err)
+	require.Empty(t, notes)
+}
+
+// TestPoolOfAnotherResolvConf: what Setup would now read differently is not handed out.
+func TestPoolOfAnotherResolvConf(t *testing.T) {
+	h, leases := pooledHost(t, 1)
+	resolv := filepath.Join(t.TempDir(), "resolv.conf")
+	require.NoError(t, os.WriteFile(resolv, []byte("nameserver 10.0.0.53\n"), 0o600))
+	h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[{"type":"bridge","bridge":"brtest","isGateway":true,
+		"ipam":{"type":"host-local","dataDir":"`+filepath.Dir(leases)+`","subnet":"10.77.0.0/24","resolvConf":"`+resolv+`"}}]}`)
+	require.Eventually(t, func() bool { s := h.Pools()[0]; return s.Discarded == 1 && s.Ready == 1 }, 10*time.Second, time.Millisecond)
+	require.NoError(t, os.WriteFile(resolv, []byte("nameserver 10.0.0.54\n"), 0o600))
+	for range 3 {
+		a := Allocation{ID: "a", OwnNetns: true, Wait: true}
+		s, err := h.Setup(t.Context(), a)
+		require.NoError(t, err)
+		require.Equal(t, []string{"10.0.0.54"}, s.DNS.Servers)
+		require.NoError(t, h.Teardown(t.Context(), a))
+		h.full()
+	}
 }

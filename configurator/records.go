@@ -196,13 +196,20 @@ func statusFrom(r *record.Record, results []*types100.Result) (*Status, error) {
 	return s, nil
 }
 
+// ips is the capability of requested addresses.
+const ips = "ips"
+
+// needsAddress reports whether withAddress may return an error for a record.
+func needsAddress(r *record.Record) bool {
+	return r.RequireAddress || len(r.Ports) > 0 || !isEmpty(r.Capabilities[ips])
+}
+
 // withAddress returns s, or ErrNoAddress if no interface has an address and the allocation
 // requires one: by RequireAddress, by requested addresses or by published ports.
 func withAddress(r *record.Record, s *Status, err error) (*Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	const ips = "ips"
 	requested := !isEmpty(r.Capabilities[ips]) && !slices.Contains(s.Unserved, ips)
 	if s.Address != "" || !r.RequireAddress && !requested && len(s.Ports) == 0 {
 		return s, nil

@@ -30,16 +30,23 @@ type RestoreReport struct {
 // an allocation as healthy: CheckAndRepair does. Restore leaves out allocations that another
 // operation is working on, and those whose network namespace is gone.
 //
+// Without IDs, Restore also has the slots of the pools checked in the background; damaged ones
+// are discarded.
+//
 // Restore is quick: with nothing to restore, it takes some hundred microseconds per
 // allocation.
 func (c *Configurator) Restore(ctx context.Context, ids ...string) (*RestoreReport, error) {
-	if len(ids) == 0 {
+	all := len(ids) == 0
+	if all {
 		var err error
 		if ids, err = c.store.IDs(); err != nil {
 			return nil, err
 		}
 	}
 	restored, order, err := c.restoreAll(iptables.CheckOnce(ctx), Scope{}, ids)
+	if all {
+		c.doubtSlots()
+	}
 	report := &RestoreReport{}
 	for _, id := range ids {
 		if _, tried := restored[id]; !tried {
@@ -67,6 +74,9 @@ func (c *Configurator) CheckAndRepair(ctx context.Context, id string) (repaired 
 	r, err := c.load(id)
 	if err != nil {
 		return false, err
+	}
+	if r.Pool != "" {
+		c.doubtSlots()
 	}
 	if r.Phase != record.Ready || netnsGone(r) {
 		return false, fmt.Errorf("allocation %q in phase %q: %w", id, r.Phase, ErrNotFound)

@@ -32,6 +32,10 @@ func (c *Configurator) setupFromPool(ctx context.Context, a *Allocation, p *plan
 	if s == nil {
 		return nil, nil
 	}
+	if needsAddress(p.Record) && len(s.request.Attachments[0].Result.IPs) == 0 {
+		pool.putBack(s)
+		return nil, nil
+	}
 	c.teardowns.forget(a.ID)
 	var status *Status
 	err := c.step(ctx, StepTake, p.Record, func(ctx context.Context) (err error) {
@@ -207,6 +211,9 @@ func (c *Configurator) undoTake(ctx context.Context, pool *pool, s *slot, a *All
 	p.Sandbox = nil
 	errs = append(errs, c.discard(pool, []*slot{s}))
 	pool.release()
+	if ended == nil && !errors.Is(cause, ErrPortTaken) {
+		pool.doom()
+	}
 	_, err := c.destroyNotedNetns(a.ID, every)
 	if err := errors.Join(append(errs, err)...); err != nil {
 		return fmt.Errorf("set up allocation %q from a pool: %w", p.ID, errors.Join(cause, err))

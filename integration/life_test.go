@@ -38,6 +38,7 @@ func testEmbeddedNetwork(t *testing.T, w way) {
 	serve(t, a.Netns, "tcp", 80, "a")
 	requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "a")
 	requireAnswer(t, h.outside.Path(), "tcp", hostPort(host6, 8080), "a")
+	h.withoutSlots()
 	leases, err := filepath.Glob(configurator.DefaultStateDir + "/*/allocnet/10.*")
 	require.NoError(t, err)
 	require.Len(t, leases, 1, "leases lie below the state directory")
@@ -114,7 +115,7 @@ func testSetupAgain(t *testing.T, w way) {
 		"iptables -F ALLOCNET-FORWARD":             {"native"},
 		"iptables -F FORWARD":                      {"native"},
 		"ip6tables -F FORWARD":                     {"native"},
-		"ip addr flush dev br-test scope global":   {"native"},
+		"ip addr flush dev br-test":                {"native"},
 	}
 	for line, engines := range rules {
 		if !slices.Contains(engines, string(w.engine)) {
@@ -313,6 +314,7 @@ func testThingsGoneBeforeTeardown(t *testing.T, w way) {
 			a := h.alloc("a")
 			a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 			h.setUp(a)
+			h.withoutSlots()
 			require.NoError(t, remove(h, plugins))
 			require.NoError(t, h.Teardown(h.ctx(), a))
 			require.NoError(t, os.MkdirAll(configurator.DefaultStateDir+"/allocs", 0o700))

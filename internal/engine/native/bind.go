@@ -40,7 +40,9 @@ func (e *Engine) CanPrepare(n *conflist.Network) error {
 	return nil
 }
 
-// Prepared describes a container after its ADD, whose results the request has.
+// Prepared describes a container after its ADD, whose results the request has. It returns
+// an error if the container has rules outside of allocnet's tables: Bind does not notice
+// when another program removes them.
 func (e *Engine) Prepared(ctx context.Context, r *engine.Request) (*Prepared, error) {
 	exec, err := e.exec(r)
 	if err != nil {
@@ -54,6 +56,9 @@ func (e *Engine) Prepared(ctx context.Context, r *engine.Request) (*Prepared, er
 			w, err := exec.Wanted(ctx, p.Network.Type, c.args(j, a.Result))
 			if err != nil {
 				return nil, err
+			}
+			if w.Individual || len(w.Sources) > 0 {
+				return nil, fmt.Errorf("plugin %q: it needs rules that only a CHECK finds to be missing", p.Network.Type)
 			}
 			if w.Elements != nil {
 				prepared.elements = append(prepared.elements, w.Elements)
@@ -96,8 +101,13 @@ func (e *Engine) bind(ctx context.Context, prepared *Prepared, r *engine.Request
 		c.common.Additions = additions
 		for j, p := range a.Network.List.Plugins {
 			additions.Plugin = p.Network.Type
-			if err := exec.Bind(ctx, p.Network.Type, c.args(j, a.Result)); err != nil {
-				return err
+			for _, name := range []string{p.Network.IPAM.Type, p.Network.Type} {
+				if name == "" {
+					continue
+				}
+				if err := exec.Bind(ctx, name, c.args(j, a.Result)); err != nil {
+					return err
+				}
 			}
 		}
 	}

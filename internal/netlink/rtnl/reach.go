@@ -58,17 +58,32 @@ func (h *Host) HasRoute(index int, ip net.IP) (bool, error) {
 	return len(routes) > 0, nil
 }
 
+// Reaches reports whether the host has the route to the network of an address over a link.
+// It returns false, too, if policy rules hide the route.
+func (h *Host) Reaches(index int, address *net.IPNet) bool {
+	ones, _ := address.Mask.Size()
+	return h.findsNetwork(unix.RTN_UNICAST, index, address.IP, uint8(ones))
+}
+
 // finds reports whether a lookup finds a route of a type over a link that is for one
 // address alone. It returns false, too, if policy rules hide the route.
 func (h *Host) finds(kind byte, index int, ip net.IP) (found bool) {
+	bits := uint8(128)
+	if ip.To4() != nil {
+		bits = 32
+	}
+	return h.findsNetwork(kind, index, ip, bits)
+}
+
+// findsNetwork is finds of a route to a network with a prefix length.
+func (h *Host) findsNetwork(kind byte, index int, ip net.IP, bits uint8) (found bool) {
 	family, address := uint8(unix.AF_INET6), ip.To16()
 	if v4 := ip.To4(); v4 != nil {
 		family, address = unix.AF_INET, v4
 	}
-	bits := uint8(8 * len(address))
 	_ = get(&h.conns, func(r *sock.Requests) {
 		r.Begin("", unix.RTM_GETROUTE, 0)
-		putRoute(r, &unix.RtMsg{Family: family, Dst_len: bits, Flags: unix.RTM_F_FIB_MATCH})
+		putRoute(r, &unix.RtMsg{Family: family, Dst_len: uint8(8 * len(address)), Flags: unix.RTM_F_FIB_MATCH})
 		r.Attribute(unix.RTA_DST, address)
 		r.Uint32(unix.RTA_OIF, uint32(index))
 	}, func(answer []byte) {

@@ -72,7 +72,26 @@ func (b *bridge) setGateways(ctx context.Context, host *sdk.Host, br *netlink.Br
 			return changed, err
 		}
 	}
+	added, err := ensureLinkLocal(host.Kernel, link, r)
+	if changed = changed || added; err != nil {
+		return changed, err
+	}
 	return changed, veth.Forward(host.Cache, r)
+}
+
+// ensureLinkLocal adds the link-local address, as the kernel does it some time after the link
+// has come up, if a result has IPv6 addresses. Without it, the host forwards no packet to an
+// IPv6 address whose MAC it has to look up.
+func ensureLinkLocal(host *rtnl.Host, link netlink.Link, r *types100.Result) (added bool, err error) {
+	mac := link.Attrs().HardwareAddr
+	if !veth.HasIPv6(r) || len(mac) != 6 {
+		return false, nil
+	}
+	added, err = host.EnsureAddress(link.Attrs().Index, &net.IPNet{IP: veth.LinkLocal(mac), Mask: net.CIDRMask(64, 128)}, rtnl.NoDAD)
+	if err != nil {
+		return false, fmt.Errorf("interface %q: %w", link.Attrs().Name, err)
+	}
+	return added, nil
 }
 
 // ensureAddress adds an address to the bridge or to a VLAN's interface. It adds

@@ -15,6 +15,9 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/veth"
 )
 
+//lint:ignore ST1005 text of the reference plugin
+var errNoResult = errors.New("Required prevResult missing")
+
 // Check implements sdk.Plugin.
 func (b *bridge) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	r, err := c.Previous(&b.Common)
@@ -22,8 +25,7 @@ func (b *bridge) Check(ctx context.Context, c *sdk.CmdArgs) error {
 		return err
 	}
 	if r == nil {
-		//lint:ignore ST1005 text of the reference plugin
-		return errors.New("Required prevResult missing")
+		return errNoResult
 	}
 	if err := b.ipam.Check(ctx, c); err != nil {
 		return err
@@ -91,6 +93,10 @@ func (b *bridge) checkGateways(c *sdk.CmdArgs, br *netlink.Bridge, r *types100.R
 			errs = append(errs, fmt.Errorf("interface %q does not have the gateway address %s", name, ip.Gateway))
 		}
 	}
+	isLocal := func(a netlink.Addr) bool { return a.IP.To4() == nil && a.IP.IsLinkLocalUnicast() }
+	if b.Vlan == 0 && veth.HasIPv6(r) && !sdk.AddedByReference(c, b.Name, r) && !slices.ContainsFunc(addresses, isLocal) {
+		errs = append(errs, fmt.Errorf("interface %q has no link-local address", name))
+	}
 	return errors.Join(errs...)
 }
 
@@ -115,6 +121,49 @@ func (b *bridge) checkPort(c *sdk.CmdArgs, r *types100.Result, peer netlink.Link
 func (b *bridge) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	err := veth.Detach(ctx, c, &b.Common, b.ipam, b.masq)
 	return errors.Join(err, b.delMACGuard(ctx, c)) // after the link is deleted
+}
+
+// Bind implements sdk.Binder. What an ADD would find of a bridge that another program has
+// changed meanwhile, it restores as ADD does.
+func (b *bridge) Bind(ctx context.Context, c *sdk.CmdArgs) error {
+	r, err := c.Previous(&b.Common)
+	if err == nil && r == nil {
+		err = errNoResult
+	}
+	if err == nil {
+		err = veth.RequireMTU(c.Host.Kernel, b.MTU, r)
+	}
+	if err != nil {
+		return err
+	}
+	if ok, err := b.isReached(c, r); ok || err != nil {
+		return err
+	}
+	if _, err := b.restoreBridge(ctx, c, r); err != nil {
+		return err
+	}
+	_, err = b.restorePort(c)
+	return err
+}
+
+// isReached reports whether the port of a container is up and attached, and the bridge has
+// the routes to the container.
+func (b *bridge) isReached(c *sdk.CmdArgs, r *types100.Result) (bool, error) {
+	host := c.Host.Kernel
+	port, err := host.Port(c.Owner(b.Name).Veth())
+	if err != nil || !port.Up || port.Master == 0 {
+		return false, err
+	}
+	if !b.IsGateway || b.Vlan != 0 || len(r.IPs) == 0 {
+		br, err := host.Bridge(b.Bridge)
+		return err == nil && br.Index == port.Master && br.RawFlags&unix.IFF_UP != 0, nil
+	}
+	for _, ip := range r.IPs {
+		if !host.Reaches(port.Master, &ip.Address) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // Disconnect implements sdk.Disconnecter. A VLAN's tags and the MAC check stay until DEL.

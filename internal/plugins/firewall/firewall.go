@@ -117,6 +117,9 @@ func (f *firewall) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 	if _, own := f.backend.(zoned); !own {
 		return nil
 	}
+	if runs, err := c.Host.Firewalld.Runs(ctx); runs || err != nil {
+		return errors.Join(err, errors.New("firewalld runs now: the addresses are in no zone"))
+	}
 	return p.ensureAccept(ctx, c)
 }
 

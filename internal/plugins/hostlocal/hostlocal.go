@@ -226,8 +226,24 @@ func flush(ctx context.Context, c *sdk.CmdArgs, addrs []netip.Addr) error {
 	return c.Host.Conntrack.FlushAddresses(ctx, addrs...)
 }
 
-// Bind implements sdk.Binder: a slot is not for requests that contain addresses.
-func (p *hostLocal) Bind(context.Context, *sdk.CmdArgs) error { return nil }
+// Bind implements sdk.Binder: a slot is not for requests that contain addresses. It returns an
+// error if ADD would now return another DNS.
+func (p *hostLocal) Bind(ctx context.Context, c *sdk.CmdArgs) error {
+	if p.resolvConf == "" || len(p.DNS) > 0 { // the network's own is preferred
+		return nil
+	}
+	r, err := c.Previous(&p.Common)
+	if err != nil || r == nil {
+		return err
+	}
+	now, err := readResolvConf(ctx, p.resolvConf)
+	same := now.Domain == r.DNS.Domain && slices.Equal(now.Nameservers, r.DNS.Nameservers) &&
+		slices.Equal(now.Search, r.DNS.Search) && slices.Equal(now.Options, r.DNS.Options)
+	if err == nil && !same {
+		err = fmt.Errorf("resolvConf %q has changed", p.resolvConf)
+	}
+	return err
+}
 
 // Status reports whether every range set has a free address.
 func (p *hostLocal) Status(_ context.Context, c *sdk.CmdArgs) error {

@@ -42,6 +42,8 @@ func New(conf []byte) (sdk.Plugin, error) {
 	return p, sdk.FirstError(decodeErr, ipamErr)
 }
 
+var errNoResult = errors.New("ptp: Required prevResult missing")
+
 var errNoIPAM = errors.New("ptp needs an IPAM plugin: its configuration has no ipam.type")
 
 // addition is the state of one ADD.
@@ -135,21 +137,15 @@ func (a *addition) configure(ctx context.Context) error {
 	return veth.Configure(ctx, a.sandbox, &a.veth, a.result, veth.Options{ViaGateway: true})
 }
 
-// linkLocal returns the address from which the host sends neighbour discovery
-// to the container (RFC 4291, appendix A). The kernel would create the same
-// address, but only after duplicate address detection, which delays IPv6 by two
-// seconds. Disabling the detection with a sysctl of the link makes deleting the
-// link wait for RCU once more.
-func linkLocal(mac net.HardwareAddr) net.IP {
-	return net.IP{0xfe, 0x80, 0, 0, 0, 0, 0, 0, mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
-}
-
-// addLinkLocal adds that address to the host's end, and the link-local route.
+// addLinkLocal adds the link-local address to the host's end, and the link-local
+// route. The kernel would create the same address, but only after duplicate
+// address detection, which delays IPv6 by two seconds. Disabling the detection
+// with a sysctl of the link makes deleting the link wait for RCU once more.
 // An address with a /64 prefix would make the kernel join the subnet-router
 // anycast group (RFC 4291, section 2.6.1), and leaving the group makes deleting
 // the link wait for RCU once more.
 func addLinkLocal(b *rtnl.Batch, v *rtnl.Veth) {
-	ip := linkLocal(v.MAC)
+	ip := veth.LinkLocal(v.MAC)
 	b.AddAddress(v.Index, veth.HostPrefix(ip), rtnl.NoDAD)
 	network := &net.IPNet{IP: ip.Mask(net.CIDRMask(64, 128)), Mask: net.CIDRMask(64, 128)}
 	b.AddRoute(&rtnl.Route{Index: v.Index, Dst: network, Scope: unix.RT_SCOPE_LINK})
@@ -187,7 +183,7 @@ func (a *addition) awaitReception(ctx context.Context) error {
 		ips = append(ips, ip.Gateway)
 	}
 	if veth.HasIPv6(a.result) {
-		ips = append(ips, linkLocal(a.veth.MAC))
+		ips = append(ips, veth.LinkLocal(a.veth.MAC))
 	}
 	return errors.Join(
 		a.args.Host.Kernel.AwaitReception(ctx, a.veth.Index, ips...),
@@ -204,7 +200,7 @@ func (p *ptp) Check(ctx context.Context, c *sdk.CmdArgs) error {
 		return err
 	}
 	if r == nil {
-		return errors.New("ptp: Required prevResult missing")
+		return errNoResult
 	}
 	if err := p.ipam.Check(ctx, c); err != nil {
 		return err
@@ -248,6 +244,27 @@ func checkReach(host *rtnl.Host, index int, name string, r *types100.Result) err
 // Del implements sdk.Plugin.
 func (p *ptp) Del(ctx context.Context, c *sdk.CmdArgs) error {
 	return veth.Detach(ctx, c, &p.Common, p.ipam, p.masq)
+}
+
+// Bind implements sdk.Binder. What another program has changed of the host's end, it
+// restores.
+func (p *ptp) Bind(_ context.Context, c *sdk.CmdArgs) error {
+	r, err := c.Previous(&p.Common)
+	if err == nil && r == nil {
+		err = errNoResult
+	}
+	if err == nil {
+		err = veth.RequireMTU(c.Host.Kernel, p.MTU, r)
+	}
+	if err != nil {
+		return err
+	}
+	name := c.Owner(p.Name).Veth()
+	index, isUp, err := c.Host.Kernel.State(name)
+	if err == nil && (!isUp || checkReach(c.Host.Kernel, index, name, r) != nil) {
+		_, err = p.restoreHost(c, r)
+	}
+	return errors.Join(err, veth.Forward(c.Host.Cache, r))
 }
 
 // Disconnect implements sdk.Disconnecter.

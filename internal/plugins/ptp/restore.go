@@ -90,7 +90,7 @@ func restoreLinkLocal(host *rtnl.Host, r *types100.Result, index int, name strin
 		if itf.Name != name || itf.Sandbox != "" || macErr != nil {
 			continue
 		}
-		ip := linkLocal(mac)
+		ip := veth.LinkLocal(mac)
 		if changed, err = host.EnsureAddress(index, veth.HostPrefix(ip), rtnl.NoDAD); err != nil {
 			return changed, err
 		}

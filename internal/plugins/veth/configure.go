@@ -188,6 +188,12 @@ func awaitDAD(ctx context.Context, s *rtnl.Sandbox, index int) error {
 	}
 }
 
+// LinkLocal returns the address from which the host sends neighbour discovery
+// over a link with a MAC (RFC 4291, appendix A).
+func LinkLocal(mac net.HardwareAddr) net.IP {
+	return net.IP{0xfe, 0x80, 0, 0, 0, 0, 0, 0, mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
+}
+
 // Forward enables forwarding on the host for the address families of a result.
 // The cache prevents repeated work.
 func Forward(cache *sdk.TTLCache, r *types100.Result) error {

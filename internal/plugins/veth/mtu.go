@@ -63,3 +63,18 @@ func families(r *types100.Result) (v4, v6 bool) {
 	}
 	return v4 || len(r.IPs) == 0, v6 || len(r.IPs) == 0
 }
+
+// RequireMTU returns an error unless the container of a result has the MTU that an ADD would
+// give it now.
+func RequireMTU(host *rtnl.Host, configured int, r *types100.Result) error {
+	now, err := MTU(host, configured, r)
+	if err != nil {
+		return err
+	}
+	for _, itf := range r.Interfaces {
+		if itf.Sandbox != "" && itf.Mtu != now {
+			return fmt.Errorf("interface %q has the MTU %d, which is now to be %d", itf.Name, itf.Mtu, now)
+		}
+	}
+	return nil
+}
