@@ -36,7 +36,7 @@ CNI_BIN  := /opt/cni/bin
 UNITS    := $(PREFIX)/lib/systemd/system
 
 .DEFAULT_GOAL := help
-.PHONY: help build shim install uninstall plugins deps test unit integration stress lint fuzz bench demo clean
+.PHONY: help build shim install uninstall plugins deps test unit integration pools stress lint fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -96,6 +96,10 @@ unit: plugins ## unit and contract tests, with the race detector
 
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
 	go test -vet=off -count=1 -timeout 20m ./integration/...
+
+# Some of these tests are part of test.
+pools: plugins ## the integration tests with allocations from pools
+	ALLOCNET_POOLS=1 go test -v -count=1 -timeout 20m -run 'TestContract|TestPool|TestHealPool' ./integration
 
 # The same tests as in test, at their full size; a run is repeated with its SEED. -v
 # shows progress: without it go test prints nothing until the hours are over.

@@ -36,7 +36,7 @@ func newFirewalldHost(t *testing.T, w way, backend string) *firewalldHost {
 func (h *firewalldHost) setUpPublished(id string) (configurator.Allocation, *configurator.Status) {
 	h.t.Helper()
 	a := h.alloc(id)
-	setSysctls(h.t, a.Netns, quick)
+	h.inNew(a, func() { setSysctls(h.t, a.Netns, quick) })
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 	s := h.setUp(a)
 	require.ElementsMatch(h.t, []string{s.Address + "/32", s.AddressIPv6 + "/128"}, h.firewalld.Sources("trusted"))

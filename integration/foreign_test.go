@@ -122,7 +122,7 @@ func TestAdminChain(t *testing.T) {
 		plugins[2]["iptablesAdminChainName"] = "NOMAD-ADMIN"
 		h.network("net", plugins...)
 		a := h.alloc("a")
-		setSysctls(t, a.Netns, quick)
+		h.inNew(a, func() { setSysctls(t, a.Netns, quick) })
 		a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 		h.setUp(a)
 		serve(t, a.Netns, "tcp", 80, "a")

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -93,9 +94,11 @@ func (g golden) text(t *testing.T) string {
 		g.change(byType)
 	}
 	h.network("net", plugins...)
+	h.oneSlot() // which has the first address
 	a := h.alloc("golden")
 	a.Ports = g.ports
 	h.setUp(a)
+	h.withoutSlots()
 	r, err := h.Get(t.Context(), a.ID)
 	require.NoError(t, err)
 	require.Equal(t, configurator.EngineNative, r.Engine)
@@ -113,8 +116,10 @@ func (g golden) text(t *testing.T) string {
 		require.NoError(t, err, command)
 		b.WriteString(sorted(string(out)))
 	}
+	text := strings.ReplaceAll(b.String(), h.container(a), a.ID)
+	text = strings.ReplaceAll(text, names.Owner{Network: "net", ID: h.container(a), IfName: "eth0"}.Veth(), names.Owner{Network: "net", ID: a.ID, IfName: "eth0"}.Veth())
 	h.tearDown(a)
-	return anyMAC.ReplaceAllStringFunc(b.String(), func(mac string) string {
+	return anyMAC.ReplaceAllStringFunc(text, func(mac string) string {
 		if strings.Contains(mac, chosenMAC) {
 			return mac
 		}

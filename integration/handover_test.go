@@ -34,9 +34,11 @@ func testHandover(t *testing.T, w way, main string) {
 	setSysctls(t, "", quick)
 	two := []configurator.Allocation{h.alloc("a"), h.alloc("b")}
 	for i := range two {
-		setSysctls(t, two[i].Netns, quick)
 		two[i].Ports = []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"udp"}}}
-		serve(t, two[i].Netns, "udp", 80, two[i].ID)
+		h.inNew(two[i], func() {
+			setSysctls(t, two[i].Netns, quick)
+			serve(t, two[i].Netns, "udp", 80, two[i].ID)
+		})
 	}
 	other := h.alloc("other") // rules exist, and connections are tracked
 	other.Ports = []portmap.Port{{Value: 8081, To: 80}}

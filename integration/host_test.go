@@ -42,6 +42,7 @@ type host struct {
 	cfg     configurator.Config
 	conf    string
 	outside *sandbox.Sandbox
+	pools   *pools // nil in a test without pools
 }
 
 const wire = testhost.Wire
@@ -67,6 +68,7 @@ func newHost(t testing.TB, engine configurator.Engine, change ...func(*configura
 	}
 	h.Configurator, err = configurator.New(h.cfg)
 	require.NoError(t, err)
+	h.usePools()
 	return h
 }
 
@@ -173,7 +175,7 @@ var (
 // each runs a test for each engine and backend.
 func each(t *testing.T, ways []way, test func(t *testing.T, w way)) {
 	t.Helper()
-	for _, w := range ways {
+	for _, w := range withPools(t, ways) {
 		t.Run(w.String(), func(t *testing.T) {
 			if w.backend == "nftables" {
 				privhost.Require(t, "nft")
@@ -188,7 +190,7 @@ func each(t *testing.T, ways []way, test func(t *testing.T, w way)) {
 func eachElsewhere(t *testing.T, ways []way, test func(t *testing.T, w way)) {
 	t.Helper()
 	byName, order := map[string]way{}, []string{}
-	for _, w := range ways {
+	for _, w := range withPools(t, ways) {
 		byName[w.String()] = w
 		order = append(order, w.String())
 	}
@@ -213,9 +215,13 @@ func chain(main string, f families, backend string) []map[string]any {
 	return []map[string]any{{"type": "loopback"}, first, firewall, portmap}
 }
 
-// alloc returns an allocation with its own namespace.
+// alloc returns an allocation with its own namespace. In a test with pools, the
+// namespace exists from Setup to Teardown.
 func (h *host) alloc(id string) configurator.Allocation {
 	h.t.Helper()
+	if h.pools != nil {
+		return h.pools.alloc(id)
+	}
 	s, err := sandbox.Create(id)
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { require.NoError(h.t, s.Destroy()) })

@@ -168,6 +168,7 @@ func TestCollectLostOfAllKinds(t *testing.T) {
 			a.Ports = []portmap.Port{{Value: 8080 + i, To: 80}, {Value: 8090 + i, To: 90, HostIP: "127.0.0.1"}, {Value: 8070 + i, To: 70, Protocols: []string{"sctp"}}}
 			h.setUp(a)
 		}
+		h.withoutSlots()
 		require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
 		for _, id := range []string{"a", "b"} {
 			require.NoError(t, sandbox.Destroy(sandbox.DefaultDir+"/"+id))
@@ -188,11 +189,13 @@ func TestCollectLostWithoutConfiguration(t *testing.T) {
 			a := h.alloc("a")
 			a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 			h.setUp(a)
+			container := h.container(a)
+			h.withoutSlots()
 			require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
 			require.NoError(t, os.Remove(h.conf+"/net.conflist"))
 			report, err := h.GC(h.ctx(), nil)
 			require.NoError(t, err)
-			require.Equal(t, []string{"a"}, report.Removed)
+			require.Equal(t, []string{container}, report.Removed)
 		})
 	}
 }

@@ -40,8 +40,9 @@ func testMatrix(h *host, w way, main string, f families) {
 	t := h.t
 	h.network("net", chain(main, f, w.backend)...)
 	m := &matrix{host: h, way: w, a: h.alloc("alloc-a"), b: h.alloc("alloc-b")}
-	for _, netns := range []string{"", m.a.Netns, m.b.Netns} {
-		setSysctls(t, netns, quick)
+	setSysctls(t, "", quick)
+	for _, a := range []configurator.Allocation{m.a, m.b} {
+		h.inNew(a, func() { setSysctls(t, a.Netns, quick) })
 	}
 	m.a.Ports = published()
 	m.statusA, m.statusB = h.setUp(m.a), h.setUp(m.b)
@@ -213,7 +214,7 @@ func (m *matrix) requireRules(protocol string, s side) {
 	list, rule := iptables+" -t nat -S", "-p %s -m %[1]s --dport %d -j DNAT --to-destination "+target+":%d"
 	switch {
 	case m.way == native:
-		list, rule = "nft list table "+family+" allocnet", `%s . %d comment "allocnet:net/alloc-a/eth0" : `+s.a.String()+" . %d"
+		list, rule = "nft list table "+family+" allocnet", `%s . %d comment "allocnet:net/`+m.container(m.a)+`/eth0" : `+s.a.String()+" . %d"
 	case m.backend == "nftables":
 		list, rule = "nft list table "+family+" cni_hostport", "%s dport %d dnat to "+target+":%d"
 	}

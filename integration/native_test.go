@@ -116,7 +116,7 @@ func TestRepair(t *testing.T) {
 		a := h.alloc(id)
 		a.Ports = []portmap.Port{{Value: 20000 + i, To: 80}}
 		a.Networks = [][]string{{"one"}, {"two"}}[i%2]
-		serve(t, a.Netns, "tcp", 80, id)
+		h.inNew(a, func() { serve(t, a.Netns, "tcp", 80, id) })
 		allocs, before = append(allocs, a), append(before, h.setUp(a))
 	}
 	reach := func() {
@@ -190,6 +190,7 @@ func TestStateLost(t *testing.T) {
 				h.setUp(a)
 				live = append(live, id)
 			}
+			h.withoutSlots()
 			require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
 			report, err := h.GC(h.ctx(), live)
 			require.NoError(t, err)
@@ -261,10 +262,12 @@ func TestPortTaken(t *testing.T) {
 	_, err := h.Setup(h.ctx(), b)
 	var conflict *portmap.ConflictError
 	require.ErrorAs(t, err, &conflict)
+	h.withoutSlots()
 	require.NoError(t, os.Rename(configurator.DefaultStateDir, configurator.DefaultStateDir+".aside"))
 	_, err = h.Setup(h.ctx(), b)
 	require.ErrorContains(t, err, fmt.Sprintf("%d", 8080))
 	require.ErrorContains(t, err, "a/eth0")
+	h.withoutSlots()
 	require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
 	require.NoError(t, os.Rename(configurator.DefaultStateDir+".aside", configurator.DefaultStateDir))
 	require.NoError(t, h.Check(h.ctx(), a), "the first one was not harmed")

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/portmap"
-	"github.com/allocnet/allocnet/sandbox"
 )
 
 // TestAddressChangesHands: the host reaches the next holder of an address at
@@ -54,12 +53,9 @@ func TestReceivesIPv6AtOnce(t *testing.T) {
 			h := newHost(t, native.engine)
 			h.network("net", chain(main, dual, "")...)
 			a := h.alloc("a")
-			s, err := sandbox.Open(a.Netns)
-			require.NoError(t, err)
-			defer s.Close()
 			for range 60 {
 				address := h.setUp(a).AddressIPv6
-				require.NoError(t, s.Do(func() error { return hasJoined(address) }))
+				within(t, a.Netns, func() error { return hasJoined(address) })
 				h.tearDown(a)
 			}
 		})

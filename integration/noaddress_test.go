@@ -34,7 +34,8 @@ func TestNoAddresses(t *testing.T) {
 			"required": {RequireAddress: true},
 			"ports":    {Ports: []portmap.Port{{Value: 8080, To: 80}}},
 		} {
-			needy.ID, needy.Netns = name, h.alloc(name).Netns
+			own := h.alloc(name)
+			needy.ID, needy.Netns, needy.OwnNetns = name, own.Netns, own.OwnNetns
 			_, err := h.Setup(h.ctx(), needy)
 			require.ErrorIs(t, err, configurator.ErrNoAddress)
 			require.ErrorContains(t, err, `"net"`)

@@ -41,9 +41,11 @@ func testIngressPolicy(t *testing.T, w way, policy string, between, within bool)
 	a, b, c := h.alloc("a"), h.alloc("b"), h.alloc("c")
 	a.Networks, b.Networks, c.Networks = []string{"one"}, []string{"one"}, []string{"two"}
 	a.Ports = []portmap.Port{{Value: 8080, To: 80}}
-	for _, one := range []string{a.Netns, b.Netns, c.Netns} {
-		setSysctls(t, one, quick)
-		serve(t, one, "tcp", 80, "x")
+	for _, one := range []configurator.Allocation{a, b, c} {
+		h.inNew(one, func() {
+			setSysctls(t, one.Netns, quick)
+			serve(t, one.Netns, "tcp", 80, "x")
+		})
 	}
 	statusA, _, statusC := h.setUp(a), h.setUp(b), h.setUp(c)
 	require.NoError(t, h.Check(h.ctx(), a))
@@ -95,8 +97,8 @@ func TestIngressPolicyOfPtp(t *testing.T) {
 				h.network("net", plugins...)
 				a, b := h.alloc("a"), h.alloc("b")
 				a.Ports = []portmap.Port{{Value: 8080, To: 80}}
-				serve(t, a.Netns, "tcp", 80, "a")
 				s := h.setUp(a)
+				serve(t, a.Netns, "tcp", 80, "a")
 				h.setUp(b)
 				for _, address := range []string{s.Address, s.AddressIPv6} {
 					requireSilence(t, b.Netns, "tcp", at(netip.MustParseAddr(address), 80))
@@ -110,6 +112,7 @@ func TestIngressPolicyOfPtp(t *testing.T) {
 				require.NoError(t, h.Check(h.ctx(), a))
 				require.NoError(t, os.Remove(configurator.DefaultStateDir+"/allocs/a.json"))
 				h.tearDown(a)
+				h.withoutSlots()
 				require.False(t, strings.Contains(guards(t), "veth"), "no guard is left")
 			})
 		}

@@ -37,6 +37,7 @@ type plainRuntime struct {
 
 func newPlainRuntime(h *host, dirs ...string) plainRuntime {
 	h.t.Helper()
+	h.pools = nil // the runtime makes the network namespaces
 	list, err := libcni.ConfListFromFile(filepath.Join(h.conf, "net.conflist"))
 	require.NoError(h.t, err)
 	return plainRuntime{h, libcni.NewCNIConfigWithCacheDir(dirs, h.t.TempDir(), nil), list}
@@ -125,8 +126,10 @@ func testReleasedAddress(h *host, r lifecycle, routed bool) {
 		for _, p := range addrs {
 			a.Ports = append(a.Ports, portmap.Port{Value: 8080, To: 80, HostIP: p.Addr().String(), Protocols: []string{"tcp", "udp"}})
 		}
-		serve(t, a.Netns, "udp", 80, a.ID)
-		serveStreams(t, a.Netns)
+		h.inNew(a, func() {
+			serve(t, a.Netns, "udp", 80, a.ID)
+			serveStreams(t, a.Netns)
+		})
 		r.setUp(a)
 		old = append(old, a)
 	}
@@ -153,7 +156,7 @@ func testReleasedAddress(h *host, r lifecycle, routed bool) {
 	var next []configurator.Allocation
 	for i := range servers {
 		a := h.alloc(fmt.Sprint("next-", i))
-		serve(t, a.Netns, "udp", 80, a.ID)
+		h.inNew(a, func() { serve(t, a.Netns, "udp", 80, a.ID) })
 		r.setUp(a)
 		next = append(next, a)
 	}

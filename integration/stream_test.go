@@ -110,7 +110,7 @@ func testStream(t *testing.T, h *host) {
 	first, second, broken := h.alloc("first"), h.alloc("second"), h.alloc("broken")
 	for _, a := range []*configurator.Allocation{&first, &second, &broken} {
 		a.Networks, a.Ports = []string{"net"}, ports
-		serve(t, a.Netns, "udp", 80, a.ID)
+		h.inNew(*a, func() { serve(t, a.Netns, "udp", 80, a.ID) })
 	}
 	broken.Networks = []string{"broken"}
 	h.stream(at(host4.Addr(), 8080))

@@ -37,6 +37,7 @@ func testEmbeddedNetworkWasABridge(t *testing.T, w way) {
 	routed := h.setUp(after)
 	require.NotEqual(t, old.Address, routed.Address)
 	require.NotEqual(t, old.AddressIPv6, routed.AddressIPv6)
+	h.withoutSlots()
 	leases, err := filepath.Glob(configurator.DefaultStateDir + "/leases/allocnet/10.*")
 	require.NoError(t, err)
 	require.Len(t, leases, 2, "both are in one directory")

@@ -1,0 +1,129 @@
+package integration
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// damageToSlots is what other programs may do while network namespaces wait in a pool. VETH
+// stands for each of the slots' links.
+var damageToSlots = map[string][]string{
+	"bridge": {
+		"ip link del br-test", "ip link set br-test down", "ip link set VETH nomaster", "ip link set VETH down", "ip link del VETH",
+		"ip -6 route del fd00:99::/64", "ip route del 10.99.0.0/24",
+		"nft flush ruleset", "nft delete table ip allocnet", "nft flush set ip allocnet masqueraded", "nft flush set ip6 allocnet open",
+		"iptables -F FORWARD", "printf '*filter\\n:FORWARD DROP\\nCOMMIT\\n' | iptables-restore",
+	},
+	"ptp": {
+		"ip address flush dev VETH", "ip -6 address flush dev VETH", "ip route flush dev VETH", "ip -6 route flush dev VETH",
+		"ip link set VETH down", "ip link del VETH", "nft flush ruleset", "nft delete table ip6 allocnet",
+	},
+}
+
+// slotLinks returns the names of the links on the host of slots that wait: of those whose
+// record is not that of an allocation.
+func slotLinks(t testing.TB) (links []string) {
+	t.Helper()
+	records, err := filepath.Glob(configurator.DefaultStateDir + "/allocs/pool-*.json")
+	require.NoError(t, err)
+	for _, file := range records {
+		id := strings.TrimSuffix(filepath.Base(file), ".json")
+		for _, network := range []string{"net", "net0"} {
+			link, err := netlink.LinkByName(names.Owner{Network: network, ID: id, IfName: "eth0"}.Veth())
+			if err == nil {
+				links = append(links, link.Attrs().Name)
+			}
+		}
+	}
+	return links
+}
+
+// damageSlots runs a command line of damageToSlots.
+func damageSlots(t testing.TB, line string) {
+	t.Helper()
+	if !strings.Contains(line, "VETH") {
+		shell(t, line)
+		return
+	}
+	links := slotLinks(t)
+	require.NotEmpty(t, links)
+	for _, link := range links {
+		shell(t, strings.ReplaceAll(line, "VETH", link))
+	}
+}
+
+// TestPoolDamaged: whatever another program removes of the network namespaces that wait in a
+// pool, an allocation gets none of them as it is. It is as healthy as one without a pool.
+func TestPoolDamaged(t *testing.T) {
+	for main, list := range damageToSlots {
+		for _, line := range list {
+			t.Run(main+" "+line, func(t *testing.T) { testPoolDamaged(t, main, line) })
+		}
+	}
+}
+
+func testPoolDamaged(t *testing.T, main, line string) {
+	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net"} })
+	h.network("net", chain(main, dual, "")...)
+	h.pooled(2)
+	damageSlots(t, line)
+	if strings.HasSuffix(line, "iptables-restore") {
+		t.Cleanup(func() { shell(t, "iptables -P FORWARD ACCEPT") })
+	}
+	var allocs []configurator.Allocation
+	for i := range 3 {
+		a := configurator.Allocation{ID: fmt.Sprint("a", i), OwnNetns: true, Wait: true, Ports: []portmap.Port{{Value: 8080 + i, To: 80}}}
+		_, err := h.Setup(h.ctx(), a)
+		require.NoError(t, err)
+		h.requireHealthy(a)
+		allocs = append(allocs, a)
+	}
+	for _, a := range allocs {
+		require.NoError(t, h.Teardown(h.ctx(), a))
+	}
+	require.Eventually(t, func() bool { return h.Pools()[0].Ready == 2 }, 20*time.Second, time.Millisecond, "damaged slots are replaced")
+}
+
+// requireHealthy checks an allocation from a pool, and connects to its first host port.
+func (h *host) requireHealthy(a configurator.Allocation) {
+	h.t.Helper()
+	require.NoError(h.t, h.Check(h.ctx(), a))
+	serve(h.t, "/run/netns/"+a.ID, "tcp", 80, a.ID)
+	requireAnswer(h.t, h.outside.Path(), "tcp", hostPort(host4, a.Ports[0].Value), a.ID)
+	requireAnswer(h.t, h.outside.Path(), "tcp", hostPort(host6, a.Ports[0].Value), a.ID)
+}
+
+// TestPoolOfAnotherTime: what an ADD would now choose differently is not handed out.
+func TestPoolOfAnotherTime(t *testing.T) {
+	for _, main := range []string{"bridge", "ptp"} {
+		t.Run(main, func(t *testing.T) {
+			h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"net"} })
+			h.network("net", chain(main, dual, "")...)
+			h.pooled(2)
+			h.behindOverlay(1400)
+			a := configurator.Allocation{ID: "a", OwnNetns: true, Wait: true}
+			require.Eventually(t, func() bool { // the MTU of the default route is looked up once a second
+				s, err := h.Setup(h.ctx(), a)
+				require.NoError(t, err)
+				require.NoError(t, h.Teardown(h.ctx(), a))
+				return mtuOfStatus(s, "eth0") == 1400
+			}, 20*time.Second, 10*time.Millisecond)
+			for range 4 {
+				s, err := h.Setup(h.ctx(), a)
+				require.NoError(t, err)
+				require.Equal(t, 1400, mtuOfStatus(s, "eth0"))
+				require.NoError(t, h.Teardown(h.ctx(), a))
+			}
+		})
+	}
+}
