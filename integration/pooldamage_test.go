@@ -111,13 +111,14 @@ func TestPoolOfAnotherTime(t *testing.T) {
 			h.network("net", chain(main, dual, "")...)
 			h.pooled(2)
 			h.behindOverlay(1400)
-			a := configurator.Allocation{ID: "a", OwnNetns: true, Wait: true}
+			ordinary := h.alloc("ordinary") // has a network namespace already
+			ordinary.Wait = true
 			require.Eventually(t, func() bool { // the MTU of the default route is looked up once a second
-				s, err := h.Setup(h.ctx(), a)
-				require.NoError(t, err)
-				require.NoError(t, h.Teardown(h.ctx(), a))
+				s := h.setUp(ordinary)
+				require.NoError(t, h.Teardown(h.ctx(), ordinary))
 				return mtuOfStatus(s, "eth0") == 1400
 			}, 20*time.Second, 10*time.Millisecond)
+			a := configurator.Allocation{ID: "a", OwnNetns: true, Wait: true}
 			for range 4 {
 				s, err := h.Setup(h.ctx(), a)
 				require.NoError(t, err)
