@@ -208,3 +208,18 @@ telemetry {
   # environment variables (OTEL_*).
   #otlp_endpoint = ""
 }
+
+# A TCP listener for Prometheus and load balancers. It serves GET of /metrics, /healthz
+# and /readyz only, nothing of the API. Both settings need a restart.
+metrics {
+  # The address and the port, such as "127.0.0.1:9653", "[::1]:9653" or ":9653" for all
+  # addresses. The address must exist when the daemon starts. Empty: no listener. Without
+  # web_config, every process that reaches the address can read the metrics, which name
+  # networks but no allocations.
+  #listen = ""
+
+  # The file with TLS, client certificates and users, in the format of Prometheus'
+  # exporter-toolkit (tls_server_config, basic_auth_users). It and the files that it names
+  # are read again for each connection, so new certificates need no reload.
+  #web_config = ""
+}

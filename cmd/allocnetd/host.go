@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/allocnet/allocnet/cmd/internal/dropin"
+	"github.com/allocnet/allocnet/cmd/internal/exporter"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/cmd/internal/telemetry"
 	"github.com/allocnet/allocnet/configurator"
@@ -31,7 +32,8 @@ type host struct {
 	telemetry *telemetry.Telemetry
 	manager   *supervisor
 	pool      *sandbox.Pool
-	dropin    *dropin.Service // for plugins that runtimes start as binaries
+	dropin    *dropin.Service    // for plugins that runtimes start as binaries
+	exporter  *exporter.Exporter // nil for none
 	// retired are replaced services that still delete what allocations have left.
 	retired []*configurator.Configurator
 	// reconciled is closed when reconcile has ended.
@@ -204,7 +206,7 @@ func (h *host) newService(cfg configurator.Config) (*configurator.Configurator, 
 // reload reads the settings again and applies them.
 func (h *host) reload(context.Context) (err error) {
 	defer func() { h.telemetry.Reloaded(err) }()
-	next, err := h.source.Load()
+	next, err := loadSettings(h.source)
 	if err != nil {
 		return err
 	}
@@ -247,6 +249,9 @@ func (h *host) close() error {
 		h.logger.Warn("not all spans were delivered", "error", err)
 	}
 	var errs []error
+	if h.exporter != nil {
+		errs = append(errs, h.exporter.Close())
+	}
 	for _, c := range append(h.retired, h.active().service) {
 		errs = append(errs, c.Close())
 	}

@@ -30,7 +30,7 @@ func (a *app) newRun() *cobra.Command {
 // settings it returns a usageError.
 func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) error {
 	signal.Ignore(syscall.SIGHUP) // the settings are about to be read; server.Run handles it later
-	s, err := source.Load()
+	s, err := loadSettings(source)
 	if err != nil {
 		return usageError{err}
 	}
@@ -47,7 +47,7 @@ func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) err
 		return errors.Join(err, l.Release())
 	}
 	h.activeFile = activeFile(l)
-	if err := h.writeActive(); err != nil {
+	if err := errors.Join(h.listenForMetrics(), h.writeActive()); err != nil {
 		return errors.Join(err, l.Release(), h.close())
 	}
 	return errors.Join(server.Run(ctx, h.options(l)), h.close())
@@ -69,7 +69,7 @@ func (h *host) options(l *server.Listener) server.Options {
 		Tasks: append([]server.Task{
 			{Name: "configuration manager", Run: h.manager.run},
 			{Name: "teardown of allocations without a network namespace", Run: h.tearDownGone},
-		}, h.healing(&s)...),
+		}, append(h.exports(), h.healing(&s)...)...),
 		Reconcile:     h.reconcile,
 		ReconcileWait: s.Reconcile.Wait,
 		Reload:        h.reload,

@@ -43,7 +43,7 @@ with its line, its key and a correction.`,
 
 func (a *app) validate(asJSON bool) error {
 	source := a.source()
-	loaded, err := source.Load()
+	loaded, err := loadSettings(source)
 	v := validation{File: source.Path(), Valid: err == nil, Errors: settings.Errors(err)}
 	if v.Valid {
 		v.Errors, v.Settings = []*settings.Error{}, loaded.Values()

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -221,4 +222,35 @@ func TestForeignVariables(t *testing.T) {
 	}
 	_, err := Source{Environ: []string{"ALLOCNETD_ENGINE=x"}, Foreign: true}.Load()
 	require.ErrorContains(t, err, "ALLOCNETD_ENGINE", "an invalid setting is an error")
+}
+
+func TestListenAddresses(t *testing.T) {
+	for address, valid := range map[string]bool{
+		"127.0.0.1:9653": true, "[::1]:9653": true, ":9653": true, "[fe80::1%eth0]:9653": true, "0.0.0.0:1": true, "": true,
+		"127.0.0.1": false, "127.0.0.1:0": false, "localhost:9653": false, "::1:9653": false, ":0": false, ":65536": false, ":": false, ":http": false, "9653": false,
+	} {
+		s, err := load(t, `metrics { listen = "`+address+`" }`, nil)
+		require.Equal(t, valid, err == "", "%s: %s", address, err)
+		if valid {
+			require.Equal(t, address, s.Metrics.Listen)
+		}
+	}
+}
+
+// TestProblem names the place that has set a value.
+func TestProblem(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "x.hcl")
+	require.NoError(t, os.WriteFile(file, []byte("engine = \"exec\"\n\nmetrics {\n listen = \":1\"\n}"), 0o600))
+	problem := func(key string, environ []string, args ...string) string {
+		set := pflag.NewFlagSet("x", pflag.ContinueOnError)
+		source := Source{File: file, Environ: environ, Flags: NewFlags(set)}
+		require.NoError(t, set.Parse(args))
+		return strings.TrimPrefix(source.Problem(key, errors.New("no\n\tgood")).Error(), filepath.Dir(file)+"/")
+	}
+	environ := []string{"ALLOCNETD_METRICS_LISTEN=:2", "ALLOCNETD_ENGINE="}
+	require.Equal(t, "x.hcl:4: metrics.listen: no good", problem("metrics.listen", nil))
+	require.Equal(t, "environment variable ALLOCNETD_METRICS_LISTEN: metrics.listen: no good", problem("metrics.listen", environ))
+	require.Equal(t, "flag --metrics-listen: metrics.listen: no good", problem("metrics.listen", environ, "--metrics-listen=:3"))
+	require.Equal(t, "x.hcl:1: engine: no good", problem("engine", environ), "an empty variable is unset")
+	require.Equal(t, "x.hcl: metrics.web_config: no good", problem("metrics.web_config", nil))
 }

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/allocnet/allocnet/configurator"
@@ -79,6 +80,23 @@ func httpURL(t string) (string, error) {
 	u, err := url.Parse(t)
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 		return "", errors.New(`is not a URL: write for example "http://localhost:4318"`)
+	}
+	return t, nil
+}
+
+// listenAddress accepts the TCP addresses on which a server can listen. Names are refused:
+// they may have several addresses, and need a resolver at the start.
+func listenAddress(t string) (string, error) {
+	port, all := strings.CutPrefix(t, ":")
+	if !all {
+		address, err := netip.ParseAddrPort(t)
+		if err != nil || address.Port() == 0 {
+			return "", errors.New(`is not an address with a port: write for example "127.0.0.1:9653", "[::1]:9653" or ":9653"`)
+		}
+		return address.String(), nil
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", errors.New("does not end with a port from 1 to 65535")
 	}
 	return t, nil
 }

@@ -38,6 +38,7 @@ type Settings struct {
 	Manager                 Manager
 	Log                     Log
 	Telemetry               Telemetry
+	Metrics                 Metrics
 }
 
 // Socket is the socket that the daemon creates if systemd does not pass one.
@@ -116,6 +117,12 @@ type Log struct {
 // Telemetry configures the export of spans.
 type Telemetry struct {
 	OTLPEndpoint string // URL; "" for none
+}
+
+// Metrics configures the TCP listener for metrics and probes.
+type Metrics struct {
+	Listen    string // ADDRESS:PORT, or :PORT for all addresses; "" for none
+	WebConfig string // file with TLS, client certificates and users; "" for none
 }
 
 // Default returns the defaults of all settings.

@@ -142,4 +142,9 @@ var table = []setting{
 
 	{"telemetry", "otlp_endpoint", "URL of an OpenTelemetry collector (OTLP over HTTP) for spans (default none)", false,
 		func(s *Settings) value { return textOf(&s.Telemetry.OTLPEndpoint, optional(httpURL)) }},
+
+	{"metrics", "listen", "TCP address to serve /metrics, /healthz and /readyz on, such as 127.0.0.1:9653 (default none)", false,
+		func(s *Settings) value { return textOf(&s.Metrics.Listen, optional(listenAddress)) }},
+	{"metrics", "web_config", "file with TLS, client certificates and users for that address, in the format of exporter-toolkit (default none)", false,
+		func(s *Settings) value { return textOf(&s.Metrics.WebConfig, optional(absolutePath)) }},
 }

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMetricsListener serves metrics and probes over IPv6, and nothing of the API.
+func TestMetricsListener(t *testing.T) {
+	w := newWorkspace(t)
+	w.configure(embedded, `metrics { listen = "[::1]:9653" }`)
+	p := w.start()
+	get := func(path string) (int, string) {
+		response, err := http.Get("http://[::1]:9653" + path)
+		require.NoError(t, err)
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		return response.StatusCode, string(body)
+	}
+	status, body := get("/metrics")
+	require.Equal(t, 200, status)
+	require.Contains(t, body, "\nallocnet_allocations 0\n")
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/v1/allocs": 404, "/openapi.json": 404} {
+		status, _ := get(path)
+		require.Equal(t, want, status, path)
+	}
+	w.configure(`networks = ["missing"]`, `metrics { listen = "127.0.0.1:9653" }`)
+	require.Equal(t, "ready", p.reload())
+	p.logged(`settings=["metrics.listen"]`)
+	require.Eventually(t, func() bool { status, _ := get("/readyz"); return status == 503 }, time.Minute, time.Millisecond)
+	p.stop()
+	_, err := net.Dial("tcp", "[::1]:9653")
+	require.Error(t, err)
+}
+
+// TestMetricsListenerFails: errors name the place of the setting. No socket is left.
+func TestMetricsListenerFails(t *testing.T) {
+	w := newWorkspace(t)
+	l, err := net.Listen("tcp", "127.0.0.1:9653")
+	require.NoError(t, err)
+	defer l.Close()
+	w.write("web.yml", "tls_server_config: {cert_file: none.pem, key_file: none.key}")
+	webConfig := `web_config = "` + w.path("web.yml") + `"`
+	fails := func(code int, want string, args ...string) {
+		t.Helper()
+		out, err := w.command(args...).CombinedOutput()
+		var exit *exec.ExitError
+		require.ErrorAs(t, err, &exit)
+		require.Equal(t, code, exit.ExitCode(), string(out))
+		require.Contains(t, string(out), want)
+		require.NoFileExists(t, w.path("s"))
+	}
+	w.configure(`metrics {`, `listen = "127.0.0.1:9653"`, `}`)
+	fails(exitFailure, "d.hcl:6: metrics.listen: listen for metrics: listen tcp 127.0.0.1:9653: bind: address already in use")
+	fails(exitFailure, "flag --metrics-listen: metrics.listen: listen for metrics: listen tcp 192.0.2.1:9653: bind: cannot assign requested address", "--metrics-listen=192.0.2.1:9653")
+	w.configure(`metrics { ` + webConfig + ` }`)
+	invalid := `d.hcl:5: metrics.web_config: "` + w.path("web.yml") + `": failed to read cert_file (` + w.path("none.pem") + `): open ` + w.path("none.pem")
+	fails(exitUsage, invalid)
+	fails(exitUsage, invalid, "validate")
+	w.configure(`metrics { listen = "localhost:9653" }`)
+	fails(exitUsage, `d.hcl:5: metrics.listen: "localhost:9653" is not an address with a port`)
+
+	w.configure()
+	p := w.start()
+	w.configure(`metrics { ` + webConfig + ` }`)
+	require.Contains(t, p.reload(), "refused")
+	require.Contains(t, strings.ReplaceAll(p.logged("not reloaded"), `\"`, `"`), invalid)
+	p.stop()
+}

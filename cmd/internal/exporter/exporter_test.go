@@ -1,0 +1,298 @@
+package exporter
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// run runs an Exporter on a loopback address until the test ends.
+func run(t *testing.T, o Options, change ...func(*http.Server)) *Exporter {
+	t.Helper()
+	o.Address = "127.0.0.1:0"
+	o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metric 1\n") })
+	if o.Ready == nil {
+		o.Ready = func(context.Context) error { return nil }
+	}
+	e, err := Listen(o)
+	require.NoError(t, err)
+	for _, do := range change {
+		do(e.server)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- e.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+		require.NoError(t, e.Close())
+	})
+	return e
+}
+
+// get requests a path, and returns the status and the body.
+func get(t *testing.T, c *http.Client, method, url string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequest(method, url, nil)
+	require.NoError(t, err)
+	response, err := c.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return response.StatusCode, string(body)
+}
+
+func client(config *tls.Config) *http.Client {
+	return &http.Client{Transport: &http.Transport{TLSClientConfig: config, DisableKeepAlives: true}}
+}
+
+// TestOnlyThreePaths requests everything else that the daemon's API has, too.
+func TestOnlyThreePaths(t *testing.T) {
+	base := "http://" + run(t, Options{}).Addr().String()
+	c := client(nil)
+	for path, want := range map[string]string{"/metrics": "metric 1\n", "/healthz": "ok\n", "/readyz": "ready\n"} {
+		status, body := get(t, c, "GET", base+path)
+		require.Equal(t, 200, status, path)
+		require.Equal(t, want, body)
+		status, body = get(t, c, "HEAD", base+path)
+		require.Equal(t, 200, status, path)
+		require.Empty(t, body)
+		for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE"} {
+			status, _ = get(t, c, method, base+path)
+			require.Equal(t, 405, status, "%s %s", method, path)
+		}
+	}
+	for _, path := range []string{"/", "/v1/allocs", "/v1/allocs/a", "/v1/events", "/v1/gc", "/cni", "/cni/plugins/bridge", "/openapi.json", "/metrics/", "/debug/pprof/"} {
+		for _, method := range []string{"GET", "POST", "PUT", "DELETE"} {
+			status, _ := get(t, c, method, base+path)
+			require.Equal(t, 404, status, "%s %s", method, path)
+		}
+	}
+}
+
+// TestReady: the answer has no reason, and many requests cause few checks.
+func TestReady(t *testing.T) {
+	var calls, ready atomic.Int32
+	e := run(t, Options{Ready: func(context.Context) error {
+		calls.Add(1)
+		if ready.Load() == 0 {
+			return errors.New("secret/file is missing")
+		}
+		return nil
+	}})
+	url := "http://" + e.Addr().String() + "/readyz"
+	e.mu.Lock() // the first check waits, so that all requests are there
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() {
+			status, body := get(t, client(nil), "GET", url)
+			assert.Equal(t, 503, status)
+			assert.NotContains(t, body, "secret")
+		})
+	}
+	e.mu.Unlock()
+	all.Wait()
+	require.Less(t, calls.Load(), int32(20))
+	ready.Store(1)
+	e.mu.Lock()
+	e.asked = time.Time{}
+	e.mu.Unlock()
+	status, _ := get(t, client(nil), "GET", url)
+	require.Equal(t, 200, status)
+}
+
+func TestAddressInUse(t *testing.T) {
+	l, err := net.Listen("tcp", "[::1]:0")
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = Listen(Options{Address: l.Addr().String()})
+	require.ErrorIs(t, err, unix.EADDRINUSE)
+	require.ErrorContains(t, err, "listen for metrics: listen tcp "+l.Addr().String())
+}
+
+// TestConnectionsAreBounded: a client that opens many connections gets no more than the
+// limit. The others wait.
+func TestConnectionsAreBounded(t *testing.T) {
+	var opened atomic.Int32
+	e := run(t, Options{}, func(s *http.Server) {
+		s.ReadHeaderTimeout = time.Hour
+		s.ConnState = func(_ net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				opened.Add(1)
+			}
+		}
+	})
+	var all []net.Conn
+	for range maxConnections + 5 {
+		c, err := net.Dial("tcp", e.Addr().String())
+		require.NoError(t, err)
+		defer c.Close()
+		all = append(all, c)
+	}
+	count := func(n int32) {
+		require.Eventually(t, func() bool { return opened.Load() >= n }, time.Minute, time.Millisecond)
+		require.Contains(t, bytesOf(t, all[0], "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"), "200 OK")
+		require.Equal(t, n, opened.Load())
+	}
+	count(maxConnections)
+	require.NoError(t, all[1].Close())
+	count(maxConnections + 1)
+}
+
+func bytesOf(t *testing.T, c net.Conn, request string) string {
+	t.Helper()
+	_, err := io.WriteString(c, request)
+	require.NoError(t, err)
+	buffer := make([]byte, 1024)
+	n, err := c.Read(buffer)
+	require.NoError(t, err)
+	return string(buffer[:n])
+}
+
+// authority signs certificates.
+type authority struct {
+	t    *testing.T
+	dir  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	a := &authority{t: t, dir: t.TempDir()}
+	a.issue("ca", true)
+	return a
+}
+
+func (a *authority) path(name string) string { return filepath.Join(a.dir, name) }
+
+// issue writes NAME.pem and NAME.key, and returns both.
+func (a *authority) issue(name string, ca bool) tls.Certificate {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(a.t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: ca, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	parent, signer := template, key
+	if !ca {
+		parent, signer = a.cert, a.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	require.NoError(a.t, err)
+	if ca {
+		a.key = key
+		a.cert, err = x509.ParseCertificate(der)
+		require.NoError(a.t, err)
+	}
+	private, err := x509.MarshalECPrivateKey(key)
+	require.NoError(a.t, err)
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
+	require.NoError(a.t, os.WriteFile(a.path(name+".pem"), certPEM, 0o600))
+	require.NoError(a.t, os.WriteFile(a.path(name+".key"), keyPEM, 0o600))
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	require.NoError(a.t, err)
+	return pair
+}
+
+func (a *authority) config(lines ...string) string {
+	file := a.path("web.yml")
+	require.NoError(a.t, os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600))
+	return file
+}
+
+// TestClientCertificates: only a client with a certificate of the authority is served. A
+// new server certificate takes effect without a restart.
+func TestClientCertificates(t *testing.T) {
+	a := newAuthority(t)
+	a.issue("server", false)
+	file := a.config("tls_server_config:", "  cert_file: server.pem", "  key_file: server.key",
+		"  client_auth_type: RequireAndVerifyClientCert", "  client_ca_file: ca.pem")
+	require.NoError(t, Validate(file))
+	url := "https://" + run(t, Options{WebConfig: file}).Addr().String() + "/metrics"
+	roots := x509.NewCertPool()
+	roots.AddCert(a.cert)
+	own := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{a.issue("client", false)}}
+	status, body := get(t, client(own), "GET", url)
+	require.Equal(t, 200, status)
+	require.Equal(t, "metric 1\n", body)
+
+	_, err := client(&tls.Config{RootCAs: roots}).Get(url)
+	require.ErrorContains(t, err, "certificate required")
+	other := newAuthority(t)
+	_, err = client(&tls.Config{RootCAs: roots, Certificates: []tls.Certificate{other.issue("client", false)}}).Get(url)
+	require.Error(t, err)
+	_, err = client(&tls.Config{RootCAs: roots, MaxVersion: tls.VersionTLS11, Certificates: own.Certificates}).Get(url)
+	require.Error(t, err)
+	response, err := client(nil).Get("http" + strings.TrimPrefix(url, "https"))
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, 400, response.StatusCode, "plain HTTP")
+
+	serial := func() *big.Int {
+		response, err := client(own).Get(url)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		return response.TLS.PeerCertificates[0].SerialNumber
+	}
+	before := serial()
+	a.issue("server", false)
+	require.NotEqual(t, before, serial())
+}
+
+func TestUsers(t *testing.T) {
+	a := newAuthority(t)
+	file := a.config("basic_auth_users:", "  prometheus: $2a$04$Tsjnv7G52ZyfUbkh7ZMTzOzvobwvvqXbYRX.LddttmvsYd7BN2dLW") // "test"
+	require.NoError(t, Validate(file))
+	address := run(t, Options{WebConfig: file}).Addr().String()
+	for _, path := range []string{"/metrics", "/healthz", "/readyz"} {
+		status, _ := get(t, client(nil), "GET", "http://"+address+path)
+		require.Equal(t, 401, status)
+		status, _ = get(t, client(nil), "GET", "http://prometheus:wrong@"+address+path)
+		require.Equal(t, 401, status)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	require.NoError(t, Validate(""))
+	a := newAuthority(t)
+	a.issue("server", false)
+	for text, want := range map[string]string{
+		"tls_server_config:\n  cert_file: none.pem\n  key_file: server.key":                                 "none.pem: no such file",
+		"tls_server_config:\n  cert_file: ca.pem\n  key_file: server.key":                                   "private key does not match",
+		"tls_server_config:\n  cert_file: server.pem":                                                       "missing one of key or key_file",
+		"tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n  client_auth_type: Whatever": "invalid ClientAuth",
+		"tls_server_confg: {}":          "field tls_server_confg not found",
+		"basic_auth_users:\n  a: plain": "hashedSecret too short",
+	} {
+		file := a.config(text)
+		require.ErrorContains(t, Validate(file), want)
+		require.ErrorContains(t, Validate(file), file)
+	}
+	require.ErrorIs(t, Validate(a.path("missing.yml")), os.ErrNotExist)
+}
