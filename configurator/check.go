@@ -37,6 +37,21 @@ func (c *Configurator) CheckOnly(ctx context.Context, a Allocation) error {
 	return c.operation(ctx, "check", a.ID, func(ctx context.Context) error { return c.check(ctx, a, false) })
 }
 
+// CheckAll runs CHECK of allocations as CheckOnly does, as many at a time as there are
+// processors, and looks only once at what they share on the host. The result has nil for a
+// healthy allocation and otherwise the error of CheckOnly. It lacks the allocations that have
+// been torn down and those that were not reached before the context ended. CheckAll is no
+// operation of an Observer, so it can be called often.
+func (c *Configurator) CheckAll(ctx context.Context, ids []string) map[string]error {
+	health := make(map[string]error, len(ids))
+	for _, o := range c.checkAll(ruleset.CheckOnce(iptables.CheckOnce(ctx)), Scope{}, ids) {
+		if !errors.Is(o.err, errGone) && (o.err == nil || ctx.Err() == nil) {
+			health[o.id] = o.err
+		}
+	}
+	return health
+}
+
 func (c *Configurator) check(ctx context.Context, a Allocation, repairs bool) error {
 	if err := validateID(a.ID); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package configurator
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -214,4 +216,28 @@ func TestContradictoryRecordedResult(t *testing.T) {
 	calls := h.calls()
 	require.NotContains(t, string(calls[len(calls)-1].Stdin), "prevResult")
 	require.NoFileExists(t, filepath.Join(h.cfg.StateDir, "allocs", "a.json"))
+}
+
+// TestCheckAll: the CHECKs of many allocations are no operations of the Observer, and each
+// has its own outcome.
+func TestCheckAll(t *testing.T) {
+	o := &observed{}
+	h := newTestHost(t, func(c *Config) { c.Observer = o })
+	for id, check := range map[string]fakeplugin.Behaviour{"well": {}, "ill": {Code: 100, Msg: "a route is missing"}, "unknown": {Code: 11, Msg: "later"}} {
+		h.network("net", "1.0.0", adds(behaviours{"CHECK": check}))
+		_, err := h.Setup(t.Context(), h.alloc(id))
+		require.NoError(t, err)
+	}
+	o.take()
+	health := h.CheckAll(t.Context(), []string{"well", "ill", "unknown", "nobody"})
+	require.Empty(t, o.take())
+	require.Len(t, health, 3)
+	require.NoError(t, health["well"])
+	require.Contains(t, health, "well")
+	require.ErrorIs(t, health["ill"], ErrUnhealthy)
+	require.ErrorIs(t, health["unknown"], ErrNotChecked)
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Empty(t, h.CheckAll(ended, []string{"well", "ill"}), "what was not reached has no outcome")
 }

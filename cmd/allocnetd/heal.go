@@ -17,8 +17,9 @@ func (h *host) healing(s *settings.Settings) []server.Task {
 		return nil
 	}
 	logger, service := h.logger.Named("heal"), func() heal.Service { return h.active().service }
+	report := healReport{h.telemetry, &h.recent}
 	checker := heal.NewChecker(heal.CheckerOptions{
-		Service: service, Interval: s.Heal.CheckInterval, Report: h.telemetry, Logger: logger,
+		Service: service, Interval: s.Heal.CheckInterval, Report: report, Logger: logger,
 	})
 	tasks := []server.Task{{Name: "check of allocations in the background", Run: h.afterReconcile(s.Reconcile.Wait, checker.Run)}}
 	if !s.Heal.Enabled {
@@ -27,7 +28,7 @@ func (h *host) healing(s *settings.Settings) []server.Task {
 	watcher := watch.New(int(s.Heal.ReceiveBuffer), func(err error) {
 		logger.Warn("cannot listen to the kernel's notifications; trying again", "error", err)
 	})
-	healer := &heal.Healer{Service: service, Watcher: watcher, Checker: checker, Report: h.telemetry, Logger: logger}
+	healer := &heal.Healer{Service: service, Watcher: watcher, Checker: checker, Report: report, Logger: logger}
 	return append(tasks,
 		server.Task{Name: "notifications of the kernel", Run: watcher.Run},
 		server.Task{Name: "repair of what other programs remove", Run: h.afterReconcile(s.Reconcile.Wait, healer.Run)},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/allocnet/allocnet/cmd/internal/dropin"
 	"github.com/allocnet/allocnet/cmd/internal/exporter"
+	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/cmd/internal/telemetry"
 	"github.com/allocnet/allocnet/configurator"
@@ -30,6 +31,8 @@ type host struct {
 	logger    hclog.Logger
 	current   atomic.Pointer[generation]
 	telemetry *telemetry.Telemetry
+	recent    hoststatus.Recent // for the overview of the host
+	started   time.Time
 	manager   *supervisor
 	pool      *sandbox.Pool
 	dropin    *dropin.Service    // for plugins that runtimes start as binaries
@@ -56,7 +59,7 @@ func (h *host) active() *generation { return h.current.Load() }
 func newHost(source settings.Source, s settings.Settings, logger hclog.Logger) (h *host, err error) {
 	// The default directory also holds the cached results of other runtimes.
 	libcni.CacheDir = filepath.Join(s.StateDir, "cni-cache")
-	h = &host{source: source, logger: logger, manager: newSupervisor(), reconciled: make(chan struct{}), dropin: dropin.New(logger.Named("plugins"))}
+	h = &host{source: source, started: time.Now(), logger: logger, manager: newSupervisor(), reconciled: make(chan struct{}), dropin: dropin.New(logger.Named("plugins"))}
 	if h.telemetry, err = h.newTelemetry(&s); err != nil {
 		return nil, err
 	}
@@ -198,7 +201,7 @@ func (g *generation) keepsNetworks(before *generation) error {
 
 func (h *host) newService(cfg configurator.Config) (*configurator.Configurator, error) {
 	cfg.Logger = h.logger
-	cfg.Observer = failures{h.telemetry.Observer(), h.logger}
+	cfg.Observer = failures{h.telemetry.Observer(), h.logger, &h.recent}
 	cfg.OnForced = h.telemetry.OnForced
 	return configurator.New(cfg)
 }

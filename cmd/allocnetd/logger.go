@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/redact"
@@ -60,15 +61,17 @@ func toJournal(to io.Writer, getenv func(string) string) bool {
 	return ok && getenv("JOURNAL_STREAM") == fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
 }
 
-// failures is an Observer that also logs failed operations.
+// failures is an Observer that also logs failed operations and notes them in recent.
 type failures struct {
 	configurator.Observer
 	logger hclog.Logger
+	recent *hoststatus.Recent
 }
 
 func (f failures) End(ctx context.Context, s configurator.Step, err error) {
 	f.Observer.End(ctx, s, err)
 	if err != nil && s.Name == "" {
+		f.recent.Failed(s.Operation, s.ID, err)
 		f.logger.Warn("operation failed", "operation", s.Operation, "alloc", s.ID, "networks", s.Networks, "error", redact.Text(err.Error()))
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/configurator"
 )
@@ -58,7 +59,7 @@ func (unseen) End(context.Context, configurator.Step, error)                  {}
 
 func TestFailuresAreLogged(t *testing.T) {
 	var log bytes.Buffer
-	f := failures{unseen{}, newLogger(&settings.Log{Level: hclog.Warn}, &log, true)}
+	f := failures{unseen{}, newLogger(&settings.Log{Level: hclog.Warn}, &log, true), &hoststatus.Recent{}}
 	f.End(context.Background(), configurator.Step{Operation: "setup", ID: "a"}, nil)
 	f.End(context.Background(), configurator.Step{Operation: "setup", ID: "a", Name: configurator.StepAdd}, errors.New("part"))
 	require.Empty(t, log.String())

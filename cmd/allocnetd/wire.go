@@ -36,6 +36,7 @@ func (h *host) newAPI(l *server.Listener) *api.API {
 		Service:        func() allocnet.Service { return h.active().service },
 		Sandboxes:      api.Pooled(h.pool, s.Pool.Dir),
 		Ready:          h.ready,
+		Status:         h.status,
 		CNI:            cni.Serve,
 		Plugin:         h.dropin.Serve,
 		Events:         h.telemetry.Events().Subscribe,

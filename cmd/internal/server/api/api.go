@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/dropin"
 	"github.com/allocnet/allocnet/internal/wire"
@@ -56,6 +57,8 @@ type Options struct {
 	Sandboxes Sandboxes
 	// Ready checks whether ADDs can be expected to succeed. Calls do not overlap.
 	Ready func(context.Context) []Check
+	// Status returns an overview of the host. Calls do not overlap.
+	Status func(context.Context) *client.HostStatus
 	// CNI serves a request of the CNI plugin.
 	CNI func(context.Context, cni.Request) cni.Response
 	// Plugin runs a native plugin. It may keep nothing of the call. An error means that
@@ -87,6 +90,7 @@ type API struct {
 	answers     *semaphore.Weighted
 	roomTimeout time.Duration
 	readiness   singleflight.Group
+	overview    singleflight.Group
 	admission   *admission
 	stopped     chan struct{}
 	stopStreams func()

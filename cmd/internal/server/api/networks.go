@@ -19,6 +19,24 @@ func (a *API) listNetworks(*http.Request, *body) (work, error) {
 	}, nil
 }
 
+// hostStatus shares one overview among all concurrent requests, because it takes a CHECK of
+// all allocations.
+func (a *API) hostStatus(*http.Request, *body) (work, error) {
+	return func(ctx context.Context) (any, error) {
+		answer := a.overview.DoChan("", func() (any, error) {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.limits.ReadTimeout)
+			defer cancel()
+			return a.options.Status(ctx), nil
+		})
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case got := <-answer:
+			return got.Val, nil
+		}
+	}, nil
+}
+
 func (a *API) healthz(w http.ResponseWriter, r *http.Request) {
 	a.send(w, r, http.StatusOK, wire.Health{Status: "ok"})
 }

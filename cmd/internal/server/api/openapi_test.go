@@ -11,6 +11,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
 
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/wire"
@@ -39,6 +40,11 @@ var schemas = map[string]reflect.Type{
 	"Sandbox": reflect.TypeFor[wire.Sandbox](), "SkippedFile": reflect.TypeFor[wire.SkippedFile](),
 	"CNIAttachment": reflect.TypeFor[types.GCAttachment](), "CNIRequest": reflect.TypeFor[cni.Request](),
 	"CNIEnv": reflect.TypeFor[cni.Env](), "CNIResponse": reflect.TypeFor[cni.Response](),
+	"HostStatus": reflect.TypeFor[client.HostStatus](), "DaemonStatus": reflect.TypeFor[client.DaemonStatus](),
+	"NetworkStatus": reflect.TypeFor[client.NetworkStatus](), "AddressCounts": reflect.TypeFor[client.AddressCounts](),
+	"PoolCounts": reflect.TypeFor[client.PoolCounts](), "AllocationCounts": reflect.TypeFor[client.AllocationCounts](),
+	"Drift": reflect.TypeFor[client.Drift](), "Repairs": reflect.TypeFor[client.Repairs](),
+	"RecentError": reflect.TypeFor[client.RecentError](), "Versions": reflect.TypeFor[client.Versions](),
 	"CNIError": reflect.TypeFor[cni.Error](), "Listener": reflect.TypeFor[wire.Listener](), "Unserved": reflect.TypeFor[wire.Unserved](),
 }
 
@@ -46,7 +52,8 @@ var schemas = map[string]reflect.Type{
 var optional = []string{"Allocation.id", "Allocation.netns"}
 
 // neverNull are lists that are present even if empty.
-var neverNull = []string{"Collect.live", "Allocations.allocations", "Networks.networks", "Networks.skipped", "Readiness.checks"}
+var neverNull = []string{"Collect.live", "Allocations.allocations", "Networks.networks", "Networks.skipped", "Readiness.checks",
+	"HostStatus.networks", "HostStatus.skipped", "HostStatus.drift", "HostStatus.errors", "HostStatus.problems"}
 
 type schema = map[string]any
 
@@ -80,6 +87,8 @@ func schemaOf(t reflect.Type) schema {
 		return schema{"type": "integer", "minimum": 0.}
 	case reflect.Int:
 		return schema{"type": "integer"}
+	case reflect.Float64:
+		return schema{"type": "number"}
 	}
 	panic("no schema is known for " + t.String())
 }

@@ -24,6 +24,7 @@ func TestAnswers(t *testing.T) {
 		{"GET", "/metrics", "", 200, "# nothing"},
 		{"GET", "/openapi.json", "", 200, `"openapi": "3.0.3"`},
 		{"GET", "/v1/networks", "", 200, `"skipped":[{"file":"/conf/broken.conflist","error":{"kind":"internal","message":"/conf/broken.conflist: is broken"`},
+		{"GET", "/v1/status", "", 200, `"engine":"auto","networks":[]`},
 		{"GET", "/v1/allocs", "", 200, `{"allocations":[]}`},
 		{"GET", "/v1/allocs/a", "", 404, `"kind":"not-found"`},
 		{"PUT", "/v1/allocs/a", alloc, 200, `"interfaceName":"eth0"`},

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/hashicorp/go-hclog"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/cni"
 	"github.com/allocnet/allocnet/cmd/internal/dropin"
 	"github.com/allocnet/allocnet/cmd/internal/server/api"
@@ -36,6 +38,9 @@ func Serve(t *testing.T, o api.Options) (socket string, server *http.Server) {
 	}
 	if o.Ready == nil {
 		o.Ready = d.Ready
+	}
+	if o.Status == nil {
+		o.Status = d.Status
 	}
 	if o.CNI == nil {
 		o.CNI = d.CNI
@@ -87,6 +92,13 @@ func Defaults() api.Options {
 		Service:   func() allocnet.Service { return memory },
 		Sandboxes: noSandboxes{},
 		Ready:     func(context.Context) []api.Check { return []api.Check{{Name: "status", Network: Net}} },
+		Status: func(context.Context) *client.HostStatus {
+			return &client.HostStatus{
+				Daemon: &client.DaemonStatus{Version: "v1", PID: 1, Started: time.Now()}, Engine: allocnet.EngineAuto,
+				Networks: []client.NetworkStatus{}, Skipped: []string{}, Drift: []client.Drift{},
+				Errors: []client.RecentError{}, Problems: []string{}, Versions: client.Versions{Kernel: "6.1"},
+			}
+		},
 		CNI: func(context.Context, cni.Request) cni.Response {
 			return cni.Response{Result: []byte(`{"cniVersion":"1.1.0"}`)}
 		},

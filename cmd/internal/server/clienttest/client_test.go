@@ -365,3 +365,18 @@ func TestResultsArrive(t *testing.T) {
 	require.Equal(t, own.Status.Results, records[0].Status.Results)
 	require.NoError(t, c.Teardown(t.Context(), configurator.Allocation{ID: "a"}))
 }
+
+// TestHostStatus: the overview arrives as the daemon made it.
+func TestHostStatus(t *testing.T) {
+	want := apitest.Defaults().Status(t.Context())
+	want.Networks = append(want.Networks, client.NetworkStatus{Name: "n", Addresses: map[string]client.AddressCounts{"ipv6": {Used: 1, Free: 1 << 63}}})
+	want.Daemon.Started = want.Daemon.Started.UTC().Round(0)
+	socket, _ := apitest.Serve(t, api.Options{Status: func(context.Context) *client.HostStatus { return want }})
+	got, err := client.New(client.Config{Socket: socket}).HostStatus(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+
+	want = &client.HostStatus{Networks: []client.NetworkStatus{}, Skipped: []string{}, Drift: []client.Drift{}, Errors: []client.RecentError{}, Problems: []string{}}
+	_, err = client.New(client.Config{Socket: socket}).HostStatus(t.Context())
+	require.ErrorContains(t, err, "without the daemon")
+}

@@ -1,0 +1,127 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/allocnet/allocnet"
+)
+
+// HostStatus is an overview of a host: what HostStatus of a Client returns.
+type HostStatus struct {
+	// Daemon is nil if the overview was made without the daemon.
+	Daemon *DaemonStatus `json:"daemon,omitempty"`
+	// Engine is the engine of the settings.
+	Engine   allocnet.Engine `json:"engine"`
+	Networks []NetworkStatus `json:"networks"`
+	// Skipped are the files of the configuration directory that are not active, with the
+	// reasons.
+	Skipped     []string         `json:"skipped"`
+	Allocations AllocationCounts `json:"allocations"`
+	// Drift are the unhealthy allocations: CHECK found that their networks are not as
+	// they were set up.
+	Drift []Drift `json:"drift"`
+	// Repairs are the repairs since the start of the daemon.
+	Repairs Repairs `json:"repairs"`
+	// Errors are the last failures of operations and repairs, the newest first.
+	Errors []RecentError `json:"errors"`
+	// Problems are what could not be read for this overview, with the reasons.
+	Problems []string `json:"problems"`
+	Versions Versions `json:"versions"`
+}
+
+// DaemonStatus describes the process of the daemon.
+type DaemonStatus struct {
+	Version  string    `json:"version"`
+	Revision string    `json:"revision,omitempty"`
+	PID      int       `json:"pid"`
+	Started  time.Time `json:"started"`
+}
+
+// NetworkStatus describes one network.
+type NetworkStatus struct {
+	Name    string          `json:"name"`
+	Default bool            `json:"default"`
+	Engine  allocnet.Engine `json:"engine"`
+	// Addresses are those that host-local leases, by family: "ipv4" and "ipv6". It is
+	// empty for a network with another IPAM plugin or none.
+	Addresses map[string]AddressCounts `json:"addresses,omitempty"`
+	// Pool is nil for a network without prepared network namespaces.
+	Pool *PoolCounts `json:"pool,omitempty"`
+}
+
+// AddressCounts are the numbers of addresses that are leased, and that can still be leased.
+type AddressCounts struct {
+	Used float64 `json:"used"`
+	Free float64 `json:"free"`
+}
+
+// PoolCounts are the number of prepared network namespaces and the size of the pool.
+type PoolCounts struct {
+	Ready int `json:"ready"`
+	Size  int `json:"size"`
+}
+
+// AllocationCounts are numbers of allocations. Each one counts once, besides in Total.
+type AllocationCounts struct {
+	Total     int `json:"total"`
+	Healthy   int `json:"healthy"`   // CHECK found no difference
+	Unhealthy int `json:"unhealthy"` // see HostStatus.Drift
+	// Unchecked are allocations whose CHECK could not be completed, or not in time.
+	Unchecked int `json:"unchecked"`
+	Adding    int `json:"adding"`
+	Deleting  int `json:"deleting"`
+	// NetnsGone are allocations whose network namespace is gone.
+	NetnsGone int `json:"netnsGone"`
+}
+
+// Drift is an unhealthy allocation, with the findings of CHECK.
+type Drift struct {
+	ID    string `json:"id"`
+	Error string `json:"error"`
+}
+
+// Repairs are the repairs of what other programs removed.
+type Repairs struct {
+	Count int `json:"count"`
+	// Last is the time of the last one, and Change what led to it. Both are missing if
+	// there was none.
+	Last   *time.Time `json:"last,omitempty"`
+	Change string     `json:"change,omitempty"`
+}
+
+// RecentError is the failure of an operation or of a repair.
+type RecentError struct {
+	Time      time.Time `json:"time"`
+	Operation string    `json:"operation"`
+	ID        string    `json:"id,omitempty"` // of the allocation
+	Error     string    `json:"error"`
+}
+
+// Versions are those of the host. A program that is not installed has "".
+type Versions struct {
+	Kernel   string `json:"kernel"`
+	NFT      string `json:"nft,omitempty"`
+	IPTables string `json:"iptables,omitempty"`
+}
+
+// HostStatus returns an overview of the daemon's host. The daemon runs CHECK of all
+// allocations for it, for a few seconds at most; those that it does not reach are Unchecked.
+func (c *Client) HostStatus(ctx context.Context) (*HostStatus, error) {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	var s HostStatus
+	err := c.call(ctx, exchange{"GET", "/v1/status", nil, &s, func() error { return verifyHostStatus(&s) }})
+	if err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
+func verifyHostStatus(s *HostStatus) error {
+	if s.Daemon == nil || s.Daemon.PID == 0 || s.Engine == "" || s.Networks == nil || s.Versions.Kernel == "" {
+		return errors.New("a status without the daemon, its engine, networks or kernel")
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+)
+
+func newStatus(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show the state of the daemon, the networks and the allocations",
+		Long: `Show the state of the daemon, the networks with their addresses, the allocations by
+health, the last errors, what differs from the records, and the versions of the host.
+
+CHECK of every allocation runs for it, for a few seconds at most; those that it does not
+reach are counted as not checked. Nothing is changed. Without the daemon, this process
+does the same; then there are no last errors.`,
+		Annotations:       exits("an allocation is unhealthy, was not checked or has lost its network namespace, a file was skipped, or something could not be read"),
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, _ []string) error { return a.status(c.Context()) },
+	}
+}
+
+// status prints the overview of the daemon, or of this process if no daemon runs.
+func (a *app) status(ctx context.Context) error {
+	daemon, err := a.daemon()
+	if err != nil {
+		return err
+	}
+	done := a.progress("checking the allocations")
+	s, err := a.hostStatus(ctx, daemon)
+	done()
+	if err != nil {
+		return err
+	}
+	if a.flags.json {
+		err = a.out.json(s)
+	} else {
+		a.printHostStatus(s)
+	}
+	if c := &s.Allocations; err == nil && c.Unhealthy+c.Unchecked+c.NetnsGone+len(s.Skipped)+len(s.Problems) > 0 {
+		return reported(exitNo)
+	}
+	return err
+}
+
+func (a *app) hostStatus(ctx context.Context, daemon *client.Client) (*client.HostStatus, error) {
+	if daemon != nil {
+		return daemon.HostStatus(ctx)
+	}
+	conf, err := a.configurator()
+	if err != nil {
+		return nil, err
+	}
+	networks, err := a.configurations()
+	if err != nil {
+		return nil, err
+	}
+	return hoststatus.Collect(ctx, hoststatus.Options{
+		Service: conf, Networks: networks.Networks, Engine: configurator.Engine(a.flags.engine),
+	}), nil
+}
+
+// configurations returns the networks of --conf-dir and the embedded one, with their
+// configurations. Call it after configurator, which completes the flags.
+func (a *app) configurations() (*conflist.Dir, error) {
+	cfg, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{
+		StateDir: filepath.Clean(cfg.StateDir), Subnets: cfg.Subnets, ForBinaries: cfg.Engine == configurator.EngineExec,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return conflist.New(cfg.ConfDir, embedded), nil
+}
+
+func (a *app) printHostStatus(s *client.HostStatus) {
+	daemon := cell{"not running; settings and state are read by this process", yellow}
+	if d := s.Daemon; d != nil {
+		daemon = cell{fmt.Sprintf("running for %s, process %d, version %s", age(time.Since(d.Started)), d.PID, d.Version), green}
+	}
+	drift := cell{text: "none"}
+	if n := len(s.Drift); n > 0 {
+		drift = cell{plural(s.Allocations.Unhealthy, "allocation"), red}
+	}
+	rows := [][]cell{
+		{{"Daemon", bold}, daemon},
+		{{"Engine", bold}, {text: string(s.Engine)}},
+		{{"Allocations", bold}, healthCell(&s.Allocations)},
+		{{"Drift", bold}, drift},
+		{{"Kernel", bold}, {text: s.Versions.Kernel}},
+		{{"nft", bold}, {text: installed(s.Versions.NFT)}},
+		{{"iptables", bold}, {text: installed(s.Versions.IPTables)}},
+	}
+	if r := s.Repairs; r.Last != nil {
+		repairs := fmt.Sprintf("%d since the start, the last one %s ago", r.Count, age(time.Since(*r.Last)))
+		rows = slices.Insert(rows, 4, []cell{{"Repairs", bold}, {text: join([]string{repairs, r.Change})}})
+	}
+	a.out.table(nil, rows)
+	a.printNetworkStatus(s.Networks)
+	var lines []string
+	for _, d := range s.Drift {
+		lines = append(lines, d.ID+": "+d.Error)
+	}
+	a.printSection("DRIFT (`allocnet repair` restores what another program removed)", lines)
+	lines = nil
+	for _, e := range s.Errors {
+		lines = append(lines, fmt.Sprintf("%s ago  %s: %s", age(time.Since(e.Time)), strings.Join(slices.DeleteFunc([]string{e.Operation, e.ID}, func(s string) bool { return s == "" }), " "), e.Error))
+	}
+	a.printSection("LAST ERRORS", lines)
+	a.printSection("SKIPPED FILES (`allocnet doctor` names the repair)", s.Skipped)
+	a.printSection("NOT READ", s.Problems)
+}
+
+// printSection prints lines below a title, each one shortened to one line of the terminal.
+func (a *app) printSection(title string, lines []string) {
+	if len(lines) == 0 {
+		return
+	}
+	a.out.printf("\n%s\n", a.out.paint(bold, title))
+	for _, line := range lines {
+		line = "  " + strings.ReplaceAll(line, "\n", "; ")
+		if runes := []rune(line); a.out.columns > 0 && len(runes) > a.out.columns {
+			line = string(runes[:a.out.columns-1]) + "…"
+		}
+		a.out.printf("%s\n", line)
+	}
+}
+
+func (a *app) printNetworkStatus(networks []client.NetworkStatus) {
+	rows := make([][]cell, len(networks))
+	pools := slices.ContainsFunc(networks, func(n client.NetworkStatus) bool { return n.Pool != nil })
+	for i, n := range networks {
+		isDefault := ""
+		if n.Default {
+			isDefault = "yes"
+		}
+		rows[i] = append(cells(n.Name, isDefault, string(n.Engine)), addressCells(n.Addresses)...)
+		if pools && n.Pool != nil {
+			rows[i] = append(rows[i], cell{text: fmt.Sprintf("%d of %d ready", n.Pool.Ready, n.Pool.Size)})
+		} else if pools {
+			rows[i] = append(rows[i], cell{})
+		}
+	}
+	header := []string{"NETWORK", "DEFAULT", "ENGINE", "USED", "FREE"}
+	if pools {
+		header = append(header, "POOL")
+	}
+	a.out.printf("\n")
+	a.out.table(header, rows)
+}
+
+// addressCells returns the numbers of used and of free addresses, IPv4 first.
+func addressCells(counts map[string]client.AddressCounts) []cell {
+	var used, free []string
+	full := plain
+	for _, family := range slices.Sorted(maps.Keys(counts)) {
+		c := counts[family]
+		used, free = append(used, addressNumber(c.Used)), append(free, addressNumber(c.Free))
+		if c.Free <= 0 {
+			full = red
+		}
+	}
+	return []cell{{strings.Join(used, " / "), plain}, {strings.Join(free, " / "), full}}
+}
+
+// addressNumber returns a count of addresses, rounded if it is large.
+func addressNumber(n float64) string {
+	if n < 1e7 {
+		return fmt.Sprintf("%.0f", n)
+	}
+	return fmt.Sprintf("%.1e", n)
+}
+
+// healthCell lists the states in which there are allocations.
+func healthCell(c *client.AllocationCounts) cell {
+	parts, look := []string{}, green
+	for _, state := range []struct {
+		n    int
+		name string
+		look style
+	}{
+		{c.Healthy, "healthy", green}, {c.Adding, "being set up", green}, {c.Deleting, "being removed", green},
+		{c.Unchecked, "not checked", yellow}, {c.Unhealthy, "unhealthy", red}, {c.NetnsGone, "without their network namespace", red},
+	} {
+		if state.n > 0 {
+			parts, look = append(parts, fmt.Sprintf("%d %s", state.n, state.name)), state.look
+		}
+	}
+	if len(parts) == 0 {
+		return cell{text: "none"}
+	}
+	return cell{strings.Join(parts, ", "), look}
+}
+
+func installed(version string) string {
+	if version == "" {
+		return "not installed"
+	}
+	return version
+}

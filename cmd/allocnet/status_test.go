@@ -1,0 +1,112 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+func TestStatus(t *testing.T) {
+	w := newWorkspace(t)
+	s := w.sandbox("gone")
+	for _, id := range []string{"gone", "web"} {
+		if id == "web" {
+			w.sandbox(id)
+		}
+		w.run("setup", id).ok(t)
+	}
+	require.NoError(t, s.Destroy())
+	got := w.run("status", "--json")
+	require.Equal(t, exitNo, got.code, "an allocation has lost its network namespace")
+	status := decode[client.HostStatus](t, got.out)
+	require.Nil(t, status.Daemon)
+	require.Equal(t, client.AllocationCounts{Total: 2, Healthy: 1, NetnsGone: 1}, status.Allocations)
+	require.Equal(t, []string{"front", "back", "allocnet"}, []string{status.Networks[0].Name, status.Networks[1].Name, status.Networks[2].Name})
+	require.Equal(t, client.AddressCounts{Used: 0, Free: 65533}, status.Networks[2].Addresses["ipv4"])
+	require.NotEmpty(t, status.Versions.Kernel)
+	require.Regexp(t, `^v?[0-9]`, status.Versions.NFT)
+	require.Regexp(t, `^v?[0-9]`, status.Versions.IPTables)
+	require.NotContains(t, got.out, "null")
+
+	w.run("teardown", "gone").ok(t)
+	require.Regexp(t, `(?m)^Daemon +not running; .*\n(.*\n)*Allocations +1 healthy\nDrift +none\n(.*\n)*front +yes `, w.run("status").ok(t))
+}
+
+// TestStatusNamesDrift: CHECK of one allocation fails, that of another one cannot be
+// completed.
+func TestStatusNamesDrift(t *testing.T) {
+	w := newWorkspace(t)
+	w.ailing("a", fakeplugin.Behaviour{Code: 100, Msg: "the route is missing"})
+	w.ailing("b", fakeplugin.Behaviour{Code: 11, Msg: "not now"})
+	require.NoError(t, os.WriteFile(w.path("conf/30-broken.conflist"), []byte("{"), 0o600))
+	got := w.run("status", "--json")
+	require.Equal(t, exitNo, got.code)
+	status := decode[client.HostStatus](t, got.out)
+	require.Equal(t, client.AllocationCounts{Total: 2, Unhealthy: 1, Unchecked: 1}, status.Allocations)
+	require.Len(t, status.Drift, 1)
+	require.Equal(t, "a", status.Drift[0].ID)
+	require.Contains(t, status.Drift[0].Error, "the route is missing")
+	require.Contains(t, strings.Join(status.Problems, "\n"), "check b: ")
+	require.Contains(t, strings.Join(status.Skipped, "\n"), "30-broken.conflist")
+
+	text := w.run("status").out
+	require.Regexp(t, `(?m)^Allocations +1 not checked, 1 unhealthy\nDrift +1 allocation$`, text)
+	require.Contains(t, text, "DRIFT (`allocnet repair` restores")
+	require.Regexp(t, `(?m)^  a: .*the route is missing`, text)
+	require.Contains(t, text, "SKIPPED FILES")
+	require.Contains(t, text, "NOT READ")
+}
+
+// TestStatusOfTheDaemon: the command prints what the daemon reports, and fails if the daemon
+// that was named does not run.
+func TestStatusOfTheDaemon(t *testing.T) {
+	privhost.Require(t)
+	w := newWorkspace(t)
+	ask := w.serve(sandbox.DefaultDir)
+	status := decode[client.HostStatus](t, ask("status", "--json").ok(t))
+	require.Equal(t, 1, status.Daemon.PID)
+	require.Regexp(t, `(?m)^Daemon +running for 0s, process 1, version v1$`, ask("status").ok(t))
+	require.Equal(t, "no-daemon", runWith("", "status", "--socket", w.path("nobody"), "--json").failure(t, exitFailure).Kind)
+}
+
+// TestStatusText has all parts of the overview.
+func TestStatusText(t *testing.T) {
+	last := time.Now().Add(-time.Minute)
+	var out strings.Builder
+	a := newApp(nil, &out, nil)
+	a.printHostStatus(&client.HostStatus{
+		Daemon: &client.DaemonStatus{Version: "v2", PID: 7, Started: time.Now().Add(-3 * time.Hour)}, Engine: configurator.EngineAuto,
+		Networks: []client.NetworkStatus{
+			{Name: "web", Default: true, Engine: "native", Addresses: map[string]client.AddressCounts{"ipv6": {Used: 2, Free: 1.8e19}, "ipv4": {Used: 2, Free: 0}}, Pool: &client.PoolCounts{Ready: 1, Size: 4}},
+			{Name: "other", Engine: "exec"},
+		},
+		Repairs: client.Repairs{Count: 3, Last: &last, Change: "table deleted by nft"},
+		Errors:  []client.RecentError{{Time: last, Operation: "setup", ID: "x", Error: "first\nsecond"}},
+	})
+	require.Equal(t, `Daemon       running for 3h, process 7, version v2
+Engine       auto
+Allocations  none
+Drift        none
+Repairs      3 since the start, the last one 1m ago, table deleted by nft
+Kernel       -
+nft          not installed
+iptables     not installed
+
+NETWORK  DEFAULT  ENGINE  USED   FREE         POOL
+web      yes      native  2 / 2  0 / 1.8e+19  1 of 4 ready
+other    -        exec    -      -            -
+
+LAST ERRORS
+  1m ago  setup x: first; second
+`, out.String())
+	require.NoError(t, a.out.failure())
+}

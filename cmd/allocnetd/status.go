@@ -1,0 +1,32 @@
+package main
+
+import (
+	"context"
+	"os"
+	"runtime/debug"
+
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
+	"github.com/allocnet/allocnet/cmd/internal/telemetry"
+)
+
+// status returns the overview of the host that GET /v1/status serves.
+func (h *host) status(ctx context.Context) *client.HostStatus {
+	info, _ := debug.ReadBuildInfo()
+	b, g := newBuild(info), h.active()
+	return hoststatus.Collect(ctx, hoststatus.Options{
+		Service: g.service, Networks: g.networks.Networks, Engine: g.settings.Engine, Recent: &h.recent,
+		Daemon: &client.DaemonStatus{Version: b.Version, Revision: b.Revision, PID: os.Getpid(), Started: h.started},
+	})
+}
+
+// healReport publishes repairs, and notes them for the overview of the host.
+type healReport struct {
+	*telemetry.Telemetry
+	recent *hoststatus.Recent
+}
+
+func (r healReport) Healed(heal client.Heal) {
+	r.recent.Healed(heal)
+	r.Telemetry.Healed(heal)
+}

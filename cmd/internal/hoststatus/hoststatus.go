@@ -1,0 +1,156 @@
+// Package hoststatus makes the overview of a host that `allocnet status` prints: for the
+// daemon, which serves it, and for the command line without a daemon.
+package hoststatus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/cmd/internal/addresses"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+)
+
+// Options configure Collect.
+type Options struct {
+	Service *configurator.Configurator
+	// Networks are the networks of the Service with their configurations.
+	Networks func() ([]*conflist.Network, []*conflist.FileError)
+	Engine   configurator.Engine
+	Daemon   *client.DaemonStatus // nil without a daemon
+	Recent   *Recent              // nil without a daemon
+	// CheckTime bounds the time for CHECK of all allocations; default 5 s.
+	CheckTime time.Duration
+}
+
+const (
+	defaultCheckTime = 5 * time.Second
+	// maxDrift bounds the number of unhealthy allocations with a text.
+	maxDrift = 20
+)
+
+// Collect returns the overview. It changes nothing. What cannot be read is in its Problems.
+func Collect(ctx context.Context, o Options) *client.HostStatus {
+	s := &client.HostStatus{
+		Daemon: o.Daemon, Engine: o.Engine, Versions: versions(ctx),
+		Networks: []client.NetworkStatus{}, Skipped: []string{}, Drift: []client.Drift{}, Problems: []string{},
+	}
+	s.Errors, s.Repairs = o.Recent.read()
+	o.addNetworks(ctx, s)
+	o.addAllocations(ctx, s)
+	return s
+}
+
+// addNetworks adds the networks with their addresses and pools.
+func (o *Options) addNetworks(ctx context.Context, s *client.HostStatus) {
+	read, _ := o.Networks() // the Service reports the skipped files
+	networks, skipped := o.Service.Networks(ctx)
+	for _, f := range skipped {
+		s.Skipped = append(s.Skipped, text(f))
+	}
+	pools := o.Service.Pools()
+	for _, n := range networks {
+		one := client.NetworkStatus{Name: n.Name, Default: n.Default, Engine: n.Engine}
+		if i := slices.IndexFunc(read, func(r *conflist.Network) bool { return r.Name == n.Name }); i >= 0 {
+			counts, err := addresses.Count(read[i])
+			if err != nil {
+				s.Problems = append(s.Problems, text(err))
+			}
+			for family, u := range counts {
+				if one.Addresses == nil {
+					one.Addresses = map[string]client.AddressCounts{}
+				}
+				one.Addresses[family] = client.AddressCounts(u)
+			}
+		}
+		if i := slices.IndexFunc(pools, func(p configurator.PoolStatus) bool { return p.Network == n.Name }); i >= 0 {
+			one.Pool = &client.PoolCounts{Ready: pools[i].Ready, Size: pools[i].Size}
+		}
+		s.Networks = append(s.Networks, one)
+	}
+}
+
+// addAllocations adds the allocations by health. Those that are set up are checked.
+func (o *Options) addAllocations(ctx context.Context, s *client.HostStatus) {
+	records, err := o.Service.List(ctx)
+	if err != nil {
+		s.Problems = append(s.Problems, text(err))
+	}
+	var ready []string
+	counts := &s.Allocations
+	counts.Total = len(records)
+	for i := range records {
+		switch r := &records[i]; {
+		case r.Acknowledged, r.Phase == configurator.PhaseDeleting:
+			counts.Deleting++
+		case r.NetnsGone:
+			counts.NetnsGone++
+		case r.Phase == configurator.PhaseAdding:
+			counts.Adding++
+		default:
+			ready = append(ready, r.ID)
+		}
+	}
+	limit := o.CheckTime
+	if limit == 0 {
+		limit = defaultCheckTime
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	health := o.Service.CheckAll(ctx, ready)
+	for _, id := range ready {
+		switch err, checked := health[id]; {
+		case checked && err == nil:
+			counts.Healthy++
+		case errors.Is(err, configurator.ErrUnhealthy):
+			counts.Unhealthy++
+			if len(s.Drift) < maxDrift {
+				s.Drift = append(s.Drift, client.Drift{ID: id, Error: text(err)})
+			}
+		default:
+			counts.Unchecked++
+			if err != nil {
+				s.Problems = append(s.Problems, text(fmt.Errorf("check %s: %w", id, err)))
+			}
+		}
+	}
+	s.Problems = s.Problems[:min(len(s.Problems), maxDrift)]
+}
+
+// versions returns the versions of the kernel and of the programs that plugins run.
+func versions(ctx context.Context) client.Versions {
+	var v client.Versions
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		v.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	v.NFT, v.IPTables = versionOf(ctx, "nft"), versionOf(ctx, "iptables")
+	return v
+}
+
+// programTime bounds the time of a program that prints its version.
+const programTime = 2 * time.Second
+
+// versionOf returns what a program prints as its version without its name, or "".
+func versionOf(ctx context.Context, program string) string {
+	ctx, cancel := context.WithTimeout(ctx, programTime)
+	defer cancel()
+	c := exec.CommandContext(ctx, program, "--version")
+	c.WaitDelay = time.Second
+	out, err := c.Output()
+	if err != nil {
+		return ""
+	}
+	line, _, _ := bytes.Cut(out, []byte("\n"))
+	_, version, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
+	return version
+}
