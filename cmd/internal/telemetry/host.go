@@ -1,7 +1,9 @@
 package telemetry
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 	"time"
 
@@ -21,7 +23,9 @@ type host struct {
 
 	poolReady, poolTaken, poolDry, poolDiscarded *prometheus.Desc
 
+	poolSize, poolFailing            *prometheus.Desc
 	live, pending, used, free, files *prometheus.Desc
+	tracked, trackedMax              *prometheus.Desc
 
 	mu      sync.Mutex
 	counted time.Time
@@ -38,6 +42,10 @@ func newHost(o Options, now func() time.Time) *host {
 		pending:       desc("removals_pending", "Allocations whose teardown was acknowledged and that are not yet deleted."),
 		used:          desc("leases_used", "Addresses that host-local has leased.", "network", "family"),
 		free:          desc("leases_free", "Addresses that host-local can still lease.", "network", "family"),
+		tracked:       desc("conntrack_entries", "Connections that the kernel tracks in the network namespace of the host."),
+		trackedMax:    desc("conntrack_entries_limit", "Number of tracked connections beyond which the kernel drops new ones; 0 for no limit."),
+		poolSize:      desc("pool_size", "Network namespaces that are to be prepared.", "network"),
+		poolFailing:   desc("pool_failing", "Whether the last network namespace could not be prepared.", "network"),
 		poolReady:     desc("pool_ready", "Prepared network namespaces.", "network"),
 		poolTaken:     desc("pool_taken_total", "Setups that got a prepared network namespace.", "network"),
 		poolDry:       desc("pool_dry_total", "Setups that got none because none was ready.", "network"),
@@ -48,7 +56,9 @@ func newHost(o Options, now func() time.Time) *host {
 
 // Describe implements prometheus.Collector.
 func (h *host) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{h.poolReady, h.poolTaken, h.poolDry, h.poolDiscarded, h.live, h.pending, h.used, h.free, h.files} {
+	for _, d := range []*prometheus.Desc{
+		h.poolSize, h.poolReady, h.poolFailing, h.poolTaken, h.poolDry, h.poolDiscarded, h.tracked, h.trackedMax, h.live, h.pending, h.used, h.free, h.files,
+	} {
 		to <- d
 	}
 }
@@ -85,10 +95,10 @@ func (h *host) count() []prometheus.Metric {
 		list = append(list, gauge(h.pending, float64(h.Pending())))
 	}
 	if h.Pools != nil {
-		for _, p := range h.Pools() {
-			list = append(list, gauge(h.poolReady, float64(p.Ready), p.Network), total(h.poolTaken, p.Taken, p.Network),
-				total(h.poolDry, p.Dry, p.Network), total(h.poolDiscarded, p.Discarded, p.Network))
-		}
+		list = append(list, h.pools()...)
+	}
+	if h.Conntrack != nil {
+		list = append(list, h.conntrack()...)
 	}
 	if h.Networks == nil {
 		return list
@@ -99,6 +109,31 @@ func (h *host) count() []prometheus.Metric {
 		list = append(list, h.leases(n)...)
 	}
 	return list
+}
+
+func (h *host) pools() (list []prometheus.Metric) {
+	for _, p := range h.Pools() {
+		failing := 0.0
+		if p.Err != nil {
+			failing = 1
+		}
+		list = append(list, gauge(h.poolSize, float64(p.Size), p.Network), gauge(h.poolReady, float64(p.Ready), p.Network),
+			gauge(h.poolFailing, failing, p.Network), total(h.poolTaken, p.Taken, p.Network),
+			total(h.poolDry, p.Dry, p.Network), total(h.poolDiscarded, p.Discarded, p.Network))
+	}
+	return list
+}
+
+// conntrack returns nothing if the kernel does not track connections.
+func (h *host) conntrack() []prometheus.Metric {
+	entries, limit, err := h.Conntrack()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return []prometheus.Metric{prometheus.NewInvalidMetric(h.tracked, err)}
+	}
+	return []prometheus.Metric{gauge(h.tracked, float64(entries)), gauge(h.trackedMax, float64(limit))}
 }
 
 func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {

@@ -208,3 +208,16 @@ func FuzzParseRanges(f *testing.F) {
 		}
 	})
 }
+
+// TestConntrack: a kernel that does not track connections has no such metrics, and an
+// error leaves the other metrics.
+func TestConntrack(t *testing.T) {
+	var failure error
+	r := newRig(Options{Conntrack: func() (int, int, error) { return 3, 9, failure }})
+	require.Equal(t, []string{"conntrack_entries 3", "conntrack_entries_limit 9"}, r.series(t, "conntrack"))
+	for _, failure = range []error{os.ErrNotExist, os.ErrPermission} {
+		r.add(hostTime)
+		require.Empty(t, r.series(t, "conntrack"))
+		require.NotEmpty(t, r.series(t, "unhealthy"))
+	}
+}

@@ -61,8 +61,15 @@ func newMetrics(o Options, now func() time.Time) *metrics {
 		m.queue.waiting, m.queue.running, m.queue.refused, m.queue.waited, m.reloadOK, m.reloadTime,
 		m.comparisons, m.repairs, m.restored, m.unhealthy, m.backOffs, newHost(o, now), buildInfo(o),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, cause := range causes {
+		m.repairs.WithLabelValues(cause)
+	}
 	return m
 }
+
+// causes are the causes of repairs. They are exported before the first repair, because
+// Prometheus sees no increase in a series that begins with 1.
+var causes = []string{"rules", "firewall", "link", "address", "route", "veth", "lost", "drift"}
 
 func counter(name, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help})

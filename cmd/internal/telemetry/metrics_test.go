@@ -44,6 +44,10 @@ func busy(t *testing.T) *rig {
 			return networks, []*conflist.FileError{{File: "x.conflist", Err: errors.New("broken")}}
 		},
 		Allocations: func() (int, error) { return 2, nil },
+		Pools: func() []configurator.PoolStatus {
+			return []configurator.PoolStatus{{Network: "blue", Size: 4, Ready: 3, Taken: 5, Dry: 1, Discarded: 2, Err: errors.New("no")}}
+		},
+		Conntrack: func() (int, int, error) { return 12, 65536, nil },
 	})
 	const ms = time.Millisecond
 	r.Reloaded(nil)
@@ -140,7 +144,9 @@ func TestHeals(t *testing.T) {
 	r.Unhealthy(1)
 	require.Equal(t, []string{
 		"heal_backoffs_total 1", `heal_comparisons_total{cause="link"} 1`, `heal_comparisons_total{cause="rules"} 1`,
-		`heal_repairs_total{cause="rules"} 2`, "heal_restored_allocations_total 5",
+		`heal_repairs_total{cause="address"} 0`, `heal_repairs_total{cause="drift"} 0`, `heal_repairs_total{cause="firewall"} 0`,
+		`heal_repairs_total{cause="link"} 0`, `heal_repairs_total{cause="lost"} 0`, `heal_repairs_total{cause="route"} 0`,
+		`heal_repairs_total{cause="rules"} 2`, `heal_repairs_total{cause="veth"} 0`, "heal_restored_allocations_total 5",
 	}, r.series(t, "heal_"))
 	require.Equal(t, []string{"unhealthy_allocations 1"}, r.series(t, "unhealthy"))
 }

@@ -35,6 +35,9 @@ type Options struct {
 	// Pools returns the state of the pools of networks. If it is nil, there are no
 	// metrics of pools.
 	Pools func() []configurator.PoolStatus
+	// Conntrack returns the number of tracked connections and its limit, as conntrack.Fill
+	// does. If it is nil, there are no metrics of connection tracking.
+	Conntrack func() (entries, limit int, err error)
 	// TraceEndpoint is the URL to which spans are sent by OTLP over HTTP:
 	// http[s]://HOST[:PORT][/PATH], default path /v1/traces. "" disables spans.
 	// Headers, certificates and sampling are set by OpenTelemetry's environment

@@ -3,6 +3,9 @@ package conntrack
 import (
 	"fmt"
 	"io/fs"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -59,4 +62,19 @@ func TestListWithoutPermission(t *testing.T) {
 	list, remove = look()
 	require.ErrorIs(t, list, fs.ErrPermission)
 	require.ErrorIs(t, remove, fs.ErrPermission)
+}
+
+func TestFill(t *testing.T) {
+	c := opened(t, true)
+	require.Zero(t, c.count())
+	entries, limit, err := Fill()
+	require.NoError(t, err)
+	require.Zero(t, entries)
+	text, err := os.ReadFile(limitPath)
+	require.NoError(t, err)
+	require.Equal(t, strings.TrimSpace(string(text)), strconv.Itoa(limit))
+	track(t, unix.IPPROTO_UDP, "10.1.0.1:1000", "10.1.0.2:2000", "10.1.0.2:2000")
+	entries, _, err = Fill()
+	require.NoError(t, err)
+	require.Equal(t, 1, entries)
 }

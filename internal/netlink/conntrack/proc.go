@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -117,4 +118,28 @@ func (c *Conn) present(addrs []netip.Addr) []netip.Addr {
 		return addrs
 	}
 	return found
+}
+
+// limitPath is the file with the maximum number of entries in each network namespace.
+const limitPath = "/proc/sys/net/netfilter/nf_conntrack_max"
+
+// Fill returns the number of entries in the network namespace of the calling thread, and
+// the number beyond which the kernel drops new connections; 0 for no limit. errors.Is
+// finds fs.ErrNotExist if the kernel does not track connections.
+func Fill() (entries, limit int, err error) {
+	if entries, err = readNumber(counterPath); err == nil {
+		limit, err = readNumber(limitPath)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("count tracked connections: %w", err)
+	}
+	return entries, limit, nil
+}
+
+func readNumber(path string) (int, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(string(bytes.TrimSpace(text)))
 }
