@@ -40,6 +40,7 @@ func (h *host) newAPI(l *server.Listener) *api.API {
 		CNI:            cni.Serve,
 		Plugin:         h.dropin.Serve,
 		Events:         h.telemetry.Events().Subscribe,
+		Incoming:       h.telemetry.Incoming,
 		Metrics:        h.telemetry.Handler(),
 		Groups:         h.groups(l),
 		AllowConflists: s.AllowConflists,

@@ -204,3 +204,41 @@ func TestReceiverThatHangs(t *testing.T) {
 	defer cancel()
 	require.ErrorIs(t, r.Shutdown(ctx), context.DeadlineExceeded)
 }
+
+// TestIncoming: operations continue the trace of the caller, unless the caller does not
+// sample it.
+func TestIncoming(t *testing.T) {
+	const trace, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+	for header, want := range map[string]string{
+		"00-" + trace + "-" + parent + "-01": trace + " " + parent,
+		"00-" + trace + "-" + parent + "-00": "",
+		"":                                   "new",
+		"00-" + trace:                        "new",
+		"00-00000000000000000000000000000000-" + parent + "-01": "new",
+	} {
+		to := newReceiver(t)
+		r := traced(t, to.URL, Options{})
+		ctx := r.Incoming(t.Context(), http.Header{"Traceparent": {header}})
+		whole := configurator.Step{Operation: "setup", ID: "a"}
+		r.Observer().End(r.Observer().Begin(ctx, whole), whole, nil)
+		require.NoError(t, r.Shutdown(t.Context()))
+		if want == "" {
+			require.Empty(t, to.spans, header)
+			continue
+		}
+		require.Len(t, to.spans, 1, header)
+		got := fmt.Sprintf("%x %x", to.spans[0].TraceId, to.spans[0].ParentSpanId)
+		if want == "new" {
+			require.NotContains(t, got, trace, header)
+			require.Empty(t, to.spans[0].ParentSpanId, header)
+			continue
+		}
+		require.Equal(t, want, got)
+	}
+}
+
+func TestIncomingWithoutSpans(t *testing.T) {
+	r := newRig(Options{})
+	ctx := t.Context()
+	require.Equal(t, ctx, r.Incoming(ctx, http.Header{"Traceparent": {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}))
+}

@@ -48,8 +48,8 @@ type Queue interface {
 	Refused()               // an operation found the queue full
 }
 
-// Options configure an API. All fields are required except AllowConflists, Queue,
-// Groups, Limits and Logger.
+// Options configure an API. All fields are required except Incoming, AllowConflists,
+// Queue, Groups, Limits and Logger.
 type Options struct {
 	// Service is called for every request, so that a reload takes effect.
 	Service func() allocnet.Service
@@ -67,6 +67,9 @@ type Options struct {
 	// Events returns the events after the one with the ID last; for 0, new events only.
 	// The channel is closed when the context ends.
 	Events func(ctx context.Context, last uint64) <-chan wire.Event
+	// Incoming returns the context of a request with what its header says about the
+	// caller's trace; default none.
+	Incoming func(context.Context, http.Header) context.Context
 	// Metrics serves /metrics.
 	Metrics http.Handler
 	// AllowConflists lets users other than root send network configurations.
@@ -153,8 +156,20 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request) {
 	case !clean(r.URL.EscapedPath()): // the mux would redirect
 		a.fail(w, r, noSuchPath(r))
 	default:
-		a.mux.ServeHTTP(w, r)
+		a.mux.ServeHTTP(w, a.traced(r))
 	}
+}
+
+// traced returns the request with the context of the caller's trace.
+func (a *API) traced(r *http.Request) *http.Request {
+	if a.options.Incoming == nil {
+		return r
+	}
+	ctx := a.options.Incoming(r.Context(), r.Header)
+	if ctx == r.Context() {
+		return r
+	}
+	return r.WithContext(ctx)
 }
 
 func clean(p string) bool { return strings.HasPrefix(p, "/") && p == path.Clean(p) }
