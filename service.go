@@ -32,6 +32,7 @@ type Service interface {
 	List(ctx context.Context) ([]Record, error)
 	Get(ctx context.Context, id string) (*Record, error)
 	Networks(ctx context.Context) ([]Network, []*NetworkError)
+	History(ctx context.Context, q HistoryQuery) ([]HistoryEntry, error)
 	Ready(ctx context.Context) error
 	ReadyFor(ctx context.Context, a Allocation) error
 

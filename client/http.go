@@ -106,7 +106,10 @@ func (c *connection) Read(p []byte) (int, error) {
 
 func (c *connection) Close() error {
 	c.stop()
-	return c.Conn.Close()
+	if err := c.Conn.Close(); !errors.Is(err, net.ErrClosed) { // by the end of the context
+		return err
+	}
+	return nil
 }
 
 // orEnded returns the context's error if the context has ended, otherwise err.

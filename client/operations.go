@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/url"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/allocnet/allocnet"
@@ -220,6 +221,24 @@ func (c *Client) Networks(ctx context.Context) ([]allocnet.Network, []*allocnet.
 		skipped = append(skipped, s.NetworkError())
 	}
 	return answer.Networks, skipped
+}
+
+// History returns operations that have ended, oldest first, as far as the daemon's journal
+// reaches back. See configurator.Configurator.History.
+func (c *Client) History(ctx context.Context, q allocnet.HistoryQuery) ([]allocnet.HistoryEntry, error) {
+	ctx, cancel := c.bounded(ctx)
+	defer cancel()
+	query := url.Values{}
+	if q.ID != "" {
+		query.Set("id", q.ID)
+	}
+	if q.Limit > 0 {
+		query.Set("limit", strconv.Itoa(q.Limit))
+	}
+	var answer wire.History
+	path := (&url.URL{Path: "/v1/history", RawQuery: query.Encode()}).String()
+	err := c.call(ctx, exchange{"GET", path, nil, &answer, func() error { return verifyHistory(&answer) }})
+	return answer.Operations, err
 }
 
 // Ready verifies the requirements of a Setup for all networks of the daemon. It joins all

@@ -83,6 +83,18 @@ func verifyNetworks(answer *wire.Networks) error {
 	return nil
 }
 
+func verifyHistory(answer *wire.History) error {
+	if answer.Operations == nil {
+		return errors.New("no list of operations")
+	}
+	for _, o := range answer.Operations {
+		if o.ID == "" || o.Operation == "" || o.Time.IsZero() {
+			return errors.New("an operation without an ID, a name or a time")
+		}
+	}
+	return nil
+}
+
 func verifyReady(answer *wire.Readiness) error {
 	if !answer.Ready || answer.Checks == nil {
 		return errors.New("it does not say that it is ready, or has no list of checks")

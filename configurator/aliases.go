@@ -26,6 +26,9 @@ type (
 	RecoverReport = allocnet.RecoverReport
 	Leftover      = allocnet.Leftover
 	Step          = allocnet.Step
+	HistoryQuery  = allocnet.HistoryQuery
+	HistoryEntry  = allocnet.HistoryEntry
+	HistoryStep   = allocnet.HistoryStep
 	Service       = allocnet.Service
 )
 

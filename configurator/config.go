@@ -87,6 +87,10 @@ type Config struct {
 	OnForced func(id string, removed []Leftover)
 	// Observer is called for every operation and its steps; default none.
 	Observer Observer
+	// Journal is the maximum size in bytes of the journal below StateDir, from which
+	// History reads; 0 for none. Programs with the same StateDir append to the same one.
+	// An operation takes some 20 microseconds longer with it.
+	Journal int64
 	// Logger gets warnings about retries and forced removals, and at level debug a line for
 	// each successful operation; default none. FromSlog adapts a *slog.Logger.
 	Logger hclog.Logger
@@ -123,6 +127,8 @@ const (
 	DefaultStateDir        = names.DefaultStateDir
 	DefaultInterfacePrefix = "eth"
 	DefaultTimeout         = time.Minute
+	// DefaultJournal is the Journal of allocnet's programs: some 15,000 operations.
+	DefaultJournal = 8 << 20
 )
 
 // DefaultPluginDirs returns the directories that are searched for plugins if the Config has

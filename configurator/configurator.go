@@ -79,6 +79,7 @@ func New(cfg Config) (*Configurator, error) {
 	}
 	spelt := cfg.StateDir
 	cfg.StateDir = state.Path
+	cfg.openJournal()
 	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{
 		StateDir: cfg.StateDir, Subnets: cfg.Subnets, ForBinaries: cfg.Engine == EngineExec,
 	})

@@ -154,6 +154,12 @@ heal {
   #receive_buffer = "8MiB"
 }
 
+# The journal of operations, for `allocnet history`.
+history {
+  # Its maximum size; the oldest operations are dropped. "0B" stands for no journal.
+  #size = "8MiB"
+}
+
 # Network namespaces.
 pool {
   # Networks for which network namespaces are prepared, each with interface, addresses,

@@ -139,9 +139,6 @@ func (a *app) healText(d *client.Heal) string {
 }
 
 func (a *app) operationText(o *client.Operation) string {
-	took := func(s float64) string {
-		return (time.Duration(s * float64(time.Second))).Round(10 * time.Microsecond).String()
-	}
 	outcome := a.out.paint(green, o.Outcome)
 	if o.Error != "" {
 		outcome = a.out.paint(red, o.Outcome)
@@ -152,10 +149,10 @@ func (a *app) operationText(o *client.Operation) string {
 			words = append(words, w)
 		}
 	}
-	text := fmt.Sprintf("%s %s in %s", strings.Join(words, " "), outcome, took(o.Seconds))
+	text := fmt.Sprintf("%s %s in %s", strings.Join(words, " "), outcome, tookText(o.Seconds))
 	var steps []string
 	for _, s := range o.Steps {
-		steps = append(steps, s.Step+" "+took(s.Seconds))
+		steps = append(steps, s.Step+" "+tookText(s.Seconds))
 	}
 	if len(steps) > 0 {
 		text += " (" + strings.Join(steps, ", ") + ")"

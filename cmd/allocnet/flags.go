@@ -43,6 +43,7 @@ var logLevels = []string{"trace", "debug", "info", "warn", "error", "off"}
 // register adds the flags to the root command, with completion of their values.
 func (f *globalFlags) register(root *cobra.Command) {
 	f.set = root.PersistentFlags()
+	f.others = configurator.Config{Journal: configurator.DefaultJournal}
 	f.set.StringVar(&f.confDir, "conf-dir", configurator.DefaultConfDir, "directory of the network configurations")
 	f.set.StringVar(&f.stateDir, "state-dir", configurator.DefaultStateDir, "directory of the records")
 	f.set.StringArrayVar(&f.pluginDirs, "plugin-dir", nil, "directory to search for plugins; may be repeated")

@@ -105,6 +105,11 @@ type Sandbox struct {
 	Error *Error `json:"error,omitempty"` // if it existed already
 }
 
+// History is the body of GET /v1/history.
+type History struct {
+	Operations []allocnet.HistoryEntry `json:"operations"`
+}
+
 // Health is the body of GET /healthz.
 type Health struct {
 	Status string `json:"status"`

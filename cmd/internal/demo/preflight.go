@@ -33,6 +33,7 @@ func (d *demo) preflight(ctx context.Context) error {
 // findPlugins creates the configurator, which reports missing plugins.
 func (d *demo) findPlugins(ctx context.Context) (string, error) {
 	var err error
+	d.Config.Journal = 0 // the demo leaves nothing behind
 	if d.conf, err = configurator.New(d.Config); err != nil {
 		return "", err
 	}

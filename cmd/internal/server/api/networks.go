@@ -3,8 +3,11 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"strconv"
 
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
@@ -34,6 +37,24 @@ func (a *API) hostStatus(*http.Request, *body) (work, error) {
 		case got := <-answer:
 			return got.Val, nil
 		}
+	}, nil
+}
+
+func (a *API) history(r *http.Request, _ *body) (work, error) {
+	query := r.URL.Query()
+	q := configurator.HistoryQuery{ID: query.Get("id")}
+	if limit := query.Get("limit"); limit != "" {
+		var err error
+		if q.Limit, err = strconv.Atoi(limit); err != nil || q.Limit < 1 {
+			return nil, fmt.Errorf("%w: query parameter limit: %.64q is not a number of at least 1", wire.ErrMalformed, limit)
+		}
+	}
+	return func(ctx context.Context) (any, error) {
+		list, err := a.options.Service().History(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		return wire.History{Operations: notNil(list)}, nil
 	}, nil
 }
 

@@ -31,6 +31,7 @@ var schemas = map[string]reflect.Type{
 	"StateDir": reflect.TypeFor[wire.StateDir](), "Found": reflect.TypeFor[wire.Found](), "Gone": reflect.TypeFor[wire.Gone](), "Check": reflect.TypeFor[wire.Check](),
 	"Collect": reflect.TypeFor[wire.Collect](), "Collected": reflect.TypeFor[wire.Collected](),
 	"Conflict": reflect.TypeFor[wire.Conflict](), "Error": reflect.TypeFor[wire.Error](),
+	"History": reflect.TypeFor[wire.History](), "HistoryEntry": reflect.TypeFor[configurator.HistoryEntry](), "HistoryStep": reflect.TypeFor[configurator.HistoryStep](),
 	"Failure": reflect.TypeFor[wire.Failure](), "Health": reflect.TypeFor[wire.Health](),
 	"Networks": reflect.TypeFor[wire.Networks](), "NewSandbox": reflect.TypeFor[wire.NewSandbox](),
 	"About": reflect.TypeFor[wire.About](), "InUse": reflect.TypeFor[wire.InUse](), "PortTaken": reflect.TypeFor[wire.PortTaken](),
@@ -52,7 +53,7 @@ var schemas = map[string]reflect.Type{
 var optional = []string{"Allocation.id", "Allocation.netns"}
 
 // neverNull are lists that are present even if empty.
-var neverNull = []string{"Collect.live", "Allocations.allocations", "Networks.networks", "Networks.skipped", "Readiness.checks",
+var neverNull = []string{"Collect.live", "Allocations.allocations", "Networks.networks", "History.operations", "Networks.skipped", "Readiness.checks",
 	"HostStatus.networks", "HostStatus.skipped", "HostStatus.drift", "HostStatus.errors", "HostStatus.problems"}
 
 type schema = map[string]any

@@ -293,6 +293,25 @@ func (m *Memory) Networks(context.Context) ([]configurator.Network, []*configura
 	}, []*configurator.NetworkError{{File: "/conf/" + Broken, Err: errors.New("is broken")}}
 }
 
+// History implements allocnet.Service: each allocation has had one Setup.
+func (m *Memory) History(_ context.Context, q configurator.HistoryQuery) ([]configurator.HistoryEntry, error) {
+	records, err := m.List(context.Background())
+	var list []configurator.HistoryEntry
+	for _, r := range records {
+		if q.ID == "" || q.ID == r.ID {
+			list = append(list, configurator.HistoryEntry{
+				Time: r.Created, Program: "memory[1]", Operation: "setup", ID: r.ID, Seconds: 0.5,
+				Steps:  []configurator.HistoryStep{{Step: configurator.StepAdd, At: 0.1, Seconds: 0.2, Error: "first attempt"}},
+				Forced: []configurator.Leftover{{Kind: "link", Object: "veth1"}},
+			})
+		}
+	}
+	if q.Limit > 0 && len(list) > q.Limit {
+		list = list[len(list)-q.Limit:]
+	}
+	return list, err
+}
+
 // Ready implements allocnet.Service.
 func (m *Memory) Ready(ctx context.Context) error { return ctx.Err() }
 

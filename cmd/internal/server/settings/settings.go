@@ -33,6 +33,7 @@ type Settings struct {
 	Limits                  Limits
 	Reconcile               Reconcile
 	Heal                    Heal
+	History                 History
 	ShutdownGrace           time.Duration // for running operations at shutdown
 	Pool                    Pool
 	Manager                 Manager
@@ -99,6 +100,11 @@ type Pool struct {
 	Networks []configurator.Pool
 }
 
+// History configures the journal of operations.
+type History struct {
+	Size int64 // maximum size in bytes; 0 for none
+}
+
 // Manager configures the manager of the CNI configuration.
 type Manager struct {
 	Enabled       bool
@@ -145,6 +151,7 @@ func Default() Settings {
 		},
 		Reconcile:     Reconcile{Mode: ReconcileRepair, Wait: 30 * time.Second, NetnsGone: 5 * time.Minute},
 		Heal:          Heal{Enabled: true, CheckInterval: 10 * time.Minute, ReceiveBuffer: watch.DefaultBuffer},
+		History:       History{Size: configurator.DefaultJournal},
 		ShutdownGrace: 30 * time.Second,
 		Pool:          Pool{Dir: sandbox.DefaultDir},
 		Manager:       Manager{OwnFile: "00-allocnet.conflist"},
@@ -158,7 +165,7 @@ func (s *Settings) Configurator() configurator.Config {
 		Networks: s.Networks, ConfDir: s.ConfDir, PluginDirs: s.PluginDirs, VendorDir: s.VendorDir,
 		InterfacePrefix: s.InterfacePrefix, IgnorePortMappingHostIP: s.IgnorePortMappingHostIP, AllowUnserved: s.AllowUnserved, RepairOnCheck: s.RepairOnCheck,
 		Listeners: s.HostListeners,
-		StateDir:  s.StateDir, NetnsDir: s.Pool.Dir, Subnets: s.Subnets, Engine: s.Engine, Timeout: s.Timeout, Pools: s.Pool.Networks,
+		StateDir:  s.StateDir, NetnsDir: s.Pool.Dir, Subnets: s.Subnets, Engine: s.Engine, Timeout: s.Timeout, Pools: s.Pool.Networks, Journal: s.History.Size,
 		Retry: configurator.RetryPolicy{
 			Attempts: s.Retry.Attempts, Delay: orNone(s.Retry.Delay), Jitter: orNone(s.Retry.Jitter),
 		},

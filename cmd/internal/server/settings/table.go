@@ -124,6 +124,9 @@ var table = []setting{
 	{"pool", "dir", "directory of the network namespaces", false,
 		func(s *Settings) value { return textOf(&s.Pool.Dir, absolutePath) }},
 
+	{"history", "size", "maximum size of the journal of operations; 0 for none", true,
+		func(s *Settings) value { return sizeOf(&s.History.Size, 0, 1<<40) }},
+
 	{"manager", "enabled", "maintain a configuration of the plugin allocnet-cni in conf_dir", true,
 		func(s *Settings) value { return boolOf(&s.Manager.Enabled) }},
 	{"manager", "primary", "name of the network to delegate to (default the first one that is not the manager's)", true,

@@ -1,0 +1,41 @@
+package configurator
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/allocnet/allocnet/internal/redact"
+	"github.com/allocnet/allocnet/internal/state/journal"
+)
+
+// openJournal makes the Config record operations in the journal.
+func (c *Config) openJournal() {
+	if c.Journal <= 0 {
+		return
+	}
+	var once sync.Once
+	log, forced := c.Logger, c.OnForced
+	j := journal.New(c.StateDir, c.Journal, c.Observer, func(err error) {
+		once.Do(func() { log.Warn("the history of operations is incomplete", "error", redact.Text(err.Error())) })
+	})
+	c.Observer = j
+	c.OnForced = func(id string, removed []Leftover) {
+		j.Forced(id, removed)
+		forced(id, removed)
+	}
+}
+
+// History returns operations that have ended, oldest first, as far as the journal reaches
+// back: Setup, Teardown, Repair, GC and Recover, of all programs that have a journal in the
+// same state directory, and every CHECK that failed. Without a journal, the list is empty.
+func (c *Configurator) History(ctx context.Context, q HistoryQuery) ([]HistoryEntry, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	entries, err := journal.Read(c.cfg.StateDir, q)
+	if err != nil {
+		return nil, fmt.Errorf("history: %w", err)
+	}
+	return entries, nil
+}

@@ -1,0 +1,275 @@
+package journal
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/internal/wire"
+)
+
+// Observer is configurator.Observer.
+type Observer interface {
+	Begin(ctx context.Context, s allocnet.Step) context.Context
+	End(ctx context.Context, s allocnet.Step, err error)
+}
+
+// Journal is an Observer that records the operations which change an allocation, and
+// those that fail. It is safe for concurrent use, also by several processes.
+type Journal struct {
+	file    string
+	most    int64    // maximum size of both files
+	next    Observer // gets everything as well; may be nil
+	failed  func(error)
+	program string
+	now     func() time.Time
+
+	mu     sync.Mutex
+	forced map[string][]allocnet.Leftover // by ID, of operations that run
+}
+
+const (
+	// maxText bounds an error text, maxSteps the steps of an entry, and maxForced its
+	// leftovers.
+	maxText, maxSteps, maxForced = 2048, 64, 64
+)
+
+// files returns the paths of the journal below a state directory: first the one to which
+// entries are appended.
+func files(stateDir string) (now, before string) {
+	file := filepath.Join(stateDir, "journal.jsonl")
+	return file, file + ".1"
+}
+
+// New returns the journal below a state directory. most is the maximum size in bytes.
+// failed is called with the error of an entry that could not be written.
+func New(stateDir string, most int64, next Observer, failed func(error)) *Journal {
+	file, _ := files(stateDir)
+	program := fmt.Sprintf("%s[%d]", filepath.Base(os.Args[0]), os.Getpid())
+	return &Journal{file: file, most: most, next: next, failed: failed, program: program, now: time.Now, forced: map[string][]allocnet.Leftover{}}
+}
+
+// Forced records leftovers that an operation on the allocation has removed by force.
+func (j *Journal) Forced(id string, removed []allocnet.Leftover) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	list := append(j.forced[id], removed...)
+	j.forced[id] = list[:min(len(list), maxForced)]
+}
+
+func (j *Journal) takeForced(id string) []allocnet.Leftover {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	list := j.forced[id]
+	delete(j.forced, id)
+	return list
+}
+
+// moment is the context of an operation or a step.
+type moment struct {
+	context.Context
+	whole *operation // nil for a step outside an operation
+	began time.Time
+}
+
+type momentKey struct{}
+
+func (m *moment) Value(key any) any {
+	if key == (momentKey{}) {
+		return m
+	}
+	return m.Context.Value(key)
+}
+
+// operation is an operation that runs.
+type operation struct {
+	began time.Time
+
+	mu    sync.Mutex
+	parts map[string]*part // by the ID of the allocation
+}
+
+// part is what an operation does with one allocation.
+type part struct {
+	networks []string
+	engine   allocnet.Engine
+	steps    []allocnet.HistoryStep
+	ended    time.Time
+	err      error // of the last step that failed
+	changes  bool
+}
+
+// Begin implements Observer.
+func (j *Journal) Begin(ctx context.Context, s allocnet.Step) context.Context {
+	if j.next != nil {
+		ctx = j.next.Begin(ctx, s)
+	}
+	m := &moment{Context: ctx, began: j.now()}
+	if s.Name == "" {
+		m.whole = &operation{began: m.began, parts: map[string]*part{}}
+	} else if outer, ok := ctx.Value(momentKey{}).(*moment); ok {
+		m.whole = outer.whole
+	}
+	return m
+}
+
+// End implements Observer. At the end of an operation it writes the entries.
+func (j *Journal) End(ctx context.Context, s allocnet.Step, err error) {
+	if j.next != nil {
+		j.next.End(ctx, s, err)
+	}
+	m, ok := ctx.Value(momentKey{}).(*moment)
+	if !ok || m.whole == nil {
+		return
+	}
+	now := j.now()
+	if s.Name != "" {
+		m.whole.add(s, m.began, now, err)
+		return
+	}
+	if err := j.write(m.whole.entries(s, j.program, now, err, j.takeForced)); err != nil {
+		j.failed(fmt.Errorf("write journal %s: %w", j.file, err))
+	}
+}
+
+// passive are the steps that change nothing.
+var passive = []string{allocnet.StepLock, allocnet.StepPlan, allocnet.StepCheck, allocnet.StepWait, allocnet.StepAudit}
+
+// add records a step that ended.
+func (o *operation) add(s allocnet.Step, began, now time.Time, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.parts[s.ID]
+	if p == nil {
+		p = &part{}
+		o.parts[s.ID] = p
+	}
+	if len(s.Networks) > 0 {
+		p.networks, p.engine = slices.Clone(s.Networks), s.Engine
+	}
+	p.ended, p.changes = now, p.changes || !slices.Contains(passive, s.Name)
+	if err != nil {
+		p.err = err
+	}
+	if len(p.steps) < maxSteps {
+		p.steps = append(p.steps, allocnet.HistoryStep{
+			Step: s.Name, At: began.Sub(o.began).Seconds(), Seconds: now.Sub(began).Seconds(), Error: text(err),
+		})
+	}
+}
+
+// entries returns the entries of an operation that ended: one for its allocation, or one
+// for each allocation that an operation on all of them changed.
+func (o *operation) entries(s allocnet.Step, program string, now time.Time, err error, forced func(id string) []allocnet.Leftover) []allocnet.HistoryEntry {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var list []allocnet.HistoryEntry
+	add := func(id string, p *part, ended time.Time, err error) {
+		removed := forced(id)
+		if id == "" || err == nil && !p.changes && len(removed) == 0 {
+			return
+		}
+		e := allocnet.HistoryEntry{
+			Time: ended, Program: program, Operation: s.Operation, ID: id, Networks: p.networks, Engine: p.engine,
+			Seconds: ended.Sub(o.began).Seconds(), Error: text(err), Steps: p.steps, Forced: removed,
+		}
+		if err != nil {
+			e.Kind = wire.FromError(err).Kind
+		}
+		list = append(list, e)
+	}
+	if s.ID != "" {
+		p := o.parts[s.ID]
+		if p == nil {
+			p = &part{}
+		}
+		add(s.ID, p, now, err)
+		return list
+	}
+	for id, p := range o.parts {
+		add(id, p, p.ended, p.err)
+	}
+	slices.SortFunc(list, func(a, b allocnet.HistoryEntry) int { return a.Time.Compare(b.Time) })
+	return list
+}
+
+// text returns the text of an error without configurations, at most maxText bytes.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	t := wire.FromError(err).Message
+	if len(t) <= maxText {
+		return t
+	}
+	end := maxText
+	for !utf8.RuneStart(t[end]) {
+		end--
+	}
+	return t[:end] + "..."
+}
+
+// write appends entries.
+func (j *Journal) write(entries []allocnet.HistoryEntry) error {
+	var lines strings.Builder
+	lines.WriteByte('\n') // ends a line that is incomplete because a disk was full
+	for i := range entries {
+		line, err := json.Marshal(&entries[i])
+		if err != nil {
+			return err
+		}
+		lines.Write(line)
+		lines.WriteByte('\n')
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	return j.append([]byte(lines.String()))
+}
+
+// append appends lines with one call, so that those of other processes do not get in
+// between, and renames a file that is large enough.
+func (j *Journal) append(lines []byte) error {
+	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := unix.Open(j.file, flags, 0o600)
+	if errors.Is(err, unix.ENOENT) { // there is no state directory yet, and the operation made none
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = errors.New("it is not a regular file: remove it")
+	}
+	if err == nil {
+		_, err = unix.Write(fd, lines)
+	}
+	if err == nil && st.Size+int64(len(lines)) >= j.most/2 {
+		err = j.rotate(fd, &st)
+	}
+	return errors.Join(err, unix.Close(fd))
+}
+
+// rotate renames the open file, unless another process has just done so.
+func (j *Journal) rotate(fd int, is *unix.Stat_t) error {
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil // another process is doing it
+	}
+	var now unix.Stat_t
+	if err := unix.Lstat(j.file, &now); err != nil || now.Ino != is.Ino || now.Dev != is.Dev {
+		return nil
+	}
+	return unix.Rename(j.file, j.file+".1")
+}
