@@ -21,6 +21,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/telemetry"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/sandbox"
@@ -34,6 +35,7 @@ type host struct {
 	telemetry *telemetry.Telemetry
 	recent    hoststatus.Recent // for the overview of the host
 	started   time.Time
+	links     *rtnl.Host // for the metrics
 	manager   *supervisor
 	pool      *sandbox.Pool
 	dropin    *dropin.Service    // for plugins that runtimes start as binaries
@@ -60,7 +62,7 @@ func (h *host) active() *generation { return h.current.Load() }
 func newHost(source settings.Source, s settings.Settings, logger hclog.Logger) (h *host, err error) {
 	// The default directory also holds the cached results of other runtimes.
 	libcni.CacheDir = filepath.Join(s.StateDir, "cni-cache")
-	h = &host{source: source, started: time.Now(), logger: logger, manager: newSupervisor(), reconciled: make(chan struct{}), dropin: dropin.New(logger.Named("plugins"))}
+	h = &host{source: source, started: time.Now(), logger: logger, manager: newSupervisor(), links: rtnl.OpenHost(), reconciled: make(chan struct{}), dropin: dropin.New(logger.Named("plugins"))}
 	if h.telemetry, err = h.newTelemetry(&s); err != nil {
 		return nil, err
 	}
@@ -92,6 +94,7 @@ func (h *host) newTelemetry(s *settings.Settings) (*telemetry.Telemetry, error) 
 		Pending:       h.pending,
 		Pools:         h.pools,
 		Conntrack:     conntrack.Fill,
+		Links:         h.links,
 		TraceEndpoint: s.Telemetry.OTLPEndpoint,
 		Logger:        h.logger.Named("telemetry"),
 	})
@@ -254,6 +257,7 @@ func (h *host) close() error {
 		h.logger.Warn("not all spans were delivered", "error", err)
 	}
 	var errs []error
+	h.links.Close()
 	if h.exporter != nil {
 		errs = append(errs, h.exporter.Close())
 	}

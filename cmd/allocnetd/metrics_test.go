@@ -9,7 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 )
 
 // TestMetricsListener serves metrics and probes over IPv6, and nothing of the API.
@@ -73,5 +77,44 @@ func TestMetricsListenerFails(t *testing.T) {
 	w.configure(`metrics { ` + webConfig + ` }`)
 	require.Contains(t, p.reload(), "refused")
 	require.Contains(t, strings.ReplaceAll(p.logged("not reloaded"), `\"`, `"`), invalid)
+	p.stop()
+}
+
+// TestTrafficMetrics sends to an allocation, whose network counts it.
+func TestTrafficMetrics(t *testing.T) {
+	w := newWorkspace(t)
+	w.configure(embedded, `metrics { listen = "127.0.0.1:9653" }`)
+	p := w.start()
+	status := w.allocate("a1")
+	c, err := net.Dial("udp", net.JoinHostPort(status.Address, "9"))
+	require.NoError(t, err)
+	defer c.Close()
+	const sent = 5000 // at least: a write can fail with the answer to another one
+	for range 10 {
+		_, _ = c.Write(make([]byte, sent/5))
+	}
+	h := rtnl.OpenHost()
+	defer h.Close()
+	require.Eventually(t, func() bool {
+		all, err := h.Statistics()
+		require.NoError(t, err)
+		for index, c := range all {
+			if index > 1 && c.TxBytes >= sent {
+				return true
+			}
+		}
+		return false
+	}, time.Minute, time.Millisecond)
+	response, err := http.Get("http://127.0.0.1:9653/metrics")
+	require.NoError(t, err)
+	defer response.Body.Close()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(response.Body)
+	require.NoError(t, err)
+	metrics := families["allocnet_network_receive_bytes_total"].GetMetric()
+	require.Len(t, metrics, 1)
+	require.Equal(t, "allocnet", metrics[0].GetLabel()[0].GetValue())
+	require.GreaterOrEqual(t, metrics[0].GetCounter().GetValue(), float64(sent))
+	w.release("a1")
 	p.stop()
 }

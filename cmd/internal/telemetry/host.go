@@ -27,17 +27,20 @@ type host struct {
 	live, pending, used, free, files *prometheus.Desc
 	tracked, trackedMax              *prometheus.Desc
 
+	carried [6]*prometheus.Desc
+	meter   meter
+
 	mu      sync.Mutex
 	counted time.Time
 	last    []prometheus.Metric
 }
 
-func newHost(o Options, now func() time.Time) *host {
+func newHost(o Options, now func() time.Time, label func(string) string) *host {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(namespace+"_"+name, help, labels, nil)
 	}
-	return &host{
-		Options: o, now: now,
+	h := &host{
+		Options: o, now: now, carried: trafficDescs(desc),
 		live:          desc("allocations", "Allocations that have a record."),
 		pending:       desc("removals_pending", "Allocations whose teardown was acknowledged and that are not yet deleted."),
 		used:          desc("leases_used", "Addresses that host-local has leased.", "network", "family"),
@@ -52,6 +55,11 @@ func newHost(o Options, now func() time.Time) *host {
 		poolDiscarded: desc("pool_discarded_total", "Prepared network namespaces that were destroyed unused.", "network"),
 		files:         desc("config_files_in_error", "Files of the network configuration directory that are not used as they are."),
 	}
+	h.meter = meter{links: o.Links, label: func(owner string) string { return label(h.networkOf(owner)) }}
+	if o.Links != nil {
+		_ = h.meter.look() // if it fails, the next look is the first one
+	}
+	return h
 }
 
 // Describe implements prometheus.Collector.
@@ -59,6 +67,9 @@ func (h *host) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		h.poolSize, h.poolReady, h.poolFailing, h.poolTaken, h.poolDry, h.poolDiscarded, h.tracked, h.trackedMax, h.live, h.pending, h.used, h.free, h.files,
 	} {
+		to <- d
+	}
+	for _, d := range h.carried {
 		to <- d
 	}
 }
@@ -99,6 +110,9 @@ func (h *host) count() []prometheus.Metric {
 	}
 	if h.Conntrack != nil {
 		list = append(list, h.conntrack()...)
+	}
+	if h.Links != nil {
+		list = append(list, h.traffic()...)
 	}
 	if h.Networks == nil {
 		return list

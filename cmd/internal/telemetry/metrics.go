@@ -59,7 +59,7 @@ func newMetrics(o Options, now func() time.Time) *metrics {
 	}
 	m.registry.MustRegister(m.operations, m.operationTime, m.stepTime, m.retries, m.forced, m.leftovers,
 		m.queue.waiting, m.queue.running, m.queue.refused, m.queue.waited, m.reloadOK, m.reloadTime,
-		m.comparisons, m.repairs, m.restored, m.unhealthy, m.backOffs, newHost(o, now), buildInfo(o),
+		m.comparisons, m.repairs, m.restored, m.unhealthy, m.backOffs, newHost(o, now, m.names.label), buildInfo(o),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, cause := range causes {
 		m.repairs.WithLabelValues(cause)

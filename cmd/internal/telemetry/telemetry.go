@@ -38,6 +38,8 @@ type Options struct {
 	// Conntrack returns the number of tracked connections and its limit, as conntrack.Fill
 	// does. If it is nil, there are no metrics of connection tracking.
 	Conntrack func() (entries, limit int, err error)
+	// Links are read for the traffic of the networks; nil for no metrics of traffic.
+	Links Links
 	// TraceEndpoint is the URL to which spans are sent by OTLP over HTTP:
 	// http[s]://HOST[:PORT][/PATH], default path /v1/traces. "" disables spans.
 	// Headers, certificates and sampling are set by OpenTelemetry's environment
