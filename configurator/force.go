@@ -91,7 +91,7 @@ func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*plan, fun
 		p = c.planOf(r)
 	case errors.Is(err, fs.ErrNotExist) || unreadable(err):
 		p = c.planWithoutRecord(a)
-		p.Slot = c.notedSlot(a.ID)
+		p.Slot = c.takenSlot(a.ID)
 		if err = c.retrace(ctx, p, &a); err == nil {
 			_, err = c.dropForeignNetns(ctx, p)
 		}

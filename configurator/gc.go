@@ -205,7 +205,10 @@ func (c *Configurator) discover(ctx context.Context, s Scope) (ids []string, los
 		errs = append(errs, err)
 		for _, owner := range owners {
 			if !containers[owner] {
-				id := cmp.Or(takers()[owner], owner)
+				id := owner
+				if strings.HasPrefix(owner, slotPrefix) {
+					id = cmp.Or(takers()[owner], owner)
+				}
 				ids = append(ids, id)
 				lost[id] = append(lost[id], network)
 			}
@@ -255,7 +258,7 @@ func (c *Configurator) inScope(scope string) (ids []string, containers map[strin
 		case errors.Is(err, fs.ErrNotExist):
 			continue
 		case err != nil:
-			r = &record.Record{ID: id, Slot: c.notedSlot(id)}
+			r = &record.Record{ID: id, Slot: c.takenSlot(id)}
 		}
 		containers[r.Container()] = true
 		if r.Scope == scope && !c.isSlot(r) {

@@ -1,7 +1,6 @@
 package configurator
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,28 +72,6 @@ func (c *Configurator) noteNetns(id string, s record.Sandbox) (err error) {
 		return err
 	}
 	return c.store.AddSandbox(id, s)
-}
-
-// notedSlot returns the slot whose network an allocation has taken, for the case that its
-// record cannot be read; "" if none is noted.
-func (c *Configurator) notedSlot(id string) (slot string) {
-	list, _ := c.store.Sandboxes(id) // the caller finds what it can
-	for _, s := range list {
-		slot = cmp.Or(s.Container, slot)
-	}
-	return slot
-}
-
-// takers returns the allocations that have taken the networks of slots, by the ID of the slot.
-func (c *Configurator) takers() map[string]string {
-	taker := map[string]string{}
-	ids, _ := c.store.WithSandboxes() // GC reports the error
-	for _, id := range ids {
-		if slot := c.notedSlot(id); slot != "" {
-			taker[slot] = id
-		}
-	}
-	return taker
 }
 
 // unmakeNetns destroys the network namespace that a failed Setup has created, unless leftovers

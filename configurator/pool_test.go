@@ -83,11 +83,13 @@ func TestSetupFromPool(t *testing.T) {
 }
 
 // TestTakenRecordLost: the network of a slot names the slot. If the record of the allocation
-// is lost, Teardown finds the slot in the note about the network namespace, and GC spares it.
+// is lost, Teardown finds the slot in the note about the network namespace, or by the links that
+// lead into it, and GC spares it.
 func TestTakenRecordLost(t *testing.T) {
 	for name, lose := range map[string]func(file string) error{
-		"removed":    os.Remove,
-		"unreadable": func(file string) error { return os.WriteFile(file, []byte("{"), 0o600) },
+		"removed":        os.Remove,
+		"with all state": func(file string) error { return os.RemoveAll(filepath.Dir(filepath.Dir(file))) },
+		"unreadable":     func(file string) error { return os.WriteFile(file, []byte("{"), 0o600) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, leases := pooledHost(t, 1)
@@ -96,6 +98,8 @@ func TestTakenRecordLost(t *testing.T) {
 			require.NoError(t, err)
 			r, err := h.Get(t.Context(), "a")
 			require.NoError(t, err)
+			require.NoError(t, h.ClosePools())
+			t.Cleanup(func() { require.NoError(t, sandbox.Destroy(r.Netns)) }) // nothing but the state says that allocnet made it
 			require.NoError(t, lose(filepath.Join(h.cfg.StateDir, "allocs", "a.json")))
 			_, _ = h.GC(t.Context(), []string{"a"}) // reports the record that cannot be read
 			require.NotNil(t, linkOf(t, r.ContainerID))

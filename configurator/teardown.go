@@ -162,7 +162,7 @@ func (c *Configurator) removeLocked(ctx context.Context, p *plan) error {
 // objects that only they can find, such as a lease on another host; if such a plugin is
 // not installed, removeUnrecorded returns an error.
 func (c *Configurator) removeUnrecorded(ctx context.Context, a Allocation) error {
-	if slot := c.notedSlot(a.ID); slot != "" {
+	if slot := c.takenSlot(a.ID); slot != "" {
 		if err := c.removeUnrecordedAs(ctx, a, slot); err != nil {
 			return err
 		}

@@ -67,6 +67,7 @@ func contract() map[string]contractTest {
 		"TestRepair":                           {run: TestRepair, always: true},
 		"TestSecondNetworkFails":               {run: TestSecondNetworkFails, bypasses: true}, // two networks
 		"TestSetupAgain":                       {run: TestSetupAgain, always: true},
+		"TestStateLost":                        {run: TestStateLost},
 		"TestStream":                           {run: TestStream},
 		"TestThingsGoneBeforeTeardown":         {run: TestThingsGoneBeforeTeardown, always: true},
 		"TestTwoNetworks":                      {run: TestTwoNetworks, bypasses: true}, // two networks
@@ -111,7 +112,6 @@ var withoutPools = map[string]string{
 	"TestFirewalldUnreachable":   "on a host with firewalld, no network can have a pool",
 	"TestReboot":                 "its other processes set the allocations up",
 	"TestKilled":                 "its other processes expect the network namespace; TestPoolKilled is the same with a pool",
-	"TestStateLost":              "only the state knows which allocation has the container ID of a slot",
 	"TestSwappedNetns":           "a path outside of the directory of network namespaces",
 	"TestNetnsGoneAndSpoofCheck": byBinaries, "TestDelFails": byBinaries,
 	"TestInstall": noSetup, "TestInstallOnARunningHost": noSetup, "TestBuildInAnotherUsersCheckout": noSetup, "TestShimFlags": noSetup,

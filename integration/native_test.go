@@ -198,7 +198,8 @@ func TestStateLost(t *testing.T) {
 			require.NoError(t, sandbox.Destroy("/run/netns/lost-0")) // one allocation's link is deleted with its namespace
 			report, err = h.GC(h.ctx(), nil)
 			require.NoError(t, err)
-			require.Equal(t, live, report.Removed)
+			require.Len(t, report.Removed, len(live))
+			require.Subset(t, report.Removed, live[1:]) // the other one may be known by its slot only
 		})
 	}
 }

@@ -41,7 +41,7 @@ func (b *block) text() string { return strings.Join(b.lines, "\n") + "\n" }
 var commands = []string{"console", "sh"}
 
 // languages are the permitted languages of blocks.
-var languages = append([]string{"go", "json", "hcl", "toml", "text", "mermaid"}, commands...)
+var languages = append([]string{"go", "json", "hcl", "toml", "text", "mermaid", "yaml"}, commands...)
 
 // documents returns the tested documents, relative to top.
 func documents(t testing.TB) (names []string) {
