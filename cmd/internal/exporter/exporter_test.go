@@ -2,20 +2,14 @@ package exporter
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"io"
 	"math/big"
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +19,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/cmd/internal/exporter/certtest"
 )
 
 // run runs an Exporter on a loopback address until the test ends.
@@ -171,81 +167,33 @@ func bytesOf(t *testing.T, c net.Conn, request string) string {
 	return string(buffer[:n])
 }
 
-// authority signs certificates.
-type authority struct {
-	t    *testing.T
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T) *authority {
-	a := &authority{t: t, dir: t.TempDir()}
-	a.issue("ca", true)
-	return a
-}
-
-func (a *authority) path(name string) string { return filepath.Join(a.dir, name) }
-
-// issue writes NAME.pem and NAME.key, and returns both.
-func (a *authority) issue(name string, ca bool) tls.Certificate {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(a.t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: ca, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	parent, signer := template, key
-	if !ca {
-		parent, signer = a.cert, a.key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	require.NoError(a.t, err)
-	if ca {
-		a.key = key
-		a.cert, err = x509.ParseCertificate(der)
-		require.NoError(a.t, err)
-	}
-	private, err := x509.MarshalECPrivateKey(key)
-	require.NoError(a.t, err)
-	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: private})
-	require.NoError(a.t, os.WriteFile(a.path(name+".pem"), certPEM, 0o600))
-	require.NoError(a.t, os.WriteFile(a.path(name+".key"), keyPEM, 0o600))
-	pair, err := tls.X509KeyPair(certPEM, keyPEM)
-	require.NoError(a.t, err)
-	return pair
-}
-
-func (a *authority) config(lines ...string) string {
-	file := a.path("web.yml")
-	require.NoError(a.t, os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600))
+// config writes a web configuration beside the certificates of an authority.
+func config(t *testing.T, a *certtest.Authority, lines ...string) string {
+	file := a.Path("web.yml")
+	require.NoError(t, os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600))
 	return file
 }
 
 // TestClientCertificates: only a client with a certificate of the authority is served. A
 // new server certificate takes effect without a restart.
 func TestClientCertificates(t *testing.T) {
-	a := newAuthority(t)
-	a.issue("server", false)
-	file := a.config("tls_server_config:", "  cert_file: server.pem", "  key_file: server.key",
+	a := certtest.New(t)
+	a.Issue("server")
+	file := config(t, a, "tls_server_config:", "  cert_file: server.pem", "  key_file: server.key",
 		"  client_auth_type: RequireAndVerifyClientCert", "  client_ca_file: ca.pem")
 	require.NoError(t, Validate(file))
 	url := "https://" + run(t, Options{WebConfig: file}).Addr().String() + "/metrics"
 	roots := x509.NewCertPool()
-	roots.AddCert(a.cert)
-	own := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{a.issue("client", false)}}
+	roots.AddCert(a.Cert)
+	own := &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{a.Issue("client")}}
 	status, body := get(t, client(own), "GET", url)
 	require.Equal(t, 200, status)
 	require.Equal(t, "metric 1\n", body)
 
 	_, err := client(&tls.Config{RootCAs: roots}).Get(url)
 	require.ErrorContains(t, err, "certificate required")
-	other := newAuthority(t)
-	_, err = client(&tls.Config{RootCAs: roots, Certificates: []tls.Certificate{other.issue("client", false)}}).Get(url)
+	other := certtest.New(t)
+	_, err = client(&tls.Config{RootCAs: roots, Certificates: []tls.Certificate{other.Issue("client")}}).Get(url)
 	require.Error(t, err)
 	_, err = client(&tls.Config{RootCAs: roots, MaxVersion: tls.VersionTLS11, Certificates: own.Certificates}).Get(url)
 	require.Error(t, err)
@@ -261,13 +209,13 @@ func TestClientCertificates(t *testing.T) {
 		return response.TLS.PeerCertificates[0].SerialNumber
 	}
 	before := serial()
-	a.issue("server", false)
+	a.Issue("server")
 	require.NotEqual(t, before, serial())
 }
 
 func TestUsers(t *testing.T) {
-	a := newAuthority(t)
-	file := a.config("basic_auth_users:", "  prometheus: $2a$04$Tsjnv7G52ZyfUbkh7ZMTzOzvobwvvqXbYRX.LddttmvsYd7BN2dLW") // "test"
+	a := certtest.New(t)
+	file := config(t, a, "basic_auth_users:", "  prometheus: $2a$04$Tsjnv7G52ZyfUbkh7ZMTzOzvobwvvqXbYRX.LddttmvsYd7BN2dLW") // "test"
 	require.NoError(t, Validate(file))
 	address := run(t, Options{WebConfig: file}).Addr().String()
 	for _, path := range []string{"/metrics", "/healthz", "/readyz"} {
@@ -280,8 +228,8 @@ func TestUsers(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	require.NoError(t, Validate(""))
-	a := newAuthority(t)
-	a.issue("server", false)
+	a := certtest.New(t)
+	a.Issue("server")
 	for text, want := range map[string]string{
 		"tls_server_config:\n  cert_file: none.pem\n  key_file: server.key":                                 "none.pem: no such file",
 		"tls_server_config:\n  cert_file: ca.pem\n  key_file: server.key":                                   "private key does not match",
@@ -290,9 +238,9 @@ func TestValidate(t *testing.T) {
 		"tls_server_confg: {}":          "field tls_server_confg not found",
 		"basic_auth_users:\n  a: plain": "hashedSecret too short",
 	} {
-		file := a.config(text)
+		file := config(t, a, text)
 		require.ErrorContains(t, Validate(file), want)
 		require.ErrorContains(t, Validate(file), file)
 	}
-	require.ErrorIs(t, Validate(a.path("missing.yml")), os.ErrNotExist)
+	require.ErrorIs(t, Validate(a.Path("missing.yml")), os.ErrNotExist)
 }

@@ -64,11 +64,18 @@ func newMetrics(o Options, now func() time.Time) *metrics {
 	for _, cause := range causes {
 		m.repairs.WithLabelValues(cause)
 	}
+	for _, fate := range []string{"left", "removed"} {
+		m.leftovers.WithLabelValues(otherKind, fate)
+		for kind := range kinds {
+			m.leftovers.WithLabelValues(string(kind), fate)
+		}
+	}
 	return m
 }
 
-// causes are the causes of repairs. They are exported before the first repair, because
-// Prometheus sees no increase in a series that begins with 1.
+// causes are the causes of repairs. They are exported before the first repair, as the
+// kinds of leftovers are, because Prometheus sees no increase in a series that begins
+// with 1.
 var causes = []string{"rules", "firewall", "link", "address", "route", "veth", "lost", "drift"}
 
 func counter(name, help string) prometheus.Counter {
@@ -127,13 +134,16 @@ func (m *metrics) step(s configurator.Step, took time.Duration, err error) {
 
 func (m *metrics) countLeftovers(list []configurator.Leftover, fate string) {
 	for _, l := range list {
-		kind := "other"
+		kind := otherKind
 		if kinds[l.Kind] {
 			kind = string(l.Kind)
 		}
 		m.leftovers.WithLabelValues(kind, fate).Inc()
 	}
 }
+
+// otherKind is the label of all other kinds.
+const otherKind = "other"
 
 // kinds are the kinds of leftovers with a label of their own.
 var kinds = map[cleanup.Kind]bool{

@@ -44,6 +44,7 @@ func busy(t *testing.T) *rig {
 			return networks, []*conflist.FileError{{File: "x.conflist", Err: errors.New("broken")}}
 		},
 		Allocations: func() (int, error) { return 2, nil },
+		Pending:     func() int { return 1 },
 		Pools: func() []configurator.PoolStatus {
 			return []configurator.PoolStatus{{Network: "blue", Size: 4, Ready: 3, Taken: 5, Dry: 1, Discarded: 2, Err: errors.New("no")}}
 		},
