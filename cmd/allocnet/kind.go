@@ -36,6 +36,7 @@ var kinds = []errorKind{
 	{"incomplete", "something may be left on the host; the record is kept", exitFailure, is(configurator.ErrIncomplete)},
 	{"not-checked", "the health could not be determined", exitFailure, is(configurator.ErrNotChecked)},
 	{"unhealthy", "the network is not as it was set up", exitNo, is(configurator.ErrUnhealthy)},
+	{"findings", "doctor found something to repair", exitNo, is(errFindings)},
 	{"leftovers", "the audit found leftovers", exitNo, is(errLeftovers)},
 	{"not-found", "nothing is set up under this ID", exitNo, is(configurator.ErrNotFound)},
 	{"in-use", "the network namespace belongs to another allocation or to the host", exitUsage, is(configurator.ErrInUse)},

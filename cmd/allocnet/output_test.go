@@ -170,6 +170,7 @@ func TestKinds(t *testing.T) {
 		"not-checked":          fmt.Errorf("%w: %w", configurator.ErrNotChecked, context.DeadlineExceeded),
 		"unhealthy":            fmt.Errorf("%w: %w", configurator.ErrUnhealthy, configurator.ErrInvalidAllocation),
 		"leftovers":            errLeftovers,
+		"findings":             errFindings,
 		"no-daemon":            fmt.Errorf("%w: %w", client.ErrUnavailable, fs.ErrNotExist),
 		"not-allowed":          fmt.Errorf("%w: %w", client.ErrForbidden, fs.ErrPermission),
 		"busy":                 client.ErrBusy,
@@ -201,7 +202,7 @@ func TestKinds(t *testing.T) {
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
 	require.Equal(t, "port-conflict", newErrorReport(&allocnet.PortTakenError{}, "").Kind)
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 30, "every kind is in the table above")
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 31, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {

@@ -27,7 +27,7 @@ Exit codes:
   0  success
   1  failure
   2  the command line, a value in it or the configuration is invalid
-  3  unhealthy, not found, or leftovers found
+  3  unhealthy, not found, leftovers found, or doctor found something
 
 With --json an error is the last line on stderr, an object: "error" is for people,
 "kind" for programs and does not change; "hint" and "code" (of a CNI plugin) are
@@ -46,7 +46,8 @@ The daemon:
   chooses the networks. With --no-daemon, with a flag for a setting (--state-dir,
   --conf-dir, --plugin-dir, --engine, --subnet, --timeout, --allow-unserved), or
   without a daemon, this process executes them. Settings without a flag are those
-  that the daemon on --socket used last. This process always executes cleanup.
+  that the daemon on --socket used last. This process always executes cleanup
+  and doctor.
 
 Engines:
   With --engine auto, an allocation is native if this program can run a plugin of
@@ -101,7 +102,7 @@ func newRoot(a *app) *cobra.Command {
 		}
 	}
 	add("allocations", newSetup(a), newCheck(a), newTeardown(a), newLs(a), newInspect(a), newHistory(a))
-	add("host", newNetworks(a), newStatus(a), newReady(a), newEvents(a), newRepair(a), newRecover(a), newGC(a), newCleanup(a), newPlugins(a), newDemo(a), newBench(a))
+	add("host", newNetworks(a), newStatus(a), newDoctor(a), newReady(a), newEvents(a), newRepair(a), newRecover(a), newGC(a), newCleanup(a), newPlugins(a), newDemo(a), newBench(a))
 	add("", newVersion(a))
 	a.addVersionFlag(root)
 	refineHelp(root)

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/cmd/internal/doctor"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+const doctorHelp = `Examine this host for what keeps networks from working, now or soon: features of the
+kernel, sysctls, rules of other programs, overlapping subnets, settings and network
+configurations, plugins, leftovers, limits, disk and clock. Each finding has what was
+found, why it matters, and the command that repairs it.
+
+Nothing is changed without --fix. With it, only these repairs are made, which restore
+what allocnet needs or remove what nobody uses:
+%s
+The other repairs are for the administrator. This process always executes doctor, with
+the settings that the daemon on --socket used last.`
+
+func newDoctor(a *app) *cobra.Command {
+	var fix bool
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Examine this host, and name what to repair",
+		Long:  fmt.Sprintf(doctorHelp, safeKinds()),
+		Example: `  allocnet doctor
+  allocnet doctor --fix
+  allocnet doctor --json | jq -r '.findings[] | "\(.id) \(.repair)"'`,
+		Annotations:       exits("something was found (with --fix: something is left)"),
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(c *cobra.Command, _ []string) error { return a.doctor(c.Context(), fix) },
+	}
+	c.Flags().BoolVar(&fix, "fix", false, "make the safe repairs")
+	return c
+}
+
+// safeKinds lists the findings that --fix repairs.
+func safeKinds() string {
+	var b strings.Builder
+	for _, k := range doctor.Kinds {
+		if k.Safe {
+			fmt.Fprintf(&b, "  %-20s  %s\n", k.ID, safeRepairs[k.ID])
+		}
+	}
+	return b.String()
+}
+
+// safeRepairs are what --fix does for the kinds of findings that it repairs.
+var safeRepairs = map[string]string{
+	"forwarding-off":      "switch forwarding on",
+	"route-localnet":      "set route_localnet of allocations' links",
+	"forward-drop":        "make allocnet's rule in the chain FORWARD",
+	"lease-without-owner": "remove the lease, if the kernel has nothing of the allocation",
+	"netns-stale":         "remove the file that has no network namespace",
+}
+
+// errFindings is the error of an examination that found something, which is printed.
+var errFindings = errors.New("the host needs repairs")
+
+// doctorReport is the result of doctor. With --fix, Fixed are the findings with a safe
+// repair, and Findings are those of a second examination.
+type doctorReport struct {
+	Healthy bool `json:"healthy"`
+	doctor.Report
+	Fixed []doctor.Finding `json:"fixed,omitempty"`
+}
+
+func (a *app) doctor(ctx context.Context, fix bool) error {
+	h, err := a.doctorHost(ctx)
+	if err != nil {
+		return err
+	}
+	done := a.progress("examining the host")
+	defer done()
+	report := doctorReport{Report: *h.Examine(ctx)}
+	if fix {
+		report.Fix(ctx)
+		report.Fixed = slices.DeleteFunc(slices.Clone(report.Findings), func(f doctor.Finding) bool { return !f.Safe })
+		report.Report = *h.Examine(ctx)
+	}
+	done()
+	report.Healthy = len(report.Findings) == 0
+	if a.flags.json {
+		err = a.out.json(report)
+	} else {
+		a.printDoctor(&report)
+	}
+	switch {
+	case err != nil || report.Healthy:
+		return err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return fmt.Errorf("%w: %s", errFindings, plural(len(report.Findings), "finding"))
+}
+
+// doctorHost returns the host with the settings of the flags and of the daemon.
+func (a *app) doctorHost(ctx context.Context) (*doctor.Host, error) {
+	conf, err := a.configurator()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := a.configurations()
+	if err != nil {
+		return nil, err
+	}
+	cfg := a.flags.others
+	h := &doctor.Host{
+		Service: conf, Engine: configurator.Engine(a.flags.engine), ConfDir: a.flags.confDir, StateDir: a.flags.stateDir,
+		PluginDirs: a.pluginDirs(), VendorDir: cfg.VendorDir, NetnsDir: cfg.NetnsDir, Settings: settings.DefaultFile,
+	}
+	if h.NetnsDir == "" {
+		h.NetnsDir = sandbox.DefaultDir
+	}
+	h.StateDir = filepath.Clean(h.StateDir)
+	h.Networks, h.Skipped = dir.Networks()
+	return h, ctx.Err()
+}
+
+func (a *app) printDoctor(r *doctorReport) {
+	for _, f := range r.Fixed {
+		if f.Fixed {
+			a.out.printf("%s %s: %s\n", a.out.paint(green, "fixed"), a.out.paint(bold, f.ID), f.What)
+		} else {
+			a.out.printf("%s %s: %s: %s\n", a.out.paint(red, "not fixed"), a.out.paint(bold, f.ID), f.What, f.FixError)
+		}
+	}
+	for _, f := range r.Findings {
+		look := yellow
+		if f.Severity == doctor.Error {
+			look = red
+		}
+		a.out.printf("%s %s: %s\n", a.out.paint(look, string(f.Severity)), a.out.paint(bold, f.ID), f.What)
+		a.out.printf("  why     %s\n  repair  %s\n", f.Why, f.Repair)
+		if f.Safe {
+			a.out.printf("          allocnet doctor --fix does so\n")
+		}
+	}
+	if r.Healthy {
+		a.out.printf("%s %s, nothing found\n", a.out.paint(green, a.mark()), plural(len(r.Checks), "check"))
+	}
+}

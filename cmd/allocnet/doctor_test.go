@@ -1,0 +1,71 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/cmd/internal/doctor"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+func TestDoctor(t *testing.T) {
+	privhost.Require(t, "nft", "iptables")
+	w := newWorkspace(t)
+	require.Equal(t, "ok: 11 checks, nothing found\n", w.run("doctor").ok(t))
+	report := decode[doctorReport](t, w.run("doctor", "--json").ok(t))
+	require.True(t, report.Healthy)
+	require.NotNil(t, report.Findings)
+
+	stale := filepath.Join(sandbox.DefaultDir, "stale")
+	require.NoError(t, os.MkdirAll(sandbox.DefaultDir, 0o755))
+	require.NoError(t, os.WriteFile(stale, nil, 0o444))
+	require.NoError(t, os.Chtimes(stale, time.Time{}, time.Now().Add(-time.Hour)))
+	require.NoError(t, os.WriteFile(w.path("conf/30-broken.conflist"), []byte("{"), 0o600))
+	got := w.run("doctor")
+	require.Equal(t, exitNo, got.code)
+	require.Regexp(t, `(?m)^error configuration-skipped: .*30-broken.conflist.*\n  why     .+\n  repair  correct `, got.out)
+	require.Regexp(t, `(?m)^warning netns-stale: .*\n  why     .+\n  repair  ip netns delete stale.*\n {10}allocnet doctor --fix does so$`, got.out)
+	require.Contains(t, got.errOut, "hint: each finding has its repair; `allocnet doctor --fix` makes the safe ones")
+	require.FileExists(t, stale, "nothing changes without --fix")
+
+	got = w.run("doctor", "--json")
+	require.Equal(t, "findings", got.failure(t, exitNo).Kind)
+	report = decode[doctorReport](t, got.out)
+	require.False(t, report.Healthy)
+	require.Equal(t, []string{"configuration-skipped", "netns-stale"}, idsOf(report.Findings))
+
+	got = w.run("doctor", "--fix", "--json")
+	require.Equal(t, exitNo, got.code, "what has no safe repair is left")
+	report = decode[doctorReport](t, got.out)
+	require.Equal(t, []string{"configuration-skipped"}, idsOf(report.Findings))
+	require.Equal(t, []string{"netns-stale"}, idsOf(report.Fixed))
+	require.True(t, report.Fixed[0].Fixed)
+	require.NoFileExists(t, stale)
+	require.NoError(t, os.Remove(w.path("conf/30-broken.conflist")))
+	require.Equal(t, "ok: 11 checks, nothing found\n", w.run("doctor", "--fix").ok(t))
+}
+
+func idsOf(findings []doctor.Finding) (ids []string) {
+	for _, f := range findings {
+		ids = append(ids, f.ID)
+	}
+	return ids
+}
+
+// TestDoctorHelp: the help lists what --fix does, for each kind that it repairs.
+func TestDoctorHelp(t *testing.T) {
+	help := runWith("", "doctor", "--help").ok(t)
+	for _, k := range doctor.Kinds {
+		if !k.Safe {
+			require.NotContains(t, safeRepairs, k.ID)
+			continue
+		}
+		require.NotEmpty(t, safeRepairs[k.ID], k.ID)
+		require.Contains(t, help, k.ID)
+	}
+}

@@ -1,0 +1,200 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// unreadable returns a finding for each record that cannot be read.
+func unreadable(err error) (findings []Finding) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range joined.Unwrap() {
+			findings = append(findings, unreadable(e)...)
+		}
+		return findings
+	}
+	var broken *allocnet.RecordError
+	if !errors.As(err, &broken) {
+		return []Finding{find("not-checked", "records", err.Error(), "remove the cause, then: allocnet doctor")}
+	}
+	repair := "allocnet teardown " + broken.ID + " --netns PATH (the path of its network namespace)"
+	if errors.Is(err, allocnet.ErrNewer) {
+		repair = "use the newer allocnet that wrote " + broken.File
+	}
+	return []Finding{find("record-unreadable", broken.ID, err.Error(), repair)}
+}
+
+// checkTime bounds the CHECK of all allocations.
+const checkTime = 10 * time.Second
+
+// checkAllocations compares records, leases and objects of the host with each other.
+func checkAllocations(ctx context.Context, h *Host) (findings []Finding, err error) {
+	for i := range h.records {
+		switch r := &h.records[i]; {
+		case r.Acknowledged: // its removal is on the way
+		case r.NetnsGone:
+			findings = append(findings, find("netns-gone", r.ID, fmt.Sprintf("the network namespace %s of allocation %q is gone", r.Netns, r.ID), "allocnet teardown "+r.ID))
+		case r.Phase != configurator.PhaseReady && !h.isBusy(r.ID):
+			findings = append(findings, find("interrupted", r.ID, fmt.Sprintf("allocation %q is in phase %q, and no operation works on it", r.ID, r.Phase), "allocnet recover"))
+		}
+	}
+	leftovers, err := h.leftovers(ctx)
+	leases, leasesErr := h.leases(ctx)
+	return slices.Concat(findings, leftovers, leases, h.drift(ctx)), errors.Join(err, leasesErr)
+}
+
+// isBusy reports whether an operation works on an allocation.
+func (h *Host) isBusy(id string) bool {
+	locked, unlock, err := record.Open(h.StateDir).TryLocks([]string{id})
+	if err != nil {
+		return false
+	}
+	unlock()
+	return len(locked) == 0
+}
+
+// drift runs CHECK of the allocations that are set up.
+func (h *Host) drift(ctx context.Context) (findings []Finding) {
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	var ids []string
+	for _, r := range h.ready() {
+		ids = append(ids, r.ID)
+	}
+	health := h.Service.CheckAll(ctx, ids)
+	unreached := 0
+	for _, id := range ids {
+		switch err, checked := health[id]; {
+		case !checked && ctx.Err() != nil:
+			unreached++
+		case errors.Is(err, configurator.ErrUnhealthy):
+			findings = append(findings, find("drift", id, err.Error(), "allocnet repair; for what it reports as broken: allocnet setup with the same arguments"))
+		case err != nil:
+			findings = append(findings, find("not-checked", id, err.Error(), "remove the cause, then: allocnet check "+id))
+		}
+	}
+	if unreached > 0 {
+		findings = append(findings, find("not-checked", "allocations", fmt.Sprintf("%d allocations were not checked within %s", unreached, checkTime), "allocnet repair"))
+	}
+	return findings
+}
+
+// live returns the IDs of all records.
+func (h *Host) live() []string {
+	ids := make([]string, len(h.records))
+	for i := range h.records {
+		ids[i] = h.records[i].ID
+	}
+	return ids
+}
+
+const collect = "allocnet ls --quiet | allocnet gc --live-from - --destroy"
+
+// leftovers reports objects of allocations without a record, in all networks. What only has
+// leases can be removed safely: nothing in the kernel uses the addresses.
+func (h *Host) leftovers(ctx context.Context) (findings []Finding, err error) {
+	scope := configurator.Scope{Live: h.live()}
+	for _, n := range h.Networks {
+		scope.Networks = append(scope.Networks, n.Name)
+	}
+	report, err := h.Service.PlanGC(ctx, scope)
+	if err != nil && report == nil {
+		return nil, err
+	}
+	for _, r := range report.Records {
+		alloc := configurator.Allocation{ID: r.ID, Netns: filepath.Join(h.NetnsDir, r.ID)}
+		var names []string
+		for _, n := range r.Networks {
+			names = append(names, n.Network)
+		}
+		alloc.Networks = names
+		found, err := h.Service.Audit(ctx, alloc)
+		if err != nil {
+			return findings, fmt.Errorf("audit of %q: %w", r.ID, err)
+		}
+		if len(found) == 0 { // it was removed in the meantime
+			continue
+		}
+		texts := make([]string, len(found))
+		for i, l := range found {
+			texts[i] = l.String()
+		}
+		what := fmt.Sprintf("allocation %q has no record, but on the host there is: %s", r.ID, strings.Join(texts[:min(len(texts), 8)], "; "))
+		repair := "allocnet cleanup --force " + r.ID + networkFlags(names)
+		if slices.ContainsFunc(found, func(l configurator.Leftover) bool { return l.Kind != allocnet.KindLease }) {
+			findings = append(findings, find("leftover", r.ID, what, repair))
+			continue
+		}
+		findings = append(findings, find("lease-without-owner", r.ID, what, repair).withFix(func(ctx context.Context) error {
+			_, err := h.Service.Force(ctx, alloc)
+			return err
+		}))
+	}
+	var broken *allocnet.RecordError
+	if errors.As(err, &broken) { // Examine reports it
+		err = nil
+	}
+	return findings, err
+}
+
+func networkFlags(names []string) (flags string) {
+	for _, n := range names {
+		flags += " --network " + n
+	}
+	return flags
+}
+
+// staleTime is the age from which a file without a namespace is not one that a program is
+// about to mount a namespace on.
+const staleTime = 10 * time.Second
+
+// checkNamespaces looks for files without a namespace, and for namespaces of allocations that
+// no longer exist.
+func checkNamespaces(ctx context.Context, h *Host) (findings []Finding, err error) {
+	entries, err := os.ReadDir(h.NetnsDir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		path := filepath.Join(h.NetnsDir, e.Name())
+		if isStale(path) {
+			findings = append(findings, find("netns-stale", path, path+" is a file without a network namespace, which a crash left", "ip netns delete "+e.Name()+", or rm "+path).
+				withFix(func(context.Context) error {
+					if !isStale(path) {
+						return nil
+					}
+					return sandbox.Destroy(path)
+				}))
+		}
+	}
+	report, err := h.Service.PlanGC(ctx, configurator.Scope{Live: h.live(), DestroyNetns: true})
+	if report == nil {
+		return findings, err
+	}
+	for _, path := range report.Destroyed {
+		if !slices.Contains(report.Removed, filepath.Base(path)) && !isStale(path) {
+			findings = append(findings, find("netns-orphan", path, "network namespace "+path+" was made for an allocation that no longer exists", collect))
+		}
+	}
+	return findings, nil
+}
+
+// isStale reports whether the file at a path is not a network namespace and nobody is about
+// to mount one there.
+func isStale(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode().IsRegular() && info.Size() == 0 && time.Since(info.ModTime()) > staleTime &&
+		errors.Is(sandbox.Validate(path), sandbox.ErrNotNamespace)
+}

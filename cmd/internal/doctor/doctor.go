@@ -1,0 +1,194 @@
+// Package doctor examines a host for what keeps networks of allocations from working, now or
+// soon. It reads the kernel and the files as they are and changes nothing, unless a safe
+// repair is asked for.
+//
+// A Finding says what was found, why it matters and which command repairs it. Checks that
+// could not be completed are findings too: what cannot be looked at is not healthy.
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/redact"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+)
+
+// Severity says how urgent a Finding is.
+type Severity string
+
+// The severities.
+const (
+	Error   Severity = "error"   // something does not work
+	Warning Severity = "warning" // something will stop to work, or does so in some cases
+)
+
+// Finding is one thing that is wrong with the host.
+type Finding struct {
+	ID       string   `json:"id"` // of a Kind; does not change between versions
+	Severity Severity `json:"severity"`
+	Object   string   `json:"object"` // the network, file, sysctl or allocation
+	What     string   `json:"what"`
+	Why      string   `json:"why"`
+	Repair   string   `json:"repair"` // a command, or a text if there is none
+	// Safe reports that Fix can repair it.
+	Safe bool `json:"safe"`
+	// Fixed reports that Fix has repaired it. FixError is the reason if it could not.
+	Fixed    bool   `json:"fixed,omitempty"`
+	FixError string `json:"fixError,omitempty"`
+
+	fix func(context.Context) error
+}
+
+// Kind is a kind of findings.
+type Kind struct {
+	ID       string
+	Severity Severity
+	Why      string
+	// Safe reports that findings of the kind have a repair that Fix may make: it restores
+	// what allocnet itself needs or removes what nobody uses, and nothing else.
+	Safe bool
+}
+
+// Host is the host that is examined: the network namespace, mounts and files of this
+// process, and the settings of allocnet.
+type Host struct {
+	Service    *configurator.Configurator
+	Engine     configurator.Engine
+	ConfDir    string
+	StateDir   string
+	PluginDirs []string
+	VendorDir  string // "" for none
+	NetnsDir   string // of the namespaces that setup creates
+	// Settings is the file of the daemon's settings, which need not exist; "" for none.
+	Settings string
+	// Networks are the active networks, Skipped the files that are not.
+	Networks []*conflist.Network
+	Skipped  []*conflist.FileError
+	// Full is the part of a limit from which it counts as soon reached; default 0.8.
+	Full float64
+
+	// Records are read by Examine.
+	records []configurator.Record
+}
+
+// Report is the result of an examination.
+type Report struct {
+	Checks   []Check   `json:"checks"`
+	Findings []Finding `json:"findings"`
+}
+
+// Check is one check that was made.
+type Check struct {
+	Name  string `json:"name"`
+	Title string `json:"title"`
+	OK    bool   `json:"ok"` // it found nothing
+}
+
+// check finds what is wrong in one area. An error means that it could not be completed; the
+// findings until then count.
+type check struct {
+	name, title string
+	run         func(context.Context, *Host) ([]Finding, error)
+}
+
+// checks are in the order of the report.
+var checks = []check{
+	{"privileges", "rights of this process", checkPrivileges},
+	{"kernel", "features of the kernel", checkKernel},
+	{"forwarding", "forwarding and other sysctls", checkSysctls},
+	{"firewall", "rules of other programs", checkFirewall},
+	{"subnets", "subnets and routes", checkSubnets},
+	{"configuration", "settings and network configurations", checkConfiguration},
+	{"plugins", "plugin directories and versions", checkPlugins},
+	{"allocations", "records, leases and leftovers", checkAllocations},
+	{"namespaces", "network namespaces", checkNamespaces},
+	{"limits", "limits of the kernel and of networks", checkLimits},
+	{"disk", "disk and clock", checkDisk},
+}
+
+// Examine makes all checks, several at a time, and changes nothing.
+func (h *Host) Examine(ctx context.Context) *Report {
+	if h.Full == 0 {
+		h.Full = 0.8
+	}
+	records, err := h.Service.List(ctx)
+	h.records = records
+	found, failed := make([][]Finding, len(checks)), make([]error, len(checks))
+	var running sync.WaitGroup
+	for i, c := range checks {
+		running.Go(func() { found[i], failed[i] = c.run(ctx, h) })
+	}
+	running.Wait()
+	r := &Report{Findings: []Finding{}}
+	for i, c := range checks {
+		if c.name == "allocations" && err != nil {
+			found[i] = append(found[i], unreadable(err)...)
+		}
+		if failed[i] != nil {
+			found[i] = append(found[i], find("not-checked", c.name,
+				fmt.Sprintf("the check of %s could not be completed: %s", c.title, redact.Text(failed[i].Error())),
+				"remove the cause, then: allocnet doctor"))
+		}
+		r.Checks = append(r.Checks, Check{c.name, c.title, len(found[i]) == 0})
+		r.Findings = append(r.Findings, found[i]...)
+	}
+	for i := range r.Findings {
+		r.Findings[i].What = redact.Bound(r.Findings[i].What)
+	}
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int { return cmp.Compare(a.Severity, b.Severity) })
+	return r
+}
+
+// Fix makes the repairs of the safe findings, and notes in each one how it ended. Another
+// Examine shows what is left.
+func (r *Report) Fix(ctx context.Context) {
+	for i := range r.Findings {
+		f := &r.Findings[i]
+		if f.fix == nil {
+			continue
+		}
+		if err := f.fix(ctx); err != nil {
+			f.FixError = redact.Bound(redact.Text(err.Error()))
+		} else {
+			f.Fixed = true
+		}
+	}
+}
+
+// find returns a finding of a kind.
+func find(id, object, what, repair string) Finding {
+	k := kindOf(id)
+	return Finding{ID: id, Severity: k.Severity, Object: object, What: what, Why: k.Why, Repair: repair}
+}
+
+// withFix returns the finding with a safe repair.
+func (f Finding) withFix(fix func(context.Context) error) Finding {
+	if !kindOf(f.ID).Safe {
+		panic("the kind " + f.ID + " has no safe repair")
+	}
+	f.Safe, f.fix = true, fix
+	return f
+}
+
+func kindOf(id string) Kind {
+	i := slices.IndexFunc(Kinds, func(k Kind) bool { return k.ID == id })
+	if i < 0 {
+		panic("unknown kind of finding " + id)
+	}
+	return Kinds[i]
+}
+
+// ready returns the records of the allocations that are set up.
+func (h *Host) ready() (list []*configurator.Record) {
+	for i := range h.records {
+		if r := &h.records[i]; r.Phase == configurator.PhaseReady && !r.Acknowledged && !r.NetnsGone {
+			list = append(list, r)
+		}
+	}
+	return list
+}

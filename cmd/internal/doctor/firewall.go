@@ -1,0 +1,366 @@
+package doctor
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/firewalld"
+	"github.com/allocnet/allocnet/internal/iptables"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/netfilter"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// checkFirewall looks for rules of other programs that take packets away from allocations.
+func checkFirewall(ctx context.Context, h *Host) ([]Finding, error) {
+	chains, err := baseChains(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var findings []Finding
+	foreign := h.foreignDrops(chains)
+	forward, err := h.forwardPolicy(ctx, chains)
+	nat, natErr := h.foreignNAT(ctx)
+	mixed, mixedErr := mixedIPTables(chains)
+	zones, zonesErr := h.firewalld(ctx)
+	return slices.Concat(findings, foreign, forward, nat, mixed, zones), errors.Join(err, natErr, mixedErr, zonesErr)
+}
+
+// baseChain is a chain that the kernel calls for packets, with its rules.
+type baseChain struct {
+	*nftables.Chain
+	rules []*nftables.Rule
+}
+
+func (c baseChain) String() string {
+	return familyName(c.Table.Family) + " " + c.Table.Name + " " + c.Name
+}
+
+// ofIPTables reports whether the chain is one that the program iptables made.
+func (c baseChain) ofIPTables() bool {
+	return (c.Table.Family == nftables.TableFamilyIPv4 || c.Table.Family == nftables.TableFamilyIPv6) &&
+		c.Name == strings.ToUpper(c.Name) && slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, c.Table.Name)
+}
+
+func familyName(f nftables.TableFamily) string {
+	switch f {
+	case nftables.TableFamilyIPv4:
+		return "ip"
+	case nftables.TableFamilyIPv6:
+		return "ip6"
+	case nftables.TableFamilyINet:
+		return "inet"
+	}
+	return "family-" + strconv.Itoa(int(f))
+}
+
+// baseChains returns the base chains of the families that see forwarded packets of IP.
+func baseChains(ctx context.Context) (list []baseChain, err error) {
+	err = netfilter.Look(ctx, func(c *nftables.Conn) error {
+		list = nil
+		chains, err := c.ListChains()
+		if err != nil {
+			return err
+		}
+		for _, chain := range chains {
+			if chain.Hooknum == nil || strings.HasPrefix(familyName(chain.Table.Family), "family-") {
+				continue
+			}
+			rules, err := c.GetRules(chain.Table, chain)
+			if err != nil {
+				return err
+			}
+			list = append(list, baseChain{chain, rules})
+		}
+		return nil
+	})
+	if err != nil {
+		if netfilter.IsUnsupported(err) { // checkKernel reports it
+			return nil, nil
+		}
+		return nil, fmt.Errorf("list nftables: %w", err)
+	}
+	return list, nil
+}
+
+func isOurs(table string) bool {
+	return table == names.Table || table == names.GuardTable || table == names.HeldGuardTable
+}
+
+// foreignDrops reports chains of other programs for forwarded packets that drop what no
+// rule of theirs accepts, unless they accept what allocnet's tables have approved.
+func (h *Host) foreignDrops(chains []baseChain) (findings []Finding) {
+	for _, c := range chains {
+		if *c.Hooknum != *nftables.ChainHookForward || isOurs(c.Table.Name) || c.ofIPTables() || c.Table.Name == "firewalld" {
+			continue
+		}
+		if !c.drops() || c.acceptsApproved() {
+			continue
+		}
+		findings = append(findings, find("foreign-drop", c.String(),
+			fmt.Sprintf("chain %s drops forwarded packets that none of its rules accepts", c),
+			fmt.Sprintf("nft insert rule %s meta mark and %#x == %#x accept (and add it to the file that makes the table)", c, ruleset.ForwardMark, ruleset.ForwardMark)))
+	}
+	return findings
+}
+
+// drops reports whether a packet that no rule matches is dropped: by the policy, or by a
+// last rule without a condition.
+func (c baseChain) drops() bool {
+	if c.Policy != nil && *c.Policy == nftables.ChainPolicyDrop {
+		return true
+	}
+	if len(c.rules) == 0 {
+		return false
+	}
+	for _, e := range c.rules[len(c.rules)-1].Exprs {
+		switch e := e.(type) {
+		case *expr.Counter, *expr.Log, *expr.Limit:
+		case *expr.Reject:
+			return true
+		case *expr.Verdict:
+			return e.Kind == expr.VerdictDrop
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// acceptsApproved reports whether a rule accepts packets with the mark of allocnet's tables.
+func (c baseChain) acceptsApproved() bool {
+	return slices.ContainsFunc(c.rules, func(r *nftables.Rule) bool {
+		var mark, bit, accept bool
+		for _, e := range r.Exprs {
+			switch e := e.(type) {
+			case *expr.Meta:
+				mark = mark || e.Key == expr.MetaKeyMARK
+			case *expr.Bitwise:
+				bit = bit || len(e.Mask) == 4 && binary.NativeEndian.Uint32(e.Mask)&ruleset.ForwardMark != 0
+			case *expr.Verdict:
+				accept = e.Kind == expr.VerdictAccept
+			}
+		}
+		return mark && bit && accept
+	})
+}
+
+// forwardPolicy reports a FORWARD chain of iptables that drops, if the forward-accept rule
+// of native networks is missing, and networks without the plugin that makes it.
+func (h *Host) forwardPolicy(ctx context.Context, chains []baseChain) (findings []Finding, err error) {
+	var families []iptables.Family
+	var errs []error
+	for f, family := range map[iptables.Family]nftables.TableFamily{iptables.IPv4: nftables.TableFamilyIPv4, iptables.IPv6: nftables.TableFamilyIPv6} {
+		drops := slices.ContainsFunc(chains, func(c baseChain) bool {
+			return c.ofIPTables() && c.Table.Family == family && c.Name == "FORWARD" && c.Table.Name == "filter" && c.drops()
+		})
+		legacy, err := legacyForwardDrops(ctx, f)
+		errs = append(errs, err)
+		if drops || legacy {
+			families = append(families, f)
+		}
+	}
+	slices.Sort(families)
+	if len(families) == 0 {
+		return nil, errors.Join(errs...)
+	}
+	if slices.ContainsFunc(h.ready(), func(r *configurator.Record) bool { return r.Engine == configurator.EngineNative }) {
+		rule := iptables.NewAcceptRule()
+		err := rule.Check(ctx, families)
+		errs = append(errs, rule.Close())
+		if errors.Is(err, iptables.ErrMissing) {
+			findings = append(findings, find("forward-drop", "FORWARD", "the policy of the chain FORWARD of iptables is to drop"+byDocker(chains)+", and the rule for allocations is missing: "+err.Error(),
+				"allocnet repair").withFix(func(ctx context.Context) error {
+				rule := iptables.NewAcceptRule()
+				return errors.Join(rule.Ensure(ctx, families), rule.Close())
+			}))
+		} else {
+			errs = append(errs, err)
+		}
+	}
+	for _, n := range h.Networks {
+		types := n.PluginTypes()
+		reached := slices.Contains(types, "bridge") || slices.Contains(types, "ptp")
+		if reached && !slices.Contains(types, "firewall") {
+			findings = append(findings, find("no-firewall-plugin", n.Name, fmt.Sprintf("the policy of the chain FORWARD of iptables is to drop%s, and network %q has no plugin firewall",
+				byDocker(chains), n.Name), fmt.Sprintf(`add {"type": "firewall"} to the plugins in %s, behind the first one, and set up its allocations again`, n.File)))
+		}
+	}
+	return findings, errors.Join(errs...)
+}
+
+// byDocker names Docker as the cause of a policy if its chains exist.
+func byDocker(chains []baseChain) string {
+	for _, c := range chains {
+		for _, r := range c.rules {
+			for _, e := range r.Exprs {
+				if v, ok := e.(*expr.Verdict); ok && strings.HasPrefix(v.Chain, "DOCKER") {
+					return " (Docker sets it)"
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// legacyTables returns the tables that the legacy iptables has in the kernel.
+func legacyTables(f iptables.Family) ([]string, error) {
+	file := map[iptables.Family]string{iptables.IPv4: "/proc/net/ip_tables_names", iptables.IPv6: "/proc/net/ip6_tables_names"}[f]
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return strings.Fields(string(data)), err
+}
+
+func legacyProgram(f iptables.Family) string {
+	if f == iptables.IPv6 {
+		return "ip6tables-legacy"
+	}
+	return "iptables-legacy"
+}
+
+// legacyRules returns the listing of a table of the legacy iptables; none if the table, or
+// the program, does not exist.
+func legacyRules(ctx context.Context, f iptables.Family, table string) ([]string, error) {
+	tables, err := legacyTables(f)
+	if err != nil || !slices.Contains(tables, table) {
+		return nil, err
+	}
+	out, err := exec.CommandContext(ctx, legacyProgram(f), "-w", "5", "-t", table, "-S").Output()
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil, fmt.Errorf("list legacy iptables: %w: on Debian: apt-get install iptables", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list legacy iptables: %w", err)
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n"), nil
+}
+
+func legacyForwardDrops(ctx context.Context, f iptables.Family) (bool, error) {
+	rules, err := legacyRules(ctx, f, "filter")
+	return slices.Contains(rules, "-P FORWARD DROP"), err
+}
+
+// foreignNAT reports rules of iptables that redirect a published port before allocnet's
+// table sees the connection: rules of both are at the same priority, and an earlier chain
+// counts; a connection is redirected once.
+func (h *Host) foreignNAT(ctx context.Context) (findings []Finding, err error) {
+	var published []portmap.Mapping
+	owners := map[int]string{}
+	for _, r := range h.ready() {
+		for _, m := range r.Ports {
+			published = append(published, m)
+			owners[m.HostPort] = r.ID
+		}
+	}
+	if len(published) == 0 {
+		return nil, nil
+	}
+	rules, err := natRules(ctx)
+	for _, rule := range rules {
+		for _, m := range published {
+			if redirects(rule.text, m) {
+				findings = append(findings, find("foreign-nat", fmt.Sprintf("port %d/%s", m.HostPort, m.Protocol),
+					fmt.Sprintf("host port %d/%s of allocation %q is redirected by a rule of iptables: %s", m.HostPort, m.Protocol, owners[m.HostPort], rule.text),
+					fmt.Sprintf("%s -t nat -D %s (or publish another host port)", rule.program, strings.TrimPrefix(rule.text, "-A "))))
+			}
+		}
+	}
+	return findings, err
+}
+
+type natRule struct{ program, text string }
+
+// natRules returns the DNAT rules of iptables that are not those of the reference portmap
+// plugin, of both variants.
+func natRules(ctx context.Context) (list []natRule, err error) {
+	var errs []error
+	add := func(program string, lines []string) {
+		for _, line := range lines {
+			if strings.HasPrefix(line, "-A ") && !strings.HasPrefix(line, "-A CNI-") && (strings.Contains(line, "-j DNAT") || strings.Contains(line, "-j REDIRECT")) {
+				list = append(list, natRule{program, line})
+			}
+		}
+	}
+	for _, f := range []iptables.Family{iptables.IPv4, iptables.IPv6} {
+		legacy, err := legacyRules(ctx, f, "nat")
+		errs = append(errs, err)
+		add(legacyProgram(f), legacy)
+		out, err := exec.CommandContext(ctx, f.Program(), "-w", "5", "-t", "nat", "-S").Output()
+		if err != nil && !errors.Is(err, exec.ErrNotFound) && f == iptables.IPv4 {
+			errs = append(errs, fmt.Errorf("list %s: %w", f.Program(), err))
+		}
+		add(f.Program(), strings.Split(strings.TrimSpace(string(out)), "\n"))
+	}
+	return list, errors.Join(errs...)
+}
+
+// redirects reports whether a rule of iptables matches a published port.
+func redirects(rule string, m portmap.Mapping) bool {
+	words := strings.Fields(rule)
+	value := func(option string) string {
+		if i := slices.Index(words, option); i >= 0 && i+1 < len(words) {
+			return words[i+1]
+		}
+		return ""
+	}
+	if p := value("-p"); p != "" && p != m.Protocol {
+		return false
+	}
+	if d := value("-d"); m.HostIP != "" && d != "" && !strings.HasPrefix(d, m.HostIP+"/") && d != m.HostIP {
+		return false
+	}
+	for _, ports := range []string{value("--dport"), value("--dports")} {
+		for _, one := range strings.Split(ports, ",") {
+			from, to, isRange := strings.Cut(one, ":")
+			if !isRange {
+				to = from
+			}
+			low, lowErr := strconv.Atoi(from)
+			high, highErr := strconv.Atoi(to)
+			if lowErr == nil && highErr == nil && low <= m.HostPort && m.HostPort <= high {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// mixedIPTables reports tables of the legacy iptables beside those of iptables on nf_tables.
+func mixedIPTables(chains []baseChain) (findings []Finding, err error) {
+	for f, family := range map[iptables.Family]nftables.TableFamily{iptables.IPv4: nftables.TableFamilyIPv4, iptables.IPv6: nftables.TableFamilyIPv6} {
+		tables, tablesErr := legacyTables(f)
+		err = errors.Join(err, tablesErr)
+		onNFT := slices.ContainsFunc(chains, func(c baseChain) bool {
+			return c.ofIPTables() && c.Table.Family == family && slices.Contains(tables, c.Table.Name)
+		})
+		if onNFT {
+			findings = append(findings, find("iptables-mixed", f.Program(), fmt.Sprintf("%s has tables of the legacy variant (%s) and of nf_tables", f.Program(), strings.Join(tables, ", ")),
+				fmt.Sprintf("choose one: update-alternatives --config %s; then remove the rules of the other, e.g.: %s -F", f.Program(), legacyProgram(f))))
+		}
+	}
+	return findings, err
+}
+
+// firewalld reports a firewalld that runs and cannot be reached.
+func (h *Host) firewalld(ctx context.Context) ([]Finding, error) {
+	_, err := firewalld.Shared.Runs(ctx)
+	if errors.Is(err, firewalld.ErrUnreachable) || errors.Is(err, firewalld.ErrSilent) {
+		return []Finding{find("firewalld", "firewalld", err.Error(), "systemctl restart dbus firewalld")}, nil
+	}
+	return nil, err
+}

@@ -1,0 +1,204 @@
+package doctor
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+func TestHealthyHost(t *testing.T) {
+	r := newRig(t)
+	report := r.examine()
+	require.Empty(t, describe(report.Findings))
+	require.Len(t, report.Checks, len(checks))
+	r.setup("web")
+	r.setup("routed", func(a *configurator.Allocation) { a.Networks, a.Ports = []string{"allocnet"}, nil })
+	r.healthy()
+}
+
+// TestSubnets: a subnet is compared with addresses of links that are down, with routes,
+// with other networks, with its own bridge and with name servers.
+func TestSubnets(t *testing.T) {
+	for name, c := range map[string]struct {
+		breaks, undo string
+		id           string
+		texts        []string
+	}{
+		"address of a bridge that is down": {"ip link add other type bridge; ip addr add 10.77.0.200/25 dev other", "ip link del other",
+			"subnet-overlap", []string{"subnet 10.77.0.0/24 of network \"web\" overlaps with address 10.77.0.200/25 of other"}},
+		"a route": {"ip link add v0 type veth peer v1; ip link set v0 up; ip link set v1 up; ip route add 10.64.0.0/12 dev v0", "ip link del v0",
+			"subnet-overlap", []string{"overlaps with route 10.64.0.0/12 through v0"}},
+		"a route of another table": {"ip link add v0 type veth peer v1; ip link set v0 up; ip route add 10.77.0.64/26 dev v0 table 99", "ip link del v0",
+			"subnet-overlap", []string{"overlaps with route 10.77.0.64/26 through v0"}},
+		"a black hole for the routed network": {"ip route add blackhole 10.202.128.0/20", "ip route del blackhole 10.202.128.0/20",
+			"subnet-overlap", []string{`network "allocnet"`, "route 10.202.128.0/20 without a link"}},
+		"IPv6": {"ip link add other type bridge; ip addr add fd0a:110c:2e7::9/56 dev other", "ip link del other",
+			"subnet-overlap", []string{`network "allocnet"`, "fd0a:110c:2e7::9/56"}},
+		"the bridge has another subnet": {"ip link add web0 type bridge; ip addr add 10.99.0.1/24 dev web0", "true",
+			"bridge-subnet", []string{"bridge web0 has address 10.99.0.1/24, which is not in subnet 10.77.0.0/24"}},
+		"the bridge has a larger subnet": {"ip link add web0 type bridge; ip addr add 10.77.0.1/16 dev web0", "true",
+			"bridge-subnet", []string{"bridge web0 has 10.77.0.1/16"}},
+		"a name server": {"echo nameserver 10.77.0.53 >/run/resolv; mount --bind /run/resolv /etc/resolv.conf", "umount /etc/resolv.conf",
+			"resolver-in-subnet", []string{"name server 10.77.0.53"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.healthy()
+			r.sh(c.breaks)
+			r.undo(c.undo)
+			r.finds(c.id, c.texts)
+		})
+	}
+}
+
+func TestSubnetsOfTwoNetworks(t *testing.T) {
+	r := newRig(t)
+	r.network("20-db", r.bridge("db", "db0", "10.77.0.128/25"))
+	r.finds("subnet-overlap", []string{"subnet 10.77.0.128/25 of network \"db\" overlaps with 10.77.0.0/24 of network \"web\""})
+	r.network("20-db", r.bridge("db", "web0", subnet))
+	r.finds("subnet-shared", []string{`"web" and "db"`, "on bridge web0"})
+	r.network("20-db", r.bridge("db", "db0", "10.78.0.0/25"))
+	r.healthy()
+}
+
+// TestForwarding: it is needed only while allocations are set up.
+func TestForwarding(t *testing.T) {
+	r := newRig(t)
+	r.sh("sysctl -qw net.ipv4.ip_forward=0")
+	r.healthy()
+	r.setup("web")
+	r.healthy()
+	r.sh("sysctl -qw net.ipv4.ip_forward=0")
+	f := r.finds("forwarding-off", []string{"net/ipv4/ip_forward is 0"})
+	r.repairs(f)
+	r.sh("sysctl -qw net/ipv4/conf/web0/forwarding=0")
+	r.finds("forwarding-off", []string{"net/ipv4/conf/web0/forwarding is 0"})
+	r.fixes("forwarding-off")
+}
+
+func TestReversePathFilter(t *testing.T) {
+	r := newRig(t)
+	r.network("20-db", r.bridge("db", "db0", "10.78.0.0/24"))
+	r.undo("ip link del db0")
+	r.setup("web", func(a *configurator.Allocation) { a.Networks = []string{"web", "db"} })
+	r.healthy()
+	r.sh("sysctl -qw net/ipv4/conf/db0/rp_filter=1")
+	r.repairs(r.finds("rp-filter", []string{"reverse path filtering of db0 is strict"}))
+}
+
+// TestReversePathFilterOfUplinks has two default routes.
+func TestReversePathFilterOfUplinks(t *testing.T) {
+	r := newRig(t)
+	r.sh(`for i in 1 2; do ip link add up$i type veth peer down$i; ip link set up$i up; ip link set down$i up; ip addr add 192.0.2.$i/32 dev up$i
+		ip route add default dev up$i metric $i; sysctl -qw net/ipv4/conf/up$i/rp_filter=1; done`)
+	r.undo("ip link del up1; ip link del up2")
+	r.sh("sysctl -qw net/ipv4/conf/up1/rp_filter=0")
+	r.repairs(r.finds("rp-filter", []string{"reverse path filtering of up2 is strict"}))
+}
+
+func TestRouteLocalnet(t *testing.T) {
+	r := newRig(t)
+	r.setup("web")
+	r.sh("sysctl -qw net/ipv4/conf/web0/route_localnet=0")
+	r.finds("route-localnet", []string{"net/ipv4/conf/web0/route_localnet is 0"}, "drift")
+	r.fixes("route-localnet")
+	r.sh("ip link add up0 type veth peer down0; sysctl -qw net/ipv4/conf/up0/route_localnet=1")
+	r.undo("ip link del up0")
+	r.healthy() // the guard is there
+	require.NoError(t, r.conf.Teardown(t.Context(), configurator.Allocation{ID: "web", OwnNetns: true}))
+	r.sh("nft flush ruleset")
+	r.repairs(r.finds("route-localnet-open", []string{"net/ipv4/conf/up0/route_localnet is 1"}))
+}
+
+func TestIPv6Disabled(t *testing.T) {
+	r := newRig(t)
+	r.network("20-six", r.bridge("six", "six0", "fd00:77::/64"))
+	r.sh("sysctl -qw net/ipv6/conf/default/disable_ipv6=1")
+	r.undo("sysctl -qw net/ipv6/conf/default/disable_ipv6=0")
+	r.repairs(r.finds("ipv6-disabled", []string{`network "six"`}))
+}
+
+func TestForwardPolicy(t *testing.T) {
+	r := newRig(t)
+	r.setup("web")
+	r.sh("iptables -P FORWARD DROP")
+	r.healthy()
+	r.sh("iptables -F FORWARD")
+	f := r.finds("forward-drop", []string{"ALLOCNET-FORWARD"}, "drift")
+	require.NotContains(t, f.What, "Docker")
+	r.sh("iptables -N DOCKER-USER; iptables -A FORWARD -j DOCKER-USER")
+	r.finds("forward-drop", []string{"(Docker sets it)"}, "drift")
+	r.fixes("forward-drop")
+}
+
+func TestNetworkWithoutFirewallPlugin(t *testing.T) {
+	r := newRig(t)
+	r.network("20-bare", r.chain("bare", "bare0", "10.78.0.0/24", ""))
+	r.healthy()
+	r.sh("iptables -P FORWARD DROP")
+	r.finds("no-firewall-plugin", []string{`network "bare" has no plugin firewall`})
+}
+
+// TestForeignChains: the repair that is named lets the packets of allocations pass.
+func TestForeignChains(t *testing.T) {
+	for name, rules := range map[string]string{
+		"policy":    `table inet hardened { chain forward { type filter hook forward priority 10; policy drop; ct state established accept; }; }`,
+		"last rule": `table ip hardened { chain forward { type filter hook forward priority 10; tcp dport 22 accept; counter reject; }; }`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.setup("web")
+			r.sh("echo '" + rules + "' | nft -f -")
+			r.repairs(r.finds("foreign-drop", []string{"hardened forward drops forwarded packets"}))
+			r.sh("nft delete table $(nft list tables | grep -o 'i.* hardened')")
+		})
+	}
+	r := newRig(t)
+	r.sh(`echo 'table inet hardened { chain forward { type filter hook forward priority 10; tcp dport 22 drop; }; chain input { type filter hook input priority 0; policy drop; }; }' | nft -f -`)
+	r.healthy()
+}
+
+func TestForeignNAT(t *testing.T) {
+	r := newRig(t)
+	r.setup("web")
+	r.sh("iptables -t nat -A PREROUTING -p tcp --dport 8081 -j DNAT --to 192.0.2.1")
+	r.healthy()
+	r.sh("iptables -t nat -A PREROUTING -p tcp --dport 8000:8080 -j DNAT --to 192.0.2.1")
+	r.repairs(r.finds("foreign-nat", []string{"host port 8080/tcp", "192.0.2.1"}))
+}
+
+// TestMixedIPTables has a private host of its own: a table of the legacy iptables stays in
+// the kernel until the network namespace ends.
+func TestMixedIPTables(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	r := newRig(t)
+	r.sh("iptables-legacy -A FORWARD -j ACCEPT")
+	r.healthy()
+	r.sh("iptables-nft -A FORWARD -j ACCEPT")
+	r.finds("iptables-mixed", []string{"iptables has tables of the legacy variant (filter)"})
+}
+
+// TestLegacyForwardPolicy has a private host of its own, as TestMixedIPTables.
+func TestLegacyForwardPolicy(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	r := newRig(t)
+	r.network("20-bare", r.chain("bare", "bare0", "10.78.0.0/24", ""))
+	r.sh("iptables-legacy -P FORWARD DROP")
+	r.finds("no-firewall-plugin", []string{`network "bare"`})
+}
+
+// TestFirewalldWithoutBus has the file of a firewalld that runs, and no bus.
+func TestFirewalldWithoutBus(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	r := newRig(t)
+	r.sh("echo 1 >/run/firewalld.pid")
+	r.finds("firewalld", []string{"not reachable over D-Bus"})
+}

@@ -1,0 +1,274 @@
+package doctor
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/state/lease"
+	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+func TestConfigurations(t *testing.T) {
+	r := newRig(t)
+	r.network("20-broken", `{"cniVersion": "1.0.0"`)
+	r.finds("configuration-skipped", []string{"20-broken.conflist"})
+	r.network("20-broken", r.bridge("web", "other0", "10.78.0.0/24"))
+	r.finds("configuration-shadowed", []string{"20-broken.conflist"})
+	r.network("20-broken", r.bridge("small", "other0", "10.78.0.0/31"))
+	r.finds("ranges", []string{`network "small"`, "10.78.0.0/31"}, "plugin-missing")
+	r.sh("rm -r " + r.path("conf"))
+	r.healthy() // only the embedded network exists
+}
+
+func TestSettings(t *testing.T) {
+	r := newRig(t)
+	r.sh("mkdir -p /etc/allocnet; echo 'networks = [\"web\", \"nowhere\"]' >/etc/allocnet/allocnetd.hcl")
+	r.finds("network-missing", []string{`names network "nowhere"`})
+	r.sh("echo 'netwerks = 7' >/etc/allocnet/allocnetd.hcl")
+	r.finds("settings", []string{"netwerks"})
+	r.sh("echo 'networks = [\"web\"]' >/etc/allocnet/allocnetd.hcl")
+	r.healthy()
+}
+
+func TestPlugins(t *testing.T) {
+	r := newRig(t)
+	r.network("20-odd", r.chain("odd", "odd0", "10.78.0.0/24", `, {"type": "odd"}, {"type": "firewall"}`))
+	r.finds("plugin-missing", []string{`network "odd" needs plugin "odd"`})
+	r.plugin("odd", "exit 3")
+	r.finds("plugin-broken", []string{"/bin/odd", "does not answer VERSION"})
+	r.plugin("odd", `echo '{"cniVersion": "0.4.0", "supportedVersions": ["0.3.1", "0.4.0"]}'`)
+	r.finds("plugin-version", []string{"has cniVersion 1.0.0", "supports 0.3.1, 0.4.0"})
+	r.plugin("odd", `echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}'`)
+	r.healthy()
+
+	r.sh("chmod o+w " + r.path("bin/odd"))
+	r.repairs(r.finds("plugin-dir-writable", []string{"plugin " + r.path("bin/odd")}))
+	r.sh("chmod o+w " + r.path("bin"))
+	r.repairs(r.finds("plugin-dir-writable", []string{"plugin directory " + r.path("bin")}))
+	r.sh("ln -s /nowhere/bridge " + r.path("bin/bridge"))
+	r.finds("plugin-broken", []string{"is a link to /nowhere/bridge"})
+	r.sh("rm -r " + r.path("bin"))
+	r.finds("plugin-dir", []string{r.path("bin") + " does not exist"}, "plugin-missing")
+}
+
+func TestRecords(t *testing.T) {
+	r := newRig(t)
+	r.sh("mkdir -p -m 700 " + r.path("state/allocs"))
+	file := r.path("state/allocs/broken.json")
+	require.NoError(t, os.WriteFile(file, []byte("{"), 0o600))
+	r.finds("record-unreadable", []string{"broken.json"})
+	require.NoError(t, os.Remove(file))
+
+	a := r.setup("web")
+	r.sh("umount /run/netns/web; rm /run/netns/web")
+	r.finds("netns-gone", []string{"/run/netns/web of allocation \"web\" is gone"})
+	require.NoError(t, r.conf.Teardown(t.Context(), a))
+	r.healthy()
+
+	r.setup("half")
+	store := record.Open(r.path("state"))
+	half, err := store.Get("half")
+	require.NoError(t, err)
+	half.Phase = record.Adding
+	require.NoError(t, store.Put(half))
+	unlock, err := store.Lock(t.Context(), "half")
+	require.NoError(t, err)
+	r.healthy() // an operation works on it
+	unlock()
+	r.finds("interrupted", []string{`allocation "half" is in phase "adding"`})
+	_, err = r.conf.Recover(t.Context())
+	require.NoError(t, err)
+	r.finds("netns-orphan", []string{"/run/netns/half was made for an allocation that no longer exists"})
+	_, err = r.conf.GCScope(t.Context(), configurator.Scope{DestroyNetns: true})
+	require.NoError(t, err)
+	r.healthy()
+}
+
+func TestLeftovers(t *testing.T) {
+	r := newRig(t)
+	r.setup("web")
+	require.NoError(t, os.Remove(r.path("state/allocs/web.json")))
+	f := r.finds("leftover", []string{`allocation "web" has no record`, "link"}, "netns-orphan")
+	require.Contains(t, f.Repair, "allocnet cleanup --force web")
+	require.False(t, f.Safe, "another program may have made it")
+	_, err := r.conf.Force(t.Context(), configurator.Allocation{ID: "web", Networks: []string{"web"}})
+	require.NoError(t, err)
+	r.finds("netns-orphan", []string{"/run/netns/web was made for an allocation that no longer exists"})
+}
+
+func TestLeases(t *testing.T) {
+	r := newRig(t)
+	store, err := lease.Open(r.path("state/leases"), "allocnet")
+	require.NoError(t, err)
+	set := lease.RangeSet{{First: netip.MustParseAddr("10.202.0.9"), Last: netip.MustParseAddr("10.202.0.9")}}
+	_, err = store.Reserve(t.Context(), lease.Owner{ID: "gone", IfName: "eth0"}, []lease.Request{{Set: set}})
+	require.NoError(t, err)
+	r.setup("web")
+	r.finds("lease-without-owner", []string{`allocation "gone" has no record`, "10.202.0.9"})
+	r.fixes("lease-without-owner")
+	require.NoFileExists(t, r.path("state/leases/allocnet/10.202.0.9"))
+	require.FileExists(t, r.path("leases/web/10.77.0.2"), "that of an allocation stays")
+
+	require.NoError(t, os.WriteFile(r.path("leases/web/10.77.0.7"), nil, 0o600))
+	r.finds("lease-without-owner", []string{"the lease of 10.77.0.7", "is empty"})
+	r.fixes("lease-without-owner")
+	require.NoFileExists(t, r.path("leases/web/10.77.0.7"))
+}
+
+// TestForeignLeases: the directory of a network may have leases of other runtimes. One is
+// without an owner if no network namespace has its address.
+func TestForeignLeases(t *testing.T) {
+	r := newRig(t)
+	r.sh("mkdir -p " + r.path("leases/web") + "; cd " + r.path("leases/web") + `; for i in 10.77.0.20 10.77.0.21 10.77.0.22; do
+		printf 'other\r\neth0' >$i; touch -d '1 hour ago' $i; done; touch 10.77.0.22
+		ip netns add named; ip -n named link set lo up; ip -n named addr add 10.77.0.20/32 dev lo`)
+	f := r.finds("lease-without-owner", []string{`10.77.0.21 is leased to container "other" in network "web"`})
+	require.False(t, f.Safe, "another runtime may have the container")
+	require.NotContains(t, describe(r.examine().Findings), "10.77.0.20 is leased", "a namespace has the address")
+	require.NotContains(t, describe(r.examine().Findings), "10.77.0.22 is leased", "its network may be about to be set up")
+	r.sh("mkdir -p /var/lib/cni/results; echo '{}' >/var/lib/cni/results/web-other-eth0")
+	r.undo("rm -r /var/lib/cni/results")
+	r.healthy() // a runtime has a result
+}
+
+func TestDrift(t *testing.T) {
+	r := newRig(t)
+	r.setup("web")
+	r.sh("nft flush map ip allocnet host_ports")
+	f := r.finds("drift", []string{`allocation "web"`})
+	require.Contains(t, f.Repair, "allocnet repair")
+	_, err := r.conf.Repair(t.Context())
+	require.NoError(t, err)
+	r.healthy()
+}
+
+func TestStaleNamespaces(t *testing.T) {
+	r := newRig(t)
+	r.sh("mkdir -p /run/netns; touch /run/netns/new; touch -d '1 hour ago' /run/netns/old; ip netns add foreign")
+	r.finds("netns-stale", []string{"/run/netns/old is a file without a network namespace"})
+	r.fixes("netns-stale")
+	require.NoFileExists(t, "/run/netns/old")
+	require.FileExists(t, "/run/netns/new", "a program may be about to mount a namespace there")
+	require.NoError(t, sandbox.Validate("/run/netns/foreign"))
+}
+
+// TestLimits lowers the part from which a limit counts as soon reached, because the limits
+// themselves are those of the whole machine.
+func TestLimits(t *testing.T) {
+	r := newRig(t)
+	r.setup("web")
+	r.sh(`ip link set web0 up; ip neigh replace 10.77.0.99 lladdr 02:00:00:00:00:01 dev web0; bash -c 'echo x >/dev/udp/127.0.0.1/9'`)
+	h := r.host()
+	h.Full = 1e-18
+	found := map[string]string{}
+	for _, f := range h.Examine(t.Context()).Findings {
+		found[f.ID] += f.What + "\n"
+	}
+	require.Regexp(t, `^[1-9]\d* of \d+ connections are tracked`, found["conntrack-full"])
+	require.Regexp(t, `(?m)^the table arp_cache has [1-9]\d* of \d+ neighbours$`, found["neighbour-full"])
+	require.Regexp(t, `^bridge web0 has 1 of 1023 ports`, found["bridge-full"])
+	require.Regexp(t, `^\d+ of \d+ files are open`, found["files-full"])
+	require.Regexp(t, `/run/netns has 1 network namespaces of at most \d+`, found["namespaces-full"])
+	require.Contains(t, found["addresses-full"], `network "web" has 252 ipv4 addresses left, of 253`)
+}
+
+func TestAddresses(t *testing.T) {
+	r := newRig(t)
+	r.network("10-web", r.bridge("web", "web0", "10.77.0.0/29"))
+	store, err := lease.Open(r.path("leases"), "web")
+	require.NoError(t, err)
+	r.healthy()
+	r.setup("web")
+	for _, addr := range []string{"10.77.0.3", "10.77.0.4", "10.77.0.5"} {
+		set := lease.RangeSet{{First: netip.MustParseAddr(addr), Last: netip.MustParseAddr(addr)}}
+		_, err = store.Reserve(t.Context(), lease.Owner{ID: "x" + addr, IfName: "eth0"}, []lease.Request{{Set: set}})
+		require.NoError(t, err)
+	}
+	r.finds("addresses-full", []string{`network "web" has 1 ipv4 addresses left, of 5`}, "lease-without-owner")
+}
+
+// TestLimitsOfAUser sets limits that a user namespace has of its own.
+func TestLimitsOfAUser(t *testing.T) {
+	privhost.Require(t, "unshare")
+	for check, c := range map[string]struct{ limit, want string }{
+		"inotify":    {"max_inotify_instances", "no further inotify instance"},
+		"namespaces": {"max_net_namespaces", "0 network namespaces of at most 0"},
+	} {
+		cmd := exec.Command("unshare", "-U", "-r", "sh", "-c", "echo 0 >/proc/sys/user/"+c.limit+" && exec "+os.Args[0])
+		cmd.Env = append(os.Environ(), helperVariable+"="+check)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(out))
+		require.Contains(t, string(out), c.want)
+	}
+}
+
+func TestDisk(t *testing.T) {
+	for name, c := range map[string]struct{ options, fill, want string }{
+		"bytes": {"size=256k", "head -c 200k /dev/zero >%s/x", "KiB left"},
+		"files": {"nr_inodes=16", "for i in $(seq 12); do touch %s/$i; done", "more files"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.sh("mkdir " + r.path("leases") + " && mount -t tmpfs -o mode=700," + c.options + " none " + r.path("leases"))
+			r.undo("umount " + r.path("leases"))
+			r.healthy()
+			r.sh(replace(c.fill, r.path("leases")))
+			r.finds("disk-full", []string{r.path("leases"), c.want})
+		})
+	}
+}
+
+func replace(text, dir string) string {
+	out, _ := exec.Command("sh", "-c", `printf "$0" "$1"`, text, dir).Output()
+	return string(out)
+}
+
+func TestStateDirectory(t *testing.T) {
+	r := newRig(t)
+	r.sh("chmod 777 " + r.path("state"))
+	f := r.finds("state-dir", []string{r.path("state")}, "not-checked")
+	require.Contains(t, f.Repair, "chmod go-w")
+}
+
+func TestClock(t *testing.T) {
+	r := newRig(t)
+	r.sh("touch -d '1 day' " + r.path("conf/10-web.conflist"))
+	r.finds("clock", []string{"10-web.conflist was written at"})
+	r.sh("touch " + r.path("conf/10-web.conflist"))
+	r.setup("web")
+	h := r.host()
+	h.Examine(t.Context())
+	require.Contains(t, h.clock(time.Now().Add(-time.Hour))[0].What, `the record of allocation "web" was made at`)
+}
+
+// TestNotChecked: a check that cannot be completed is a finding.
+func TestNotChecked(t *testing.T) {
+	r := newRig(t)
+	h := r.host()
+	h.NetnsDir = r.path("conf/10-web.conflist")
+	report := h.Examine(t.Context())
+	require.NotEmpty(t, report.Findings)
+	for _, f := range report.Findings {
+		require.Equal(t, "not-checked", f.ID)
+	}
+	require.Contains(t, describe(report.Findings), "the check of network namespaces could not be completed")
+}
+
+func TestPrivileges(t *testing.T) {
+	privhost.Require(t)
+	var findings []Finding
+	var err error
+	privhost.Unprivileged(t, func() { findings, err = checkPrivileges(context.Background(), nil) })
+	require.NoError(t, err)
+	require.Len(t, findings, 1)
+	require.Contains(t, findings[0].What, "CAP_NET_ADMIN")
+}

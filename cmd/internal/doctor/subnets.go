@@ -1,0 +1,280 @@
+package doctor
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/cmd/internal/addresses"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+)
+
+// hostNetwork is what the host has at a prefix: a route or an address of a link.
+type hostNetwork struct {
+	prefix netip.Prefix
+	link   string
+	// owner is the network of the attachment to which the link belongs; "" for none.
+	owner string
+	what  string
+}
+
+// subnetOf is a subnet of a network.
+type subnetOf struct {
+	network *conflist.Network
+	pool    addresses.Pool
+	bridge  string // "" for none
+}
+
+// checkSubnets compares the subnets of all networks with each other, and with the routes,
+// the addresses and the name servers of the host.
+func checkSubnets(_ context.Context, h *Host) (findings []Finding, err error) {
+	subnets := h.subnets()
+	taken, err := hostNetworks()
+	if err != nil {
+		return nil, err
+	}
+	for i, s := range subnets {
+		for _, other := range subnets[:i] {
+			if other.network != s.network && other.pool.Subnet.Overlaps(s.pool.Subnet) {
+				findings = append(findings, sharedSubnet(other, s)...)
+			}
+		}
+		findings = append(findings, s.against(taken)...)
+	}
+	servers, err := nameServers("/etc/resolv.conf")
+	for _, s := range subnets {
+		for _, server := range servers {
+			if s.pool.Subnet.Contains(server) {
+				findings = append(findings, find("resolver-in-subnet", s.network.Name,
+					fmt.Sprintf("name server %s of /etc/resolv.conf is in subnet %s of network %q", server, s.pool.Subnet, s.network.Name), s.changeSubnet()))
+			}
+		}
+	}
+	return findings, err
+}
+
+// subnets returns the subnets of all networks. checkConfiguration reports ranges that
+// cannot be read.
+func (h *Host) subnets() (list []subnetOf) {
+	for _, n := range h.Networks {
+		pools, _ := addresses.Pools(n)
+		for _, p := range pools {
+			if p.Plugin != "bridge" && p.Plugin != "ptp" { // the others join networks of the host
+				continue
+			}
+			s := subnetOf{network: n, pool: p, bridge: bridgeOf(n)}
+			same := func(other subnetOf) bool { return other.network == n && other.pool.Subnet == p.Subnet }
+			if !slices.ContainsFunc(list, same) {
+				list = append(list, s)
+			}
+		}
+	}
+	return list
+}
+
+// bridgeOf returns the bridge of a network, or "" if it has none.
+func bridgeOf(n *conflist.Network) string {
+	for _, p := range n.List.Plugins {
+		if p.Network.Type != "bridge" {
+			continue
+		}
+		conf := struct {
+			Bridge string `json:"bridge"`
+		}{"cni0"}
+		if json.Unmarshal(p.Bytes, &conf) == nil {
+			return conf.Bridge
+		}
+	}
+	return ""
+}
+
+// sharedSubnet returns a finding for two networks with overlapping subnets. The same subnet
+// with the same bridge is one link layer, which is no black hole; but then the networks must
+// not lease the same addresses.
+func sharedSubnet(a, b subnetOf) []Finding {
+	overlap := a.pool.Range.Contains(b.pool.Range.First) || b.pool.Range.Contains(a.pool.Range.First)
+	object := a.network.Name + ", " + b.network.Name
+	switch {
+	case a.bridge != "" && a.bridge == b.bridge && a.pool.Subnet == b.pool.Subnet:
+		if !overlap {
+			return nil
+		}
+		return []Finding{find("subnet-shared", object, fmt.Sprintf("networks %q and %q lease the same addresses of subnet %s on bridge %s",
+			a.network.Name, b.network.Name, a.pool.Subnet, a.bridge), "give them separate ranges (rangeStart, rangeEnd) in "+b.file())}
+	}
+	return []Finding{find("subnet-overlap", object, fmt.Sprintf("subnet %s of network %q overlaps with %s of network %q",
+		b.pool.Subnet, b.network.Name, a.pool.Subnet, a.network.Name), b.changeSubnet())}
+}
+
+// against compares a subnet with what the host has.
+func (s subnetOf) against(taken []hostNetwork) (findings []Finding) {
+	var seen []string
+	for _, t := range taken {
+		if !t.prefix.Overlaps(s.pool.Subnet) || s.has(t) {
+			continue
+		}
+		if s.bridge != "" && t.link == s.bridge {
+			if f, ok := s.ownBridge(t); ok && !slices.Contains(seen, f.What) {
+				seen, findings = append(seen, f.What), append(findings, f)
+			}
+			continue
+		}
+		if t.owner != "" { // the subnets of both networks are compared
+			continue
+		}
+		// An address and the route that it has made are one finding.
+		key := t.link + " " + t.prefix.Masked().String()
+		if slices.Contains(seen, key) {
+			continue
+		}
+		seen = append(seen, key)
+		findings = append(findings, find("subnet-overlap", s.network.Name,
+			fmt.Sprintf("subnet %s of network %q overlaps with %s", s.pool.Subnet, s.network.Name, t.what), s.changeSubnet()))
+	}
+	return append(findings, s.bridgeElsewhere(taken)...)
+}
+
+// has reports whether what the host has belongs to an attachment of the network. Links of
+// reference plugins name no owner: their addresses are the gateway's and leased ones.
+func (s subnetOf) has(t hostNetwork) bool {
+	if t.owner != "" {
+		return names.Owner{Network: t.owner}.OfNetwork(s.network.Name)
+	}
+	if !t.prefix.IsSingleIP() {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(s.pool.DataDir, s.network.Name, t.prefix.Addr().String()))
+	return err == nil || t.prefix.Addr() == s.pool.Range.Gateway && strings.HasPrefix(t.link, "veth")
+}
+
+// ownBridge returns a finding for a prefix of the network's own bridge that is not its subnet.
+func (s subnetOf) ownBridge(t hostNetwork) (f Finding, found bool) {
+	if t.prefix.Masked() == s.pool.Subnet || t.prefix.IsSingleIP() || !t.prefix.Addr().IsValid() {
+		return f, false
+	}
+	return find("bridge-subnet", s.network.Name, fmt.Sprintf("bridge %s has %s, but network %q has subnet %s",
+		s.bridge, t.prefix, s.network.Name, s.pool.Subnet), s.dropBridge()), true
+}
+
+// bridgeElsewhere returns a finding if the bridge has only addresses of other subnets of the
+// same family.
+func (s subnetOf) bridgeElsewhere(taken []hostNetwork) []Finding {
+	for _, t := range taken {
+		if s.bridge == "" || t.link != s.bridge || !strings.HasPrefix(t.what, "address ") || t.prefix.Overlaps(s.pool.Subnet) {
+			continue
+		}
+		if t.prefix.Addr().Is4() == s.pool.Subnet.Addr().Is4() {
+			return []Finding{find("bridge-subnet", s.network.Name, fmt.Sprintf("bridge %s has address %s, which is not in subnet %s of network %q",
+				s.bridge, t.prefix, s.pool.Subnet, s.network.Name), s.dropBridge())}
+		}
+	}
+	return nil
+}
+
+func (s subnetOf) dropBridge() string {
+	return "restore the former subnet in " + s.file() + ", or, once no allocation uses the bridge: ip link del " + s.bridge
+}
+
+// file names the place of the network's subnet.
+func (s subnetOf) file() string {
+	if s.network.File == "" {
+		return "the setting subnets (" + "/etc/allocnet/allocnetd.hcl)"
+	}
+	return s.network.File
+}
+
+func (s subnetOf) changeSubnet() string {
+	return "choose another subnet in " + s.file() + ", and set up its allocations again"
+}
+
+// hostNetworks returns the routes of all tables but local, and the addresses of all links,
+// without those of the loopback, link-local ones and default routes.
+func hostNetworks() (list []hostNetwork, err error) {
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	byIndex := map[int]netlink.Link{}
+	for _, l := range links {
+		byIndex[l.Attrs().Index] = l
+		addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+		if err != nil {
+			return nil, fmt.Errorf("list addresses of %s: %w", l.Attrs().Name, err)
+		}
+		for _, a := range addrs {
+			list = appendNetwork(list, l, a.IPNet, fmt.Sprintf("address %s of %s", a.IPNet, l.Attrs().Name))
+		}
+	}
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	for _, r := range routes {
+		if r.Dst == nil || r.Table == unix.RT_TABLE_LOCAL {
+			continue
+		}
+		where := "without a link"
+		if l := byIndex[r.LinkIndex]; l != nil {
+			where = "through " + l.Attrs().Name
+		}
+		if r.Gw != nil {
+			where = "via " + r.Gw.String() + " " + where
+		}
+		list = appendNetwork(list, byIndex[r.LinkIndex], r.Dst, fmt.Sprintf("route %s %s", r.Dst, where))
+	}
+	return list, nil
+}
+
+func appendNetwork(list []hostNetwork, l netlink.Link, dst *net.IPNet, what string) []hostNetwork {
+	addr, ok := netip.AddrFromSlice(dst.IP)
+	bits, _ := dst.Mask.Size()
+	p := netip.PrefixFrom(addr.Unmap(), bits)
+	if !ok || bits == 0 || addr.IsLinkLocalUnicast() || addr.IsMulticast() || addr.IsLoopback() || !p.IsValid() {
+		return list
+	}
+	n := hostNetwork{prefix: p, what: what}
+	if l != nil {
+		n.link = l.Attrs().Name
+		if l.Attrs().Flags&net.FlagLoopback != 0 {
+			return list
+		}
+		if owner, ok := names.ParseOwner(l.Attrs().Alias); ok {
+			n.owner = owner.Network
+		}
+	}
+	return append(list, n)
+}
+
+// nameServers returns the name servers of a resolver configuration.
+func nameServers(file string) (list []netip.Addr, err error) {
+	f, err := os.Open(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 2 || fields[0] != "nameserver" {
+			continue
+		}
+		if addr, err := netip.ParseAddr(fields[1]); err == nil {
+			list = append(list, addr.WithZone("").Unmap())
+		}
+	}
+	return list, nil
+}
