@@ -44,6 +44,19 @@ func newPrinter(w io.Writer) *printer {
 // usualColumns is the width of a terminal that does not report it.
 const usualColumns = 80
 
+// height returns the lines of the terminal.
+func (p *printer) height() int {
+	if f, ok := p.w.(*os.File); ok {
+		if _, lines, err := term.GetSize(int(f.Fd())); err == nil && lines > 0 {
+			return lines
+		}
+	}
+	return usualLines
+}
+
+// usualLines is the height of a terminal that does not report it.
+const usualLines = 24
+
 const wipe = "\r\x1b[K"
 
 // Write erases a status line before it writes.

@@ -35,7 +35,8 @@ type host struct {
 	telemetry *telemetry.Telemetry
 	recent    hoststatus.Recent // for the overview of the host
 	started   time.Time
-	links     *rtnl.Host // for the metrics
+	links     *rtnl.Host      // for the metrics and the traffic
+	conns     *conntrack.Conn // for the traffic
 	manager   *supervisor
 	pool      *sandbox.Pool
 	dropin    *dropin.Service    // for plugins that runtimes start as binaries
@@ -62,7 +63,7 @@ func (h *host) active() *generation { return h.current.Load() }
 func newHost(source settings.Source, s settings.Settings, logger hclog.Logger) (h *host, err error) {
 	// The default directory also holds the cached results of other runtimes.
 	libcni.CacheDir = filepath.Join(s.StateDir, "cni-cache")
-	h = &host{source: source, started: time.Now(), logger: logger, manager: newSupervisor(), links: rtnl.OpenHost(), reconciled: make(chan struct{}), dropin: dropin.New(logger.Named("plugins"))}
+	h = &host{source: source, started: time.Now(), logger: logger, manager: newSupervisor(), links: rtnl.OpenHost(), conns: conntrack.New(), reconciled: make(chan struct{}), dropin: dropin.New(logger.Named("plugins"))}
 	if h.telemetry, err = h.newTelemetry(&s); err != nil {
 		return nil, err
 	}
@@ -258,6 +259,7 @@ func (h *host) close() error {
 	}
 	var errs []error
 	h.links.Close()
+	errs = append(errs, h.conns.Close())
 	if h.exporter != nil {
 		errs = append(errs, h.exporter.Close())
 	}

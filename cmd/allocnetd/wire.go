@@ -37,6 +37,7 @@ func (h *host) newAPI(l *server.Listener) *api.API {
 		Sandboxes:      api.Pooled(h.pool, s.Pool.Dir),
 		Ready:          h.ready,
 		Status:         h.status,
+		Traffic:        h.traffic,
 		CNI:            cni.Serve,
 		Plugin:         h.dropin.Serve,
 		Events:         h.telemetry.Events().Subscribe,

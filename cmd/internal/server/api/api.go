@@ -59,6 +59,8 @@ type Options struct {
 	Ready func(context.Context) []Check
 	// Status returns an overview of the host. Calls do not overlap.
 	Status func(context.Context) *client.HostStatus
+	// Traffic returns the traffic of all allocations. Calls do not overlap.
+	Traffic func(context.Context) *client.HostTraffic
 	// CNI serves a request of the CNI plugin.
 	CNI func(context.Context, cni.Request) cni.Response
 	// Plugin runs a native plugin. It may keep nothing of the call. An error means that

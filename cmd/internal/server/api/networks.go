@@ -22,14 +22,24 @@ func (a *API) listNetworks(*http.Request, *body) (work, error) {
 	}, nil
 }
 
-// hostStatus shares one overview among all concurrent requests, because it takes a CHECK of
-// all allocations.
+// hostStatus returns the overview of the host.
 func (a *API) hostStatus(*http.Request, *body) (work, error) {
+	return a.shared("status", func(ctx context.Context) any { return a.options.Status(ctx) }), nil
+}
+
+// hostTraffic returns the traffic of all allocations.
+func (a *API) hostTraffic(*http.Request, *body) (work, error) {
+	return a.shared("traffic", func(ctx context.Context) any { return a.options.Traffic(ctx) }), nil
+}
+
+// shared returns work that shares one result among all concurrent requests, because it
+// looks at all allocations.
+func (a *API) shared(key string, do func(context.Context) any) work {
 	return func(ctx context.Context) (any, error) {
-		answer := a.overview.DoChan("", func() (any, error) {
+		answer := a.overview.DoChan(key, func() (any, error) {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.limits.ReadTimeout)
 			defer cancel()
-			return a.options.Status(ctx), nil
+			return do(ctx), nil
 		})
 		select {
 		case <-ctx.Done():
@@ -37,7 +47,7 @@ func (a *API) hostStatus(*http.Request, *body) (work, error) {
 		case got := <-answer:
 			return got.Val, nil
 		}
-	}, nil
+	}
 }
 
 func (a *API) history(r *http.Request, _ *body) (work, error) {

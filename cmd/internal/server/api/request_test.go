@@ -26,6 +26,7 @@ func TestAnswers(t *testing.T) {
 		{"GET", "/v1/history?limit=0", "", 400, `is not a number of at least 1`},
 		{"GET", "/v1/networks", "", 200, `"skipped":[{"file":"/conf/broken.conflist","error":{"kind":"internal","message":"/conf/broken.conflist: is broken"`},
 		{"GET", "/v1/status", "", 200, `"engine":"auto","networks":[]`},
+		{"GET", "/v1/traffic", "", 200, `"allocations":[{"id":"a","interfaces":[],"connections":3}]`},
 		{"GET", "/v1/allocs", "", 200, `{"allocations":[]}`},
 		{"GET", "/v1/allocs/a", "", 404, `"kind":"not-found"`},
 		{"PUT", "/v1/allocs/a", alloc, 200, `"interfaceName":"eth0"`},

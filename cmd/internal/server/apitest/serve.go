@@ -39,6 +39,9 @@ func Serve(t *testing.T, o api.Options) (socket string, server *http.Server) {
 	if o.Ready == nil {
 		o.Ready = d.Ready
 	}
+	if o.Traffic == nil {
+		o.Traffic = d.Traffic
+	}
 	if o.Status == nil {
 		o.Status = d.Status
 	}
@@ -97,6 +100,14 @@ func Defaults() api.Options {
 				Daemon: &client.DaemonStatus{Version: "v1", PID: 1, Started: time.Now()}, Engine: allocnet.EngineAuto,
 				Networks: []client.NetworkStatus{}, Skipped: []string{}, Drift: []client.Drift{},
 				Errors: []client.RecentError{}, Problems: []string{}, Versions: client.Versions{Kernel: "6.1"},
+			}
+		},
+		Traffic: func(context.Context) *client.HostTraffic {
+			connections := 3
+			return &client.HostTraffic{
+				Time:        time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
+				Allocations: []client.AllocationTraffic{{ID: "a", Interfaces: []client.InterfaceTraffic{}, Connections: &connections}},
+				Problems:    []string{},
 			}
 		},
 		CNI: func(context.Context, cni.Request) cni.Response {

@@ -380,3 +380,19 @@ func TestHostStatus(t *testing.T) {
 	_, err = client.New(client.Config{Socket: socket}).HostStatus(t.Context())
 	require.ErrorContains(t, err, "without the daemon")
 }
+
+// TestHostTraffic: large counters arrive as the daemon read them.
+func TestHostTraffic(t *testing.T) {
+	want := apitest.Defaults().Traffic(t.Context())
+	want.Allocations[0].Interfaces = append(want.Allocations[0].Interfaces, client.InterfaceTraffic{
+		Network: "n", Interface: "eth0", Received: client.Counters{Packets: 1, Bytes: 1<<63 - 1}, Sent: client.Counters{Dropped: 7},
+	})
+	socket, _ := apitest.Serve(t, api.Options{Traffic: func(context.Context) *client.HostTraffic { return want }})
+	got, err := client.New(client.Config{Socket: socket}).HostTraffic(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+
+	want = &client.HostTraffic{Allocations: []client.AllocationTraffic{}, Problems: []string{}}
+	_, err = client.New(client.Config{Socket: socket}).HostTraffic(t.Context())
+	require.ErrorContains(t, err, "without a time")
+}
