@@ -171,6 +171,7 @@ func TestKinds(t *testing.T) {
 		"unhealthy":            fmt.Errorf("%w: %w", configurator.ErrUnhealthy, configurator.ErrInvalidAllocation),
 		"leftovers":            errLeftovers,
 		"findings":             errFindings,
+		"unreachable":          errEnds,
 		"no-daemon":            fmt.Errorf("%w: %w", client.ErrUnavailable, fs.ErrNotExist),
 		"not-allowed":          fmt.Errorf("%w: %w", client.ErrForbidden, fs.ErrPermission),
 		"busy":                 client.ErrBusy,
@@ -202,7 +203,7 @@ func TestKinds(t *testing.T) {
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
 	require.Equal(t, "port-conflict", newErrorReport(&allocnet.PortTakenError{}, "").Kind)
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 31, "every kind is in the table above")
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 32, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {

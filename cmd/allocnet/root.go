@@ -101,7 +101,7 @@ func newRoot(a *app) *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("allocations", newSetup(a), newCheck(a), newTeardown(a), newLs(a), newInspect(a), newHistory(a))
+	add("allocations", newSetup(a), newCheck(a), newTeardown(a), newLs(a), newInspect(a), newHistory(a), newTrace(a))
 	add("host", newNetworks(a), newStatus(a), newTop(a), newDoctor(a), newReady(a), newEvents(a), newRepair(a), newRecover(a), newGC(a), newCleanup(a), newPlugins(a), newDemo(a), newBench(a))
 	add("", newVersion(a))
 	a.addVersionFlag(root)

@@ -111,6 +111,7 @@ func TestTargetsHaveMeasures(t *testing.T) {
 			r.add(takeTitle(kind), system, seconds, samples{1})
 		}
 		r.add(refillTitle(kind), pooledName, rate, samples{1})
+		r.add(pacedWorstTitle(kind), pooledName, seconds, samples{1})
 	}
 	for _, f := range full.flat {
 		for _, operation := range []string{"ADD", "DEL"} {

@@ -45,6 +45,7 @@ func targets(s *size) []Target {
 		title := takeTitle(kind)
 		most(0.25, title+": pooled to baseline", key(title, pooledName), key(title, baselineName))
 		least(800, title+": exec to pooled", key(title, execName), key(title, pooledName))
+		alone(2e-3, seconds, pacedWorstTitle(kind)+": pooled", key(pacedWorstTitle(kind), pooledName))
 		all = append(all, Target{What: refillTitle(kind), Of: key(refillTitle(kind), pooledName), Limit: 500, Unit: rate, AtLeast: true})
 	}
 	alone(2e-3, seconds, againTitle+": native", key(againTitle, nativeName))

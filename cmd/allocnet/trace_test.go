@@ -1,0 +1,32 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/cmd/internal/trace"
+)
+
+// TestTrace: the command ends with code 3 where the path ends. Package trace tests the paths.
+func TestTrace(t *testing.T) {
+	w := newWorkspace(t)
+	w.sandbox("web")
+	w.run("setup", "web", "--port", "8080:80/tcp").ok(t)
+	for _, what := range []string{"web", "8080", "8080/tcp"} {
+		got := w.run("trace", what, "--json")
+		require.Equal(t, exitNo, got.code)
+		paths := decode[[]trace.Path](t, got.out)
+		require.Len(t, paths, 2, "one for each address family")
+		require.False(t, paths[0].Reached)
+		require.Equal(t, "web", paths[0].ID)
+		require.Equal(t, "unreachable", got.failure(t, exitNo).Kind)
+	}
+	require.Regexp(t, `(?m)^tcp \S+:8080 -> 10\.9\.0\.2:80 of web$`, w.run("trace", "web").out)
+	require.Len(t, decode[[]trace.Path](t, w.run("trace", "web", "--json", "--from", "2001:db8::1").out), 1)
+	for _, what := range []string{"nobody", "8081", "8080/udp"} {
+		require.Equal(t, "not-found", w.run("trace", what, "--json").failure(t, exitNo).Kind)
+	}
+	require.Contains(t, w.run("trace", "web", "--from", "here", "--json").failure(t, exitUsage).Error, `--from "here"`)
+	w.run("teardown", "web").ok(t)
+}
