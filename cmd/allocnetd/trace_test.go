@@ -51,7 +51,7 @@ func TestTraceOfTheCaller(t *testing.T) {
 		require.Less(t, response.StatusCode, 300, string(text))
 	}
 	send("PUT", "/v1/allocs/a1", `{"ownNetns": true}`, api)
-	send("DELETE", "/v1/allocs/a1", "", api)
+	send("DELETE", "/v1/allocs/a1", `{"ownNetns": true, "wait": true}`, api)
 	send("POST", "/cni", `{"env": {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "c1", "CNI_IFNAME": "eth0"}, "config": {"cniVersion": "1.1.0", "name": "x", "type": "allocnet"}}`, cni)
 	p.stop()
 	close(names)

@@ -59,7 +59,7 @@ func TestTraffic(t *testing.T) {
 			require.GreaterOrEqual(t, got.Allocations[1].Interfaces[0].Received.Packets, uint64(5))
 			require.Less(t, got.Allocations[0].Interfaces[0].Received.Bytes, uint64(sent))
 			for _, id := range []string{"quiet", "target"} {
-				require.NoError(t, w.client().Teardown(background(), configurator.Allocation{ID: id, Wait: true}))
+				require.NoError(t, w.client().Teardown(background(), configurator.Allocation{ID: id, OwnNetns: true, Wait: true}))
 			}
 			p.stop()
 		})

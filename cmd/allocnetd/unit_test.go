@@ -132,7 +132,7 @@ func TestServiceUnitRights(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			w := newWorkspace(t)
 			w.prefix = []string{"setpriv", "--bounding-set=" + strings.Join(bounds, ","), "--no-new-privs"}
-			w.configure(embedded)
+			w.configure(embedded, `metrics { listen = "127.0.0.1:9653" }`)
 			before := snapshot(t)
 			p := w.start("--engine", engine, "--plugin-dirs", filepath.Dir(refplugins.Path(t, "bridge")), "--socket-group", w.otherGroup())
 			w.allocate("a1")
