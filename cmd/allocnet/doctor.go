@@ -102,7 +102,21 @@ func (a *app) doctor(ctx context.Context, fix bool) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	return fmt.Errorf("%w: %s", errFindings, plural(len(report.Findings), "finding"))
+	err = fmt.Errorf("%w: %s", errFindings, plural(len(report.Findings), "finding"))
+	if safe := countSafe(report.Findings); safe > 0 && !fix {
+		return stepError{err, fmt.Sprintf("`allocnet doctor --fix` makes the repairs of %s", plural(safe, "finding"))}
+	}
+	return err
+}
+
+// countSafe returns the number of findings that --fix repairs.
+func countSafe(findings []doctor.Finding) (n int) {
+	for _, f := range findings {
+		if f.Safe {
+			n++
+		}
+	}
+	return n
 }
 
 // doctorHost returns the host with the settings of the flags and of the daemon.

@@ -151,7 +151,6 @@ var hints = []struct {
 	{applies: is(configurator.ErrDifferent), text: say("`allocnet inspect ID` shows the existing allocation; `allocnet teardown ID` removes it")},
 	{applies: isConflict, text: conflictHint},
 	{applies: is(configurator.ErrUnhealthy), text: unhealthyHint},
-	{applies: is(errFindings), text: say("each finding has its repair; `allocnet doctor --fix` makes the safe ones")},
 	{applies: is(errLeftovers), text: say("`allocnet cleanup --force` with the same IDs removes them")},
 	{applies: netnsMissing, text: say("create it first (ip netns add NAME)[--create|, or let setup --create do it]")},
 	{applies: is(configurator.ErrNotFound), text: say("`allocnet ls` lists the allocations[--state-dir|; --state-dir selects the directory of their records]")},

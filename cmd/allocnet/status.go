@@ -70,7 +70,7 @@ func (a *app) hostStatus(ctx context.Context, daemon *client.Client) (*client.Ho
 		return nil, err
 	}
 	return hoststatus.Collect(ctx, hoststatus.Options{
-		Service: conf, Networks: networks.Networks, Engine: configurator.Engine(a.flags.engine),
+		Service: conf, Networks: networks.Networks, Engine: configurator.Engine(a.flags.engine), ConfDir: a.flags.confDir,
 	}), nil
 }
 

@@ -38,6 +38,9 @@ func TestStatus(t *testing.T) {
 	require.NotContains(t, got.out, "null")
 
 	w.run("teardown", "gone").ok(t)
+	require.NoError(t, os.Rename(w.path("conf"), w.path("away")))
+	require.NotContains(t, w.run("status").ok(t), "SKIPPED", "a host may have the embedded network only")
+	require.NoError(t, os.Rename(w.path("away"), w.path("conf")))
 	require.Regexp(t, `(?m)^Daemon +not running; .*\n(.*\n)*Allocations +1 healthy\nDrift +none\n(.*\n)*front +yes `, w.run("status").ok(t))
 }
 

@@ -15,7 +15,7 @@ func (h *host) status(ctx context.Context) *client.HostStatus {
 	info, _ := debug.ReadBuildInfo()
 	b, g := newBuild(info), h.active()
 	return hoststatus.Collect(ctx, hoststatus.Options{
-		Service: g.service, Networks: g.networks.Networks, Engine: g.settings.Engine, Recent: &h.recent,
+		Service: g.service, Networks: g.networks.Networks, Engine: g.settings.Engine, ConfDir: g.settings.ConfDir, Recent: &h.recent,
 		Daemon: &client.DaemonStatus{Version: b.Version, Revision: b.Revision, PID: os.Getpid(), Started: h.started},
 	})
 }

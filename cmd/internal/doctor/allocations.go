@@ -100,6 +100,9 @@ func (h *Host) live() []string {
 	return ids
 }
 
+// slotPrefix begins the IDs of prepared network namespaces.
+const slotPrefix = "pool-"
+
 const collect = "allocnet ls --quiet | allocnet gc --live-from - --destroy"
 
 // leftovers reports objects of allocations without a record, in all networks. What only has
@@ -113,7 +116,12 @@ func (h *Host) leftovers(ctx context.Context) (findings []Finding, err error) {
 	if err != nil && report == nil {
 		return nil, err
 	}
+	slots := 0
 	for _, r := range report.Records {
+		if strings.HasPrefix(r.ID, slotPrefix) {
+			slots++
+			continue
+		}
 		alloc := configurator.Allocation{ID: r.ID, Netns: filepath.Join(h.NetnsDir, r.ID)}
 		var names []string
 		for _, n := range r.Networks {
@@ -141,6 +149,10 @@ func (h *Host) leftovers(ctx context.Context) (findings []Finding, err error) {
 			_, err := h.Service.Force(ctx, alloc)
 			return err
 		}))
+	}
+	if slots > 0 {
+		findings = append(findings, find("leftover", "pool", fmt.Sprintf("a daemon that ended without removing its pools has left prepared network namespaces: %d", slots),
+			"systemctl start allocnetd (it removes them), or: "+collect))
 	}
 	var broken *allocnet.RecordError
 	if errors.As(err, &broken) { // Examine reports it

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
@@ -101,20 +103,133 @@ func isOurs(table string) bool {
 }
 
 // foreignDrops reports chains of other programs for forwarded packets that drop what no
-// rule of theirs accepts, unless they accept what allocnet's tables have approved.
+// rule of theirs accepts, unless they accept packets of allocations.
 func (h *Host) foreignDrops(chains []baseChain) (findings []Finding) {
 	for _, c := range chains {
-		if *c.Hooknum != *nftables.ChainHookForward || isOurs(c.Table.Name) || c.ofIPTables() || c.Table.Name == "firewalld" {
+		if *c.Hooknum != *nftables.ChainHookForward || isOurs(c.Table.Name) || c.ofIPTables() || c.Table.Name == "firewalld" || !c.drops() {
 			continue
 		}
-		if !c.drops() || c.acceptsApproved() {
-			continue
+		var refused []netip.Prefix
+		for _, s := range h.usedSubnets() {
+			if c.sees(s) && !c.acceptsFrom(s) {
+				refused = append(refused, s)
+			}
 		}
-		findings = append(findings, find("foreign-drop", c.String(),
-			fmt.Sprintf("chain %s drops forwarded packets that none of its rules accepts", c),
-			fmt.Sprintf("nft insert rule %s meta mark and %#x == %#x accept (and add it to the file that makes the table)", c, ruleset.ForwardMark, ruleset.ForwardMark)))
+		if len(refused) > 0 && !c.acceptsApproved() {
+			findings = append(findings, find("foreign-drop", c.String(),
+				fmt.Sprintf("chain %s drops forwarded packets that none of its rules accepts, also those of %s", c, joined(refused)),
+				c.acceptRules(refused)+" (and add the rules to the file that makes the table)"))
+		}
 	}
 	return findings
+}
+
+// usedSubnets returns the subnets of the networks that have a file or an allocation.
+func (h *Host) usedSubnets() (list []netip.Prefix) {
+	all := h.subnets()
+	for _, s := range all {
+		if s.network.File != "" || h.used(s.network.Name) {
+			list = append(list, s.pool.Subnet)
+		}
+	}
+	return list
+}
+
+func joined(prefixes []netip.Prefix) string {
+	texts := make([]string, len(prefixes))
+	for i, p := range prefixes {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, ", ")
+}
+
+// sees reports whether packets of a subnet pass the chain.
+func (c baseChain) sees(s netip.Prefix) bool {
+	switch c.Table.Family {
+	case nftables.TableFamilyIPv4:
+		return s.Addr().Is4()
+	case nftables.TableFamilyIPv6:
+		return s.Addr().Is6()
+	}
+	return true
+}
+
+// atMark reports whether packets have the mark of allocnet's tables in the chain: they have
+// it only between the chains of these tables, right before and after the priority filter.
+func (c baseChain) atMark() bool {
+	return c.Priority != nil && *c.Priority == *nftables.ChainPriorityFilter
+}
+
+// acceptRules returns the command that makes the chain accept what allocnet's tables approve.
+func (c baseChain) acceptRules(subnets []netip.Prefix) string {
+	if c.atMark() {
+		return fmt.Sprintf("nft insert rule %s meta mark and %#x == %#x accept", c, ruleset.ForwardMark, ruleset.ForwardMark)
+	}
+	var rules []string
+	for _, s := range subnets {
+		ip := "ip"
+		if s.Addr().Is6() {
+			ip = "ip6"
+		}
+		for _, match := range []string{"%s saddr %s", "%s daddr %s ct state established,related", "%s daddr %s ct status dnat"} {
+			rules = append(rules, fmt.Sprintf("insert rule %s "+match+" accept", c, ip, s))
+		}
+	}
+	return "nft '" + strings.Join(rules, "; ") + "'"
+}
+
+// acceptsFrom reports whether a rule without further conditions accepts packets from a
+// subnet.
+func (c baseChain) acceptsFrom(s netip.Prefix) bool {
+	return slices.ContainsFunc(c.rules, func(r *nftables.Rule) bool {
+		var source, match, accept bool
+		bits := -1
+		for _, e := range r.Exprs {
+			switch e := e.(type) {
+			case *expr.Payload:
+				source = e.Base == expr.PayloadBaseNetworkHeader && e.Offset == sourceOffset(s)
+				if !source {
+					return false
+				}
+			case *expr.Bitwise:
+				bits, _ = net.IPMask(e.Mask).Size()
+			case *expr.Cmp:
+				if source {
+					match = e.Op == expr.CmpOpEq && contains(e.Data, bits, s)
+				}
+			case *expr.Meta:
+				if e.Key != expr.MetaKeyNFPROTO {
+					return false
+				}
+			case *expr.Counter:
+			case *expr.Verdict:
+				accept = e.Kind == expr.VerdictAccept
+			default:
+				return false
+			}
+		}
+		return match && accept
+	})
+}
+
+// sourceOffset returns the place of the source address in the header of IP.
+func sourceOffset(s netip.Prefix) uint32 {
+	if s.Addr().Is4() {
+		return 12
+	}
+	return 8
+}
+
+// contains reports whether the leading bytes of a prefix contain a subnet. Without a mask
+// (bits -1), all of them are the prefix.
+func contains(leading []byte, bits int, s netip.Prefix) bool {
+	if bits < 0 {
+		bits = 8 * len(leading)
+	}
+	whole := make([]byte, s.Addr().BitLen()/8)
+	copy(whole, leading)
+	addr, ok := netip.AddrFromSlice(whole)
+	return ok && bits <= s.Bits() && netip.PrefixFrom(addr, bits).Contains(s.Addr())
 }
 
 // drops reports whether a packet that no rule matches is dropped: by the policy, or by a
@@ -142,7 +257,7 @@ func (c baseChain) drops() bool {
 
 // acceptsApproved reports whether a rule accepts packets with the mark of allocnet's tables.
 func (c baseChain) acceptsApproved() bool {
-	return slices.ContainsFunc(c.rules, func(r *nftables.Rule) bool {
+	return c.atMark() && slices.ContainsFunc(c.rules, func(r *nftables.Rule) bool {
 		var mark, bit, accept bool
 		for _, e := range r.Exprs {
 			switch e := e.(type) {

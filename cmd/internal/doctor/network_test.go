@@ -145,13 +145,19 @@ func TestNetworkWithoutFirewallPlugin(t *testing.T) {
 func TestForeignChains(t *testing.T) {
 	for name, rules := range map[string]string{
 		"policy":    `table inet hardened { chain forward { type filter hook forward priority 10; policy drop; ct state established accept; }; }`,
+		"the mark":  `table inet hardened { chain forward { type filter hook forward priority 0; policy drop; ct state established accept; }; }`,
 		"last rule": `table ip hardened { chain forward { type filter hook forward priority 10; tcp dport 22 accept; counter reject; }; }`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			r.setup("web")
+			r.setup("routed", func(a *configurator.Allocation) { a.Networks, a.Ports = []string{"allocnet"}, nil })
+			r.listen("web", "10.77.0.2:80")
+			require.NoError(t, r.connect("routed", "10.77.0.2:80"))
 			r.sh("echo '" + rules + "' | nft -f -")
+			require.Error(t, r.connect("routed", "10.77.0.2:80"))
 			r.repairs(r.finds("foreign-drop", []string{"hardened forward drops forwarded packets"}))
+			require.NoError(t, r.connect("routed", "10.77.0.2:80"))
 			r.sh("nft delete table $(nft list tables | grep -o 'i.* hardened')")
 		})
 	}

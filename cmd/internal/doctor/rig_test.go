@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -128,6 +129,35 @@ func (r *rig) setup(id string, change ...func(*configurator.Allocation)) configu
 	_, err := r.conf.Setup(r.Context(), a)
 	require.NoError(r, err)
 	return a
+}
+
+// listen listens at an address of an allocation until the end of the test.
+func (r *rig) listen(id, address string) {
+	r.Helper()
+	s, err := sandbox.Open(filepath.Join(sandbox.DefaultDir, id))
+	require.NoError(r, err)
+	defer s.Close()
+	require.NoError(r, s.Do(func() error {
+		l, err := net.Listen("tcp", address)
+		if err == nil {
+			r.Cleanup(func() { _ = l.Close() })
+		}
+		return err
+	}))
+}
+
+// connect connects from an allocation to an address.
+func (r *rig) connect(id, address string) error {
+	s, err := sandbox.Open(filepath.Join(sandbox.DefaultDir, id))
+	require.NoError(r, err)
+	defer s.Close()
+	return s.Do(func() error {
+		c, err := net.DialTimeout("tcp", address, time.Second)
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	})
 }
 
 func (r *rig) host() *Host {

@@ -272,3 +272,17 @@ func TestPrivileges(t *testing.T) {
 	require.Len(t, findings, 1)
 	require.Contains(t, findings[0].What, "CAP_NET_ADMIN")
 }
+
+// TestPools: prepared network namespaces belong to the process that prepares them.
+func TestPools(t *testing.T) {
+	r := newRig(t)
+	pooled, err := configurator.New(configurator.Config{
+		ConfDir: r.path("conf"), StateDir: r.path("state"), PluginDirs: []string{r.path("bin")},
+		Pools: []configurator.Pool{{Network: "web", Size: 2}},
+	})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return pooled.Pools()[0].Ready == 2 }, 20*time.Second, 10*time.Millisecond)
+	r.healthy()
+	require.NoError(t, pooled.Close())
+	r.healthy()
+}

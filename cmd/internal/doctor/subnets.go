@@ -190,7 +190,7 @@ func (s subnetOf) dropBridge() string {
 // file names the place of the network's subnet.
 func (s subnetOf) file() string {
 	if s.network.File == "" {
-		return "the setting subnets (" + "/etc/allocnet/allocnetd.hcl)"
+		return "the setting subnets of /etc/allocnet/allocnetd.hcl"
 	}
 	return s.network.File
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os/exec"
 	"slices"
 	"strings"
@@ -26,6 +27,7 @@ type Options struct {
 	// Networks are the networks of the Service with their configurations.
 	Networks func() ([]*conflist.Network, []*conflist.FileError)
 	Engine   configurator.Engine
+	ConfDir  string
 	Daemon   *client.DaemonStatus // nil without a daemon
 	Recent   *Recent              // nil without a daemon
 	// CheckTime bounds the time for CHECK of all allocations; default 5 s.
@@ -55,6 +57,9 @@ func (o *Options) addNetworks(ctx context.Context, s *client.HostStatus) {
 	read, _ := o.Networks() // the Service reports the skipped files
 	networks, skipped := o.Service.Networks(ctx)
 	for _, f := range skipped {
+		if f.File == o.ConfDir && errors.Is(f.Err, fs.ErrNotExist) { // only the embedded network exists
+			continue
+		}
 		s.Skipped = append(s.Skipped, text(f))
 	}
 	pools := o.Service.Pools()
