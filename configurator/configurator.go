@@ -15,6 +15,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/state/boot"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/journal"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
@@ -48,6 +49,7 @@ type Configurator struct {
 	backlog   *backlog
 	pools     []*pool
 
+	journal *journal.Journal // nil for none
 	warned  *warnings
 	engines *lastEngines
 
@@ -79,7 +81,7 @@ func New(cfg Config) (*Configurator, error) {
 	}
 	spelt := cfg.StateDir
 	cfg.StateDir = state.Path
-	cfg.openJournal()
+	history := cfg.openJournal()
 	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{
 		StateDir: cfg.StateDir, Subnets: cfg.Subnets, ForBinaries: cfg.Engine == EngineExec,
 	})
@@ -104,6 +106,7 @@ func New(cfg Config) (*Configurator, error) {
 		teardowns: new(teardownCache),
 		backlog:   newBacklog(cfg.Backlog),
 
+		journal: history,
 		warned:  new(warnings),
 		engines: new(lastEngines),
 

@@ -4,15 +4,17 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/journal"
 )
 
-// openJournal makes the Config record operations in the journal.
-func (c *Config) openJournal() {
+// openJournal makes the Config record operations in the journal, and returns it; nil if it
+// has none.
+func (c *Config) openJournal() *journal.Journal {
 	if c.Journal <= 0 {
-		return
+		return nil
 	}
 	var once sync.Once
 	log, forced := c.Logger, c.OnForced
@@ -24,10 +26,19 @@ func (c *Config) openJournal() {
 		j.Forced(id, removed)
 		forced(id, removed)
 	}
+	return j
+}
+
+// noteRestored records in the journal that something of an allocation was restored, or could
+// not be. Restore and CheckAndRepair are no operations of the Observer.
+func (c *Configurator) noteRestored(id string, took time.Duration, err error) {
+	if c.journal != nil {
+		c.journal.Add(HistoryEntry{Operation: "repair", ID: id, Seconds: took.Seconds()}, err)
+	}
 }
 
 // History returns operations that have ended, oldest first, as far as the journal reaches
-// back: Setup, Teardown, Repair, GC and Recover, of all programs that have a journal in the
+// back: Setup, Teardown, Repair, Restore, GC and Recover, of all programs that have a journal in the
 // same state directory, and every CHECK that failed. Without a journal, the list is empty.
 func (c *Configurator) History(ctx context.Context, q HistoryQuery) ([]HistoryEntry, error) {
 	if err := ctx.Err(); err != nil {

@@ -1,6 +1,7 @@
 package configurator
 
 import (
+	"os/exec"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -66,4 +67,30 @@ func TestHistoryOfRetries(t *testing.T) {
 	require.Len(t, list, 1)
 	require.Equal(t, []string{StepLock, StepPlan, StepClaim, StepAdd, StepDel, StepAudit, StepRollBack, StepWait, StepAdd, StepDel, StepAudit, StepRollBack}, stepsOf(list[0]))
 	require.NotEmpty(t, list[0].Steps[3].Error)
+}
+
+// TestHistoryOfRestore: what was restored behind the back of the operator is in the history.
+func TestHistoryOfRestore(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0", `{"type":"firewall"}`)
+	cfg := h.cfg
+	cfg.Network, cfg.Journal = "", DefaultJournal
+	h.Configurator = newConfigurator(t, cfg)
+	a := h.alloc("a")
+	_, err := h.Setup(t.Context(), a)
+	require.NoError(t, err)
+	_, err = h.Restore(t.Context())
+	require.NoError(t, err)
+	list, err := h.History(t.Context(), HistoryQuery{})
+	require.NoError(t, err)
+	require.Len(t, list, 1, "nothing was missing")
+	require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+	report, err := h.Restore(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, report.Restored)
+	list, err = h.History(t.Context(), HistoryQuery{})
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	require.Equal(t, "repair", list[1].Operation)
+	a.Wait = true
+	require.NoError(t, h.Teardown(t.Context(), a))
 }

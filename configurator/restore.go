@@ -43,7 +43,9 @@ func (c *Configurator) Restore(ctx context.Context, ids ...string) (*RestoreRepo
 			return nil, err
 		}
 	}
+	began := c.now()
 	restored, order, err := c.restoreAll(iptables.CheckOnce(ctx), Scope{}, ids)
+	took := c.now().Sub(began)
 	if all {
 		c.doubtSlots()
 	}
@@ -57,8 +59,10 @@ func (c *Configurator) Restore(ctx context.Context, ids ...string) (*RestoreRepo
 		switch r := restored[id]; {
 		case r.Changed:
 			report.Restored = append(report.Restored, id)
+			c.noteRestored(id, took, r.Err)
 		case r.Err != nil:
 			report.Failed = append(report.Failed, id)
+			c.noteRestored(id, took, r.Err)
 		case r.Check:
 			report.Unchecked = append(report.Unchecked, id)
 		}
@@ -81,7 +85,10 @@ func (c *Configurator) CheckAndRepair(ctx context.Context, id string) (repaired 
 	if r.Phase != record.Ready || netnsGone(r) {
 		return false, fmt.Errorf("allocation %q in phase %q: %w", id, r.Phase, ErrNotFound)
 	}
-	repaired, err = c.repairOne(ctx, Scope{}, id)
+	began := c.now()
+	if repaired, err = c.repairOne(ctx, Scope{}, id); repaired {
+		c.noteRestored(id, c.now().Sub(began), err)
+	}
 	if errors.Is(err, errGone) {
 		err = fmt.Errorf("allocation %q: %w", id, ErrNotFound)
 	}

@@ -143,6 +143,17 @@ func (j *Journal) End(ctx context.Context, s allocnet.Step, err error) {
 	}
 }
 
+// Add writes an entry about something other than an operation, that ends now.
+func (j *Journal) Add(e allocnet.HistoryEntry, err error) {
+	e.Time, e.Program, e.Error = j.now(), j.program, text(err)
+	if err != nil {
+		e.Kind = wire.FromError(err).Kind
+	}
+	if err := j.write([]allocnet.HistoryEntry{e}); err != nil {
+		j.failed(fmt.Errorf("write journal %s: %w", j.file, err))
+	}
+}
+
 // passive are the steps that change nothing.
 var passive = []string{allocnet.StepLock, allocnet.StepPlan, allocnet.StepCheck, allocnet.StepWait, allocnet.StepAudit}
 
