@@ -7,6 +7,8 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/cmd/internal/manpage"
 )
 
 const rootHelp = `Set up and remove the network of network namespaces through CNI.
@@ -105,6 +107,7 @@ func newRoot(a *app) *cobra.Command {
 	add("host", newNetworks(a), newStatus(a), newTop(a), newDoctor(a), newReady(a), newEvents(a), newRepair(a), newRecover(a), newGC(a), newCleanup(a), newPlugins(a), newDemo(a), newBench(a))
 	add("", newVersion(a))
 	a.addVersionFlag(root)
+	root.AddCommand(manpage.NewCommand(root, manpage.Options{Section: 1, SeeAlso: []string{"allocnetd(8)", "allocnet-plugins(8)"}}))
 	refineHelp(root)
 	refineCompletion(root)
 	return root

@@ -6,6 +6,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/internal/buildinfo"
 )
 
 // versionInfo describes the version of this program and the Go version that built it.
@@ -26,8 +28,7 @@ func newVersion(a *app) *cobra.Command {
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(*cobra.Command, []string) error {
-			info, _ := debug.ReadBuildInfo()
-			return a.printVersion(newVersionInfo(info))
+			return a.printVersion(newVersionInfo(buildinfo.Read()))
 		},
 	}
 }
@@ -39,8 +40,7 @@ func (a *app) addVersionFlag(root *cobra.Command) {
 		if !*wanted {
 			return c.Help()
 		}
-		info, _ := debug.ReadBuildInfo()
-		v := newVersionInfo(info)
+		v := newVersionInfo(buildinfo.Read())
 		if a.flags.json {
 			return a.out.json(v)
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
-	"runtime/debug"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/cmd/internal/telemetry"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/buildinfo"
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/state/conflist"
@@ -78,8 +78,7 @@ func newHost(source settings.Source, s settings.Settings, logger hclog.Logger) (
 }
 
 func (h *host) newTelemetry(s *settings.Settings) (*telemetry.Telemetry, error) {
-	info, _ := debug.ReadBuildInfo()
-	b := newBuild(info)
+	b := newBuild(buildinfo.Read())
 	records := record.Open(s.StateDir)
 	return telemetry.New(telemetry.Options{
 		Version: b.Version, Revision: b.Revision,

@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet/cmd/internal/manpage"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
+	"github.com/allocnet/allocnet/internal/buildinfo"
 )
 
 // The exit codes. The systemd unit does not restart the daemon after exitUsage, which
@@ -42,6 +43,18 @@ Exit codes:
   0   success
   1   failure
   78  the command line or the settings are invalid`
+
+// manFiles is the section FILES of the manual page.
+const manFiles = settings.DefaultFile + `
+    The settings, each with its default and a description.
+/run/allocnet
+    The records of allocations. A reboot empties it.
+/run/allocnet/allocnetd.sock
+    The socket. Members of its group can control every network of the host.
+/run/allocnet/allocnetd.sock.settings
+    The active settings, for the CNI plugin while the daemon is not running.
+/etc/cni/net.d
+    The network configurations.`
 
 // usageError is the error of an invalid command line or invalid settings.
 type usageError struct{ error }
@@ -101,14 +114,14 @@ func (a *app) root() *cobra.Command {
 		PersistentPreRun:  func(*cobra.Command, []string) { a.started = true },
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
-	info, _ := debug.ReadBuildInfo()
-	root.Version = newBuild(info).String()
+	root.Version = newBuild(buildinfo.Read()).String()
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetOut(a.out)
 	root.SetErr(a.errTo)
 	root.PersistentFlags().StringVar(&a.config, "config", "", "file of the settings (default "+settings.DefaultFile+")")
 	a.flags = settings.NewFlags(root.PersistentFlags())
 	root.AddCommand(run, a.newValidate(), a.newVersion())
+	root.AddCommand(manpage.NewCommand(root, manpage.Options{Section: 8, Files: manFiles, SeeAlso: []string{"allocnet(1)", "systemctl(1)"}}))
 	return root
 }
 

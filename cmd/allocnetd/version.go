@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/internal/buildinfo"
 )
 
 // build describes the version of this program and the Go version that built it.
@@ -45,8 +47,7 @@ func (a *app) newVersion() *cobra.Command {
 		Short: "Print the version of this program",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			info, _ := debug.ReadBuildInfo()
-			b := newBuild(info)
+			b := newBuild(buildinfo.Read())
 			if asJSON {
 				return json.NewEncoder(a.out).Encode(b)
 			}
