@@ -36,10 +36,10 @@ CNI_BIN  := /opt/cni/bin
 UNITS    := $(PREFIX)/lib/systemd/system
 
 .DEFAULT_GOAL := help
-.PHONY: help build shim install uninstall plugins deps test unit integration pools stress lint fuzz bench demo clean
+.PHONY: help build shim install uninstall plugins release package-test deps test unit integration pools stress lint fuzz bench demo clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
 
 build: shim ## the commands, in bin
 	CGO_ENABLED=0 go build -trimpath -buildmode=$(BUILDMODE) -o $(BIN)/ ./cmd/...
@@ -48,10 +48,13 @@ build: shim ## the commands, in bin
 shim:
 	@mkdir -p $(BIN)
 	@rm -f $(SHIMS:%=$(BIN)/%-shim)
-	@{ command -v $(CC) >/dev/null && test $$(go env GOARCH) = $$(go env GOHOSTARCH); } || { \
-	  echo "no C compiler ($(CC)) for $$(go env GOARCH): runtimes start allocnet-cni itself, which takes longer"; exit 0; }; \
+	@cc='$(CC)'; arch=$$(go env GOARCH); \
+	test $$arch = $$(go env GOHOSTARCH) || case $$arch in \
+	  amd64) cc=x86_64-linux-gnu-gcc;; arm64) cc=aarch64-linux-gnu-gcc;; *) cc=gcc-for-$$arch;; esac; \
+	command -v $$cc >/dev/null || { \
+	  echo "no C compiler ($$cc) for $$arch: runtimes start allocnet-cni itself, which takes longer"; exit 0; }; \
 	for program in $(SHIMS); do \
-	  $(CC) -static-pie $(NOLIBC) $(SHIM) 2>/dev/null || $(CC) -static-pie $(SHIM) 2>/dev/null || $(CC) -pie $(SHIM) || exit 1; done
+	  $$cc -static-pie $(NOLIBC) $(SHIM) 2>/dev/null || $$cc -static-pie $(SHIM) 2>/dev/null || $$cc -pie $(SHIM) || exit 1; done
 
 # Runtimes may start the plugin at any time: the programs are replaced first, then the
 # link, and programs of older versions are removed only after that.
@@ -83,6 +86,14 @@ plugins: ## the reference CNI plugins of the pinned module, in bin/cni
 	@mkdir -p $(PLUGINS)
 	cd tools && GOWORK=off CGO_ENABLED=0 go build -trimpath -o $(PLUGINS)/ $(PLUGIN_PACKAGES)
 
+# For both architectures, which takes the C cross compiler that deps installs.
+release: ## deb, rpm, archives, bills of materials and checksums of this commit, in dist
+	packaging/release
+
+# In throwaway copies of this host: see the package comment of integration/packaging.
+package-test: ## builds the release twice, and installs, upgrades and removes it under systemd
+	ALLOCNET_PACKAGE_TEST=1 go test -v -count=1 -timeout 30m ./integration/packaging
+
 deps: ## what the reference plugins and the tests need of the host (iptables, nft)
 	@tools/deps
 
@@ -113,6 +124,7 @@ stress: plugins ## kills and failing calls in all combinations, with SEED=
 lint: ## gofmt, go vet, staticcheck, go mod tidy, each module by itself
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change: $$unformatted"; exit 1; }
 	go vet $(ALL)
+	cd tools && GOWORK=off go vet ./...
 	for program in $(SHIMS); do \
 	  $(CC) -c -Werror $(SHIM_CFLAGS) -o /dev/null cmd/$$program/shim/shim.c || exit 1; \
 	  test $$(go env GOARCH) != amd64 || $(CC) -c -Werror $(NOLIBC) $(SHIM_CFLAGS) -o /dev/null cmd/$$program/shim/shim.c || exit 1; \
@@ -139,4 +151,4 @@ demo: ## two allocations come up, answer, and leave nothing; needs no root
 	@$(BIN)/allocnet demo
 
 clean: ## what the other targets made
-	rm -rf $(BIN)
+	rm -rf $(BIN) dist
