@@ -41,6 +41,7 @@ type pluginLinks struct {
 	dir     string // absolute
 	program string // absolute: where the links lead
 	names   []string
+	keep    bool // install keeps other files
 }
 
 // linkState is the state of a name in the directory.
@@ -80,6 +81,9 @@ func (l *pluginLinks) install(ctx context.Context, force bool, timeout time.Dura
 	links, err := l.look()
 	if err != nil {
 		return nil, err
+	}
+	if l.keep {
+		l.names, links = l.withoutForeign(links)
 	}
 	if err := l.mayReplace(links, force); err != nil {
 		return nil, err
@@ -175,6 +179,16 @@ func same(stat func(string) (fs.FileInfo, error), a, b string) bool {
 	first, errA := stat(a)
 	second, errB := stat(b)
 	return errA == nil && errB == nil && os.SameFile(first, second)
+}
+
+// withoutForeign returns the links that are no other files, and their names.
+func (l *pluginLinks) withoutForeign(links []pluginLink) (names []string, ours []pluginLink) {
+	for _, link := range links {
+		if link.State != linkForeign {
+			names, ours = append(names, link.Name), append(ours, link)
+		}
+	}
+	return names, ours
 }
 
 // mayReplace returns an error for files that install cannot or may not replace.

@@ -52,8 +52,8 @@ func newPluginsList(a *app) *cobra.Command {
 }
 
 func newPluginsInstall(a *app) *cobra.Command {
-	var program string
-	var daemon, force bool
+	var program, copyTo string
+	var daemon, force, keep bool
 	c := &cobra.Command{
 		Use:   "install DIR [PLUGIN...]",
 		Short: "Install links to the native plugins for a container runtime",
@@ -70,18 +70,30 @@ change that at any time: each kind removes what the other one has set up.
 
 Repeat the command to update the links, also while the runtime runs: each file is
 replaced by a rename. An existing file that is not a link of allocnet is an error.
-With --force it is kept as NAME` + asideSuffix + `, and uninstall restores it.`,
+With --force it is kept as NAME` + asideSuffix + `, and uninstall restores it. With
+--keep the file stays, and the link is not installed.
+
+--copy-to is for containers that install allocnet on their host: it first copies the
+programs of allocnet into a directory, which must have the same path in the container
+and on the host. Links lead there, also one named allocnet, the plugin of that type.`,
 		Example: `  allocnet plugins install /opt/cni/bin
   allocnet plugins install /opt/cni/bin loopback
   allocnet plugins install /opt/cni/bin --daemon
   allocnet plugins install /usr/lib/cni --force
-  allocnet plugins install /opt/cni/bin --program /usr/local/bin/` + programName,
+  allocnet plugins install /opt/cni/bin --program /usr/local/bin/` + programName + `
+  allocnet plugins install /opt/cni/bin loopback --keep --copy-to /opt/allocnet`,
 		Args:              dirAndPlugins,
 		ValidArgsFunction: completeDirAndPlugins,
 		RunE: func(c *cobra.Command, args []string) error {
 			l, err := newPluginLinks(args[0], program, args[1:])
 			if err != nil {
 				return err
+			}
+			l.keep = keep
+			if copyTo != "" {
+				if err := l.copyPrograms(copyTo); err != nil {
+					return err
+				}
 			}
 			if daemon {
 				l.program = filepath.Join(filepath.Dir(l.program), shimName)
@@ -92,6 +104,11 @@ With --force it is kept as NAME` + asideSuffix + `, and uninstall restores it.`,
 	programFlag(c, &program)
 	c.Flags().BoolVar(&daemon, "daemon", false, "have allocnetd run the plugins while it is running")
 	c.Flags().BoolVar(&force, "force", false, "replace other files, and keep them as NAME"+asideSuffix)
+	c.Flags().BoolVar(&keep, "keep", false, "keep other files, and install only what is missing")
+	c.Flags().StringVar(&copyTo, "copy-to", "", "directory to copy the programs to, and to link to")
+	c.MarkFlagsMutuallyExclusive("force", "keep")
+	c.MarkFlagsMutuallyExclusive("program", "copy-to")
+	_ = c.MarkFlagDirname("copy-to")
 	return c
 }
 
