@@ -7,7 +7,7 @@ MODULE   := github.com/containernetworking/plugins/plugins
 PLUGIN_PACKAGES := $(addprefix $(MODULE)/,main/bridge main/ptp main/loopback ipam/host-local ipam/static \
                      meta/portmap meta/firewall meta/bandwidth meta/tuning)
 # Programs are position-independent, so that their addresses are random. Those of Go
-# then need the C library's loader at run time: BUILDMODE=exe for hosts without it.
+# then need the C library's loader at run time: BUILDMODE=default for hosts without it.
 BUILDMODE := pie
 # What a package sets in CPPFLAGS, CFLAGS and LDFLAGS comes last, and so counts more.
 SHIM_CFLAGS  := -std=c11 -O2 -Wall -Wextra -Wno-parentheses -fPIE -fstack-protector-strong \
