@@ -1,11 +1,14 @@
 package doctor
 
 import (
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/refplugins"
 )
 
 func TestHealthyHost(t *testing.T) {
@@ -51,6 +54,21 @@ func TestSubnets(t *testing.T) {
 			r.finds(c.id, c.texts)
 		})
 	}
+}
+
+// TestSubnetOfReferencePlugins: the links of reference plugins name no owner.
+func TestSubnetOfReferencePlugins(t *testing.T) {
+	r := newRig(t)
+	dir := filepath.Dir(refplugins.Path(t, "ptp"))
+	r.network("10-web", strings.Replace(r.chain("web", "", subnet, ""), `"type": "bridge", "bridge": "", "isGateway": true`, `"type": "ptp"`, 1))
+	reference, err := configurator.New(configurator.Config{
+		ConfDir: r.path("conf"), StateDir: r.path("state"), PluginDirs: []string{dir}, Engine: configurator.EngineExec, OneShot: true,
+	})
+	require.NoError(t, err)
+	_, err = reference.Setup(t.Context(), configurator.Allocation{ID: "web", OwnNetns: true, Networks: []string{"web"}})
+	require.NoError(t, err)
+	require.NotContains(t, describe(r.examine().Findings), "overlaps")
+	require.NoError(t, reference.Teardown(t.Context(), configurator.Allocation{ID: "web", OwnNetns: true}))
 }
 
 func TestSubnetsOfTwoNetworks(t *testing.T) {
@@ -144,7 +162,7 @@ func TestNetworkWithoutFirewallPlugin(t *testing.T) {
 // TestForeignChains: the repair that is named lets the packets of allocations pass.
 func TestForeignChains(t *testing.T) {
 	for name, rules := range map[string]string{
-		"policy":    `table inet hardened { chain forward { type filter hook forward priority 10; policy drop; ct state established accept; }; }`,
+		"policy":    `table inet hardened { chain forward { type filter hook forward priority 10; policy drop; ct state established accept; meta mark and 0x1000 == 0x1000 accept; }; }`,
 		"the mark":  `table inet hardened { chain forward { type filter hook forward priority 0; policy drop; ct state established accept; }; }`,
 		"last rule": `table ip hardened { chain forward { type filter hook forward priority 10; tcp dport 22 accept; counter reject; }; }`,
 	} {

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"sync"
 	"testing"
 	"time"
 
@@ -82,7 +83,9 @@ func TestRecords(t *testing.T) {
 	require.NoError(t, store.Put(half))
 	unlock, err := store.Lock(t.Context(), "half")
 	require.NoError(t, err)
-	r.healthy() // an operation works on it
+	unlock = sync.OnceFunc(unlock)
+	t.Cleanup(unlock) // otherwise the cleanup would wait for it
+	r.healthy()       // an operation works on it
 	unlock()
 	r.finds("interrupted", []string{`allocation "half" is in phase "adding"`})
 	_, err = r.conf.Recover(t.Context())

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/cmd/internal/addresses"
-	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
@@ -25,9 +24,7 @@ import (
 type hostNetwork struct {
 	prefix netip.Prefix
 	link   string
-	// owner is the network of the attachment to which the link belongs; "" for none.
-	owner string
-	what  string
+	what   string
 }
 
 // subnetOf is a subnet of a network.
@@ -122,16 +119,13 @@ func sharedSubnet(a, b subnetOf) []Finding {
 func (s subnetOf) against(taken []hostNetwork) (findings []Finding) {
 	var seen []string
 	for _, t := range taken {
-		if !t.prefix.Overlaps(s.pool.Subnet) || s.has(t) {
+		if !t.prefix.Overlaps(s.pool.Subnet) || s.leased(t) {
 			continue
 		}
 		if s.bridge != "" && t.link == s.bridge {
 			if f, ok := s.ownBridge(t); ok && !slices.Contains(seen, f.What) {
 				seen, findings = append(seen, f.What), append(findings, f)
 			}
-			continue
-		}
-		if t.owner != "" { // the subnets of both networks are compared
 			continue
 		}
 		// An address and the route that it has made are one finding.
@@ -146,12 +140,9 @@ func (s subnetOf) against(taken []hostNetwork) (findings []Finding) {
 	return append(findings, s.bridgeElsewhere(taken)...)
 }
 
-// has reports whether what the host has belongs to an attachment of the network. Links of
-// reference plugins name no owner: their addresses are the gateway's and leased ones.
-func (s subnetOf) has(t hostNetwork) bool {
-	if t.owner != "" {
-		return names.Owner{Network: t.owner}.OfNetwork(s.network.Name)
-	}
+// leased reports whether what the host has is the route or the address of an attachment: of
+// a leased address, or of the gateway.
+func (s subnetOf) leased(t hostNetwork) bool {
 	if !t.prefix.IsSingleIP() {
 		return false
 	}
@@ -249,9 +240,6 @@ func appendNetwork(list []hostNetwork, l netlink.Link, dst *net.IPNet, what stri
 		n.link = l.Attrs().Name
 		if l.Attrs().Flags&net.FlagLoopback != 0 {
 			return list
-		}
-		if owner, ok := names.ParseOwner(l.Attrs().Alias); ok {
-			n.owner = owner.Network
 		}
 	}
 	return append(list, n)
