@@ -97,7 +97,6 @@ type tracer struct {
 	path     *Path
 	host     *rtnl.Host
 	protocol uint8
-	link     int // index of the host's link
 }
 
 // errEnds ends the path: its step says why.
