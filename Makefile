@@ -104,6 +104,7 @@ test: deps lint unit integration ## everything
 # run go vet already.
 unit: plugins ## unit and contract tests, with the race detector
 	go test -race -vet=off -count=1 -p 4 $$(go list $(ALL) | grep -v /integration)
+	cd tools && GOWORK=off go test ./...
 
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
 	go test -vet=off -count=1 -timeout 20m ./integration/...
