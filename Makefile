@@ -87,7 +87,7 @@ plugins: ## the reference CNI plugins of the pinned module, in bin/cni
 	cd tools && GOWORK=off CGO_ENABLED=0 go build -trimpath -o $(PLUGINS)/ $(PLUGIN_PACKAGES)
 
 # For both architectures, which takes the C cross compiler that deps installs.
-release: ## deb, rpm, archives, bills of materials and checksums of this commit, in dist
+release: ## deb, rpm, archives, image, bills of materials and checksums of this commit, in dist
 	packaging/release
 
 # In throwaway copies of this host: see the package comment of integration/packaging.

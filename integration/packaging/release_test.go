@@ -94,7 +94,7 @@ func TestContents(t *testing.T) {
 	dist, err := built()
 	require.NoError(t, err)
 	prefix := "allocnet-" + testVersion
-	var want []string
+	want := []string{prefix + "-oci.tar"}
 	for _, names := range [][]string{
 		{prefix + "-linux-amd64", "allocnet_" + testVersion + "-1_amd64.deb", prefix + "-1.x86_64.rpm"},
 		{prefix + "-linux-arm64", "allocnet_" + testVersion + "-1_arm64.deb", prefix + "-1.aarch64.rpm"},
