@@ -69,6 +69,10 @@ func newConfigurator(t *testing.T, cfg Config) *Configurator {
 	t.Helper()
 	c, err := New(cfg)
 	require.NoError(t, err)
+	t.Cleanup(func() { // or the background would write into the directories of the test while they are removed
+		c.backlog.drainTime = min(c.backlog.drainTime, 3*time.Second)
+		_ = c.backlog.close() // some tests make the removals fail
+	})
 	return c
 }
 
