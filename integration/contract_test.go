@@ -114,7 +114,7 @@ var withoutPools = map[string]string{
 	"TestKilled":                 "its other processes expect the network namespace; TestPoolKilled is the same with a pool",
 	"TestSwappedNetns":           "a path outside of the directory of network namespaces",
 	"TestNetnsGoneAndSpoofCheck": byBinaries, "TestDelFails": byBinaries,
-	"TestInstall": noSetup, "TestInstallOnARunningHost": noSetup, "TestBuildInAnotherUsersCheckout": noSetup, "TestShimFlags": noSetup,
+	"TestInstall": noSetup, "TestInstallOnARunningHost": noSetup, "TestBuildInAnotherUsersCheckout": noSetup, "TestShimFlags": noSetup, "TestReferenceConflists": "checks the files; TestMatrix has their chains",
 }
 
 // TestContract runs the integration tests once more, with allocations from pools: make test

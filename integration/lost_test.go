@@ -189,13 +189,12 @@ func TestCollectLostWithoutConfiguration(t *testing.T) {
 			a := h.alloc("a")
 			a.Ports = []portmap.Port{{Value: 8080, To: 80}}
 			h.setUp(a)
-			container := h.container(a)
 			h.withoutSlots()
 			require.NoError(t, os.RemoveAll(configurator.DefaultStateDir))
 			require.NoError(t, os.Remove(h.conf+"/net.conflist"))
 			report, err := h.GC(h.ctx(), nil)
 			require.NoError(t, err)
-			require.Equal(t, []string{container}, report.Removed)
+			require.Equal(t, []string{"a"}, report.Removed)
 		})
 	}
 }

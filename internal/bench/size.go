@@ -49,10 +49,10 @@ var full = size{
 var short = size{
 	kinds: []string{"bridge", "ptp"}, systems: order, connectParts: 10,
 	life: rounds{fast: 60, slow: 5}, dual: rounds{fast: 20, slow: 2},
-	batch: 100, batches: 3, removals: 200, paced: 200, slowBatch: 8, burst: 200, bursts: 1, slowBurst: 16,
+	batch: 100, batches: 3, removals: 200, paced: 60, slowBatch: 8, burst: 200, bursts: 1, slowBurst: 16,
 	flat: []flatSize{{"bridge", []int{200}}, {"ptp", []int{400}}}, flatRounds: 30,
-	connects: 3000, mappings: 10000, slowBefore: 300, dropin: 5, daemon: 15, cpuLives: 50, cpuBlocks: 3, many: 500, manyRounds: 10, again: 5, collect: 500, collects: 1, heap: 200,
-	heal: []int{10, 100}, heals: 1, healLives: 300,
+	connects: 3000, mappings: 10000, slowBefore: 300, dropin: 5, daemon: 15, cpuLives: 50, cpuBlocks: 3, many: 200, manyRounds: 5, again: 5, collect: 500, collects: 1, heap: 200,
+	heal: []int{10, 100}, heals: 1, healLives: 60,
 }
 
 // host is the size of a run on a user's host.
