@@ -8,11 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
-	"github.com/allocnet/allocnet/internal/engine"
-	"github.com/allocnet/allocnet/internal/engine/native"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -64,41 +61,6 @@ const (
 	maxFillRetry = time.Minute
 )
 
-// pool prepares network namespaces. It is safe for concurrent use.
-type pool struct {
-	Pool
-	key string // of Store.LockPool
-
-	mu     sync.Mutex
-	slots  []*slot
-	making int       // slots that are being prepared
-	out    int       // slots that are being bound to allocations
-	newest time.Time // when the last one was bound
-	paused time.Time // prepare no slot before
-	closed bool
-	status PoolStatus
-	wake   chan struct{} // has a value if there may be room for a slot
-	doomed []*slot       // to be discarded by watchPool
-	doubts bool          // whether another program may have damaged slots
-	tend   chan struct{} // has a value if watchPool has something to do
-	stop   context.CancelFunc
-	ended  sync.WaitGroup
-	unlock func()
-}
-
-// slotPrefix begins the ID of every slot.
-const slotPrefix = "pool-"
-
-// slot is a prepared network namespace. Its record has phase Pooled. Whoever removes it from
-// the pool owns it.
-type slot struct {
-	*plan
-	request  *engine.Request // with the results
-	prepared *native.Prepared
-	sandbox  *sandbox.Sandbox
-	survives bool // see leasesSurvive
-}
-
 // openPools starts the pools of the Config.
 func (c *Configurator) openPools() error {
 	for _, one := range c.cfg.Pools {
@@ -138,7 +100,7 @@ func (c *Configurator) ClosePools() error {
 		}
 		p.stop()
 		p.ended.Wait()
-		errs = append(errs, c.discard(p, slices.Concat(p.takeAll(), p.takeDoomed())))
+		errs = append(errs, c.discard(p, slices.Concat(p.takeAll(), p.takePending())))
 		p.unlock()
 	}
 	return errors.Join(errs...)
@@ -195,7 +157,7 @@ func (c *Configurator) watchPool(ctx context.Context, p *pool) {
 		if len(old) > 0 {
 			c.cfg.Logger.Info("the configuration of the network has changed; discarding prepared network namespaces", "network", p.Network, "count", len(old))
 		}
-		damaged := slices.Concat(p.takeDoomed(), c.damagedSlots(ctx, p))
+		damaged := slices.Concat(p.takePending(), c.damagedSlots(ctx, p))
 		if len(damaged) > 0 {
 			c.cfg.Logger.Warn("another program has changed something of prepared network namespaces; discarding them", "network", p.Network, "count", len(damaged))
 		}
@@ -210,10 +172,10 @@ func (c *Configurator) watchPool(ctx context.Context, p *pool) {
 	}
 }
 
-// damagedSlots runs CHECK of the slots if there are doubts, and takes the damaged ones out of
+// damagedSlots runs CHECK of the slots if another program may have damaged them, and takes the damaged ones out of
 // the pool. Meanwhile, the others can be taken.
 func (c *Configurator) damagedSlots(ctx context.Context, p *pool) (damaged []*slot) {
-	for _, s := range p.doubtful() {
+	for _, s := range p.toCheck() {
 		if !p.borrow(s) {
 			continue // an allocation has it
 		}
@@ -225,12 +187,12 @@ func (c *Configurator) damagedSlots(ctx context.Context, p *pool) (damaged []*sl
 	return damaged
 }
 
-// doubtSlots has the slots of all pools checked, because another program may have changed
+// recheckSlots has the slots of all pools checked, because another program may have changed
 // something.
-func (c *Configurator) doubtSlots() {
+func (c *Configurator) recheckSlots() {
 	for _, p := range c.pools {
 		p.mu.Lock()
-		p.doubts = true
+		p.recheck = true
 		p.mu.Unlock()
 		notify(p.tend)
 	}
@@ -241,18 +203,9 @@ func (s *slot) isOf(n *conflist.Network) bool {
 	return s.networks[0] == n || string(s.networks[0].Bytes) == string(n.Bytes)
 }
 
-// newSlot prepares a network namespace. It is an ordinary Setup without a name and without
-// host ports.
-func (c *Configurator) newSlot(ctx context.Context, p *pool) (s *slot, err error) {
-	ns, err := sandbox.New()
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, ns.Close())
-		}
-	}()
+// planSlot makes the plan of a slot in a network namespace. It returns an error if the network
+// cannot have a pool.
+func (c *Configurator) planSlot(p *pool, ns *sandbox.Sandbox) (*slot, error) {
 	var random [8]byte
 	rand.Read(random[:]) // never fails
 	a := &Allocation{ID: slotPrefix + hex.EncodeToString(random[:]), Netns: ns.ProcPath()}
@@ -267,49 +220,88 @@ func (c *Configurator) newSlot(ctx context.Context, p *pool) (s *slot, err error
 	if r.Namespace, err = ns.Identity(); err != nil {
 		return nil, err
 	}
-	s = &slot{plan: &plan{Record: r}, sandbox: ns}
+	s := &slot{plan: &plan{Record: r}, sandbox: ns}
 	if err := c.complete(s.plan); err != nil {
 		return nil, err
 	}
 	if len(s.networks) != 1 {
 		return nil, fmt.Errorf("%w: a pool is for one network, not %d", ErrInvalidConfig, len(s.networks))
 	}
-	if err := c.native.CanPrepare(s.networks[0]); err != nil || !c.runsInProcess(s.plan) {
-		return nil, fmt.Errorf("network %q cannot have a pool: %w", s.networks[0].Name, err)
+	if err = c.native.CanPrepare(s.networks[0]); err == nil && !c.runsInProcess(s.plan) {
+		err = fmt.Errorf("%w: engine %q runs plugins as binaries", ErrInvalidConfig, s.Engine)
 	}
-	unlock, err := c.lock(ctx, r.ID)
+	if err != nil {
+		return nil, cannotHavePool(s, err)
+	}
+	return s, nil
+}
+
+func cannotHavePool(s *slot, err error) error {
+	return fmt.Errorf("network %q cannot have a pool: %w", s.networks[0].Name, err)
+}
+
+// newSlot prepares a network namespace. It is an ordinary Setup without a name and without
+// host ports.
+func (c *Configurator) newSlot(ctx context.Context, p *pool) (s *slot, err error) {
+	ns, err := sandbox.New()
 	if err != nil {
 		return nil, err
+	}
+	if s, err = c.planSlot(p, ns); err == nil {
+		err = c.setUpSlot(ctx, s)
+	}
+	if err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	return s, nil
+}
+
+// setUpSlot records a slot and runs ADD. After an error nothing is left, except the network
+// namespace.
+func (c *Configurator) setUpSlot(ctx context.Context, s *slot) error {
+	unlock, err := c.lock(ctx, s.ID)
+	if err != nil {
+		return err
 	}
 	defer unlock()
-	release, err := c.lockNetworks(ctx, r)
+	release, err := c.lockNetworks(ctx, s.Record)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer release()
-	// Nobody else can have the namespace, so there is no conflict to look for, and no Setup
-	// has to wait for that.
-	if err := c.put(r); err != nil {
-		return nil, err
+	// No other allocation can have the namespace. So there is no conflict to look for, and
+	// no Setup waits for the lock under which conflicts are looked for.
+	if err := c.put(s.Record); err != nil {
+		return err
 	}
 	// A namespace without a name needs no note. Written now, it costs the Setup only a
 	// rename.
-	note := record.Sandbox{Path: c.cfg.NetnsDir + "/", Identity: r.Namespace, Container: r.ID}
-	if err := c.noteNetns(r.ID, note); err != nil {
-		return nil, errors.Join(err, c.store.Delete(r.ID))
+	note := record.Sandbox{Path: c.cfg.NetnsDir + "/", Identity: s.Namespace, Container: s.ID}
+	if err := c.noteNetns(s.ID, note); err != nil {
+		return errors.Join(err, c.store.Delete(s.ID))
 	}
 	if _, err = c.attach(ctx, s.plan); err != nil {
-		return nil, errors.Join(err, c.store.PutSandboxes(r.ID, nil))
+		return errors.Join(err, c.store.PutSandboxes(s.ID, nil))
 	}
 	s.Phase = record.Ready // for this process: all that the slot has is known
 	if s.request, err = c.request(s.plan); err == nil {
 		s.prepared, err = c.native.Prepared(ctx, s.request)
 	}
 	if err != nil {
-		err = fmt.Errorf("network %q cannot have a pool: %w", s.networks[0].Name, err)
-		return nil, errors.Join(err, c.remove(ctx, s.plan), c.store.PutSandboxes(r.ID, nil))
+		return errors.Join(cannotHavePool(s, err), c.remove(ctx, s.plan), c.store.PutSandboxes(s.ID, nil))
 	}
-	return s, nil
+	return nil
+}
+
+// putBack returns a slot that was not used after all. It discards the slot if the pools were
+// closed meanwhile.
+func (c *Configurator) putBack(p *pool, s *slot) {
+	if p.putBack(s) {
+		return
+	}
+	if err := c.discard(p, []*slot{s}); err != nil {
+		c.cfg.Logger.Warn("a prepared network namespace could not be removed; Recover removes it", "network", p.Network, "error", redact.Text(err.Error()))
+	}
 }
 
 // discard removes slots that the caller has taken out of the pool.
@@ -362,188 +354,4 @@ func (c *Configurator) removeSlot(ctx context.Context, s *slot) error {
 	err = errors.Join(c.remove(ctx, s.plan), c.store.PutSandboxes(s.ID, nil))
 	s.Sandbox = nil
 	return errors.Join(err, s.sandbox.Close())
-}
-
-// awaitRoom waits until the pool is not full, and takes the place of one slot. It returns
-// false if the context ends.
-func (p *pool) awaitRoom(ctx context.Context) bool {
-	for ctx.Err() == nil {
-		p.mu.Lock()
-		room := len(p.slots)+p.making+p.out < p.Size
-		pause := p.pause(time.Now())
-		if room && pause <= 0 {
-			p.making++
-			p.mu.Unlock()
-			return true
-		}
-		p.mu.Unlock()
-		var over <-chan time.Time
-		if room {
-			over = time.After(pause)
-		}
-		select {
-		case <-over:
-		case <-p.wake:
-		case <-ctx.Done():
-		}
-	}
-	return false
-}
-
-// pause returns how long not to prepare a slot: within a burst, Setups go first, as long as
-// there are slots for them. The caller holds p.mu.
-func (p *pool) pause(now time.Time) time.Duration {
-	if left := p.paused.Sub(now); left > 0 {
-		return left
-	}
-	if len(p.slots) <= p.Size/4 {
-		return 0
-	}
-	return takeQuietTime - now.Sub(p.newest)
-}
-
-// yield is takeIf that also keeps the pool from preparing slots for fillRetry.
-func (p *pool) yield(unwanted func(*slot) bool) []*slot {
-	p.mu.Lock()
-	p.paused = time.Now().Add(fillRetry)
-	p.mu.Unlock()
-	return p.takeIf(unwanted)
-}
-
-// giveUp frees the place of a slot that could not be made.
-func (p *pool) giveUp(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.making--
-	p.status.Err = err
-}
-
-// put adds a new slot.
-func (p *pool) put(s *slot) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.making--
-	p.status.Err = nil
-	p.slots = append(p.slots, s)
-}
-
-// take removes the oldest slot from the pool; nil if there is none. The caller calls putBack
-// or release afterwards.
-func (p *pool) take() *slot {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return nil
-	}
-	if len(p.slots) == 0 {
-		p.status.Dry++
-		return nil
-	}
-	s := p.slots[0]
-	p.slots = slices.Delete(p.slots, 0, 1)
-	p.status.Taken++
-	p.out++
-	return s
-}
-
-// putBack adds a slot that was not used after all.
-func (p *pool) putBack(s *slot) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.slots = append(p.slots, s)
-	p.status.Taken--
-	p.out--
-}
-
-// release frees the place of a slot that was bound to an allocation, or discarded.
-func (p *pool) release() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.out--
-	p.newest = time.Now()
-	p.awake()
-}
-
-// doom has all slots discarded in the background: what is wrong with one that was taken is
-// usually wrong with all.
-func (p *pool) doom() {
-	slots := p.takeAll()
-	p.mu.Lock()
-	p.doomed = append(p.doomed, slots...)
-	p.mu.Unlock()
-	notify(p.tend)
-}
-
-// takeDoomed returns the slots that are to be discarded.
-func (p *pool) takeDoomed() (slots []*slot) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	slots, p.doomed = p.doomed, nil
-	return slots
-}
-
-// doubtful returns the slots that are to be checked.
-func (p *pool) doubtful() []*slot {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.doubts {
-		return nil
-	}
-	p.doubts = false
-	return slices.Clone(p.slots)
-}
-
-// borrow takes a slot out of the pool while it is checked, unless it is no longer there.
-func (p *pool) borrow(s *slot) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	i := slices.Index(p.slots, s)
-	if i < 0 {
-		return false
-	}
-	p.slots = slices.Delete(p.slots, i, i+1)
-	p.out++
-	return true
-}
-
-// giveBack ends the check of a slot. A damaged one does not come back.
-func (p *pool) giveBack(s *slot, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.out--
-	if errors.Is(err, ErrUnhealthy) {
-		p.awake()
-	} else {
-		p.slots = append(p.slots, s)
-	}
-}
-
-func (p *pool) takeAll() []*slot { return p.takeIf(func(*slot) bool { return true }) }
-
-// takeIf removes the slots for which unwanted returns true.
-func (p *pool) takeIf(unwanted func(*slot) bool) []*slot {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var taken []*slot
-	p.slots = slices.DeleteFunc(p.slots, func(s *slot) bool {
-		if unwanted(s) {
-			taken = append(taken, s)
-			return true
-		}
-		return false
-	})
-	if len(taken) > 0 {
-		p.awake()
-	}
-	return taken
-}
-
-func (p *pool) awake() { notify(p.wake) }
-
-// notify puts a value into a channel unless it has one.
-func notify(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

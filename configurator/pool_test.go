@@ -342,3 +342,17 @@ func TestPoolOfAnotherResolvConf(t *testing.T) {
 		h.full()
 	}
 }
+
+// TestPutBackAfterClose: a slot that a Setup returns after the pools were closed is removed.
+func TestPutBackAfterClose(t *testing.T) {
+	h, leases := pooledHost(t, 1)
+	p := h.pools[0]
+	s := p.take()
+	require.NoError(t, h.ClosePools())
+	require.Len(t, leaseHolders(t, leases), 1)
+	h.putBack(p, s)
+	require.Empty(t, leaseHolders(t, leases))
+	ids, err := h.store.IDs()
+	require.NoError(t, err)
+	require.Empty(t, ids)
+}

@@ -47,7 +47,7 @@ func (c *Configurator) Restore(ctx context.Context, ids ...string) (*RestoreRepo
 	restored, order, err := c.restoreAll(iptables.CheckOnce(ctx), Scope{}, ids)
 	took := c.now().Sub(began)
 	if all {
-		c.doubtSlots()
+		c.recheckSlots()
 	}
 	report := &RestoreReport{}
 	for _, id := range ids {
@@ -80,7 +80,7 @@ func (c *Configurator) CheckAndRepair(ctx context.Context, id string) (repaired 
 		return false, err
 	}
 	if r.Pool != "" {
-		c.doubtSlots()
+		c.recheckSlots()
 	}
 	if r.Phase != record.Ready || netnsGone(r) {
 		return false, fmt.Errorf("allocation %q in phase %q: %w", id, r.Phase, ErrNotFound)

@@ -33,16 +33,25 @@ func (c *Configurator) setupFromPool(ctx context.Context, a *Allocation, p *plan
 		return nil, nil
 	}
 	if needsAddress(p.Record) && len(s.request.Attachments[0].Result.IPs) == 0 {
-		pool.putBack(s)
+		c.putBack(pool, s)
 		return nil, nil
 	}
 	c.teardowns.forget(a.ID)
 	var status *Status
 	err := c.step(ctx, StepTake, p.Record, func(ctx context.Context) (err error) {
-		status, err = c.take(ctx, pool, s, a, p)
+		status, err = c.take(ctx, &taking{plan: p, alloc: a, pool: pool, slot: s})
 		return err
 	})
 	return status, err
+}
+
+// taking is the Setup of an allocation with a slot of a pool. The plan is that of the
+// allocation.
+type taking struct {
+	*plan
+	alloc *Allocation
+	pool  *pool
+	slot  *slot
 }
 
 // poolFor returns the pool of an allocation's network, nil if there is none or if the
@@ -88,7 +97,7 @@ func (c *Configurator) nextSlot(p *pool, a *Allocation) *slot {
 	}
 	s := p.take()
 	if s != nil && !s.isOf(n) {
-		p.putBack(s)
+		c.putBack(p, s)
 		return nil
 	}
 	return s
@@ -97,39 +106,38 @@ func (c *Configurator) nextSlot(p *pool, a *Allocation) *slot {
 // take binds a slot to an allocation: it records the intent, gives the namespace its name,
 // publishes the host ports, and records the result. The network keeps the container ID of the
 // slot. If something of the slot is missing, take discards it and returns nil without an error.
-func (c *Configurator) take(ctx context.Context, pool *pool, s *slot, a *Allocation, p *plan) (*Status, error) {
-	p.Netns, p.Namespace, p.Slot, p.Engine = a.Netns, s.Namespace, s.ID, s.Engine
-	p.networks, p.Attachments = s.networks, slices.Clone(s.Attachments)
-	results := s.resultsAt(p)
-	listeners, err := c.admitTake(p)
-	if err != nil {
-		pool.putBack(s)
-		return nil, err
+func (c *Configurator) take(ctx context.Context, t *taking) (*Status, error) {
+	t.Netns, t.Namespace, t.Slot, t.Engine = t.alloc.Netns, t.slot.Namespace, t.slot.ID, t.slot.Engine
+	t.networks, t.Attachments = t.slot.networks, slices.Clone(t.slot.Attachments)
+	results := t.slot.resultsAt(t.plan)
+	listeners, err := c.admitTake(t.plan)
+	var unlock func()
+	if err == nil {
+		unlock, err = c.lockNetworks(ctx, t.Record)
 	}
-	unlock, err := c.lockNetworks(ctx, p.Record)
 	if err != nil {
-		pool.putBack(s)
+		c.putBack(t.pool, t.slot)
 		return nil, err
 	}
 	defer unlock()
-	if err := c.reserve(ctx, p); err != nil {
-		pool.putBack(s)
+	if err := c.reserve(ctx, t.plan); err != nil {
+		c.putBack(t.pool, t.slot)
 		return nil, err
 	}
-	p.Sandbox = s.sandbox
-	status, err := c.bind(ctx, s, a, p, results)
+	t.Sandbox = t.slot.sandbox
+	status, err := c.bind(ctx, t, results)
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return nil, c.undoTake(ctx, pool, s, a, p, err)
+		return nil, c.undoTake(ctx, t, err)
 	}
-	p.Sandbox = nil
-	if err := s.sandbox.Close(); err != nil {
-		c.cfg.Logger.Warn("a descriptor of a network namespace could not be closed", "alloc", p.ID, "error", err)
+	t.Sandbox = nil
+	if err := t.slot.sandbox.Close(); err != nil {
+		c.cfg.Logger.Warn("a descriptor of a network namespace could not be closed", "alloc", t.ID, "error", err)
 	}
-	pool.release()
-	status.Created, status.Warnings = true, c.warnings(listeners, p.Record, status)
+	t.pool.release()
+	status.Created, status.Warnings = true, c.warnings(listeners, t.Record, status)
 	return status, nil
 }
 
@@ -175,26 +183,26 @@ func (c *Configurator) noteTaken(s *slot, a *Allocation) error {
 
 // bind mounts the network namespace of a slot at its path, publishes the host ports, and
 // records that the allocation is set up.
-func (c *Configurator) bind(ctx context.Context, s *slot, a *Allocation, p *plan, results []*types100.Result) (*Status, error) {
-	if err := c.noteTaken(s, a); err != nil {
+func (c *Configurator) bind(ctx context.Context, t *taking, results []*types100.Result) (*Status, error) {
+	if err := c.noteTaken(t.slot, t.alloc); err != nil {
 		return nil, err
 	}
-	if _, err := p.Sandbox.Mount(c.cfg.NetnsDir, filepath.Base(a.Netns)); err != nil {
+	if _, err := t.Sandbox.Mount(c.cfg.NetnsDir, filepath.Base(t.Netns)); err != nil {
 		return nil, err
 	}
-	request := *s.request
-	request.Netns, request.Args, request.Capabilities = a.Netns, p.Args, p.Capabilities
+	request := *t.slot.request
+	request.Netns, request.Args, request.Capabilities = t.Netns, t.Args, t.Capabilities
 	addCtx, cancel := c.withAddTimeout(ctx)
 	defer cancel()
-	if err := c.native.Bind(addCtx, s.prepared, &request); err != nil {
+	if err := c.native.Bind(addCtx, t.slot.prepared, &request); err != nil {
 		return nil, err
 	}
-	c.holdForTaker(s, a)
-	status, err := statusFrom(p.Record, results)
-	if status, err = withAddress(p.Record, status, err); err != nil {
+	c.holdForTaker(t.slot, t.alloc)
+	status, err := statusFrom(t.Record, results)
+	if status, err = withAddress(t.Record, status, err); err != nil {
 		return nil, err
 	}
-	ready := *p.Record
+	ready := *t.Record
 	ready.Phase, ready.Updated = record.Ready, c.now()
 	return status, c.store.Update(&ready)
 }
@@ -202,26 +210,26 @@ func (c *Configurator) bind(ctx context.Context, s *slot, a *Allocation, p *plan
 // undoTake removes what a failed take has made, under both names, and the slot. It returns an
 // error only if something may be left, or if the context has ended: otherwise an ordinary
 // Setup finds the cause.
-func (c *Configurator) undoTake(ctx context.Context, pool *pool, s *slot, a *Allocation, p *plan, cause error) error {
-	c.cfg.Logger.Warn("a prepared network namespace could not be used; setting the allocation up without it", "alloc", p.ID, "error", redact.Text(cause.Error()))
+func (c *Configurator) undoTake(ctx context.Context, t *taking, cause error) error {
+	c.cfg.Logger.Warn("a prepared network namespace could not be used; setting the allocation up without it", "alloc", t.ID, "error", redact.Text(cause.Error()))
 	ended := ctx.Err()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
-	errs := []error{ended, c.removeLocked(ctx, p)}
-	p.Sandbox = nil
-	errs = append(errs, c.discard(pool, []*slot{s}))
-	pool.release()
+	errs := []error{ended, c.removeLocked(ctx, t.plan)}
+	t.Sandbox = nil
+	errs = append(errs, c.discard(t.pool, []*slot{t.slot}))
+	t.pool.release()
 	if ended == nil && !errors.Is(cause, ErrPortTaken) {
-		pool.doom()
+		t.pool.discardAll()
 	}
-	_, err := c.destroyNotedNetns(a.ID, every)
+	_, err := c.destroyNotedNetns(t.ID, every)
 	if err := errors.Join(append(errs, err)...); err != nil {
-		return fmt.Errorf("set up allocation %q from a pool: %w", p.ID, errors.Join(cause, err))
+		return fmt.Errorf("set up allocation %q from a pool: %w", t.ID, errors.Join(cause, err))
 	}
-	p.drop()
-	fresh, err := c.planSetup(a)
+	t.drop()
+	fresh, err := c.planSetup(t.alloc)
 	if err == nil {
-		*p = *fresh
+		*t.plan = *fresh
 	}
 	return err
 }
