@@ -66,6 +66,17 @@ func Count(n *conflist.Network) (map[string]Usage, error) {
 	if err != nil {
 		return nil, err
 	}
+	return count(n, pools)
+}
+
+// CountValid is Count without the plugins whose ranges cannot be read. host-local cannot
+// lease for them either, and returns the error.
+func CountValid(n *conflist.Network) (map[string]Usage, error) {
+	pools, _ := Pools(n)
+	return count(n, pools)
+}
+
+func count(n *conflist.Network, pools []Pool) (map[string]Usage, error) {
 	counts, dirs := map[string]Usage{}, map[string][]lease.Range{}
 	for _, p := range pools {
 		u := counts[family(p.Range.First)]
@@ -74,7 +85,7 @@ func Count(n *conflist.Network) (map[string]Usage, error) {
 		dirs[p.DataDir] = append(dirs[p.DataDir], p.Range)
 	}
 	for dir, ranges := range dirs {
-		err := eachLease(filepath.Join(dir, n.Name), func(addr netip.Addr) {
+		err := eachLease(filepath.Join(dir, n.Name), maxLeases, func(addr netip.Addr) {
 			u := counts[family(addr)]
 			u.Used++
 			if leasable(ranges, addr) {
@@ -197,8 +208,8 @@ func leasable(ranges []lease.Range, addr netip.Addr) bool {
 var errTooMany = errors.New("more files than are counted: give the network a directory (dataDir) of its own")
 
 // eachLease calls do for each lease in a directory of host-local: a file whose name is the
-// canonical form of the address.
-func eachLease(path string, do func(netip.Addr)) error {
+// canonical form of the address. It returns errTooMany if there are more files than left.
+func eachLease(path string, left int, do func(netip.Addr)) error {
 	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0) // does not wait for a pipe
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // no lease yet
@@ -207,7 +218,7 @@ func eachLease(path string, do func(netip.Addr)) error {
 		return err
 	}
 	defer dir.Close()
-	for left := maxLeases; ; {
+	for {
 		names, err := dir.Readdirnames(1024)
 		if errors.Is(err, io.EOF) {
 			return nil

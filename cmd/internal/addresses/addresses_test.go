@@ -1,15 +1,18 @@
 package addresses
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/lease"
 )
 
 func network(t *testing.T, dir, ipam string) *conflist.Network {
@@ -62,4 +65,76 @@ func TestCountOfTheEmbeddedNetwork(t *testing.T) {
 	counts, err := Count(n)
 	require.NoError(t, err)
 	require.Equal(t, map[string]Usage{"ipv4": {0, 5}}, counts)
+}
+
+// TestLeasesComeAndGo: leases are added and removed while they are counted.
+func TestLeasesComeAndGo(t *testing.T) {
+	dir := t.TempDir()
+	n := network(t, dir, `"subnet":"10.1.0.0/24"`)
+	store, err := lease.Open(dir, "net")
+	require.NoError(t, err)
+	set := lease.RangeSet{{
+		First: netip.MustParseAddr("10.1.0.1"), Last: netip.MustParseAddr("10.1.0.254"), Gateway: netip.MustParseAddr("10.1.0.1"),
+	}}
+	reserve := func(id string) {
+		_, err := store.Reserve(context.Background(), lease.Owner{ID: id, IfName: "eth0"}, []lease.Request{{Set: set}})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for i := range 10 {
+		reserve(fmt.Sprint("stays", i))
+	}
+	var others sync.WaitGroup
+	for g := range 2 {
+		others.Go(func() {
+			for range 100 {
+				id := fmt.Sprint("goes", g)
+				reserve(id)
+				if err := store.Release(context.Background(), lease.Owner{ID: id, IfName: "eth0"}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { others.Wait(); close(done) }()
+	for again := true; again; {
+		select {
+		case <-done:
+			again = false
+		default:
+		}
+		counts, err := Count(n)
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, counts["ipv4"].Used, 10.0)
+		require.Equal(t, 253.0, counts["ipv4"].Used+counts["ipv4"].Free)
+	}
+	counts, err := Count(n)
+	require.NoError(t, err)
+	require.Equal(t, map[string]Usage{"ipv4": {10, 243}}, counts)
+}
+
+func TestTooManyLeases(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"10.0.0.1", "10.0.0.2", "lock", "last_reserved_ip.0"} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
+	}
+	require.NoError(t, eachLease(dir, 4, func(netip.Addr) {}))
+	require.ErrorIs(t, eachLease(dir, 3, func(netip.Addr) {}), errTooMany)
+}
+
+func FuzzPools(f *testing.F) {
+	f.Add([]byte(`{"ipam":{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.5","gateway":"::ffff:10.1.0.1"}}`))
+	f.Add([]byte(`{"ipam":{"dataDir":"/x","ranges":[[{"subnet":"fd00::/8"},{"subnet":"0.0.0.0/0"}],null]}}`))
+	f.Fuzz(func(t *testing.T, conf []byte) {
+		pools, _ := poolsOf("x", conf)
+		for _, p := range pools {
+			require.NotEmpty(t, p.DataDir)
+			r := p.Range
+			require.Equal(t, r.First.BitLen(), r.Last.BitLen())
+			require.LessOrEqual(t, r.First.Compare(r.Last), 0)
+			require.GreaterOrEqual(t, size(r), 0.0)
+		}
+	})
 }

@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/allocnet/allocnet/cmd/internal/addresses"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
@@ -160,14 +163,13 @@ func total(d *prometheus.Desc, value uint64, labels ...string) prometheus.Metric
 
 // leases returns the lease metrics of one network, one pair per address family in use.
 func (h *host) leases(n *conflist.Network) (list []prometheus.Metric) {
-	counts, err := countLeases(n)
+	counts, err := addresses.CountValid(n)
 	if err != nil {
-		return []prometheus.Metric{prometheus.NewInvalidMetric(h.used, fmt.Errorf("count leases of network %q: %w", n.Name, err))}
+		return []prometheus.Metric{prometheus.NewInvalidMetric(h.used, err)}
 	}
-	for i, family := range []string{"ipv4", "ipv6"} {
-		if c := counts[i]; c != (leaseCount{}) {
-			list = append(list, gauge(h.used, c.used, n.Name, family), gauge(h.free, c.free, n.Name, family))
-		}
+	for _, family := range slices.Sorted(maps.Keys(counts)) {
+		c := counts[family]
+		list = append(list, gauge(h.used, c.Used, n.Name, family), gauge(h.free, c.Free, n.Name, family))
 	}
 	return list
 }

@@ -1,20 +1,16 @@
 package telemetry
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/state/conflist"
-	"github.com/allocnet/allocnet/internal/state/lease"
 )
 
 // network returns a bridged network with an IPAM configuration, whose leases
@@ -134,79 +130,6 @@ func TestWhatCannotBeCounted(t *testing.T) {
 	}, r.series(t, "leases"))
 	require.Empty(t, r.series(t, "allocations"))
 	require.Len(t, r.series(t, "operations_total"), 1)
-}
-
-// TestLeasesComeAndGo: leases are added and removed while they are counted.
-func TestLeasesComeAndGo(t *testing.T) {
-	dir := t.TempDir()
-	n := network(t, "n", dir, `"subnet":"10.1.0.0/24"`)
-	store, err := lease.Open(dir, "n")
-	require.NoError(t, err)
-	set := lease.RangeSet{{
-		First: netip.MustParseAddr("10.1.0.1"), Last: netip.MustParseAddr("10.1.0.254"), Gateway: netip.MustParseAddr("10.1.0.1"),
-	}}
-	reserve := func(id string) {
-		_, err := store.Reserve(context.Background(), lease.Owner{ID: id, IfName: "eth0"}, []lease.Request{{Set: set}})
-		if err != nil {
-			t.Error(err)
-		}
-	}
-	for i := range 10 {
-		reserve(fmt.Sprint("stays", i))
-	}
-	var others sync.WaitGroup
-	for g := range 2 {
-		others.Go(func() {
-			for range 100 {
-				id := fmt.Sprint("goes", g)
-				reserve(id)
-				if err := store.Release(context.Background(), lease.Owner{ID: id, IfName: "eth0"}); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	done := make(chan struct{})
-	go func() { others.Wait(); close(done) }()
-	for again := true; again; {
-		select {
-		case <-done:
-			again = false
-		default:
-		}
-		counts, err := countLeases(n)
-		require.NoError(t, err)
-		require.GreaterOrEqual(t, counts[0].used, 10.0)
-		require.Equal(t, 253.0, counts[0].used+counts[0].free)
-	}
-	counts, err := countLeases(n)
-	require.NoError(t, err)
-	require.Equal(t, families{{used: 10, free: 243}}, counts)
-}
-
-func TestDirectoriesWithoutEnd(t *testing.T) {
-	dir := t.TempDir()
-	leased(t, dir, "n", "10.0.0.1", "10.0.0.2")
-	require.NoError(t, eachLease(filepath.Join(dir, "n"), 4, func(netip.Addr) {}))
-	require.ErrorIs(t, eachLease(filepath.Join(dir, "n"), 3, func(netip.Addr) {}), errTooMany)
-}
-
-func FuzzParseRanges(f *testing.F) {
-	f.Add([]byte(`{"ipam":{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.5","gateway":"::ffff:10.1.0.1"}}`))
-	f.Add([]byte(`{"ipam":{"dataDir":"/x","ranges":[[{"subnet":"fd00::/8"},{"subnet":"0.0.0.0/0"}],null]}}`))
-	f.Fuzz(func(t *testing.T, conf []byte) {
-		dir, ranges, err := parseRanges(conf)
-		if err != nil {
-			require.Empty(t, ranges)
-			return
-		}
-		require.NotEmpty(t, dir)
-		for _, r := range ranges {
-			require.Equal(t, r.First.BitLen(), r.Last.BitLen())
-			require.LessOrEqual(t, r.First.Compare(r.Last), 0)
-			require.GreaterOrEqual(t, size(r), 0.0)
-		}
-	})
 }
 
 // TestConntrack: a kernel that does not track connections has no such metrics, and an
