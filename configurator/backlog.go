@@ -28,7 +28,7 @@ type backlog struct {
 	removals map[string]*removal // by ID
 	queue    []*removal          // not yet begun, oldest first
 	newest   time.Time           // when the last one was added
-	hurry    bool                // somebody waits
+	hurry    bool                // a caller waits
 	wake     chan struct{}       // ends a pause of the goroutine
 	idle     chan struct{}       // closed when the goroutine ends; nil while none runs
 	cancel   context.CancelFunc  // of the removals that run

@@ -236,7 +236,7 @@ func TestSetupAfterRebootWithoutLink(t *testing.T) {
 }
 
 // TestForeignNetnsAfterReboot: a namespace that has the path and the identity of one of an
-// earlier boot belongs to somebody else.
+// earlier boot belongs to another allocation.
 func TestForeignNetnsAfterReboot(t *testing.T) {
 	h, _ := bootHost(t, "")
 	a := Allocation{ID: "a", OwnNetns: true}
@@ -280,9 +280,9 @@ func TestMustBeNewAfterReboot(t *testing.T) {
 func TestPoolAfterReboot(t *testing.T) {
 	h, leases := bootHost(t, "")
 	h.pooled(2)
-	if n, err := h.lookup("net"); err != nil || !h.leasesSurvive(n) {
-		t.Skipf("%s is on a tmpfs, so no lease survives a reboot; set TMPDIR to another file system", leases)
-	}
+	n, err := h.lookup("net")
+	require.NoError(t, err)
+	privhost.RequireThat(t, h.leasesSurvive(n), "%s is on a tmpfs, so no lease survives a reboot; set TMPDIR to another file system", leases)
 	a := Allocation{ID: "a", OwnNetns: true}
 	s, err := h.Setup(t.Context(), a)
 	require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/names"
@@ -88,10 +89,10 @@ func TestRestore(t *testing.T) {
 			report, err := h.Restore(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, &RestoreReport{Restored: test.want}, report)
-			for end := time.Now().Add(30 * time.Second); see() != before && time.Now().Before(end); {
-				time.Sleep(20 * time.Millisecond) // until the kernel has noticed that a link is up
+			// The kernel notices a little later that a link is up.
+			if !assert.Eventually(t, func() bool { return see() == before }, 30*time.Second, 20*time.Millisecond) {
+				require.Equal(t, before, see())
 			}
-			require.Equal(t, before, see())
 			for _, a := range allocs {
 				require.NoError(t, h.CheckOnly(t.Context(), a))
 			}

@@ -22,7 +22,7 @@ configurations, plugins, leftovers, limits, disk and clock. Each finding has wha
 found, why it matters, and the command that repairs it.
 
 Nothing is changed without --fix. With it, only these repairs are made, which restore
-what allocnet needs or remove what nobody uses:
+what allocnet needs or remove unused objects of allocnet:
 %s
 The other repairs are for the administrator. This process always executes doctor, with
 the settings that the daemon on --socket used last.`

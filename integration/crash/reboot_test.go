@@ -16,6 +16,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/internal/testing/faultinject"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
 )
 
 // TestKilledAfterReboot kills the first operation after a reboot before each change of the
@@ -109,9 +110,8 @@ func (h *host) rebooted() (data string) {
 		_, err := before.Reserve(h.ctx(), lease.Owner{ID: one.id, IfName: "eth0"}, []lease.Request{request})
 		require.NoError(h.t, err)
 	}
-	if before.Unmarked() || !slices.Contains(h.leased(data), "10.99.0.77") {
-		h.t.Skipf("the file system of %s has no extended attributes, so leases name no boot", data)
-	}
+	privhost.RequireThat(h.t, !before.Unmarked() && slices.Contains(h.leased(data), "10.99.0.77"),
+		"the file system of %s has no extended attributes, so leases name no boot", data)
 	return data
 }
 

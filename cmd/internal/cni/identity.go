@@ -94,7 +94,7 @@ func isNone(err error) bool {
 }
 
 // errForeign is the error for an allocation of another network or another owner.
-var errForeign = errors.New("the container's interface belongs to somebody else")
+var errForeign = errors.New("the container's interface belongs to another program")
 
 func describe(scope string) string {
 	if name, ok := strings.CutPrefix(scope, namedScopes); ok {

@@ -203,7 +203,7 @@ func checkNamespaces(ctx context.Context, h *Host) (findings []Finding, err erro
 	return findings, nil
 }
 
-// isStale reports whether the file at a path is not a network namespace and nobody is about
+// isStale reports whether the file at a path is not a network namespace and no program is about
 // to mount one there.
 func isStale(path string) bool {
 	info, err := os.Lstat(path)

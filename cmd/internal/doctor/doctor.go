@@ -50,7 +50,7 @@ type Kind struct {
 	Severity Severity
 	Why      string
 	// Safe reports that findings of the kind have a repair that Fix may make: it restores
-	// what allocnet itself needs or removes what nobody uses, and nothing else.
+	// what allocnet itself needs or removes unused objects of allocnet, and nothing else.
 	Safe bool
 }
 

@@ -24,15 +24,15 @@ const (
 	MaxConfig = 64 << 10
 
 	// The header fields of a request: the variables of the runtime.
-	HeaderCommand     = "CNI-Command"
-	HeaderContainerID = "CNI-ContainerID"
-	HeaderNetns       = "CNI-Netns"
-	HeaderIfName      = "CNI-Ifname"
-	HeaderArgs        = "CNI-Args"
-	HeaderPath        = "CNI-Path"
-	// HeaderHost is the HostID of the shim, HeaderNetnsID the FileID of CNI_NETNS as the
-	// shim sees it.
-	HeaderHost    = "Allocnet-Host"
+	HeaderCommand     = "CNI-Command"     // CNI_COMMAND
+	HeaderContainerID = "CNI-ContainerID" // CNI_CONTAINERID
+	HeaderNetns       = "CNI-Netns"       // CNI_NETNS
+	HeaderIfName      = "CNI-Ifname"      // CNI_IFNAME
+	HeaderArgs        = "CNI-Args"        // CNI_ARGS
+	HeaderPath        = "CNI-Path"        // CNI_PATH
+	// HeaderHost is the HostID of the shim.
+	HeaderHost = "Allocnet-Host"
+	// HeaderNetnsID is the FileID of CNI_NETNS as the shim sees it.
 	HeaderNetnsID = "Allocnet-Netns"
 
 	// The header fields of an answer: the exit status, and one line for stderr each.

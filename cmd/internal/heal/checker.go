@@ -49,7 +49,7 @@ const (
 	// laterTime is the time in which a Teardown ends.
 	laterTime = time.Second
 	// firstUnhealthy is the time until the next CHECK of an allocation that became
-	// unhealthy, because somebody may set it up again or tear it down. It doubles with
+	// unhealthy, because its user may set it up again or tear it down. It doubles with
 	// every CHECK, up to lastUnhealthy.
 	firstUnhealthy = 5 * time.Second
 	lastUnhealthy  = 10 * time.Minute

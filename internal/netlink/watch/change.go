@@ -61,7 +61,7 @@ func (c *Change) String() string {
 // next comparison.
 const maxOwners = 256
 
-// changes are those that nobody has taken yet: at most one of each kind.
+// changes are those that Take has not returned yet: at most one of each kind.
 type changes struct {
 	mu      sync.Mutex
 	pending [kinds]*Change

@@ -80,6 +80,14 @@ func RequireRoot(t TB, programs ...string) {
 	}
 }
 
+// RequireThat is Require for another property of the host, which the reason describes.
+func RequireThat(t TB, has bool, format string, args ...any) {
+	t.Helper()
+	if !has {
+		refuse(t, false, fmt.Sprintf(format, args...))
+	}
+}
+
 // IsHostRoot reports whether the process is root of the real host too. Only that
 // root has a user namespace with more than one user.
 func IsHostRoot() bool {
