@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -77,16 +78,37 @@ func (s *Store) Take(ctx context.Context, r *Record, warn func(error)) error {
 func (s *Store) take(r *Record, namespace reservation, line []byte) error {
 	err := appendFile(s.file(r.Slot), line)
 	if err == nil {
-		err = s.index.move(namespace, r.Slot, r.ID)
+		if err = s.rename(r, namespace); err != nil { // nothing of r stays in the record of the slot
+			err = errors.Join(err, cutFile(s.file(r.Slot), len(line)))
+		}
 	}
+	if err != nil {
+		return fmt.Errorf("write record of allocation %q: %w", r.ID, fault(s.state, err))
+	}
+	return nil
+}
+
+// rename gives the file and the namespace of a slot to the allocation that takes it, or
+// neither.
+func (s *Store) rename(r *Record, namespace reservation) error {
+	err := s.index.move(namespace, r.Slot, r.ID)
 	if err == nil {
 		// Not even a record that another program wrote meanwhile is replaced.
 		err = unix.Renameat2(unix.AT_FDCWD, s.file(r.Slot), unix.AT_FDCWD, s.file(r.ID), unix.RENAME_NOREPLACE)
 	}
 	if err != nil {
-		return fmt.Errorf("write record of allocation %q: %w", r.ID, fault(s.state, errors.Join(err, s.index.move(namespace, r.ID, r.Slot))))
+		err = errors.Join(err, s.index.move(namespace, r.ID, r.Slot))
 	}
-	return nil
+	return err
+}
+
+// cutFile removes the last bytes of a file.
+func cutFile(path string, n int) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	return os.Truncate(path, info.Size()-int64(n))
 }
 
 // move gives a reservation to another allocation.
