@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/nomad"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -40,7 +43,7 @@ func TestExamplesAreCompiled(t *testing.T) {
 	}
 }
 
-var _ = []any{examplePool, exampleNetworkPool, exampleStart, exampleRollBack, exampleErrors, exampleClient}
+var _ = []any{examplePool, exampleNetworkPool, exampleStart, exampleRollBack, exampleErrors, exampleClient, exampleNomad}
 
 func examplePool(ctx context.Context) error {
 	pool, err := sandbox.NewPool(sandbox.PoolOptions{Size: 16})
@@ -134,4 +137,41 @@ func exampleClient(ctx context.Context, alloc allocnet.Allocation) error {
 	}
 	log.Print(status.Address)
 	return nets.Close()
+}
+
+func exampleNomad(ctx context.Context, nets allocnet.Service, task *exec.Cmd, id string, shared nomad.Shared) error {
+	// shared is AllocatedResources.Shared of "nomad alloc status -json".
+	group := nomad.Group{AllocID: id, JobID: "web", Name: "web", Shared: shared}
+	alloc, err := group.Allocation()
+	if err != nil {
+		return err // names the port, its label and the fault
+	}
+	alloc.OwnNetns = true
+	status, err := nets.Setup(ctx, alloc)
+	if err != nil {
+		return err
+	}
+	task.Env = append(os.Environ(), group.Environment(status)...)
+	return task.Run()
+}
+
+// TestNomadExamples checks that the networks in docs/nomad.md are those of the jobs in
+// docs/nomad, which a test of the module tools parses as Nomad does.
+func TestNomadExamples(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(top, "docs", "nomad", "*.hcl"))
+	require.NoError(t, err)
+	var jobs string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		jobs += string(text)
+	}
+	found := 0
+	for _, b := range read(t, "docs/nomad.md").blocks {
+		if b.language == "hcl" && b.lines[0] == "network {" {
+			require.Contains(t, strings.ReplaceAll(jobs, "\n    ", "\n"), b.text())
+			found++
+		}
+	}
+	require.Positive(t, found)
 }

@@ -1,10 +1,14 @@
 package deploy
 
 import (
+	"encoding/json"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/hashicorp/nomad/jobspec2"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -59,7 +63,42 @@ func TestDaemonSet(t *testing.T) {
 
 // TestNomadJob parses the job as Nomad does.
 func TestNomadJob(t *testing.T) {
-	const file = "../../deploy/nomad.hcl"
+	job := parse(t, "../../deploy/nomad.hcl")
+	if *job.ID != "allocnet" || *job.Type != "system" || len(job.TaskGroups) != 1 || len(job.TaskGroups[0].Tasks) != 2 {
+		t.Errorf("%+v", job)
+	}
+}
+
+// TestNomadExamples parses the jobs of the documentation. What Nomad makes of their
+// networks is testdata of the package nomad; with UPDATE=1, the test writes it.
+func TestNomadExamples(t *testing.T) {
+	files, err := filepath.Glob("../../docs/nomad/*.nomad.hcl")
+	if err != nil || len(files) < 2 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		job := parse(t, file)
+		got, err := json.MarshalIndent(job.TaskGroups[0].Networks, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, '\n')
+		golden := "../../nomad/testdata/" + strings.TrimSuffix(filepath.Base(file), ".nomad.hcl") + ".json"
+		if os.Getenv("UPDATE") != "" {
+			if err := os.WriteFile(golden, got, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil || string(want) != string(got) {
+			t.Errorf("%s of %s: %v; it should be\n%s", golden, file, err, got)
+		}
+	}
+}
+
+// parse parses a job as Nomad does, and refuses unknown names.
+func parse(t *testing.T, file string) *api.Job {
+	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +107,5 @@ func TestNomadJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if *job.ID != "allocnet" || *job.Type != "system" || len(job.TaskGroups) != 1 || len(job.TaskGroups[0].Tasks) != 2 {
-		t.Errorf("%+v", job)
-	}
+	return job
 }
