@@ -58,7 +58,8 @@ func (c *Configurator) GC(ctx context.Context, live []string) (*GCReport, error)
 }
 
 // GCScope is GC of the allocations of one scope. It removes no allocation of another scope.
-// An allocation that has lost its record belongs to the scope "".
+// An allocation that has lost its record belongs to the scope "". What the pools of ended
+// processes have left belongs to every scope.
 //
 // CNI GC removes every attachment that is not in the list, also those of other programs. GCScope
 // therefore runs it only for the scope "", and if Scope.Attachments has the list of a runtime
@@ -246,8 +247,12 @@ func (c *Configurator) discover(ctx context.Context, s Scope) (ids []string, los
 	return slices.Compact(ids), lost, errors.Join(errs...)
 }
 
-// inScope returns the IDs of the recorded allocations of a scope, and the containers of all
-// recorded allocations. A record that cannot be read has the scope "", so that its error is
+// ofScope reports whether a record belongs to a scope. The slots of pools belong to all
+// scopes: no program can take those of an ended process.
+func ofScope(scope string, r *record.Record) bool { return r.Scope == scope || r.Pool != "" }
+
+// inScope returns the IDs of the recorded allocations of a scope, without the slots of living
+// processes, and the containers of all recorded allocations. A record that cannot be read has the scope "", so that its error is
 // reported.
 func (c *Configurator) inScope(scope string) (ids []string, containers map[string]bool, err error) {
 	all, err := c.store.IDs()
@@ -261,7 +266,7 @@ func (c *Configurator) inScope(scope string) (ids []string, containers map[strin
 			r = &record.Record{ID: id, Slot: c.takenSlot(id)}
 		}
 		containers[r.Container()] = true
-		if r.Scope == scope && !c.isSlot(r) {
+		if ofScope(scope, r) && !c.isSlot(r) {
 			ids = append(ids, id)
 		}
 	}
@@ -279,7 +284,7 @@ func (c *Configurator) within(s Scope) ([]string, error) {
 }
 
 // covers reports whether a Repair or Recover of a scope includes an allocation.
-func covers(s Scope, r *record.Record) bool { return s.Name == "" || r.Scope == s.Name }
+func covers(s Scope, r *record.Record) bool { return s.Name == "" || ofScope(s.Name, r) }
 
 // reachesPlugins reports whether GC of a scope runs CNI GC, which affects the attachments of
 // all scopes and of other runtimes.

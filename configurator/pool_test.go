@@ -197,24 +197,53 @@ func TestPoolDrains(t *testing.T) {
 	require.Empty(t, leaseHolders(t, leases))
 }
 
-// TestSlotsOfOthers: GC, Recover and Repair leave the slots of a living process alone, and
-// remove those of a dead one.
+// TestSlotsOfOthers: GC, Recover and Repair, of all scopes and of one, leave the slots of a
+// living process alone, and Recover and GC remove those of a dead one.
 func TestSlotsOfOthers(t *testing.T) {
-	h, leases := pooledHost(t, 2)
-	other := h.restarted()
-	require.NoError(t, other.ClosePools())
-	for range 2 {
-		_, err := other.Recover(t.Context())
-		require.NoError(t, err)
-		report, err := other.GC(t.Context(), nil)
-		require.NoError(t, err)
-		require.Empty(t, report.Removed)
-		_, err = other.Repair(t.Context())
-		require.NoError(t, err)
+	recover := func(s Scope) func(*testing.T, *Configurator) []string {
+		return func(t *testing.T, c *Configurator) []string {
+			report, err := c.RecoverScope(t.Context(), s)
+			require.NoError(t, err)
+			return report.Removed
+		}
 	}
-	require.Len(t, leaseHolders(t, leases), 2)
+	collect := func(s Scope) func(*testing.T, *Configurator) []string {
+		return func(t *testing.T, c *Configurator) []string {
+			report, err := c.GCScope(t.Context(), s)
+			require.NoError(t, err)
+			return report.Removed
+		}
+	}
+	for name, remove := range map[string]func(*testing.T, *Configurator) []string{
+		"recover": recover(Scope{}), "recover scope": recover(Scope{Name: "other"}),
+		"gc": collect(Scope{}), "gc scope": collect(Scope{Name: "other"}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, leases := pooledHost(t, 2)
+			other := h.restarted()
+			require.NoError(t, other.ClosePools())
+			for range 2 {
+				require.Empty(t, remove(t, other))
+				_, err := other.Repair(t.Context())
+				require.NoError(t, err)
+			}
+			require.Len(t, leaseHolders(t, leases), 2)
+			h.abandonPool(t)
+			_, err := other.RepairScope(t.Context(), Scope{Name: "other"})
+			require.NoError(t, err)
+			require.Len(t, remove(t, other), 2)
+			require.Empty(t, leaseHolders(t, leases))
+			ids, err := other.store.IDs()
+			require.NoError(t, err)
+			require.Empty(t, ids)
+		})
+	}
+}
 
-	// The process dies: the kernel releases its lock and its descriptors.
+// abandonPool releases what the kernel releases when the process of a pool dies: its lock
+// and its descriptors.
+func (h *testHost) abandonPool(t *testing.T) {
+	t.Helper()
 	p := h.pools[0]
 	p.stop()
 	p.ended.Wait()
@@ -223,13 +252,6 @@ func TestSlotsOfOthers(t *testing.T) {
 	}
 	p.unlock()
 	p.closed = true
-	report, err := other.Recover(t.Context())
-	require.NoError(t, err)
-	require.Len(t, report.Removed, 2)
-	require.Empty(t, leaseHolders(t, leases))
-	ids, err := other.store.IDs()
-	require.NoError(t, err)
-	require.Empty(t, ids)
 }
 
 // TestTakeRefused: a request that an ordinary Setup refuses leaves the pool as it was.

@@ -25,7 +25,7 @@ func (c *Configurator) Recover(ctx context.Context) (*RecoverReport, error) {
 
 // RecoverScope is Recover of the allocations of one scope, for hosts on which several programs
 // manage allocations. It removes temporary files only for the scope "", because they have no
-// scope.
+// scope. It always removes what the pools of ended processes have left.
 func (c *Configurator) RecoverScope(ctx context.Context, s Scope) (report *RecoverReport, err error) {
 	err = c.operation(ctx, "recover", "", func(ctx context.Context) error {
 		report, err = c.recoverAll(ctx, s)
