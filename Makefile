@@ -20,6 +20,8 @@ SHIM          = $(SHIM_CFLAGS) -o $(BIN)/$$program-shim cmd/$$program/shim/shim.
 FUZZTIME ?= 20s
 # The packages of the library's module and of the programs'.
 ALL := ./... ./cmd/...
+# Modules with requirements of their own, which neither the library nor the programs have.
+NESTED := examples/containerd integration/containerd
 
 # Commands run with these; tests find the reference plugins through CNI_PATH.
 export CNI_PATH := $(PLUGINS)
@@ -36,7 +38,7 @@ CNI_BIN  := /opt/cni/bin
 UNITS    := $(PREFIX)/lib/systemd/system
 
 .DEFAULT_GOAL := help
-.PHONY: help build shim install uninstall plugins release package-test deps test unit integration pools stress lint fuzz bench demo clean
+.PHONY: help build shim install uninstall plugins release package-test deps test unit integration pools runtimes stress lint fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -113,6 +115,10 @@ integration: plugins ## the real kernel, in private namespaces, with the referen
 pools: plugins ## the integration tests with allocations from pools
 	ALLOCNET_POOLS=1 go test -v -count=1 -timeout 20m -run 'TestContract|TestPool|TestHealPool' ./integration
 
+# A few minutes: the tests start hundreds of containers.
+runtimes: deps plugins ## containerd with the library in its client, and with allocnet in CRI
+	cd integration/containerd && GOWORK=off go test -v -count=1 -timeout 20m .
+
 # The same tests as in test, at their full size; a run is repeated with its SEED. -v
 # shows progress: without it go test prints nothing until the hours are over.
 stress: SEED ?= $(shell date +%s)
@@ -132,7 +138,8 @@ lint: ## gofmt, go vet, staticcheck, go mod tidy, each module by itself
 	done
 	cd tools && GOWORK=off go build -o $(BIN)/ honnef.co/go/tools/cmd/staticcheck
 	$(BIN)/staticcheck $(ALL)
-	for module in . cmd tools; do (cd $$module && GOWORK=off go mod tidy -diff) || exit 1; done
+	for module in $(NESTED); do (cd $$module && GOWORK=off go vet ./... && GOWORK=off $(BIN)/staticcheck ./...) || exit 1; done
+	for module in . cmd tools $(NESTED); do (cd $$module && GOWORK=off go mod tidy -diff) || exit 1; done
 	GOWORK=off go build ./... && cd cmd && GOWORK=off go build -o /dev/null ./...
 
 fuzz: ## every fuzz target for FUZZTIME each

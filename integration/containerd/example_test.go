@@ -1,0 +1,174 @@
+package containerd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/errdefs"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/configurator"
+)
+
+// example is examples/containerd, which runs the container "web" with a host port.
+type example struct {
+	*process
+	h      *host
+	client *containerd.Client
+	nets   *configurator.Configurator // to look at the records
+}
+
+// newExample returns an example that is not started yet. It has its own resolv.conf of
+// the host, and a network that gives its containers another one.
+func newExample(t *testing.T, h *host, network string, more ...string) *example {
+	t.Helper()
+	bin, err := programs()
+	require.NoError(t, err)
+	nets, err := configurator.New(configurator.Config{OneShot: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, nets.Close()) })
+	args := append([]string{filepath.Join(bin, "example"), "-address", h.socket, "-network", network, "-publish", "8080:80"}, more...)
+	e := &example{newProcess(t, append(append(args, "web", imageName), server...)...), h, h.client("allocnet-example"), nets}
+	t.Cleanup(e.clean)
+	return e
+}
+
+// clean removes what a failed test left, so that later tests are not affected.
+func (e *example) clean() {
+	if _, err := os.Stat("/run/allocnet-example/web"); err == nil {
+		e.run()
+		e.term()
+	}
+}
+
+// run starts the example and waits until its container serves its files.
+func (e *example) run() {
+	e.t.Helper()
+	before := len(e.output())
+	e.begin()
+	eventually(e.t, "the container runs", func() bool {
+		return strings.Contains(e.output()[before:], " runs at ") || e.hasEnded()
+	})
+	require.False(e.t, e.hasEnded(), e.output())
+	e.h.requireGet(8080, "/etc/hosts")
+}
+
+// requireNothing checks that nothing of the container is left in containerd, in the
+// records and in the file system.
+func (e *example) requireNothing() {
+	e.t.Helper()
+	containers, err := e.client.Containers(e.t.Context())
+	require.NoError(e.t, err)
+	require.Empty(e.t, containers)
+	require.NoError(e.t, e.client.SnapshotService("overlayfs").Walk(e.t.Context(), func(_ context.Context, i snapshots.Info) error {
+		require.Equal(e.t, snapshots.KindCommitted, i.Kind, "%s is of a container", i.Name)
+		return nil
+	}))
+	records, err := e.nets.List(e.t.Context())
+	require.NoError(e.t, err)
+	require.Empty(e.t, records)
+	require.NoDirExists(e.t, "/run/allocnet-example/web")
+}
+
+// network writes a network with DNS servers of its own.
+func network(t testing.TB, name, main string) {
+	t.Helper()
+	list, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": name, "plugins": chain(main)})
+	require.NoError(t, err)
+	path := filepath.Join("/etc/cni/net.d", name+".conflist")
+	require.NoError(t, os.WriteFile(path, list, 0o600))
+	t.Cleanup(func() { require.NoError(t, os.Remove(path)) })
+}
+
+// chain returns the plugins of a network as schedulers and runtimes configure it.
+func chain(main string) []map[string]any {
+	first := map[string]any{"type": main, "ipMasq": true, "dns": map[string]any{"nameservers": []string{"10.98.0.53"}}, "ipam": map[string]any{
+		"type": "host-local", "routes": []any{map[string]any{"dst": "0.0.0.0/0"}, map[string]any{"dst": "::/0"}},
+		"ranges": []any{[]any{map[string]any{"subnet": "10.98.0.0/16"}}, []any{map[string]any{"subnet": "fd00:98::/64"}}},
+	}}
+	if main == "bridge" {
+		first["bridge"], first["isGateway"], first["hairpinMode"] = "br-test", true, true
+	}
+	return []map[string]any{first, {"type": "firewall"}, {"type": "portmap", "snat": true, "capabilities": map[string]bool{"portMappings": true}}}
+}
+
+// TestExample runs a container with examples/containerd: in a network namespace that
+// Setup makes, and in one of a pool.
+func TestExample(t *testing.T) {
+	for _, test := range []struct{ name, network, resolvers string }{
+		{"embedded", "allocnet", "nameserver 192.0.2.53\n"}, {"bridge", "net", "nameserver 10.98.0.53\n"},
+	} {
+		for _, pool := range []string{"0", "2"} {
+			t.Run(test.name+" pool "+pool, func(t *testing.T) {
+				resolvConf(t, "nameserver 192.0.2.53\n")
+				network(t, "net", "bridge")
+				h := newHost(t, "")
+				e := newExample(t, h, test.network, "-pool", pool)
+				e.run()
+				record, err := e.nets.Get(t.Context(), "web")
+				require.NoError(t, err)
+				require.Equal(t, pool != "0", record.ContainerID != "" && record.ContainerID != "web", "its network namespace is from the pool")
+				hosts := string(allocnet.Hosts(record.Status, "web"))
+				require.Contains(t, hosts, record.Status.Address+"\tweb\n")
+				require.Equal(t, hosts, h.requireGet(8080, "/etc/hosts"))
+				require.Equal(t, test.resolvers, h.requireGet(8080, "/etc/resolv.conf"))
+				require.Equal(t, fmt.Sprintf("web runs at %s\n", record.Status.Address), e.output())
+				e.term()
+				_, err = h.get(8080, "/")
+				require.ErrorIs(t, err, unix.ECONNREFUSED)
+				e.requireNothing()
+			})
+		}
+	}
+}
+
+// resolvConf replaces the content of the host's resolv.conf until the test ends.
+func resolvConf(t testing.TB, text string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o644))
+	require.NoError(t, unix.Mount(file, "/etc/resolv.conf", "", unix.MS_BIND, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount("/etc/resolv.conf", unix.MNT_DETACH)) })
+}
+
+// TestExampleKilled kills the example while its container runs. The container goes on;
+// the next run with its name replaces it, and leaves nothing at its end.
+func TestExampleKilled(t *testing.T) {
+	h := newHost(t, "")
+	e := newExample(t, h, "allocnet", "-pool", "2")
+	e.run()
+	e.kill()
+	h.requireGet(8080, "/etc/hosts")
+	e.run()
+	e.term()
+	e.requireNothing()
+}
+
+// TestExampleConflict: the example reports why a container could not be started, and
+// leaves nothing of it.
+func TestExampleConflict(t *testing.T) {
+	h := newHost(t, "")
+	first := newExample(t, h, "allocnet")
+	first.run()
+	args := slices.Clone(first.args)
+	args[slices.Index(args, "web")] = "second"
+	second := newProcess(t, args...)
+	second.begin()
+	<-second.ended
+	require.Contains(t, second.output(), `host port conflict with tcp port 8080 on all addresses of allocation "web"`)
+	_, err := first.client.LoadContainer(t.Context(), "second")
+	require.True(t, errdefs.IsNotFound(err), "%v", err)
+	h.requireGet(8080, "/etc/hosts")
+	first.term()
+	first.requireNothing()
+}

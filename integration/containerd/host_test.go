@@ -1,0 +1,167 @@
+package containerd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/testhost"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// host is the private host of a test with its own containerd, connected to an external
+// machine.
+type host struct {
+	t          testing.TB
+	outside    *sandbox.Sandbox
+	dir        string   // of containerd
+	containerd *process // runs
+	socket     string   // of containerd
+}
+
+// newHost starts containerd. plugins is the directory of the plugins that CRI uses. At
+// the end of the test, the host must be unchanged.
+func newHost(t testing.TB, plugins string) *host {
+	t.Helper()
+	privhost.RequireRoot(t, "containerd", "runc", "busybox", "iptables", "nft")
+	privhost.RequireThat(t, exec.Command("ldd", "/bin/busybox").Run() != nil, "busybox is not a static program")
+	require.NoError(t, unix.Mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, ""))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount("/sys/fs/cgroup", unix.MNT_DETACH)) })
+	dir, err := os.MkdirTemp("", "c") // a socket's path must be short
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	h := &host{t: t, outside: testhost.Outside(t), dir: dir, socket: filepath.Join(dir, "s")}
+	config := filepath.Join(dir, "config.toml")
+	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, configuration, dir, h.socket, imageName, plugins), 0o600))
+	h.containerd = newProcess(t, "containerd", "--config", config, "--log-level", "warn")
+	h.start()
+	before := h.snapshot()
+	t.Cleanup(func() {
+		if !t.Failed() {
+			require.Empty(t, hostsnap.Diff(before, h.snapshot()), "the host is as it was before")
+		}
+	})
+	return h
+}
+
+// The cgroups of a host may have no controllers, so CRI sets no limits.
+const configuration = `version = 2
+root = "%[1]s/root"
+state = "%[1]s/state"
+[grpc]
+  address = "%[2]s"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "%[3]s"
+  disable_cgroup = true
+  restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".containerd]
+  snapshotter = "overlayfs"
+[plugins."io.containerd.grpc.v1.cri".cni]
+  bin_dir = "%[4]s"
+  conf_dir = "/etc/cni/net.d"
+`
+
+// start starts containerd and waits until it responds.
+func (h *host) start() {
+	h.t.Helper()
+	h.containerd.begin()
+	eventually(h.t, "containerd responds", func() bool {
+		c, err := containerd.New(h.socket, containerd.WithTimeout(time.Second))
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		ready, err := c.IsServing(h.t.Context())
+		return err == nil && ready
+	})
+}
+
+// client returns a client with a namespace of containerd that has the image.
+func (h *host) client(namespace string) *containerd.Client {
+	h.t.Helper()
+	c, err := containerd.New(h.socket, containerd.WithDefaultNamespace(namespace))
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { _ = c.Close() })
+	images, err := c.Import(h.t.Context(), bytes.NewReader(archive(h.t)))
+	require.NoError(h.t, err)
+	for _, i := range images {
+		require.NoError(h.t, containerd.NewImage(c, i).Unpack(h.t.Context(), "overlayfs"))
+	}
+	return c
+}
+
+// snapshot returns the state of the host without the programs' own files.
+func (h *host) snapshot() hostsnap.Snapshot {
+	h.t.Helper()
+	s, err := hostsnap.Take(hostsnap.Options{
+		Persistent: true,
+		Tracked:    isContainers,
+		Ignore: func(line string) bool { // what the first use of a network leaves
+			return strings.HasPrefix(line, "file /run/allocnet/warm/") ||
+				strings.HasPrefix(line, "file /run/allocnet/claims/complete-2 ") ||
+				strings.HasPrefix(line, "file /run/allocnet/allocnetd.sock.settings ")
+		},
+	})
+	require.NoError(h.t, err)
+	return s
+}
+
+// isContainers reports whether an address belongs to a network of the tests and is not a
+// gateway's.
+func isContainers(a netip.Addr) bool {
+	for _, network := range []string{"10.98.0.0/16", "fd00:98::/64", "10.202.0.0/16", "fd0a:110c:2e7::/64"} {
+		if p := netip.MustParsePrefix(network); p.Contains(a) {
+			return a != p.Addr().Next()
+		}
+	}
+	return false
+}
+
+// get requests a path over HTTP from the external machine, at a port of the host.
+func (h *host) get(port int, path string) (string, error) {
+	dial := func(ctx context.Context, network, address string) (c net.Conn, err error) {
+		err = h.outside.Do(func() error {
+			c, err = (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, network, address)
+			return err
+		})
+		return c, err
+	}
+	client := http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	r, err := client.Get(fmt.Sprintf("http://%s:%d%s", testhost.Host4.Addr(), port, path))
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", path, r.Status)
+	}
+	return string(body), err
+}
+
+// requireGet is get for a path that must exist. The server may be starting.
+func (h *host) requireGet(port int, path string) (body string) {
+	h.t.Helper()
+	var err error
+	eventually(h.t, fmt.Sprintf("%s at port %d", path, port), func() bool {
+		body, err = h.get(port, path)
+		return err == nil
+	})
+	return body
+}
