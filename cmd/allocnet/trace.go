@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -18,39 +19,69 @@ import (
 )
 
 func newTrace(a *app) *cobra.Command {
-	var from string
+	var from, link string
 	c := &cobra.Command{
 		Use:   "trace ID|PORT[/PROTOCOL]",
 		Short: "Follow a host port to the process that answers",
 		Long: `Follow each host port of an allocation, or one host port, step by step: the nftables
-element that redirects it, processes of the host on the same port, the route and the
-links, the interface and the process inside of the network namespace, the way back.
-For TCP, a connection is opened at the end. It says where the path ends, and why.
+element that redirects it, processes of the host on the same port, what the tables of all
+programs do to a probe and to its answer, connection tracking, the route and the links,
+the interface and the process inside of the network namespace, the way back. It says
+where the path ends, and why.
 
-Nothing is changed. This process does it itself, also if the daemon runs.`,
+The probe is one packet, a TCP SYN or a UDP datagram, that a temporary table of nftables
+marks for tracing. Without --from, or if --from is an address of the host, the host sends
+it: it passes the hook output. Otherwise it is injected as if it were received from that
+client: it passes the hook prerouting. No process gets anything: the connection is reset
+before it is established, and the datagram is dropped in front of the process. Nothing
+leaves the host. The kernel removes the table, and the tap for the injection, also if this
+process is killed. Rules of legacy iptables and XDP programs are not traced.
+
+This process does it itself, also if the daemon runs. Nothing else is changed.`,
 		Example: `  allocnet trace web-1
   allocnet trace 8080/tcp --from 192.0.2.7`,
 		Annotations:       exits("a path ends before the process, or nothing is published"),
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: a.completeIDs,
-		RunE:              func(c *cobra.Command, args []string) error { return a.trace(c.Context(), args[0], from) },
+		RunE:              func(c *cobra.Command, args []string) error { return a.trace(c.Context(), args[0], from, link) },
 	}
-	c.Flags().StringVar(&from, "from", "", "address of a client, for the way back (default the host itself)")
+	c.Flags().StringVar(&from, "from", "", "address of the client (default the host itself)")
+	c.Flags().StringVar(&link, "link", "", "with --from, the link that receives its packets (default that of the route to it)")
 	_ = c.RegisterFlagCompletionFunc("from", cobra.NoFileCompletions)
+	_ = c.RegisterFlagCompletionFunc("link", cobra.NoFileCompletions)
 	return c
 }
 
 // errEnds: a path ends before the process.
 var errEnds = errors.New("a path ends before the process of the allocation")
 
-// trace prints the paths of an allocation, or of one host port.
-func (a *app) trace(ctx context.Context, what, from string) error {
-	var client netip.Addr
-	if from != "" {
-		var err error
-		if client, err = netip.ParseAddr(from); err != nil {
-			return usagef("--from %q: must be an address, like 192.0.2.7", from)
+// clientAddress checks the flags --from and --link.
+func clientAddress(from, link string) (client netip.Addr, err error) {
+	if from == "" && link != "" {
+		return client, usagef("--link: needs --from, the address of the client")
+	}
+	if from == "" {
+		return client, nil
+	}
+	if client, err = netip.ParseAddr(from); err != nil || client.Zone() != "" || client.IsUnspecified() {
+		return client, usagef("--from %q: must be an address, like 192.0.2.7", from)
+	}
+	if client.IsLinkLocalUnicast() && client.Is6() {
+		return client, usagef("--from %q: link-local addresses of IPv6 cannot be traced", from)
+	}
+	if link != "" {
+		if _, err := net.InterfaceByName(link); err != nil {
+			return client, usagef("--link %q: the host has no such link", link)
 		}
+	}
+	return client.Unmap(), nil
+}
+
+// trace prints the paths of an allocation, or of one host port.
+func (a *app) trace(ctx context.Context, what, from, link string) error {
+	client, err := clientAddress(from, link)
+	if err != nil {
+		return err
 	}
 	conf, err := a.service()
 	if err != nil {
@@ -63,6 +94,7 @@ func (a *app) trace(ctx context.Context, what, from string) error {
 	paths := []*trace.Path{}
 	ends := 0
 	for _, t := range targets {
+		t.Link = link
 		p, err := trace.Follow(ctx, t)
 		if err != nil {
 			return err
@@ -123,10 +155,20 @@ func targetsOf(ctx context.Context, conf allocnet.Service, what string, from net
 func (a *app) printPath(p *trace.Path) {
 	a.out.printf("%s\n", a.out.paint(bold, fmt.Sprintf("%s %s -> %s of %s", p.Protocol, p.Host, p.To, p.ID)))
 	styles := map[trace.State]style{trace.OK: green, trace.Note: yellow, trace.Failed: red}
-	for _, s := range p.Steps {
-		a.out.printf("  %s %-19s %s\n", a.out.paint(styles[s.State], fmt.Sprintf("%-6s", s.State)), s.Name, s.Found)
+	last := ""
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if s.IsIdle() {
+			continue
+		}
+		name := s.Name
+		if name == last && s.State == trace.OK {
+			name = "" // another chain of the same hook
+		}
+		last = s.Name
+		a.out.printf("  %s %-18s %s\n", a.out.paint(styles[s.State], fmt.Sprintf("%-6s", s.State)), name, s.Found)
 		if s.Next != "" {
-			a.out.printf("  %6s %-19s next: %s\n", "", "", s.Next)
+			a.out.printf("  %6s %-18s next: %s\n", "", "", s.Next)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,7 +20,10 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-func TestMain(m *testing.M) { os.Exit(privhost.Main(m)) }
+func TestMain(m *testing.M) {
+	brokenTime = 10 * time.Millisecond // nothing depends on it
+	os.Exit(privhost.Main(m))
+}
 
 const conflist = `{"cniVersion":"1.0.0","name":"net","plugins":[
 	{MAIN,"ipMasq":true,"ipam":{"type":"host-local","dataDir":"DATA","ranges":[[{"subnet":"10.77.0.0/24"}],[{"subnet":"fd00:77::/64"}]],
@@ -27,30 +32,44 @@ const conflist = `{"cniVersion":"1.0.0","name":"net","plugins":[
 
 var mains = map[string]string{"bridge": `"type":"bridge","bridge":"brtest","isGateway":true`, "ptp": `"type":"ptp"`}
 
-// host is a private host with an allocation "web" that serves TCP port 80.
+// host is a private host with an allocation "web" that serves port 80, and an uplink "up0"
+// with the default routes.
 type host struct {
 	*testing.T
 	*configurator.Configurator
-	listener net.Listener
-	link     string // on the host
+	servers []io.Closer
+	link    string // on the host
 }
 
+const hostUp = `ip link add up0 type veth peer name up1
+ip link set up0 up
+ip link set up1 up
+ip addr add 172.16.5.1/24 dev up0
+ip addr add fd00:5::1/64 dev up0 nodad
+ip route add default via 172.16.5.9
+ip -6 route add default via fd00:5::9`
+
+// The clients are another host.
+var clients = map[bool]netip.Addr{true: netip.MustParseAddr("192.0.2.7"), false: netip.MustParseAddr("2001:db8::7")}
+
 func newHost(t *testing.T, main string) *host {
-	privhost.Require(t)
+	privhost.Require(t, "nft", "ip")
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "net.conflist"), []byte(strings.NewReplacer("MAIN", mains[main], "DATA", dir+"/leases").Replace(conflist)), 0o600))
 	c, err := configurator.New(configurator.Config{ConfDir: dir, StateDir: filepath.Join(dir, "state"), Engine: configurator.EngineNative, Network: "net"})
 	require.NoError(t, err)
 	h := &host{T: t, Configurator: c}
+	h.run(hostUp)
 	a := configurator.Allocation{ID: "web", OwnNetns: true, Ports: []portmap.Port{{Value: 8080, To: 80, Protocols: []string{"tcp", "udp"}}}}
 	s, err := c.Setup(t.Context(), a)
 	require.NoError(t, err)
 	t.Cleanup(func() {
+		h.silence()
 		a.Wait = true
 		require.NoError(t, c.Teardown(context.WithoutCancel(t.Context()), a))
 		require.NoError(t, c.Close())
 		require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
-		for _, link := range []string{"brtest", "other"} {
+		for _, link := range []string{"brtest", "other", "up0"} {
 			_ = exec.Command("ip", "link", "del", link).Run() // not every test has it
 		}
 	})
@@ -63,36 +82,58 @@ func newHost(t *testing.T, main string) *host {
 	return h
 }
 
-// serve makes the allocation listen on an address.
-func (h *host) serve(at string) {
+// serve makes the allocation listen on addresses, over TCP and UDP.
+func (h *host) serve(at ...string) {
 	h.Helper()
-	if h.listener != nil {
-		require.NoError(h, h.listener.Close())
-	}
+	h.silence()
 	s, err := sandbox.Open(filepath.Join(sandbox.DefaultDir, "web"))
 	require.NoError(h, err)
 	defer s.Close()
-	require.NoError(h, s.Do(func() (err error) {
-		h.listener, err = net.Listen("tcp", at)
-		return err
+	require.NoError(h, s.Do(func() error {
+		for _, at := range at {
+			l, err := net.Listen("tcp", at)
+			if err != nil {
+				return err
+			}
+			u, err := net.ListenPacket("udp", at)
+			if err != nil {
+				return err
+			}
+			h.servers = append(h.servers, l, u)
+		}
+		return nil
 	}))
-	h.Cleanup(func() { _ = h.listener.Close() })
 }
 
-func (h *host) run(command string) {
+func (h *host) silence() {
+	for _, s := range h.servers {
+		require.NoError(h, s.Close())
+	}
+	h.servers = nil
+}
+
+// run runs commands, one per line.
+func (h *host) run(commands string) {
 	h.Helper()
-	words := strings.Fields(strings.NewReplacer("LINK", h.link).Replace(command))
-	out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
-	require.NoError(h, err, "%s: %s", command, out)
+	for command := range strings.Lines(strings.ReplaceAll(commands, "LINK", h.link)) {
+		words := strings.Fields(command)
+		out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+		require.NoError(h, err, "%s: %s", command, out)
+	}
 }
 
-// follow follows TCP over one family.
-func (h *host) follow(ipv4 bool) *Path {
+// follow follows a protocol over one family, from another host if remote.
+func (h *host) follow(protocol string, ipv4, remote bool, link string) *Path {
 	h.Helper()
 	r, err := h.Get(h.Context(), "web")
 	require.NoError(h, err)
-	for _, t := range Targets(r, netip.Addr{}) {
-		if t.Mapping.Protocol == "tcp" && t.Address.Is4() == ipv4 {
+	var from netip.Addr
+	if remote {
+		from = clients[ipv4]
+	}
+	for _, t := range Targets(r, from) {
+		if t.Mapping.Protocol == protocol && t.Address.Is4() == ipv4 {
+			t.Link = link
 			p, err := Follow(h.Context(), t)
 			require.NoError(h, err)
 			return p
@@ -102,32 +143,99 @@ func (h *host) follow(ipv4 bool) *Path {
 	return nil
 }
 
-func failed(p *Path) (name, found string) {
-	for _, s := range p.Steps {
-		if s.State == Failed {
-			return s.Name, s.Found
-		}
+// objects lists the tables, links and tracked connections of the host.
+func (h *host) objects() string {
+	h.Helper()
+	tables, err := exec.Command("nft", "list", "tables").CombinedOutput()
+	require.NoError(h, err)
+	links, err := net.Interfaces()
+	require.NoError(h, err)
+	var names []string
+	for _, link := range links {
+		names = append(names, link.Name)
 	}
-	return "", ""
+	tracked, err := os.ReadFile("/proc/net/nf_conntrack")
+	require.NoError(h, err)
+	inside, err := exec.Command("ip", "netns", "exec", "web", "nft", "list", "ruleset").CombinedOutput()
+	if err != nil {
+		inside = nil // the namespace is gone
+	}
+	return string(tables) + strings.Join(names, " ") + strings.Join(ofProbes(string(tracked)), "\n") + string(inside)
 }
 
-// TestWhole: a port that works is followed to the process, over both families.
+// ofProbes returns the entries for the host port.
+func ofProbes(tracked string) (lines []string) {
+	for line := range strings.Lines(tracked) {
+		if strings.Contains(line, "dport=8080") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+func failed(p *Path) Step {
+	for _, s := range p.Steps {
+		if s.State == Failed {
+			return s
+		}
+	}
+	return Step{}
+}
+
+// each calls a function for each protocol and family.
+func each(do func(protocol string, ipv4 bool)) {
+	for _, protocol := range []string{"tcp", "udp"} {
+		for _, ipv4 := range []bool{true, false} {
+			do(protocol, ipv4)
+		}
+	}
+}
+
+// TestWhole: a port that works is followed to the process, from the host and from another
+// host. No process gets anything.
 func TestWhole(t *testing.T) {
 	for _, main := range []string{"bridge", "ptp"} {
 		t.Run(main, func(t *testing.T) {
 			h := newHost(t, main)
-			for _, ipv4 := range []bool{true, false} {
-				p := h.follow(ipv4)
-				require.True(t, p.Reached, "%+v", p.Steps)
-				var names []string
-				for _, s := range p.Steps {
-					require.Equal(t, OK, s.State, "%+v", s)
-					if len(names) == 0 || names[len(names)-1] != s.Name {
-						names = append(names, s.Name)
+			before := h.objects()
+			each(func(protocol string, ipv4 bool) {
+				for _, remote := range []bool{false, true} {
+					p := h.follow(protocol, ipv4, remote, "")
+					require.True(t, p.Reached, "%+v", p.Steps)
+					var names []string
+					for _, s := range p.Steps {
+						require.Equal(t, OK, s.State, "%+v", s)
+						if len(names) == 0 || names[len(names)-1] != s.Name {
+							names = append(names, s.Name)
+						}
+					}
+					require.Equal(t, uint16(80), p.To.Port())
+					for _, name := range []string{"host port", "probe", "route", "conntrack", "link", "interface inside", "listener inside", "answer"} {
+						require.Contains(t, names, name)
+					}
+					if remote {
+						require.Equal(t, "up0", p.Link)
+						require.Equal(t, clients[ipv4], p.From.Addr())
+						require.Contains(t, names, "prerouting")
+						require.Contains(t, names, "forward")
+						require.Contains(t, names, "way back")
+					} else {
+						require.Empty(t, p.Link)
+						require.Contains(t, names, "output")
 					}
 				}
-				require.Equal(t, []string{"host port", "route", "link", "interface inside", "listener inside", "way back", "probe"}, names)
-				require.Equal(t, uint16(80), p.To.Port())
+			})
+			require.Equal(t, before, h.objects(), "a probe left something")
+			for _, s := range h.servers {
+				require.NoError(t, s.(interface{ SetDeadline(time.Time) error }).SetDeadline(time.Now()))
+				var err error
+				switch s := s.(type) {
+				case net.Listener:
+					_, err = s.Accept()
+				case net.PacketConn:
+					_, _, err = s.ReadFrom(make([]byte, 64))
+				}
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded, "a probe reached the process")
 			}
 			r, err := h.Get(t.Context(), "web")
 			require.NoError(t, err)
@@ -137,56 +245,70 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// TestBroken breaks one thing at a time, and sees it named.
+// broken is a path that does not lead to the process.
+type broken struct {
+	main     string
+	commands string
+	undo     string // commands; "" if the host is not used again
+	before   func(*host)
+	remote   bool
+	link     string // on which packets of the other host arrive
+	only     string // one protocol or family
+	lost     bool   // the kernel tells nothing, so that the probe is awaited
+	step     string
+	found    string
+}
+
+// TestBroken breaks one object at a time, and sees it named, for TCP and UDP over IPv4 and
+// IPv6.
 func TestBroken(t *testing.T) {
-	for name, test := range map[string]struct {
-		main        string
-		before      func(*host)
-		step, found string
-	}{
-		"tables flushed": {"bridge", func(h *host) { h.run("nft flush ruleset") }, "host port", "do not have tcp port 8080"},
-		"element deleted": {"ptp", func(h *host) { h.run("nft flush map ip allocnet host_ports") }, "host port",
-			"do not have tcp port 8080"},
-		"route gone": {"ptp", func(h *host) { h.run("ip route del 10.77.0.2") }, "route", "no route to 10.77.0.2"},
-		"routed elsewhere": {"bridge", func(h *host) {
-			h.run("ip link add other type bridge")
-			h.run("ip link set other up")
-			h.run("ip route add 10.77.0.2 dev other")
-		}, "route", "over other"},
-		"link down":           {"bridge", func(h *host) { h.run("ip link set LINK down") }, "link", "is down"},
-		"other end down":      {"bridge", func(h *host) { h.run("ip -n web link set eth0 down") }, "link", "no carrier"},
-		"address gone":        {"bridge", func(h *host) { h.run("ip -n web -4 address flush dev eth0") }, "interface inside", "has 10.77.0.2"},
-		"nothing listens":     {"ptp", func(h *host) { require.NoError(h, h.listener.Close()) }, "listener inside", "nothing listens on tcp port 80"},
-		"listens on loopback": {"bridge", func(h *host) { h.serve("127.0.0.1:80") }, "listener inside", "nothing listens on tcp port 80 for 10.77.0.2"},
-		"dropped by others": {"bridge", func(h *host) {
-			h.run("nft add table ip strict")
-			h.run("nft add chain ip strict out { type filter hook output priority 0 ; }")
-			h.run("nft add rule ip strict out ip daddr 10.77.0.2 drop")
-		}, "probe", "fails"},
-		"namespace unmounted": {"bridge", func(h *host) { h.run("umount /run/netns/web") }, "namespace", "/run/netns/web"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			h := newHost(t, test.main)
-			test.before(h)
-			p := h.follow(true)
-			require.False(t, p.Reached)
-			step, found := failed(p)
-			require.Equal(t, test.step, step, "%+v", p.Steps)
-			require.Contains(t, found, test.found)
-			require.NotEmpty(t, p.Steps[len(p.Steps)-1].Next)
-			require.Equal(t, Failed, p.Steps[len(p.Steps)-1].State, "nothing is followed further")
-		})
+	for name, test := range objectsBroken {
+		t.Run(name, func(t *testing.T) { test.run(newHost(t, test.main)) })
 	}
 }
 
-// TestProcessOfTheHost: a process of the host on the same port is noted.
-func TestProcessOfTheHost(t *testing.T) {
-	h := newHost(t, "bridge")
-	l, err := net.Listen("tcp4", ":8080")
-	require.NoError(t, err)
-	defer l.Close()
-	p := h.follow(true)
-	require.True(t, p.Reached)
-	require.Equal(t, Note, p.Steps[1].State)
-	require.Regexp(t, `^\S+ \(process \d+\) listens on 0\.0\.0\.0:8080$`, p.Steps[1].Found)
+func (test *broken) run(h *host) {
+	if test.lost {
+		defer func(before time.Duration) { probeTime = before }(probeTime)
+		probeTime = brokenTime
+	}
+	h.Helper()
+	h.run(test.commands)
+	if test.before != nil {
+		test.before(h)
+	}
+	before := h.objects()
+	each(func(protocol string, ipv4 bool) {
+		if test.only != "" && test.only != protocol && test.only != map[bool]string{true: "ipv4", false: "ipv6"}[ipv4] {
+			return
+		}
+		p := h.follow(protocol, ipv4, test.remote, test.link)
+		address := map[bool]string{true: "10.77.0.2", false: "fd00:77::2"}[ipv4]
+		s := failed(p)
+		require.False(h, p.Reached, "%+v", p.Steps)
+		require.Equal(h, test.step, s.Name, "%s: %+v", protocol, p.Steps)
+		require.Contains(h, s.Found, strings.NewReplacer("ADDRESS", address, "PROTOCOL", protocol).Replace(test.found))
+		require.NotEmpty(h, s.Next)
+		require.Equal(h, Failed, p.Steps[len(p.Steps)-1].State, "nothing is followed further")
+	})
+	require.Equal(h, before, h.objects(), "a probe left something")
+	h.run(test.undo)
+}
+
+var objectsBroken = map[string]broken{
+	"tables flushed":  {main: "bridge", commands: "nft flush ruleset", step: "host port", found: "do not have PROTOCOL port 8080"},
+	"element deleted": {main: "ptp", commands: "nft flush map ip allocnet host_ports\nnft flush map ip6 allocnet host_ports", step: "host port", found: "do not have PROTOCOL port 8080"},
+	"route gone":      {main: "ptp", commands: "ip route del 10.77.0.2\nip -6 route del fd00:77::2\nip route del default\nip -6 route del default", step: "route", found: "no route to ADDRESS"},
+	"routed elsewhere": {main: "bridge", commands: `ip link add other type bridge
+ip link set other up
+ip route add 10.77.0.2 dev other
+ip -6 route add fd00:77::2 dev other`, step: "route", found: "over other"},
+	"link down":      {main: "bridge", commands: "ip link set LINK down", step: "link", found: "is down"},
+	"other end down": {main: "bridge", commands: "ip -n web link set eth0 down", step: "link", found: "no carrier"},
+	"address gone":   {main: "bridge", commands: "ip -n web address flush dev eth0", step: "interface inside", found: "has ADDRESS"},
+	"nothing listens": {main: "ptp", before: (*host).silence, step: "listener inside",
+		found: "nothing listens on PROTOCOL port 80"},
+	"listens on loopback": {main: "bridge", before: func(h *host) { h.serve("127.0.0.1:80", "[::1]:80") }, step: "listener inside",
+		found: "nothing listens on PROTOCOL port 80 for ADDRESS"},
+	"namespace unmounted": {main: "bridge", commands: "umount /run/netns/web", step: "namespace", found: "/run/netns/web"},
 }

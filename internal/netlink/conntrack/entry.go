@@ -25,7 +25,7 @@ type entry struct {
 type tuple struct {
 	protocol            uint8
 	source, destination netip.Addr
-	port                uint16 // destination port
+	sourcePort, port    uint16 // port is that of the destination
 }
 
 // each calls a function with the entries that the kernel lists for a filter. These can
@@ -130,6 +130,8 @@ func (t *tuple) decodePorts(data []byte) {
 		switch {
 		case kind == ctaProtoNum && len(value) == 1:
 			t.protocol = value[0]
+		case kind == ctaProtoSrcPort && len(value) == 2:
+			t.sourcePort = binary.BigEndian.Uint16(value)
 		case kind == ctaProtoDstPort && len(value) == 2:
 			t.port = binary.BigEndian.Uint16(value)
 		}

@@ -1,0 +1,98 @@
+package trace
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/netlink/sockdiag"
+)
+
+// hostAddress returns the address of the host at which the port is published, or the
+// address from which the host sends to the allocation's network.
+func (f *tracer) hostAddress() netip.Addr {
+	if host, err := netip.ParseAddr(f.Mapping.HostIP); err == nil && !host.IsUnspecified() {
+		return host.Unmap()
+	}
+	to := f.Address
+	if f.From.IsValid() {
+		to = f.From // the address at which that client knows the host
+	}
+	if route, _, err := routeTo(to); err == nil && route.Src != nil {
+		if a, ok := netip.AddrFromSlice(route.Src); ok {
+			return a.Unmap()
+		}
+	}
+	if f.Address.Is4() {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
+}
+
+// mapping looks the host port up in allocnet's tables.
+func (f *tracer) mapping(ctx context.Context) error {
+	const name = "host port"
+	repair := "allocnet repair restores it; allocnet events shows what removes it"
+	return ruleset.Lend(func(r *ruleset.Ruleset) error {
+		m, owner, err := r.Destination(ctx, f.path.Host.Addr(), f.protocol, f.path.Host.Port())
+		switch {
+		case err != nil:
+			return err
+		case m == nil && f.Record.Engine != configurator.EngineNative:
+			f.add(name, Note, "", "published by plugin binaries, whose rules are not followed")
+		case m == nil:
+			return f.ends(name, repair, "allocnet's nftables tables do not have %s port %d", f.Mapping.Protocol, f.Mapping.HostPort)
+		case m.To != f.path.To:
+			return f.ends(name, "allocnet history "+owner.ID, "it leads to %s of %s", m.To, ownerText(owner))
+		default:
+			f.add(name, OK, "", "nftables redirects %s to %s", f.path.Host, m.To)
+		}
+		return nil
+	})
+}
+
+func ownerText(o names.Owner) string {
+	return fmt.Sprintf("container %s in network %s", o.ID, o.Network)
+}
+
+// process looks for processes of the host on the same port, which get no packets.
+func (f *tracer) process(context.Context) error {
+	found, err := f.listeners(f.path.Host)
+	if err != nil {
+		return err
+	}
+	for _, text := range found {
+		f.add("process of the host", Note, "let it listen on another port: the allocation gets the packets", "%s", text)
+	}
+	return nil
+}
+
+// listeners describes the processes that listen on a port in the network namespace of the
+// calling thread.
+func (f *tracer) listeners(at netip.AddrPort) (texts []string, err error) {
+	if f.protocol == unix.IPPROTO_SCTP {
+		return nil, nil
+	}
+	found, err := sockdiag.Look(sockdiag.Ports{Protocol: f.protocol, Numbers: []uint16{at.Port()}, Only6: at.Addr().Is6()})
+	var inodes []uint32
+	for _, l := range found {
+		inodes = append(inodes, l.Inode)
+	}
+	processes := sockdiag.Processes(inodes...)
+	for _, l := range found {
+		if !l.Takes(at.Addr()) {
+			continue
+		}
+		text := "a process"
+		if p, ok := processes[l.Inode]; ok {
+			text = fmt.Sprintf("%s (process %d)", p.Name, p.PID)
+		}
+		texts = append(texts, fmt.Sprintf("%s listens on %s", text, l.Address))
+	}
+	return texts, err
+}

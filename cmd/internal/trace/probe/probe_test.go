@@ -1,0 +1,135 @@
+package probe
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// childVariable makes this program send a probe that nobody answers.
+const childVariable = "PROBE_TEST_NETNS"
+
+func TestMain(m *testing.M) {
+	if path := os.Getenv(childVariable); path != "" {
+		os.Exit(lostProbe(path))
+	}
+	os.Exit(privhost.Main(m))
+}
+
+// lostProbe sends a probe to an address behind a link without neighbours.
+func lostProbe(path string) int {
+	inside, err := sandbox.Open(path)
+	if err == nil {
+		_, err = Send(context.Background(), Options{
+			Protocol: unix.IPPROTO_TCP, From: netip.MustParseAddr("192.0.2.7"), Link: "up0", Host: netip.MustParseAddrPort("172.16.5.200:8080"),
+			To: netip.MustParseAddr("172.16.5.200"), Inside: inside, Wait: time.Hour,
+		})
+	}
+	if err != nil {
+		println(err.Error())
+	}
+	return 1
+}
+
+// traces lists what a probe makes in the network namespace of the calling thread.
+func traces(t *testing.T, inside *sandbox.Sandbox) (list []string) {
+	t.Helper()
+	look := func() error {
+		tables, err := exec.Command("nft", "list", "tables").Output()
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(tables)) {
+			if strings.Contains(line, "allocnet_trace") {
+				list = append(list, "table")
+			}
+		}
+		links, err := net.Interfaces()
+		for _, link := range links {
+			if strings.HasPrefix(link.Name, "allocnettr") {
+				list = append(list, "tap")
+			}
+		}
+		return err
+	}
+	require.NoError(t, look())
+	require.NoError(t, inside.Do(look))
+	return list
+}
+
+// TestKilled: the kernel removes everything of a probe whose process is killed.
+func TestKilled(t *testing.T) {
+	privhost.Require(t, "nft", "ip")
+	inside, err := sandbox.Create("probe")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, inside.Destroy()) }()
+	for _, command := range []string{
+		"ip link add up0 type veth peer name up1", "ip link set up0 up", "ip link set up1 up", "ip addr add 172.16.5.1/24 dev up0", "ip route add default via 172.16.5.9",
+	} {
+		words := strings.Fields(command)
+		out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+		require.NoError(t, err, "%s: %s", command, out)
+	}
+	defer func() { require.NoError(t, exec.Command("ip", "link", "del", "up0").Run()) }()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	child := exec.Command(self)
+	child.Env = append(os.Environ(), childVariable+"="+inside.Path())
+	child.Stderr = os.Stderr
+	require.NoError(t, child.Start())
+	require.Eventually(t, func() bool { return len(traces(t, inside)) == 3 }, time.Minute, 10*time.Millisecond, "two tables and a tap")
+	require.NoError(t, child.Process.Kill())
+	require.Error(t, child.Wait())
+	require.Empty(t, traces(t, inside))
+}
+
+// TestSegment reads back what is sent, and checks sums.
+func TestSegment(t *testing.T) {
+	for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+		for _, addresses := range [][2]string{{"192.0.2.7:50000", "192.0.2.1:80"}, {"[2001:db8::7]:50000", "[2001:db8::1]:80"}} {
+			id := newIdentity(protocol)
+			from, to := netip.MustParseAddrPort(addresses[0]), netip.MustParseAddrPort(addresses[1])
+			segment := id.segment(from, to, flagSYN)
+			packet := datagram(from.Addr(), to.Addr(), protocol, segment)
+			p := parse(packet[:len(packet)-len(segment)], segment)
+			require.Equal(t, from, p.Source)
+			require.Equal(t, to, p.Destination)
+			kind, is := id.kindOf(segment)
+			require.True(t, is)
+			require.Equal(t, Request, kind)
+			_, is = newIdentity(protocol).kindOf(segment)
+			require.False(t, is, "of another probe")
+			pseudo := append(append(from.Addr().AsSlice(), to.Addr().AsSlice()...), 0, 0, 0, byte(len(segment)), 0, 0, 0, protocol)
+			require.Zero(t, checksum(append(pseudo, segment...)))
+			if from.Addr().Is4() {
+				require.Zero(t, checksum(packet[:20]))
+			}
+		}
+	}
+	id := newIdentity(unix.IPPROTO_TCP)
+	reset := id.segment(netip.MustParseAddrPort("192.0.2.7:50000"), netip.MustParseAddrPort("192.0.2.1:80"), flagRST)
+	kind, is := id.kindOf(reset)
+	require.True(t, is)
+	require.Equal(t, Reset, kind)
+}
+
+// FuzzDecode: no message makes the reader fail.
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte{2, 0, 0, 0, 8, 0, 6, 0, 0, 0, 0, 1})
+	f.Fuzz(func(_ *testing.T, payload []byte) {
+		m := decode(payload)
+		parse(m.network, m.transport)
+		newIdentity(unix.IPPROTO_TCP).kindOf(m.transport)
+	})
+}
