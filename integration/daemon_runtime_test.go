@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/retry"
+	"github.com/allocnet/allocnet/nomad"
 )
 
 // goCNI returns a go-cni instance, as containerd, nerdctl and Nomad use it, for
@@ -92,7 +93,7 @@ func TestDaemonGoCNI(t *testing.T) {
 		gocni.WithCapabilityBandWidth(gocni.BandWidth{IngressRate: 8_000_000, IngressBurst: 8_000_000, EgressRate: 8_000_000, EgressBurst: 8_000_000}),
 		gocni.WithCapabilityDNS(gocni.DNS{Servers: []string{"10.0.0.53"}, Searches: []string{"example.org"}}),
 		gocni.WithCapabilityIPRanges([]gocni.IPRanges{{Subnet: "10.95.0.0/24", RangeStart: "10.95.0.50"}, {Subnet: "fd00:95::/64"}}),
-		gocni.WithLabels(map[string]string{"K8S_POD_NAMESPACE": "default", "K8S_POD_NAME": "web"}),
+		gocni.WithLabels(map[string]string{"NOMAD_ALLOC_ID": "4cf0a37d", "NOMAD_JOB_ID": "web"}),
 		gocni.WithArgs("IgnoreUnknown", "1"),
 	}
 	for _, mode := range awayAndUp {
@@ -114,6 +115,10 @@ func TestDaemonGoCNI(t *testing.T) {
 		record, err := r.h.Get(t.Context(), id+".eth0")
 		require.NoError(t, err)
 		require.Len(t, record.Ports, 2)
+		group, is := nomad.GroupOf(record)
+		require.True(t, is)
+		require.Equal(t, []any{"4cf0a37d", "web", []nomad.AllocatedPort{{Value: 8080, To: 80}, {Value: 8081, To: 81, HostIP: host4.Addr().String()}}},
+			[]any{group.AllocID, group.JobID, group.Ports})
 		require.NoError(t, c.Check(t.Context(), id, netns, opts...))
 		require.NoError(t, c.Remove(t.Context(), id, netns, opts...))
 		require.Empty(t, r.h.phases())

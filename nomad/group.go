@@ -186,7 +186,8 @@ func (g *Group) args() map[string]string {
 
 // GroupOf returns the group of a recorded allocation, and false if Nomad's arguments are
 // not in the record. The mode of its network is "cni/<network>", also if it was "bridge".
-// What only Nomad uses, such as the host name, is not recorded.
+// What only Nomad uses, such as the host name, is not recorded. If Nomad made the
+// allocation through the CNI plugin, its ports have no labels.
 func GroupOf(r *allocnet.Record) (*Group, bool) {
 	if r.Args[argAllocID] == "" || len(r.Networks) == 0 {
 		return nil, false
