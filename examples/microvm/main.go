@@ -1,7 +1,7 @@
 // Microvm runs a virtual machine monitor, such as Firecracker, in the network of an
-// allocation:
+// allocation. As root:
 //
-//	microvm -id vm-1 -port 8080:80 -- ./monitor
+//	go run ./examples/microvm -id vm-1 -port 8080:80 -- ./monitor
 //
 // It sets up the allocation, adds a tap to its network namespace, and redirects all
 // frames between the allocation's interface and the tap. There is no bridge and no

@@ -1,7 +1,7 @@
 // Scheduler keeps the tasks of a file running on this host, each in an
-// allocation of its own:
+// allocation of its own. As root:
 //
-//	scheduler -jobs jobs.json
+//	go run ./examples/scheduler -jobs jobs.json
 //
 // The file has the number of tasks of each job, as in {"db": 1, "web": 3}. The
 // scheduler reads it again and again. It places tasks while the host has slots,
@@ -10,7 +10,8 @@
 //
 // Tasks outlive the scheduler, which keeps no state of its own: the next one
 // finds allocations in allocnet's records, and their processes by their network
-// namespaces. To stop all tasks, write {} to the file.
+// namespaces. To stop all tasks, write {} to the file. A task here is a process that
+// answers HTTP requests with its name: see process.go.
 package main
 
 import (
@@ -98,13 +99,13 @@ func (s *scheduler) reconcile(ctx context.Context) error {
 	if err != nil {
 		return err // no task is stopped because of an invalid file
 	}
+	errs := []error{s.remove(ctx, wanted)}
 	records, err := s.nets.List(ctx)
 	if err != nil {
-		return err
+		return errors.Join(append(errs, err)...)
 	}
-	taken := map[int]bool{}                // host ports
-	present := map[string]int{}            // our allocations, with their host ports
-	errs := []error{s.remove(ctx, wanted)} // before others need their slots
+	taken := map[int]bool{}     // host ports of all allocations
+	present := map[string]int{} // host port of each task that is on the host
 	for _, r := range records {
 		for _, p := range r.Ports {
 			taken[p.HostPort] = true
