@@ -53,7 +53,11 @@ func (b *bench) takeOf(ctx context.Context, slots []*slot, kind string) (err err
 	}
 	defer func() { err = errors.Join(err, pooled.Close(), pooled.close(ctx)) }()
 	p := &pooledUser{configured: pooled, size: size}
-	adds := map[string]*samples{baselineName: {}, execName: {}, pooledName: {}}
+	bare, err := newBareTaker(systems[baselineName].(*baseline))
+	if err != nil {
+		return err
+	}
+	adds := map[string]*samples{baselineName: {}, execName: {}, pooledName: {}, bareName: {}}
 	var turns []turn
 	for name, sys := range systems {
 		every := 1
@@ -66,11 +70,13 @@ func (b *bench) takeOf(ctx context.Context, slots []*slot, kind string) (err err
 		}
 		turns = append(turns, turn{max(1, every/len(slots)), func(int) error { return addBlock(ctx, sys, mine, adds[name]) }})
 	}
-	turns = append(turns, turn{1, func(int) error { return p.block(ctx, slots, adds[pooledName]) }})
+	turns = append(turns,
+		turn{1, func(int) error { return p.block(ctx, slots, adds[pooledName]) }},
+		turn{1, func(int) error { return bare.block(ctx, slots, adds[bareName]) }})
 	if err := takeTurns(ctx, max(1, b.size.life.fast/len(slots)), turns); err != nil {
 		return err
 	}
-	for _, name := range []string{baselineName, pooledName, execName} {
+	for _, name := range []string{baselineName, bareName, pooledName, execName} {
 		b.report.add(takeTitle(kind), name, seconds, *adds[name])
 	}
 	paced, err := p.paced(ctx, b.size.paced)
