@@ -13,6 +13,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/cniexec"
 	"github.com/allocnet/allocnet/internal/engine/native"
+	"github.com/allocnet/allocnet/internal/netlink/watch"
 	"github.com/allocnet/allocnet/internal/state/boot"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/journal"
@@ -48,6 +49,7 @@ type Configurator struct {
 	teardowns *teardownCache
 	backlog   *backlog
 	pools     []*pool
+	monitor   *watch.Monitor // nil without pools
 
 	journal *journal.Journal // nil for none
 	warned  *warnings

@@ -23,7 +23,7 @@ type nativeEngine interface {
 	Disconnect(context.Context, *engine.Request) error
 	CanPrepare(*conflist.Network) error
 	Prepared(context.Context, *engine.Request) (*native.Prepared, error)
-	Bind(context.Context, *native.Prepared, *engine.Request) error
+	Bind(ctx context.Context, p *native.Prepared, r *engine.Request, unchanged bool) error
 	Repair(context.Context, *engine.Request) error
 	Restore(context.Context, []*engine.Request) ([]engine.Restored, error)
 	GuardLoopback(context.Context) error

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/allocnet/allocnet/internal/netlink/watch"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -67,6 +68,9 @@ func (c *Configurator) openPools() error {
 		if one.Size == 0 {
 			continue
 		}
+		if c.monitor == nil {
+			c.openMonitor()
+		}
 		var random [8]byte
 		rand.Read(random[:]) // never fails
 		p := &pool{Pool: one, key: hex.EncodeToString(random[:]), wake: make(chan struct{}, 1), tend: make(chan struct{}, 1)}
@@ -83,6 +87,17 @@ func (c *Configurator) openPools() error {
 		p.ended.Go(func() { c.watchPool(ctx, p) })
 	}
 	return nil
+}
+
+// openMonitor starts to listen to changes of other programs. Without notifications, every
+// take looks at what the host has for its slot.
+func (c *Configurator) openMonitor() {
+	monitor, err := watch.NewMonitor()
+	if err != nil {
+		c.cfg.Logger.Warn("changes of other programs are not noticed, so allocations take longer to start from a pool", "error", err)
+		return
+	}
+	c.monitor = monitor
 }
 
 // ClosePools stops the pools and removes the prepared network namespaces that no allocation
@@ -102,6 +117,9 @@ func (c *Configurator) ClosePools() error {
 		p.ended.Wait()
 		errs = append(errs, c.discard(p, slices.Concat(p.takeAll(), p.takePending())))
 		p.unlock()
+	}
+	if c.monitor != nil {
+		errs = append(errs, c.monitor.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -152,6 +170,7 @@ func (c *Configurator) watchPool(ctx context.Context, p *pool) {
 	poll := time.NewTicker(drainPoll)
 	defer poll.Stop()
 	for ctx.Err() == nil {
+		c.present() // reads the notifications, which would fill the buffer
 		n, err := c.lookup(p.Network)
 		old := p.takeIf(func(s *slot) bool { return err != nil || !s.isOf(n) })
 		if len(old) > 0 {
@@ -196,6 +215,20 @@ func (c *Configurator) recheckSlots() {
 		p.mu.Unlock()
 		notify(p.tend)
 	}
+}
+
+// present returns the moment for slot.since.
+func (c *Configurator) present() uint64 {
+	if c.monitor == nil {
+		return 0
+	}
+	return c.monitor.Now()
+}
+
+// isUnchanged reports whether nothing can have changed of what the host has for a slot since
+// its ADD.
+func (c *Configurator) isUnchanged(s *slot) bool {
+	return c.monitor != nil && !c.monitor.Changed(s.since, s.prepared.Links)
 }
 
 // isOf reports whether a slot was made with the current configuration of a network.
@@ -243,11 +276,13 @@ func cannotHavePool(s *slot, err error) error {
 // newSlot prepares a network namespace. It is an ordinary Setup without a name and without
 // host ports.
 func (c *Configurator) newSlot(ctx context.Context, p *pool) (s *slot, err error) {
+	since := c.present()
 	ns, err := sandbox.New()
 	if err != nil {
 		return nil, err
 	}
 	if s, err = c.planSlot(p, ns); err == nil {
+		s.since = since
 		err = c.setUpSlot(ctx, s)
 	}
 	if err != nil {

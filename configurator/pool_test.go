@@ -378,3 +378,31 @@ func TestPutBackAfterClose(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, ids)
 }
+
+// TestSlotsUnchanged: what this process does with other allocations does not make a take look
+// at the host; what another program does to the network does.
+func TestSlotsUnchanged(t *testing.T) {
+	h, _ := pooledHost(t, 2)
+	unchanged := func() (n int) {
+		p := h.pools[0]
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, s := range p.slots {
+			if h.isUnchanged(s) {
+				n++
+			}
+		}
+		return n
+	}
+	require.Equal(t, 2, unchanged())
+	for _, args := range []map[string]string{nil, {"MAC": "02:00:00:00:00:07"}} { // from the pool, and not
+		a := Allocation{ID: "a", OwnNetns: true, Ports: []portmap.Port{{Value: 8080, To: 80}}, Args: args, Wait: true}
+		_, err := h.Setup(t.Context(), a)
+		require.NoError(t, err)
+		require.NoError(t, h.Teardown(t.Context(), a))
+		h.full()
+		require.Equal(t, 2, unchanged())
+	}
+	require.NoError(t, exec.Command("ip", "link", "set", "brtest", "down").Run())
+	require.Zero(t, unchanged())
+}

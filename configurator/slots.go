@@ -44,7 +44,8 @@ type slot struct {
 	request  *engine.Request // with the results
 	prepared *native.Prepared
 	sandbox  *sandbox.Sandbox
-	survives bool // see leasesSurvive
+	survives bool   // see leasesSurvive
+	since    uint64 // before its ADD: see watch.Monitor
 }
 
 // awaitRoom waits until the pool is not full, and takes the place of one slot. It returns
@@ -60,13 +61,15 @@ func (p *pool) awaitRoom(ctx context.Context) bool {
 			return true
 		}
 		p.mu.Unlock()
+		// In a pause, the Setups do not wake this goroutine.
 		var over <-chan time.Time
+		wake := p.wake
 		if room {
-			over = time.After(pause)
+			over, wake = time.After(pause), nil
 		}
 		select {
 		case <-over:
-		case <-p.wake:
+		case <-wake:
 		case <-ctx.Done():
 		}
 	}

@@ -194,7 +194,7 @@ func (c *Configurator) bind(ctx context.Context, t *taking, results []*types100.
 	request.Netns, request.Args, request.Capabilities = t.Netns, t.Args, t.Capabilities
 	addCtx, cancel := c.withAddTimeout(ctx)
 	defer cancel()
-	if err := c.native.Bind(addCtx, t.slot.prepared, &request); err != nil {
+	if err := c.native.Bind(addCtx, t.slot.prepared, &request, c.isUnchanged(t.slot)); err != nil {
 		return nil, err
 	}
 	c.holdForTaker(t.slot, t.alloc)

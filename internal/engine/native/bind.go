@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/conflist"
@@ -14,7 +15,9 @@ import (
 // tell whether it is still there.
 type Prepared struct {
 	elements []*ruleset.Elements
-	links    []string // on the host
+	names    []string // of links on the host
+	// Links are the indexes of these links.
+	Links []int
 }
 
 // CanPrepare returns an error if containers of a network cannot be prepared: if a plugin
@@ -65,9 +68,14 @@ func (e *Engine) Prepared(ctx context.Context, r *engine.Request) (*Prepared, er
 			}
 		}
 		for _, itf := range a.Result.Interfaces {
-			if itf.Sandbox == "" {
-				prepared.links = append(prepared.links, itf.Name)
+			if itf.Sandbox != "" {
+				continue
 			}
+			index, err := exec.Host.Kernel.Index(itf.Name)
+			if err != nil {
+				return nil, fmt.Errorf("link %q: %w", itf.Name, err)
+			}
+			prepared.names, prepared.Links = append(prepared.names, itf.Name), append(prepared.Links, index)
 		}
 	}
 	return prepared, nil
@@ -75,25 +83,27 @@ func (e *Engine) Prepared(ctx context.Context, r *engine.Request) (*Prepared, er
 
 // Bind publishes the host ports of a prepared container. The request has the ID and the
 // results of its ADD. Bind returns an error if a link of the host or a table is missing,
-// and restores missing elements. It adds all elements in one transaction. After an error,
-// the caller calls Del.
-func (e *Engine) Bind(ctx context.Context, prepared *Prepared, r *engine.Request) error {
-	if err := e.bind(ctx, prepared, r); err != nil {
+// and restores missing elements. It adds all elements in one transaction. If unchanged, the
+// caller knows that nothing of the links and of the rules has changed since the ADD, so Bind
+// does not look. After an error, the caller calls Del.
+func (e *Engine) Bind(ctx context.Context, prepared *Prepared, r *engine.Request, unchanged bool) error {
+	if err := e.bind(ctx, prepared, r, unchanged); err != nil {
 		return fmt.Errorf("bind container %q: %w", r.ID, err)
 	}
 	return nil
 }
 
-func (e *Engine) bind(ctx context.Context, prepared *Prepared, r *engine.Request) error {
+func (e *Engine) bind(ctx context.Context, prepared *Prepared, r *engine.Request, unchanged bool) error {
 	exec, err := e.exec(r)
 	if err != nil {
 		return err
 	}
 	defer exec.Close()
-	for _, name := range prepared.links {
-		if _, err := exec.Host.Kernel.Index(name); err != nil {
-			return fmt.Errorf("link %q: %w", name, err)
-		}
+	elements := prepared.elements
+	if unchanged {
+		elements = nil
+	} else if err := prepared.requireLinks(exec.Host.Kernel); err != nil {
+		return err
 	}
 	additions := &sdk.Additions{}
 	for i, a := range r.Attachments {
@@ -105,11 +115,22 @@ func (e *Engine) bind(ctx context.Context, prepared *Prepared, r *engine.Request
 				if name == "" {
 					continue
 				}
-				if err := exec.Bind(ctx, name, c.args(j, a.Result)); err != nil {
+				args := c.args(j, a.Result)
+				args.Unchanged = unchanged
+				if err := exec.Bind(ctx, name, args); err != nil {
 					return err
 				}
 			}
 		}
 	}
-	return additions.Extend(ctx, exec.Host, prepared.elements)
+	return additions.Extend(ctx, exec.Host, elements)
+}
+
+func (p *Prepared) requireLinks(host *rtnl.Host) error {
+	for _, name := range p.names {
+		if _, err := host.Index(name); err != nil {
+			return fmt.Errorf("link %q: %w", name, err)
+		}
+	}
+	return nil
 }

@@ -29,6 +29,9 @@ type ListenOptions struct {
 	// Buffer is the size of the receive buffer in bytes. Without CAP_NET_ADMIN it is
 	// limited by the sysctl net.core.rmem_max.
 	Buffer int
+	// DrainOnly is for a Listener that never waits: its notifications do not wake Go's
+	// poller.
+	DrainOnly bool
 	// Filter drops notifications in the kernel; nil keeps all.
 	Filter []unix.SockFilter
 }
@@ -36,7 +39,11 @@ type ListenOptions struct {
 // Listen subscribes to groups of notifications in the network namespace of the calling
 // thread.
 func Listen(o ListenOptions) (*Listener, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, o.Protocol)
+	kind := unix.SOCK_RAW | unix.SOCK_CLOEXEC
+	if !o.DrainOnly {
+		kind |= unix.SOCK_NONBLOCK
+	}
+	fd, err := unix.Socket(unix.AF_NETLINK, kind, o.Protocol)
 	if err != nil {
 		return nil, fmt.Errorf("listen to %s: %w", protocolNames[o.Protocol], err)
 	}
@@ -98,7 +105,7 @@ func (l *Listener) read(wait bool, each func(*Notification)) error {
 		var n int
 		var errno error
 		err := l.conn.Read(func(fd uintptr) (done bool) {
-			n, errno = unix.Read(int(fd), l.buffer)
+			n, _, errno = unix.Recvfrom(int(fd), l.buffer, unix.MSG_DONTWAIT)
 			return errno != unix.EAGAIN || !wait
 		})
 		switch {

@@ -7,6 +7,9 @@
 // Changes that this process or another program of allocnet has made are left out: they
 // are told apart by the socket that made them, and by the name of the process.
 //
+// A Watcher waits for changes. A Monitor answers, without waiting, whether there were any
+// since a moment.
+//
 // A busy host makes thousands of notifications, almost all of them about allocations
 // that come and go. Therefore a filter in the kernel drops the kinds that never matter,
 // the others are read in bunches, and of most only the header is looked at.

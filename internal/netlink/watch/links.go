@@ -73,10 +73,13 @@ func network(n uint16) uint32 {
 }
 
 func (l *links) notified(n *sock.Notification) {
-	if len(n.Payload) < 8 || sock.IsOwn(unix.NETLINK_ROUTE, n.Port) {
+	if sock.IsOwn(unix.NETLINK_ROUTE, n.Port) {
 		return
 	}
-	index := int(int32(binary.NativeEndian.Uint32(n.Payload[4:]))) // of messages about links and addresses
+	index, ok := linkOf(n)
+	if !ok {
+		return
+	}
 	switch n.Kind {
 	case unix.RTM_NEWLINK:
 		l.suspect(index, Link)
@@ -89,12 +92,25 @@ func (l *links) notified(n *sock.Notification) {
 	case unix.RTM_DELADDR:
 		l.suspect(index, Address)
 	case unix.RTM_DELROUTE:
-		sock.EachAttribute(sock.After(unix.SizeofRtMsg, n.Payload), func(kind uint16, value []byte) {
-			if kind == unix.RTA_OIF {
-				l.suspect(int(sock.Uint32(value)), Route)
-			}
-		})
+		l.suspect(index, Route)
 	}
+}
+
+// linkOf returns the index of the link that a notification is about. It returns false if there
+// is none.
+func linkOf(n *sock.Notification) (index int, ok bool) {
+	if n.Kind != unix.RTM_DELROUTE { // a link or an address
+		if len(n.Payload) < 8 {
+			return 0, false
+		}
+		return int(int32(binary.NativeEndian.Uint32(n.Payload[4:]))), true
+	}
+	sock.EachAttribute(sock.After(unix.SizeofRtMsg, n.Payload), func(kind uint16, value []byte) {
+		if kind == unix.RTA_OIF {
+			index, ok = int(sock.Uint32(value)), true
+		}
+	})
+	return index, ok
 }
 
 func (l *links) suspect(index int, kind Kind) {

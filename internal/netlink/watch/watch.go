@@ -136,19 +136,27 @@ func sleep(ctx context.Context, d time.Duration) {
 func (w *Watcher) rules() *source {
 	t := &transaction{changes: w.changes}
 	return &source{
-		ListenOptions: sock.ListenOptions{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES}, Buffer: w.buffer},
+		ListenOptions: rulesOptions(w.buffer),
 		notified:      t.notified, settled: func() {},
 	}
+}
+
+func rulesOptions(buffer int) sock.ListenOptions {
+	return sock.ListenOptions{Protocol: unix.NETLINK_NETFILTER, Groups: []int{unix.NFNLGRP_NFTABLES}, Buffer: buffer}
 }
 
 // links is the source of rtnetlink.
 func (w *Watcher) links() *source {
 	l := &links{changes: w.changes, suspects: map[int]Kind{}}
 	return &source{
-		ListenOptions: sock.ListenOptions{
-			Protocol: unix.NETLINK_ROUTE, Buffer: w.buffer, Filter: linkFilter(),
-			Groups: []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE},
-		},
-		notified: l.notified, settled: l.settled,
+		ListenOptions: linksOptions(w.buffer),
+		notified:      l.notified, settled: l.settled,
+	}
+}
+
+func linksOptions(buffer int) sock.ListenOptions {
+	return sock.ListenOptions{
+		Protocol: unix.NETLINK_ROUTE, Buffer: buffer, Filter: linkFilter(),
+		Groups: []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE},
 	}
 }

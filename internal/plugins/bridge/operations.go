@@ -136,6 +136,9 @@ func (b *bridge) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	if c.Unchanged {
+		return nil
+	}
 	if ok, err := b.isReached(c, r); ok || err != nil {
 		return err
 	}

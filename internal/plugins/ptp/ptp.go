@@ -259,10 +259,12 @@ func (p *ptp) Bind(_ context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	name := c.Owner(p.Name).Veth()
-	index, isUp, err := c.Host.Kernel.State(name)
-	if err == nil && (!isUp || checkReach(c.Host.Kernel, index, name, r) != nil) {
-		_, err = p.restoreHost(c, r)
+	if !c.Unchanged {
+		name := c.Owner(p.Name).Veth()
+		index, isUp, stateErr := c.Host.Kernel.State(name)
+		if err = stateErr; err == nil && (!isUp || checkReach(c.Host.Kernel, index, name, r) != nil) {
+			_, err = p.restoreHost(c, r)
+		}
 	}
 	return errors.Join(err, veth.Forward(c.Host.Cache, r))
 }

@@ -37,6 +37,9 @@ type CmdArgs struct {
 	Binaries []string
 	// Additions collects the elements that ADD adds; nil adds them at once.
 	Additions *Additions
+	// Unchanged is for a Binder: no other program has changed the rules, nor the links
+	// of the result, since its ADD.
+	Unchanged bool
 
 	// Instance is the owner's instance: see names.Owner.
 	Instance string
