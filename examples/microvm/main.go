@@ -10,7 +10,7 @@
 // is started in the network namespace. When it ends, everything is removed.
 //
 // The environment has what the guest needs: TAP, MAC, MTU, ADDRESS (with prefix
-// length) and GATEWAY. A script for Firecracker writes TAP and MAC into its
+// length) and GATEWAY; for IPv6, ADDRESS_IPV6 and GATEWAY_IPV6. A script for Firecracker writes TAP and MAC into its
 // configuration, as host_dev_name and guest_mac, and executes it.
 //
 // Networks of the plugin ptp, such as the default, route between allocations, so the
@@ -32,6 +32,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -87,7 +88,12 @@ func run(ctx context.Context, network string, alloc allocnet.Allocation, monitor
 	if err != nil {
 		return err
 	}
-	if err := ns.Do(func() error { return addTap(nic.Name) }); err != nil {
+	var mtu int
+	err = ns.Do(func() (err error) {
+		mtu, err = addTap(nic.Name)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	log.Printf("%s: %s is behind %s, with %s and %s", alloc.ID, tapName, nic.Name, nic.MAC, nic.Addresses[0].Address)
@@ -96,8 +102,7 @@ func run(ctx context.Context, network string, alloc allocnet.Allocation, monitor
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second // then it is killed
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), "TAP="+tapName, "MAC="+nic.MAC, "MTU="+strconv.Itoa(nic.MTU),
-		"ADDRESS="+nic.Addresses[0].Address, "GATEWAY="+nic.Addresses[0].Gateway)
+	cmd.Env = append(os.Environ(), environment(nic, mtu)...)
 	// A process begins in the network namespace of the thread that starts it.
 	if err := ns.Do(cmd.Start); err != nil {
 		return err
@@ -117,4 +122,17 @@ func selected(status *allocnet.Status) (allocnet.Interface, error) {
 		}
 	}
 	return allocnet.Interface{}, fmt.Errorf("no interface %q in the network namespace", status.InterfaceName)
+}
+
+// environment returns variables with what the guest needs to know.
+func environment(nic allocnet.Interface, mtu int) []string {
+	list := []string{"TAP=" + tapName, "MAC=" + nic.MAC, "MTU=" + strconv.Itoa(mtu)}
+	for _, a := range nic.Addresses {
+		family := ""
+		if strings.Contains(a.Address, ":") {
+			family = "_IPV6"
+		}
+		list = append(list, "ADDRESS"+family+"="+a.Address, "GATEWAY"+family+"="+a.Gateway)
+	}
+	return list
 }

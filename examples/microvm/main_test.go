@@ -92,6 +92,13 @@ func TestMonitorFails(t *testing.T) {
 	requireUnchanged(t, before)
 }
 
+func TestEnvironment(t *testing.T) {
+	nic := allocnet.Interface{MAC: "02:00:00:00:00:01", Addresses: []allocnet.Address{{Address: "10.0.0.2/16", Gateway: "10.0.0.1"}, {Address: "fd00::2/64", Gateway: "fd00::1"}}}
+	require.Equal(t, []string{
+		"TAP=tap0", "MAC=02:00:00:00:00:01", "MTU=1400", "ADDRESS=10.0.0.2/16", "GATEWAY=10.0.0.1", "ADDRESS_IPV6=fd00::2/64", "GATEWAY_IPV6=fd00::1",
+	}, environment(nic, 1400))
+}
+
 // snapshotOptions ignores what the first use of the network leaves on purpose.
 var snapshotOptions = hostsnap.Options{Persistent: true, Ignore: func(line string) bool {
 	return strings.HasPrefix(line, "file "+configurator.DefaultStateDir+"/")

@@ -12,29 +12,29 @@ const tapName = "tap0"
 
 // addTap adds a tap to the network namespace of the thread, and redirects all frames
 // between it and an interface. The kernel then answers nothing that arrives at the
-// interface: the guest does, with the interface's addresses.
-func addTap(interfaceName string) error {
+// interface: the guest does, with the interface's addresses. addTap returns the MTU.
+func addTap(interfaceName string) (int, error) {
 	nic, err := netlink.LinkByName(interfaceName)
 	if err != nil {
-		return fmt.Errorf("find interface %q: %w", interfaceName, err)
+		return 0, fmt.Errorf("find interface %q: %w", interfaceName, err)
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = tapName
 	tap := &netlink.Tuntap{LinkAttrs: attrs, Mode: netlink.TUNTAP_MODE_TAP, Flags: netlink.TUNTAP_NO_PI}
 	if err := netlink.LinkAdd(tap); err != nil {
-		return fmt.Errorf("add tap: %w", err)
+		return 0, fmt.Errorf("add tap: %w", err)
 	}
 	// Frames longer than the interface can send would be dropped.
 	if err := netlink.LinkSetMTU(tap, nic.Attrs().MTU); err != nil {
-		return fmt.Errorf("set MTU of tap: %w", err)
+		return 0, fmt.Errorf("set MTU of tap: %w", err)
 	}
 	if err := netlink.LinkSetUp(tap); err != nil {
-		return fmt.Errorf("bring up tap: %w", err)
+		return 0, fmt.Errorf("bring up tap: %w", err)
 	}
 	if err := redirect(nic, tap); err != nil {
-		return err
+		return 0, err
 	}
-	return redirect(tap, nic)
+	return nic.Attrs().MTU, redirect(tap, nic)
 }
 
 // redirect sends every frame that arrives at one link out of another.
