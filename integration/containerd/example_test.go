@@ -32,6 +32,7 @@ type example struct {
 // the host, and a network that gives its containers another one.
 func newExample(t *testing.T, h *host, network string, more ...string) *example {
 	t.Helper()
+	h.requireUnchanged()
 	bin, err := programs()
 	require.NoError(t, err)
 	nets, err := configurator.New(configurator.Config{OneShot: true})

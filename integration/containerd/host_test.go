@@ -3,6 +3,7 @@ package containerd
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,12 +12,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/hostsnap"
@@ -35,8 +38,10 @@ type host struct {
 	socket     string   // of containerd
 }
 
-// newHost starts containerd. plugins is the directory of the plugins that CRI uses. At
-// the end of the test, the host must be unchanged.
+// metrics is the address of containerd's metrics.
+const metrics = "127.0.0.1:1338"
+
+// newHost starts containerd. plugins is the directory of the plugins that CRI uses.
 func newHost(t testing.TB, plugins string) *host {
 	t.Helper()
 	privhost.RequireRoot(t, "containerd", "runc", "busybox", "iptables", "nft")
@@ -45,19 +50,29 @@ func newHost(t testing.TB, plugins string) *host {
 	t.Cleanup(func() { require.NoError(t, unix.Unmount("/sys/fs/cgroup", unix.MNT_DETACH)) })
 	dir, err := os.MkdirTemp("", "c") // a socket's path must be short
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	t.Cleanup(func() {
+		endOthers(t)
+		unmountBelow(t, dir)
+		require.NoError(t, errors.Join(os.RemoveAll(dir), os.RemoveAll("/run/containerd")))
+	})
 	h := &host{t: t, outside: testhost.Outside(t), dir: dir, socket: filepath.Join(dir, "s")}
+	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable)) // entries of former tests
 	config := filepath.Join(dir, "config.toml")
-	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, configuration, dir, h.socket, imageName, plugins), 0o600))
+	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, configuration, dir, h.socket, imageName, plugins, metrics), 0o600))
 	h.containerd = newProcess(t, "containerd", "--config", config, "--log-level", "warn")
 	h.start()
+	return h
+}
+
+// requireUnchanged makes the host at the end of the test be as it is now.
+func (h *host) requireUnchanged() {
+	h.t.Helper()
 	before := h.snapshot()
-	t.Cleanup(func() {
-		if !t.Failed() {
-			require.Empty(t, hostsnap.Diff(before, h.snapshot()), "the host is as it was before")
+	h.t.Cleanup(func() {
+		if !h.t.Failed() {
+			require.Empty(h.t, hostsnap.Diff(before, h.snapshot()), "the host is as it was before")
 		}
 	})
-	return h
 }
 
 // The cgroups of a host may have no controllers, so CRI sets no limits.
@@ -66,6 +81,8 @@ root = "%[1]s/root"
 state = "%[1]s/state"
 [grpc]
   address = "%[2]s"
+[metrics]
+  address = "%[5]s"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "%[3]s"
   disable_cgroup = true
@@ -112,8 +129,8 @@ func (h *host) snapshot() hostsnap.Snapshot {
 	s, err := hostsnap.Take(hostsnap.Options{
 		Persistent: true,
 		Tracked:    isContainers,
-		Ignore: func(line string) bool { // what the first use of a network leaves
-			return strings.HasPrefix(line, "file /run/allocnet/warm/") ||
+		Ignore: func(line string) bool { // what the first use of a network leaves, and containerd
+			return containerds.MatchString(line) || strings.HasPrefix(line, "file /run/allocnet/warm/") ||
 				strings.HasPrefix(line, "file /run/allocnet/claims/complete-2 ") ||
 				strings.HasPrefix(line, "file /run/allocnet/allocnetd.sock.settings ")
 		},
@@ -121,6 +138,10 @@ func (h *host) snapshot() hostsnap.Snapshot {
 	require.NoError(h.t, err)
 	return s
 }
+
+// containerds matches files of containerd and runc, which they leave behind if containerd
+// is killed.
+var containerds = regexp.MustCompile(`^(file|special|symlink) /run/containerd/`)
 
 // isContainers reports whether an address belongs to a network of the tests and is not a
 // gateway's.
