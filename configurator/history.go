@@ -30,11 +30,20 @@ func (c *Config) openJournal() *journal.Journal {
 }
 
 // noteRestored records in the journal that something of an allocation was restored, or could
-// not be. Restore and CheckAndRepair are no operations of the Observer.
+// not be. What is restored for all allocations together is no step of an operation of the
+// Observer.
 func (c *Configurator) noteRestored(id string, took time.Duration, err error) {
-	if c.journal != nil {
-		c.journal.Add(HistoryEntry{Operation: "repair", ID: id, Seconds: took.Seconds()}, err)
+	if c.journal == nil {
+		return
 	}
+	e := HistoryEntry{Operation: "repair", ID: id, Seconds: took.Seconds()}
+	if r, err := c.store.Get(id); err == nil {
+		e.Engine = Engine(r.Engine)
+		for _, a := range r.Attachments {
+			e.Networks = append(e.Networks, a.Network)
+		}
+	}
+	c.journal.Add(e, err)
 }
 
 // History returns operations that have ended, oldest first, as far as the journal reaches

@@ -87,10 +87,19 @@ func TestHistoryOfRestore(t *testing.T) {
 	report, err := h.Restore(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, report.Restored)
+	require.NoError(t, exec.Command("nft", "flush", "ruleset").Run())
+	repaired, err := h.Repair(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, repaired.Repaired)
 	list, err = h.History(t.Context(), HistoryQuery{})
 	require.NoError(t, err)
-	require.Len(t, list, 2)
-	require.Equal(t, "repair", list[1].Operation)
+	require.Len(t, list, 3)
+	for _, e := range list[1:] {
+		require.Equal(t, "repair", e.Operation)
+		require.Equal(t, list[0].Networks, e.Networks)
+		require.Equal(t, EngineNative, e.Engine)
+		require.Empty(t, e.Error)
+	}
 	a.Wait = true
 	require.NoError(t, h.Teardown(t.Context(), a))
 }

@@ -50,7 +50,9 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 	report, errs := &RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{}}, []error{err}
 	defer sortReport(report)
 	ids = c.oldestFirst(ids)
+	began := c.now()
 	restored, _, err := c.restoreAll(ctx, s, ids)
+	took := c.now().Sub(began)
 	if err != nil { // CHECK finds what is still missing
 		c.cfg.Logger.Warn("could not restore all allocations at once; repairing one after the other", "error", redact.Text(err.Error()))
 	}
@@ -67,6 +69,9 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 			report.Broken = append(report.Broken, id)
 			errs = append(errs, about(id, err))
 		case repaired || restored[id].Changed:
+			if !repaired { // otherwise it was a step of this operation
+				c.noteRestored(id, took, nil)
+			}
 			report.Repaired = append(report.Repaired, id)
 		default:
 			report.Healthy = append(report.Healthy, id)

@@ -156,7 +156,10 @@ func (a *app) printDoctor(r *doctorReport) {
 			look = red
 		}
 		a.out.printf("%s %s: %s\n", a.out.paint(look, string(f.Severity)), a.out.paint(bold, f.ID), f.What)
-		a.out.printf("  why     %s\n  repair  %s\n", f.Why, f.Repair)
+		for _, line := range [][2]string{{"why", f.Why}, {"repair", f.Repair}} {
+			a.out.printf("  %-7s ", line[0])
+			a.printFolded(10, line[1])
+		}
 		if f.Safe {
 			a.out.printf("          allocnet doctor --fix does so\n")
 		}

@@ -137,3 +137,14 @@ func (p *printer) foldedRow(row []cell, widths []int) string {
 	}
 	return b.String()
 }
+
+// printFolded ends a line that has an indentation already, and continues below it if the
+// text is wider than the terminal.
+func (a *app) printFolded(indent int, text string) {
+	for i, line := range fold(text, max(a.out.columns-indent, 0)) {
+		if i > 0 {
+			a.out.printf("%*s", indent, "")
+		}
+		a.out.printf("%s\n", line)
+	}
+}

@@ -21,7 +21,8 @@ func newHistory(a *app) *cobra.Command {
 		Short:   "Show operations that have ended",
 		Long: `Show the operations on an allocation, or the latest ones on all allocations, oldest
 first: who did what and when, how long each step took, what failed, and what had to be
-removed by force. A CHECK is shown only if it failed.
+removed by force. A CHECK is shown only if it failed. On a terminal, the list of all
+allocations shows the kind of an error; its text is in the history of the allocation.
 
 The daemon, this program and the CNI plugin append to the same journal below the state
 directory, so the allocation may be torn down already. The journal has a maximum size
@@ -115,6 +116,9 @@ func (a *app) historyOfAll(ctx context.Context, limit int) error {
 		result := cell{"ok", green}
 		if e.Error != "" {
 			result = cell{e.Kind + ": " + e.Error, red}
+			if a.out.columns > 0 { // the texts would make a narrow column of many lines
+				result.text = e.Kind
+			}
 		}
 		rows = append(rows, []cell{
 			{e.Time.Local().Format(time.DateTime), plain}, {e.Operation, plain}, {shortID(e.ID), plain},
@@ -141,13 +145,18 @@ func (a *app) printEntry(e *configurator.HistoryEntry) {
 		strings.Join(words, " "), result, tookText(e.Seconds), e.Program)
 	for _, s := range e.Steps {
 		a.out.printf("    %-10s %10s", s.Step, tookText(s.Seconds))
-		if s.Error != "" {
+		switch {
+		case s.Error == "":
+		case s.Error == e.Error: // which follows
+			a.out.printf("  %s", a.out.paint(red, "failed"))
+		default:
 			a.out.printf("  %s", a.out.paint(red, s.Error))
 		}
 		a.out.printf("\n")
 	}
 	if e.Error != "" {
-		a.out.printf("    %s %s\n", a.out.paint(red, "error:"), e.Error)
+		a.out.printf("    %s ", a.out.paint(red, "error:"))
+		a.printFolded(11, e.Error)
 	}
 	for _, l := range e.Forced {
 		a.out.printf("    %s %s\n", a.out.paint(yellow, "removed by force:"), l)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os/exec"
 	"regexp"
 	"runtime/debug"
@@ -20,6 +21,7 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/demo"
+	"github.com/allocnet/allocnet/cmd/internal/trace"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/state/lease"
@@ -393,6 +395,19 @@ func TestEightyColumns(t *testing.T) {
 	text := strings.Join(lines, "\n")
 	require.Contains(t, text, "10.202.0.2/16,")
 	require.Contains(t, text, "K8S_POD_INFRA_CONTAINER_ID=\n           "+longID)
+
+	path := &trace.Path{
+		Protocol: "tcp", Host: netip.MustParseAddrPort("[2001:db8:5::10]:8080"), To: netip.MustParseAddrPort("[fd0a:110c:2e7::2]:80"), ID: "web",
+		Steps: []trace.Step{
+			{Name: "probe", State: trace.OK, Found: "a SYN from [2001:db8:9::1]:51538 to [2001:db8:5::10]:8080, as if received on up0"},
+			{Name: "forward", State: trace.Failed, Found: "inet strict forward: drop by rule 2", Next: `change the rule "tcp dport 80 drop", or accept the packets before it: nft -a list chain inet strict forward`},
+		},
+	}
+	lines = inTerminal(t, func(a *app) { a.printPath(path) })
+	require.Equal(t, []string{
+		"  ok     probe              a SYN from [2001:db8:9::1]:51538 to",
+		"                            [2001:db8:5::10]:8080, as if received on up0",
+	}, lines[1:3])
 
 	networks := []configurator.Network{
 		{Name: "allocnet", CNIVersion: "1.0.0", Engine: configurator.EngineNative, Plugins: []string{"loopback", "ptp", "portmap", "firewall"}, Capabilities: []string{"portMappings", "ips", "mac"}},

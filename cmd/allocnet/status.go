@@ -116,17 +116,20 @@ func (a *app) printHostStatus(s *client.HostStatus) {
 	a.printNetworkStatus(s.Networks)
 	var lines []string
 	for _, d := range s.Drift {
-		lines = append(lines, d.ID+": "+d.Error)
+		lines = append(lines, d.ID+": "+withoutID(d.Error, d.ID))
 	}
 	a.printSection("DRIFT (`allocnet repair` restores what another program removed)", lines)
 	lines = nil
 	for _, e := range s.Errors {
-		lines = append(lines, fmt.Sprintf("%s ago  %s: %s", age(time.Since(e.Time)), strings.Join(slices.DeleteFunc([]string{e.Operation, e.ID}, func(s string) bool { return s == "" }), " "), e.Error))
+		lines = append(lines, fmt.Sprintf("%s ago  %s: %s", age(time.Since(e.Time)), strings.Join(slices.DeleteFunc([]string{e.Operation, e.ID}, func(s string) bool { return s == "" }), " "), withoutID(e.Error, e.ID)))
 	}
 	a.printSection("LAST ERRORS", lines)
 	a.printSection("SKIPPED FILES (`allocnet doctor` names the repair)", s.Skipped)
 	a.printSection("NOT READ", s.Problems)
 }
+
+// withoutID returns an error without the ID at its beginning, which the line has already.
+func withoutID(text, id string) string { return strings.TrimPrefix(text, fmt.Sprintf("allocation %q: ", id)) }
 
 // printSection prints lines below a title, each one shortened to one line of the terminal.
 func (a *app) printSection(title string, lines []string) {

@@ -166,9 +166,12 @@ func (a *app) printPath(p *trace.Path) {
 			name = "" // another chain of the same hook
 		}
 		last = s.Name
-		a.out.printf("  %s %-18s %s\n", a.out.paint(styles[s.State], fmt.Sprintf("%-6s", s.State)), name, s.Found)
+		a.out.printf("  %s %-18s ", a.out.paint(styles[s.State], fmt.Sprintf("%-6s", s.State)), name)
+		const indent = 28
+		a.printFolded(indent, s.Found)
 		if s.Next != "" {
-			a.out.printf("  %6s %-18s next: %s\n", "", "", s.Next)
+			a.out.printf("%*s", indent, "")
+			a.printFolded(indent, "next: "+s.Next)
 		}
 	}
 }

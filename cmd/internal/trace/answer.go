@@ -18,7 +18,7 @@ func (f *tracer) connection(context.Context) error {
 	t := f.result.Tracked
 	if t == nil {
 		if at, out := passed(f.result.Host, probe.Request, probe.Postrouting); out {
-			f.add(name, Note, "", "not tracked; it leaves as %s to %s", at.Source, at.Destination)
+			f.add(name, Note, "", "no longer or not tracked; it leaves as %s to %s", at.Source, at.Destination)
 			return nil
 		}
 		return f.ends(name, "iptables-legacy-save and nft list hooks show what else sees packets",
@@ -75,7 +75,7 @@ func (f *tracer) answer(context.Context) error {
 	case !is:
 		return f.ends(name, "look at the process: its queue of connections can be full (ss -lt), or it ignores this client", "the SYN arrives, and the namespace does not answer it")
 	case !sent.Accepts():
-		return f.ends(name, "let the process listen on the address", "the namespace refuses the connection")
+		return f.ends(name, "try again if the process has just started; or a rule in the namespace rejects the connection", "the namespace refuses the connection")
 	case !atHost:
 		return f.ends(name, "tc filter show on the links; nft list ruleset bridge", "the answer leaves the namespace and does not arrive on the host")
 	case !left && f.path.Link != "":
