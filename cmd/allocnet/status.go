@@ -129,7 +129,9 @@ func (a *app) printHostStatus(s *client.HostStatus) {
 }
 
 // withoutID returns an error without the ID at its beginning, which the line has already.
-func withoutID(text, id string) string { return strings.TrimPrefix(text, fmt.Sprintf("allocation %q: ", id)) }
+func withoutID(text, id string) string {
+	return strings.TrimPrefix(text, fmt.Sprintf("allocation %q: ", id))
+}
 
 // printSection prints lines below a title, each one shortened to one line of the terminal.
 func (a *app) printSection(title string, lines []string) {

@@ -13,6 +13,7 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/allocnet/allocnet/cmd/internal/doctor"
 	"github.com/allocnet/allocnet/cmd/internal/dropin"
 	"github.com/allocnet/allocnet/cmd/internal/exporter"
 	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
@@ -94,10 +95,24 @@ func (h *host) newTelemetry(s *settings.Settings) (*telemetry.Telemetry, error) 
 		Pending:       h.pending,
 		Pools:         h.pools,
 		Conntrack:     conntrack.Fill,
+		Ownerless:     h.leasesWithoutOwner,
 		Links:         h.links,
 		TraceEndpoint: s.Telemetry.OTLPEndpoint,
 		Logger:        h.logger.Named("telemetry"),
 	})
+}
+
+// leasesWithoutOwner counts the leases that nobody uses, by network.
+func (h *host) leasesWithoutOwner() (map[string]int, error) {
+	g := h.active()
+	ctx, cancel := context.WithTimeout(context.Background(), g.settings.Timeout)
+	defer cancel()
+	records, err := g.service.List(ctx)
+	if err != nil {
+		return nil, err // the owner of a lease could be one that cannot be read
+	}
+	networks, _ := g.networks.Networks()
+	return doctor.LeasesWithoutOwner(ctx, networks, records, g.settings.Pool.Dir)
 }
 
 // apply activates settings; after an error everything is as before. Parts whose

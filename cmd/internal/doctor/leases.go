@@ -14,6 +14,7 @@ import (
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/cmd/internal/addresses"
+	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/state/conflist"
@@ -43,46 +44,86 @@ func (h *Host) leasesOf() (stores []*lease.Store, networks []*conflist.Network, 
 	return stores, networks, errors.Join(errs...)
 }
 
-// leases reports lease files without an owner, and leases whose owner no record, no runtime
-// and no link knows and whose address no network namespace has.
+// ownerless is a lease that nobody uses.
+type ownerless struct {
+	lease.Lease
+	store   *lease.Store
+	network *conflist.Network
+}
+
+func (o *ownerless) file() string { return filepath.Join(o.store.Dir(), o.Addr.String()) }
+
+// LeasesWithoutOwner counts, by network, the lease files without an owner, and the leases
+// whose owner no record, no runtime and no link knows and whose address no network namespace
+// has.
+func LeasesWithoutOwner(ctx context.Context, networks []*conflist.Network, records []configurator.Record, netnsDir string) (map[string]int, error) {
+	h := &Host{Networks: networks, NetnsDir: netnsDir, records: records}
+	list, err := h.ownerless(ctx)
+	counts := make(map[string]int, len(networks))
+	for _, n := range networks {
+		counts[n.Name] = 0
+	}
+	for _, o := range list {
+		counts[o.network.Name]++
+	}
+	return counts, err
+}
+
+// leases reports leases without an owner.
 func (h *Host) leases(ctx context.Context) (findings []Finding, err error) {
+	list, err := h.ownerless(ctx)
+	for _, o := range list {
+		switch {
+		case o.Owner == lease.Owner{}:
+			findings = append(findings, find("lease-without-owner", o.file(), fmt.Sprintf("the lease of %s in network %q is empty: its writer has crashed", o.Addr, o.network.Name), "rm "+o.file()).
+				withFix(func(ctx context.Context) error {
+					_, err := o.store.Remove(ctx, []lease.Lease{o.Lease})
+					return err
+				}))
+		case o.network.File != "": // leftovers finds those of the embedded network
+			findings = append(findings, find("lease-without-owner", o.file(), fmt.Sprintf("%s is leased to container %q in network %q, which no record and no runtime knows, and no network namespace has the address",
+				o.Addr, o.Owner.ID, o.network.Name), "rm "+o.file()+" (if no other runtime has this container)"))
+		}
+	}
+	return findings, err
+}
+
+// ownerless returns the leases of all networks that nobody uses.
+func (h *Host) ownerless(ctx context.Context) (list []ownerless, err error) {
 	stores, networks, err := h.leasesOf()
 	errs := []error{err}
 	known, err := h.knownOwners()
 	if err != nil {
 		return nil, err
 	}
-	var inUse map[netip.Addr]bool
+	var unknown []ownerless
 	for i, s := range stores {
 		all, err := s.List()
-		errs = append(errs, err)
-		empty, err := emptyLeases(ctx, s, networks[i], all)
-		findings, errs = append(findings, empty...), append(errs, err)
-		if networks[i].File == "" { // leftovers finds those of the embedded network
-			continue
+		empty, emptyErr := emptyLeases(ctx, s, all)
+		errs = append(errs, err, emptyErr)
+		for _, l := range empty {
+			list = append(list, ownerless{l, s, networks[i]})
 		}
 		for _, l := range all {
-			file := filepath.Join(s.Dir(), l.Addr.String())
-			if known[l.Owner.ID] || !isOld(file) {
+			o := ownerless{l, s, networks[i]}
+			if known[l.Owner.ID] || !isOld(o.file()) {
 				continue
 			}
 			attached, err := cleanup.Attached(runtimesCache, l.Owner.ID)
-			errs = append(errs, err)
-			if attached || err != nil {
-				continue
-			}
-			if inUse == nil {
-				if inUse, err = usedAddresses(h.NetnsDir); err != nil {
-					return findings, errors.Join(append(errs, err)...)
-				}
-			}
-			if !inUse[l.Addr] {
-				findings = append(findings, find("lease-without-owner", file, fmt.Sprintf("%s is leased to container %q in network %q, which no record and no runtime knows, and no network namespace has the address",
-					l.Addr, l.Owner.ID, networks[i].Name), "rm "+file+" (if no other runtime has this container)"))
+			if errs = append(errs, err); !attached && err == nil {
+				unknown = append(unknown, o)
 			}
 		}
 	}
-	return findings, errors.Join(errs...)
+	if len(unknown) == 0 {
+		return list, errors.Join(errs...)
+	}
+	inUse, err := usedAddresses(h.NetnsDir)
+	if err != nil {
+		return list, errors.Join(append(errs, err)...)
+	}
+	unknown = slices.DeleteFunc(unknown, func(o ownerless) bool { return inUse[o.Addr] })
+	return append(list, unknown...), errors.Join(errs...)
 }
 
 func isOld(file string) bool {
@@ -103,22 +144,13 @@ func (h *Host) knownOwners() (map[string]bool, error) {
 	return known, err
 }
 
-// emptyLeases reports leases that a crashed writer has left without an owner.
-func emptyLeases(ctx context.Context, s *lease.Store, n *conflist.Network, all []lease.Lease) (findings []Finding, err error) {
+// emptyLeases returns leases that a crashed writer has left without an owner.
+func emptyLeases(ctx context.Context, s *lease.Store, all []lease.Lease) ([]lease.Lease, error) {
 	empty := slices.DeleteFunc(slices.Clone(all), func(l lease.Lease) bool { return l.Owner != lease.Owner{} })
 	if len(empty) == 0 {
 		return nil, nil
 	}
-	empty, err = s.Abandoned(ctx, empty)
-	for _, l := range empty {
-		file := filepath.Join(s.Dir(), l.Addr.String())
-		findings = append(findings, find("lease-without-owner", file, fmt.Sprintf("the lease of %s in network %q is empty: its writer has crashed", l.Addr, n.Name), "rm "+file).
-			withFix(func(ctx context.Context) error {
-				_, err := s.Remove(ctx, []lease.Lease{l})
-				return err
-			}))
-	}
-	return findings, err
+	return s.Abandoned(ctx, empty)
 }
 
 // usedAddresses returns the addresses in all network namespaces: those of processes and those

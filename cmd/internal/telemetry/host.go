@@ -15,8 +15,12 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// hostTime is the time for which counts are reused.
-const hostTime = 5 * time.Second
+// hostTime is the time for which counts are reused; ownerlessTime is that for leases
+// without an owner, for which all leases and network namespaces are read.
+const (
+	hostTime      = 5 * time.Second
+	ownerlessTime = 5 * time.Minute
+)
 
 // host counts allocations, leases and configuration files, which other processes change
 // as well. It is a prometheus.Collector.
@@ -28,7 +32,7 @@ type host struct {
 
 	poolSize, poolFailing            *prometheus.Desc
 	live, pending, used, free, files *prometheus.Desc
-	tracked, trackedMax              *prometheus.Desc
+	tracked, trackedMax, ownerless   *prometheus.Desc
 
 	carried [6]*prometheus.Desc
 	meter   meter
@@ -36,6 +40,9 @@ type host struct {
 	mu      sync.Mutex
 	counted time.Time
 	last    []prometheus.Metric
+
+	ownerlessCounted time.Time
+	ownerlessLast    []prometheus.Metric
 }
 
 func newHost(o Options, now func() time.Time, label func(string) string) *host {
@@ -50,6 +57,7 @@ func newHost(o Options, now func() time.Time, label func(string) string) *host {
 		free:          desc("leases_free", "Addresses that host-local can still lease.", "network", "family"),
 		tracked:       desc("conntrack_entries", "Connections that the kernel tracks in the network namespace of the host."),
 		trackedMax:    desc("conntrack_entries_limit", "Number of tracked connections beyond which the kernel drops new ones; 0 for no limit."),
+		ownerless:     desc("leases_without_owner", "Leases that no allocation, runtime or network namespace uses.", "network"),
 		poolSize:      desc("pool_size", "Network namespaces that are to be prepared.", "network"),
 		poolFailing:   desc("pool_failing", "Whether the last network namespace could not be prepared.", "network"),
 		poolReady:     desc("pool_ready", "Prepared network namespaces.", "network"),
@@ -68,7 +76,7 @@ func newHost(o Options, now func() time.Time, label func(string) string) *host {
 // Describe implements prometheus.Collector.
 func (h *host) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		h.poolSize, h.poolReady, h.poolFailing, h.poolTaken, h.poolDry, h.poolDiscarded, h.tracked, h.trackedMax, h.live, h.pending, h.used, h.free, h.files,
+		h.poolSize, h.poolReady, h.poolFailing, h.poolTaken, h.poolDry, h.poolDiscarded, h.tracked, h.trackedMax, h.live, h.pending, h.used, h.free, h.ownerless, h.files,
 	} {
 		to <- d
 	}
@@ -125,7 +133,24 @@ func (h *host) count() []prometheus.Metric {
 	for _, n := range networks[:min(len(networks), maxNetworks)] {
 		list = append(list, h.leases(n)...)
 	}
-	return list
+	return append(list, h.leasesWithoutOwner(networks)...)
+}
+
+// leasesWithoutOwner counts at most once per ownerlessTime.
+func (h *host) leasesWithoutOwner(networks []*conflist.Network) []prometheus.Metric {
+	if since := h.now().Sub(h.ownerlessCounted); h.Ownerless == nil || since >= 0 && since < ownerlessTime {
+		return h.ownerlessLast
+	}
+	counts, err := h.Ownerless()
+	h.ownerlessLast, h.ownerlessCounted = nil, h.now()
+	if err != nil {
+		h.ownerlessLast = append(h.ownerlessLast, prometheus.NewInvalidMetric(h.ownerless, fmt.Errorf("count leases without an owner: %w", err)))
+		return h.ownerlessLast
+	}
+	for _, n := range networks[:min(len(networks), maxNetworks)] {
+		h.ownerlessLast = append(h.ownerlessLast, gauge(h.ownerless, float64(counts[n.Name]), n.Name))
+	}
+	return h.ownerlessLast
 }
 
 func (h *host) pools() (list []prometheus.Metric) {

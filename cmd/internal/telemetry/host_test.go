@@ -115,6 +115,31 @@ func TestCountsServeForAWhile(t *testing.T) {
 	require.Equal(t, "allocations 3", count())
 }
 
+// TestLeasesWithoutOwner: they are counted less often, and an error is not a zero.
+func TestLeasesWithoutOwner(t *testing.T) {
+	asked, fails := 0, false
+	n := network(t, "n", t.TempDir(), `"subnet":"10.1.0.0/24"`)
+	r := newRig(Options{
+		Networks: func() ([]*conflist.Network, []*conflist.FileError) { return []*conflist.Network{n}, nil },
+		Ownerless: func() (map[string]int, error) {
+			asked++
+			if fails {
+				return nil, errors.New("no")
+			}
+			return map[string]int{"n": asked}, nil
+		},
+	})
+	count := func() string { return strings.Join(r.series(t, "leases_without"), "") }
+	require.Equal(t, `leases_without_owner{network="n"} 1`, count())
+	r.add(ownerlessTime - 1)
+	require.Equal(t, `leases_without_owner{network="n"} 1`, count())
+	r.add(hostTime)
+	require.Equal(t, `leases_without_owner{network="n"} 2`, count())
+	fails = true
+	r.add(ownerlessTime)
+	require.Empty(t, count())
+}
+
 // TestWhatCannotBeCounted: only the metrics of such a network are missing.
 func TestWhatCannotBeCounted(t *testing.T) {
 	dir := t.TempDir()

@@ -49,6 +49,7 @@ func busy(t *testing.T) *rig {
 			return []configurator.PoolStatus{{Network: "blue", Size: 4, Ready: 3, Taken: 5, Dry: 1, Discarded: 2, Err: errors.New("no")}}
 		},
 		Conntrack: func() (int, int, error) { return 12, 65536, nil },
+		Ownerless: func() (map[string]int, error) { return map[string]int{"blue": 2}, nil },
 		Links:     fakeLinks{1: {}, 7: {owner: "blue"}},
 	})
 	const ms = time.Millisecond

@@ -38,6 +38,9 @@ type Options struct {
 	// Conntrack returns the number of tracked connections and its limit, as conntrack.Fill
 	// does. If it is nil, there are no metrics of connection tracking.
 	Conntrack func() (entries, limit int, err error)
+	// Ownerless returns the number of leases without an owner of each network. It is called
+	// at most every ownerlessTime. If it is nil, they are not counted.
+	Ownerless func() (map[string]int, error)
 	// Links are read for the traffic of the networks; nil for no metrics of traffic.
 	Links Links
 	// TraceEndpoint is the URL to which spans are sent by OTLP over HTTP:
