@@ -21,7 +21,7 @@ FUZZTIME ?= 20s
 # The packages of the library's module and of the programs'.
 ALL := ./... ./cmd/...
 # Modules with requirements of their own, which neither the library nor the programs have.
-NESTED := examples/containerd integration/containerd
+NESTED := examples/containerd integration/containerd integration/ui
 
 # Commands run with these; tests find the reference plugins through CNI_PATH.
 export CNI_PATH := $(PLUGINS)
@@ -38,7 +38,7 @@ CNI_BIN  := /opt/cni/bin
 UNITS    := $(PREFIX)/lib/systemd/system
 
 .DEFAULT_GOAL := help
-.PHONY: help build shim install uninstall plugins release package-test deps test unit integration pools runtimes stress lint fuzz bench demo clean
+.PHONY: help build shim install uninstall plugins release package-test deps test unit integration pools runtimes ui-test stress lint fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -110,6 +110,10 @@ unit: plugins ## unit and contract tests, with the race detector
 
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
 	go test -vet=off -count=1 -timeout 20m ./integration/...
+
+# Not part of test: Chromium takes time to start, and 1000 allocations to set up.
+ui-test: deps ## the page in Chromium, with up to 1000 allocations
+	cd integration/ui && GOWORK=off go test -count=1 -timeout 10m ./...
 
 # Some of these tests are part of test.
 pools: plugins ## the integration tests with allocations from pools

@@ -19,9 +19,13 @@ type HostStatus struct {
 	// reasons.
 	Skipped     []string         `json:"skipped"`
 	Allocations AllocationCounts `json:"allocations"`
-	// Drift are the unhealthy allocations: CHECK found that their networks are not as
+	// Drift are unhealthy allocations, at most 20: CHECK found that their networks are not as
 	// they were set up.
 	Drift []Drift `json:"drift"`
+	// Unhealthy and Unchecked are the IDs of all allocations that Allocations counts so,
+	// sorted. Drift has the first of the unhealthy ones.
+	Unhealthy []string `json:"unhealthy,omitempty"`
+	Unchecked []string `json:"unchecked,omitempty"`
 	// Repairs are the repairs since the start of the daemon.
 	Repairs Repairs `json:"repairs"`
 	// Errors are the last failures of operations and repairs, the newest first.

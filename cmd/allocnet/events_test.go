@@ -43,16 +43,19 @@ var publishedEvents = []struct{ kind, data, text string }{
 	{"news", `{"x":1}`, `news {"x":1}`},
 }
 
+// publishedOnce returns the published events after one of them, and ends.
+func publishedOnce(_ context.Context, last uint64) <-chan wire.Event {
+	events := make(chan wire.Event, len(publishedEvents))
+	for i := int(last); i < len(publishedEvents); i++ {
+		events <- wire.Event{ID: uint64(i + 1), Time: time.Unix(int64(i), 0).UTC(), Type: publishedEvents[i].kind, Data: json.RawMessage(publishedEvents[i].data)}
+	}
+	close(events)
+	return events
+}
+
 // serveEvents serves the published events and stops.
 func serveEvents(t *testing.T) (socket string) {
-	socket, _ = apitest.Serve(t, api.Options{Events: func(_ context.Context, last uint64) <-chan wire.Event {
-		events := make(chan wire.Event, len(publishedEvents))
-		for i := int(last); i < len(publishedEvents); i++ {
-			events <- wire.Event{ID: uint64(i + 1), Time: time.Unix(int64(i), 0).UTC(), Type: publishedEvents[i].kind, Data: json.RawMessage(publishedEvents[i].data)}
-		}
-		close(events)
-		return events
-	}})
+	socket, _ = apitest.Serve(t, api.Options{Events: publishedOnce})
 	return socket
 }
 

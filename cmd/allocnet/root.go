@@ -104,7 +104,7 @@ func newRoot(a *app) *cobra.Command {
 		}
 	}
 	add("allocations", newSetup(a), newCheck(a), newTeardown(a), newLs(a), newInspect(a), newHistory(a), newTrace(a))
-	add("host", newNetworks(a), newStatus(a), newTop(a), newDoctor(a), newReady(a), newEvents(a), newRepair(a), newRecover(a), newGC(a), newCleanup(a), newPlugins(a), newDemo(a), newBench(a))
+	add("host", newNetworks(a), newStatus(a), newTop(a), newUI(a), newDoctor(a), newReady(a), newEvents(a), newRepair(a), newRecover(a), newGC(a), newCleanup(a), newPlugins(a), newDemo(a), newBench(a))
 	add("", newVersion(a))
 	a.addVersionFlag(root)
 	root.AddCommand(manpage.NewCommand(root, manpage.Options{Section: 1, SeeAlso: []string{"allocnetd(8)", "allocnet-plugins(8)"}}))

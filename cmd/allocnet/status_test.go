@@ -55,6 +55,7 @@ func TestStatusNamesDrift(t *testing.T) {
 	require.Equal(t, exitNo, got.code)
 	status := decode[client.HostStatus](t, got.out)
 	require.Equal(t, client.AllocationCounts{Total: 2, Unhealthy: 1, Unchecked: 1}, status.Allocations)
+	require.Equal(t, [][]string{{"a"}, {"b"}}, [][]string{status.Unhealthy, status.Unchecked})
 	require.Len(t, status.Drift, 1)
 	require.Equal(t, "a", status.Drift[0].ID)
 	require.Contains(t, status.Drift[0].Error, "the route is missing")

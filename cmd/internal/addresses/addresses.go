@@ -59,6 +59,21 @@ func Pools(n *conflist.Network) (pools []Pool, err error) {
 	return pools, errors.Join(errs...)
 }
 
+// Stores returns the stores of the leases of a network, one per directory. They are those of
+// the plugins whose ranges can be read.
+func Stores(n *conflist.Network) (stores []*lease.Store, err error) {
+	pools, _ := Pools(n)
+	var errs []error
+	for _, p := range pools {
+		s, err := lease.Open(p.DataDir, n.Name)
+		errs = append(errs, err)
+		if err == nil && !slices.ContainsFunc(stores, func(other *lease.Store) bool { return other.Dir() == s.Dir() }) {
+			stores = append(stores, s)
+		}
+	}
+	return stores, errors.Join(errs...)
+}
+
 // Count counts the leases of a network in its directories, by family: "ipv4" and "ipv6".
 // A family without addresses is missing.
 func Count(n *conflist.Network) (map[string]Usage, error) {

@@ -32,13 +32,10 @@ const runtimesCache = "/var/lib/cni"
 func (h *Host) leasesOf() (stores []*lease.Store, networks []*conflist.Network, err error) {
 	var errs []error
 	for _, n := range h.Networks {
-		pools, _ := addresses.Pools(n) // checkConfiguration reports the error
-		for _, p := range pools {
-			s, err := lease.Open(p.DataDir, n.Name)
-			errs = append(errs, err)
-			if err == nil && !slices.ContainsFunc(stores, func(other *lease.Store) bool { return other.Dir() == s.Dir() }) {
-				stores, networks = append(stores, s), append(networks, n)
-			}
+		of, err := addresses.Stores(n) // checkConfiguration reports ranges that cannot be read
+		errs = append(errs, err)
+		for _, s := range of {
+			stores, networks = append(stores, s), append(networks, n)
 		}
 	}
 	return stores, networks, errors.Join(errs...)

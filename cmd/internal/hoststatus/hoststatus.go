@@ -118,11 +118,13 @@ func (o *Options) addAllocations(ctx context.Context, s *client.HostStatus) {
 			counts.Healthy++
 		case errors.Is(err, configurator.ErrUnhealthy):
 			counts.Unhealthy++
+			s.Unhealthy = append(s.Unhealthy, id)
 			if len(s.Drift) < maxDrift {
 				s.Drift = append(s.Drift, client.Drift{ID: id, Error: text(err)})
 			}
 		default:
 			counts.Unchecked++
+			s.Unchecked = append(s.Unchecked, id)
 			if err != nil {
 				s.Problems = append(s.Problems, text(fmt.Errorf("check %s: %w", id, err)))
 			}

@@ -1,0 +1,26 @@
+module github.com/allocnet/allocnet/integration/ui
+
+go 1.26.0
+
+replace (
+	github.com/allocnet/allocnet => ../..
+	github.com/allocnet/allocnet/cmd => ../../cmd
+)
+
+require (
+	github.com/allocnet/allocnet v0.0.0
+	github.com/chromedp/cdproto v0.159.0
+	github.com/chromedp/chromedp v0.23.0
+	github.com/stretchr/testify v1.12.1
+	github.com/vishvananda/netlink v1.3.1
+)
+
+require (
+	github.com/Masterminds/semver/v3 v3.5.0 // indirect
+	github.com/containernetworking/cni v1.3.1 // indirect
+	github.com/go-json-experiment/json v0.0.0-20260213210345-44df1a37e875 // indirect
+	github.com/vishvananda/netns v0.0.5 // indirect
+	go.uber.org/automaxprocs v1.6.0 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+)

@@ -1,0 +1,250 @@
+package ui
+
+import (
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// markup would become an element if the page took texts for markup.
+const markup = `<b><script>throw 1</script></b>`
+
+// few sets up three allocations on two networks, and a configuration that is not valid.
+func (h *host) few() {
+	h.Helper()
+	h.setup(allocnet.Allocation{ID: "web", Networks: []string{"front"}, Scope: "shop", Args: map[string]string{"POD": markup},
+		Ports: []portmap.Port{{Label: "http" + markup, Value: 8080, To: 80, Protocols: []string{"tcp"}}, {Value: 5353, To: 53}}})
+	h.setup(allocnet.Allocation{ID: "db", Networks: []string{"front", "allocnet"}})
+	h.setup(allocnet.Allocation{ID: "queue", Networks: []string{"allocnet"}, Ports: []portmap.Port{{Value: 4222, HostIP: "127.0.0.1", Protocols: []string{"tcp"}}}})
+	h.write("conf/20-broken.conflist", `{"cniVersion": "1.0.0"`)
+}
+
+// item is the element of an allocation in the picture.
+func item(network, id string) string {
+	return fmt.Sprintf(`document.querySelector('#picture [data-item="%s/%s"]')`, network, id)
+}
+
+// TestContent: everything of three allocations is on the page, and what workloads name is
+// text only.
+func TestContent(t *testing.T) {
+	h := newHost(t)
+	h.few()
+	b := browse(t, h.serve(), 1440, 900)
+	b.shows("#tiles", "3 healthy")
+	b.shows("#connection", "live")
+	require.Empty(t, eval[string](b, `location.hash`), "the token is no longer in the address bar")
+	picture := eval[string](b, `document.querySelector("#picture").textContent`)
+	for _, part := range []string{"uplink0", "192.0.2.10/24", "via 192.0.2.1", "front", "10.88.0.0/16", "IPv4: 2 used, 65,531 free", "fd0a:110c:2e7::/64", "10.88.0.2 · healthy", "8080/tcp → :80", "5353/tcp+udp → :53", "127.0.0.1:4222/tcp → :4222"} {
+		require.Contains(t, picture, part)
+	}
+	b.shows("#allocations-table", "8080/tcp → 10.88.0.2:80 (http"+markup+")")
+	b.shows("#operations-list", "setup queue")
+	b.shows("#operations-list", "claim")
+	b.shows("#leases-table", "10.88.0.2")
+	b.shows("#configuration-list", "20-broken.conflist")
+	b.shows("#doctor-list", "error: configuration-skipped")
+	b.shows("#doctor-list", "Repair: correct ")
+	b.shows("#latency-charts", "setup, native 3 operations")
+
+	b.do(chromedp.Click(chromedp.CSS(`[data-item="row web"]`)))
+	for _, part := range []string{"POD" + markup, "/run/netns/web", "shop", "10.88.0.2/16", "allocnet trace web", "History", "record"} {
+		b.shows("#details", part)
+	}
+	require.Zero(t, eval[int](b, `document.querySelectorAll("b, body script").length`))
+	require.True(t, strings.HasPrefix(eval[string](b, `document.title`), "allocnet on "))
+
+	b.do(chromedp.Reload())
+	b.shows("#tiles", "3 healthy") // the tab has kept the token
+	b.do(chromedp.SendKeys(chromedp.CSS("#filter"), "5353"))
+	b.awaits(`document.querySelectorAll("#allocations-table tbody tr").length === 1`)
+	b.shows("#allocations-table", "1 of 3 allocations match the filter")
+	b.awaits(item("front", "db") + " === null")
+	b.awaits(item("front", "web") + " !== null")
+}
+
+// TestLive: set-ups, teardowns, failures and damage appear without a reload of the page.
+func TestLive(t *testing.T) {
+	h := newHost(t, `heal { enabled = false }`)
+	b := browse(t, h.serve(), 1440, 900)
+	b.shows("#connection", "live")
+	b.shows("#allocations-table", "No allocation is set up")
+	h.setup(allocnet.Allocation{ID: "one", Networks: []string{"front"}, Ports: []portmap.Port{{Value: 8080, Protocols: []string{"tcp"}}}})
+	b.shows("#picture", "one")
+	b.shows("#operations-list", "setup one")
+	b.shows("#announcer", "setup one: ok")
+	b.shows("#allocations-table", "healthy")
+	b.do(chromedp.Click(chromedp.CSS(`[data-item="row one"]`)))
+	b.shows("#details", "10.88.0.2/16")
+
+	_, err := h.client.Setup(t.Context(), allocnet.Allocation{ID: "two", OwnNetns: true, Networks: []string{"front"}, Ports: []portmap.Port{{Value: 8080, Protocols: []string{"tcp"}}}})
+	require.ErrorIs(t, err, portmap.ErrConflict)
+	b.shows("#operations-list .failed", "setup two")
+	b.shows("#operations-list .failed .error", "8080")
+
+	flush, err := exec.Command("nft", "flush", "ruleset").CombinedOutput()
+	require.NoError(t, err, string(flush))
+	h.setup(allocnet.Allocation{ID: "three", Networks: []string{"front"}}) // the page checks when something has changed
+	b.shows("#tiles", "1 unhealthy")
+	b.shows("#allocations-table", "unhealthy")
+	b.awaits(item("front", "one") + `.getAttribute("aria-label").includes("one, unhealthy")`)
+	b.shows("#details .error", "nftables")
+	_, err = h.client.Repair(t.Context())
+	require.NoError(t, err)
+	h.teardown("three")
+	b.shows("#tiles", "1 healthy")
+
+	h.teardown("one")
+	b.shows("#details", "It has been torn down")
+	b.shows("#details .history", "teardown")
+	b.shows("#allocations-table", "No allocation is set up")
+	b.awaits(item("front", "one") + ` === null`)
+}
+
+// TestKeyboard reaches the details of an allocation, and returns, without a pointer.
+func TestKeyboard(t *testing.T) {
+	h := newHost(t)
+	h.few()
+	b := browse(t, h.serve(), 1440, 900)
+	b.shows("#tiles", "3 healthy")
+	press := func(keys ...string) {
+		t.Helper()
+		for _, key := range keys {
+			b.press(key)
+		}
+	}
+	focused := func(attribute, value string) {
+		t.Helper()
+		b.awaits(fmt.Sprintf(`(document.activeElement?.getAttribute(%q) ?? "") === %q`, attribute, value))
+	}
+	press("/")
+	focused("id", "filter")
+	for range 20 { // the tiles and the legend come before the picture
+		press(kb.Tab)
+		if eval[bool](b, `document.activeElement.classList.contains("item")`) {
+			break
+		}
+	}
+	focused("data-item", "front/db")
+	press(kb.ArrowRight)
+	focused("data-item", "front/web")
+	require.NotEqual(t, "none", eval[string](b, `getComputedStyle(document.activeElement.querySelector(".card")).stroke`))
+	press(kb.Enter)
+	focused("id", "details-title")
+	b.shows("#details-title", "web")
+	press(kb.Tab)
+	focused("aria-label", "Close the details")
+	press(kb.Escape)
+	focused("data-item", "front/web")
+	b.awaits(`document.querySelector("#details").hidden`)
+	press(kb.End)
+	focused("data-item", "front/web")
+	press(kb.Home)
+	focused("data-item", "front/db")
+}
+
+// TestAccessibility looks for the roles and names that assistive programs use, and for
+// enough contrast.
+func TestAccessibility(t *testing.T) {
+	h := newHost(t)
+	h.few()
+	b := browse(t, h.serve(), 1440, 900)
+	b.shows("#tiles", "3 healthy")
+	b.shows("#operations-list", "setup queue")
+	b.shows("#doctor-list", "Repair")
+	b.shows("#latency-charts", "setup, native")
+	b.do(chromedp.Click(chromedp.CSS(`[data-item="row db"]`)))
+	b.shows("#details", "History")
+	nodes := b.tree()
+	for _, want := range []node{
+		{"main", ""}, {"banner", ""}, {"search", ""}, {"navigation", "Sections"}, {"complementary", "Details and operations"},
+		{"heading", "Picture"}, {"heading", "Operations"}, {"heading", "db"}, {"searchbox", "Filter"},
+		{"group", "Uplink uplink0: 192.0.2.10/24, via 192.0.2.1"}, {"group", "Allocations of network front"},
+		{"columnheader", "Published ports"}, {"rowheader", "queue"}, {"button", "Close the details"}, {"button", "Examine again"},
+		{"log", "Operations as they end"}, {"list", "Operations"},
+	} {
+		require.True(t, slices.ContainsFunc(nodes, func(n node) bool { return n.role == want.role && (want.name == "" || n.name == want.name) }), "%v in %v", want, nodes)
+	}
+	named := func(role, part string) bool {
+		return slices.ContainsFunc(nodes, func(n node) bool { return n.role == role && strings.Contains(n.name, part) })
+	}
+	require.True(t, named("button", "queue, healthy, 10.202.0."), "an item of the picture")
+	require.True(t, named("button", "port 127.0.0.1:4222/tcp to "))
+	require.True(t, named("image", "setup, native, 3 operations: half ≤"), "%v", nodes)
+	for _, n := range nodes {
+		if slices.Contains([]string{"button", "link", "searchbox", "image", "table", "region", "heading"}, n.role) {
+			require.NotEmpty(t, n.name, "a %s has no name", n.role)
+		}
+	}
+	for _, dark := range []bool{false, true} {
+		b.dark(dark)
+		require.Empty(t, eval[[]string](b, lowContrast))
+		b.shoot(fmt.Sprintf("few-dark-%v", dark))
+	}
+	b.do(chromedp.EmulateViewport(400, 800))
+	b.awaits(`document.querySelector("#picture svg").clientWidth < 400`)
+	require.LessOrEqual(t, eval[int](b, `document.documentElement.scrollWidth`), 400, "no part of the page is wider than the screen")
+	b.shoot("few-narrow")
+}
+
+// lowContrast lists visible texts whose contrast to their background is below 4.5.
+const lowContrast = `(() => {
+  const channels = (color) => color.match(/[\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const back = (e) => {
+    for (; e; e = e.parentElement) {
+      const shape = e instanceof SVGGElement && e.querySelector(":scope > rect:not(.column)");
+      const color = shape ? getComputedStyle(shape).fill : getComputedStyle(e).backgroundColor;
+      const parts = color.startsWith("rgb") ? channels(color) : [0, 0, 0, 0];
+      if (parts.length < 4 || parts[3] === 1) return parts;
+    }
+    return [255, 255, 255];
+  };
+  const low = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const e = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !e.checkVisibility() || e.closest("title, .unseen, noscript")) continue;
+    const color = channels(e instanceof SVGElement ? getComputedStyle(e).fill : getComputedStyle(e).color);
+    const [high, deep] = [light(color), light(back(e))].sort((a, b) => b - a);
+    if ((high + 0.05) / (deep + 0.05) < 4.5) low.push(walker.currentNode.data + ": " + ((high + 0.05) / (deep + 0.05)).toFixed(2));
+  }
+  return low;
+})()`
+
+// TestMany has 1000 allocations: the page shows all of them, and stays quick.
+func TestMany(t *testing.T) {
+	h := newHost(t)
+	h.setup(allocnet.Allocation{ID: "web", Networks: []string{"front"}, Ports: []portmap.Port{{Label: "http", Value: 8080, To: 80, Protocols: []string{"tcp"}}}})
+	h.setupMany(999)
+	b := browse(t, h.serve(), 1440, 900)
+	b.shows("#tiles", "1,000 healthy")
+	b.shows("#picture", "999 allocations")
+	require.Equal(t, 999, eval[int](b, `document.querySelectorAll("#picture .cell").length`))
+	require.Equal(t, 25, eval[int](b, `document.querySelectorAll("#allocations-table tbody tr").length`))
+	require.Equal(t, 2, eval[int](b, `document.querySelectorAll('#picture .item[tabindex="0"]').length`), "one stop of the Tab key per network")
+	b.dark(false)
+	b.shoot("many-light")
+
+	b.do(chromedp.SendKeys(chromedp.CSS("#filter"), "task-0770"))
+	b.shows("#picture", "20770/tcp → :80")
+	b.shows("#allocations-table", "1 of 1,000 allocations match the filter")
+	b.press(kb.Escape)
+	b.awaits(`document.querySelectorAll("#picture .cell").length === 999`)
+	h.teardown("task-0500")
+	b.awaits(item("allocnet", "task-0500") + ` === null`)
+	b.shows("#tiles", "999 healthy")
+	b.dark(true)
+	b.do(chromedp.EmulateViewport(900, 800))
+	b.shoot("many-dark")
+	b.do(chromedp.EmulateViewport(400, 800))
+	b.shoot("many-narrow")
+}
