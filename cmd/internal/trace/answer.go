@@ -21,8 +21,11 @@ func (f *tracer) connection(context.Context) error {
 			f.add(name, Note, "", "no longer or not tracked; it leaves as %s to %s", at.Source, at.Destination)
 			return nil
 		}
-		return f.ends(name, "iptables-legacy-save and nft list hooks show what else sees packets",
-			"the probe is lost between the hooks forward and postrouting, and no rule of nftables dropped it")
+		if legacyTables(f.Address) {
+			return f.ends(name, legacyRemedy(f.Address), "the probe is lost before the hook postrouting, probably by a rule of legacy iptables, which cannot be traced")
+		}
+		return f.ends(name, "nft list hooks shows what else sees packets",
+			"the probe is lost before the hook postrouting, and no rule of nftables dropped it")
 	}
 	f.add(name, OK, "", "tracked, with answers from %s to %s", t.AnswersFrom, t.AnswersTo)
 	return nil

@@ -44,7 +44,7 @@ func (f *tracer) mapping(ctx context.Context) error {
 		case err != nil:
 			return err
 		case m == nil && f.Record.Engine != configurator.EngineNative:
-			f.add(name, Note, "", "published by plugin binaries, whose rules are not followed")
+			f.add(name, Note, "", "published by the rules of plugin binaries")
 		case m == nil:
 			return f.ends(name, repair, "allocnet's nftables tables do not have %s port %d", f.Mapping.Protocol, f.Mapping.HostPort)
 		case m.To != f.path.To:

@@ -78,21 +78,48 @@ func (f *tracer) dropped() bool {
 
 // notForwarded says why the kernel drops a packet between the hooks prerouting and forward.
 func (f *tracer) notForwarded(name string, from, to netip.Addr, link string) error {
-	family := "ipv4"
+	forwarding := "net/ipv4/conf/" + link + "/forwarding"
 	if to.Is6() {
-		family = "ipv6"
+		forwarding = "net/ipv6/conf/all/forwarding"
 	}
 	_, err := netlink.RouteGetWithOptions(to.AsSlice(), &netlink.RouteGetOptions{Iif: link, SrcAddr: from.AsSlice()})
 	switch {
 	case filtersReversePath(from, link):
 		return f.ends(name, fmt.Sprintf("sysctl net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.%s.rp_filter=2", link),
 			"reverse path filtering drops packets from %s on %s: the route to it is another one", from, link)
+	case sysctl(forwarding) == "0":
+		return f.ends(name, "sysctl "+forwarding+"=1, or allocnet doctor --fix", "the host does not forward from %s on %s to %s: %s is 0", from, link, to, forwarding)
 	case err != nil:
-		return f.ends(name, fmt.Sprintf("ip route get %s from %s iif %s; sysctl net.%s.conf.all.forwarding", to, from, link, family),
-			"the host does not forward from %s on %s to %s: %v", from, link, to, err)
+		return f.ends(name, fmt.Sprintf("ip route get %s from %s iif %s", to, from, link), "the host does not forward from %s on %s to %s: %v", from, link, to, err)
+	case legacyTables(to):
+		return f.ends(name, legacyRemedy(to), "the host drops packets from %s on %s, probably by a rule of legacy iptables, which cannot be traced", from, link)
 	}
-	return f.ends(name, fmt.Sprintf("sysctl net.%s.conf.%s.forwarding; iptables-legacy-save shows rules that cannot be traced", family, link),
-		"the host drops packets from %s on %s between the hooks prerouting and forward: forwarding is off, or legacy iptables", from, link)
+	return f.ends(name, "nft list hooks shows what else sees packets", "the host drops packets from %s on %s between the hooks prerouting and forward", from, link)
+}
+
+// sysctl returns the value at a path below /proc/sys, of the network namespace of the
+// calling thread; "" if there is none.
+func sysctl(path string) string {
+	value, _ := os.ReadFile(filepath.Join("/proc/sys", path))
+	return strings.TrimSpace(string(value))
+}
+
+// legacyTables reports whether legacy iptables has tables for the family of an address.
+func legacyTables(of netip.Addr) bool {
+	file := "/proc/thread-self/net/ip_tables_names"
+	if of.Is6() {
+		file = "/proc/thread-self/net/ip6_tables_names"
+	}
+	tables, err := os.ReadFile(file)
+	return err == nil && len(tables) > 0
+}
+
+// legacyRemedy is the command that shows the rules of legacy iptables.
+func legacyRemedy(of netip.Addr) string {
+	if of.Is6() {
+		return "ip6tables-legacy-save -c"
+	}
+	return "iptables-legacy-save -c"
 }
 
 // filtersReversePath reports whether strict reverse path filtering drops packets from an
@@ -103,8 +130,7 @@ func filtersReversePath(from netip.Addr, link string) bool {
 	}
 	strict := false
 	for _, name := range []string{"all", link} {
-		value, _ := os.ReadFile(filepath.Join("/proc/sys/net/ipv4/conf", name, "rp_filter"))
-		switch strings.TrimSpace(string(value)) {
+		switch sysctl("net/ipv4/conf/" + name + "/rp_filter") {
 		case "1":
 			strict = true
 		case "2":

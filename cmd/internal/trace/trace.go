@@ -107,10 +107,10 @@ type tracer struct {
 // errEnds ends the path: its step says why.
 var errEnds = errors.New("the path ends")
 
-// probeTime bounds the wait for the answer to the probe, brokenTime where the path is
-// known to end.
+// probeTime bounds the wait for the answer to the probe: a neighbour is solicited for three
+// seconds. brokenTime bounds it where the path is known to end.
 var (
-	probeTime  = 2 * time.Second
+	probeTime  = 3 * time.Second
 	brokenTime = 100 * time.Millisecond
 )
 

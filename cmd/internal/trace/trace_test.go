@@ -2,6 +2,7 @@ package trace
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/refplugins"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -52,11 +54,19 @@ ip -6 route add default via fd00:5::9`
 // The clients are another host.
 var clients = map[bool]netip.Addr{true: netip.MustParseAddr("192.0.2.7"), false: netip.MustParseAddr("2001:db8::7")}
 
-func newHost(t *testing.T, main string) *host {
-	privhost.Require(t, "nft", "ip")
+func newHost(t *testing.T, main string) *host { return newHostOf(t, main, configurator.EngineNative) }
+
+func newHostOf(t *testing.T, main string, engine configurator.Engine) *host {
+	privhost.Require(t, "nft", "ip", "iptables-legacy")
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "net.conflist"), []byte(strings.NewReplacer("MAIN", mains[main], "DATA", dir+"/leases").Replace(conflist)), 0o600))
-	c, err := configurator.New(configurator.Config{ConfDir: dir, StateDir: filepath.Join(dir, "state"), Engine: configurator.EngineNative, Network: "net"})
+	config := configurator.Config{ConfDir: dir, StateDir: filepath.Join(dir, "state"), Engine: engine, Network: "net"}
+	if engine == configurator.EngineExec {
+		plugins, err := refplugins.Dir()
+		require.NoError(t, err)
+		config.PluginDirs = []string{plugins}
+	}
+	c, err := configurator.New(config)
 	require.NoError(t, err)
 	h := &host{T: t, Configurator: c}
 	h.run(hostUp)
@@ -311,4 +321,16 @@ ip -6 route add fd00:77::2 dev other`, step: "route", found: "over other"},
 	"listens on loopback": {main: "bridge", before: func(h *host) { h.serve("127.0.0.1:80", "[::1]:80") }, step: "listener inside",
 		found: "nothing listens on PROTOCOL port 80 for ADDRESS"},
 	"namespace unmounted": {main: "bridge", commands: "umount /run/netns/web", step: "namespace", found: "/run/netns/web"},
+}
+
+// TestPluginBinaries: rules of plugin binaries are those of another program, which the probe
+// meets.
+func TestPluginBinaries(t *testing.T) {
+	h := newHostOf(t, "bridge", configurator.EngineExec)
+	for _, protocol := range []string{"tcp", "udp"} { // IPv6 would have to wait for its addresses
+		p := h.follow(protocol, true, true, "")
+		require.True(t, p.Reached, "%+v", p.Steps)
+		require.Equal(t, Note, p.Steps[0].State)
+		require.Contains(t, fmt.Sprint(p.Steps), "ip nat PREROUTING (the reference plugins): accept by rule ")
+	}
 }
