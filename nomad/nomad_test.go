@@ -144,19 +144,23 @@ func TestEnvironment(t *testing.T) {
 	g := group(AllocatedPort{"http", 20100, 8080, "192.0.2.1"}, AllocatedPort{"my-admin", 9901, -1, ""})
 	require.Equal(t, `
 NOMAD_IP_http=192.0.2.1
-NOMAD_PORT_http=8080
-NOMAD_ADDR_http=192.0.2.1:20100
+NOMAD_HOST_IP_http=192.0.2.1
 NOMAD_HOST_PORT_http=20100
+NOMAD_ADDR_http=192.0.2.1:20100
+NOMAD_HOST_ADDR_http=192.0.2.1:20100
+NOMAD_PORT_http=8080
+NOMAD_ALLOC_PORT_http=8080
 NOMAD_ALLOC_INTERFACE_http=eth0
 NOMAD_ALLOC_IP_http=fd00::2
 NOMAD_ALLOC_ADDR_http=[fd00::2]:8080
-NOMAD_PORT_my_admin=9901
 NOMAD_HOST_PORT_my_admin=9901
+NOMAD_PORT_my_admin=9901
+NOMAD_ALLOC_PORT_my_admin=9901
 NOMAD_ALLOC_INTERFACE_my_admin=eth0
 NOMAD_ALLOC_IP_my_admin=fd00::2
 NOMAD_ALLOC_ADDR_my_admin=[fd00::2]:9901`,
 		"\n"+strings.Join(g.Environment(&allocnet.Status{InterfaceName: "eth0", Address: "fd00::2", AddressIPv6: "fd00::2"}), "\n"))
-	require.Equal(t, []string{"NOMAD_PORT_a=80", "NOMAD_HOST_PORT_a=80"}, group(AllocatedPort{"a", 80, 0, ""}).Environment(nil))
+	require.Equal(t, []string{"NOMAD_HOST_PORT_a=80", "NOMAD_PORT_a=80", "NOMAD_ALLOC_PORT_a=80"}, group(AllocatedPort{"a", 80, 0, ""}).Environment(nil))
 }
 
 func TestGroupOfForeignRecords(t *testing.T) {

@@ -43,35 +43,37 @@ func (g *Group) DNS(s *allocnet.Status) *allocnet.DNS {
 // Environment returns the variables, as "NAME=value", with which Nomad describes the ports
 // of a group to its tasks:
 //
-//	NOMAD_IP_<label>               host address
-//	NOMAD_PORT_<label>             port on which the task should listen
-//	NOMAD_ADDR_<label>             host address and host port
-//	NOMAD_HOST_PORT_<label>        host port
-//	NOMAD_ALLOC_INTERFACE_<label>  interface in the network namespace
-//	NOMAD_ALLOC_IP_<label>         its address
-//	NOMAD_ALLOC_ADDR_<label>       its address, and the port on which the task should listen
+//	NOMAD_IP_<label>, NOMAD_HOST_IP_<label>      host address
+//	NOMAD_HOST_PORT_<label>                      host port
+//	NOMAD_ADDR_<label>, NOMAD_HOST_ADDR_<label>  host address and host port
+//	NOMAD_PORT_<label>, NOMAD_ALLOC_PORT_<label> port on which the task should listen
+//	NOMAD_ALLOC_INTERFACE_<label>                interface in the network namespace
+//	NOMAD_ALLOC_IP_<label>                       its address
+//	NOMAD_ALLOC_ADDR_<label>                     its address, and the port of the task
 //
 // Characters of the label other than ASCII letters, digits and '_' become '_'. Variables
 // without a value are omitted: those with the host address if the port is published on all
-// addresses, the last three if s is nil or has no address.
+// addresses, those with interface or address if s is nil or has none.
 func (g *Group) Environment(s *allocnet.Status) (list []string) {
 	if s == nil {
 		s = &allocnet.Status{}
 	}
 	for _, p := range g.ports() {
 		label := strings.Map(underscore, p.Label)
-		set := func(name, value string) {
-			if value != "" {
-				list = append(list, "NOMAD_"+name+"_"+label+"="+value)
+		set := func(value string, names ...string) {
+			for _, name := range names {
+				if value != "" {
+					list = append(list, "NOMAD_"+name+"_"+label+"="+value)
+				}
 			}
 		}
-		set("IP", p.HostIP)
-		set("PORT", strconv.Itoa(p.inside()))
-		set("ADDR", join(p.HostIP, p.Value))
-		set("HOST_PORT", strconv.Itoa(p.Value))
-		set("ALLOC_INTERFACE", s.InterfaceName)
-		set("ALLOC_IP", s.Address)
-		set("ALLOC_ADDR", join(s.Address, p.inside()))
+		set(p.HostIP, "IP", "HOST_IP")
+		set(strconv.Itoa(p.Value), "HOST_PORT")
+		set(join(p.HostIP, p.Value), "ADDR", "HOST_ADDR")
+		set(strconv.Itoa(p.inside()), "PORT", "ALLOC_PORT")
+		set(s.InterfaceName, "ALLOC_INTERFACE")
+		set(s.Address, "ALLOC_IP")
+		set(join(s.Address, p.inside()), "ALLOC_ADDR")
 	}
 	return list
 }
