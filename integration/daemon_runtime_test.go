@@ -61,7 +61,7 @@ func TestDaemonPrimaryUnusable(t *testing.T) {
 }
 
 // linksOf returns the names of the host's links of a type.
-func linksOf(t *testing.T, kind string) (names []string) {
+func linksOf(t testing.TB, kind string) (names []string) {
 	t.Helper()
 	links, err := retry.List(netlink.LinkList)
 	require.NoError(t, err)

@@ -106,7 +106,9 @@ func TestPodman(t *testing.T) {
 		h := newHost(t, native.engine)
 		h.network("net", chain("bridge", dual, "")[1:]...)
 		h.network("back", chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, "")[1:]...)
-		testPodman(h, newPodman(t, h.conf, dropIns(t)))
+		p := newPodman(t, h.conf, dropIns(t))
+		testPodman(h, p)
+		testPodmanNetwork(h, p)
 	})
 	t.Run("daemon", func(t *testing.T) {
 		needPodman(t)
@@ -121,18 +123,27 @@ func TestPodman(t *testing.T) {
 	})
 }
 
-func testPodman(h *host, p *podman) {
-	answers := func() {
-		h.t.Helper()
-		// The program refuses connections until it has started.
-		require.Eventually(h.t, func() bool {
-			_, err := ask(timeout, h.outside.Path(), "tcp", hostPort(host4, 8080))
-			return !errors.Is(err, unix.ECONNREFUSED)
-		}, time.Minute, 10*time.Millisecond)
-		requireAnswer(h.t, h.outside.Path(), "tcp", hostPort(host4, 8080), "web")
-	}
-	p.do("run", "--detach", "--name", "web", "--network", "net,back", "--publish", "8080:80", "--cgroups", "disabled",
+// runWeb runs the container "web", whose port is published as 8080.
+func (p *podman) runWeb(networks string) {
+	p.t.Helper()
+	p.do("run", "--detach", "--name", "web", "--network", networks, "--publish", "8080:80", "--cgroups", "disabled",
 		"--security-opt", "seccomp=unconfined", "--log-driver", "none", "--rootfs", filepath.Join(p.dir, "rootfs"), "/web")
+}
+
+// requireWeb waits until the container "web" responds.
+func (h *host) requireWeb() {
+	h.t.Helper()
+	// The program refuses connections until it has started.
+	require.Eventually(h.t, func() bool {
+		_, err := ask(timeout, h.outside.Path(), "tcp", hostPort(host4, 8080))
+		return !errors.Is(err, unix.ECONNREFUSED)
+	}, time.Minute, 10*time.Millisecond)
+	requireAnswer(h.t, h.outside.Path(), "tcp", hostPort(host4, 8080), "web")
+}
+
+func testPodman(h *host, p *podman) {
+	answers := h.requireWeb
+	p.runWeb("net,back")
 	answers()
 	for _, network := range []string{"net", "back"} {
 		p.do("network", "disconnect", network, "web")
@@ -148,4 +159,23 @@ func testPodman(h *host, p *podman) {
 	answers()
 	p.do("rm", "--force", "--time", "1", "web")
 	requireRefused(h.t, h.outside.Path(), "tcp", hostPort(host4, 8080))
+}
+
+// testPodmanNetwork runs a container on a network whose configuration Podman writes. With
+// the network, Podman deletes the bridge that the plugin made.
+func testPodmanNetwork(h *host, p *podman) {
+	p.do("network", "create", "--disable-dns", "--subnet", "10.97.0.0/24", "--label", "app=web", "own")
+	conf, err := os.ReadFile(filepath.Join(h.conf, "own.conflist"))
+	require.NoError(h.t, err)
+	for _, plugin := range []string{"bridge", "portmap", "firewall", "tuning"} {
+		require.Contains(h.t, string(conf), `"type": "`+plugin+`"`)
+	}
+	p.runWeb("own")
+	h.requireWeb()
+	require.Equal(h.t, "10.97.0.2", strings.TrimSpace(p.do("inspect", "--format", "{{.NetworkSettings.Networks.own.IPAddress}}", "web")))
+	p.do("rm", "--force", "--time", "1", "web")
+	requireRefused(h.t, h.outside.Path(), "tcp", hostPort(host4, 8080))
+	bridges := linksOf(h.t, "bridge")
+	p.do("network", "rm", "own")
+	require.Len(h.t, linksOf(h.t, "bridge"), len(bridges)-1)
 }
