@@ -13,7 +13,7 @@ const concurrency = 32
 // outcome is the result of an operation on one of many allocations.
 type outcome struct {
 	id string
-	// done reports that the allocation was removed.
+	// done reports that the allocation was removed or repaired.
 	done bool
 	err  error
 }

@@ -19,10 +19,10 @@ import (
 // flush ruleset", a restart of firewalld or a similar event. Repair does not change the
 // interfaces, addresses and connections of an allocation.
 //
-// Repair first restores what is missing for all allocations at once, see Restore, and then
-// runs CHECK of each, from the oldest to the newest. If attachments of one container share a
-// host port, the port therefore leads to the first one again. An object that allocations
-// share counts for the oldest of them.
+// Repair runs CHECK of each allocation. It restores what the unhealthy ones lack at once, see
+// Restore, and then repairs those that are still unhealthy, from the oldest to the newest. If
+// attachments of one container share a host port, the port therefore leads to the first one
+// again. An object that allocations share counts for the oldest of them.
 //
 // Repair checks objects that all allocations share only once. If another program removes one
 // while Repair runs, the next Repair restores it.
@@ -44,11 +44,46 @@ func (c *Configurator) RepairScope(ctx context.Context, s Scope) (report *Repair
 }
 
 func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, error) {
-	// The objects that all allocations share take longer than all else in a CHECK.
-	ctx = ruleset.CheckOnce(iptables.CheckOnce(ctx))
 	ids, err := c.within(s)
 	report, errs := &RepairReport{Healthy: []string{}, Repaired: []string{}, Broken: []string{}}, []error{err}
 	defer sortReport(report)
+	var unhealthy []string
+	outcomes := slices.DeleteFunc(c.checkAll(checkOnce(ctx), s, ids), func(o outcome) bool {
+		is := errors.Is(o.err, ErrUnhealthy)
+		if is {
+			unhealthy = append(unhealthy, o.id)
+		}
+		return is
+	})
+	for _, o := range append(outcomes, c.repairUnhealthy(checkOnce(ctx), s, unhealthy)...) {
+		switch {
+		case ctx.Err() != nil:
+			return report, errors.Join(append(errs, ctx.Err())...)
+		case errors.Is(o.err, errGone):
+		case o.err != nil:
+			report.Broken = append(report.Broken, o.id)
+			errs = append(errs, about(o.id, o.err))
+		case o.done:
+			report.Repaired = append(report.Repaired, o.id)
+		default:
+			report.Healthy = append(report.Healthy, o.id)
+		}
+	}
+	return report, errors.Join(append(errs, ctx.Err())...)
+}
+
+// checkOnce returns a context in which objects that all allocations share are checked only once:
+// they take longer than all else in a CHECK.
+func checkOnce(ctx context.Context) context.Context {
+	return ruleset.CheckOnce(iptables.CheckOnce(ctx))
+}
+
+// repairUnhealthy restores what allocations lack, first for all of them at once. The outcomes tell
+// which were repaired.
+func (c *Configurator) repairUnhealthy(ctx context.Context, s Scope, ids []string) []outcome {
+	if len(ids) == 0 {
+		return nil
+	}
 	ids = c.oldestFirst(ids)
 	began := c.now()
 	restored, _, err := c.restoreAll(ctx, s, ids)
@@ -56,28 +91,18 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 	if err != nil { // CHECK finds what is still missing
 		c.cfg.Logger.Warn("could not restore all allocations at once; repairing one after the other", "error", redact.Text(err.Error()))
 	}
-	for _, o := range c.checkAll(ctx, s, ids) {
-		id, repaired, err := o.id, false, o.err
-		if errors.Is(err, ErrUnhealthy) { // in the order of the IDs, one after the other
-			repaired, err = c.repairOne(ctx, s, id)
+	outcomes := c.checkAll(ctx, s, ids)
+	for i := range outcomes {
+		o := &outcomes[i]
+		if errors.Is(o.err, ErrUnhealthy) {
+			o.done, o.err = c.repairOne(ctx, s, o.id)
 		}
-		switch {
-		case ctx.Err() != nil:
-			return report, errors.Join(append(errs, ctx.Err())...)
-		case errors.Is(err, errGone):
-		case err != nil:
-			report.Broken = append(report.Broken, id)
-			errs = append(errs, about(id, err))
-		case repaired || restored[id].Changed:
-			if !repaired { // otherwise it was a step of this operation
-				c.noteRestored(id, took, nil)
-			}
-			report.Repaired = append(report.Repaired, id)
-		default:
-			report.Healthy = append(report.Healthy, id)
+		if o.err == nil && !o.done && restored[o.id].Changed {
+			o.done = true
+			c.noteRestored(o.id, took, nil) // otherwise it was a step of this operation
 		}
 	}
-	return report, errors.Join(append(errs, ctx.Err())...)
+	return outcomes
 }
 
 // checkAll runs CHECK of many allocations, as many at a time as there are processors. The
@@ -86,7 +111,7 @@ func (c *Configurator) checkAll(ctx context.Context, s Scope, ids []string) []ou
 	checking := *c // the same configurator
 	checking.concurrency = c.checks
 	return checking.each(ctx, ids, func(id string) (bool, error) {
-		return true, checking.withRecord(ctx, s, id, func(p *plan) error {
+		return false, checking.withRecord(ctx, s, id, func(p *plan) error {
 			release, _ := openNetns(p.Record) // CHECK reports the error
 			defer release()
 			return checking.checkRecord(ctx, p)

@@ -106,7 +106,8 @@ type part struct {
 	engine   allocnet.Engine
 	steps    []allocnet.HistoryStep
 	ended    time.Time
-	err      error // of the last step that failed
+	failed   string // the last step that failed, and did not succeed since then
+	err      error  // of that step
 	changes  bool
 }
 
@@ -170,8 +171,8 @@ func (o *operation) add(s allocnet.Step, began, now time.Time, err error) {
 		p.networks, p.engine = slices.Clone(s.Networks), s.Engine
 	}
 	p.ended, p.changes = now, p.changes || !slices.Contains(passive, s.Name)
-	if err != nil {
-		p.err = err
+	if err != nil || s.Name == p.failed {
+		p.failed, p.err = s.Name, err
 	}
 	if len(p.steps) < maxSteps {
 		p.steps = append(p.steps, allocnet.HistoryStep{
