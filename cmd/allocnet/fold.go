@@ -148,3 +148,20 @@ func (a *app) printFolded(indent int, text string) {
 		a.out.printf("%s\n", line)
 	}
 }
+
+// shortenFirst shortens the texts of the first column, so that each row of a table is one line
+// of the terminal, if that leaves enough of them.
+func shortenFirst(header []string, rows [][]cell, columns int) {
+	room := columns
+	for _, width := range columnWidths(append([][]cell{cells(header...)}, rows...))[1:] {
+		room -= gap + width
+	}
+	if room < leastColumns {
+		return
+	}
+	for _, row := range rows {
+		if text := []rune(row[0].text); len(text) > room {
+			row[0].text = string(text[:room-1]) + "…"
+		}
+	}
+}

@@ -439,6 +439,20 @@ func TestEightyColumns(t *testing.T) {
 	require.Equal(t, "      next one", lines[len(lines)-4])
 }
 
+// TestShortenFirst: each row is one line, as far as the other columns permit it.
+func TestShortenFirst(t *testing.T) {
+	header := []string{"ID", "RECEIVED", "CONNECTIONS"}
+	show := func(columns int) []string {
+		rows := [][]cell{cells("8d4a4b0e-93a7-4b3c-8f2c-0a4d7a0c9d11", "1.0 KiB", "0"), cells("web", "510 B", "12")}
+		shortenFirst(header, rows, columns)
+		return []string{rows[0][0].text, rows[1][0].text}
+	}
+	require.Equal(t, []string{"8d4a4b0e-93a7-4…", "web"}, show(39))
+	for _, columns := range []int{0, 20, 80} {
+		require.Equal(t, []string{"8d4a4b0e-93a7-4b3c-8f2c-0a4d7a0c9d11", "web"}, show(columns))
+	}
+}
+
 func TestFold(t *testing.T) {
 	require.Equal(t, []string{"one two", "three"}, fold("one two three", 7))
 	require.Equal(t, []string{"a /etc/", "cni/", "net.d/x b"}, fold("a /etc/cni/net.d/x b", 9))

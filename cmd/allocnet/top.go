@@ -130,6 +130,7 @@ func (a *app) printTraffic(f *topFlags, before, now *client.HostTraffic) error {
 	for i := range table {
 		table[i] = rows[i].cells(!f.once)
 	}
+	shortenFirst(header, table, a.out.columns)
 	a.out.table(header, table)
 	if more := len(rows) - room; more > 0 {
 		a.out.printf("and %d more with less traffic", more)

@@ -29,6 +29,9 @@ func (f *tracer) client(context.Context) error {
 	case route.Type != unix.RTN_LOCAL:
 		f.path.Link = link
 	}
+	if f.path.Link != "" && f.path.Host.Addr().IsLoopback() {
+		return f.ends("client", "publish the port on another address of the host, or on all", "the port is published on %s, which only the host itself reaches", f.path.Host.Addr())
+	}
 	return nil
 }
 

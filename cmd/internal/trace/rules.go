@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/allocnet/allocnet/cmd/internal/trace/probe"
+	"github.com/allocnet/allocnet/internal/names"
 )
 
 // Chain is a chain of nftables that the probe or its answer passed.
@@ -125,6 +126,13 @@ func (f *tracer) remedy(ctx context.Context, c *Chain, inside bool) string {
 		where = "in the namespace of the allocation: "
 	}
 	r := c.decider()
+	if c.Tool == "allocnet" && !inside {
+		why := "the firewall plugin of a network isolates its allocations (ingressPolicy)"
+		if c.Table != names.Table {
+			why = "127.0.0.0/8 is the host's own"
+		}
+		return fmt.Sprintf("the rule is allocnet's: %s; nft -a list chain %s %s %s", why, c.Family, c.Table, chain)
+	}
 	if r == nil {
 		return where + fmt.Sprintf("accept the packets with a rule of the chain: nft list chain %s %s %s", c.Family, c.Table, chain)
 	}

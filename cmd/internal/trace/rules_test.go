@@ -144,3 +144,17 @@ func TestToolOf(t *testing.T) {
 		require.Equal(t, test.want, toolOf(test.family, test.table, test.chains...), "%+v", test)
 	}
 }
+
+// TestPortOnTheLoopback: other hosts do not reach it.
+func TestPortOnTheLoopback(t *testing.T) {
+	h := newHost(t, "bridge")
+	r, err := h.Get(t.Context(), "web")
+	require.NoError(t, err)
+	r.Ports[0].HostIP = "127.0.0.1"
+	p, err := Follow(t.Context(), Targets(r, clients[true])[0])
+	require.NoError(t, err)
+	require.Contains(t, failed(p).Found, "published on 127.0.0.1, which only the host itself reaches")
+	p, err = Follow(t.Context(), Targets(r, netip.Addr{})[0])
+	require.NoError(t, err)
+	require.True(t, p.Reached, "%+v", p.Steps)
+}
