@@ -207,6 +207,13 @@ log {
   #json = false
 }
 
+# A loopback address with a port, such as "127.0.0.1:9654", to serve the page of
+# `allocnet ui` on: it shows the networks of the host in a browser, and changes nothing.
+# The URL with the token, which changes with each start, is in a file beside the socket
+# that only root can read: /run/allocnet/allocnetd.sock.url. Empty: no page. Needs a
+# restart.
+#ui = ""
+
 # Spans of OpenTelemetry. Need a restart.
 telemetry {
   # The URL of a collector that speaks OTLP over HTTP, such as "http://localhost:4318".

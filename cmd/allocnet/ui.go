@@ -15,6 +15,7 @@ import (
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/doctor"
 	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/cmd/internal/ui"
 	"github.com/allocnet/allocnet/internal/wire"
 )
@@ -47,7 +48,7 @@ Without the daemon the page has no durations, and operations appear with a delay
 
 // ui serves the page until the context ends.
 func (a *app) ui(ctx context.Context, listen string) error {
-	if _, err := ui.ParseAddress(listen); err != nil {
+	if _, err := settings.LoopbackAddress(listen); err != nil {
 		return usagef("--listen %q: %v", listen, err)
 	}
 	options, err := a.uiOptions()

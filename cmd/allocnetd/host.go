@@ -42,6 +42,7 @@ type host struct {
 	pool      *sandbox.Pool
 	dropin    *dropin.Service    // for plugins that runtimes start as binaries
 	exporter  *exporter.Exporter // nil for none
+	page      *page              // nil for none
 	// retired are replaced services that still delete what allocations have left.
 	retired []*configurator.Configurator
 	// reconciled is closed when reconcile has ended.
@@ -277,6 +278,7 @@ func (h *host) close() error {
 	if h.exporter != nil {
 		errs = append(errs, h.exporter.Close())
 	}
+	errs = append(errs, h.page.close())
 	for _, c := range append(h.retired, h.active().service) {
 		errs = append(errs, c.Close())
 	}

@@ -53,6 +53,8 @@ const manFiles = settings.DefaultFile + `
     The socket. Members of its group can control every network of the host.
 /run/allocnet/allocnetd.sock.settings
     The active settings, for the CNI plugin while the daemon is not running.
+/run/allocnet/allocnetd.sock.url
+    The URL of the page, with its token, if the setting ui has an address.
 /etc/cni/net.d
     The network configurations.`
 

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -47,7 +48,7 @@ func runDaemon(ctx context.Context, source settings.Source, logTo io.Writer) err
 		return errors.Join(err, l.Release())
 	}
 	h.activeFile = activeFile(l)
-	if err := errors.Join(h.listenForMetrics(), h.writeActive()); err != nil {
+	if err := errors.Join(h.listenForMetrics(), h.listenForPage(l.Path()), h.writeActive()); err != nil {
 		return errors.Join(err, l.Release(), h.close())
 	}
 	return errors.Join(server.Run(ctx, h.options(l)), h.close())
@@ -69,7 +70,7 @@ func (h *host) options(l *server.Listener) server.Options {
 		Tasks: append([]server.Task{
 			{Name: "configuration manager", Run: h.manager.run},
 			{Name: "teardown of allocations without a network namespace", Run: h.tearDownGone},
-		}, append(h.exports(), h.healing(&s)...)...),
+		}, slices.Concat(h.exports(), h.pages(), h.healing(&s))...),
 		Reconcile:     h.reconcile,
 		ReconcileWait: s.Reconcile.Wait,
 		Reload:        h.reload,

@@ -36,13 +36,16 @@ func newHost(t *testing.T, settings ...string) *host {
 	require.NoError(t, err)
 	h := &host{T: t, dir: dir, client: client.New(client.Config{Socket: filepath.Join(dir, "s")})}
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	require.NoError(t, os.Mkdir(h.path("conf"), 0o755))
+	for _, name := range []string{"conf", "bin"} {
+		require.NoError(t, os.Mkdir(h.path(name), 0o755))
+	}
 	h.write("conf/10-front.conflist", `{"cniVersion": "1.1.0", "name": "front", "plugins": [
 		{"type": "bridge", "bridge": "front0", "isGateway": true, "ipMasq": true, "ipam": {"type": "host-local",
 		 "dataDir": "`+h.path("leases")+`", "ranges": [[{"subnet": "10.88.0.0/16"}]]}},
 		{"type": "portmap", "capabilities": {"portMappings": true}}]}`)
 	h.write("d.hcl", strings.Join(append([]string{
 		`socket { path = "` + h.path("s") + `" }`, `conf_dir = "` + h.path("conf") + `"`, `state_dir = "` + h.path("state") + `"`,
+		`plugin_dirs = ["` + h.path("bin") + `"]`,
 	}, settings...), "\n"))
 	h.uplink()
 	daemon := exec.Command(filepath.Join(programs, "allocnetd"), "--config", h.path("d.hcl"))
@@ -131,9 +134,9 @@ func (h *host) teardown(id string) {
 }
 
 // serve runs allocnet ui and returns the URL that it prints.
-func (h *host) serve() string {
+func (h *host) serve(flags ...string) string {
 	h.Helper()
-	c := exec.Command(filepath.Join(programs, "allocnet"), "ui", "--socket", h.path("s"))
+	c := exec.Command(filepath.Join(programs, "allocnet"), append([]string{"ui", "--socket", h.path("s")}, flags...)...)
 	out, err := c.StdoutPipe()
 	require.NoError(h, err)
 	require.NoError(h, c.Start())

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -69,6 +70,35 @@ func TestContent(t *testing.T) {
 	b.shows("#allocations-table", "1 of 3 allocations match the filter")
 	b.awaits(item("front", "db") + " === null")
 	b.awaits(item("front", "web") + " !== null")
+}
+
+// TestDaemon opens the page that the daemon serves itself.
+func TestDaemon(t *testing.T) {
+	h := newHost(t, `ui = "127.0.0.1:0"`)
+	h.setup(allocnet.Allocation{ID: "web", Networks: []string{"front"}})
+	url, err := os.ReadFile(h.path("s.url"))
+	require.NoError(t, err)
+	b := browse(t, strings.TrimSpace(string(url)), 1440, 900)
+	b.shows("#connection", "live")
+	b.shows("#tiles", "1 healthy")
+	b.shows("#latency-charts", "setup, native 1 operation")
+	b.shows("#doctor-list", "nothing found")
+	h.teardown("web")
+	b.shows("#operations-list", "teardown web")
+}
+
+// TestWithoutDaemon: allocnet ui reads the records itself.
+func TestWithoutDaemon(t *testing.T) {
+	h := newHost(t)
+	h.few()
+	b := browse(t, h.serve("--no-daemon"), 1440, 900)
+	b.shows("#connection", "without the daemon")
+	b.shows("#tiles", "3 healthy")
+	b.shows("#operations-list", "setup queue")
+	b.shows("#latency-charts", "only it measures durations")
+	h.teardown("queue") // by the daemon, which the page does not use
+	b.awaits(item("allocnet", "queue") + ` === null`)
+	b.shows("#operations-list", "teardown queue")
 }
 
 // TestLive: set-ups, teardowns, failures and damage appear without a reload of the page.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/allocnet/allocnet/client"
@@ -119,6 +120,10 @@ func (l errorLog) Println(v ...any) {
 
 // Handler serves /metrics.
 func (t *Telemetry) Handler() http.Handler { return t.handler }
+
+// Gather returns what Handler serves. With an error, it returns the metrics that could be
+// read.
+func (t *Telemetry) Gather() ([]*dto.MetricFamily, error) { return t.metrics.registry.Gather() }
 
 // Events returns the Broker of all events.
 func (t *Telemetry) Events() *Broker { return t.events }

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"time"
 
@@ -21,6 +20,7 @@ import (
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/doctor"
+	"github.com/allocnet/allocnet/cmd/internal/server/settings"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/wire"
@@ -28,8 +28,8 @@ import (
 
 // Options are the options of Listen. Events and Metrics are nil without a daemon.
 type Options struct {
-	// Address is the address to listen on, for example 127.0.0.1:9654. Port 0 stands for
-	// any free one. See ParseAddress.
+	// Address is the loopback address to listen on, for example 127.0.0.1:9654: the page is
+	// not encrypted. Port 0 stands for any free one.
 	Address string
 	Service func() allocnet.Service
 	// Networks are the networks of the Service with their configurations.
@@ -72,19 +72,9 @@ type Server struct {
 //go:embed page
 var files embed.FS
 
-// ParseAddress returns an error if an address is not a loopback address with a port: the
-// page is not encrypted, and shows everything about the networks of the host.
-func ParseAddress(text string) (netip.AddrPort, error) {
-	address, err := netip.ParseAddrPort(text)
-	if err != nil || !address.Addr().IsLoopback() || address.Addr().Is4In6() {
-		return address, errors.New(`is not a loopback address with a port: write for example "127.0.0.1:9654" or "[::1]:9654"; from another host, use ssh -L`)
-	}
-	return address, nil
-}
-
 // Listen listens on the address and makes a token. The caller must call Run or Close.
 func Listen(o Options) (*Server, error) {
-	if _, err := ParseAddress(o.Address); err != nil {
+	if _, err := settings.LoopbackAddress(o.Address); err != nil {
 		return nil, fmt.Errorf("listen for the page: %q %w", o.Address, err)
 	}
 	if o.Logger == nil {

@@ -201,18 +201,12 @@ func TestFiles(t *testing.T) {
 	}))
 }
 
-func TestParseAddress(t *testing.T) {
-	for _, address := range []string{"127.0.0.1:0", "127.9.0.1:80", "[::1]:9654"} {
-		_, err := ParseAddress(address)
-		require.NoError(t, err, address)
-	}
-	for _, address := range []string{"", ":9654", "0.0.0.0:9654", "[::]:9654", "192.0.2.1:80", "localhost:80", "127.0.0.1", "[::ffff:127.0.0.1]:80"} {
-		_, err := ParseAddress(address)
-		require.ErrorContains(t, err, "is not a loopback address with a port", address)
+func TestOnlyLoopback(t *testing.T) {
+	for _, address := range []string{"", ":0", "0.0.0.0:0", "localhost:0", "192.0.2.1:80"} {
 		o := defaults()
 		o.Address = address
-		_, err = Listen(o)
-		require.Error(t, err, address)
+		_, err := Listen(o)
+		require.ErrorContains(t, err, "is not a loopback address with a port", address)
 	}
 }
 

@@ -22,7 +22,7 @@ var others = map[string][]string{
 	"reconcile.mode": {"report"}, "reconcile.wait": {"8s"}, "reconcile.netns_gone": {"9s"}, "heal.enabled": {"false"}, "heal.check_interval": {"8s"}, "heal.receive_buffer": {"4097B"}, "pool.size": {"9"}, "pool.networks": {"web=32", "db=8"}, "pool.dir": {"/d"},
 	"history.size": {"0B"}, "manager.enabled": {"true"}, "manager.primary": {"m"}, "manager.name": {"n"}, "manager.own_file": {"o.conflist"},
 	"manager.readiness_file": {"/r"}, "log.level": {"off"}, "log.json": {"true"}, "telemetry.otlp_endpoint": {"http://h:1"},
-	"metrics.listen": {"[::1]:9653"}, "metrics.web_config": {"/w.yml"},
+	"metrics.listen": {"[::1]:9653"}, "metrics.web_config": {"/w.yml"}, "ui": {"[::1]:9654"},
 }
 
 // TestActiveFile writes and reads all settings: the defaults, and each one changed.

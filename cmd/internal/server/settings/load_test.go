@@ -237,6 +237,19 @@ func TestListenAddresses(t *testing.T) {
 	}
 }
 
+func TestLoopbackAddresses(t *testing.T) {
+	for address, valid := range map[string]bool{
+		"127.0.0.1:0": true, "127.9.0.1:80": true, "[::1]:9654": true, "": true,
+		":9654": false, "0.0.0.0:9654": false, "[::]:9654": false, "192.0.2.1:80": false, "localhost:80": false, "127.0.0.1": false, "[::ffff:127.0.0.1]:80": false,
+	} {
+		s, err := load(t, `ui = "`+address+`"`, nil)
+		require.Equal(t, valid, err == "", "%s: %s", address, err)
+		if valid {
+			require.Equal(t, address, s.UI)
+		}
+	}
+}
+
 // TestProblem names the place that has set a value.
 func TestProblem(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.hcl")

@@ -101,6 +101,15 @@ func listenAddress(t string) (string, error) {
 	return t, nil
 }
 
+// LoopbackAddress accepts loopback addresses with a port.
+func LoopbackAddress(t string) (string, error) {
+	address, err := netip.ParseAddrPort(t)
+	if err != nil || !address.Addr().IsLoopback() || address.Addr().Is4In6() {
+		return "", errors.New(`is not a loopback address with a port: write for example "127.0.0.1:9654" or "[::1]:9654"`)
+	}
+	return address.String(), nil
+}
+
 // unlike refuses a list that contains a text twice.
 func unlike(these []string) error {
 	for i, t := range these {

@@ -40,6 +40,7 @@ type Settings struct {
 	Log                     Log
 	Telemetry               Telemetry
 	Metrics                 Metrics
+	UI                      string // ADDRESS:PORT of the page; "" for none
 }
 
 // Socket is the socket that the daemon creates if systemd does not pass one.

@@ -150,4 +150,7 @@ var table = []setting{
 		func(s *Settings) value { return textOf(&s.Metrics.Listen, optional(listenAddress)) }},
 	{"metrics", "web_config", "file with TLS, client certificates and users for that address, in the format of exporter-toolkit (default none)", false,
 		func(s *Settings) value { return textOf(&s.Metrics.WebConfig, optional(absolutePath)) }},
+
+	{"", "ui", "loopback address to serve the page of `allocnet ui` on, such as 127.0.0.1:9654 (default none)", false,
+		func(s *Settings) value { return textOf(&s.UI, optional(LoopbackAddress)) }},
 }
