@@ -104,14 +104,18 @@ func (r *runtime) create(ctx context.Context, name, image string, args []string)
 	if err != nil {
 		return nil, err
 	}
-	netns := specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: filepath.Join(sandbox.DefaultDir, name)}
+	netns := specs.LinuxNamespace{
+		Type: specs.NetworkNamespace, Path: filepath.Join(sandbox.DefaultDir, name),
+	}
 	var mounts []specs.Mount
 	for _, file := range []string{"resolv.conf", "hosts"} {
 		mounts = append(mounts, specs.Mount{
-			Type: "bind", Source: filepath.Join(filesDir, name, file), Destination: "/etc/" + file, Options: []string{"rbind", "ro"},
+			Type: "bind", Options: []string{"rbind", "ro"},
+			Source: filepath.Join(filesDir, name, file), Destination: "/etc/" + file,
 		})
 	}
-	return r.client.NewContainer(ctx, name, containerd.WithImage(img), containerd.WithNewSnapshot(name, img),
+	return r.client.NewContainer(ctx, name,
+		containerd.WithImage(img), containerd.WithNewSnapshot(name, img),
 		containerd.WithNewSpec(oci.WithImageConfigArgs(img, args), oci.WithHostname(name),
 			oci.WithLinuxNamespace(netns), oci.WithMounts(mounts)))
 }
@@ -146,11 +150,13 @@ func (r *runtime) stop(ctx context.Context, name string) error {
 	case !errdefs.IsNotFound(err):
 		return fmt.Errorf("load container %q: %w", name, err)
 	}
-	err = errors.Join(
-		r.nets.Teardown(ctx, allocnet.Allocation{ID: name, OwnNetns: true, Scope: scope}),
-		os.RemoveAll(filepath.Join(filesDir, name)))
-	if err != nil {
-		return err // GC does not remove the network of a container that exists
+	// The container is deleted last: GC removes networks without one. Teardown refuses
+	// names that would lead to another directory.
+	if err := r.nets.Teardown(ctx, allocnet.Allocation{ID: name, OwnNetns: true, Scope: scope}); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(filepath.Join(filesDir, name)); err != nil {
+		return err
 	}
 	if container != nil {
 		return container.Delete(ctx, containerd.WithSnapshotCleanup)

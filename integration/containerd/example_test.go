@@ -64,6 +64,17 @@ func (e *example) run() {
 	e.h.requireGet(8080, "/etc/hosts")
 }
 
+// named returns an example that runs a container with another name, and has ended.
+func (e *example) named(name string) *process {
+	e.t.Helper()
+	args := slices.Clone(e.args)
+	args[slices.Index(args, "web")] = name
+	p := newProcess(e.t, args...)
+	p.begin()
+	<-p.ended
+	return p
+}
+
 // requireNothing checks that nothing of the container is left in containerd, in the
 // records and in the file system.
 func (e *example) requireNothing() {
@@ -161,15 +172,22 @@ func TestExampleConflict(t *testing.T) {
 	h := newHost(t, "")
 	first := newExample(t, h, "allocnet")
 	first.run()
-	args := slices.Clone(first.args)
-	args[slices.Index(args, "web")] = "second"
-	second := newProcess(t, args...)
-	second.begin()
-	<-second.ended
+	second := first.named("second")
 	require.Contains(t, second.output(), `host port conflict with tcp port 8080 on all addresses of allocation "web"`)
 	_, err := first.client.LoadContainer(t.Context(), "second")
 	require.True(t, errdefs.IsNotFound(err), "%v", err)
 	h.requireGet(8080, "/etc/hosts")
 	first.term()
 	first.requireNothing()
+}
+
+// TestExampleName: a name that leads out of the directory of the containers' files is
+// refused, and removes nothing.
+func TestExampleName(t *testing.T) {
+	e := newExample(t, newHost(t, ""), "allocnet")
+	require.NoError(t, os.MkdirAll("/run/allocnet-example-other", 0o755))
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll("/run/allocnet-example-other")) })
+	require.Contains(t, e.named("../allocnet-example-other").output(), "invalid allocation")
+	require.DirExists(t, "/run/allocnet-example-other")
+	e.requireNothing()
 }
