@@ -37,7 +37,7 @@ func TestRepair(t *testing.T) {
 	w := newWorkspace(t)
 	w.sandbox("sound")
 	w.run("setup", "sound", "--network", "back").ok(t)
-	w.ailing("web", fakeplugin.Behaviour{Code: 100, Msg: "rules are gone", Only: 3}) // one of them is the other allocation's
+	w.ailing("web", fakeplugin.Behaviour{Code: 100, Msg: "rules are gone", Only: 7}) // every CHECK of the first repair
 	require.Equal(t, exitNo, w.run("repair").code, "what binaries made cannot be mended in place")
 	require.Equal(t, "ok: healthy 2, repaired 0, broken 0\n", w.run("repair").ok(t))
 
