@@ -13,12 +13,13 @@ import (
 )
 
 // guest is a virtual machine without the machine: a process that reads and writes the
-// frames of the tap. It answers ARP for its address and returns UDP datagrams. Once
-// its gateway has answered ARP and a ping, it says so.
+// frames of the tap. It answers ARP and neighbour solicitations for its addresses and
+// returns UDP datagrams. Once its gateway has answered ARP and a ping, it says so.
 type guest struct {
 	tap              int
 	mac              net.HardwareAddr
 	address, gateway [4]byte
+	address6         [16]byte
 	connected        bool
 }
 
@@ -28,7 +29,7 @@ func runGuest() error {
 	if err != nil {
 		return err
 	}
-	prefix, err := netip.ParsePrefix(os.Getenv("ADDRESS"))
+	address, err := netip.ParsePrefix(os.Getenv("ADDRESS"))
 	if err != nil {
 		return err
 	}
@@ -36,7 +37,11 @@ func runGuest() error {
 	if err != nil {
 		return err
 	}
-	g := &guest{mac: mac, address: prefix.Addr().As4(), gateway: gateway.As4()}
+	address6, err := netip.ParsePrefix(os.Getenv("ADDRESS_IPV6"))
+	if err != nil {
+		return err
+	}
+	g := &guest{mac: mac, address: address.Addr().As4(), gateway: gateway.As4(), address6: address6.Addr().As16()}
 	if g.tap, err = openTap(os.Getenv("TAP")); err != nil {
 		return err
 	}
@@ -124,6 +129,8 @@ func (g *guest) answer(frame []byte) []byte {
 	switch {
 	case binary.BigEndian.Uint16(frame[etherType:]) == unix.ETH_P_ARP:
 		return g.answerARP(sender, frame)
+	case binary.BigEndian.Uint16(frame[etherType:]) == unix.ETH_P_IPV6:
+		return g.answerIPv6(sender, frame)
 	case binary.BigEndian.Uint16(frame[etherType:]) != unix.ETH_P_IP || [4]byte(frame[ipTarget:]) != g.address || len(frame) < transport+8:
 		return nil
 	case frame[ipProtocol] == unix.IPPROTO_UDP:
@@ -170,6 +177,42 @@ func (g *guest) answerUDP(sender net.HardwareAddr, frame []byte) []byte {
 	reply = append(append(reply, frame[ipTarget:transport]...), frame[ipSource:ipTarget]...)
 	reply = append(append(reply, datagram[2:4]...), datagram[0:2]...)
 	return append(append(reply, datagram[4:6]...), append([]byte{0, 0}, datagram[8:]...)...)
+}
+
+// The offsets of the fields of IPv6.
+const (
+	nextHeader = network + 6
+	ip6Source  = network + 8
+	ip6Target  = network + 24
+	transport6 = network + 40
+)
+
+func (g *guest) answerIPv6(sender net.HardwareAddr, frame []byte) []byte {
+	if len(frame) < transport6+8 {
+		return nil
+	}
+	payload := frame[transport6:]
+	switch {
+	case frame[nextHeader] == unix.IPPROTO_ICMPV6 && payload[0] == 135 && bytes.HasPrefix(payload[8:], g.address6[:]):
+		advertisement := append([]byte{136, 0, 0, 0, 0x60, 0, 0, 0}, g.address6[:]...)
+		advertisement = append(append(advertisement, 2, 1), g.mac...)
+		return g.packet6(sender, frame[ip6Source:ip6Target], unix.IPPROTO_ICMPV6, advertisement, 2)
+	case frame[nextHeader] == unix.IPPROTO_UDP && [16]byte(frame[ip6Target:]) == g.address6:
+		datagram := append(bytes.Clone(payload[2:4]), payload[0:2]...)
+		datagram = append(append(datagram, payload[4:6]...), append([]byte{0, 0}, payload[8:]...)...)
+		return g.packet6(sender, frame[ip6Source:ip6Target], unix.IPPROTO_UDP, datagram, 6)
+	}
+	return nil
+}
+
+// packet6 returns a frame with an IPv6 packet. checksum is the offset of the checksum in
+// the payload.
+func (g *guest) packet6(to net.HardwareAddr, target []byte, next byte, payload []byte, checksum int) []byte {
+	addresses := append(bytes.Clone(g.address6[:]), target...)
+	length := byte(len(payload)) // the packets of the test are short
+	binary.BigEndian.PutUint16(payload[checksum:], ^sum(append(append(bytes.Clone(addresses), 0, 0, 0, length, 0, 0, 0, next), payload...)))
+	frame := append(g.frame(to, unix.ETH_P_IPV6), 0x60, 0, 0, 0, 0, length, next, 255)
+	return append(append(frame, addresses...), payload...)
 }
 
 // sum returns the sum of the Internet checksum.

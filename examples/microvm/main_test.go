@@ -66,7 +66,9 @@ func TestMicrovm(t *testing.T) {
 
 	require.Eventually(t, func() bool { return strings.Contains(printed(), "the gateway answers") }, 20*time.Second, 5*time.Millisecond, "the guest reaches the host")
 	require.NoError(t, echoed("127.0.0.1:7000"), "the host reaches the guest")
-	require.NoError(t, outside.Do(func() error { return echoed(testhost.Host4.Addr().String() + ":7000") }))
+	for _, address := range []string{testhost.Host4.Addr().String() + ":7000", "[" + testhost.Host6.Addr().String() + "]:7000"} {
+		require.NoError(t, outside.Do(func() error { return echoed(address) }), "another machine reaches the guest at %s", address)
+	}
 
 	nets, err := configurator.New(configurator.Config{Network: "allocnet"})
 	require.NoError(t, err)
