@@ -1,9 +1,12 @@
 package trace
 
 import (
+	"io"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -100,16 +103,32 @@ func TestTextOfTheRule(t *testing.T) {
 	require.NotZero(t, s.Chain.Rules[0].Handle)
 }
 
-// TestProcessOfTheHost: a process of the host on the same port is noted.
+// TestProcessOfTheHost: a process of the host on the same port is noted, and gets nothing.
 func TestProcessOfTheHost(t *testing.T) {
 	h := newHost(t, "bridge")
-	l, err := net.Listen("tcp4", ":8080")
-	require.NoError(t, err)
-	defer l.Close()
-	p := h.follow("tcp", true, false, "")
-	require.True(t, p.Reached)
-	require.Equal(t, Note, p.Steps[1].State)
-	require.Regexp(t, `^\S+ \(process \d+\) listens on 0\.0\.0\.0:8080$`, p.Steps[1].Found)
+	each(func(protocol string, ipv4 bool) {
+		address := map[bool]string{true: "0.0.0.0:8080", false: "[::]:8080"}[ipv4]
+		var server interface {
+			io.Closer
+			SetDeadline(time.Time) error
+		}
+		if protocol == "tcp" {
+			l, err := net.Listen("tcp", address)
+			require.NoError(t, err)
+			server = l.(*net.TCPListener)
+		} else {
+			l, err := net.ListenPacket("udp", address)
+			require.NoError(t, err)
+			server = l.(*net.UDPConn)
+		}
+		p := h.follow(protocol, ipv4, true, "")
+		require.True(t, p.Reached)
+		require.Equal(t, Note, p.Steps[1].State)
+		require.Regexp(t, `^\S+ \(process \d+\) listens on \S+:8080$`, p.Steps[1].Found)
+		require.NoError(t, server.SetDeadline(time.Now()))
+		require.ErrorIs(t, received(server), os.ErrDeadlineExceeded)
+		require.NoError(t, server.Close())
+	})
 }
 
 // TestFromAnAddressOfTheHost: the host sends from it.

@@ -192,6 +192,17 @@ func failed(p *Path) Step {
 	return Step{}
 }
 
+// received waits for a connection or a datagram.
+func received(server io.Closer) (err error) {
+	switch s := server.(type) {
+	case net.Listener:
+		_, err = s.Accept()
+	case net.PacketConn:
+		_, _, err = s.ReadFrom(make([]byte, 64))
+	}
+	return err
+}
+
 // each calls a function for each protocol and family.
 func each(do func(protocol string, ipv4 bool)) {
 	for _, protocol := range []string{"tcp", "udp"} {
@@ -238,14 +249,7 @@ func TestWhole(t *testing.T) {
 			require.Equal(t, before, h.objects(), "a probe left something")
 			for _, s := range h.servers {
 				require.NoError(t, s.(interface{ SetDeadline(time.Time) error }).SetDeadline(time.Now()))
-				var err error
-				switch s := s.(type) {
-				case net.Listener:
-					_, err = s.Accept()
-				case net.PacketConn:
-					_, _, err = s.ReadFrom(make([]byte, 64))
-				}
-				require.ErrorIs(t, err, os.ErrDeadlineExceeded, "a probe reached the process")
+				require.ErrorIs(t, received(s), os.ErrDeadlineExceeded, "a probe reached the process")
 			}
 			r, err := h.Get(t.Context(), "web")
 			require.NoError(t, err)
