@@ -153,14 +153,55 @@ func resolvConf(t testing.TB, text string) {
 	t.Cleanup(func() { require.NoError(t, unix.Unmount("/etc/resolv.conf", unix.MNT_DETACH)) })
 }
 
-// TestExampleKilled kills the example while its container runs. The container goes on;
-// the next run with its name replaces it, and leaves nothing at its end.
+// TestExampleKilled kills the example when it has made its container, its network, its
+// task, and when it runs. The container goes on; the next run with its name replaces it,
+// and leaves nothing at its end.
 func TestExampleKilled(t *testing.T) {
+	for name, reached := range map[string]func(e *example) bool{
+		"snapshot": func(e *example) bool {
+			_, err := e.client.SnapshotService("overlayfs").Stat(e.t.Context(), "web")
+			return err == nil
+		},
+		"container": func(e *example) bool {
+			_, err := e.client.LoadContainer(e.t.Context(), "web")
+			return err == nil
+		},
+		"network": func(e *example) bool {
+			_, err := e.nets.Get(e.t.Context(), "web")
+			return err == nil
+		},
+		"task": func(e *example) bool {
+			return exists(e.h.dir + "/state/io.containerd.runtime.v2.task/allocnet-example/web/init.pid")
+		},
+		"running": func(e *example) bool { return strings.Contains(e.output(), " runs at ") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, "")
+			e := newExample(t, h, "allocnet", "-pool", "2")
+			e.begin()
+			eventually(t, name, func() bool { return reached(e) || e.hasEnded() })
+			e.kill()
+			if name == "running" {
+				h.requireGet(8080, "/etc/hosts")
+			}
+			e.run()
+			e.term()
+			e.requireNothing()
+		})
+	}
+}
+
+// TestExampleWithoutContainerd kills containerd while the example runs, which then ends
+// with an error. The container goes on; the next run with its name replaces it.
+func TestExampleWithoutContainerd(t *testing.T) {
 	h := newHost(t, "")
-	e := newExample(t, h, "allocnet", "-pool", "2")
+	e := newExample(t, h, "allocnet")
 	e.run()
-	e.kill()
+	h.containerd.kill()
+	<-e.ended
+	require.False(t, e.cmd.ProcessState.Success())
 	h.requireGet(8080, "/etc/hosts")
+	h.start()
 	e.run()
 	e.term()
 	e.requireNothing()
