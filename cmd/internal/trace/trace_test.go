@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
@@ -113,6 +114,28 @@ func (h *host) serve(at ...string) {
 		}
 		return nil
 	}))
+}
+
+// serveFull makes the allocation listen, with a queue of connections that is full.
+func (h *host) serveFull() {
+	h.silence()
+	s, err := sandbox.Open(filepath.Join(sandbox.DefaultDir, "web"))
+	require.NoError(h, err)
+	defer s.Close()
+	require.NoError(h, s.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		h.servers = append(h.servers, os.NewFile(uintptr(fd), "listener"))
+		if err := unix.Bind(fd, &unix.SockaddrInet6{Port: 80}); err != nil {
+			return err
+		}
+		return unix.Listen(fd, 0) // room for one connection
+	}))
+	c, err := net.Dial("tcp", "10.77.0.2:80")
+	require.NoError(h, err)
+	h.servers = append(h.servers, c)
 }
 
 func (h *host) silence() {
@@ -324,7 +347,8 @@ ip -6 route add fd00:77::2 dev other`, step: "route", found: "over other"},
 		found: "nothing listens on PROTOCOL port 80"},
 	"listens on loopback": {main: "bridge", before: func(h *host) { h.serve("127.0.0.1:80", "[::1]:80") }, step: "listener inside",
 		found: "nothing listens on PROTOCOL port 80 for ADDRESS"},
-	"namespace unmounted": {main: "bridge", commands: "umount /run/netns/web", step: "namespace", found: "/run/netns/web"},
+	"queue of connections full": {main: "bridge", before: (*host).serveFull, only: "tcp", lost: true, step: "answer", found: "the namespace does not answer"},
+	"namespace unmounted":       {main: "bridge", commands: "umount /run/netns/web", step: "namespace", found: "/run/netns/web"},
 }
 
 // TestPluginBinaries: rules of plugin binaries are those of another program, which the probe
