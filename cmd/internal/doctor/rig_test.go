@@ -175,7 +175,10 @@ func (r *rig) examine() *Report {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Context(), time.Minute)
 	defer cancel()
-	return r.host().Examine(ctx)
+	report := r.host().Examine(ctx)
+	// Other tests fill the tables of neighbours, which all network namespaces share.
+	report.Findings = slices.DeleteFunc(report.Findings, func(f Finding) bool { return f.ID == "neighbour-full" })
+	return report
 }
 
 // healthy requires that nothing is found.
