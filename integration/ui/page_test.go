@@ -269,6 +269,8 @@ func TestMany(t *testing.T) {
 	b.shows("#allocations-table", "1 of 1,000 allocations match the filter")
 	b.press(kb.Escape)
 	b.awaits(`document.querySelectorAll("#picture .cell").length === 999`)
+	b.awaits(`document.querySelector("#doctor-list").textContent !== ""`) // while links come and go: nothing is left unchecked
+	require.NotContains(t, eval[string](b, `document.querySelector("#doctor-list").textContent`), "not-checked")
 	h.teardown("task-0500")
 	b.awaits(item("allocnet", "task-0500") + ` === null`)
 	b.shows("#tiles", "999 healthy")

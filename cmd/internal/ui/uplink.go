@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // uplink is a link of the host with a default route.
@@ -18,7 +20,7 @@ type uplink struct {
 func uplinks() ([]uplink, error) {
 	found := map[int]*uplink{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		routes, err := netlink.RouteList(nil, family)
+		routes, err := retry.List(func() ([]netlink.Route, error) { return netlink.RouteList(nil, family) })
 		if err != nil {
 			return []uplink{}, err
 		}
@@ -42,7 +44,7 @@ func uplinks() ([]uplink, error) {
 			continue
 		}
 		u.Name = link.Attrs().Name
-		addrs, err := netlink.AddrList(link, netlink.FAMILY_ALL)
+		addrs, err := retry.List(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
 		if err != nil {
 			return list, err
 		}

@@ -97,8 +97,8 @@ function showTiles(faults) {
     { to: "leases", number: count(known.leases?.leases.length ?? 0, "lease"), words: `in ${count(known.state.networks.length, "network")}`, kind: "plain" },
     { to: "configuration", number: faults === 0 ? "Configuration" : count(faults, "fault"), words: faults === 0 ? "no errors" : "in the configuration", kind: faults === 0 ? "healthy" : "unhealthy" },
     {
-      to: "doctor", number: report ? count(report.findings.length, "finding") : "Doctor", kind: !report ? "unchecked" : errors > 0 ? "unhealthy" : report.findings.length > 0 ? "busy" : "healthy",
-      words: report ? `of doctor, ${count(errors, "error")}` : "examines the host",
+      to: "doctor", number: report?.findings.length > 0 ? count(report.findings.length, "finding") : "Doctor", kind: !report ? "unchecked" : errors > 0 ? "unhealthy" : report.findings.length > 0 ? "busy" : "healthy",
+      words: !report ? "examines the host" : report.findings.length > 0 ? `of doctor, ${count(errors, "error")}` : "nothing found",
     },
     { to: "operations", number: known.status?.daemon ? "Daemon" : "No daemon", words: known.status?.daemon ? `version ${known.status.daemon.version}` : "read by this program", kind: known.status?.daemon ? "healthy" : "plain" },
   ]);
@@ -154,7 +154,11 @@ document.addEventListener("keydown", (event) => {
     close();
   }
 });
-byID("filter").addEventListener("input", update);
+let typing = 0;
+byID("filter").addEventListener("input", () => { // several keys become one change of the page
+  clearTimeout(typing);
+  typing = setTimeout(update, 60);
+});
 byID("examine").addEventListener("click", () => sources.doctor.request());
 new ResizeObserver(update).observe(byID("picture"));
 sections.legend((query) => {

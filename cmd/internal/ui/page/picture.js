@@ -121,6 +121,10 @@ function items(view, network, elements, columns) {
   const reset = (to) => elements.forEach((one) => one.setAttribute("tabindex", one === to ? "0" : "-1"));
   const focused = document.activeElement?.dataset.item;
   reset(elements.find((one) => one.dataset.item === focused) ?? elements.find((one) => one.dataset.id === view.selected) ?? elements[0]);
+  group.addEventListener("click", (event) => {
+    const id = event.target.closest(".item")?.dataset.id;
+    if (id) view.select(id);
+  });
   group.addEventListener("keydown", (event) => {
     const at = elements.indexOf(document.activeElement);
     const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns, Home: -at, End: elements.length - 1 - at };
@@ -135,15 +139,19 @@ function items(view, network, elements, columns) {
   return group;
 }
 
-/** item makes the element of an allocation, which opens its details. */
-function item(view, network, allocation, ...content) {
+/** asItem makes an element that of an allocation, which opens its details. */
+function asItem(view, network, allocation, element) {
   const ports = allocation.portTexts.map((p) => `port ${p.from} to ${p.into}`);
   const label = [allocation.id, allocation.health.word, allocation.address, ...ports].filter(Boolean).join(", ");
-  return svg("g", {
-    role: "button", class: `item ${allocation.health.kind}${allocation.id === view.selected ? " selected" : ""}`, "aria-label": label,
-    "aria-pressed": allocation.id === view.selected ? "true" : "false", "data-id": allocation.id, "data-item": `${network.name}/${allocation.id}`,
-    onclick: () => view.select(allocation.id),
-  }, svg("title", {}, label), content);
+  element.classList.add("item");
+  element.classList.toggle("selected", allocation.id === view.selected);
+  element.setAttribute("role", "button");
+  element.setAttribute("aria-label", label);
+  element.setAttribute("aria-pressed", allocation.id === view.selected);
+  element.dataset.id = allocation.id;
+  element.dataset.item = `${network.name}/${allocation.id}`;
+  element.prepend(svg("title", {}, label));
+  return element;
 }
 
 /** none says why a network has no visible allocation. */
@@ -178,10 +186,10 @@ function drawCard(view, network, a, x, y, width, height) {
   const hidden = a.portTexts.length - card.ports;
   const ports = a.portTexts.slice(0, hidden > 0 ? card.ports - 1 : card.ports).map((p) => `${p.from} → :${p.to}`);
   if (hidden > 0) ports.push(`and ${count(hidden + 1, "more port")}`);
-  return item(view, network, a, round(x, y, width, height, "card"), shapeAt(a.health.kind, x + 11, y + 11, 15),
+  return asItem(view, network, a, svg("g", { class: a.health.kind }, round(x, y, width, height, "card"), shapeAt(a.health.kind, x + 11, y + 11, 15),
     text(x + 34, y + 24, shorten(a.id, characters), "name id"),
     text(x + 34, y + 43, shorten(`${address} · ${a.health.word}`, characters + 4), "fact"),
-    ports.map((line, i) => text(x + 34, y + card.head + 12 + i * card.line, shorten(line, characters + 2), "port")));
+    ports.map((line, i) => text(x + 34, y + card.head + 12 + i * card.line, shorten(line, characters + 2), "port"))));
 }
 
 /** drawCells draws one cell per allocation, below the network, and counts them beside it. */
@@ -195,8 +203,11 @@ function drawCells(view, network, shown, total, y) {
   view.parts.push(round(x, top, room, height, "area"));
   const elements = shown.map((a, i) => {
     const left = x + pad + (i % columns) * step, above = top + pad + Math.floor(i / columns) * step;
-    return item(view, network, a, svg("rect", { class: "cell", x: left - 2.5, y: above - 2.5, width: size + 5, height: size + 5, rx: 4 }),
-      a.health.kind === "healthy" ? shapeAt("healthy", left + size * 0.1, above + size * 0.1, size * 0.8) : shapeAt(a.health.kind, left, above, size));
+    const part = a.health.kind === "healthy" ? 0.8 : 1, inset = size * (1 - part) / 2;
+    return asItem(view, network, a, svg("path", {
+      class: `cell ${a.health.kind}`, d: kinds[a.health.kind].shape,
+      transform: `translate(${left + inset} ${above + inset}) scale(${size * part / 16})`,
+    }));
   });
   view.parts.push(svg("g", { class: "cells" }, items(view, network, elements, columns)));
   if (wide) view.wires.push(wire(`M${x + 24} ${y + view.boxHeight}V${top}`));

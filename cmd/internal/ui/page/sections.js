@@ -88,10 +88,11 @@ export function doctor(report) {
 
 /** quantile returns the limit below which a part of all durations are. */
 function quantile(histogram, part) {
-  let seen = 0;
-  for (const b of histogram.buckets) {
-    seen += b.count;
-    if (seen >= histogram.count * part) return b.limit === null ? "above 60 s" : `≤ ${duration(b.limit)}`;
+  let seen = 0, below = 0;
+  for (const { limit, count: n } of histogram.buckets) {
+    seen += n;
+    if (seen >= histogram.count * part) return limit === null ? `above ${duration(below)}` : `≤ ${duration(limit)}`;
+    below = limit;
   }
   return "";
 }

@@ -62,7 +62,7 @@ export class Source {
     }
     this.running = false;
     const now = performance.now();
-    this.next = now + Math.max(this.pause, 4 * (now - began));
+    this.next = now + Math.max(this.pause, 2 * (now - began));
     if (this.again) this.wait(this.next - now);
     else if (this.every) this.wait(Math.max(this.every, this.next - now));
   }
