@@ -17,6 +17,7 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/sandbox"
@@ -177,7 +178,7 @@ func usedAddresses(netnsDir string) (map[netip.Addr]bool, error) {
 			return nil, fmt.Errorf("open network namespace %s: %w", path, err)
 		}
 		err = s.Do(func() error {
-			addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+			addrs, err := retry.List(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 			for _, a := range addrs {
 				if addr, ok := netip.AddrFromSlice(a.IP); ok {
 					used[addr.Unmap()] = true

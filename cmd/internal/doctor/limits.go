@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/cmd/internal/addresses"
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // checkLimits looks for limits that are reached, or that Full of is.
@@ -209,7 +210,7 @@ func (h *Host) addresses() (findings []Finding, err error) {
 const maxPorts = 1023
 
 func (h *Host) bridges() (findings []Finding, err error) {
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}

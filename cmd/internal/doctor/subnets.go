@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/cmd/internal/addresses"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
@@ -193,14 +194,14 @@ func (s subnetOf) changeSubnet() string {
 // hostNetworks returns the routes of all tables but local, and the addresses of all links,
 // without those of the loopback, link-local ones and default routes.
 func hostNetworks() (list []hostNetwork, err error) {
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
 	byIndex := map[int]netlink.Link{}
 	for _, l := range links {
 		byIndex[l.Attrs().Index] = l
-		addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+		addrs, err := retry.List(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_ALL) })
 		if err != nil {
 			return nil, fmt.Errorf("list addresses of %s: %w", l.Attrs().Name, err)
 		}
@@ -208,7 +209,9 @@ func hostNetworks() (list []hostNetwork, err error) {
 			list = appendNetwork(list, l, a.IPNet, fmt.Sprintf("address %s of %s", a.IPNet, l.Attrs().Name))
 		}
 	}
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	routes, err := retry.List(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}

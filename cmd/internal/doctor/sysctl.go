@@ -18,6 +18,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 const sysctls = "/proc/sys/net/"
@@ -65,7 +66,7 @@ type hostLink struct {
 // hostLinks returns the links through which the allocations that are set up are reached: the
 // bridges of their networks, and their veths with addresses routed to them.
 func (h *Host) hostLinks() (list []hostLink, err error) {
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
@@ -172,7 +173,9 @@ func (h *Host) rpFilter(links []hostLink) (findings []Finding, err error) {
 
 // uplinks returns the links of default routes.
 func uplinks() (list []string, err error) {
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	routes, err := retry.List(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN}, netlink.RT_FILTER_TABLE)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
@@ -238,7 +241,7 @@ func isEmptyBridge(link string) bool {
 	if err != nil || bridge.Type() != "bridge" {
 		return false
 	}
-	links, err := netlink.LinkList()
+	links, err := retry.List(netlink.LinkList)
 	return err == nil && !slices.ContainsFunc(links, func(l netlink.Link) bool { return l.Attrs().MasterIndex == bridge.Attrs().Index })
 }
 
