@@ -33,9 +33,10 @@ The probe is one packet, a TCP SYN or a UDP datagram, that a temporary table of 
 marks for tracing. Without --from, or if --from is an address of the host, the host sends
 it: it passes the hook output. Otherwise it is injected as if it were received from that
 client: it passes the hook prerouting. No process gets anything: the connection is reset
-before it is established, and the datagram is dropped in front of the process. Nothing
-leaves the host. The kernel removes the table, and the tap for the injection, also if this
-process is killed. Rules of legacy iptables and XDP programs are not traced.
+before it is established, and the datagram is dropped in front of the process. The answer
+does not leave the host; an ICMP error does, if the kernel or a rule sends one. The kernel
+removes the table, and the tap for the injection, also if this process is killed. Rules of
+legacy iptables and XDP programs are not traced.
 
 This process does it itself, also if the daemon runs. Nothing else is changed.`,
 		Example: `  allocnet trace web-1

@@ -48,6 +48,10 @@ ip6tables -N DOCKER-USER
 ip6tables -I FORWARD -j DOCKER-USER
 ip6tables -A DOCKER-USER -d fd00:77::2 -j DROP`,
 		step: "forward", found: "filter FORWARD (Docker): drop by rule "},
+	"by a reset": {remote: true, only: "tcp", undo: "nft delete table inet strict", commands: `nft add table inet strict
+nft add chain inet strict forwarding { type filter hook forward priority 10 ; }
+nft add rule inet strict forwarding tcp dport 80 reject with tcp reset`,
+		step: "forward", found: "inet strict forwarding: drop by rule "},
 	"in prerouting": {remote: true, undo: "nft delete table inet firewalld", commands: `nft add table inet firewalld
 nft add chain inet firewalld filter_PREROUTING { type filter hook prerouting priority -290 ; }
 nft add rule inet firewalld filter_PREROUTING th dport 8080 drop`,

@@ -26,7 +26,7 @@ type observer struct {
 	listener *sock.Listener
 	passes   []Pass           // closed when finished is
 	open     map[uint32]*Pass // by the number of the packet
-	hook     string
+	hooks    map[Kind]string  // at which a packet is: that of a kind can have caused another one
 	finished chan error
 }
 
@@ -44,7 +44,7 @@ const traceBuffer = 4 << 20
 func observe(ctx context.Context, o *observer, chains []chain) (*observer, error) {
 	o.family = o.seen.family
 	o.table = fmt.Sprintf("allocnet_trace_%d_%x", os.Getpid(), binary.NativeEndian.Uint32(o.id.cookie[4:]))
-	o.open, o.finished = map[uint32]*Pass{}, make(chan error, 1)
+	o.open, o.hooks, o.finished = map[uint32]*Pass{}, map[Kind]string{}, make(chan error, 1)
 	var err error
 	if o.listener, err = sock.Listen(sock.ListenOptions{Protocol: unix.NETLINK_NETFILTER, Groups: []int{groupTables, groupTrace}, Buffer: traceBuffer}); err != nil {
 		return nil, unsupported("listen to nftables", err)

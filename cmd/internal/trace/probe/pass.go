@@ -173,9 +173,9 @@ func (o *observer) newPass(m *message) *Pass {
 	}
 	p := &Pass{Kind: kind, Family: familyName(m.family), Table: m.table, Chain: m.rule.Chain, Own: m.table == o.table, Packet: parse(m.network, m.transport)}
 	if p.Own {
-		o.hook = strings.TrimSuffix(p.Chain, end)
+		o.hooks[kind] = strings.TrimSuffix(p.Chain, end)
 	}
-	if p.Hook = o.hook; m.family == unix.NFPROTO_NETDEV {
+	if p.Hook = o.hooks[kind]; m.family == unix.NFPROTO_NETDEV {
 		p.Hook = Egress // what comes in is marked later
 	}
 	return p
