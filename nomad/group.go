@@ -86,8 +86,8 @@ func (p AllocatedPort) inside() int {
 
 // Allocation returns the allocation for a group, for which the caller sets Netns or
 // OwnNetns. Its ID is that of Nomad's allocation, every port is published over tcp and
-// udp, and its arguments are those of the job and the NOMAD_ arguments that Nomad passes to
-// CNI plugins.
+// udp, and its arguments are those of the job and the NOMAD_ arguments that newer versions of
+// Nomad pass to CNI plugins.
 //
 // The error joins all faults, each with the label of the port. It is ErrNoNetwork for the
 // modes "host" and "none". errors.As finds *portmap.PortError and *portmap.ConflictError.
@@ -187,7 +187,8 @@ func (g *Group) args() map[string]string {
 // GroupOf returns the group of a recorded allocation, and false if Nomad's arguments are
 // not in the record. The mode of its network is "cni/<network>", also if it was "bridge".
 // What only Nomad uses, such as the host name, is not recorded. If Nomad made the
-// allocation through the CNI plugin, its ports have no labels.
+// allocation through the CNI plugin, its ports have no labels. Nomad 1.6 passes no
+// arguments to plugins.
 func GroupOf(r *allocnet.Record) (*Group, bool) {
 	if r.Args[argAllocID] == "" || len(r.Networks) == 0 {
 		return nil, false

@@ -163,6 +163,29 @@ NOMAD_ALLOC_ADDR_my_admin=[fd00::2]:9901`,
 	require.Equal(t, []string{"NOMAD_HOST_PORT_a=80", "NOMAD_PORT_a=80", "NOMAD_ALLOC_PORT_a=80"}, group(AllocatedPort{"a", 80, 0, ""}).Environment(nil))
 }
 
+// TestOfNomad compares with Nomad 1.6.1: alloc.json is a part of what "nomad alloc status
+// -json" printed for a job of docs/nomad, env has the variables of the ports in its task.
+func TestOfNomad(t *testing.T) {
+	text, err := os.ReadFile("testdata/alloc.json")
+	require.NoError(t, err)
+	var alloc struct {
+		ID, Namespace, JobID, TaskGroup string
+		AllocatedResources              struct{ Shared Shared }
+	}
+	require.NoError(t, json.Unmarshal(text, &alloc))
+	g := &Group{AllocID: alloc.ID, Namespace: alloc.Namespace, JobID: alloc.JobID, Name: alloc.TaskGroup, Shared: alloc.AllocatedResources.Shared}
+	a, err := g.Allocation()
+	require.NoError(t, err)
+	require.Equal(t, []string{"web"}, a.Networks)
+	require.Equal(t, []portmap.Port{
+		{Label: "http", Value: 24446, To: 8080, HostIP: "198.51.100.1"}, {Label: "metrics", Value: 24795, To: 24795, HostIP: "192.0.2.1"},
+	}, a.Ports)
+	require.Equal(t, []string{"192.0.2.53"}, g.DNS(nil).Servers)
+	env, err := os.ReadFile("testdata/env")
+	require.NoError(t, err)
+	require.ElementsMatch(t, strings.Fields(string(env)), g.Environment(nil))
+}
+
 func TestGroupOfForeignRecords(t *testing.T) {
 	for _, r := range []*allocnet.Record{
 		{Networks: []allocnet.NetworkRecord{{Network: "web"}}}, {Args: map[string]string{"NOMAD_ALLOC_ID": "4cf0a37d"}},

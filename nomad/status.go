@@ -53,7 +53,8 @@ func (g *Group) DNS(s *allocnet.Status) *allocnet.DNS {
 //
 // Characters of the label other than ASCII letters, digits and '_' become '_'. Variables
 // without a value are omitted: those with the host address if the port is published on all
-// addresses, those with interface or address if s is nil or has none.
+// addresses, those with interface or address if s is nil or has none. Nomad 1.6 has all
+// but NOMAD_ALLOC_INTERFACE, NOMAD_ALLOC_IP and NOMAD_ALLOC_ADDR.
 func (g *Group) Environment(s *allocnet.Status) (list []string) {
 	if s == nil {
 		s = &allocnet.Status{}
