@@ -56,6 +56,8 @@ func TestContent(t *testing.T) {
 	b.shows("#doctor-list", "Repair: correct ")
 	b.shows("#latency-charts", "setup, native 3 operations")
 
+	b.do(chromedp.Click(chromedp.CSS(`[data-item="row db"]`)))
+	b.shows(`#details [aria-label="Routes"]`, "0.0.0.0/010.202.0.1allocnet")
 	b.do(chromedp.Click(chromedp.CSS(`[data-item="row web"]`)))
 	for _, part := range []string{"POD" + markup, "/run/netns/web", "shop", "10.88.0.2/16", "allocnet trace web", "History", "record"} {
 		b.shows("#details", part)
@@ -222,6 +224,8 @@ func TestAccessibility(t *testing.T) {
 	b.do(chromedp.EmulateViewport(400, 800))
 	b.awaits(`document.querySelector("#picture svg").clientWidth < 400`)
 	require.LessOrEqual(t, eval[int](b, `document.documentElement.scrollWidth`), 400, "no part of the page is wider than the screen")
+	require.Greater(t, eval[float64](b, item("front", "web")+`.getBoundingClientRect().width`), 200.)
+	require.Less(t, eval[float64](b, `document.querySelector('[data-item="row queue"]').getBoundingClientRect().height`), 40., "an ID is on one line")
 	b.shoot("few-narrow")
 }
 

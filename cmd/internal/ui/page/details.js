@@ -54,8 +54,16 @@ function interfaceTable(a) {
   return rows.length > 0 && html("div", {}, heading("Interfaces"), table("Interfaces", ["Name", "Addresses"], rows));
 }
 
+/** gatewayOf returns the gateway of a route: its own, or that of its network's addresses. */
+function gatewayOf(a, route) {
+  if (route.gateway) return route.gateway;
+  const isIPv6 = (text) => text.includes(":");
+  const addresses = (a.interfaces ?? []).filter((i) => i.network === route.network).flatMap((i) => i.addresses ?? []);
+  return addresses.find((one) => one.gateway && isIPv6(one.gateway) === isIPv6(route.destination))?.gateway;
+}
+
 function routeTable(a) {
-  const rows = (a.routes ?? []).map((r) => [r.destination, r.gateway ? `via ${r.gateway}` : "direct", r.network]);
+  const rows = (a.routes ?? []).map((r) => [r.destination, gatewayOf(a, r) ?? "none", r.network]);
   return rows.length > 0 && html("div", {}, heading("Routes"), table("Routes", ["To", "Gateway", "Network"], rows));
 }
 
