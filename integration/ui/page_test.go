@@ -113,6 +113,8 @@ func TestLive(t *testing.T) {
 	b.shows("#picture", "one")
 	b.shows("#operations-list", "setup one")
 	b.shows("#announcer", "setup one: ok")
+	eval[bool](b, `document.dispatchEvent(new Event("visibilitychange"))`) // the page reads the history again
+	b.awaits(`performance.getEntriesByType("resource").filter((e) => e.name.includes("/api/history?limit")).length > 1`)
 	b.shows("#allocations-table", "healthy")
 	b.do(chromedp.Click(chromedp.CSS(`[data-item="row one"]`)))
 	b.shows("#details", "10.88.0.2/16")
@@ -125,6 +127,8 @@ func TestLive(t *testing.T) {
 	flush, err := exec.Command("nft", "flush", "ruleset").CombinedOutput()
 	require.NoError(t, err, string(flush))
 	h.setup(allocnet.Allocation{ID: "three", Networks: []string{"front"}}) // the page checks when something has changed
+	b.shows("#operations-list", "setup three")
+	require.Equal(t, 1, eval[int](b, `[...document.querySelectorAll("#operations-list li")].filter((e) => e.textContent.startsWith("setup one")).length`))
 	b.shows("#tiles", "1 unhealthy")
 	b.shows("#allocations-table", "unhealthy")
 	b.awaits(item("front", "one") + `.getAttribute("aria-label").includes("one, unhealthy")`)

@@ -5,7 +5,13 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"github.com/allocnet/allocnet/internal/wire"
 )
+
+// opened is the type of the first line of a stream. What has ended after its time follows
+// as events.
+const opened = "opened"
 
 // events serves events, each one as a line of JSON, until the client disconnects or the
 // events end. The query after is the ID of the last known event.
@@ -24,11 +30,14 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/jsonl")
 	stream := lines{w, http.NewResponseController(w)}
-	if r.Method == http.MethodHead || stream.send(nil) != nil {
+	if r.Method == http.MethodHead {
 		return
 	}
 	events, ticker := s.options.Events(r.Context(), last), time.NewTicker(keepalive)
 	defer ticker.Stop()
+	if stream.sendEvent(wire.Event{Time: time.Now(), Type: opened}) != nil {
+		return
+	}
 	for {
 		var err error
 		select {
@@ -40,10 +49,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 			if !more {
 				return
 			}
-			var line []byte
-			if line, err = json.Marshal(e); err == nil {
-				err = stream.send(line)
-			}
+			err = stream.sendEvent(e)
 		}
 		if err != nil {
 			return
@@ -55,6 +61,14 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 type lines struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
+}
+
+func (l lines) sendEvent(e wire.Event) error {
+	line, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	return l.send(line)
 }
 
 func (l lines) send(line []byte) error {

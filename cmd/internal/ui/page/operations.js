@@ -35,16 +35,11 @@ export function ofEvent(event) {
   return others[event.type] && { time: event.time, steps: [], ...others[event.type](d) };
 }
 
-/** same reports whether two entries are about one operation: event and history have different
- * times, because they are written one after the other. */
-const same = (a, b) => a.title === b.title && Math.abs(Date.parse(a.time) - Date.parse(b.time)) < 1000 &&
-  a.steps.length === b.steps.length && a.steps.every((s, i) => Math.abs(s.seconds - b.steps[i].seconds) < 1e-5);
-
 /** add adds entries, unless the list has them, and announces new ones. */
 export function add(entries, announced) {
   for (const entry of entries) {
     const time = Date.parse(entry.time);
-    if (list.some((other) => same(entry, other))) continue;
+    if (list.some((other) => other.title === entry.title && other.time === entry.time)) continue;
     const at = list.findIndex((other) => Date.parse(other.time) <= time);
     list.splice(at < 0 ? list.length : at, 0, entry);
     if (announced) announce(entry);

@@ -9,6 +9,7 @@ import * as sections from "./sections.js";
 import { fault, follow, get, Source } from "./server.js";
 
 const known = { state: null, status: null, leases: null, report: null, drawn: "" };
+let since = Infinity; // the time from which on the page gets events
 let allocations = [], selected = "", opener = null, history = null, following = false;
 
 const allocationTable = sections.allocationTable(select), leaseTable = sections.leaseTable();
@@ -36,7 +37,9 @@ const sources = {
     sections.doctor(report);
     update();
   }, { pause: 2e3 }),
-  history: new Source("history?limit=30", (entries) => operations.add(entries.map(operations.ofHistory), false), { pause: 2e3 }),
+  history: new Source("history?limit=30", (entries) => { // what ended later is among the events
+    operations.add(entries.filter((e) => Date.parse(e.time) <= since).map(operations.ofHistory), false);
+  }, { pause: 2e3 }),
 };
 
 /** begin follows the events, or reads the history if there are none. */
@@ -46,11 +49,14 @@ function begin(state) {
     return;
   }
   following = true;
-  sources.history.request();
   if (state.live) {
-    follow(received, () => Object.values(sources).forEach((source) => source === sources.doctor || source.request()));
+    follow(received, (last, time) => {
+      if (last === 0) since = Date.parse(time);
+      Object.values(sources).forEach((source) => source === sources.doctor || source.request());
+    });
     return;
   }
+  sources.history.request();
   byID("connection").textContent = "without the daemon";
   sources.state.every = 3e3;
 }

@@ -68,7 +68,8 @@ export class Source {
   }
 }
 
-/** follow calls back for the lines of the stream of events, again after it was lost. */
+/** follow calls back for the events, again after the stream was lost, and for each opening
+ * with the last known event and the time. */
 export async function follow(received, opened) {
   const state = byID("connection");
   let last = 0;
@@ -79,8 +80,11 @@ export async function follow(received, opened) {
       const answer = await request(`events?after=${last}`, control.signal);
       state.textContent = "live";
       state.className = "live";
-      opened();
       for await (const event of lines(answer.body)) {
+        if (event.type === "opened") {
+          opened(last, event.time);
+          continue;
+        }
         last = event.id ?? last;
         received(event);
       }
