@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
+	"strings"
 
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -15,8 +17,8 @@ import (
 //
 // Setup is idempotent. Calling Setup on an existing allocation runs CHECK and repairs the
 // network if necessary. If the repair does not help, Setup tears the allocation down and
-// sets it up again: on the same networks, possibly with another address. If CHECK cannot be
-// completed, Setup leaves the allocation unchanged and returns ErrNotChecked. If the
+// sets it up again: on the same networks, possibly with another address, which a text in
+// Status.Warnings names. If CHECK cannot be completed, Setup leaves the allocation unchanged and returns ErrNotChecked. If the
 // existing allocation has other parameters, Setup returns ErrDifferent. Status.Created
 // reports whether Setup created the allocation. With Allocation.MustBeNew, Setup returns
 // ErrExists for an existing allocation.
@@ -220,19 +222,45 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 	if !errors.Is(err, ErrUnhealthy) {
 		return nil, err
 	}
-	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", redact.Text(err.Error()))
+	cause := redact.Text(err.Error())
+	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", cause)
 	release, err := bindNetns(current.Record)
 	defer release()
 	if err != nil {
 		return nil, err
 	}
+	before, _ := statusOf(current.Record) // only the warning needs it
 	if err := c.detach(ctx, current); err != nil {
 		return nil, err
 	}
 	if err := c.recordIntent(current); err != nil {
 		return nil, err
 	}
-	return c.attach(ctx, current)
+	status, err := c.attach(ctx, current)
+	if err != nil {
+		return nil, err
+	}
+	status.Warnings = append(status.Warnings, setUpAgain(before, status, cause))
+	return status, nil
+}
+
+// setUpAgain returns the warning for the caller of a Setup that had to replace the
+// interfaces of an allocation.
+func setUpAgain(before, after *Status, cause string) string {
+	text := "the network was set up again, with new interfaces"
+	if is, was := shownAddresses(after), shownAddresses(before); is != was && was != "" {
+		text += fmt.Sprintf("; its addresses are now %s (before: %s)", is, was)
+	}
+	return text + "; the reason: " + strings.ReplaceAll(cause, "\n", "; ")
+}
+
+// shownAddresses returns the addresses of a status, which may be nil.
+func shownAddresses(s *Status) string {
+	if s == nil {
+		return ""
+	}
+	both := []string{s.Address, s.AddressIPv6}
+	return strings.Join(slices.DeleteFunc(slices.Compact(both), func(address string) bool { return address == "" }), ", ")
 }
 
 // complete adds networks, engine and plugins to a plan. It returns an error if Setup must
