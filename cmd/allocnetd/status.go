@@ -3,17 +3,16 @@ package main
 import (
 	"context"
 	"os"
-	"runtime/debug"
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/hoststatus"
 	"github.com/allocnet/allocnet/cmd/internal/telemetry"
+	"github.com/allocnet/allocnet/internal/buildinfo"
 )
 
 // status returns the overview of the host that GET /v1/status serves.
 func (h *host) status(ctx context.Context) *client.HostStatus {
-	info, _ := debug.ReadBuildInfo()
-	b, g := newBuild(info), h.active()
+	b, g := newBuild(buildinfo.Read()), h.active()
 	return hoststatus.Collect(ctx, hoststatus.Options{
 		Service: g.service, Networks: g.networks.Networks, Engine: g.settings.Engine, ConfDir: g.settings.ConfDir, Recent: &h.recent,
 		Daemon: &client.DaemonStatus{Version: b.Version, Revision: b.Revision, PID: os.Getpid(), Started: h.started},

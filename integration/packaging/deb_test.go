@@ -100,6 +100,7 @@ func requireVersion(m *machine, version string) {
 		require.NoError(m.t, json.Unmarshal([]byte(m.run(program, "version", "--json")), &v))
 		require.Equal(m.t, "v"+version, v.Version, program)
 	}
+	require.Equal(m.t, "v"+version, m.shell(`allocnet status --json | jq -r .daemon.version`), "of the running daemon")
 	exe := m.shell(`readlink /proc/$(systemctl show -P MainPID allocnetd.service)/exe`)
 	require.Equal(m.t, "/usr/bin/allocnetd", exe, "and not a deleted file")
 }
