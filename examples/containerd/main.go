@@ -8,8 +8,8 @@
 //	ctr -n allocnet-example image pull docker.io/library/nginx:latest
 //
 // SIGINT and SIGTERM stop the container. If this program is killed, its container keeps
-// running until the program is started with the same name again. The container's output
-// is in /run/allocnet-example/NAME/log.
+// running until the program is started with the same name again. A name belongs to one
+// process at a time. The output of the container is in /run/allocnet-example/NAME/log.
 package main
 
 import (

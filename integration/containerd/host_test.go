@@ -41,11 +41,17 @@ type host struct {
 // metrics is the address of containerd's metrics.
 const metrics = "127.0.0.1:1338"
 
-// newHost starts containerd. plugins is the directory of the plugins that CRI uses.
-func newHost(t testing.TB, plugins string) *host {
+// requireHost skips or fails a test on a host on which containerd cannot run.
+func requireHost(t testing.TB) {
 	t.Helper()
 	privhost.RequireRoot(t, "containerd", "runc", "busybox", "iptables", "nft")
 	privhost.RequireThat(t, exec.Command("ldd", "/bin/busybox").Run() != nil, "busybox is not a static program")
+}
+
+// newHost starts containerd. plugins is the directory of the plugins that CRI uses.
+func newHost(t testing.TB, plugins string) *host {
+	t.Helper()
+	requireHost(t)
 	require.NoError(t, unix.Mount("cgroup2", "/sys/fs/cgroup", "cgroup2", 0, ""))
 	t.Cleanup(func() { require.NoError(t, unix.Unmount("/sys/fs/cgroup", unix.MNT_DETACH)) })
 	dir, err := os.MkdirTemp("", "c") // a socket's path must be short
@@ -139,9 +145,9 @@ func (h *host) snapshot() hostsnap.Snapshot {
 	return s
 }
 
-// containerds matches files of containerd and runc, which they leave behind if containerd
-// is killed.
-var containerds = regexp.MustCompile(`^(file|special|symlink) /run/containerd/`)
+// containerds matches what containerd, runc and containerd's client leave behind if they
+// are killed: files, and the mount in which the client looks up the user of an image.
+var containerds = regexp.MustCompile(`^((file|special|symlink) /run/containerd/|mount \S+/containerd-mount\d+ )`)
 
 // isContainers reports whether an address belongs to a network of the tests and is not a
 // gateway's.

@@ -17,6 +17,7 @@ import (
 // TestPodsKilled kills containerd and allocnetd while pods are started. After their
 // restart, and the removal of all pods, nothing is left of the networks.
 func TestPodsKilled(t *testing.T) {
+	requireHost(t)
 	for _, s := range []setup{dropIn, withDaemon} {
 		t.Run(s.name+" containerd first", func(t *testing.T) { testPodsKilled(t, s, killContainerdFirst) })
 		t.Run(s.name+" daemon first", func(t *testing.T) { testPodsKilled(t, s, killDaemonFirst) })

@@ -51,6 +51,7 @@ var (
 // TestPods runs 50 pods with host ports, ten at a time: with the reference plugins, with
 // the drop-in plugins, and with the plugin of the daemon. It prints how long each takes.
 func TestPods(t *testing.T) {
+	requireHost(t)
 	var all []*measurement
 	for _, s := range []setup{reference, dropIn, withDaemon} {
 		t.Run(s.name, func(t *testing.T) { all = append(all, measurePods(t, s)) })
