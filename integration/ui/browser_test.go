@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -99,6 +100,16 @@ func (b *browser) observe(event any) {
 			b.faults = append(b.faults, "request to "+e.Request.URL)
 		}
 	}
+}
+
+// expectedFaults removes the faults that begin with a text, of which there must be some.
+func (b *browser) expectedFaults(text string) {
+	b.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	others := slices.DeleteFunc(slices.Clone(b.faults), func(fault string) bool { return strings.HasPrefix(fault, text) })
+	require.NotEqual(b, others, b.faults)
+	b.faults = others
 }
 
 func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {

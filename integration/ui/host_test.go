@@ -27,6 +27,7 @@ type host struct {
 	*testing.T
 	dir    string
 	client *client.Client
+	daemon *exec.Cmd
 }
 
 // newHost starts a daemon with further settings. All allocations are removed at the end.
@@ -48,11 +49,7 @@ func newHost(t *testing.T, settings ...string) *host {
 		`plugin_dirs = ["` + h.path("bin") + `"]`,
 	}, settings...), "\n"))
 	h.uplink()
-	daemon := exec.Command(filepath.Join(programs, "allocnetd"), "--config", h.path("d.hcl"))
-	log, err := os.Create(h.path("log"))
-	require.NoError(t, err)
-	daemon.Stderr = log
-	require.NoError(t, daemon.Start())
+	h.start()
 	t.Cleanup(func() {
 		if t.Failed() {
 			text, _ := os.ReadFile(h.path("log"))
@@ -62,12 +59,28 @@ func newHost(t *testing.T, settings ...string) *host {
 			_, err := h.client.GCScope(context.Background(), allocnet.Scope{Name: scope})
 			require.NoError(t, err)
 		}
-		require.NoError(t, daemon.Process.Signal(os.Interrupt))
-		require.NoError(t, daemon.Wait())
-		require.NoError(t, log.Close())
+		h.stop()
 	})
-	require.Eventually(t, func() bool { return h.client.Ready(t.Context()) == nil }, time.Minute, 10*time.Millisecond)
 	return h
+}
+
+// start starts the daemon, and waits until it is ready.
+func (h *host) start() {
+	h.Helper()
+	log, err := os.OpenFile(h.path("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	require.NoError(h, err)
+	defer log.Close()
+	h.daemon = exec.Command(filepath.Join(programs, "allocnetd"), "--config", h.path("d.hcl"))
+	h.daemon.Stderr = log
+	require.NoError(h, h.daemon.Start())
+	require.Eventually(h, func() bool { return h.client.Ready(h.Context()) == nil }, time.Minute, 10*time.Millisecond)
+}
+
+// stop ends the daemon.
+func (h *host) stop() {
+	h.Helper()
+	require.NoError(h, h.daemon.Process.Signal(os.Interrupt))
+	require.NoError(h, h.daemon.Wait())
 }
 
 func (h *host) path(name string) string { return filepath.Join(h.dir, name) }

@@ -145,6 +145,28 @@ func TestLive(t *testing.T) {
 	b.awaits(item("front", "one") + ` === null`)
 }
 
+// TestRestart: the page says that the daemon does not answer, shows what it knew, and
+// goes on with the next daemon.
+func TestRestart(t *testing.T) {
+	h := newHost(t)
+	h.setup(allocnet.Allocation{ID: "one", Networks: []string{"front"}})
+	b := browse(t, h.serve(), 1440, 900)
+	b.shows("#connection", "live")
+	b.shows("#tiles", "1 healthy")
+	require.True(t, eval[bool](b, `document.querySelector("#fault").hidden`))
+	h.stop()
+	b.shows("#connection", "not live since")
+	b.shows("#fault", "allocnetd is not running")
+	b.shows("#fault", "The page shows the state of ")
+	b.shows("#picture", "one")
+	b.shoot("lost")
+	h.start()
+	b.awaits(`document.querySelector("#connection").textContent === "live" && document.querySelector("#fault").hidden`)
+	h.setup(allocnet.Allocation{ID: "two", Networks: []string{"front"}})
+	b.shows("#picture", "two")
+	b.expectedFaults("Failed to load resource: the server responded with a status of 502")
+}
+
 // TestKeyboard reaches the details of an allocation, and returns, without a pointer.
 func TestKeyboard(t *testing.T) {
 	h := newHost(t)

@@ -18,14 +18,17 @@ async function request(path, signal) {
 }
 
 const faults = new Map();
+let readAt = ""; // when the state was last read
 
 /** fault shows or removes the error of one source. */
 export function fault(source, error) {
   if (error) faults.set(source, error instanceof TypeError ? "The program that serves this page does not answer. Start it again, and open the URL that it prints." : String(error.message ?? error));
   else faults.delete(source);
+  if (source === "state" && !error) readAt = clock(Date.now());
   const texts = [...new Set(faults.values())], element = byID("fault");
-  if (element.textContent !== texts.join(" ")) element.textContent = texts.join(" ");
   element.hidden = texts.length === 0;
+  if (faults.has("state") && readAt) texts.push(`The page shows the state of ${readAt}.`);
+  if (element.textContent !== texts.join("\n")) element.textContent = texts.join("\n");
 }
 
 /** get reads one answer. */
