@@ -2,10 +2,7 @@ module github.com/allocnet/allocnet/integration/ui
 
 go 1.26.0
 
-replace (
-	github.com/allocnet/allocnet => ../..
-	github.com/allocnet/allocnet/cmd => ../../cmd
-)
+replace github.com/allocnet/allocnet => ../..
 
 require (
 	github.com/allocnet/allocnet v0.0.0
