@@ -311,9 +311,10 @@ func TestMissingDirectory(t *testing.T) {
 
 	_, err = d.Lookup("x")
 	require.ErrorIs(t, err, ErrNotFound)
-	require.ErrorContains(t, err, "create the directory and put a network configuration list there")
+	require.EqualError(t, err, fmt.Sprintf(`network "x" not found in %q; the directory does not exist: create it, and put a network configuration list there; known by name: "inside"`, dir))
 	_, err = d.Lookup("")
 	require.ErrorIs(t, err, ErrNotFound)
+	require.EqualError(t, err, fmt.Sprintf(`no default network in %q; the directory does not exist: create it, and put a network configuration list there; known by name: "inside"`, dir))
 	n, err := d.Lookup("inside")
 	require.NoError(t, err)
 	require.Equal(t, []string{"embedded"}, n.PluginTypes())

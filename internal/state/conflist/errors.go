@@ -3,6 +3,7 @@ package conflist
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -50,6 +51,9 @@ func (e *NotFoundError) Error() string {
 	if e.Name == "" {
 		parts[0] = fmt.Sprintf("no default network in %q", e.Dir)
 	}
+	if e.missing() {
+		parts = append(parts, "the directory does not exist: create it, and put a network configuration list there")
+	}
 	if e.empty {
 		parts = append(parts, "the directory holds no .conflist, .conf or .json file: put a network configuration list there")
 	}
@@ -59,10 +63,15 @@ func (e *NotFoundError) Error() string {
 	if len(e.Known) > 0 {
 		parts = append(parts, "known by name: "+listed(e.Known, strconv.Quote))
 	}
-	if len(e.Broken) > 0 {
+	if len(e.Broken) > 0 && !e.missing() {
 		parts = append(parts, "skipped, and may hold it: "+listed(e.Broken, e.reason))
 	}
 	return strings.Join(parts, "; ")
+}
+
+// missing reports whether the directory does not exist.
+func (e *NotFoundError) missing() bool {
+	return len(e.Broken) == 1 && e.Broken[0].File == e.Dir && errors.Is(e.Broken[0].Err, fs.ErrNotExist)
 }
 
 // Unwrap returns ErrNotFound.
