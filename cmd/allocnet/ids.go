@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -118,7 +119,19 @@ func notFound(ctx context.Context, conf allocnet.Service, id string, err error) 
 	if found := standingFor(id, recordsFor(ctx, conf, id), isPrefix(1)); len(found) > 0 {
 		return stepError{err, fmt.Sprintf("%q is too short for %s: %s", id, plural(len(found), "ID"), suggestion(found))}
 	}
+	records, _ := conf.List(ctx)
+	if found := standingFor(id, records, isName); len(found) > 0 {
+		return stepError{err, fmt.Sprintf("a runtime's ID can have more parts than the container's name: %s", suggestion(found))}
+	}
 	return err
+}
+
+// isName reports whether the ID of an attachment is that of a container with the given
+// name. ctr puts the namespace of containerd before it, as in "default-web.eth0". It is a
+// shortForm for suggestions only.
+func isName(name, id string) bool {
+	container := strings.TrimSuffix(id, filepath.Ext(id))
+	return name != "" && (container == name || strings.HasSuffix(container, "-"+name))
 }
 
 // warnOfShort warns that an ID without a record was not taken as a prefix of other IDs.

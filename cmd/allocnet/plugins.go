@@ -191,7 +191,11 @@ func (a *app) installPlugins(c *cobra.Command, l *pluginLinks, force bool) error
 	if err != nil && !slices.ContainsFunc(links, func(p pluginLink) bool { return p.State == linkInstalled }) {
 		return err
 	}
-	return a.printPlugins(l, links, err, fmt.Sprintf("%s in %s lead to %s", plural(len(links), "plugin"), l.dir, l.program))
+	verb := "lead"
+	if len(links) == 1 {
+		verb = "leads"
+	}
+	return a.printPlugins(l, links, err, fmt.Sprintf("%s in %s %s to %s", plural(len(links), "plugin"), l.dir, verb, l.program))
 }
 
 // uninstallPlugins removes links and prints the changes.

@@ -39,6 +39,21 @@ func TestRepeatedTeardownSparesContainers(t *testing.T) {
 	require.Contains(t, w.run("cleanup", "--force", "cafe4567cafe").ok(t), container)
 }
 
+// TestNameOfContainer: a command suggests the ID that containerd's client made of the
+// container's name, and does not take the one for the other.
+func TestNameOfContainer(t *testing.T) {
+	w := newWorkspace(t)
+	w.run("setup", "default-web-1.eth0", "--netns", w.sandbox("c").Path()).ok(t)
+	for _, command := range []string{"check", "inspect", "trace"} {
+		for _, name := range []string{"web-1", "default-web-1"} {
+			missing := w.run(command, name, "--json").failure(t, exitNo)
+			require.Equal(t, "not-found", missing.Kind)
+			require.Contains(t, missing.Hint, "type default-web-1.eth0", command)
+		}
+		require.NotContains(t, w.run(command, "eb-1", "--json").failure(t, exitNo).Hint, "default-web-1")
+	}
+}
+
 // TestShortFormsThatChange are those of lists, and shorter ones only show.
 func TestShortFormsThatChange(t *testing.T) {
 	w := newWorkspace(t)
