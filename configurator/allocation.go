@@ -52,8 +52,8 @@ func validateAllocation(a *Allocation) error {
 			if k == "" || strings.ContainsAny(k, ";=\x00") {
 				bad("args: key %.64q: must not be empty or contain ';', '=' or NUL", k)
 			}
-			if strings.ContainsAny(args[k], ";\x00") {
-				bad("args: value %.64q of %.64q: must not contain ';' or NUL", args[k], k)
+			if strings.ContainsAny(args[k], ";=\x00") { // the CNI library's parser refuses '=' as well
+				bad("args: value %.64q of %.64q: must not contain ';', '=' or NUL", args[k], k)
 			}
 			if !utf8.ValidString(k + args[k]) {
 				bad("args: %.64q=%.64q: not UTF-8", k, args[k])

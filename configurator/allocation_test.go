@@ -40,6 +40,7 @@ func TestInvalidAllocations(t *testing.T) {
 		"equals in key":      {func(a *Allocation) { a.Args = map[string]string{"a=b": "c"} }, `key "a=b"`},
 		"empty key":          {func(a *Allocation) { a.Args = map[string]string{"": "c"} }, `key ""`},
 		"semicolon in value": {func(a *Allocation) { a.SchedulerArgs = map[string]string{"a": "b;c"} }, `value "b;c" of "a"`},
+		"equals in value":    {func(a *Allocation) { a.Args = map[string]string{"a": "b=c"} }, `value "b=c" of "a"`},
 		"no UTF-8 in args":   {func(a *Allocation) { a.Args = map[string]string{"a": "\xff"} }, "UTF-8"},
 		"no UTF-8 in netns":  {func(a *Allocation) { a.Netns = "/run/\xff" }, "UTF-8"},
 		"MAC":                {func(a *Allocation) { a.MAC = "02:00" }, `mac "02:00"`},
@@ -61,10 +62,10 @@ func TestInvalidAllocations(t *testing.T) {
 
 func TestArgs(t *testing.T) {
 	a := Allocation{
-		Args:          map[string]string{"B": "job", "A": "job=with=equals", "Z": ""},
+		Args:          map[string]string{"B": "job", "A": "job value", "Z": ""},
 		SchedulerArgs: map[string]string{"B": "scheduler", "C": "3"},
 	}
-	require.Equal(t, [][2]string{{"IgnoreUnknown", "true"}, {"A", "job=with=equals"}, {"B", "scheduler"}, {"C", "3"}, {"Z", ""}}, cniArgs(&a))
+	require.Equal(t, [][2]string{{"IgnoreUnknown", "true"}, {"A", "job value"}, {"B", "scheduler"}, {"C", "3"}, {"Z", ""}}, cniArgs(&a))
 	require.Equal(t, [][2]string{{"IgnoreUnknown", "true"}}, cniArgs(&Allocation{}))
 	require.Equal(t, [][2]string{{"IgnoreUnknown", "0"}}, cniArgs(&Allocation{Args: map[string]string{"IgnoreUnknown": "0"}}))
 }

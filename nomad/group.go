@@ -170,14 +170,14 @@ const (
 	argAllocID   = "NOMAD_ALLOC_ID"
 )
 
-// args returns Nomad's CNI arguments. As in Nomad, those whose value contains ';' are
-// omitted, because CNI_ARGS cannot hold them.
+// args returns Nomad's CNI arguments without those whose value contains ';' or '=', because
+// CNI_ARGS cannot hold them.
 func (g *Group) args() map[string]string {
 	args := map[string]string{
 		argRegion: g.Region, argNamespace: g.Namespace, argJobID: g.JobID, argGroup: g.Name, argAllocID: g.AllocID,
 	}
 	for name, value := range args {
-		if value == "" || strings.Contains(value, ";") {
+		if value == "" || strings.ContainsAny(value, ";=") {
 			delete(args, name)
 		}
 	}

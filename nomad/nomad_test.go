@@ -34,7 +34,7 @@ func read(t *testing.T, name string) *Network {
 
 func TestAllocation(t *testing.T) {
 	g := group(AllocatedPort{"http", 20100, 8080, "192.0.2.1"}, AllocatedPort{"metrics", 20101, 0, ""}, AllocatedPort{"admin", 9901, -1, ""})
-	g.JobID = "a;b"
+	g.JobID, g.Name = "a;b", "c=d"
 	g.Networks[0].Mode = "cni/web"
 	g.Networks[0].CNI = &CNI{Args: map[string]string{"color": "red"}}
 	a, err := g.Allocation()
@@ -42,7 +42,7 @@ func TestAllocation(t *testing.T) {
 	require.Equal(t, allocnet.Allocation{
 		ID: "4cf0a37d", Networks: []string{"web"},
 		Args:          map[string]string{"color": "red"},
-		SchedulerArgs: map[string]string{"NOMAD_ALLOC_ID": "4cf0a37d", "NOMAD_REGION": "global", "NOMAD_NAMESPACE": "default", "NOMAD_GROUP_NAME": "front"},
+		SchedulerArgs: map[string]string{"NOMAD_ALLOC_ID": "4cf0a37d", "NOMAD_REGION": "global", "NOMAD_NAMESPACE": "default"},
 		Ports: []portmap.Port{
 			{Label: "http", Value: 20100, To: 8080, HostIP: "192.0.2.1"}, {Label: "metrics", Value: 20101, To: 20101}, {Label: "admin", Value: 9901, To: 9901},
 		},
