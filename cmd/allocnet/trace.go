@@ -113,6 +113,9 @@ func (a *app) trace(ctx context.Context, what, from, link string) error {
 			}
 			a.printPath(p)
 		}
+		if ends == 0 {
+			a.printReached(len(paths), from)
+		}
 	}
 	if err == nil && ends > 0 {
 		err = fmt.Errorf("trace %s: %w: %d of %d", what, errEnds, ends, len(paths))
@@ -151,6 +154,18 @@ func targetsOf(ctx context.Context, conf allocnet.Service, what string, from net
 		return nil, errors.Join(fmt.Errorf("trace %s: %w: no allocation has that host port", what, configurator.ErrNotFound), err)
 	}
 	return targets, nil
+}
+
+// printReached says that all paths reach their process, and for whom.
+func (a *app) printReached(paths int, from string) {
+	reach := "the path reaches the process"
+	if paths > 1 {
+		reach = fmt.Sprintf("all %d paths reach the process", paths)
+	}
+	if from == "" {
+		reach += "; packets of clients pass other rules: add --from ADDRESS"
+	}
+	a.out.printf("\n%s %s\n", a.out.paint(green, a.mark()), reach)
 }
 
 func (a *app) printPath(p *trace.Path) {

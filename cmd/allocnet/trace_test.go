@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -28,5 +29,22 @@ func TestTrace(t *testing.T) {
 		require.Equal(t, "not-found", w.run("trace", what, "--json").failure(t, exitNo).Kind)
 	}
 	require.Contains(t, w.run("trace", "web", "--from", "here", "--json").failure(t, exitUsage).Error, `--from "here"`)
+	w.run("teardown", "web").ok(t)
+}
+
+// TestTraceOfReached: what the host reaches is not said to be reached by clients.
+func TestTraceOfReached(t *testing.T) {
+	w := newWorkspace(t)
+	ns := w.sandbox("web")
+	w.run("setup", "web", "--network", "allocnet", "--subnet", "10.202.0.0/16", "--port", "8080:80/tcp").ok(t)
+	var server net.Listener
+	require.NoError(t, ns.Do(func() (err error) {
+		server, err = net.Listen("tcp4", ":80")
+		return err
+	}))
+	defer server.Close()
+	require.Regexp(t, `\nok: the path reaches the process; packets of clients pass other rules: add --from ADDRESS\n$`,
+		w.run("trace", "web").ok(t))
+	require.NotContains(t, w.run("trace", "web", "--from", "10.202.0.1").out, "--from")
 	w.run("teardown", "web").ok(t)
 }
