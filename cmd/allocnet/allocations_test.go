@@ -68,11 +68,11 @@ HOST PORT  PORT  PROTOCOL  LABEL
 func TestSetupArguments(t *testing.T) {
 	w := newWorkspace(t)
 	s := w.sandbox("web")
-	w.run("setup", "web", "--netns", s.Path(), "--network", "back", "--arg", "K=V", "--arg", "A=B=C", "--ip", "10.9.1.2",
+	w.run("setup", "web", "--netns", s.Path(), "--network", "back", "--arg", "K=V", "--arg", "A=B", "--ip", "10.9.1.2",
 		"--mac", "02:00:00:00:00:01", "--dns-server", "10.9.1.53", "--dns-search", "a,b", "--bandwidth", "egress=1k").ok(t)
 	calls, err := fakeplugin.Calls(w.path("log"))
 	require.NoError(t, err)
-	require.Equal(t, "IgnoreUnknown=true;A=B=C;K=V", calls[0].Args)
+	require.Equal(t, "IgnoreUnknown=true;A=B;K=V", calls[0].Args)
 	var namespace unix.Stat_t
 	require.NoError(t, unix.Stat("/run/netns/web", &namespace))
 	require.Equal(t, namespace.Ino, calls[0].Inode)
