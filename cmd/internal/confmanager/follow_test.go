@@ -120,7 +120,7 @@ func requireOwn(t *testing.T, r *rig) {
 func TestDirectoryAppears(t *testing.T) {
 	deep := "net.d/sub/link/deep"
 	r := newRig(t, func(o *Options) { o.ConfDir = filepath.Join(o.ConfDir, "sub/link/deep") })
-	r.run().unready("no primary network", r.path(deep), "create the directory")
+	r.run().unready("no primary network", r.path(deep), "the directory does not exist: create it")
 	r.mkdir("net.d/sub")
 	r.mkdir("target")
 	r.symlink("../../target", "net.d/sub/link")
