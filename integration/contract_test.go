@@ -98,7 +98,7 @@ var withoutPools = map[string]string{
 	"TestDaemonTurns": ofRuntimes, "TestDaemonCnitool": ofRuntimes, "TestDaemonSharedPorts": ofRuntimes, "TestDaemonVersions": ofRuntimes,
 	"TestDaemonPicksUp": ofRuntimes, "TestDaemonCompositions": ofRuntimes, "TestDaemonPathOfTheRuntime": ofRuntimes, "TestDaemonNetnsOverride": ofRuntimes,
 	"TestDaemonCrowd": ofRuntimes, "TestDaemonDropIns": ofRuntimes, "TestDaemonHangs": ofRuntimes, "TestDaemonHangsOverAnADD": ofRuntimes,
-	"TestDaemonGoCNI": ofRuntimes, "TestDaemonAsItsOwnPlugin": ofRuntimes, "TestNoAddressesByRuntimes": ofRuntimes, "TestPodman": ofRuntimes,
+	"TestDaemonGoCNI": ofRuntimes, "TestDaemonAsItsOwnPlugin": ofRuntimes, "TestNoAddressesByRuntimes": ofRuntimes, "TestPodman": ofRuntimes, "TestNerdctl": ofRuntimes,
 	"TestRuntimesNetnsGone": ofRuntimes,
 	"TestDaemonSocketTaken": ofDaemons, "TestDaemonNobodyReads": ofDaemons, "TestDaemonCommandLine": ofDaemons, "TestDaemonEvents": ofDaemons,
 	"TestDaemonRig": ofDaemons, "TestDaemonKilled": ofDaemons, "TestDaemonManager": ofDaemons, "TestDaemonPrimaryBroken": ofDaemons,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -72,7 +73,7 @@ func (b *bridge) setGateways(ctx context.Context, host *sdk.Host, br *netlink.Br
 			return changed, err
 		}
 	}
-	added, err := ensureLinkLocal(host.Kernel, link, r)
+	added, err := ensureLinkLocal(host.Kernel, link, r, changed)
 	if changed = changed || added; err != nil {
 		return changed, err
 	}
@@ -81,17 +82,40 @@ func (b *bridge) setGateways(ctx context.Context, host *sdk.Host, br *netlink.Br
 
 // ensureLinkLocal adds the link-local address, as the kernel does it some time after the link
 // has come up, if a result has IPv6 addresses. Without it, the host forwards no packet to an
-// IPv6 address whose MAC it has to look up.
-func ensureLinkLocal(host *rtnl.Host, link netlink.Link, r *types100.Result) (added bool, err error) {
+// IPv6 address whose MAC it has to look up, nor as long as the kernel looks for duplicates of it.
+// That lasts for up to two seconds, and can only be the case while the link is new.
+func ensureLinkLocal(host *rtnl.Host, link netlink.Link, r *types100.Result, isNew bool) (added bool, err error) {
 	mac := link.Attrs().HardwareAddr
 	if !veth.HasIPv6(r) || len(mac) != 6 {
 		return false, nil
 	}
-	added, err = host.EnsureAddress(link.Attrs().Index, &net.IPNet{IP: veth.LinkLocal(mac), Mask: net.CIDRMask(64, 128)}, rtnl.NoDAD)
+	want := &net.IPNet{IP: veth.LinkLocal(mac), Mask: net.CIDRMask(64, 128)}
+	added, err = host.EnsureAddress(link.Attrs().Index, want, rtnl.NoDAD)
+	if err == nil && !added && isNew {
+		err = skipDAD(host, link, want)
+	}
 	if err != nil {
 		return false, fmt.Errorf("interface %q: %w", link.Attrs().Name, err)
 	}
 	return added, nil
+}
+
+// skipDAD makes an address usable for whose duplicates the kernel still looks: another ADD has
+// brought the bridge up before the one that created it switched that off.
+func skipDAD(host *rtnl.Host, link netlink.Link, want *net.IPNet) error {
+	list, err := host.AddrList(link, netlink.FAMILY_V6)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	tentative := func(a netlink.Addr) bool { return a.IP.Equal(want.IP) && a.Flags&unix.IFA_F_TENTATIVE != 0 }
+	if !slices.ContainsFunc(list, tentative) {
+		return nil
+	}
+	if err := host.AddrDel(link, &netlink.Addr{IPNet: want}); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return fmt.Errorf("remove address %s: %w", want, err)
+	}
+	_, err = host.EnsureAddress(link.Attrs().Index, want, rtnl.NoDAD)
+	return err
 }
 
 // ensureAddress adds an address to the bridge or to a VLAN's interface. It adds

@@ -185,3 +185,27 @@ func connect(t *testing.T, l net.Listener, within func(func() error) error) stri
 	defer c.Close()
 	return c.RemoteAddr().(*net.TCPAddr).IP.String()
 }
+
+// TestLinkLocalOfNewBridge: the host forwards IPv6 packets at once, also if the bridge came up
+// before duplicate address detection was switched off, as it can between two first ADDs.
+func TestLinkLocalOfNewBridge(t *testing.T) {
+	_, native := runners(t)
+	native.t = t
+	defer os.RemoveAll("/var/lib/cni/networks")
+	t.Cleanup(func() { output(t, "ip", "link", "del", "vethdad"); output(t, "ip", "link", "del", "brdad") })
+	for _, command := range []string{
+		"link add brdad address 02:00:00:00:00:0a type bridge", "link add vethdad type veth peer vethdadpeer", "link set vethdadpeer up",
+		"link set vethdad master brdad up", "link set brdad up",
+	} {
+		output(t, "ip", strings.Fields(command)...)
+	}
+	tentative := func() string { return output(t, "ip", "-6", "address", "show", "dev", "brdad", "tentative") }
+	require.Eventually(t, func() bool { return strings.Contains(tentative(), "fe80::ff:fe00:a/64") }, 10*time.Second, time.Millisecond)
+	conf := object{"cniVersion": "1.0.0", "name": "net", "type": "bridge", "bridge": "brdad", "isGateway": true, "ipam": hostLocal("10.9.0.0/24", "fd09::/64")}
+	a := sandboxed(t, "dad")
+	made := native.add(a, conf)
+	require.Empty(t, tentative())
+	require.Contains(t, output(t, "ip", "-6", "address", "show", "dev", "brdad"), "fe80::ff:fe00:a/64")
+	_, err := native.run("DEL", a, with(conf, "prevResult", made))
+	require.NoError(t, err)
+}
