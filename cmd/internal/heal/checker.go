@@ -24,6 +24,7 @@ type Checker struct {
 	queued    map[string]bool
 	waiting   []waiting
 	wake      chan struct{}
+	turn      chan struct{}            // has a value while somebody works on allocations
 	unhealthy map[string]time.Duration // with the wait before the last CHECK
 }
 
@@ -63,7 +64,7 @@ const (
 
 // NewChecker returns a Checker, which does nothing until Run is called.
 func NewChecker(o CheckerOptions) *Checker {
-	return &Checker{CheckerOptions: o, queued: map[string]bool{}, unhealthy: map[string]time.Duration{}, wake: make(chan struct{}, 1)}
+	return &Checker{CheckerOptions: o, queued: map[string]bool{}, unhealthy: map[string]time.Duration{}, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
 }
 
 // Soon has allocations checked. Those without a record are ignored.
@@ -107,19 +108,41 @@ func (c *Checker) change(do func()) {
 	}
 }
 
+// pauseTime is the longest that a Healer waits for the CHECK of one allocation.
+const pauseTime = 500 * time.Millisecond
+
+// pause waits until no CHECK runs, and prevents one until release is called. Otherwise a Healer
+// would find the allocation busy each time, if it is damaged again and again. A CHECK that takes
+// long, as of a plugin binary, is not waited for.
+func (c *Checker) pause() (release func()) {
+	select {
+	case c.turn <- struct{}{}:
+		return func() { <-c.turn }
+	case <-time.After(pauseTime):
+		return func() {}
+	}
+}
+
 // Run checks until the context ends.
 func (c *Checker) Run(ctx context.Context) error {
 	round := &round{checker: c, next: time.Now().Add(c.Interval)}
 	for ctx.Err() == nil {
 		if w, ok := c.takeWaiting(time.Now()); ok {
-			c.resume(ctx, w)
+			c.alone(func() { c.resume(ctx, w) })
 		} else if id, ok := c.takeQueued(); ok {
-			c.check(ctx, id)
+			c.alone(func() { c.check(ctx, id) })
 		} else {
 			c.sleep(ctx, round)
 		}
 	}
 	return ctx.Err()
+}
+
+// alone calls a function while no Healer restores.
+func (c *Checker) alone(do func()) {
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
+	do()
 }
 
 // sleep waits for something to do, or makes the next step of the round.
@@ -128,7 +151,7 @@ func (c *Checker) sleep(ctx context.Context, r *round) {
 	next := now.Add(time.Hour)
 	if c.Interval > 0 {
 		if !r.next.After(now) {
-			r.step(ctx)
+			c.alone(func() { r.step(ctx) })
 			return
 		}
 		next = r.next

@@ -115,8 +115,10 @@ func (h *Healer) backoffOf(kind watch.Kind) *backoff {
 
 // repair restores what is missing and has the affected allocations checked.
 func (h *Healer) repair(ctx context.Context, causes []watch.Change) {
+	release := h.Checker.pause()
 	began := time.Now()
 	report, err := h.Service().Restore(ctx)
+	release()
 	if ctx.Err() != nil {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ type fake struct {
 	check   map[string]error
 	changed chan struct{}
 	changes []watch.Change
+	checks  chan struct{} // if not nil, a CHECK lasts until it has a value
 }
 
 func newFake(answers ...configurator.RestoreReport) *fake {
@@ -55,6 +57,10 @@ func (f *fake) Restore(_ context.Context, ids ...string) (*configurator.RestoreR
 
 func (f *fake) CheckAndRepair(_ context.Context, id string) (bool, error) {
 	f.note("check %s", id)
+	if f.checks != nil {
+		<-f.checks
+	}
+	f.note("checked %s", id)
 	return false, f.check[id]
 }
 
@@ -130,6 +136,35 @@ func TestHealer(t *testing.T) {
 		f.await(t, text)
 	}
 	require.Equal(t, 1, f.count("restore []"))
+}
+
+// TestHealerWaitsForACheck: a Healer does not compare while an allocation is being checked, which
+// it would find busy, unless the CHECK takes long.
+func TestHealerWaitsForACheck(t *testing.T) {
+	f := newFake(configurator.RestoreReport{Restored: []string{"a"}}, configurator.RestoreReport{})
+	f.checks = make(chan struct{})
+	f.run(t, 0)
+	f.change(flush)
+	f.await(t, "check a")
+	f.change(flush)
+	f.checks <- struct{}{}
+	require.Eventually(t, func() bool { return f.count("restore []") == 2 }, 30*time.Second, time.Millisecond)
+	f.mu.Lock()
+	require.Less(t, slices.Index(f.log, "checked a"), len(f.log)-1-slices.Index(reversed(f.log), "restore []"))
+	f.restore = []configurator.RestoreReport{{Restored: []string{"b"}}, {}}
+	f.mu.Unlock()
+	f.change(flush)
+	f.await(t, "check b")
+	f.change(flush)
+	require.Eventually(t, func() bool { return f.count("restore []") == 4 }, 30*time.Second, time.Millisecond, "the CHECK hangs")
+	require.Zero(t, f.count("checked b"))
+	f.checks <- struct{}{}
+}
+
+func reversed(list []string) []string {
+	list = slices.Clone(list)
+	slices.Reverse(list)
+	return list
 }
 
 // TestHealerChecksOthersOnlyIfNeeded: CHECK of rules outside of allocnet's tables runs
