@@ -37,8 +37,8 @@ type pool struct {
 // slotPrefix begins the ID of every slot.
 const slotPrefix = "pool-"
 
-// slot is a prepared network namespace. Its record has phase Pooled. Whoever removes it from
-// the pool owns it.
+// slot is a prepared network namespace. Its record has phase Pooled. The goroutine that
+// removes it from the pool owns it.
 type slot struct {
 	*plan
 	request  *engine.Request // with the results

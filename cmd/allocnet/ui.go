@@ -29,10 +29,10 @@ func newUI(a *app) *cobra.Command {
 networks, allocations and ports, the operations as they happen with their steps, their
 durations, leases, configuration errors and the findings of doctor.
 
-Open the printed URL in a browser. It has a token that changes with each start; whoever
-has it can read everything on the page. Nothing can be changed through the page. It is
-served on a loopback address only: from another host, forward the port, for example with
-ssh -L 9654:127.0.0.1:9654, and open the same URL there.
+Open the printed URL in a browser. The URL contains a token, which changes with each
+start. With the token, a program can read everything on the page. The page changes
+nothing. It is served on a loopback address only: from another host, forward the port,
+for example with ssh -L 9654:127.0.0.1:9654, and open the same URL there.
 
 Without the daemon the page has no durations, and operations appear with a delay.`,
 		Example: `  allocnet ui

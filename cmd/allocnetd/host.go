@@ -103,7 +103,7 @@ func (h *host) newTelemetry(s *settings.Settings) (*telemetry.Telemetry, error) 
 	})
 }
 
-// leasesWithoutOwner counts the leases that nobody uses, by network.
+// leasesWithoutOwner counts the leases without an owner, by network.
 func (h *host) leasesWithoutOwner() (map[string]int, error) {
 	g := h.active()
 	ctx, cancel := context.WithTimeout(context.Background(), g.settings.Timeout)

@@ -42,7 +42,8 @@ func (h *Host) leasesOf() (stores []*lease.Store, networks []*conflist.Network, 
 	return stores, networks, errors.Join(errs...)
 }
 
-// ownerless is a lease that nobody uses.
+// ownerless is a lease without an owner: no allocation, runtime or network namespace uses
+// its address.
 type ownerless struct {
 	lease.Lease
 	store   *lease.Store
@@ -86,7 +87,7 @@ func (h *Host) leases(ctx context.Context) (findings []Finding, err error) {
 	return findings, err
 }
 
-// ownerless returns the leases of all networks that nobody uses.
+// ownerless returns the leases of all networks that have no owner.
 func (h *Host) ownerless(ctx context.Context) (list []ownerless, err error) {
 	stores, networks, err := h.leasesOf()
 	errs := []error{err}

@@ -24,7 +24,7 @@ type Checker struct {
 	queued    map[string]bool
 	waiting   []waiting
 	wake      chan struct{}
-	turn      chan struct{}            // has a value while somebody works on allocations
+	working   chan struct{}            // has a value while a CHECK or a Restore runs
 	unhealthy map[string]time.Duration // with the wait before the last CHECK
 }
 
@@ -64,7 +64,7 @@ const (
 
 // NewChecker returns a Checker, which does nothing until Run is called.
 func NewChecker(o CheckerOptions) *Checker {
-	return &Checker{CheckerOptions: o, queued: map[string]bool{}, unhealthy: map[string]time.Duration{}, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
+	return &Checker{CheckerOptions: o, queued: map[string]bool{}, unhealthy: map[string]time.Duration{}, wake: make(chan struct{}, 1), working: make(chan struct{}, 1)}
 }
 
 // Soon has allocations checked. Those without a record are ignored.
@@ -116,8 +116,8 @@ const pauseTime = 500 * time.Millisecond
 // long, as of a plugin binary, is not waited for.
 func (c *Checker) pause() (release func()) {
 	select {
-	case c.turn <- struct{}{}:
-		return func() { <-c.turn }
+	case c.working <- struct{}{}:
+		return func() { <-c.working }
 	case <-time.After(pauseTime):
 		return func() {}
 	}
@@ -140,8 +140,8 @@ func (c *Checker) Run(ctx context.Context) error {
 
 // alone calls a function while no Healer restores.
 func (c *Checker) alone(do func()) {
-	c.turn <- struct{}{}
-	defer func() { <-c.turn }()
+	c.working <- struct{}{}
+	defer func() { <-c.working }()
 	do()
 }
 

@@ -38,7 +38,7 @@ func (f *tracer) arrived(context.Context) error {
 	}
 	if _, came := passed(f.result.Inside, probe.Request, probe.Prerouting); !came {
 		return f.ends("link", "ip neigh show "+f.Address.String()+"; tc filter show on the links; nft list ruleset bridge",
-			"the probe leaves the host and does not arrive inside: nobody answers for %s, or traffic control or a bridge's rule takes it", f.Address)
+			"the probe leaves the host and does not arrive inside: either no interface has the address %s, or traffic control or a rule of a bridge drops it", f.Address)
 	}
 	if _, came := passed(f.result.Inside, probe.Request, probe.Input); !came && !f.droppedInside() {
 		return f.ends("interface inside", "in the namespace: sysctl net.ipv4.conf.all.rp_filter; ip route get "+f.path.From.Addr().String(),

@@ -72,7 +72,8 @@ func TestEntries(t *testing.T) {
 	require.Equal(t, "check", history(t, dir, "", 2)[0].Operation, "the latest, oldest first")
 }
 
-// TestSucceededLater: what an operation on all allocations found and mended is no error of it.
+// TestSucceededLater: if a later step of an operation repairs what an earlier one found, the entry
+// of the allocation has no error.
 func TestSucceededLater(t *testing.T) {
 	j, dir := testJournal(t, 1<<20)
 	whole := allocnet.Step{Operation: "repair"}
@@ -81,9 +82,9 @@ func TestSucceededLater(t *testing.T) {
 		id, step string
 		err      error
 	}{
-		{"mended", allocnet.StepCheck, allocnet.ErrUnhealthy}, {"broken", allocnet.StepCheck, allocnet.ErrUnhealthy},
-		{"elsewhere", allocnet.StepCheck, allocnet.ErrUnhealthy}, {"mended", allocnet.StepRepair, nil},
-		{"mended", allocnet.StepCheck, nil}, {"broken", allocnet.StepRepair, nil}, {"elsewhere", allocnet.StepCheck, nil},
+		{"repaired", allocnet.StepCheck, allocnet.ErrUnhealthy}, {"broken", allocnet.StepCheck, allocnet.ErrUnhealthy},
+		{"elsewhere", allocnet.StepCheck, allocnet.ErrUnhealthy}, {"repaired", allocnet.StepRepair, nil},
+		{"repaired", allocnet.StepCheck, nil}, {"broken", allocnet.StepRepair, nil}, {"elsewhere", allocnet.StepCheck, nil},
 	} {
 		s := allocnet.Step{Operation: "repair", Name: one.step, ID: one.id}
 		j.End(j.Begin(ctx, s), s, one.err)
@@ -91,7 +92,7 @@ func TestSucceededLater(t *testing.T) {
 	j.End(ctx, whole, nil)
 	list := history(t, dir, "", 0)
 	require.Len(t, list, 2, "of the third one nothing was changed here")
-	require.Equal(t, []string{"mended", "broken"}, []string{list[0].ID, list[1].ID})
+	require.Equal(t, []string{"repaired", "broken"}, []string{list[0].ID, list[1].ID})
 	require.Empty(t, list[0].Error)
 	require.Equal(t, "unhealthy", list[1].Kind)
 }

@@ -8,7 +8,7 @@
 //
 // No process receives anything: the datagram is dropped when it is about to reach the
 // socket, and the connection is reset before it is established. A packet that is about to
-// reach somebody else than the allocation is dropped.
+// reach any destination other than the allocation is dropped.
 package probe
 
 import (

@@ -17,7 +17,7 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
-// childVariable makes this program send a probe that nobody answers.
+// childVariable makes this program send a probe without an answer.
 const childVariable = "PROBE_TEST_NETNS"
 
 func TestMain(m *testing.M) {
