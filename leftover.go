@@ -17,6 +17,7 @@ const (
 	KindNFTablesChain   Kind = "nftables-chain"   // with the rules in it
 	KindNFTablesElement Kind = "nftables-element" // in allocnet's tables
 	KindFirewalldSource Kind = "firewalld-source" // an address in a firewalld zone
+	KindRoute           Kind = "route"            // in a routing table, made by the plugin routes
 	KindLease           Kind = "lease"
 	KindConntrack       Kind = "conntrack" // all entries of one protocol for one address
 	KindCache           Kind = "cache"     // a cached result of libcni

@@ -71,7 +71,8 @@ const (
 	EngineExec Engine = "exec"
 	// EngineNative runs loopback, bridge, ptp, host-local, static, portmap, firewall,
 	// bandwidth and tuning in the process, with the configuration of the reference
-	// plugins of these names. Other plugins run as binaries, and so does a plugin whose
-	// configuration contains a key that the native one does not understand.
+	// plugins of these names, and routes, which has none. Other plugins run as binaries,
+	// and so does a plugin whose configuration contains a key that the native one does
+	// not understand.
 	EngineNative Engine = "native"
 )

@@ -12,6 +12,10 @@ type Status struct {
 	// allocation was set up under the ID. It is false if Setup found an allocation,
 	// even if it had to repair it or set it up again. It is false in a Record.
 	Created bool `json:"created,omitempty"`
+	// SetUpAgain reports that this Setup found an allocation that it could not repair, and
+	// replaced its interfaces. Its addresses may have changed; Warnings has those before.
+	// It is false in a Record.
+	SetUpAgain bool `json:"setUpAgain,omitempty"`
 	// InterfaceName is the selected interface: of the first network that has an
 	// interface with an address, the first such interface by name, one in the network
 	// namespace before one on the host. If no interface has an address, it is the

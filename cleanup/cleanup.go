@@ -54,6 +54,7 @@ const (
 	KindNFTablesChain   = allocnet.KindNFTablesChain
 	KindNFTablesElement = allocnet.KindNFTablesElement
 	KindFirewalldSource = allocnet.KindFirewalldSource
+	KindRoute           = allocnet.KindRoute
 	KindLease           = allocnet.KindLease
 	KindConntrack       = allocnet.KindConntrack
 	KindCache           = allocnet.KindCache

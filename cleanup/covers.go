@@ -32,7 +32,7 @@ func CoversPlugin(config []byte) bool {
 
 func covered(p pluginConf) bool {
 	switch p.Type {
-	case "bridge", "ptp", "loopback", "firewall", "portmap", "tuning", "bandwidth":
+	case "bridge", "ptp", "loopback", "firewall", "portmap", "tuning", "bandwidth", "routes":
 	default:
 		return false
 	}

@@ -8,7 +8,7 @@ import (
 
 func TestCovers(t *testing.T) {
 	for config, want := range map[string]bool{
-		`{"plugins":[{"type":"loopback"},{"type":"bridge","ipam":{"type":"host-local"}},{"type":"firewall"},{"type":"portmap"},{"type":"bandwidth"},{"type":"tuning"}]}`: true,
+		`{"plugins":[{"type":"loopback"},{"type":"bridge","ipam":{"type":"host-local"}},{"type":"firewall"},{"type":"portmap"},{"type":"bandwidth"},{"type":"tuning"},{"type":"routes"}]}`: true,
 		`{"plugins":[{"type":"ptp","ipam":{"type":"static"}}]}`:                     true,
 		`{"plugins":[{"type":"bridge","ipam":{"type":"dhcp"}}]}`:                    false,
 		`{"plugins":[{"type":"bridge"},{"type":"firewall","backend":"firewalld"}]}`: true,

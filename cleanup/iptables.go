@@ -14,9 +14,9 @@ import (
 // tables is the subset of an iptables command that cleanup uses. iptables.IsMissing and
 // iptables.IsBusy classify its errors.
 type tables interface {
-	List(table, chain string) ([]string, error)
-	Delete(table, chain string, spec ...string) error
-	ClearAndDeleteChain(table, chain string) error
+	List(ctx context.Context, table string, chain ...string) ([]string, error)
+	Delete(ctx context.Context, table, chain string, spec ...string) error
+	ClearAndDeleteChain(ctx context.Context, table, chain string) error
 }
 
 // iptablesFinder finds chains and rules of the iptables backends of the reference
@@ -98,15 +98,15 @@ func (f *iptablesFinder) inFamily(ctx context.Context, fam family) error {
 func (f *iptablesFinder) listed(ctx context.Context, fam family, nat, filter bool) error {
 	ipt, err := f.open(fam)
 	if err == nil && nat {
-		err = f.inNat(ipt, fam)
+		err = f.inNat(ctx, ipt, fam)
 	}
 	if err != nil || !filter || len(f.addresses.own) == 0 || ctx.Err() != nil {
 		return errors.Join(err, context.Cause(ctx))
 	}
-	accepts, err := f.inFilter(ipt, fam)
+	accepts, err := f.inFilter(ctx, ipt, fam)
 	if len(accepts) > 0 && !nat {
 		// Only the nat table shows the current holders of these addresses.
-		err = f.inNat(ipt, fam)
+		err = f.inNat(ctx, ipt, fam)
 	}
 	if err != nil {
 		return err
@@ -121,8 +121,8 @@ func (f *iptablesFinder) listed(ctx context.Context, fam family, nat, filter boo
 
 // inFilter returns the accept rules of the firewall plugin for the addresses of the
 // allocation.
-func (f *iptablesFinder) inFilter(ipt tables, fam family) ([]iptRule, error) {
-	listing, err := list(ipt, "filter")
+func (f *iptablesFinder) inFilter(ctx context.Context, ipt tables, fam family) ([]iptRule, error) {
+	listing, err := list(ctx, ipt, "filter")
 	var accepts []iptRule
 	for _, rule := range listing.Rules {
 		if rule.Chain != forwardChain {
@@ -158,10 +158,9 @@ func singleAddress(text string) netip.Addr {
 	return prefix.Addr()
 }
 
-// list lists a whole table. go-iptables requires a chain as argument; "--wait", which
-// it passes anyway, takes its place and selects all chains.
-func list(ipt tables, table string) (iptables.Listing, error) {
-	lines, err := ipt.List(table, "--wait")
+// list lists a whole table.
+func list(ctx context.Context, ipt tables, table string) (iptables.Listing, error) {
+	lines, err := ipt.List(ctx, table)
 	if err != nil {
 		return iptables.Listing{}, err
 	}
@@ -185,12 +184,12 @@ func (f *iptablesFinder) remove(ctx context.Context) ([]Leftover, error) {
 	// A chain can be deleted only if no rule jumps to it.
 	for _, rule := range f.rules {
 		act(rule.leftover(), rule.family, func(ipt tables) error {
-			return ipt.Delete(rule.table, rule.Chain, rule.Spec...)
+			return ipt.Delete(ctx, rule.table, rule.Chain, rule.Spec...)
 		})
 	}
 	for _, chain := range f.chains {
 		act(chain.leftover(), chain.family, func(ipt tables) error {
-			return ipt.ClearAndDeleteChain("nat", chain.name)
+			return ipt.ClearAndDeleteChain(ctx, "nat", chain.name)
 		})
 	}
 	return removed, errors.Join(errs...)

@@ -54,19 +54,19 @@ type fakeCommand struct {
 	*fakeTables
 }
 
-func (c fakeCommand) List(table, _ string) ([]string, error) {
+func (c fakeCommand) List(_ context.Context, table string, _ ...string) ([]string, error) {
 	key := string(c.fam) + " " + table
 	c.listed = append(c.listed, key)
 	c.fakeTables.listed = c.listed
 	return strings.Split(c.text[key], "\n"), c.fail[key]
 }
 
-func (c fakeCommand) Delete(table, chain string, spec ...string) error {
+func (c fakeCommand) Delete(_ context.Context, table, chain string, spec ...string) error {
 	c.fakeTables.deleted = append(c.fakeTables.deleted, strings.Join(append([]string{string(c.fam), table, chain}, spec...), "|"))
 	return c.fail["delete "+chain]
 }
 
-func (c fakeCommand) ClearAndDeleteChain(table, chain string) error {
+func (c fakeCommand) ClearAndDeleteChain(_ context.Context, table, chain string) error {
 	c.fakeTables.deleted = append(c.fakeTables.deleted, strings.Join([]string{string(c.fam), table, chain}, "|"))
 	return c.fail["delete "+chain]
 }
@@ -329,8 +329,10 @@ func TestOpenTables(t *testing.T) {
 	require.ErrorIs(t, err, exec.ErrNotFound)
 	require.ErrorContains(t, err, "ip6tables")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "ip6tables"), []byte("#!/bin/sh\nexit 3\n"), 0o755))
-	_, err = openTables(ipv6)
-	require.Error(t, err)
+	ipt, err := openTables(ipv6)
+	require.NoError(t, err)
+	_, err = list(context.Background(), ipt, "nat")
+	require.ErrorContains(t, err, "exit status 3")
 }
 
 // TestIPTablesRetry: a concurrent change of the tables leads to another
@@ -338,12 +340,12 @@ func TestOpenTables(t *testing.T) {
 func TestIPTablesRetry(t *testing.T) {
 	dir := t.TempDir()
 	busy := filepath.Join(dir, "busy")
-	script := "#!/bin/sh\n[ \"$1\" = --version ] && echo iptables v1.8.9 && exit\nrm " + busy + " 2>/dev/null && exit 4\nexit 0\n"
+	script := "#!/bin/sh\nrm " + busy + " 2>/dev/null && exit 4\nexit 0\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "iptables"), []byte(script), 0o755))
 	require.NoError(t, os.WriteFile(busy, nil, 0o644))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	s := newSearch(Target{ID: "id"})
-	err := s.iptables.change(context.Background(), ipv4, func(ipt tables) error { return ipt.Delete("nat", "X") })
+	err := s.iptables.change(context.Background(), ipv4, func(ipt tables) error { return ipt.Delete(context.Background(), "nat", "X") })
 	require.NoError(t, err)
 	require.NoFileExists(t, busy)
 }

@@ -173,7 +173,7 @@ func (f *iptablesFinder) requireListedInFilter(ctx context.Context, filter kerne
 	if err != nil {
 		return err
 	}
-	listed, err := f.inFilter(ipt, fam)
+	listed, err := f.inFilter(ctx, ipt, fam)
 	if err != nil {
 		return err
 	}

@@ -131,7 +131,7 @@ func (d leaseDir) has(ifName string) bool {
 }
 
 func (f *leaseFinder) remove(ctx context.Context) ([]Leftover, error) {
-	if f.sources.kept {
+	if f.sources.kept || f.routes.kept {
 		return nil, nil
 	}
 	dirs, err := f.dirs()

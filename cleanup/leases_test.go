@@ -44,6 +44,18 @@ func namesIn(t *testing.T, dir string) []string {
 	return names
 }
 
+func TestLeaseBesideUnknownPlugin(t *testing.T) {
+	dir := t.TempDir()
+	writeFiles(t, filepath.Join(dir, "n"), map[string]string{"10.0.0.2": "id\r\neth0", "10.0.0.3": "id2\r\neth0"})
+	target := leaseTarget(dir)
+	target.Attachments[0].Config = fmt.Appendf(nil,
+		`{"plugins": [{"type": "macvlan", "ipam": {"type": "host-local", "dataDir": %q}}, {"type": "calico"}]}`, dir)
+	s := newSearch(target)
+	list, err := s.leases.find(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, []Leftover{{Kind: KindLease, Network: "n", Where: filepath.Join(dir, "n"), Object: "10.0.0.2"}}, list)
+}
+
 func TestLeases(t *testing.T) {
 	dir := t.TempDir()
 	writeFiles(t, filepath.Join(dir, "n"), map[string]string{

@@ -77,7 +77,7 @@ func markedInNat(ctx context.Context, network string, ids map[string]bool) error
 	for _, fam := range []family{ipv4, ipv6} {
 		ipt, err := f.open(fam)
 		if err == nil {
-			listing, listErr := list(ipt, "nat")
+			listing, listErr := list(ctx, ipt, "nat")
 			err = listErr
 			for _, rule := range listing.Rules {
 				note(rule.Value("--comment"))

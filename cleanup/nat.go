@@ -1,6 +1,7 @@
 package cleanup
 
 import (
+	"context"
 	"net/netip"
 
 	"github.com/allocnet/allocnet/internal/iptables"
@@ -26,8 +27,8 @@ type natTable struct {
 }
 
 // inNat finds the chains of the allocation and the rules that jump to them.
-func (f *iptablesFinder) inNat(ipt tables, fam family) error {
-	listing, err := list(ipt, "nat")
+func (f *iptablesFinder) inNat(ctx context.Context, ipt tables, fam family) error {
+	listing, err := list(ctx, ipt, "nat")
 	nat := natTable{search: f.search, family: fam, listing: listing}
 	nat.readNames()
 	nat.readChains()

@@ -47,7 +47,7 @@ func (f *elementFinder) find(ctx context.Context) ([]Leftover, error) {
 }
 
 func (f *elementFinder) remove(ctx context.Context) ([]Leftover, error) {
-	if !f.found || f.sources.kept {
+	if !f.found || f.sources.kept || f.routes.kept {
 		return nil, nil
 	}
 	removed, err := f.find(ctx)

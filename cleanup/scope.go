@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/allocnet/allocnet/internal/firewalld"
+	"github.com/allocnet/allocnet/internal/netlink/announce"
 	"github.com/allocnet/allocnet/internal/state/lease"
 )
 
@@ -21,6 +22,13 @@ type scope struct {
 	spoofcheck bool     // chains in the nftables table of family bridge
 	backupDirs []string // of tuning
 	zones      []string // of firewalld; "" is any
+	routes     []routeTable
+}
+
+// routeTable is where the plugin routes writes routes to addresses.
+type routeTable struct {
+	table    uint32
+	protocol uint8
 }
 
 // hasZone reports whether the allocation can have sources in a zone of firewalld.
@@ -28,7 +36,7 @@ func (s scope) hasZone(zone string) bool {
 	return slices.Contains(s.zones, "") || slices.Contains(s.zones, zone)
 }
 
-// everything is the scope of a network whose configuration cannot be interpreted.
+// everything is the scope of a network of which nothing is known.
 func everything() scope {
 	return scope{
 		nat: true, filter: true, nftables: true, ports: true, dataDirs: []string{lease.DefaultDataDir},
@@ -45,6 +53,8 @@ type pluginConf struct {
 	FirewalldZone string `json:"firewalldZone"`
 	MACSpoofCheck bool   `json:"macspoofchk"`
 	DataDir       string `json:"dataDir"`
+	Table         any    `json:"table"`    // numbers of the plugin routes; other plugins
+	Protocol      any    `json:"protocol"` // may have keys of the same names
 	IPAM          struct {
 		Type    string `json:"type"`
 		DataDir string `json:"dataDir"`
@@ -65,12 +75,31 @@ func scopeOf(config []byte) scope {
 		plugins = []pluginConf{conf.pluginConf}
 	}
 	var s scope
+	known := true
 	for _, plugin := range plugins {
-		if !s.addPlugin(plugin) || !s.addIPAM(plugin) {
-			return everything()
-		}
+		known = s.addPlugin(plugin) && known
+		known = s.addIPAM(plugin) && known
+	}
+	if !known {
+		s.addEverything()
 	}
 	return s
+}
+
+// addEverything adds what an unknown plugin can leave. The directories of the known
+// plugins stay.
+func (s *scope) addEverything() {
+	all := everything()
+	all.dataDirs = union(s.dataDirs, all.dataDirs)
+	all.backupDirs = union(s.backupDirs, all.backupDirs)
+	*s = all
+}
+
+// union returns the different elements of two lists.
+func union(a, b []string) []string {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // addPlugin adds the objects that a plugin can leave in addition to links. It returns
@@ -90,6 +119,8 @@ func (s *scope) addPlugin(plugin pluginConf) bool {
 		if plugin.Backend != "iptables" {
 			s.zones = append(s.zones, cmp.Or(plugin.FirewalldZone, firewalld.DefaultZone))
 		}
+	case "routes":
+		s.addRoutes(plugin)
 	case "tuning":
 		s.backupDirs = append(s.backupDirs, cmp.Or(plugin.DataDir, defaultBackupDir))
 	case "bandwidth", "loopback", "dummy", "host-device", "ipvlan", "macvlan", "sbr", "tap", "vlan", "vrf":
@@ -105,6 +136,16 @@ func (s *scope) addPlugin(plugin pluginConf) bool {
 func (s *scope) addBackend(backend string) {
 	s.nat = s.nat || backend != "nftables"
 	s.nftables = s.nftables || backend != "iptables"
+}
+
+// addRoutes adds the table of the plugin routes.
+func (s *scope) addRoutes(plugin pluginConf) {
+	table, _ := plugin.Table.(float64)
+	protocol, given := plugin.Protocol.(float64)
+	if !given {
+		protocol = announce.DefaultProtocol
+	}
+	s.routes = append(s.routes, routeTable{table: uint32(table), protocol: uint8(protocol)})
 }
 
 // addIPAM adds the data directory of the leases of a plugin. It returns false for an

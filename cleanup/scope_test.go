@@ -17,6 +17,17 @@ func TestScopeOf(t *testing.T) {
 		{"broken", `{"plugins": [`, everything()},
 		{"unknown plugin", `{"plugins": [{"type": "bridge"}, {"type": "calico"}]}`, everything()},
 		{"unknown IPAM", `{"plugins": [{"type": "bridge", "ipam": {"type": "whereabouts"}}]}`, everything()},
+		{
+			"directories of known plugins beside an unknown one",
+			`{"plugins": [{"type": "ptp", "ipam": {"type": "host-local", "dataDir": "/x"}},
+				{"type": "tuning", "dataDir": "/y"}, {"type": "calico"}]}`,
+			withDirs([]string{lease.DefaultDataDir, "/x"}, []string{defaultBackupDir, "/y"}),
+		},
+		{
+			"leases of a plugin after an unknown one",
+			`{"plugins": [{"type": "calico"}, {"type": "ptp", "ipam": {"type": "host-local", "dataDir": "/x"}}]}`,
+			withDirs([]string{lease.DefaultDataDir, "/x"}, []string{defaultBackupDir}),
+		},
 		{"links alone", `{"plugins": [{"type": "loopback"}, {"type": "ptp", "ipam": {"type": "static"}}]}`, scope{}},
 		{"masquerade", `{"plugins": [{"type": "bridge", "ipMasq": true}]}`, scope{nat: true, nftables: true}},
 		{
@@ -45,6 +56,13 @@ func TestScopeOf(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) { require.Equal(t, test.want, scopeOf([]byte(test.config))) })
 	}
+}
+
+// withDirs returns everything in these directories.
+func withDirs(data, backups []string) scope {
+	s := everything()
+	s.dataDirs, s.backupDirs = data, backups
+	return s
 }
 
 func FuzzScopeOf(f *testing.F) {

@@ -39,6 +39,7 @@ type search struct {
 	spoof     spoofFinder
 	iptables  iptablesFinder
 	sources   sourceFinder
+	routes    routeFinder
 	conntrack conntrackFinder
 	backups   backupFinder
 }
@@ -72,6 +73,7 @@ func newSearch(t Target) *search {
 	s.nftables.search = s
 	s.iptables = iptablesFinder{search: s, open: openTables, kernel: inKernel}
 	s.sources.search = s
+	s.routes.search = s
 	s.conntrack.search = s
 	s.spoof.search = s
 	s.backups.search = s
@@ -99,14 +101,14 @@ func parseResult(data []byte) *current.Result {
 // and leases and rules contain addresses for which later finders search.
 func (s *search) find(ctx context.Context) ([]Leftover, error) {
 	return each(ctx, finder.find, &s.cache, &s.leases, &s.links, &s.elements, &s.nftables, &s.spoof, &s.iptables,
-		&s.sources, &s.conntrack, &s.backups)
+		&s.sources, &s.routes, &s.conntrack, &s.backups)
 }
 
 // remove removes what find has found. Leases are released after all objects with their
 // address are removed, because another allocation can get the address then. Elements
-// are removed after the firewalld sources, because they identify the sources.
+// are removed after the firewalld sources and the routes, because they identify them.
 func (s *search) remove(ctx context.Context) ([]Leftover, error) {
-	return each(ctx, finder.remove, &s.links, &s.sources, &s.elements, &s.iptables, &s.nftables, &s.spoof, &s.conntrack, &s.backups,
+	return each(ctx, finder.remove, &s.links, &s.sources, &s.routes, &s.elements, &s.iptables, &s.nftables, &s.spoof, &s.conntrack, &s.backups,
 		&s.leases, &s.cache)
 }
 

@@ -26,6 +26,8 @@ type HostStatus struct {
 	// sorted. Drift has the first of the unhealthy ones.
 	Unhealthy []string `json:"unhealthy,omitempty"`
 	Unchecked []string `json:"unchecked,omitempty"`
+	// Doctor is what the quick checks of `allocnet doctor` found, nil if they were not made.
+	Doctor *DoctorSummary `json:"doctor,omitempty"`
 	// Repairs are the repairs since the start of the daemon.
 	Repairs Repairs `json:"repairs"`
 	// Errors are the last failures of operations and repairs, the newest first.
@@ -33,6 +35,23 @@ type HostStatus struct {
 	// Problems are what could not be read for this overview, with the reasons.
 	Problems []string `json:"problems"`
 	Versions Versions `json:"versions"`
+}
+
+// DoctorSummary is what the quick checks of `allocnet doctor` found on the host.
+type DoctorSummary struct {
+	Errors   int `json:"errors"`   // something does not work
+	Warnings int `json:"warnings"` // something will stop to work, or does so in some cases
+	// Findings are the first ones, at most 20, errors before warnings.
+	Findings []DoctorFinding `json:"findings"`
+}
+
+// DoctorFinding is one finding of `allocnet doctor`, which also says why it matters and what
+// repairs it.
+type DoctorFinding struct {
+	ID       string `json:"id"`       // of its kind; does not change between versions
+	Severity string `json:"severity"` // error or warning
+	Object   string `json:"object"`
+	What     string `json:"what"`
 }
 
 // DaemonStatus describes the process of the daemon.

@@ -44,7 +44,7 @@ func (c *Configurator) CheckOnly(ctx context.Context, a Allocation) error {
 // operation of an Observer, so it can be called often.
 func (c *Configurator) CheckAll(ctx context.Context, ids []string) map[string]error {
 	health := make(map[string]error, len(ids))
-	for _, o := range c.checkAll(ruleset.CheckOnce(iptables.CheckOnce(ctx)), Scope{}, ids) {
+	for _, o := range c.checkAll(checkOnce(ctx), Scope{}, ids) {
 		if !errors.Is(o.err, errGone) && (o.err == nil || ctx.Err() == nil) {
 			health[o.id] = o.err
 		}

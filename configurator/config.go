@@ -61,6 +61,13 @@ type Config struct {
 	// Subnets are the subnets of the embedded network "allocnet", at most one per
 	// address family; default 10.202.0.0/16 and fd0a:110c:2e7::/64.
 	Subnets []netip.Prefix
+	// SubnetsFrom is the path of the file in which flanneld writes the subnets of the host
+	// (/run/flannel/subnet.env), in place of Subnets. The embedded network then spans all
+	// hosts on which flanneld runs. While there is no such file, Setup and Ready return the
+	// CNI error 50.
+	SubnetsFrom string
+	// Routes selects the routes of the embedded network for routing daemons; default none.
+	Routes Routes
 	// Engine runs the plugins; default EngineAuto.
 	Engine Engine
 	// OneShot means that the process ends after one operation. Otherwise, the process keeps
@@ -79,7 +86,7 @@ type Config struct {
 	// Retry configures the attempts of an ADD.
 	Retry RetryPolicy
 	// Timeout bounds one run of all plugins of an allocation (an ADD, a CHECK or a DEL),
-	// in addition to the context; default 1 minute.
+	// and each search for what they left, in addition to the context; default 1 minute.
 	Timeout time.Duration
 	// OnForced is called with the leftovers that DEL did not remove and that the
 	// Configurator removed itself. It may be called concurrently, and must not call the
@@ -94,6 +101,22 @@ type Config struct {
 	// Logger gets warnings about retries and forced removals, and at level debug a line for
 	// each successful operation; default none. FromSlog adapts a *slog.Logger.
 	Logger hclog.Logger
+}
+
+// Routes are routes that a routing daemon of the host, such as BIRD, announces to other hosts:
+// one to each address of the embedded network. The last plugin of the network, "routes", writes
+// them. With EngineExec it has to be installed as a binary, because it is no reference plugin;
+// otherwise Setup and Ready return ErrPluginNotInstalled.
+type Routes struct {
+	// Table is the number of the routing table from which the daemon reads; 0 for no routes.
+	// It must not be one in which the host looks for its own routes (253 to 255).
+	Table uint32
+	// Protocol is the number that tells the routes from those of other programs; default 91.
+	// It must not be one of the kernel (1, 2), of administrators (3, 4) or of a routing daemon.
+	Protocol uint8
+	// Subnets announces the subnet of the network instead of each address, while the network
+	// has allocations.
+	Subnets bool
 }
 
 // ListenerPolicy selects what Setup does if processes of the host listen on host ports of an

@@ -85,15 +85,19 @@ func New(cfg Config) (*Configurator, error) {
 	cfg.StateDir = state.Path
 	history := cfg.openJournal()
 	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{
-		StateDir: cfg.StateDir, Subnets: cfg.Subnets, ForBinaries: cfg.Engine == EngineExec,
+		StateDir: cfg.StateDir, Subnets: cfg.Subnets, SubnetsFrom: cfg.SubnetsFrom, Routes: conflist.EmbeddedRoutes(cfg.Routes), ForBinaries: cfg.Engine == EngineExec,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
 	}
+	confs := conflist.New(cfg.ConfDir, embedded)
+	if cfg.Engine != EngineExec {
+		confs.Resolving()
+	}
 	plugins := native.New(cfg.Logger, state.Instance).LongLived(!cfg.OneShot)
 	c := &Configurator{
 		cfg:        cfg,
-		confs:      conflist.New(cfg.ConfDir, embedded),
+		confs:      confs,
 		store:      record.Open(cfg.StateDir),
 		processTag: engine.ProcessTag(state.Key),
 

@@ -19,7 +19,7 @@ func (c *Configurator) Audit(ctx context.Context, a Allocation) ([]Leftover, err
 		return nil, err
 	}
 	defer unlock()
-	return cleanup.Audit(ctx, c.cleanupTarget(p))
+	return c.audit(ctx, c.cleanupTarget(p))
 }
 
 // Force removes an allocation without running plugins. It kills plugin processes of the
@@ -55,9 +55,9 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 	}
 	p.Phase = record.Deleting
 	stopErr := c.stopPlugins(p.Record)
-	removed, err := cleanup.Force(ctx, target)
-	if err = joinDistinct(stopErr, err, cleanup.FlushConntrack(ctx, target)); err == nil {
-		err = requireClean(ctx, a.ID, target)
+	removed, err := c.removeLeftovers(ctx, target)
+	if err = joinDistinct(stopErr, err, c.flushConntrack(ctx, target)); err == nil {
+		err = c.requireClean(ctx, a.ID, target)
 	}
 	if err != nil {
 		return removed, wrapIncomplete(a.ID, err)
@@ -66,8 +66,8 @@ func (c *Configurator) Force(ctx context.Context, a Allocation) ([]Leftover, err
 }
 
 // requireClean returns an error if leftovers of an allocation exist or may exist.
-func requireClean(ctx context.Context, id string, target cleanup.Target) error {
-	left, err := cleanup.Audit(ctx, target)
+func (c *Configurator) requireClean(ctx context.Context, id string, target cleanup.Target) error {
+	left, err := c.audit(ctx, target)
 	if err == nil && len(left) > 0 {
 		err = &LeftoverError{ID: id, Leftovers: left}
 	}

@@ -18,7 +18,7 @@ import (
 // the host, for networks whose plugins do not. It also adds the guard of the host's loopback,
 // because the portmap plugin makes links route packets to 127.0.0.0/8.
 func (c *Configurator) allowForwarding(ctx context.Context, p *plan) error {
-	err := eachDestination(p, iptables.AllowPublished)
+	err := eachDestination(ctx, p, iptables.AllowPublished)
 	if len(p.Ports) == 0 {
 		return err
 	}
@@ -27,7 +27,7 @@ func (c *Configurator) allowForwarding(ctx context.Context, p *plan) error {
 
 // checkForwarding checks the rules that allowForwarding has added.
 func checkForwarding(ctx context.Context, p *plan) error {
-	err := eachDestination(p, iptables.CheckPublished)
+	err := eachDestination(ctx, p, iptables.CheckPublished)
 	if Engine(p.Engine) == EngineNative {
 		return err // native plugins check the guard in CHECK
 	}
@@ -57,7 +57,7 @@ func unlessUnsupported(err error) error {
 
 // eachDestination calls act for every network whose published ports need a rule: with its
 // bridge, or with the subnets of the addresses in its result.
-func eachDestination(p *plan, act func(iptables.Destination) error) error {
+func eachDestination(ctx context.Context, p *plan, act func(context.Context, iptables.Destination) error) error {
 	if len(p.Ports) == 0 {
 		return nil
 	}
@@ -70,16 +70,16 @@ func eachDestination(p *plan, act func(iptables.Destination) error) error {
 		switch {
 		case !ok:
 		case bridge != "":
-			errs = append(errs, act(iptables.Destination{Bridge: bridge}))
+			errs = append(errs, act(ctx, iptables.Destination{Bridge: bridge}))
 		default:
-			errs = append(errs, eachSubnet(p.Attachments[i].Result, act))
+			errs = append(errs, eachSubnet(ctx, p.Attachments[i].Result, act))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // eachSubnet calls act for the subnets of the addresses in a result.
-func eachSubnet(encoded json.RawMessage, act func(iptables.Destination) error) error {
+func eachSubnet(ctx context.Context, encoded json.RawMessage, act func(context.Context, iptables.Destination) error) error {
 	result, err := engine.ParseResult(encoded)
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func eachSubnet(encoded json.RawMessage, act func(iptables.Destination) error) e
 	for _, ip := range result.IPs {
 		subnet, err := netip.ParsePrefix(ip.Address.String())
 		if err == nil {
-			err = act(iptables.Destination{Subnet: subnet.Masked()})
+			err = act(ctx, iptables.Destination{Subnet: subnet.Masked()})
 		}
 		errs = append(errs, err)
 	}

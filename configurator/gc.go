@@ -235,7 +235,9 @@ func (c *Configurator) discover(ctx context.Context, s Scope) (ids []string, los
 		owners, err := cleanup.Owners(ctx, n.Name, c.cfg.StateDir)
 		note(n.Name, owners, err)
 		if c.engineOf(n) == c.native {
-			marked, err := cleanup.Marked(ctx, n.Name, n.Bytes, c.cfg.StateDir)
+			marked, err := bounded(ctx, c, func(ctx context.Context) ([]string, error) {
+				return cleanup.Marked(ctx, n.Name, n.Bytes, c.cfg.StateDir)
+			})
 			note(n.Name, marked, err)
 		}
 	}

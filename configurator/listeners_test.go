@@ -82,6 +82,9 @@ func TestListenersAreReported(t *testing.T) {
 					require.Empty(t, status.Warnings, c)
 					require.NotContains(t, log.String(), "listens")
 				}
+				again, err := h.Setup(t.Context(), a)
+				require.NoError(t, err)
+				require.Equal(t, found(status), again, "a repeated Setup warns as well")
 				r, err := h.Get(t.Context(), a.ID)
 				require.NoError(t, err)
 				require.Empty(t, r.Status.Warnings)
@@ -118,8 +121,11 @@ func TestListenersAreRefused(t *testing.T) {
 			status, err := h.restarted().Setup(t.Context(), a)
 			require.NoError(t, err)
 			require.Empty(t, status.Warnings)
-			again, err := h.Setup(t.Context(), a)
+			h.cfg.Listeners = ListenerRefuse
+			again, err := h.restarted().Setup(t.Context(), a)
 			require.NoError(t, err, "what is set up stays so")
+			require.Len(t, again.Warnings, 1)
+			again.Warnings = nil
 			require.Equal(t, found(status), again)
 			require.NoError(t, h.Teardown(context.Background(), a))
 		})

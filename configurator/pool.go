@@ -323,7 +323,12 @@ func (c *Configurator) setUpSlot(ctx context.Context, s *slot) error {
 		s.prepared, err = c.native.Prepared(ctx, s.request)
 	}
 	if err != nil {
-		return errors.Join(cannotHavePool(s, err), c.remove(ctx, s.plan), c.store.PutSandboxes(s.ID, nil))
+		err = cannotHavePool(s, err)
+	} else {
+		s.file, err = c.store.OpenSlot(s.ID)
+	}
+	if err != nil {
+		return errors.Join(err, c.remove(ctx, s.plan), c.store.PutSandboxes(s.ID, nil))
 	}
 	return nil
 }
@@ -388,5 +393,6 @@ func (c *Configurator) removeSlot(ctx context.Context, s *slot) error {
 	defer unlock()
 	err = errors.Join(c.remove(ctx, s.plan), c.store.PutSandboxes(s.ID, nil))
 	s.Sandbox = nil
+	s.file.Close()
 	return errors.Join(err, s.sandbox.Close())
 }

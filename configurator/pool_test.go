@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -144,6 +145,35 @@ func dial(address string) error {
 	return err
 }
 
+// TestPoolOfTheDefaultNetwork: a network is the same one by its name and as the default network,
+// in the pool and in the request.
+func TestPoolOfTheDefaultNetwork(t *testing.T) {
+	for pooled, requested := range map[string][]string{"net": nil, "": {"net"}} {
+		t.Run(pooled, func(t *testing.T) {
+			h, _ := nativeHost(t, "1.0.0")
+			cfg := h.cfg
+			cfg.Network, cfg.Networks, cfg.Pools = "", nil, []Pool{{Network: pooled, Size: 1}}
+			h.Configurator = newConfigurator(t, cfg)
+			t.Cleanup(func() { require.NoError(t, h.Close()) })
+			h.full()
+			a := Allocation{ID: "a", OwnNetns: true, Networks: requested}
+			other := Allocation{ID: "other", OwnNetns: true, Networks: []string{"allocnet"}}
+			for _, one := range []Allocation{a, other} {
+				s, err := h.Setup(t.Context(), one)
+				require.NoError(t, err)
+				again, err := h.Setup(t.Context(), one)
+				require.NoError(t, err)
+				require.Equal(t, found(s), again)
+			}
+			require.Equal(t, uint64(1), h.Pools()[0].Taken)
+			for _, one := range []Allocation{a, other} {
+				one.Wait = true
+				require.NoError(t, h.Teardown(t.Context(), one))
+			}
+		})
+	}
+}
+
 // TestPoolDry: without a slot, Setup is an ordinary one.
 func TestPoolDry(t *testing.T) {
 	h, _ := pooledHost(t, 1)
@@ -176,6 +206,39 @@ func TestPoolNoticesFlush(t *testing.T) {
 	require.NoError(t, dial("127.0.0.1:8080"))
 	a.Wait = true
 	require.NoError(t, h.Teardown(t.Context(), a))
+}
+
+// TestPoolOfRoutes: the addresses of slots are announced while they wait, and a take restores
+// what another program has removed.
+func TestPoolOfRoutes(t *testing.T) {
+	h, _ := nativeHost(t, "1.0.0", `{"type":"routes","table":100}`)
+	cfg := h.cfg
+	cfg.Network, cfg.Pools = "", []Pool{{Network: "net", Size: 2}}
+	h.Configurator = newConfigurator(t, cfg)
+	t.Cleanup(func() { require.NoError(t, h.Close()) })
+	announced := func() int {
+		out, _ := exec.Command("ip", "route", "show", "table", "100").Output() // fails without the table
+		return strings.Count(string(out), "proto 91")
+	}
+	h.full()
+	require.Equal(t, 2, announced())
+	a := Allocation{ID: "a", OwnNetns: true}
+	for taken := range uint64(2) {
+		h.full()
+		if taken == 1 {
+			require.NoError(t, exec.Command("ip", "route", "flush", "table", "100").Run())
+		}
+		status, err := h.Setup(t.Context(), a)
+		require.NoError(t, err)
+		require.Equal(t, taken+1, h.Pools()[0].Taken)
+		require.NoError(t, h.Check(t.Context(), a))
+		require.NoError(t, h.Teardown(t.Context(), a))
+		out, err := exec.Command("ip", "route", "show", "table", "100", status.Address).CombinedOutput()
+		require.NoError(t, err)
+		require.Empty(t, string(out), "Teardown has returned")
+	}
+	require.NoError(t, h.Close())
+	require.Zero(t, announced())
 }
 
 // TestPoolDrains: when the configuration of a network changes, or the network is removed, its

@@ -1,6 +1,7 @@
 package configurator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,8 +92,9 @@ func (c *Configurator) Networks(ctx context.Context) ([]Network, []*NetworkError
 	valid, broken := c.confs.Networks()
 	networks := make([]Network, 0, len(valid))
 	for i, n := range valid {
+		source := cmp.Or(n.Source, n)
 		one := Network{
-			Name: n.Name, File: n.File, CNIVersion: n.List.CNIVersion, Plugins: n.PluginTypes(),
+			Name: n.Name, File: n.File, CNIVersion: n.List.CNIVersion, Plugins: source.PluginTypes(),
 			Capabilities: n.Capabilities(), Default: i == 0 && n.File != "", Engine: EngineExec,
 		}
 		if c.cfg.Engine != EngineExec {

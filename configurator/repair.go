@@ -9,15 +9,17 @@ import (
 	"time"
 
 	"github.com/allocnet/allocnet/internal/iptables"
+	"github.com/allocnet/allocnet/internal/netlink/announce"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/redact"
 	"github.com/allocnet/allocnet/internal/state/record"
 )
 
 // Repair checks every allocation that is set up, and restores objects on the host that
-// another program has removed: rules, the address of a bridge, sysctls. Call it after "nft
-// flush ruleset", a restart of firewalld or a similar event. Repair does not change the
-// interfaces, addresses and connections of an allocation.
+// another program has removed: rules, the address of a bridge, sysctls, and leases that
+// nobody else has got since. Call it after "nft flush ruleset", a restart of firewalld or a
+// similar event. Repair does not change the interfaces, addresses and connections of an
+// allocation.
 //
 // Repair runs CHECK of each allocation. It restores what the unhealthy ones lack at once, see
 // Restore, and then repairs those that are still unhealthy, from the oldest to the newest. If
@@ -75,7 +77,7 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 // checkOnce returns a context in which objects that all allocations share are checked only once:
 // they take longer than all else in a CHECK.
 func checkOnce(ctx context.Context) context.Context {
-	return ruleset.CheckOnce(iptables.CheckOnce(ctx))
+	return announce.CheckOnce(ruleset.CheckOnce(iptables.CheckOnce(ctx)))
 }
 
 // repairUnhealthy restores what allocations lack, first for all of them at once. The outcomes tell

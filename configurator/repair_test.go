@@ -122,6 +122,46 @@ func TestRepairOfWhatIsTornDownMeanwhile(t *testing.T) {
 	require.Equal(t, &RepairReport{Healthy: []string{"a"}, Repaired: []string{}, Broken: []string{}}, report)
 }
 
+// TestRepairOfLeases: a lost lease comes back, unless somebody else has got the address.
+func TestRepairOfLeases(t *testing.T) {
+	for name, plugin := range map[string]string{"bridge": `{"type":"bridge","bridge":"brtest","isGateway":true`, "ptp": `{"type":"ptp"`} {
+		t.Run(name, func(t *testing.T) {
+			h, leases := nativeHost(t, "1.0.0")
+			h.file("net.conflist", `{"cniVersion":"1.0.0","name":"net","plugins":[`+plugin+`,"ipam":{"type":"host-local","dataDir":"`+leases+`",
+				"ranges":[[{"subnet":"10.77.0.0/24"}],[{"subnet":"fd00:77::/64"}]]}}]}`)
+			a := h.alloc("a")
+			before, err := h.Setup(t.Context(), a)
+			require.NoError(t, err)
+			file := filepath.Join(leases, "net", before.Address)
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+
+			require.NoError(t, os.RemoveAll(leases))
+			require.ErrorIs(t, h.CheckOnly(t.Context(), a), ErrUnhealthy)
+			report, err := h.Repair(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, []string{"a"}, report.Repaired)
+			now, err := os.ReadFile(file)
+			require.NoError(t, err)
+			require.Equal(t, string(text), string(now))
+			again, err := h.Setup(t.Context(), a)
+			require.NoError(t, err)
+			require.Equal(t, found(before), again)
+
+			require.NoError(t, os.WriteFile(file, []byte("other\r\neth0"), 0o600))
+			report, err = h.Repair(t.Context())
+			require.ErrorContains(t, err, "address "+before.Address+` of network "net": it is leased already`)
+			require.Equal(t, []string{"a"}, report.Broken)
+			again, err = h.Setup(t.Context(), a)
+			require.NoError(t, err)
+			require.True(t, again.SetUpAgain)
+			require.NotEqual(t, before.Address, again.Address)
+			require.NoError(t, h.Teardown(context.Background(), a))
+			require.FileExists(t, file, "it is that of another container")
+		})
+	}
+}
+
 // TestRepairOnCheck: with the setting, CHECK restores rules and reports what
 // cannot be restored. Without the setting it changes nothing.
 func TestRepairOnCheck(t *testing.T) {

@@ -180,7 +180,7 @@ func (c *Configurator) restoreOthers(ctx context.Context, plans []*plan, restore
 // forwardingKey is the same for plans with the same rules of allowForwarding; "" stands for
 // none.
 func forwardingKey(p *plan) (key string) {
-	_ = eachDestination(p, func(d iptables.Destination) error {
+	_ = eachDestination(context.Background(), p, func(_ context.Context, d iptables.Destination) error {
 		key += fmt.Sprint(d) + "/"
 		return nil
 	})

@@ -24,7 +24,9 @@ func (c *Configurator) retrace(ctx context.Context, p *plan, a *Allocation) erro
 	if p.ContainerID != "" || p.Inline || len(p.Attachments) == 0 {
 		return nil
 	}
-	traces, err := cleanup.Traces(ctx, p.Container(), c.cfg.StateDir)
+	traces, err := bounded(ctx, c, func(ctx context.Context) ([]cleanup.Trace, error) {
+		return cleanup.Traces(ctx, p.Container(), c.cfg.StateDir)
+	})
 	if err != nil {
 		return err
 	}

@@ -17,8 +17,9 @@ import (
 //
 // Setup is idempotent. Calling Setup on an existing allocation runs CHECK and repairs the
 // network if necessary. If the repair does not help, Setup tears the allocation down and
-// sets it up again: on the same networks, possibly with another address, which a text in
-// Status.Warnings names. If CHECK cannot be completed, Setup leaves the allocation unchanged and returns ErrNotChecked. If the
+// sets it up again: on the same networks, possibly with another address. Then it sets
+// Status.SetUpAgain, and a text in Status.Warnings names both addresses. If CHECK cannot be
+// completed, Setup leaves the allocation unchanged and returns ErrNotChecked. If the
 // existing allocation has other parameters, Setup returns ErrDifferent. Status.Created
 // reports whether Setup created the allocation. With Allocation.MustBeNew, Setup returns
 // ErrExists for an existing allocation.
@@ -148,8 +149,8 @@ func (c *Configurator) setup(ctx context.Context, a Allocation, p *plan) (*Statu
 	if err := c.step(ctx, StepPlan, p.Record, func(context.Context) error { return c.complete(p) }); err != nil {
 		return nil, err
 	}
-	listeners, err := c.searchListeners(p.Record)
-	if err != nil {
+	listeners := c.searchListeners(p.Record)
+	if err := c.refuseListeners(listeners, p.ID); err != nil {
 		return nil, err
 	}
 	unlock, err := c.lockNetworks(ctx, p.Record)
@@ -212,12 +213,16 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 		return nil, err
 	}
 	defer unlock()
-	current.Sandbox = wanted.Sandbox // the same namespace, possibly at another path
+	current.Sandbox = wanted.Sandbox               // the same namespace, possibly at another path
+	listeners := c.searchListeners(current.Record) // they cannot be refused any more
 	_, err = c.checkAndRepair(ctx, current)
 	current.RequireAddress = wanted.RequireAddress
 	if err == nil {
 		status, err := statusOf(current.Record)
-		return withAddress(current.Record, status, err)
+		if status, err = withAddress(current.Record, status, err); err == nil {
+			status.Warnings = c.warnings(listeners, current.Record, status)
+		}
+		return status, err
 	}
 	if !errors.Is(err, ErrUnhealthy) {
 		return nil, err
@@ -240,7 +245,8 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 	if err != nil {
 		return nil, err
 	}
-	status.Warnings = append(status.Warnings, setUpAgain(before, status, cause))
+	status.SetUpAgain = true
+	status.Warnings = append([]string{setUpAgain(before, status, cause)}, c.warnings(listeners, current.Record, status)...)
 	return status, nil
 }
 
@@ -287,11 +293,12 @@ func (c *Configurator) complete(p *plan) error {
 // reserve records the intent. It returns an error if another record has the network
 // namespace or one of the ports.
 func (c *Configurator) reserve(ctx context.Context, p *plan) error {
+	return c.reserveWith(ctx, p, c.store.Reserve)
+}
+
+// reserveWith is reserve with a function that records the intent.
+func (c *Configurator) reserveWith(ctx context.Context, p *plan, write func(context.Context, *record.Record, func(error)) error) error {
 	p.Updated = c.now()
-	write := c.store.Reserve
-	if p.Slot != "" {
-		write = c.store.Take
-	}
 	reserve := func() error {
 		return write(ctx, p.Record, func(err error) { // if it has a requested port, ADD fails
 			c.cfg.Logger.Warn("record cannot be read; its ports are ignored in the search for conflicts", "error", err)

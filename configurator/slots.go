@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/native"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -44,6 +45,7 @@ type slot struct {
 	request  *engine.Request // with the results
 	prepared *native.Prepared
 	sandbox  *sandbox.Sandbox
+	file     *record.Slot
 	survives bool   // see leasesSurvive
 	since    uint64 // before its ADD: see watch.Monitor
 }

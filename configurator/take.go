@@ -72,9 +72,22 @@ func (c *Configurator) poolFor(a *Allocation) *pool {
 	}
 	i := slices.IndexFunc(c.pools, func(p *pool) bool { return p.Network == networks[0] })
 	if i < 0 {
+		i = slices.IndexFunc(c.pools, func(p *pool) bool { return c.isDefault(p.Network, networks[0]) })
+	}
+	if i < 0 {
 		return nil
 	}
 	return c.pools[i]
+}
+
+// isDefault reports whether one of two names is "", the default network, and the other one is
+// the name of that network.
+func (c *Configurator) isDefault(a, b string) bool {
+	if a != "" && b != "" {
+		return false
+	}
+	n, err := c.lookup("")
+	return err == nil && n.Name == a+b
 }
 
 // readByPlugins reports whether native plugins use one of the CNI_ARGS.
@@ -120,7 +133,7 @@ func (c *Configurator) take(ctx context.Context, t *taking) (*Status, error) {
 		return nil, err
 	}
 	defer unlock()
-	if err := c.reserve(ctx, t.plan); err != nil {
+	if err := c.reserveWith(ctx, t.plan, t.slot.file.Take); err != nil {
 		c.putBack(t.pool, t.slot)
 		return nil, err
 	}
@@ -133,6 +146,7 @@ func (c *Configurator) take(ctx context.Context, t *taking) (*Status, error) {
 		return nil, c.undoTake(ctx, t, err)
 	}
 	t.Sandbox = nil
+	t.slot.file.Close()
 	if err := t.slot.sandbox.Close(); err != nil {
 		c.cfg.Logger.Warn("a descriptor of a network namespace could not be closed", "alloc", t.ID, "error", err)
 	}
@@ -169,7 +183,8 @@ func (c *Configurator) admitTake(p *plan) (*listenerSearch, error) {
 		return nil, err
 	}
 	noteUnserved(p)
-	return c.searchListeners(p.Record)
+	listeners := c.searchListeners(p.Record)
+	return listeners, c.refuseListeners(listeners, p.ID)
 }
 
 // noteTaken notes that the network namespace of a slot is that of an allocation.
@@ -204,7 +219,7 @@ func (c *Configurator) bind(ctx context.Context, t *taking, results []*types100.
 	}
 	ready := *t.Record
 	ready.Phase, ready.Updated = record.Ready, c.now()
-	return status, c.store.Update(&ready)
+	return status, t.slot.file.Update(&ready)
 }
 
 // undoTake removes what a failed take has made, under both names, and the slot. It returns an

@@ -211,7 +211,7 @@ func (c *Configurator) dropForeignNetns(ctx context.Context, p *plan) (evidence 
 	}
 	target := c.cleanupTarget(p)
 	target.Netns = ""
-	found, err := cleanup.Audit(ctx, target)
+	found, err := c.audit(ctx, target)
 	if err != nil {
 		return false, err
 	}
@@ -242,8 +242,7 @@ func (c *Configurator) planWithoutRecord(a Allocation) *plan {
 	return p
 }
 
-// forceTimeout bounds the cleanup after the context of the caller has ended. The cleanup runs no
-// plugin, so it cannot hang in one.
+// forceTimeout bounds the cleanup after the context of the caller has ended.
 const forceTimeout = 3 * time.Second
 
 // detach removes the networks of an allocation. A nil error means that nothing is left; any
@@ -273,10 +272,10 @@ func (c *Configurator) detachAfter(ctx context.Context, p *plan, addErr error) e
 		return nil // every object is known, and the kernel has acknowledged its removal
 	}
 	target := c.cleanupTarget(p)
-	flushErr := cleanup.FlushConntrack(ctx, target)
+	flushErr := c.flushConntrack(ctx, target)
 	var left []Leftover
 	auditErr := c.step(ctx, StepAudit, p.Record, func(ctx context.Context) (err error) {
-		left, err = cleanup.Audit(ctx, target)
+		left, err = c.audit(ctx, target)
 		return err
 	})
 	if delErr == nil && auditErr == nil && len(left) == 0 {
@@ -306,7 +305,9 @@ func (c *Configurator) recordAddresses(ctx context.Context, p *plan) error {
 	if !slices.ContainsFunc(p.Attachments, func(a record.Attachment) bool { return a.Result == nil }) {
 		return nil
 	}
-	found, err := cleanup.Addresses(ctx, c.cleanupTarget(p))
+	found, err := bounded(ctx, c, func(ctx context.Context) ([]cleanup.Address, error) {
+		return cleanup.Addresses(ctx, c.cleanupTarget(p))
+	})
 	for _, a := range found {
 		if !slices.Contains(p.Addresses, a) {
 			p.Addresses = append(p.Addresses, a)
@@ -374,8 +375,8 @@ func (c *Configurator) force(ctx context.Context, r *record.Record, target clean
 	case delErr != nil:
 		stopErr = c.stopPlugins(r)
 	}
-	removed, forceErr := cleanup.Force(ctx, target)
-	left, auditErr := cleanup.Audit(ctx, target)
+	removed, forceErr := c.removeLeftovers(ctx, target)
+	left, auditErr := c.audit(ctx, target)
 	if delErr != nil {
 		c.cfg.Logger.Warn("DEL failed", "alloc", r.ID, "error", redact.Text(delErr.Error()))
 	}

@@ -110,6 +110,9 @@ func TestTargetsHaveMeasures(t *testing.T) {
 		for _, system := range []string{baselineName, pooledName, execName} {
 			r.add(takeTitle(kind), system, seconds, samples{1})
 		}
+		for _, hosts := range []int{0, full.hosts} {
+			r.add(clusterTitle("ADD", kind, hosts), nativeName, seconds, samples{1})
+		}
 		r.add(refillTitle(kind), pooledName, rate, samples{1})
 		r.add(pacedWorstTitle(kind), pooledName, seconds, samples{1})
 	}

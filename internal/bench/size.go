@@ -13,6 +13,7 @@ type size struct {
 	slowBurst            int
 	flat                 []flatSize
 	flatRounds           int
+	hosts                int // other hosts of a cluster
 	connects             int
 	connectParts         int // in which connections with and without other mappings alternate
 	mappings, slowBefore int // other mappings: for systems with maps, and for those with chains of rules
@@ -40,7 +41,7 @@ var full = size{
 	kinds: []string{"bridge", "ptp"}, systems: order, connectParts: 10,
 	life: rounds{fast: 300, slow: 25}, dual: rounds{fast: 100, slow: 10},
 	batch: 100, batches: 10, removals: 1000, paced: 1000, slowBatch: 16, burst: 1000, bursts: 3, slowBurst: 48,
-	flat: []flatSize{{"bridge", []int{1000}}, {"ptp", []int{4000, 10000}}}, flatRounds: 100,
+	flat: []flatSize{{"bridge", []int{1000}}, {"ptp", []int{4000, 10000}}}, flatRounds: 100, hosts: 1000,
 	connects: 20000, mappings: 10000, slowBefore: 5000, dropin: 25, daemon: 100, cpuLives: 200, cpuBlocks: 7, many: 10000, manyRounds: 50, again: 50, collect: 500, collects: 3, heap: 1000,
 	heal: []int{10, 100, 1000}, heals: 3, healLives: 300,
 }
@@ -50,7 +51,7 @@ var short = size{
 	kinds: []string{"bridge", "ptp"}, systems: order, connectParts: 10,
 	life: rounds{fast: 60, slow: 5}, dual: rounds{fast: 20, slow: 2},
 	batch: 100, batches: 3, removals: 200, paced: 60, slowBatch: 8, burst: 200, bursts: 1, slowBurst: 16,
-	flat: []flatSize{{"bridge", []int{200}}, {"ptp", []int{400}}}, flatRounds: 30,
+	flat: []flatSize{{"bridge", []int{200}}, {"ptp", []int{400}}}, flatRounds: 30, hosts: 1000,
 	connects: 3000, mappings: 10000, slowBefore: 300, dropin: 5, daemon: 15, cpuLives: 50, cpuBlocks: 3, many: 200, manyRounds: 5, again: 5, collect: 500, collects: 1, heap: 200,
 	heal: []int{10, 100}, heals: 1, healLives: 60,
 }

@@ -77,6 +77,12 @@ func growthTargets(s *size) []Target {
 			}
 		}
 	}
+	for _, kind := range []string{"bridge", "ptp"} {
+		title := clusterTitle("ADD", kind, s.hosts)
+		all = append(all, Target{
+			What: title + ": native, to none", Limit: 1.1, Of: key(title, nativeName), To: key(clusterTitle("ADD", kind, 0), nativeName),
+		})
+	}
 	for _, operation := range []string{"ADD", "DEL"} {
 		many, none := ownedTitle(operation, s.many), ownedTitle(operation, 0)
 		all = append(all, Target{

@@ -104,7 +104,8 @@ func (c *collector) routes(all links) error {
 	}
 	for _, route := range list {
 		if !isTransient(route) {
-			c.add(all.isIdleBridge(route.LinkIndex), routeWords(all, route)...)
+			own := route.Table == unix.RT_TABLE_MAIN || route.Table == unix.RT_TABLE_LOCAL
+			c.add(own && all.isIdleBridge(route.LinkIndex), routeWords(all, route)...)
 		}
 	}
 	return nil

@@ -135,7 +135,7 @@ func (c *collector) set(conn *nftables.Conn, table *nftables.Table, set *nftable
 
 // sharedSets are the sets in allocnet's tables whose elements belong to
 // networks and bridges, not to attachments.
-var sharedSets = map[string]bool{"networks": true, "guarded": true, "guards": true}
+var sharedSets = map[string]bool{"networks": true, "exempt": true, "guarded": true, "guards": true}
 
 // unowned reports whether no element names an owner.
 func unowned(elements []nftables.SetElement) bool {

@@ -95,13 +95,18 @@ var linkChanges = []change{
 		name: "idle bridge",
 		make: func(t *testing.T) {
 			addLink(t, &netlink.Bridge{LinkAttrs: linkAttrs("cni0", "0a:00:00:00:00:01")}, "10.1.0.1/24")
+			require.NoError(t, netlink.RouteAdd(&netlink.Route{
+				LinkIndex: linkByName(t, "cni0").Attrs().Index, Dst: network(t, "10.1.0.2/32"), Table: 100, Scope: netlink.SCOPE_LINK,
+			}))
 		},
 		undo: func(t *testing.T) { require.NoError(t, netlink.LinkDel(linkByName(t, "cni0"))) },
 		want: lines(
 			"+address cni0 10.1.0.1/24",
 			"+link cni0 bridge 0a:00:00:00:00:01 mtu 1500 up",
+			"+route 100 10.1.0.2/32 dev cni0 proto boot scope link",
 			"+route main 10.1.0.0/24 dev cni0 src 10.1.0.1 proto kernel scope link",
 		),
+		persistent: lines("+route 100 10.1.0.2/32 dev cni0 proto boot scope link"), // those of allocations
 	},
 	{
 		name: "link-local address",

@@ -157,8 +157,8 @@ func (d cacheDir) path(f *family, admins []string, s snapshot) (string, error) {
 }
 
 // programs caches what the process found out about installed programs: the output of
-// --version, and the result of Open.
-var programs struct{ versions, commands sync.Map }
+// --version.
+var programs struct{ versions sync.Map }
 
 // once returns the cached result of look for a program, or calls look and caches its
 // result. It does not cache errors.

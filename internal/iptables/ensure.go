@@ -20,28 +20,25 @@ func (w Wanted) String() string { return w.Chain + " " + strings.Join(w.Spec, " 
 // Ensure creates missing chains and rules, in order.
 func (c *Command) Ensure(ctx context.Context, table string, wanted []Wanted) error {
 	for _, w := range wanted {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := c.ensure(table, w); err != nil {
+		if err := c.ensure(ctx, table, w); err != nil {
 			return fmt.Errorf("create %s: %w", w, err)
 		}
 	}
 	return nil
 }
 
-func (c *Command) ensure(table string, w Wanted) error {
+func (c *Command) ensure(ctx context.Context, table string, w Wanted) error {
 	if len(w.Spec) == 0 {
-		return c.EnsureChain(table, w.Chain)
+		return c.EnsureChain(ctx, table, w.Chain)
 	}
-	found, err := c.Exists(table, w.Chain, w.Spec...)
+	found, err := c.Exists(ctx, table, w.Chain, w.Spec...)
 	if err != nil || found {
 		return err
 	}
 	if w.First {
-		return c.Insert(table, w.Chain, 1, w.Spec...)
+		return c.Prepend(ctx, table, w.Chain, w.Spec...)
 	}
-	return c.Append(table, w.Chain, w.Spec...)
+	return c.Append(ctx, table, w.Chain, w.Spec...)
 }
 
 // Check returns an error that names all missing rules. It does not look for chains:
@@ -55,7 +52,7 @@ func (c *Command) Check(ctx context.Context, table string, wanted []Wanted) erro
 		if err := ctx.Err(); err != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		found, err := c.Exists(table, w.Chain, w.Spec...)
+		found, err := c.Exists(ctx, table, w.Chain, w.Spec...)
 		switch {
 		case err != nil && !IsMissing(err):
 			errs = append(errs, fmt.Errorf("%s: look for rule %s: %w", c.Name, w, err))
@@ -67,10 +64,10 @@ func (c *Command) Check(ctx context.Context, table string, wanted []Wanted) erro
 }
 
 // Remove deletes rules. A missing rule is not an error.
-func (c *Command) Remove(table string, rules []Wanted) error {
+func (c *Command) Remove(ctx context.Context, table string, rules []Wanted) error {
 	var errs []error
 	for _, r := range rules {
-		if err := c.Delete(table, r.Chain, r.Spec...); err != nil && !IsMissing(err) {
+		if err := c.Delete(ctx, table, r.Chain, r.Spec...); err != nil && !IsMissing(err) {
 			errs = append(errs, fmt.Errorf("%s: delete rule %s: %w", c.Name, r, err))
 		}
 	}

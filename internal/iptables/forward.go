@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -21,6 +22,7 @@ type Destination struct {
 	Subnet netip.Prefix // packets to these addresses
 }
 
+// String returns the bridge or the subnet, as text for errors.
 func (d Destination) String() string {
 	if d.Bridge != "" {
 		return fmt.Sprintf("bridge %q", d.Bridge)
@@ -51,16 +53,16 @@ func (d Destination) published() []string {
 // AllowPublished accepts redirected connections to a destination, and only those. On a
 // host whose FORWARD policy is to drop, they would not pass otherwise. AllowPublished
 // is idempotent, and one rule serves all allocations of the destination.
-func AllowPublished(d Destination) error {
+func AllowPublished(ctx context.Context, d Destination) error {
 	return d.eachFamily(func(c *Command) error {
-		found, err := c.Exists(filterTable, AdminChain, d.published()...)
+		found, err := c.Exists(ctx, filterTable, AdminChain, d.published()...)
 		if err == nil && found {
 			return nil
 		}
-		if err := c.EnsureChain(filterTable, AdminChain); err != nil {
+		if err := c.EnsureChain(ctx, filterTable, AdminChain); err != nil {
 			return fmt.Errorf("%s: make chain %s: %w", c.Name, AdminChain, err)
 		}
-		if err := c.AppendUnique(filterTable, AdminChain, d.published()...); err != nil {
+		if err := c.AppendUnique(ctx, filterTable, AdminChain, d.published()...); err != nil {
 			return fmt.Errorf("%s: accept connections to published ports of %s: %w", c.Name, d, err)
 		}
 		return nil
@@ -68,9 +70,9 @@ func AllowPublished(d Destination) error {
 }
 
 // CheckPublished returns ErrMissing if a rule that AllowPublished makes is missing.
-func CheckPublished(d Destination) error {
+func CheckPublished(ctx context.Context, d Destination) error {
 	return d.eachFamily(func(c *Command) error {
-		found, err := c.Exists(filterTable, AdminChain, d.published()...)
+		found, err := c.Exists(ctx, filterTable, AdminChain, d.published()...)
 		if err != nil || !found {
 			return errors.Join(fmt.Errorf("%s chain %s: published ports of %s: %w", c.Name, AdminChain, d, ErrMissing), err)
 		}

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	goiptables "github.com/coreos/go-iptables/iptables"
 	"golang.org/x/sys/unix"
 )
 
@@ -50,64 +49,6 @@ const (
 )
 
 var waitOption = fmt.Sprintf("--wait=%d", lockTime)
-
-// Command is a family's iptables, for rules with the layout of the reference plugins.
-type Command struct {
-	*goiptables.IPTables
-	// Name is the name of the program.
-	Name string
-}
-
-// Open finds a family's iptables in PATH. errors.Is finds exec.ErrNotFound if it is not
-// installed. The result is safe for concurrent use.
-func Open(f Family) (*Command, error) {
-	name := f.Program()
-	p, err := installed(name)
-	if err != nil {
-		return nil, err
-	}
-	return once(&programs.commands, p, func() (*Command, error) {
-		protocol := goiptables.ProtocolIPv4
-		if f == IPv6 {
-			protocol = goiptables.ProtocolIPv6
-		}
-		t, err := goiptables.New(goiptables.IPFamily(protocol), goiptables.Path(p.path), goiptables.Timeout(lockTime))
-		if err != nil {
-			return nil, fmt.Errorf("open %s: %w", name, err)
-		}
-		return &Command{IPTables: t, Name: name}, nil
-	})
-}
-
-// EnsureChain makes a chain, unless it exists or another process makes it in the
-// meantime.
-func (c *Command) EnsureChain(table, chain string) error {
-	found, err := c.ChainExists(table, chain)
-	if err != nil || found {
-		return err
-	}
-	if err := c.NewChain(table, chain); err != nil {
-		if found, foundErr := c.ChainExists(table, chain); foundErr == nil && found {
-			return nil
-		}
-		return err
-	}
-	return nil
-}
-
-// IsMissing reports whether iptables failed because a rule, or a chain, set or table in
-// it, does not exist.
-func IsMissing(err error) bool {
-	var failed *goiptables.Error
-	return errors.As(err, &failed) && failed.IsNotExist()
-}
-
-// IsBusy reports whether iptables failed because another program holds a resource.
-func IsBusy(err error) bool {
-	const resourceProblem = 4
-	var failed *goiptables.Error
-	return errors.As(err, &failed) && !failed.IsNotExist() && failed.ExitStatus() == resourceProblem
-}
 
 // program identifies an installed program. It compares unequal to another version or
 // variant under the same name.
@@ -164,12 +105,17 @@ func runIPTables(ctx context.Context, input, path string, args ...string) (strin
 	if err == nil {
 		return output, nil
 	}
+	return "", advised(err, complaint)
+}
+
+// advised adds advice to an error of iptables if its complaint is a known one.
+func advised(err error, complaint string) error {
 	for _, a := range advices {
 		if strings.Contains(complaint, a.complaint) {
-			return "", fmt.Errorf("%w (%s)", err, a.advice)
+			return fmt.Errorf("%w (%s)", err, a.advice)
 		}
 	}
-	return "", err
+	return err
 }
 
 // advices contains advice for error messages of iptables.

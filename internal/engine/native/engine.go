@@ -19,6 +19,7 @@ import (
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/subnetenv"
 )
 
 // Engine implements engine.Engine. It opens its sockets at first use, in the
@@ -288,7 +289,8 @@ func (e *Engine) GuardLoopback(ctx context.Context) error {
 	return errors.Join(host.GuardLoopback(ctx), host.Rules.Repair(ctx))
 }
 
-// Status implements engine.Engine.
+// Status implements engine.Engine. STATUS exists since CNI version 1.1.0. The native flannel
+// reports in every version that there is no subnet: nothing else would.
 func (e *Engine) Status(ctx context.Context, dirs []string, n *conflist.Network) error {
 	exec, err := e.exec(&engine.Request{})
 	if err != nil {
@@ -297,8 +299,10 @@ func (e *Engine) Status(ctx context.Context, dirs []string, n *conflist.Network)
 	defer exec.Close()
 	since, err := version.GreaterThanOrEqualTo(n.List.CNIVersion, "1.1.0")
 	c := e.newChain(exec, &engine.Request{PluginDirs: dirs, Attachments: []engine.Attachment{{Network: n}}}, 0)
-	for i := range n.List.Plugins {
-		if err == nil && since {
+	binaries := e.Binaries(n)
+	for i, p := range n.List.Plugins {
+		ownFlannel := p.Network.Type == subnetenv.Type && !slices.Contains(binaries, subnetenv.Type)
+		if err == nil && (since || ownFlannel) {
 			err = c.run(ctx, "STATUS", i, nil)
 		}
 	}

@@ -153,6 +153,11 @@ func TestStatus(t *testing.T) {
 	requireCodes(t, h.Status(t.Context(), h.dirs(), n), 50)
 	require.NoError(t, h.Status(t.Context(), h.dirs(), network(t, "net", "1.0.0", nil, h.fake("one", fails("STATUS", 50)))))
 	require.Equal(t, []string{"one STATUS"}, h.commands())
+	absent := filepath.Join(t.TempDir(), "subnet.env")
+	flannel := network(t, "net", "1.0.0", nil, object{"type": "flannel", "subnetFile": absent})
+	var coded *types.Error
+	require.ErrorAs(t, h.Status(t.Context(), h.dirs(), flannel), &coded)
+	require.EqualValues(t, 50, coded.Code)
 }
 
 // requireCodes checks that an error contains these CNI codes in this order.

@@ -15,7 +15,7 @@ import (
 
 // Route is a route over one link.
 type Route struct {
-	Index    int
+	Index    int // of the link; unused if the route is Unreachable
 	Dst      *net.IPNet
 	Via, Src net.IP
 	Scope    uint8
@@ -27,6 +27,9 @@ type Route struct {
 	MTU, AdvMSS int
 	// Exclusive makes the request fail if the route already exists.
 	Exclusive bool
+	// Unreachable makes the kernel refuse packets to the destination. Such a route has no
+	// link.
+	Unreachable bool
 }
 
 // AddRoute adds a route.
@@ -35,19 +38,10 @@ func (b *Batch) AddRoute(route *Route) {
 	if route.Exclusive {
 		flags |= unix.NLM_F_EXCL
 	}
-	m := unix.RtMsg{Family: unix.AF_INET6, Scope: route.Scope, Protocol: unix.RTPROT_BOOT, Type: unix.RTN_UNICAST}
-	if route.Protocol != 0 {
-		m.Protocol = route.Protocol
-	}
-	short := func(ip net.IP) net.IP { return ip.To16() }
-	if route.Dst.IP.To4() != nil {
-		m.Family, short = unix.AF_INET, net.IP.To4
-	}
-	ones, _ := route.Dst.Mask.Size()
-	m.Dst_len = uint8(ones)
+	m, short := route.header()
 	r := b.begin(fmt.Sprintf("add route to %s", route.Dst), unix.RTM_NEWROUTE, flags)
 	putRoute(r, &m)
-	if ones > 0 {
+	if m.Dst_len > 0 {
 		r.Attribute(unix.RTA_DST, short(route.Dst.IP))
 	}
 	if route.Via != nil {
@@ -59,13 +53,52 @@ func (b *Batch) AddRoute(route *Route) {
 	if route.Priority != 0 {
 		r.Uint32(unix.RTA_PRIORITY, uint32(route.Priority))
 	}
-	table := route.Table
+	route.putPlace(r)
+	route.putMetrics(r)
+}
+
+// DeleteRoute deletes the route of the table that has the destination, the protocol and
+// the link of the given one. If there is none, nothing changes.
+func (b *Batch) DeleteRoute(route *Route) {
+	m, short := route.header()
+	m.Scope = unix.RT_SCOPE_NOWHERE // any
+	r := b.beginExcused(fmt.Sprintf("delete route to %s", route.Dst), unix.RTM_DELROUTE, 0, unix.ESRCH)
+	putRoute(r, &m)
+	if m.Dst_len > 0 {
+		r.Attribute(unix.RTA_DST, short(route.Dst.IP))
+	}
+	route.putPlace(r)
+}
+
+// header returns the header of a message about the route, and how its addresses are
+// written.
+func (r *Route) header() (m unix.RtMsg, short func(net.IP) net.IP) {
+	m = unix.RtMsg{Family: unix.AF_INET6, Scope: r.Scope, Protocol: unix.RTPROT_BOOT, Type: unix.RTN_UNICAST}
+	if r.Protocol != 0 {
+		m.Protocol = r.Protocol
+	}
+	if r.Unreachable {
+		m.Type = unix.RTN_UNREACHABLE
+	}
+	short = net.IP.To16
+	if r.Dst.IP.To4() != nil {
+		m.Family, short = unix.AF_INET, net.IP.To4
+	}
+	ones, _ := r.Dst.Mask.Size()
+	m.Dst_len = uint8(ones)
+	return m, short
+}
+
+// putPlace appends the table and the link.
+func (r *Route) putPlace(to *sock.Requests) {
+	table := r.Table
 	if table == 0 {
 		table = unix.RT_TABLE_MAIN
 	}
-	r.Uint32(unix.RTA_TABLE, uint32(table))
-	r.Uint32(unix.RTA_OIF, uint32(route.Index))
-	route.putMetrics(r)
+	to.Uint32(unix.RTA_TABLE, uint32(table))
+	if !r.Unreachable {
+		to.Uint32(unix.RTA_OIF, uint32(r.Index))
+	}
 }
 
 // DropMulticast removes a link's route to all IPv6 multicast addresses, which the

@@ -177,7 +177,7 @@ func (r *Ruleset) settle(ctx context.Context, list []element) (change, error) {
 	for i := range list {
 		want, is := &list[i], &found[i]
 		if want.set.interval {
-			if err := r.settleNetwork(ctx, &c, want, [2]*element{is, &atEnd[0]}); err != nil {
+			if err := r.settleInterval(ctx, &c, want, [2]*element{is, &atEnd[0]}); err != nil {
 				return c, err
 			}
 			atEnd = atEnd[1:]
@@ -212,6 +212,38 @@ func (c *change) settle(want, is *element) error {
 		c.remove = append(c.remove, *is)
 	}
 	c.add = append(c.add, *want)
+	return nil
+}
+
+// settleInterval adds to the change what an element of a set of intervals needs. at are
+// the existing elements at its first and at its last address.
+func (r *Ruleset) settleInterval(ctx context.Context, c *change, want *element, at [2]*element) error {
+	if want.set == want.set.table.networks {
+		return r.settleNetwork(ctx, c, want, at)
+	}
+	return c.settleExemption(want, at)
+}
+
+// settleExemption adds to the change what one exemption needs. The kernel refuses one
+// that begins or ends within another.
+func (c *change) settleExemption(want *element, at [2]*element) error {
+	for _, other := range at {
+		switch {
+		case other.set == nil:
+		case other.covers(want):
+			return nil
+		case !want.covers(other):
+			return fmt.Errorf("%s overlaps with the existing %s: give both networks the same exceptions", want, other)
+		}
+	}
+	for _, other := range at {
+		if other.set != nil && !slices.Contains(c.remove, *other) {
+			c.remove = append(c.remove, *other)
+		}
+	}
+	if !slices.Contains(c.add, *want) {
+		c.add = append(c.add, *want)
+	}
 	return nil
 }
 

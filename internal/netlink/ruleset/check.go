@@ -52,7 +52,7 @@ func (r *Ruleset) missing(ctx context.Context, list []element) ([]string, error)
 		case is.set == nil:
 			missing = append(missing, want.String())
 		case want.set.interval && is.covers(want):
-		case is.value == want.value && is.owner == want.owner && (want.zone == "" || is.zone == want.zone):
+		case !want.set.interval && is.value == want.value && is.owner == want.owner && (want.zone == "" || is.zone == want.zone):
 		case is.owner != "":
 			missing = append(missing, fmt.Sprintf("%s (there is %s of %s)", want, is, is.owner))
 		default:

@@ -1,6 +1,7 @@
 package ruleset
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -49,8 +50,15 @@ func (e *element) covers(other *element) bool {
 	if !e.set.interval {
 		return e.key == other.key
 	}
-	half := e.set.keyLen / 2 // both fields of a network are the same
-	return string(e.key[:half]) <= string(other.key[:half]) && string(other.end[:half]) <= string(e.end[:half])
+	half, whole := e.set.keyLen/2, e.set.keyLen
+	return within(other.key[:half], other.end[:half], e.key[:half], e.end[:half]) &&
+		within(other.key[half:whole], other.end[half:whole], e.key[half:whole], e.end[half:whole])
+}
+
+// within reports whether the addresses from first to last are within those from low to
+// high.
+func within(first, last, low, high []byte) bool {
+	return bytes.Compare(low, first) <= 0 && bytes.Compare(last, high) <= 0
 }
 
 // maxList is the maximum size in bytes of the elements in one message: the length of an
@@ -228,11 +236,16 @@ func (e *element) String() string {
 			return fmt.Sprintf("open address %s (firewalld zone %s)", e.address(), e.zone)
 		}
 		return fmt.Sprintf("open address %s", e.address())
+	case t.announced:
+		r := e.announced()
+		return fmt.Sprintf("announced address %s (table %d)", e.address(), r.Table)
 	case t.contacted, t.contactedPorts, t.contactedMissed:
 		return fmt.Sprintf("%s %x", strings.Replace(e.set.name, "_", " ", 1), e.key[:e.set.keyLen])
 	case t.networks:
 		last, _ := netip.AddrFromSlice(e.end[:e.set.keyLen/2])
 		return fmt.Sprintf("network %s-%s", e.address(), last)
+	case t.exempt:
+		return fmt.Sprintf("exemption from masquerading, %s", e.pair())
 	case t.guards:
 		if e.verdict == int32(expr.VerdictDrop) {
 			return fmt.Sprintf("isolated ports of bridge %q", e.link())
@@ -246,6 +259,16 @@ func (e *element) String() string {
 func (e *element) address() netip.Addr {
 	a, _ := netip.AddrFromSlice(e.key[:e.set.table.addrLen])
 	return a
+}
+
+// pair describes the networks of an exemption.
+func (e *element) pair() string {
+	n := e.set.table.addrLen
+	address := func(bytes []byte) netip.Addr {
+		a, _ := netip.AddrFromSlice(bytes)
+		return a
+	}
+	return fmt.Sprintf("%s-%s to %s-%s", e.address(), address(e.end[:n]), address(e.key[n:2*n]), address(e.end[n:2*n]))
 }
 
 // everywhere returns the element for the host port on every address, given one for the

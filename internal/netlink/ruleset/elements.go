@@ -34,11 +34,13 @@ func (e *Elements) listTo(l *lister) ([]element, error) {
 	if len(e.Zone) > maxZone {
 		l.fail("the name of firewalld's zone is longer than %d bytes", maxZone)
 	}
-	l.list = make([]element, 0, 2*(len(e.Masquerade)+len(e.Published))+len(e.Mappings)+len(e.Open)+4*len(e.Guarded))
+	l.list = make([]element, 0, 2*(len(e.Masquerade)+len(e.Published))+len(e.Mappings)+len(e.Open)+len(e.Announced)+4*len(e.Guarded))
 	for _, t := range tables {
 		l.addresses(t, e)
+		l.routes(t, e.Announced)
 		l.mappings(t, e.Mappings)
 		l.networks(t, e)
+		l.exemptions(t, e.Exempt)
 		l.guards(t, e.Guarded)
 	}
 	return l.list, l.err
@@ -181,14 +183,15 @@ func (l *lister) networks(t *table, e *Elements) {
 
 // network returns the element for a network.
 func (t *table) network(p netip.Prefix) element {
-	p = p.Masked()
-	e := element{set: t.networks}
-	for _, b := range []struct {
-		to   *key
-		addr []byte
-	}{{&e.key, p.Addr().AsSlice()}, {&e.end, last(p)}} {
-		copy(b.to[copy(b.to[:], b.addr):], b.addr)
-	}
+	return t.pair(t.networks, p, p)
+}
+
+// pair returns the element for packets from one network to another.
+func (t *table) pair(s *set, from, to netip.Prefix) element {
+	from, to = from.Masked(), to.Masked()
+	e := element{set: s}
+	copy(e.key[copy(e.key[:], from.Addr().AsSlice()):], to.Addr().AsSlice())
+	copy(e.end[copy(e.end[:], last(from)):], last(to))
 	return e
 }
 
@@ -211,6 +214,22 @@ func last(p netip.Prefix) []byte {
 		}
 	}
 	return a
+}
+
+// exemptions adds every exemption once, except for one within another.
+func (l *lister) exemptions(t *table, list []Exemption) {
+	first := len(l.list)
+	for _, x := range list {
+		from, to := unmap(x.From), unmap(x.To)
+		if !from.IsValid() || !to.IsValid() || from.Addr().Is4() != to.Addr().Is4() {
+			l.fail("%s: %s and %s are not networks of one family", t.exempt.label, from, to)
+			return
+		}
+		if tableOf(from.Addr()) == t {
+			l.list = append(l.list, t.pair(t.exempt, from, to))
+			l.list = l.list[:first+len(outermost(l.list[first:]))]
+		}
+	}
 }
 
 // guards adds the bridges, which are in the tables of both families.

@@ -87,8 +87,13 @@ func everything() *Elements {
 			{HostIP: netip.MustParseAddr("127.0.0.1"), Protocol: 17, HostPort: 53, To: netip.AddrPortFrom(v4.Addr(), 5353)},
 			{HostIP: netip.MustParseAddr("2001:db8::1"), Protocol: 17, HostPort: 53, To: netip.AddrPortFrom(v6.Addr(), 5353)},
 		},
-		Open:    []netip.Addr{v4.Addr(), v6.Addr()},
-		Guarded: []Guard{{Bridge: "cni0"}},
+		Exempt: []Exemption{
+			{v4, netip.MustParsePrefix("10.1.0.0/16")}, {v4, netip.MustParsePrefix("192.168.0.0/16")},
+			{v6, netip.MustParsePrefix("fd00::/16")},
+		},
+		Open:      []netip.Addr{v4.Addr(), v6.Addr()},
+		Announced: []Route{{Address: netip.PrefixFrom(v4.Addr(), 32), Table: 100, Protocol: 91, Link: 7}, {Address: v6, Table: 1 << 31, Protocol: 91}},
+		Guarded:   []Guard{{Bridge: "cni0"}},
 	}
 }
 

@@ -20,9 +20,9 @@ type table struct {
 	// are the offsets of the addresses.
 	addrLen, source, destination uint32
 
-	hostPorts, hostIPPorts, standby, snatAll, snatLocal, masqueraded, open *set // elements with an owner
-	networks, guarded, guards                                              *set // elements that attachments share
-	contacted, contactedPorts, contactedMissed                             *set // elements that packets add
+	hostPorts, hostIPPorts, standby, snatAll, snatLocal, masqueraded, open, announced *set // elements with an owner
+	networks, exempt, guarded, guards                                                 *set // elements that attachments share
+	contacted, contactedPorts, contactedMissed                                        *set // elements that packets add
 
 	sets []*set
 	// chains builds the chains at the first call.
@@ -85,15 +85,18 @@ func newTable(family byte) *table {
 	// read its own listing.
 	t.masqueraded = t.newSet("masqueraded", types{addr}, nil)
 	t.open = t.newSet("open", types{addr}, nil)
+	mark := nftables.TypeMark // a number; no rule uses this map
+	t.announced = t.newSet("announced", types{addr, mark}, types{mark, mark, mark})
 	t.networks = t.newSet("networks", types{addr, addr}, nil)
-	t.networks.interval = true
+	t.exempt = t.newSet("exempt", types{addr, addr}, nil)
+	t.networks.interval, t.exempt.interval = true, true
 	t.guarded = t.newSet("guarded", types{link}, nil)
 	t.guards = t.newSet("guards", types{link, link}, types{nftables.TypeVerdict})
 	t.contacted = t.newSet("contacted", types{addr, proto, port}, nil)
 	t.contactedPorts = t.newSet("contacted_ports", types{proto, port}, nil)
 	t.contactedMissed = t.newSet("contacted_missed", types{proto}, nil)
 	t.contacted.size, t.contactedPorts.size, t.contactedMissed.size = contactedSize, portsSize, missedSize
-	for _, s := range []*set{t.networks, t.guarded, t.guards, t.contacted, t.contactedPorts, t.contactedMissed} {
+	for _, s := range []*set{t.networks, t.exempt, t.guarded, t.guards, t.contacted, t.contactedPorts, t.contactedMissed} {
 		s.shared = true
 	}
 	t.chains = onceChains(t)

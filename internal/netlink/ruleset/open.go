@@ -35,6 +35,26 @@ func (r *Ruleset) OpenAddresses(ctx context.Context, addresses []netip.Addr) ([]
 	return open, nil
 }
 
+// AddressOwners returns the owners of an address, which is masqueraded or open.
+func (r *Ruleset) AddressOwners(ctx context.Context, address netip.Addr) ([]string, error) {
+	var l lister
+	t := tableOf(address.Unmap())
+	for _, s := range []*set{t.masqueraded, t.open} {
+		l.address(t, s, address)
+	}
+	found, err := r.lookUp(ctx, l.list)
+	if err != nil {
+		return nil, fmt.Errorf("look up the owners of %s: %w", address, err)
+	}
+	var owners []string
+	for i := range found {
+		if found[i].set != nil && found[i].owner != "" {
+			owners = append(owners, found[i].owner)
+		}
+	}
+	return owners, nil
+}
+
 // OpenOf returns the open addresses for which of(owner) is true. It reads all open
 // addresses.
 func (r *Ruleset) OpenOf(ctx context.Context, of func(names.Owner) bool) ([]OpenAddress, error) {

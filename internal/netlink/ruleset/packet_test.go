@@ -286,6 +286,25 @@ func TestWithinOneNetwork(t *testing.T) {
 	n.wantAnswer(fmt.Sprintf("c sees %s", addr6(net0, 2).Addr()), n.a, addr6(net1, 2).Addr(), 80)
 }
 
+// TestExempt: only packets to an exempt network keep their source address, and those of
+// connections to host ports are not affected.
+func TestExempt(t *testing.T) {
+	eachFamily(t, []string{"0"}, func(t *testing.T, n *testNet, prefix func(network, n int) netip.Prefix) {
+		addr := func(network, number int) netip.Addr { return prefix(network, number).Addr() }
+		e := n.elements(SNATLocal)
+		require.NoError(t, n.Add(t.Context(), e))
+		n.wantAnswer(fmt.Sprintf("c sees %s", addr(net1, 1)), n.a, addr(net1, 2), 80)
+		e.Exempt = []Exemption{{prefix(net0, 2), prefix(net1, 1)}}
+		require.ErrorIs(t, n.Check(t.Context(), e), ErrMissing)
+		require.NoError(t, n.Add(t.Context(), e))
+		require.NoError(t, n.Check(t.Context(), e))
+		n.wantAnswer(fmt.Sprintf("c sees %s", addr(net0, 2)), n.a, addr(net1, 2), 80)
+		n.wantAnswer(fmt.Sprintf("outside sees %s", addr(wireNet, 1)), n.a, addr(wireNet, 2), 80)
+		n.wantAnswer(fmt.Sprintf("a sees %s", addr(net1, 2)), n.c, addr(wireNet, 1), 8080)
+		n.wantAnswer(fmt.Sprintf("a sees %s", addr(net0, 1)), n.a, addr(wireNet, 1), 8080) // hairpin
+	})
+}
+
 func TestGuards(t *testing.T) {
 	eachFamily(t, []string{"0", "1"}, func(t *testing.T, n *testNet, prefix func(network, n int) netip.Prefix) {
 		addr := func(network, number int) netip.Addr { return prefix(network, number).Addr() }

@@ -116,7 +116,7 @@ func (n *restoration) wishes(list []*Elements) map[*table][]wish {
 	}
 	wishes := map[*table][]wish{}
 	for _, t := range tables {
-		bySet[t.networks] = outermostWishes(bySet[t.networks])
+		bySet[t.networks], bySet[t.exempt] = outermostWishes(bySet[t.networks]), outermostWishes(bySet[t.exempt])
 		for _, s := range t.sets {
 			wishes[t] = append(wishes[t], bySet[s]...)
 		}
@@ -124,7 +124,7 @@ func (n *restoration) wishes(list []*Elements) map[*table][]wish {
 	return wishes
 }
 
-// outermostWishes removes networks within other ones.
+// outermostWishes removes intervals within other ones.
 func outermostWishes(list []wish) []wish {
 	return slices.DeleteFunc(slices.Clone(list), func(w wish) bool {
 		return slices.ContainsFunc(list, func(o wish) bool { return (o.key != w.key || o.end != w.end) && o.covers(&w.element) })
@@ -150,7 +150,7 @@ func (n *restoration) settle(ctx context.Context, r *Ruleset, is *state, wishes 
 		before := len(n.add)
 		switch want, is := &list[i], &found[i]; {
 		case want.set.interval:
-			err = r.settleNetwork(ctx, &n.change, want, [2]*element{is, &atEnd[0]})
+			err = r.settleInterval(ctx, &n.change, want, [2]*element{is, &atEnd[0]})
 			atEnd = atEnd[1:]
 		case waits(want, is) || n.change.settle(want, is) != nil:
 			n.unsettled[wishes[i].by] = true

@@ -178,6 +178,7 @@ func (t *table) postrouting() chain {
 		newRule("every connection to host ports", append(redirected(), t.dest(0), inSet(t.snatAll), &expr.Masq{})...),
 		newRule("some connections to host ports", append(redirected(), t.dest(0), inSet(t.snatLocal), jump(chainSNATLocal))...),
 		newRule("within one network", t.src(0), t.dest(t.addrLen), inSet(t.networks), &expr.Verdict{Kind: expr.VerdictReturn}),
+		newRule("to an exempt network", t.src(0), t.dest(t.addrLen), inSet(t.exempt), &expr.Verdict{Kind: expr.VerdictReturn}),
 		newRule("out of the host", append(masquerade, &expr.Masq{})...))
 }
 

@@ -18,6 +18,7 @@ import (
 type Ruleset struct {
 	socket     *sock.Socket
 	holdsGuard atomic.Bool
+	witnesses  witnesses
 }
 
 // Open opens the connection to the kernel. The first Add makes the tables.
@@ -54,6 +55,11 @@ type Elements struct {
 	// larger network was removed, it is used until the next Add of an address in
 	// the smaller one.
 	Masquerade []netip.Prefix
+	// Exempt are further networks to which packets of Masquerade keep their source
+	// address. An exemption is that of a whole network, so that its elements do not
+	// become more with the attachments. They have no owner, and Del does not remove
+	// them.
+	Exempt []Exemption
 	// Published are addresses to which Mappings lead, each with the prefix length
 	// of its network and the choice of connections that get a source address of the
 	// host.
@@ -66,10 +72,18 @@ type Elements struct {
 	// Zone is stored with the addresses of Open: the zone of firewalld that they
 	// are to be sources of. It has no effect on packets.
 	Zone string
+	// Announced are routes in the host's routing tables. They have no effect on packets:
+	// the elements name the owners of the routes.
+	Announced []Route
 	// Guarded are the bridges that the firewall plugin's ingressPolicy closes. They
 	// have no owner, and Del does not remove them.
 	Guarded []Guard
 }
+
+// Exemption is a pair of networks of one family between which the host does not
+// masquerade. Exemptions may contain one another. Add refuses one whose From is within
+// that of an existing exemption, while its To contains the other's.
+type Exemption struct{ From, To netip.Prefix }
 
 // Published is an address to which host ports lead.
 type Published struct {

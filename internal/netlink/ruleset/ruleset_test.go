@@ -41,7 +41,7 @@ func TestAddIsIdempotent(t *testing.T) {
 		require.NoError(t, r.Add(t.Context(), everything()))
 		require.NoError(t, r.Check(t.Context(), everything()))
 	}
-	require.Equal(t, 12, countElements(t))
+	require.Equal(t, 14, countElements(t))
 	for range 3 {
 		require.NoError(t, r.Del(t.Context(), everything()))
 		require.Zero(t, countElements(t))
@@ -315,6 +315,8 @@ func TestOwned(t *testing.T) {
 	require.NoError(t, err)
 	const of = " of allocnet:net/alloc/eth0"
 	require.Equal(t, []string{
+		"announced address 10.1.2.3 (table 100)" + of,
+		"announced address fd00:1::3 (table 2147483648)" + of,
 		"host port 127.0.0.1:53/udp -> 10.1.2.3:5353" + of,
 		"host port 8080/sctp -> [fd00:1::3]:80" + of,
 		"host port 8080/tcp -> 10.1.2.3:80" + of,

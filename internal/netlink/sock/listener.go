@@ -34,6 +34,9 @@ type ListenOptions struct {
 	DrainOnly bool
 	// Filter drops notifications in the kernel; nil keeps all.
 	Filter []unix.SockFilter
+	// Own lets notifications of this process's own changes arrive. The kernel drops them
+	// otherwise.
+	Own bool
 }
 
 // Listen subscribes to groups of notifications in the network namespace of the calling
@@ -66,13 +69,18 @@ func subscribe(fd int, o *ListenOptions) error {
 			return err
 		}
 	}
-	if len(o.Filter) > 0 {
-		program := unix.SockFprog{Len: uint16(len(o.Filter)), Filter: &o.Filter[0]}
-		if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
-			return err
-		}
+	var filter []unix.SockFilter
+	if !o.Own {
+		filter = foreign()
 	}
-	if _, err := bind(fd); err != nil { // before that, no notification is received
+	if filter = append(filter, o.Filter...); len(o.Filter) == 0 {
+		filter = append(filter, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: ^uint32(0)})
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &program); err != nil {
+		return err
+	}
+	if err := bind(fd); err != nil { // before that, no notification is received
 		return err
 	}
 	for _, group := range o.Groups {
@@ -85,10 +93,7 @@ func subscribe(fd int, o *ListenOptions) error {
 
 // Notification is one message. Its payload is valid only during the call.
 type Notification struct {
-	Kind uint16
-	// Port is the port ID of the socket that made the change; 0 if it was the kernel
-	// itself, or if the kernel does not tell.
-	Port    uint32
+	Kind    uint16
 	Payload []byte
 }
 
@@ -109,8 +114,8 @@ func (l *Listener) read(wait bool, each func(*Notification)) error {
 			return errno != unix.EAGAIN || !wait
 		})
 		switch {
-		case err != nil:
-			return err
+		case err != nil: // no deadline is set, so it is closed
+			return os.ErrClosed
 		case errno == unix.EAGAIN && lost:
 			return ErrLost
 		case errno == unix.EAGAIN:
@@ -134,10 +139,7 @@ func notifications(data []byte, each func(*Notification)) {
 		if length < unix.SizeofNlMsghdr || length > len(data) {
 			return
 		}
-		each(&Notification{
-			Kind: binary.NativeEndian.Uint16(data[4:]), Port: binary.NativeEndian.Uint32(data[12:]),
-			Payload: data[unix.SizeofNlMsghdr:length],
-		})
+		each(&Notification{Kind: binary.NativeEndian.Uint16(data[4:]), Payload: data[unix.SizeofNlMsghdr:length]})
 		data = data[min(len(data), Align(length)):]
 	}
 }

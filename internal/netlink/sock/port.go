@@ -1,58 +1,81 @@
 package sock
 
 import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
 
 // The kernel names the socket whose request led to a notification by its port ID, which
-// is unique for a protocol in a network namespace.
+// is unique for a protocol in a network namespace. The sockets of this process have port
+// IDs from one block of numbers, so that the kernel can filter out the notifications of
+// the process's own changes.
 
-// bind makes the kernel choose a port ID, as it would do at the first request.
-func bind(fd int) (port uint32, err error) {
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return 0, err
+const (
+	blockSize = 1 << 15
+	// The kernel itself assigns port IDs that are process IDs, which are below
+	// PID_MAX_LIMIT (1 << 22), or negative.
+	firstBlock = 1 << 23
+	pastBlocks = 1 << 31
+)
+
+// block returns the first port ID of this process's block.
+var block = sync.OnceValue(claimBlock)
+
+// claimBlock chooses a block at random, and marks it as taken by a Unix socket of an
+// abstract name. Like port IDs, these names belong to the network namespace, and they
+// disappear with the process.
+func claimBlock() (first uint32) {
+	const most = 16 // the kernel may have no room for the socket
+	for range most {
+		first = firstBlock + blockSize*rand.N(uint32((pastBlocks-firstBlock)/blockSize))
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		if unix.Bind(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("@allocnet/netlink/%d", first)}) == nil {
+			return first // the socket stays open
+		}
+		unix.Close(fd)
 	}
-	address, err := unix.Getsockname(fd)
-	if err != nil {
-		return 0, err
+	return first
+}
+
+// sockets counts the sockets that were opened.
+var sockets atomic.Uint32
+
+// bind gives a socket a port ID of this process's block.
+func bind(fd int) error {
+	for range blockSize {
+		port := block() + sockets.Add(1)%blockSize
+		err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: port})
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return err
+		}
 	}
-	return address.(*unix.SockaddrNetlink).Pid, nil
+	return unix.EADDRINUSE
 }
 
-type portKey struct {
-	protocol int
-	port     uint32
-}
-
-// ports counts the open sockets of this process by their port IDs. Sockets in several
-// network namespaces can have the same one.
-type ports struct {
-	mu   sync.Mutex
-	open map[portKey]int
-}
-
-var own = &ports{open: map[portKey]int{}}
-
-func (p *ports) add(protocol int, port uint32) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.open[portKey{protocol, port}]++
-}
-
-func (p *ports) remove(protocol int, port uint32) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	key := portKey{protocol, port}
-	if p.open[key]--; p.open[key] <= 0 {
-		delete(p.open, key)
+// foreign is the beginning of a socket filter: it drops the notifications of this
+// process's own changes.
+func foreign() []unix.SockFilter {
+	const portAt = 12 // in struct nlmsghdr
+	return []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: portAt},
+		{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: loaded(^uint32(blockSize - 1))},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: loaded(block()), Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
 }
 
-// IsOwn reports whether an open socket of this process has a port ID.
-func IsOwn(protocol int, port uint32) bool {
-	own.mu.Lock()
-	defer own.mu.Unlock()
-	return own.open[portKey{protocol, port}] > 0
+// loaded returns a number of 32 bits as a filter loads it.
+func loaded(n uint32) uint32 {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], n)
+	return binary.BigEndian.Uint32(b[:])
 }

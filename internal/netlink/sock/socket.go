@@ -26,7 +26,6 @@ type Exchanger interface {
 // that the request could not be sent or its answer not read.
 type Socket struct {
 	protocol int
-	port     uint32
 	turn     chan struct{} // holds a value while the socket is in use
 	fd       int
 	seq      uint32
@@ -48,12 +47,10 @@ func Open(protocol int) (*Socket, error) {
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", protocolNames[protocol], err), unix.Close(fd))
 	}
-	port, err := bind(fd)
-	if err != nil {
+	if err := bind(fd); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", protocolNames[protocol], err), unix.Close(fd))
 	}
-	own.add(protocol, port)
-	return &Socket{protocol: protocol, port: port, turn: make(chan struct{}, 1), fd: fd}, nil
+	return &Socket{protocol: protocol, turn: make(chan struct{}, 1), fd: fd}, nil
 }
 
 // Close closes the socket. Later requests return os.ErrClosed.
@@ -65,7 +62,6 @@ func (s *Socket) Close() error {
 	}
 	fd := s.fd
 	s.fd = -1
-	own.remove(s.protocol, s.port)
 	return os.NewSyscallError("close", unix.Close(fd))
 }
 

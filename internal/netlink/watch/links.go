@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/announce"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
@@ -26,7 +27,7 @@ type links struct {
 const maxSuspects = 1024
 
 // linkFilter keeps, in the kernel, deletions of links, of addresses and of unicast
-// routes, and links that were brought down.
+// and unreachable routes, and links that were brought down.
 func linkFilter() []unix.SockFilter {
 	const (
 		load8  = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
@@ -48,20 +49,21 @@ func linkFilter() []unix.SockFilter {
 	}
 	return []unix.SockFilter{
 		0:  {Code: load16, K: kindAt},
-		1:  {Code: equal, K: network(unix.RTM_DELLINK), Jt: 11},
-		2:  {Code: equal, K: network(unix.RTM_DELADDR), Jt: 10},
+		1:  {Code: equal, K: network(unix.RTM_DELLINK), Jt: 12},
+		2:  {Code: equal, K: network(unix.RTM_DELADDR), Jt: 11},
 		3:  {Code: equal, K: network(unix.RTM_DELROUTE), Jt: 7},
-		4:  {Code: equal, K: network(unix.RTM_NEWLINK), Jf: 9},
+		4:  {Code: equal, K: network(unix.RTM_NEWLINK), Jf: 10},
 		5:  {Code: load8, K: flagsAt + lowest},
-		6:  {Code: isSet, K: unix.IFF_UP, Jt: 7},
+		6:  {Code: isSet, K: unix.IFF_UP, Jt: 8},
 		7:  {Code: load32, K: changeAt},
-		8:  {Code: equal, K: all, Jt: 5}, // it was made
+		8:  {Code: equal, K: all, Jt: 6}, // it was made
 		9:  {Code: load8, K: changeAt + lowest},
-		10: {Code: isSet, K: unix.IFF_UP, Jt: 2, Jf: 3},
+		10: {Code: isSet, K: unix.IFF_UP, Jt: 3, Jf: 4},
 		11: {Code: load8, K: routeTypeAt},
-		12: {Code: equal, K: unix.RTN_UNICAST, Jf: 1},
-		13: {Code: give, K: all},
-		14: {Code: give, K: 0},
+		12: {Code: equal, K: unix.RTN_UNICAST, Jt: 1},
+		13: {Code: equal, K: unix.RTN_UNREACHABLE, Jf: 1},
+		14: {Code: give, K: all},
+		15: {Code: give, K: 0},
 	}
 }
 
@@ -73,7 +75,8 @@ func network(n uint16) uint32 {
 }
 
 func (l *links) notified(n *sock.Notification) {
-	if sock.IsOwn(unix.NETLINK_ROUTE, n.Port) {
+	if n.Kind == unix.RTM_DELROUTE && isAnnouncedNetwork(n.Payload) {
+		l.changes.add(Change{Kind: Route, Object: "removal of an unreachable route"})
 		return
 	}
 	index, ok := linkOf(n)
@@ -94,6 +97,21 @@ func (l *links) notified(n *sock.Notification) {
 	case unix.RTM_DELROUTE:
 		l.suspect(index, Route)
 	}
+}
+
+// isAnnouncedNetwork reports whether a route is one that package announce may have added
+// without a link.
+func isAnnouncedNetwork(payload []byte) bool {
+	if len(payload) < unix.SizeofRtMsg || payload[7] != unix.RTN_UNREACHABLE {
+		return false
+	}
+	table := uint32(payload[4])
+	sock.EachAttribute(payload[unix.SizeofRtMsg:], func(kind uint16, value []byte) {
+		if kind == unix.RTA_TABLE {
+			table = sock.Uint32(value)
+		}
+	})
+	return announce.Validate(table, payload[5]) == nil
 }
 
 // linkOf returns the index of the link that a notification is about. It returns false if there

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
@@ -92,9 +90,6 @@ func (m *Monitor) read() {
 }
 
 func (m *Monitor) linkNotified(n *sock.Notification) {
-	if sock.IsOwn(unix.NETLINK_ROUTE, n.Port) {
-		return
-	}
 	if index, ok := linkOf(n); ok {
 		m.now++
 		m.link[index] = m.now

@@ -19,7 +19,7 @@ type transaction struct {
 }
 
 func (t *transaction) notified(n *sock.Notification) {
-	if n.Kind>>8 != unix.NFNL_SUBSYS_NFTABLES || sock.IsOwn(unix.NETLINK_NETFILTER, n.Port) {
+	if n.Kind>>8 != unix.NFNL_SUBSYS_NFTABLES {
 		return
 	}
 	kind := int(n.Kind & 0xff)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/announce"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/netlink/sock"
@@ -160,6 +161,12 @@ func TestChanges(t *testing.T) {
 		"a port without a bridge": {"", "ip link set veth1 nomaster", Change{Kind: Link, Object: `change of link "veth1"`}},
 		"an address":              {"", "ip address del 10.5.0.1/24 dev brt", Change{Kind: Address, Object: `removal of an address from link "brt"`}},
 		"a route":                 {"", "ip route del 10.5.0.0/24", Change{Kind: Route, Object: `removal of a route over link "brt"`}},
+		"a route to nothing": {"ip route add unreachable 10.9.0.0/16 table 100 proto 91", "ip route del unreachable 10.9.0.0/16 table 100",
+			Change{Kind: Route, Object: "removal of an unreachable route"}},
+		"an IPv6 route to nothing": {"ip route add unreachable fd09::/64 table 1000 proto 91", "ip -6 route flush table 1000",
+			Change{Kind: Route, Object: "removal of an unreachable route"}},
+		"a route in a table": {"ip route add 10.5.0.2/32 dev brt table 100 proto 91", "ip route flush table 100",
+			Change{Kind: Route, Object: `removal of a route over link "brt"`}},
 		"a veth": {"", "ip link del veth1", Change{Kind: Veth, Object: `deletion of link "veth1"`,
 			Owners: []names.Owner{{Network: "net", ID: "a", IfName: "eth0"}}}},
 	} {
@@ -205,13 +212,23 @@ func TestOwnChangesDoNotCount(t *testing.T) {
 	require.NoError(t, r.Repair(t.Context()))
 	ownVeths(t, 1)
 	ownVeths(t, 20)
+	kernel := rtnl.OpenHost()
+	defer kernel.Close()
 	allocnet := t.TempDir() + "/allocnet"
 	nft, err := exec.LookPath("nft")
 	require.NoError(t, err)
 	do(t, "cp "+nft+" "+allocnet, allocnet+" flush set ip allocnet masqueraded")
 	do(t, "nft add table ip other; nft flush table ip other; nft delete table ip other",
 		"ip link add d1 type veth peer name d2; ip address add 10.6.0.1/24 dev d1; ip link set d1 up; ip link set d2 up; ip route del 10.6.0.0/24; ip link del d1",
-		"ip link add br9 type bridge; ip link set br9 up; ip address add 10.7.0.1/24 dev br9; ip route add 10.8.0.0/24 dev br9")
+		"ip link add br9 type bridge; ip link set br9 up; ip address add 10.7.0.1/24 dev br9; ip route add 10.8.0.0/24 dev br9",
+		"ip route add unreachable 10.9.0.0/16; ip route del unreachable 10.9.0.0/16; ip route add unreachable 10.9.0.0/16 table 100 proto bird; ip route del unreachable 10.9.0.0/16 table 100")
+	index, err := kernel.Index("br9")
+	require.NoError(t, err)
+	for _, link := range []int{index, 0} {
+		owner, routes := elements(1).Owner, []announce.Route{{Route: ruleset.Route{Address: netip.MustParsePrefix("10.9.0.2/16"), Table: 100, Protocol: 91, Link: link}}}
+		require.NoError(t, announce.Announcer{Kernel: kernel, Rules: r}.Add(t.Context(), owner, routes))
+		require.NoError(t, announce.Announcer{Kernel: kernel, Rules: r}.Withdraw(t.Context(), owner, routes))
+	}
 	quiet(t, w)
 	do(t, "ip link del br9")
 }

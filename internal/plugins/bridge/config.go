@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -19,22 +20,25 @@ const defaultBridge = "cni0"
 // config has the keys of the reference plugin.
 type config struct {
 	sdk.Common
-	Bridge                    string   `json:"bridge"`
-	IsGateway                 bool     `json:"isGateway"`
-	IsDefaultGateway          bool     `json:"isDefaultGateway"`
-	ForceAddress              bool     `json:"forceAddress"`
-	IPMasq                    bool     `json:"ipMasq"`
-	IPMasqBackend             *string  `json:"ipMasqBackend"`
-	MTU                       int      `json:"mtu"`
-	HairpinMode               bool     `json:"hairpinMode"`
-	PromiscMode               bool     `json:"promiscMode"`
-	Vlan                      int      `json:"vlan"`
-	VlanTrunk                 []*trunk `json:"vlanTrunk"`
-	PreserveDefaultVlan       bool     `json:"preserveDefaultVlan"`
-	MacSpoofChk               bool     `json:"macspoofchk"`
-	EnableDAD                 bool     `json:"enabledad"`
-	DisableContainerInterface bool     `json:"disableContainerInterface"`
-	PortIsolation             bool     `json:"portIsolation"`
+	Bridge           string  `json:"bridge"`
+	IsGateway        bool    `json:"isGateway"`
+	IsDefaultGateway bool    `json:"isDefaultGateway"`
+	ForceAddress     bool    `json:"forceAddress"`
+	IPMasq           bool    `json:"ipMasq"`
+	IPMasqBackend    *string `json:"ipMasqBackend"`
+	// IPMasqExcept are networks to which the plugin does not masquerade. The
+	// reference plugin ignores the key.
+	IPMasqExcept              []netip.Prefix `json:"ipMasqExcept"`
+	MTU                       int            `json:"mtu"`
+	HairpinMode               bool           `json:"hairpinMode"`
+	PromiscMode               bool           `json:"promiscMode"`
+	Vlan                      int            `json:"vlan"`
+	VlanTrunk                 []*trunk       `json:"vlanTrunk"`
+	PreserveDefaultVlan       bool           `json:"preserveDefaultVlan"`
+	MacSpoofChk               bool           `json:"macspoofchk"`
+	EnableDAD                 bool           `json:"enabledad"`
+	DisableContainerInterface bool           `json:"disableContainerInterface"`
+	PortIsolation             bool           `json:"portIsolation"`
 }
 
 // bridge is the plugin.
@@ -59,8 +63,8 @@ func New(conf []byte) (sdk.Plugin, error) {
 		b.IsGateway = true
 	}
 	b.MTU = max(b.MTU, 0) // the reference plugin ignores a negative MTU, too
-	b.masq = veth.Masquerade{On: b.unread || b.IPMasq && b.ipam != "", Backend: b.IPMasqBackend, Network: b.Name}
-	return b, sdk.FirstError(decodeErr, ipamErr, b.validate())
+	b.masq = veth.Masquerade{On: b.unread || b.IPMasq && b.ipam != "", Backend: b.IPMasqBackend, Network: b.Name, Except: b.IPMasqExcept}
+	return b, sdk.FirstError(decodeErr, ipamErr, b.masq.ValidateExcept(), b.validate())
 }
 
 // validate rejects invalid values and combinations.

@@ -16,21 +16,22 @@ import (
 
 var _ sdk.Restorer = (*bridge)(nil)
 
-// Repair implements sdk.Repairer: it restores the bridge with the gateways, the port,
-// masquerading, the MAC check and the VLANs of the port.
+// Repair implements sdk.Repairer: it restores the leases, the bridge with the gateways, the
+// port, masquerading, the MAC check and the VLANs of the port.
 func (b *bridge) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	r, err := c.Previous(&b.Common)
 	if err != nil || r == nil {
 		return err
 	}
+	leaseErr := b.ipam.Repair(ctx, c)
 	if _, err := b.restoreBridge(ctx, c, r); err != nil {
-		return err
+		return errors.Join(leaseErr, err)
 	}
 	var portErr error
 	if !b.tags() && !sdk.AddedByReference(c, b.Name, r) {
 		_, portErr = b.restorePort(c)
 	}
-	return errors.Join(portErr, b.masq.Add(ctx, c, r), b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))
+	return errors.Join(leaseErr, portErr, b.masq.Add(ctx, c, r), b.repairMACGuard(ctx, c, r), b.repairVLANs(c, r))
 }
 
 // Wanted implements sdk.Restorer. Individual CHECKs find rules of macspoofchk, VLANs,

@@ -1,11 +1,13 @@
 package builtin_test
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
@@ -162,6 +164,55 @@ func TestMasqueradeCollected(t *testing.T) {
 	require.Contains(t, rules, "id: "+stays.id)
 	require.NotContains(t, rules, "id: "+ours.id)
 	require.NotContains(t, rules, "id: "+theirs.id)
+}
+
+// TestMasqueradeExcept: within the networks of ipMasqExcept, addresses keep
+// their source address, with every backend.
+func TestMasqueradeExcept(t *testing.T) {
+	reference, native := runners(t)
+	privhost.Require(t, "ip6tables", "nft")
+	for backend, want := range map[string][]string{
+		"": {"10.9.0.0/24 . 10.0.0.0/8", "10.9.0.0/24 . 192.168.0.0/16", "fd00:9::/64 . fd00:9::/48"},
+		"iptables": {
+			"-d 10.0.0.0/8 -m comment --comment ID -j ACCEPT",
+			"-d 192.168.0.0/16 -m comment --comment ID -j ACCEPT", "! -d 224.0.0.0/4 -m comment --comment ID -j MASQUERADE",
+			"-d fd00:9::/48 -m comment --comment ID -j ACCEPT",
+		},
+		"nftables": {
+			"ip saddr 10.9.0.2 ip daddr != { 10.0.0.0/8, 192.168.0.0/16 } masquerade",
+			"ip6 saddr fd00:9::2 ip6 daddr != fd00:9::/48 masquerade",
+		},
+	} {
+		t.Run(backend, func(t *testing.T) {
+			reference.t, native.t = t, t
+			forgetMasquerading(t)
+			a := sandboxed(t, "except-"+backend)
+			conf := with(masqueraded(backend), "ipMasqExcept", []string{"10.0.0.0/8", "10.9.7.0/24", "192.168.1.1/16", "fd00:9::/64", "fd00:9::/48"})
+			if backend == "" {
+				delete(conf, "ipMasqBackend")
+			}
+			withResult := withResult(t, conf, native.add(a, conf))
+			_, err := native.run("CHECK", a, withResult)
+			require.NoError(t, err)
+			named := strings.ReplaceAll(rules(t), fmt.Sprintf("%q", `name: "net" id: "`+a.id+`"`), "ID")
+			for _, rule := range want {
+				require.Contains(t, named, rule)
+			}
+			require.NotContains(t, named, "10.9.7.0/24")
+			for _, r := range []*runner{reference, native} {
+				_, err = r.run("DEL", a, withResult)
+				require.NoError(t, err)
+			}
+			require.NotContains(t, rules(t), a.id)
+		})
+	}
+	bad := sandboxed(t, "except-bad")
+	for text, want := range map[string]uint{"10.0.0.0": types.ErrDecodingFailure, "": types.ErrInvalidNetworkConfig, "::ffff:10.0.0.0/104": types.ErrInvalidNetworkConfig} {
+		_, err := native.run("ADD", bad, with(masqueraded("nftables"), "ipMasqExcept", []string{text}))
+		var coded *types.Error
+		require.ErrorAs(t, err, &coded)
+		require.Equal(t, want, coded.Code, text)
+	}
 }
 
 // rules returns the rules of the host with the comments of both programs.

@@ -101,6 +101,12 @@ func awaitCarrier(t testing.TB, a attachment, conf object) {
 	require.Eventually(t, func() bool {
 		inside := false
 		require.NoError(t, s.Do(func() error { inside = operational(a.ifName); return nil }))
-		return inside && (conf["type"] != "bridge" || operational("br0"))
+		return inside && (!hasBridge(conf) || operational("br0"))
 	}, 5*time.Second, 5*time.Millisecond)
+}
+
+// hasBridge reports whether a plugin attaches the sandbox to a bridge.
+func hasBridge(conf object) bool {
+	delegate, _ := conf["delegate"].(object)
+	return conf["type"] == "bridge" || conf["type"] == "flannel" && delegate["type"] == nil
 }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os/exec"
 	"slices"
-	"sync"
 
 	"github.com/containernetworking/cni/pkg/types"
 
@@ -19,9 +18,7 @@ import (
 // iptablesBackend creates the reference plugin's rules in the filter table.
 type iptablesBackend struct{}
 
-// sharedRulesMu serializes the ADDs of this process while they look for the
-// shared rules and create missing ones.
-var sharedRulesMu sync.Mutex
+var sharedRules = iptables.NewLock()
 
 func (b iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *attachment) error {
 	var steps []sdk.Step
@@ -33,16 +30,16 @@ func (b iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *attachment)
 		own := p.own(family)
 		steps = append(steps,
 			sdk.Step{Name: t.Name + ": create the shared rules", Do: func(ctx context.Context) error {
-				sharedRulesMu.Lock()
-				defer sharedRulesMu.Unlock()
-				return t.Ensure(ctx, table, p.shared())
+				return sharedRules.Hold(ctx, func() error { return t.Ensure(ctx, table, p.shared()) })
 			}},
 			sdk.Step{Name: t.Name + ": accept addresses", Do: func(ctx context.Context) error {
 				if err := t.Ensure(ctx, table, own); err != nil {
-					return errors.Join(err, t.Remove(table, own))
+					ctx, cancel := sdk.UndoContext(ctx)
+					defer cancel()
+					return errors.Join(err, t.Remove(ctx, table, own))
 				}
 				return nil
-			}, Undo: func(context.Context) error { return t.Remove(table, own) }})
+			}, Undo: func(ctx context.Context) error { return t.Remove(ctx, table, own) }})
 	}
 	return sdk.Run(ctx, steps...)
 }
@@ -79,7 +76,7 @@ func (b iptablesBackend) del(ctx context.Context, _ *sdk.CmdArgs, p *attachment)
 		if p.ownGuard != nil {
 			rules = append(rules, rulesOf(p.ownGuard)...)
 		}
-		if err = t.Remove(table, rules); err == nil {
+		if err = t.Remove(ctx, table, rules); err == nil {
 			err = p.unhidden(ctx, family)
 		}
 		errs = append(errs, err)

@@ -82,6 +82,10 @@ func (p *hostLocal) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, 
 	if err != nil {
 		return nil, err
 	}
+	inUse := c.InUse(ctx, p.Name)
+	for i := range requests {
+		requests[i].InUse = inUse
+	}
 	addrs, err := leases.Reserve(ctx, owner(c), requests)
 	if err != nil {
 		return nil, err
@@ -155,6 +159,37 @@ func (p *hostLocal) Check(ctx context.Context, c *sdk.CmdArgs) error {
 		err = fmt.Errorf("container %q has no address of network %q", c.ContainerID, p.Name)
 	}
 	return err
+}
+
+// Repair implements sdk.Repairer: it leases the addresses of the previous result to the
+// container again, if their leases were lost and nobody else has them.
+func (p *hostLocal) Repair(ctx context.Context, c *sdk.CmdArgs) error {
+	previous, err := c.Previous(&p.Common)
+	if err != nil {
+		return err
+	}
+	addrs, err := p.addressesOf(previous)
+	if err != nil {
+		return err
+	}
+	var lost []netip.Addr
+	for _, addr := range addrs {
+		ok, err := p.leases.Holds(owner(c), addr)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			lost = append(lost, addr)
+		}
+	}
+	if len(lost) == 0 {
+		return nil
+	}
+	leases, err := p.inBoot(c)
+	if err != nil {
+		return err
+	}
+	return leases.Restore(ctx, owner(c), lost...)
 }
 
 // addressesOf returns the addresses of a result that are in these ranges.

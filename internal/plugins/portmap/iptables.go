@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -18,9 +17,7 @@ import (
 // iptablesBackend creates the reference plugin's rules in the nat table.
 type iptablesBackend struct{}
 
-// sharedRulesMu serializes the ADDs of this process while they look for the
-// shared rules and create missing ones.
-var sharedRulesMu sync.Mutex
+var sharedRules = iptables.NewLock()
 
 func (iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *publication) error {
 	var steps []sdk.Step
@@ -31,14 +28,16 @@ func (iptablesBackend) add(ctx context.Context, _ *sdk.CmdArgs, p *publication) 
 		}
 		steps = append(steps,
 			sdk.Step{Name: t.Name + ": create the shared chains", Do: func(ctx context.Context) error {
-				return t.share(ctx, p.sharedRules())
+				return sharedRules.Hold(ctx, func() error { return t.share(ctx, p.sharedRules()) })
 			}},
 			sdk.Step{Name: t.Name + ": publish host ports", Do: func(ctx context.Context) error {
 				if err := t.publish(ctx, p, address); err != nil {
-					return errors.Join(err, t.unpublish(ownChain(p.Name, p.id)))
+					ctx, cancel := sdk.UndoContext(ctx)
+					defer cancel()
+					return errors.Join(err, t.unpublish(ctx, ownChain(p.Name, p.id)))
 				}
 				return nil
-			}, Undo: func(context.Context) error { return t.unpublish(ownChain(p.Name, p.id)) }})
+			}, Undo: func(ctx context.Context) error { return t.unpublish(ctx, ownChain(p.Name, p.id)) }})
 	}
 	return sdk.Run(ctx, steps...)
 }
@@ -68,14 +67,14 @@ func (iptablesBackend) del(ctx context.Context, _ *sdk.CmdArgs, p *publication) 
 		kernel := netfilter.Table{IPv6: wildcard.Is6(), Name: table}
 		t, err := openNAT(wildcard)
 		if err == nil {
-			_, err = t.ListChains(table)
+			_, err = t.ListChains(ctx, table)
 		}
 		if err != nil {
 			errs = append(errs, kernel.Absent(ctx, err, chains...))
 			continue
 		}
 		for _, chain := range chains {
-			err = errors.Join(err, t.unpublish(chain))
+			err = errors.Join(err, t.unpublish(ctx, chain))
 		}
 		if err == nil {
 			err = kernel.Hidden(ctx, chains...)
@@ -85,10 +84,10 @@ func (iptablesBackend) del(ctx context.Context, _ *sdk.CmdArgs, p *publication) 
 	return errors.Join(errs...)
 }
 
-func (iptablesBackend) status(context.Context, *sdk.CmdArgs) error {
+func (iptablesBackend) status(ctx context.Context, _ *sdk.CmdArgs) error {
 	t, err := openNAT(netip.IPv4Unspecified())
 	if err == nil {
-		_, err = t.ListChains(table)
+		_, err = t.ListChains(ctx, table)
 	}
 	if err != nil {
 		return types.NewError(types.ErrPluginNotAvailable, "iptables is not usable", err.Error())
@@ -119,8 +118,6 @@ const (
 // share creates missing shared rules. If another process creates them at the
 // same time, one of the two fails, retries, and finds all rules.
 func (t *nat) share(ctx context.Context, rules []iptables.Wanted) error {
-	sharedRulesMu.Lock()
-	defer sharedRulesMu.Unlock()
 	var err error
 	for range attempts {
 		if err = t.Ensure(ctx, table, rules); err == nil {
@@ -139,12 +136,12 @@ func (t *nat) share(ctx context.Context, rules []iptables.Wanted) error {
 // Before that, it removes the chain of an earlier ADD without DEL.
 func (t *nat) publish(ctx context.Context, p *publication, address netip.Prefix) error {
 	chain := ownChain(p.Name, p.id)
-	found, err := t.ChainExists(table, chain)
+	found, err := t.ChainExists(ctx, table, chain)
 	if err == nil && found {
-		err = t.unpublish(chain)
+		err = t.unpublish(ctx, chain)
 	}
 	if err == nil {
-		err = t.NewChain(table, chain)
+		err = t.NewChain(ctx, table, chain)
 	}
 	if err != nil {
 		return fmt.Errorf("create chain %s: %w", chain, err)
@@ -153,7 +150,7 @@ func (t *nat) publish(ctx context.Context, p *publication, address netip.Prefix)
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := t.Append(table, r.Chain, r.Spec...); err != nil {
+		if err := t.Append(ctx, table, r.Chain, r.Spec...); err != nil {
 			return fmt.Errorf("create %s: %w", r, err)
 		}
 	}
@@ -161,12 +158,12 @@ func (t *nat) publish(ctx context.Context, p *publication, address netip.Prefix)
 }
 
 // unpublish deletes a chain and the rules that jump to it, if they exist.
-func (t *nat) unpublish(chain string) error {
-	err := t.disconnect(chain)
-	if found, foundErr := t.ChainExists(table, chain); foundErr != nil || !found {
+func (t *nat) unpublish(ctx context.Context, chain string) error {
+	err := t.disconnect(ctx, chain)
+	if found, foundErr := t.ChainExists(ctx, table, chain); foundErr != nil || !found {
 		return errors.Join(err, foundErr)
 	}
-	if deleteErr := t.ClearAndDeleteChain(table, chain); deleteErr != nil && !iptables.IsMissing(deleteErr) {
+	if deleteErr := t.ClearAndDeleteChain(ctx, table, chain); deleteErr != nil && !iptables.IsMissing(deleteErr) {
 		err = errors.Join(err, fmt.Errorf("%s: delete chain %s: %w", t.Name, chain, deleteErr))
 	}
 	return err
@@ -176,14 +173,14 @@ func (t *nat) unpublish(chain string) error {
 // target, because the conditions may have been different at the time of the
 // ADD. Old versions of the reference plugin also had a chain for source
 // addresses.
-func (t *nat) disconnect(chain string) error {
+func (t *nat) disconnect(ctx context.Context, chain string) error {
 	var errs []error
 	for _, from := range []string{portsChain, "CNI-HOSTPORT-SNAT"} {
-		found, err := t.ChainExists(table, from)
+		found, err := t.ChainExists(ctx, table, from)
 		if err == nil && !found {
 			continue
 		}
-		lines, err := t.List(table, from)
+		lines, err := t.List(ctx, table, from)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: list chain %s: %w", t.Name, from, err))
 			continue
@@ -194,7 +191,7 @@ func (t *nat) disconnect(chain string) error {
 			if r.Value("-j") != chain {
 				continue
 			}
-			if err := t.Delete(table, from, r.Spec...); err != nil && !iptables.IsMissing(err) {
+			if err := t.Delete(ctx, table, from, r.Spec...); err != nil && !iptables.IsMissing(err) {
 				errs = append(errs, fmt.Errorf("%s: delete rule %s: %w", t.Name, r, err))
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/vishvananda/netlink"
@@ -24,7 +25,10 @@ type ptp struct {
 	sdk.Common
 	IPMasq        bool    `json:"ipMasq"`
 	IPMasqBackend *string `json:"ipMasqBackend"`
-	MTU           int     `json:"mtu"`
+	// IPMasqExcept are networks to which the plugin does not masquerade. The
+	// reference plugin ignores the key.
+	IPMasqExcept []netip.Prefix `json:"ipMasqExcept"`
+	MTU          int            `json:"mtu"`
 
 	ipam veth.IPAM
 	masq veth.Masquerade
@@ -38,8 +42,8 @@ func New(conf []byte) (sdk.Plugin, error) {
 	var ipamErr error
 	p.ipam, ipamErr = veth.IPAMOf(&p.Common)
 	p.MTU = max(p.MTU, 0) // the reference plugin ignores a negative MTU, too
-	p.masq = veth.Masquerade{On: unread || p.IPMasq, Backend: p.IPMasqBackend, Network: p.Name}
-	return p, sdk.FirstError(decodeErr, ipamErr)
+	p.masq = veth.Masquerade{On: unread || p.IPMasq, Backend: p.IPMasqBackend, Network: p.Name, Except: p.IPMasqExcept}
+	return p, sdk.FirstError(decodeErr, ipamErr, p.masq.ValidateExcept())
 }
 
 var errNoResult = errors.New("ptp: Required prevResult missing")

@@ -16,8 +16,8 @@ import (
 
 var _ sdk.Restorer = (*ptp)(nil)
 
-// Repair implements sdk.Repairer: it restores the addresses and routes of the host's
-// end, masquerading and forwarding.
+// Repair implements sdk.Repairer: it restores the leases, the addresses and routes of the
+// host's end, masquerading and forwarding.
 func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	r, err := c.Previous(&p.Common)
 	if err != nil || r == nil {
@@ -27,7 +27,7 @@ func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	if !sdk.AddedByReference(c, p.Name, r) {
 		_, hostErr = p.restoreHost(c, r)
 	}
-	return errors.Join(hostErr, veth.Forward(c.Host.Cache, r), p.masq.Add(ctx, c, r))
+	return errors.Join(p.ipam.Repair(ctx, c), hostErr, veth.Forward(c.Host.Cache, r), p.masq.Add(ctx, c, r))
 }
 
 // Wanted implements sdk.Restorer.

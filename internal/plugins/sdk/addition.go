@@ -87,6 +87,7 @@ func (x *Additions) elements() *ruleset.Elements {
 	for _, n := range x.list {
 		e := n.Elements
 		all.Masquerade = append(all.Masquerade, e.Masquerade...)
+		all.Exempt = append(all.Exempt, e.Exempt...)
 		all.Published = append(all.Published, e.Published...)
 		all.Mappings = append(all.Mappings, e.Mappings...)
 		all.Open = append(all.Open, e.Open...)

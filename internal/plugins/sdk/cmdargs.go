@@ -134,6 +134,15 @@ func (a *CmdArgs) Delegate(ctx context.Context, command, name string) (*types100
 	return copyResult(result), nil
 }
 
+// DelegateTo is Delegate with another configuration, which is complete, for a plugin
+// that is not an IPAM plugin. The result of the plugin before it, or of ADD, may be nil.
+func (a *CmdArgs) DelegateTo(ctx context.Context, command, name string, conf *PluginConf, previous *types100.Result) (*types100.Result, error) {
+	to := *a
+	to.Conf, to.PrevResult = conf, previous
+	to.Runtime, to.Binaries = nil, nil
+	return a.exec.Run(ctx, name, command, &to)
+}
+
 // InProcess reports whether Delegate runs a plugin in-process.
 func (a *CmdArgs) InProcess(name string) bool {
 	_, ok := a.exec.Plugins[name]

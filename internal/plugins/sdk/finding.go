@@ -28,7 +28,10 @@ func (f finding) As(target any) bool {
 	return ok
 }
 
-// unavailable is an error of STATUS: the plugin cannot serve an ADD.
+// Unavailable returns an error with the code for a plugin that cannot serve an ADD.
+func Unavailable(err error) error { return unavailable{err} }
+
+// unavailable is an error of STATUS or ADD: the plugin cannot serve an ADD.
 type unavailable struct{ error }
 
 func (u unavailable) Unwrap() error { return u.error }

@@ -34,9 +34,15 @@ func Run(ctx context.Context, steps ...Step) error {
 	return nil
 }
 
+// UndoContext returns the context in which a step that failed undoes its own changes. It does
+// not end with ctx, but soon.
+func UndoContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+}
+
 // undo undoes steps in reverse order and joins the errors.
 func undo(ctx context.Context, steps []Step) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	ctx, cancel := UndoContext(ctx)
 	defer cancel()
 	var errs []error
 	for i := len(steps) - 1; i >= 0; i-- {

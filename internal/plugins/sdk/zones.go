@@ -11,6 +11,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/announce"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 )
 
@@ -20,10 +21,12 @@ import (
 // implies the element.
 
 // DelOwned removes the nftables elements of the owners for which remove is
-// true, after it has removed their addresses from firewalld's zones. It reads
-// all elements.
+// true, after it has removed what only these elements name: their addresses from
+// firewalld's zones, and their routes for routing daemons. It reads all elements.
 func (h *Host) DelOwned(ctx context.Context, remove func(names.Owner) bool) error {
-	err := h.leaveZones(ctx, func() ([]ruleset.OpenAddress, error) { return h.Rules.OpenOf(ctx, remove) })
+	err := errors.Join(
+		h.leaveZones(ctx, func() ([]ruleset.OpenAddress, error) { return h.Rules.OpenOf(ctx, remove) }),
+		announce.Announcer{Kernel: h.Kernel, Rules: h.Rules}.WithdrawOf(ctx, remove))
 	if err != nil {
 		return err
 	}

@@ -55,6 +55,9 @@ func (i IPAM) Release(ctx context.Context, c *sdk.CmdArgs) error { return i.do(c
 // Check verifies that the addresses are still reserved for this attachment.
 func (i IPAM) Check(ctx context.Context, c *sdk.CmdArgs) error { return i.do(ctx, c, "CHECK") }
 
+// Repair reserves the addresses again whose reservations were lost, if the IPAM plugin can.
+func (i IPAM) Repair(ctx context.Context, c *sdk.CmdArgs) error { return i.do(ctx, c, sdk.Repair) }
+
 // Status reports whether addresses are available.
 func (i IPAM) Status(ctx context.Context, c *sdk.CmdArgs) error { return i.do(ctx, c, "STATUS") }
 

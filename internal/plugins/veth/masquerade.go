@@ -6,20 +6,25 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
-// Masquerade is ipMasq and ipMasqBackend of a network. With a backend, the
-// rules have the reference plugins' layout; without one, they are elements of
-// allocnet's tables.
+// Masquerade is ipMasq, ipMasqBackend and ipMasqExcept of a network. With a
+// backend, the rules have the reference plugins' layout; without one, they are
+// elements of allocnet's tables.
 type Masquerade struct {
 	On      bool
 	Backend *string
 	Network string
+	// Except are networks to which packets keep their source address, in addition
+	// to that of the address.
+	Except []netip.Prefix
 }
 
 // Validate returns an error for an unknown backend.
@@ -28,6 +33,18 @@ func (m Masquerade) Validate() error {
 		return nil
 	}
 	return errBackend(*m.Backend)
+}
+
+// ValidateExcept returns an error for a network in Except that is none. An IPv4
+// network has to be written as such.
+func (m Masquerade) ValidateExcept() error {
+	for i, p := range m.Except {
+		if !p.IsValid() || p.Addr().Is4In6() {
+			return types.NewError(types.ErrInvalidNetworkConfig,
+				fmt.Sprintf("network %d of ipMasqExcept is not one such as 10.0.0.0/8 or fd00::/8", i+1), "")
+		}
+	}
+	return nil
 }
 
 func errBackend(name string) error { return fmt.Errorf("unknown ipmasq backend %q", name) }
@@ -41,7 +58,7 @@ func (m Masquerade) Add(ctx context.Context, c *sdk.CmdArgs, r *types100.Result)
 	if m.Backend == nil {
 		return c.AddElements(ctx, sdk.Addition{Elements: m.elements(c, r)})
 	}
-	return m.reference(c).add(ctx, *m.Backend, networks(r))
+	return m.reference(c).add(ctx, *m.Backend, m.addresses(r))
 }
 
 // Del removes the masquerading. Without a result, it finds elements by their
@@ -78,7 +95,7 @@ func (m Masquerade) Check(ctx context.Context, c *sdk.CmdArgs, r *types100.Resul
 	case !m.On || !has(r, c.Owner(m.Network).Veth(), ""):
 		return nil
 	case m.Backend != nil:
-		return m.reference(c).check(ctx, *m.Backend, networks(r))
+		return m.reference(c).check(ctx, *m.Backend, m.addresses(r))
 	}
 	return c.Host.Rules.Check(ctx, m.elements(c, r))
 }
@@ -99,9 +116,34 @@ func (m Masquerade) reference(c *sdk.CmdArgs) reference {
 func (m Masquerade) elements(c *sdk.CmdArgs, r *types100.Result) *ruleset.Elements {
 	e := &ruleset.Elements{Owner: c.Owner(m.Network)}
 	for _, ip := range r.IPs {
-		e.Masquerade = append(e.Masquerade, prefix(ip.Address))
+		from := prefix(ip.Address)
+		e.Masquerade = append(e.Masquerade, from)
+		for _, to := range m.kept(from) {
+			if to != from.Masked() { // which Masquerade exempts
+				e.Exempt = append(e.Exempt, ruleset.Exemption{From: from, To: to})
+			}
+		}
 	}
 	return e
+}
+
+// kept returns the networks to which packets of an address keep their source
+// address: its own one and those of Except, without those within another.
+func (m Masquerade) kept(address netip.Prefix) []netip.Prefix {
+	list := []netip.Prefix{address.Masked()}
+	for _, p := range m.Except {
+		if p.Addr().BitLen() == address.Addr().BitLen() {
+			list = append(list, p.Masked())
+		}
+	}
+	slices.SortFunc(list, netip.Prefix.Compare) // a network follows those that contain it
+	var outer []netip.Prefix
+	for _, p := range list {
+		if len(outer) == 0 || !outer[len(outer)-1].Overlaps(p) {
+			outer = append(outer, p)
+		}
+	}
+	return outer
 }
 
 func prefix(n net.IPNet) netip.Prefix {
@@ -110,10 +152,16 @@ func prefix(n net.IPNet) netip.Prefix {
 	return netip.PrefixFrom(addr.Unmap(), bits)
 }
 
-func networks(r *types100.Result) []*net.IPNet {
-	list := make([]*net.IPNet, len(r.IPs))
+// masqueraded is an address with the networks of kept.
+type masqueraded struct {
+	*net.IPNet
+	kept []netip.Prefix
+}
+
+func (m Masquerade) addresses(r *types100.Result) []masqueraded {
+	list := make([]masqueraded, len(r.IPs))
 	for i, ip := range r.IPs {
-		list[i] = &ip.Address
+		list[i] = masqueraded{&ip.Address, m.kept(prefix(ip.Address))}
 	}
 	return list
 }

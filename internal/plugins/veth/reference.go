@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -24,10 +23,10 @@ import (
 type reference struct{ network, ifName, id string }
 
 // add creates the rules with a backend, iptables or nftables.
-func (m reference) add(ctx context.Context, backend string, addresses []*net.IPNet) error {
+func (m reference) add(ctx context.Context, backend string, addresses []masqueraded) error {
 	switch backend {
 	case "iptables":
-		return m.addIPTables(addresses)
+		return m.addIPTables(ctx, addresses)
 	case "nftables":
 		return m.addNFT(ctx, addresses)
 	}
@@ -77,17 +76,17 @@ func openNAT(ipv6 bool) (t *iptables.Command, multicast string, err error) {
 	return t, multicast, err
 }
 
-func (m reference) addIPTables(addresses []*net.IPNet) error {
+func (m reference) addIPTables(ctx context.Context, addresses []masqueraded) error {
 	for _, address := range addresses {
 		t, multicast, err := openNAT(address.IP.To4() == nil)
 		if err != nil {
 			return fmt.Errorf("find the program that the backend iptables needs: %w", err)
 		}
-		if err := t.EnsureChain(natTable, m.chain()); err != nil {
+		if err := t.EnsureChain(ctx, natTable, m.chain()); err != nil {
 			return err
 		}
 		for _, r := range m.natRules(address, multicast) {
-			if err := t.AppendUnique(natTable, r.chain, r.spec...); err != nil {
+			if err := t.AppendUnique(ctx, natTable, r.chain, r.spec...); err != nil {
 				return err
 			}
 		}
@@ -102,34 +101,38 @@ type natRule struct {
 }
 
 // natRules returns the rules of one address, in order.
-func (m reference) natRules(address *net.IPNet, multicast string) []natRule {
-	return []natRule{
-		{m.chain(), m.commented("-d", address.String(), "-j", "ACCEPT")},
-		{m.chain(), m.commented("!", "-d", multicast, "-j", "MASQUERADE")},
-		{"POSTROUTING", m.commented("-s", address.IP.String(), "-j", m.chain())},
+func (m reference) natRules(address masqueraded, multicast string) []natRule {
+	var rules []natRule
+	// None is within another: for ip6tables-nft 1.8.9, -d fd00::/48 and -d fd00::/64
+	// are the same.
+	for _, p := range address.kept {
+		rules = append(rules, natRule{m.chain(), m.commented("-d", p.String(), "-j", "ACCEPT")})
 	}
+	return append(rules,
+		natRule{m.chain(), m.commented("!", "-d", multicast, "-j", "MASQUERADE")},
+		natRule{"POSTROUTING", m.commented("-s", address.IP.String(), "-j", m.chain())})
 }
 
 // check looks for the rules that add creates with a backend. Its error names
 // the missing rules.
-func (m reference) check(ctx context.Context, backend string, addresses []*net.IPNet) error {
+func (m reference) check(ctx context.Context, backend string, addresses []masqueraded) error {
 	switch backend {
 	case "iptables":
-		return m.checkIPTables(addresses)
+		return m.checkIPTables(ctx, addresses)
 	case "nftables":
 		return m.checkNFT(ctx, addresses)
 	}
 	return errBackend(backend)
 }
 
-func (m reference) checkIPTables(addresses []*net.IPNet) error {
+func (m reference) checkIPTables(ctx context.Context, addresses []masqueraded) error {
 	var errs []error
 	for _, address := range addresses {
 		t, multicast, err := openNAT(address.IP.To4() == nil)
 		if err != nil {
 			return fmt.Errorf("find the program that the backend iptables needs: %w", err)
 		}
-		found, err := t.ChainExists(natTable, m.chain())
+		found, err := t.ChainExists(ctx, natTable, m.chain())
 		if err != nil {
 			return err
 		}
@@ -138,7 +141,7 @@ func (m reference) checkIPTables(addresses []*net.IPNet) error {
 			continue
 		}
 		for _, r := range m.natRules(address, multicast) {
-			there, err := t.Exists(natTable, r.chain, r.spec...)
+			there, err := t.Exists(ctx, natTable, r.chain, r.spec...)
 			if err == nil && !there {
 				err = fmt.Errorf("iptables rule is missing: %s %s", r.chain, strings.Join(r.spec, " "))
 			}
@@ -150,7 +153,7 @@ func (m reference) checkIPTables(addresses []*net.IPNet) error {
 
 // checkNFT looks for the rule of each address, and for rules that lead packets
 // to it.
-func (m reference) checkNFT(ctx context.Context, addresses []*net.IPNet) error {
+func (m reference) checkNFT(ctx context.Context, addresses []masqueraded) error {
 	t := masqueradeTable()
 	own, err := rulesOf(ctx, t, m.hash())
 	if err != nil {
@@ -180,14 +183,14 @@ func (m reference) delIPTables(ctx context.Context) error {
 		var chains []string
 		t, _, err := openNAT(ipv6)
 		if err == nil {
-			chains, err = t.ListChains(natTable)
+			chains, err = t.ListChains(ctx, natTable)
 		}
 		if err != nil {
 			errs = append(errs, kernel.Absent(ctx, err, m.chain()))
 			continue
 		}
 		if slices.Contains(chains, m.chain()) {
-			err = m.delChain(t)
+			err = m.delChain(ctx, t)
 		}
 		if err == nil {
 			err = kernel.Hidden(ctx, m.chain())
@@ -200,8 +203,8 @@ func (m reference) delIPTables(ctx context.Context) error {
 // delChain deletes the attachment's chain and the rules that jump to it: one
 // rule per address or, from old versions of the reference plugins, one for the
 // network.
-func (m reference) delChain(t *iptables.Command) error {
-	lines, err := t.List(natTable, "POSTROUTING")
+func (m reference) delChain(ctx context.Context, t *iptables.Command) error {
+	lines, err := t.List(ctx, natTable, "POSTROUTING")
 	if err != nil {
 		return err
 	}
@@ -211,11 +214,11 @@ func (m reference) delChain(t *iptables.Command) error {
 		if r.Value("-j") != m.chain() || r.Value("--comment") != m.natComment() {
 			continue
 		}
-		if err := t.Delete(natTable, r.Chain, r.Spec...); err != nil && !iptables.IsMissing(err) {
+		if err := t.Delete(ctx, natTable, r.Chain, r.Spec...); err != nil && !iptables.IsMissing(err) {
 			errs = append(errs, err)
 		}
 	}
-	if err := t.ClearAndDeleteChain(natTable, m.chain()); err != nil && !iptables.IsMissing(err) {
+	if err := t.ClearAndDeleteChain(ctx, natTable, m.chain()); err != nil && !iptables.IsMissing(err) {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -249,7 +252,7 @@ func (m reference) comment() string {
 
 // addNFT creates the missing parts of the table and adds the attachment's
 // rules. It replaces rules that an earlier ADD without DEL left.
-func (m reference) addNFT(ctx context.Context, addresses []*net.IPNet) error {
+func (m reference) addNFT(ctx context.Context, addresses []masqueraded) error {
 	t := masqueradeTable()
 	stale, err := rulesOf(ctx, t, m.hash())
 	if err != nil {
@@ -271,10 +274,22 @@ func (m reference) addNFT(ctx context.Context, addresses []*net.IPNet) error {
 		if address.IP.To4() == nil {
 			family = "ip6"
 		}
-		network := net.IPNet{IP: address.IP.Mask(address.Mask), Mask: address.Mask}
-		s.Rule(checksChain, m.comment(), family, "saddr ==", address.IP.String(), family, "daddr !=", network.String(), "masquerade")
+		s.Rule(checksChain, m.comment(), family, "saddr ==", address.IP.String(), family, "daddr !=", address.nftKept(), "masquerade")
 	}
 	return t.Run(ctx, s)
+}
+
+// nftKept returns the networks of kept in the syntax of nft: one of them as the
+// reference plugin writes it.
+func (a masqueraded) nftKept() string {
+	var networks []string
+	for _, p := range a.kept {
+		networks = append(networks, p.String())
+	}
+	if len(networks) == 1 {
+		return networks[0]
+	}
+	return "{ " + strings.Join(networks, ", ") + " }"
 }
 
 func masqueradeTable() *iptables.NFTable { return &iptables.NFTable{Family: nftFamily, Name: nftTable} }

@@ -20,10 +20,11 @@ type Dir struct {
 	now      func() time.Time
 
 	mu      sync.Mutex
-	files   []*file    // sorted by name, from the last read of the directory
-	err     *FileError // of the last read
-	stamp   stamp      // of the directory, taken before the last read
-	settled bool       // whether an equal stamp means that the names are the same
+	files   []*file              // sorted by name, from the last read of the directory
+	err     *FileError           // of the last read
+	stamp   stamp                // of the directory, taken before the last read
+	settled bool                 // whether an equal stamp means that the names are the same
+	leased  map[*Network]*leased // by the network of the file; nil without Resolving
 	// recorded are networks that Recorded has parsed, by their text.
 	recorded map[string]*Network
 }
@@ -62,7 +63,7 @@ func (d *Dir) Lookup(name string) (*Network, error) {
 	networks, problems := d.resolve()
 	for _, n := range networks {
 		if name == "" && n != d.embedded || name == n.Name {
-			return n, nil
+			return d.withSubnets(n), nil
 		}
 	}
 	return nil, d.notFound(name, networks, problems)
@@ -111,7 +112,11 @@ func (d *Dir) Networks() ([]*Network, []*FileError) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.refresh()
-	return d.resolve()
+	networks, problems := d.resolve()
+	for i, n := range networks {
+		networks[i] = d.withSubnets(n)
+	}
+	return networks, problems
 }
 
 // Ours reads what has changed in the directory and returns, by file name, the networks

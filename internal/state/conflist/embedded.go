@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"github.com/allocnet/allocnet/internal/iptables"
+	"github.com/allocnet/allocnet/internal/netlink/announce"
+	"github.com/allocnet/allocnet/internal/state/subnetenv"
 )
 
 // EmbeddedName is the name of the embedded network.
@@ -23,10 +25,22 @@ type EmbeddedOptions struct {
 	StateDir string         // absolute; contains the directory of the leases
 	Subnets  []netip.Prefix // at most one per family; default 10.202.0.0/16 and fd0a:110c:2e7::/64
 	MTU      int            // in bytes; 0 leaves it to the kernel
+	// SubnetsFrom is the absolute path of the file in which flanneld writes the subnets of
+	// the host, in place of Subnets and MTU; "" for none.
+	SubnetsFrom string
+	// Routes configures the plugin routes. It is not in the chain if Table is 0.
+	Routes EmbeddedRoutes
 	// ForBinaries configures the network for plugin binaries. Their firewall plugin
 	// needs an admin chain in which published ports are accepted, and their ptp plugin
 	// leaves a requested hardware address to the tuning plugin.
 	ForBinaries bool
+}
+
+// EmbeddedRoutes are the keys of the plugin routes.
+type EmbeddedRoutes struct {
+	Table    uint32
+	Protocol uint8 // 0 for the default
+	Subnets  bool
 }
 
 // Embedded returns the network for hosts without a configuration: dual-stack and routed,
@@ -44,11 +58,14 @@ func Embedded(o EmbeddedOptions) (*Network, error) {
 }
 
 func (o EmbeddedOptions) withDefaults() EmbeddedOptions {
-	if len(o.Subnets) == 0 {
+	if len(o.Subnets) == 0 && o.SubnetsFrom == "" {
 		o.Subnets = []netip.Prefix{
 			netip.MustParsePrefix("10.202.0.0/16"),
 			netip.MustParsePrefix("fd0a:110c:2e7::/64"),
 		}
+	}
+	if o.Routes.Protocol == 0 {
+		o.Routes.Protocol = announce.DefaultProtocol
 	}
 	return o
 }
@@ -56,6 +73,14 @@ func (o EmbeddedOptions) withDefaults() EmbeddedOptions {
 func (o EmbeddedOptions) validate() error {
 	if !filepath.IsAbs(o.StateDir) {
 		return fmt.Errorf("state directory %q is not an absolute path", o.StateDir)
+	}
+	if o.Routes.Table != 0 {
+		if err := announce.Validate(o.Routes.Table, o.Routes.Protocol); err != nil {
+			return fmt.Errorf("routes: %w", err)
+		}
+	}
+	if o.SubnetsFrom != "" {
+		return o.validateSubnetsFrom()
 	}
 	seen := map[string]netip.Prefix{}
 	for _, s := range o.Subnets {
@@ -70,6 +95,16 @@ func (o EmbeddedOptions) validate() error {
 	}
 	_, v6 := seen["IPv6"]
 	return validateMTU(o.MTU, v6)
+}
+
+func (o EmbeddedOptions) validateSubnetsFrom() error {
+	switch {
+	case !filepath.IsAbs(o.SubnetsFrom):
+		return fmt.Errorf("file of the subnets %q is not an absolute path", o.SubnetsFrom)
+	case len(o.Subnets) > 0 || o.MTU != 0:
+		return fmt.Errorf("the subnets and the MTU are those of %q: give either the file or the subnets", o.SubnetsFrom)
+	}
+	return nil
 }
 
 // validateSubnet requires room for the gateway and one allocation. The IPAM plugin
@@ -128,6 +163,9 @@ func (o EmbeddedOptions) list() object {
 			portmap,
 		}
 	}
+	if r := o.Routes; r.Table != 0 {
+		plugins = append(plugins, object{"type": "routes", "table": r.Table, "protocol": r.Protocol, "subnets": r.Subnets})
+	}
 	return object{"name": EmbeddedName, "cniVersion": embeddedVersion, "plugins": plugins}
 }
 
@@ -138,6 +176,12 @@ func (o EmbeddedOptions) ptp() object {
 	if !o.ForBinaries {
 		capabilities["mac"] = true
 	}
+	if o.SubnetsFrom != "" {
+		return object{
+			"type": subnetenv.Type, "subnetFile": o.SubnetsFrom, "dataDir": filepath.Join(o.StateDir, "flannel"),
+			"delegate": object{"type": "ptp"}, "ipam": o.ipam(), "capabilities": capabilities,
+		}
+	}
 	p := object{"type": "ptp", "ipMasq": true, "ipam": o.ipam(), "capabilities": capabilities}
 	if o.MTU != 0 {
 		p["mtu"] = o.MTU
@@ -146,9 +190,16 @@ func (o EmbeddedOptions) ptp() object {
 }
 
 // ipam returns the IPAM configuration. It has a default route only for the families
-// with a subnet: without an address, the route cannot be added.
+// with a subnet: without an address, the route cannot be added. Those of SubnetsFrom are not
+// known yet: flannel adds the ranges, and drops the routes of other families.
 func (o EmbeddedOptions) ipam() object {
 	ranges, routes := [][]object{}, []object{}
+	if o.SubnetsFrom != "" {
+		routes = append(routes, object{"dst": "0.0.0.0/0"})
+		if !o.ForBinaries { // the reference plugin drops none
+			routes = append(routes, object{"dst": "::/0"})
+		}
+	}
 	for _, s := range o.Subnets {
 		ranges = append(ranges, []object{{"subnet": s.String()}})
 		all := "0.0.0.0/0"

@@ -30,6 +30,7 @@ func TestEmbedded(t *testing.T) {
 			Subnets:  []netip.Prefix{netip.MustParsePrefix("fd00:1::/126")},
 			MTU:      1400,
 		}},
+		{"testdata/embedded-routes.json", EmbeddedOptions{StateDir: "/run/allocnet", Routes: EmbeddedRoutes{Table: 100, Subnets: true}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.golden, func(t *testing.T) {
@@ -43,6 +44,9 @@ func TestEmbedded(t *testing.T) {
 			types := []string{"loopback", "ptp", "firewall", "portmap"}
 			if tt.options.ForBinaries {
 				types = []string{"loopback", "tuning", "ptp", "tuning", "firewall", "portmap"}
+			}
+			if tt.options.Routes.Table != 0 {
+				types = append(types, "routes")
 			}
 			require.Equal(t, types, n.PluginTypes())
 			require.Equal(t, []string{"host-local"}, n.IPAMTypes())
@@ -79,6 +83,8 @@ func TestEmbeddedRejects(t *testing.T) {
 		{"multicast", subnets("ff02::/64"), `subnet "ff02::/64": not a range`},
 		{"loopback", subnets("127.0.0.0/16"), `subnet "127.0.0.0/16": not a range`},
 		{"link local", subnets("fe80::/64"), `subnet "fe80::/64": not a range`},
+		{"table main", EmbeddedOptions{StateDir: "/s", Routes: EmbeddedRoutes{Table: 254}}, "routes: table 254 is one in which the host looks"},
+		{"protocol of BIRD", EmbeddedOptions{StateDir: "/s", Routes: EmbeddedRoutes{Table: 100, Protocol: 12}}, "routes: protocol 12 belongs to a routing daemon"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -26,6 +26,9 @@ import (
 type Network struct {
 	Name string // satisfies the name rules of CNI
 	File string // path; "" for the embedded network and for results of Parse
+	// Source is the network as its file has it, if this one has subnets of flannel in it;
+	// else nil: see Dir.Resolving.
+	Source *Network
 
 	// List is Bytes as parsed by libcni.
 	List *libcni.NetworkConfigList

@@ -54,6 +54,7 @@ func TestCrash(t *testing.T) {
 		"a reservation that fails": {nil, func(t *testing.T, s *Store) {
 			_, _ = s.Reserve(t.Context(), one, anyOf(ten, fd00, ranges("10.9.0.1-10.9.0.1@10.9.0.1")))
 		}, 8},
+		"restore": {nil, func(t *testing.T, s *Store) { _ = s.Restore(t.Context(), one, addrs("10.0.0.7 fd00::7")...) }, 6},
 		"release": {nil, func(t *testing.T, s *Store) { _ = s.Release(t.Context(), two) }, 4},
 		"release by name": {foreign, func(t *testing.T, s *Store) {
 			_ = s.Release(t.Context(), two, addrs("10.0.0.2 fd00::2")...)

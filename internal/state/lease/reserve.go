@@ -18,6 +18,16 @@ import (
 type Request struct {
 	Set     RangeSet
 	Address netip.Addr
+	// InUse returns who has an address without a lease in this store, "" if nobody has it.
+	// Such an address is not leased. A nil InUse stands for a host that cannot be asked.
+	InUse func(netip.Addr) (by string, err error)
+}
+
+func (r *Request) inUse(addr netip.Addr) (by string, err error) {
+	if r.InUse == nil {
+		return "", nil
+	}
+	return r.InUse(addr)
 }
 
 // Reserve leases one address per request to the owner, or none at all. The index of a
@@ -27,6 +37,38 @@ type Request struct {
 // requests any; ErrTaken or ErrNotInRange if a requested address is not available; and
 // ErrExhausted if no address is free. After an error, no lease of the owner has changed.
 func (s *Store) Reserve(ctx context.Context, owner Owner, requests []Request) ([]netip.Addr, error) {
+	return s.reserve(ctx, owner, func(r *reservation) error {
+		for i, request := range requests {
+			if err := r.reserve(i, request); err != nil {
+				return fmt.Errorf("allocate from range set %d: %w", i, err)
+			}
+		}
+		return nil
+	})
+}
+
+// Restore leases addresses to the owner whose leases were lost, or none of them. Unlike
+// Reserve, it does not change which addresses new owners get next. The error is ErrTaken if
+// one of the addresses is leased, also to the owner itself.
+func (s *Store) Restore(ctx context.Context, owner Owner, addrs ...netip.Addr) error {
+	_, err := s.reserve(ctx, owner, func(r *reservation) error {
+		for _, addr := range addrs {
+			ok, err := r.create(addr, owner)
+			if err == nil && !ok {
+				err = fmt.Errorf("address %s of network %q: %w", addr, s.network, ErrTaken)
+			}
+			if err != nil {
+				return err
+			}
+			r.taken = append(r.taken, addr)
+		}
+		return nil
+	})
+	return err
+}
+
+// reserve calls take with a reservation, and undoes it if take returns an error.
+func (s *Store) reserve(ctx context.Context, owner Owner, take func(*reservation) error) ([]netip.Addr, error) {
 	if err := owner.validate(); err != nil {
 		return nil, err
 	}
@@ -46,12 +88,10 @@ func (s *Store) Reserve(ctx context.Context, owner Owner, requests []Request) ([
 	if r.holds {
 		r.former = s.Former(owner)
 	}
-	for i, request := range requests {
-		if err := r.reserve(i, request); err != nil {
-			err = errors.Join(fmt.Errorf("allocate from range set %d: %w", i, err), r.undo())
-			x.sign()
-			return nil, err
-		}
+	if err := take(&r); err != nil {
+		err = errors.Join(err, r.undo())
+		x.sign()
+		return nil, err
 	}
 	x.set(owner, slices.Concat(r.own, r.taken))
 	x.sign()
@@ -99,7 +139,7 @@ func (r *reservation) reserve(i int, request Request) error {
 	if request.Address.IsValid() {
 		addr, err = r.one(request)
 	} else {
-		addr, err = r.any(request.Set, parseLast(last))
+		addr, err = r.any(request, parseLast(last))
 	}
 	if err != nil {
 		return err
@@ -124,6 +164,13 @@ func (r *reservation) one(request Request) (netip.Addr, error) {
 	if !set.leasable(addr) {
 		return addr, fmt.Errorf("requested ip %s is subnet's gateway: %w", addr, ErrNotInRange)
 	}
+	by, err := request.inUse(addr)
+	if err == nil && by != "" {
+		err = fmt.Errorf("requested IP address %s is not available in range set %s: %w: %s has it", addr, set, ErrTaken, by)
+	}
+	if err != nil {
+		return addr, err
+	}
 	ok, err := r.create(addr, r.owner)
 	if err == nil && !ok {
 		err = fmt.Errorf("requested IP address %s is not available in range set %s: %w", addr, set, ErrTaken)
@@ -132,7 +179,14 @@ func (r *reservation) one(request Request) (netip.Addr, error) {
 }
 
 // any leases the next free address.
-func (r *reservation) any(set RangeSet, last netip.Addr) (netip.Addr, error) {
+func (r *reservation) any(request Request, last netip.Addr) (netip.Addr, error) {
+	set := request.Set
+	create := func(addr netip.Addr) (bool, error) {
+		if by, err := request.inUse(addr); by != "" || err != nil {
+			return false, err
+		}
+		return r.create(addr, r.owner)
+	}
 	for _, addr := range slices.Concat(r.own, r.old) {
 		if set.Contains(addr) {
 			return addr, fmt.Errorf("%s has been allocated to %s, %w", addr, r.owner.ID, ErrDuplicate)
@@ -142,11 +196,10 @@ func (r *reservation) any(set RangeSet, last netip.Addr) (netip.Addr, error) {
 		if !set.leasable(addr) {
 			continue
 		}
-		if ok, err := r.create(addr, r.owner); ok || err != nil {
+		if ok, err := create(addr); ok || err != nil {
 			return addr, err
 		}
 	}
-	create := func(addr netip.Addr) (bool, error) { return r.create(addr, r.owner) }
 	held := false
 	addr, err := r.find(set, last, func(addr netip.Addr) (bool, error) {
 		if r.holds && r.isHeld(addr) {

@@ -18,6 +18,37 @@ var (
 	fd00 = ranges("fd00::1-fd00::ffff@fd00::1")
 )
 
+// TestInUse: addresses that others have without a lease are not leased.
+func TestInUse(t *testing.T) {
+	s := newStore(t)
+	used := map[netip.Addr]string{addrs("10.0.0.2")[0]: "other", addrs("10.0.0.4")[0]: "other"}
+	inUse := func(addr netip.Addr) (string, error) { return used[addr], nil }
+	next := func(id string, want netip.Addr) ([]netip.Addr, error) {
+		return s.Reserve(t.Context(), eth0(id), []Request{{Set: ten, Address: want, InUse: inUse}})
+	}
+	got, err := next("one", netip.Addr{})
+	require.NoError(t, err)
+	require.Equal(t, addrs("10.0.0.3"), got)
+	_, err = next("two", addrs("10.0.0.4")[0])
+	require.ErrorIs(t, err, ErrTaken)
+	require.ErrorContains(t, err, "other has it")
+	for i := range 7 {
+		got, err := next(fmt.Sprint("more", i), netip.Addr{})
+		if i == 6 {
+			require.ErrorIs(t, err, ErrExhausted)
+			break
+		}
+		require.NoError(t, err)
+		require.Empty(t, used[got[0]])
+	}
+	require.Len(t, dump(t, s), 7)
+
+	failed := errors.New("the kernel did not answer")
+	_, err = s.Reserve(t.Context(), eth0("three"), []Request{{Set: fd00, InUse: func(netip.Addr) (string, error) { return "", failed }}})
+	require.ErrorIs(t, err, failed)
+	require.Len(t, dump(t, s), 7)
+}
+
 // TestOnDisk: the files are those that host-local writes.
 func TestOnDisk(t *testing.T) {
 	s := newStore(t)
@@ -53,6 +84,28 @@ func TestRoundRobin(t *testing.T) {
 		}
 	}
 	require.Empty(t, dump(t, s))
+}
+
+// TestRestore: lost leases come back to their owner, all or none, and new owners get the
+// addresses that they would have got.
+func TestRestore(t *testing.T) {
+	s := newStore(t)
+	reserve(t, s, eth0("one"), anyOf(ten, fd00)...)
+	reserve(t, s, eth0("two"), anyOf(ten)...)
+	require.NoError(t, os.Remove(s.path(one("10.0.0.2"))))
+	require.NoError(t, s.Restore(t.Context(), eth0("one"), one("10.0.0.2")))
+	requireTruth(t, s)
+	require.Equal(t, map[string]string{"10.0.0.2": "one\r\neth0", "fd00::2": "one\r\neth0", "10.0.0.3": "two\r\neth0"}, dump(t, s))
+	require.Equal(t, addrs("10.0.0.4"), reserve(t, s, eth0("three"), anyOf(ten)...))
+
+	require.NoError(t, os.Remove(s.path(one("fd00::2"))))
+	before := dump(t, s)
+	require.ErrorIs(t, s.Restore(t.Context(), eth0("one"), addrs("fd00::2 10.0.0.3")...), ErrTaken)
+	require.Equal(t, before, dump(t, s))
+	requireTruth(t, s)
+	require.NoError(t, os.RemoveAll(s.dir))
+	require.NoError(t, s.Restore(t.Context(), eth0("one"), addrs("10.0.0.2 fd00::2")...))
+	require.Len(t, dump(t, s), 2)
 }
 
 func TestReserveRefuses(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -52,12 +51,51 @@ func applyTaking(line []byte, id string, r *Record) (took bool, err error) {
 	return true, json.Unmarshal(value, r)
 }
 
+// Slot is the open file of a slot's record. Only one goroutine at a time may use it.
+type Slot struct {
+	store *Store
+	id    string
+	fd    int
+}
+
+// OpenSlot opens the record of a slot. The caller closes it. No more than Take and Update
+// of the Slot change the record until then.
+func (s *Store) OpenSlot(id string) (*Slot, error) {
+	fd, err := openFile(s.file(id), unix.O_WRONLY|unix.O_APPEND)
+	if err != nil {
+		return nil, fmt.Errorf("open record of slot %q: %w", id, fault(s.state, err))
+	}
+	return &Slot{store: s, id: id, fd: fd}, nil
+}
+
+// Close closes the file. It may be called again.
+func (o *Slot) Close() {
+	if o.fd >= 0 {
+		unix.Close(o.fd)
+		o.fd = -1
+	}
+}
+
+// Update is Store.Update of the allocation that has taken the slot.
+func (o *Slot) Update(r *Record) error {
+	var stat unix.Stat_t
+	err := unix.Fstat(o.fd, &stat)
+	if err == nil && stat.Nlink > 0 { // else another program has replaced the file
+		err = writeAll(o.fd, o.store.file(r.ID), appendOutcome(make([]byte, 0, 2<<10), r))
+		if err == nil {
+			return nil
+		}
+	}
+	return o.store.replace(r)
+}
+
 // Take turns the record of the slot r.Slot into r, the record of an allocation
 // with the network of the slot, in phase Adding. It writes only those fields in
 // which they may differ. Errors and the time it takes are those of Reserve; on
 // an error, the slot still has its record. The caller holds the lock of the
 // allocation, which has no record yet, and owns the slot.
-func (s *Store) Take(ctx context.Context, r *Record, warn func(error)) error {
+func (o *Slot) Take(ctx context.Context, r *Record, warn func(error)) error {
+	s := o.store
 	r.Pool, r.Phase = "", Adding
 	value, err := encode(&taking{
 		ID: r.ID, Slot: r.Slot, Pool: r.Pool, Scope: r.Scope, Netns: r.Netns, Phase: r.Phase, Requested: r.Requested, RequestedPorts: r.RequestedPorts,
@@ -68,18 +106,19 @@ func (s *Store) Take(ctx context.Context, r *Record, warn func(error)) error {
 	}
 	line := append(append([]byte("\n"+takingPrefix), bytes.TrimSuffix(value, []byte{'\n'})...), "}\n"...)
 	reservations := r.reservations()
-	write := func() error { return s.take(r, reservations[0], line) }
+	write := func() error { return o.take(r, reservations[0], line) }
 	if len(reservations) == 1 { // the namespace is that of the slot
 		return write()
 	}
 	return s.reserve(ctx, r, reservations[1:], warn, write)
 }
 
-func (s *Store) take(r *Record, namespace reservation, line []byte) error {
-	err := appendFile(s.file(r.Slot), line)
+func (o *Slot) take(r *Record, namespace reservation, line []byte) error {
+	s := o.store
+	err := writeAll(o.fd, s.file(o.id), line)
 	if err == nil {
 		if err = s.rename(r, namespace); err != nil { // nothing of r stays in the record of the slot
-			err = errors.Join(err, cutFile(s.file(r.Slot), len(line)))
+			err = errors.Join(err, o.cut(len(line)))
 		}
 	}
 	if err != nil {
@@ -102,13 +141,13 @@ func (s *Store) rename(r *Record, namespace reservation) error {
 	return err
 }
 
-// cutFile removes the last bytes of a file.
-func cutFile(path string, n int) error {
-	info, err := os.Lstat(path)
-	if err != nil {
+// cut removes the last bytes of the file.
+func (o *Slot) cut(n int) error {
+	var stat unix.Stat_t
+	if err := unix.Fstat(o.fd, &stat); err != nil {
 		return err
 	}
-	return os.Truncate(path, info.Size()-int64(n))
+	return unix.Ftruncate(o.fd, stat.Size-int64(n))
 }
 
 // move gives a reservation to another allocation.

@@ -23,6 +23,14 @@ func slotIn(t *testing.T, s *Store) *Record {
 	return slot
 }
 
+func openSlot(t *testing.T, s *Store) *Slot {
+	t.Helper()
+	file, err := s.OpenSlot("pool-1")
+	require.NoError(t, err)
+	t.Cleanup(file.Close)
+	return file
+}
+
 // taker returns the record of an allocation that takes a slot.
 func taker(id string, slot *Record) *Record {
 	r := sample(id)
@@ -35,7 +43,8 @@ func TestTake(t *testing.T) {
 	s := open(t)
 	slot := slotIn(t, s)
 	want := taker("a", slot)
-	require.NoError(t, s.Take(t.Context(), want, unwarned(t)))
+	file := openSlot(t, s)
+	require.NoError(t, file.Take(t.Context(), want, unwarned(t)))
 	require.Equal(t, Adding, want.Phase)
 	got, err := s.Get("a")
 	require.NoError(t, err)
@@ -45,7 +54,7 @@ func TestTake(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 
 	want.Phase = Ready
-	require.NoError(t, s.Update(want))
+	require.NoError(t, file.Update(want))
 	got, err = s.Get("a")
 	require.NoError(t, err)
 	require.Equal(t, want, got)
@@ -70,11 +79,12 @@ func TestTakeRefused(t *testing.T) {
 	b := sample("b")
 	require.NoError(t, s.Put(b))
 	a := taker("a", slot)
-	require.ErrorIs(t, s.Take(t.Context(), a, unwarned(t)), portmap.ErrConflict)
+	file := openSlot(t, s)
+	require.ErrorIs(t, file.Take(t.Context(), a, unwarned(t)), portmap.ErrConflict)
 
 	a.Ports = nil
 	require.NoError(t, os.WriteFile(s.file("a"), []byte("{"), 0o600)) // another program's
-	require.ErrorIs(t, s.Take(t.Context(), a, unwarned(t)), fs.ErrExist)
+	require.ErrorIs(t, file.Take(t.Context(), a, unwarned(t)), fs.ErrExist)
 	require.NoError(t, os.Remove(s.file("a")))
 	got, err := s.Get("pool-1")
 	require.NoError(t, err)
@@ -90,10 +100,28 @@ func TestTakeRefused(t *testing.T) {
 	require.Equal(t, before, stateFiles(t, s))
 
 	c := taker("c", slot)
-	require.NoError(t, s.Take(t.Context(), c, unwarned(t)))
+	require.NoError(t, file.Take(t.Context(), c, unwarned(t)))
 	got, err = s.Get("c")
 	require.NoError(t, err)
 	require.Equal(t, c, got)
+}
+
+// TestTakenRecordReplaced: the outcome is in the record, also if another program has written
+// the record anew.
+func TestTakenRecordReplaced(t *testing.T) {
+	s := open(t)
+	want := taker("a", slotIn(t, s))
+	file := openSlot(t, s)
+	require.NoError(t, file.Take(t.Context(), want, unwarned(t)))
+	text, err := os.ReadFile(s.file("a"))
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(s.file("a")))
+	require.NoError(t, os.WriteFile(s.file("a"), text, 0o600))
+	want.Phase = Ready
+	require.NoError(t, file.Update(want))
+	got, err := s.Get("a")
+	require.NoError(t, err)
+	require.Equal(t, want, got)
 }
 
 // TestMoveSandboxes: the namespace of a slot has the name of the allocation that takes it.

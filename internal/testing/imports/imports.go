@@ -38,6 +38,6 @@ var OfEngines = []string{
 	"github.com/allocnet/allocnet/cleanup", "github.com/allocnet/allocnet/configurator", "github.com/allocnet/allocnet/internal/engine",
 	"github.com/allocnet/allocnet/internal/iptables", "github.com/allocnet/allocnet/internal/netlink", "github.com/allocnet/allocnet/internal/plugins",
 	"github.com/allocnet/allocnet/internal/state", "github.com/containerd/go-cni", "github.com/containernetworking/cni/libcni",
-	"github.com/coreos/go-iptables", "github.com/godbus/dbus", "github.com/google/nftables", "github.com/hashicorp/go-hclog",
+	"github.com/godbus/dbus", "github.com/google/nftables", "github.com/hashicorp/go-hclog",
 	"github.com/mdlayher", "github.com/vishvananda", "go.opentelemetry.io",
 }

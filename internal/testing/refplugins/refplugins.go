@@ -14,11 +14,11 @@ import (
 )
 
 // Dir returns the directory of the reference plugins: the first one in
-// $CNI_PATH that contains the plugin "bridge", else bin/cni of the checkout. If
-// that is missing, make builds it.
+// $CNI_PATH that contains them, else bin/cni of the checkout. If that is
+// missing or incomplete, make builds it.
 var Dir = sync.OnceValues(func() (string, error) {
 	for _, dir := range filepath.SplitList(os.Getenv("CNI_PATH")) {
-		if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
+		if contains(dir) {
 			return filepath.Abs(dir)
 		}
 	}
@@ -27,7 +27,7 @@ var Dir = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	dir := filepath.Join(top, "bin", "cni")
-	if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
+	if contains(dir) {
 		return dir, nil
 	}
 	out, err := exec.Command("make", "--no-print-directory", "-C", top, "plugins").CombinedOutput()
@@ -36,6 +36,16 @@ var Dir = sync.OnceValues(func() (string, error) {
 	}
 	return dir, nil
 })
+
+// contains reports whether a directory has the plugins of both modules that make builds.
+func contains(dir string) bool {
+	for _, name := range []string{"bridge", "flannel"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			return false
+		}
+	}
+	return true
+}
 
 // Checkout returns the top directory of the checkout that the working directory is in.
 func Checkout() (string, error) {

@@ -1,0 +1,86 @@
+package rtnl_test
+
+import (
+	"context"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+)
+
+// TestTableRoutes: routes of a protocol in a table are added, found and deleted. Those of
+// another protocol, over another link or in another table are neither found nor deleted.
+func TestTableRoutes(t *testing.T) {
+	h := open(t)
+	s, v := newSandbox(t, "a"), veth("a")
+	require.NoError(t, h.CreateVeth(v, s))
+	defer h.DeleteLink(context.Background(), v.Name)
+	other := addBridge(t, h, "br0")
+	const table, protocol = 1 << 20, 91
+	route := func(to string, index int) rtnl.Route {
+		_, dst, err := net.ParseCIDR(to)
+		require.NoError(t, err)
+		r := rtnl.Route{Dst: dst, Index: index, Table: table, Protocol: protocol, Unreachable: index == 0}
+		if dst.IP.To4() != nil && index != 0 {
+			r.Scope = unix.RT_SCOPE_LINK
+		}
+		return r
+	}
+	for _, to := range []string{"10.5.0.2/32", "fd05::2/128"} {
+		for _, one := range []rtnl.Route{route(to, v.Index), route(strings.Split(to, "/")[0]+"/24", 0)} {
+			list, err := h.TableRoutes(table, protocol)
+			require.NoError(t, err)
+			require.Empty(t, list)
+			has, err := h.HasTableRoute(&one)
+			require.NoError(t, err)
+			require.False(t, has)
+
+			for _, want := range []bool{true, false} {
+				added, err := h.Announce(&one)
+				require.NoError(t, err)
+				require.Equal(t, want, added)
+			}
+			list, err = h.TableRoutes(table, protocol)
+			require.NoError(t, err)
+			require.Len(t, list, 1)
+			require.Equal(t, []any{one.Dst.String(), one.Unreachable, protocol}, []any{list[0].Dst.String(), list[0].Unreachable, int(list[0].Protocol)})
+
+			foreign := []rtnl.Route{one, one, one}
+			foreign[0].Protocol++
+			foreign[1].Table++
+			foreign[2].Index, foreign[2].Unreachable = other, false
+			for i := range foreign {
+				has, err := h.HasTableRoute(&foreign[i])
+				require.NoError(t, err)
+				require.False(t, has, "%d", i)
+				if _, err = h.Announce(&foreign[i]); i == 1 {
+					require.NoError(t, err)
+					remove(t, h, &foreign[i])
+				} else {
+					require.ErrorIs(t, err, rtnl.ErrRouteTaken)
+				}
+				remove(t, h, &foreign[i])
+				has, err = h.HasTableRoute(&one)
+				require.NoError(t, err)
+				require.True(t, has, "%d", i)
+			}
+			remove(t, h, &one)
+			remove(t, h, &one)
+		}
+	}
+	out, err := exec.Command("ip", "route", "show", "table", "all").CombinedOutput()
+	require.NoError(t, err)
+	require.NotContains(t, string(out), "10.5.0.")
+}
+
+func remove(t *testing.T, h *rtnl.Host, route *rtnl.Route) {
+	t.Helper()
+	var b rtnl.Batch
+	b.DeleteRoute(route)
+	require.NoError(t, h.Apply(&b))
+}
