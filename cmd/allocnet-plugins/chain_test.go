@@ -102,7 +102,11 @@ func TestChain(t *testing.T) {
 				if since(t, v, "0.4.0") || dir == links { // the reference firewall does not support earlier versions
 					list = append(list, aFirewall)
 				}
-				return append(list, rest...)
+				list = append(list, rest...)
+				if dir == links {
+					list = append(list, object{"type": ownPlugin, "table": 100})
+				}
+				return list
 			}
 			want := life(t, reference, network(t, v, plugins(reference)...))
 			require.Equal(t, want, life(t, links, network(t, v, plugins(links)...)))

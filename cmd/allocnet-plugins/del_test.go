@@ -33,8 +33,10 @@ var dataDir = regexp.MustCompile("DATA")
 
 // good are valid configurations. DATA is replaced by a directory.
 var good = map[string]object{
-	"bridge":     {"bridge": "br9", "isGateway": true, "ipMasq": true, "ipam": object{"type": "host-local", "dataDir": "DATA", "subnet": "10.9.0.0/24"}},
-	"ptp":        {"ipMasq": true, "ipam": object{"type": "host-local", "dataDir": "DATA", "subnet": "10.9.0.0/24"}},
+	"bridge": {"bridge": "br9", "isGateway": true, "ipMasq": true, "ipam": object{"type": "host-local", "dataDir": "DATA", "subnet": "10.9.0.0/24"}},
+	"ptp":    {"ipMasq": true, "ipam": object{"type": "host-local", "dataDir": "DATA", "subnet": "10.9.0.0/24"}},
+	"flannel": {"subnetFile": "DATA/subnet.env", "dataDir": "DATA/flannel", "delegate": object{"bridge": "br9"},
+		"ipam": object{"dataDir": "DATA"}},
 	"static":     {"ipam": object{"type": "static", "addresses": []any{object{"address": "10.9.0.2/24"}}}},
 	"portmap":    {"runtimeConfig": object{"portMappings": []any{object{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}},
 	"firewall":   {},
@@ -64,6 +66,13 @@ var refused = map[string][]object{
 		{"runtimeConfig": object{"ips": 7}, "args": 7, "dns": 7},
 	},
 	"ptp": {{"mtu": "x"}, {"ipMasqBackend": "x"}, {"novel": 1}, {"runtimeConfig": object{"ipRanges": 7}}},
+	"flannel": {
+		{"delegate": 7}, {"delegate": object{"type": 7}}, {"delegate": object{"type": "flannel"}}, {"delegate": object{"name": "x"}},
+		{"delegate": object{"ipam": object{}}}, {"delegate": object{"vlan": 5000}}, {"delegate": object{"mtu": "x"}},
+		{"ipam": object{"routes": []any{object{"dst": "x"}}}}, {"ipam": object{"type": "a/b"}},
+		{"subnetFile": 7}, {"subnetFile": "DATA/none"}, {"subnetFile": "relative"}, {"dataDir": 7}, {"dataDir": "relative"},
+		{"runtimeConfig": 7}, {"novel": 1},
+	},
 	"static": {
 		{"ipam": nil}, {"ipam": 7}, {"ipam": object{}},
 		{"ipam": object{"addresses": []any{object{"address": "10.9.0.2/24", "gateway": "x"}}}},
@@ -106,7 +115,7 @@ func TestDelOfTheRefused(t *testing.T) {
 			for _, change := range changes {
 				at, err := json.Marshal(change)
 				require.NoError(t, err)
-				l := &lifeOf{t: t, netns: netns, data: t.TempDir(), at: string(at)}
+				l := &lifeOf{t: t, netns: netns, data: dataWithSubnets(t, subnetEnv), at: string(at)}
 				l.addAndDel(name, conf, change)
 			}
 		})
@@ -115,6 +124,14 @@ func TestDelOfTheRefused(t *testing.T) {
 	after, err := hostsnap.Take(hostsnap.Options{Persistent: true})
 	require.NoError(t, err)
 	require.Empty(t, hostsnap.Diff(before, after))
+}
+
+// dataWithSubnets returns a new directory with a file of flanneld.
+func dataWithSubnets(t *testing.T, env string) string {
+	t.Helper()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "subnet.env"), []byte(env), 0o644))
+	return dir
 }
 
 // lifeOf is the life of one attachment.
@@ -175,14 +192,18 @@ func leasesOf(t *testing.T, data string, chained bool) []string {
 	return leases(t, data)
 }
 
-// backups returns the backups that the tuning plugin left, unless the change
+// backups returns the files that the plugins tuning and flannel left, unless the change
 // names another directory.
 func backups(t *testing.T, data string, change object) []string {
 	t.Helper()
 	if change["dataDir"] != nil {
 		return nil
 	}
-	files, err := filepath.Glob(filepath.Join(data, "tuning", "*"))
-	require.NoError(t, err)
+	var files []string
+	for _, dir := range []string{"tuning", "flannel"} {
+		some, err := filepath.Glob(filepath.Join(data, dir, "*"))
+		require.NoError(t, err)
+		files = append(files, some...)
+	}
 	return files
 }

@@ -30,6 +30,9 @@ import (
 	"github.com/allocnet/allocnet/sandbox"
 )
 
+// ownPlugin is a plugin of allocnet that has no reference plugin.
+const ownPlugin = "routes"
+
 // The plugin directories: the reference plugins, and links to this program or to its
 // shim. built has the programs.
 var (

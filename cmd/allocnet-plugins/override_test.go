@@ -40,9 +40,13 @@ func TestNetnsOverride(t *testing.T) {
 // parts.
 func overridden(t *testing.T, dir, name string) string {
 	t.Helper()
-	conf, data := good[name], t.TempDir()
+	conf, data := good[name], dataWithSubnets(t, strings.ReplaceAll(subnetEnv, "10.9.0.", "10.8.0."))
+	version := "1.0.0"
+	if name == "flannel" { // the newest that the reference plugin supports
+		version = "0.4.0"
+	}
 	run := func(command, name string, conf object, previous any) string {
-		conf = merged(conf, object{"cniVersion": "1.0.0", "name": "net", "type": name, "prevResult": previous})
+		conf = merged(conf, object{"cniVersion": version, "name": "net", "type": name, "prevResult": previous})
 		text, err := json.Marshal(conf)
 		require.NoError(t, err)
 		// No bridge of another test has this network.

@@ -33,6 +33,9 @@ var calledAlone = map[string]string{
 func TestPreviousLikeTheReference(t *testing.T) {
 	privhost.Require(t, "iptables", "ip6tables")
 	for name := range builtin.Plugins {
+		if name == ownPlugin {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			netns := namespace(t, "previous-"+name)
 			for _, version := range []string{"0.4.0", "1.0.0"} {
@@ -53,8 +56,11 @@ func comparePrevious(t *testing.T, name, netns, version, previous string) {
 	}
 	text := fmt.Sprintf(`{"cniVersion":%q,"name":"n","type":%q,"bridge":"br9","prevResult":%s,%s}`, version, name, previous, own)
 	commands := []string{"CHECK", "ADD", "DEL"}
-	if name == "bridge" || name == "ptp" { // these come first in a chain
+	switch name {
+	case "bridge", "ptp": // these come first in a chain
 		commands = []string{"CHECK", "DEL"}
+	case "flannel": // so does this one, and the reference plugin checks nothing
+		commands = []string{"DEL"}
 	}
 	for _, command := range commands {
 		var codes [2]uint

@@ -34,7 +34,7 @@ func TestStatusOfTheRefused(t *testing.T) {
 			conf := merged(merged(conf, change), object{"cniVersion": "1.1.0", "name": "net", "type": name})
 			text, err := json.Marshal(conf)
 			require.NoError(t, err)
-			stdin := dataDir.ReplaceAllLiteralString(string(text), t.TempDir())
+			stdin := dataDir.ReplaceAllLiteralString(string(text), dataWithSubnets(t, subnetEnv))
 			got := call(t, links, name, stdin, changed("STATUS", links, "", nil)...)
 			if slices.Contains(served, string(at)) || name == "firewall" && change["backend"] == "x" { // an unknown backend counts as none
 				require.Zero(t, got.exit, "%s with %s: %s", name, at, got.stdout)

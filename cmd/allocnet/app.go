@@ -86,8 +86,8 @@ func (a *app) config() (configurator.Config, error) {
 	if len(a.flags.networks) > 0 {
 		cfg.Networks = a.flags.networks
 	}
-	if len(a.flags.subnets) > 0 {
-		cfg.Subnets = nil
+	if len(a.flags.subnets) > 0 || a.flags.subnetsFrom != "" {
+		cfg.Subnets, cfg.SubnetsFrom = nil, a.flags.subnetsFrom
 	}
 	cfg.Logger, cfg.OnForced = a.logger(), a.onForced
 	for _, s := range a.flags.subnets {

@@ -18,7 +18,7 @@ var errAttached = errors.New("other plugins leave elements of allocnet's nftable
 
 // layingOut are the plugins that have elements in allocnet's tables if no backend is
 // configured.
-var layingOut = []string{"bridge", "firewall", "portmap", "ptp"}
+var layingOut = []string{"bridge", "firewall", "flannel", "portmap", "ptp", "routes"}
 
 // requireUnattached returns an error if the host has attachments that runtimes made
 // with the plugin binaries. The reference plugins would not remove the elements of

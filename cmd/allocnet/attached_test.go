@@ -70,6 +70,9 @@ func TestUninstallKeepsWhatOthersDoNotRemove(t *testing.T) {
 	require.Equal(t, "set-up", failed.Kind)
 	require.Contains(t, failed.Error, "net/web/eth0")
 	require.Contains(t, failed.Hint, "--force")
+	for _, name := range []string{"bridge", "firewall", "flannel", "portmap", "ptp", "routes"} {
+		require.Equal(t, "set-up", p.run("uninstall", name, "--json").failure(t, exitFailure).Kind, name)
+	}
 	require.Equal(t, entries, p.entries())
 	p.run("uninstall", "loopback").ok(t)
 

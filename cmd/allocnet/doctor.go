@@ -62,7 +62,7 @@ var safeRepairs = map[string]string{
 	"route-localnet":      "set route_localnet of allocations' links",
 	"forward-drop":        "make allocnet's rule in the chain FORWARD",
 	"lease-without-owner": "remove the lease, if the kernel has nothing of the allocation",
-	"netns-stale":         "remove the file that has no network namespace",
+	"netns-stale":         "remove the file, if allocnet made it for a network namespace",
 }
 
 // errFindings is the error of an examination that found something, which is printed.

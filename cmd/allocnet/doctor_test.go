@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/cmd/internal/doctor"
+	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -16,7 +17,7 @@ import (
 func TestDoctor(t *testing.T) {
 	privhost.Require(t, "nft", "iptables")
 	w := newWorkspace(t)
-	require.Equal(t, "ok: 11 checks, nothing found\n", w.run("doctor").ok(t))
+	require.Equal(t, "ok: 12 checks, nothing found\n", w.run("doctor").ok(t))
 	report := decode[doctorReport](t, w.run("doctor", "--json").ok(t))
 	require.True(t, report.Healthy)
 	require.NotNil(t, report.Findings)
@@ -24,12 +25,13 @@ func TestDoctor(t *testing.T) {
 	stale := filepath.Join(sandbox.DefaultDir, "stale")
 	require.NoError(t, os.MkdirAll(sandbox.DefaultDir, 0o755))
 	require.NoError(t, os.WriteFile(stale, nil, 0o444))
+	require.NoError(t, record.Open(w.path("state")).AddSandbox("stale", record.Sandbox{Path: stale}))
 	require.NoError(t, os.Chtimes(stale, time.Time{}, time.Now().Add(-time.Hour)))
 	require.NoError(t, os.WriteFile(w.path("conf/30-broken.conflist"), []byte("{"), 0o600))
 	got := w.run("doctor")
 	require.Equal(t, exitNo, got.code)
 	require.Regexp(t, `(?m)^error configuration-skipped: .*30-broken.conflist.*\n  why     .+\n  repair  correct `, got.out)
-	require.Regexp(t, `(?m)^warning netns-stale: .*\n  why     .+\n  repair  ip netns delete stale.*\n {10}allocnet doctor --fix does so$`, got.out)
+	require.Regexp(t, `(?m)^warning netns-stale: .*\n  why     .+\n  repair  rm /run/netns/stale\n {10}allocnet doctor --fix does so$`, got.out)
 	require.Contains(t, got.errOut, "hint: `allocnet doctor --fix` makes the repairs of 1 finding\n")
 	require.FileExists(t, stale, "nothing changes without --fix")
 
@@ -47,7 +49,7 @@ func TestDoctor(t *testing.T) {
 	require.True(t, report.Fixed[0].Fixed)
 	require.NoFileExists(t, stale)
 	require.NoError(t, os.Remove(w.path("conf/30-broken.conflist")))
-	require.Equal(t, "ok: 11 checks, nothing found\n", w.run("doctor", "--fix").ok(t))
+	require.Equal(t, "ok: 12 checks, nothing found\n", w.run("doctor", "--fix").ok(t))
 }
 
 func idsOf(findings []doctor.Finding) (ids []string) {

@@ -15,7 +15,7 @@ import (
 	"github.com/allocnet/allocnet/internal/redact"
 )
 
-// The exit codes; rootHelp explains them.
+// The exit codes; kindsTopic explains them.
 const (
 	exitOK      = 0
 	exitFailure = 1

@@ -26,13 +26,15 @@ type globalFlags struct {
 	pluginDirs []string
 	networks   []string
 	subnets    []string
-	timeout    time.Duration
-	engine     engineFlag
-	unserved   bool
-	socket     string
-	noDaemon   bool
-	json       bool
-	logLevel   string
+	// subnetsFrom is the file with the subnets, in place of subnets.
+	subnetsFrom string
+	timeout     time.Duration
+	engine      engineFlag
+	unserved    bool
+	socket      string
+	noDaemon    bool
+	json        bool
+	logLevel    string
 
 	// others has the settings without a flag.
 	others configurator.Config
@@ -49,6 +51,7 @@ func (f *globalFlags) register(root *cobra.Command) {
 	f.set.StringArrayVar(&f.pluginDirs, "plugin-dir", nil, "directory to search for plugins; may be repeated")
 	f.set.StringSliceVar(&f.networks, "network", nil, "network to attach to; may be repeated, the first one as eth0 (default the first network of --conf-dir)")
 	f.set.StringSliceVar(&f.subnets, "subnet", nil, "subnet of the embedded network \"allocnet\", at most one per family")
+	f.set.StringVar(&f.subnetsFrom, "subnets-from", "", "file in which flanneld writes the subnets of this host, in place of --subnet")
 	f.set.DurationVar(&f.timeout, "timeout", configurator.DefaultTimeout, "longest time for one run of all plugins of an allocation")
 	f.engine = engineFlag(configurator.EngineAuto)
 	f.set.Var(&f.engine, "engine", "engine that runs the plugins: exec (plugin binaries), native (inside this process) or auto")
@@ -63,6 +66,7 @@ func (f *globalFlags) register(root *cobra.Command) {
 	_ = root.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions(logLevels, cobra.ShellCompDirectiveNoFileComp))
 	_ = root.RegisterFlagCompletionFunc("engine", completeEngines)
 	_ = root.MarkPersistentFlagFilename("socket")
+	_ = root.MarkPersistentFlagFilename("subnets-from")
 	for _, name := range []string{"subnet", "timeout"} {
 		_ = root.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}
@@ -94,7 +98,7 @@ func (f *globalFlags) fromEnvironment() error {
 // localFlag returns the name of a given flag for a setting, with which this process
 // executes the command; "" if there is none.
 func (f *globalFlags) localFlag() string {
-	for _, name := range []string{"state-dir", "conf-dir", "plugin-dir", "subnet", "timeout", "engine", "allow-unserved"} {
+	for _, name := range []string{"state-dir", "conf-dir", "plugin-dir", "subnet", "subnets-from", "timeout", "engine", "allow-unserved"} {
 		if f.set.Changed(name) {
 			return name
 		}
@@ -139,6 +143,9 @@ func (f *globalFlags) adopt() error {
 // absolute makes the directories independent of the working directory.
 func (f *globalFlags) absolute() error {
 	dirs := []*string{&f.confDir, &f.stateDir, &f.socket}
+	if f.subnetsFrom != "" {
+		dirs = append(dirs, &f.subnetsFrom)
+	}
 	for i := range f.pluginDirs {
 		dirs = append(dirs, &f.pluginDirs[i])
 	}

@@ -258,7 +258,7 @@ func unhealthyHint(err error) string {
 func usageHint(err error) string {
 	var usage usageError
 	if !errors.As(err, &usage) || usage.command == nil {
-		return "`allocnet --help` and `allocnet COMMAND --help` explain the flags"
+		return "`allocnet help flags` and `allocnet COMMAND --help` explain the flags"
 	}
 	return fmt.Sprintf("usage: %s; `%s --help` explains the flags", usage.command.UseLine(), usage.command.CommandPath())
 }

@@ -231,7 +231,7 @@ func TestCompletion(t *testing.T) {
 	require.Equal(t, ":16\n", complete("ls", "--state-dir", ""), "directories")
 	require.Equal(t, ":16\n", complete("plugins", "install", ""), "a directory")
 	require.Equal(t, strings.Join(pluginNames(), "\n")+"\n:4\n", complete("plugins", "install", "/", ""))
-	require.Regexp(t, `^install\t.*\nlist\t.*\nuninstall\t.*\n:4\n$`, complete("plugins", ""))
+	require.Regexp(t, `^list\t.*\ninstall\t.*\nuninstall\t.*\n:4\n$`, complete("plugins", ""))
 }
 
 // TestNetnsGone: an allocation whose network namespace is gone is not shown as

@@ -40,6 +40,21 @@ func TestTable(t *testing.T) {
 	require.Equal(t, "\x1b[1mA\x1b[0m          \x1b[1mB\x1b[0m\n\x1b[32mé\x1b[0m          \x1b[2m-\x1b[0m\nlong name  x\n", b.String())
 }
 
+// TestControlCharacters: what a workload names does not command the terminal.
+func TestControlCharacters(t *testing.T) {
+	const foreign = "a\x1b]0;title\a\x1b[2J\x1b[31mb\r\u009b1;1Hc\x7f\té\n"
+	var b strings.Builder
+	newPrinter(&b).printf("%s", foreign)
+	require.Equal(t, "a?]0;title??[2J?b??1;1Hc?\té\n", b.String())
+	b.Reset()
+	p := &printer{w: &b, terminal: true, colored: true}
+	p.printf("%s", foreign)
+	require.Equal(t, "a?]0;title??[2J\x1b[31mb??1;1Hc?\té\n", b.String())
+	b.Reset()
+	p.setStatus("a\x1b[1;1Hb")
+	require.Equal(t, wipe+"a?[1;1Hb", b.String())
+}
+
 func TestStatusLine(t *testing.T) {
 	var b bytes.Buffer
 	p := &printer{w: &b, terminal: true}

@@ -123,9 +123,10 @@ plugins, and restore the files that they replaced. Everything else stays.
 
 Attachments that runtimes made with the native plugins, in networks that name no
 backend, have elements of allocnet's own nftables tables, which the DEL of other
-plugins does not remove. While there are any, bridge, ptp, firewall and portmap stay,
-and the error names the attachments: remove them first. If a plugin replaced no
-file, first stop the containers that use it. --force uninstalls without this check.`,
+plugins does not remove. While there are any, bridge, ptp, flannel, firewall, portmap
+and routes stay, and the error names the attachments: remove them first. If a plugin
+replaced no file, first stop the containers that use it. --force uninstalls without
+this check.`,
 		Example: `  allocnet plugins uninstall /opt/cni/bin
   allocnet plugins uninstall /opt/cni/bin loopback`,
 		Args:              dirAndPlugins,

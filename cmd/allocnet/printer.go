@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -69,8 +70,25 @@ func (p *printer) Write(data []byte) (int, error) {
 			return 0, p.failed(err)
 		}
 	}
-	n, err := p.w.Write(data)
-	return n, p.failed(err)
+	if _, err := p.w.Write(p.harmless(data)); err != nil {
+		return 0, p.failed(err)
+	}
+	return len(data), nil
+}
+
+// controls matches what a terminal does not show but obeys: control characters other than
+// tab and line feed, and the sequences that set a style.
+var controls = regexp.MustCompile("\x1b\\[[0-9;]*m|[\\x00-\\x08\\x0b-\\x1f\\x7f\u0080-\u009f]")
+
+// harmless replaces control characters. Processes and chains of nftables, for example, have
+// names that a workload chooses. Styles stay if the output is coloured.
+func (p *printer) harmless(text []byte) []byte {
+	return controls.ReplaceAllFunc(text, func(found []byte) []byte {
+		if p.colored && len(found) > 2 {
+			return found
+		}
+		return []byte("?")
+	})
 }
 
 // failed stores the first error of writing.
@@ -99,11 +117,24 @@ func (p *printer) setStatus(text string) {
 		return
 	}
 	p.status = text != ""
+	text = string(p.harmless([]byte(text)))
 	if runes := []rune(text); p.columns > 0 && len(runes) >= p.columns {
 		text = string(runes[:p.columns-1]) // a second line could not be erased
 	}
 	_, _ = io.WriteString(p.w, wipe+text)
 }
+
+// redraw moves the cursor of a terminal to its first line and erases everything.
+func (p *printer) redraw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.status = false
+	_, err := io.WriteString(p.w, cleared)
+	_ = p.failed(err)
+}
+
+// cleared is what redraw writes.
+const cleared = "\x1b[H\x1b[J"
 
 // printf writes text; failure returns its error.
 func (p *printer) printf(format string, args ...any) {

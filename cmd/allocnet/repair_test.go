@@ -33,6 +33,16 @@ func (w *workspace) ailing(id string, checks fakeplugin.Behaviour) {
 	w.run("setup", id, "--network", "front").ok(w.T)
 }
 
+// TestSetupOfWhatCannotBeRepaired: the first line says what the warning explains.
+func TestSetupOfWhatCannotBeRepaired(t *testing.T) {
+	w := newWorkspace(t)
+	w.ailing("web", fakeplugin.Behaviour{Code: 100, Msg: "the link is gone", Only: 1})
+	text := w.run("setup", "web", "--network", "front").ok(t)
+	require.Regexp(t, "^ok: web was set up again, because it could not be repaired\n", text)
+	require.Regexp(t, "(?m)^warning: the network was set up again, .*: .*the link is gone", text)
+	require.Regexp(t, "^ok: web is set up already\n", w.run("setup", "web", "--network", "front").ok(t))
+}
+
 func TestRepair(t *testing.T) {
 	w := newWorkspace(t)
 	w.sandbox("sound")

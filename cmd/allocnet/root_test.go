@@ -105,13 +105,39 @@ func TestUsageHintNamesTheCommand(t *testing.T) {
 	require.Contains(t, got.errOut, "hint: usage: allocnet gc (--live ID... | --live-from FILE | --none) [flags]; `allocnet gc --help` explains the flags")
 }
 
+// TestHelp: the first screen has all commands in 30 lines, and leads to the topics.
 func TestHelp(t *testing.T) {
 	help := runWith("", "--help").ok(t)
-	for _, want := range []string{
-		`"kind" for programs`, "  port-conflict ", "  internal ", "0  success", "1  failure", "2  the command line", "3  unhealthy", "ALLOCNET_STATE_DIR", "NO_COLOR",
-		"setup", "teardown", "check", "ls", "inspect", "gc", "networks", "repair", "recover", "plugins", "cleanup", "demo", "bench", "version", "completion",
+	require.Equal(t, help, runWith("").ok(t))
+	require.Equal(t, help, runWith("", "help").ok(t))
+	lines := strings.Split(strings.TrimSpace(help), "\n")
+	require.LessOrEqual(t, len(lines), 30, help)
+	for _, line := range lines {
+		require.LessOrEqual(t, len(line), 80, line)
+	}
+	for _, c := range newRoot(newApp(nil, nil, nil)).Commands() {
+		if c.IsAvailableCommand() && c.Name() != "help" {
+			require.Regexp(t, `\b`+c.Name()+`\b`, help)
+		}
+	}
+	require.Regexp(t, `(?s)networks:\n  setup .*what is wrong:\n  status .*\n  doctor .*clean up:\n  repair .*\nOther commands: demo, .*completion.*\n`, help)
+	require.Regexp(t, `allocnet help flags\|kinds\|ids\|daemon\|engines\n$`, help)
+}
+
+func TestHelpTopics(t *testing.T) {
+	for topic, wanted := range map[string][]string{
+		"flags":   {"ALLOCNET_STATE_DIR", "NO_COLOR", "--conf-dir string", "--json "},
+		"kinds":   {"0  success", "1  failure", "2  the command line", "3  unhealthy", `"kind" for programs`, kindsHelp()},
+		"ids":     {"the first 12 digits"},
+		"daemon":  {"without a daemon, this process"},
+		"engines": {"With --engine auto", "/opt/cni/bin"},
 	} {
-		require.Contains(t, help, want)
+		help := runWith("", "help", topic).ok(t)
+		for _, want := range wanted {
+			require.Contains(t, help, want)
+		}
+		require.Equal(t, help, runWith("", topic).ok(t))
+		require.Contains(t, runWith("", "__complete", "help", topic[:2]).ok(t), topic)
 	}
 }
 

@@ -37,8 +37,9 @@ func newSetup(a *app) *cobra.Command {
 		Short: "Attach a network namespace to its networks",
 		Long: `Attach a network namespace to its networks.
 
-An existing allocation is checked, and repaired if necessary. With --new it is an
-error and stays unchanged.
+An existing allocation is checked, and repaired if necessary. If it cannot be
+repaired, it is set up again, and may get another address. With --new, an existing
+allocation is an error and stays unchanged.
 
 A failed setup removes everything, including a namespace that it created. If the
 message says that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
@@ -166,11 +167,14 @@ func (a *app) printStatus(id string, s *configurator.Status) error {
 	if a.flags.json {
 		return a.out.json(s)
 	}
-	already := " already"
-	if s.Created {
-		already = ""
+	how := "is set up already"
+	switch {
+	case s.Created:
+		how = "is set up"
+	case s.SetUpAgain:
+		how = "was set up again, because it could not be repaired"
 	}
-	a.out.printf("%s %s is set up%s\n\n", a.out.paint(green, a.mark()), a.out.paint(bold, id), already)
+	a.out.printf("%s %s %s\n\n", a.out.paint(green, a.mark()), a.out.paint(bold, id), how)
 	a.printInterfaces(s)
 	a.printPorts(s.Ports)
 	a.printUnserved(s.Unserved)

@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,9 +25,11 @@ func newStatus(a *app) *cobra.Command {
 health, the last errors, what differs from the records, and the versions of the host.
 
 CHECK of every allocation runs for it, for a few seconds at most; those that it does not
-reach are counted as not checked. Nothing is changed. Without the daemon, this process
-does the same; then there are no last errors.`,
-		Annotations:       exits("an allocation is unhealthy, was not checked or has lost its network namespace, a file was skipped, or something could not be read"),
+reach are counted as not checked. The quick checks of ` + "`allocnet doctor`" + ` run as well: not
+those of plugins, leftovers, limits and features of the kernel. Nothing is changed. Without
+the daemon, this process does the same; then there are no last errors.`,
+		Annotations: exits("an allocation is unhealthy, was not checked or has lost its network namespace, a file was skipped, " +
+			"something could not be read, or doctor found an error (a warning of doctor changes nothing)"),
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, _ []string) error { return a.status(c.Context()) },
@@ -51,17 +53,23 @@ func (a *app) status(ctx context.Context) error {
 	} else {
 		a.printHostStatus(s)
 	}
-	if c := &s.Allocations; err == nil && c.Unhealthy+c.Unchecked+c.NetnsGone+len(s.Skipped)+len(s.Problems) > 0 {
+	if err == nil && isWrong(s) {
 		return reported(exitNo)
 	}
 	return err
+}
+
+// isWrong reports whether something has to be repaired, now.
+func isWrong(s *client.HostStatus) bool {
+	c := &s.Allocations
+	return c.Unhealthy+c.Unchecked+c.NetnsGone+len(s.Skipped)+len(s.Problems) > 0 || s.Doctor != nil && s.Doctor.Errors > 0
 }
 
 func (a *app) hostStatus(ctx context.Context, daemon *client.Client) (*client.HostStatus, error) {
 	if daemon != nil {
 		return daemon.HostStatus(ctx)
 	}
-	conf, err := a.configurator()
+	h, err := a.doctorHost(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +78,7 @@ func (a *app) hostStatus(ctx context.Context, daemon *client.Client) (*client.Ho
 		return nil, err
 	}
 	return hoststatus.Collect(ctx, hoststatus.Options{
-		Service: conf, Networks: networks.Networks, Engine: configurator.Engine(a.flags.engine), ConfDir: a.flags.confDir,
+		Service: h.Service, Networks: networks.Networks, Engine: h.Engine, ConfDir: h.ConfDir, Host: h,
 	}), nil
 }
 
@@ -82,12 +90,16 @@ func (a *app) configurations() (*conflist.Dir, error) {
 		return nil, err
 	}
 	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{
-		StateDir: filepath.Clean(cfg.StateDir), Subnets: cfg.Subnets, ForBinaries: cfg.Engine == configurator.EngineExec,
+		StateDir: filepath.Clean(cfg.StateDir), Subnets: cfg.Subnets, SubnetsFrom: cfg.SubnetsFrom, Routes: conflist.EmbeddedRoutes(cfg.Routes), ForBinaries: cfg.Engine == configurator.EngineExec,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return conflist.New(cfg.ConfDir, embedded), nil
+	dir := conflist.New(cfg.ConfDir, embedded)
+	if cfg.Engine != configurator.EngineExec {
+		dir.Resolving()
+	}
+	return dir, nil
 }
 
 func (a *app) printHostStatus(s *client.HostStatus) {
@@ -104,13 +116,14 @@ func (a *app) printHostStatus(s *client.HostStatus) {
 		{{"Engine", bold}, {text: string(s.Engine)}},
 		{{"Allocations", bold}, healthCell(&s.Allocations)},
 		{{"Drift", bold}, drift},
+		{{"Doctor", bold}, doctorCell(s.Doctor)},
 		{{"Kernel", bold}, {text: s.Versions.Kernel}},
 		{{"nft", bold}, {text: installed(s.Versions.NFT)}},
 		{{"iptables", bold}, {text: installed(s.Versions.IPTables)}},
 	}
 	if r := s.Repairs; r.Last != nil {
 		repairs := fmt.Sprintf("%d since the start, the last one %s ago", r.Count, age(time.Since(*r.Last)))
-		rows = slices.Insert(rows, 4, []cell{{"Repairs", bold}, {text: join([]string{repairs, r.Change})}})
+		rows = slices.Insert(rows, 5, []cell{{"Repairs", bold}, {text: join([]string{repairs, r.Change})}})
 	}
 	a.out.table(nil, rows)
 	a.printNetworkStatus(s.Networks)
@@ -119,6 +132,13 @@ func (a *app) printHostStatus(s *client.HostStatus) {
 		lines = append(lines, d.ID+": "+withoutID(d.Error, d.ID))
 	}
 	a.printSection("DRIFT (`allocnet repair` restores what another program removed)", lines)
+	lines = nil
+	if s.Doctor != nil {
+		for _, f := range s.Doctor.Findings {
+			lines = append(lines, fmt.Sprintf("%s %s: %s", f.Severity, f.ID, f.What))
+		}
+	}
+	a.printSection("DOCTOR (`allocnet doctor` says why they matter and what repairs them)", lines)
 	lines = nil
 	for _, e := range s.Errors {
 		lines = append(lines, fmt.Sprintf("%s ago  %s: %s", age(time.Since(e.Time)), strings.Join(slices.DeleteFunc([]string{e.Operation, e.ID}, func(s string) bool { return s == "" }), " "), withoutID(e.Error, e.ID)))
@@ -163,7 +183,7 @@ func (a *app) printNetworkStatus(networks []client.NetworkStatus) {
 			rows[i] = append(rows[i], cell{})
 		}
 	}
-	header := []string{"NETWORK", "DEFAULT", "ENGINE", "USED", "FREE"}
+	header := []string{"NETWORK", "DEFAULT", "ENGINE", "USED IPv4", "FREE IPv4", "USED IPv6", "FREE IPv6"}
 	if pools {
 		header = append(header, "POOL")
 	}
@@ -171,26 +191,31 @@ func (a *app) printNetworkStatus(networks []client.NetworkStatus) {
 	a.out.table(header, rows)
 }
 
-// addressCells returns the numbers of used and of free addresses, IPv4 first.
-func addressCells(counts map[string]client.AddressCounts) []cell {
-	var used, free []string
-	full := plain
-	for _, family := range slices.Sorted(maps.Keys(counts)) {
-		c := counts[family]
-		used, free = append(used, addressNumber(c.Used)), append(free, addressNumber(c.Free))
-		if c.Free <= 0 {
-			full = red
+// addressCells returns the numbers of used and of free addresses, IPv4 first. A network
+// without addresses of a family has empty cells.
+func addressCells(counts map[string]client.AddressCounts) (row []cell) {
+	for _, family := range []string{"ipv4", "ipv6"} {
+		c, has := counts[family]
+		if !has {
+			row = append(row, cell{}, cell{})
+			continue
 		}
+		free := cell{text: addressNumber(c.Free)}
+		if c.Free <= 0 {
+			free.style = red
+		}
+		row = append(row, cell{text: addressNumber(c.Used)}, free)
 	}
-	return []cell{{strings.Join(used, " / "), plain}, {strings.Join(free, " / "), full}}
+	return row
 }
 
-// addressNumber returns a count of addresses, rounded if it is large.
+// addressNumber returns a count of addresses: as a power of two if there are more than IPv4
+// can have.
 func addressNumber(n float64) string {
-	if n < 1e7 {
+	if n <= 1<<32 {
 		return fmt.Sprintf("%.0f", n)
 	}
-	return fmt.Sprintf("%.1e", n)
+	return "2^" + strings.TrimSuffix(fmt.Sprintf("%.1f", math.Log2(n)), ".0")
 }
 
 // healthCell lists the states in which there are allocations.
@@ -210,6 +235,26 @@ func healthCell(c *client.AllocationCounts) cell {
 	}
 	if len(parts) == 0 {
 		return cell{text: "none"}
+	}
+	return cell{strings.Join(parts, ", "), look}
+}
+
+// doctorCell counts the findings of the doctor. A daemon of an older version reports none.
+func doctorCell(d *client.DoctorSummary) cell {
+	var parts []string
+	look := green
+	switch {
+	case d == nil:
+		return cell{text: "not examined"}
+	case d.Errors > 0:
+		parts, look = append(parts, plural(d.Errors, "error")), red
+	case d.Warnings > 0:
+		look = yellow
+	default:
+		return cell{"nothing found by the quick checks", look}
+	}
+	if d.Warnings > 0 {
+		parts = append(parts, plural(d.Warnings, "warning"))
 	}
 	return cell{strings.Join(parts, ", "), look}
 }

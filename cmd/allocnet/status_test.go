@@ -1,7 +1,9 @@
 package main
 
 import (
+	"net"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +43,7 @@ func TestStatus(t *testing.T) {
 	require.NoError(t, os.Rename(w.path("conf"), w.path("away")))
 	require.NotContains(t, w.run("status").ok(t), "SKIPPED", "a host may have the embedded network only")
 	require.NoError(t, os.Rename(w.path("away"), w.path("conf")))
-	require.Regexp(t, `(?m)^Daemon +not running; .*\n(.*\n)*Allocations +1 healthy\nDrift +none\n(.*\n)*front +yes `, w.run("status").ok(t))
+	require.Regexp(t, `(?m)^Daemon +not running; .*\n(.*\n)*Allocations +1 healthy\nDrift +none\nDoctor +nothing found by the quick checks\n(.*\n)*front +yes `, w.run("status").ok(t))
 }
 
 // TestStatusNamesDrift: CHECK of one allocation fails, that of another one cannot be
@@ -70,6 +72,38 @@ func TestStatusNamesDrift(t *testing.T) {
 	require.Contains(t, text, "NOT READ")
 }
 
+// TestStatusHasTheDoctor: what doctor calls an error is one for status, a warning is only shown.
+func TestStatusHasTheDoctor(t *testing.T) {
+	privhost.Require(t, "nft", "iptables", "ip")
+	w := newWorkspace(t)
+	require.Regexp(t, `(?m)^Doctor +nothing found by the quick checks$`, w.run("status").ok(t))
+	ip := func(args ...string) {
+		t.Helper()
+		out, err := exec.Command("ip", args...).CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	ip("link", "add", "other", "type", "bridge")
+	t.Cleanup(func() { ip("link", "del", "other") })
+	ip("addr", "add", "10.202.3.1/24", "dev", "other")
+	got := w.run("status")
+	require.Equal(t, exitNo, got.code)
+	require.Regexp(t, `(?m)^Doctor +1 error$`, got.out)
+	require.Regexp(t, "(?m)^DOCTOR \\(`allocnet doctor` .*\\)\n  error subnet-overlap: subnet 10.202.0.0/16 .*10.202.3.1/24", got.out)
+	status := decode[client.HostStatus](t, w.run("status", "--json").out)
+	require.Equal(t, 1, status.Doctor.Errors)
+	require.Equal(t, "subnet-overlap error", status.Doctor.Findings[0].ID+" "+status.Doctor.Findings[0].Severity)
+
+	ip("addr", "del", "10.202.3.1/24", "dev", "other")
+	l, err := net.Listen("tcp4", "0.0.0.0:7301")
+	require.NoError(t, err)
+	defer l.Close()
+	w.sandbox("web")
+	w.run("setup", "web", "-p", "7301:80/tcp").ok(t)
+	got = w.run("status")
+	require.Equal(t, exitOK, got.code, got.out)
+	require.Regexp(t, `(?m)^Doctor +1 warning$`, got.out)
+}
+
 // TestStatusOfTheDaemon: the command prints what the daemon reports, and fails if the daemon
 // that was named does not run.
 func TestStatusOfTheDaemon(t *testing.T) {
@@ -92,22 +126,32 @@ func TestStatusText(t *testing.T) {
 		Networks: []client.NetworkStatus{
 			{Name: "web", Default: true, Engine: "native", Addresses: map[string]client.AddressCounts{"ipv6": {Used: 2, Free: 1.8e19}, "ipv4": {Used: 2, Free: 0}}, Pool: &client.PoolCounts{Ready: 1, Size: 4}},
 			{Name: "other", Engine: "exec"},
+			{Name: "six", Engine: "native", Addresses: map[string]client.AddressCounts{"ipv6": {Used: 0, Free: 3 << 40}}},
 		},
 		Repairs: client.Repairs{Count: 3, Last: &last, Change: "table deleted by nft"},
-		Errors:  []client.RecentError{{Time: last, Operation: "setup", ID: "x", Error: "first\nsecond"}},
+		Doctor: &client.DoctorSummary{Errors: 1, Warnings: 2, Findings: []client.DoctorFinding{
+			{ID: "forwarding-off", Severity: "error", What: "ip_forward is 0"}, {ID: "rp-filter", Severity: "warning", What: "eth0 is strict"},
+		}},
+		Errors: []client.RecentError{{Time: last, Operation: "setup", ID: "x", Error: "first\nsecond"}},
 	})
 	require.Equal(t, `Daemon       running for 3h, process 7, version v2
 Engine       auto
 Allocations  none
 Drift        none
+Doctor       1 error, 2 warnings
 Repairs      3 since the start, the last one 1m ago, table deleted by nft
 Kernel       -
 nft          not installed
 iptables     not installed
 
-NETWORK  DEFAULT  ENGINE  USED   FREE         POOL
-web      yes      native  2 / 2  0 / 1.8e+19  1 of 4 ready
-other    -        exec    -      -            -
+NETWORK  DEFAULT  ENGINE  USED IPv4  FREE IPv4  USED IPv6  FREE IPv6  POOL
+web      yes      native  2          0          2          2^64       1 of 4 ready
+other    -        exec    -          -          -          -          -
+six      -        native  -          -          0          2^41.6     -
+
+DOCTOR (`+"`allocnet doctor`"+` says why they matter and what repairs them)
+  error forwarding-off: ip_forward is 0
+  warning rp-filter: eth0 is strict
 
 LAST ERRORS
   1m ago  setup x: first; second

@@ -117,7 +117,7 @@ func (a *app) printTraffic(f *topFlags, before, now *client.HostTraffic) error {
 	rows := trafficRows(before, now)
 	room := len(rows)
 	if a.out.terminal && !f.once {
-		a.out.printf("%s", redraw)
+		a.out.redraw()
 		room = min(room, max(1, a.out.height()-2-len(now.Problems))) // without the header and the last line
 	} else if before != nil {
 		a.out.printf("\n")
@@ -140,9 +140,6 @@ func (a *app) printTraffic(f *topFlags, before, now *client.HostTraffic) error {
 	}
 	return nil
 }
-
-// redraw moves the cursor of a terminal to its first line and erases everything.
-const redraw = "\x1b[H\x1b[J"
 
 // trafficRow is an allocation with the sums of its interfaces.
 type trafficRow struct {

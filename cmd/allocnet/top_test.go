@@ -59,7 +59,7 @@ c   front,back  -           -       1.0 KiB   100 B  3        3
 `, text, "c was set up again")
 	second.Problems = []string{"x cannot be read"}
 	text, warning := print(&topFlags{}, true, first, second)
-	require.True(t, strings.HasPrefix(text, redraw), text)
+	require.True(t, strings.HasPrefix(text, cleared), text)
 	require.Contains(t, warning, "x cannot be read")
 	for range 30 {
 		second.Allocations = append(second.Allocations, second.Allocations[1])

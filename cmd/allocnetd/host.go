@@ -96,7 +96,7 @@ func (h *host) newTelemetry(s *settings.Settings) (*telemetry.Telemetry, error) 
 		Pending:       h.pending,
 		Pools:         h.pools,
 		Conntrack:     conntrack.Fill,
-		Ownerless:     h.leasesWithoutOwner,
+		Ownerless:     func() (map[string]int, error) { return h.leasesWithoutOwner(records) },
 		Links:         h.links,
 		TraceEndpoint: s.Telemetry.OTLPEndpoint,
 		Logger:        h.logger.Named("telemetry"),
@@ -104,16 +104,12 @@ func (h *host) newTelemetry(s *settings.Settings) (*telemetry.Telemetry, error) 
 }
 
 // leasesWithoutOwner counts the leases without an owner, by network.
-func (h *host) leasesWithoutOwner() (map[string]int, error) {
+func (h *host) leasesWithoutOwner(records *record.Store) (map[string]int, error) {
 	g := h.active()
 	ctx, cancel := context.WithTimeout(context.Background(), g.settings.Timeout)
 	defer cancel()
-	records, err := g.service.List(ctx)
-	if err != nil {
-		return nil, err // the owner of a lease could be one that cannot be read
-	}
 	networks, _ := g.networks.Networks()
-	return doctor.LeasesWithoutOwner(ctx, networks, records, g.settings.Pool.Dir)
+	return doctor.LeasesWithoutOwner(ctx, networks, doctor.Records{IDs: records.IDs, List: g.service.List}, g.settings.Pool.Dir)
 }
 
 // apply activates settings; after an error everything is as before. Parts whose
@@ -194,11 +190,14 @@ func (h *host) configure(g *generation) (err error) {
 	if g.service, err = h.newService(g.settings.Configurator()); err != nil {
 		return err
 	}
+	cfg := g.settings.Configurator()
 	g.embedded, err = conflist.Embedded(conflist.EmbeddedOptions{
-		StateDir: g.settings.StateDir, Subnets: g.settings.Subnets,
-		ForBinaries: g.settings.Engine == configurator.EngineExec,
+		StateDir: cfg.StateDir, Subnets: cfg.Subnets, SubnetsFrom: cfg.SubnetsFrom, Routes: conflist.EmbeddedRoutes(cfg.Routes), ForBinaries: cfg.Engine == configurator.EngineExec,
 	})
 	g.networks = conflist.New(g.settings.ConfDir, g.embedded)
+	if cfg.Engine != configurator.EngineExec {
+		g.networks.Resolving()
+	}
 	return err
 }
 

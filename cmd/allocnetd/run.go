@@ -70,6 +70,7 @@ func (h *host) options(l *server.Listener) server.Options {
 		Tasks: append([]server.Task{
 			{Name: "configuration manager", Run: h.manager.run},
 			{Name: "teardown of allocations without a network namespace", Run: h.tearDownGone},
+			{Name: "subnets of flanneld", Run: h.followSubnets},
 		}, slices.Concat(h.exports(), h.pages(), h.healing(&s))...),
 		Reconcile:     h.reconcile,
 		ReconcileWait: s.Reconcile.Wait,

@@ -14,7 +14,7 @@ import (
 func (h *host) status(ctx context.Context) *client.HostStatus {
 	b, g := newBuild(buildinfo.Read()), h.active()
 	return hoststatus.Collect(ctx, hoststatus.Options{
-		Service: g.service, Networks: g.networks.Networks, Engine: g.settings.Engine, ConfDir: g.settings.ConfDir, Recent: &h.recent,
+		Service: g.service, Networks: g.networks.Networks, Engine: g.settings.Engine, ConfDir: g.settings.ConfDir, Recent: &h.recent, Host: h.doctor(g),
 		Daemon: &client.DaemonStatus{Version: b.Version, Revision: b.Revision, PID: os.Getpid(), Started: h.started},
 	})
 }

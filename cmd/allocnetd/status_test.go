@@ -41,7 +41,16 @@ func TestStatus(t *testing.T) {
 	require.Equal(t, "setup a2", s.Errors[0].Operation+" "+s.Errors[0].ID)
 	require.Contains(t, s.Errors[0].Error, "/run/netns/nowhere")
 
-	out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput()
+	require.Equal(t, &client.DoctorSummary{Findings: []client.DoctorFinding{}}, s.Doctor)
+	out, err := exec.Command("sh", "-c", "ip link add other type bridge && ip addr add 10.202.3.1/24 dev other").CombinedOutput()
+	require.NoError(t, err, string(out))
+	s = status()
+	require.Equal(t, 1, s.Doctor.Errors)
+	require.Equal(t, "subnet-overlap", s.Doctor.Findings[0].ID)
+	out, err = exec.Command("ip", "link", "del", "other").CombinedOutput()
+	require.NoError(t, err, string(out))
+
+	out, err = exec.Command("nft", "flush", "ruleset").CombinedOutput()
 	require.NoError(t, err, string(out))
 	require.Eventually(t, func() bool { return status().Repairs.Count > 0 }, 20*time.Second, 20*time.Millisecond)
 	require.NotEmpty(t, status().Repairs.Change)

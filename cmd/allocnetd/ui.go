@@ -86,12 +86,16 @@ func (h *host) gather(context.Context) ([]*dto.MetricFamily, error) {
 
 // examine examines the host, as allocnet doctor does.
 func (h *host) examine(ctx context.Context) (*doctor.Report, error) {
-	g := h.active()
+	return h.doctor(h.active()).Examine(ctx), nil
+}
+
+// doctor returns the host with the settings of a generation.
+func (h *host) doctor(g *generation) *doctor.Host {
 	s := &g.settings
 	d := &doctor.Host{
 		Service: g.service, Engine: s.Engine, ConfDir: s.ConfDir, StateDir: s.StateDir, PluginDirs: s.PluginDirs,
 		VendorDir: s.VendorDir, NetnsDir: s.Pool.Dir, Settings: h.source.Path(),
 	}
 	d.Networks, d.Skipped = g.networks.Networks()
-	return d.Examine(ctx), nil
+	return d
 }

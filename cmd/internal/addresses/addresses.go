@@ -20,6 +20,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/lease"
+	"github.com/allocnet/allocnet/internal/state/subnetenv"
 )
 
 // maxLeases bounds the number of files that are counted in one directory.
@@ -43,7 +44,7 @@ type Usage struct{ Used, Free float64 }
 func Pools(n *conflist.Network) (pools []Pool, err error) {
 	var errs []error
 	for _, p := range n.List.Plugins {
-		if p.Network.IPAM.Type != "host-local" {
+		if p.Network.IPAM.Type != "host-local" || p.Network.Type == subnetenv.Type { // flannel adds the ranges
 			continue
 		}
 		found, err := poolsOf(p.Network.Type, p.Bytes)

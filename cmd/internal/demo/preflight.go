@@ -38,7 +38,7 @@ func (d *demo) findPlugins(ctx context.Context) (string, error) {
 		return "", err
 	}
 	network, err := conflist.Embedded(conflist.EmbeddedOptions{
-		StateDir: d.Config.StateDir, Subnets: d.Config.Subnets, ForBinaries: d.Config.Engine == configurator.EngineExec,
+		StateDir: d.Config.StateDir, Subnets: d.Config.Subnets, SubnetsFrom: d.Config.SubnetsFrom, Routes: conflist.EmbeddedRoutes(d.Config.Routes), ForBinaries: d.Config.Engine == configurator.EngineExec,
 	})
 	if err != nil {
 		return "", err

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/state/record"
@@ -179,28 +181,70 @@ func checkNamespaces(ctx context.Context, h *Host) (findings []Finding, err erro
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	makers, makersErr := h.netnsMakers()
 	for _, e := range entries {
 		path := filepath.Join(h.NetnsDir, e.Name())
 		if isStale(path) {
-			findings = append(findings, find("netns-stale", path, path+" is a file without a network namespace, which a crash left", "ip netns delete "+e.Name()+", or rm "+path).
-				withFix(func(context.Context) error {
-					if !isStale(path) {
-						return nil
-					}
-					return sandbox.Destroy(path)
-				}))
+			findings = append(findings, h.stale(path, makers[path]))
 		}
 	}
 	report, err := h.Service.PlanGC(ctx, configurator.Scope{Live: h.live(), DestroyNetns: true})
 	if report == nil {
-		return findings, err
+		return findings, errors.Join(makersErr, err)
 	}
 	for _, path := range report.Destroyed {
 		if !slices.Contains(report.Removed, filepath.Base(path)) && !isStale(path) {
 			findings = append(findings, find("netns-orphan", path, "network namespace "+path+" was made for an allocation that no longer exists", collect))
 		}
 	}
-	return findings, nil
+	return findings, makersErr
+}
+
+// netnsMakers returns, by path, the allocations for which allocnet made network namespaces.
+func (h *Host) netnsMakers() (map[string]string, error) {
+	store := record.Open(h.StateDir)
+	ids, err := store.WithSandboxes()
+	makers, errs := map[string]string{}, []error{err}
+	for _, id := range ids {
+		list, err := store.Sandboxes(id)
+		errs = append(errs, err)
+		for _, s := range list {
+			makers[s.Path] = id
+		}
+	}
+	return makers, errors.Join(errs...)
+}
+
+// stale returns the finding about a file that is not a network namespace. Only a file that
+// allocnet made, for the allocation maker, has a safe repair: on one of another program, a
+// namespace may be mounted in a mount namespace that is not visible here.
+func (h *Host) stale(path, maker string) Finding {
+	switch {
+	case isMountPoint(path):
+		return find("netns-stale", path, path+" is a mount point, and not of a network namespace", "umount "+path+" && rm "+path+" (findmnt "+path+" shows what is mounted)")
+	case maker == "" || !sandbox.Unfinished(path):
+		return find("netns-stale", path, path+" is an empty file, no network namespace is mounted on it, and allocnet has no record of it",
+			"rm "+path+" (if no program uses it: grep -l "+path+" /proc/*/mountinfo)")
+	}
+	return find("netns-stale", path, fmt.Sprintf("%s is the empty file on which allocnet mounts the network namespace of allocation %q, and none is mounted", path, maker), "rm "+path).
+		withFix(func(ctx context.Context) error {
+			unlock, err := record.Open(h.StateDir).Lock(ctx, maker)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			if !isStale(path) || isMountPoint(path) || !sandbox.Unfinished(path) {
+				return nil
+			}
+			return sandbox.Destroy(path)
+		})
+}
+
+// isMountPoint reports whether something is mounted on the file at a path.
+func isMountPoint(path string) bool {
+	var s unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS, &s)
+	return err == nil && s.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
 // isStale reports whether the file at a path is not a network namespace and no program is about

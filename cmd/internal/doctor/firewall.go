@@ -38,7 +38,8 @@ func checkFirewall(ctx context.Context, h *Host) ([]Finding, error) {
 	nat, natErr := h.foreignNAT(ctx)
 	mixed, mixedErr := mixedIPTables(chains)
 	zones, zonesErr := h.firewalld(ctx)
-	return slices.Concat(findings, foreign, forward, nat, mixed, zones), errors.Join(err, natErr, mixedErr, zonesErr)
+	drops, dropsErr := h.portDrops(ctx, chains)
+	return slices.Concat(findings, foreign, forward, nat, mixed, zones, drops), errors.Join(err, natErr, mixedErr, zonesErr, dropsErr)
 }
 
 // baseChain is a chain that the kernel calls for packets, with its rules.
@@ -81,7 +82,7 @@ func baseChains(ctx context.Context) (list []baseChain, err error) {
 			if chain.Hooknum == nil || strings.HasPrefix(familyName(chain.Table.Family), "family-") {
 				continue
 			}
-			rules, err := c.GetRules(chain.Table, chain)
+			rules, err := netfilter.Rules(ctx, chain)
 			if err != nil {
 				return err
 			}

@@ -17,12 +17,15 @@ var Kinds = []Kind{
 	{"foreign-drop", Error, "a packet has to pass the chains of all tables; what this one drops is lost even if allocnet's tables accept it", false},
 	{"no-firewall-plugin", Warning, "the host drops packets that it forwards, and nothing accepts those of this network", false},
 	{"foreign-nat", Error, "the rule of the other program comes first, so connections to the published port do not reach the allocation", false},
+	{"port-drop", Warning, "what the rule drops does not reach the allocation, although the port is published and the network is healthy", false},
+	{"port-listener", Warning, "connections to the host port, from other hosts and from this one, go to the allocation and not to that process", false},
 	{"iptables-mixed", Warning, "packets have to pass the rules of both; each program lists only its own, so a rule that drops packets is easily missed", false},
 	{"firewalld", Error, "allocations must be sources of a zone of firewalld, which can be done only over D-Bus", false},
 
 	{"subnet-overlap", Error, "packets to these addresses take the other way: allocations are unreachable, or other hosts are, without an error anywhere", false},
 	{"subnet-shared", Error, "two networks lease the same addresses, so two allocations can have the same one", false},
 	{"bridge-subnet", Error, "a bridge keeps its first subnet, so every setup in the network fails", false},
+	{"address-outside-subnet", Error, "flanneld has leased another subnet for this host: others no longer send packets for the former one here, and another host may get it", false},
 	{"resolver-in-subnet", Error, "names cannot be resolved: packets to the name server go to the network of allocations", false},
 
 	{"settings", Error, "the daemon does not start or reload with these settings", false},

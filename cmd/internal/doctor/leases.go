@@ -52,11 +52,22 @@ type ownerless struct {
 
 func (o *ownerless) file() string { return filepath.Join(o.store.Dir(), o.Addr.String()) }
 
+// Records are the records of allocations. Their IDs are the owners of most leases, and are
+// read much faster than the records.
+type Records struct {
+	IDs  func() ([]string, error)
+	List func(context.Context) ([]configurator.Record, error)
+}
+
 // LeasesWithoutOwner counts, by network, the lease files without an owner, and the leases
 // whose owner no record, no runtime and no link knows and whose address no network namespace
 // has.
-func LeasesWithoutOwner(ctx context.Context, networks []*conflist.Network, records []configurator.Record, netnsDir string) (map[string]int, error) {
-	h := &Host{Networks: networks, NetnsDir: netnsDir, records: records}
+func LeasesWithoutOwner(ctx context.Context, networks []*conflist.Network, records Records, netnsDir string) (map[string]int, error) {
+	ids, err := records.IDs()
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{Networks: networks, NetnsDir: netnsDir, ids: ids, list: records.List}
 	list, err := h.ownerless(ctx)
 	counts := make(map[string]int, len(networks))
 	for _, n := range networks {
@@ -104,16 +115,18 @@ func (h *Host) ownerless(ctx context.Context) (list []ownerless, err error) {
 			list = append(list, ownerless{l, s, networks[i]})
 		}
 		for _, l := range all {
-			o := ownerless{l, s, networks[i]}
-			if known[l.Owner.ID] || !isOld(o.file()) {
-				continue
-			}
-			attached, err := cleanup.Attached(runtimesCache, l.Owner.ID)
-			if errs = append(errs, err); !attached && err == nil {
+			if o := (ownerless{l, s, networks[i]}); !known[l.Owner.ID] && isOld(o.file()) {
 				unknown = append(unknown, o)
 			}
 		}
 	}
+	unknown, err = h.withoutContainers(ctx, unknown)
+	errs = append(errs, err)
+	unknown = slices.DeleteFunc(unknown, func(o ownerless) bool {
+		attached, err := cleanup.Attached(runtimesCache, o.Owner.ID)
+		errs = append(errs, err)
+		return attached || err != nil
+	})
 	if len(unknown) == 0 {
 		return list, errors.Join(errs...)
 	}
@@ -136,11 +149,32 @@ func (h *Host) knownOwners() (map[string]bool, error) {
 	for i := range h.records {
 		known[h.records[i].ID], known[h.records[i].ContainerID] = true, true
 	}
+	for _, id := range h.ids {
+		known[id] = true
+	}
 	_, err := rtnl.OwnedLinks(func(o names.Owner) bool {
 		known[o.ID] = true
 		return false
 	})
 	return known, err
+}
+
+// withoutContainers returns the leases that are not those of a record's container, which can
+// have another ID than the record. If the records cannot be read, it returns none: the owner
+// could be one of them.
+func (h *Host) withoutContainers(ctx context.Context, leases []ownerless) ([]ownerless, error) {
+	if len(leases) == 0 || h.list == nil {
+		return leases, nil
+	}
+	records, err := h.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	containers := map[string]bool{}
+	for i := range records {
+		containers[records[i].ContainerID] = true
+	}
+	return slices.DeleteFunc(leases, func(o ownerless) bool { return containers[o.Owner.ID] }), nil
 }
 
 // emptyLeases returns leases that a crashed writer has left without an owner.

@@ -1,6 +1,9 @@
 package doctor
 
 import (
+	"fmt"
+	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,6 +22,23 @@ func TestHealthyHost(t *testing.T) {
 	r.setup("web")
 	r.setup("routed", func(a *configurator.Allocation) { a.Networks, a.Ports = []string{"allocnet"}, nil })
 	r.healthy()
+}
+
+// TestQuickChecks: they find what the host lacks, and run no plugin.
+func TestQuickChecks(t *testing.T) {
+	r := newRig(t)
+	r.plugin("odd", "touch "+r.path("ran")+`; echo '{"cniVersion": "1.0.0", "supportedVersions": ["1.0.0"]}'`)
+	r.network("20-odd", `{"cniVersion": "1.0.0", "name": "odd", "plugins": [{"type": "odd"}]}`)
+	r.setup("web")
+	r.sh("sysctl -qw net.ipv4.ip_forward=0")
+	report := r.host().ExamineQuickly(t.Context())
+	require.Equal(t, describe(r.examine().Findings), describe(report.Findings))
+	require.Equal(t, "forwarding-off", report.Findings[0].ID)
+	require.Less(t, len(report.Checks), len(checks))
+	require.NoError(t, os.Remove(r.path("ran")), "the whole examination runs it")
+	r.host().ExamineQuickly(t.Context())
+	require.NoFileExists(t, r.path("ran"))
+	r.sh("sysctl -qw net.ipv4.ip_forward=1")
 }
 
 // TestSubnets: a subnet is compared with addresses of links that are down, with routes,
@@ -71,6 +91,23 @@ func TestSubnetOfReferencePlugins(t *testing.T) {
 	require.NoError(t, reference.Teardown(t.Context(), configurator.Allocation{ID: "web", OwnNetns: true}))
 }
 
+// TestSubnetsOfRoutingDaemons: what the plugin routes writes is no conflict.
+func TestSubnetsOfRoutingDaemons(t *testing.T) {
+	r := newRig(t)
+	for _, keys := range []string{`"table": 100, "subnets": true`, `"table": 200, "protocol": 200`} {
+		r.network("10-web", strings.Replace(r.chain("web", "web0", subnet, ""), `"plugins": [`, `"plugins": [{"type": "routes", `+keys+`}, `, 1))
+		for _, route := range []string{"10.77.0.0/24 table 100 proto 91", "10.77.0.128/25 table 200 proto 200"} {
+			r.sh("ip route add unreachable " + route)
+			if found := strings.Contains(keys, strings.Fields(route)[2]); found {
+				r.healthy()
+			} else {
+				r.finds("subnet-overlap", []string{"without a link"})
+			}
+			r.sh("ip route del unreachable " + route)
+		}
+	}
+}
+
 func TestSubnetsOfTwoNetworks(t *testing.T) {
 	r := newRig(t)
 	r.network("20-db", r.bridge("db", "db0", "10.77.0.128/25"))
@@ -79,6 +116,31 @@ func TestSubnetsOfTwoNetworks(t *testing.T) {
 	r.finds("subnet-shared", []string{`"web" and "db"`, "on bridge web0"})
 	r.network("20-db", r.bridge("db", "db0", "10.78.0.0/25"))
 	r.healthy()
+}
+
+// TestSubnetsOfFlannel: the address of flannel's tunnel is no conflict; an address of a subnet
+// that the host no longer has is one.
+func TestSubnetsOfFlannel(t *testing.T) {
+	r := newRig(t)
+	leased := func(subnet string) {
+		text := "FLANNEL_NETWORK=10.5.0.0/16\nFLANNEL_SUBNET=" + subnet + "\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n"
+		require.NoError(t, os.WriteFile(r.path("subnet.env"), []byte(text), 0o600))
+	}
+	leased("10.5.1.1/24")
+	r.network("20-cluster", fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "cluster", "plugins": [
+		{"type": "flannel", "subnetFile": %q, "dataDir": %q, "delegate": {"type": "ptp"}, "ipam": {"type": "host-local", "dataDir": %q}}]}`,
+		r.path("subnet.env"), r.path("flannel"), r.path("leases")))
+	r.sh("ip link add flannel.1 type bridge; ip link set flannel.1 up; ip addr add 10.5.1.0/32 dev flannel.1; ip route add 10.5.2.0/24 dev flannel.1")
+	r.undo("ip link del flannel.1")
+	r.setup("far", func(a *configurator.Allocation) { a.Networks, a.Ports = []string{"cluster"}, nil })
+	r.healthy()
+	leased("10.5.3.1/24")
+	f := r.finds("address-outside-subnet", []string{`allocation "far" has address 10.5.1.2`, `network "cluster"`})
+	require.Contains(t, f.Repair, "allocnet teardown far")
+	leased("10.5.1.1/24")
+	r.healthy()
+	r.sh("ip addr add 10.5.1.77/32 dev flannel.1")
+	r.finds("subnet-overlap", []string{"address 10.5.1.77/32 of flannel.1"})
 }
 
 // TestForwarding: it is needed only while allocations are set up.
@@ -191,6 +253,100 @@ func TestForeignNAT(t *testing.T) {
 	r.healthy()
 	r.sh("iptables -t nat -A PREROUTING -p tcp --dport 8000:8080 -j DNAT --to 192.0.2.1")
 	r.repairs(r.finds("foreign-nat", []string{"host port 8080/tcp", "192.0.2.1"}))
+}
+
+// TestPortDrops: rules that drop packets to one port or address are named, and the repair
+// removes them.
+func TestPortDrops(t *testing.T) {
+	r := newRig(t)
+	r.setup("web")
+	const port, address = `host port 8080/tcp of allocation "web"`, `address 10.77.0.2 of allocation "web"`
+	for name, c := range map[string]struct {
+		hook, rules string // of a table of nftables; without a hook, the commands to run
+		texts       []string
+	}{
+		"a port":              {"forward priority 10", "counter; tcp dport 22 accept; tcp dport 80 log drop", []string{"packets to " + port, "inet strict base, handle"}},
+		"ports in a set":      {"output priority 0", "th dport { 22, 80, 8080 } reject", []string{"packets of this host to " + port, "8080/udp"}},
+		"an interval":         {"forward priority 0", "tcp dport { 1-22, 79-81 } drop", []string{port}},
+		"before its redirect": {"prerouting priority -300", `iifname "eth9" tcp dport 8000-8100 drop`, []string{"packets of other hosts to " + port}},
+		"an address":          {"postrouting priority 0", "ip daddr 10.77.0.2 drop", []string{address}},
+		"a subnet":            {"forward priority 0", "ip daddr 10.77.0.0/25 reject", []string{address}},
+		"a whole byte":        {"forward priority 0", "ip daddr 10.77.0.0/16 reject", []string{address}},
+		"the original port":   {"forward priority 0", "meta l4proto tcp ct original proto-dst 8080 drop", []string{port}},
+		"new connections":     {"forward priority 0", "ct state new tcp dport 80 reject with tcp reset", []string{port}},
+		"a called chain":      {"forward priority 0", `oifname "web0" tcp dport 80 jump called`, []string{port, "inet strict called, handle"}},
+		"iptables": {"", `iptables -N DENY; iptables -A FORWARD -o web+ -j DENY
+			iptables -A DENY -p tcp -m multiport --dports 22,79:81 -m comment --comment "a b" -j DROP`, []string{port, "ip filter DENY"}},
+		"iptables, redirected": {"", "iptables -A FORWARD -p tcp -m conntrack --ctstate NEW --ctorigdstport 8080 -j REJECT", []string{port}},
+		"iptables, raw":        {"", "iptables -t raw -A PREROUTING -p tcp --dport 8080 -j DROP", []string{"packets of other hosts to " + port}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r.T = t
+			r.undo("nft 'add table inet strict; delete table inet strict'")
+			commands := c.rules
+			if c.hook != "" {
+				commands = "nft -f - <<E\ntable inet strict { chain called { drop; }; chain base { type filter hook " + c.hook + "; " + c.rules + "; }; }\nE"
+			}
+			r.sh(commands)
+			f := r.finds("port-drop", c.texts)
+			require.Equal(t, Warning, f.Severity)
+			sentByHost := strings.Contains(f.What, "packets of this host")
+			require.Equal(t, strings.Contains(f.What, "host port") && !sentByHost, strings.Contains(f.Repair, "/tcp --from ADDRESS shows"), f.Repair)
+			r.repairs(f)
+			r.sh("nft 'add table inet strict; delete table inet strict'")
+		})
+	}
+	r.T = t
+	r.sh(`nft -f - <<E
+table inet strict {
+	chain base {
+		type filter hook forward priority 10;
+		tcp dport 81 drop
+		tcp dport != 80 drop
+		sctp dport 80 drop
+		tcp sport 80 drop
+		ip saddr 192.0.2.0/24 tcp dport 80 drop
+		oifname "docker0" tcp dport 80 drop
+		tcp dport 80 limit rate over 10/second drop
+		ct state established tcp dport 80 drop
+		ip daddr 10.78.0.0/16 drop
+		tcp dport 80 accept
+	}
+	chain in { type filter hook input priority 0; tcp dport 8080 drop; }
+}
+E`)
+	r.healthy()
+}
+
+// TestPortDropsOfLegacyIPTables has a private host of its own, as TestMixedIPTables.
+func TestPortDropsOfLegacyIPTables(t *testing.T) {
+	if !alone(t) {
+		return
+	}
+	r := newRig(t)
+	r.setup("web")
+	r.sh(`iptables-legacy -N DENY; iptables-legacy -A FORWARD -o web0 -j DENY; iptables-legacy -A DENY -s 192.0.2.1 -p tcp --dport 80 -j DROP`)
+	require.NotContains(t, describe(r.examine().Findings), "port-drop")
+	r.sh(`iptables-legacy -A DENY -p tcp --dport 79:80 -m comment --comment "a b" -j DROP`)
+	f := r.finds("port-drop", []string{`host port 8080/tcp of allocation "web"`, "iptables-legacy -t filter, DENY, -A DENY -p tcp"}, "iptables-mixed")
+	command, _, _ := strings.Cut(f.Repair, " (")
+	r.sh(command)
+	require.NotContains(t, describe(r.examine().Findings), "port-drop")
+}
+
+// TestListeners: a process of the host that listens on a published port is named.
+func TestListeners(t *testing.T) {
+	r := newRig(t)
+	r.setup("web")
+	l, err := net.Listen("tcp4", "0.0.0.0:8080")
+	require.NoError(t, err)
+	f := r.finds("port-listener", []string{fmt.Sprintf(`(process %d) listens on 0.0.0.0:8080, and allocation "web" publishes host port 8080/tcp`, os.Getpid())})
+	require.Equal(t, Warning, f.Severity)
+	require.NoError(t, l.Close())
+	six, err := net.Listen("tcp6", "[::1]:8080")
+	require.NoError(t, err)
+	r.healthy() // the allocation has no IPv6
+	require.NoError(t, six.Close())
 }
 
 // TestMixedIPTables has a private host of its own: a table of the legacy iptables stays in

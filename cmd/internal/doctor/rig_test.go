@@ -167,7 +167,7 @@ func (r *rig) host() *Host {
 		Service: r.conf, Engine: configurator.EngineAuto, ConfDir: r.path("conf"), StateDir: r.path("state"),
 		PluginDirs: []string{r.path("bin")}, NetnsDir: sandbox.DefaultDir, Settings: "/etc/allocnet/allocnetd.hcl",
 	}
-	h.Networks, h.Skipped = conflist.New(h.ConfDir, embedded).Networks()
+	h.Networks, h.Skipped = conflist.New(h.ConfDir, embedded).Resolving().Networks()
 	return h
 }
 

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -136,14 +137,46 @@ func TestForeignLeases(t *testing.T) {
 		ip netns add named; ip -n named link set lo up; ip -n named addr add 10.77.0.20/32 dev lo`)
 	f := r.finds("lease-without-owner", []string{`10.77.0.21 is leased to container "other" in network "web"`})
 	require.False(t, f.Safe, "another runtime may have the container")
-	counts, err := LeasesWithoutOwner(t.Context(), r.host().Networks, nil, "/run/netns")
-	require.NoError(t, err)
-	require.Equal(t, map[string]int{"web": 1, "allocnet": 0}, counts)
+	count := func(ids []string, records ...configurator.Record) int {
+		counts, err := LeasesWithoutOwner(t.Context(), r.host().Networks, Records{
+			IDs:  func() ([]string, error) { return ids, nil },
+			List: func(context.Context) ([]configurator.Record, error) { return records, nil },
+		}, "/run/netns")
+		require.NoError(t, err)
+		require.Zero(t, counts["allocnet"])
+		return counts["web"]
+	}
+	require.Equal(t, 1, count(nil))
+	require.Zero(t, count([]string{"other"}))
+	require.Zero(t, count([]string{"slot"}, configurator.Record{ID: "slot", ContainerID: "other"}))
 	require.NotContains(t, describe(r.examine().Findings), "10.77.0.20 is leased", "a namespace has the address")
 	require.NotContains(t, describe(r.examine().Findings), "10.77.0.22 is leased", "its network may be about to be set up")
 	r.sh("mkdir -p /var/lib/cni/results; echo '{}' >/var/lib/cni/results/web-other-eth0")
 	r.undo("rm -r /var/lib/cni/results")
 	r.healthy() // a runtime has a result
+}
+
+// TestLeasesWithoutOwnerReadLittle: if every lease has an owner, no record is read. If one
+// has none, and the records cannot be read, it is not counted.
+func TestLeasesWithoutOwnerReadLittle(t *testing.T) {
+	r := newRig(t)
+	r.setup("web")
+	failure := errors.New("no")
+	records := Records{
+		IDs:  func() ([]string, error) { return []string{"web"}, nil },
+		List: func(context.Context) ([]configurator.Record, error) { return nil, failure },
+	}
+	r.sh("touch -d '1 hour ago' " + r.path("leases/web/10.77.0.2"))
+	counts, err := LeasesWithoutOwner(t.Context(), r.host().Networks, records, "/run/netns")
+	require.NoError(t, err)
+	require.Equal(t, map[string]int{"web": 0, "allocnet": 0}, counts)
+	r.sh(`printf 'other\r\neth0' >` + r.path("leases/web/10.77.0.9") + "; touch -d '1 hour ago' " + r.path("leases/web/10.77.0.9"))
+	_, err = LeasesWithoutOwner(t.Context(), r.host().Networks, records, "/run/netns")
+	require.ErrorIs(t, err, failure)
+	records.IDs = func() ([]string, error) { return nil, failure }
+	_, err = LeasesWithoutOwner(t.Context(), r.host().Networks, records, "/run/netns")
+	require.ErrorIs(t, err, failure)
+	r.sh("rm " + r.path("leases/web/10.77.0.9"))
 }
 
 func TestDrift(t *testing.T) {
@@ -157,14 +190,31 @@ func TestDrift(t *testing.T) {
 	r.healthy()
 }
 
+// TestStaleNamespaces: only a file that allocnet made has a safe repair.
 func TestStaleNamespaces(t *testing.T) {
 	r := newRig(t)
 	r.sh("mkdir -p /run/netns; touch /run/netns/new; touch -d '1 hour ago' /run/netns/old; ip netns add foreign")
-	r.finds("netns-stale", []string{"/run/netns/old is a file without a network namespace"})
-	r.fixes("netns-stale")
-	require.NoFileExists(t, "/run/netns/old")
+	f := r.finds("netns-stale", []string{"/run/netns/old is an empty file", "allocnet has no record of it"})
+	require.False(t, f.Safe, "a namespace may be mounted on it in another mount namespace")
+	r.repairs(f)
 	require.FileExists(t, "/run/netns/new", "a program may be about to mount a namespace there")
 	require.NoError(t, sandbox.Validate("/run/netns/foreign"))
+
+	r.sh("touch -d '1 hour ago' /run/netns/old; mount --bind /run/netns/old /run/netns/old")
+	f = r.finds("netns-stale", []string{"/run/netns/old is a mount point, and not of a network namespace"})
+	require.False(t, f.Safe)
+	r.repairs(f)
+
+	r.sh("touch -d '1 hour ago' /run/netns/old; chmod 444 /run/netns/old")
+	require.NoError(t, record.Open(r.path("state")).AddSandbox("old", record.Sandbox{Path: "/run/netns/old", Boot: "this"}))
+	r.finds("netns-stale", []string{`/run/netns/old is the empty file on which allocnet mounts the network namespace of allocation "old"`})
+	r.sh("mount --bind /run/netns/old /run/netns/old")
+	require.False(t, r.finds("netns-stale", []string{"is a mount point"}).Safe)
+	r.sh("umount /run/netns/old; chmod 600 /run/netns/old")
+	require.False(t, r.finds("netns-stale", []string{"allocnet has no record of it"}).Safe, "another program made the file anew")
+	r.sh("chmod 444 /run/netns/old")
+	r.fixes("netns-stale")
+	require.NoFileExists(t, "/run/netns/old")
 }
 
 // TestLimits lowers the part from which a limit counts as soon reached, because the limits

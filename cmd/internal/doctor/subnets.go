@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/cmd/internal/addresses"
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/netlink/announce"
 	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
@@ -39,7 +41,7 @@ type subnetOf struct {
 // the addresses and the name servers of the host.
 func checkSubnets(_ context.Context, h *Host) (findings []Finding, err error) {
 	subnets := h.subnets()
-	taken, err := hostNetworks()
+	taken, err := hostNetworks(h.announced())
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +62,43 @@ func checkSubnets(_ context.Context, h *Host) (findings []Finding, err error) {
 			}
 		}
 	}
-	return findings, err
+	return append(findings, h.outsideSubnets()...), err
+}
+
+// outsideSubnets returns a finding for each allocation with an address that is no longer in a
+// subnet that flanneld has leased for the host.
+func (h *Host) outsideSubnets() (findings []Finding) {
+	for _, n := range h.Networks {
+		pools, err := addresses.Pools(n)
+		if n.Source == nil || err != nil {
+			continue
+		}
+		for _, r := range h.records {
+			for _, address := range addressesIn(&r, n.Name) {
+				if !slices.ContainsFunc(pools, func(p addresses.Pool) bool { return p.Subnet.Contains(address) }) {
+					findings = append(findings, find("address-outside-subnet", r.ID,
+						fmt.Sprintf("allocation %q has address %s, which is not in the present subnet of network %q", r.ID, address, n.Name),
+						"allocnet teardown "+r.ID+", then set it up again"))
+				}
+			}
+		}
+	}
+	return findings
+}
+
+// addressesIn returns the addresses of an allocation in a network.
+func addressesIn(r *configurator.Record, network string) (list []netip.Addr) {
+	if r.Status == nil {
+		return nil
+	}
+	for _, itf := range r.Status.Interfaces {
+		for _, a := range itf.Addresses {
+			if p, err := netip.ParsePrefix(a.Address); err == nil && itf.Network == network {
+				list = append(list, p.Addr())
+			}
+		}
+	}
+	return list
 }
 
 // subnets returns the subnets of all networks. checkConfiguration reports ranges that
@@ -120,7 +158,7 @@ func sharedSubnet(a, b subnetOf) []Finding {
 func (s subnetOf) against(taken []hostNetwork) (findings []Finding) {
 	var seen []string
 	for _, t := range taken {
-		if !t.prefix.Overlaps(s.pool.Subnet) || s.leased(t) {
+		if !t.prefix.Overlaps(s.pool.Subnet) || s.leased(t) || s.isTunnel(t) {
 			continue
 		}
 		if s.bridge != "" && t.link == s.bridge {
@@ -149,6 +187,12 @@ func (s subnetOf) leased(t hostNetwork) bool {
 	}
 	_, err := os.Stat(filepath.Join(s.pool.DataDir, s.network.Name, t.prefix.Addr().String()))
 	return err == nil || t.prefix.Addr() == s.pool.Range.Gateway && strings.HasPrefix(t.link, "veth")
+}
+
+// isTunnel reports whether what the host has is the address of flannel's tunnel: the first one
+// of the host's subnet.
+func (s subnetOf) isTunnel(t hostNetwork) bool {
+	return s.network.Source != nil && t.prefix.IsSingleIP() && t.prefix.Addr() == s.pool.Subnet.Masked().Addr()
 }
 
 // ownBridge returns a finding for a prefix of the network's own bridge that is not its subnet.
@@ -191,9 +235,37 @@ func (s subnetOf) changeSubnet() string {
 	return "choose another subnet in " + s.file() + ", and set up its allocations again"
 }
 
+// announcement is a table with the protocol of the routes that the plugin routes writes into it.
+type announcement struct {
+	Table    int  `json:"table"`
+	Protocol *int `json:"protocol"`
+}
+
+// announced returns a function that reports whether a route is one of the plugin routes.
+func (h *Host) announced() func(*netlink.Route) bool {
+	var all []announcement
+	for _, n := range h.Networks {
+		for _, p := range n.List.Plugins {
+			var a announcement
+			if p.Network.Type == "routes" && json.Unmarshal(p.Bytes, &a) == nil {
+				all = append(all, a)
+			}
+		}
+	}
+	return func(r *netlink.Route) bool {
+		return slices.ContainsFunc(all, func(a announcement) bool {
+			protocol := announce.DefaultProtocol
+			if a.Protocol != nil {
+				protocol = *a.Protocol
+			}
+			return a.Table == r.Table && protocol == int(r.Protocol)
+		})
+	}
+}
+
 // hostNetworks returns the routes of all tables but local, and the addresses of all links,
-// without those of the loopback, link-local ones and default routes.
-func hostNetworks() (list []hostNetwork, err error) {
+// without those of the loopback, link-local ones, default routes and those to leave out.
+func hostNetworks(leftOut func(*netlink.Route) bool) (list []hostNetwork, err error) {
 	links, err := retry.List(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
@@ -216,7 +288,7 @@ func hostNetworks() (list []hostNetwork, err error) {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
 	for _, r := range routes {
-		if r.Dst == nil || r.Table == unix.RT_TABLE_LOCAL {
+		if r.Dst == nil || r.Table == unix.RT_TABLE_LOCAL || leftOut(&r) {
 			continue
 		}
 		where := "without a link"

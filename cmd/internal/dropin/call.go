@@ -35,9 +35,10 @@ const (
 	// HeaderNetnsID is the FileID of CNI_NETNS as the shim sees it.
 	HeaderNetnsID = "Allocnet-Netns"
 
-	// The header fields of an answer: the exit status, and one line for stderr each.
+	// HeaderExitStatus is the field of an answer with the exit status of the plugin.
 	HeaderExitStatus = "Allocnet-Exit-Status"
-	HeaderStderr     = "Allocnet-Stderr"
+	// HeaderStderr is a field of an answer with one line for stderr; it may be repeated.
+	HeaderStderr = "Allocnet-Stderr"
 )
 
 // Call is one call of a plugin by a runtime.

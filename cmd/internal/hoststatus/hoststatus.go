@@ -11,12 +11,14 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/addresses"
+	"github.com/allocnet/allocnet/cmd/internal/doctor"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
@@ -30,13 +32,15 @@ type Options struct {
 	ConfDir  string
 	Daemon   *client.DaemonStatus // nil without a daemon
 	Recent   *Recent              // nil without a daemon
+	// Host is the host to examine with the quick checks of the doctor; nil for none.
+	Host *doctor.Host
 	// CheckTime bounds the time for CHECK of all allocations; default 5 s.
 	CheckTime time.Duration
 }
 
 const (
 	defaultCheckTime = 5 * time.Second
-	// maxDrift bounds the number of unhealthy allocations with a text.
+	// maxDrift bounds the number of unhealthy allocations, problems and findings with a text.
 	maxDrift = 20
 )
 
@@ -47,8 +51,29 @@ func Collect(ctx context.Context, o Options) *client.HostStatus {
 		Networks: []client.NetworkStatus{}, Skipped: []string{}, Drift: []client.Drift{}, Problems: []string{},
 	}
 	s.Errors, s.Repairs = o.Recent.read()
+	var examining sync.WaitGroup
+	if o.Host != nil {
+		examining.Go(func() { s.Doctor = summary(o.Host.ExamineQuickly(ctx)) })
+	}
 	o.addNetworks(ctx, s)
 	o.addAllocations(ctx, s)
+	examining.Wait()
+	return s
+}
+
+// summary counts findings, and returns the first ones.
+func summary(r *doctor.Report) *client.DoctorSummary {
+	s := &client.DoctorSummary{Findings: []client.DoctorFinding{}}
+	for _, f := range r.Findings {
+		if f.Severity == doctor.Error {
+			s.Errors++
+		} else {
+			s.Warnings++
+		}
+		if len(s.Findings) < maxDrift {
+			s.Findings = append(s.Findings, client.DoctorFinding{ID: f.ID, Severity: string(f.Severity), Object: f.Object, What: f.What})
+		}
+	}
 	return s
 }
 

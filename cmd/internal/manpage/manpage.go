@@ -93,6 +93,11 @@ func page(c *cobra.Command, o Options, build *debug.BuildInfo) []byte {
 		text = c.Short + "."
 	}
 	section(&b, "DESCRIPTION", text)
+	for _, topic := range c.Commands() {
+		if topic.IsAdditionalHelpTopicCommand() {
+			section(&b, strings.ToUpper(topic.Short), topic.Long)
+		}
+	}
 	commands(&b, c, o.Section)
 	flags(&b, "OPTIONS", c.NonInheritedFlags())
 	flags(&b, "GLOBAL OPTIONS", c.InheritedFlags())

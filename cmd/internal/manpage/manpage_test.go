@@ -19,7 +19,8 @@ func program() *cobra.Command {
 	add.Flags().BoolP("now", "n", false, "at once")
 	add.Flags().String("old", "", "hidden")
 	_ = add.Flags().MarkHidden("old")
-	root.AddCommand(add, &cobra.Command{Use: "secret", Short: "No", Hidden: true, Run: none})
+	root.AddCommand(add, &cobra.Command{Use: "secret", Short: "No", Hidden: true, Run: none},
+		&cobra.Command{Use: "codes", Short: "Kinds of codes", Long: "All of them."})
 	return root
 }
 
@@ -65,6 +66,7 @@ the directory (default /run)
 
 	of := string(page(root, Options{Section: 8, Files: "/etc/prog\n    The settings."}, build))
 	require.Contains(t, of, "\n\\&.dots and 'quotes' at the start\n.PP\n.nf\nCodes:\n  0  fine\n  1  \\(ganot\\(ga \\efine\n.fi\n")
+	require.Contains(t, of, ".SH KINDS OF CODES\nAll of them.\n")
 	require.Contains(t, of, ".SH COMMANDS\n.TP\n.BR prog\\-add (8)\nAdd a thing\n")
 	require.Contains(t, of, ".SH FILES\n.nf\n/etc/prog\n    The settings.\n.fi\n")
 	require.NotContains(t, of, "SEE ALSO")

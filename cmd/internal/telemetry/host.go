@@ -15,12 +15,8 @@ import (
 	"github.com/allocnet/allocnet/internal/state/conflist"
 )
 
-// hostTime is the time for which counts are reused; ownerlessTime is that for leases
-// without an owner, for which all leases and network namespaces are read.
-const (
-	hostTime      = 5 * time.Second
-	ownerlessTime = 5 * time.Minute
-)
+// hostTime is the time for which counts are reused.
+const hostTime = 5 * time.Second
 
 // host counts allocations, leases and configuration files, which other processes change
 // as well. It is a prometheus.Collector.
@@ -41,8 +37,7 @@ type host struct {
 	counted time.Time
 	last    []prometheus.Metric
 
-	ownerlessCounted time.Time
-	ownerlessLast    []prometheus.Metric
+	withoutOwner *background
 }
 
 func newHost(o Options, now func() time.Time, label func(string) string) *host {
@@ -66,6 +61,7 @@ func newHost(o Options, now func() time.Time, label func(string) string) *host {
 		poolDiscarded: desc("pool_discarded_total", "Prepared network namespaces that were destroyed unused.", "network"),
 		files:         desc("config_files_in_error", "Files of the network configuration directory that are not used as they are."),
 	}
+	h.withoutOwner = &background{count: o.Ownerless, now: now}
 	h.meter = meter{links: o.Links, label: func(owner string) string { return label(h.networkOf(owner)) }}
 	if o.Links != nil {
 		_ = h.meter.look() // if it fails, the next look is the first one
@@ -136,21 +132,21 @@ func (h *host) count() []prometheus.Metric {
 	return append(list, h.leasesWithoutOwner(networks)...)
 }
 
-// leasesWithoutOwner counts at most once per ownerlessTime.
-func (h *host) leasesWithoutOwner(networks []*conflist.Network) []prometheus.Metric {
-	if since := h.now().Sub(h.ownerlessCounted); h.Ownerless == nil || since >= 0 && since < ownerlessTime {
-		return h.ownerlessLast
+// leasesWithoutOwner returns nothing before the first count has ended.
+func (h *host) leasesWithoutOwner(networks []*conflist.Network) (list []prometheus.Metric) {
+	if h.Ownerless == nil {
+		return nil
 	}
-	counts, err := h.Ownerless()
-	h.ownerlessLast, h.ownerlessCounted = nil, h.now()
+	counts, err := h.withoutOwner.current()
 	if err != nil {
-		h.ownerlessLast = append(h.ownerlessLast, prometheus.NewInvalidMetric(h.ownerless, fmt.Errorf("count leases without an owner: %w", err)))
-		return h.ownerlessLast
+		return []prometheus.Metric{prometheus.NewInvalidMetric(h.ownerless, fmt.Errorf("count leases without an owner: %w", err))}
 	}
 	for _, n := range networks[:min(len(networks), maxNetworks)] {
-		h.ownerlessLast = append(h.ownerlessLast, gauge(h.ownerless, float64(counts[n.Name]), n.Name))
+		if count, counted := counts[n.Name]; counted {
+			list = append(list, gauge(h.ownerless, float64(count), n.Name))
+		}
 	}
-	return h.ownerlessLast
+	return list
 }
 
 func (h *host) pools() (list []prometheus.Metric) {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -115,6 +116,19 @@ func TestCountsServeForAWhile(t *testing.T) {
 	require.Equal(t, "allocations 3", count())
 }
 
+// counted waits for the end of a count of leases without an owner, and lets the next scrape
+// read the host again.
+func (r *rig) counted() {
+	b := r.metrics.host.withoutOwner
+	b.mu.Lock()
+	running := b.running
+	b.mu.Unlock()
+	<-running
+	r.metrics.host.mu.Lock()
+	defer r.metrics.host.mu.Unlock()
+	r.metrics.host.counted = time.Time{}
+}
+
 // TestLeasesWithoutOwner: they are counted less often, and an error is not a zero.
 func TestLeasesWithoutOwner(t *testing.T) {
 	asked, fails := 0, false
@@ -130,14 +144,49 @@ func TestLeasesWithoutOwner(t *testing.T) {
 		},
 	})
 	count := func() string { return strings.Join(r.series(t, "leases_without"), "") }
+	require.Empty(t, count())
+	r.counted()
 	require.Equal(t, `leases_without_owner{network="n"} 1`, count())
 	r.add(ownerlessTime - 1)
 	require.Equal(t, `leases_without_owner{network="n"} 1`, count())
 	r.add(hostTime)
+	require.Equal(t, `leases_without_owner{network="n"} 1`, count(), "the scrape has begun a count")
+	r.counted()
 	require.Equal(t, `leases_without_owner{network="n"} 2`, count())
 	fails = true
 	r.add(ownerlessTime)
+	_ = count()
+	r.counted()
 	require.Empty(t, count())
+}
+
+// TestScrapeDuringACount: scrapes do not wait for a count, and begin no second one. After a
+// long count follows a long pause.
+func TestScrapeDuringACount(t *testing.T) {
+	begun, end := make(chan struct{}, 2), make(chan struct{})
+	n := network(t, "n", t.TempDir(), `"subnet":"10.1.0.0/24"`)
+	r := newRig(Options{
+		Networks: func() ([]*conflist.Network, []*conflist.FileError) { return []*conflist.Network{n}, nil },
+		Ownerless: func() (map[string]int, error) {
+			begun <- struct{}{}
+			<-end
+			return map[string]int{"n": 1}, nil
+		},
+	})
+	for range 3 {
+		require.Empty(t, r.series(t, "leases_without"))
+		require.NotEmpty(t, r.series(t, "leases_free"))
+		r.add(ownerlessTime)
+	}
+	<-begun
+	require.Empty(t, begun)
+	close(end)
+	r.counted()
+	require.Len(t, r.series(t, "leases_without"), 1)
+	r.add(100 * ownerlessTime)
+	require.Len(t, r.series(t, "leases_without"), 1)
+	r.counted()
+	require.Empty(t, begun, "the first count took 15 minutes")
 }
 
 // TestWhatCannotBeCounted: only the metrics of such a network are missing.

@@ -26,6 +26,7 @@ type metrics struct {
 	registry *prometheus.Registry
 	names    networkNames
 	queue    *Queue
+	host     *host
 
 	operations, retries, leftovers *prometheus.CounterVec
 	forced                         prometheus.Counter
@@ -57,9 +58,10 @@ func newMetrics(o Options, now func() time.Time) *metrics {
 		unhealthy:   newGauge("unhealthy_allocations", "Allocations whose network is damaged and could not be repaired."),
 		backOffs:    counter("heal_backoffs_total", "Repairs after which the next one had to wait, because a program keeps removing something."),
 	}
+	m.host = newHost(o, now, m.names.label)
 	m.registry.MustRegister(m.operations, m.operationTime, m.stepTime, m.retries, m.forced, m.leftovers,
 		m.queue.waiting, m.queue.running, m.queue.refused, m.queue.waited, m.reloadOK, m.reloadTime,
-		m.comparisons, m.repairs, m.restored, m.unhealthy, m.backOffs, newHost(o, now, m.names.label), buildInfo(o),
+		m.comparisons, m.repairs, m.restored, m.unhealthy, m.backOffs, m.host, buildInfo(o),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, cause := range causes {
 		m.repairs.WithLabelValues(cause)
@@ -149,7 +151,7 @@ const otherKind = "other"
 var kinds = map[cleanup.Kind]bool{
 	cleanup.KindLink: true, cleanup.KindIPTablesRule: true, cleanup.KindIPTablesChain: true,
 	cleanup.KindNFTablesRule: true, cleanup.KindNFTablesElement: true, cleanup.KindFirewalldSource: true, cleanup.KindLease: true,
-	cleanup.KindConntrack: true, cleanup.KindCache: true,
+	cleanup.KindConntrack: true, cleanup.KindCache: true, cleanup.KindRoute: true,
 }
 
 func (m *metrics) reloaded(err error, at time.Time) {

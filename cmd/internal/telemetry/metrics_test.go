@@ -49,9 +49,11 @@ func busy(t *testing.T) *rig {
 			return []configurator.PoolStatus{{Network: "blue", Size: 4, Ready: 3, Taken: 5, Dry: 1, Discarded: 2, Err: errors.New("no")}}
 		},
 		Conntrack: func() (int, int, error) { return 12, 65536, nil },
-		Ownerless: func() (map[string]int, error) { return map[string]int{"blue": 2}, nil },
+		Ownerless: func() (map[string]int, error) { return map[string]int{"blue": 2, "red": 0}, nil },
 		Links:     fakeLinks{1: {}, 7: {owner: "blue"}},
 	})
+	r.scrape(t)
+	r.counted()
 	const ms = time.Millisecond
 	r.Reloaded(nil)
 	r.Queue().Waiting(3)

@@ -40,7 +40,8 @@ type Options struct {
 	// does. If it is nil, there are no metrics of connection tracking.
 	Conntrack func() (entries, limit int, err error)
 	// Ownerless returns the number of leases without an owner of each network. It is called
-	// at most every ownerlessTime. If it is nil, they are not counted.
+	// after a scrape, at most every ownerlessTime. Networks that it omits have no metric. If
+	// it is nil, leases without an owner are not counted.
 	Ownerless func() (map[string]int, error)
 	// Links are read for the traffic of the networks; nil for no metrics of traffic.
 	Links Links

@@ -64,12 +64,17 @@ func (f *tracer) send(ctx context.Context) error {
 		return f.namespaceGone(err)
 	}
 	defer inside.Close()
+	if !f.settled(ctx, inside) { // sent now, it could arrive after the end of the trace
+		f.add(name, Note, "", "none: duplicate address detection is running")
+		return nil
+	}
 	wait := probeTime
-	if f.isBroken(ctx) {
+	if f.fails(ctx, (*tracer).route, (*tracer).hostLink, (*tracer).inside) {
 		wait = brokenTime
 	}
 	result, err := probe.Send(ctx, probe.Options{
-		Protocol: f.protocol, From: f.path.From.Addr(), Link: f.path.Link, Host: f.path.Host, To: f.Address, Inside: inside, Wait: wait,
+		Protocol: f.protocol, From: f.path.From.Addr(), Link: f.path.Link, Host: f.path.Host, To: f.Address, Inside: inside,
+		Wait: wait, NoAnswer: f.fails(ctx, (*tracer).listener, (*tracer).wayBack),
 	})
 	if errors.Is(err, probe.ErrUnsupported) {
 		f.add(name, Note, "", "none: %v", err)
@@ -77,6 +82,10 @@ func (f *tracer) send(ctx context.Context) error {
 	}
 	if err != nil {
 		return err
+	}
+	if result.Lost {
+		f.add(name, Note, "run allocnet trace again", "sent, but messages of the kernel about its path were lost")
+		return nil
 	}
 	f.sent, f.result, f.path.From = true, result, result.Source
 	what := map[uint8]string{unix.IPPROTO_TCP: "a SYN", unix.IPPROTO_UDP: "a datagram"}[f.protocol]

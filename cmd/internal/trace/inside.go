@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/sandbox"
@@ -45,8 +46,15 @@ func (f *tracer) inside(context.Context) error {
 			switch {
 			case !has:
 			case itf.Flags&net.FlagUp == 0:
-				return f.ends(name, "ip -n NAME link set "+itf.Name+" up", "%s is down", itf.Name)
+				return f.ends(name, "ip -n NAME link set "+shellWord(itf.Name)+" up", "%s is down", itf.Name)
 			default:
+				link, err := netlink.LinkByIndex(itf.Index)
+				if err != nil {
+					return err
+				}
+				if err := f.detected(name, link, f.Address); err != nil {
+					return err
+				}
 				f.add(name, OK, "", "%s has %s", itf.Name, f.Address)
 				return nil
 			}

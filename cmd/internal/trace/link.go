@@ -3,6 +3,7 @@ package trace
 import (
 	"context"
 	"net"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 
@@ -12,6 +13,7 @@ import (
 // hostLink looks at the host's interfaces of the allocation.
 func (f *tracer) hostLink(context.Context) error {
 	const name = "link"
+	_, route, _ := routeTo(f.Address) // the step on it has reported an error
 	for _, itf := range f.Record.Status.Interfaces {
 		if itf.Sandbox != "" {
 			continue
@@ -26,6 +28,11 @@ func (f *tracer) hostLink(context.Context) error {
 			return f.ends(name, "ip link set "+itf.Name+" up, or allocnet repair", "%s is down", itf.Name)
 		case link.Attrs().RawFlags&unix.IFF_RUNNING == 0:
 			return f.ends(name, "bring up the interface inside of the namespace", "%s has no carrier: its other end is down", itf.Name)
+		}
+		if itf.Name == route {
+			if err := f.detected(name, link, netip.Addr{}); err != nil {
+				return err
+			}
 		}
 		f.add(name, OK, "", "%s is up", itf.Name)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -121,7 +122,7 @@ func (c *Chain) String() string {
 // remedy says what to do about a chain that does not accept the packet, and adds the text
 // of the rule.
 func (f *tracer) remedy(ctx context.Context, c *Chain, inside bool) string {
-	chain, where := c.Name, ""
+	where := ""
 	if inside {
 		where = "in the namespace of the allocation: "
 	}
@@ -131,22 +132,46 @@ func (f *tracer) remedy(ctx context.Context, c *Chain, inside bool) string {
 		if c.Table != names.Table {
 			why = "127.0.0.0/8 is the host's own"
 		}
-		return fmt.Sprintf("the rule is allocnet's: %s; nft -a list chain %s %s %s", why, c.Family, c.Table, chain)
+		return fmt.Sprintf("the rule is allocnet's: %s; %s", why, c.listing(c.Name))
 	}
 	if r == nil {
-		return where + fmt.Sprintf("accept the packets with a rule of the chain: nft list chain %s %s %s", c.Family, c.Table, chain)
+		return where + "accept the packets with a rule of the chain: " + c.listing(c.Name)
 	}
 	if !inside {
 		r.Text = ruleText(ctx, c, r)
 	}
 	if r.Text != "" {
-		return fmt.Sprintf("change the rule %q, or accept the packets before it: nft -a list chain %s %s %s", r.Text, c.Family, c.Table, r.Chain)
+		return fmt.Sprintf("change the rule %q, or accept the packets before it: %s", r.Text, c.listing(r.Chain))
 	}
-	return where + fmt.Sprintf("change the rule with handle %d: nft -a list chain %s %s %s", r.Handle, c.Family, c.Table, r.Chain)
+	return where + fmt.Sprintf("change the rule with handle %d: %s", r.Handle, c.listing(r.Chain))
 }
 
-// ruleText returns a rule as nft writes it; "" if nft cannot be run.
+// plainName matches the names that can be given to nft, through a shell as well. In its
+// network namespace a workload can choose any.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+
+// shellWord returns a name as a word for a shell.
+func shellWord(name string) string {
+	if plainName.MatchString(name) {
+		return name
+	}
+	return "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
+}
+
+// listing is the command that shows a chain of the table.
+func (c *Chain) listing(chain string) string {
+	if !plainName.MatchString(c.Table) || !plainName.MatchString(chain) {
+		return "nft -a list ruleset"
+	}
+	return fmt.Sprintf("nft -a list chain %s %s %s", c.Family, c.Table, chain)
+}
+
+// ruleText returns a rule as nft writes it; "" if nft cannot be run, or cannot be given the
+// names.
 func ruleText(ctx context.Context, c *Chain, r *Rule) string {
+	if !plainName.MatchString(c.Table) || !plainName.MatchString(r.Chain) {
+		return ""
+	}
 	out, err := exec.CommandContext(ctx, "nft", "-a", "list", "chain", c.Family, c.Table, r.Chain).Output()
 	if err != nil {
 		return ""

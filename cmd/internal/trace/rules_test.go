@@ -149,6 +149,22 @@ func TestFromAnAddressOfTheHost(t *testing.T) {
 	require.Empty(t, p.Link)
 }
 
+// TestForeignNames: names that a workload chooses become neither commands for the shell nor
+// options of nft.
+func TestForeignNames(t *testing.T) {
+	for _, name := range []string{"$(reboot)", "-f/tmp/x", "a b", "a;b", "a\x1b[2J", "", "'"} {
+		c := &Chain{Family: "inet", Table: name, Name: "in"}
+		require.Equal(t, "nft -a list ruleset", c.listing("in"), name)
+		require.Empty(t, ruleText(t.Context(), c, &Rule{Chain: "in"}))
+		c.Table = "mesh"
+		require.Equal(t, "nft -a list ruleset", c.listing(name), name)
+		require.Empty(t, ruleText(t.Context(), c, &Rule{Chain: name}))
+	}
+	require.Equal(t, "nft -a list chain inet mesh DOCKER-USER", (&Chain{Family: "inet", Table: "mesh"}).listing("DOCKER-USER"))
+	require.Equal(t, "eth0.100", shellWord("eth0.100"))
+	require.Equal(t, `'$(id)'\'''`, shellWord("$(id)'"))
+}
+
 func TestToolOf(t *testing.T) {
 	for _, test := range []struct {
 		want, family, table string

@@ -45,7 +45,7 @@ type Path struct {
 	// Host is the port of the host, To that of the container.
 	Host netip.AddrPort `json:"host"`
 	To   netip.AddrPort `json:"to"`
-	// From is the source of the probe; the zero AddrPort if none was sent.
+	// From is the source of the probe; its port is 0 if none was sent.
 	From netip.AddrPort `json:"from"`
 	// Link is the link as if on which the probe was received; "" if the host sent it.
 	Link  string `json:"link,omitempty"`
@@ -100,6 +100,7 @@ type tracer struct {
 	path     *Path
 	host     *rtnl.Host
 	protocol uint8
+	early    bool // the probe is not yet sent
 	sent     bool // a probe was sent
 	result   *probe.Result
 }
@@ -108,9 +109,10 @@ type tracer struct {
 var errEnds = errors.New("the path ends")
 
 // probeTime bounds the wait for the answer to the probe: a neighbour is solicited for three
-// seconds. brokenTime bounds it where the path is known to end.
+// seconds, and then the kernel drops the probe that waits for it. brokenTime bounds it where
+// the probe is known not to arrive.
 var (
-	probeTime  = 3 * time.Second
+	probeTime  = 3500 * time.Millisecond
 	brokenTime = 100 * time.Millisecond
 )
 
@@ -150,11 +152,17 @@ func (f *tracer) run(ctx context.Context, steps ...func(context.Context) error) 
 	return nil
 }
 
-// isBroken reports whether one of the objects on the path is not as it should be.
-func (f *tracer) isBroken(ctx context.Context) bool {
+// fails reports whether a step would end the path, before the probe is sent.
+func (f *tracer) fails(ctx context.Context, steps ...func(*tracer, context.Context) error) bool {
 	other := *f
+	other.early = true
 	other.path = &Path{Host: f.path.Host, To: f.path.To, From: f.path.From}
-	return other.run(ctx, other.route, other.hostLink, other.inside, other.listener, other.wayBack) != nil
+	for _, step := range steps {
+		if step(&other, ctx) != nil {
+			return true
+		}
+	}
+	return false
 }
 
 func (f *tracer) add(name string, state State, next, format string, args ...any) {

@@ -155,6 +155,12 @@ func (h *host) run(commands string) {
 	}
 }
 
+// runWith runs commands in which a value takes the place of a name.
+func (h *host) runWith(name, value, commands string) {
+	h.Helper()
+	h.run(strings.ReplaceAll(commands, name, value))
+}
+
 // follow follows a protocol over one family, from another host if remote.
 func (h *host) follow(protocol string, ipv4, remote bool, link string) *Path {
 	h.Helper()
@@ -355,10 +361,11 @@ ip -6 route add fd00:77::2 dev other`, step: "route", found: "over other"},
 // meets.
 func TestPluginBinaries(t *testing.T) {
 	h := newHostOf(t, "bridge", configurator.EngineExec)
-	for _, protocol := range []string{"tcp", "udp"} { // IPv6 would have to wait for its addresses
-		p := h.follow(protocol, true, true, "")
+	each(func(protocol string, ipv4 bool) {
+		p := h.follow(protocol, ipv4, true, "")
 		require.True(t, p.Reached, "%+v", p.Steps)
 		require.Equal(t, Note, p.Steps[0].State)
-		require.Contains(t, fmt.Sprint(p.Steps), "ip nat PREROUTING (the reference plugins): accept by rule ")
-	}
+		family := map[bool]string{true: "ip", false: "ip6"}[ipv4]
+		require.Contains(t, fmt.Sprint(p.Steps), family+" nat PREROUTING (the reference plugins): accept by rule ")
+	})
 }

@@ -54,7 +54,8 @@ const (
 
 	headerTimeout = 5 * time.Second
 	idleTimeout   = 2 * time.Minute
-	// answerTimeout bounds one answer, and each part of the stream of events.
+	// answerTimeout bounds one answer, and each part of the stream of events. So a client
+	// that reads nothing keeps no connection.
 	answerTimeout = time.Minute
 	// keepalive is the time after which a stream without events sends an empty line.
 	keepalive = 15 * time.Second
@@ -88,7 +89,7 @@ func Listen(o Options) (*Server, error) {
 	s.server = &http.Server{
 		Handler:                      s.handler(),
 		DisableGeneralOptionsHandler: true,
-		ReadHeaderTimeout:            headerTimeout, ReadTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ReadHeaderTimeout:            headerTimeout, ReadTimeout: headerTimeout, WriteTimeout: answerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog: o.Logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
 	return s, nil
@@ -145,7 +146,6 @@ type read func(r *http.Request) (any, error)
 // answer serves what a function reads, as JSON.
 func (s *Server) answer(read read) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout))
 		content, err := read(r)
 		if err == nil {
 			var data []byte

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"regexp"
 	"strings"
@@ -334,6 +335,35 @@ func TestEvents(t *testing.T) {
 	o.Events = nil
 	none, body := serve(t, o).ask(t, "/api/events")
 	require.Equal(t, http.StatusNotFound, none.StatusCode, body)
+}
+
+// TestClientThatReadsNothing: without the token as well, it does not keep its connection.
+func TestClientThatReadsNothing(t *testing.T) {
+	s, err := Listen(defaults())
+	require.NoError(t, err)
+	require.Equal(t, answerTimeout, s.server.WriteTimeout)
+	s.server.WriteTimeout = 100 * time.Millisecond
+	closed := make(chan struct{})
+	s.server.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateClosed {
+			close(closed)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	address := s.listener.Addr().String()
+	client, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	defer client.Close()
+	go func() {
+		for err := error(nil); err == nil; {
+			_, err = io.WriteString(client, "GET /page.css HTTP/1.1\r\nHost: "+address+"\r\n\r\n")
+		}
+	}()
+	<-closed
+	cancel()
+	require.NoError(t, <-ended)
 }
 
 // TestSharedCall: two requests at the same time cause one examination, which does not end

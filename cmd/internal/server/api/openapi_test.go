@@ -46,6 +46,7 @@ var schemas = map[string]reflect.Type{
 	"PoolCounts": reflect.TypeFor[client.PoolCounts](), "AllocationCounts": reflect.TypeFor[client.AllocationCounts](),
 	"Drift": reflect.TypeFor[client.Drift](), "Repairs": reflect.TypeFor[client.Repairs](),
 	"RecentError": reflect.TypeFor[client.RecentError](), "Versions": reflect.TypeFor[client.Versions](),
+	"DoctorSummary": reflect.TypeFor[client.DoctorSummary](), "DoctorFinding": reflect.TypeFor[client.DoctorFinding](),
 	"HostTraffic": reflect.TypeFor[client.HostTraffic](), "AllocationTraffic": reflect.TypeFor[client.AllocationTraffic](),
 	"InterfaceTraffic": reflect.TypeFor[client.InterfaceTraffic](), "Counters": reflect.TypeFor[client.Counters](),
 	"CNIError": reflect.TypeFor[cni.Error](), "Listener": reflect.TypeFor[wire.Listener](), "Unserved": reflect.TypeFor[wire.Unserved](),
@@ -56,7 +57,7 @@ var optional = []string{"Allocation.id", "Allocation.netns"}
 
 // neverNull are lists that are present even if empty.
 var neverNull = []string{"Collect.live", "Allocations.allocations", "Networks.networks", "History.operations", "Networks.skipped", "Readiness.checks",
-	"HostStatus.networks", "HostStatus.skipped", "HostStatus.drift", "HostStatus.errors", "HostStatus.problems",
+	"HostStatus.networks", "HostStatus.skipped", "HostStatus.drift", "HostStatus.errors", "HostStatus.problems", "DoctorSummary.findings",
 	"HostTraffic.allocations", "HostTraffic.problems", "AllocationTraffic.interfaces"}
 
 type schema = map[string]any

@@ -100,6 +100,7 @@ func Defaults() api.Options {
 				Daemon: &client.DaemonStatus{Version: "v1", PID: 1, Started: time.Now()}, Engine: allocnet.EngineAuto,
 				Networks: []client.NetworkStatus{}, Skipped: []string{}, Drift: []client.Drift{},
 				Errors: []client.RecentError{}, Problems: []string{}, Versions: client.Versions{Kernel: "6.1"},
+				Doctor: &client.DoctorSummary{Warnings: 1, Findings: []client.DoctorFinding{{ID: "rp-filter", Severity: "warning", Object: "eth0", What: "strict"}}},
 			}
 		},
 		Traffic: func(context.Context) *client.HostTraffic {

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/netlink/announce"
 	"github.com/allocnet/allocnet/internal/netlink/watch"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -23,6 +24,8 @@ type Settings struct {
 	Networks                []string // empty: the default network of ConfDir
 	InterfacePrefix         string
 	Subnets                 []netip.Prefix // of the embedded network
+	SubnetsFrom             string         // file with the subnets of the embedded network; "" for Subnets
+	Routes                  Routes
 	IgnorePortMappingHostIP bool
 	AllowUnserved           bool // accept requests that no plugin serves
 	HostListeners           configurator.ListenerPolicy
@@ -48,6 +51,13 @@ type Socket struct {
 	Path         string
 	Owner, Group string // names or numbers; "" for those of the process
 	Mode         fs.FileMode
+}
+
+// Routes are the routes of the embedded network for routing daemons.
+type Routes struct {
+	Table    uint32 // 0 for none
+	Protocol uint8
+	Subnets  bool // to the subnet in place of each address
 }
 
 // Retry configures the repetition of a failed ADD.
@@ -142,6 +152,7 @@ func Default() Settings {
 		Engine:          configurator.EngineAuto,
 		InterfacePrefix: configurator.DefaultInterfacePrefix,
 		Subnets:         []netip.Prefix{netip.MustParsePrefix("10.202.0.0/16"), netip.MustParsePrefix("fd0a:110c:2e7::/64")},
+		Routes:          Routes{Protocol: announce.DefaultProtocol},
 		HostListeners:   configurator.ListenerWarn,
 		RepairOnCheck:   true,
 		Timeout:         configurator.DefaultTimeout,
@@ -162,11 +173,15 @@ func Default() Settings {
 
 // Configurator returns the configuration of a configurator with these settings.
 func (s *Settings) Configurator() configurator.Config {
+	subnets := s.Subnets
+	if s.SubnetsFrom != "" {
+		subnets = nil
+	}
 	return configurator.Config{
 		Networks: s.Networks, ConfDir: s.ConfDir, PluginDirs: s.PluginDirs, VendorDir: s.VendorDir,
 		InterfacePrefix: s.InterfacePrefix, IgnorePortMappingHostIP: s.IgnorePortMappingHostIP, AllowUnserved: s.AllowUnserved, RepairOnCheck: s.RepairOnCheck,
 		Listeners: s.HostListeners,
-		StateDir:  s.StateDir, NetnsDir: s.Pool.Dir, Subnets: s.Subnets, Engine: s.Engine, Timeout: s.Timeout, Pools: s.Pool.Networks, Journal: s.History.Size,
+		StateDir:  s.StateDir, NetnsDir: s.Pool.Dir, Subnets: subnets, SubnetsFrom: s.SubnetsFrom, Routes: configurator.Routes(s.Routes), Engine: s.Engine, Timeout: s.Timeout, Pools: s.Pool.Networks, Journal: s.History.Size,
 		Retry: configurator.RetryPolicy{
 			Attempts: s.Retry.Attempts, Delay: orNone(s.Retry.Delay), Jitter: orNone(s.Retry.Jitter),
 		},

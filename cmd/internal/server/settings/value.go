@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/netlink/announce"
 )
 
 // kind is the syntax of a value in the file.
@@ -134,6 +135,29 @@ func intOf(to *int, least, most int) value {
 		return n, nil
 	}
 	return scalar[int]{to, parse, strconv.Itoa, number}
+}
+
+func routeTableOf(to *uint32) value {
+	parse := func(t string) (uint32, error) {
+		n, err := strconv.ParseUint(t, 10, 32)
+		if err != nil || n != 0 && announce.Validate(uint32(n), announce.DefaultProtocol) != nil {
+			return 0, errors.New("is not a routing table for a routing daemon: use a number up to 4294967295, other than 253 to 255, or 0 for none")
+		}
+		return uint32(n), nil
+	}
+	return scalar[uint32]{to, parse, func(n uint32) string { return strconv.FormatUint(uint64(n), 10) }, number}
+}
+
+func routeProtocolOf(to *uint8) value {
+	parse := func(t string) (uint8, error) {
+		const table = 100 // any
+		n, err := strconv.ParseUint(t, 10, 8)
+		if err != nil || announce.Validate(table, uint8(n)) != nil {
+			return 0, errors.New("is not a free protocol of routes: use a number from 5 to 255 that no other program uses (not 8 to 18, 42, 84, 99 and 186 to 198)")
+		}
+		return uint8(n), nil
+	}
+	return scalar[uint8]{to, parse, func(n uint8) string { return strconv.Itoa(int(n)) }, number}
 }
 
 // maxDuration keeps sums of durations from overflowing.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,6 +28,7 @@ type observer struct {
 	passes   []Pass           // closed when finished is
 	open     map[uint32]*Pass // by the number of the packet
 	hooks    map[Kind]string  // at which a packet is: that of a kind can have caused another one
+	lost     bool             // messages are missing
 	finished chan error
 }
 
@@ -37,7 +39,16 @@ const (
 )
 
 // traceBuffer holds some thousand messages.
-const traceBuffer = 4 << 20
+var traceBuffer = 4 << 20
+
+const (
+	// maxPasses bounds what is kept. The process in the network namespace of the allocation
+	// can answer again and again.
+	maxPasses = 1 << 10
+	// drainTime bounds the wait for the message about the deletion of the table. It is lost,
+	// or comes late, if other programs cause more messages than can be read.
+	drainTime = time.Second
+)
 
 // observe makes the temporary table in the network namespace of the calling thread, and
 // begins to watch.
@@ -46,7 +57,8 @@ func observe(ctx context.Context, o *observer, chains []chain) (*observer, error
 	o.table = fmt.Sprintf("allocnet_trace_%d_%x", os.Getpid(), binary.NativeEndian.Uint32(o.id.cookie[4:]))
 	o.open, o.hooks, o.finished = map[uint32]*Pass{}, map[Kind]string{}, make(chan error, 1)
 	var err error
-	if o.listener, err = sock.Listen(sock.ListenOptions{Protocol: unix.NETLINK_NETFILTER, Groups: []int{groupTables, groupTrace}, Buffer: traceBuffer}); err != nil {
+	listen := sock.ListenOptions{Protocol: unix.NETLINK_NETFILTER, Groups: []int{groupTables, groupTrace}, Buffer: traceBuffer, Own: true}
+	if o.listener, err = sock.Listen(listen); err != nil {
 		return nil, unsupported("listen to nftables", err)
 	}
 	if o.socket, err = sock.Open(unix.NETLINK_NETFILTER); err != nil {
@@ -73,6 +85,7 @@ func (o *observer) watch() {
 				})
 			}
 		})
+		o.lost = o.lost || errors.Is(err, sock.ErrLost)
 		if err != nil && !errors.Is(err, sock.ErrLost) {
 			o.finished <- err
 			return
@@ -81,7 +94,7 @@ func (o *observer) watch() {
 	o.finished <- nil
 }
 
-// end deletes the table, and waits until all messages before that are read.
+// end deletes the table, and waits until all messages before that are read, or are lost.
 func (o *observer) end(ctx context.Context) error {
 	err := o.socket.Transaction(ctx, func(r *sock.Requests) {
 		r.BeginNetfilter("table "+o.table, unix.NFNL_SUBSYS_NFTABLES, unix.NFT_MSG_DELTABLE, 0, o.family)
@@ -90,10 +103,13 @@ func (o *observer) end(ctx context.Context) error {
 	if err != nil { // then the kernel deletes it with the socket
 		err = errors.Join(fmt.Errorf("delete temporary table: %w", err), o.listener.Close())
 	}
-	if waitErr := <-o.finished; err == nil {
-		err = waitErr
+	late := time.AfterFunc(drainTime, func() { _ = o.listener.Close() })
+	defer late.Stop()
+	waitErr := <-o.finished
+	if errors.Is(waitErr, os.ErrClosed) {
+		waitErr, o.lost = nil, true
 	}
-	return errors.Join(err, o.socket.Close(), o.listener.Close())
+	return errors.Join(err, waitErr, o.socket.Close(), o.listener.Close())
 }
 
 // sighting is what the observers of both network namespaces have seen together.
@@ -131,7 +147,7 @@ func (s *sighting) note(inside bool, p *Pass) {
 	arrived := inside && atEnd && p.Kind == Request
 	s.arrived = s.arrived || arrived
 	ended := p.Kind != Reset && (p.Drops() ||
-		arrived && s.o.Protocol == unix.IPPROTO_UDP ||
+		arrived && (s.o.NoAnswer || s.o.Protocol == unix.IPPROTO_UDP) ||
 		!inside && atEnd && p.Kind == Answer)
 	if ended && !s.isEnded {
 		s.isEnded = true

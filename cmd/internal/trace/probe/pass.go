@@ -138,6 +138,10 @@ func (o *observer) trace(payload []byte) {
 	m := decode(payload)
 	p := o.open[m.id]
 	if m.transport != nil { // the first message of a base chain
+		if len(o.passes)+len(o.open) >= maxPasses {
+			o.lost = true
+			return
+		}
 		if p = o.newPass(&m); p != nil {
 			o.open[m.id] = p
 		}

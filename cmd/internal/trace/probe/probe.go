@@ -38,8 +38,9 @@ type Options struct {
 	To   netip.Addr
 	// Inside is the network namespace of the allocation.
 	Inside *sandbox.Sandbox
-	// Wait bounds the wait for the answer.
-	Wait time.Duration
+	// Wait bounds the wait for the answer; with NoAnswer, that for the arrival inside.
+	Wait     time.Duration
+	NoAnswer bool
 }
 
 // Result is what was seen of a probe.
@@ -50,6 +51,9 @@ type Result struct {
 	Host, Inside []Pass
 	// Tracked is the connection as the kernel tracks it on the host; nil if it does not.
 	Tracked *conntrack.Connection
+	// Lost: messages of the kernel about the packets are missing, because programs caused
+	// more of them than could be read.
+	Lost bool
 	// Refused is the kernel's error for a packet that it did not send.
 	Refused error
 	Elapsed time.Duration // until the end of the probe
@@ -97,7 +101,7 @@ func Send(ctx context.Context, o Options) (result *Result, err error) {
 	}
 	clean := context.WithoutCancel(ctx)
 	err = errors.Join(err, findErr, s.close(), inside.end(clean), host.end(clean), entries.Delete(clean, o.Protocol, result.Source, o.Host), entries.Close())
-	result.Host, result.Inside = host.passes, inside.passes
+	result.Host, result.Inside, result.Lost = host.passes, inside.passes, host.lost || inside.lost
 	return result, err
 }
 

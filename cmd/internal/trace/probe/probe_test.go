@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"os"
@@ -92,6 +93,51 @@ func TestKilled(t *testing.T) {
 	require.NoError(t, child.Process.Kill())
 	require.Error(t, child.Wait())
 	require.Empty(t, traces(t, inside))
+}
+
+// TestLost: if messages of the kernel do not fit into the buffer, the result says so. Send
+// returns, also if the message about the end of the table is among them.
+func TestLost(t *testing.T) {
+	privhost.Require(t, "nft", "ip")
+	defer func(before int) { traceBuffer = before }(traceBuffer)
+	traceBuffer = 1 // the kernel makes it larger, but not large enough
+	inside, err := sandbox.Create("probe")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, inside.Destroy()) }()
+	for _, protocol := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+		result, err := Send(t.Context(), Options{
+			Protocol: protocol, From: netip.MustParseAddr("127.0.0.1"), Host: netip.MustParseAddrPort("127.0.0.1:8080"),
+			To: netip.MustParseAddr("127.0.0.1"), Inside: inside, Wait: time.Millisecond,
+		})
+		require.NoError(t, err)
+		require.True(t, result.Lost)
+	}
+	require.Empty(t, traces(t, inside))
+}
+
+// attribute returns a netlink attribute.
+func attribute(kind uint16, value []byte) []byte {
+	data := binary.NativeEndian.AppendUint16(nil, uint16(4+len(value)))
+	data = append(binary.NativeEndian.AppendUint16(data, kind), value...)
+	return append(data, make([]byte, -len(data)&3)...)
+}
+
+// TestManyAnswers: an allocation that answers without end fills no memory.
+func TestManyAnswers(t *testing.T) {
+	id := newIdentity(unix.IPPROTO_TCP)
+	o := &observer{id: id, seen: newSighting(&Options{Protocol: id.protocol}), open: map[uint32]*Pass{}, hooks: map[Kind]string{}}
+	from := netip.MustParseAddrPort("192.0.2.7:50000")
+	segment := id.segment(from, from, flagSYN)
+	for n := range uint32(4 * maxPasses) {
+		message := append([]byte{unix.NFPROTO_IPV4, 0, 0, 0}, attribute(traceID, binary.BigEndian.AppendUint32(nil, n))...)
+		o.trace(append(message, attribute(traceTransport, segment)...))
+		if n%2 == 0 { // the others have no end
+			o.trace(append(message, append(attribute(traceType, []byte{0, 0, 0, tracePolicy}), attribute(tracePolicyAttr, []byte{0, 0, 0, 1})...)...))
+		}
+		require.Equal(t, n >= maxPasses, o.lost)
+	}
+	require.Len(t, o.passes, maxPasses/2)
+	require.Len(t, o.open, maxPasses/2)
 }
 
 // TestSegment reads back what is sent, and checks sums.

@@ -112,10 +112,16 @@ export function latency({ operations, steps }, live) {
       table("Durations of steps", ["Operation", "Step", "Number", "Half", "95 %", "Mean"], rows)));
 }
 
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 0 });
+
+/** fitting returns a number as a text that is not wider than a bar, or "". */
+const fitting = (n, width) => [n.toLocaleString("en"), compact.format(n)].find((text) => text.length * 7.2 < width) ?? "";
+
 function chart(h) {
   const first = h.buckets.findIndex((b) => b.count > 0), last = h.buckets.findLastIndex((b) => b.count > 0);
   const from = Math.max(0, Math.min(first - 1, last - 5)), shown = h.buckets.slice(from, Math.max(last + 2, from + 6));
   const width = 300, height = 96, most = Math.max(...shown.map((b) => b.count)), step = width / shown.length;
+  const every = Math.ceil(44 / step), least = 20; // of the durations below: so they neither overlap nor leave the chart
   const name = `${h.operation}${h.part ? `, ${h.part}` : ""}`, words = summary(h);
   return html("figure", {},
     html("figcaption", {}, html("span", {}, html("strong", {}, name), html("span", { class: "fact" }, ` ${count(h.count, "operation")}`)), html("span", { class: "fact" }, words)),
@@ -123,9 +129,11 @@ function chart(h) {
       svg("line", { x1: 0, x2: width, y1: height + 0.5, y2: height + 0.5, class: "axis" }),
       shown.map((b, i) => {
         const tall = b.count === 0 ? 0 : Math.max(2, (height - 18) * b.count / most);
+        const limit = b.limit === null ? "more" : duration(b.limit), middle = (i + 0.5) * step;
         return svg("g", {},
+          svg("title", {}, `${b.limit === null ? "" : "≤ "}${limit}: ${count(b.count, "operation")}`),
           svg("rect", { class: "column", x: i * step + 2, y: height - tall, width: step - 4, height: tall, rx: 2 }),
-          b.count > 0 && svg("text", { x: (i + 0.5) * step, y: height - tall - 5, class: "value" }, b.count.toLocaleString("en")),
-          svg("text", { x: (i + 0.5) * step, y: height + 15, class: "tick" }, b.limit === null ? "more" : duration(b.limit).replace(" ", "")));
+          b.count > 0 && svg("text", { x: middle, y: height - tall - 5, class: "value" }, fitting(b.count, step)),
+          i % every === 0 && svg("text", { x: Math.min(Math.max(middle, least), width - least), y: height + 15, class: "tick" }, limit.replace(" ", "")));
       })));
 }

@@ -10,8 +10,13 @@ if (given) { // the address bar and the history keep no token
 }
 const token = sessionStorage.getItem(key) ?? "";
 
+/** answered replaces the error of a connection that failed. */
+const answered = (promise) => promise.catch((error) => {
+  throw error instanceof TypeError ? new Error("The program that serves this page does not answer. Start it again, and open the URL that it prints.") : error;
+});
+
 async function request(path, signal) {
-  const answer = await fetch(`api/${path}`, { headers: { Authorization: `Bearer ${token}` }, signal, cache: "no-store" });
+  const answer = await answered(fetch(`api/${path}`, { headers: { Authorization: `Bearer ${token}` }, signal, cache: "no-store" }));
   if (answer.ok) return answer;
   const { error } = await answer.json().catch(() => ({ error: answer.statusText }));
   throw new Error(error);
@@ -22,7 +27,7 @@ let readAt = ""; // when the state was last read
 
 /** fault shows or removes the error of one source. */
 export function fault(source, error) {
-  if (error) faults.set(source, error instanceof TypeError ? "The program that serves this page does not answer. Start it again, and open the URL that it prints." : String(error.message ?? error));
+  if (error) faults.set(source, error instanceof TypeError ? `This page has a fault: ${error.message}` : String(error.message ?? error));
   else faults.delete(source);
   if (source === "state" && !error) readAt = clock(Date.now());
   const texts = [...new Set(faults.values())], element = byID("fault");
@@ -32,7 +37,7 @@ export function fault(source, error) {
 }
 
 /** get reads one answer. */
-export const get = async (path) => (await request(path, AbortSignal.timeout(70e3))).json();
+export const get = async (path) => answered((await request(path, AbortSignal.timeout(70e3))).json());
 
 /** Source reads an answer again and again: every so often, and soon after request(). It leaves
  * a pause that is longer the longer an answer takes. Hidden pages read nothing. */
