@@ -21,7 +21,7 @@ FUZZTIME ?= 20s
 # The packages of the library's module and of the programs'.
 ALL := ./... ./cmd/...
 # Modules with requirements of their own, which neither the library nor the programs have.
-NESTED := examples/containerd integration/containerd integration/ui
+NESTED := examples/containerd integration/containerd integration/hosts integration/ui
 
 # Commands run with these; tests find the reference plugins through CNI_PATH.
 export CNI_PATH := $(PLUGINS)
@@ -38,7 +38,7 @@ CNI_BIN  := /opt/cni/bin
 UNITS    := $(PREFIX)/lib/systemd/system
 
 .DEFAULT_GOAL := help
-.PHONY: help build shim install uninstall plugins release package-test deps test unit integration pools runtimes ui-test stress lint fuzz bench demo clean
+.PHONY: help build shim install uninstall plugins release package-test deps test unit integration hosts pools runtimes ui-test stress lint fuzz bench demo clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
@@ -84,9 +84,10 @@ uninstall: ## what install installed, but for the settings; run it with the same
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/bin/,allocnet allocnetd allocnet-plugins allocnet-plugins-shim)
 	rm -rf $(DESTDIR)$(PREFIX)/lib/allocnet
 
-plugins: ## the reference CNI plugins of the pinned module, in bin/cni
+plugins: ## the reference CNI plugins of the pinned modules, in bin/cni
 	@mkdir -p $(PLUGINS)
 	cd tools && GOWORK=off CGO_ENABLED=0 go build -trimpath -o $(PLUGINS)/ $(PLUGIN_PACKAGES)
+	cd tools/flannel && GOWORK=off CGO_ENABLED=0 go build -trimpath -o $(PLUGINS)/ $(MODULE)/meta/flannel
 
 # For both architectures, which takes the C cross compiler that deps installs.
 release: ## deb, rpm, archives, image, bills of materials and checksums of this commit, in dist
@@ -110,6 +111,11 @@ unit: plugins ## unit and contract tests, with the race detector
 
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins
 	go test -vet=off -count=1 -timeout 20m ./integration/...
+	cd integration/hosts && GOWORK=off go test -vet=off -count=1 -timeout 10m .
+
+# Some of these tests are part of test.
+hosts: deps plugins ## networks over several hosts: etcd, flanneld and allocnetd on three of them
+	cd integration/hosts && ALLOCNET_ALL_HOSTS=1 GOWORK=off go test -v -count=1 -timeout 20m .
 
 # Not part of test: Chromium takes time to start, and 1000 allocations to set up.
 ui-test: deps ## the page in Chromium, with up to 1000 allocations
@@ -143,7 +149,7 @@ lint: ## gofmt, go vet, staticcheck, go mod tidy, each module by itself
 	cd tools && GOWORK=off go build -o $(BIN)/ honnef.co/go/tools/cmd/staticcheck
 	$(BIN)/staticcheck $(ALL)
 	for module in $(NESTED); do (cd $$module && GOWORK=off go vet ./... && GOWORK=off $(BIN)/staticcheck ./...) || exit 1; done
-	for module in . cmd tools $(NESTED); do (cd $$module && GOWORK=off go mod tidy -diff) || exit 1; done
+	for module in . cmd tools tools/flannel integration/hosts/flanneld $(NESTED); do (cd $$module && GOWORK=off go mod tidy -diff) || exit 1; done
 	GOWORK=off go build ./... && cd cmd && GOWORK=off go build -o /dev/null ./...
 
 fuzz: ## every fuzz target for FUZZTIME each

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -29,8 +30,10 @@ func testReferenceConflists(t *testing.T, w way) {
 	for i, network := range []string{"bridge", "routed"} {
 		a := h.alloc(network)
 		a.Networks = []string{network}
+		a.IPs = []string{fmt.Sprintf("10.%d.0.77", 88+i), fmt.Sprintf("fd0a:110c:%d::77", 88+i)}
 		a.Ports = []portmap.Port{{Value: 8080 + i, To: 80}}
 		s := h.setUp(a)
+		require.Equal(t, a.IPs, []string{s.Address, s.AddressIPv6})
 		serve(t, a.Netns, "tcp", 80, network)
 		for _, address := range []string{s.Address, s.AddressIPv6} {
 			requireAnswer(t, "", "tcp", net.JoinHostPort(address, "80"), network)

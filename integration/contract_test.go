@@ -109,6 +109,7 @@ var withoutPools = map[string]string{
 	"TestHealReportsWhatIsLost": ofDaemons, "TestHealInsistingTool": ofDaemons, "TestHealLostNotifications": ofDaemons,
 	"TestHealIgnoresOrdinaryWork": ofDaemons,
 	"TestPool":                    ofPools, "TestPoolKilled": ofPools, "TestPoolSame": ofPools, "TestPoolDamaged": ofPools, "TestPoolOfAnotherTime": ofPools, "TestHealPool": ofPools, "TestHealPoolUnderLoad": ofPools,
+	"TestBird":                   "its other processes set the allocations up",
 	"TestFirewalldUnreachable":   "on a host with firewalld, no network can have a pool",
 	"TestReboot":                 "its other processes set the allocations up",
 	"TestKilled":                 "its other processes expect the network namespace; TestPoolKilled is the same with a pool",

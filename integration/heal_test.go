@@ -159,7 +159,10 @@ func shell(t testing.TB, text string) {
 // TestHeal: allocations are reachable again after whatever another program has removed,
 // without anybody asking for it.
 func TestHeal(t *testing.T) {
-	d := newHealingHost(t, onlyNotified, chain("bridge", v4Only, ""), chain("ptp", families{v4: "10.98.0.0/24"}, ""))
+	announcing := func(plugins []map[string]any, subnets bool) []map[string]any {
+		return append(plugins, map[string]any{"type": "routes", "table": 100, "subnets": subnets})
+	}
+	d := newHealingHost(t, onlyNotified, announcing(chain("bridge", v4Only, ""), false), announcing(chain("ptp", families{v4: "10.98.0.0/24"}, ""), true))
 	for _, test := range []struct{ name, damage string }{
 		{"flush of the ruleset", "nft flush ruleset"},
 		{"a table", "nft delete table ip allocnet"},
@@ -175,6 +178,9 @@ func TestHeal(t *testing.T) {
 		{"a port without its bridge", "ip link set " + d.veth(0) + " nomaster"},
 		{"the route to a network", "ip route del 10.99.0.0/24"},
 		{"the route of ptp", "ip route flush dev " + d.veth(1)},
+		{"the announced address", "ip route del 10.99.0.2 table 100"},
+		{"the announced network", "ip route del unreachable 10.98.0.0/24 table 100"},
+		{"all announced routes", "ip route flush table 100"},
 		{"the address of ptp", "ip address flush dev " + d.veth(1)},
 		{"iptables-restore", `printf '*filter\n:FORWARD DROP\nCOMMIT\n' | iptables-restore`},
 	} {
@@ -291,7 +297,8 @@ func TestHealLostNotifications(t *testing.T) {
 // TestHealIgnoresOrdinaryWork: Setups and Teardowns lead to no comparison, although they
 // remove links, addresses, routes and elements.
 func TestHealIgnoresOrdinaryWork(t *testing.T) {
-	d := newHealingHost(t, onlyNotified, chain("bridge", dual, ""), chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, ""))
+	d := newHealingHost(t, onlyNotified, append(chain("bridge", dual, ""), map[string]any{"type": "routes", "table": 100}),
+		append(chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, ""), map[string]any{"type": "routes", "table": 100}))
 	count := func(cause string) float64 {
 		return d.metric(fmt.Sprintf("heal_comparisons_total{cause=%q}", cause))
 	}

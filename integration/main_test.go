@@ -27,6 +27,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(bootVariable) != "" {
 		inBoot()
 	}
+	if os.Getenv(birdVariable) != "" {
+		onBirdHost()
+	}
 	var err error
 	if pluginDir, err = refplugins.Dir(); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -33,6 +33,26 @@
 # Subnets of the embedded network "allocnet", at most one per family.
 #subnets = ["10.202.0.0/16", "fd0a:110c:2e7::/64"]
 
+# The file in which flanneld writes the subnets of this host, usually
+# "/run/flannel/subnet.env". The embedded network then has these subnets in place of
+# "subnets", and spans all hosts on which flanneld runs. See docs/cluster.md.
+#subnets_from = ""
+
+# Routes of the embedded network that a routing daemon such as BIRD announces to other
+# hosts. See docs/cluster.md.
+routes {
+  # The number of the routing table from which the daemon reads them. It must not be one
+  # in which the host looks for its own routes (253 to 255). 0: no routes.
+  #table = 0
+
+  # The protocol number that tells the routes from those of other programs.
+  #protocol = 91
+
+  # Announce the subnets of the network, while it has allocations, in place of the
+  # address of each allocation.
+  #subnets = false
+}
+
 # How allocations are set up.
 
 # The engine that runs the plugins: "native" inside the daemon, "exec" as plugin

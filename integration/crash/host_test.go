@@ -89,7 +89,12 @@ func (c cell) plugins() []map[string]any {
 	if c.mixed {
 		chain = append(chain, map[string]any{"type": "tuning", "mtu": 1400, "aKeyOfTomorrow": true})
 	}
-	return append(chain, firewall, ports)
+	chain = append(chain, firewall, ports)
+	if c.disconnects() {
+		// The subject and the bystander of a ptp network share the route.
+		chain = append(chain, map[string]any{"type": "routes", "table": 100, "subnets": c.main == "ptp"})
+	}
+	return chain
 }
 
 // bystanderID is the ID of an allocation that no operation may change.

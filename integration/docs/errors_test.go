@@ -94,7 +94,7 @@ func TestErrorsAreExplained(t *testing.T) {
 	}
 	bin, err := programs()
 	require.NoError(t, err)
-	help, err := exec.Command(filepath.Join(bin, "allocnet"), "--help").Output()
+	help, err := exec.Command(filepath.Join(bin, "allocnet"), "help", "kinds").Output()
 	require.NoError(t, err)
 	_, after, found := strings.Cut(string(help), "\nKinds:\n")
 	require.True(t, found)

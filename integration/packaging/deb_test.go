@@ -101,6 +101,7 @@ func requireVersion(m *machine, version string) {
 		require.Equal(m.t, "v"+version, v.Version, program)
 	}
 	require.Equal(m.t, "v"+version, m.shell(`allocnet status --json | jq -r .daemon.version`), "of the running daemon")
+	require.Equal(m.t, "0", m.shell(`allocnet status --json | jq .doctor.errors`), "the rights of the unit suffice for the checks")
 	exe := m.shell(`readlink /proc/$(systemctl show -P MainPID allocnetd.service)/exe`)
 	require.Equal(m.t, "/usr/bin/allocnetd", exe, "and not a deleted file")
 }

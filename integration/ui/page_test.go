@@ -167,6 +167,52 @@ func TestRestart(t *testing.T) {
 	b.expectedFaults("Failed to load resource: the server responded with a status of 502")
 }
 
+// TestFaults: a fault of the page is not taken for one of the program that serves it.
+func TestFaults(t *testing.T) {
+	h := newHost(t, `ui = "127.0.0.1:0"`)
+	url, err := os.ReadFile(h.path("s.url"))
+	require.NoError(t, err)
+	b := browse(t, strings.TrimSpace(string(url)), 1440, 900)
+	b.shows("#connection", "live")
+	eval[bool](b, `(import("./server.js").then((server) => server.fault("test", new TypeError("x is not a function"))), true)`)
+	b.shows("#fault", "This page has a fault: x is not a function")
+	eval[bool](b, `(import("./server.js").then((server) => server.fault("test")), true)`)
+	b.awaits(`document.querySelector("#fault").hidden`)
+	h.stop()
+	b.shows("#fault", "The program that serves this page does not answer.")
+	b.expectedFaults("Failed to load resource: net::ERR_")
+	h.start()
+}
+
+// overlapping lists texts of the charts that lie on each other, or outside of their chart.
+const overlapping = `[...document.querySelectorAll("#latency figure")].flatMap((figure) => {
+  const all = figure.querySelector("svg").getBoundingClientRect(), box = (e) => e.getBoundingClientRect();
+  return [...figure.querySelectorAll("text")].flatMap((one, i, texts) => [
+    ...texts.slice(i + 1).filter((other) => box(one).left < box(other).right && box(other).left < box(one).right
+      && box(one).top < box(other).bottom && box(other).top < box(one).bottom).map((other) => one.textContent + " on " + other.textContent),
+    ...(box(one).left < all.left || box(one).right > all.right ? [one.textContent + " outside"] : []),
+  ]);
+})`
+
+// TestCharts has durations of all magnitudes.
+func TestCharts(t *testing.T) {
+	b := browse(t, newHost(t).serve(), 1440, 900)
+	b.shows("#latency-charts", "repair 1 operation")
+	eval[bool](b, `(import("./sections.js").then((sections) => {
+		const limits = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, null];
+		sections.latency({ steps: [], operations: [1, 3, 5, 8, 12, 17].map((n) => ({
+			operation: "setup", part: "native", count: n * 8888, sum: n, buckets: limits.slice(-n).map((limit) => ({ limit, count: 8888 * n })) })) }, true);
+	}), true)`)
+	b.awaits(`document.querySelectorAll("#latency figure").length === 6`)
+	for _, width := range []int64{1440, 900, 400} {
+		b.do(chromedp.EmulateViewport(width, 800))
+		b.awaits(fmt.Sprintf("innerWidth === %d", width))
+		require.Empty(t, eval[[]string](b, overlapping), "at %d", width)
+	}
+	require.Contains(t, eval[string](b, `document.querySelector("#latency").textContent`), "≤ 100 µs: 151,096 operations", "what does not fit")
+	b.shoot("charts-narrow")
+}
+
 // TestKeyboard reaches the details of an allocation, and returns, without a pointer.
 func TestKeyboard(t *testing.T) {
 	h := newHost(t)
@@ -248,10 +294,14 @@ func TestAccessibility(t *testing.T) {
 		b.shoot(fmt.Sprintf("few-dark-%v", dark))
 	}
 	b.do(chromedp.EmulateViewport(400, 800))
-	b.awaits(`document.querySelector("#picture svg").clientWidth < 400`)
+	b.awaits(`document.querySelector("#picture svg").getAttribute("width") < 400`) // drawn again
 	require.LessOrEqual(t, eval[int](b, `document.documentElement.scrollWidth`), 400, "no part of the page is wider than the screen")
 	require.Greater(t, eval[float64](b, item("front", "web")+`.getBoundingClientRect().width`), 200.)
 	require.Less(t, eval[float64](b, `document.querySelector('[data-item="row queue"]').getBoundingClientRect().height`), 40., "an ID is on one line")
+	require.Less(t, eval[float64](b, `document.querySelector(".top").getBoundingClientRect().height`), 100., "it covers little of the screen")
+	require.Less(t, eval[float64](b, `document.querySelector("#legend").getBoundingClientRect().bottom`)+4, eval[float64](b, `document.querySelector("#picture").getBoundingClientRect().top`))
+	require.Empty(t, eval[[]string](b, `[...document.querySelectorAll("#leases-table tr > *")].filter((cell) => cell.getBoundingClientRect().right > 400).map((cell) => cell.textContent)`), "all of a lease is visible")
+	require.Empty(t, eval[[]string](b, lowContrast))
 	b.shoot("few-narrow")
 }
 

@@ -1,0 +1,4 @@
+// Package hosts tests networks that span several hosts. Each host is a network namespace and a
+// mount namespace with its own allocnetd and flanneld, connected to the others by an underlay;
+// etcd runs in another one. All of them are the real programs.
+package hosts
