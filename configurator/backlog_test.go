@@ -25,14 +25,21 @@ func pausedHost(t *testing.T) (h *testHost, leases string) {
 	return h, filepath.Join(leases, "net")
 }
 
-// linkOf returns the host's end of an allocation, or nil if there is none.
-func linkOf(t *testing.T, id string) netlink.Link {
+// hostLinks returns the links of the host. It lists them again if some changed meanwhile,
+// such as links that the kernel deletes after their network namespace.
+func hostLinks(t *testing.T) []netlink.Link {
+	t.Helper()
 	links, err := netlink.LinkList()
-	for errors.Is(err, netlink.ErrDumpInterrupted) { // other links have changed meanwhile
+	for errors.Is(err, netlink.ErrDumpInterrupted) {
 		links, err = netlink.LinkList()
 	}
 	require.NoError(t, err)
-	for _, l := range links {
+	return links
+}
+
+// linkOf returns the host's end of an allocation, or nil if there is none.
+func linkOf(t *testing.T, id string) netlink.Link {
+	for _, l := range hostLinks(t) {
 		if owner, ok := names.ParseOwner(l.Attrs().Alias); ok && owner.OfID(id) {
 			return l
 		}

@@ -57,9 +57,7 @@ func (h *testHost) reboot(id string) {
 
 func (h *testHost) powerOff() {
 	h.t.Helper()
-	links, err := netlink.LinkList()
-	require.NoError(h.t, err)
-	for _, l := range links {
+	for _, l := range hostLinks(h.t) {
 		if l.Type() == "veth" || l.Type() == "bridge" {
 			require.NoError(h.t, ignoreNoLink(netlink.LinkDel(l)))
 		}

@@ -42,6 +42,8 @@ func newSandbox(t *testing.T, name string) *rtnl.Sandbox {
 	return s
 }
 
+// veth returns a link of an ID that no other test uses: the kernel deletes the links of a
+// network namespace some time after it.
 func veth(id string) *rtnl.Veth {
 	o := names.Owner{Network: "net", ID: id, IfName: "eth0"}
 	return &rtnl.Veth{Name: o.Veth(), Alias: o.String(), MAC: rtnl.RandomMAC(), PeerName: "eth0", PeerMAC: rtnl.RandomMAC()}
@@ -62,7 +64,7 @@ func addBridge(t *testing.T, h *rtnl.Host, name string) int {
 func TestCreateVeth(t *testing.T) {
 	h := open(t)
 	s := newSandbox(t, "a")
-	v := veth("a")
+	v := veth("create")
 	v.Master, v.Hairpin, v.Isolated, v.MTU = addBridge(t, h, "br0"), true, true, 1400
 	require.NoError(t, h.CreateVeth(v, s))
 
@@ -185,7 +187,7 @@ func TestBridge(t *testing.T) {
 // TestSmallMTU: below the minimum MTU of IPv6, a link has no IPv6 and no sysctls of it.
 func TestSmallMTU(t *testing.T) {
 	h := open(t)
-	v := veth("a")
+	v := veth("small")
 	v.MTU, v.NoLinkLocal = 1279, true
 	require.NoError(t, h.CreateVeth(v, newSandbox(t, "a")))
 	_, err := h.DeleteLink(t.Context(), v.Name)
@@ -356,7 +358,7 @@ func TestAwaitReception(t *testing.T) {
 	s := newSandbox(t, "a")
 	gateway, address := net.ParseIP("fd00::1"), net.ParseIP("fd00::77")
 	for range 50 {
-		v := veth("a")
+		v := veth("await")
 		require.NoError(t, h.CreateVeth(v, s))
 		var changes rtnl.Batch
 		changes.AddAddress(v.Index, &net.IPNet{IP: gateway, Mask: net.CIDRMask(128, 128)}, rtnl.NoDAD)

@@ -67,7 +67,7 @@ func TestSharedAddress(t *testing.T) {
 
 func TestDropMulticast(t *testing.T) {
 	h := open(t)
-	s, v := newSandbox(t, "a"), veth("a")
+	s, v := newSandbox(t, "a"), veth("multicast")
 	require.NoError(t, h.CreateVeth(v, s))
 	peer, err := s.Index("eth0")
 	require.NoError(t, err)

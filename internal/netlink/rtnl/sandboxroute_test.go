@@ -12,7 +12,7 @@ import (
 
 func TestRouteExists(t *testing.T) {
 	h := open(t)
-	s, v := newSandbox(t, "a"), veth("a")
+	s, v := newSandbox(t, "a"), veth("exists")
 	require.NoError(t, h.CreateVeth(v, s))
 	require.NoError(t, s.SetUp(v.PeerIndex))
 	prefix := func(text string) net.IPNet {

@@ -17,7 +17,7 @@ import (
 // another protocol, over another link or in another table are neither found nor deleted.
 func TestTableRoutes(t *testing.T) {
 	h := open(t)
-	s, v := newSandbox(t, "a"), veth("a")
+	s, v := newSandbox(t, "a"), veth("table")
 	require.NoError(t, h.CreateVeth(v, s))
 	defer h.DeleteLink(context.Background(), v.Name)
 	other := addBridge(t, h, "br0")
