@@ -84,15 +84,9 @@ func New(cfg Config) (*Configurator, error) {
 	spelt := cfg.StateDir
 	cfg.StateDir = state.Path
 	history := cfg.openJournal()
-	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{
-		StateDir: cfg.StateDir, Subnets: cfg.Subnets, SubnetsFrom: cfg.SubnetsFrom, Routes: conflist.EmbeddedRoutes(cfg.Routes), ForBinaries: cfg.Engine == EngineExec,
-	})
+	confs, err := cfg.configurations()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
-	}
-	confs := conflist.New(cfg.ConfDir, embedded)
-	if cfg.Engine != EngineExec {
-		confs.Resolving()
+		return nil, err
 	}
 	plugins := native.New(cfg.Logger, state.Instance).LongLived(!cfg.OneShot)
 	c := &Configurator{
@@ -129,6 +123,21 @@ func New(cfg Config) (*Configurator, error) {
 	c.store.InBoot(currentBoot)
 	plugins.InBoot(currentBoot)
 	return c, c.openPools()
+}
+
+// configurations returns the network configurations of ConfDir and the embedded ones.
+func (c *Config) configurations() (*conflist.Dir, error) {
+	embedded, err := conflist.Embedded(conflist.EmbeddedOptions{
+		StateDir: c.StateDir, Subnets: c.Subnets, SubnetsFrom: c.SubnetsFrom, Routes: conflist.EmbeddedRoutes(c.Routes), ForBinaries: c.Engine == EngineExec,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidConfig, err)
+	}
+	confs := conflist.New(c.ConfDir, embedded)
+	if c.Engine != EngineExec {
+		confs.Resolving()
+	}
+	return confs, nil
 }
 
 // Close waits for the removals that Teardown has left to the background, at most 10 seconds.

@@ -122,7 +122,7 @@ func TestRepairOfWhatIsTornDownMeanwhile(t *testing.T) {
 	require.Equal(t, &RepairReport{Healthy: []string{"a"}, Repaired: []string{}, Broken: []string{}}, report)
 }
 
-// TestRepairOfLeases: a lost lease comes back, unless somebody else has got the address.
+// TestRepairOfLeases: a lost lease comes back, unless another container has got the address.
 func TestRepairOfLeases(t *testing.T) {
 	for name, plugin := range map[string]string{"bridge": `{"type":"bridge","bridge":"brtest","isGateway":true`, "ptp": `{"type":"ptp"`} {
 		t.Run(name, func(t *testing.T) {

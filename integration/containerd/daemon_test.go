@@ -9,27 +9,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/internal/testing/process"
 )
 
 // newDaemon starts allocnetd with additional settings, and waits until it is ready.
-func newDaemon(t testing.TB, settings string) *process {
+func newDaemon(t testing.TB, settings string) *process.Process {
 	t.Helper()
 	bin, err := programs()
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "allocnetd.hcl")
 	require.NoError(t, os.WriteFile(file, []byte("log { level = \"warn\" }\n"+settings), 0o600))
-	d := newProcess(t, filepath.Join(bin, "allocnetd"), "--config", file)
+	d := process.New(t, filepath.Join(bin, "allocnetd"), "--config", file)
 	startDaemon(t, d)
 	return d
 }
 
 // startDaemon starts the daemon and waits until it is ready.
-func startDaemon(t testing.TB, d *process) {
+func startDaemon(t testing.TB, d *process.Process) {
 	t.Helper()
-	d.begin()
+	d.Start()
 	c := client.New(client.Config{})
-	eventually(t, "allocnetd is ready", func() bool { return d.hasEnded() || c.Ready(t.Context()) == nil })
-	require.False(t, d.hasEnded(), d.output())
+	eventually(t, "allocnetd is ready", func() bool { return d.HasEnded() || c.Ready(t.Context()) == nil })
+	require.False(t, d.HasEnded(), d.Output())
 }
 
 // pluginDir returns a directory with allocnet's plugin and those that a command installs.

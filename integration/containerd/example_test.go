@@ -18,11 +18,12 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/process"
 )
 
 // example is examples/containerd, which runs the container "web" with a host port.
 type example struct {
-	*process
+	*process.Process
 	h      *host
 	client *containerd.Client
 	nets   *configurator.Configurator // to look at the records
@@ -39,8 +40,8 @@ func newExample(t *testing.T, h *host, network string, more ...string) *example 
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, nets.Close()) })
 	args := append([]string{filepath.Join(bin, "example"), "-address", h.socket, "-network", network, "-publish", "8080:80"}, more...)
-	e := &example{newProcess(t, append(append(args, "web", imageName), server...)...), h, h.client("allocnet-example"), nets}
-	e.env = []string{"TMPDIR=" + h.dir} // for mounts that a killed example leaves
+	e := &example{process.New(t, append(append(args, "web", imageName), server...)...), h, h.client("allocnet-example"), nets}
+	e.Env = []string{"TMPDIR=" + h.dir} // for mounts that a killed example leaves
 	t.Cleanup(e.clean)
 	return e
 }
@@ -48,68 +49,68 @@ func newExample(t *testing.T, h *host, network string, more ...string) *example 
 // clean removes what a failed test left, so that later tests are not affected.
 func (e *example) clean() {
 	if exists("/run/allocnet-example/web") {
-		e.kill()
+		e.Kill()
 		e.run()
-		e.term()
+		e.Terminate()
 	}
 }
 
 // run starts the example and waits until its container serves its files.
 func (e *example) run() {
-	e.t.Helper()
-	require.True(e.t, e.tryRun(), e.output())
+	e.h.t.Helper()
+	require.True(e.h.t, e.tryRun(), e.Output())
 	e.h.requireGet(8080, "/etc/hosts")
 }
 
 // tryRun starts the example and reports whether it has started its container.
 func (e *example) tryRun() bool {
-	e.t.Helper()
-	before := len(e.output())
-	e.begin()
-	runs := func() bool { return strings.Contains(e.output()[before:], " runs at ") }
-	eventually(e.t, "the container runs", func() bool { return runs() || e.hasEnded() })
+	e.h.t.Helper()
+	before := len(e.Output())
+	e.Start()
+	runs := func() bool { return strings.Contains(e.Output()[before:], " runs at ") }
+	eventually(e.h.t, "the container runs", func() bool { return runs() || e.HasEnded() })
 	return runs()
 }
 
 // runAgain is run after the example was killed. It starts the example repeatedly, as a
 // supervisor does: containerd may still be creating the task of the killed process.
 func (e *example) runAgain() {
-	e.t.Helper()
+	e.h.t.Helper()
 	for range 20 {
 		if e.tryRun() {
 			e.h.requireGet(8080, "/etc/hosts")
 			return
 		}
 	}
-	require.Fail(e.t, "the example does not run", e.output())
+	require.Fail(e.h.t, "the example does not run", e.Output())
 }
 
 // named returns an example that runs a container with another name, and has ended.
-func (e *example) named(name string) *process {
-	e.t.Helper()
-	args := slices.Clone(e.args)
+func (e *example) named(name string) *process.Process {
+	e.h.t.Helper()
+	args := slices.Clone(e.Args)
 	args[slices.Index(args, "web")] = name
-	p := newProcess(e.t, args...)
-	p.begin()
-	<-p.ended
+	p := process.New(e.h.t, args...)
+	p.Start()
+	p.Wait()
 	return p
 }
 
 // requireNothing checks that nothing of the container is left in containerd, in the
 // records and in the file system.
 func (e *example) requireNothing() {
-	e.t.Helper()
-	containers, err := e.client.Containers(e.t.Context())
-	require.NoError(e.t, err)
-	require.Empty(e.t, containers)
-	require.NoError(e.t, e.client.SnapshotService("overlayfs").Walk(e.t.Context(), func(_ context.Context, i snapshots.Info) error {
-		require.Equal(e.t, snapshots.KindCommitted, i.Kind, "%s is of a container", i.Name)
+	e.h.t.Helper()
+	containers, err := e.client.Containers(e.h.t.Context())
+	require.NoError(e.h.t, err)
+	require.Empty(e.h.t, containers)
+	require.NoError(e.h.t, e.client.SnapshotService("overlayfs").Walk(e.h.t.Context(), func(_ context.Context, i snapshots.Info) error {
+		require.Equal(e.h.t, snapshots.KindCommitted, i.Kind, "%s is of a container", i.Name)
 		return nil
 	}))
-	records, err := e.nets.List(e.t.Context())
-	require.NoError(e.t, err)
-	require.Empty(e.t, records)
-	require.NoDirExists(e.t, "/run/allocnet-example/web")
+	records, err := e.nets.List(e.h.t.Context())
+	require.NoError(e.h.t, err)
+	require.Empty(e.h.t, records)
+	require.NoDirExists(e.h.t, "/run/allocnet-example/web")
 }
 
 // network writes a network with DNS servers of its own.
@@ -151,7 +152,7 @@ func TestExample(t *testing.T) {
 				record, err := e.nets.Get(t.Context(), "web")
 				require.NoError(t, err)
 				for i := 0; i < 20 && pool != "0" && record.ContainerID == ""; i++ { // Setup came before the pool was ready
-					e.kill()
+					e.Kill()
 					e.run()
 					record, err = e.nets.Get(t.Context(), "web")
 					require.NoError(t, err)
@@ -161,8 +162,8 @@ func TestExample(t *testing.T) {
 				require.Contains(t, hosts, record.Status.Address+"\tweb\n")
 				require.Equal(t, hosts, h.requireGet(8080, "/etc/hosts"))
 				require.Equal(t, test.resolvers, h.requireGet(8080, "/etc/resolv.conf"))
-				require.Contains(t, e.output(), fmt.Sprintf("web runs at %s\n", record.Status.Address))
-				e.term()
+				require.Contains(t, e.Output(), fmt.Sprintf("web runs at %s\n", record.Status.Address))
+				e.Terminate()
 				_, err = h.get(8080, "/")
 				require.ErrorIs(t, err, unix.ECONNREFUSED)
 				e.requireNothing()
@@ -186,33 +187,33 @@ func resolvConf(t testing.TB, text string) {
 func TestExampleKilled(t *testing.T) {
 	for name, reached := range map[string]func(e *example) bool{
 		"snapshot": func(e *example) bool {
-			_, err := e.client.SnapshotService("overlayfs").Stat(e.t.Context(), "web")
+			_, err := e.client.SnapshotService("overlayfs").Stat(e.h.t.Context(), "web")
 			return err == nil
 		},
 		"container": func(e *example) bool {
-			_, err := e.client.LoadContainer(e.t.Context(), "web")
+			_, err := e.client.LoadContainer(e.h.t.Context(), "web")
 			return err == nil
 		},
 		"network": func(e *example) bool {
-			_, err := e.nets.Get(e.t.Context(), "web")
+			_, err := e.nets.Get(e.h.t.Context(), "web")
 			return err == nil
 		},
 		"task": func(e *example) bool {
 			return exists(e.h.dir + "/state/io.containerd.runtime.v2.task/allocnet-example/web/init.pid")
 		},
-		"running": func(e *example) bool { return strings.Contains(e.output(), " runs at ") },
+		"running": func(e *example) bool { return strings.Contains(e.Output(), " runs at ") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, "")
 			e := newExample(t, h, "allocnet", "-pool", "2")
-			e.begin()
-			eventually(t, name, func() bool { return reached(e) || e.hasEnded() })
-			e.kill()
+			e.Start()
+			eventually(t, name, func() bool { return reached(e) || e.HasEnded() })
+			e.Kill()
 			if name == "running" {
 				h.requireGet(8080, "/etc/hosts")
 			}
 			e.runAgain()
-			e.term()
+			e.Terminate()
 			e.requireNothing()
 		})
 	}
@@ -224,13 +225,13 @@ func TestExampleWithoutContainerd(t *testing.T) {
 	h := newHost(t, "")
 	e := newExample(t, h, "allocnet")
 	e.run()
-	h.containerd.kill()
-	<-e.ended
-	require.False(t, e.cmd.ProcessState.Success())
+	h.containerd.Kill()
+	e.Wait()
+	require.False(t, e.Succeeded())
 	h.requireGet(8080, "/etc/hosts")
 	h.start()
 	e.run()
-	e.term()
+	e.Terminate()
 	e.requireNothing()
 }
 
@@ -241,11 +242,11 @@ func TestExampleConflict(t *testing.T) {
 	first := newExample(t, h, "allocnet")
 	first.run()
 	second := first.named("second")
-	require.Contains(t, second.output(), `host port conflict with tcp port 8080 on all addresses of allocation "web"`)
+	require.Contains(t, second.Output(), `host port conflict with tcp port 8080 on all addresses of allocation "web"`)
 	_, err := first.client.LoadContainer(t.Context(), "second")
 	require.True(t, errdefs.IsNotFound(err), "%v", err)
 	h.requireGet(8080, "/etc/hosts")
-	first.term()
+	first.Terminate()
 	first.requireNothing()
 }
 
@@ -255,7 +256,7 @@ func TestExampleName(t *testing.T) {
 	e := newExample(t, newHost(t, ""), "allocnet")
 	require.NoError(t, os.MkdirAll("/run/allocnet-example-other", 0o755))
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll("/run/allocnet-example-other")) })
-	require.Contains(t, e.named("../allocnet-example-other").output(), "invalid allocation")
+	require.Contains(t, e.named("../allocnet-example-other").Output(), "invalid allocation")
 	require.DirExists(t, "/run/allocnet-example-other")
 	e.requireNothing()
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/hostsnap"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/process"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -33,9 +34,9 @@ import (
 type host struct {
 	t          testing.TB
 	outside    *sandbox.Sandbox
-	dir        string   // of containerd
-	containerd *process // runs
-	socket     string   // of containerd
+	dir        string           // of containerd
+	containerd *process.Process // runs
+	socket     string           // of containerd
 }
 
 // metrics is the address of containerd's metrics.
@@ -65,7 +66,7 @@ func newHost(t testing.TB, plugins string) *host {
 	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable)) // entries of former tests
 	config := filepath.Join(dir, "config.toml")
 	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, configuration, dir, h.socket, imageName, plugins, metrics), 0o600))
-	h.containerd = newProcess(t, "containerd", "--config", config, "--log-level", "warn")
+	h.containerd = process.New(t, "containerd", "--config", config, "--log-level", "warn")
 	h.start()
 	return h
 }
@@ -103,7 +104,7 @@ state = "%[1]s/state"
 // start starts containerd and waits until it responds.
 func (h *host) start() {
 	h.t.Helper()
-	h.containerd.begin()
+	h.containerd.Start()
 	eventually(h.t, "containerd responds", func() bool {
 		c, err := containerd.New(h.socket, containerd.WithTimeout(time.Second))
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/client"
+	"github.com/allocnet/allocnet/internal/testing/process"
 	"github.com/allocnet/allocnet/sandbox"
 )
 
@@ -26,17 +27,17 @@ func TestPodsKilled(t *testing.T) {
 
 // killContainerdFirst kills containerd while plugins wait for the daemon, which then
 // serves them.
-func killContainerdFirst(h *host, daemon *process) {
-	h.containerd.kill()
-	require.NoError(h.t, daemon.cmd.Process.Signal(unix.SIGCONT))
+func killContainerdFirst(h *host, daemon *process.Process) {
+	h.containerd.Kill()
+	daemon.Signal(unix.SIGCONT)
 	eventually(h.t, "no plugin runs", func() bool { return runningPlugins(h.t) == 0 })
-	daemon.kill()
+	daemon.Kill()
 }
 
 // killDaemonFirst kills the daemon while plugins wait for it, and then containerd.
-func killDaemonFirst(h *host, daemon *process) {
-	daemon.kill()
-	h.containerd.kill()
+func killDaemonFirst(h *host, daemon *process.Process) {
+	daemon.Kill()
+	h.containerd.Kill()
 }
 
 // runningPlugins returns the number of processes that are a plugin of allocnet.
@@ -53,7 +54,7 @@ func runningPlugins(t testing.TB) (n int) {
 	return n
 }
 
-func testPodsKilled(t *testing.T, s setup, kill func(*host, *process)) {
+func testPodsKilled(t *testing.T, s setup, kill func(*host, *process.Process)) {
 	plugins, daemon := s.begin(t)
 	h := newHost(t, plugins)
 	h.requireUnchanged()
@@ -70,7 +71,7 @@ func testPodsKilled(t *testing.T, s setup, kill func(*host, *process)) {
 	for range 15 {
 		<-ended
 	}
-	require.NoError(t, daemon.cmd.Process.Signal(unix.SIGSTOP))
+	daemon.Signal(unix.SIGSTOP)
 	eventually(t, "plugins wait for the daemon", func() bool { return runningPlugins(t) > 5 })
 	kill(h, daemon)
 	errs := <-failed

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/testing/process"
 	"github.com/allocnet/allocnet/internal/testing/refplugins"
 )
 
@@ -26,11 +27,11 @@ type setup struct {
 	name string
 	// begin prepares the host. It returns the directory of the plugins, and the daemon
 	// if there is one.
-	begin func(t testing.TB) (plugins string, daemon *process)
+	begin func(t testing.TB) (plugins string, daemon *process.Process)
 }
 
 var (
-	withDaemon = setup{"daemon", func(t testing.TB) (string, *process) {
+	withDaemon = setup{"daemon", func(t testing.TB) (string, *process.Process) {
 		network(t, "net", "bridge")
 		d := newDaemon(t, "manager { enabled = true }\n")
 		const own = "/etc/cni/net.d/00-allocnet.conflist"
@@ -38,11 +39,11 @@ var (
 		eventually(t, "the manager writes its configuration", func() bool { return exists(own) })
 		return pluginDir(t, "loopback"), d
 	}}
-	dropIn = setup{"drop-in", func(t testing.TB) (string, *process) {
+	dropIn = setup{"drop-in", func(t testing.TB) (string, *process.Process) {
 		network(t, "net", "bridge")
 		return pluginDir(t, "--daemon"), newDaemon(t, "")
 	}}
-	reference = setup{"reference", func(t testing.TB) (string, *process) {
+	reference = setup{"reference", func(t testing.TB) (string, *process.Process) {
 		network(t, "net", "bridge")
 		return filepath.Dir(refplugins.Path(t, "bridge")), nil
 	}}

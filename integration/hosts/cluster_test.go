@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/internal/testing/privhost"
+	"github.com/allocnet/allocnet/internal/testing/process"
 )
 
 // The underlay is a bridge of the private host. etcd listens on its address.
@@ -28,7 +29,7 @@ const (
 // cluster is three hosts with flanneld on an underlay, and etcd.
 type cluster struct {
 	t     testing.TB
-	etcd  *process
+	etcd  *process.Process
 	hosts []*host
 }
 
@@ -69,7 +70,7 @@ func newCluster(t testing.TB, o overlay) *cluster {
 	}
 	require.NoError(t, netlink.LinkSetUp(link))
 	c := &cluster{t: t}
-	c.etcd = newProcess(t, "etcd", "--data-dir", t.TempDir(), "--listen-client-urls", etcdURL, "--advertise-client-urls", etcdURL,
+	c.etcd = process.New(t, "etcd", "--data-dir", t.TempDir(), "--listen-client-urls", etcdURL, "--advertise-client-urls", etcdURL,
 		"--listen-peer-urls", "http://10.210.0.1:2380", "--log-level", "error", "--unsafe-no-fsync")
 	c.startEtcd()
 	c.put("/coreos.com/network/config", o.String())
@@ -88,7 +89,7 @@ func addAddress(t testing.TB, link netlink.Link, address string) {
 
 func (c *cluster) startEtcd() {
 	c.t.Helper()
-	c.etcd.begin()
+	c.etcd.Start()
 	eventually(c.t, "etcd answers", func() bool {
 		r, err := http.Get(etcdURL + "/health")
 		if err != nil {
@@ -135,9 +136,9 @@ type host struct {
 	address4 netip.Addr // on the underlay
 	address6 netip.Addr
 	bin      string
-	holder   *process // keeps the namespaces
-	flanneld *process
-	daemon   *process
+	holder   *process.Process // keeps the namespaces
+	flanneld *process.Process
+	daemon   *process.Process
 	settings string // file of allocnetd
 }
 
@@ -148,19 +149,19 @@ func newHost(t testing.TB, number int, o overlay) *host {
 		address4: netip.AddrFrom4([4]byte{10, 210, 0, byte(10 + number)}),
 		address6: netip.MustParseAddr(fmt.Sprint("fd00:210::1", number)),
 	}
-	h.holder = newProcess(t, "unshare", "--mount", "--net", "--propagation", "private", "sh", "-ec",
+	h.holder = process.New(t, "unshare", "--mount", "--net", "--propagation", "private", "sh", "-ec",
 		`for d in /run /var/lib/cni; do mount -t tmpfs tmpfs $d; done; echo ready; exec sleep infinity`)
-	h.holder.begin()
-	eventually(t, h.name+" is there", func() bool { return strings.Contains(h.holder.output(), "ready") })
+	h.holder.Start()
+	eventually(t, h.name+" is there", func() bool { return strings.Contains(h.holder.Output(), "ready") })
 	h.connect()
 	args := []string{h.bin + "/flanneld", "--etcd-endpoints=" + etcdURL, "--iface=eth0", "--public-ip=" + h.address4.String(), fmt.Sprint("--ip-masq=", o.masq)}
 	if o.dual {
 		args = append(args, "--public-ipv6="+h.address6.String())
 	}
-	h.flanneld = newProcess(t, h.inside(args...)...)
+	h.flanneld = process.New(t, h.inside(args...)...)
 	h.startFlanneld()
 	h.settings = filepath.Join(t.TempDir(), "allocnetd.hcl")
-	h.daemon = newProcess(t, h.inside(h.bin+"/allocnetd", "--config", h.settings)...)
+	h.daemon = process.New(t, h.inside(h.bin+"/allocnetd", "--config", h.settings)...)
 	return h
 }
 
@@ -186,7 +187,7 @@ ip route add default via 10.210.0.1
 ip route add default via fd00:210::1`, h.address4.String(), h.address6.String())
 }
 
-func (h *host) pid() int { return h.holder.cmd.Process.Pid }
+func (h *host) pid() int { return h.holder.PID() }
 
 // inside returns the command line that runs a program in the host.
 func (h *host) inside(args ...string) []string {
@@ -211,14 +212,14 @@ func (h *host) try(args ...string) (string, error) {
 func (h *host) startFlanneld() {
 	h.t.Helper()
 	_, _ = h.try("rm", "-f", "/run/flannel/subnet.env")
-	h.flanneld.begin()
+	h.flanneld.Start()
 	h.awaitSubnet()
 }
 
 func (h *host) awaitSubnet() {
 	h.t.Helper()
-	eventually(h.t, h.name+" has a subnet", func() bool { return h.flanneld.hasEnded() || h.env()["FLANNEL_SUBNET"] != "" })
-	require.False(h.t, h.flanneld.hasEnded(), h.flanneld.output())
+	eventually(h.t, h.name+" has a subnet", func() bool { return h.flanneld.HasEnded() || h.env()["FLANNEL_SUBNET"] != "" })
+	require.False(h.t, h.flanneld.HasEnded(), h.flanneld.Output())
 }
 
 // env returns what flanneld has written.
@@ -238,9 +239,9 @@ func (h *host) awaitDaemon() {
 	h.t.Helper()
 	eventually(h.t, "allocnetd of "+h.name+" is ready", func() bool {
 		_, err := h.try(h.bin+"/allocnet", "ready")
-		return h.daemon.hasEnded() || err == nil
+		return h.daemon.HasEnded() || err == nil
 	})
-	require.False(h.t, h.daemon.hasEnded(), h.daemon.output())
+	require.False(h.t, h.daemon.HasEnded(), h.daemon.Output())
 }
 
 // allocation is what allocnet setup prints of an allocation.
@@ -276,11 +277,11 @@ func (a *allocation) serve(port string) {
 	a.host.t.Helper()
 	self, err := os.Executable()
 	require.NoError(a.host.t, err)
-	s := newProcess(a.host.t, a.host.inside(a.inside(self, port)...)...)
-	s.env = []string{actVariable + "=serve"}
-	s.begin()
-	eventually(a.host.t, "the server listens", func() bool { return s.hasEnded() || strings.Contains(s.output(), "ready") })
-	require.False(a.host.t, s.hasEnded(), s.output())
+	s := process.New(a.host.t, a.host.inside(a.inside(self, port)...)...)
+	s.Env = []string{actVariable + "=serve"}
+	s.Start()
+	eventually(a.host.t, "the server listens", func() bool { return s.HasEnded() || strings.Contains(s.Output(), "ready") })
+	require.False(a.host.t, s.HasEnded(), s.Output())
 }
 
 // ask asks a server, from the host or, if a is not nil, from an allocation of it, and returns

@@ -33,7 +33,7 @@ func (c *cluster) start(settings, list string) {
 	c.t.Helper()
 	for _, h := range c.hosts {
 		h.prepare(settings, list)
-		h.daemon.begin()
+		h.daemon.Start()
 		h.awaitDaemon()
 	}
 }

@@ -76,25 +76,25 @@ func TestNodesCrash(t *testing.T) {
 	a, b := one.setup("a"), two.setup("b", "-p", "8080:80")
 	l := c.load(a, b)
 
-	c.etcd.kill()
+	c.etcd.Kill()
 	l.requireAnswers(t, "without etcd")
 	d := three.setup("d") // the subnet is known
 	requireReach(t, d, b)
 	c.startEtcd()
 
-	two.flanneld.kill()
+	two.flanneld.Kill()
 	l.requireAnswers(t, "without flanneld")
 	e := two.setup("e")
 	requireReach(t, a, e)
 	before := two.env()
-	two.flanneld.begin()
+	two.flanneld.Start()
 	two.awaitSubnet()
 	l.requireAnswers(t, "after flanneld has started again")
 	require.Equal(t, before, two.env(), "it has the same subnet")
 
-	two.daemon.kill()
+	two.daemon.Kill()
 	l.requireAnswers(t, "without allocnetd")
-	two.daemon.begin()
+	two.daemon.Start()
 	two.awaitDaemon()
 	l.requireAnswers(t, "after allocnetd has started again")
 	two.run(two.bin+"/allocnet", "check", "b")
@@ -142,7 +142,7 @@ func TestNodeReturnsWithAnotherSubnet(t *testing.T) {
 	a, old := one.setup("a"), two.setup("old")
 	requireReach(t, a, old)
 	before := two.env()["FLANNEL_SUBNET"]
-	two.flanneld.kill()
+	two.flanneld.Kill()
 	c.expire(two)
 	c.take(before)
 	two.startFlanneld()
@@ -167,10 +167,10 @@ func TestSubnetComes(t *testing.T) {
 	c := newCluster(t, overlay{backend: "vxlan"})
 	for i, network := range []struct{ settings, list string }{{embedded, ""}, {ofFiles, flannelList}} {
 		h := c.hosts[i]
-		h.flanneld.kill()
+		h.flanneld.Kill()
 		h.run("rm", "/run/flannel/subnet.env")
 		h.prepare(network.settings, network.list)
-		h.daemon.begin()
+		h.daemon.Start()
 		eventually(t, "allocnetd answers", func() bool { _, err := h.try(h.bin+"/allocnet", "ls"); return err == nil })
 		for _, command := range [][]string{{"ready"}, {"setup", "early", "--create"}} {
 			out, err := h.try(append([]string{h.bin + "/allocnet"}, append(command, "--json")...)...)

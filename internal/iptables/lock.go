@@ -6,7 +6,7 @@ import "context"
 // and create missing ones.
 type Lock struct{ held chan struct{} }
 
-// NewLock returns a lock that nobody holds.
+// NewLock returns a lock that is free.
 func NewLock() Lock { return Lock{held: make(chan struct{}, 1)} }
 
 // Hold calls act while it holds the lock. If the context ends first, it returns the cause.

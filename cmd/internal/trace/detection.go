@@ -14,9 +14,9 @@ import (
 )
 
 // While the kernel runs duplicate address detection for an IPv6 address, the address is
-// tentative: nothing is sent from it, not even to find a neighbour, and nobody is answered
-// who looks for it. detectionTime bounds the wait for that: the detection begins within a
-// second and takes another one.
+// tentative: the host sends nothing from it, not even to find a neighbour, and does not
+// answer neighbours that look for it. detectionTime bounds the wait for that: the detection
+// begins within a second and takes another one.
 var detectionTime = 3 * time.Second
 
 // detectionPause is the time between two looks.

@@ -20,8 +20,8 @@
 // # Routes to networks
 //
 // The route to a network belongs to all attachments whose elements have it as destination,
-// and is deleted with the last of them. There is no lock: whoever deletes or keeps the route
-// looks afterwards whether the elements agree, and corrects it; see settle.
+// and is deleted with the last of them. There is no lock: a process that has deleted or
+// kept the route looks afterwards whether the elements agree, and corrects it; see settle.
 package announce
 
 import (
@@ -201,7 +201,7 @@ const attempts = 10
 
 // settle makes the route to a network exist if and only if an element has it as destination.
 // exists tells whether the caller has left it in place. Other processes may add and delete
-// elements meanwhile: whoever is the last to change the route finds no difference afterwards.
+// elements meanwhile: the last process that changes the route finds no difference afterwards.
 func (a Announcer) settle(ctx context.Context, r *ruleset.Route, exists bool) error {
 	for range attempts {
 		one, used, err := a.Rules.FindAnnounced(ctx, r.Address, r.Table, func(names.Owner) bool { return true })

@@ -25,8 +25,8 @@ func Validate(table uint32, protocol uint8) error {
 	return nil
 }
 
-// ownerOf returns who uses a protocol; "" if nobody is known to. The numbers are those of
-// linux/rtnetlink.h and of FRR.
+// ownerOf returns the program that uses a protocol number, "" if none is known. The numbers
+// are those of linux/rtnetlink.h and of FRR.
 func ownerOf(protocol uint8) string {
 	const firstFRR, lastFRR = unix.RTPROT_BGP, 198
 	switch {

@@ -162,7 +162,7 @@ func (p *hostLocal) Check(ctx context.Context, c *sdk.CmdArgs) error {
 }
 
 // Repair implements sdk.Repairer: it leases the addresses of the previous result to the
-// container again, if their leases were lost and nobody else has them.
+// container again, if their leases were lost and no other container has the addresses.
 func (p *hostLocal) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	previous, err := c.Previous(&p.Common)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 type Request struct {
 	Set     RangeSet
 	Address netip.Addr
-	// InUse returns who has an address without a lease in this store, "" if nobody has it.
+	// InUse returns the owner of an address that has no lease in this store, "" if it is free.
 	// Such an address is not leased. A nil InUse stands for a host that cannot be asked.
 	InUse func(netip.Addr) (by string, err error)
 }
