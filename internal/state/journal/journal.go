@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 	"github.com/allocnet/allocnet/internal/wire"
 )
 
@@ -251,8 +252,12 @@ func (j *Journal) write(entries []allocnet.HistoryEntry) error {
 }
 
 // append appends lines with one call, so that those of other processes do not get in
-// between, and renames a file that is large enough.
+// between, and renames a file that is large enough. It writes nothing if another user may
+// have made the file.
 func (j *Journal) append(lines []byte) error {
+	if err := statedir.CheckDirs(filepath.Dir(j.file)); err != nil {
+		return err
+	}
 	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	fd, err := unix.Open(j.file, flags, 0o600)
 	if errors.Is(err, unix.ENOENT) { // there is no state directory yet, and the operation made none
@@ -262,13 +267,13 @@ func (j *Journal) append(lines []byte) error {
 		return err
 	}
 	var st unix.Stat_t
-	if err = unix.Fstat(fd, &st); err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		err = errors.New("it is not a regular file: remove it")
-	}
-	if err == nil {
+	if err = statedir.CheckFile(fd, j.file); err == nil {
 		_, err = unix.Write(fd, lines)
 	}
-	if err == nil && st.Size+int64(len(lines)) >= j.most/2 {
+	if err == nil {
+		err = unix.Fstat(fd, &st)
+	}
+	if err == nil && st.Size >= j.most/2 {
 		err = j.rotate(fd, &st)
 	}
 	return errors.Join(err, unix.Close(fd))

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
 // testJournal is a journal whose clock advances by a second with each reading.
@@ -167,4 +168,33 @@ func TestDamaged(t *testing.T) {
 	gone := New(filepath.Join(dir, "gone"), 1<<20, nil, func(err error) { t.Error(err) })
 	operate(gone, allocnet.Step{Operation: "setup", ID: "a"}, errors.New("x"))
 	require.NoDirExists(t, filepath.Join(dir, "gone"))
+}
+
+// TestNotTrusted: nothing is written to a file, or read from one, that another user may have
+// made or changed.
+func TestNotTrusted(t *testing.T) {
+	for name, change := range map[string]func(dir, file string) error{
+		"directory": func(dir, _ string) error { return os.Chmod(dir, 0o777) },
+		"mode":      func(_, file string) error { return os.Chmod(file, 0o666) },
+		"hard link": func(dir, file string) error { return os.Link(file, filepath.Join(dir, "other")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			j, dir := testJournal(t, 1<<20)
+			operate(j, allocnet.Step{Operation: "setup", ID: "a"}, errors.New("x"))
+			file, _ := files(dir)
+			require.NoError(t, change(dir, file))
+			before, err := os.ReadFile(file)
+			require.NoError(t, err)
+
+			var failed error
+			j.failed = func(err error) { failed = err }
+			operate(j, allocnet.Step{Operation: "teardown", ID: "a"}, errors.New("x"))
+			require.ErrorIs(t, failed, statedir.ErrNotOurs)
+			after, err := os.ReadFile(file)
+			require.NoError(t, err)
+			require.Equal(t, string(before), string(after))
+			_, err = Read(dir, allocnet.HistoryQuery{})
+			require.ErrorIs(t, err, statedir.ErrNotOurs)
+		})
+	}
 }

@@ -12,11 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet"
+	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
 // Read returns the entries of the journal below a state directory, oldest first. It skips
 // lines that are incomplete because of a crash. Without a journal there are no entries.
 func Read(stateDir string, q allocnet.HistoryQuery) ([]allocnet.HistoryEntry, error) {
+	if err := statedir.CheckDirs(stateDir); err != nil {
+		return nil, fmt.Errorf("read journal: %w", err)
+	}
 	now, before := files(stateDir)
 	entries := []allocnet.HistoryEntry{}
 	for _, file := range []string{before, now} {
@@ -47,8 +51,8 @@ func read(file string, each func(allocnet.HistoryEntry)) error {
 		return err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return errors.Join(err, errors.New("it is not a regular file: remove it"))
+	if err := statedir.CheckFile(int(f.Fd()), file); err != nil {
+		return err
 	}
 	lines := bufio.NewReaderSize(f, 64<<10)
 	for {
