@@ -62,8 +62,12 @@ func validateAllocation(a *Allocation) error {
 	}
 	validateNames(a, bad)
 	if a.MAC != "" {
-		if _, err := net.ParseMAC(a.MAC); err != nil {
+		mac, err := net.ParseMAC(a.MAC)
+		switch {
+		case err != nil:
 			bad("mac %q: not a hardware address", a.MAC)
+		case mac[0]&1 == 1: // the kernel refuses it, see is_valid_ether_addr
+			bad("mac %q: a group address: the first byte must be even", a.MAC)
 		}
 	}
 	for _, ip := range a.IPs {

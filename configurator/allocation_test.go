@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -44,6 +45,7 @@ func TestInvalidAllocations(t *testing.T) {
 		"no UTF-8 in args":   {func(a *Allocation) { a.Args = map[string]string{"a": "\xff"} }, "UTF-8"},
 		"no UTF-8 in netns":  {func(a *Allocation) { a.Netns = "/run/\xff" }, "UTF-8"},
 		"MAC":                {func(a *Allocation) { a.MAC = "02:00" }, `mac "02:00"`},
+		"group MAC":          {func(a *Allocation) { a.MAC = "01:00:5e:00:00:01" }, `a group address: the first byte must be even`},
 		"IP":                 {func(a *Allocation) { a.IPs = []string{"10.0.0.1/24", "10.0.0"} }, `"10.0.0"`},
 		"range":              {func(a *Allocation) { a.IPRanges = [][]IPRange{{{Subnet: "10.0.0.0"}}} }, `subnet "10.0.0.0"`},
 		"gateway":            {func(a *Allocation) { a.IPRanges = [][]IPRange{{{Subnet: "10.0.0.0/8", Gateway: "x"}}} }, `"x"`},
@@ -107,6 +109,7 @@ func TestTransient(t *testing.T) {
 	require.True(t, transient(errors.New("connection refused")))
 	require.False(t, transient(fmt.Errorf("x: %w", ErrNoAddress)))
 	require.False(t, transient(fmt.Errorf("x: %w", ErrInvalidResult)))
+	require.False(t, transient(fmt.Errorf("x: %w", lease.ErrNotInRange)))
 }
 
 func TestInvalidConfig(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/allocnet/allocnet/internal/state/lease"
 )
 
 // transient reports whether a failed ADD may succeed if it is repeated. Codes 1 to 7 of
@@ -23,7 +25,8 @@ func transient(err error) bool {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return false
 	case errors.Is(err, ErrInvalidResult), errors.Is(err, ErrNoAddress), errors.Is(err, ErrInUse),
-		errors.Is(err, ErrBridgeFull), errors.Is(err, ErrLimit), errors.Is(err, ErrPortTaken):
+		errors.Is(err, ErrBridgeFull), errors.Is(err, ErrLimit), errors.Is(err, ErrPortTaken),
+		errors.Is(err, lease.ErrNotInRange):
 		return false
 	case errors.As(err, &syntax), errors.As(err, &mistyped): // the result is not JSON
 		return false

@@ -231,6 +231,9 @@ func number(text string) string {
 // filter is the condition of --filter.
 type filter struct{ networks, states []string }
 
+// knownStates are the states of allocations that ls shows.
+var knownStates = []string{string(allocnet.PhaseAdding), string(allocnet.PhaseReady), string(allocnet.PhaseDeleting), "gone"}
+
 func parseFilter(texts []string) (f filter, err error) {
 	for _, text := range texts {
 		key, value, _ := strings.Cut(text, "=")
@@ -239,6 +242,8 @@ func parseFilter(texts []string) (f filter, err error) {
 			return f, usagef("--filter %q: must be network=NAME or state=STATE", text)
 		case key == "network":
 			f.networks = append(f.networks, value)
+		case key == "state" && !slices.Contains(knownStates, value):
+			return f, usagef("--filter %q: unknown state, use one of %s", text, strings.Join(knownStates, ", "))
 		case key == "state":
 			f.states = append(f.states, value)
 		default:

@@ -54,6 +54,7 @@ func TestListOfRuntimesAllocations(t *testing.T) {
 	require.Contains(t, w.run("ls", "--wide").ok(t), longID+".eth0")
 	require.Equal(t, "web-2\nweb-10\n", strings.SplitAfterN(w.run("ls", "-q", "--filter", "network=front", "--filter", "state=ready").ok(t), "\n", 3)[2])
 	require.Empty(t, w.run("ls", "-q", "--filter", "network=back").ok(t))
+	require.Contains(t, w.run("ls", "--filter", "state=foo", "--json").failure(t, exitUsage).Error, "use one of adding, ready, deleting, gone")
 
 	require.Contains(t, w.run("inspect", "0123456789ab.eth0").ok(t), longID)
 	require.Contains(t, w.run("check", "0123456789ab").ok(t), longID+".eth0")

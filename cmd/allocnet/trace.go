@@ -123,6 +123,9 @@ func (a *app) trace(ctx context.Context, what, from, link string) error {
 	return err
 }
 
+// protocols are the protocols of published ports.
+var protocols = []string{"tcp", "udp", "sctp"}
+
 // targetsOf returns the published ports that are to be followed.
 func targetsOf(ctx context.Context, conf allocnet.Service, what string, from netip.Addr) ([]trace.Target, error) {
 	text, protocol, _ := strings.Cut(what, "/")
@@ -141,6 +144,9 @@ func targetsOf(ctx context.Context, conf allocnet.Service, what string, from net
 			return nil, fmt.Errorf("trace %s: %w: it has no host ports of that address family", id, configurator.ErrNotFound)
 		}
 		return targets, nil
+	}
+	if strings.Contains(what, "/") && !slices.Contains(protocols, protocol) {
+		return nil, usagef("trace %s: unknown protocol %q, use one of %s", what, protocol, strings.Join(protocols, ", "))
 	}
 	records, err := conf.List(ctx)
 	var targets []trace.Target

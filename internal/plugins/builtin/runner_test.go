@@ -114,7 +114,7 @@ func normal(t testing.TB, result map[string]any, a attachment) string {
 		if strings.HasPrefix(itf["name"].(string), "veth") {
 			itf["name"] = "VETH"
 		}
-		if itf["mac"] != "00:00:00:00:00:00" && !strings.HasPrefix(itf["mac"].(string), "02:aa:") {
+		if itf["mac"] != "00:00:00:00:00:00" && !strings.HasPrefix(itf["mac"].(string), "02:aa:00:00:00:") {
 			itf["mac"] = "MAC"
 		}
 	}
