@@ -16,6 +16,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/lease"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -461,7 +462,9 @@ func tracked(t *testing.T) []string {
 	t.Helper()
 	var list []string
 	for _, fam := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
-		flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, fam)
+		flows, err := retry.List(func() ([]*netlink.ConntrackFlow, error) {
+			return netlink.ConntrackTableList(netlink.ConntrackTable, fam)
+		})
 		require.NoError(t, err)
 		for _, flow := range flows {
 			list = append(list, flowText(flow))

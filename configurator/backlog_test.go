@@ -2,7 +2,6 @@ package configurator
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -29,10 +29,7 @@ func pausedHost(t *testing.T) (h *testHost, leases string) {
 // such as links that the kernel deletes after their network namespace.
 func hostLinks(t *testing.T) []netlink.Link {
 	t.Helper()
-	links, err := netlink.LinkList()
-	for errors.Is(err, netlink.ErrDumpInterrupted) {
-		links, err = netlink.LinkList()
-	}
+	links, err := retry.List(netlink.LinkList)
 	require.NoError(t, err)
 	return links
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/internal/testing/fakeplugin"
@@ -259,7 +260,9 @@ func TestConntrackIsFlushed(t *testing.T) {
 			}
 			require.NoError(t, netlink.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, flow))
 			require.NoError(t, end(h, a))
-			flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+			flows, err := retry.List(func() ([]*netlink.ConntrackFlow, error) {
+				return netlink.ConntrackTableList(netlink.ConntrackTable, unix.AF_INET)
+			})
 			require.NoError(t, err)
 			for _, f := range flows {
 				require.NotEqual(t, uint16(999), f.Forward.SrcPort)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/retry"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
 )
@@ -165,7 +166,7 @@ func TestIPv6AtOnce(t *testing.T) {
 				}
 				link, err := netlink.LinkByName(i.Name)
 				require.NoError(t, err)
-				addresses, err := netlink.AddrList(link, netlink.FAMILY_V6)
+				addresses, err := retry.List(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V6) })
 				require.NoError(t, err)
 				for _, address := range addresses {
 					require.Zero(t, address.Flags&unix.IFA_F_TENTATIVE, "%s of %s", address.IPNet, i.Name)

@@ -273,7 +273,7 @@ func (h *host) forgetNeighbours() {
 	if err != nil {
 		return // with ptp, each link has its own neighbours
 	}
-	neighbours, err := netlink.NeighList(link.Attrs().Index, netlink.FAMILY_ALL)
+	neighbours, err := retry.List(func() ([]netlink.Neigh, error) { return netlink.NeighList(link.Attrs().Index, netlink.FAMILY_ALL) })
 	require.NoError(h.t, err)
 	for _, n := range neighbours {
 		if err := netlink.NeighDel(&n); err != nil {

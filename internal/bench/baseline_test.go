@@ -173,7 +173,7 @@ func describe(t *testing.T, want func(netlink.Link) bool) string {
 
 func describeAddresses(t *testing.T, l netlink.Link) (lines []string) {
 	t.Helper()
-	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	addrs, err := retry.List(func() ([]netlink.Addr, error) { return netlink.AddrList(l, netlink.FAMILY_ALL) })
 	require.NoError(t, err)
 	for _, a := range addrs {
 		if !a.IP.IsLinkLocalUnicast() {
@@ -186,7 +186,7 @@ func describeAddresses(t *testing.T, l netlink.Link) (lines []string) {
 
 func describeRoutes(t *testing.T, l netlink.Link) (lines []string) {
 	t.Helper()
-	routes, err := netlink.RouteList(l, netlink.FAMILY_ALL)
+	routes, err := retry.List(func() ([]netlink.Route, error) { return netlink.RouteList(l, netlink.FAMILY_ALL) })
 	require.NoError(t, err)
 	for _, r := range routes {
 		if r.Dst == nil || !r.Dst.IP.IsLinkLocalUnicast() && !r.Dst.IP.IsMulticast() {

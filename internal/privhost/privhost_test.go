@@ -27,7 +27,7 @@ func TestHostIsPrivate(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, links, 1)
 	require.Equal(t, "lo", links[0].Attrs().Name)
-	addresses, err := netlink.AddrList(links[0], netlink.FAMILY_V4)
+	addresses, err := retry.List(func() ([]netlink.Addr, error) { return netlink.AddrList(links[0], netlink.FAMILY_V4) })
 	require.NoError(t, err)
 	require.Len(t, addresses, 1)
 	require.Equal(t, "127.0.0.1/8", addresses[0].IPNet.String())

@@ -8,6 +8,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/retry"
 )
 
 // TestNetnsOverride: the host's own namespace is set up only if root requests
@@ -30,7 +31,7 @@ func TestNetnsOverride(t *testing.T) {
 	w.serve(e, conf)
 	link, err := netlink.LinkByName("over0")
 	require.NoError(t, err)
-	addresses, err := netlink.AddrList(link, netlink.FAMILY_V4)
+	addresses, err := retry.List(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_V4) })
 	require.NoError(t, err)
 	require.Len(t, addresses, 1)
 	w.serve(e, conf)
