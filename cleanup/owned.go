@@ -16,11 +16,26 @@ import (
 	"github.com/allocnet/allocnet/internal/state/statedir"
 )
 
-// elementFinder finds elements of allocnet's own nftables tables. Each element names
-// its owner.
+// elementFinder finds elements of allocnet's own nftables tables: those that name the
+// allocation as their owner, and the guards of its links, which have no owner.
 type elementFinder struct {
 	*search
 	found bool
+}
+
+// guarded returns the links that the plugin firewall may have guarded for this allocation
+// alone. The guard of a bridge belongs to all allocations on it.
+func (f *elementFinder) guarded() []string {
+	var links []string
+	for _, a := range f.attachments {
+		links = append(links, f.ownerIn(a).Veth())
+	}
+	return links
+}
+
+// ownerIn returns the owner that native plugins give the objects of an attachment.
+func (s *search) ownerIn(a *attachment) names.Owner {
+	return names.Owner{Network: a.Network, ID: s.target.ID, IfName: a.IfName, Instance: s.instance}
 }
 
 // isOwner reports whether an owner is the target in one of its networks.
@@ -37,10 +52,11 @@ func (f *elementFinder) find(ctx context.Context) ([]Leftover, error) {
 	var list []Leftover
 	err := withRules(func(r *ruleset.Ruleset) error {
 		elements, err := r.Owned(ctx, f.isOwner)
-		for _, e := range elements {
+		guards, guardErr := r.Guards(ctx, f.guarded())
+		for _, e := range append(elements, guards...) {
 			list = append(list, Leftover{Kind: KindNFTablesElement, Where: "table " + names.Table, Object: e})
 		}
-		return err
+		return errors.Join(err, guardErr)
 	})
 	f.found = len(list) > 0
 	return list, err
@@ -51,7 +67,13 @@ func (f *elementFinder) remove(ctx context.Context) ([]Leftover, error) {
 		return nil, nil
 	}
 	removed, err := f.find(ctx)
-	return removed, errors.Join(err, withRules(func(r *ruleset.Ruleset) error { return r.DelOwned(ctx, f.isOwner) }))
+	return removed, errors.Join(err, withRules(func(r *ruleset.Ruleset) error {
+		errs := []error{r.DelOwned(ctx, f.isOwner)}
+		for _, link := range f.guarded() {
+			errs = append(errs, r.DelGuard(ctx, link))
+		}
+		return errors.Join(errs...)
+	}))
 }
 
 // withRules calls act with a connection to nftables. A kernel without nftables has no
@@ -70,7 +92,7 @@ func (f *linkFinder) findOwned(a *attachment) error {
 	if f.instanceErr != nil {
 		return f.instanceErr
 	}
-	owner := names.Owner{Network: a.Network, ID: f.target.ID, IfName: a.IfName, Instance: f.instance}
+	owner := f.ownerIn(a)
 	return f.add(owner.Veth(), a.Network, func(link netlink.Link) bool {
 		return link.Attrs().Alias == owner.String()
 	})

@@ -42,6 +42,29 @@ func (r *Ruleset) DelGuard(ctx context.Context, bridge string) error {
 	return nil
 }
 
+// Guards returns a description of every element that guards one of the interfaces.
+func (r *Ruleset) Guards(ctx context.Context, interfaces []string) ([]string, error) {
+	e := &Elements{}
+	for _, name := range interfaces {
+		e.Guarded = append(e.Guarded, Guard{Bridge: name})
+	}
+	list, err := e.remains()
+	if err == nil {
+		list, err = r.lookUp(ctx, list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up guards of %q: %w", interfaces, err)
+	}
+	var texts []string
+	for i := range list {
+		if list[i].set != nil {
+			texts = append(texts, list[i].String())
+		}
+	}
+	slices.Sort(texts)
+	return slices.Compact(texts), nil // the tables of both families have them
+}
+
 // owned returns the elements in found that belong to the owner of the elements in list,
 // each once. An element without an owner belongs to it if the value is the same.
 func owned(list, found []element) []element {
