@@ -16,7 +16,7 @@ import (
 // Errors of a Service, for errors.Is. errors.As also finds these types: *types.Error of
 // the CNI library, with the error code of a plugin; *portmap.ConflictError,
 // *portmap.PortError, *NetworkError, *UnservedError, *NetnsError, *ListenerError,
-// *PortTakenError, *RecordError, *StateDirError and *LeftoverError. GC, Repair and Recover
+// *RevisionError, *PortTakenError, *RecordError, *StateDirError and *LeftoverError. GC, Repair and Recover
 // wrap the errors of each allocation in an *AllocationError and join them.
 var (
 	// ErrInvalidConfig: the Config is invalid.
@@ -63,6 +63,13 @@ var (
 	// Config.Listeners is ListenerRefuse. Nothing was changed. errors.As finds a
 	// *ListenerError.
 	ErrListener = errors.New("a process of the host listens on the host port")
+	// ErrRevision: the allocation was changed since the revision on which a Change is based.
+	// Nothing was changed. errors.As finds a *RevisionError.
+	ErrRevision = errors.New("the allocation was changed meanwhile")
+	// ErrCannotUpdate: what a Change requests cannot be changed while the allocation is set
+	// up, because the plugin of its network runs as a binary or has rules outside of
+	// allocnet's tables. Nothing was changed.
+	ErrCannotUpdate = errors.New("it cannot be changed while the allocation is set up")
 	// ErrSetUp: the operation is not permitted while the allocation is set up.
 	ErrSetUp = errors.New("allocation is set up")
 	// ErrUnhealthy: CHECK found that the network differs from the result of ADD.

@@ -29,6 +29,9 @@ type Record struct {
 	Scope       string `json:"scope,omitempty"`
 	Netns       string `json:"netns"`
 	Phase       Phase  `json:"phase"`
+	// Revision identifies what the allocation requests. Update and each new set-up of the ID
+	// change it; a repair does not. It is only compared: see Change.
+	Revision string `json:"revision,omitempty"`
 	// Acknowledged reports that Teardown has returned: nothing of the allocation can be
 	// reached, and its host ports are free. Its links and addresses are being deleted.
 	Acknowledged bool              `json:"acknowledged,omitempty"`

@@ -9,11 +9,12 @@ import "context"
 // All methods are safe for concurrent use. Operations on the same allocation run one
 // after the other.
 //
-// Setup, Check, CheckOnly, Teardown, TeardownGone, Audit and Force work on one
+// Setup, Update, Check, CheckOnly, Teardown, TeardownGone, Audit and Force work on one
 // allocation. GC, PlanGC, Repair and Recover work on all allocations. Their variants
 // with a Scope work on the allocations of one scope.
 type Service interface {
 	Setup(ctx context.Context, a Allocation) (*Status, error)
+	Update(ctx context.Context, id string, change Change) (*Status, error)
 	Check(ctx context.Context, a Allocation) error
 	CheckOnly(ctx context.Context, a Allocation) error
 	Teardown(ctx context.Context, a Allocation) error

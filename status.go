@@ -35,6 +35,8 @@ type Status struct {
 	Interfaces []Interface `json:"interfaces"`
 	// Routes are all routes of all networks, in the order of the networks.
 	Routes []Route `json:"routes,omitempty"`
+	// Revision is the field of the same name of the Record.
+	Revision string `json:"revision,omitempty"`
 	// Ports are the published ports.
 	Ports []portmap.Mapping `json:"ports,omitempty"`
 	// Unserved are the requested capabilities that no plugin declares, sorted. They

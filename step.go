@@ -2,7 +2,7 @@ package allocnet
 
 // Step is an operation, or one step of an operation, as an Observer gets it.
 type Step struct {
-	// Operation is setup, check, teardown, remove, gc, repair or recover. A remove is
+	// Operation is setup, update, check, teardown, remove, gc, repair or recover. A remove is
 	// the part of a teardown that follows after Teardown has returned.
 	Operation string `json:"operation"`
 	// Name is one of the Step constants, or "" for the operation as a whole.
@@ -23,6 +23,7 @@ const (
 	StepTake     = "take"      // take a prepared network namespace from a pool
 	StepClaim    = "claim"     // reserve ports and namespace, record the intent
 	StepAdd      = "add"       // run ADD of all plugins
+	StepPublish  = "publish"   // change the host ports
 	StepRecord   = "record"    // record the result
 	StepCheck    = "check"     // run CHECK of all plugins
 	StepRepair   = "repair"    // restore what is missing on the host

@@ -34,6 +34,17 @@ func (c *Client) Setup(ctx context.Context, a allocnet.Allocation) (*allocnet.St
 	return &answer.Status, nil
 }
 
+// Update changes an allocation while it is set up. See configurator.Configurator.Update.
+func (c *Client) Update(ctx context.Context, id string, change allocnet.Change) (*allocnet.Status, error) {
+	var answer wire.Applied
+	err := c.call(ctx, exchange{"PATCH", pathOf(id), change, &answer, func() error { return verifyStatus(&answer.Status, false) }})
+	if err != nil {
+		return nil, err
+	}
+	answer.Status.Results = answer.Results
+	return &answer.Status, nil
+}
+
 // Check verifies that the network of an allocation is still as Setup left it. The daemon
 // repairs it if necessary. See configurator.Configurator.Check.
 func (c *Client) Check(ctx context.Context, a allocnet.Allocation) error {

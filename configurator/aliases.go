@@ -17,6 +17,7 @@ type (
 	Record        = allocnet.Record
 	NetworkRecord = allocnet.NetworkRecord
 	Phase         = allocnet.Phase
+	Change        = allocnet.Change
 	Engine        = allocnet.Engine
 	Network       = allocnet.Network
 
@@ -41,6 +42,7 @@ type (
 	NetworkError    = allocnet.NetworkError
 	PortTakenError  = allocnet.PortTakenError
 	RecordError     = allocnet.RecordError
+	RevisionError   = allocnet.RevisionError
 	StateDirError   = allocnet.StateDirError
 	UnservedError   = allocnet.UnservedError
 )
@@ -64,6 +66,8 @@ var (
 	ErrLimit              = allocnet.ErrLimit
 	ErrPortTaken          = allocnet.ErrPortTaken
 	ErrListener           = allocnet.ErrListener
+	ErrRevision           = allocnet.ErrRevision
+	ErrCannotUpdate       = allocnet.ErrCannotUpdate
 	ErrSetUp              = allocnet.ErrSetUp
 	ErrUnhealthy          = allocnet.ErrUnhealthy
 	ErrNotChecked         = allocnet.ErrNotChecked
@@ -95,6 +99,7 @@ const (
 	StepPlan       = allocnet.StepPlan
 	StepClaim      = allocnet.StepClaim
 	StepAdd        = allocnet.StepAdd
+	StepPublish    = allocnet.StepPublish
 	StepRecord     = allocnet.StepRecord
 	StepCheck      = allocnet.StepCheck
 	StepRepair     = allocnet.StepRepair

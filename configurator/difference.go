@@ -25,7 +25,7 @@ func difference(a, b *record.Record) string {
 		{"container ID (" + a.ContainerID + ")", a.ContainerID, b.ContainerID},
 		{"scope (" + a.Scope + ")", a.Scope, b.Scope},
 		{"prevResult", a.Previous, b.Previous},
-		{"set of ports", withoutLabels(a.RequestedPorts), withoutLabels(b.RequestedPorts)},
+		{"set of ports", sortedMappings(a.RequestedPorts), sortedMappings(b.RequestedPorts)},
 		{"set of CNI_ARGS", a.Args, b.Args},
 		{"set of capability arguments", withoutPorts(a.Capabilities), withoutPorts(b.Capabilities)},
 	} {
@@ -47,13 +47,16 @@ func inlineConfigs(r *record.Record) []string {
 	return texts
 }
 
-// withoutLabels removes the labels, which have no effect on the network.
-func withoutLabels(ports []portmap.Port) []portmap.Port {
-	ports = slices.Clone(ports)
-	for i := range ports {
-		ports[i].Label = ""
+// sortedMappings returns the mappings of ports, which may be requested in several ways, without
+// the labels, which have no effect on the network.
+func sortedMappings(ports []portmap.Port) []string {
+	mappings, _ := portmap.Mappings(ports, portmap.Options{}) // a record has valid ones
+	texts := make([]string, len(mappings))
+	for i, m := range mappings {
+		texts[i] = fmt.Sprint(unlabelled(m))
 	}
-	return ports
+	slices.Sort(texts)
+	return texts
 }
 
 // withoutPorts removes the ports, which difference compares separately.

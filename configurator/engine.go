@@ -2,6 +2,7 @@ package configurator
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -24,6 +25,8 @@ type nativeEngine interface {
 	CanPrepare(*conflist.Network) error
 	Prepared(context.Context, *engine.Request) (*native.Prepared, error)
 	Bind(ctx context.Context, p *native.Prepared, r *engine.Request, unchanged bool) error
+	CanPublish(context.Context, *engine.Request) error
+	Publish(ctx context.Context, r *engine.Request, before map[string]json.RawMessage) error
 	Repair(context.Context, *engine.Request) error
 	Restore(context.Context, []*engine.Request) ([]engine.Restored, error)
 	GuardLoopback(context.Context) error

@@ -78,7 +78,7 @@ func unreadable(err error) bool {
 func publicRecord(r *record.Record) (*Record, error) {
 	public := &Record{
 		ID: r.ID, ContainerID: otherContainer(r), Scope: r.Scope, Netns: r.Netns, Phase: Phase(r.Phase), Acknowledged: r.Acknowledged, Engine: Engine(r.Engine),
-		PluginDirs: r.PluginDirs, Created: r.Created, Updated: r.Updated, NetnsGone: netnsGone(r), Args: publicArgs(r.Args),
+		PluginDirs: r.PluginDirs, Created: r.Created, Updated: r.Updated, NetnsGone: netnsGone(r), Args: publicArgs(r.Args), Revision: revisionOf(r),
 	}
 	public.Ports, public.Unserved = served(r)
 	for _, a := range r.Attachments {
@@ -192,7 +192,7 @@ func statusFrom(r *record.Record, results []*types100.Result) (*Status, error) {
 	if err != nil {
 		return nil, fmt.Errorf("allocation %q: %w", r.ID, err)
 	}
-	s.Results, s.Unserved = texts, unserved
+	s.Results, s.Unserved, s.Revision = texts, unserved, revisionOf(r)
 	return s, nil
 }
 

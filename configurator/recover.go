@@ -58,7 +58,7 @@ func (c *Configurator) recoverAll(ctx context.Context, s Scope) (*RecoverReport,
 }
 
 func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string, before *summaries) (unfinished bool, err error) {
-	if r, err := c.store.Get(id); err == nil && (r.Phase == record.Ready || c.isSlot(r)) {
+	if r, err := c.store.Get(id); err == nil && (r.Phase == record.Ready && r.Update == nil || c.isSlot(r)) {
 		return false, nil // without the lock, which another operation may hold for long
 	}
 	unlock, err := c.lock(ctx, id)
@@ -70,8 +70,10 @@ func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string, befor
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return false, nil // another operation has torn it down
-	case err != nil, r.Phase == record.Ready, !covers(s, r):
+	case err != nil, !covers(s, r):
 		return false, err
+	case r.Phase == record.Ready:
+		return false, c.recoverUpdate(ctx, c.planOf(r))
 	}
 	p, interrupted := c.planOfRemoval(r)
 	if !interrupted {
@@ -84,4 +86,20 @@ func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string, befor
 	}
 	before.add(summaryOf(r))
 	return true, c.remove(ctx, p)
+}
+
+// recoverUpdate finishes an interrupted update of an allocation that is set up. Without its
+// network namespace there is nothing to change.
+func (c *Configurator) recoverUpdate(ctx context.Context, p *plan) error {
+	release, err := openNetns(p.Record)
+	defer release()
+	if err != nil {
+		return nil
+	}
+	unlock, err := c.lockNetworks(ctx, p.Record)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return c.finishUpdate(ctx, p)
 }

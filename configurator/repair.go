@@ -183,6 +183,11 @@ func (c *Configurator) withRecord(ctx context.Context, s Scope, id string, act f
 func (c *Configurator) checkAndRepair(ctx context.Context, p *plan) (repaired bool, err error) {
 	release, gone := openNetns(p.Record) // CHECK reports the error
 	defer release()
+	if gone == nil && p.Phase == record.Ready {
+		if err := c.finishUpdate(ctx, p); err != nil {
+			return false, fmt.Errorf("%w: %w", ErrNotChecked, err)
+		}
+	}
 	err = c.checkRecord(ctx, p)
 	if gone != nil || !errors.Is(err, ErrUnhealthy) || p.Phase != record.Ready {
 		return false, err

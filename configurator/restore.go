@@ -117,6 +117,10 @@ func (c *Configurator) restoreAll(ctx context.Context, s Scope, ids []string) (r
 		for _, a := range p.Attachments {
 			networks = append(networks, a.Network)
 		}
+		if p.Update != nil { // CheckAndRepair finishes it
+			restored[p.ID] = engine.Restored{Check: true}
+			continue
+		}
 		if Engine(p.Engine) != EngineNative {
 			others = append(others, p)
 			continue

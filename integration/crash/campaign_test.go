@@ -43,13 +43,20 @@ type part struct {
 
 func (p part) String() string { return p.cell.String() + ": " + strings.Join(p.operations, ", ") }
 
-func (p part) has(operation string) bool { return slices.Contains(p.operations, operation) }
+// has reports whether a part has an operation. Only the plugins of which a teardown can leave
+// the deletion to the background can be updated.
+func (p part) has(operation string) bool {
+	return slices.Contains(p.operations, operation) && (operation != update || p.cell.disconnects())
+}
 
 // groups are the operations that one host runs. Each group has operations that
 // attach and operations that remove, so each host sees all kinds of changes.
 var groups = [][]string{{"setup", "teardown"}, {"retry", "repair", "recover"}, {"setup again", "gc"}}
 
-const inBackground = "teardown in the background"
+const (
+	inBackground = "teardown in the background"
+	update       = "update"
+)
 
 // someParts are the parts of make test: every operation with every engine and
 // every kind of chain. Interfaces vary over the groups, and families where each
@@ -69,6 +76,9 @@ func someParts() []part {
 			c := inTurn[i%len(inTurn)]
 			if c.disconnects() {
 				g = replaced(g, "teardown", inBackground)
+			}
+			if c.disconnects() && slices.Contains(g, "gc") {
+				g = append(slices.Clone(g), update)
 			}
 			some = append(some, part{c, g})
 		}
@@ -96,7 +106,7 @@ func replaced(list []string, old, with string) []string {
 // group.
 func campaign(some []part, groups ...[]string) []part {
 	if stress() {
-		return combine(allCells(), groups...)
+		return combine(allCells(), append([][]string{{update, "setup", "teardown"}}, groups...)...)
 	}
 	return some
 }

@@ -29,9 +29,9 @@ func TestFailsAtEveryPoint(t *testing.T) {
 // the retry, in which a call has failed already.
 func failing() []string {
 	if stress() {
-		return []string{"setup", "setup again", "teardown", "repair", "recover", "gc"}
+		return []string{"setup", "setup again", update, "teardown", "repair", "recover", "gc"}
 	}
-	return []string{"setup", "setup again", "teardown"}
+	return []string{"setup", "setup again", update, "teardown"}
 }
 
 // errnos are the errors with which a call fails, one after the other.

@@ -112,7 +112,11 @@ type host struct {
 	a         configurator.Allocation
 	successor configurator.Allocation // requests the addresses of a
 	before    hostsnap.Snapshot
+	updates   int // that requireEitherPort has looked at
 }
+
+// updatedPort is the host port of the subject after an update.
+const updatedPort = 8083
 
 func newHost(t *testing.T, c cell) *host {
 	t.Helper()
@@ -245,24 +249,44 @@ func (h *host) requireReachable(a configurator.Allocation) {
 		h.forgetNeighbours()
 	}
 	for _, p := range of(h.cell, testhost.Host4, testhost.Host6) {
-		address := netip.AddrPortFrom(p.Addr(), uint16(a.Ports[0].Value)).String()
-		require.NoError(h.t, h.outside.Do(func() error {
-			c, err := net.DialTimeout("tcp", address, dialTime)
-			for tries := 1; err != nil && !errors.Is(err, unix.ECONNREFUSED) && tries < dials; tries++ {
-				h.t.Logf("%s does not answer: %v", address, err)
-				c, err = net.DialTimeout("tcp", address, dialTime)
-			}
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			said, err := io.ReadAll(c)
-			if err == nil && string(said) != a.ID {
-				err = fmt.Errorf("%q answers at %s, not %q", said, address, a.ID)
-			}
-			return err
-		}))
+		require.NoError(h.t, h.reach(a, p))
 	}
+}
+
+// answers reports whether an allocation is reached through its host port.
+func (h *host) answers(a configurator.Allocation) bool {
+	h.t.Helper()
+	var reached []bool
+	for _, p := range of(h.cell, testhost.Host4, testhost.Host6) {
+		err := h.reach(a, p)
+		if err != nil {
+			require.ErrorIs(h.t, err, unix.ECONNREFUSED)
+		}
+		reached = append(reached, err == nil)
+	}
+	require.Len(h.t, slices.Compact(reached), 1, "all families are alike")
+	return reached[0]
+}
+
+// reach connects to an allocation from outside through its host port.
+func (h *host) reach(a configurator.Allocation, p netip.Prefix) error {
+	address := netip.AddrPortFrom(p.Addr(), uint16(a.Ports[0].Value)).String()
+	return h.outside.Do(func() error {
+		c, err := net.DialTimeout("tcp", address, dialTime)
+		for tries := 1; err != nil && !errors.Is(err, unix.ECONNREFUSED) && tries < dials; tries++ {
+			h.t.Logf("%s does not answer: %v", address, err)
+			c, err = net.DialTimeout("tcp", address, dialTime)
+		}
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		said, err := io.ReadAll(c)
+		if err == nil && string(said) != a.ID {
+			err = fmt.Errorf("%q answers at %s, not %q", said, address, a.ID)
+		}
+		return err
+	})
 }
 
 // forgetNeighbours removes the neighbours of a bridge. With the reference

@@ -9,6 +9,7 @@ import (
 
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/internal/testing/faultinject"
+	"github.com/allocnet/allocnet/portmap"
 )
 
 // operation is an operation of the configurator, and the state in which it has
@@ -33,6 +34,7 @@ var operations = []operation{
 	{name: inBackground, request: "background", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }},
 	{name: "repair", request: "repair", prepare: func(h *host) { h.mustSetUp(h.a); h.flush() }, heals: (*host).requireRepaired},
 	{name: "recover", request: "recover", prepare: func(h *host) { h.crashBeforeReady(); h.requireReachable(h.a) }},
+	{name: update, request: "update", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }, heals: (*host).requireEitherPort},
 	{name: "gc", request: "gc", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }},
 }
 
@@ -71,6 +73,37 @@ func (h *host) requireRepaired() {
 	require.NoError(h.t, err)
 	require.Empty(h.t, report.Broken)
 	require.NoError(h.t, h.Check(h.ctx(), h.a))
+}
+
+// change publishes another host port in place of that of an allocation.
+func change(a configurator.Allocation) configurator.Change {
+	other := a.Ports[0]
+	other.Value = updatedPort
+	return configurator.Change{Unpublish: a.Ports, Publish: []portmap.Port{other}}
+}
+
+// requireEitherPort requires that either the host port from before an update leads to the
+// allocation, or that from after it. Every other time, it then finishes the update and
+// reverses it; the other times, it tears the allocation down as it is.
+func (h *host) requireEitherPort() {
+	h.t.Helper()
+	changed := h.a
+	changed.Ports = change(h.a).Publish
+	before, after := h.answers(h.a), h.answers(changed)
+	require.NotEqual(h.t, before, after, "before: %v, after: %v", before, after)
+	h.updates++
+	if h.updates%2 == 0 {
+		require.NoError(h.t, h.Teardown(h.ctx(), h.a))
+		return
+	}
+	_, err := h.Recover(h.ctx())
+	require.NoError(h.t, err)
+	require.NoError(h.t, h.CheckOnly(h.ctx(), h.a))
+	require.NotEqual(h.t, h.answers(h.a), h.answers(changed))
+	_, err = h.Update(h.ctx(), h.a.ID, configurator.Change{Unpublish: changed.Ports, Publish: h.a.Ports})
+	require.NoError(h.t, err)
+	h.requireReachable(h.a)
+	require.False(h.t, h.answers(changed))
 }
 
 // crashBeforeReady leaves a complete allocation that was not acknowledged.

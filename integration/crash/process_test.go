@@ -29,7 +29,7 @@ const answerFD = 3
 
 // request is an operation that runs in its own process.
 type request struct {
-	Operation  string // setup, teardown, background, repair, recover or gc
+	Operation  string // setup, update, teardown, background, repair, recover or gc
 	Engine     configurator.Engine
 	Conf       string
 	Plugins    []string
@@ -87,6 +87,9 @@ func (r *request) run(c *configurator.Configurator) error {
 	switch r.Operation {
 	case "setup":
 		_, err := c.Setup(ctx, r.Allocation)
+		return err
+	case "update":
+		_, err := c.Update(ctx, r.Allocation.ID, change(r.Allocation))
 		return err
 	case "teardown":
 		return c.Teardown(ctx, r.Allocation)

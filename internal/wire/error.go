@@ -34,6 +34,8 @@ type Error struct {
 	PortTaken *PortTaken `json:"portTaken,omitempty"`
 	// Listener is an allocnet.ListenerError.
 	Listener *Listener `json:"listener,omitempty"`
+	// Revision is an allocnet.RevisionError.
+	Revision *Revision `json:"revision,omitempty"`
 	// Port is a portmap.PortError.
 	Port *Port `json:"port,omitempty"`
 	// Unserved is an allocnet.UnservedError.
@@ -49,6 +51,13 @@ type Error struct {
 	Record *Record `json:"record,omitempty"`
 	// Causes are the errors that this error joins.
 	Causes []*Error `json:"causes,omitempty"`
+}
+
+// Revision is an allocnet.RevisionError.
+type Revision struct {
+	ID      string `json:"id"`
+	Wanted  string `json:"wanted"`
+	Current string `json:"current"`
 }
 
 // Conflict is a portmap.ConflictError.

@@ -80,6 +80,8 @@ var Kinds = []Kind{
 	{"not-found", statusNotFound, allocnet.ErrNotFound, nil},
 	{"in-use", statusConflict, allocnet.ErrInUse, nil},
 	{"set-up", statusConflict, allocnet.ErrSetUp, nil},
+	{"revision", statusConflict, allocnet.ErrRevision, nil},
+	{"cannot-update", statusUnprocessableEntity, allocnet.ErrCannotUpdate, nil},
 	{"already-exists", statusConflict, allocnet.ErrExists, nil},
 	{"different", statusConflict, allocnet.ErrDifferent, nil},
 	{"port-conflict", statusConflict, portmap.ErrConflict, nil},

@@ -41,6 +41,7 @@ func typed() []typedError {
 		typedAs(keepConflict, restoreConflict),
 		typedAs(keepPortTaken, restorePortTaken),
 		typedAs(keepListener, restoreListener),
+		typedAs(keepRevision, restoreRevision),
 		typedAs(keepPort, restorePort),
 		typedAs(keepLeftovers, restoreLeftovers),
 		typedAs(keepUnserved, restoreUnserved),
@@ -86,6 +87,17 @@ func restoreListener(e *Error) error {
 		return nil
 	}
 	return &allocnet.ListenerError{ID: l.ID, Mapping: l.Mapping, Address: l.Address, UID: uint32(l.UID), PID: l.PID, Process: l.Process}
+}
+
+func keepRevision(err *allocnet.RevisionError, to *Error) {
+	to.Revision = &Revision{err.ID, err.Wanted, err.Current}
+}
+
+func restoreRevision(e *Error) error {
+	if e.Revision == nil {
+		return nil
+	}
+	return &allocnet.RevisionError{ID: e.Revision.ID, Wanted: e.Revision.Wanted, Current: e.Revision.Current}
 }
 
 func keepPort(err *portmap.PortError, to *Error) {

@@ -55,7 +55,7 @@ type Recovered struct {
 	Error *Error `json:"error,omitempty"`
 }
 
-// Applied is the body of PUT /v1/allocs/{id}.
+// Applied is the body of PUT and PATCH /v1/allocs/{id}.
 type Applied struct {
 	allocnet.Status
 	// Results are the Results of the Status, whose JSON does not contain them. A Record

@@ -73,6 +73,20 @@ func (x *Additions) Extend(ctx context.Context, host *Host, present []*ruleset.E
 	return nil
 }
 
+// Replace is Apply in place of the elements that the attachment had before: see
+// ruleset.Replace.
+func (x *Additions) Replace(ctx context.Context, host *Host, before *ruleset.Elements) error {
+	after := &ruleset.Elements{Owner: before.Owner}
+	if len(x.list) > 0 {
+		after = x.elements()
+	}
+	if err := host.Rules.Replace(ctx, before, after); err != nil {
+		return err
+	}
+	x.added(ctx)
+	return nil
+}
+
 func (x *Additions) added(ctx context.Context) {
 	for _, n := range x.list {
 		if n.Added != nil {

@@ -35,9 +35,14 @@ const (
 )
 
 // reservations returns those of a record: the network namespace, by its
-// identity or in old records by its path, and each host port.
+// identity or in old records by its path, and each host port, also of an update
+// that has begun.
 func (r *Record) reservations() []reservation {
-	reservations := reservationsOf(r.Netns, r.Ports)
+	ports := r.Ports
+	if r.Update != nil { // it may have reserved them
+		ports = slices.Concat(ports, r.Update.Ports)
+	}
+	reservations := reservationsOf(r.Netns, ports)
 	if r.Namespace != (sandbox.Identity{}) {
 		reservations[0].key = fmt.Sprintf("netns-%d-%d", r.Namespace.Device, r.Namespace.Inode)
 	}

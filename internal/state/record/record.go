@@ -86,6 +86,13 @@ type Record struct {
 	InterfacePrefix string            `json:"interfacePrefix"`
 	Attachments     []Attachment      `json:"attachments"`
 	Ports           []portmap.Mapping `json:"ports,omitempty"`
+	// Revision counts the updates of the allocation.
+	Revision int `json:"revision,omitempty"`
+	// Update is what an update that has begun aims at; nil if none has. Before the update
+	// has reserved its host ports, Ports and the capability portMappings are those from
+	// before. After that, and until the update is recorded as done, they contain the host
+	// ports from before and after it, because the kernel has either.
+	Update *Publication `json:"update,omitempty"`
 	// Addresses are the addresses that were found before a DEL without result.
 	Addresses []cleanup.Address `json:"addresses,omitempty"`
 	Created   time.Time         `json:"created"`
@@ -102,6 +109,12 @@ type Record struct {
 	// Sandbox is the network namespace while an operation has it open; nil if
 	// it no longer exists.
 	Sandbox *sandbox.Sandbox `json:"-"`
+}
+
+// Publication are the host ports of an allocation, as requested and as mappings.
+type Publication struct {
+	Requested []portmap.Port    `json:"asked"`
+	Ports     []portmap.Mapping `json:"ports"`
 }
 
 // SameNetns reports whether two records have the same network namespace. It

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"time"
@@ -186,6 +187,30 @@ func (s *Store) Acknowledge(r *Record) error {
 	return s.replace(r)
 }
 
+// BeginUpdate writes a record whose Update is set, before Reserve reserves its host ports: so
+// the ports are known to be the allocation's even if Reserve is interrupted.
+func (s *Store) BeginUpdate(r *Record) error { return s.replace(r) }
+
+// EndUpdate records that an update is done: r has the host ports that the allocation keeps.
+// It releases those among before that r no longer has. The caller holds the lock of the
+// allocation.
+func (s *Store) EndUpdate(r *Record, before []portmap.Mapping) error {
+	if err := s.Put(r); err != nil {
+		return err
+	}
+	kept := r.reservations()
+	var errs []error
+	for _, c := range reservationsOf(r.Netns, before)[1:] { // the first is the network namespace
+		if !slices.ContainsFunc(kept, func(k reservation) bool { return k.key == c.key }) {
+			errs = append(errs, s.index.release(r.ID, c))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("release host ports of allocation %q: %w", r.ID, fault(s.state, err))
+	}
+	return nil
+}
+
 // appendOutcome appends the line of a record's outcome, preceded by an empty
 // line that ends an incomplete outcome of a crash. Results are JSON in one
 // line.
@@ -293,6 +318,7 @@ func (s *Store) reserved(id string) []reservation {
 		Netns     string
 		Namespace sandbox.Identity
 		Ports     []portmap.Mapping
+		Update    *Publication
 	}
 	data, err := readFile(s.file(id))
 	first, more, _ := bytes.Cut(data, []byte{'\n'})
@@ -302,7 +328,7 @@ func (s *Store) reserved(id string) []reservation {
 	if owner.Namespace == (sandbox.Identity{}) {
 		return s.index.all() // a guessed record; the reservations are those of the lost one
 	}
-	r := Record{Netns: owner.Netns, Namespace: owner.Namespace, Ports: owner.Ports}
+	r := Record{Netns: owner.Netns, Namespace: owner.Namespace, Ports: owner.Ports, Update: owner.Update}
 	for line := range bytes.Lines(more) {
 		_, _ = applyTaking(line, id, &r)
 	}

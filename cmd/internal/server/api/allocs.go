@@ -61,6 +61,18 @@ func (a *API) setup(r *http.Request, b *body) (work, error) {
 	}, err
 }
 
+func (a *API) update(r *http.Request, b *body) (work, error) {
+	var change configurator.Change
+	err := b.decode(&change, false)
+	return func(ctx context.Context) (any, error) {
+		status, err := a.options.Service().Update(ctx, pathID(r), change)
+		if status == nil || err != nil {
+			return nil, err
+		}
+		return wire.Applied{Status: *status, Results: status.Results}, nil
+	}, err
+}
+
 func (a *API) teardown(r *http.Request, b *body) (work, error) {
 	alloc, err := a.recorded(r, b)
 	return func(ctx context.Context) (any, error) {

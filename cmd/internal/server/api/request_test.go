@@ -91,7 +91,7 @@ func TestRefusals(t *testing.T) {
 		{"GET", "/v1//allocs", "", 404, "no-such-path", "/v1//allocs"},
 		{"GET", "/v1/../healthz", "", 404, "no-such-path", "/v1/../healthz"},
 		{"PUT", "/v1/allocs", alloc, 405, "method-not-allowed", "takes GET"},
-		{"PATCH", "/v1/allocs/a", alloc, 405, "method-not-allowed", "takes DELETE, GET, PUT"},
+		{"POST", "/v1/allocs/a", alloc, 405, "method-not-allowed", "takes DELETE, GET, PATCH, PUT"},
 		{"GET", "/v1/events?after=x", "", 400, "malformed", "not the ID of an event"},
 	} {
 		got := ask(t, socket, c.method, c.path, c.body)

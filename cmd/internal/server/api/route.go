@@ -31,6 +31,7 @@ func (a *API) routes() []route {
 		{"GET", "/v1/allocs", a.pass(read, a.listAllocations)},
 		{"GET", "/v1/allocs/{id}", a.pass(read, a.getAllocation)},
 		{"PUT", "/v1/allocs/{id}", a.pass(allocation, a.setup)},
+		{"PATCH", "/v1/allocs/{id}", a.pass(allocation, a.update)},
 		{"DELETE", "/v1/allocs/{id}", a.pass(allocation, a.teardown)},
 		{"POST", "/v1/allocs/{id}/check", a.pass(allocation, a.check)},
 		{"POST", "/v1/allocs/{id}/teardown-gone", a.pass(allocation, a.teardownGone)},

@@ -15,10 +15,11 @@ import (
 )
 
 // Contract tests the behaviour that every allocnet.Service has. c has the networks Net,
-// which is the default, and Failing, and the skipped file Broken. netns creates a network
+// which is the default, Embedded and Failing, and the skipped file Broken. netns creates a network
 // namespace.
 func Contract(t *testing.T, c allocnet.Service, netns func(name string) string) {
 	t.Run("lifecycle", func(t *testing.T) { lifecycle(t, c, netns) })
+	t.Run("updates", func(t *testing.T) { updates(t, c, netns) })
 	t.Run("errors", func(t *testing.T) { refusals(t, c, netns) })
 	t.Run("sweeps", func(t *testing.T) { sweeps(t, c, netns) })
 	t.Run("networks", func(t *testing.T) { networks(t, c) })
@@ -77,6 +78,47 @@ func lifecycle(t *testing.T, c allocnet.Service, netns func(string) string) {
 	status, err = c.Setup(ctx, a)
 	require.NoError(t, err)
 	require.True(t, status.Created)
+	require.NoError(t, c.Teardown(ctx, a))
+}
+
+func updates(t *testing.T, c allocnet.Service, netns func(string) string) {
+	ctx := t.Context()
+	tcp := func(value, to int) portmap.Port {
+		return portmap.Port{Value: value, To: to, Protocols: []string{"tcp"}}
+	}
+	a := configurator.Allocation{ID: "changing", Netns: netns("changing"), Networks: []string{Embedded}, Ports: []portmap.Port{tcp(8080, 80), tcp(8081, 81)}}
+	first, err := c.Setup(ctx, a)
+	require.NoError(t, err)
+	require.NotEmpty(t, first.Revision)
+	second, err := c.Update(ctx, a.ID, configurator.Change{
+		Revision: first.Revision, Unpublish: []portmap.Port{tcp(8081, 0)}, Publish: []portmap.Port{tcp(8082, 82)},
+	})
+	require.NoError(t, err)
+	require.NotEqual(t, first.Revision, second.Revision)
+	require.ElementsMatch(t, []portmap.Mapping{
+		{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"}, {HostPort: 8082, ContainerPort: 82, Protocol: "tcp"},
+	}, second.Ports)
+	record, err := c.Get(ctx, a.ID)
+	require.NoError(t, err)
+	require.Equal(t, second.Revision, record.Revision)
+	require.Equal(t, second.Ports, record.Ports)
+
+	_, err = c.Update(ctx, a.ID, configurator.Change{Revision: first.Revision, Publish: []portmap.Port{tcp(8083, 83)}})
+	require.ErrorIs(t, err, configurator.ErrRevision)
+	var stale *configurator.RevisionError
+	require.ErrorAs(t, err, &stale)
+	require.Equal(t, configurator.RevisionError{ID: a.ID, Wanted: first.Revision, Current: second.Revision}, *stale)
+	_, err = c.Update(ctx, a.ID, configurator.Change{Publish: []portmap.Port{{Value: 70000}}})
+	require.ErrorIs(t, err, configurator.ErrInvalidAllocation)
+	_, err = c.Update(ctx, "nobody", configurator.Change{})
+	require.ErrorIs(t, err, configurator.ErrNotFound)
+
+	_, err = c.Setup(ctx, a)
+	require.ErrorIs(t, err, configurator.ErrDifferent)
+	a.Ports = []portmap.Port{tcp(8082, 82), tcp(8080, 80)}
+	again, err := c.Setup(ctx, a)
+	require.NoError(t, err)
+	require.False(t, again.Created)
 	require.NoError(t, c.Teardown(ctx, a))
 }
 

@@ -24,6 +24,9 @@ const (
 	Net     = "net"     // the default one
 	Failing = "failing" // its ADD fails with CNI code 7
 	Broken  = "broken.conflist"
+	// Embedded is the network whose plugins are native, so that an allocation on it can be
+	// updated.
+	Embedded = "allocnet"
 )
 
 // Memory is an allocnet.Service that keeps allocations in memory and changes no host. It
@@ -38,7 +41,7 @@ type Memory struct {
 }
 
 type held struct {
-	applied string // as JSON
+	applied configurator.Allocation
 	record  configurator.Record
 }
 
@@ -79,7 +82,7 @@ func (m *Memory) Setup(ctx context.Context, a configurator.Allocation) (*configu
 		if a.MustBeNew {
 			return nil, fmt.Errorf("%w: %q", configurator.ErrExists, a.ID)
 		}
-		if h.applied != text(a) {
+		if text(h.applied) != text(a) {
 			return nil, fmt.Errorf("%w: %q", configurator.ErrDifferent, a.ID)
 		}
 		return h.record.Status, nil
@@ -99,7 +102,7 @@ func (m *Memory) add(a configurator.Allocation, ports []portmap.Mapping) (*confi
 	}
 	for _, network := range a.Networks {
 		switch network {
-		case Net:
+		case Net, Embedded:
 		case Failing:
 			return nil, fmt.Errorf("network %q: %w", network, &types.Error{Code: 7, Msg: "no good"})
 		default:
@@ -110,22 +113,62 @@ func (m *Memory) add(a configurator.Allocation, ports []portmap.Mapping) (*confi
 		return nil, &configurator.UnservedError{ID: a.ID, Capabilities: slices.Sorted(maps.Keys(a.Capabilities)), Networks: []string{Net}}
 	}
 	now := time.Now()
-	status := &configurator.Status{InterfaceName: "eth0", Address: "192.0.2.1", Ports: ports, Interfaces: []configurator.Interface{}}
+	status := &configurator.Status{InterfaceName: "eth0", Address: "192.0.2.1", Ports: ports, Interfaces: []configurator.Interface{}, Revision: now.String()}
 	if m.allocs == nil {
 		m.allocs = map[string]held{}
 	}
-	m.allocs[a.ID] = held{text(a), configurator.Record{
+	a.Ports = slices.Clone(a.Ports) // the caller may change them
+	m.allocs[a.ID] = held{a, configurator.Record{
 		ID: a.ID, Scope: a.Scope, Netns: a.Netns, Phase: configurator.PhaseReady, Engine: configurator.EngineNative,
-		Ports: ports, Created: now, Updated: now, Status: status,
+		Ports: ports, Created: now, Updated: now, Status: status, Revision: status.Revision,
 	}}
 	made := *status
 	made.Created = true
 	return &made, nil
 }
 
+// Update implements allocnet.Service.
+func (m *Memory) Update(ctx context.Context, id string, change configurator.Change) (*configurator.Status, error) {
+	if err := validID(id); err != nil {
+		return nil, err
+	}
+	if err := m.begin(ctx, "update", id); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h, ok := m.allocs[id]
+	if !ok {
+		return nil, fmt.Errorf("%w: %q", configurator.ErrNotFound, id)
+	}
+	if is := h.record.Revision; change.Revision != "" && change.Revision != is {
+		return nil, &configurator.RevisionError{ID: id, Wanted: change.Revision, Current: is}
+	}
+	var ports []portmap.Port
+	for _, has := range h.record.Ports {
+		gone := slices.ContainsFunc(change.Unpublish, func(p portmap.Port) bool { return p.Value == has.HostPort })
+		if !gone {
+			ports = append(ports, portmap.Port{Label: has.Label, Value: has.HostPort, To: has.ContainerPort, Protocols: []string{has.Protocol}})
+		}
+	}
+	h.applied.Ports = append(ports, change.Publish...)
+	mappings, err := portmap.Mappings(h.applied.Ports, portmap.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, err)
+	}
+	status := *h.record.Status
+	status.Ports, status.Revision = mappings, time.Now().String()
+	h.record.Ports, h.record.Status, h.record.Revision = mappings, &status, status.Revision
+	m.allocs[id] = h
+	return &status, nil
+}
+
+// text describes what an allocation requests.
 func text(a configurator.Allocation) string {
-	a.MustBeNew = false
-	data, err := json.Marshal(a)
+	mappings, _ := portmap.Mappings(a.Ports, portmap.Options{}) // it is valid
+	slices.SortFunc(mappings, func(a, b portmap.Mapping) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+	a.MustBeNew, a.Ports = false, nil
+	data, err := json.Marshal([]any{a, mappings})
 	if err != nil {
 		panic(err) // it was decoded from JSON or comes from a test
 	}

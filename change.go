@@ -1,0 +1,39 @@
+package allocnet
+
+import (
+	"fmt"
+
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// Change is a change of an allocation that is set up.
+type Change struct {
+	// Revision is the Revision of the Record or Status on which the change is based: if
+	// the allocation has been changed since, Update returns a *RevisionError. "" permits
+	// any.
+	Revision string `json:"revision,omitempty"`
+	// Unpublish are host ports that are published no longer. To and Label have no meaning,
+	// and an empty HostIP stands for every HostIP. A port that is not published is no
+	// error.
+	Unpublish []portmap.Port `json:"unpublish,omitempty"`
+	// Publish are host ports that are published, in the same transaction. A host port that
+	// the allocation has published to another port or on another address must be in
+	// Unpublish.
+	Publish []portmap.Port `json:"publish,omitempty"`
+}
+
+// RevisionError reports that an allocation was changed since the revision on which a Change is
+// based. Nothing was changed. errors.Is finds ErrRevision.
+type RevisionError struct {
+	ID      string
+	Wanted  string // the Revision of the Change
+	Current string // that of the Record
+}
+
+// Error implements error.
+func (e *RevisionError) Error() string {
+	return fmt.Sprintf("allocation %q was changed meanwhile: it has revision %q, not %q; read its record again", e.ID, e.Current, e.Wanted)
+}
+
+// Unwrap returns ErrRevision.
+func (e *RevisionError) Unwrap() error { return ErrRevision }

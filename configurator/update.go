@@ -1,0 +1,316 @@
+package configurator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/allocnet/allocnet/internal/engine/native"
+	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+// Update changes an allocation while it is set up, and returns its Status. All host ports of
+// the change are published and unpublished in one transaction of nftables: there is no moment
+// at which both or neither of the former and the latter answer. Connections to host ports that
+// stay published go on, and those of the others end. If a host port leads to another port of
+// the allocation from then on, its TCP connections stay where they are, and clients of UDP and
+// SCTP follow. The interface, its addresses and all other connections do not change.
+//
+// A later Setup of the ID must request the ports that the allocation has then, else it returns
+// ErrDifferent.
+//
+// Update needs the native plugin portmap with its own backend; otherwise it returns
+// ErrCannotUpdate. It returns ErrNotFound if the allocation is not set up, a *RevisionError if
+// it has another revision than the Change, and for host ports the errors of Setup. After an
+// error nothing has changed, unless the change could not be undone. Then, and after the death
+// of the process, Recover, Repair and the next Update of the allocation finish it: the
+// allocation has either all ports from before the change or all of those after it.
+func (c *Configurator) Update(ctx context.Context, id string, change Change) (status *Status, err error) {
+	err = c.operation(ctx, "update", id, func(ctx context.Context) error {
+		status, err = c.update(ctx, id, change)
+		return err
+	})
+	return status, err
+}
+
+func (c *Configurator) update(ctx context.Context, id string, change Change) (*Status, error) {
+	if err := errors.Join(validateID(id), c.requirePrivileges()); err != nil {
+		return nil, err
+	}
+	unlock, err := c.lock(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	p, err := c.planToUpdate(id)
+	if err != nil {
+		return nil, err
+	}
+	release, err := openNetns(p.Record)
+	defer release()
+	if err != nil {
+		return nil, fmt.Errorf("update allocation %q: %w: %w", id, ErrNotFound, err)
+	}
+	unlockNetworks, err := c.lockNetworks(ctx, p.Record)
+	if err != nil {
+		return nil, err
+	}
+	defer unlockNetworks()
+	if err := c.finishUpdate(ctx, p); err != nil {
+		return nil, err
+	}
+	if is := revisionOf(p.Record); change.Revision != "" && change.Revision != is {
+		return nil, &RevisionError{ID: id, Wanted: change.Revision, Current: is}
+	}
+	target, err := c.portsAfter(p.Record, change)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.Equal(target.Ports, p.Ports) {
+		return c.publish(ctx, p, target)
+	}
+	return statusOf(p.Record)
+}
+
+// planToUpdate returns the plan of an allocation that is set up.
+func (c *Configurator) planToUpdate(id string) (*plan, error) {
+	r, err := c.load(id)
+	if err != nil {
+		return nil, err
+	}
+	if r.Phase != record.Ready || r.Pool != "" || r.FormerBoot {
+		return nil, fmt.Errorf("%w: allocation %q is in phase %q", ErrNotFound, id, r.Phase)
+	}
+	p := c.planOf(r)
+	if p.unreadable != nil {
+		return nil, p.unreadable
+	}
+	if Engine(r.Engine) != EngineNative {
+		return nil, fmt.Errorf("update allocation %q: %w: its plugins run as binaries", id, ErrCannotUpdate)
+	}
+	return p, nil
+}
+
+// portsAfter returns the host ports of an allocation after a change.
+func (c *Configurator) portsAfter(r *record.Record, change Change) (*record.Publication, error) {
+	gone, err := portmap.Mappings(change.Unpublish, portmap.Options{IgnoreHostIP: c.cfg.IgnorePortMappingHostIP})
+	if err != nil {
+		return nil, fmt.Errorf("%w: unpublish: %w", ErrInvalidAllocation, err)
+	}
+	added, err := portmap.Mappings(change.Publish, portmap.Options{IgnoreHostIP: c.cfg.IgnorePortMappingHostIP})
+	if err != nil {
+		return nil, fmt.Errorf("%w: publish: %w", ErrInvalidAllocation, err)
+	}
+	ports := slices.DeleteFunc(slices.Clone(r.Ports), func(m portmap.Mapping) bool {
+		return slices.ContainsFunc(gone, func(g portmap.Mapping) bool {
+			return g.HostPort == m.HostPort && g.Protocol == m.Protocol && (g.HostIP == "" || g.HostIP == m.HostIP)
+		})
+	})
+	for _, m := range added {
+		if i := slices.IndexFunc(ports, func(has portmap.Mapping) bool { return unlabelled(has) == unlabelled(m) }); i >= 0 {
+			ports[i] = m
+			continue
+		}
+		if _, taken, found := portmap.FindConflict([]portmap.Mapping{m}, ports); found {
+			return nil, &portmap.ConflictError{Mapping: m, Other: taken, ID: r.ID, OtherID: r.ID}
+		}
+		ports = append(ports, m)
+	}
+	return publication(ports), nil
+}
+
+func unlabelled(m portmap.Mapping) portmap.Mapping {
+	m.Label = ""
+	return m
+}
+
+// publication returns mappings with the ports that request them.
+func publication(ports []portmap.Mapping) *record.Publication {
+	p := &record.Publication{Ports: ports}
+	for _, m := range ports {
+		p.Requested = append(p.Requested, portmap.Port{
+			Label: m.Label, Value: m.HostPort, To: m.ContainerPort, HostIP: m.HostIP, Protocols: []string{m.Protocol},
+		})
+	}
+	return p
+}
+
+// publish changes the host ports of an allocation: it records the intent with the ports from
+// before and after, changes them in the kernel, and records the result.
+func (c *Configurator) publish(ctx context.Context, p *plan, target *record.Publication) (*Status, error) {
+	before := &record.Publication{Requested: p.RequestedPorts, Ports: p.Ports}
+	intent, err := p.updating(target)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(validateBounds(intent.Record), intent.requirePublisher(), c.canPublish(ctx, intent)); err != nil {
+		return nil, err
+	}
+	listeners := c.searchListeners(&record.Record{Ports: added(before.Ports, target.Ports)})
+	if err := c.refuseListeners(listeners, p.ID); err != nil {
+		return nil, err
+	}
+	if err := c.step(ctx, StepClaim, p.Record, func(ctx context.Context) error { return c.beginUpdate(ctx, p, intent) }); err != nil {
+		return nil, err
+	}
+	done, err := c.carryOut(ctx, intent)
+	if err != nil {
+		return nil, errors.Join(err, c.undoUpdate(ctx, intent, before))
+	}
+	status, err := statusOf(done)
+	if err == nil {
+		status.Warnings = c.warnings(listeners, done, status)
+	}
+	return status, err
+}
+
+// canPublish returns ErrCannotUpdate if the engine cannot change the host ports of a plan.
+func (c *Configurator) canPublish(ctx context.Context, p *plan) error {
+	request, err := c.request(p)
+	if err == nil {
+		err = c.native.CanPublish(ctx, request)
+	}
+	if errors.Is(err, native.ErrCannotPublish) {
+		return fmt.Errorf("update allocation %q: %w: %w", p.ID, ErrCannotUpdate, err)
+	}
+	return err
+}
+
+// beginUpdate records the intent of an update, and reserves its host ports. If another
+// allocation has one, the record is as before.
+func (c *Configurator) beginUpdate(ctx context.Context, p, intent *plan) error {
+	first := *p.Record
+	first.Update = intent.Update
+	err := c.store.BeginUpdate(&first)
+	if err == nil {
+		err = c.reserve(ctx, intent)
+	}
+	if err != nil {
+		err = errors.Join(err, c.dropUpdate(&first))
+	}
+	return err
+}
+
+// dropUpdate records that an update has changed nothing.
+func (c *Configurator) dropUpdate(r *record.Record) error {
+	reserved := slices.Concat(r.Ports, r.Update.Ports)
+	r.Update = nil
+	return c.store.EndUpdate(r, reserved)
+}
+
+// requirePublisher returns an *UnservedError if no plugin of the plan publishes its host ports.
+func (p *plan) requirePublisher() error {
+	if len(p.Update.Ports) == 0 || p.declares(portMappings) {
+		return nil
+	}
+	e := &UnservedError{ID: p.ID, Capabilities: []string{portMappings}}
+	for _, a := range p.Attachments {
+		e.Networks = append(e.Networks, a.Network)
+	}
+	return e
+}
+
+// updating returns the plan of an update: with the host ports from before and after it.
+func (p *plan) updating(target *record.Publication) (*plan, error) {
+	intent := *p.Record
+	intent.Update, intent.Ports = target, slices.Concat(p.Ports, added(p.Ports, target.Ports))
+	var err error
+	intent.Capabilities, err = withPorts(p.Capabilities, intent.Ports)
+	return &plan{Record: &intent, networks: p.networks}, err
+}
+
+// added returns the mappings of after that are not in before.
+func added(before, after []portmap.Mapping) []portmap.Mapping {
+	return slices.DeleteFunc(slices.Clone(after), func(m portmap.Mapping) bool { return slices.Contains(before, m) })
+}
+
+// withPorts returns capability arguments with other host ports.
+func withPorts(capabilities map[string]json.RawMessage, ports []portmap.Mapping) (map[string]json.RawMessage, error) {
+	given, err := capabilityArgs(&Allocation{}, ports)
+	all := maps.Clone(capabilities)
+	delete(all, portMappings)
+	for name, value := range given {
+		if all == nil {
+			all = map[string]json.RawMessage{}
+		}
+		all[name] = value
+	}
+	return all, err
+}
+
+// carryOut gives an allocation the host ports at which its recorded update aims, and records
+// that it has them. The caller holds the locks of the allocation and its networks.
+func (c *Configurator) carryOut(ctx context.Context, p *plan) (*record.Record, error) {
+	done := *p.Record
+	done.Ports, done.RequestedPorts, done.Update = p.Update.Ports, p.Update.Requested, nil
+	done.Revision++
+	var err error
+	if done.Capabilities, err = withPorts(p.Capabilities, done.Ports); err != nil {
+		return nil, err
+	}
+	after := &plan{Record: &done, networks: p.networks}
+	err = c.step(ctx, StepPublish, &done, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+		defer cancel()
+		request, err := c.request(after)
+		if err != nil {
+			return err
+		}
+		if !c.runsInProcess(after) {
+			if err := c.allowForwarding(ctx, after); err != nil {
+				return err
+			}
+		}
+		return c.native.Publish(ctx, request, p.Capabilities)
+	})
+	if err != nil {
+		return nil, err
+	}
+	done.Updated = c.now()
+	return &done, c.step(ctx, StepRecord, &done, func(context.Context) error { return c.store.EndUpdate(&done, p.Ports) })
+}
+
+// undoUpdate gives an allocation the host ports from before an update that failed. If that
+// fails, the record keeps them as the aim of an update.
+func (c *Configurator) undoUpdate(ctx context.Context, p *plan, before *record.Publication) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	p.Update = before
+	err := c.put(p.Record)
+	if err == nil {
+		_, err = c.carryOut(ctx, p)
+	}
+	if err != nil {
+		return fmt.Errorf("the host ports from before could not be restored; Repair tries it again: %w", err)
+	}
+	return nil
+}
+
+// finishUpdate finishes an update that was interrupted, if there is one. The caller holds the
+// locks of the allocation and its networks, and has opened its network namespace.
+func (c *Configurator) finishUpdate(ctx context.Context, p *plan) error {
+	if p.Update == nil {
+		return nil
+	}
+	if len(added(p.Ports, p.Update.Ports)) > 0 { // it has not reserved them yet
+		return c.dropUpdate(p.Record)
+	}
+	c.cfg.Logger.Warn("an update was interrupted; finishing it", "alloc", p.ID)
+	done, err := c.carryOut(ctx, p)
+	if err != nil {
+		return fmt.Errorf("finish the update of allocation %q that was interrupted: %w", p.ID, err)
+	}
+	*p.Record = *done
+	return nil
+}
+
+// revisionOf returns the Revision of a record. It differs from those of earlier allocations
+// with the same ID.
+func revisionOf(r *record.Record) string {
+	return strconv.FormatInt(r.Created.UnixMicro(), 36) + "-" + strconv.Itoa(r.Revision)
+}

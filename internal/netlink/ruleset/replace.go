@@ -1,0 +1,67 @@
+package ruleset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// Replace removes those of the elements in before that are not in after, and adds those in
+// after that are missing, in one transaction: a packet meets either all of the former or all
+// of the latter. Both belong to one owner. Replace makes missing tables and is idempotent. It
+// returns a *PortTakenError as Add does; then nothing has changed.
+func (r *Ruleset) Replace(ctx context.Context, before, after *Elements) error {
+	gone, err := before.remains()
+	if err != nil {
+		return fmt.Errorf("replace elements of %s: %w", before.Owner, err)
+	}
+	list, err := after.elements()
+	if err == nil {
+		err = r.checkEverywhere(ctx, list)
+	}
+	if err == nil {
+		err = r.replace(ctx, list, slices.DeleteFunc(gone, func(e element) bool {
+			return e.set.shared || slices.ContainsFunc(list, func(stays element) bool { return stays.place() == e.place() })
+		}))
+	}
+	if err != nil {
+		return fmt.Errorf("replace elements of %s: %w", after.Owner, err)
+	}
+	return nil
+}
+
+// replace looks again after a change if attachments share host ports, because another one may
+// have begun to wait for a port that was freed.
+func (r *Ruleset) replace(ctx context.Context, list, gone []element) error {
+	var err error
+	for range attempts {
+		var c, freed change
+		if c, err = r.settle(ctx, list); err != nil {
+			return err
+		}
+		if freed, err = r.removal(ctx, gone); err != nil {
+			return err
+		}
+		c.remove, c.add = append(c.remove, freed.remove...), append(c.add, freed.add...)
+		if c.empty() {
+			return nil
+		}
+		switch err = r.apply(ctx, c); {
+		case err == nil:
+			in, err := r.shared(ctx, c.remove)
+			if err != nil || len(in) == 0 && !c.waits() {
+				return err
+			}
+		case errors.Is(err, unix.ENOENT):
+			if err := r.ensure(ctx, list); err != nil {
+				return err
+			}
+		case !errors.Is(err, unix.EEXIST):
+			return err
+		}
+	}
+	return err
+}
