@@ -42,6 +42,7 @@ var sentinels = map[string]error{
 	"allocnet.ErrUnhealthy": allocnet.ErrUnhealthy, "allocnet.ErrNotChecked": allocnet.ErrNotChecked,
 	"allocnet.ErrIncomplete": allocnet.ErrIncomplete, "allocnet.ErrExists": allocnet.ErrExists, "allocnet.ErrListener": allocnet.ErrListener,
 	"allocnet.ErrUnserved": allocnet.ErrUnserved, "allocnet.ErrUnprivileged": allocnet.ErrUnprivileged,
+	"allocnet.ErrRevision": allocnet.ErrRevision, "allocnet.ErrCannotUpdate": allocnet.ErrCannotUpdate,
 	"portmap.ErrConflict": portmap.ErrConflict,
 	"sandbox.ErrExist":    sandbox.ErrExist, "sandbox.ErrNotExist": sandbox.ErrNotExist, "sandbox.ErrInvalidName": sandbox.ErrInvalidName,
 	"sandbox.ErrNotNamespace": sandbox.ErrNotNamespace, "sandbox.ErrHostNamespace": sandbox.ErrHostNamespace,
@@ -79,7 +80,8 @@ var samples = map[string]error{
 		Mapping: portmap.Mapping{HostIP: "127.0.0.1", HostPort: 80, ContainerPort: 8080, Protocol: "tcp"}, To: netip.MustParseAddrPort("10.0.0.2:8080"),
 		Network: "net", ID: "db", Interface: "eth0", Instance: "i",
 	},
-	"types.Error": &types.Error{Code: 11, Msg: "later", Details: "the moon"},
+	"allocnet.RevisionError": &allocnet.RevisionError{ID: "web", Wanted: "a-1", Current: "a-2"},
+	"types.Error":            &types.Error{Code: 11, Msg: "later", Details: "the moon"},
 }
 
 // failures returns errors as operations return them, by their subject.

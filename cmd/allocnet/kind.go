@@ -42,6 +42,8 @@ var kinds = []errorKind{
 	{"not-found", "nothing is set up under this ID", exitNo, is(configurator.ErrNotFound)},
 	{"in-use", "the network namespace belongs to another allocation or to the host", exitUsage, is(configurator.ErrInUse)},
 	{"set-up", "the allocation is set up and would have to be torn down", exitFailure, either(is(configurator.ErrSetUp), is(errAttached))},
+	{"revision", "the allocation has another revision than --revision", exitFailure, is(configurator.ErrRevision)},
+	{"cannot-update", "the allocation cannot be changed while it runs", exitFailure, is(configurator.ErrCannotUpdate)},
 	{"already-exists", "setup --new: the allocation exists already", exitFailure, is(configurator.ErrExists)},
 	{"different", "another allocation is set up under this ID", exitFailure, is(configurator.ErrDifferent)},
 	{"port-conflict", "a host port is already in use", exitUsage, both(isConflict, is(configurator.ErrInvalidAllocation))},

@@ -196,6 +196,8 @@ func TestKinds(t *testing.T) {
 		"not-found":            configurator.ErrNotFound,
 		"in-use":               configurator.ErrInUse,
 		"set-up":               configurator.ErrSetUp,
+		"revision":             &configurator.RevisionError{},
+		"cannot-update":        configurator.ErrCannotUpdate,
 		"already-exists":       configurator.ErrExists,
 		"different":            configurator.ErrDifferent,
 		"foreign-file":         errForeign,
@@ -220,7 +222,7 @@ func TestKinds(t *testing.T) {
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
 	require.Equal(t, "port-conflict", newErrorReport(&allocnet.PortTakenError{}, "").Kind)
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 32, "every kind is in the table above")
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 34, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {

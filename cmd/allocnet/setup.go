@@ -178,13 +178,17 @@ func (a *app) printStatus(id string, s *configurator.Status) error {
 	a.printInterfaces(s)
 	a.printPorts(s.Ports)
 	a.printUnserved(s.Unserved)
-	for i, text := range s.Warnings {
+	a.printWarnings(s.Warnings)
+	return nil
+}
+
+func (a *app) printWarnings(texts []string) {
+	for i, text := range texts {
 		if i == 0 {
 			a.out.printf("\n")
 		}
 		a.out.printf("%s %s\n", a.out.paint(yellow, "warning:"), text)
 	}
-	return nil
 }
 
 // printUnserved prints requests that have no effect.

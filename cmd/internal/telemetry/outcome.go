@@ -39,7 +39,7 @@ var outcomes = []struct {
 	{Cancelled, []error{context.Canceled}, nil},
 	{Timeout, []error{context.DeadlineExceeded}, nil},
 	{Unhealthy, []error{configurator.ErrUnhealthy}, []uint{types.ErrPluginNotAvailable, types.ErrLimitedConnectivity}},
-	{Conflict, []error{configurator.ErrDifferent, configurator.ErrExists, configurator.ErrInUse, configurator.ErrListener, configurator.ErrPortTaken, configurator.ErrSetUp, portmap.ErrConflict}, nil},
+	{Conflict, []error{configurator.ErrDifferent, configurator.ErrExists, configurator.ErrInUse, configurator.ErrListener, configurator.ErrPortTaken, configurator.ErrSetUp, configurator.ErrRevision, portmap.ErrConflict}, nil},
 	{Invalid, []error{
 		configurator.ErrInvalidConfig, configurator.ErrInvalidAllocation, configurator.ErrNotFound,
 		configurator.ErrUnknownNetwork, configurator.ErrPluginNotInstalled, configurator.ErrUnserved,

@@ -100,7 +100,7 @@ func TestRefusals(t *testing.T) {
 		require.Equal(t, c.kind, e.Kind, c.path)
 		require.Contains(t, e.Message, c.message)
 	}
-	require.Equal(t, "DELETE, GET, PUT", ask(t, socket, "PATCH", "/v1/allocs/a", "").header.Get("Allow"))
+	require.Equal(t, "DELETE, GET, PATCH, PUT", ask(t, socket, "POST", "/v1/allocs/a", "").header.Get("Allow"))
 	for _, wrong := range []string{"x", "0", "-1", "NaN"} {
 		got := ask(t, socket, "PUT", "/v1/allocs/a", alloc, "Request-Timeout", wrong)
 		require.Contains(t, got.failure(t).Message, "Request-Timeout", wrong)

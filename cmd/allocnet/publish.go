@@ -1,0 +1,92 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/portmap"
+)
+
+const changeNotes = `The others stay as they are, and so do their connections. All changes
+of a command take effect in one transaction.
+
+With --revision, nothing is changed if the allocation has another revision than
+the one that setup, inspect or an earlier change printed with --json.`
+
+func newPublish(a *app) *cobra.Command {
+	var revision string
+	var gone []string
+	c := &cobra.Command{
+		Use:   "publish ID PORT...",
+		Short: "Publish host ports while an allocation runs (unpublish ends it)",
+		Long: `Publish host ports of an allocation that is set up. A PORT is written as for
+setup: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]].
+` + changeNotes,
+		Example: `  allocnet publish web 8443:443/tcp
+  allocnet publish web 8080:81/tcp --unpublish 8080/tcp`,
+		Args:              cobra.MinimumNArgs(2),
+		ValidArgsFunction: a.completeIDs,
+		RunE:              func(c *cobra.Command, args []string) error { return a.update(c, args[0], revision, args[1:], gone) },
+	}
+	c.Flags().StringArrayVar(&gone, "unpublish", nil, "host port that is published no longer, in the same transaction; may be repeated")
+	c.Flags().StringVar(&revision, "revision", "", "revision that the allocation must have")
+	return c
+}
+
+func newUnpublish(a *app) *cobra.Command {
+	var revision string
+	c := &cobra.Command{
+		Use:   "unpublish ID PORT...",
+		Short: "End the publishing of host ports of an allocation while it runs",
+		Long: `End the publishing of host ports of an allocation that is set up, and the
+connections to them. A PORT is [hostIP:]hostPort[-endPort][/protocol[+protocol...]].
+` + changeNotes,
+		Example:           `  allocnet unpublish web 8443/tcp`,
+		Args:              cobra.MinimumNArgs(2),
+		ValidArgsFunction: a.completeIDs,
+		RunE:              func(c *cobra.Command, args []string) error { return a.update(c, args[0], revision, nil, args[1:]) },
+	}
+	c.Flags().StringVar(&revision, "revision", "", "revision that the allocation must have")
+	return c
+}
+
+// update publishes and unpublishes host ports of an allocation.
+func (a *app) update(c *cobra.Command, id, revision string, publish, unpublish []string) error {
+	change := configurator.Change{Revision: revision}
+	var err error
+	if change.Publish, err = parsePorts(publish); err != nil {
+		return err
+	}
+	if change.Unpublish, err = parsePorts(unpublish); err != nil {
+		return err
+	}
+	conf, err := a.service()
+	if err != nil {
+		return err
+	}
+	if id, err = wholeID(c.Context(), conf, id, isPrefix(shownID)); err != nil {
+		return err
+	}
+	status, err := conf.Update(c.Context(), id, change)
+	if err != nil {
+		return notFound(c.Context(), conf, id, err)
+	}
+	if a.flags.json {
+		return a.out.json(status)
+	}
+	a.out.printf("%s %s is changed\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
+	a.printPorts(status.Ports)
+	a.printWarnings(status.Warnings)
+	return nil
+}
+
+func parsePorts(texts []string) (ports []portmap.Port, err error) {
+	for _, text := range texts {
+		port, err := portmap.Parse(text)
+		if err != nil {
+			return nil, usagef("port %q: %w", text, err)
+		}
+		ports = append(ports, port)
+	}
+	return ports, nil
+}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+// TestPublish changes the host ports of an allocation that is set up, and says why if it cannot.
+func TestPublish(t *testing.T) {
+	w := newWorkspace(t)
+	w.sandbox("web")
+	status := decode[configurator.Status](t, w.run("setup", "web", "--network", "allocnet", "--port", "8080:80/tcp", "--json").ok(t))
+	require.NotEmpty(t, status.Revision)
+
+	text := w.run("publish", "web", "8081:81/tcp", "--unpublish", "8080/tcp", "--revision", status.Revision).ok(t)
+	require.Regexp(t, `web is changed\n\nHOST PORT +PORT +PROTOCOL +LABEL\n8081 +81 +tcp`, text)
+	require.NotContains(t, text, "8080")
+	require.Equal(t, "revision", w.run("unpublish", "web", "8081", "--revision", status.Revision, "--json").failure(t, exitFailure).Kind)
+	changed := decode[configurator.Status](t, w.run("unpublish", "web", "8081", "--json").ok(t))
+	require.Empty(t, changed.Ports)
+	require.Equal(t, changed.Revision, decode[configurator.Record](t, w.run("inspect", "web", "--json").ok(t)).Revision)
+
+	require.Contains(t, w.run("publish", "web", "x", "--json").failure(t, exitUsage).Error, `port "x"`)
+	require.Equal(t, "not-found", w.run("publish", "nobody", "8081", "--json").failure(t, exitNo).Kind)
+	w.run("teardown", "web").ok(t)
+
+	w.run("setup", "web").ok(t)
+	refused := w.run("publish", "web", "8081:81/tcp", "--json").failure(t, exitFailure)
+	require.Equal(t, "cannot-update", refused.Kind)
+	w.run("teardown", "web").ok(t)
+}
