@@ -47,7 +47,7 @@ func TestExamplesAreCompiled(t *testing.T) {
 	}
 }
 
-var _ = []any{examplePool, exampleNetworkPool, exampleStart, exampleRollBack, exampleErrors, exampleClient, exampleNomad}
+var _ = []any{examplePool, exampleNetworkPool, exampleStart, exampleRollBack, exampleErrors, exampleUpdate, exampleClient, exampleNomad}
 
 func examplePool(ctx context.Context) error {
 	pool, err := sandbox.NewPool(sandbox.PoolOptions{Size: 16})
@@ -124,6 +124,19 @@ func exampleErrors(err error) {
 	case errors.Is(err, allocnet.ErrUnknownNetwork):
 		log.Print("write the network's configuration first")
 	}
+}
+
+func exampleUpdate(ctx context.Context, nets allocnet.Service, status *allocnet.Status) error {
+	changed, err := nets.Update(ctx, "web-1", allocnet.Change{
+		Revision:  status.Revision, // optional: ErrRevision if another caller has changed it
+		Unpublish: []portmap.Port{{Value: 8080}},
+		Publish:   []portmap.Port{{Value: 8081, To: 80}},
+	})
+	if err != nil {
+		return err
+	}
+	log.Print(changed.Ports)
+	return nil
 }
 
 func exampleClient(ctx context.Context, alloc allocnet.Allocation) error {
