@@ -106,8 +106,10 @@ func (h *Host) AddAddress(index int, address *net.IPNet, flags int) error {
 const (
 	receptionTime      = 10 * time.Second
 	hostReceptionTime  = time.Second
-	firstReceptionPoll = 50 * time.Microsecond
-	lastReceptionPoll  = 5 * time.Millisecond
+	firstReceptionPoll = 10 * time.Microsecond
+	// mostBlocked is the longest time for which pause blocks its thread.
+	mostBlocked       = 500 * time.Microsecond
+	lastReceptionPoll = 5 * time.Millisecond
 )
 
 // AwaitReception waits until the kernel accepts packets for the IPv6 addresses of a
@@ -145,14 +147,33 @@ func awaitReception(ctx context.Context, e sock.Exchanger, index int, ips []net.
 			i++
 			continue
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait until the kernel accepts packets for %s: %w", ips[i], ctx.Err())
-		case <-time.After(poll):
+		if err := pause(ctx, poll); err != nil {
+			return fmt.Errorf("wait until the kernel accepts packets for %s: %w", ips[i], err)
 		}
 		poll = min(2*poll, lastReceptionPoll)
 	}
 	return nil
+}
+
+// pause waits for a time or until the context ends. For a short time it blocks the thread:
+// Go's timers wait in milliseconds if no goroutine can run, which is longer than most of
+// an ADD. A thread that sleeps also leaves its processor to the kernel worker that the
+// caller waits for.
+func pause(ctx context.Context, d time.Duration) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if d <= mostBlocked {
+		t := unix.NsecToTimespec(d.Nanoseconds())
+		_ = unix.Nanosleep(&t, nil) // a signal may end it early
+		return ctx.Err()
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }
 
 // receives reports whether the kernel has the local route to an address over a link.

@@ -5,3 +5,6 @@ func (v *Veth) Find(h *Host, s *Sandbox) error { return v.find(h, s) }
 
 // FindWayOut is findWayOut.
 func (h *Host) FindWayOut() (WayOut, error) { return h.findWayOut() }
+
+// Pause is pause.
+var Pause = pause

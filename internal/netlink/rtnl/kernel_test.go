@@ -408,6 +408,26 @@ func TestSetSysctl(t *testing.T) {
 	require.ErrorContains(t, rtnl.SetSysctl("net/ipv4/ip_forward", "x"), "net/ipv4/ip_forward")
 }
 
+// TestSetSysctlReadOnly: a file that cannot be written may have the value already.
+func TestSetSysctlReadOnly(t *testing.T) {
+	open(t)
+	const readOnly = "net/ipv4/conf/all/mc_forwarding" // mode 0444, also for root
+	require.NoError(t, rtnl.SetSysctl(readOnly, "0"))
+	err := rtnl.SetSysctl(readOnly, "1")
+	require.ErrorIs(t, err, os.ErrPermission)
+	require.ErrorContains(t, err, "set sysctl "+readOnly+" to 1: open /proc/sys/"+readOnly)
+}
+
+// TestPause: a pause returns the error of its context, whether it blocks its thread or not.
+func TestPause(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, d := range []time.Duration{time.Microsecond, time.Millisecond} {
+		require.NoError(t, rtnl.Pause(t.Context(), d))
+		require.ErrorIs(t, rtnl.Pause(ended, d), context.Canceled)
+	}
+}
+
 func TestOpenSandboxRefusesTheHost(t *testing.T) {
 	privhost.Require(t)
 	_, err := rtnl.OpenSandbox("/proc/self/ns/net")
