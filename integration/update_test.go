@@ -1,10 +1,11 @@
 package integration
 
 import (
-	"fmt"
 	"io"
 	"net"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -110,7 +111,8 @@ func TestUpdateIsAtomic(t *testing.T) {
 	h.setUp(a)
 	requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 8080), "eighty-one")
 
-	stop, asked := make(chan struct{}), map[string]int{}
+	var asked [2]atomic.Int64 // answers of the two servers
+	stop := make(chan struct{})
 	var asking sync.WaitGroup
 	asking.Go(func() {
 		for {
@@ -121,15 +123,14 @@ func TestUpdateIsAtomic(t *testing.T) {
 			}
 			answer, err := ask(timeout, h.outside.Path(), "tcp", hostPort(host4, 8080))
 			if err != nil {
-				t.Errorf("after %v: %v", asked, err)
+				t.Errorf("after %d and %d answers: %v", asked[0].Load(), asked[1].Load(), err)
 				return
 			}
-			var name string
-			_, _ = fmt.Sscan(answer, &name)
-			asked[name]++
+			asked[min(1, strings.Count(answer, "eighty-two"))].Add(1)
 		}
 	})
-	for i := range 100 {
+	enough := func() bool { return t.Failed() || asked[0].Load() >= 20 && asked[1].Load() >= 20 }
+	for i := 0; i < 100 || !enough(); i++ {
 		_, err := h.Update(h.ctx(), a.ID, configurator.Change{
 			Unpublish: []portmap.Port{tcpPort(8080, 0)}, Publish: []portmap.Port{tcpPort(8080, 82-i%2)},
 		})
@@ -137,7 +138,5 @@ func TestUpdateIsAtomic(t *testing.T) {
 	}
 	close(stop)
 	asking.Wait()
-	require.NotZero(t, asked["eighty-one"])
-	require.NotZero(t, asked["eighty-two"])
 	h.tearDown(a)
 }
