@@ -143,6 +143,7 @@ func (a *API) Server() *http.Server {
 // serve handles every request.
 func (a *API) serve(w http.ResponseWriter, r *http.Request) {
 	defer a.recover(w, r)
+	growStack(0)
 	control := http.NewResponseController(w)
 	err := control.SetWriteDeadline(time.Now().Add(a.limits.WriteTimeout))
 	if r.ContentLength != 0 { // so that reading or discarding the body ends
@@ -160,6 +161,17 @@ func (a *API) serve(w http.ResponseWriter, r *http.Request) {
 	default:
 		a.mux.ServeHTTP(w, a.traced(r))
 	}
+}
+
+// growStack makes the stack of the goroutine as large as a Setup needs. A plugin call is
+// a connection of its own with a goroutine whose stack is small: it would grow in several
+// steps, each of which copies a deeper stack and adjusts the pointers into it. That took
+// 0.15 ms of the 1.7 ms of processor time of an ADD.
+//
+//go:noinline
+func growStack(i int) byte {
+	var frame [16 << 10]byte
+	return frame[i]
 }
 
 // traced returns the request with the context of the caller's trace.
