@@ -293,9 +293,9 @@ var (
 	slotName = regexp.MustCompile(`pool-[0-9a-f]{16}`)
 	// hostLinks matches the names of links, which are hashes of the container ID.
 	hostLinks = regexp.MustCompile(`veth[a-z2-7]{11}`)
-	// byNature matches what differs between any two allocations: times, counters, indexes of
+	// byNature matches what differs between any two allocations: times, revisions, counters, indexes of
 	// links and what the kernel derives from them, numbers of ports.
-	byNature = regexp.MustCompile(`(?m)^\d+: |@if\d+|link-netns(id)? \S+|"(created|updated)": .*|\w+_timer +\S+|packets \d+ bytes \d+|` +
+	byNature = regexp.MustCompile(`(?m)^\d+: |@if\d+|link-netns(id)? \S+|"(created|updated|revision)": .*|\w+_timer +\S+|packets \d+ bytes \d+|` +
 		`metric 42949\d+|(port_id|port_no|designated_port) \S+|expires \d+sec| tentative`)
 	// containers matches the container ID in a record, which other allocations do not have.
 	containers = regexp.MustCompile(`(?m)^ *"containerID": "same",?\n|^ *"container": "same",?\n`)
