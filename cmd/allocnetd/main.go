@@ -11,6 +11,7 @@ import (
 )
 
 func main() {
+	tuneGarbage(os.Environ())
 	_ = os.Setenv("PATH", pluginexec.CompletePath(os.Getenv("PATH")))
 	os.Exit(execute(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
