@@ -194,3 +194,48 @@ func (c *cluster) take(subnet string) {
 	key := strings.Replace(strings.Replace(subnet, ".1/", ".0/", 1), "/", "-", 1)
 	c.put("/coreos.com/network/subnets/"+key, `{"PublicIP":"10.210.0.99","PublicIPv6":null,"BackendType":"vxlan","BackendData":{"VNI":1,"VtepMAC":"02:00:00:00:00:99"}}`)
 }
+
+// TestNodeReturnsWithAnotherSubnetAndBridge: the bridge keeps the gateway of the old subnet.
+// Until the old allocations are torn down and the bridge is deleted, new ones are refused with
+// an error that names it; then they have addresses of the new subnet.
+func TestNodeReturnsWithAnotherSubnetAndBridge(t *testing.T) {
+	c := newCluster(t, overlay{backend: "vxlan"})
+	c.start(ofFiles, flannelList)
+	one, two := c.hosts[0], c.hosts[1]
+	a, old, neighbour := one.setup("a"), two.setup("old"), two.setup("neighbour")
+	requireReach(t, a, old)
+	before := two.env()["FLANNEL_SUBNET"]
+	two.flanneld.Kill()
+	c.expire(two)
+	c.take(before)
+	two.startFlanneld()
+	require.NotEqual(t, before, two.env()["FLANNEL_SUBNET"])
+
+	refused := func() {
+		t.Helper()
+		out, err := two.try(two.bin+"/allocnet", "setup", "fresh", "--create")
+		require.Error(t, err)
+		require.Contains(t, out, "already has the address "+before)
+		out, _ = two.try(two.bin+"/allocnet", "doctor")
+		require.Contains(t, out, "bridge-subnet")
+		require.Contains(t, out, "ip link del cni0")
+	}
+	refused()
+	requireReach(t, neighbour, old) // those of the old subnet go on among themselves
+	out, _ := two.try(two.bin+"/allocnet", "doctor")
+	for _, x := range []*allocation{old, neighbour} {
+		require.Contains(t, out, `address-outside-subnet: allocation "`+x.id+`" has address `+x.Address)
+		two.teardown(x.id)
+	}
+	refused()
+	two.run("ip", "link", "del", "cni0")
+	fresh := two.setup("fresh")
+	require.True(t, strings.HasPrefix(fresh.Address, subnetPrefix(two.env()["FLANNEL_SUBNET"])), fresh.Address)
+	requireReach(t, a, fresh)
+	out, _ = two.try(two.bin+"/allocnet", "doctor")
+	require.NotContains(t, out, "bridge-subnet")
+	require.NotContains(t, out, "address-outside-subnet")
+	for _, h := range c.hosts {
+		h.requireClean()
+	}
+}
