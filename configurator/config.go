@@ -117,6 +117,11 @@ type Routes struct {
 	// Subnets announces the subnet of the network instead of each address, while the network
 	// has allocations.
 	Subnets bool
+	// Cluster are the networks from which all hosts have their subnets. The embedded network
+	// does not masquerade towards them, so that allocations of other hosts see the addresses
+	// of allocations. The reference plugin ptp, which EngineExec may run, masquerades all the
+	// same. New refuses it with SubnetsFrom, whose file names the networks; default none.
+	Cluster []netip.Prefix
 }
 
 // ListenerPolicy selects what Setup does if processes of the host listen on host ports of an

@@ -51,6 +51,11 @@ routes {
   # Announce the subnets of the network, while it has allocations, in place of the
   # address of each allocation.
   #subnets = false
+
+  # The networks from which all hosts have their subnets, such as "10.80.0.0/16". The
+  # embedded network does not masquerade towards them: other hosts' allocations see the
+  # addresses of allocations. With "subnets_from", flanneld's file names them.
+  #cluster = []
 }
 
 # How allocations are set up.

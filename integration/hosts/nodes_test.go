@@ -3,6 +3,7 @@ package hosts
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -158,6 +159,45 @@ func TestNodeReturnsWithAnotherSubnet(t *testing.T) {
 	require.NotContains(t, out, "address-outside-subnet")
 	for _, h := range c.hosts {
 		h.requireClean()
+	}
+}
+
+// TestRoutedCluster: the embedded network with subnets of its own, over routes between the
+// hosts. With the networks of all hosts in the settings, allocations see each other's
+// addresses; without them, they see the host's.
+func TestRoutedCluster(t *testing.T) {
+	c := newCluster(t, overlay{backend: "host-gw"}) // flanneld adds the routes
+	for name, cluster := range map[string]string{"with": cluster4.String(), "without": ""} {
+		t.Run(name, func(t *testing.T) {
+			for _, h := range c.hosts[:2] {
+				subnet := netip.MustParsePrefix(h.env()["FLANNEL_SUBNET"]).Masked()
+				settings := fmt.Sprintf("networks = [\"allocnet\"]\nsubnets = [%q]\nroutes {\n  table = 100\n", subnet)
+				if cluster != "" {
+					settings += fmt.Sprintf("  cluster = [%q]\n", cluster)
+				}
+				h.prepare(settings+"}\n", "")
+				h.daemon.Start()
+				h.awaitDaemon()
+			}
+			one, two := c.hosts[0], c.hosts[1]
+			a, b := one.setup(name), two.setup(name)
+			require.Contains(t, one.run("ip", "route", "show", "table", "100"), a.Address+" dev veth")
+			requireReach(t, a, b)
+			want := a.Address
+			if cluster == "" {
+				want = one.address4.String()
+			}
+			for _, protocol := range []string{"tcp", "udp"} {
+				source, err := one.ask(a, protocol, net.JoinHostPort(b.Address, "80"))
+				require.NoError(t, err)
+				require.Equal(t, want, source)
+			}
+			for _, h := range c.hosts[:2] {
+				h.requireClean()
+				h.daemon.Terminate()
+				h.daemon.Wait()
+			}
+		})
 	}
 }
 

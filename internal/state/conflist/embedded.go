@@ -36,11 +36,12 @@ type EmbeddedOptions struct {
 	ForBinaries bool
 }
 
-// EmbeddedRoutes are the keys of the plugin routes.
+// EmbeddedRoutes are the keys of the plugin routes, and the networks of all hosts.
 type EmbeddedRoutes struct {
 	Table    uint32
 	Protocol uint8 // 0 for the default
 	Subnets  bool
+	Cluster  []netip.Prefix // not masqueraded
 }
 
 // Embedded returns the network for hosts without a configuration: dual-stack and routed,
@@ -79,6 +80,11 @@ func (o EmbeddedOptions) validate() error {
 			return fmt.Errorf("routes: %w", err)
 		}
 	}
+	for _, p := range o.Routes.Cluster {
+		if err := validatePrefix(p); err != nil {
+			return fmt.Errorf("routes: cluster network %q: %w", p, err)
+		}
+	}
 	if o.SubnetsFrom != "" {
 		return o.validateSubnetsFrom()
 	}
@@ -103,6 +109,8 @@ func (o EmbeddedOptions) validateSubnetsFrom() error {
 		return fmt.Errorf("file of the subnets %q is not an absolute path", o.SubnetsFrom)
 	case len(o.Subnets) > 0 || o.MTU != 0:
 		return fmt.Errorf("the subnets and the MTU are those of %q: give either the file or the subnets", o.SubnetsFrom)
+	case len(o.Routes.Cluster) > 0:
+		return fmt.Errorf("routes: the cluster networks are those of %q: give either the file or the networks", o.SubnetsFrom)
 	}
 	return nil
 }
@@ -110,19 +118,28 @@ func (o EmbeddedOptions) validateSubnetsFrom() error {
 // validateSubnet requires room for the gateway and one allocation. The IPAM plugin
 // requires that too, but reports it only at the first ADD.
 func validateSubnet(s netip.Prefix) error {
+	if err := validatePrefix(s); err != nil {
+		return err
+	}
 	a := s.Addr()
 	largest := a.BitLen() - 2
 	switch {
-	case !s.IsValid():
-		return errors.New("not a valid prefix")
-	case a.Is4In6():
-		return fmt.Errorf("write it as the IPv4 prefix of %s", a.Unmap())
-	case s != s.Masked():
-		return fmt.Errorf("has host bits set: the network is %s", s.Masked())
 	case s.Bits() > largest:
 		return fmt.Errorf("too small: /%d is the smallest with room for a gateway and an allocation", largest)
 	case a.IsUnspecified(), a.IsLoopback(), a.IsMulticast(), a.IsLinkLocalUnicast():
 		return errors.New("not a range of ordinary unicast addresses")
+	}
+	return nil
+}
+
+func validatePrefix(p netip.Prefix) error {
+	switch {
+	case !p.IsValid():
+		return errors.New("not a valid prefix")
+	case p.Addr().Is4In6():
+		return fmt.Errorf("write it as the IPv4 prefix of %s", p.Addr().Unmap())
+	case p != p.Masked():
+		return fmt.Errorf("has host bits set: the network is %s", p.Masked())
 	}
 	return nil
 }
@@ -185,6 +202,9 @@ func (o EmbeddedOptions) ptp() object {
 	p := object{"type": "ptp", "ipMasq": true, "ipam": o.ipam(), "capabilities": capabilities}
 	if o.MTU != 0 {
 		p["mtu"] = o.MTU
+	}
+	if len(o.Routes.Cluster) > 0 {
+		p[subnetenv.MasqExceptKey] = o.Routes.Cluster
 	}
 	return p
 }

@@ -30,7 +30,9 @@ func TestEmbedded(t *testing.T) {
 			Subnets:  []netip.Prefix{netip.MustParsePrefix("fd00:1::/126")},
 			MTU:      1400,
 		}},
-		{"testdata/embedded-routes.json", EmbeddedOptions{StateDir: "/run/allocnet", Routes: EmbeddedRoutes{Table: 100, Subnets: true}}},
+		{"testdata/embedded-routes.json", EmbeddedOptions{StateDir: "/run/allocnet", Routes: EmbeddedRoutes{
+			Table: 100, Subnets: true, Cluster: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")},
+		}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.golden, func(t *testing.T) {
@@ -64,6 +66,10 @@ func TestEmbeddedRejects(t *testing.T) {
 		}
 		return o
 	}
+	cluster := func(file, text string) EmbeddedOptions {
+		routes := EmbeddedRoutes{Table: 100, Cluster: []netip.Prefix{netip.MustParsePrefix(text)}}
+		return EmbeddedOptions{StateDir: "/s", SubnetsFrom: file, Routes: routes}
+	}
 	tests := []struct {
 		name    string
 		options EmbeddedOptions
@@ -85,6 +91,9 @@ func TestEmbeddedRejects(t *testing.T) {
 		{"link local", subnets("fe80::/64"), `subnet "fe80::/64": not a range`},
 		{"table main", EmbeddedOptions{StateDir: "/s", Routes: EmbeddedRoutes{Table: 254}}, "routes: table 254 is one in which the host looks"},
 		{"protocol of BIRD", EmbeddedOptions{StateDir: "/s", Routes: EmbeddedRoutes{Table: 100, Protocol: 12}}, "routes: protocol 12 belongs to a routing daemon"},
+		{"host bits of the cluster", cluster("", "10.80.1.0/16"), `routes: cluster network "10.80.1.0/16": has host bits set`},
+		{"mapped cluster", cluster("", "::ffff:10.0.0.0/104"), "write it as the IPv4 prefix of 10.0.0.0"},
+		{"cluster beside flannel's", cluster("/env", "10.0.0.0/8"), `routes: the cluster networks are those of "/env"`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -129,6 +129,8 @@ func TestErrors(t *testing.T) {
 		"subnet":             {`subnets = ["10.0.0.0"]`, `x.hcl:1: subnets: "10.0.0.0" is not a subnet: write for example "10.202.0.0/16"`},
 		"table main":         {`routes { table = 254 }`, `x.hcl:1: routes.table: "254" is not a routing table for a routing daemon`},
 		"table too large":    {`routes { table = 4294967296 }`, `x.hcl:1: routes.table: "4294967296" is not a routing table`},
+		"cluster":            {`routes { cluster = ["10.0.0.0"] }`, `x.hcl:1: routes.cluster: "10.0.0.0" is not a subnet`},
+		"cluster's hosts":    {`routes { cluster = ["10.0.0.1/8"] }`, `x.hcl:1: routes.cluster: embedded network "allocnet": routes: cluster network "10.0.0.1/8": has host bits set: the network is 10.0.0.0/8`},
 		"protocol of BIRD":   {`routes { protocol = 12 }`, `x.hcl:1: routes.protocol: "12" is not a free protocol of routes`},
 		"protocol":           {`routes { protocol = 256 }`, `x.hcl:1: routes.protocol: "256" is not a free protocol of routes`},
 		"subnets":            {`subnets = ["10.0.0.0/16", "10.1.0.0/16"]`, `x.hcl:1: subnets: `},

@@ -125,3 +125,11 @@ func subnets(these []netip.Prefix) error {
 	_, err := conflist.Embedded(conflist.EmbeddedOptions{StateDir: configurator.DefaultStateDir, Subnets: these})
 	return err
 }
+
+// clusterNetworks validates the networks to which the embedded network does not masquerade.
+func clusterNetworks(these []netip.Prefix) error {
+	_, err := conflist.Embedded(conflist.EmbeddedOptions{
+		StateDir: configurator.DefaultStateDir, Routes: conflist.EmbeddedRoutes{Cluster: these},
+	})
+	return err
+}

@@ -57,7 +57,8 @@ type Socket struct {
 type Routes struct {
 	Table    uint32 // 0 for none
 	Protocol uint8
-	Subnets  bool // to the subnet in place of each address
+	Subnets  bool           // to the subnet in place of each address
+	Cluster  []netip.Prefix // networks of all hosts, not masqueraded
 }
 
 // Retry configures the repetition of a failed ADD.

@@ -71,6 +71,8 @@ var table = []setting{
 		func(s *Settings) value { return routeProtocolOf(&s.Routes.Protocol) }},
 	{"routes", "subnets", "write a route to the subnet in place of each address", true,
 		func(s *Settings) value { return boolOf(&s.Routes.Subnets) }},
+	{"routes", "cluster", "networks from which all hosts have their subnets: the embedded network does not masquerade towards them", true,
+		func(s *Settings) value { return networksOf(&s.Routes.Cluster) }},
 	{"", "ignore_port_mapping_host_ip", "publish every port on all addresses of the host", true,
 		func(s *Settings) value { return boolOf(&s.IgnorePortMappingHostIP) }},
 	{"", "allow_unserved", "accept requests that no plugin of the networks serves, such as ports; they have no effect", true,

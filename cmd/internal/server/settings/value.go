@@ -266,12 +266,17 @@ func poolsOf(to *[]configurator.Pool) value {
 }
 
 func prefixesOf(to *[]netip.Prefix) value {
-	parse := func(t string) (netip.Prefix, error) {
-		p, err := netip.ParsePrefix(t)
-		if err != nil {
-			return p, errors.New(`is not a subnet: write for example "10.202.0.0/16"`)
-		}
-		return p, nil
+	return list[netip.Prefix]{to, prefix, netip.Prefix.String, ",", subnets}
+}
+
+func networksOf(to *[]netip.Prefix) value {
+	return list[netip.Prefix]{to, prefix, netip.Prefix.String, ",", clusterNetworks}
+}
+
+func prefix(t string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(t)
+	if err != nil {
+		return p, errors.New(`is not a subnet: write for example "10.202.0.0/16"`)
 	}
-	return list[netip.Prefix]{to, parse, netip.Prefix.String, ",", subnets}
+	return p, nil
 }
