@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/containernetworking/cni/libcni"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
@@ -83,6 +84,7 @@ type workspace struct {
 func newWorkspace(t *testing.T) *workspace {
 	t.Helper()
 	w := &workspace{T: t, dir: t.TempDir()}
+	libcni.CacheDir = w.path("state/cni-cache") // or a test without the command would use that of an earlier test
 	require.NoError(t, fakeplugin.Install(w.path("plugins"), "fake"))
 	require.NoError(t, os.Mkdir(w.path("conf"), 0o755))
 	w.network("10-front", "front", map[string]fakeplugin.Behaviour{"ADD": {Result: result("10.9.0.2/24", "fd00:9::2/64")}})
