@@ -103,8 +103,13 @@ func (a *app) configurations() (*conflist.Dir, error) {
 }
 
 func (a *app) printHostStatus(s *client.HostStatus) {
-	daemon := cell{"not running; settings and state are read by this process", yellow}
-	if d := s.Daemon; d != nil {
+	var daemon cell
+	switch d := s.Daemon; {
+	case d == nil && (a.flags.noDaemon || a.flags.localFlag() != ""):
+		daemon = cell{"not asked, because of the flags; settings and state are read by this process", yellow}
+	case d == nil:
+		daemon = cell{"not running; settings and state are read by this process", yellow}
+	default:
 		daemon = cell{fmt.Sprintf("running for %s, process %d, version %s", age(time.Since(d.Started)), d.PID, d.Version), green}
 	}
 	drift := cell{text: "none"}

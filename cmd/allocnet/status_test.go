@@ -43,7 +43,7 @@ func TestStatus(t *testing.T) {
 	require.NoError(t, os.Rename(w.path("conf"), w.path("away")))
 	require.NotContains(t, w.run("status").ok(t), "SKIPPED", "a host may have the embedded network only")
 	require.NoError(t, os.Rename(w.path("away"), w.path("conf")))
-	require.Regexp(t, `(?m)^Daemon +not running; .*\n(.*\n)*Allocations +1 healthy\nDrift +none\nDoctor +nothing found by the quick checks\n(.*\n)*front +yes `, w.run("status").ok(t))
+	require.Regexp(t, `(?m)^Daemon +not asked, because of the flags; .*\n(.*\n)*Allocations +1 healthy\nDrift +none\nDoctor +nothing found by the quick checks\n(.*\n)*front +yes `, w.run("status").ok(t))
 }
 
 // TestStatusNamesDrift: CHECK of one allocation fails, that of another one cannot be
