@@ -85,6 +85,7 @@ job "allocnet" {
           "/run/allocnet:/run/allocnet",
           "/run/cni:/run/cni",
           "/var/lib/cni:/var/lib/cni",
+          "/run/flannel:/run/flannel:ro",
         ]
 
         # Network namespaces are mounts: both sides have to see new ones.

@@ -33,11 +33,7 @@ type setup struct {
 var (
 	withDaemon = setup{"daemon", func(t testing.TB) (string, *process.Process) {
 		network(t, "net", "bridge")
-		d := newDaemon(t, "manager { enabled = true }\n")
-		const own = "/etc/cni/net.d/00-allocnet.conflist"
-		t.Cleanup(func() { require.NoError(t, os.Remove(own)) })
-		eventually(t, "the manager writes its configuration", func() bool { return exists(own) })
-		return pluginDir(t, "loopback"), d
+		return beginManaged(t)
 	}}
 	dropIn = setup{"drop-in", func(t testing.TB) (string, *process.Process) {
 		network(t, "net", "bridge")
@@ -48,6 +44,16 @@ var (
 		return filepath.Dir(refplugins.Path(t, "bridge")), nil
 	}}
 )
+
+// beginManaged starts the daemon, whose manager leads containerd to it.
+func beginManaged(t testing.TB) (plugins string, daemon *process.Process) {
+	t.Helper()
+	d := newDaemon(t, "manager { enabled = true }\n")
+	const own = "/etc/cni/net.d/00-allocnet.conflist"
+	t.Cleanup(func() { require.NoError(t, os.Remove(own)) })
+	eventually(t, "the manager writes its configuration", func() bool { return exists(own) })
+	return pluginDir(t, "loopback"), d
+}
 
 // TestPods runs 50 pods with host ports, ten at a time: with the reference plugins, with
 // the drop-in plugins, and with the plugin of the daemon. It prints how long each takes.

@@ -54,6 +54,10 @@ func TestDaemonSet(t *testing.T) {
 			}
 		}
 	}
+	flannel := func(m corev1.VolumeMount) bool { return m.MountPath == "/run/flannel" }
+	if !slices.ContainsFunc(pod.Containers[0].VolumeMounts, flannel) {
+		t.Error("allocnetd cannot read the subnets that flanneld leases")
+	}
 	for _, probe := range []*corev1.Probe{pod.Containers[0].StartupProbe, pod.Containers[0].LivenessProbe, pod.Containers[0].ReadinessProbe} {
 		if probe == nil || probe.Exec == nil {
 			t.Error("a probe is missing")
