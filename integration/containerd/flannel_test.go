@@ -37,7 +37,7 @@ const kubeFlannel = `{
 `
 
 // The subnet is one of those whose connections the tests compare.
-const flannelSubnet = "10.98.0.1/24"
+const flannelSubnet = "10.97.0.1/24"
 
 // flannelHost writes what kube-flannel and flanneld write on a host.
 func flannelHost(t testing.TB) {
@@ -47,7 +47,7 @@ func flannelHost(t testing.TB) {
 	t.Cleanup(func() { require.NoError(t, os.Remove(list)) })
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	env := fmt.Sprintf("FLANNEL_NETWORK=10.98.0.0/16\nFLANNEL_SUBNET=%s\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n", flannelSubnet)
+	env := fmt.Sprintf("FLANNEL_NETWORK=10.97.0.0/16\nFLANNEL_SUBNET=%s\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n", flannelSubnet)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "subnet.env"), []byte(env), 0o600))
 	t.Cleanup(func() {
 		bridge, err := netlink.LinkByName("cni0")

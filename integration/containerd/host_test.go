@@ -153,7 +153,7 @@ var containerds = regexp.MustCompile(`^((file|special|symlink) /run/containerd/|
 // isContainers reports whether an address belongs to a network of the tests and is not a
 // gateway's.
 func isContainers(a netip.Addr) bool {
-	for _, network := range []string{"10.98.0.0/16", "fd00:98::/64", "10.202.0.0/16", "fd0a:110c:2e7::/64"} {
+	for _, network := range []string{"10.98.0.0/16", "10.97.0.0/16", "fd00:98::/64", "10.202.0.0/16", "fd0a:110c:2e7::/64"} {
 		if p := netip.MustParsePrefix(network); p.Contains(a) {
 			return a != p.Addr().Next()
 		}
