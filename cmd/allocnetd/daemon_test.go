@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/client"
 	"github.com/allocnet/allocnet/cmd/internal/server/settings"
@@ -186,6 +187,35 @@ func TestReload(t *testing.T) {
 	for _, id := range []string{"a1", "a2", "a3"} {
 		w.release(id)
 	}
+	p.stop()
+}
+
+// TestReloadWithoutFile: a daemon whose default settings file was deleted keeps its
+// settings, and takes those of the file that replaces it.
+func TestReloadWithoutFile(t *testing.T) {
+	w := newWorkspace(t)
+	require.NoError(t, unix.Mount("tmpfs", "/etc", "tmpfs", 0, "mode=755"))
+	t.Cleanup(func() { require.NoError(t, unix.Unmount("/etc", unix.MNT_DETACH)) })
+	require.NoError(t, os.Mkdir(filepath.Dir(settings.DefaultFile), 0o755))
+	const refused = "ready; the last reload was refused, see the log"
+	appear := func(more ...string) {
+		w.configure(append(more, embedded)...)
+		data, err := os.ReadFile(w.path("d.hcl"))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(settings.DefaultFile, data, 0o644))
+	}
+	appear(`interface_prefix = "net"`)
+	w.noFlag = true
+	p := w.start()
+	require.NoError(t, os.Remove(settings.DefaultFile))
+	require.Equal(t, refused, p.reload())
+	p.logged(settings.DefaultFile + ": cannot be read")
+	require.Equal(t, "net0", w.allocate("a1").InterfaceName)
+	appear(`interface_prefix = "eth"`)
+	require.Equal(t, "ready", p.reload())
+	require.Equal(t, "eth0", w.allocate("a2").InterfaceName)
+	w.release("a1")
+	w.release("a2")
 	p.stop()
 }
 

@@ -37,6 +37,7 @@ type host struct {
 	recent    hoststatus.Recent // for the overview of the host
 	started   time.Time
 	links     *rtnl.Host      // for the metrics and the traffic
+	reloads   settings.Source // what reload reads; only reload uses it
 	conns     *conntrack.Conn // for the traffic
 	manager   *supervisor
 	pool      *sandbox.Pool
@@ -72,6 +73,7 @@ func newHost(source settings.Source, s settings.Settings, logger hclog.Logger) (
 	if err := h.apply(nil, &s); err != nil {
 		return nil, err
 	}
+	h.reloads = source.Settled()
 	h.telemetry.Reloaded(nil)
 	h.pool, err = sandbox.NewPool(sandbox.PoolOptions{Dir: s.Pool.Dir, Size: s.Pool.Size, OnError: func(err error) {
 		h.logger.Warn("a network namespace for the pool could not be created", "error", err)
@@ -229,7 +231,7 @@ func (h *host) newService(cfg configurator.Config) (*configurator.Configurator, 
 // reload reads the settings again and applies them.
 func (h *host) reload(context.Context) (err error) {
 	defer func() { h.telemetry.Reloaded(err) }()
-	next, err := loadSettings(h.source)
+	next, err := loadSettings(h.reloads)
 	if err != nil {
 		return err
 	}
@@ -242,6 +244,7 @@ func (h *host) reload(context.Context) (err error) {
 	if err := h.writeActive(); err != nil {
 		return fmt.Errorf("%w; the new settings are active, but the plugin uses the previous ones while the daemon is not running", err)
 	}
+	h.reloads = h.reloads.Settled()
 	if len(live) > 0 {
 		h.logger.Info("settings have changed", "settings", live)
 	}

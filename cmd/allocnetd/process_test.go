@@ -36,6 +36,7 @@ type workspace struct {
 	*testing.T
 	dir    string
 	prefix []string // a program that runs the daemon
+	noFlag bool     // run the daemon without --config
 }
 
 func newWorkspace(t *testing.T) *workspace {
@@ -78,7 +79,10 @@ type process struct {
 }
 
 func (w *workspace) command(args ...string) *exec.Cmd {
-	line := append(slices.Clone(w.prefix), os.Args[0], "--config", w.path("d.hcl"))
+	line := append(slices.Clone(w.prefix), os.Args[0])
+	if !w.noFlag {
+		line = append(line, "--config", w.path("d.hcl"))
+	}
 	line = append(line, args...)
 	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = append(os.Environ(), processVariable+"=1", "GORACE=atexit_sleep_ms=0")

@@ -36,6 +36,18 @@ func (s Source) Path() string {
 	return s.File
 }
 
+// Settled returns a source that requires the DefaultFile if that file exists and no other
+// one is named. A daemon that began with the file must not take the defaults when the
+// file is gone.
+func (s Source) Settled() Source {
+	if s.File == "" {
+		if _, err := os.Stat(DefaultFile); err == nil {
+			s.File = DefaultFile
+		}
+	}
+	return s
+}
+
 // Load reads the settings. The error joins an *Error for each problem; see [Errors].
 func (s Source) Load() (Settings, error) {
 	loaded := Default()
