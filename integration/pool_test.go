@@ -102,7 +102,8 @@ func (h *host) dump(a configurator.Allocation, s *configurator.Status) string {
 		parts = append(parts, "$ "+command, string(out))
 	}
 	parts = append(parts, fmt.Sprintf("%+v", s.Interfaces))
-	dump := strings.Join(parts, "\n")
+	// The IDs come first, because digits of a container's may look like something below.
+	dump := strings.ReplaceAll(strings.ReplaceAll(strings.Join(parts, "\n"), container, "ID"), a.ID, "ID")
 	for _, address := range []string{s.Address, s.AddressIPv6} {
 		if address != "" {
 			dump = regexp.MustCompile(`\b`+regexp.QuoteMeta(address)+`\b`).ReplaceAllString(dump, "ADDRESS")
@@ -111,8 +112,7 @@ func (h *host) dump(a configurator.Allocation, s *configurator.Status) string {
 	dump = regexp.MustCompile(`([0-9a-f]{2}:){5}[0-9a-f]{2}`).ReplaceAllString(dump, "MAC")
 	dump = regexp.MustCompile(`veth\w{11}`).ReplaceAllString(dump, "VETH")
 	dump = regexp.MustCompile(`fe80::[0-9a-f:]+`).ReplaceAllString(dump, "LINKLOCAL")
-	dump = regexp.MustCompile(`(?m)^\d+: |@if\d+|link-netns(id)? \S+|qlen \d+|[0-9.]+ : 808\d|808\d|portid? \S+|port_\w+ \S+|designated_\w+ \S+|hold_timer.*`).ReplaceAllString(dump, "")
-	return strings.ReplaceAll(strings.ReplaceAll(dump, container, "ID"), a.ID, "ID")
+	return regexp.MustCompile(`(?m)^\d+: |@if\d+|link-netns(id)? \S+|qlen \d+|[0-9.]+ : 808\d|808\d|portid? \S+|port_\w+ \S+|designated_\w+ \S+|hold_timer.*`).ReplaceAllString(dump, "")
 }
 
 // elementsOf returns the elements with the comment of a container, sorted.
