@@ -24,7 +24,7 @@ func TestPublish(t *testing.T) {
 	require.Equal(t, changed.Revision, decode[configurator.Record](t, w.run("inspect", "web", "--json").ok(t)).Revision)
 
 	require.Contains(t, w.run("publish", "web", "x", "--json").failure(t, exitUsage).Error, `port "x"`)
-	require.Equal(t, "not-found", w.run("publish", "nobody", "8081", "--json").failure(t, exitNo).Kind)
+	require.Equal(t, "not-found", w.run("publish", "absent", "8081", "--json").failure(t, exitNo).Kind)
 	w.run("teardown", "web").ok(t)
 
 	w.run("setup", "web").ok(t)

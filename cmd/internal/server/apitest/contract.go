@@ -110,7 +110,7 @@ func updates(t *testing.T, c allocnet.Service, netns func(string) string) {
 	require.Equal(t, configurator.RevisionError{ID: a.ID, Wanted: first.Revision, Current: second.Revision}, *stale)
 	_, err = c.Update(ctx, a.ID, configurator.Change{Publish: []portmap.Port{{Value: 70000}}})
 	require.ErrorIs(t, err, configurator.ErrInvalidAllocation)
-	_, err = c.Update(ctx, "nobody", configurator.Change{})
+	_, err = c.Update(ctx, "absent", configurator.Change{})
 	require.ErrorIs(t, err, configurator.ErrNotFound)
 
 	_, err = c.Setup(ctx, a)
