@@ -29,6 +29,7 @@ type nativeEngine interface {
 	Publish(ctx context.Context, r *engine.Request, before map[string]json.RawMessage) error
 	Repair(context.Context, *engine.Request) error
 	Restore(context.Context, []*engine.Request) ([]engine.Restored, error)
+	DelUnused(context.Context) (int, error)
 	GuardLoopback(context.Context) error
 }
 

@@ -29,6 +29,9 @@ import (
 // Repair checks objects that all allocations share only once. If another program removes one
 // while Repair runs, the next Repair restores it.
 //
+// Repair also removes exemptions from masquerading (ipMasqExcept, Routes.Cluster) of networks
+// without allocations: the configuration may have changed.
+//
 // Allocations that Repair cannot repair are Broken, and the error has the reasons, each in an
 // *AllocationError. A Setup of such an allocation sets it up again.
 func (c *Configurator) Repair(ctx context.Context) (report *RepairReport, err error) {
@@ -36,7 +39,7 @@ func (c *Configurator) Repair(ctx context.Context) (report *RepairReport, err er
 }
 
 // RepairScope is Repair of the allocations of one scope. It also restores objects that they
-// share with other allocations.
+// share with other allocations. Unless the scope is that of all, it removes no exemptions.
 func (c *Configurator) RepairScope(ctx context.Context, s Scope) (report *RepairReport, err error) {
 	err = c.operation(ctx, "repair", "", func(ctx context.Context) error {
 		report, err = c.repair(ctx, s)
@@ -69,6 +72,12 @@ func (c *Configurator) repair(ctx context.Context, s Scope) (*RepairReport, erro
 			report.Repaired = append(report.Repaired, o.id)
 		default:
 			report.Healthy = append(report.Healthy, o.id)
+		}
+	}
+	if s.Name == "" {
+		removed, err := c.native.DelUnused(ctx)
+		if errs = append(errs, unlessUnsupported(err)); removed > 0 {
+			c.cfg.Logger.Info("removed unused exemptions from masquerading", "number", removed)
 		}
 	}
 	return report, errors.Join(append(errs, ctx.Err())...)

@@ -37,6 +37,16 @@ func (e *Engine) Restore(ctx context.Context, requests []*engine.Request) ([]eng
 	return r.outcomes, nil
 }
 
+// DelUnused removes what allocations shared and none uses any more: exemptions from
+// masquerading. It returns how many.
+func (e *Engine) DelUnused(ctx context.Context) (int, error) {
+	host, err := e.open()
+	if err != nil {
+		return 0, err
+	}
+	return host.Rules.DelUnusedExemptions(ctx)
+}
+
 // restoration is what the host must have for many allocations.
 type restoration struct {
 	host     *sdk.Host

@@ -148,11 +148,19 @@ func (r *Ruleset) all(ctx context.Context, of func(names.Owner) bool) ([]element
 	return list, errors.Join(errs...)
 }
 
-// dumpSet returns the elements of a set for which of(owner) is true. It reads the set
+// dumpSet returns the elements of a set for which of(owner) is true.
+func (r *Ruleset) dumpSet(ctx context.Context, s *set, of func(names.Owner) bool) ([]element, error) {
+	return r.dumpElements(ctx, s, func(e *element) bool {
+		owner, ok := names.ParseOwner(e.owner)
+		return ok && of(owner)
+	})
+}
+
+// dumpElements returns the elements of a set for which want is true. It reads the set
 // until a dump was not interrupted by a change. If all are interrupted, it returns the
 // elements seen in any of them: an interrupted dump skips an element at most now and
 // then, and hardly ever the same one again.
-func (r *Ruleset) dumpSet(ctx context.Context, s *set, of func(names.Owner) bool) ([]element, error) {
+func (r *Ruleset) dumpElements(ctx context.Context, s *set, want func(*element) bool) ([]element, error) {
 	seen := make(map[element]bool)
 	var list []element
 	for range attempts {
@@ -162,8 +170,7 @@ func (r *Ruleset) dumpSet(ctx context.Context, s *set, of func(names.Owner) bool
 			b.CString(unix.NFTA_SET_ELEM_LIST_SET, s.name)
 		}, func(payload []byte) {
 			readElements(s, payload, func(e element) {
-				owner, ok := names.ParseOwner(e.owner)
-				if ok && !seen[e] && of(owner) {
+				if !seen[e] && want(&e) {
 					seen[e] = true
 					list = append(list, e)
 				}

@@ -73,6 +73,37 @@ func TestExemptionsStay(t *testing.T) {
 	require.NoError(t, r.Check(t.Context(), e))
 }
 
+// TestDelUnusedExemptions: an exemption is removed with the last masqueraded address of
+// its network.
+func TestDelUnusedExemptions(t *testing.T) {
+	for _, c := range []struct{ address, used, unused string }{
+		{"10.1.2.3/16", "10.1.0.0/16 10.0.0.0/8", "10.2.0.0/16 10.0.0.0/8"},
+		{"fd01::3/64", "fd01::/64 fd00::/8", "fd01:0:0:1::/64 fd00::/8"},
+	} {
+		t.Run(c.address, func(t *testing.T) {
+			r := open(t)
+			removed, err := r.DelUnusedExemptions(t.Context()) // there is no table
+			require.NoError(t, err)
+			require.Zero(t, removed)
+			masqueraded := &Elements{Owner: owner("a"), Masquerade: []netip.Prefix{netip.MustParsePrefix(c.address)}}
+			require.NoError(t, r.Add(t.Context(), masqueraded))
+			require.NoError(t, r.Add(t.Context(), exemptions(c.used, c.unused)))
+
+			removed, err = r.DelUnusedExemptions(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 1, removed)
+			require.NoError(t, r.Check(t.Context(), exemptions(c.used)))
+			require.ErrorIs(t, r.Check(t.Context(), exemptions(c.unused)), ErrMissing)
+
+			require.NoError(t, r.Del(t.Context(), masqueraded))
+			removed, err = r.DelUnusedExemptions(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 1, removed)
+			require.ErrorIs(t, r.Check(t.Context(), exemptions(c.used)), ErrMissing)
+		})
+	}
+}
+
 // TestTableWithoutExempt: an older version has made the table.
 func TestTableWithoutExempt(t *testing.T) {
 	r := open(t)
