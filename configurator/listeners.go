@@ -27,9 +27,9 @@ type listenerSearch struct {
 
 // searchListeners starts a search for processes of the host that listen on the host
 // ports of a record. The search runs concurrently with ADD or CHECK. searchListeners
-// returns nil if there is nothing to search for.
+// returns nil if there are none, or nothing to search for.
 func (c *Configurator) searchListeners(r *record.Record) *listenerSearch {
-	if len(r.Ports) == 0 || c.cfg.Listeners == ListenerIgnore {
+	if len(r.Ports) == 0 || c.cfg.Listeners == ListenerIgnore || listeners.Unused(r.Ports) {
 		return nil
 	}
 	l := &listenerSearch{mappings: r.Ports, done: make(chan struct{})}

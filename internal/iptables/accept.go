@@ -86,6 +86,18 @@ func (r *AcceptRule) Ensure(ctx context.Context, families []Family, adminChains 
 	})
 }
 
+// Known reports whether an earlier Ensure found the rule complete in all families, in tables of
+// nf_tables. Then a caller who knows that no table has changed since needs no Ensure.
+func (r *AcceptRule) Known(families []Family, adminChains ...string) bool {
+	inTables := func(e *entry) bool { _, is := e.snapshot.(nftSnapshot); return is }
+	return r.each(context.Background(), families, func(f *family) error {
+		if f.cache.any(adminChains, inTables) {
+			return nil
+		}
+		return ErrMissing
+	}) == nil
+}
+
 // Check lists the rules with iptables. It returns ErrMissing, with the names of what is
 // missing; the position of the jump among other programs' rules does not matter. In a
 // context of CheckOnce it runs iptables only until it has found everything.

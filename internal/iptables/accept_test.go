@@ -36,6 +36,23 @@ func TestEnsureMakesTheRule(t *testing.T) {
 	})
 }
 
+// TestKnown: nobody is notified of changes of legacy tables, so their rules are never known.
+func TestKnown(t *testing.T) {
+	eachVariant(t, func(h *host) {
+		o := h.acceptRule()
+		require.False(t, o.Known(both))
+		require.NoError(t, o.Ensure(t.Context(), []Family{IPv4}))
+		inTables := !strings.Contains(h.programs[0], "legacy")
+		require.Equal(t, inTables, o.Known([]Family{IPv4}))
+		require.False(t, o.Known(both))
+		h.ensure(o)
+		require.Equal(t, inTables, o.Known(both))
+		require.False(t, o.Known(both, "CNI-ADMIN"))
+		h.ensure(o, "CNI-ADMIN")
+		require.Equal(t, inTables, o.Known(both, "CNI-ADMIN"))
+	})
+}
+
 func TestEnsureActsOnTheFamiliesItIsGiven(t *testing.T) {
 	eachVariant(t, func(h *host) {
 		o := h.acceptRule()

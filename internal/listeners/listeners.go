@@ -20,9 +20,23 @@ type Port struct {
 // protocols are the protocols whose listening sockets the kernel lists.
 var protocols = map[string]uint8{"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP}
 
+// mostProbed is the number of ports from which on Look is quicker than Unused.
+const mostProbed = 8
+
+// Unused reports whether nothing listens on the host ports of mappings, in the network
+// namespace of the calling thread. If it returns false, Look tells.
+func Unused(mappings []portmap.Mapping) bool {
+	return len(mappings) <= mostProbed && sockdiag.Unused(wanted(mappings)...)
+}
+
 // Look returns the sockets that listen on the host ports of mappings, in the network
 // namespace of the calling thread.
 func Look(mappings []portmap.Mapping) ([]sockdiag.Listener, error) {
+	return sockdiag.Look(wanted(mappings)...)
+}
+
+// wanted returns the host ports of mappings by protocol.
+func wanted(mappings []portmap.Mapping) (list []sockdiag.Ports) {
 	numbers, both := map[uint8][]uint16{}, map[uint8]bool{}
 	for _, m := range mappings {
 		protocol, known := protocols[m.Protocol]
@@ -34,11 +48,10 @@ func Look(mappings []portmap.Mapping) ([]sockdiag.Listener, error) {
 			both[protocol] = both[protocol] || ip.Is4()
 		}
 	}
-	var wanted []sockdiag.Ports
-	for protocol, list := range numbers {
-		wanted = append(wanted, sockdiag.Ports{Protocol: protocol, Numbers: list, Only6: !both[protocol]})
+	for protocol, ports := range numbers {
+		list = append(list, sockdiag.Ports{Protocol: protocol, Numbers: ports, Only6: !both[protocol]})
 	}
-	return sockdiag.Look(wanted...)
+	return list
 }
 
 // hostIPs returns the host addresses on which a port is published for an allocation

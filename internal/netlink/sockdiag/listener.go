@@ -40,6 +40,7 @@ const (
 
 	attributeBytecode = 1  // INET_DIAG_REQ_BYTECODE
 	attributeOnly6    = 11 // INET_DIAG_SKV6ONLY
+	attributeMark     = 15 // INET_DIAG_MARK
 )
 
 // The states of TCP, which the kernel uses for UDP sockets as well.
@@ -157,7 +158,7 @@ func bytecode(ranges []portRange) []byte {
 }
 
 // parse reads one answer. It compares the port again, because some kernels filter less
-// than requested.
+// than requested, and leaves out the sockets of Unused.
 func parse(answer []byte, protocol uint8, ports []uint16) (l Listener, ok bool) {
 	if len(answer) < answerSize {
 		return l, false
@@ -176,10 +177,14 @@ func parse(answer []byte, protocol uint8, ports []uint16) (l Listener, ok bool) 
 		Protocol: protocol, Address: netip.AddrPortFrom(ip, port),
 		UID: binary.NativeEndian.Uint32(answer[64:]), Inode: binary.NativeEndian.Uint32(answer[68:]),
 	}
+	ok = true
 	sock.EachAttribute(answer[answerSize:], func(kind uint16, value []byte) {
-		if kind == attributeOnly6 && len(value) > 0 {
+		switch {
+		case kind == attributeOnly6 && len(value) > 0:
 			l.Only6 = value[0] != 0
+		case kind == attributeMark && len(value) == 4:
+			ok = binary.NativeEndian.Uint32(value) != probeMark
 		}
 	})
-	return l, true
+	return l, ok
 }

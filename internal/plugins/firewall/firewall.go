@@ -120,6 +120,9 @@ func (f *firewall) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 	if runs, err := c.Host.Firewalld.Runs(ctx); runs || err != nil {
 		return errors.Join(err, errors.New("firewalld runs now: the addresses are in no zone"))
 	}
+	if c.Unchanged && c.Host.Accept.Known(p.families(), p.admin) {
+		return nil
+	}
 	return p.ensureAccept(ctx, c)
 }
 

@@ -159,7 +159,11 @@ func (p *publication) routeLoopback(ctx context.Context, c *sdk.CmdArgs) error {
 	// In the results of bridge and ptp it is the first interface. For the results of
 	// other plugins, routeLoopback looks the route up in the kernel.
 	if p.first != "" {
-		err := c.Host.Cache.Unless("route_localnet "+p.first, func() error { return c.Host.Kernel.RouteLoopback(p.first) })
+		route := c.Host.Kernel.EnsureLoopbackRouted // of a bridge, which has it since the first allocation
+		if p.first == c.Owner(p.Name).Veth() {
+			route = c.Host.Kernel.RouteLoopback
+		}
+		err := c.Host.Cache.Unless("route_localnet "+p.first, func() error { return route(p.first) })
 		if !rtnl.IsNotFound(err) {
 			return err
 		}
