@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	code := privhost.Main(m)
+	code := privhost.Main(m, nomadDirs...)
 	if programsDir != "" {
 		_ = os.RemoveAll(programsDir)
 	}
@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 // programsDir has the programs that the tests run, built by the first test that needs them.
 var programsDir string
 
-// programs returns the directory with allocnet, allocnetd and flanneld.
+// programs returns the directory with allocnet, allocnetd and flanneld. Tests add more to it.
 func programs(t testing.TB) string {
 	t.Helper()
 	if programsDir != "" {
