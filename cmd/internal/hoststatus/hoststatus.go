@@ -47,9 +47,10 @@ const (
 // Collect returns the overview. It changes nothing. What cannot be read is in its Problems.
 func Collect(ctx context.Context, o Options) *client.HostStatus {
 	s := &client.HostStatus{
-		Daemon: o.Daemon, Engine: o.Engine, Versions: versions(ctx),
-		Networks: []client.NetworkStatus{}, Skipped: []string{}, Drift: []client.Drift{}, Problems: []string{},
+		Daemon: o.Daemon, Engine: o.Engine,
+		Networks: []client.NetworkStatus{}, Skipped: []string{}, Drift: []client.Drift{},
 	}
+	s.Versions, s.Problems = versions(ctx)
 	s.Errors, s.Repairs = o.Recent.read()
 	var examining sync.WaitGroup
 	if o.Host != nil {
@@ -159,30 +160,48 @@ func (o *Options) addAllocations(ctx context.Context, s *client.HostStatus) {
 }
 
 // versions returns the versions of the kernel and of the programs that plugins run.
-func versions(ctx context.Context) client.Versions {
-	var v client.Versions
+func versions(ctx context.Context) (v client.Versions, problems []string) {
+	problems = []string{}
 	var u unix.Utsname
 	if unix.Uname(&u) == nil {
 		v.Kernel = unix.ByteSliceToString(u.Release[:])
 	}
-	v.NFT, v.IPTables = versionOf(ctx, "nft"), versionOf(ctx, "iptables")
-	return v
+	for program, version := range map[string]*string{"nft": &v.NFT, "iptables": &v.IPTables} {
+		var err error
+		if *version, err = versionOf(ctx, program); err != nil {
+			*version = "unknown"
+			problems = append(problems, fmt.Sprintf("%s is installed, but %v", program, err))
+		}
+	}
+	slices.Sort(problems)
+	return v, problems
 }
 
 // programTime bounds the time of a program that prints its version.
 const programTime = 2 * time.Second
 
-// versionOf returns what a program prints as its version without its name, or "".
-func versionOf(ctx context.Context, program string) string {
+// versionOf returns what a program prints as its version without its name; "" if it is not
+// installed.
+func versionOf(ctx context.Context, program string) (string, error) {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return "", nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, programTime)
 	defer cancel()
-	c := exec.CommandContext(ctx, program, "--version")
-	c.WaitDelay = time.Second
+	var complaint bytes.Buffer
+	c := exec.CommandContext(ctx, path, "--version")
+	c.WaitDelay, c.Stderr = time.Second, &complaint
 	out, err := c.Output()
-	if err != nil {
-		return ""
+	switch text, _, _ := strings.Cut(strings.TrimSpace(complaint.String()), "\n"); {
+	case ctx.Err() != nil:
+		return "", fmt.Errorf("%q gave no answer within %s", path+" --version", programTime)
+	case err != nil && text != "":
+		return "", fmt.Errorf("%q failed: %w: %s", path+" --version", err, text)
+	case err != nil:
+		return "", fmt.Errorf("%q failed: %w", path+" --version", err)
 	}
 	line, _, _ := bytes.Cut(out, []byte("\n"))
 	_, version, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-	return version
+	return version, nil
 }
