@@ -87,7 +87,7 @@ func TestInstall(t *testing.T) {
 	unit, err := os.ReadFile(filepath.Join(stage, "usr/local/lib/systemd/system/allocnetd.service"))
 	require.NoError(t, err)
 	require.Contains(t, string(unit), "\nExecStart=/usr/local/bin/allocnetd run\n")
-	require.Contains(t, string(unit), "\nExecReload=/usr/local/bin/allocnetd validate\n")
+	require.Contains(t, string(unit), "\nExecReload=/usr/local/bin/allocnetd reload $MAINPID\n")
 	require.FileExists(t, filepath.Join(stage, "usr/local/lib/systemd/system/allocnetd.socket"))
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -216,6 +218,49 @@ func TestReloadWithoutFile(t *testing.T) {
 	require.Equal(t, "eth0", w.allocate("a2").InterfaceName)
 	w.release("a1")
 	w.release("a2")
+	p.stop()
+}
+
+// TestReloadCommand: the command returns when the settings are active, or says why not.
+func TestReloadCommand(t *testing.T) {
+	w := newWorkspace(t)
+	w.configure()
+	p := w.start()
+	reload := func(args ...string) (code int, out string) {
+		t.Helper()
+		var text bytes.Buffer
+		code = execute(t.Context(), append([]string{"reload", "--config", w.path("d.hcl")}, args...), nil, &text, &text)
+		return code, text.String()
+	}
+	pid := strconv.Itoa(p.cmd.Process.Pid)
+	for _, timeout := range []string{"7s", "8s"} { // the event of the first reload is not that of the second
+		w.configure(`timeout = "` + timeout + `"`)
+		code, out := reload(pid)
+		require.Equal(t, exitOK, code, out)
+		require.Equal(t, "reloaded\n", out)
+		active, err := os.ReadFile(w.path("s.settings"))
+		require.NoError(t, err)
+		require.Contains(t, string(active), `"`+timeout+`"`)
+	}
+	w.configure(`timeout = "soon"`)
+	code, out := reload(pid)
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, out, "timeout")
+
+	w.configure()
+	require.NoError(t, os.Remove(w.path("s.settings")))
+	require.NoError(t, os.Mkdir(w.path("s.settings"), 0o700))
+	code, out = reload(pid)
+	require.Equal(t, exitFailure, code, "the daemon itself refuses it")
+	require.Contains(t, out, "the new settings are active, but the plugin uses the previous ones")
+
+	code, out = reload("none")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, out, "pass that of the daemon")
+	w.write("d.hcl", `socket { path = "`+w.path("other")+`" }`)
+	code, out = reload(pid)
+	require.Equal(t, exitFailure, code)
+	require.Contains(t, out, "if socket.path has changed, restart the daemon")
 	p.stop()
 }
 

@@ -122,7 +122,7 @@ func (a *app) root() *cobra.Command {
 	root.SetErr(a.errTo)
 	root.PersistentFlags().StringVar(&a.config, "config", "", "file of the settings (default "+settings.DefaultFile+")")
 	a.flags = settings.NewFlags(root.PersistentFlags())
-	root.AddCommand(run, a.newValidate(), a.newVersion())
+	root.AddCommand(run, a.newValidate(), a.newReload(), a.newVersion())
 	root.AddCommand(manpage.NewCommand(root, manpage.Options{Section: 8, Files: manFiles, SeeAlso: []string{"allocnet(1)", "systemctl(1)"}}))
 	return root
 }

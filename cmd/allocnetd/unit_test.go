@@ -41,7 +41,7 @@ func TestServiceUnit(t *testing.T) {
 	s := section(t, "allocnetd.service", "Service")
 	for option, want := range map[string][]string{
 		"Type":                     {"notify"},
-		"ExecReload":               {"/usr/bin/allocnetd validate", "/bin/kill -HUP $MAINPID"},
+		"ExecReload":               {"/usr/bin/allocnetd reload $MAINPID"},
 		"RestartPreventExitStatus": {strconv.Itoa(exitUsage)},
 		"KillMode":                 {"process"},
 		"RuntimeDirectory":         {"allocnet"},

@@ -77,7 +77,7 @@ case "$*" in
 "enable --now $units" | "start $units") start ;;
 "stop $units") stop ;;
 "restart allocnetd") stop && start ;;
-"reload allocnetd") allocnetd validate && pkill -HUP -P $(cat /run/allocnetd.pid) ;;
+"reload allocnetd") allocnetd reload $(pgrep -P $(cat /run/allocnetd.pid)) ;;
 *) echo "systemctl $*: not known here" >&2; exit 1 ;;
 esac
 `,

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/allocnet/allocnet/client"
+)
+
+// reloadTime bounds the wait for a reload. It is below systemd's TimeoutStartSec of the unit.
+const reloadTime = 50 * time.Second
+
+func (a *app) newReload() *cobra.Command {
+	return &cobra.Command{
+		Use:   "reload PID",
+		Short: "Have a running daemon read its settings again, and wait until they are active",
+		Long: `Have the daemon with process number PID read its settings again, and wait until they
+are active and the manager has written its file. Invalid settings, and a reload that the
+daemon refuses, are an error, and leave the active settings in place. The unit of systemd
+runs this command for systemctl reload.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			pid, err := strconv.Atoi(args[0])
+			if err != nil || pid <= 1 {
+				return usageError{fmt.Errorf("%q is not the number of a process: pass that of the daemon", args[0])}
+			}
+			return a.reload(c.Context(), pid)
+		},
+	}
+}
+
+func (a *app) reload(ctx context.Context, pid int) error {
+	next, err := loadSettings(a.source())
+	if err != nil {
+		return usageError{err}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, reloadTime, fmt.Errorf("no answer within %s", reloadTime))
+	defer cancel()
+	began := time.Now()
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", next.Socket.Path)
+	if err != nil {
+		return fmt.Errorf("%w: if socket.path has changed, restart the daemon", err)
+	}
+	_ = conn.Close()
+	daemon := client.New(client.Config{Socket: next.Socket.Path})
+	defer daemon.Close()
+	if err := syscall.Kill(pid, syscall.SIGHUP); err != nil {
+		return fmt.Errorf("send SIGHUP to process %d: %w", pid, err)
+	}
+	for event, err := range daemon.Events(ctx, 1) { // from the oldest that the daemon has
+		if err != nil {
+			return fmt.Errorf("follow the reload: %w", err)
+		}
+		done, is := event.Data.(*client.Reload)
+		if !is || event.Time.Before(began) {
+			continue
+		}
+		if done.Error != "" {
+			return errors.New(done.Error)
+		}
+		fmt.Fprintln(a.out, "reloaded")
+		return nil
+	}
+	return fmt.Errorf("follow the reload: %w", context.Cause(ctx))
+}
