@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -16,6 +17,9 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/singleflight"
+	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/netlink/sockdiag"
 )
 
 // Options are the options of Listen.
@@ -80,7 +84,7 @@ func Listen(o Options) (*Exporter, error) {
 	}
 	listener, err := net.Listen("tcp", o.Address)
 	if err != nil {
-		return nil, fmt.Errorf("listen for metrics: %w", err)
+		return nil, fmt.Errorf("listen for metrics: %w%s", err, holder(o.Address, err))
 	}
 	e := &Exporter{options: o, listener: listener}
 	// One request at a time per connection: so the connections bound the requests.
@@ -93,6 +97,22 @@ func Listen(o Options) (*Exporter, error) {
 		ErrorLog:       o.Logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
 	return e, nil
+}
+
+// holder describes the process that keeps the address from being listened on.
+func holder(address string, err error) string {
+	_, text, _ := net.SplitHostPort(address)
+	port, numeric := strconv.ParseUint(text, 10, 16)
+	if !errors.Is(err, unix.EADDRINUSE) || numeric != nil {
+		return ""
+	}
+	found, _ := sockdiag.Look(sockdiag.Ports{Protocol: unix.IPPROTO_TCP, Numbers: []uint16{uint16(port)}})
+	for _, l := range found {
+		if p, known := sockdiag.Processes(l.Inode)[l.Inode]; known {
+			return fmt.Sprintf(" by %s (process %d), which listens on %s: choose another port, or end it", p.Name, p.PID, l.Address)
+		}
+	}
+	return ""
 }
 
 // Addr returns the address on which the Exporter listens.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -126,6 +127,7 @@ func TestAddressInUse(t *testing.T) {
 	_, err = Listen(Options{Address: l.Addr().String()})
 	require.ErrorIs(t, err, unix.EADDRINUSE)
 	require.ErrorContains(t, err, "listen for metrics: listen tcp "+l.Addr().String())
+	require.ErrorContains(t, err, fmt.Sprintf("address already in use by exporter.test (process %d), which listens on %s", os.Getpid(), l.Addr()))
 }
 
 // TestConnectionsAreBounded: a client that opens many connections gets no more than the
