@@ -21,7 +21,7 @@ FUZZTIME ?= 20s
 # The packages of the library's module and of the programs'.
 ALL := ./... ./cmd/...
 # Modules with requirements of their own, which neither the library nor the programs have.
-NESTED := examples/containerd integration/containerd integration/hosts integration/ui
+NESTED := examples/containerd integration/containerd integration/hosts integration/hosts/pod integration/ui
 
 # Commands run with these; tests find the reference plugins through CNI_PATH.
 export CNI_PATH := $(PLUGINS)
@@ -114,7 +114,7 @@ integration: plugins ## the real kernel, in private namespaces, with the referen
 	cd integration/hosts && GOWORK=off go test -vet=off -count=1 -timeout 10m .
 
 # Some of these tests are part of test.
-hosts: deps plugins ## networks over several hosts: etcd, flanneld and allocnetd on three of them
+hosts: deps plugins ## networks over several hosts: etcd, flanneld, Nomad and containerd on three of them
 	cd integration/hosts && ALLOCNET_ALL_HOSTS=1 GOWORK=off go test -v -count=1 -timeout 20m .
 
 # Not part of test: Chromium takes time to start, and 1000 allocations to set up.

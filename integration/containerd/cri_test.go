@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/allocnet/allocnet/internal/testing/ociimage"
 )
 
 // kubelet is a client of containerd's CRI, as the kubelet is one.
@@ -86,7 +88,7 @@ func (k *kubelet) serve(ctx context.Context, p *pod) error {
 	c, err := k.CreateContainer(ctx, &cri.CreateContainerRequest{
 		PodSandboxId: p.id, SandboxConfig: p.config(),
 		Config: &cri.ContainerConfig{
-			Metadata: &cri.ContainerMetadata{Name: "web"}, Image: &cri.ImageSpec{Image: imageName}, Command: server,
+			Metadata: &cri.ContainerMetadata{Name: "web"}, Image: &cri.ImageSpec{Image: ociimage.Name}, Command: server,
 			Linux: &cri.LinuxContainerConfig{},
 		},
 	})

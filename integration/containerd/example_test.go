@@ -18,6 +18,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/testing/ociimage"
 	"github.com/allocnet/allocnet/internal/testing/process"
 )
 
@@ -40,7 +41,7 @@ func newExample(t *testing.T, h *host, network string, more ...string) *example 
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, nets.Close()) })
 	args := append([]string{filepath.Join(bin, "example"), "-address", h.socket, "-network", network, "-publish", "8080:80"}, more...)
-	e := &example{process.New(t, append(append(args, "web", imageName), server...)...), h, h.client("allocnet-example"), nets}
+	e := &example{process.New(t, append(append(args, "web", ociimage.Name), server...)...), h, h.client("allocnet-example"), nets}
 	e.Env = []string{"TMPDIR=" + h.dir} // for mounts that a killed example leaves
 	t.Cleanup(e.clean)
 	return e

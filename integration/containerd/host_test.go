@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/hostsnap"
+	"github.com/allocnet/allocnet/internal/testing/ociimage"
 	"github.com/allocnet/allocnet/internal/testing/privhost"
 	"github.com/allocnet/allocnet/internal/testing/process"
 	"github.com/allocnet/allocnet/internal/testing/testhost"
@@ -41,6 +42,10 @@ type host struct {
 
 // metrics is the address of containerd's metrics.
 const metrics = "127.0.0.1:1338"
+
+// server are the arguments of a container that serves its files over HTTP at port 80. It
+// ends with SIGTERM, which the first process of a container has to handle.
+var server = []string{"/bin/busybox", "sh", "-c", "trap exit TERM; busybox httpd -f -p 80 -h / & wait"}
 
 // requireHost skips or fails a test on a host on which containerd cannot run.
 func requireHost(t testing.TB) {
@@ -65,7 +70,7 @@ func newHost(t testing.TB, plugins string) *host {
 	h := &host{t: t, outside: testhost.Outside(t), dir: dir, socket: filepath.Join(dir, "s")}
 	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable)) // entries of former tests
 	config := filepath.Join(dir, "config.toml")
-	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, configuration, dir, h.socket, imageName, plugins, metrics), 0o600))
+	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, configuration, dir, h.socket, ociimage.Name, plugins, metrics), 0o600))
 	h.containerd = process.New(t, "containerd", "--config", config, "--log-level", "warn")
 	h.start()
 	return h
@@ -122,7 +127,7 @@ func (h *host) client(namespace string) *containerd.Client {
 	c, err := containerd.New(h.socket, containerd.WithDefaultNamespace(namespace))
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { _ = c.Close() })
-	images, err := c.Import(h.t.Context(), bytes.NewReader(archive(h.t)))
+	images, err := c.Import(h.t.Context(), bytes.NewReader(ociimage.Archive(h.t)))
 	require.NoError(h.t, err)
 	for _, i := range images {
 		require.NoError(h.t, containerd.NewImage(c, i).Unpack(h.t.Context(), "overlayfs"))

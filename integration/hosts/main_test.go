@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	code := privhost.Main(m, nomadDirs...)
+	code := privhost.Main(m, ownDirs...)
 	if programsDir != "" {
 		_ = os.RemoveAll(programsDir)
 	}

@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,13 +17,10 @@ import (
 	"github.com/allocnet/allocnet/internal/testing/process"
 )
 
-// nomadDirs are the directories of each host that the recipe of docs/cluster.md writes to.
-var nomadDirs = []string{"/etc/allocnet", "/etc/cni", "/etc/nomad.d", "/opt/cni/bin", "/var/lib/nomad"}
-
 const (
-	nomadURL    = "http://10.210.0.1:4646"
-	nomadJob    = "../../docs/nomad/cluster.nomad.hcl"
-	nomadRecipe = "../../docs/cluster.md"
+	nomadURL = "http://10.210.0.1:4646"
+	nomadJob = "../../docs/nomad/cluster.nomad.hcl"
+	recipes  = "../../docs/cluster.md"
 )
 
 // nomad is a cluster with a server of Nomad on the underlay and a client on each host.
@@ -38,23 +33,15 @@ type nomad struct {
 // newNomad does what docs/cluster.md says: with its files, on all hosts.
 func newNomad(t *testing.T) *nomad {
 	n := &nomad{cluster: newCluster(t, overlay{backend: "vxlan"}), placed: map[*host]*allocation{}}
-	build(t, "../../cmd", programs(t), "./allocnet-cni", "./allocnet-plugins")
 	build(t, "nomad", programs(t), "github.com/hashicorp/nomad")
-	out, err := exec.Command("make", "-C", "../..", "shim", "BIN="+programs(t)).CombinedOutput()
-	require.NoError(t, err, string(out))
-
-	removeCgroups(t)
+	buildPlugins(t)
 	server := process.New(t, programs(t)+"/nomad", "agent", "-server", "-bootstrap-expect=1",
 		"-bind=10.210.0.1", "-data-dir="+t.TempDir(), "-log-level=WARN")
 	server.Start()
 	for _, h := range n.hosts {
-		h.follow(recipe(t))
-		h.run(h.bin+"/allocnet", "plugins", "install", "/opt/cni/bin")
-		h.run("ln", "-s", h.bin+"/allocnet-cni-shim", "/opt/cni/bin/allocnet") // as the package does
-		h.daemon = process.New(t, h.inside(h.bin+"/allocnetd")...)
-		h.daemon.Start()
-		h.awaitDaemon()
-		t.Cleanup(h.endProcesses)
+		h.follow(nomadRecipe(t))
+		h.install()
+		h.startDaemon()
 		client := process.New(t, h.inside(h.bin+"/nomad", "agent", "-config=/etc/nomad.d", "-log-level=WARN")...)
 		client.Env = []string{actVariable + "=serve"} // the tasks have it too
 		client.Start()
@@ -68,10 +55,10 @@ func newNomad(t *testing.T) *nomad {
 	return n
 }
 
-// recipe returns the files of the section on Nomad, by path.
-func recipe(t testing.TB) map[string]string {
+// nomadRecipe returns the files of the section on Nomad, by path.
+func nomadRecipe(t testing.TB) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile(nomadRecipe)
+	text, err := os.ReadFile(recipes)
 	require.NoError(t, err)
 	_, section, found := strings.Cut(string(text), "\n## Nomad\n")
 	require.True(t, found)
@@ -82,49 +69,6 @@ func recipe(t testing.TB) map[string]string {
 	}
 	require.Len(t, files, 3)
 	return files
-}
-
-// follow writes files into directories of the host's own.
-func (h *host) follow(files map[string]string) {
-	h.t.Helper()
-	for _, dir := range nomadDirs {
-		h.run("mount", "-t", "tmpfs", "tmpfs", dir)
-	}
-	for path, text := range files {
-		h.run("sh", "-ec", `mkdir -p "$(dirname "$0")"; printf %s "$1" >"$0"`, path, text)
-	}
-}
-
-// endProcesses kills the processes of the host, but for the one that keeps its namespaces: the
-// tasks of Nomad and the programs that watch them outlive its client.
-func (h *host) endProcesses() {
-	namespace := func(pid string) string {
-		name, _ := os.Readlink("/proc/" + pid + "/ns/mnt")
-		return name
-	}
-	own := namespace(fmt.Sprint(h.pid()))
-	paths, _ := filepath.Glob("/proc/[0-9]*")
-	for _, path := range paths {
-		if pid := filepath.Base(path); pid != fmt.Sprint(h.pid()) && namespace(pid) == own {
-			_ = exec.Command("kill", "-KILL", pid).Run()
-		}
-	}
-}
-
-// removeCgroups removes at the end of the test the control groups that Nomad creates in it.
-func removeCgroups(t *testing.T) {
-	find := func() []string {
-		out, _ := exec.Command("find", "/sys/fs/cgroup", "-depth", "-type", "d", "-path", "*/nomad*").Output()
-		return strings.Fields(string(out))
-	}
-	before := find()
-	t.Cleanup(func() {
-		for _, path := range find() {
-			if !slices.Contains(before, path) {
-				eventually(t, "remove "+path, func() bool { err := os.Remove(path); return err == nil || os.IsNotExist(err) })
-			}
-		}
-	})
 }
 
 // get reads from the API of Nomad.
@@ -188,31 +132,6 @@ func (n *nomad) place() {
 	require.Len(n.t, n.placed, len(n.hosts))
 }
 
-// requirePeers makes all connections between the allocations of different hosts, to their
-// addresses and to their published ports.
-func (n *nomad) requirePeers(t *testing.T) {
-	for _, h := range n.hosts {
-		for _, other := range n.hosts {
-			if other == h {
-				continue
-			}
-			from, to := n.placed[h], n.placed[other]
-			requireReach(t, from, to)
-			for _, q := range []question{
-				{"allocation to allocation of another host", h, from, netip.MustParseAddr(to.Address), 80, []string{from.Address}},
-				{"allocation to a port of another host", h, from, other.address4, 8080, []string{h.address4.String()}},
-				{"host to a port of another host", h, nil, other.address4, 8080, []string{h.address4.String()}},
-			} {
-				for _, protocol := range []string{"tcp", "udp"} {
-					t.Run(fmt.Sprintf("%s to %s, %s, %s", h.name, other.name, q.what, protocol), func(t *testing.T) {
-						q.require(t, protocol)
-					})
-				}
-			}
-		}
-	}
-}
-
 // TestNomad runs a job on three clients as docs/cluster.md describes it, kills one of them, and
 // stops the job.
 func TestNomad(t *testing.T) {
@@ -226,9 +145,9 @@ func TestNomad(t *testing.T) {
 		require.Contains(t, h.run(h.bin+"/allocnet", "ls"), a.Address)
 	}
 	n.requireService(t)
-	n.requirePeers(t)
+	requirePeers(t, n.placed)
 	n.killClient(t, 1)
-	n.requirePeers(t)
+	requirePeers(t, n.placed)
 
 	n.command("job", "stop", "-purge", "web")
 	for _, h := range n.hosts {

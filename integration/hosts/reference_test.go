@@ -15,9 +15,8 @@ import (
 // newest version that the reference plugin of CNI supports.
 const referenceConf = `{"cniVersion": "0.4.0", "name": "cbr0", "type": "flannel", "delegate": {"isDefaultGateway": true}}`
 
-// dropIns returns two directories of plugins with allocnet's in place of the reference ones:
-// one has allocnet's flannel too, the other the reference one.
-func dropIns(t *testing.T) (own, mixed string) {
+// referenceFlannel returns the path of the reference plugin.
+func referenceFlannel(t *testing.T) string {
 	t.Helper()
 	reference := filepath.Join(os.Getenv("CNI_PATH"), "flannel")
 	if _, err := os.Stat(reference); err != nil {
@@ -25,6 +24,14 @@ func dropIns(t *testing.T) (own, mixed string) {
 		require.NoError(t, err)
 		require.FileExists(t, reference, "make plugins builds it")
 	}
+	return reference
+}
+
+// dropIns returns two directories of plugins with allocnet's in place of the reference ones:
+// one has allocnet's flannel too, the other the reference one.
+func dropIns(t *testing.T) (own, mixed string) {
+	t.Helper()
+	reference := referenceFlannel(t)
 	build(t, "../../cmd", programs(t), "./allocnet-plugins")
 	own, mixed = t.TempDir(), t.TempDir()
 	for _, dir := range []string{own, mixed} {

@@ -1,4 +1,5 @@
-package containerd
+// Package ociimage makes an image for tests with containerd.
+package ociimage
 
 import (
 	"archive/tar"
@@ -14,16 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// imageName is the name of an image with busybox. Without arguments, its containers
-// wait, as the infrastructure container of a pod has to.
-const imageName = "localhost/allocnet-test:1"
+// Name is the name of the image.
+const Name = "localhost/allocnet-test:1"
 
-// server are the arguments of a container that serves its files over HTTP at port 80. It
-// ends with SIGTERM, which the first process of a container has to handle.
-var server = []string{"/bin/busybox", "sh", "-c", "trap exit TERM; busybox httpd -f -p 80 -h / & wait"}
-
-// archive returns an OCI archive with the image.
-func archive(t testing.TB) []byte {
+// Archive returns an OCI archive with an image of busybox, which must be a static program.
+// Without arguments, its containers wait, as the infrastructure container of a pod has to.
+func Archive(t testing.TB) []byte {
 	t.Helper()
 	path, err := exec.LookPath("busybox")
 	require.NoError(t, err)
@@ -44,7 +41,7 @@ func archive(t testing.TB) []byte {
 		"layers": []any{descriptor(media+"layer.v1.tar", a.add(layer))},
 	})
 	named := descriptor(media+"manifest.v1+json", manifest)
-	named["annotations"] = map[string]string{"io.containerd.image.name": imageName}
+	named["annotations"] = map[string]string{"io.containerd.image.name": Name}
 	index, err := json.Marshal(map[string]any{"schemaVersion": 2, "manifests": []any{named}})
 	require.NoError(t, err)
 	a.files = append(a.files, tarFile{"index.json", index}, tarFile{"oci-layout", []byte(`{"imageLayoutVersion": "1.0.0"}`)})
