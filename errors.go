@@ -40,6 +40,8 @@ var (
 	ErrPluginNotInstalled = errors.New("plugin not installed")
 	// ErrInvalidResult: the plugins returned an inconsistent CNI result.
 	ErrInvalidResult = errors.New("invalid CNI result")
+	// ErrNoPort: all host ports that could be picked are in use.
+	ErrNoPort = errors.New("no host port is free")
 	// ErrNoAddress: the networks assigned no address, and the allocation requires one;
 	// see Allocation.RequireAddress.
 	ErrNoAddress = errors.New("no interface has an address")

@@ -59,6 +59,7 @@ var (
 	ErrPluginNotInstalled = allocnet.ErrPluginNotInstalled
 	ErrInvalidResult      = allocnet.ErrInvalidResult
 	ErrNoAddress          = allocnet.ErrNoAddress
+	ErrNoPort             = allocnet.ErrNoPort
 	ErrInUse              = allocnet.ErrInUse
 	ErrUnprivileged       = allocnet.ErrUnprivileged
 	ErrExhausted          = allocnet.ErrExhausted

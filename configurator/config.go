@@ -46,6 +46,9 @@ type Config struct {
 	// requested host port, over TCP or UDP. Once the port is published, its packets go to
 	// the allocation instead. Default ListenerWarn.
 	Listeners ListenerPolicy
+	// DynamicPorts are the host ports that Setup and Update pick for ports without a number;
+	// default DefaultDynamicPorts. Setups with given numbers may use them as well.
+	DynamicPorts PortRange
 	// RepairOnCheck makes Check repair an unhealthy network as Repair does. Check then
 	// returns ErrUnhealthy only if the repair does not help. The daemon sets it.
 	RepairOnCheck bool
@@ -186,6 +189,9 @@ func (c Config) withDefaults() Config {
 	if c.Listeners == "" {
 		c.Listeners = ListenerWarn
 	}
+	if c.DynamicPorts == (PortRange{}) {
+		c.DynamicPorts = DefaultDynamicPorts
+	}
 	switch {
 	case c.OneShot || c.Backlog < 0:
 		c.Backlog = 0
@@ -252,6 +258,9 @@ func (c Config) validate() error {
 	case ListenerWarn, ListenerRefuse, ListenerIgnore:
 	default:
 		bad("Listeners", c.Listeners, "must be warn, refuse or ignore")
+	}
+	if !c.DynamicPorts.valid() {
+		bad("DynamicPorts", c.DynamicPorts, "must be a range of ports from 1 to 65535")
 	}
 	if c.Timeout < 0 {
 		bad("Timeout", c.Timeout, "must not be negative")

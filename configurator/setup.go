@@ -38,6 +38,10 @@ import (
 // network, and on networks with reclaimOnBoot in the configuration of host-local, it gets the
 // same addresses, unless another allocation has requested them or no others were free.
 //
+// For ports without a number (Value 0), Setup picks free host ports of Config.DynamicPorts.
+// Status.Ports has their numbers, and a further Setup of the allocation keeps them. If no port is
+// free, Setup returns ErrNoPort.
+//
 // Setup rolls back an ADD that fails. It then tries again, up to Retry.Attempts times,
 // unless the error is permanent: the CNI codes 1 to 7, ErrInvalidResult, ErrNoAddress,
 // ErrInUse, ErrPortTaken, ErrBridgeFull, ErrLimit, or the end of the context. After the last
@@ -61,23 +65,34 @@ import (
 // allocation that already has a host port; *types.Error is the error of a plugin.
 func (c *Configurator) Setup(ctx context.Context, a Allocation) (status *Status, err error) {
 	err = c.operation(ctx, "setup", a.ID, func(ctx context.Context) error {
-		p, unlock, err := c.lockForSetup(ctx, &a)
-		if err != nil {
-			return err
-		}
-		defer unlock()
-		if status, err = c.setupFromPool(ctx, &a, p); status != nil || err != nil {
-			return err
-		}
-		made, err := c.makeNetns(&a)
-		if err != nil {
-			return err
-		}
-		if status, err = c.setup(ctx, a, p); err != nil && made {
-			err = c.unmakeNetns(&a, err)
+		if k := c.pickerFor(a.ID, a.Ports); k != nil {
+			status, err = c.setUpPicked(ctx, a, k)
+		} else {
+			status, err = c.setUpNumbered(ctx, a)
 		}
 		return err
 	})
+	return status, err
+}
+
+// setUpNumbered is Setup of an allocation whose host ports have numbers.
+func (c *Configurator) setUpNumbered(ctx context.Context, a Allocation) (*Status, error) {
+	p, unlock, err := c.lockForSetup(ctx, &a)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if status, err := c.setupFromPool(ctx, &a, p); status != nil || err != nil {
+		return status, err
+	}
+	made, err := c.makeNetns(&a)
+	if err != nil {
+		return nil, err
+	}
+	status, err := c.setup(ctx, a, p)
+	if err != nil && made {
+		err = c.unmakeNetns(&a, err)
+	}
 	return status, err
 }
 

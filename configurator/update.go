@@ -21,6 +21,9 @@ import (
 // the allocation from then on, its TCP connections stay where they are, and clients of UDP and
 // SCTP follow. The interface, its addresses and all other connections do not change.
 //
+// For a port without a number (Value 0), Update picks a free one, as Setup does. Repeated, it
+// publishes another one; a Change with the Revision from before is refused then.
+//
 // A later Setup of the ID must request the ports that the allocation has then, else it returns
 // ErrDifferent.
 //
@@ -32,10 +35,26 @@ import (
 // allocation has either all ports from before the change or all of those after it.
 func (c *Configurator) Update(ctx context.Context, id string, change Change) (status *Status, err error) {
 	err = c.operation(ctx, "update", id, func(ctx context.Context) error {
-		status, err = c.update(ctx, id, change)
+		if k := c.pickerFor(id, change.Publish); k != nil {
+			status, err = c.updatePicked(ctx, change, k)
+		} else {
+			status, err = c.update(ctx, id, change)
+		}
 		return err
 	})
 	return status, err
+}
+
+// updatePicked is Update with ports to publish that have no number.
+func (c *Configurator) updatePicked(ctx context.Context, change Change, k *picker) (status *Status, err error) {
+	for {
+		if change.Publish, err = k.pick(ctx); err != nil {
+			return nil, err
+		}
+		if status, err = c.update(ctx, k.id, change); err == nil || !k.again(err) {
+			return status, err
+		}
+	}
 }
 
 func (c *Configurator) update(ctx context.Context, id string, change Change) (*Status, error) {

@@ -64,7 +64,7 @@ func TestUpdateRefused(t *testing.T) {
 	}{
 		"port of another":   {Change{Publish: []portmap.Port{tcpPort(8082, 80), tcpPort(8081, 80)}}, portmap.ErrConflict},
 		"published already": {Change{Publish: []portmap.Port{tcpPort(8080, 81)}}, portmap.ErrConflict},
-		"no port":           {Change{Publish: []portmap.Port{{}}}, ErrInvalidAllocation},
+		"no port":           {Change{Publish: []portmap.Port{{Value: -1}}}, ErrInvalidAllocation},
 		"no port to remove": {Change{Unpublish: []portmap.Port{{}}}, ErrInvalidAllocation},
 		"other revision":    {Change{Revision: "0-0", Publish: []portmap.Port{tcpPort(8082, 80)}}, ErrRevision},
 	} {

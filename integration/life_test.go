@@ -122,6 +122,7 @@ func testSetupAgain(t *testing.T, w way) {
 			continue
 		}
 		t.Run(line, func(t *testing.T) {
+			h.withoutSlots() // preparing one restores what allocations share
 			fields := strings.Fields(line)
 			require.NoError(t, command(fields[0], fields[1:]...))
 			requireMended(h.in(t), a, w.engine == configurator.EngineNative, &first)

@@ -82,6 +82,11 @@ routes {
 # process. ignore: do not check.
 #host_listeners = "warn"
 
+# The host ports that are picked for requested ports without a number. Ports of the range
+# may also be requested by number. It should be apart from the ports of outgoing connections
+# (sysctl net.ipv4.ip_local_port_range).
+#dynamic_ports = "20000-32000"
+
 # Let CHECK restore what another program removed from the host, such as rules after
 # "nft flush ruleset", and succeed if nothing else is wrong. If a CHECK fails, a runtime
 # replaces the container, even if only a rule is missing.

@@ -22,8 +22,10 @@ const example = "http=127.0.0.1:8080:80/tcp"
 //	http=127.0.0.1:8080:80/tcp
 //	[::1]:8080:80/tcp+udp
 //	9000-9010:80-90/sctp
+//	0:80
 //
-// Mappings accepts every port that Parse returns. The error names the invalid part
+// Host port 0 stands for one that Setup picks. Mappings accepts every other port that Parse
+// returns. The error names the invalid part
 // and shows an example.
 func Parse(s string) (Port, error) {
 	p, err := parsePort(s)
@@ -128,10 +130,16 @@ func looksLikeAddress(s string) bool {
 	return strings.Contains(s, ".") || s != "" && (s[0] < '0' || s[0] > '9') && s[0] != '-'
 }
 
+// unnumbered stands for a host port that is picked later.
+const unnumbered = "0"
+
 // parsePorts reads hostPort[-endPort][:containerPort[-endPort]] into p.
 func parsePorts(p Port, s string) (Port, error) {
 	host, container, found := strings.Cut(s, ":")
-	value, count, err := parseRange("host port", host)
+	value, count, err := 0, 1, error(nil)
+	if host != unnumbered {
+		value, count, err = parseRange("host port", host)
+	}
 	if err != nil {
 		return p, err
 	}

@@ -5,7 +5,8 @@ package portmap
 type Port struct {
 	// Label is a name of the port for users and for Lookup. It may be empty.
 	Label string `json:"label,omitempty"`
-	// Value is the port on the host, 1-65535.
+	// Value is the port on the host, 1-65535. With 0, Setup and Update pick a free one of
+	// Config.DynamicPorts; Mappings and FromNetworks do not accept it.
 	Value int `json:"value"`
 	// To is the port inside the sandbox, at most 65535; less than 1 means the
 	// same as Value.

@@ -136,6 +136,7 @@ var hints = []struct {
 		"an earlier allocation with this ID left its address[--force|: `allocnet cleanup --force ID` releases it]")},
 	{applies: saying(ruleset.ErrPortTaken), text: portTakenHint},
 	{applies: is(configurator.ErrListener), text: say("`ss -lntup` lists the processes that listen; the setting host_listeners of the daemon selects the action")},
+	{applies: is(configurator.ErrNoPort), text: say("remove allocations, or enlarge the setting dynamic_ports of the daemon")},
 	{applies: is(configurator.ErrInUse), text: say(
 		"every allocation needs its own network namespace: [--netns|use --netns with another path|use another path]" +
 			"[--create|, or --create once this one is gone]; `allocnet ls` lists the allocations")},

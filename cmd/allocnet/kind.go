@@ -54,6 +54,7 @@ var kinds = []errorKind{
 	{"foreign-file", "a file of another program has the name of a link", exitFailure, is(errForeign)},
 	{"plugin-not-installed", "a plugin was not found", exitFailure, is(configurator.ErrPluginNotInstalled)},
 	{"exhausted", "a network has no free address", exitFailure, is(allocnet.ErrExhausted)},
+	{"no-port", "no host port is free for a port without a number", exitFailure, is(allocnet.ErrNoPort)},
 	{"bridge-full", "a bridge has no free port", exitFailure, is(allocnet.ErrBridgeFull)},
 	{"limit", "a limit of the host is reached", exitFailure, is(allocnet.ErrLimit)},
 	{"unreadable-record", "the record of an allocation cannot be read", exitFailure, as[*allocnet.RecordError]},

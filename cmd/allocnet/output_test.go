@@ -207,6 +207,7 @@ func TestKinds(t *testing.T) {
 		"port-conflict":        &portmap.ConflictError{},
 		"invalid":              fmt.Errorf("x: %w", &portmap.PortError{}),
 		"exhausted":            allocnet.ErrExhausted,
+		"no-port":              allocnet.ErrNoPort,
 		"bridge-full":          allocnet.ErrBridgeFull,
 		"limit":                allocnet.ErrLimit,
 		"state-dir":            allocnet.ErrStateDir,
@@ -222,7 +223,7 @@ func TestKinds(t *testing.T) {
 		require.Regexp(t, "(?m)^  "+want+" +[a-z]", kindsHelp())
 	}
 	require.Equal(t, "port-conflict", newErrorReport(&allocnet.PortTakenError{}, "").Kind)
-	require.Len(t, strings.Split(kindsHelp(), "\n"), 34, "every kind is in the table above")
+	require.Len(t, strings.Split(kindsHelp(), "\n"), 35, "every kind is in the table above")
 }
 
 func TestMessageSaysNothingTwice(t *testing.T) {

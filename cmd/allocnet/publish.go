@@ -21,6 +21,7 @@ func newPublish(a *app) *cobra.Command {
 		Short: "Publish host ports while an allocation runs (unpublish ends it)",
 		Long: `Publish host ports of an allocation that is set up. A PORT is written as for
 setup: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]].
+With hostPort 0, each call picks another free host port.
 ` + changeNotes,
 		Example: `  allocnet publish web 8443:443/tcp
   allocnet publish web 8080:81/tcp --unpublish 8080/tcp`,

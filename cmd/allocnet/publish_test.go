@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,6 +26,17 @@ func TestPublish(t *testing.T) {
 
 	require.Contains(t, w.run("publish", "web", "x", "--json").failure(t, exitUsage).Error, `port "x"`)
 	require.Equal(t, "not-found", w.run("publish", "absent", "8081", "--json").failure(t, exitNo).Kind)
+	w.run("teardown", "web").ok(t)
+
+	first := decode[configurator.Status](t, w.run("setup", "web", "--network", "allocnet", "--port", "http=0:80/tcp", "--json").ok(t))
+	number := first.Ports[0].HostPort
+	require.Greater(t, number, 19999)
+	text = w.run("setup", "web", "--network", "allocnet", "--port", "http=0:80/tcp").ok(t)
+	require.Regexp(t, fmt.Sprintf(`web is set up already\n(.*\n)*%d +80 +tcp +http`, number), text)
+	status = decode[configurator.Status](t, w.run("publish", "web", "0:81/tcp", "--json").ok(t))
+	require.Len(t, status.Ports, 2)
+	require.Equal(t, 81, status.Ports[1].ContainerPort)
+	require.Equal(t, "invalid", w.run("unpublish", "web", "0", "--json").failure(t, exitUsage).Kind)
 	w.run("teardown", "web").ok(t)
 
 	w.run("setup", "web").ok(t)

@@ -202,6 +202,13 @@ func (x index) release(id string, c reservation) error {
 	return errors.Join(errs...)
 }
 
+// IsReserved reports whether an allocation has reserved a host port, of any protocol, or may
+// have. Reserve alone decides. Ports of allocations with many of them are not found.
+func (s *Store) IsReserved(port int) bool {
+	_, err := os.Lstat(s.index.dir(singlePrefix + strconv.Itoa(port)))
+	return err == nil
+}
+
 // all returns the keys of all reservations, including those that a crash left.
 func (x index) all() []reservation {
 	entries, _ := os.ReadDir(string(x)) // a missed entry only costs time

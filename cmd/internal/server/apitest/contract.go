@@ -20,6 +20,7 @@ import (
 func Contract(t *testing.T, c allocnet.Service, netns func(name string) string) {
 	t.Run("lifecycle", func(t *testing.T) { lifecycle(t, c, netns) })
 	t.Run("updates", func(t *testing.T) { updates(t, c, netns) })
+	t.Run("picked ports", func(t *testing.T) { pickedPorts(t, c, netns) })
 	t.Run("errors", func(t *testing.T) { refusals(t, c, netns) })
 	t.Run("sweeps", func(t *testing.T) { sweeps(t, c, netns) })
 	t.Run("networks", func(t *testing.T) { networks(t, c) })
@@ -119,6 +120,28 @@ func updates(t *testing.T, c allocnet.Service, netns func(string) string) {
 	again, err := c.Setup(ctx, a)
 	require.NoError(t, err)
 	require.False(t, again.Created)
+	require.NoError(t, c.Teardown(ctx, a))
+}
+
+// pickedPorts: ports without a number get one, which stays.
+func pickedPorts(t *testing.T, c allocnet.Service, netns func(string) string) {
+	ctx, tcp := t.Context(), []string{"tcp"}
+	a := configurator.Allocation{ID: "picking", Netns: netns("picking"), Networks: []string{Embedded}, Ports: []portmap.Port{{Label: "http", To: 80, Protocols: tcp}}}
+	first, err := c.Setup(ctx, a)
+	require.NoError(t, err)
+	number := first.Ports[0].HostPort
+	require.Equal(t, []portmap.Mapping{{Label: "http", HostPort: number, ContainerPort: 80, Protocol: "tcp"}}, first.Ports)
+	all := configurator.DefaultDynamicPorts
+	require.True(t, all.First <= number && number <= all.Last, number)
+	again, err := c.Setup(ctx, a)
+	require.NoError(t, err)
+	require.False(t, again.Created)
+	require.Equal(t, first.Ports, again.Ports)
+	updated, err := c.Update(ctx, a.ID, configurator.Change{Publish: []portmap.Port{{To: 81, Protocols: tcp}}})
+	require.NoError(t, err)
+	require.Len(t, updated.Ports, 2)
+	require.NotContains(t, []int{0, number}, updated.Ports[1].HostPort)
+	require.Equal(t, 81, updated.Ports[1].ContainerPort)
 	require.NoError(t, c.Teardown(ctx, a))
 }
 

@@ -38,6 +38,7 @@ type Memory struct {
 
 	mu     sync.Mutex
 	allocs map[string]held
+	picked int // ports without a number that have got one
 }
 
 type held struct {
@@ -63,6 +64,7 @@ func validID(id string) error {
 
 // Setup implements allocnet.Service.
 func (m *Memory) Setup(ctx context.Context, a configurator.Allocation) (*configurator.Status, error) {
+	m.number(a.ID, &a.Ports)
 	ports, portErr := portmap.Mappings(a.Ports, portmap.Options{})
 	if portErr != nil {
 		portErr = fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, portErr)
@@ -151,6 +153,7 @@ func (m *Memory) Update(ctx context.Context, id string, change configurator.Chan
 			ports = append(ports, portmap.Port{Label: has.Label, Value: has.HostPort, To: has.ContainerPort, Protocols: []string{has.Protocol}})
 		}
 	}
+	m.pick(&change.Publish)
 	h.applied.Ports = append(ports, change.Publish...)
 	mappings, err := portmap.Mappings(h.applied.Ports, portmap.Options{})
 	if err != nil {
@@ -161,6 +164,32 @@ func (m *Memory) Update(ctx context.Context, id string, change configurator.Chan
 	h.record.Ports, h.record.Status, h.record.Revision = mappings, &status, status.Revision
 	m.allocs[id] = h
 	return &status, nil
+}
+
+// number gives ports without a number those of the allocation, or others.
+func (m *Memory) number(id string, ports *[]portmap.Port) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	*ports = slices.Clone(*ports)
+	for i, p := range *ports {
+		for _, has := range m.allocs[id].applied.Ports {
+			if p.Value == 0 && p.To == has.To {
+				(*ports)[i].Value = has.Value
+			}
+		}
+	}
+	m.pick(ports)
+}
+
+// pick gives ports without a number one that no port has got before. The caller holds m.mu.
+func (m *Memory) pick(ports *[]portmap.Port) {
+	*ports = slices.Clone(*ports)
+	for i, p := range *ports {
+		if p.Value == 0 {
+			m.picked++
+			(*ports)[i].Value = configurator.DefaultDynamicPorts.First + m.picked
+		}
+	}
 }
 
 // text describes what an allocation requests.

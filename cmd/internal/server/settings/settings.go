@@ -29,6 +29,7 @@ type Settings struct {
 	IgnorePortMappingHostIP bool
 	AllowUnserved           bool // accept requests that no plugin serves
 	HostListeners           configurator.ListenerPolicy
+	DynamicPorts            configurator.PortRange
 	RepairOnCheck           bool          // a CHECK restores what is missing on the host
 	AllowConflists          bool          // accept configurations of callers other than root
 	Timeout                 time.Duration // for one run of all plugins of an allocation
@@ -155,6 +156,7 @@ func Default() Settings {
 		Subnets:         []netip.Prefix{netip.MustParsePrefix("10.202.0.0/16"), netip.MustParsePrefix("fd0a:110c:2e7::/64")},
 		Routes:          Routes{Protocol: announce.DefaultProtocol},
 		HostListeners:   configurator.ListenerWarn,
+		DynamicPorts:    configurator.DefaultDynamicPorts,
 		RepairOnCheck:   true,
 		Timeout:         configurator.DefaultTimeout,
 		Retry:           Retry{Attempts: 3, Delay: time.Second, Jitter: time.Second},
@@ -181,8 +183,8 @@ func (s *Settings) Configurator() configurator.Config {
 	return configurator.Config{
 		Networks: s.Networks, ConfDir: s.ConfDir, PluginDirs: s.PluginDirs, VendorDir: s.VendorDir,
 		InterfacePrefix: s.InterfacePrefix, IgnorePortMappingHostIP: s.IgnorePortMappingHostIP, AllowUnserved: s.AllowUnserved, RepairOnCheck: s.RepairOnCheck,
-		Listeners: s.HostListeners,
-		StateDir:  s.StateDir, NetnsDir: s.Pool.Dir, Subnets: subnets, SubnetsFrom: s.SubnetsFrom, Routes: configurator.Routes(s.Routes), Engine: s.Engine, Timeout: s.Timeout, Pools: s.Pool.Networks, Journal: s.History.Size,
+		Listeners: s.HostListeners, DynamicPorts: s.DynamicPorts,
+		StateDir: s.StateDir, NetnsDir: s.Pool.Dir, Subnets: subnets, SubnetsFrom: s.SubnetsFrom, Routes: configurator.Routes(s.Routes), Engine: s.Engine, Timeout: s.Timeout, Pools: s.Pool.Networks, Journal: s.History.Size,
 		Retry: configurator.RetryPolicy{
 			Attempts: s.Retry.Attempts, Delay: orNone(s.Retry.Delay), Jitter: orNone(s.Retry.Jitter),
 		},

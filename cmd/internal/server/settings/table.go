@@ -81,6 +81,8 @@ var table = []setting{
 		func(s *Settings) value {
 			return textOf(&s.HostListeners, oneOf(configurator.ListenerWarn, configurator.ListenerRefuse, configurator.ListenerIgnore))
 		}},
+	{"", "dynamic_ports", "host ports that are picked for requested ports without a number", true,
+		func(s *Settings) value { return portRangeOf(&s.DynamicPorts) }},
 	{"", "repair_on_check", "let CHECK restore what is missing on the host, such as rules after a flush", true,
 		func(s *Settings) value { return boolOf(&s.RepairOnCheck) }},
 	{"", "allow_conflists", "accept network configurations in requests of callers other than root", false,

@@ -269,6 +269,17 @@ func prefixesOf(to *[]netip.Prefix) value {
 	return list[netip.Prefix]{to, prefix, netip.Prefix.String, ",", subnets}
 }
 
+func portRangeOf(to *configurator.PortRange) value {
+	parse := func(t string) (configurator.PortRange, error) {
+		r, err := configurator.ParsePortRange(t)
+		if err != nil {
+			err = errors.New(`is not a range of ports: write for example "20000-32000"`)
+		}
+		return r, err
+	}
+	return scalar[configurator.PortRange]{to, parse, configurator.PortRange.String, text}
+}
+
 func networksOf(to *[]netip.Prefix) value {
 	return list[netip.Prefix]{to, prefix, netip.Prefix.String, ",", clusterNetworks}
 }
