@@ -255,10 +255,17 @@ type allocation struct {
 // setup sets up an allocation with a namespace of its own, and starts a server in it.
 func (h *host) setup(id string, args ...string) *allocation {
 	h.t.Helper()
+	a := h.create(id, args...)
+	a.serve("80")
+	return a
+}
+
+// create sets up an allocation with a namespace of its own.
+func (h *host) create(id string, args ...string) *allocation {
+	h.t.Helper()
 	a := &allocation{host: h, id: id}
 	out := h.run(append([]string{h.bin + "/allocnet", "setup", id, "--create", "--json"}, args...)...)
 	require.NoError(h.t, json.Unmarshal([]byte(out[strings.Index(out, "{"):]), a), out)
-	a.serve("80")
 	return a
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
@@ -101,6 +102,41 @@ func TestNodesCrash(t *testing.T) {
 	l.requireAnswers(t, "after allocnetd has started again")
 	two.run(two.bin+"/allocnet", "check", "b")
 
+	l.end()
+	for _, h := range c.hosts {
+		h.requireClean()
+	}
+}
+
+// TestEtcdAway: while etcd is away for a minute, allocations of different hosts reach each other,
+// also those that are set up meanwhile.
+func TestEtcdAway(t *testing.T) {
+	if short() {
+		t.Skip("make hosts runs it: it takes more than a minute")
+	}
+	c := newCluster(t, overlay{backend: "vxlan"})
+	c.start(embedded, "")
+	one, two, three := c.hosts[0], c.hosts[1], c.hosts[2]
+	a, b := one.setup("a"), two.setup("b")
+	l := c.load(a, b)
+	before := two.env()
+	c.etcd.Kill()
+	for began := time.Now(); time.Since(began) < time.Minute; {
+		requireReach(t, three.create("d"), b)
+		three.run(three.bin+"/allocnet", "teardown", "d", "--destroy")
+		require.False(t, two.flanneld.HasEnded(), two.flanneld.Output())
+	}
+	l.requireAnswers(t, "without etcd")
+	c.startEtcd()
+	require.Equal(t, before, two.env())
+
+	// flanneld follows etcd again: the others learn of a host's new subnet.
+	three.flanneld.Kill()
+	c.expire(three)
+	three.startFlanneld()
+	d := three.setup("e")
+	requireReach(t, a, d)
+	l.requireAnswers(t, "with etcd again")
 	l.end()
 	for _, h := range c.hosts {
 		h.requireClean()

@@ -94,7 +94,7 @@ func TestGCWithoutDelegate(t *testing.T) {
 
 // TestGCOfFormerDelegate: the network had another delegate, a binary.
 func TestGCOfFormerDelegate(t *testing.T) {
-	h, conf, log := binaryHost(t, "1.1.0", map[string]fakeplugin.Behaviour{
+	h, conf, log := binaryHost(t, "macvlan", "1.1.0", map[string]fakeplugin.Behaviour{
 		"ADD": {Result: json.RawMessage(`{"cniVersion":"1.1.0",` + macvlanResult[1:])}, "GC": {Code: 123, Msg: "cannot", Only: 1},
 	})
 	h.must("ADD", "a", conf, "")
