@@ -22,6 +22,15 @@ type Change struct {
 	Publish []portmap.Port `json:"publish,omitempty"`
 }
 
+// AttachOptions are options of Attach. The zero value is valid.
+type AttachOptions struct {
+	// Interface is the name of the new interface; default the lowest number that is free, as
+	// "eth1".
+	Interface string `json:"interface,omitempty"`
+	// Revision is that of a Change.
+	Revision string `json:"revision,omitempty"`
+}
+
 // RevisionError reports that an allocation was changed since the revision on which a Change is
 // based. Nothing was changed. errors.Is finds ErrRevision.
 type RevisionError struct {

@@ -68,9 +68,9 @@ var (
 	// ErrRevision: the allocation was changed since the revision on which a Change is based.
 	// Nothing was changed. errors.As finds a *RevisionError.
 	ErrRevision = errors.New("the allocation was changed meanwhile")
-	// ErrCannotUpdate: what a Change requests cannot be changed while the allocation is set
-	// up, because the plugin of its network runs as a binary or has rules outside of
-	// allocnet's tables. Nothing was changed.
+	// ErrCannotUpdate: what Update, Attach or Detach request cannot be changed while the
+	// allocation is set up, for example because a plugin of its network runs as a binary or
+	// has rules outside of allocnet's tables. Nothing was changed.
 	ErrCannotUpdate = errors.New("it cannot be changed while the allocation is set up")
 	// ErrSetUp: the operation is not permitted while the allocation is set up.
 	ErrSetUp = errors.New("allocation is set up")

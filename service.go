@@ -9,12 +9,14 @@ import "context"
 // All methods are safe for concurrent use. Operations on the same allocation run one
 // after the other.
 //
-// Setup, Update, Check, CheckOnly, Teardown, TeardownGone, Audit and Force work on one
-// allocation. GC, PlanGC, Repair and Recover work on all allocations. Their variants
+// Setup, Update, Attach, Detach, Check, CheckOnly, Teardown, TeardownGone, Audit and Force
+// work on one allocation. GC, PlanGC, Repair and Recover work on all allocations. Their variants
 // with a Scope work on the allocations of one scope.
 type Service interface {
 	Setup(ctx context.Context, a Allocation) (*Status, error)
 	Update(ctx context.Context, id string, change Change) (*Status, error)
+	Attach(ctx context.Context, id, network string, o AttachOptions) (*Status, error)
+	Detach(ctx context.Context, id, interfaceName, revision string) (*Status, error)
 	Check(ctx context.Context, a Allocation) error
 	CheckOnly(ctx context.Context, a Allocation) error
 	Teardown(ctx context.Context, a Allocation) error

@@ -36,8 +36,28 @@ func (c *Client) Setup(ctx context.Context, a allocnet.Allocation) (*allocnet.St
 
 // Update changes an allocation while it is set up. See configurator.Configurator.Update.
 func (c *Client) Update(ctx context.Context, id string, change allocnet.Change) (*allocnet.Status, error) {
+	return c.changed(ctx, "PATCH", pathOf(id), change)
+}
+
+// Attach adds a network to an allocation while it is set up. See configurator.Configurator.Attach.
+func (c *Client) Attach(ctx context.Context, id, network string, o allocnet.AttachOptions) (*allocnet.Status, error) {
+	return c.changed(ctx, "POST", pathOf(id)+"/attachments", wire.Attach{Network: network, Interface: o.Interface, Revision: o.Revision})
+}
+
+// Detach removes a network of an allocation while it is set up. See
+// configurator.Configurator.Detach.
+func (c *Client) Detach(ctx context.Context, id, interfaceName, revision string) (*allocnet.Status, error) {
+	path := pathOf(id) + "/attachments/" + segment(interfaceName)
+	if revision != "" {
+		path += "?revision=" + url.QueryEscape(revision)
+	}
+	return c.changed(ctx, "DELETE", path, nil)
+}
+
+// changed makes a request whose answer is the Status of a changed allocation.
+func (c *Client) changed(ctx context.Context, method, path string, in any) (*allocnet.Status, error) {
 	var answer wire.Applied
-	err := c.call(ctx, exchange{"PATCH", pathOf(id), change, &answer, func() error { return verifyStatus(&answer.Status, false) }})
+	err := c.call(ctx, exchange{method, path, in, &answer, func() error { return verifyStatus(&answer.Status, false) }})
 	if err != nil {
 		return nil, err
 	}

@@ -4,10 +4,11 @@ import "github.com/allocnet/allocnet"
 
 // Aliases of the types of package allocnet, which a client.Client uses as well.
 type (
-	Allocation = allocnet.Allocation
-	DNS        = allocnet.DNS
-	Bandwidth  = allocnet.Bandwidth
-	IPRange    = allocnet.IPRange
+	Allocation    = allocnet.Allocation
+	DNS           = allocnet.DNS
+	AttachOptions = allocnet.AttachOptions
+	Bandwidth     = allocnet.Bandwidth
+	IPRange       = allocnet.IPRange
 
 	Status    = allocnet.Status
 	Interface = allocnet.Interface

@@ -352,7 +352,7 @@ func (c *Configurator) planOfRemoval(r *record.Record) (p *plan, interrupted boo
 	if one := c.backlog.of(r); one != nil {
 		return one.plan, false
 	}
-	return c.planOf(r), true
+	return c.planToRemove(r), true
 }
 
 // acknowledge disconnects an allocation and leaves the rest of its teardown to the backlog.

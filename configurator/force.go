@@ -88,7 +88,7 @@ func (c *Configurator) lockRecord(ctx context.Context, a Allocation) (*plan, fun
 	var p *plan
 	switch {
 	case err == nil:
-		p = c.planOf(r)
+		p = c.planToRemove(r)
 	case errors.Is(err, fs.ErrNotExist) || unreadable(err):
 		p = c.planWithoutRecord(a)
 		p.Slot = c.takenSlot(a.ID)

@@ -352,7 +352,7 @@ func (c *Configurator) collect(ctx context.Context, id string, how collection) (
 		err = c.removeUnrecorded(ctx, Allocation{ID: id, Networks: how.lost})
 		return nil, err == nil, err
 	}
-	p := c.planOf(r)
+	p := c.planToRemove(r)
 	if how.destroyNetns && !r.Acknowledged { // Teardown has decided about the namespace
 		err = c.noteNetnsForTeardown(Allocation{ID: id}, how.dead...)
 	}

@@ -94,5 +94,8 @@ func (c *Configurator) lockNetworks(ctx context.Context, r *record.Record) (unlo
 	for _, a := range r.Attachments {
 		names = append(names, a.Network)
 	}
+	if r.Pending != nil {
+		names = append(names, r.Pending.Network)
+	}
 	return c.store.Share(ctx, names)
 }

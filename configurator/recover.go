@@ -58,7 +58,7 @@ func (c *Configurator) recoverAll(ctx context.Context, s Scope) (*RecoverReport,
 }
 
 func (c *Configurator) recoverOne(ctx context.Context, s Scope, id string, before *summaries) (unfinished bool, err error) {
-	if r, err := c.store.Get(id); err == nil && (r.Phase == record.Ready && r.Update == nil || c.isSlot(r)) {
+	if r, err := c.store.Get(id); err == nil && (r.Phase == record.Ready && r.Update == nil && r.Pending == nil || c.isSlot(r)) {
 		return false, nil // without the lock, which another operation may hold for long
 	}
 	unlock, err := c.lock(ctx, id)

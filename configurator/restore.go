@@ -117,7 +117,7 @@ func (c *Configurator) restoreAll(ctx context.Context, s Scope, ids []string) (r
 		for _, a := range p.Attachments {
 			networks = append(networks, a.Network)
 		}
-		if p.Update != nil { // CheckAndRepair finishes it
+		if p.Update != nil || p.Pending != nil { // CheckAndRepair finishes it
 			restored[p.ID] = engine.Restored{Check: true}
 			continue
 		}

@@ -217,7 +217,7 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 		return nil, fmt.Errorf("%w: allocation %q is in another network namespace, which was at %s; tear it down, or destroy that namespace, before it is set up in %s",
 			ErrDifferent, current.ID, current.Netns, wanted.Netns)
 	}
-	if what := difference(current.Record, wanted); what != "" {
+	if what := difference(current.Record, c.requesting(current, wanted)); what != "" {
 		return nil, fmt.Errorf("%w: allocation %q was set up with another %s; tear it down first", ErrDifferent, current.ID, what)
 	}
 	if err := c.requireServed(current); err != nil {

@@ -63,7 +63,7 @@ func (c *Configurator) TeardownGone(ctx context.Context, id string) (gone bool, 
 		if gone = err == nil && r.Netns != "" && isGone(r); !gone {
 			return ignoreNotFound(err)
 		}
-		return c.remove(ctx, c.planOf(r))
+		return c.remove(ctx, c.planToRemove(r))
 	})
 	return gone, err
 }

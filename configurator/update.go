@@ -58,6 +58,22 @@ func (c *Configurator) updatePicked(ctx context.Context, change Change, k *picke
 }
 
 func (c *Configurator) update(ctx context.Context, id string, change Change) (*Status, error) {
+	return c.change(ctx, id, change.Revision, "", func(p *plan) (*Status, error) {
+		target, err := c.portsAfter(p.Record, change)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.Equal(target.Ports, p.Ports) {
+			return c.publish(ctx, p, target)
+		}
+		return statusOf(p.Record)
+	})
+}
+
+// change calls act with the plan of an allocation that is set up and has the revision, or any
+// revision if that is "". It first finishes an interrupted change. act runs under the locks of
+// the allocation, of its networks and, unless that is "", of one more network.
+func (c *Configurator) change(ctx context.Context, id, revision, network string, act func(*plan) (*Status, error)) (*Status, error) {
 	if err := errors.Join(validateID(id), c.requirePrivileges()); err != nil {
 		return nil, err
 	}
@@ -73,9 +89,13 @@ func (c *Configurator) update(ctx context.Context, id string, change Change) (*S
 	release, err := openNetns(p.Record)
 	defer release()
 	if err != nil {
-		return nil, fmt.Errorf("update allocation %q: %w: %w", id, ErrNotFound, err)
+		return nil, fmt.Errorf("change allocation %q: %w: %w", id, ErrNotFound, err)
 	}
-	unlockNetworks, err := c.lockNetworks(ctx, p.Record)
+	locked := *p.Record
+	if network != "" {
+		locked.Attachments = append(slices.Clone(locked.Attachments), record.Attachment{Network: network})
+	}
+	unlockNetworks, err := c.lockNetworks(ctx, &locked)
 	if err != nil {
 		return nil, err
 	}
@@ -83,17 +103,10 @@ func (c *Configurator) update(ctx context.Context, id string, change Change) (*S
 	if err := c.finishUpdate(ctx, p); err != nil {
 		return nil, err
 	}
-	if is := revisionOf(p.Record); change.Revision != "" && change.Revision != is {
-		return nil, &RevisionError{ID: id, Wanted: change.Revision, Current: is}
+	if is := revisionOf(p.Record); revision != "" && revision != is {
+		return nil, &RevisionError{ID: id, Wanted: revision, Current: is}
 	}
-	target, err := c.portsAfter(p.Record, change)
-	if err != nil {
-		return nil, err
-	}
-	if !slices.Equal(target.Ports, p.Ports) {
-		return c.publish(ctx, p, target)
-	}
-	return statusOf(p.Record)
+	return act(p)
 }
 
 // planToUpdate returns the plan of an allocation that is set up.
@@ -310,11 +323,11 @@ func (c *Configurator) undoUpdate(ctx context.Context, p *plan, before *record.P
 	return nil
 }
 
-// finishUpdate finishes an update that was interrupted, if there is one. The caller holds the
+// finishUpdate finishes an update, attach or detach that was interrupted, if there is one. The caller holds the
 // locks of the allocation and its networks, and has opened its network namespace.
 func (c *Configurator) finishUpdate(ctx context.Context, p *plan) error {
-	if p.Update == nil {
-		return nil
+	if err := c.finishPending(ctx, p); err != nil || p.Update == nil {
+		return err
 	}
 	if len(added(p.Ports, p.Update.Ports)) > 0 { // it has not reserved them yet
 		return c.dropUpdate(p.Record)

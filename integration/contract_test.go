@@ -70,6 +70,7 @@ func contract() map[string]contractTest {
 		"TestStateLost":                        {run: TestStateLost},
 		"TestStream":                           {run: TestStream},
 		"TestThingsGoneBeforeTeardown":         {run: TestThingsGoneBeforeTeardown, always: true},
+		"TestAttach":                           {run: TestAttach, always: true},
 		"TestUpdate":                           {run: TestUpdate, always: true},
 		"TestUpdateIsAtomic":                   {run: TestUpdateIsAtomic},
 		"TestTwoNetworks":                      {run: TestTwoNetworks, bypasses: true}, // two networks

@@ -57,6 +57,9 @@ const idsTopic = `All commands accept a runtime's ID as ls shows it: the first 1
 without the interface. Commands that change nothing, except check, also accept any
 unique prefix of at least 4 digits. Other IDs have no short form.`
 
+// namedBy is the annotation of a command that the description of another command names.
+const namedBy = "named by"
+
 // topics returns the help topics: commands that only have a help.
 func topics() []*cobra.Command {
 	flags := &cobra.Command{Use: "flags", Short: "Global flags and environment", Long: flagsTopic}
@@ -89,7 +92,7 @@ func firstScreen(root *cobra.Command) string {
 		switch {
 		case c.IsAdditionalHelpTopicCommand():
 			subjects = append(subjects, c.Name())
-		case c.GroupID == "other":
+		case c.GroupID == "other" && c.Annotations[namedBy] == "":
 			others = append(others, c.Name())
 		}
 	}

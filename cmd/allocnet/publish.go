@@ -43,6 +43,7 @@ func newUnpublish(a *app) *cobra.Command {
 connections to them. A PORT is [hostIP:]hostPort[-endPort][/protocol[+protocol...]].
 ` + changeNotes,
 		Example:           `  allocnet unpublish web 8443/tcp`,
+		Annotations:       map[string]string{namedBy: "publish"},
 		Args:              cobra.MinimumNArgs(2),
 		ValidArgsFunction: a.completeIDs,
 		RunE:              func(c *cobra.Command, args []string) error { return a.update(c, args[0], revision, nil, args[1:]) },

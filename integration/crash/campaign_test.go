@@ -56,6 +56,8 @@ var groups = [][]string{{"setup", "teardown"}, {"retry", "repair", "recover"}, {
 const (
 	inBackground = "teardown in the background"
 	update       = "update"
+	attach       = "attach"
+	detach       = "detach"
 )
 
 // someParts are the parts of make test: every operation with every engine and
@@ -78,7 +80,7 @@ func someParts() []part {
 				g = replaced(g, "teardown", inBackground)
 			}
 			if c.disconnects() && slices.Contains(g, "gc") {
-				g = append(slices.Clone(g), update)
+				g = append(slices.Clone(g), update, attach, detach)
 			}
 			some = append(some, part{c, g})
 		}

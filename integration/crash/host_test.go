@@ -115,6 +115,9 @@ type host struct {
 	updates   int // that requireEitherPort has looked at
 }
 
+// moreNetwork is the network of attach and detach.
+const moreNetwork = "second"
+
 // updatedPort is the host port of the subject after an update.
 const updatedPort = 8083
 
@@ -130,6 +133,10 @@ func newHost(t *testing.T, c cell) *host {
 	data, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": "net", "plugins": c.plugins()})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(h.conf, "net.conflist"), data, 0o600))
+	more := `{"cniVersion": "1.1.0", "name": "` + moreNetwork + `", "plugins": [
+		{"type": "ptp", "ipMasq": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.96.0.0/24"}], [{"subnet": "fd00:96::/64"}]]}},
+		{"type": "firewall"}]}`
+	require.NoError(t, os.WriteFile(filepath.Join(h.conf, moreNetwork+".conflist"), []byte(more), 0o600))
 	h.restart()
 	h.outside = testhost.Outside(h.t)
 	h.bystander, h.a = h.allocation(bystanderID, 8081), h.allocation("a", 8080)

@@ -35,6 +35,8 @@ var operations = []operation{
 	{name: "repair", request: "repair", prepare: func(h *host) { h.mustSetUp(h.a); h.flush() }, heals: (*host).requireRepaired},
 	{name: "recover", request: "recover", prepare: func(h *host) { h.crashBeforeReady(); h.requireReachable(h.a) }},
 	{name: update, request: "update", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }, heals: (*host).requireEitherPort},
+	{name: attach, request: "attach", prepare: func(h *host) { h.mustSetUp(h.a) }, heals: (*host).requireWholeAttachment},
+	{name: detach, request: "detach", prepare: func(h *host) { h.mustSetUp(h.a); h.mustAttach() }, heals: (*host).requireWholeAttachment},
 	{name: "gc", request: "gc", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }},
 }
 
@@ -104,6 +106,43 @@ func (h *host) requireEitherPort() {
 	require.NoError(h.t, err)
 	h.requireReachable(h.a)
 	require.False(h.t, h.answers(changed))
+}
+
+// mustAttach attaches the subject to a second network.
+func (h *host) mustAttach() {
+	h.t.Helper()
+	_, err := h.Attach(h.ctx(), h.a.ID, moreNetwork, configurator.AttachOptions{})
+	require.NoError(h.t, err)
+}
+
+// requireWholeAttachment requires, after an Attach or Detach, that the first network is as before.
+// Every other time, it then finishes the operation, so that the second network is there or is not;
+// the other times, it tears the allocation down as it is.
+func (h *host) requireWholeAttachment() {
+	h.t.Helper()
+	h.requireReachable(h.a)
+	h.updates++
+	if h.updates%2 == 0 {
+		require.NoError(h.t, h.Teardown(h.ctx(), h.a))
+		return
+	}
+	_, err := h.Recover(h.ctx())
+	require.NoError(h.t, err)
+	require.NoError(h.t, h.CheckOnly(h.ctx(), h.a))
+	h.requireReachable(h.a)
+	r, err := h.Get(h.ctx(), h.a.ID)
+	require.NoError(h.t, err)
+	s := h.open()
+	defer s.Close()
+	require.NoError(h.t, s.Do(func() error {
+		_, err := netlink.LinkByName("eth1")
+		require.Equal(h.t, len(r.Networks) == 2, err == nil, "%v: %v", r.Networks, err)
+		return nil
+	}))
+	if len(r.Networks) == 2 {
+		_, err = h.Detach(h.ctx(), h.a.ID, "eth1", "")
+		require.NoError(h.t, err)
+	}
 }
 
 // crashBeforeReady leaves a complete allocation that was not acknowledged.

@@ -91,6 +91,12 @@ func (r *request) run(c *configurator.Configurator) error {
 	case "update":
 		_, err := c.Update(ctx, r.Allocation.ID, change(r.Allocation))
 		return err
+	case attach:
+		_, err := c.Attach(ctx, r.Allocation.ID, moreNetwork, configurator.AttachOptions{})
+		return err
+	case detach:
+		_, err := c.Detach(ctx, r.Allocation.ID, "eth1", "")
+		return err
 	case "teardown":
 		return c.Teardown(ctx, r.Allocation)
 	case "background":

@@ -47,7 +47,7 @@ func TestExamplesAreCompiled(t *testing.T) {
 	}
 }
 
-var _ = []any{examplePool, exampleNetworkPool, exampleStart, exampleRollBack, exampleErrors, exampleUpdate, exampleClient, exampleNomad}
+var _ = []any{examplePool, exampleNetworkPool, exampleStart, exampleRollBack, exampleErrors, exampleUpdate, exampleAttach, exampleClient, exampleNomad}
 
 func examplePool(ctx context.Context) error {
 	pool, err := sandbox.NewPool(sandbox.PoolOptions{Size: 16})
@@ -136,6 +136,19 @@ func exampleUpdate(ctx context.Context, nets allocnet.Service, status *allocnet.
 		return err
 	}
 	log.Print(changed.Ports)
+	return nil
+}
+
+func exampleAttach(ctx context.Context, nets allocnet.Service) error {
+	wider, err := nets.Attach(ctx, "web-1", "storage", allocnet.AttachOptions{Interface: "data0"})
+	if err != nil {
+		return err
+	}
+	narrower, err := nets.Detach(ctx, "web-1", "data0", wider.Revision)
+	if err != nil {
+		return err
+	}
+	log.Print(narrower.Interfaces)
 	return nil
 }
 

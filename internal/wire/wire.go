@@ -55,7 +55,15 @@ type Recovered struct {
 	Error *Error `json:"error,omitempty"`
 }
 
-// Applied is the body of PUT and PATCH /v1/allocs/{id}.
+// Attach is the body of a POST /v1/allocs/{id}/attachments.
+type Attach struct {
+	Network   string `json:"network"`
+	Interface string `json:"interface,omitempty"`
+	Revision  string `json:"revision,omitempty"`
+}
+
+// Applied is the body of the answers that describe an allocation: to PUT and PATCH
+// /v1/allocs/{id}, and to the requests about its attachments.
 type Applied struct {
 	allocnet.Status
 	// Results are the Results of the Status, whose JSON does not contain them. A Record

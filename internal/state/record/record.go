@@ -93,6 +93,9 @@ type Record struct {
 	// before. After that, and until the update is recorded as done, they contain the host
 	// ports from before and after it, because the kernel has either.
 	Update *Publication `json:"update,omitempty"`
+	// Pending is an attachment that is being added or removed while the allocation is set
+	// up; nil if none is. Until that is finished, it may or may not exist.
+	Pending *Attachment `json:"pending,omitempty"`
 	// Addresses are the addresses that were found before a DEL without result.
 	Addresses []cleanup.Address `json:"addresses,omitempty"`
 	Created   time.Time         `json:"created"`

@@ -53,24 +53,38 @@ func (a *API) setup(r *http.Request, b *body) (work, error) {
 		err = a.permitAllocation(r, &alloc)
 	}
 	return func(ctx context.Context) (any, error) {
-		status, err := a.options.Service().Setup(ctx, alloc)
-		if status == nil || err != nil {
-			return nil, err
-		}
-		return wire.Applied{Status: *status, Results: status.Results}, nil
+		return applied(a.options.Service().Setup(ctx, alloc))
 	}, err
+}
+
+// applied is the answer with the Status of an allocation.
+func applied(status *configurator.Status, err error) (any, error) {
+	if status == nil || err != nil {
+		return nil, err
+	}
+	return wire.Applied{Status: *status, Results: status.Results}, nil
 }
 
 func (a *API) update(r *http.Request, b *body) (work, error) {
 	var change configurator.Change
 	err := b.decode(&change, false)
 	return func(ctx context.Context) (any, error) {
-		status, err := a.options.Service().Update(ctx, pathID(r), change)
-		if status == nil || err != nil {
-			return nil, err
-		}
-		return wire.Applied{Status: *status, Results: status.Results}, nil
+		return applied(a.options.Service().Update(ctx, pathID(r), change))
 	}, err
+}
+
+func (a *API) attach(r *http.Request, b *body) (work, error) {
+	var in wire.Attach
+	err := b.decode(&in, false)
+	return func(ctx context.Context) (any, error) {
+		return applied(a.options.Service().Attach(ctx, pathID(r), in.Network, configurator.AttachOptions{Interface: in.Interface, Revision: in.Revision}))
+	}, err
+}
+
+func (a *API) detach(r *http.Request, b *body) (work, error) {
+	return func(ctx context.Context) (any, error) {
+		return applied(a.options.Service().Detach(ctx, pathID(r), r.PathValue("interface"), r.URL.Query().Get("revision")))
+	}, b.decode(&struct{}{}, true)
 }
 
 func (a *API) teardown(r *http.Request, b *body) (work, error) {

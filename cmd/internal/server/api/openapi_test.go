@@ -49,7 +49,7 @@ var schemas = map[string]reflect.Type{
 	"DoctorSummary": reflect.TypeFor[client.DoctorSummary](), "DoctorFinding": reflect.TypeFor[client.DoctorFinding](),
 	"HostTraffic": reflect.TypeFor[client.HostTraffic](), "AllocationTraffic": reflect.TypeFor[client.AllocationTraffic](),
 	"InterfaceTraffic": reflect.TypeFor[client.InterfaceTraffic](), "Counters": reflect.TypeFor[client.Counters](),
-	"CNIError": reflect.TypeFor[cni.Error](), "Listener": reflect.TypeFor[wire.Listener](), "Revision": reflect.TypeFor[wire.Revision](), "Change": reflect.TypeFor[configurator.Change](), "Unserved": reflect.TypeFor[wire.Unserved](),
+	"CNIError": reflect.TypeFor[cni.Error](), "Listener": reflect.TypeFor[wire.Listener](), "Revision": reflect.TypeFor[wire.Revision](), "Change": reflect.TypeFor[configurator.Change](), "Attach": reflect.TypeFor[wire.Attach](), "Unserved": reflect.TypeFor[wire.Unserved](),
 }
 
 // optional are fields that this program always sends and a client may omit.

@@ -33,6 +33,8 @@ func (a *API) routes() []route {
 		{"PUT", "/v1/allocs/{id}", a.pass(allocation, a.setup)},
 		{"PATCH", "/v1/allocs/{id}", a.pass(allocation, a.update)},
 		{"DELETE", "/v1/allocs/{id}", a.pass(allocation, a.teardown)},
+		{"POST", "/v1/allocs/{id}/attachments", a.pass(allocation, a.attach)},
+		{"DELETE", "/v1/allocs/{id}/attachments/{interface}", a.pass(allocation, a.detach)},
 		{"POST", "/v1/allocs/{id}/check", a.pass(allocation, a.check)},
 		{"POST", "/v1/allocs/{id}/teardown-gone", a.pass(allocation, a.teardownGone)},
 		{"POST", "/v1/allocs/{id}/audit", a.pass(allocation, a.audit)},

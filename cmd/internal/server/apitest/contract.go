@@ -20,6 +20,7 @@ import (
 func Contract(t *testing.T, c allocnet.Service, netns func(name string) string) {
 	t.Run("lifecycle", func(t *testing.T) { lifecycle(t, c, netns) })
 	t.Run("updates", func(t *testing.T) { updates(t, c, netns) })
+	t.Run("attachments", func(t *testing.T) { attachments(t, c, netns) })
 	t.Run("picked ports", func(t *testing.T) { pickedPorts(t, c, netns) })
 	t.Run("errors", func(t *testing.T) { refusals(t, c, netns) })
 	t.Run("sweeps", func(t *testing.T) { sweeps(t, c, netns) })
@@ -120,6 +121,40 @@ func updates(t *testing.T, c allocnet.Service, netns func(string) string) {
 	again, err := c.Setup(ctx, a)
 	require.NoError(t, err)
 	require.False(t, again.Created)
+	require.NoError(t, c.Teardown(ctx, a))
+}
+
+// attachments are refused unless they can be changed.
+func attachments(t *testing.T, c allocnet.Service, netns func(string) string) {
+	ctx := t.Context()
+	a := configurator.Allocation{ID: "attaching", Netns: netns("attaching"), Networks: []string{Embedded}}
+	first, err := c.Setup(ctx, a)
+	require.NoError(t, err)
+	for name, attempt := range map[string]struct {
+		id, network string
+		options     configurator.AttachOptions
+		want        error
+	}{
+		"absent":          {"absent", Embedded, configurator.AttachOptions{}, configurator.ErrNotFound},
+		"unknown network": {a.ID, "unknown", configurator.AttachOptions{}, configurator.ErrUnknownNetwork},
+		"attached":        {a.ID, Embedded, configurator.AttachOptions{Interface: "more"}, configurator.ErrInvalidAllocation},
+		"other revision":  {a.ID, Embedded, configurator.AttachOptions{Revision: "other"}, configurator.ErrRevision},
+	} {
+		_, err := c.Attach(ctx, attempt.id, attempt.network, attempt.options)
+		require.ErrorIs(t, err, attempt.want, name)
+	}
+	for name, attempt := range map[string]struct {
+		id, interfaceName, revision string
+		want                        error
+	}{
+		"absent":            {"absent", "eth1", "", configurator.ErrNotFound},
+		"no such interface": {a.ID, "eth7", "", configurator.ErrNotFound},
+		"first network":     {a.ID, "eth0", first.Revision, configurator.ErrCannotUpdate},
+		"other revision":    {a.ID, "eth0", "other", configurator.ErrRevision},
+	} {
+		_, err := c.Detach(ctx, attempt.id, attempt.interfaceName, attempt.revision)
+		require.ErrorIs(t, err, attempt.want, name)
+	}
 	require.NoError(t, c.Teardown(ctx, a))
 }
 

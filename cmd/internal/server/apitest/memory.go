@@ -1,6 +1,7 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -162,6 +163,66 @@ func (m *Memory) Update(ctx context.Context, id string, change configurator.Chan
 	status := *h.record.Status
 	status.Ports, status.Revision = mappings, time.Now().String()
 	h.record.Ports, h.record.Status, h.record.Revision = mappings, &status, status.Revision
+	m.allocs[id] = h
+	return &status, nil
+}
+
+// Attach implements allocnet.Service.
+func (m *Memory) Attach(ctx context.Context, id, network string, o configurator.AttachOptions) (*configurator.Status, error) {
+	return m.reattach(ctx, "attach", id, o.Revision, func(h *held) error {
+		name := cmp.Or(o.Interface, fmt.Sprintf("eth%d", len(h.applied.Networks)))
+		switch {
+		case network != Net && network != Embedded:
+			return fmt.Errorf("%w: %q", configurator.ErrUnknownNetwork, network)
+		case slices.Contains(h.applied.Networks, network):
+			return fmt.Errorf("%w: network %q", configurator.ErrInvalidAllocation, network)
+		case name == "eth0":
+			return fmt.Errorf("%w: %s", configurator.ErrInUse, name)
+		}
+		h.applied.Networks = append(slices.Clone(h.applied.Networks), network)
+		h.record.Status.Interfaces = append(slices.Clone(h.record.Status.Interfaces), configurator.Interface{Name: name, Network: network, Sandbox: h.applied.Netns})
+		return nil
+	})
+}
+
+// Detach implements allocnet.Service.
+func (m *Memory) Detach(ctx context.Context, id, interfaceName, revision string) (*configurator.Status, error) {
+	return m.reattach(ctx, "detach", id, revision, func(h *held) error {
+		if interfaceName == "eth0" {
+			return fmt.Errorf("%w: the first network", configurator.ErrCannotUpdate)
+		}
+		i := slices.IndexFunc(h.record.Status.Interfaces, func(i configurator.Interface) bool { return i.Name == interfaceName })
+		if i < 0 {
+			return fmt.Errorf("%w: interface %q", configurator.ErrNotFound, interfaceName)
+		}
+		network := h.record.Status.Interfaces[i].Network
+		h.record.Status.Interfaces = slices.Delete(slices.Clone(h.record.Status.Interfaces), i, i+1)
+		h.applied.Networks = slices.DeleteFunc(slices.Clone(h.applied.Networks), func(n string) bool { return n == network })
+		return nil
+	})
+}
+
+// reattach changes the networks of an allocation.
+func (m *Memory) reattach(ctx context.Context, operation, id, revision string, change func(*held) error) (*configurator.Status, error) {
+	if err := errors.Join(validID(id), m.begin(ctx, operation, id)); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h, ok := m.allocs[id]
+	if !ok {
+		return nil, fmt.Errorf("%w: %q", configurator.ErrNotFound, id)
+	}
+	if is := h.record.Revision; revision != "" && revision != is {
+		return nil, &configurator.RevisionError{ID: id, Wanted: revision, Current: is}
+	}
+	status := *h.record.Status
+	h.record.Status = &status
+	if err := change(&h); err != nil {
+		return nil, err
+	}
+	status.Revision = time.Now().String()
+	h.record.Revision = status.Revision
 	m.allocs[id] = h
 	return &status, nil
 }

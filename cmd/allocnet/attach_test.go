@@ -1,0 +1,32 @@
+package main
+
+import (
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+// TestAttachCommand changes the networks of an allocation that is set up.
+func TestAttachCommand(t *testing.T) {
+	w := newWorkspace(t)
+	w.sandbox("web")
+	require.NoError(t, os.WriteFile(w.path("conf/40-storage.conflist"), []byte(`{"cniVersion":"1.0.0","name":"storage","plugins":[
+		{"type":"ptp","ipam":{"type":"host-local","dataDir":"`+w.path("leases")+`","subnet":"10.95.0.0/24"}}]}`), 0o600))
+	status := decode[configurator.Status](t, w.run("setup", "web", "--network", "allocnet", "--json").ok(t))
+
+	text := w.run("attach", "web", "storage", "--interface", "data0", "--revision", status.Revision).ok(t)
+	require.Regexp(t, `web is changed\n\nINTERFACE +NETWORK .*\neth0 +allocnet .*\ndata0 +storage +10.95.0.2/24`, text)
+	require.Equal(t, "revision", w.run("detach", "web", "data0", "--revision", status.Revision, "--json").failure(t, exitFailure).Kind)
+	require.Equal(t, "cannot-update", w.run("detach", "web", "eth0", "--json").failure(t, exitFailure).Kind)
+	require.Equal(t, "not-found", w.run("detach", "web", "eth9", "--json").failure(t, exitNo).Kind)
+	require.Equal(t, "unknown-network", w.run("attach", "web", "none", "--json").failure(t, exitFailure).Kind)
+	require.Equal(t, "not-found", w.run("attach", "absent", "storage", "--json").failure(t, exitNo).Kind)
+	require.Regexp(t, `(?m)^web +ready +allocnet, storage`, w.run("ls").ok(t))
+	changed := decode[configurator.Status](t, w.run("detach", "web", "data0", "--json").ok(t))
+	require.Len(t, decode[configurator.Record](t, w.run("inspect", "web", "--json").ok(t)).Networks, 1)
+	require.NotEqual(t, status.Revision, changed.Revision)
+	w.run("teardown", "web").ok(t)
+}

@@ -1,0 +1,263 @@
+package configurator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/allocnet/allocnet/internal/engine"
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/internal/state/record"
+)
+
+// Attach adds a network to an allocation that is set up: an interface in its network namespace,
+// with addresses and routes. The network is the last one of the allocation from then on, and
+// Teardown removes it first. Status describes the whole allocation.
+//
+// The host ports, addresses and the MAC address of the request stay with the networks that got
+// them in Setup. A later Setup of the ID must request the networks that the allocation has then,
+// else it returns ErrDifferent.
+//
+// Attach needs a network whose plugins all are native ones; otherwise it returns
+// ErrCannotUpdate. It returns ErrInUse if the interface exists, ErrNotFound if the allocation is
+// not set up, a *RevisionError as Update does, and the errors of ADD. After an error nothing has
+// changed, unless the attachment could not be removed again. Then, and after the death of the
+// process, Recover, Repair and the next change of the allocation remove it.
+func (c *Configurator) Attach(ctx context.Context, id, network string, o AttachOptions) (status *Status, err error) {
+	err = c.operation(ctx, "attach", id, func(ctx context.Context) error {
+		if network == "" {
+			return fmt.Errorf("attach allocation %q: %w: name the network", id, ErrInvalidAllocation)
+		}
+		n, err := c.lookup(network)
+		if err != nil {
+			return err
+		}
+		status, err = c.change(ctx, id, o.Revision, n.Name, func(p *plan) (*Status, error) {
+			return c.addNetwork(ctx, p, n, o.Interface)
+		})
+		return err
+	})
+	return status, err
+}
+
+// addNetwork adds an attachment with the given interface. Without a name, it passes over those
+// that something else has in the network namespace, such as another allocation of a runtime.
+func (c *Configurator) addNetwork(ctx context.Context, p *plan, n *conflist.Network, given string) (*Status, error) {
+	for number := 0; ; number++ {
+		name := given
+		if name == "" {
+			if name = p.InterfacePrefix + strconv.Itoa(number); p.interfaceAt(name) >= 0 {
+				continue
+			}
+		}
+		one, err := c.planAttachment(p, n, name)
+		if err != nil {
+			return nil, fmt.Errorf("attach allocation %q to network %q: %w", p.ID, n.Name, err)
+		}
+		status, err := c.addAttachment(ctx, p, one)
+		if given != "" || !errors.Is(err, ErrInUse) || number == maxInterfaces {
+			return status, err
+		}
+	}
+}
+
+// maxInterfaces bounds the search for a free name of an interface.
+const maxInterfaces = 1000
+
+// Detach removes a network of an allocation that is set up, with its interface. It does not
+// remove the first network, whose address is that of the allocation, nor one that publishes host
+// ports: then it returns ErrCannotUpdate. It returns ErrNotFound if the allocation has no such
+// interface, and a *RevisionError as Update does if revision is not "".
+//
+// If the network cannot be removed, Detach returns ErrIncomplete. Then, and after the death of
+// the process, Recover, Repair and the next change of the allocation finish it.
+func (c *Configurator) Detach(ctx context.Context, id, interfaceName, revision string) (status *Status, err error) {
+	err = c.operation(ctx, "detach", id, func(ctx context.Context) error {
+		status, err = c.change(ctx, id, revision, "", func(p *plan) (*Status, error) {
+			i, err := p.detachable(interfaceName)
+			if err != nil {
+				return nil, fmt.Errorf("detach interface %q of allocation %q: %w", interfaceName, id, err)
+			}
+			return c.removeAttachment(ctx, p, i)
+		})
+		return err
+	})
+	return status, err
+}
+
+// planAttachment returns the plan of a new attachment alone.
+func (c *Configurator) planAttachment(p *plan, n *conflist.Network, name string) (*plan, error) {
+	if n.IsLoopback() {
+		return nil, fmt.Errorf("%w: it is the loopback interface", ErrInvalidAllocation)
+	}
+	if slices.ContainsFunc(p.Attachments, func(a record.Attachment) bool { return a.Network == n.Name }) {
+		return nil, fmt.Errorf("%w: the allocation is attached to it already", ErrInvalidAllocation)
+	}
+	if err := validateNetworkName(n); err != nil {
+		return nil, err
+	}
+	n, err := n.WithoutCapabilities(oneInterface...)
+	if err != nil {
+		return nil, err
+	}
+	if err := names.ValidateInterface(name); err != nil {
+		return nil, fmt.Errorf("%w: interface: %w", ErrInvalidAllocation, err)
+	}
+	if p.interfaceAt(name) >= 0 {
+		return nil, fmt.Errorf("%w: it has an interface %q already", ErrInUse, name)
+	}
+	one := p.single(record.Attachment{Network: n.Name, IfName: name, Config: n.Bytes}, n)
+	c.noteBinaries(one)
+	if !c.native.Understands(n) || !c.runsInProcess(one) {
+		return nil, fmt.Errorf("%w: plugins of the network run as binaries", ErrCannotUpdate)
+	}
+	return one, nil
+}
+
+// interfaceAt returns the index of the attachment with an interface; -1 if there is none.
+func (p *plan) interfaceAt(name string) int {
+	return slices.IndexFunc(p.Attachments, func(a record.Attachment) bool { return a.IfName == name })
+}
+
+// single returns the plan of one attachment alone, without the host ports of the allocation.
+func (p *plan) single(a record.Attachment, n *conflist.Network) *plan {
+	r := *p.Record
+	r.Attachments, r.Pending, r.Previous, r.Ports = []record.Attachment{a}, nil, nil, nil
+	return &plan{Record: &r, networks: []*conflist.Network{n}}
+}
+
+// detachable returns the index of the attachment with an interface, if Detach can remove it.
+func (p *plan) detachable(interfaceName string) (int, error) {
+	i := p.interfaceAt(interfaceName)
+	switch {
+	case i < 0:
+		return 0, fmt.Errorf("%w: it has no such interface", ErrNotFound)
+	case i == primaryOf(p.Record) || p.Attachments[i].Loopback:
+		return 0, fmt.Errorf("%w: it is that of the first network, or the loopback: tear the allocation down", ErrCannotUpdate)
+	case len(p.Ports) > 0 && p.networks[i].Declares(portMappings):
+		return 0, fmt.Errorf("%w: the network publishes the host ports: unpublish them first", ErrCannotUpdate)
+	}
+	return i, nil
+}
+
+// addAttachment records the intent, runs ADD of the attachment of one, and records the result.
+// If that fails, it removes the attachment again.
+func (c *Configurator) addAttachment(ctx context.Context, p, one *plan) (*Status, error) {
+	intent := *p.Record
+	intent.Pending = &one.Attachments[0]
+	if err := c.put(&intent); err != nil {
+		return nil, err
+	}
+	err := c.step(ctx, StepAdd, one.Record, func(ctx context.Context) error {
+		ctx, cancel := c.withAddTimeout(ctx)
+		defer cancel()
+		request, err := c.request(one)
+		if err != nil {
+			return fmt.Errorf("%w: %w", engine.ErrNothingDone, err)
+		}
+		results, err := c.native.Add(ctx, request)
+		return errors.Join(err, keepResults(one, results))
+	})
+	if err == nil {
+		err = ctx.Err()
+	}
+	done := p.with(append(slices.Clone(p.Attachments), one.Attachments[0]))
+	if err == nil {
+		err = c.step(ctx, StepRecord, done, func(context.Context) error { return c.put(done) })
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.undoAttach(ctx, p, &intent, err))
+	}
+	return statusOf(done)
+}
+
+// with returns the record with other attachments.
+func (p *plan) with(attachments []record.Attachment) *record.Record {
+	r := *p.Record
+	r.Attachments, r.Pending = attachments, nil
+	r.Revision++
+	if !r.Inline {
+		r.Requested = nil
+		for _, a := range attachments {
+			r.Requested = append(r.Requested, a.Network)
+		}
+	}
+	return &r
+}
+
+// undoAttach removes an attachment after an ADD that failed with cause, and records that nothing
+// has changed.
+func (c *Configurator) undoAttach(ctx context.Context, p *plan, intent *record.Record, cause error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
+	defer cancel()
+	if errors.Is(cause, engine.ErrNothingDone) || errors.Is(cause, ErrInUse) {
+		return c.put(p.Record)
+	}
+	if err := c.dropPending(ctx, &plan{Record: intent, networks: p.networks}); err != nil {
+		return fmt.Errorf("%w: the attachment could not be removed; Repair tries it again: %w", ErrIncomplete, err)
+	}
+	return nil
+}
+
+// removeAttachment records the intent, and runs DEL of one attachment.
+func (c *Configurator) removeAttachment(ctx context.Context, p *plan, i int) (*Status, error) {
+	gone := p.Attachments[i]
+	done := p.with(slices.Delete(slices.Clone(p.Attachments), i, i+1))
+	done.Pending = &gone
+	if err := c.put(done); err != nil {
+		return nil, err
+	}
+	if err := c.dropPending(ctx, &plan{Record: done}); err != nil {
+		return nil, fmt.Errorf("detach interface %q of allocation %q: %w: %w", gone.IfName, p.ID, ErrIncomplete, err)
+	}
+	return statusOf(done)
+}
+
+// dropPending runs DEL of the attachment that is being added or removed, and records that it is
+// gone.
+func (c *Configurator) dropPending(ctx context.Context, p *plan) error {
+	n, err := c.confs.Recorded(p.Pending.Network, p.Pending.Config)
+	if err != nil {
+		return err
+	}
+	one := p.single(*p.Pending, n)
+	err = c.step(ctx, StepDel, one.Record, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+		defer cancel()
+		request, err := c.request(one)
+		if err != nil {
+			return err
+		}
+		return c.native.Del(ctx, request)
+	})
+	if err != nil {
+		return err
+	}
+	p.Pending = nil
+	return c.put(p.Record)
+}
+
+// finishPending finishes an Attach or Detach that was interrupted, if there is one. The caller
+// holds the locks of the allocation and its networks, and has opened its network namespace.
+func (c *Configurator) finishPending(ctx context.Context, p *plan) error {
+	if p.Pending == nil {
+		return nil
+	}
+	c.cfg.Logger.Warn("an attach or detach was interrupted; removing the attachment", "alloc", p.ID, "network", p.Pending.Network, "interface", p.Pending.IfName)
+	if err := c.dropPending(ctx, p); err != nil {
+		return fmt.Errorf("remove the attachment of allocation %q to network %q, of which an attach or detach was interrupted: %w", p.ID, p.Pending.Network, err)
+	}
+	return nil
+}
+
+// planToRemove is planOf for the removal of the whole allocation: it includes an attachment that
+// is being added or removed.
+func (c *Configurator) planToRemove(r *record.Record) *plan {
+	if r.Pending != nil {
+		r.Attachments, r.Pending = append(slices.Clone(r.Attachments), *r.Pending), nil
+	}
+	return c.planOf(r)
+}

@@ -1,0 +1,97 @@
+package integration
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/portmap"
+	"github.com/allocnet/allocnet/sandbox"
+)
+
+// interfaceOf returns the interface of an allocation in a network; nil if it has none.
+func interfaceOf(s *configurator.Status, network string) *configurator.Interface {
+	for _, i := range s.Interfaces {
+		if i.Network == network && i.Sandbox != "" {
+			return &i
+		}
+	}
+	return nil
+}
+
+// requireInterface fails unless the namespace of an allocation has a link, or has none.
+func requireInterface(t *testing.T, netns, name string, has bool) {
+	t.Helper()
+	s, err := sandbox.Open(netns)
+	require.NoError(t, err)
+	defer s.Close()
+	require.NoError(t, s.Do(func() error {
+		_, err := netlink.LinkByName(name)
+		require.Equal(t, has, err == nil, name)
+		return nil
+	}))
+}
+
+// TestAttach adds networks to an allocation while it runs, and removes them, without any effect
+// on the others.
+func TestAttach(t *testing.T) {
+	h := newHost(t, configurator.EngineNative, func(c *configurator.Config) { c.Networks = []string{"front"} })
+	h.network("front", chain("bridge", dual, "")...)
+	h.network("back", chain("ptp", families{"10.98.0.0/24", "fd00:98::/64"}, "")...)
+	h.network("third", chain("ptp", families{v4: "10.97.0.0/24"}, "")...)
+	a := h.alloc("a")
+	a.Ports = []portmap.Port{tcpPort(8080, 80), tcpPort(8081, 81)}
+	h.inNew(a, func() {
+		serveStreams(t, a.Netns)
+		serve(t, a.Netns, "tcp", 81, "eighty-one")
+	})
+	first := h.setUp(a)
+	outside, kept := h.outside.Path(), h.echo(hostPort(host4, 8080))
+
+	s, err := h.Attach(h.ctx(), a.ID, "back", configurator.AttachOptions{Revision: first.Revision})
+	require.NoError(t, err)
+	back := interfaceOf(s, "back")
+	require.Equal(t, "eth1", back.Name)
+	require.Len(t, back.Addresses, 2)
+	require.Equal(t, first.Address, s.Address)
+	require.Equal(t, first.Ports, s.Ports)
+	for _, one := range back.Addresses {
+		address := netip.MustParsePrefix(one.Address).Addr()
+		requireAnswer(t, "", "tcp", net.JoinHostPort(address.String(), "81"), "eighty-one")
+	}
+	requireAnswer(t, outside, "tcp", hostPort(host4, 8081), "eighty-one")
+	require.NoError(t, h.CheckOnly(h.ctx(), a))
+	s, err = h.Attach(h.ctx(), a.ID, "third", configurator.AttachOptions{Interface: "storage"})
+	require.NoError(t, err)
+	require.Equal(t, "storage", interfaceOf(s, "third").Name)
+
+	flushRuleset(t)
+	report, err := h.Repair(h.ctx())
+	require.NoError(t, err)
+	require.Equal(t, []string{a.ID}, report.Repaired)
+	requireAnswer(t, outside, "tcp", hostPort(host4, 8081), "eighty-one")
+
+	_, err = h.Setup(h.ctx(), a)
+	require.ErrorIs(t, err, configurator.ErrDifferent)
+	as := a
+	as.Networks = []string{"front", "back", "third"}
+	again, err := h.Setup(h.ctx(), as)
+	require.NoError(t, err)
+	require.False(t, again.Created)
+
+	s, err = h.Detach(h.ctx(), a.ID, "eth1", s.Revision)
+	require.NoError(t, err)
+	require.Nil(t, interfaceOf(s, "back"))
+	requireInterface(t, a.Netns, "eth1", false)
+	requireInterface(t, a.Netns, "storage", true)
+	require.NoError(t, h.CheckOnly(h.ctx(), a))
+	require.NoError(t, kept(), "a connection to the first network goes on")
+	s, err = h.Attach(h.ctx(), a.ID, "back", configurator.AttachOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "eth1", interfaceOf(s, "back").Name)
+	h.tearDown(a)
+}
