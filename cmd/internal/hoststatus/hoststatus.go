@@ -166,14 +166,23 @@ func versions(ctx context.Context) (v client.Versions, problems []string) {
 	if unix.Uname(&u) == nil {
 		v.Kernel = unix.ByteSliceToString(u.Release[:])
 	}
-	for program, version := range map[string]*string{"nft": &v.NFT, "iptables": &v.IPTables} {
-		var err error
-		if *version, err = versionOf(ctx, program); err != nil {
-			*version = "unknown"
-			problems = append(problems, fmt.Sprintf("%s is installed, but %v", program, err))
+	programs := []struct {
+		name    string
+		version *string
+		err     error
+	}{{name: "iptables", version: &v.IPTables}, {name: "nft", version: &v.NFT}}
+	var wg sync.WaitGroup
+	for i := range programs {
+		p := &programs[i]
+		wg.Go(func() { *p.version, p.err = versionOf(ctx, p.name) })
+	}
+	wg.Wait()
+	for _, p := range programs {
+		if p.err != nil {
+			*p.version = "unknown"
+			problems = append(problems, fmt.Sprintf("%s is installed, but %v", p.name, p.err))
 		}
 	}
-	slices.Sort(problems)
 	return v, problems
 }
 
@@ -189,13 +198,14 @@ func versionOf(ctx context.Context, program string) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, programTime)
 	defer cancel()
+	start := time.Now()
 	var complaint bytes.Buffer
 	c := exec.CommandContext(ctx, path, "--version")
 	c.WaitDelay, c.Stderr = time.Second, &complaint
 	out, err := c.Output()
 	switch text, _, _ := strings.Cut(strings.TrimSpace(complaint.String()), "\n"); {
 	case ctx.Err() != nil:
-		return "", fmt.Errorf("%q gave no answer within %s", path+" --version", programTime)
+		return "", fmt.Errorf("%q gave no answer for %s", path+" --version", time.Since(start).Round(time.Millisecond))
 	case err != nil && text != "":
 		return "", fmt.Errorf("%q failed: %w: %s", path+" --version", err, text)
 	case err != nil:
