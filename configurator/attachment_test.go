@@ -3,6 +3,7 @@ package configurator
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -199,7 +200,15 @@ func TestAttachInterrupted(t *testing.T) {
 				require.ErrorIs(h.t, err, ErrNotFound)
 			},
 			"teardown": func(*testHost, Allocation) {},
-			"gc":       func(h *testHost, _ Allocation) { _, err := h.GC(h.t.Context(), nil); require.NoError(h.t, err) },
+			"teardown, interrupted": func(h *testHost, _ Allocation) {
+				r, err := h.store.Get("a")
+				require.NoError(h.t, err)
+				h.recordDeleting(h.planToRemove(r).Record)
+				s, err := h.Get(h.t.Context(), "a")
+				require.NoError(h.t, err)
+				require.Equal(h.t, PhaseDeleting, s.Phase)
+			},
+			"gc": func(h *testHost, _ Allocation) { _, err := h.GC(h.t.Context(), nil); require.NoError(h.t, err) },
 		} {
 			t.Run(name, func(t *testing.T) {
 				h, a, leases := attachHost(t, "")
@@ -224,7 +233,7 @@ func TestAttachInterrupted(t *testing.T) {
 				require.NoError(t, err)
 				require.Len(t, status.Networks, 1)
 				next(h, a)
-				if name != "teardown" && name != "gc" {
+				if name != "gc" && !strings.HasPrefix(name, "teardown") {
 					requireInterfaces(t, a, "eth0")
 					r, err := h.store.Get("a")
 					require.NoError(t, err)

@@ -159,7 +159,8 @@ func (s *Store) Put(r *Record) error {
 // Update writes the outcome of an ADD: the phase, the time and the results of a
 // record, and that no addresses are noted. All other fields keep the values of
 // Put. It appends a line to the file, which is less work than replacing the
-// file; an incomplete line does not count.
+// file; an incomplete line does not count. If the last of the attachments of r is the
+// Pending one of Put, then r has none Pending.
 func (s *Store) Update(r *Record) error {
 	if appendFile(s.file(r.ID), appendOutcome(make([]byte, 0, 2<<10), r)) == nil {
 		return nil
@@ -238,6 +239,9 @@ type outcome struct {
 }
 
 func (o *outcome) apply(r *Record) error {
+	if r.Pending != nil && len(o.Results) == len(r.Attachments)+1 { // a DEL of the whole allocation
+		r.Attachments, r.Pending = append(r.Attachments, *r.Pending), nil
+	}
 	if len(o.Results) != len(r.Attachments) {
 		return fmt.Errorf("results of %d attachments instead of %d", len(o.Results), len(r.Attachments))
 	}
