@@ -99,7 +99,7 @@ func TestAnswersOfCall(t *testing.T) {
 // TestSlowIsNotHung serves an operation that lasts longer than the idle timeout.
 func TestSlowIsNotHung(t *testing.T) {
 	socket := listen(t, func(w http.ResponseWriter, r *http.Request) {
-		keepalive := time.NewTicker(short / 6)
+		keepalive := time.NewTicker(short / 2)
 		defer keepalive.Stop()
 		for range 12 {
 			<-keepalive.C
@@ -108,7 +108,8 @@ func TestSlowIsNotHung(t *testing.T) {
 		}
 		answers(200, `{"error":{"code":7}}`)(w, r)
 	})
-	response, err := callOn(socket, request)
+	patient := &options{socket: socket, idle: 5 * short}
+	response, err := patient.call(request, time.Now().Add(longest))
 	require.NoError(t, err)
 	require.JSONEq(t, `{"code":7}`, string(response.Error))
 }
