@@ -43,7 +43,7 @@ func checkGuard(ctx context.Context, r *record.Record) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(unlessUnsupported(rules.CheckGuard(ctx)), rules.Close())
+	return errors.Join(unlessUnsupported(rules.CheckGuard(ctx, ruleset.IPv4)), rules.Close())
 }
 
 // unlessUnsupported returns nil for the error of a host without nf_tables, on which no guard

@@ -44,6 +44,7 @@ func TestDeb(t *testing.T) {
 	require.Contains(t, m.run("dpkg", "-V", "allocnet"), "c /etc/allocnet/allocnetd.hcl", "only the settings differ")
 	a.requireKept()
 	m.run("allocnet", "check", "web")
+	requirePage(m)
 
 	// What the administrator stopped is not started by an upgrade.
 	m.run("systemctl", "stop", "allocnetd.service", "allocnetd.socket")
@@ -113,6 +114,23 @@ func requireGroup(m *machine) {
 	require.Equal(m.t, "root allocnet 660", m.run("stat", "-c", "%U %G %a", "/run/allocnet/allocnetd.sock"))
 	m.run("setpriv", "--reuid", "nobody", "--regid", "allocnet", "--clear-groups", "allocnet", "ls")
 	require.Contains(m.t, m.try("setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "allocnet", "ls"), "exit status 1")
+}
+
+// requirePage checks that the daemon serves the page, and has everything to fill it, with
+// the restrictions of the unit.
+func requirePage(m *machine) {
+	m.t.Helper()
+	m.run("sed", "-i", `s/#ui = ""/ui = "127.0.0.1:9654"/`, "/etc/allocnet/allocnetd.hcl")
+	m.run("systemctl", "restart", "allocnetd.service")
+	page, token, _ := strings.Cut(m.run("cat", "/run/allocnet/allocnetd.sock.url"), "/#token=")
+	require.Contains(m.t, m.run("curl", "-sf", page), "<title>")
+	ask := func(path string) string {
+		return m.run("curl", "-sf", "-H", "Authorization: Bearer "+token, page+"/api/"+path)
+	}
+	for _, part := range []string{"state", "status", "leases", "latencies", "history", "doctor"} {
+		require.True(m.t, json.Valid([]byte(ask(part))), part)
+	}
+	require.Contains(m.t, ask("state"), `"web"`)
 }
 
 // throughPlugin is a configuration with which a runtime calls the plugin.

@@ -81,7 +81,7 @@ END`)
 	require.Contains(t, call("ADD"), `10.88.0.2/16`)
 	m.run("ping", "-c", "1", "-W", "10", "10.88.0.2")
 	call("DEL")
-	require.NotContains(t, m.run("ip", "-o", "link"), "veth")
+	require.Eventually(t, func() bool { return !strings.Contains(m.run("ip", "-o", "link"), "veth") }, time.Minute, 10*time.Millisecond, "it is deleted after the answer")
 	m.run("ctr", "task", "kill", "allocnetd")
 	require.Eventually(t, func() bool { return strings.Contains(m.run("ctr", "task", "ls"), "STOPPED") }, time.Minute, 100*time.Millisecond)
 }

@@ -13,13 +13,17 @@ import (
 const Table = "allocnet"
 
 // GuardTable is the table that protects the host's loopback addresses from
-// other hosts.
+// other hosts, and the host from packets with another's source address.
 const GuardTable = "allocnet_guard"
 
 // HeldGuardTable is the name of a second table with the rules of GuardTable. A
 // long-lived process owns it until the process ends, so that a flush of the ruleset
 // does not remove the rules.
 const HeldGuardTable = "allocnet_guard_held"
+
+// GuardedGroup is the group (see ip-link(8)) of the links over which packets arrive only
+// from addresses that the host reaches over the same link.
+const GuardedGroup = 0x616c
 
 // Owner is the attachment to which an object in the kernel belongs. Instance
 // distinguishes users of allocnet on one host that have separate records: see package

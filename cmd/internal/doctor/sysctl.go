@@ -213,7 +213,7 @@ func (h *Host) openLocalnet(ctx context.Context, links []hostLink) (findings []F
 	if err != nil {
 		return nil, err
 	}
-	guarded := rules.CheckGuard(ctx) == nil
+	guarded := rules.CheckGuard(ctx, ruleset.IPv4) == nil
 	if err := rules.Close(); err != nil || guarded {
 		return nil, err
 	}

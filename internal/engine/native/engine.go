@@ -16,6 +16,7 @@ import (
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/pluginexec"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/builtin"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 	"github.com/allocnet/allocnet/internal/state/conflist"
@@ -286,7 +287,7 @@ func (e *Engine) GuardLoopback(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(host.GuardLoopback(ctx), host.Rules.Repair(ctx))
+	return errors.Join(host.Guard(ctx, ruleset.IPv4), host.Rules.Repair(ctx))
 }
 
 // Status implements engine.Engine. STATUS exists since CNI version 1.1.0. The native flannel

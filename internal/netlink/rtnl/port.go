@@ -16,6 +16,7 @@ import (
 type Port struct {
 	Index  int
 	Master int // index of the bridge; 0 for none
+	Group  uint32
 	Up     bool
 }
 
@@ -28,8 +29,11 @@ func (h *Host) Port(name string) (p Port, err error) {
 		}
 		p.Index, p.Up = indexOf(answer), binary.NativeEndian.Uint32(answer[8:])&unix.IFF_UP != 0
 		sock.EachAttribute(answer[unix.SizeofIfInfomsg:], func(kind uint16, value []byte) {
-			if kind == unix.IFLA_MASTER {
+			switch kind {
+			case unix.IFLA_MASTER:
 				p.Master = int(sock.Uint32(value))
+			case unix.IFLA_GROUP:
+				p.Group = sock.Uint32(value)
 			}
 		})
 	})
@@ -61,6 +65,19 @@ func (b *Batch) AttachPort(index, bridge int, hairpin, isolated bool) {
 // BringUp brings a link up, without the settings of SetUp.
 func (b *Batch) BringUp(index int) {
 	putLink(b.begin("bring up link", unix.RTM_NEWLINK, 0), index, unix.IFF_UP)
+}
+
+// EnsureGroup puts a link of the host into a group, unless it is in that group.
+func (h *Host) EnsureGroup(name string, group uint32) error {
+	p, err := h.Port(name)
+	if err != nil || p.Group == group {
+		return err
+	}
+	var b Batch
+	r := b.begin("set group of link", unix.RTM_NEWLINK, 0)
+	putLink(r, p.Index, 0)
+	r.Uint32(unix.IFLA_GROUP, group)
+	return h.Apply(&b)
 }
 
 // EnsureAddress adds an address to a link of the host if it is missing.

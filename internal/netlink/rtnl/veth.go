@@ -32,6 +32,8 @@ type Veth struct {
 	// NoLinkLocal keeps the kernel from giving the host's end an IPv6 link-local
 	// address, which is not used, and from duplicate address detection for it.
 	NoLinkLocal bool
+	// Group is the group of the host's end; 0 is the kernel's default.
+	Group uint32
 	// Down leaves the host's end down, for callers that have more to set.
 	Down bool
 
@@ -137,6 +139,9 @@ func (v *Veth) put(r *sock.Requests, sandbox int) {
 func (v *Veth) create(r *sock.Requests, sandbox int) {
 	r.Begin("", unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ECHO|unix.NLM_F_ACK)
 	putEnd(r, v.Name, v.MAC, v.MTU)
+	if v.Group != 0 {
+		r.Uint32(unix.IFLA_GROUP, v.Group)
+	}
 	if v.Master != 0 {
 		r.Uint32(unix.IFLA_MASTER, uint32(v.Master))
 	}

@@ -4,22 +4,55 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
-// newGuard returns a table without sets that guards the loopback addresses. It is for
-// IPv4 only: IPv6 has no route_localnet.
-func newGuard(name string, flags uint32) *table {
-	t := &table{family: unix.NFPROTO_IPV4, name: name, flags: flags, label: "table ip " + name, addrLen: 4, source: 12, destination: 16}
-	t.chains = sync.OnceValue(func() []chain { return t.finish([]chain{t.localOnly()}) })
-	return t
+// Family is a family of addresses with a guard of its own.
+type Family int
+
+// The values of Family.
+const (
+	IPv4 Family = iota
+	IPv6
+)
+
+// guard is a table without sets that drops packets nobody may send to the host, and the
+// same table a second time, for a connection that owns it.
+type guard struct{ table, held *table }
+
+func newGuard(family byte) guard {
+	build := func(name string, flags uint32) *table {
+		t := &table{family: family, name: name, flags: flags, label: "table ip " + name, addrLen: 4, source: 12, destination: 16}
+		if family == unix.NFPROTO_IPV6 {
+			t.label, t.addrLen, t.source, t.destination = "table ip6 "+name, 16, 8, 24
+		}
+		t.chains = sync.OnceValue(func() []chain { return t.finish(t.guardChains()) })
+		return t
+	}
+	return guard{build(names.GuardTable, 0), build(names.HeldGuardTable, ownedTable)}
 }
+
+func (t *table) guardChains() []chain {
+	if t.family == unix.NFPROTO_IPV6 { // which has no route_localnet
+		return []chain{t.ownSources()}
+	}
+	return []chain{t.localOnly(), t.ownSources()}
+}
+
+// Priorities of the guard's chains: before connection tracking, and between that and the
+// translation of destinations.
+const (
+	ahead   = -300
+	tracked = -150
+)
 
 // localOnly returns the chain that drops packets to and from 127.0.0.0/8 that arrive on
 // another link than lo. route_localnet would accept them.
@@ -29,23 +62,51 @@ func (t *table) localOnly() chain {
 	elsewhere := func(comment string, address uint32) rule {
 		return newRule(comment, &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1}, unequal(lo), firstByte(address), equal([]byte{127}), drop())
 	}
-	return newChain("local_only", base("filter", unix.NF_INET_PRE_ROUTING, -300),
+	return newChain("local_only", base("filter", unix.NF_INET_PRE_ROUTING, ahead),
 		elsewhere("the loopback is the host's own", t.destination),
 		elsewhere("nobody else speaks from the loopback", t.source))
 }
 
-// Guard drops packets to and from 127.0.0.0/8 that do not come from the host itself. It
-// is needed if a link has route_localnet, with every backend of host ports. If the
-// table exists, Guard changes nothing: see Repair.
-func (r *Ruleset) Guard(ctx context.Context) error {
-	found, _, err := r.has(ctx, guards)
-	if err == nil && !found {
-		err = r.ensureTable(ctx, guards)
-	}
-	if err != nil {
-		return fmt.Errorf("guard the loopback: %w", err)
+// ownSources returns the chain that drops packets from a guarded link unless the host's
+// route to their source leads over that link: strict reverse path forwarding (RFC 3704,
+// section 2.2). The kernel excepts DHCP requests from 0.0.0.0 and ICMPv6 from :: to
+// link-local addresses. Answers pass: a container with several networks sends those to other
+// hosts over its default route, whichever of its addresses they come from.
+func (t *table) ownSources() chain {
+	guarded := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1}, equal(native(names.GuardedGroup))}
+	answer := []expr.Any{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, equal([]byte{1}), &expr.Verdict{Kind: expr.VerdictReturn}}
+	foreign := []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, ResultOIF: true}, equal(native(0)), drop()}
+	return newChain("own_sources", base("filter", unix.NF_INET_PRE_ROUTING, tracked),
+		newRule("answers of tracked connections", slices.Concat(guarded, answer)...),
+		newRule("a guarded link sends from its own addresses", slices.Concat(guarded, foreign)...))
+}
+
+// Guard drops packets to and from 127.0.0.0/8 that do not come from the host itself, and
+// packets of a family from a link of the group names.GuardedGroup whose source is reached
+// over another link, except for answers. The former is needed if a link has route_localnet, with every backend
+// of host ports. The first call completes an existing table, which an older version may
+// have made. Later calls change nothing if the table exists: see Repair.
+func (r *Ruleset) Guard(ctx context.Context, families ...Family) error {
+	for _, f := range families {
+		if err := r.guard(ctx, f); err != nil {
+			return fmt.Errorf("guard the host: %w", err)
+		}
 	}
 	return nil
+}
+
+func (r *Ruleset) guard(ctx context.Context, f Family) error {
+	t := guards[f].table
+	if r.guarded[f].Load() {
+		if found, _, err := r.has(ctx, t); found || err != nil {
+			return err
+		}
+	}
+	err := r.ensureTable(ctx, t)
+	if err == nil {
+		r.guarded[f].Store(true)
+	}
+	return err
 }
 
 // has reports whether a table exists, whatever it contains, and the number of the
@@ -72,36 +133,39 @@ func (r *Ruleset) has(ctx context.Context, t *table) (found bool, owner uint32, 
 // table, it stays and serves this process, too. If no connection owns it, for example
 // after a saved ruleset was loaded, it is replaced. Kernels before 5.12 do not have
 // tables with an owner.
-func (r *Ruleset) HoldGuard(ctx context.Context) error {
-	if r.holdsGuard.Load() {
-		return nil
-	}
-	err := r.holdGuard(ctx)
-	if errors.Is(err, unix.ENOENT) { // another program removed it first
-		err = r.holdGuard(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("hold the guard of the loopback: %w", err)
+func (r *Ruleset) HoldGuard(ctx context.Context, families ...Family) error {
+	for _, f := range families {
+		if r.holds[f].Load() {
+			continue
+		}
+		err := r.holdGuard(ctx, f)
+		if errors.Is(err, unix.ENOENT) { // another program removed it first
+			err = r.holdGuard(ctx, f)
+		}
+		if err != nil {
+			return fmt.Errorf("hold the guard of the host: %w", err)
+		}
 	}
 	return nil
 }
 
-func (r *Ruleset) holdGuard(ctx context.Context) error {
+func (r *Ruleset) holdGuard(ctx context.Context, f Family) error {
 	// A transaction that fails waits for RCU. Therefore none is begun if another
 	// process owns the table.
-	found, owner, err := r.has(ctx, heldGuard)
+	held := guards[f].held
+	found, owner, err := r.has(ctx, held)
 	if err != nil || owner != 0 {
 		return err
 	}
 	err = r.socket.Transaction(ctx, func(b *sock.Requests) {
 		if found {
-			heldGuard.remove(b)
+			held.remove(b)
 		}
-		heldGuard.build(b, unix.NLM_F_EXCL, nil)
+		held.build(b, unix.NLM_F_EXCL, nil)
 	})
 	switch {
 	case err == nil:
-		r.holdsGuard.Store(true)
+		r.holds[f].Store(true)
 	case errors.Is(err, unix.EEXIST), errors.Is(err, unix.EPERM), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EINVAL):
 		return nil
 	}
@@ -110,10 +174,14 @@ func (r *Ruleset) holdGuard(ctx context.Context) error {
 
 // CheckGuard checks the rules of Guard. It returns ErrMissing, with the names of what
 // is missing, if they are not complete.
-func (r *Ruleset) CheckGuard(ctx context.Context) error {
-	missing, err := r.problemsOf(ctx, guards)
-	if err != nil {
-		return fmt.Errorf("check the guard of the loopback: %w", err)
+func (r *Ruleset) CheckGuard(ctx context.Context, families ...Family) error {
+	var missing []string
+	for _, f := range families {
+		problems, err := r.problemsOf(ctx, guards[f].table)
+		if err != nil {
+			return fmt.Errorf("check the guard of the host: %w", err)
+		}
+		missing = append(missing, problems...)
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%w: %s", ErrMissing, strings.Join(missing, ", "))

@@ -48,11 +48,10 @@ type set struct {
 
 // The tables. They are never changed.
 var (
-	ip        = newTable(unix.NFPROTO_IPV4)
-	ip6       = newTable(unix.NFPROTO_IPV6)
-	tables    = []*table{ip, ip6}
-	guards    = newGuard(names.GuardTable, 0)
-	heldGuard = newGuard(names.HeldGuardTable, ownedTable)
+	ip     = newTable(unix.NFPROTO_IPV4)
+	ip6    = newTable(unix.NFPROTO_IPV6)
+	tables = []*table{ip, ip6}
+	guards = map[Family]guard{IPv4: newGuard(unix.NFPROTO_IPV4), IPv6: newGuard(unix.NFPROTO_IPV6)}
 )
 
 // ownedTable is NFT_TABLE_F_OWNER: the table belongs to the socket that made it.

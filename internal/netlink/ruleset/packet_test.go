@@ -339,18 +339,18 @@ func TestLocalOnly(t *testing.T) {
 		return nil
 	}))
 	n.wantAnswer(fmt.Sprintf("host sees %s", addr4(net0, 2).Addr()), n.a, loopback, 7070)
-	require.ErrorIs(t, n.CheckGuard(t.Context()), ErrMissing)
-	require.NoError(t, n.Guard(t.Context()))
-	require.NoError(t, n.CheckGuard(t.Context()))
+	require.ErrorIs(t, n.CheckGuard(t.Context(), IPv4), ErrMissing)
+	require.NoError(t, n.Guard(t.Context(), IPv4))
+	require.NoError(t, n.CheckGuard(t.Context(), IPv4))
 	n.wantSilence(n.a, loopback, 7070)
 	nft(t, "flush", "chain", "ip", "allocnet_guard", "local_only")
-	require.ErrorIs(t, n.CheckGuard(t.Context()), ErrMissing)
+	require.ErrorIs(t, n.CheckGuard(t.Context(), IPv4), ErrMissing)
 	require.NoError(t, n.Repair(t.Context()))
-	require.NoError(t, n.CheckGuard(t.Context()))
+	require.NoError(t, n.CheckGuard(t.Context(), IPv4))
 	nft(t, "flush", "ruleset")
 	require.NoError(t, n.Repair(t.Context()))
-	require.NoError(t, n.Guard(t.Context()))
-	require.NoError(t, n.CheckGuard(t.Context()))
+	require.NoError(t, n.Guard(t.Context(), IPv4))
+	require.NoError(t, n.CheckGuard(t.Context(), IPv4))
 	n.wantAnswer("host sees 127.0.0.1", nil, loopback, 7070)
 }
 
@@ -369,13 +369,13 @@ func TestHeldGuard(t *testing.T) {
 	first, err := Open()
 	require.NoError(t, err)
 	for range 2 {
-		require.NoError(t, first.HoldGuard(t.Context()))
-		require.NoError(t, n.HoldGuard(t.Context()), "another connection's serves")
+		require.NoError(t, first.HoldGuard(t.Context(), IPv4))
+		require.NoError(t, n.HoldGuard(t.Context(), IPv4), "another connection's serves")
 	}
 	nft(t, "flush", "ruleset")
 	n.wantSilence(n.a, loopback, 7070)
 	require.NoError(t, first.Close())
-	require.NoError(t, n.HoldGuard(t.Context()))
+	require.NoError(t, n.HoldGuard(t.Context(), IPv4))
 	nft(t, "flush", "ruleset")
 	n.wantSilence(n.a, loopback, 7070)
 	n.wantAnswer("host sees 127.0.0.1", nil, loopback, 7070)
@@ -386,14 +386,14 @@ func TestHeldGuard(t *testing.T) {
 func TestHeldGuardThatNobodyHolds(t *testing.T) {
 	r := open(t)
 	nft(t, "add", "table", "ip", names.HeldGuardTable)
-	require.NoError(t, r.HoldGuard(t.Context()))
+	require.NoError(t, r.HoldGuard(t.Context(), IPv4))
 	nft(t, "flush", "ruleset")
 	require.Contains(t, nft(t, "list", "table", "ip", names.HeldGuardTable), "chain local_only")
 
 	another := openAnother(t)
-	require.NoError(t, another.HoldGuard(t.Context()))
-	require.False(t, another.holdsGuard.Load(), "the first one's serves")
-	require.True(t, r.holdsGuard.Load())
+	require.NoError(t, another.HoldGuard(t.Context(), IPv4))
+	require.False(t, another.holds[IPv4].Load(), "the first one's serves")
+	require.True(t, r.holds[IPv4].Load())
 }
 
 // TestGuardWithoutPermission: a guard that may not be read is neither present
@@ -404,7 +404,7 @@ func TestGuardWithoutPermission(t *testing.T) {
 	require.NoError(t, err)
 	defer r.Close()
 	var guard, hold error
-	privhost.Unprivileged(t, func() { guard, hold = r.Guard(t.Context()), r.HoldGuard(t.Context()) })
+	privhost.Unprivileged(t, func() { guard, hold = r.Guard(t.Context(), IPv4), r.HoldGuard(t.Context(), IPv4) })
 	require.ErrorIs(t, guard, unix.EPERM)
 	require.ErrorIs(t, hold, unix.EPERM)
 	require.ErrorContains(t, hold, "hold the guard")
@@ -447,7 +447,7 @@ func TestNobodyElseIsLoopback(t *testing.T) {
 	send()
 	require.Equal(t, loopback, receive())
 	require.Equal(t, a, receive())
-	require.NoError(t, n.Guard(t.Context()))
+	require.NoError(t, n.Guard(t.Context(), IPv4))
 	send()
 	require.Equal(t, a, receive(), "of the two, the first to arrive")
 }

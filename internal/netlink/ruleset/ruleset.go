@@ -16,9 +16,10 @@ import (
 // opened. It is safe for concurrent use, also by several processes, and holds one
 // descriptor until Close.
 type Ruleset struct {
-	socket     *sock.Socket
-	holdsGuard atomic.Bool
-	witnesses  witnesses
+	socket    *sock.Socket
+	guarded   [2]atomic.Bool // the table of a Family's guard was complete
+	holds     [2]atomic.Bool // this connection owns the second one
+	witnesses witnesses
 }
 
 // Open opens the connection to the kernel. The first Add makes the tables.

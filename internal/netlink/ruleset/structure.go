@@ -46,7 +46,7 @@ func (r *Ruleset) ensureTable(ctx context.Context, t *table) error {
 // Missing tables are made by the next Add or Guard.
 func (r *Ruleset) Repair(ctx context.Context) error {
 	var errs []error
-	for _, t := range append([]*table{guards}, tables...) {
+	for _, t := range append([]*table{guards[IPv4].table, guards[IPv6].table}, tables...) {
 		is, err := r.inspect(ctx, t)
 		if err == nil && len(t.problems(is)) > 0 {
 			err = r.rebuild(ctx, t)

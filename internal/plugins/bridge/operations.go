@@ -108,7 +108,7 @@ func (b *bridge) checkPort(c *sdk.CmdArgs, r *types100.Result, peer netlink.Link
 		if itf.Sandbox != "" || itf.Name == b.Bridge {
 			continue
 		}
-		err := veth.CheckHost(c, itf, peer, br.Index)
+		_, err := veth.CheckHost(c, itf, peer, br.Index)
 		if err == nil {
 			return nil
 		}

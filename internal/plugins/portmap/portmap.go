@@ -9,6 +9,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
 )
 
@@ -77,7 +78,7 @@ func (p *portmap) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	case byReference && err != nil:
 		return pub.checkReference(ctx, c, err)
 	case !byReference && pub.routesLoopback(): // the reference plugin adds no guard
-		return errors.Join(err, c.Host.Rules.CheckGuard(ctx))
+		return errors.Join(err, c.Host.Rules.CheckGuard(ctx, ruleset.IPv4))
 	}
 	return err
 }
@@ -152,7 +153,7 @@ func (p *publication) routeLoopback(ctx context.Context, c *sdk.CmdArgs) error {
 	if !p.routesLoopback() {
 		return nil
 	}
-	if err := c.Host.Cache.Unless("guard", func() error { return c.Host.GuardLoopback(ctx) }); err != nil {
+	if err := c.Host.Guard(ctx, ruleset.IPv4); err != nil {
 		return err
 	}
 	addr := p.addresses[0].Addr()

@@ -2,7 +2,6 @@ package portmap
 
 import (
 	"context"
-	"errors"
 
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
@@ -46,11 +45,7 @@ func (p *portmap) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error)
 // leads to the container: see routeLoopback.
 func (p *publication) loopback(c *sdk.CmdArgs) []sdk.Object {
 	guard := sdk.Object{Key: "guard of the loopback", Restore: func(ctx context.Context) (bool, error) {
-		err := c.Host.Rules.CheckGuard(ctx)
-		if !errors.Is(err, ruleset.ErrMissing) {
-			return false, err
-		}
-		return true, errors.Join(c.Host.GuardLoopback(ctx), c.Host.Rules.Repair(ctx))
+		return c.Host.RestoreGuard(ctx, ruleset.IPv4)
 	}}
 	if p.first == "" {
 		return []sdk.Object{guard}

@@ -29,6 +29,9 @@ type ptp struct {
 	// reference plugin ignores the key.
 	IPMasqExcept []netip.Prefix `json:"ipMasqExcept"`
 	MTU          int            `json:"mtu"`
+	// SourceGuard drops packets from the container whose source is not its own; default
+	// true. The reference plugin ignores the key.
+	SourceGuard *bool `json:"sourceGuard"`
 
 	ipam veth.IPAM
 	masq veth.Masquerade
@@ -71,13 +74,14 @@ func (p *ptp) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, error)
 	owner := c.Owner(p.Name)
 	a := &addition{ptp: p, args: c, veth: rtnl.Veth{
 		Name: owner.Veth(), MAC: rtnl.RandomMAC(), Alias: owner.String(),
-		PeerName: c.IfName, PeerMAC: mac, NoLinkLocal: true,
+		PeerName: c.IfName, PeerMAC: mac, NoLinkLocal: true, Group: p.group(),
 	}}
 	if a.sandbox, err = c.Sandbox(); err != nil {
 		return nil, err
 	}
 	err = sdk.Run(ctx,
 		sdk.Step{Name: "addresses", Do: a.allocate, Undo: a.release},
+		sdk.Step{Name: "source guard", Do: a.guard}, // before the container can send
 		sdk.Step{Name: "attach interface " + c.IfName, Do: a.attach, Undo: a.detach},
 		sdk.Step{Name: "configure interface " + c.IfName, Do: a.configure},
 		sdk.Step{Name: "host", Do: a.configureHost},
@@ -213,16 +217,17 @@ func (p *ptp) Check(ctx context.Context, c *sdk.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(checkHost(c, r, peer), p.masq.Check(ctx, c, r))
+	return errors.Join(p.checkHost(ctx, c, r, peer), p.masq.Check(ctx, c, r))
 }
 
-func checkHost(c *sdk.CmdArgs, r *types100.Result, peer netlink.Link) error {
+func (p *ptp) checkHost(ctx context.Context, c *sdk.CmdArgs, r *types100.Result, peer netlink.Link) error {
 	for _, itf := range r.Interfaces {
 		if itf.Sandbox == "" {
-			if err := veth.CheckHost(c, itf, peer, 0); err != nil {
+			link, err := veth.CheckHost(c, itf, peer, 0)
+			if err != nil {
 				return err
 			}
-			return checkReach(c.Host.Kernel, peer.Attrs().ParentIndex, itf.Name, r)
+			return errors.Join(checkReach(c.Host.Kernel, link.Attrs().Index, itf.Name, r), p.checkGuard(ctx, c, link, r))
 		}
 	}
 	return errors.New("prevResult has no interface of the host")
@@ -252,7 +257,7 @@ func (p *ptp) Del(ctx context.Context, c *sdk.CmdArgs) error {
 
 // Bind implements sdk.Binder. What another program has changed of the host's end, it
 // restores.
-func (p *ptp) Bind(_ context.Context, c *sdk.CmdArgs) error {
+func (p *ptp) Bind(ctx context.Context, c *sdk.CmdArgs) error {
 	r, err := c.Previous(&p.Common)
 	if err == nil && r == nil {
 		err = errNoResult
@@ -268,6 +273,9 @@ func (p *ptp) Bind(_ context.Context, c *sdk.CmdArgs) error {
 		index, isUp, stateErr := c.Host.Kernel.State(name)
 		if err = stateErr; err == nil && (!isUp || checkReach(c.Host.Kernel, index, name, r) != nil) {
 			_, err = p.restoreHost(c, r)
+		}
+		if p.guardsSources() {
+			err = errors.Join(err, c.Host.Guard(ctx, familiesOf(r)...))
 		}
 	}
 	return errors.Join(err, veth.Forward(c.Host.Cache, r))

@@ -17,7 +17,7 @@ import (
 var _ sdk.Restorer = (*ptp)(nil)
 
 // Repair implements sdk.Repairer: it restores the leases, the addresses and routes of the
-// host's end, masquerading and forwarding.
+// host's end, the source guard, masquerading and forwarding.
 func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	r, err := c.Previous(&p.Common)
 	if err != nil || r == nil {
@@ -26,6 +26,7 @@ func (p *ptp) Repair(ctx context.Context, c *sdk.CmdArgs) error {
 	var hostErr error
 	if !sdk.AddedByReference(c, p.Name, r) {
 		_, hostErr = p.restoreHost(c, r)
+		hostErr = errors.Join(hostErr, p.restoreGuard(ctx, c, r))
 	}
 	return errors.Join(p.ipam.Repair(ctx, c), hostErr, veth.Forward(c.Host.Cache, r), p.masq.Add(ctx, c, r))
 }
@@ -43,6 +44,12 @@ func (p *ptp) Wanted(_ context.Context, c *sdk.CmdArgs) (*sdk.Wanted, error) {
 			return changed, errors.Join(err, veth.Forward(c.Host.Cache, r))
 		},
 	}}}
+	if families := familiesOf(r); p.guardsSources() {
+		w.Objects = append(w.Objects, sdk.Object{
+			Key:     fmt.Sprint("source guard ", families),
+			Restore: func(ctx context.Context) (bool, error) { return c.Host.RestoreGuard(ctx, families...) },
+		})
+	}
 	p.masq.Want(w, c, r)
 	return w, nil
 }

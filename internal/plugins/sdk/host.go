@@ -3,6 +3,7 @@ package sdk
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/allocnet/allocnet/internal/firewalld"
 	"github.com/allocnet/allocnet/internal/iptables"
@@ -44,15 +45,27 @@ func OpenHost(log Logger) (*Host, error) {
 	return h, nil
 }
 
-// GuardLoopback adds rules that drop packets between the host's loopback
-// addresses and other hosts or namespaces. A long-lived process holds these
-// rules until it ends, so that a flush of the ruleset does not remove them.
-func (h *Host) GuardLoopback(ctx context.Context) error {
-	err := h.Rules.Guard(ctx)
-	if h.LongLived {
-		err = errors.Join(err, h.Rules.HoldGuard(ctx))
+// Guard adds the rules that keep packets from the host that nobody may send to it: see
+// ruleset.Ruleset.Guard. A long-lived process holds these rules until it ends, so that a
+// flush of the ruleset does not remove them.
+func (h *Host) Guard(ctx context.Context, families ...ruleset.Family) error {
+	return h.Cache.Unless(fmt.Sprint("guard ", families), func() error {
+		err := h.Rules.Guard(ctx, families...)
+		if h.LongLived {
+			err = errors.Join(err, h.Rules.HoldGuard(ctx, families...))
+		}
+		return err
+	})
+}
+
+// RestoreGuard adds the rules of Guard again if some are missing.
+func (h *Host) RestoreGuard(ctx context.Context, families ...ruleset.Family) (changed bool, err error) {
+	err = h.Rules.CheckGuard(ctx, families...)
+	if !errors.Is(err, ruleset.ErrMissing) {
+		return false, err
 	}
-	return err
+	h.Cache.Clear()
+	return true, errors.Join(h.Guard(ctx, families...), h.Rules.Repair(ctx))
 }
 
 // Close closes what OpenHost opened. No operation may be running.

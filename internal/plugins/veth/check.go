@@ -50,24 +50,24 @@ func compareLink(link netlink.Link, want *types100.Interface) error {
 	return nil
 }
 
-// CheckHost compares the host's end of the veth with its interface in a result.
+// CheckHost compares the host's end of the veth with its interface in a result, and returns it.
 // It must be the peer of the container's end and have the MAC of the result. If
 // master is not 0, it must be a port of that bridge.
-func CheckHost(c *sdk.CmdArgs, want *types100.Interface, peer netlink.Link, master int) error {
+func CheckHost(c *sdk.CmdArgs, want *types100.Interface, peer netlink.Link, master int) (netlink.Link, error) {
 	link, err := c.Host.Kernel.Link(want.Name)
 	if err != nil {
-		return fmt.Errorf("find interface %q of the host: %w", want.Name, err)
+		return nil, fmt.Errorf("find interface %q of the host: %w", want.Name, err)
 	}
 	if err := compareLink(link, want); err != nil {
-		return err
+		return nil, err
 	}
 	if link.Attrs().Index != peer.Attrs().ParentIndex || link.Attrs().ParentIndex != peer.Attrs().Index {
-		return fmt.Errorf("interface %q of the host is not the other end of %q", want.Name, c.IfName)
+		return nil, fmt.Errorf("interface %q of the host is not the other end of %q", want.Name, c.IfName)
 	}
 	if master != 0 && link.Attrs().MasterIndex != master {
-		return fmt.Errorf("interface %q is not a port of the bridge", want.Name)
+		return nil, fmt.Errorf("interface %q is not a port of the bridge", want.Name)
 	}
-	return nil
+	return link, nil
 }
 
 // checkAddresses returns an error for each address of interface i of the result that

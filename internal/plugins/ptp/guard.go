@@ -1,0 +1,71 @@
+package ptp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+
+	"github.com/allocnet/allocnet/internal/names"
+	"github.com/allocnet/allocnet/internal/netlink/ruleset"
+	"github.com/allocnet/allocnet/internal/plugins/sdk"
+)
+
+// The source guard is a rule that all links of one group share, so that no packet passes
+// more rules for every container. See ruleset.Ruleset.Guard.
+
+func (p *ptp) guardsSources() bool { return p.SourceGuard == nil || *p.SourceGuard }
+
+// group is the group of the host's end.
+func (p *ptp) group() uint32 {
+	if p.guardsSources() {
+		return names.GuardedGroup
+	}
+	return 0
+}
+
+func (a *addition) guard(ctx context.Context) error {
+	if !a.guardsSources() {
+		return nil
+	}
+	return a.args.Host.Guard(ctx, familiesOf(a.result)...)
+}
+
+// familiesOf returns the families of the addresses of a result.
+func familiesOf(r *types100.Result) []ruleset.Family {
+	var families []ruleset.Family
+	for _, ip := range r.IPs {
+		family := ruleset.IPv6
+		if ip.Address.IP.To4() != nil {
+			family = ruleset.IPv4
+		}
+		if !slices.Contains(families, family) {
+			families = append(families, family)
+		}
+	}
+	return families
+}
+
+func (p *ptp) checkGuard(ctx context.Context, c *sdk.CmdArgs, link netlink.Link, r *types100.Result) error {
+	if !p.guardsSources() || sdk.AddedByReference(c, p.Name, r) {
+		return nil
+	}
+	var groupErr error
+	if group := link.Attrs().Group; group != names.GuardedGroup {
+		groupErr = fmt.Errorf("interface %q of the host is in group %d instead of %d, so packets from the container may have any source", link.Attrs().Name, group, names.GuardedGroup)
+	}
+	return errors.Join(groupErr, c.Host.Rules.CheckGuard(ctx, familiesOf(r)...))
+}
+
+// restoreGuard restores the group of the host's end, and the rules. Wanted has the rules
+// alone: the kernel needs long to describe a link on a host with many namespaces.
+func (p *ptp) restoreGuard(ctx context.Context, c *sdk.CmdArgs, r *types100.Result) error {
+	if !p.guardsSources() {
+		return nil
+	}
+	_, err := c.Host.RestoreGuard(ctx, familiesOf(r)...)
+	return errors.Join(err, c.Host.Kernel.EnsureGroup(c.Owner(p.Name).Veth(), names.GuardedGroup))
+}
