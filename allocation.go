@@ -69,6 +69,9 @@ type Allocation struct {
 	// Scope is the name of the program that manages the allocation, as free text;
 	// default "". GC of one scope does not remove allocations of another scope.
 	Scope string `json:"scope,omitempty"`
+	// Labels are for the caller and for selections; plugins do not get them. There are at
+	// most 64. Keys and values have the syntax of Kubernetes' labels. Update changes them.
+	Labels map[string]string `json:"labels,omitempty"`
 	// Ports are the ports to publish on the host: the portMappings capability.
 	Ports []portmap.Port `json:"ports,omitempty"`
 	// RequireAddress makes Setup fail with ErrNoAddress if no network assigns an

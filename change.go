@@ -20,6 +20,9 @@ type Change struct {
 	// the allocation has published to another port or on another address must be in
 	// Unpublish.
 	Publish []portmap.Port `json:"publish,omitempty"`
+	// Labels are labels that get a value; nil removes one. The others stay. A label that the
+	// allocation does not have may be removed.
+	Labels map[string]*string `json:"labels,omitempty"`
 }
 
 // AttachOptions are options of Attach. The zero value is valid.

@@ -27,8 +27,10 @@ type Record struct {
 	// one for an allocation that gets a prepared network namespace: see configurator.Pool.
 	ContainerID string `json:"containerID,omitempty"`
 	Scope       string `json:"scope,omitempty"`
-	Netns       string `json:"netns"`
-	Phase       Phase  `json:"phase"`
+	// Labels are those of the Allocation, as the last Update has changed them.
+	Labels map[string]string `json:"labels,omitempty"`
+	Netns  string            `json:"netns"`
+	Phase  Phase             `json:"phase"`
 	// Revision identifies what the allocation requests. Update and each new set-up of the ID
 	// change it; a repair does not. It is only compared: see Change.
 	Revision string `json:"revision,omitempty"`

@@ -102,6 +102,9 @@ func validateNames(a *Allocation, bad func(string, ...any)) {
 	if len(a.Scope) > maxScope || !utf8.ValidString(a.Scope) {
 		bad("scope: must be at most %d bytes of UTF-8", maxScope)
 	}
+	if err := names.ValidateLabels(a.Labels); err != nil {
+		bad("%v", err)
+	}
 	for _, name := range slices.Sorted(maps.Keys(a.Capabilities)) {
 		if slices.Contains(ownCapabilities, name) {
 			bad("capabilities: %q has a field of its own", name)

@@ -90,6 +90,9 @@ func (c *Configurator) Detach(ctx context.Context, id, interfaceName, revision s
 
 // planAttachment returns the plan of a new attachment alone.
 func (c *Configurator) planAttachment(p *plan, n *conflist.Network, name string) (*plan, error) {
+	if err := p.requireNative(); err != nil {
+		return nil, err
+	}
 	if n.IsLoopback() {
 		return nil, fmt.Errorf("%w: it is the loopback interface", ErrInvalidAllocation)
 	}
@@ -131,6 +134,9 @@ func (p *plan) single(a record.Attachment, n *conflist.Network) *plan {
 
 // detachable returns the index of the attachment with an interface, if Detach can remove it.
 func (p *plan) detachable(interfaceName string) (int, error) {
+	if err := p.requireNative(); err != nil {
+		return 0, err
+	}
 	i := p.interfaceAt(interfaceName)
 	switch {
 	case i < 0:

@@ -24,6 +24,7 @@ func difference(a, b *record.Record) string {
 		{"interface (" + a.Interface + ")", a.Interface, b.Interface},
 		{"container ID (" + a.ContainerID + ")", a.ContainerID, b.ContainerID},
 		{"scope (" + a.Scope + ")", a.Scope, b.Scope},
+		{"set of labels", nonNil(a.Labels), nonNil(b.Labels)},
 		{"prevResult", a.Previous, b.Previous},
 		{"set of ports", sortedMappings(a.RequestedPorts), sortedMappings(b.RequestedPorts)},
 		{"set of CNI_ARGS", a.Args, b.Args},
@@ -91,6 +92,14 @@ func withoutPorts(capabilities map[string]json.RawMessage) map[string]json.RawMe
 		return nil
 	}
 	return others
+}
+
+// nonNil returns labels of which no labels and nil are the same.
+func nonNil(labels map[string]string) map[string]string {
+	if labels == nil {
+		return map[string]string{}
+	}
+	return labels
 }
 
 // sameJSON compares values by their JSON, because one of them may come from a file.

@@ -93,7 +93,7 @@ func (c *Configurator) newRecord(a *Allocation, ports []portmap.Mapping) (*recor
 	capabilities, err := capabilityArgs(a, ports)
 	boot, _ := c.boot() // "" is not known
 	return &record.Record{
-		ID: a.ID, ContainerID: containerID(a), Scope: a.Scope, Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
+		ID: a.ID, ContainerID: containerID(a), Scope: a.Scope, Labels: a.Labels, Netns: a.Netns, Phase: record.Adding, Engine: string(c.cfg.Engine),
 		Requested: a.Networks, RequestedPorts: a.Ports, Args: cniArgs(a), Capabilities: capabilities,
 		Inline: len(a.Conflists) > 0, PluginDirs: a.PluginDirs, NetnsOverride: a.NetnsOverride, Interface: a.Interface, Previous: a.PrevResult, Instance: &c.instance, RequireAddress: a.RequireAddress,
 		InterfacePrefix: c.cfg.InterfacePrefix, Ports: ports, Created: c.now(), Boot: boot,

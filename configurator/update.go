@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/allocnet/allocnet/internal/engine/native"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/state/record"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -21,13 +22,16 @@ import (
 // the allocation from then on, its TCP connections stay where they are, and clients of UDP and
 // SCTP follow. The interface, its addresses and all other connections do not change.
 //
+// Labels change with the ports, or alone. They are part of the record only, so allocations of
+// the exec engine can change them, too.
+//
 // For a port without a number (Value 0), Update picks a free one, as Setup does. Repeated, it
 // publishes another one; a Change with the Revision from before is refused then.
 //
-// A later Setup of the ID must request the ports that the allocation has then, else it returns
-// ErrDifferent.
+// A later Setup of the ID must request the ports and labels that the allocation has then, else
+// it returns ErrDifferent.
 //
-// Update needs the native plugin portmap with its own backend; otherwise it returns
+// A change of ports needs the native plugin portmap with its own backend; otherwise Update returns
 // ErrCannotUpdate. It returns ErrNotFound if the allocation is not set up, a *RevisionError if
 // it has another revision than the Change, and for host ports the errors of Setup. After an
 // error nothing has changed, unless the change could not be undone. Then, and after the death
@@ -59,15 +63,41 @@ func (c *Configurator) updatePicked(ctx context.Context, change Change, k *picke
 
 func (c *Configurator) update(ctx context.Context, id string, change Change) (*Status, error) {
 	return c.change(ctx, id, change.Revision, "", func(p *plan) (*Status, error) {
-		target, err := c.portsAfter(p.Record, change)
-		if err != nil {
+		target, err := c.aimOf(p.Record, change)
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if !slices.Equal(target.Ports, p.Ports) {
+		case !slices.Equal(target.Ports, p.Ports):
 			return c.publish(ctx, p, target)
+		case !maps.Equal(target.Labels, p.Labels):
+			return c.label(ctx, p, target.Labels)
 		}
 		return statusOf(p.Record)
 	})
+}
+
+// aimOf returns what an allocation has after a change.
+func (c *Configurator) aimOf(r *record.Record, change Change) (*record.Aim, error) {
+	ports, err := c.portsAfter(r, change)
+	if err != nil {
+		return nil, err
+	}
+	aim := publication(ports)
+	if aim.Labels, err = names.ChangeLabels(r.Labels, change.Labels); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalidAllocation, err)
+	}
+	return aim, nil
+}
+
+// label records other labels of an allocation. The kernel does not know them.
+func (c *Configurator) label(ctx context.Context, p *plan, labels map[string]string) (*Status, error) {
+	done := *p.Record
+	done.Labels, done.Updated = labels, c.now()
+	done.Revision++
+	if err := c.step(ctx, StepRecord, &done, func(context.Context) error { return c.put(&done) }); err != nil {
+		return nil, err
+	}
+	return statusOf(&done)
 }
 
 // change calls act with the plan of an allocation that is set up and has the revision, or any
@@ -122,14 +152,19 @@ func (c *Configurator) planToUpdate(id string) (*plan, error) {
 	if p.unreadable != nil {
 		return nil, p.unreadable
 	}
-	if Engine(r.Engine) != EngineNative {
-		return nil, fmt.Errorf("update allocation %q: %w: its plugins run as binaries", id, ErrCannotUpdate)
-	}
 	return p, nil
 }
 
+// requireNative returns ErrCannotUpdate if binaries have set up the networks of a plan.
+func (p *plan) requireNative() error {
+	if Engine(p.Engine) != EngineNative {
+		return fmt.Errorf("%w: its plugins run as binaries", ErrCannotUpdate)
+	}
+	return nil
+}
+
 // portsAfter returns the host ports of an allocation after a change.
-func (c *Configurator) portsAfter(r *record.Record, change Change) (*record.Publication, error) {
+func (c *Configurator) portsAfter(r *record.Record, change Change) ([]portmap.Mapping, error) {
 	gone, err := portmap.Mappings(change.Unpublish, portmap.Options{IgnoreHostIP: c.cfg.IgnorePortMappingHostIP})
 	if err != nil {
 		return nil, fmt.Errorf("%w: unpublish: %w", ErrInvalidAllocation, err)
@@ -153,7 +188,7 @@ func (c *Configurator) portsAfter(r *record.Record, change Change) (*record.Publ
 		}
 		ports = append(ports, m)
 	}
-	return publication(ports), nil
+	return ports, nil
 }
 
 func unlabelled(m portmap.Mapping) portmap.Mapping {
@@ -161,9 +196,9 @@ func unlabelled(m portmap.Mapping) portmap.Mapping {
 	return m
 }
 
-// publication returns mappings with the ports that request them.
-func publication(ports []portmap.Mapping) *record.Publication {
-	p := &record.Publication{Ports: ports}
+// publication returns an aim of mappings, with the ports that request them.
+func publication(ports []portmap.Mapping) *record.Aim {
+	p := &record.Aim{Ports: ports}
 	for _, m := range ports {
 		p.Requested = append(p.Requested, portmap.Port{
 			Label: m.Label, Value: m.HostPort, To: m.ContainerPort, HostIP: m.HostIP, Protocols: []string{m.Protocol},
@@ -172,10 +207,13 @@ func publication(ports []portmap.Mapping) *record.Publication {
 	return p
 }
 
-// publish changes the host ports of an allocation: it records the intent with the ports from
-// before and after, changes them in the kernel, and records the result.
-func (c *Configurator) publish(ctx context.Context, p *plan, target *record.Publication) (*Status, error) {
-	before := &record.Publication{Requested: p.RequestedPorts, Ports: p.Ports}
+// publish changes the host ports and labels of an allocation: it records the intent with the
+// ports from before and after, changes them in the kernel, and records the result.
+func (c *Configurator) publish(ctx context.Context, p *plan, target *record.Aim) (*Status, error) {
+	before := &record.Aim{Requested: p.RequestedPorts, Ports: p.Ports, Labels: p.Labels}
+	if err := p.requireNative(); err != nil {
+		return nil, fmt.Errorf("update allocation %q: %w", p.ID, err)
+	}
 	intent, err := p.updating(target)
 	if err != nil {
 		return nil, err
@@ -248,7 +286,7 @@ func (p *plan) requirePublisher() error {
 }
 
 // updating returns the plan of an update: with the host ports from before and after it.
-func (p *plan) updating(target *record.Publication) (*plan, error) {
+func (p *plan) updating(target *record.Aim) (*plan, error) {
 	intent := *p.Record
 	intent.Update, intent.Ports = target, slices.Concat(p.Ports, added(p.Ports, target.Ports))
 	var err error
@@ -275,11 +313,11 @@ func withPorts(capabilities map[string]json.RawMessage, ports []portmap.Mapping)
 	return all, err
 }
 
-// carryOut gives an allocation the host ports at which its recorded update aims, and records
-// that it has them. The caller holds the locks of the allocation and its networks.
+// carryOut gives an allocation the host ports and labels at which its recorded update aims, and
+// records that it has them. The caller holds the locks of the allocation and its networks.
 func (c *Configurator) carryOut(ctx context.Context, p *plan) (*record.Record, error) {
 	done := *p.Record
-	done.Ports, done.RequestedPorts, done.Update = p.Update.Ports, p.Update.Requested, nil
+	done.Ports, done.RequestedPorts, done.Labels, done.Update = p.Update.Ports, p.Update.Requested, p.Update.Labels, nil
 	done.Revision++
 	var err error
 	if done.Capabilities, err = withPorts(p.Capabilities, done.Ports); err != nil {
@@ -309,7 +347,7 @@ func (c *Configurator) carryOut(ctx context.Context, p *plan) (*record.Record, e
 
 // undoUpdate gives an allocation the host ports from before an update that failed. If that
 // fails, the record keeps them as the aim of an update.
-func (c *Configurator) undoUpdate(ctx context.Context, p *plan, before *record.Publication) error {
+func (c *Configurator) undoUpdate(ctx context.Context, p *plan, before *record.Aim) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
 	p.Update = before

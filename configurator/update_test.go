@@ -174,6 +174,65 @@ func TestUpdateUndone(t *testing.T) {
 	}
 }
 
+// TestUpdateOfLabels: labels change alone with every engine, and together with host ports.
+func TestUpdateOfLabels(t *testing.T) {
+	labelsOf := func(h *testHost, id string) map[string]string {
+		r, err := h.Get(t.Context(), id)
+		require.NoError(t, err)
+		return r.Labels
+	}
+	binary := newTestHost(t)
+	binary.network("net", "1.0.0", adds())
+	b := binary.alloc("b")
+	b.Labels = map[string]string{"app": "web"}
+	_, err := binary.Setup(t.Context(), b)
+	require.NoError(t, err)
+	_, err = binary.Update(t.Context(), b.ID, Change{Labels: map[string]*string{"tier": new("front")}})
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"app": "web", "tier": "front"}, labelsOf(binary, b.ID))
+	_, err = binary.Setup(t.Context(), b)
+	require.ErrorIs(t, err, ErrDifferent)
+	require.ErrorContains(t, err, "labels")
+	_, err = binary.Update(t.Context(), b.ID, Change{Labels: map[string]*string{"tier": nil}})
+	require.NoError(t, err)
+	_, err = binary.Setup(t.Context(), b)
+	require.NoError(t, err)
+	require.NoError(t, binary.Teardown(t.Context(), b))
+
+	h, a := updateHost(t, "")
+	publish := Change{Publish: []portmap.Port{tcpPort(8081, 80)}, Labels: map[string]*string{"app": new("web")}}
+	native := h.native
+	h.native = &failingPublish{native, 1}
+	_, err = h.Update(t.Context(), a.ID, publish)
+	require.ErrorContains(t, err, "no memory")
+	require.Empty(t, labelsOf(h, a.ID), "nothing has changed")
+	h.native = &failingPublish{native, 2}
+	_, err = h.Update(t.Context(), a.ID, publish)
+	require.ErrorContains(t, err, "no memory")
+	_, err = h.Repair(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, labelsOf(h, a.ID), "the undoing was finished")
+	_, err = h.Update(t.Context(), a.ID, publish)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"app": "web"}, labelsOf(h, a.ID))
+	require.Len(t, published(t), 2)
+}
+
+// TestLabelsOfSlot: a slot has no labels, and the allocation that takes it has its own.
+func TestLabelsOfSlot(t *testing.T) {
+	h, _ := pooledHost(t, 1)
+	for _, labels := range []map[string]string{{"app": "web"}, nil, {"tier": "front"}} {
+		h.full()
+		_, err := h.Setup(t.Context(), Allocation{ID: "a", OwnNetns: true, Labels: labels})
+		require.NoError(t, err)
+		r, err := h.Get(t.Context(), "a")
+		require.NoError(t, err)
+		require.Equal(t, labels, r.Labels)
+		require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a", OwnNetns: true}))
+		h.settle()
+	}
+}
+
 // TestUpdateOfSlot: an allocation from a pool can be updated as any other, and its revision is
 // not that of an earlier one.
 func TestUpdateOfSlot(t *testing.T) {

@@ -55,21 +55,8 @@ network of an allocation, and one that publishes its host ports, cannot be remov
 
 // reattach changes the networks of an allocation, and prints them.
 func (a *app) reattach(c *cobra.Command, id string, change func(allocnet.Service, string) (*configurator.Status, error)) error {
-	conf, err := a.service()
-	if err != nil {
-		return err
-	}
-	if id, err = wholeID(c.Context(), conf, id, isPrefix(shownID)); err != nil {
-		return err
-	}
-	status, err := change(conf, id)
-	if err != nil {
-		return notFound(c.Context(), conf, id, err)
-	}
-	if a.flags.json {
-		return a.out.json(status)
-	}
-	a.out.printf("%s %s is changed\n\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
-	a.printInterfaces(status)
-	return nil
+	return a.change(c, id, change, func(status *configurator.Status) {
+		a.out.printf("\n")
+		a.printInterfaces(status)
+	})
 }

@@ -144,7 +144,7 @@ func (a *app) operationText(o *client.Operation) string {
 		outcome = a.out.paint(red, o.Outcome)
 	}
 	words := []string{string(o.Operation)}
-	for _, w := range []string{o.Name, o.ID, strings.Join(o.Networks, ","), string(o.Engine), argsText(o.Args)} {
+	for _, w := range []string{o.Name, o.ID, strings.Join(o.Networks, ","), string(o.Engine), pairsText(o.Args)} {
 		if w != "" {
 			words = append(words, w)
 		}

@@ -96,7 +96,7 @@ func firstScreen(root *cobra.Command) string {
 			others = append(others, c.Name())
 		}
 	}
-	fmt.Fprintf(&b, "\nOther commands: %s\n", strings.Join(others, ", "))
+	fmt.Fprintf(&b, "\nOthers: %s\n", strings.Join(others, ", "))
 	fmt.Fprintf(&b, "For more: allocnet help COMMAND, or allocnet help %s\n", strings.Join(subjects, "|"))
 	return b.String()
 }

@@ -229,7 +229,7 @@ func number(text string) string {
 }
 
 // filter is the condition of --filter.
-type filter struct{ networks, states []string }
+type filter struct{ networks, states, labels []string }
 
 // knownStates are the states of allocations that ls shows.
 var knownStates = []string{string(allocnet.PhaseAdding), string(allocnet.PhaseReady), string(allocnet.PhaseDeleting), "gone"}
@@ -239,22 +239,24 @@ func parseFilter(texts []string) (f filter, err error) {
 		key, value, _ := strings.Cut(text, "=")
 		switch {
 		case value == "":
-			return f, usagef("--filter %q: must be network=NAME or state=STATE", text)
+			return f, usagef("--filter %q: must be network=NAME, state=STATE or label=KEY[=VALUE]", text)
 		case key == "network":
 			f.networks = append(f.networks, value)
+		case key == "label":
+			f.labels = append(f.labels, value)
 		case key == "state" && !slices.Contains(knownStates, value):
 			return f, usagef("--filter %q: unknown state, use one of %s", text, strings.Join(knownStates, ", "))
 		case key == "state":
 			f.states = append(f.states, value)
 		default:
-			return f, usagef("--filter %q: unknown key %s, use network=NAME or state=STATE", text, key)
+			return f, usagef("--filter %q: unknown key %s, use network=NAME, state=STATE or label=KEY[=VALUE]", text, key)
 		}
 	}
 	return f, nil
 }
 
-// passes reports whether an allocation has one of the networks and one of the states; an
-// empty list matches any.
+// passes reports whether an allocation has one of the networks, one of the states and all of
+// the labels; an empty list matches any.
 func (f filter) passes(r *configurator.Record) bool {
 	matches := func(wanted []string, has func(string) bool) bool {
 		for _, w := range wanted {
@@ -263,6 +265,12 @@ func (f filter) passes(r *configurator.Record) bool {
 			}
 		}
 		return len(wanted) == 0
+	}
+	for _, label := range f.labels {
+		key, value, exact := strings.Cut(label, "=")
+		if is, ok := r.Labels[key]; !ok || exact && is != value {
+			return false
+		}
 	}
 	return matches(f.networks, func(n string) bool { return has(r, n) }) &&
 		matches(f.states, func(s string) bool { return s == string(r.Phase) && !r.NetnsGone || s == "gone" && r.NetnsGone })

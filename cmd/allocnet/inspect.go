@@ -50,7 +50,7 @@ func (a *app) printRecord(r *configurator.Record) {
 	now := time.Now()
 	a.out.table(nil, properties(
 		"ID", r.ID, "Phase", phaseOf(r), "Namespace", r.Netns, "Networks", networkNames(r), "Address", addressesOf(r),
-		"Engine", string(r.Engine), "Scope", r.Scope, "Args", argsText(r.Args), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
+		"Engine", string(r.Engine), "Scope", r.Scope, "Labels", pairsText(r.Labels), "Args", pairsText(r.Args), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
 	))
 	defer a.printUnserved(r.Unserved)
 	if r.Status == nil {
@@ -74,11 +74,11 @@ func (a *app) printRecord(r *configurator.Record) {
 	}
 }
 
-// argsText returns CNI_ARGS, sorted by name.
-func argsText(args map[string]string) string {
+// pairsText returns CNI_ARGS or labels, sorted by name.
+func pairsText(pairs map[string]string) string {
 	var texts []string
-	for _, name := range slices.Sorted(maps.Keys(args)) {
-		texts = append(texts, name+"="+args[name])
+	for _, name := range slices.Sorted(maps.Keys(pairs)) {
+		texts = append(texts, name+"="+pairs[name])
 	}
 	return strings.Join(texts, " ")
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
 	"github.com/allocnet/allocnet/portmap"
 )
@@ -62,6 +63,16 @@ func (a *app) update(c *cobra.Command, id, revision string, publish, unpublish [
 	if change.Unpublish, err = parsePorts(unpublish); err != nil {
 		return err
 	}
+	return a.change(c, id, func(s allocnet.Service, id string) (*configurator.Status, error) {
+		return s.Update(c.Context(), id, change)
+	}, func(status *configurator.Status) {
+		a.printPorts(status.Ports)
+		a.printWarnings(status.Warnings)
+	})
+}
+
+// change changes an allocation, and prints its status.
+func (a *app) change(c *cobra.Command, id string, change func(allocnet.Service, string) (*configurator.Status, error), print func(*configurator.Status)) error {
 	conf, err := a.service()
 	if err != nil {
 		return err
@@ -69,7 +80,7 @@ func (a *app) update(c *cobra.Command, id, revision string, publish, unpublish [
 	if id, err = wholeID(c.Context(), conf, id, isPrefix(shownID)); err != nil {
 		return err
 	}
-	status, err := conf.Update(c.Context(), id, change)
+	status, err := change(conf, id)
 	if err != nil {
 		return notFound(c.Context(), conf, id, err)
 	}
@@ -77,8 +88,7 @@ func (a *app) update(c *cobra.Command, id, revision string, publish, unpublish [
 		return a.out.json(status)
 	}
 	a.out.printf("%s %s is changed\n", a.out.paint(green, a.mark()), a.out.paint(bold, id))
-	a.printPorts(status.Ports)
-	a.printWarnings(status.Warnings)
+	print(status)
 	return nil
 }
 

@@ -22,6 +22,7 @@ type setupFlags struct {
 	mustBeNew bool
 	ports     []string
 	args      []string
+	labels    []string
 	bandwidth string
 	ips       []string
 	mac       string
@@ -56,6 +57,7 @@ message says that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 	flags.BoolVar(&f.mustBeNew, "new", false, "fail if the allocation exists already")
 	flags.StringArrayVarP(&f.ports, "port", "p", nil, "port to publish: [label=][hostIP:]hostPort[-endPort][:containerPort[-endPort]][/protocol[+protocol...]]; 0 picks a free host port; may be repeated")
 	flags.StringArrayVar(&f.args, "arg", nil, "CNI argument KEY=VALUE; may be repeated")
+	flags.StringArrayVarP(&f.labels, "label", "l", nil, "label KEY=VALUE for selections, as ls --filter label=KEY=VALUE; may be repeated")
 	flags.StringSliceVar(&f.ips, "ip", nil, "requested address; may be repeated")
 	flags.BoolVar(&f.addressed, "require-address", false, "fail if no network gives an address (always the case with --port or --ip)")
 	flags.StringVar(&f.mac, "mac", "", "hardware address of the interface")
@@ -65,7 +67,7 @@ message says that the record is kept, run ` + "`allocnet teardown ID`" + `.`,
 	flags.StringVar(&f.dns.Domain, "dns-domain", "", "domain of the allocation")
 	flags.StringVar(&f.bandwidth, "bandwidth", "", "limits in bits per second: ingress=RATE[:BURST],egress=RATE[:BURST]")
 	scopeFlag(c, &f.scope, "owner of the allocation; gc removes it only with the same --scope")
-	for _, name := range []string{"port", "arg", "ip", "mac", "dns-server", "dns-search", "dns-option", "dns-domain", "bandwidth"} {
+	for _, name := range []string{"port", "arg", "label", "ip", "mac", "dns-server", "dns-search", "dns-option", "dns-domain", "bandwidth"} {
 		_ = c.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
 	}
 	return c
@@ -143,6 +145,16 @@ func (f *setupFlags) allocation(id string) (*configurator.Allocation, error) {
 			alloc.Args = map[string]string{}
 		}
 		alloc.Args[key] = value
+	}
+	for _, s := range f.labels {
+		key, value, found := strings.Cut(s, "=")
+		if !found {
+			return nil, usagef("--label %q: must be KEY=VALUE", s)
+		}
+		if alloc.Labels == nil {
+			alloc.Labels = map[string]string{}
+		}
+		alloc.Labels[key] = value
 	}
 	for _, s := range f.dns.Servers {
 		if _, err := netip.ParseAddr(s); err != nil {

@@ -77,11 +77,11 @@ func (h *host) requireRepaired() {
 	require.NoError(h.t, h.Check(h.ctx(), h.a))
 }
 
-// change publishes another host port in place of that of an allocation.
+// change publishes another host port in place of that of an allocation, and labels it.
 func change(a configurator.Allocation) configurator.Change {
 	other := a.Ports[0]
 	other.Value = updatedPort
-	return configurator.Change{Unpublish: a.Ports, Publish: []portmap.Port{other}}
+	return configurator.Change{Unpublish: a.Ports, Publish: []portmap.Port{other}, Labels: map[string]*string{"updated": new("yes")}}
 }
 
 // requireEitherPort requires that either the host port from before an update leads to the
@@ -101,8 +101,12 @@ func (h *host) requireEitherPort() {
 	_, err := h.Recover(h.ctx())
 	require.NoError(h.t, err)
 	require.NoError(h.t, h.CheckOnly(h.ctx(), h.a))
-	require.NotEqual(h.t, h.answers(h.a), h.answers(changed))
-	_, err = h.Update(h.ctx(), h.a.ID, configurator.Change{Unpublish: changed.Ports, Publish: h.a.Ports})
+	updated := h.answers(changed)
+	require.NotEqual(h.t, h.answers(h.a), updated)
+	r, err := h.Get(h.ctx(), h.a.ID)
+	require.NoError(h.t, err)
+	require.Equal(h.t, updated, r.Labels["updated"] == "yes", "labels are those of the ports")
+	_, err = h.Update(h.ctx(), h.a.ID, configurator.Change{Unpublish: changed.Ports, Publish: h.a.Ports, Labels: map[string]*string{"updated": nil}})
 	require.NoError(h.t, err)
 	h.requireReachable(h.a)
 	require.False(h.t, h.answers(changed))

@@ -131,6 +131,7 @@ func exampleUpdate(ctx context.Context, nets allocnet.Service, status *allocnet.
 		Revision:  status.Revision, // optional: ErrRevision if another caller has changed it
 		Unpublish: []portmap.Port{{Value: 8080}},
 		Publish:   []portmap.Port{{Value: 8081, To: 80}},
+		Labels:    map[string]*string{"tier": new("front"), "canary": nil}, // nil removes one
 	})
 	if err != nil {
 		return err

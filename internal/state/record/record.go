@@ -38,7 +38,9 @@ type Record struct {
 	Slot string `json:"slot,omitempty"`
 	// Scope identifies the caller that manages the allocation.
 	Scope string `json:"scope,omitempty"`
-	Netns string `json:"netns"`
+	// Labels are the caller's. They have no effect on the network.
+	Labels map[string]string `json:"labels,omitempty"`
+	Netns  string            `json:"netns"`
 	// Namespace is the identity of Netns at the time of the set-up. Records of
 	// older versions have none.
 	Namespace sandbox.Identity `json:"namespace,omitzero"`
@@ -92,7 +94,7 @@ type Record struct {
 	// has reserved its host ports, Ports and the capability portMappings are those from
 	// before. After that, and until the update is recorded as done, they contain the host
 	// ports from before and after it, because the kernel has either.
-	Update *Publication `json:"update,omitempty"`
+	Update *Aim `json:"update,omitempty"`
 	// Pending is an attachment that is being added or removed while the allocation is set
 	// up; nil if none is. Until that is finished, it may or may not exist.
 	Pending *Attachment `json:"pending,omitempty"`
@@ -114,10 +116,12 @@ type Record struct {
 	Sandbox *sandbox.Sandbox `json:"-"`
 }
 
-// Publication are the host ports of an allocation, as requested and as mappings.
-type Publication struct {
+// Aim is what an update gives to an allocation: host ports, as requested and as mappings,
+// and labels.
+type Aim struct {
 	Requested []portmap.Port    `json:"asked"`
 	Ports     []portmap.Mapping `json:"ports"`
+	Labels    map[string]string `json:"labels,omitempty"`
 }
 
 // SameNetns reports whether two records have the same network namespace. It

@@ -322,7 +322,7 @@ func (s *Store) reserved(id string) []reservation {
 		Netns     string
 		Namespace sandbox.Identity
 		Ports     []portmap.Mapping
-		Update    *Publication
+		Update    *Aim
 	}
 	data, err := readFile(s.file(id))
 	first, more, _ := bytes.Cut(data, []byte{'\n'})

@@ -22,6 +22,7 @@ type taking struct {
 	Slot           string                     `json:"slot"`
 	Pool           string                     `json:"pool"`
 	Scope          string                     `json:"scope,omitempty"`
+	Labels         map[string]string          `json:"labels,omitempty"`
 	Netns          string                     `json:"netns"`
 	Phase          Phase                      `json:"phase"`
 	Requested      []string                   `json:"asked"`
@@ -98,7 +99,7 @@ func (o *Slot) Take(ctx context.Context, r *Record, warn func(error)) error {
 	s := o.store
 	r.Pool, r.Phase = "", Adding
 	value, err := encode(&taking{
-		ID: r.ID, Slot: r.Slot, Pool: r.Pool, Scope: r.Scope, Netns: r.Netns, Phase: r.Phase, Requested: r.Requested, RequestedPorts: r.RequestedPorts,
+		ID: r.ID, Slot: r.Slot, Pool: r.Pool, Scope: r.Scope, Labels: r.Labels, Netns: r.Netns, Phase: r.Phase, Requested: r.Requested, RequestedPorts: r.RequestedPorts,
 		Args: r.Args, Unserved: r.Unserved, Capabilities: r.Capabilities, Ports: r.Ports, Created: r.Created, Updated: r.Updated,
 	})
 	if err != nil {

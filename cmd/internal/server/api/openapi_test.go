@@ -83,7 +83,11 @@ func schemaOf(t reflect.Type) schema {
 	case reflect.Slice:
 		return schema{"type": "array", "items": schemaOf(t.Elem())}
 	case reflect.Map:
-		return schema{"type": "object", "additionalProperties": schemaOf(t.Elem())}
+		values := schemaOf(t.Elem())
+		if t.Elem().Kind() == reflect.Pointer { // null has a meaning
+			values["nullable"] = true
+		}
+		return schema{"type": "object", "additionalProperties": values}
 	case reflect.String:
 		return schema{"type": "string"}
 	case reflect.Bool:

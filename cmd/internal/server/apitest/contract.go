@@ -88,7 +88,12 @@ func updates(t *testing.T, c allocnet.Service, netns func(string) string) {
 	tcp := func(value, to int) portmap.Port {
 		return portmap.Port{Value: value, To: to, Protocols: []string{"tcp"}}
 	}
-	a := configurator.Allocation{ID: "changing", Netns: netns("changing"), Networks: []string{Embedded}, Ports: []portmap.Port{tcp(8080, 80), tcp(8081, 81)}}
+	a := configurator.Allocation{ID: "changing", Netns: netns("changing"), Networks: []string{Embedded}, Ports: []portmap.Port{tcp(8080, 80), tcp(8081, 81)}, Labels: map[string]string{"app": "web", "tier": ""}}
+	bad := a
+	bad.Labels = map[string]string{"a b": "c"}
+	_, err := c.Setup(ctx, bad)
+	require.ErrorIs(t, err, configurator.ErrInvalidAllocation)
+	require.ErrorContains(t, err, `label "a b"`)
 	first, err := c.Setup(ctx, a)
 	require.NoError(t, err)
 	require.NotEmpty(t, first.Revision)
@@ -115,9 +120,23 @@ func updates(t *testing.T, c allocnet.Service, netns func(string) string) {
 	_, err = c.Update(ctx, "absent", configurator.Change{})
 	require.ErrorIs(t, err, configurator.ErrNotFound)
 
+	require.Equal(t, map[string]string{"app": "web", "tier": ""}, record.Labels)
+	third, err := c.Update(ctx, a.ID, configurator.Change{Labels: map[string]*string{"app": new("db"), "tier": nil, "example.com/zone": new("1"), "none": nil}})
+	require.NoError(t, err)
+	require.NotEqual(t, second.Revision, third.Revision)
+	require.Equal(t, second.Ports, third.Ports)
+	record, err = c.Get(ctx, a.ID)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"app": "db", "example.com/zone": "1"}, record.Labels)
+	for key, value := range map[string]*string{"-": new("x"), "a": new("no space"), "no/way/": nil} {
+		_, err = c.Update(ctx, a.ID, configurator.Change{Labels: map[string]*string{key: value}})
+		require.ErrorIs(t, err, configurator.ErrInvalidAllocation, key)
+		require.ErrorContains(t, err, key)
+	}
+
 	_, err = c.Setup(ctx, a)
 	require.ErrorIs(t, err, configurator.ErrDifferent)
-	a.Ports = []portmap.Port{tcp(8082, 82), tcp(8080, 80)}
+	a.Ports, a.Labels = []portmap.Port{tcp(8082, 82), tcp(8080, 80)}, record.Labels
 	again, err := c.Setup(ctx, a)
 	require.NoError(t, err)
 	require.False(t, again.Created)

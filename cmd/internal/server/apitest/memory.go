@@ -17,6 +17,7 @@ import (
 
 	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/configurator"
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/portmap"
 )
 
@@ -70,7 +71,11 @@ func (m *Memory) Setup(ctx context.Context, a configurator.Allocation) (*configu
 	if portErr != nil {
 		portErr = fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, portErr)
 	}
-	if err := errors.Join(validID(a.ID), portErr); err != nil {
+	labelErr := names.ValidateLabels(a.Labels)
+	if labelErr != nil {
+		labelErr = fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, labelErr)
+	}
+	if err := errors.Join(validID(a.ID), portErr, labelErr); err != nil {
 		return nil, err
 	}
 	if !strings.HasPrefix(a.Netns, "/") {
@@ -120,9 +125,9 @@ func (m *Memory) add(a configurator.Allocation, ports []portmap.Mapping) (*confi
 	if m.allocs == nil {
 		m.allocs = map[string]held{}
 	}
-	a.Ports = slices.Clone(a.Ports) // the caller may change them
+	a.Ports, a.Labels = slices.Clone(a.Ports), maps.Clone(a.Labels) // the caller may change them
 	m.allocs[a.ID] = held{a, configurator.Record{
-		ID: a.ID, Scope: a.Scope, Netns: a.Netns, Phase: configurator.PhaseReady, Engine: configurator.EngineNative,
+		ID: a.ID, Scope: a.Scope, Labels: a.Labels, Netns: a.Netns, Phase: configurator.PhaseReady, Engine: configurator.EngineNative,
 		Ports: ports, Created: now, Updated: now, Status: status, Revision: status.Revision,
 	}}
 	made := *status
@@ -154,6 +159,11 @@ func (m *Memory) Update(ctx context.Context, id string, change configurator.Chan
 			ports = append(ports, portmap.Port{Label: has.Label, Value: has.HostPort, To: has.ContainerPort, Protocols: []string{has.Protocol}})
 		}
 	}
+	labels, err := names.ChangeLabels(h.record.Labels, change.Labels)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, err)
+	}
+	h.applied.Labels, h.record.Labels = labels, labels
 	m.pick(&change.Publish)
 	h.applied.Ports = append(ports, change.Publish...)
 	mappings, err := portmap.Mappings(h.applied.Ports, portmap.Options{})

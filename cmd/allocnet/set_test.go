@@ -1,0 +1,49 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/allocnet/allocnet/configurator"
+)
+
+// TestLabels sets labels, changes them while the allocation is set up, and selects by them.
+func TestLabels(t *testing.T) {
+	w := newWorkspace(t)
+	w.sandbox("web")
+	w.sandbox("db")
+	setup := []string{"setup", "web", "--network", "allocnet", "-l", "app=web", "-l", "tier=", "--json"}
+	status := decode[configurator.Status](t, w.run(setup...).ok(t))
+	w.run("setup", "db", "--network", "allocnet", "--label", "app=db").ok(t)
+	names := func(filters ...string) string {
+		args := []string{"ls", "--quiet"}
+		for _, f := range filters {
+			args = append(args, "--filter", "label="+f)
+		}
+		return w.run(args...).ok(t)
+	}
+	require.Equal(t, "db\nweb\n", names("app"))
+	require.Equal(t, "web\n", names("app=web"))
+	require.Equal(t, "web\n", names("app", "tier="))
+	require.Empty(t, names("app=db", "tier"))
+	require.Regexp(t, `(?m)^web .* app=web tier= +-$`, w.run("ls", "--wide").ok(t))
+	require.Regexp(t, `(?m)^Labels +app=web tier=$`, w.run("inspect", "web").ok(t))
+
+	require.Regexp(t, `^\S+ web is changed\n$`, w.run("set", "web", "-l", "app=front", "-l", "tier-", "-l", "example.com/zone=1", "--revision", status.Revision).ok(t))
+	r := decode[configurator.Record](t, w.run("inspect", "web", "--json").ok(t))
+	require.Equal(t, map[string]string{"app": "front", "example.com/zone": "1"}, r.Labels)
+	require.NotEqual(t, status.Revision, r.Revision)
+	require.Equal(t, "web\n", names("example.com/zone=1"))
+
+	require.Equal(t, "revision", w.run("set", "web", "-l", "app=x", "--revision", status.Revision, "--json").failure(t, exitFailure).Kind)
+	require.Equal(t, "different", w.run(setup...).failure(t, exitFailure).Kind)
+	require.Equal(t, "not-found", w.run("set", "absent", "-l", "a=b", "--json").failure(t, exitNo).Kind)
+	require.Equal(t, "invalid", w.run("set", "web", "-l", "a b=c", "--json").failure(t, exitUsage).Kind)
+	require.Contains(t, w.run("set", "web", "-l", "app", "--json").failure(t, exitUsage).Error, "KEY-")
+	require.Contains(t, w.run("setup", "web", "-l", "app", "--json").failure(t, exitUsage).Error, "KEY=VALUE")
+	require.Contains(t, w.run("set", "web", "--json").failure(t, exitUsage).Error, "label")
+	for _, id := range []string{"web", "db"} {
+		w.run("teardown", id).ok(t)
+	}
+}
