@@ -119,7 +119,7 @@ func validateNames(a *Allocation, bad func(string, ...any)) {
 const maxScope = 256
 
 // ownCapabilities lists the capabilities for which Allocation has fields.
-var ownCapabilities = []string{"portMappings", "dns", "bandwidth", "ips", "ipRanges", "mac", "cgroupPath"}
+var ownCapabilities = []string{portmap.Capability, "dns", "bandwidth", "ips", "ipRanges", "mac", "cgroupPath"}
 
 func validateRanges(sets [][]IPRange, bad func(string, ...any)) {
 	for i, set := range sets {
@@ -163,7 +163,7 @@ func capabilityArgs(a *Allocation, ports []portmap.Mapping) (map[string]json.Raw
 		for i := range unlabelled {
 			unlabelled[i].Label = ""
 		}
-		given["portMappings"] = unlabelled
+		given[portmap.Capability] = unlabelled
 	}
 	if a.DNS != nil {
 		given["dns"] = a.DNS

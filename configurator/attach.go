@@ -11,6 +11,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/portmap"
 )
 
 // Attach adds a network to an allocation that is set up: an interface in its network namespace,
@@ -143,7 +144,7 @@ func (p *plan) detachable(interfaceName string) (int, error) {
 		return 0, fmt.Errorf("%w: it has no such interface", ErrNotFound)
 	case i == primaryOf(p.Record) || p.Attachments[i].Loopback:
 		return 0, fmt.Errorf("%w: it is that of the first network, or the loopback: tear the allocation down", ErrCannotUpdate)
-	case len(p.Ports) > 0 && p.networks[i].Declares(portMappings):
+	case len(p.Ports) > 0 && p.networks[i].Declares(portmap.Capability):
 		return 0, fmt.Errorf("%w: the network publishes the host ports: unpublish them first", ErrCannotUpdate)
 	}
 	return i, nil

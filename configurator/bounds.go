@@ -11,6 +11,7 @@ import (
 	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/state/conflist"
 	"github.com/allocnet/allocnet/internal/state/record"
+	"github.com/allocnet/allocnet/portmap"
 )
 
 // Bounds of a request. Setup refuses a request that cannot be passed to plugins before
@@ -42,7 +43,7 @@ func validateBounds(r *record.Record) error {
 	total := 0
 	for _, name := range slices.Sorted(maps.Keys(r.Capabilities)) {
 		n := len(r.Capabilities[name])
-		if name == portMappings {
+		if name == portmap.Capability {
 			continue
 		}
 		if total += n; total > maxArgument {

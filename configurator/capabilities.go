@@ -5,15 +5,13 @@ import (
 	"slices"
 
 	"github.com/allocnet/allocnet/internal/state/conflist"
+	"github.com/allocnet/allocnet/portmap"
 )
 
 // oneInterface lists the capabilities that apply to a single interface. If several
 // networks got them, they would request the same address or host port twice, so only
 // the first network that declares one gets it.
-var oneInterface = []string{portMappings, "ips", "ipRanges", "mac"}
-
-// portMappings is the name of the capability for published ports.
-const portMappings = "portMappings"
+var oneInterface = []string{portmap.Capability, "ips", "ipRanges", "mac"}
 
 // declared returns the given capabilities that a plugin of the plan declares.
 func (p *plan) declared(names []string) []string {
@@ -72,7 +70,7 @@ func (c *Configurator) requireServed(p *plan) error {
 // not reserved.
 func noteUnserved(p *plan) {
 	p.Unserved = p.unserved()
-	if slices.Contains(p.Unserved, portMappings) {
+	if slices.Contains(p.Unserved, portmap.Capability) {
 		p.Ports = nil
 	}
 }

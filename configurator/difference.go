@@ -87,7 +87,7 @@ func sortedMappings(ports []portmap.Port) []string {
 // withoutPorts removes the ports, which difference compares separately.
 func withoutPorts(capabilities map[string]json.RawMessage) map[string]json.RawMessage {
 	others := maps.Clone(capabilities)
-	delete(others, "portMappings")
+	delete(others, portmap.Capability)
 	if len(others) == 0 {
 		return nil
 	}

@@ -229,7 +229,7 @@ func served(r *record.Record) (ports []portmap.Mapping, without []string) {
 	if without == nil && len(r.Capabilities) > 0 {
 		without = newPlan(r, parseRecorded).unserved()
 	}
-	if slices.Contains(without, portMappings) {
+	if slices.Contains(without, portmap.Capability) {
 		return nil, without
 	}
 	return r.Ports, without

@@ -275,10 +275,10 @@ func (c *Configurator) dropUpdate(r *record.Record) error {
 
 // requirePublisher returns an *UnservedError if no plugin of the plan publishes its host ports.
 func (p *plan) requirePublisher() error {
-	if len(p.Update.Ports) == 0 || p.declares(portMappings) {
+	if len(p.Update.Ports) == 0 || p.declares(portmap.Capability) {
 		return nil
 	}
-	e := &UnservedError{ID: p.ID, Capabilities: []string{portMappings}}
+	e := &UnservedError{ID: p.ID, Capabilities: []string{portmap.Capability}}
 	for _, a := range p.Attachments {
 		e.Networks = append(e.Networks, a.Network)
 	}
@@ -303,7 +303,7 @@ func added(before, after []portmap.Mapping) []portmap.Mapping {
 func withPorts(capabilities map[string]json.RawMessage, ports []portmap.Mapping) (map[string]json.RawMessage, error) {
 	given, err := capabilityArgs(&Allocation{}, ports)
 	all := maps.Clone(capabilities)
-	delete(all, portMappings)
+	delete(all, portmap.Capability)
 	for name, value := range given {
 		if all == nil {
 			all = map[string]json.RawMessage{}

@@ -21,6 +21,10 @@ type Port struct {
 	Protocols []string `json:"protocols,omitempty"`
 }
 
+// Capability is the name of the capability whose argument are Mappings; see the CNI
+// conventions.
+const Capability = "portMappings"
+
 // Mapping is one published port of one protocol, in the form of the portMappings
 // capability of the CNI conventions, with the label added. The function Mappings
 // returns protocols in lower case and host IPs in their shortest spelling.

@@ -116,7 +116,7 @@ func (c *config) previous() (json.RawMessage, error) {
 func (c *config) capabilities(a *configurator.Allocation) error {
 	var mappings []portmap.Mapping
 	fields := map[string]any{
-		"portMappings": &mappings, "dns": &a.DNS, "bandwidth": &a.Bandwidth, "ips": &a.IPs, "ipRanges": &a.IPRanges,
+		portmap.Capability: &mappings, "dns": &a.DNS, "bandwidth": &a.Bandwidth, "ips": &a.IPs, "ipRanges": &a.IPRanges,
 		"mac": &a.MAC, "cgroupPath": &a.CgroupPath,
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.RuntimeConfig)) {

@@ -8,16 +8,15 @@ import (
 	"net/netip"
 	"slices"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/netlink/conntrack"
 	"github.com/allocnet/allocnet/internal/netlink/ruleset"
 	"github.com/allocnet/allocnet/internal/plugins/sdk"
+	"github.com/allocnet/allocnet/portmap"
 )
-
-// portMappings is the capability whose argument are the host ports.
-const portMappings = "portMappings"
 
 // ErrCannotPublish: host ports of a network cannot be changed while it is set up.
 var ErrCannotPublish = errors.New("its host ports cannot be changed while it runs")
@@ -47,7 +46,7 @@ func (e *Engine) CanPublish(ctx context.Context, r *engine.Request) error {
 func eachPublisher(r *engine.Request, act func(i, j int) error) error {
 	for i, a := range r.Attachments {
 		for j, p := range a.Network.List.Plugins {
-			if !p.Network.Capabilities[portMappings] {
+			if !p.Network.Capabilities[portmap.Capability] {
 				continue
 			}
 			if err := act(i, j); err != nil {
@@ -68,7 +67,11 @@ func (e *Engine) Publish(ctx context.Context, r *engine.Request, before map[stri
 	exec, err := e.exec(r)
 	if err == nil {
 		defer exec.Close()
-		err = eachPublisher(r, func(i, j int) error { return e.publish(ctx, exec, r, i, j, before) })
+		err = eachPublisher(r, func(i, j int) error {
+			now, then := e.newChain(exec, r, i), e.newChain(exec, r, i)
+			then.capabilities = before
+			return now.publish(ctx, j, then, r.Attachments[i].Result)
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("publish host ports of allocation %q: %w", r.ID, err)
@@ -76,30 +79,27 @@ func (e *Engine) Publish(ctx context.Context, r *engine.Request, before map[stri
 	return nil
 }
 
-// publish is Publish of plugin j of attachment i.
-func (e *Engine) publish(ctx context.Context, exec *sdk.Exec, r *engine.Request, i, j int, before map[string]json.RawMessage) error {
-	a := r.Attachments[i]
-	name := a.Network.List.Plugins[j].Network.Type
-	now := e.newChain(exec, r, i)
-	then := e.newChain(exec, r, i)
-	then.capabilities = before
-	was, err := publishedBy(ctx, exec, name, then.args(j, a.Result))
+// publish is Publish of plugin i, given the chain with the host ports before and the result of
+// ADD.
+func (c *chain) publish(ctx context.Context, i int, before *chain, result *types100.Result) error {
+	name := c.of.List.Plugins[i].Network.Type
+	was, err := publishedBy(ctx, c.exec, name, before.args(i, result))
 	if err != nil {
 		return err
 	}
-	is, err := publishedBy(ctx, exec, name, now.args(j, a.Result))
+	is, err := publishedBy(ctx, c.exec, name, c.args(i, result))
 	if err != nil {
 		return err
 	}
 	additions := &sdk.Additions{Plugin: name}
-	now.common.Additions = additions
-	if err := exec.Bind(ctx, name, now.args(j, a.Result)); err != nil {
+	c.common.Additions = additions
+	if err := c.exec.Bind(ctx, name, c.args(i, result)); err != nil {
 		return err
 	}
-	if err := additions.Replace(ctx, exec.Host, was); err != nil {
+	if err := additions.Replace(ctx, c.exec.Host, was); err != nil {
 		return err
 	}
-	return flushRedirections(ctx, exec.Host.Conntrack, was.Mappings, is.Mappings)
+	return flushRedirections(ctx, c.exec.Host.Conntrack, was.Mappings, is.Mappings)
 }
 
 // publishedBy returns the elements of the host ports that arguments request.

@@ -168,9 +168,6 @@ func (s *Store) Update(r *Record) error {
 	return s.replace(r)
 }
 
-// portMappings is the capability whose argument are the host ports.
-const portMappings = "portMappings"
-
 // Acknowledge records that an allocation is disconnected; see Record.Acknowledged. It
 // removes the host ports from r and from the index, so that another allocation may
 // publish them. The caller holds the lock of the allocation and sets the time of r.
@@ -184,7 +181,7 @@ func (s *Store) Acknowledge(r *Record) error {
 	}
 	r.Phase, r.Acknowledged, r.Ports, r.RequestedPorts = Deleting, true, nil, nil
 	r.Capabilities = maps.Clone(r.Capabilities)
-	delete(r.Capabilities, portMappings)
+	delete(r.Capabilities, portmap.Capability)
 	return s.replace(r)
 }
 
