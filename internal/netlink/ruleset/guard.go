@@ -75,7 +75,7 @@ func (t *table) localOnly() chain {
 func (t *table) ownSources() chain {
 	guarded := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1}, equal(native(names.GuardedGroup))}
 	answer := []expr.Any{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, equal([]byte{1}), &expr.Verdict{Kind: expr.VerdictReturn}}
-	foreign := []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, ResultOIF: true}, equal(native(0)), drop()}
+	foreign := []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, ResultOIF: true}, equal(native(0)), &expr.Counter{}, drop()}
 	return newChain("own_sources", base("filter", unix.NF_INET_PRE_ROUTING, tracked),
 		newRule("answers of tracked connections", slices.Concat(guarded, answer)...),
 		newRule("a guarded link sends from its own addresses", slices.Concat(guarded, foreign)...))

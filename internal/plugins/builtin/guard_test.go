@@ -141,6 +141,10 @@ func TestSourceGuard(t *testing.T) {
 	require.Equal(t, only, exchange(from, host, gateways))
 	require.Equal(t, only, exchange(from, inside, beside))
 
+	for _, family := range []string{"ip", "ip6"} {
+		require.Regexp(t, `counter packets [1-9]`, output(t, "nft", "list", "chain", family, "allocnet_guard", "own_sources"))
+	}
+
 	// Link-local addresses are the container's own, too.
 	link := linkLocalOf(t, results[guarded]["interfaces"].([]any)[0].(object)["name"].(string))
 	from.send(from.own[2], link.WithZone("eth0"))
