@@ -103,10 +103,10 @@ deps: ## what the reference plugins and the tests need of the host (iptables, nf
 test: deps lint unit integration ## everything
 	@tools/deps remind
 
-# Packages mostly wait for the kernel, so more run at once than there are cores. lint has
-# run go vet already.
+# Packages mostly wait for the kernel, so more run at once than there are cores. Those that
+# take the longest begin first. lint has run go vet already.
 unit: plugins ## unit and contract tests, with the race detector
-	go test -race -vet=off -count=1 -p 4 $$(go list $(ALL) | grep -v /integration)
+	go test -race -vet=off -count=1 -p 4 ./cmd/allocnet-plugins ./configurator ./cleanup $$(go list $(ALL) | grep -v /integration)
 	cd tools && GOWORK=off go test ./...
 
 integration: plugins ## the real kernel, in private namespaces, with the reference plugins

@@ -74,7 +74,7 @@ func TestKilled(t *testing.T) {
 func testKilled(t *testing.T, w way, main string) {
 	times, most := campaignSize(10, 250), 500*time.Millisecond
 	if w == native { // operations are much shorter
-		times, most = campaignSize(60, 500), 60*time.Millisecond
+		times, most = campaignSize(30, 500), 60*time.Millisecond
 	}
 	h := newHost(t, w.engine)
 	h.network("net", append(chain(main, dual, w.backend), map[string]any{"type": "tuning", "mtu": 1400},

@@ -215,7 +215,11 @@ func testParallel(t *testing.T, w way) {
 			h := newHost(t, w.engine)
 			h.network("net", chain(main, dual, w.backend)...)
 			var allocs []configurator.Allocation
-			for i, id := range ids("p", 30) {
+			number := 30
+			if w.engine == configurator.EngineExec {
+				number = 15
+			}
+			for i, id := range ids("p", number) {
 				a := h.alloc(id)
 				a.Ports = []portmap.Port{{Value: 20000 + i, To: 80}}
 				allocs = append(allocs, a)
@@ -232,8 +236,8 @@ func testParallel(t *testing.T, w way) {
 				wg.Wait()
 			}
 			all("setup", func(a configurator.Allocation) error { _, err := h.Setup(h.ctx(), a); return err })
-			serve(t, allocs[29].Netns, "tcp", 80, "last")
-			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 20029), "last")
+			serve(t, allocs[number-1].Netns, "tcp", 80, "last")
+			requireAnswer(t, h.outside.Path(), "tcp", hostPort(host4, 20000+number-1), "last")
 			all("check", func(a configurator.Allocation) error { return h.Check(h.ctx(), a) })
 			all("teardown", func(a configurator.Allocation) error { return h.Teardown(h.ctx(), a) })
 		})
