@@ -22,8 +22,13 @@ const GuardTable = "allocnet_guard"
 const HeldGuardTable = "allocnet_guard_held"
 
 // GuardedGroup is the group (see ip-link(8)) of the links over which packets arrive only
-// from addresses that the host reaches over the same link.
-const GuardedGroup = 0x616c
+// from addresses that the host reaches over the same link. Links that are being removed are
+// in one of the next groups. LinkGroups is the part of the number that all of them share, so
+// that the guard also holds during a removal.
+const (
+	GuardedGroup = 0x646f6f6c
+	LinkGroups   = ^uint32(3)
+)
 
 // Owner is the attachment to which an object in the kernel belongs. Instance
 // distinguishes users of allocnet on one host that have separate records: see package

@@ -9,12 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/sock"
 )
 
 // deletionGroup is the interface group of links that are about to be deleted together. The
 // number spells "doom" in ASCII.
-const deletionGroup = 0x646f6f6d
+const deletionGroup = names.GuardedGroup + 1
 
 // disconnectedGroup is the interface group of links that SetDown took down.
 const disconnectedGroup = deletionGroup + 1

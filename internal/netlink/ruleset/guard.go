@@ -24,8 +24,8 @@ const (
 	IPv6
 )
 
-// guard is a table without sets that drops packets nobody may send to the host, and the
-// same table a second time, for a connection that owns it.
+// guard is a table without sets that drops packets with addresses that do not belong to
+// their link, and the same table a second time, for a connection that owns it.
 type guard struct{ table, held *table }
 
 func newGuard(family byte) guard {
@@ -69,11 +69,11 @@ func (t *table) localOnly() chain {
 
 // ownSources returns the chain that drops packets from a guarded link unless the host's
 // route to their source leads over that link: strict reverse path forwarding (RFC 3704,
-// section 2.2). The kernel excepts DHCP requests from 0.0.0.0 and ICMPv6 from :: to
+// section 2.2). Links that are being removed count as guarded. The kernel excepts DHCP requests from 0.0.0.0 and ICMPv6 from :: to
 // link-local addresses. Answers pass: a container with several networks sends those to other
 // hosts over its default route, whichever of its addresses they come from.
 func (t *table) ownSources() chain {
-	guarded := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1}, equal(native(names.GuardedGroup))}
+	guarded := []expr.Any{&expr.Meta{Key: expr.MetaKeyIIFGROUP, Register: 1}, mask(native(names.LinkGroups), native(0)), equal(native(names.GuardedGroup))}
 	answer := []expr.Any{&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, equal([]byte{1}), &expr.Verdict{Kind: expr.VerdictReturn}}
 	foreign := []expr.Any{&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, ResultOIF: true}, equal(native(0)), &expr.Counter{}, drop()}
 	return newChain("own_sources", base("filter", unix.NF_INET_PRE_ROUTING, tracked),

@@ -172,6 +172,11 @@ func TestSourceGuard(t *testing.T) {
 		require.Equal(t, only, exchange(from, host, gateways), what)
 	}
 
+	for _, leaving := range []string{"0x646f6f6d", "0x646f6f6e"} {
+		output(t, "ip", "link", "set", veth, "group", leaving)
+		require.Equal(t, only, exchange(from, host, gateways), "while the link is being removed")
+	}
+
 	results[open] = native.add(open, unguarded)
 	free := newSender(t, open, "192.0.2.9/32", "2001:db8::9/128")
 	others = []string{"192.0.2.9/32", "2001:db8::9/128"}

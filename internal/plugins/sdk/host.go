@@ -45,7 +45,7 @@ func OpenHost(log Logger) (*Host, error) {
 	return h, nil
 }
 
-// Guard adds the rules that keep packets from the host that nobody may send to it: see
+// Guard adds the rules that drop packets with addresses that do not belong to their link: see
 // ruleset.Ruleset.Guard. A long-lived process holds these rules until it ends, so that a
 // flush of the ruleset does not remove them.
 func (h *Host) Guard(ctx context.Context, families ...ruleset.Family) error {
