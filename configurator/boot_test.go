@@ -62,10 +62,16 @@ func (h *testHost) powerOff() {
 			require.NoError(h.t, ignoreNoLink(netlink.LinkDel(l)))
 		}
 	}
+	flushRuleset(h.t)
+}
+
+// flushRuleset removes all tables of the host.
+func flushRuleset(t *testing.T) {
+	t.Helper()
 	tables, err := nftables.New()
-	require.NoError(h.t, err)
+	require.NoError(t, err)
 	tables.FlushRuleset()
-	require.NoError(h.t, tables.Flush())
+	require.NoError(t, tables.Flush())
 }
 
 // ignoreNoLink ignores that a link is gone, with its peer.

@@ -18,7 +18,8 @@ import (
 )
 
 // nativeHost returns a host with the native engine and a bridged network with
-// other plugins after the bridge. The leases are in the returned directory.
+// other plugins after the bridge. The leases are in the returned directory. The
+// host has no rules at the end, so that later tests can use the same host ports.
 func nativeHost(t *testing.T, version string, others ...string) (h *testHost, leases string) {
 	t.Helper()
 	h = newTestHost(t, func(c *Config) { c.Engine, c.Network = EngineNative, "net" })
@@ -29,6 +30,7 @@ func nativeHost(t *testing.T, version string, others ...string) (h *testHost, le
 		if link, err := netlink.LinkByName("brtest"); err == nil {
 			require.NoError(t, netlink.LinkDel(link))
 		}
+		flushRuleset(t)
 	})
 	return h, leases
 }
