@@ -71,11 +71,9 @@ func (c *Configurator) openPools() error {
 		if c.monitor == nil {
 			c.openMonitor()
 		}
-		var random [8]byte
-		rand.Read(random[:]) // never fails
-		p := &pool{Pool: one, key: hex.EncodeToString(random[:]), wake: make(chan struct{}, 1), tend: make(chan struct{}, 1)}
+		p := &pool{Pool: one, wake: make(chan struct{}, 1), tend: make(chan struct{}, 1)}
 		var err error
-		if p.unlock, err = c.store.LockPool(p.key); err != nil {
+		if p.key, p.unlock, err = c.store.LockPool(); err != nil {
 			return errors.Join(fmt.Errorf("pool of network %q: %w", one.Network, err), c.ClosePools())
 		}
 		var ctx context.Context

@@ -106,25 +106,6 @@ func (s *Store) LockReservations(ctx context.Context) (unlock func(), err error)
 	return sync.OnceFunc(func() { release(); <-s.queue }), nil
 }
 
-// LockPool marks a pool as that of a living process, until release is called or the process
-// ends. The name of a pool is random, so that no two processes use the same.
-func (s *Store) LockPool(pool string) (release func(), err error) {
-	return s.lockOffsets(context.Background(), fmt.Sprintf("pool %q", pool), poolOffset(pool))
-}
-
-// PoolAlive reports whether the process of a pool is alive.
-func (s *Store) PoolAlive(pool string) bool {
-	l, err := s.openLocks()
-	if err != nil {
-		return true
-	}
-	defer l.close()
-	return l.set(writeLock, poolOffset(pool)) != nil
-}
-
-// poolOffset returns the offset of a pool's lock. No ID contains a slash.
-func poolOffset(pool string) int64 { return offsetOf("pool/" + pool) }
-
 // tryLock takes the lock of an allocation if it is free. It may be called with
 // any other lock held.
 func (s *Store) tryLock(id string) (unlock func(), ok bool) {

@@ -204,16 +204,3 @@ func TestPutSetsTheVersion(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Version, got.Version)
 }
-
-// TestPoolAlive: a pool is alive until its process releases it, or ends.
-func TestPoolAlive(t *testing.T) {
-	s := Open(t.TempDir())
-	require.False(t, s.PoolAlive("p"))
-	release, err := s.LockPool("p")
-	require.NoError(t, err)
-	require.True(t, s.PoolAlive("p"))
-	require.True(t, Open(s.state).PoolAlive("p"), "for others as well")
-	require.False(t, s.PoolAlive("q"))
-	release()
-	require.False(t, s.PoolAlive("p"))
-}

@@ -31,6 +31,7 @@ type Store struct {
 	dir   string // of the records
 	index index  // of their reservations
 	locks string // the file whose byte ranges are the locks
+	pools string // the directory of the pools of living processes
 	guard statedir.Guard
 	boot  func() (string, error)
 	queue chan struct{} // has an element while this process holds or awaits the lock of the reservations
@@ -50,6 +51,7 @@ func Open(stateDir string) *Store {
 		dir:   filepath.Join(stateDir, "allocs"),
 		index: index(filepath.Join(stateDir, "claims")),
 		locks: filepath.Join(stateDir, "lock"),
+		pools: filepath.Join(stateDir, poolsDir),
 		boot:  boot.ID,
 		queue: make(chan struct{}, 1),
 	}
@@ -67,7 +69,7 @@ func (s *Store) InBoot(id func() (string, error)) *Store {
 // the embedded network and libcni's cache.
 func (s *Store) checkDirs() error {
 	return s.guard.Check(s.state, "allocs", "claims", "leases", "leases/allocnet", "leases/.allocnet", "leases/.allocnet/allocnet",
-		"leases/.allocnet/.former", "leases/.allocnet/.former/allocnet", sandboxesDir,
+		"leases/.allocnet/.former", "leases/.allocnet/.former/allocnet", sandboxesDir, poolsDir,
 		"warm", "cni-cache", "cni-cache/results")
 }
 

@@ -15,8 +15,8 @@ import (
 )
 
 // Sweep removes what crashes left: reservations without a record, empty
-// directories of reservations, and drafts. It skips locked allocations, so it
-// may run concurrently with all other operations.
+// directories of reservations, drafts, and files of pools. It skips locked
+// allocations, so it may run concurrently with all other operations.
 func (s *Store) Sweep(ctx context.Context) error {
 	if err := s.checkDirs(); err != nil {
 		return fmt.Errorf("sweep state directory: %w", fault(s.state, err))
@@ -40,7 +40,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 			errs = append(errs, pathError("remove", s.index.dir(c.key), err))
 		}
 	}
-	errs = append(errs, s.sweepDrafts(ctx), s.trimMarkers())
+	errs = append(errs, s.sweepDrafts(ctx), s.sweepPools(), s.trimMarkers())
 	return errors.Join(errs...)
 }
 
