@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/allocnet/allocnet/internal/names"
 	"github.com/allocnet/allocnet/internal/netlink/rtnl"
 	"github.com/allocnet/allocnet/internal/retry"
 )
@@ -68,7 +69,7 @@ func (f *linkFinder) findNamed(a *attachment) error {
 
 // findIfb finds the link of the bandwidth plugin by its name.
 func (f *linkFinder) findIfb(a *attachment) error {
-	return f.add(ifbName(a.Network, f.target.ID), a.Network, func(link netlink.Link) bool {
+	return f.add(names.Ifb(a.Network, f.target.ID), a.Network, func(link netlink.Link) bool {
 		return link.Type() == "ifb"
 	})
 }

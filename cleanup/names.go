@@ -12,13 +12,11 @@ import (
 
 const (
 	chainLength   = 28
-	ifbLength     = 15
 	nftHashLength = 16
 
 	masqPrefix = "CNI-"
 	dnatPrefix = "CNI-DN-"
 	snatPrefix = "CNI-SN-" // made by old versions of portmap
-	ifbPrefix  = "bwp"
 
 	forwardChain = "CNI-FORWARD"
 
@@ -41,12 +39,6 @@ func chainNames(network, id string) []string {
 		names = append(names, hashed(chainLength, prefix, network+id))
 	}
 	return names
-}
-
-// ifbName returns the name of the device through which the bandwidth plugin shapes the
-// traffic that an allocation sends.
-func ifbName(network, id string) string {
-	return hashed(ifbLength, ifbPrefix, network+id)
 }
 
 // comments returns the comments of the iptables rules of one attachment.

@@ -14,7 +14,6 @@ func TestNames(t *testing.T) {
 	for _, name := range chainNames("one", "id") {
 		require.Regexp(t, ownChain, name)
 	}
-	require.Len(t, ifbName("one", "id"), 15)
 	require.Equal(t, "6fd94d501e58f0aa-e766de567ef6c543", masqHash("unit-test", "eth0", "four"))
 }
 

@@ -4,6 +4,7 @@ package names
 
 import (
 	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/base32"
 	"encoding/hex"
 	"strings"
@@ -102,4 +103,15 @@ var lower = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(b
 func (o Owner) Veth() string {
 	sum := sha256.Sum256([]byte(o.Network + "/" + o.ID + "/" + o.IfName + ":" + o.Instance))
 	return "veth" + lower.EncodeToString(sum[:7])[:11]
+}
+
+// IfbPrefix begins the name of every ifb of the bandwidth plugin.
+const IfbPrefix = "bwp"
+
+// Ifb returns the name of the ifb through which the bandwidth plugin shapes what a container
+// sends. It is the reference plugin's: all interfaces of a container on one network share it.
+func Ifb(network, container string) string {
+	const length = 15 // the longest name of a link
+	sum := sha512.Sum512([]byte(network + container))
+	return (IfbPrefix + hex.EncodeToString(sum[:]))[:length]
 }

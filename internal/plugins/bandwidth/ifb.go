@@ -1,27 +1,16 @@
 package bandwidth
 
 import (
-	"crypto/sha512"
-	"encoding/hex"
 	"net"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/allocnet/allocnet/internal/names"
 )
 
-const (
-	ifbPrefix = "bwp"
-	// ifbLength is the maximum length of a link's name, without the final zero.
-	ifbLength = unix.IFNAMSIZ - 1
-)
-
-// ifbName returns the name of a container's ifb on a network, which is the
-// reference plugin's: all interfaces of a container on one network share the
-// name.
-func ifbName(network, container string) string {
-	sum := sha512.Sum512([]byte(network + container))
-	return (ifbPrefix + hex.EncodeToString(sum[:]))[:ifbLength]
-}
+// ifbName returns the name of a container's ifb on a network.
+func ifbName(network, container string) string { return names.Ifb(network, container) }
 
 // newIfb returns an ifb to which a host's end redirects. Its only queue is the
 // bucket's.

@@ -43,7 +43,7 @@ func (b *bandwidth) GC(ctx context.Context, c *sdk.CmdArgs) error {
 	var deletions sync.WaitGroup // concurrent, so that the kernel deletes the links in one batch
 	errs := make([]error, len(links))
 	for i, name := range links {
-		if strings.HasPrefix(name, ifbPrefix) {
+		if strings.HasPrefix(name, names.IfbPrefix) {
 			deletions.Go(func() { _, errs[i] = c.Host.Kernel.DeleteLink(ctx, name) })
 		}
 	}

@@ -118,7 +118,7 @@ func (p *routes) wanted(c *sdk.CmdArgs) (*types100.Result, []announce.Route, err
 	}
 	for _, r := range list {
 		if r.Link == announce.Gone {
-			return nil, nil, fmt.Errorf("interface %q of the host: %w", linkOf(previous), errLinkGone)
+			return nil, nil, fmt.Errorf("interface %q of the host: %w", p.linkOf(c, previous), errLinkGone)
 		}
 	}
 	return previous, list, nil
@@ -133,7 +133,7 @@ func (p *routes) routesOf(c *sdk.CmdArgs, r *types100.Result) ([]announce.Route,
 	if len(addresses) == 0 {
 		return nil, nil
 	}
-	name := linkOf(r)
+	name := p.linkOf(c, r)
 	if name == "" {
 		return nil, errNoInterface
 	}
@@ -177,13 +177,15 @@ func addressesOf(r *types100.Result) []netip.Prefix {
 
 // linkOf returns the name of the host's interface that leads to the container: one that
 // follows the container's own in the result, as the VLAN interface of a bridge does, or else
-// the first one.
-func linkOf(r *types100.Result) string {
+// the first one. The ifb of the plugin bandwidth leads to nothing.
+func (p *routes) linkOf(c *sdk.CmdArgs, r *types100.Result) string {
+	ifb := names.Ifb(p.Name, c.ContainerID)
 	first, last, inside := "", "", false
 	for _, i := range r.Interfaces {
 		switch {
 		case i.Sandbox != "":
 			inside = true
+		case i.Name == ifb:
 		case inside:
 			last = i.Name
 		case first == "":

@@ -86,6 +86,7 @@ func (h *host) routes() string {
 var (
 	ptp     = fmt.Sprintf(`[{"name": %q}, {"name": "eth0", "sandbox": "/run/netns/x"}]`, ptpVeth)
 	bridged = `[{"name": "br0"}, {"name": "veth7"}, {"name": "eth0", "sandbox": "/run/netns/x"}]`
+	shaped  = strings.Replace(bridged, `"/run/netns/x"}`, `"/run/netns/x"}, {"name": "`+names.Ifb("net", "ptp")+`"}`, 1)
 	vlan    = strings.Replace(bridged, `"/run/netns/x"}`, `"/run/netns/x"}, {"name": "br0.7"}`, 1)
 )
 
@@ -137,6 +138,7 @@ func TestLife(t *testing.T) {
 			"10.1.0.2 dev br0 proto 91 scope link; fd01::2 dev br0 proto 91; 10.1.0.2 (table 100) of ptp/eth0; fd01::2 (table 100) of ptp/eth0"},
 		"bridge, subnets": {conf(networks, bridged, "10.1.0.2/16"), "10.1.0.0/16 dev br0 proto 91 scope link; 10.1.0.2 (table 100) of ptp/eth0"},
 		"VLAN":            {conf(hosts, vlan, "10.1.0.2/16"), "10.1.0.2 dev br0.7 proto 91 scope link; 10.1.0.2 (table 100) of ptp/eth0"},
+		"ifb":             {conf(hosts, shaped, "10.1.0.2/16"), "10.1.0.2 dev br0 proto 91 scope link; 10.1.0.2 (table 100) of ptp/eth0"},
 		"no addresses":    {conf(hosts, bridged), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
