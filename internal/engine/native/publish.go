@@ -30,7 +30,7 @@ func (e *Engine) CanPublish(ctx context.Context, r *engine.Request) error {
 		return err
 	}
 	defer exec.Close()
-	return eachPublisher(r, func(i, j int) error {
+	return eachDeclaring(r, portmap.Capability, func(i, j int) error {
 		a := r.Attachments[i]
 		name := a.Network.List.Plugins[j].Network.Type
 		if slices.Contains(a.Binaries, name) || slices.Contains(e.Binaries(a.Network), name) {
@@ -41,12 +41,12 @@ func (e *Engine) CanPublish(ctx context.Context, r *engine.Request) error {
 	})
 }
 
-// eachPublisher calls act with the numbers of the attachments and plugins of a request that
-// publish host ports.
-func eachPublisher(r *engine.Request, act func(i, j int) error) error {
+// eachDeclaring calls act with the numbers of the attachments and plugins of a request that
+// declare a capability.
+func eachDeclaring(r *engine.Request, capability string, act func(i, j int) error) error {
 	for i, a := range r.Attachments {
 		for j, p := range a.Network.List.Plugins {
-			if !p.Network.Capabilities[portmap.Capability] {
+			if !p.Network.Capabilities[capability] {
 				continue
 			}
 			if err := act(i, j); err != nil {
@@ -67,7 +67,7 @@ func (e *Engine) Publish(ctx context.Context, r *engine.Request, before map[stri
 	exec, err := e.exec(r)
 	if err == nil {
 		defer exec.Close()
-		err = eachPublisher(r, func(i, j int) error {
+		err = eachDeclaring(r, portmap.Capability, func(i, j int) error {
 			now, then := e.newChain(exec, r, i), e.newChain(exec, r, i)
 			then.capabilities = before
 			return now.publish(ctx, j, then, r.Attachments[i].Result)

@@ -27,13 +27,13 @@ func New(conf []byte) (sdk.Plugin, error) {
 	return b, sdk.FirstError(unknown, err)
 }
 
-// addition is the state of one ADD that sets a limit.
+// addition is the state of one ADD, or Limit, that sets a limit.
 type addition struct {
 	host    *rtnl.Host
 	owner   names.Owner
 	veth    netlink.Link // the host's end of the veth
 	ifbName string
-	ifb     netlink.Link
+	ifb     netlink.Link // nil as long as there is none
 }
 
 // Add implements sdk.Plugin. It adds the ifb to the interfaces of prevResult.
@@ -66,9 +66,7 @@ func (b *bandwidth) Add(ctx context.Context, c *sdk.CmdArgs) (*types100.Result, 
 		return nil, err
 	}
 	if a.ifb != nil {
-		result.Interfaces = append(result.Interfaces, &types100.Interface{
-			Name: a.ifbName, Mac: a.ifb.Attrs().HardwareAddr.String(),
-		})
+		setInterface(result, a.ifbName, a.ifb)
 	}
 	return result, nil
 }
