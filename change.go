@@ -23,6 +23,9 @@ type Change struct {
 	// Labels are labels that get a value; nil removes one. The others stay. A label that the
 	// allocation does not have may be removed.
 	Labels map[string]*string `json:"labels,omitempty"`
+	// Bandwidth are limits that take the place of all that the allocation has; nil changes
+	// none. A direction without a rate is not limited, so the zero value ends all limits.
+	Bandwidth *Bandwidth `json:"bandwidth,omitempty"`
 }
 
 // AttachOptions are options of Attach. The zero value is valid.

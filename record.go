@@ -40,6 +40,9 @@ type Record struct {
 	Engine       Engine            `json:"engine"`
 	Networks     []NetworkRecord   `json:"networks"`
 	Ports        []portmap.Mapping `json:"ports,omitempty"`
+	// Bandwidth are the limits that the allocation requests, as the last Update has changed
+	// them; nil if it requests none.
+	Bandwidth *Bandwidth `json:"bandwidth,omitempty"`
 	// Args are the CNI_ARGS of the plugins without IgnoreUnknown. Runtimes pass their
 	// names of the allocation in them.
 	Args map[string]string `json:"args,omitempty"`

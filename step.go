@@ -24,6 +24,7 @@ const (
 	StepClaim    = "claim"     // reserve ports and namespace, record the intent
 	StepAdd      = "add"       // run ADD of all plugins
 	StepPublish  = "publish"   // change the host ports
+	StepLimit    = "limit"     // change the limits of bandwidth
 	StepRecord   = "record"    // record the result
 	StepCheck    = "check"     // run CHECK of all plugins
 	StepRepair   = "repair"    // restore what is missing on the host

@@ -184,6 +184,22 @@ func (c *Configurator) recordIntent(p *plan) error {
 	return c.put(p.Record)
 }
 
+// intendAgain is recordIntent before an allocation is set up again. If an update of it could not
+// be finished, it returns the plan at which that aims.
+func (c *Configurator) intendAgain(p *plan) (*plan, error) {
+	if p.Update == nil {
+		return p, c.recordIntent(p)
+	}
+	aim, err := p.after(p.Update)
+	if err != nil {
+		return nil, err
+	}
+	aim.BeginAdd()
+	c.noteBinaries(aim)
+	aim.Updated = c.now()
+	return aim, c.store.EndUpdate(aim.Record, p.Ports)
+}
+
 // undoTimeout bounds the removal of a successful Setup whose context has ended.
 const undoTimeout = 10 * time.Second
 

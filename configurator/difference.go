@@ -84,10 +84,14 @@ func sortedMappings(ports []portmap.Port) []string {
 	return texts
 }
 
-// withoutPorts removes the ports, which difference compares separately.
+// withoutPorts removes the ports, which difference compares separately, and limits of bandwidth
+// that limit nothing.
 func withoutPorts(capabilities map[string]json.RawMessage) map[string]json.RawMessage {
 	others := maps.Clone(capabilities)
 	delete(others, portmap.Capability)
+	if isEmpty(others[bandwidth]) {
+		delete(others, bandwidth)
+	}
 	if len(others) == 0 {
 		return nil
 	}

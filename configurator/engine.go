@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
 	"github.com/allocnet/allocnet/internal/engine"
 	"github.com/allocnet/allocnet/internal/engine/cniexec"
 	"github.com/allocnet/allocnet/internal/engine/native"
@@ -27,6 +29,8 @@ type nativeEngine interface {
 	Bind(ctx context.Context, p *native.Prepared, r *engine.Request, unchanged bool) error
 	CanPublish(context.Context, *engine.Request) error
 	Publish(ctx context.Context, r *engine.Request, before map[string]json.RawMessage) error
+	CanLimit(context.Context, *engine.Request) error
+	Limit(context.Context, *engine.Request) ([]*types100.Result, error)
 	Repair(context.Context, *engine.Request) error
 	Restore(context.Context, []*engine.Request) ([]engine.Restored, error)
 	DelUnused(context.Context) (int, error)

@@ -81,6 +81,9 @@ func publicRecord(r *record.Record) (*Record, error) {
 		PluginDirs: r.PluginDirs, Created: r.Created, Updated: r.Updated, NetnsGone: netnsGone(r), Args: publicArgs(r.Args), Revision: revisionOf(r),
 	}
 	public.Ports, public.Unserved = served(r)
+	if limits, err := limitsOf(r); err == nil && limits != (Bandwidth{}) {
+		public.Bandwidth = &limits
+	}
 	for _, a := range r.Attachments {
 		public.Networks = append(public.Networks, NetworkRecord{
 			Network: a.Network, Interface: a.IfName, Config: json.RawMessage(a.Config), Result: a.Result,

@@ -123,8 +123,8 @@ func (c *Configurator) checkAll(ctx context.Context, s Scope, ids []string) []ou
 	checking.concurrency = c.checks
 	return checking.each(ctx, ids, func(id string) (bool, error) {
 		return false, checking.withRecord(ctx, s, id, func(p *plan) error {
-			if p.Pending != nil {
-				return fmt.Errorf("%w: an attach or detach was interrupted", ErrUnhealthy) // checkAndRepair finishes it
+			if p.Pending != nil || p.Update != nil {
+				return fmt.Errorf("%w: an update, attach or detach was interrupted", ErrUnhealthy) // checkAndRepair finishes it
 			}
 			release, _ := openNetns(p.Record) // CHECK reports the error
 			defer release()

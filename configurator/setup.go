@@ -217,20 +217,28 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 		return nil, fmt.Errorf("%w: allocation %q is in another network namespace, which was at %s; tear it down, or destroy that namespace, before it is set up in %s",
 			ErrDifferent, current.ID, current.Netns, wanted.Netns)
 	}
-	if what := difference(current.Record, c.requesting(current, wanted)); what != "" {
-		return nil, fmt.Errorf("%w: allocation %q was set up with another %s; tear it down first", ErrDifferent, current.ID, what)
-	}
-	if err := c.requireServed(current); err != nil {
-		return nil, err
-	}
 	unlock, err := c.lockNetworks(ctx, current.Record)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	current.Sandbox = wanted.Sandbox               // the same namespace, possibly at another path
-	listeners := c.searchListeners(current.Record) // they cannot be refused any more
-	_, err = c.checkAndRepair(ctx, current)
+	current.Sandbox = wanted.Sandbox // the same namespace, possibly at another path
+	aim, err := c.finishForSetup(ctx, current)
+	if err != nil {
+		return nil, err
+	}
+	if what := difference(aim.Record, c.requesting(aim, wanted)); what != "" {
+		return nil, fmt.Errorf("%w: allocation %q was set up with another %s; tear it down first", ErrDifferent, current.ID, what)
+	}
+	if err := c.requireServed(aim); err != nil {
+		return nil, err
+	}
+	listeners := c.searchListeners(aim.Record) // they cannot be refused any more
+	if current.Update == nil {
+		_, err = c.checkAndRepair(ctx, current)
+	} else {
+		err = c.checkRecord(ctx, current)
+	}
 	current.RequireAddress = wanted.RequireAddress
 	if err == nil {
 		status, err := statusOf(current.Record)
@@ -242,7 +250,12 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 	if !errors.Is(err, ErrUnhealthy) {
 		return nil, err
 	}
-	cause := redact.Text(err.Error())
+	return c.replace(ctx, current, listeners, redact.Text(err.Error()))
+}
+
+// replace sets up an allocation again whose network cannot be repaired, because of cause. The
+// caller holds the locks of the allocation and its networks.
+func (c *Configurator) replace(ctx context.Context, current *plan, listeners *listenerSearch, cause string) (*Status, error) {
 	c.cfg.Logger.Warn("network is not as it was set up; setting it up again", "alloc", current.ID, "error", cause)
 	release, err := bindNetns(current.Record)
 	defer release()
@@ -253,7 +266,7 @@ func (c *Configurator) setupExisting(ctx context.Context, current *plan, wanted 
 	if err := c.detach(ctx, current); err != nil {
 		return nil, err
 	}
-	if err := c.recordIntent(current); err != nil {
+	if current, err = c.intendAgain(current); err != nil {
 		return nil, err
 	}
 	status, err := c.attach(ctx, current)

@@ -22,21 +22,27 @@ import (
 // the allocation from then on, its TCP connections stay where they are, and clients of UDP and
 // SCTP follow. The interface, its addresses and all other connections do not change.
 //
-// Labels change with the ports, or alone. They are part of the record only, so allocations of
-// the exec engine can change them, too.
+// Limits of bandwidth change in place: where one rate follows another, there is no moment
+// without a limit, and packets that wait are not lost. On several networks, they change one
+// after the other.
+//
+// Labels change with the ports and limits, or alone. They are part of the record only, so
+// allocations of the exec engine can change them, too.
 //
 // For a port without a number (Value 0), Update picks a free one, as Setup does. Repeated, it
 // publishes another one; a Change with the Revision from before is refused then.
 //
-// A later Setup of the ID must request the ports and labels that the allocation has then, else
-// it returns ErrDifferent.
+// A later Setup of the ID must request the ports, labels and bandwidth that the allocation has
+// then, else it returns ErrDifferent.
 //
-// A change of ports needs the native plugin portmap with its own backend; otherwise Update returns
-// ErrCannotUpdate. It returns ErrNotFound if the allocation is not set up, a *RevisionError if
-// it has another revision than the Change, and for host ports the errors of Setup. After an
-// error nothing has changed, unless the change could not be undone. Then, and after the death
-// of the process, Recover, Repair and the next Update of the allocation finish it: the
-// allocation has either all ports from before the change or all of those after it.
+// A change of ports needs the native plugin portmap with its own backend, and one of bandwidth
+// the native plugin bandwidth without limits in its configuration; otherwise Update returns
+// ErrCannotUpdate, or an *UnservedError if no plugin declares the capability. It returns
+// ErrNotFound if the allocation is not set up, a *RevisionError if it has another revision than
+// the Change, and for host ports the errors of Setup. After an error nothing has changed,
+// unless the change could not be undone. Then, and after the death of the process, Recover,
+// Repair, Setup and the next Update of the allocation finish it: the allocation has either all
+// that it had before the change or all that it has after it.
 func (c *Configurator) Update(ctx context.Context, id string, change Change) (status *Status, err error) {
 	err = c.operation(ctx, "update", id, func(ctx context.Context) error {
 		if k := c.pickerFor(id, change.Publish); k != nil {
@@ -67,8 +73,8 @@ func (c *Configurator) update(ctx context.Context, id string, change Change) (*S
 		switch {
 		case err != nil:
 			return nil, err
-		case !slices.Equal(target.Ports, p.Ports):
-			return c.publish(ctx, p, target)
+		case !target.KeepsPorts || target.Bandwidth != nil:
+			return c.aim(ctx, p, target)
 		case !maps.Equal(target.Labels, p.Labels):
 			return c.label(ctx, p, target.Labels)
 		}
@@ -83,10 +89,14 @@ func (c *Configurator) aimOf(r *record.Record, change Change) (*record.Aim, erro
 		return nil, err
 	}
 	aim := publication(ports)
+	if aim.KeepsPorts = slices.Equal(ports, r.Ports); aim.KeepsPorts {
+		aim.Requested, aim.Ports = r.RequestedPorts, r.Ports
+	}
 	if aim.Labels, err = names.ChangeLabels(r.Labels, change.Labels); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalidAllocation, err)
 	}
-	return aim, nil
+	aim.Bandwidth, err = limitsAfter(r, change)
+	return aim, err
 }
 
 // label records other labels of an allocation. The kernel does not know them.
@@ -207,10 +217,13 @@ func publication(ports []portmap.Mapping) *record.Aim {
 	return p
 }
 
-// publish changes the host ports and labels of an allocation: it records the intent with the
-// ports from before and after, changes them in the kernel, and records the result.
-func (c *Configurator) publish(ctx context.Context, p *plan, target *record.Aim) (*Status, error) {
-	before := &record.Aim{Requested: p.RequestedPorts, Ports: p.Ports, Labels: p.Labels}
+// aim changes the host ports, limits and labels of an allocation: it records the intent, with the
+// ports from before and after, changes what the kernel has, and records the result.
+func (c *Configurator) aim(ctx context.Context, p *plan, target *record.Aim) (*Status, error) {
+	before, err := p.aimBefore(target)
+	if err != nil {
+		return nil, err
+	}
 	if err := p.requireNative(); err != nil {
 		return nil, fmt.Errorf("update allocation %q: %w", p.ID, err)
 	}
@@ -218,7 +231,7 @@ func (c *Configurator) publish(ctx context.Context, p *plan, target *record.Aim)
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(validateBounds(intent.Record), intent.requirePublisher(), c.canPublish(ctx, intent)); err != nil {
+	if err := errors.Join(validateBounds(intent.Record), c.canPublish(ctx, intent), c.canLimit(ctx, intent)); err != nil {
 		return nil, err
 	}
 	listeners := c.searchListeners(&record.Record{Ports: added(before.Ports, target.Ports)})
@@ -239,8 +252,26 @@ func (c *Configurator) publish(ctx context.Context, p *plan, target *record.Aim)
 	return status, err
 }
 
-// canPublish returns ErrCannotUpdate if the engine cannot change the host ports of a plan.
+// aimBefore returns the aim that reverses another one.
+func (p *plan) aimBefore(target *record.Aim) (*record.Aim, error) {
+	before := &record.Aim{Requested: p.RequestedPorts, Ports: p.Ports, Labels: p.Labels, KeepsPorts: target.KeepsPorts}
+	if target.Bandwidth == nil {
+		return before, nil
+	}
+	limits, err := limitsOf(p.Record)
+	before.Bandwidth = &limits
+	return before, err
+}
+
+// canPublish returns an *UnservedError or ErrCannotUpdate if the host ports at which the update
+// of a plan aims cannot be published.
 func (c *Configurator) canPublish(ctx context.Context, p *plan) error {
+	if p.Update.KeepsPorts {
+		return nil
+	}
+	if len(p.Update.Ports) > 0 && !p.declares(portmap.Capability) {
+		return p.unservedError(portmap.Capability)
+	}
 	request, err := c.request(p)
 	if err == nil {
 		err = c.native.CanPublish(ctx, request)
@@ -254,6 +285,10 @@ func (c *Configurator) canPublish(ctx context.Context, p *plan) error {
 // beginUpdate records the intent of an update, and reserves its host ports. If another
 // allocation has one, the record is as before.
 func (c *Configurator) beginUpdate(ctx context.Context, p, intent *plan) error {
+	if intent.Update.KeepsPorts {
+		intent.Updated = c.now()
+		return c.store.BeginUpdate(intent.Record)
+	}
 	first := *p.Record
 	first.Update = intent.Update
 	err := c.store.BeginUpdate(&first)
@@ -273,12 +308,9 @@ func (c *Configurator) dropUpdate(r *record.Record) error {
 	return c.store.EndUpdate(r, reserved)
 }
 
-// requirePublisher returns an *UnservedError if no plugin of the plan publishes its host ports.
-func (p *plan) requirePublisher() error {
-	if len(p.Update.Ports) == 0 || p.declares(portmap.Capability) {
-		return nil
-	}
-	e := &UnservedError{ID: p.ID, Capabilities: []string{portmap.Capability}}
+// unservedError reports that no plugin of the plan declares a capability.
+func (p *plan) unservedError(capability string) error {
+	e := &UnservedError{ID: p.ID, Capabilities: []string{capability}}
 	for _, a := range p.Attachments {
 		e.Networks = append(e.Networks, a.Network)
 	}
@@ -288,7 +320,11 @@ func (p *plan) requirePublisher() error {
 // updating returns the plan of an update: with the host ports from before and after it.
 func (p *plan) updating(target *record.Aim) (*plan, error) {
 	intent := *p.Record
-	intent.Update, intent.Ports = target, slices.Concat(p.Ports, added(p.Ports, target.Ports))
+	intent.Update = target
+	if target.KeepsPorts {
+		return &plan{Record: &intent, networks: p.networks}, nil
+	}
+	intent.Ports = slices.Concat(p.Ports, added(p.Ports, target.Ports))
 	var err error
 	intent.Capabilities, err = withPorts(p.Capabilities, intent.Ports)
 	return &plan{Record: &intent, networks: p.networks}, err
@@ -313,18 +349,50 @@ func withPorts(capabilities map[string]json.RawMessage, ports []portmap.Mapping)
 	return all, err
 }
 
-// carryOut gives an allocation the host ports and labels at which its recorded update aims, and
-// records that it has them. The caller holds the locks of the allocation and its networks.
+// carryOut gives an allocation the host ports, limits and labels at which its recorded update
+// aims, and records that it has them. The caller holds the locks of the allocation and its
+// networks.
 func (c *Configurator) carryOut(ctx context.Context, p *plan) (*record.Record, error) {
-	done := *p.Record
-	done.Ports, done.RequestedPorts, done.Labels, done.Update = p.Update.Ports, p.Update.Requested, p.Update.Labels, nil
-	done.Revision++
-	var err error
-	if done.Capabilities, err = withPorts(p.Capabilities, done.Ports); err != nil {
+	after, err := p.after(p.Update)
+	if err != nil {
 		return nil, err
 	}
+	if !p.Update.KeepsPorts {
+		err = c.publish(ctx, p, after)
+	}
+	if err == nil && p.Update.Bandwidth != nil {
+		err = c.limit(ctx, after)
+	}
+	if err != nil {
+		return nil, err
+	}
+	done := after.Record
+	done.Updated = c.now()
+	return done, c.step(ctx, StepRecord, done, func(context.Context) error { return c.store.EndUpdate(done, p.Ports) })
+}
+
+// after returns the plan of an allocation that has that at which an update aims. Its results are
+// those from before.
+func (p *plan) after(aim *record.Aim) (*plan, error) {
+	done := *p.Record
+	done.Ports, done.RequestedPorts, done.Labels, done.Update = aim.Ports, aim.Requested, aim.Labels, nil
+	done.Revision++
+	if !aim.KeepsPorts {
+		var err error
+		if done.Capabilities, err = withPorts(p.Capabilities, done.Ports); err != nil {
+			return nil, err
+		}
+	}
 	after := &plan{Record: &done, networks: p.networks}
-	err = c.step(ctx, StepPublish, &done, func(ctx context.Context) error {
+	if aim.Bandwidth == nil {
+		return after, nil
+	}
+	return after.limitedTo(*aim.Bandwidth)
+}
+
+// publish changes the host ports in the kernel from those of one plan to those of another.
+func (c *Configurator) publish(ctx context.Context, before, after *plan) error {
+	return c.step(ctx, StepPublish, after.Record, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 		defer cancel()
 		request, err := c.request(after)
@@ -336,17 +404,12 @@ func (c *Configurator) carryOut(ctx context.Context, p *plan) (*record.Record, e
 				return err
 			}
 		}
-		return c.native.Publish(ctx, request, p.Capabilities)
+		return c.native.Publish(ctx, request, before.Capabilities)
 	})
-	if err != nil {
-		return nil, err
-	}
-	done.Updated = c.now()
-	return &done, c.step(ctx, StepRecord, &done, func(context.Context) error { return c.store.EndUpdate(&done, p.Ports) })
 }
 
-// undoUpdate gives an allocation the host ports from before an update that failed. If that
-// fails, the record keeps them as the aim of an update.
+// undoUpdate gives an allocation what it had before an update that failed. If that fails, the
+// record keeps it as the aim of an update.
 func (c *Configurator) undoUpdate(ctx context.Context, p *plan, before *record.Aim) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 	defer cancel()
@@ -356,7 +419,7 @@ func (c *Configurator) undoUpdate(ctx context.Context, p *plan, before *record.A
 		_, err = c.carryOut(ctx, p)
 	}
 	if err != nil {
-		return fmt.Errorf("the host ports from before could not be restored; Repair tries it again: %w", err)
+		return fmt.Errorf("what the allocation had before could not be restored; Repair tries it again: %w", err)
 	}
 	return nil
 }
@@ -367,7 +430,7 @@ func (c *Configurator) finishUpdate(ctx context.Context, p *plan) error {
 	if err := c.finishPending(ctx, p); err != nil || p.Update == nil {
 		return err
 	}
-	if len(added(p.Ports, p.Update.Ports)) > 0 { // it has not reserved them yet
+	if p.lacksPorts() {
 		return c.dropUpdate(p.Record)
 	}
 	c.cfg.Logger.Warn("an update was interrupted; finishing it", "alloc", p.ID)
@@ -378,6 +441,31 @@ func (c *Configurator) finishUpdate(ctx context.Context, p *plan) error {
 	*p.Record = *done
 	return nil
 }
+
+// finishForSetup finishes an interrupted change before a Setup, and returns the plan with which
+// its request is compared. If an update cannot be finished because an interface is gone, that is
+// the plan at which it aims, and Setup sets the allocation up again with it. The caller holds the
+// locks of the allocation and its networks, and has opened its network namespace if it exists.
+func (c *Configurator) finishForSetup(ctx context.Context, p *plan) (*plan, error) {
+	if p.Update != nil && p.lacksPorts() {
+		if err := c.dropUpdate(p.Record); err != nil {
+			return nil, err
+		}
+	}
+	if p.Sandbox != nil && !p.FormerBoot {
+		err := c.finishUpdate(ctx, p)
+		if err != nil && (p.Pending != nil || !isFault(checkInterfaces(p.Record))) {
+			return nil, fmt.Errorf("%w: %w", ErrNotChecked, err)
+		}
+	}
+	if p.Update == nil {
+		return p, nil
+	}
+	return p.after(p.Update)
+}
+
+// lacksPorts reports whether an update has not reserved its host ports yet.
+func (p *plan) lacksPorts() bool { return len(added(p.Ports, p.Update.Ports)) > 0 }
 
 // revisionOf returns the Revision of a record. It differs from those of earlier allocations
 // with the same ID.

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/allocnet/allocnet"
 	"github.com/allocnet/allocnet/cleanup"
 	"github.com/allocnet/allocnet/portmap"
 	"github.com/allocnet/allocnet/sandbox"
@@ -117,11 +118,18 @@ type Record struct {
 }
 
 // Aim is what an update gives to an allocation: host ports, as requested and as mappings,
-// and labels.
+// labels and bandwidth.
 type Aim struct {
 	Requested []portmap.Port    `json:"asked"`
 	Ports     []portmap.Mapping `json:"ports"`
 	Labels    map[string]string `json:"labels,omitempty"`
+	// KeepsPorts reports that the host ports do not change.
+	KeepsPorts bool `json:"keepsPorts,omitempty"`
+	// Bandwidth are the limits; nil if they do not change, and without a value if there are
+	// none afterwards. Until the update is recorded as done, the kernel may have those from
+	// before, these, or a part of either; the capability bandwidth and the results are those
+	// from before.
+	Bandwidth *allocnet.Bandwidth `json:"bandwidth,omitempty"`
 }
 
 // SameNetns reports whether two records have the same network namespace. It
