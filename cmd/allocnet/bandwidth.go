@@ -64,3 +64,31 @@ func parseBits(s string) (uint64, error) {
 	}
 	return n * unit, nil
 }
+
+// bandwidthText writes limits as parseBandwidth reads them; "" for none.
+func bandwidthText(b *configurator.Bandwidth) string {
+	if b == nil {
+		return ""
+	}
+	var parts []string
+	add := func(direction string, rate, burst uint64) {
+		if rate > 0 {
+			parts = append(parts, direction+"="+bitsText(rate)+":"+bitsText(burst))
+		}
+	}
+	add("ingress", b.IngressRate, b.IngressBurst)
+	add("egress", b.EgressRate, b.EgressBurst)
+	return strings.Join(parts, ",")
+}
+
+// bitsText writes a number of bits with the largest unit of which it is a multiple.
+func bitsText(n uint64) string {
+	unit := ""
+	for _, next := range []string{"k", "M", "G"} {
+		if n == 0 || n%1000 != 0 {
+			break
+		}
+		n, unit = n/1000, next
+	}
+	return strconv.FormatUint(n, 10) + unit
+}

@@ -141,7 +141,7 @@ var hints = []struct {
 		"every allocation needs its own network namespace: [--netns|use --netns with another path|use another path]" +
 			"[--create|, or --create once this one is gone]; `allocnet ls` lists the allocations")},
 	{applies: is(configurator.ErrRevision), text: say("`allocnet inspect ID` shows what the allocation has now[--json|; with --json also its revision]")},
-	{applies: is(configurator.ErrCannotUpdate), text: say("tear the allocation down, and set it up with the other ports; allocnet's plugins, native and without the key \"backend\", permit it while it runs")},
+	{applies: is(configurator.ErrCannotUpdate), text: say("tear the allocation down, and set it up with the other ports or limits; allocnet's plugins, native and without the key \"backend\" or limits of their own, permit it while it runs")},
 	{applies: is(configurator.ErrSetUp), text: say("remove it with `allocnet teardown ID`; use force only if that fails")},
 	{applies: is(configurator.ErrNotChecked), text: say(
 		"the network is unchanged: repair the cause that stops the plugin (if it hangs, a longer timeout[--timeout| (--timeout)]), and try again")},

@@ -50,7 +50,7 @@ func (a *app) printRecord(r *configurator.Record) {
 	now := time.Now()
 	a.out.table(nil, properties(
 		"ID", r.ID, "Phase", phaseOf(r), "Namespace", r.Netns, "Networks", networkNames(r), "Address", addressesOf(r),
-		"Engine", string(r.Engine), "Scope", r.Scope, "Labels", pairsText(r.Labels), "Args", pairsText(r.Args), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
+		"Engine", string(r.Engine), "Scope", r.Scope, "Labels", pairsText(r.Labels), "Bandwidth", bandwidthText(r.Bandwidth), "Args", pairsText(r.Args), "Created", when(r.Created, now), "Updated", when(r.Updated, now),
 	))
 	defer a.printUnserved(r.Unserved)
 	if r.Status == nil {

@@ -9,17 +9,27 @@ import (
 	"github.com/allocnet/allocnet/configurator"
 )
 
+// noBandwidth is the value of --bandwidth that ends all limits.
+const noBandwidth = "none"
+
 func newSet(a *app) *cobra.Command {
-	var revision string
+	var revision, limits string
 	var labels []string
 	c := &cobra.Command{
 		Use:   "set ID",
-		Short: "Change labels of an allocation while it runs",
-		Long: `Change labels of an allocation that is set up. The others stay as they are.
+		Short: "Change labels and bandwidth of an allocation while it runs",
+		Long: `Change labels and limits of bandwidth of an allocation that is set up.
+
+Labels that are not named stay as they are. --bandwidth is written as for setup and
+takes the place of all limits: a direction that is not named has none afterwards, and
+"none" ends the limits of both. Where one rate follows another, there is no moment
+without a limit. The native plugin bandwidth must have set the limits.
 
 With --revision, nothing is changed if the allocation has another revision than
 the one that setup, inspect or an earlier change printed with --json.`,
-		Example:           `  allocnet set web --label tier=front --label canary-`,
+		Example: `  allocnet set web --label tier=front --label canary-
+  allocnet set web --bandwidth ingress=100M,egress=10M
+  allocnet set web --bandwidth none`,
 		Args:              oneID,
 		ValidArgsFunction: a.completeIDs,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -28,16 +38,32 @@ the one that setup, inspect or an earlier change printed with --json.`,
 			if change.Labels, err = parseLabels(labels); err != nil {
 				return err
 			}
+			if c.Flags().Changed("bandwidth") {
+				if change.Bandwidth, err = parseNewBandwidth(limits); err != nil {
+					return usagef("--bandwidth: %w", err)
+				}
+			}
 			return a.change(c, args[0], func(s allocnet.Service, id string) (*configurator.Status, error) {
 				return s.Update(c.Context(), id, change)
 			}, func(*configurator.Status) {})
 		},
 	}
 	c.Flags().StringArrayVarP(&labels, "label", "l", nil, "KEY=VALUE sets a label, KEY- removes it; may be repeated")
+	c.Flags().StringVar(&limits, "bandwidth", "", "limits in bits per second: ingress=RATE[:BURST],egress=RATE[:BURST], or none")
 	c.Flags().StringVar(&revision, "revision", "", "revision that the allocation must have")
-	_ = c.MarkFlagRequired("label")
-	_ = c.RegisterFlagCompletionFunc("label", cobra.NoFileCompletions)
+	c.MarkFlagsOneRequired("label", "bandwidth")
+	for _, name := range []string{"label", "bandwidth"} {
+		_ = c.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions)
+	}
 	return c
+}
+
+// parseNewBandwidth is parseBandwidth, with the zero value for no limits.
+func parseNewBandwidth(text string) (*configurator.Bandwidth, error) {
+	if text == noBandwidth {
+		return &configurator.Bandwidth{}, nil
+	}
+	return parseBandwidth(text)
 }
 
 // parseLabels reads labels with their values, and those to be removed, which end in a hyphen.

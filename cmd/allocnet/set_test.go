@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,8 +44,35 @@ func TestLabels(t *testing.T) {
 	require.Equal(t, "invalid", w.run("set", "web", "-l", "a b=c", "--json").failure(t, exitUsage).Kind)
 	require.Contains(t, w.run("set", "web", "-l", "app", "--json").failure(t, exitUsage).Error, "KEY-")
 	require.Contains(t, w.run("setup", "web", "-l", "app", "--json").failure(t, exitUsage).Error, "KEY=VALUE")
-	require.Contains(t, w.run("set", "web", "--json").failure(t, exitUsage).Error, "label")
+	require.Contains(t, w.run("set", "web", "--json").failure(t, exitUsage).Error, "label bandwidth")
 	for _, id := range []string{"web", "db"} {
 		w.run("teardown", id).ok(t)
 	}
+}
+
+// TestSetBandwidth changes the limits of an allocation, and ends them.
+func TestSetBandwidth(t *testing.T) {
+	w := newWorkspace(t)
+	w.sandbox("web")
+	require.NoError(t, os.WriteFile(filepath.Join(w.path("conf"), "30-shaped.conflist"), []byte(`{"cniVersion": "1.0.0", "name": "shaped", "plugins": [
+		{"type": "ptp", "ipam": {"type": "host-local", "dataDir": "`+t.TempDir()+`", "subnet": "10.79.0.0/24"}},
+		{"type": "bandwidth", "capabilities": {"bandwidth": true}}]}`), 0o600))
+	w.run("setup", "web", "--network", "shaped", "--bandwidth", "ingress=8M:800k").ok(t)
+	limits := func() *configurator.Bandwidth {
+		return decode[configurator.Record](t, w.run("inspect", "web", "--json").ok(t)).Bandwidth
+	}
+	require.Equal(t, &configurator.Bandwidth{IngressRate: 8_000_000, IngressBurst: 800_000}, limits())
+	require.Regexp(t, `(?m)^Bandwidth +ingress=8M:800k$`, w.run("inspect", "web").ok(t))
+	require.Regexp(t, `^\S+ web is changed\n$`, w.run("set", "web", "--bandwidth", "egress=1M,ingress=1500k:1M", "--label", "app=web").ok(t))
+	require.Equal(t, &configurator.Bandwidth{IngressRate: 1_500_000, IngressBurst: 1_000_000, EgressRate: 1_000_000, EgressBurst: 1_000_000}, limits())
+	require.Regexp(t, `(?m)^Bandwidth +ingress=1500k:1M,egress=1M:1M$`, w.run("inspect", "web").ok(t))
+	for _, value := range []string{"", "fast", "ingress=0"} {
+		require.Contains(t, w.run("set", "web", "--bandwidth", value, "--json").failure(t, exitUsage).Error, "--bandwidth")
+	}
+	require.Equal(t, "different", w.run("setup", "web", "--network", "shaped", "--label", "app=web", "--json").failure(t, exitFailure).Kind)
+	w.run("set", "web", "--bandwidth", "none").ok(t)
+	require.Nil(t, limits())
+	require.Regexp(t, `(?m)^Bandwidth +-$`, w.run("inspect", "web").ok(t))
+	w.run("setup", "web", "--network", "shaped", "--label", "app=web").ok(t)
+	w.run("teardown", "web").ok(t)
 }

@@ -20,6 +20,7 @@ import (
 func Contract(t *testing.T, c allocnet.Service, netns func(name string) string) {
 	t.Run("lifecycle", func(t *testing.T) { lifecycle(t, c, netns) })
 	t.Run("updates", func(t *testing.T) { updates(t, c, netns) })
+	t.Run("limits", func(t *testing.T) { limits(t, c, netns) })
 	t.Run("attachments", func(t *testing.T) { attachments(t, c, netns) })
 	t.Run("picked ports", func(t *testing.T) { pickedPorts(t, c, netns) })
 	t.Run("errors", func(t *testing.T) { refusals(t, c, netns) })
@@ -137,6 +138,51 @@ func updates(t *testing.T, c allocnet.Service, netns func(string) string) {
 	_, err = c.Setup(ctx, a)
 	require.ErrorIs(t, err, configurator.ErrDifferent)
 	a.Ports, a.Labels = []portmap.Port{tcp(8082, 82), tcp(8080, 80)}, record.Labels
+	again, err := c.Setup(ctx, a)
+	require.NoError(t, err)
+	require.False(t, again.Created)
+	require.NoError(t, c.Teardown(ctx, a))
+}
+
+// limits change together with other parts of an allocation.
+func limits(t *testing.T, c allocnet.Service, netns func(string) string) {
+	ctx := t.Context()
+	conflist, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": "shaped", "plugins": []any{
+		map[string]any{"type": "ptp", "ipam": map[string]any{"type": "host-local", "dataDir": t.TempDir(), "subnet": "10.79.0.0/24"}},
+		map[string]any{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}},
+	}})
+	require.NoError(t, err)
+	slow := configurator.Bandwidth{IngressRate: 8_000_000, IngressBurst: 800_000, EgressRate: 16_000_000, EgressBurst: 400_000}
+	a := configurator.Allocation{ID: "limited", Netns: netns("limited"), Conflists: []json.RawMessage{conflist}, Bandwidth: &slow}
+	first, err := c.Setup(ctx, a)
+	require.NoError(t, err)
+	record, err := c.Get(ctx, a.ID)
+	require.NoError(t, err)
+	require.Equal(t, &slow, record.Bandwidth)
+
+	sending := configurator.Bandwidth{EgressRate: 1_600_000, EgressBurst: 80_000}
+	second, err := c.Update(ctx, a.ID, configurator.Change{Revision: first.Revision, Bandwidth: &sending, Labels: map[string]*string{"app": new("web")}})
+	require.NoError(t, err)
+	require.NotEqual(t, first.Revision, second.Revision)
+	record, err = c.Get(ctx, a.ID)
+	require.NoError(t, err)
+	require.Equal(t, &configurator.Bandwidth{EgressRate: 1_600_000, EgressBurst: 80_000}, record.Bandwidth)
+	require.Equal(t, map[string]string{"app": "web"}, record.Labels)
+	require.NoError(t, c.CheckOnly(ctx, configurator.Allocation{ID: a.ID}))
+
+	_, err = c.Update(ctx, a.ID, configurator.Change{Revision: first.Revision, Bandwidth: &slow})
+	require.ErrorIs(t, err, configurator.ErrRevision)
+	_, err = c.Update(ctx, a.ID, configurator.Change{Bandwidth: &configurator.Bandwidth{IngressRate: 8000}})
+	require.ErrorIs(t, err, configurator.ErrInvalidAllocation)
+	require.ErrorContains(t, err, "a rate needs a burst")
+	_, err = c.Setup(ctx, a)
+	require.ErrorIs(t, err, configurator.ErrDifferent)
+	_, err = c.Update(ctx, a.ID, configurator.Change{Bandwidth: &configurator.Bandwidth{}})
+	require.NoError(t, err)
+	record, err = c.Get(ctx, a.ID)
+	require.NoError(t, err)
+	require.Nil(t, record.Bandwidth)
+	a.Bandwidth, a.Labels = nil, record.Labels
 	again, err := c.Setup(ctx, a)
 	require.NoError(t, err)
 	require.False(t, again.Created)

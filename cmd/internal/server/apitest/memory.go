@@ -128,7 +128,7 @@ func (m *Memory) add(a configurator.Allocation, ports []portmap.Mapping) (*confi
 	a.Ports, a.Labels = slices.Clone(a.Ports), maps.Clone(a.Labels) // the caller may change them
 	m.allocs[a.ID] = held{a, configurator.Record{
 		ID: a.ID, Scope: a.Scope, Labels: a.Labels, Netns: a.Netns, Phase: configurator.PhaseReady, Engine: configurator.EngineNative,
-		Ports: ports, Created: now, Updated: now, Status: status, Revision: status.Revision,
+		Ports: ports, Bandwidth: a.Bandwidth, Created: now, Updated: now, Status: status, Revision: status.Revision,
 	}}
 	made := *status
 	made.Created = true
@@ -164,6 +164,15 @@ func (m *Memory) Update(ctx context.Context, id string, change configurator.Chan
 		return nil, fmt.Errorf("%w: %w", configurator.ErrInvalidAllocation, err)
 	}
 	h.applied.Labels, h.record.Labels = labels, labels
+	if limits := change.Bandwidth; limits != nil {
+		if limits.IngressRate > 0 && limits.IngressBurst == 0 {
+			return nil, fmt.Errorf("%w: bandwidth: a rate needs a burst", configurator.ErrInvalidAllocation)
+		}
+		h.applied.Bandwidth, h.record.Bandwidth = nil, nil
+		if *limits != (configurator.Bandwidth{}) {
+			h.applied.Bandwidth, h.record.Bandwidth = limits, limits
+		}
+	}
 	m.pick(&change.Publish)
 	h.applied.Ports = append(ports, change.Publish...)
 	mappings, err := portmap.Mappings(h.applied.Ports, portmap.Options{})
