@@ -73,7 +73,8 @@ func contract() map[string]contractTest {
 		"TestAttach":                           {run: TestAttach, always: true},
 		"TestUpdate":                           {run: TestUpdate, always: true},
 		"TestUpdateIsAtomic":                   {run: TestUpdateIsAtomic},
-		"TestTwoNetworks":                      {run: TestTwoNetworks, bypasses: true}, // two networks
+		"TestUpdateBandwidth":                  {run: TestUpdateBandwidth, bypasses: true}, // a limited network cannot have a pool
+		"TestTwoNetworks":                      {run: TestTwoNetworks, bypasses: true},     // two networks
 	}
 }
 

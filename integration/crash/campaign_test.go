@@ -46,7 +46,8 @@ func (p part) String() string { return p.cell.String() + ": " + strings.Join(p.o
 // has reports whether a part has an operation. Only the plugins of which a teardown can leave
 // the deletion to the background can be updated.
 func (p part) has(operation string) bool {
-	return slices.Contains(p.operations, operation) && (operation != update || p.cell.disconnects())
+	updates := slices.Contains([]string{update, limit, limitMore}, operation)
+	return slices.Contains(p.operations, operation) && (!updates || p.cell.disconnects())
 }
 
 // groups are the operations that one host runs. Each group has operations that
@@ -80,7 +81,7 @@ func someParts() []part {
 				g = replaced(g, "teardown", inBackground)
 			}
 			if c.disconnects() && slices.Contains(g, "gc") {
-				g = append(slices.Clone(g), update, attach, detach)
+				g = append(slices.Clone(g), update, limit, limitMore, attach, detach)
 			}
 			some = append(some, part{c, g})
 		}
@@ -108,7 +109,7 @@ func replaced(list []string, old, with string) []string {
 // group.
 func campaign(some []part, groups ...[]string) []part {
 	if stress() {
-		return combine(allCells(), append([][]string{{update, "setup", "teardown"}}, groups...)...)
+		return combine(allCells(), append([][]string{{update, limit, limitMore, "setup", "teardown"}}, groups...)...)
 	}
 	return some
 }

@@ -29,9 +29,9 @@ func TestFailsAtEveryPoint(t *testing.T) {
 // the retry, in which a call has failed already.
 func failing() []string {
 	if stress() {
-		return []string{"setup", "setup again", update, "teardown", "repair", "recover", "gc"}
+		return []string{"setup", "setup again", update, limit, limitMore, "teardown", "repair", "recover", "gc"}
 	}
-	return []string{"setup", "setup again", update, "teardown"}
+	return []string{"setup", "setup again", update, limit, limitMore, "teardown"}
 }
 
 // errnos are the errors with which a call fails, one after the other.
@@ -111,6 +111,8 @@ func (h *host) judge(o *operation, said *answer) {
 	switch {
 	case said.Error == "" && o.request == "setup":
 		require.NoError(h.t, h.Check(h.ctx(), h.a))
+	case o.request == "limit": // also without a Recover
+		require.Equal(h.t, said.Error == "", h.requireLimits())
 	case said.Error == "" && o.removes():
 		h.requireNothing()
 	case o.name == "setup" && !said.Incomplete:

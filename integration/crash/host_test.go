@@ -92,7 +92,8 @@ func (c cell) plugins() []map[string]any {
 	chain = append(chain, firewall, ports)
 	if c.disconnects() {
 		// The subject and the bystander of a ptp network share the route.
-		chain = append(chain, map[string]any{"type": "routes", "table": 100, "subnets": c.main == "ptp"})
+		chain = append(chain, map[string]any{"type": "routes", "table": 100, "subnets": c.main == "ptp"},
+			map[string]any{"type": "bandwidth", "capabilities": map[string]bool{"bandwidth": true}})
 	}
 	return chain
 }
@@ -112,7 +113,7 @@ type host struct {
 	a         configurator.Allocation
 	successor configurator.Allocation // requests the addresses of a
 	before    hostsnap.Snapshot
-	updates   int // that requireEitherPort has looked at
+	updates   int // that requireEitherPort or another of its kind has looked at
 }
 
 // moreNetwork is the network of attach and detach.

@@ -35,6 +35,8 @@ var operations = []operation{
 	{name: "repair", request: "repair", prepare: func(h *host) { h.mustSetUp(h.a); h.flush() }, heals: (*host).requireRepaired},
 	{name: "recover", request: "recover", prepare: func(h *host) { h.crashBeforeReady(); h.requireReachable(h.a) }},
 	{name: update, request: "update", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }, heals: (*host).requireEitherPort},
+	{name: limit, request: "limit", prepare: limited(sent), heals: (*host).requireEitherLimits},
+	{name: limitMore, request: "limit", prepare: limited(received), heals: (*host).requireEitherLimits},
 	{name: attach, request: "attach", prepare: func(h *host) { h.mustSetUp(h.a) }, heals: (*host).requireWholeAttachment},
 	{name: detach, request: "detach", prepare: func(h *host) { h.mustSetUp(h.a); h.mustAttach() }, heals: (*host).requireWholeAttachment},
 	{name: "gc", request: "gc", prepare: func(h *host) { h.mustSetUp(h.a); h.requireReachable(h.a) }},

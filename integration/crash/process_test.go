@@ -29,7 +29,7 @@ const answerFD = 3
 
 // request is an operation that runs in its own process.
 type request struct {
-	Operation  string // setup, update, teardown, background, repair, recover or gc
+	Operation  string // setup, update, limit, teardown, background, repair, recover or gc
 	Engine     configurator.Engine
 	Conf       string
 	Plugins    []string
@@ -90,6 +90,9 @@ func (r *request) run(c *configurator.Configurator) error {
 		return err
 	case "update":
 		_, err := c.Update(ctx, r.Allocation.ID, change(r.Allocation))
+		return err
+	case "limit":
+		_, err := c.Update(ctx, r.Allocation.ID, newLimits(r.Allocation))
 		return err
 	case attach:
 		_, err := c.Attach(ctx, r.Allocation.ID, moreNetwork, configurator.AttachOptions{})

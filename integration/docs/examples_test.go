@@ -132,6 +132,7 @@ func exampleUpdate(ctx context.Context, nets allocnet.Service, status *allocnet.
 		Unpublish: []portmap.Port{{Value: 8080}},
 		Publish:   []portmap.Port{{Value: 8081, To: 80}},
 		Labels:    map[string]*string{"tier": new("front"), "canary": nil}, // nil removes one
+		Bandwidth: &allocnet.Bandwidth{EgressRate: 10_000_000, EgressBurst: 1_000_000},
 	})
 	if err != nil {
 		return err
