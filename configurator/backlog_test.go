@@ -34,10 +34,11 @@ func hostLinks(t *testing.T) []netlink.Link {
 	return links
 }
 
-// linkOf returns the host's end of an allocation, or nil if there is none.
-func linkOf(t *testing.T, id string) netlink.Link {
-	for _, l := range hostLinks(t) {
-		if owner, ok := names.ParseOwner(l.Attrs().Alias); ok && owner.OfID(id) {
+// linkOf returns the host's end of an allocation, or nil if there is none. The kernel may still
+// be deleting the link of an allocation with the same ID in an earlier test.
+func (h *testHost) linkOf(id string) netlink.Link {
+	for _, l := range hostLinks(h.t) {
+		if owner, ok := names.ParseOwner(l.Attrs().Alias); ok && owner.OfID(id) && owner.Instance == h.instance {
 			return l
 		}
 	}
@@ -70,7 +71,7 @@ func TestTeardownAcknowledged(t *testing.T) {
 	require.True(t, r.Acknowledged)
 	require.Empty(t, r.Ports)
 	requireNoElements(t, "a")
-	require.Zero(t, linkOf(t, "a").Attrs().Flags&1, "the link is up")
+	require.Zero(t, h.linkOf("a").Attrs().Flags&1, "the link is up")
 	require.Contains(t, leaseHolders(t, leases), "a")
 	require.NoError(t, h.Teardown(t.Context(), a), "again")
 
@@ -82,14 +83,14 @@ func TestTeardownAcknowledged(t *testing.T) {
 	require.Equal(t, []string{"b"}, report.Healthy)
 
 	h.settle()
-	require.Nil(t, linkOf(t, "a"))
+	require.Nil(t, h.linkOf("a"))
 	require.NotContains(t, leaseHolders(t, leases), "a")
 	_, err = h.Get(t.Context(), "a")
 	require.ErrorIs(t, err, ErrNotFound)
 	require.NoError(t, h.Check(t.Context(), b), "what the removal of a has left alone")
 	b.Wait = true
 	require.NoError(t, h.Teardown(t.Context(), b))
-	require.Nil(t, linkOf(t, "b"))
+	require.Nil(t, h.linkOf("b"))
 	h.requireNoRecords()
 }
 
@@ -157,7 +158,7 @@ func TestTeardownWaits(t *testing.T) {
 			_, err := h.Setup(t.Context(), a)
 			require.NoError(t, err)
 			require.NoError(t, h.Teardown(t.Context(), a))
-			require.Nil(t, linkOf(t, "a"))
+			require.Nil(t, h.linkOf("a"))
 			_, err = h.Get(t.Context(), "a")
 			require.ErrorIs(t, err, ErrNotFound)
 		})
@@ -203,7 +204,7 @@ func TestCloseDrains(t *testing.T) {
 	}
 	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "a"}))
 	require.NoError(t, h.Close())
-	require.Nil(t, linkOf(t, "a"))
+	require.Nil(t, h.linkOf("a"))
 
 	require.NoError(t, h.Teardown(t.Context(), Allocation{ID: "b"}))
 	unlock, err := h.store.Lock(context.Background(), "b") // another process works on it
@@ -211,13 +212,13 @@ func TestCloseDrains(t *testing.T) {
 	h.backlog.drainTime = 10 * time.Millisecond
 	require.ErrorContains(t, h.Close(), "1 allocations")
 	unlock()
-	require.NotNil(t, linkOf(t, "b"))
+	require.NotNil(t, h.linkOf("b"))
 	require.Contains(t, leaseHolders(t, leases), "b")
 
 	report, err := h.restarted().Recover(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"b"}, report.Removed)
-	require.Nil(t, linkOf(t, "b"))
+	require.Nil(t, h.linkOf("b"))
 	require.Empty(t, leaseHolders(t, leases))
 	h.requireNoRecords()
 }

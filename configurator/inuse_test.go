@@ -65,7 +65,7 @@ func TestAddressOfALostLease(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEqual(t, first.Address, second.Address)
 
-	require.NoError(t, netlink.LinkDel(linkOf(t, "a")))
+	require.NoError(t, netlink.LinkDel(h.linkOf("a")))
 	c := h.alloc("c")
 	c.IPs = []string{first.Address}
 	third, err := h.Setup(t.Context(), c)

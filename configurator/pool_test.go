@@ -55,7 +55,7 @@ func TestSetupFromPool(t *testing.T) {
 	r, err := h.Get(t.Context(), "a")
 	require.NoError(t, err)
 	require.Contains(t, leaseHolders(t, leases), r.ContainerID, "that of the slot")
-	require.NotNil(t, linkOf(t, r.ContainerID))
+	require.NotNil(t, h.linkOf(r.ContainerID))
 	require.Equal(t, PhaseReady, r.Phase)
 	require.Equal(t, found(s), r.Status)
 	again, err := h.Setup(t.Context(), a)
@@ -73,7 +73,7 @@ func TestSetupFromPool(t *testing.T) {
 	require.NoError(t, h.Teardown(t.Context(), ordinary))
 	require.NoError(t, h.Close())
 	require.Empty(t, leaseHolders(t, leases))
-	require.Nil(t, linkOf(t, r.ContainerID))
+	require.Nil(t, h.linkOf(r.ContainerID))
 	records, err := h.store.IDs()
 	require.NoError(t, err)
 	require.Empty(t, records)
@@ -103,13 +103,13 @@ func TestTakenRecordLost(t *testing.T) {
 			t.Cleanup(func() { require.NoError(t, sandbox.Destroy(r.Netns)) }) // nothing but the state says that allocnet made it
 			require.NoError(t, lose(filepath.Join(h.cfg.StateDir, "allocs", "a.json")))
 			_, _ = h.GC(t.Context(), []string{"a"}) // reports the record that cannot be read
-			require.NotNil(t, linkOf(t, r.ContainerID))
+			require.NotNil(t, h.linkOf(r.ContainerID))
 			require.Contains(t, leaseHolders(t, leases), r.ContainerID)
 
 			a.Wait, a.Netns = true, r.Netns
 			require.NoError(t, h.Teardown(t.Context(), a))
 			require.NoError(t, h.Close())
-			require.Nil(t, linkOf(t, r.ContainerID))
+			require.Nil(t, h.linkOf(r.ContainerID))
 			require.Empty(t, leaseHolders(t, leases))
 		})
 	}
@@ -365,7 +365,7 @@ func TestDamagedSlots(t *testing.T) {
 	p.mu.Lock()
 	damaged, whole := p.slots[0], slices.Clone(p.slots[1:])
 	p.mu.Unlock()
-	require.NoError(t, netlink.LinkDel(linkOf(t, damaged.ID)))
+	require.NoError(t, netlink.LinkDel(h.linkOf(damaged.ID)))
 	_, err := h.Restore(t.Context())
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { s := h.Pools()[0]; return s.Discarded == 1 && s.Ready == 3 }, 10*time.Second, time.Millisecond)
@@ -381,7 +381,7 @@ func TestDamagedSlots(t *testing.T) {
 func TestDamagedSlotOfACheck(t *testing.T) {
 	h, _ := pooledHost(t, 1)
 	id := h.pools[0].slots[0].ID
-	require.NoError(t, netlink.LinkDel(linkOf(t, id)))
+	require.NoError(t, netlink.LinkDel(h.linkOf(id)))
 	_, err := h.CheckAndRepair(t.Context(), id)
 	require.ErrorIs(t, err, ErrNotFound)
 	require.Eventually(t, func() bool { s := h.Pools()[0]; return s.Discarded == 1 && s.Ready == 1 }, 10*time.Second, time.Millisecond)
